@@ -21,11 +21,11 @@ export interface Time {
   nowMs(): number;
   /** Runs `work` after `ms` milliseconds. The function that it returns cancels that. */
   after(ms: number, work: () => void): () => void;
-  /** The same, for work that is no reason for a process to go on. Absent: there is no process to keep. */
+  /** The same, without keeping the process alive. Absent: there is no process to keep. */
   idle?(ms: number, work: () => void): () => void;
 }
 
-/** The longest that a timer takes, in milliseconds. One that is longer would ring at once. */
+/** The longest timer, in milliseconds. A longer one would run at once. */
 const MAX_TIMER_MS = 2_147_483_647;
 
 /** The real clock and the real timers. */
@@ -38,8 +38,8 @@ export const SYSTEM_TIME: Time = {
 };
 
 /**
- * Waits until `answer` settles, but at most `ms` milliseconds. Another request asked for that answer, and the runtime
- * may have ended that request: then the answer never comes. With `undefined` there is nothing to wait for.
+ * Waits until `answer` settles, but at most `ms` milliseconds. The request that asked for the answer may have ended: then
+ * the answer never comes. With `undefined` there is nothing to wait for.
  */
 export async function orTimeout(answer: Promise<unknown> | undefined, time: Time, ms: number): Promise<void> {
   let cancel = () => {};
@@ -48,16 +48,12 @@ export async function orTimeout(answer: Promise<unknown> | undefined, time: Time
   cancel();
 }
 
-/** A random number from 0, included, to 1, not included. Nobody can guess it. */
+/** An unguessable random number from 0, included, to 1, not included. */
 export function randomFraction(): number {
   return (crypto.getRandomValues(new Uint32Array(1))[0] ?? 0) / 2 ** 32;
 }
 
-/**
- * This and `randomFraction` are the only places that make randomness. It is for ids that nobody can guess.
- *
- * @returns 128 random bits as 22 characters of base64url
- */
+/** 128 random bits as 22 characters of base64url, for ids that cannot be guessed. Only this file makes randomness. */
 export function randomId(): string {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   return btoa(String.fromCharCode(...bytes))
@@ -66,33 +62,32 @@ export function randomId(): string {
     .replaceAll("=", "");
 }
 
-/** A leap of the wall clock counts when it is longer than this, in milliseconds: it is more than any rounding. */
+/** A leap of the wall clock counts if it is longer than this, in milliseconds: more than any rounding. */
 const LEAP_MS = 10;
 
 /**
- * A clock for whoever holds units in a process that may sleep. It goes on at least as fast as the steady clock, so a wall
- * clock that is put back makes no lifetime longer; and it leaps with the wall clock, which goes on while a machine sleeps
- * and its steady clock stands still. A wall clock that is put forward only ends lifetimes early. As long as the wall clock
- * shows one millisecond, it says the same.
+ * A clock for units held in a process that may sleep. It runs at least as fast as the steady clock, so a wall clock that is
+ * put back makes no lifetime longer; and it leaps with the wall clock, which goes on while a machine sleeps and its steady
+ * clock stands still. A wall clock that is put forward only ends lifetimes early.
  */
 export function unsleepingClock(
   wallMs: () => number = readClockMs,
   steadyMs: () => number = () => performance.now(),
 ): () => number {
   const beganMs = wallMs() - steadyMs();
-  let [leastMs, leaptMs] = [0, 0];
+  let [minSkewMs, leaptMs] = [0, 0];
   let [lastWallMs, lastMs] = [Number.NaN, Number.NaN];
   return () => {
     const wall = wallMs();
-    // A hot key asks some hundred times in a millisecond, and to read two clocks takes longer than to decide.
+    // A hot key reads it some hundred times in a millisecond, and reading two clocks takes longer than deciding.
     if (wall === lastWallMs) return lastMs;
     lastWallMs = wall;
     const steady = steadyMs();
     const skewMs = wall - steady - beganMs;
-    leastMs = Math.min(leastMs, skewMs);
-    if (skewMs - leastMs > LEAP_MS) {
-      leaptMs += skewMs - leastMs;
-      leastMs = skewMs;
+    minSkewMs = Math.min(minSkewMs, skewMs);
+    if (skewMs - minSkewMs > LEAP_MS) {
+      leaptMs += skewMs - minSkewMs;
+      minSkewMs = skewMs;
     }
     lastMs = Math.floor(beganMs + steady + leaptMs);
     return lastMs;
@@ -104,7 +99,7 @@ export function unsleepingTime(): Time {
   return { nowMs: unsleepingClock(), after: (ms, work) => SYSTEM_TIME.after(ms, work), idle };
 }
 
-/** Runs `work` after `ms` milliseconds, if the process lives so long. The function that it returns cancels that. */
+/** Runs `work` after `ms` milliseconds, if the process lives that long. The function that it returns cancels that. */
 export function idle(ms: number, work: () => void): () => void {
   const timer: unknown = setTimeout(work, Math.min(ms, MAX_TIMER_MS));
   // Where timers are numbers, nothing waits for them.

@@ -3,21 +3,21 @@ import type { Limiter } from "../client/limiter.ts";
 import type { Decision } from "../core/protocol/decision.ts";
 import { requireGiven, requireKnownOptions, requireMethods, requireText } from "../core/violations.ts";
 
-/** What the binding offers a worker. The answer has all of the decision beside `success`. */
+/** The binding as a worker uses it. The answer has the decision's fields beside `success`. */
 export interface RateLimitBinding {
   /** Takes `delta` units (by default 1) of the key if they fit. */
-  limit(asked: { readonly key: string; readonly delta?: number }): Promise<Decision>;
+  limit(request: { readonly key: string; readonly delta?: number }): Promise<Decision>;
 }
 
-/** Which policy stands for the binding. */
+/** The options of `rateLimitBinding`. */
 export interface RateLimitBindingOptions {
   readonly limiter: Pick<Limiter, "limit">;
-  /** Absent: the limiter's own. */
+  /** Absent: the limiter's own policy. */
   readonly policy?: string;
 }
 
 /**
- * What is called as Cloudflare's rate limit binding is.
+ * A limiter with the interface of Cloudflare's rate limit binding.
  *
  * @throws TypeError that names the option, its value and what is allowed
  */

@@ -11,29 +11,29 @@ import {
   requireTime,
 } from "../core/violations.ts";
 
-/** Which policy stands for the algorithm. */
+/** The options of `Ratelimit`: a policy instead of an algorithm. */
 export interface RatelimitConfig {
   readonly limiter: Pick<Limiter, "limit" | "peek" | "reset">;
-  /** Absent: the limiter's own. */
+  /** Absent: the limiter's own policy. */
   readonly policy?: string;
   /** The clock and the timers, for tests. Absent: the real ones. */
   readonly time?: Time;
 }
 
-/** What is answered to `limit`. */
+/** The answer to `limit`. */
 export interface RatelimitResponse {
   success: boolean;
   limit: number;
   remaining: number;
-  /** When a denied call may be made again, and else when the quota is whole: milliseconds since the Unix epoch. */
+  /** When a denied call may be repeated, or else when the quota is full again: milliseconds since the Unix epoch. */
   reset: number;
-  /** There is nothing to wait for: it is there because programs hand it to `waitUntil`. */
+  /** Already resolved. It is there because programs pass it to `waitUntil`. */
   pending: Promise<unknown>;
-  /** `timeout`: nobody could decide, and the policy has. `cacheBlock`: the denial was known in this process. */
+  /** `timeout`: the limiter did not answer, so `onFailure` decided. `cacheBlock`: the denial was cached in this process. */
   reason?: "timeout" | "cacheBlock" | "denyList";
 }
 
-/** What a call may say. Only `rate`, the cost, counts; the others are there because programs give them. */
+/** The options of a call. Only `rate`, the cost, counts; the others are accepted and ignored. */
 export interface LimitOptions {
   readonly rate?: number;
   readonly ip?: string;
@@ -42,12 +42,10 @@ export interface LimitOptions {
   readonly geo?: object;
 }
 
-/** As `weir/testing` calls it. */
+/** The name of the option in `weir/testing`. */
 const SYNONYMS = new Map([["clock", "time"]]);
-/** A call that waits is told so when no instant is known at which it could pass. */
-const NO_INSTANT = Infinity;
 
-/** What is called as `Ratelimit` of @upstash/ratelimit is, decided under a policy. */
+/** A limiter with the interface of `Ratelimit` of @upstash/ratelimit. A policy decides. */
 export class Ratelimit {
   readonly #limiter: RatelimitConfig["limiter"];
   readonly #named: { readonly policy?: string };
@@ -66,7 +64,7 @@ export class Ratelimit {
     this.#time = time;
   }
 
-  // All are properties, as theirs: programs take them out of the object.
+  // All are properties, as theirs: programs read them off the object and call them alone.
 
   /** Takes the cost (by default 1) if it fits. */
   limit = async (identifier: string, { rate }: LimitOptions = {}): Promise<RatelimitResponse> => {
@@ -74,9 +72,9 @@ export class Ratelimit {
   };
 
   /**
-   * Takes one unit as soon as it is there, or answers the denial when that would be after `timeout` milliseconds.
+   * Takes one unit as soon as it is available, or answers the denial if that would be after `timeout` milliseconds.
    *
-   * @throws Error that begins as theirs does, when such a wait could not end
+   * @throws Error that begins as theirs does, if the timeout is not positive and finite
    */
   blockUntilReady = async (identifier: string, timeout: number): Promise<RatelimitResponse> => {
     if (!Number.isFinite(timeout) || timeout <= 0) {
@@ -86,7 +84,7 @@ export class Ratelimit {
     const endsAtMs = this.#time.nowMs() + timeout;
     for (;;) {
       const decision = await this.#decide(identifier);
-      const waitMs = decision.retryAfterMs ?? NO_INSTANT;
+      const waitMs = decision.retryAfterMs ?? Infinity;
       if (decision.success || this.#time.nowMs() + waitMs > endsAtMs) return this.#responseOf(decision);
       await new Promise<void>((done) => this.#time.after(waitMs, done));
     }
@@ -99,7 +97,7 @@ export class Ratelimit {
     return { remaining, reset, limit };
   };
 
-  /** Makes the key as new. */
+  /** Resets the key to an untouched quota. */
   resetUsedTokens = async (identifier: string): Promise<void> => {
     await this.#limiter.reset({ ...this.#named, key: identifier });
   };
@@ -111,10 +109,10 @@ export class Ratelimit {
   #responseOf(decision: Decision): RatelimitResponse {
     const { success, limit, remaining = 0, resetAfterMs = 0, retryAfterMs, reason, source } = decision;
     const inMs = success ? resetAfterMs : (retryAfterMs ?? resetAfterMs);
-    const figures = { success, limit, remaining, reset: this.#time.nowMs() + inMs };
+    const quota = { success, limit, remaining, reset: this.#time.nowMs() + inMs };
     const pending = Promise.resolve();
-    if (reason === "degraded") return { ...figures, pending, reason: "timeout" };
-    const isKnown = !success && source === "isolate";
-    return isKnown ? { ...figures, pending, reason: "cacheBlock" } : { ...figures, pending };
+    if (reason === "degraded") return { ...quota, pending, reason: "timeout" };
+    if (!success && source === "isolate") return { ...quota, pending, reason: "cacheBlock" };
+    return { ...quota, pending };
   }
 }

@@ -1,45 +1,68 @@
-/** A lease for as long as a request takes, its answer's stream included. */
+/** A lease for as long as a request takes, its answer's stream included, without a framework. */
 import type { AcquireRequest, Grant, Limiter } from "../client/limiter.ts";
 import { SYSTEM_TIME } from "../core/clock.ts";
 import type { Cost } from "../core/policies/policy.ts";
 import type { Lease } from "../core/protocol/answers.ts";
-import type { SharedOptions } from "./decide.ts";
-import type { End } from "./end.ts";
-import { valueOf, type Given } from "./given.ts";
-import { keyOf } from "./key-refused.ts";
+import { busyBody } from "../core/protocol/denied-body.ts";
+import { type Given, type InBackground, limiterOf, valueOf } from "./options.ts";
+import type { SharedOptions } from "./rate-limited.ts";
+import { headerPolicies } from "./request-limits.ts";
+import { type End, keyOf, refusalOf, SKIPPED, type Verdict, verdictOn } from "./verdict.ts";
 
 /** The calls of a limiter that leasing needs. */
 export type LeasingLimiter = Pick<Limiter, "acquire" | "renew" | "release" | "policies">;
 
-/** What leasing for a request needs. Each may be a function of the request. */
+/** The options of a lease for each request. Each may be a function of the request. */
 export interface LeaseOptions<Args extends readonly unknown[]> extends SharedOptions<Args> {
   readonly limiter: Given<Args, LeasingLimiter>;
-  /** Absent: the limiter's own. */
+  /** Absent: the limiter's own policy. */
   readonly policy?: Given<Args, string>;
   readonly key: Given<Args, string>;
   /** Absent: 1. */
   readonly units?: Given<Args, Cost>;
   /** The longest wait in the queue, in milliseconds. Absent: none. */
   readonly waitMs?: number;
-  /** How long a lease lives between two renewals, in milliseconds. Absent: what the policy says. */
+  /** How long a lease lives between two renewals, in milliseconds. Absent: the policy's ttl. */
   readonly ttlMs?: number;
-  /** A lease is renewed for no longer than this, in milliseconds. Absent: an hour. */
+  /** For how long a lease is renewed, in milliseconds. Absent: an hour. */
   readonly mostMs?: number;
 }
 
-/** An answer that nobody reads, and nobody cancels, would be leased for ever. */
+/** An answer that is neither read nor cancelled would be leased for ever. */
 const MAX_MS = 3_600_000;
-/** A lease is renewed so many times in its lifetime: one renewal that is lost does not end it. */
+/** How often a lease is renewed in its lifetime: one lost renewal does not end it. */
 const RENEWALS = 3;
 
-/** Asks for a lease. What the limiter throws is the application's error. */
-export async function acquire<Args extends readonly unknown[]>(
+/** Leases units for a request, and notes the decision with it. Errors of the limiter are the application's. */
+export async function leased<Args extends readonly unknown[]>(
+  request: object,
+  options: LeaseOptions<Args>,
+  args: Args,
+  inBackground: InBackground,
+): Promise<Verdict> {
+  const { skip, time = SYSTEM_TIME } = options;
+  if (skip !== undefined && (await skip(...args))) return SKIPPED;
+  const limiter = await limiterOf(options.limiter, args);
+  // The list first: a lease that has been granted must not wait for anything that may fail.
+  const policies = await headerPolicies(limiter, time, inBackground);
+  const grant = await acquire(limiter, options, args).catch(refusalOf);
+  if (!("success" in grant)) return grant;
+  const outcome = { success: grant.success, decisions: [grant] };
+  const verdict = verdictOn(request, outcome, policies, () => busyBody(grant), time);
+  const release = grant.lease === undefined ? undefined : keepLease(limiter, grant.lease, options);
+  const end = (how: End) => {
+    if (release !== undefined) inBackground(release(how));
+  };
+  return { ...verdict, end };
+}
+
+async function acquire<Args extends readonly unknown[]>(
   limiter: LeasingLimiter,
   options: LeaseOptions<Args>,
   args: Args,
 ): Promise<Grant> {
   const { policy, units, priority, waitMs, ttlMs } = options;
-  const asked: AcquireRequest = {
+  const params: AcquireRequest = {
     ...(policy !== undefined && { policy: await valueOf(policy, args) }),
     key: await keyOf(options.key, args),
     ...(units !== undefined && { units: await valueOf(units, args) }),
@@ -47,20 +70,20 @@ export async function acquire<Args extends readonly unknown[]>(
     ...(waitMs !== undefined && { waitMs }),
     ...(ttlMs !== undefined && { ttlMs }),
   };
-  return await limiter.acquire(asked);
+  return await limiter.acquire(params);
 }
 
 /**
  * Renews a lease until it is released.
  *
- * @returns releases it, once. A lease that cannot be released ends by itself, when it expires.
+ * @returns releases it, once. If that fails, the lease ends when it expires.
  */
 export function keepLease(
   limiter: LeasingLimiter,
   { id, expiresAfterMs }: Lease,
   { ttlMs, mostMs = MAX_MS, time = SYSTEM_TIME }: Pick<LeaseOptions<[]>, "ttlMs" | "mostMs" | "time">,
 ): (end: End) => Promise<void> {
-  const asked = { id, ...(ttlMs !== undefined && { ttlMs }) };
+  const params = { id, ...(ttlMs !== undefined && { ttlMs }) };
   const everyMs = Math.max(1, Math.floor(expiresAfterMs / RENEWALS));
   const endsAtMs = time.nowMs() + mostMs;
   let released: Promise<void> | undefined;
@@ -69,22 +92,56 @@ export function keepLease(
     return time.after(everyMs, () => void renew());
   }
   async function renew(): Promise<void> {
-    const isThere = await limiter.renew(asked).then(() => true, isWorthAnother);
+    const isThere = await limiter.renew(params).then(() => true, mayBeThere);
     if (isThere && released === undefined && time.nowMs() < endsAtMs) cancel = renewLater();
   }
   return (end) => {
     cancel();
-    const report = end === "torn" ? ({ outcome: "ignore" } as const) : {};
+    const report = end === "aborted" ? ({ outcome: "ignore" } as const) : {};
     released ??= limiter.release({ id, ...report }).catch(() => undefined);
     return released;
   };
 }
 
 /**
- * Whether a lease may be there still, though it was not renewed: it is gone only when the limiter says so. The error is
- * known by its status: the limiter may be of another bundle, with a class of its own.
+ * Whether a lease may still be there after a renewal failed: it is gone only if the limiter says so. The error is
+ * recognised by its status, since the limiter may be of another bundle, with a class of its own.
  */
-function isWorthAnother(error: unknown): boolean {
+function mayBeThere(error: unknown): boolean {
   const isRefusal = error instanceof Error && "status" in error && typeof error.status === "number";
   return !isRefusal || Number(error.status) >= 500;
+}
+
+/**
+ * The same response, which calls `end` once when its body has been read to its end, was cancelled, or has failed. Without
+ * a body it calls `end` at once. A response that switches protocols has ended too: what comes after it is no body.
+ */
+export function untilEnded(response: Response, end: (end: End) => void): Response {
+  if (response.body === null || response.status === 101) {
+    end("complete");
+    return response;
+  }
+  const reader = response.body.getReader();
+  const body = new ReadableStream<Uint8Array>(
+    {
+      async pull(controller) {
+        try {
+          const { done, value } = await reader.read();
+          if (!done) return controller.enqueue(value);
+          end("complete");
+          controller.close();
+        } catch (error) {
+          end("aborted");
+          throw error;
+        }
+      },
+      async cancel(reason) {
+        end("aborted");
+        await reader.cancel(reason);
+      },
+    },
+    // Read nothing ahead, as without this stream.
+    { highWaterMark: 0 },
+  );
+  return new Response(body, response);
 }

@@ -1,5 +1,32 @@
-/** What middleware refuses when it is made. An option that nobody reads would be missed at the first attack only. */
+/** What the options of middleware may be, and what is refused when it is made: later, a wrong one would admit calls. */
 import { requireGiven, requireInteger, requireKnownOptions } from "../core/violations.ts";
+
+/** An option: a value, or a function of the request that finds it. */
+export type Given<Args extends readonly unknown[], Value> =
+  | Value
+  | ((...args: Args) => Value | Promise<Value>);
+
+/** The value of an option for this request. */
+export function valueOf<Args extends readonly unknown[], Value extends string | number | object | undefined>(
+  option: Given<Args, Value>,
+  args: Args,
+): Value | Promise<Value> {
+  return typeof option === "function" ? option(...args) : option;
+}
+
+/** Keeps work going after the request has been answered, where the runtime requires it. */
+export type InBackground = (work: Promise<unknown>) => void;
+
+/** @param context what a runtime passes with the request; without a `waitUntil`, all work goes on by itself */
+export function inBackgroundOf(context: unknown): InBackground {
+  const { waitUntil } = (context ?? {}) as { readonly waitUntil?: unknown };
+  if (typeof waitUntil !== "function") return (work) => void work.catch(() => undefined);
+  return (work) =>
+    void waitUntil.call(
+      context,
+      work.catch(() => undefined),
+    );
+}
 
 const SHARED = ["limiter", "priority", "skip", "time", "onDenied"];
 const CHECK = ["policy", "key", "cost"];
@@ -7,30 +34,30 @@ const LIMITER = "a limiter, as createLimiter makes one, or a function of the req
 const KEY = "a text, or a function of the request that finds it";
 
 /** Options of which the types may not have been checked. */
-type Loose = Readonly<Partial<Record<string, unknown>>>;
+type Unchecked = Readonly<Partial<Record<string, unknown>>>;
 
-/** @throws TypeError that names what is wrong with the options of a limit, if anything is */
+/** @throws TypeError that names the option, its value and what is allowed */
 export function requireRateLimitOptions(options: object): void {
   requireKnownOptions(options, [...SHARED, ...CHECK, "waitMs", "limits"]);
-  const { limiter, key, limits, waitMs } = options as Loose;
+  const { limiter, key, limits, waitMs } = options as Unchecked;
   requireGiven("limiter", limiter, LIMITER);
   requireInteger("waitMs", waitMs, 0);
   if (limits === undefined) return requireGiven("key", key, KEY);
   if (!Array.isArray(limits) || limits.length === 0)
     throw new TypeError("limits is no list with checks in it: must be several of { policy, key, cost }");
-  const beside = [...CHECK, "waitMs"].find((name) => (options as Loose)[name] !== undefined);
+  const beside = [...CHECK, "waitMs"].find((name) => (options as Unchecked)[name] !== undefined);
   if (beside !== undefined)
-    throw new TypeError(`${beside} stands beside limits, where nobody reads it: must be in one of them`);
+    throw new TypeError(`${beside} stands beside limits, where it is not read: must be in one of them`);
   for (const check of limits as readonly object[]) {
     requireKnownOptions(check, CHECK);
-    requireGiven("key of a limit", (check as Loose)["key"], KEY);
+    requireGiven("key of a limit", (check as Unchecked)["key"], KEY);
   }
 }
 
-/** @throws TypeError that names what is wrong with the options of a lease for each request, if anything is */
+/** @throws TypeError that names the option, its value and what is allowed */
 export function requireLeaseOptions(options: object): void {
   requireKnownOptions(options, [...SHARED, "policy", "key", "units", "waitMs", "ttlMs", "mostMs"]);
-  const { limiter, key, waitMs, ttlMs, mostMs } = options as Loose;
+  const { limiter, key, waitMs, ttlMs, mostMs } = options as Unchecked;
   requireGiven("limiter", limiter, LIMITER);
   requireGiven("key", key, KEY);
   requireInteger("waitMs", waitMs, 0);
@@ -38,19 +65,23 @@ export function requireLeaseOptions(options: object): void {
   requireInteger("mostMs", mostMs, 1);
 }
 
-/** @throws TypeError that names what is wrong with the options of a `fetch`, if anything is */
+/** @throws TypeError that names the option, its value and what is allowed */
 export function requireFetchOptions(options: object): void {
   requireKnownOptions(options, ["limiter", ...CHECK, "waitMs", "attempts", "fetch", "time"]);
-  const { limiter, key, waitMs, attempts } = options as Loose;
+  const { limiter, key, waitMs, attempts } = options as Unchecked;
   requireGiven("limiter", limiter, "a limiter, as createLimiter makes one");
-  requireGiven("key", key, "a text, or a function of the request that finds it");
+  requireGiven("key", key, KEY);
   requireGiven("waitMs", waitMs, "an integer, 0 or more");
   requireInteger("waitMs", waitMs, 0);
   requireInteger("attempts", attempts, 1);
 }
 
-/** The limiter of a request. @throws TypeError when the option's function has found none */
-export function foundLimiter<Found>(limiter: Found): Found {
+/** The limiter of a request. @throws TypeError if the option's function returned none */
+export async function limiterOf<Args extends readonly unknown[], Found extends object>(
+  option: Given<Args, Found>,
+  args: Args,
+): Promise<Found> {
+  const limiter = await valueOf(option, args);
   requireGiven("limiter", limiter, "found by the function that was given for it");
   return limiter;
 }

@@ -1,33 +1,52 @@
-/** What rate limiting is, whatever carries the request. */
-import { SYSTEM_TIME } from "../core/clock.ts";
-import { decide, waitItsDelay, type DecideOptions, type DecidingLimiter, type Outcome } from "./decide.ts";
-import { denialOf, type Denial } from "./denial.ts";
-import { valueOf } from "./given.ts";
-import { toldPolicies } from "./header-policies.ts";
-import type { InBackground } from "./in-background.ts";
-import { foundLimiter } from "./options.ts";
-import { refusalOf } from "./refusal.ts";
-import { RequestLimits } from "./request-limits.ts";
+/** Rate limiting of requests, without a framework. */
+import type { LimitAllRequest, Limiter, LimitRequest } from "../client/limiter.ts";
+import { SYSTEM_TIME, type Time } from "../core/clock.ts";
+import type { Cost } from "../core/policies/policy.ts";
+import { allDeniedBody, deniedBody } from "../core/protocol/denied-body.ts";
+import { type Given, type InBackground, limiterOf, valueOf } from "./options.ts";
+import { headerPolicies, type Outcome } from "./request-limits.ts";
+import { keyOf, refusalOf, SKIPPED, type Verdict, verdictOn } from "./verdict.ts";
 
-/** What became of a request: it goes on, or it is denied, or its key is none (`refusal`), and this is the answer. */
-export type Verdict =
-  | { readonly isSkipped: true }
-  | { readonly refusal: Denial }
-  | {
-      readonly isSkipped: false;
-      /** Whether no other middleware has decided on this request before: then this one sets the headers. */
-      readonly isOutermost: boolean;
-      readonly outcome: Outcome;
-      /** Makes the answer to a request that was denied; `undefined`: it goes on. */
-      readonly denial: (() => Denial) | undefined;
-    };
+/** The calls of a limiter that deciding needs. */
+export type DecidingLimiter = Pick<Limiter, "limit" | "limitAll" | "policies">;
 
-const SKIPPED: Verdict = { isSkipped: true };
+/** What is taken of which key. Each may be a function of the request. */
+export interface Check<Args extends readonly unknown[]> {
+  /** Absent: the limiter's own policy. */
+  readonly policy?: Given<Args, string>;
+  readonly key: Given<Args, string>;
+  /** Absent: 1. */
+  readonly cost?: Given<Args, Cost>;
+}
+
+/** The options of all middleware. */
+export interface SharedOptions<Args extends readonly unknown[]> {
+  /** How important the request is: one of the policy's priorities. */
+  readonly priority?: Given<Args, string>;
+  /** Which requests pass without a decision. */
+  readonly skip?: (...args: Args) => boolean | Promise<boolean>;
+  /** The clock and the timers, for tests. Absent: the real ones. */
+  readonly time?: Time;
+}
+
+/** One check, which may wait for its turn, or several that pass together or take nothing. */
+export type Checks<Args extends readonly unknown[]> =
+  | (Check<Args> & {
+      /** The longest wait for its turn, in milliseconds. The policy must allow it with `maxWait`. */
+      readonly waitMs?: number;
+      readonly limits?: never;
+    })
+  | { readonly limits: readonly Check<Args>[]; readonly key?: never };
+
+/** The options of a rate limit. */
+export type DecideOptions<Args extends readonly unknown[]> = SharedOptions<Args> &
+  Checks<Args> & { readonly limiter: Given<Args, DecidingLimiter> };
 
 /**
- * Decides on a request, and notes the decision with it. A request that goes on has waited as long as it was told.
+ * Decides on a request, and notes the decision with it. An admitted request has waited for its `delayMs`. Errors of the
+ * limiter are the application's.
  *
- * @param request stands for the request in all of its middleware
+ * @param request the same object in all middleware of a request
  */
 export async function rateLimited<Args extends readonly unknown[]>(
   request: object,
@@ -37,17 +56,44 @@ export async function rateLimited<Args extends readonly unknown[]>(
 ): Promise<Verdict> {
   const { skip, time = SYSTEM_TIME } = options;
   if (skip !== undefined && (await skip(...args))) return SKIPPED;
-  const limiter: DecidingLimiter = foundLimiter(await valueOf(options.limiter, args));
-  const [decided, policies] = await Promise.all([
-    decide(limiter, options, args).catch((error: unknown) => ({ refusal: refusalOf(error) })),
-    toldPolicies(limiter, time, inBackground),
+  const limiter = await limiterOf(options.limiter, args);
+  const [outcome, policies] = await Promise.all([
+    decide(limiter, options, args).catch(refusalOf),
+    headerPolicies(limiter, time, inBackground),
   ]);
-  if ("refusal" in decided) return decided;
-  const outcome: Outcome = decided;
-  const limits = RequestLimits.of(request);
-  const isOutermost = limits.isFirst;
-  limits.note(outcome, policies);
-  const denial = outcome.success ? undefined : () => denialOf(outcome, limits, time);
-  await waitItsDelay(outcome, time);
-  return { isSkipped: false, isOutermost, outcome, denial };
+  if (!("success" in outcome)) return outcome;
+  const { success, decisions } = outcome;
+  const bodyOf = () => {
+    const [first] = decisions;
+    return first !== undefined && decisions.length === 1 ? deniedBody(first) : allDeniedBody(decisions);
+  };
+  const verdict = verdictOn(request, outcome, policies, bodyOf, time);
+  const delayMs = success ? Math.max(...decisions.map((each) => each.delayMs ?? 0)) : 0;
+  if (delayMs > 0) await new Promise<void>((done) => time.after(delayMs, done));
+  return verdict;
+}
+
+async function decide<Args extends readonly unknown[]>(
+  limiter: DecidingLimiter,
+  options: DecideOptions<Args>,
+  args: Args,
+): Promise<Outcome> {
+  const priority = options.priority !== undefined && { priority: await valueOf(options.priority, args) };
+  if (options.limits !== undefined) {
+    const checks = await Promise.all(options.limits.map((check) => checkOf(check, args)));
+    return await limiter.limitAll({ checks, ...priority } satisfies LimitAllRequest);
+  }
+  const { waitMs } = options;
+  const check = await checkOf(options, args);
+  const params = { ...check, ...priority, ...(waitMs !== undefined && { waitMs }) } satisfies LimitRequest;
+  const decision = await limiter.limit(params);
+  return { success: decision.success, decisions: [decision] };
+}
+
+async function checkOf<Args extends readonly unknown[]>({ policy, key, cost }: Check<Args>, args: Args) {
+  return {
+    ...(policy !== undefined && { policy: await valueOf(policy, args) }),
+    key: await keyOf(key, args),
+    ...(cost !== undefined && { cost: await valueOf(cost, args) }),
+  };
 }

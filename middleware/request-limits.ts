@@ -1,25 +1,32 @@
-/** What the middleware of one request has been told, and what the headers of its answer say of that. */
+/** The decisions on one request by all its middleware, and the headers that describe them. */
+import type { Limiter } from "../client/limiter.ts";
+import type { Time } from "../core/clock.ts";
+import type { HeaderStyle } from "../core/policies/policy-options.ts";
 import {
   type Decision,
+  type HeaderPolicy,
+  type HeaderRule,
   retryAfter,
   setPolicyHeaders,
   setQuotaHeaders,
   type Target,
 } from "../core/protocol/decision.ts";
 import { longestWaitMs } from "../core/protocol/denied-body.ts";
-import type { Outcome } from "./decide.ts";
-import { type HeaderPolicies, UNKNOWN_POLICY } from "./header-policies.ts";
+import type { ListedPolicy, ListedRule } from "../core/protocol/reservation-messages.ts";
+import type { InBackground } from "./options.ts";
 
-/** The decisions on a request, by the names of their policies. */
+/** The decisions on a request, by policy name. */
 export type Decisions = Readonly<Record<string, Decision>>;
 
-/** Where a request has its limits. A `WeakMap` costs a tenth of an empty route: each collection has to go through it. */
-const LIMITS = Symbol("limits");
-
-/** Whatever stands for a request. */
-interface Noted {
-  [LIMITS]?: RequestLimits;
+/** What one middleware decided. */
+export interface Outcome {
+  readonly success: boolean;
+  /** One for each check, in their order. */
+  readonly decisions: readonly Decision[];
 }
+
+/** The property that holds a request's limits. A `WeakMap` takes a tenth of the time of an empty route: each garbage collection goes through it. */
+const LIMITS = Symbol("limits");
 
 /** What is known of one request. It may pass through several limits. */
 export class RequestLimits {
@@ -28,9 +35,9 @@ export class RequestLimits {
   #policies: HeaderPolicies = new Map();
   #waitMs: number | null = null;
 
-  /** Of this request, whatever stands for it. */
+  /** @param request the same object in all middleware of a request */
   static of(request: object): RequestLimits {
-    return ((request as Noted)[LIMITS] ??= new RequestLimits());
+    return ((request as { [LIMITS]?: RequestLimits })[LIMITS] ??= new RequestLimits());
   }
 
   get decisions(): Decisions {
@@ -42,13 +49,12 @@ export class RequestLimits {
     return this.#binding === undefined;
   }
 
-  /** Notes what was decided. A denial binds, and else the decision with the fewest units left. */
+  /** Notes what was decided. A denial binds, or else the decision with the least remaining. */
   note({ success, decisions }: Outcome, policies: HeaderPolicies): void {
     for (const decision of decisions) this.#decisions[decision.policy] = decision;
     const denied = decisions.filter((each) => !each.success);
-    const said = success ? decisions : denied;
-    const least = said.reduce<Decision | undefined>(
-      (found, each) => (found !== undefined && left(found) <= left(each) ? found : each),
+    const least = (success ? decisions : denied).reduce<Decision | undefined>(
+      (found, each) => (found !== undefined && remainingOf(found) <= remainingOf(each) ? found : each),
       success ? this.#binding : undefined,
     );
     if (least === undefined || least === this.#binding) return;
@@ -60,19 +66,80 @@ export class RequestLimits {
   /** Sets the headers of the decision that binds. @param nowMs reads the clock */
   setHeaders(headers: Target, nowMs: () => number): void {
     if (this.#binding === undefined) return;
-    const policy = this.#policies.get(this.#binding.policy) ?? UNKNOWN_POLICY;
+    const policy = this.#policies.get(this.#binding.policy) ?? { headers: DEFAULT_HEADERS, rules: [] };
     if (policy.rules.length > 0) setPolicyHeaders(headers, policy);
     setQuotaHeaders(headers, policy, this.#binding, nowMs);
     for (const [name, value] of Object.entries(retryAfter(this.#waitMs))) headers.set(name, value);
   }
 }
 
-/** The decisions that middleware has made on this request, by the names of their policies. */
+/** The decisions that middleware has made on this request, by policy name. */
 export function decisionsOf(request: object): Decisions {
   return RequestLimits.of(request).decisions;
 }
 
-/** A degraded decision has no figures: it says nothing of what is left. */
-function left({ remaining = Infinity }: Decision): number {
+/** A degraded decision does not know what remains. */
+function remainingOf({ remaining = Infinity }: Decision): number {
   return remaining;
+}
+
+/** What headers say of policies, by name. */
+export type HeaderPolicies = ReadonlyMap<string, HeaderPolicy>;
+
+/** How long a list of policies is used, in milliseconds: headers follow a deployment this late. */
+const FRESH_MS = 60_000;
+/** The same when the limiter did not answer. */
+const RETRY_MS = 10_000;
+const DEFAULT_HEADERS: readonly HeaderStyle[] = ["draft-11"];
+
+const known = new WeakMap<object, { readonly policies: HeaderPolicies; untilMs: number }>();
+
+/**
+ * The policies of a limiter, requested at first use and then from time to time. No request waits for the answer to
+ * another one's: in a worker that one may have ended. If the limiter does not answer, there are no policies.
+ */
+export async function headerPolicies(
+  limiter: Pick<Limiter, "policies">,
+  time: Time,
+  inBackground: InBackground,
+): Promise<HeaderPolicies> {
+  const nowMs = time.nowMs();
+  const before = known.get(limiter);
+  if (before === undefined) return await readPolicies(limiter, time);
+  if (nowMs >= before.untilMs) {
+    before.untilMs = nowMs + RETRY_MS;
+    inBackground(readPolicies(limiter, time, before.policies));
+  }
+  return before.policies;
+}
+
+async function readPolicies(
+  limiter: Pick<Limiter, "policies">,
+  time: Time,
+  before: HeaderPolicies = new Map(),
+): Promise<HeaderPolicies> {
+  try {
+    const list = await limiter.policies();
+    const policies = new Map(list.policies.map((policy) => [policy.name, headerPolicy(policy)]));
+    known.set(limiter, { policies, untilMs: time.nowMs() + FRESH_MS });
+    return policies;
+  } catch {
+    // Headers are optional: the decision itself says whether the limiter answers.
+    known.set(limiter, { policies: before, untilMs: time.nowMs() + RETRY_MS });
+    return before;
+  }
+}
+
+export function headerPolicy({ headers = DEFAULT_HEADERS, rules }: ListedPolicy): HeaderPolicy {
+  return { headers, rules: rules.map(headerRule) };
+}
+
+/** The capacity of a rule without a limit: the largest cost. */
+const NO_LIMIT = 1_000_000_000;
+
+/** The quota follows from the rule's fields as in `quota` of each algorithm, with which a test compares it. */
+function headerRule(rule: ListedRule): HeaderRule {
+  const { name, unit = "requests", limit = NO_LIMIT, windowMs, burst = limit, capacity = burst } = rule;
+  const quota = { units: Number(limit), ...(windowMs !== undefined && { windowMs: Number(windowMs) }) };
+  return { name, unit: String(unit), quota, capacity: Number(capacity) };
 }

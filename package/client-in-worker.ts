@@ -2,15 +2,13 @@
 import { waitUntil } from "cloudflare:workers";
 import type { ClientOptions, Limiter } from "../client/limiter.ts";
 import { makeLimiter, type Way } from "../client/remote/create-limiter.ts";
-import { UNBOUNDED } from "../client/transports/requests.ts";
+import { UNBOUNDED } from "../client/transports/http.ts";
 
 export { LimiterError } from "../core/protocol/problems.ts";
-export type { ClientOptions } from "../client/limiter.ts";
 export type * from "../client/limiter.ts";
 export type { Way } from "../client/remote/create-limiter.ts";
-export type { LimiterCalls, LimiterService } from "../client/transports/transport.ts";
 
-/** A limiter by a service binding, or by its address and a token. It does not ask before the first call. */
+/** A limiter by a service binding, or by its address and a token. It sends nothing before the first call. */
 export function createLimiter(way: Way & ClientOptions): Limiter {
   return makeLimiter(way, waitUntil, UNBOUNDED);
 }

@@ -1,4 +1,4 @@
-/** `weir/express`: middleware for Express, Connect, and whatever else calls `(req, res, next)`. */
+/** `weir/express`: middleware for Express, Connect, and anything else that calls `(req, res, next)`. */
 export {
   concurrency,
   rateLimit,
@@ -7,6 +7,6 @@ export {
   type NodeMiddleware,
   type NodeResponse,
 } from "../middleware/express/express.ts";
-export type { Check, DecideOptions, DecidingLimiter } from "../middleware/decide.ts";
+export type { Check, DecideOptions, DecidingLimiter } from "../middleware/rate-limited.ts";
 export type { LeaseOptions, LeasingLimiter } from "../middleware/leased.ts";
 export { decisionsOf, type Decisions } from "../middleware/request-limits.ts";

@@ -12,6 +12,6 @@ export {
   type Fetch,
   type LimitedFetchOptions,
 } from "../middleware/fetch/limited-fetch.ts";
-export type { Check, DecideOptions, DecidingLimiter } from "../middleware/decide.ts";
+export type { Check, DecideOptions, DecidingLimiter } from "../middleware/rate-limited.ts";
 export type { LeaseOptions, LeasingLimiter } from "../middleware/leased.ts";
 export { decisionsOf, type Decisions } from "../middleware/request-limits.ts";

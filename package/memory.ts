@@ -7,7 +7,7 @@ export type * from "../client/limiter.ts";
 export type { Time } from "../core/clock.ts";
 export type { MemoryOptions } from "../worker/embedded/memory-limiter.ts";
 
-/** A limiter in memory. What it has counted is gone when its process ends. */
+/** A limiter in memory. Its counts end with its process. */
 export function createMemoryLimiter(options: MemoryOptions): Limiter {
   return makeMemoryLimiter(options);
 }

@@ -6,7 +6,7 @@ export { LimiterError } from "../core/protocol/problems.ts";
 export type * from "../client/limiter.ts";
 export type { ObjectsOptions } from "../worker/embedded/objects-limiter.ts";
 
-/** A limiter over the objects of another worker. It does not ask before the first call. */
+/** A limiter over the objects of another worker. It sends nothing before the first call. */
 export function createObjectsLimiter(options: ObjectsOptions): Limiter {
   return makeObjectsLimiter(options);
 }

@@ -1,8 +1,14 @@
-/** `weir/testing`: limiters for tests of whoever uses one. */
+/** `weir/testing`: limiters and a clock for the tests of applications that use Weir. */
 export { LimiterError } from "../core/protocol/problems.ts";
 export type * from "../client/limiter.ts";
-export type { AskedLike, Call, Method } from "../testing/calls.ts";
 export { manualClock, type ManualClock } from "../testing/manual-clock.ts";
-export { memoryLimiter, type MemoryLimiterOptions } from "../testing/memory-limiter.ts";
-export { assertAsked, assertNotAsked, testLimiter, type TestLimiter } from "../testing/test-limiter.ts";
-export { unlimited } from "../testing/unlimited.ts";
+export { memoryLimiter, type MemoryLimiterOptions, unlimited } from "../testing/memory-limiter.ts";
+export {
+  assertAsked,
+  type AskedLike,
+  assertNotAsked,
+  type Call,
+  type Method,
+  testLimiter,
+  type TestLimiter,
+} from "../testing/test-limiter.ts";

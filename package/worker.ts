@@ -1,10 +1,10 @@
 /**
- * `weir/worker`: the whole limiter. A worker of one's own is one line:
+ * `weir/worker`: the whole limiter. A worker with it is one line:
  * `export { default, Limiter, LimiterObject, CatalogObject, StatsObject } from "weir/worker";`
  */
 import * as worker from "../worker/index.ts";
 
-/** What the runtime calls. It makes the instances too, and nobody else does. */
+/** A class whose instances only the runtime makes. */
 type Class<Instance> = new (ctx: never, env: never) => Instance;
 
 /** The HTTP worker. */

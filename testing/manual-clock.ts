@@ -2,38 +2,38 @@ import type { Time } from "../core/clock.ts";
 import { DURATION_ALLOWED, parseDurationMs } from "../core/policies/policy-options.ts";
 import { requireInteger, violation } from "../core/violations.ts";
 
-/** A clock that only the test moves, with timers that come when it is moved past them. */
+/** A clock that only the test moves, with timers that run when it is moved past them. */
 export interface ManualClock extends Time {
   /**
    * Moves the clock, stopping at each timer on the way, until all that follows from it has happened.
    *
-   * @param by milliseconds, or a duration as policies write it: `"250ms" "10s" "15m" "1h" "30d"`
+   * @param by milliseconds, or a duration as in policies: `"250ms" "10s" "15m" "1h" "30d"`
    */
   advance(by: number | string): Promise<void>;
 }
 
-interface Timer {
-  readonly atMs: number;
-  readonly work: () => void;
-}
-
-/** Where a clock begins that is told nothing: 2026-01-01, a Thursday, midnight in UTC. */
-const USUAL_START_MS = 1_767_225_600_000;
+/** The default start: 2026-01-01, a Thursday, midnight in UTC. */
+const DEFAULT_START_MS = 1_767_225_600_000;
 /** More turns of the event loop than any call in memory takes. */
 const TURNS = 4;
 
-// Taken before a test can replace them by its own.
+// Read before a test can replace it by its own.
 const nextTurn: (work: () => void) => unknown =
   typeof setImmediate === "function" ? setImmediate : (work) => setTimeout(work, 0);
 
 /**
  * @param startMs where the clock begins, in milliseconds since the Unix epoch
- * @throws TypeError that says what is wrong with it: by a clock without an instant nothing ends
+ * @throws TypeError if that is no integer of 0 or more: on such a clock nothing would end
  */
-export function manualClock(startMs: number = USUAL_START_MS): ManualClock {
+export function manualClock(startMs: number = DEFAULT_START_MS): ManualClock {
   requireInteger("startMs", startMs, 0);
-  const timers = new Set<Timer>();
+  const timers = new Set<{ readonly atMs: number; readonly work: () => void }>();
   let nowMs = startMs;
+  /** The first timer until then; of several, the one that was set first. */
+  const firstUntil = (untilMs: number) => {
+    const [first] = [...timers].toSorted((one, other) => one.atMs - other.atMs);
+    return first !== undefined && first.atMs <= untilMs ? first : undefined;
+  };
   return {
     nowMs: () => nowMs,
     after(ms, work) {
@@ -44,7 +44,7 @@ export function manualClock(startMs: number = USUAL_START_MS): ManualClock {
     async advance(by) {
       const untilMs = nowMs + durationMs(by);
       await settled();
-      for (let next = firstOf(timers, untilMs); next !== undefined; next = firstOf(timers, untilMs)) {
+      for (let next = firstUntil(untilMs); next !== undefined; next = firstUntil(untilMs)) {
         timers.delete(next);
         nowMs = Math.max(nowMs, next.atMs);
         next.work();
@@ -54,14 +54,6 @@ export function manualClock(startMs: number = USUAL_START_MS): ManualClock {
       await settled();
     },
   };
-}
-
-/** The timer that comes first until then; of several, the one that was set first. */
-function firstOf(timers: ReadonlySet<Timer>, untilMs: number): Timer | undefined {
-  let first: Timer | undefined;
-  for (const timer of timers)
-    if (timer.atMs <= untilMs && (first === undefined || timer.atMs < first.atMs)) first = timer;
-  return first;
 }
 
 async function settled(): Promise<void> {

@@ -1,36 +1,68 @@
-/** A limiter that remembers what it was asked, and fails when the test says so. */
-import { type Limiter, withRelease } from "../client/limiter.ts";
-import { callsLike, callsText, copyOf, METHODS, type AskedLike, type Call, type Method } from "./calls.ts";
-import { degraded } from "./degraded.ts";
+/** A limiter that records its calls, and fails when a test says so. */
+import { type KeyRequest, type LimitAllRequest, type Limiter, withRelease } from "../client/limiter.ts";
+import type { Decision } from "../core/protocol/decision.ts";
+import { Problem, PROBLEMS } from "../core/protocol/problems.ts";
 
-/** A limiter in the hands of a test. */
+/** The calls of a limiter, without its end. */
+const METHODS = [
+  "limit",
+  "limitAll",
+  "refund",
+  "hold",
+  "settle",
+  "cancel",
+  "acquire",
+  "renew",
+  "release",
+  "peek",
+  "reset",
+  "policies",
+] as const satisfies readonly (keyof Limiter)[];
+
+/** The name of a call. */
+export type Method = (typeof METHODS)[number];
+
+/** One call that was made. */
+export interface Call {
+  readonly method: Method;
+  /** The call's argument, copied when the call was made: programs may change and reuse the object. */
+  readonly asked: unknown;
+  /** The answer. Absent: there is none yet, or the call failed. */
+  readonly answer?: unknown;
+  /** What was thrown. */
+  readonly error?: unknown;
+}
+
+/** A part of a call's argument. Fields that are not named may have any value. */
+export type AskedLike = Readonly<Record<string, unknown>>;
+
+/** A limiter for tests. */
 export interface TestLimiter extends Limiter {
   /** The calls since the beginning, or since `forget`, in their order. */
   readonly calls: readonly Call[];
-  /** The calls of this name that said this, among others. */
+  /** The calls of this name whose argument has these fields. */
   asked(method: Method, like?: AskedLike): readonly Call[];
-  /** Forgets the calls. What they have taken stays taken. */
+  /** Forgets the calls. Units that they took stay taken. */
   forget(): void;
   /**
-   * From now on calls fail. Without an error they are answered as when the limiter cannot be reached: decisions as
-   * `onFailure` of their policy says, and any other call throws a `LimiterError` of status 503.
+   * From now on calls fail: with `error`, or without one as if the limiter could not be reached. Then decisions follow the
+   * policy's `onFailure`, and any other call throws a `LimiterError` of status 503.
    */
   fail(error?: Error): void;
   /** Calls do not fail any more. */
   recover(): void;
 }
 
-/** A limiter as a test needs it, around any other. @param policy the policy of calls that name none */
+/** Makes any limiter a `TestLimiter`. @param policy the policy of calls that name none */
 export function testLimiter(inner: Limiter, policy?: string): TestLimiter {
   const calls: Call[] = [];
   let failing: { readonly error: Error | undefined } | undefined;
   const answer = (method: Method, asked: unknown): Promise<unknown> => {
-    if (failing === undefined) return (inner[method] as (each: unknown) => Promise<unknown>)(asked);
-    return failing.error === undefined
-      ? degraded(inner, method, asked, policy)
-      : Promise.reject(failing.error);
+    if (failing === undefined) return (inner[method] as (params: unknown) => Promise<unknown>)(asked);
+    if (failing.error !== undefined) return Promise.reject(failing.error);
+    return degraded(inner, method, asked, policy);
   };
-  const watched = (method: Method) => async (asked: unknown) => {
+  const recorded = (method: Method) => async (asked: unknown) => {
     const call: { -readonly [Field in keyof Call]: Call[Field] } = { method, asked: copyOf(asked) };
     calls.push(call);
     try {
@@ -41,12 +73,12 @@ export function testLimiter(inner: Limiter, policy?: string): TestLimiter {
       throw error;
     }
   };
-  const made = Object.fromEntries(METHODS.map((method) => [method, watched(method)]));
-  const watching = made as unknown as Pick<Limiter, Method>;
+  const methods = Object.fromEntries(METHODS.map((method) => [method, recorded(method)]));
+  const recording = methods as unknown as Pick<Limiter, Method>;
   return {
-    ...watching,
-    // The end of a block that has the lease is a release as any other.
-    acquire: async (asked) => withRelease(await watching.acquire(asked), (id) => watching.release({ id })),
+    ...recording,
+    // The end of an `await using` block is recorded as any other release.
+    acquire: async (asked) => withRelease(await recording.acquire(asked), (id) => recording.release({ id })),
     close: () => inner.close(),
     [Symbol.asyncDispose]: () => inner.close(),
     get calls() {
@@ -77,9 +109,10 @@ export function assertAsked(
 ): void {
   const found = callsLike(limiter.calls, method, like).length;
   if (times === undefined ? found > 0 : found === times) return;
-  const wanted = times === undefined ? "a call" : `${times} calls`;
-  const said = `${wanted} ${method}(${JSON.stringify(like)}), and ${found} were made`;
-  throw new Error(`expected ${said}; all calls:\n${callsText(limiter.calls)}`);
+  const expected = `${times === undefined ? "a call" : `${times} calls`} ${method}(${JSON.stringify(like)})`;
+  const all = limiter.calls.map((call) => `  ${call.method}(${JSON.stringify(call.asked) ?? ""})`);
+  const lines = all.length === 0 ? "  nothing" : all.join("\n");
+  throw new Error(`expected ${expected}, and ${found} were made; all calls:\n${lines}`);
 }
 
 /** Fails if such a call was made. @throws Error with all calls that were made */
@@ -89,4 +122,60 @@ export function assertNotAsked(
   like: AskedLike = {},
 ): void {
   assertAsked(limiter, method, like, 0);
+}
+
+function callsLike(calls: readonly Call[], method: Method, like: AskedLike = {}): readonly Call[] {
+  return calls.filter((call) => call.method === method && isLike(call.asked ?? {}, like));
+}
+
+/** Whether all fields of `like` are the same in `value`. Arrays must have the same length. */
+function isLike(value: unknown, like: unknown): boolean {
+  if (typeof like !== "object" || like === null) return Object.is(value, like);
+  if (typeof value !== "object" || value === null) return false;
+  if (Array.isArray(like) && (!Array.isArray(value) || value.length !== like.length)) return false;
+  const fields = value as Readonly<Record<string, unknown>>;
+  return Object.entries(like).every(([name, each]) => isLike(fields[name], each));
+}
+
+/** A copy of plain data. Anything else, such as a signal or a function, is not copied. @param copies for circles */
+function copyOf(value: unknown, copies: Map<unknown, unknown> = new Map()): unknown {
+  if (typeof value !== "object" || value === null) return value;
+  const before = copies.get(value);
+  if (before !== undefined) return before;
+  const prototype: unknown = Object.getPrototypeOf(value);
+  const isPlain = prototype === Object.prototype || prototype === null;
+  if (!isPlain && !Array.isArray(value)) return value;
+  const copy = Array.isArray(value) ? [] : (Object.create(prototype as object | null) as object);
+  copies.set(value, copy);
+  for (const [name, each] of Object.entries(value))
+    Object.defineProperty(copy, name, { value: copyOf(each, copies), enumerable: true });
+  return copy;
+}
+
+/** What a client answers if its limiter cannot be reached. */
+async function degraded(
+  limiter: Pick<Limiter, "policies">,
+  method: Method,
+  asked: unknown,
+  defaultPolicy = "",
+) {
+  if (!["limit", "hold", "acquire", "limitAll"].includes(method))
+    throw new Problem(PROBLEMS.unavailable, "the limiter did not answer: the test says so").toError();
+  const { policies } = await limiter.policies();
+  const decide = ({ policy: name = defaultPolicy, key }: KeyRequest): Decision => {
+    const policy = policies.find((each) => each.name === name);
+    const limits = policy?.rules.map(({ capacity }) => Number(capacity)) ?? [];
+    return {
+      success: policy?.shadow === true || policy?.onFailure === "open",
+      policy: name,
+      key,
+      limit: Math.min(...limits, Number.MAX_SAFE_INTEGER),
+      reason: "degraded",
+      source: "fallback",
+      rules: [],
+    };
+  };
+  if (method !== "limitAll") return decide(asked as KeyRequest);
+  const decisions = (asked as LimitAllRequest).checks.map(decide);
+  return { success: decisions.every(({ success }) => success), decisions };
 }

@@ -1,6 +1,6 @@
 /**
- * A limiter that is elsewhere, with units of hot keys in the caller's own process. The process is one more holder: it
- * decides by the same modules as an isolate of the limiter's worker.
+ * A remote limiter, with units of hot keys in the caller's own process: the process decides by the same modules as an
+ * isolate of the limiter's worker.
  */
 import { normaliseKey } from "../../core/catalog/patterns.ts";
 import { randomId, type Time } from "../../core/clock.ts";
@@ -42,21 +42,22 @@ import {
 import { isOf, requireObject, signalOf, wholeCall } from "../local-call.ts";
 import { LocalLimiter, plainCall, type PlainCall } from "../local-limiter.ts";
 import { ReservationCache } from "../reservation-cache.ts";
+import { waitOf } from "../transports/http.ts";
 import { returnUnits } from "../transports/send-batch.ts";
-import { limiterErrorIn, type LimiterTransport, waitOf } from "../transports/transport.ts";
-import { Outages, RemoteReservations } from "./remote-reservations.ts";
+import type { CallAnswers, CallRequests, LimiterTransport } from "../transports/transport.ts";
+import { limiterErrorOf, Outages, RemoteReservations } from "./remote-reservations.ts";
 
-/** What a client needs of the process in which it runs. */
+/** How the limiter is reached, and what the process provides. */
 interface ClientParts {
   readonly transport: LimiterTransport;
   readonly time: Time;
   readonly inBackground: (work: Promise<unknown>) => void;
 }
 
-/** A first message opens a connection too, so it may take longer than a policy's usual deadline. In milliseconds. */
+/** The deadline before the policy is known, in milliseconds. The first message also opens a connection. */
 const FIRST_DEADLINE_MS = 2_000;
 
-/** A limiter that is elsewhere. Units held here of a key go back before a call on it that the limiter decides. */
+/** Units held here of a key go back before a call on it that the limiter decides. */
 export class RemoteLimiter implements Limiter {
   readonly #transport: LimiterTransport;
   readonly #time: Time;
@@ -93,7 +94,7 @@ export class RemoteLimiter implements Limiter {
     if (signalOf(request) !== undefined) return this.#limitUntilAborted(request);
     const call = this.#isClosed ? undefined : plainCall(request, this.#options.policy);
     const local = call && this.#decideLocally(call);
-    if (local === undefined) return this.#limitAlone(this.#withPolicy(request));
+    if (local === undefined) return this.#decide("limit", this.#withPolicy(request));
     return local instanceof Promise
       ? this.#answered(this.#withPolicy(request), local)
       : Promise.resolve(local);
@@ -102,58 +103,55 @@ export class RemoteLimiter implements Limiter {
   limitAll(request: LimitAllRequest): Promise<AllDecisions> {
     requireObject(request);
     const { checks } = request;
-    return Array.isArray(checks)
-      ? this.#limitAll({ ...request, checks: checks.map((check) => this.#withPolicy(check)) }, checks.length)
-      : this.#limitAll(request, 0);
+    if (!Array.isArray(checks)) return this.#limitAll(request, []);
+    const named = checks.map((check) => this.#withPolicy(check));
+    return this.#limitAll({ ...request, checks: named }, named);
   }
 
   refund(request: RefundRequest): Promise<Decision> {
-    return this.#onKey(this.#withPolicy(request), (named, ended) => this.#transport.refund(named, ended));
+    return this.#onKey("refund", this.#withPolicy(request));
   }
 
   hold(request: HoldRequest): Promise<Decision> {
-    return this.#decide(this.#withPolicy(request), (named, ended) => this.#transport.hold(named, ended));
+    return this.#decide("hold", this.#withPolicy(request));
   }
 
   settle(request: { readonly id: string; readonly used: Cost }): Promise<Decision> {
-    return this.#onClaim("hold", request, (ended) => this.#transport.settle(request, ended));
+    return this.#onClaim("hold", "settle", request);
   }
 
   cancel(request: { readonly id: string }): Promise<void> {
-    return this.#onClaim("hold", request, (ended) => this.#transport.cancel(request, ended));
+    return this.#onClaim("hold", "cancel", request);
   }
 
   async acquire(request: AcquireRequest & Abortable): Promise<Grant> {
     signalOf(request);
     const { signal, ...params } = request;
-    const acquire = (named: AcquireRequest, ended: AbortSignal) => {
-      const decision = this.#acquireWhileAwaited(named, ended);
-      this.#holding.inBackground(decision.catch(() => undefined));
-      return decision;
-    };
-    const decision = await this.#decide(this.#withPolicy(params), acquire, signal);
+    const decision = await this.#decide("acquire", this.#withPolicy(params), signal);
     return withRelease(decision, (id) => this.release({ id }));
   }
 
   renew(request: { readonly id: string; readonly ttlMs?: number }): Promise<Lease> {
-    return this.#onClaim("lease", request, (ended) => this.#transport.renew(request, ended));
+    return this.#onClaim("lease", "renew", request);
   }
 
   release(request: { readonly id: string } & LeaseReport): Promise<void> {
-    return this.#onClaim("lease", request, (ended) => this.#transport.release(request, ended));
+    return this.#onClaim("lease", "release", request);
   }
 
   peek(request: PeekRequest): Promise<KeyReport> {
-    return this.#onKey(this.#withPolicy(request), (named, ended) => this.#transport.peek(named, ended));
+    return this.#onKey("peek", this.#withPolicy(request));
   }
 
   reset(request: KeyRequest): Promise<void> {
-    return this.#onKey(this.#withPolicy(request), (named, ended) => this.#transport.reset(named, ended));
+    return this.#onKey("reset", this.#withPolicy(request));
   }
 
   policies(): Promise<PolicyList> {
     const { deadlineMs } = this.#policy();
-    return this.#orUnavailable(this.#inTime((ended) => this.#transport.policies(ended), deadlineMs));
+    return this.#orUnavailable(
+      this.#inTime((ended) => this.#transport.call("policies", {}, ended), deadlineMs),
+    );
   }
 
   async close(): Promise<void> {
@@ -176,12 +174,12 @@ export class RemoteLimiter implements Limiter {
     signal?.throwIfAborted();
     return request.waitMs === undefined
       ? await unlessAborted(this.limit(request), signal)
-      : await this.#limitAlone(this.#withPolicy(request), signal);
+      : await this.#decide("limit", this.#withPolicy(request), signal);
   }
 
   /**
-   * Decides from units or denials that are held here, or asks, in a message with others; `undefined`: the call has to go
-   * by itself, since the limiter refuses messages, or has to say what is wrong with the call.
+   * Decides from units or denials that are held here, or asks the limiter in a message with other calls; `undefined`: the
+   * call must be sent alone, because the limiter refuses messages, or has to say what is wrong with the call.
    */
   #decideLocally(call: PlainCall): Decision | Promise<Decision | Problem> | undefined {
     const policy = this.#reservations.policy(call.policy);
@@ -196,19 +194,14 @@ export class RemoteLimiter implements Limiter {
     return refusal === undefined ? this.#limitTogether(call) : Promise.resolve(refusal);
   }
 
-  /** A call that was refused with all others of its message is made again by itself: it has changed nothing. */
+  /** A call that was refused with its message is sent again alone: it has changed nothing. */
   async #answered(request: LimitRequest, decided: Promise<Decision | Problem>): Promise<Decision> {
     const answer = await decided;
     if (!(answer instanceof Problem)) return answer;
-    if (this.#reservations.isRefused) return await this.#limitAlone(request);
+    if (this.#reservations.isRefused) return await this.#decide("limit", request);
     throw answer.toError();
   }
 
-  #limitAlone(request: LimitRequest, signal?: Signal): Promise<Decision> {
-    return this.#decide(request, (named, ended) => this.#transport.limit(named, ended), signal);
-  }
-
-  /** A plain call that goes in a message with others. If it is refused, it is not made again. */
   async #limitTogether(call: PlainCall): Promise<Decision | Problem> {
     await this.#returnUnitsOf(call);
     try {
@@ -219,16 +212,15 @@ export class RemoteLimiter implements Limiter {
     }
   }
 
-  /** Several checks. When the limiter does not answer, each is answered as its policy says. */
-  async #limitAll(request: LimitAllRequest, count: number): Promise<AllDecisions> {
-    const checks = count === 0 ? [] : request.checks;
+  /** If the limiter does not answer, each check is answered as its policy says. */
+  async #limitAll(request: LimitAllRequest, checks: readonly KeyRequest[]): Promise<AllDecisions> {
     const send = async (ended: AbortSignal) => {
       await Promise.all(checks.map((check) => this.#returnUnitsOf(check)));
       ended.throwIfAborted();
-      return await this.#transport.limitAll(request, ended);
+      return await this.#transport.call("limitAll", request, ended);
     };
     try {
-      const names = count === 0 ? [undefined] : checks.map((check) => check?.policy);
+      const names = checks.length === 0 ? [undefined] : checks.map((check) => check?.policy);
       const maxMs = Math.max(...names.map((name) => this.#policy(name).deadlineMs));
       return await this.#inTime(send, maxMs);
     } catch (error) {
@@ -241,29 +233,17 @@ export class RemoteLimiter implements Limiter {
   }
 
   /**
-   * Acquires a lease. If nobody waits for it any more when it is granted, it is released: else it would keep others
-   * waiting until it expires. With an idempotency key it stays, since the call may be made again.
-   */
-  async #acquireWhileAwaited(request: AcquireRequest, ended: Signal): Promise<Decision> {
-    const decision = await this.#transport.acquire(request, ended);
-    const { lease } = decision;
-    if (lease !== undefined && ended.aborted && request.idempotencyKey === undefined)
-      await this.#transport.release({ id: lease.id, outcome: "ignore" });
-    return decision;
-  }
-
-  /**
-   * A call that is answered with a decision: when the limiter does not answer, as the policy says.
+   * A call that is answered with a decision. If the limiter does not answer, the policy's `onFailure` decides.
    *
-   * @throws the reason of `signal`, when that is aborted
+   * @throws the reason of `signal`, if that is aborted
    */
-  async #decide<Request extends KeyRequest>(
-    request: Request,
-    send: (request: Request, ended: AbortSignal) => Promise<Decision>,
+  async #decide(
+    name: "limit" | "hold" | "acquire",
+    request: LimitRequest | HoldRequest | AcquireRequest,
     signal?: Signal,
   ): Promise<Decision> {
     try {
-      return await this.#send(request, (ended) => send(request, ended), signal);
+      return await this.#send(request, (ended) => this.#callAwaited(name, request, ended), signal);
     } catch (error) {
       signal?.throwIfAborted();
       this.#throwRefusal(error);
@@ -271,28 +251,48 @@ export class RemoteLimiter implements Limiter {
     }
   }
 
-  /** Any other call on a key. @throws LimiterError also when the limiter does not answer */
-  #onKey<Request extends KeyRequest, Answer>(
-    request: Request,
-    send: (request: Request, ended: AbortSignal) => Promise<Answer>,
-  ): Promise<Answer> {
-    return this.#orUnavailable(this.#send(request, (ended) => send(request, ended)));
+  /**
+   * If a lease is granted when its caller does not wait any more, it is released: else it would keep others waiting until
+   * it expires. With an idempotency key it stays, since the call may be made again.
+   */
+  #callAwaited(
+    name: "limit" | "hold" | "acquire",
+    request: LimitRequest | HoldRequest | AcquireRequest,
+    ended: AbortSignal,
+  ): Promise<Decision> {
+    const decision = this.#transport.call(name, request, ended);
+    if (name !== "acquire") return decision;
+    const kept = decision.then(async (granted) => {
+      const { lease } = granted;
+      if (lease !== undefined && ended.aborted && request.idempotencyKey === undefined)
+        await this.#transport.call("release", { id: lease.id, outcome: "ignore" });
+      return granted;
+    });
+    this.#holding.inBackground(kept.catch(() => undefined));
+    return kept;
   }
 
-  /** A call on a hold or a lease. @throws LimiterError also when the limiter does not answer */
-  async #onClaim<Answer>(
+  /** @throws LimiterError also if the limiter does not answer */
+  #onKey<Name extends "refund" | "peek" | "reset">(
+    name: Name,
+    request: CallRequests[Name],
+  ): Promise<CallAnswers[Name]> {
+    return this.#orUnavailable(this.#send(request, (ended) => this.#transport.call(name, request, ended)));
+  }
+
+  /** @throws LimiterError also if the limiter does not answer */
+  async #onClaim<Name extends "settle" | "cancel" | "renew" | "release">(
     kind: ClaimKind,
-    request: { readonly id: string },
-    send: (ended: AbortSignal) => Promise<Answer>,
-  ): Promise<Answer> {
+    name: Name,
+    request: CallRequests[Name],
+  ): Promise<CallAnswers[Name]> {
     requireObject(request);
     const { id } = request;
     const place = typeof id === "string" ? readClaimId(kind, id) : undefined;
     const key = { policy: publicName(place?.policy ?? ""), key: place?.key ?? "" };
-    return await this.#orUnavailable(this.#send(key, send));
+    return await this.#orUnavailable(this.#send(key, (ended) => this.#transport.call(name, request, ended)));
   }
 
-  /** @throws LimiterError also when the limiter does not answer */
   async #orUnavailable<Answer>(answer: Promise<Answer>): Promise<Answer> {
     try {
       return await answer;
@@ -334,15 +334,16 @@ export class RemoteLimiter implements Limiter {
     if (target !== undefined) this.#local.forgetDenials(target.policy, target.key);
   }
 
-  #targetOf({ policy: name, key: given }: KeyRequest) {
-    const policy = this.#reservations.policy(name ?? "");
-    const key = policy !== undefined && typeof given === "string" ? normaliseKey(policy, given) : undefined;
+  #targetOf({ policy: name = "", key: written }: KeyRequest) {
+    const policy = this.#reservations.policy(name);
+    const key =
+      policy !== undefined && typeof written === "string" ? normaliseKey(policy, written) : undefined;
     return policy === undefined || key === undefined ? undefined : { policy, key };
   }
 
-  /** Throws what the limiter has thrown; any other error means that it did not answer. */
+  /** Throws the limiter's own errors; any other means that it did not answer. */
   #throwRefusal(error: unknown): void {
-    const refusal = limiterErrorIn(error);
+    const refusal = limiterErrorOf(error);
     if (refusal !== undefined) throw refusal;
     this.#outages.note(String(error));
   }
@@ -369,7 +370,6 @@ export class RemoteLimiter implements Limiter {
     }
   }
 
-  /** The policy as far as it is known. */
   #policy(name = ""): PolicyView {
     const { onFailure = "closed", deadlineMs = FIRST_DEADLINE_MS } = this.#options;
     return this.#reservations.policy(name) ?? { ...UNDESCRIBED, name, onFailure, deadlineMs };

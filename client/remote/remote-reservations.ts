@@ -1,23 +1,23 @@
 import { normaliseKey } from "../../core/catalog/patterns.ts";
 import type { Time } from "../../core/clock.ts";
-import { forPriority, type PolicyView, takesNothing } from "../../core/policies/policy.ts";
+import { forPriority, type PolicyView, type RuleView, takesNothing } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { BatchedCall, LimitCall, MadeAnswer } from "../../core/protocol/messages.ts";
-import { Problem } from "../../core/protocol/problems.ts";
+import { LimiterError, Problem } from "../../core/protocol/problems.ts";
 import {
-  describedPolicy,
   type DescribedPolicy,
   MAX_RESERVING,
   type PolicyDescription,
   type RefusedCall,
   type ReservationAnswer,
   RESERVATIONS_PROTOCOL,
+  type RuleDescription,
 } from "../../core/protocol/reservation-messages.ts";
 import type { UnitSource } from "../call-gate.ts";
 import { toDecision } from "../read-answer.ts";
 import { BatchQueue, type QueuedCall } from "../transports/batch-queue.ts";
-import { MAX_QUEUED, QUEUE_FULL } from "../transports/requests.ts";
-import { limiterErrorIn, type LimiterTransport } from "../transports/transport.ts";
+import { MAX_QUEUED, QUEUE_FULL } from "../transports/http.ts";
+import type { LimiterTransport } from "../transports/transport.ts";
 
 /** An HTTP message has at most 16 KiB. The versions of known policies are beside the calls, and shorter than these. */
 const BOUNDS = { maxCalls: MAX_RESERVING, maxLength: 11_500 };
@@ -27,7 +27,7 @@ const REFUSED_MS = 60_000;
 const REFUSAL_TTL_MS = 1_000;
 
 interface RemoteReservationsParts {
-  readonly transport: Pick<LimiterTransport, "reserve">;
+  readonly transport: LimiterTransport;
   readonly time: Time;
   readonly inBackground: (work: Promise<unknown>) => void;
   /** Overrides the deadline of each policy, in milliseconds. */
@@ -37,13 +37,13 @@ interface RemoteReservationsParts {
   readonly onChange: () => void;
 }
 
-/** Units of a limiter that is elsewhere. Concurrent calls go in one message, also on several keys. */
+/** Units of a remote limiter. Concurrent calls go in one message, also on several keys. */
 export class RemoteReservations implements UnitSource {
   readonly #parts: RemoteReservationsParts;
   readonly #queue = new BatchQueue<ReservationAnswer>(BOUNDS);
   readonly #known = new Map<string, DescribedPolicy>();
   /** By the policy's description at that time. */
-  readonly #refusals = new WeakMap<DescribedPolicy, { readonly problem: Problem; askedAtMs: number }>();
+  readonly #refusals = new WeakMap<DescribedPolicy, { readonly problem: Problem; checkedAtMs: number }>();
   #refusedUntilMs = -Infinity;
   /** Why the last failed message failed. */
   #failure = "";
@@ -52,25 +52,25 @@ export class RemoteReservations implements UnitSource {
     this.#parts = parts;
   }
 
-  /** A policy as the limiter described it last; `undefined`: it has not. */
+  /** A policy as the limiter last described it; `undefined`: it has not. */
   policy(name: string): DescribedPolicy | undefined {
     return this.#known.get(name);
   }
 
-  /** Whether the limiter has refused a message lately: then each call is made by itself. */
+  /** Whether the limiter refused a message lately: then each call is sent alone. */
   get isRefused(): boolean {
     // Each call runs this, and reading the clock takes a large part of a local decision.
     return this.#refusedUntilMs > -Infinity && this.#parts.time.nowMs() < this.#refusedUntilMs;
   }
 
-  /** Why the policy refuses each call that takes units; `undefined`: the limiter has to be asked. */
+  /** Why the policy refuses each call that takes units; `undefined`: the limiter decides. */
   refusalOf(policy: DescribedPolicy): Problem | undefined {
     const refusal = this.#refusals.get(policy);
     if (refusal === undefined) return undefined;
     const nowMs = this.#parts.time.nowMs();
-    if (nowMs - refusal.askedAtMs < REFUSAL_TTL_MS) return refusal.problem;
-    // This call asks, and its answer brings the policy if that has changed. All others are refused meanwhile.
-    refusal.askedAtMs = nowMs;
+    if (nowMs - refusal.checkedAtMs < REFUSAL_TTL_MS) return refusal.problem;
+    // This call is sent, and its answer brings the policy if that has changed. Until then all others are refused.
+    refusal.checkedAtMs = nowMs;
     return undefined;
   }
 
@@ -129,7 +129,7 @@ export class RemoteReservations implements UnitSource {
     if (policy === undefined || takesNothing(policy, cost)) return;
     const [first, ...others] = problem?.errors ?? [];
     if (problem?.status === 422 && first?.pointer === "/policy" && others.length === 0)
-      this.#refusals.set(policy, { problem, askedAtMs: this.#parts.time.nowMs() });
+      this.#refusals.set(policy, { problem, checkedAtMs: this.#parts.time.nowMs() });
     else this.#refusals.delete(policy);
   }
 
@@ -150,13 +150,13 @@ export class RemoteReservations implements UnitSource {
     try {
       const message = { protocol: RESERVATIONS_PROTOCOL, known, calls: calls.map(({ call }) => call) };
       const withinMs = Math.max(...calls.map(({ untilMs }) => untilMs)) - time.nowMs();
-      const { answers, policies } = await transport.reserve(message, withinMs);
+      const { answers, policies } = await transport.call("reserve", message, withinMs);
       if (answers.length !== calls.length) throw new Error("the limiter did not answer every call");
       this.#parts.outages.answered();
       this.#learn(policies);
       return answers;
     } catch (error) {
-      const refused = limiterErrorIn(error);
+      const refused = limiterErrorOf(error);
       if (refused === undefined || refused.status >= 500) {
         this.#failure = String(error);
         return undefined;
@@ -178,7 +178,33 @@ export class RemoteReservations implements UnitSource {
   }
 }
 
-/** Whether the call wants a decision, and does not only ask for units or return some. */
+/** The policy of a description. */
+export function describedPolicy(name: string, description: PolicyDescription): DescribedPolicy {
+  const { isPooled, priorities: priorityNames, defaultPriority: usual, seen, rules, ...policy } = description;
+  const views = new Map<string, PolicyView>();
+  const view = {
+    ...policy,
+    name,
+    priorityNames,
+    rules: rules.map((rule) => viewedRule(rule, rule.capacity)),
+    priorities: { usual, seen: views },
+    ...(isPooled && { pool: { kind: "redis" as const } }),
+  };
+  for (const [priority, capacities] of Object.entries(seen ?? {})) {
+    const viewed = rules.map((rule, index) => viewedRule(rule, capacities[index] ?? rule.capacity));
+    views.set(priority, { ...view, rules: viewed, priority });
+  }
+  return view;
+}
+
+/** In between, the time is on the line through both ends: never too short of rates that refill evenly, or all at once. */
+function viewedRule({ name, unit, capacity: max, wholeMs: { one, all } }: RuleDescription, capacity: number) {
+  const eachMs = max > 1 ? (all - one) / (max - 1) : 0;
+  const wholeFromMs = (_: object, missing: number) => Math.ceil(one + (missing - 1) * eachMs);
+  return { name, unit, capacity, config: {}, algorithm: { wholeFromMs } } satisfies RuleView;
+}
+
+/** Whether the call asks for a decision, and not only for units. */
 function isDecision({ limit, reserve }: BatchedCall): boolean {
   return limit !== undefined || (reserve !== undefined && reserve.cost !== 0);
 }
@@ -187,7 +213,17 @@ function problemOf({ status, code, title, detail, errors }: RefusedCall["problem
   return new Problem([status, code, title], detail, { errors });
 }
 
-/** The least time between two lines about a limiter that does not answer, in milliseconds. */
+/** The error as a `LimiterError` if the limiter threw it; `undefined`: the limiter did not answer. */
+export function limiterErrorOf(error: unknown): LimiterError | undefined {
+  if (error instanceof LimiterError) return error;
+  if (!(error instanceof Error) || !("status" in error) || !("code" in error)) return undefined;
+  const { status, code, message } = error;
+  if (typeof status !== "number" || typeof code !== "string") return undefined;
+  const errors = "errors" in error && Array.isArray(error.errors) ? error.errors : [];
+  return new LimiterError({ status, code, title: message, detail: message, errors }, message);
+}
+
+/** The least time between two log lines, in milliseconds. */
 const QUIET_MS = 10_000;
 
 /**
@@ -204,7 +240,7 @@ export class Outages {
     this.#time = time;
   }
 
-  /** @param calls how many were answered without the limiter; 0: no call waited for the message that failed */
+  /** @param calls how many were answered without the limiter; 0: none waited for the message that failed */
   note(cause: string, calls = 1): void {
     const isFirst = this.#calls === 0;
     this.#calls += calls;

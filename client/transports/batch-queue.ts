@@ -14,7 +14,6 @@ import type { UnsupportedProtocol } from "../../core/protocol/answers.ts";
 import {
   type BatchedAnswer,
   type BatchedCall,
-  isForAlone,
   MAX_BATCH_LENGTH,
   MAX_BATCHED,
 } from "../../core/protocol/messages.ts";
@@ -27,13 +26,13 @@ import type { Full } from "../../core/protocol/problems.ts";
 export const POLL_MS = 25;
 /** How often a request whose call was sent polls for the answer, in case its wake is lost. */
 const ANSWER_POLL_MS = 250;
-/** A request sends this many batches, or for this long, then another one takes over: an invocation may make 50 calls. */
+/** A request sends this many batches, or for this long; then another one takes over. An invocation may make 50 calls. */
 const MAX_MESSAGES = 32;
 const MAX_SENDING_MS = 1_000;
 /** How long calls to an object that does not know batches go alone. A deployment takes minutes. */
 const ALONE_MS = 10_000;
 
-/** Settles when a batch has been answered. */
+/** Node 20 has no Promise.withResolvers. */
 interface Step {
   readonly promise: Promise<void>;
   readonly resolve: () => void;
@@ -41,9 +40,9 @@ interface Step {
 
 /** The request that sends. */
 interface Sender {
-  /** When its last batch left. */
+  /** When its last batch was sent. */
   sinceMs: number;
-  /** Settles when that has been answered, if the sender still lives. */
+  /** Resolves when that has been answered, if the sender still lives. */
   step: Step;
 }
 
@@ -101,15 +100,13 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
   async #step({ step }: QueuedCall<Answer>, time: Time, ms: number): Promise<number> {
     const sinceMs = time.nowMs();
     let isOver = false;
-    const watch: Time = {
-      nowMs: () => time.nowMs(),
-      after: (afterMs, work) =>
-        time.after(afterMs, () => {
-          isOver = true;
-          work();
-        }),
-    };
-    await orTimeout(step ?? this.#sender?.step.promise ?? new Promise(() => undefined), watch, ms);
+    const after: Time["after"] = (afterMs, work) =>
+      time.after(afterMs, () => {
+        isOver = true;
+        work();
+      });
+    const next = step ?? this.#sender?.step.promise ?? new Promise(() => undefined);
+    await orTimeout(next, { nowMs: () => time.nowMs(), after }, ms);
     // The clock may have been set meanwhile.
     return isOver ? ms : Math.min(ms, Math.max(0, time.nowMs() - sinceMs));
   }
@@ -141,9 +138,9 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
       if (calls.length > 1) keep();
       const answers = await send(calls);
       if (this.#queued.size > 0) keep();
-      if (answers !== undefined && !isList(answers)) this.#aloneUntilMs = time.nowMs() + ALONE_MS;
-      for (const [index, posted] of calls.entries())
-        posted.end(answers === undefined || !isList(answers) ? answers : answers[index]);
+      const isList = answers !== undefined && "length" in answers;
+      if (answers !== undefined && !isList) this.#aloneUntilMs = time.nowMs() + ALONE_MS;
+      for (const [index, posted] of calls.entries()) posted.end(isList ? answers[index] : answers);
       if (this.#queued.size === 0) break;
       const { step } = sender;
       sender.step = newStep();
@@ -179,13 +176,6 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
   }
 }
 
-function isList<Answer>(
-  answers: readonly Answer[] | UnsupportedProtocol | Full,
-): answers is readonly Answer[] {
-  return !isForAlone(answers);
-}
-
-/** Node 20 has no Promise.withResolvers. */
 function newStep(): Step {
   let resolve = () => {};
   const promise = new Promise<void>((done) => (resolve = done));
@@ -240,7 +230,7 @@ export interface Sending<Answer = BatchedAnswer> {
   readonly inBackground: (work: Promise<unknown>) => void;
 }
 
-/** The answer to a call; `undefined`: none. `leftMs` is what is left of its deadline. */
+/** The answer to a call; `undefined`: none. `leftMs` is the rest of its deadline. */
 export interface QueuedAnswer<Answer = BatchedAnswer> {
   readonly answer: Answer | UnsupportedProtocol | Full | undefined;
   readonly leftMs: number;

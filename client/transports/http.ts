@@ -1,26 +1,21 @@
+/** The limiter over HTTP: its addresses, the requests in flight, and the checks of its answers. */
+import { idle } from "../../core/clock.ts";
 import { LimiterError, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { clip, meant, pointerTo, violation } from "../../core/violations.ts";
-import { Requests } from "./requests.ts";
 import {
   type Address,
   ADDRESSES,
-  callsBy,
-  type LimiterCalls,
   type LimiterTransport,
   type PeekRequest,
-  type RequestBounds,
-  type Shape,
-  SHAPES,
   type Signal,
-  waitOf,
 } from "./transport.ts";
 
-/** Where a limiter is, and how it is reached. */
+/** The address of a limiter, and how it is called. */
 export interface HttpWay {
   /** The address of the limiter, such as `https://weir.example.workers.dev`. */
   readonly url: string;
   readonly token: string;
-  /** A `fetch`; absent: the global one. Its types are the platform's, and this file is read on all of them. */
+  /** A `fetch`; absent: the global one. Its types are the platform's, and this file is compiled on all of them. */
   readonly fetch?: (url: string, init: never) => Promise<unknown>;
 }
 
@@ -33,49 +28,58 @@ export function overHttp(
   const base = url.replace(/\/+$/, "");
   const headers = { authorization: `Bearer ${token}`, "content-type": "application/json" };
   const requests = new Requests(bounds);
-  const make = async (name: keyof LimiterCalls, asked: object, until?: Signal | number): Promise<unknown> => {
-    const { method, path, shape, query, isOnlyRead }: Address = ADDRESSES[name];
+  const call = async (name: keyof typeof ADDRESSES, request: object, until?: Signal | number) => {
+    const { method, path, shape, query, isOnlyRead = false }: Address = ADDRESSES[name];
     const inPath = [...path.matchAll(/:(\w+)/g)].map(([, field = ""]) => field);
-    if (method !== "POST" && inPath.length > 0) requireFields(asked, [...inPath, ...(query ?? [])]);
-    const [, family = ""] = /^\/v1\/(\w+)/.exec(path) ?? [];
+    if (method !== "POST") requireFields(request, [...inPath, ...(query ?? [])]);
     const filled = path.replaceAll(/:(\w+)/g, (_, field: string) =>
-      partOf(asked, field, ...partIn(family, field)),
+      partOf(request, field, path.startsWith("/v1/holds") ? HOLD : (PARTS[field] ?? LEASE)),
     );
-    const isInPath = ([field]: [string, unknown]) => inPath.includes(field);
-    const body =
-      inPath.length === 0
-        ? asked
-        : Object.fromEntries(Object.entries(asked).filter((each) => !isInPath(each)));
-    const at = base + filled + (query === undefined ? "" : queryOf(asked as PeekRequest));
-    const text = method === "POST" ? { body: jsonOf(body) } : {};
-    const read = async (signal: AbortSignal) =>
-      answerIn(await send(at, { method, headers, signal, ...text }), shape);
-    const isPatient = waitOf(asked) > 0;
-    const waiting = typeof until === "number" ? { withinMs: until } : { ended: until };
-    return await requests.make(read, { ...waiting, isOnlyRead: isOnlyRead === true, isPatient });
+    const at = base + filled + (query === undefined ? "" : queryOf(request as PeekRequest));
+    const rest = Object.entries(request).filter(([field]) => !inPath.includes(field));
+    const body = inPath.length === 0 ? request : Object.fromEntries(rest);
+    if (method === "POST") requirePlain(body);
+    const init = { method, headers, ...(method === "POST" && { body: JSON.stringify(body) }) };
+    const read = async (signal: AbortSignal) => await answerIn(await send(at, { ...init, signal }), shape);
+    return await requests.make(read, until, { isOnlyRead, mayWait: waitOf(request) > 0 });
   };
-  return { ...callsBy(make), close: () => requests.close() };
+  return { call: call as LimiterTransport["call"], close: () => requests.close() };
 }
 
-/** What a part of an address must be, and which problem it is to be none. */
-function partIn(
-  family: string,
-  field: string,
-): [allowed: string, kind?: (typeof PROBLEMS)[keyof typeof PROBLEMS]] {
-  if (field === "policy") return ["the name of a policy", PROBLEMS.policyNotFound];
-  if (field === "key") return ["1 to 512 bytes of UTF-8"];
-  return family === "holds"
-    ? ["the id of a hold", PROBLEMS.holdNotFound]
-    : ["the id of a lease", PROBLEMS.leaseNotFound];
+/** How long a call may wait for its turn, in milliseconds; 0 for a value that is no time, which the limiter refuses. */
+export function waitOf(request: object): number {
+  const { waitMs } = request as Partial<PeekRequest>;
+  return typeof waitMs === "number" && Number.isFinite(waitMs) ? Math.max(0, waitMs) : 0;
 }
 
-/** The limiter says what else is wrong with these. */
-function queryOf(asked: PeekRequest): string {
-  const { waitFor, waitMs } = asked;
+/** What a part of an address must be, and the problem of a text that is none. */
+type Part = readonly [allowed: string, problem?: (typeof PROBLEMS)[keyof typeof PROBLEMS]];
+const HOLD: Part = ["the id of a hold", PROBLEMS.holdNotFound];
+const LEASE: Part = ["the id of a lease", PROBLEMS.leaseNotFound];
+const PARTS: Readonly<Record<string, Part>> = {
+  policy: ["the name of a policy", PROBLEMS.policyNotFound],
+  key: ["1 to 512 bytes of UTF-8"],
+};
+
+/**
+ * The field as a part of an address, where a wrong value would be another key, or another address.
+ *
+ * @throws LimiterError that names the field, if an address cannot have its value
+ */
+function partOf(request: object, field: string, [allowed, problem = PROBLEMS.notAllowed]: Part): string {
+  const value = (request as Readonly<Record<string, unknown>>)[field];
+  const isText = typeof value === "string";
+  if (isText && value !== "" && value.isWellFormed()) return encodeURIComponent(value);
+  throw refusedField([field], violation([field], value, allowed), isText ? problem : PROBLEMS.notAllowed);
+}
+
+/** The limiter checks these values further. */
+function queryOf(request: PeekRequest): string {
+  const { waitFor, waitMs } = request;
   const query: string[] = [];
-  if (waitFor !== undefined) query.push(`waitFor=${partOf(asked, "waitFor", '"idle"')}`);
+  if (waitFor !== undefined) query.push(`waitFor=${partOf(request, "waitFor", ['"idle"'])}`);
   if (waitMs !== undefined) {
-    requirePlain(asked);
+    requirePlain(request);
     if (typeof waitMs !== "number")
       throw refusedField(["waitMs"], violation(["waitMs"], waitMs, "an integer"));
     query.push(`waitMs=${encodeURIComponent(waitMs)}`);
@@ -83,66 +87,9 @@ function queryOf(asked: PeekRequest): string {
   return query.length === 0 ? "" : `?${query.join("&")}`;
 }
 
-/**
- * What a response says.
- *
- * @throws LimiterError when the limiter has refused the call
- * @throws Error when whoever answered is no limiter
- */
-async function answerIn(response: Response, shape: Shape): Promise<unknown> {
-  const { status, url } = response;
-  const text = status === 204 ? "" : await response.text();
-  const type = response.headers.get("content-type") ?? "no content-type";
-  if (status === 204 && shape === "nothing") return undefined;
-  const answer = text === "" ? undefined : parsed(text);
-  if (type.startsWith("application/problem+json")) throwProblem(answer);
-  else if (status === 200 && shape !== "nothing" && SHAPES[shape](answer)) return answer;
-  const who = url === "" ? "the address" : url.split("?", 1)[0];
-  throw new Error(`${who} does not answer as Weir does: ${status}, ${type}, ${JSON.stringify(clip(text))}`);
-}
-
-/** @throws LimiterError if the answer is a problem */
-function throwProblem(answer: unknown): void {
-  const { type: name } = (answer ?? {}) as { readonly type?: unknown };
-  if (typeof name !== "string") return;
-  const { errors = [], ...others } = answer as { readonly errors?: unknown };
-  const problem = { ...others, errors, code: name.split(":").at(-1) ?? name };
-  if (SHAPES.problem(problem))
-    throw new LimiterError(problem as unknown as ConstructorParameters<typeof LimiterError>[0]);
-}
-
-function parsed(text: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return undefined;
-  }
-}
-
-/* What callers write into an address, where a wrong value would be another key, or another address. */
-
-/**
- * The field as a part of an address.
- *
- * @param allowed what it must be
- * @param kind of the problem of a text that names nothing
- * @throws LimiterError that names the field, when it is no text, or none that an address can have
- */
-function partOf(
-  asked: object,
-  field: string,
-  allowed: string,
-  kind: (typeof PROBLEMS)[keyof typeof PROBLEMS] = PROBLEMS.notAllowed,
-): string {
-  const value = (asked as Readonly<Record<string, unknown>>)[field];
-  const isText = typeof value === "string";
-  if (isText && value !== "" && value.isWellFormed()) return encodeURIComponent(value);
-  throw refusedField([field], violation([field], value, allowed), isText ? kind : PROBLEMS.notAllowed);
-}
-
-/** @throws LimiterError that names a field which the call does not know, and the one that was meant */
-function requireFields(asked: object, known: readonly string[]): void {
-  for (const [name, value] of Object.entries(asked))
+/** @throws LimiterError that names an unknown field, and the one that was probably meant */
+function requireFields(request: object, known: readonly string[]): void {
+  for (const [name, value] of Object.entries(request))
     if (value !== undefined && !known.includes(name))
       throw refusedField(
         [name],
@@ -150,33 +97,21 @@ function requireFields(asked: object, known: readonly string[]): void {
       );
 }
 
-/* What a message can carry. What it cannot is bad input, and no outage. */
-
-/** Nothing that is sent has so many levels. What has more may be without an end. */
+/** The most levels of a message. No call has so many, and a circle has more. */
 const MAX_LEVELS = 32;
 
-/** A message as JSON. @throws LimiterError that names a field which JSON cannot carry, or would carry as another value */
-function jsonOf(body: object): string {
-  requirePlain(body);
-  return JSON.stringify(body);
-}
-
-/** @throws LimiterError that names the first field that is no plain data */
+/** @throws LimiterError that names the first field that JSON cannot carry, or would carry as another value */
 function requirePlain(value: unknown, path: readonly string[] = []): void {
-  const refuse = (found: string, allowed: string) => {
+  const refuse = (found: string, allowed = "plain data, as JSON has it") => {
     const field = path.length === 0 ? "the argument" : clip(path.join("."));
     return refusedField(path, `${field} is ${found}: must be ${allowed}`);
   };
   if (typeof value === "number" && !Number.isFinite(value)) throw refuse(String(value), "a finite number");
-  if (["bigint", "function", "symbol"].includes(typeof value))
-    throw refuse(`a ${typeof value}`, "plain data, as JSON has it");
+  if (["bigint", "function", "symbol"].includes(typeof value)) throw refuse(`a ${typeof value}`);
   if (typeof value !== "object" || value === null) return;
   const prototype: unknown = Object.getPrototypeOf(value);
   if (!Array.isArray(value) && prototype !== null && Object.getPrototypeOf(prototype) !== null)
-    throw refuse(
-      "constructor" in value ? `a ${value.constructor.name}` : "no plain object",
-      "plain data, as JSON has it",
-    );
+    throw refuse("constructor" in value ? `a ${value.constructor.name}` : "no plain object");
   if (path.length === MAX_LEVELS) throw refusedField([], `a field is over ${MAX_LEVELS} levels deep`);
   for (const [name, item] of Object.entries(value)) requirePlain(item, [...path, name]);
 }
@@ -190,3 +125,274 @@ function refusedField(
   const errors = [{ pointer: pointerTo(path), detail }];
   return new Problem(kind, "one value is not allowed", { errors }).toError();
 }
+
+/**
+ * The answer in a response.
+ *
+ * @throws LimiterError if the limiter has refused the call
+ * @throws Error if something else than a limiter answered
+ */
+async function answerIn(response: Response, shape: Address["shape"]): Promise<unknown> {
+  const { status, url } = response;
+  const text = status === 204 ? "" : await response.text();
+  const type = response.headers.get("content-type") ?? "no content-type";
+  if (status === 204 && shape === "nothing") return undefined;
+  const answer = parsed(text);
+  if (type.startsWith("application/problem+json")) throwProblem(answer);
+  else if (status === 200 && shape !== "nothing" && SHAPES[shape](answer)) return answer;
+  const who = url === "" ? "the address" : url.split("?", 1)[0];
+  throw new Error(`${who} does not answer as Weir does: ${status}, ${type}, ${JSON.stringify(clip(text))}`);
+}
+
+/** @throws LimiterError if the answer is a problem */
+function throwProblem(answer: unknown): void {
+  const { type: name, errors = [], ...others } = (answer ?? {}) as Readonly<Record<string, unknown>>;
+  if (typeof name !== "string") return;
+  const problem = { ...others, errors, code: name.split(":").at(-1) ?? name };
+  if (SHAPES.problem(problem))
+    throw new LimiterError(problem as unknown as ConstructorParameters<typeof LimiterError>[0]);
+}
+
+function parsed(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
+}
+
+/*
+ * Requests in flight. Each has a socket, here and at the limiter, so their number is bounded. A socket keeps a process
+ * alive, so a request is aborted soon after its caller has stopped waiting.
+ */
+
+/** The most requests of a limiter in flight. */
+export interface RequestBounds {
+  readonly asking: number;
+  /** Those that may wait for their turn at the limiter: a release that ends their wait must find a place. */
+  readonly waiting: number;
+}
+
+/** `waiting` is the most waiting calls that an object grants one caller. */
+export const PROCESS_BOUNDS: RequestBounds = { asking: 256, waiting: 1_000 };
+/** In a worker the runtime bounds each request, and a request may end without giving its place back. */
+export const UNBOUNDED: RequestBounds = { asking: Infinity, waiting: Infinity };
+/** The most calls that wait for a place. A further one fails at once, as if it were not answered. */
+export const MAX_QUEUED = 10_000;
+export const QUEUE_FULL = `${MAX_QUEUED} calls wait to be sent, which is the most`;
+
+/**
+ * How much later an answer may still be of use, in milliseconds: a lease is released, a policy becomes known, and the
+ * call is more likely carried out. The limiter itself releases the lease of a caller that has disconnected.
+ */
+const LATE_MS = 2_000;
+/** The most late requests that are remembered: one whose worker has ended never settles. */
+const MAX_LATE = 1_000;
+
+class Requests {
+  /** Requests whose callers have stopped waiting. */
+  readonly #late = new Set<AbortController>();
+  readonly #asking: Places;
+  readonly #waiting: Places;
+  #isClosed = false;
+
+  constructor({ asking, waiting } = PROCESS_BOUNDS) {
+    this.#asking = new Places(asking);
+    this.#waiting = new Places(waiting);
+  }
+
+  /**
+   * Makes a request as soon as there is a place for it, and aborts it soon after its caller has stopped waiting. Without
+   * a place by then it is not made.
+   *
+   * @param until as of `LimiterTransport.call`
+   * @param isOnlyRead a late answer is of no use
+   * @param mayWait the limiter may let the call wait for its turn
+   */
+  async make<Answer>(
+    send: (signal: AbortSignal) => Promise<Answer>,
+    until: Signal | number = LATE_MS,
+    { isOnlyRead, mayWait }: { readonly isOnlyRead: boolean; readonly mayWait: boolean },
+  ): Promise<Answer> {
+    const request = new AbortController();
+    const places = mayWait ? this.#waiting : this.#asking;
+    const abort = () => request.abort(new Error("nobody waits for the answer"));
+    let cancel = () => {};
+    let isMade = false;
+    const leave = () => {
+      if (!isMade || isOnlyRead || this.#isClosed) return abort();
+      for (const oldest of this.#late) {
+        if (this.#late.size < MAX_LATE) break;
+        this.#late.delete(oldest);
+      }
+      this.#late.add(request);
+      cancel = idle(LATE_MS, abort);
+    };
+    if (typeof until === "number") cancel = idle(until, leave);
+    else if (until.aborted) leave();
+    else until.addEventListener("abort", leave, { once: true });
+    try {
+      await places.take(request.signal);
+      isMade = true;
+      return await send(request.signal).finally(() => places.leave());
+    } finally {
+      cancel();
+      if (typeof until === "object") until.removeEventListener("abort", leave);
+      this.#late.delete(request);
+    }
+  }
+
+  /** Aborts the requests whose callers have stopped waiting, and from now on each request when its caller does. */
+  close(): void {
+    this.#isClosed = true;
+    for (const request of this.#late) {
+      try {
+        request.abort(new Error("the limiter is closed"));
+      } catch {
+        // In a worker, another request's call cannot be aborted. It ends by itself.
+      }
+    }
+  }
+}
+
+/** Bounds how many requests are in flight. Others wait in order of arrival. */
+class Places {
+  #free: number;
+  readonly #queued = new Set<() => void>();
+
+  constructor(places: number) {
+    this.#free = places;
+  }
+
+  /** @throws Error the reason of `signal`, or that too many wait; then there is no place to leave */
+  async take(signal: AbortSignal): Promise<void> {
+    signal.throwIfAborted();
+    if (this.#free > 0) {
+      this.#free -= 1;
+      return;
+    }
+    if (this.#queued.size >= MAX_QUEUED) throw new Error(QUEUE_FULL);
+    await new Promise<void>((begin, fail) => {
+      const start = () => {
+        signal.removeEventListener("abort", leave);
+        begin();
+      };
+      const leave = () => {
+        this.#queued.delete(start);
+        fail(signal.reason);
+      };
+      this.#queued.add(start);
+      signal.addEventListener("abort", leave, { once: true });
+    });
+  }
+
+  leave(): void {
+    const [next] = this.#queued;
+    if (next === undefined) {
+      this.#free += 1;
+      return;
+    }
+    this.#queued.delete(next);
+    next();
+  }
+}
+
+/*
+ * The checks of answers: something else than a limiter may answer, such as a proxy or a sign-in page. A limiter may be of
+ * any version, so unknown fields are ignored.
+ */
+
+type Check = (value: unknown) => boolean;
+
+const isText: Check = (value) => typeof value === "string";
+const isFlag: Check = (value) => typeof value === "boolean";
+const isNumber: Check = (value) => Number.isFinite(value);
+const isMs: Check = (value) => isNumber(value) && (value as number) >= 0;
+const isUnits: Check = (value) => Number.isSafeInteger(value) && (value as number) >= 0;
+const isTable = (value: unknown): value is Readonly<Record<string, unknown>> =>
+  typeof value === "object" && value !== null && !Array.isArray(value);
+
+const maybe = (check: Check) => (value: unknown) => value === undefined || check(value);
+const listOf =
+  (check: Check, minLength = 0) =>
+  (value: unknown) =>
+    Array.isArray(value) && value.length >= minLength && value.every(check);
+const tableOf = (check: Check) => (value: unknown) => isTable(value) && Object.values(value).every(check);
+const having = (fields: Readonly<Record<string, Check>>) => (value: unknown) =>
+  isTable(value) && Object.entries(fields).every(([name, check]) => check(value[name]));
+
+const isLease = having({ id: isText, expiresAfterMs: isNumber });
+const isDecision = having({
+  success: isFlag,
+  rules: listOf(having({ name: isText, success: isFlag })),
+  lease: maybe(isLease),
+  hold: maybe(having({ id: isText, expiresAfterMs: isNumber })),
+});
+const isRule = having({
+  name: isText,
+  success: isFlag,
+  limit: isNumber,
+  remaining: isNumber,
+  resetAfterMs: isNumber,
+  retryAfterMs: (value) => value === null || isNumber(value),
+  reason: isText,
+  quotaRemaining: maybe(isNumber),
+  delayMs: maybe(isNumber),
+});
+const isDecided = having({
+  rules: listOf(isRule, 1),
+  source: maybe(isText),
+  reserved: maybe(
+    having({
+      ttlMs: isMs,
+      isNew: isFlag,
+      units: tableOf(isUnits),
+      prospects: maybe(tableOf(having({ resetAfterMs: isMs, gains: maybe(listOf(isNumber)) }))),
+    }),
+  ),
+  next: maybe(listOf(isRule)),
+  firmForMs: maybe(isNumber),
+});
+const isProblem = having({
+  status: (value) => Number.isInteger(value),
+  code: isText,
+  title: isText,
+  detail: isText,
+  errors: maybe(listOf(having({ pointer: isText, detail: isText }))),
+});
+const isAnswer: Check = (value) => {
+  if (value === null) return true;
+  if (!isTable(value)) return false;
+  if ("problem" in value) return isProblem(value["problem"]);
+  if ("failed" in value) return isText(value["failed"]);
+  return "decision" in value ? isDecision(value["decision"]) : isDecided(value);
+};
+const isDescription = having({
+  version: isText,
+  onFailure: isText,
+  deadlineMs: (value) => isMs(value) && value !== 0,
+  objects: (value) => isText(value) || isUnits(value),
+  localDecisions: having({ admits: isFlag, denies: isFlag }),
+  reservation: having({ leastMs: isMs, mostMs: isMs }),
+  denialTtlMs: isMs,
+  shadow: isFlag,
+  keyKind: isText,
+  retryJitter: maybe((value) => having({ share: isMs })(value) || having({ mostMs: isMs })(value)),
+  priorities: listOf(isText),
+  defaultPriority: isText,
+  seen: maybe(tableOf(listOf(isNumber))),
+  rules: listOf(
+    having({ name: isText, unit: isText, capacity: isMs, wholeMs: having({ one: isMs, all: isMs }) }),
+    1,
+  ),
+});
+
+export const SHAPES = {
+  nothing: (value) => value === undefined,
+  decision: isDecision,
+  decisions: having({ success: isFlag, decisions: listOf(isDecision) }),
+  lease: isLease,
+  policies: having({ policies: listOf(isTable) }),
+  problem: isProblem,
+  reservations: having({ answers: listOf(isAnswer), policies: tableOf(isDescription) }),
+} as const satisfies Record<string, Check>;

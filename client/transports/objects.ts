@@ -33,7 +33,7 @@ interface Together extends Pick<Sending, "inBackground"> {
   readonly queues: BatchQueues;
 }
 
-/** How an object is asked. */
+/** How a message is sent. */
 interface AskOptions extends Attempts {
   /** The kind under which the message is counted; absent: `single`. */
   readonly kind?: MessageKind;
@@ -47,9 +47,9 @@ interface Waiting {
 }
 
 /**
- * Asks a key's object. When the object throws, hangs or is overloaded, the answer here is `undefined`, and the
- * limiter client does what the policy says. The runtime repeats a call that never reached the object. Any other call
- * may have been counted, so of those only such are repeated that take effect once: see send-batch.ts.
+ * Calls to a key's object. If the object throws, hangs or is overloaded, the answer is `undefined`, and the limiter client
+ * follows the policy's `onFailure`. The runtime repeats a call that never reached the object. Any other may have been
+ * counted, so it is repeated only if it takes effect once: see send-batch.ts.
  */
 export class Objects {
   /** An invocation may have six connections that wait. Two are left for the request's own calls. */
@@ -59,10 +59,7 @@ export class Objects {
   readonly #together: Together | undefined;
   readonly #reports: MessageReports;
 
-  /**
-   * @param together absent: each call goes alone
-   * @param reports counts messages and logs failures
-   */
+  /** @param together absent: each call is sent alone */
   constructor(namespace: LimiterNamespace, time: Time, together?: Together, reports: MessageReports = {}) {
     this.#namespace = namespace;
     this.#time = time;
@@ -71,8 +68,8 @@ export class Objects {
   }
 
   /**
-   * Makes a call that may travel with others for the same object. The answer is as of `ask`; `null`: the call only gave
-   * units back. A call to a pool takes time, and others would wait for its answer, so it goes alone.
+   * Makes a call that may be sent with others to the same object. The answer is as of `ask`; `null`: the call only gave
+   * units back. A call to a pool is sent alone: it takes time, and others would wait for its answer.
    */
   async call<Read extends MadeAnswer>(
     policy: PolicyView,
@@ -128,14 +125,14 @@ export class Objects {
       if (!response.ok) throw new Error(`the object answered ${response.status}`);
       return read(await response.text());
     };
-    // A call that looks, or that has an idempotency key, takes effect once.
+    // A call that only reads, or that has an idempotency key, takes effect once.
     const { idempotencyKey } = message as { readonly idempotencyKey?: string };
     const isTwice = path === "idle" || idempotencyKey !== undefined;
     const options = { waitMs: message.waitMs, isRepeatable: isTwice, onDeadline: () => stop.abort() };
     return this.ask(policy, key, settling(policy, returned, call), { ...options, kind: "wait" });
   }
 
-  /** Gives back reservations that have ended, then asks. Both go over one stub, which delivers in order. */
+  /** Gives back ended reservations before the call, over the same stub, which delivers in order. */
   askAfter<Answer>(
     returned: readonly Returned[],
     policy: PolicyView,
@@ -181,7 +178,7 @@ export class Objects {
     return this.#objectBy(policy, objectName(policy, key));
   }
 
-  /** The one place at which a failure becomes the value that there is no answer. */
+  /** The one place at which a failure becomes "no answer". */
   #unanswered({ name }: PolicyView): (error: unknown) => undefined {
     const { unanswered = warned } = this.#reports;
     return (error) => {

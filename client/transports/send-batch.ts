@@ -23,8 +23,8 @@ import type { QueuedCall } from "./batch-queue.ts";
 export type Answers = readonly BatchedAnswer[] | UnsupportedProtocol | Full;
 
 /**
- * Sends calls in one message. One that has no others goes as it would alone, so any version of an object knows it; but a
- * decision goes with the terms of its policy, which only a message has room for.
+ * Sends calls in one message. A single call is sent as it would be alone, so any version of an object knows it; but a
+ * decision is sent with the terms of its policy, for which only a message has a field.
  *
  * @throws Error when the object throws, or answers something else
  */
@@ -37,8 +37,8 @@ export async function sendTogether(
   const isAlone = first !== undefined && calls.length === 1;
   if (isAlone && (terms === undefined || first.call.limit === undefined))
     return [await askAlone(object, first.call, terms)];
-  const said = terms === undefined ? {} : { terms };
-  const batch: Batch = { protocol: BATCH_PROTOCOL, calls: batchText(calls.map(({ text }) => text)), ...said };
+  const text = batchText(calls.map((each) => each.text));
+  const batch: Batch = { protocol: BATCH_PROTOCOL, calls: text, ...(terms !== undefined && { terms }) };
   const answers = JSON.parse(await object.reserve(batch)) as Answers;
   const isComplete = "length" in answers ? answers.length === calls.length : isForAlone(answers);
   if (!isComplete) throw new Error("the object did not answer every call of a message");
@@ -57,26 +57,21 @@ export async function askAlone(
   terms?: string,
 ): Promise<Answer | null> {
   const given = giveBack && quietly(object.giveBack(giveBack.policy, giveBack.returned));
-  const answer =
-    limit === undefined
-      ? reserve === undefined
-        ? null
-        : await askReserve(object, terms === undefined ? reserve : { ...reserve, terms })
-      : known(await askLimit(object, limit));
+  let answer: Answer | null = null;
+  if (limit !== undefined) answer = known(await askLimit(object, limit));
+  else if (reserve !== undefined) answer = await askReserve(object, { ...reserve, ...(terms && { terms }) });
   await given;
   return answer;
 }
 
 /**
  * Waits, and only logs a failure: the call after that may go on. Units that are not given back count as used, and an
- * object that was not told of a version goes on with the one that it knows.
+ * object that missed a version keeps the one that it knows.
  */
-export async function quietly(settled: Promise<void>): Promise<void> {
-  try {
-    await settled;
-  } catch (error) {
-    console.warn(`a message that goes before a call has failed: ${String(error)}`);
-  }
+export async function quietly(sent: Promise<void>): Promise<void> {
+  await sent.catch((error: unknown) =>
+    console.warn(`a message that goes before a call has failed: ${String(error)}`),
+  );
 }
 
 /**
@@ -129,7 +124,7 @@ export function within(namespace: LimiterNamespace, { jurisdiction }: PolicyView
   return there;
 }
 
-/** A reservation that has ended. The object of its key has to be told. */
+/** A reservation that has ended, for the object of its key. */
 export interface ReturnedUnits {
   readonly policy: PolicyView;
   readonly returned: Returned;
@@ -151,13 +146,13 @@ export async function returnUnits(
   );
 }
 
-/** Those that so many messages can give back, and the others. */
+/** Those that this many messages can give back, and the rest. */
 export function split(
   endings: readonly ReturnedUnits[],
-  mostMessages: number,
+  maxMessages: number,
 ): { readonly first: readonly ReturnedUnits[]; readonly rest: readonly ReturnedUnits[] } {
   const groups = byObject(endings);
-  return { first: groups.slice(0, mostMessages).flat(), rest: groups.slice(mostMessages).flat() };
+  return { first: groups.slice(0, maxMessages).flat(), rest: groups.slice(maxMessages).flat() };
 }
 
 function byObject(endings: readonly ReturnedUnits[]): readonly (readonly ReturnedUnits[])[] {
@@ -222,29 +217,18 @@ export function inTime<Result>(
       if (isOver || !isTwice || !mayPass(error)) throw error;
       return attempt();
     };
-    attempt()
-      .catch(again)
-      .then(
-        (answer) => {
-          cancel();
-          resolve(answer);
-        },
-        (error: unknown) => {
-          cancel();
-          reject(error);
-        },
-      );
+    attempt().catch(again).then(resolve, reject).finally(cancel);
   });
 }
 
-/** What is logged when nobody answered in time. */
+/** The error of a call without an answer in time. */
 export function overdue(deadlineMs: number): Error {
   return new Error(`deadline of ${deadlineMs} ms passed`);
 }
 
 /**
- * Sends calls in one message. If it fails, those of them that are repeatable, and that somebody still waits for, go once
- * more in another. It is async so that a stub which cannot be made is a failure as any other.
+ * Sends calls in one message. If it fails, those that are repeatable, and whose callers still wait, are sent once more in
+ * another. It is async so that a stub which cannot be made is a failure as any other.
  */
 export async function sendTwice(
   objectOf: () => LimiterStub,

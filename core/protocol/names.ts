@@ -15,14 +15,13 @@ export function sharedObjectName({ name }: Pick<Policy, "name">, index: number):
 }
 
 /**
- * The names of the objects that may have a key: first the one that is to have it, then those of layouts before, the
- * last one first. Many keys are in the same object by two layouts.
+ * The names of the objects that may have a key: first that of today's layout, then those of earlier layouts, the latest
+ * first. By two layouts many keys are in the same object.
  */
 export function objectNames(policy: Policy, key: string): readonly string[] {
   return namesBy(layoutsOf(policy), policy, key);
 }
 
-/** The same by these layouts. */
 export function namesBy(
   layouts: readonly Layout[],
   { name }: Pick<Policy, "name">,
@@ -37,12 +36,12 @@ export function layoutsOf({ objects, objectsBefore = [] }: Policy): readonly Lay
   return [objects, ...objectsBefore];
 }
 
-/** Of how many objects with numbers a policy's keys may be in one, by any of its layouts. */
+/** The most numbered objects of a policy, by any of its layouts. */
 export function sharedObjects(policy: Policy): number {
   return Math.max(...layoutsOf(policy).map((layout) => (layout === "per-key" ? 0 : layout)));
 }
 
-/** FNV-1a over UTF-16 units, 32 bits: http://www.isthe.com/chongo/tech/comp/fnv/. Spreads keys, keeps no secrets. Names of objects are made with it: never change it. */
+/** FNV-1a over UTF-16 units, 32 bits: http://www.isthe.com/chongo/tech/comp/fnv/. Object names contain it: never change it. */
 export function hash(text: string): number {
   let value = 0x811c9dc5;
   for (let index = 0; index < text.length; index += 1) {
@@ -54,8 +53,8 @@ export function hash(text: string): number {
 }
 
 /*
- * Idempotency keys belong to whoever made the call: a token by its name, a service binding by its props. So an object
- * and a pool know an idempotency key with its caller before it, as `ownKey` writes it. Stored: never change.
+ * Idempotency keys belong to their caller: a token by its name, a service binding by its props. So objects and pools know
+ * an idempotency key with its caller before it, as `ownKey` writes it. Stored: never change.
  */
 
 /** Callers' names are JSON text, which has no control characters. So no two pairs of caller and key are alike. */
@@ -63,14 +62,14 @@ const MARK = "\u0001";
 /** Sorts right after everything that begins with `MARK`. */
 const AFTER_MARK = "\u0002";
 
-/** The idempotency key with its caller. Without a caller (a client of one's own) it stays as it is. */
+/** The idempotency key with its caller. Without a caller (an embedded client) it stays as it is. */
 export function ownKey(caller: string | undefined, idempotencyKey: string): string {
   return caller === undefined ? idempotencyKey : `${MARK}${caller}${MARK}${idempotencyKey}`;
 }
 
 /**
- * The idempotency key without its caller, as it was stored before callers were told apart; `undefined`: it has none. A
- * caller may write its key as another caller's own key is stored. It is not looked for: it would find that one's answer.
+ * The idempotency key as versions stored it that did not tell callers apart; `undefined`: it has no caller, or is written
+ * like another caller's own key, whose answer it would find.
  */
 export function sharedKey(own: string): string | undefined {
   const written = writtenKey(own);
@@ -99,13 +98,13 @@ export function rangeOf(own: string): KeyRange {
   return [`${caller}${MARK}`, `${caller}${AFTER_MARK}`];
 }
 
-/** So many characters of base64url, 24 bits, begin the id of a hold. The 108 bits after them nobody can guess. */
+/** How many characters of a hold's id mark its caller: 24 bits. The 108 bits after them cannot be guessed. */
 const HOLD_MARK = 4;
 const BASE64URL = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 /**
- * The id of a caller's hold, made of a random one. It begins alike for all holds of a caller, since the end of a hold is
- * remembered under its id, and whoever asks for the end need not be who held. So a caller's ends can be counted.
+ * The id of a caller's hold, made of a random one. All holds of a caller begin alike: the end of a hold is stored under its
+ * id, and another caller may ask for it. So the stored ends of each caller can be counted.
  */
 export function ownHoldId(caller: string | undefined, id: string): string {
   const mark = hash(caller ?? "");
@@ -130,13 +129,9 @@ export function isKeySized(text: string, maxBytes = MAX_KEY_BYTES): boolean {
   return text.length * 3 <= maxBytes || new TextEncoder().encode(text).length <= maxBytes;
 }
 
-/**
- * The ids of claims (holds and leases) as callers know them. An id cannot be guessed, and says which key it is of.
- */
-
 export type ClaimKind = "hold" | "lease";
 
-/** The key that a claim has units of. */
+/** The key of a claim: a hold or a lease. */
 export interface ClaimPlace {
   /** The full name, a region's included. */
   readonly policy: string;
@@ -154,15 +149,12 @@ export function claimId(kind: ClaimKind, { policy, key }: ClaimPlace, secret: st
   return `${kind}_${toBase64Url(`${policy}/${key}`)}.${secret}`;
 }
 
-/**
- * The secret with a proof at its end that this deployment made it for this claim. A secret is proven if that changes
- * nothing of it.
- */
+/** The secret, ending in a proof that this deployment made it for this claim. It leaves a proven secret unchanged. */
 export type ProveClaim = (kind: ClaimKind, place: ClaimPlace, secret: string) => string;
 
 /**
- * The longest part of an id that says where to go, in characters of base64url: a policy in a region that is alone, two
- * names of 64 characters, and a key of 512 bytes are 648 bytes.
+ * The longest policy and key in an id, in characters of base64url: a policy in a region of its own, two names of 64
+ * characters, and a key of 512 bytes are 648 bytes.
  */
 const MAX_PLACE_LENGTH = 864;
 
@@ -179,9 +171,7 @@ export function readClaimId(
   return slash < 0 ? undefined : { policy: text.slice(0, slash), key: text.slice(slash + 1), secret };
 }
 
-/* Where a list of a policy's keys goes on: a cursor, which callers bring back as they were given it. */
-
-/** A place among all keys of a policy with a number of objects. */
+/** Where a list of keys continues, of a policy with a number of objects. Callers see it as a cursor. */
 export interface KeyPlace {
   /** The number of the object, from 0. */
   readonly object: number;
@@ -196,7 +186,7 @@ export function keyCursor({ object, after }: KeyPlace): string {
   return toBase64Url(after === undefined ? String(object) : `${object}/${after}`);
 }
 
-/** The place of a cursor; `undefined`: it is none, or not of a policy with so many objects. */
+/** The place of a cursor; `undefined`: it is none, or of a policy with more objects. */
 export function readKeyCursor(cursor: string, objects: number): KeyPlace | undefined {
   if (cursor.length > MAX_LENGTH || !/^[A-Za-z0-9_-]+$/.test(cursor)) return undefined;
   const [, digits, , after] = /^(0|[1-9]\d{0,4})(\/([^]+))?$/.exec(fromBase64Url(cursor) ?? "") ?? [];
@@ -204,8 +194,6 @@ export function readKeyCursor(cursor: string, objects: number): KeyPlace | undef
   if (object >= objects) return undefined;
   return after === undefined ? { object } : { object, after };
 }
-
-/** Text as base64url of its UTF-8, for what callers are given and bring back. */
 
 function toBase64Url(text: string): string {
   const bytes = new TextEncoder().encode(text);

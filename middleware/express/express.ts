@@ -1,16 +1,13 @@
-/** Limits as middleware of Express, Connect, and whatever else calls `(req, res, next)` over Node's own objects. */
+/** Limits as middleware of Express, Connect, and anything else that calls `(req, res, next)` with Node's own objects. */
 import { SYSTEM_TIME } from "../../core/clock.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
-import type { DecideOptions } from "../decide.ts";
-import type { Denial } from "../denial.ts";
-import { inBackgroundOf } from "../in-background.ts";
-import type { LeaseOptions } from "../leased.ts";
-import { requireLeaseOptions, requireRateLimitOptions } from "../options.ts";
-import { rateLimited } from "../rate-limited.ts";
+import { leased, type LeaseOptions } from "../leased.ts";
+import { inBackgroundOf, requireLeaseOptions, requireRateLimitOptions } from "../options.ts";
+import { type DecideOptions, rateLimited, type SharedOptions } from "../rate-limited.ts";
 import { RequestLimits } from "../request-limits.ts";
-import { slotFor } from "../slotted.ts";
+import type { Denial, Verdict } from "../verdict.ts";
 
-/** What is used of an answer: a `ServerResponse` of Node has it, and so has Express's. */
+/** The parts of a response that are used. Node's `ServerResponse` has them, and so has Express's. */
 export interface NodeResponse {
   statusCode: number;
   readonly headersSent: boolean;
@@ -21,95 +18,82 @@ export interface NodeResponse {
   once(event: "close", listener: () => void): unknown;
 }
 
-/** Goes on with the next handler, or with the error's. */
+/** Calls the next handler, or the error handler. */
 export type Next = (error?: unknown) => void;
 
-/** Middleware. Its promise is done when `next` was called or the request was answered. */
+/** Middleware. Its promise resolves when `next` was called or the request was answered. */
 export type NodeMiddleware<Req, Res> = (req: Req, res: Res, next: Next) => Promise<void>;
 
-/** What answers a denied request instead of the problem document: it has to end the answer by itself. */
+/** Answers a denied request instead of the problem document. It must end the response. */
 export interface NodeDenied<Req, Res> {
   readonly onDenied?: (decisions: readonly Decision[], req: Req, res: Res) => unknown;
 }
 
-/** Middleware that lets a request go on if its cost fits. A denied one is answered with 429 and a problem document. */
+/** Middleware that lets a request pass if its cost fits. A denied one is answered with 429 and a problem document. */
 export function rateLimit<Req extends object, Res extends NodeResponse>(
   options: DecideOptions<[req: Req, res: Res]> & NodeDenied<Req, Res>,
 ): NodeMiddleware<Req, Res> {
   requireRateLimitOptions(options);
   return (req, res, next) =>
-    goOn(next, async () => {
+    passOn(next, async () => {
       const verdict = await rateLimited(req, options, [req, res], inBackgroundOf(undefined));
-      if ("refusal" in verdict) return send(verdict.refusal, res);
-      if (verdict.isSkipped) return true;
-      // What was decided before this one may bind: then it sets the same headers again.
-      setLimitHeaders(req, res, options.time);
-      if (verdict.denial === undefined) return true;
-      await answer(options, verdict.outcome.decisions, verdict.denial(), req, res);
-      return false;
+      return await passes(req, res, options, verdict);
     });
 }
 
-/** Middleware that holds a lease until the answer has been sent, or its connection has gone. Without a slot: 503. */
+/** Middleware that holds a lease until the answer was sent, or its connection was closed. Without a lease: 503. */
 export function concurrency<Req extends object, Res extends NodeResponse>(
   options: LeaseOptions<[req: Req, res: Res]> & NodeDenied<Req, Res>,
 ): NodeMiddleware<Req, Res> {
   requireLeaseOptions(options);
   return (req, res, next) =>
-    goOn(next, async () => {
-      const slot = await slotFor(req, options, [req, res], inBackgroundOf(undefined));
-      if (slot.refusal !== undefined) return send(slot.refusal, res);
-      const { grant, denial, end } = slot;
-      if (grant === undefined) return true;
-      // Who has left while it waited is answered nothing.
-      if (res.destroyed) {
-        end("torn");
-        return false;
-      }
-      res.once("close", () => end(res.writableFinished ? "whole" : "torn"));
-      setLimitHeaders(req, res, options.time);
-      if (denial === undefined) return true;
-      await answer(options, [grant], denial, req, res);
-      return false;
+    passOn(next, async () => {
+      const verdict = await leased(req, options, [req, res], inBackgroundOf(undefined));
+      return await passes(req, res, options, verdict);
     });
 }
 
-/** Goes on with the next handler if `passes` says so, and with the error's if it fails. An error of `next` is its own. */
-async function goOn(next: Next, passes: () => Promise<boolean>): Promise<void> {
-  let isThrough: boolean;
+/** Calls the next handler if the request passes, and the error handler if that fails. Errors of `next` are its own. */
+async function passOn(next: Next, decide: () => Promise<boolean>): Promise<void> {
+  let isPassing: boolean;
   try {
-    isThrough = await passes();
+    isPassing = await decide();
   } catch (error) {
     next(error);
     return;
   }
-  if (isThrough) next();
+  if (isPassing) next();
 }
 
-async function answer<Req, Res extends NodeResponse>(
-  { onDenied }: NodeDenied<Req, Res>,
-  decisions: readonly Decision[],
-  denial: Denial,
+/** Whether the request goes on; otherwise it has been answered. */
+async function passes<Req extends object, Res extends NodeResponse>(
   req: Req,
   res: Res,
-): Promise<void> {
-  if (onDenied !== undefined) {
-    await onDenied(decisions, req, res);
-    return;
+  { onDenied, time = SYSTEM_TIME }: SharedOptions<[req: Req, res: Res]> & NodeDenied<Req, Res>,
+  { refusal, decisions, denial, end }: Verdict,
+): Promise<boolean> {
+  if (refusal !== undefined) {
+    send(refusal, res);
+    return false;
   }
-  send(denial, res);
-}
-
-/** Answers the request: it does not go on. */
-function send({ status, headers, body }: Denial, res: NodeResponse): false {
-  for (const [name, value] of headers) res.setHeader(name, value);
-  res.statusCode = status;
-  res.end(body);
+  if (decisions === undefined) return true;
+  // A caller that left while it waited for a lease gets no answer.
+  if (end !== undefined && res.destroyed) {
+    end("aborted");
+    return false;
+  }
+  if (end !== undefined) res.once("close", () => end(res.writableFinished ? "complete" : "aborted"));
+  // The decision of an earlier middleware may bind: then this sets the same headers again.
+  const headers = { set: (name: string, value: string) => void res.setHeader(name, value) };
+  if (!res.headersSent) RequestLimits.of(req).setHeaders(headers, () => time.nowMs());
+  if (denial === undefined) return true;
+  if (onDenied === undefined) send(denial(), res);
+  else await onDenied(decisions, req, res);
   return false;
 }
 
-function setLimitHeaders(req: object, res: NodeResponse, time = SYSTEM_TIME): void {
-  if (res.headersSent) return;
-  const headers = { set: (name: string, value: string) => void res.setHeader(name, value) };
-  RequestLimits.of(req).setHeaders(headers, () => time.nowMs());
+function send({ status, headers, body }: Denial, res: NodeResponse): void {
+  for (const [name, value] of headers) res.setHeader(name, value);
+  res.statusCode = status;
+  res.end(body);
 }

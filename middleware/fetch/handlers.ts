@@ -1,24 +1,19 @@
 /** Limits around plain `fetch` handlers: of a worker, of `Deno.serve`, of `Bun.serve`. */
 import { SYSTEM_TIME } from "../../core/clock.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
-import type { DecideOptions } from "../decide.ts";
-import { responseOf } from "../denial.ts";
-import type { End } from "../end.ts";
-import { inBackgroundOf, type InBackground } from "../in-background.ts";
-import type { LeaseOptions } from "../leased.ts";
-import { requireLeaseOptions, requireRateLimitOptions } from "../options.ts";
-import { rateLimited } from "../rate-limited.ts";
+import { leased, type LeaseOptions, untilEnded } from "../leased.ts";
+import { inBackgroundOf, requireLeaseOptions, requireRateLimitOptions } from "../options.ts";
+import { type DecideOptions, rateLimited, type SharedOptions } from "../rate-limited.ts";
 import { RequestLimits } from "../request-limits.ts";
-import { slotFor } from "../slotted.ts";
-import { untilEnded } from "../until-ended.ts";
+import { type End, responseOf, type Verdict } from "../verdict.ts";
 
-/** What a handler is called with: the request, and what its runtime gives beside it. */
+/** The arguments of a handler: the request, and what its runtime passes with it. */
 export type HandlerArgs = readonly [request: Request, ...rest: unknown[]];
 
 /** A plain handler. */
 export type FetchHandler<Args extends HandlerArgs> = (...args: Args) => Response | Promise<Response>;
 
-/** What answers a denied request instead of the problem document. Without an answer of its own, that is sent. */
+/** Answers a denied request. If it returns no response, the problem document is sent. */
 export interface FetchDenied<Args extends HandlerArgs> {
   readonly onDenied?: (
     decisions: readonly Decision[],
@@ -29,7 +24,7 @@ export interface FetchDenied<Args extends HandlerArgs> {
 /** The same handler within a limit. */
 type Limited<Args extends HandlerArgs> = (...args: Args) => Promise<Response>;
 
-/** Whatever is called with a request, and with what its runtime gives beside it. */
+/** Any function of a request and of what its runtime passes with it. */
 type AnyHandler = (request: Request, ...rest: never[]) => Response | Promise<Response>;
 
 /*
@@ -38,17 +33,17 @@ type AnyHandler = (request: Request, ...rest: never[]) => Response | Promise<Res
  * a handler within a limit; or, of a handler that leaves some out, those of the options.
  */
 
-/** The handler, of requests whose cost fits. A denied request is answered with 429 and a problem document. */
+/** The handler, for requests whose cost fits. A denied request is answered with 429 and a problem document. */
 export function withRateLimit<Args extends HandlerArgs>(
   options: NoInfer<DecideOptions<Args> & FetchDenied<Args>>,
   handler: FetchHandler<Args>,
 ): Limited<Args>;
-/** The handler, of requests whose cost fits. A denied request is answered with 429 and a problem document. */
+/** The handler, for requests whose cost fits. A denied request is answered with 429 and a problem document. */
 export function withRateLimit<Handler extends AnyHandler>(
   options: DecideOptions<Parameters<Handler>> & FetchDenied<Parameters<Handler>>,
   handler: Handler,
 ): Limited<Parameters<Handler>>;
-/** The handler, of requests whose cost fits. A denied request is answered with 429 and a problem document. */
+/** The handler, for requests whose cost fits. A denied request is answered with 429 and a problem document. */
 export function withRateLimit<Args extends HandlerArgs>(
   options: DecideOptions<Args> & FetchDenied<Args>,
   handler: NoInfer<FetchHandler<Args>>,
@@ -58,31 +53,26 @@ export function withRateLimit<Args extends HandlerArgs>(
   handler: FetchHandler<Args>,
 ): Limited<Args> {
   requireRateLimitOptions(options);
-  return async (...args) => {
-    const [request] = args;
-    const verdict = await rateLimited<Args>(request, options, args, backgroundOf(args));
-    if ("refusal" in verdict) return responseOf(verdict.refusal);
-    if (verdict.isSkipped) return await handler(...args);
-    const { denial, outcome, isOutermost } = verdict;
-    const response =
-      denial === undefined
-        ? await handler(...args)
-        : ((await options.onDenied?.(outcome.decisions, ...args)) ?? responseOf(denial()));
-    return isOutermost ? withLimitHeaders(request, response, options.time) : response;
-  };
+  return async (...args) =>
+    await answer(
+      handler,
+      args,
+      options,
+      await rateLimited<Args>(args[0], options, args, inBackgroundOf(args[2])),
+    );
 }
 
-/** The handler, of requests that hold a lease until their answer's stream has ended. Without a slot: 503. */
+/** The handler, for requests that hold a lease until their answer's stream has ended. Without a lease: 503. */
 export function withConcurrency<Args extends HandlerArgs>(
   options: NoInfer<LeaseOptions<Args> & FetchDenied<Args>>,
   handler: FetchHandler<Args>,
 ): Limited<Args>;
-/** The handler, of requests that hold a lease until their answer's stream has ended. Without a slot: 503. */
+/** The handler, for requests that hold a lease until their answer's stream has ended. Without a lease: 503. */
 export function withConcurrency<Handler extends AnyHandler>(
   options: LeaseOptions<Parameters<Handler>> & FetchDenied<Parameters<Handler>>,
   handler: Handler,
 ): Limited<Parameters<Handler>>;
-/** The handler, of requests that hold a lease until their answer's stream has ended. Without a slot: 503. */
+/** The handler, for requests that hold a lease until their answer's stream has ended. Without a lease: 503. */
 export function withConcurrency<Args extends HandlerArgs>(
   options: LeaseOptions<Args> & FetchDenied<Args>,
   handler: NoInfer<FetchHandler<Args>>,
@@ -92,45 +82,43 @@ export function withConcurrency<Args extends HandlerArgs>(
   handler: FetchHandler<Args>,
 ): Limited<Args> {
   requireLeaseOptions(options);
-  return async (...args) => {
-    const [request] = args;
-    const slot = await slotFor<Args>(request, options, args, backgroundOf(args));
-    if (slot.refusal !== undefined) return responseOf(slot.refusal);
-    const { grant, denial, isOutermost, end } = slot;
-    if (grant === undefined) return await handler(...args);
-    const response =
-      denial === undefined
-        ? await answered(handler, args, end)
-        : ((await options.onDenied?.([grant], ...args)) ?? responseOf(denial));
-    return isOutermost ? withLimitHeaders(request, response, options.time) : response;
-  };
+  return async (...args) =>
+    await answer(handler, args, options, await leased<Args>(args[0], options, args, inBackgroundOf(args[2])));
+}
+
+async function answer<Args extends HandlerArgs>(
+  handler: FetchHandler<Args>,
+  args: Args,
+  { onDenied, time = SYSTEM_TIME }: SharedOptions<Args> & FetchDenied<Args>,
+  { refusal, decisions, denial, isOutermost, end }: Verdict,
+): Promise<Response> {
+  if (refusal !== undefined) return responseOf(refusal);
+  if (decisions === undefined) return await handler(...args);
+  const response =
+    denial === undefined
+      ? await answered(handler, args, end)
+      : ((await onDenied?.(decisions, ...args)) ?? responseOf(denial()));
+  if (!isOutermost || response.status === 101) return response;
+  // The headers of a response of `fetch` cannot be changed.
+  const copy = new Response(response.body, response);
+  RequestLimits.of(args[0]).setHeaders(copy.headers, () => time.nowMs());
+  return copy;
 }
 
 async function answered<Args extends HandlerArgs>(
   handler: FetchHandler<Args>,
   args: Args,
-  end: (how: End) => void,
+  end: ((end: End) => void) | undefined,
 ): Promise<Response> {
   try {
     const response = await handler(...args);
-    // The answer to HEAD has no body: runtimes drop it, without a word to the stream.
+    if (end === undefined) return response;
+    // The answer to HEAD has no body: runtimes drop it without ending its stream.
     if (args[0].method !== "HEAD") return untilEnded(response, end);
-    end("whole");
+    end("complete");
     return response;
   } catch (error) {
-    end("torn");
+    end?.("aborted");
     throw error;
   }
-}
-
-/** The response with the headers of the decision that binds. Those of a response may be unchangeable: it is copied. */
-function withLimitHeaders(request: Request, response: Response, time = SYSTEM_TIME): Response {
-  if (response.status === 101) return response;
-  const copy = new Response(response.body, response);
-  RequestLimits.of(request).setHeaders(copy.headers, () => time.nowMs());
-  return copy;
-}
-
-function backgroundOf(args: HandlerArgs): InBackground {
-  return inBackgroundOf(args[2]);
 }

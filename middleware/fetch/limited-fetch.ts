@@ -1,25 +1,22 @@
 /**
- * A `fetch` that keeps within a partner's limit. Each request waits for its turn with the limiter. When the partner asks
- * to be left alone all the same (429 or 503 with Retry-After), all requests of the key wait, and this one is repeated.
+ * A `fetch` that keeps within a partner's limit. Each request waits for its turn with the limiter. If the partner still
+ * answers 429 or 503 with Retry-After, all requests of the key wait that long, and this one is repeated.
  */
 import type { Limiter } from "../../client/limiter.ts";
 import { SYSTEM_TIME, type Time } from "../../core/clock.ts";
 import type { Cost } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
-import { valueOf, type Given } from "../given.ts";
-import { requireFetchOptions } from "../options.ts";
-import { pause, pauseLeftMs } from "./pauses.ts";
-import { askedPauseMs, isRepeatable } from "./retry-after.ts";
+import { type Given, requireFetchOptions, valueOf } from "../options.ts";
 
-/** What is called as `fetch` is. */
+/** A function with the signature of `fetch`. */
 export type Fetch = (input: string | URL | Request, init?: RequestInit) => Promise<Response>;
 
 type FetchArgs = [input: string | URL | Request, init: RequestInit | undefined];
 
-/** What `limitedFetch` is told. */
+/** The options of `limitedFetch`. */
 export interface LimitedFetchOptions {
   readonly limiter: Pick<Limiter, "limit">;
-  /** Absent: the limiter's own. */
+  /** Absent: the limiter's own policy. */
   readonly policy?: string;
   readonly key: Given<FetchArgs, string>;
   /** Absent: 1. */
@@ -37,11 +34,11 @@ export interface LimitedFetchOptions {
 /** A request was given up, since its turn would come too late. */
 export class FetchLimitedError extends Error {
   override readonly name = "FetchLimitedError";
-  /** How long to wait before it is tried again, in milliseconds; `null`: nobody knows, or it never passes. */
+  /** When the request could be tried again, in milliseconds from now; `null`: unknown, or never. */
   readonly retryAfterMs: number | null;
-  /** What the limiter decided, if it was the limiter that denied. */
+  /** The limiter's denial, if it was the limiter that denied. */
   readonly decision: Decision | undefined;
-  /** What the partner answered, if it was the partner. Its body has not been read. */
+  /** The partner's answer, if it was the partner that denied. Its body has not been read. */
   readonly response: Response | undefined;
 
   constructor(
@@ -50,7 +47,7 @@ export class FetchLimitedError extends Error {
     { decision, response }: { readonly decision?: Decision; readonly response?: Response } = {},
   ) {
     const wait =
-      retryAfterMs === null ? "nobody knows when it would pass" : `it would pass in ${retryAfterMs} ms`;
+      retryAfterMs === null ? "it is not known when it would pass" : `it would pass in ${retryAfterMs} ms`;
     super(`request given up: ${detail}; ${wait}`);
     this.retryAfterMs = retryAfterMs;
     this.decision = decision;
@@ -58,25 +55,25 @@ export class FetchLimitedError extends Error {
   }
 }
 
-const USUAL_ATTEMPTS = 3;
+const DEFAULT_ATTEMPTS = 3;
 
-/** A `fetch` that waits for its turn, and throws a `FetchLimitedError` when that would come too late. */
+/** A `fetch` that waits for its turn. It throws a `FetchLimitedError` if that would come too late. */
 export function limitedFetch(options: LimitedFetchOptions): Fetch {
   requireFetchOptions(options);
-  const { limiter, policy = "", waitMs, attempts = USUAL_ATTEMPTS, time = SYSTEM_TIME } = options;
+  const { limiter, policy = "", waitMs, attempts = DEFAULT_ATTEMPTS, time = SYSTEM_TIME } = options;
   return async (input, init) => {
     const send = options.fetch ?? fetch;
     const key = await valueOf(options.key, [input, init]);
     const cost = options.cost === undefined ? undefined : await valueOf(options.cost, [input, init]);
-    const asked = { ...(policy !== "" && { policy }), key, ...(cost !== undefined && { cost }) };
-    const turn = new Turn(limiter, asked, time.nowMs() + waitMs, time, signalOf(input, init));
+    const request = { ...(policy !== "" && { policy }), key, ...(cost !== undefined && { cost }) };
+    const turn = new Turn(limiter, request, time.nowMs() + waitMs, time, signalOf(input, init));
     for (let attempt = 1; ; attempt += 1) {
       await turn.come();
       const response = await send(input, init);
       const nowMs = time.nowMs();
-      const pauseMs = askedPauseMs(response, nowMs);
+      const pauseMs = pauseOf(response, nowMs);
       if (pauseMs === undefined) return response;
-      turn.pause(nowMs + pauseMs);
+      pause(limiter, turn.name, nowMs + pauseMs);
       const { status } = response;
       if (attempt >= attempts || turn.isTooLate(pauseMs) || !isRepeatable(input, init, status))
         throw new FetchLimitedError(`the server answered ${status}`, pauseMs, { response });
@@ -85,7 +82,7 @@ export function limitedFetch(options: LimitedFetchOptions): Fetch {
   };
 }
 
-/** The signal that `fetch` would hear. The one of `init` counts, also when it is `null`, which stands for none. */
+/** The signal that `fetch` obeys: that of `init`, even if it is `null`, which means none. */
 function signalOf(...[input, init]: FetchArgs): AbortSignal | undefined {
   if (init?.signal !== undefined) return init.signal ?? undefined;
   return typeof input === "object" && "signal" in input ? input.signal : undefined;
@@ -93,39 +90,39 @@ function signalOf(...[input, init]: FetchArgs): AbortSignal | undefined {
 
 /** The turn of one request, which may come several times. */
 class Turn {
+  /** The key of its pauses. */
+  readonly name: string;
   readonly #limiter: Pick<Limiter, "limit">;
-  readonly #asked: Parameters<Limiter["limit"]>[0];
-  readonly #name: string;
+  readonly #request: Parameters<Limiter["limit"]>[0];
   readonly #endsAtMs: number;
   readonly #time: Time;
   readonly #signal: AbortSignal | undefined;
 
   constructor(
     limiter: Pick<Limiter, "limit">,
-    asked: Parameters<Limiter["limit"]>[0],
+    request: Parameters<Limiter["limit"]>[0],
     endsAtMs: number,
     time: Time,
     signal: AbortSignal | undefined,
   ) {
+    this.name = JSON.stringify([request.policy, request.key]);
     this.#limiter = limiter;
-    this.#asked = asked;
-    this.#name = JSON.stringify([asked.policy, asked.key]);
+    this.#request = request;
     this.#endsAtMs = endsAtMs;
     this.#time = time;
     this.#signal = signal;
   }
 
-  /** Waits until the request may be sent. @throws FetchLimitedError when that would be too late */
+  /** Waits until the request may be sent. @throws FetchLimitedError if that would be too late */
   async come(): Promise<void> {
-    // A pause that begins while this waits for its units costs them: those who waited must not all go when it ends.
+    // If a pause begins while this waits for its units, they are lost: those that waited must not all go when it ends.
     do {
-      await this.#sitOut();
+      for (let leftMs = this.#pauseMs(); leftMs > 0; leftMs = this.#pauseMs()) {
+        if (this.isTooLate(leftMs)) throw new FetchLimitedError("the server asked for a pause", leftMs);
+        await this.#sleep(leftMs);
+      }
       await this.#take();
     } while (this.#pauseMs() > 0);
-  }
-
-  pause(untilMs: number): void {
-    pause(this.#limiter, this.#name, untilMs);
   }
 
   isTooLate(inMs: number): boolean {
@@ -133,34 +130,25 @@ class Turn {
   }
 
   #pauseMs(): number {
-    return pauseLeftMs(this.#limiter, this.#name, this.#time.nowMs());
-  }
-
-  async #sitOut(): Promise<void> {
-    for (let leftMs = this.#pauseMs(); leftMs > 0; leftMs = this.#pauseMs()) {
-      if (this.isTooLate(leftMs)) throw new FetchLimitedError("the server asked for a pause", leftMs);
-      await this.#sleep(leftMs);
-    }
+    return Math.max(0, (pauses.get(this.#limiter)?.get(this.name) ?? 0) - this.#time.nowMs());
   }
 
   async #take(): Promise<void> {
     const signal = this.#signal;
     signal?.throwIfAborted();
     const waitMs = Math.max(0, this.#endsAtMs - this.#time.nowMs());
-    // Who is aborted while it waits leaves the line: else its units would be taken for a request that is never sent.
+    // With the signal, an aborted call leaves the queue: its units would be taken for a request that is never sent.
     const decision = await this.#limiter.limit({
-      ...this.#asked,
+      ...this.#request,
       ...(waitMs > 0 && { waitMs }),
       ...(signal !== undefined && { signal }),
     });
-    if (!decision.success)
-      throw new FetchLimitedError(`the limiter said ${decision.reason}`, decision.retryAfterMs ?? null, {
-        decision,
-      });
-    await this.#sleep(decision.delayMs ?? 0);
+    const { success, reason, retryAfterMs = null, delayMs = 0 } = decision;
+    if (!success) throw new FetchLimitedError(`the limiter said ${reason}`, retryAfterMs, { decision });
+    await this.#sleep(delayMs);
   }
 
-  /** Sleeps; a request that is aborted meanwhile ends at once. */
+  /** Sleeps until `ms` have passed. @throws the signal's reason as soon as it is aborted */
   async #sleep(ms: number): Promise<void> {
     const signal = this.#signal;
     signal?.throwIfAborted();
@@ -177,4 +165,59 @@ class Turn {
       signal?.addEventListener("abort", leave, { once: true });
     });
   }
+}
+
+/** The most pauses of one limiter. The oldest is forgotten: its partner answers 429 again if it gets too many requests. */
+const MAX_PAUSES = 10_000;
+
+/** When the pauses end that partners asked for. All calls in this process that share a limiter and a key keep them. */
+const pauses = new WeakMap<object, Map<string, number>>();
+
+/** Begins a pause, unless one that lasts longer has begun. */
+function pause(limiter: object, name: string, untilMs: number): void {
+  const ofLimiter = pauses.get(limiter) ?? new Map<string, number>();
+  pauses.set(limiter, ofLimiter);
+  const lastsUntilMs = Math.max(untilMs, ofLimiter.get(name) ?? 0);
+  ofLimiter.delete(name);
+  const [oldest] = ofLimiter.keys();
+  if (oldest !== undefined && ofLimiter.size >= MAX_PAUSES) ofLimiter.delete(oldest);
+  ofLimiter.set(name, lastsUntilMs);
+}
+
+/** The three forms of RFC 9110 begin with a day of the week, and have a time. */
+const HTTP_DATE = /^(Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*,? .*\d\d:\d\d:\d\d/;
+
+/** The pause that the server asks for, in milliseconds; `undefined`: none, or one of unknown length. */
+export function pauseOf(response: Pick<Response, "status" | "headers">, nowMs: number): number | undefined {
+  if (response.status !== 429 && response.status !== 503) return undefined;
+  const retryAfter = response.headers.get("retry-after")?.trim() ?? "";
+  if (/^\d{1,12}$/.test(retryAfter)) return Number(retryAfter) * 1_000;
+  // `Date.parse` takes "-5" and "1.5" for days in 2001.
+  const atMs = HTTP_DATE.test(retryAfter) ? Date.parse(retryAfter) : Number.NaN;
+  if (Number.isNaN(atMs)) return undefined;
+  // The server's clock may differ from this one, so its own date counts.
+  const serverMs = Date.parse(response.headers.get("date") ?? "");
+  const leftMs = atMs - (Number.isNaN(serverMs) ? nowMs : serverMs);
+  // An instant that has passed is no pause of 0 ms: then requests would follow one another without end.
+  return leftMs < 0 ? undefined : leftMs;
+}
+
+/** Methods that may be repeated after a 503, which does not say whether anything was done. */
+const IDEMPOTENT = ["GET", "HEAD", "OPTIONS", "PUT", "DELETE"];
+/** Types of bodies that can be sent again. What is left of any other, such as a stream, is unknown. */
+const REPEATABLE_BODIES = [
+  ArrayBuffer,
+  Blob,
+  FormData,
+  URLSearchParams,
+  Object.getPrototypeOf(Uint8Array) as typeof Uint8Array,
+];
+
+/** Whether a request that was answered with this status can be sent again. */
+function isRepeatable(input: string | URL | Request, init: RequestInit | undefined, status: number): boolean {
+  const request = typeof input === "object" && "method" in input ? input : undefined;
+  const method = (init?.method ?? request?.method ?? "GET").toUpperCase();
+  if (status === 503 && !IDEMPOTENT.includes(method)) return false;
+  const body: unknown = init?.body ?? request?.body ?? null;
+  return body === null || typeof body === "string" || REPEATABLE_BODIES.some((type) => body instanceof type);
 }

@@ -2,11 +2,11 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import type { Limiter } from "../../client/limiter.ts";
 import { RemoteLimiter } from "../../client/remote/remote-limiter.ts";
-import type { LimiterTransport } from "../../client/transports/transport.ts";
 import { SYSTEM_TIME } from "../../core/clock.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { createMemoryLimiter } from "../../package/memory.ts";
 import { manualClock, type ManualClock } from "../../testing/manual-clock.ts";
+import { type Answering, transportOf } from "../support/transport.ts";
 
 beforeEach(() => void vi.spyOn(console, "warn").mockImplementation(() => undefined));
 afterEach(() => void vi.restoreAllMocks());
@@ -26,20 +26,16 @@ function memory(time?: ManualClock): Limiter {
 }
 
 /** A client of that limiter, which may hold no units, and waits for `deadlineMs`. */
-function clientOf(
-  limiter: Limiter,
-  deadlineMs = 10_000,
-  acquire?: LimiterTransport["acquire"],
-): RemoteLimiter {
+function clientOf(limiter: Limiter, deadlineMs = 10_000, acquire?: Answering["acquire"]): RemoteLimiter {
   const refused = new Problem(PROBLEMS.forbidden, "the scope reserve is missing").toError();
-  const own: Partial<LimiterTransport> = {
+  const transport = transportOf({
     reserve: () => Promise.reject(refused),
     limit: (asked) => limiter.limit(asked),
     acquire: acquire ?? ((asked) => limiter.acquire(asked)),
     release: (asked) => limiter.release(asked),
-  };
+  });
   const parts = { time: SYSTEM_TIME, inBackground: (work: Promise<unknown>) => void work.catch(() => {}) };
-  return new RemoteLimiter({ transport: own as LimiterTransport, ...parts }, { deadlineMs });
+  return new RemoteLimiter({ transport, ...parts }, { deadlineMs });
 }
 
 const waiters = async (limiter: Limiter) => (await limiter.peek(SLOT)).queueLength;
@@ -100,7 +96,7 @@ test("a lease that is granted after the deadline is released, unless its call ma
     const limiter = memory();
     let grant = () => {};
     const granted = new Promise<void>((done) => (grant = done));
-    const late: LimiterTransport["acquire"] = async (asked) => {
+    const late: Answering["acquire"] = async (asked) => {
       const decision = await limiter.acquire(asked);
       await granted;
       return decision;

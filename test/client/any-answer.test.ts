@@ -5,17 +5,13 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { overService } from "../../client/remote/create-limiter.ts";
 import { RemoteLimiter } from "../../client/remote/remote-limiter.ts";
-import { overHttp } from "../../client/transports/http.ts";
-import {
-  type LimiterCalls,
-  type LimiterTransport,
-  type Shape,
-  SHAPES,
-} from "../../client/transports/transport.ts";
+import { overHttp, SHAPES } from "../../client/transports/http.ts";
+import { type LimiterCalls, type LimiterTransport } from "../../client/transports/transport.ts";
 import { SYSTEM_TIME } from "../../core/clock.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import { LimiterError } from "../../core/protocol/problems.ts";
-import { describePolicy, type ReservationsMessage } from "../../core/protocol/reservation-messages.ts";
+import type { ReservationsMessage } from "../../core/protocol/reservation-messages.ts";
+import { describePolicy } from "../../worker/calls/reservations.ts";
 import { Dice } from "../simulation/dice.ts";
 import { depth } from "../support/depth.ts";
 import { announcedSeed } from "../support/random.ts";
@@ -128,6 +124,7 @@ function hostileService(dice: Dice): LimiterTransport {
   return overService(new Proxy({}, { get: (_, name) => call(String(name)) }) as LimiterCalls);
 }
 
+type Shape = keyof typeof SHAPES;
 type Calls = readonly (readonly [shape: Shape | "any", call: () => Promise<unknown>])[];
 
 /** Every call of a client. Hot keys are asked often: those are decided from units. */

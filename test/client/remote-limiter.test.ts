@@ -2,21 +2,22 @@
 import { afterEach, beforeEach, expect, expectTypeOf, test, vi } from "vitest";
 import type { ClientOptions } from "../../client/limiter.ts";
 import { RemoteLimiter } from "../../client/remote/remote-limiter.ts";
+import { describedPolicy } from "../../client/remote/remote-reservations.ts";
 import { overHttp } from "../../client/transports/http.ts";
 import type { LimiterCalls, LimiterTransport } from "../../client/transports/transport.ts";
 import { SYSTEM_TIME } from "../../core/clock.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import { LimiterError, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import {
-  describedPolicy,
-  describePolicy,
-  type PolicyList,
-  type ReservationsMessage,
-  type ReservationsReply,
+import type {
+  PolicyList,
+  ReservationsMessage,
+  ReservationsReply,
 } from "../../core/protocol/reservation-messages.ts";
 import { manualClock } from "../../package/testing.ts";
 import type { PolicyList as ListedSchema } from "../../worker/calls/keys.ts";
+import { describePolicy } from "../../worker/calls/reservations.ts";
 import type { Limiter } from "../../worker/rpc/limiter.ts";
+import { transportOf } from "../support/transport.ts";
 
 beforeEach(() => void vi.spyOn(console, "warn").mockImplementation(() => undefined));
 afterEach(() => void vi.restoreAllMocks());
@@ -48,18 +49,13 @@ class Played {
       if (this.failure instanceof Error) throw this.failure;
       return this.#answer(asked);
     };
-    return new Proxy({ reserve } as LimiterTransport, {
-      get: (target, method) => {
-        if (method === "close") return undefined;
-        return method === "reserve"
-          ? (asked: ReservationsMessage) => target.reserve(asked)
-          : (asked: { readonly policy: string; readonly key: string }) => {
-              this.others.push(String(method));
-              if (this.failure instanceof Error) return Promise.reject(this.failure);
-              return Promise.resolve({ success: true, ...asked, rules: [], source: "object" });
-            };
-      },
-    });
+    const call = (method: string, asked: object) => {
+      if (method === "reserve") return reserve(asked as ReservationsMessage);
+      this.others.push(method);
+      if (this.failure instanceof Error) return Promise.reject(this.failure);
+      return Promise.resolve({ success: true, ...asked, rules: [], source: "object" });
+    };
+    return { call: call as LimiterTransport["call"] };
   }
 
   #answer({ calls, known = {} }: ReservationsMessage): ReservationsReply {
@@ -116,11 +112,11 @@ test("a call that waits while the policy becomes known is answered with the rule
   const played = new Played();
   const sleep = (ms: number) => new Promise((done) => setTimeout(done, ms));
   const reserve = async (asked: ReservationsMessage) => {
-    const answered = await played.transport.reserve(asked);
+    const answered = await played.transport.call("reserve", asked);
     await sleep(20);
     return answered;
   };
-  const transport = { reserve } as unknown as LimiterTransport;
+  const transport = transportOf({ reserve });
   const limiter = new RemoteLimiter({ transport, time: SYSTEM_TIME, inBackground: () => undefined }, {});
   const first = limiter.limit({ policy: "hot", key: "a" });
   await vi.waitFor(() => expect(played.messages).toHaveLength(1), { interval: 1 });
@@ -189,11 +185,11 @@ test.each([undefined, false])("several checks wait for one deadline, with atomic
   const clock = manualClock();
   const played = new Played();
   const { transport } = played;
-  const hanging: Partial<LimiterTransport> = {
-    reserve: (asked) => transport.reserve(asked),
+  const hanging = transportOf({
+    reserve: (asked) => transport.call("reserve", asked),
     limitAll: () => new Promise(() => undefined),
-  };
-  const parts = { transport: hanging as LimiterTransport, time: clock, inBackground: () => undefined };
+  });
+  const parts = { transport: hanging, time: clock, inBackground: () => undefined };
   const limiter = new RemoteLimiter(parts, { deadlineMs: 500 });
   const asked = { policy: "hot", key: "a" };
   // The units that are held of a key go home first, and that may get no answer either.
@@ -272,11 +268,14 @@ test("an answer that is no limiter's is no answer, and a problem is an error wit
   const answering = (response: Response) =>
     overHttp({ url: "https://a", token: "t", fetch: async () => response });
   const page = answering(new Response("<html>", { status: 502 }));
-  await expect(page.peek({ policy: "a", key: "b" })).rejects.not.toBeInstanceOf(LimiterError);
+  await expect(page.call("peek", { policy: "a", key: "b" })).rejects.not.toBeInstanceOf(LimiterError);
   const problem = { type: "urn:weir:problem:not-allowed", title: "T", status: 422, detail: "D", errors: [] };
   const headers = { "content-type": "application/problem+json" };
   const refusing = answering(new Response(JSON.stringify(problem), { status: 422, headers }));
-  await expect(refusing.limit({ key: "a" })).rejects.toMatchObject({ status: 422, code: "not-allowed" });
+  await expect(refusing.call("limit", { key: "a" })).rejects.toMatchObject({
+    status: 422,
+    code: "not-allowed",
+  });
 });
 
 test("a binding with the types of its class is one that a client takes", () => {

@@ -1,13 +1,18 @@
 /** How many requests a client has under way: bounded, whatever is asked of it and whatever its policies become. */
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { RemoteLimiter } from "../../client/remote/remote-limiter.ts";
-import { overHttp } from "../../client/transports/http.ts";
-import { MAX_QUEUED, PROCESS_BOUNDS, UNBOUNDED } from "../../client/transports/requests.ts";
-import type { RequestBounds } from "../../client/transports/transport.ts";
+import {
+  MAX_QUEUED,
+  overHttp,
+  PROCESS_BOUNDS,
+  type RequestBounds,
+  UNBOUNDED,
+} from "../../client/transports/http.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import { LimiterError } from "../../core/protocol/problems.ts";
-import { describePolicy, type ReservationsMessage } from "../../core/protocol/reservation-messages.ts";
+import type { ReservationsMessage } from "../../core/protocol/reservation-messages.ts";
 import { manualClock } from "../../package/testing.ts";
+import { describePolicy } from "../../worker/calls/reservations.ts";
 
 let warned: string[] = [];
 beforeEach(() => {

@@ -54,7 +54,9 @@ test.each(Object.entries(LIMITS))("%s reads each of its limits", (_, make) => {
   expect(() => make({ limiter: who, limits: [{ ...check, kee: "k" }] })).toThrow("(did you mean key?)");
   expect(() => make({ limiter: who, limits: [{ policy: "api" }] })).toThrow("key of a limit is missing");
   expect(() => make({ limiter: who, limits: [] })).toThrow("limits is no list with checks in it");
-  expect(() => make({ ...GOOD, limits: [check] })).toThrow("policy stands beside limits, where nobody reads");
+  expect(() => make({ ...GOOD, limits: [check] })).toThrow(
+    "policy stands beside limits, where it is not read",
+  );
   expect(() => make({ limiter: who, limits: [check, check] })).not.toThrow();
 });
 

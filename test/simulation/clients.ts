@@ -9,7 +9,6 @@ import { RemoteLimiter } from "../../client/remote/remote-limiter.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
 import { BatchQueues } from "../../client/transports/batch-queue.ts";
 import { Objects } from "../../client/transports/objects.ts";
-import type { LimiterTransport } from "../../client/transports/transport.ts";
 import { unsleepingClock, type Time } from "../../core/clock.ts";
 import { DEFAULT_BOUNDS } from "../../core/policies/policy-options.ts";
 import type { Cost, Policy } from "../../core/policies/policy.ts";
@@ -25,6 +24,7 @@ import { SCOPES } from "../../worker/auth/tokens.ts";
 import { callReserve } from "../../worker/calls/reservations.ts";
 import { parsePolicies } from "../support/milliseconds.ts";
 import { seededRandom } from "../support/random.ts";
+import { transportOf } from "../support/transport.ts";
 import type { Database } from "./database.ts";
 import { law, Oracles } from "./laws.ts";
 import { simulatedNamespace, type Method } from "./network.ts";
@@ -209,8 +209,8 @@ export class ClientSchedule {
         };
       },
     };
-    const transport = { reserve: (asked: ReservationsMessage) => this.#send(asked, machine, isKilled) };
-    const parts = { transport: transport as LimiterTransport, time, inBackground: () => undefined };
+    const transport = transportOf({ reserve: (asked) => this.#send(asked, machine, isKilled) });
+    const parts = { transport, time, inBackground: () => undefined };
     const running: Running = {
       limiter: this.#noting(new RemoteLimiter(parts), isKilled),
       machine,

@@ -1,7 +1,8 @@
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { ReserveCall } from "../../core/protocol/messages.ts";
-import { describePolicy, type ReservationsMessage } from "../../core/protocol/reservation-messages.ts";
+import type { ReservationsMessage } from "../../core/protocol/reservation-messages.ts";
+import { describePolicy } from "../../worker/calls/reservations.ts";
 import { depth } from "../support/depth.ts";
 import { announcedSeed } from "../support/random.ts";
 import { Database } from "./database.ts";

@@ -9,7 +9,6 @@ import { RemoteLimiter } from "../../client/remote/remote-limiter.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
 import { BatchQueues } from "../../client/transports/batch-queue.ts";
 import { Objects } from "../../client/transports/objects.ts";
-import type { LimiterTransport } from "../../client/transports/transport.ts";
 import type { Time } from "../../core/clock.ts";
 import { DEFAULT_BOUNDS } from "../../core/policies/policy-options.ts";
 import { later, type Policies, type Policy, type PolicyRevision } from "../../core/policies/policy.ts";
@@ -22,6 +21,7 @@ import type { ReservationsReply, ReservationsMessage } from "../../core/protocol
 import { SCOPES } from "../../worker/auth/tokens.ts";
 import { callReserve } from "../../worker/calls/reservations.ts";
 import { parsePolicies } from "../support/milliseconds.ts";
+import { transportOf } from "../support/transport.ts";
 import type { Database } from "./database.ts";
 import { Dice } from "./dice.ts";
 import { law, Oracle } from "./laws.ts";
@@ -259,7 +259,7 @@ export class History {
       });
     const time = this.#time.clock({ ms: 7_000 * count });
     return new RemoteLimiter({
-      transport: { reserve } as LimiterTransport,
+      transport: transportOf({ reserve }),
       time,
       inBackground: () => undefined,
     });

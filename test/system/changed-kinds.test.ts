@@ -8,7 +8,7 @@ import { connect, createServer, type Server, type Socket } from "node:net";
 import type { AddressInfo } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
-import { PROCESS_BOUNDS } from "../../client/transports/requests.ts";
+import { PROCESS_BOUNDS } from "../../client/transports/http.ts";
 import { createLimiter, LimiterError, type Limiter } from "../../package/client.ts";
 import type { Serving } from "../../scripts/workerd.ts";
 import { depth } from "../support/depth.ts";

@@ -4,7 +4,6 @@ import { mkdirSync, readdirSync, symlinkSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { giveAllBack, serve, type Serving } from "../../scripts/workerd.ts";
-
 import { TEST_TOKENS, TOKENS } from "../support/fixtures.ts";
 import { makeState, removeState } from "../support/served.ts";
 

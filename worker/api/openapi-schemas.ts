@@ -107,7 +107,7 @@ function without(entries: v.ObjectEntries, inAddress: readonly string[]): v.Gene
 function schema(source: v.GenericSchema, typeMode: "input" | "output"): object {
   const { $schema: _, ...converted } = toJsonSchema(source, {
     typeMode,
-    ignoreActions: ["check"],
+    ignoreActions: ["check", "entries"],
     overrideSchema: ({ valibotSchema, jsonSchema }) => {
       const name = valibotSchema === source ? undefined : NAMES.get(valibotSchema);
       if (name !== undefined) return { $ref: `#/components/schemas/${name}` };

@@ -1,17 +1,17 @@
-/** Units that a caller's own client holds of many keys: each call of the message is checked as any other call is. */
+/** Units of many keys that a client holds in its caller's process. Each call of the message is checked as any other. */
 import type * as v from "valibot";
 import { boundReached, unavailable } from "../../client/read-answer.ts";
 import { normaliseKey } from "../../core/catalog/patterns.ts";
-import { forPriority, type Policy, publicName, takesNothing } from "../../core/policies/policy.ts";
+import { forPriority, type Policy, publicName, type Rule, takesNothing } from "../../core/policies/policy.ts";
 import type { MadeAnswer } from "../../core/protocol/messages.ts";
-import { ownKey } from "../../core/protocol/names.ts";
+import { hash, ownKey } from "../../core/protocol/names.ts";
 import { type Answered, type Full, Problem } from "../../core/protocol/problems.ts";
 import {
-  describePolicy,
   type PolicyDescription,
   type ReservationAnswer,
   RESERVATIONS_PROTOCOL,
   type ReservationsReply,
+  type RuleDescription,
 } from "../../core/protocol/reservation-messages.ts";
 import { scopeProblem } from "../auth/tokens.ts";
 import {
@@ -35,11 +35,11 @@ type GiveBack = NonNullable<Call["giveBack"]>;
 interface Message extends CallContext {
   /** The policies that the client knows, by name: the versions of their descriptions. */
   readonly known: Readonly<Record<string, string>>;
-  /** The descriptions that the answer has to bring. */
+  /** The descriptions that the client lacks. */
   readonly unknown: Map<string, PolicyDescription>;
 }
 
-/** Answers a message that holds units. A call that is refused is refused by itself. */
+/** Answers the message. Each call is refused by itself. */
 export async function callReserve(
   { client, principal }: CallContext,
   input: unknown,
@@ -181,4 +181,41 @@ function answerOf(
   if (answer === null || "rules" in answer) return answer;
   if ("full" in answer) return boundReached(answer);
   return unavailable("the key's object answered something else");
+}
+
+const descriptions = new WeakMap<Policy, PolicyDescription>();
+
+/** The description of a policy. A client decides nothing if calls are shed, lease units, or need no object. */
+export function describePolicy(policy: Policy): PolicyDescription {
+  const before = descriptions.get(policy);
+  if (before !== undefined) return before;
+  const { priorities, pool, lease, shedding, isStateless, retryJitter, reservation } = policy;
+  const isByLimiter = lease !== undefined || shedding !== undefined || isStateless === true;
+  const seen = [...priorities.seen].map(([name, { rules }]) => [name, rules.map((rule) => rule.capacity)]);
+  const described = {
+    onFailure: policy.onFailure === "open" ? ("open" as const) : ("closed" as const),
+    deadlineMs: policy.deadlineMs,
+    objects: policy.objects,
+    localDecisions: isByLimiter
+      ? { admits: false, denies: false }
+      : { ...policy.localDecisions, ...(reservation.clients === false && { admits: false }) },
+    reservation,
+    denialTtlMs: policy.denialTtlMs,
+    shadow: policy.shadow,
+    keyKind: policy.keyKind,
+    ...(pool && { isPooled: true as const }),
+    ...(retryJitter && { retryJitter }),
+    priorities: priorities.names,
+    defaultPriority: priorities.usual,
+    ...(seen.length > 0 && { seen: Object.fromEntries(seen) as PolicyDescription["seen"] & object }),
+    rules: policy.rules.map(describeRule),
+  };
+  const description = { version: (hash(JSON.stringify(described)) >>> 0).toString(36), ...described };
+  descriptions.set(policy, description);
+  return description;
+}
+
+function describeRule({ name, unit, capacity, algorithm, config }: Rule): RuleDescription {
+  const wholeMs = { one: algorithm.wholeFromMs(config, 1), all: algorithm.wholeFromMs(config, capacity) };
+  return { name, unit, capacity, wholeMs };
 }

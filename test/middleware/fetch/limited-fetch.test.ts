@@ -2,7 +2,7 @@ import fc from "fast-check";
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
-import { askedPauseMs } from "../../../middleware/fetch/retry-after.ts";
+import { pauseOf } from "../../../middleware/fetch/limited-fetch.ts";
 import { FetchLimitedError, limitedFetch, type Fetch } from "../../../package/fetch.ts";
 import { assertNotAsked, manualClock, memoryLimiter } from "../../../package/testing.ts";
 
@@ -103,7 +103,7 @@ describe("it keeps within the limit", () => {
     limiter.fail();
     await expect(of("free")(url)).rejects.toMatchObject({
       retryAfterMs: null,
-      message: "request given up: the limiter said degraded; nobody knows when it would pass",
+      message: "request given up: the limiter said degraded; it is not known when it would pass",
     });
     expect(bodies).toEqual([]);
   });
@@ -244,10 +244,10 @@ test("an instant counts by the clock of the server that names it", () => {
         status: 429,
         headers: { date: text(serverMs), "retry-after": text(serverMs + seconds * 1_000) },
       });
-      expect(askedPauseMs(response, ownMs)).toBe(seconds * 1_000);
+      expect(pauseOf(response, ownMs)).toBe(seconds * 1_000);
       response.headers.delete("date");
       const leftMs = serverMs + seconds * 1_000 - ownMs;
-      expect(askedPauseMs(response, ownMs)).toBe(leftMs < 0 ? undefined : leftMs);
+      expect(pauseOf(response, ownMs)).toBe(leftMs < 0 ? undefined : leftMs);
     }),
   );
 });

@@ -124,7 +124,7 @@ describe("a request holds its slot", () => {
     const { lease } = await limiter.acquire({ policy: "jobs", key: "k" });
     if (lease === undefined) throw new Error("no lease");
     const release = keepLease(limiter, lease, { time: clock });
-    await Promise.all([release("whole"), release("torn")]);
+    await Promise.all([release("complete"), release("aborted")]);
     await clock.advance("1m");
     assertNotAsked(limiter, "renew");
     assertAsked(limiter, "release", {}, 1);

@@ -82,16 +82,7 @@ export const ReservationsRequest = table({
     {},
   ),
   calls: v.pipe(
-    v.array(
-      v.pipe(
-        ReservationCall,
-        v.check(
-          (call) => Object.values(call).filter((each) => each !== undefined).length === 1,
-          CALL_ALLOWED,
-        ),
-      ),
-      CALLS_ALLOWED,
-    ),
+    v.array(v.pipe(ReservationCall, v.entries(1, CALL_ALLOWED)), CALLS_ALLOWED),
     v.minLength(1, CALLS_ALLOWED),
     v.maxLength(MAX_RESERVING, CALLS_ALLOWED),
   ),

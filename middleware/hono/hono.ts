@@ -1,0 +1,113 @@
+/** Limits as middleware of Hono. */
+import type { Context, Env, MiddlewareHandler } from "hono";
+import { SYSTEM_TIME } from "../../core/clock.ts";
+import type { Decision } from "../../core/protocol/decision.ts";
+import { leased, type LeaseOptions, untilEnded } from "../leased.ts";
+import { inBackgroundOf, requireLeaseOptions, requireRateLimitOptions } from "../options.ts";
+import { type DecideOptions, rateLimited, type SharedOptions } from "../rate-limited.ts";
+import { type Decisions, decisionsOf, RequestLimits } from "../request-limits.ts";
+import { type End, responseOf, type Verdict } from "../verdict.ts";
+
+/** What the middleware adds to the context: `c.var.limits.<policy>` is the decision under a policy. */
+export interface LimitVariables {
+  readonly limits: Decisions;
+}
+
+/** An application's `Env` with these variables. */
+export type Limited<E extends Env> = E & { Variables: LimitVariables };
+
+/** Answers a denied request. If it returns no response, the problem document is sent. */
+export type OnDenied<C> = (
+  decisions: readonly Decision[],
+  c: C,
+) => Response | undefined | void | Promise<Response | undefined | void>;
+
+/** The options of `rateLimit`. */
+export type RateLimitOptions<E extends Env> = DecideOptions<[c: Context<Limited<E>>]> & {
+  readonly onDenied?: OnDenied<Context<Limited<E>>>;
+};
+
+/** The options of `concurrency`. */
+export type ConcurrencyOptions<E extends Env> = LeaseOptions<[c: Context<Limited<E>>]> & {
+  readonly onDenied?: OnDenied<Context<Limited<E>>>;
+};
+
+/**
+ * Middleware that lets a request pass if its cost fits. The answer has the headers of the decision that binds. A denied
+ * request is answered with a problem document and 429, or 503 if the limiter did not answer.
+ */
+export function rateLimit<E extends Env = Env>(options: RateLimitOptions<E>): MiddlewareHandler<Limited<E>> {
+  requireRateLimitOptions(options);
+  return async function rateLimitOfWeir(c, next) {
+    const verdict = await rateLimited(c, options, [c], inBackgroundOf(contextOf(c)));
+    return await answer(c, next, options, verdict);
+  };
+}
+
+/**
+ * Middleware that holds a lease while a request is answered, until the answer's stream has ended. A request that gets no
+ * lease is answered with 503 and a problem document.
+ */
+export function concurrency<E extends Env = Env>(
+  options: ConcurrencyOptions<E>,
+): MiddlewareHandler<Limited<E>> {
+  requireLeaseOptions(options);
+  return async function concurrencyOfWeir(c, next) {
+    const verdict = await leased(c, options, [c], inBackgroundOf(contextOf(c)));
+    return await answer(c, next, options, verdict);
+  };
+}
+
+/** The context that keeps work going, where there is one: reading it throws in Node. */
+function contextOf(c: Context): unknown {
+  try {
+    return c.executionCtx;
+  } catch {
+    return undefined;
+  }
+}
+
+async function answer<E extends Env>(
+  c: Context<Limited<E>>,
+  next: () => Promise<void>,
+  { onDenied, time }: SharedOptions<[c: Context<Limited<E>>]> & Pick<RateLimitOptions<E>, "onDenied">,
+  { refusal, decisions, denial, isOutermost, end }: Verdict,
+): Promise<Response | void> {
+  if (refusal !== undefined) return responseOf(refusal);
+  c.set("limits", decisionsOf(c));
+  if (decisions === undefined) return await next();
+  if (denial !== undefined) c.res = (await onDenied?.(decisions, c)) ?? responseOf(denial());
+  else if (end !== undefined) await untilAnswered(c, next, end);
+  else await next();
+  // The outermost sets them, since only it knows all decisions.
+  if (isOutermost) setLimitHeaders(c, time);
+}
+
+/** Answers the request, and calls `end` once when its answer has ended. */
+async function untilAnswered(c: Context, next: () => Promise<void>, end: (end: End) => void): Promise<void> {
+  try {
+    await next();
+  } catch (error) {
+    end("aborted");
+    throw error;
+  }
+  // Hono has caught what the handler threw, and made an answer of it.
+  if (c.error !== undefined) end("aborted");
+  // The answer to HEAD has no body: Hono drops it without ending its stream.
+  else if (c.req.raw.method === "HEAD" || c.res.body === null) end("complete");
+  else c.res = untilEnded(c.res, end);
+}
+
+/** Sets the headers of the decision that binds. A response that switches protocols cannot be copied. */
+function setLimitHeaders(c: Context, time = SYSTEM_TIME): void {
+  if (c.res.status === 101) return;
+  const limits = RequestLimits.of(c);
+  const nowMs = () => time.nowMs();
+  try {
+    // `c.header` would make a new response for each header, which takes longer than everything else here.
+    limits.setHeaders(c.res.headers, nowMs);
+  } catch {
+    // The headers of a response of `fetch` cannot be changed.
+    limits.setHeaders({ set: (name, value) => c.header(name, value) }, nowMs);
+  }
+}

@@ -1,0 +1,103 @@
+/** What became of a request, and the answer to one that does not go on. */
+import type { Time } from "../core/clock.ts";
+import type { DeniedBody } from "../core/protocol/denied-body.ts";
+import { isKeySized, MAX_KEY_BYTES } from "../core/protocol/names.ts";
+import { type Given, valueOf } from "./options.ts";
+import { type HeaderPolicies, type Outcome, RequestLimits } from "./request-limits.ts";
+
+/** A problem document, with its status and its headers. */
+export interface Denial {
+  readonly status: number;
+  readonly headers: Map<string, string>;
+  readonly body: string;
+}
+
+/**
+ * How a request with a lease ended: its answer was read to the end, or its handler threw, its stream failed or its caller
+ * left. Then its duration says nothing of the upstream, and a limit that adapts must not learn from it.
+ */
+export type End = "complete" | "aborted";
+
+/** What became of a request. */
+export interface Verdict {
+  /** The answer to a request whose key is too long. The limiter was not asked. */
+  readonly refusal?: Denial;
+  /** Absent: the request was skipped, or refused. */
+  readonly decisions?: Outcome["decisions"];
+  /** Makes the answer to a request that was denied. Absent: the request goes on. */
+  readonly denial?: () => Denial;
+  /** Whether this is the first middleware to decide on the request: it sets the headers, when all have decided. */
+  readonly isOutermost: boolean;
+  /** Releases the request's lease, once, in the background. Absent: nothing was leased. */
+  readonly end?: (end: End) => void;
+}
+
+export const SKIPPED: Verdict = { isOutermost: false };
+
+/** Notes the decisions with their request. @param bodyOf what a denied request is answered */
+export function verdictOn(
+  request: object,
+  outcome: Outcome,
+  policies: HeaderPolicies,
+  bodyOf: () => DeniedBody,
+  time: Time,
+): Verdict {
+  const limits = RequestLimits.of(request);
+  const isOutermost = limits.isFirst;
+  limits.note(outcome, policies);
+  const denial = () => {
+    const body = bodyOf();
+    const document = problemDocument(body.status, body);
+    limits.setHeaders(document.headers, () => time.nowMs());
+    return document;
+  };
+  return { decisions: outcome.decisions, isOutermost, ...(!outcome.success && { denial }) };
+}
+
+/** The denial as a `Response`. */
+export function responseOf({ status, headers, body }: Denial): Response {
+  return new Response(body, { status, headers: [...headers] });
+}
+
+/** A request has a key that is too long, or not well-formed. Other errors about keys are the application's. */
+class KeyRefused extends Error {}
+
+/**
+ * The key of this request. An empty one goes on to the limiter, which throws: the application has forgotten something.
+ *
+ * @throws KeyRefused if it was found in the request, and is longer than a key may be. Such a request is refused also with
+ *   `onFailure = "open"`: otherwise a caller could pass without a limit.
+ */
+export async function keyOf<Args extends readonly unknown[]>(
+  key: Given<Args, string>,
+  args: Args,
+): Promise<string> {
+  const found = await valueOf(key, args);
+  if (typeof key !== "function" || typeof found !== "string" || isKeySized(found)) return found;
+  const bytes = new TextEncoder().encode(found).length;
+  const size = found.isWellFormed() ? `of ${bytes} bytes` : "with half a character";
+  throw new KeyRefused(
+    `the key of this request is a text ${size}: must be 1 to ${MAX_KEY_BYTES} bytes of UTF-8`,
+  );
+}
+
+/** What the limiter answers to such a key. Its table of all problems would be a fifth of what a browser loads. */
+const REFUSED = {
+  type: "urn:weir:problem:not-allowed",
+  title: "The request was understood, but a value is not allowed",
+  status: 422,
+};
+
+/** The verdict on a request whose key was refused. @throws any other error */
+export function refusalOf(error: unknown): Verdict {
+  if (!(error instanceof KeyRefused)) throw error;
+  return { ...SKIPPED, refusal: problemDocument(REFUSED.status, { ...REFUSED, detail: error.message }) };
+}
+
+function problemDocument(status: number, body: object): Denial {
+  const headers = new Map([
+    ["content-type", "application/problem+json"],
+    ["cache-control", "no-store"],
+  ]);
+  return { status, headers, body: JSON.stringify(body) };
+}
