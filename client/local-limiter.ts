@@ -8,8 +8,7 @@
  * after the policy's deadline.
  */
 import { orTimeout, type Time } from "../core/clock.ts";
-import { MAX_TTL_MS } from "../core/policies/policy-options.ts";
-import { type Cost, type PolicyView, versionOf } from "../core/policies/policy.ts";
+import { type Cost, MAX_TTL_MS, type PolicyView, versionOf } from "../core/policies/policy.ts";
 import type { Decided } from "../core/protocol/answers.ts";
 import { type Decision, degradedDecision } from "../core/protocol/decision.ts";
 import type { Returned } from "../core/protocol/messages.ts";

@@ -1,5 +1,4 @@
-import { MIN_USEFUL_TTL_MS } from "../core/policies/policy-options.ts";
-import { type PolicyView, saysTheSame } from "../core/policies/policy.ts";
+import { MIN_USEFUL_TTL_MS, type PolicyView, saysTheSame } from "../core/policies/policy.ts";
 import type { Returned } from "../core/protocol/messages.ts";
 import { HolderClock, SteppedClock } from "../core/reservations/holder-clock.ts";
 import { Reservation } from "../core/reservations/reservation.ts";

@@ -1,7 +1,7 @@
 /** What headers say of policies, as the limiter lists them. */
 import type { Limiter } from "../client/limiter.ts";
 import type { Time } from "../core/clock.ts";
-import type { HeaderStyle } from "../core/policies/policy-options.ts";
+import type { HeaderStyle } from "../core/policies/policy.ts";
 import type { HeaderPolicy, HeaderRule } from "../core/protocol/rate-limit-headers.ts";
 import type { ListedPolicy, ListedRule } from "../core/protocol/reservation-messages.ts";
 

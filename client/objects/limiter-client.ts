@@ -1,6 +1,11 @@
 import { randomFraction, randomId } from "../../core/clock.ts";
-import { type CallerBounds, MAX_BOUNDS } from "../../core/policies/policy-options.ts";
-import type { Cost, Policy, PolicyView } from "../../core/policies/policy.ts";
+import {
+  type CallerBounds,
+  type Cost,
+  MAX_BOUNDS,
+  type Policy,
+  type PolicyView,
+} from "../../core/policies/policy.ts";
 import type { RegionalPolicies } from "../../core/policies/regional-policies.ts";
 import type { Answer, Peeked } from "../../core/protocol/answers.ts";
 import type { Decision, KeyReport } from "../../core/protocol/decision.ts";

@@ -1,4 +1,12 @@
-import type { Algorithm, AlgorithmDecision, AnyAlgorithm, Denial, Forecast } from "./algorithm.ts";
+import type {
+  Algorithm,
+  AlgorithmDecision,
+  AnyAlgorithm,
+  ConfigProblem,
+  Denial,
+  Fields,
+  Forecast,
+} from "./algorithm.ts";
 
 /**
  * Penalty: whoever is denied is blocked for a while. It is not an algorithm of its own, but goes around one that counts
@@ -35,6 +43,39 @@ interface PenaltyState {
 }
 
 const GROWTH = 2;
+
+/** The longest block, unless a rule says otherwise: a day. */
+const DEFAULT_MAX_BLOCK_MS = 86_400_000;
+/** 2^31 - 1 ms, about 24 days. */
+const MAX_MS = 2_147_483_647;
+
+/**
+ * An algorithm and its configuration with penalties.
+ *
+ * @param blockFor how long the first block lasts, in milliseconds
+ * @param maxBlock the longest block
+ */
+export function penalised(
+  algorithm: AnyAlgorithm,
+  config: object,
+  { blockFor, maxBlock }: Pick<Fields, "blockFor" | "maxBlock">,
+): { readonly algorithm: AnyAlgorithm; readonly config: object } | ConfigProblem {
+  if (blockFor === undefined)
+    return { problem: { field: "maxBlock", allowed: "left out, or with blockFor" } };
+  const isRate = algorithm.leasing === undefined && algorithm.fields["limit"] !== undefined;
+  // Waiting gives no credits, so there is nothing to keep out.
+  if (!isRate || algorithm.isLasting === true)
+    return { problem: { field: "blockFor", allowed: `left out with algorithm "${algorithm.name}"` } };
+  const blockForMs = Number(blockFor);
+  if (blockForMs > MAX_MS) return { problem: { field: "blockFor", allowed: `at most ${MAX_MS} ms` } };
+  const maxBlockMs = Number(maxBlock ?? Math.max(blockForMs, DEFAULT_MAX_BLOCK_MS));
+  if (maxBlockMs < blockForMs || maxBlockMs > MAX_MS) {
+    const allowed = `at least the blockFor of ${blockForMs} ms and at most ${MAX_MS} ms`;
+    return { problem: { field: "maxBlock", allowed } };
+  }
+  const penal: PenaltyConfig = { inner: config, blockForMs, maxBlockMs };
+  return { algorithm: withPenalty(algorithm), config: penal };
+}
 
 /** The algorithm with penalties. Its states are stored so that the algorithm alone can read them: `withoutBlock`. */
 export function withPenalty(algorithm: AnyAlgorithm): Algorithm<PenaltyConfig, PenaltyState> {

@@ -1,8 +1,8 @@
 /** Overrides: other figures for some keys of a policy. Here they are read, and put into the policy's table. */
 import * as v from "valibot";
 import { MAX_UNITS } from "../algorithms/algorithm.ts";
-import { algorithmOf, parsePolicy } from "../policies/parse-policies.ts";
-import { parseInstantMs } from "../policies/policy-options.ts";
+import { algorithmOf, parsePolicy } from "../policies/parse-policy.ts";
+import { parseInstantMs } from "../policies/policy-fields.ts";
 import type { Policy } from "../policies/policy.ts";
 import { clip, meant, number, violation, violationsOf, type Violation } from "../validation.ts";
 import type { Table } from "./calls.ts";

@@ -1,4 +1,4 @@
-import { parsePolicy } from "../policies/parse-policies.ts";
+import { parsePolicy } from "../policies/parse-policy.ts";
 /** A policy in force, as the catalog has told it: its own figures, its overrides and its candidate. */
 import {
   type AppliedOverride,
@@ -8,8 +8,7 @@ import {
   type Policy,
   type PolicyRevision,
 } from "../policies/policy.ts";
-import { RegionalPolicies, withoutJurisdiction } from "../policies/regional-policies.ts";
-import type { Regions } from "../policies/regions.ts";
+import { RegionalPolicies, type Regions, withoutJurisdiction } from "../policies/regional-policies.ts";
 import type { CatalogChanges, OverrideChange, PolicyChange } from "./calls.ts";
 import { ExpiringOverrides, type Overriding } from "./override-index.ts";
 import { readOverride, type Table } from "./overrides.ts";

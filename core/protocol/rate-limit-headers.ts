@@ -7,7 +7,7 @@
  * draft-ietf-httpapi-ratelimit-headers-07, section 4, asks for that too.
  */
 import type { Quota } from "../algorithms/algorithm.ts";
-import type { HeaderStyle } from "../policies/policy-options.ts";
+import type { HeaderStyle } from "../policies/policy.ts";
 import type { Decision } from "./decision.ts";
 
 /** What headers say of a rule. */

@@ -4,8 +4,15 @@
  * other languages send it too: fields are only added, and an added field is optional.
  */
 import type { LocalDecisions } from "../algorithms/algorithm.ts";
-import type { HeaderStyle, Lifetimes, RetryJitter } from "../policies/policy-options.ts";
-import type { Policy, PolicyView, Rule, RuleView } from "../policies/policy.ts";
+import type {
+  HeaderStyle,
+  Lifetimes,
+  Policy,
+  PolicyView,
+  RetryJitter,
+  Rule,
+  RuleView,
+} from "../policies/policy.ts";
 import type { Decided } from "./answers.ts";
 import type { Decision } from "./decision.ts";
 import type { BatchedCall, Failed } from "./messages.ts";

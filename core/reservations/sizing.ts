@@ -29,8 +29,7 @@
  *
  * `test/simulation/` tries these numbers with up to 32 isolates. docs/performance.md has the results.
  */
-import type { Lifetimes } from "../policies/policy-options.ts";
-import { type Cost, costOf, type PolicyView, type Rule } from "../policies/policy.ts";
+import { type Cost, costOf, type Lifetimes, type PolicyView, type Rule } from "../policies/policy.ts";
 import type { ReserveCall } from "../protocol/messages.ts";
 
 const HOT_ASKS = 3;

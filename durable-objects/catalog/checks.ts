@@ -13,7 +13,7 @@ import {
 } from "../../core/catalog/override-index.ts";
 import { problemsOf, readOverride } from "../../core/catalog/overrides.ts";
 import { parsePattern, PATTERN_ALLOWED, RANGE_ALLOWED } from "../../core/catalog/patterns.ts";
-import { parsePolicy } from "../../core/policies/parse-policies.ts";
+import { parsePolicy } from "../../core/policies/parse-policy.ts";
 import { NAME, NAME_ALLOWED } from "../../core/policies/policy-fields.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import { meant, violation, type Violation } from "../../core/validation.ts";

@@ -107,7 +107,7 @@ export function withHoldsOf(before: readonly RuleState[], states: readonly RuleS
   });
 }
 
-/** The states with their rules as calls of this priority see them: see core/policies/priorities.ts. */
+/** The states with their rules as calls of this priority see them: see core/policies/parse-policy.ts. */
 export function statesSeenBy(
   policy: Policy,
   states: readonly RuleState[],

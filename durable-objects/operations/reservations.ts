@@ -1,8 +1,7 @@
 import { place, remainingOf, settle, unstoredOf, wholeAtMs } from "../../core/accounts/account.ts";
 import { holdWith } from "../../core/accounts/hold.ts";
 import { decideTogether, type RuleAccount } from "../../core/accounts/joint-decision.ts";
-import { MIN_USEFUL_TTL_MS } from "../../core/policies/policy-options.ts";
-import type { Rule } from "../../core/policies/policy.ts";
+import { MIN_USEFUL_TTL_MS, type Rule } from "../../core/policies/policy.ts";
 import type { Answer, Prospect, Reserved } from "../../core/protocol/answers.ts";
 import type { Reserving, Returned } from "../../core/protocol/messages.ts";
 import { callerIn } from "../../core/protocol/names.ts";

@@ -26,8 +26,7 @@
 import { place, spendableUntilMs, unstoredOf, UNTOUCHED, type Account } from "../../core/accounts/account.ts";
 import type { PackedState, Segment } from "../../core/algorithms/algorithm.ts";
 import { withoutBlock } from "../../core/algorithms/penalty.ts";
-import type { Lifetimes } from "../../core/policies/policy-options.ts";
-import type { Rule } from "../../core/policies/policy.ts";
+import type { Lifetimes, Rule } from "../../core/policies/policy.ts";
 import { mostLost } from "../../core/reservations/sizing.ts";
 import type { StoredAccount } from "./records.ts";
 

@@ -5,8 +5,8 @@ import {
   DEFAULT_BOUNDS,
   MAX_CALLS_AT_ONCE,
   MAX_NEW_KEYS_PER_SECOND,
-} from "../../core/policies/policy-options.ts";
-import type { Region } from "../../core/policies/regions.ts";
+  type Region,
+} from "../../core/policies/policy.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { integer, oneOf, table, violationsOf } from "../../core/validation.ts";
 

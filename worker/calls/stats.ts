@@ -2,7 +2,7 @@
 import * as v from "valibot";
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { instantText, orTimeout, SYSTEM_TIME } from "../../core/clock.ts";
-import { parseDurationMs, parseInstantMs } from "../../core/policies/policy-options.ts";
+import { parseDurationMs, parseInstantMs } from "../../core/policies/policy-fields.ts";
 import { publicName } from "../../core/policies/policy.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { type Counts, familyOf, partsOf, POLICY_LABEL } from "../../core/stats/counts.ts";
