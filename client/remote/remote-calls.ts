@@ -1,4 +1,4 @@
-import { normaliseKey } from "../../core/catalog/patterns.ts";
+import { normaliseKey } from "../../core/catalog/keys.ts";
 import type { Time } from "../../core/clock.ts";
 import { type PolicyView, publicName } from "../../core/policies/policy.ts";
 import { type AllDecisions, type Decision, degradedDecision } from "../../core/protocol/decision.ts";

@@ -1,4 +1,4 @@
-import { normaliseKey } from "../../core/catalog/patterns.ts";
+import { normaliseKey } from "../../core/catalog/keys.ts";
 /**
  * A limiter that is elsewhere, with units of hot keys in the caller's own process. The caller's process is one more
  * holder: it decides by the same modules as an isolate of the limiter's worker does.

@@ -1,10 +1,10 @@
-/** Schemas for the fields of policies and rules. Each says in its message what it allows. */
+/** Schemas for the fields of policies, rules and overrides. Each says in its message what it allows. */
 import * as v from "valibot";
 import { type AnyAlgorithm, type FieldKind, type Fields, MAX_UNITS } from "../algorithms/algorithm.ts";
 import { MAX_WAIT_MS, MAX_WAITERS } from "../algorithms/concurrency.ts";
 import { type Period, PERIODS } from "../algorithms/windows/calendar.ts";
 import { LAG_MS, type Shedding } from "../shedding/load-shedder.ts";
-import { integer, oneOf, table, violation, violationsOf } from "../validation.ts";
+import { integer, number, oneOf, table, violation, violationsOf } from "../validation.ts";
 import {
   HEADER_STYLES,
   type HeaderStyle,
@@ -286,6 +286,23 @@ export const POLICY_FIELDS = {
   objectsBefore: v.optional(readBy(parseBefore, BEFORE_ALLOWED)),
   locationHint: v.optional(oneOf(LOCATION_HINTS)),
   jurisdiction: v.optional(oneOf(JURISDICTIONS)),
+};
+
+const NOTE_ALLOWED = "text of at most 500 characters";
+const EXPIRY_ALLOWED = 'an instant in the future, such as "2027-01-31T12:00:00Z" (RFC 3339)';
+
+/** The fields of an override beside those of rules. */
+export const OVERRIDE_FIELDS = {
+  multiply: v.optional(number(0.000_001, 1_000_000)),
+  blocked: v.optional(v.literal(true, "true, or left out")),
+  unlimited: v.optional(v.literal(true, "true, or left out")),
+  expiresAt: v.optional(
+    v.pipe(
+      v.string(EXPIRY_ALLOWED),
+      v.check((text) => parseInstantMs(text) !== undefined, EXPIRY_ALLOWED),
+    ),
+  ),
+  note: v.optional(v.pipe(v.string(NOTE_ALLOWED), v.maxLength(500, NOTE_ALLOWED))),
 };
 
 /* The field `shed`: what is shed while the machines behind a policy are too busy. */

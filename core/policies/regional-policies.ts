@@ -39,6 +39,8 @@ export function parseDeployment(vars: DeploymentVars) {
   };
 }
 
+export type Deployment = ReturnType<typeof parseDeployment>;
+
 /** Tables of `wrangler.toml`, or the same as JSON text. */
 interface DeploymentVars {
   readonly policies: unknown;

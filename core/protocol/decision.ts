@@ -164,7 +164,7 @@ function binds(rule: RuleDecision, other: RuleDecision): boolean {
   return Number.isNaN(waits) || waits === 0 ? rule.remaining < other.remaining : waits > 0;
 }
 
-/** Decisions on keys that have an override (core/catalog/overrides.ts). */
+/** Decisions on keys that have an override (core/catalog/policies-in-force.ts). */
 
 /** The decision on a key that is blocked, or that has no limit. Nobody is asked, and nothing is counted. */
 export function effectDecision(

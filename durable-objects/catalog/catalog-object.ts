@@ -18,8 +18,7 @@ import {
   type Write,
   type WriteCall,
 } from "../../core/catalog/calls.ts";
-import { MAX_MULTI_WILDCARD } from "../../core/catalog/override-index.ts";
-import { WILDCARD } from "../../core/catalog/patterns.ts";
+import { MAX_MULTI_WILDCARD, WILDCARD } from "../../core/catalog/patterns.ts";
 import { readClockMs } from "../../core/clock.ts";
 import { deployed } from "../deployment.ts";
 import { CatalogStore } from "./catalog-store.ts";

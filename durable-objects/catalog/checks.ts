@@ -10,9 +10,11 @@ import {
   MAX_BEGINNING_LENGTHS,
   MAX_END_LENGTHS,
   MAX_MULTI_WILDCARD,
-} from "../../core/catalog/override-index.ts";
-import { problemsOf, readOverride } from "../../core/catalog/overrides.ts";
-import { parsePattern, PATTERN_ALLOWED, RANGE_ALLOWED } from "../../core/catalog/patterns.ts";
+  parsePattern,
+  PATTERN_ALLOWED,
+  RANGE_ALLOWED,
+} from "../../core/catalog/patterns.ts";
+import { problemsOf, readOverride } from "../../core/catalog/policies-in-force.ts";
 import { parsePolicy } from "../../core/policies/parse-policy.ts";
 import { NAME, NAME_ALLOWED } from "../../core/policies/policy-fields.ts";
 import type { Policy } from "../../core/policies/policy.ts";

@@ -182,7 +182,7 @@ export const FAULTS: readonly Fault[] = [
     name: "beginnings of patterns have any number of lengths",
     operations: ["putOverride"],
     parts: ["pattern"],
-    edits: [["core/catalog/override-index.ts", "MAX_BEGINNING_LENGTHS = 128", "MAX_BEGINNING_LENGTHS = 1e6"]],
+    edits: [["core/catalog/patterns.ts", "MAX_BEGINNING_LENGTHS = 128", "MAX_BEGINNING_LENGTHS = 1e6"]],
   },
   {
     name: "wishes count as they are said",

@@ -6,7 +6,7 @@ import { ReservationCache } from "../../client/reservation-cache.ts";
 import { BatchQueues } from "../../client/transports/batch-queue.ts";
 import { type LimiterNamespace, Objects } from "../../client/transports/objects.ts";
 import { returnUnits } from "../../client/transports/send-batch.ts";
-import { PoliciesInForce } from "../../core/catalog/policy-entry.ts";
+import { PoliciesInForce } from "../../core/catalog/policies-in-force.ts";
 import { randomFraction, randomId, SYSTEM_TIME, type Time } from "../../core/clock.ts";
 import type { Region } from "../../core/policies/policy.ts";
 import { type Origin, regionOf } from "../../core/policies/regional-policies.ts";

@@ -2,7 +2,7 @@
 import type * as v from "valibot";
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { boundReached, unavailable } from "../../client/read-answer.ts";
-import { normaliseKey } from "../../core/catalog/patterns.ts";
+import { normaliseKey } from "../../core/catalog/keys.ts";
 import { type Cost, forPriority, type Policy, publicName, takesNothing } from "../../core/policies/policy.ts";
 import type { MadeAnswer } from "../../core/protocol/messages.ts";
 import { ownKey } from "../../core/protocol/names.ts";

@@ -2,7 +2,7 @@
 import type * as v from "valibot";
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { holdMissing, leaseMissing } from "../../client/read-answer.ts";
-import { ADDRESS_ALLOWED, normaliseKey } from "../../core/catalog/patterns.ts";
+import { ADDRESS_ALLOWED, normaliseKey } from "../../core/catalog/keys.ts";
 import { readClockMs } from "../../core/clock.ts";
 import { type Cost, costOf, type Policy, publicName, takesNothing } from "../../core/policies/policy.ts";
 import type { RegionalPolicies } from "../../core/policies/regional-policies.ts";

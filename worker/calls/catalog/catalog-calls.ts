@@ -11,9 +11,9 @@ import type {
   Page,
   PolicyAnswer,
   PolicyInCatalog,
+  Table,
   Versioned,
 } from "../../../core/catalog/calls.ts";
-import type { Table } from "../../../core/catalog/overrides.ts";
 import { instantText, randomId } from "../../../core/clock.ts";
 import { Problem } from "../../../core/protocol/problems.ts";
 import { comparedSeries, type DeniedBy, keysOfCandidate } from "../../../core/stats/counts.ts";
