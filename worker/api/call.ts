@@ -6,7 +6,7 @@ import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import type { Problem } from "../../core/protocol/problems.ts";
 import type { Principal, Scope } from "../auth/tokens.ts";
 import type { Env } from "../bindings/env.ts";
-import type { CatalogCaller, Conditions } from "../calls/catalog/catalog-access.ts";
+import type { CatalogCaller, CatalogInput } from "../calls/catalog/catalog-calls.ts";
 import type { SchemaName } from "./openapi-schemas.ts";
 import type { AnswerKind } from "./responses.ts";
 
@@ -21,16 +21,6 @@ export interface CallContext {
   readonly request?: Request;
   /** Keeps that work going after the call has been answered. */
   readonly waitUntil: (work: Promise<unknown>) => void;
-}
-
-/** What a call on the catalog says. */
-export interface CatalogInput {
-  /** The parts of the path that have a name. */
-  readonly place: Readonly<Record<string, string>>;
-  readonly body: unknown;
-  readonly conditions: Conditions;
-  /** Where a list goes on. */
-  readonly cursor?: string | undefined;
 }
 
 /** A field of the query, as the OpenAPI document has it. A field of type `integer` is read as a number. */

@@ -1,8 +1,8 @@
 /** The calls that read and change the catalog. */
 import { SCOPES } from "../auth/tokens.ts";
+import * as admin from "../calls/catalog/admin-calls.ts";
 import * as calls from "../calls/catalog/catalog-calls.ts";
-import { notAllowed } from "../calls/validate.ts";
-import { call, catalogCall, type CatalogInput } from "./call.ts";
+import { call, catalogCall } from "./call.ts";
 import * as examples from "./examples.ts";
 import { ETAG } from "./openapi-parts.ts";
 import { DOCUMENT, JSON_ANSWER, NOTHING, TAGGED } from "./responses.ts";
@@ -18,8 +18,6 @@ const READING = { tag: "catalog", scopes: ["limit", "admin"] } as const;
 const CHANGING = { tag: "catalog", scopes: ["admin"] } as const;
 const AS_IT_IS = { says: "As it is", headers: ETAG };
 const AS_IT_IS_NOW = { says: "As it is now", headers: ETAG };
-const nameOf = ({ place }: CatalogInput) => place["policy"] ?? "";
-const patternOf = ({ place }: CatalogInput) => place["pattern"] ?? "";
 
 export const catalogRecords = {
   getPolicy: catalogCall({
@@ -27,7 +25,7 @@ export const catalogRecords = {
     method: "GET",
     path: POLICY,
     bound: "policy",
-    handle: (caller, input) => calls.readPolicy(caller, nameOf(input)),
+    handle: calls.readPolicy,
     answer: TAGGED,
     summary: "Look at a policy",
     ok: { ...AS_IT_IS, schema: "PolicyInForce" },
@@ -40,7 +38,7 @@ export const catalogRecords = {
     body: { schema: "PolicyFields" },
     writes: true,
     bound: "putPolicy",
-    handle: (caller, input) => calls.writePolicy(caller, nameOf(input), input.body, input.conditions),
+    handle: calls.writePolicy,
     answer: TAGGED,
     summary: "Change a policy, or make it; needs the scope admin",
     ok: { ...AS_IT_IS_NOW, schema: "PolicyInForce" },
@@ -52,7 +50,7 @@ export const catalogRecords = {
     path: POLICY,
     writes: true,
     bound: "deletePolicy",
-    handle: (caller, input) => calls.deletePolicy(caller, nameOf(input), input.conditions),
+    handle: calls.deletePolicy,
     answer: NOTHING,
     summary: "Take a policy away; needs the scope admin",
   }),
@@ -61,7 +59,7 @@ export const catalogRecords = {
     method: "GET",
     path: CANDIDATE,
     bound: "candidate",
-    handle: (caller, input) => calls.readCandidate(caller, nameOf(input)),
+    handle: calls.readCandidate,
     answer: TAGGED,
     summary: "Look at a policy that is tried beside one",
     ok: { ...AS_IT_IS, schema: "ComparedCandidate" },
@@ -74,7 +72,7 @@ export const catalogRecords = {
     body: { schema: "PolicyFields" },
     writes: true,
     bound: "putCandidate",
-    handle: (caller, input) => calls.writeCandidate(caller, nameOf(input), input.body, input.conditions),
+    handle: calls.writeCandidate,
     answer: TAGGED,
     summary: "Change a policy that is tried beside one, or make it; needs the scope admin",
     ok: { ...AS_IT_IS_NOW, schema: "Candidate" },
@@ -86,7 +84,7 @@ export const catalogRecords = {
     path: CANDIDATE,
     writes: true,
     bound: "deleteCandidate",
-    handle: (caller, input) => calls.deleteCandidate(caller, nameOf(input), input.conditions),
+    handle: calls.deleteCandidate,
     answer: NOTHING,
     summary: "Take a policy that is tried beside one away; needs the scope admin",
   }),
@@ -97,13 +95,7 @@ export const catalogRecords = {
     body: { isOptional: true },
     writes: true,
     bound: "promoteCandidate",
-    handle: async (caller, input) => {
-      if (JSON.stringify(input.body) === "{}")
-        return await calls.promoteCandidate(caller, nameOf(input), input.conditions);
-      return notAllowed([
-        { path: [], detail: "the body must be left out: the candidate is promoted as it is" },
-      ]);
-    },
+    handle: calls.promoteCandidate,
     answer: TAGGED,
     summary: "Make the candidate the policy; needs the scope admin",
     ok: { says: "The policy as it is now", schema: "PolicyInForce", headers: ETAG },
@@ -115,7 +107,7 @@ export const catalogRecords = {
     path: OVERRIDES,
     lists: true,
     bound: "overrides",
-    handle: (caller, input) => calls.listOverrides(caller, nameOf(input), input.cursor),
+    handle: calls.listOverrides,
     answer: JSON_ANSWER,
     summary: "The overrides of a policy, page by page",
     ok: { says: "A page of overrides", schema: "OverrideList" },
@@ -126,7 +118,7 @@ export const catalogRecords = {
     method: "GET",
     path: OVERRIDE,
     bound: "override",
-    handle: (caller, input) => calls.readOverride(caller, nameOf(input), patternOf(input)),
+    handle: calls.readOverride,
     answer: TAGGED,
     summary: "Look at an override",
     ok: { ...AS_IT_IS, schema: "Override" },
@@ -139,8 +131,7 @@ export const catalogRecords = {
     body: { schema: "OverrideRequest" },
     writes: true,
     bound: "putOverride",
-    handle: (caller, input) =>
-      calls.writeOverride(caller, nameOf(input), patternOf(input), input.body, input.conditions),
+    handle: calls.writeOverride,
     answer: TAGGED,
     summary: "Change an override, or make it; needs the scope admin",
     ok: { ...AS_IT_IS_NOW, schema: "Override" },
@@ -152,8 +143,7 @@ export const catalogRecords = {
     path: OVERRIDE,
     writes: true,
     bound: "deleteOverride",
-    handle: (caller, input) =>
-      calls.deleteOverride(caller, nameOf(input), patternOf(input), input.conditions),
+    handle: calls.deleteOverride,
     answer: NOTHING,
     summary: "Take an override away; needs the scope admin",
   }),
@@ -162,7 +152,7 @@ export const catalogRecords = {
     method: "GET",
     path: "/v1/token",
     scopes: SCOPES,
-    handle: ({ principal }) => calls.describeToken(principal),
+    handle: ({ principal }) => admin.describeToken(principal),
     answer: JSON_ANSWER,
     summary: "What the token of the caller may do; any token may ask",
     ok: { says: "The token", schema: "OwnToken" },
@@ -174,7 +164,7 @@ export const catalogRecords = {
     method: "GET",
     path: "/v1/tokens",
     bound: "tokens",
-    handle: (caller) => calls.listTokens(caller),
+    handle: admin.listTokens,
     answer: JSON_ANSWER,
     summary: "The tokens that were issued at run time; needs the scope admin",
     ok: { says: "The tokens", schema: "TokenList" },
@@ -187,7 +177,7 @@ export const catalogRecords = {
     body: { schema: "TokenRequest" },
     isOfAll: true,
     bound: "issueToken",
-    handle: (caller, { body }) => calls.issueToken(caller, body),
+    handle: admin.issueToken,
     answer: JSON_ANSWER,
     summary: "Issue a token; needs the scope admin",
     ok: { says: "The token, shown this once", schema: "IssuedToken" },
@@ -199,7 +189,7 @@ export const catalogRecords = {
     method: "DELETE",
     path: "/v1/tokens/:name",
     bound: "revokeToken",
-    handle: (caller, { place }) => calls.revokeToken(caller, place["name"] ?? ""),
+    handle: admin.revokeToken,
     answer: NOTHING,
     summary: "Revoke a token; needs the scope admin",
   }),
@@ -208,7 +198,7 @@ export const catalogRecords = {
     method: "GET",
     path: "/v1/catalog",
     bound: "read",
-    handle: (caller) => calls.readCatalog(caller),
+    handle: admin.readCatalog,
     answer: DOCUMENT,
     summary: "All that was changed at run time, as one document; needs the scope admin",
     ok: { says: "The catalog", schema: "Catalog", headers: ETAG },
@@ -223,7 +213,7 @@ export const catalogRecords = {
     isOfAll: true,
     mostBytes: MAX_DOCUMENT_BYTES,
     bound: "write",
-    handle: (caller, { body, conditions }) => calls.writeCatalog(caller, body, conditions),
+    handle: admin.writeCatalog,
     answer: DOCUMENT,
     summary: "Make the catalog what a document says; needs the scope admin",
     ok: { says: "The catalog", schema: "Catalog", headers: ETAG },
@@ -235,7 +225,7 @@ export const catalogRecords = {
     path: "/v1/audit",
     lists: true,
     bound: "audit",
-    handle: (caller, { cursor }) => calls.readAudit(caller, cursor),
+    handle: admin.readAudit,
     answer: JSON_ANSWER,
     summary: "Who changed what, the latest first, page by page; needs the scope admin",
     ok: { says: "A page of the audit log", schema: "AuditLog" },

@@ -1,3 +1,4 @@
+import type { Conditions } from "../../core/catalog/calls.ts";
 /** Answers requests by the records of the calls: who calls, what the address and the body say, and what is answered. */
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { violation } from "../../core/validation.ts";
@@ -5,7 +6,7 @@ import type { Call, CatalogCall } from "../api/call.ts";
 import { type DenyStatus, toResponse } from "../api/responses.ts";
 import { authenticate, boundsOf, type Principal, scopeProblem } from "../auth/tokens.ts";
 import { callingFrom, catalogCallerOf, clientOf, freshen } from "../bindings/client.ts";
-import { type Conditions, notForAdmin } from "../calls/catalog/catalog-access.ts";
+import { notForAdmin } from "../calls/catalog/catalog-calls.ts";
 import { notAllowed } from "../calls/validate.ts";
 import {
   addressOf,

@@ -16,7 +16,7 @@ import { type Principal, scopeProblem } from "../auth/tokens.ts";
 import { REGION_NAMES, regionNamed, catalogCallerOf, clientOf, freshen } from "../bindings/client.ts";
 import type { Env } from "../bindings/env.ts";
 import { acquireCandidate, skipCandidate } from "../calls/candidates.ts";
-import { type CatalogCaller, readConditions } from "../calls/catalog/catalog-access.ts";
+import { type CatalogCaller, readConditions } from "../calls/catalog/catalog-calls.ts";
 import { type Acquire, acquireOf, CONFIRM_WITHIN_MS, linkedOf } from "../calls/claims.ts";
 import type { KeyCount, KeyList } from "../calls/keys.ts";
 import { BoundAcquireRequest } from "../calls/schemas/request-schemas.ts";
