@@ -5,7 +5,7 @@
  */
 export type Counts = Readonly<Record<string, number>>;
 
-/** So many policies have counts of their own. */
+/** The policies that have counts of their own. */
 export const MAX_POLICIES = 1_000;
 /** All further policies together. No policy of a deployment has such a name. */
 export const OTHER_POLICIES = "_other";
@@ -88,25 +88,23 @@ export function policyOfKeys(name: string): string {
 
 /** The counts without those of candidates that came before others: so there are no more of them than policies. */
 export function ofLatestCandidates(counts: Counts): Counts {
+  const candidateOf = (series: string) => {
+    const [metric, policy = "", version = ""] = partsOf(series);
+    return metric === "compared" ? { policy, version: Number(version) } : undefined;
+  };
   const latest = new Map<string, number>();
-  const compared = Object.keys(counts).filter((series) => partsOf(series)[0] === "compared");
-  for (const series of compared) {
-    const [, policy = "", version = ""] = partsOf(series);
-    latest.set(policy, Math.max(latest.get(policy) ?? 0, Number(version)));
-  }
-  const old = compared.filter((series) => {
-    const [, policy = "", version = ""] = partsOf(series);
-    return Number(version) < (latest.get(policy) ?? 0);
+  for (const { policy, version } of Object.keys(counts).flatMap((series) => candidateOf(series) ?? []))
+    latest.set(policy, Math.max(latest.get(policy) ?? 0, version));
+  const kept = Object.entries(counts).filter(([series]) => {
+    const candidate = candidateOf(series);
+    return candidate === undefined || candidate.version === latest.get(candidate.policy);
   });
-  if (old.length === 0) return counts;
-  const others = { ...counts };
-  for (const series of old) delete others[series];
-  return others;
+  return kept.length === Object.keys(counts).length ? counts : Object.fromEntries(kept);
 }
 
-/** A metric as it is told: its name, what it counts, and its labels. */
+/** A metric: its name, what it counts, and its labels. */
 export interface Family {
-  /** As in series: see counts.ts. It is told as `weir_` and this; a counter's ends in `_total`. */
+  /** As in series. Its public name is `weir_` and this; a counter's ends in `_total`. */
   readonly metric: string;
   readonly type: "counter" | "histogram";
   readonly unit?: "seconds";
@@ -115,7 +113,7 @@ export interface Family {
   readonly labels: readonly string[];
 }
 
-/** The label that only some metrics have: its values are bounded (counts.ts). */
+/** The first label of most metrics: its values are bounded. */
 export const POLICY_LABEL = "policy";
 
 /** All metrics. docs/metrics.md has the same table. */
