@@ -13,10 +13,9 @@ import { type Policies, type Policy, publicName } from "./policy.ts";
  * not start. `npm run deploy` refuses it, and the last good deployment goes on.
  */
 export function parsePolicies(vars: unknown): Policies {
-  const tables = policyTablesOf(vars);
   const problems: string[] = [];
   const policies = new Map<string, Policy>();
-  for (const [name, fields] of tables) {
+  for (const [name, fields] of policyTablesOf(vars)) {
     const parsed = NAME.test(name)
       ? parsePolicy(name, fields)
       : { problems: [violation(["its name"], name, NAME_ALLOWED)] };
@@ -24,20 +23,23 @@ export function parsePolicies(vars: unknown): Policies {
       problems.push(...parsed.problems.map((text) => `policy ${JSON.stringify(name)}: ${text}`));
     else policies.set(name, parsed);
   }
-  if (problems.length > 0) throw new Error(`bad configuration, not serving:\n${problems.join("\n")}`);
+  refuseBad(problems);
   return policies;
+}
+
+/** @throws Error with the problems, if there are any: such a worker does not start */
+export function refuseBad(problems: readonly string[]): void {
+  if (problems.length > 0) throw new Error(`bad configuration, not serving:\n${problems.join("\n")}`);
 }
 
 /** What stands in place of the fields of a policy that was removed, as JSON. */
 const REMOVAL = '{"removed":true}';
 
-/** A policy's name, and what the deployment says of it. */
 type PolicyTable = [name: string, fields: unknown];
 
 /**
- * The policies that are given.
+ * The tables of `[vars.POLICIES]`, which may be JSON text.
  *
- * @param vars the table `[vars.POLICIES]`, or the same as JSON text
  * @throws Error when there is none
  */
 export function policyTablesOf(vars: unknown): PolicyTable[] {
@@ -45,8 +47,8 @@ export function policyTablesOf(vars: unknown): PolicyTable[] {
 }
 
 /**
- * Which policies were removed on purpose: `removed = true` stands in place of their fields. What is stored of keys of
- * any other policy that is not given stays.
+ * Whether a policy was removed on purpose: `removed = true` stands in place of its fields. Stored keys of any other policy
+ * that is not given stay.
  */
 export function removedIn(vars: unknown): (name: string) => boolean {
   const removed = new Set(tablesOf(vars).flatMap(([name, fields]) => (isRemoval(fields) ? [name] : [])));
@@ -68,43 +70,32 @@ function tablesOf(vars: unknown): PolicyTable[] {
   }
   const isTable = typeof tables === "object" && tables !== null && !Array.isArray(tables);
   const entries = isTable ? Object.entries(tables as object) : [];
-  if (entries.length === 0) throw new Error(`bad configuration, not serving:\n${wanted}${found}`);
+  if (entries.length === 0) refuseBad([wanted + found]);
   const bad = entries.filter(([, fields]) => isRemoval(fields) && JSON.stringify(fields) !== REMOVAL);
-  const problems = bad.map(
-    ([name, fields]) =>
-      `policy ${JSON.stringify(name)}: ${violation([], fields, "removed = true and nothing else, or without removed")}`,
-  );
-  if (problems.length > 0) throw new Error(`bad configuration, not serving:\n${problems.join("\n")}`);
+  const allowed = "removed = true and nothing else, or without removed";
+  refuseBad(bad.map(([name, fields]) => `policy ${JSON.stringify(name)}: ${violation([], fields, allowed)}`));
   return entries;
 }
 
-/* What is logged: the table LOG in wrangler.toml. */
-
-/** What is logged of calls. */
-export interface LogSettings {
-  /** The part of the denials that is logged, from 0 to 1. */
-  readonly denials: number;
-  /** The part of the calls that is logged to which an object did not answer, from 0 to 1. */
-  readonly failures: number;
-  /** Whether these lines have keys in them. */
-  readonly keys: boolean;
-}
-
-const IS_KEYS = "true or false";
 const LogTable = table({
+  /** The part of the denials that is logged. */
   denials: v.optional(number(0, 1), 0),
+  /** The part of the calls that is logged to which an object did not answer. */
   failures: v.optional(number(0, 1), 1),
-  keys: v.optional(v.boolean(IS_KEYS), false),
+  /** Whether these lines have keys in them. */
+  keys: v.optional(v.boolean("true or false"), false),
 });
 
+/** What is logged of calls. */
+export type LogSettings = Readonly<v.InferOutput<typeof LogTable>>;
+
 /**
- * Reads the table; `undefined`: there is none, and failures are logged.
+ * Reads the table LOG; `undefined`: there is none, and failures are logged.
  *
  * @throws Error that names each bad field and value, and what is allowed
  */
 export function parseLog(given: unknown): LogSettings {
   const parsed = v.safeParse(LogTable, given ?? {});
-  if (parsed.success) return parsed.output;
-  const wrong = violationsOf(parsed.issues).map(({ detail }) => `LOG: ${detail}`);
-  throw new Error(`bad configuration, not serving:\n${wrong.join("\n")}`);
+  if (!parsed.success) refuseBad(violationsOf(parsed.issues).map(({ detail }) => `LOG: ${detail}`));
+  return parsed.output as LogSettings;
 }

@@ -1,6 +1,6 @@
 import * as v from "valibot";
 import { nearest, oneOf, table, violation, violationsOf } from "../validation.ts";
-import { parsePolicies, policyTablesOf, removedIn } from "./parse-policies.ts";
+import { parsePolicies, policyTablesOf, refuseBad, removedIn } from "./parse-policies.ts";
 import { NAME, NAME_ALLOWED } from "./policy-fields.ts";
 import {
   LOCAL,
@@ -136,12 +136,12 @@ export function requireKnownNames(variables: object): void {
     const isWrong = meant !== undefined && (isTable || meant === "POLICIES");
     return isWrong ? `${name} is not a variable that is read (did you mean ${meant}?)` : [];
   });
-  if (wrong.length > 0) throw new Error(`bad configuration, not serving:\n${wrong.join("\n")}`);
+  refuseBad(wrong);
 }
 
 /* Regions: parts of the world. A key whose units are in a pool has an object of its own in each region. */
 
-/** Where a request came in, as far as `request.cf` says it. */
+/** Where a request came in, by `request.cf`. */
 export interface Origin {
   readonly colo?: unknown;
   readonly country?: unknown;
@@ -190,7 +190,12 @@ const REGION_FIELDS = {
  */
 export function parseRegions(vars: unknown): Regions {
   if (vars === undefined) return CONTINENTS;
-  const given = typeof vars === "string" ? jsonIn(vars) : vars;
+  let given: unknown = vars;
+  try {
+    if (typeof vars === "string") given = JSON.parse(vars) as unknown;
+  } catch {
+    given = undefined;
+  }
   const tables = typeof given === "object" && given !== null ? Object.entries(given) : [];
   const problems: string[] = [];
   const regions: Region[] = [];
@@ -212,14 +217,6 @@ export function parseRegions(vars: unknown): Regions {
   if (first === undefined || problems.length > 0)
     throw new Error(`bad configuration, not serving:\n${problems.join("\n")}`);
   return [first, ...others];
-}
-
-function jsonIn(text: string): unknown {
-  try {
-    return JSON.parse(text) as unknown;
-  } catch {
-    return undefined;
-  }
 }
 
 /** The region that a request belongs to: by its colo, else its country, else its continent, else the first region. */
