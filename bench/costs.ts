@@ -7,7 +7,7 @@
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { MAX_NEW_KEYS_PER_SECOND } from "../core/policies/policy-options.ts";
+import { MAX_NEW_KEYS_PER_SECOND } from "../core/policies/policy.ts";
 import { build, BUNDLE } from "../scripts/project.ts";
 import { makeToken } from "../scripts/tokens.ts";
 import { serve } from "../scripts/workerd.ts";

@@ -3,7 +3,7 @@
  * then what they cost a request. `npm run bench:overrides`.
  */
 import type { CatalogChanges } from "../core/catalog/calls.ts";
-import { PoliciesInForce } from "../core/catalog/policy-entry.ts";
+import { PoliciesInForce } from "../core/catalog/policies-in-force.ts";
 import { parseDeployment } from "../core/policies/regional-policies.ts";
 import type { Principal } from "../worker/auth/tokens.ts";
 import { findTarget } from "../worker/calls/limits.ts";

@@ -4,8 +4,7 @@ import {
   type TokenBucketState,
 } from "../core/algorithms/token-bucket.ts";
 import type { Time } from "../core/clock.ts";
-import type { CallerBounds } from "../core/policies/policy-options.ts";
-import type { Policy, PolicyView } from "../core/policies/policy.ts";
+import type { CallerBounds, Policy, PolicyView } from "../core/policies/policy.ts";
 import type { BatchedCall, MadeAnswer } from "../core/protocol/messages.ts";
 import { hash, objectName } from "../core/protocol/names.ts";
 import { full, type Full, type Problem } from "../core/protocol/problems.ts";

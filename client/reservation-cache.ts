@@ -1,6 +1,5 @@
 import type { Time } from "../core/clock.ts";
-import { MAX_TTL_MS, MIN_USEFUL_TTL_MS } from "../core/policies/policy-options.ts";
-import { type PolicyView, saysTheSame } from "../core/policies/policy.ts";
+import { MIN_USEFUL_TTL_MS, type PolicyView, saysTheSame, MAX_TTL_MS } from "../core/policies/policy.ts";
 import type { Returned } from "../core/protocol/messages.ts";
 import { HolderClock } from "../core/reservations/holder.ts";
 import { Reservation } from "../core/reservations/reservation.ts";

@@ -1,5 +1,5 @@
 import { env } from "cloudflare:workers";
-import { parseBackgroundMs, parseLog } from "../core/policies/placement.ts";
+import { parseLog, parseBackgroundMs } from "../core/policies/parse-policies.ts";
 import { parseDeployment, requireKnownNames } from "../core/policies/regional-policies.ts";
 import { requirePool } from "./pool/protocol.ts";
 

@@ -1,7 +1,7 @@
 /** The decisions on one request by all its middleware, and the headers that describe them. */
 import type { Limiter } from "../client/limiter.ts";
 import type { Time } from "../core/clock.ts";
-import type { HeaderStyle } from "../core/policies/policy-options.ts";
+import type { HeaderStyle } from "../core/policies/policy.ts";
 import {
   type Decision,
   type HeaderPolicy,

@@ -1,7 +1,7 @@
 /** What wrangler.toml configures, checked before anything is started or uploaded. */
 import { readFileSync } from "node:fs";
 import { basename } from "node:path";
-import { parseLog } from "../core/policies/placement.ts";
+import { parseLog } from "../core/policies/parse-policies.ts";
 import type { Policies } from "../core/policies/policy.ts";
 import { parseDeployment, requireKnownNames } from "../core/policies/regional-policies.ts";
 import { propsProblems } from "./binding-props.ts";

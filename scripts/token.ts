@@ -1,10 +1,6 @@
 /** Makes a token, and prints it with its entry for the secret API_TOKENS. */
 import { parseArgs } from "node:util";
-import {
-  DEFAULT_BOUNDS,
-  MAX_CALLS_AT_ONCE,
-  MAX_NEW_KEYS_PER_SECOND,
-} from "../core/policies/policy-options.ts";
+import { DEFAULT_BOUNDS, MAX_CALLS_AT_ONCE, MAX_NEW_KEYS_PER_SECOND } from "../core/policies/policy.ts";
 import { meant } from "../core/validation.ts";
 import { readConfiguration } from "./configuration.ts";
 import { makeToken } from "./tokens.ts";

@@ -202,8 +202,6 @@ const PRODUCT = /^(core|client|durable-objects|worker)\//;
 /** Small files with one importer that stay by themselves, and why. */
 const SMALL: Readonly<Record<string, string>> = {
   "core/algorithms/gcra.ts": "an algorithm is one file, with its test",
-  "durable-objects/stats/stats-object.ts": "the class of an object, which takes the platform",
-  "durable-objects/stats/analytics.ts": "is tested without the platform",
   "durable-objects/pool/redis/lua/gcra.ts": "an algorithm is one part of the script",
   "durable-objects/pool/redis/lua/concurrency.ts": "an algorithm is one part of the script",
   "worker/auth/claim-proofs.ts": "the only user of a package for hashes",

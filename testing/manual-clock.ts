@@ -1,5 +1,5 @@
 import type { Time } from "../core/clock.ts";
-import { DURATION_ALLOWED, parseDurationMs } from "../core/policies/policy-options.ts";
+import { DURATION_ALLOWED, parseDurationMs } from "../core/policies/policy-fields.ts";
 import { requireInteger, violation } from "../core/violations.ts";
 
 /** A clock that only the test moves, with timers that run when it is moved past them. */

@@ -1,20 +1,21 @@
 import { UNTOUCHED, withoutTaking } from "../../core/accounts/account.ts";
 import { randomFraction, randomId } from "../../core/clock.ts";
-import { type CallerBounds, MAX_BOUNDS } from "../../core/policies/policy-options.ts";
 import {
+  type CallerBounds,
   type Cost,
-  forPriority,
+  MAX_BOUNDS,
   type Policy,
   type PolicyView,
+  forPriority,
   takesNothing,
 } from "../../core/policies/policy.ts";
 import type { RegionalPolicies } from "../../core/policies/regional-policies.ts";
 import type { Peeked } from "../../core/protocol/answers.ts";
 import {
   type Decision,
+  type KeyReport,
   degradedDecision,
   effectDecision,
-  type KeyReport,
 } from "../../core/protocol/decision.ts";
 import {
   type BatchedCall,
@@ -30,23 +31,23 @@ import {
   ownKey,
   type ProveClaim,
 } from "../../core/protocol/names.ts";
-import { type Answered, type Full, Problem } from "../../core/protocol/problems.ts";
+import { type Full, Problem, type Answered } from "../../core/protocol/problems.ts";
 import type { ComparisonCounts } from "../../core/stats/counts.ts";
 import { type Caller, CallGate, type ObjectStarts, through } from "../call-gate.ts";
 import { LocalLimiter } from "../local-limiter.ts";
 import {
-  asShadow,
   chargeMissing,
   decisionOf,
-  hasNoRules,
   reportOf,
+  unavailable,
+  asShadow,
+  hasNoRules,
   toDecision,
   toShedDecision,
-  unavailable,
 } from "../read-answer.ts";
 import { ReservationCache } from "../reservation-cache.ts";
 import { type LimiterStub, type ReturnedUnits, returnUnits } from "../transports/send-batch.ts";
-import { HoldClient, LeaseClient } from "./claim-clients.ts";
+import { LeaseClient, HoldClient } from "./claim-clients.ts";
 import { KeyLists } from "./key-lists.ts";
 import { LoadShedding, type SheddingSample } from "./load-shedding.ts";
 import { namesOf, ObjectCalls } from "./object-calls.ts";

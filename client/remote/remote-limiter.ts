@@ -1,8 +1,4 @@
-/**
- * A remote limiter, with units of hot keys in the caller's own process: the process decides by the same modules as an
- * isolate of the limiter's worker.
- */
-import { normaliseKey } from "../../core/catalog/patterns.ts";
+import { normaliseKey } from "../../core/catalog/keys.ts";
 import { randomId, type Time } from "../../core/clock.ts";
 import {
   type Cost,
@@ -23,6 +19,10 @@ import type { LeaseReport } from "../../core/protocol/messages.ts";
 import { type ClaimKind, readClaimId } from "../../core/protocol/names.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import type { PolicyList } from "../../core/protocol/reservation-messages.ts";
+/**
+ * A remote limiter, with units of hot keys in the caller's own process: the process decides by the same modules as an
+ * isolate of the limiter's worker.
+ */
 import type { Holding } from "../call-gate.ts";
 import {
   type Abortable,

@@ -1,4 +1,4 @@
-import { normaliseKey } from "../../core/catalog/patterns.ts";
+import { normaliseKey } from "../../core/catalog/keys.ts";
 import type { Time } from "../../core/clock.ts";
 import { forPriority, type PolicyView, type RuleView, takesNothing } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";

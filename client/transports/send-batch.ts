@@ -1,6 +1,5 @@
 import type { Time } from "../../core/clock.ts";
-import type { Jurisdiction, LocationHint } from "../../core/policies/placement.ts";
-import type { PolicyView } from "../../core/policies/policy.ts";
+import type { Jurisdiction, LocationHint, PolicyView } from "../../core/policies/policy.ts";
 import type { Answer, AnswerText, UnsupportedProtocol } from "../../core/protocol/answers.ts";
 import {
   type Batch,

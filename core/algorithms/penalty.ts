@@ -3,6 +3,8 @@ import {
   type AlgorithmDecision,
   type AnyAlgorithm,
   configProblem,
+  type ConfigProblem,
+  type Fields,
   type Denial,
   type Forecast,
 } from "./algorithm.ts";
@@ -44,6 +46,39 @@ interface State {
 type Config = PenaltyConfig;
 type Decision = AlgorithmDecision<State>;
 const GROWTH = 2;
+
+/** The longest block, unless a rule says otherwise: a day. */
+const DEFAULT_MAX_BLOCK_MS = 86_400_000;
+/** 2^31 - 1 ms, about 24 days. */
+const MAX_MS = 2_147_483_647;
+
+/**
+ * An algorithm and its configuration with penalties.
+ *
+ * @param blockFor how long the first block lasts, in milliseconds
+ * @param maxBlock the longest block
+ */
+export function penalised(
+  algorithm: AnyAlgorithm,
+  config: object,
+  { blockFor, maxBlock }: Pick<Fields, "blockFor" | "maxBlock">,
+): { readonly algorithm: AnyAlgorithm; readonly config: object } | ConfigProblem {
+  if (blockFor === undefined)
+    return { problem: { field: "maxBlock", allowed: "left out, or with blockFor" } };
+  const isRate = algorithm.leasing === undefined && algorithm.fields["limit"] !== undefined;
+  // Waiting gives no credits, so there is nothing to keep out.
+  if (!isRate || algorithm.isLasting === true)
+    return { problem: { field: "blockFor", allowed: `left out with algorithm "${algorithm.name}"` } };
+  const blockForMs = Number(blockFor);
+  if (blockForMs > MAX_MS) return { problem: { field: "blockFor", allowed: `at most ${MAX_MS} ms` } };
+  const maxBlockMs = Number(maxBlock ?? Math.max(blockForMs, DEFAULT_MAX_BLOCK_MS));
+  if (maxBlockMs < blockForMs || maxBlockMs > MAX_MS) {
+    const allowed = `at least the blockFor of ${blockForMs} ms and at most ${MAX_MS} ms`;
+    return { problem: { field: "maxBlock", allowed } };
+  }
+  const penal: Config = { inner: config, blockForMs, maxBlockMs };
+  return { algorithm: withPenalty(algorithm), config: penal };
+}
 
 /** The algorithm with penalties. The algorithm alone can read its stored states: `withoutBlock`. */
 export function withPenalty(algorithm: AnyAlgorithm): Algorithm<Config, State> {

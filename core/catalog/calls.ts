@@ -1,7 +1,13 @@
-/** What may be asked of the catalog, and what it answers. Sent: never rename a field. */
+/** The calls of the catalog's object, and what it answers. Sent: never rename a field. */
 import type { Violation } from "../violations.ts";
 
-/** What is written. A value that is `null` is taken away. */
+/** A table of `wrangler.toml`, as JSON. */
+export type Table = Readonly<Record<string, unknown>>;
+
+/** The fields of an override: those of rules, or one of `multiply`, `blocked` and `unlimited`. */
+export type OverrideFields = Table;
+
+/** What is written: `null` deletes. */
 export type Write =
   | { readonly kind: "policy"; readonly name: string; readonly fields: Table | null }
   | {
@@ -16,13 +22,8 @@ export type Write =
   | { readonly kind: "promotion"; readonly policy: string }
   | { readonly kind: "catalog"; readonly document: CatalogDocument };
 
-/** A write, and the conditions under which it is made. */
-export interface WriteCall {
-  readonly write: Write;
-  /** Who writes, as the audit log says it. */
-  readonly by: string;
-  /** Present where whoever writes may use only the keys that begin with this: then others keep a part of each bound. */
-  readonly keyPrefix?: string | undefined;
+/** The conditions of a write. */
+export interface Conditions {
   /** Entity tags, one of which must be that of what is there. Absent: whatever is there. */
   readonly ifMatch?: readonly string[] | undefined;
   /** Only where nothing is yet. */
@@ -31,13 +32,22 @@ export interface WriteCall {
   readonly isDryRun?: true | undefined;
 }
 
+/** A write, and the conditions under which it is made. */
+export interface WriteCall extends Conditions {
+  readonly write: Write;
+  /** The caller, as the audit log names it. */
+  readonly by: string;
+  /** Present where the caller may use only keys that begin with this: then others keep a part of each bound. */
+  readonly keyPrefix?: string | undefined;
+}
+
 /** A thing in the catalog, with the version that its entity tag has. 0: it was never written. */
 export interface Versioned<Value> {
   readonly version: number;
   readonly value: Value;
 }
 
-/** Why something was refused: nothing has changed. */
+/** Why a call was refused: nothing has changed. */
 export interface Refusal {
   readonly refused: "missing" | "not-allowed" | "changed" | "full";
   readonly detail: string;
@@ -50,7 +60,7 @@ export interface PolicyInCatalog {
   /** `file`: as in wrangler.toml. */
   readonly source: "file" | "catalog";
   readonly fields: Table;
-  /** How many overrides its keys have. */
+  /** The number of its overrides. */
   readonly overrides: number;
 }
 
@@ -66,7 +76,6 @@ export interface CandidateInCatalog {
 export interface CandidateAnswer {
   readonly policy: string;
   readonly version: number;
-  /** What the candidate says. */
   readonly candidate: Table;
   /** When it was set, as RFC 3339 writes it. */
   readonly since: string;
@@ -91,14 +100,14 @@ export type ComparedCandidate = CandidateAnswer & {
   readonly keys?: readonly { readonly key: string; readonly count: number; readonly error: number }[];
 };
 
-/** An override, with its pattern as it is compared with keys. */
+/** An override, with its pattern as it is stored. */
 export interface OverrideInCatalog {
   readonly policy: string;
   readonly pattern: string;
   readonly fields: OverrideFields;
 }
 
-/** A policy as callers see it: what it says, and where that is from. */
+/** A policy as callers see it: its fields, and where they are from. */
 export type PolicyAnswer = Table &
   Omit<PolicyInCatalog, "fields" | "name"> & { readonly policy: string; readonly version: number };
 
@@ -123,12 +132,12 @@ export interface AuditEntry {
   readonly after: unknown;
 }
 
-/** All of the catalog, as one document. What the file says is not in it. */
+/** All of the catalog, as one document, without what is in the file. */
 export interface CatalogDocument {
   readonly policies: Readonly<Record<string, Table>>;
   /** By policy and pattern. */
   readonly overrides: Readonly<Record<string, Readonly<Record<string, OverrideFields>>>>;
-  /** By name: no more than hashes. */
+  /** By name, with hashes of the tokens. */
   readonly tokens: Readonly<Record<string, Table>>;
   /** By the policy's name. Absent: there are none. */
   readonly candidates?: Readonly<Record<string, Table>>;
@@ -142,8 +151,8 @@ export interface TokenInCatalog {
 
 /** The methods of the catalog's object. Each answers a value, or a refusal. */
 export interface CatalogMethods {
-  /** All changes after a revision. Whoever knows nothing asks for those after 0. */
-  changes(since: number): Promise<import("./calls.ts").CatalogChanges>;
+  /** All changes after a revision; after 0: everything. */
+  changes(since: number): Promise<CatalogChanges>;
   write(call: WriteCall): Promise<Versioned<unknown> | Refusal>;
   policy(name: string): Promise<Versioned<PolicyInCatalog> | Refusal>;
   candidate(policy: string): Promise<Versioned<CandidateInCatalog> | Refusal>;
@@ -154,22 +163,20 @@ export interface CatalogMethods {
   audit(before?: number): Promise<Page<AuditEntry>>;
 }
 
-/** How much there may be. */
 export const MAX_POLICIES = 1_000;
 export const MAX_OVERRIDES = 10_000;
 export const MAX_TOKENS = 1_000;
 /** The longest table of a policy, an override or a token, as JSON. */
 export const MAX_TABLE_LENGTH = 16_384;
 
-/* What the catalog tells those who decide. Sent: never rename a field. */
+/* Changes, as isolates read them. */
 
-/** A policy's place in the catalog. Its version rises with each change of it, or of an override for its keys. */
+/** A policy that has changed. Its version rises with each change of it, or of an override for its keys. */
 export interface PolicyChange {
   readonly name: string;
   readonly version: number;
-  /** Absent: the deployment's file says what it is, or it is gone. */
+  /** Absent: the deployment's file defines it, or it was deleted. */
   readonly fields?: Table;
-  /** What decides the same calls beside it. Absent: nothing does. */
   readonly candidate?: { readonly version: number; readonly fields: Table };
 }
 
@@ -177,11 +184,11 @@ export interface PolicyChange {
 export interface OverrideChange {
   readonly policy: string;
   readonly pattern: string;
-  /** Absent: it is gone. */
+  /** Absent: it was deleted. */
   readonly fields?: OverrideFields;
 }
 
-/** A token that was issued at run time. There is no more of it than its hash. */
+/** A token that was issued at run time, as its hash. */
 export interface TokenChange {
   readonly name: string;
   /** As in the secret API_TOKENS. Absent: it was revoked. */
@@ -192,15 +199,9 @@ export interface TokenChange {
 export interface CatalogChanges {
   /** Rises with each write. */
   readonly revision: number;
-  /** Whether this is all there is: what the reader had before is gone. */
+  /** Whether this is everything: what the reader had before is void. */
   readonly isWhole: boolean;
   readonly policies: readonly PolicyChange[];
   readonly overrides: readonly OverrideChange[];
   readonly tokens: readonly TokenChange[];
 }
-
-/** A table of `wrangler.toml`, as JSON. */
-export type Table = Readonly<Record<string, unknown>>;
-
-/** What an override says, as it was given: figures of the policy, or one of `multiply`, `blocked` and `unlimited`. */
-export type OverrideFields = Table;

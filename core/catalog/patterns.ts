@@ -1,5 +1,9 @@
-/** Patterns: which keys an override is for. Always by the key as it is counted, so an address by its canonical form. */
+/**
+ * Patterns: which keys an override is for, and which override a key has. A pattern is always compared with the key as it is
+ * counted, so an address with its canonical form.
+ */
 import type { Policy } from "../policies/policy.ts";
+import { normaliseKey } from "./keys.ts";
 
 /** Stands for any run of characters, also for none. */
 export const WILDCARD = "*";
@@ -12,27 +16,18 @@ export const RANGE_ALLOWED =
   'an address, or a range such as 192.0.2.0/24 or 2001:db8::/32 (this policy has keyKind "ip"; an IPv6 address counts with its whole /64)';
 
 /** A pattern, read. */
-export type Pattern = ExactPattern | GlobPattern | RangePattern;
-
-/** One key. */
-interface ExactPattern {
-  readonly kind: "exact";
-  readonly text: string;
-}
+export type Pattern =
+  /** One key. */
+  | { readonly kind: "exact"; readonly text: string }
+  | GlobPattern
+  /** All addresses that begin with these bits: of the 32 of IPv4, or of the 64 of an IPv6 network. */
+  | { readonly kind: "range"; readonly text: string; readonly address: Address; readonly bits: number };
 
 /** The literal parts between the wildcards: the first begins a key, and the last ends it. */
-export interface GlobPattern {
+interface GlobPattern {
   readonly kind: "glob";
   readonly text: string;
   readonly parts: readonly string[];
-}
-
-/** All addresses that begin with these bits: of the 32 of IPv4, or of the 64 of an IPv6 network. */
-interface RangePattern {
-  readonly kind: "range";
-  readonly text: string;
-  readonly address: Address;
-  readonly bits: number;
 }
 
 /** An address as a number, and which kind it is. */
@@ -51,7 +46,8 @@ const FAMILY_BITS = { 4: 32, 6: 64 } as const;
  */
 export function parsePattern(policy: Pick<Policy, "keyKind">, given: string): Pattern | undefined {
   if (policy.keyKind === "ip") return parseAddresses(policy, given);
-  if (given === "" || !given.isWellFormed() || bytesOf(given) > MAX_PATTERN_BYTES) return undefined;
+  if (given === "" || !given.isWellFormed() || new TextEncoder().encode(given).length > MAX_PATTERN_BYTES)
+    return undefined;
   if (!given.includes(WILDCARD)) return { kind: "exact", text: given };
   // Two wildcards side by side are one.
   const text = given.replaceAll(/\*+/g, WILDCARD);
@@ -59,9 +55,8 @@ export function parsePattern(policy: Pick<Policy, "keyKind">, given: string): Pa
 }
 
 /**
- * Whether all keys that a pattern is for begin with `keyPrefix`. What is stored is the pattern as it is read, and not as it
- * was typed: `10.1.0.0/0` is `0.0.0.0/0`. Whoever asks may not know of which kind the policy's keys are, so this holds for
- * each kind by which the pattern can be read.
+ * Whether all keys that a pattern is for begin with `keyPrefix`. The pattern counts as it is read, and not as it was typed:
+ * `10.1.0.0/0` is `0.0.0.0/0`. It is read as text and as addresses, since the caller may not know the policy's `keyKind`.
  */
 export function isWithinPrefix(given: string, keyPrefix: string): boolean {
   const readings = (["text", "ip"] as const).flatMap((keyKind) => parsePattern({ keyKind }, given) ?? []);
@@ -74,16 +69,18 @@ function beginningOf(pattern: Pattern): string {
   if (pattern.kind === "glob") return pattern.parts[0] ?? "";
   const { address, bits } = pattern;
   const [partBits, mark, radix] = address.family === 4 ? [8, ".", 10] : [16, ":", 16];
-  const whole = Array.from({ length: Math.floor(bits / partBits) }, (_, index) =>
+  const parts = Array.from({ length: Math.floor(bits / partBits) }, (_, index) =>
     Number(networkOf(address, (index + 1) * partBits) & ((1n << BigInt(partBits)) - 1n)),
   );
   // An IPv6 address may be written without its zeros.
-  const zero = address.family === 6 ? whole.indexOf(0) : -1;
-  const parts = zero < 0 ? whole : whole.slice(0, zero);
-  return parts.map((part) => `${part.toString(radix)}${mark}`).join("");
+  const zero = address.family === 6 ? parts.indexOf(0) : -1;
+  return parts
+    .slice(0, zero < 0 ? undefined : zero)
+    .map((part) => `${part.toString(radix)}${mark}`)
+    .join("");
 }
 
-/** Whether a key is one of those that the pattern is for. It takes time that grows with the key, and no more. */
+/** Whether a pattern with these parts is for a key, in time that grows with the key alone. */
 export function matchesParts(parts: readonly string[], key: string): boolean {
   const [first = "", last = ""] = [parts[0], parts.at(-1)];
   if (key.length < first.length + last.length || !key.startsWith(first) || !key.endsWith(last)) return false;
@@ -99,21 +96,19 @@ export function matchesParts(parts: readonly string[], key: string): boolean {
 
 /** A canonical address as a number; `undefined`: it is none. */
 export function addressOf(key: string): Address | undefined {
-  const network = key.endsWith("/64") ? key.slice(0, -3) : undefined;
-  if (network === undefined) {
+  if (!key.endsWith("/64")) {
     const bytes = key.split(".");
     if (bytes.length !== 4) return undefined;
     return { family: 4, value: bytes.reduce((sum, byte) => sum * 256n + BigInt(byte), 0n) };
   }
-  const [before = ""] = network.split("::");
-  const parts = before === "" ? [] : before.split(":");
-  const [a = "0", b = "0", c = "0", d = "0"] = parts;
+  const [before = ""] = key.slice(0, -"/64".length).split("::");
+  const [a = "0", b = "0", c = "0", d = "0"] = before === "" ? [] : before.split(":");
   const value = [a, b, c, d].reduce((sum, part) => sum * 65_536n + BigInt(`0x${part}`), 0n);
   return { family: 6, value };
 }
 
 /** The first bits of an address, as a key of a map. */
-export function networkOf({ family, value }: Address, bits: number): bigint {
+function networkOf({ family, value }: Address, bits: number): bigint {
   return value >> BigInt(FAMILY_BITS[family] - bits);
 }
 
@@ -139,57 +134,198 @@ function textOf({ family, value }: Address): string {
   return (normaliseKey({ keyKind: "ip" }, `${parts.join(":")}::`) ?? "").replace(/\/64$/, "");
 }
 
-function bytesOf(text: string): number {
-  return new TextEncoder().encode(text).length;
+/* Which override a key has. */
+
+/** How many patterns of a policy may have more than one wildcard: those with the same beginning are tried one by one. */
+export const MAX_MULTI_WILDCARD = 64;
+/** How many lengths the texts before the first wildcard may have in the patterns of a policy, and those after the last. */
+export const MAX_BEGINNING_LENGTHS = 128;
+export const MAX_END_LENGTHS = 32;
+
+interface Found<Value> {
+  readonly pattern: GlobPattern;
+  readonly value: Value;
 }
 
-/** What errors say is allowed, when a policy's keys are addresses. */
-export const ADDRESS_ALLOWED = 'an IPv4 or IPv6 address (this policy has keyKind "ip")';
+/** The patterns with one beginning: those with one wildcard by what they end with, the others by their text. */
+interface Beginning<Value> {
+  readonly byEnd: Map<string, Found<Value>>;
+  readonly multiWildcards: Map<string, Found<Value>>;
+}
 
-/** One IPv6 host has 2^64 addresses, so only the prefix of its network can be limited. */
-const PREFIX_BITS = 64;
-const PARTS = 8;
+/** Whether an override counts as there. */
+type IsThere<Value> = (value: Value) => boolean;
 
-const IPV4 = /^(?:(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)(?:\.(?!$)|$)){4}$/;
-/** What an IPv6 address may consist of. It may have no zone (%eth0), which means nothing on another host. */
-const IPV6 = /^[\da-f:.]+$/i;
+/** The lengths of texts, the longest first. */
+class Lengths {
+  readonly #counts = new Map<number, number>();
+  all: readonly number[] = [];
+
+  add({ length }: string, by: 1 | -1): void {
+    const count = (this.#counts.get(length) ?? 0) + by;
+    if (count === 0) this.#counts.delete(length);
+    else this.#counts.set(length, count);
+    if (count === 0 || count === by) this.all = [...this.#counts.keys()].toSorted((a, b) => b - a);
+  }
+}
 
 /**
- * The key that is counted. A text stays as it is. An IPv4 address stays as it is, and is taken out of an IPv6 address
- * that contains it (`::ffff:192.0.2.1`). Any other IPv6 address becomes its /64 (`2001:db8:1:2::/64`). A normalised
- * key is normalised to itself.
+ * The overrides of one policy. The override of a key is found in time that grows with the key and not with the number of
+ * overrides. The most specific one wins: the key itself, then the longest text before the first wildcard, then the longest
+ * text after it; of ranges the narrowest.
  *
- * @returns `undefined`: the policy wants an address, and this is none
+ * A key is cut once for each length that a beginning has, and once for each that an end has. Then each end is looked up
+ * under each beginning that fits. So both lengths have a bound.
  */
-export function normaliseKey(policy: Pick<Policy, "keyKind">, key: string): string | undefined {
-  if (policy.keyKind === "text" || IPV4.test(key)) return key;
-  const suffix = `/${PREFIX_BITS}`;
-  const address = key.endsWith(suffix) ? key.slice(0, -suffix.length) : key;
-  const parts = partsOf(address);
-  if (parts === undefined) return undefined;
-  const [high = 0, low = 0] = parts.slice(-2);
-  const isMapped = parts[5] === 0xffff && parts.slice(0, 5).every((part) => part === 0);
-  if (isMapped) return address === key ? `${high >> 8}.${high & 255}.${low >> 8}.${low & 255}` : undefined;
-  const network = parts.slice(0, PREFIX_BITS / 16).map((part) => part.toString(16));
-  return `${hostOf(`${network.join(":")}::`) ?? ""}${suffix}`;
-}
+export class OverrideIndex<Value> {
+  readonly #exact = new Map<string, Value>();
+  readonly #beginnings = new Map<string, Beginning<Value>>();
+  readonly #beginningLengths = new Lengths();
+  readonly #endLengths = new Lengths();
+  /** By the family of addresses: the ranges of each length by their bits, the narrowest first. */
+  readonly #ranges: Record<4 | 6, { readonly bits: number; readonly networks: Map<bigint, Value> }[]> = {
+    4: [],
+    6: [],
+  };
+  #multiWildcards = 0;
+  #size = 0;
 
-/** The eight parts of an IPv6 address; `undefined`: it is none. */
-function partsOf(address: string): readonly number[] | undefined {
-  const host = IPV6.test(address) ? hostOf(address) : undefined;
-  if (host === undefined) return undefined;
-  const [before = [], after = []] = host
-    .split("::")
-    .map((side) => (side === "" ? [] : side.split(":").map((part) => Number.parseInt(part, 16))));
-  const missing = PARTS - before.length - after.length;
-  return [...before, ...Array.from({ length: missing }, () => 0), ...after];
-}
+  get size(): number {
+    return this.#size;
+  }
 
-/** The address as RFC 5952 writes it. Every runtime can parse addresses: they are hosts of URLs. */
-function hostOf(address: string): string | undefined {
-  try {
-    return new URL(`http://[${address}]/`).hostname.slice(1, -1);
-  } catch {
+  /** How many patterns have more than one wildcard. */
+  get multiWildcards(): number {
+    return this.#multiWildcards;
+  }
+
+  /** Adds an override, or replaces the one of the same pattern. */
+  set(pattern: Pattern, value: Value): void {
+    this.delete(pattern);
+    this.#size += 1;
+    if (pattern.kind === "exact") this.#exact.set(pattern.text, value);
+    else if (pattern.kind === "glob") this.#addGlob(pattern, value);
+    else this.#networksOf(pattern).set(networkOf(pattern.address, pattern.bits), value);
+  }
+
+  /** Removes the override of a pattern, if there is one. */
+  delete(pattern: Pattern): void {
+    if (this.#remove(pattern)) this.#size -= 1;
+  }
+
+  /** The override that applies to a key, of those that are there; `undefined`: none. */
+  find(key: string, isThere: IsThere<Value> = () => true): Value | undefined {
+    if (this.#size === 0) return undefined;
+    const exact = this.#exact.get(key);
+    if (exact !== undefined && isThere(exact)) return exact;
+    return this.#findGlob(key, isThere) ?? this.#findRange(key, isThere);
+  }
+
+  #findGlob(key: string, isThere: IsThere<Value>): Value | undefined {
+    let ends: readonly string[] | undefined;
+    for (const length of this.#beginningLengths.all) {
+      const beginning = length > key.length ? undefined : this.#beginnings.get(key.slice(0, length));
+      if (beginning === undefined) continue;
+      ends ??= this.#endLengths.all
+        .filter((each) => each <= key.length)
+        .map((each) => key.slice(key.length - each));
+      const found = endingIn(beginning, key, key.length - length, ends, isThere);
+      if (found !== undefined) return found;
+    }
     return undefined;
   }
+
+  #findRange(key: string, isThere: IsThere<Value>): Value | undefined {
+    if (this.#ranges[4].length + this.#ranges[6].length === 0) return undefined;
+    const address = addressOf(key);
+    if (address === undefined) return undefined;
+    for (const { bits, networks } of this.#ranges[address.family]) {
+      const found = networks.get(networkOf(address, bits));
+      if (found !== undefined && isThere(found)) return found;
+    }
+    return undefined;
+  }
+
+  #addGlob(pattern: GlobPattern, value: Value): void {
+    const [first = "", last = ""] = [pattern.parts[0], pattern.parts.at(-1)];
+    let beginning = this.#beginnings.get(first);
+    if (beginning === undefined) {
+      beginning = { byEnd: new Map(), multiWildcards: new Map() };
+      this.#beginnings.set(first, beginning);
+      this.#beginningLengths.add(first, 1);
+    }
+    if (pattern.parts.length > 2) {
+      this.#multiWildcards += 1;
+      beginning.multiWildcards.set(pattern.text, { pattern, value });
+    } else {
+      this.#endLengths.add(last, 1);
+      beginning.byEnd.set(last, { pattern, value });
+    }
+  }
+
+  /** Returns whether there was an override. */
+  #remove(pattern: Pattern): boolean {
+    if (pattern.kind === "exact") return this.#exact.delete(pattern.text);
+    if (pattern.kind === "range")
+      return this.#networksOf(pattern).delete(networkOf(pattern.address, pattern.bits));
+    const [first = "", last = ""] = [pattern.parts[0], pattern.parts.at(-1)];
+    const beginning = this.#beginnings.get(first);
+    if (beginning === undefined) return false;
+    if (pattern.parts.length > 2) {
+      if (!beginning.multiWildcards.delete(pattern.text)) return false;
+      this.#multiWildcards -= 1;
+    } else {
+      if (!beginning.byEnd.delete(last)) return false;
+      this.#endLengths.add(last, -1);
+    }
+    if (beginning.byEnd.size + beginning.multiWildcards.size === 0) {
+      this.#beginnings.delete(first);
+      this.#beginningLengths.add(first, -1);
+    }
+    return true;
+  }
+
+  #networksOf({ address, bits }: Extract<Pattern, { kind: "range" }>): Map<bigint, Value> {
+    const all = this.#ranges[address.family];
+    const known = all.find((each) => each.bits === bits);
+    if (known !== undefined) return known.networks;
+    const networks = new Map<bigint, Value>();
+    this.#ranges[address.family] = [...all, { bits, networks }].toSorted((a, b) => b.bits - a.bits);
+    return networks;
+  }
+}
+
+/**
+ * Of the patterns with this beginning the one with the longest end, or the most text.
+ *
+ * @param maxEnd the length of the key after the beginning
+ * @param ends the ends of the key of all lengths that patterns have, the longest first
+ */
+function endingIn<Value>(
+  { byEnd, multiWildcards }: Beginning<Value>,
+  key: string,
+  maxEnd: number,
+  ends: readonly string[],
+  isThere: IsThere<Value>,
+): Value | undefined {
+  let best: Found<Value> | undefined;
+  if (byEnd.size > 0)
+    for (const end of ends) {
+      const found = end.length > maxEnd ? undefined : byEnd.get(end);
+      if (found === undefined || !isThere(found.value)) continue;
+      best = found;
+      break;
+    }
+  for (const each of multiWildcards.values())
+    if (isMoreSpecific(each, best) && matchesParts(each.pattern.parts, key) && isThere(each.value))
+      best = each;
+  return best?.value;
+}
+
+/** More text wins; of as much the one that comes first by its letters, so that the order of insertion does not matter. */
+function isMoreSpecific<Value>(one: Found<Value>, other: Found<Value> | undefined): boolean {
+  if (other === undefined) return true;
+  const [mine, theirs] = [one.pattern.text, other.pattern.text];
+  const lengths = mine.replaceAll("*", "").length - theirs.replaceAll("*", "").length;
+  return lengths === 0 ? mine < theirs : lengths > 0;
 }

@@ -1,280 +1,108 @@
+/** Schemas for the fields of policies, rules and overrides. Each says in its message what it allows. */
 import * as v from "valibot";
-/** How callers may wait for units of a policy: its fields `maxWait` and `maxWaiters`. */
-import {
-  type AnyAlgorithm,
-  type FieldKind,
-  type Fields,
-  type LeaseTerms,
-  MAX_UNITS,
-  type Waiting,
-} from "../algorithms/algorithm.ts";
-import {
-  DEFAULT_MAX_WAIT_MS,
-  DEFAULT_MAX_WAITERS,
-  MAX_WAIT_MS,
-  MAX_WAITERS,
-} from "../algorithms/concurrency.ts";
+import { type AnyAlgorithm, type FieldKind, type Fields, MAX_UNITS } from "../algorithms/algorithm.ts";
+import { MAX_WAIT_MS, MAX_WAITERS } from "../algorithms/concurrency.ts";
+import { type Period, PERIODS } from "../algorithms/windows/calendar.ts";
 import { LAG_MS, type Shedding } from "../shedding/load-shedder.ts";
-import { integer, oneOf, table, violation, violationsOf } from "../validation.ts";
+import { integer, number, oneOf, table, violation, violationsOf } from "../validation.ts";
 import {
-  BEFORE_ALLOWED,
-  isLayout,
+  HEADER_STYLES,
+  type HeaderStyle,
   JURISDICTIONS,
   type Layout,
-  LAYOUT_ALLOWED,
-  LOCATION_HINTS,
-  parseBefore,
-} from "./placement.ts";
-import {
-  bothReadings,
-  DURATION_ALLOWED,
-  HEADERS_ALLOWED,
   type Lifetimes,
+  LOCATION_HINTS,
   MAX_TTL_MS,
   MIN_TTL_MS,
-  parseDurationMs,
-  parseHeaders,
-  parsePeriod,
-  parseRetryJitter,
-  PERIOD_ALLOWED,
-  RETRY_JITTER_ALLOWED,
-} from "./policy-options.ts";
-
-/** The fields of a policy. Rules that lease have fields of the same names, with the same defaults. */
-export const WAITING_FIELDS = {
-  maxWait: v.optional(
-    v.pipe(
-      v.custom(
-        (value) => (parseDurationMs(value) ?? Infinity) <= MAX_WAIT_MS,
-        ({ input }) => `${DURATION_ALLOWED}, at most ${MAX_WAIT_MS} ms${bothReadings(input)}`,
-      ),
-      v.transform((value) => parseDurationMs(value) ?? 0),
-    ),
-  ),
-  maxWaiters: v.optional(integer(1, MAX_WAITERS)),
-};
-
-/** How callers may wait: where units are leased, as the rules say that lease them. */
-export function waitingOf(
-  given: { readonly maxWait?: number | undefined; readonly maxWaiters?: number | undefined },
-  lease: LeaseTerms | undefined,
-  pool: string | undefined,
-): Waiting | { problem: string } {
-  const isForRates = lease === undefined && pool === undefined;
-  const stray = Object.entries(given).find(([, value]) => value !== undefined && !isForRates);
-  if (stray !== undefined) {
-    const allowed =
-      lease === undefined ? "left out with a pool" : "left out: it stands in the rules that lease units";
-    return { problem: violation([stray[0]], stray[1], allowed) };
-  }
-  if (lease !== undefined) return { maxWaitMs: lease.maxWaitMs, maxWaiters: lease.maxWaiters };
-  if (!isForRates) return { maxWaitMs: 0, maxWaiters: 0 };
-  const { maxWait = DEFAULT_MAX_WAIT_MS, maxWaiters = DEFAULT_MAX_WAITERS } = given;
-  return { maxWaitMs: maxWait, maxWaiters };
-}
-
-/** For each term the least of all rules; `undefined`: no rule leases. */
-export function strictest(terms: readonly LeaseTerms[]): LeaseTerms | undefined {
-  if (terms.length === 0) return undefined;
-  const least = (field: keyof LeaseTerms) => Math.min(...terms.map((each) => each[field]));
-  return {
-    ttlMs: least("ttlMs"),
-    maxTtlMs: least("maxTtlMs"),
-    maxWaitMs: least("maxWaitMs"),
-    maxWaiters: least("maxWaiters"),
-  };
-}
-
-/* The field `shed` of a policy: what is shed while the machines behind it are too busy. */
-
-const share = (usual: number) =>
-  v.optional(
-    v.custom<number>(
-      (value) => typeof value === "number" && value > 0 && value < 1,
-      "a number above 0 and below 1",
-    ),
-    usual,
-  );
-
-const duration = (usual: string) =>
-  v.pipe(
-    v.optional(
-      v.custom(
-        (value) => parseDurationMs(value) !== undefined,
-        ({ input }) => DURATION_ALLOWED + bothReadings(input),
-      ),
-      usual,
-    ),
-    v.transform((value) => parseDurationMs(value) ?? 0),
-  );
-
-/** The defaults are those of P. Tarjan's example code of 2017. */
-const SHED = table({
-  good: share(0.7),
-  bad: share(0.8),
-  after: duration("28s"),
-  over: duration("120s"),
-  by: v.optional(oneOf(["leases", "reports"])),
-});
-
-export const SHEDDING_FIELDS = { shed: v.optional(v.unknown()) };
-
-/**
- * What a policy sheds; `undefined`: nothing.
- *
- * @param leases whether a rule of the policy leases units
- * @param pool the kind of the policy's pool, if it has one
- */
-export function sheddingOf(
-  given: unknown,
-  leases: boolean,
-  pool: string | undefined,
-): Shedding | undefined | { readonly problems: readonly string[] } {
-  if (given === undefined || given === false) return undefined;
-  const isTable = typeof given === "object" && given !== null && !Array.isArray(given);
-  if (!isTable && given !== true)
-    return refusedBy([], given, "true, false, or a table { good, bad, after, over, by }");
-  if (pool !== undefined)
-    return refusedBy([], given, 'left out with pool = "redis": each region would shed for itself');
-  const parsed = v.safeParse(SHED, isTable ? given : {});
-  if (!parsed.success)
-    return { problems: violationsOf(parsed.issues, ["shed"]).map(({ detail }) => inShed(detail)) };
-  const { good, bad, after: afterMs, over: overMs, by: wanted } = parsed.output;
-  const by = wanted ?? (leases ? "leases" : "reports");
-  if (by === "leases" && !leases) return refusedBy(["by"], by, '"reports", since no rule leases units');
-  if (bad <= good) return refusedBy(["bad"], bad, `above the good utilization, which is ${good}`);
-  const leastMs = Math.ceil(LAG_MS / (bad - good) - 1e-6);
-  if (overMs < leastMs) {
-    const why = `at least ${leastMs} ms with bad - good = ${Number((bad - good).toFixed(6))}: else it would shed too much`;
-    return refusedBy(["over"], overMs, why);
-  }
-  return { good, bad, afterMs, overMs, by };
-}
-
-/** The problem of a field that there is not does not say where it stands. */
-function inShed(detail: string): string {
-  return detail.startsWith("shed") ? detail : `shed: ${detail}`;
-}
-
-function refusedBy(path: readonly string[], value: unknown, allowed: string) {
-  return { problems: [violation(["shed", ...path], value, allowed)] };
-}
-
-/* Schemas for the fields of policies and rules. Each one says in its message what it allows. */
-
-/** For so long a denial may be repeated from memory unless the policy says otherwise, as policies write it. */
-const DEFAULT_DENIAL_TTL = "10s";
-/** Whoever gets a quota back must not wait for longer to hear of it. */
-const MAX_DENIAL_TTL_MS = 3_600_000;
-
-/** What errors say is allowed. */
-const DENIAL_TTL_ALLOWED = `"0s", or ${DURATION_ALLOWED}, at most ${MAX_DENIAL_TTL_MS} ms`;
-
-/** Reads a duration that may be 0; `undefined`: it is none, or too long. */
-function parseDenialTtlMs(value: unknown): number | undefined {
-  // A 0 is a 0 in every unit.
-  if (value === 0 || (typeof value === "string" && /^0 ?(?:ms|s)$/.test(value))) return 0;
-  const ttlMs = parseDurationMs(value);
-  return ttlMs === undefined || ttlMs > MAX_DENIAL_TTL_MS ? undefined : ttlMs;
-}
-
-const NAMES = ["critical", "high", "normal", "low"];
-/** The priority of calls that say none, where a policy has it. */
-export const USUAL = "normal";
-const DEFAULT_AGEING = "10s";
-/** Every priority with something kept has reservations of its own in each isolate. */
-const MAX_NAMES = 8;
-const PRIORITY_NAME = /^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$/;
-const NAMES_ALLOWED = `a list of 2 to ${MAX_NAMES} different names of up to 32 letters, digits, - or _, the most important first`;
-const SHARES_ALLOWED = 'a table of parts by priority, such as { critical = "20%" }';
-
-/** The fields of a policy that say how important its calls are. */
-const PRIORITY_FIELDS = {
-  priorities: v.optional(
-    v.pipe(
-      v.array(v.string(NAMES_ALLOWED), NAMES_ALLOWED),
-      v.check(
-        (names) =>
-          names.length >= 2 &&
-          names.length <= MAX_NAMES &&
-          names.every((name) => PRIORITY_NAME.test(name)) &&
-          new Set(names).size === names.length,
-        NAMES_ALLOWED,
-      ),
-    ),
-    NAMES,
-  ),
-  ageing: v.pipe(
-    v.optional(
-      v.custom(
-        (value) => parseDurationMs(value) !== undefined,
-        ({ input }) => DURATION_ALLOWED + bothReadings(input),
-      ),
-      DEFAULT_AGEING,
-    ),
-    v.transform((value) => parseDurationMs(value) ?? 0),
-  ),
-  defaultPriority: v.optional(v.string("the name of a priority")),
-  reserve: v.optional(v.record(v.string(), v.unknown(), SHARES_ALLOWED), {}),
-};
-
-/** The fields as they are parsed. */
-export interface GivenPriorities {
-  readonly priorities: readonly string[];
-  readonly defaultPriority?: string | undefined;
-  readonly reserve: Readonly<Record<string, unknown>>;
-  readonly ageing: number;
-}
-
-const MAX_DEADLINE_MS = 60_000;
-/**
- * The first call of a name may take some hundred milliseconds: the runtime makes sure everywhere that no other place has
- * the object, chooses one, and starts it. A new key's first call is not to be denied for that. A longer deadline would
- * keep callers waiting for an object that hangs.
- */
-const DEFAULT_DEADLINE_MS = 1_000;
-const MAX_RESERVATION_TTL_MS = 60_000;
+  type RetryJitter,
+} from "./policy.ts";
 
 /** The names of policies, rules, units and regions. */
 export const NAME = /^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$/;
-/** Parsers leave these names out of a cost by unit (valibot's `record`), so it would count less than it says. */
-const UNREADABLE_UNITS = ["constructor", "prototype"];
 /** What `NAME` allows, as errors say it. */
 export const NAME_ALLOWED = "1 to 64 letters, digits, - or _, beginning with a letter or digit";
+/** Parsers leave these names out of a cost by unit (valibot's `record`), so it would count less than it says. */
+const UNREADABLE_UNITS = ["constructor", "prototype"];
 const UNIT_ALLOWED = `${NAME_ALLOWED}, but not ${UNREADABLE_UNITS.join(" or ")}`;
 
-const OFF: Lifetimes = { leastMs: 0, mostMs: 0 };
-const AUTO: Lifetimes = { leastMs: MIN_TTL_MS, mostMs: MAX_TTL_MS };
+/* Durations, periods and instants. */
 
-function parseReservation(value: unknown): Lifetimes | undefined {
-  if (value === "off") return OFF;
-  if (value === "auto") return AUTO;
-  if (typeof value !== "object" || value === null || Object.keys(value).length === 0) return undefined;
-  const { ttl, clients = true, ...others } = value as { ttl?: unknown; clients?: unknown };
-  if (typeof clients !== "boolean" || Object.keys(others).length > 0) return undefined;
-  const ttlMs = ttl === undefined ? undefined : parseDurationMs(ttl);
-  if (ttl !== undefined && (ttlMs === undefined || ttlMs > MAX_RESERVATION_TTL_MS)) return undefined;
-  // Isolates must give units back before an object that nobody asks leaves memory: see policy-options.ts.
-  const atMostMs = Math.min(ttlMs ?? MAX_TTL_MS, MAX_TTL_MS);
-  const lifetimes = ttlMs === undefined ? AUTO : { leastMs: atMostMs, mostMs: atMostMs };
-  return clients ? lifetimes : { ...lifetimes, clients };
+const DAY_MS = 86_400_000;
+const UNITS_MS = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000, d: DAY_MS } as const;
+
+/** What errors say is allowed, when a field is a duration. */
+export const DURATION_ALLOWED =
+  'a duration of 1 ms or more with its unit, such as "250ms" "10s" "15m" "1h" "30d"';
+
+/**
+ * Reads a duration as policies write it: `"250ms" "10s" "15m" "1h" "30d"`, also with a space: `"10 s"`. A number is
+ * none: 60 milliseconds instead of 60 seconds is a limit a thousand times as high.
+ *
+ * @returns whole milliseconds, 1 or more; `undefined` when it is not a duration
+ */
+export function parseDurationMs(value: unknown): number | undefined {
+  const match = typeof value === "string" ? /^(\d{1,16}) ?(ms|s|m|h|d)$/.exec(value) : null;
+  const durationMs = match === null ? 0 : Number(match[1]) * UNITS_MS[match[2] as keyof typeof UNITS_MS];
+  return Number.isSafeInteger(durationMs) && durationMs >= 1 ? durationMs : undefined;
 }
 
-const DURATION = v.pipe(
-  v.custom(
-    (value) => parseDurationMs(value) !== undefined,
-    ({ input }) => DURATION_ALLOWED + bothReadings(input),
-  ),
-  v.transform((value) => parseDurationMs(value)),
-);
-const PERIOD = v.pipe(
-  v.custom(
-    (value) => parsePeriod(value) !== undefined,
-    ({ input }) => PERIOD_ALLOWED + bothReadings(input),
-  ),
-  v.transform((value) => parsePeriod(value)),
-);
+const PERIOD_ALLOWED = `${DURATION_ALLOWED}, or of the calendar ${PERIODS.map((each) => `"1 ${each}"`).join(" ")}`;
+
+/** Reads a duration in milliseconds, or a period of the calendar, such as `"1 month"`. */
+function parsePeriod(value: unknown): number | Period | undefined {
+  return PERIODS.find((period) => value === `1 ${period}`) ?? parseDurationMs(value);
+}
+
+const RFC_3339 =
+  /^(?<year>\d{4})-(?<month>\d\d)-(?<day>\d\d)T(?<hour>\d\d):\d\d:\d\d(?:\.\d+)?(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)$/;
+
+/**
+ * Reads an instant as RFC 3339 writes it: `"2027-01-31T12:00:00Z"`, `"2027-01-31T13:00:00.5+01:00"`. `Date.parse` alone
+ * takes 30 February for 2 March, and 24:00 for the next day.
+ *
+ * @returns milliseconds since the Unix epoch; `undefined` when it is none, as on a day that does not exist
+ */
+export function parseInstantMs(text: string): number | undefined {
+  const upper = text.toUpperCase();
+  const { year, month, day, hour } = RFC_3339.exec(upper)?.groups ?? {};
+  const atMs = Date.parse(upper);
+  // The days of a month are the same every 400 years.
+  const [like, next] = [2_000 + (Number(year) % 400), Number(month)];
+  const days = (Date.UTC(like, next) - Date.UTC(like, next - 1)) / DAY_MS;
+  return Number(day) <= days && Number(hour) < 24 && !Number.isNaN(atMs) ? atMs : undefined;
+}
+
+/* Schemas of values. */
+
+/** A schema of what `read` reads: `undefined` is not allowed. */
+function readBy<Value>(read: (value: unknown) => Value | undefined, allowed: v.ErrorMessage<v.CustomIssue>) {
+  return v.pipe(
+    v.custom((value) => read(value) !== undefined, allowed),
+    v.transform((value) => read(value) as Value),
+  );
+}
+
+/** The same for durations: an error about a number names the two durations that it might be. */
+function durationBy<Value>(read: (value: unknown) => Value | undefined, allowed: string) {
+  const readings = (value: unknown) =>
+    typeof value === "number" && value > 0 ? ` (${value} might be "${value}s" or "${value}ms")` : "";
+  return readBy(read, ({ input }) => allowed + readings(input));
+}
+
+/** Reads a duration of at most so many milliseconds. */
+const durationUpTo = (maxMs: number) => (value: unknown) => {
+  const durationMs = parseDurationMs(value);
+  return durationMs === undefined || durationMs > maxMs ? undefined : durationMs;
+};
+
+/** A schema for a number above 0 of which `isAllowed` is true. */
+const aboveZero = (isAllowed: (value: number) => boolean, allowed: string) =>
+  v.custom<number>((value) => typeof value === "number" && value > 0 && isAllowed(value), allowed);
+
+const DURATION = durationBy(parseDurationMs, DURATION_ALLOWED);
 const UNITS = integer(1, MAX_UNITS);
+
+/* Fields of rules. */
 
 const FIELD_SCHEMAS = {
   units: UNITS,
@@ -282,28 +110,20 @@ const FIELD_SCHEMAS = {
   "count?": v.optional(integer(0, MAX_UNITS)),
   duration: DURATION,
   "duration?": v.optional(DURATION),
-  period: PERIOD,
+  period: durationBy(parsePeriod, PERIOD_ALLOWED),
   "boolean?": v.optional(v.boolean("true or false")),
   "text?": v.optional(v.pipe(v.string("text"), v.nonEmpty("text that is not empty"))),
-  "ratio?": v.optional(
-    v.custom<number>(
-      (value) => typeof value === "number" && value > 0 && value < Infinity,
-      "a number above 0",
-    ),
-  ),
+  "ratio?": v.optional(aboveZero((value) => value < Infinity, "a number above 0")),
 } satisfies Record<Extract<FieldKind, string>, v.GenericSchema<unknown, Fields[string]>>;
-
-function schemaOf(kind: FieldKind): v.GenericSchema<unknown, Fields[string]> {
-  return typeof kind === "string" ? FIELD_SCHEMAS[kind] : v.optional(oneOf(kind));
-}
 
 /** The fields of a rule that belong to its algorithm. A limit of 0 closes a rule, whatever its algorithm is. */
 export function fieldsOf(algorithm: AnyAlgorithm): Record<string, v.GenericSchema<unknown, Fields[string]>> {
+  const schemaOf = (field: string, kind: FieldKind) => {
+    if (field === "limit" && kind === "units") return integer(0, MAX_UNITS);
+    return typeof kind === "string" ? FIELD_SCHEMAS[kind] : v.optional(oneOf(kind));
+  };
   return Object.fromEntries(
-    Object.entries(algorithm.fields).map(([field, kind]) => [
-      field,
-      field === "limit" && kind === "units" ? integer(0, MAX_UNITS) : schemaOf(kind),
-    ]),
+    Object.entries(algorithm.fields).map(([field, kind]) => [field, schemaOf(field, kind)]),
   );
 }
 
@@ -328,62 +148,213 @@ export const PENALTY_FIELDS = {
   maxBlock: FIELD_SCHEMAS["duration?"],
 };
 
+/* Fields of policies. */
+
+const MAX_DEADLINE_MS = 60_000;
+/**
+ * The first call of a name may take some hundred milliseconds: the runtime makes sure everywhere that no other place has
+ * the object, chooses one, and starts it. A new key's first call is not to be denied for that. A longer deadline would
+ * keep callers waiting for an object that hangs.
+ */
+const DEFAULT_DEADLINE_MS = 1_000;
+
+const MAX_RESERVATION_TTL_MS = 60_000;
+const OFF: Lifetimes = { leastMs: 0, mostMs: 0 };
+const AUTO: Lifetimes = { leastMs: MIN_TTL_MS, mostMs: MAX_TTL_MS };
+
+function parseReservation(value: unknown): Lifetimes | undefined {
+  if (value === "off") return OFF;
+  if (value === "auto") return AUTO;
+  if (typeof value !== "object" || value === null || Object.keys(value).length === 0) return undefined;
+  const { ttl, clients = true, ...others } = value as { ttl?: unknown; clients?: unknown };
+  if (typeof clients !== "boolean" || Object.keys(others).length > 0) return undefined;
+  const ttlMs = durationUpTo(MAX_RESERVATION_TTL_MS)(ttl);
+  if (ttl !== undefined && ttlMs === undefined) return undefined;
+  // Isolates must give units back before an object without calls leaves memory: see `MAX_TTL_MS`.
+  const atMostMs = Math.min(ttlMs ?? MAX_TTL_MS, MAX_TTL_MS);
+  const lifetimes = ttlMs === undefined ? AUTO : { leastMs: atMostMs, mostMs: atMostMs };
+  return clients ? lifetimes : { ...lifetimes, clients };
+}
+
+/** The most objects that may share the keys of a policy. */
+const MAX_OBJECTS = 65_536;
+/** A key of which nothing is known is looked for in one object of each layout before, one after the other. */
+const MAX_BEFORE = 3;
+const LAYOUT_ALLOWED = `"per-key" or an integer from 1 to ${MAX_OBJECTS}`;
+/** What `objectsBefore` allows, as errors say it. */
+export const BEFORE_ALLOWED = `what objects was before, or a list of at most ${MAX_BEFORE} of these, the last one first; not what it is now`;
+
+function isLayout(value: unknown): value is Layout {
+  return value === "per-key" || v.is(integer(1, MAX_OBJECTS), value);
+}
+
+/** The layouts in a value of `objectsBefore`, the last one first. */
+function parseBefore(value: unknown): readonly Layout[] | undefined {
+  const layouts: readonly unknown[] = Array.isArray(value) ? value : [value];
+  const isList = layouts.length > 0 && layouts.length <= MAX_BEFORE && layouts.every(isLayout);
+  return isList && new Set(layouts).size === layouts.length ? layouts : undefined;
+}
+
+const HEADERS_ALLOWED = `${HEADER_STYLES.flat()
+  .map((style) => JSON.stringify(style))
+  .join(", ")}, or a list of one of the first two and one of the last two`;
+
+/** Reads one style, or a list of them. */
+function parseHeaders(value: unknown): readonly HeaderStyle[] | undefined {
+  const given: readonly unknown[] = Array.isArray(value) ? value : [value];
+  const found = HEADER_STYLES.map((line): readonly HeaderStyle[] =>
+    line.filter((style) => given.includes(style)),
+  );
+  const styles = found.flat();
+  const isAllowed = given.length > 0 && found.every(({ length }) => length <= 1);
+  return isAllowed && styles.length === given.length ? styles : undefined;
+}
+
+/** Reads a share of the wait (a number) or a duration (text). A longer one would keep callers away for no reason. */
+function parseRetryJitter(value: unknown): RetryJitter | undefined {
+  if (typeof value === "number") return value > 0 && value <= 1 ? { share: value } : undefined;
+  const mostMs = durationUpTo(DAY_MS)(value);
+  return mostMs === undefined ? undefined : { mostMs };
+}
+
+/** A caller that gets a quota back must not wait for longer to hear of it. */
+const MAX_DENIAL_TTL_MS = 3_600_000;
+
+/** Reads a duration that may be 0. A 0 is a 0 in every unit. */
+function parseDenialTtlMs(value: unknown): number | undefined {
+  if (value === 0 || (typeof value === "string" && /^0 ?(?:ms|s)$/.test(value))) return 0;
+  return durationUpTo(MAX_DENIAL_TTL_MS)(value);
+}
+
+/** The priority of calls that say none, where a policy has it. */
+export const USUAL = "normal";
+/** Every priority with something kept has reservations of its own in each isolate. */
+const MAX_NAMES = 8;
+const PRIORITY_NAME = /^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$/;
+const NAMES_ALLOWED = `a list of 2 to ${MAX_NAMES} different names of up to 32 letters, digits, - or _, the most important first`;
+
 /** The fields of any policy, whatever its rules. */
 export const POLICY_FIELDS = {
   onFailure: v.optional(oneOf(["closed", "open", "local"]), "closed"),
   deadlineMs: v.optional(integer(1, MAX_DEADLINE_MS), DEFAULT_DEADLINE_MS),
   objects: v.optional(v.custom<Layout>(isLayout, LAYOUT_ALLOWED), "per-key"),
-  reservation: v.pipe(
-    v.optional(
-      v.custom(
-        (value) => parseReservation(value) !== undefined,
-        `"auto", "off" or a table { ttl = DURATION, clients = false } of one field or both, with a ttl of at most ${MAX_RESERVATION_TTL_MS} ms`,
-      ),
-      "auto",
+  reservation: v.optional(
+    readBy(
+      parseReservation,
+      `"auto", "off" or a table { ttl = DURATION, clients = false } of one field or both, with a ttl of at most ${MAX_RESERVATION_TTL_MS} ms`,
     ),
-    v.transform((value) => parseReservation(value) ?? OFF),
+    "auto",
   ),
   pool: v.optional(oneOf(["redis"])),
-  localShare: v.optional(
-    v.custom<number>(
-      (value) => typeof value === "number" && value > 0 && value <= 1,
-      "a number above 0 and at most 1",
-    ),
-  ),
+  localShare: v.optional(aboveZero((value) => value <= 1, "a number above 0 and at most 1")),
   shadow: v.optional(v.boolean("true or false"), false),
-  ...WAITING_FIELDS,
+  // Rules that lease have fields of the same names, with the same defaults.
+  maxWait: v.optional(
+    durationBy(durationUpTo(MAX_WAIT_MS), `${DURATION_ALLOWED}, at most ${MAX_WAIT_MS} ms`),
+  ),
+  maxWaiters: v.optional(integer(1, MAX_WAITERS)),
   keyKind: v.optional(oneOf(["text", "ip"]), "text"),
-  ...PRIORITY_FIELDS,
-  ...SHEDDING_FIELDS,
-  retryJitter: v.optional(
+  priorities: v.optional(
     v.pipe(
-      v.custom((value) => parseRetryJitter(value) !== undefined, RETRY_JITTER_ALLOWED),
-      v.transform((value) => parseRetryJitter(value)),
-    ),
-  ),
-  headers: v.pipe(
-    v.optional(
-      v.custom((value) => parseHeaders(value) !== undefined, HEADERS_ALLOWED),
-      "draft-11",
-    ),
-    v.transform((value) => parseHeaders(value) ?? []),
-  ),
-  denialTtl: v.pipe(
-    v.optional(
-      v.custom(
-        (value) => parseDenialTtlMs(value) !== undefined,
-        ({ input }) => DENIAL_TTL_ALLOWED + bothReadings(input),
+      v.array(v.string(NAMES_ALLOWED), NAMES_ALLOWED),
+      v.check(
+        (names) =>
+          names.length >= 2 &&
+          names.length <= MAX_NAMES &&
+          names.every((name) => PRIORITY_NAME.test(name)) &&
+          new Set(names).size === names.length,
+        NAMES_ALLOWED,
       ),
-      DEFAULT_DENIAL_TTL,
     ),
-    v.transform((value) => parseDenialTtlMs(value) ?? 0),
+    ["critical", "high", USUAL, "low"],
   ),
-  objectsBefore: v.optional(
-    v.pipe(
-      v.custom((value) => parseBefore(value) !== undefined, BEFORE_ALLOWED),
-      v.transform((value) => parseBefore(value) ?? []),
-    ),
+  ageing: v.optional(DURATION, "10s"),
+  defaultPriority: v.optional(v.string("the name of a priority")),
+  reserve: v.optional(
+    v.record(v.string(), v.unknown(), 'a table of parts by priority, such as { critical = "20%" }'),
+    {},
   ),
+  shed: v.optional(v.unknown()),
+  retryJitter: v.optional(
+    readBy(parseRetryJitter, 'a number above 0 and at most 1, or a duration of at most 1 day such as "5s"'),
+  ),
+  headers: v.optional(readBy(parseHeaders, HEADERS_ALLOWED), "draft-11"),
+  denialTtl: v.optional(
+    durationBy(parseDenialTtlMs, `"0s", or ${DURATION_ALLOWED}, at most ${MAX_DENIAL_TTL_MS} ms`),
+    "10s",
+  ),
+  objectsBefore: v.optional(readBy(parseBefore, BEFORE_ALLOWED)),
   locationHint: v.optional(oneOf(LOCATION_HINTS)),
   jurisdiction: v.optional(oneOf(JURISDICTIONS)),
 };
+
+const NOTE_ALLOWED = "text of at most 500 characters";
+const EXPIRY_ALLOWED = 'an instant in the future, such as "2027-01-31T12:00:00Z" (RFC 3339)';
+
+/** The fields of an override beside those of rules. */
+export const OVERRIDE_FIELDS = {
+  multiply: v.optional(number(0.000_001, 1_000_000)),
+  blocked: v.optional(v.literal(true, "true, or left out")),
+  unlimited: v.optional(v.literal(true, "true, or left out")),
+  expiresAt: v.optional(
+    v.pipe(
+      v.string(EXPIRY_ALLOWED),
+      v.check((text) => parseInstantMs(text) !== undefined, EXPIRY_ALLOWED),
+    ),
+  ),
+  note: v.optional(v.pipe(v.string(NOTE_ALLOWED), v.maxLength(500, NOTE_ALLOWED))),
+};
+
+/* The field `shed`: what is shed while the machines behind a policy are too busy. */
+
+const share = (usual: number) =>
+  v.optional(
+    aboveZero((value) => value < 1, "a number above 0 and below 1"),
+    usual,
+  );
+
+/** The defaults are those of P. Tarjan's example code of 2017. */
+const SHED = table({
+  good: share(0.7),
+  bad: share(0.8),
+  after: v.optional(DURATION, "28s"),
+  over: v.optional(DURATION, "120s"),
+  by: v.optional(oneOf(["leases", "reports"])),
+});
+
+/**
+ * What a policy sheds; `undefined`: nothing.
+ *
+ * @param leases whether a rule of the policy leases units
+ * @param pool the kind of the policy's pool, if it has one
+ */
+export function sheddingOf(
+  given: unknown,
+  leases: boolean,
+  pool: string | undefined,
+): Shedding | undefined | { readonly problems: readonly string[] } {
+  if (given === undefined || given === false) return undefined;
+  const refusal = (path: readonly string[], value: unknown, allowed: string) => ({
+    problems: [violation(["shed", ...path], value, allowed)],
+  });
+  const isTable = typeof given === "object" && given !== null && !Array.isArray(given);
+  if (!isTable && given !== true)
+    return refusal([], given, "true, false, or a table { good, bad, after, over, by }");
+  if (pool !== undefined)
+    return refusal([], given, 'left out with pool = "redis": each region would shed for itself');
+  const parsed = v.safeParse(SHED, isTable ? given : {});
+  if (!parsed.success) {
+    const details = violationsOf(parsed.issues, ["shed"]).map(({ detail }) => detail);
+    // The problem of an unknown field does not say where it stands.
+    return { problems: details.map((detail) => (detail.startsWith("shed") ? detail : `shed: ${detail}`)) };
+  }
+  const { good, bad, after: afterMs, over: overMs, by = leases ? "leases" : "reports" } = parsed.output;
+  if (by === "leases" && !leases) return refusal(["by"], by, '"reports", since no rule leases units');
+  if (bad <= good) return refusal(["bad"], bad, `above the good utilization, which is ${good}`);
+  const minMs = Math.ceil(LAG_MS / (bad - good) - 1e-6);
+  if (overMs < minMs) {
+    const why = `at least ${minMs} ms with bad - good = ${Number((bad - good).toFixed(6))}: else it would shed too much`;
+    return refusal(["over"], overMs, why);
+  }
+  return { good, bad, afterMs, overMs, by };
+}

@@ -1,9 +1,6 @@
-/** Policies and rules, as parse-policies.ts makes them. */
+/** Policies and rules, as parse-policy.ts makes them. */
 import type { AnyAlgorithm, LeaseTerms, LocalDecisions, Quota, Waiting } from "../algorithms/algorithm.ts";
 import type { Shedding } from "../shedding/load-shedder.ts";
-import type { Jurisdiction, Layout, LocationHint } from "./placement.ts";
-import type { HeaderStyle, Lifetimes, RetryJitter } from "./policy-options.ts";
-import type { Region } from "./regions.ts";
 
 /** One limit: an algorithm with its configuration. */
 export interface Rule {
@@ -26,7 +23,7 @@ export interface Rule {
 export interface Policy {
   readonly name: string;
   readonly rules: readonly [Rule, ...Rule[]];
-  /** What they say, as text: see terms.ts. Absent: nobody need be told, since the units are in a pool. */
+  /** The rules as text, by which versions of them are compared. Absent: the units are in a pool. */
   readonly terms?: string;
   /** Present when a rule leases units: a call is an acquire, and each term is the strictest of those rules. */
   readonly lease?: LeaseTerms;
@@ -38,21 +35,20 @@ export interface Policy {
   readonly pool?: Pool;
   /** Present in a region's copy of a policy with a pool: see regional-policies.ts. */
   readonly region?: Region;
-  /** The longest that a caller waits for the object, in milliseconds. */
+  /** How long a caller waits for the object at most, in milliseconds. */
   readonly deadlineMs: number;
-  /** One object for each key, or so many objects that share all keys. */
   readonly objects: Layout;
-  /** Which objects had the keys before, the last layout first: a key of which nothing is known comes from there. */
+  /** The layouts before, the last one first: an unknown key is fetched from the objects that had it. */
   readonly objectsBefore?: readonly Layout[];
-  /** Where its objects are to be near, when they are made. Absent: near their first caller. */
+  /** Absent: its objects are created near their first caller. */
   readonly locationHint?: LocationHint;
-  /** What its objects never leave. For ever: in another jurisdiction, or in none, its objects are others. */
+  /** For ever: in another jurisdiction, or in none, its objects are others. */
   readonly jurisdiction?: Jurisdiction;
   /** How long isolates may reserve units; 0: they reserve nothing, and the object decides every call. */
   readonly reservation: Lifetimes;
   /**
-   * For how many milliseconds a denial may be repeated from memory, at most: so late a refund or a reset through
-   * another isolate is noticed. 0: the object denies every call itself.
+   * How long a denial may be repeated from memory, in milliseconds: a refund or a reset through another isolate is
+   * noticed so late at most. 0: the object denies every call itself.
    */
   readonly denialTtlMs: number;
   /** What an isolate may decide: only what every rule allows. */
@@ -73,9 +69,9 @@ export interface Policy {
   readonly retryJitter?: RetryJitter;
   /** Present when it was changed at run time, or ever was. */
   readonly inForce?: PolicyRevision;
-  /** Present when some of its keys have other figures. */
+  /** Present when some of its keys have overrides. */
   readonly overrides?: Overrides<Policy>;
-  /** Present in the policy of a key that has such. */
+  /** Present in the policy of a key with an override. */
   readonly override?: AppliedOverride;
   /** Present when another policy is tried: it decides the same calls beside this one, and denies nobody. */
   readonly candidate?: Candidate;
@@ -98,6 +94,88 @@ interface Pool {
   readonly localShare?: number;
 }
 
+/* The values of some fields. */
+
+/** One object for each key, or the number of objects that share all keys. */
+export type Layout = "per-key" | number;
+
+/**
+ * Where an object is to be near when it is created: later it stays where it is. See
+ * https://developers.cloudflare.com/durable-objects/reference/data-location/
+ */
+export const LOCATION_HINTS = ["wnam", "enam", "sam", "weur", "eeur", "apac", "oc", "afr", "me"] as const;
+export type LocationHint = (typeof LOCATION_HINTS)[number];
+
+/** What an object and all that it stores never leave. It is a part of the object's id. */
+export const JURISDICTIONS = ["eu", "us", "fedramp", "fedramp-high"] as const;
+export type Jurisdiction = (typeof JURISDICTIONS)[number];
+
+/** A region, and the codes of `request.cf` of its requests. Colo goes before country and continent. */
+export interface Region {
+  readonly name: string;
+  readonly colos: readonly string[];
+  readonly countries: readonly string[];
+  readonly continents: readonly string[];
+  /** Where its objects are created. */
+  readonly locationHint?: LocationHint;
+}
+
+/**
+ * The styles of headers: draft-ietf-httpapi-ratelimit-headers in two versions, and `X-RateLimit-*`, whose reset is an
+ * instant in Unix seconds (`x-ratelimit`) or the seconds until then (`x-ratelimit-delta`). Styles of one line have
+ * headers in common, so a policy has at most one of each line.
+ */
+export const HEADER_STYLES = [
+  ["draft-11", "draft-7"],
+  ["x-ratelimit", "x-ratelimit-delta"],
+] as const;
+export type HeaderStyle = (typeof HEADER_STYLES)[number][number];
+
+/** How much longer than they must callers are told to wait at most: a share of the wait, or a duration. */
+export type RetryJitter = { readonly share: number } | { readonly mostMs: number };
+
+/**
+ * The shortest and the longest lifetime of a reservation, in milliseconds. Both are 0: nothing is reserved.
+ * core/reservations/sizing.ts says why, and what else depends on these numbers.
+ */
+export interface Lifetimes {
+  readonly leastMs: number;
+  readonly mostMs: number;
+  /** `false`: only isolates of the limiter hold units, and clients in their callers' processes ask for each call. */
+  readonly clients?: boolean;
+}
+
+/**
+ * The lifetimes that `reservation = "auto"` chooses from. An object without calls leaves memory after about 10 s, and
+ * then the units that isolates had reserved count as used. So isolates give units back sooner. (The background work of a
+ * request could run for 30 s.)
+ */
+export const MIN_TTL_MS = 1_000;
+export const MAX_TTL_MS = 8_000;
+/** With a shorter lifetime nothing is reserved: messages would take too much of it. */
+export const MIN_USEFUL_TTL_MS = 20;
+
+/** What one caller may do in one isolate, so that its calls do not take an object from others. */
+export interface CallerBounds {
+  /** The calls that may wait for the answer of one object. Calls that the isolate decides alone do not count. */
+  readonly maxCallsAtOnce: number;
+  /** The keys a second that it has not asked for lately; ten times as many at once. */
+  readonly maxNewKeysPerSecond: number;
+}
+
+/** Far above what an isolate does in earnest: an object answers some 1,000 calls a second. */
+export const DEFAULT_BOUNDS: CallerBounds = { maxCallsAtOnce: 1_000, maxNewKeysPerSecond: 2_000 };
+
+/** No token and no binding may have higher ones. */
+export const MAX_CALLS_AT_ONCE = 100_000;
+export const MAX_NEW_KEYS_PER_SECOND = 100_000;
+
+/** For calls that are bounded by something else. */
+export const MAX_BOUNDS: CallerBounds = {
+  maxCallsAtOnce: MAX_CALLS_AT_ONCE,
+  maxNewKeysPerSecond: MAX_NEW_KEYS_PER_SECOND,
+};
+
 /** By name. */
 export type Policies = ReadonlyMap<string, Policy>;
 
@@ -107,7 +185,7 @@ export interface PolicyLookup extends Pick<Policies, "get"> {
   isRemoved?(name: string): boolean;
 }
 
-/** How important the calls of a policy may be: see priorities.ts. */
+/** How important the calls of a policy may be: see parse-policy.ts. */
 export interface Priorities {
   /** The most important first. */
   readonly names: readonly string[];
@@ -121,9 +199,7 @@ export interface Priorities {
   readonly seen: ReadonlyMap<string, Policy>;
 }
 
-/* The parts of a policy and of its rules that a holder of units has to know. A holder may be far from the policy. */
-
-/** A rule, as a holder of its units sees it. */
+/** A rule, as a holder of its units sees it, which may be in another process. */
 export interface RuleView extends Pick<Rule, "name" | "unit" | "capacity" | "config"> {
   readonly algorithm: Pick<AnyAlgorithm, "wholeFromMs">;
 }
@@ -174,26 +250,19 @@ export function forPriority(policy: PolicyView, priority: string | undefined): P
   return seen.get(priority ?? usual) ?? policy;
 }
 
-/* The names of the copies that a policy with a pool has: one for each region. */
+/* The names of copies of a policy. They are stored with keys: never change the marks. No policy's own name has one. */
 
 /**
- * A region's copy of the policy `api` is called `api@eu`. The copy's name is part of the names of objects, of
- * reservations and of ids of leases, so these differ from region to region. No policy of a deployment has an @ in its
- * name. The separator is stored: never change it.
+ * A region's copy of the policy `api` is called `api@eu`. The name is part of the names of objects, of reservations and
+ * of ids of leases, so these differ from region to region.
  */
 export const SEPARATOR = "@";
-/**
- * Ends the name of the policy that a region goes on with alone when its pool does not answer: `api@eu/local`. The
- * name is stored with keys: never change it.
- */
+/** Ends the name of the policy that a region goes on with alone when its pool does not answer: `api@eu/local`. */
 export const LOCAL = "/local";
 
-/** Ends the name of a policy's candidate. It is part of the names of objects, and stored with keys: never change it. */
-const CANDIDATE = "~candidate";
-
-/** The name under which a policy's candidate decides: no policy of a deployment has a ~ in its name. */
+/** The name under which a policy's candidate decides. */
 export function candidateName(policy: string): string {
-  return `${policy}${CANDIDATE}`;
+  return `${policy}~candidate`;
 }
 
 /** The name that the deployment gave the policy, and that callers know. */
@@ -207,32 +276,32 @@ export function localName({ name }: Policy): string {
   return `${name}${LOCAL}`;
 }
 
-/** What was changed at run time, as policies carry it from isolates to objects. */
+/* What was changed at run time, as policies carry it from isolates to objects. */
 
 /**
- * Which version of a policy is in force for a key. Versions rise with each change of the policy or of an override for its
- * keys, and `sinceMs` within a version, so an object that has seen one never goes back (`later`). Sent and stored: never
- * rename a field.
+ * The version of a policy that is in force for a key. Versions rise with each change of the policy or of an override for
+ * its keys, and `sinceMs` within a version, so an object that has seen one never goes back (`later`). Sent and stored:
+ * never rename a field.
  */
 export interface PolicyRevision {
   readonly version: number;
   /** The policy's table as JSON text, with the override of the key in it. Absent: as the deployment's file says. */
   readonly fields?: string;
   /**
-   * When the last of the key's overrides ended that have ended by themselves in this version, in milliseconds since 1970:
-   * an override ends at its instant, and the version rises when the catalog has written so. Absent: none has.
+   * When an override of the key last reached its `expiresAt` in this version, in milliseconds since 1970. The version
+   * rises a moment later, when the catalog has deleted the override. Absent: none has.
    */
   readonly sinceMs?: number;
   /** In a candidate: which one it is (`Candidate.version`). The keys of another one begin untouched. */
   readonly candidate?: number;
 }
 
-/** Whether a key, decided by one version before, is of another candidate now. */
+/** Whether a key that was decided by one version before has another candidate now. */
 export function isOfAnother(before: PolicyRevision | undefined, now: PolicyRevision | undefined): boolean {
   return now?.candidate !== undefined && now.candidate !== before?.candidate;
 }
 
-/** The later of what two calls say; of the same the first. */
+/** The later of two revisions; of equal ones the first. */
 export function later(
   one: PolicyRevision | undefined,
   other: PolicyRevision | undefined,
@@ -246,39 +315,33 @@ export function later(
 export interface AppliedOverride {
   /** As answers name it. */
   readonly pattern: string;
-  /** Absent: other figures, by which the key is decided as any other. */
+  /** Absent: the override has other limits, by which the key is decided as any other. */
   readonly effect?: "blocked" | "unlimited";
   /** When it ends by itself, in milliseconds since 1970. Absent: not before it is deleted. */
   readonly endsAtMs?: number;
 }
 
-/**
- * Finds the policy of a key by the override that is in force for it at this instant, or after the one that has ended;
- * `undefined`: it has none.
- */
+/** Finds the policy of a key that has an override, or had one that has ended; `undefined`: it has none. */
 export interface Overrides<Found> {
   find(key: string, nowMs: number): Found | undefined;
 }
 
 /** What a message says of the version that is in force; empty: the deployment's file says it. */
-export function versionOf({ inForce }: { readonly inForce?: PolicyRevision }): {
-  readonly inForce?: PolicyRevision;
-} {
+export function versionOf({ inForce }: Pick<Policy, "inForce">): Pick<Policy, "inForce"> {
   return inForce === undefined ? {} : { inForce };
 }
 
 /** Whether two versions of a policy, which were both changed at run time, say the same of a key. */
 export function saysTheSame(one: Versioned, other: Versioned): boolean {
   if (one.inForce === undefined || other.inForce === undefined) return false;
-  const isOfOne = one.inForce.candidate === other.inForce.candidate;
-  const areSame = one.inForce.fields === other.inForce.fields;
-  return isOfOne && areSame && one.override?.pattern === other.override?.pattern;
+  return (
+    one.inForce.candidate === other.inForce.candidate &&
+    one.inForce.fields === other.inForce.fields &&
+    one.override?.pattern === other.override?.pattern
+  );
 }
 
-interface Versioned {
-  readonly inForce?: PolicyRevision;
-  readonly override?: AppliedOverride;
-}
+type Versioned = Pick<Policy, "inForce" | "override">;
 
 /**
  * The units that a call asks for. A number is for every rule. An object gives a number for each unit (`Rule.unit`),
@@ -292,7 +355,7 @@ export function costOf(rule: Pick<Rule, "unit">, cost: Cost): number {
   return Object.hasOwn(cost, rule.unit) ? (cost[rule.unit] ?? 1) : 1;
 }
 
-/** Whether a cost has no units for any rule: then the call only looks, as with a cost of 0. */
+/** Whether a cost has no units for any rule: then the call only reads, as with a cost of 0. */
 export function takesNothing(
   { rules }: { readonly rules: readonly Pick<Rule, "unit">[] },
   cost: Cost,

@@ -1,33 +1,45 @@
-import { nearest } from "../validation.ts";
-import { parsePolicies } from "./parse-policies.ts";
-import { policyTablesOf, removedIn } from "./policy-tables.ts";
-import { LOCAL, type Policies, type Policy, publicName, type Rule, SEPARATOR } from "./policy.ts";
-import { parseRegions, type Region, type Regions } from "./regions.ts";
+import * as v from "valibot";
+import { nearest, oneOf, table, violation, violationsOf } from "../validation.ts";
+import { parsePolicies, policyTablesOf, refuseBad, removedIn } from "./parse-policies.ts";
+import { NAME, NAME_ALLOWED } from "./policy-fields.ts";
+import {
+  LOCAL,
+  LOCATION_HINTS,
+  type LocationHint,
+  type Policies,
+  type Policy,
+  publicName,
+  type Region,
+  type Rule,
+  SEPARATOR,
+} from "./policy.ts";
+
 /**
  * Reads what a deployment configures: its policies and its regions. A policy with a pool also gets a copy for each
  * region.
  *
  * @throws Error that names every bad field and value, and what is allowed: such a worker does not start
  */
-export function parseDeployment({
-  policies: given,
-  regions: givenRegions,
-  areJurisdictionsIgnored,
-}: DeploymentVars) {
-  const parsed = parsePolicies(given);
-  const policies = areJurisdictionsIgnored === true ? withoutJurisdictions(parsed) : parsed;
-  const regions = parseRegions(givenRegions);
-  const regionalPolicies = new RegionalPolicies(policies, regions);
-  const tables = new Map(policyTablesOf(given)) as ReadonlyMap<string, Readonly<Record<string, unknown>>>;
+export function parseDeployment(vars: DeploymentVars) {
+  const { areJurisdictionsIgnored } = vars;
+  const parsed = [...parsePolicies(vars.policies)];
+  const policies: Policies = new Map(
+    areJurisdictionsIgnored === true
+      ? parsed.map(([name, policy]) => [name, withoutJurisdiction(policy)] as const)
+      : parsed,
+  );
+  const regions = parseRegions(vars.regions);
   return {
     policies,
-    tables,
+    tables: new Map(policyTablesOf(vars.policies)) as ReadonlyMap<string, Readonly<Record<string, unknown>>>,
     regions,
     areJurisdictionsIgnored,
-    regionalPolicies,
-    isRemoved: removedIn(given),
+    regionalPolicies: new RegionalPolicies(policies, regions),
+    isRemoved: removedIn(vars.policies),
   };
 }
+
+export type Deployment = ReturnType<typeof parseDeployment>;
 
 /** Tables of `wrangler.toml`, or the same as JSON text. */
 interface DeploymentVars {
@@ -35,10 +47,6 @@ interface DeploymentVars {
   readonly regions?: unknown;
   /** Where plain workerd runs the worker. */
   readonly areJurisdictionsIgnored?: boolean;
-}
-
-function withoutJurisdictions(policies: Policies): Policies {
-  return new Map([...policies].map(([name, policy]) => [name, withoutJurisdiction(policy)]));
 }
 
 /** The policy as it is where there are no jurisdictions. */
@@ -116,8 +124,8 @@ function scale(policy: Pick<Policy, "name">, rule: Rule, part: number): Rule {
 const READ = ["POLICIES", "REGIONS", "LOG"];
 
 /**
- * Refuses a variable that is `POLICIES`, `REGIONS` or `LOG` with a wrong letter: nobody would read it. Other variables are not
- * the limiter's. So is a text that has a name like `REGION`: regions are a table.
+ * Refuses a variable that is `POLICIES`, `REGIONS` or `LOG` with a wrong letter. Other variables are not the limiter's,
+ * nor is a text with a name like `REGION`: regions are a table.
  *
  * @throws Error that names the variable, and the one that was meant
  */
@@ -128,5 +136,92 @@ export function requireKnownNames(variables: object): void {
     const isWrong = meant !== undefined && (isTable || meant === "POLICIES");
     return isWrong ? `${name} is not a variable that is read (did you mean ${meant}?)` : [];
   });
-  if (wrong.length > 0) throw new Error(`bad configuration, not serving:\n${wrong.join("\n")}`);
+  refuseBad(wrong);
+}
+
+/* Regions: parts of the world. A key whose units are in a pool has an object of its own in each region. */
+
+/** Where a request came in, by `request.cf`. */
+export interface Origin {
+  readonly colo?: unknown;
+  readonly country?: unknown;
+  readonly continent?: unknown;
+}
+
+/** At least one region. The first one also has the requests that belong to no region. */
+export type Regions = readonly [Region, ...Region[]];
+
+/** Without `[vars.REGIONS]`, each continent is a region. */
+const continent = (name: string, locationHint: LocationHint): Region => ({
+  name,
+  colos: [],
+  countries: [],
+  continents: [name.toUpperCase()],
+  locationHint,
+});
+const CONTINENTS: Regions = [
+  continent("na", "enam"),
+  continent("eu", "weur"),
+  continent("as", "apac"),
+  continent("sa", "sam"),
+  continent("oc", "oc"),
+  continent("af", "afr"),
+];
+
+const CODES_ALLOWED = 'an array of upper-case codes, like ["EU"]';
+const codes = v.optional(
+  v.pipe(
+    v.array(v.pipe(v.string(CODES_ALLOWED), v.regex(/^[A-Z0-9]{2,3}$/, CODES_ALLOWED)), CODES_ALLOWED),
+    v.readonly(),
+  ),
+  [],
+);
+const REGION_FIELDS = {
+  colos: codes,
+  countries: codes,
+  continents: codes,
+  locationHint: v.optional(oneOf(LOCATION_HINTS)),
+};
+
+/**
+ * Reads the regions of `[vars.REGIONS.<name>]`, as tables or as JSON text; `undefined`: each continent is a region.
+ *
+ * @throws Error that names every bad region, field and value, and what is allowed
+ */
+export function parseRegions(vars: unknown): Regions {
+  if (vars === undefined) return CONTINENTS;
+  let given: unknown = vars;
+  try {
+    if (typeof vars === "string") given = JSON.parse(vars) as unknown;
+  } catch {
+    given = undefined;
+  }
+  const tables = typeof given === "object" && given !== null ? Object.entries(given) : [];
+  const problems: string[] = [];
+  const regions: Region[] = [];
+  for (const [name, fields] of tables) {
+    const parsed = v.safeParse(table(REGION_FIELDS), fields);
+    const found = parsed.success ? [] : violationsOf(parsed.issues).map(({ detail }) => detail);
+    if (!NAME.test(name)) found.push(violation(["its name"], name, NAME_ALLOWED));
+    problems.push(...found.map((detail) => `region ${JSON.stringify(name)}: ${detail}`));
+    if (parsed.success) {
+      const { locationHint, ...codesOf } = parsed.output;
+      regions.push({ name, ...codesOf, ...(locationHint !== undefined && { locationHint }) });
+    }
+  }
+  const [first, ...others] = regions;
+  if (first === undefined && problems.length === 0)
+    problems.push(
+      violation(["REGIONS"], vars, "left out, or a table of at least one region: [vars.REGIONS.<name>]"),
+    );
+  if (first === undefined || problems.length > 0)
+    throw new Error(`bad configuration, not serving:\n${problems.join("\n")}`);
+  return [first, ...others];
+}
+
+/** The region that a request belongs to: by its colo, else its country, else its continent, else the first region. */
+export function regionOf(regions: Regions, { colo, country, continent: from }: Origin): Region {
+  const within = (field: "colos" | "countries" | "continents", code: unknown) =>
+    typeof code === "string" ? regions.find((region) => region[field].includes(code)) : undefined;
+  return within("colos", colo) ?? within("countries", country) ?? within("continents", from) ?? regions[0];
 }

@@ -1,7 +1,7 @@
 /** The decision that a caller sees, made of the decisions of the rules, and the headers that describe it. */
 import { type DenialReason, MAX_UNITS } from "../algorithms/algorithm.ts";
-import type { HeaderStyle } from "../policies/policy-options.ts";
 import {
+  type HeaderStyle,
   type AppliedOverride,
   type Policy,
   type PolicyView,

@@ -1,5 +1,4 @@
-import type { Layout } from "../policies/placement.ts";
-import type { Policy } from "../policies/policy.ts";
+import type { Layout, Policy } from "../policies/policy.ts";
 
 /**
  * The name of the object that holds a key. Never change how names are made: another name is another object, where

@@ -1,5 +1,4 @@
-import type { Layout } from "../policies/placement.ts";
-import type { Cost, PolicyRevision } from "../policies/policy.ts";
+import type { Cost, Layout, PolicyRevision } from "../policies/policy.ts";
 import type { AnswerText, Lease, Peeked } from "./answers.ts";
 import type {
   AcquireCall,

@@ -4,8 +4,7 @@
  * limiters of other versions and languages use it too: fields are only added, and an added field is optional.
  */
 import type { LocalDecisions } from "../algorithms/algorithm.ts";
-import type { HeaderStyle, Lifetimes, RetryJitter } from "../policies/policy-options.ts";
-import type { PolicyView } from "../policies/policy.ts";
+import type { HeaderStyle, Lifetimes, PolicyView, RetryJitter } from "../policies/policy.ts";
 import type { Decided } from "./answers.ts";
 import type { Decision } from "./decision.ts";
 import type { BatchedCall, Failed } from "./messages.ts";

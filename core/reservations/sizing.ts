@@ -28,8 +28,7 @@
  *
  * `test/simulation/` tries these numbers with up to 32 isolates. docs/performance.md has the results.
  */
-import type { Lifetimes } from "../policies/policy-options.ts";
-import type { Rule } from "../policies/policy.ts";
+import type { Lifetimes, Rule } from "../policies/policy.ts";
 
 /** So many calls without a long pause make a key hot. */
 export const HOT_CALLS = 3;

@@ -5,7 +5,7 @@
  */
 export type Counts = Readonly<Record<string, number>>;
 
-/** So many policies have counts of their own. */
+/** The policies that have counts of their own. */
 export const MAX_POLICIES = 1_000;
 /** All further policies together. No policy of a deployment has such a name. */
 export const OTHER_POLICIES = "_other";
@@ -88,25 +88,23 @@ export function policyOfKeys(name: string): string {
 
 /** The counts without those of candidates that came before others: so there are no more of them than policies. */
 export function ofLatestCandidates(counts: Counts): Counts {
+  const candidateOf = (series: string) => {
+    const [metric, policy = "", version = ""] = partsOf(series);
+    return metric === "compared" ? { policy, version: Number(version) } : undefined;
+  };
   const latest = new Map<string, number>();
-  const compared = Object.keys(counts).filter((series) => partsOf(series)[0] === "compared");
-  for (const series of compared) {
-    const [, policy = "", version = ""] = partsOf(series);
-    latest.set(policy, Math.max(latest.get(policy) ?? 0, Number(version)));
-  }
-  const old = compared.filter((series) => {
-    const [, policy = "", version = ""] = partsOf(series);
-    return Number(version) < (latest.get(policy) ?? 0);
+  for (const { policy, version } of Object.keys(counts).flatMap((series) => candidateOf(series) ?? []))
+    latest.set(policy, Math.max(latest.get(policy) ?? 0, version));
+  const kept = Object.entries(counts).filter(([series]) => {
+    const candidate = candidateOf(series);
+    return candidate === undefined || candidate.version === latest.get(candidate.policy);
   });
-  if (old.length === 0) return counts;
-  const others = { ...counts };
-  for (const series of old) delete others[series];
-  return others;
+  return kept.length === Object.keys(counts).length ? counts : Object.fromEntries(kept);
 }
 
-/** A metric as it is told: its name, what it counts, and its labels. */
+/** A metric: its name, what it counts, and its labels. */
 export interface Family {
-  /** As in series: see counts.ts. It is told as `weir_` and this; a counter's ends in `_total`. */
+  /** As in series. Its public name is `weir_` and this; a counter's ends in `_total`. */
   readonly metric: string;
   readonly type: "counter" | "histogram";
   readonly unit?: "seconds";
@@ -115,91 +113,58 @@ export interface Family {
   readonly labels: readonly string[];
 }
 
-/** The label that only some metrics have: its values are bounded (counts.ts). */
+/** The first label of most metrics: its values are bounded. */
 export const POLICY_LABEL = "policy";
+
+const counter = <const Name extends string>(metric: Name, labels: readonly string[], help: string) => ({
+  metric,
+  type: "counter" as const,
+  labels,
+  help,
+});
+const seconds = <const Name extends string>(metric: Name, labels: readonly string[], help: string) => ({
+  metric,
+  type: "histogram" as const,
+  unit: "seconds" as const,
+  labels,
+  help,
+});
 
 /** All metrics. docs/metrics.md has the same table. */
 export const FAMILIES = [
-  {
-    metric: "decisions",
-    type: "counter",
-    help: "Decisions that callers were told. The outcome is admitted or denied.",
-    labels: [POLICY_LABEL, "outcome", "reason", "source"],
-  },
-  {
-    metric: "waited_seconds",
-    type: "histogram",
-    unit: "seconds",
-    help: "How long calls waited for their turn.",
-    labels: [POLICY_LABEL],
-  },
-  {
-    metric: "object_messages",
-    type: "counter",
-    help: "Messages sent to objects. One of the kind batch has several calls.",
-    labels: ["kind"],
-  },
-  {
-    metric: "object_unanswered",
-    type: "counter",
-    help: "Messages to objects that had no answer in time, or an error.",
-    labels: ["kind"],
-  },
-  {
-    metric: "object_latency_seconds",
-    type: "histogram",
-    unit: "seconds",
-    help: "How long objects took to answer a message. Messages that may wait for a turn are not in it.",
-    labels: ["kind"],
-  },
-  {
-    metric: "object_calls",
-    type: "counter",
-    help: "Calls on keys that objects carried out.",
-    labels: [POLICY_LABEL, "method"],
-  },
-  {
-    metric: "rows_read",
-    type: "counter",
-    help: "Rows that objects read from their tables.",
-    labels: [],
-  },
-  {
-    metric: "rows_written",
-    type: "counter",
-    help: "Rows that objects wrote, alarms included.",
-    labels: [],
-  },
-  {
-    metric: "leases_granted",
-    type: "counter",
-    help: "Leases that objects granted.",
-    labels: [POLICY_LABEL],
-  },
-  {
-    metric: "leases_released",
-    type: "counter",
-    help: "Leases that ended since their holders, or a reset, ended them.",
-    labels: [POLICY_LABEL],
-  },
-  {
-    metric: "leases_reclaimed",
-    type: "counter",
-    help: "Leases that ended since nobody renewed them.",
-    labels: [POLICY_LABEL],
-  },
-  {
-    metric: "compared",
-    type: "counter",
-    help: "Calls that a candidate decided beside its policy, by who denied them.",
-    labels: [POLICY_LABEL, "candidate", "denied_by"],
-  },
-  {
-    metric: "stats_messages",
-    type: "counter",
-    help: "Messages with counts that have arrived: counted, or repeated and not counted again.",
-    labels: ["result"],
-  },
+  counter(
+    "decisions",
+    [POLICY_LABEL, "outcome", "reason", "source"],
+    "Decisions that callers were told. The outcome is admitted or denied.",
+  ),
+  seconds("waited_seconds", [POLICY_LABEL], "How long calls waited for their turn."),
+  counter("object_messages", ["kind"], "Messages sent to objects. One of the kind batch has several calls."),
+  counter("object_unanswered", ["kind"], "Messages to objects that had no answer in time, or an error."),
+  seconds(
+    "object_latency_seconds",
+    ["kind"],
+    "How long objects took to answer a message. Messages that may wait for a turn are not in it.",
+  ),
+  counter("object_calls", [POLICY_LABEL, "method"], "Calls on keys that objects carried out."),
+  counter("rows_read", [], "Rows that objects read from their tables."),
+  counter("rows_written", [], "Rows that objects wrote, alarms included."),
+  counter("leases_granted", [POLICY_LABEL], "Leases that objects granted."),
+  counter(
+    "leases_released",
+    [POLICY_LABEL],
+    "Leases that ended since their holders, or a reset, ended them.",
+  ),
+  counter("leases_reclaimed", [POLICY_LABEL], "Leases that ended since nobody renewed them."),
+  counter(
+    "compared",
+    [POLICY_LABEL, "candidate", "denied_by"],
+    "Calls that a candidate decided beside its policy, by who denied them.",
+  ),
+  counter(
+    "stats_messages",
+    ["result"],
+    "Messages with counts that have arrived: counted, or repeated and not counted again.",
+  ),
 ] as const satisfies readonly Family[];
 
 /** The name of a metric. */

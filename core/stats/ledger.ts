@@ -1,6 +1,6 @@
 /**
- * What the object of the statistics knows, as plain data, and how it changes. It has three parts, which are written at
- * different times: the open minute with each batch of messages, all that is older once a minute, top keys every ten.
+ * What the object of the statistics knows, as plain data. It is written in three parts: the open minute with each batch of
+ * messages, everything older once a minute, top keys every ten minutes.
  */
 import {
   type Counts,
@@ -17,15 +17,15 @@ import { mergedKeys, NO_KEYS } from "./tally.ts";
 
 export const MINUTE_MS = 60_000;
 export const MINUTES_AN_HOUR = 60;
-/** A sender that was silent for so long is forgotten. It sends nothing again after a third of that (tally.ts). */
+/** A sender that was silent for this time is forgotten. It repeats no message after a third of that (tally.ts). */
 export const SENDER_KEPT_MS = 1_800_000;
-/** So many senders are remembered. Of more the longest silent ones are forgotten. */
+/** Of more senders, the longest silent ones are forgotten. */
 export const MAX_SENDERS = 2_000;
 
 /** The last message of a sender. Stored: never change the order. */
 export type SenderMark = readonly [sender: string, number: number, atMs: number];
 
-/** What has been counted since the minute began, and by whom. Stored: never rename a field. */
+/** What was counted since the minute began, and the senders. Stored: never rename a field. */
 export interface OpenMinute {
   /** Since 1970. */
   readonly minute: number;
@@ -33,7 +33,7 @@ export interface OpenMinute {
   readonly senders: readonly SenderMark[];
 }
 
-/** All that was counted before the open minute. Stored: never rename a field. */
+/** Everything counted before the open minute. Stored: never rename a field. */
 export interface ClosedMinute {
   readonly sinceMs: number;
   readonly totals: Counts;
@@ -42,7 +42,7 @@ export interface ClosedMinute {
   readonly hourCounts: Counts;
 }
 
-/** The open minute with a message; the same one: the message was counted before. */
+/** The open minute with a message. One that was counted before only counts as repeated. */
 export function withMessage(
   open: OpenMinute,
   message: StatsMessage,
@@ -50,14 +50,12 @@ export function withMessage(
   nowMs: number,
 ): OpenMinute {
   const { sender, number } = message;
-  const heard = open.senders.find(([id]) => id === sender);
-  const others = open.senders.filter((each) => each !== heard && nowMs - each[2] < SENDER_KEPT_MS);
-  const isRepeated = heard !== undefined && number <= heard[1];
+  const mark = open.senders.find(([id]) => id === sender);
+  const others = open.senders.filter((each) => each !== mark && nowMs - each[2] < SENDER_KEPT_MS);
+  const isRepeated = mark !== undefined && number <= mark[1];
   const result = seriesOf("stats_messages", [isRepeated ? "repeated" : "counted"]);
-  const senders: SenderMark[] = [
-    ...others.slice(-(MAX_SENDERS - 1)),
-    [sender, isRepeated ? heard[1] : number, nowMs],
-  ];
+  const last = isRepeated ? mark[1] : number;
+  const senders: SenderMark[] = [...others.slice(-(MAX_SENDERS - 1)), [sender, last, nowMs]];
   const counts = isRepeated ? {} : named(message.counts, names);
   return { ...open, senders, counts: merged(merged(open.counts, counts), { [result]: 1 }) };
 }
@@ -66,20 +64,27 @@ export function withMessage(
 function named(counts: Counts, names: PolicyNames): Counts {
   const all: Record<string, number> = {};
   for (const [series, count] of Object.entries(counts)) {
-    const [metric = "", policy = "", ...labels] = partsOf(series);
-    const isOfPolicy = familyOf(metric)?.labels[0] === POLICY_LABEL;
-    addTo(all, isOfPolicy ? seriesOf(metric, [names.of(policy), ...labels]) : series, count);
+    const [metric = "", ...labels] = partsOf(series);
+    const policy = policyIn(series);
+    const own = policy === undefined ? series : seriesOf(metric, [names.of(policy), ...labels.slice(1)]);
+    addTo(all, own, count);
   }
   return all;
 }
 
-/** The names that counts have. */
+/** The policies that counts have, added to names. */
 export function namesIn(counts: Counts, names = new PolicyNames()): PolicyNames {
   for (const series of Object.keys(counts)) {
-    const [metric = "", policy] = partsOf(series);
-    if (policy !== undefined && familyOf(metric)?.labels[0] === POLICY_LABEL) names.of(policy);
+    const policy = policyIn(series);
+    if (policy !== undefined) names.of(policy);
   }
   return names;
+}
+
+/** The policy of a series; `undefined`: it is of none. */
+function policyIn(series: string): string | undefined {
+  const [metric = "", policy] = partsOf(series);
+  return familyOf(metric)?.labels[0] === POLICY_LABEL ? policy : undefined;
 }
 
 /** The decisions among counts: by policy, then by outcome and reason, how many. */
@@ -99,32 +104,27 @@ function addTo(counts: Record<string, number>, series: string, count: number): v
   counts[series] = (counts[series] ?? 0) + count;
 }
 
-/** What a minute's end makes of what is known, and which rows of the history it completes. */
-export interface MinuteClosing {
+/** What the end of a minute changes. */
+interface MinuteClosing {
   readonly closed: ClosedMinute;
-  /** By policy. */
+  /** The minute's row of the history, by policy. */
   readonly minute: ReadonlyMap<string, Counts>;
-  /** The hour that is over, by policy; empty: it is not. */
+  /** The row of the hour that is over, by policy; empty: it is not. */
   readonly hour: ReadonlyMap<string, Counts>;
 }
 
 /** Closes the open minute, at a later one. */
 export function closing(closed: ClosedMinute, open: OpenMinute, nowMinute: number): MinuteClosing {
-  const minute = historyOf(open.counts);
-  const isSameHour = hourOf(open.minute) === closed.hour;
-  // The hour of the open minute may be another one than that of the last minute with traffic, which was not written yet.
-  const before = isSameHour ? closed.hourCounts : {};
-  const hourCounts = merged(before, decisionsIn(open.counts));
-  const isOver = hourOf(nowMinute) !== hourOf(open.minute);
+  const hour = hourOf(open.minute);
+  // The last minute with traffic may be of another hour, which was not written yet.
+  const before = hour === closed.hour ? closed.hourCounts : {};
+  const decisions = Object.entries(open.counts).filter(([series]) => partsOf(series)[0] === "decisions");
+  const hourCounts = merged(before, Object.fromEntries(decisions));
+  const totals = ofLatestCandidates(merged(closed.totals, open.counts));
   return {
-    closed: {
-      ...closed,
-      totals: ofLatestCandidates(merged(closed.totals, open.counts)),
-      hour: hourOf(open.minute),
-      hourCounts,
-    },
-    minute,
-    hour: isOver ? historyOf(hourCounts) : new Map(),
+    closed: { ...closed, totals, hour, hourCounts },
+    minute: historyOf(open.counts),
+    hour: hourOf(nowMinute) === hour ? new Map() : historyOf(hourCounts),
   };
 }
 
@@ -133,15 +133,11 @@ export function hourOf(minute: number): number {
   return Math.floor(minute / MINUTES_AN_HOUR);
 }
 
-function decisionsIn(counts: Counts): Counts {
-  return Object.fromEntries(Object.entries(counts).filter(([series]) => partsOf(series)[0] === "decisions"));
-}
-
 /* The top keys of all policies, of this hour and of the last one: older ones say nothing about now. */
 
-/** So many policies have top keys: of 64 keys each, four times, some 64,000 keys. */
-export const MAX_TOPS = 250;
-export const HOUR_MS = 3_600_000;
+/** The policies that have top keys: of 64 keys each, four times, some 64,000 keys. */
+const MAX_TOPS = 250;
+const HOUR_MS = 3_600_000;
 
 /** The top keys of one hour. Stored: never rename a field. */
 interface OfHour {
@@ -149,9 +145,8 @@ interface OfHour {
   readonly active: Summary;
 }
 
-/** The top keys of a policy. Stored: never rename a field. */
+/** The top keys of a policy, in an hour since 1970 and the one before. Stored: never rename a field. */
 export interface PolicyTops {
-  /** Since 1970. */
   readonly hour: number;
   readonly now: OfHour;
   readonly before: OfHour;
@@ -186,7 +181,7 @@ export class Tops {
     });
   }
 
-  /** Takes the keys of a message. Policies past the bound have none, until others have had none for two hours. */
+  /** Adds the keys of a message. Policies past the bound have none, until others have had none for two hours. */
   add(all: readonly PolicyKeys[], nowMs: number): void {
     const hour = Math.floor(nowMs / HOUR_MS);
     for (const { policy, denied = NO_KEYS, active = NO_KEYS } of all) {
@@ -227,7 +222,7 @@ export class Tops {
 /** The top keys as of an hour. */
 function atHour(tops: PolicyTops | undefined, hour: number): PolicyTops {
   if (tops === undefined) return { hour, now: NONE, before: NONE };
-  // An hour that is earlier than the last one is that of a clock that was put back.
+  // An earlier hour is that of a clock that was put back.
   if (hour <= tops.hour) return tops;
   return { hour, now: NONE, before: hour - tops.hour === 1 ? tops.now : NONE };
 }

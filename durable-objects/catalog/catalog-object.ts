@@ -1,33 +1,45 @@
 import { DurableObject } from "cloudflare:workers";
-import type {
-  AuditEntry,
-  CandidateInCatalog,
-  CatalogChanges,
-  CatalogDocument,
-  CatalogMethods,
-  OverrideChange,
-  OverrideInCatalog,
-  Page,
-  PolicyChange,
-  PolicyInCatalog,
-  Refusal,
-  TokenChange,
-  TokenInCatalog,
-  Versioned,
-  WriteCall,
+import {
+  type AuditEntry,
+  type CandidateInCatalog,
+  type CatalogChanges,
+  type CatalogDocument,
+  type CatalogMethods,
+  MAX_OVERRIDES,
+  MAX_POLICIES,
+  MAX_TOKENS,
+  type OverrideInCatalog,
+  type Page,
+  type PolicyInCatalog,
+  type Refusal,
+  type Table,
+  type TokenInCatalog,
+  type Versioned,
+  type Write,
+  type WriteCall,
 } from "../../core/catalog/calls.ts";
-import type { Table } from "../../core/catalog/overrides.ts";
+import { MAX_MULTI_WILDCARD, WILDCARD } from "../../core/catalog/patterns.ts";
 import { readClockMs } from "../../core/clock.ts";
 import { deployed } from "../deployment.ts";
-import { Candidates, type StoredCandidate } from "./candidates.ts";
+import { CatalogStore } from "./catalog-store.ts";
 import {
-  AuditLog,
-  CatalogStore,
-  CatalogTables,
-  type StoredOverride,
-  type StoredPolicy,
-} from "./catalog-store.ts";
-import { CatalogWrites } from "./catalog-writes.ts";
+  candidateMisfit,
+  changed,
+  checkedOverride,
+  full,
+  isRefusal,
+  lengthsRefusal,
+  missing,
+  noCandidate,
+  noOverride,
+  noPolicy,
+  overrideMisfit,
+  placed,
+  policyRefusal,
+  shareRefusal,
+  tokenRefusal,
+  type WriteResult,
+} from "./checks.ts";
 
 /** An alarm is never later than this: the runtime takes none after 2189, and an override may end in 9999. */
 const MAX_ALARM_MS = 365 * 24 * 3_600_000;
@@ -35,110 +47,88 @@ const MAX_ALARM_MS = 365 * 24 * 3_600_000;
 /** Items on a page of a list. */
 const PAGE = 100;
 
-/** The object that has what was changed at run time, beside what the deployment's file says. There is one. */
+/**
+ * The object that has what was changed at run time, beside what the deployment's file says. There is one.
+ *
+ * A write is checked, then made as a whole or not at all, with an entry in the audit log for each change. Some checks
+ * come after rows were written: a refusal ends the transaction.
+ */
 export class CatalogObject extends DurableObject implements CatalogMethods {
   readonly #store: CatalogStore;
-  readonly #audit: AuditLog;
-  readonly #writes: CatalogWrites;
-  readonly #candidates: Candidates;
 
   constructor(ctx: DurableObjectState, env: Cloudflare.Env) {
     super(ctx, env);
-    const tables = new CatalogTables(ctx.storage);
-    this.#store = new CatalogStore(tables);
-    this.#audit = new AuditLog(tables);
-    const parts = { store: this.#store, audit: this.#audit, deployed, nowMs: readClockMs };
-    this.#candidates = new Candidates(tables, parts);
-    this.#writes = new CatalogWrites(tables, parts, this.#candidates);
+    this.#store = new CatalogStore(ctx.storage);
   }
 
   async changes(since: number): Promise<CatalogChanges> {
-    return changesAfter(this.#store, this.#candidates, since);
+    return this.#store.changes(since);
   }
 
-  async write(call: WriteCall): Promise<Versioned<unknown> | Refusal> {
-    const written = this.#writes.write(call);
+  async write({ write, by, keyPrefix, ifMatch, ifNoneMatch, isDryRun }: WriteCall): Promise<WriteResult> {
+    const { version, isThere } = this.#stateOf(write);
+    const isMatch =
+      ifMatch === undefined || ifMatch.includes(String(version)) || (isThere && ifMatch.includes("*"));
+    const refusal = !isMatch
+      ? changed(`its entity tag is "${version}", and not ${ifMatch.map((tag) => `"${tag}"`).join(" or ")}`)
+      : ifNoneMatch === true && isThere
+        ? changed(`it is there already, with the entity tag "${version}"`)
+        : undefined;
+    const answer =
+      refusal ??
+      this.#store.atomically(
+        () => this.#write(write, by, keyPrefix),
+        (result) => !isRefusal(result) && isDryRun !== true,
+      );
     await this.#setAlarm();
-    return written;
+    return answer;
   }
 
   async policy(name: string): Promise<Versioned<PolicyInCatalog> | Refusal> {
-    return this.#policy(name);
+    const stored = this.#store.policy(name);
+    const fields = this.#tableOf(name);
+    if (fields === undefined) return noPolicy(name);
+    const source = stored?.fields === undefined ? "file" : "catalog";
+    const overrides = this.#store.countOverrides(name);
+    return { version: stored?.ownVersion ?? 0, value: { name, source, fields, overrides } };
   }
 
   async candidate(policy: string): Promise<Versioned<CandidateInCatalog> | Refusal> {
-    const stored = this.#candidates.of(policy);
-    if (stored === undefined) {
-      const known = this.#policy(policy);
-      const detail = `the policy ${JSON.stringify(policy)} has no candidate`;
-      return "refused" in known ? known : { refused: "missing", detail };
-    }
-    const { version, fields, sinceMs } = stored;
-    return { version, value: { policy, fields, sinceMs } };
+    const refusal = this.#tableOf(policy) === undefined ? noPolicy(policy) : noCandidate(policy);
+    return this.#store.candidate(policy) ?? refusal;
   }
 
-  async override(policy: string, given: string): Promise<Versioned<OverrideInCatalog> | Refusal> {
-    const pattern = this.#writes.patternOf(policy, given);
-    const stored = pattern === undefined ? undefined : this.#store.override(policy, pattern);
-    if (stored !== undefined) return inCatalog(stored);
-    return {
-      refused: "missing",
-      detail: `the policy ${JSON.stringify(policy)} has no override ${JSON.stringify(given)}`,
-    };
+  async override(policy: string, pattern: string): Promise<Versioned<OverrideInCatalog> | Refusal> {
+    return this.#storedOverride(policy, pattern) ?? noOverride(policy, pattern);
   }
 
   /** A page of a policy's overrides, in the order of their patterns, after one. */
   async overrides(policy: string, after = ""): Promise<Page<Versioned<OverrideInCatalog>> | Refusal> {
-    const known = this.#policy(policy);
-    if ("refused" in known) return known;
-    const found = this.#store.overridesAfter(policy, after, PAGE + 1);
-    const items = found.slice(0, PAGE).map(inCatalog);
-    const next = found.length > PAGE ? items.at(-1)?.value.pattern : undefined;
-    return { items, ...(next !== undefined && { next }) };
+    if (this.#tableOf(policy) === undefined) return noPolicy(policy);
+    return pageOf(this.#store.overridesAfter(policy, after, PAGE + 1), ({ value }) => value.pattern);
   }
 
   async tokens(): Promise<readonly TokenInCatalog[]> {
-    return this.#store.tokens().map(({ name, entry }) => {
-      const { sha256: _, ...others } = entry;
-      return { name, entry: others };
-    });
+    return this.#store.tokens().map(({ name, entry }) => ({ name, entry: withoutHash(entry) }));
   }
 
   async document(): Promise<Versioned<CatalogDocument>> {
-    const policies = this.#store
-      .policies()
-      .flatMap(({ name, fields }) => (fields === undefined ? [] : [[name, fields]]));
-    // A policy may be called "constructor", and a pattern "__proto__": a plain object has those already.
-    const overrides = new Map<string, [pattern: string, fields: StoredOverride["fields"]][]>();
-    for (const { policy, pattern, fields } of this.#store.allOverrides()) {
-      const its = overrides.get(policy) ?? [];
-      its.push([pattern, fields]);
-      overrides.set(policy, its);
-    }
-    const tokens = this.#store.tokens().map(({ name, entry }) => [name, entry]);
-    const candidates = this.#candidates.all().map(({ policy, fields }) => [policy, fields]);
-    const value = {
-      policies: Object.fromEntries(policies) as CatalogDocument["policies"],
-      overrides: Object.fromEntries([...overrides].map(([policy, its]) => [policy, Object.fromEntries(its)])),
-      tokens: Object.fromEntries(tokens) as CatalogDocument["tokens"],
-      ...(candidates.length > 0 && {
-        candidates: Object.fromEntries(candidates) as CatalogDocument["tokens"],
-      }),
-    };
-    return { version: this.#store.revision, value };
+    return { version: this.#store.revision, value: this.#store.document() };
   }
 
   /** A page of the audit log, the latest entry first. */
   async audit(before = Number.MAX_SAFE_INTEGER): Promise<Page<AuditEntry>> {
-    const found = this.#audit.before(before, PAGE + 1);
-    const items = found.slice(0, PAGE);
-    const next = found.length > PAGE ? items.at(-1)?.id : undefined;
-    return { items, ...(next !== undefined && { next: String(next) }) };
+    return pageOf(this.#store.auditBefore(before, PAGE + 1), ({ id }) => String(id));
   }
 
-  /** Overrides that have ended are taken away. */
+  /** Deletes the overrides that have ended. */
   override async alarm(): Promise<void> {
-    this.#writes.endOverrides();
+    const ended = this.#store.endedOverrides(readClockMs());
+    if (ended.length > 0)
+      this.#store.atomically(() => {
+        for (const { value } of ended)
+          this.#putOverride("its expiresAt", value.policy, value.pattern, undefined, value.fields);
+      });
     await this.#setAlarm();
   }
 
@@ -148,65 +138,260 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
     await this.ctx.storage.setAlarm(Math.min(nextMs, readClockMs() + MAX_ALARM_MS));
   }
 
-  #policy(name: string): Versioned<PolicyInCatalog> | Refusal {
-    const stored = this.#store.policy(name);
-    const fields = stored?.fields ?? deployed.tables.get(name);
-    if (fields === undefined)
-      return { refused: "missing", detail: `there is no policy ${JSON.stringify(name)}` };
-    const source = stored?.fields === undefined ? "file" : "catalog";
-    const overrides = this.#store.countOverrides(name);
-    return { version: stored?.ownVersion ?? 0, value: { name, source, fields, overrides } };
+  /** The table of a policy in force; `undefined`: there is no such policy. */
+  #tableOf(name: string): Table | undefined {
+    return this.#store.policy(name)?.fields ?? deployed.tables.get(name);
+  }
+
+  /** The override of a pattern, in whatever form it is given. */
+  #storedOverride(policy: string, pattern: string): Versioned<OverrideInCatalog> | undefined {
+    const base = this.#tableOf(policy);
+    const checked = base && checkedOverride(policy, base, pattern, { blocked: true });
+    if (checked === undefined || isRefusal(checked)) return undefined;
+    return this.#store.override(policy, checked.pattern);
+  }
+
+  /** What conditions are about: whether a read answers with something, and which entity tag that has. */
+  #stateOf(write: Write): { readonly version: number; readonly isThere: boolean } {
+    const versionOf = () => {
+      if (write.kind === "catalog") return this.#store.revision;
+      if (write.kind === "token") return this.#store.token(write.name) && 1;
+      if (write.kind === "override") return this.#storedOverride(write.policy, write.pattern)?.version;
+      if (write.kind !== "policy") return this.#store.candidate(write.policy)?.version;
+      // The file's policy has the version 0, and a version is kept of what was deleted.
+      const isThere = this.#tableOf(write.name) !== undefined;
+      return isThere ? (this.#store.policy(write.name)?.ownVersion ?? 0) : undefined;
+    };
+    const version = versionOf();
+    return { version: version ?? 0, isThere: version !== undefined };
+  }
+
+  #write(write: Write, by: string, keyPrefix: string | undefined): WriteResult {
+    switch (write.kind) {
+      case "policy":
+        return this.#writePolicy(by, write.name, write.fields ?? undefined);
+      case "override":
+        return this.#writeLimitedOverride(by, write.policy, write.pattern, write.fields, keyPrefix);
+      case "token":
+        return this.#writeToken(by, write.name, write.entry ?? undefined);
+      case "candidate":
+        return this.#writeCandidate(by, write.policy, write.fields ?? undefined);
+      case "promotion":
+        return this.#promote(by, write.policy);
+      case "catalog":
+        return this.#import(by, write.document);
+      default:
+        return write satisfies never;
+    }
+  }
+
+  /** Writes a policy. In this and the other writes of one thing, `fields` that are `undefined` delete it. */
+  #writePolicy(by: string, name: string, fields: Table | undefined): WriteResult {
+    const store = this.#store;
+    const file = deployed.tables.get(name);
+    const after = fields ?? file;
+    // A policy that is gone takes its candidate with it, and one that stays has to fit it.
+    if (after === undefined && store.candidate(name) !== undefined) this.#writeCandidate(by, name, undefined);
+    const before = store.policy(name);
+    const misfit = candidateMisfit(name, after, before?.candidate?.fields);
+    if (fields === undefined && before?.fields === undefined)
+      return file === undefined
+        ? noPolicy(name)
+        : (misfit ?? { version: before?.ownVersion ?? 0, value: null });
+    if (fields !== undefined) {
+      const refusal = policyRefusal(name, fields, file, before?.fields ?? before?.last);
+      if (refusal !== undefined) return refusal;
+      if (isSame(fields, before?.fields)) return { version: before?.ownVersion ?? 0, value: fields };
+      if (before?.fields === undefined && store.count("policies") >= MAX_POLICIES)
+        return full(`the catalog has ${MAX_POLICIES} policies, which are all that it may have`);
+    }
+    const refusal = (after && this.#overridesMisfit(name, after)) ?? misfit;
+    if (refusal !== undefined) return refusal;
+    // Nothing is left that an override could change.
+    if (after === undefined)
+      for (const { value } of store.overridesAfter(name, "", MAX_OVERRIDES))
+        this.#putOverride(by, name, value.pattern, undefined, value.fields);
+    const version = store.writePolicy(name, fields);
+    this.#addToAudit(by, `policy ${name}`, before?.fields, fields);
+    return { version, value: fields ?? null };
+  }
+
+  /** The refusal of a table under which one of the policy's overrides would mean nothing. */
+  #overridesMisfit(name: string, fields: Table): Refusal | undefined {
+    for (const { value } of this.#store.overridesAfter(name, "", MAX_OVERRIDES)) {
+      const checked = checkedOverride(name, fields, value.pattern, value.fields);
+      if (isRefusal(checked))
+        return {
+          refused: "not-allowed",
+          detail: `the override ${JSON.stringify(value.pattern)} of the policy would not fit it any more: ${checked.detail}`,
+        };
+    }
+    return undefined;
+  }
+
+  /** Writes one override. A new one may be refused since patterns have many lengths, or a prefix has its share. */
+  #writeLimitedOverride(
+    by: string,
+    policy: string,
+    pattern: string,
+    fields: Table | null,
+    keyPrefix: string | undefined,
+  ): WriteResult {
+    const counts = (prefix?: string) => this.#store.overrideCounts(policy, prefix);
+    const isNew = this.#storedOverride(policy, pattern) === undefined;
+    const before = isNew && keyPrefix !== undefined ? counts(keyPrefix) : undefined;
+    const written = this.#writeOverride(by, policy, pattern, fields ?? undefined);
+    if (isRefusal(written) || !isNew) return written;
+    const refusal = before && keyPrefix && shareRefusal(keyPrefix, before, counts(keyPrefix), counts());
+    if (refusal) return refusal;
+    return (pattern.includes(WILDCARD) ? lengthsRefusal(counts()) : undefined) ?? written;
+  }
+
+  #writeOverride(by: string, policy: string, given: string, fields: Table | undefined): WriteResult {
+    const store = this.#store;
+    const base = this.#tableOf(policy);
+    if (base === undefined) return noPolicy(policy);
+    const checked = checkedOverride(policy, base, given, fields ?? { blocked: true }, readClockMs());
+    if (isRefusal(checked)) return checked;
+    const { pattern, isMultiWildcard, endsAtMs } = checked;
+    const before = store.override(policy, pattern);
+    if (fields === undefined && before === undefined)
+      return missing(`there is no override ${JSON.stringify(pattern)}`);
+    if (before !== undefined && isSame(fields, before.value.fields)) return before;
+    if (before === undefined && store.count("overrides") >= MAX_OVERRIDES)
+      return full(`the catalog has ${MAX_OVERRIDES} overrides, which are all that it may have`);
+    const { multiWildcards } =
+      before === undefined && isMultiWildcard ? store.overrideCounts(policy) : { multiWildcards: 0 };
+    if (multiWildcards >= MAX_MULTI_WILDCARD)
+      return full(
+        `the policy has ${MAX_MULTI_WILDCARD} patterns with more than one *, which are all that it may have`,
+      );
+    const candidate = store.candidate(policy)?.value.fields;
+    const misfit = fields && overrideMisfit(policy, candidate, pattern, fields);
+    if (misfit !== undefined) return misfit;
+    const version = this.#putOverride(by, policy, pattern, fields, before?.value.fields, endsAtMs);
+    return { version, value: { policy, pattern, fields: fields ?? null } };
+  }
+
+  #putOverride(
+    by: string,
+    policy: string,
+    pattern: string,
+    fields: Table | undefined,
+    before: Table | undefined,
+    endsAtMs?: number,
+  ): number {
+    const version = this.#store.writeOverride(policy, pattern, fields, endsAtMs);
+    this.#addToAudit(by, `override ${policy} ${pattern}`, before, fields);
+    return version;
+  }
+
+  #writeCandidate(by: string, policy: string, fields: Table | undefined): WriteResult {
+    const before = this.#store.candidate(policy);
+    const base = this.#tableOf(policy);
+    if (base === undefined) return noPolicy(policy);
+    if (fields === undefined && before === undefined) return noCandidate(policy);
+    if (fields !== undefined) {
+      const refusal =
+        policyRefusal(policy, fields, deployed.tables.get(policy), base) ??
+        candidateMisfit(policy, base, fields) ??
+        this.#overridesMisfit(policy, fields);
+      if (refusal !== undefined) return refusal;
+      if (before !== undefined && isSame(fields, before.value.fields)) return before;
+    }
+    const sinceMs = readClockMs();
+    const version = this.#store.writeCandidate(policy, fields, sinceMs);
+    this.#addToAudit(by, `candidate ${policy}`, before?.value.fields, fields);
+    return { version, value: { policy, fields: fields ?? null, sinceMs } };
+  }
+
+  /** Makes the candidate the policy. */
+  #promote(by: string, policy: string): WriteResult {
+    const candidate = this.#store.candidate(policy);
+    if (candidate === undefined) return noCandidate(policy);
+    const ended = this.#writeCandidate(by, policy, undefined);
+    return isRefusal(ended) ? ended : this.#writePolicy(by, policy, candidate.value.fields);
+  }
+
+  #writeToken(by: string, name: string, entry: Table | undefined): WriteResult {
+    const store = this.#store;
+    const before = store.token(name);
+    if (entry === undefined && before === undefined)
+      return missing(`there is no token ${JSON.stringify(name)}`);
+    if (before === undefined && store.count("tokens") >= MAX_TOKENS)
+      return full(`the catalog has ${MAX_TOKENS} tokens, which are all that it may have`);
+    if (isSame(entry, before)) return { version: 1, value: entry };
+    const isThere = (policy: string) => this.#tableOf(policy) !== undefined;
+    const names = () => {
+      const written = store.policies().filter(({ fields }) => fields !== undefined);
+      return [...deployed.tables.keys(), ...written.map((policy) => policy.name)];
+    };
+    const refusal = entry && tokenRefusal(entry, isThere, names);
+    if (refusal !== undefined) return refusal;
+    const version = store.writeToken(name, entry);
+    this.#addToAudit(by, `token ${name}`, before && withoutHash(before), entry && withoutHash(entry));
+    return { version, value: null };
+  }
+
+  /** Makes the catalog what a document says: what is not in it is deleted. It ends with the first refusal. */
+  #import(by: string, document: CatalogDocument): WriteResult {
+    for (const answer of this.#importSteps(by, document)) if (isRefusal(answer)) return answer;
+    return { version: this.#store.revision, value: null };
+  }
+
+  *#importSteps(by: string, { policies, overrides, tokens, candidates = {} }: CatalogDocument) {
+    const store = this.#store;
+    const gone = store.policies().filter(({ name, fields }) => fields && !Object.hasOwn(policies, name));
+    const overridesGone = store
+      .allOverrides()
+      .map(({ value }) => value)
+      .filter(({ policy, pattern }) => !Object.hasOwn(ownOf(overrides, policy) ?? {}, pattern));
+    const revoked = store.tokens().filter(({ name }) => !Object.hasOwn(tokens, name));
+    // One that changes is deleted first: it need not fit what its policy becomes.
+    for (const { value } of store.candidates())
+      if (!isSame(ownOf(candidates, value.policy), value.fields))
+        yield this.#writeCandidate(by, value.policy, undefined);
+    for (const { policy, pattern } of overridesGone)
+      yield this.#writeOverride(by, policy, pattern, undefined);
+    for (const { name } of gone) yield placed(["policies", name], this.#writePolicy(by, name, undefined));
+    for (const { name } of revoked) yield this.#writeToken(by, name, undefined);
+    for (const [name, fields] of Object.entries(policies))
+      yield placed(["policies", name], this.#writePolicy(by, name, fields));
+    for (const [policy, its] of Object.entries(overrides))
+      for (const [pattern, fields] of Object.entries(its))
+        yield placed(["overrides", policy, pattern], this.#writeOverride(by, policy, pattern, fields));
+    for (const policy of Object.keys(overrides)) {
+      const refusal = lengthsRefusal(store.overrideCounts(policy));
+      if (refusal !== undefined) yield placed(["overrides", policy], refusal);
+    }
+    for (const [policy, fields] of Object.entries(candidates))
+      yield placed(["candidates", policy], this.#writeCandidate(by, policy, fields));
+    for (const [name, entry] of Object.entries(tokens))
+      yield placed(["tokens", name], this.#writeToken(by, name, entry));
+  }
+
+  #addToAudit(by: string, target: string, before: Table | undefined, after: Table | undefined): void {
+    this.#store.addToAudit(readClockMs(), by, target, before, after);
   }
 }
 
-function inCatalog({ policy, pattern, version, fields }: StoredOverride): Versioned<OverrideInCatalog> {
-  return { version, value: { policy, pattern, fields } };
+/** A page of what was found, which is one item more if there is a next page. */
+function pageOf<Item>(found: readonly Item[], cursorOf: (item: Item) => string): Page<Item> {
+  const items = found.slice(0, PAGE);
+  const last = found.length > PAGE ? items.at(-1) : undefined;
+  return { items, ...(last !== undefined && { next: cursorOf(last) }) };
 }
 
-/** All that has changed after a revision: each thing as it is now. */
-function changesAfter(store: CatalogStore, candidates: Candidates, since: number): CatalogChanges {
-  const { revision, firstRevision } = store;
-  const isKnown = since > 0 && since <= revision && since >= firstRevision - 1;
-  if (!isKnown) return { ...whole(store, candidates), revision, isWhole: true };
-  const changed = store.changedAfter(since);
-  const ofKind = (kind: string) => changed.filter((each) => each.kind === kind);
-  const names = new Set(changed.flatMap(({ kind, name }) => (kind === "token" ? [] : [name])));
-  return {
-    revision,
-    isWhole: false,
-    policies: [...names]
-      .flatMap((name) => store.policy(name) ?? [])
-      .map((each) => policyChangeOf(each, candidates.of(each.name))),
-    overrides: ofKind("override").map(({ name, pattern }) =>
-      overrideChangeOf(name, pattern, store.override(name, pattern)?.fields),
-    ),
-    tokens: ofKind("token").map(({ name }) => tokenChangeOf(name, store.token(name))),
-  };
+/** The audit log says who may do what, and not by which secret. */
+function withoutHash(entry: Table): Table {
+  const { sha256: _, ...others } = entry;
+  return others;
 }
 
-function whole(
-  store: CatalogStore,
-  candidates: Candidates,
-): Pick<CatalogChanges, "policies" | "overrides" | "tokens"> {
-  const tried = new Map(candidates.all().map((each) => [each.policy, each]));
-  return {
-    policies: store.policies().map((each) => policyChangeOf(each, tried.get(each.name))),
-    overrides: store
-      .allOverrides()
-      .map(({ policy, pattern, fields }) => overrideChangeOf(policy, pattern, fields)),
-    tokens: store.tokens().map(({ name, entry }) => tokenChangeOf(name, entry)),
-  };
+function isSame(one: Table | undefined, other: Table | undefined): boolean {
+  return one !== undefined && other !== undefined && JSON.stringify(one) === JSON.stringify(other);
 }
 
-function policyChangeOf({ name, version, fields }: StoredPolicy, tried?: StoredCandidate): PolicyChange {
-  const candidate = tried && { version: tried.version, fields: tried.fields };
-  return { name, version, ...(fields && { fields }), ...(candidate && { candidate }) };
-}
-
-function overrideChangeOf(policy: string, pattern: string, fields: Table | undefined): OverrideChange {
-  return { policy, pattern, ...(fields && { fields }) };
-}
-
-function tokenChangeOf(name: string, entry: Table | undefined): TokenChange {
-  return { name, ...(entry && { entry }) };
+function ownOf<Value>(table: Readonly<Record<string, Value>>, name: string): Value | undefined {
+  return Object.hasOwn(table, name) ? table[name] : undefined;
 }

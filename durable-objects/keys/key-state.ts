@@ -87,7 +87,7 @@ export class KeyState {
     return this.#ruleStates.map(({ account }) => account);
   }
 
-  /** The rules with their accounts as calls of this priority see them: see core/policies/priorities.ts. */
+  /** The rules with their accounts as calls of this priority see them: see core/policies/parse-policy.ts. */
   seenBy(priority?: string): readonly RuleState[] {
     const { rules } = forPriority(this.policy, priority);
     if (rules === this.policy.rules) return this.#ruleStates;

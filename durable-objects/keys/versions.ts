@@ -1,6 +1,7 @@
 import type { AnyAlgorithm } from "../../core/algorithms/algorithm.ts";
 import { dualConfig, type DualConfig } from "../../core/algorithms/dual-config.ts";
-import { parsePolicies, parsePolicy } from "../../core/policies/parse-policies.ts";
+import { parsePolicies } from "../../core/policies/parse-policies.ts";
+import { parsePolicy } from "../../core/policies/parse-policy.ts";
 import { later, type Policy, type PolicyRevision, type Rule } from "../../core/policies/policy.ts";
 import { type StoredAccount, storedName } from "../storage/records.ts";
 

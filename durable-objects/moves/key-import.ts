@@ -1,5 +1,4 @@
-import type { Layout } from "../../core/policies/placement.ts";
-import type { Policy } from "../../core/policies/policy.ts";
+import type { Layout, Policy } from "../../core/policies/policy.ts";
 import type { UnsupportedProtocol } from "../../core/protocol/answers.ts";
 import { layoutsOf, namesBy, objectName, objectNames } from "../../core/protocol/names.ts";
 import {

@@ -1,14 +1,13 @@
 import {
-  decideTogether,
   place,
   remainingOf,
   settle,
   unstoredOf,
   wholeAtMs,
+  decideTogether,
 } from "../../core/accounts/account.ts";
-import { type RuleAccount, holdWith } from "../../core/accounts/hold.ts";
-import { MIN_USEFUL_TTL_MS } from "../../core/policies/policy-options.ts";
-import type { Rule } from "../../core/policies/policy.ts";
+import { holdWith, type RuleAccount } from "../../core/accounts/hold.ts";
+import { MIN_USEFUL_TTL_MS, type Rule } from "../../core/policies/policy.ts";
 import type { Answer, Prospect, Reserved } from "../../core/protocol/answers.ts";
 import type { Reserving } from "../../core/protocol/messages.ts";
 import { callerIn } from "../../core/protocol/names.ts";
@@ -18,7 +17,7 @@ import type { Holder } from "../keys/holders.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import type { Limits } from "./limits.ts";
-import type { Operations, Reserve } from "./operations.ts";
+import type { Reserve, Operations } from "./operations.ts";
 import { cacheableDenial, cacheableForMs, isProvisionallyBlocked, peekTurn } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 

@@ -1,7 +1,21 @@
 import { DurableObject } from "cloudflare:workers";
-import { SYSTEM_TIME } from "../../core/clock.ts";
-import { parseBackgroundMs } from "../../core/policies/placement.ts";
-import type { Counts } from "../../core/stats/counts.ts";
+import { SYSTEM_TIME, type Time } from "../../core/clock.ts";
+import { parseBackgroundMs } from "../../core/policies/parse-policies.ts";
+import { type Counts, merged, type PolicyNames } from "../../core/stats/counts.ts";
+import {
+  type ClosedMinute,
+  closing,
+  historyOf,
+  hourOf,
+  MINUTE_MS,
+  MINUTES_AN_HOUR,
+  namesIn,
+  type OpenMinute,
+  type PolicyTops,
+  type PolicyWithTops,
+  Tops,
+  withMessage,
+} from "../../core/stats/ledger.ts";
 import type {
   HistoryCall,
   HistoryPoint,
@@ -10,8 +24,7 @@ import type {
   TopKeysCall,
   Totals,
 } from "../../core/stats/messages.ts";
-import { Analytics, type AnalyticsDataset } from "./analytics.ts";
-import { Recorder, StatsStorage } from "./recorder.ts";
+import { Analytics, type AnalyticsDataset, StatsStorage } from "./stats-storage.ts";
 
 interface Bindings {
   readonly ANALYTICS?: AnalyticsDataset;
@@ -54,5 +67,191 @@ export class StatsObject extends DurableObject {
   /** The keys of one policy that came, or were denied, most often. */
   topKeys(call: TopKeysCall): TopKeysAnswer {
     return this.#recorder.topKeys(call);
+  }
+}
+
+/** Messages that come within this time are written together, since each write costs a row. In milliseconds. */
+const WRITE_EVERY_MS = 2_000;
+/** The messages that may wait to be written. Further ones are refused, and are sent again. */
+const MAX_WAITING = 1_000;
+/** How often top keys are stored: each policy's cost a row. Until then they are in the row of the open minute. */
+const TOPS_EVERY_MINUTES = 10;
+/** The longest text of them in that row, which is written with each batch of messages. */
+const MAX_RECENT_LENGTH = 300_000;
+
+/** The names of stored documents. Never change them. */
+const [OPEN, CLOSED, TOPS] = ["open", "closed", "tops "];
+
+/** The open minute as it is stored. Stored: never rename a field. */
+interface StoredMinute extends OpenMinute {
+  /** Top keys that are not stored by themselves yet, or have changed since. Absent: none, or they are too long. */
+  readonly tops?: readonly PolicyWithTops[];
+}
+
+/** A message that is answered when it is stored. */
+interface Waiting {
+  readonly message: StatsMessage;
+  readonly answer: () => void;
+  readonly fail: (error: unknown) => void;
+}
+
+/** Counts messages, and stores them before it answers. */
+export class Recorder {
+  readonly #writeEveryMs: number;
+  readonly #storage: StatsStorage;
+  readonly #time: Time;
+  readonly #onCounted: (counts: Counts) => void;
+  #open: OpenMinute;
+  #closed: ClosedMinute;
+  readonly #names: PolicyNames;
+  #tops: Tops;
+  #waiting: Waiting[] = [];
+  #isTimed = false;
+  #nextWriteMs = -Infinity;
+  #latestMs: number;
+
+  /** @param onCounted is called with the new counts of messages, after they were stored */
+  constructor(
+    storage: StatsStorage,
+    time: Time,
+    onCounted: (counts: Counts) => void,
+    writeEveryMs = WRITE_EVERY_MS,
+  ) {
+    this.#writeEveryMs = writeEveryMs;
+    this.#storage = storage;
+    this.#time = time;
+    this.#onCounted = onCounted;
+    const nowMs = time.nowMs();
+    const minute = Math.floor(nowMs / MINUTE_MS);
+    const empty: StoredMinute = { minute, counts: {}, senders: [] };
+    const { tops: recent = [], ...open } = storage.read<StoredMinute>(OPEN) ?? empty;
+    const nothing: ClosedMinute = { sinceMs: nowMs, totals: {}, hour: 0, hourCounts: {} };
+    this.#open = open;
+    this.#closed = storage.read<ClosedMinute>(CLOSED) ?? nothing;
+    this.#latestMs = this.#open.minute * MINUTE_MS;
+    this.#names = namesIn(this.#open.counts, namesIn(this.#closed.totals));
+    const stored = storage.names(TOPS).flatMap((name) => {
+      const tops = storage.read<PolicyTops>(name);
+      return tops === undefined ? [] : [[name.slice(TOPS.length), tops] as const];
+    });
+    this.#tops = new Tops(stored, recent);
+  }
+
+  /** Counts a message, once. Settles when it is stored. */
+  push(message: StatsMessage): Promise<void> {
+    if (this.#waiting.length >= MAX_WAITING)
+      return Promise.reject(new Error(`${MAX_WAITING} messages wait to be counted: send it again`));
+    return new Promise((answer, fail) => {
+      this.#waiting.push({ message, answer, fail });
+      const leftMs = this.#nextWriteMs - this.#now();
+      if (leftMs <= 0) this.#write();
+      else if (!this.#isTimed) {
+        this.#isTimed = true;
+        this.#time.after(leftMs, () => {
+          this.#isTimed = false;
+          this.#write();
+        });
+      }
+    });
+  }
+
+  /** All counts that are stored. */
+  totals(): Totals {
+    return { counts: merged(this.#closed.totals, this.#open.counts), sinceMs: this.#closed.sinceMs };
+  }
+
+  /** The history of one policy. Steps without traffic are left out. */
+  history({ policy, step, sinceMs }: HistoryCall): readonly HistoryPoint[] {
+    const stepMs = step === "minute" ? MINUTE_MS : MINUTE_MS * MINUTES_AN_HOUR;
+    const from = Math.floor(sinceMs / stepMs);
+    const { number, counts } = this.#openStep(step, policy);
+    const steps = this.#storage.steps(step, policy, from).filter((each) => each.number < number);
+    const open = number >= from && counts !== undefined ? [{ number, counts }] : [];
+    return [...steps, ...open].map((each) => ({ atMs: each.number * stepMs, counts: each.counts }));
+  }
+
+  /** The top keys of one policy. */
+  topKeys(call: TopKeysCall): TopKeysAnswer {
+    return this.#tops.answer(call, this.#now());
+  }
+
+  /** The step that is not over. */
+  #openStep(step: HistoryCall["step"], policy: string) {
+    const { minute, counts } = this.#open;
+    if (step === "minute") return { number: minute, counts: historyOf(counts).get(policy) };
+    const hour = hourOf(minute);
+    const before = this.#closed.hour === hour ? this.#closed.hourCounts : {};
+    return { number: hour, counts: historyOf(merged(before, counts)).get(policy) };
+  }
+
+  /** Stores all messages that wait, and answers them; or refuses all: a message that is not stored is not counted. */
+  #write(): void {
+    const waiting = this.#waiting;
+    this.#waiting = [];
+    if (waiting.length === 0) return;
+    const nowMs = this.#now();
+    this.#nextWriteMs = nowMs + this.#writeEveryMs;
+    try {
+      const fresh = this.#store(
+        waiting.map(({ message }) => message),
+        nowMs,
+      );
+      for (const { answer } of waiting) answer();
+      this.#onCounted(fresh.map(({ counts }) => counts).reduce(merged, {}));
+    } catch (error) {
+      for (const { fail } of waiting) fail(error);
+    }
+  }
+
+  /** Stores messages, then changes memory. Returns those that were not counted before. */
+  #store(messages: readonly StatsMessage[], nowMs: number): readonly StatsMessage[] {
+    const minute = Math.floor(nowMs / MINUTE_MS);
+    const isOver = minute > this.#open.minute;
+    const close = isOver ? closing(this.#closed, this.#open, minute) : undefined;
+    let open: OpenMinute = isOver ? { ...this.#open, minute, counts: {} } : this.#open;
+    const fresh: StatsMessage[] = [];
+    for (const message of messages) {
+      const { sender, number } = message;
+      if (!open.senders.some(([id, last]) => id === sender && number <= last)) fresh.push(message);
+      open = withMessage(open, message, this.#names, nowMs);
+    }
+    const tops = this.#tops.copy();
+    for (const { keys } of fresh) tops.add(keys, nowMs);
+    this.#storage.atomically(() => {
+      if (close !== undefined) {
+        for (const [policy, counts] of close.minute)
+          this.#storage.writeStep("minute", policy, this.#open.minute, counts);
+        for (const [policy, counts] of close.hour)
+          this.#storage.writeStep("hour", policy, close.closed.hour, counts);
+        this.#storage.write(CLOSED, close.closed);
+      }
+      const { recent } = tops;
+      const isShort = JSON.stringify(recent).length <= MAX_RECENT_LENGTH;
+      this.#storage.write(OPEN, isShort ? { ...open, tops: recent } : open);
+    });
+    const isTopsDue =
+      Math.floor(minute / TOPS_EVERY_MINUTES) > Math.floor(this.#open.minute / TOPS_EVERY_MINUTES);
+    this.#open = open;
+    this.#closed = close?.closed ?? this.#closed;
+    this.#tops = tops;
+    if (isTopsDue) this.#storeTops();
+    return fresh;
+  }
+
+  /** Stores the top keys that have changed. They may be lost: all else is stored already. */
+  #storeTops(): void {
+    try {
+      for (const [policy, tops] of this.#tops.takeChanges())
+        if (tops === undefined) this.#storage.remove(`${TOPS}${policy}`);
+        else this.#storage.write(`${TOPS}${policy}`, tops);
+    } catch (error) {
+      console.error(`top keys could not be stored: ${String(error)}`);
+    }
+  }
+
+  /** The time, which never goes back. */
+  #now(): number {
+    this.#latestMs = Math.max(this.#latestMs, this.#time.nowMs());
+    return this.#latestMs;
   }
 }

@@ -3,8 +3,7 @@ import { spendableUntilMs, unstoredOf } from "../../core/accounts/account.ts";
 import type { Account } from "../../core/accounts/hold.ts";
 import type { PackedState } from "../../core/algorithms/algorithm.ts";
 import { withoutBlock } from "../../core/algorithms/penalty.ts";
-import type { Lifetimes } from "../../core/policies/policy-options.ts";
-import type { Rule } from "../../core/policies/policy.ts";
+import type { Lifetimes, Rule } from "../../core/policies/policy.ts";
 
 /** One rule's part of a key's record. */
 export interface StoredAccount {

@@ -23,13 +23,13 @@
  *
  * These functions are pure: time is an argument.
  */
-import { UNTOUCHED, place, spendableUntilMs, unstoredOf } from "../../core/accounts/account.ts";
+import { place, spendableUntilMs, unstoredOf, UNTOUCHED } from "../../core/accounts/account.ts";
 import type { Account } from "../../core/accounts/hold.ts";
 import type { Segment } from "../../core/algorithms/algorithm.ts";
 import { randomFraction } from "../../core/clock.ts";
-import type { Policy, PolicyLookup, Rule } from "../../core/policies/policy.ts";
+import type { Rule, Policy, PolicyLookup } from "../../core/policies/policy.ts";
 import { mostLost } from "../../core/reservations/sizing.ts";
-import { isReadable, readable, type StoredAccount, storedName } from "./records.ts";
+import { type StoredAccount, isReadable, readable, storedName } from "./records.ts";
 import { type RowStorage, UNKNOWN_KEPT_MS } from "./sweeps.ts";
 
 /**

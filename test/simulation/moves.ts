@@ -4,8 +4,7 @@
  * late or come twice; objects that die before and after any write and any message.
  */
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
-import type { Layout } from "../../core/policies/placement.ts";
-import type { Policies, Policy } from "../../core/policies/policy.ts";
+import type { Layout, Policies, Policy } from "../../core/policies/policy.ts";
 import type { AnswerText, Decided } from "../../core/protocol/answers.ts";
 import { objectName } from "../../core/protocol/names.ts";
 import type { ObjectStub } from "../../core/protocol/object-methods.ts";

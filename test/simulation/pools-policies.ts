@@ -1,6 +1,5 @@
 import type { Policy } from "../../core/policies/policy.ts";
-import { RegionalPolicies } from "../../core/policies/regional-policies.ts";
-import { parseRegions } from "../../core/policies/regions.ts";
+import { parseRegions, RegionalPolicies } from "../../core/policies/regional-policies.ts";
 import { sharesOf } from "../../durable-objects/pool/share-algorithm.ts";
 /**
  * Policies for histories with a pool: units are scarce after a few calls, and lifetimes are as long as a few

@@ -1,8 +1,7 @@
 import { expect, test } from "vitest";
 import { UNTOUCHED, restoredOf } from "../../core/accounts/account.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
-import { MIN_TTL_MS } from "../../core/policies/policy-options.ts";
-import type { Policy } from "../../core/policies/policy.ts";
+import { MIN_TTL_MS, type Policy } from "../../core/policies/policy.ts";
 import { mostUnits } from "../../core/reservations/sizing.ts";
 import { aheadUnits } from "../../durable-objects/storage/write-behind.ts";
 import { Database } from "./database.ts";

@@ -10,8 +10,13 @@ import { ReservationCache } from "../../client/reservation-cache.ts";
 import { BatchQueues } from "../../client/transports/batch-queue.ts";
 import { Objects } from "../../client/transports/objects.ts";
 import type { Time } from "../../core/clock.ts";
-import { DEFAULT_BOUNDS } from "../../core/policies/policy-options.ts";
-import { later, type Policies, type Policy, type PolicyRevision } from "../../core/policies/policy.ts";
+import {
+  DEFAULT_BOUNDS,
+  later,
+  type Policies,
+  type Policy,
+  type PolicyRevision,
+} from "../../core/policies/policy.ts";
 import type { RegionalPolicies } from "../../core/policies/regional-policies.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
 import type { Decision } from "../../core/protocol/decision.ts";

@@ -1,5 +1,4 @@
-import { parsePolicies } from "../../core/policies/parse-policies.ts";
-import { removedIn } from "../../core/policies/policy-tables.ts";
+import { parsePolicies, removedIn } from "../../core/policies/parse-policies.ts";
 import type { Cost, PolicyLookup } from "../../core/policies/policy.ts";
 import type { Answer, Decided, Lease, Missing } from "../../core/protocol/answers.ts";
 import { type KeyParts, joinParts } from "../../durable-objects/key-calls.ts";

@@ -21,9 +21,9 @@ const EDITS: readonly Edit[] = [
     before: "export const KNOWN_PROTOCOL = WAITING_PROTOCOL;",
   },
   {
-    file: "core/policies/parse-policies.ts",
-    now: "const all = { ...whole, ...terms, ",
-    before: "const all = { ...whole, ",
+    file: "core/policies/parse-policy.ts",
+    now: "terms: JSON.stringify(tables.map((rule) => [rule.ruleName, rule.fields])),",
+    before: "",
   },
   {
     file: "durable-objects/key-calls.ts",

@@ -113,7 +113,7 @@ export const FAULTS: readonly Fault[] = [
         "undefined as Problem | undefined",
       ],
       [
-        "worker/calls/catalog/catalog-calls.ts",
+        "worker/calls/catalog/admin-calls.ts",
         `const refusal = notForAdmin(caller.principal);
   if (refusal !== undefined) return refusal;
   if (!isDocument`,
@@ -172,9 +172,9 @@ export const FAULTS: readonly Fault[] = [
     parts: ["tokens"],
     edits: [
       [
-        "worker/calls/catalog/catalog-schemas.ts",
-        "[v.safeParse(CALLER_NAME, name), v.safeParse(StoredToken, entry)]",
-        "[v.safeParse(v.string(), name), v.safeParse(v.looseObject(StoredToken.entries), entry), CALLER_NAME] as const",
+        "worker/calls/catalog/admin-calls.ts",
+        "[v.safeParse(CALLER_NAME, name), v.safeParse(StoredToken, stored)]",
+        "[v.safeParse(v.string(), name), v.safeParse(v.looseObject(StoredToken.entries), stored), CALLER_NAME] as const",
       ],
     ],
   },
@@ -182,7 +182,7 @@ export const FAULTS: readonly Fault[] = [
     name: "beginnings of patterns have any number of lengths",
     operations: ["putOverride"],
     parts: ["pattern"],
-    edits: [["core/catalog/override-index.ts", "MAX_BEGINNING_LENGTHS = 128", "MAX_BEGINNING_LENGTHS = 1e6"]],
+    edits: [["core/catalog/patterns.ts", "MAX_BEGINNING_LENGTHS = 128", "MAX_BEGINNING_LENGTHS = 1e6"]],
   },
   {
     name: "wishes count as they are said",

@@ -2,10 +2,10 @@
  * A call as a record: its address, who may make it, its input, handler and answer, and its description. The HTTP routes,
  * the answers 405, the service binding and the OpenAPI document are made from these records.
  */
-import type { Answered, Problem } from "../../core/protocol/problems.ts";
+import type { Problem, Answered } from "../../core/protocol/problems.ts";
 import type { Scope } from "../auth/tokens.ts";
 import type { Env } from "../bindings/env.ts";
-import type { CatalogCaller, Conditions } from "../calls/catalog/catalog-access.ts";
+import type { CatalogCaller, CatalogInput } from "../calls/catalog/catalog-calls.ts";
 import type { CallContext as Context } from "../calls/limits.ts";
 import type { SchemaName } from "./openapi-schemas.ts";
 import type { AnswerKind } from "./responses.ts";
@@ -19,16 +19,6 @@ export interface CallContext extends Context {
   readonly request?: Request;
   /** Keeps that work going after the call has been answered. */
   readonly waitUntil: (work: Promise<unknown>) => void;
-}
-
-/** The input of a call on the catalog. */
-export interface CatalogInput {
-  /** The parts of the path that have a name. */
-  readonly place: Readonly<Record<string, string>>;
-  readonly body: unknown;
-  readonly conditions: Conditions;
-  /** Where a list goes on. */
-  readonly cursor?: string | undefined;
 }
 
 /** A field of the query, as the OpenAPI document has it. A field of type `integer` is read as a number. */

@@ -5,9 +5,9 @@ import {
   DEFAULT_BOUNDS,
   MAX_CALLS_AT_ONCE,
   MAX_NEW_KEYS_PER_SECOND,
-} from "../../core/policies/policy-options.ts";
-import type { Region } from "../../core/policies/regions.ts";
-import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+  type Region,
+} from "../../core/policies/policy.ts";
+import { Problem, PROBLEMS, type Answered } from "../../core/protocol/problems.ts";
 import { integer, oneOf, table, violationsOf } from "../../core/validation.ts";
 
 /** Who calls, and what this caller may do. */

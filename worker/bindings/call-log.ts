@@ -1,4 +1,4 @@
-import type { LogSettings } from "../../core/policies/placement.ts";
+import type { LogSettings } from "../../core/policies/parse-policies.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 
 /**

@@ -4,7 +4,7 @@
  */
 import type { Follow } from "../../client/call-gate.ts";
 import type { CatalogChanges, CatalogMethods } from "../../core/catalog/calls.ts";
-import type { PoliciesInForce } from "../../core/catalog/policy-entry.ts";
+import type { PoliciesInForce } from "../../core/catalog/policies-in-force.ts";
 import { orTimeout, type Time } from "../../core/clock.ts";
 import { later, type Policies } from "../../core/policies/policy.ts";
 

@@ -6,25 +6,26 @@ import { ReservationCache } from "../../client/reservation-cache.ts";
 import { BatchQueues } from "../../client/transports/batch-queue.ts";
 import { type LimiterNamespace, Objects } from "../../client/transports/objects.ts";
 import { returnUnits } from "../../client/transports/send-batch.ts";
-import { PoliciesInForce } from "../../core/catalog/policy-entry.ts";
+import { PoliciesInForce } from "../../core/catalog/policies-in-force.ts";
 import { randomFraction, randomId, SYSTEM_TIME } from "../../core/clock.ts";
-import { regionOf, type Origin, type Region } from "../../core/policies/regions.ts";
+import type { Region } from "../../core/policies/policy.ts";
+import { type Origin, regionOf } from "../../core/policies/regional-policies.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { policyOfKeys } from "../../core/stats/counts.ts";
 import { STATS_NAME, type StatsMessage, type StatsNamespace } from "../../core/stats/messages.ts";
 import { StatsSender, Tally } from "../../core/stats/tally.ts";
 import {
-  backgroundMs,
   poolAddress,
   regions,
   deployed,
   log,
   regionalPolicies,
+  backgroundMs,
 } from "../../durable-objects/deployment.ts";
 import { claimProofs } from "../auth/claim-proofs.ts";
 import { knowTokens, type Principal } from "../auth/tokens.ts";
 import { CallLog } from "./call-log.ts";
-import { ASK_AFTER_MS, CatalogReader, followingBy } from "./catalog-reader.ts";
+import { CatalogReader, followingBy, ASK_AFTER_MS } from "./catalog-reader.ts";
 import type { Env } from "./env.ts";
 
 /** The one object that has the catalog of a deployment. The name is stored: never change it. */

@@ -3,7 +3,7 @@ import type * as v from "valibot";
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { blockedDecision, decisionOf, holdMissing, leaseMissing } from "../../client/read-answer.ts";
 import { MAX_UNITS } from "../../core/algorithms/algorithm.ts";
-import { normaliseKey } from "../../core/catalog/patterns.ts";
+import { normaliseKey } from "../../core/catalog/keys.ts";
 import { readClockMs } from "../../core/clock.ts";
 import { type Cost, costOf, type Policy, publicName } from "../../core/policies/policy.ts";
 import { type Decision, degradedDecision } from "../../core/protocol/decision.ts";

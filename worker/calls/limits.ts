@@ -1,7 +1,7 @@
 /** The calls on a key, the same over HTTP and RPC. The calls on holds and leases are in claims.ts. */
 import type * as v from "valibot";
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
-import { ADDRESS_ALLOWED, normaliseKey } from "../../core/catalog/patterns.ts";
+import { ADDRESS_ALLOWED, normaliseKey } from "../../core/catalog/keys.ts";
 import { randomId, readClockMs } from "../../core/clock.ts";
 import {
   type Cost,

@@ -1,11 +1,11 @@
 /** Units of many keys that a client holds in its caller's process. Each call of the message is checked as any other. */
 import type * as v from "valibot";
 import { boundReached, unavailable } from "../../client/read-answer.ts";
-import { normaliseKey } from "../../core/catalog/patterns.ts";
-import { forPriority, type Policy, publicName, type Rule, takesNothing } from "../../core/policies/policy.ts";
+import { normaliseKey } from "../../core/catalog/keys.ts";
+import { forPriority, type Policy, publicName, takesNothing, type Rule } from "../../core/policies/policy.ts";
 import type { MadeAnswer } from "../../core/protocol/messages.ts";
-import { hash, ownKey } from "../../core/protocol/names.ts";
-import { type Answered, type Full, Problem } from "../../core/protocol/problems.ts";
+import { ownKey, hash } from "../../core/protocol/names.ts";
+import { type Full, Problem, type Answered } from "../../core/protocol/problems.ts";
 import {
   type PolicyDescription,
   type ReservationAnswer,

@@ -1,7 +1,7 @@
 /** The calls about what the limiter did: all counts, the history of a policy, its top keys. */
 import * as v from "valibot";
 import { instantText, orTimeout, SYSTEM_TIME } from "../../core/clock.ts";
-import { parseDurationMs, parseInstantMs } from "../../core/policies/policy-options.ts";
+import { parseDurationMs, parseInstantMs } from "../../core/policies/policy-fields.ts";
 import { publicName } from "../../core/policies/policy.ts";
 import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { type Counts, familyOf, partsOf, POLICY_LABEL } from "../../core/stats/counts.ts";

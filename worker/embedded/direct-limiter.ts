@@ -14,9 +14,7 @@ import {
 import { signalOf } from "../../client/local-call.ts";
 import { plainCall } from "../../client/local-limiter.ts";
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
-import { DEFAULT_BOUNDS } from "../../core/policies/policy-options.ts";
-import type { Cost } from "../../core/policies/policy.ts";
-import type { Region } from "../../core/policies/regions.ts";
+import { type Cost, DEFAULT_BOUNDS, type Region } from "../../core/policies/policy.ts";
 import type { Lease } from "../../core/protocol/answers.ts";
 import type { AllDecisions, Decision, KeyReport } from "../../core/protocol/decision.ts";
 import type { LeaseReport } from "../../core/protocol/messages.ts";

@@ -1,14 +1,16 @@
 import type { Context } from "hono";
-/** Answers requests by the records of the calls: finds the caller, reads the input, and writes the answer. */
-import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import type { Conditions } from "../../core/catalog/calls.ts";
+import { Problem, PROBLEMS, type Answered } from "../../core/protocol/problems.ts";
 import { clip, meant } from "../../core/validation.ts";
 import type { Call, CatalogCall } from "../api/call.ts";
 import { type DenyStatus, toResponse } from "../api/responses.ts";
 import { authenticate, boundsOf, type Principal, scopeProblem } from "../auth/tokens.ts";
 import { callingFrom, catalogCallerOf, clientOf, freshen } from "../bindings/client.ts";
 import type { Env } from "../bindings/env.ts";
-import { type Conditions, notForAdmin } from "../calls/catalog/catalog-access.ts";
+import { notForAdmin } from "../calls/catalog/catalog-calls.ts";
 import { notAllowed, refused } from "../calls/validate.ts";
+
+/** Answers requests by the records of the calls: finds the caller, reads the input, and writes the answer. */
 
 /** The handler of a call. */
 export function serve(record: Call | CatalogCall): (c: Ctx) => Promise<Response> {

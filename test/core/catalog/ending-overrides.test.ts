@@ -1,6 +1,6 @@
 /** An override ends by itself at its instant, whenever the catalog says so. Time is an argument. */
 import { expect, test } from "vitest";
-import { PoliciesInForce } from "../../../core/catalog/policy-entry.ts";
+import { PoliciesInForce } from "../../../core/catalog/policies-in-force.ts";
 import { later, type Policy, type PolicyRevision } from "../../../core/policies/policy.ts";
 import { parseDeployment } from "../../../core/policies/regional-policies.ts";
 

@@ -1,14 +1,12 @@
 import * as fc from "fast-check";
 import { describe, expect, test, vi } from "vitest";
-import {
-  MAX_BEGINNING_LENGTHS,
-  MAX_END_LENGTHS,
-  OverrideIndex,
-} from "../../../core/catalog/override-index.ts";
+import { normaliseKey } from "../../../core/catalog/keys.ts";
 import {
   addressOf,
   matchesParts,
-  normaliseKey,
+  MAX_BEGINNING_LENGTHS,
+  MAX_END_LENGTHS,
+  OverrideIndex,
   parsePattern,
   type Pattern,
 } from "../../../core/catalog/patterns.ts";

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { readOverride } from "../../../core/catalog/overrides.ts";
+import { readOverride } from "../../../core/catalog/policies-in-force.ts";
 
 const ALONE = { algorithm: "token-bucket", limit: 10, window: "1m" };
 const SEVERAL = { rules: { calls: ALONE, tokens: { ...ALONE, unit: "tokens" } } };

@@ -1,6 +1,7 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { isWithinPrefix, normaliseKey } from "../../../core/catalog/patterns.ts";
+import { normaliseKey } from "../../../core/catalog/keys.ts";
+import { isWithinPrefix } from "../../../core/catalog/patterns.ts";
 
 const parts = fc.array(fc.constantFrom(0, 1, 10, 19, 128, 255), { minLength: 4, maxLength: 4 });
 const groups = fc.array(fc.constantFrom(0, 1, 0xdb8, 0x2001), { minLength: 4, maxLength: 4 });

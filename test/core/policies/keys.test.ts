@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import * as ipaddr from "ipaddr.js";
 import { expect, test } from "vitest";
-import { normaliseKey } from "../../../core/catalog/patterns.ts";
+import { normaliseKey } from "../../../core/catalog/keys.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
 import { objectName } from "../../../core/protocol/names.ts";
 import { parsePolicies } from "../../support/milliseconds.ts";

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
-import { BEFORE_ALLOWED } from "../../../core/policies/placement.ts";
+import { BEFORE_ALLOWED } from "../../../core/policies/policy-fields.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
 import { objectNames, sharedObjects } from "../../../core/protocol/names.ts";
 

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { parseLog } from "../../../core/policies/placement.ts";
+import { parseLog } from "../../../core/policies/parse-policies.ts";
 import { requireKnownNames } from "../../../core/policies/regional-policies.ts";
 
 test("without a table failures are logged, denials and keys are not", () => {

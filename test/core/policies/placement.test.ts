@@ -1,8 +1,7 @@
 import { expect, test } from "vitest";
 import { Objects, type LimiterNamespace } from "../../../client/transports/objects.ts";
 import { SYSTEM_TIME } from "../../../core/clock.ts";
-import { parsePolicies } from "../../../core/policies/parse-policies.ts";
-import { parseBackgroundMs } from "../../../core/policies/placement.ts";
+import { parsePolicies, parseBackgroundMs } from "../../../core/policies/parse-policies.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
 import { parseDeployment } from "../../../core/policies/regional-policies.ts";
 import { type ObjectNamespace, Places } from "../../../durable-objects/moves/key-moves.ts";

@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import type { RetryJitter } from "../../../core/policies/policy-options.ts";
+import type { RetryJitter } from "../../../core/policies/policy.ts";
 import { type Decision, withJitter } from "../../../core/protocol/decision.ts";
 
 const decided = (retryAfterMs?: number | null): Decision => ({

@@ -4,8 +4,8 @@ import { describe, expect, test } from "vitest";
 import type { Time } from "../../../core/clock.ts";
 import type { Counts } from "../../../core/stats/counts.ts";
 import type { StatsMessage } from "../../../core/stats/messages.ts";
-import { Recorder, StatsStorage, STEPS_KEPT } from "../../../durable-objects/stats/recorder.ts";
-import type { StatsObject } from "../../../durable-objects/stats/stats-object.ts";
+import { Recorder, type StatsObject } from "../../../durable-objects/stats/stats-object.ts";
+import { StatsStorage, STEPS_KEPT } from "../../../durable-objects/stats/stats-storage.ts";
 
 const { STATS } = env as unknown as { STATS: DurableObjectNamespace<StatsObject> };
 const ADMITTED = "decisions api admitted ok isolate";

@@ -2,7 +2,7 @@
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
-import { parseDurationMs } from "../../../core/policies/policy-options.ts";
+import { parseDurationMs } from "../../../core/policies/policy-fields.ts";
 import { mostLost, mostUnits } from "../../../core/reservations/sizing.ts";
 import { aheadUnits } from "../../../durable-objects/storage/write-behind.ts";
 import { bucket } from "../../support/rules.ts";

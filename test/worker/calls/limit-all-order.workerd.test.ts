@@ -5,7 +5,7 @@ import { expect, test } from "vitest";
 import { LimiterClient } from "../../../client/objects/limiter-client.ts";
 import { Objects, type LimiterNamespace, type LimiterStub } from "../../../client/transports/objects.ts";
 import { SYSTEM_TIME } from "../../../core/clock.ts";
-import { DEFAULT_BOUNDS } from "../../../core/policies/policy-options.ts";
+import { DEFAULT_BOUNDS } from "../../../core/policies/policy.ts";
 import type { HoldCall } from "../../../core/protocol/messages.ts";
 import { Problem } from "../../../core/protocol/problems.ts";
 import { regionalPolicies } from "../../../durable-objects/deployment.ts";

@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { LimiterClient } from "../../../client/objects/limiter-client.ts";
 import { Objects } from "../../../client/transports/objects.ts";
 import { readClockMs } from "../../../core/clock.ts";
-import { DEFAULT_BOUNDS } from "../../../core/policies/policy-options.ts";
+import { DEFAULT_BOUNDS } from "../../../core/policies/policy.ts";
 import { parseDeployment } from "../../../core/policies/regional-policies.ts";
 import { type Principal, SCOPES } from "../../../worker/auth/tokens.ts";
 import { callLimit, callSetUsed } from "../../../worker/calls/limits.ts";

@@ -1,167 +1,140 @@
-/** The calls that read and change policies and overrides, the same over HTTP and RPC. */
+/** The calls that read and change policies, overrides and candidates, and who may make them. */
+import * as v from "valibot";
 import type {
-  AuditEntry,
   CandidateAnswer,
   CandidateInCatalog,
-  CatalogDocument,
+  CatalogMethods,
   ComparedCandidate,
   Comparison,
+  Conditions,
   OverrideAnswer,
   OverrideInCatalog,
-  Page,
   PolicyAnswer,
   PolicyInCatalog,
+  Refusal,
+  Table,
   Versioned,
+  Write,
 } from "../../../core/catalog/calls.ts";
-import type { Table } from "../../../core/catalog/overrides.ts";
-import { instantText, randomId } from "../../../core/clock.ts";
-import { Problem } from "../../../core/protocol/problems.ts";
+import { instantText } from "../../../core/clock.ts";
+import { Problem, PROBLEMS } from "../../../core/protocol/problems.ts";
 import { comparedSeries, type DeniedBy, keysOfCandidate } from "../../../core/stats/counts.ts";
-import { type Principal, scopeProblem, TokenFields } from "../../auth/tokens.ts";
+import type { StatsNamespace } from "../../../core/stats/messages.ts";
+import { clip, describe, integer, table } from "../../../core/validation.ts";
+import { isConfigured, mayUse, patternProblem, type Principal, scopeProblem } from "../../auth/tokens.ts";
 import { plainProblem } from "../plain-data.ts";
 import { askStats } from "../stats.ts";
 import { notAllowed, parse, refused } from "../validate.ts";
-import {
-  asked,
-  type CatalogCaller,
-  type Conditions,
-  forbidden,
-  forbiddenOverride,
-  notForAdmin,
-  notForAll,
-  problemIn,
-  write,
-} from "./catalog-access.ts";
-import { DOCUMENT_ALLOWED, isDocument, sizeProblem, tableProblem, tokensProblem } from "./catalog-schemas.ts";
 
-/** The policy as it is in force, for keys without an override. */
+/** What a call needs. */
+export interface CatalogCaller {
+  readonly catalog: CatalogMethods;
+  readonly principal: Principal;
+  /** Reads the catalog at once, so that this isolate knows what it has changed. */
+  readonly onWritten: () => Promise<void>;
+  /** Counts what candidates decide. Absent: nothing is counted. */
+  readonly stats?: StatsNamespace | undefined;
+  /** The secret API_TOKENS, whose names no other token may have. */
+  readonly secret: string | undefined;
+}
+
+/** The arguments of a call. */
+export interface CatalogInput {
+  /** The parts of the path that have a name. */
+  readonly place: Readonly<Record<string, string>>;
+  readonly body: unknown;
+  readonly conditions: Conditions;
+  /** Where a list goes on. */
+  readonly cursor?: string | undefined;
+}
+
+/** Reads the policy in force for keys without an override. */
 export async function readPolicy(
   { catalog, principal }: CatalogCaller,
-  name: string,
+  { place: { policy = "" } }: Pick<CatalogInput, "place">,
 ): Promise<PolicyAnswer | Problem> {
-  return forbidden(principal, name) ?? policyAnswer(await asked(catalog.policy(name)));
+  return forbidden(principal, policy) ?? policyAnswer(await answerOf(catalog.policy(policy)));
 }
 
 /** Changes a policy, or makes one. */
 export async function writePolicy(
   caller: CatalogCaller,
-  name: string,
-  fields: unknown,
-  conditions: Conditions,
+  input: CatalogInput,
 ): Promise<PolicyAnswer | Problem> {
-  const table = tableOf(fields);
-  if (table instanceof Problem) return table;
-  const written = await write(caller, { kind: "policy", name, fields: table }, conditions);
-  return written instanceof Problem ? written : await writtenPolicy(caller, name, written, conditions);
+  const { policy: name = "" } = input.place;
+  const written = await writeBody(caller, input, (fields) => ({ kind: "policy", name, fields }));
+  return written instanceof Problem ? written : await writtenPolicy(caller, input, written);
 }
 
-/** A policy as a write has made it, or as it would: what was only tried cannot be read. */
-async function writtenPolicy(
-  caller: CatalogCaller,
-  name: string,
-  { version, value }: Versioned<unknown>,
-  { isDryRun }: Conditions,
-): Promise<PolicyAnswer | Problem> {
-  const there = await readPolicy(caller, name);
-  if (isDryRun !== true) return there;
-  const overrides = there instanceof Problem ? 0 : there.overrides;
-  return policyAnswer({ version, value: { name, source: "catalog", fields: value as Table, overrides } });
-}
-
-/** Takes a policy away: what the file says is in force again, or it is gone. */
+/** Deletes a policy: the file's one is in force again, or there is none. */
 export async function deletePolicy(
   caller: CatalogCaller,
-  name: string,
-  conditions: Conditions,
+  { place: { policy: name = "" }, conditions }: CatalogInput,
 ): Promise<Problem | undefined> {
   return problemIn(await write(caller, { kind: "policy", name, fields: null }, conditions));
 }
 
-/** One override. */
-export async function readOverride(
-  { catalog, principal }: CatalogCaller,
-  policy: string,
-  pattern: string,
-): Promise<OverrideAnswer | Problem> {
-  return (
-    forbiddenOverride(principal, policy, pattern) ??
-    overrideAnswer(await asked(catalog.override(policy, pattern)))
-  );
+/** The policy after a write. After a dry run it cannot be read. */
+async function writtenPolicy(
+  caller: CatalogCaller,
+  input: CatalogInput,
+  { version, value }: Versioned<unknown>,
+): Promise<PolicyAnswer | Problem> {
+  const read = await readPolicy(caller, input);
+  if (input.conditions.isDryRun !== true) return read;
+  const { policy: name = "" } = input.place;
+  const overrides = read instanceof Problem ? 0 : read.overrides;
+  return policyAnswer({ version, value: { name, source: "catalog", fields: value as Table, overrides } });
 }
 
-/** The overrides of a policy, page by page. */
+export async function readOverride(
+  { catalog, principal }: CatalogCaller,
+  { place: { policy = "", pattern = "" } }: CatalogInput,
+): Promise<OverrideAnswer | Problem> {
+  const refusal = forbidden(principal, policy) ?? patternProblem(principal, pattern);
+  return refusal ?? overrideAnswer(await answerOf(catalog.override(policy, pattern)));
+}
+
+/** A page of a policy's overrides. */
 export async function listOverrides(
   { catalog, principal }: CatalogCaller,
-  policy: string,
-  cursor?: string,
+  { place: { policy = "" }, cursor }: CatalogInput,
 ): Promise<{ overrides: OverrideAnswer[]; cursor?: string } | Problem> {
-  const refusal =
-    forbidden(principal, policy) ?? (principal.keyPrefix === undefined ? undefined : notForAll(principal));
+  const refusal = forbidden(principal, policy) ?? notForPrefix(principal);
   if (refusal !== undefined) return refusal;
-  const page = await asked(catalog.overrides(policy, cursor));
+  const page = await answerOf(catalog.overrides(policy, cursor));
   if (page instanceof Problem) return page;
   const overrides = page.items.map((each) => overrideAnswer(each) as OverrideAnswer);
   return { overrides, ...(page.next !== undefined && { cursor: page.next }) };
 }
 
-/** Sets the override of a pattern. */
 export async function writeOverride(
   caller: CatalogCaller,
-  policy: string,
-  pattern: string,
-  fields: unknown,
-  conditions: Conditions,
+  input: CatalogInput,
 ): Promise<OverrideAnswer | Problem> {
-  const table = tableOf(fields);
-  if (table instanceof Problem) return table;
-  const written = await write(caller, { kind: "override", policy, pattern, fields: table }, conditions);
+  const { policy = "", pattern = "" } = input.place;
+  const written = await writeBody(caller, input, (fields) => ({ kind: "override", policy, pattern, fields }));
   return written instanceof Problem ? written : overrideAnswer(written as Versioned<OverrideInCatalog>);
 }
 
-/** Takes the override of a pattern away. */
 export async function deleteOverride(
   caller: CatalogCaller,
-  policy: string,
-  pattern: string,
-  conditions: Conditions,
+  { place: { policy = "", pattern = "" }, conditions }: CatalogInput,
 ): Promise<Problem | undefined> {
   return problemIn(await write(caller, { kind: "override", policy, pattern, fields: null }, conditions));
 }
 
-function policyAnswer(read: Versioned<PolicyInCatalog> | Problem): PolicyAnswer | Problem {
-  if (read instanceof Problem) return read;
-  const { version, value } = read;
-  const { name, source, fields, overrides } = value;
-  return { policy: name, version, source, overrides, ...fields };
-}
-
-function overrideAnswer(read: Versioned<OverrideInCatalog> | Problem): OverrideAnswer | Problem {
-  if (read instanceof Problem) return read;
-  const { version, value } = read;
-  return { policy: value.policy, pattern: value.pattern, version, ...value.fields };
-}
-
-/** The body as a table, or the problem. */
-function tableOf(given: unknown): Table | Problem {
-  const stray = plainProblem(given);
-  if (stray !== undefined) return stray;
-  if (typeof given === "object" && given !== null && !Array.isArray(given)) return given as Table;
-  return notAllowed([{ path: [], detail: "the body must be an object" }]);
-}
-
-/* The calls on candidates: policies that decide the same calls beside those in force. The same over HTTP and RPC. */
-
-/** The candidate of a policy, with what it decided beside it. Keys are for the scope `admin`. */
+/** The candidate of a policy, and what both decided of the same calls. Keys are for the scope `admin`. */
 export async function readCandidate(
   { catalog, principal, stats }: CatalogCaller,
-  policy: string,
+  { place: { policy = "" } }: CatalogInput,
 ): Promise<ComparedCandidate | Problem> {
   const refusal = forbidden(principal, policy);
   if (refusal !== undefined) return refusal;
-  const read = await asked(catalog.candidate(policy));
+  const read = await answerOf(catalog.candidate(policy));
   if (read instanceof Problem) return read;
   const answer = candidateAnswer(read);
-  // What was decided is counted of all keys.
+  // The counts are of all keys.
   if (stats === undefined || principal.keyPrefix !== undefined) return answer;
   const totals = await askStats(stats, (object) => object.totals());
   if (totals instanceof Problem) return totals;
@@ -174,24 +147,18 @@ export async function readCandidate(
   return { ...answer, compared, keys: top.keys.map(([key, count, error]) => ({ key, count, error })) };
 }
 
-/** Sets a policy's candidate. */
 export async function writeCandidate(
   caller: CatalogCaller,
-  policy: string,
-  fields: unknown,
-  conditions: Conditions,
+  input: CatalogInput,
 ): Promise<CandidateAnswer | Problem> {
-  const table = tableOf(fields);
-  if (table instanceof Problem) return table;
-  const written = await write(caller, { kind: "candidate", policy, fields: table }, conditions);
+  const { policy = "" } = input.place;
+  const written = await writeBody(caller, input, (fields) => ({ kind: "candidate", policy, fields }));
   return written instanceof Problem ? written : candidateAnswer(written as Versioned<CandidateInCatalog>);
 }
 
-/** Takes a policy's candidate away. */
 export async function deleteCandidate(
   caller: CatalogCaller,
-  policy: string,
-  conditions: Conditions,
+  { place: { policy = "" }, conditions }: CatalogInput,
 ): Promise<Problem | undefined> {
   return problemIn(await write(caller, { kind: "candidate", policy, fields: null }, conditions));
 }
@@ -199,11 +166,27 @@ export async function deleteCandidate(
 /** Makes the candidate the policy. What was consumed under the policy stays consumed. */
 export async function promoteCandidate(
   caller: CatalogCaller,
-  policy: string,
-  conditions: Conditions,
+  input: CatalogInput,
 ): Promise<PolicyAnswer | Problem> {
-  const written = await write(caller, { kind: "promotion", policy }, conditions);
-  return written instanceof Problem ? written : await writtenPolicy(caller, policy, written, conditions);
+  if (JSON.stringify(input.body) !== "{}")
+    return notAllowed([
+      { path: [], detail: "the body must be left out: the candidate is promoted as it is" },
+    ]);
+  const { policy = "" } = input.place;
+  const written = await write(caller, { kind: "promotion", policy }, input.conditions);
+  return written instanceof Problem ? written : await writtenPolicy(caller, input, written);
+}
+
+function policyAnswer(read: Versioned<PolicyInCatalog> | Problem): PolicyAnswer | Problem {
+  if (read instanceof Problem) return read;
+  const { name, source, fields, overrides } = read.value;
+  return { policy: name, version: read.version, source, overrides, ...fields };
+}
+
+function overrideAnswer(read: Versioned<OverrideInCatalog> | Problem): OverrideAnswer | Problem {
+  if (read instanceof Problem) return read;
+  const { policy, pattern, fields } = read.value;
+  return { policy, pattern, version: read.version, ...fields };
 }
 
 function candidateAnswer({ version, value }: Versioned<CandidateInCatalog>): CandidateAnswer {
@@ -222,96 +205,131 @@ function comparisonOf(count: (by: DeniedBy) => number): Comparison {
   };
 }
 
-/* The calls on what concerns all policies and keys: tokens, the whole catalog, and the audit log. */
+/* Writes. */
 
-/** The tokens that were issued at run time. */
-export async function listTokens({
-  catalog,
-  principal,
-}: CatalogCaller): Promise<{ tokens: (Table & { readonly name: string })[] } | Problem> {
-  const refusal = notForAdmin(principal);
-  if (refusal !== undefined) return refusal;
-  const tokens = await asked(catalog.tokens());
-  return tokens instanceof Problem
-    ? tokens
-    : { tokens: tokens.map(({ name, entry }) => ({ ...entry, name })) };
-}
-
-/** Issues a token. It is shown this once, and kept as a hash. */
-export async function issueToken(
+/** Writes the table in the body. */
+async function writeBody(
   caller: CatalogCaller,
-  fields: unknown,
-): Promise<(Table & { readonly token: string }) | Problem> {
-  const refusal = notForAdmin(caller.principal) ?? plainProblem(fields);
-  if (refusal !== undefined) return refusal;
-  const parsed = parse(TokenFields, fields);
-  if (parsed instanceof Problem) return parsed;
-  const { name, ...entry } = parsed;
-  const token = `weir_${randomId()}${randomId()}`;
-  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", new TextEncoder().encode(token)));
-  const sha256 = Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("");
-  const written = await write(
-    caller,
-    { kind: "token", name, entry: { sha256, ...entry } },
-    { ifNoneMatch: true },
-  );
-  return written instanceof Problem ? written : { name, token, ...entry };
-}
-
-/** Revokes a token that was issued at run time. */
-export async function revokeToken(caller: CatalogCaller, name: string): Promise<Problem | undefined> {
-  return problemIn(await write(caller, { kind: "token", name, entry: null }, {}));
-}
-
-/** All of the catalog, as one document. */
-export async function readCatalog({
-  catalog,
-  principal,
-}: CatalogCaller): Promise<Versioned<CatalogDocument> | Problem> {
-  return notForAdmin(principal) ?? (await asked(catalog.document()));
-}
-
-/** Makes the catalog what a document says. */
-export async function writeCatalog(
-  caller: CatalogCaller,
-  document: unknown,
-  conditions: Conditions,
-): Promise<Versioned<CatalogDocument> | Problem> {
-  const refusal = notForAdmin(caller.principal);
-  if (refusal !== undefined) return refusal;
-  if (!isDocument(document))
-    return notAllowed([{ path: [], detail: `the body must be ${DOCUMENT_ALLOWED}` }]);
-  const stray = sizeProblem(document) ?? tableProblem(document) ?? tokensProblem(document);
+  { body, conditions }: CatalogInput,
+  writeOf: (fields: Table) => Write,
+): Promise<Versioned<unknown> | Problem> {
+  const stray = plainProblem(body);
   if (stray !== undefined) return stray;
-  const written = await write(caller, { kind: "catalog", document }, conditions);
-  return written instanceof Problem ? written : await readCatalog(caller);
+  if (typeof body !== "object" || body === null || Array.isArray(body))
+    return notAllowed([{ path: [], detail: "the body must be an object" }]);
+  return await write(caller, writeOf(body as Table), conditions);
 }
 
-/** Who changed what, the latest first, page by page. */
-export async function readAudit(
-  { catalog, principal }: CatalogCaller,
-  cursor?: string,
-): Promise<{ entries: readonly AuditEntry[]; cursor?: string } | Problem> {
-  const refusal = notForAdmin(principal);
+/** Writes to the catalog, if the caller may. */
+export async function write(
+  caller: CatalogCaller,
+  what: Write,
+  conditions: Conditions,
+): Promise<Versioned<unknown> | Problem> {
+  const { catalog, principal, onWritten } = caller;
+  const refusal =
+    scopeProblem(principal, ["admin"]) ?? rightsProblem(principal, what) ?? takenProblem(caller.secret, what);
   if (refusal !== undefined) return refusal;
-  if (cursor !== undefined && !/^\d{1,15}$/.test(cursor))
-    return refused(["cursor"], cursor, "the cursor of an earlier answer");
-  const page: Page<AuditEntry> | Problem = await asked(
-    catalog.audit(cursor === undefined ? undefined : Number(cursor)),
+  const { title: by, keyPrefix } = principal;
+  const written = await answerOf(
+    catalog.write({ write: what, by, ...(keyPrefix !== undefined && { keyPrefix }), ...conditions }),
   );
-  if (page instanceof Problem) return page;
-  return { entries: page.items, ...(page.next !== undefined && { cursor: page.next }) };
+  if (!(written instanceof Problem) && conditions.isDryRun !== true) await onWritten();
+  return written;
 }
 
-/* What the token of the caller may do. */
+const FREE_NAME = "a name that no token of the secret API_TOKENS has";
 
-/** The token's name, and what it may do. Absent: every policy, every key. */
-export function describeToken({ id, scopes, policies, keyPrefix }: Principal): object {
-  const { token: name } = JSON.parse(id) as { readonly token: string };
+/** A caller is known by its token's name: a token of the catalog with a name of the secret would be that caller. */
+function takenProblem(secret: string | undefined, what: Write): Problem | undefined {
+  if (what.kind === "token" && what.entry !== null && isConfigured(secret, what.name))
+    return refused(["name"], what.name, FREE_NAME);
+  if (what.kind !== "catalog") return undefined;
+  const taken = Object.keys(what.document.tokens).filter((name) => isConfigured(secret, name));
+  if (taken.length === 0) return undefined;
+  return notAllowed(
+    taken.map((name) => {
+      const path = ["tokens", name];
+      return { path, detail: `${clip(path.join("."))} has the name ${describe(name)}: must be ${FREE_NAME}` };
+    }),
+  );
+}
+
+/** The catalog's answer, or the problem. */
+export async function answerOf<Answer extends object>(
+  answer: Promise<Answer | Refusal>,
+): Promise<Exclude<Answer, Refusal> | Problem> {
+  try {
+    const value = await answer;
+    return "refused" in value ? problemOf(value) : (value as Exclude<Answer, Refusal>);
+  } catch (error) {
+    console.warn(`the catalog does not answer: ${String(error)}`);
+    // The runtime says so when there is no room, and has undone the whole write.
+    const detail = String(error).includes("SQLITE_FULL")
+      ? "the storage of the catalog is full, so nothing was changed: make room, and write again"
+      : "the catalog did not answer: whether anything was changed is not known, so read it again";
+    return new Problem(PROBLEMS.unavailable, detail);
+  }
+}
+
+function problemOf({ refused: why, detail, violations = [] }: Refusal): Problem {
+  if (why === "not-allowed") return notAllowed(violations.length > 0 ? violations : [{ path: [], detail }]);
+  const kind = { missing: PROBLEMS.notInCatalog, changed: PROBLEMS.preconditionFailed, full: PROBLEMS.bound }[
+    why
+  ];
+  return new Problem(kind, detail);
+}
+
+/** The problem, if the answer is one. */
+export function problemIn(answer: unknown): Problem | undefined {
+  return answer instanceof Problem ? answer : undefined;
+}
+
+const BoundConditions = table({
+  ifMatch: v.optional(integer(0, Number.MAX_SAFE_INTEGER)),
+  dryRun: v.optional(v.boolean("true or false")),
+});
+
+/** The conditions as a caller of the service binding gives them; none: they were left out. */
+export function readConditions(given: unknown = {}): Conditions | Problem {
+  const read = plainProblem(given) ?? parse(BoundConditions, given);
+  if (read instanceof Problem) return read;
+  const { ifMatch, dryRun } = read;
   return {
-    name,
-    scopes,
-    ...(policies !== undefined && { policies }),
-    ...(keyPrefix !== undefined && { keyPrefix }),
+    ...(ifMatch !== undefined && { ifMatch: [String(ifMatch)] }),
+    ...(dryRun === true && { isDryRun: true as const }),
   };
+}
+
+/* Rights. A caller that may use some policies or keys only may change those only. */
+
+function rightsProblem(principal: Principal, what: Write): Problem | undefined {
+  if (what.kind === "token" || what.kind === "catalog") return notForAll(principal);
+  const refusal = forbidden(principal, what.kind === "policy" ? what.name : what.policy);
+  if (refusal !== undefined) return refusal;
+  return what.kind === "override" ? patternProblem(principal, what.pattern) : notForPrefix(principal);
+}
+
+/** The problem of a policy that the caller may not use; `undefined`: the caller may. */
+function forbidden(principal: Principal, policy: string): Problem | undefined {
+  if (mayUse(principal, policy)) return undefined;
+  return new Problem(PROBLEMS.forbidden, `${principal.title} may not use this policy`);
+}
+
+/** The problem of a caller that may not see what concerns all policies and keys. */
+export function notForAdmin(principal: Principal): Problem | undefined {
+  return scopeProblem(principal, ["admin"]) ?? notForAll(principal);
+}
+
+function notForAll(principal: Principal): Problem | undefined {
+  if (principal.policies === undefined && principal.keyPrefix === undefined) return undefined;
+  return new Problem(
+    PROBLEMS.forbidden,
+    `${principal.title} may use some policies or keys only, and this concerns all of them`,
+  );
+}
+
+/** The problem of a caller that may use some keys only, for what concerns all keys of a policy. */
+function notForPrefix(principal: Principal): Problem | undefined {
+  return principal.keyPrefix === undefined ? undefined : notForAll(principal);
 }

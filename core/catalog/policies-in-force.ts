@@ -1,0 +1,399 @@
+/** Policies with what the catalog changes: their own fields, overrides for some of their keys, and candidates. */
+import * as v from "valibot";
+import { MAX_UNITS } from "../algorithms/algorithm.ts";
+import { algorithmOf, parsePolicy } from "../policies/parse-policy.ts";
+import { OVERRIDE_FIELDS, parseInstantMs } from "../policies/policy-fields.ts";
+import { type Candidate, candidateName, type Policy, type PolicyRevision } from "../policies/policy.ts";
+import { type Deployment, RegionalPolicies, withoutJurisdiction } from "../policies/regional-policies.ts";
+import { clip, meant, violation, type Violation, violationsOf } from "../validation.ts";
+import type { CatalogChanges, OverrideChange, OverrideFields, PolicyChange, Table } from "./calls.ts";
+import { OverrideIndex, parsePattern } from "./patterns.ts";
+
+/** What a deployment's file says. */
+type Deployed = Pick<Deployment, "policies" | "tables" | "regions"> & {
+  readonly areJurisdictionsIgnored?: boolean | undefined;
+};
+
+/** The policies of one isolate. They begin as the deployment's file, and change as the catalog says. */
+export class PoliciesInForce extends RegionalPolicies {
+  readonly #deployed: Deployed;
+  readonly #named: Map<string, Policy>;
+  readonly #entries = new Map<string, PolicyEntry>();
+  #revision = 0;
+
+  constructor(deployed: Deployed) {
+    const named = new Map(deployed.policies);
+    super(named, deployed.regions);
+    this.#named = named;
+    this.#deployed = deployed;
+  }
+
+  /** The catalog's revision up to which all changes are known; 0: none. */
+  get revision(): number {
+    return this.#revision;
+  }
+
+  /** Applies changes, unless they are older than what is known. */
+  apply({ revision, isWhole, policies, overrides }: CatalogChanges): void {
+    if (revision <= this.#revision && !isWhole) return;
+    this.#revision = revision;
+    if (isWhole) {
+      this.#entries.clear();
+      this.#named.clear();
+      for (const [name, policy] of this.#deployed.policies) this.#named.set(name, policy);
+    }
+    for (const change of policies) this.#entryOf(change.name).change(change);
+    for (const change of overrides) this.#entryOf(change.policy).override(change);
+    const changed = [...policies.map(({ name }) => name), ...overrides.map(({ policy }) => policy)];
+    for (const name of new Set(changed)) {
+      const policy = this.#entryOf(name).join();
+      if (policy === undefined) this.#named.delete(name);
+      else this.#named.set(name, policy);
+    }
+  }
+
+  #entryOf(name: string): PolicyEntry {
+    const entry = this.#entries.get(name) ?? new PolicyEntry(name, this.#deployed);
+    this.#entries.set(name, entry);
+    return entry;
+  }
+}
+
+/** How many policies of patterns are kept, and how many of fields. */
+const [MAX_KEPT, MAX_READ] = [4_096, 1_024];
+
+/** An override, by its pattern. */
+interface Override {
+  readonly pattern: string;
+  readonly fields: OverrideFields;
+  /** NaN: it does not end by itself. */
+  readonly endsAtMs: number;
+}
+
+/** A policy with its overrides and its candidate. */
+class PolicyEntry {
+  readonly #name: string;
+  readonly #deployed: Deployed;
+  readonly #overrides = new OverrideIndex<Override>();
+  /** By pattern: the policy of its keys. */
+  readonly #byPattern = new Map<string, Policy>();
+  /** Of keys of which an override has ended: by that instant, and the pattern of the one that applies since, if any. */
+  readonly #afterEnd = new Map<string, Policy>();
+  /** By the fields of the override: patterns with the same fields, as those of one plan, are read once. */
+  readonly #byFields = new Map<string, Policy>();
+  #policy: Policy | undefined;
+  #table: Table | undefined;
+  #inForce: PolicyRevision = { version: 0 };
+  #candidate: PolicyChange["candidate"];
+
+  constructor(name: string, deployed: Deployed) {
+    this.#name = name;
+    this.#deployed = deployed;
+  }
+
+  change({ version, fields, candidate }: PolicyChange): void {
+    for (const read of [this.#byPattern, this.#afterEnd, this.#byFields]) read.clear();
+    this.#candidate = candidate;
+    this.#inForce = { version, ...(fields && { fields: JSON.stringify(fields) }) };
+    this.#table = fields ?? this.#deployed.tables.get(this.#name);
+    this.#policy = fields === undefined ? this.#deployed.policies.get(this.#name) : this.#parse(fields);
+  }
+
+  /** Takes an override, unless this version cannot read its pattern. */
+  override({ pattern: text, fields }: OverrideChange): void {
+    const pattern = parsePattern(this.#policy ?? { keyKind: "text" }, text);
+    if (pattern === undefined) return;
+    this.#byPattern.delete(text);
+    this.#afterEnd.clear();
+    if (fields === undefined) this.#overrides.delete(pattern);
+    else {
+      const endsAtMs = Date.parse(String(fields["expiresAt"]));
+      this.#overrides.set(pattern, { pattern: text, fields, endsAtMs });
+    }
+  }
+
+  /** Puts the policy together after changes, however many; `undefined`: there is no such policy. */
+  join(): Policy | undefined {
+    if (this.#policy === undefined) return undefined;
+    const { overrides: _, candidate: __, ...policy } = this.#policy;
+    const candidate = this.#candidateWith();
+    this.#policy = withAll(policy, {
+      ...(policy.pool === undefined && { inForce: this.#inForce }),
+      ...(this.#overrides.size > 0 && { overrides: { find: (key, nowMs) => this.#find(key, nowMs) } }),
+      ...(candidate && { candidate }),
+    });
+    return this.#policy;
+  }
+
+  /**
+   * The policy of a key that has an override, or had one. An override that has ended is as if it were not there, from its
+   * instant on: the catalog deletes it a moment later, and isolates hear of that when they ask again.
+   */
+  #find(key: string, nowMs: number): Policy | undefined {
+    const first = this.#overrides.find(key);
+    if (first === undefined || !(first.endsAtMs <= nowMs)) return first && this.#overridden(first);
+    let sinceMs = first.endsAtMs;
+    const next = this.#overrides.find(key, ({ endsAtMs }) => {
+      if (!(endsAtMs <= nowMs)) return true;
+      sinceMs = Math.max(sinceMs, endsAtMs);
+      return false;
+    });
+    const name = `${sinceMs}/${next?.pattern ?? ""}`;
+    const known = this.#afterEnd.get(name);
+    if (known !== undefined) return known;
+    const policy = (next && this.#overridden(next)) ?? this.#policy;
+    const revised = ({ inForce }: Policy) =>
+      inForce === undefined ? {} : { inForce: { ...inForce, sinceMs } };
+    return policy && keep(this.#afterEnd, name, withEach(policy, revised), MAX_KEPT);
+  }
+
+  #overridden({ pattern, fields }: Override): Policy | undefined {
+    const known = this.#byPattern.get(pattern);
+    if (known !== undefined) return known;
+    const text = JSON.stringify(fields);
+    let read = this.#byFields.get(text);
+    if (read === undefined) {
+      read = this.#read(pattern, fields);
+      if (read === undefined) return undefined;
+      keep(this.#byFields, text, read, MAX_READ);
+    }
+    const override = { ...read.override, pattern };
+    return keep(
+      this.#byPattern,
+      pattern,
+      withEach(read, () => ({ override })),
+      MAX_KEPT,
+    );
+  }
+
+  #read(pattern: string, fields: OverrideFields): Policy | undefined {
+    const policy = this.#policy;
+    if (policy === undefined || this.#table === undefined) return undefined;
+    const read = readOverride(this.#name, this.#table, fields);
+    if ("problems" in read) {
+      const details = read.problems.map(({ detail }) => detail);
+      return this.#warn(`the override ${JSON.stringify(pattern)} does not fit it any more`, details);
+    }
+    const { effect, endsAtMs } = read;
+    const parsed = read.policy === undefined ? this.#parse(read.fields) : this.#placed(read.policy);
+    if (parsed === undefined) return undefined;
+    const candidate = this.#candidateWith(fields);
+    // Terms go with messages that have calls of other keys too, and are compared with what those are decided by.
+    const termsOf = (each?: Policy) => (each?.terms === undefined ? {} : { terms: each.terms });
+    return withAll(parsed, {
+      inForce: { version: this.#inForce.version, fields: JSON.stringify(read.fields) },
+      override: { pattern, ...(effect && { effect }), ...(endsAtMs !== undefined && { endsAtMs }) },
+      ...termsOf(policy),
+      ...(candidate && {
+        candidate: { ...candidate, policy: withAll(candidate.policy, termsOf(policy.candidate?.policy)) },
+      }),
+    });
+  }
+
+  /** The candidate, for keys with an override. Where the override does not fit it, there is none. */
+  #candidateWith(override?: OverrideFields): Candidate | undefined {
+    if (this.#candidate === undefined) return undefined;
+    const { version } = this.#candidate;
+    // Its keys have never been anywhere else.
+    const { objectsBefore: _, ...table } = this.#candidate.fields;
+    const read = override === undefined ? { fields: table } : readOverride(this.#name, table, override);
+    if ("problems" in read) return undefined;
+    const policy = this.#parse(read.fields, candidateName(this.#name));
+    if (policy === undefined) return undefined;
+    const inForce = { ...this.#inForce, fields: JSON.stringify(read.fields), candidate: version };
+    return { policy: withAll(policy, { inForce }), version };
+  }
+
+  #parse(fields: Table, name = this.#name): Policy | undefined {
+    const parsed = parsePolicy(name, fields);
+    if (!("problems" in parsed)) return this.#placed(parsed);
+    // Another version of the deployment may know what this one cannot read.
+    return this.#warn("the catalog has what this version cannot read", parsed.problems);
+  }
+
+  #warn(what: string, details: readonly string[]): undefined {
+    console.warn(`policy ${this.#name}: ${what}: ${details.join("; ")}`);
+  }
+
+  #placed(policy: Policy): Policy {
+    return this.#deployed.areJurisdictionsIgnored === true ? withoutJurisdiction(policy) : policy;
+  }
+}
+
+/** Keeps a value, and drops the oldest when there are too many. */
+function keep<Value>(kept: Map<string, Value>, name: string, value: Value, max: number): Value {
+  for (const oldest of kept.keys()) {
+    if (kept.size < max) break;
+    kept.delete(oldest);
+  }
+  kept.set(name, value);
+  return value;
+}
+
+/** The policy with these fields, also as calls of each priority see it. */
+function withAll(policy: Policy, more: Partial<Policy>): Policy {
+  const { priorities } = policy;
+  const seen = new Map([...priorities.seen].map(([name, each]) => [name, { ...each, ...more }]));
+  return { ...policy, ...more, priorities: { ...priorities, seen } };
+}
+
+/** The policy and its candidate, each with other fields. */
+function withEach(policy: Policy, fieldsOf: (each: Policy) => Partial<Policy>): Policy {
+  const { candidate } = policy;
+  return withAll(policy, {
+    ...fieldsOf(policy),
+    ...(candidate && { candidate: { ...candidate, policy: withEach(candidate.policy, fieldsOf) } }),
+  });
+}
+
+/* Overrides: other limits for some keys of a policy. Here they are read, and put into the policy's table. */
+
+const OVERRIDE_ALLOWED =
+  'figures of the policy, as { "limit": 1000 }, or one of { "multiply": 10 }, { "blocked": true } and { "unlimited": true }, each with expiresAt and note if wanted';
+
+/** The others are fields of rules. */
+const OWN_NAMES = Object.keys(OVERRIDE_FIELDS);
+const OVERRIDE_SCHEMA = v.object(OVERRIDE_FIELDS);
+const EFFECTS = ["multiply", "blocked", "unlimited"] as const;
+/** What a policy is for all of its keys alike: an override cannot change it. */
+const SHARED_FIELDS = ["algorithm", "unit"];
+
+type Problems = Readonly<Record<"problems", readonly Violation[]>>;
+
+/** What an override does to a key. */
+interface ReadOverride {
+  readonly effect?: "blocked" | "unlimited";
+  readonly endsAtMs?: number;
+  /**
+   * The policy's table with the override in it; for `unlimited`, with the largest limits. For `blocked` it is as it was:
+   * such a key asks no object, and a limit of 0 would forget what was consumed.
+   */
+  readonly fields: Table;
+  /** The table as it was read. Absent: it has not been. */
+  readonly policy?: Policy;
+}
+
+/** Reads an override of a policy with this table. */
+export function readOverride(name: string, base: Table, given: unknown): ReadOverride | Problems {
+  if (!isTable(given)) return problem([], violation([], given, OVERRIDE_ALLOWED));
+  const entries = Object.entries(given);
+  const own: Table = Object.fromEntries(entries.filter(([field]) => OWN_NAMES.includes(field)));
+  const changes: Table = Object.fromEntries(entries.filter(([field]) => !OWN_NAMES.includes(field)));
+  const parsed = v.safeParse(OVERRIDE_SCHEMA, own);
+  if (!parsed.success) return { problems: violationsOf(parsed.issues) };
+  const { multiply, blocked, unlimited, expiresAt } = parsed.output;
+  const effects: string[] = EFFECTS.filter((field) => own[field] !== undefined);
+  const changed = Object.keys(changes);
+  if (effects.length + Math.min(changed.length, 1) !== 1) {
+    const kinds = [...effects, ...(changed.length > 0 ? [clip(changed.join(", "))] : [])];
+    // A field next to a word such as `blocked` may be `expiresAt` with a wrong letter.
+    const near = changed.map((field) => meant(field, OWN_NAMES)).find(Boolean) ?? "";
+    const found = kinds.length === 0 ? "nothing" : kinds.join(" and ") + near;
+    return problem([], `the override says ${found}: must be ${OVERRIDE_ALLOWED}`);
+  }
+  const ends = expiresAt === undefined ? {} : { endsAtMs: parseInstantMs(expiresAt) ?? Number.NaN };
+  if (blocked === true) return { effect: "blocked", ...ends, fields: base };
+  if (unlimited === true) return { effect: "unlimited", ...ends, fields: largest(name, base) };
+  const merged = multiply === undefined ? withChanges(base, changes) : { fields: multiplied(base, multiply) };
+  if ("problems" in merged) return merged;
+  const policy = parsePolicy(name, merged.fields);
+  return "problems" in policy
+    ? { problems: violationsIn(policy.problems) }
+    : { ...ends, fields: merged.fields, policy };
+}
+
+function problem(path: readonly string[], detail: string): Problems {
+  return { problems: [{ path, detail }] };
+}
+
+/** The problems of a policy's table; none: it is allowed. */
+export function problemsOf(name: string, fields: Table): Violation[] {
+  const policy = parsePolicy(name, fields);
+  return "problems" in policy ? violationsIn(policy.problems) : [];
+}
+
+/** Sentences about a table, with the field that each begins with. */
+function violationsIn(problems: readonly string[]): Violation[] {
+  return problems.map((detail) => {
+    const field = /^(?<field>[\w.-]+) (?:is|are) /.exec(detail)?.groups?.["field"];
+    return { path: field === undefined ? [] : field.split("."), detail };
+  });
+}
+
+/** The table with other fields of its rules. With several rules they are given as `{ rules: { tokens: { limit } } }`. */
+function withChanges(base: Table, changes: Table): { readonly fields: Table } | Problems {
+  const rules = base["rules"] as Readonly<Record<string, Table>> | undefined;
+  if (rules === undefined) {
+    const problems = changeProblems(base, changes, []);
+    return problems.length > 0 ? { problems } : { fields: { ...base, ...changes } };
+  }
+  const { rules: given, ...strays } = changes;
+  const names = Object.keys(rules);
+  if (Object.keys(strays).length > 0 || !isTable(given)) {
+    const stray = Object.keys(strays)[0] ?? "rules";
+    const near = stray === "rules" ? "" : meant(stray, ["rules", ...OWN_NAMES]);
+    const wanted = `given by rule, as { "rules": { ${JSON.stringify(names[0])}: { "limit": 1000 } } } (there are ${names.join(", ")})`;
+    return problem([stray], violation([stray], changes[stray], wanted) + near);
+  }
+  const problems = Object.entries(given).flatMap(([rule, table]): readonly Violation[] => {
+    const path = ["rules", rule];
+    const own = Object.hasOwn(rules, rule) ? rules[rule] : undefined;
+    if (own === undefined) {
+      const known = `there are ${names.join(", ")}${meant(rule, names)}`;
+      return problem(path, `${clip(rule)} is not a rule of this policy: ${known}`).problems;
+    }
+    if (isTable(table)) return changeProblems(own, table, path);
+    return problem(path, violation(path, table, 'a table of figures, as { "limit": 1000 }')).problems;
+  });
+  if (problems.length > 0) return { problems };
+  const changed = Object.entries(given as Readonly<Record<string, Table>>);
+  const merged = Object.fromEntries(changed.map(([rule, table]) => [rule, { ...rules[rule], ...table }]));
+  return { fields: { ...base, rules: { ...rules, ...merged } } };
+}
+
+/** Fields that the rule's algorithm does not have, or that all keys of a policy share. A lone rule has the others beside. */
+function changeProblems(rule: Table, changes: Table, path: readonly string[]): Violation[] {
+  const known = [...Object.keys(algorithmOf(rule)?.fields ?? {}), ...(path.length === 0 ? OWN_NAMES : [])];
+  const strays = Object.keys(changes).filter((field) => !known.includes(field));
+  return strays.map((field) => {
+    const why =
+      SHARED_FIELDS.includes(field) || Object.hasOwn(rule, field)
+        ? "is the same for all keys of a policy"
+        : "is no figure of this rule";
+    const detail = `${clip([...path, field].join("."))} ${why}: an override may have ${known.join(", ")}${meant(field, known)}`;
+    return { path: [...path, field], detail };
+  });
+}
+
+/** The table with the largest limits that its algorithms can count. */
+function largest(name: string, base: Table): Table {
+  for (let by = MAX_UNITS; by > 1; by /= 10) {
+    const fields = multiplied(base, by);
+    if (problemsOf(name, fields).length === 0) return fields;
+  }
+  return base;
+}
+
+/** The table with every number of units multiplied, and rounded down. */
+function multiplied(base: Table, by: number): Table {
+  const rules = base["rules"] as Readonly<Record<string, Table>> | undefined;
+  if (rules === undefined) return multipliedRule(base, by);
+  const changed = Object.entries(rules).map(([rule, table]) => [rule, multipliedRule(table, by)]);
+  return { ...base, rules: Object.fromEntries(changed) };
+}
+
+function multipliedRule(rule: Table, by: number): Table {
+  const kinds = algorithmOf(rule)?.fields ?? {};
+  const scaled = Object.entries(rule).map(([field, value]) => {
+    const kind = kinds[field];
+    const isUnits = ["units", "units?", "count?"].some((each) => each === kind);
+    if (!isUnits || typeof value !== "number") return [field, value];
+    // A limit stays one: only a limit of 0 closes a rule.
+    return [field, Math.min(MAX_UNITS, Math.max(Math.min(1, value), Math.floor(value * by)))];
+  });
+  return Object.fromEntries(scaled) as Table;
+}
+
+function isTable(value: unknown): value is Table {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}

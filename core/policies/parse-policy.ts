@@ -1,0 +1,390 @@
+import * as v from "valibot";
+import type { AnyAlgorithm, ConfigProblem, Fields, LeaseTerms, Waiting } from "../algorithms/algorithm.ts";
+import { DEFAULT_MAX_WAIT_MS, DEFAULT_MAX_WAITERS } from "../algorithms/concurrency.ts";
+import { penalised } from "../algorithms/penalty.ts";
+import { zeroLimit } from "../algorithms/unlimited.ts";
+import { clip, meant, table, violation, violationsOf } from "../validation.ts";
+import { algorithms } from "./algorithms.ts";
+import {
+  BEFORE_ALLOWED,
+  fieldsOf,
+  NAME,
+  NAME_ALLOWED,
+  PENALTY_FIELDS,
+  POLICY_FIELDS,
+  RULE_FIELDS,
+  sheddingOf,
+  USUAL,
+} from "./policy-fields.ts";
+import { MIN_USEFUL_TTL_MS, type Policy, type Priorities, type Rule } from "./policy.ts";
+
+/** Every call decides all rules of its policy, and each rule is a member of a response header. */
+const MAX_RULES = 16;
+
+type Table = Readonly<Record<string, unknown>>;
+interface Problems {
+  readonly problems: readonly string[];
+}
+
+/** Schemas are made once: making one takes longer than reading with it, and policies are read for each override. */
+const POLICY_SCHEMA = table(POLICY_FIELDS);
+const ruleSchemas = { alone: schemasBy(Object.keys(POLICY_FIELDS)), among: schemasBy([]) };
+
+/** The fields of a policy that are not those of its rules, as they are parsed. */
+type PolicyFields = v.InferOutput<typeof POLICY_SCHEMA>;
+
+/** Reads one policy. The problems are sentences that begin with the field. */
+export function parsePolicy(name: string, given: unknown): Policy | Problems {
+  const { rules: tables, policyFields, problems } = splitRules(name, given);
+  if (problems.length > 0) return { problems };
+  const parsed = parsePolicyFields(policyFields);
+  if (!parsed.success) problems.push(...violationsOf(parsed.issues).map(({ detail }) => detail));
+  const rules: Rule[] = [];
+  for (const { path, ruleName, fields } of tables) {
+    const rule = parseRule(ruleName, path, fields);
+    if ("problems" in rule) problems.push(...rule.problems);
+    else rules.push(rule);
+  }
+  const [first, ...others] = rules;
+  if (!parsed.success || problems.length > 0 || first === undefined) return { problems };
+  const fields = parsed.output;
+  const lease = strictest(rules.flatMap((rule) => rule.lease ?? []));
+  const contradiction =
+    poolProblem(fields, rules) ?? placeProblem(fields) ?? waitingProblem(fields, lease !== undefined);
+  if (contradiction !== undefined) return { problems: [contradiction] };
+  const { pool: kind, localShare, retryJitter, objectsBefore, locationHint, jurisdiction } = fields;
+  const shedding = sheddingOf(fields.shed, lease !== undefined, kind);
+  if (shedding !== undefined && "problems" in shedding) return shedding;
+  const { onFailure, deadlineMs, objects, reservation, shadow, keyKind, headers, denialTtl } = fields;
+  const mayBe = (what: "admits" | "denies") =>
+    reservation.mostMs > 0 && rules.every(({ algorithm, config }) => algorithm.localDecisions(config)[what]);
+  const policy = {
+    name,
+    rules: [first, ...others] as const,
+    onFailure,
+    deadlineMs,
+    objects,
+    reservation,
+    shadow,
+    keyKind,
+    headers,
+    denialTtlMs: denialTtl,
+    waiting: waitingOf(fields, lease),
+    localDecisions: {
+      admits: reservation.mostMs >= MIN_USEFUL_TTL_MS && mayBe("admits"),
+      denies: mayBe("denies"),
+    },
+    ...(rules.every(({ algorithm }) => algorithm.isStateless === true) && { isStateless: true }),
+    ...(lease && { lease }),
+    ...(kind && { pool: { kind, ...(localShare !== undefined && { localShare }) } }),
+    ...(retryJitter && { retryJitter }),
+    ...(objectsBefore && { objectsBefore }),
+    ...(locationHint && { locationHint }),
+    ...(jurisdiction && { jurisdiction }),
+    // A region's object decides by what it has of the pool.
+    ...(kind === undefined && {
+      terms: JSON.stringify(tables.map((rule) => [rule.ruleName, rule.fields])),
+    }),
+    ...(shedding && { shedding }),
+  };
+  const priorities = prioritiesOf(policy, fields);
+  return "problems" in priorities ? priorities : { ...policy, priorities };
+}
+
+interface RuleTable {
+  /** Where the table stands in its policy; errors begin with it. */
+  readonly path: readonly string[];
+  readonly ruleName: string;
+  readonly fields: unknown;
+}
+
+/**
+ * Separates the fields of a policy from those of its rules. Without `rules` there is one rule: it has the policy's
+ * name, and its fields stand beside the policy's own.
+ */
+function splitRules(
+  name: string,
+  given: unknown,
+): { rules: RuleTable[]; policyFields: Table; problems: string[] } {
+  if (typeof given !== "object" || given === null || Array.isArray(given)) {
+    const problems = [violation([], given, "a table with an algorithm or with rules")];
+    return { rules: [], policyFields: {}, problems };
+  }
+  // In a policy of one rule a field that its algorithm has too is the rule's.
+  const ofRule = Object.hasOwn(given, "rules") ? {} : (algorithmOf(given)?.fields ?? {});
+  const ofPolicy = new Set(Object.keys(POLICY_FIELDS).filter((field) => !Object.hasOwn(ofRule, field)));
+  const entries = Object.entries(given);
+  const policyFields = Object.fromEntries(entries.filter(([field]) => ofPolicy.has(field)));
+  const others = Object.fromEntries(entries.filter(([field]) => !ofPolicy.has(field)));
+  if (!Object.hasOwn(given, "rules"))
+    return { rules: [{ path: [], ruleName: name, fields: others }], policyFields, problems: [] };
+  const { rules: named, ...strays } = others;
+  const problems = Object.keys(strays).map(
+    (field) =>
+      `${field} is beside rules: must be in one of the rules, or be one of ${[...ofPolicy].join(", ")}`,
+  );
+  const isTable = typeof named === "object" && named !== null && !Array.isArray(named);
+  const tables = isTable ? Object.entries(named) : [];
+  if (tables.length === 0 || tables.length > MAX_RULES)
+    problems.push(violation(["rules"], named, `1 to ${MAX_RULES} tables, one a rule`));
+  for (const [ruleName] of tables)
+    if (!NAME.test(ruleName)) problems.push(violation(["the name of a rule"], ruleName, NAME_ALLOWED));
+  const rules = tables.map(([ruleName, fields]) => ({ path: ["rules", ruleName], ruleName, fields }));
+  return { rules, policyFields, problems };
+}
+
+/**
+ * The fields that were read last. Each key with an override has the same policy with other numbers in its rules, and
+ * reading these fields again is half of what reading a policy takes.
+ */
+let last: { readonly given: Table; readonly parsed: v.SafeParseResult<typeof POLICY_SCHEMA> } | undefined;
+
+/** Reads the fields. They must not change afterwards. */
+function parsePolicyFields(given: Table): v.SafeParseResult<typeof POLICY_SCHEMA> {
+  if (last !== undefined && isSame(given, last.given)) return last.parsed;
+  const parsed = v.safeParse(POLICY_SCHEMA, given);
+  last = { given, parsed };
+  return parsed;
+}
+
+/** Whether the fields have the same values, in the same order. An object may have changed inside. */
+function isSame(one: Table, other: Table): boolean {
+  const [fields, others] = [Object.keys(one), Object.keys(other)];
+  const isSameField = (field: string, index: number) =>
+    field === others[index] && typeof one[field] !== "object" && one[field] === other[field];
+  return fields.length === others.length && fields.every(isSameField);
+}
+
+/* Rules. */
+
+function parseRule(name: string, path: readonly string[], given: unknown): Rule | Problems {
+  const named = algorithmOf(given);
+  if (named === undefined) return { problems: algorithmProblems(path, given) };
+  const schemaOf = path.length === 0 ? ruleSchemas.alone : ruleSchemas.among;
+  const parsed = v.safeParse(schemaOf(named), given);
+  if (!parsed.success) return { problems: violationsOf(parsed.issues, path).map(({ detail }) => detail) };
+  const { algorithm: _, unit, blockFor, maxBlock, ...fields } = parsed.output;
+  const configured = configuredBy(named, fields);
+  const hasPenalty = blockFor !== undefined || maxBlock !== undefined;
+  const rule =
+    hasPenalty && !("problem" in configured)
+      ? penalised(configured.algorithm, configured.config, { blockFor, maxBlock })
+      : configured;
+  if ("problem" in rule) {
+    const { field, allowed } = rule.problem;
+    const value = ({ ...fields, blockFor, maxBlock } as Fields)[field];
+    return { problems: [violation([...path, field], value, allowed)] };
+  }
+  const { algorithm, config } = rule;
+  const lease = algorithm.leasing?.terms(config);
+  return {
+    name,
+    algorithm,
+    config,
+    capacity: algorithm.capacity(config),
+    quota: algorithm.quota(config),
+    unit: unit ?? (lease === undefined ? "requests" : "concurrent-requests"),
+    ...(lease && { lease }),
+  };
+}
+
+/** The schema of a rule, by its algorithm. Errors name these fields of the policy too, beside which it stands. */
+function schemasBy(policyFields: readonly string[]) {
+  const make = (algorithm: AnyAlgorithm) =>
+    table({ ...RULE_FIELDS, ...fieldsOf(algorithm), ...PENALTY_FIELDS }, policyFields);
+  const made = new Map<AnyAlgorithm, ReturnType<typeof make>>();
+  return (algorithm: AnyAlgorithm) => {
+    const schema = made.get(algorithm) ?? make(algorithm);
+    made.set(algorithm, schema);
+    return schema;
+  };
+}
+
+/** An algorithm with its configuration. A limit of 0 closes it: its other fields are checked as if the limit were 1. */
+function configuredBy(
+  algorithm: AnyAlgorithm,
+  fields: Fields,
+): Pick<Rule, "algorithm" | "config"> | ConfigProblem {
+  if (fields["limit"] !== 0) {
+    const config = algorithm.configure(fields);
+    return "problem" in config ? config : { algorithm, config };
+  }
+  const stray = ["burst", "initial"].find((field) => fields[field] !== undefined);
+  if (stray !== undefined)
+    return { problem: { field: stray, allowed: "left out with a limit of 0: nothing passes at all" } };
+  const config: Table | ConfigProblem = algorithm.configure({ ...fields, limit: 1 }) as Table;
+  if ("problem" in config) return config as unknown as ConfigProblem;
+  const { burst: _, initial: __, ...others } = config;
+  return { algorithm: zeroLimit(algorithm), config: { ...others, limit: 0 } };
+}
+
+/** The algorithm of a rule as its policy gives it; `undefined`: it names none that there is. */
+export function algorithmOf(given: unknown): AnyAlgorithm | undefined {
+  const name = algorithmNameOf(given);
+  return typeof name === "string" ? algorithms.get(name) : undefined;
+}
+
+function algorithmNameOf(given: unknown): unknown {
+  return typeof given === "object" && given !== null && "algorithm" in given ? given.algorithm : undefined;
+}
+
+/** What is wrong with a rule that names no algorithm that there is: `algorithm` or `rules` may have a wrong letter. */
+function algorithmProblems(path: readonly string[], given: unknown): string[] {
+  const [name, known] = [algorithmNameOf(given), [...algorithms.keys()]];
+  const words = path.length === 0 ? ["algorithm", "rules"] : ["algorithm"];
+  const fields = name === undefined && typeof given === "object" && given !== null ? Object.keys(given) : [];
+  const misspelt = fields.flatMap((field) => {
+    const near = meant(field, words);
+    return near === "" ? [] : `${clip([...path, field].join("."))} is not a field${near}`;
+  });
+  if (misspelt.length > 0) return misspelt;
+  const near = typeof name === "string" ? meant(name, known) : "";
+  const allowed = `one of ${known.map((each) => JSON.stringify(each)).join(", ")}${near}`;
+  return [violation([...path, "algorithm"], name, allowed)];
+}
+
+/* Fields that contradict each other. */
+
+/** What is wrong with the fields of a pool; `undefined`: nothing. */
+function poolProblem(
+  { onFailure, localShare, pool }: PolicyFields,
+  rules: readonly Rule[],
+): string | undefined {
+  if (pool === undefined && localShare !== undefined)
+    return violation(["localShare"], localShare, 'left out, or with pool = "redis"');
+  if (pool === undefined && onFailure === "local")
+    return violation(["onFailure"], onFailure, 'left out, or with pool = "redis"');
+  if (localShare !== undefined && onFailure !== "local")
+    return violation(["localShare"], localShare, 'left out, or with onFailure = "local"');
+  const stray = rules.find(({ algorithm }) => algorithm.isPoolable !== true);
+  if (pool === undefined || stray === undefined) return undefined;
+  const { isPenal, name } = stray.algorithm;
+  const what = stray.capacity === 0 ? "a limit of 0" : isPenal ? "blockFor" : `algorithm "${name}"`;
+  return violation(["pool"], pool, `left out with ${what}`);
+}
+
+/** What is wrong with the fields that say where objects and keys are. A pool's regions say where its objects are. */
+function placeProblem({
+  objects,
+  objectsBefore,
+  pool,
+  locationHint,
+  jurisdiction,
+}: PolicyFields): string | undefined {
+  if (objectsBefore !== undefined) {
+    const given = objectsBefore.length === 1 ? objectsBefore[0] : objectsBefore;
+    // What regions have is in the pool, and comes from there.
+    if (pool !== undefined) return violation(["objectsBefore"], given, "left out, or without a pool");
+    if (objectsBefore.includes(objects)) return violation(["objectsBefore"], given, BEFORE_ALLOWED);
+  }
+  const placed = locationHint ?? jurisdiction;
+  if (placed !== undefined && pool !== undefined) {
+    const field = locationHint === undefined ? "jurisdiction" : "locationHint";
+    return violation([field], placed, "left out, or without a pool: regions have a locationHint");
+  }
+  if (locationHint === undefined || jurisdiction === undefined) return undefined;
+  return violation(["locationHint"], locationHint, "left out, or without a jurisdiction, which says where");
+}
+
+/** Where units are leased, the rules that lease them say how callers wait. */
+function waitingProblem({ maxWait, maxWaiters, pool }: PolicyFields, leases: boolean): string | undefined {
+  if (!leases && pool === undefined) return undefined;
+  const field = maxWait === undefined ? "maxWaiters" : "maxWait";
+  const value = maxWait ?? maxWaiters;
+  if (value === undefined) return undefined;
+  const allowed = leases ? "left out: it stands in the rules that lease units" : "left out with a pool";
+  return violation([field], value, allowed);
+}
+
+function waitingOf({ maxWait, maxWaiters, pool }: PolicyFields, lease: LeaseTerms | undefined): Waiting {
+  if (lease !== undefined) return { maxWaitMs: lease.maxWaitMs, maxWaiters: lease.maxWaiters };
+  if (pool !== undefined) return { maxWaitMs: 0, maxWaiters: 0 };
+  return { maxWaitMs: maxWait ?? DEFAULT_MAX_WAIT_MS, maxWaiters: maxWaiters ?? DEFAULT_MAX_WAITERS };
+}
+
+/** For each term the least of all rules; `undefined`: no rule leases. */
+function strictest(terms: readonly LeaseTerms[]): LeaseTerms | undefined {
+  if (terms.length === 0) return undefined;
+  const least = (field: keyof LeaseTerms) => Math.min(...terms.map((each) => each[field]));
+  return {
+    ttlMs: least("ttlMs"),
+    maxTtlMs: least("maxTtlMs"),
+    maxWaitMs: least("maxWaitMs"),
+    maxWaiters: least("maxWaiters"),
+  };
+}
+
+/*
+ * Priorities: how important a call is, and what a policy keeps for the more important ones.
+ *
+ * With `reserve = { critical = "20%" }` the calls of all other priorities see 80 % of each limit: for them, a fifth of
+ * the capacity always counts as taken. So they never use what is kept, however many they are, and a critical call finds
+ * it. That is the fleet usage load shedder of P. Tarjan, "Scaling your API with rate limiters" (Stripe, 2017), for
+ * rates too, and exact.
+ *
+ * The bound: in any interval, the units admitted of a priority and of those below it are at most what the limit without
+ * the kept part admits. An isolate's units belong to one priority, because they were granted to it.
+ */
+
+function prioritiesOf(
+  policy: Omit<Policy, "priorities">,
+  { priorities: names, defaultPriority, reserve: given, ageing: ageingMs }: PolicyFields,
+): Priorities | Problems {
+  const allowed = `one of ${names.map((name) => JSON.stringify(name)).join(", ")}`;
+  const usual = defaultPriority ?? (names.includes(USUAL) ? USUAL : names.at(-1)) ?? USUAL;
+  const problems: string[] = [];
+  if (!names.includes(usual)) problems.push(violation(["defaultPriority"], usual, allowed));
+  const reserve: Record<string, number> = {};
+  for (const [name, value] of Object.entries(given)) {
+    const share = shareIn(value);
+    if (!names.includes(name)) problems.push(violation(["a name in reserve"], name, allowed));
+    else if (name === names.at(-1))
+      problems.push(violation(["reserve", name], value, "left out: nothing is less important"));
+    else if (share === undefined)
+      problems.push(violation(["reserve", name], value, 'a part such as "20%", above 0 and below 100%'));
+    else reserve[name] = share;
+  }
+  const isKept = Object.keys(reserve).length > 0;
+  const unfit = policy.rules.find(
+    ({ algorithm }) =>
+      algorithm.limitNow !== undefined ||
+      algorithm.isLasting === true ||
+      algorithm.fields["limit"] === undefined,
+  );
+  if (isKept && policy.pool !== undefined)
+    problems.push(
+      violation(["reserve"], given, 'left out with pool = "redis": the pool knows no priorities'),
+    );
+  if (isKept && unfit !== undefined)
+    problems.push(violation(["reserve"], given, `left out with algorithm "${unfit.algorithm.name}"`));
+  if (problems.length > 0) return { problems };
+  const seen = new Map<string, Policy>();
+  const priorities = { names, usual, reserve, ageingMs, seen };
+  let part = 0;
+  for (const name of isKept ? names : []) {
+    const [first, ...others] = policy.rules;
+    const rules = [withApart(first, part), ...others.map((rule) => withApart(rule, part))] as const;
+    const empty = rules.find(({ capacity }) => capacity < 1);
+    if (empty !== undefined)
+      problems.push(
+        violation(["reserve"], given, `such that ${name} calls see at least one unit of ${empty.name}`),
+      );
+    seen.set(name, { ...policy, rules, priority: name, priorities });
+    part += Object.hasOwn(reserve, name) ? (reserve[name] ?? 0) : 0;
+  }
+  return problems.length > 0 ? { problems } : priorities;
+}
+
+/** The rule with a part of its capacity kept for more important calls, rounded up. */
+function withApart(rule: Rule, part: number): Rule {
+  if (part === 0) return rule;
+  // A sum of parts may be a little too large, and rounding up must not keep a unit more for that.
+  const apart = Math.ceil(rule.capacity * part - 1e-9);
+  return { ...rule, apart, capacity: rule.capacity - apart };
+}
+
+function shareIn(value: unknown): number | undefined {
+  const match = typeof value === "string" ? /^(\d{1,2}(?:\.\d{1,3})?)\s?%$/.exec(value) : null;
+  const share = match === null ? 0 : Number(match[1]) / 100;
+  return share > 0 && share < 1 ? share : undefined;
+}

@@ -1,0 +1,239 @@
+/** What may be written to the catalog, and why something may not. */
+import {
+  MAX_OVERRIDES,
+  MAX_TABLE_LENGTH,
+  type Refusal,
+  type Table,
+  type Versioned,
+} from "../../core/catalog/calls.ts";
+import {
+  MAX_BEGINNING_LENGTHS,
+  MAX_END_LENGTHS,
+  MAX_MULTI_WILDCARD,
+  parsePattern,
+  PATTERN_ALLOWED,
+  RANGE_ALLOWED,
+} from "../../core/catalog/patterns.ts";
+import { problemsOf, readOverride } from "../../core/catalog/policies-in-force.ts";
+import { parsePolicy } from "../../core/policies/parse-policy.ts";
+import { NAME, NAME_ALLOWED } from "../../core/policies/policy-fields.ts";
+import type { Policy } from "../../core/policies/policy.ts";
+import { meant, violation, type Violation } from "../../core/validation.ts";
+import type { OverrideCounts } from "./catalog-store.ts";
+
+/** What a write answers. */
+export type WriteResult = Versioned<unknown> | Refusal;
+
+/** An override that may be written. */
+export interface CheckedOverride {
+  /** As it is stored. */
+  readonly pattern: string;
+  readonly isMultiWildcard: boolean;
+  readonly endsAtMs?: number;
+}
+
+/**
+ * Say where keys are, and which keys there are. A change of these moves keys between objects, and only a deployment
+ * can do that: objects and isolates have to know both layouts.
+ */
+const PLACES = ["objects", "objectsBefore", "keyKind", "pool", "locationHint", "jurisdiction"] as const;
+
+export function isRefusal(answer: object): answer is Refusal {
+  return "refused" in answer;
+}
+
+export const missing = (detail: string): Refusal => ({ refused: "missing", detail });
+export const noPolicy = (name: string) => missing(`there is no policy ${JSON.stringify(name)}`);
+export const noCandidate = (policy: string) =>
+  missing(`the policy ${JSON.stringify(policy)} has no candidate`);
+export const noOverride = (policy: string, pattern: string) =>
+  missing(`the policy ${JSON.stringify(policy)} has no override ${JSON.stringify(pattern)}`);
+export const changed = (detail: string): Refusal => ({ refused: "changed", detail });
+export const full = (detail: string): Refusal => ({ refused: "full", detail });
+
+function notAllowed(...violations: readonly Violation[]): Refusal {
+  return { refused: "not-allowed", detail: violations.map(({ detail }) => detail).join("; "), violations };
+}
+
+/**
+ * Why a policy may not be written; `undefined`: it may.
+ *
+ * @param file the policy's table in the deployment's file
+ * @param last its table in the catalog, now or before it was deleted
+ */
+export function policyRefusal(
+  name: string,
+  fields: Table,
+  file: Table | undefined,
+  last: Table | undefined,
+): Refusal | undefined {
+  if (!NAME.test(name))
+    return notAllowed({ path: ["policy"], detail: violation(["policy"], name, NAME_ALLOWED) });
+  const long = lengthRefusal(fields);
+  if (long !== undefined) return long;
+  const problems = problemsOf(name, fields);
+  if (problems.length > 0) return notAllowed(...problems);
+  if (fields["pool"] !== undefined) {
+    const detail = 'pool is "redis": must be left out of a policy that is made at run time';
+    return notAllowed({ path: ["pool"], detail });
+  }
+  const [before, after] = [parsed(name, file ?? last), parsed(name, fields)];
+  if (before === undefined || after === undefined) return undefined;
+  const moved = PLACES.filter((field) => JSON.stringify(before[field]) !== JSON.stringify(after[field]));
+  if (moved.length === 0) return undefined;
+  const where = file === undefined ? "as it was when the policy was made" : "as in wrangler.toml";
+  const shown = (value: unknown) => (value === undefined ? "left out" : JSON.stringify(value));
+  return notAllowed(
+    ...moved.map((field) => ({
+      path: [field],
+      detail: `${field} is ${shown(after[field])}: must be ${shown(before[field])}, ${where}, since only a deployment moves keys`,
+    })),
+  );
+}
+
+/** An override as it is stored, or why it may not be. */
+export function checkedOverride(
+  name: string,
+  base: Table,
+  pattern: string,
+  fields: Table,
+  nowMs = -Infinity,
+): CheckedOverride | Refusal {
+  const policy = parsed(name, base);
+  const keyKind = policy?.keyKind ?? "text";
+  const read = parsePattern({ keyKind }, pattern);
+  if (read === undefined) {
+    const allowed = keyKind === "ip" ? RANGE_ALLOWED : PATTERN_ALLOWED;
+    return notAllowed({ path: ["pattern"], detail: violation(["pattern"], pattern, allowed) });
+  }
+  const long = lengthRefusal(fields);
+  if (long !== undefined) return long;
+  const override = readOverride(name, base, fields);
+  if ("problems" in override) return notAllowed(...override.problems);
+  const { endsAtMs } = override;
+  if (policy?.pool !== undefined)
+    return notAllowed({
+      path: [],
+      detail:
+        'the policy has pool = "redis": its regions share one limit, and its keys can have no overrides',
+    });
+  if (endsAtMs !== undefined && !(endsAtMs > nowMs)) {
+    const detail = violation(["expiresAt"], fields["expiresAt"], "an instant in the future (RFC 3339)");
+    return notAllowed({ path: ["expiresAt"], detail });
+  }
+  const isMultiWildcard = read.kind === "glob" && read.parts.length > 2;
+  return { pattern: read.text, isMultiWildcard, ...(endsAtMs !== undefined && { endsAtMs }) };
+}
+
+/**
+ * Why a token may not be written: it names policies that do not exist. `undefined`: it may.
+ *
+ * @param names those of all policies, which are read for an error alone
+ */
+export function tokenRefusal(
+  { policies = [] }: Table,
+  isThere: (policy: string) => boolean,
+  names: () => readonly string[],
+): Refusal | undefined {
+  const given = policies as readonly string[];
+  if (given.every(isThere)) return undefined;
+  const known = names();
+  const violations = given.flatMap((name, index) => {
+    if (isThere(name)) return [];
+    const path = ["policies", String(index)];
+    return { path, detail: violation(path, name, `the name of a policy that there is${meant(name, known)}`) };
+  });
+  return notAllowed(...violations);
+}
+
+/** Why a policy and a candidate do not fit: both decide the same calls. `undefined`: they fit, or one is absent. */
+export function candidateMisfit(
+  name: string,
+  fields: Table | undefined,
+  candidate: Table | undefined,
+): Refusal | undefined {
+  if (fields === undefined || candidate === undefined) return undefined;
+  const leases = (table: Table) => parsed(name, table)?.lease !== undefined;
+  if (leases(fields) === leases(candidate)) return undefined;
+  const detail =
+    "a policy and its candidate must both have a concurrency rule, or none: they decide the same calls";
+  return notAllowed({ path: [], detail });
+}
+
+/** Why an override may not be written beside a candidate: under it, the candidate could not be promoted. */
+export function overrideMisfit(
+  policy: string,
+  candidate: Table | undefined,
+  pattern: string,
+  fields: Table,
+): Refusal | undefined {
+  const checked = candidate && checkedOverride(policy, candidate, pattern, fields);
+  if (checked === undefined || !isRefusal(checked)) return undefined;
+  const violations = (checked.violations ?? []).map(({ path, detail }) => ({
+    path,
+    detail: `the override would not fit the candidate of the policy: ${detail}`,
+  }));
+  return notAllowed(...violations);
+}
+
+/** Why patterns may not have further lengths: each length costs every call of the policy a lookup. */
+export function lengthsRefusal({ beginnings, ends }: OverrideCounts): Refusal | undefined {
+  const lengths =
+    beginnings > MAX_BEGINNING_LENGTHS
+      ? `${MAX_BEGINNING_LENGTHS} lengths before their first *`
+      : ends > MAX_END_LENGTHS
+        ? `${MAX_END_LENGTHS} lengths after their last *`
+        : undefined;
+  return lengths === undefined
+    ? undefined
+    : full(`the policy's patterns have texts of ${lengths}, which are all that they may have`);
+}
+
+const SHARED_BOUNDS = [
+  ["overrides", MAX_OVERRIDES, "overrides"],
+  ["multiWildcards", MAX_MULTI_WILDCARD, "patterns with more than one *"],
+  ["beginnings", MAX_BEGINNING_LENGTHS, "lengths before the first *"],
+  ["ends", MAX_END_LENGTHS, "lengths after the last *"],
+] as const;
+
+/** Why a caller with a key prefix may not add an override: its keys would have more of a bound than is left for others. */
+export function shareRefusal(
+  keyPrefix: string,
+  before: OverrideCounts,
+  own: OverrideCounts,
+  all: OverrideCounts,
+): Refusal | undefined {
+  for (const [what, max, words] of SHARED_BOUNDS)
+    if (own[what] > before[what] && own[what] + all[what] > max + 1)
+      return full(
+        `keys that begin with ${JSON.stringify(keyPrefix)} have as much as is left for others of the ${max} ${words} that there may be: a token with this prefix adds no more`,
+      );
+  return undefined;
+}
+
+/** An answer about a part of a document: a refusal says where it is. */
+export function placed(place: readonly string[], answer: WriteResult): WriteResult {
+  if (!isRefusal(answer)) return answer;
+  const where = place.join(".");
+  const { violations = [{ path: [], detail: answer.detail }] } = answer;
+  return {
+    ...answer,
+    detail: `${where}: ${answer.detail}`,
+    violations: violations.map(({ path, detail }) => ({
+      path: [...place, ...path],
+      detail: `${where}: ${detail}`,
+    })),
+  };
+}
+
+function lengthRefusal(table: Table): Refusal | undefined {
+  const { length } = JSON.stringify(table);
+  if (length <= MAX_TABLE_LENGTH) return undefined;
+  const detail = `it has ${length} characters as JSON: must have at most ${MAX_TABLE_LENGTH}`;
+  return notAllowed({ path: [], detail });
+}
+
+function parsed(name: string, fields: Table | undefined): Policy | undefined {
+  const policy = fields && parsePolicy(name, fields);
+  return policy === undefined || "problems" in policy ? undefined : policy;
+}

@@ -1,0 +1,135 @@
+/** Where the object of the statistics writes: its tables, and Analytics Engine. */
+import { type Counts, merged, partsOf } from "../../core/stats/counts.ts";
+import type { Step } from "../../core/stats/messages.ts";
+
+/**
+ * The tables. Their names and columns are stored for ever: never rename them. With `WITHOUT ROWID` a write costs one row
+ * instead of two.
+ */
+const SCHEMA = [
+  `CREATE TABLE IF NOT EXISTS documents (
+    name TEXT, part INTEGER, text TEXT NOT NULL, PRIMARY KEY (name, part)
+  ) WITHOUT ROWID`,
+  `CREATE TABLE IF NOT EXISTS history (
+    step TEXT, policy TEXT, slot INTEGER, number INTEGER NOT NULL, counts TEXT NOT NULL, PRIMARY KEY (step, policy, slot)
+  ) WITHOUT ROWID`,
+];
+
+/**
+ * The steps that are kept: a day of minutes, and 30 days of hours. A row replaces the one that is so much older, so nothing
+ * has to be deleted. Stored: a row's place depends on it.
+ */
+export const STEPS_KEPT: Readonly<Record<Step, number>> = { minute: 1_440, hour: 720 };
+
+/** A value may have 2 MB. A character has four bytes at most. */
+const MAX_PART_LENGTH = 400_000;
+
+/** What is stored of the statistics. All methods are synchronous. */
+export class StatsStorage {
+  readonly #storage: DurableObjectStorage;
+  readonly #parts = new Map<string, number>();
+
+  constructor(storage: DurableObjectStorage) {
+    this.#storage = storage;
+    for (const table of SCHEMA) storage.sql.exec(table);
+  }
+
+  /** Runs `work` in a transaction. When `work` throws, storage is as it was before. */
+  atomically(work: () => void): void {
+    this.#storage.transactionSync(work);
+  }
+
+  /** The value with this name; `undefined`: there is none. */
+  read<Value>(name: string): Value | undefined {
+    const query = "SELECT text FROM documents WHERE name = ? ORDER BY part";
+    const parts = this.#storage.sql.exec<{ text: string }>(query, name).toArray();
+    this.#parts.set(name, parts.length);
+    return parts.length === 0 ? undefined : (JSON.parse(parts.map(({ text }) => text).join("")) as Value);
+  }
+
+  /** The names of values that begin with this. */
+  names(prefix: string): string[] {
+    const query = "SELECT DISTINCT name FROM documents WHERE name >= ? AND name < ?";
+    const rows = this.#storage.sql.exec<{ name: string }>(query, prefix, `${prefix}\u{10FFFF}`).toArray();
+    return rows.map(({ name }) => name);
+  }
+
+  /** Stores a value, with a row for each 400,000 characters. */
+  write(name: string, value: object): void {
+    const text = JSON.stringify(value);
+    const parts = Math.max(1, Math.ceil(text.length / MAX_PART_LENGTH));
+    for (let part = 0; part < parts; part += 1) {
+      const from = part * MAX_PART_LENGTH;
+      const query = "INSERT OR REPLACE INTO documents (name, part, text) VALUES (?, ?, ?)";
+      this.#storage.sql.exec(query, name, part, text.slice(from, from + MAX_PART_LENGTH));
+    }
+    if ((this.#parts.get(name) ?? parts) > parts)
+      this.#storage.sql.exec("DELETE FROM documents WHERE name = ? AND part >= ?", name, parts);
+    this.#parts.set(name, parts);
+  }
+
+  remove(name: string): void {
+    this.#storage.sql.exec("DELETE FROM documents WHERE name = ?", name);
+    this.#parts.delete(name);
+  }
+
+  /** Writes one step of a policy's history. */
+  writeStep(step: Step, policy: string, number: number, counts: Counts): void {
+    const slot = number % STEPS_KEPT[step];
+    const query =
+      "INSERT OR REPLACE INTO history (step, policy, slot, number, counts) VALUES (?, ?, ?, ?, ?)";
+    this.#storage.sql.exec(query, step, policy, slot, number, JSON.stringify(counts));
+  }
+
+  /** The steps of a policy's history from one on, in their order. */
+  steps(step: Step, policy: string, from: number): { readonly number: number; readonly counts: Counts }[] {
+    const query =
+      "SELECT number, counts FROM history WHERE step = ? AND policy = ? AND number >= ? ORDER BY number";
+    const rows = this.#storage.sql
+      .exec<{ number: number; counts: string }>(query, step, policy, from)
+      .toArray();
+    return rows.map(({ number, counts }) => ({ number, counts: JSON.parse(counts) as Counts }));
+  }
+}
+
+/** The part of the binding ANALYTICS, of Cloudflare's Analytics Engine, that is used. */
+export interface AnalyticsDataset {
+  writeDataPoint(point: {
+    readonly indexes: readonly string[];
+    readonly blobs: readonly string[];
+    readonly doubles: readonly number[];
+  }): void;
+}
+
+/** The data points that one invocation may write. */
+const MAX_POINTS = 25;
+
+/**
+ * Writes decisions to Analytics Engine: a data point for each policy, outcome, reason and source, with their number. The
+ * largest numbers come first; the rest is written by the next invocation.
+ */
+export class Analytics {
+  readonly #dataset: AnalyticsDataset;
+  #left: Counts = {};
+
+  constructor(dataset: AnalyticsDataset) {
+    this.#dataset = dataset;
+  }
+
+  /** Writes what was counted. It never throws: the counts are stored already. */
+  write(counts: Counts): void {
+    const decisions = Object.entries(counts).filter(([series]) => partsOf(series)[0] === "decisions");
+    const all = Object.entries(merged(this.#left, Object.fromEntries(decisions))).toSorted(
+      ([, a], [, b]) => b - a,
+    );
+    this.#left = Object.fromEntries(all.slice(MAX_POINTS));
+    try {
+      for (const [series, count] of all.slice(0, MAX_POINTS)) {
+        const [, ...blobs] = partsOf(series);
+        this.#dataset.writeDataPoint({ indexes: blobs.slice(0, 1), blobs, doubles: [count] });
+      }
+    } catch (error) {
+      console.error(`Analytics Engine refused a data point: ${String(error)}`);
+    }
+  }
+}
