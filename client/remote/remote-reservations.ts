@@ -200,8 +200,8 @@ export function describedPolicy(name: string, description: PolicyDescription): D
 /** In between, the time is on the line through both ends: never too short of rates that refill evenly, or all at once. */
 function viewedRule({ name, unit, capacity: max, wholeMs: { one, all } }: RuleDescription, capacity: number) {
   const eachMs = max > 1 ? (all - one) / (max - 1) : 0;
-  const wholeFromMs = (_: object, missing: number) => Math.ceil(one + (missing - 1) * eachMs);
-  return { name, unit, capacity, config: {}, algorithm: { wholeFromMs } } satisfies RuleView;
+  const refillMs = (_: object, missing: number) => Math.ceil(one + (missing - 1) * eachMs);
+  return { name, unit, capacity, config: {}, algorithm: { refillMs } } satisfies RuleView;
 }
 
 /** Whether the call asks for a decision, and not only for units. */

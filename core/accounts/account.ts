@@ -195,7 +195,7 @@ export function wholeAtMs(rule: Rule, account: Account, nowMs: number): number {
   const fullAtMs = resetAtMs(rule, account, nowMs);
   // What a limit has learned outlasts the leases.
   if (rule.algorithm.limitNow === undefined) return fullAtMs;
-  return Math.max(fullAtMs, rule.algorithm.wholeAtMs(rule.config, account.state));
+  return Math.max(fullAtMs, rule.algorithm.untouchedAtMs(rule.config, account.state));
 }
 
 /** The first instant, `nowMs` or later, from which all units are there if no call comes before. */
@@ -212,7 +212,7 @@ const known = new WeakMap<readonly Hold[], { rule: Rule; state: unknown; atMs: n
 function emptyAtMs(rule: Rule, state: unknown, holds: readonly Hold[]): number {
   const earlier = known.get(holds);
   if (earlier?.rule === rule && earlier.state === state) return earlier.atMs;
-  const atMs = rule.algorithm.wholeAtMs(rule.config, state, usesOf(holds));
+  const atMs = rule.algorithm.untouchedAtMs(rule.config, state, usesOf(holds));
   known.set(holds, { rule, state, atMs });
   return atMs;
 }

@@ -43,7 +43,7 @@ export interface Algorithm<Config extends object, State> {
    * The longest time in milliseconds until a quota with `missing` units (at most all) is untouched again, if no units
    * are outstanding.
    */
-  wholeFromMs(config: Config, missing: number): number;
+  refillMs(config: Config, missing: number): number;
 
   /** Present when the script of pools implements it too (durable-objects/pool/redis/lua/): otherwise `pool` is refused. */
   readonly isPoolable?: true | undefined;
@@ -73,7 +73,7 @@ export interface Algorithm<Config extends object, State> {
   debit(config: Config, state: State | undefined, nowMs: number, units: number): State | undefined;
 
   /** The maximum that `debit` can take now and count exactly. Absent: any cost that a call may have. */
-  mostDebit?(config: Config, state: State | undefined, nowMs: number): number;
+  maxDebit?(config: Config, state: State | undefined, nowMs: number): number;
 
   /** Gives `units` back, at most up to an untouched quota: a refund never creates units. */
   credit(config: Config, state: State | undefined, nowMs: number, units: number): State | undefined;
@@ -91,7 +91,7 @@ export interface Algorithm<Config extends object, State> {
   ): typeof state;
 
   /** When the state, after these uses, equals absent state if no call comes before; -Infinity: it is absent. */
-  wholeAtMs(config: Config, state: State | undefined, uses?: Uses): number;
+  untouchedAtMs(config: Config, state: State | undefined, uses?: Uses): number;
 
   /** Plays the state forward through uses of units that are only held now. The state itself does not change. */
   forecast(config: Config, state: State | undefined): Forecast;
@@ -124,13 +124,13 @@ export interface Algorithm<Config extends object, State> {
   used(record: unknown): number;
 
   /** Present when denials block the key for a while: its records may contain a block (penalty.ts). */
-  readonly isPenal?: true;
+  readonly hasPenalty?: true;
 
   /** Present when the state is a region's share of a pool: remaining units are the pool's, and none are stored here. */
   readonly isShare?: true;
 
   /** Present when time gives no units back: memory is never ahead of storage then, since a crash would cost them. */
-  readonly isLasting?: true;
+  readonly neverRefills?: true;
 
   /** Present when it decides without a state: an isolate decides alone, and nothing is stored. */
   readonly isStateless?: true;

@@ -77,7 +77,7 @@ export const concurrency: Algorithm<ConcurrencyConfig, ConcurrencyState> = {
   quota: (config) => ({ units: config.limit }),
 
   localDecisions: () => ({ admits: false, denies: false }),
-  wholeFromMs: () => 0,
+  refillMs: () => 0,
 
   scale: scaleLimit,
 
@@ -103,7 +103,7 @@ export const concurrency: Algorithm<ConcurrencyConfig, ConcurrencyState> = {
   credit: (_, state) => state,
   uncharge: (_, state) => state,
 
-  wholeAtMs: () => -Infinity,
+  untouchedAtMs: () => -Infinity,
 
   forecast: ({ limit }) =>
     constantForecast((atMs, cost, outstanding) =>

@@ -39,7 +39,7 @@ const END_MS = 2 ** 52;
 export const credits: Algorithm<Config, State> = {
   name: "credits",
   fields: { limit: "units", initial: "count?" },
-  isLasting: true,
+  neverRefills: true,
 
   configure(fields) {
     const limit = Number(fields["limit"]);
@@ -51,7 +51,7 @@ export const credits: Algorithm<Config, State> = {
   capacity: (config) => config.limit,
   quota: (config) => ({ units: config.limit }),
   localDecisions: () => ({ admits: false, denies: true }),
-  wholeFromMs: () => END_MS,
+  refillMs: () => END_MS,
 
   scale({ limit, initial }, part) {
     const scaled = Math.floor(limit * part);
@@ -77,12 +77,12 @@ export const credits: Algorithm<Config, State> = {
 
   noteHold: (_, state) => state,
   debit: (config, state, nowMs, units) => stateOf(spentAt(config, state, nowMs) + units),
-  mostDebit: (config, state, nowMs) => Number.MAX_SAFE_INTEGER - spentAt(config, state, nowMs),
+  maxDebit: (config, state, nowMs) => Number.MAX_SAFE_INTEGER - spentAt(config, state, nowMs),
   credit,
   // Time gives nothing back, so a charge of any age can be given back in full.
   uncharge: credit,
 
-  wholeAtMs: (_, state, uses) =>
+  untouchedAtMs: (_, state, uses) =>
     state === undefined && (uses?.endsMs.length ?? 0) === 0 ? -Infinity : END_MS,
 
   forecast(config, state) {

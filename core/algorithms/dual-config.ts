@@ -51,8 +51,8 @@ export function dualConfig(own: AnyAlgorithm, other: AnyAlgorithm): DualAlgorith
     capacity: (config) => Math.min(own.capacity(config.own), other.capacity(config.other)),
     quota: (config) => own.quota(config.own),
     localDecisions: (config) => own.localDecisions(config.own),
-    wholeFromMs: (config, missing) =>
-      Math.max(own.wholeFromMs(config.own, missing), other.wholeFromMs(config.other, missing)),
+    refillMs: (config, missing) =>
+      Math.max(own.refillMs(config.own, missing), other.refillMs(config.other, missing)),
     ...(own.limitNow && {
       limitNow: (config, state, nowMs) =>
         Math.min(...both(config, state, (each, ...its) => each.limitNow?.(...its, nowMs) ?? Infinity)),
@@ -64,14 +64,14 @@ export function dualConfig(own: AnyAlgorithm, other: AnyAlgorithm): DualAlgorith
       stateOf(...both(config, state, (each, ...its) => each.noteHold(...its, nowMs))),
     debit: (config, state, nowMs, units) =>
       stateOf(...both(config, state, (each, ...its) => each.debit(...its, nowMs, units))),
-    mostDebit: (config, state, nowMs) =>
-      Math.min(...both(config, state, (each, ...its) => each.mostDebit?.(...its, nowMs) ?? Infinity)),
+    maxDebit: (config, state, nowMs) =>
+      Math.min(...both(config, state, (each, ...its) => each.maxDebit?.(...its, nowMs) ?? Infinity)),
     credit: (config, state, nowMs, units) =>
       stateOf(...both(config, state, (each, ...its) => each.credit(...its, nowMs, units))),
     uncharge: (config, state, nowMs, units, atMs) =>
       stateOf(...both(config, state, (each, ...its) => each.uncharge(...its, nowMs, units, atMs))),
-    wholeAtMs: (config, state, uses) =>
-      Math.max(...both(config, state, (each, ...its) => each.wholeAtMs(...its, uses))),
+    untouchedAtMs: (config, state, uses) =>
+      Math.max(...both(config, state, (each, ...its) => each.untouchedAtMs(...its, uses))),
     forecast: (config, state) => together(...both(config, state, (each, ...its) => each.forecast(...its))),
   };
 }

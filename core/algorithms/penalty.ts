@@ -67,7 +67,7 @@ export function penalised(
     return { problem: { field: "maxBlock", allowed: "left out, or with blockFor" } };
   const isRate = algorithm.leasing === undefined && algorithm.fields["limit"] !== undefined;
   // Waiting gives no credits, so there is nothing to keep out.
-  if (!isRate || algorithm.isLasting === true)
+  if (!isRate || algorithm.neverRefills === true)
     return { problem: { field: "blockFor", allowed: `left out with algorithm "${algorithm.name}"` } };
   const blockForMs = Number(blockFor);
   if (blockForMs > MAX_MS) return { problem: { field: "blockFor", allowed: `at most ${MAX_MS} ms` } };
@@ -83,21 +83,21 @@ export function penalised(
 /** The algorithm with penalties. The algorithm alone can read its stored states: `withoutBlock`. */
 export function withPenalty(algorithm: AnyAlgorithm): Algorithm<Config, State> {
   // No function is copied: each takes the configuration of the algorithm.
-  const { name, storedAs, fields, isLasting, isStateless } = algorithm;
+  const { name, storedAs, fields, neverRefills, isStateless } = algorithm;
   return {
     name,
     fields,
     ...(storedAs !== undefined && { storedAs }),
-    ...(isLasting && { isLasting }),
+    ...(neverRefills && { neverRefills }),
     ...(isStateless && { isStateless }),
-    isPenal: true,
+    hasPenalty: true,
     configure: () => configProblem("blockFor", "beside an algorithm"),
     capacity: ({ inner }) => algorithm.capacity(inner),
     quota: ({ inner }) => algorithm.quota(inner),
     // Each denial counts, so the object decides it; and no isolate may admit what is blocked.
     localDecisions: () => ({ admits: false, denies: false }),
-    wholeFromMs: ({ inner, maxBlockMs }, missing) =>
-      Math.max(algorithm.wholeFromMs(inner, missing), 2 * maxBlockMs),
+    refillMs: ({ inner, maxBlockMs }, missing) =>
+      Math.max(algorithm.refillMs(inner, missing), 2 * maxBlockMs),
     scale: (config, part) => {
       const inner = algorithm.scale(config.inner, part);
       return inner && { ...config, inner };
@@ -113,15 +113,15 @@ export function withPenalty(algorithm: AnyAlgorithm): Algorithm<Config, State> {
       stateOf(algorithm.noteHold(inner, state?.inner, nowMs), state?.block),
     debit: ({ inner }, state, nowMs, units) =>
       stateOf(algorithm.debit(inner, state?.inner, nowMs, units), state?.block),
-    ...(algorithm.mostDebit && {
-      mostDebit: ({ inner }, state, nowMs) => algorithm.mostDebit?.(inner, state?.inner, nowMs) ?? Infinity,
+    ...(algorithm.maxDebit && {
+      maxDebit: ({ inner }, state, nowMs) => algorithm.maxDebit?.(inner, state?.inner, nowMs) ?? Infinity,
     }),
     credit: ({ inner }, state, nowMs, units) =>
       stateOf(algorithm.credit(inner, state?.inner, nowMs, units), state?.block),
     uncharge: ({ inner }, state, nowMs, units, atMs) =>
       stateOf(algorithm.uncharge(inner, state?.inner, nowMs, units, atMs), state?.block),
-    wholeAtMs: ({ inner }, state, uses) =>
-      Math.max(algorithm.wholeAtMs(inner, state?.inner, uses), forgottenAtMs(state?.block)),
+    untouchedAtMs: ({ inner }, state, uses) =>
+      Math.max(algorithm.untouchedAtMs(inner, state?.inner, uses), forgottenAtMs(state?.block)),
     forecast: ({ inner }, state) => forecastOf(algorithm.forecast(inner, state?.inner), state?.block),
     ...storageOf(algorithm),
     ...(algorithm.bytes && {
@@ -157,7 +157,7 @@ function storageOf(
 }
 
 /** The plain values of a rule's configuration, with those of its penalties. */
-export function figuresOf(config: object): object {
+export function plainValuesOf(config: object): object {
   const { inner, ...own } = config as Partial<Config>;
   return Object.fromEntries(
     Object.entries({ ...inner, ...own }).filter(([, value]) =>

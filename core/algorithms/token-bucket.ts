@@ -58,7 +58,7 @@ export const tokenBucket: Algorithm<Config, State> = {
           "counting stays exact); the same rate over a shorter window allows more",
       );
     }
-    const min = leastBurst(limit, windowMs);
+    const min = minBurst(limit, windowMs);
     if (burst < min)
       return configProblem(
         "burst",
@@ -72,7 +72,7 @@ export const tokenBucket: Algorithm<Config, State> = {
   quota: (config) => ({ units: config.limit, windowMs: config.windowMs }),
 
   localDecisions: () => ({ admits: true, denies: true }),
-  wholeFromMs: ({ windowMs, limit }, missing) => Math.ceil((missing * windowMs) / limit),
+  refillMs: ({ windowMs, limit }, missing) => Math.ceil((missing * windowMs) / limit),
 
   // The window grows and the limit stays, so the rate is not rounded: a sixth of 5 in 15 min is 5 in 90 min.
   scale({ limit, windowMs, burst }, part) {
@@ -112,7 +112,7 @@ export const tokenBucket: Algorithm<Config, State> = {
     return stateOf(config, Math.min(spent, MAX_PARTS), stamp(state, nowMs), beyondAt(config, state, nowMs));
   },
 
-  mostDebit: (config, state, nowMs) =>
+  maxDebit: (config, state, nowMs) =>
     Math.floor((MAX_PARTS - spentAt(config, state, nowMs)) / config.windowMs),
 
   credit: (config, state, nowMs, units) => returned(config, state, nowMs, units * config.windowMs),
@@ -123,10 +123,10 @@ export const tokenBucket: Algorithm<Config, State> = {
     return returned(config, state, nowMs, Math.max(0, units * config.windowMs - refilled));
   },
 
-  wholeAtMs(config, state, uses) {
+  untouchedAtMs(config, state, uses) {
     const forecast = forecastOf(config, state);
     if (uses !== undefined) forecast.debit(uses);
-    return forecast.wholeAtMs();
+    return forecast.untouchedAtMs();
   },
 
   forecast: forecastOf,
@@ -246,7 +246,7 @@ function stateOf(
  * A bucket with room for these loses nothing. And it needs that room: as long as nothing is lost, what the caller leaves
  * behind goes through all multiples of g that it can, as steps of `limit` around a circle of `windowMs` do.
  */
-export function leastBurst(limit: number, windowMs: number): number {
+export function minBurst(limit: number, windowMs: number): number {
   return 1 + Math.ceil((limit - divisorOf(limit, windowMs)) / windowMs);
 }
 
@@ -304,7 +304,7 @@ class TokenBucketForecast implements Forecast {
   }
 
   /** The instant from which nothing is spent. */
-  wholeAtMs(): number {
+  untouchedAtMs(): number {
     return this.#atMs + Math.ceil(this.#spentParts / this.#config.limit);
   }
 

@@ -38,13 +38,13 @@ const NOTHING_LEFT = { remaining: 0, resetAfterMs: 0 };
 /** The functions of an algorithm that keeps no state. */
 const STATELESS = {
   isStateless: true,
-  wholeFromMs: () => 0,
+  refillMs: () => 0,
   noteHold: () => undefined,
   debit: () => undefined,
-  mostDebit: () => Infinity,
+  maxDebit: () => Infinity,
   credit: () => undefined,
   uncharge: () => undefined,
-  wholeAtMs: () => -Infinity,
+  untouchedAtMs: () => -Infinity,
   covers: (_config: object, _stored: unknown, ahead: number, _state: unknown, outstanding: number) =>
     outstanding <= ahead,
   pack: () => ({ record: null }),

@@ -258,8 +258,8 @@ function poolProblem(
     return violation(["localShare"], localShare, 'left out, or with onFailure = "local"');
   const stray = rules.find(({ algorithm }) => algorithm.isPoolable !== true);
   if (pool === undefined || stray === undefined) return undefined;
-  const { isPenal, name } = stray.algorithm;
-  const what = stray.capacity === 0 ? "a limit of 0" : isPenal ? "blockFor" : `algorithm "${name}"`;
+  const { hasPenalty, name } = stray.algorithm;
+  const what = stray.capacity === 0 ? "a limit of 0" : hasPenalty ? "blockFor" : `algorithm "${name}"`;
   return violation(["pool"], pool, `left out with ${what}`);
 }
 
@@ -348,7 +348,7 @@ function prioritiesOf(
   const unfit = policy.rules.find(
     ({ algorithm }) =>
       algorithm.limitNow !== undefined ||
-      algorithm.isLasting === true ||
+      algorithm.neverRefills === true ||
       algorithm.fields["limit"] === undefined,
   );
   if (isKept && policy.pool !== undefined)

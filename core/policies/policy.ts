@@ -201,7 +201,7 @@ export interface Priorities {
 
 /** A rule, as a holder of its units sees it, which may be in another process. */
 export interface RuleView extends Pick<Rule, "name" | "unit" | "capacity" | "config"> {
-  readonly algorithm: Pick<AnyAlgorithm, "wholeFromMs">;
+  readonly algorithm: Pick<AnyAlgorithm, "refillMs">;
 }
 
 /** A policy, as a holder of units under it sees it. */
@@ -238,7 +238,7 @@ export const UNDESCRIBED: Omit<PolicyView, "name" | "onFailure" | "deadlineMs"> 
   localDecisions: { admits: false, denies: false },
   shadow: false,
   keyKind: "text",
-  rules: [{ name: "", unit: "", capacity: 0, config: {}, algorithm: { wholeFromMs: () => 0 } }],
+  rules: [{ name: "", unit: "", capacity: 0, config: {}, algorithm: { refillMs: () => 0 } }],
   priorities: { usual: "", seen: new Map() },
 };
 

@@ -312,7 +312,7 @@ export class QuotaEstimate {
     // A region settles what its isolates have used, and after that its pool.
     const laterMs = pool === undefined ? 0 : heldMs(reservation.mostMs);
     const settledMs = Math.max(0, settledAtMs - nowMs) + laterMs;
-    const refilledMs = settledMs + rule.algorithm.wholeFromMs(rule.config, missing);
+    const refilledMs = settledMs + rule.algorithm.refillMs(rule.config, missing);
     return Math.min(this.#reportedAfterMs(index, nowMs), refilledMs);
   }
 

@@ -156,7 +156,7 @@ export function rulesIn(policy: string, terms: string): readonly Rule[] {
 export function stricterOf(rule: Rule, others: readonly Rule[]): Rule | undefined {
   const other = others.find(({ name }) => name === rule.name);
   if (other === undefined || storedName(other) !== storedName(rule)) return undefined;
-  if ((other.algorithm.isPenal === true) !== (rule.algorithm.isPenal === true)) return undefined;
+  if ((other.algorithm.hasPenalty === true) !== (rule.algorithm.hasPenalty === true)) return undefined;
   const config: DualConfig = { own: rule.config, other: other.config };
   const algorithm = dualConfig(rule.algorithm, other.algorithm) as unknown as AnyAlgorithm;
   return { ...rule, algorithm, config, capacity: algorithm.capacity(config) };

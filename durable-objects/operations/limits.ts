@@ -248,7 +248,7 @@ export function withUsed(rule: Rule, { holds }: Account, nowMs: number, used: nu
 
 function debited(rule: Rule, { state, holds }: Account, nowMs: number, units: number): Account | TooMany {
   const { algorithm, config } = rule;
-  const most = algorithm.mostDebit?.(config, state, nowMs) ?? Infinity;
-  if (units > most) return { most: algorithm.mostDebit?.(config, undefined, nowMs) ?? most };
+  const most = algorithm.maxDebit?.(config, state, nowMs) ?? Infinity;
+  if (units > most) return { most: algorithm.maxDebit?.(config, undefined, nowMs) ?? most };
   return { state: algorithm.debit(config, state, nowMs, units), holds };
 }

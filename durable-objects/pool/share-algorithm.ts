@@ -91,7 +91,7 @@ const share: Algorithm<ShareConfig, ShareState> = {
   capacity: ({ capacity }) => capacity,
   quota: ({ capacity }) => ({ units: capacity }),
   localDecisions: () => ({ admits: true, denies: true }),
-  wholeFromMs: () => 0,
+  refillMs: () => 0,
   scale: () => undefined,
 
   decide({ capacity, isLeased }, state = NO_SHARE, nowMs, cost, outstanding) {
@@ -122,7 +122,7 @@ const share: Algorithm<ShareConfig, ShareState> = {
 
   credit: (_, state) => state,
   uncharge: (_, state) => state,
-  wholeAtMs: (_, state = NO_SHARE) => state.endsAtMs,
+  untouchedAtMs: (_, state = NO_SHARE) => state.endsAtMs,
 
   forecast(config, state = NO_SHARE) {
     let current = state;

@@ -58,7 +58,7 @@ export function converted(
   }
   const used = wholeAtMs <= nowMs ? 0 : Math.max(...sources.map(usedIn));
   const ahead = Math.max(...sources.map(({ stored }) => stored.ahead));
-  const block = algorithm.isPenal === true ? blockIn(own?.state) : undefined;
+  const block = algorithm.hasPenalty === true ? blockIn(own?.state) : undefined;
   if (used + ahead === 0 && block === undefined) return undefined;
   const units = Math.min(used, rule.capacity);
   const state = pack(units === 0 ? undefined : algorithm.debit(config, undefined, nowMs, units));

@@ -48,7 +48,7 @@ export function isReadable(rule: Rule, stored: StoredAccount | undefined): store
 
 /** The state of a record as the rule reads it: a rule without penalties reads nothing of a block. */
 export function readable({ algorithm }: Rule, state: unknown): unknown {
-  return algorithm.isPenal === true || state === undefined ? state : withoutBlock(state);
+  return algorithm.hasPenalty === true || state === undefined ? state : withoutBlock(state);
 }
 
 /**

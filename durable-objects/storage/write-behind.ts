@@ -51,7 +51,7 @@ const USED_SHARE = 1 / 8;
  */
 export function aheadUnits(rule: Rule): number {
   const { algorithm, capacity, lease } = rule;
-  if (lease !== undefined || algorithm.isLasting === true || algorithm.isShare === true) return 0;
+  if (lease !== undefined || algorithm.neverRefills === true || algorithm.isShare === true) return 0;
   return Math.floor(Math.min(capacity * MAX_SHARE, mostLost(rule)));
 }
 
@@ -104,7 +104,7 @@ const NO_LEAD: CrashAllowance = { memory: Number.NaN, startMs: 0, untilMs: -Infi
 
 /** From when on what a record counts has come back. Infinity: it never does, or it need not be known. */
 export function recordWholeAtMs(rule: Rule, state: unknown): number {
-  return aheadUnits(rule) === 0 ? Infinity : rule.algorithm.wholeAtMs(rule.config, state);
+  return aheadUnits(rule) === 0 ? Infinity : rule.algorithm.untouchedAtMs(rule.config, state);
 }
 
 /**
@@ -149,7 +149,10 @@ function presumed(
   // The units may have been promised by an earlier policy, and today's promises none.
   const { algorithm, config } = rule;
   const isLed =
-    !isOwn && found !== undefined && found.units > 0 && algorithm.wholeAtMs(config, state) <= found.untilMs;
+    !isOwn &&
+    found !== undefined &&
+    found.units > 0 &&
+    algorithm.untouchedAtMs(config, state) <= found.untilMs;
   const units = isLed ? Math.max(ahead, found.units) : ahead;
   const isOld = ahead > 0 && by === undefined;
   const [fromMs, endMs] = isOwn
@@ -379,7 +382,7 @@ function wholeAtMs(policy: Policy, lead: StoredLead): number {
     const { algorithm, config } = rule;
     const units = presumedOf(lead, policy, rule);
     if (units === 0) return untilMs;
-    return algorithm.wholeAtMs(config, algorithm.debit(config, undefined, untilMs, units));
+    return algorithm.untouchedAtMs(config, algorithm.debit(config, undefined, untilMs, units));
   });
   return Math.max(untilMs, ...wholeMs);
 }

@@ -1,5 +1,5 @@
 /** What a deployment would change for keys that are in use. */
-import { figuresOf } from "../../core/algorithms/penalty.ts";
+import { plainValuesOf } from "../../core/algorithms/penalty.ts";
 import type { Policies, Policy } from "../../core/policies/policy.ts";
 
 /** A line of the report. `BAD` ends in an exit code that is not 0. */
@@ -81,7 +81,7 @@ function ruleChanges(before: Deployed, after: Policy): Line[] {
     const next = rules.get(String(rule["name"]));
     if (next === undefined) return [];
     const figures: Readonly<Record<string, unknown>> = {
-      ...figuresOf(next.config),
+      ...plainValuesOf(next.config),
       algorithm: next.algorithm.name,
       capacity: next.capacity,
       unit: next.unit,

@@ -256,8 +256,8 @@ test("a description says all that a holder needs, and refills no sooner than the
     });
     const [[rule], [own]] = [policy.rules, described.rules];
     for (const missing of [1, 2, 77, 99_999, 100_000]) {
-      const exactMs = rule.algorithm.wholeFromMs(rule.config, missing);
-      const saidMs = own?.algorithm.wholeFromMs(own.config, missing) ?? 0;
+      const exactMs = rule.algorithm.refillMs(rule.config, missing);
+      const saidMs = own?.algorithm.refillMs(own.config, missing) ?? 0;
       expect(saidMs).toBeGreaterThanOrEqual(exactMs);
       expect(saidMs - exactMs).toBeLessThanOrEqual(1_000);
     }

@@ -259,14 +259,14 @@ export function checkFigures(
         !success || !isSlow || said.remaining >= truth - open - mostUnits(rule),
         () => `remaining is said to be ${said.remaining} and is ${truth}`,
       );
-      const openMs = open === 0 ? 0 : rule.algorithm.wholeFromMs(rule.config, open);
+      const openMs = open === 0 ? 0 : rule.algorithm.refillMs(rule.config, open);
       law(
         said.resetAfterMs + openMs >= resetAfterMs,
         () => `${rule.name} is said to be whole in ${said.resetAfterMs} ms, and is in ${resetAfterMs} ms`,
       );
     }
     const more = (said.remaining - truth) / rule.capacity;
-    const late = (said.resetAfterMs - resetAfterMs) / rule.algorithm.wholeFromMs(rule.config, rule.capacity);
+    const late = (said.resetAfterMs - resetAfterMs) / rule.algorithm.refillMs(rule.config, rule.capacity);
     return [{ tooMany: Math.max(0, more), tooFew: Math.max(0, -more), late }];
   });
 }

@@ -1,7 +1,7 @@
 /** What the law suite needs to know of every algorithm in the registry. A new algorithm adds an entry. */
 import fc from "fast-check";
 import type { AnyAlgorithm } from "../../core/algorithms/algorithm.ts";
-import { leastBurst } from "../../core/algorithms/token-bucket.ts";
+import { minBurst } from "../../core/algorithms/token-bucket.ts";
 import type { Rule } from "../../core/policies/policy.ts";
 import { ruleOf } from "./rules.ts";
 import { windowSpecimens, type Specimen } from "./specimen.ts";
@@ -28,7 +28,7 @@ const TOKEN_BUCKET: Specimen<Numbers> = {
     .map(({ limit, window, burstShare }) => ({
       limit,
       window,
-      burst: burstShare === 0 ? limit : Math.max(leastBurst(limit, window), Math.floor(limit * burstShare)),
+      burst: burstShare === 0 ? limit : Math.max(minBurst(limit, window), Math.floor(limit * burstShare)),
     }))
     .filter(({ window, burst }) => burst * window <= 2 ** 53),
   keepsBound: ({ limit = 0, window = 0, burst = 0 }, units, lengthMs) =>

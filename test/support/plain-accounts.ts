@@ -188,7 +188,7 @@ function wholeAtMs(rule: Rule, account: Account, nowMs: number): number {
   if (rule.lease !== undefined) return Math.max(last, nowMs);
   const { state } = advance(rule, account, last);
   if (state === undefined) return Math.max(last, nowMs);
-  return Math.max(last, nowMs, rule.algorithm.wholeAtMs(rule.config, state));
+  return Math.max(last, nowMs, rule.algorithm.untouchedAtMs(rule.config, state));
 }
 
 /**
@@ -221,7 +221,7 @@ function ruleWaitMs(rule: Rule, account: Account, nowMs: number, cost: number): 
 /** The same where the limit changes: when a lease ends, or when what was learned is forgotten. */
 function adaptiveWaitMs(rule: Rule, account: Account, nowMs: number, cost: number): number | null {
   const endsMs = account.holds.map(({ expiresAtMs }) => expiresAtMs);
-  const instants = [...endsMs, rule.algorithm.wholeAtMs(rule.config, account.state)];
+  const instants = [...endsMs, rule.algorithm.untouchedAtMs(rule.config, account.state)];
   for (const atMs of instants.filter((each) => each > nowMs).toSorted((a, b) => a - b)) {
     const later = advance(rule, account, atMs);
     if (decide(rule, later, atMs, cost).allowed) return atMs - nowMs;

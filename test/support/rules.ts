@@ -1,4 +1,4 @@
-import { leastBurst } from "../../core/algorithms/token-bucket.ts";
+import { minBurst } from "../../core/algorithms/token-bucket.ts";
 import type { Rule } from "../../core/policies/policy.ts";
 import { parsePolicies } from "./milliseconds.ts";
 
@@ -13,7 +13,7 @@ export function ruleOf(fields: Readonly<Record<string, unknown>>): Rule {
 export function reachable<Fields extends { limit: number; window: number; burst: number }>(
   fields: Fields,
 ): Fields {
-  return { ...fields, burst: Math.max(fields.burst, leastBurst(fields.limit, fields.window)) };
+  return { ...fields, burst: Math.max(fields.burst, minBurst(fields.limit, fields.window)) };
 }
 
 export function bucket(fields: { limit: number; window: number; burst?: number }): Rule {

@@ -1,7 +1,7 @@
 import * as v from "valibot";
 /** The calls about all keys of a policy: list them, and count them. */
 import type { SharedPolicy } from "../../client/objects/key-lists.ts";
-import { figuresOf } from "../../core/algorithms/penalty.ts";
+import { plainValuesOf } from "../../core/algorithms/penalty.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import {
   keyCursor,
@@ -151,7 +151,7 @@ export function listPolicies({ client: { policies }, principal }: CallContext): 
         algorithm: algorithm.name,
         unit,
         capacity,
-        ...figuresOf(config),
+        ...plainValuesOf(config),
       })),
     })),
   };

@@ -216,6 +216,6 @@ export function describePolicy(policy: Policy): PolicyDescription {
 }
 
 function describeRule({ name, unit, capacity, algorithm, config }: Rule): RuleDescription {
-  const wholeMs = { one: algorithm.wholeFromMs(config, 1), all: algorithm.wholeFromMs(config, capacity) };
+  const wholeMs = { one: algorithm.refillMs(config, 1), all: algorithm.refillMs(config, capacity) };
   return { name, unit, capacity, wholeMs };
 }

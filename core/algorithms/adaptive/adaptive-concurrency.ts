@@ -190,7 +190,7 @@ export const adaptiveConcurrency: Algorithm<Config, State> = {
     const decision = concurrency.decide({ ...config, limit }, state, nowMs, cost, outstanding);
     if (!decision.allowed) {
       // While no lease ends, the limit changes only when what was learned is forgotten.
-      const forgottenAtMs = adaptiveConcurrency.wholeAtMs(config, state);
+      const forgottenAtMs = adaptiveConcurrency.untouchedAtMs(config, state);
       const willFit = cost <= limit || (forgottenAtMs > nowMs && cost <= config.initial);
       const retryAfterMs = willFit && cost > limit ? forgottenAtMs - nowMs : null;
       return { ...decision, reason: willFit ? "quota" : "cost-over-limit", retryAfterMs };
@@ -200,13 +200,13 @@ export const adaptiveConcurrency: Algorithm<Config, State> = {
     return { ...decision, state: { ...decision.state, learned } };
   },
 
-  wholeAtMs: ({ forgetAfterMs }, state) =>
+  untouchedAtMs: ({ forgetAfterMs }, state) =>
     state?.learned === undefined ? -Infinity : state.learned.atMs + forgetAfterMs,
 
   forecast: (config, state) =>
     constantForecast((atMs, cost, outstanding) => {
       if (cost === 0 || cost + outstanding <= limitNow(config, state, atMs)) return atMs;
-      const forgottenAtMs = adaptiveConcurrency.wholeAtMs(config, state);
+      const forgottenAtMs = adaptiveConcurrency.untouchedAtMs(config, state);
       const fitsThen = forgottenAtMs > atMs && cost + outstanding <= config.initial;
       return fitsThen ? forgottenAtMs : Infinity;
     }, false),
@@ -225,7 +225,7 @@ function boundsOf({ floor, limit }: Config): Bounds {
 
 /** `undefined`: nothing was reported, or it has been forgotten. */
 function learnedAt(config: Config, state: State | undefined, nowMs: number): Learned | undefined {
-  return nowMs < adaptiveConcurrency.wholeAtMs(config, state) ? state?.learned : undefined;
+  return nowMs < adaptiveConcurrency.untouchedAtMs(config, state) ? state?.learned : undefined;
 }
 
 function limitNow(config: Config, state: State | undefined, nowMs: number): number {

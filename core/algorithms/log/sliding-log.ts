@@ -86,7 +86,7 @@ export const slidingLog: Algorithm<Config, State> = {
     admits: minIntervalMs === 0 && !countDenied,
     denies: !countDenied,
   }),
-  wholeFromMs: ({ windowMs, minIntervalMs }) => Math.max(windowMs, minIntervalMs),
+  refillMs: ({ windowMs, minIntervalMs }) => Math.max(windowMs, minIntervalMs),
 
   scale: scaleLimit,
 
@@ -113,7 +113,7 @@ export const slidingLog: Algorithm<Config, State> = {
   debit: (config, state, nowMs, units) =>
     units === 0 ? state : logged(config, state, nowMs, units, MAX_COUNTED, state?.lastMs ?? 0),
 
-  mostDebit: (config, state, nowMs) => roomIn(state, config.windowMs, nowMs, MAX_RUNS),
+  maxDebit: (config, state, nowMs) => roomIn(state, config.windowMs, nowMs, MAX_RUNS),
 
   credit: (config, state, nowMs, units) => state && withoutOldest(state, config.windowMs, nowMs, units),
 
@@ -125,7 +125,7 @@ export const slidingLog: Algorithm<Config, State> = {
     return { ...(state ?? begin(nowMs)), lastMs: Math.max(nowMs, state?.lastMs ?? nowMs) };
   },
 
-  wholeAtMs(config, state, uses) {
+  untouchedAtMs(config, state, uses) {
     const { windowMs, minIntervalMs } = config;
     const lastUseMs = uses?.endsMs.at(-1);
     if (lastUseMs === undefined) return state === undefined ? -Infinity : untouchedMs(config, state);

@@ -83,7 +83,7 @@ export const permitsPerCycle: Algorithm<Config, State> = {
 
   // An isolate that spends permits does not know how many are reserved before it, so it cannot compute a delay.
   localDecisions: ({ timeoutMs }) => ({ admits: timeoutMs === 0, denies: true }),
-  wholeFromMs: ({ limit, windowMs }, missing) => Math.ceil(missing / limit) * windowMs,
+  refillMs: ({ limit, windowMs }, missing) => Math.ceil(missing / limit) * windowMs,
 
   scale: scaleLimit,
 
@@ -131,7 +131,7 @@ export const permitsPerCycle: Algorithm<Config, State> = {
     return permitsPerCycle.credit(config, state, nowMs, Math.max(0, units - config.limit * since));
   },
 
-  wholeAtMs(config, state, uses) {
+  untouchedAtMs(config, state, uses) {
     const after = afterUses(permitsPerCycle, config, state, uses);
     if (after === undefined) return -Infinity;
     const spent = spentAt(config, after, after.atMs);

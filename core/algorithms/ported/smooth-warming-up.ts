@@ -95,7 +95,7 @@ export const smoothWarmingUp: Algorithm<Config, State> = {
   // An isolate that spends units does not know what is owed, so it cannot compute a delay.
   localDecisions: () => ({ admits: false, denies: true }),
 
-  wholeFromMs: (config, missing) =>
+  refillMs: (config, missing) =>
     Math.ceil((missing * config.windowMs + coldParts(config) + 1) / config.limit) + config.warmupMs,
 
   scale(config, part) {
@@ -149,7 +149,7 @@ export const smoothWarmingUp: Algorithm<Config, State> = {
     return stateOf(config, bucket, after, stamp(state, nowMs));
   },
 
-  wholeAtMs(config, state, uses) {
+  untouchedAtMs(config, state, uses) {
     const after = afterUses(smoothWarmingUp, config, state, uses);
     if (after === undefined) return -Infinity;
     return after.atMs + smoothWarmingUp.decide(config, after, after.atMs, 0, 0).resetAfterMs;

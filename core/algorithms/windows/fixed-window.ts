@@ -73,7 +73,7 @@ export const fixedWindow: Algorithm<Config, WindowUse> = {
   capacity: (config) => config.limit,
   quota: ({ limit, windowMs }) => ({ units: limit, windowMs }),
   localDecisions: () => ({ admits: true, denies: true }),
-  wholeFromMs: ({ windowMs, jitterMs, calendar }) => (calendar?.longestMs ?? windowMs) + jitterMs,
+  refillMs: ({ windowMs, jitterMs, calendar }) => (calendar?.longestMs ?? windowMs) + jitterMs,
 
   scale: scaleLimit,
 
@@ -109,7 +109,7 @@ export const fixedWindow: Algorithm<Config, WindowUse> = {
     return nowMs < endMs && atMs >= fromMs && atMs < endMs ? without(state, units) : state;
   },
 
-  wholeAtMs(config, state, uses) {
+  untouchedAtMs(config, state, uses) {
     const after = afterUses(fixedWindow, config, state, uses);
     return after === undefined ? -Infinity : windowOf(config, after).endMs;
   },

@@ -53,7 +53,7 @@ export interface SlidingWindowCounterConfig {
 }
 
 type Config = SlidingWindowCounterConfig;
-type State = KeptCounters;
+type State = StoredCounters;
 
 export const slidingWindowCounter: Algorithm<Config, State> = {
   name: "sliding-window-counter",
@@ -73,7 +73,7 @@ export const slidingWindowCounter: Algorithm<Config, State> = {
   capacity: (config) => config.limit,
   quota: ({ limit, windowMs }) => ({ units: limit, windowMs }),
   localDecisions: () => ({ admits: true, denies: true }),
-  wholeFromMs: ({ windowMs }) => 2 * windowMs,
+  refillMs: ({ windowMs }) => 2 * windowMs,
 
   scale: scaleLimit,
 
@@ -132,7 +132,7 @@ export const slidingWindowCounter: Algorithm<Config, State> = {
     return lessened(config, counters, 0, Math.min(units, counters.before), state);
   },
 
-  wholeAtMs(config, state, uses) {
+  untouchedAtMs(config, state, uses) {
     const counters = countersUnder(config, afterUses(slidingWindowCounter, config, state, uses));
     return counters === undefined ? -Infinity : outOfViewMs(config, counters);
   },
@@ -201,7 +201,7 @@ interface Counters {
 }
 
 /** Stored: never rename a field. */
-export interface KeptCounters extends Counters {
+export interface StoredCounters extends Counters {
   /** The window of the policy that they were counted under. */
   readonly windowMs: number;
   /** When units were taken last. */

@@ -329,8 +329,8 @@ describe("jitter", () => {
   test("is the same for the same state: the end that was told stays", () => {
     const nowMs = midnight - HOUR_MS;
     const state = taken(config, undefined, nowMs, 1);
-    const endMs = fixedWindow.wholeAtMs(config, state);
-    expect(fixedWindow.wholeAtMs(config, taken(config, structuredClone(state), nowMs + 1_000, 2))).toBe(
+    const endMs = fixedWindow.untouchedAtMs(config, state);
+    expect(fixedWindow.untouchedAtMs(config, taken(config, structuredClone(state), nowMs + 1_000, 2))).toBe(
       endMs,
     );
   });
@@ -365,7 +365,7 @@ describe("a policy that changes while a window lasts", () => {
     expect([left(50_000), left(59_999), left(60_000)]).toEqual([2, 2, 9]);
     // What is taken then joins that window.
     const joined = taken(short, state, nowMs + 55_000, 2);
-    expect(fixedWindow.wholeAtMs(short, joined)).toBe(nowMs + 60_000);
+    expect(fixedWindow.untouchedAtMs(short, joined)).toBe(nowMs + 60_000);
   });
 });
 

@@ -152,7 +152,7 @@ describe.each([...algorithms.values()])("$name", (algorithm) => {
           if (decision.allowed) ({ account } = decision);
         }
         const after = uncharge(rule, freeze(account), nowMs, cost, before.nowMs);
-        const most = nowMs >= before.nowMs + algorithm.wholeFromMs(rule.config, rule.capacity) ? 0 : cost;
+        const most = nowMs >= before.nowMs + algorithm.refillMs(rule.config, rule.capacity) ? 0 : cost;
         expect(largest(rule, after, nowMs)).toBeLessThanOrEqual(largest(rule, account, nowMs) + most);
         expect(largest(rule, after, nowMs)).toBeGreaterThanOrEqual(largest(rule, account, nowMs));
       }),

@@ -172,8 +172,8 @@ test.each(["token-bucket", "sliding-log"])(
 );
 
 const rates = [...algorithms.values()].filter(
-  ({ leasing, fields, isLasting }) =>
-    leasing === undefined && fields["limit"] !== undefined && isLasting !== true,
+  ({ leasing, fields, neverRefills }) =>
+    leasing === undefined && fields["limit"] !== undefined && neverRefills !== true,
 );
 
 test.each(rates)(
@@ -196,7 +196,7 @@ test.each(rates)(
       const { stored } = record(key.rule, account, 0, nowMs, { leastMs: 0, mostMs: 0 }, undefined);
       expect(restore(key.rule, structuredClone(stored), [], nowMs, 0).state).toBeDefined();
     }
-    const mostOf = ({ algorithm: own, config }: Rule) => own.mostDebit?.(config, undefined, nowMs);
+    const mostOf = ({ algorithm: own, config }: Rule) => own.maxDebit?.(config, undefined, nowMs);
     expect(mostOf(key.rule)).toBe(mostOf(plain));
   },
 );

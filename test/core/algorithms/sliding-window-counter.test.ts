@@ -2,7 +2,7 @@ import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { UNTOUCHED, advance, decide, place, settle } from "../../../core/accounts/account.ts";
 import {
-  type KeptCounters,
+  type StoredCounters,
   slidingWindowCounter,
   type SlidingWindowCounterConfig,
 } from "../../../core/algorithms/windows/sliding-window-counter.ts";
@@ -11,7 +11,7 @@ import { NaiveCounter } from "../../support/naive-windows.ts";
 import { log, ruleOf } from "../../support/rules.ts";
 
 type Config = SlidingWindowCounterConfig;
-type State = KeptCounters | undefined;
+type State = StoredCounters | undefined;
 const counter = (fields: { limit: number; window: number }) =>
   ruleOf({ algorithm: "sliding-window-counter", ...fields });
 const configOf = (fields: { limit: number; window: number }) => counter(fields).config as Config;

@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import {
-  leastBurst,
+  minBurst,
   tokenBucket,
   type TokenBucketConfig,
   type TokenBucketState,
@@ -75,7 +75,7 @@ test("ten years of calls drift by nothing from exact fractions", () => {
   });
   fc.assert(
     fc.property(rates, fc.integer(), ({ limit, window }, seed) => {
-      const config = configure({ limit, window, burst: Math.max(3, leastBurst(limit, window)) });
+      const config = configure({ limit, window, burst: Math.max(3, minBurst(limit, window)) });
       const random = fc.sample(fc.nat(), { seed, numRuns: STEPS });
       let state: TokenBucketState | undefined;
       // The oracle: what is spent as an exact fraction with denominator `window`, in integers of any size.
@@ -139,7 +139,7 @@ describe("a caller that waits as it is told", () => {
   test("reaches the rate with the least burst that a policy may have", () => {
     fc.assert(
       fc.property(rates, ({ limit, windowMs }) => {
-        const config = configure({ limit, window: windowMs, burst: leastBurst(limit, windowMs) });
+        const config = configure({ limit, window: windowMs, burst: minBurst(limit, windowMs) });
         waiting(config, (units, atMs) => {
           expect(units * windowMs).toBeGreaterThanOrEqual(limit * atMs);
           return atMs > depth(1_000, 5_000);
@@ -152,7 +152,7 @@ describe("a caller that waits as it is told", () => {
   test("falls short with less, and a policy with less is refused with the burst it needs", () => {
     fc.assert(
       fc.property(rates, ({ limit, windowMs }) => {
-        const burst = leastBurst(limit, windowMs) - 1;
+        const burst = minBurst(limit, windowMs) - 1;
         if (burst === 0) return;
         expect(tokenBucket.configure({ limit, window: windowMs, burst })).toEqual({
           problem: { field: "burst", allowed: expect.stringContaining(`at least ${burst + 1} for`) },
@@ -300,6 +300,6 @@ describe("a bucket that shrinks and grows again", () => {
   test("has nothing to remember once it is whole", () => {
     const spent = tokenBucket.debit(large, undefined, 0, 90);
     const touched = tokenBucket.debit(small, spent, 0, 0);
-    expect(tokenBucket.wholeAtMs(small, touched, undefined)).toBe(1_000);
+    expect(tokenBucket.untouchedAtMs(small, touched, undefined)).toBe(1_000);
   });
 });
