@@ -198,7 +198,7 @@ function binds(rule: RuleDecision, other: RuleDecision): boolean {
   return Number.isNaN(waits) || waits === 0 ? rule.remaining < other.remaining : waits > 0;
 }
 
-/** The decision on a key whose override (core/catalog/overrides.ts) blocks it or lifts its limit. Nothing is counted. */
+/** The decision on a key whose override (core/catalog/policies-in-force.ts) blocks it or lifts its limit. Nothing is counted. */
 export function effectDecision(
   policy: PolicyView,
   key: string,

@@ -57,7 +57,7 @@ export interface Operations {
   reserve(keyState: KeyState, call: Reserve, nowMs: number): MaybePromise<Answer>;
   /** Ends a holder's reservation with what the holder used. A message that is late or repeated changes nothing. */
   giveBack(keyState: KeyState, returned: Returned, nowMs: number): void;
-  /** Holds units if every rule admits them. Only provisional holds make the call wait: see denials.ts. */
+  /** Holds units if every rule admits them. Only provisional holds make the call wait: see turns.ts. */
   hold(keyState: KeyState, call: HoldParams, nowMs: number): MaybePromise<Answer>;
   /** Ends a hold with the units really used. A settle that is late or repeated is answered, and changes nothing. */
   settle(keyState: KeyState, id: string, used: Cost, nowMs: number): MaybePromise<Answer>;
@@ -107,7 +107,7 @@ export interface Waiter extends QueuedCost {
   readonly sinceMs: number;
   /** How important its call is: see wait-queue.ts. Absent: as calls that say nothing. */
   readonly priority?: string | undefined;
-  /** It only waits for calls on several keys to end (denials.ts): where nothing is leased, others may pass it. */
+  /** It only waits for calls on several keys to end (turns.ts): where nothing is leased, others may pass it. */
   readonly isBrief?: boolean | undefined;
   /**
    * Tries to answer the caller. `undefined`: it is answered, and leaves the line. Otherwise the milliseconds until the

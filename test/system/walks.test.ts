@@ -58,20 +58,20 @@ async function walkOf(make: (time: number) => Promise<unknown>): Promise<Readonl
   return shortest;
 }
 
-test("a hot limit: 32 files", async () => {
+test("a hot limit: 15 files", async () => {
   const ask = async () => await call("POST", "/v1/limit", { policy: "api", key: "hot" });
   await expect.poll(async () => (await ask()).source, { timeout: 20_000 }).toBe("isolate");
-  expect((await walkOf(ask)).size).toBeLessThanOrEqual(32);
+  expect((await walkOf(ask)).size).toBeLessThanOrEqual(15);
 });
 
-test("a cold limit: 81 files", async () => {
+test("a cold limit: 40 files", async () => {
   const files = await walkOf(
     async (time) => await call("POST", "/v1/limit", { policy: "api", key: `cold-${time}` }),
   );
-  expect(files.size).toBeLessThanOrEqual(81);
+  expect(files.size).toBeLessThanOrEqual(40);
 });
 
-test("a reservation of a client: 93 files", async () => {
+test("a reservation of a client: 60 files", async () => {
   const { createLimiter } = (await import(
     pathToFileURL(join(build.folder, "package/client.ts")).href
   )) as typeof import("../../package/client.ts");
@@ -83,12 +83,12 @@ test("a reservation of a client: 93 files", async () => {
     await limiter.limit({ policy: "api", key: `client-${time}` });
   });
   delete here.walk;
-  expect(files.size).toBeLessThanOrEqual(93);
+  expect(files.size).toBeLessThanOrEqual(60);
 });
 
-test("an override's write: 34 files", async () => {
+test("an override's write: 20 files", async () => {
   const files = await walkOf(
     async (time) => await call("PUT", `/v1/policies/api/overrides/key-${time}`, { limit: 5 }, TOKENS.admin),
   );
-  expect(files.size).toBeLessThanOrEqual(34);
+  expect(files.size).toBeLessThanOrEqual(20);
 });

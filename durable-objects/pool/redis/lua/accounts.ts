@@ -1,4 +1,4 @@
-/** core/accounts/joint-decision.ts in Lua: the decision of each rule beside the units outstanding, and of all together. */
+/** core/accounts/account.ts in Lua: the decision of each rule beside the units outstanding, and of all together. */
 export const DECISIONS = `
 local function decide(book, cost)
   local rule = book.rule
