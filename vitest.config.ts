@@ -48,8 +48,8 @@ const system = {
   testTimeout: 300_000,
   hookTimeout: 120_000,
 };
-/** Black-box tests wait more than they compute, so twice as many run as there are cores. */
-const waitingWorkers = 2 * availableParallelism();
+/** Black-box tests wait more than they compute, so three times as many run as there are cores. */
+const waitingWorkers = 3 * availableParallelism();
 /** They read or change what all files of a deployment have in common, its classes too, or expect storage of their own. */
 const OWN_STORAGE = [
   "test/client/retry.workerd.test.ts",
@@ -115,7 +115,7 @@ export default defineConfig({
         },
       },
       {
-        // What takes npm, wrangler or a generator: packages as they are installed, and commands. `npm run test:release`.
+        // What takes npm, wrangler or a generator, and how each page of the dashboard looks: `npm run test:release`.
         test: {
           ...system,
           name: "release",

@@ -12,7 +12,7 @@ import { announcedSeed, seededRandom } from "../support/random.ts";
 import { makeState, removeState } from "../support/served.ts";
 
 /** All rounds take a minute and a half. */
-const ROUNDS = depth(30, Infinity);
+const ROUNDS = depth(15, Infinity);
 const MAX_MS = 1_200_000;
 
 async function attacked(seed: number, rounds: number, bundle?: string, only?: Only): Promise<Campaign> {

@@ -93,7 +93,7 @@ test("of the real limiter it finds that everything holds, and leaves no lease be
   expect(keys.filter(({ leases }) => leases > 0)).toEqual([]);
 });
 
-test("of a limiter that leaks it finds what is broken, and its exit code is 1", async () => {
+inDeepRuns("of a limiter that leaks it finds what is broken, and its exit code is 1", async () => {
   const { exitCode, printed } = await verify(leaking?.url ?? "");
   expect(printed).toMatch(/^BROKEN +exactness of api/m);
   expect(printed).toMatch(/^BROKEN +exactness of login/m);
@@ -106,7 +106,7 @@ test("of a limiter that leaks it finds what is broken, and its exit code is 1", 
   expect(exitCode).toBe(1);
 });
 
-test("denied calls that take units of the other rules are found", async () => {
+inDeepRuns("denied calls that take units of the other rules are found", async () => {
   const { exitCode, printed } = await verify(greedy?.url ?? "", ["--quick"]);
   expect(printed).toMatch(/^BROKEN +several rules of llm/m);
   expect(printed).toMatch(/requests: never more than its bound/);
