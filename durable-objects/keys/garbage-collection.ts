@@ -128,22 +128,14 @@ function removeKey(storage: KeyStorage, key: string): undefined {
   if (storage.loneKey !== key) storage.remove(key);
 }
 
-/**
- * Deletes a key of an unknown policy, once no version that knows the policy can need it.
- *
- * @returns when to read it again; `undefined`: it is deleted
- */
+/** Deletes a key that no version can need. Returns when to read it again; `undefined`: it is deleted. */
 function keepUnknown(storage: KeyStorage, { key, wholeAtMs }: SweptKey, nowMs: number): number | undefined {
   const ends = storage.claims.read(key).map(({ expiresAtMs }) => expiresAtMs);
   const dueMs = ends.reduce((last, endMs) => Math.max(last, endMs), wholeAtMs) + UNKNOWN_KEPT_MS;
   return dueMs > nowMs ? dueMs : removeKey(storage, key);
 }
 
-/**
- * Deletes a key if it is untouched, as its record expects.
- *
- * @returns when to read it again; `undefined`: it is untouched
- */
+/** Deletes a key if it is untouched. Otherwise returns when to read it again. */
 function forgetKey(
   storage: KeyStorage,
   cache: KeyCache,

@@ -103,10 +103,7 @@ function findStored(
   return nowMs >= found.atMs + REMEMBERED_MS && keyState.isWhole(nowMs) ? undefined : found;
 }
 
-/**
- * Version 0.1.0 stored answers without their caller: every caller may read them. The ends of holds are there
- * too, under their ids: those answer no call.
- */
+/** Version 0.1.0 stored answers without their caller, so for all; ends of holds are no answers. */
 function findShared(
   storage: KeyStorage,
   keyState: KeyState,
@@ -161,10 +158,7 @@ function isEnding(text: string): text is ClaimEnd {
   return text === "expired" || text === "cancelled";
 }
 
-/*
- * A charge, stored with the call's answer. So the call can be refunded by its idempotency key: once, and at
- * most fully.
- */
+/* A charge, stored with the call's answer, can be refunded once by the call's idempotency key. */
 
 /** The units that a call took, by rule name. Stored: add fields, never rename one. */
 export type Charge = Readonly<Record<string, TakenUnits>>;
@@ -234,10 +228,7 @@ export function claimsFull(storage: KeyStorage, keyState: KeyState, put: readonl
   return undefined;
 }
 
-/**
- * The bound that another answer would exceed; `undefined`: none. The caller's oldest answer makes room,
- * unless the caller may still repeat that call.
- */
+/** The bound that another answer would exceed. The oldest answer makes room if its call is over. */
 export function answersFull(
   storage: KeyStorage,
   keyState: KeyState,
@@ -254,10 +245,7 @@ export function answersFull(
   return full("caller-answers", MAX_ANSWERS);
 }
 
-/**
- * A caller's answers on a key: counted after the key is loaded, and again when there are too many, since the
- * alarm deletes answers without updating the key.
- */
+/** Counts a caller's answers after loading and when there seem too many: the alarm deletes unnoticed. */
 export function answersOf(storage: KeyStorage, { key, answers }: KeyState, range: KeyRange): AnswerCount {
   const known = answers.get(range[0]);
   if (known !== undefined && (known.count < MAX_ANSWERS || known.isExact)) return known;

@@ -97,20 +97,14 @@ export class MemoryBudget {
 
 /** The most keys in memory of all objects in an isolate, at about 1 KiB each. */
 export const MAX_KEYS = 20_000;
-/**
- * The bytes that keys may take beside that: two of the largest states. Keys are weighed when loaded or
- * changed.
- */
+/** The bytes that keys may take beside that: two of the largest states. Loads and changes weigh them. */
 export const MAX_BYTES = 32 * 2 ** 20;
 /** Shared by all objects in an isolate. */
 export const SHARED_MEMORY = new MemoryBudget(MAX_KEYS, MAX_BYTES);
 /** A call to a growing key checks this many keys for one to drop. It mostly adds far less than one takes. */
 const GROWTH_STEPS = 64;
 
-/**
- * The object's memory: a cache of its storage, ahead of it by what write-behind allows. All methods are
- * synchronous. Memory changes after storage, so a write that throws has changed nothing.
- */
+/** A cache of the object's storage. Memory changes after storage, so a write that throws changes nothing. */
 export class KeyCache {
   readonly fingerprints = new RuleFingerprints();
   readonly versions = new Versions();
@@ -216,11 +210,7 @@ export class KeyCache {
     return wholeMs;
   }
 
-  /**
-   * Replaces the key's accounts by accounts that were written or that the record covers.
-   *
-   * @param isWritten whether exactly these were written, so memory may not be ahead of them
-   */
+  /** Takes accounts that the record covers. `isWritten`: it has exactly these, so memory is not ahead. */
   take(keyState: KeyState, accounts: readonly Account[], nowMs: number, isWritten: boolean): void {
     keyState.replaceAccounts(accounts, isWritten);
     this.#weigh(keyState);
@@ -259,11 +249,7 @@ export class KeyCache {
     if (keyState.isEmpty) this.drop(keyState);
   }
 
-  /**
-   * Writes the exact state of every key that needs it.
-   *
-   * @returns whether no isolate has units of any key, so that storage is exact
-   */
+  /** Writes every key exactly. Returns whether no isolate has units of any key: then storage is exact. */
   writeAll(nowMs: number): boolean {
     let isExact = true;
     for (const keyState of this.#keys.values()) {
@@ -302,10 +288,7 @@ export class KeyCache {
       this.#writeExact(keyState, nowMs);
   }
 
-  /**
-   * Another version comes into force and is stored with the key. Memory, where holds have ended, is written
-   * first: nothing is presumed of a record then.
-   */
+  /** Stores another version. Memory is written before, so nothing is presumed of a record. */
   #adopt(keyState: KeyState, to: ChosenVersion, nowMs: number): void {
     if (isOfAnother(keyState.inForce, to.inForce)) return this.#beginAnew(keyState, to, nowMs);
     keyState.advance(nowMs);
@@ -315,10 +298,7 @@ export class KeyCache {
     if (!keyState.isUnrecorded) this.#writeExact(keyState, nowMs);
   }
 
-  /**
-   * Another candidate decides the key: the counts and holds of the previous one end. Holders stay known, so
-   * that their late messages are recognized.
-   */
+  /** Another candidate begins with no counts or holds. Holders stay known, for their late messages. */
   #beginAnew(keyState: KeyState, to: ChosenVersion, nowMs: number): void {
     const storage = this.#storage;
     storage.atomically(() => {
@@ -375,10 +355,7 @@ export class KeyCache {
   }
 }
 
-/**
- * @param file the policy in the deployment's file; `undefined`: the file does not have it
- * @throws Error when there is no policy
- */
+/** @throws Error when neither a version nor the deployment's file has the policy */
 function chosen(name: string, file: Policy | undefined, inForce: PolicyRevision | undefined): ChosenVersion {
   const policy = (inForce?.fields === undefined ? undefined : readPolicy(name, inForce.fields)) ?? file;
   if (policy === undefined)

@@ -195,10 +195,7 @@ export class KeyState {
     this.#take(storage, record, nowMs, isLost);
   }
 
-  /**
-   * Another version decides the key from now on. Consumed and held units stay so: memory was just written
-   * under the version before, and is read under this one.
-   */
+  /** Another version decides from now on. Memory was just written under the previous one, so units stay. */
   adopt(storage: KeyStorage, to: ChosenVersion, nowMs: number): void {
     const before = this.#ruleStates;
     this.#chosen = to;

@@ -136,11 +136,7 @@ export class KeyStore {
     return [leadEndsMs, wholeMs].filter((each) => each !== undefined);
   }
 
-  /**
-   * Renews the crash allowance unless it lasts as long as any units of holders.
-   *
-   * @returns when the crash allowance has no effect any more, if it was written
-   */
+  /** Renews the crash allowance if needed. Returns when it has no effect any more, if it was written. */
   #renewAllowance(
     { policy }: KeyState,
     accounts: readonly Account[],

@@ -6,9 +6,8 @@ import { later, type Policy, type PolicyRevision, type Rule } from "../../core/p
 import { type StoredAccount, storedName } from "../storage/records.ts";
 
 /**
- * The policy version by which an object decides: the deployed file's, until a call names a later one in force
- * for its key (core/policies/policy.ts). The latest version counts, from a call or stored with the key, so a
- * caller that lags behind does not set the key back.
+ * The policy version by which an object decides: the deployed file's, or the latest that a call named or that
+ * is stored with the key. So a caller that lags behind does not set a key back.
  */
 
 /** The version's place in a record. No rule has this name. Stored: never rename it. */
@@ -96,10 +95,7 @@ interface OtherRules {
   untilMs: number;
 }
 
-/**
- * By policy: the rules of another version that callers sent lately. One for each policy, since a deployment
- * has two versions at a time: a third counts after these are forgotten. In memory only.
- */
+/** By policy: the one other version that callers sent lately. A third counts after it is forgotten. */
 export class RuleFingerprints extends Map<string, OtherRules> {
   /** A call came with other terms than the policy here. */
   note({ name, rules }: Pick<Policy, "name" | "rules">, terms: string, nowMs: number): void {
@@ -144,11 +140,7 @@ export function rulesIn(policy: string, terms: string): readonly Rule[] {
   }
 }
 
-/**
- * The rule, deciding by the stricter of its own terms and those of the rule with its name.
- *
- * @returns `undefined`: they cannot be compared
- */
+/** The rule by the stricter of its own and the others' terms; `undefined`: they cannot be compared. */
 export function stricterOf(rule: Rule, others: readonly Rule[]): Rule | undefined {
   const other = others.find(({ name }) => name === rule.name);
   if (other === undefined || storedName(other) !== storedName(rule)) return undefined;

@@ -11,8 +11,8 @@ export interface StoredAnswer {
 }
 
 /**
- * The most answers kept of one caller per key, at about 350 bytes each: 24 hours of one call in 17 seconds.
- * With twice as many, finding the oldest, which are deleted beyond it, takes a call 9 ms.
+ * Of one caller per key, at about 350 bytes each: 24 hours of one call in 17 seconds. With twice as many,
+ * finding the oldest ones to delete takes a call 9 ms.
  */
 export const MAX_ANSWERS = 5_000;
 /** Deleted at once: a call reads all answers to find the oldest. */
@@ -33,10 +33,7 @@ const IS_RECORDED = "EXISTS (SELECT 1 FROM keys WHERE keys.key = answers.key)";
 /** Answers read in one step, so that calls do not wait: deleting all of them takes up to 5 ms. */
 export const ANSWERS_SWEPT = 1_000;
 
-/**
- * The most characters of answers in an object, and of one caller there. A Durable Object may store 10 GB;
- * beyond that every write fails.
- */
+/** The most characters in an object, and of one caller. Every write fails beyond Cloudflare's 10 GB. */
 export const MAX_ANSWERS_LENGTH = 2 ** 30;
 export const MAX_ANSWERS_LENGTH_OF_CALLER = MAX_ANSWERS_LENGTH / 2;
 
@@ -186,9 +183,8 @@ export class StoredAnswers {
   }
 
   /**
-   * Reads the next `ANSWERS_SWEPT` answers after a place, in table order. Deletes those made at or before
-   * `untilMs` whose keys have no record, so are untouched. An index by time would cost one more row per
-   * answer.
+   * Deletes answers up to `untilMs` of untouched keys, which have no record, among the next `ANSWERS_SWEPT`
+   * in table order. An index by time would cost one more row per answer.
    */
   sweep(after: AnswerPlace, untilMs: number): Swept {
     const rows = this.#tables.rows<{ key: string; idempotencyKey: string; atMs: number; isRecorded: number }>(

@@ -29,11 +29,7 @@ interface Source {
   readonly algorithm: AnyAlgorithm;
 }
 
-/**
- * The record that a rule continues from, made of records of other rules.
- *
- * @returns `undefined`: the rule's own record can be read, or there is no record
- */
+/** The record from which a rule continues if it cannot read its own; `undefined`: none. */
 export function converted(
   policy: Policy,
   rule: Rule,
@@ -79,10 +75,7 @@ export function convertedClaims(policy: Policy, claims: readonly Claim[]): Map<s
   return new Map(claims.map((claim) => [claim.id, convertedClaim(policy, claim)]));
 }
 
-/**
- * Adds the units of the policy's new rules, each with the most units that the claim had of a removed rule. A
- * lease has units of rules that lease, a hold of the others.
- */
+/** Adds units of new rules: the most that the claim had of a removed rule of the same kind. */
 function convertedClaim(policy: Policy, claim: Claim): Claim {
   const isGone = (name: string) => policy.rules.every((rule) => rule.name !== name);
   const gone = Object.entries(claim.units).filter(([name]) => isGone(name));

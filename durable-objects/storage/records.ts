@@ -11,27 +11,15 @@ export interface StoredAccount {
   readonly algorithm: string;
   /** The result of the algorithm's `pack`. Absent: untouched. */
   readonly state?: unknown;
-  /**
-   * Units reserved by holders, and units that memory may admit before the next write of this record
-   * (write-behind.ts).
-   */
+  /** Units that holders had, and that memory may admit before the next write (write-behind.ts). */
   readonly ahead: number;
-  /**
-   * The longest that a holder may still spend units in `ahead` but not in `presumed`, in milliseconds. Absent
-   * if `ahead` is 0, and in records from before reservations.
-   */
+  /** The longest that holders may spend units of `ahead` beside `presumed`. Absent: 0 or none known. */
   readonly ttlMs?: number;
-  /**
-   * The part of `ahead` that was presumed at this write, with the time that it had left. Absent if `ahead` is
-   * 0, and in records of versions that restarted the time of such units.
-   */
+  /** The part of `ahead` that was presumed, and its remaining time. Absent: none, or an earlier version. */
   readonly presumed?: readonly (readonly [units: number, leftMs: number])[];
   /** What the rule counts. Absent: requests, or unknown, since versions before conversions.ts wrote none. */
   readonly unit?: string;
-  /**
-   * The memory that wrote this (`CrashAllowances.memory`). Absent in shares, and in records from before crash
-   * allowances.
-   */
+  /** The memory that wrote this (`CrashAllowances.memory`). Absent in shares and earlier versions. */
   readonly by?: number;
 }
 
@@ -57,10 +45,7 @@ export function readable({ algorithm }: Rule, state: unknown): unknown {
   return algorithm.hasPenalty === true || state === undefined ? state : withoutBlock(state);
 }
 
-/**
- * The crashes whose presumed units a record keeps apart. Units of further crashes end with the next, a little
- * later.
- */
+/** A record keeps the units apart that were presumed after this many crashes. Others end a little later. */
 const MAX_PRESUMED = 4;
 
 /**
@@ -98,8 +83,8 @@ export function record(
 }
 
 /**
- * How long holders may have units of a record written now, in milliseconds: exceeding it costs another row.
- * Busy keys have the shortest lifetimes. Longer ones are measured, since the next may differ a little.
+ * How long holders may have units of a record written now: exceeding it costs another row. Beyond the
+ * shortest lifetime, which busy keys have, the measured one may differ a little the next time.
  */
 function lifeMs(
   account: Account,
@@ -144,10 +129,7 @@ export interface Claim {
   readonly grantedAtMs?: number;
   /** Of a lease: it is renewed while its WebSocket is open. */
   readonly isSocket?: boolean;
-  /**
-   * Of a lease: the link that has it, by the id of the call that took it over. Absent: the link of its own
-   * `id`.
-   */
+  /** Of a lease: its link, by the id of the call that took it over. Absent: its own `id`. */
   readonly link?: string;
   /** Of a hold: its call on several keys settles or cancels it within moments. */
   readonly isProvisional?: boolean;
@@ -217,8 +199,8 @@ export class LoneRecord {
 }
 
 /**
- * The tables. Never rename them or their columns. A table is made at its first write, because that costs two
- * rows. With `WITHOUT ROWID` a write costs one row instead of two.
+ * Never rename tables or columns. A table is made at its first write, because that costs two rows. With
+ * `WITHOUT ROWID` a write costs one row instead of two.
  */
 const SCHEMA = {
   keys: `CREATE TABLE IF NOT EXISTS keys (

@@ -79,11 +79,7 @@ export class Storage {
     return { key, policy, wholeAtMs, rules: JSON.parse(row.rules) as StoredKey["rules"] };
   }
 
-  /**
-   * The first keys with this prefix, in the order of their bytes.
-   *
-   * @param after only keys after this one, which has the prefix; `undefined`: from the first
-   */
+  /** The first keys with this prefix in byte order, after the key `after` if there is one. */
   keysAfter(prefix: string, after: string | undefined, most: number): string[] {
     const { lone } = this.#tables;
     if (lone !== undefined) {
@@ -178,10 +174,7 @@ export type DueKey = StoredKey & Pick<KeyRow, "wholeAtMs">;
 /** Part of the text of such a record. */
 const MARK = '"@":';
 
-/**
- * A text after every key with this prefix: keys have at most 512 bytes, and this has as many after the
- * prefix.
- */
+/** A text after every key with this prefix: keys have at most 512 bytes, and this has as many more. */
 function lastWith(prefix: string): string {
   return prefix + "\u{10FFFF}".repeat(128);
 }
@@ -192,8 +185,7 @@ type Used = Pick<DurableObjectStorage, "transactionSync" | "deleteAll" | "getAla
 };
 
 /**
- * Storage that counts the rows it reads and writes as Cloudflare bills them: each statement's by its cursor,
- * one per value put into or deleted from the key-value table, and one per alarm.
+ * Counts the rows read and written as Cloudflare bills them: by cursor, and one per key-value row and alarm.
  */
 export function countedStorage(storage: Used, counter: Pick<Counter, "add">): DurableObjectStorage {
   /** Rows are read with the cursor, so they are counted at the next statement. */

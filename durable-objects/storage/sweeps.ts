@@ -10,15 +10,11 @@
  */
 
 /**
- * How long an untouched key's record stays, in milliseconds. Less would delete and insert an occasional key
- * again and again, each time with an alarm: a month of one call a minute costs $0.08 with this, $0.11 with 10
- * s, and $0.07 with 5 minutes. More would store more.
+ * How long an untouched key's record stays. A month of one call a minute costs $0.08 with this, $0.11 with 10
+ * s, because each deletion is an alarm, and $0.07 with 5 minutes. More would store more.
  */
 export const FORGET_AFTER_MS = 180_000;
-/**
- * How long rows of an unknown policy stay after they would have refilled, in milliseconds: a version that
- * knows the policy may return.
- */
+/** How long rows of an unknown policy stay after their refill: a version that knows it may return. */
 export const UNKNOWN_KEPT_MS = 30 * 24 * 60 * 60 * 1_000;
 /** A failed sweep is repeated after this many milliseconds. */
 export const FAILED_AGAIN_MS = 60 * 60 * 1_000;
@@ -26,10 +22,7 @@ export const FAILED_AGAIN_MS = 60 * 60 * 1_000;
 export const REST_MS = 36;
 /** The least time from a sweep to the alarm for the next, in milliseconds. */
 export const APART_MS = 60_000;
-/**
- * From this many rows the time of the next sweep is stored. With fewer, another sweep costs less than that
- * row.
- */
+/** The time of the next sweep is stored from this many rows on: with fewer, a sweep costs less than that. */
 const MANY_ROWS = 1_000;
 
 export interface RowStorage {
@@ -95,10 +88,7 @@ export class Sweeps {
     this.#earliestMs = Math.min(this.#earliestMs, dueMs);
   }
 
-  /**
-   * Ends the sweep. Returns when the next is due; `undefined`: no row is left, and none was written
-   * meanwhile.
-   */
+  /** Ends the sweep. Returns when the next is due; `undefined`: nothing is stored. */
   end(nowMs: number): number | undefined {
     if (this.#rows + this.#written === 0) return undefined;
     this.#notBeforeMs = nowMs + this.#rows * REST_MS;

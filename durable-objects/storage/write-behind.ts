@@ -32,22 +32,16 @@ import { type StoredAccount, isReadable, readable, storedName } from "./records.
 import { type RowStorage, UNKNOWN_KEPT_MS } from "./sweeps.ts";
 
 /**
- * The most of the capacity by which memory may be ahead, less if less refills soon (`mostLost`). So a limit
- * of 100,000 a second writes one row per 2,000 decisions; a small and slow limit is ahead by less than one
- * unit, writes every decision and loses none.
+ * The most of the capacity by which memory is ahead; less if less refills soon (`mostLost`). A limit of
+ * 100,000 a second writes one row per 2,000 decisions. A small, slow limit writes every decision and loses
+ * none.
  */
 const MAX_SHARE = 0.02;
 
-/**
- * A record is ahead by at most this part of the key's known use since it was loaded. So an object that is
- * evicted again and again, after a few calls each, loses few units beside the used ones.
- */
+/** A record is ahead by at most this part of the known use, so objects that are often evicted lose little. */
 const USED_SHARE = 1 / 8;
 
-/**
- * By how many units a key's memory may be ahead of storage. 0 for leases and for units that never refill,
- * which are written each time, and for shares of a pool, which are not stored here.
- */
+/** The units that memory may be ahead. 0 for leases and units that never refill, and for shares of a pool. */
 export function aheadUnits(rule: Rule): number {
   const { algorithm, capacity, lease } = rule;
   if (lease !== undefined || algorithm.neverRefills === true || algorithm.isShare === true) return 0;
@@ -66,11 +60,7 @@ export function lastsLongEnough(stored: StoredAccount | undefined, account: Acco
   return spendableUntilMs(account) - nowMs <= (stored.ttlMs ?? 0);
 }
 
-/**
- * Whether no write is needed: an object that starts with this record would offer no more than the account.
- *
- * @param ahead by how many units memory may be ahead of the record
- */
+/** Whether an object that starts with this record, `ahead` units behind, offers no more than the account. */
 export function covers(
   rule: Rule,
   stored: StoredAccount | undefined,
@@ -106,11 +96,7 @@ export function recordWholeAtMs(rule: Rule, state: unknown): number {
   return aheadUnits(rule) === 0 ? Infinity : rule.algorithm.untouchedAtMs(rule.config, state);
 }
 
-/**
- * The account with which an object starts, from a record or none.
- *
- * @param ttlMs the longest life of reserved units under the current policy, in milliseconds
- */
+/** The account with which an object starts. `ttlMs`: the policy's longest life of reserved units. */
 export function restore(
   rule: Rule,
   stored: StoredAccount | undefined,
@@ -192,13 +178,12 @@ const RESTORED = "write-ahead";
 interface StoredLead {
   readonly untilMs: number;
   /**
-   * The longest life of reserved units, in milliseconds. Beside `exactFromMs` it is one less, which is too
-   * short for earlier versions: they write their own row before they reserve any unit for a holder.
+   * The longest life of reserved units. Beside `exactFromMs` it is one less, so too short for earlier
+   * versions: they write their own row before they reserve units for a holder.
    */
   readonly ttlMs: number;
   /**
-   * From then on no holder has units from an earlier version, which stores no `StoredAccount.presumed`.
-   * Absent: such a version wrote this row.
+   * When no holder has units of a version without `StoredAccount.presumed`. Absent: such a one wrote this.
    */
   readonly exactFromMs?: number;
   /** By rule name. */
@@ -237,9 +222,7 @@ export class CrashAllowances {
   }
 
   /**
-   * The units that a key of this policy presumes when it is loaded.
-   *
-   * @param isLost this memory has lost what it knew of the key, so this object counts as the previous one
+   * What a key of this policy presumes when loaded. `isLost`: this memory has lost what it knew of the key.
    */
   of(policy: Policy, rule: Rule, nowMs: number, isLost: boolean): CrashAllowance {
     this.#startMs ??= nowMs;
@@ -276,9 +259,7 @@ export class CrashAllowances {
   }
 
   /**
-   * Ensures that memory may be ahead until `neededMs`.
-   *
-   * @returns when the crash allowance has no effect any more, if it was written
+   * Lets memory be ahead until `neededMs`. If it had to write, returns when the row has no effect any more.
    */
   renew(policy: Policy, neededMs: number, nowMs: number): number | undefined {
     const made = this.#made.get(policy.name);
@@ -295,10 +276,7 @@ export class CrashAllowances {
     return wholeAtMs(policy, lead);
   }
 
-  /**
-   * When no crash allowance has an effect without further calls: keys that were ahead have refilled. An
-   * unknown policy may return. -Infinity: there is none.
-   */
+  /** When keys have refilled without further calls. Unknown policies may return. -Infinity: there is none. */
   endsAtMs(policies: PolicyLookup): number {
     let endsMs = -Infinity;
     for (const [name, lead] of this.#made) {
@@ -350,10 +328,7 @@ export class CrashAllowances {
   }
 }
 
-/**
- * The units by which a key may have been ahead, under any algorithm. A rule that the crash allowance lacks
- * continues from the removed rules in it, as its records do (conversions.ts).
- */
+/** The units by which a key may have been ahead. A new rule continues from removed ones (conversions.ts). */
 function presumedOf({ rules }: StoredLead, policy: Policy, rule: Rule): number {
   if (rule.lease !== undefined || rule.algorithm.isShare === true) return 0;
   if (Object.hasOwn(rules, rule.name)) return rules[rule.name]?.units ?? 0;
