@@ -21,10 +21,9 @@ import type { AskAnywhere, AskKey } from "../operations/operations.ts";
 import { renewed, takenOver } from "./lease-sockets.ts";
 
 /**
- * Ends a lease when its link to the holder ends: at once, or after a grace. The object's handle reaches the
- * caller unwrapped. The runtime disposes of it when the caller does, returns, throws, finishes its
- * `waitUntil` or is killed (workerd 1.20261023.1: within 2 ms, and at once if the caller has gone before). A
- * deployment may drop the handle without disposing of it: then the lease expires.
+ * Ends a lease when its link ends: at once, or after a grace. The runtime disposes of the handle when the
+ * caller does, returns, throws, finishes its `waitUntil`, is killed, or has gone before (workerd
+ * 1.20261023.1: within 2 ms). A deployment may drop it without disposal: then the lease expires.
  */
 class LeaseHandle extends RpcTarget {
   readonly #end: () => unknown;
@@ -110,11 +109,7 @@ async function unheard(release: () => MaybePromise<boolean>): Promise<void> {
   }
 }
 
-/**
- * The `ttlMs` of a renewal; `undefined`: the lifetime in the acquire.
- *
- * @throws LimiterError with the field, the value and the allowed values
- */
+/** The `ttlMs` of a renewal, if any. @throws LimiterError with the field, the value and the allowed ones */
 function renewalOf(policy: Policy | undefined, call: unknown): number | undefined {
   const schema = table({
     ttlMs: v.optional(integer(1, policy?.lease?.maxTtlMs ?? 0, ", the policy's maxTtl")),

@@ -26,10 +26,9 @@ interface SocketHost extends SocketLeaseHost {
 }
 
 /**
- * Leases that live as long as a WebSocket. The runtime keeps the socket, so the object may hibernate
- * meanwhile. Halfway through the lease an alarm wakes the object. It renews the leases of open sockets and
- * notifies the holders, which also detects dead connections. When a socket closes or breaks, its lease ends:
- * at once, or after the holder's grace.
+ * Leases that live as long as a WebSocket, which the runtime keeps while the object hibernates. Halfway
+ * through the lease an alarm renews it and notifies the holder, which also detects dead connections. When the
+ * socket ends, so does its lease: at once, or after the holder's grace.
  */
 export class LeaseSockets {
   readonly #ctx: DurableObjectState;
@@ -57,11 +56,7 @@ export class LeaseSockets {
     return new Response(null, { status: 101, webSocket: client });
   }
 
-  /**
-   * Ends the wait or the lease of a closed socket. The closing client waits for our close too.
-   *
-   * @param isBroken without a close: a holder with a grace keeps its lease for that time
-   */
+  /** Ends a closed socket's wait or lease. `isBroken`: without a close, so a holder's grace begins. */
   closed(socket: WebSocket, isBroken = false): void {
     this.#waiting.get(socket)?.abort();
     socket.close();
@@ -72,11 +67,7 @@ export class LeaseSockets {
     else void released(this.#host, attachment, id);
   }
 
-  /**
-   * Renews the leases of open sockets, and closes sockets whose lease was reset or has expired.
-   *
-   * @returns when to repeat renewals for which a pool did not answer; `Infinity`: there are none
-   */
+  /** Renews open sockets' leases, closes sockets of ended ones. Returns when to retry if a pool failed. */
   async renew(): Promise<number> {
     let againMs = Infinity;
     for (const socket of this.#ctx.getWebSockets()) {
@@ -234,8 +225,8 @@ function attachmentOf({ policy, key, graceMs, pingWithinMs }: AcquireCall): Atta
 }
 
 /**
- * Whether expected pings are missing. TCP detects a powerless machine late, and workerd never detects a
- * connection that was reset while the socket was opened.
+ * Whether expected pings are missing. TCP detects a powerless machine late, and workerd no reset at the
+ * opening.
  */
 function isSilent(ctx: DurableObjectState, socket: WebSocket, attachment: Attachment): boolean {
   const { pingWithinMs, openedMs = 0 } = attachment;
@@ -354,10 +345,7 @@ export async function releaseLease(
   });
 }
 
-/**
- * Closes the sockets of ended leases, within the call that ended them: later the policy of a key without rows
- * may be unknown.
- */
+/** Closes sockets of ended leases in the same call: later the policy of a key without rows may be unknown. */
 export function closeLost(
   { sockets }: Pick<ReleasingHost, "sockets">,
   policy: string,

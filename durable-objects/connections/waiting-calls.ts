@@ -11,8 +11,8 @@ import { TO_NOBODY } from "../operations/turns.ts";
 import type { WaitQueue } from "../operations/wait-queue.ts";
 
 /**
- * Calls that may wait come as requests, not over RPC: only a request has a signal that is aborted when the
- * caller goes (flag enable_request_signal; workerd 1.20261023.1: within 2 ms).
+ * Calls that may wait are requests, not RPC: only these have a signal that is aborted when the caller goes
+ * (flag enable_request_signal; workerd 1.20261023.1: within 2 ms).
  */
 export class WaitingCalls {
   readonly #ask: AskKey;

@@ -14,10 +14,7 @@ import type { KeyState } from "../keys/key-state.ts";
 import type { Move } from "../storage/moves.ts";
 import { KeyHasMoved, type MovesHost, packRows, removeRows } from "./moved-rows.ts";
 
-/**
- * Gives keys to the objects that are to have them. The rows stay until the new object confirms that it has
- * them, so a lost answer is sent again.
- */
+/** Gives keys to other objects. Rows stay until their arrival is confirmed: a lost answer is sent again. */
 export class KeyExport {
   readonly #host: MovesHost;
 
@@ -26,8 +23,6 @@ export class KeyExport {
   }
 
   /**
-   * Hands keys over to an object.
-   *
    * @param isComing whether a key is on its way here
    * @throws Error while versions mix: this version does not know the policy
    */

@@ -55,9 +55,8 @@ export class KeyImport {
   }
 
   /**
-   * Brings a key here; `undefined`: it is here. Rejects if an object that may have the key does not answer
-   * within the policy's deadline. Nothing is lost: the sender keeps its rows until their arrival is
-   * confirmed.
+   * Brings a key here; `undefined`: it is here. Rejects without an answer within the policy's deadline.
+   * Nothing is lost: the sender keeps its rows until their arrival is confirmed.
    */
   take(policy: Policy, key: string): Promise<KeptKey | undefined> {
     const known = this.#underWay.get(key);
@@ -116,10 +115,7 @@ export class KeyImport {
     return undefined;
   }
 
-  /**
-   * No object has the key. Rows given away here never arrived. Otherwise it begins here, unless memory knows
-   * more.
-   */
+  /** No object has the key. It begins here, unless memory knows more or rows given away never arrived. */
   #begin(
     policy: Policy,
     key: string,

@@ -123,11 +123,7 @@ interface Passing {
   readonly mayBeAt: readonly string[];
 }
 
-/**
- * Calls another object's method. An object that does not know moves is called as by a client.
- *
- * @returns `NOT_OWNER`: the call was not executed
- */
+/** Calls another object, as a client does if it is older. `NOT_OWNER`: the call was not executed. */
 export async function passOn(places: Places, { by, isOlder }: KeptKey, passing: Passing): Promise<unknown> {
   const object = places.objectAt(by);
   if (isOlder) {

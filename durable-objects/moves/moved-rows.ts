@@ -23,11 +23,7 @@ export function packRows(storage: Storage, key: string, { move, dueMs }: Move): 
   };
 }
 
-/**
- * Replaces the rows of a key by those that have come, all or none.
- *
- * @param laterMs how far this object's clock is ahead of the sender's
- */
+/** Replaces a key's rows, all or none. `laterMs`: how far this object's clock is ahead of the sender's. */
 export function storeRows(
   storage: Storage,
   policy: Policy,
@@ -61,8 +57,8 @@ export function removeRows(storage: Storage, key: string): void {
 }
 
 /**
- * No memory of this object wrote these records. So units ahead of them, which isolates may have, and presumed
- * units are held for the longest life of a reservation.
+ * No memory of this object wrote these records, so units that isolates may have are held for the longest life
+ * of a reservation, as presumed ones are.
  */
 function fromElsewhere(
   { rules, reservation }: Policy,
@@ -158,10 +154,7 @@ export class KeyHasMoved extends Error {
 /** Keys known to be here without a read of storage, at about 100 bytes each. */
 const MAX_REMEMBERED = 20_000;
 
-/**
- * The keys that only this object admits. The place of others must be searched. A key without rows is here
- * while this memory remembers that it came without rows.
- */
+/** Keys that only this object admits. One without rows is here while this memory remembers its arrival. */
 export class OwnedKeys {
   readonly #storage: Storage;
   readonly #known = new Set<string>();

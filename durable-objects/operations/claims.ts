@@ -229,10 +229,7 @@ export class Claims {
     return isEnded;
   };
 
-  /**
-   * The earlier answer to the same call, with the remaining time of its lease. After the lease the call is
-   * decided anew.
-   */
+  /** The earlier answer to the same call, if its lease has not ended, with the lease's remaining time. */
   #earlierLease(keyState: KeyState, call: Acquiring, nowMs: number): Answer | undefined {
     const earlier = this.#store.earlier(keyState, idempotentLease(call), nowMs);
     if (earlier === undefined || "conflict" in earlier || earlier.lease === undefined) return earlier;
@@ -272,11 +269,7 @@ function leaseOf({ id, fencingToken = 0, expiresAtMs }: Claim, nowMs: number): L
   return { id, fencingToken, expiresAfterMs: expiresAtMs - nowMs };
 }
 
-/**
- * The claim of a lease just admitted; `undefined`: the cost has no units of a rule that leases.
- *
- * @param accounts the accounts after the admission at `nowMs`, which have its fencing token
- */
+/** The claim of a lease that `accounts` just admitted; `undefined`: the cost has no units to lease. */
 function newLease(
   { ruleStates }: KeyState,
   accounts: readonly Account[],

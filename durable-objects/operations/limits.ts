@@ -219,10 +219,7 @@ function accountsOf(
   return accounts;
 }
 
-/*
- * A debit that cannot be denied, and a key whose usage is set. Both keep holds, and may exceed the limit.
- * Pure.
- */
+/* A debit that cannot be denied, and setting usage. Both keep holds and may exceed the limit. Pure. */
 
 /** The units cannot be counted exactly; at most `most` can, if none is used. */
 export interface TooMany {

@@ -35,15 +35,15 @@ export type Acquiring = AcquireParams & {
 };
 
 /**
- * Operations on a key opened at `nowMs`: `LocalOperations` decide in this object alone, `PooledOperations` as
- * one region of a pool. A promise takes I/O, and rejects if the pool does not answer.
+ * Operations on a key opened at `nowMs`, in this object alone or as a region of a pool. A promise takes I/O,
+ * and rejects if the pool does not answer.
  */
 export interface Operations {
   /** Takes a cost if every rule admits it: at once or, with `waitMs`, in the caller's turn. */
   limit(keyState: KeyState, call: Limiting, nowMs: number): MaybePromise<Answer>;
   /**
-   * Refunds units, at most up to an untouched quota. `charge`: the idempotency key of the `limit` that took
-   * them. Then at most those return, once, without any that have refilled since.
+   * Refunds units, at most up to an untouched quota. `charge`, the idempotency key of a `limit`: at most its
+   * units, once, and none that have refilled since.
    */
   refund(
     keyState: KeyState,
@@ -109,8 +109,8 @@ export interface Waiter extends QueuedCost {
   /** It waits only for calls on several keys (turns.ts): where nothing is leased, others may pass it. */
   readonly isBrief?: boolean | undefined;
   /**
-   * Tries to answer the caller. `undefined`: answered. Otherwise the time until the next try can succeed;
-   * Infinity: unknown.
+   * `undefined`: the caller is answered. Otherwise the time until the next try can succeed; Infinity:
+   * unknown.
    */
   attempt(nowMs: number): number | undefined;
   /** Gives the last answer: the wait is over. */

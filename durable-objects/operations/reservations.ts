@@ -57,10 +57,7 @@ export class Reservations {
     return { rules, reserved, ...denial, ...(firmMs > 0 && { firmForMs: firmMs }) };
   };
 
-  /**
-   * While callers wait, a holder is granted nothing: the units it does not keep serve them, and its cost is
-   * decided behind those that still wait.
-   */
+  /** While callers wait, a holder is granted nothing. Its returned units serve them before its own cost. */
   #reserveBehind(keyState: KeyState, call: Reserve, nowMs: number): MaybePromise<Answer> {
     const { cost, priority, isBatched } = call;
     const reserved = this.bringHome(keyState, call, nowMs);
@@ -73,10 +70,8 @@ export class Reservations {
   }
 
   /**
-   * The first half of `reserve`, for an object that then calls its pool: settles the usage and reserves the
-   * kept units.
-   *
-   * @returns the holder's units; `undefined`: a later message of the holder came first
+   * The first half of `reserve`: settles the usage and reserves kept units, before the pool is called.
+   * `undefined`: a later message came first.
    */
   bringHome(keyState: KeyState, call: Reserve, nowMs: number): Reserved | undefined {
     const rules = Object.entries(call.rules).map(([name, { used, kept }]): [string, Reserving] => [
@@ -88,11 +83,7 @@ export class Reservations {
     return noted && this.#grant(keyState, home, noted, nowMs);
   }
 
-  /**
-   * The second half: reserves the wanted units, also from units that have come from the pool meanwhile.
-   *
-   * @returns `undefined`: a later message of the holder came first
-   */
+  /** The second half: reserves wanted units, also new ones from the pool. `undefined` as above. */
   grantNoted(keyState: KeyState, call: Reserve, nowMs: number): Reserved | undefined {
     const noted = noteMessage(keyState, call, nowMs, true);
     return noted && this.#grant(keyState, call, noted, nowMs);
@@ -232,10 +223,8 @@ interface HolderReport {
 }
 
 /**
- * Reads a holder's message. It changes only the list of holders, and drops ended ones.
- *
- * @param isAgain this message was read before, by `bringHome`
- * @returns `undefined`: a later message of the holder came first
+ * Reads a holder's message; `undefined`: a later one came first. It changes only the list of holders.
+ * `isAgain`: `bringHome` has read this message before.
  */
 function noteMessage(
   keyState: KeyState,

@@ -33,8 +33,8 @@ interface Shedder {
 }
 
 /**
- * What is shed of the calls of an object's keys, in memory only. Clients send their last known level with
- * each message: an object that lost its memory continues from the latest.
+ * The shedding of an object's keys, in memory only. Clients send their last level with each message, so a new
+ * object continues from the latest.
  */
 export class Shedders {
   /** In order of their last use. */
@@ -96,10 +96,7 @@ export class Shedders {
     return shedder;
   }
 
-  /**
-   * Makes room by dropping the least recently used shedder that sheds nothing: of the same caller, if that
-   * has its maximum.
-   */
+  /** Drops the least recently used shedder that sheds nothing: of the same caller, at its maximum. */
   #hasRoomFor(caller: string | undefined): boolean {
     const isOwn = (each: Shedder) => caller !== undefined && each.caller === caller;
     let own = 0;

@@ -1,6 +1,6 @@
 /**
- * First come, first served: a call takes units at once if no call waits for them, otherwise in its turn. A
- * wait that cannot end in time is denied at once, with the exact wait behind the others.
+ * First come, first served: a call takes units in its turn, at once if no call waits. A wait that cannot end
+ * in time is denied at once, with the exact wait behind the others.
  */
 import { admitsUnprovisional, withoutTaking } from "../../core/accounts/account.ts";
 import { leastWaitMs, type QueuedCost, waitBehindMs } from "../../core/accounts/hold.ts";
@@ -113,8 +113,8 @@ export function peekTurn(
 }
 
 /**
- * The rules' decisions on a cost behind these waiters. A rule has no units before they are served; a rate
- * beside a rule that leases has its own.
+ * The decisions on a cost behind these waiters: a rule has no units before they are served, except a rate
+ * beside a rule that leases.
  */
 function behind(
   keyState: KeyState,
@@ -137,8 +137,7 @@ function behind(
 }
 
 /**
- * Denies a call whose kind of units its policy lost while it waited: from a rate to leased slots, or back.
- * Nothing would count an admission.
+ * Denies a call that waited while its policy changed from a rate to slots, or back: nothing would count it.
  */
 export function kindMismatch(keyState: KeyState, nowMs: number): Decided {
   const rules = withoutTaking(keyState.seenBy(), nowMs, 0).map(
@@ -148,8 +147,8 @@ export function kindMismatch(keyState: KeyState, nowMs: number): Decided {
 }
 
 /*
- * Calls on several keys take a provisional hold on each key, and settle or cancel all of them a few messages
- * later. A call that would pass without provisional holds waits for their end, and is not denied.
+ * Calls on several keys hold units provisionally on each, and end all holds a few messages later. A call that
+ * would pass without these holds waits for their end.
  */
 
 /** The longest wait for provisional holds, or half the policy's deadline. A denial at once would be wrong. */
@@ -220,8 +219,8 @@ export function cacheableForMs(keyState: KeyState, holder: string | undefined, i
 }
 
 /**
- * The denial of a further call of cost 1, if any, and how long it is valid: the caller of the last unit need
- * not call again to get it. The parameters are those of `cacheableForMs`.
+ * The denial of a further call of cost 1, if any, and how long it is valid (`cacheableForMs`): the caller of
+ * the last unit need not call again to get it.
  */
 export function cacheableDenial(
   keyState: KeyState,

@@ -12,10 +12,9 @@ const LONGEST_TIMER_MS = 60_000;
 const NOBODY: readonly Waiter[] = [];
 
 /**
- * The waiting callers, in one line per key, which is served strictly in order: only its first caller is
- * tried, so small requests never starve a large one. Every operation that may free units calls `serve`.
- * Leases that expire, quotas that refill and waits that end have one timer per key, set to the next such
- * instant. The lines are in memory only, since a crash also ends the calls that wait.
+ * The waiting callers, in one line per key, served strictly in order: small requests never starve a large
+ * one. Operations that may free units call `serve`. Expiring leases, refills and ends of waits have one timer
+ * per key, set to the next instant. In memory only: a crash also ends the calls that wait.
  */
 export class WaitQueue {
   readonly #lines = new Map<KeyState, Line>();
@@ -40,10 +39,7 @@ export class WaitQueue {
     return this.waitersOf(keyState).some((waiter) => waiter.idempotencyKey === idempotencyKey);
   }
 
-  /**
-   * The waiting callers that a new call may not pass. None if all wait only for calls on several keys and
-   * nothing is leased.
-   */
+  /** The waiters that a new call may not pass: none of a call on several keys, if nothing is leased. */
   aheadOf(keyState: KeyState, priority: string | undefined, nowMs: number): readonly Waiter[] {
     const waiters = this.waitersOf(keyState);
     if (waiters.length === 0) return waiters;
@@ -236,11 +232,7 @@ export function aheadOf({ priorities }: Policy, waiters: readonly Waiter[], call
   );
 }
 
-/**
- * Tries callers in order, and removes those that are answered or whose wait is over.
- *
- * @returns when the next of them can be served without returned units; Infinity: none waits
- */
+/** Answers callers in order. Returns when the next can be served without returned units; Infinity: none. */
 export function serveInOrder({ priorities }: Policy, waiters: Waiter[], nowMs: number): number {
   let nextMs = Infinity;
   let blocked: Waiter | undefined;
@@ -281,9 +273,6 @@ function rankOf({ names, usual }: Policy["priorities"], priority: string | undef
   return names.indexOf(priority ?? usual);
 }
 
-/**
- * The most waiting calls in one object, and of one caller there: each keeps a request and its memory, of 128
- * MB. The policy's `maxWaiters` is per key.
- */
+/** In one object, and of one caller there: each keeps a request, in 128 MB. `maxWaiters` is per key. */
 export const MAX_WAITS_OF_OBJECT = 2_000;
 export const MAX_WAITS_OF_CALLER = 1_000;

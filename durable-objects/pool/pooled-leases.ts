@@ -8,8 +8,7 @@ import { costsOf } from "./share-algorithm.ts";
 import type { ShareRequest } from "./share.ts";
 
 /**
- * How often a region requests slots for waiting callers, since no other region notifies it of free ones. A
- * slot between regions is idle for half of this time on average.
+ * How often a region requests slots for waiting callers: none notifies it. Slots in transit idle for half.
  */
 const ASK_AGAIN_MS = 200;
 const MIN_WAIT_MS = 10;
@@ -21,9 +20,8 @@ interface Pending {
 }
 
 /**
- * Leases in slots of a pool. The region holds the slots, and its object leases them as any object does, with
- * its own queue, sockets and stored leases (operations/claims.ts). Leases end with the pool's hold for their
- * slots (`endsByMs`).
+ * Leases in slots of a pool. The region's object leases its slots as any object does (operations/claims.ts),
+ * until the pool's hold for them ends (`endsByMs`).
  */
 export class PooledLeases {
   readonly #session: PoolSession;
@@ -75,18 +73,15 @@ export class PooledLeases {
   }
 
   /**
-   * Reports to the pool which slots an object still has after its memory was lost, before any of its leases
-   * ends. Other slots stay held until they expire, since earlier messages may come late.
+   * Reports a restarted object's slots to the pool before any of its leases ends. Others stay held until they
+   * expire, since earlier messages may come late.
    */
   async adopt(keyState: KeyState): Promise<void> {
     if (this.#session.shareOf(keyState).isUnknown)
       await this.#session.report(keyState, { isGivingBack: true });
   }
 
-  /**
-   * Called when slots may be free, or a caller begins to wait. Requests slots, or returns idle ones that
-   * others want.
-   */
+  /** Called when slots may be free or a caller begins to wait. Requests slots, or returns idle ones. */
   serve(keyState: KeyState): void {
     const share = this.#session.shareOf(keyState);
     if (this.#queue.waitersOf(keyState).length > 0) void this.#askForWaiters(keyState);

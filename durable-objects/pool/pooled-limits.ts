@@ -85,10 +85,7 @@ export class PooledLimits {
       void this.#session.report(keyState);
   }
 
-  /**
-   * Tries to decide from the share, also after each message under way, for at most a quarter of the deadline.
-   * `undefined`: only the pool can decide.
-   */
+  /** Tries the share, also after each message under way, for up to a quarter of the deadline. */
   async #untilHere<Result>(
     keyState: KeyState,
     cost: Cost,
@@ -154,10 +151,7 @@ function withLeft({ ruleStates }: KeyState, rules: readonly RuleDecision[]): Rul
   });
 }
 
-/**
- * Whether the share has less than half of the units that an isolate lacks, so the pool is called first,
- * except during the wait in its last denial.
- */
+/** Whether the share lacks over half of an isolate's missing units. False during the pool's last wait. */
 function isPoor(keyState: KeyState, { rules }: Reserve, nowMs: number): boolean {
   return keyState.ruleStates.some((ruleState) => {
     const { wanted = 0, kept = 0 } = rules[ruleState.rule.name] ?? {};
@@ -170,10 +164,7 @@ function isAllowed(rules: readonly RuleDecision[]): boolean {
   return rules.every(({ success }) => success);
 }
 
-/**
- * An answer of the share with the pool's remaining units, without `next`: the pool may have more. A denial is
- * the pool's own.
- */
+/** The share's answer with the pool's remaining units, and no `next`: the pool may have more. */
 function asOfPool(keyState: KeyState, answer: Answer): Answer {
   if (!("rules" in answer)) return answer;
   const { next: _, ...decided } = answer;

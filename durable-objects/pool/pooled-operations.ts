@@ -229,10 +229,7 @@ export class PooledOperations implements Operations {
     return this.#session.send(keyState, { ...params, cost: costsOf(keyState, cost) }, request, read, names);
   }
 
-  /**
-   * The state that has a claim. `undefined`: the pool, which has all holds of rates but those made while
-   * alone.
-   */
+  /** `undefined`: the pool has the claim. It has all holds of rates but those made while alone. */
   #ownerOf(keyState: KeyState, id: string): [owner: KeyState | undefined, nowMs: number] {
     const nowMs = this.#host.toNow(keyState);
     if (keyState.claims.has(id)) return [keyState, nowMs];
@@ -265,10 +262,7 @@ export class PooledOperations implements Operations {
   }
 }
 
-/**
- * Names of answers. The prefixes keep the two kinds apart, since a caller may choose another hold's id as its
- * idempotency key. Stored: never change them.
- */
+/** The prefixes separate the kinds: an idempotency key may equal a hold's id. Stored: never change them. */
 function named(idempotencyKey: string | undefined): string[] {
   return idempotencyKey === undefined ? [] : [`call:${idempotencyKey}`];
 }

@@ -12,9 +12,8 @@ import { describe } from "../../core/validation.ts";
 
 export interface Pool {
   /**
-   * Makes one call, in one round trip.
+   * Makes one call in one round trip. `keys`: all that it may touch (`poolKeys`).
    *
-   * @param keys all keys of the pool that the call may touch (`poolKeys`)
    * @throws without a valid answer within the deadline; the pool may still execute the call
    */
   call(keys: readonly string[], call: PoolCall, deadlineMs: number): Promise<PoolAnswer>;
@@ -44,14 +43,11 @@ export interface PoolCall {
    */
   readonly used?: readonly number[];
   /**
-   * The request as text. Present: the last key is that of an idempotency key, and the call is charged once.
-   * The same idempotency key with another text is a conflict.
+   * The request as text. With it, the last key is an idempotency key: the call is charged once, and another
+   * text conflicts.
    */
   readonly request?: string;
-  /**
-   * Of `refund`: the last key but one is the idempotency key of a `limit`. At most its units return, once,
-   * without any that have refilled since.
-   */
+  /** Of `refund`: the last key but one is a `limit`'s idempotency key, whose remaining units return once. */
   readonly isNamed?: true;
   /** Present: the caller is a holder, and this is its message. */
   readonly holding?: HolderMessage;
@@ -72,10 +68,7 @@ export interface PoolRule {
   readonly countDenied?: boolean;
 }
 
-/**
- * The message of a holder (a region). It reports the complete holder, so lost earlier messages do not matter.
- * The pool applies it before it decides the call.
- */
+/** Reports the complete holder (a region), so lost messages do not matter. Applied before the decision. */
 export interface HolderMessage {
   /** Unique to this object. */
   readonly holder: string;
@@ -98,10 +91,7 @@ export interface HolderMessage {
   readonly shortest: PoolLifetime;
   /** The longest time for which a holder may have slots. After lost writes none are granted for that long. */
   readonly mostHeldMs: number;
-  /**
-   * The holder's leases and waiting callers, for `peek`. While callers wait, the pool is contended for other
-   * holders.
-   */
+  /** For `peek`. While callers wait, the pool is contended for other holders. */
   readonly leases: number;
   readonly queueLength: number;
 }
@@ -190,8 +180,7 @@ const HOW =
 /**
  * The secrets for pools; `undefined`: no policy has a pool.
  *
- * @throws Error when a pool's secret is missing or malformed, so that the worker does not start instead of
- * failing each call
+ * @throws Error when one is missing or malformed, so that the worker does not start
  */
 export function requirePool(
   policies: Policies,

@@ -27,10 +27,7 @@ export class PoolFailure extends Error {
   override readonly name = "PoolFailure";
 }
 
-/**
- * Sends an object's calls to its pools, with messages about the region's units. Per key only one such message
- * is under way. Spare units are returned in time.
- */
+/** Sends an object's calls to its pools, with messages about the region's units: one per key at a time. */
 export class PoolSession {
   readonly time: Time;
   readonly toNow: PoolSessionHost["toNow"];

@@ -1,7 +1,4 @@
-/**
- * A region's share of a pool, as an algorithm: it decides with the region's units, whatever the pool's
- * algorithm.
- */
+/** A region's share of a pool, as an algorithm: it decides with the region's units. */
 import { outstandingOf } from "../../core/accounts/account.ts";
 import type { Algorithm, AnyAlgorithm, LeaseTerms, Leasing } from "../../core/algorithms/algorithm.ts";
 import { type Cost, costOf, type Policy, type Rule } from "../../core/policies/policy.ts";
@@ -198,8 +195,8 @@ export function lentUnits({ ruleStates, holders }: KeyState, nowMs: number, lend
 }
 
 /**
- * Gives up unwanted units of a rule's share, and returns the rest. Outstanding units stay. When the share's
- * time is over (of slots: `endsByMs`), all others are given up.
+ * Keeps wanted and outstanding units of a rule's share, and returns their number. Others are given up, like
+ * all wanted ones when the share's time is over (of slots: `endsByMs`).
  */
 export function keepUnits(keyState: KeyState, ruleState: RuleState, wanted: number, nowMs: number): number {
   const { account, rule } = ruleState;
@@ -216,10 +213,7 @@ export function keepUnits(keyState: KeyState, ruleState: RuleState, wanted: numb
 }
 
 /**
- * Adds the pool's grant of a rule.
- *
- * @param units granted units; where units are leased, with the cost that was admitted
- * @param reported units that the message reported as used
+ * Adds the pool's grant of a rule; where units are leased, with the admitted cost. `reported`: units used.
  */
 export function addUnits(
   keyState: KeyState,

@@ -38,8 +38,8 @@ export interface ShareRequest {
 }
 
 /**
- * A region's object as the holder of units of one key's pool. The units are in the key's accounts
- * (share-algorithm.ts), where isolates and leases hold them. The pool's side is redis/lua/holders.ts.
+ * A region's object as the holder of a pool's units of one key, which are in the key's accounts
+ * (share-algorithm.ts). The pool's side is redis/lua/holders.ts.
  */
 export class Share extends Holder<ShareCall> {
   /** The object had slots before it left memory, and has no answer of the pool since. */
@@ -133,10 +133,7 @@ export class Share extends Holder<ShareCall> {
     return this.send({ ...call, holding }, wanted, nowMs);
   }
 
-  /**
-   * Adds the grant and, where units are leased, an admitted cost. Returns whether the answer counted: only
-   * that to the last message does.
-   */
+  /** Adds the grant and an admitted cost of slots. Returns false for any but the last message's answer. */
   answered(message: PoolMessage, { rules = [], granted, next }: PoolAnswer, nowMs: number): boolean {
     if (!this.ended(message) || granted === undefined) return false;
     this.isContended = granted.isContended;
@@ -198,8 +195,8 @@ export class Share extends Holder<ShareCall> {
   }
 
   /**
-   * The units to request. Of rates: callers' demand, and twice what isolates want, since they renew before
-   * their units end. Of slots: the recent use. From here on demand is measured anew.
+   * Requests, of rates: callers' demand, and twice what isolates want, since they renew early. Of slots: the
+   * recent use. Then demand is measured anew.
    */
   #want({ lending, isGivingBack, slots }: ShareRequest, nowMs: number): WantedUnits {
     const measured = this.want(nowMs);
@@ -227,8 +224,8 @@ export class Share extends Holder<ShareCall> {
 }
 
 /**
- * core/reservations/sizing.ts one level up. Regions are few, and their messages take longer. So a region may
- * have a quarter of the capacity, which is also the loss if one vanishes.
+ * As core/reservations/sizing.ts, for few regions with slower messages: one may have a quarter of the
+ * capacity, which is also the loss if it vanishes.
  */
 export const POOL_SIZING: PoolSizing = {
   mostShare: 1 / 4,
@@ -238,19 +235,13 @@ export const POOL_SIZING: PoolSizing = {
   fencingTokens: 100_000,
 };
 
-/**
- * A region has units for this many times as long as its isolates, so that they need not wait for its
- * messages.
- */
+/** A region has units for this many times as long as its isolates: they need not wait for its messages. */
 const AHEAD_OF_ISOLATES = 2;
 /** Slots are held for this many times as long as their leases, so that not every lease calls the pool. */
 const SLOT_SLACK = 1.5;
 const MIN_SLOT_SLACK_MS = 1_000;
 
-/**
- * A slot without a new lease for this long is returned. Less would call the pool more often, more would keep
- * the slot from other regions.
- */
+/** A slot without a new lease for this long is returned. Less calls the pool more, more delays others. */
 const IDLE_SLOT_MS = 250;
 
 /** How long a slot is held for a lease of `leaseMs`, in milliseconds. */
@@ -258,12 +249,7 @@ function slotMs(leaseMs: number): number {
   return Math.ceil(Math.max(leaseMs * SLOT_SLACK, leaseMs + MIN_SLOT_SLACK_MS));
 }
 
-/**
- * How long a region wants units, in milliseconds.
- *
- * @param ttlMs the lifetime from the measured demand
- * @param leaseTtlMs how long the lease of a waiting caller has to last; 0: no caller waits
- */
+/** How long a region wants units, for the measured demand. `leaseTtlMs`: of a waiting caller; 0: none. */
 function lifetimesOf(
   { policy, claims }: KeyState,
   ttlMs: number,

@@ -11,10 +11,7 @@ import type { Pool, PoolAddress, PoolAnswer, PoolCall } from "../protocol.ts";
 import { POOL_SIZING } from "../share.ts";
 import { POOL_SCRIPT } from "./script.ts";
 
-/**
- * After this many failures in a row the pool is not called for `PAUSE_MS`: a dead or overloaded Redis gets no
- * more calls.
- */
+/** After this many failures in a row a dead or overloaded Redis gets no calls for `PAUSE_MS`. */
 const FAILURES = 5;
 const PAUSE_MS = 1_000;
 /** The most characters of an error's text that are kept. */
@@ -23,8 +20,8 @@ const MAX_TEXT = 200;
 type Script = ReturnType<Redis["createScript"]>;
 
 /**
- * A pool in Redis, called over Upstash's REST API. Each object has its own, since no request may wait for
- * another object's I/O. The module is loaded at the first use of a policy with a pool.
+ * A pool in Redis, over Upstash's REST API. Each object has its own, since requests may not wait for another
+ * object's I/O. Loaded at the first use of a policy with a pool.
  */
 export class RedisPool implements Pool {
   readonly #address: PoolAddress;
@@ -95,8 +92,8 @@ export function readPoolAnswer(text: unknown): PoolAnswer {
 }
 
 /**
- * The most calls of one object under way. The runtime allows an object six connections that wait for their
- * answer. It silently delays more while their timers run: unsent calls then seem to find Redis dead.
+ * The runtime allows an object six connections that wait for an answer. It silently delays more while their
+ * timers run: unsent calls then seem to find Redis dead.
  */
 const MAX_UNDER_WAY = 6;
 

@@ -136,9 +136,8 @@ function later(define: string, functions: readonly string[], lua: string): strin
 }
 
 /**
- * Wraps the rest of the script in a function. Lua 5.1 makes a function mostly by finding the variables around
- * it, and walks the list of all variables found before at that level for each (7 us of 22). A new level
- * begins a new list.
+ * Wraps the rest of the script in a function. To make one, Lua 5.1 mostly searches the list of the variables
+ * found before at that level (7 us of 22). A new level begins a new list.
  */
 function within(...lua: readonly string[]): string {
   return `return (function()\n${lua.join("")}end)()\n`;
