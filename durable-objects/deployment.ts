@@ -9,7 +9,6 @@ const vars = env as {
   readonly LOG?: unknown;
   /** `ignored` where plain workerd runs the worker: it has no jurisdictions. Never set on Cloudflare. */
   readonly JURISDICTIONS?: unknown;
-  /** Only in tests (`backgroundMs`). */
   readonly BACKGROUND_MS?: unknown;
   readonly UPSTASH_REDIS_REST_URL?: unknown;
   readonly UPSTASH_REDIS_REST_TOKEN?: unknown;
@@ -18,8 +17,8 @@ const vars = env as {
 requireKnownNames(env);
 
 /**
- * The deployment's configuration, read while the worker starts: a bad policy stops the start. The worker and
- * its objects read the same one, and a deployment restarts both.
+ * Read while the worker starts: a bad policy stops the start. A deployment restarts the worker and its
+ * objects.
  */
 export const deployed = parseDeployment({
   policies: vars.POLICIES,
@@ -27,9 +26,7 @@ export const deployed = parseDeployment({
   areJurisdictionsIgnored: vars.JURISDICTIONS === "ignored",
 });
 
-/**
- * `regionalPolicies` also finds a region's copy of a policy with a pool (`api@eu`). `isRemoved`: on purpose.
- */
+/** `regionalPolicies` also has regions' copies of policies with a pool (`api@eu`). */
 export const { policies, regions, regionalPolicies, isRemoved } = deployed;
 
 export const log = parseLog(vars.LOG);

@@ -21,11 +21,9 @@ interface KeyHost {
   readonly policies: PolicyLookup;
   /** Absent: the real one. */
   readonly time?: Time;
-  /** Loads the operations of keys whose units are in a pool. */
   readonly loadPooled: (parts: PoolParts) => Promise<Operations>;
 }
 
-/** The parts of an object that its pooled operations use. */
 export interface PoolParts {
   readonly store: KeyStore;
   readonly queue: WaitQueue;
@@ -35,7 +33,6 @@ export interface PoolParts {
   readonly nowMs: () => number;
 }
 
-/** Opens a key as it is at the returned instant. */
 type OpenKey = (policy: string, key: string) => [keyState: KeyState, nowMs: number];
 
 /** Joins the parts that decide the keys of one object. They are independent of the platform. */
@@ -99,11 +96,10 @@ interface AskHost extends Pick<PoolParts, "open"> {
 }
 
 /**
- * Makes the function that opens each call's key and runs the operations that decide it: local ones, or those
- * of the key's pool, which are loaded at the first such call. A call that ends releases its key. A key
- * without state is dropped then, and the next call makes another `KeyState` of it. No call may use a released
- * `KeyState`: two of one key could both save. So calls to pools, which wait for I/O, pin their key until they
- * end. Local calls only wait in line, and a line pins its key too (`WaitQueue`).
+ * Makes the function that opens each call's key and runs its operations: local ones, or those of its pool,
+ * loaded at the first such call. A call that ends releases its key. Then a key without state is dropped, and
+ * the next call makes another `KeyState`. No call may use a released one: two of one key could both save. So
+ * calls to pools pin their key until they end, and a line pins the key of waiting local calls (`WaitQueue`).
  */
 export function makeAsk({ local, loadPooled, open, release }: AskHost): AskKey {
   let pooled: Operations | undefined;
@@ -283,14 +279,12 @@ export class KeyCalls {
 const KEYS_A_TURN = 50;
 
 /**
- * The next keys of this object with a peek at each: those with a record and those only in memory. An
- * untouched key is listed until it is deleted.
+ * Lists keys with a record and keys only in memory, each with a peek; untouched ones until their deletion.
  */
 async function listKeys(
   { storage, cache, ask, policies }: Pick<KeyParts, "storage" | "cache" | "ask" | "policies">,
   { policy: name, prefix = "", after, most = 0 }: KeysCall,
 ): Promise<KeyList> {
-  // One more key shows whether there is a next page.
   const stored = storage.keysAfter(prefix, after, most + 1);
   const others = unrecorded(cache, prefix).filter((key) => after === undefined || byBytes(key, after) > 0);
   const found = others.length === 0 ? stored : [...stored, ...others].toSorted(byBytes).slice(0, most + 1);

@@ -46,7 +46,6 @@ export class LimiterObject extends WithWireMethods {
   readonly #stats: StatsNamespace | undefined;
 
   static {
-    // Workers RPC finds methods on the prototype.
     for (const method of WIRE_METHODS)
       Object.defineProperty(this.prototype, method, {
         configurable: true,
@@ -198,8 +197,6 @@ const sharesByPolicy = new Map<string, Policy>();
 const ALONE = "alone/".padEnd(512, "/");
 
 /**
- * Loads the operations of a policy with a pool: they include Upstash's client and the script.
- *
  * @throws Error while versions mix: this version of the object was deployed without the address of a Redis
  */
 async function loadPool({ nowMs, open, ...parts }: PoolParts): Promise<Operations> {

@@ -24,7 +24,6 @@ export class MemoryNamespace {
     this.#time = time;
   }
 
-  /** Like a stub, the object answers later. */
   getByName(name: string): object {
     const policy = name.slice(0, name.indexOf("/"));
     const object = this.#objects.get(policy) ?? makeObject(this.#policies, this.#time);
@@ -76,7 +75,6 @@ export class MemoryStorage implements KeyStorage {
   /** Each policy has one object here, so keys never move. */
   readonly moves = { isEmpty: true, isAway: () => false, sweep: () => ({ left: 0, dueMs: Infinity }) };
   readonly #keys = new Map<string, DueKey>();
-  /** By key and rule. */
   readonly #segments = new Map<string, Map<string, NewSegment[]>>();
 
   get isEmpty(): boolean {

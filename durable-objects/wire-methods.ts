@@ -60,7 +60,6 @@ const READERS: Readers = {
   reset: (policy, key) => ({ op: "reset", policy, key }),
 };
 
-/** How answers are sent that are not JSON text. */
 const WRITERS: Partial<Record<WireMethod, (answer: unknown) => unknown>> = {
   giveBack: () => undefined,
   acquire: (attached) => attached,
@@ -91,7 +90,6 @@ export class OwnerRouting {
     this.#host = host;
   }
 
-  /** Executes a call of a method, and returns that method's result. */
   call(method: WireMethod, args: readonly unknown[]): MaybePromise<unknown> {
     const [first] = args as [string | ReserveCall | Batch | HandOver | KeysStored | ForwardedCall];
     if (method === "giveBack") return this.#giveBack(...(args as [string, readonly Returned[]]));
@@ -101,7 +99,6 @@ export class OwnerRouting {
     return this.#answerMove(first);
   }
 
-  /** @param isPassedOn another object has forwarded the call */
   #make(method: WireMethod, args: readonly unknown[], isPassedOn = false): MaybePromise<unknown> {
     const message = (READERS[method] as (...given: readonly unknown[]) => KeyCall)(...args);
     if (this.#host === undefined) return this.#makeHere(message, method);
@@ -132,14 +129,12 @@ export class OwnerRouting {
     return JSON.stringify(null);
   }
 
-  /** Executes a forwarded call if the key may be here. */
   async #makePassed(moves: KeyMoves, call: ForwardedCall["passedOn"]): Promise<ForwardedResult> {
     const { policy, key, method, args, mayBeAt } = call;
     if (!moves.mayTake(policy, key, mayBeAt) || !Object.hasOwn(READERS, method)) return { isElsewhere: true };
     return { returned: await this.#make(method as WireMethod, args, true) };
   }
 
-  /** Answers a request where its key is. */
   async request(
     request: Request,
     message: AcquireCall | IdleCall | LimitCall,
@@ -184,9 +179,7 @@ export function answerBatch({ calls, terms, ...version }: Batch, make: MakeCall)
     : Promise.all(answers.map((answer) => Promise.resolve(answer))).then(batchText);
 }
 
-/**
- * Returned units serve the call that returns them. If the return fails, the call is executed all the same.
- */
+/** Returned units serve the call with them. If the return fails, the call is executed all the same. */
 function answerOne(
   { giveBack, limit, reserve }: BatchedCall,
   terms: string | undefined,

@@ -42,7 +42,6 @@ class LeaseHandle extends RpcTarget {
 interface LeaseHost {
   readonly ask: AskKey;
   readonly anywhere: AskAnywhere;
-  /** `undefined`: the policy is gone. */
   readonly policyOf: (policy: string, key: string) => Policy | undefined;
 }
 
@@ -50,7 +49,6 @@ interface LeaseHost {
 interface LinkedLease {
   readonly id: string;
   readonly link: string;
-  /** Absent: it ends at once. */
   readonly graceMs?: number | undefined;
 }
 
@@ -65,7 +63,6 @@ function attached(
   return { answer: JSON.stringify(answer), ...handle };
 }
 
-/** The handle that a holder gets with its lease, which also renews and releases it. */
 function leaseHandle(
   { anywhere, policyOf }: LeaseHost,
   policy: string,
@@ -117,7 +114,6 @@ function renewalOf(policy: Policy | undefined, call: unknown): number | undefine
   return read(schema, call, "a renewal takes ttlMs alone").ttlMs;
 }
 
-/** A holder's report at the release. */
 const REPORT = table({
   outcome: v.optional(oneOf(OUTCOMES)),
   durationMs: v.optional(number(0, MAX_DURATION_MS)),
@@ -182,7 +178,6 @@ async function linkNow({ ask }: LeaseHost, policy: string, key: string, id: stri
   });
 }
 
-/** Confirms a lease whose caller might have gone. */
 export async function confirmLease(
   host: LeaseHost,
   { policy, key, id, ttlMs, isAttached }: ConfirmCall,

@@ -18,7 +18,6 @@ import { endLease } from "../operations/claims.ts";
 import type { AskAnywhere, AskKey } from "../operations/operations.ts";
 
 interface SocketHost extends SocketLeaseHost {
-  /** `undefined`: the policy is gone. */
   readonly policyOf: (policy: string, key: string) => Policy | undefined;
   readonly nowMs: () => number;
   /** Sets the object's alarm, so that `renew` is called by `dueMs`. */
@@ -104,7 +103,6 @@ export class LeaseSockets {
     this.#host.renewBy(sinceMs + expiresAfterMs / 2, sinceMs);
   }
 
-  /** Closes the sockets of a key whose leases another call has ended (`release` or `reset`). */
   closeLost(policy: string, key: string, isThere: (leaseId: string) => boolean): void {
     for (const socket of this.#ctx.getWebSockets()) {
       const attached = socket.deserializeAttachment() as Attachment;
@@ -183,11 +181,9 @@ export class LeaseSockets {
 /* How leases of sockets end with them, and how another socket takes them over. */
 
 const LOST = "the lease has ended";
-/** What the runtime keeps with the socket while the object sleeps. */
 interface Attachment {
   readonly policy: string;
   readonly key: string;
-  /** Absent while the caller waits for a lease. */
   readonly id?: string;
   /** How long the lease stays after the connection breaks, in milliseconds. Absent: it ends at once. */
   readonly graceMs?: number;
@@ -224,10 +220,7 @@ function attachmentOf({ policy, key, graceMs, pingWithinMs }: AcquireCall): Atta
   };
 }
 
-/**
- * Whether expected pings are missing. TCP detects a powerless machine late, and workerd no reset at the
- * opening.
- */
+/** Whether expected pings are missing: TCP detects power loss late, workerd no reset during the opening. */
 function isSilent(ctx: DurableObjectState, socket: WebSocket, attachment: Attachment): boolean {
   const { pingWithinMs, openedMs = 0 } = attachment;
   if (pingWithinMs === undefined) return false;
@@ -271,9 +264,7 @@ function released(
   });
 }
 
-/**
- * Renews a lease for another socket, or the link with this id. `Missing`: it has ended, or the kinds differ.
- */
+/** Renews a lease for another socket or link. `Missing`: it has ended, or the kinds differ. */
 export function takenOver(
   { ask }: Pick<SocketLeaseHost, "ask">,
   { policy, key }: Attachment,

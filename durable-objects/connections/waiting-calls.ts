@@ -39,7 +39,6 @@ export class WaitingCalls {
     );
   }
 
-  /** Acquires a lease, and releases it if the caller has gone. */
   async #acquire({ policy, key, ...call }: AcquireCall, signal: AbortSignal): Promise<Answer> {
     if (signal.aborted) return TO_NOBODY;
     const answer = await this.#ask(policy, key, (operations, keyState, nowMs) =>

@@ -53,12 +53,7 @@ export async function cleaned(
   }
 }
 
-/**
- * Deletes untouched keys and answers that are no longer valid. Calls may come in where it yields. It does
- * nothing if it comes too early (storage/sweeps.ts).
- *
- * @returns when the next garbage collection is due; `undefined`: no stored row is needed any more
- */
+/** Deletes untouched keys and invalid answers. Returns when the next is due; `undefined`: nothing is left. */
 export function* collectGarbage(
   storage: KeyStorage,
   cache: KeyCache,

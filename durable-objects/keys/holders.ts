@@ -1,18 +1,13 @@
 import { callerIn } from "../../core/protocol/names.ts";
 
-/** One rule's units of a holder. */
 export interface HolderUnits {
-  /** All units that it has reported as used. */
   readonly used: number;
-  /** The units in its last request. */
   readonly wanted: number;
-  /** The units held for it after its last message. */
   readonly held: number;
 }
 
 /**
- * An isolate, or a client in its caller's process, that reserves units of a key. It is in memory only: after
- * a crash the key's record covers its units (storage/write-behind.ts).
+ * An isolate, or a client in its caller's process, that reserves units. A crash forgets it (write-behind.ts).
  */
 export interface Holder {
   /** The number of the last accepted message. Others up to it are late or repeated, and ignored. */
@@ -27,7 +22,6 @@ export interface Holder {
   readonly untilMs: number;
 }
 
-/** The other holders of a key, from the view of one. */
 export interface OtherHolders {
   readonly wanted: number;
   /** Units of the same caller's other clients; 0 for an isolate. */
@@ -65,12 +59,7 @@ export class Holders extends Map<string, Holder> {
     for (const [id, { untilMs }] of this) if (untilMs + REMEMBERED_MS <= nowMs) this.delete(id);
   }
 
-  /**
-   * The units of a rule that the others want and have.
-   *
-   * @param id of this holder; `undefined`: one that holds nothing
-   * @param max the most units of the rule that one holder may have
-   */
+  /** The units of a rule that holders other than `id` want and have. `max`: the most units of one holder. */
   others(id: string | undefined, rule: string, max: number, nowMs: number): OtherHolders {
     const own = id === undefined ? undefined : callerIn(id);
     const wishes = new Map<string, number>();

@@ -18,19 +18,15 @@ import type { KeyState } from "./key-state.ts";
 export interface Idempotent {
   /** With its caller (core/protocol/names.ts). */
   readonly idempotencyKey: string;
-  /**
-   * The request as text: it identifies another request under the same idempotency key. Stored: never reword.
-   */
+  /** The request as text, to detect another one under the same idempotency key. Stored: never reword. */
   readonly request: string;
   /** All answers of the same caller, if the idempotency key does not contain it. */
   readonly range?: KeyRange;
 }
 
-/** An answer, or how a hold ended without a settle. */
 export type RememberedAnswer = Decided | ClaimEnd;
 type ClaimEnd = "expired" | "cancelled";
 
-/** An answer to remember, and its charge. */
 export type Remembered = Idempotent & { readonly answer: RememberedAnswer; readonly charge?: Charge };
 
 /** Empty for a call without an idempotency key. */
@@ -132,7 +128,6 @@ export function rememberAnswer(
   answers.set(range[0], { count: left + 1, oldestMs: Math.min(oldestMs, nowMs), isExact: false });
 }
 
-/** Deletes an expired hold or lease. How a hold ended is remembered for a late settle. */
 export function endExpired(storage: KeyStorage, keyState: KeyState, claim: Claim): void {
   storage.claims.remove(keyState.key, claim.id);
   if (claim.kind === "lease") storage.counter?.add("leases_reclaimed", [publicName(keyState.policy.name)]);
@@ -169,7 +164,6 @@ interface TakenUnits {
   readonly terms: string;
 }
 
-/** A charge that was not refunded. */
 export interface StandingCharge {
   readonly charge: Charge;
   readonly atMs: number;
@@ -189,7 +183,6 @@ export function takenOf(rule: Rule, charge: Charge, units: Cost): number {
   return taken?.terms === termsOf(rule) ? Math.min(taken.units, costOf(rule, units)) : 0;
 }
 
-/** Whether these units are the complete charge. */
 export function takesAll(rules: readonly Rule[], charge: Charge, units: Cost): boolean {
   return Object.entries(charge).every(([name, taken]) => {
     const rule = rules.find((each) => each.name === name);

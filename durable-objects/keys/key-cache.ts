@@ -24,10 +24,9 @@ interface MemoryShare {
 const SEARCH_AFTER = 1_024;
 
 /**
- * The memory for the keys of all objects that share it: on Cloudflare, objects of one class may run in one
- * isolate of 128 MB. An object cannot drop another one's keys, since it may not write for it. So when memory
- * is short, each called object that has more than an even part drops its own. Others may grow to that part:
- * twice the memory may be in use until the larger objects are called or evicted.
+ * The memory of all objects in an isolate, which has 128 MB. An object may not write for another's keys. So
+ * when memory is short, each called object above an even part drops its own. Twice as much may be in use
+ * until the larger ones are called or evicted.
  */
 export class MemoryBudget {
   readonly #maxKeys: number;
@@ -60,7 +59,6 @@ export class MemoryBudget {
     this.#changes += 1;
   }
 
-  /** Whether the object has to drop keys before it gets this many others. */
   hasTooManyKeys(share: MemoryShare, others: number): boolean {
     const isOver = () => {
       const own = share.keys + others;
@@ -69,14 +67,12 @@ export class MemoryBudget {
     return this.#isStill(isOver);
   }
 
-  /** Whether the object has to drop keys because all are too large together. */
   hasTooManyBytes(share: MemoryShare): boolean {
     return this.#isStill(
       () => this.#bytes > this.#maxBytes && share.bytes * this.#shares.size > this.#maxBytes,
     );
   }
 
-  /** Repeats the check without objects that were dropped. */
   #isStill(isOver: () => boolean): boolean {
     if (!isOver()) return false;
     if (this.#changes >= SEARCH_AFTER && this.#shares.size > 1) this.#forgetGone();
@@ -99,7 +95,6 @@ export class MemoryBudget {
 export const MAX_KEYS = 20_000;
 /** The bytes that keys may take beside that: two of the largest states. Loads and changes weigh them. */
 export const MAX_BYTES = 32 * 2 ** 20;
-/** Shared by all objects in an isolate. */
 export const SHARED_MEMORY = new MemoryBudget(MAX_KEYS, MAX_BYTES);
 /** A call to a growing key checks this many keys for one to drop. It mostly adds far less than one takes. */
 const GROWTH_STEPS = 64;
@@ -130,9 +125,8 @@ export class KeyCache {
   }
 
   /**
-   * The key at `nowMs`, from memory or storage, with every expired hold debited.
+   * The key at `nowMs`, from memory or storage. `file`: the policy in the deployment's file.
    *
-   * @param file the policy in the deployment's file; `undefined`: only a call or the key's record can name it
    * @throws Error when there is no such policy
    */
   open(name: string, file: Policy | undefined, key: string, nowMs: number): KeyState {
@@ -161,12 +155,10 @@ export class KeyCache {
   }
 
   /**
-   * Writes these accounts as the key's record.
+   * Writes these accounts as the key's record. Returns when the key is untouched without further calls.
    *
-   * @param ahead by rule: how far memory may go ahead of this record, beside the units of holders; absent:
-   * not at all
+   * @param ahead by rule: how far memory may go ahead of this record; absent: not at all
    * @param minDueMs a sweep need not read the key before
-   * @returns when the key is untouched without further calls, or `minDueMs` if that is later
    */
   write(
     keyState: KeyState,
@@ -329,12 +321,10 @@ export class KeyCache {
   }
 
   /**
-   * Drops the first key in insertion order that was not used since the last search ("second chance"). If
-   * bytes are short and places are not, it skips keys below the average weight: thousands of them would make
-   * no room.
-   *
-   * @param steps how many keys to check; the next search continues from there
-   * @returns whether there was one. If not in two rounds, calls that wait have pinned all, and memory grows
+   * Drops the first key in insertion order that was not used since the last search ("second chance"), of
+   * `steps` keys. If bytes are short and places are not, it skips keys below the average weight: thousands of
+   * them would make no room. Returns false if none was found: after two rounds, calls that wait have pinned
+   * all keys, and memory grows.
    */
   #dropOne(nowMs: number, steps: number): boolean {
     let left = steps;

@@ -117,17 +117,14 @@ export class KeyState {
     return this.#claims;
   }
 
-  /** Expired claims whose rows are still in storage. */
   get expired(): readonly Claim[] {
     return this.#expired;
   }
 
-  /** Whether nothing has changed since the key was read or written. */
   get isWritten(): boolean {
     return this.#isWritten;
   }
 
-  /** Whether the key has no record. */
   get isUnrecorded(): boolean {
     for (const { stored } of this.#ruleStates) if (stored !== undefined) return false;
     return true;
@@ -142,7 +139,6 @@ export class KeyState {
     return !this.isPinned && size === 0;
   }
 
-  /** Whether the key is untouched and not pinned. */
   isWhole(nowMs: number): boolean {
     if (this.isPinned || this.#ruleStates.some(({ account }) => account.holds.length > 0)) return false;
     return this.wholeAtMs(this.accounts, nowMs) <= nowMs;
@@ -166,14 +162,11 @@ export class KeyState {
     });
   }
 
-  /** Whether memory may be ahead of storage now. */
   isAhead(nowMs: number): boolean {
     return this.#ruleStates.some((state) => aheadOf(state, nowMs) > 0);
   }
 
-  /**
-   * By rule: how far memory may go ahead of a record of these accounts, which the current one does not cover.
-   */
+  /** By rule: how far memory may go ahead of a new record of these accounts. */
   noteGiven(accounts: readonly Account[]): number[] {
     return this.#ruleStates.map((ruleState, index) => {
       const { rule, stored, presumed } = ruleState;
@@ -185,9 +178,7 @@ export class KeyState {
     });
   }
 
-  /**
-   * Reads the key again. Its holders stay, with presumed units. `isLost`: memory knew more than is stored.
-   */
+  /** Reads the key again. Its holders stay. `isLost`: memory knew more than is stored. */
   reload(storage: KeyStorage, nowMs: number, isLost: boolean): void {
     const record = storage.read(this.key);
     const read = this.#choose(record && versionIn(record.rules));
@@ -248,7 +239,6 @@ export class KeyState {
     this.answers.clear();
   }
 
-  /** Debits every hold that has expired. */
   advance(nowMs: number): void {
     let hasExpired = false;
     for (const ruleState of this.#ruleStates) {
@@ -274,7 +264,6 @@ export class KeyState {
     this.#isWritten = false;
   }
 
-  /** Weighs the key again, and returns the bytes by which it has grown. */
   weigh(): number {
     const before = this.bytes;
     this.bytes = this.key.length + CLAIM_BYTES * this.#claims.size + HOLDER_BYTES * this.holders.size;

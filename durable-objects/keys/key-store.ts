@@ -25,16 +25,12 @@ import type { KeyState } from "./key-state.ts";
 /** One call's changes to a key. `commit` saves all of them or none. */
 interface Change {
   readonly accounts: readonly Account[];
-  /** Claims that begin or are renewed. */
   readonly put?: readonly Claim[];
   readonly end?: readonly Claim[];
-  /** Answers that a repeated call gets again. */
   readonly remember?: readonly Remembered[];
   /** Write the record even if the last one covers the accounts, without units ahead of it. */
   readonly isExact?: boolean;
-  /** The idempotency key of the refunded call. */
   readonly uncharge?: string | undefined;
-  /** Idempotency keys whose answers are no longer valid. */
   readonly forget?: readonly string[];
 }
 
@@ -67,7 +63,6 @@ export class KeyStore {
     return this.#cache.open(name, file, key, nowMs);
   }
 
-  /** Call it when the operation that opened the key has ended. */
   release(keyState: KeyState): void {
     this.#cache.release(keyState);
   }
@@ -78,7 +73,6 @@ export class KeyStore {
     return call && (findAnswer(this.#storage, keyState, call, nowMs) as Decided | Conflict | undefined);
   }
 
-  /** The charge of the call with an idempotency key; `undefined`: unknown or refunded. */
   chargeOf(keyState: KeyState, idempotencyKey: string, nowMs: number): StandingCharge | undefined {
     return findCharge(this.#storage, keyState, idempotencyKey, nowMs);
   }
@@ -196,11 +190,9 @@ export class KeyStore {
 }
 
 /**
- * Due times: when a sweep reads a key (garbage-collection.ts). A record is not due before a claim of its key
- * ends: the alarm finds claims by it, and is all that a version without their policy has. It may be due
- * before its units have refilled, since memory may be ahead: the sweep then writes a later one.
- *
- * @returns when these claims let the key's record be due
+ * When a sweep may read a key with these claims. A record is not due before a claim of its key ends: the
+ * alarm finds claims by it. It may be due before its units have refilled, since memory may be ahead: the
+ * sweep then writes a later one.
  */
 function dueWith({ claims }: KeyState, put: readonly Claim[], nowMs: number): number {
   // A claim to be confirmed most likely will be, and then lasts for its requested time.
@@ -236,7 +228,6 @@ export class Timers {
     if (this.#alarmAtMs === Infinity) this.alarmBy(nowMs + lostMs, nowMs);
   }
 
-  /** Call it when the alarm has come or was deleted. */
   alarmCame(): void {
     this.#alarmAtMs = Infinity;
   }

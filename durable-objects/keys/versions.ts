@@ -6,8 +6,8 @@ import { later, type Policy, type PolicyRevision, type Rule } from "../../core/p
 import { type StoredAccount, storedName } from "../storage/records.ts";
 
 /**
- * The policy version by which an object decides: the deployed file's, or the latest that a call named or that
- * is stored with the key. So a caller that lags behind does not set a key back.
+ * An object decides by the latest policy version: of the deployed file, of a call, or stored with the key. So
+ * a caller that lags behind does not set a key back.
  */
 
 /** The version's place in a record. No rule has this name. Stored: never rename it. */
@@ -21,13 +21,11 @@ const MAX_PENDING = 1_000;
 /** Parsed policies, by name and text. All objects of an isolate share them. */
 const read = new Map<string, Policy>();
 
-/** A policy and its version; absent: the file's. */
 export interface ChosenVersion {
   readonly policy: Policy;
   readonly inForce: PolicyRevision | undefined;
 }
 
-/** Chooses the policy of a key, by the version in its record. */
 export type Choose = (kept: PolicyRevision | undefined) => ChosenVersion;
 
 /** Versions in force from calls, for keys that are not in memory or not yet of that version. */
@@ -97,7 +95,6 @@ interface OtherRules {
 
 /** By policy: the one other version that callers sent lately. A third counts after it is forgotten. */
 export class RuleFingerprints extends Map<string, OtherRules> {
-  /** A call came with other terms than the policy here. */
   note({ name, rules }: Pick<Policy, "name" | "rules">, terms: string, nowMs: number): void {
     const known = this.get(name);
     if (known !== undefined && known.untilMs > nowMs) {

@@ -22,10 +22,7 @@ export class KeyExport {
     this.#host = host;
   }
 
-  /**
-   * @param isComing whether a key is on its way here
-   * @throws Error while versions mix: this version does not know the policy
-   */
+  /** @throws Error while versions mix: this version does not know the policy */
   handOver(
     { policy: name, layout, keys }: HandOver["handOver"],
     isComing: (key: string) => boolean,
@@ -46,7 +43,6 @@ export class KeyExport {
     return { nowMs, layouts: layoutsOf(policy), keys: handed };
   }
 
-  /** Keys have arrived: their rows here can be deleted. */
   taken({ keys }: KeysStored["taken"]): void {
     const { storage, cache } = this.#host;
     for (const { key, move } of keys) {

@@ -14,7 +14,6 @@ import {
 import type { Move } from "../storage/moves.ts";
 import { type MovesHost, storePresumed, storeRows, takeBack } from "./moved-rows.ts";
 
-/** Another object keeps the key. */
 export interface KeptKey {
   readonly by: string;
   /** That object's version does not know moves. */
@@ -194,7 +193,6 @@ interface Question extends PromiseWithResolvers<OwnerReport> {
 /** Asks other objects for keys. The questions of one turn go to each object in one message. */
 export class KeyQuestions {
   readonly #host: Pick<MovesHost, "places" | "time">;
-  /** By the name of the other object. */
   readonly #questions = new Map<string, Question[]>();
 
   constructor(host: Pick<MovesHost, "places" | "time">) {

@@ -33,7 +33,6 @@ interface MovingCall<Result> {
 /** How often a call searches for its key, which may move again at once. */
 const MAX_SEARCHES = 6;
 
-/** Executes each call where its key is. */
 export class KeyMoves {
   readonly departures: KeyExport;
   readonly arrivals: KeyImport;

@@ -1,4 +1,3 @@
-/** The rows of a key that moves to another object. */
 import type { Time } from "../../core/clock.ts";
 import type { Policies, Policy } from "../../core/policies/policy.ts";
 import type { MovedKey, ObjectStub } from "../../core/protocol/object-methods.ts";
@@ -11,7 +10,6 @@ import type { Storage } from "../storage/storage.ts";
 /** By rule name: units that isolates may have. */
 export type PresumedUnits = ReadonlyMap<string, number>;
 
-/** Reads the rows of a key that is given away. */
 export function packRows(storage: Storage, key: string, { move, dueMs }: Move): MovedKey {
   const record = storage.read(key);
   return {
@@ -50,15 +48,14 @@ export function storeRows(
   });
 }
 
-/** Deletes a key's rows except its move. */
 export function removeRows(storage: Storage, key: string): void {
   storage.answers.removeAll(key);
   storage.remove(key);
 }
 
 /**
- * No memory of this object wrote these records, so units that isolates may have are held for the longest life
- * of a reservation, as presumed ones are.
+ * No memory of this object wrote these records: isolates' and presumed units are held for a reservation's
+ * life.
  */
 function fromElsewhere(
   { rules, reservation }: Policy,
@@ -88,7 +85,6 @@ function withAhead(account: StoredAccount, units: number, ttlMs: number): Stored
   return { ...account, ahead: account.ahead + units, ttlMs: Math.max(account.ttlMs ?? 0, ttlMs) };
 }
 
-/** Takes a key back that was given away and never arrived. */
 export function takeBack(
   storage: Storage,
   policy: Policy,
@@ -140,7 +136,6 @@ export interface MovesHost {
   readonly nowMs: () => number;
   /** A key was written, and is untouched from that instant. */
   readonly onWritten: (wholeMs: number, nowMs: number) => void;
-  /** Ends the waits for a key that has moved. */
   readonly endLine: (keyState: KeyState, moved: Error) => void;
 }
 

@@ -29,7 +29,6 @@ export function claimIn(keyState: KeyState, kind: Claim["kind"], id: string): Cl
   return claim?.kind === kind ? claim : undefined;
 }
 
-/** The link to a lease's holder, until another call takes the lease over. */
 export function linkOf({ link, id }: Claim): string {
   return link ?? id;
 }
@@ -301,7 +300,6 @@ function idempotentLease({ idempotencyKey, cost, ttlMs }: Acquiring): Idempotent
   return { idempotencyKey, request: `lease of ${costText(cost)} for ${ttlMs} ms` };
 }
 
-/** Whether another link has the lease. */
 function isOthers(claim: Claim, link: string | undefined): boolean {
   return link !== undefined && linkOf(claim) !== link;
 }

@@ -28,7 +28,6 @@ import {
 } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
-/** The calls that take units, refund units, and set a key's usage. */
 export class Limits {
   readonly #store: KeyStore;
   readonly #queue: WaitQueue;
@@ -226,9 +225,7 @@ export interface TooMany {
   readonly most: number;
 }
 
-/**
- * Takes units without a decision, and begins `minInterval`. Missing units become a debt. 0 changes nothing.
- */
+/** Takes units without a decision, and begins `minInterval`. Missing units become a debt. */
 export function forced(rule: Rule, account: Account, nowMs: number, units: number): Account | TooMany {
   if (units === 0) return account;
   const { algorithm, config } = rule;

@@ -15,7 +15,6 @@ import type { KeyState } from "../keys/key-state.ts";
 /** The answer if the hold or lease does not exist, or has ended. */
 export const MISSING: Missing = { missing: true };
 
-/** A `ReserveCall` whose key is open. */
 export type Reserve = Omit<ReserveCall, "policy" | "key">;
 /** The link that must have the lease, and the one that gets it. Absent: any, and the same. */
 export interface LinkChange {
@@ -34,17 +33,11 @@ export type Acquiring = AcquireParams & {
   readonly signal?: LeaveSignal;
 };
 
-/**
- * Operations on a key opened at `nowMs`, in this object alone or as a region of a pool. A promise takes I/O,
- * and rejects if the pool does not answer.
- */
+/** Operations on a key opened at `nowMs`. A promise takes I/O, and rejects if the pool does not answer. */
 export interface Operations {
   /** Takes a cost if every rule admits it: at once or, with `waitMs`, in the caller's turn. */
   limit(keyState: KeyState, call: Limiting, nowMs: number): MaybePromise<Answer>;
-  /**
-   * Refunds units, at most up to an untouched quota. `charge`, the idempotency key of a `limit`: at most its
-   * units, once, and none that have refilled since.
-   */
+  /** `charge`: the idempotency key of a `limit`, whose units return once, without any that have refilled. */
   refund(
     keyState: KeyState,
     units: Cost,
@@ -108,14 +101,9 @@ export interface Waiter extends QueuedCost {
   readonly priority?: string | undefined;
   /** It waits only for calls on several keys (turns.ts): where nothing is leased, others may pass it. */
   readonly isBrief?: boolean | undefined;
-  /**
-   * `undefined`: the caller is answered. Otherwise the time until the next try can succeed; Infinity:
-   * unknown.
-   */
+  /** `undefined`: the caller is answered. Otherwise the time to the next try; Infinity: unknown. */
   attempt(nowMs: number): number | undefined;
-  /** Gives the last answer: the wait is over. */
   giveUp(nowMs: number): void;
-  /** Rejects the caller's promise. */
   fail(error: Error): void;
 }
 
@@ -126,9 +114,7 @@ export interface IdleWatch {
   fail(error: Error): void;
 }
 
-/** All callers that wait for one key. */
 export interface Line {
-  /** The policy that served the line last. */
   policy: Policy;
   readonly waiters: Waiter[];
   readonly idlers: Set<IdleWatch>;

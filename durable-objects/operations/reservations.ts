@@ -21,7 +21,6 @@ import type { Reserve, Operations } from "./operations.ts";
 import { cacheableDenial, cacheableForMs, isProvisionallyBlocked, peekTurn } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
-/** The units that isolates reserve, and later settle with their usage. */
 export class Reservations {
   readonly #store: KeyStore;
   readonly #limits: Limits;
@@ -69,10 +68,7 @@ export class Reservations {
     return answer instanceof Promise ? answer.then(withReserved) : withReserved(answer);
   }
 
-  /**
-   * The first half of `reserve`: settles the usage and reserves kept units, before the pool is called.
-   * `undefined`: a later message came first.
-   */
+  /** The first half of `reserve`, before the pool is called; `undefined`: a later message came first. */
   bringHome(keyState: KeyState, call: Reserve, nowMs: number): Reserved | undefined {
     const rules = Object.entries(call.rules).map(([name, { used, kept }]): [string, Reserving] => [
       name,
@@ -190,7 +186,6 @@ function granted(
     const most = mostUnits(rule);
     const others = holders.others(id, rule.name, most, nowMs);
     const free = remainingOf(rule, account, nowMs);
-    // A caller's clients have at most half while others want units too.
     const room = rule.capacity * MAX_SHARE_OF_CALLER - others.heldByOwn - keeps;
     const isBounded = others.isContested && callerIn(id) !== undefined;
     return {
@@ -213,7 +208,6 @@ function granted(
 
 const NOTHING: Reserving = { used: 0, kept: 0, wanted: 0 };
 
-/** A holder's message. In `ruleAccounts` its usage is debited and only the kept units are held. */
 interface HolderReport {
   readonly ruleAccounts: readonly RuleAccount[];
   readonly holder: Holder;
@@ -222,10 +216,7 @@ interface HolderReport {
   readonly isNew: boolean;
 }
 
-/**
- * Reads a holder's message; `undefined`: a later one came first. It changes only the list of holders.
- * `isAgain`: `bringHome` has read this message before.
- */
+/** Reads a holder's message; `undefined`: a later one came first. `isAgain`: `bringHome` has read it. */
 function noteMessage(
   keyState: KeyState,
   {

@@ -23,18 +23,15 @@ const RESTORING_MS = 5_000;
 
 interface Shedder {
   state: SheddingState;
-  /** The part of its leases taken since `state`. */
   leased: number;
   readonly sinceMs: number;
-  /** The caller of the key's first call here. */
   readonly caller: string | undefined;
   /** The time of the state with which it began; Infinity: a reset, before which nothing counts. */
   ofMs: number;
 }
 
 /**
- * The shedding of an object's keys, in memory only. Clients send their last level with each message, so a new
- * object continues from the latest.
+ * In memory only. Clients send their last level with each message: a new object continues from the latest.
  */
 export class Shedders {
   /** In order of their last use. */
@@ -55,7 +52,6 @@ export class Shedders {
     return levelOf(shedder, nowMs);
   }
 
-  /** Leases of a key were granted or ended. */
   note(keyState: KeyState, nowMs: number): void {
     const shedder = this.#shedders.get(keyState.key);
     if (shedder !== undefined) count(keyState, shedder, nowMs);

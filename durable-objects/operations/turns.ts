@@ -1,6 +1,6 @@
 /**
- * First come, first served: a call takes units in its turn, at once if no call waits. A wait that cannot end
- * in time is denied at once, with the exact wait behind the others.
+ * First come, first served: a call takes units in its turn. A wait that cannot end in time is denied at once,
+ * with the exact wait behind the others.
  */
 import { admitsUnprovisional, withoutTaking } from "../../core/accounts/account.ts";
 import { leastWaitMs, type QueuedCost, waitBehindMs } from "../../core/accounts/hold.ts";
@@ -29,18 +29,15 @@ interface TurnCall extends RequestedUnits {
 
 /** How such a call is answered. Called again at each instant at which the answer may change. */
 interface TurnAnswers {
-  /** The earlier answer to the same call, if any. */
   earlier(atMs: number): Answer | undefined;
   /** Takes the units; `undefined`: a rule denies them. */
   grant(atMs: number, waitedMs: number | undefined): Answer | undefined;
-  /** The denial when no other call waits. */
   deny(atMs: number): Answer;
 }
 
 /** The answer for a caller that has gone. */
 export const TO_NOBODY: Decided = { rules: [] };
 
-/** Takes units at once or in the caller's turn, or denies them. */
 export function takeTurn(
   queue: WaitQueue,
   keyState: KeyState,
@@ -99,7 +96,6 @@ function denyBehind(
   return { ...answer, ...(waitedMs !== undefined && { waitedMs }), ...(reason && { reason }) };
 }
 
-/** The answer to a call of this cost, behind the callers that wait. */
 export function peekTurn(
   queue: WaitQueue,
   keyState: KeyState,
@@ -112,10 +108,7 @@ export function peekTurn(
     : behind(keyState, call, nowMs, waiters);
 }
 
-/**
- * The decisions on a cost behind these waiters: a rule has no units before they are served, except a rate
- * beside a rule that leases.
- */
+/** Decides a cost behind these waiters: only a rate beside a rule that leases has units before they do. */
 function behind(
   keyState: KeyState,
   { cost, priority }: RequestedUnits,
@@ -136,9 +129,7 @@ function behind(
   });
 }
 
-/**
- * Denies a call that waited while its policy changed from a rate to slots, or back: nothing would count it.
- */
+/** Denies a call that waited while its policy changed between a rate and slots: nothing would count it. */
 export function kindMismatch(keyState: KeyState, nowMs: number): Decided {
   const rules = withoutTaking(keyState.seenBy(), nowMs, 0).map(
     (rule) => ({ ...rule, success: false, retryAfterMs: null, reason: "cost-over-limit" }) as const,
@@ -170,11 +161,8 @@ export function isProvisionallyBlocked(
 }
 
 /**
- * Waits in the key's line until `answerAt` returns an answer, or until the wait is over.
- *
- * @param waitMs the longest wait in milliseconds; absent: as `CONTENTION_WAIT_MS`
- * @param answerAt the answer at an instant; `undefined`: not yet. When `isLast` is true it must return an
- * answer
+ * Waits in the key's line until `answerAt` answers (it must when `isLast`), at most `waitMs`: as
+ * `CONTENTION_WAIT_MS` if absent.
  */
 export function whenUncontended<Result>(
   queue: WaitQueue,
@@ -192,16 +180,14 @@ export function whenUncontended<Result>(
 }
 
 /**
- * How long a denial is valid before its wait is over, whatever isolates do, in milliseconds; 0: unknown.
+ * How long a denial is valid before its wait is over, in milliseconds; 0: unknown.
  *
- * An exact wait assumes that all held units get used. Units returned unused end it sooner. Without held
- * units, only a refund, a reset, a debit or another policy returns any. Another isolate may do so, which is
- * why the policy bounds the time (`denialTtl`). Units taken, or held and returned, after the denial never
- * make it shorter.
- *
- * An exact wait also assumes that units are used when their hold ends. Units that the holder settled in the
- * window before leave a sliding window counter sooner. That is at most a sixteenth of the limit, so a cost of
- * 1 passes sooner by at most a fifteenth of the time between two units, which is worth no message.
+ * An exact wait assumes that all held units get used: units returned unused end it sooner. Without held
+ * units, only a refund, a reset, a debit or another policy returns any. Another isolate may do so, so the
+ * policy bounds the time (`denialTtl`). Units taken, or held and returned, after the denial never make it
+ * shorter. Units that the holder settled in the window before leave a sliding window counter sooner: at most
+ * a sixteenth of the limit, so a cost of 1 passes sooner by at most a fifteenth of the time between two
+ * units, which is worth no message.
  *
  * The time is unknown where callers wait, since they may leave; of a pool, whose other regions hold units;
  * and of a region that decides alone until the pool answers.
@@ -219,8 +205,8 @@ export function cacheableForMs(keyState: KeyState, holder: string | undefined, i
 }
 
 /**
- * The denial of a further call of cost 1, if any, and how long it is valid (`cacheableForMs`): the caller of
- * the last unit need not call again to get it.
+ * The denial of a further call of cost 1, if any, and how long it is valid: the last unit's caller need not
+ * ask.
  */
 export function cacheableDenial(
   keyState: KeyState,

@@ -70,11 +70,9 @@ export class WaitQueue {
   }
 
   /**
-   * Waits in line for an answer. `answerAt` is called while the caller is first, and at the end of its wait.
-   *
-   * @param answerAt the answer at an instant; `undefined`: not yet. When `isLast` is true it must return an
-   * answer. If it throws, only this promise rejects
-   * @param leaving when `signal` is aborted, the caller leaves the line with the answer `answer`
+   * Waits in line for an answer: `answerAt` is called while the caller is first, and at the end of its wait,
+   * where `isLast` requires an answer. If it throws, only this promise rejects. When `leaving.signal` is
+   * aborted, the caller gets its `answer`.
    */
   wait<Result>(
     keyState: KeyState,
@@ -208,11 +206,8 @@ function isIdle({ claims }: KeyState): boolean {
 
 /*
  * The order of a queue: first come, first served, within a priority. Each step of priority is worth a head
- * start of `ageing` (10 s by default): a call passes less important ones that came up to as much earlier. So
- * no call starves.
- *
- * Where a policy keeps a part of its limit for important calls, a call that may not have that part does not
- * block those that may.
+ * start of `ageing` (10 s by default), so no call starves. A call that may not have a part of the limit kept
+ * for important calls does not block those that may.
  */
 
 type Ranked = Pick<Waiter, "priority" | "sinceMs">;
@@ -224,7 +219,6 @@ export function insert({ priorities }: Policy, waiters: Waiter[], waiter: Waiter
   waiters.splice(at, 0, waiter);
 }
 
-/** The callers that a new call may not pass. */
 export function aheadOf({ priorities }: Policy, waiters: readonly Waiter[], call: Ranked): readonly Waiter[] {
   const rankMs = rankMsOf(priorities, call);
   return waiters.filter(

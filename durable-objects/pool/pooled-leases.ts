@@ -7,9 +7,7 @@ import { PoolFailure, type PoolSession } from "./session.ts";
 import { costsOf } from "./share-algorithm.ts";
 import type { ShareRequest } from "./share.ts";
 
-/**
- * How often a region requests slots for waiting callers: none notifies it. Slots in transit idle for half.
- */
+/** How often a region requests slots for callers: none notifies it. Moving slots idle for half of it. */
 const ASK_AGAIN_MS = 200;
 const MIN_WAIT_MS = 10;
 
@@ -26,7 +24,6 @@ interface Pending {
 export class PooledLeases {
   readonly #session: PoolSession;
   readonly #queue: WaitQueue;
-  /** Keys for whose waiting callers the pool is called. */
   readonly #asking = new Set<KeyState>();
   readonly #pending = new Set<Pending>();
 
@@ -36,11 +33,9 @@ export class PooledLeases {
   }
 
   /**
-   * Does `work`, which may need more slots, or slots for longer. If the pool has none, `work` is done too,
-   * and is denied or waits.
+   * `work` may need more slots, or slots for longer; without them it is denied or waits. It receives the time
+   * and, if the pool was called, the decisions of its rules. `cost` 0: only the time of its slots matters.
    *
-   * @param cost of `work`; 0: the slots are there, and only their time matters
-   * @param work receives the time and, if the pool was called, the decisions of its rules
    * @throws PoolFailure
    */
   async withSlots<Result>(
@@ -72,10 +67,7 @@ export class PooledLeases {
     }
   }
 
-  /**
-   * Reports a restarted object's slots to the pool before any of its leases ends. Others stay held until they
-   * expire, since earlier messages may come late.
-   */
+  /** Reports a restarted object's slots to the pool before any of its leases ends. Others stay held. */
   async adopt(keyState: KeyState): Promise<void> {
     if (this.#session.shareOf(keyState).isUnknown)
       await this.#session.report(keyState, { isGivingBack: true });
@@ -108,7 +100,6 @@ export class PooledLeases {
     }
   }
 
-  /** Requests the slots for the first caller in the queue. */
   async #askForFirst(keyState: KeyState): Promise<void> {
     const [head] = this.#queue.waitersOf(keyState);
     const nowMs = this.#session.toNow(keyState);

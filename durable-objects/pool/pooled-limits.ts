@@ -33,7 +33,6 @@ export class PooledLimits {
     return await this.#ask(keyState, cost, isHolding ? {} : undefined);
   }
 
-  /** Decides a cost, and reserves units of the share for an isolate. */
   async reserve(keyState: KeyState, call: Reserve): Promise<Answer> {
     const { cost, holder, rules } = call;
     const share = this.#session.shareOf(keyState);
@@ -52,7 +51,6 @@ export class PooledLimits {
       return reserved;
     });
     if (here !== undefined) return asOfPool(keyState, here);
-    // The units that the isolate does not keep return first, so the pool decides with all units.
     const home = this.#reservations.bringHome(keyState, call, this.#session.toNow(keyState));
     if (home === undefined) return await this.limit(keyState, cost);
     return await this.#ask(keyState, cost, { lending }, (nowMs) => {
@@ -118,7 +116,6 @@ export class PooledLimits {
     return { rules: withLeft(keyState, rules) };
   }
 
-  /** Repeats a denial of the pool; `undefined`: there is none for this cost. */
   #deny(keyState: KeyState, cost: Cost, nowMs: number): Decided | undefined {
     const { policy, ruleStates } = keyState;
     const { denials } = this.#session.shareOf(keyState);

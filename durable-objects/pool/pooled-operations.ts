@@ -21,7 +21,6 @@ export interface PooledHost extends PoolSessionHost {
   openAlone(keyState: KeyState): [keyState: KeyState, nowMs: number];
 }
 
-/** A call that the pool decides, with the caller's cost. */
 interface PoolParams extends Omit<PoolCall, "cost" | "rules" | "holding"> {
   readonly cost: Cost;
 }
@@ -214,7 +213,6 @@ export class PooledOperations implements Operations {
     return this.#askPool(keyState, params, names, answerOf);
   }
 
-  /** With the call the region returns its spare units, so the pool decides with all units. */
   #askPool<Result>(
     keyState: KeyState,
     { cost, ...params }: PoolParams,

@@ -38,14 +38,9 @@ export interface PoolCall {
   readonly id?: string;
   /** Of `hold` and `renew`, in milliseconds. */
   readonly ttlMs?: number;
-  /**
-   * Of `settle`: the units that were used; -1 for as many as were held. Absent: none were used (a cancel).
-   */
+  /** Of `settle`: the used units; -1 for as many as were held. Absent: none (a cancel). */
   readonly used?: readonly number[];
-  /**
-   * The request as text. With it, the last key is an idempotency key: the call is charged once, and another
-   * text conflicts.
-   */
+  /** The request as text. With it, the last key is an idempotency key: the call is charged once. */
   readonly request?: string;
   /** Of `refund`: the last key but one is a `limit`'s idempotency key, whose remaining units return once. */
   readonly isNamed?: true;
@@ -53,7 +48,6 @@ export interface PoolCall {
   readonly holding?: HolderMessage;
 }
 
-/** A rule, with the configuration of its algorithm. */
 export interface PoolRule {
   readonly name: string;
   /** A name in the registry of algorithms. */
@@ -96,7 +90,6 @@ export interface HolderMessage {
   readonly queueLength: number;
 }
 
-/** How long units are granted, in milliseconds. */
 export interface PoolLifetime {
   /** How long the holder has them. Of rates, it stops spending a little earlier (`spendableMs`). */
   readonly ttlMs: number;
@@ -136,13 +129,10 @@ export interface PoolAnswer {
   readonly full?: Full["full"];
   /** Of `hold`. Durations are in milliseconds. */
   readonly hold?: { readonly id: string; readonly expiresAfterMs: number; readonly fencingToken?: string };
-  /** Of `renew`: how long the hold or lease lasts, in milliseconds. */
   readonly expiresAfterMs?: number;
-  /** Present when the call had `holding`. */
   readonly granted?: PoolGrant;
   /** With `granted`, the denial of a cost of 1, if it would be denied. */
   readonly next?: readonly RuleDecision[];
-  /** Of `peek`: the holders of units, as in `Peeked` (core/protocol/answers.ts). */
   readonly report?: {
     readonly outstanding: number;
     readonly holds: number;

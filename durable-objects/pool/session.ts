@@ -20,9 +20,7 @@ export interface PoolSessionHost {
   readonly toNow: (keyState: KeyState) => number;
 }
 
-/**
- * The pool cannot serve this call, mostly for lack of an answer in time. The policy's `onFailure` applies.
- */
+/** The pool cannot serve this call, mostly for lack of an answer. The policy's `onFailure` applies. */
 export class PoolFailure extends Error {
   override readonly name = "PoolFailure";
 }
@@ -35,7 +33,6 @@ export class PoolSession {
   /** By rule states: reading the key from storage makes another list, and the share begins anew. */
   readonly #shares = new WeakMap<KeyState["ruleStates"], Share>();
   readonly #answers = new WeakMap<PoolMessage, Promise<unknown>>();
-  /** Keys with units that may have to be returned. */
   readonly #held = new Set<KeyState>();
   #isWatching = false;
 
@@ -45,7 +42,6 @@ export class PoolSession {
     this.toNow = host.toNow;
   }
 
-  /** Makes the share of a key at the first use. */
   shareOf(keyState: KeyState): Share {
     const known = this.#shares.get(keyState.ruleStates);
     if (known !== undefined) return known;
@@ -98,7 +94,6 @@ export class PoolSession {
     return await (result as Result);
   }
 
-  /** Turns every failure of the pool into a `PoolFailure`. */
   async #call(
     keyState: KeyState,
     message: PoolMessage | undefined,

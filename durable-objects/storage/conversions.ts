@@ -21,7 +21,6 @@ import type { Policy, Rule } from "../../core/policies/policy.ts";
 import { type Claim, type StoredAccount, storedName } from "./records.ts";
 import type { DueKey } from "./storage.ts";
 
-/** The unit of a record without `unit`. */
 const USUAL_UNIT = "requests";
 
 interface Source {
@@ -70,7 +69,6 @@ export function converted(
   };
 }
 
-/** A key's claims by id, converted to the policy's current rules. */
 export function convertedClaims(policy: Policy, claims: readonly Claim[]): Map<string, Claim> {
   return new Map(claims.map((claim) => [claim.id, convertedClaim(policy, claim)]));
 }
@@ -88,9 +86,7 @@ function convertedClaim(policy: Policy, claim: Claim): Claim {
   return { ...claim, units: { ...claim.units, ...Object.fromEntries(added) } };
 }
 
-/**
- * A rule continues from its own record; without one, from all records of its unit, or of its kind of lease.
- */
+/** A rule continues from its own record, or from all of its unit or its kind of lease. */
 function sourcesOf(policy: Policy, rule: Rule, rules: DueKey["rules"]): readonly Source[] {
   const counted = Object.entries(rules).flatMap(([name, stored]) => {
     const algorithm = algorithms.get(stored.algorithm);

@@ -12,7 +12,6 @@ export interface Move {
   readonly dueMs: number;
 }
 
-/** The rows that a sweep left, and when the first can be deleted; Infinity: none. */
 export interface SweptMoves {
   readonly left: number;
   readonly dueMs: number;
@@ -76,7 +75,6 @@ export class StoredMoves {
     return { left, dueMs: dueMs ?? Infinity };
   }
 
-  /** The rows of a key except its record, claims and move. */
   rowsOf(key: string): Pick<MovedKey, "segments" | "answers"> {
     const segments = this.#tables
       .rows<{ rule: string; log: number; start: number; toMs: number; entries: ArrayBuffer }>(

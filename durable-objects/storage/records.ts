@@ -5,9 +5,7 @@ import type { PackedState } from "../../core/algorithms/algorithm.ts";
 import { withoutBlock } from "../../core/algorithms/penalty.ts";
 import type { Lifetimes, Rule } from "../../core/policies/policy.ts";
 
-/** One rule's part of a key's record. */
 export interface StoredAccount {
-  /** The algorithm that made `state`. */
   readonly algorithm: string;
   /** The result of the algorithm's `pack`. Absent: untouched. */
   readonly state?: unknown;
@@ -30,12 +28,10 @@ export interface StoredKey {
   readonly rules: Readonly<Record<string, StoredAccount>>;
 }
 
-/** The name under which the states of a rule are stored. */
 export function storedName({ algorithm }: Rule): string {
   return algorithm.storedAs ?? algorithm.name;
 }
 
-/** A record of another algorithm cannot be read. */
 export function isReadable(rule: Rule, stored: StoredAccount | undefined): stored is StoredAccount {
   return stored !== undefined && stored.algorithm === storedName(rule);
 }
@@ -49,11 +45,7 @@ export function readable({ algorithm }: Rule, state: unknown): unknown {
 const MAX_PRESUMED = 4;
 
 /**
- * The record of an account.
- *
  * @param ahead units that memory may admit before the next write, beside those that holders have now
- * @param lifetimes of reservations under the current policy
- * @param before the record written last
  * @param by the memory that has the account
  */
 export function record(
@@ -82,10 +74,7 @@ export function record(
   return { stored: { ...header, state: packed }, segment };
 }
 
-/**
- * How long holders may have units of a record written now: exceeding it costs another row. Beyond the
- * shortest lifetime, which busy keys have, the measured one may differ a little the next time.
- */
+/** How long holders may have units of this record: exceeding it costs another row, so it is rounded up. */
 function lifeMs(
   account: Account,
   nowMs: number,
@@ -97,7 +86,6 @@ function lifeMs(
   return Math.max(heldMs, Math.min(2 * heldMs, mostMs), before?.ttlMs ?? 0);
 }
 
-/** The presumed units and their remaining time, ordered by end. */
 function presumedIn({ holds }: Account, nowMs: number): NonNullable<StoredAccount["presumed"]> {
   const parts: [units: number, leftMs: number][] = [];
   for (const { isRestored, units, expiresAtMs } of holds)
@@ -155,7 +143,6 @@ export interface KeyRow {
   readonly wholeAtMs: number;
 }
 
-/** The part of a record that a sweep reads. */
 export interface SweptKey extends Omit<KeyRow, "rules"> {
   /** The position of the policy version in the record (keys/versions.ts); 0: none. */
   readonly versionAt?: number;
@@ -188,7 +175,6 @@ export class LoneRecord {
     this.#row = undefined;
   }
 
-  /** Call it after a rollback: memory may differ from the row. */
   reload(): void {
     this.#row = this.#storage.kv.get<KeyRow>(ROW);
   }
@@ -223,7 +209,6 @@ const SCHEMA = {
 };
 export type Table = keyof typeof SCHEMA;
 
-/** The object's tables and the queries on them. */
 export class Tables {
   readonly #storage: DurableObjectStorage;
   readonly #lone: LoneRecord;
@@ -241,7 +226,6 @@ export class Tables {
     return this.#made.has(table);
   }
 
-  /** The record of the only key, until there is a table. */
   get lone(): LoneRecord | undefined {
     return this.#made.has("keys") ? undefined : this.#lone;
   }
@@ -302,7 +286,6 @@ export class Tables {
     return this.#storage.deleteAll();
   }
 
-  /** Makes the table `keys` and moves the record of the only key there. */
   #makeKeys(): void {
     this.#storage.sql.exec(SCHEMA.keys);
     this.#made.add("keys");

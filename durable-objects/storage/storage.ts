@@ -60,7 +60,6 @@ export class Storage {
     }
   }
 
-  /** Deletes everything, including the tables and the alarm. */
   removeAll(): Promise<void> {
     this.claims.forgetCounts();
     this.answers.forgetLengths();
@@ -114,7 +113,6 @@ export class Storage {
     this.sweeps.wrote(wholeAtMs);
   }
 
-  /** Deletes everything stored of a key except its answers. */
   remove(key: string): void {
     const { lone } = this.#tables;
     if (lone !== undefined) return lone.row?.key === key ? lone.remove() : undefined;
@@ -123,7 +121,6 @@ export class Storage {
       this.#tables.rows(table, `DELETE FROM ${table} WHERE key = ?`, key);
   }
 
-  /** The segments of a rule's state, in order. */
   segments(key: string, rule: string): Segment[] {
     const query = `SELECT log, start AS "from", entries FROM segments WHERE key = ? AND rule = ? ORDER BY log, start`;
     return this.#tables
@@ -171,7 +168,6 @@ type SweptRow = Omit<StoredRow, "rules"> & { versionAt: number };
 /** A key's record, with the instant from which a sweep reads it. */
 export type DueKey = StoredKey & Pick<KeyRow, "wholeAtMs">;
 
-/** Part of the text of such a record. */
 const MARK = '"@":';
 
 /** A text after every key with this prefix: keys have at most 512 bytes, and this has as many more. */
@@ -184,9 +180,7 @@ type Used = Pick<DurableObjectStorage, "transactionSync" | "deleteAll" | "getAla
   readonly kv: Pick<SyncKvStorage, "get" | "put" | "delete">;
 };
 
-/**
- * Counts the rows read and written as Cloudflare bills them: by cursor, and one per key-value row and alarm.
- */
+/** Counts rows read and written as Cloudflare bills them, one per key-value row and alarm. */
 export function countedStorage(storage: Used, counter: Pick<Counter, "add">): DurableObjectStorage {
   /** Rows are read with the cursor, so they are counted at the next statement. */
   let last: Pick<SqlStorageCursor<Record<string, SqlStorageValue>>, "rowsRead"> | undefined;
@@ -236,7 +230,6 @@ export interface ClaimCounts {
   of(caller: string): number;
 }
 
-/** The stored holds and leases, each in a row of its own. */
 export class StoredClaims {
   readonly #tables: Tables;
   /** By caller. `undefined`: not counted since the start or the last rollback. */
@@ -281,7 +274,6 @@ export class StoredClaims {
     return { all, of: (caller) => counts.get(caller) ?? 0 };
   }
 
-  /** Call it after a rollback or a deletion of everything. */
   forgetCounts(): void {
     this.#counts = undefined;
   }

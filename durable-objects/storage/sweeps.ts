@@ -10,8 +10,8 @@
  */
 
 /**
- * How long an untouched key's record stays. A month of one call a minute costs $0.08 with this, $0.11 with 10
- * s, because each deletion is an alarm, and $0.07 with 5 minutes. More would store more.
+ * How long an untouched key's record stays. Of a key called once a minute, a month costs $0.08 with this,
+ * $0.11 with 10 s (each deletion is an alarm), and $0.07 with 5 minutes.
  */
 export const FORGET_AFTER_MS = 180_000;
 /** How long rows of an unknown policy stay after their refill: a version that knows it may return. */
@@ -32,7 +32,6 @@ export interface RowStorage {
   };
 }
 
-/** The result of the last sweep. Stored: never rename a field. */
 interface StoredSweep {
   readonly rows: number;
   readonly notBeforeMs: number;
@@ -41,7 +40,6 @@ interface StoredSweep {
 /** Stored: never rename it. */
 const ROW = "sweep";
 
-/** The results of the last and the current sweep, and the rows written since. */
 export class Sweeps {
   readonly #storage: RowStorage;
   #rows: number;
@@ -63,7 +61,6 @@ export class Sweeps {
     this.#earliestMs = Math.min(this.#earliestMs, wholeMs + FORGET_AFTER_MS);
   }
 
-  /** When the next sweep is due if a key is untouched at `wholeMs`. */
   dueMs(wholeMs: number, nowMs: number): number {
     return Math.max(Math.min(this.#earliestMs, wholeMs + FORGET_AFTER_MS), this.#restMs(nowMs));
   }

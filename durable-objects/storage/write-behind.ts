@@ -32,9 +32,8 @@ import { type StoredAccount, isReadable, readable, storedName } from "./records.
 import { type RowStorage, UNKNOWN_KEPT_MS } from "./sweeps.ts";
 
 /**
- * The most of the capacity by which memory is ahead; less if less refills soon (`mostLost`). A limit of
- * 100,000 a second writes one row per 2,000 decisions. A small, slow limit writes every decision and loses
- * none.
+ * The most of the capacity. A limit of 100,000 a second writes one row per 2,000 decisions; a small, slow one
+ * writes every decision and loses none.
  */
 const MAX_SHARE = 0.02;
 
@@ -72,14 +71,10 @@ export function covers(
   return rule.algorithm.covers(rule.config, known, ahead, account.state, unstoredOf(account), nowMs);
 }
 
-/** The crash allowance when a key is loaded. */
 export interface CrashAllowance {
-  /** This object's memory. */
   readonly memory: number;
-  /** When its first call came, and until when it may be ahead. */
   readonly startMs: number;
   readonly untilMs: number;
-  /** The crash allowance of the previous object. */
   readonly found?: {
     readonly units: number;
     readonly untilMs: number;
@@ -178,15 +173,12 @@ const RESTORED = "write-ahead";
 interface StoredLead {
   readonly untilMs: number;
   /**
-   * The longest life of reserved units. Beside `exactFromMs` it is one less, so too short for earlier
-   * versions: they write their own row before they reserve units for a holder.
+   * Beside `exactFromMs` one less than the longest life: too short for earlier versions, which so write
+   * first.
    */
   readonly ttlMs: number;
-  /**
-   * When no holder has units of a version without `StoredAccount.presumed`. Absent: such a one wrote this.
-   */
+  /** When no holder has units of a version without `presumed`. Absent: such a version wrote this row. */
   readonly exactFromMs?: number;
-  /** By rule name. */
   readonly rules: Readonly<Record<string, { readonly algorithm: string; readonly units: number }>>;
 }
 
@@ -196,19 +188,15 @@ type Stored = readonly (readonly [policy: string, lead: StoredLead])[];
 const ROW = "lead";
 /** How long the row is valid when written, in milliseconds: it is renewed about every 30 s. */
 const LEAD_MS = 45_000;
-/**
- * The row is renewed this much before its end, in milliseconds: by as much two machines' clocks may differ.
- */
+/** Renewed this much before its end, in milliseconds: two machines' clocks may differ as much. */
 const MARGIN_MS = 10_000;
 
-/** The crash allowances of this object and of the previous one. */
 export class CrashAllowances {
   /** Identifies this memory of the object. A clock could not: it may have been set back. */
   readonly memory = Math.floor(randomFraction() * 2 ** 32);
   readonly #storage: RowStorage;
   #found: ReadonlyMap<string, StoredLead>;
   #made: Map<string, StoredLead>;
-  /** When the first call came. */
   #startMs: number | undefined;
 
   constructor(storage: RowStorage) {
@@ -221,9 +209,7 @@ export class CrashAllowances {
     return this.#made.size === 0;
   }
 
-  /**
-   * What a key of this policy presumes when loaded. `isLost`: this memory has lost what it knew of the key.
-   */
+  /** What a key of this policy presumes when loaded. `isLost`: this memory has lost what it knew. */
   of(policy: Policy, rule: Rule, nowMs: number, isLost: boolean): CrashAllowance {
     this.#startMs ??= nowMs;
     const made = this.#made.get(policy.name);
@@ -243,9 +229,7 @@ export class CrashAllowances {
     };
   }
 
-  /**
-   * Whether a key without a record may have been ahead before this object started, and has not refilled yet.
-   */
+  /** Whether a key without a record may have been ahead before this object started, and still is. */
   isPresumed(policy: Policy, nowMs: number): boolean {
     const found = this.#found.get(policy.name);
     return found !== undefined && nowMs < wholeAtMs(policy, found);
@@ -258,9 +242,7 @@ export class CrashAllowances {
     return Object.fromEntries(policy.rules.map((rule) => [rule.name, presumedOf(found, policy, rule)]));
   }
 
-  /**
-   * Lets memory be ahead until `neededMs`. If it had to write, returns when the row has no effect any more.
-   */
+  /** Lets memory be ahead until `neededMs`. If it wrote, returns when the row has no effect any more. */
   renew(policy: Policy, neededMs: number, nowMs: number): number | undefined {
     const made = this.#made.get(policy.name);
     const isValid = made !== undefined && made.untilMs >= neededMs + MARGIN_MS;
@@ -287,9 +269,7 @@ export class CrashAllowances {
     return endsMs;
   }
 
-  /**
-   * All keys are stored exactly, so memory is not ahead. The previous object's allowances may still matter.
-   */
+  /** All keys are stored exactly: memory is not ahead. Earlier allowances may still have an effect. */
   end(policies: PolicyLookup, nowMs: number): void {
     const kept = [...this.#found].filter(([name, { untilMs }]) => {
       const policy = policies.get(name);
@@ -336,7 +316,6 @@ function presumedOf({ rules }: StoredLead, policy: Policy, rule: Rule): number {
   return Math.max(0, ...Object.entries(rules).map(([name, { units }]) => (isGone(name) ? units : 0)));
 }
 
-/** The longest life of reserved units, in milliseconds. */
 function maxTtlOf({ ttlMs, exactFromMs: fromMs }: StoredLead): number {
   return fromMs === undefined ? ttlMs : ttlMs + 1;
 }

@@ -14,14 +14,13 @@ import { POOL_SCRIPT } from "./script.ts";
 /** After this many failures in a row a dead or overloaded Redis gets no calls for `PAUSE_MS`. */
 const FAILURES = 5;
 const PAUSE_MS = 1_000;
-/** The most characters of an error's text that are kept. */
 const MAX_TEXT = 200;
 
 type Script = ReturnType<Redis["createScript"]>;
 
 /**
- * A pool in Redis, over Upstash's REST API. Each object has its own, since requests may not wait for another
- * object's I/O. Loaded at the first use of a policy with a pool.
+ * A pool in Redis, over Upstash's REST API. Each object has its own: requests cannot share I/O across
+ * objects.
  */
 export class RedisPool implements Pool {
   readonly #address: PoolAddress;
@@ -91,10 +90,7 @@ export function readPoolAnswer(text: unknown): PoolAnswer {
   throw new Error(`not an answer of a pool: ${String(text).slice(0, MAX_TEXT)}`);
 }
 
-/**
- * The runtime allows an object six connections that wait for an answer. It silently delays more while their
- * timers run: unsent calls then seem to find Redis dead.
- */
+/** The runtime allows an object six waiting connections, and silently delays more while their timers run. */
 const MAX_UNDER_WAY = 6;
 
 /** The weight of one call in the mean duration of calls: about the last round of calls decides. */
@@ -128,11 +124,10 @@ export class SendQueue {
   }
 
   /**
-   * Calls `send` in its turn, and returns its result.
+   * Calls `send` in its turn, and returns its result. `send` must end, since it has one of the places until
+   * then.
    *
-   * @param send makes the call. It must end, since it has one of the places until then.
-   * @param maxMs how long the caller waits from now on, in milliseconds
-   * @throws Error when there is no answer by then
+   * @throws Error when there is no answer within `maxMs`
    */
   run<Result>(send: () => Promise<Result>, maxMs: number): Promise<Result> {
     return new Promise((resolve, reject) => {

@@ -126,9 +126,7 @@ local function load()
 end
 `;
 
-/**
- * Lua text of functions that exist after a call of `define`. An algorithm has none: its function returns it.
- */
+/** Lua text of functions that exist after `define` was called. An algorithm's own function returns it. */
 function later(define: string, functions: readonly string[], lua: string): string {
   if (functions.length === 0) return `local function ${define}()\n${lua}end\n`;
   const declared = `local ${functions.join(", ")}\n`;
@@ -143,7 +141,6 @@ function within(...lua: readonly string[]): string {
   return `return (function()\n${lua.join("")}end)()\n`;
 }
 
-/** Redis knows the script by its digest. */
 export const POOL_SCRIPT =
   POOL +
   within(
