@@ -33,7 +33,7 @@ interface Bindings {
   readonly STATS?: StatsNamespace;
 }
 
-/** The methods of wire-methods.ts, which are added to the prototype below. */
+/** Has the methods of wire-methods.ts, which are added below: Workers RPC finds methods on the prototype. */
 const WithWireMethods = DurableObject as new (
   ...args: ConstructorParameters<typeof DurableObject>
 ) => DurableObject & Pick<LimiterMethods, WireMethod>;

@@ -143,8 +143,6 @@ function leaseNotFound(): Error {
   return Object.assign(error, { name: "LimiterError", status: 404, code: "lease-not-found" });
 }
 
-/* How callers are granted leases that last while they keep the handle. */
-
 /** Leases units without waiting, or takes over a lease whose link may be broken. A link has its call's id. */
 export async function acquireAttached(host: LeaseHost, call: AcquireCall): Promise<Attached> {
   const { policy, key, resume, graceMs, id } = call;

@@ -178,8 +178,6 @@ export class LeaseSockets {
   }
 }
 
-/* How leases of sockets end with them, and how another socket takes them over. */
-
 const LOST = "the lease has ended";
 interface Attachment {
   readonly policy: string;
@@ -195,7 +193,7 @@ interface Attachment {
 
 /** If a lease's end is unknown, it is requested again after this many milliseconds, */
 const SOON_MS = 50;
-/** or after this many if the object cannot know whether it has the lease. */
+/** As `SOON_MS`, but if the object cannot know whether it has the lease. */
 const LATER_MS = 60_000;
 
 /** When a lease expires, or an instant soon if the object does not have it. */
@@ -310,8 +308,6 @@ function withoutLease(socket: WebSocket): void {
   const { id: _, ...rest } = socket.deserializeAttachment() as Attachment;
   socket.serializeAttachment(rest satisfies Attachment);
 }
-
-/* How callers end leases. The end of a socket's lease closes the socket. */
 
 export interface ReleasingHost {
   readonly ask: AskKey;

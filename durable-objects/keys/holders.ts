@@ -30,9 +30,9 @@ export interface OtherHolders {
   readonly isContested: boolean;
 }
 
-/** At about 300 bytes each. Further isolates reserve nothing and call the object each time. */
+/** The most holders of one key, at about 300 bytes each. Further isolates always call the object. */
 const MAX_HOLDERS = 1_000;
-/** So the clients of one caller cannot keep isolates from reserving. */
+/** The most clients of one caller: they cannot keep isolates from reserving. */
 const MAX_HOLDERS_OF_CALLER = 500;
 /** A caller's clients together want at most as much as this many holders that each want their maximum. */
 const MAX_WISHES_OF_CALLER = 4;
@@ -54,7 +54,7 @@ export class Holders extends Map<string, Holder> {
     return count;
   }
 
-  /** Deletes holders that ended so long ago that no message of theirs can still arrive. */
+  /** Deletes holders that ended long enough ago that no message of theirs can still arrive. */
   forgetEnded(nowMs: number): void {
     for (const [id, { untilMs }] of this) if (untilMs + REMEMBERED_MS <= nowMs) this.delete(id);
   }

@@ -99,7 +99,7 @@ function findStored(
   return nowMs >= found.atMs + REMEMBERED_MS && keyState.isWhole(nowMs) ? undefined : found;
 }
 
-/** Version 0.1.0 stored answers without their caller, so for all; ends of holds are no answers. */
+/** Version 0.1.0 stored answers without their caller, so any caller may read them, but not ends of holds. */
 function findShared(
   storage: KeyStorage,
   keyState: KeyState,
@@ -153,9 +153,7 @@ function isEnding(text: string): text is ClaimEnd {
   return text === "expired" || text === "cancelled";
 }
 
-/* A charge, stored with the call's answer, can be refunded once by the call's idempotency key. */
-
-/** The units that a call took, by rule name. Stored: add fields, never rename one. */
+/** Units taken by a call, stored with its answer for one refund. Stored: add fields, never rename one. */
 export type Charge = Readonly<Record<string, TakenUnits>>;
 
 interface TakenUnits {
@@ -195,8 +193,6 @@ function termsOf({ algorithm, capacity, quota }: Rule): string {
   return `${algorithm.name} ${capacity} ${quota.units}/${quota.windowMs ?? 0}`;
 }
 
-/** Bounds on stored claims and answers. These checks change nothing. */
-
 /** Each decision reads all holds and leases of its key (docs/performance.md has the cost). */
 export const MAX_CLAIMS_OF_KEY = 10_000;
 /** In one object, and of one caller there, so that no caller takes all places of a shared object. */
@@ -221,7 +217,7 @@ export function claimsFull(storage: KeyStorage, keyState: KeyState, put: readonl
   return undefined;
 }
 
-/** The bound that another answer would exceed. The oldest answer makes room if its call is over. */
+/** The bound that another answer would exceed. The oldest makes room unless its call may be repeated. */
 export function answersFull(
   storage: KeyStorage,
   keyState: KeyState,

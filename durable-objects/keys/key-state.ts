@@ -24,7 +24,7 @@ export interface RuleState extends RuleAccount {
   readonly presumed: number;
   /** When the record's units have refilled: from then on the crash allowance applies, as without a record. */
   readonly storedWholeMs: number;
-  /** A lower bound of the units given out since the key was loaded. */
+  /** A lower bound of the units granted since the key was loaded. */
   readonly given: number;
   /** The record was of other rules, and must be written again before any decision. */
   readonly isConverted: boolean;

@@ -167,7 +167,7 @@ export class KeyStore {
       this.#storage.answers.removeAll(keyState.key);
       this.#storage.remove(keyState.key);
       keyState.noteDeleted();
-      // The next object must not presume units given out before this object started.
+      // The next object must not presume units from before this object started.
       const isExact = this.#storage.leads.isPresumed(keyState.policy, nowMs);
       if (isExact || accounts.some(({ holds }) => holds.length > 0))
         return this.#save(keyState, { accounts, isExact }, nowMs);

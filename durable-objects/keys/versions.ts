@@ -5,11 +5,6 @@ import { parsePolicy } from "../../core/policies/parse-policy.ts";
 import { later, type Policy, type PolicyRevision, type Rule } from "../../core/policies/policy.ts";
 import { type StoredAccount, storedName } from "../storage/records.ts";
 
-/**
- * An object decides by the latest policy version: of the deployed file, of a call, or stored with the key. So
- * a caller that lags behind does not set a key back.
- */
-
 /** The version's place in a record. No rule has this name. Stored: never rename it. */
 const PLACE = "@";
 /** Its algorithm name, which no algorithm has. Stored: never rename it. */
@@ -28,7 +23,10 @@ export interface ChosenVersion {
 
 export type Choose = (kept: PolicyRevision | undefined) => ChosenVersion;
 
-/** Versions in force from calls, for keys that are not in memory or not yet of that version. */
+/**
+ * Versions in force from calls, for keys not in memory or not yet of that version. The latest of the file's,
+ * calls' and the key's decides, so a caller that lags behind does not set a key back.
+ */
 export class Versions extends Map<string, PolicyRevision> {
   note(key: string, inForce: PolicyRevision): void {
     const latest = later(this.get(key), inForce);

@@ -22,7 +22,7 @@ export interface KeptKey {
 
 interface Asking {
   readonly name: string;
-  /** Another object still had rows that were given to it: it now answers whether they have come. */
+  /** Another object still had rows sent to it: it now answers whether they have come. */
   readonly chased?: { readonly by: string; readonly given: GivenKey };
   /** It gave the key to an object where it has not come. */
   readonly lost?: GivenKey;
@@ -35,7 +35,7 @@ interface Copy {
   readonly laterMs: number;
 }
 
-/** A policy's layouts have four places for a key, and each is asked a few times at most. */
+/** A policy's layouts have four places for a key, and each gets a few questions at most. */
 const MAX_QUESTIONS = 24;
 
 /** Fetches keys from the objects that had them. Other calls for a key wait for the first one's request. */

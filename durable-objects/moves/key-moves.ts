@@ -112,8 +112,6 @@ async function orMoved<Result>(
   }
 }
 
-/* How a call is forwarded to the object where its key is, or is to be. */
-
 interface Passing {
   readonly policy: string;
   readonly key: string;

@@ -112,7 +112,7 @@ export class Claims {
     const accounts = keyState.ruleStates.map(({ rule, account }) =>
       end.reduce((current, { id: each }) => settle(rule, current, nowMs, each, 0), account),
     );
-    // Another key denied the call, so its hold here is cancelled. A repetition is decided anew.
+    // Another key denied the call, so its hold here is cancelled. A repetition is decided again.
     const forget = isProvisional === true && idempotencyKey !== undefined ? [idempotencyKey] : [];
     const remember = isProvisional === true ? [] : remembering(endOfHold(id), "cancelled");
     this.#store.commit(keyState, { accounts, end, forget, remember }, nowMs);

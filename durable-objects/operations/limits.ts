@@ -78,7 +78,7 @@ export class Limits {
     return this.#store.earlier(keyState, idempotentOf("limit", cost, idempotencyKey), atMs);
   }
 
-  /** The earlier answer to the same call, except a counted denial: that is decided anew. */
+  /** The earlier answer to the same call, except a counted denial, which is decided again. */
   #standing(keyState: KeyState, call: Limiting, atMs: number): Answer | undefined {
     const earlier = this.#earlier(keyState, call, atMs);
     const isDenial =
@@ -143,7 +143,7 @@ export class Limits {
     const accounts = refunded.map(({ account }) => account);
     // In one commit: otherwise the charge could be refunded again.
     const change = { accounts, remember: remembering(idempotent, answer) };
-    // After a full refund a repeated call is decided anew.
+    // After a full refund a repeated call is decided again.
     const isAll = standing !== undefined && takesAll(keyState.policy.rules, standing.charge, units);
     const end = charge === undefined ? {} : isAll ? { forget: [charge] } : { uncharge: charge };
     const over = this.#store.commitWithin(keyState, { ...change, ...end }, nowMs);
@@ -217,8 +217,6 @@ function accountsOf(
   }
   return accounts;
 }
-
-/* A debit that cannot be denied, and setting usage. Both keep holds and may exceed the limit. Pure. */
 
 /** The units cannot be counted exactly; at most `most` can, if none is used. */
 export interface TooMany {

@@ -79,7 +79,7 @@ export class Reservations {
     return noted && this.#grant(keyState, home, noted, nowMs);
   }
 
-  /** The second half: reserves wanted units, also new ones from the pool. `undefined` as above. */
+  /** The second half: reserves wanted units, also new ones from the pool; `undefined`: see `bringHome`. */
   grantNoted(keyState: KeyState, call: Reserve, nowMs: number): Reserved | undefined {
     const noted = noteMessage(keyState, call, nowMs, true);
     return noted && this.#grant(keyState, call, noted, nowMs);
@@ -91,7 +91,7 @@ export class Reservations {
     );
     const noted = noteMessage(keyState, { holder, turn, ttlMs: 0, rules }, nowMs);
     if (noted === undefined) return;
-    // No isolate has units of the key any more.
+    // Whether no isolate has units of the key any more.
     const isLast = noted.ruleAccounts.every(({ account }) => unstoredOf(account) === 0);
     const isAhead = keyState.ruleStates.some(({ stored }) => stored !== undefined && stored.ahead > 0);
     this.#commit(keyState, holder, noted, nowMs, isLast && isAhead);
@@ -103,8 +103,7 @@ export class Reservations {
     const isShared = keyState.policy.pool !== undefined;
     const { ttlMs, units } = granted(keyState, call, noted, nowMs);
     const { hold } = noted.holder;
-    // Kept units never expire sooner than in an earlier answer: if this one is lost, the holder relies on
-    // that.
+    // Kept units never expire sooner than in an earlier answer: the holder relies on it if this one is lost.
     const keptHolds = noted.ruleAccounts.flatMap(({ account }, index) => {
       const keeps = (noted.kept[index] ?? 0) > 0;
       return keeps ? (holdWith(account.holds, hold) ?? []) : [];

@@ -73,7 +73,7 @@ export class Shedders {
     };
   }
 
-  /** Begins anew, and ignores the levels that clients know. */
+  /** Begins again, and ignores the levels that clients know. */
   reset(keyState: KeyState, nowMs: number): void {
     if (keyState.policy.shedding === undefined) return;
     this.#shedders.delete(keyState.key);

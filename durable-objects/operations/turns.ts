@@ -204,10 +204,7 @@ export function cacheableForMs(keyState: KeyState, holder: string | undefined, i
   return isHeld ? 0 : policy.denialTtlMs;
 }
 
-/**
- * The denial of a further call of cost 1, if any, and how long it is valid: the last unit's caller need not
- * ask.
- */
+/** The denial of a further call of cost 1, if any, and how long it is valid: it saves the next call. */
 export function cacheableDenial(
   keyState: KeyState,
   holder: string | undefined,

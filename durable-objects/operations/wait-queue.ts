@@ -39,7 +39,7 @@ export class WaitQueue {
     return this.waitersOf(keyState).some((waiter) => waiter.idempotencyKey === idempotencyKey);
   }
 
-  /** The waiters that a new call may not pass: none of a call on several keys, if nothing is leased. */
+  /** The waiters that a new call may not pass; none if all wait for calls on several keys and none leases. */
   aheadOf(keyState: KeyState, priority: string | undefined, nowMs: number): readonly Waiter[] {
     const waiters = this.waitersOf(keyState);
     if (waiters.length === 0) return waiters;

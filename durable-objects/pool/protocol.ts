@@ -68,7 +68,7 @@ export interface HolderMessage {
   readonly holder: string;
   /** Rises with each message of the holder. */
   readonly turn: number;
-  /** The holder has begun anew: `used` counts from 0, and its earlier units of rates are unknown. */
+  /** The holder has restarted: `used` counts from 0, and its earlier units of rates are unknown. */
   readonly isFresh: boolean;
   /** The mark of the last answer received, if any. A pool that does not know it has lost writes. */
   readonly seen?: PoolMark;

@@ -30,7 +30,7 @@ export class PoolSession {
   readonly time: Time;
   readonly toNow: PoolSessionHost["toNow"];
   readonly #host: PoolSessionHost;
-  /** By rule states: reading the key from storage makes another list, and the share begins anew. */
+  /** By rule states: reading the key from storage makes another list, and so another share. */
   readonly #shares = new WeakMap<KeyState["ruleStates"], Share>();
   readonly #answers = new WeakMap<PoolMessage, Promise<unknown>>();
   readonly #held = new Set<KeyState>();

@@ -168,9 +168,7 @@ export function freeUnits(ruleState: RuleState): number {
   return stateOf(ruleState).units - outstandingOf(ruleState.account);
 }
 
-/**
- * How long until enough leases of this region expire to free `units`, in milliseconds; `undefined`: never.
- */
+/** How long until expiring leases of this region free `units`, in milliseconds; `undefined`: never. */
 export function leaseWaitMs(ruleState: RuleState, units: number, nowMs: number): number | undefined {
   let missing = units - freeUnits(ruleState);
   for (const hold of ruleState.account.holds) {
@@ -212,9 +210,7 @@ export function keepUnits(keyState: KeyState, ruleState: RuleState, wanted: numb
   return kept;
 }
 
-/**
- * Adds the pool's grant of a rule; where units are leased, with the admitted cost. `reported`: units used.
- */
+/** Adds the pool's grant of a rule, with the admitted cost of slots. `reported`: units used. */
 export function addUnits(
   keyState: KeyState,
   ruleState: RuleState,

@@ -78,9 +78,7 @@ export class Share extends Holder<ShareCall> {
     return this.#keyState.policy.lease !== undefined && idleSlots(this.#keyState) === 0;
   }
 
-  /**
-   * The key stays in memory from now on, since the share keeps its demand and denials. A peek is not noted.
-   */
+  /** The share's demand and denials keep the key in memory from now on. A peek is not noted. */
   override note(cost: Cost, nowMs: number): void {
     this.#identify();
     super.note(cost, nowMs);
@@ -171,9 +169,7 @@ export class Share extends Holder<ShareCall> {
     return true;
   }
 
-  /**
-   * No answer. Kept units may be spent until their lifetime ends; granted units are lost until they expire.
-   */
+  /** No answer: kept units last until their lifetime ends; granted ones are lost until they expire. */
   failed(message: PoolMessage, nowMs: number): void {
     if (this.ended(message)) this.#failedAtMs = nowMs;
   }
@@ -196,7 +192,7 @@ export class Share extends Holder<ShareCall> {
 
   /**
    * Requests, of rates: callers' demand, and twice what isolates want, since they renew early. Of slots: the
-   * recent use. Then demand is measured anew.
+   * recent use. Then demand is measured again.
    */
   #want({ lending, isGivingBack, slots }: ShareRequest, nowMs: number): WantedUnits {
     const measured = this.want(nowMs);

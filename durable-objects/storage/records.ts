@@ -74,7 +74,7 @@ export function record(
   return { stored: { ...header, state: packed }, segment };
 }
 
-/** How long holders may have units of this record: exceeding it costs another row, so it is rounded up. */
+/** How long holders may have units of this record. Exceeding it costs another row, so it is doubled. */
 function lifeMs(
   account: Account,
   nowMs: number,
@@ -126,13 +126,6 @@ export interface Claim {
   readonly idempotencyKey?: string;
 }
 
-/**
- * The record of an object's only key. While only it and the crash allowances are stored, it is a row of the
- * key-value table, which costs no row to make: a table costs two. So a key with its own object writes two
- * rows, this and the alarm. When anything more is stored, the record moves to the table `keys`, and this row
- * does not count any more.
- */
-
 /** A key's record as stored, here and in the table `keys`. Stored: never rename a field. */
 export interface KeyRow {
   readonly key: string;
@@ -151,6 +144,11 @@ export interface SweptKey extends Omit<KeyRow, "rules"> {
 /** Stored: never rename it. */
 const ROW = "record";
 
+/**
+ * The record of an object's only key. While only it and the crash allowances are stored, it is a row of the
+ * key-value table, which costs no row to make: a table costs two. So a key with its own object writes two
+ * rows, this and the alarm. When anything more is stored, the record moves to the table `keys`.
+ */
 export class LoneRecord {
   readonly #storage: DurableObjectStorage;
   #row: KeyRow | undefined;

@@ -164,7 +164,7 @@ const RESTORED = "write-ahead";
 
 /*
  * The crash allowances: one row for all keys of an object. It has, by policy, an instant and the units by
- * which each key's memory may be ahead until then. So many keys with one call each write one row together.
+ * which each key's memory may be ahead until then. So any number of keys with one call each write one row.
  * Calls renew it. An object that starts reads the row of the previous one. Memory was ahead until `untilMs`
  * at most, so a key that has refilled by then needs no deduction.
  */

@@ -9,12 +9,10 @@ import { TOKEN_BUCKET } from "./lua/token-bucket.ts";
 /*
  * The script that decides on a pool in Redis. One call is atomic, and its clock is the server's `TIME`. The
  * arithmetic is that of core/algorithms/, core/accounts/ and core/reservations/sizing.ts; the tests compare
- * both sides answer by answer.
+ * both sides answer by answer. KEYS are those of `poolKeys`, ARGV a `PoolCall` and a `PoolSizing` as JSON. It
+ * returns a `PoolAnswer` as JSON.
  *
- * KEYS are those of `poolKeys`, ARGV a `PoolCall` and a `PoolSizing` as JSON. It returns a `PoolAnswer` as
- * JSON.
- *
- * Redis keeps only a script's text between calls, so each call makes all functions anew. That was a third of
+ * Redis keeps only a script's text between calls, so each call makes all functions again. That was a third of
  * the time of a plain call. So functions that not every call needs are made on demand.
  */
 
