@@ -191,7 +191,7 @@ interface Attachment {
   readonly openedMs?: number;
 }
 
-/** If a lease's end is unknown, it is requested again after this many milliseconds, */
+/** If a lease's end is unknown, it is requested again after this many milliseconds. */
 const SOON_MS = 50;
 /** As `SOON_MS`, but if the object cannot know whether it has the lease. */
 const LATER_MS = 60_000;

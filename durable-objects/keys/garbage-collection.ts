@@ -123,7 +123,7 @@ function removeKey(storage: KeyStorage, key: string): undefined {
   if (storage.loneKey !== key) storage.remove(key);
 }
 
-/** Deletes a key that no version can need. Returns when to read it again; `undefined`: it is deleted. */
+/** Deletes a key of an unknown policy after `UNKNOWN_KEPT_MS`, or returns when to read it again. */
 function keepUnknown(storage: KeyStorage, { key, wholeAtMs }: SweptKey, nowMs: number): number | undefined {
   const ends = storage.claims.read(key).map(({ expiresAtMs }) => expiresAtMs);
   const dueMs = ends.reduce((last, endMs) => Math.max(last, endMs), wholeAtMs) + UNKNOWN_KEPT_MS;

@@ -155,10 +155,9 @@ export class KeyCache {
   }
 
   /**
-   * Writes these accounts as the key's record. Returns when the key is untouched without further calls.
+   * Writes these accounts as the key's record. Returns when it is due: untouched, and not before `minDueMs`.
    *
    * @param ahead by rule: how far memory may go ahead of this record; absent: not at all
-   * @param minDueMs a sweep need not read the key before
    */
   write(
     keyState: KeyState,

@@ -142,7 +142,7 @@ export function kindMismatch(keyState: KeyState, nowMs: number): Decided {
  * would pass without these holds waits for their end.
  */
 
-/** The longest wait for provisional holds, or half the policy's deadline. A denial at once would be wrong. */
+/** At most half the policy's deadline. A denial at once would be needless, its `retryAfterMs` wrong. */
 const CONTENTION_WAIT_MS = 250;
 
 /** Whether the cost would pass without provisional holds. */
@@ -161,8 +161,8 @@ export function isProvisionallyBlocked(
 }
 
 /**
- * Waits in the key's line until `answerAt` answers (it must when `isLast`), at most `waitMs`: as
- * `CONTENTION_WAIT_MS` if absent.
+ * Waits in the key's line until `answerAt` answers, which it must when `isLast`. The wait is at most
+ * `waitMs`, or `CONTENTION_WAIT_MS` if absent.
  */
 export function whenUncontended<Result>(
   queue: WaitQueue,

@@ -39,7 +39,7 @@ export class WaitQueue {
     return this.waitersOf(keyState).some((waiter) => waiter.idempotencyKey === idempotencyKey);
   }
 
-  /** The waiters that a new call may not pass; none if all wait for calls on several keys and none leases. */
+  /** The waiters that a new call may not pass; none if all are brief (`isBrief`) and nothing is leased. */
   aheadOf(keyState: KeyState, priority: string | undefined, nowMs: number): readonly Waiter[] {
     const waiters = this.waitersOf(keyState);
     if (waiters.length === 0) return waiters;

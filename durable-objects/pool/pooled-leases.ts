@@ -7,7 +7,7 @@ import { PoolFailure, type PoolSession } from "./session.ts";
 import { costsOf } from "./share-algorithm.ts";
 import type { ShareRequest } from "./share.ts";
 
-/** How often a region requests slots for callers: none notifies it. Moving slots idle for half of it. */
+/** How often a region requests slots for callers: none notifies it. A moving slot idles for half of this. */
 const ASK_AGAIN_MS = 200;
 const MIN_WAIT_MS = 10;
 

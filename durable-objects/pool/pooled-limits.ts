@@ -83,7 +83,10 @@ export class PooledLimits {
       void this.#session.report(keyState);
   }
 
-  /** Tries the share, also after each message under way, for up to a quarter of the deadline. */
+  /**
+   * Tries the share, again after each message under way, for a quarter of the deadline at most. `undefined`:
+   * only the pool can decide.
+   */
   async #untilHere<Result>(
     keyState: KeyState,
     cost: Cost,
@@ -148,7 +151,7 @@ function withLeft({ ruleStates }: KeyState, rules: readonly RuleDecision[]): Rul
   });
 }
 
-/** Whether the share lacks over half of an isolate's missing units. False during the pool's last wait. */
+/** Whether the share has less than half of the units an isolate lacks. False during the pool's last wait. */
 function isPoor(keyState: KeyState, { rules }: Reserve, nowMs: number): boolean {
   return keyState.ruleStates.some((ruleState) => {
     const { wanted = 0, kept = 0 } = rules[ruleState.rule.name] ?? {};

@@ -11,7 +11,10 @@ export interface StoredAccount {
   readonly state?: unknown;
   /** Units that holders had, and that memory may admit before the next write (write-behind.ts). */
   readonly ahead: number;
-  /** The longest that holders may spend units of `ahead` beside `presumed`. Absent: 0 or none known. */
+  /**
+   * The longest that holders may spend units of `ahead` beside `presumed`. Absent: none, or an earlier
+   * version.
+   */
   readonly ttlMs?: number;
   /** The part of `ahead` that was presumed, and its remaining time. Absent: none, or an earlier version. */
   readonly presumed?: readonly (readonly [units: number, leftMs: number])[];

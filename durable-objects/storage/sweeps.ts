@@ -45,7 +45,7 @@ export class Sweeps {
   #rows: number;
   #notBeforeMs: number;
   #written = 0;
-  /** When the first of those rows can be due. */
+  /** When the first of the remaining rows can be due. */
   #earliestMs = Infinity;
 
   constructor(storage: RowStorage) {

@@ -59,7 +59,7 @@ export function lastsLongEnough(stored: StoredAccount | undefined, account: Acco
   return spendableUntilMs(account) - nowMs <= (stored.ttlMs ?? 0);
 }
 
-/** Whether an object that starts with this record, `ahead` units behind, offers no more than the account. */
+/** Whether an object that starts with this record, less `ahead` units, offers no more than the account. */
 export function covers(
   rule: Rule,
   stored: StoredAccount | undefined,
@@ -159,7 +159,7 @@ function presumed(
     });
 }
 
-/** The prefix of those holds' ids, in memory only. It must differ from all ids of claims and holders. */
+/** The prefix of restored holds' ids, in memory only. It must differ from ids of claims and holders. */
 const RESTORED = "write-ahead";
 
 /*
@@ -229,7 +229,7 @@ export class CrashAllowances {
     };
   }
 
-  /** Whether a key without a record may have been ahead before this object started, and still is. */
+  /** Whether a key without a record may have been ahead at this start, and not have refilled since. */
   isPresumed(policy: Policy, nowMs: number): boolean {
     const found = this.#found.get(policy.name);
     return found !== undefined && nowMs < wholeAtMs(policy, found);

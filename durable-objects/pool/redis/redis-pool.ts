@@ -90,7 +90,10 @@ export function readPoolAnswer(text: unknown): PoolAnswer {
   throw new Error(`not an answer of a pool: ${String(text).slice(0, MAX_TEXT)}`);
 }
 
-/** The runtime allows an object six waiting connections, and silently delays more while their timers run. */
+/**
+ * The runtime allows an object six waiting connections, and silently delays more while their timers run:
+ * calls that were never sent then look like a dead Redis.
+ */
 const MAX_UNDER_WAY = 6;
 
 /** The weight of one call in the mean duration of calls: about the last round of calls decides. */
