@@ -9,7 +9,6 @@ const vars = env as {
   readonly LOG?: unknown;
   /** `ignored` where plain workerd runs the worker: it has no jurisdictions. Never set on Cloudflare. */
   readonly JURISDICTIONS?: unknown;
-  /** Only in tests: see `backgroundMs`. */
   readonly BACKGROUND_MS?: unknown;
   readonly UPSTASH_REDIS_REST_URL?: unknown;
   readonly UPSTASH_REDIS_REST_TOKEN?: unknown;
@@ -18,8 +17,8 @@ const vars = env as {
 requireKnownNames(env);
 
 /**
- * What this deployment configures. All of it is read while the worker starts, and a bad policy stops the start. The worker
- * and its objects read the same configuration, and a new deployment restarts both.
+ * Read while the worker starts: a bad policy stops the start. A deployment restarts the worker and its
+ * objects.
  */
 export const deployed = parseDeployment({
   policies: vars.POLICIES,
@@ -27,20 +26,13 @@ export const deployed = parseDeployment({
   areJurisdictionsIgnored: vars.JURISDICTIONS === "ignored",
 });
 
-/**
- * `policies` has the policies by the names that callers use. `regionalPolicies` also finds a region's copy of a policy with
- * a pool (`api@eu`). `isRemoved` says which policies were removed on purpose.
- */
+/** `regionalPolicies` also has regions' copies of policies with a pool (`api@eu`). */
 export const { policies, regions, regionalPolicies, isRemoved } = deployed;
 
-/** What is logged of calls. */
 export const log = parseLog(vars.LOG);
 
-/**
- * After how many milliseconds isolates ask the catalog again and send what they have counted, and the statistics are
- * written. `undefined`, as everywhere but in tests: each of these has its own constant.
- */
+/** The interval of isolates' catalog reads and statistics, in tests. `undefined`: their own constants. */
 export const backgroundMs = parseBackgroundMs(vars.BACKGROUND_MS);
 
-/** The address and the token of the Redis with the pools; `undefined`: no policy has a pool. */
+/** The address and the token of the pools' Redis; `undefined`: no policy has a pool. */
 export const poolAddress = requirePool(policies, vars);

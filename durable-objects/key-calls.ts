@@ -21,25 +21,21 @@ interface KeyHost {
   readonly policies: PolicyLookup;
   /** Absent: the real one. */
   readonly time?: Time;
-  /** Loads what decides keys whose units are in a pool. */
   readonly loadPooled: (parts: PoolParts) => Promise<Operations>;
 }
 
-/** The parts of an object that its pooled operations use. */
 export interface PoolParts {
   readonly store: KeyStore;
   readonly queue: WaitQueue;
   readonly local: LocalOperations;
   readonly toNow: (keyState: KeyState) => number;
   readonly open: OpenKey;
-  /** The object's clock, which never runs backwards. */
   readonly nowMs: () => number;
 }
 
-/** Opens a key: it is as of the instant that comes with it. */
 type OpenKey = (policy: string, key: string) => [keyState: KeyState, nowMs: number];
 
-/** The parts that decide the keys of one object, joined. They know nothing of the platform. */
+/** Joins the parts that decide the keys of one object. They are independent of the platform. */
 export function joinParts({ storage, timers, policies, loadPooled, time }: KeyHost) {
   const cache = new KeyCache(storage, SHARED_MEMORY);
   const onWritten = (wholeMs: number, nowMs: number) =>
@@ -65,9 +61,8 @@ export function joinParts({ storage, timers, policies, loadPooled, time }: KeyHo
     open,
     release: (keyState) => cache.release(keyState),
   });
-  /** The policy by which a key is decided; `undefined`: it is not known. */
   const policyOf = (policy: string, key: string) => cache.policyOf(policy, policies.get(policy), key);
-  /** A call has come, with what its sender knows of the policy. */
+  /** A call came with its sender's version of the policy. */
   const hear = (policy: string, key: string, { terms, inForce }: Versioned) => {
     if (inForce !== undefined) cache.versions.note(key, inForce);
     if (terms === undefined || inForce?.fields !== undefined) return;
@@ -96,18 +91,15 @@ export type KeyParts = ReturnType<typeof joinParts>;
 interface AskHost extends Pick<PoolParts, "open"> {
   readonly local: Operations;
   readonly loadPooled: () => Promise<Operations>;
-  /** Ends what `open` began: a key without any state leaves memory. */
+  /** Ends `open`: a key without state is dropped. */
   readonly release: (keyState: KeyState) => void;
 }
 
 /**
- * Makes the function that opens the key of each call and passes the call to the operations that decide it: local ones, or
- * those of the key's pool, which are loaded at the first such call.
- *
- * When a call ends, it releases its key. A key without any state leaves memory then, and the next call makes another
- * `KeyState` of it. So no call may use a `KeyState` that it has released, or that another call could: two of one key
- * could both save. Calls to pools wait for I/O, so they pin their key until they end. Local calls wait in line only, and
- * a line pins its key too (`WaitQueue`).
+ * Makes the function that opens each call's key and runs its operations: local ones, or those of its pool,
+ * loaded at the first such call. A call that ends releases its key. Then a key without state is dropped, and
+ * the next call makes another `KeyState`. No call may use a released one: two of one key could both save. So
+ * calls to pools pin their key until they end, and a line pins the key of waiting local calls (`WaitQueue`).
  */
 export function makeAsk({ local, loadPooled, open, release }: AskHost): AskKey {
   let pooled: Operations | undefined;
@@ -129,14 +121,14 @@ export function makeAsk({ local, loadPooled, open, release }: AskHost): AskKey {
       return untilEnd(() => ask(operations, state, atMs), onEnd);
     };
     if (pooled !== undefined) return askPool(pooled, keyState, nowMs);
-    // Loading takes time, and the key may leave memory meanwhile: so the key is opened again.
+    // The key may be dropped while the module is loading, so it is opened again.
     release(keyState);
     loading ??= load();
     return loading.then((operations) => askPool(operations, ...open(policy, key)));
   };
 }
 
-/** Does `work`, and then calls `onEnd`: when its promise is settled if it is one, and also when it throws. */
+/** Calls `onEnd` after `work`: when its promise is settled, if it is one, and also when it throws. */
 function untilEnd<Result>(work: () => MaybePromise<Result>, onEnd: () => void): MaybePromise<Result> {
   let answer: MaybePromise<Result>;
   try {
@@ -152,16 +144,16 @@ function untilEnd<Result>(work: () => MaybePromise<Result>, onEnd: () => void): 
 
 type CallOf<Op extends KeyCall["op"]> = Extract<KeyCall, { readonly op: Op }>;
 
-/** Leases that end with their callers. They take the platform, so a limiter in memory has none. */
+/** Leases that end with their callers. They need the platform, so a limiter in memory has none. */
 interface AttachedLeases {
   acquire(call: CallOf<"acquire">): Promise<Attached>;
   confirm(call: CallOf<"confirm">): Promise<Attached>;
 }
 
 /**
- * The calls on keys that are here: load, decide, save, answer. Nothing is awaited between reading and writing, so there
- * are no locks and no races. What an answer says has been written, or is covered by what was, before it leaves: the
- * output gate holds the answer back until the write is durable.
+ * The calls on keys that are here: load, decide, save, answer. Nothing is awaited between reading and
+ * writing, so there are no locks and no races. The output gate holds an answer back until the write that
+ * covers it is durable.
  */
 export class KeyCalls {
   readonly #parts: KeyParts & ReleasingHost;
@@ -173,7 +165,7 @@ export class KeyCalls {
     this.#attached = attached;
   }
 
-  /** The answer to a call: at once if it is there at once. A message of a higher protocol is refused. */
+  /** Answers at once if possible. A message of a higher protocol is rejected. */
   call(message: KeyCall): MaybePromise<unknown> {
     const parts = this.#parts;
     const { policy, key } = message;
@@ -195,7 +187,7 @@ export class KeyCalls {
       }
       case "tell":
         parts.hear(policy, key, message);
-        // Callers that wait for units of the key are served by it. A key that is not in memory has no such callers.
+        // Serves callers that wait for the key. A key that is not in memory has none.
         if (parts.cache.has(key)) void parts.ask(policy, key, () => undefined);
         return undefined;
       case "reset":
@@ -264,12 +256,10 @@ export class KeyCalls {
     }
   }
 
-  /** The next keys of this object. */
   async keys(call: KeysCall): Promise<AnswerText> {
     return JSON.stringify(unsupportedOf(call) ?? (await listKeys(this.#parts, call)));
   }
 
-  /** How many keys this object knows of. */
   countKeys(call: KeysCall): AnswerText {
     const { storage, cache } = this.#parts;
     const { prefix = "" } = call;
@@ -289,14 +279,12 @@ export class KeyCalls {
 const KEYS_A_TURN = 50;
 
 /**
- * The next keys of this object, with a peek at each of them: keys with a record, and keys that memory alone knows of. A
- * key that is untouched again is among them until it is forgotten.
+ * Lists keys with a record and keys only in memory, each with a peek; untouched ones until their deletion.
  */
 async function listKeys(
   { storage, cache, ask, policies }: Pick<KeyParts, "storage" | "cache" | "ask" | "policies">,
   { policy: name, prefix = "", after, most = 0 }: KeysCall,
 ): Promise<KeyList> {
-  // One more than is asked for tells whether there are more.
   const stored = storage.keysAfter(prefix, after, most + 1);
   const others = unrecorded(cache, prefix).filter((key) => after === undefined || byBytes(key, after) > 0);
   const found = others.length === 0 ? stored : [...stored, ...others].toSorted(byBytes).slice(0, most + 1);
@@ -322,7 +310,7 @@ function unrecorded(cache: KeyCache, prefix: string): string[] {
   return keys;
 }
 
-/** The order of two keys in storage: that of their bytes in UTF-8, which is that of their code points. */
+/** The order of two keys in storage: by their bytes in UTF-8, which is the order of code points. */
 function byBytes(one: string, other: string): number {
   let at = 0;
   while (at < one.length && one[at] === other[at]) at += 1;

@@ -33,12 +33,12 @@ interface Bindings {
   readonly STATS?: StatsNamespace;
 }
 
-/** A class with the methods about keys, which `LimiterObject` gets from wire-methods.ts. */
+/** Has the methods of wire-methods.ts, which are added below: Workers RPC finds methods on the prototype. */
 const WithWireMethods = DurableObject as new (
   ...args: ConstructorParameters<typeof DurableObject>
 ) => DurableObject & Pick<LimiterMethods, WireMethod>;
 
-/** The object. It serves one or many keys of one policy: each call is made where its key is, which is mostly here. */
+/** The object of one or many keys of one policy. Each call is executed where its key is, mostly here. */
 export class LimiterObject extends WithWireMethods {
   readonly #parts: ObjectParts;
   readonly #calls: KeyCalls;
@@ -46,7 +46,6 @@ export class LimiterObject extends WithWireMethods {
   readonly #stats: StatsNamespace | undefined;
 
   static {
-    // Workers RPC finds methods on the prototype.
     for (const method of WIRE_METHODS)
       Object.defineProperty(this.prototype, method, {
         configurable: true,
@@ -82,7 +81,7 @@ export class LimiterObject extends WithWireMethods {
     return this.#calls.countKeys(call);
   }
 
-  /** Writes all by which memory is ahead of storage, and sends all counts: nothing is lost if the process ends now. */
+  /** Writes memory that is ahead of storage, and sends all counts, so the process may end. */
   async rest(): Promise<void> {
     const { timers, cache, storage } = this.#parts;
     const atMs = timers.nowMs();
@@ -93,7 +92,7 @@ export class LimiterObject extends WithWireMethods {
 
   override async fetch(request: Request): Promise<Response> {
     const url = new URL(request.url);
-    // The message is in the address when the request opens a socket, else in the body.
+    // The message is in the address when the request opens a socket, otherwise in the body.
     const message = JSON.parse(url.searchParams.get("call") ?? (await request.text())) as Message;
     return await this.#routing.request(request, message, async () => {
       this.#count(message.policy, url.pathname.slice(1));
@@ -114,13 +113,12 @@ export class LimiterObject extends WithWireMethods {
     this.#parts.sockets.closed(socket, true);
   }
 
-  /** Forgets keys that are untouched again and answers that are not valid any more. */
   override alarm(info?: AlarmInvocationInfo): Promise<void> {
     const { sockets } = this.#parts;
     return cleaned(this.#parts, () => sockets.renew(), info?.isRetry === true);
   }
 
-  /** Counts a call on a key. Counts are sent when it is time: no call waits for it, and no timer keeps an object in memory. */
+  /** Counts are sent in later calls: no call waits for it, and no timer keeps an object in memory. */
   #count(policy: string, method: string): void {
     if (this.#stats === undefined) return;
     tally.add("object_calls", [publicName(policy), method]);
@@ -134,7 +132,7 @@ export class LimiterObject extends WithWireMethods {
 /** A call that comes as a request and not over RPC: it waits, or opens a socket. */
 type Message = AcquireCall | IdleCall | LimitCall;
 
-/** The counts of all objects of this isolate: one of them alone would send a message for a few calls. */
+/** Shared by all objects of this isolate: a single one would send a message for a few calls. */
 const tally = new Tally();
 const sender = new StatsSender(
   tally,
@@ -178,7 +176,7 @@ function makeParts(ctx: DurableObjectState, namespace: ObjectNamespace) {
 
 type ObjectParts = ReturnType<typeof makeParts>;
 
-/** The policies by which objects decide. In a policy with a pool, each rule is replaced by the region's share of it. */
+/** The policies of objects. With a pool, each rule is replaced by the region's share of it. */
 const objectPolicies: PolicyLookup = {
   get(name) {
     const policy = regionalPolicies.get(name);
@@ -192,16 +190,13 @@ const objectPolicies: PolicyLookup = {
 const sharesByPolicy = new Map<string, Policy>();
 
 /**
- * A prefix for the keys that a region counts alone while its pool does not answer (`onFailure = "local"`). They are
- * stored in the same object as the key of the pool. The prefix has 512 characters and a caller's key at most 512 bytes,
- * so no caller can name such a key. Stored: never change.
+ * A prefix for keys that a region counts while its pool does not answer (`onFailure = "local"`), in the same
+ * object as the pool's key. It has 512 characters and a caller's key at most 512 bytes, so no caller can name
+ * such a key. Stored: never change.
  */
 const ALONE = "alone/".padEnd(512, "/");
 
 /**
- * Loads the operations of a policy with a pool. They bring Upstash's client and the script with them, so an object
- * without pools does not load them.
- *
  * @throws Error while versions mix: this version of the object was deployed without the address of a Redis
  */
 async function loadPool({ nowMs, open, ...parts }: PoolParts): Promise<Operations> {

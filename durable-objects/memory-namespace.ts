@@ -13,7 +13,7 @@ import { Sweeps } from "./storage/sweeps.ts";
 import { CrashAllowances } from "./storage/write-behind.ts";
 import { OwnerRouting, WIRE_METHODS, writeAnswer } from "./wire-methods.ts";
 
-/** The objects of a limiter that lives in this process and ends with it: one for each policy, whatever its `objects`. */
+/** The objects of a limiter in this process: one per policy, whatever its `objects`. */
 export class MemoryNamespace {
   readonly #policies: Pick<Policies, "get">;
   readonly #time: Time;
@@ -24,7 +24,6 @@ export class MemoryNamespace {
     this.#time = time;
   }
 
-  /** The object of this name, as a stub would be: each call is answered later. */
   getByName(name: string): object {
     const policy = name.slice(0, name.indexOf("/"));
     const object = this.#objects.get(policy) ?? makeObject(this.#policies, this.#time);
@@ -65,25 +64,24 @@ const MAX_TIMER_MS = 2 ** 31 - 1;
 
 const NOT_KEPT = { kv: { get: () => undefined, put: () => undefined } };
 
-/** Keeps in memory what an object keeps in storage: for a limiter that need not survive its process. */
+/** Storage in memory, for a limiter that need not survive its process. */
 export class MemoryStorage implements KeyStorage {
   readonly answers = new MemoryAnswers((key) => this.#keys.has(key));
   readonly claims = new MemoryClaims();
-  /** Nobody reads what these promise: there is no start after a crash. */
+  /** Never read: there is no start after a crash. */
   readonly leads = new CrashAllowances(NOT_KEPT);
   readonly sweeps = new Sweeps(NOT_KEPT);
   readonly loneKey = undefined;
-  /** Keys of a limiter in memory have one object, and never move. */
+  /** Each policy has one object here, so keys never move. */
   readonly moves = { isEmpty: true, isAway: () => false, sweep: () => ({ left: 0, dueMs: Infinity }) };
   readonly #keys = new Map<string, DueKey>();
-  /** By key and rule. */
   readonly #segments = new Map<string, Map<string, NewSegment[]>>();
 
   get isEmpty(): boolean {
     return this.#keys.size === 0 && this.leads.isEmpty;
   }
 
-  /** Nothing that runs in it can fail half-way but by a mistake, and then the process should end. */
+  /** Only a bug can make it fail halfway, and then the process should end. */
   atomically<Result>(work: () => Result): Result {
     return work();
   }
@@ -137,13 +135,12 @@ export class MemoryStorage implements KeyStorage {
     );
   }
 
-  /** All at once: to find those after a key would be to sort them all. */
+  /** All at once, since finding those after a key would sort them all. */
   keysSwept(after: string): SweptKey[] {
     return after === "" ? [...this.#keys.values()] : [];
   }
 }
 
-/** Answers under idempotency keys. */
 class MemoryAnswers implements Pick<StoredAnswers, keyof StoredAnswers> {
   readonly #hasRecord: (key: string) => boolean;
   readonly #answers = new Map<string, Map<string, StoredAnswer>>();
@@ -215,7 +212,6 @@ class MemoryAnswers implements Pick<StoredAnswers, keyof StoredAnswers> {
   }
 }
 
-/** Holds and leases. */
 class MemoryClaims implements Pick<StoredClaims, keyof StoredClaims> {
   readonly #claims = new Map<string, Map<string, Claim>>();
 

@@ -1,6 +1,6 @@
 /**
- * The methods of an object over Workers RPC, and the one message that each of them is here. Isolates and objects of other
- * versions call these methods while a deployment is rolled out: never rename one, and never change its arguments.
+ * The methods of an object over Workers RPC, and their messages here. Isolates and objects of other versions
+ * call them during a rollout: never rename one, and never change its arguments.
  */
 import type { AnswerText, Missing, Released, UnsupportedProtocol } from "../core/protocol/answers.ts";
 import {
@@ -30,7 +30,6 @@ import type {
 import { full } from "../core/protocol/problems.ts";
 import { type KeyMoves, type Places, passOn, passRequest } from "./moves/key-moves.ts";
 
-/** The methods about one key. */
 export type WireMethod = Exclude<keyof LimiterMethods, "keys" | "countKeys">;
 
 type Readers = {
@@ -61,7 +60,6 @@ const READERS: Readers = {
   reset: (policy, key) => ({ op: "reset", policy, key }),
 };
 
-/** How answers are sent that are not sent as JSON text. */
 const WRITERS: Partial<Record<WireMethod, (answer: unknown) => unknown>> = {
   giveBack: () => undefined,
   acquire: (attached) => attached,
@@ -72,10 +70,8 @@ const WRITERS: Partial<Record<WireMethod, (answer: unknown) => unknown>> = {
   reset: () => undefined,
 };
 
-/** The names of all methods about one key. */
 export const WIRE_METHODS = Object.keys(READERS) as readonly WireMethod[];
 
-/** An answer as a method returns it: at once if it is there at once. */
 export function writeAnswer(method: WireMethod, answer: MaybePromise<unknown>): MaybePromise<unknown> {
   const write = WRITERS[method] ?? JSON.stringify;
   return answer instanceof Promise ? answer.then(write) : write(answer);
@@ -83,7 +79,7 @@ export function writeAnswer(method: WireMethod, answer: MaybePromise<unknown>): 
 
 type MakeHere = (message: KeyCall, method: WireMethod) => MaybePromise<unknown>;
 
-/** Makes each call where its key is: here, or in another object (moves/key-moves.ts). */
+/** Executes each call where its key is: here, or in another object (moves/key-moves.ts). */
 export class OwnerRouting {
   readonly #makeHere: MakeHere;
   readonly #host: { readonly moves: KeyMoves; readonly places: Places } | undefined;
@@ -94,7 +90,6 @@ export class OwnerRouting {
     this.#host = host;
   }
 
-  /** Makes a call by the method that was called and its arguments, and returns what that method returns. */
   call(method: WireMethod, args: readonly unknown[]): MaybePromise<unknown> {
     const [first] = args as [string | ReserveCall | Batch | HandOver | KeysStored | ForwardedCall];
     if (method === "giveBack") return this.#giveBack(...(args as [string, readonly Returned[]]));
@@ -104,7 +99,6 @@ export class OwnerRouting {
     return this.#answerMove(first);
   }
 
-  /** @param isPassedOn another object has passed the call on */
   #make(method: WireMethod, args: readonly unknown[], isPassedOn = false): MaybePromise<unknown> {
     const message = (READERS[method] as (...given: readonly unknown[]) => KeyCall)(...args);
     if (this.#host === undefined) return this.#makeHere(message, method);
@@ -135,14 +129,12 @@ export class OwnerRouting {
     return JSON.stringify(null);
   }
 
-  /** Makes a call that another object has passed on, if the key may be here. */
   async #makePassed(moves: KeyMoves, call: ForwardedCall["passedOn"]): Promise<ForwardedResult> {
     const { policy, key, method, args, mayBeAt } = call;
     if (!moves.mayTake(policy, key, mayBeAt) || !Object.hasOwn(READERS, method)) return { isElsewhere: true };
     return { returned: await this.#make(method as WireMethod, args, true) };
   }
 
-  /** Answers a request where the key of its message is. */
   async request(
     request: Request,
     message: AcquireCall | IdleCall | LimitCall,
@@ -167,8 +159,8 @@ type MakeCall = (
 ) => MaybePromise<unknown>;
 
 /**
- * Answers several calls in one turn, so the runtime commits all that they write together. A call that cannot be read,
- * or that throws, fails alone. A batch that is too large is refused as a whole, and nothing is touched.
+ * Answers several calls in one turn, so the runtime commits their writes together. A call that cannot be
+ * read, or that throws, fails alone. A batch that is too large is rejected completely.
  *
  * @throws Error when the batch is not a list of calls
  */
@@ -180,14 +172,14 @@ export function answerBatch({ calls, terms, ...version }: Batch, make: MakeCall)
   if (!Array.isArray(all)) throw new TypeError("a batch is a list of calls");
   if (all.length > MAX_BATCHED) return text(full("batch-calls", MAX_BATCHED));
   const answers = all.map((call: BatchedCall) => orFailed(() => answerOne(call, terms, make)));
-  // Only calls to a pool take time, which clients make alone, and calls on keys that move.
+  // Only calls on keys that move take time, and calls to a pool, which clients never batch.
   const isThere = (answer: MaybePromise<AnswerText>) => typeof answer === "string";
   return answers.every(isThere)
     ? batchText(answers)
     : Promise.all(answers.map((answer) => Promise.resolve(answer))).then(batchText);
 }
 
-/** Units that go back are free for the call that they come with. If they cannot be given back, it is made all the same. */
+/** Returned units serve the call with them. If the return fails, the call is executed all the same. */
 function answerOne(
   { giveBack, limit, reserve }: BatchedCall,
   terms: string | undefined,

@@ -41,17 +41,16 @@ import {
   type WriteResult,
 } from "./checks.ts";
 
-/** An alarm is never later than this: the runtime takes none after 2189, and an override may end in 9999. */
+/** The runtime takes no alarm after 2189, and an override may end in 9999. */
 const MAX_ALARM_MS = 365 * 24 * 3_600_000;
 
 /** Items on a page of a list. */
 const PAGE = 100;
 
 /**
- * The object that has what was changed at run time, beside what the deployment's file says. There is one.
- *
- * A write is checked, then made as a whole or not at all, with an entry in the audit log for each change. Some checks
- * come after rows were written: a refusal ends the transaction.
+ * The one object with the run-time changes to the deployment's file. A write is checked, then made fully or
+ * not at all, with an audit entry per change. Some checks follow written rows: a refusal ends the
+ * transaction.
  */
 export class CatalogObject extends DurableObject implements CatalogMethods {
   readonly #store: CatalogStore;
@@ -102,7 +101,7 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
     return this.#storedOverride(policy, pattern) ?? noOverride(policy, pattern);
   }
 
-  /** A page of a policy's overrides, in the order of their patterns, after one. */
+  /** A page of a policy's overrides in the order of patterns, after one. */
   async overrides(policy: string, after = ""): Promise<Page<Versioned<OverrideInCatalog>> | Refusal> {
     if (this.#tableOf(policy) === undefined) return noPolicy(policy);
     return pageOf(this.#store.overridesAfter(policy, after, PAGE + 1), ({ value }) => value.pattern);
@@ -116,7 +115,7 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
     return { version: this.#store.revision, value: this.#store.document() };
   }
 
-  /** A page of the audit log, the latest entry first. */
+  /** A page of the audit log, latest first. */
   async audit(before = Number.MAX_SAFE_INTEGER): Promise<Page<AuditEntry>> {
     return pageOf(this.#store.auditBefore(before, PAGE + 1), ({ id }) => String(id));
   }
@@ -143,7 +142,7 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
     return this.#store.policy(name)?.fields ?? deployed.tables.get(name);
   }
 
-  /** The override of a pattern, in whatever form it is given. */
+  /** The override of a pattern in any form. */
   #storedOverride(policy: string, pattern: string): Versioned<OverrideInCatalog> | undefined {
     const base = this.#tableOf(policy);
     const checked = base && checkedOverride(policy, base, pattern, { blocked: true });
@@ -151,14 +150,14 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
     return this.#store.override(policy, checked.pattern);
   }
 
-  /** What conditions are about: whether a read answers with something, and which entity tag that has. */
+  /** For conditions: whether a read finds a value, and its entity tag. */
   #stateOf(write: Write): { readonly version: number; readonly isThere: boolean } {
     const versionOf = () => {
       if (write.kind === "catalog") return this.#store.revision;
       if (write.kind === "token") return this.#store.token(write.name) && 1;
       if (write.kind === "override") return this.#storedOverride(write.policy, write.pattern)?.version;
       if (write.kind !== "policy") return this.#store.candidate(write.policy)?.version;
-      // The file's policy has the version 0, and a version is kept of what was deleted.
+      // The file's policy has the version 0, and a deleted policy keeps its version.
       const isThere = this.#tableOf(write.name) !== undefined;
       return isThere ? (this.#store.policy(write.name)?.ownVersion ?? 0) : undefined;
     };
@@ -185,12 +184,12 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
     }
   }
 
-  /** Writes a policy. In this and the other writes of one thing, `fields` that are `undefined` delete it. */
+  /** Writes a policy. In this and the other writes, `fields` that are `undefined` delete. */
   #writePolicy(by: string, name: string, fields: Table | undefined): WriteResult {
     const store = this.#store;
     const file = deployed.tables.get(name);
     const after = fields ?? file;
-    // A policy that is gone takes its candidate with it, and one that stays has to fit it.
+    // A deleted policy takes its candidate with it; otherwise the candidate has to fit it.
     if (after === undefined && store.candidate(name) !== undefined) this.#writeCandidate(by, name, undefined);
     const before = store.policy(name);
     const misfit = candidateMisfit(name, after, before?.candidate?.fields);
@@ -207,7 +206,7 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
     }
     const refusal = (after && this.#overridesMisfit(name, after)) ?? misfit;
     if (refusal !== undefined) return refusal;
-    // Nothing is left that an override could change.
+    // Without the policy there is nothing to override.
     if (after === undefined)
       for (const { value } of store.overridesAfter(name, "", MAX_OVERRIDES))
         this.#putOverride(by, name, value.pattern, undefined, value.fields);
@@ -216,7 +215,7 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
     return { version, value: fields ?? null };
   }
 
-  /** The refusal of a table under which one of the policy's overrides would mean nothing. */
+  /** The refusal of a table under which one of the policy's overrides has no effect. */
   #overridesMisfit(name: string, fields: Table): Refusal | undefined {
     for (const { value } of this.#store.overridesAfter(name, "", MAX_OVERRIDES)) {
       const checked = checkedOverride(name, fields, value.pattern, value.fields);
@@ -229,7 +228,7 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
     return undefined;
   }
 
-  /** Writes one override. A new one may be refused since patterns have many lengths, or a prefix has its share. */
+  /** Writes one override. A new one may exceed the bound on lengths, or a prefix's share. */
   #writeLimitedOverride(
     by: string,
     policy: string,
@@ -333,7 +332,7 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
     return { version, value: null };
   }
 
-  /** Makes the catalog what a document says: what is not in it is deleted. It ends with the first refusal. */
+  /** Replaces the catalog by a document, up to the first refusal. */
   #import(by: string, document: CatalogDocument): WriteResult {
     for (const answer of this.#importSteps(by, document)) if (isRefusal(answer)) return answer;
     return { version: this.#store.revision, value: null };
@@ -347,7 +346,7 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
       .map(({ value }) => value)
       .filter(({ policy, pattern }) => !Object.hasOwn(ownOf(overrides, policy) ?? {}, pattern));
     const revoked = store.tokens().filter(({ name }) => !Object.hasOwn(tokens, name));
-    // One that changes is deleted first: it need not fit what its policy becomes.
+    // A changing candidate is deleted first: it need not fit the new policy.
     for (const { value } of store.candidates())
       if (!isSame(ownOf(candidates, value.policy), value.fields))
         yield this.#writeCandidate(by, value.policy, undefined);
@@ -375,14 +374,14 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
   }
 }
 
-/** A page of what was found, which is one item more if there is a next page. */
+/** A page of the items found, one more than fit if there is a next page. */
 function pageOf<Item>(found: readonly Item[], cursorOf: (item: Item) => string): Page<Item> {
   const items = found.slice(0, PAGE);
   const last = found.length > PAGE ? items.at(-1) : undefined;
   return { items, ...(last !== undefined && { next: cursorOf(last) }) };
 }
 
-/** The audit log says who may do what, and not by which secret. */
+/** The audit log has each token's rights, but not its hash. */
 function withoutHash(entry: Table): Table {
   const { sha256: _, ...others } = entry;
   return others;

@@ -11,14 +11,13 @@ import type {
 } from "../../core/catalog/calls.ts";
 import { instantText } from "../../core/clock.ts";
 
-/** The changes that are kept one by one. A reader that knows an earlier revision gets everything. */
+/** The changes that are kept one by one. A reader of an earlier revision gets everything. */
 const MAX_CHANGES = 20_000;
-/** The entries that the audit log keeps. */
 const MAX_ENTRIES = 20_000;
 
-/** The catalog's tables. Their names and columns are stored for ever: never rename them. */
+/** The catalog's tables. Never rename them or their columns. */
 const SCHEMA = [
-  // `fields` is null for what was deleted: a policy's version never falls.
+  // `fields` is null after a deletion: a policy's version never falls.
   `CREATE TABLE IF NOT EXISTS policies (
     name TEXT PRIMARY KEY, version INTEGER NOT NULL, own_version INTEGER NOT NULL, fields TEXT, last TEXT
   ) WITHOUT ROWID`,
@@ -39,20 +38,23 @@ const SCHEMA = [
 const POLICIES = `SELECT policies.*, candidates.version AS candidate_version, candidates.fields AS candidate_fields
   FROM policies LEFT JOIN candidates ON candidates.policy = policies.name`;
 
-/** What is stored of a policy. Without `fields`, the file defines it, or it was deleted. */
+/** Without `fields`, the file defines the policy, or it was deleted. */
 interface StoredPolicy extends PolicyChange {
-  /** Rises with each change of its own fields, while `version` also rises with its overrides and its candidate. */
+  /** Rises with its own fields; `version` also with its overrides and candidate. */
   readonly ownVersion: number;
   /** Its fields before it was deleted. */
   readonly last?: Table;
 }
 
-/** What has a bound: all overrides; in one policy the patterns with several wildcards, and the lengths of pattern texts. */
+/**
+ * The counts with a bound: overrides, and a policy's patterns with several wildcards and lengths of pattern
+ * texts.
+ */
 export type OverrideCounts = Readonly<Record<"overrides" | "multiWildcards" | "beginnings" | "ends", number>>;
 
 type Row = Record<string, SqlStorageValue>;
 
-/** The only SQL of the catalog. It checks nothing. All methods are synchronous. In writes `undefined` deletes. */
+/** All SQL of the catalog, without checks. Methods are synchronous. Writing `undefined` deletes. */
 export class CatalogStore {
   readonly #storage: DurableObjectStorage;
 
@@ -61,7 +63,7 @@ export class CatalogStore {
     for (const query of SCHEMA) storage.sql.exec(query);
   }
 
-  /** Runs `work` in a transaction. If it throws, or its result is not kept, nothing has changed. */
+  /** Runs `work` in a transaction, which is rolled back if it throws or its result is not kept. */
   atomically<Result>(work: () => Result, isKept: (result: Result) => boolean = () => true): Result {
     const undo = new Error("the write is undone");
     let undone: Result | undefined;
@@ -78,7 +80,7 @@ export class CatalogStore {
     }
   }
 
-  /** The revision of the last change; 0: there was none. */
+  /** The revision of the last change; 0: none. */
   get revision(): number {
     return this.#number("SELECT max(revision) AS number FROM changes") ?? 0;
   }
@@ -101,7 +103,7 @@ export class CatalogStore {
     return this.#rows(query, policy, pattern).map(overrideOf)[0];
   }
 
-  /** The overrides of a policy after a pattern, in the order of their bytes. */
+  /** The overrides of a policy after a pattern, in byte order. */
   overridesAfter(policy: string, after: string, max: number): Versioned<OverrideInCatalog>[] {
     const query = "SELECT * FROM overrides WHERE policy = ? AND pattern > ? ORDER BY pattern LIMIT ?";
     return this.#rows(query, policy, after, max).map(overrideOf);
@@ -111,7 +113,6 @@ export class CatalogStore {
     return this.#rows("SELECT * FROM overrides ORDER BY policy, pattern").map(overrideOf);
   }
 
-  /** Those whose `expiresAt` has passed. */
   endedOverrides(nowMs: number): Versioned<OverrideInCatalog>[] {
     return this.#rows("SELECT * FROM overrides WHERE ends_at_ms <= ?", nowMs).map(overrideOf);
   }
@@ -162,7 +163,7 @@ export class CatalogStore {
     return rows.map((row) => ({ name: textIn(row, "name"), entry: tableIn(row, "entry") }));
   }
 
-  /** Writes a policy's own fields. This and the other writes return the version. */
+  /** Writes a policy's own fields. Each write returns the version. */
   writePolicy(name: string, fields: Table | undefined): number {
     const before = this.policy(name);
     const version = this.#note("policy", name);
@@ -171,7 +172,7 @@ export class CatalogStore {
     return version;
   }
 
-  /** Writes an override. The version of its policy rises, too. */
+  /** The version of its policy rises, too. */
   writeOverride(policy: string, pattern: string, fields: Table | undefined, endsAtMs?: number): number {
     const version = this.#note("override", policy, pattern);
     this.#put({ name: policy, ownVersion: 0, ...this.policy(policy), version });
@@ -185,7 +186,7 @@ export class CatalogStore {
     return version;
   }
 
-  /** Writes a candidate. The version of its policy rises, too. */
+  /** The version of its policy rises, too. */
   writeCandidate(policy: string, fields: Table | undefined, sinceMs: number): number {
     const version = this.#note("policy", policy);
     this.#put({ name: policy, ownVersion: 0, ...this.policy(policy), version });
@@ -206,7 +207,7 @@ export class CatalogStore {
     return version;
   }
 
-  /** What has changed after a revision, each thing once and as it is now; everything, if that is not known. */
+  /** The current state of each item changed after a revision; everything, if that is unknown. */
   changes(since: number): CatalogChanges {
     const { revision } = this;
     const firstRevision = this.#number("SELECT min(revision) AS number FROM changes") ?? 0;
@@ -240,7 +241,6 @@ export class CatalogStore {
     };
   }
 
-  /** All of the catalog. */
   document(): CatalogDocument {
     const policies = this.policies().flatMap(({ name, fields }) => (fields ? [[name, fields] as const] : []));
     const byPolicy = Map.groupBy(this.allOverrides(), ({ value }) => value.policy);
@@ -249,7 +249,8 @@ export class CatalogStore {
       return [policy, Object.fromEntries(patterns)] as const;
     });
     const candidates = this.candidates().map(({ value }) => [value.policy, value.fields] as const);
-    // A policy may be called "constructor", and a pattern "__proto__": `fromEntries` makes own fields of them.
+    // A policy may be called "constructor", and a pattern "__proto__": `fromEntries` makes own fields of
+    // them.
     return {
       policies: Object.fromEntries(policies),
       overrides: Object.fromEntries(overrides),
@@ -258,14 +259,14 @@ export class CatalogStore {
     };
   }
 
-  /** Adds an entry to the audit log. `undefined`: there was nothing, or is nothing. */
+  /** `undefined` before or after: there was or is no value. */
   addToAudit(atMs: number, by: string, target: string, before: Table | undefined, after: Table | undefined) {
     const query = "INSERT INTO audit (at_ms, who, target, before, after) VALUES (?, ?, ?, ?, ?)";
     this.#run(query, atMs, by, target, textOrNull(before), textOrNull(after));
     this.#run("DELETE FROM audit WHERE id <= (SELECT max(id) FROM audit) - ?", MAX_ENTRIES);
   }
 
-  /** The audit entries before one, the latest first. */
+  /** The audit entries before one, latest first. */
   auditBefore(id: number, max: number): AuditEntry[] {
     const rows = this.#rows("SELECT * FROM audit WHERE id < ? ORDER BY id DESC LIMIT ?", id, max);
     return rows.map((row) => ({
@@ -301,14 +302,14 @@ export class CatalogStore {
     return this.#storage.sql.exec<Row>(query, ...bindings).toArray();
   }
 
-  /** The column `number` of the only row; `undefined`: it is null. */
+  /** The column `number` of the only row; `undefined`: null. */
   #number(query: string, ...bindings: SqlStorageValue[]): number | undefined {
     const value = this.#rows(query, ...bindings)[0]?.["number"];
     return typeof value === "number" ? value : undefined;
   }
 }
 
-/** Without what only the object needs of a policy. */
+/** Without the fields that only the object needs. */
 function changeOf({ name, version, fields, candidate }: StoredPolicy): PolicyChange {
   return { name, version, ...(fields && { fields }), ...(candidate && { candidate }) };
 }

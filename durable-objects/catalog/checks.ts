@@ -1,4 +1,4 @@
-/** What may be written to the catalog, and why something may not. */
+/** Checks of writes to the catalog. */
 import {
   MAX_OVERRIDES,
   MAX_TABLE_LENGTH,
@@ -21,20 +21,19 @@ import type { Policy } from "../../core/policies/policy.ts";
 import { meant, violation, type Violation } from "../../core/validation.ts";
 import type { OverrideCounts } from "./catalog-store.ts";
 
-/** What a write answers. */
 export type WriteResult = Versioned<unknown> | Refusal;
 
 /** An override that may be written. */
 export interface CheckedOverride {
-  /** As it is stored. */
+  /** As stored. */
   readonly pattern: string;
   readonly isMultiWildcard: boolean;
   readonly endsAtMs?: number;
 }
 
 /**
- * Say where keys are, and which keys there are. A change of these moves keys between objects, and only a deployment
- * can do that: objects and isolates have to know both layouts.
+ * A change of these moves keys between objects. Only a deployment can do that, since objects and isolates
+ * have to know both layouts.
  */
 const PLACES = ["objects", "objectsBefore", "keyKind", "pool", "locationHint", "jurisdiction"] as const;
 
@@ -56,7 +55,7 @@ function notAllowed(...violations: readonly Violation[]): Refusal {
 }
 
 /**
- * Why a policy may not be written; `undefined`: it may.
+ * Why a policy may not be written, if so.
  *
  * @param file the policy's table in the deployment's file
  * @param last its table in the catalog, now or before it was deleted
@@ -91,7 +90,7 @@ export function policyRefusal(
   );
 }
 
-/** An override as it is stored, or why it may not be. */
+/** An override as it is stored, or its refusal. */
 export function checkedOverride(
   name: string,
   base: Table,
@@ -125,11 +124,7 @@ export function checkedOverride(
   return { pattern: read.text, isMultiWildcard, ...(endsAtMs !== undefined && { endsAtMs }) };
 }
 
-/**
- * Why a token may not be written: it names policies that do not exist. `undefined`: it may.
- *
- * @param names those of all policies, which are read for an error alone
- */
+/** Refuses a token with unknown policies. `names` has all policies, for an error. */
 export function tokenRefusal(
   { policies = [] }: Table,
   isThere: (policy: string) => boolean,
@@ -146,7 +141,7 @@ export function tokenRefusal(
   return notAllowed(...violations);
 }
 
-/** Why a policy and a candidate do not fit: both decide the same calls. `undefined`: they fit, or one is absent. */
+/** Why a policy and its candidate, which decide the same calls, do not fit. */
 export function candidateMisfit(
   name: string,
   fields: Table | undefined,
@@ -160,7 +155,7 @@ export function candidateMisfit(
   return notAllowed({ path: [], detail });
 }
 
-/** Why an override may not be written beside a candidate: under it, the candidate could not be promoted. */
+/** Why an override may not be written: under it, the candidate could not be promoted. */
 export function overrideMisfit(
   policy: string,
   candidate: Table | undefined,
@@ -176,7 +171,7 @@ export function overrideMisfit(
   return notAllowed(...violations);
 }
 
-/** Why patterns may not have further lengths: each length costs every call of the policy a lookup. */
+/** Refuses patterns of further lengths: each length costs every call of the policy a lookup. */
 export function lengthsRefusal({ beginnings, ends }: OverrideCounts): Refusal | undefined {
   const lengths =
     beginnings > MAX_BEGINNING_LENGTHS
@@ -196,7 +191,7 @@ const SHARED_BOUNDS = [
   ["ends", MAX_END_LENGTHS, "lengths after the last *"],
 ] as const;
 
-/** Why a caller with a key prefix may not add an override: its keys would have more of a bound than is left for others. */
+/** Why a caller with a key prefix may not add an override: it would exceed its share of a bound. */
 export function shareRefusal(
   keyPrefix: string,
   before: OverrideCounts,
@@ -211,7 +206,7 @@ export function shareRefusal(
   return undefined;
 }
 
-/** An answer about a part of a document: a refusal says where it is. */
+/** Adds the place in a document to a refusal. */
 export function placed(place: readonly string[], answer: WriteResult): WriteResult {
   if (!isRefusal(answer)) return answer;
   const where = place.join(".");

@@ -21,10 +21,9 @@ import type { AskAnywhere, AskKey } from "../operations/operations.ts";
 import { renewed, takenOver } from "./lease-sockets.ts";
 
 /**
- * Ends a lease when its link to the holder ends: at once, or after a grace. The handle lives in the object and is passed on to the caller unwrapped. The
- * runtime disposes of the handle when the caller disposes of it, returns, throws, finishes its `waitUntil` or is killed
- * (tried on workerd 1.20261023.1: within 2 ms, and at once when the caller has gone before it gets the handle). A
- * deployment may drop the handle without disposing of it: then the lease ends when it expires.
+ * Ends a lease when its link ends: at once, or after a grace. The runtime disposes of the handle when the
+ * caller does, returns, throws, finishes its `waitUntil`, is killed, or has gone before (workerd
+ * 1.20261023.1: within 2 ms). A deployment may drop it without disposal: then the lease expires.
  */
 class LeaseHandle extends RpcTarget {
   readonly #end: () => unknown;
@@ -39,19 +38,17 @@ class LeaseHandle extends RpcTarget {
   }
 }
 
-/** The parts of the object by which leases are granted, and ended wherever their key is by then. */
+/** The parts of the object that grant leases, and end them wherever their key is. */
 interface LeaseHost {
   readonly ask: AskKey;
   readonly anywhere: AskAnywhere;
-  /** The policy by which a key is decided; `undefined`: there is none any more. */
   readonly policyOf: (policy: string, key: string) => Policy | undefined;
 }
 
-/** A lease, the link by which its holder has it, and for how long it stays when that link ends without a release. */
+/** A lease, its holder's link, and how long it stays if that link ends without a release. */
 interface LinkedLease {
   readonly id: string;
   readonly link: string;
-  /** Absent: it ends at once. */
   readonly graceMs?: number | undefined;
 }
 
@@ -66,7 +63,6 @@ function attached(
   return { answer: JSON.stringify(answer), ...handle };
 }
 
-/** The handle that a holder gets beside its lease, and the functions by which it renews or releases the lease. */
 function leaseHandle(
   { anywhere, policyOf }: LeaseHost,
   policy: string,
@@ -101,7 +97,7 @@ function leaseHandle(
   };
 }
 
-/** Nobody hears of a failure when a handle is disposed of: then the lease ends when it expires. */
+/** The disposal of a handle reports no failure: then the lease expires. */
 async function unheard(release: () => MaybePromise<boolean>): Promise<void> {
   try {
     await release();
@@ -110,11 +106,7 @@ async function unheard(release: () => MaybePromise<boolean>): Promise<void> {
   }
 }
 
-/**
- * The `ttlMs` that a holder asks for when it renews; `undefined`: the lifetime that the acquire asked for.
- *
- * @throws LimiterError that names the field, the value and what is allowed
- */
+/** The `ttlMs` of a renewal, if any. @throws LimiterError with the field, the value and the allowed ones */
 function renewalOf(policy: Policy | undefined, call: unknown): number | undefined {
   const schema = table({
     ttlMs: v.optional(integer(1, policy?.lease?.maxTtlMs ?? 0, ", the policy's maxTtl")),
@@ -122,13 +114,12 @@ function renewalOf(policy: Policy | undefined, call: unknown): number | undefine
   return read(schema, call, "a renewal takes ttlMs alone").ttlMs;
 }
 
-/** What a holder may report when it releases. */
 const REPORT = table({
   outcome: v.optional(oneOf(OUTCOMES)),
   durationMs: v.optional(number(0, MAX_DURATION_MS)),
 });
 
-/** The argument of a holder, which may be left out. @throws LimiterError as `renewalOf` does */
+/** The optional argument of a holder. @throws LimiterError as `renewalOf` does */
 function read<Schema extends v.GenericSchema>(
   schema: Schema,
   argument: unknown,
@@ -143,21 +134,16 @@ function read<Schema extends v.GenericSchema>(
   throw new Problem(PROBLEMS.notAllowed, takes, { errors }).toError();
 }
 
-/** A holder may pass anything, and the error lists no more of it. */
+/** A holder may pass anything: the error lists at most this many problems. */
 const MAX_ERRORS = 20;
 
-/** The error for a holder whose lease has ended. It has the properties of the service binding's errors. */
+/** With the properties of the service binding's errors. */
 function leaseNotFound(): Error {
   const error = new Error("There is no such lease, or no longer");
   return Object.assign(error, { name: "LimiterError", status: 404, code: "lease-not-found" });
 }
 
-/* How callers are granted leases that last as long as they keep what comes back (lease-handle.ts). */
-
-/**
- * Leases units without waiting, or takes over a lease whose link may have broken. A link has the id of the call that made
- * it.
- */
+/** Leases units without waiting, or takes over a lease whose link may be broken. A link has its call's id. */
 export async function acquireAttached(host: LeaseHost, call: AcquireCall): Promise<Attached> {
   const { policy, key, resume, graceMs, id } = call;
   const answer =
@@ -165,13 +151,13 @@ export async function acquireAttached(host: LeaseHost, call: AcquireCall): Promi
     (resume === undefined ? await acquired(host, call) : await takenOver(host, { policy, key }, resume, id));
   const lease = "lease" in answer ? answer.lease : undefined;
   if (lease === undefined) return attached(host, policy, key, answer, undefined);
-  // Without a grace the same call may have been answered before, and then both answers are of one link.
+  // Without a grace the same call may have an earlier answer: then both answers have one link.
   const isAnew = resume !== undefined || graceMs !== undefined || lease.id === id;
   const link = isAnew ? id : await linkNow(host, policy, key, lease.id);
   return attached(host, policy, key, answer, { id: lease.id, link, graceMs });
 }
 
-/** Leases units. If the call was answered before, and has a grace, the link of that answer may have broken. */
+/** Leases units. A repeated call with a grace may have lost the earlier answer's link. */
 async function acquired(host: LeaseHost, { policy, key, ...call }: AcquireCall): Promise<Answer> {
   const asked = { ...call, waitMs: 0 };
   const answer = await host.ask(policy, key, (operations, keyState, nowMs) =>
@@ -190,7 +176,6 @@ async function linkNow({ ask }: LeaseHost, policy: string, key: string, id: stri
   });
 }
 
-/** Makes a lease last that was granted to a caller who might have gone. */
 export async function confirmLease(
   host: LeaseHost,
   { policy, key, id, ttlMs, isAttached }: ConfirmCall,

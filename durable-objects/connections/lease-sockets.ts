@@ -18,23 +18,21 @@ import { endLease } from "../operations/claims.ts";
 import type { AskAnywhere, AskKey } from "../operations/operations.ts";
 
 interface SocketHost extends SocketLeaseHost {
-  /** The policy by which a key is decided; `undefined`: there is none any more. */
   readonly policyOf: (policy: string, key: string) => Policy | undefined;
   readonly nowMs: () => number;
-  /** Sets the object's alarm, so that `renew` is called at `dueMs` or before. */
+  /** Sets the object's alarm, so that `renew` is called by `dueMs`. */
   renewBy(dueMs: number, nowMs: number): void;
 }
 
 /**
- * Leases that live as long as a WebSocket. The runtime keeps the socket, so the object may sleep ("hibernate")
- * meanwhile. Halfway through the lease an alarm wakes the object. If the socket is still open, the object renews the
- * lease and tells the holder, and a holder that is not there any more is found out by that message. When the socket
- * closes or its connection breaks, the object releases the lease at once, or after the grace that the holder asked for.
+ * Leases that live as long as a WebSocket, which the runtime keeps while the object hibernates. Halfway
+ * through the lease an alarm renews it and notifies the holder, which also detects dead connections. When the
+ * socket ends, so does its lease: at once, or after the holder's grace.
  */
 export class LeaseSockets {
   readonly #ctx: DurableObjectState;
   readonly #host: SocketHost;
-  /** Of each socket that waits for a lease: aborted when the socket closes. */
+  /** By socket that waits for a lease: aborted when it closes. */
   readonly #waiting = new Map<WebSocket, AbortController>();
 
   constructor(ctx: DurableObjectState, host: SocketHost) {
@@ -42,14 +40,14 @@ export class LeaseSockets {
     this.#host = host;
   }
 
-  /** Accepts a socket, and acquires a lease for it. The first message on the socket is the decision. */
+  /** Accepts a socket and acquires a lease for it. The decision is the first message. */
   accept(call: AcquireCall): Response {
     const { 0: client, 1: socket } = new WebSocketPair();
     this.#ctx.acceptWebSocket(socket);
     const { resume } = call;
     const attachment = attachmentOf(call);
     socket.serializeAttachment(attachment);
-    // The runtime answers by itself: it wakes no object, and keeps what is between from closing a connection that is still.
+    // The runtime's own answer wakes no object, and keeps idle connections open in proxies.
     this.#ctx.setWebSocketAutoResponse(new WebSocketRequestResponsePair("ping", "pong"));
     void (resume === undefined
       ? this.#acquire(socket, call, attachment)
@@ -57,11 +55,7 @@ export class LeaseSockets {
     return new Response(null, { status: 101, webSocket: client });
   }
 
-  /**
-   * Ends the wait or the lease of a socket that has closed. A client that closed it waits for our close too.
-   *
-   * @param isBroken nobody closed it: a holder that asked for time to come back has that time
-   */
+  /** Ends a closed socket's wait or lease. `isBroken`: without a close, so a holder's grace begins. */
   closed(socket: WebSocket, isBroken = false): void {
     this.#waiting.get(socket)?.abort();
     socket.close();
@@ -72,12 +66,7 @@ export class LeaseSockets {
     else void released(this.#host, attachment, id);
   }
 
-  /**
-   * Renews the lease of every open socket, and closes the sockets whose lease has ended (reset or expired).
-   *
-   * @returns the instant to try again for leases that could not be renewed because a pool did not answer; `Infinity`:
-   * there are none
-   */
+  /** Renews open sockets' leases, closes sockets of ended ones. Returns when to retry if a pool failed. */
   async renew(): Promise<number> {
     let againMs = Infinity;
     for (const socket of this.#ctx.getWebSockets()) {
@@ -114,7 +103,6 @@ export class LeaseSockets {
     this.#host.renewBy(sinceMs + expiresAfterMs / 2, sinceMs);
   }
 
-  /** Closes the sockets of a key whose leases were ended by another call (`release` or `reset`). */
   closeLost(policy: string, key: string, isThere: (leaseId: string) => boolean): void {
     for (const socket of this.#ctx.getWebSockets()) {
       const attached = socket.deserializeAttachment() as Attachment;
@@ -139,7 +127,7 @@ export class LeaseSockets {
     });
   }
 
-  /** Takes over the lease of a socket whose connection broke. That one may not have been found out to be broken. */
+  /** Takes over the lease of a broken socket, which may not have been detected yet. */
   async #resume(socket: WebSocket, attachment: Attachment, id: string): Promise<void> {
     await this.#whileOpen(socket, async (signal) => {
       const answer = await takenOver(this.#host, attachment, id);
@@ -149,7 +137,7 @@ export class LeaseSockets {
     });
   }
 
-  /** Works for a socket that has no lease yet. `signal` is aborted when it closes; a failure closes it. */
+  /** Works for a socket without a lease until it closes, which aborts `signal`. A failure closes it. */
   async #whileOpen(socket: WebSocket, work: (signal: AbortSignal) => Promise<void>): Promise<void> {
     const gone = new AbortController();
     this.#waiting.set(socket, gone);
@@ -190,30 +178,25 @@ export class LeaseSockets {
   }
 }
 
-/* The leases of sockets: how they end when their socket does, and how another socket takes them over. */
-
-/** Why a socket is closed. */
 const LOST = "the lease has ended";
-/** What the object has to know of a socket. The runtime keeps it with the socket while the object sleeps. */
 interface Attachment {
   readonly policy: string;
   readonly key: string;
-  /** The id of the lease; absent while the caller waits for one. */
   readonly id?: string;
-  /** When the connection breaks, the lease stays for so long, in milliseconds. Absent: it ends at once. */
+  /** How long the lease stays after the connection breaks, in milliseconds. Absent: it ends at once. */
   readonly graceMs?: number;
-  /** No `ping` for so long means that the connection is broken, in milliseconds since `openedMs` or the last one. */
+  /** Without a `ping` for this long since `openedMs` or the last one, the connection counts as broken. */
   readonly pingWithinMs?: number;
-  /** When the socket was opened, by the clock of the runtime, which has the instants of pings too. */
+  /** By the runtime's clock, which also has the instants of pings. */
   readonly openedMs?: number;
 }
 
-/** When the end of a lease is not known, it is asked for again after this many milliseconds. */
+/** If a lease's end is unknown, it is requested again after this many milliseconds. */
 const SOON_MS = 50;
-/** And after so many, when the object cannot tell whether it has it. */
+/** As `SOON_MS`, but if the object cannot know whether it has the lease. */
 const LATER_MS = 60_000;
 
-/** When a lease expires, or an instant soon when the object does not have it. */
+/** When a lease expires, or an instant soon if the object does not have it. */
 async function endOf(
   { ask, nowMs: clock }: Pick<SocketLeaseHost, "ask"> & { readonly nowMs: () => number },
   { policy, key }: Attachment,
@@ -235,10 +218,7 @@ function attachmentOf({ policy, key, graceMs, pingWithinMs }: AcquireCall): Atta
   };
 }
 
-/**
- * Whether the holder was to ping and has not. TCP tells late of a machine that lost its power, and workerd never of a
- * connection that was reset as the socket was opened.
- */
+/** Whether expected pings are missing: TCP detects power loss late, workerd no reset during the opening. */
 function isSilent(ctx: DurableObjectState, socket: WebSocket, attachment: Attachment): boolean {
   const { pingWithinMs, openedMs = 0 } = attachment;
   if (pingWithinMs === undefined) return false;
@@ -251,11 +231,7 @@ interface SocketLeaseHost {
   readonly anywhere: AskAnywhere;
 }
 
-/**
- * Renews a lease. The lifetime is that which the acquire asked for, unless `ttlMs` says another.
- *
- * @param ttlMs from now on, in milliseconds
- */
+/** Renews a lease by `ttlMs` from now, by default the lifetime in the acquire. */
 export function renewed(
   { anywhere }: Pick<SocketLeaseHost, "anywhere">,
   { policy, key }: Attachment,
@@ -286,10 +262,7 @@ function released(
   });
 }
 
-/**
- * Renews a lease for another holder: another socket, or the link with this id. `Missing`: it has ended, or a socket's is
- * asked for and it never was one's, or the other way round.
- */
+/** Renews a lease for another socket or link. `Missing`: it has ended, or the kinds differ. */
 export function takenOver(
   { ask }: Pick<SocketLeaseHost, "ask">,
   { policy, key }: Attachment,
@@ -306,7 +279,7 @@ export function takenOver(
   });
 }
 
-/** The lease was admitted long ago, whatever its rules would say of a call now. */
+/** The lease was admitted before, whatever its rules would decide now. */
 function admitted(rules: readonly RuleDecision[]): RuleDecision[] {
   return rules.map((rule) => ({ ...rule, success: true, retryAfterMs: 0, reason: "ok" }));
 }
@@ -321,7 +294,7 @@ function refuse(
   socket.close(closeCode, closeCode === CLOSE_LOST ? detail : code);
 }
 
-/** Takes a lease away from the sockets that have it: what becomes of them does not end it any more. */
+/** Detaches a lease from its sockets: their end does not end it any more. */
 function leaveToOther(sockets: readonly WebSocket[], id: string): void {
   for (const socket of sockets) {
     if ((socket.deserializeAttachment() as Attachment).id !== id) continue;
@@ -330,21 +303,18 @@ function leaveToOther(sockets: readonly WebSocket[], id: string): void {
   }
 }
 
-/** What becomes of a socket does not end its lease any more. */
+/** The socket's end does not end its lease any more. */
 function withoutLease(socket: WebSocket): void {
   const { id: _, ...rest } = socket.deserializeAttachment() as Attachment;
   socket.serializeAttachment(rest satisfies Attachment);
 }
 
-/* How callers end leases. A lease of a socket ends with its socket, so the socket is closed too. */
-
-/** The parts of the object that ending a lease takes. */
 export interface ReleasingHost {
   readonly ask: AskKey;
   readonly sockets: Pick<LeaseSockets, "closeLost">;
 }
 
-/** Ends a lease as its holder reports, or since its link has ended. Returns whether there was such a lease. */
+/** Ends a lease as reported, or after its link. Returns whether the lease existed. */
 export async function releaseLease(
   host: ReleasingHost,
   policy: string,
@@ -362,10 +332,7 @@ export async function releaseLease(
   });
 }
 
-/**
- * Closes the sockets of a key whose leases have ended. It is part of the call that ended them: of a key of which nothing is
- * left nobody may know the policy any more.
- */
+/** Closes sockets of ended leases in the same call: later the policy of a key without rows may be unknown. */
 export function closeLost(
   { sockets }: Pick<ReleasingHost, "sockets">,
   policy: string,

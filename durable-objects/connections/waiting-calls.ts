@@ -11,8 +11,8 @@ import { TO_NOBODY } from "../operations/turns.ts";
 import type { WaitQueue } from "../operations/wait-queue.ts";
 
 /**
- * Calls that may wait. They come as requests and not over RPC, because only a request has a signal that is aborted when
- * the caller goes (flag enable_request_signal; tried on workerd 1.20261023.1: within 2 ms).
+ * Calls that may wait are requests, not RPC: only these have a signal that is aborted when the caller goes
+ * (flag enable_request_signal; workerd 1.20261023.1: within 2 ms).
  */
 export class WaitingCalls {
   readonly #ask: AskKey;
@@ -23,7 +23,7 @@ export class WaitingCalls {
     this.#queue = queue;
   }
 
-  /** Answers a request by its path. One that is not known here comes from a newer version. */
+  /** Answers a request by its path. An unknown path comes from a newer version. */
   answer(path: string, call: AcquireCall | IdleCall | LimitCall, signal: AbortSignal): Promise<object> {
     if (path === "/acquire") return this.#acquire(call as AcquireCall, signal);
     if (path === "/limit") return this.#limit(call as LimitCall, signal);
@@ -31,7 +31,7 @@ export class WaitingCalls {
     return Promise.resolve({ unsupported: { protocol: KNOWN_PROTOCOL } } satisfies UnsupportedProtocol);
   }
 
-  /** Takes units in the caller's turn. A caller that has gone before is not charged. */
+  /** Takes units in the caller's turn. A caller that left before is not charged. */
   async #limit({ policy, key, ...call }: LimitCall, signal: AbortSignal): Promise<Answer> {
     if (signal.aborted) return TO_NOBODY;
     return await this.#ask(policy, key, (operations, keyState, nowMs) =>
@@ -39,13 +39,12 @@ export class WaitingCalls {
     );
   }
 
-  /** Acquires a lease. If the caller has gone before the lease is granted, the lease is released again. */
   async #acquire({ policy, key, ...call }: AcquireCall, signal: AbortSignal): Promise<Answer> {
     if (signal.aborted) return TO_NOBODY;
     const answer = await this.#ask(policy, key, (operations, keyState, nowMs) =>
       operations.acquire(keyState, { ...call, signal }, nowMs),
     );
-    // With an idempotency key the lease may have been granted to an earlier call: then it must stay.
+    // With an idempotency key the lease may belong to an earlier call: then it stays.
     if (signal.aborted && call.idempotencyKey === undefined)
       await this.#ask(policy, key, (operations, keyState, nowMs) =>
         operations.release(keyState, call.id, nowMs, { outcome: "ignore" }),

@@ -9,7 +9,6 @@ import type { Timers } from "./key-store.ts";
 
 /** Calls may come in after this many keys. */
 const KEYS_A_TURN = 50;
-/** Before all answers. */
 const FIRST: AnswerPlace = { key: "", idempotencyKey: "" };
 
 interface AlarmHost {
@@ -20,10 +19,9 @@ interface AlarmHost {
 }
 
 /**
- * What an alarm does: it renews sockets' leases, collects garbage, and deletes everything when nothing is left.
- *
- * The runtime gives up an alarm that has failed six times, and then none would come any more. So nothing that fails
- * here makes it fail, and one that was cut short sets the next before it does anything.
+ * An alarm: renews sockets' leases, collects garbage, and deletes everything if nothing is left. The runtime
+ * drops an alarm that failed six times. So no failure here is thrown, and a repeated alarm first sets the
+ * next.
  *
  * @param isRepeated whether this alarm came before, and did not end
  */
@@ -55,12 +53,7 @@ export async function cleaned(
   }
 }
 
-/**
- * Garbage collection: deletes keys that are whole again, and answers that are not valid any more. Where it yields, calls
- * may come in between. It does nothing when it comes too early (storage/sweeps.ts).
- *
- * @returns the instant of the next garbage collection; `undefined`: nothing that is stored is needed any more
- */
+/** Deletes untouched keys and invalid answers. Returns when the next is due; `undefined`: nothing is left. */
 export function* collectGarbage(
   storage: KeyStorage,
   cache: KeyCache,
@@ -83,7 +76,7 @@ export function* collectGarbage(
   const moves = storage.moves.sweep(nowMs());
   sweeps.leave(moves.left, moves.dueMs + FORGET_AFTER_MS);
   yield* forgetUnrecorded(cache, nowMs);
-  // As long as the lead matters, memory may know of keys that have no record.
+  // While a crash allowance has an effect, memory may know keys without a record.
   const leadEndsMs = storage.leads.endsAtMs(policies);
   if (leadEndsMs > nowMs()) sweeps.leave(1, leadEndsMs + FORGET_AFTER_MS);
   const dueMs = sweeps.end(nowMs());
@@ -91,7 +84,7 @@ export function* collectGarbage(
   return dueMs;
 }
 
-/** Looks at every key that has a record, and forgets those that are whole. One that fails does not stop the others. */
+/** Reads every key's record, and deletes untouched keys. A failing key does not stop the others. */
 function* sweepKeys(
   storage: KeyStorage,
   cache: KeyCache,
@@ -125,27 +118,19 @@ function* sweepKeys(
   }
 }
 
-/** Deletes all that is stored of a key. The record of an only key goes with everything else: alone it would cost a row. */
+/** Deletes a key's rows. An only key's record is deleted with everything else: alone it would cost a row. */
 function removeKey(storage: KeyStorage, key: string): undefined {
   if (storage.loneKey !== key) storage.remove(key);
 }
 
-/**
- * Deletes a key of a policy that this version does not know, once nobody can need it: another version may know it.
- *
- * @returns when to look at it again; `undefined`: it is deleted
- */
+/** Deletes a key of an unknown policy after `UNKNOWN_KEPT_MS`, or returns when to read it again. */
 function keepUnknown(storage: KeyStorage, { key, wholeAtMs }: SweptKey, nowMs: number): number | undefined {
   const ends = storage.claims.read(key).map(({ expiresAtMs }) => expiresAtMs);
   const dueMs = ends.reduce((last, endMs) => Math.max(last, endMs), wholeAtMs) + UNKNOWN_KEPT_MS;
   return dueMs > nowMs ? dueMs : removeKey(storage, key);
 }
 
-/**
- * Deletes a key that was expected to be whole by now, if it is.
- *
- * @returns when to look at it again; `undefined`: it is whole
- */
+/** Deletes a key if it is untouched. Otherwise returns when to read it again. */
 function forgetKey(
   storage: KeyStorage,
   cache: KeyCache,
@@ -154,17 +139,17 @@ function forgetKey(
   key: string,
   nowMs: number,
 ): number | undefined {
-  // Nobody opens a key that was given away, and what is left of it is whole.
+  // No call opens a key that was given away, and the rest of it is untouched.
   if (policy?.objectsBefore !== undefined && storage.moves.isAway(key)) return removeKey(storage, key);
-  // The record says when the key was expected to be whole. Memory may know better, or the policy has changed since.
+  // Memory may know better than the record, or the policy has changed since.
   const keyState = cache.open(name, policy, key, nowMs);
   if (!keyState.isWhole(nowMs)) {
     const wholeMs = cache.write(keyState, keyState.accounts, nowMs);
     cache.take(keyState, keyState.accounts, nowMs, true);
     return wholeMs + FORGET_AFTER_MS;
   }
-  // An only key goes with everything else. Until then memory has to know it: whoever read the record again would
-  // presume what memory was ahead by.
+  // An only key is deleted with everything else. Until then it stays in memory: reading its record again
+  // would presume units.
   if (storage.loneKey === key) return undefined;
   for (const claim of keyState.expired) endExpired(storage, keyState, claim);
   storage.remove(key);

@@ -1,56 +1,47 @@
 import { callerIn } from "../../core/protocol/names.ts";
 
-/** What a holder has reported of one rule, and has of it. */
 export interface HolderUnits {
-  /** Units that it has reported as used since it began. */
   readonly used: number;
-  /** Units that it wanted last. */
   readonly wanted: number;
-  /** Units that were held for it after its last message. */
   readonly held: number;
 }
 
 /**
- * An isolate, or a client in its caller's process, that reserves units of a key. It is in memory only: a crash forgets it,
- * and the units that it has reserved are covered by the key's record (storage/write-behind.ts).
+ * An isolate, or a client in its caller's process, that reserves units. A crash forgets it (write-behind.ts).
  */
 export interface Holder {
-  /** The number of the last message that was accepted. One that is not higher is late or repeated, and is ignored. */
+  /** The number of the last accepted message. Others up to it are late or repeated, and ignored. */
   readonly turn: number;
   /** The id of its hold in every rule's account. */
   readonly hold: string;
-  /** The hold that it had before it claimed units that are not in it. Until that ends, it is granted no other. */
+  /** Its hold before it claimed units that were not held for it. Until that ends, it is granted no other. */
   readonly replaced?: string | undefined;
-  /** By the name of the rule: another version of the policy may have other rules, or the same in another order. */
+  /** By name: another version of the policy may have other rules, or another order. */
   readonly rules: ReadonlyMap<string, HolderUnits>;
-  /** Until this instant its wishes count when units are shared out, unless it asks again. */
+  /** Until then its requests count when units are divided, unless it sends another. */
   readonly untilMs: number;
 }
 
-/** The other holders of a key, as one of them meets them. */
 export interface OtherHolders {
-  /** Units that they want. */
   readonly wanted: number;
-  /** Units that the other clients of the same caller have; 0 for an isolate. */
+  /** Units of the same caller's other clients; 0 for an isolate. */
   readonly heldByOwn: number;
   /** Whether a holder of another caller wants units. */
   readonly isContested: boolean;
 }
 
-/** The most holders of one key, at about 300 bytes each. Further isolates reserve nothing and ask each time. */
+/** The most holders of one key, at about 300 bytes each. Further isolates always call the object. */
 const MAX_HOLDERS = 1_000;
-/** Of those, the most clients of one caller: it cannot keep isolates from reserving. */
+/** The most clients of one caller: they cannot keep isolates from reserving. */
 const MAX_HOLDERS_OF_CALLER = 500;
-/** The clients of one caller together want no more than this many holders that want all they may have. */
+/** A caller's clients together want at most as much as this many holders that each want their maximum. */
 const MAX_WISHES_OF_CALLER = 4;
-/** A holder is remembered for this long after its end, in milliseconds: messages that it has sent may arrive later. */
+/** How long a holder is kept after its end, in milliseconds: its messages may arrive late. */
 const REMEMBERED_MS = 5_000;
-/** About the bytes of memory that a holder takes, beside its hold. */
+/** About the bytes of memory of a holder without its hold. */
 export const HOLDER_BYTES = 300;
 
-/** The holders of one key, by their ids. */
 export class Holders extends Map<string, Holder> {
-  /** Whether there is room to remember a holder. */
   hasRoomFor(id: string): boolean {
     if (this.has(id) || this.size < MAX_HOLDERS_OF_CALLER) return true;
     return this.size < MAX_HOLDERS && this.#countOfCaller(callerIn(id)) < MAX_HOLDERS_OF_CALLER;
@@ -63,17 +54,12 @@ export class Holders extends Map<string, Holder> {
     return count;
   }
 
-  /** Forgets the holders whose end was so long ago that no message of theirs can still arrive. */
+  /** Deletes holders that ended long enough ago that no message of theirs can still arrive. */
   forgetEnded(nowMs: number): void {
     for (const [id, { untilMs }] of this) if (untilMs + REMEMBERED_MS <= nowMs) this.delete(id);
   }
 
-  /**
-   * What the others want and have of a rule.
-   *
-   * @param id the holder that asks; `undefined`: one that holds nothing
-   * @param max the most units of the rule that one holder may have
-   */
+  /** The units of a rule that holders other than `id` want and have. `max`: the most units of one holder. */
   others(id: string | undefined, rule: string, max: number, nowMs: number): OtherHolders {
     const own = id === undefined ? undefined : callerIn(id);
     const wishes = new Map<string, number>();

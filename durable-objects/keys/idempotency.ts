@@ -14,24 +14,22 @@ import type { Claim } from "../storage/records.ts";
 import type { KeyStorage } from "../storage/storage.ts";
 import type { KeyState } from "./key-state.ts";
 
-/** A call that is charged once, also when it is sent again. */
+/** A call that is charged once, even if it is repeated. */
 export interface Idempotent {
-  /** With its caller: see core/protocol/names.ts. */
+  /** With its caller (core/protocol/names.ts). */
   readonly idempotencyKey: string;
-  /** The request in words, to tell another request under the same idempotency key. Stored: never reword. */
+  /** The request as text, to detect another one under the same idempotency key. Stored: never reword. */
   readonly request: string;
-  /** All that is remembered of the same caller, if its idempotency key does not tell. */
+  /** All answers of the same caller, if the idempotency key does not contain it. */
   readonly range?: KeyRange;
 }
 
-/** What is remembered: an answer or, when a hold ended without being settled, how it ended. */
 export type RememberedAnswer = Decided | ClaimEnd;
 type ClaimEnd = "expired" | "cancelled";
 
-/** A remembered answer of a call, and what it charged. */
 export type Remembered = Idempotent & { readonly answer: RememberedAnswer; readonly charge?: Charge };
 
-/** The answers to remember of a call: none if it has no idempotency key. */
+/** Empty for a call without an idempotency key. */
 export function remembering(
   call: Idempotent | undefined,
   answer: RememberedAnswer,
@@ -40,24 +38,21 @@ export function remembering(
   return call === undefined ? [] : [{ ...call, answer, ...(charge && { charge }) }];
 }
 
-/** An answer as it is stored. A charge that has been given back is not in it any more. Stored: never rename a field. */
+/** A stored answer, without a charge that was refunded. Stored: never rename a field. */
 type StoredDecision = Decided & { readonly charge?: Charge };
 
-/** An answer is valid for this many milliseconds, or until the key is whole again, whichever is later. */
+/** How long an answer is valid, in milliseconds, or longer until its key is untouched. */
 export const REMEMBERED_MS = 24 * 60 * 60 * 1_000;
 
 /** Stored: never reword. */
 const END_OF_HOLD = "end of a hold";
 
-/** The end of a hold is remembered under the hold's id, so a repeated settle is answered as the first was. Stored. */
+/** The end of a hold is stored under the hold's id, so a repeated settle gets the first answer. Stored. */
 export function endOfHold(id: string): Idempotent {
   return { idempotencyKey: id, request: END_OF_HOLD, range: rangeOfEnds(id) };
 }
 
-/**
- * The earlier answer under this idempotency key; `undefined`: there is none that is still valid. A denial that changed
- * nothing was not remembered.
- */
+/** The valid answer under this idempotency key, if any. A denial that changed nothing is not remembered. */
 export function findAnswer(
   storage: KeyStorage,
   keyState: KeyState,
@@ -72,7 +67,7 @@ export function findAnswer(
   return rememberedIn(found.answer);
 }
 
-/** The charge of the call with this idempotency key; `undefined`: it is unknown, or has been given back. */
+/** The charge of the call with this idempotency key; `undefined`: unknown or refunded. */
 export function findCharge(
   storage: KeyStorage,
   keyState: KeyState,
@@ -85,7 +80,7 @@ export function findCharge(
   return charge && { charge, atMs: found.atMs };
 }
 
-/** The charge has been given back: the call is still answered as before, but nobody finds its charge any more. */
+/** After a refund the call keeps its answer, but its charge cannot be found any more. */
 export function forgetCharge(storage: KeyStorage, { key }: KeyState, idempotencyKey: string): void {
   const found = storage.answers.read(key, idempotencyKey);
   if (found === undefined) return;
@@ -104,10 +99,7 @@ function findStored(
   return nowMs >= found.atMs + REMEMBERED_MS && keyState.isWhole(nowMs) ? undefined : found;
 }
 
-/**
- * What version 0.1.0 has stored under this idempotency key. It did not tell callers apart, so it belongs to whoever
- * names it, as it did then. The ends of holds are stored in the same place, under their ids: those are nobody's answers.
- */
+/** Version 0.1.0 stored answers without their caller, so any caller may read them, but not ends of holds. */
 function findShared(
   storage: KeyStorage,
   keyState: KeyState,
@@ -118,7 +110,7 @@ function findShared(
   return found?.request === END_OF_HOLD ? undefined : found;
 }
 
-/** Remembers an answer. When the caller has `MAX_ANSWERS` of the key, its oldest ones go. */
+/** Remembers an answer. A caller's oldest ones are deleted beyond `MAX_ANSWERS` of the key. */
 export function rememberAnswer(
   storage: KeyStorage,
   keyState: KeyState,
@@ -136,7 +128,6 @@ export function rememberAnswer(
   answers.set(range[0], { count: left + 1, oldestMs: Math.min(oldestMs, nowMs), isExact: false });
 }
 
-/** Deletes an expired hold or lease. The end of a hold is remembered, for a caller who settles it too late. */
 export function endExpired(storage: KeyStorage, keyState: KeyState, claim: Claim): void {
   storage.claims.remove(keyState.key, claim.id);
   if (claim.kind === "lease") storage.counter?.add("leases_reclaimed", [publicName(keyState.policy.name)]);
@@ -144,7 +135,7 @@ export function endExpired(storage: KeyStorage, keyState: KeyState, claim: Claim
   rememberAnswer(storage, keyState, endOfHold(claim.id), "expired", claim.expiresAtMs);
 }
 
-/** An ending is stored as it is, an answer as JSON. Stored: never change. */
+/** How a hold ended is stored as it is, an answer as JSON. Stored: never change. */
 function textOf(remembered: RememberedAnswer, charge?: Charge): string {
   if (typeof remembered === "string") return remembered;
   return JSON.stringify(
@@ -162,24 +153,17 @@ function isEnding(text: string): text is ClaimEnd {
   return text === "expired" || text === "cancelled";
 }
 
-/*
- * Charges: what a call took, remembered beside its answer. So it can be given back by the call's idempotency key: once,
- * and no more than it was.
- */
-
-/** What a call took of each rule, by the rule's name. Stored: fields are added, and none is renamed. */
+/** Units taken by a call, stored with its answer for one refund. Stored: add fields, never rename one. */
 export type Charge = Readonly<Record<string, TakenUnits>>;
 
 interface TakenUnits {
   readonly units: number;
-  /** The terms under which the units were taken. Under others nobody knows which of them time has given back. */
+  /** The terms at the time. Under others it is unknown which units have refilled. */
   readonly terms: string;
 }
 
-/** A charge that has not been given back. */
 export interface StandingCharge {
   readonly charge: Charge;
-  /** When the units were taken. */
   readonly atMs: number;
 }
 
@@ -191,13 +175,12 @@ export function chargeOf(rules: readonly Rule[], cost: Cost): Charge | undefined
   return taken.length === 0 ? undefined : Object.fromEntries(taken);
 }
 
-/** How many of `units` the charge took of this rule, on the terms that the rule still has. */
+/** How many of `units` the charge took of this rule, under its current terms. */
 export function takenOf(rule: Rule, charge: Charge, units: Cost): number {
   const taken = Object.hasOwn(charge, rule.name) ? charge[rule.name] : undefined;
   return taken?.terms === termsOf(rule) ? Math.min(taken.units, costOf(rule, units)) : 0;
 }
 
-/** Whether these units are all that the charge took, so that nothing of it is left. */
 export function takesAll(rules: readonly Rule[], charge: Charge, units: Cost): boolean {
   return Object.entries(charge).every(([name, taken]) => {
     const rule = rules.find((each) => each.name === name);
@@ -205,23 +188,21 @@ export function takesAll(rules: readonly Rule[], charge: Charge, units: Cost): b
   });
 }
 
-/** Stored: never reword. With other words, charges from before could not be given back. */
+/** Stored: never reword, or earlier charges could not be refunded. */
 function termsOf({ algorithm, capacity, quota }: Rule): string {
   return `${algorithm.name} ${capacity} ${quota.units}/${quota.windowMs ?? 0}`;
 }
 
-/** Whether there is room for what a call wants to keep. Nothing is touched by looking. */
-
-/** The most holds and leases of one key: each decision looks at them (docs/performance.md has what that costs). */
+/** Each decision reads all holds and leases of its key (docs/performance.md has the cost). */
 export const MAX_CLAIMS_OF_KEY = 10_000;
-/** The most in one object, and of one caller there. So no caller takes all places of an object that keys share. */
+/** In one object, and of one caller there, so that no caller takes all places of a shared object. */
 export const MAX_CLAIMS_OF_OBJECT = 20_000;
 export const MAX_CLAIMS_OF_CALLER = 10_000;
 
-/** However many calls a caller makes, its answers are remembered for this long, in milliseconds. */
+/** How long a caller's answers are kept however many calls it makes, in milliseconds. */
 const MIN_REMEMBERED_MS = 60_000;
 
-/** The bound that new claims would pass; `undefined`: there is room for them. Renewed claims take none. */
+/** The bound that new claims would exceed; `undefined`: none. Renewed claims need no room. */
 export function claimsFull(storage: KeyStorage, keyState: KeyState, put: readonly Claim[]): Full | undefined {
   const { claims } = keyState;
   const begun = put.filter(({ id }) => !claims.has(id));
@@ -230,16 +211,13 @@ export function claimsFull(storage: KeyStorage, keyState: KeyState, put: readonl
   const { counts } = storage.claims;
   if (counts.all + begun.length > MAX_CLAIMS_OF_OBJECT) return full("object-claims", MAX_CLAIMS_OF_OBJECT);
   const { caller = "" } = begun[0] ?? {};
-  // Claims of nobody in particular are those of older versions, and of clients that say nothing.
+  // Claims without a caller are those of older versions, and of clients that send none.
   if (caller !== "" && counts.of(caller) + begun.length > MAX_CLAIMS_OF_CALLER)
     return full("caller-claims", MAX_CLAIMS_OF_CALLER);
   return undefined;
 }
 
-/**
- * The bound that one more answer under an idempotency key would pass; `undefined`: there is room. The caller's oldest
- * answer makes room, but not one that the caller may still need for a call that it repeats.
- */
+/** The bound that another answer would exceed. The oldest makes room unless its call may be repeated. */
 export function answersFull(
   storage: KeyStorage,
   keyState: KeyState,
@@ -256,10 +234,7 @@ export function answersFull(
   return full("caller-answers", MAX_ANSWERS);
 }
 
-/**
- * How many answers the key has in the range of one caller. They are counted when the key has been loaded, and
- * again when they are said to be too many: the alarm deletes answers without telling the key.
- */
+/** Counts a caller's answers after loading and when there seem too many: the alarm deletes unnoticed. */
 export function answersOf(storage: KeyStorage, { key, answers }: KeyState, range: KeyRange): AnswerCount {
   const known = answers.get(range[0]);
   if (known !== undefined && (known.count < MAX_ANSWERS || known.isExact)) return known;

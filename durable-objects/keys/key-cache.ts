@@ -14,32 +14,29 @@ import {
   Versions,
 } from "./versions.ts";
 
-/** What one object has of the memory. It is the object's own: when that goes, this goes too. */
+/** One object's part of the memory. It is garbage collected with the object. */
 interface MemoryShare {
   keys: number;
   bytes: number;
 }
 
-/** While there is too little memory, objects that have gone are searched for after this many changes. */
+/** While memory is short, dropped objects are searched after this many changes. */
 const SEARCH_AFTER = 1_024;
 
 /**
- * The memory that keys may take, for all objects that share it. On Cloudflare objects of one class may run in one
- * isolate, which has 128 MB for all of them.
- *
- * No object can drop another one's keys: it may not write for it. So when there is too little, each drops keys of its own
- * when it is called, as long as it has more than an even part. One that has less may still grow to that, so there may be
- * twice as much as allowed, until those that have more are called, or leave memory because nobody calls them.
+ * The memory of all objects in an isolate, which has 128 MB. An object may not write for another's keys. So
+ * when memory is short, each called object above an even part drops its own. Twice as much may be in use
+ * until the larger ones are called or evicted.
  */
 export class MemoryBudget {
   readonly #maxKeys: number;
   readonly #maxBytes: number;
-  /** The runtime drops an object without telling it. */
+  /** The runtime drops an object without notice. */
   readonly #shares = new Set<WeakRef<MemoryShare>>();
   #keys = 0;
   #bytes = 0;
   #changes = 0;
-  /** With this many objects it is time to search for those that have gone. */
+  /** From this many objects on, dropped ones are searched. */
   #searchAt = SEARCH_AFTER;
 
   constructor(maxKeys: number, maxBytes: number) {
@@ -47,7 +44,6 @@ export class MemoryBudget {
     this.#maxBytes = maxBytes;
   }
 
-  /** One more object. */
   join(): MemoryShare {
     const share = { keys: 0, bytes: 0 };
     this.#shares.add(new WeakRef(share));
@@ -55,7 +51,6 @@ export class MemoryBudget {
     return share;
   }
 
-  /** Notes that an object has more of the memory than before, or less. */
   add(share: MemoryShare, keys: number, bytes: number): void {
     share.keys += keys;
     share.bytes += bytes;
@@ -64,7 +59,6 @@ export class MemoryBudget {
     this.#changes += 1;
   }
 
-  /** Whether the object has to drop keys before it gets so many others. */
   hasTooManyKeys(share: MemoryShare, others: number): boolean {
     const isOver = () => {
       const own = share.keys + others;
@@ -73,14 +67,12 @@ export class MemoryBudget {
     return this.#isStill(isOver);
   }
 
-  /** Whether the object has to drop keys because all of them are too large together. */
   hasTooManyBytes(share: MemoryShare): boolean {
     return this.#isStill(
       () => this.#bytes > this.#maxBytes && share.bytes * this.#shares.size > this.#maxBytes,
     );
   }
 
-  /** Whether it is so when objects do not count that have gone. */
   #isStill(isOver: () => boolean): boolean {
     if (!isOver()) return false;
     if (this.#changes >= SEARCH_AFTER && this.#shares.size > 1) this.#forgetGone();
@@ -99,60 +91,49 @@ export class MemoryBudget {
   }
 }
 
-/** The most keys in memory of all objects in an isolate, at about 1 KiB each. Other keys are read from storage. */
+/** The most keys in memory of all objects in an isolate, at about 1 KiB each. */
 export const MAX_KEYS = 20_000;
-/**
- * The bytes of its 128 MB that keys may take beside that, until some are dropped: two of the largest states. They are
- * weighed when they are loaded and when a call has changed them.
- */
+/** The bytes that keys may take beside that: two of the largest states. Loads and changes weigh them. */
 export const MAX_BYTES = 32 * 2 ** 20;
-/** What all objects in an isolate share. */
 export const SHARED_MEMORY = new MemoryBudget(MAX_KEYS, MAX_BYTES);
-/** A call to a key that grows looks through this many keys for one to drop. It mostly adds far less than that one takes. */
+/** A call to a growing key checks this many keys for one to drop. It mostly adds far less than one takes. */
 const GROWTH_STEPS = 64;
 
-/**
- * The object's memory: a cache of its storage. Memory may be ahead of storage by what write-behind allows. All methods
- * are synchronous, and memory changes only after storage has: a write that throws has changed nothing.
- */
+/** A cache of the object's storage. Memory changes after storage, so a write that throws changes nothing. */
 export class KeyCache {
-  /** The rules that other versions of its policies have. */
   readonly fingerprints = new RuleFingerprints();
-  /** The versions in force that calls have named for their keys. */
   readonly versions = new Versions();
   readonly #storage: KeyStorage;
   readonly #memory: MemoryBudget;
   readonly #share: MemoryShare;
   readonly #keys = new Map<string, KeyState>();
 
-  /** @param memory what other objects have a part of too; absent: it is this one's alone */
+  /** @param memory shared with other objects; absent: not shared */
   constructor(storage: KeyStorage, memory = new MemoryBudget(MAX_KEYS, MAX_BYTES)) {
     this.#storage = storage;
     this.#memory = memory;
     this.#share = memory.join();
   }
 
-  /** How many keys are in memory. */
   get size(): number {
     return this.#keys.size;
   }
 
-  /** The keys in memory. They may change, and leave, while they are looked through. */
+  /** Keys may change, and be dropped, during the iteration. */
   get states(): Iterable<KeyState> {
     return this.#keys.values();
   }
 
   /**
-   * The key as it is at `nowMs`: from memory or else from storage, with every expired hold debited.
+   * The key at `nowMs`, from memory or storage. `file`: the policy in the deployment's file.
    *
-   * @param file the policy as the deployment's file has it; `undefined`: only a call, or the key's record, can name it
    * @throws Error when there is no such policy
    */
   open(name: string, file: Policy | undefined, key: string, nowMs: number): KeyState {
     const { versions, fingerprints } = this;
     const latest = versions.size === 0 ? undefined : versions.take(key);
     const known = this.#keys.get(key);
-    // An object has keys of one policy. A call with another name is of a policy that is not known.
+    // An object has keys of one policy. A call with another name is of an unknown policy.
     if (known !== undefined && known.policy.name !== name) chosen(name, file, latest);
     const keyState = known ?? this.#load(key, (kept) => chosen(name, file, later(kept, latest)), nowMs);
     keyState.isTouched = true;
@@ -166,7 +147,7 @@ export class KeyCache {
     return keyState;
   }
 
-  /** The policy by which a key is decided, by memory, storage or the file; `undefined`: none of them has it. */
+  /** The policy that decides a key, from memory, storage or the file; `undefined`: there is none. */
   policyOf(name: string, file: Policy | undefined, key: string): Policy | undefined {
     const known = this.#keys.get(key);
     const inForce = known === undefined ? versionIn(this.#storage.read(key)?.rules) : known.inForce;
@@ -174,11 +155,9 @@ export class KeyCache {
   }
 
   /**
-   * Writes these accounts as the key's record.
+   * Writes these accounts as the key's record. Returns when it is due: untouched, and not before `minDueMs`.
    *
-   * @param ahead by rule: how far memory may go ahead of this record, beside what holders have; absent: not at all
-   * @param minDueMs a sweep need not read the key before
-   * @returns the instant from which the key is untouched again if no call comes, or `minDueMs` if that is later
+   * @param ahead by rule: how far memory may go ahead of this record; absent: not at all
    */
   write(
     keyState: KeyState,
@@ -222,55 +201,46 @@ export class KeyCache {
     return wholeMs;
   }
 
-  /**
-   * Replaces the key's accounts by ones that have been written, or that what is stored covers.
-   *
-   * @param isWritten whether just these have been written, and memory may not be ahead of them
-   */
+  /** Takes accounts that the record covers. `isWritten`: it has exactly these, so memory is not ahead. */
   take(keyState: KeyState, accounts: readonly Account[], nowMs: number, isWritten: boolean): void {
     keyState.replaceAccounts(accounts, isWritten);
     this.#weigh(keyState);
     if (!this.#isFull(0)) return;
-    // The operation that changed the key is not done with it.
+    // The operation that changed the key still uses it.
     const unpin = keyState.pin();
     this.#dropOne(nowMs, GROWTH_STEPS);
     unpin();
   }
 
-  /** Removes a key from memory of which storage knows as much. Another `KeyState` of the same key would stay. */
+  /** Drops a key that memory knows no better than storage. Another `KeyState` of the same key would stay. */
   drop(keyState: KeyState): void {
     if (this.#keys.get(keyState.key) !== keyState) return;
     this.#keys.delete(keyState.key);
     this.#memory.add(this.#share, -1, -keyState.bytes);
   }
 
-  /** Whether the key is in memory. */
   has(key: string): boolean {
     return this.#keys.has(key);
   }
 
-  /** Removes a key from memory whatever it knows of it: its record has been replaced, or has gone. */
+  /** Drops a key without a write: its record was replaced or deleted. */
   forget(key: string): void {
     const keyState = this.#keys.get(key);
     if (keyState !== undefined) this.drop(keyState);
   }
 
-  /** A transaction was rolled back that memory takes for made. The key is read again. */
+  /** Reads the key again after a rollback. */
   reload(keyState: KeyState, nowMs: number): void {
     keyState.reload(this.#storage, nowMs, true);
     this.#weigh(keyState);
   }
 
-  /** Ends an operation: a key without any state leaves memory, so that a peek at an unused key leaves nothing. */
+  /** Ends an operation. A key without state is dropped, so that a peek at an unused key leaves nothing. */
   release(keyState: KeyState): void {
     if (keyState.isEmpty) this.drop(keyState);
   }
 
-  /**
-   * Writes the exact state of every key, as far as it is not written.
-   *
-   * @returns whether no isolate has units of any key: then nothing is ahead of what is stored
-   */
+  /** Writes every key exactly. Returns whether no isolate has units of any key: then storage is exact. */
   writeAll(nowMs: number): boolean {
     let isExact = true;
     for (const keyState of this.#keys.values()) {
@@ -281,7 +251,7 @@ export class KeyCache {
   }
 
   #load(key: string, choose: (kept: PolicyRevision | undefined) => ChosenVersion, nowMs: number): KeyState {
-    // Two rounds find a key that is not pinned, if there is one. Several have to go when a large one came before.
+    // Two rounds find a key that is not pinned, if any. A large key may require several drops.
     while (this.#isFull(1) && this.#dropOne(nowMs, 2 * this.#keys.size));
     const keyState = new KeyState(this.#storage, choose, key, nowMs);
     this.#writeFound(keyState, nowMs);
@@ -291,7 +261,7 @@ export class KeyCache {
     return keyState;
   }
 
-  /** The record of a key that is loaded is written again when it is of an earlier version, or of other rules. */
+  /** Writes a loaded record again if it is of an earlier version or of other rules. */
   #writeFound(keyState: KeyState, nowMs: number): void {
     const { found, inForce, policy, ruleStates } = keyState;
     const isRecorded = keyState.dueMs > -Infinity;
@@ -309,10 +279,7 @@ export class KeyCache {
       this.#writeExact(keyState, nowMs);
   }
 
-  /**
-   * Another version is in force from now on. That is stored with all that is stored of the key. What holds have become in
-   * memory is written first: from then on memory has them, and nothing is presumed of a record.
-   */
+  /** Stores another version. Memory is written before, so nothing is presumed of a record. */
   #adopt(keyState: KeyState, to: ChosenVersion, nowMs: number): void {
     if (isOfAnother(keyState.inForce, to.inForce)) return this.#beginAnew(keyState, to, nowMs);
     keyState.advance(nowMs);
@@ -322,10 +289,7 @@ export class KeyCache {
     if (!keyState.isUnrecorded) this.#writeExact(keyState, nowMs);
   }
 
-  /**
-   * Another candidate decides the key from now on: nothing that it has counted counts for this one, nor what holders have
-   * of it. Holders are still known, so that their later messages are recognised as those of before.
-   */
+  /** Another candidate begins with no counts or holds. Holders stay known, for their late messages. */
   #beginAnew(keyState: KeyState, to: ChosenVersion, nowMs: number): void {
     const storage = this.#storage;
     storage.atomically(() => {
@@ -356,11 +320,10 @@ export class KeyCache {
   }
 
   /**
-   * Drops the first key in insertion order that was not used since the last search ("second chance"). When bytes are
-   * short and not places, it drops none that is lighter than the average: thousands of those would make no room.
-   *
-   * @param steps how many keys to look through; the next search goes on from there
-   * @returns whether there was one. If not in two rounds, all are pinned by calls that wait, and memory grows
+   * Drops the first key in insertion order that was not used since the last search ("second chance"), of
+   * `steps` keys. If bytes are short and places are not, it skips keys below the average weight: thousands of
+   * them would make no room. Returns false if none was found: after two rounds, calls that wait have pinned
+   * all keys, and memory grows.
    */
   #dropOne(nowMs: number, steps: number): boolean {
     let left = steps;
@@ -381,12 +344,7 @@ export class KeyCache {
   }
 }
 
-/**
- * The policy of a version.
- *
- * @param file the policy as the deployment's file has it; `undefined`: it has no such policy
- * @throws Error when there is no policy
- */
+/** @throws Error when neither a version nor the deployment's file has the policy */
 function chosen(name: string, file: Policy | undefined, inForce: PolicyRevision | undefined): ChosenVersion {
   const policy = (inForce?.fields === undefined ? undefined : readPolicy(name, inForce.fields)) ?? file;
   if (policy === undefined)

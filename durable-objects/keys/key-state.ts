@@ -20,13 +20,13 @@ import { type Choose, type ChosenVersion, type Comparison, versionIn } from "./v
 /** One rule of a key: its account, and its part of the key's record (`undefined`: storage has none). */
 export interface RuleState extends RuleAccount {
   readonly stored: StoredAccount | undefined;
-  /** Of the units that the record is ahead by, those that were presumed when it was written, or found. */
+  /** Units that were presumed at the record's write or read, out of those it is ahead by. */
   readonly presumed: number;
-  /** From when on what the record counts has come back: memory may be as far ahead of it then as of no record. */
+  /** When the record's units have refilled: from then on the crash allowance applies, as without a record. */
   readonly storedWholeMs: number;
-  /** At least this many units were given out since the key was loaded. */
+  /** A lower bound of the units granted since the key was loaded. */
   readonly given: number;
-  /** The record was of other rules, and has to be written again before anything is decided. */
+  /** The record was of other rules, and must be written again before any decision. */
   readonly isConverted: boolean;
 }
 
@@ -35,19 +35,19 @@ type Changing = { -readonly [Field in keyof RuleState]: RuleState[Field] };
 /** One key in memory. Only its own methods change it. */
 export class KeyState {
   readonly key: string;
-  /** The version under which its record, as it was found, was written. */
+  /** The policy version in the record when it was read. */
   readonly found: PolicyRevision | undefined;
-  /** Isolates that hold units of it, or asked for some lately. */
+  /** Isolates that hold units of it, or lately requested some. */
   readonly holders = new Holders();
-  /** By then reservations and leases must end: a region's pool keeps units until then. `Infinity`: there is no pool. */
+  /** When reservations and leases must end, as a region's pool units do. `Infinity`: there is no pool. */
   endsByMs: number;
-  /** Whether the key was used since a search for a key to drop passed it over. */
+  /** Whether the key was used since the last search for a key to drop. */
   isTouched = true;
-  /** From when on a sweep looks at what is stored of the key; -Infinity: it has no record. */
+  /** When a sweep reads the key's rows; -Infinity: it has no record. */
   dueMs = -Infinity;
-  /** The bytes that its name, states, claims and holders took at the last `weigh`, beside about 1 KiB for each key. */
+  /** The bytes of its name, states, claims and holders at the last `weigh`, beside about 1 KiB per key. */
   bytes = 0;
-  /** How many answers are remembered, by caller (`rangeOf`); absent: they have not been counted since it was loaded. */
+  /** By caller (`rangeOf`); absent: not counted since the key was loaded. */
   readonly answers = new Map<string, AnswerCount>();
   readonly #choose: Choose;
   #chosen: ChosenVersion;
@@ -68,17 +68,16 @@ export class KeyState {
     this.#take(storage, record, nowMs, false);
   }
 
-  /** The policy by which the key is decided. */
   get policy(): Policy {
     return this.#chosen.policy;
   }
 
-  /** Which version of it that is; `undefined`: the deployment's file says it. */
+  /** The policy version; `undefined`: the one in the deployment's file. */
   get inForce(): PolicyRevision | undefined {
     return this.#chosen.inForce;
   }
 
-  /** The state of each rule, in the policy's order. `reload` replaces the list. */
+  /** In the policy's order. `reload` replaces the list. */
   get ruleStates(): readonly RuleState[] {
     return this.#ruleStates;
   }
@@ -87,7 +86,7 @@ export class KeyState {
     return this.#ruleStates.map(({ account }) => account);
   }
 
-  /** The rules with their accounts as calls of this priority see them: see core/policies/parse-policy.ts. */
+  /** The rules with their accounts as calls of this priority see them (core/policies/parse-policy.ts). */
   seenBy(priority?: string): readonly RuleState[] {
     const { rules } = forPriority(this.policy, priority);
     if (rules === this.policy.rules) return this.#ruleStates;
@@ -99,7 +98,7 @@ export class KeyState {
     });
   }
 
-  /** From now on rules are decided together with those of another version; `undefined`: alone. */
+  /** Decides rules together with those of another version; `undefined`: alone. */
   compare(comparison: Comparison | undefined): void {
     if (comparison === this.#comparison) return;
     this.#comparison = comparison;
@@ -113,28 +112,25 @@ export class KeyState {
     });
   }
 
-  /** The holds and leases of callers, by their ids. Storage has them too. */
+  /** Callers' holds and leases by id. Storage has them too. */
   get claims(): ReadonlyMap<string, Claim> {
     return this.#claims;
   }
 
-  /** Claims that have expired and whose rows are still in storage. */
   get expired(): readonly Claim[] {
     return this.#expired;
   }
 
-  /** Whether an object that reads the key from storage knows as much: nothing has changed since it was read or written. */
   get isWritten(): boolean {
     return this.#isWritten;
   }
 
-  /** Whether the key has no record: what there is of it is in memory alone. */
   get isUnrecorded(): boolean {
     for (const { stored } of this.#ruleStates) if (stored !== undefined) return false;
     return true;
   }
 
-  /** Whether nothing of the key is stored, nothing refers to it, and memory knows no more than storage would say. */
+  /** Whether no row, claim or pin of the key exists, and memory knows no more than storage. */
   get isEmpty(): boolean {
     if (!this.isUnrecorded) return false;
     for (const { account } of this.#isWritten ? [] : this.#ruleStates)
@@ -143,40 +139,38 @@ export class KeyState {
     return !this.isPinned && size === 0;
   }
 
-  /** Whether the key equals an untouched one and is not pinned. */
   isWhole(nowMs: number): boolean {
     if (this.isPinned || this.#ruleStates.some(({ account }) => account.holds.length > 0)) return false;
     return this.wholeAtMs(this.accounts, nowMs) <= nowMs;
   }
 
-  /** The instant from which all of these accounts equal untouched ones if no call comes. */
+  /** When all of these accounts are untouched without further calls. */
   wholeAtMs(accounts: readonly Account[], nowMs: number): number {
     const of = ({ rule }: RuleState, index: number) => wholeAtMs(rule, accounts[index] ?? UNTOUCHED, nowMs);
     return Math.max(...this.#ruleStates.map(of));
   }
 
-  /** Whether what is stored covers these accounts, so that no write is needed. */
+  /** Whether the record covers these accounts, so that no write is needed. */
   isCovered(accounts: readonly Account[], nowMs: number): boolean {
     return this.#ruleStates.every((state, index) => {
       const { rule, stored, presumed } = state;
       const account = accounts[index] ?? UNTOUCHED;
-      // An object that starts with this record would presume again what has ended here.
+      // An object that starts with this record would presume again the units that have ended here.
       if (stored !== undefined && restoredOf(account) < presumed) return false;
       if (!lastsLongEnough(stored, account, nowMs)) return false;
       return covers(rule, stored, account, nowMs, aheadOf(state, nowMs));
     });
   }
 
-  /** Whether memory may be ahead of what is stored now. */
   isAhead(nowMs: number): boolean {
     return this.#ruleStates.some((state) => aheadOf(state, nowMs) > 0);
   }
 
-  /** By rule: how far memory may go ahead of a record of these accounts, which what is stored does not cover. */
+  /** By rule: how far memory may go ahead of a new record of these accounts. */
   noteGiven(accounts: readonly Account[]): number[] {
     return this.#ruleStates.map((ruleState, index) => {
       const { rule, stored, presumed } = ruleState;
-      // Units since the record was written. Of units ahead of no record the number is not known.
+      // Units since the last write of the record. Without a record their number is unknown.
       const account = accounts[index] ?? UNTOUCHED;
       const own = unstoredOf(account) - restoredOf(account);
       ruleState.given += 1 + Math.max(0, (stored?.ahead ?? 0) - presumed - own);
@@ -184,7 +178,7 @@ export class KeyState {
     });
   }
 
-  /** Reads the key again. Its holders stay: what they hold is presumed. `isLost`: more was known than is stored. */
+  /** Reads the key again. Its holders stay. `isLost`: memory knew more than is stored. */
   reload(storage: KeyStorage, nowMs: number, isLost: boolean): void {
     const record = storage.read(this.key);
     const read = this.#choose(record && versionIn(record.rules));
@@ -192,10 +186,7 @@ export class KeyState {
     this.#take(storage, record, nowMs, isLost);
   }
 
-  /**
-   * From now on the key is decided by another version. What was consumed stays so, and what is held stays held: memory has
-   * just been written under the version before, and is read under this one.
-   */
+  /** Another version decides from now on. Memory was just written under the previous one, so units stay. */
   adopt(storage: KeyStorage, to: ChosenVersion, nowMs: number): void {
     const before = this.#ruleStates;
     this.#chosen = to;
@@ -218,7 +209,7 @@ export class KeyState {
     this.answers.clear();
   }
 
-  /** Reads the rules from storage. @param isLost this memory knew more of the key, and has lost it */
+  /** @param isLost this memory knew more of the key, and has lost it */
   #read(storage: KeyStorage, record: DueKey | undefined, nowMs: number, isLost: boolean): Changing[] {
     const { policy, key } = this;
     const { rules = {} } = record ?? {};
@@ -240,7 +231,6 @@ export class KeyState {
     });
   }
 
-  /** All that was stored of the key has been deleted. */
   noteDeleted(): void {
     for (const ruleState of this.#ruleStates) ruleState.stored = undefined;
     this.dueMs = -Infinity;
@@ -249,7 +239,6 @@ export class KeyState {
     this.answers.clear();
   }
 
-  /** Debits every hold that has expired. */
   advance(nowMs: number): void {
     let hasExpired = false;
     for (const ruleState of this.#ruleStates) {
@@ -263,20 +252,18 @@ export class KeyState {
     this.#expired = [...this.#expired, ...expired];
   }
 
-  /** Replaces all accounts. `isWritten`: just these have been written, and memory may not be ahead of them. */
+  /** `isWritten`: exactly these were written, so memory may not be ahead of them. */
   replaceAccounts(accounts: readonly Account[], isWritten: boolean): void {
     this.#isWritten = isWritten;
     for (const [index, ruleState] of this.#ruleStates.entries())
       ruleState.account = accounts[index] ?? UNTOUCHED;
   }
 
-  /** Replaces the account of one rule. */
   replaceAccount(ruleState: RuleState, account: Account): void {
     (ruleState as Changing).account = account;
     this.#isWritten = false;
   }
 
-  /** Weighs the key again, and returns by how many bytes it has grown since the last time. */
   weigh(): number {
     const before = this.bytes;
     this.bytes = this.key.length + CLAIM_BYTES * this.#claims.size + HOLDER_BYTES * this.holders.size;
@@ -285,7 +272,7 @@ export class KeyState {
     return this.bytes - before;
   }
 
-  /** These records of these accounts have been written, due at `dueMs`, and the rows of expired claims deleted. */
+  /** These records were written, due at `dueMs`, and the rows of expired claims deleted. */
   noteWritten(records: readonly StoredAccount[], accounts: readonly Account[], dueMs: number): void {
     this.dueMs = dueMs;
     for (const [index, ruleState] of this.#ruleStates.entries()) {
@@ -296,7 +283,6 @@ export class KeyState {
     this.#expired = [];
   }
 
-  /** Holds and leases end; others begin, or are renewed. */
   noteClaims(end: readonly Claim[], put: readonly Claim[]): void {
     for (const { id } of end) this.#claims.delete(id);
     for (const claim of put) this.#claims.set(claim.id, claim);
@@ -307,7 +293,7 @@ export class KeyState {
     return this.#pins > 0;
   }
 
-  /** Keeps the key in memory. The returned function ends that; calling it again does nothing. */
+  /** Keeps the key in memory until the returned function is called; calling that again does nothing. */
   pin(): () => void {
     this.#pins += 1;
     let left = 1;
@@ -318,13 +304,13 @@ export class KeyState {
   }
 }
 
-/** By how many units memory may be ahead of what is stored of a rule. */
+/** By how many units memory may be ahead of a rule's stored state. */
 function aheadOf({ rule, stored, storedWholeMs }: RuleState, nowMs: number): number {
   if (stored === undefined) return aheadUnits(rule);
   return storedWholeMs <= nowMs ? Math.max(stored.ahead, aheadUnits(rule)) : stored.ahead;
 }
 
-/** The account with a hold for each claim that has units of its rule. They are sorted once: there may be thousands. */
+/** Adds a hold for each claim that has units of the rule. They are sorted once: there may be thousands. */
 function withClaims(rule: string, restored: Account, claims: ReadonlyMap<string, Claim>): Account {
   if (claims.size === 0) return restored;
   const holds: Hold[] = [...restored.holds];

@@ -22,32 +22,24 @@ import {
 import type { KeyCache } from "./key-cache.ts";
 import type { KeyState } from "./key-state.ts";
 
-/** What one call changes of a key. `commit` saves all of it or nothing. */
+/** One call's changes to a key. `commit` saves all of them or none. */
 interface Change {
   readonly accounts: readonly Account[];
-  /** Claims that begin or are renewed. */
   readonly put?: readonly Claim[];
-  /** Claims that end. */
   readonly end?: readonly Claim[];
-  /** Answers that a caller gets again when it repeats the call. */
   readonly remember?: readonly Remembered[];
-  /** The record is written even if what is stored covers the accounts, and memory may not be ahead of it. */
+  /** Write the record even if the last one covers the accounts, without units ahead of it. */
   readonly isExact?: boolean;
-  /** The idempotency key of the call whose charge is given back. */
   readonly uncharge?: string | undefined;
-  /** Idempotency keys whose answers are not valid any more. */
   readonly forget?: readonly string[];
 }
 
-/**
- * Opens keys, and saves what a call changes before memory changes. Everything is synchronous, so no other call comes
- * between opening a key and saving it.
- */
+/** Opens keys, and saves changes before memory changes. It is synchronous, so no other call comes between. */
 export class KeyStore {
   readonly #policies: Pick<Policies, "get">;
   readonly #storage: KeyStorage;
   readonly #cache: KeyCache;
-  /** Is called after a write, with the instant from which the key is whole if nobody comes. */
+  /** Is called after a write, with the instant from which the key is untouched without further calls. */
   readonly #onWritten: (wholeMs: number, nowMs: number) => void;
 
   constructor(
@@ -62,37 +54,35 @@ export class KeyStore {
     this.#onWritten = onWritten;
   }
 
-  /** @throws Error while versions mix: the worker has a policy that this object's version does not know yet */
+  /** @throws Error while versions mix: this object's version does not know the worker's policy yet */
   open(name: string, key: string, nowMs: number): KeyState {
     const file = this.#policies.get(name);
-    // Only a deployment moves keys, so those of a policy that it does not have stay where they are.
+    // Only a deployment moves keys: keys of a policy that it lacks stay where they are.
     if (file?.objectsBefore !== undefined && this.#storage.moves.isAway(key))
       throw new Error(`key ${JSON.stringify(key)} is elsewhere`);
     return this.#cache.open(name, file, key, nowMs);
   }
 
-  /** The operation that opened the key has ended. */
   release(keyState: KeyState): void {
     this.#cache.release(keyState);
   }
 
-  /** The earlier answer under an idempotency key; `undefined`: there is none that is still valid. */
+  /** The valid answer under an idempotency key, if any. */
   earlier(keyState: KeyState, call: Idempotent | undefined, nowMs: number): Decided | Conflict | undefined {
-    // A `ClaimEnd` is remembered under the request of `endOfHold`, which no call has: so none is returned here.
+    // A `ClaimEnd` is stored under the request of `endOfHold`, which no call has: none is returned here.
     return call && (findAnswer(this.#storage, keyState, call, nowMs) as Decided | Conflict | undefined);
   }
 
-  /** The charge of the call with an idempotency key; `undefined`: it is unknown, or has been given back. */
   chargeOf(keyState: KeyState, idempotencyKey: string, nowMs: number): StandingCharge | undefined {
     return findCharge(this.#storage, keyState, idempotencyKey, nowMs);
   }
 
-  /** How a hold ended, or the answer to its settle; `undefined`: it is not known here. */
+  /** How a hold ended, or the answer to its settle; `undefined`: unknown. */
   endOf(keyState: KeyState, holdId: string, nowMs: number): RememberedAnswer | Conflict | undefined {
     return findAnswer(this.#storage, keyState, endOfHold(holdId), nowMs);
   }
 
-  /** Commits what a call changes, unless a bound leaves no room for what it keeps. Then nothing is touched. */
+  /** Commits a change unless it exceeds a bound. Then nothing changes. */
   commitWithin(keyState: KeyState, change: Change, nowMs: number): Full | undefined {
     const { put = [], remember = [] } = change;
     const [answered] = remember;
@@ -103,7 +93,7 @@ export class KeyStore {
     return over;
   }
 
-  /** Writes what has to be written, then changes memory. When writing throws, nothing has changed. */
+  /** Writes what storage does not cover, then changes memory. If a write throws, nothing has changed. */
   commit(keyState: KeyState, change: Change, nowMs: number): void {
     for (const wholeMs of this.#save(keyState, change, nowMs)) this.#onWritten(wholeMs, nowMs);
   }
@@ -116,7 +106,7 @@ export class KeyStore {
     const writesState = !isSaved || change.isExact === true || remember.length > 0;
     const writesRecord = writesState || minDueMs > keyState.dueMs;
     const isNew = keyState.dueMs === -Infinity;
-    // A record that is written for claims alone leaves room for them to be renewed as long again.
+    // A record written for claims alone leaves time to renew them once.
     const dueMs = writesState || isNew ? minDueMs : minDueMs + Math.max(0, minDueMs - nowMs);
     const ahead = isSaved ? [] : keyState.noteGiven(accounts);
     const writeRecord = () =>
@@ -140,18 +130,14 @@ export class KeyStore {
     return [leadEndsMs, wholeMs].filter((each) => each !== undefined);
   }
 
-  /**
-   * Renews the row that lets memory be ahead, unless that lasts until all that holders have must be spent.
-   *
-   * @returns when the row does not matter any more, if it was written
-   */
+  /** Renews the crash allowance if needed. Returns when it has no effect any more, if it was written. */
   #renewAllowance(
     { policy }: KeyState,
     accounts: readonly Account[],
     nowMs: number,
     isAhead: boolean,
   ): number | undefined {
-    // What a region's object has of a pool is not stored.
+    // A region's share of a pool is not stored.
     if (policy.pool !== undefined) return undefined;
     let neededMs = isAhead ? nowMs : -Infinity;
     for (const { holds } of accounts)
@@ -171,7 +157,7 @@ export class KeyStore {
     this.commit(keyState, { accounts, end }, nowMs);
   }
 
-  /** Makes the key untouched, except for units that isolates may still be spending: those stay outstanding. */
+  /** Makes the key untouched, but units that isolates may still spend stay held. */
   reset(keyState: KeyState, nowMs: number): void {
     const accounts = keyState.accounts.map(({ holds }) => ({
       state: undefined,
@@ -181,18 +167,18 @@ export class KeyStore {
       this.#storage.answers.removeAll(keyState.key);
       this.#storage.remove(keyState.key);
       keyState.noteDeleted();
-      // The next to read the key must not presume what an object before this one may have given out.
+      // The next object must not presume units from before this object started.
       const isExact = this.#storage.leads.isPresumed(keyState.policy, nowMs);
       if (isExact || accounts.some(({ holds }) => holds.length > 0))
         return this.#save(keyState, { accounts, isExact }, nowMs);
       this.#cache.take(keyState, accounts, nowMs, true);
       return [];
     };
-    // Without the record that was there, the units of isolates would be unknown: all of this is written or nothing.
+    // All or nothing: without the earlier record the units of isolates would be unknown.
     for (const wholeMs of this.#allOrNothing(keyState, reset, nowMs)) this.#onWritten(wholeMs, nowMs);
   }
 
-  /** Writes all rows or none. A charge without its answer could be made twice, an answer without its charge never. */
+  /** A charge without its answer could be made twice, an answer without its charge never. */
   #allOrNothing<Result>(keyState: KeyState, work: () => Result, nowMs: number): Result {
     try {
       return this.#storage.atomically(work);
@@ -204,26 +190,23 @@ export class KeyStore {
 }
 
 /**
- * Due times: from when on a sweep reads a key (garbage-collection.ts). A record is never due before a claim of its key
- * ends: the alarm finds claims by it, and a version that does not know their policy goes by it alone. It may be due
- * before what was consumed has come back, since memory may be ahead of it: the sweep writes a later one then.
- *
- * @returns when these claims let the key's record be due
+ * When a sweep may read a key with these claims. A record is not due before a claim of its key ends: the
+ * alarm finds claims by it. It may be due before its units have refilled, since memory may be ahead: the
+ * sweep then writes a later one.
  */
 function dueWith({ claims }: KeyState, put: readonly Claim[], nowMs: number): number {
-  // One that waits to be confirmed most likely will be, and then lasts as long as its caller has asked for.
+  // A claim to be confirmed most likely will be, and then lasts for its requested time.
   const ends = put.map(({ id, ttlMs, expiresAtMs }) =>
     claims.has(id) ? expiresAtMs : Math.max(expiresAtMs, nowMs + ttlMs),
   );
   return Math.max(...ends);
 }
 
-/** An alarm is set to an earlier instant only if it gains more than this, in milliseconds: each move writes a row. */
+/** The alarm moves earlier only to gain more than this, in milliseconds: each move writes a row. */
 const ALARM_SLACK_MS = 60_000;
-/** No alarm is set further ahead than this, in milliseconds. It comes early then, and sets the next one. */
+/** The longest time to an alarm, in milliseconds. One that comes early sets the next. */
 const MAX_ALARM_MS = 30 * 24 * 60 * 60 * 1_000;
 
-/** Where an alarm is set. */
 export type Alarm = Pick<DurableObjectStorage, "getAlarm" | "setAlarm">;
 
 /** The object's clock and its alarm. */
@@ -238,17 +221,13 @@ export class Timers {
     this.#read = read;
   }
 
-  /**
-   * Reads the alarm that was set before the object started. If none is, though something is stored, one is set that
-   * comes after `lostMs`: the runtime has given it up.
-   */
+  /** Reads the alarm set before the object started. If the runtime dropped it, sets one in `lostMs`. */
   async readAlarm(lostMs: number): Promise<void> {
     this.#alarmAtMs = (await this.#storage.getAlarm()) ?? Infinity;
     const nowMs = this.nowMs();
     if (this.#alarmAtMs === Infinity) this.alarmBy(nowMs + lostMs, nowMs);
   }
 
-  /** The alarm has come, or was deleted: none is set now. */
   alarmCame(): void {
     this.#alarmAtMs = Infinity;
   }
@@ -261,7 +240,7 @@ export class Timers {
     void this.#storage.setAlarm(alarmAtMs);
   }
 
-  /** The object's clock, in milliseconds since the Unix epoch. It never runs backwards. */
+  /** In milliseconds since the Unix epoch. It never runs backwards. */
   nowMs(): number {
     this.#lastNowMs = Math.max(this.#lastNowMs, this.#read());
     return this.#lastNowMs;

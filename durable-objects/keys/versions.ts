@@ -5,35 +5,29 @@ import { parsePolicy } from "../../core/policies/parse-policy.ts";
 import { later, type Policy, type PolicyRevision, type Rule } from "../../core/policies/policy.ts";
 import { type StoredAccount, storedName } from "../storage/records.ts";
 
-/**
- * Which version of a policy an object decides by. The file that was deployed has the policy, until a call names a later
- * version that is in force for its key (core/policies/policy.ts). The latest one counts that a call has named or that is
- * stored with the key, so a caller that lags behind does not take the key back.
- */
-
-/** Where a record says which version it was written under. No rule has this name. Stored: never rename it. */
+/** The version's place in a record. No rule has this name. Stored: never rename it. */
 const PLACE = "@";
-/** What stands there for the name of an algorithm, which no algorithm has. Stored: never rename it. */
+/** Its algorithm name, which no algorithm has. Stored: never rename it. */
 const KIND = "in-force";
 
 const MAX_READ = 256;
 const MAX_PENDING = 1_000;
 
-/** By policy and text: the policies that were read. All objects of an isolate share them. */
+/** Parsed policies, by name and text. All objects of an isolate share them. */
 const read = new Map<string, Policy>();
 
-/** A policy, and the version that says so; absent: the file does. */
 export interface ChosenVersion {
   readonly policy: Policy;
   readonly inForce: PolicyRevision | undefined;
 }
 
-/** Chooses the policy of a key, by the version under which its record was written. */
 export type Choose = (kept: PolicyRevision | undefined) => ChosenVersion;
 
-/** The versions in force that calls have named for keys that are not in memory, or not yet by that version. */
+/**
+ * Versions in force from calls, for keys not in memory or not yet of that version. The latest of the file's,
+ * calls' and the key's decides, so a caller that lags behind does not set a key back.
+ */
 export class Versions extends Map<string, PolicyRevision> {
-  /** A call has come that names the version in force for its key. */
   note(key: string, inForce: PolicyRevision): void {
     const latest = later(this.get(key), inForce);
     if (latest === undefined) return;
@@ -44,7 +38,7 @@ export class Versions extends Map<string, PolicyRevision> {
     this.set(key, latest);
   }
 
-  /** The latest version of a key; from now on the key itself has it. */
+  /** Removes and returns the latest version of a key, which the key has from now on. */
   take(key: string): PolicyRevision | undefined {
     const latest = this.get(key);
     this.delete(key);
@@ -52,7 +46,7 @@ export class Versions extends Map<string, PolicyRevision> {
   }
 }
 
-/** The policy with these fields, which are JSON; `undefined`: this version cannot read them. */
+/** @param fields as JSON; the result is `undefined` if this version cannot read them */
 export function readPolicy(name: string, fields: string): Policy | undefined {
   const id = `${name}/${fields}`;
   const known = read.get(id);
@@ -72,12 +66,11 @@ export function readPolicy(name: string, fields: string): Policy | undefined {
   return policy;
 }
 
-/** The version as a part of a record, beside its rules; empty: the file is in force. */
+/** The version as a part of a record, beside its rules; empty: the file's. */
 export function storedVersion(inForce: PolicyRevision | undefined): Readonly<Record<string, StoredAccount>> {
   return inForce === undefined ? {} : { [PLACE]: { algorithm: KIND, ahead: 0, state: inForce } };
 }
 
-/** The version under which a record was written. */
 export function versionIn(
   rules: Readonly<Record<string, StoredAccount>> | undefined,
 ): PolicyRevision | undefined {
@@ -86,10 +79,10 @@ export function versionIn(
     : undefined;
 }
 
-/** Other rules are forgotten when no call has sent them for this long, in milliseconds: their version is not in use. */
+/** How long another version's rules count after the last call with them, in milliseconds. */
 const REMEMBERED_MS = 60_000;
 
-/** What a policy decides by while two versions of it are in use: a rule for each of its own that can be compared. */
+/** While two versions of a policy are in use: each comparable rule with the one that decides for it. */
 export type Comparison = ReadonlyMap<Rule, Rule>;
 
 interface OtherRules {
@@ -98,12 +91,8 @@ interface OtherRules {
   untilMs: number;
 }
 
-/**
- * By policy: the rules of another version that callers have sent to this object lately. There is one for each policy, since
- * a deployment has two versions at a time. A third one counts once these are forgotten. In memory only.
- */
+/** By policy: the one other version that callers sent lately. A third counts after it is forgotten. */
 export class RuleFingerprints extends Map<string, OtherRules> {
-  /** A call has come with these terms, which are not those of the policy here. */
   note({ name, rules }: Pick<Policy, "name" | "rules">, terms: string, nowMs: number): void {
     const known = this.get(name);
     if (known !== undefined && known.untilMs > nowMs) {
@@ -119,7 +108,7 @@ export class RuleFingerprints extends Map<string, OtherRules> {
     this.set(name, { terms, comparison, untilMs: nowMs + REMEMBERED_MS });
   }
 
-  /** What the policy decides by beside its own rules; `undefined`: no call has sent other rules lately. */
+  /** The rules to compare with; `undefined`: no call has sent other rules lately. */
   comparison(policy: string, nowMs: number): Comparison | undefined {
     const other = this.get(policy);
     if (other === undefined || other.untilMs > nowMs) return other?.comparison;
@@ -129,12 +118,10 @@ export class RuleFingerprints extends Map<string, OtherRules> {
 }
 
 /*
- * Terms: the rules of a policy, as text. While a deployment is rolled out, versions of a policy mix: callers have one and
- * the object has another. So callers send their terms, and an object that gets others than its own decides by the stricter
- * of both. It need not know which of the two is the newer, so that also holds for a rollback.
- *
- * Rules are compared by their names. One that the other version does not have, or that has another algorithm there, is
- * decided as the object knows it.
+ * Terms: a policy's rules as text. During a rollout callers and objects have different versions of a policy.
+ * So callers send their terms, and an object with other terms decides by the stricter of both. It need not
+ * know which is newer, so this also holds for a rollback. Rules are compared by name. One that the other
+ * version lacks, or has with another algorithm, is decided as the object knows it.
  */
 
 /** The rules of another version of a policy; none: this version cannot read them. */
@@ -148,11 +135,7 @@ export function rulesIn(policy: string, terms: string): readonly Rule[] {
   }
 }
 
-/**
- * The rule, deciding by the stricter of its own terms and those of the rule with its name.
- *
- * @returns `undefined`: they cannot be compared
- */
+/** The rule by the stricter of its own and the others' terms; `undefined`: they cannot be compared. */
 export function stricterOf(rule: Rule, others: readonly Rule[]): Rule | undefined {
   const other = others.find(({ name }) => name === rule.name);
   if (other === undefined || storedName(other) !== storedName(rule)) return undefined;

@@ -14,10 +14,7 @@ import type { KeyState } from "../keys/key-state.ts";
 import type { Move } from "../storage/moves.ts";
 import { KeyHasMoved, type MovesHost, packRows, removeRows } from "./moved-rows.ts";
 
-/**
- * Gives keys to the objects that are to have them. A key is given away when that is stored; what there was of it stays
- * until its new object says that it has it. So an answer that is lost is given again.
- */
+/** Gives keys to other objects. Rows stay until their arrival is confirmed: a lost answer is sent again. */
 export class KeyExport {
   readonly #host: MovesHost;
 
@@ -25,12 +22,7 @@ export class KeyExport {
     this.#host = host;
   }
 
-  /**
-   * Hands keys over to an object.
-   *
-   * @param isComing whether a key is on its way here
-   * @throws Error while versions mix: this version does not know the policy
-   */
+  /** @throws Error while versions mix: this version does not know the policy */
   handOver(
     { policy: name, layout, keys }: HandOver["handOver"],
     isComing: (key: string) => boolean,
@@ -51,7 +43,6 @@ export class KeyExport {
     return { nowMs, layouts: layoutsOf(policy), keys: handed };
   }
 
-  /** Keys have arrived: what was left of them here can go. */
   taken({ keys }: KeysStored["taken"]): void {
     const { storage, cache } = this.#host;
     for (const { key, move } of keys) {
@@ -93,7 +84,7 @@ export class KeyExport {
 
   #again({ key, move, lost }: RequestedKey, asker: string, before: Move, other: string): HandOverResult {
     const { storage } = this.#host;
-    // Whoever it was given to may have it, unless nothing was there after it was given for the last time.
+    // The receiver may have it, unless it answered after the last transfer that it has nothing.
     const isLost = lost !== undefined && lost.to === other && lost.times === before.times;
     if (other !== asker && !isLost) return { given: { to: other, times: before.times, move: before.move } };
     // The asker has had it since.
@@ -102,12 +93,12 @@ export class KeyExport {
     return { moved: packRows(storage, key, before) };
   }
 
-  /** All that memory knows of the key is written, and that it is away. Nobody opens it here after that. */
+  /** Writes the key's memory, and that it is away. No call opens it here after that. */
   #giveAway(keyState: KeyState, { move, other }: Pick<Move, "move" | "other">, nowMs: number): Move {
     const { storage, cache, onWritten } = this.#host;
     const { key, accounts } = keyState;
     const write = (): Move => {
-      // Whoever gets the key remembers how its holds ended, also those that end before it is given once more.
+      // The receiver remembers how holds ended, also those that end before the next transfer.
       const ends = keyState.claims.size + keyState.expired.length;
       const isRemembered = ends > 0 || storage.answers.has(key);
       const leastMs = isRemembered ? nowMs + REMEMBERED_MS : -Infinity;

@@ -14,32 +14,31 @@ import {
 import type { Move } from "../storage/moves.ts";
 import { type MovesHost, storePresumed, storeRows, takeBack } from "./moved-rows.ts";
 
-/** Where a key is that does not come: another object keeps it. */
 export interface KeptKey {
   readonly by: string;
-  /** That object's version knows nothing of moves. */
+  /** That object's version does not know moves. */
   readonly isOlder: boolean;
 }
 
 interface Asking {
   readonly name: string;
-  /** It was given what another object still has: it says now whether that has come. */
+  /** Another object still had rows sent to it: it now answers whether they have come. */
   readonly chased?: { readonly by: string; readonly given: GivenKey };
   /** It gave the key to an object where it has not come. */
   readonly lost?: GivenKey;
 }
 
-/** What an object has handed over, and by how much this object's clock showed more when it came. */
+/** The rows from an object, and how far this object's clock was ahead when they came. */
 interface Copy {
   readonly from: string;
   readonly moved: MovedKey;
   readonly laterMs: number;
 }
 
-/** A key may be in one of four places, by the layouts of a policy, and each is asked a few times at most. */
+/** A policy's layouts have four places for a key, and each gets a few questions at most. */
 const MAX_QUESTIONS = 24;
 
-/** Fetches keys from the objects that had them. One call for a key asks, and the others wait with it. */
+/** Fetches keys from the objects that had them. Other calls for a key wait for the first one's request. */
 export class KeyImport {
   readonly #host: MovesHost;
   readonly #underWay = new Map<string, Promise<KeptKey | undefined>>();
@@ -55,10 +54,8 @@ export class KeyImport {
   }
 
   /**
-   * Makes a key come here. When the promise resolves to `undefined`, the key is here.
-   *
-   * It rejects when an object that may have the key does not answer within the policy's deadline. Nothing is lost then:
-   * what that object has given away stays there until it is told that it has arrived.
+   * Brings a key here; `undefined`: it is here. Rejects without an answer within the policy's deadline.
+   * Nothing is lost: the sender keeps its rows until their arrival is confirmed.
    */
   take(policy: Policy, key: string): Promise<KeptKey | undefined> {
     const known = this.#underWay.get(key);
@@ -100,7 +97,7 @@ export class KeyImport {
       const { moved, given, presumed: units } = read(handed);
       if (moved !== undefined) copies.push({ from: name, moved, laterMs: this.#host.nowMs() - nowMs });
       if (units !== undefined) presumed.set(name, units);
-      // Whoever the key was given to says that it has not come, or has nothing later.
+      // The receiver answers that the key has not come, or has nothing later.
       if (chased !== undefined && (given?.move ?? 0) < chased.given.move)
         toAsk.unshift({ name: chased.by, lost: chased.given });
       else if (given !== undefined) {
@@ -108,7 +105,7 @@ export class KeyImport {
         toAsk.unshift({ name: given.to, chased: { by: name, given } });
       }
     }
-    // A copy whose arrival was not heard of may be older than what has become of the key since.
+    // Without a confirmed arrival, a copy may be older than the key's later state.
     const [last] = copies.toSorted((one, other) => other.moved.move - one.moved.move);
     if (last === undefined || last.moved.move <= move)
       return this.#begin(policy, key, sumOf(presumed), names);
@@ -117,7 +114,7 @@ export class KeyImport {
     return undefined;
   }
 
-  /** Nobody has the key. What was given away here never arrived. Else it begins here, unless memory knows more. */
+  /** No object has the key. It begins here, unless memory knows more or rows given away never arrived. */
   #begin(
     policy: Policy,
     key: string,
@@ -146,7 +143,7 @@ export class KeyImport {
     onWritten(moved.wholeAtMs, nowMs());
   }
 
-  /** The runtime sends it when the key is stored for good. If it is lost, what is left there goes when it is whole. */
+  /** Sent after the key is stored durably. If it is lost, the old rows are deleted when untouched. */
   #tell({ name }: Policy, key: string, { from, moved }: Copy): void {
     const taken = { policy: name, keys: [{ key, move: moved.move }] };
     const told = this.#host.places.objectAt(from).reserve({ protocol: MOVE_PROTOCOL, taken });
@@ -160,7 +157,7 @@ function isAway(move: Move | undefined): move is Move & { readonly other: string
   return move !== undefined && move.other !== null;
 }
 
-/** @throws Error when a key is where the policy does not say that it may be */
+/** @throws Error when a key is in a place that the policy does not name */
 function checkNamed(names: readonly string[], key: string, to: string): void {
   if (names.includes(to)) return;
   throw new Error(
@@ -193,10 +190,9 @@ interface Question extends PromiseWithResolvers<OwnerReport> {
   readonly asked: RequestedKey;
 }
 
-/** Asks other objects for keys. Keys that are asked for in one turn go in one message to each object. */
+/** Asks other objects for keys. The questions of one turn go to each object in one message. */
 export class KeyQuestions {
   readonly #host: Pick<MovesHost, "places" | "time">;
-  /** By the name of the object that is asked. */
   readonly #questions = new Map<string, Question[]>();
 
   constructor(host: Pick<MovesHost, "places" | "time">) {
@@ -209,7 +205,7 @@ export class KeyQuestions {
     if (waiting !== undefined) waiting.push(question);
     else {
       this.#questions.set(name, [question]);
-      // Calls of one batch are made in one turn: their keys go together.
+      // The calls of one batch run in one turn: their keys go together.
       void Promise.resolve().then(() => this.#askAll(policy, name));
     }
     return question.promise;
@@ -251,7 +247,7 @@ export class KeyQuestions {
     return answer.keys.map((handed) => ({ handed, nowMs, layouts: known }));
   }
 
-  /** An answer that comes after the deadline is not heard: others may have been told meanwhile that nothing comes. */
+  /** An answer after the deadline is ignored: others may have learned meanwhile that nothing comes. */
   #inTime<Answer>({ deadlineMs }: Policy, answer: Promise<Answer>): Promise<Answer> {
     return new Promise((resolve, reject) => {
       const cancel = this.#host.time.after(deadlineMs, () =>

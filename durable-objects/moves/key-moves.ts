@@ -1,11 +1,10 @@
 /**
- * Keys that move between objects. An object admits units of a key only while the key is *here*. A key of which it knows
- * nothing it first asks for in every object that may have it by the layouts of the policy, and nobody else admits
- * before the key has arrived: whoever has given it away, or has said that nothing is there, asks in turn before it
- * admits again. So one object at a time has a key, whatever versions of the worker and of the objects run beside each
- * other, and however often the layout changes.
+ * Keys that move between objects. An object admits units of a key only while the key is *here*. For an
+ * unknown key it first asks every object that may have it by the policy's layouts. No other object admits
+ * before the key has arrived: one that gave it away, or answered that it has nothing, asks again before it
+ * admits. So one object at a time has a key, whatever versions run and however often the layout changes.
  *
- * A call that comes to another object is passed on: to the object that is to have the key, which fetches it, or to the
+ * A call to another object is forwarded: to the object that is to have the key, which fetches it, or to the
  * one that keeps it because its version does not know the new layout yet.
  */
 import type { Policy } from "../../core/policies/policy.ts";
@@ -20,21 +19,20 @@ import { KeyExport } from "./key-export.ts";
 import { type KeptKey, KeyImport } from "./key-import.ts";
 import { KeyHasMoved, type MovesHost } from "./moved-rows.ts";
 
-/** The object to which a call was passed on is not to have the key either. */
+/** The receiver of a forwarded call is not to have the key either. */
 export const NOT_OWNER = Symbol("elsewhere");
 
 interface MovingCall<Result> {
-  /** Another object has passed it on: it is made here, or not at all. */
+  /** Another object has forwarded it: it is executed here or rejected. */
   readonly isPassedOn: boolean;
   readonly here: () => MaybePromise<Result>;
   /** @param mayBeAt the names of the objects that may have the key */
   readonly there: (kept: KeptKey, mayBeAt: readonly string[]) => Promise<Result | typeof NOT_OWNER>;
 }
 
-/** How often a call searches for its key: it may move again as soon as it has come. */
+/** How often a call searches for its key, which may move again at once. */
 const MAX_SEARCHES = 6;
 
-/** Makes each call where its key is. */
 export class KeyMoves {
   readonly departures: KeyExport;
   readonly arrivals: KeyImport;
@@ -46,10 +44,7 @@ export class KeyMoves {
     this.arrivals = new KeyImport(host);
   }
 
-  /**
-   * Whether a call that was passed on can be made here: its sender knows of no object that may have the key and is not
-   * known here.
-   */
+  /** Whether a forwarded call can be executed here: all objects that its sender names are known here. */
   mayTake(policyName: string, key: string, mayBeAt: readonly string[]): boolean {
     const policy = this.#host.policies.get(policyName);
     const names = policy === undefined ? [] : objectNames(policy, key);
@@ -58,7 +53,7 @@ export class KeyMoves {
     );
   }
 
-  /** Makes a call, at once if the key is here and is to stay. */
+  /** Executes a call, at once if the key is here and is to stay. */
   make<Result>(policyName: string, key: string, call: MovingCall<Result>): MaybePromise<Result> {
     const { policies, places, residents } = this.#host;
     const policy = policies.get(policyName);
@@ -97,7 +92,7 @@ export class KeyMoves {
       if (call.isPassedOn) break;
       const answer = await call.there(kept, names);
       if (answer !== NOT_OWNER) return answer;
-      // The object that is to have it is of a version that does not know so: the key stays here, or comes.
+      // The object that is to have it has another version: the key stays here, or comes.
       if (!this.mayTake(policy.name, key, [])) break;
       isStaying = true;
     }
@@ -105,7 +100,7 @@ export class KeyMoves {
   }
 }
 
-/** What a call answers; `undefined`: the key has moved while the call waited. */
+/** `undefined`: the key has moved while the call waited. */
 async function orMoved<Result>(
   make: () => MaybePromise<Result>,
 ): Promise<{ readonly answer: Result } | undefined> {
@@ -117,8 +112,6 @@ async function orMoved<Result>(
   }
 }
 
-/* How a call is passed on to the object where its key is, or is to be. */
-
 interface Passing {
   readonly policy: string;
   readonly key: string;
@@ -127,12 +120,7 @@ interface Passing {
   readonly mayBeAt: readonly string[];
 }
 
-/**
- * Makes a call of another object, and returns what its method returns. An object that keeps the key because it knows
- * nothing of moves is called as a client calls it.
- *
- * @returns `NOT_OWNER`: the call was not made
- */
+/** Calls another object, as a client does if it is older. `NOT_OWNER`: the call was not executed. */
 export async function passOn(places: Places, { by, isOlder }: KeptKey, passing: Passing): Promise<unknown> {
   const object = places.objectAt(by);
   if (isOlder) {
@@ -143,7 +131,7 @@ export async function passOn(places: Places, { by, isOlder }: KeptKey, passing: 
   return typeof passed === "string" || "isElsewhere" in passed ? NOT_OWNER : passed.returned;
 }
 
-/** The same for a call that waits or opens a socket: it is a request, which ends with its caller. */
+/** The same for a call that waits or opens a socket: a request, which ends with its caller. */
 export async function passRequest(
   places: Places,
   { by, isOlder }: KeptKey,
@@ -168,21 +156,20 @@ export async function passRequest(
 export interface ObjectNamespace {
   idFromName(name: string): { toString(): string };
   getByName(name: string): ObjectStub;
-  /** The objects of a jurisdiction. */
   jurisdiction?(name: string): ObjectNamespace;
 }
 
-/** The most names of its own that are remembered: an object has one by each layout. */
+/** Its own names that are remembered: an object has one per layout. */
 const MAX_NAMES = 16;
 
-/** Tells an object by its name. An object is not told its own, but a name has one id only. */
+/** Finds an object by name. An object does not know its own name, but a name has one id only. */
 export class Places {
   readonly #namespace: ObjectNamespace;
   readonly #id: string;
   readonly #own = new Set<string>();
   readonly #jurisdictionOf: (policy: string) => string | undefined;
 
-  /** @param jurisdictionOf the jurisdiction of a policy's objects, by its name; `undefined`: none */
+  /** @param jurisdictionOf by policy name; `undefined`: none */
   constructor(
     namespace: ObjectNamespace,
     id: { toString(): string },
@@ -193,7 +180,6 @@ export class Places {
     this.#jurisdictionOf = jurisdictionOf;
   }
 
-  /** Whether this object has that name. */
   isHere(name: string | undefined): boolean {
     if (name === undefined) return false;
     if (this.#own.has(name)) return true;

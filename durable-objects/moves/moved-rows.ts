@@ -1,4 +1,3 @@
-/** All that is stored of a key, as it goes to another object. */
 import type { Time } from "../../core/clock.ts";
 import type { Policies, Policy } from "../../core/policies/policy.ts";
 import type { MovedKey, ObjectStub } from "../../core/protocol/object-methods.ts";
@@ -8,10 +7,9 @@ import type { Move } from "../storage/moves.ts";
 import { type Claim, type StoredAccount, storedName } from "../storage/records.ts";
 import type { Storage } from "../storage/storage.ts";
 
-/** By the name of the rule: units that isolates may have. */
+/** By rule name: units that isolates may have. */
 export type PresumedUnits = ReadonlyMap<string, number>;
 
-/** Reads what is stored of a key that is given away. */
 export function packRows(storage: Storage, key: string, { move, dueMs }: Move): MovedKey {
   const record = storage.read(key);
   return {
@@ -23,11 +21,7 @@ export function packRows(storage: Storage, key: string, { move, dueMs }: Move): 
   };
 }
 
-/**
- * Stores a key that has come, in place of what there was of it. All or nothing of it is stored.
- *
- * @param laterMs how much this object's clock shows more than the sender's did
- */
+/** Replaces a key's rows, all or none. `laterMs`: how far this object's clock is ahead of the sender's. */
 export function storeRows(
   storage: Storage,
   policy: Policy,
@@ -54,15 +48,14 @@ export function storeRows(
   });
 }
 
-/** Deletes what is stored of a key, except its move. */
 export function removeRows(storage: Storage, key: string): void {
   storage.answers.removeAll(key);
   storage.remove(key);
 }
 
 /**
- * No memory of this object has written these records. So units that were ahead of them, which isolates may have, are
- * held for as long as a reservation could live from now on; and so are units that are presumed.
+ * No memory of this object wrote these records: isolates' and presumed units are held for a reservation's
+ * life.
  */
 function fromElsewhere(
   { rules, reservation }: Policy,
@@ -92,7 +85,6 @@ function withAhead(account: StoredAccount, units: number, ttlMs: number): Stored
   return { ...account, ahead: account.ahead + units, ttlMs: Math.max(account.ttlMs ?? 0, ttlMs) };
 }
 
-/** Takes a key back that was given away and never arrived. */
 export function takeBack(
   storage: Storage,
   policy: Policy,
@@ -111,11 +103,7 @@ export function takeBack(
   });
 }
 
-/**
- * Stores units that are presumed of a key of which nobody knows more. The alarm finds out when it is whole.
- *
- * @returns whether there are any
- */
+/** Stores the presumed units of an unknown key, if any. The alarm finds out when it is untouched. */
 export function storePresumed(
   storage: Storage,
   policy: Policy,
@@ -146,27 +134,22 @@ export interface MovesHost {
   readonly places: ObjectFinder;
   readonly time: Pick<Time, "after">;
   readonly nowMs: () => number;
-  /** A key was written, and is whole from that instant. */
+  /** A key was written, and is untouched from that instant. */
   readonly onWritten: (wholeMs: number, nowMs: number) => void;
-  /** Ends the waits for the key: it has moved. */
   readonly endLine: (keyState: KeyState, moved: Error) => void;
 }
 
-/** The key is not here any more. The call is made again where the key is. */
+/** The key has moved: the call is repeated where it is. */
 export class KeyHasMoved extends Error {
   constructor(key: string) {
     super(`the key ${JSON.stringify(key)} has moved to another object`);
   }
 }
 
-/** The most keys that are remembered to be here without a read of storage, at about 100 bytes each. */
+/** Keys known to be here without a read of storage, at about 100 bytes each. */
 const MAX_REMEMBERED = 20_000;
 
-/**
- * The keys that are here: what is admitted of them is admitted by this object alone. Of other keys it has to be found
- * out where they are. A key of which nothing is stored is here as long as this memory remembers that it came with
- * nothing.
- */
+/** Keys that only this object admits. One without rows is here while this memory remembers its arrival. */
 export class OwnedKeys {
   readonly #storage: Storage;
   readonly #known = new Set<string>();
@@ -184,7 +167,7 @@ export class OwnedKeys {
   }
 
   add(key: string): void {
-    // A key that is forgotten is asked for again.
+    // A forgotten key is searched again.
     for (const oldest of this.#known) {
       if (this.#known.size < MAX_REMEMBERED) break;
       this.#known.delete(oldest);

@@ -1,4 +1,3 @@
-/** Claims: the holds and the leases of callers. */
 import {
   admitsTogether,
   decideTogether,
@@ -25,18 +24,16 @@ import type { Shedders } from "./shedders.ts";
 import { isProvisionallyBlocked, peekTurn, takeTurn, whenUncontended } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
-/** The lease or hold with this id; `undefined`: the key has none. */
 export function claimIn(keyState: KeyState, kind: Claim["kind"], id: string): Claim | undefined {
   const claim = keyState.claims.get(id);
   return claim?.kind === kind ? claim : undefined;
 }
 
-/** The link to the holder that keeps a lease, until another call takes the lease over. */
 export function linkOf({ link, id }: Claim): string {
   return link ?? id;
 }
 
-/** Ends a lease where its key is: at once, or in `graceMs` when its link has ended and its holder may come back. */
+/** Ends a lease where its key is: at once, or in `graceMs` so that a disconnected holder may return. */
 export function endLease(
   operations: Operations,
   keyState: KeyState,
@@ -49,14 +46,13 @@ export function endLease(
   return renewed instanceof Promise ? renewed.then(isThere) : isThere(renewed);
 }
 
-/** The operations on holds (units set apart until the caller knows how many it has used) and on leases. */
+/** Operations on holds (units set aside until the caller knows its usage) and on leases. */
 export class Claims {
   readonly #store: KeyStore;
   readonly #queue: WaitQueue;
   readonly #shedders: Shedders;
   readonly #counter: Pick<Counter, "add"> | undefined;
 
-  /** @param counter absent: leases are not counted */
   constructor(store: KeyStore, queue: WaitQueue, shedders: Shedders, counter?: Pick<Counter, "add">) {
     this.#store = store;
     this.#queue = queue;
@@ -116,7 +112,7 @@ export class Claims {
     const accounts = keyState.ruleStates.map(({ rule, account }) =>
       end.reduce((current, { id: each }) => settle(rule, current, nowMs, each, 0), account),
     );
-    // One key denied the call on several keys, so its hold here is cancelled. A repetition of the call is decided anew.
+    // Another key denied the call, so its hold here is cancelled. A repetition is decided again.
     const forget = isProvisional === true && idempotencyKey !== undefined ? [idempotencyKey] : [];
     const remember = isProvisional === true ? [] : remembering(endOfHold(id), "cancelled");
     this.#store.commit(keyState, { accounts, end, forget, remember }, nowMs);
@@ -131,7 +127,7 @@ export class Claims {
     return typeof earlier === "string" ? rulesNow(keyState, nowMs) : earlier;
   }
 
-  /** Takes the hold, and a lease beside it when a rule leases; `undefined`: a rule denies the cost. */
+  /** Takes the hold, and a lease if a rule leases; `undefined`: a rule denies the cost. */
   #place(keyState: KeyState, call: HoldParams, nowMs: number): Decided | Full | undefined {
     const { cost, ttlMs, idempotencyKey, provisional, caller } = call;
     const ruleAccounts = keyState.seenBy(call.priority);
@@ -167,13 +163,13 @@ export class Claims {
 
   #denyHold(keyState: KeyState, call: HoldParams, nowMs: number): Decided {
     const { admitted, accounts, rules } = decideTogether(keyState.seenBy(call.priority), nowMs, call.cost);
-    // If the cost is admitted here, other callers wait before this call. It takes nothing, and may ask again.
+    // A cost admitted here still waits behind other callers. It takes nothing and may be repeated.
     if (!admitted && accounts !== undefined) this.#store.commit(keyState, { accounts }, nowMs);
     const isContended = admitted || isProvisionallyBlocked(keyState, call, nowMs);
     return { rules, ...(isContended && { isContended }) };
   }
 
-  /** The earlier answer to the same call. If its hold still lasts, the answer says for how much longer. */
+  /** The earlier answer to the same call, with the remaining time of its hold. */
   #earlierHold(keyState: KeyState, call: HoldParams, nowMs: number): Answer | undefined {
     const earlier = this.#store.earlier(keyState, idempotentHold(call), nowMs);
     if (earlier === undefined || "conflict" in earlier || earlier.hold === undefined) return earlier;
@@ -184,7 +180,7 @@ export class Claims {
 
   readonly acquire: Operations["acquire"] = (keyState, call, nowMs) => {
     const { idempotencyKey, shed } = call;
-    // The same call may be waiting: then both are answered when its turn comes.
+    // The same call may be waiting: then its turn answers both.
     const isShed = shed !== undefined && !this.#queue.hasWaiting(keyState, idempotencyKey);
     const answer = isShed
       ? (this.#earlierLease(keyState, call, nowMs) ?? { shed })
@@ -232,10 +228,7 @@ export class Claims {
     return isEnded;
   };
 
-  /**
-   * The earlier answer to the same call, with how long its lease still lasts. When the lease has ended, the call is
-   * decided anew: another caller may have its units.
-   */
+  /** The earlier answer to the same call, if its lease has not ended, with the lease's remaining time. */
   #earlierLease(keyState: KeyState, call: Acquiring, nowMs: number): Answer | undefined {
     const earlier = this.#store.earlier(keyState, idempotentLease(call), nowMs);
     if (earlier === undefined || "conflict" in earlier || earlier.lease === undefined) return earlier;
@@ -243,7 +236,7 @@ export class Claims {
     return claim && { ...earlier, lease: leaseOf(claim, nowMs) };
   }
 
-  /** Takes the units if every rule admits them: a concurrency rule's units are leased, a rate's are used. */
+  /** Takes the units if every rule admits them: concurrency rules lease them, rates use them. */
   #grant(keyState: KeyState, call: Acquiring, nowMs: number, waitedMs: number): Decided | Full | undefined {
     const { id, cost, ttlMs, confirmWithinMs = Infinity, isSocket, caller } = call;
     const lease = { id, expiresAtMs: nowMs + Math.min(ttlMs, confirmWithinMs) };
@@ -253,7 +246,7 @@ export class Claims {
     const { accounts = [], rules } = decideTogether(ruleAccounts, nowMs, cost, { lease });
     const by = { ...(isSocket && { isSocket }), ...(caller !== undefined && { caller }) };
     const claim = newLease(keyState, accounts, cost, { ...lease, ttlMs, ...by }, nowMs);
-    // A cost of 0 takes nothing, and there is nothing to write.
+    // A cost of 0 takes nothing and writes nothing.
     if (claim === undefined) return { rules, waitedMs };
     const answer = { rules, waitedMs, lease: leaseOf(claim, nowMs) };
     const remember = remembering(idempotentLease(call), answer);
@@ -263,7 +256,7 @@ export class Claims {
     return answer;
   }
 
-  /** A denial. A rule with `countDenied` counts it. */
+  /** A rule with `countDenied` counts the denial. */
   #denyLease(keyState: KeyState, { cost, priority }: Acquiring, nowMs: number): Decided {
     const { rules, accounts } = decideTogether(keyState.seenBy(priority), nowMs, cost);
     if (accounts !== undefined) this.#store.commit(keyState, { accounts }, nowMs);
@@ -275,12 +268,7 @@ function leaseOf({ id, fencingToken = 0, expiresAtMs }: Claim, nowMs: number): L
   return { id, fencingToken, expiresAfterMs: expiresAtMs - nowMs };
 }
 
-/**
- * The claim of a lease that was just admitted.
- *
- * @param accounts the accounts after the admission at `nowMs`, which have its fencing token
- * @returns `undefined` when the cost has no units of a rule that leases
- */
+/** The claim of a lease that `accounts` just admitted; `undefined`: the cost has no units to lease. */
 function newLease(
   { ruleStates }: KeyState,
   accounts: readonly Account[],
@@ -312,7 +300,6 @@ function idempotentLease({ idempotencyKey, cost, ttlMs }: Acquiring): Idempotent
   return { idempotencyKey, request: `lease of ${costText(cost)} for ${ttlMs} ms` };
 }
 
-/** Whether a lease is not this link's, or no longer. */
 function isOthers(claim: Claim, link: string | undefined): boolean {
   return link !== undefined && linkOf(claim) !== link;
 }
@@ -321,7 +308,7 @@ function rulesNow(keyState: KeyState, nowMs: number): Decided {
   return { rules: withoutTaking(keyState.seenBy(), nowMs, 0) };
 }
 
-/** A rule's account after a hold has been settled. A unit that `used` does not name was used as it was held. */
+/** A rule's account after a settle. A unit missing in `used` counts as it was held. */
 function settled({ rule, account }: RuleState, claim: Claim, used: Cost, nowMs: number): Account {
   if (rule.lease !== undefined) return account;
   const held = Object.hasOwn(claim.units, rule.name) ? (claim.units[rule.name] ?? 0) : 0;

@@ -28,7 +28,6 @@ import {
 } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
-/** The calls that take units, give units back, and change what a key has used. */
 export class Limits {
   readonly #store: KeyStore;
   readonly #queue: WaitQueue;
@@ -57,10 +56,10 @@ export class Limits {
     });
   };
 
-  /** Decides at once, and waits only for calls on several keys to end (turns.ts). */
+  /** Waits only for calls on several keys to end (turns.ts). */
   #limitAtOnce(keyState: KeyState, call: Limiting, nowMs: number): MaybePromise<Answer> {
     const answerAt = (atMs: number, isLast: boolean): Answer | undefined => {
-      // This is read each time: a repetition of this call may have been answered while this one waited.
+      // Read each time: a repetition may have been answered while this call waited.
       const standing = this.#standing(keyState, call, atMs);
       if (standing !== undefined) return standing;
       if (keyState.policy.lease !== undefined) return kindMismatch(keyState, atMs);
@@ -79,7 +78,7 @@ export class Limits {
     return this.#store.earlier(keyState, idempotentOf("limit", cost, idempotencyKey), atMs);
   }
 
-  /** The earlier answer to the same call, unless it is a denial that a rule has counted: that is decided anew. */
+  /** The earlier answer to the same call, except a counted denial, which is decided again. */
   #standing(keyState: KeyState, call: Limiting, atMs: number): Answer | undefined {
     const earlier = this.#earlier(keyState, call, atMs);
     const isDenial =
@@ -99,7 +98,7 @@ export class Limits {
     waitedMs?: number,
   ): Answer {
     const { cost, idempotencyKey, priority } = call;
-    // A denial that a rule has counted (`countDenied`) is not counted again.
+    // A denial that a rule counted (`countDenied`) is not counted again.
     const isCounted = !admitted && this.#earlier(keyState, call, atMs) !== undefined;
     if (isCounted) return { rules: withoutTaking(keyState.seenBy(priority), atMs, cost) };
     const answer: Decided = { rules, ...(waitedMs !== undefined && { waitedMs }) };
@@ -115,7 +114,7 @@ export class Limits {
       return this.#store.commitWithin(keyState, { accounts, remember }, atMs) ?? answer;
     }
     this.#store.commit(keyState, { accounts }, atMs);
-    // An admission that leaves nothing says how the next call is denied.
+    // An admission of the last unit also has the denial of the next call.
     const isLast = admitted && rules.some(({ remaining }) => remaining === 0);
     if (!isLast || !keyState.policy.localDecisions.denies) return answer;
     return { ...answer, ...cacheableDenial(keyState, undefined, priority, isInLine, atMs) };
@@ -142,9 +141,9 @@ export class Limits {
     }));
     const answer = { rules: withoutTaking(refunded, nowMs, 0) };
     const accounts = refunded.map(({ account }) => account);
-    // All in one commit: a charge that stood while its units are back could be given back again.
+    // In one commit: otherwise the charge could be refunded again.
     const change = { accounts, remember: remembering(idempotent, answer) };
-    // Nothing is left of a charge of which all came back. So its call is decided anew when it is made again.
+    // After a full refund a repeated call is decided again.
     const isAll = standing !== undefined && takesAll(keyState.policy.rules, standing.charge, units);
     const end = charge === undefined ? {} : isAll ? { forget: [charge] } : { uncharge: charge };
     const over = this.#store.commitWithin(keyState, { ...change, ...end }, nowMs);
@@ -152,7 +151,7 @@ export class Limits {
     return over ?? answer;
   };
 
-  /** Takes a cost under all rules whatever is there, once for each idempotency key. The answer admits. */
+  /** Takes a cost under all rules without a decision, once per idempotency key. The answer admits. */
   force(keyState: KeyState, { cost, idempotencyKey }: LimitParams, nowMs: number): Answer {
     checkNoPool(keyState);
     const idempotent = idempotentOf("debit", cost, idempotencyKey);
@@ -169,7 +168,7 @@ export class Limits {
     return this.#store.commitWithin(keyState, { accounts, remember }, nowMs) ?? answer;
   }
 
-  /** Sets what the rules that count a rate have used; `undefined`: it is done. Holds and leases stay. */
+  /** Sets the usage of the rules that count a rate. Holds and leases stay. */
   setUsed(keyState: KeyState, { used }: SetParams, nowMs: number): Full | undefined {
     checkNoPool(keyState);
     const accounts = accountsOf(keyState.ruleStates, ({ rule, account }) => {
@@ -195,7 +194,7 @@ function idempotentOf(
     : { idempotencyKey, request: `${call} of ${costText(cost)}` };
 }
 
-/** A refund in words, with the call whose charge it gives back. Stored: never reword. */
+/** A refund as text, with the call whose charge it refunds. Stored: never reword. */
 export function refundText(units: Cost, charge: string | undefined): string {
   const text = `refund of ${costText(units)}`;
   return charge === undefined ? text : `${text} of the charge ${JSON.stringify(writtenKey(charge))}`;
@@ -219,21 +218,12 @@ function accountsOf(
   return accounts;
 }
 
-/*
- * A debit that cannot be denied, and a key whose consumption is set. Both leave holds alone, and neither is under the bound
- * of the limit. Pure, as account.ts is.
- */
-
-/** That many units cannot be counted exactly; `most` can be, when none is used. */
+/** The units cannot be counted exactly; at most `most` can, if none is used. */
 export interface TooMany {
   readonly most: number;
 }
 
-/**
- * Takes units whatever is there, as a call that passes would: so `minInterval` begins. What is missing is a debt.
- *
- * @param units 0: the account stays as it is
- */
+/** Takes units without a decision, and begins `minInterval`. Missing units become a debt. */
 export function forced(rule: Rule, account: Account, nowMs: number, units: number): Account | TooMany {
   if (units === 0) return account;
   const { algorithm, config } = rule;
@@ -241,7 +231,7 @@ export function forced(rule: Rule, account: Account, nowMs: number, units: numbe
   return debited(rule, { ...account, state: noted }, nowMs, units);
 }
 
-/** The account as if exactly `used` units had been taken now, and none before. It begins no `minInterval`. */
+/** The account as if exactly `used` units were taken now. It begins no `minInterval`. */
 export function withUsed(rule: Rule, { holds }: Account, nowMs: number, used: number): Account | TooMany {
   return debited(rule, { state: undefined, holds }, nowMs, used);
 }

@@ -11,13 +11,13 @@ import type { Shedders } from "./shedders.ts";
 import { peekTurn } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
-/** The operations of an object that decides alone, and the parts of which pooled operations use more. */
+/** The operations of an object that decides alone, with parts that pooled operations use. */
 export interface LocalOperations extends Operations {
   readonly limits: Limits;
   readonly reservations: Reservations;
 }
 
-/** Makes the operations of an object that decides alone. None of them waits for I/O. */
+/** None of these operations waits for I/O. */
 export function localOperations(
   store: KeyStore,
   queue: WaitQueue,

@@ -12,40 +12,32 @@ import type {
 import type { LimiterMethods, MaybePromise } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../keys/key-state.ts";
 
-/** The answer when there is no such hold or lease, or no longer. */
+/** The answer if the hold or lease does not exist, or has ended. */
 export const MISSING: Missing = { missing: true };
 
-/** A `ReserveCall` whose key has been opened. */
 export type Reserve = Omit<ReserveCall, "policy" | "key">;
-/** The link that the lease must be of, and the one that it is of from then on. Absent: any, and the same. */
+/** The link that must have the lease, and the one that gets it. Absent: any, and the same. */
 export interface LinkChange {
   readonly from?: string | undefined;
   readonly to?: string | undefined;
 }
-/** How a lease ends. With a link: only if it is still that one's. */
+/** How a lease ends. With a link: only if that link still has it. */
 export type Releasing = LeaseReport & { readonly link?: string | undefined };
-/** A `LimitCall` whose key has been opened. `signal` is as of an acquire. */
+/** A `LimitCall` whose key is open. An aborted `signal` removes the call from the queue. */
 export type Limiting = LimitParams & { readonly signal?: LeaveSignal };
-/** An `AcquireCall` whose key has been opened, and how its caller is connected. */
+/** An `AcquireCall` whose key is open, with its caller's connection. */
 export type Acquiring = AcquireParams & {
-  /** The lease will belong to a WebSocket. */
+  /** A WebSocket will have the lease. */
   readonly isSocket?: boolean;
-  /** Is aborted when the caller has gone: the call leaves the queue then, and is granted nothing. */
+  /** Aborted when the caller has gone: the call leaves the queue, and is granted nothing. */
   readonly signal?: LeaveSignal;
 };
 
-/**
- * What may be asked of a key that was opened at `nowMs`. `LocalOperations` decide in this object alone. When the policy
- * has a pool, `PooledOperations` decide in this object as one of the pool's regions. An answer that takes I/O is a
- * promise, which rejects when the pool does not answer.
- */
+/** Operations on a key opened at `nowMs`. A promise takes I/O, and rejects if the pool does not answer. */
 export interface Operations {
-  /** Decides on a cost, and takes it if every rule admits it: at once or, with `waitMs`, when the caller's turn comes. */
+  /** Takes a cost if every rule admits it: at once or, with `waitMs`, in the caller's turn. */
   limit(keyState: KeyState, call: Limiting, nowMs: number): MaybePromise<Answer>;
-  /**
-   * Gives units back, at most up to an untouched quota. `charge` is the idempotency key of the `limit` that took them:
-   * then at most what it took comes back, once, and nothing that time has given back since.
-   */
+  /** `charge`: the idempotency key of a `limit`, whose units return once, without any that have refilled. */
   refund(
     keyState: KeyState,
     units: Cost,
@@ -53,19 +45,19 @@ export interface Operations {
     charge: string | undefined,
     nowMs: number,
   ): MaybePromise<Answer>;
-  /** Settles what a holder used, decides on a cost, and reserves units for the holder. */
+  /** Settles a holder's usage, decides on a cost, and reserves units for the holder. */
   reserve(keyState: KeyState, call: Reserve, nowMs: number): MaybePromise<Answer>;
-  /** Ends a holder's reservation with what the holder used. A message that is late or repeated changes nothing. */
+  /** Ends a reservation with the holder's usage. A late or repeated message changes nothing. */
   giveBack(keyState: KeyState, returned: Returned, nowMs: number): void;
-  /** Holds units if every rule admits them. Only provisional holds make the call wait: see turns.ts. */
+  /** Holds units if every rule admits them. It waits only for provisional holds (turns.ts). */
   hold(keyState: KeyState, call: HoldParams, nowMs: number): MaybePromise<Answer>;
-  /** Ends a hold with the units really used. A settle that is late or repeated is answered, and changes nothing. */
+  /** Ends a hold with the units used. A late or repeated settle gets an answer and changes nothing. */
   settle(keyState: KeyState, id: string, used: Cost, nowMs: number): MaybePromise<Answer>;
-  /** Ends a hold as unused, and also the lease that was taken with it. */
+  /** Ends a hold, and the lease taken with it, as unused. */
   cancel(keyState: KeyState, id: string, nowMs: number): MaybePromise<Answer>;
-  /** Grants a lease at once or when the caller's turn comes, or denies it. Callers are served in order of arrival. */
+  /** Grants a lease at once or in the caller's turn, or denies it. */
   acquire(keyState: KeyState, call: Acquiring, nowMs: number): MaybePromise<Answer>;
-  /** Moves a lease's end to `ttlMs` from now; `undefined`: the lifetime that the acquire asked for. */
+  /** Moves a lease's end to `ttlMs` from now; `undefined`: the lifetime in the acquire. */
   renew(
     keyState: KeyState,
     id: string,
@@ -73,15 +65,15 @@ export interface Operations {
     nowMs: number,
     link?: LinkChange,
   ): MaybePromise<Lease | Missing>;
-  /** Ends a lease as reported, and serves the callers that wait. Returns whether there was such a lease. */
+  /** Ends a lease as reported, and serves waiting callers. Returns whether the lease existed. */
   release(keyState: KeyState, id: string, nowMs: number, releasing?: Releasing): MaybePromise<boolean>;
-  /** What a call of cost 1 would be answered, how many units are held, and how many callers wait. Takes nothing. */
+  /** The answer to a call of cost 1, without taking it, and the held units and waiting callers. */
   peek(keyState: KeyState, nowMs: number): MaybePromise<Peeked>;
-  /** Makes the key untouched, except for units that isolates may still be spending. */
+  /** Makes the key untouched, but units that isolates may still spend stay held. */
   reset(keyState: KeyState, nowMs: number): MaybePromise<void>;
 }
 
-/** Opens a key and runs `ask` with its operations. The result is a promise when the operations must be loaded first. */
+/** Opens a key and runs `ask` with its operations: a promise if they must be loaded first. */
 export type AskKey = <Result>(
   policy: string,
   key: string,
@@ -94,7 +86,7 @@ interface SentCall<Result> {
   readonly read: (returned: unknown) => Result;
 }
 
-/** The same as `AskKey`, wherever the key is: the key of a lease may have moved since it was granted. */
+/** As `AskKey`, wherever the key is: it may have moved since its lease was granted. */
 export type AskAnywhere = <Result>(
   policy: string,
   key: string,
@@ -105,18 +97,13 @@ export type AskAnywhere = <Result>(
 /** A caller that waits for units of a key. */
 export interface Waiter extends QueuedCost {
   readonly sinceMs: number;
-  /** How important its call is: see wait-queue.ts. Absent: as calls that say nothing. */
+  /** See wait-queue.ts. Absent: the usual priority. */
   readonly priority?: string | undefined;
-  /** It only waits for calls on several keys to end (turns.ts): where nothing is leased, others may pass it. */
+  /** It waits only for calls on several keys (turns.ts): where nothing is leased, others may pass it. */
   readonly isBrief?: boolean | undefined;
-  /**
-   * Tries to answer the caller. `undefined`: it is answered, and leaves the line. Otherwise the milliseconds until the
-   * next try can succeed; `Infinity`: no instant is known.
-   */
+  /** `undefined`: the caller is answered. Otherwise the time to the next try; Infinity: unknown. */
   attempt(nowMs: number): number | undefined;
-  /** Answers the caller for the last time: its wait is over. */
   giveUp(nowMs: number): void;
-  /** The caller's promise rejects. */
   fail(error: Error): void;
 }
 
@@ -127,15 +114,12 @@ export interface IdleWatch {
   fail(error: Error): void;
 }
 
-/** All that wait for one key. */
 export interface Line {
-  /** The policy by which the line was served last. */
   policy: Policy;
   readonly waiters: Waiter[];
   readonly idlers: Set<IdleWatch>;
-  /** Cancels the timer. */
   cancel: (() => void) | undefined;
-  /** Ends the pin that keeps the key in memory while callers wait for it. */
+  /** The key stays in memory while callers wait for it. */
   readonly unpin: () => void;
 }
 

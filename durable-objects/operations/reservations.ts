@@ -21,7 +21,6 @@ import type { Reserve, Operations } from "./operations.ts";
 import { cacheableDenial, cacheableForMs, isProvisionallyBlocked, peekTurn } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
-/** The units that isolates reserve, and later settle with what they have used. */
 export class Reservations {
   readonly #store: KeyStore;
   readonly #limits: Limits;
@@ -39,7 +38,7 @@ export class Reservations {
     const isBehind = this.#queue.aheadOf(keyState, priority, nowMs).length > 0;
     if (keyState.policy.lease !== undefined || isBehind) return this.#reserveBehind(keyState, call, nowMs);
     const noted = noteMessage(keyState, call, nowMs);
-    // A later message was here before. The caller behind this one is answered, and nothing is reserved.
+    // A later message came first. The caller is answered, and nothing is reserved.
     if (noted === undefined) return this.#limits.limit(keyState, { cost, priority, isBatched }, nowMs);
     const { admitted, accounts, rules } = decideTogether(noted.ruleAccounts, nowMs, cost);
     if (!admitted && isProvisionallyBlocked(keyState, call, nowMs)) {
@@ -57,10 +56,7 @@ export class Reservations {
     return { rules, reserved, ...denial, ...(firmMs > 0 && { firmForMs: firmMs }) };
   };
 
-  /**
-   * While callers wait, a holder is granted nothing. What it does not keep comes home and goes to the first of them,
-   * and its cost is decided behind those that still wait.
-   */
+  /** While callers wait, a holder is granted nothing. Its returned units serve them before its own cost. */
   #reserveBehind(keyState: KeyState, call: Reserve, nowMs: number): MaybePromise<Answer> {
     const { cost, priority, isBatched } = call;
     const reserved = this.bringHome(keyState, call, nowMs);
@@ -72,12 +68,7 @@ export class Reservations {
     return answer instanceof Promise ? answer.then(withReserved) : withReserved(answer);
   }
 
-  /**
-   * The first half of `reserve`, for an object that has to ask its pool in between: settles what the holder used, and
-   * reserves again what it keeps. `grantNoted` is the second half.
-   *
-   * @returns what the holder has now; `undefined`: a later message of the holder was here before
-   */
+  /** The first half of `reserve`, before the pool is called; `undefined`: a later message came first. */
   bringHome(keyState: KeyState, call: Reserve, nowMs: number): Reserved | undefined {
     const rules = Object.entries(call.rules).map(([name, { used, kept }]): [string, Reserving] => [
       name,
@@ -88,11 +79,7 @@ export class Reservations {
     return noted && this.#grant(keyState, home, noted, nowMs);
   }
 
-  /**
-   * The second half: reserves what the message wants, also from units that have come from the pool meanwhile.
-   *
-   * @returns `undefined`: a later message of the holder was here before
-   */
+  /** The second half: reserves wanted units, also new ones from the pool; `undefined`: see `bringHome`. */
   grantNoted(keyState: KeyState, call: Reserve, nowMs: number): Reserved | undefined {
     const noted = noteMessage(keyState, call, nowMs, true);
     return noted && this.#grant(keyState, call, noted, nowMs);
@@ -104,7 +91,7 @@ export class Reservations {
     );
     const noted = noteMessage(keyState, { holder, turn, ttlMs: 0, rules }, nowMs);
     if (noted === undefined) return;
-    // The key gets quiet here: no isolate has units of it any more.
+    // Whether no isolate has units of the key any more.
     const isLast = noted.ruleAccounts.every(({ account }) => unstoredOf(account) === 0);
     const isAhead = keyState.ruleStates.some(({ stored }) => stored !== undefined && stored.ahead > 0);
     this.#commit(keyState, holder, noted, nowMs, isLast && isAhead);
@@ -112,11 +99,11 @@ export class Reservations {
   };
 
   #grant(keyState: KeyState, call: Reserve, noted: HolderReport, nowMs: number): Reserved {
-    // Of a pool only its last answer is known here, and what other regions do is not.
+    // Of a pool only its last answer is known here, not the other regions.
     const isShared = keyState.policy.pool !== undefined;
     const { ttlMs, units } = granted(keyState, call, noted, nowMs);
     const { hold } = noted.holder;
-    // Kept units never expire sooner than was said before: if this answer is lost, the holder relies on that.
+    // Kept units never expire sooner than in an earlier answer: the holder relies on it if this one is lost.
     const keptHolds = noted.ruleAccounts.flatMap(({ account }, index) => {
       const keeps = (noted.kept[index] ?? 0) > 0;
       return keeps ? (holdWith(account.holds, hold) ?? []) : [];
@@ -154,14 +141,14 @@ export class Reservations {
     isExact = false,
   ): void {
     const accounts = ruleAccounts.map(({ account }) => account);
-    // A call that changes nothing does not commit: a commit could write.
+    // Without a change there is no commit: that could write.
     if (keyState.ruleStates.some(({ account }, index) => account !== accounts[index]))
       this.#store.commit(keyState, { accounts, isExact }, nowMs);
     if (keyState.holders.hasRoomFor(id)) keyState.holders.set(id, holder);
   }
 }
 
-/** The number of steps in which an answer says how a quota refills while a holder has its units. */
+/** In this many steps an answer tells how a quota refills while a holder has its units. */
 const GAIN_STEPS = 4;
 
 function prospectOf({ rule, account }: RuleAccount, ttlMs: number, nowMs: number): Prospect {
@@ -173,10 +160,10 @@ function prospectOf({ rule, account }: RuleAccount, ttlMs: number, nowMs: number
   return { resetAfterMs, gains: Array.from({ length: GAIN_STEPS }, (_, index) => gain(index + 1)) };
 }
 
-/** The part of a key's capacity that the clients of one caller may hold together while others want units. */
+/** The part of a capacity that the clients of one caller may hold together while others want units. */
 const MAX_SHARE_OF_CALLER = 1 / 2;
 
-/** How many units to grant, and for how long: longer than the shortest lifetime only if they can be spared. */
+/** How many units to grant, and for how long: above the shortest lifetime only if they can be spared. */
 function granted(
   keyState: KeyState,
   { holder: id, ttlMs: askedMs, isShort }: Reserve,
@@ -198,7 +185,6 @@ function granted(
     const most = mostUnits(rule);
     const others = holders.others(id, rule.name, most, nowMs);
     const free = remainingOf(rule, account, nowMs);
-    // Clients of one caller have no more than half while others want units too.
     const room = rule.capacity * MAX_SHARE_OF_CALLER - others.heldByOwn - keeps;
     const isBounded = others.isContested && callerIn(id) !== undefined;
     return {
@@ -221,21 +207,15 @@ function granted(
 
 const NOTHING: Reserving = { used: 0, kept: 0, wanted: 0 };
 
-/** A holder's message and its effect: in `ruleAccounts`, what it used is debited and only what it keeps is held. */
 interface HolderReport {
   readonly ruleAccounts: readonly RuleAccount[];
   readonly holder: Holder;
   readonly kept: readonly number[];
-  /** The holder gets a new hold, and must not spend what it kept: see `Reserved.isNew`. */
+  /** The holder gets a new hold, and must not spend kept units (`Reserved.isNew`). */
   readonly isNew: boolean;
 }
 
-/**
- * Reads a holder's message. It changes nothing but the list of holders, from which old ones go.
- *
- * @param isAgain this message was read before, by `bringHome`
- * @returns `undefined`: a later message of the holder was here before
- */
+/** Reads a holder's message; `undefined`: a later one came first. `isAgain`: `bringHome` has read it. */
 function noteMessage(
   keyState: KeyState,
   {
@@ -260,8 +240,8 @@ function noteMessage(
     const wish = wishOf(id, rule, { kept, wanted });
     return { used: Math.max(used, reportedBefore), kept, wish, held, delta: used - reportedBefore };
   });
-  // The holder keeps or has used units that its hold here does not have: this object crashed, or an old message came
-  // late. The restored record covers those units, or they have been settled. An old hold stays until it expires.
+  // The holder keeps or used units that its hold here lacks: this object crashed, or an old message came
+  // late. Those units are covered by the restored record, or settled. An old hold stays until it expires.
   const isNew =
     before === undefined ||
     reports.some(({ kept, delta, held }) =>
@@ -291,7 +271,7 @@ function noteMessage(
   return { ruleAccounts, holder, kept: reports.map(({ kept }) => (isNew ? 0 : kept)), isNew };
 }
 
-/** The units that a holder wants. An isolate's number is trusted; a client's counts up to what it may have. */
+/** An isolate's number is trusted; a client's counts up to its maximum. */
 export function wishOf(id: string, rule: Rule, { kept, wanted }: Pick<Reserving, "kept" | "wanted">): number {
   if (callerIn(id) === undefined) return wanted;
   return Math.min(wanted, Math.max(kept, Math.floor(mostUnits(rule))));

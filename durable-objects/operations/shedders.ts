@@ -12,35 +12,32 @@ import {
 } from "../../core/shedding/load-shedder.ts";
 import type { KeyState } from "../keys/key-state.ts";
 
-/** So many keys of one object have a shedder in memory. A further one takes the place of one that sheds nothing. */
+/** Keys of one object with a shedder in memory. A further one replaces one that sheds nothing. */
 export const MAX_SHEDDERS = 1_000;
-/** Of those, the most that calls of one caller have opened: what is shed of others has room beside them. */
+/** The most of them opened by calls of one caller, so that others have room. */
 export const MAX_SHEDDERS_OF_CALLER = 500;
-/** What a client was told so long ago says nothing about now. */
+/** A client's level of that age does not count any more. */
 const STALE_MS = 60_000;
-/** For so long after a start the clients tell what was shed before: each does so within a second if it has calls. */
+/** How long after a start clients' earlier levels count: each sends its own within a second. */
 const RESTORING_MS = 5_000;
 
 interface Shedder {
   state: SheddingState;
-  /** The part of its leases that has been taken since `state`. */
   leased: number;
   readonly sinceMs: number;
-  /** Whose call was the first of the key here. Absent: nobody's in particular. */
   readonly caller: string | undefined;
-  /** Of when the knowledge is with which it began; Infinity: it was reset, and nothing from before counts. */
+  /** The time of the state with which it began; Infinity: a reset, before which nothing counts. */
   ofMs: number;
 }
 
 /**
- * What is shed of the calls of an object's keys. It is only in memory: clients say with each message what they were told
- * last, and an object that has lost its memory goes on from the latest of that.
+ * In memory only. Clients send their last level with each message: a new object continues from the latest.
  */
 export class Shedders {
   /** In order of their last use. */
   readonly #shedders = new Map<string, Shedder>();
 
-  /** Takes what callers have reported, and says what is shed of a key's calls. */
+  /** Adds callers' reports, and returns what is shed of a key's calls. */
   tell(
     keyState: KeyState,
     { reports, known, caller }: Pick<SheddingCall, "reports" | "known" | "caller">,
@@ -55,13 +52,12 @@ export class Shedders {
     return levelOf(shedder, nowMs);
   }
 
-  /** Leases of a key were granted or have ended. */
   note(keyState: KeyState, nowMs: number): void {
     const shedder = this.#shedders.get(keyState.key);
     if (shedder !== undefined) count(keyState, shedder, nowMs);
   }
 
-  /** What is shed, for a look at the key; `undefined`: its policy sheds nothing. */
+  /** The shedding in a peek; `undefined`: the policy sheds nothing. */
   report(keyState: KeyState, nowMs: number): SheddingReport | undefined {
     const { key, policy } = keyState;
     const { shedding, priorities } = policy;
@@ -77,7 +73,7 @@ export class Shedders {
     };
   }
 
-  /** Begins anew, whatever clients say that they were told. */
+  /** Begins again, and ignores the levels that clients know. */
   reset(keyState: KeyState, nowMs: number): void {
     if (keyState.policy.shedding === undefined) return;
     this.#shedders.delete(keyState.key);
@@ -85,7 +81,7 @@ export class Shedders {
     if (shedder !== undefined) shedder.ofMs = Infinity;
   }
 
-  /** The shedder of a key; `undefined`: there is none, and no room for one. */
+  /** `undefined`: there is none, and no room for one. */
   #open(keyState: KeyState, nowMs: number, caller?: string): Shedder | undefined {
     const { key } = keyState;
     const known = this.#shedders.get(key);
@@ -96,10 +92,7 @@ export class Shedders {
     return shedder;
   }
 
-  /**
-   * Makes room, if there is none, by dropping the shedder that was used least lately of those that shed nothing. A caller
-   * that has its part makes room among its own.
-   */
+  /** Drops the least recently used shedder that sheds nothing: of the same caller, at its maximum. */
   #hasRoomFor(caller: string | undefined): boolean {
     const isOwn = (each: Shedder) => caller !== undefined && each.caller === caller;
     let own = 0;
@@ -120,7 +113,7 @@ function newShedder(keyState: KeyState, nowMs: number, caller?: string): Shedder
   return { state, leased, sinceMs: nowMs, caller, ofMs: -Infinity };
 }
 
-/** Goes on from what a client was told by an object that is gone, if that is later than what it began with. */
+/** Continues from a level that a client got from a previous object, if it is later than the first one. */
 function restore({ policy }: KeyState, shedder: Shedder, known: KnownLevel, nowMs: number): void {
   const { level, troubleMs, utilization, reportedAgoMs, agoMs, sinceMs } = known;
   const { state } = shedder;
@@ -131,7 +124,7 @@ function restore({ policy }: KeyState, shedder: Shedder, known: KnownLevel, nowM
   const then = { level, troubleMs, calmMs: 0, atMs: ofMs, ...mean, reportedAtMs: ofMs - reportedAgoMs };
   const restored = advanced(policy.shedding, policy.priorities, then, nowMs);
   shedder.ofMs = ofMs;
-  // What was reported to this object is later than what the other one knew.
+  // Reports to this object are later than the other one's state.
   shedder.state =
     state.count === 0 ? restored : { ...state, level: restored.level, troubleMs: restored.troubleMs };
 }

@@ -1,6 +1,6 @@
 /**
- * First come, first served: a call takes units of a key at once if no call waits for them, and else when its turn comes.
- * A wait that cannot end in time is not begun: the call is denied at once, with the exact wait behind the others.
+ * First come, first served: a call takes units in its turn. A wait that cannot end in time is denied at once,
+ * with the exact wait behind the others.
  */
 import { admitsUnprovisional, withoutTaking } from "../../core/accounts/account.ts";
 import { leastWaitMs, type QueuedCost, waitBehindMs } from "../../core/accounts/hold.ts";
@@ -11,7 +11,6 @@ import type { KeyState } from "../keys/key-state.ts";
 import type { LeaveSignal } from "./operations.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
-/** A cost, and how important its call is. */
 interface RequestedUnits {
   readonly cost: Cost;
   readonly priority?: string | undefined;
@@ -20,28 +19,25 @@ interface RequestedUnits {
 interface TurnCall extends RequestedUnits {
   /** How long a lease will last; 0: the units are used. */
   readonly ttlMs: number;
-  /** The longest wait, in milliseconds. Absent: it does not wait, and the answer does not say how long it waited. */
+  /** The longest wait, in milliseconds. Absent: none, and none in the answer. */
   readonly waitMs?: number | undefined;
   readonly caller?: string | undefined;
   readonly idempotencyKey?: string | undefined;
-  /** Is aborted when the caller has gone: the call leaves the queue then, and is granted nothing. */
+  /** Aborted when the caller has gone: the call leaves the queue, and is granted nothing. */
   readonly signal?: LeaveSignal | undefined;
 }
 
-/** How such a call is answered. These are called again at each instant at which the answer may have changed. */
+/** How such a call is answered. Called again at each instant at which the answer may change. */
 interface TurnAnswers {
-  /** The earlier answer to the same call, if there is one. */
   earlier(atMs: number): Answer | undefined;
   /** Takes the units; `undefined`: a rule denies them. */
   grant(atMs: number, waitedMs: number | undefined): Answer | undefined;
-  /** Denies a cost that a rule denies, when no other call waits. */
   deny(atMs: number): Answer;
 }
 
 /** The answer for a caller that has gone. */
 export const TO_NOBODY: Decided = { rules: [] };
 
-/** Takes units at once or when the caller's turn comes, or denies them. */
 export function takeTurn(
   queue: WaitQueue,
   keyState: KeyState,
@@ -100,7 +96,6 @@ function denyBehind(
   return { ...answer, ...(waitedMs !== undefined && { waitedMs }), ...(reason && { reason }) };
 }
 
-/** What a call with this cost would be answered now, behind the callers that wait. */
 export function peekTurn(
   queue: WaitQueue,
   keyState: KeyState,
@@ -113,10 +108,7 @@ export function peekTurn(
     : behind(keyState, call, nowMs, waiters);
 }
 
-/**
- * The decisions of the rules on a cost behind these waiters. A rule has no units for it before they are served; beside a
- * rule that leases, a rate has what it has.
- */
+/** Decides a cost behind these waiters: only a rate beside a rule that leases has units before they do. */
 function behind(
   keyState: KeyState,
   { cost, priority }: RequestedUnits,
@@ -137,10 +129,7 @@ function behind(
   });
 }
 
-/**
- * The denial of a call for what its policy does not have any more. A policy may go from units of a rate to slots that are
- * leased, or back, while a call is under way or waits in line. Such a call must not pass: nothing would count it.
- */
+/** Denies a call that waited while its policy changed between a rate and slots: nothing would count it. */
 export function kindMismatch(keyState: KeyState, nowMs: number): Decided {
   const rules = withoutTaking(keyState.seenBy(), nowMs, 0).map(
     (rule) => ({ ...rule, success: false, retryAfterMs: null, reason: "cost-over-limit" }) as const,
@@ -149,17 +138,14 @@ export function kindMismatch(keyState: KeyState, nowMs: number): Decided {
 }
 
 /*
- * Contention with calls on several keys. Such a call takes a provisional hold on each key, and settles or cancels them
- * all a few messages later. A call that would pass without provisional holds waits for their end, and is not denied.
+ * Calls on several keys hold units provisionally on each, and end all holds a few messages later. A call that
+ * would pass without these holds waits for their end.
  */
 
-/**
- * The longest that a call waits for provisional holds to end, in milliseconds; half the policy's deadline if that is
- * less. A denial at once would be needless, and its `retryAfterMs` wrong.
- */
+/** At most half the policy's deadline. A denial at once would be needless, its `retryAfterMs` wrong. */
 const CONTENTION_WAIT_MS = 250;
 
-/** Whether the key has provisional holds, and the cost would pass without them. */
+/** Whether the cost would pass without provisional holds. */
 export function isProvisionallyBlocked(
   keyState: KeyState,
   { cost, priority }: RequestedUnits,
@@ -175,10 +161,8 @@ export function isProvisionallyBlocked(
 }
 
 /**
- * Waits in the key's line until `answerAt` returns an answer, or until the wait is over.
- *
- * @param waitMs the longest wait in milliseconds; absent: as `CONTENTION_WAIT_MS`
- * @param answerAt the answer at an instant; `undefined`: not yet. When `isLast` is true it must return an answer
+ * Waits in the key's line until `answerAt` answers, which it must when `isLast`. The wait is at most
+ * `waitMs`, or `CONTENTION_WAIT_MS` if absent.
  */
 export function whenUncontended<Result>(
   queue: WaitQueue,
@@ -187,7 +171,7 @@ export function whenUncontended<Result>(
   nowMs: number,
   answerAt: (atMs: number, isLast: boolean) => Result | undefined,
 ): MaybePromise<Result> {
-  // Where too many calls wait already, this one gets its last answer at once.
+  // If too many calls wait already, this one gets its last answer at once.
   const last = queue.fullFor(undefined) === undefined ? undefined : answerAt(nowMs, true);
   if (last !== undefined) return last;
   const maxMs = waitMs ?? Math.min(CONTENTION_WAIT_MS, Math.floor(keyState.policy.deadlineMs / 2));
@@ -196,21 +180,19 @@ export function whenUncontended<Result>(
 }
 
 /**
- * For how long a denial stands before its wait is over, whatever isolates do, in milliseconds; 0: it is not known.
+ * How long a denial is valid before its wait is over, in milliseconds; 0: unknown.
  *
- * An exact wait reckons that every unit which is held is used. So units that come back unused end it sooner. Where no
- * units of the key are held, only a refund, a reset, a debit or another policy gives any back. That may happen through
- * another isolate, which is why the policy bounds the time (`denialTtl`). Units that are taken, or held and given back,
- * after the denial make it last longer, or leave it as it was.
+ * An exact wait assumes that all held units get used: units returned unused end it sooner. Without held
+ * units, only a refund, a reset, a debit or another policy returns any. Another isolate may do so, so the
+ * policy bounds the time (`denialTtl`). Units taken, or held and returned, after the denial never make it
+ * shorter. Units that the holder settled in the window before leave a sliding window counter sooner: at most
+ * a sixteenth of the limit, so a cost of 1 passes sooner by at most a fifteenth of the time between two
+ * units, which is worth no message.
  *
- * An exact wait also reckons that units are used when their hold ends. Those that the holder itself used and settled in
- * the window before that leave the view of a sliding window counter sooner. It has a sixteenth of the limit at most, so
- * a cost of 1 passes sooner by a fifteenth of the time between two units at most, and no message is worth that.
+ * The time is unknown where callers wait, since they may leave; of a pool, whose other regions hold units;
+ * and of a region that decides alone until the pool answers.
  *
- * It is not known where callers wait in line, since they may leave it; of a pool, of which other regions hold units; and
- * of what a region decides alone, which is over when the pool answers again.
- *
- * @param holder the id of the isolate that gets the denial, which knows when it gives back units itself
+ * @param holder the isolate that gets the denial, which knows when it returns units itself
  * @param isInLine callers wait for units of the key
  */
 export function cacheableForMs(keyState: KeyState, holder: string | undefined, isInLine: boolean): number {
@@ -222,10 +204,7 @@ export function cacheableForMs(keyState: KeyState, holder: string | undefined, i
   return isHeld ? 0 : policy.denialTtlMs;
 }
 
-/**
- * The denial of a further call of cost 1, if it would be denied, and for how long that stands: so the caller that got the
- * last unit need not ask again to learn that there is none. The parameters are those of `cacheableForMs`.
- */
+/** The denial of a further call of cost 1, if any, and how long it is valid: it saves the next call. */
 export function cacheableDenial(
   keyState: KeyState,
   holder: string | undefined,

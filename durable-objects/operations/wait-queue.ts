@@ -7,46 +7,39 @@ import type { IdleWatch, LeaveSignal, Line, Waiter } from "./operations.ts";
 
 type Timers = Pick<Time, "after">;
 
-/** No timer runs longer than this, in milliseconds: it fires early then, and `serve` sets the next one. */
+/** The longest timer, in milliseconds: it fires early, and `serve` sets the next one. */
 const LONGEST_TIMER_MS = 60_000;
 const NOBODY: readonly Waiter[] = [];
 
 /**
- * The callers that wait, with one line for each key. A line is served strictly in its order
- * (wait-queue.ts): only its first caller is tried, so requests for few units never starve a request for many. Nothing is polled. Every operation that
- * may free units calls `serve`. Other changes come with time alone: a lease expires, a quota refills, a wait ends. For
- * these, each key has one timer, set to the next such instant. The lines are in memory only, since a crash also ends
- * the calls that wait.
+ * The waiting callers, in one line per key, served strictly in order: small requests never starve a large
+ * one. Operations that may free units call `serve`. Expiring leases, refills and ends of waits have one timer
+ * per key, set to the next instant. In memory only: a crash also ends the calls that wait.
  */
 export class WaitQueue {
   readonly #lines = new Map<KeyState, Line>();
-  /** How many calls wait, by caller. Callers without a name are `""`. */
+  /** Waiting calls by caller. Callers without a name are `""`. */
   readonly #waits = new Map<string, number>();
   #count = 0;
   readonly #toNow: (keyState: KeyState) => number;
   readonly #time: Timers;
 
-  /** @param toNow debits and frees what has expired by now, and returns the time in milliseconds */
+  /** @param toNow debits and frees expired units, and returns the time in milliseconds */
   constructor(toNow: (keyState: KeyState) => number, time: Timers = SYSTEM_TIME) {
     this.#toNow = toNow;
     this.#time = time;
   }
 
-  /** The callers that wait for units of the key, the first one first. */
   waitersOf(keyState: KeyState): readonly Waiter[] {
     return this.#lines.get(keyState)?.waiters ?? NOBODY;
   }
 
-  /** Whether a call with this idempotency key waits for units of a key. */
   hasWaiting(keyState: KeyState, idempotencyKey: string | undefined): boolean {
     if (idempotencyKey === undefined) return false;
     return this.waitersOf(keyState).some((waiter) => waiter.idempotencyKey === idempotencyKey);
   }
 
-  /**
-   * The same, for a call that comes now: it may not pass them. There are none if all only wait for calls on several
-   * keys to end, and nothing is leased.
-   */
+  /** The waiters that a new call may not pass; none if all are brief (`isBrief`) and nothing is leased. */
   aheadOf(keyState: KeyState, priority: string | undefined, nowMs: number): readonly Waiter[] {
     const waiters = this.waitersOf(keyState);
     if (waiters.length === 0) return waiters;
@@ -54,7 +47,7 @@ export class WaitQueue {
     return isNobodys ? NOBODY : aheadOf(keyState.policy, waiters, { priority, sinceMs: nowMs });
   }
 
-  /** The bound that one more call of this caller would pass; `undefined`: it may wait for units of a key. */
+  /** The bound that another waiting call of this caller would exceed, if any. */
   fullFor(caller = ""): Full | undefined {
     if (this.#count >= MAX_WAITS_OF_OBJECT) return full("object-waits", MAX_WAITS_OF_OBJECT);
     if (caller !== "" && (this.#waits.get(caller) ?? 0) >= MAX_WAITS_OF_CALLER)
@@ -77,12 +70,9 @@ export class WaitQueue {
   }
 
   /**
-   * Waits in line for an answer. `answerAt` is called while the caller is first in line, and a last time when its wait
-   * is over, wherever it stands then.
-   *
-   * @param answerAt the answer at an instant; `undefined`: not yet. When `isLast` is true it must return an answer. If
-   * it throws, only this promise rejects
-   * @param leaving when `signal` is aborted, the caller leaves the line and is answered with `answer`
+   * Waits in line for an answer: `answerAt` is called while the caller is first, and at the end of its wait,
+   * where `isLast` requires an answer. If it throws, only this promise rejects. When `leaving.signal` is
+   * aborted, the caller gets its `answer`.
    */
   wait<Result>(
     keyState: KeyState,
@@ -142,7 +132,7 @@ export class WaitQueue {
     return idle.finally(() => this.#add(caller, -1));
   }
 
-  /** Answers the callers that can be answered now, in their order, and sets the timer for the next instant. */
+  /** Answers callers in order as far as possible, and sets the timer for the next instant. */
   serve(keyState: KeyState): void {
     const line = this.#lines.get(keyState);
     if (line === undefined) return;
@@ -165,13 +155,13 @@ export class WaitQueue {
     line.cancel = this.#time.after(timerMs, () => this.serve(keyState));
   }
 
-  /** Serves a line whose key is decided by another version of its policy now: more may pass, or nobody any more. */
+  /** Serves a line after a change of its policy, which may let more calls pass, or none. */
   follow(keyState: KeyState): void {
     const line = this.#lines.get(keyState);
     if (line !== undefined && line.policy !== keyState.policy) this.serve(keyState);
   }
 
-  /** Ends the line of a key: whoever waits for it is told so. */
+  /** Ends a key's line: all its callers get the error. */
   end(keyState: KeyState, error: Error): void {
     const line = this.#lines.get(keyState);
     if (line === undefined) return;
@@ -215,17 +205,13 @@ function isIdle({ claims }: KeyState): boolean {
 }
 
 /*
- * The order of a queue: first come, first served, among calls of one priority. Each step of priority is worth a start of
- * `ageing` (10 s by default): a call stands before a less important one that came up to so much earlier, and behind one
- * that has waited longer. So nobody starves, however many important calls come.
- *
- * Where a policy keeps a part of its limit for important calls, a call that waits for what it may not have stands in
- * nobody's way for whom it is kept.
+ * The order of a queue: first come, first served, within a priority. Each step of priority is worth a head
+ * start of `ageing` (10 s by default), so no call starves. A call that may not have a part of the limit kept
+ * for important calls does not block those that may.
  */
 
 type Ranked = Pick<Waiter, "priority" | "sinceMs">;
 
-/** Adds a caller at its place. */
 export function insert({ priorities }: Policy, waiters: Waiter[], waiter: Waiter): void {
   const rankMs = rankMsOf(priorities, waiter);
   let at = waiters.length;
@@ -233,7 +219,6 @@ export function insert({ priorities }: Policy, waiters: Waiter[], waiter: Waiter
   waiters.splice(at, 0, waiter);
 }
 
-/** Those of the callers that a call which comes now may not pass. */
 export function aheadOf({ priorities }: Policy, waiters: readonly Waiter[], call: Ranked): readonly Waiter[] {
   const rankMs = rankMsOf(priorities, call);
   return waiters.filter(
@@ -241,11 +226,7 @@ export function aheadOf({ priorities }: Policy, waiters: readonly Waiter[], call
   );
 }
 
-/**
- * Tries to answer the callers in their order. Those who are answered, or whose wait is over, leave the list.
- *
- * @returns the instant at which the next of them can be served, if no units are given back; Infinity: nobody waits
- */
+/** Answers callers in order. Returns when the next can be served without returned units; Infinity: none. */
 export function serveInOrder({ priorities }: Policy, waiters: Waiter[], nowMs: number): number {
   let nextMs = Infinity;
   let blocked: Waiter | undefined;
@@ -274,7 +255,7 @@ function rankMsOf(priorities: Policy["priorities"], { priority, sinceMs }: Ranke
   return sinceMs + rankOf(priorities, priority) * priorities.ageingMs;
 }
 
-/** Whether something is kept for one call that the other may not have. */
+/** Whether a part is kept for one call that the other may not have. */
 function isKeptFor(priorities: Policy["priorities"], call: Ranked, other: Ranked): boolean {
   const { names, reserve } = priorities;
   const between = names.slice(rankOf(priorities, call.priority), rankOf(priorities, other.priority));
@@ -286,9 +267,6 @@ function rankOf({ names, usual }: Policy["priorities"], priority: string | undef
   return names.indexOf(priority ?? usual);
 }
 
-/**
- * The most calls that wait in one object, and of one caller there. A call that waits keeps a request open and its
- * memory, of which an object has 128 MB. The policy's `maxWaiters` is of one key.
- */
+/** In one object, and of one caller there: each keeps a request, in 128 MB. `maxWaiters` is per key. */
 export const MAX_WAITS_OF_OBJECT = 2_000;
 export const MAX_WAITS_OF_CALLER = 1_000;

@@ -7,28 +7,23 @@ import { PoolFailure, type PoolSession } from "./session.ts";
 import { costsOf } from "./share-algorithm.ts";
 import type { ShareRequest } from "./share.ts";
 
-/**
- * How often a region asks for slots that its callers wait for, since nothing tells it that another one has given slots
- * back. On its way from one region to another, a slot is idle for half of this time on average.
- */
+/** How often a region requests slots for callers: none notifies it. A moving slot idles for half of this. */
 const ASK_AGAIN_MS = 200;
 const MIN_WAIT_MS = 10;
 
-/** A caller who waits until the message under way is answered. */
+/** A caller that waits for the answer to the message under way. */
 interface Pending {
   readonly keyState: KeyState;
   readonly units: readonly number[];
 }
 
 /**
- * Leases in slots of a pool. The region holds the slots, and its object leases them to callers as any object does,
- * with its own queue, sockets and stored leases (operations/claims.ts). No lease outlives the time for which the pool
- * keeps its slot apart (`endsByMs`).
+ * Leases in slots of a pool. The region's object leases its slots as any object does (operations/claims.ts),
+ * until the pool's hold for them ends (`endsByMs`).
  */
 export class PooledLeases {
   readonly #session: PoolSession;
   readonly #queue: WaitQueue;
-  /** Keys for whose waiting callers the pool is asked. */
   readonly #asking = new Set<KeyState>();
   readonly #pending = new Set<Pending>();
 
@@ -38,11 +33,9 @@ export class PooledLeases {
   }
 
   /**
-   * Does `work`, for which the region may need more slots, or slots for a longer time. When the pool has none, `work`
-   * is done all the same, and is denied or waits.
+   * `work` may need more slots, or slots for longer; without them it is denied or waits. It receives the time
+   * and, if the pool was called, the decisions of its rules. `cost` 0: only the time of its slots matters.
    *
-   * @param cost the cost of `work`; 0: the slots are there, and only their time matters
-   * @param work receives the time and, if the pool was called, the decisions of its rules
    * @throws PoolFailure
    */
   async withSlots<Result>(
@@ -61,7 +54,7 @@ export class PooledLeases {
     const pending: Pending = { keyState, units: costsOf(keyState, cost) };
     for (;;) {
       const nowMs = this.#session.toNow(keyState);
-      // Callers wait already. This one joins the queue behind them, and does not ask the pool.
+      // Callers wait already. This one joins the queue behind them, and does not call the pool.
       const isBehind = cost !== 0 && this.#queue.waitersOf(keyState).length > 0;
       const isCovered =
         nowMs + ttlMs <= keyState.endsByMs && admitsTogether(keyState.ruleStates, nowMs, cost);
@@ -74,19 +67,13 @@ export class PooledLeases {
     }
   }
 
-  /**
-   * Reports to the pool which slots an object still has after it was out of memory, before any of its leases ends. All
-   * other slots stay apart until they expire, since messages from before may come late.
-   */
+  /** Reports a restarted object's slots to the pool before any of its leases ends. Others stay held. */
   async adopt(keyState: KeyState): Promise<void> {
     if (this.#session.shareOf(keyState).isUnknown)
       await this.#session.report(keyState, { isGivingBack: true });
   }
 
-  /**
-   * Called when slots may have come free, or a caller has begun to wait. Asks for slots while callers wait, else
-   * gives idle slots back when other regions want some.
-   */
+  /** Called when slots may be free or a caller begins to wait. Requests slots, or returns idle ones. */
   serve(keyState: KeyState): void {
     const share = this.#session.shareOf(keyState);
     if (this.#queue.waitersOf(keyState).length > 0) void this.#askForWaiters(keyState);
@@ -113,7 +100,6 @@ export class PooledLeases {
     }
   }
 
-  /** Asks for the slots that the first caller in the queue waits for. */
   async #askForFirst(keyState: KeyState): Promise<void> {
     const [head] = this.#queue.waitersOf(keyState);
     const nowMs = this.#session.toNow(keyState);
@@ -125,12 +111,12 @@ export class PooledLeases {
         this.#session.shareOf(keyState).noteLeases(atMs);
       });
     } catch (error) {
-      // Callers go on waiting: the pool may be back before their time is over.
+      // Callers continue to wait: the pool may be back before their time is over.
       if (!(error instanceof PoolFailure)) throw error;
     }
   }
 
-  /** Asks for a cost and for the slots that all waiting callers of a key want, so that one message brings many. */
+  /** Requests a cost and the slots for all waiting callers of a key in one message. */
   #ask<Result>(
     keyState: KeyState,
     cost: Cost,
@@ -145,7 +131,7 @@ export class PooledLeases {
     const slots = keyState.ruleStates.map((_, index) =>
       wanted.reduce((sum, units) => sum + (units[index] ?? 0), 0),
     );
-    // There may be enough slots, and only their time is too short.
+    // There may be enough slots whose time is too short.
     const isThere = admitsTogether(keyState.ruleStates, nowMs, cost);
     const call = { op: "limit", cost: costsOf(keyState, isThere ? 0 : cost) } as const;
     const request: ShareRequest = { leaseTtlMs, slots };

@@ -11,7 +11,7 @@ import type { PoolSession } from "./session.ts";
 import { costsOf, freeUnits, stateOf } from "./share-algorithm.ts";
 import type { ShareRequest } from "./share.ts";
 
-/** Decides on costs of rates: from the region's share, or by asking the pool when the share is too small. */
+/** Decides costs of rates: from the region's share, or in the pool if the share is too small. */
 export class PooledLimits {
   readonly #session: PoolSession;
   readonly #store: KeyStore;
@@ -33,7 +33,6 @@ export class PooledLimits {
     return await this.#ask(keyState, cost, isHolding ? {} : undefined);
   }
 
-  /** Decides on a cost, and reserves units of the share for an isolate. */
   async reserve(keyState: KeyState, call: Reserve): Promise<Answer> {
     const { cost, holder, rules } = call;
     const share = this.#session.shareOf(keyState);
@@ -52,21 +51,16 @@ export class PooledLimits {
       return reserved;
     });
     if (here !== undefined) return asOfPool(keyState, here);
-    // Units that the isolate does not keep come back first, so that the pool decides on everything there is.
     const home = this.#reservations.bringHome(keyState, call, this.#session.toNow(keyState));
     if (home === undefined) return await this.limit(keyState, cost);
     return await this.#ask(keyState, cost, { lending }, (nowMs) => {
-      // The pool has charged the cost, so only the units that the isolate wants are left to grant.
+      // The pool has charged the cost, so only the isolate's wanted units remain to be granted.
       const reserved = this.#reservations.grantNoted(keyState, call, nowMs);
       return reserved && { ...reserved, isNew: home.isNew || reserved.isNew };
     });
   }
 
-  /**
-   * Asks the pool for a cost.
-   *
-   * @param reserve reserves units for the isolate that asks, once the granted ones are here
-   */
+  /** Requests a cost from the pool. `reserve` reserves units for the isolate once the grant is here. */
   #ask(
     keyState: KeyState,
     cost: Cost,
@@ -82,7 +76,7 @@ export class PooledLimits {
     });
   }
 
-  /** Called when an isolate has given units back. When other regions want units, they go on to the pool at once. */
+  /** Called when an isolate has returned units. If other regions want units, they go to the pool at once. */
   gaveBack(keyState: KeyState): void {
     const share = this.#session.shareOf(keyState);
     if (share.isContended && share.messageAt(this.#session.toNow(keyState)) === undefined)
@@ -90,8 +84,8 @@ export class PooledLimits {
   }
 
   /**
-   * Tries to decide from the share, and again after each message under way, for a quarter of the deadline at most.
-   * `undefined`: only the pool can decide.
+   * Tries the share, again after each message under way, for a quarter of the deadline at most. `undefined`:
+   * only the pool can decide.
    */
   async #untilHere<Result>(
     keyState: KeyState,
@@ -109,8 +103,7 @@ export class PooledLimits {
       const message = share.messageAt(nowMs);
       const leftMs = sinceMs + maxMs - nowMs;
       if (leftMs <= 0 || message === undefined) return undefined;
-      // The call also waits when the message did not ask for enough units: its answer may be a denial, which answers
-      // this call.
+      // The call also waits for a message that requested too few units: its answer may deny this call too.
       if (message.promise(policy, cost)) share.miss();
       await this.#session.follow(message, Math.min(maxMs, leftMs));
       nowMs = this.#session.toNow(keyState);
@@ -126,7 +119,6 @@ export class PooledLimits {
     return { rules: withLeft(keyState, rules) };
   }
 
-  /** Repeats a denial of the pool; `undefined`: there is none for this cost. */
   #deny(keyState: KeyState, cost: Cost, nowMs: number): Decided | undefined {
     const { policy, ruleStates } = keyState;
     const { denials } = this.#session.shareOf(keyState);
@@ -138,10 +130,7 @@ export class PooledLimits {
     });
   }
 
-  /**
-   * Repeats a denial for an isolate, and takes note of the isolate's message: units that it gives back may serve the
-   * next call.
-   */
+  /** Repeats a denial for an isolate, and applies its message: returned units may serve the next call. */
   #denyAgain(keyState: KeyState, call: Reserve, nowMs: number): MaybePromise<Answer> | undefined {
     const denied = call.cost === 0 ? undefined : this.#deny(keyState, call.cost, nowMs);
     if (denied === undefined) return undefined;
@@ -152,7 +141,7 @@ export class PooledLimits {
   }
 }
 
-/** A decision of the share with the units that the pool had left, as far as is known: see `QuotaEstimate`. */
+/** A decision of the share with the pool's last known remaining units (`QuotaEstimate`). */
 function withLeft({ ruleStates }: KeyState, rules: readonly RuleDecision[]): RuleDecision[] {
   return rules.map((rule, index) => {
     const ruleState = ruleStates[index];
@@ -162,10 +151,7 @@ function withLeft({ ruleStates }: KeyState, rules: readonly RuleDecision[]): Rul
   });
 }
 
-/**
- * Whether the share has less than half of the units that an isolate lacks, so that the pool is asked first. The pool
- * is not asked while the wait that it named last goes on.
- */
+/** Whether the share has less than half of the units an isolate lacks. False during the pool's last wait. */
 function isPoor(keyState: KeyState, { rules }: Reserve, nowMs: number): boolean {
   return keyState.ruleStates.some((ruleState) => {
     const { wanted = 0, kept = 0 } = rules[ruleState.rule.name] ?? {};
@@ -178,10 +164,7 @@ function isAllowed(rules: readonly RuleDecision[]): boolean {
   return rules.every(({ success }) => success);
 }
 
-/**
- * An answer of the share, with what the pool had left. Without `next`: this region has nothing left, but the pool may
- * have. A denial is the pool's own.
- */
+/** The share's answer with the pool's remaining units, and no `next`: the pool may have more. */
 function asOfPool(keyState: KeyState, answer: Answer): Answer {
   if (!("rules" in answer)) return answer;
   const { next: _, ...decided } = answer;

@@ -14,15 +14,13 @@ import type { PoolAnswer, PoolCall } from "./protocol.ts";
 import { PoolFailure, PoolSession, type PoolSessionHost } from "./session.ts";
 import { costsOf, freeUnits, leaseWaitMs } from "./share-algorithm.ts";
 
-/** What the pooled operations need of their object. */
 export interface PooledHost extends PoolSessionHost {
   readonly store: KeyStore;
   readonly local: LocalOperations;
-  /** Opens the state that this region has of the key while it is alone (`onFailure = "local"`). */
+  /** Opens the region's own state of the key while it is alone (`onFailure = "local"`). */
   openAlone(keyState: KeyState): [keyState: KeyState, nowMs: number];
 }
 
-/** A call that the pool decides, with its cost as the caller has it. */
 interface PoolParams extends Omit<PoolCall, "cost" | "rules" | "holding"> {
   readonly cost: Cost;
 }
@@ -32,12 +30,14 @@ const AS_HELD = -1;
 const NOTHING = { outstanding: 0, holds: 0, leases: 0, reclaimed: 0, queueLength: 0 };
 
 /**
- * The operations of an object that is a region of a pool. The module is loaded when such a key is first asked for.
+ * The operations of an object that is a region of a pool. The module is loaded at the first call to such a
+ * key.
  *
- * Costs of rates are decided from the region's share (pooled-limits.ts). Leases are given in slots that the region
- * holds (pooled-leases.ts). The pool itself decides and remembers what may be repeated or ended in any region: holds,
- * refunds, calls with an idempotency key. When it does not answer, a policy with `onFailure = "local"` goes on with the
- * region's own part of the limit. Otherwise the call fails, and the worker answers as the policy says.
+ * Costs of rates are decided from the region's share (pooled-limits.ts), leases in the region's slots
+ * (pooled-leases.ts). The pool itself decides and remembers calls that can be repeated or ended in any
+ * region: holds, refunds, calls with an idempotency key. If it does not answer, a policy with `onFailure =
+ * "local"` continues with the region's own part of the limit. Otherwise the call fails, and the worker
+ * applies the policy.
  */
 export class PooledOperations implements Operations {
   readonly #host: PooledHost;
@@ -90,7 +90,7 @@ export class PooledOperations implements Operations {
     return this.#orAlone(
       keyState,
       () => this.#limits.reserve(keyState, call),
-      // While the region is alone nothing is reserved: every answer has to say `source: "fallback"`.
+      // Nothing is reserved while the region is alone: every answer needs `source: "fallback"`.
       (alone, nowMs) => this.#host.local.limit(alone, { cost: call.cost }, nowMs),
     );
   }
@@ -191,7 +191,7 @@ export class PooledOperations implements Operations {
     }));
   }
 
-  /** Makes the key as new, here and in the pool. Units that holders may be spending stay apart in the pool. */
+  /** Resets the key here and in the pool. Units that holders may be spending stay held in the pool. */
   async reset(keyState: KeyState): Promise<void> {
     const { policy } = keyState;
     const resetPool = () => this.#askPool(keyState, { op: "reset", cost: 0 }, [], () => undefined);
@@ -200,7 +200,7 @@ export class PooledOperations implements Operations {
       this.#host.store.reset(alone, nowMs);
       this.#host.store.release(alone);
     }
-    // Without leases nothing is stored here that would have to end.
+    // Without leases there is no stored state here to end.
     if (policy.lease === undefined) return await resetPool();
     await this.#leases.adopt(keyState);
     this.#host.store.endClaims(keyState, this.#host.toNow(keyState));
@@ -213,7 +213,6 @@ export class PooledOperations implements Operations {
     return this.#askPool(keyState, params, names, answerOf);
   }
 
-  /** With the call the region gives back what it can spare, so the pool decides on everything there is. */
   #askPool<Result>(
     keyState: KeyState,
     { cost, ...params }: PoolParams,
@@ -222,16 +221,13 @@ export class PooledOperations implements Operations {
   ): Promise<Awaited<Result>> {
     const share = this.#session.shareOf(keyState);
     share.denials.forget();
-    // A reset always takes the region's message along, which gives back everything that the region can spare.
+    // A reset always includes the region's message, which returns all spare units.
     const isReset = params.op === "reset";
     const request = share.isHeld || isReset ? { isGivingBack: isReset } : undefined;
     return this.#session.send(keyState, { ...params, cost: costsOf(keyState, cost) }, request, read, names);
   }
 
-  /**
-   * The state that has a claim. `undefined`: the pool, which has all holds of rates but those made while the region
-   * was alone.
-   */
+  /** `undefined`: the pool has the claim. It has all holds of rates but those made while alone. */
   #ownerOf(keyState: KeyState, id: string): [owner: KeyState | undefined, nowMs: number] {
     const nowMs = this.#host.toNow(keyState);
     if (keyState.claims.has(id)) return [keyState, nowMs];
@@ -243,7 +239,7 @@ export class PooledOperations implements Operations {
     return [keyState.policy.lease === undefined ? undefined : keyState, nowMs];
   }
 
-  /** Asks the pool; without an answer, and with `onFailure = "local"`, the region decides alone. */
+  /** Calls the pool; without an answer, and with `onFailure = "local"`, the region decides alone. */
   async #orAlone(
     keyState: KeyState,
     ask: () => Promise<Answer>,
@@ -264,10 +260,7 @@ export class PooledOperations implements Operations {
   }
 }
 
-/**
- * Names of answers. The prefixes keep the two kinds apart, since a caller may choose another hold's id as its
- * idempotency key. They are stored: for ever.
- */
+/** The prefixes separate the kinds: an idempotency key may equal a hold's id. Stored: never change them. */
 function named(idempotencyKey: string | undefined): string[] {
   return idempotencyKey === undefined ? [] : [`call:${idempotencyKey}`];
 }
@@ -281,7 +274,7 @@ function answerOf({ rules = [], missing, conflict }: PoolAnswer): Answer {
   return conflict === undefined ? { rules, source: "pool" } : { conflict };
 }
 
-/** The pool's decisions; the wait is shorter where leases of this region end sooner than the pool has free slots. */
+/** The pool's decisions, with a shorter wait where leases of this region end before the pool has slots. */
 function sooner(
   keyState: KeyState,
   rules: readonly RuleDecision[],
@@ -296,7 +289,7 @@ function sooner(
   });
 }
 
-/** The same answer with the decisions of the pool, unless the pool and the region decided differently. */
+/** The answer with the pool's decisions, unless the pool and the region decided differently. */
 function withRulesOfPool(answer: Answer, rules: readonly RuleDecision[]): Answer {
   const isAdmission = (each: readonly RuleDecision[]) => each.every(({ success }) => success);
   if (!("rules" in answer) || isAdmission(answer.rules) !== isAdmission(rules)) return answer;

@@ -6,38 +6,33 @@ import type { Pool, PoolAnswer, PoolCall } from "./protocol.ts";
 import { pooledRules } from "./share-algorithm.ts";
 import { type PoolMessage, Share, type ShareRequest } from "./share.ts";
 
-/** How often units that have to go back are looked for: at least once in the end of a lifetime (see `marginMs`). */
+/** How often expiring units are searched: at least once in the end of a lifetime (`marginMs`). */
 const CHECK_MS = 200;
 
-/** The part of a policy's deadline in which the pool has to answer. The rest is for an answer without the pool. */
+/** The part of a policy's deadline for the pool. The rest is for an answer without it. */
 const PART_OF_DEADLINE = 1 / 2;
 
-/** What a session needs of its object. */
 export interface PoolSessionHost {
   readonly pool: Pool;
   readonly time: Time;
   readonly queue: WaitQueue;
-  /** Debits and frees what has expired of a key and returns the time, in milliseconds. */
+  /** Debits and frees expired units of a key, and returns the time in milliseconds. */
   readonly toNow: (keyState: KeyState) => number;
 }
 
-/** The pool cannot serve this call, mostly because no answer comes in time. Then the policy's `onFailure` applies. */
+/** The pool cannot serve this call, mostly for lack of an answer. The policy's `onFailure` applies. */
 export class PoolFailure extends Error {
   override readonly name = "PoolFailure";
 }
 
-/**
- * Sends an object's calls to its pools, and with them messages about what the region has and wants. Only one such
- * message per key is under way at a time. Units that are not needed any more go back in time.
- */
+/** Sends an object's calls to its pools, with messages about the region's units: one per key at a time. */
 export class PoolSession {
   readonly time: Time;
   readonly toNow: PoolSessionHost["toNow"];
   readonly #host: PoolSessionHost;
-  /** By the key's rule states: when the key is read from storage they are another list, and the share begins anew. */
+  /** By rule states: reading the key from storage makes another list, and so another share. */
   readonly #shares = new WeakMap<KeyState["ruleStates"], Share>();
   readonly #answers = new WeakMap<PoolMessage, Promise<unknown>>();
-  /** Keys of which units may have to go back. */
   readonly #held = new Set<KeyState>();
   #isWatching = false;
 
@@ -47,7 +42,6 @@ export class PoolSession {
     this.toNow = host.toNow;
   }
 
-  /** The share of a key, made when first asked for. */
   shareOf(keyState: KeyState): Share {
     const known = this.#shares.get(keyState.ruleStates);
     if (known !== undefined) return known;
@@ -59,10 +53,10 @@ export class PoolSession {
   /**
    * Calls the pool.
    *
-   * @param request present: the region's message goes with the call, unless another message is under way
-   * @param onAnswer runs in the same synchronous step in which granted units come in, so no other request can take
-   *   them first
-   * @param names names of the answers that the call may remember or repeat: see `poolKeys`
+   * @param request present: adds the region's message, unless another is under way
+   * @param onAnswer runs in the same synchronous step as the grant, so no other request can take the units
+   * first
+   * @param names of the answers that the call may remember or repeat (`poolKeys`)
    * @throws PoolFailure
    */
   async send<Result>(
@@ -77,7 +71,7 @@ export class PoolSession {
     const nowMs = this.toNow(keyState);
     const call = { ...params, rules: pooledRules(policy) };
     const isFree = request !== undefined && share.messageAt(nowMs) === undefined;
-    // The pool adds a cost of slots to a holder's units. Without the holder's message nothing would give them back.
+    // The pool adds a cost of slots to a holder's units. Only the holder's message can return them.
     const isForSlots =
       policy.lease !== undefined && params.op === "limit" && params.cost.some((units) => units > 0);
     if (isForSlots && !isFree) throw new PoolFailure("another message for slots is under way");
@@ -89,7 +83,7 @@ export class PoolSession {
       const atMs = this.toNow(keyState);
       const isTaken = message === undefined || share.answered(message, answer, atMs);
       this.watch(keyState);
-      // The region has gone on without this answer. What it granted comes back with the region's next message.
+      // The region has continued without this answer. Its next message returns the grant.
       if (!isTaken && answer.granted?.overtakenBy === undefined)
         throw new PoolFailure("the pool's answer came late");
       result = onAnswer(answer, atMs);
@@ -100,14 +94,13 @@ export class PoolSession {
     return await (result as Result);
   }
 
-  /** Turns whatever goes wrong at the pool into a `PoolFailure`. */
   async #call(
     keyState: KeyState,
     message: PoolMessage | undefined,
     call: PoolCall,
     names: readonly string[],
   ): Promise<PoolAnswer> {
-    // Keeps the key in memory until the call has ended.
+    // The key stays in memory until the call has ended.
     const unpin = keyState.pin();
     try {
       const { name, rules, deadlineMs } = keyState.policy;
@@ -124,7 +117,7 @@ export class PoolSession {
     }
   }
 
-  /** Sends the region's message without a cost. When the pool does not answer, no call fails. */
+  /** Sends the region's message without a cost. Its failure fails no call. */
   async report(keyState: KeyState, request: ShareRequest = {}): Promise<void> {
     const cost = keyState.ruleStates.map(() => 0);
     try {
@@ -134,13 +127,13 @@ export class PoolSession {
     }
   }
 
-  /** Waits until a message that another call sent is answered or fails, for at most `maxMs` milliseconds. */
+  /** Waits for the end of another call's message, for at most `maxMs` milliseconds. */
   follow(message: PoolMessage, maxMs: number): Promise<void> {
     const answered = this.#answers.get(message)?.catch(() => undefined);
     return orTimeout(answered, this.time, maxMs);
   }
 
-  /** From now on checks a key until its units have gone back, or leases are in all its slots. */
+  /** Checks a key until its units are returned, or leases are in all its slots. */
   watch(keyState: KeyState): void {
     const share = this.shareOf(keyState);
     if (share.isHeld && !share.isAtRest) this.#held.add(keyState);
@@ -161,7 +154,7 @@ export class PoolSession {
     const share = this.shareOf(keyState);
     const nowMs = this.toNow(keyState);
     if (share.isOver(nowMs)) {
-      // Later the pool's hold for the region has expired, and no units are left to give back.
+      // Later the pool's hold for the region has expired, and no units are left to return.
       if (nowMs >= keyState.endsByMs) share.lose();
       else void this.report(keyState, { isGivingBack: true });
     }
@@ -170,13 +163,12 @@ export class PoolSession {
 }
 
 /**
- * The Redis keys that one call may touch, in this order: the hash, the sorted set of holds, a log for each rule (only
- * sliding logs use theirs), and the answers that the call may remember or repeat. All begin the same up to the first
- * `}`: a Redis cluster hashes only that part, so the keys of a pool share a slot. No two pools share a key, because what
- * follows the pool's own name never contains a `}`. The names are for ever: a key under another name is another pool.
+ * The Redis keys of a call, in this order: the hash, the sorted set of holds, a log per rule (only sliding
+ * logs use theirs), and the answers that the call may remember or repeat. They are equal up to the first `}`,
+ * the part that a Redis cluster hashes, so the keys of a pool share a slot. No `}` follows a pool's own name,
+ * so pools share no key. Never change the names: a key under another name is another pool.
  *
- * @param answerNames for `hold`, `settle` and `renew` the name of the hold; then the name of the idempotency key, if
- *   there is one
+ * @param answerNames the hold of `hold`, `settle` and `renew`; then the idempotency key, if any
  */
 export function poolKeys(
   policy: string,

@@ -1,4 +1,4 @@
-/** A region's share of a pool, as an algorithm: it decides from the units that the region has, whatever the pool's is. */
+/** A region's share of a pool, as an algorithm: it decides with the region's units. */
 import { outstandingOf } from "../../core/accounts/account.ts";
 import type { Algorithm, AnyAlgorithm, LeaseTerms, Leasing } from "../../core/algorithms/algorithm.ts";
 import { type Cost, costOf, type Policy, type Rule } from "../../core/policies/policy.ts";
@@ -9,19 +9,19 @@ import type { PoolGrant, PoolRule } from "./protocol.ts";
 interface ShareConfig extends LeaseTerms {
   readonly capacity: number;
   readonly isLeased: boolean;
-  /** The rule that the pool decides by. */
+  /** The rule of the pool. */
   readonly pooled: PoolRule;
 }
 
-/** What this region has of one rule. */
+/** A region's units of one rule. */
 interface ShareState {
-  /** With those that isolates hold or callers lease: they are outstanding, as in any account. */
+  /** Including units that isolates hold or callers lease: they are outstanding, as in any account. */
   readonly units: number;
   /** Units of a rate that were used since the share began. */
   readonly used: number;
-  /** From this instant on units of a rate may not be spent. Leases end by the key's `endsByMs` instead. */
+  /** From then on units of a rate may not be spent. Leases end by the key's `endsByMs` instead. */
   readonly endsAtMs: number;
-  /** From the pool's last answer: units that it had left, when a denied cost might pass, and when the quota is full. */
+  /** The pool's last answer: units left, when a denied cost might pass, and when the quota is full. */
   readonly left: number;
   readonly retryAtMs: number;
   readonly wholeAtMs: number;
@@ -29,11 +29,10 @@ interface ShareState {
   readonly fencingToken: number;
   /** How many leases expired instead of being released. */
   readonly reclaimed: number;
-  /** The id by which the pool knows this object. It is stored with slots: an object that comes back still has them. */
+  /** This object's id in the pool. It is stored with slots: a restarted object still has them. */
   readonly holder: string;
 }
 
-/** The share before the pool has granted anything. */
 const NO_SHARE: ShareState = {
   units: 0,
   used: 0,
@@ -60,7 +59,7 @@ export function pooledRules({ rules }: Policy): PoolRule[] {
 function shareOf(rule: Rule): Rule {
   const { capacity, lease } = rule;
   const terms = lease ?? { ttlMs: 0, maxTtlMs: 0, maxWaitMs: 0, maxWaiters: 0 };
-  // The script reads the fields that the algorithms' configurations have.
+  // The script reads the fields of the algorithms' configurations.
   const fields = rule.config as Omit<PoolRule, "name" | "algorithm">;
   const pooled = { ...fields, name: rule.name, algorithm: rule.algorithm.name };
   const config: ShareConfig = { ...terms, capacity, isLeased: lease !== undefined, pooled };
@@ -80,7 +79,7 @@ const leasing: Leasing<ShareConfig, ShareState> = {
   reclaimed: (state) => state.reclaimed,
 };
 
-/** The wait of a denial when the pool has named none, in milliseconds: others may give units back at any time. */
+/** The wait of a denial without one from the pool, in milliseconds: others may return units at any time. */
 const RETRY_MS = 250;
 
 const share: Algorithm<ShareConfig, ShareState> = {
@@ -142,20 +141,19 @@ const share: Algorithm<ShareConfig, ShareState> = {
     };
   },
 
-  // Units of a share are not stored: after a crash the pool counts them as used when their hold expires.
+  // Shares are not stored: after a crash the pool counts their units as used when the hold expires.
   covers: () => true,
   pack: ({ isLeased }, { holder }) => ({ record: isLeased ? { holder } : undefined }),
   used: () => 0,
   unpack: (_, record) => ({ ...NO_SHARE, holder: (record as Pick<ShareState, "holder">).holder }),
 };
 
-/** An isolate that asks its region for units, while the region asks the pool. */
+/** An isolate that requests units while its region calls the pool. */
 export interface LentShare {
   readonly holder: string;
   readonly units: readonly number[];
 }
 
-/** The share of one rule. */
 export function stateOf({ account }: RuleState): ShareState {
   return (account.state ?? NO_SHARE) as ShareState;
 }
@@ -165,12 +163,12 @@ export function updateShare(keyState: KeyState, ruleState: RuleState, change: Pa
   keyState.replaceAccount(ruleState, { ...account, state: { ...stateOf(ruleState), ...change } });
 }
 
-/** Units of the share that no isolate holds and no caller leases. */
+/** Units that no isolate holds and no caller leases. */
 export function freeUnits(ruleState: RuleState): number {
   return stateOf(ruleState).units - outstandingOf(ruleState.account);
 }
 
-/** How long until enough leases of this region expire to free `units`, in milliseconds; `undefined`: they never do. */
+/** How long until expiring leases of this region free `units`, in milliseconds; `undefined`: never. */
 export function leaseWaitMs(ruleState: RuleState, units: number, nowMs: number): number | undefined {
   let missing = units - freeUnits(ruleState);
   for (const hold of ruleState.account.holds) {
@@ -195,8 +193,8 @@ export function lentUnits({ ruleStates, holders }: KeyState, nowMs: number, lend
 }
 
 /**
- * Gives up units of a rule's share that are not wanted, and returns how many are left. Outstanding units are never
- * given up. When the time of the share is over (of slots: `endsByMs`), all others are.
+ * Keeps wanted and outstanding units of a rule's share, and returns their number. Others are given up, like
+ * all wanted ones when the share's time is over (of slots: `endsByMs`).
  */
 export function keepUnits(keyState: KeyState, ruleState: RuleState, wanted: number, nowMs: number): number {
   const { account, rule } = ruleState;
@@ -205,19 +203,14 @@ export function keepUnits(keyState: KeyState, ruleState: RuleState, wanted: numb
   const isLeased = rule.lease !== undefined;
   const endsAtMs = isLeased ? keyState.endsByMs : state.endsAtMs;
   const units = nowMs < endsAtMs ? state.units : Math.min(state.units, outstanding);
-  // Leases that were read from storage have their slots, even when nothing is known of the share.
+  // Leases read from storage have their slots, even if the share is unknown.
   const min = isLeased ? outstanding : Math.min(units, outstanding);
   const kept = Math.max(0, min, Math.min(units, wanted));
   updateShare(keyState, ruleState, { units: kept });
   return kept;
 }
 
-/**
- * Adds what the pool granted of a rule.
- *
- * @param units granted units; where units are leased, with the cost that was admitted
- * @param reported units that the message reported as used
- */
+/** Adds the pool's grant of a rule, with the admitted cost of slots. `reported`: units used. */
 export function addUnits(
   keyState: KeyState,
   ruleState: RuleState,
@@ -233,7 +226,7 @@ export function addUnits(
   }
   const endsAtMs = sentAtMs + spendableMs(granted.ttlMs);
   if (!granted.isNew) return updateShare(keyState, ruleState, { units: state.units + units, endsAtMs });
-  // The pool has counted the old units as used, or will: the region reports none, and forgets what isolates hold.
+  // The pool has counted the old units as used, or will: the region reports none, and drops isolates' holds.
   keyState.replaceAccount(ruleState, { state, holds: [] });
   updateShare(keyState, ruleState, { units, used: reported, endsAtMs });
 }

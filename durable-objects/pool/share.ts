@@ -16,7 +16,7 @@ import {
   updateShare,
 } from "./share-algorithm.ts";
 
-/** After a failure no units are requested ahead of need for so long, in milliseconds. */
+/** How long after a failure no units are requested ahead of need, in milliseconds. */
 const PAUSE_MS = 250;
 
 type ShareCall = PoolCall & { readonly holding: HolderMessage };
@@ -24,32 +24,31 @@ type ShareCall = PoolCall & { readonly holding: HolderMessage };
 /** A call with the region's message. */
 export type PoolMessage = PendingRequest<ShareCall>;
 
-/** What a message asks for, beside the call that it goes with. */
+/** The region's requests in a message, beside its call. */
 export interface ShareRequest {
-  /** Units for an isolate that asks. */
+  /** Units for a calling isolate. */
   readonly lending?: LentShare;
-  /** How long the lease that a caller waits for has to last, in milliseconds. */
+  /** How long the lease of a waiting caller has to last, in milliseconds. */
   readonly leaseTtlMs?: number;
-  /** By rule: slots that callers wait for. */
+  /** By rule: slots for waiting callers. */
   readonly slots?: readonly number[];
-  /** How many callers wait in this region's queue. */
   readonly queueLength?: number;
-  /** The region gives back everything that it can spare. */
+  /** The region returns all spare units. */
   readonly isGivingBack?: boolean;
 }
 
 /**
- * A region's object as the holder of units of one key's pool. The units are in the key's accounts (share-algorithm.ts),
- * where isolates and leases hold units of them. The pool's side is redis/lua/holders.ts.
+ * A region's object as the holder of a pool's units of one key, which are in the key's accounts
+ * (share-algorithm.ts). The pool's side is redis/lua/holders.ts.
  */
 export class Share extends Holder<ShareCall> {
-  /** The object had slots before it left memory, and the pool has not answered it since. */
+  /** The object had slots before it left memory, and has no answer of the pool since. */
   isUnknown: boolean;
   /** Other regions want units too. */
   isContended = false;
   readonly #keyState: KeyState;
   readonly #ruleStates: KeyState["ruleStates"];
-  /** By rule: the most units that were leased at one time since the last message. */
+  /** By rule: the most units leased at one time since the last message. */
   #peak: readonly number[];
   #hasBegun = false;
   #isFresh = true;
@@ -61,7 +60,7 @@ export class Share extends Holder<ShareCall> {
   constructor(keyState: KeyState, nowMs: number) {
     const { policy, ruleStates } = keyState;
     const stored = ruleStates.map((each) => stateOf(each).holder).find((holder) => holder !== "");
-    // Two objects must never be the same holder, also when two deployments use one region name: so an id is added.
+    // Two objects must never be the same holder, even if deployments use one region name: so an id is added.
     super(policy, stored ?? `${policy.region?.name ?? ""}.${randomId()}`, nowMs);
     this.#keyState = keyState;
     this.#ruleStates = ruleStates;
@@ -69,23 +68,23 @@ export class Share extends Holder<ShareCall> {
     this.isUnknown = stored !== undefined;
   }
 
-  /** Whether the key has so many calls that the region should hold units, for its callers or for an isolate. */
+  /** Whether the key has enough calls for the region to hold units, for callers or an isolate. */
   override get isHot(): boolean {
     return super.isHot || this.#keyState.holders.size > 0;
   }
 
-  /** Whether a lease is in every slot. Then there is nothing to do until one of them ends. */
+  /** Whether every slot has a lease, so that there is nothing to do until one ends. */
   get isAtRest(): boolean {
     return this.#keyState.policy.lease !== undefined && idleSlots(this.#keyState) === 0;
   }
 
-  /** From now on the key stays in memory, since the share remembers its demand and its denials. A peek is not noted. */
+  /** The share's demand and denials keep the key in memory from now on. A peek is not noted. */
   override note(cost: Cost, nowMs: number): void {
     this.#identify();
     super.note(cost, nowMs);
   }
 
-  /** Notes how many units are leased, after a lease was granted. */
+  /** Notes the leased units after a grant. */
   noteLeases(nowMs: number): void {
     this.#busyAtMs = nowMs;
     this.#peak = this.#leased().map((units, index) => Math.max(this.#peak[index] ?? 0, units));
@@ -95,25 +94,25 @@ export class Share extends Holder<ShareCall> {
     return nowMs >= this.#failedAtMs + PAUSE_MS && super.needsRefill(nowMs);
   }
 
-  /** Whether the region has units that may not be spent any more, or slots that have been idle for too long. */
+  /** Whether units may not be spent any more, or slots have been idle for too long. */
   isOver(nowMs: number): boolean {
     const { lease } = this.#keyState.policy;
     const endsAtMs = lease === undefined ? this.spendableUntilMs : this.#busyAtMs + IDLE_SLOT_MS;
     return this.isHeld && nowMs >= endsAtMs && this.messageAt(nowMs) === undefined && !this.isAtRest;
   }
 
-  /** Makes the message that goes with a call. From here on only units that the message keeps may be spent. */
+  /** Makes a call's message. From now on only units that the message keeps may be spent. */
   ask(call: Omit<PoolCall, "holding">, request: ShareRequest, nowMs: number): PoolMessage {
     this.#identify();
     const { policy, claims } = this.#keyState;
     const wanted = this.#want(request, nowMs);
-    // A call with a cost gives all free units back, so that the pool decides on everything there is.
+    // A call with a cost returns all free units, so the pool decides with all units.
     const isFor = call.cost.some((units) => units > 0);
     const kept = this.#ruleStates.map((ruleState, index) =>
       keepUnits(this.#keyState, ruleState, isFor ? 0 : (wanted.units[index] ?? 0), nowMs),
     );
-    // Higher than every turn from before a crash, unless the clock was put back. Then the pool answers which turn it
-    // knows (`overtakenBy`), and the next message goes on from there.
+    // Higher than every turn before a crash, unless the clock was set back. Then the pool answers with the
+    // turn it knows (`overtakenBy`), and the next message continues from there.
     this.turn = Math.max(this.turn + 1, nowMs * 1_000);
     const holding = {
       holder: this.holder,
@@ -132,12 +131,7 @@ export class Share extends Holder<ShareCall> {
     return this.send({ ...call, holding }, wanted, nowMs);
   }
 
-  /**
-   * Adds what was granted and, where units are leased, a cost that was admitted. Only the answer to the last message
-   * counts.
-   *
-   * @returns whether this answer counted
-   */
+  /** Adds the grant and an admitted cost of slots. Returns false for any but the last message's answer. */
   answered(message: PoolMessage, { rules = [], granted, next }: PoolAnswer, nowMs: number): boolean {
     if (!this.ended(message) || granted === undefined) return false;
     this.isContended = granted.isContended;
@@ -165,17 +159,17 @@ export class Share extends Holder<ShareCall> {
     this.#busyAtMs = Math.max(this.#busyAtMs, sentAtMs);
     const isLonger = granted.ttlMs > holding.shortest.ttlMs;
     const endsByMs = sentAtMs + (isLonger ? holding.lifetime : holding.shortest).heldMs;
-    // Kept units stay apart for as long as any earlier answer promised.
+    // Kept units stay held for as long as any earlier answer promised.
     const isKept = !granted.isNew && holding.kept.some((units) => units > 0);
     this.#keyState.endsByMs = isKept ? Math.max(endsByMs, this.#keyState.endsByMs) : endsByMs;
     this.isHeld = this.#ruleStates.some((ruleState) => stateOf(ruleState).units > 0);
     if (granted.units.some((units) => units > 0)) this.denials.forget();
-    // With `next` nothing is left. Calls that waited for this answer are denied without asking the pool.
+    // With `next` nothing is left: calls that waited for this answer are denied without the pool.
     if (next !== undefined) this.denials.learn(this.policy, 1, next, nowMs);
     return true;
   }
 
-  /** No answer came. What was kept may be spent until its lifetime ends; granted units are lost until they expire. */
+  /** No answer: kept units last until their lifetime ends; granted ones are lost until they expire. */
   failed(message: PoolMessage, nowMs: number): void {
     if (this.ended(message)) this.#failedAtMs = nowMs;
   }
@@ -197,8 +191,8 @@ export class Share extends Holder<ShareCall> {
   }
 
   /**
-   * What to ask for now. Of rates: the demand of callers, and twice what isolates want, since isolates renew before
-   * their units end. Of slots: as many as were in use lately. From here on demand is measured anew.
+   * Requests, of rates: callers' demand, and twice what isolates want, since they renew early. Of slots: the
+   * recent use. Then demand is measured again.
    */
   #want({ lending, isGivingBack, slots }: ShareRequest, nowMs: number): WantedUnits {
     const measured = this.want(nowMs);
@@ -217,7 +211,7 @@ export class Share extends Holder<ShareCall> {
     return { ...measured, units, low };
   }
 
-  /** Writes the holder's id into the key's accounts: they differ from those of a key without a share from now on. */
+  /** Writes the holder's id into the accounts: the key differs from one without a share from now on. */
   #identify(): void {
     if (this.#hasBegun) return;
     this.#hasBegun = true;
@@ -226,8 +220,8 @@ export class Share extends Holder<ShareCall> {
 }
 
 /**
- * The numbers of core/reservations/sizing.ts, one level up. Regions are few, and a message to a pool takes longer. So a
- * region may have a quarter of the capacity. That is also what one vanished region costs.
+ * As core/reservations/sizing.ts, for few regions with slower messages: one may have a quarter of the
+ * capacity, which is also the loss if it vanishes.
  */
 export const POOL_SIZING: PoolSizing = {
   mostShare: 1 / 4,
@@ -237,16 +231,13 @@ export const POOL_SIZING: PoolSizing = {
   fencingTokens: 100_000,
 };
 
-/** A region has units for so many times as long as its isolates, so that isolates need not wait for its messages. */
+/** A region has units for this many times as long as its isolates: they need not wait for its messages. */
 const AHEAD_OF_ISOLATES = 2;
-/** Slots are held for so much longer than the leases in them, so that not every lease asks the pool. */
+/** Slots are held for this many times as long as their leases, so that not every lease calls the pool. */
 const SLOT_SLACK = 1.5;
 const MIN_SLOT_SLACK_MS = 1_000;
 
-/**
- * A slot in which no lease began for so long goes back. A shorter time would ask the pool more often, a longer one would
- * keep the slot from other regions.
- */
+/** A slot without a new lease for this long is returned. Less calls the pool more, more delays others. */
 const IDLE_SLOT_MS = 250;
 
 /** How long a slot is held for a lease of `leaseMs`, in milliseconds. */
@@ -254,12 +245,7 @@ function slotMs(leaseMs: number): number {
   return Math.ceil(Math.max(leaseMs * SLOT_SLACK, leaseMs + MIN_SLOT_SLACK_MS));
 }
 
-/**
- * How long a region wants units, in milliseconds.
- *
- * @param ttlMs the lifetime that the measured demand asks for
- * @param leaseTtlMs how long the lease that a caller waits for has to last; 0: no caller waits
- */
+/** How long a region wants units, for the measured demand. `leaseTtlMs`: of a waiting caller; 0: none. */
 function lifetimesOf(
   { policy, claims }: KeyState,
   ttlMs: number,

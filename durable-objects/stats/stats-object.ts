@@ -32,7 +32,7 @@ interface Bindings {
   readonly BACKGROUND_MS?: unknown;
 }
 
-/** The object that has what the limiter did: totals, history and top keys. There is one, and no decision asks it. */
+/** The one object with the limiter's totals, history and top keys. No decision depends on it. */
 export class StatsObject extends DurableObject {
   readonly #recorder: Recorder;
 
@@ -49,42 +49,40 @@ export class StatsObject extends DurableObject {
     );
   }
 
-  /** Counts what an isolate has counted, once for each number that it sends. Answers when it is stored. */
+  /** Counts an isolate's message once, by its number. Answers when it is stored. */
   push(message: StatsMessage): Promise<void> {
     return this.#recorder.push(message);
   }
 
-  /** All counts so far. */
   totals(): Totals {
     return this.#recorder.totals();
   }
 
-  /** What happened under one policy, step by step. */
   history(call: HistoryCall): readonly HistoryPoint[] {
     return this.#recorder.history(call);
   }
 
-  /** The keys of one policy that came, or were denied, most often. */
+  /** The keys of one policy with the most calls or denials. */
   topKeys(call: TopKeysCall): TopKeysAnswer {
     return this.#recorder.topKeys(call);
   }
 }
 
-/** Messages that come within this time are written together, since each write costs a row. In milliseconds. */
+/** Messages within this time are written together, since each write costs a row. In milliseconds. */
 const WRITE_EVERY_MS = 2_000;
-/** The messages that may wait to be written. Further ones are refused, and are sent again. */
+/** Messages that may wait for a write. Further ones are refused, and are sent again. */
 const MAX_WAITING = 1_000;
-/** How often top keys are stored: each policy's cost a row. Until then they are in the row of the open minute. */
+/** Each policy's top keys cost a row. Until then they are in the row of the open minute. */
 const TOPS_EVERY_MINUTES = 10;
-/** The longest text of them in that row, which is written with each batch of messages. */
+/** Their longest text in that row, which is written with each batch of messages. */
 const MAX_RECENT_LENGTH = 300_000;
 
 /** The names of stored documents. Never change them. */
 const [OPEN, CLOSED, TOPS] = ["open", "closed", "tops "];
 
-/** The open minute as it is stored. Stored: never rename a field. */
+/** Stored: never rename a field. */
 interface StoredMinute extends OpenMinute {
-  /** Top keys that are not stored by themselves yet, or have changed since. Absent: none, or they are too long. */
+  /** Top keys without a current row of their own. Absent: none, or they are too long. */
   readonly tops?: readonly PolicyWithTops[];
 }
 
@@ -110,7 +108,7 @@ export class Recorder {
   #nextWriteMs = -Infinity;
   #latestMs: number;
 
-  /** @param onCounted is called with the new counts of messages, after they were stored */
+  /** @param onCounted is called with messages counted for the first time, after they were stored */
   constructor(
     storage: StatsStorage,
     time: Time,
@@ -137,7 +135,7 @@ export class Recorder {
     this.#tops = new Tops(stored, recent);
   }
 
-  /** Counts a message, once. Settles when it is stored. */
+  /** Counts a message once. Settles when it is stored. */
   push(message: StatsMessage): Promise<void> {
     if (this.#waiting.length >= MAX_WAITING)
       return Promise.reject(new Error(`${MAX_WAITING} messages wait to be counted: send it again`));
@@ -155,12 +153,11 @@ export class Recorder {
     });
   }
 
-  /** All counts that are stored. */
   totals(): Totals {
     return { counts: merged(this.#closed.totals, this.#open.counts), sinceMs: this.#closed.sinceMs };
   }
 
-  /** The history of one policy. Steps without traffic are left out. */
+  /** Without steps that have no traffic. */
   history({ policy, step, sinceMs }: HistoryCall): readonly HistoryPoint[] {
     const stepMs = step === "minute" ? MINUTE_MS : MINUTE_MS * MINUTES_AN_HOUR;
     const from = Math.floor(sinceMs / stepMs);
@@ -170,12 +167,10 @@ export class Recorder {
     return [...steps, ...open].map((each) => ({ atMs: each.number * stepMs, counts: each.counts }));
   }
 
-  /** The top keys of one policy. */
   topKeys(call: TopKeysCall): TopKeysAnswer {
     return this.#tops.answer(call, this.#now());
   }
 
-  /** The step that is not over. */
   #openStep(step: HistoryCall["step"], policy: string) {
     const { minute, counts } = this.#open;
     if (step === "minute") return { number: minute, counts: historyOf(counts).get(policy) };
@@ -184,7 +179,7 @@ export class Recorder {
     return { number: hour, counts: historyOf(merged(before, counts)).get(policy) };
   }
 
-  /** Stores all messages that wait, and answers them; or refuses all: a message that is not stored is not counted. */
+  /** Stores and answers all waiting messages, or refuses all: a message that is not stored is not counted. */
   #write(): void {
     const waiting = this.#waiting;
     this.#waiting = [];
@@ -238,7 +233,7 @@ export class Recorder {
     return fresh;
   }
 
-  /** Stores the top keys that have changed. They may be lost: all else is stored already. */
+  /** Stores changed top keys. Their loss is harmless: everything else is stored already. */
   #storeTops(): void {
     try {
       for (const [policy, tops] of this.#tops.takeChanges())
@@ -249,7 +244,7 @@ export class Recorder {
     }
   }
 
-  /** The time, which never goes back. */
+  /** It never runs backwards. */
   #now(): number {
     this.#latestMs = Math.max(this.#latestMs, this.#time.nowMs());
     return this.#latestMs;

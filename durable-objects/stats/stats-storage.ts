@@ -1,11 +1,8 @@
-/** Where the object of the statistics writes: its tables, and Analytics Engine. */
+/** Where statistics are written: tables, and Analytics Engine. */
 import { type Counts, merged, partsOf } from "../../core/stats/counts.ts";
 import type { Step } from "../../core/stats/messages.ts";
 
-/**
- * The tables. Their names and columns are stored for ever: never rename them. With `WITHOUT ROWID` a write costs one row
- * instead of two.
- */
+/** Never rename tables or columns. With `WITHOUT ROWID` a write costs one row instead of two. */
 const SCHEMA = [
   `CREATE TABLE IF NOT EXISTS documents (
     name TEXT, part INTEGER, text TEXT NOT NULL, PRIMARY KEY (name, part)
@@ -16,15 +13,15 @@ const SCHEMA = [
 ];
 
 /**
- * The steps that are kept: a day of minutes, and 30 days of hours. A row replaces the one that is so much older, so nothing
- * has to be deleted. Stored: a row's place depends on it.
+ * A day of minutes, and 30 days of hours. A row replaces the one that is that much older, so nothing has to
+ * be deleted. Stored: a row's place depends on it.
  */
 export const STEPS_KEPT: Readonly<Record<Step, number>> = { minute: 1_440, hour: 720 };
 
-/** A value may have 2 MB. A character has four bytes at most. */
+/** A value may have 2 MB, and a character at most four bytes. */
 const MAX_PART_LENGTH = 400_000;
 
-/** What is stored of the statistics. All methods are synchronous. */
+/** All methods are synchronous. */
 export class StatsStorage {
   readonly #storage: DurableObjectStorage;
   readonly #parts = new Map<string, number>();
@@ -34,12 +31,10 @@ export class StatsStorage {
     for (const table of SCHEMA) storage.sql.exec(table);
   }
 
-  /** Runs `work` in a transaction. When `work` throws, storage is as it was before. */
   atomically(work: () => void): void {
     this.#storage.transactionSync(work);
   }
 
-  /** The value with this name; `undefined`: there is none. */
   read<Value>(name: string): Value | undefined {
     const query = "SELECT text FROM documents WHERE name = ? ORDER BY part";
     const parts = this.#storage.sql.exec<{ text: string }>(query, name).toArray();
@@ -47,7 +42,6 @@ export class StatsStorage {
     return parts.length === 0 ? undefined : (JSON.parse(parts.map(({ text }) => text).join("")) as Value);
   }
 
-  /** The names of values that begin with this. */
   names(prefix: string): string[] {
     const query = "SELECT DISTINCT name FROM documents WHERE name >= ? AND name < ?";
     const rows = this.#storage.sql.exec<{ name: string }>(query, prefix, `${prefix}\u{10FFFF}`).toArray();
@@ -73,7 +67,6 @@ export class StatsStorage {
     this.#parts.delete(name);
   }
 
-  /** Writes one step of a policy's history. */
   writeStep(step: Step, policy: string, number: number, counts: Counts): void {
     const slot = number % STEPS_KEPT[step];
     const query =
@@ -81,7 +74,7 @@ export class StatsStorage {
     this.#storage.sql.exec(query, step, policy, slot, number, JSON.stringify(counts));
   }
 
-  /** The steps of a policy's history from one on, in their order. */
+  /** The steps of a policy's history from one on, in order. */
   steps(step: Step, policy: string, from: number): { readonly number: number; readonly counts: Counts }[] {
     const query =
       "SELECT number, counts FROM history WHERE step = ? AND policy = ? AND number >= ? ORDER BY number";
@@ -92,7 +85,7 @@ export class StatsStorage {
   }
 }
 
-/** The part of the binding ANALYTICS, of Cloudflare's Analytics Engine, that is used. */
+/** The used part of the binding ANALYTICS, of Cloudflare's Analytics Engine. */
 export interface AnalyticsDataset {
   writeDataPoint(point: {
     readonly indexes: readonly string[];
@@ -105,8 +98,8 @@ export interface AnalyticsDataset {
 const MAX_POINTS = 25;
 
 /**
- * Writes decisions to Analytics Engine: a data point for each policy, outcome, reason and source, with their number. The
- * largest numbers come first; the rest is written by the next invocation.
+ * Writes decisions to Analytics Engine: a data point with a number per policy, outcome, reason and source.
+ * The largest numbers come first; the next invocation writes the rest.
  */
 export class Analytics {
   readonly #dataset: AnalyticsDataset;
@@ -116,7 +109,7 @@ export class Analytics {
     this.#dataset = dataset;
   }
 
-  /** Writes what was counted. It never throws: the counts are stored already. */
+  /** Never throws: the counts are stored already. */
   write(counts: Counts): void {
     const decisions = Object.entries(counts).filter(([series]) => partsOf(series)[0] === "decisions");
     const all = Object.entries(merged(this.#left, Object.fromEntries(decisions))).toSorted(

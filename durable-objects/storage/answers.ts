@@ -2,30 +2,25 @@ import { type KeyRange, rangeOf } from "../../core/protocol/names.ts";
 import type { Tables } from "./records.ts";
 import type { RowStorage } from "./sweeps.ts";
 
-/** The answer to a call with an idempotency key. */
 export interface StoredAnswer {
-  /** The call in words, to tell another call under the same idempotency key. */
+  /** The request as text: it identifies another request under the same idempotency key. */
   readonly request: string;
-  /** JSON, or how a hold ended: see keys/idempotency.ts. */
+  /** JSON, or how a hold ended (keys/idempotency.ts). */
   readonly answer: string;
-  /** When it was answered. */
   readonly atMs: number;
 }
 
 /**
- * The most answers that are remembered of one caller's calls on one key, at about 350 bytes each. It is enough for 24
- * hours with one idempotent call in 17 seconds. Beyond it, the caller's oldest answers go. With twice as many, finding
- * those takes a call 9 ms.
+ * Of one caller per key: 24 hours of one call in 17 seconds. Finding the oldest of twice as many takes 9 ms.
  */
 export const MAX_ANSWERS = 5_000;
-/** So many go at once: a call has to look through all of them for the oldest. */
+/** Deleted at once: a call reads all answers to find the oldest. */
 export const ANSWERS_DROPPED = 100;
 
-/** How many answers of one caller a key has, and when the oldest was given. */
 export interface AnswerCount {
   readonly count: number;
   readonly oldestMs: number;
-  /** They have just been counted; else there may be fewer. */
+  /** Just counted; otherwise there may be fewer. */
   readonly isExact: boolean;
 }
 
@@ -33,22 +28,19 @@ const OF_CALLER = "FROM answers WHERE key = ?1 AND idempotency_key >= ?2 AND ide
 
 const IS_RECORDED = "EXISTS (SELECT 1 FROM keys WHERE keys.key = answers.key)";
 
-/** How many answers are looked at in one go, so that calls do not wait: it takes up to 5 ms when all are deleted. */
+/** Answers read in one step, so that calls do not wait: deleting all of them takes up to 5 ms. */
 export const ANSWERS_SWEPT = 1_000;
 
-/**
- * The most characters of answers that an object keeps, and that it keeps of one caller. An object of Cloudflare's may store
- * 10 GB, and past that nothing can be written any more, whoever calls.
- */
+/** The most characters in an object, and of one caller. Every write fails beyond Cloudflare's 10 GB. */
 export const MAX_ANSWERS_LENGTH = 2 ** 30;
 export const MAX_ANSWERS_LENGTH_OF_CALLER = MAX_ANSWERS_LENGTH / 2;
 
-/** Where the row is that says how long all answers are, by caller. Stored: never rename it. */
+/** The row with the length of all answers, by caller. Stored: never rename it. */
 const LENGTHS_ROW = "answers";
-/** It is written once for so many answers that come or go. So many are not counted when the object dies. */
+/** Answers added or deleted per write of that row. As many are not counted if the object crashes. */
 const LENGTHS_WRITTEN_EVERY = 256;
 
-/** How long all answers of an object are. Those of nobody in particular, and ends of holds, count in all. */
+/** The lengths of an object's answers. Those without a caller and ends of holds count in `all` only. */
 class AnswerLengths {
   readonly #kv: LengthStorage;
   #lengths: Map<string, number> | undefined;
@@ -68,7 +60,6 @@ class AnswerLengths {
     return this.#read().get(caller) ?? 0;
   }
 
-  /** An answer has come, or gone if `length` is negative. */
   add(idempotencyKey: string, length: number): void {
     const lengths = this.#read();
     const [caller] = rangeOf(idempotencyKey);
@@ -83,7 +74,7 @@ class AnswerLengths {
     this.#unwritten = 0;
   }
 
-  /** A transaction was rolled back, or everything was deleted: what has been counted is not true any more. */
+  /** Call it after a rollback or a deletion of everything. */
   forget(): void {
     this.#lengths = undefined;
   }
@@ -102,7 +93,6 @@ type LengthStorage = RowStorage["kv"];
 const RETURNING = `RETURNING idempotency_key AS idempotencyKey,
   length(key) + length(idempotency_key) + length(request) + length(answer) AS length`;
 
-/** The stored answers, by key and idempotency key. */
 export class StoredAnswers {
   readonly #tables: Tables;
   readonly #lengths: AnswerLengths;
@@ -112,12 +102,11 @@ export class StoredAnswers {
     this.#lengths = new AnswerLengths(kv);
   }
 
-  /** How long all answers of the object are, in characters, and those of one caller. */
+  /** In characters: of all answers of the object, and of one caller's. */
   get lengths(): { readonly all: number; of(range: KeyRange): number } {
     return this.#lengths;
   }
 
-  /** What has been counted is not true any more: see `StoredClaims.forgetCounts`. */
   forgetLengths(): void {
     this.#lengths.forget();
   }
@@ -158,7 +147,6 @@ export class StoredAnswers {
     for (const { idempotencyKey, length } of gone) this.#lengths.add(idempotencyKey, -length);
   }
 
-  /** How many answers of a caller the key has, and when the oldest was given (`Infinity`: there is none). */
   count(key: string, [from, to]: KeyRange): { readonly count: number; readonly oldestMs: number } {
     if (!this.#tables.has("answers")) return { count: 0, oldestMs: Infinity };
     const { count, oldestMs } = this.#tables
@@ -172,7 +160,6 @@ export class StoredAnswers {
     return { count, oldestMs: oldestMs ?? Infinity };
   }
 
-  /** Deletes a caller's oldest answers, at most `ANSWERS_DROPPED`. */
   removeOldest(key: string, [from, to]: KeyRange): void {
     this.#delete(
       `DELETE FROM answers WHERE key = ?1 AND idempotency_key IN
@@ -184,7 +171,6 @@ export class StoredAnswers {
     );
   }
 
-  /** Whether any answer of the key is stored. */
   has(key: string): boolean {
     return this.#tables.rows("answers", "SELECT 1 FROM answers WHERE key = ? LIMIT 1", key).length > 0;
   }
@@ -193,11 +179,7 @@ export class StoredAnswers {
     this.#delete("DELETE FROM answers WHERE key = ?", key);
   }
 
-  /**
-   * Looks at the next `ANSWERS_SWEPT` answers after a place, in the order of the table. Deletes those that were given
-   * at or before `untilMs`, if their keys have no record: those keys are whole. An index by time would make each
-   * answer cost one more row.
-   */
+  /** Deletes old answers of untouched keys. An index by time would cost one more row per answer. */
   sweep(after: AnswerPlace, untilMs: number): Swept {
     const rows = this.#tables.rows<{ key: string; idempotencyKey: string; atMs: number; isRecorded: number }>(
       "answers",
@@ -221,18 +203,15 @@ export class StoredAnswers {
   }
 }
 
-/** Where an answer is in the table. */
 export interface AnswerPlace {
   readonly key: string;
   readonly idempotencyKey: string;
 }
 
-/** What `sweep` has found. */
 export interface Swept {
-  /** How many answers it has left. */
   readonly left: number;
-  /** When the oldest answer that is left of a key without a record was given; Infinity: there is none. */
+  /** When the oldest remaining answer of a key without a record was made; Infinity: none. */
   readonly oldestMs: number;
-  /** The last answer that was looked at. Absent: there are no more. */
+  /** The last answer read. Absent: there are no more. */
   readonly last?: AnswerPlace;
 }

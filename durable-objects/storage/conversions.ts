@@ -1,18 +1,18 @@
 /**
- * Conversions: what is stored of a key was written under other rules. Its policy has changed its algorithm, or one rule
- * has become several, or the other way round. What was consumed stays consumed:
+ * Conversions: a key's record was written under other rules, because its policy changed an algorithm, split
+ * one rule into several, or merged several. Consumed units stay consumed:
  *
- * - A rule whose record is of another algorithm is charged with what that record counts.
- * - A rule that has no record is charged with the most that any stored rule of the same unit counts: those are the same
- *   calls.
+ * - A rule whose record is of another algorithm is charged with the units which that record counts.
+ * - A rule without a record is charged with the most that any stored rule of the same unit counts: they count
+ *   the same calls.
  *
- * What a record counts is an upper bound (`used`), since nobody knows the earlier configuration; it is nothing when the
- * record was due before. It is charged as if all of it had been taken now, and at most the whole capacity is. So a change
- * creates no units, and it may make a key wait longer: until the new rule has given back what was charged. The result is
- * written before anything is decided, so that the next object does not charge it again, later.
+ * The count is an upper bound (`used`), since the earlier configuration is unknown; it is 0 if the record was
+ * due before. It is charged as taken now, up to the capacity. So a change creates no units, but a key may
+ * wait until the new rule has refilled. The result is written before the first decision, so the next object
+ * does not charge it again.
  *
- * Leases of a rule that leases no more, or by another name, go on likewise. Units of a rate do not occupy slots, and a
- * slot that was given back has used nothing: between the two nothing is charged.
+ * Leases continue under another rule or name in the same way. Units of a rate occupy no slots, and a released
+ * slot has used nothing: no conversion happens between rates and slots.
  */
 import type { AnyAlgorithm } from "../../core/algorithms/algorithm.ts";
 import { blockIn, withoutBlock } from "../../core/algorithms/penalty.ts";
@@ -21,7 +21,6 @@ import type { Policy, Rule } from "../../core/policies/policy.ts";
 import { type Claim, type StoredAccount, storedName } from "./records.ts";
 import type { DueKey } from "./storage.ts";
 
-/** What a record without `unit` counts. */
 const USUAL_UNIT = "requests";
 
 interface Source {
@@ -29,11 +28,7 @@ interface Source {
   readonly algorithm: AnyAlgorithm;
 }
 
-/**
- * The record that a rule goes on from, made of those that were written under other rules.
- *
- * @returns `undefined`: the rule's own can be read, or there is nothing to go on from
- */
+/** The record from which a rule continues if it cannot read its own; `undefined`: none. */
 export function converted(
   policy: Policy,
   rule: Rule,
@@ -74,15 +69,11 @@ export function converted(
   };
 }
 
-/** A key's claims by their ids, each as a claim of the rules that its policy has now. */
 export function convertedClaims(policy: Policy, claims: readonly Claim[]): Map<string, Claim> {
   return new Map(claims.map((claim) => [claim.id, convertedClaim(policy, claim)]));
 }
 
-/**
- * The claim with units of the rules that have come in place of those that it names: of each as many as it had of any
- * that is gone. A lease has units of rules that lease, and a hold of the others.
- */
+/** Adds units of new rules: the most that the claim had of a removed rule of the same kind. */
 function convertedClaim(policy: Policy, claim: Claim): Claim {
   const isGone = (name: string) => policy.rules.every((rule) => rule.name !== name);
   const gone = Object.entries(claim.units).filter(([name]) => isGone(name));
@@ -95,7 +86,7 @@ function convertedClaim(policy: Policy, claim: Claim): Claim {
   return { ...claim, units: { ...claim.units, ...Object.fromEntries(added) } };
 }
 
-/** A rule goes on from its own record; without one from all that count the same unit, or that lease as it does. */
+/** A rule continues from its own record, or from all of its unit or its kind of lease. */
 function sourcesOf(policy: Policy, rule: Rule, rules: DueKey["rules"]): readonly Source[] {
   const counted = Object.entries(rules).flatMap(([name, stored]) => {
     const algorithm = algorithms.get(stored.algorithm);
@@ -110,7 +101,7 @@ function sourcesOf(policy: Policy, rule: Rule, rules: DueKey["rules"]): readonly
   const isOf = (unit: string) => policy.rules.some((each) => each.lease === undefined && each.unit === unit);
   return counted.filter(({ kept, unit = USUAL_UNIT, stored }) => {
     if (unit === rule.unit) return true;
-    // Earlier versions wrote no unit: if nothing counts the usual one any more, it may have been any.
+    // Earlier versions wrote no unit: if no rule counts requests any more, it may be any unit.
     return kept === undefined && stored.unit === undefined && !isOf(USUAL_UNIT);
   });
 }

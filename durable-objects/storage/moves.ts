@@ -1,28 +1,26 @@
 import type { MovedKey, MovedSegment } from "../../core/protocol/object-methods.ts";
 import type { Tables } from "./records.ts";
 
-/** A key that has moved. */
 export interface Move {
   /** It rises with each move of the key. */
   readonly move: number;
-  /** The name of the object to which the key was given; `null`: the key has come here. */
+  /** The name of the object that received the key; `null`: the key has arrived here. */
   readonly other: string | null;
-  /** How often it was given away in this move: an answer may have been lost. */
+  /** How often it was sent in this move: an answer may have been lost. */
   readonly times: number;
-  /** From when on nothing that was given with the key counts any more. */
+  /** When nothing sent with the key counts any more. */
   readonly dueMs: number;
 }
 
-/** What a sweep of moves has left: how many rows, and when the first of them can be deleted; Infinity: none. */
 export interface SweptMoves {
   readonly left: number;
   readonly dueMs: number;
 }
 
-/** A key brings so many answers at most, the newest: more would not fit in a message. */
+/** A key brings its newest answers: more would not fit in a message. */
 const MAX_ANSWERS_MOVED = 20_000;
 
-/** The stored moves: which keys were given away, and which have come. A key that never moved has no row. */
+/** The keys that were given away or have arrived. A key that never moved has no row. */
 export class StoredMoves {
   readonly #tables: Tables;
 
@@ -30,12 +28,12 @@ export class StoredMoves {
     this.#tables = tables;
   }
 
-  /** Whether no key has a row: one comparison, for all objects whose keys never moved. */
+  /** One comparison for objects whose keys never moved. */
   get isEmpty(): boolean {
     return !this.#tables.has("moves");
   }
 
-  /** Whether the key was given to another object: what is stored of it here does not count any more. */
+  /** Whether another object received the key: its rows here do not count any more. */
   isAway(key: string): boolean {
     return (this.read(key)?.other ?? null) !== null;
   }
@@ -62,7 +60,7 @@ export class StoredMoves {
     this.#tables.rows("moves", "DELETE FROM moves WHERE key = ?", key);
   }
 
-  /** Deletes the rows of moves that do not matter any more, of keys that have no record. */
+  /** Deletes rows of moves that have no effect any more and whose keys have no record. */
   sweep(nowMs: number): SweptMoves {
     if (this.isEmpty) return { left: 0, dueMs: Infinity };
     this.#tables.exec(
@@ -77,7 +75,6 @@ export class StoredMoves {
     return { left, dueMs: dueMs ?? Infinity };
   }
 
-  /** The rows of a key that are not its record, its claims or its move. */
   rowsOf(key: string): Pick<MovedKey, "segments" | "answers"> {
     const segments = this.#tables
       .rows<{ rule: string; log: number; start: number; toMs: number; entries: ArrayBuffer }>(
@@ -101,7 +98,6 @@ export class StoredMoves {
     return { segments, answers };
   }
 
-  /** Stores the segments of a key that has come. */
   putSegments(key: string, segments: readonly MovedSegment[]): void {
     for (const { rule, log, start, toMs, entries } of segments) {
       this.#tables.make("segments");

@@ -1,69 +1,55 @@
-/** What storage keeps of a key. It is stored as JSON or in columns: never rename a field. */
+/** The stored parts of a key, as JSON or columns: never rename a field. */
 import { spendableUntilMs, unstoredOf } from "../../core/accounts/account.ts";
 import type { Account } from "../../core/accounts/hold.ts";
 import type { PackedState } from "../../core/algorithms/algorithm.ts";
 import { withoutBlock } from "../../core/algorithms/penalty.ts";
 import type { Lifetimes, Rule } from "../../core/policies/policy.ts";
 
-/** One rule's part of a key's record. */
 export interface StoredAccount {
-  /** The name of the algorithm that made `state`. */
   readonly algorithm: string;
-  /** What the algorithm's `pack` returned. Absent: an untouched quota. */
+  /** The result of the algorithm's `pack`. Absent: untouched. */
   readonly state?: unknown;
-  /** Units that holders had, and that memory may give out before it writes this record again: see write-behind.ts. */
+  /** Units that holders had, and that memory may admit before the next write (write-behind.ts). */
   readonly ahead: number;
   /**
-   * The longest that a holder may still spend units that are in `ahead` and not in `presumed`, in milliseconds. Absent
-   * when `ahead` is 0, and in records that are older than reservations.
+   * The longest that holders may spend units of `ahead` beside `presumed`. Absent: none, or an earlier
+   * version.
    */
   readonly ttlMs?: number;
-  /**
-   * Of `ahead`, the units that were presumed when this was written, and what was left of their time then, in milliseconds.
-   * Absent when `ahead` is 0, and in records of versions that gave such units a new life.
-   */
+  /** The part of `ahead` that was presumed, and its remaining time. Absent: none, or an earlier version. */
   readonly presumed?: readonly (readonly [units: number, leftMs: number])[];
-  /** What the rule counts. Absent: requests, or nobody knows, since versions before conversions.ts wrote none. */
+  /** What the rule counts. Absent: requests, or unknown, since versions before conversions.ts wrote none. */
   readonly unit?: string;
-  /** Which object's memory wrote this (`CrashAllowances.memory`). Absent in records of versions that had no lead, and in shares. */
+  /** The memory that wrote this (`CrashAllowances.memory`). Absent in shares and earlier versions. */
   readonly by?: number;
 }
 
-/** One key's record: the name of its policy, and what is stored of each rule, by the rule's name. */
+/** One key's record, by rule name. */
 export interface StoredKey {
   readonly key: string;
   readonly policy: string;
   readonly rules: Readonly<Record<string, StoredAccount>>;
 }
 
-/** The name under which the states of a rule are stored. */
 export function storedName({ algorithm }: Rule): string {
   return algorithm.storedAs ?? algorithm.name;
 }
 
-/** Whether a record can be read under this rule: one of another algorithm cannot. */
 export function isReadable(rule: Rule, stored: StoredAccount | undefined): stored is StoredAccount {
   return stored !== undefined && stored.algorithm === storedName(rule);
 }
 
-/** The state of a record as the rule reads it: a rule without penalties reads nothing of a block. */
+/** The state as the rule reads it: without its block if the rule has no penalty. */
 export function readable({ algorithm }: Rule, state: unknown): unknown {
   return algorithm.hasPenalty === true || state === undefined ? state : withoutBlock(state);
 }
 
-/**
- * A record tells apart the units that were presumed after so many crashes. Of more, those that end first end a little
- * later, with the next.
- */
+/** A record keeps the units apart that were presumed after this many crashes. Others end a little later. */
 const MAX_PRESUMED = 4;
 
 /**
- * The record of an account.
- *
- * @param ahead units that memory may give out before the next write, beside those that holders have now
- * @param lifetimes of reservations under today's policy
- * @param before the record that was written last
- * @param by the memory that the account is in
+ * @param ahead units that memory may admit before the next write, beside those that holders have now
+ * @param by the memory that has the account
  */
 export function record(
   rule: Rule,
@@ -91,10 +77,7 @@ export function record(
   return { stored: { ...header, state: packed }, segment };
 }
 
-/**
- * For how long holders may have units of a record that is written now, in milliseconds: for longer costs another row. A
- * busy key has the shortest lifetimes. Longer ones are measured, and a little longer or shorter the next time.
- */
+/** How long holders may have units of this record. Exceeding it costs another row, so it is doubled. */
 function lifeMs(
   account: Account,
   nowMs: number,
@@ -106,7 +89,6 @@ function lifeMs(
   return Math.max(heldMs, Math.min(2 * heldMs, mostMs), before?.ttlMs ?? 0);
 }
 
-/** The units that are presumed, and how much longer, in the order in which they end. */
 function presumedIn({ holds }: Account, nowMs: number): NonNullable<StoredAccount["presumed"]> {
   const parts: [units: number, leftMs: number][] = [];
   for (const { isRestored, units, expiresAtMs } of holds)
@@ -117,64 +99,59 @@ function presumedIn({ holds }: Account, nowMs: number): NonNullable<StoredAccoun
   return parts;
 }
 
-/** About the bytes of memory that a claim takes, with its holds in the key's accounts (measured: 330 to 600). */
+/** About the bytes of memory of a claim with its holds in the accounts (measured: 330 to 600). */
 export const CLAIM_BYTES = 500;
 
-/** A hold or a lease of a caller. Each is a row of its own. */
+/** A hold or a lease of a caller, in a row of its own. */
 export interface Claim {
   /** Unguessable, and unique within its key. */
   readonly id: string;
   readonly kind: "hold" | "lease";
-  /** Units of each rule, by the rule's name. A hold has units of rates only, a lease of concurrency rules only. */
+  /** By rule name. A hold has units of rates only, a lease of concurrency rules only. */
   readonly units: Readonly<Record<string, number>>;
-  /** How long the caller asked for, in milliseconds; a renewal lasts as long unless it says otherwise. */
+  /** The requested duration, in milliseconds, and the default of renewals. */
   readonly ttlMs: number;
-  /** When the claim ends unless it is renewed. */
   readonly expiresAtMs: number;
-  /** Who made it: see core/protocol/names.ts. Absent: it is not known. */
+  /** See core/protocol/names.ts. Absent: unknown. */
   readonly caller?: string;
   /** Of a lease: it rises with each lease of the key. */
   readonly fencingToken?: number;
-  /** Of a lease whose end is learned from: when it was granted. */
+  /** Of a lease that reports how it ended (adaptive limits): when it was granted. */
   readonly grantedAtMs?: number;
-  /** Of a lease: it belongs to a WebSocket, and is renewed while the socket is open. */
+  /** Of a lease: it is renewed while its WebSocket is open. */
   readonly isSocket?: boolean;
-  /** Of a lease: the link that has it, by the id of the call that took it over. Absent: the one of its own `id`. */
+  /** Of a lease: its link, by the id of the call that took it over. Absent: its own `id`. */
   readonly link?: string;
-  /** Of a hold: it is part of a call on several keys, which settles or cancels it within moments. */
+  /** Of a hold: its call on several keys settles or cancels it within moments. */
   readonly isProvisional?: boolean;
-  /** Of a hold: the id of the lease that was taken with it, and the idempotency key of its call. */
+  /** Of a hold: the id of the lease taken with it, and the idempotency key of its call. */
   readonly lease?: string;
   readonly idempotencyKey?: string;
 }
 
-/**
- * The record of an object's only key. As long as nothing but it and the lead is stored, it is one row of the storage's own
- * key-value table, which costs no row to make: a table of ours costs two. So a key with an object of its own writes two
- * rows, this one and the alarm, until it is forgotten. When anything else has to be stored, the record moves to the
- * table `keys` (records.ts). From then on what is here does not count.
- */
-
-/** A key's record as it is stored, here and in the table `keys`. Stored: never rename a field. */
+/** A key's record as stored, here and in the table `keys`. Stored: never rename a field. */
 export interface KeyRow {
   readonly key: string;
   readonly policy: string;
   /** JSON. */
   readonly rules: string;
-  /** When the key is expected to be whole. */
+  /** When the key is expected to be untouched. */
   readonly wholeAtMs: number;
 }
 
-/** What a sweep reads of a key's record. */
 export interface SweptKey extends Omit<KeyRow, "rules"> {
-  /** Where the record says under which version of the policy it was written (keys/versions.ts); 0: it does not. */
+  /** The position of the policy version in the record (keys/versions.ts); 0: none. */
   readonly versionAt?: number;
 }
 
-/** Where the row is. Stored: never rename it. */
+/** Stored: never rename it. */
 const ROW = "record";
 
-/** The row, and what memory knows of it. */
+/**
+ * The record of an object's only key. While only it and the crash allowances are stored, it is a row of the
+ * key-value table, which costs no row to make: a table costs two. So a key with its own object writes two
+ * rows, this and the alarm. When anything more is stored, the record moves to the table `keys`.
+ */
 export class LoneRecord {
   readonly #storage: DurableObjectStorage;
   #row: KeyRow | undefined;
@@ -199,20 +176,18 @@ export class LoneRecord {
     this.#row = undefined;
   }
 
-  /** A transaction was rolled back: what memory knows may not be true any more. */
   reload(): void {
     this.#row = this.#storage.kv.get<KeyRow>(ROW);
   }
 
-  /** The row was deleted. */
   forget(): void {
     this.#row = undefined;
   }
 }
 
 /**
- * The tables. Their names and columns are stored for ever: never rename them. A table is made when the object first
- * writes to it, because making one costs two rows written. With `WITHOUT ROWID` a write costs one row instead of two.
+ * Never rename tables or columns. A table is made at its first write, because that costs two rows. With
+ * `WITHOUT ROWID` a write costs one row instead of two.
  */
 const SCHEMA = {
   keys: `CREATE TABLE IF NOT EXISTS keys (
@@ -235,7 +210,6 @@ const SCHEMA = {
 };
 export type Table = keyof typeof SCHEMA;
 
-/** The object's tables: which of them exist, and the queries on them. All are gone after `removeAll`. */
 export class Tables {
   readonly #storage: DurableObjectStorage;
   readonly #lone: LoneRecord;
@@ -244,7 +218,8 @@ export class Tables {
   constructor(storage: DurableObjectStorage) {
     this.#storage = storage;
     this.#lone = new LoneRecord(storage);
-    // Reading at once costs no file: an object's file is there before its code runs (scripts/workerd.ts).
+    // Reading at once costs no file: the runtime makes an object's file before its code runs
+    // (scripts/workerd.ts).
     this.#made = this.#readMade();
   }
 
@@ -252,12 +227,11 @@ export class Tables {
     return this.#made.has(table);
   }
 
-  /** Where the record of the only key is, as long as there is no table; `undefined`: there is one. */
   get lone(): LoneRecord | undefined {
     return this.#made.has("keys") ? undefined : this.#lone;
   }
 
-  /** Makes the table, unless it exists. Whatever is stored of a key has a record beside it, so `keys` is made first. */
+  /** Makes the table if needed. Every stored part of a key needs a record, so `keys` is made first. */
   make(table: Table): void {
     if (this.#made.has(table)) return;
     if (!this.#made.has("keys")) this.atomically(() => this.#makeKeys());
@@ -265,7 +239,6 @@ export class Tables {
     this.#made.add(table);
   }
 
-  /** Writes a row of the table `keys`. */
   writeKey({ key, policy, rules, wholeAtMs }: KeyRow): void {
     this.make("keys");
     this.exec(
@@ -277,7 +250,7 @@ export class Tables {
     );
   }
 
-  /** The rows of a query on a table; none when the table was not made. */
+  /** The rows of a query on a table; none if the table does not exist. */
   rows<Row extends Record<string, SqlStorageValue>>(
     table: Table,
     query: string,
@@ -290,17 +263,17 @@ export class Tables {
     return this.#storage.sql.exec<Row>(query, ...bindings);
   }
 
-  /** The value of the column `number` in a query's only row; `undefined`: the value is null. */
+  /** The column `number` of a query's only row; `undefined`: null. */
   number(query: string, ...bindings: SqlStorageValue[]): number | undefined {
     return this.exec<{ number: number | null }>(query, ...bindings).one().number ?? undefined;
   }
 
-  /** Runs `work` in a transaction. When `work` throws, storage is as it was before. */
+  /** Runs `work` in a transaction, which is rolled back if `work` throws. */
   atomically<Result>(work: () => Result): Result {
     try {
       return this.#storage.transactionSync(work);
     } catch (error) {
-      // The rollback also removed each table that `work` had made.
+      // The rollback also removed each table that `work` made.
       this.#made = this.#readMade();
       this.#lone.reload();
       throw error;
@@ -314,7 +287,6 @@ export class Tables {
     return this.#storage.deleteAll();
   }
 
-  /** Makes the table `keys`. The record of the only key moves there. */
   #makeKeys(): void {
     this.#storage.sql.exec(SCHEMA.keys);
     this.#made.add("keys");

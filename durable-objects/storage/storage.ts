@@ -6,10 +6,10 @@ import { type Claim, type KeyRow, type StoredKey, type SweptKey, Tables } from "
 import { Sweeps } from "./sweeps.ts";
 import { CrashAllowances } from "./write-behind.ts";
 
-/** How many keys are looked at in one go, so that calls do not wait. */
+/** Keys read in one step, so that calls do not wait. */
 export const KEYS_SWEPT = 1_000;
 
-/** What is kept of keys, record by record: in the object's storage, or in memory (memory-namespace.ts). */
+/** Keys record by record, in the object's storage or in memory (memory-namespace.ts). */
 export interface KeyStorage extends Omit<Pick<Storage, keyof Storage>, "answers" | "claims" | "moves"> {
   readonly answers: Pick<StoredAnswers, keyof StoredAnswers>;
   readonly claims: Pick<StoredClaims, keyof StoredClaims>;
@@ -23,7 +23,7 @@ export class Storage {
   readonly leads: CrashAllowances;
   readonly sweeps: Sweeps;
   readonly moves: StoredMoves;
-  /** Counts leases that expire. Absent: nobody does. */
+  /** Counts expired leases. */
   readonly counter?: Pick<Counter, "add"> | undefined;
   readonly #tables: Tables;
 
@@ -37,18 +37,17 @@ export class Storage {
     this.moves = new StoredMoves(this.#tables);
   }
 
-  /** Whether nothing is stored. Whatever is stored of a key but its record has a table, and then the record has one too. */
+  /** Everything stored of a key except its record has a table, and then the record has one too. */
   get isEmpty(): boolean {
     const { lone } = this.#tables;
     return lone !== undefined && lone.row === undefined && this.leads.isEmpty;
   }
 
-  /** The only key, of which only a record is stored: it goes with everything else. */
+  /** The only key, if nothing but its record is stored: it is deleted with everything else. */
   get loneKey(): string | undefined {
     return this.#tables.lone?.row?.key;
   }
 
-  /** Runs `work` in a transaction. When `work` throws, storage is as it was before. */
   atomically<Result>(work: () => Result): Result {
     const undoLead = this.leads.mark();
     try {
@@ -61,7 +60,6 @@ export class Storage {
     }
   }
 
-  /** Deletes everything, the tables and the alarm included. */
   removeAll(): Promise<void> {
     this.claims.forgetCounts();
     this.answers.forgetLengths();
@@ -70,7 +68,7 @@ export class Storage {
     return this.#tables.removeAll();
   }
 
-  /** The key's record, and when it is due; `undefined`: it has none, so nothing but answers is stored of the key. */
+  /** The key's record and its due time; `undefined`: only answers may be stored of the key. */
   read(key: string): DueKey | undefined {
     const { lone } = this.#tables;
     const query = "SELECT key, policy, rules, whole_at_ms AS wholeAtMs FROM keys WHERE key = ?";
@@ -80,11 +78,7 @@ export class Storage {
     return { key, policy, wholeAtMs, rules: JSON.parse(row.rules) as StoredKey["rules"] };
   }
 
-  /**
-   * The first keys with this prefix, in the order of their bytes.
-   *
-   * @param after only keys after this one, which has the prefix; `undefined`: from the first
-   */
+  /** The first keys with this prefix in byte order, after the key `after` if there is one. */
   keysAfter(prefix: string, after: string | undefined, most: number): string[] {
     const { lone } = this.#tables;
     if (lone !== undefined) {
@@ -97,20 +91,20 @@ export class Storage {
     return rows.map(({ key }) => key);
   }
 
-  /** How many keys have this prefix. It reads a row for each. */
+  /** Reads a row for each key. */
   countKeys(prefix: string): number {
     if (this.#tables.lone !== undefined) return this.keysAfter(prefix, undefined, 1).length;
     const query = `SELECT count(*) AS number FROM keys WHERE key >= ? AND key <= ? ${this.#isHere}`;
     return this.#tables.number(query, prefix, lastWith(prefix)) ?? 0;
   }
 
-  /** A condition on keys: records of keys that were given away stay until they have arrived. */
+  /** Excludes keys that were given away: their records stay until they have arrived. */
   get #isHere(): string {
     if (this.moves.isEmpty) return "";
     return "AND NOT EXISTS (SELECT 1 FROM moves WHERE moves.key = keys.key AND other IS NOT NULL)";
   }
 
-  /** @param wholeAtMs when the key will be whole if nobody comes: from then on a sweep finds that it is due */
+  /** @param wholeAtMs when the key will be untouched without further calls: a sweep reads it then */
   write({ key, policy, rules }: StoredKey, wholeAtMs: number): void {
     const row = { key, policy, rules: JSON.stringify(rules), wholeAtMs };
     const { lone } = this.#tables;
@@ -119,7 +113,6 @@ export class Storage {
     this.sweeps.wrote(wholeAtMs);
   }
 
-  /** Deletes all that is stored of a key, except its answers. */
   remove(key: string): void {
     const { lone } = this.#tables;
     if (lone !== undefined) return lone.row?.key === key ? lone.remove() : undefined;
@@ -128,7 +121,6 @@ export class Storage {
       this.#tables.rows(table, `DELETE FROM ${table} WHERE key = ?`, key);
   }
 
-  /** The segments of a rule's state, in their order. */
   segments(key: string, rule: string): Segment[] {
     const query = `SELECT log, start AS "from", entries FROM segments WHERE key = ? AND rule = ? ORDER BY log, start`;
     return this.#tables
@@ -136,7 +128,7 @@ export class Storage {
       .map(({ entries, ...segment }) => ({ ...segment, entries: new Float64Array(entries) }));
   }
 
-  /** Adds a segment, and deletes the segments of the rule that are not needed any more. */
+  /** Adds a segment, and deletes the rule's segments that are no longer needed. */
   writeSegment(key: string, rule: string, { log, from, toMs, keepFromMs, entries }: NewSegment): void {
     this.#tables.make("segments");
     this.#tables.exec(
@@ -157,7 +149,7 @@ export class Storage {
     );
   }
 
-  /** The next `KEYS_SWEPT` keys after one, in the order of the table, and when each was expected to be whole. */
+  /** The next `KEYS_SWEPT` keys after one, in table order, and when each was expected to be untouched. */
   keysSwept(after: string): SweptKey[] {
     const { lone } = this.#tables;
     const row = lone?.row;
@@ -169,17 +161,16 @@ export class Storage {
   }
 }
 
-/** Rows as types of SQLite's values, which interfaces are not. */
+/** A type of SQLite's values, which an interface is not. */
 type StoredRow = { [Field in keyof KeyRow]: KeyRow[Field] };
 type SweptRow = Omit<StoredRow, "rules"> & { versionAt: number };
 
-/** A key's record, with the instant from which a sweep looks at it. */
+/** A key's record, with the instant from which a sweep reads it. */
 export type DueKey = StoredKey & Pick<KeyRow, "wholeAtMs">;
 
-/** What stands in the text of such a record. */
 const MARK = '"@":';
 
-/** A text that is not before any key with this prefix: keys have 512 bytes at most, and this has as many after it. */
+/** A text after every key with this prefix: keys have at most 512 bytes, and this has as many more. */
 function lastWith(prefix: string): string {
   return prefix + "\u{10FFFF}".repeat(128);
 }
@@ -189,12 +180,9 @@ type Used = Pick<DurableObjectStorage, "transactionSync" | "deleteAll" | "getAla
   readonly kv: Pick<SyncKvStorage, "get" | "put" | "delete">;
 };
 
-/**
- * The storage of an object, with the rows counted that it reads and writes, as Cloudflare bills them: what a cursor says of
- * each statement, a row for each value that is put into the key-value table or taken out of it, and one for an alarm.
- */
+/** Counts rows read and written as Cloudflare bills them, one per key-value row and alarm. */
 export function countedStorage(storage: Used, counter: Pick<Counter, "add">): DurableObjectStorage {
-  /** Rows are read when the cursor is, so they are counted with the next statement. */
+  /** Rows are read with the cursor, so they are counted at the next statement. */
   let last: Pick<SqlStorageCursor<Record<string, SqlStorageValue>>, "rowsRead"> | undefined;
   const read = (rows: number) => (rows > 0 ? counter.add("rows_read", [], rows) : undefined);
   const wrote = (rows: number) => (rows > 0 ? counter.add("rows_written", [], rows) : undefined);
@@ -236,16 +224,15 @@ export function countedStorage(storage: Used, counter: Pick<Counter, "add">): Du
   return counted as DurableObjectStorage;
 }
 
-/** How many claims the object has: in all, and of each caller. Claims of before callers were told apart are of `""`. */
+/** The object's claims: all, and each caller's. Claims from before callers were recorded belong to `""`. */
 export interface ClaimCounts {
   readonly all: number;
   of(caller: string): number;
 }
 
-/** The stored holds and leases. Each is a row of its own. */
 export class StoredClaims {
   readonly #tables: Tables;
-  /** By caller. `undefined`: they have to be counted (again). */
+  /** By caller. `undefined`: not counted since the start or the last rollback. */
   #counts: Map<string, number> | undefined;
 
   constructor(tables: Tables) {
@@ -257,7 +244,7 @@ export class StoredClaims {
     return rows.map(({ claim }) => JSON.parse(claim) as Claim);
   }
 
-  /** @param isNew whether the claim begins; else it is renewed */
+  /** @param isNew whether the claim begins; otherwise it is renewed */
   write(key: string, claim: Claim, isNew: boolean): void {
     this.#tables.make("holds");
     const { id, caller = "" } = claim;
@@ -279,7 +266,7 @@ export class StoredClaims {
     this.#uncount("DELETE FROM holds WHERE key = ? RETURNING caller", key);
   }
 
-  /** Claims are counted once, when this is first asked for, and then with each that comes or goes. */
+  /** Counted at the first use, then updated with each claim. */
   get counts(): ClaimCounts {
     const counts = (this.#counts ??= this.#read());
     let all = 0;
@@ -287,7 +274,6 @@ export class StoredClaims {
     return { all, of: (caller) => counts.get(caller) ?? 0 };
   }
 
-  /** A transaction was rolled back, or everything was deleted: what has been counted is not true any more. */
   forgetCounts(): void {
     this.#counts = undefined;
   }

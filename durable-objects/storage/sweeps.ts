@@ -1,35 +1,30 @@
 /**
- * When storage is swept: garbage collection reads every row, since an index by time would cost a row written with each
- * write. So a sweep has to be paid for. After one that has left K rows, the next comes
+ * When storage is swept. Garbage collection reads every row, since an index by time would cost a row per
+ * write. So sweeps are rationed. After one that left K rows, the next comes
  *
  * - when something can be due, and a minute later at the earliest,
  * - and not before K x `REST_MS` have passed, unless K rows have been written since.
  *
- * So sweeps read 100,000 rows an hour at most, however many keys there are, and two more for each row that is written.
- * Of 100,000 keys each is read once an hour, of 10,000 ten times. What is whole may stay for as long meanwhile.
+ * So sweeps read at most 100,000 rows an hour, plus two per row written: of 100,000 keys each is read once an
+ * hour, of 10,000 ten times. An untouched key may stay for as long.
  */
 
 /**
- * How long a key's record stays after the key has become whole, in milliseconds. With less, a key that comes now and then
- * would be deleted and inserted again each time, and each deletion is an alarm: a month of one call a minute costs $0.08
- * with this, $0.11 with 10 s, and $0.07 with 5 minutes. With more, more is stored.
+ * How long an untouched key's record stays. Of a key called once a minute, a month costs $0.08 with this,
+ * $0.11 with 10 s (each deletion is an alarm), and $0.07 with 5 minutes.
  */
 export const FORGET_AFTER_MS = 180_000;
-/**
- * What is stored under a policy that this version does not know stays for this long after it would have refilled, in
- * milliseconds: a version that knows the policy may come back.
- */
+/** How long rows of an unknown policy stay after their refill: a version that knows it may return. */
 export const UNKNOWN_KEPT_MS = 30 * 24 * 60 * 60 * 1_000;
-/** When something could not be swept, it is looked at again after so many milliseconds. */
+/** A failed sweep is repeated after this many milliseconds. */
 export const FAILED_AGAIN_MS = 60 * 60 * 1_000;
-/** For each row that is left, a sweep is followed by so many milliseconds without one. */
+/** Milliseconds without a sweep per row that the last one left. */
 export const REST_MS = 36;
 /** The least time from a sweep to the alarm for the next, in milliseconds. */
 export const APART_MS = 60_000;
-/** With so many rows the time of the next sweep is stored. With fewer, one sweep more costs less than that row. */
+/** The time of the next sweep is stored from this many rows on: with fewer, a sweep costs less than that. */
 const MANY_ROWS = 1_000;
 
-/** Where single rows are kept. */
 export interface RowStorage {
   readonly kv: {
     get<Value>(name: string): Value | undefined;
@@ -37,22 +32,20 @@ export interface RowStorage {
   };
 }
 
-/** What the last sweep has left. Stored: never rename a field. */
 interface StoredSweep {
   readonly rows: number;
   readonly notBeforeMs: number;
 }
 
-/** Where that is. Stored: never rename it. */
+/** Stored: never rename it. */
 const ROW = "sweep";
 
-/** What the last sweep has left, what the one under way finds, and what has been written since it began. */
 export class Sweeps {
   readonly #storage: RowStorage;
   #rows: number;
   #notBeforeMs: number;
   #written = 0;
-  /** When the first of those rows can be due. */
+  /** When the first of the remaining rows can be due. */
   #earliestMs = Infinity;
 
   constructor(storage: RowStorage) {
@@ -62,13 +55,12 @@ export class Sweeps {
     this.#notBeforeMs = notBeforeMs;
   }
 
-  /** A record was written: its key is whole at `wholeMs` if nobody comes. */
+  /** A record was written whose key is untouched at `wholeMs` without further calls. */
   wrote(wholeMs: number): void {
     this.#written += 1;
     this.#earliestMs = Math.min(this.#earliestMs, wholeMs + FORGET_AFTER_MS);
   }
 
-  /** When the next sweep is due, if something is whole at `wholeMs`. */
   dueMs(wholeMs: number, nowMs: number): number {
     return Math.max(Math.min(this.#earliestMs, wholeMs + FORGET_AFTER_MS), this.#restMs(nowMs));
   }
@@ -79,7 +71,7 @@ export class Sweeps {
     return untilMs > nowMs ? untilMs : undefined;
   }
 
-  /** A sweep begins. It calls `leave` for what it leaves, and `end`. */
+  /** Begins a sweep, which calls `leave` for the rows that it leaves, and `end`. */
   begin(): void {
     this.#rows = 0;
     this.#notBeforeMs = -Infinity;
@@ -87,13 +79,13 @@ export class Sweeps {
     this.#earliestMs = Infinity;
   }
 
-  /** The sweep has left so many rows; the first of them can be due at `dueMs`. */
+  /** Adds rows that the sweep leaves; the first can be due at `dueMs`. */
   leave(rows: number, dueMs: number): void {
     this.#rows += rows;
     this.#earliestMs = Math.min(this.#earliestMs, dueMs);
   }
 
-  /** The sweep has ended. Returns when the next is due; `undefined`: nothing is left, and nothing was written meanwhile. */
+  /** Ends the sweep. Returns when the next is due; `undefined`: nothing is stored. */
   end(nowMs: number): number | undefined {
     if (this.#rows + this.#written === 0) return undefined;
     this.#notBeforeMs = nowMs + this.#rows * REST_MS;
@@ -102,12 +94,11 @@ export class Sweeps {
     return Math.max(this.#earliestMs, this.#notBeforeMs, nowMs + APART_MS);
   }
 
-  /** Everything was deleted. */
   forget(): void {
     this.begin();
   }
 
-  /** The clock may have been put back since: the rest is no longer than it was. */
+  /** The clock may have been set back: the rest is never longer than it was. */
   #restMs(nowMs: number): number {
     if (this.#written >= this.#rows) return -Infinity;
     return Math.min(this.#notBeforeMs, nowMs + this.#rows * REST_MS);

@@ -1,25 +1,24 @@
 /**
- * Write-behind: the object's memory holds units of its own storage, so not every decision writes.
+ * Write-behind: the object's memory reserves units of its own storage, so not every decision writes.
  *
- * Memory may be *ahead* of what is stored of a key by so many units, until an instant. Both are stored. A record says
- * for its key how many units it may be. Where there is no record, or what it counts has come back, one row says it for
- * all keys of a policy: the lead (leads.ts). It also says until when, for all.
+ * Memory may be *ahead* of a key's stored state by a number of units, until an instant. Both are stored. The
+ * key's record has its number of units. Where there is no record, or its units have refilled, one row has the
+ * number for all keys of a policy: the crash allowance. That row also has the instant, for all keys.
  *
- * Before an answer leaves, two things are true, else one of the two is written first: what storage alone would say of the
- * key, with the units ahead of it held, is no more than what memory offers beside the units that isolates hold (`covers`);
- * and the lead lasts until the last of those units must have been spent.
+ * Before an answer leaves, two things are true, or the missing one is written first: the stored state, with
+ * the units ahead of it held, offers no more than memory does beside the units that isolates hold (`covers`);
+ * and the crash allowance lasts until the last of those units must have been spent.
  *
- * When the object starts, it takes what is stored as it is. It does not know how many units ahead of it were given out,
- * and isolates may still be spending them. So they become a hold. The hold lasts until the lead ends, and no longer than
- * units that were given out before may be spent after the start, and then its units count as used: at once, if the lead
- * ended before. A crash therefore never admits a unit twice, and loses at most the units ahead, once. Nothing is rewritten
- * for that. Holds and leases of callers are rows of their own and come back as they were.
+ * An object that starts takes the stored state. It does not know how many units ahead of it were admitted,
+ * and isolates may still spend them. So they become a hold until the crash allowance ends, at most for the
+ * longest life of units reserved before; then they count as used, at once if the allowance ended before the
+ * start. A crash therefore never admits a unit twice, and loses at most the units ahead, once. Nothing is
+ * rewritten for that. Holds and leases of callers are rows of their own and return unchanged.
  *
- * Once: what was presumed is nobody's debt. A record that is written while such a hold lasts says so apart (`presumed`),
- * with what is left of its time, so that the next object does not give it a new life. When the hold has ended, the first
- * change of the key writes a record that does not say it any more: else the next object would presume it again.
- *
- * All of that are durations, which begin anew when an object starts: no clock of another machine can cut them short.
+ * Presumed units are lost only once: a record written while such a hold lasts stores it apart (`presumed`)
+ * with its remaining time, so the next object does not restart that time. After the hold, the key's first
+ * change writes a record without it; otherwise the next object would presume it again. All of these are
+ * durations from the start of an object, so another machine's clock cannot shorten them.
  *
  * These functions are pure: time is an argument.
  */
@@ -33,45 +32,34 @@ import { type StoredAccount, isReadable, readable, storedName } from "./records.
 import { type RowStorage, UNKNOWN_KEPT_MS } from "./sweeps.ts";
 
 /**
- * The part of the capacity by which memory may be ahead at most. Where less than that comes back soon, it is less
- * (`mostLost`). So 100,000 a second write one row for 2,000 decisions, and limits that are small and slow have less than
- * one unit: they write every decision and lose none.
+ * The most of the capacity. A limit of 100,000 a second writes one row per 2,000 decisions; a small, slow one
+ * writes every decision and loses none.
  */
 const MAX_SHARE = 0.02;
 
-/**
- * A record is ahead by no more than this part of what the key is known to have used since it was loaded. So an object
- * that leaves memory again and again, after a few calls each, loses few units beside those that were used.
- */
+/** A record is ahead by at most this part of the known use, so objects that are often evicted lose little. */
 const USED_SHARE = 1 / 8;
 
-/**
- * By how many units the memory of a key may be ahead of its storage. 0 for leases and for units that no time gives back:
- * each of these is written; and for shares of a pool, whose units are not stored here.
- */
+/** The units that memory may be ahead. 0 for leases and units that never refill, and for shares of a pool. */
 export function aheadUnits(rule: Rule): number {
   const { algorithm, capacity, lease } = rule;
   if (lease !== undefined || algorithm.neverRefills === true || algorithm.isShare === true) return 0;
   return Math.floor(Math.min(capacity * MAX_SHARE, mostLost(rule)));
 }
 
-/** By how many units memory may go ahead of a record that is written now, beside what holders have. */
+/** By how many units memory may go ahead of a record written now, beside the units of holders. */
 export function aheadOfRecord(rule: Rule, used: number): number {
   return Math.min(aheadUnits(rule), Math.floor(used * USED_SHARE));
 }
 
-/** Whether holders spend nothing for longer than an object would presume that starts with this record. */
+/** Whether no holder can spend units for longer than an object that starts with this record presumes. */
 export function lastsLongEnough(stored: StoredAccount | undefined, account: Account, nowMs: number): boolean {
-  // Without units ahead, or written by an earlier version, it is presumed for as long as a reservation may live.
+  // Without units ahead, or from an earlier version: presumed for the longest life of a reservation.
   if (stored?.presumed === undefined) return true;
   return spendableUntilMs(account) - nowMs <= (stored.ttlMs ?? 0);
 }
 
-/**
- * Whether storage may stay as it is: an object that starts with this record would offer no more than the account.
- *
- * @param ahead by how many units memory may be ahead of the record
- */
+/** Whether an object that starts with this record, less `ahead` units, offers no more than the account. */
 export function covers(
   rule: Rule,
   stored: StoredAccount | undefined,
@@ -83,35 +71,27 @@ export function covers(
   return rule.algorithm.covers(rule.config, known, ahead, account.state, unstoredOf(account), nowMs);
 }
 
-/** What is known of the lead when a key is loaded. */
 export interface CrashAllowance {
-  /** This object's memory. */
   readonly memory: number;
-  /** When it was first asked, and until when it may be ahead. */
   readonly startMs: number;
   readonly untilMs: number;
-  /** What the object before it had promised; absent: nothing. */
   readonly found?: {
     readonly units: number;
     readonly untilMs: number;
     readonly ttlMs: number;
-    /** Before that, a version that keeps nothing of what records say of times may have given out units. */
+    /** Before that, a version that stores no `presumed` may have reserved units for holders. */
     readonly exactFromMs: number;
   };
 }
 
 const NO_LEAD: CrashAllowance = { memory: Number.NaN, startMs: 0, untilMs: -Infinity };
 
-/** From when on what a record counts has come back. Infinity: it never does, or it need not be known. */
+/** When the units of a record have refilled. Infinity: never, or not needed. */
 export function recordWholeAtMs(rule: Rule, state: unknown): number {
   return aheadUnits(rule) === 0 ? Infinity : rule.algorithm.untouchedAtMs(rule.config, state);
 }
 
-/**
- * The account that an object starts with when it finds a record, or none.
- *
- * @param ttlMs the longest that a holder may spend reserved units under today's policy, in milliseconds
- */
+/** The account with which an object starts. `ttlMs`: the policy's longest life of reserved units. */
 export function restore(
   rule: Rule,
   stored: StoredAccount | undefined,
@@ -134,7 +114,7 @@ export function restore(
   );
 }
 
-/** How many units may have been given out beyond a record, and until when holders may spend them. */
+/** The units that may have been admitted beyond a record, and until when holders may spend them. */
 function presumed(
   rule: Rule,
   read: StoredAccount | undefined,
@@ -144,9 +124,9 @@ function presumed(
   { memory, startMs, untilMs, found }: CrashAllowance,
 ): readonly { readonly units: number; readonly expiresAtMs: number }[] {
   const { ahead = 0, by } = read ?? {};
-  // This object has written it and let the key go since: it holds what isolates had then.
+  // This object wrote it and has dropped the key since: the units are those that isolates held then.
   const isOwn = by === memory;
-  // The units may have been promised by an earlier policy, and today's promises none.
+  // An earlier policy may have allowed units that the current one does not.
   const { algorithm, config } = rule;
   const isLed =
     !isOwn &&
@@ -162,13 +142,13 @@ function presumed(
       : [startMs, found.untilMs];
   const isExact = by !== undefined && (isOwn || (found !== undefined && found.exactFromMs <= startMs));
   const before = (isExact && read?.presumed) || [];
-  // Isolates of the deployment that wrote this keep units for as long as its own policy allowed.
+  // Isolates of the deployment that wrote this keep units for as long as its policy allowed.
   const longestMs =
     isExact && read?.presumed !== undefined
       ? (read.ttlMs ?? 0)
       : Math.max(ttlMs, read?.ttlMs ?? 0, found?.ttlMs ?? 0);
   const given = units - before.reduce((sum, [each]) => sum + each, 0);
-  // The limit may be lower than when this was written, and no more than the whole capacity can be given out.
+  // The limit may be lower than at the write, and no more than the capacity can be reserved.
   let room = rule.capacity;
   return [[given, longestMs] as const, ...before]
     .toSorted(([, a], [, b]) => b - a)
@@ -179,51 +159,44 @@ function presumed(
     });
 }
 
-/** How the ids of those holds begin. They are in memory only, and must differ from all ids of claims and holders. */
+/** The prefix of restored holds' ids, in memory only. It must differ from ids of claims and holders. */
 const RESTORED = "write-ahead";
 
 /*
- * The lead: one row for all keys of an object. It says of a policy that until an instant the memory of any of its keys may
- * be that many units ahead of what is stored of the key. So many keys that are called once write one row for all of them.
- *
- * The row is renewed while calls come. An object that starts reads what the one before had promised. Memory was ahead
- * until `untilMs` at most, so a key that has refilled since then needs no deduction.
+ * The crash allowances: one row for all keys of an object. It has, by policy, an instant and the units by
+ * which each key's memory may be ahead until then. So any number of keys with one call each write one row.
+ * Calls renew it. An object that starts reads the row of the previous one. Memory was ahead until `untilMs`
+ * at most, so a key that has refilled by then needs no deduction.
  */
 
-/** What the row says of one policy. Stored: never rename a field. */
+/** The row's part for one policy. Stored: never rename a field. */
 interface StoredLead {
   readonly untilMs: number;
   /**
-   * The longest that a holder may spend units that it has reserved, in milliseconds. Where `exactFromMs` is there, it is
-   * one less, so that to a version before it is too short: that writes a row of its own before it gives out any unit.
+   * Beside `exactFromMs` one less than the longest life: too short for earlier versions, which so write
+   * first.
    */
   readonly ttlMs: number;
-  /**
-   * From then on nobody has units that a version before has given out, which keeps nothing of what records say of times
-   * (`StoredAccount.presumed`). Absent: such a version wrote this row.
-   */
+  /** When no holder has units of a version without `presumed`. Absent: such a version wrote this row. */
   readonly exactFromMs?: number;
-  /** By the rule's name. */
   readonly rules: Readonly<Record<string, { readonly algorithm: string; readonly units: number }>>;
 }
 
 type Stored = readonly (readonly [policy: string, lead: StoredLead])[];
 
-/** Where the row is. Stored: never rename it. */
+/** Stored: never rename it. */
 const ROW = "lead";
-/** For so long the row is valid when it is written, in milliseconds: it is renewed about every 30 s. */
+/** How long the row is valid when written, in milliseconds: it is renewed about every 30 s. */
 const LEAD_MS = 45_000;
-/** It is renewed when it is needed for longer than it has left, less this: by so much two machines' clocks may differ. */
+/** Renewed this much before its end, in milliseconds: two machines' clocks may differ as much. */
 const MARGIN_MS = 10_000;
 
-/** What the object has promised, and what the one before it had. */
 export class CrashAllowances {
-  /** Tells this memory of the object from those before it. A clock could not: it may have been put back. */
+  /** Identifies this memory of the object. A clock could not: it may have been set back. */
   readonly memory = Math.floor(randomFraction() * 2 ** 32);
   readonly #storage: RowStorage;
   #found: ReadonlyMap<string, StoredLead>;
   #made: Map<string, StoredLead>;
-  /** The first instant at which this object was asked. */
   #startMs: number | undefined;
 
   constructor(storage: RowStorage) {
@@ -236,11 +209,7 @@ export class CrashAllowances {
     return this.#made.size === 0;
   }
 
-  /**
-   * What a key of this policy has to presume when it is loaded.
-   *
-   * @param isLost whether this memory knew more of the key and has lost it: then this object is to it the one before
-   */
+  /** What a key of this policy presumes when loaded. `isLost`: this memory has lost what it knew. */
   of(policy: Policy, rule: Rule, nowMs: number, isLost: boolean): CrashAllowance {
     this.#startMs ??= nowMs;
     const made = this.#made.get(policy.name);
@@ -260,24 +229,20 @@ export class CrashAllowances {
     };
   }
 
-  /** Whether a key of which nothing is stored may have been ahead before this object started, and not be whole yet. */
+  /** Whether a key without a record may have been ahead at this start, and not have refilled since. */
   isPresumed(policy: Policy, nowMs: number): boolean {
     const found = this.#found.get(policy.name);
     return found !== undefined && nowMs < wholeAtMs(policy, found);
   }
 
-  /** By rule: by how many units a key of which nothing is stored may have been ahead before this object started. */
+  /** By rule: by how many units a key without a record may have been ahead before this object started. */
   presumed(policy: Policy, nowMs: number): Readonly<Record<string, number>> | undefined {
     const found = this.#found.get(policy.name);
     if (found === undefined || !this.isPresumed(policy, nowMs)) return undefined;
     return Object.fromEntries(policy.rules.map((rule) => [rule.name, presumedOf(found, policy, rule)]));
   }
 
-  /**
-   * Makes sure that memory may be ahead until `neededMs`.
-   *
-   * @returns when the lead does not matter any more, if it had to be written
-   */
+  /** Lets memory be ahead until `neededMs`. If it wrote, returns when the row has no effect any more. */
   renew(policy: Policy, neededMs: number, nowMs: number): number | undefined {
     const made = this.#made.get(policy.name);
     const isValid = made !== undefined && made.untilMs >= neededMs + MARGIN_MS;
@@ -293,10 +258,7 @@ export class CrashAllowances {
     return wholeAtMs(policy, lead);
   }
 
-  /**
-   * When no lead matters any more, if nobody comes: a key that was ahead is whole then. A policy that is not known may
-   * come back. -Infinity: there is none.
-   */
+  /** When keys have refilled without further calls. Unknown policies may return. -Infinity: there is none. */
   endsAtMs(policies: PolicyLookup): number {
     let endsMs = -Infinity;
     for (const [name, lead] of this.#made) {
@@ -307,7 +269,7 @@ export class CrashAllowances {
     return endsMs;
   }
 
-  /** What is stored of every key is exact: memory is not ahead any more. What was found may still matter. */
+  /** All keys are stored exactly: memory is not ahead. Earlier allowances may still have an effect. */
   end(policies: PolicyLookup, nowMs: number): void {
     const kept = [...this.#found].filter(([name, { untilMs }]) => {
       const policy = policies.get(name);
@@ -318,7 +280,7 @@ export class CrashAllowances {
     this.#made = new Map(kept);
   }
 
-  /** Returns what undoes all that happens to the row from now on: a transaction may be rolled back. */
+  /** Returns a function that restores this state after a rollback. */
   mark(): () => void {
     const made = this.#made;
     return () => {
@@ -326,19 +288,18 @@ export class CrashAllowances {
     };
   }
 
-  /** The row was deleted. */
   forget(): void {
     this.#found = new Map();
     this.#made.clear();
   }
 
-  /** What the row has to say: today's units, and those that were promised before as long as they may matter. */
+  /** The units to store: the current ones, and earlier ones while they have an effect. */
   #units(policy: Policy, nowMs: number): StoredLead["rules"] {
     const found = this.isPresumed(policy, nowMs) ? this.#found.get(policy.name) : undefined;
     const made = this.#made.get(policy.name);
     const rules = policy.rules.map((rule): [string, StoredLead["rules"][string]] => {
       const before = found === undefined ? 0 : presumedOf(found, policy, rule);
-      // Keys with overrides are further ahead than others, and all have this one row.
+      // Keys with overrides may be further ahead than others, and all share this row.
       const isOwn = made !== undefined && made !== this.#found.get(policy.name);
       const others = isOwn ? presumedOf(made, policy, rule) : 0;
       return [rule.name, { algorithm: storedName(rule), units: Math.max(aheadUnits(rule), before, others) }];
@@ -347,10 +308,7 @@ export class CrashAllowances {
   }
 }
 
-/**
- * The units by which a key may have been ahead, as one of a rule's: under whichever algorithm they were given. A rule
- * that the lead does not know goes on from those that it knows and that are gone, as its records do (conversions.ts).
- */
+/** The units by which a key may have been ahead. A new rule continues from removed ones (conversions.ts). */
 function presumedOf({ rules }: StoredLead, policy: Policy, rule: Rule): number {
   if (rule.lease !== undefined || rule.algorithm.isShare === true) return 0;
   if (Object.hasOwn(rules, rule.name)) return rules[rule.name]?.units ?? 0;
@@ -358,12 +316,11 @@ function presumedOf({ rules }: StoredLead, policy: Policy, rule: Rule): number {
   return Math.max(0, ...Object.entries(rules).map(([name, { units }]) => (isGone(name) ? units : 0)));
 }
 
-/** The longest that a holder may spend units, in milliseconds. */
 function maxTtlOf({ ttlMs, exactFromMs: fromMs }: StoredLead): number {
   return fromMs === undefined ? ttlMs : ttlMs + 1;
 }
 
-/** From when on nobody has units of a version that keeps nothing of what records say of times. */
+/** When no holder has units of a version without `presumed` any more. */
 function exactFromMs(lead: StoredLead): number {
   return lead.exactFromMs ?? lead.untilMs;
 }

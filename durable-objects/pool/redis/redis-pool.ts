@@ -11,20 +11,16 @@ import type { Pool, PoolAddress, PoolAnswer, PoolCall } from "../protocol.ts";
 import { POOL_SIZING } from "../share.ts";
 import { POOL_SCRIPT } from "./script.ts";
 
-/**
- * After so many failures in a row the pool is not called for `PAUSE_MS`: more calls would not help a Redis that is
- * away or overloaded.
- */
+/** After this many failures in a row a dead or overloaded Redis gets no calls for `PAUSE_MS`. */
 const FAILURES = 5;
 const PAUSE_MS = 1_000;
-/** The most characters of an error's text that are kept. */
 const MAX_TEXT = 200;
 
 type Script = ReturnType<Redis["createScript"]>;
 
 /**
- * A pool in Redis, called over Upstash's REST API. Each object has its own, since no request may wait for I/O of another
- * object. The module is loaded when a policy with a pool is first asked for.
+ * A pool in Redis, over Upstash's REST API. Each object has its own: requests cannot share I/O across
+ * objects.
  */
 export class RedisPool implements Pool {
   readonly #address: PoolAddress;
@@ -41,12 +37,12 @@ export class RedisPool implements Pool {
   }
 
   async call(keys: readonly string[], call: PoolCall, deadlineMs: number): Promise<PoolAnswer> {
-    // The breaker is behind the queue: it counts the time from when a call is sent, and the caller from now on.
+    // The breaker is behind the queue: it counts the time from the sending of a call, the caller from now.
     const send = () => this.#breaker.execute(() => this.#send(keys, call, deadlineMs));
     try {
       return await this.#queue.run(send, deadlineMs);
     } catch (error) {
-      // Logged once for each caller that got no answer. Calls that the breaker stops would say nothing new.
+      // Logged once per caller without an answer. Calls that the breaker stops would add nothing.
       if (!(error instanceof BrokenCircuitError)) console.warn(`no answer from the pool: ${String(error)}`);
       throw error;
     }
@@ -54,7 +50,7 @@ export class RedisPool implements Pool {
 
   async #send(keys: readonly string[], call: PoolCall, deadlineMs: number): Promise<PoolAnswer> {
     const args = [JSON.stringify(call), JSON.stringify(POOL_SIZING)];
-    // The client sends the script's digest, and the script itself when the server does not know it.
+    // The client sends the script's digest, and the script itself if the server does not know it.
     const text = this.#script(deadlineMs).exec([...keys], args);
     return readPoolAnswer(await text.catch(throwShortened));
   }
@@ -85,11 +81,7 @@ function throwShortened(error: unknown): never {
   throw new Error(text.slice(0, MAX_TEXT));
 }
 
-/**
- * Reads an answer of the script.
- *
- * @throws when the text is something else: a proxy's page, say, or the value of another program's key
- */
+/** @throws when the text is not the script's: a proxy's page, or the value of another program's key */
 export function readPoolAnswer(text: unknown): PoolAnswer {
   const answer: unknown = typeof text === "string" ? JSON.parse(text) : undefined;
   const isAnswer = typeof answer === "object" && answer !== null && !Array.isArray(answer);
@@ -99,13 +91,12 @@ export function readPoolAnswer(text: unknown): PoolAnswer {
 }
 
 /**
- * The most calls that one object has under way at a time. The runtime allows an object six connections that wait for
- * their answer. It silently keeps further ones back while their timers run: then calls that were never sent look like
- * calls to a Redis that is away.
+ * The runtime allows an object six waiting connections, and silently delays more while their timers run:
+ * calls that were never sent then look like a dead Redis.
  */
 const MAX_UNDER_WAY = 6;
 
-/** The weight of one call in the mean of how long calls take: about the last round of calls decides. */
+/** The weight of one call in the mean duration of calls: about the last round of calls decides. */
 const WEIGHT = 1 / MAX_UNDER_WAY;
 
 interface Waiting {
@@ -115,18 +106,18 @@ interface Waiting {
 }
 
 /**
- * Sends an object's calls to a pool, as many at a time as the runtime does, the others in the order in which they came.
- * A caller waits for its turn and its answer together until its own deadline. If it leaves before its turn, its call is
- * not sent. If it leaves later, the call keeps its place until it ends: its connection is in use.
+ * Sends an object's calls to a pool, at most as many at a time as the runtime, in order of arrival. A caller
+ * waits for its turn and its answer together until its deadline. A call whose caller leaves before its turn
+ * is not sent. After that it keeps its place until it ends: its connection is in use.
  *
- * When its turn comes and less time is left than calls take at present, the caller is refused. Otherwise, while more
- * calls come than Redis can answer, they are sent just before their callers leave, and are charged in vain: of 100 calls
- * a second that took 100 ms each and had 500, 7 a second were answered in time. With this rule 54 are.
+ * A caller whose turn comes with less time left than calls take at present is refused. Otherwise an overload
+ * sends calls just before their callers leave, and charges them in vain: of 100 calls a second that took 100
+ * ms each and had 500, 7 a second were answered in time. With this rule 54 are.
  */
 export class SendQueue {
   readonly #time: Time;
   #underWay = 0;
-  /** How long calls took lately on average, in milliseconds, from when they were sent. Absent: none has ended yet. */
+  /** The recent mean duration of a call from its sending, in milliseconds. Absent: none has ended yet. */
   #tookMs: number | undefined;
   /** By order of arrival. While any wait, `MAX_UNDER_WAY` calls are under way. */
   readonly #waiting = new Set<Waiting>();
@@ -136,11 +127,10 @@ export class SendQueue {
   }
 
   /**
-   * Calls `send` when its turn comes, and returns what it returns.
+   * Calls `send` in its turn, and returns its result. `send` must end, since it has one of the places until
+   * then.
    *
-   * @param send makes the call. It must end, since it has one of the places until then.
-   * @param maxMs how long the caller waits from now on, in milliseconds
-   * @throws Error when there is no answer by then
+   * @throws Error when there is no answer within `maxMs`
    */
   run<Result>(send: () => Promise<Result>, maxMs: number): Promise<Result> {
     return new Promise((resolve, reject) => {
@@ -156,7 +146,7 @@ export class SendQueue {
         reject(new Error(`not sent within ${maxMs} ms, behind ${MAX_UNDER_WAY} others`));
       };
       const waiting: Waiting = { untilMs, begin, refuse };
-      // A call that need not wait is always sent, so how long calls take does not stay unknown.
+      // A call that need not wait is always sent, so the duration of calls gets known.
       if (this.#underWay < MAX_UNDER_WAY) begin();
       else this.#waiting.add(waiting);
     });
@@ -181,7 +171,7 @@ export class SendQueue {
     for (const waiting of this.#waiting) {
       if (this.#underWay >= MAX_UNDER_WAY) return;
       this.#waiting.delete(waiting);
-      // The clock has whole milliseconds, so calls may take up to one longer than it said.
+      // The clock has full milliseconds, so calls may take up to one longer than measured.
       if (waiting.untilMs - nowMs < (this.#tookMs ?? 0) + 1) waiting.refuse();
       else waiting.begin();
     }

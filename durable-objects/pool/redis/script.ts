@@ -8,31 +8,28 @@ import { TOKEN_BUCKET } from "./lua/token-bucket.ts";
 
 /*
  * The script that decides on a pool in Redis. One call is atomic, and its clock is the server's `TIME`. The
- * arithmetic is that of core/algorithms/, core/accounts/ and core/reservations/sizing.ts, and the tests compare the
- * two sides answer by answer.
+ * arithmetic is that of core/algorithms/, core/accounts/ and core/reservations/sizing.ts; the tests compare
+ * both sides answer by answer. KEYS are those of `poolKeys`, ARGV a `PoolCall` and a `PoolSizing` as JSON. It
+ * returns a `PoolAnswer` as JSON.
  *
- * KEYS are as `poolKeys` has them. ARGV are a `PoolCall` and a `PoolSizing` as JSON. The script returns a
- * `PoolAnswer` as JSON.
- *
- * Redis keeps nothing of a script from one call to the next but its text, so all functions are made anew in each
- * call. That was a third of the time of a plain call. So functions that not every call needs are made only when they
- * are needed.
+ * Redis keeps only a script's text between calls, so each call makes all functions again. That was a third of
+ * the time of a plain call. So functions that not every call needs are made on demand.
  */
 
 /**
- * The pool as one call sees it: read at the beginning, changed in memory, and written at the end if anything changed.
+ * The pool in one call: read at the beginning, changed in memory, and written at the end if changed.
  *
  * Fields of the hash (instants are milliseconds of the server's clock):
  * - `now`: the latest instant of a change; `since`: that of the first
  * - `s:<rule>`: the rule's state; `o:<rule>`: its units outstanding, first all of them, then those of holders
  *   (regions)
- * - `g:<rule>`: units of a sliding log that were given back, and the state that they belong to
+ * - `g:<rule>`: refunded units of a sliding log, and the state that they belong to
  * - `u:<hold>`: the hold's units, by rule
  * - `holders`: all holders, each as JSON in JSON
- * - `fence`: the highest fencing token that was given out
+ * - `fence`: the highest fencing token in use
  * - `reclaimed`: how many leases expired
- * - `blocked`: no leases are given before this instant
- * - `lost`: when the pool last noticed that writes were lost
+ * - `blocked`: no leases are granted before this instant
+ * - `lost`: when the pool last noticed lost writes
  * - `reset`: the last reset
  * - `answers`: when the last remembered answer is forgotten
  * - `marked`: the latest instant in a mark
@@ -78,7 +75,7 @@ local function set(field, value)
 end
 `;
 
-/** What every call reads. */
+/** Read by every call. */
 const READING = `
 local ALGORITHMS = { ['token-bucket'] = tokenBucket, ['sliding-log'] = slidingLog, concurrency = concurrency,
   gcra = gcra }
@@ -127,7 +124,7 @@ local function load()
 end
 `;
 
-/** Lua text of functions that exist once `define` has been called. An algorithm has none: its function returns it. */
+/** Lua text of functions that exist after `define` was called. An algorithm's own function returns it. */
 function later(define: string, functions: readonly string[], lua: string): string {
   if (functions.length === 0) return `local function ${define}()\n${lua}end\n`;
   const declared = `local ${functions.join(", ")}\n`;
@@ -135,15 +132,13 @@ function later(define: string, functions: readonly string[], lua: string): strin
 }
 
 /**
- * Wraps the rest of the script in a function of its own. Making a function mostly means finding the variables of the
- * function around it. For each, Lua 5.1 walks the list of all that were found before at that level (7 us of 22). A
- * new level begins a new list.
+ * Wraps the rest of the script in a function. To make one, Lua 5.1 mostly searches the list of the variables
+ * found before at that level (7 us of 22). A new level begins a new list.
  */
 function within(...lua: readonly string[]): string {
   return `return (function()\n${lua.join("")}end)()\n`;
 }
 
-/** The whole text of the script. Redis knows it by its digest. */
 export const POOL_SCRIPT =
   POOL +
   within(

@@ -1,4 +1,4 @@
-/** core/accounts/account.ts in Lua: the decision of each rule beside the units outstanding, and of all together. */
+/** core/accounts/account.ts in Lua: the decision of each rule beside the units outstanding, and of all. */
 export const DECISIONS = `
 local function decide(book, cost)
   local rule = book.rule
@@ -266,7 +266,7 @@ function takeTokens(count)
 end
 `;
 
-/** When a rule will be as untouched: `wholeAtMs` of core/accounts/account.ts. */
+/** When a rule will be untouched: `wholeAtMs` of core/accounts/account.ts. */
 export const WHOLE = `
 -- The instant of the last hold's expiry. Of those that were not read only the latest is known.
 local function lastExpiryMs(name)

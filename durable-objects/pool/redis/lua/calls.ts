@@ -1,4 +1,4 @@
-/** Answers that are given again when a call is repeated, and the end of a call: everything is written, or nothing. */
+/** Answers to repeated calls, and the end of a call: everything is written, or nothing. */
 export const ANSWERS = `
 local DAY_MS = 86400000
 -- Keys live this much longer than anything in them matters.
@@ -109,7 +109,7 @@ local function save()
 end
 `;
 
-/** durable-objects/keys/idempotency.ts in Lua: what a call took, remembered beside its answer, and given back by name. */
+/** durable-objects/keys/idempotency.ts in Lua: a call's charge, stored with its answer, and its refund. */
 export const CHARGES = `
 -- The terms of a rule. Under others it is unknown which units of a charge time has given back.
 local function termsOf(rule)
@@ -149,7 +149,7 @@ function uncharge(charged)
 end
 `;
 
-/** The operation `limit`, decided as durable-objects/operations/limits.ts decides it. */
+/** The operation `limit`, decided as in durable-objects/operations/limits.ts. */
 export const CALLS = `
 local NOTHING, ONES = {}, {}
 for index = 1, #call.rules do NOTHING[index], ONES[index] = 0, 1 end
@@ -190,7 +190,7 @@ calls.limit = function(hold)
 end
 `;
 
-/** All other operations of `PoolCall`. Holds are answered as durable-objects/operations/claims.ts answers them. */
+/** All other operations of `PoolCall`. Holds are answered as in durable-objects/operations/claims.ts. */
 export const OTHER_CALLS = `
 -- Of one key. A denial reads all of them, for 2 us each, and Redis does nothing else meanwhile.
 local MAX_HOLDS = 2000
@@ -328,7 +328,7 @@ calls.reset = function()
 end
 `;
 
-/** Carries out one call, from reading the pool to the answer as JSON. The script ends here. */
+/** Executes one call, from reading the pool to the answer as JSON. The script ends here. */
 export const ANSWERING = `
 local function answerText(answer, granted, next)
   if call.op == 'limit' and answer.rules and not granted then return '{"rules":' .. answer.rules .. '}' end

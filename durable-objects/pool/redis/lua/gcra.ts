@@ -1,4 +1,4 @@
-/** core/algorithms/gcra.ts in Lua: the token bucket by another name. Their states in a pool are the same text. */
+/** core/algorithms/gcra.ts in Lua: a token bucket by another name. Their states in a pool are equal. */
 export const GCRA = `
 return tokenBucket()
 `;

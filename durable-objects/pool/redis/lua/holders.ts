@@ -1,9 +1,9 @@
 /**
- * durable-objects/operations/reservations.ts in Lua: how the pool takes note of a holder's message.
+ * durable-objects/operations/reservations.ts in Lua: how the pool applies a holder's message.
  *
- * All units of a holder (a region) are one hold, "r:<holder>.<turn>". Each message reports everything about the holder,
- * so late, lost, repeated and reordered messages do no harm. It also has the mark of the last answer that reached the
- * holder. A pool that does not know this mark any more has lost writes.
+ * All units of a holder (a region) are one hold, "r:<holder>.<turn>". Each message reports the complete
+ * holder, so late, lost, repeated and reordered messages do no harm. It also has the mark of the holder's
+ * last answer: a pool that does not know it has lost writes.
  */
 export const HOLDERS = `
 local sizing = decode(ARGV[2])
@@ -134,7 +134,7 @@ local function addTo(own, costs, untilMs)
 end
 `;
 
-/** What a holder is given (core/reservations/sizing.ts in Lua), and how the pool remembers it. */
+/** A holder's grant (core/reservations/sizing.ts in Lua), and how the pool remembers it. */
 export const GRANTS = `
 local function wantedByOthers(name)
   local units = 0

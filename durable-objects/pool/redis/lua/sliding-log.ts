@@ -1,15 +1,15 @@
 /**
  * core/algorithms/log/sliding-log.ts and unit-log.ts in Lua.
  *
- * Closed runs are members of a sorted set, "<ms>:<all units up to and with this run>", with the millisecond as score.
- * The open run, which more units may join, is part of the state. A decision also tries states that are never written
- * ("what is left once this hold has expired?"). So a state is a value: the runs that it closed itself are a list in
- * it, the latest first, and only the state that is kept is written.
+ * Closed runs are members of a sorted set, "<ms>:<all units up to and with this run>", with the millisecond
+ * as score. The open run, which more units may join, is part of the state. A decision also tries states that
+ * are never written ("how much is left once this hold has expired?"). So a state is a value with a list of
+ * the runs that it closed, the latest first, and only the final state is written.
  *
- * Holes are a list `{ from, to, from, to }`. They are a field of their own, `g:<rule>`, since a script from before there
- * were any could not read a state with them. With them stands the state that they belong to. When such a script has
- * changed the state since, they are forgotten: what was given back counts again until it leaves the window, and nothing
- * is admitted twice.
+ * Holes are a list `{ from, to, from, to }` in a field of their own, `g:<rule>`, since older scripts could
+ * not read a state with them. Beside them is the state that they belong to. If such a script has changed the
+ * state since, they are dropped: refunded units count again until they leave the window, and nothing is
+ * admitted twice.
  */
 export const SLIDING_LOG = `
 local MAX_HOLES = 64

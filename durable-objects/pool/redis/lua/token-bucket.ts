@@ -1,7 +1,4 @@
-/**
- * core/algorithms/token-bucket.ts in Lua, exact to the part of a token: Lua's numbers are doubles, as JavaScript's
- * are.
- */
+/** core/algorithms/token-bucket.ts in Lua, exact to the part of a token: both calculate with doubles. */
 export const TOKEN_BUCKET = `
 local MAX_PARTS = 9007199254740992
 
