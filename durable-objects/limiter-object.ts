@@ -85,7 +85,7 @@ export class LimiterObject extends WithWireMethods {
   async rest(): Promise<void> {
     const { timers, cache, storage } = this.#parts;
     const atMs = timers.nowMs();
-    if (cache.writeAll(atMs)) storage.leads.end(objectPolicies, atMs);
+    if (cache.writeAll(atMs)) storage.allowances.end(objectPolicies, atMs);
     if (this.#stats === undefined) return;
     await sender.sendAll(SYSTEM_TIME, this.#push);
   }

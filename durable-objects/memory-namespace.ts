@@ -69,7 +69,7 @@ export class MemoryStorage implements KeyStorage {
   readonly answers = new MemoryAnswers((key) => this.#keys.has(key));
   readonly claims = new MemoryClaims();
   /** Never read: there is no start after a crash. */
-  readonly leads = new CrashAllowances(NOT_KEPT);
+  readonly allowances = new CrashAllowances(NOT_KEPT);
   readonly sweeps = new Sweeps(NOT_KEPT);
   readonly loneKey = undefined;
   /** Each policy has one object here, so keys never move. */
@@ -78,7 +78,7 @@ export class MemoryStorage implements KeyStorage {
   readonly #segments = new Map<string, Map<string, NewSegment[]>>();
 
   get isEmpty(): boolean {
-    return this.#keys.size === 0 && this.leads.isEmpty;
+    return this.#keys.size === 0 && this.allowances.isEmpty;
   }
 
   /** Only a bug can make it fail halfway, and then the process should end. */
@@ -89,7 +89,7 @@ export class MemoryStorage implements KeyStorage {
   removeAll(): Promise<void> {
     for (const key of this.#keys.keys()) this.remove(key);
     this.answers.clear();
-    this.leads.forget();
+    this.allowances.forget();
     this.sweeps.forget();
     return Promise.resolve();
   }

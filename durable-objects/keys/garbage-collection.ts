@@ -77,8 +77,8 @@ export function* collectGarbage(
   sweeps.leave(moves.left, moves.dueMs + FORGET_AFTER_MS);
   yield* forgetUnrecorded(cache, nowMs);
   // While a crash allowance has an effect, memory may know keys without a record.
-  const leadEndsMs = storage.leads.endsAtMs(policies);
-  if (leadEndsMs > nowMs()) sweeps.leave(1, leadEndsMs + FORGET_AFTER_MS);
+  const allowanceEndsMs = storage.allowances.endsAtMs(policies);
+  if (allowanceEndsMs > nowMs()) sweeps.leave(1, allowanceEndsMs + FORGET_AFTER_MS);
   const dueMs = sweeps.end(nowMs());
   if (dueMs === undefined && storage.loneKey !== undefined) cache.forget(storage.loneKey);
   return dueMs;

@@ -169,7 +169,7 @@ export class KeyCache {
     const storage = this.#storage;
     const { key, policy, ruleStates, expired } = keyState;
     const wholeMs = Math.max(minDueMs, keyState.wholeAtMs(accounts, nowMs));
-    const { memory } = storage.leads;
+    const { memory } = storage.allowances;
     const records = ruleStates.map(({ rule, stored }, index) =>
       record(
         rule,

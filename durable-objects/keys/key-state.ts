@@ -217,8 +217,8 @@ export class KeyState {
       const found = Object.hasOwn(rules, rule.name) ? rules[rule.name] : undefined;
       const other = record && converted(policy, rule, record, nowMs);
       const segments = found === undefined ? [] : storage.segments(key, rule.name);
-      const lead = storage.leads.of(policy, rule, nowMs, isLost);
-      const restored = restore(rule, other ?? found, segments, nowMs, policy.reservation.mostMs, lead);
+      const allowance = storage.allowances.of(policy, rule, nowMs, isLost);
+      const restored = restore(rule, other ?? found, segments, nowMs, policy.reservation.mostMs, allowance);
       return {
         rule,
         account: withClaims(rule.name, restored, this.#claims),

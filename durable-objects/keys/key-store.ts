@@ -113,7 +113,7 @@ export class KeyStore {
       writesRecord ? this.#cache.write(keyState, accounts, nowMs, ahead, dueMs) : undefined;
     const isExact = writesRecord && !ahead.some((units) => units > 0);
     const isAhead = !isExact && (writesRecord || keyState.isAhead(nowMs));
-    const leadEndsMs = this.#renewAllowance(keyState, accounts, nowMs, isAhead);
+    const allowanceEndsMs = this.#renewAllowance(keyState, accounts, nowMs, isAhead);
     const writesRows = put.length + end.length + remember.length + forget.length > 0;
     const writeAll = () => {
       for (const claim of end) storage.claims.remove(key, claim.id);
@@ -127,7 +127,7 @@ export class KeyStore {
     const wholeMs = writesRows ? this.#allOrNothing(keyState, writeAll, nowMs) : writeRecord();
     if (put.length + end.length > 0) keyState.noteClaims(end, put);
     this.#cache.take(keyState, accounts, nowMs, isExact);
-    return [leadEndsMs, wholeMs].filter((each) => each !== undefined);
+    return [allowanceEndsMs, wholeMs].filter((each) => each !== undefined);
   }
 
   /** Renews the crash allowance if needed. Returns when it has no effect any more, if it was written. */
@@ -144,7 +144,7 @@ export class KeyStore {
       for (const { isStored, expiresAtMs } of holds)
         if (isStored !== true) neededMs = Math.max(neededMs, expiresAtMs);
     if (neededMs === -Infinity) return undefined;
-    return this.#storage.leads.renew(policy, neededMs, nowMs);
+    return this.#storage.allowances.renew(policy, neededMs, nowMs);
   }
 
   /** Ends all holds and leases of a key as unused, and deletes its answers. */
@@ -168,7 +168,7 @@ export class KeyStore {
       this.#storage.remove(keyState.key);
       keyState.noteDeleted();
       // The next object must not presume units from before this object started.
-      const isExact = this.#storage.leads.isPresumed(keyState.policy, nowMs);
+      const isExact = this.#storage.allowances.isPresumed(keyState.policy, nowMs);
       if (isExact || accounts.some(({ holds }) => holds.length > 0))
         return this.#save(keyState, { accounts, isExact }, nowMs);
       this.#cache.take(keyState, accounts, nowMs, true);

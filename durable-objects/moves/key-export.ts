@@ -69,7 +69,7 @@ export class KeyExport {
     residents.remove(key);
     const isStored = before !== undefined || storage.read(key) !== undefined || storage.answers.has(key);
     if (!isStored && !cache.has(key)) {
-      const presumed = storage.leads.presumed(policy, nowMs);
+      const presumed = storage.allowances.presumed(policy, nowMs);
       return presumed === undefined ? "nothing" : { presumed };
     }
     const keyState = cache.open(policy.name, policy, key, nowMs);

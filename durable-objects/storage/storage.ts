@@ -20,7 +20,7 @@ export interface KeyStorage extends Omit<Pick<Storage, keyof Storage>, "answers"
 export class Storage {
   readonly answers: StoredAnswers;
   readonly claims: StoredClaims;
-  readonly leads: CrashAllowances;
+  readonly allowances: CrashAllowances;
   readonly sweeps: Sweeps;
   readonly moves: StoredMoves;
   /** Counts expired leases. */
@@ -32,7 +32,7 @@ export class Storage {
     this.#tables = new Tables(storage);
     this.answers = new StoredAnswers(this.#tables, storage.kv);
     this.claims = new StoredClaims(this.#tables);
-    this.leads = new CrashAllowances(storage);
+    this.allowances = new CrashAllowances(storage);
     this.sweeps = new Sweeps(storage);
     this.moves = new StoredMoves(this.#tables);
   }
@@ -40,7 +40,7 @@ export class Storage {
   /** Everything stored of a key except its record has a table, and then the record has one too. */
   get isEmpty(): boolean {
     const { lone } = this.#tables;
-    return lone !== undefined && lone.row === undefined && this.leads.isEmpty;
+    return lone !== undefined && lone.row === undefined && this.allowances.isEmpty;
   }
 
   /** The only key, if nothing but its record is stored: it is deleted with everything else. */
@@ -49,13 +49,13 @@ export class Storage {
   }
 
   atomically<Result>(work: () => Result): Result {
-    const undoLead = this.leads.mark();
+    const undoAllowance = this.allowances.mark();
     try {
       return this.#tables.atomically(work);
     } catch (error) {
       this.claims.forgetCounts();
       this.answers.forgetLengths();
-      undoLead();
+      undoAllowance();
       throw error;
     }
   }
@@ -63,7 +63,7 @@ export class Storage {
   removeAll(): Promise<void> {
     this.claims.forgetCounts();
     this.answers.forgetLengths();
-    this.leads.forget();
+    this.allowances.forget();
     this.sweeps.forget();
     return this.#tables.removeAll();
   }

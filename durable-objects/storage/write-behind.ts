@@ -84,7 +84,7 @@ export interface CrashAllowance {
   };
 }
 
-const NO_LEAD: CrashAllowance = { memory: Number.NaN, startMs: 0, untilMs: -Infinity };
+const NO_ALLOWANCE: CrashAllowance = { memory: Number.NaN, startMs: 0, untilMs: -Infinity };
 
 /** When the units of a record have refilled. Infinity: never, or not needed. */
 export function recordWholeAtMs(rule: Rule, state: unknown): number {
@@ -98,14 +98,14 @@ export function restore(
   segments: readonly Segment[],
   nowMs: number,
   ttlMs: number,
-  lead = NO_LEAD,
+  allowance = NO_ALLOWANCE,
 ): Account {
   const { algorithm, config } = rule;
   const read = isReadable(rule, stored) ? stored : undefined;
   const known = readable(rule, read?.state);
   const state = known === undefined ? undefined : algorithm.unpack(config, known, segments);
   const untouched: Account = state === undefined ? UNTOUCHED : { state, holds: [] };
-  return presumed(rule, read, state, nowMs, ttlMs, lead).reduce(
+  return presumed(rule, read, state, nowMs, ttlMs, allowance).reduce(
     (account, { units, expiresAtMs }, index) =>
       units === 0
         ? account
@@ -128,12 +128,12 @@ function presumed(
   const isOwn = by === memory;
   // An earlier policy may have allowed units that the current one does not.
   const { algorithm, config } = rule;
-  const isLed =
+  const isAhead =
     !isOwn &&
     found !== undefined &&
     found.units > 0 &&
     algorithm.untouchedAtMs(config, state) <= found.untilMs;
-  const units = isLed ? Math.max(ahead, found.units) : ahead;
+  const units = isAhead ? Math.max(ahead, found.units) : ahead;
   const isOld = ahead > 0 && by === undefined;
   const [fromMs, endMs] = isOwn
     ? [nowMs, untilMs]
@@ -170,7 +170,7 @@ const RESTORED = "write-ahead";
  */
 
 /** The row's part for one policy. Stored: never rename a field. */
-interface StoredLead {
+interface StoredAllowance {
   readonly untilMs: number;
   /**
    * Beside `exactFromMs` one less than the longest life: too short for earlier versions, which so write
@@ -182,7 +182,7 @@ interface StoredLead {
   readonly rules: Readonly<Record<string, { readonly algorithm: string; readonly units: number }>>;
 }
 
-type Stored = readonly (readonly [policy: string, lead: StoredLead])[];
+type Stored = readonly (readonly [policy: string, allowance: StoredAllowance])[];
 
 /** Stored: never rename it. */
 const ROW = "lead";
@@ -195,8 +195,8 @@ export class CrashAllowances {
   /** Identifies this memory of the object. A clock could not: it may have been set back. */
   readonly memory = Math.floor(randomFraction() * 2 ** 32);
   readonly #storage: RowStorage;
-  #found: ReadonlyMap<string, StoredLead>;
-  #made: Map<string, StoredLead>;
+  #found: ReadonlyMap<string, StoredAllowance>;
+  #made: Map<string, StoredAllowance>;
   #startMs: number | undefined;
 
   constructor(storage: RowStorage) {
@@ -251,20 +251,21 @@ export class CrashAllowances {
     const ttlMs = Math.max(policy.reservation.mostMs, isValid ? maxTtlOf(made) : 0) - 1;
     const found = this.#found.get(policy.name);
     const fromMs = found === undefined ? 0 : exactFromMs(found);
-    const lead = { untilMs, ttlMs, exactFromMs: fromMs, rules: this.#units(policy, nowMs) };
-    const all = new Map([...this.#made, [policy.name, lead]]);
+    const allowance = { untilMs, ttlMs, exactFromMs: fromMs, rules: this.#units(policy, nowMs) };
+    const all = new Map([...this.#made, [policy.name, allowance]]);
     this.#storage.kv.put<Stored>(ROW, [...all]);
     this.#made = all;
-    return wholeAtMs(policy, lead);
+    return wholeAtMs(policy, allowance);
   }
 
   /** When keys have refilled without further calls. Unknown policies may return. -Infinity: there is none. */
   endsAtMs(policies: PolicyLookup): number {
     let endsMs = -Infinity;
-    for (const [name, lead] of this.#made) {
+    for (const [name, allowance] of this.#made) {
       const policy = policies.get(name);
-      if (policy !== undefined) endsMs = Math.max(endsMs, wholeAtMs(policy, lead));
-      else if (policies.isRemoved?.(name) !== true) endsMs = Math.max(endsMs, lead.untilMs + UNKNOWN_KEPT_MS);
+      if (policy !== undefined) endsMs = Math.max(endsMs, wholeAtMs(policy, allowance));
+      else if (policies.isRemoved?.(name) !== true)
+        endsMs = Math.max(endsMs, allowance.untilMs + UNKNOWN_KEPT_MS);
     }
     return endsMs;
   }
@@ -294,10 +295,10 @@ export class CrashAllowances {
   }
 
   /** The units to store: the current ones, and earlier ones while they have an effect. */
-  #units(policy: Policy, nowMs: number): StoredLead["rules"] {
+  #units(policy: Policy, nowMs: number): StoredAllowance["rules"] {
     const found = this.isPresumed(policy, nowMs) ? this.#found.get(policy.name) : undefined;
     const made = this.#made.get(policy.name);
-    const rules = policy.rules.map((rule): [string, StoredLead["rules"][string]] => {
+    const rules = policy.rules.map((rule): [string, StoredAllowance["rules"][string]] => {
       const before = found === undefined ? 0 : presumedOf(found, policy, rule);
       // Keys with overrides may be further ahead than others, and all share this row.
       const isOwn = made !== undefined && made !== this.#found.get(policy.name);
@@ -309,35 +310,35 @@ export class CrashAllowances {
 }
 
 /** The units by which a key may have been ahead. A new rule continues from removed ones (conversions.ts). */
-function presumedOf({ rules }: StoredLead, policy: Policy, rule: Rule): number {
+function presumedOf({ rules }: StoredAllowance, policy: Policy, rule: Rule): number {
   if (rule.lease !== undefined || rule.algorithm.isShare === true) return 0;
   if (Object.hasOwn(rules, rule.name)) return rules[rule.name]?.units ?? 0;
   const isGone = (name: string) => policy.rules.every((each) => each.name !== name);
   return Math.max(0, ...Object.entries(rules).map(([name, { units }]) => (isGone(name) ? units : 0)));
 }
 
-function maxTtlOf({ ttlMs, exactFromMs: fromMs }: StoredLead): number {
+function maxTtlOf({ ttlMs, exactFromMs: fromMs }: StoredAllowance): number {
   return fromMs === undefined ? ttlMs : ttlMs + 1;
 }
 
 /** When no holder has units of a version without `presumed` any more. */
-function exactFromMs(lead: StoredLead): number {
-  return lead.exactFromMs ?? lead.untilMs;
+function exactFromMs(allowance: StoredAllowance): number {
+  return allowance.exactFromMs ?? allowance.untilMs;
 }
 
-function isEnough(policy: Policy, lead: StoredLead): boolean {
-  if (maxTtlOf(lead) < policy.reservation.mostMs) return false;
+function isEnough(policy: Policy, allowance: StoredAllowance): boolean {
+  if (maxTtlOf(allowance) < policy.reservation.mostMs) return false;
   return policy.rules.every((rule) => {
-    const own = Object.hasOwn(lead.rules, rule.name) ? lead.rules[rule.name] : undefined;
+    const own = Object.hasOwn(allowance.rules, rule.name) ? allowance.rules[rule.name] : undefined;
     return (own?.algorithm === storedName(rule) ? own.units : 0) >= aheadUnits(rule);
   });
 }
 
-function wholeAtMs(policy: Policy, lead: StoredLead): number {
-  const { untilMs } = lead;
+function wholeAtMs(policy: Policy, allowance: StoredAllowance): number {
+  const { untilMs } = allowance;
   const wholeMs = policy.rules.map((rule) => {
     const { algorithm, config } = rule;
-    const units = presumedOf(lead, policy, rule);
+    const units = presumedOf(allowance, policy, rule);
     if (units === 0) return untilMs;
     return algorithm.untouchedAtMs(config, algorithm.debit(config, undefined, untilMs, units));
   });

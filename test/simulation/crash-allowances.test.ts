@@ -4,26 +4,26 @@ import type { Policies, Policy, Rule } from "../../core/policies/policy.ts";
 import type { StoredAccount } from "../../durable-objects/storage/records.ts";
 import { depth } from "../support/depth.ts";
 import { announcedSeed, seedOr } from "../support/random.ts";
+import { AllowanceHistory, type AllowanceBreakage, type AllowanceOutcome } from "./crash-allowances.ts";
 import { Database } from "./database.ts";
 import { BrokenLaw } from "./laws.ts";
-import { LeadHistory, type LeadBreakage, type LeadOutcome } from "./leads.ts";
 
 const HISTORIES = depth(60, 10_000);
 const MAX = 20_000;
 const PATIENT = { timeout: 300_000 };
 
 /** @throws Error that names the seed of the first history that broke a law */
-function play(first: number, histories: number, breakage?: LeadBreakage): LeadOutcome {
+function play(first: number, histories: number, breakage?: AllowanceBreakage): AllowanceOutcome {
   const database = new Database();
   const sum: Record<string, number> = {};
   for (let seed = first; seed < first + histories; seed += 1)
     try {
-      for (const [name, count] of Object.entries(new LeadHistory(seed, database, breakage).run()))
+      for (const [name, count] of Object.entries(new AllowanceHistory(seed, database, breakage).run()))
         sum[name] = (sum[name] ?? 0) + Number(count);
     } catch (error) {
       throw new Error(`SEED=${seed}: ${String(error)}`, { cause: error });
     }
-  return sum as unknown as LeadOutcome;
+  return sum as unknown as AllowanceOutcome;
 }
 
 test(
@@ -60,7 +60,7 @@ function withoutPresumed(rules: string): string {
   return JSON.stringify(Object.fromEntries(changed));
 }
 
-const PLANTED: Record<string, LeadBreakage> = {
+const PLANTED: Record<string, AllowanceBreakage> = {
   "a check before the answer left out": {
     policies: withAlgorithm((algorithm) => ({ ...algorithm, covers: () => true })),
   },

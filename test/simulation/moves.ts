@@ -267,7 +267,7 @@ export class MoveHistory implements MovingWorld {
   #rest(object: MovingObject): void {
     const { storage, cache } = object.object.memory;
     const policies = this.#versions[object.version] as Policies;
-    if (cache.writeAll(this.clockMs())) storage.leads.end(policies, this.clockMs());
+    if (cache.writeAll(this.clockMs())) storage.allowances.end(policies, this.clockMs());
   }
 
   #plan(): void {

@@ -92,7 +92,7 @@ function check(object: AlarmedObject): void {
     expect(object.alarmAtMs, "something is stored, so an alarm is set").not.toBeNull();
     // An only key that was found whole goes with everything else: once the lead does not matter any more.
     const wasOnly = key === object.onlyAtAlarm;
-    const leftMs = wasOnly ? object.storage.leads.endsAtMs(POLICIES) : -Infinity;
+    const leftMs = wasOnly ? object.storage.allowances.endsAtMs(POLICIES) : -Infinity;
     const dueMs = Math.max(Math.max(wholeAtMs, leftMs) + FORGET_AFTER_MS, object.nowMs + APART_MS);
     expect(object.alarmAtMs, "a key is looked at when it is due").toBeLessThanOrEqual(dueMs + APART_MS);
   }
@@ -128,7 +128,7 @@ test("an only key that is whole beside a lead goes with it, at an alarm that is 
   object.limit("bucket", 1, "bucket");
   await object.pass(FORGET_AFTER_MS - 126_000);
   expect([object.alarms, object.storage.loneKey]).toEqual([1, "bucket"]);
-  expect(object.alarmAtMs).toBe(object.storage.leads.endsAtMs(POLICIES) + FORGET_AFTER_MS);
+  expect(object.alarmAtMs).toBe(object.storage.allowances.endsAtMs(POLICIES) + FORGET_AFTER_MS);
   await object.pass(HOUR_MS);
   expect([object.alarms, object.storage.isEmpty, object.alarmAtMs]).toEqual([2, true, null]);
 });

@@ -123,7 +123,7 @@ test("an only key that is whole stays in memory until its record goes with every
     { key: "a", policy: "p", rules: { p: { algorithm: "token-bucket", ahead: 0, state } } },
     NOW_MS - 1,
   );
-  if (policy !== undefined) storage.leads.renew(policy, NOW_MS, NOW_MS);
+  if (policy !== undefined) storage.allowances.renew(policy, NOW_MS, NOW_MS);
   const sweepAt = (nowMs: number) => {
     storage.sweeps.forget();
     const work = collectGarbage(storage, cache, policies, () => nowMs);

@@ -32,11 +32,11 @@ test("a key without a record may have been ahead by what comes back within 10 s"
 });
 
 test("it is valid for a while, and renewed before that is over, with one row", () => {
-  const leads = new CrashAllowances(database.storage);
+  const allowances = new CrashAllowances(database.storage);
   let rows = 0;
   for (let nowMs = NOW_MS; nowMs < NOW_MS + HOUR; nowMs += 500) {
     const before = database.rowsWritten;
-    leads.renew(policyOf(3_600), nowMs, nowMs);
+    allowances.renew(policyOf(3_600), nowMs, nowMs);
     rows += database.rowsWritten - before;
     expect(presumed(policyOf(3_600), nowMs)?.untilMs).toBe(nowMs + RESERVED_MS);
   }
@@ -98,7 +98,7 @@ test("what a record says of times is believed of versions that keep to it, and n
 
 test("what was promised in a transaction that is rolled back is promised again", () => {
   const storage = new Storage(database.storage);
-  const renew = () => storage.leads.renew(policyOf(3_600), NOW_MS, NOW_MS);
+  const renew = () => storage.allowances.renew(policyOf(3_600), NOW_MS, NOW_MS);
   const fails = () =>
     storage.atomically(() => {
       renew();
@@ -113,14 +113,14 @@ test("what was promised in a transaction that is rolled back is promised again",
 test.each(["token-bucket", "sliding-log"])(
   "keys of one object under several versions have one row, which promises what the furthest may be ahead (%s)",
   (algorithm) => {
-    const leads = new CrashAllowances(database.storage);
-    leads.renew(policyOf(7_200), NOW_MS, NOW_MS);
+    const allowances = new CrashAllowances(database.storage);
+    allowances.renew(policyOf(7_200), NOW_MS, NOW_MS);
     // Another key is decided by an override, or by a version of another algorithm, whose units are fewer.
-    leads.renew(policyOf(3_600, algorithm), NOW_MS + 20_000, NOW_MS + 20_000);
-    leads.renew(policyOf(3_600, algorithm), NOW_MS + 40_000, NOW_MS + 40_000);
+    allowances.renew(policyOf(3_600, algorithm), NOW_MS + 20_000, NOW_MS + 20_000);
+    allowances.renew(policyOf(3_600, algorithm), NOW_MS + 40_000, NOW_MS + 40_000);
     expect(presumed(policyOf(7_200), NOW_MS + 41_000)?.units).toBe(20);
     // And one that is further ahead is not taken for promised.
-    leads.renew(policyOf(36_000), NOW_MS + 42_000, NOW_MS + 42_000);
+    allowances.renew(policyOf(36_000), NOW_MS + 42_000, NOW_MS + 42_000);
     expect(presumed(policyOf(36_000), NOW_MS + 43_000)?.units).toBe(100);
   },
 );

@@ -37,7 +37,7 @@ const MAX_KEYS = 4;
 const KEYS = 6;
 
 /** A rule broken on purpose. */
-export interface LeadBreakage {
+export interface AllowanceBreakage {
   readonly atCrash?: (database: Database) => void;
   readonly policies?: (policies: Policies) => Policies;
 }
@@ -51,28 +51,28 @@ interface Held {
   readonly untilMs: number;
 }
 
-export interface LeadOutcome {
+export interface AllowanceOutcome {
   admitted: number;
   calls: number;
   crashes: number;
   deaths: number;
 }
 
-export class LeadHistory {
+export class AllowanceHistory {
   readonly #random: () => number;
   readonly #database: Database;
-  readonly #breakage: LeadBreakage;
+  readonly #breakage: AllowanceBreakage;
   readonly #policy: Policy;
   readonly #object: SimulatedObject;
   readonly #oracles = new Map<string, readonly Oracle[]>();
-  readonly #outcome: LeadOutcome = { admitted: 0, calls: 0, crashes: 0, deaths: 0 };
+  readonly #outcome: AllowanceOutcome = { admitted: 0, calls: 0, crashes: 0, deaths: 0 };
   #held: Held[] = [];
   #trueMs = 1_000_000;
   /** How far the object's clock is from the true one, and by how much it was put on in all. */
   #skewMs = 0;
   #onMs = 0;
 
-  constructor(seed: number, database: Database, breakage: LeadBreakage = {}) {
+  constructor(seed: number, database: Database, breakage: AllowanceBreakage = {}) {
     this.#random = seededRandom(seed);
     this.#database = database;
     this.#breakage = breakage;
@@ -84,7 +84,7 @@ export class LeadHistory {
     this.#object = new SimulatedObject(database, policies, clockMs, undefined, MAX_KEYS);
   }
 
-  run(): LeadOutcome {
+  run(): AllowanceOutcome {
     for (let step = 0; step < 150; step += 1) {
       this.#trueMs += pick(this.#random, [0, 0, 0, 1, 5, 50, 400, 2_500, 12_000, 60_000]);
       if (whole(this.#random, 30) === 0) this.#database.writesLeft = whole(this.#random, 4);
