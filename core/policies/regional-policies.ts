@@ -15,10 +15,9 @@ import {
 } from "./policy.ts";
 
 /**
- * Reads what a deployment configures: its policies and its regions. A policy with a pool also gets a copy for each
- * region.
+ * Parses a deployment's policies and regions. A policy with a pool gets a copy for each region.
  *
- * @throws Error that names every bad field and value, and what is allowed: such a worker does not start
+ * @throws Error that names every bad field and value, and the allowed values: such a worker does not start
  */
 export function parseDeployment(vars: DeploymentVars) {
   const { areJurisdictionsIgnored } = vars;
@@ -45,11 +44,10 @@ export type Deployment = ReturnType<typeof parseDeployment>;
 interface DeploymentVars {
   readonly policies: unknown;
   readonly regions?: unknown;
-  /** Where plain workerd runs the worker. */
+  /** True where plain workerd runs the worker. */
   readonly areJurisdictionsIgnored?: boolean;
 }
 
-/** The policy as it is where there are no jurisdictions. */
 export function withoutJurisdiction(policy: Policy): Policy {
   const nowhere = (each: Policy): Policy => {
     const { jurisdiction: _, ...others } = each;
@@ -62,13 +60,13 @@ export function withoutJurisdiction(policy: Policy): Policy {
 
 /** All policies of a deployment, and for each policy with a pool a copy for each region. */
 export class RegionalPolicies {
-  /** By the names that the deployment gave them, and that callers know. */
+  /** By the deployment's names, which callers know. */
   readonly named: Policies;
   readonly regions: Regions;
   /** The copies, by their own names: `api@eu`, `api@eu/local`. */
   readonly #known = new Map<string, Policy>();
 
-  /** @throws Error when a region that goes on alone would have less than one unit of a limit */
+  /** @throws Error when a region would have less than one unit of a limit without its pool */
   constructor(policies: Policies, regions: Regions) {
     this.named = policies;
     this.regions = regions;
@@ -82,9 +80,9 @@ export class RegionalPolicies {
   }
 
   /**
-   * The region's copy of a policy; a policy without a pool is the same in all regions.
+   * The region's copy of a policy, or the policy itself if it has no pool.
    *
-   * @param region `undefined`: the first region, which has the calls that belong to no region
+   * @param region `undefined`: the first region, which has the calls of no region
    */
   within(policy: Policy, region: Region | undefined): Policy {
     if (policy.pool === undefined || policy.region !== undefined) return policy;
@@ -99,7 +97,7 @@ export class RegionalPolicies {
     if (policy.onFailure === "local") this.#known.set(`${name}${LOCAL}`, this.#alone(regional));
   }
 
-  /** What a region goes on with when its pool does not answer: its part of each limit, without a pool. */
+  /** The policy of a region whose pool does not answer: its part of each limit, without a pool. */
   #alone({ pool, ...policy }: Policy): Policy {
     const part = pool?.localShare ?? 1 / this.regions.length;
     const scaled = policy.rules.map((rule) => scale(policy, rule, part));
@@ -120,14 +118,13 @@ function scale(policy: Pick<Policy, "name">, rule: Rule, part: number): Rule {
   return { ...rule, config, capacity: algorithm.capacity(config), quota: algorithm.quota(config) };
 }
 
-/** The names of the variables that a deployment reads. */
 const READ = ["POLICIES", "REGIONS", "LOG"];
 
 /**
- * Refuses a variable that is `POLICIES`, `REGIONS` or `LOG` with a wrong letter. Other variables are not the limiter's,
- * nor is a text with a name like `REGION`: regions are a table.
+ * Rejects misspelled `POLICIES`, `REGIONS` or `LOG`. Other variables are not the limiter's, nor is text with
+ * a name like `REGION`: regions are a table.
  *
- * @throws Error that names the variable, and the one that was meant
+ * @throws Error that names the variable, and the intended one
  */
 export function requireKnownNames(variables: object): void {
   const wrong = Object.entries(variables).flatMap(([name, value]: [string, unknown]) => {
@@ -139,16 +136,16 @@ export function requireKnownNames(variables: object): void {
   refuseBad(wrong);
 }
 
-/* Regions: parts of the world. A key whose units are in a pool has an object of its own in each region. */
+/* Regions: parts of the world. A pooled key has an object of its own in each region. */
 
-/** Where a request came in, by `request.cf`. */
+/** The origin of a request, by `request.cf`. */
 export interface Origin {
   readonly colo?: unknown;
   readonly country?: unknown;
   readonly continent?: unknown;
 }
 
-/** At least one region. The first one also has the requests that belong to no region. */
+/** The first region also has the requests of no region. */
 export type Regions = readonly [Region, ...Region[]];
 
 /** Without `[vars.REGIONS]`, each continent is a region. */
@@ -184,9 +181,9 @@ const REGION_FIELDS = {
 };
 
 /**
- * Reads the regions of `[vars.REGIONS.<name>]`, as tables or as JSON text; `undefined`: each continent is a region.
+ * Parses `[vars.REGIONS.<name>]`, as tables or as JSON text; `undefined`: each continent is a region.
  *
- * @throws Error that names every bad region, field and value, and what is allowed
+ * @throws Error that names every bad region, field and value, and the allowed values
  */
 export function parseRegions(vars: unknown): Regions {
   if (vars === undefined) return CONTINENTS;
@@ -219,7 +216,7 @@ export function parseRegions(vars: unknown): Regions {
   return [first, ...others];
 }
 
-/** The region that a request belongs to: by its colo, else its country, else its continent, else the first region. */
+/** The region of a request, by colo, then country, then continent; by default the first region. */
 export function regionOf(regions: Regions, { colo, country, continent: from }: Origin): Region {
   const within = (field: "colos" | "countries" | "continents", code: unknown) =>
     typeof code === "string" ? regions.find((region) => region[field].includes(code)) : undefined;
