@@ -5,9 +5,8 @@ export { clip, describe, meant, nearest, oneOfNames, pointerTo, violation } from
 export type { Violation } from "./violations.ts";
 
 /**
- * The issues that valibot found as violations. Every schema's message must state what that schema allows.
- *
- * @param below the path of the value that was validated, if it is a part of the input
+ * valibot's issues as violations. Every schema's message must state what it allows. @param below the path of
+ * a validated part of the input
  */
 export function violationsOf(
   issues: readonly v.BaseIssue<unknown>[],
@@ -21,7 +20,7 @@ export function violationsOf(
 }
 
 /**
- * A schema for an object with these fields and no others. Each field's schema says in its message what is allowed.
+ * A schema for an object with these fields and no others.
  *
  * @param fieldsReadElsewhere names of fields that another schema reads; errors list them too
  */
@@ -41,13 +40,16 @@ export function table<Entries extends v.ObjectEntries>(
   });
 }
 
-/** A schema for an integer from `min` to `max`, both included. @param whose names the source of the bound in errors */
+/**
+ * A schema for an integer from `min` to `max`, both included. @param whose names the source of the bound in
+ * errors
+ */
 export function integer(min: number, max: number, whose = "") {
   const allowed = `an integer from ${min} to ${max}${whose}`;
   return v.pipe(v.number(allowed), v.integer(allowed), v.minValue(min, allowed), v.maxValue(max, allowed));
 }
 
-/** A schema for a number from `min` to `max`, both included. It need not be an integer. */
+/** A schema for a number from `min` to `max`, both included. */
 export function number(min: number, max: number) {
   const allowed = `a number from ${min} to ${max}`;
   return v.pipe(v.number(allowed), v.minValue(min, allowed), v.maxValue(max, allowed));
@@ -58,7 +60,6 @@ export function described<Schema extends v.GenericSchema>(schema: Schema, descri
   return v.pipe(schema, v.description(description));
 }
 
-/** A schema for one of a few words. */
 export function oneOf<const Words extends readonly string[]>(words: Words) {
   return v.picklist(words, `one of ${words.map((word) => JSON.stringify(word)).join(", ")}`);
 }
