@@ -55,7 +55,7 @@ export const leakyBucket: Algorithm<LeakyBucketConfig, TokenBucketState> = {
     return { limit, windowMs, burst, undelayed: Math.min(undelayed, burst) };
   },
 
-  // An isolate that spends units does not know how many calls are before it, so it cannot compute a delay.
+  // An isolate does not know how many calls are before its units, so it cannot compute a delay.
   localDecisions: ({ burst, undelayed }) => ({ admits: undelayed === burst, denies: true }),
 
   scale(config, part) {

@@ -10,10 +10,10 @@ import {
 import { concurrency, type ConcurrencyConfig, type ConcurrencyState } from "../concurrency.ts";
 import { type Bounds, type Estimate, type LimitTerms, nextEstimate, within } from "./adaptive-limits.ts";
 
-/** The rules that move the limit. The first one is the default. */
+/** The first one is the default. */
 const RULES = ["gradient2", "vegas", "aimd"] as const;
 
-/** The fields of the rules, and the rules of each. Defaults are those of Netflix's concurrency-limits. */
+/** The fields of each rule. Defaults are those of Netflix's concurrency-limits. */
 const FIELDS = {
   backoffRatio: { kind: "ratio?", of: ["aimd"] },
   timeout: { kind: "duration?", of: ["aimd"] },
@@ -35,7 +35,7 @@ const DEFAULT_RTT_TOLERANCE = 1.5;
 const DEFAULT_LONG_WINDOW = 600;
 const DEFAULT_QUEUE_SIZE = 4;
 
-/** Reads the fields of the rule that `adapt` names. Fields of other rules are refused. */
+/** Parses the fields of the rule that `adapt` names. Fields of other rules are rejected. */
 function limitTerms(fields: Fields): LimitTerms | ConfigProblem {
   const adapt = (fields["adapt"] ?? RULES[0]) as (typeof RULES)[number];
   for (const [field, { of }] of Object.entries(FIELDS))
@@ -108,11 +108,10 @@ export interface AdaptiveState extends ConcurrencyState {
   readonly learned?: Learned;
 }
 
-/** What the reports have taught. */
 interface Learned extends Estimate {
   /** The rule that learned it. */
   readonly by: string;
-  /** When the last report came, and how many have come. */
+  /** The time of the last report, and the number of reports. */
   readonly atMs: number;
   readonly samples: number;
 }
@@ -223,7 +222,7 @@ function boundsOf({ floor, limit }: Config): Bounds {
   return { floor, ceiling: limit };
 }
 
-/** `undefined`: nothing was reported, or it has been forgotten. */
+/** `undefined`: no reports, or they are forgotten. */
 function learnedAt(config: Config, state: State | undefined, nowMs: number): Learned | undefined {
   return nowMs < adaptiveConcurrency.untouchedAtMs(config, state) ? state?.learned : undefined;
 }
