@@ -1,7 +1,6 @@
 /**
- * The only clock; all other code takes `nowMs` as an argument. In a deployed worker the clock stops during
- * synchronous code and moves with the next event, but locally it always moves, so each entry point reads it
- * once.
+ * The only clock; all other code takes `nowMs` as an argument. In a deployed worker the clock stops during synchronous
+ * code and moves with the next event, but locally it always moves, so each entry point reads it once.
  *
  * @returns integer milliseconds since the Unix epoch
  */
@@ -36,8 +35,7 @@ export const SYSTEM_TIME: Time = {
 };
 
 /**
- * Waits until `answer` settles, for up to `ms` milliseconds: if the request that started it has ended, it
- * never does.
+ * Waits until `answer` settles, for up to `ms` milliseconds: if the request that started it has ended, it never does.
  */
 export async function orTimeout(answer: Promise<unknown> | undefined, time: Time, ms: number): Promise<void> {
   let cancel = () => {};
@@ -64,9 +62,9 @@ export function randomId(): string {
 const LEAP_MS = 10;
 
 /**
- * A clock for units held in a process that may sleep. It runs at least as fast as the steady clock, so a wall
- * clock set back extends no lifetime. It leaps with the wall clock, which continues while a machine sleeps
- * and its steady clock stops. A wall clock set forward only ends lifetimes early.
+ * A clock for units held in a process that may sleep. It runs at least as fast as the steady clock, so a wall clock
+ * set back extends no lifetime. It leaps with the wall clock, which continues while a machine sleeps and its steady
+ * clock stops. A wall clock set forward only ends lifetimes early.
  */
 export function unsleepingClock(
   wallMs: () => number = readClockMs,
@@ -77,8 +75,7 @@ export function unsleepingClock(
   let [lastWallMs, lastMs] = [Number.NaN, Number.NaN];
   return () => {
     const wall = wallMs();
-    // A hot key reads it some hundred times in a millisecond, and reading two clocks takes longer than
-    // deciding.
+    // A hot key reads it some hundred times in a millisecond, and reading two clocks takes longer than deciding.
     if (wall === lastWallMs) return lastMs;
     lastWallMs = wall;
     const steady = steadyMs();

@@ -5,8 +5,8 @@ export { clip, describe, meant, nearest, oneOfNames, pointerTo, violation } from
 export type { Violation } from "./violations.ts";
 
 /**
- * valibot's issues as violations. Every schema's message must state what it allows. @param below the path of
- * a validated part of the input
+ * valibot's issues as violations. Every schema's message must state what it allows. @param below the path of a
+ * validated part of the input
  */
 export function violationsOf(
   issues: readonly v.BaseIssue<unknown>[],
@@ -40,10 +40,7 @@ export function table<Entries extends v.ObjectEntries>(
   });
 }
 
-/**
- * A schema for an integer from `min` to `max`, both included. @param whose names the source of the bound in
- * errors
- */
+/** A schema for an integer from `min` to `max`, both included. @param whose names the source of the bound in errors */
 export function integer(min: number, max: number, whose = "") {
   const allowed = `an integer from ${min} to ${max}${whose}`;
   return v.pipe(v.number(allowed), v.integer(allowed), v.minValue(min, allowed), v.maxValue(max, allowed));

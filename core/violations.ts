@@ -108,10 +108,7 @@ export function requireKnownOptions(
   }
 }
 
-/**
- * @throws TypeError that names the option, its value and the allowed ones, unless it is such an integer or
- * absent
- */
+/** @throws TypeError that names the option, its value and the allowed ones, unless it is such an integer or absent */
 export function requireInteger(
   name: string,
   value: unknown,

@@ -2,20 +2,20 @@ import type { AlgorithmDecision, Allowed, Denial, Outcome } from "../algorithms/
 import { type Cost, costOf, type Rule } from "../policies/policy.ts";
 import type { RuleDecision } from "../protocol/answers.ts";
 /**
- * Accounts: for one key and one rule, the algorithm's state and the holds. A hold is units set aside for a
- * holder (an isolate or a caller).
+ * Accounts: for one key and one rule, the algorithm's state and the holds. A hold is units set aside for a holder (an
+ * isolate or a caller).
  *
- * Every level holds units of the level beneath it, spends them without a message, and settles later. Held
- * units are not in the algorithm's state. They are `outstanding`, and can be admitted what the state offers
- * minus the outstanding units. A debit happens only when a hold is settled or expires: at that instant, with
- * the units really used (at expiry: all of them). So unused units return without a credit.
+ * Every level holds units of the level beneath it, spends them without a message, and settles later. Held units are
+ * not in the algorithm's state. They are `outstanding`, and can be admitted what the state offers minus the
+ * outstanding units. A debit happens only when a hold is settled or expires: at that instant, with the units really
+ * used (at expiry: all of them). So unused units return without a credit.
  *
- * Why no bound is exceeded: the units used in any interval are, at its end, either debited or still
- * outstanding. Both together never exceed what the algorithm offers in that interval. Late messages, the
- * order of holders and crashes do not change that.
+ * Why no bound is exceeded: the units used in any interval are, at its end, either debited or still outstanding. Both
+ * together never exceed what the algorithm offers in that interval. Late messages, the order of holders and crashes do
+ * not change that.
  *
- * A lease is a hold too. Its units are occupied, not used up, so they are free when it is settled or expires:
- * the debit of its algorithm takes no units.
+ * A lease is a hold too. Its units are occupied, not used up, so they are free when it is settled or expires: the
+ * debit of its algorithm takes no units.
  *
  * Pure: values in, values out, and time is an argument.
  */
@@ -214,8 +214,8 @@ function emptyAtMs(rule: Rule, state: unknown, holds: readonly Hold[]): number {
 }
 
 /**
- * A rule's decision on a cost, next to held units. Units kept for more important calls (`Rule.apart`) count
- * as held too; a denial due only to them has the reason `shed`.
+ * A rule's decision on a cost, next to held units. Units kept for more important calls (`Rule.apart`) count as held
+ * too; a denial due only to them has the reason `shed`.
  */
 function decideState(
   rule: Rule,

@@ -34,9 +34,9 @@ interface Columns extends Uses {
 }
 
 /**
- * A call walks through a list several times, and thousands of holds are scattered over memory. So the columns
- * of a list are built once, and moved to the list that is made from it. The first list hardly ever needs them
- * again, and a garbage collection of young objects would keep a `WeakMap`'s values: half a megabyte a call.
+ * A call walks through a list several times, and thousands of holds are scattered over memory. So the columns of a
+ * list are built once, and moved to the list that is made from it. The first list hardly ever needs them again, and a
+ * garbage collection of young objects would keep a `WeakMap`'s values: half a megabyte a call.
  */
 const known = new WeakMap<readonly Hold[], Columns>();
 
@@ -125,8 +125,8 @@ export interface RuleAccount {
 }
 
 /**
- * One account in the future, if every hold is used when it expires, every lease runs to its end, and no call
- * comes. Time only moves forward, so each hold is processed once for any number of questions.
+ * One account in the future, if every hold is used when it expires, every lease runs to its end, and no call comes.
+ * Time only moves forward, so each hold is processed once for any number of questions.
  */
 export class Outlook {
   readonly #rule: Rule;
@@ -147,8 +147,8 @@ export class Outlook {
   }
 
   /**
-   * The first instant, `fromMs` or later, when a cost is admitted; `Infinity`: none, or none up to `untilMs`
-   * (a later one is possible). Time moves at most to the result or `untilMs`.
+   * The first instant, `fromMs` or later, when a cost is admitted; `Infinity`: none, or none up to `untilMs` (a later
+   * one is possible). Time moves at most to the result or `untilMs`.
    *
    * @param apart units kept for more important calls; by default the rule's
    */
@@ -243,10 +243,10 @@ export interface QueuedCost {
 }
 
 /**
- * The exact wait for a cost behind the callers in the queue, if no other call comes and every lease runs to
- * its end; `null`: never admitted. It simulates the queue: each waiter in turn gets its lease when the rules
- * admit it, or gives up at `untilMs`. Time only moves forward, no further than each wait's end, so the queue
- * takes one walk through the holds.
+ * The exact wait for a cost behind the callers in the queue, if no other call comes and every lease runs to its end;
+ * `null`: never admitted. It simulates the queue: each waiter in turn gets its lease when the rules admit it, or gives
+ * up at `untilMs`. Time only moves forward, no further than each wait's end, so the queue takes one walk through the
+ * holds.
  */
 export function waitBehindMs(
   ruleAccounts: readonly RuleAccount[],
@@ -273,9 +273,8 @@ export function waitBehindMs(
 }
 
 /**
- * The wait for a cost behind the callers in the queue if every held or leased unit came back unused now;
- * `null`: never admitted. Only used rates remain, so nothing but a refund, a reset or a leaving waiter
- * shortens it.
+ * The wait for a cost behind the callers in the queue if every held or leased unit came back unused now; `null`: never
+ * admitted. Only used rates remain, so nothing but a refund, a reset or a leaving waiter shortens it.
  */
 export function leastWaitMs(
   ruleAccounts: readonly RuleAccount[],

@@ -1,13 +1,13 @@
 /**
- * An algorithm is a record of pure functions: no clock, no randomness, no I/O, no exceptions. A state is an
- * immutable value, and `pack` makes JSON of it. Absent state (`undefined`) means an untouched quota; a state
- * is *untouched* from the instant at which it equals absent state. Units are integers.
+ * An algorithm is a record of pure functions: no clock, no randomness, no I/O, no exceptions. A state is an immutable
+ * value, and `pack` makes JSON of it. Absent state (`undefined`) means an untouched quota; a state is *untouched* from
+ * the instant at which it equals absent state. Units are integers.
  *
- * A policy may change while its keys are in use, so `config` may differ from the one that a state was made
- * with. Consumption stays, and no change creates units.
+ * A policy may change while its keys are in use, so `config` may differ from the one that a state was made with.
+ * Consumption stays, and no change creates units.
  *
- * `outstanding` is the number of units that isolates and callers hold (core/accounts/account.ts): not in the
- * state, but not available either.
+ * `outstanding` is the number of units that isolates and callers hold (core/accounts/account.ts): not in the state,
+ * but not available either.
  */
 export interface Algorithm<Config extends object, State> {
   /** The value of `algorithm` in a policy. Stored: never rename it. */
@@ -20,8 +20,8 @@ export interface Algorithm<Config extends object, State> {
   readonly fields: Readonly<Record<string, FieldKind>>;
 
   /**
-   * Present when units are leased, not used up. Such an algorithm only decides whether there is room. Its
-   * units are always a hold (core/accounts/account.ts), and are free when that expires.
+   * Present when units are leased, not used up. Such an algorithm only decides whether there is room. Its units are
+   * always a hold (core/accounts/account.ts), and are free when that expires.
    */
   readonly leasing?: Leasing<Config, State>;
 
@@ -39,27 +39,18 @@ export interface Algorithm<Config extends object, State> {
 
   localDecisions(config: Config): LocalDecisions;
 
-  /**
-   * The longest time until a quota with `missing` units (at most all) is untouched again, if none are
-   * outstanding.
-   */
+  /** The longest time until a quota with `missing` units (at most all) is untouched again, if none are outstanding. */
   refillMs(config: Config, missing: number): number;
 
-  /**
-   * Present when the pools' script implements it (durable-objects/pool/redis/lua/): otherwise `pool` is
-   * rejected.
-   */
+  /** Present when the pools' script implements it (durable-objects/pool/redis/lua/): otherwise `pool` is rejected. */
   readonly isPoolable?: true | undefined;
 
-  /**
-   * The configuration for a part (above 0, at most 1) of the quota, rounded down; `undefined`: less than one
-   * unit.
-   */
+  /** The configuration for a part (above 0, at most 1) of the quota, rounded down; `undefined`: less than one unit. */
   scale(config: Config, part: number): Config | undefined;
 
   /**
-   * Decides on `cost` units; 0 takes nothing. A denial changes nothing, unless the configuration counts
-   * denied calls (`countDenied`): only then it has a state, in `counted`.
+   * Decides on `cost` units; 0 takes nothing. A denial changes nothing, unless the configuration counts denied calls
+   * (`countDenied`): only then it has a state, in `counted`.
    */
   decide(
     config: Config,
@@ -70,8 +61,8 @@ export interface Algorithm<Config extends object, State> {
   ): AlgorithmDecision<State>;
 
   /**
-   * The state after an admitted call whose units are only held: `state` itself, unless the algorithm also
-   * limits the time between calls (`minInterval`).
+   * The state after an admitted call whose units are only held: `state` itself, unless the algorithm also limits the
+   * time between calls (`minInterval`).
    */
   noteHold(config: Config, state: State | undefined, nowMs: number): State | undefined;
 
@@ -85,8 +76,8 @@ export interface Algorithm<Config extends object, State> {
   credit(config: Config, state: State | undefined, nowMs: number, units: number): State | undefined;
 
   /**
-   * Returns units taken at `atMs`, except those that time has returned since. If no unit is returned twice,
-   * or under another quota, the units taken in any interval and not returned keep to the bound.
+   * Returns units taken at `atMs`, except those that time has returned since. If no unit is returned twice, or under
+   * another quota, the units taken in any interval and not returned keep to the bound.
    */
   uncharge(
     config: Config,
@@ -103,10 +94,10 @@ export interface Algorithm<Config extends object, State> {
   forecast(config: Config, state: State | undefined): Forecast;
 
   /**
-   * Whether storage needs no write: from `nowMs` on, `stored` with `ahead` units held offers no more than
-   * `state` with `outstanding` units held. `stored` is a record of `pack`; `undefined`: storage has none.
-   * Units of stored holds are not part of `outstanding` here. After a crash `ahead` units stay held. If the
-   * clock was set back, `nowMs` may be before the instant in a state.
+   * Whether storage needs no write: from `nowMs` on, `stored` with `ahead` units held offers no more than `state` with
+   * `outstanding` units held. `stored` is a record of `pack`; `undefined`: storage has none. Units of stored holds are
+   * not part of `outstanding` here. After a crash `ahead` units stay held. If the clock was set back, `nowMs` may be
+   * before the instant in a state.
    */
   covers(
     config: Config,
@@ -118,8 +109,8 @@ export interface Algorithm<Config extends object, State> {
   ): boolean;
 
   /**
-   * The state as stored: a record, which is written each time. A growing state also has segments, each made
-   * once by `pack`, and not changed after that. `before` is the last written record.
+   * The state as stored: a record, which is written each time. A growing state also has segments, each made once by
+   * `pack`, and not changed after that. `before` is the last written record.
    */
   pack(config: Config, state: State, nowMs: number, before: unknown): PackedState;
 
@@ -133,14 +124,11 @@ export interface Algorithm<Config extends object, State> {
   readonly hasPenalty?: true;
 
   /**
-   * Present when the state is a region's share of a pool: remaining units are the pool's, and none are stored
-   * here.
+   * Present when the state is a region's share of a pool: remaining units are the pool's, and none are stored here.
    */
   readonly isShare?: true;
 
-  /**
-   * Present when time returns no units: memory is then never ahead of storage, since a crash would lose them.
-   */
+  /** Present when time returns no units: memory is then never ahead of storage, since a crash would lose them. */
   readonly neverRefills?: true;
 
   /** Present when it needs no state: isolates decide, and nothing is stored. */
@@ -153,8 +141,8 @@ export interface Algorithm<Config extends object, State> {
 /** What an isolate may decide with reserved units, without the rule's state. */
 export interface LocalDecisions {
   /**
-   * It may spend units and report them later: they are outstanding until they are debited, so a late debit
-   * only admits less. False where the instant of each call counts.
+   * It may spend units and report them later: they are outstanding until they are debited, so a late debit only admits
+   * less. False where the instant of each call counts.
    */
   readonly admits: boolean;
   /** It may repeat a denial, which changes nothing. */
@@ -173,8 +161,7 @@ export interface Leasing<Config extends object, State> {
 }
 
 /**
- * `dropped`: the upstream was overloaded, so it timed out or refused. `ignore`: the outcome is not about the
- * upstream.
+ * `dropped`: the upstream was overloaded, so it timed out or refused. `ignore`: the outcome is not about the upstream.
  */
 export type Outcome = "ok" | "ignore" | "dropped";
 
@@ -199,8 +186,8 @@ export interface LeaseTerms extends Waiting {
 }
 
 /**
- * An algorithm with opaque types. That is safe: a rule pairs a configuration with the algorithm that made it,
- * and a stored state has its algorithm's name.
+ * An algorithm with opaque types. That is safe: a rule pairs a configuration with the algorithm that made it, and a
+ * stored state has its algorithm's name.
  */
 export type AnyAlgorithm = Algorithm<object, unknown>;
 
@@ -211,8 +198,8 @@ export interface Quota {
 }
 
 /**
- * `cost-over-limit`: the cost is never admitted. `shed`: the remaining units are kept for more important
- * calls. `blocked`: an earlier denial blocked the key for a while.
+ * `cost-over-limit`: the cost is never admitted. `shed`: the remaining units are kept for more important calls.
+ * `blocked`: an earlier denial blocked the key for a while.
  */
 export type DenialReason = "quota" | "min-interval" | "cost-over-limit" | "shed" | "blocked";
 
@@ -242,8 +229,8 @@ interface Denied<State = unknown> extends Denial {
 export interface Denial extends QuotaEstimate {
   readonly reason: DenialReason;
   /**
-   * The exact wait for this cost, while `outstanding` does not change: one millisecond earlier is denied.
-   * `null`: never.
+   * The exact wait for this cost, while `outstanding` does not change: one millisecond earlier is denied. `null`:
+   * never.
    */
   readonly retryAfterMs: number | null;
 }
@@ -251,9 +238,9 @@ export interface Denial extends QuotaEstimate {
 export type AlgorithmDecision<State> = Allowed<State> | Denied<State>;
 
 /**
- * `units`: a positive integer; `count`: also 0. `duration`: integer milliseconds, 1 or more. `period`: a
- * duration, or a word of calendar.ts. `text`: not empty. `ratio`: a number above 0. `?`: optional. A list:
- * one of these words, or absent.
+ * `units`: a positive integer; `count`: also 0. `duration`: integer milliseconds, 1 or more. `period`: a duration, or
+ * a word of calendar.ts. `text`: not empty. `ratio`: a number above 0. `?`: optional. A list: one of these words, or
+ * absent.
  */
 export type FieldKind =
   | "units"
@@ -279,8 +266,8 @@ export function configProblem(field: string, allowed: string): ConfigProblem {
 }
 
 /**
- * A simulated state. It answers as the functions of the algorithm would, but makes no new state for each of
- * possibly thousands of uses. Instants never go back between calls.
+ * A simulated state. It answers as the functions of the algorithm would, but makes no new state for each of possibly
+ * thousands of uses. Instants never go back between calls.
  */
 export interface Forecast {
   /** Debits the uses from one index up to another, each at its instant. */
@@ -288,13 +275,12 @@ export interface Forecast {
   /** Takes units, 1 or more, that are admitted at `atMs`. */
   take(atMs: number, units: number): void;
   /**
-   * The first instant, `atMs` or later, when a cost is admitted while `outstanding` does not change;
-   * Infinity: never.
+   * The first instant, `atMs` or later, when a cost is admitted while `outstanding` does not change; Infinity: never.
    */
   passesAtMs(atMs: number, cost: number, outstanding: number): number;
   /**
-   * Whether the instant from `passesAtMs` is right whenever the outstanding units are used. False when a debt
-   * is too large to be counted, or the clock was set back.
+   * Whether the instant from `passesAtMs` is right whenever the outstanding units are used. False when a debt is too
+   * large to be counted, or the clock was set back.
    */
   isCertain(atMs: number, outstanding: number): boolean;
 }
@@ -365,9 +351,7 @@ export interface Segment {
   readonly entries: ArrayLike<number>;
 }
 
-/**
- * A segment to write. Stored segments of another `log`, and those that end too early, may be deleted then.
- */
+/** A segment to write. Stored segments of another `log`, and those that end too early, may be deleted then. */
 export interface NewSegment extends Segment {
   /** The latest instant in it. */
   readonly toMs: number;

@@ -3,24 +3,22 @@ import { type Algorithm, configProblem, constantForecast, type LeaseTerms, scale
 /**
  * Concurrency: at most `limit` units held at once. It is a semaphore, and with a limit of 1 a mutex.
  *
- * A caller occupies units by a lease, which is a hold (core/accounts/account.ts) whose units are free when it
- * expires. Units are not used up, so this algorithm counts nothing. A cost passes when
+ * A caller occupies units by a lease, which is a hold (core/accounts/account.ts) whose units are free when it expires.
+ * Units are not used up, so this algorithm counts nothing. A cost passes when
  *
- * cost + outstanding  <=  limit
+ *     cost + outstanding  <=  limit
  *
  * The exact wait lasts until enough leases have expired. account.ts computes it, because it has the holds.
  *
- * Example: limit 10, leases of 4 until 300 ms and of 5 until 800 ms. A cost of 1 passes, a cost of 2 waits
- * 300 ms.
+ * Example: limit 10, leases of 4 until 300 ms and of 5 until 800 ms. A cost of 1 passes, a cost of 2 waits 300 ms.
  *
- * The state is only what outlasts a lease. The fencing token rises with every grant: it is the time in
- * microseconds since the Unix epoch, or the last token plus 1 if that is larger. So it keeps rising after the
- * state is forgotten, unless the clock is set back by more than the key was idle. (Fencing: M. Kleppmann,
- * "How to do distributed locking", 2016.)
+ * The state is only what outlasts a lease. The fencing token rises with every grant: it is the time in microseconds
+ * since the Unix epoch, or the last token plus 1 if that is larger. So it keeps rising after the state is forgotten,
+ * unless the clock is set back by more than the key was idle. (Fencing: M. Kleppmann, "How to do distributed locking",
+ * 2016.)
  *
- * The bound, at any instant: `limit` units. The worst boundary is a holder that pauses for longer than its
- * lease without noticing: the fencing token is for that. What it is bad at: a rate, since many short leases
- * are many calls.
+ * The bound, at any instant: `limit` units. The worst boundary is a holder that pauses for longer than its lease
+ * without noticing: the fencing token is for that. What it is bad at: a rate, since many short leases are many calls.
  */
 export interface ConcurrencyConfig extends LeaseTerms {
   readonly limit: number;

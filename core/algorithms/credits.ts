@@ -3,21 +3,21 @@ import { type Algorithm, configProblem } from "./algorithm.ts";
 /**
  * Credits: units that are bought and used up, and that time does not return (prepaid balances, trials).
  *
- * A key begins with `initial` units and never has more than `limit`. Only a refund adds units, and only a
- * debit takes them. A cost passes when
+ * A key begins with `initial` units and never has more than `limit`. Only a refund adds units, and only a debit takes
+ * them. A cost passes when
  *
- * spent + outstanding + cost  <=  initial
+ *     spent + outstanding + cost  <=  initial
  *
- * Example: limit 10, initial 2. Two calls pass, and no wait is long enough for the third. After a refund of
- * 5, 5 more pass.
+ * Example: limit 10, initial 2. Two calls pass, and no wait is long enough for the third. After a refund of 5, 5 more
+ * pass.
  *
  * The state is what has been *spent*, as in a token bucket, and below 0 when more was bought than used. So an
- * untouched key needs none, and when `initial` changes, what was spent stays spent. Times must be numbers, so
- * the key is untouched again at `END_MS`, in the far future: its record stays until it is reset.
+ * untouched key needs none, and when `initial` changes, what was spent stays spent. Times must be numbers, so the key
+ * is untouched again at `END_MS`, in the far future: its record stays until it is reset.
  *
- * The bound: units admitted in any interval, and not returned, are at most `limit` plus those added in it.
- * There is no worst boundary. What it is bad at: loss. Units lost by a crash or with an isolate would never
- * return. So memory is never ahead of storage, isolates reserve nothing, and the object writes each call.
+ * The bound: units admitted in any interval, and not returned, are at most `limit` plus those added in it. There is no
+ * worst boundary. What it is bad at: loss. Units lost by a crash or with an isolate would never return. So memory is
+ * never ahead of storage, isolates reserve nothing, and the object writes each call.
  */
 export interface CreditsConfig {
   readonly limit: number;

@@ -1,18 +1,16 @@
 import type { Algorithm, AlgorithmDecision, Allowed, AnyAlgorithm, Forecast, Leasing } from "./algorithm.ts";
 
 /**
- * Dual configuration: one algorithm under two configurations at once. It is not an algorithm of its own, but
- * decides while two versions of a policy are in use (durable-objects/keys/versions.ts). A cost passes when it
- * passes under both, and both count it, so the bounds of both hold. One state is not enough: a bucket that is
- * refilled at one rate does not determine its level at another.
+ * Dual configuration: one algorithm under two configurations at once. It is not an algorithm of its own, but decides
+ * while two versions of a policy are in use (durable-objects/keys/versions.ts). A cost passes when it passes under
+ * both, and both count it, so the bounds of both hold. One state is not enough: a bucket that is refilled at one rate
+ * does not determine its level at another.
  *
- * Example: 100 and 60 per second. 60 units pass at once and 60 in each second after that, as under the second
- * alone.
+ * Example: 100 and 60 per second. 60 units pass at once and 60 in each second after that, as under the second alone.
  *
  * The bound, the worst boundary and the weakness are those of the stricter configuration.
  *
- * Storage keeps the first of the two states. When it is read, both start from it, as after a change of the
- * policy.
+ * Storage keeps the first of the two states. When it is read, both start from it, as after a change of the policy.
  */
 export interface DualConfig {
   readonly own: object;
@@ -119,8 +117,7 @@ function leasingOf(
 }
 
 /**
- * Admits what both admit, with the smaller estimate; otherwise the denial with the longer wait. Each counts
- * its own.
+ * Admits what both admit, with the smaller estimate; otherwise the denial with the longer wait. Each counts its own.
  */
 function stricter(
   state: DualState | undefined,
@@ -154,9 +151,7 @@ function delayOf(mine: Allowed<unknown>, theirs: Allowed<unknown>): Pick<Allowed
   return delayMs === 0 ? {} : { delayMs };
 }
 
-/**
- * What passes at an instant also passes later if no call comes, so the later of the two instants is exact.
- */
+/** What passes at an instant also passes later if no call comes, so the later of the two instants is exact. */
 function together(mine: Forecast, theirs: Forecast): Forecast {
   return {
     debit(uses, from, to) {

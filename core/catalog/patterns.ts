@@ -1,6 +1,6 @@
 /**
- * Patterns: the keys of an override, and the override of a key. Keys are compared as they are counted:
- * addresses in canonical form.
+ * Patterns: the keys of an override, and the override of a key. Keys are compared as they are counted: addresses in
+ * canonical form.
  */
 import type { Policy } from "../policies/policy.ts";
 import { normaliseKey } from "./keys.ts";
@@ -35,10 +35,7 @@ interface Address {
 /** Bits of an address that are counted. */
 const FAMILY_BITS = { 4: 32, 6: 64 } as const;
 
-/**
- * Parses a pattern. Equal patterns get equal text: `2001:db8::1` becomes its /64. @returns `undefined`:
- * invalid
- */
+/** Parses a pattern. Equal patterns get equal text: `2001:db8::1` becomes its /64. @returns `undefined`: invalid */
 export function parsePattern(policy: Pick<Policy, "keyKind">, given: string): Pattern | undefined {
   if (policy.keyKind === "ip") return parseAddresses(policy, given);
   if (given === "" || !given.isWellFormed() || new TextEncoder().encode(given).length > MAX_PATTERN_BYTES)
@@ -50,8 +47,8 @@ export function parsePattern(policy: Pick<Policy, "keyKind">, given: string): Pa
 }
 
 /**
- * Whether all keys of a pattern begin with `keyPrefix`. The parsed pattern counts: `10.1.0.0/0` is
- * `0.0.0.0/0`. It is parsed as text and as addresses, since the caller may not know the policy's `keyKind`.
+ * Whether all keys of a pattern begin with `keyPrefix`. The parsed pattern counts: `10.1.0.0/0` is `0.0.0.0/0`. It is
+ * parsed as text and as addresses, since the caller may not know the policy's `keyKind`.
  */
 export function isWithinPrefix(given: string, keyPrefix: string): boolean {
   const readings = (["text", "ip"] as const).flatMap((keyKind) => parsePattern({ keyKind }, given) ?? []);
@@ -131,10 +128,7 @@ function textOf({ family, value }: Address): string {
 
 /** A policy's patterns with several wildcards: those with the same beginning are tried one by one. */
 export const MAX_MULTI_WILDCARD = 64;
-/**
- * How many lengths the texts before the first wildcard may have in a policy's patterns, and those after the
- * last.
- */
+/** How many lengths the texts before the first wildcard may have in a policy's patterns, and those after the last. */
 export const MAX_BEGINNING_LENGTHS = 128;
 export const MAX_END_LENGTHS = 32;
 
@@ -165,12 +159,12 @@ class Lengths {
 }
 
 /**
- * The overrides of one policy. The most specific one wins: the key itself, then the longest text before the
- * first wildcard, then the longest text after it; of ranges the narrowest.
+ * The overrides of one policy. The most specific one wins: the key itself, then the longest text before the first
+ * wildcard, then the longest text after it; of ranges the narrowest.
  *
- * The search takes time that depends on the key, not on the number of overrides: a key is cut once for each
- * length of a beginning and each length of an end, and each end is searched under each matching beginning. So
- * both lengths have a bound.
+ * The search takes time that depends on the key, not on the number of overrides: a key is cut once for each length of
+ * a beginning and each length of an end, and each end is searched under each matching beginning. So both lengths have
+ * a bound.
  */
 export class OverrideIndex<Value> {
   readonly #exact = new Map<string, Value>();
@@ -288,8 +282,8 @@ export class OverrideIndex<Value> {
 }
 
 /**
- * Of the patterns with this beginning the one with the longest end, or the most text. `ends`: the ends of the
- * key, the longest first.
+ * Of the patterns with this beginning the one with the longest end, or the most text. `ends`: the ends of the key, the
+ * longest first.
  */
 function endingIn<Value>(
   { byEnd, multiWildcards }: Beginning<Value>,

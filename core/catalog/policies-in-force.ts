@@ -123,8 +123,8 @@ class PolicyEntry {
   }
 
   /**
-   * The policy of a key with a present or ended override. An override ends at its instant: the catalog
-   * deletes it a moment later, and isolates receive that with the next refresh.
+   * The policy of a key with a present or ended override. An override ends at its instant: the catalog deletes it a
+   * moment later, and isolates receive that with the next refresh.
    */
   #find(key: string, nowMs: number): Policy | undefined {
     const first = this.#overrides.find(key);
@@ -260,8 +260,8 @@ interface ReadOverride {
   readonly effect?: "blocked" | "unlimited";
   readonly endsAtMs?: number;
   /**
-   * The policy's table with the override; for `unlimited`, with the largest limits. Unchanged for `blocked`:
-   * such a key needs no object, and a limit of 0 would forget what was consumed.
+   * The policy's table with the override; for `unlimited`, with the largest limits. Unchanged for `blocked`: such a
+   * key needs no object, and a limit of 0 would forget what was consumed.
    */
   readonly fields: Table;
   /** The parsed table, if it was parsed. */
@@ -315,10 +315,7 @@ function violationsIn(problems: readonly string[]): Violation[] {
   });
 }
 
-/**
- * The table with changed fields of its rules. Several rules are changed by `{ rules: { tokens: { limit } }
- * }`.
- */
+/** The table with changed fields of its rules. Several rules are changed by `{ rules: { tokens: { limit } } }`. */
 function withChanges(base: Table, changes: Table): { readonly fields: Table } | Problems {
   const rules = base["rules"] as Readonly<Record<string, Table>> | undefined;
   if (rules === undefined) {

@@ -9,8 +9,8 @@ import { type Policies, type Policy, publicName } from "./policy.ts";
  * Parses the policies at start-up.
  *
  * @param vars the table `[vars.POLICIES]`, or the same as JSON text
- * @throws Error that names every bad policy, field and value, and the allowed values. Such a worker does not
- * start: `npm run deploy` rejects it, and the last good deployment continues.
+ * @throws Error that names every bad policy, field and value, and the allowed values. Such a worker does not start:
+ * `npm run deploy` rejects it, and the last good deployment continues.
  */
 export function parsePolicies(vars: unknown): Policies {
   const problems: string[] = [];
@@ -42,9 +42,7 @@ export function policyTablesOf(vars: unknown): PolicyTable[] {
   return tablesOf(vars).filter(([, fields]) => !isRemoval(fields));
 }
 
-/**
- * Whether a policy has `removed = true` instead of fields. Stored keys of other missing policies are kept.
- */
+/** Whether a policy has `removed = true` instead of fields. Stored keys of other missing policies are kept. */
 export function removedIn(vars: unknown): (name: string) => boolean {
   const removed = new Set(tablesOf(vars).flatMap(([name, fields]) => (isRemoval(fields) ? [name] : [])));
   return (name) => removed.has(publicName(name));
@@ -84,8 +82,8 @@ const LogTable = table({
 export type LogSettings = Readonly<v.InferOutput<typeof LogTable>>;
 
 /**
- * Parses the table LOG; `undefined` without one: failures are logged. @throws Error that names each bad field
- * and value, and the allowed values
+ * Parses the table LOG; `undefined` without one: failures are logged. @throws Error that names each bad field and
+ * value, and the allowed values
  */
 export function parseLog(given: unknown): LogSettings {
   const parsed = v.safeParse(LogTable, given ?? {});

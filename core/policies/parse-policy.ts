@@ -99,8 +99,8 @@ interface RuleTable {
 }
 
 /**
- * Separates the fields of a policy from those of its rules. Without `rules` there is one rule: it has the
- * policy's name, and its fields are among the policy's own.
+ * Separates the fields of a policy from those of its rules. Without `rules` there is one rule: it has the policy's
+ * name, and its fields are among the policy's own.
  */
 function splitRules(
   name: string,
@@ -134,8 +134,8 @@ function splitRules(
 }
 
 /**
- * The last fields and their result. Keys with an override have the same policy with other numbers in its
- * rules, and parsing these fields again is half of the total time.
+ * The last fields and their result. Keys with an override have the same policy with other numbers in its rules, and
+ * parsing these fields again is half of the total time.
  */
 let last: { readonly given: Table; readonly parsed: v.SafeParseResult<typeof POLICY_SCHEMA> } | undefined;
 
@@ -198,9 +198,7 @@ function schemasBy(policyFields: readonly string[]) {
   };
 }
 
-/**
- * An algorithm with its configuration. A limit of 0 closes it; other fields are checked with a limit of 1.
- */
+/** An algorithm with its configuration. A limit of 0 closes it; other fields are checked with a limit of 1. */
 function configuredBy(
   algorithm: AnyAlgorithm,
   fields: Fields,
@@ -316,13 +314,12 @@ function strictest(terms: readonly LeaseTerms[]): LeaseTerms | undefined {
 /*
  * Priorities: how important a call is, and what a policy keeps for more important ones.
  *
- * With `reserve = { critical = "20%" }` calls of all other priorities see 80 % of each limit: for them a
- * fifth of the capacity is always taken, so any number of them leaves it to critical calls. It is the fleet
- * usage load shedder of P. Tarjan, "Scaling your API with rate limiters" (Stripe, 2017), for rates too, and
- * exact.
+ * With `reserve = { critical = "20%" }` calls of all other priorities see 80 % of each limit: for them a fifth of the
+ * capacity is always taken, so any number of them leaves it to critical calls. It is the fleet usage load shedder of
+ * P. Tarjan, "Scaling your API with rate limiters" (Stripe, 2017), for rates too, and exact.
  *
- * The bound: in any interval, the units admitted of a priority and those below it are at most what the limit
- * without the kept part admits. An isolate's units belong to one priority, to which they were granted.
+ * The bound: in any interval, the units admitted of a priority and those below it are at most what the limit without
+ * the kept part admits. An isolate's units belong to one priority, to which they were granted.
  */
 
 function prioritiesOf(

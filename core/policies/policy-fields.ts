@@ -32,8 +32,8 @@ export const DURATION_ALLOWED =
   'a duration of 1 ms or more with its unit, such as "250ms" "10s" "15m" "1h" "30d"';
 
 /**
- * Parses `"250ms" "10s" "15m" "1h" "30d"`, also with a space: `"10 s"`. Not a number: 60 milliseconds instead
- * of 60 seconds is a limit a thousand times as high.
+ * Parses `"250ms" "10s" "15m" "1h" "30d"`, also with a space: `"10 s"`. Not a number: 60 milliseconds instead of 60
+ * seconds is a limit a thousand times as high.
  *
  * @returns whole milliseconds, 1 or more; `undefined` when it is not a duration
  */
@@ -54,8 +54,8 @@ const RFC_3339 =
   /^(?<year>\d{4})-(?<month>\d\d)-(?<day>\d\d)T(?<hour>\d\d):\d\d:\d\d(?:\.\d+)?(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)$/;
 
 /**
- * Parses an instant of RFC 3339: `"2027-01-31T12:00:00Z"`, `"2027-01-31T13:00:00.5+01:00"`. `Date.parse`
- * alone reads 30 February as 2 March, and 24:00 as the next day.
+ * Parses an instant of RFC 3339: `"2027-01-31T12:00:00Z"`, `"2027-01-31T13:00:00.5+01:00"`. `Date.parse` alone reads
+ * 30 February as 2 March, and 24:00 as the next day.
  *
  * @returns milliseconds since the Unix epoch; `undefined` when it is invalid or does not exist
  */
@@ -138,9 +138,9 @@ export const PENALTY_FIELDS = {
 
 const MAX_DEADLINE_MS = 60_000;
 /**
- * The first call of a name can take some hundred milliseconds: the runtime ensures that the object exists
- * nowhere else, chooses a place and starts it. That call must not be denied. A longer deadline would keep
- * callers waiting for an object that hangs.
+ * The first call of a name can take some hundred milliseconds: the runtime ensures that the object exists nowhere
+ * else, chooses a place and starts it. That call must not be denied. A longer deadline would keep callers waiting for
+ * an object that hangs.
  */
 const DEFAULT_DEADLINE_MS = 1_000;
 

@@ -121,8 +121,8 @@ function scale(policy: Pick<Policy, "name">, rule: Rule, part: number): Rule {
 const READ = ["POLICIES", "REGIONS", "LOG"];
 
 /**
- * Rejects misspelled `POLICIES`, `REGIONS` or `LOG`. Other variables are not the limiter's, nor is text with
- * a name like `REGION`: regions are a table.
+ * Rejects misspelled `POLICIES`, `REGIONS` or `LOG`. Other variables are not the limiter's, nor is text with a name
+ * like `REGION`: regions are a table.
  *
  * @throws Error that names the variable, and the intended one
  */

@@ -1,7 +1,4 @@
-/**
- * An object's answers to the messages of clients (isolates). Fields are only added, as optional; never
- * renamed.
- */
+/** An object's answers to the messages of clients (isolates). Fields are only added, as optional; never renamed. */
 import type { DenialReason } from "../algorithms/algorithm.ts";
 import type { Cost } from "../policies/policy.ts";
 import type { Full } from "./problems.ts";
@@ -34,13 +31,11 @@ export interface Decided {
   readonly lease?: Lease;
   readonly hold?: Hold;
   readonly reserved?: Reserved;
-  /**
-   * Present if a call of cost 1 would be denied now: its decisions. Older objects send it with a reservation.
-   */
+  /** Present if a call of cost 1 would be denied now: its decisions. Older objects send it with a reservation. */
   readonly next?: readonly RuleDecision[];
   /**
-   * How long a denial, here and in `next`, lasts unless a refund, reset or other policy lifts it. Absent:
-   * held units may return at any time.
+   * How long a denial, here and in `next`, lasts unless a refund, reset or other policy lifts it. Absent: held units
+   * may return at any time.
    */
   readonly firmForMs?: number;
   /** A hold was denied only because calls on several keys hold units, which end soon. */
@@ -106,9 +101,7 @@ export interface UnsupportedProtocol {
 export interface Reserved {
   /** The lifetime of the units: as requested, or shorter. */
   readonly ttlMs: number;
-  /**
-   * The object did not know the holder's units (after a crash, for example): it may not spend the kept ones.
-   */
+  /** The object did not know the holder's units (after a crash, for example): it may not spend the kept ones. */
   readonly isNew: boolean;
   /** By rule: units granted in addition to the kept ones. */
   readonly units: Readonly<Record<string, number>>;

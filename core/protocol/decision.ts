@@ -24,15 +24,14 @@ export interface Decision {
   /** Milliseconds until all units are back if no call comes. Absent when `remaining` is. */
   readonly resetAfterMs?: number;
   /**
-   * 0 when admitted; when denied the exact wait, plus the policy's random `retryJitter`; `null`: never
-   * admitted. Absent when degraded.
+   * 0 when admitted; when denied the exact wait, plus the policy's random `retryJitter`; `null`: never admitted.
+   * Absent when degraded.
    */
   readonly retryAfterMs?: number | null;
   /** `shadow`: a rule denied, but the policy only reports. `degraded`: the object or pool did not answer. */
   readonly reason: "ok" | DenialReason | "wait-timeout" | "queue-full" | "shadow" | "degraded" | "refused";
   /**
-   * When admitted: the longest delay of the rules before the caller should proceed. Absent: none, as always
-   * in shadow.
+   * When admitted: the longest delay of the rules before the caller should proceed. Absent: none, as always in shadow.
    */
   readonly delayMs?: number;
   /** `fallback`: the policy's `onFailure`, or a region that decides without its pool. */
@@ -63,10 +62,7 @@ export interface AllDecisions {
   readonly decisions: readonly Decision[];
 }
 
-/**
- * The decision with the policy's jitter and the key's override. `random` is from 0 (included) to 1 (not
- * included).
- */
+/** The decision with the policy's jitter and the key's override. `random` is from 0 (included) to 1 (not included). */
 export function callerDecision(
   policy: PolicyView,
   key: string,
@@ -183,9 +179,7 @@ export function refusedDecision(
   return { ...withoutRules(policy, key), reason: "refused", source: "isolate", rules: [], problem };
 }
 
-/**
- * The rule with the longest wait; of equal waits (all admit, for example) the one with the least remaining.
- */
+/** The rule with the longest wait; of equal waits (all admit, for example) the one with the least remaining. */
 function bindingRule(rules: readonly RuleDecision[]): RuleDecision {
   return rules.reduce((binding, rule) => (binds(rule, binding) ? rule : binding));
 }
@@ -239,9 +233,8 @@ function blockedForMs(endsAtMs: number | undefined, nowMs: number): number | nul
 }
 
 /**
- * Adds the policy's `retryJitter` to the wait of a denial. Callers that were denied together would return
- * together, and most would be denied again; jitter spreads them. No wait gets shorter, and `rules` keep the
- * exact one.
+ * Adds the policy's `retryJitter` to the wait of a denial. Callers that were denied together would return together,
+ * and most would be denied again; jitter spreads them. No wait gets shorter, and `rules` keep the exact one.
  */
 export function withJitter(
   { retryJitter }: Pick<Policy, "retryJitter">,
@@ -259,10 +252,9 @@ export function withJitter(
 /*
  * The headers that describe limits, in the styles of the policy's `headers`.
  *
- * `draft-11` is draft-ietf-httpapi-ratelimit-headers-11: every header has a member for each rule. The older
- * styles have room for one rule, and most clients that read them ignore Retry-After. So they describe the
- * rule that binds, and their reset after a denial is Retry-After, as draft-ietf-httpapi-ratelimit-headers-07,
- * section 4, requires.
+ * `draft-11` is draft-ietf-httpapi-ratelimit-headers-11: every header has a member for each rule. The older styles
+ * have room for one rule, and most clients that read them ignore Retry-After. So they describe the rule that binds,
+ * and their reset after a denial is Retry-After, as draft-ietf-httpapi-ratelimit-headers-07, section 4, requires.
  */
 
 export type HeaderRule = Pick<Rule, "name" | "unit" | "quota" | "capacity">;
@@ -319,10 +311,7 @@ export function setPolicyHeaders(headers: Target, policy: HeaderPolicy): void {
   for (const style of policy.headers) STYLES[style].policy(headers, policy);
 }
 
-/**
- * Sets the headers that describe a decision. A degraded decision has none. Only `x-ratelimit` reads the
- * clock.
- */
+/** Sets the headers that describe a decision. A degraded decision has none. Only `x-ratelimit` reads the clock. */
 export function setQuotaHeaders(
   headers: Target,
   policy: HeaderPolicy,
@@ -356,9 +345,9 @@ function setX(headers: Target, { limit, remaining = 0 }: Decision, reset: number
 }
 
 /**
- * One rule in RateLimit-Policy. The draft's window is in seconds: any other is rounded up, with the units
- * that its rate gives in that time (10 per 250 ms is 40 per second). A concurrency rule has no window. The
- * draft's default unit is requests, so only other units are named.
+ * One rule in RateLimit-Policy. The draft's window is in seconds: any other is rounded up, with the units that its
+ * rate gives in that time (10 per 250 ms is 40 per second). A concurrency rule has no window. The draft's default unit
+ * is requests, so only other units are named.
  */
 function quotaItem({ name, quota, unit }: HeaderRule): string {
   const named = unit === "requests" ? "" : `;qu="${unit}"`;
@@ -368,8 +357,8 @@ function quotaItem({ name, quota, unit }: HeaderRule): string {
 }
 
 /**
- * The rules in draft 7: `100;w=1;burst=500`. It has no place for a rule without a window, or for a second
- * rule with the same units.
+ * The rules in draft 7: `100;w=1;burst=500`. It has no place for a rule without a window, or for a second rule with
+ * the same units.
  */
 function quotaPolicies(rules: readonly HeaderRule[]): string {
   const items = new Map<number, string>();

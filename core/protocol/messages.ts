@@ -1,7 +1,7 @@
 /**
- * The messages from clients (isolates) to an object; answers.ts has the answers. Old and new versions
- * exchange them during a rollout: fields are only added, as optional, never renamed. A change that an older
- * object would misread needs a higher `PROTOCOL`.
+ * The messages from clients (isolates) to an object; answers.ts has the answers. Old and new versions exchange them
+ * during a rollout: fields are only added, as optional, never renamed. A change that an older object would misread
+ * needs a higher `PROTOCOL`.
  */
 import type { Outcome } from "../algorithms/algorithm.ts";
 import { type Cost, type PolicyRevision, versionOf } from "../policies/policy.ts";
@@ -9,8 +9,8 @@ import type { Reports } from "../shedding/load-shedder.ts";
 import type { Answer, AnswerText, Shed, SheddingLevel, UnsupportedProtocol } from "./answers.ts";
 
 /**
- * The default version. An object that does not know a message's version changes nothing and answers
- * `unsupported`. Methods with plain arguments (object-methods.ts) keep version 1, which every object knows.
+ * The default version. An object that does not know a message's version changes nothing and answers `unsupported`.
+ * Methods with plain arguments (object-methods.ts) keep version 1, which every object knows.
  */
 export const PROTOCOL = 1;
 
@@ -23,9 +23,7 @@ export const BATCH_PROTOCOL = 3;
 /** The version of a socket that resumes a lease. Objects of lower versions would grant a second lease. */
 export const RESUMING_PROTOCOL = 5;
 
-/**
- * The version of a lease whose link may break. Objects of lower versions would end it, or grant a second one.
- */
+/** The version of a lease whose link may break. Objects of lower versions would end it, or grant a second one. */
 export const LINK_PROTOCOL = 6;
 
 /** The highest known version. 4 is `MOVE_PROTOCOL`. */
@@ -50,9 +48,9 @@ export interface OfKey extends Versioned {
 }
 
 /**
- * Decides on a cost, as `limit` does, and reserves units for a holder (an isolate) to spend without a
- * message. Counts are totals since the holder began, so a lost message does not matter. `turn` rises with
- * each message: late and repeated messages change nothing.
+ * Decides on a cost, as `limit` does, and reserves units for a holder (an isolate) to spend without a message. Counts
+ * are totals since the holder began, so a lost message does not matter. `turn` rises with each message: late and
+ * repeated messages change nothing.
  */
 export interface ReserveCall extends UnitsCall {
   /** 0: no caller waits for a decision. */
@@ -149,10 +147,7 @@ export interface LeaseReport {
 /** Ends a lease, and reports how the call ended. */
 export interface ReleaseCall extends OfKey, LeaseReport {
   readonly id: string;
-  /**
-   * This link to the holder ended: the lease ends if it still belongs to this link. Absent: the holder ends
-   * it.
-   */
+  /** This link to the holder ended: the lease ends if it still belongs to this link. Absent: the holder ends it. */
   readonly link?: string | undefined;
   /** The delay of the end (`LINK_PROTOCOL`). Absent: none. */
   readonly graceMs?: number | undefined;
@@ -175,8 +170,8 @@ export interface HoldCall extends UnitsCall {
   readonly ttlMs: number;
   readonly idempotencyKey?: string;
   /**
-   * Present in a part of a call on several keys. `waitMs`: the longest wait for other such calls to end.
-   * `request`: the call as text, to detect another call with the same idempotency key.
+   * Present in a part of a call on several keys. `waitMs`: the longest wait for other such calls to end. `request`:
+   * the call as text, to detect another call with the same idempotency key.
    */
   readonly provisional?: { readonly waitMs: number; readonly request: string };
 }
@@ -217,8 +212,8 @@ export interface KeysCall extends Versioned {
 }
 
 /*
- * Several calls of an object in one message, as plain JSON, so it can go over HTTP as well. The object
- * decides all calls in one turn, and a call fails alone.
+ * Several calls of an object in one message, as plain JSON, so it can go over HTTP as well. The object decides all
+ * calls in one turn, and a call fails alone.
  */
 
 /** The most calls in one message. A decision takes some 20 µs, so an object needs under 10 ms. */
@@ -255,8 +250,8 @@ export function batchText(answers: readonly AnswerText[]): AnswerText {
 }
 
 /**
- * Whether the object refused a call or batch, without a change, that can be made as single calls: it is
- * older, the call would have to wait, or the batch is too large.
+ * Whether the object refused a call or batch, without a change, that can be made as single calls: it is older, the
+ * call would have to wait, or the batch is too large.
  */
 export function isForAlone(answer: object): boolean {
   if ("unsupported" in answer) return true;

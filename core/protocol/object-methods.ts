@@ -18,15 +18,15 @@ import type {
 } from "./messages.ts";
 
 /**
- * The methods of an object over Workers RPC, called by older and newer versions during a rollout. Never
- * change a name or an argument: add a field to a message, or a method.
+ * The methods of an object over Workers RPC, called by older and newer versions during a rollout. Never change a name
+ * or an argument: add a field to a message, or a method.
  */
 
 export type MaybePromise<Value> = Value | Promise<Value>;
 
 /**
- * A lease with a handle for its holder. When the holder ends, the runtime disposes of `slot`, which releases
- * the lease.
+ * A lease with a handle for its holder. When the holder ends, the runtime disposes of `slot`, which releases the
+ * lease.
  */
 export interface Attached {
   readonly answer: AnswerText;
@@ -113,9 +113,8 @@ export type ObjectStub = {
 };
 
 /*
- * The messages by which a key moves between objects. They are sent by `reserve`, which objects of lower
- * versions refuse by value. Clocks differ, so an answer has its sender's time (`nowMs`), and only durations
- * are compared.
+ * The messages by which a key moves between objects. They are sent by `reserve`, which objects of lower versions
+ * refuse by value. Clocks differ, so an answer has its sender's time (`nowMs`), and only durations are compared.
  */
 
 export const MOVE_PROTOCOL = 4;
@@ -137,9 +136,7 @@ export interface HandOver extends Versioned {
 
 export interface RequestedKey {
   readonly key: string;
-  /**
-   * The number of the move by which the sender gave the key away, if it knows of no later one; otherwise 0.
-   */
+  /** The number of the move by which the sender gave the key away, if it knows of no later one; otherwise 0. */
   readonly move: number;
   /** A move of this object that never arrived: its receiver reported the loss. */
   readonly lost?: GivenKey;
@@ -162,9 +159,9 @@ export interface HandedOver {
 }
 
 /**
- * `moved`: the key's complete state. `nothing`: no state here. `presumed`: no state but units, by rule, that
- * an earlier memory may have given out. `given`: another object may have it. `kept`: it stays here, where
- * calls must go. `busy`: it is moving here.
+ * `moved`: the key's complete state. `nothing`: no state here. `presumed`: no state but units, by rule, that an
+ * earlier memory may have given out. `given`: another object may have it. `kept`: it stays here, where calls must go.
+ * `busy`: it is moving here.
  */
 export type HandOverResult =
   | { readonly moved: MovedKey }
@@ -181,10 +178,7 @@ export type PresumedByRule = Readonly<Record<string, number>>;
 export interface MovedKey {
   /** Rises with each move of the key. */
   readonly move: number;
-  /**
-   * When the key equals an untouched one, by the clock of the object that gave it away. Sent: never rename
-   * it.
-   */
+  /** When the key equals an untouched one, by the clock of the object that gave it away. Sent: never rename it. */
   readonly wholeAtMs: number;
   /** By rule. Absent: the key has no record. */
   readonly rules?: Readonly<Record<string, unknown>>;

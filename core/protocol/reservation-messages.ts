@@ -1,7 +1,7 @@
 /**
- * The message by which a client in its caller's process holds units of many keys: `POST /v1/reservations`,
- * and `reserve` over the service binding. Its calls are those of a batch, each with its own answer. Clients
- * of other versions and languages use it: fields are only added, as optional.
+ * The message by which a client in its caller's process holds units of many keys: `POST /v1/reservations`, and
+ * `reserve` over the service binding. Its calls are those of a batch, each with its own answer. Clients of other
+ * versions and languages use it: fields are only added, as optional.
  */
 import type { LocalDecisions } from "../algorithms/algorithm.ts";
 import type { HeaderStyle, Lifetimes, PolicyView, RetryJitter } from "../policies/policy.ts";

@@ -17,15 +17,15 @@ import {
 } from "./sizing.ts";
 
 /**
- * Holds units of the level beneath and spends them without a message: an isolate or process those of an
- * object (reservation.ts), a region those of a pool (durable-objects/pool/share.ts). An isolate keeps its
- * units as numbers, a region in accounts, from which isolates and leases hold units in turn.
+ * Holds units of the level beneath and spends them without a message: an isolate or process those of an object
+ * (reservation.ts), a region those of a pool (durable-objects/pool/share.ts). An isolate keeps its units as numbers, a
+ * region in accounts, from which isolates and leases hold units in turn.
  *
- * Why no unit is spent twice, whatever happens to messages: the level beneath keeps all units of the holder
- * apart until the holder reports otherwise or their lifetime ends. The holder's lifetime begins before it
- * sends its message, and ends earlier. Every message has the units used since the holder began, and the units
- * it keeps, so the next message makes up for a lost one. From then on the holder spends only what it keeps.
- * Only the answer to the last message counts: the holder never spends what an earlier answer granted.
+ * Why no unit is spent twice, whatever happens to messages: the level beneath keeps all units of the holder apart
+ * until the holder reports otherwise or their lifetime ends. The holder's lifetime begins before it sends its message,
+ * and ends earlier. Every message has the units used since the holder began, and the units it keeps, so the next
+ * message makes up for a lost one. From then on the holder spends only what it keeps. Only the answer to the last
+ * message counts: the holder never spends what an earlier answer granted.
  *
  * Plain state, no I/O: client/local-limiter.ts and durable-objects/pool/session.ts send the messages.
  */
@@ -72,8 +72,8 @@ export abstract class Holder<Call> {
   }
 
   /**
-   * Whether to reserve a few units for a key that is not hot: one message returns units of many keys, and
-   * calls have been of one unit each, so a few units serve the next calls.
+   * Whether to reserve a few units for a key that is not hot: one message returns units of many keys, and calls have
+   * been of one unit each, so a few units serve the next calls.
    */
   protected get isWarm(): boolean {
     const { objects, pool, reservation } = this.policy;
@@ -203,12 +203,12 @@ interface Denial {
 const MAX_DENIALS = 4;
 
 /**
- * Denials of one key. A denial is repeated until the first of the rules that denied would admit the cost: for
- * at most one second, or as long as the answer guarantees it, within the policy's `denialTtl`. Only the same
- * cost is denied again: a smaller one may fit, and the wait for a larger one is unknown here.
+ * Denials of one key. A denial is repeated until the first of the rules that denied would admit the cost: for at most
+ * one second, or as long as the answer guarantees it, within the policy's `denialTtl`. Only the same cost is denied
+ * again: a smaller one may fit, and the wait for a larger one is unknown here.
  *
- * After that, if calls are many, one of them goes to the object; until its answer comes the others are denied
- * with a short wait instead of queueing. So a flood costs the object one call at a time.
+ * After that, if calls are many, one of them goes to the object; until its answer comes the others are denied with a
+ * short wait instead of queueing. So a flood costs the object one call at a time.
  */
 export class Denials {
   /** Newest first. */
@@ -303,21 +303,20 @@ function isRepeated(policy: PolicyView, denial: Denial, nowMs: number, isFresh: 
     denial.repeatedAtMs = nowMs;
     return true;
   }
-  // Without a flood, simultaneous calls may all be admitted now. And where units return faster than an
-  // answer, the others would miss some: then all of them go to the object.
+  // Without a flood, simultaneous calls may all be admitted now. And where units return faster than an answer, the
+  // others would miss some: then all of them go to the object.
   const isLong = denial.untilMs - denial.atMs >= FLOOD_MS;
   if (isLong && nowMs < denial.repeatedAtMs + FLOOD_MS) denial.requestedAtMs = nowMs;
   return false;
 }
 
 /**
- * The clock of one isolate for the lifetimes of its units. Its requests may read slightly different instants:
- * the runtime makes clocks coarse, stops them while code runs, and may move a request to another thread. So
- * the largest instant counts.
+ * The clock of one isolate for the lifetimes of its units. Its requests may read slightly different instants: the
+ * runtime makes clocks coarse, stops them while code runs, and may move a request to another thread. So the largest
+ * instant counts.
  *
- * If the clock is set back, it stops here until it has caught up, which makes lifetimes longer. That is
- * harmless within the margin at the end of a lifetime, in which nothing is spent. More is a jump: all units
- * must be returned.
+ * If the clock is set back, it stops here until it has caught up, which makes lifetimes longer. That is harmless
+ * within the margin at the end of a lifetime, in which nothing is spent. More is a jump: all units must be returned.
  */
 export class HolderClock {
   /** The largest instant since the last jump. */
@@ -346,8 +345,8 @@ export class HolderClock {
   }
 
   /**
-   * Reads the clock in steps that a timer measures, which detects a clock that is repeatedly set back by a
-   * little. A timer is never early, so the clock's lead over the sum of the steps only grows.
+   * Reads the clock in steps that a timer measures, which detects a clock that is repeatedly set back by a little. A
+   * timer is never early, so the clock's lead over the sum of the steps only grows.
    *
    * @returns whether it is a jump: the clock was set back by more than the margin over all steps
    */

@@ -7,8 +7,8 @@ import { heldMs } from "./sizing.ts";
 export type ReserveRequest = PendingRequest<ReserveCall>;
 
 /**
- * What one isolate or process knows of one key: the units that it may spend, its denials, and the demand. The
- * object's part is durable-objects/operations/reservations.ts.
+ * What one isolate or process knows of one key: the units that it may spend, its denials, and the demand. The object's
+ * part is durable-objects/operations/reservations.ts.
  */
 export class Reservation extends Holder<ReserveCall> {
   readonly key: string;
@@ -95,8 +95,8 @@ export class Reservation extends Holder<ReserveCall> {
   }
 
   /**
-   * A request for units whose lifetime begins at `sinceMs`. With the cost of a call it returns all remaining
-   * units, so the object decides with everything; with a cost of 0 the isolate keeps the units that it needs.
+   * A request for units whose lifetime begins at `sinceMs`. With the cost of a call it returns all remaining units, so
+   * the object decides with everything; with a cost of 0 the isolate keeps the units that it needs.
    */
   ask(cost: Cost, nowMs: number, sinceMs = nowMs): ReserveRequest {
     const wanted = this.want(nowMs);
@@ -134,15 +134,14 @@ export class Reservation extends Holder<ReserveCall> {
       if (reserved.isNew) this.#used[index] = call.rules[name]?.used ?? 0;
     }
     this.begin(message, Math.min(call.ttlMs, reserved.ttlMs));
-    // An empty, settled reservation need not end, except that a region only forwards an isolate's units when
-    // it ends.
+    // An empty, settled reservation need not end, except that a region only forwards an isolate's units when it ends.
     const isSettled = names.every((name, index) => call.rules[name]?.used === this.#used[index]);
     this.isHeld = this.policy.pool !== undefined || !isSettled || !this.#isEmpty;
   }
 
   /**
-   * A message or call had no answer, or was not sent. Kept units may be spent until their lifetime ends;
-   * granted ones are lost to this isolate.
+   * A message or call had no answer, or was not sent. Kept units may be spent until their lifetime ends; granted ones
+   * are lost to this isolate.
    */
   failed(message?: ReserveRequest): undefined {
     this.ended(message);
@@ -162,9 +161,7 @@ export class Reservation extends Holder<ReserveCall> {
     if (next !== undefined) this.denials.learn(this.policy, 1, next, nowMs, firmForMs);
   }
 
-  /**
-   * Ends the reservation. Returns the message for the object; `undefined`: the object keeps nothing apart.
-   */
+  /** Ends the reservation. Returns the message for the object; `undefined`: the object keeps nothing apart. */
   giveBack(): Returned | undefined {
     if (!this.isHeld) return undefined;
     this.isHeld = false;
@@ -217,8 +214,8 @@ interface ObjectReport {
 const UNKNOWN: ObjectReport = { free: 0, gains: [], stepMs: 1, atMs: 0, fullAtMs: -Infinity };
 
 /**
- * A holder's best knowledge of a quota: the object's last report, minus later use by the holder, plus what
- * time has returned: the object's remaining units plus the holder's.
+ * A holder's best knowledge of a quota: the object's last report, minus later use by the holder, plus what time has
+ * returned: the object's remaining units plus the holder's.
  *
  * While no other holder calls, `remaining` is never more than the object and the holder have together, and
  * `resetAfterMs` never too short. Use by others shows only in the next answer.
@@ -235,8 +232,8 @@ export class QuotaEstimate {
   }
 
   /**
-   * Takes the report of an answer. @param answersBefore `answers` when the call was sent; if another answer
-   * has come since, the worse of both counts
+   * Takes the report of an answer. @param answersBefore `answers` when the call was sent; if another answer has come
+   * since, the worse of both counts
    */
   learn(
     rules: readonly RuleDecision[],
@@ -251,8 +248,7 @@ export class QuotaEstimate {
       const report = reportOf(rule, reserved, nowMs);
       const before = this.#reports[index];
       if (isLatest || before === undefined || before === UNKNOWN) return report;
-      // The earlier report counts at its present value, without gains: the other may have counted the same
-      // units.
+      // The earlier report counts at its present value, without gains: the other may have counted the same units.
       const max = freeAt(before, nowMs);
       const free = Math.min(report.free, max);
       const gains = report.gains.map((gain) => Math.min(report.free + gain, max) - free);

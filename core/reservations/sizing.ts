@@ -1,41 +1,29 @@
 /**
- * How many units a holder requests, for how long, and how many the object grants. All numbers of reservations
- * are here.
+ * How many units a holder requests, for how long, and how many the object grants. All numbers of reservations are
+ * here.
  *
- * A reservation saves messages, but while one isolate has units, others cannot use them until they are used,
- * returned or expired. So a reservation should be as large as is needed soon, and no larger. Pure functions:
+ * A reservation saves messages, but while one isolate has units, others cannot use them until they are used, returned
+ * or expired. So a reservation should be as large as is needed soon, and no larger. Pure functions:
  *
- * - *Hot*: a key with `HOT_CALLS` calls and no pause longer than the longest lifetime. Fewer would reserve
- * for keys that
- * come twice and not again. More would send every call of a key with a call every few seconds to the object.
- * - *Lifetime*: time for `CALLS_PER_LIFETIME` calls at the measured pace, within the policy's bounds (1 to 8
- * s). A busy
- * key has the shortest: it needs the fewest units, follows a change of demand within a second, and units of a
- * vanished
- * isolate are missing for the shortest time (`heldMs`). A key with one call a second would use two units of
- * such a
- * reservation, so it keeps a few for longer, but only while they are at most `SPARE_SHARE` of the free units.
- * - *Wanted*: the demand measured since the last message, over the lifetime, but at most `GROWTH` times the
- * units of the
- * calls since then. So the first reservation is small, four small ones reach any size, and a single burst
- * reserves
- * little. When demand rises, the units run out early, and the reservation follows within a lifetime. A fall
- * shows in
- * the last quarter of a lifetime: wanted units fall to two thirds or less within one lifetime, and to the new
- * demand
- * within one and a half.
- * - *Granted*: a share of the free and reserved units. Holders with units or recent requests share in
- * proportion to what
- * they want, and as much again is left for the next holder (a lone isolate gets half), unless calls already
- * wait. So
- * calls in all isolates have the same chance. A share below one unit reserves nothing: the object gives
- * single units
- * to calls. No holder has more than `MAX_SHARE` of the capacity, or more than returns soon (`mostLost`),
- * which bounds
- * the loss by one vanished isolate. Therefore limits below 32 reserve nothing, nor do slow ones below 2,000.
- * - *Refilled*: before units are missing, when the remaining ones last `AHEAD_MS`, which is longer than a
- * message takes,
- * when they are half of the reservation, or in the last quarter of a lifetime.
+ * - *Hot*: a key with `HOT_CALLS` calls and no pause longer than the longest lifetime. Fewer would reserve for keys
+ *   that come twice and not again. More would send every call of a key with a call every few seconds to the object.
+ * - *Lifetime*: time for `CALLS_PER_LIFETIME` calls at the measured pace, within the policy's bounds (1 to 8 s). A
+ *   busy key has the shortest: it needs the fewest units, follows a change of demand within a second, and units of a
+ *   vanished isolate are missing for the shortest time (`heldMs`). A key with one call a second would use two units of
+ *   such a reservation, so it keeps a few for longer, but only while they are at most `SPARE_SHARE` of the free units.
+ * - *Wanted*: the demand measured since the last message, over the lifetime, but at most `GROWTH` times the units of
+ *   the calls since then. So the first reservation is small, four small ones reach any size, and a single burst
+ *   reserves little. When demand rises, the units run out early, and the reservation follows within a lifetime. A fall
+ *   shows in the last quarter of a lifetime: wanted units fall to two thirds or less within one lifetime, and to the
+ *   new demand within one and a half.
+ * - *Granted*: a share of the free and reserved units. Holders with units or recent requests share in proportion to
+ *   what they want, and as much again is left for the next holder (a lone isolate gets half), unless calls already
+ *   wait. So calls in all isolates have the same chance. A share below one unit reserves nothing: the object gives
+ *   single units to calls. No holder has more than `MAX_SHARE` of the capacity, or more than returns soon
+ *   (`mostLost`), which bounds the loss by one vanished isolate. Therefore limits below 32 reserve nothing, nor do
+ *   slow ones below 2,000.
+ * - *Refilled*: before units are missing, when the remaining ones last `AHEAD_MS`, which is longer than a message
+ *   takes, when they are half of the reservation, or in the last quarter of a lifetime.
  *
  * `test/simulation/` tests these numbers with up to 32 isolates. docs/performance.md has the results.
  */
@@ -51,8 +39,8 @@ const AHEAD_MS = 100;
 /** The longest repetition of a denial where other holders may return units. */
 export const MAX_DENIED_MS = 1_000;
 /**
- * Denials this recent are many: after the denial, one call goes to the object for all. Not after a shorter
- * denial: that lost 1.5 % of a limit of 1,000 a second under twice the load.
+ * Denials this recent are many: after the denial, one call goes to the object for all. Not after a shorter denial:
+ * that lost 1.5 % of a limit of 1,000 a second under twice the load.
  */
 export const FLOOD_MS = 100;
 /** The wait of these denials: about as long as a message takes. */
@@ -63,20 +51,20 @@ export const MAX_MARGIN_MS = 250;
 const MAX_LATE_MS = 1_000;
 
 /**
- * The units requested for the second call of a key, for the longest lifetime, where many keys share an object
- * and the units can be spared. Over a shorter lifetime they are none.
+ * The units requested for the second call of a key, for the longest lifetime, where many keys share an object and the
+ * units can be spared. Over a shorter lifetime they are none.
  *
- * Messages of one isolate for 1,000 calls on 10,000 Zipf keys that share 16 objects, and on keys that come
- * once (test/simulation/one-isolate.ts):
+ * Messages of one isolate for 1,000 calls on 10,000 Zipf keys that share 16 objects, and on keys that come once
+ * (test/simulation/one-isolate.ts):
  *
- * a few units at    Zipf 10,000/s   1,000/s   300/s   100/s    10/s    once 1,000/s   100/s    10/s
- * the first call            161       432     676     950   1,503          1,080    1,800   2,000
- * the second                177       451     603     724     936          1,000    1,000   1,000
- * none but when hot         191       455     593     702     912          1,000    1,000   1,000
+ *     a few units at    Zipf 10,000/s   1,000/s   300/s   100/s    10/s    once 1,000/s   100/s    10/s
+ *     the first call            161       432     676     950   1,503          1,080    1,800   2,000
+ *     the second                177       451     603     724     936          1,000    1,000   1,000
+ *     none but when hot         191       455     593     702     912          1,000    1,000   1,000
  *
- * At the first call, keys that come once would cost a second message, to return the units, unless many keys
- * return together. And under 1,000 an hour, where memory may be two units ahead of storage, they would write
- * two rows instead of none. Most isolates have hundreds of calls a second, not thousands.
+ * At the first call, keys that come once would cost a second message, to return the units, unless many keys return
+ * together. And under 1,000 an hour, where memory may be two units ahead of storage, they would write two rows instead
+ * of none. Most isolates have hundreds of calls a second, not thousands.
  */
 export const FEW_UNITS = 7;
 /** Calls without a long pause that are worth these few units. */
@@ -125,8 +113,8 @@ export function marginMs(ttlMs: number): number {
 }
 
 /**
- * How long the object keeps units apart that were reserved for `ttlMs`: longer than the lifetime, because the
- * message that returns them may wait at a busy object, and late units count as used.
+ * How long the object keeps units apart that were reserved for `ttlMs`: longer than the lifetime, because the message
+ * that returns them may wait at a busy object, and late units count as used.
  */
 export function heldMs(ttlMs: number): number {
   return ttlMs + Math.min(ttlMs, MAX_LATE_MS);
@@ -163,8 +151,8 @@ export interface Wish {
 }
 
 /**
- * Units to grant in addition to the kept ones, by rule. Every rule grants the same part of what is missing,
- * since a call needs units of all rules.
+ * Units to grant in addition to the kept ones, by rule. Every rule grants the same part of what is missing, since a
+ * call needs units of all rules.
  */
 export function grantedTogether(wishes: readonly Wish[]): number[] {
   const missing = wishes.map(({ wanted, kept }) => Math.max(0, wanted - kept));
@@ -199,8 +187,8 @@ const SOON_MS = 10_000;
 const MIN_SHARE = 0.001;
 
 /**
- * The most units of a rule that a crash or a vanished isolate may cost, possibly a fraction: what returns
- * within 10 s, or 0.1 % of the limit if that is more.
+ * The most units of a rule that a crash or a vanished isolate may cost, possibly a fraction: what returns within 10 s,
+ * or 0.1 % of the limit if that is more.
  */
 export function mostLost({ capacity, quota }: Pick<Rule, "capacity" | "quota">): number {
   const soon = quota.windowMs === undefined ? 0 : (quota.units * SOON_MS) / quota.windowMs;

@@ -1,22 +1,21 @@
 /**
- * The worker utilization load shedder: while the machines behind a policy are too busy, it denies calls by
- * chance, the least important first. After P. Tarjan, "Scaling your API with rate limiters" (Stripe, 2017).
+ * The worker utilization load shedder: while the machines behind a policy are too busy, it denies calls by chance, the
+ * least important first. After P. Tarjan, "Scaling your API with rate limiters" (Stripe, 2017).
  *
  * The idea: one number, the *level*, defines what is shed. At 0 nothing is shed; at 1 every call of the least
- * important priority; at 1.4 these, and 40 % of the calls of the next one. The most important calls are never
- * shed. Above the `bad` utilization the level rises, below the `good` one it falls, in between it stays. It
- * moves by one priority in `over`. It rises only after trouble has lasted for `after`. Trouble ends when the
- * utilization was below `good`, or for `after` not above `bad`: so shed calls return slowly, and a burst
- * sheds nothing.
+ * important priority; at 1.4 these, and 40 % of the calls of the next one. The most important calls are never shed.
+ * Above the `bad` utilization the level rises, below the `good` one it falls, in between it stays. It moves by one
+ * priority in `over`. It rises only after trouble has lasted for `after`. Trouble ends when the utilization was below
+ * `good`, or for `after` not above `bad`: so shed calls return slowly, and a burst sheds nothing.
  *
- * An example with good = 0.7, bad = 0.8, after = 28 s, over = 120 s: machines that are 95 % busy shed nothing
- * for 28 s, 10 % of the `low` calls after 40 s, half of them after 88 s. If that lowers them to 78 %, the
- * level stays while the load lasts.
+ * An example with good = 0.7, bad = 0.8, after = 28 s, over = 120 s: machines that are 95 % busy shed nothing for 28
+ * s, 10 % of the `low` calls after 40 s, half of them after 88 s. If that lowers them to 78 %, the level stays while
+ * the load lasts.
  *
- * Why it does not oscillate: shedding takes effect after a lag (`LAG_MS`: chances that isolates keep, reports
- * that fade, the queue of a machine). In that time the utilization moves by at most lag / over, which must be
- * less than the gap between good and bad: then too much shedding is not followed by too little. `sheddingOf`
- * in core/policies/policy-fields.ts rejects a shorter `over`.
+ * Why it does not oscillate: shedding takes effect after a lag (`LAG_MS`: chances that isolates keep, reports that
+ * fade, the queue of a machine). In that time the utilization moves by at most lag / over, which must be less than the
+ * gap between good and bad: then too much shedding is not followed by too little. `sheddingOf` in
+ * core/policies/policy-fields.ts rejects a shorter `over`.
  *
  * What it is bad at: an overload of less than a minute. Use a queue or a limit for that.
  */

@@ -1,6 +1,6 @@
 /**
- * The data of the statistics object, stored in three parts: the open minute with each batch of messages,
- * older minutes once a minute, top keys every ten minutes.
+ * The data of the statistics object, stored in three parts: the open minute with each batch of messages, older minutes
+ * once a minute, top keys every ten minutes.
  */
 import {
   type Counts,
@@ -177,9 +177,7 @@ export class Tops {
     });
   }
 
-  /**
-   * Adds the keys of a message. Policies past the bound have none, until others have had none for two hours.
-   */
+  /** Adds the keys of a message. Policies past the bound have none, until others have had none for two hours. */
   add(all: readonly PolicyKeys[], nowMs: number): void {
     const hour = Math.floor(nowMs / HOUR_MS);
     for (const { policy, denied = NO_KEYS, active = NO_KEYS } of all) {

@@ -1,6 +1,6 @@
 /**
- * The messages to the statistics object. Versions mix during a rollout: fields are only added, as optional;
- * never renamed.
+ * The messages to the statistics object. Versions mix during a rollout: fields are only added, as optional; never
+ * renamed.
  */
 import type { Counts } from "./counts.ts";
 

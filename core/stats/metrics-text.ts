@@ -1,6 +1,4 @@
-/**
- * All counts as text: OpenMetrics 1.0, or the older Prometheus format, which differs in names and its end.
- */
+/** All counts as text: OpenMetrics 1.0, or the older Prometheus format, which differs in names and its end. */
 import { type Counts, DURATION_BOUNDS_MS, FAMILIES, type Family, partsOf, SUM } from "./counts.ts";
 
 export const METRIC_FORMATS = {

@@ -1,6 +1,6 @@
 /**
- * The unsent counts of one isolate. Decisions are counted in an array, indexed by outcome, reason and source:
- * no text is built before it is sent.
+ * The unsent counts of one isolate. Decisions are counted in an array, indexed by outcome, reason and source: no text
+ * is built before it is sent.
  */
 import { orTimeout, type Time } from "../clock.ts";
 import type { Decision } from "../protocol/decision.ts";
@@ -150,13 +150,12 @@ function labelsOf(cell: number): string[] {
 /*
  * The most frequent keys, in bounded memory: Space-Saving (Metwally, Agrawal, El Abbadi 2005).
  *
- * There are k counters. A key without one replaces the key with the least count, continues from that count,
- * and keeps it as its error. So a count is never too low, and at most its error too high; after n keys the
- * error is at most n/k. A key that came more often than n/k always has a counter: with 64 counters, each key
- * with 2 % of all calls.
+ * There are k counters. A key without one replaces the key with the least count, continues from that count, and keeps
+ * it as its error. So a count is never too low, and at most its error too high; after n keys the error is at most n/k.
+ * A key that came more often than n/k always has a counter: with 64 counters, each key with 2 % of all calls.
  *
- * Summaries of several streams merge into one with the same bounds (Agarwal and others 2012; Cafaro and
- * others 2016): a key missing in one of them may have come there as often as its least.
+ * Summaries of several streams merge into one with the same bounds (Agarwal and others 2012; Cafaro and others 2016):
+ * a key missing in one of them may have come there as often as its least.
  */
 
 /** The counters of a summary. */
@@ -218,8 +217,8 @@ export class TopKeys {
   }
 
   /**
-   * A counter with the least count. Where many keys come once, each search begins at the end of the last one
-   * and mostly reads one counter.
+   * A counter with the least count. Where many keys come once, each search begins at the end of the last one and
+   * mostly reads one counter.
    */
   #least(): KeyCounter {
     const counters = this.#counterList;
@@ -258,12 +257,12 @@ function byCount(one: KeyCounter, other: KeyCounter): number {
 }
 
 /*
- * When an isolate sends its counts: at most one message in 10 s, and one at a time. Each has a number. A
- * message without an answer, which may have been counted, is sent again unchanged with the same number, while
- * later counts wait. So nothing is counted twice, and only unsent counts of an ended isolate are lost.
+ * When an isolate sends its counts: at most one message in 10 s, and one at a time. Each has a number. A message
+ * without an answer, which may have been counted, is sent again unchanged with the same number, while later counts
+ * wait. So nothing is counted twice, and only unsent counts of an ended isolate are lost.
  *
- * Any request may end at any moment, so no code here waits for a promise of another request: a message counts
- * as lost after its deadline.
+ * Any request may end at any moment, so no code here waits for a promise of another request: a message counts as lost
+ * after its deadline.
  */
 
 /** The least time between two messages, unless tests bind another interval. */

@@ -46,9 +46,7 @@ interface AimdTerms {
 /** After TCP Vegas. */
 interface VegasTerms {
   readonly adapt: "vegas";
-  /**
-   * Below `alpha` calls in the upstream's queue the limit rises, above `beta` it falls. Default: see `logOf`.
-   */
+  /** Below `alpha` calls in the upstream's queue the limit rises, above `beta` it falls. Default: see `logOf`. */
   readonly alpha?: number;
   readonly beta?: number;
   readonly smoothing: number;
@@ -98,8 +96,8 @@ function aimd({ backoffRatio, timeoutMs }: AimdTerms, estimate: Estimate, sample
 }
 
 /**
- * Of `limit` calls, `limit * (1 - noLoad / duration)` wait in the upstream's queue. The limit moves so that
- * between `alpha` and `beta` calls wait.
+ * Of `limit` calls, `limit * (1 - noLoad / duration)` wait in the upstream's queue. The limit moves so that between
+ * `alpha` and `beta` calls wait.
  */
 function vegas(terms: VegasTerms, bounds: Bounds, estimate: Estimate, sample: Sample): Estimate {
   const { limit, noLoadMs, probes = 0 } = estimate;
@@ -132,9 +130,9 @@ function logOf(limit: number): number {
 const GOLDEN = (Math.sqrt(5) - 1) / 2;
 
 /**
- * The next probe comes after this many times `probeMultiplier * limit` calls: from 0.5 to 1, without a
- * rhythm, as multiples of the golden ratio modulo 1. Each probe replaces the duration without a queue, which
- * otherwise would only fall.
+ * The next probe comes after this many times `probeMultiplier * limit` calls: from 0.5 to 1, without a rhythm, as
+ * multiples of the golden ratio modulo 1. Each probe replaces the duration without a queue, which otherwise would only
+ * fall.
  */
 function probeAfter(probes: number): number {
   return 0.5 + (((probes + 1) * GOLDEN) % 1) / 2;
@@ -144,8 +142,8 @@ function probeAfter(probes: number): number {
 const WARM_UP = 10;
 
 /**
- * Multiplies the limit by the long average divided by the present duration, from 0.5 to 1, and adds
- * `queueSize`. Drops are not counted: they show in the duration.
+ * Multiplies the limit by the long average divided by the present duration, from 0.5 to 1, and adds `queueSize`. Drops
+ * are not counted: they show in the duration.
  */
 function gradient2(terms: Gradient2Terms, bounds: Bounds, estimate: Estimate, sample: Sample): Estimate {
   const { rttTolerance, smoothing, longWindow, queueSize } = terms;
