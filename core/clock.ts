@@ -8,14 +8,12 @@ export function readClockMs(): number {
   return Date.now();
 }
 
-/** An instant in RFC 3339, UTC. */
 export function instantText(atMs: number): string {
   return new Date(atMs).toISOString();
 }
 
 /** A clock and timers. The simulation has its own. */
 export interface Time {
-  /** Milliseconds since the Unix epoch. */
   nowMs(): number;
   /** Runs `work` after `ms` milliseconds, unless the returned function cancels it. */
   after(ms: number, work: () => void): () => void;

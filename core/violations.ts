@@ -11,7 +11,6 @@ export function violation(path: readonly string[], value: unknown, allowed: stri
   return `${field} is ${describe(value)}: must be ${allowed}`;
 }
 
-/** A JSON pointer (RFC 6901) to a field. */
 export function pointerTo(path: readonly string[]): string {
   return path.map((field) => `/${field.replaceAll("~", "~0").replaceAll("/", "~1")}`).join("");
 }
@@ -78,7 +77,6 @@ function editsBetween(from: string, to: string): number {
   return row[to.length] ?? 0;
 }
 
-/** The most UTF-16 units of an input in an error. */
 const MAX_QUOTED = 80;
 
 export function clip(text: string): string {

@@ -33,7 +33,6 @@ import {
 
 export const UNTOUCHED: Account = { state: undefined, holds: [] };
 
-/** A rule's decision on a cost, with the new account if it has changed. */
 export type AccountDecision =
   | (Omit<Allowed<unknown>, "state"> & { readonly allowed: true; readonly account: Account })
   | (Denial & {
@@ -81,7 +80,6 @@ export function decide(rule: Rule, account: Account, nowMs: number, cost: number
   };
 }
 
-/** How long a caller that was just admitted should wait, if at all. */
 export function delayMs(rule: Rule, account: Account, nowMs: number, cost: number): number | undefined {
   const decision = decideState(rule, account.state, nowMs, cost, outstandingOf(account));
   return decision.allowed ? decision.delayMs : undefined;
@@ -126,7 +124,6 @@ export function advance(rule: Rule, account: Account, nowMs: number): Account {
   return expired === 0 ? account : { state, holds: holds.slice(expired) };
 }
 
-/** Adds a hold without checking that there are enough units: call `decide` first. */
 export function place({ state, holds }: Account, hold: Hold): Account {
   return { state, holds: withHold(holds, hold) };
 }
@@ -151,7 +148,6 @@ export function settle(rule: Rule, account: Account, nowMs: number, id: string, 
   return { state: rule.algorithm.debit(rule.config, account.state, nowMs, used), holds };
 }
 
-/** Returns units that were taken and not used. */
 export function refund(rule: Rule, account: Account, nowMs: number, units: number): Account {
   return { state: rule.algorithm.credit(rule.config, account.state, nowMs, units), holds: account.holds };
 }
@@ -168,7 +164,6 @@ export function outstandingOf({ holds }: Account): number {
   return heldUnits(holds).all;
 }
 
-/** The units of holds that are in memory only. */
 export function unstoredOf({ holds }: Account): number {
   return heldUnits(holds).unstored;
 }
@@ -264,9 +259,7 @@ export function endLease(rule: Rule, account: Account, nowMs: number, id: string
 }
 
 export interface Taking {
-  /** The hold for the units of rules that do not lease; absent: these units are used at once. */
   readonly hold?: NewHold;
-  /** The lease for the units of rules that lease. */
   readonly lease?: NewHold;
 }
 
@@ -306,7 +299,6 @@ export function admitsTogether(ruleAccounts: readonly RuleAccount[], nowMs: numb
   return ruleAccounts.every(({ rule, account }) => admit(rule, account, nowMs, costOf(rule, cost)));
 }
 
-/** Every rule's decision on a cost, without taking it. */
 export function withoutTaking(
   ruleAccounts: readonly RuleAccount[],
   nowMs: number,

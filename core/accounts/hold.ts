@@ -5,7 +5,6 @@ import { type Cost, costOf, type Rule } from "../policies/policy.ts";
 
 /** Units that are set aside for a holder. */
 export interface Hold {
-  /** Unique within its account. */
   readonly id: string;
   readonly units: number;
   /** From this instant on the units count as used; those of a lease are free. */
@@ -22,7 +21,6 @@ export interface Hold {
 
 export interface HeldUnits {
   readonly all: number;
-  /** Of holds that are in memory only. */
   readonly unstored: number;
   readonly provisional: number;
   readonly restored: number;
@@ -44,7 +42,6 @@ export function heldUnits(holds: readonly Hold[]): HeldUnits {
   return columnsOf(holds).sums;
 }
 
-/** The holds as units that will be used. */
 export function usesOf(holds: readonly Hold[]): Uses {
   return columnsOf(holds);
 }
@@ -68,7 +65,6 @@ export function withHold(holds: readonly Hold[], hold: Hold): readonly Hold[] {
   return longer;
 }
 
-/** The list without a hold; the list itself when it has no such hold. */
 export function withoutHold(holds: readonly Hold[], id: string): readonly Hold[] {
   const { ids, endsMs, units, sums } = columnsOf(holds);
   const index = ids.indexOf(id);
@@ -114,7 +110,6 @@ function summed(sums: HeldUnits, hold: Hold, units: number): HeldUnits {
 
 /** One rule's state and holds, for one key. */
 export interface Account {
-  /** `undefined`: an untouched quota. */
   readonly state: unknown;
   readonly holds: readonly Hold[];
 }
@@ -133,7 +128,6 @@ export class Outlook {
   readonly #forecast: Forecast;
   readonly #holds: Uses;
   #nextHold = 0;
-  /** The ends and the units of leases that begin on the way, in the order of their ends. */
   readonly #leasesEndMs: number[] = [];
   readonly #leased: number[] = [];
   #nextLease = 0;
@@ -170,7 +164,6 @@ export class Outlook {
     }
   }
 
-  /** The first instant at which the capacity has room for a cost next to the outstanding units. */
   #fitsAtMs(fromMs: number, cost: number, untilMs: number): number {
     const { endsMs, units } = this.#holds;
     const [leasesEndMs, leased] = [this.#leasesEndMs, this.#leased];
@@ -196,7 +189,6 @@ export class Outlook {
     return atMs;
   }
 
-  /** Ends what expires at this instant or before. */
   moveTo(atMs: number): void {
     const { endsMs, units } = this.#holds;
     const from = this.#nextHold;
@@ -232,9 +224,7 @@ export class Outlook {
 
 export interface QueuedCost {
   readonly cost: Cost;
-  /** How long the lease will last: later callers may have to wait for its end. */
   readonly ttlMs: number;
-  /** The instant at which this caller gives up. */
   readonly untilMs: number;
   /** For each rule, units kept from this call for more important ones. */
   readonly apart?: readonly number[] | undefined;
@@ -326,7 +316,6 @@ class JointOutlook {
     for (const [, outlook] of this.#outlooks) outlook.moveTo(atMs);
   }
 
-  /** Takes a cost if every rule admits it. */
   take(atMs: number, cost: Cost, endsAtMs: number, apart: readonly number[]): void {
     // A share's wait is only the time until the next request.
     if (this.passesAtMs(atMs, cost, atMs, apart) > atMs) return;

@@ -16,7 +16,6 @@ export interface Algorithm<Config extends object, State> {
   /** Present when its states are stored as those of the algorithm with this name. */
   readonly storedAs?: string;
 
-  /** The policy's fields by name. */
   readonly fields: Readonly<Record<string, FieldKind>>;
 
   /**
@@ -25,16 +24,13 @@ export interface Algorithm<Config extends object, State> {
    */
   readonly leasing?: Leasing<Config, State>;
 
-  /** Makes a configuration of the parsed fields, or names a field with a value that is not allowed. */
   configure(fields: Fields): Config | ConfigProblem;
 
-  /** The maximum number of units that can be admitted at once. */
   capacity(config: Config): number;
 
   /** Present when the limit adapts: its present value, at most `capacity`. */
   limitNow?(config: Config, state: State | undefined, nowMs: number): number;
 
-  /** The quota of the RateLimit-Policy header. */
   quota(config: Config): Quota;
 
   localDecisions(config: Config): LocalDecisions;
@@ -114,7 +110,6 @@ export interface Algorithm<Config extends object, State> {
    */
   pack(config: Config, state: State, nowMs: number, before: unknown): PackedState;
 
-  /** The state of a record and all stored segments of the rule. */
   unpack(config: Config, record: unknown, segments: readonly Segment[]): State;
 
   /** The maximum number of units in a record under any configuration: another algorithm starts from that. */
@@ -134,7 +129,6 @@ export interface Algorithm<Config extends object, State> {
   /** Present when it needs no state: isolates decide, and nothing is stored. */
   readonly isStateless?: true;
 
-  /** The memory of a state. Present when it can be large. */
   bytes?(state: State): number;
 }
 
@@ -154,7 +148,6 @@ export interface Leasing<Config extends object, State> {
   fencingToken(state: State): number;
   /** The state of a key whose latest lease had this token under another algorithm. */
   resumed(fencingToken: number): State;
-  /** Leases that expired without a release. */
   reclaimed(state: State): number;
   /** Present when the algorithm learns from the reports of released leases. */
   released?(config: Config, state: State | undefined, nowMs: number, ended: EndedLease): State | undefined;
@@ -173,7 +166,6 @@ interface EndedLease {
   readonly inFlight: number;
 }
 
-/** The maximum time in the queue of a key, and the maximum number of callers in it. */
 export interface Waiting {
   readonly maxWaitMs: number;
   readonly maxWaiters: number;
@@ -216,7 +208,6 @@ export interface Allowed<State> extends QuotaEstimate {
   readonly allowed: true;
   /** How long the caller should wait before it proceeds, 1 or more; absent: not at all. */
   readonly delayMs?: number;
-  /** The next state; `undefined`: an untouched quota. */
   readonly state: State | undefined;
 }
 
@@ -254,7 +245,6 @@ export type FieldKind =
   | "ratio?"
   | readonly string[];
 
-/** The fields of a rule, parsed: units and durations (in milliseconds) are numbers. */
 export type Fields = Readonly<Record<string, number | boolean | string | undefined>>;
 
 export interface ConfigProblem {
@@ -270,7 +260,6 @@ export function configProblem(field: string, allowed: string): ConfigProblem {
  * thousands of uses. Instants never go back between calls.
  */
 export interface Forecast {
-  /** Debits the uses from one index up to another, each at its instant. */
   debit(uses: Uses, from: number, to: number): void;
   /** Takes units, 1 or more, that are admitted at `atMs`. */
   take(atMs: number, units: number): void;
@@ -346,14 +335,12 @@ export interface PackedState {
 export interface Segment {
   /** Identifies the state: after a pause a key begins a new one. */
   readonly log: number;
-  /** Orders the segments of one state. */
   readonly from: number;
   readonly entries: ArrayLike<number>;
 }
 
 /** A segment to write. Stored segments of another `log`, and those that end too early, may be deleted then. */
 export interface NewSegment extends Segment {
-  /** The latest instant in it. */
   readonly toMs: number;
   /** Stored segments whose `toMs` is earlier are no longer needed. */
   readonly keepFromMs: number;

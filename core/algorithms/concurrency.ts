@@ -26,7 +26,6 @@ export interface ConcurrencyConfig extends LeaseTerms {
 
 export interface ConcurrencyState {
   readonly fencingToken: number;
-  /** Leases that expired without a release. */
   readonly reclaimed: number;
 }
 

@@ -45,7 +45,6 @@ type Config = PenaltyConfig;
 type Decision = AlgorithmDecision<State>;
 const GROWTH = 2;
 
-/** A day. */
 const DEFAULT_MAX_BLOCK_MS = 86_400_000;
 /** 2^31 - 1 ms, about 24 days. */
 const MAX_MS = 2_147_483_647;
@@ -176,7 +175,6 @@ function stateOf(inner: unknown, block: Block | undefined): State | undefined {
   return inner === undefined && block === undefined ? undefined : { inner, block };
 }
 
-/** The decision during a block that lasts `leftMs` more. */
 function blocked(
   decision: AlgorithmDecision<unknown>,
   state: State | undefined,
@@ -193,7 +191,6 @@ function blocked(
   return { allowed: false, reason: "blocked", retryAfterMs: waitMs, ...estimate };
 }
 
-/** The decision without a block; a denial begins one. */
 function unblocked(
   { blockForMs, maxBlockMs }: Config,
   decision: AlgorithmDecision<unknown>,
@@ -217,7 +214,6 @@ function unblocked(
   return { ...denied, counted: { ...estimate, state: { inner, block } } };
 }
 
-/** When a block has no effect any more. */
 function forgottenAtMs(block: Block | undefined): number {
   return block === undefined ? -Infinity : block.untilMs + block.forMs;
 }

@@ -85,7 +85,6 @@ export const tokenBucket: Algorithm<Config, State> = {
     const spent = spentAt(config, state, nowMs);
     const unheldParts = (burst - outstanding) * windowMs;
     const costParts = cost * windowMs;
-    // This cost passes if at most this many parts are spent already.
     const room = unheldParts - costParts;
     if (cost === 0 || spent <= room) {
       const spentAfter = spent + costParts;
@@ -159,10 +158,8 @@ function returned(config: Config, state: State | undefined, nowMs: number, parts
 }
 
 export interface TokenBucketConfig {
-  /** Units refilled per window. */
   readonly limit: number;
   readonly windowMs: number;
-  /** Units in a full bucket. */
   readonly burst: number;
 }
 
@@ -263,7 +260,6 @@ class TokenBucketForecast implements Forecast {
   #spentParts: number;
   #atMs: number;
 
-  /** @param spentParts parts spent at `atMs` */
   constructor(config: Config, spentParts: number, atMs: number) {
     this.#config = config;
     this.#spentParts = spentParts;
@@ -300,7 +296,6 @@ class TokenBucketForecast implements Forecast {
     return atMs >= this.#atMs && parts <= MAX_PARTS / 2;
   }
 
-  /** The instant from which nothing is spent. */
   untouchedAtMs(): number {
     return this.#atMs + Math.ceil(this.#spentParts / this.#config.limit);
   }

@@ -17,7 +17,6 @@ export type Write =
     }
   | { readonly kind: "token"; readonly name: string; readonly entry: Table | null }
   | { readonly kind: "candidate"; readonly policy: string; readonly fields: Table | null }
-  /** The candidate becomes the policy. */
   | { readonly kind: "promotion"; readonly policy: string }
   | { readonly kind: "catalog"; readonly document: CatalogDocument };
 
@@ -26,13 +25,11 @@ export interface Conditions {
   readonly ifMatch?: readonly string[] | undefined;
   /** Only if it does not exist yet. */
   readonly ifNoneMatch?: true | undefined;
-  /** Only checks. */
   readonly isDryRun?: true | undefined;
 }
 
 export interface WriteCall extends Conditions {
   readonly write: Write;
-  /** The caller, for the audit log. */
   readonly by: string;
   /** The prefix of the caller's keys: a part of each bound is reserved for other callers. */
   readonly keyPrefix?: string | undefined;
@@ -51,7 +48,6 @@ export interface Refusal {
   readonly violations?: readonly Violation[];
 }
 
-/** A policy as it is in force for keys without an override. */
 export interface PolicyInCatalog {
   readonly name: string;
   readonly source: "file" | "catalog";
@@ -72,7 +68,6 @@ export interface CandidateAnswer {
   readonly since: string;
 }
 
-/** Decisions of a policy and its candidate on the same calls. */
 export interface Comparison {
   readonly calls: number;
   readonly admittedByBoth: number;
@@ -112,7 +107,6 @@ export interface AuditEntry {
   readonly id: number;
   readonly at: string;
   readonly by: string;
-  /** Such as `policy api` or `override api customer:7`. */
   readonly target: string;
   readonly before: unknown;
   readonly after: unknown;
@@ -121,11 +115,8 @@ export interface AuditEntry {
 /** The catalog as one document, without the deployment's file. */
 export interface CatalogDocument {
   readonly policies: Readonly<Record<string, Table>>;
-  /** By policy and pattern. */
   readonly overrides: Readonly<Record<string, Readonly<Record<string, OverrideFields>>>>;
-  /** By name, with hashes of the tokens. */
   readonly tokens: Readonly<Record<string, Table>>;
-  /** By policy. */
   readonly candidates?: Readonly<Record<string, Table>>;
 }
 
@@ -134,7 +125,6 @@ export interface TokenInCatalog {
   readonly entry: Table;
 }
 
-/** Each answers a value, or a refusal. */
 export interface CatalogMethods {
   /** All changes after a revision; after 0: everything. */
   changes(since: number): Promise<CatalogChanges>;
@@ -179,7 +169,6 @@ export interface TokenChange {
 }
 
 export interface CatalogChanges {
-  /** Rises with each write. */
   readonly revision: number;
   /** True: this is everything, and replaces what the reader had. */
   readonly isWhole: boolean;

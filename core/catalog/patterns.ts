@@ -55,7 +55,6 @@ export function isWithinPrefix(given: string, keyPrefix: string): boolean {
   return readings.length > 0 && readings.every((pattern) => beginningOf(pattern).startsWith(keyPrefix));
 }
 
-/** The common beginning of a pattern's keys. */
 function beginningOf(pattern: Pattern): string {
   if (pattern.kind === "exact") return pattern.text;
   if (pattern.kind === "glob") return pattern.parts[0] ?? "";
@@ -86,7 +85,6 @@ export function matchesParts(parts: readonly string[], key: string): boolean {
   return true;
 }
 
-/** A canonical address as a number. */
 export function addressOf(key: string): Address | undefined {
   if (!key.endsWith("/64")) {
     const bytes = key.split(".");
@@ -99,7 +97,6 @@ export function addressOf(key: string): Address | undefined {
   return { family: 6, value };
 }
 
-/** The first bits of an address, as a key of a map. */
 function networkOf({ family, value }: Address, bits: number): bigint {
   return value >> BigInt(FAMILY_BITS[family] - bits);
 }
@@ -145,7 +142,6 @@ interface Beginning<Value> {
 
 type IsThere<Value> = (value: Value) => boolean;
 
-/** The longest first. */
 class Lengths {
   readonly #counts = new Map<number, number>();
   all: readonly number[] = [];
@@ -187,7 +183,6 @@ export class OverrideIndex<Value> {
     return this.#multiWildcards;
   }
 
-  /** Adds or replaces an override. */
   set(pattern: Pattern, value: Value): void {
     this.delete(pattern);
     this.#size += 1;

@@ -27,12 +27,10 @@ export class PoliciesInForce extends RegionalPolicies {
     this.#deployed = deployed;
   }
 
-  /** The last known revision of the catalog; 0: none. */
   get revision(): number {
     return this.#revision;
   }
 
-  /** Applies changes, unless they are older than the known ones. */
   apply({ revision, isWhole, policies, overrides }: CatalogChanges): void {
     if (revision <= this.#revision && !isWhole) return;
     this.#revision = revision;
@@ -68,7 +66,6 @@ interface Override {
   readonly endsAtMs: number;
 }
 
-/** A policy with its overrides and its candidate. */
 class PolicyEntry {
   readonly #name: string;
   readonly #deployed: Deployed;
@@ -227,7 +224,6 @@ function keep<Value>(kept: Map<string, Value>, name: string, value: Value, max: 
   return value;
 }
 
-/** The policy with these fields, also as calls of each priority see it. */
 function withAll(policy: Policy, more: Partial<Policy>): Policy {
   const { priorities } = policy;
   const seen = new Map([...priorities.seen].map(([name, each]) => [name, { ...each, ...more }]));
@@ -247,7 +243,6 @@ function withEach(policy: Policy, fieldsOf: (each: Policy) => Partial<Policy>): 
 const OVERRIDE_ALLOWED =
   'figures of the policy, as { "limit": 1000 }, or one of { "multiply": 10 }, { "blocked": true } and { "unlimited": true }, each with expiresAt and note if wanted';
 
-/** The others are fields of rules. */
 const OWN_NAMES = Object.keys(OVERRIDE_FIELDS);
 const OVERRIDE_SCHEMA = v.object(OVERRIDE_FIELDS);
 const EFFECTS = ["multiply", "blocked", "unlimited"] as const;
@@ -264,7 +259,6 @@ interface ReadOverride {
    * key needs no object, and a limit of 0 would forget what was consumed.
    */
   readonly fields: Table;
-  /** The parsed table, if it was parsed. */
   readonly policy?: Policy;
 }
 
@@ -301,13 +295,11 @@ function problem(path: readonly string[], detail: string): Problems {
   return { problems: [{ path, detail }] };
 }
 
-/** The problems of a policy's table. */
 export function problemsOf(name: string, fields: Table): Violation[] {
   const policy = parsePolicy(name, fields);
   return "problems" in policy ? violationsIn(policy.problems) : [];
 }
 
-/** Sentences about a table, each with the field that it begins with. */
 function violationsIn(problems: readonly string[]): Violation[] {
   return problems.map((detail) => {
     const field = /^(?<field>[\w.-]+) (?:is|are) /.exec(detail)?.groups?.["field"];
@@ -369,7 +361,6 @@ function largest(name: string, base: Table): Table {
   return base;
 }
 
-/** The table with every number of units multiplied, and rounded down. */
 function multiplied(base: Table, by: number): Table {
   const rules = base["rules"] as Readonly<Record<string, Table>> | undefined;
   if (rules === undefined) return multipliedRule(base, by);

@@ -27,7 +27,6 @@ export function parsePolicies(vars: unknown): Policies {
   return policies;
 }
 
-/** @throws Error with the problems, if there are any */
 export function refuseBad(problems: readonly string[]): void {
   if (problems.length > 0) throw new Error(`bad configuration, not serving:\n${problems.join("\n")}`);
 }
@@ -71,11 +70,9 @@ function tablesOf(vars: unknown): PolicyTable[] {
 }
 
 const LogTable = table({
-  /** The logged part of the denials. */
   denials: v.optional(number(0, 1), 0),
   /** The logged part of the calls without an answer from the object. */
   failures: v.optional(number(0, 1), 1),
-  /** Whether these lines contain keys. */
   keys: v.optional(v.boolean("true or false"), false),
 });
 
@@ -91,7 +88,6 @@ export function parseLog(given: unknown): LogSettings {
   return parsed.output as LogSettings;
 }
 
-/** At most the longest interval that it replaces. */
 const [MIN_BACKGROUND_MS, MAX_BACKGROUND_MS] = [50, 10_000];
 
 /** The interval of background work; `undefined`: the default. @throws Error with the allowed numbers */

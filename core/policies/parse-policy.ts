@@ -30,10 +30,8 @@ interface Problems {
 const POLICY_SCHEMA = table(POLICY_FIELDS);
 const ruleSchemas = { alone: schemasBy(Object.keys(POLICY_FIELDS)), among: schemasBy([]) };
 
-/** The fields of a policy without those of its rules. */
 type PolicyFields = v.InferOutput<typeof POLICY_SCHEMA>;
 
-/** Parses one policy. Each problem is a sentence that begins with the field. */
 export function parsePolicy(name: string, given: unknown): Policy | Problems {
   const { rules: tables, policyFields, problems } = splitRules(name, given);
   if (problems.length > 0) return { problems };
@@ -92,7 +90,6 @@ export function parsePolicy(name: string, given: unknown): Policy | Problems {
 }
 
 interface RuleTable {
-  /** The position in the policy, for errors. */
   readonly path: readonly string[];
   readonly ruleName: string;
   readonly fields: unknown;
@@ -139,7 +136,6 @@ function splitRules(
  */
 let last: { readonly given: Table; readonly parsed: v.SafeParseResult<typeof POLICY_SCHEMA> } | undefined;
 
-/** The fields must not change afterwards. */
 function parsePolicyFields(given: Table): v.SafeParseResult<typeof POLICY_SCHEMA> {
   if (last !== undefined && isSame(given, last.given)) return last.parsed;
   const parsed = v.safeParse(POLICY_SCHEMA, given);
@@ -186,7 +182,6 @@ function parseRule(name: string, path: readonly string[], given: unknown): Rule 
   };
 }
 
-/** Schemas by algorithm. Errors also name the fields of the policy, which may be next to the rule's. */
 function schemasBy(policyFields: readonly string[]) {
   const make = (algorithm: AnyAlgorithm) =>
     table({ ...RULE_FIELDS, ...fieldsOf(algorithm), ...PENALTY_FIELDS }, policyFields);
@@ -216,7 +211,6 @@ function configuredBy(
   return { algorithm: zeroLimit(algorithm), config: { ...others, limit: 0 } };
 }
 
-/** The algorithm that a rule names; `undefined`: an unknown one. */
 export function algorithmOf(given: unknown): AnyAlgorithm | undefined {
   const name = algorithmNameOf(given);
   return typeof name === "string" ? algorithms.get(name) : undefined;
@@ -260,7 +254,6 @@ function poolProblem(
   return violation(["pool"], pool, `left out with ${what}`);
 }
 
-/** Problems of the location of objects and keys. The location of a pool's objects is set by its regions. */
 function placeProblem({
   objects,
   objectsBefore,
@@ -299,7 +292,6 @@ function waitingOf({ maxWait, maxWaiters, pool }: PolicyFields, lease: LeaseTerm
   return { maxWaitMs: maxWait ?? DEFAULT_MAX_WAIT_MS, maxWaiters: maxWaiters ?? DEFAULT_MAX_WAITERS };
 }
 
-/** The least of all rules for each term; `undefined`: no rule leases. */
 function strictest(terms: readonly LeaseTerms[]): LeaseTerms | undefined {
   if (terms.length === 0) return undefined;
   const least = (field: keyof LeaseTerms) => Math.min(...terms.map((each) => each[field]));

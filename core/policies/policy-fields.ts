@@ -17,7 +17,6 @@ import {
   type RetryJitter,
 } from "./policy.ts";
 
-/** The names of policies, rules, units and regions. */
 export const NAME = /^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$/;
 /** `NAME` in error messages. */
 export const NAME_ALLOWED = "1 to 64 letters, digits, - or _, beginning with a letter or digit";
@@ -45,7 +44,6 @@ export function parseDurationMs(value: unknown): number | undefined {
 
 const PERIOD_ALLOWED = `${DURATION_ALLOWED}, or of the calendar ${PERIODS.map((each) => `"1 ${each}"`).join(" ")}`;
 
-/** Parses a duration, or a calendar period such as `"1 month"`. */
 function parsePeriod(value: unknown): number | Period | undefined {
   return PERIODS.find((period) => value === `1 ${period}`) ?? parseDurationMs(value);
 }
@@ -69,7 +67,6 @@ export function parseInstantMs(text: string): number | undefined {
   return Number(day) <= days && Number(hour) < 24 && !Number.isNaN(atMs) ? atMs : undefined;
 }
 
-/** A schema from a parser whose `undefined` means not allowed. */
 function readBy<Value>(read: (value: unknown) => Value | undefined, allowed: v.ErrorMessage<v.CustomIssue>) {
   return v.pipe(
     v.custom((value) => read(value) !== undefined, allowed),
@@ -107,7 +104,6 @@ const FIELD_SCHEMAS = {
   "ratio?": v.optional(aboveZero((value) => value < Infinity, "a number above 0")),
 } satisfies Record<Extract<FieldKind, string>, v.GenericSchema<unknown, Fields[string]>>;
 
-/** The fields of a rule's algorithm. A limit of 0 closes a rule of any algorithm. */
 export function fieldsOf(algorithm: AnyAlgorithm): Record<string, v.GenericSchema<unknown, Fields[string]>> {
   const schemaOf = (field: string, kind: FieldKind) => {
     if (field === "limit" && kind === "units") return integer(0, MAX_UNITS);
@@ -130,7 +126,6 @@ export const RULE_FIELDS = {
   ),
 };
 
-/** The fields of any rule without leases (core/algorithms/penalty.ts). */
 export const PENALTY_FIELDS = {
   blockFor: FIELD_SCHEMAS["duration?"],
   maxBlock: FIELD_SCHEMAS["duration?"],
@@ -162,7 +157,6 @@ function parseReservation(value: unknown): Lifetimes | undefined {
   return clients ? lifetimes : { ...lifetimes, clients };
 }
 
-/** The most objects that share the keys of a policy. */
 const MAX_OBJECTS = 65_536;
 /** An unknown key is searched in one object of each earlier layout, one after the other. */
 const MAX_BEFORE = 3;
@@ -173,7 +167,6 @@ function isLayout(value: unknown): value is Layout {
   return value === "per-key" || v.is(integer(1, MAX_OBJECTS), value);
 }
 
-/** The earlier layouts, the last one first. */
 function parseBefore(value: unknown): readonly Layout[] | undefined {
   const layouts: readonly unknown[] = Array.isArray(value) ? value : [value];
   const isList = layouts.length > 0 && layouts.length <= MAX_BEFORE && layouts.every(isLayout);
@@ -217,7 +210,6 @@ const MAX_NAMES = 8;
 const PRIORITY_NAME = /^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$/;
 const NAMES_ALLOWED = `a list of 2 to ${MAX_NAMES} different names of up to 32 letters, digits, - or _, the most important first`;
 
-/** The fields of any policy. */
 export const POLICY_FIELDS = {
   onFailure: v.optional(oneOf(["closed", "open", "local"]), "closed"),
   deadlineMs: v.optional(integer(1, MAX_DEADLINE_MS), DEFAULT_DEADLINE_MS),
@@ -275,7 +267,6 @@ export const POLICY_FIELDS = {
 const NOTE_ALLOWED = "text of at most 500 characters";
 const EXPIRY_ALLOWED = 'an instant in the future, such as "2027-01-31T12:00:00Z" (RFC 3339)';
 
-/** The fields of an override, besides those of rules. */
 export const OVERRIDE_FIELDS = {
   multiply: v.optional(number(0.000_001, 1_000_000)),
   blocked: v.optional(v.literal(true, "true, or left out")),
@@ -327,7 +318,6 @@ export function sheddingOf(
   const parsed = v.safeParse(SHED, isTable ? given : {});
   if (!parsed.success) {
     const details = violationsOf(parsed.issues, ["shed"]).map(({ detail }) => detail);
-    // The problem of an unknown field lacks its path.
     return { problems: details.map((detail) => (detail.startsWith("shed") ? detail : `shed: ${detail}`)) };
   }
   const { good, bad, after: afterMs, over: overMs, by = leases ? "leases" : "reports" } = parsed.output;

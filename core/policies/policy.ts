@@ -1,4 +1,3 @@
-/** Policies and rules, as parsed by parse-policy.ts. */
 import type { AnyAlgorithm, LeaseTerms, LocalDecisions, Quota, Waiting } from "../algorithms/algorithm.ts";
 import type { Shedding } from "../shedding/load-shedder.ts";
 
@@ -7,7 +6,6 @@ export interface Rule {
   readonly algorithm: AnyAlgorithm;
   /** Made by `algorithm.configure`, and only read by `algorithm`. */
   readonly config: object;
-  /** The most units that can be admitted at once. */
   readonly capacity: number;
   /** For calls of one priority: units kept for more important calls, not included in `capacity`. */
   readonly apart?: number;
@@ -30,7 +28,6 @@ export interface Policy {
   readonly waiting: Waiting;
   /** What happens when the object does not answer; `local`: a region decides without its unreachable pool. */
   readonly onFailure: "closed" | "open" | "local";
-  /** Present when regions share the units in a pool. */
   readonly pool?: Pool;
   /** Present in a region's copy of a policy with a pool (regional-policies.ts). */
   readonly region?: Region;
@@ -50,7 +47,6 @@ export interface Policy {
    * all.
    */
   readonly denialTtlMs: number;
-  /** What an isolate may decide: the minimum of all rules. */
   readonly localDecisions: LocalDecisions;
   /** Present when no rule has a state, so a call that only decides needs no object. */
   readonly isStateless?: boolean;
@@ -58,19 +54,14 @@ export interface Policy {
   readonly shadow: boolean;
   /** How important calls may be, and what is kept for them. */
   readonly priorities: Priorities;
-  /** Present when calls are shed while the machines behind the policy are too busy. */
   readonly shedding?: Shedding;
-  /** Present in a policy as calls of one priority see it: its name. */
   readonly priority?: string;
   /** `ip`: keys are IP addresses, and an IPv6 address counts as its /64. */
   readonly keyKind: "text" | "ip";
   /** Present when denied callers get a random time longer than they must wait. */
   readonly retryJitter?: RetryJitter;
-  /** Present when it was ever changed at run time. */
   readonly inForce?: PolicyRevision;
-  /** Present when some of its keys have overrides. */
   readonly overrides?: Overrides<Policy>;
-  /** Present in the policy of a key with an override. */
   readonly override?: AppliedOverride;
   /** Present when another policy is on trial: it decides the same calls, but denies none. */
   readonly candidate?: Candidate;
@@ -79,9 +70,7 @@ export interface Policy {
 }
 
 export interface Candidate {
-  /** Its own name separates its keys from those of the policy in force. */
   readonly policy: Policy;
-  /** Differs for each candidate. */
   readonly version: number;
 }
 
@@ -105,7 +94,6 @@ export type LocationHint = (typeof LOCATION_HINTS)[number];
 export const JURISDICTIONS = ["eu", "us", "fedramp", "fedramp-high"] as const;
 export type Jurisdiction = (typeof JURISDICTIONS)[number];
 
-/** A region, and the codes of `request.cf` of its requests. Colo goes before country and continent. */
 export interface Region {
   readonly name: string;
   readonly colos: readonly string[];
@@ -160,7 +148,6 @@ export interface CallerBounds {
 /** Far above normal use: an object answers some 1,000 calls a second. */
 export const DEFAULT_BOUNDS: CallerBounds = { maxCallsAtOnce: 1_000, maxNewKeysPerSecond: 2_000 };
 
-/** The maxima for tokens and bindings. */
 export const MAX_CALLS_AT_ONCE = 100_000;
 export const MAX_NEW_KEYS_PER_SECOND = 100_000;
 
@@ -174,14 +161,11 @@ export type Policies = ReadonlyMap<string, Policy>;
 
 /** The policies that a version knows. Storage may have keys of others. */
 export interface PolicyLookup extends Pick<Policies, "get"> {
-  /** Whether a policy was removed on purpose, so its keys are forgotten. Absent: none was. */
   isRemoved?(name: string): boolean;
 }
 
 export interface Priorities {
-  /** The most important first. */
   readonly names: readonly string[];
-  /** The default priority. */
   readonly usual: string;
   /** By name: the part of each limit that is kept for calls of this priority and above. */
   readonly reserve: Readonly<Record<string, number>>;
@@ -191,12 +175,10 @@ export interface Priorities {
   readonly seen: ReadonlyMap<string, Policy>;
 }
 
-/** A rule as a holder of its units sees it, possibly in another process. */
 export interface RuleView extends Pick<Rule, "name" | "unit" | "capacity" | "config"> {
   readonly algorithm: Pick<AnyAlgorithm, "refillMs">;
 }
 
-/** A policy as a holder of its units sees it. */
 export interface PolicyView extends Pick<
   Policy,
   | "name"
@@ -252,12 +234,10 @@ export const SEPARATOR = "@";
 /** Ends the name of the policy of a region without its pool: `api@eu/local`. */
 export const LOCAL = "/local";
 
-/** The name under which a policy's candidate decides. */
 export function candidateName(policy: string): string {
   return `${policy}~candidate`;
 }
 
-/** The name in the deployment, which callers know. */
 export function publicName(name: string): string {
   const end = name.indexOf(SEPARATOR);
   return end < 0 ? name : name.slice(0, end);
@@ -303,7 +283,6 @@ export function later(
 }
 
 export interface AppliedOverride {
-  /** As answers name it. */
   readonly pattern: string;
   /** Absent: the override has other limits, and the key is decided normally. */
   readonly effect?: "blocked" | "unlimited";
@@ -316,7 +295,6 @@ export interface Overrides<Found> {
   find(key: string, nowMs: number): Found | undefined;
 }
 
-/** The message field for the version in force; empty: the deployment's file applies. */
 export function versionOf({ inForce }: Pick<Policy, "inForce">): Pick<Policy, "inForce"> {
   return inForce === undefined ? {} : { inForce };
 }

@@ -40,7 +40,6 @@ export function parseDeployment(vars: DeploymentVars) {
 
 export type Deployment = ReturnType<typeof parseDeployment>;
 
-/** Tables of `wrangler.toml`, or the same as JSON text. */
 interface DeploymentVars {
   readonly policies: unknown;
   readonly regions?: unknown;
@@ -60,7 +59,6 @@ export function withoutJurisdiction(policy: Policy): Policy {
 
 /** All policies of a deployment, and for each policy with a pool a copy for each region. */
 export class RegionalPolicies {
-  /** By the deployment's names, which callers know. */
   readonly named: Policies;
   readonly regions: Regions;
   /** The copies, by their own names: `api@eu`, `api@eu/local`. */
@@ -74,7 +72,6 @@ export class RegionalPolicies {
       if (policy.pool !== undefined) for (const region of regions) this.#add(policy, region);
   }
 
-  /** Finds a policy or a region's copy by its name. */
   get(name: string): Policy | undefined {
     return this.named.get(name) ?? this.#known.get(name);
   }
@@ -97,7 +94,6 @@ export class RegionalPolicies {
     if (policy.onFailure === "local") this.#known.set(`${name}${LOCAL}`, this.#alone(regional));
   }
 
-  /** The policy of a region whose pool does not answer: its part of each limit, without a pool. */
   #alone({ pool, ...policy }: Policy): Policy {
     const part = pool?.localShare ?? 1 / this.regions.length;
     const scaled = policy.rules.map((rule) => scale(policy, rule, part));
@@ -138,7 +134,6 @@ export function requireKnownNames(variables: object): void {
 
 /* Regions: parts of the world. A pooled key has an object of its own in each region. */
 
-/** The origin of a request, by `request.cf`. */
 export interface Origin {
   readonly colo?: unknown;
   readonly country?: unknown;
@@ -148,7 +143,6 @@ export interface Origin {
 /** The first region also has the requests of no region. */
 export type Regions = readonly [Region, ...Region[]];
 
-/** Without `[vars.REGIONS]`, each continent is a region. */
 const continent = (name: string, locationHint: LocationHint): Region => ({
   name,
   colos: [],

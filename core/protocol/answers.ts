@@ -21,12 +21,10 @@ export interface RuleDecision {
   readonly delayMs?: number;
 }
 
-/** The decisions of all rules of a policy. The call is admitted if every rule admits it. */
 export interface Decided {
   readonly rules: readonly RuleDecision[];
   /** Why a call that would wait was denied, if not only by a rule. */
   readonly reason?: "wait-timeout" | "queue-full";
-  /** The time in the queue. */
   readonly waitedMs?: number;
   readonly lease?: Lease;
   readonly hold?: Hold;
@@ -40,7 +38,6 @@ export interface Decided {
   readonly firmForMs?: number;
   /** A hold was denied only because calls on several keys hold units, which end soon. */
   readonly isContended?: boolean;
-  /** Absent: the object. */
   readonly source?: "pool" | "fallback";
 }
 
@@ -68,11 +65,9 @@ export interface Conflict {
 
 /** The call was shed because the machines behind the policy are too busy. */
 export interface Shed {
-  /** How long until such calls are no longer shed if the overload ends now. */
   readonly restoredInMs: number;
 }
 
-/** What is shed of a key's calls (core/shedding/load-shedder.ts). */
 export interface SheddingLevel {
   readonly level: number;
   readonly troubleMs: number;
@@ -87,7 +82,6 @@ export interface Released {
   readonly released: true;
 }
 
-/** The hold, lease or charge has ended or never existed. */
 export interface Missing {
   readonly missing: true;
 }
@@ -97,19 +91,16 @@ export interface UnsupportedProtocol {
   readonly unsupported: { readonly protocol: number };
 }
 
-/** Units that the object grants a holder. */
 export interface Reserved {
   /** The lifetime of the units: as requested, or shorter. */
   readonly ttlMs: number;
   /** The object did not know the holder's units (after a crash, for example): it may not spend the kept ones. */
   readonly isNew: boolean;
-  /** By rule: units granted in addition to the kept ones. */
   readonly units: Readonly<Record<string, number>>;
   /** By rule: what the holder may report until the next message. Older objects omit it. */
   readonly prospects?: Readonly<Record<string, Prospect>>;
 }
 
-/** The future of a rule while a holder has its units. */
 export interface Prospect {
   /** Milliseconds until all units are back if no call comes, but holders use all they have. */
   readonly resetAfterMs: number;
@@ -128,15 +119,12 @@ export interface Peeked extends Decided {
   readonly outstanding: number;
   readonly holds: number;
   readonly leases: number;
-  /** Leases that expired without a release since the object last forgot the key. */
   readonly reclaimed: number;
-  /** Callers that wait for units, and how long the first has waited. */
   readonly queueLength: number;
   readonly longestWaitMs: number;
   readonly shedding?: SheddingReport;
 }
 
-/** What is shed of a key's calls, as callers see it. */
 export interface SheddingReport {
   /** From 0 to 1; `null`: no recent report. */
   readonly utilization: number | null;
@@ -144,7 +132,6 @@ export interface SheddingReport {
   readonly chances: Readonly<Record<string, number>>;
 }
 
-/** A key in a list, with the values of the rule that binds. */
 export interface ListedKey {
   readonly key: string;
   readonly limit: number;

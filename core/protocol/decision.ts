@@ -17,7 +17,6 @@ export interface Decision {
   readonly policy: string;
   /** The key that was counted: of an IPv6 address its /64. */
   readonly key: string;
-  /** The most units that can be admitted at once; of an adaptive rule the present value. */
   readonly limit: number;
   /** The largest cost that would be admitted now. Absent when no rule decided: degraded or shed. */
   readonly remaining?: number;
@@ -36,11 +35,8 @@ export interface Decision {
   readonly delayMs?: number;
   /** `fallback`: the policy's `onFailure`, or a region that decides without its pool. */
   readonly source: "isolate" | "object" | "pool" | "fallback";
-  /** Empty when no rule decided. */
   readonly rules: readonly RuleDecision[];
-  /** The names of the rules that denied. Absent when none did. */
   readonly violated?: readonly string[];
-  /** The time in the queue. */
   readonly waitedMs?: number;
   readonly lease?: Lease;
   readonly hold?: Hold;
@@ -58,7 +54,6 @@ export type KeyReport = Decision & Omit<Peeked, keyof Decided>;
 export interface AllDecisions {
   /** Whether every check passed. If not, nothing was taken, unless each check is decided by itself. */
   readonly success: boolean;
-  /** In the order of the checks. */
   readonly decisions: readonly Decision[];
 }
 
@@ -76,7 +71,6 @@ export function callerDecision(
   if (override === undefined) return decision;
   const { pattern, effect, endsAtMs } = override;
   if (effect !== "blocked" || decision.success) return { ...decision, override: pattern };
-  // The object decides a blocked key by a limit of 0.
   return {
     ...decision,
     reason: "blocked",
@@ -155,7 +149,6 @@ export function degradedDecision(policy: PolicyView, key: string): Decision {
   };
 }
 
-/** The decision on a shed call. No rule decided. */
 export function shedDecision(policy: PolicyView, key: string, { restoredInMs }: Shed): Decision {
   const retryAfterMs = Math.max(MIN_RETRY_MS, restoredInMs);
   return { ...withoutRules(policy, key), retryAfterMs, reason: "shed", source: "isolate", rules: [] };
@@ -169,7 +162,6 @@ function withoutRules(policy: PolicyView, key: string) {
   return { success: false, policy: publicName(policy.name), key, limit };
 }
 
-/** The decision of a rejected check among several: nothing was taken for it. */
 export function refusedDecision(
   policy: PolicyView,
   key: string,
@@ -216,7 +208,6 @@ export function effectDecision(
     ...place,
     limit: 0,
     remaining: 0,
-    // A block without an end has no reset.
     resetAfterMs: blockedForMs(endsAtMs, nowMs) ?? 0,
     retryAfterMs: isAdmitted ? 0 : blockedForMs(endsAtMs, nowMs),
     reason: isAdmitted ? "shadow" : "blocked",
@@ -242,7 +233,6 @@ export function withJitter(
   random: () => number,
 ): Decision {
   const { retryAfterMs } = decision;
-  // 0, `null` (never) and an unknown wait are not changed.
   if (retryJitter === undefined || typeof retryAfterMs !== "number" || retryAfterMs <= 0) return decision;
   const maxMs = "mostMs" in retryJitter ? retryJitter.mostMs : Math.ceil(retryAfterMs * retryJitter.share);
   const waitMs = retryAfterMs + Math.floor(random() * (maxMs + 1));
@@ -269,7 +259,6 @@ export interface Target {
   set(name: string, value: string): void;
 }
 
-/** How one style describes a policy, and a decision of its rules. */
 interface Style {
   policy(headers: Target, policy: HeaderPolicy): void;
   quota(headers: Target, decision: Decision, nowMs: () => number): void;
@@ -306,7 +295,6 @@ const STYLES: Readonly<Record<HeaderStyle, Style>> = {
   },
 };
 
-/** Sets the headers that all decisions of a policy share. */
 export function setPolicyHeaders(headers: Target, policy: HeaderPolicy): void {
   for (const style of policy.headers) STYLES[style].policy(headers, policy);
 }
@@ -328,7 +316,6 @@ export function retryAfter(waitMs: number | null): Record<string, string> {
   return waitMs === null ? {} : { "Retry-After": String(seconds(waitMs)) };
 }
 
-/** Rounded up, so a caller that waits this long is not denied again. */
 function seconds(durationMs: number): number {
   return Math.ceil(durationMs / 1_000);
 }

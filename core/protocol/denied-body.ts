@@ -16,7 +16,6 @@ export function deniedBody(decision: Decision): DeniedBody {
   return isReduced(decision) ? temporarilyReduced(decision) : quotaExceeded(decision);
 }
 
-/** The body for several checks. @param decisions at least one is a denial */
 export function allDeniedBody(decisions: readonly Decision[]): DeniedBody {
   const denied = decisions.filter(({ success }) => !success);
   const [first] = denied;
@@ -43,7 +42,6 @@ export function longestWaitMs(denied: readonly Decision[]): number | null {
 
 const REDUCED = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
-/** Whether the denial is independent of the caller's quota. */
 function isReduced({ reason }: Decision): boolean {
   return reason === "degraded" || reason === "shed";
 }

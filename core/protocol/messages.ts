@@ -53,21 +53,17 @@ export interface OfKey extends Versioned {
  * repeated messages change nothing.
  */
 export interface ReserveCall extends UnitsCall {
-  /** 0: no caller waits for a decision. */
   readonly cost: Cost;
-  /** The holder's random id. */
   readonly holder: string;
   readonly turn: number;
   /** The lifetime of the units. The holder counts from before it sends, so it stops first. */
   readonly ttlMs: number;
   /** Calls already wait for units, so granted units are used at once. */
   readonly isShort: boolean;
-  /** By rule. */
   readonly rules: Readonly<Record<string, Reserving>>;
 }
 
 export interface Reserving {
-  /** Units used since the holder began. */
   readonly used: number;
   /** Units that the holder keeps; it returns all others. */
   readonly kept: number;
@@ -75,12 +71,10 @@ export interface Reserving {
   readonly wanted: number;
 }
 
-/** The end of a holder's reservation: unused units are free again. */
 export interface Returned {
   readonly key: string;
   readonly holder: string;
   readonly turn: number;
-  /** By rule: units used since the holder began. */
   readonly used: Readonly<Record<string, number>>;
 }
 
@@ -109,11 +103,9 @@ export interface SetCall extends OfKey {
   readonly used: Cost;
 }
 
-/** Returns units of one charge. */
 export interface RefundCall extends OfKey {
   readonly units: Cost;
   readonly idempotencyKey: string;
-  /** The idempotency key of the `limit` that took the units. */
   readonly charge: string;
 }
 
@@ -136,15 +128,12 @@ export interface AcquireCall extends UnitsCall {
   readonly confirmWithinMs?: number;
 }
 
-/** How a call ended (`Ended` in core/algorithms/algorithm.ts). */
+/** How a call ended (`EndedLease` in core/algorithms/algorithm.ts). */
 export interface LeaseReport {
-  /** Absent: `ok`. */
   readonly outcome?: Outcome | undefined;
-  /** The duration of the call. Absent: the time since the grant, by the object's clock. */
   readonly durationMs?: number | undefined;
 }
 
-/** Ends a lease, and reports how the call ended. */
 export interface ReleaseCall extends OfKey, LeaseReport {
   readonly id: string;
   /** This link to the holder ended: the lease ends if it still belongs to this link. Absent: the holder ends it. */
@@ -157,7 +146,6 @@ export interface ReleaseCall extends OfKey, LeaseReport {
 export const OUTCOMES = ["ok", "ignore", "dropped"] as const satisfies readonly Outcome[];
 export const MAX_DURATION_MS = 2_147_483_647;
 
-/** Waits until a key has no leases, for up to `waitMs`. */
 export interface IdleCall extends OfKey {
   readonly waitMs: number;
 }
@@ -176,38 +164,31 @@ export interface HoldCall extends UnitsCall {
   readonly provisional?: { readonly waitMs: number; readonly request: string };
 }
 
-/** Reports the load of callers' machines, and requests the level of shedding. */
 export interface SheddingCall extends OfKey {
-  /** Callers' reports since the sender's last message. */
   readonly reports: Reports;
   /** The last level that the sender received, for an object that lost its memory. */
   readonly known?: KnownLevel;
 }
 
-/** A level, `agoMs` ago. */
 export interface KnownLevel extends SheddingLevel {
   readonly agoMs: number;
 }
 
-/** Messages without their address. */
 export type LimitParams = Omit<LimitCall, "policy" | "key" | "protocol">;
 export type SetParams = Omit<SetCall, "policy" | "key" | "protocol">;
 export type AcquireParams = Omit<AcquireCall, "policy" | "key" | "protocol">;
 export type ReleaseParams = Omit<ReleaseCall, "policy" | "key" | "protocol">;
 export type HoldParams = Omit<HoldCall, "policy" | "key" | "protocol">;
 
-/** The answer to a message of an unknown version. */
 export function unsupportedOf({ protocol = 1 }: Versioned): UnsupportedProtocol | undefined {
   return protocol > KNOWN_PROTOCOL ? { unsupported: { protocol: KNOWN_PROTOCOL } } : undefined;
 }
 
-/** Lists or counts the keys of one object. */
 export interface KeysCall extends Versioned {
   readonly policy: string;
   readonly prefix?: string;
   /** Only keys after this one, in the order of their bytes. */
   readonly after?: string;
-  /** The most keys in a list. */
   readonly most?: number;
 }
 
@@ -228,9 +209,7 @@ export interface BatchedCall {
   readonly reserve?: ReserveCall;
 }
 
-/** All calls are of one policy, as JSON text: nested objects would cost more than the decisions. */
 export interface Batch extends Versioned {
-  /** A list of `BatchedCall`. */
   readonly calls: string;
 }
 
@@ -244,7 +223,6 @@ export type MadeAnswer = Answer | null;
 
 export type BatchedAnswer = MadeAnswer | UnsupportedProtocol | Failed;
 
-/** The answers to a batch as JSON text, in the order of its calls. */
 export function batchText(answers: readonly AnswerText[]): AnswerText {
   return `[${answers.join(",")}]`;
 }
@@ -260,7 +238,6 @@ export function isForAlone(answer: object): boolean {
 
 const BATCH_BOUNDS: ReadonlySet<string> = new Set(["batch-calls", "batch-length", "batch-waits"]);
 
-/** The call with the version in force, so that its sender need not know it. */
 export function withVersion(
   policy: Parameters<typeof versionOf>[0],
   { limit, reserve, ...call }: BatchedCall,

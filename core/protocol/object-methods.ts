@@ -59,7 +59,6 @@ export type KeyCall =
   | ({ readonly op: "peek" } & OfKey)
   | ({ readonly op: "reset" } & OfKey);
 
-/** Confirms a lease whose caller may have left during the wait. */
 export interface ConfirmCall extends OfKey {
   readonly id: string;
   readonly ttlMs: number;
@@ -119,7 +118,6 @@ export type ObjectStub = {
 
 export const MOVE_PROTOCOL = 4;
 
-/** The most keys in one message. */
 export const MAX_MOVED = 256;
 /** An answer of this many UTF-16 units has no further key. A message may have 32 MiB. */
 export const MAX_MOVED_LENGTH = 2 ** 22;
@@ -128,7 +126,6 @@ export const MAX_MOVED_LENGTH = 2 ** 22;
 export interface HandOver extends Versioned {
   readonly handOver: {
     readonly policy: string;
-    /** The layout by which the sender's object has the keys. */
     readonly layout: Layout;
     readonly keys: readonly RequestedKey[];
   };
@@ -144,7 +141,6 @@ export interface RequestedKey {
 
 /** A key was given to an object, repeatedly if an answer was lost. */
 export interface GivenKey {
-  /** The name of the object. */
   readonly to: string;
   readonly times: number;
   readonly move: number;
@@ -171,24 +167,19 @@ export type HandOverResult =
   | "kept"
   | "busy";
 
-/** By rule: units that isolates may have. */
 export type PresumedByRule = Readonly<Record<string, number>>;
 
 /** All stored state of a key, in the fields of the storage: never rename one. */
 export interface MovedKey {
-  /** Rises with each move of the key. */
   readonly move: number;
   /** When the key equals an untouched one, by the clock of the object that gave it away. Sent: never rename it. */
   readonly wholeAtMs: number;
-  /** By rule. Absent: the key has no record. */
   readonly rules?: Readonly<Record<string, unknown>>;
   readonly segments: readonly MovedSegment[];
-  /** Holds and leases of callers. */
   readonly claims: readonly unknown[];
   readonly answers: readonly MovedAnswer[];
 }
 
-/** A part of a rule's state that is stored separately. */
 export interface MovedSegment {
   readonly rule: string;
   readonly log: number;
@@ -197,7 +188,6 @@ export interface MovedSegment {
   readonly entries: readonly number[];
 }
 
-/** A remembered answer. */
 export interface MovedAnswer {
   readonly idempotencyKey: string;
   readonly request: string;

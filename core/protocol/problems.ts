@@ -31,7 +31,6 @@ export class Problem {
 
 export type Answered<Answer> = Promise<Answer | Problem>;
 
-/** @throws LimiterError when the answer is a problem */
 export function orThrow<Answer>(answer: Answer | Problem): Answer {
   if (answer instanceof Problem) throw answer.toError();
   return answer;
@@ -63,7 +62,6 @@ export class LimiterError extends Error {
 
 type Kind = readonly [status: number, code: string, title: string];
 
-/** Every kind of problem: status, code and title. */
 export const PROBLEMS = {
   malformed: [400, "malformed", "The request could not be read"],
   unauthorized: [401, "unauthorized", "A valid token is needed"],
@@ -95,7 +93,6 @@ export interface Full {
   readonly full: { readonly bound: string; readonly most: number };
 }
 
-/** By bound: what is bounded, and what makes room. */
 const BOUNDS = {
   "key-claims": ["holds and leases of one key", "settle, cancel or release some, or let them expire"],
   "object-claims": [

@@ -12,14 +12,12 @@ import type { Problem } from "./problems.ts";
 
 export const RESERVATIONS_PROTOCOL = 1;
 
-/** The most calls in one message. */
 export const MAX_RESERVING = 100;
 
 export interface ReservationsMessage {
   readonly protocol: number;
   /** By name: the versions of the policy descriptions that the client has. */
   readonly known?: Readonly<Record<string, string>>;
-  /** Each has one of `giveBack`, `limit` and `reserve`. */
   readonly calls: readonly BatchedCall[];
 }
 
@@ -38,7 +36,6 @@ export type ReservationAnswer = Decided | RemoteDecision | RefusedCall | Failed 
 
 export interface ReservationsReply {
   readonly protocol: number;
-  /** In the order of the calls. */
   readonly answers: readonly ReservationAnswer[];
   /** By name: the calls' policies that the client does not know, or that have changed. */
   readonly policies: Readonly<Record<string, PolicyDescription>>;
@@ -52,7 +49,6 @@ export interface RuleDescription {
   readonly wholeMs: { readonly one: number; readonly all: number };
 }
 
-/** The part of a policy that a client needs to decide locally. */
 export interface PolicyDescription {
   /** Changes with any other field. */
   readonly version: string;
@@ -61,7 +57,6 @@ export interface PolicyDescription {
   readonly objects: "per-key" | number;
   /** If both are false, the limiter decides each call. */
   readonly localDecisions: LocalDecisions;
-  /** The shortest and the longest lifetime of a reservation. */
   readonly reservation: Lifetimes;
   readonly denialTtlMs: number;
   readonly shadow: boolean;
@@ -69,7 +64,6 @@ export interface PolicyDescription {
   /** The units are in a pool, so settling takes longer. */
   readonly isPooled?: true;
   readonly retryJitter?: RetryJitter;
-  /** The priorities, and the default one. */
   readonly priorities: readonly string[];
   readonly defaultPriority: string;
   /** By priority: the capacity of each rule. Absent: the same for all. */
@@ -82,7 +76,6 @@ export interface DescribedPolicy extends PolicyView {
   readonly priorityNames: readonly string[];
 }
 
-/** A rule in a list of policies. Other fields are its algorithm's: units and milliseconds. */
 export interface ListedRule {
   readonly name: string;
   readonly algorithm: string;

@@ -30,13 +30,11 @@ import {
  * Plain state, no I/O: client/local-limiter.ts and durable-objects/pool/session.ts send the messages.
  */
 export abstract class Holder<Call> {
-  /** An equal version may replace it. */
   policy: PolicyView;
   readonly holder: string;
   readonly denials = new Denials();
   /** The level beneath may keep units apart for this holder. */
   isHeld = false;
-  /** Rises with each message. */
   protected turn = 0;
   protected message: PendingRequest<Call> | undefined;
   /** From this instant on no unit may be spent; all are settled by then. */
@@ -45,9 +43,7 @@ export abstract class Holder<Call> {
   #refillAtMs = -Infinity;
   /** By rule: the remaining units at which to request more. */
   #low: readonly number[];
-  /** Calls since the last pause that was longer than the longest lifetime. */
   #streak = 0;
-  /** The demand since the last request: calls, and their units by rule. */
   #calls = 0;
   #demand: number[];
   #isShort = false;
@@ -95,12 +91,10 @@ export abstract class Holder<Call> {
       this.#demand[index] = (this.#demand[index] ?? 0) + costOf(rules[index] as RuleView, cost);
   }
 
-  /** Notes that a call has to wait for units. */
   miss(): void {
     this.#isShort = true;
   }
 
-  /** What to request now. Measures the demand anew from here on. */
   protected want(nowMs: number): WantedUnits {
     const { rules, reservation } = this.policy;
     const measured = { calls: this.#calls, units: this.#demand, sinceMs: this.#sinceMs };
@@ -147,7 +141,6 @@ export abstract class Holder<Call> {
     return (this.message = new PendingRequest(call, wanted, sentAtMs));
   }
 
-  /** Ends the wait for a message; `false`: it is not the last one, or was answered before. */
   protected ended(message: PendingRequest<Call> | undefined): boolean {
     if (message !== this.message) return false;
     this.message = undefined;
@@ -168,7 +161,6 @@ export class PendingRequest<Call> {
   readonly call: Call;
   readonly sentAtMs: number;
   readonly wanted: WantedUnits;
-  /** By rule. */
   readonly #promised: number[];
 
   constructor(call: Call, wanted: WantedUnits, sentAtMs: number) {
@@ -188,7 +180,6 @@ export class PendingRequest<Call> {
 }
 
 interface Denial {
-  /** The cost by rule. */
   readonly costs: readonly number[];
   readonly rules: readonly RuleDecision[];
   readonly atMs: number;
@@ -211,7 +202,6 @@ const MAX_DENIALS = 4;
  * short wait instead of queueing. So a flood costs the object one call at a time.
  */
 export class Denials {
-  /** Newest first. */
   #denials: readonly Denial[] = [];
 
   /**
@@ -319,7 +309,6 @@ function isRepeated(policy: PolicyView, denial: Denial, nowMs: number, isFresh: 
  * within the margin at the end of a lifetime, in which nothing is spent. More is a jump: all units must be returned.
  */
 export class HolderClock {
-  /** The largest instant since the last jump. */
   latestMs = -Infinity;
   /** By how much the clock may be set back: the shortest margin of all held units. */
   #marginMs = MAX_MARGIN_MS;
@@ -335,7 +324,6 @@ export class HolderClock {
     return true;
   }
 
-  /** Notes that units with this margin are held. */
   hold(marginMs: number): void {
     this.#marginMs = Math.min(this.#marginMs, marginMs);
   }

@@ -12,7 +12,6 @@ export type ReserveRequest = PendingRequest<ReserveCall>;
  */
 export class Reservation extends Holder<ReserveCall> {
   readonly key: string;
-  /** By rule: remaining units, and units spent since the holder began. */
   #units: number[];
   readonly #used: number[];
   readonly #estimate: QuotaEstimate;
@@ -37,17 +36,14 @@ export class Reservation extends Holder<ReserveCall> {
     return this.policy.localDecisions.admits && (super.isHot || this.isWarm);
   }
 
-  /** Whether a call may wait for a message in flight: the key has enough calls, so it brings units. */
   override get isHot(): boolean {
     return this.policy.localDecisions.admits && super.isHot;
   }
 
-  /** By rule: units spent since the holder began. */
   get used(): readonly number[] {
     return this.#used;
   }
 
-  /** By rule: units that may be spent at `nowMs`. */
   spendableAt(nowMs: number): readonly number[] {
     return nowMs < this.spendableUntilMs ? this.#units : this.#units.map(() => 0);
   }
@@ -193,9 +189,7 @@ export class Reservation extends Holder<ReserveCall> {
   }
 }
 
-/** The state when a call was sent. Later changes may make its answer out of date. */
 interface SentRequest {
-  /** How often denials were forgotten, and the number of answers. */
   readonly forgotten: number;
   readonly answers: number;
 }
@@ -269,7 +263,6 @@ export class QuotaEstimate {
     this.#reports = this.#reports.map(() => UNKNOWN);
   }
 
-  /** The largest cost known to be admitted now. */
   remaining(rule: RuleView, index: number, units: number, nowMs: number): number {
     return Math.min(rule.capacity, freeAt(this.#reports[index] ?? UNKNOWN, nowMs) + units);
   }

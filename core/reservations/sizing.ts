@@ -79,11 +79,9 @@ interface MeasuredDemand {
 /** A holder's request. Arrays have one number for each rule, in the policy's order. */
 export interface WantedUnits {
   readonly ttlMs: number;
-  /** Including the units that it already has. */
   readonly units: readonly number[];
   /** The remaining units at which to request more. */
   readonly low: readonly number[];
-  /** Calls had to wait, because there were too few units. */
   readonly isShort: boolean;
 }
 
@@ -107,7 +105,6 @@ export function spendableMs(ttlMs: number): number {
   return ttlMs - marginMs(ttlMs);
 }
 
-/** How long nothing is spent at the end of such a lifetime. */
 export function marginMs(ttlMs: number): number {
   return Math.min(ttlMs / 4, MAX_MARGIN_MS);
 }
@@ -120,7 +117,6 @@ export function heldMs(ttlMs: number): number {
   return ttlMs + Math.min(ttlMs, MAX_LATE_MS);
 }
 
-/** The age from which the next call renews a reservation. */
 export function refillMs(ttlMs: number): number {
   return 0.75 * spendableMs(ttlMs);
 }
@@ -137,16 +133,11 @@ export function lowUnits(units: number, used: number, elapsedMs: number): number
 
 export interface Wish {
   readonly wanted: number;
-  /** Of the wanted units, those that the holder already has. */
   readonly kept: number;
-  /** Units that are neither used nor held. */
   readonly free: number;
-  /** `mostUnits`. */
   readonly most: number;
-  /** Units that other holders have, and units that they wanted last. */
   readonly heldByOthers: number;
   readonly wantedByOthers: number;
-  /** Calls wait for units. */
   readonly isShort: boolean;
 }
 
@@ -178,7 +169,6 @@ export function mostUnits(rule: Pick<Rule, "capacity" | "quota">): number {
   return Math.min(rule.capacity * MAX_SHARE, mostLost(rule));
 }
 
-/** Whether this is little enough to reserve for longer than the shortest lifetime. */
 export function isSpare(units: number, free: number): boolean {
   return units <= free * SPARE_SHARE;
 }

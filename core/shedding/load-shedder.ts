@@ -26,16 +26,13 @@ export interface Shedding {
   readonly good: number;
   /** Above it, the level rises. */
   readonly bad: number;
-  /** How long the utilization must have been bad before more is shed. */
   readonly afterMs: number;
-  /** The time in which the level moves by one priority. */
   readonly overMs: number;
   /** The source of the utilization: the key's share of `leases` in use, or callers' `reports`. */
   readonly by: "leases" | "reports";
 }
 
 export interface Importance {
-  /** The most important first. */
   readonly names: readonly string[];
   readonly usual: string;
 }
@@ -43,7 +40,6 @@ export interface Importance {
 export interface SheddingState {
   /** How many priorities are shed, from the least important. */
   readonly level: number;
-  /** How long the utilization has been bad since it was last good. */
   readonly troubleMs: number;
   /** How long it has not been bad since then: `after` of that ends the trouble too. */
   readonly calmMs: number;
@@ -55,7 +51,6 @@ export interface SheddingState {
 }
 
 export interface Reports {
-  /** Of utilizations from 0 to 1. */
   readonly sum: number;
   readonly count: number;
 }
@@ -134,7 +129,6 @@ export function leasedSince(
 const STEP_MS = 1_000;
 const MAX_STEPS = 60;
 
-/** The state at `untilMs`, if the utilization is known, or unknown, until then. */
 function moved(
   { good, bad, afterMs, overMs }: Shedding,
   { names }: Importance,

@@ -9,14 +9,12 @@ export const MAX_POLICIES = 1_000;
 /** All further policies. No policy of a deployment has such a name. */
 export const OTHER_POLICIES = "_other";
 
-/** The sum of both. Commutative and associative. */
 export function merged(one: Counts, other: Counts): Counts {
   const both: Record<string, number> = { ...one };
   for (const [series, count] of Object.entries(other)) both[series] = (both[series] ?? 0) + count;
   return both;
 }
 
-/** The metric of a series, and the values of its labels. */
 export function partsOf(series: string): readonly string[] {
   return series.split(" ");
 }
@@ -34,7 +32,6 @@ export class PolicyNames {
     this.#most = most;
   }
 
-  /** The name under which a policy is counted. */
   of(policy: string): string {
     if (policy === OTHER_POLICIES || this.#known.has(policy)) return policy;
     if (this.#known.size >= this.#most) return OTHER_POLICIES;
@@ -61,7 +58,6 @@ const MARK = "~";
 
 export interface ComparisonCounts {
   readonly policy: string;
-  /** The candidate's. */
   readonly version: number;
   readonly key: string;
   readonly deniedBy: DeniedBy;
@@ -76,7 +72,6 @@ export function keysOfCandidate(policy: string, version: number): string {
   return `${policy}${MARK}${version}`;
 }
 
-/** The policy whose keys are counted under a name. */
 export function policyOfKeys(name: string): string {
   return name.split(MARK)[0] ?? name;
 }
@@ -103,7 +98,6 @@ export interface Family {
   readonly type: "counter" | "histogram";
   readonly unit?: "seconds";
   readonly help: string;
-  /** In the order of their values in a series. */
   readonly labels: readonly string[];
 }
 

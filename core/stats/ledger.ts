@@ -27,7 +27,6 @@ export type SenderMark = readonly [sender: string, number: number, atMs: number]
 
 /** Counts since the minute began, and the senders. Stored: never rename a field. */
 export interface OpenMinute {
-  /** Since 1970. */
   readonly minute: number;
   readonly counts: Counts;
   readonly senders: readonly SenderMark[];
@@ -86,7 +85,6 @@ function policyIn(series: string): string | undefined {
   return familyOf(metric)?.labels[0] === POLICY_LABEL ? policy : undefined;
 }
 
-/** The decisions among counts: by policy, then by outcome and reason. */
 export function historyOf(counts: Counts): ReadonlyMap<string, Counts> {
   const byPolicy = new Map<string, Record<string, number>>();
   for (const [series, count] of Object.entries(counts)) {
@@ -105,13 +103,11 @@ function addTo(counts: Record<string, number>, series: string, count: number): v
 
 interface MinuteClosing {
   readonly closed: ClosedMinute;
-  /** The minute's row of the history, by policy. */
   readonly minute: ReadonlyMap<string, Counts>;
   /** The row of the hour that ended, by policy; empty: it continues. */
   readonly hour: ReadonlyMap<string, Counts>;
 }
 
-/** Closes the open minute, at a later one. */
 export function closing(closed: ClosedMinute, open: OpenMinute, nowMinute: number): MinuteClosing {
   const hour = hourOf(open.minute);
   // The last minute with traffic may be of an earlier hour, not written yet.
@@ -169,7 +165,6 @@ export class Tops {
     return new Tops(this.#byPolicy, this.recent);
   }
 
-  /** Those that have changed since `takeChanges`. */
   get recent(): readonly PolicyWithTops[] {
     return [...this.#changed].flatMap((policy) => {
       const tops = this.#byPolicy.get(policy);

@@ -15,7 +15,6 @@ export type CountedKey = readonly [key: string, count: number, error: number];
 
 /** The most frequent keys of one stream (tally.ts). Sent and stored: never rename a field. */
 export interface Summary {
-  /** The highest counts first. */
   readonly keys: readonly CountedKey[];
   /** The largest possible count of a key that is not in the summary. */
   readonly least: number;
@@ -34,9 +33,7 @@ export interface Content {
 
 /** The counts of one isolate since its last message. Without an answer, the same number is sent again. */
 export interface StatsMessage extends Content {
-  /** The isolate's random id. */
   readonly sender: string;
-  /** Rises with each message of the sender. */
   readonly number: number;
 }
 
@@ -56,7 +53,6 @@ export interface HistoryCall {
 
 /** The counts of one step, by outcome and reason, separated by a space. */
 export interface HistoryPoint {
-  /** The start of the step. */
   readonly atMs: number;
   readonly counts: Counts;
 }

@@ -43,9 +43,7 @@ const CELLS = REASONS.length * SOURCES.length * OUTCOMES.length;
 export type CountedDecision = Pick<Decision, "policy" | "key" | "success" | "reason" | "source" | "waitedMs">;
 
 export interface Counter {
-  /** Counts a decision that a caller gets. */
   decided(decision: CountedDecision): void;
-  /** Adds to the series with these values of its labels. */
   add(metric: Metric, labels: readonly string[], count?: number): void;
   lasted(metric: Metric, labels: readonly string[], durationMs: number): void;
 }
@@ -78,7 +76,6 @@ export class Tally implements Counter {
     if (decision.waitedMs !== undefined) this.lasted("waited_seconds", [slot.policy], decision.waitedMs);
   }
 
-  /** Counts a candidate's decision next to its policy's. */
   compared({ policy, version, key, deniedBy }: ComparisonCounts): void {
     const series = comparedSeries(policy, version, deniedBy);
     this.#others.set(series, (this.#others.get(series) ?? 0) + 1);
@@ -97,7 +94,6 @@ export class Tally implements Counter {
     this.add(metric, [...labels, SUM], ms);
   }
 
-  /** Takes all counts; `undefined`: there are none. */
   take(): Content | undefined {
     if (this.#slots.size + this.#others.size === 0) return undefined;
     const counts: Record<string, number> = Object.fromEntries(this.#others);
@@ -283,13 +279,11 @@ export class StatsSender {
   readonly #tally: Tally;
   readonly #makeId: () => string;
   readonly #onLost: (error: unknown) => void;
-  /** The least time between two messages. */
   readonly everyMs: number;
   readonly #deadlineMs: number;
   #id = "";
   #number = 0;
   #unanswered: UnansweredMessage | undefined;
-  /** From this instant on the next message may be sent. */
   #nextMs = -Infinity;
   #underWayUntilMs = -Infinity;
 

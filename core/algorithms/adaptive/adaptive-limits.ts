@@ -1,19 +1,16 @@
 /**
- * How many calls an upstream can take at once, learned from ended calls: the limit rules of Netflix's concurrency-limits
- * (https://github.com/Netflix/concurrency-limits: AIMDLimit, VegasLimit, Gradient2Limit), with its defaults. Each rule
- * computes the next estimate from an estimate and one ended call. Pure, and in real numbers.
+ * How many calls an upstream can take at once, learned from ended calls: the limit rules of Netflix's
+ * concurrency-limits (https://github.com/Netflix/concurrency-limits: AIMDLimit, VegasLimit, Gradient2Limit), with its
+ * defaults. Each rule computes the next estimate from an estimate and one ended call. Pure, and in real numbers.
  *
  * Three things differ. Vegas there probes after a random number of calls; here it follows a fixed sequence
- * (`probeAfter`). All rules keep to a floor. Calls in flight are counted when a call ends, with the call itself; there
+ * (`probeAfter`). All rules keep to a floor. Calls in flight are counted when a call ends, including itself; there
  * when it begins.
  */
 
 export interface Sample {
-  /** In milliseconds, above 0. */
   readonly durationMs: number;
-  /** Units in flight when it ended, its own included. */
   readonly inFlight: number;
-  /** The upstream timed out or refused. */
   readonly isDropped: boolean;
 }
 
@@ -56,18 +53,14 @@ interface VegasTerms {
 /** By the slope of the durations. */
 interface Gradient2Terms {
   readonly adapt: "gradient2";
-  /** The factor by which durations may rise before the limit falls. */
   readonly rttTolerance: number;
   readonly smoothing: number;
-  /** The number of calls in the long average. */
   readonly longWindow: number;
-  /** The growth of the limit while durations stay low. */
   readonly queueSize: number;
 }
 
 export type LimitTerms = AimdTerms | VegasTerms | Gradient2Terms;
 
-/** The estimate after an ended call. */
 export function nextEstimate(
   terms: LimitTerms,
   bounds: Bounds,

@@ -235,14 +235,10 @@ function deny(
 class SlidingLogForecast implements Forecast {
   readonly #config: Config;
   readonly #log: UnitLog | undefined;
-  /** When the last call passed; -Infinity: the log is absent. */
   #lastMs: number;
-  /** An upper bound of the units that count now. */
   #maxCounted: number;
-  /** Of each use: its instant, and all units used up to and including it. */
   readonly #usedAtMs: number[] = [];
   readonly #usedTo: number[] = [];
-  /** The first use that still counts. */
   #first = 0;
 
   constructor(config: Config, state: State | undefined) {
@@ -283,7 +279,6 @@ class SlidingLogForecast implements Forecast {
     this.#usedTo.push(this.#usedBefore(this.#usedTo.length) + counted);
   }
 
-  /** Units of the log and of the uses that count at `atMs`. */
   #countedAt(atMs: number): number {
     const { windowMs } = this.#config;
     const used = this.#usedTo.length;
@@ -301,7 +296,6 @@ class SlidingLogForecast implements Forecast {
     return (this.#usedAtMs[use] ?? Infinity) + windowMs;
   }
 
-  /** Units of all uses before this one. */
   #usedBefore(index: number): number {
     return index === 0 ? 0 : (this.#usedTo[index - 1] ?? 0);
   }

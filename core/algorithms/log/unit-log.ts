@@ -8,15 +8,12 @@ import type { NewSegment, Segment } from "../algorithm.ts";
 export interface UnitLog {
   readonly sinceMs: number;
   readonly runs: Runs;
-  /** The position of the first closed run that may still count. */
   readonly first: number;
-  /** The position after the last closed run. */
   readonly end: number;
   /** How many of the oldest units no longer count: they have left the window, or were returned. */
   readonly goneUnits: number;
   /** Younger units that were returned while older ones count. */
   readonly holes: Holes;
-  /** All units of closed runs, since the log began. */
   readonly closedUnits: number;
   /** The latest run, which is open: more units may join it. */
   readonly openMs: number;
@@ -204,7 +201,6 @@ type Holes = readonly number[];
 
 export const NO_HOLES: Holes = [];
 
-/** How many units numbered `from` or higher are in holes. */
 export function unitsInHoles(holes: Holes, from: number): number {
   let units = 0;
   for (let at = 0; at < holes.length; at += 2)
@@ -233,14 +229,12 @@ function withHole(holes: Holes, start: number, end: number): Holes {
   return [...before, from, to, ...behind];
 }
 
-/** The holes with units numbered `from` or higher. */
 function holesFrom(holes: Holes, from: number): Holes {
   let at = 0;
   while (at < holes.length && endOf(holes, at) <= from) at += 2;
   return at === 0 ? holes : holes.slice(at);
 }
 
-/** The beginning of the hole at this index, or of its part from the number `from` on. */
 function startOf(holes: Holes, at: number, from = 0): number {
   return Math.max(from, holes[at] ?? 0);
 }
@@ -262,7 +256,6 @@ function endOf(holes: Holes, at: number): number {
  * handful of copies for each added or dropped run, at any size.
  */
 export class Runs {
-  /** The position of the first run in the arrays. Positions count from the beginning of the log. */
   readonly #start: number;
   readonly #atMs: Float64Array;
   /** All units logged up to and including a run, modulo 2^32: only differences have a meaning. */

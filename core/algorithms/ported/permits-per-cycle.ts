@@ -30,10 +30,10 @@ import { stamp } from "../token-bucket.ts";
  * is untouched. So all cycles begin at the Unix epoch; those of a day begin at midnight UTC.
  *
  * The bound, in any interval of L ms: it meets at most `ceil(L / window) + 1` cycles of `limit` permits each, and
- * `ceil(timeout / window)` times `limit` may be reserved. Callers that keep their delays proceed with at most `limit *
- * (ceil(L / window) + 1)` units and the largest cost minus 1, since a cost proceeds when the last of its permits
- * comes. The worst boundary is between two cycles: twice the limit within a millisecond. What it is bad at: a steady
- * flow, since all callers that wait for a cycle proceed at its first millisecond.
+ * `ceil(timeout / window)` times `limit` may be reserved. Callers that keep their delays proceed with at most
+ * `limit * (ceil(L / window) + 1)` units and the largest cost minus 1, since a cost proceeds when the last of its
+ * permits comes. The worst boundary is between two cycles: twice the limit within a millisecond. What it is bad at: a
+ * steady flow, since all callers that wait for a cycle proceed at its first millisecond.
  *
  * When `timeout` is not a multiple of the window, one more cycle is within reach late in a cycle: `limit * (1 +
  * floor((now mod window + timeout) / window))`. `capacity` is that maximum, as in resilience4j.
@@ -49,7 +49,6 @@ export interface PermitsPerCycleState {
   /** Permits spent in the cycle of `atMs`; those above `limit` are reserved. */
   readonly spent: number;
   readonly atMs: number;
-  /** The policy that `spent` was counted under. */
   readonly limit: number;
   readonly windowMs: number;
 }
@@ -176,7 +175,6 @@ function passesAtMs(config: Config, spent: number, atMs: number, cost: number): 
   return (cycleOf(config, atMs) + cyclesToWait(limit, spent + cost)) * windowMs - timeoutMs;
 }
 
-/** Permits spent at `nowMs`. When the clock runs backwards, nothing is returned. */
 function spentAt(config: Config, state: State | undefined, nowMs: number): number {
   if (state === undefined) return 0;
   const isUnchanged = state.windowMs === config.windowMs && state.limit === config.limit;

@@ -229,7 +229,6 @@ function afterParts(config: Config, warmth: Warmth, parts: number): Warmth {
   };
 }
 
-/** After `units` were taken, first out of the storage. */
 function afterTaking(config: Config, warmth: Warmth, units: number): Warmth {
   if (units === 0) return warmth;
   const missing = Math.min(storageOf(config), warmth.missing + units * permitOf(config));

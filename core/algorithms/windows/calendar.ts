@@ -1,4 +1,3 @@
-/** The periods of policies, after "1 ". */
 export const PERIODS = ["hour", "day", "week", "month", "year"] as const;
 export type Period = (typeof PERIODS)[number];
 
@@ -59,7 +58,6 @@ export class Calendar {
     return clock && new Calendar(period, clock);
   }
 
-  /** The period's usual length: a month has 30 days, a year 365. */
   get nominalMs(): number {
     return KINDS[this.period].nominalMs;
   }
@@ -94,7 +92,6 @@ export class Calendar {
     return { startMs, endMs };
   }
 
-  /** The first instant at which the clocks show this or later. */
   #firstAt(wallMs: number): number {
     let [fromMs, toMs] = [wallMs - REACH_MS, wallMs + REACH_MS];
     const [before, after] = [this.#offsetMs(fromMs), this.#offsetMs(toMs)];

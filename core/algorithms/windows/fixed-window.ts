@@ -137,7 +137,6 @@ function without(state: WindowUse | undefined, units: number): WindowUse | undef
 
 type WindowPlacement = Omit<Windows, "jitterMs"> | ConfigProblem;
 
-/** Windows with a duration in milliseconds. */
 function durations({ window, align = "epoch", timeZone }: Fields): WindowPlacement {
   const calendar = `with a window of ${QUOTED_PERIODS}`;
   if (timeZone !== undefined) return configProblem("timeZone", `left out, or ${calendar}`);
@@ -145,7 +144,6 @@ function durations({ window, align = "epoch", timeZone }: Fields): WindowPlaceme
   return { windowMs: Number(window), align: align === "first" ? "first" : "epoch" };
 }
 
-/** Windows that are periods of the calendar. */
 function periods({ window, align = "calendar", timeZone = "UTC" }: Fields): WindowPlacement {
   if (align !== "calendar")
     return configProblem("align", `"calendar" or left out, or with a duration as window`);
@@ -182,7 +180,6 @@ export interface WindowUse {
 /** A larger debt is cut off. */
 const MAX_TAKEN = 2 ** 52;
 
-/** When the window ends whose first unit was taken at `startMs`. */
 function endFromMs({ align, windowMs, jitterMs, calendar }: Windows, startMs: number): number {
   const endMs =
     align === "first"
@@ -200,7 +197,6 @@ function windowOf(windows: Windows, { startMs, lastMs }: WindowUse): { fromMs: n
   return lastMs < endMs ? { fromMs: startMs, endMs } : { fromMs: lastMs, endMs: endFromMs(windows, lastMs) };
 }
 
-/** The state with `units` more. If the clock was set back, they are taken in the current window. */
 function taking(windows: Windows, state: WindowUse | undefined, nowMs: number, units: number): WindowUse {
   if (state !== undefined && nowMs < windowOf(windows, state).endMs)
     return {

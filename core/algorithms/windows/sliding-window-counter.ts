@@ -13,8 +13,8 @@ import { afterUses, type Algorithm, configProblem, replay, scaleLimit } from "..
  * `slidingWindow` count like this, and round. Here a unit is `windowMs` parts, so the estimate is an integer, and
  * waits and `remaining` are exact for it.
  *
- * Example: limit 50 per minute, 42 units in the minute before, and 18 in this one. After 15 s of it the estimate is 42
- * * 45 / 60 + 18 = 49.5, so a unit is denied. Each second 0.7 leave the view, so 49 is reached after 714.3 ms: the
+ * Example: limit 50 per minute, 42 units in the minute before, and 18 in this one. After 15 s of it the estimate is
+ * 42 * 45 / 60 + 18 = 49.5, so a unit is denied. Each second 0.7 leave the view, so 49 is reached after 714.3 ms: the
  * wait is 715 ms.
  *
  * The bound, in any interval of L ms: limit + limit * L / windowMs units, as of a token bucket with burst = limit. The
@@ -24,13 +24,13 @@ import { afterUses, type Algorithm, configProblem, replay, scaleLimit } from "..
  * The error, against "at most `limit` in any window", which a sliding log keeps:
  *
  * - It admits too many when the units of the window before came late. At worst, `limit` units come in the last
- *   millisecond of a window, and then one whenever one passes: a window that begins with that millisecond has 2 *
- *   limit - ceil(2 * limit / windowMs). Never more: of A units in the window before and C in this one, the last
- *   admitted `e` ms after this one began, A * (windowMs - e) / windowMs + C <= limit. So A + C <= limit + A * e /
- *   windowMs. One window that has both has e <= windowMs - 2, and A <= limit.
+ *   millisecond of a window, and then one whenever one passes: a window that begins with that millisecond has
+ *   2 * limit - ceil(2 * limit / windowMs). Never more: of A units in the window before and C in this one, the last
+ *   admitted `e` ms after this one began, A * (windowMs - e) / windowMs + C <= limit. So A + C <= limit +
+ *   A * e / windowMs. One window that has both has e <= windowMs - 2, and A <= limit.
  * - It denies wrongly when they came early. At worst, `limit` units come in the first millisecond of a window. When
- *   the next begins, a log has forgotten them and admits `limit`, and here none passes. The first passes ceil(windowMs
- *   / limit) ms later, and the full limit a window later.
+ *   the next begins, a log has forgotten them and admits `limit`, and here none passes. The first passes
+ *   ceil(windowMs / limit) ms later, and the full limit a window later.
  *
  * So a steady `limit` units per window may be denied now and then; a steady limit - 1 never is.
  * bench/window-counter-error.ts measures other traffic. What it is bad at: exactness. Use it when a log of `limit`
@@ -182,7 +182,6 @@ function untouchedAfterMs(config: Config, counters: Counters, nowMs: number): nu
   return counters.units + counters.before === 0 ? 0 : outOfViewMs(config, counters) - nowMs;
 }
 
-/** When no counter is in view any more. */
 function outOfViewMs({ windowMs }: Config, { startMs, units }: Counters): number {
   return startMs + (units > 0 ? 2 : 1) * windowMs;
 }
@@ -192,7 +191,6 @@ const MAX_PARTS = 2 ** 53 - 1;
 
 /** The units of one window, and of the window before it. */
 interface Counters {
-  /** Where the window of `units` begins. */
   readonly startMs: number;
   readonly units: number;
   readonly before: number;
@@ -200,7 +198,6 @@ interface Counters {
 
 /** Stored: never rename a field. */
 export interface StoredCounters extends Counters {
-  /** The window of the policy that they were counted under. */
   readonly windowMs: number;
   readonly lastMs: number;
 }
