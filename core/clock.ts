@@ -1,8 +1,6 @@
 /**
  * The only clock; all other code takes `nowMs` as an argument. In a deployed worker the clock stops during synchronous
  * code and moves with the next event, but locally it always moves, so each entry point reads it once.
- *
- * @returns integer milliseconds since the Unix epoch
  */
 export function readClockMs(): number {
   return Date.now();
@@ -32,9 +30,7 @@ export const SYSTEM_TIME: Time = {
   },
 };
 
-/**
- * Waits until `answer` settles, for up to `ms` milliseconds: if the request that started it has ended, it never does.
- */
+/** Waits for `answer`, for up to `ms` milliseconds: after the end of its request it never settles. */
 export async function orTimeout(answer: Promise<unknown> | undefined, time: Time, ms: number): Promise<void> {
   let cancel = () => {};
   const timeout = new Promise<void>((done) => (cancel = time.after(ms, done)));
@@ -61,8 +57,7 @@ const LEAP_MS = 10;
 
 /**
  * A clock for units held in a process that may sleep. It runs at least as fast as the steady clock, so a wall clock
- * set back extends no lifetime. It leaps with the wall clock, which continues while a machine sleeps and its steady
- * clock stops. A wall clock set forward only ends lifetimes early.
+ * set back extends no lifetime. It leaps with the wall clock, since the steady one stops while a machine sleeps.
  */
 export function unsleepingClock(
   wallMs: () => number = readClockMs,

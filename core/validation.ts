@@ -4,10 +4,7 @@ import { clip, meant, violation, type Violation } from "./violations.ts";
 export { clip, describe, meant, nearest, oneOfNames, pointerTo, violation } from "./violations.ts";
 export type { Violation } from "./violations.ts";
 
-/**
- * valibot's issues as violations. Every schema's message must state what it allows. @param below the path of a
- * validated part of the input
- */
+/** valibot's issues as violations. Every schema's message must state what it allows. */
 export function violationsOf(
   issues: readonly v.BaseIssue<unknown>[],
   below: readonly string[] = [],
@@ -19,11 +16,7 @@ export function violationsOf(
   });
 }
 
-/**
- * A schema for an object with these fields and no others.
- *
- * @param fieldsReadElsewhere names of fields that another schema reads; errors list them too
- */
+/** @param fieldsReadElsewhere names of fields that another schema reads; errors list them too */
 export function table<Entries extends v.ObjectEntries>(
   entries: Entries,
   fieldsReadElsewhere: readonly string[] = [],
@@ -40,7 +33,7 @@ export function table<Entries extends v.ObjectEntries>(
   });
 }
 
-/** A schema for an integer from `min` to `max`, both included. @param whose names the source of the bound in errors */
+/** A schema for an integer from `min` to `max`, both included. @param whose the source of the bound */
 export function integer(min: number, max: number, whose = "") {
   const allowed = `an integer from ${min} to ${max}${whose}`;
   return v.pipe(v.number(allowed), v.integer(allowed), v.minValue(min, allowed), v.maxValue(max, allowed));

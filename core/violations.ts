@@ -85,12 +85,7 @@ export function clip(text: string): string {
 
 /* Options in code, checked when they are passed rather than at the first call. */
 
-/**
- * An option that is `undefined` counts as absent.
- *
- * @param synonyms names of options in similar libraries, and the names here
- * @throws TypeError that names an unknown option, and the intended one
- */
+/** An option that is `undefined` counts as absent. @throws TypeError that names an unknown option */
 export function requireKnownOptions(
   given: object,
   known: readonly string[],

@@ -208,10 +208,7 @@ function emptyAtMs(rule: Rule, state: unknown, holds: readonly Hold[]): number {
   return atMs;
 }
 
-/**
- * A rule's decision on a cost, next to held units. Units kept for more important calls (`Rule.apart`) count as held
- * too; a denial due only to them has the reason `shed`.
- */
+/** Units kept for more important calls count as held; a denial due only to them has the reason `shed`. */
 function decideState(
   rule: Rule,
   state: unknown,

@@ -32,9 +32,9 @@ interface Columns extends Uses {
 }
 
 /**
- * A call walks through a list several times, and thousands of holds are scattered over memory. So the columns of a
- * list are built once, and moved to the list that is made from it. The first list hardly ever needs them again, and a
- * garbage collection of young objects would keep a `WeakMap`'s values: half a megabyte a call.
+ * The columns of a list are built once, and moved to the list made from it: a call walks through a list several times,
+ * with thousands of holds scattered over memory, and a young-object garbage collection would keep the values of every
+ * `WeakMap` entry: half a megabyte a call.
  */
 const known = new WeakMap<readonly Hold[], Columns>();
 
@@ -121,7 +121,7 @@ export interface RuleAccount {
 
 /**
  * One account in the future, if every hold is used when it expires, every lease runs to its end, and no call comes.
- * Time only moves forward, so each hold is processed once for any number of questions.
+ * Time only moves forward, so each hold is processed once.
  */
 export class Outlook {
   readonly #rule: Rule;
@@ -141,10 +141,8 @@ export class Outlook {
   }
 
   /**
-   * The first instant, `fromMs` or later, when a cost is admitted; `Infinity`: none, or none up to `untilMs` (a later
-   * one is possible). Time moves at most to the result or `untilMs`.
-   *
-   * @param apart units kept for more important calls; by default the rule's
+   * The first instant, `fromMs` or later, when a cost is admitted; `Infinity`: none up to `untilMs`. Time moves at
+   * most to the result or `untilMs`. @param apart units kept for more important calls; by default the rule's
    */
   passesAtMs(fromMs: number, cost: number, untilMs = Infinity, apart = this.#rule.apart ?? 0): number {
     // The pool's answer for a share already includes units held here.
@@ -234,9 +232,8 @@ export interface QueuedCost {
 
 /**
  * The exact wait for a cost behind the callers in the queue, if no other call comes and every lease runs to its end;
- * `null`: never admitted. It simulates the queue: each waiter in turn gets its lease when the rules admit it, or gives
- * up at `untilMs`. Time only moves forward, no further than each wait's end, so the queue takes one walk through the
- * holds.
+ * `null`: never admitted. It simulates the queue: each waiter gets its lease when the rules admit it, or gives up at
+ * `untilMs`. Time only moves forward, so the queue takes one walk through the holds.
  */
 export function waitBehindMs(
   ruleAccounts: readonly RuleAccount[],
@@ -263,8 +260,8 @@ export function waitBehindMs(
 }
 
 /**
- * The wait for a cost behind the callers in the queue if every held or leased unit came back unused now; `null`: never
- * admitted. Only used rates remain, so nothing but a refund, a reset or a leaving waiter shortens it.
+ * The wait behind the queue if every held or leased unit came back unused now; `null`: never admitted. Only a refund,
+ * a reset or a leaving waiter shortens it.
  */
 export function leastWaitMs(
   ruleAccounts: readonly RuleAccount[],

@@ -18,10 +18,7 @@ export interface Algorithm<Config extends object, State> {
 
   readonly fields: Readonly<Record<string, FieldKind>>;
 
-  /**
-   * Present when units are leased, not used up. Such an algorithm only decides whether there is room. Its units are
-   * always a hold (core/accounts/account.ts), and are free when that expires.
-   */
+  /** Present when units are leased, not used up: a hold, whose units are free when it expires. */
   readonly leasing?: Leasing<Config, State>;
 
   configure(fields: Fields): Config | ConfigProblem;
@@ -44,10 +41,7 @@ export interface Algorithm<Config extends object, State> {
   /** The configuration for a part (above 0, at most 1) of the quota, rounded down; `undefined`: less than one unit. */
   scale(config: Config, part: number): Config | undefined;
 
-  /**
-   * Decides on `cost` units; 0 takes nothing. A denial changes nothing, unless the configuration counts denied calls
-   * (`countDenied`): only then it has a state, in `counted`.
-   */
+  /** Decides on `cost` units; 0 takes nothing. A denial has a state (`counted`) only with `countDenied`. */
   decide(
     config: Config,
     state: State | undefined,
@@ -56,10 +50,7 @@ export interface Algorithm<Config extends object, State> {
     outstanding: number,
   ): AlgorithmDecision<State>;
 
-  /**
-   * The state after an admitted call whose units are only held: `state` itself, unless the algorithm also limits the
-   * time between calls (`minInterval`).
-   */
+  /** The state after an admitted call whose units are only held: changed only by `minInterval`. */
   noteHold(config: Config, state: State | undefined, nowMs: number): State | undefined;
 
   /** Takes `units` without a decision, even if more than all units are used then. */
@@ -90,10 +81,9 @@ export interface Algorithm<Config extends object, State> {
   forecast(config: Config, state: State | undefined): Forecast;
 
   /**
-   * Whether storage needs no write: from `nowMs` on, `stored` with `ahead` units held offers no more than `state` with
-   * `outstanding` units held. `stored` is a record of `pack`; `undefined`: storage has none. Units of stored holds are
-   * not part of `outstanding` here. After a crash `ahead` units stay held. If the clock was set back, `nowMs` may be
-   * before the instant in a state.
+   * Whether storage needs no write: from `nowMs` on, `stored` (`undefined`: no record) with `ahead` units held, as
+   * after a crash, offers no more than `state` with `outstanding` units held, without those of stored holds. If the
+   * clock was set back, `nowMs` may be before the instant in a state.
    */
   covers(
     config: Config,
@@ -104,10 +94,7 @@ export interface Algorithm<Config extends object, State> {
     nowMs: number,
   ): boolean;
 
-  /**
-   * The state as stored: a record, which is written each time. A growing state also has segments, each made once by
-   * `pack`, and not changed after that. `before` is the last written record.
-   */
+  /** The state as stored: a record, written each time, and segments, each written once. `before`: the last record. */
   pack(config: Config, state: State, nowMs: number, before: unknown): PackedState;
 
   unpack(config: Config, record: unknown, segments: readonly Segment[]): State;
@@ -134,10 +121,7 @@ export interface Algorithm<Config extends object, State> {
 
 /** What an isolate may decide with reserved units, without the rule's state. */
 export interface LocalDecisions {
-  /**
-   * It may spend units and report them later: they are outstanding until they are debited, so a late debit only admits
-   * less. False where the instant of each call counts.
-   */
+  /** It may spend units and report them later. False where the instant of each call counts. */
   readonly admits: boolean;
   /** It may repeat a denial, which changes nothing. */
   readonly denies: boolean;
@@ -153,9 +137,7 @@ export interface Leasing<Config extends object, State> {
   released?(config: Config, state: State | undefined, nowMs: number, ended: EndedLease): State | undefined;
 }
 
-/**
- * `dropped`: the upstream was overloaded, so it timed out or refused. `ignore`: the outcome is not about the upstream.
- */
+/** `dropped`: the upstream timed out or refused. `ignore`: the outcome is not about the upstream. */
 export type Outcome = "ok" | "ignore" | "dropped";
 
 interface EndedLease {
@@ -177,10 +159,7 @@ export interface LeaseTerms extends Waiting {
   readonly maxTtlMs: number;
 }
 
-/**
- * An algorithm with opaque types. That is safe: a rule pairs a configuration with the algorithm that made it, and a
- * stored state has its algorithm's name.
- */
+/** An algorithm with opaque types: a rule pairs a configuration with the algorithm that made it. */
 export type AnyAlgorithm = Algorithm<object, unknown>;
 
 export interface Quota {
@@ -189,10 +168,7 @@ export interface Quota {
   readonly windowMs?: number;
 }
 
-/**
- * `cost-over-limit`: the cost is never admitted. `shed`: the remaining units are kept for more important calls.
- * `blocked`: an earlier denial blocked the key for a while.
- */
+/** `shed`: units are kept for more important calls. `blocked`: an earlier denial blocked the key for a while. */
 export type DenialReason = "quota" | "min-interval" | "cost-over-limit" | "shed" | "blocked";
 
 interface QuotaEstimate {
@@ -219,10 +195,7 @@ interface Denied<State = unknown> extends Denial {
 
 export interface Denial extends QuotaEstimate {
   readonly reason: DenialReason;
-  /**
-   * The exact wait for this cost, while `outstanding` does not change: one millisecond earlier is denied. `null`:
-   * never.
-   */
+  /** The exact wait for this cost, while `outstanding` does not change; `null`: never. */
   readonly retryAfterMs: number | null;
 }
 
@@ -230,8 +203,7 @@ export type AlgorithmDecision<State> = Allowed<State> | Denied<State>;
 
 /**
  * `units`: a positive integer; `count`: also 0. `duration`: integer milliseconds, 1 or more. `period`: a duration, or
- * a word of calendar.ts. `text`: not empty. `ratio`: a number above 0. `?`: optional. A list: one of these words, or
- * absent.
+ * a word of calendar.ts. `text`: not empty. `ratio`: above 0. `?`: optional. A list: one of these words, or absent.
  */
 export type FieldKind =
   | "units"
@@ -255,22 +227,14 @@ export function configProblem(field: string, allowed: string): ConfigProblem {
   return { problem: { field, allowed } };
 }
 
-/**
- * A simulated state. It answers as the functions of the algorithm would, but makes no new state for each of possibly
- * thousands of uses. Instants never go back between calls.
- */
+/** A simulated state, without a new state for each of thousands of uses. Instants never go back. */
 export interface Forecast {
   debit(uses: Uses, from: number, to: number): void;
   /** Takes units, 1 or more, that are admitted at `atMs`. */
   take(atMs: number, units: number): void;
-  /**
-   * The first instant, `atMs` or later, when a cost is admitted while `outstanding` does not change; Infinity: never.
-   */
+  /** The first instant, `atMs` or later, when a cost is admitted with this `outstanding`; Infinity: never. */
   passesAtMs(atMs: number, cost: number, outstanding: number): number;
-  /**
-   * Whether the instant from `passesAtMs` is right whenever the outstanding units are used. False when a debt is too
-   * large to be counted, or the clock was set back.
-   */
+  /** False when `passesAtMs` may be wrong: a debt is too large to be counted, or the clock was set back. */
   isCertain(atMs: number, outstanding: number): boolean;
 }
 

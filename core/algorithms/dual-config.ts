@@ -116,9 +116,7 @@ function leasingOf(
   };
 }
 
-/**
- * Admits what both admit, with the smaller estimate; otherwise the denial with the longer wait. Each counts its own.
- */
+/** Admits what both admit, with the smaller estimate; otherwise the denial with the longer wait. */
 function stricter(
   state: DualState | undefined,
   mine: AlgorithmDecision<unknown>,

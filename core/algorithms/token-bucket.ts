@@ -171,18 +171,14 @@ export interface TokenBucketState {
   readonly windowMs: number;
   readonly burst: number;
   readonly atMs: number;
-  /**
-   * The value if the bucket had never shrunk below its consumption. It counts when the bucket grows again. Default:
-   * `spentParts`.
-   */
+  /** The value if the bucket had never shrunk: it counts when the bucket grows again. Default: `spentParts`. */
   readonly totalParts?: number;
 }
 
 /** Parts spent at `nowMs`. When the clock runs backwards, nothing is returned. */
 function spentAt(config: Config, state: State | undefined, nowMs: number): number {
   if (state === undefined) return 0;
-  // The same consumption under a changed policy. It is at most the new burst, so a bucket that shrinks begins empty,
-  // not with a debt of a hundred windows. The rest counts when the bucket grows again.
+  // At most the new burst, so a bucket that shrinks begins empty, not with a debt of a hundred windows.
   const spent = isUnder(config, state)
     ? state.spentParts
     : Math.min(totalOf(state, config), config.burst * config.windowMs);

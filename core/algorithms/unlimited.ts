@@ -4,9 +4,8 @@ import { type Algorithm, type AnyAlgorithm, constantForecast, MAX_UNITS } from "
 const made = new Map<AnyAlgorithm, AnyAlgorithm>();
 
 /**
- * An algorithm whose limit is 0: it denies every cost. It keeps no state, so consumption under another limit is
- * forgotten; leases granted under another limit last until they end. It has the name of the algorithm that it
- * replaces, so a limit may be set to 0 and raised again.
+ * A limit of 0 denies every cost, without a state: consumption is forgotten, and leases last until they end. It has
+ * the name of the algorithm that it replaces, so the limit may be raised again.
  */
 export function zeroLimit(algorithm: AnyAlgorithm): AnyAlgorithm {
   const zero = made.get(algorithm) ?? closed(algorithm);
@@ -52,9 +51,8 @@ const STATELESS = {
 } as const;
 
 /**
- * Unlimited: every cost passes, and nothing is counted. For customers without a limit, and to lift a rule without
- * removing it. Without a state an isolate decides alone and nothing is stored. `limit` and `remaining` must be
- * numbers: they are always the largest cost that a call may have.
+ * Unlimited: every cost passes, and nothing is counted, so an isolate decides alone. For customers without a limit,
+ * and to lift a rule without removing it. `limit` and `remaining` are the largest cost that a call may have.
  *
  * The bound: none. What it is bad at: reporting usage. A rule with a limit of 1,000,000,000 counts.
  */

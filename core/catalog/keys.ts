@@ -11,10 +11,9 @@ const IPV4 = /^(?:(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)(?:\.(?!$)|$)){4}$/;
 const IPV6 = /^[\da-f:.]+$/i;
 
 /**
- * The key that is counted. Text and IPv4 addresses are not changed; an IPv4-mapped address (`::ffff:192.0.2.1`)
- * becomes IPv4, and any other IPv6 address its /64 (`2001:db8:1:2::/64`). Idempotent.
- *
- * @returns `undefined`: the policy requires an address, and this is none
+ * Text and IPv4 addresses are not changed; an IPv4-mapped address (`::ffff:192.0.2.1`) becomes IPv4, and any other
+ * IPv6 address its /64 (`2001:db8:1:2::/64`). Idempotent. `undefined`: the policy requires an address, and this is
+ * none.
  */
 export function normaliseKey(policy: Pick<Policy, "keyKind">, key: string): string | undefined {
   if (policy.keyKind === "text" || IPV4.test(key)) return key;

@@ -1,7 +1,4 @@
-/**
- * Patterns: the keys of an override, and the override of a key. Keys are compared as they are counted: addresses in
- * canonical form.
- */
+/** Patterns: the keys of an override, and the override of a key. Addresses are compared in canonical form. */
 import type { Policy } from "../policies/policy.ts";
 import { normaliseKey } from "./keys.ts";
 
@@ -47,8 +44,8 @@ export function parsePattern(policy: Pick<Policy, "keyKind">, given: string): Pa
 }
 
 /**
- * Whether all keys of a pattern begin with `keyPrefix`. The parsed pattern counts: `10.1.0.0/0` is `0.0.0.0/0`. It is
- * parsed as text and as addresses, since the caller may not know the policy's `keyKind`.
+ * Whether all keys of a pattern begin with `keyPrefix`, read as text and as addresses: `10.1.0.0/0` is `0.0.0.0/0`,
+ * and the caller may not know the policy's `keyKind`.
  */
 export function isWithinPrefix(given: string, keyPrefix: string): boolean {
   const readings = (["text", "ip"] as const).flatMap((keyKind) => parsePattern({ keyKind }, given) ?? []);
@@ -276,10 +273,7 @@ export class OverrideIndex<Value> {
   }
 }
 
-/**
- * Of the patterns with this beginning the one with the longest end, or the most text. `ends`: the ends of the key, the
- * longest first.
- */
+/** The pattern with the longest end, or the most text. `ends`: the ends of the key, the longest first. */
 function endingIn<Value>(
   { byEnd, multiWildcards }: Beginning<Value>,
   key: string,

@@ -119,10 +119,7 @@ class PolicyEntry {
     return this.#policy;
   }
 
-  /**
-   * The policy of a key with a present or ended override. An override ends at its instant: the catalog deletes it a
-   * moment later, and isolates receive that with the next refresh.
-   */
+  /** An override ends at its instant: the catalog deletes it later, and isolates read that later still. */
   #find(key: string, nowMs: number): Policy | undefined {
     const first = this.#overrides.find(key);
     if (first === undefined || !(first.endsAtMs <= nowMs)) return first && this.#overridden(first);
@@ -254,10 +251,7 @@ type Problems = Readonly<Record<"problems", readonly Violation[]>>;
 interface ReadOverride {
   readonly effect?: "blocked" | "unlimited";
   readonly endsAtMs?: number;
-  /**
-   * The policy's table with the override; for `unlimited`, with the largest limits. Unchanged for `blocked`: such a
-   * key needs no object, and a limit of 0 would forget what was consumed.
-   */
+  /** The policy's table with the override. Unchanged for `blocked`: a limit of 0 would forget what was consumed. */
   readonly fields: Table;
   readonly policy?: Policy;
 }

@@ -6,9 +6,6 @@ import { NAME, NAME_ALLOWED } from "./policy-fields.ts";
 import { type Policies, type Policy, publicName } from "./policy.ts";
 
 /**
- * Parses the policies at start-up.
- *
- * @param vars the table `[vars.POLICIES]`, or the same as JSON text
  * @throws Error that names every bad policy, field and value, and the allowed values. Such a worker does not start:
  * `npm run deploy` rejects it, and the last good deployment continues.
  */
@@ -78,10 +75,7 @@ const LogTable = table({
 
 export type LogSettings = Readonly<v.InferOutput<typeof LogTable>>;
 
-/**
- * Parses the table LOG; `undefined` without one: failures are logged. @throws Error that names each bad field and
- * value, and the allowed values
- */
+/** @throws Error that names each bad field and value, and the allowed values */
 export function parseLog(given: unknown): LogSettings {
   const parsed = v.safeParse(LogTable, given ?? {});
   if (!parsed.success) refuseBad(violationsOf(parsed.issues).map(({ detail }) => `LOG: ${detail}`));

@@ -95,10 +95,7 @@ interface RuleTable {
   readonly fields: unknown;
 }
 
-/**
- * Separates the fields of a policy from those of its rules. Without `rules` there is one rule: it has the policy's
- * name, and its fields are among the policy's own.
- */
+/** Separates the fields of a policy from those of its rules. Without `rules` they are those of one rule. */
 function splitRules(
   name: string,
   given: unknown,
@@ -130,10 +127,7 @@ function splitRules(
   return { rules, policyFields, problems };
 }
 
-/**
- * The last fields and their result. Keys with an override have the same policy with other numbers in its rules, and
- * parsing these fields again is half of the total time.
- */
+/** The last fields and their result: of keys with an override, parsing them again is half of the time. */
 let last: { readonly given: Table; readonly parsed: v.SafeParseResult<typeof POLICY_SCHEMA> } | undefined;
 
 function parsePolicyFields(given: Table): v.SafeParseResult<typeof POLICY_SCHEMA> {

@@ -31,10 +31,8 @@ export const DURATION_ALLOWED =
   'a duration of 1 ms or more with its unit, such as "250ms" "10s" "15m" "1h" "30d"';
 
 /**
- * Parses `"250ms" "10s" "15m" "1h" "30d"`, also with a space: `"10 s"`. Not a number: 60 milliseconds instead of 60
- * seconds is a limit a thousand times as high.
- *
- * @returns whole milliseconds, 1 or more; `undefined` when it is not a duration
+ * Parses `"250ms" "10s" "15m" "1h" "30d"`, also `"10 s"`; `undefined`: invalid. Not a number: 60 milliseconds instead
+ * of 60 seconds is a limit a thousand times as high.
  */
 export function parseDurationMs(value: unknown): number | undefined {
   const match = typeof value === "string" ? /^(\d{1,16}) ?(ms|s|m|h|d)$/.exec(value) : null;
@@ -52,10 +50,8 @@ const RFC_3339 =
   /^(?<year>\d{4})-(?<month>\d\d)-(?<day>\d\d)T(?<hour>\d\d):\d\d:\d\d(?:\.\d+)?(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)$/;
 
 /**
- * Parses an instant of RFC 3339: `"2027-01-31T12:00:00Z"`, `"2027-01-31T13:00:00.5+01:00"`. `Date.parse` alone reads
- * 30 February as 2 March, and 24:00 as the next day.
- *
- * @returns milliseconds since the Unix epoch; `undefined` when it is invalid or does not exist
+ * Parses an instant of RFC 3339; `undefined`: invalid. `Date.parse` alone reads 30 February as 2 March, and 24:00 as
+ * the next day.
  */
 export function parseInstantMs(text: string): number | undefined {
   const upper = text.toUpperCase();
@@ -295,12 +291,7 @@ const SHED = table({
   by: v.optional(oneOf(["leases", "reports"])),
 });
 
-/**
- * The policy's load shedding; `undefined`: none.
- *
- * @param leases whether a rule of the policy leases units
- * @param pool the kind of the policy's pool
- */
+/** @param leases whether a rule of the policy leases units */
 export function sheddingOf(
   given: unknown,
   leases: boolean,

@@ -42,10 +42,7 @@ export interface Policy {
   readonly jurisdiction?: Jurisdiction;
   /** How long isolates may reserve units; 0: the object decides every call. */
   readonly reservation: Lifetimes;
-  /**
-   * How long a denial may be repeated from memory, which delays the effect of a refund or reset elsewhere; 0: not at
-   * all.
-   */
+  /** How long a denial may be repeated from memory, which delays a refund elsewhere; 0: not at all. */
   readonly denialTtlMs: number;
   readonly localDecisions: LocalDecisions;
   /** Present when no rule has a state, so a call that only decides needs no object. */
@@ -103,9 +100,8 @@ export interface Region {
 }
 
 /**
- * The styles of headers: draft-ietf-httpapi-ratelimit-headers in two versions, and `X-RateLimit-*`, whose reset is an
- * instant in Unix seconds (`x-ratelimit`) or the seconds until then (`x-ratelimit-delta`). Styles of one line have
- * headers in common, so a policy has at most one of each line.
+ * The styles of headers: draft-ietf-httpapi-ratelimit-headers in two versions, and `X-RateLimit-*`, whose reset is in
+ * Unix seconds (`x-ratelimit`) or seconds from now (`x-ratelimit-delta`). A policy has at most one of each line.
  */
 export const HEADER_STYLES = [
   ["draft-11", "draft-7"],
@@ -116,10 +112,7 @@ export type HeaderStyle = (typeof HEADER_STYLES)[number][number];
 /** The longest random addition to a denied caller's wait: a share of the wait, or a duration. */
 export type RetryJitter = { readonly share: number } | { readonly mostMs: number };
 
-/**
- * The shortest and the longest lifetime of a reservation. Both are 0: nothing is reserved. core/reservations/sizing.ts
- * has the reasons, and what depends on these numbers.
- */
+/** The shortest and the longest lifetime of a reservation (core/reservations/sizing.ts); both 0: none. */
 export interface Lifetimes {
   readonly leastMs: number;
   readonly mostMs: number;
@@ -129,8 +122,7 @@ export interface Lifetimes {
 
 /**
  * The lifetimes of `reservation = "auto"`. An object without calls leaves memory after about 10 s, and then units
- * reserved by isolates count as used, so isolates return units sooner. (Background work of a request could run for 30
- * s.)
+ * reserved by isolates count as used, so isolates return them sooner.
  */
 export const MIN_TTL_MS = 1_000;
 export const MAX_TTL_MS = 8_000;
@@ -226,10 +218,7 @@ export function forPriority(policy: PolicyView, priority: string | undefined): P
 
 /* The names of copies of a policy. They are stored with keys: never change the marks. Policy names contain none. */
 
-/**
- * A region's copy of the policy `api` is called `api@eu`, also in the names of objects and reservations and the ids of
- * leases, so these differ by region.
- */
+/** A region's copy of `api` is `api@eu`, also in the names of its objects and reservations and the ids of leases. */
 export const SEPARATOR = "@";
 /** Ends the name of the policy of a region without its pool: `api@eu/local`. */
 export const LOCAL = "/local";
@@ -252,16 +241,13 @@ export function localName({ name }: Policy): string {
 
 /**
  * The version of a policy in force for a key. Versions rise with each change of the policy or an override of its keys,
- * and `sinceMs` rises within a version, so an object never goes back (`later`). Sent and stored: never rename a field.
+ * and `sinceMs` within a version. Sent and stored: never rename a field.
  */
 export interface PolicyRevision {
   readonly version: number;
   /** The policy's table as JSON text, including the key's override. Absent: the deployment's file applies. */
   readonly fields?: string;
-  /**
-   * When an override of the key last reached its `expiresAt` in this version, in milliseconds since 1970. The version
-   * rises a moment later, when the catalog deletes the override.
-   */
+  /** When an override of the key last expired in this version, since 1970; its deletion raises the version. */
   readonly sinceMs?: number;
   /** In a candidate: its `Candidate.version`. Keys of another one begin untouched. */
   readonly candidate?: number;
@@ -311,9 +297,7 @@ export function saysTheSame(one: Versioned, other: Versioned): boolean {
 
 type Versioned = Pick<Policy, "inForce" | "override">;
 
-/**
- * The units of a call. A number is for every rule. An object has a number for each unit (`Rule.unit`), 1 by default.
- */
+/** The units of a call: a number for every rule, or one for each unit (`Rule.unit`), 1 by default. */
 export type Cost = number | Readonly<Record<string, number>>;
 
 export function costOf(rule: Pick<Rule, "unit">, cost: Cost): number {

@@ -15,9 +15,8 @@ import {
 } from "./policy.ts";
 
 /**
- * Parses a deployment's policies and regions. A policy with a pool gets a copy for each region.
- *
- * @throws Error that names every bad field and value, and the allowed values: such a worker does not start
+ * A policy with a pool gets a copy for each region. @throws Error that names every bad field and value, and the
+ * allowed values: such a worker does not start
  */
 export function parseDeployment(vars: DeploymentVars) {
   const { areJurisdictionsIgnored } = vars;
@@ -76,11 +75,7 @@ export class RegionalPolicies {
     return this.named.get(name) ?? this.#known.get(name);
   }
 
-  /**
-   * The region's copy of a policy, or the policy itself if it has no pool.
-   *
-   * @param region `undefined`: the first region, which has the calls of no region
-   */
+  /** @param region `undefined`: the first region, which has the calls of no region */
   within(policy: Policy, region: Region | undefined): Policy {
     if (policy.pool === undefined || policy.region !== undefined) return policy;
     const { name } = region ?? this.regions[0];
@@ -116,12 +111,7 @@ function scale(policy: Pick<Policy, "name">, rule: Rule, part: number): Rule {
 
 const READ = ["POLICIES", "REGIONS", "LOG"];
 
-/**
- * Rejects misspelled `POLICIES`, `REGIONS` or `LOG`. Other variables are not the limiter's, nor is text with a name
- * like `REGION`: regions are a table.
- *
- * @throws Error that names the variable, and the intended one
- */
+/** @throws Error that names a misspelled `POLICIES`, `REGIONS` or `LOG`. Other variables are ignored. */
 export function requireKnownNames(variables: object): void {
   const wrong = Object.entries(variables).flatMap(([name, value]: [string, unknown]) => {
     const meant = READ.includes(name) ? undefined : nearest(name, READ);
@@ -174,11 +164,7 @@ const REGION_FIELDS = {
   locationHint: v.optional(oneOf(LOCATION_HINTS)),
 };
 
-/**
- * Parses `[vars.REGIONS.<name>]`, as tables or as JSON text; `undefined`: each continent is a region.
- *
- * @throws Error that names every bad region, field and value, and the allowed values
- */
+/** `undefined`: each continent is a region. @throws Error that names every bad field and value */
 export function parseRegions(vars: unknown): Regions {
   if (vars === undefined) return CONTINENTS;
   let given: unknown = vars;

@@ -31,10 +31,7 @@ export interface Decided {
   readonly reserved?: Reserved;
   /** Present if a call of cost 1 would be denied now: its decisions. Older objects send it with a reservation. */
   readonly next?: readonly RuleDecision[];
-  /**
-   * How long a denial, here and in `next`, lasts unless a refund, reset or other policy lifts it. Absent: held units
-   * may return at any time.
-   */
+  /** How long the denial lasts, unless a refund, reset or other policy lifts it. Absent: unknown. */
   readonly firmForMs?: number;
   /** A hold was denied only because calls on several keys hold units, which end soon. */
   readonly isContended?: boolean;

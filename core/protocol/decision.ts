@@ -22,16 +22,11 @@ export interface Decision {
   readonly remaining?: number;
   /** Milliseconds until all units are back if no call comes. Absent when `remaining` is. */
   readonly resetAfterMs?: number;
-  /**
-   * 0 when admitted; when denied the exact wait, plus the policy's random `retryJitter`; `null`: never admitted.
-   * Absent when degraded.
-   */
+  /** 0 when admitted; when denied the exact wait, plus any `retryJitter`; `null`: never. Absent when degraded. */
   readonly retryAfterMs?: number | null;
   /** `shadow`: a rule denied, but the policy only reports. `degraded`: the object or pool did not answer. */
   readonly reason: "ok" | DenialReason | "wait-timeout" | "queue-full" | "shadow" | "degraded" | "refused";
-  /**
-   * When admitted: the longest delay of the rules before the caller should proceed. Absent: none, as always in shadow.
-   */
+  /** When admitted: how long the caller should wait before it proceeds. Absent: not at all. */
   readonly delayMs?: number;
   /** `fallback`: the policy's `onFailure`, or a region that decides without its pool. */
   readonly source: "isolate" | "object" | "pool" | "fallback";
@@ -57,7 +52,7 @@ export interface AllDecisions {
   readonly decisions: readonly Decision[];
 }
 
-/** The decision with the policy's jitter and the key's override. `random` is from 0 (included) to 1 (not included). */
+/** The decision with the policy's jitter and the key's override. */
 export function callerDecision(
   policy: PolicyView,
   key: string,
@@ -343,10 +338,7 @@ function quotaItem({ name, quota, unit }: HeaderRule): string {
   return `"${name}";q=${units};w=${window}${named}`;
 }
 
-/**
- * The rules in draft 7: `100;w=1;burst=500`. It has no place for a rule without a window, or for a second rule with
- * the same units.
- */
+/** The rules in draft 7, `100;w=1;burst=500`: none without a window, and no two with the same units. */
 function quotaPolicies(rules: readonly HeaderRule[]): string {
   const items = new Map<number, string>();
   for (const { quota, capacity } of rules) {

@@ -1,17 +1,13 @@
 /**
- * The messages from clients (isolates) to an object; answers.ts has the answers. Old and new versions exchange them
- * during a rollout: fields are only added, as optional, never renamed. A change that an older object would misread
- * needs a higher `PROTOCOL`.
+ * The messages from clients (isolates) to an object. Old and new versions exchange them during a rollout: fields are
+ * only added, as optional, never renamed. A change that an older object would misread needs a higher `PROTOCOL`.
  */
 import type { Outcome } from "../algorithms/algorithm.ts";
 import { type Cost, type PolicyRevision, versionOf } from "../policies/policy.ts";
 import type { Reports } from "../shedding/load-shedder.ts";
 import type { Answer, AnswerText, Shed, SheddingLevel, UnsupportedProtocol } from "./answers.ts";
 
-/**
- * The default version. An object that does not know a message's version changes nothing and answers `unsupported`.
- * Methods with plain arguments (object-methods.ts) keep version 1, which every object knows.
- */
+/** An object answers `unsupported` to unknown versions. Methods with plain arguments keep version 1. */
 export const PROTOCOL = 1;
 
 /** The version of a `limit` that waits. Objects of version 1 would read it as the test for an idle key. */
@@ -48,9 +44,8 @@ export interface OfKey extends Versioned {
 }
 
 /**
- * Decides on a cost, as `limit` does, and reserves units for a holder (an isolate) to spend without a message. Counts
- * are totals since the holder began, so a lost message does not matter. `turn` rises with each message: late and
- * repeated messages change nothing.
+ * Decides on a cost, and reserves units for a holder (an isolate) to spend without a message. Counts are totals since
+ * the holder began, and `turn` rises with each message: lost, late and repeated messages do no harm.
  */
 export interface ReserveCall extends UnitsCall {
   readonly cost: Cost;
@@ -157,10 +152,7 @@ export interface HoldCall extends UnitsCall {
   readonly cost: Cost;
   readonly ttlMs: number;
   readonly idempotencyKey?: string;
-  /**
-   * Present in a part of a call on several keys. `waitMs`: the longest wait for other such calls to end. `request`:
-   * the call as text, to detect another call with the same idempotency key.
-   */
+  /** A part of a call on several keys. `waitMs`: the longest wait for other such calls. `request`: the call. */
   readonly provisional?: { readonly waitMs: number; readonly request: string };
 }
 
@@ -192,10 +184,7 @@ export interface KeysCall extends Versioned {
   readonly most?: number;
 }
 
-/*
- * Several calls of an object in one message, as plain JSON, so it can go over HTTP as well. The object decides all
- * calls in one turn, and a call fails alone.
- */
+/* Several calls in one message of plain JSON, decided in one turn. A call fails alone. */
 
 /** The most calls in one message. A decision takes some 20 µs, so an object needs under 10 ms. */
 export const MAX_BATCHED = 256;
@@ -227,10 +216,7 @@ export function batchText(answers: readonly AnswerText[]): AnswerText {
   return `[${answers.join(",")}]`;
 }
 
-/**
- * Whether the object refused a call or batch, without a change, that can be made as single calls: it is older, the
- * call would have to wait, or the batch is too large.
- */
+/** Whether the object refused a batch or call, without a change, whose calls can be made alone. */
 export function isForAlone(answer: object): boolean {
   if ("unsupported" in answer) return true;
   return "full" in answer && BATCH_BOUNDS.has((answer as { full: { bound: string } }).full.bound);

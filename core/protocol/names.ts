@@ -13,10 +13,7 @@ export function sharedObjectName({ name }: Pick<Policy, "name">, index: number):
   return `${name}/shared/${index}`;
 }
 
-/**
- * The objects that may have the key: that of the present layout, then those of earlier ones, the latest first. Two
- * layouts often have a key in the same object.
- */
+/** The objects that may have the key: of the present layout, then of earlier ones, the latest first. */
 export function objectNames(policy: Policy, key: string): readonly string[] {
   return namesBy(layoutsOf(policy), policy, key);
 }
@@ -39,10 +36,7 @@ export function sharedObjects(policy: Policy): number {
   return Math.max(...layoutsOf(policy).map((layout) => (layout === "per-key" ? 0 : layout)));
 }
 
-/**
- * FNV-1a over UTF-16 units, 32 bits: http://www.isthe.com/chongo/tech/comp/fnv/. Object names have it: never change
- * it.
- */
+/** FNV-1a over UTF-16 units, 32 bits (http://www.isthe.com/chongo/tech/comp/fnv/). Never change it. */
 export function hash(text: string): number {
   let value = 0x811c9dc5;
   for (let index = 0; index < text.length; index += 1) {
@@ -54,8 +48,8 @@ export function hash(text: string): number {
 }
 
 /*
- * Idempotency keys belong to their caller: a token by its name, a service binding by its props. So objects and pools
- * know them with the caller in front, as written by `ownKey`. Stored: never change.
+ * Idempotency keys belong to their caller: objects and pools know them with the token's name or the binding's props in
+ * front. Stored: never change.
  */
 
 /** Callers' names are JSON text without control characters, so each pair of caller and key is unique. */
@@ -68,10 +62,7 @@ export function ownKey(caller: string | undefined, idempotencyKey: string): stri
   return caller === undefined ? idempotencyKey : `${MARK}${caller}${MARK}${idempotencyKey}`;
 }
 
-/**
- * The idempotency key as stored by versions that did not separate callers; `undefined`: it has no caller, or equals
- * another caller's own key, whose answer it would find.
- */
+/** The idempotency key of versions that did not separate callers, unless it could equal another caller's. */
 export function sharedKey(own: string): string | undefined {
   const written = writtenKey(own);
   return written === own || written.startsWith(MARK) ? undefined : written;
@@ -102,10 +93,7 @@ export function rangeOf(own: string): KeyRange {
 const HOLD_MARK = 4;
 const BASE64URL = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/**
- * The id of a caller's hold, made of a random one. All holds of a caller have the same first characters: the end of a
- * hold is stored under its id, which another caller may request, so the stored ends of each caller can be counted.
- */
+/** All hold ids of a caller have the same first characters, so the stored ends of its holds can be counted. */
 export function ownHoldId(caller: string | undefined, id: string): string {
   const mark = hash(caller ?? "");
   const digits = Array.from({ length: HOLD_MARK }, (_, index) => BASE64URL[(mark >>> (6 * index)) & 63]);
@@ -137,10 +125,8 @@ export interface ClaimPlace {
 }
 
 /**
- * The id `lease_<policy/key in base64url>.<secret>`. Policy and key are readable: a caller with the id knows them. The
- * secret makes it valid.
- *
- * @param secret 22 characters of base64url with at least 72 random bits
+ * The id `lease_<policy/key in base64url>.<secret>`. The secret, 22 characters of base64url with at least 72 random
+ * bits, makes it valid. Policy and key are readable: a caller with the id knows them.
  */
 export function claimId(kind: ClaimKind, { policy, key }: ClaimPlace, secret: string): string {
   return `${kind}_${toBase64Url(`${policy}/${key}`)}.${secret}`;

@@ -18,16 +18,13 @@ import type {
 } from "./messages.ts";
 
 /**
- * The methods of an object over Workers RPC, called by older and newer versions during a rollout. Never change a name
- * or an argument: add a field to a message, or a method.
+ * The methods of an object over Workers RPC. Versions mix during a rollout: never change a name or an argument, add a
+ * field to a message, or a method.
  */
 
 export type MaybePromise<Value> = Value | Promise<Value>;
 
-/**
- * A lease with a handle for its holder. When the holder ends, the runtime disposes of `slot`, which releases the
- * lease.
- */
+/** A lease with a handle: when the holder ends, the runtime disposes of `slot`, which releases the lease. */
 export interface Attached {
   readonly answer: AnswerText;
   readonly slot?: Rpc.RpcTargetBranded;
@@ -37,10 +34,7 @@ export interface Attached {
   readonly release?: (report?: LeaseReport) => Promise<void>;
 }
 
-/**
- * A call on a key as one message. The sender has checked the values: costs and units are integers, keys are
- * normalised.
- */
+/** A call on a key as one message, with checked values: integer costs and normalised keys. */
 export type KeyCall =
   | ({ readonly op: "limit" } & LimitCall)
   | ({ readonly op: "set" } & SetCall)
@@ -112,8 +106,8 @@ export type ObjectStub = {
 };
 
 /*
- * The messages by which a key moves between objects. They are sent by `reserve`, which objects of lower versions
- * refuse by value. Clocks differ, so an answer has its sender's time (`nowMs`), and only durations are compared.
+ * The messages by which a key moves between objects, sent by `reserve`, which objects of lower versions refuse by
+ * value. Clocks differ, so an answer has its sender's time (`nowMs`), and only durations are compared.
  */
 
 export const MOVE_PROTOCOL = 4;

@@ -67,10 +67,7 @@ export abstract class Holder<Call> {
     return this.#streak >= HOT_CALLS;
   }
 
-  /**
-   * Whether to reserve a few units for a key that is not hot: one message returns units of many keys, and calls have
-   * been of one unit each, so a few units serve the next calls.
-   */
+  /** Whether a few units serve a key that is not hot: calls are of one unit, and returns share messages. */
   protected get isWarm(): boolean {
     const { objects, pool, reservation } = this.policy;
     const isCheap = objects !== "per-key" && pool === undefined && reservation.mostMs > reservation.leastMs;
@@ -204,11 +201,7 @@ const MAX_DENIALS = 4;
 export class Denials {
   #denials: readonly Denial[] = [];
 
-  /**
-   * Remembers a denial. After an admission, forgets denials of that cost.
-   *
-   * @param firmForMs how long the denial is guaranteed; 0: units may return at any time
-   */
+  /** Remembers a denial. After an admission, forgets denials of that cost. @param firmForMs its guarantee */
   learn(policy: PolicyView, cost: Cost, rules: readonly RuleDecision[], nowMs: number, firmForMs = 0): void {
     const { localDecisions, denialTtlMs, deadlineMs } = policy;
     if (!localDecisions.denies || denialTtlMs === 0 || rules.length !== policy.rules.length) return;
@@ -232,7 +225,6 @@ export class Denials {
    * The denial of the same cost, updated; `undefined`: only the level beneath can decide.
    *
    * @param units by rule, the units that may be spent here
-   * @param estimateOf the present knowledge of a rule
    * @param isFresh the call is new: it is denied while another one with the same cost is in flight
    */
   find(
@@ -293,8 +285,7 @@ function isRepeated(policy: PolicyView, denial: Denial, nowMs: number, isFresh: 
     denial.repeatedAtMs = nowMs;
     return true;
   }
-  // Without a flood, simultaneous calls may all be admitted now. And where units return faster than an answer, the
-  // others would miss some: then all of them go to the object.
+  // Without a flood all may be admitted now; with short waits, waiting for an answer would lose units.
   const isLong = denial.untilMs - denial.atMs >= FLOOD_MS;
   if (isLong && nowMs < denial.repeatedAtMs + FLOOD_MS) denial.requestedAtMs = nowMs;
   return false;
@@ -333,10 +324,8 @@ export class HolderClock {
   }
 
   /**
-   * Reads the clock in steps that a timer measures, which detects a clock that is repeatedly set back by a little. A
-   * timer is never early, so the clock's lead over the sum of the steps only grows.
-   *
-   * @returns whether it is a jump: the clock was set back by more than the margin over all steps
+   * Reads the clock in steps that a timer measures, which detects a clock that is repeatedly set back by a little: a
+   * timer is never early. Returns whether the steps together are a jump.
    */
   steps(): (stepMs: number, readMs: number) => boolean {
     let [steppedMs, maxAheadMs] = [0, -Infinity];

@@ -6,10 +6,7 @@ import { heldMs } from "./sizing.ts";
 
 export type ReserveRequest = PendingRequest<ReserveCall>;
 
-/**
- * What one isolate or process knows of one key: the units that it may spend, its denials, and the demand. The object's
- * part is durable-objects/operations/reservations.ts.
- */
+/** What one isolate or process knows of one key (the object's part: durable-objects/operations/reservations.ts). */
 export class Reservation extends Holder<ReserveCall> {
   readonly key: string;
   #units: number[];
@@ -91,8 +88,8 @@ export class Reservation extends Holder<ReserveCall> {
   }
 
   /**
-   * A request for units whose lifetime begins at `sinceMs`. With the cost of a call it returns all remaining units, so
-   * the object decides with everything; with a cost of 0 the isolate keeps the units that it needs.
+   * Requests units whose lifetime begins at `sinceMs`. With the cost of a call it returns all remaining units, so the
+   * object decides with everything.
    */
   ask(cost: Cost, nowMs: number, sinceMs = nowMs): ReserveRequest {
     const wanted = this.want(nowMs);
@@ -135,10 +132,7 @@ export class Reservation extends Holder<ReserveCall> {
     this.isHeld = this.policy.pool !== undefined || !isSettled || !this.#isEmpty;
   }
 
-  /**
-   * A message or call had no answer, or was not sent. Kept units may be spent until their lifetime ends; granted ones
-   * are lost to this isolate.
-   */
+  /** No answer came. Kept units may be spent until their lifetime ends; granted ones are lost here. */
   failed(message?: ReserveRequest): undefined {
     this.ended(message);
     this.denials.endRequests();
@@ -225,10 +219,7 @@ export class QuotaEstimate {
     this.#reports = policy.rules.map(() => UNKNOWN);
   }
 
-  /**
-   * Takes the report of an answer. @param answersBefore `answers` when the call was sent; if another answer has come
-   * since, the worse of both counts
-   */
+  /** @param answersBefore `answers` when the call was sent; if others came since, the worse count is used */
   learn(
     rules: readonly RuleDecision[],
     reserved: Reserved | undefined,
@@ -267,12 +258,7 @@ export class QuotaEstimate {
     return Math.min(rule.capacity, freeAt(this.#reports[index] ?? UNKNOWN, nowMs) + units);
   }
 
-  /**
-   * The decision of every rule on a cost that was just spent from held units.
-   *
-   * @param units by rule, the remaining units of the holder
-   * @param settledAtMs when it settles with the object at the latest: until then used units are missing
-   */
+  /** @param settledAtMs when the holder settles with the object at the latest: until then used units are missing */
   admitted(units: readonly number[], settledAtMs: number, nowMs: number): RuleDecision[] {
     return this.#policy.rules.map((rule, index) => {
       const { name, capacity: limit } = rule;

@@ -39,8 +39,8 @@ const AHEAD_MS = 100;
 /** The longest repetition of a denial where other holders may return units. */
 export const MAX_DENIED_MS = 1_000;
 /**
- * Denials this recent are many: after the denial, one call goes to the object for all. Not after a shorter denial:
- * that lost 1.5 % of a limit of 1,000 a second under twice the load.
+ * Denials this recent are many: after one, a single call goes to the object for all. After shorter ones that lost 1.5
+ * % of a limit of 1,000 a second under twice the load.
  */
 export const FLOOD_MS = 100;
 /** The wait of these denials: about as long as a message takes. */
@@ -109,10 +109,7 @@ export function marginMs(ttlMs: number): number {
   return Math.min(ttlMs / 4, MAX_MARGIN_MS);
 }
 
-/**
- * How long the object keeps units apart that were reserved for `ttlMs`: longer than the lifetime, because the message
- * that returns them may wait at a busy object, and late units count as used.
- */
+/** How long the object keeps units apart: a message that returns them may wait, and late units count as used. */
 export function heldMs(ttlMs: number): number {
   return ttlMs + Math.min(ttlMs, MAX_LATE_MS);
 }
@@ -121,12 +118,7 @@ export function refillMs(ttlMs: number): number {
   return 0.75 * spendableMs(ttlMs);
 }
 
-/**
- * The remaining units at which to request more.
- *
- * @param units wanted units
- * @param used units of the calls in the last `elapsedMs`
- */
+/** The remaining units at which to request more. `used`: by the calls in the last `elapsedMs`. */
 export function lowUnits(units: number, used: number, elapsedMs: number): number {
   return Math.floor(Math.min(units / 2, (used / Math.max(1, elapsedMs)) * AHEAD_MS));
 }
@@ -141,10 +133,7 @@ export interface Wish {
   readonly isShort: boolean;
 }
 
-/**
- * Units to grant in addition to the kept ones, by rule. Every rule grants the same part of what is missing, since a
- * call needs units of all rules.
- */
+/** By rule, the same part of what is missing, since a call needs units of all rules. */
 export function grantedTogether(wishes: readonly Wish[]): number[] {
   const missing = wishes.map(({ wanted, kept }) => Math.max(0, wanted - kept));
   const parts = wishes.map((wish, index) => {
@@ -176,10 +165,7 @@ export function isSpare(units: number, free: number): boolean {
 const SOON_MS = 10_000;
 const MIN_SHARE = 0.001;
 
-/**
- * The most units of a rule that a crash or a vanished isolate may cost, possibly a fraction: what returns within 10 s,
- * or 0.1 % of the limit if that is more.
- */
+/** The most units that a crash may cost: what returns within 10 s, or 0.1 % of the limit if that is more. */
 export function mostLost({ capacity, quota }: Pick<Rule, "capacity" | "quota">): number {
   const soon = quota.windowMs === undefined ? 0 : (quota.units * SOON_MS) / quota.windowMs;
   return Math.max(soon, capacity * MIN_SHARE);

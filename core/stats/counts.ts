@@ -1,7 +1,6 @@
 /**
  * Counts by series: a metric's name and the values of its labels, separated by spaces: `decisions api denied quota
- * object`. Policies and the limiter's own words have no spaces. Series are sent and stored: never rename a metric or
- * change the order of its labels.
+ * object`. Sent and stored: never rename a metric or change the order of its labels.
  */
 export type Counts = Readonly<Record<string, number>>;
 
@@ -45,8 +44,8 @@ export class PolicyNames {
 }
 
 /*
- * Decisions of a policy and its candidate on the same calls: the metric `compared`, by the version of the candidate,
- * so each candidate begins at 0. Keys that it would deny are the top keys of a name of its own.
+ * Decisions of a policy and its candidate on the same calls: the metric `compared`, by the candidate's version. Keys
+ * that it would deny are the top keys of a name of its own.
  */
 
 /** `unknown`: one of them could not decide. Sent and stored: never rename one. */

@@ -1,6 +1,6 @@
 /**
- * The data of the statistics object, stored in three parts: the open minute with each batch of messages, older minutes
- * once a minute, top keys every ten minutes.
+ * The data of the statistics object in three parts: the open minute is stored with each batch of messages, older
+ * minutes once a minute, top keys every ten minutes.
  */
 import {
   type Counts,

@@ -1,7 +1,4 @@
-/**
- * The messages to the statistics object. Versions mix during a rollout: fields are only added, as optional; never
- * renamed.
- */
+/** Messages to the statistics object. Versions mix in a rollout: fields are only added, as optional. */
 import type { Counts } from "./counts.ts";
 
 /** The object's name, which is stored for ever: never change it. */

@@ -1,7 +1,4 @@
-/**
- * The unsent counts of one isolate. Decisions are counted in an array, indexed by outcome, reason and source: no text
- * is built before it is sent.
- */
+/** The unsent counts of one isolate, in an array: no text is built before it is sent. */
 import { orTimeout, type Time } from "../clock.ts";
 import type { Decision } from "../protocol/decision.ts";
 import {
@@ -212,10 +209,7 @@ export class TopKeys {
     return counter;
   }
 
-  /**
-   * A counter with the least count. Where many keys come once, each search begins at the end of the last one and
-   * mostly reads one counter.
-   */
+  /** A counter with the least count. Each search begins at the end of the last one, and mostly reads one. */
   #least(): KeyCounter {
     const counters = this.#counterList;
     for (let step = 0; step < counters.length; step += 1) {

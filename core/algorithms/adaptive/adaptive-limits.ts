@@ -88,10 +88,7 @@ function aimd({ backoffRatio, timeoutMs }: AimdTerms, estimate: Estimate, sample
   return sample.inFlight * 2 >= limit ? { ...estimate, limit: limit + 1 } : estimate;
 }
 
-/**
- * Of `limit` calls, `limit * (1 - noLoad / duration)` wait in the upstream's queue. The limit moves so that between
- * `alpha` and `beta` calls wait.
- */
+/** Of `limit` calls, `limit * (1 - noLoad / duration)` wait in the upstream's queue: `alpha` to `beta` should. */
 function vegas(terms: VegasTerms, bounds: Bounds, estimate: Estimate, sample: Sample): Estimate {
   const { limit, noLoadMs, probes = 0 } = estimate;
   const { durationMs, inFlight, isDropped } = sample;
@@ -123,9 +120,8 @@ function logOf(limit: number): number {
 const GOLDEN = (Math.sqrt(5) - 1) / 2;
 
 /**
- * The next probe comes after this many times `probeMultiplier * limit` calls: from 0.5 to 1, without a rhythm, as
- * multiples of the golden ratio modulo 1. Each probe replaces the duration without a queue, which otherwise would only
- * fall.
+ * The part of `probeMultiplier * limit` calls before the next probe: 0.5 to 1, without a rhythm, by the golden ratio.
+ * A probe replaces the duration without a queue, which otherwise would only fall.
  */
 function probeAfter(probes: number): number {
   return 0.5 + (((probes + 1) * GOLDEN) % 1) / 2;
@@ -134,10 +130,7 @@ function probeAfter(probes: number): number {
 /** How many calls are averaged with equal weight at first. */
 const WARM_UP = 10;
 
-/**
- * Multiplies the limit by the long average divided by the present duration, from 0.5 to 1, and adds `queueSize`. Drops
- * are not counted: they show in the duration.
- */
+/** Multiplies the limit by the long average over the present duration, from 0.5 to 1, and adds `queueSize`. */
 function gradient2(terms: Gradient2Terms, bounds: Bounds, estimate: Estimate, sample: Sample): Estimate {
   const { rttTolerance, smoothing, longWindow, queueSize } = terms;
   const { limit, longMs = 0, warmUp = 0 } = estimate;

@@ -2,8 +2,8 @@ import type { NewSegment, Segment } from "../algorithm.ts";
 
 /**
  * A log of units: how many were taken in which millisecond. A unit taken at `t` counts while now < t + window. A log
- * is an immutable value, and shares its runs with the log that it grew from. Positions and numbers of units are
- * counted from the beginning of the log, at `sinceMs`.
+ * is an immutable value that shares its runs with its predecessor. Positions and numbers of units count from
+ * `sinceMs`.
  */
 export interface UnitLog {
   readonly sinceMs: number;
@@ -22,10 +22,7 @@ export interface UnitLog {
 
 type Gone = Pick<UnitLog, "first" | "goneUnits">;
 
-/**
- * Stored: never rename a field. `tail` has the closed runs that are in no segment, two numbers for each: its
- * millisecond, and all units up to and including it.
- */
+/** Stored: never rename a field. `tail`: the closed runs in no segment, as pairs of millisecond and units up to it. */
 export interface UnitLogRecord extends Omit<UnitLog, "runs" | "first" | "holes"> {
   readonly tail: readonly number[];
   /** A version without this field counts these units as not returned. */
@@ -60,10 +57,7 @@ export function add(log: UnitLog, windowMs: number, nowMs: number, units: number
   return { sinceMs: log.sinceMs, runs, first, end, goneUnits: gone, holes, closedUnits, openMs, openUnits };
 }
 
-/**
- * The log after `units` were returned without a name. The oldest go, which leave the window first: so in every later
- * window the log counts at least the units really used in it.
- */
+/** Returns units without a name: the oldest, which leave the window first, so later windows count enough. */
 export function withoutOldest<Log extends UnitLog>(
   log: Log,
   windowMs: number,
@@ -75,10 +69,7 @@ export function withoutOldest<Log extends UnitLog>(
   return { ...log, goneUnits: after(log.holes, goneUnits, given) };
 }
 
-/**
- * The log after `units` of those logged at `atMs` were returned, as far as they still count. With too many holes, the
- * oldest units go instead, which never admits too many.
- */
+/** Returns units logged at `atMs`, as far as they still count; with too many holes, the oldest instead. */
 export function withoutUnitsAt<Log extends UnitLog>(
   log: Log,
   windowMs: number,
@@ -133,10 +124,7 @@ export function totalOf({ closedUnits, openUnits }: Pick<UnitLog, "closedUnits" 
   return closedUnits + openUnits;
 }
 
-/**
- * The log as stored: a record, and a segment when the tail is too long. `before` is the last written record, and
- * `live` the result of `countingFrom`.
- */
+/** The log as stored. `before`: the last written record; `live`: the result of `countingFrom`. */
 export function packLog(
   log: UnitLog,
   before: UnitLogRecord | undefined,
@@ -193,9 +181,9 @@ function loggedAtMs(log: UnitLog, first: number, units: number): number {
 }
 
 /**
- * Holes in a log: units returned by name, which no longer count. Units are numbered from 0 as they were logged. A hole
- * is a pair `from, to`: the units from number `from` (inclusive) to `to` (exclusive). Pairs are in order, and no two
- * touch. Holes only grow, so a record older than the latest hole counts too much, never too little.
+ * Holes in a log: units returned by name, numbered from 0 as they were logged. A hole is a pair `from, to`
+ * (exclusive). Pairs are in order, and no two touch. Holes only grow, so an older record counts too much, never too
+ * little.
  */
 type Holes = readonly number[];
 
@@ -290,8 +278,7 @@ export class Runs {
   }
 
   /**
-   * These runs from `first` on, with one more at `end`, which is at most the next free position. May return this
-   * object. `total` is all units up to and including the new run, modulo 2^32.
+   * These runs from `first` on, with one more at `end`, possibly this object. `total`: with the new run, modulo 2^32.
    */
   with(first: number, end: number, atMs: number, total: number): Runs {
     const index = end - this.#start;
@@ -333,8 +320,8 @@ function roomFor(count: number): number {
 }
 
 /**
- * The first position in [from, to) for which `isReached` is true; `to` if there is none. `isReached` must be false up
- * to some position and true from there on. A galloping search: its steps are the logarithm of the distance.
+ * The first position in [from, to) from which on `isReached` is true; `to` if there is none. A galloping search: its
+ * steps are the logarithm of the distance.
  */
 export function search(from: number, to: number, isReached: (position: number) => boolean): number {
   let [low, step] = [from, 1];

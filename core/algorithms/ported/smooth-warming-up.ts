@@ -237,10 +237,7 @@ function afterTaking(config: Config, warmth: Warmth, units: number): Warmth {
   return { owedParts, missing, isFilled: false };
 }
 
-/**
- * After `units` returned that were taken `parts` of time ago: into the storage, minus what has filled it since, and
- * off the debt, minus what has been paid since.
- */
+/** Returns units taken `parts` of time ago to the storage, minus what filled it, and off the debt, minus payments. */
 function afterReturning(config: Config, warmth: Warmth, units: number, parts: number): Warmth {
   const unpaid = Math.max(0, units * config.windowMs - parts);
   const idle = Math.max(0, parts - units * config.windowMs * config.coldFactor);
@@ -260,10 +257,7 @@ function isSamePolicy(one: Config, other: Config): boolean {
   return isSameRate && one.warmupMs === other.warmupMs && one.coldFactor === other.coldFactor;
 }
 
-/**
- * The same under another policy with this `spentParts`: as many permits are owed, rounded up, but at most what its own
- * calls could owe; and the storage is as full, rounded up.
- */
+/** The same under another policy: as many permits are owed, up to its `spentParts`, and as many stored, rounded up. */
 function convertWarmth(from: Config, to: Config, warmth: Warmth, spentParts: number): Warmth {
   const share = (value: number, of: number, by: number) => (BigInt(value) * BigInt(of)) / BigInt(by);
   const missing = Number(share(warmth.missing, storageOf(to), storageOf(from)));

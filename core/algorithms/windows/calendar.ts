@@ -16,10 +16,7 @@ const MAX_BACK_MS = 7 * HOUR_MS;
 /** `Intl` accepts instants up to 8.64e15. */
 const MAX_MS = 8e15;
 
-/**
- * Periods in wall-clock time, where every day has 24 hours: `startOf` is the start of a period by its number, as if
- * clocks showed UTC. `nominalMs` is for the header.
- */
+/** Periods as if clocks showed UTC: `startOf` is the start of a period by its number. */
 const KINDS = {
   hour: kind(HOUR_MS, 2 * HOUR_MS, (number) => number * HOUR_MS),
   day: kind(DAY_MS, DAY_MS + MAX_BACK_MS, (number) => number * DAY_MS),

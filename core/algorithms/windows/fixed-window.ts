@@ -188,10 +188,7 @@ function endFromMs({ align, windowMs, jitterMs, calendar }: Windows, startMs: nu
   return jitterMs === 0 ? endMs : endMs + Math.floor(drawn(startMs) * jitterMs);
 }
 
-/**
- * The window of a state. Units taken after its end, possible after a change of the policy, all count as taken with the
- * last.
- */
+/** The window of a state. After a change of the policy, units past its end all count as taken with the last. */
 function windowOf(windows: Windows, { startMs, lastMs }: WindowUse): { fromMs: number; endMs: number } {
   const endMs = endFromMs(windows, startMs);
   return lastMs < endMs ? { fromMs: startMs, endMs } : { fromMs: lastMs, endMs: endFromMs(windows, lastMs) };
