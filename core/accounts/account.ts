@@ -256,7 +256,9 @@ export function endLease(rule: Rule, account: Account, nowMs: number, id: string
 }
 
 export interface Taking {
+  /** The hold for the units of rules that do not lease; absent: these units are used at once. */
   readonly hold?: NewHold;
+  /** The lease for the units of rules that lease. */
   readonly lease?: NewHold;
 }
 

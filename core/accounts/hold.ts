@@ -32,9 +32,9 @@ interface Columns extends Uses {
 }
 
 /**
- * The columns of a list are built once, and moved to the list made from it: a call walks through a list several times,
- * with thousands of holds scattered over memory, and a young-object garbage collection would keep the values of every
- * `WeakMap` entry: half a megabyte a call.
+ * A call walks through a list several times, and thousands of holds are scattered over memory, so the columns of a
+ * list are built once, and moved to the list made from it. Values left in a `WeakMap` would survive garbage
+ * collections of young objects: half a megabyte a call.
  */
 const known = new WeakMap<readonly Hold[], Columns>();
 
@@ -223,6 +223,7 @@ export class Outlook {
 export interface QueuedCost {
   readonly cost: Cost;
   readonly ttlMs: number;
+  /** The instant at which this caller gives up. */
   readonly untilMs: number;
   /** For each rule, units kept from this call for more important ones. */
   readonly apart?: readonly number[] | undefined;

@@ -23,6 +23,7 @@ export interface Algorithm<Config extends object, State> {
 
   configure(fields: Fields): Config | ConfigProblem;
 
+  /** The most units that can be admitted at once. */
   capacity(config: Config): number;
 
   /** Present when the limit adapts: its present value, at most `capacity`. */
@@ -116,6 +117,7 @@ export interface Algorithm<Config extends object, State> {
   /** Present when it needs no state: isolates decide, and nothing is stored. */
   readonly isStateless?: true;
 
+  /** The memory of a state. Present when it can be large. */
   bytes?(state: State): number;
 }
 

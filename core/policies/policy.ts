@@ -6,6 +6,7 @@ export interface Rule {
   readonly algorithm: AnyAlgorithm;
   /** Made by `algorithm.configure`, and only read by `algorithm`. */
   readonly config: object;
+  /** The most units that can be admitted at once. */
   readonly capacity: number;
   /** For calls of one priority: units kept for more important calls, not included in `capacity`. */
   readonly apart?: number;
@@ -55,7 +56,7 @@ export interface Policy {
   readonly priority?: string;
   /** `ip`: keys are IP addresses, and an IPv6 address counts as its /64. */
   readonly keyKind: "text" | "ip";
-  /** Present when denied callers get a random time longer than they must wait. */
+  /** Present when denials have a random extra wait. */
   readonly retryJitter?: RetryJitter;
   readonly inForce?: PolicyRevision;
   readonly overrides?: Overrides<Policy>;
@@ -157,7 +158,9 @@ export interface PolicyLookup extends Pick<Policies, "get"> {
 }
 
 export interface Priorities {
+  /** The most important first. */
   readonly names: readonly string[];
+  /** The default priority. */
   readonly usual: string;
   /** By name: the part of each limit that is kept for calls of this priority and above. */
   readonly reserve: Readonly<Record<string, number>>;

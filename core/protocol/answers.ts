@@ -31,7 +31,7 @@ export interface Decided {
   readonly reserved?: Reserved;
   /** Present if a call of cost 1 would be denied now: its decisions. Older objects send it with a reservation. */
   readonly next?: readonly RuleDecision[];
-  /** How long the denial lasts, unless a refund, reset or other policy lifts it. Absent: unknown. */
+  /** How long the denial lasts unless a refund, reset or other policy lifts it. Absent: held units may return. */
   readonly firmForMs?: number;
   /** A hold was denied only because calls on several keys hold units, which end soon. */
   readonly isContended?: boolean;

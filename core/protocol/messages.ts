@@ -48,6 +48,7 @@ export interface OfKey extends Versioned {
  * the holder began, and `turn` rises with each message: lost, late and repeated messages do no harm.
  */
 export interface ReserveCall extends UnitsCall {
+  /** 0: no caller waits for a decision. */
   readonly cost: Cost;
   readonly holder: string;
   readonly turn: number;
@@ -125,7 +126,9 @@ export interface AcquireCall extends UnitsCall {
 
 /** How a call ended (`EndedLease` in core/algorithms/algorithm.ts). */
 export interface LeaseReport {
+  /** Absent: `ok`. */
   readonly outcome?: Outcome | undefined;
+  /** The duration of the call. Absent: the time since the grant, by the object's clock. */
   readonly durationMs?: number | undefined;
 }
 

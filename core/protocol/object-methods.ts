@@ -166,7 +166,7 @@ export type PresumedByRule = Readonly<Record<string, number>>;
 /** All stored state of a key, in the fields of the storage: never rename one. */
 export interface MovedKey {
   readonly move: number;
-  /** When the key equals an untouched one, by the clock of the object that gave it away. Sent: never rename it. */
+  /** When the key equals an untouched one, by the clock of the object that gave it away. */
   readonly wholeAtMs: number;
   readonly rules?: Readonly<Record<string, unknown>>;
   readonly segments: readonly MovedSegment[];

@@ -43,6 +43,7 @@ export abstract class Holder<Call> {
   #refillAtMs = -Infinity;
   /** By rule: the remaining units at which to request more. */
   #low: readonly number[];
+  /** Calls since the last pause that was longer than the longest lifetime. */
   #streak = 0;
   #calls = 0;
   #demand: number[];

@@ -79,6 +79,7 @@ interface MeasuredDemand {
 /** A holder's request. Arrays have one number for each rule, in the policy's order. */
 export interface WantedUnits {
   readonly ttlMs: number;
+  /** Including the units that it already has. */
   readonly units: readonly number[];
   /** The remaining units at which to request more. */
   readonly low: readonly number[];
@@ -105,6 +106,7 @@ export function spendableMs(ttlMs: number): number {
   return ttlMs - marginMs(ttlMs);
 }
 
+/** How long nothing is spent at the end of such a lifetime. */
 export function marginMs(ttlMs: number): number {
   return Math.min(ttlMs / 4, MAX_MARGIN_MS);
 }
@@ -114,6 +116,7 @@ export function heldMs(ttlMs: number): number {
   return ttlMs + Math.min(ttlMs, MAX_LATE_MS);
 }
 
+/** The age from which the next call renews a reservation. */
 export function refillMs(ttlMs: number): number {
   return 0.75 * spendableMs(ttlMs);
 }

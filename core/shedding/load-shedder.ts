@@ -33,6 +33,7 @@ export interface Shedding {
 }
 
 export interface Importance {
+  /** The most important first. */
   readonly names: readonly string[];
   readonly usual: string;
 }
@@ -40,6 +41,7 @@ export interface Importance {
 export interface SheddingState {
   /** How many priorities are shed, from the least important. */
   readonly level: number;
+  /** How long the utilization has been bad since it was last good. */
   readonly troubleMs: number;
   /** How long it has not been bad since then: `after` of that ends the trouble too. */
   readonly calmMs: number;

@@ -27,6 +27,7 @@ export type SenderMark = readonly [sender: string, number: number, atMs: number]
 
 /** Counts since the minute began, and the senders. Stored: never rename a field. */
 export interface OpenMinute {
+  /** Since 1970. */
   readonly minute: number;
   readonly counts: Counts;
   readonly senders: readonly SenderMark[];

@@ -12,6 +12,7 @@ export type CountedKey = readonly [key: string, count: number, error: number];
 
 /** The most frequent keys of one stream (tally.ts). Sent and stored: never rename a field. */
 export interface Summary {
+  /** The highest counts first. */
   readonly keys: readonly CountedKey[];
   /** The largest possible count of a key that is not in the summary. */
   readonly least: number;

@@ -53,9 +53,11 @@ interface VegasTerms {
 /** By the slope of the durations. */
 interface Gradient2Terms {
   readonly adapt: "gradient2";
+  /** The factor by which durations may rise before the limit falls. */
   readonly rttTolerance: number;
   readonly smoothing: number;
   readonly longWindow: number;
+  /** The growth of the limit while durations stay low. */
   readonly queueSize: number;
 }
 

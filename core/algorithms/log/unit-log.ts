@@ -8,7 +8,9 @@ import type { NewSegment, Segment } from "../algorithm.ts";
 export interface UnitLog {
   readonly sinceMs: number;
   readonly runs: Runs;
+  /** The position of the first closed run that may still count. */
   readonly first: number;
+  /** The position after the last closed run. */
   readonly end: number;
   /** How many of the oldest units no longer count: they have left the window, or were returned. */
   readonly goneUnits: number;

@@ -167,8 +167,8 @@ function cyclesToWait(limit: number, permits: number): number {
 }
 
 /**
- * The first instant when a denied cost passes; `cost` includes the outstanding units. Time moves the cycle of its last
- * permit only when nothing is spent, and then that cycle is within the timeout earlier.
+ * The first instant when a denied cost passes; `cost` includes the outstanding units. Time does not move the cycle of
+ * its last permit while something is spent; otherwise that cycle is within the timeout before the next one could.
  */
 function passesAtMs(config: Config, spent: number, atMs: number, cost: number): number {
   const { limit, windowMs, timeoutMs } = config;
