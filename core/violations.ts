@@ -114,7 +114,6 @@ export function requireInteger(
   throw new TypeError(violation([name], value, `an integer, ${range}`));
 }
 
-/** @throws TypeError when the option is missing */
 export function requireGiven(name: string, value: unknown, allowed: string): void {
   if (value === undefined || value === null) throw new TypeError(violation([name], undefined, allowed));
 }

@@ -6,9 +6,9 @@ import type { RuleDecision } from "../protocol/answers.ts";
  * isolate or a caller).
  *
  * Every level holds units of the level beneath it, spends them without a message, and settles later. Held units are
- * not in the algorithm's state. They are `outstanding`, and can be admitted what the state offers minus the
- * outstanding units. A debit happens only when a hold is settled or expires: at that instant, with the units really
- * used (at expiry: all of them). So unused units return without a credit.
+ * not in the algorithm's state. They are `outstanding`: available are the units that the state offers minus these. A
+ * debit happens only when a hold is settled or expires: at that instant, with the units really used (at expiry: all of
+ * them). So unused units return without a credit.
  *
  * Why no bound is exceeded: the units used in any interval are, at its end, either debited or still outstanding. Both
  * together never exceed what the algorithm offers in that interval. Late messages, the order of holders and crashes do
@@ -124,6 +124,7 @@ export function advance(rule: Rule, account: Account, nowMs: number): Account {
   return expired === 0 ? account : { state, holds: holds.slice(expired) };
 }
 
+/** Adds a hold without checking that there are enough units: call `decide` first. */
 export function place({ state, holds }: Account, hold: Hold): Account {
   return { state, holds: withHold(holds, hold) };
 }

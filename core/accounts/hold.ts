@@ -3,7 +3,6 @@ import type { Forecast, Uses } from "../algorithms/algorithm.ts";
 import { search } from "../algorithms/log/unit-log.ts";
 import { type Cost, costOf, type Rule } from "../policies/policy.ts";
 
-/** Units that are set aside for a holder. */
 export interface Hold {
   readonly id: string;
   readonly units: number;

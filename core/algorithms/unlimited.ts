@@ -33,7 +33,6 @@ function closed(open: AnyAlgorithm): AnyAlgorithm {
 
 const NOTHING_LEFT = { remaining: 0, resetAfterMs: 0 };
 
-/** The functions of an algorithm without a state. */
 const STATELESS = {
   isStateless: true,
   refillMs: () => 0,

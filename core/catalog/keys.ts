@@ -28,7 +28,6 @@ export function normaliseKey(policy: Pick<Policy, "keyKind">, key: string): stri
   return `${hostOf(`${network.join(":")}::`) ?? ""}${suffix}`;
 }
 
-/** The eight parts of an IPv6 address. */
 function partsOf(address: string): readonly number[] | undefined {
   const host = IPV6.test(address) ? hostOf(address) : undefined;
   if (host === undefined) return undefined;

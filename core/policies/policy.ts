@@ -250,7 +250,7 @@ export interface PolicyRevision {
   readonly version: number;
   /** The policy's table as JSON text, including the key's override. Absent: the deployment's file applies. */
   readonly fields?: string;
-  /** When an override of the key last expired in this version, since 1970; its deletion raises the version. */
+  /** When an override of the key last expired in this version, in milliseconds since 1970. */
   readonly sinceMs?: number;
   /** In a candidate: its `Candidate.version`. Keys of another one begin untouched. */
   readonly candidate?: number;

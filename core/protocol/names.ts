@@ -62,7 +62,7 @@ export function ownKey(caller: string | undefined, idempotencyKey: string): stri
   return caller === undefined ? idempotencyKey : `${MARK}${caller}${MARK}${idempotencyKey}`;
 }
 
-/** The idempotency key of versions that did not separate callers, unless it could equal another caller's. */
+/** The idempotency key as stored without its caller; `undefined`: none, or equal to another caller's own key. */
 export function sharedKey(own: string): string | undefined {
   const written = writtenKey(own);
   return written === own || written.startsWith(MARK) ? undefined : written;

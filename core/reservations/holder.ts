@@ -202,7 +202,7 @@ const MAX_DENIALS = 4;
 export class Denials {
   #denials: readonly Denial[] = [];
 
-  /** Remembers a denial. After an admission, forgets denials of that cost. @param firmForMs its guarantee */
+  /** Remembers a denial, guaranteed for `firmForMs`. An admission forgets denials of that cost. */
   learn(policy: PolicyView, cost: Cost, rules: readonly RuleDecision[], nowMs: number, firmForMs = 0): void {
     const { localDecisions, denialTtlMs, deadlineMs } = policy;
     if (!localDecisions.denies || denialTtlMs === 0 || rules.length !== policy.rules.length) return;

@@ -123,7 +123,7 @@ export class Reservation extends Holder<ReserveCall> {
     for (const [index, name] of names.entries()) {
       const granted = Object.hasOwn(reserved.units, name) ? (reserved.units[name] ?? 0) : 0;
       this.#units[index] = (reserved.isNew ? 0 : (this.#units[index] ?? 0)) + granted;
-      // Units spent since the message was sent are counted as used by the object.
+      // Units spent since the message was sent came from units that the object counts as used.
       if (reserved.isNew) this.#used[index] = call.rules[name]?.used ?? 0;
     }
     this.begin(message, Math.min(call.ttlMs, reserved.ttlMs));

@@ -39,8 +39,8 @@ const AHEAD_MS = 100;
 /** The longest repetition of a denial where other holders may return units. */
 export const MAX_DENIED_MS = 1_000;
 /**
- * Denials this recent are many: after one, a single call goes to the object for all. After shorter ones that lost 1.5
- * % of a limit of 1,000 a second under twice the load.
+ * Denials this recent are many: after one, a single call goes to the object for all. After shorter ones that lost
+ * 1.5 % of a limit of 1,000 a second under twice the load.
  */
 export const FLOOD_MS = 100;
 /** The wait of these denials: about as long as a message takes. */

@@ -151,7 +151,6 @@ function labelsOf(cell: number): string[] {
  * a key missing in one of them may have come there as often as its least.
  */
 
-/** The counters of a summary. */
 export const TOP_KEYS = 64;
 
 interface KeyCounter {

@@ -36,7 +36,7 @@ import { stamp } from "../token-bucket.ts";
  * steady flow, since all callers that wait for a cycle proceed at its first millisecond.
  *
  * When `timeout` is not a multiple of the window, one more cycle is within reach late in a cycle: `limit * (1 +
- * floor((now mod window + timeout) / window))`. `capacity` is that maximum, as in resilience4j.
+ * floor((now mod window + timeout) / window))`. `capacity` is that maximum, which resilience4j admits too.
  */
 export interface PermitsPerCycleConfig {
   readonly limit: number;

@@ -17,9 +17,9 @@ import { MAX_PARTS, tokenBucket, type TokenBucketConfig, type TokenBucketState }
  *     a cost passes when the debt after it is paid within maxDelay
  *
  * Guava admits every call into an endless future, or with a timeout by the debt before the call alone. Here the debt
- * after the call counts: no delay exceeds `maxDelay`, and a longer wait is an exact denial. In units, rounded down,
- * that is the `capacity` `limit * (maxBurst + maxDelay) / window`, so every property of a token bucket holds here.
- * Only the delay and the capacity are rounded, and never so that more or sooner is admitted.
+ * after the call counts: no delay exceeds `maxDelay`, and a longer one is denied with its exact wait. In units,
+ * rounded down, that is the `capacity` `limit * (maxBurst + maxDelay) / window`, so every property of a token bucket
+ * holds here. Only the delay and the capacity are rounded, and never so that more or sooner is admitted.
  *
  * Example: limit 5 per 1,000 ms, maxBurst 1 s, maxDelay 2 s. After a pause a cost of 9 passes at once: 5 are saved,
  * and 4 are owed. The next call waits for those, 800 ms. If it came 800 ms later, it would not wait.

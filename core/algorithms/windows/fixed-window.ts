@@ -23,7 +23,7 @@ import { Calendar, type Period, PERIODS } from "./calendar.ts";
  * minute. If three are taken at 0:00 on the 26th, when the clocks are set back, the fourth waits for 25 hours.
  *
  * The bound: `limit` units in each window. An interval of L ms meets at most floor(L / shortest window) + 2 windows,
- * and admits that many times the limit. The worst boundary: `limit` units in the last millisecond of a window and
+ * and has at most that many times the limit. The worst boundary: `limit` units in the last millisecond of a window and
  * `limit` in the first of the next. What it is bad at: this boundary, and that all denied callers retry at once.
  *
  * `jitter` prevents such herds: it delays the end of a window by 0 up to `jitter`, drawn from the instant of its first
