@@ -106,9 +106,7 @@ export interface Algorithm<Config extends object, State> {
   /** Present when denials block the key for a while (penalty.ts). */
   readonly hasPenalty?: true;
 
-  /**
-   * Present when the state is a region's share of a pool: remaining units are the pool's, and none are stored here.
-   */
+  /** Present for a region's share of a pool: remaining units are the pool's, and none are stored here. */
   readonly isShare?: true;
 
   /** Present when time returns no units: memory is then never ahead of storage, since a crash would lose them. */

@@ -10,7 +10,7 @@ import {
 import { concurrency, type ConcurrencyConfig, type ConcurrencyState } from "../concurrency.ts";
 import { type Bounds, type Estimate, type LimitTerms, nextEstimate, within } from "./adaptive-limits.ts";
 
-/** The first one is the default. */
+/** The rules that move the limit; the first is the default. */
 const RULES = ["gradient2", "vegas", "aimd"] as const;
 
 /** The fields of each rule. Defaults are those of Netflix's concurrency-limits. */

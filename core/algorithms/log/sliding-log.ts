@@ -61,7 +61,7 @@ type Config = SlidingLogConfig;
 type Record = UnitLogRecord & Pick<State, "lastMs">;
 /** A run takes at most 16 bytes, and an object has 128 MB for everything. */
 const MAX_RUNS = 1_000_000;
-/** They take 1.6 MB of the 2 MB of a row. */
+/** The runs of a segment take 1.6 MB of the 2 MB of a row. */
 const MAX_SEGMENT = 100_000;
 
 export const slidingLog: Algorithm<Config, State> = {
