@@ -1,34 +1,27 @@
 /**
- * The only place that reads a clock. All other code takes `nowMs` as an argument.
- *
- * In a deployed worker the clock stands still while synchronous code runs, and moves when the next event comes in.
- * Locally it always moves. So each entry point reads the clock once.
- *
- * @returns milliseconds since the Unix epoch, an integer
+ * The only clock; all other code takes `nowMs` as an argument. In a deployed worker the clock stops during synchronous
+ * code and moves with the next event, but locally it always moves, so each entry point reads it once.
  */
 export function readClockMs(): number {
   return Date.now();
 }
 
-/** An instant as RFC 3339 writes it, in UTC. */
 export function instantText(atMs: number): string {
   return new Date(atMs).toISOString();
 }
 
-/** A clock and timers, for code that has to wait. The simulation has its own. */
+/** A clock and timers. The simulation has its own. */
 export interface Time {
-  /** Milliseconds since the Unix epoch. */
   nowMs(): number;
-  /** Runs `work` after `ms` milliseconds. The function that it returns cancels that. */
+  /** Runs `work` after `ms` milliseconds, unless the returned function cancels it. */
   after(ms: number, work: () => void): () => void;
   /** The same, without keeping the process alive. Absent: there is no process to keep. */
   idle?(ms: number, work: () => void): () => void;
 }
 
-/** The longest timer, in milliseconds. A longer one would run at once. */
+/** A longer timer would run at once. */
 const MAX_TIMER_MS = 2_147_483_647;
 
-/** The real clock and the real timers. */
 export const SYSTEM_TIME: Time = {
   nowMs: readClockMs,
   after(ms, work) {
@@ -37,10 +30,7 @@ export const SYSTEM_TIME: Time = {
   },
 };
 
-/**
- * Waits until `answer` settles, but at most `ms` milliseconds. The request that asked for the answer may have ended: then
- * the answer never comes. With `undefined` there is nothing to wait for.
- */
+/** Waits for `answer`, for up to `ms` milliseconds: after the end of its request it never settles. */
 export async function orTimeout(answer: Promise<unknown> | undefined, time: Time, ms: number): Promise<void> {
   let cancel = () => {};
   const timeout = new Promise<void>((done) => (cancel = time.after(ms, done)));
@@ -48,12 +38,12 @@ export async function orTimeout(answer: Promise<unknown> | undefined, time: Time
   cancel();
 }
 
-/** An unguessable random number from 0, included, to 1, not included. */
+/** An unguessable random number from 0 (included) to 1 (not included). */
 export function randomFraction(): number {
   return (crypto.getRandomValues(new Uint32Array(1))[0] ?? 0) / 2 ** 32;
 }
 
-/** 128 random bits as 22 characters of base64url, for ids that cannot be guessed. Only this file makes randomness. */
+/** 128 random bits as 22 characters of base64url, for unguessable ids. */
 export function randomId(): string {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   return btoa(String.fromCharCode(...bytes))
@@ -62,13 +52,12 @@ export function randomId(): string {
     .replaceAll("=", "");
 }
 
-/** A leap of the wall clock counts if it is longer than this, in milliseconds: more than any rounding. */
+/** The shortest leap of the wall clock that counts: longer than any rounding. */
 const LEAP_MS = 10;
 
 /**
- * A clock for units held in a process that may sleep. It runs at least as fast as the steady clock, so a wall clock that is
- * put back makes no lifetime longer; and it leaps with the wall clock, which goes on while a machine sleeps and its steady
- * clock stands still. A wall clock that is put forward only ends lifetimes early.
+ * A clock for units held in a process that may sleep. It runs at least as fast as the steady clock, so a wall clock
+ * set back extends no lifetime. It leaps with the wall clock, since the steady one stops while a machine sleeps.
  */
 export function unsleepingClock(
   wallMs: () => number = readClockMs,
@@ -99,10 +88,10 @@ export function unsleepingTime(): Time {
   return { nowMs: unsleepingClock(), after: (ms, work) => SYSTEM_TIME.after(ms, work), idle };
 }
 
-/** Runs `work` after `ms` milliseconds, if the process lives that long. The function that it returns cancels that. */
+/** Runs `work` after `ms` milliseconds if the process still runs, unless the returned function cancels it. */
 export function idle(ms: number, work: () => void): () => void {
   const timer: unknown = setTimeout(work, Math.min(ms, MAX_TIMER_MS));
-  // Where timers are numbers, nothing waits for them.
+  // Timers that are numbers keep no process alive.
   if (typeof timer === "object" && timer !== null && "unref" in timer) (timer as NodeJS.Timeout).unref();
   return () => clearTimeout(timer as NodeJS.Timeout);
 }

@@ -4,11 +4,7 @@ import { clip, meant, violation, type Violation } from "./violations.ts";
 export { clip, describe, meant, nearest, oneOfNames, pointerTo, violation } from "./violations.ts";
 export type { Violation } from "./violations.ts";
 
-/**
- * The issues that valibot found as violations. Every schema's message must state what that schema allows.
- *
- * @param below the path of the value that was validated, if it is a part of the input
- */
+/** valibot's issues as violations. Every schema's message must state what it allows. */
 export function violationsOf(
   issues: readonly v.BaseIssue<unknown>[],
   below: readonly string[] = [],
@@ -20,11 +16,7 @@ export function violationsOf(
   });
 }
 
-/**
- * A schema for an object with these fields and no others. Each field's schema says in its message what is allowed.
- *
- * @param fieldsReadElsewhere names of fields that another schema reads; errors list them too
- */
+/** @param fieldsReadElsewhere names of fields that another schema reads; errors list them too */
 export function table<Entries extends v.ObjectEntries>(
   entries: Entries,
   fieldsReadElsewhere: readonly string[] = [],
@@ -41,13 +33,13 @@ export function table<Entries extends v.ObjectEntries>(
   });
 }
 
-/** A schema for an integer from `min` to `max`, both included. @param whose names the source of the bound in errors */
+/** A schema for an integer from `min` to `max`, both included. @param whose the source of the bound */
 export function integer(min: number, max: number, whose = "") {
   const allowed = `an integer from ${min} to ${max}${whose}`;
   return v.pipe(v.number(allowed), v.integer(allowed), v.minValue(min, allowed), v.maxValue(max, allowed));
 }
 
-/** A schema for a number from `min` to `max`, both included. It need not be an integer. */
+/** A schema for a number from `min` to `max`, both included. */
 export function number(min: number, max: number) {
   const allowed = `a number from ${min} to ${max}`;
   return v.pipe(v.number(allowed), v.minValue(min, allowed), v.maxValue(max, allowed));
@@ -58,7 +50,6 @@ export function described<Schema extends v.GenericSchema>(schema: Schema, descri
   return v.pipe(schema, v.description(description));
 }
 
-/** A schema for one of a few words. */
 export function oneOf<const Words extends readonly string[]>(words: Words) {
   return v.picklist(words, `one of ${words.map((word) => JSON.stringify(word)).join(", ")}`);
 }

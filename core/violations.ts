@@ -1,6 +1,4 @@
-/** How errors name fields and values, and suggest known words. */
-
-/** One thing that is wrong with an input: its path, and a sentence with the field, the value and what is allowed. */
+/** A problem of an input: its path, and a sentence with the field, the value and the allowed values. */
 export interface Violation {
   readonly path: readonly string[];
   readonly detail: string;
@@ -13,12 +11,11 @@ export function violation(path: readonly string[], value: unknown, allowed: stri
   return `${field} is ${describe(value)}: must be ${allowed}`;
 }
 
-/** A JSON pointer (RFC 6901) to a field. */
 export function pointerTo(path: readonly string[]): string {
   return path.map((field) => `/${field.replaceAll("~", "~0").replaceAll("/", "~1")}`).join("");
 }
 
-/** A value as an error shows it: short, and without the contents of arrays and objects. */
+/** A value for an error: short, and without the contents of arrays and objects. */
 export function describe(value: unknown): string {
   if (Array.isArray(value)) return `an array of ${value.length}`;
   if (typeof value === "object" && value !== null) return "an object";
@@ -27,31 +24,30 @@ export function describe(value: unknown): string {
   return String(value);
 }
 
-/** The hint about an unknown word: the word that was most likely meant; "": none is near. */
+/** The hint for an unknown word: the most similar known word; "": there is none. */
 export function meant(given: string, known: Iterable<string>): string {
   const near = nearest(given, known);
   return near === undefined ? "" : didYouMean(near);
 }
 
-/** The hint when it is known which word was meant. */
 export function didYouMean(word: string): string {
   return ` (did you mean ${word}?)`;
 }
 
-/** An error lists at most this many names. The one that was most likely meant is always named. */
+/** The most names in an error. The most similar one is always included. */
 const MAX_LISTED = 20;
 
-/** What is allowed where a name must be one of these. It ends a sentence that begins with "must be". */
+/** The allowed names. Ends a sentence that begins with "must be". */
 export function oneOfNames(given: unknown, names: readonly string[]): string {
   const listed = names.slice(0, MAX_LISTED).map((each) => JSON.stringify(each));
   const others = names.length > MAX_LISTED ? ` and ${names.length - MAX_LISTED} more` : "";
   return `one of ${listed.join(", ")}${others}${typeof given === "string" ? meant(given, names) : ""}`;
 }
 
-/** The known word that is nearest to an unknown word; `undefined`: none is near enough. */
+/** The most similar known word; `undefined`: none is similar enough. */
 export function nearest(given: string, known: Iterable<string>): string | undefined {
   const word = given.toLowerCase();
-  // Longer words are not measured, so an input cannot make this expensive.
+  // Longer words are not compared, so an input cannot make this expensive.
   if (word.length > MAX_QUOTED) return undefined;
   let [found, least] = [undefined as string | undefined, Math.max(1, Math.floor(word.length / 3)) + 1];
   for (const each of known) {
@@ -62,7 +58,7 @@ export function nearest(given: string, known: Iterable<string>): string | undefi
   return found;
 }
 
-/** The edit distance: letters to add, remove, change or swap with the next one to make one word of the other. */
+/** The edit distance: insertions, deletions, substitutions and swaps of neighbours. */
 function editsBetween(from: string, to: string): number {
   const at = (cells: readonly number[], index: number) => cells[index] ?? Infinity;
   let before: number[] = [];
@@ -81,22 +77,15 @@ function editsBetween(from: string, to: string): number {
   return row[to.length] ?? 0;
 }
 
-/** An error quotes at most this many UTF-16 units of an input. */
 const MAX_QUOTED = 80;
 
-/** Text as an error quotes it. */
 export function clip(text: string): string {
   return text.length <= MAX_QUOTED ? text : `${text.slice(0, MAX_QUOTED).toWellFormed()}…`;
 }
 
-/* Options that a program gives in code. They are checked when they are given, and not at the first call. */
+/* Options in code, checked when they are passed rather than at the first call. */
 
-/**
- * An option that is `undefined` was left out.
- *
- * @param synonyms by the name of an option in similar libraries: its name here
- * @throws TypeError that names an unknown option, and the one that was meant
- */
+/** An option that is `undefined` counts as absent. @throws TypeError that names an unknown option */
 export function requireKnownOptions(
   given: object,
   known: readonly string[],
@@ -112,7 +101,7 @@ export function requireKnownOptions(
   }
 }
 
-/** @throws TypeError that names the option, its value and what is allowed, unless it is such an integer, or absent */
+/** @throws TypeError that names the option, its value and the allowed ones, unless it is such an integer or absent */
 export function requireInteger(
   name: string,
   value: unknown,
@@ -125,12 +114,11 @@ export function requireInteger(
   throw new TypeError(violation([name], value, `an integer, ${range}`));
 }
 
-/** @throws TypeError when the option is missing */
 export function requireGiven(name: string, value: unknown, allowed: string): void {
   if (value === undefined || value === null) throw new TypeError(violation([name], undefined, allowed));
 }
 
-/** @throws TypeError that names the option, its value and what is allowed, unless it has these methods, or is absent */
+/** @throws TypeError unless the option has these methods or is absent */
 export function requireMethods(
   name: string,
   value: unknown,
@@ -144,13 +132,13 @@ export function requireMethods(
     throw new TypeError(violation([name], value, allowed));
 }
 
-/** @throws TypeError that names the option, unless it is a text, or absent */
+/** @throws TypeError unless the option is text or absent */
 export function requireText(name: string, value: unknown, allowed: string): void {
   if (value !== undefined && typeof value !== "string")
     throw new TypeError(violation([name], value, allowed));
 }
 
-/** @throws TypeError that names the option, unless it has the time and timers, or is absent */
+/** @throws TypeError unless the option has the clock and timers or is absent */
 export function requireTime(name: string, value: unknown): void {
   requireMethods(name, value, ["nowMs", "after"], "a clock, as manualClock() of weir/testing makes one");
 }

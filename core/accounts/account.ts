@@ -2,19 +2,19 @@ import type { AlgorithmDecision, Allowed, Denial, Outcome } from "../algorithms/
 import { type Cost, costOf, type Rule } from "../policies/policy.ts";
 import type { RuleDecision } from "../protocol/answers.ts";
 /**
- * Accounts: for one key and one rule, the algorithm's state and the holds. A hold is units that are set apart for a
- * holder (an isolate or a caller).
+ * Accounts: for one key and one rule, the algorithm's state and the holds. A hold is units set aside for a holder (an
+ * isolate or a caller).
  *
- * Every level holds units of the level beneath it, spends them without asking, and settles later. Units that are held
- * are not in the algorithm's state. They are `outstanding`, and what can be admitted is what the state offers minus
- * what is outstanding. A debit happens only when a hold is settled or expires: at that instant, with the units that
- * were really used (at expiry: all of them). So units that were held and not used come back without a credit.
+ * Every level holds units of the level beneath it, spends them without a message, and settles later. Held units are
+ * not in the algorithm's state. They are `outstanding`: available are the units that the state offers minus these. A
+ * debit happens only when a hold is settled or expires: at that instant, with the units really used (at expiry: all of
+ * them). So unused units return without a credit.
  *
  * Why no bound is exceeded: the units used in any interval are, at its end, either debited or still outstanding. Both
- * together never exceed what the algorithm offers in that interval. Late messages, the order of holders and crashes
- * do not change that.
+ * together never exceed what the algorithm offers in that interval. Late messages, the order of holders and crashes do
+ * not change that.
  *
- * A lease is a hold too. Its units are occupied and not used up, so they are free when it is settled or expires: the
+ * A lease is a hold too. Its units are occupied, not used up, so they are free when it is settled or expires: the
  * debit of its algorithm takes no units.
  *
  * Pure: values in, values out, and time is an argument.
@@ -31,15 +31,13 @@ import {
   withoutHold,
 } from "./hold.ts";
 
-/** The account of a key that was never used. */
 export const UNTOUCHED: Account = { state: undefined, holds: [] };
 
-/** What a rule says of a cost, with the new account if it has changed. */
 export type AccountDecision =
   | (Omit<Allowed<unknown>, "state"> & { readonly allowed: true; readonly account: Account })
   | (Denial & {
       readonly allowed: false;
-      /** Present when the rule counts denials: the account with this denial, and the figures of that account. */
+      /** Present when the rule counts denials: the account with this denial, and the decision from it. */
       readonly counted?: Denial & { readonly account: Account };
     });
 
@@ -47,7 +45,7 @@ export type AccountDecision =
 export function decide(rule: Rule, account: Account, nowMs: number, cost: number): AccountDecision {
   const outstanding = outstandingOf(account);
   const decision = decideState(rule, account.state, nowMs, cost, outstanding);
-  // The figures of a share are the pool's, and the pool knows of the units that are held here.
+  // The numbers of a share are the pool's, which already include units held here.
   const isExact = outstanding === 0 || rule.algorithm.isShare === true;
   if (decision.allowed) {
     const { state, remaining, quotaRemaining, delayMs: delay } = decision;
@@ -63,7 +61,7 @@ export function decide(rule: Rule, account: Account, nowMs: number, cost: number
     };
   }
   const { counted, ...denied } = decision;
-  /** The denial with figures for the case that every hold is used when it expires. */
+  /** The denial with the numbers if every hold is used when it expires. */
   const withHolds = (of: Account, denial: Denial): Denial =>
     isExact
       ? denial
@@ -82,13 +80,12 @@ export function decide(rule: Rule, account: Account, nowMs: number, cost: number
   };
 }
 
-/** How long a caller should wait that was just admitted; `undefined`: it goes on at once. */
 export function delayMs(rule: Rule, account: Account, nowMs: number, cost: number): number | undefined {
   const decision = decideState(rule, account.state, nowMs, cost, outstandingOf(account));
   return decision.allowed ? decision.delayMs : undefined;
 }
 
-/** The account after a cost is taken, as `decide` says it but without the figures; `undefined`: the cost is denied. */
+/** The account after a cost is taken, without the other results of `decide`; `undefined`: it is denied. */
 export function admit(
   rule: Rule,
   { state, holds }: Account,
@@ -99,20 +96,18 @@ export function admit(
   return decision.allowed ? { state: decision.state, holds } : undefined;
 }
 
-/** Whether a cost would pass if no call on several keys held units. */
+/** Whether a cost would be admitted if no call on several keys held units. */
 export function admitsUnprovisional(rule: Rule, account: Account, nowMs: number, cost: number): boolean {
   const { all, provisional } = heldUnits(account.holds);
   return decideState(rule, account.state, nowMs, cost, all - provisional).allowed;
 }
 
-/** The largest cost that would pass now. */
+/** The largest cost that would be admitted now. */
 export function remainingOf(rule: Rule, account: Account, nowMs: number): number {
   return decideState(rule, account.state, nowMs, 0, outstandingOf(account)).remaining;
 }
 
-/**
- * The exact wait in milliseconds for a cost, if every hold is used when it expires; `null`: the cost never passes.
- */
+/** The exact wait for a cost, if every hold is used when it expires; `null`: it is never admitted. */
 export function waitMs(rule: Rule, { state, holds }: Account, nowMs: number, cost: number): number | null {
   const passesAtMs = new Outlook(rule, state, holds).passesAtMs(nowMs, cost);
   return passesAtMs === Infinity ? null : passesAtMs - nowMs;
@@ -129,7 +124,7 @@ export function advance(rule: Rule, account: Account, nowMs: number): Account {
   return expired === 0 ? account : { state, holds: holds.slice(expired) };
 }
 
-/** Adds a hold. It does not check that there are enough units: ask `decide` first. */
+/** Adds a hold without checking that there are enough units: call `decide` first. */
 export function place({ state, holds }: Account, hold: Hold): Account {
   return { state, holds: withHold(holds, hold) };
 }
@@ -147,19 +142,18 @@ export function extend(account: Account, id: string, expiresAtMs: number): Accou
   return place({ state: account.state, holds: withoutHold(account.holds, id) }, { ...hold, expiresAtMs });
 }
 
-/** Ends a hold with the units really used, which may be more than were held. An unknown id changes nothing. */
+/** Ends a hold with the units used, possibly more than were held. An unknown id changes nothing. */
 export function settle(rule: Rule, account: Account, nowMs: number, id: string, used: number): Account {
   const holds = withoutHold(account.holds, id);
   if (holds === account.holds) return account;
   return { state: rule.algorithm.debit(rule.config, account.state, nowMs, used), holds };
 }
 
-/** Gives back units that were taken and not used. */
 export function refund(rule: Rule, account: Account, nowMs: number, units: number): Account {
   return { state: rule.algorithm.credit(rule.config, account.state, nowMs, units), holds: account.holds };
 }
 
-/** Gives back units of a charge that was made at `atMs`: those of them that time has not given back since. */
+/** Returns units of a charge at `atMs`, except those that time has returned since. */
 export function uncharge(rule: Rule, account: Account, nowMs: number, units: number, atMs: number): Account {
   return {
     state: rule.algorithm.uncharge(rule.config, account.state, nowMs, units, atMs),
@@ -167,22 +161,20 @@ export function uncharge(rule: Rule, account: Account, nowMs: number, units: num
   };
 }
 
-/** The units of all holds. */
 export function outstandingOf({ holds }: Account): number {
   return heldUnits(holds).all;
 }
 
-/** The units of holds that are in memory only. */
 export function unstoredOf({ holds }: Account): number {
   return heldUnits(holds).unstored;
 }
 
-/** The units of holds that stand for what was given out before a crash. */
+/** The units of holds that represent units given out before a crash. */
 export function restoredOf({ holds }: Account): number {
   return heldUnits(holds).restored;
 }
 
-/** The last instant at which a holder may spend units that this memory has given it; -Infinity: none has any. */
+/** The last instant at which a holder may spend units from this memory; -Infinity: none has any. */
 export function spendableUntilMs({ holds }: Account): number {
   let untilMs = -Infinity;
   for (const { isStored, isRestored, expiresAtMs, spendableUntilMs: spentMs = expiresAtMs } of holds)
@@ -190,7 +182,7 @@ export function spendableUntilMs({ holds }: Account): number {
   return untilMs;
 }
 
-/** The first instant, `nowMs` or later, from which the account equals an untouched one if no call comes before. */
+/** The first instant, `nowMs` or later, when the account equals an untouched one if no call comes. */
 export function wholeAtMs(rule: Rule, account: Account, nowMs: number): number {
   const fullAtMs = resetAtMs(rule, account, nowMs);
   // What a limit has learned outlasts the leases.
@@ -198,7 +190,7 @@ export function wholeAtMs(rule: Rule, account: Account, nowMs: number): number {
   return Math.max(fullAtMs, rule.algorithm.untouchedAtMs(rule.config, account.state));
 }
 
-/** The first instant, `nowMs` or later, from which all units are there if no call comes before. */
+/** The first instant, `nowMs` or later, when all units are back if no call comes. */
 function resetAtMs(rule: Rule, { state, holds }: Account, nowMs: number): number {
   const last = holds.at(-1)?.expiresAtMs ?? nowMs;
   // An expired lease leaves no unit behind.
@@ -206,7 +198,7 @@ function resetAtMs(rule: Rule, { state, holds }: Account, nowMs: number): number
   return Math.max(last, nowMs, emptyAtMs(rule, state, holds));
 }
 
-/** A call asks twice: for its answer, and for what it writes. So the last answer for a list of holds is kept. */
+/** A call needs it twice, for its answer and for its write, so the last result per list of holds is kept. */
 const known = new WeakMap<readonly Hold[], { rule: Rule; state: unknown; atMs: number }>();
 
 function emptyAtMs(rule: Rule, state: unknown, holds: readonly Hold[]): number {
@@ -217,10 +209,7 @@ function emptyAtMs(rule: Rule, state: unknown, holds: readonly Hold[]): number {
   return atMs;
 }
 
-/**
- * What a rule says of a cost, beside units that are held. Units that it keeps for more important calls (`Rule.apart`)
- * count as held too. A denial that they alone cause has the reason `shed`.
- */
+/** Units kept for more important calls count as held; a denial due only to them has the reason `shed`. */
 function decideState(
   rule: Rule,
   state: unknown,
@@ -233,13 +222,13 @@ function decideState(
   const decision = algorithm.decide(config, state, nowMs, cost, held + apart);
   const plain = () => algorithm.decide(config, state, nowMs, cost, held);
   if (decision.allowed) return decision.delayMs === undefined ? decision : withDelayOf(decision, plain());
-  // Such a denial is not the caller's doing, so it does not count either.
+  // Such a denial is not caused by the caller, so it is not counted.
   const { counted: _, ...denied } = decision;
   if (cost > rule.capacity) return { ...denied, reason: "cost-over-limit" };
   return plain().allowed ? { ...denied, reason: "shed" } : decision;
 }
 
-/** Units that are only kept delay nobody: they are not on their way. */
+/** Kept units cause no delay: they are not on their way. */
 function withDelayOf(decision: Allowed<unknown>, plain: AlgorithmDecision<unknown>): Allowed<unknown> {
   const plainDelayMs = plain.allowed ? plain.delayMs : undefined;
   const told = Object.entries(decision).filter(([field]) => field !== "delayMs");
@@ -249,14 +238,13 @@ function withDelayOf(decision: Allowed<unknown>, plain: AlgorithmDecision<unknow
   };
 }
 
-/** What is known of a call whose lease has ended. */
 export interface Report {
   readonly outcome: Outcome;
-  /** How long the call took, in milliseconds; absent: it is not known, so the report teaches nothing. */
+  /** The duration of the call. Absent: unknown, so the algorithm learns nothing. */
   readonly durationMs?: number | undefined;
 }
 
-/** Ends a lease that its holder has released, and lets the algorithm learn of it. An unknown id changes nothing. Pure. */
+/** Ends a released lease, and lets the algorithm learn from it. An unknown id changes nothing. Pure. */
 export function endLease(rule: Rule, account: Account, nowMs: number, id: string, report: Report): Account {
   if (holdWith(account.holds, id) === undefined) return account;
   const inFlight = outstandingOf(account);
@@ -268,7 +256,6 @@ export function endLease(rule: Rule, account: Account, nowMs: number, id: string
   return { state, holds: ended.holds };
 }
 
-/** How the units of an admitted cost are taken. */
 export interface Taking {
   /** The hold for the units of rules that do not lease; absent: these units are used at once. */
   readonly hold?: NewHold;
@@ -279,7 +266,6 @@ export interface Taking {
 /** A hold without its units: each rule's part of the cost. */
 export type NewHold = Omit<Hold, "units" | "isStored">;
 
-/** What all rules of a policy say of one cost. */
 export interface JointDecision {
   readonly admitted: boolean;
   /** The new accounts, in the order of the rules; absent: nothing has changed. */
@@ -308,12 +294,11 @@ export function decideTogether(
   return { admitted: true, accounts, rules };
 }
 
-/** Whether every rule admits a cost. Quicker than `decideTogether`, since no wait has to be found. */
+/** Whether every rule admits a cost. Faster than `decideTogether`: it computes no wait. */
 export function admitsTogether(ruleAccounts: readonly RuleAccount[], nowMs: number, cost: Cost): boolean {
   return ruleAccounts.every(({ rule, account }) => admit(rule, account, nowMs, costOf(rule, cost)));
 }
 
-/** What every rule would say of a cost. Nothing is taken, so the figures are those of now. */
 export function withoutTaking(
   ruleAccounts: readonly RuleAccount[],
   nowMs: number,
@@ -328,7 +313,7 @@ export function withoutTaking(
   });
 }
 
-/** The account with units that pass held or leased; `undefined`: the units are used at once. */
+/** The account with admitted units held or leased; `undefined`: the units are used at once. */
 function heldBy(
   rule: Rule,
   account: Account,
@@ -341,7 +326,7 @@ function heldBy(
   return lease && place(admit(rule, account, nowMs, units) ?? account, { ...lease, units, isStored: true });
 }
 
-/** A denial, with the new accounts when a rule counts denials. A cost that can never pass is not counted. */
+/** A denial, with the new accounts when a rule counts denials. A cost above the limit is not counted. */
 function denyTogether(ruleAccounts: readonly RuleAccount[], nowMs: number, cost: Cost): JointDecision {
   const decided = ruleAccounts.map(({ rule, account }) => {
     const units = costOf(rule, cost);

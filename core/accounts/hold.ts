@@ -1,29 +1,25 @@
-/** Holds, and lists of them in the order in which they expire. The lists are values: none is ever changed. */
+/** Holds, and immutable lists of them in the order of expiry. */
 import type { Forecast, Uses } from "../algorithms/algorithm.ts";
 import { search } from "../algorithms/log/unit-log.ts";
 import { type Cost, costOf, type Rule } from "../policies/policy.ts";
 
-/** Units that are set apart for a holder. */
 export interface Hold {
-  /** Unique within its account. */
   readonly id: string;
   readonly units: number;
   /** From this instant on the units count as used; those of a lease are free. */
   readonly expiresAtMs: number;
   /** From this instant on its holder spends none of it. Absent: from `expiresAtMs` on. */
   readonly spendableUntilMs?: number;
-  /** The hold is in storage too, so it is still there after a crash. */
+  /** The hold is in storage too, so it survives a crash. */
   readonly isStored?: boolean;
-  /** It belongs to a call on several keys, which ends it within moments: see operations/turns.ts. */
+  /** It belongs to a call on several keys, which ends it within moments. */
   readonly isProvisional?: boolean;
-  /** Nobody has it: it stands for units that may have been given out before a crash (storage/write-behind.ts). */
+  /** Without a holder: units that may have been given out before a crash. */
   readonly isRestored?: boolean;
 }
 
-/** The sums of a list. */
 export interface HeldUnits {
   readonly all: number;
-  /** Of holds that are in memory only. */
   readonly unstored: number;
   readonly provisional: number;
   readonly restored: number;
@@ -35,23 +31,20 @@ interface Columns extends Uses {
 }
 
 /**
- * A call walks through a list several times, and there may be thousands of holds: objects that lie all over memory. So
- * the columns of a list are made once, and handed on to the list that is made from it. The first list hardly ever needs
- * them again, and a garbage collection of young objects would keep what a `WeakMap` has: half a megabyte a call.
+ * A call walks through a list several times, and thousands of holds are scattered over memory, so the columns of a
+ * list are built once, and moved to the list made from it. Values left in a `WeakMap` would survive garbage
+ * collections of young objects: half a megabyte a call.
  */
 const known = new WeakMap<readonly Hold[], Columns>();
 
-/** The units of all holds in a list. */
 export function heldUnits(holds: readonly Hold[]): HeldUnits {
   return columnsOf(holds).sums;
 }
 
-/** The holds as units that will be used. */
 export function usesOf(holds: readonly Hold[]): Uses {
   return columnsOf(holds);
 }
 
-/** The hold with this id; `undefined`: the list has none. */
 export function holdWith(holds: readonly Hold[], id: string): Hold | undefined {
   return holds[columnsOf(holds).ids.indexOf(id)];
 }
@@ -71,7 +64,6 @@ export function withHold(holds: readonly Hold[], hold: Hold): readonly Hold[] {
   return longer;
 }
 
-/** The list without a hold; the list itself when it has no such hold. */
 export function withoutHold(holds: readonly Hold[], id: string): readonly Hold[] {
   const { ids, endsMs, units, sums } = columnsOf(holds);
   const index = ids.indexOf(id);
@@ -88,7 +80,7 @@ export function withoutHold(holds: readonly Hold[], id: string): readonly Hold[]
   return shorter;
 }
 
-/** How many of these ends, in their order, are at this instant or before. */
+/** How many of these sorted ends are at this instant or before. */
 export function indexAfter(endsMs: readonly number[], atMs: number): number {
   return search(0, endsMs.length, (index) => (endsMs[index] ?? Infinity) > atMs);
 }
@@ -117,29 +109,24 @@ function summed(sums: HeldUnits, hold: Hold, units: number): HeldUnits {
 
 /** One rule's state and holds, for one key. */
 export interface Account {
-  /** `undefined`: an untouched quota. */
   readonly state: unknown;
-  /** In the order in which they expire. */
   readonly holds: readonly Hold[];
 }
 
-/** A rule of a policy, and a key's account of it. */
 export interface RuleAccount {
   readonly rule: Rule;
   readonly account: Account;
 }
 
 /**
- * One account as it will be, if every hold is used when it expires, every lease runs to its end, and no call comes.
- *
- * Time moves on in it, and never back. So each hold is met once, however many questions are asked on the way.
+ * One account in the future, if every hold is used when it expires, every lease runs to its end, and no call comes.
+ * Time only moves forward, so each hold is processed once.
  */
 export class Outlook {
   readonly #rule: Rule;
   readonly #forecast: Forecast;
   readonly #holds: Uses;
   #nextHold = 0;
-  /** The ends and the units of leases that begin on the way, in the order of their ends. */
   readonly #leasesEndMs: number[] = [];
   readonly #leased: number[] = [];
   #nextLease = 0;
@@ -153,17 +140,15 @@ export class Outlook {
   }
 
   /**
-   * The first instant, `fromMs` or later, at which a cost passes. `Infinity`: there is none, or none up to `untilMs`;
-   * it may also be a later one. Time moves on, at most to that instant or to `untilMs`.
-   *
-   * @param apart units that are kept for more important calls; absent: as the rule says
+   * The first instant, `fromMs` or later, when a cost is admitted; `Infinity`: none up to `untilMs`. Time moves at
+   * most to the result or `untilMs`. @param apart units kept for more important calls; by default the rule's
    */
   passesAtMs(fromMs: number, cost: number, untilMs = Infinity, apart = this.#rule.apart ?? 0): number {
-    // What a share says is the pool's word, and the pool knows of the units that are held here.
+    // The pool's answer for a share already includes units held here.
     if (this.#rule.algorithm.isShare === true)
       return this.#forecast.passesAtMs(fromMs, cost, this.#outstanding + apart);
     const fitsAtMs = cost === 0 ? fromMs : this.#fitsAtMs(fromMs, cost + apart, untilMs);
-    // Units that are leased are all that a lease waits for, where the limit stays as it is.
+    // With a fixed limit, a lease only waits for leased units.
     const isFixed = this.#rule.algorithm.limitNow === undefined;
     if (fitsAtMs === Infinity || (this.#rule.lease !== undefined && isFixed)) return fitsAtMs;
     for (let atMs = fitsAtMs; ; atMs = this.#nextMs()) {
@@ -176,7 +161,6 @@ export class Outlook {
     }
   }
 
-  /** The first instant at which the capacity has room for a cost beside what is outstanding. */
   #fitsAtMs(fromMs: number, cost: number, untilMs: number): number {
     const { endsMs, units } = this.#holds;
     const [leasesEndMs, leased] = [this.#leasesEndMs, this.#leased];
@@ -202,7 +186,6 @@ export class Outlook {
     return atMs;
   }
 
-  /** Ends what expires at this instant or before. */
   moveTo(atMs: number): void {
     const { endsMs, units } = this.#holds;
     const from = this.#nextHold;
@@ -215,7 +198,7 @@ export class Outlook {
       this.#outstanding -= this.#leased[this.#nextLease] ?? 0;
   }
 
-  /** Takes a cost that passes at this instant. If the rule leases, the units are free again at `endsAtMs`. */
+  /** Takes an admitted cost. If the rule leases, the units are free again at `endsAtMs`. */
   take(atMs: number, units: number, endsAtMs: number): void {
     if (units === 0) return;
     this.#forecast.take(atMs, units);
@@ -234,28 +217,23 @@ export class Outlook {
   }
 }
 
-/* How long a cost has to wait, alone or behind callers that wait already. Pure. */
+/* How long a cost has to wait, alone or behind callers in the queue. Pure. */
 
-/** A caller in the queue. */
 export interface QueuedCost {
   readonly cost: Cost;
-  /** How long the lease will last: callers behind this one may have to wait for its end. */
   readonly ttlMs: number;
   /** The instant at which this caller gives up. */
   readonly untilMs: number;
-  /** Of each rule, units that this call may not have, since they are kept for more important ones. Absent: none. */
+  /** For each rule, units kept from this call for more important ones. */
   readonly apart?: readonly number[] | undefined;
   /** Callers with the same one make the same call: the first that is served takes units for all. */
   readonly idempotencyKey?: string | undefined;
 }
 
 /**
- * The exact wait in milliseconds for a cost behind the callers in the queue; `null`: the cost never passes. It is
- * exact if no other call comes and every lease runs to its end. It plays the queue through: each waiter in turn gets
- * its lease as soon as the rules admit it, or gives up at `untilMs`.
- *
- * Time only moves on: nobody looks further ahead than to the instant at which its wait ends. So the whole queue takes
- * one walk through the holds.
+ * The exact wait for a cost behind the callers in the queue, if no other call comes and every lease runs to its end;
+ * `null`: never admitted. It simulates the queue: each waiter gets its lease when the rules admit it, or gives up at
+ * `untilMs`. Time only moves forward, so the queue takes one walk through the holds.
  */
 export function waitBehindMs(
   ruleAccounts: readonly RuleAccount[],
@@ -282,9 +260,8 @@ export function waitBehindMs(
 }
 
 /**
- * The wait in milliseconds for a cost behind the callers in the queue if every unit that is held or leased came back
- * unused at this instant; `null`: the cost never passes. What rates have used is all that such a call waits for, so
- * nothing but a refund, a reset or a waiter that goes ends its wait sooner.
+ * The wait behind the queue if every held or leased unit came back unused now; `null`: never admitted. Only a refund,
+ * a reset or a leaving waiter shortens it.
  */
 export function leastWaitMs(
   ruleAccounts: readonly RuleAccount[],
@@ -293,7 +270,7 @@ export function leastWaitMs(
   nowMs: number,
 ): number | null {
   if (ruleAccounts.some(({ rule }) => costOf(rule, cost) > rule.capacity)) return null;
-  // What a share says of its wait is only when to ask the pool again.
+  // A share's wait is only the time until its next request to the pool.
   const isRate = ({ rule }: RuleAccount) => rule.lease === undefined && rule.algorithm.isShare !== true;
   const rates = ruleAccounts
     .filter(isRate)
@@ -305,15 +282,12 @@ export function leastWaitMs(
   return rates.length === 0 ? 0 : waitBehindMs(rates, ahead, cost, nowMs);
 }
 
-/**
- * The wait in milliseconds until every rule admits a cost: the longest of the rules; `null`: the cost never passes.
- */
+/** The wait until every rule admits a cost: the longest of the rules; `null`: never admitted. */
 export function jointWaitMs(ruleAccounts: readonly RuleAccount[], cost: Cost, nowMs: number): number | null {
   const passesAtMs = new JointOutlook(ruleAccounts).passesAtMs(nowMs, cost);
   return passesAtMs === Infinity ? null : passesAtMs - nowMs;
 }
 
-/** The outlooks of all rules of a policy. */
 class JointOutlook {
   readonly #outlooks: readonly (readonly [Rule, Outlook])[];
 
@@ -339,9 +313,8 @@ class JointOutlook {
     for (const [, outlook] of this.#outlooks) outlook.moveTo(atMs);
   }
 
-  /** Takes a cost if every rule admits it. */
   take(atMs: number, cost: Cost, endsAtMs: number, apart: readonly number[]): void {
-    // The wait that a share names is only when to ask again.
+    // A share's wait is only the time until the next request.
     if (this.passesAtMs(atMs, cost, atMs, apart) > atMs) return;
     for (const [rule, outlook] of this.#outlooks) outlook.take(atMs, costOf(rule, cost), endsAtMs);
   }

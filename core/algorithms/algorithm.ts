@@ -1,60 +1,48 @@
 /**
- * An algorithm is a record of pure functions. They read no clock, use no randomness, do no I/O and never throw. Time is
- * an argument. A state is an immutable value, and `pack` makes JSON of it. Absent state (`undefined`) means an untouched
- * quota; a state is *untouched* from the instant at which it equals absent state. Units are integers.
+ * An algorithm is a record of pure functions: no clock, no randomness, no I/O, no exceptions. A state is an immutable
+ * value, and `pack` makes JSON of it. Absent state (`undefined`) means an untouched quota; a state is *untouched* from
+ * the instant at which it equals absent state. Units are integers.
  *
- * A policy may change while its keys are in use, so `config` may differ from the one that a state was made with. What
- * was consumed stays consumed, and no change creates units.
+ * A policy may change while its keys are in use, so `config` may differ from the one that a state was made with.
+ * Consumption stays, and no change creates units.
  *
- * `outstanding` is how many units isolates and callers hold (core/accounts/account.ts). They are not in the state, but
- * they are not available either.
+ * `outstanding` is the number of units that isolates and callers hold (core/accounts/account.ts): not in the state,
+ * but not available either.
  */
 export interface Algorithm<Config extends object, State> {
-  /** The value of `algorithm` in a policy. It is kept in storage: never rename it. */
+  /** The value of `algorithm` in a policy. Stored: never rename it. */
   readonly name: string;
 
   /** Present when its states are stored as those of the algorithm with this name. */
   readonly storedAs?: string;
 
-  /** The policy's fields by name: the kind of each value, and whether the field is optional. */
   readonly fields: Readonly<Record<string, FieldKind>>;
 
-  /**
-   * Present when units are occupied until they are given back, instead of used up. Such an algorithm only decides
-   * whether there is room. Its units are always a hold (core/accounts/account.ts), and are free when that expires.
-   */
+  /** Present when units are leased, not used up: a hold, whose units are free when it expires. */
   readonly leasing?: Leasing<Config, State>;
 
-  /** Turns the parsed fields into a configuration, or names the field whose value is not allowed. */
   configure(fields: Fields): Config | ConfigProblem;
 
-  /** The maximum number of units that can be admitted at once. */
+  /** The most units that can be admitted at once. */
   capacity(config: Config): number;
 
-  /** Present when the limit adapts: what it is now, at most `capacity`. */
+  /** Present when the limit adapts: its present value, at most `capacity`. */
   limitNow?(config: Config, state: State | undefined, nowMs: number): number;
 
-  /** The quota of the RateLimit-Policy header. */
   quota(config: Config): Quota;
 
   localDecisions(config: Config): LocalDecisions;
 
-  /**
-   * The longest time in milliseconds until a quota with `missing` units (at most all) is untouched again, if no units
-   * are outstanding.
-   */
+  /** The longest time until a quota with `missing` units (at most all) is untouched again, if none are outstanding. */
   refillMs(config: Config, missing: number): number;
 
-  /** Present when the script of pools implements it too (durable-objects/pool/redis/lua/): otherwise `pool` is refused. */
+  /** Present when the pools' script implements it (durable-objects/pool/redis/lua/): otherwise `pool` is rejected. */
   readonly isPoolable?: true | undefined;
 
   /** The configuration for a part (above 0, at most 1) of the quota, rounded down; `undefined`: less than one unit. */
   scale(config: Config, part: number): Config | undefined;
 
-  /**
-   * Decides on `cost` units; a cost of 0 takes nothing. A denial changes nothing, unless the configuration counts
-   * denied calls (`countDenied`): only then does it carry a state, in `counted`.
-   */
+  /** Decides on `cost` units; 0 takes nothing. A denial has a state (`counted`) only with `countDenied`. */
   decide(
     config: Config,
     state: State | undefined,
@@ -63,10 +51,7 @@ export interface Algorithm<Config extends object, State> {
     outstanding: number,
   ): AlgorithmDecision<State>;
 
-  /**
-   * The state after a call was admitted whose units are only held. It is `state` itself, unless the algorithm also
-   * limits the time between calls (`minInterval`): then it records the instant of the call.
-   */
+  /** The state after an admitted call whose units are only held: changed only by `minInterval`. */
   noteHold(config: Config, state: State | undefined, nowMs: number): State | undefined;
 
   /** Takes `units` without a decision, even if more than all units are used then. */
@@ -75,12 +60,12 @@ export interface Algorithm<Config extends object, State> {
   /** The maximum that `debit` can take now and count exactly. Absent: any cost that a call may have. */
   maxDebit?(config: Config, state: State | undefined, nowMs: number): number;
 
-  /** Gives `units` back, at most up to an untouched quota: a refund never creates units. */
+  /** Returns `units`, at most up to an untouched quota: a refund never creates units. */
   credit(config: Config, state: State | undefined, nowMs: number, units: number): State | undefined;
 
   /**
-   * Gives back units that were taken at `atMs`, except those that time has given back since. If no unit is given back
-   * twice, or under another quota, the units taken in any interval and not given back keep to the bound.
+   * Returns units taken at `atMs`, except those that time has returned since. If no unit is returned twice, or under
+   * another quota, the units taken in any interval and not returned keep to the bound.
    */
   uncharge(
     config: Config,
@@ -90,17 +75,16 @@ export interface Algorithm<Config extends object, State> {
     atMs: number,
   ): typeof state;
 
-  /** When the state, after these uses, equals absent state if no call comes before; -Infinity: it is absent. */
+  /** When the state, after these uses, equals absent state if no call comes; -Infinity: it is absent. */
   untouchedAtMs(config: Config, state: State | undefined, uses?: Uses): number;
 
-  /** Plays the state forward through uses of units that are only held now. The state itself does not change. */
+  /** Simulates future uses of held units, without a change of the state. */
   forecast(config: Config, state: State | undefined): Forecast;
 
   /**
-   * Whether storage needs no write: from `nowMs` on, `stored` with `ahead` units held offers no more than `state` with
-   * `outstanding` units held. `stored` is a record that `pack` made; `undefined`: storage has none. Units of stored
-   * holds are not part of `outstanding` here. After a crash `ahead` units stay held. If the clock was put back, `nowMs`
-   * may be before the instant in a state.
+   * Whether storage needs no write: from `nowMs` on, `stored` (`undefined`: no record) with `ahead` units held, as
+   * after a crash, offers no more than `state` with `outstanding` units held, without those of stored holds. If the
+   * clock was set back, `nowMs` may be before the instant in a state.
    */
   covers(
     config: Config,
@@ -111,109 +95,86 @@ export interface Algorithm<Config extends object, State> {
     nowMs: number,
   ): boolean;
 
-  /**
-   * The state as it is stored: a record, which is written each time. A state that grows has segments too: `pack` makes
-   * one now and then, which is written once and stays. `before` is the record that was written last, if any.
-   */
+  /** The state as stored: a record, written each time, and segments, each written once. `before`: the last record. */
   pack(config: Config, state: State, nowMs: number, before: unknown): PackedState;
 
-  /** The state of a record and all stored segments of the rule. */
   unpack(config: Config, record: unknown, segments: readonly Segment[]): State;
 
   /** The maximum number of units in a record under any configuration: another algorithm starts from that. */
   used(record: unknown): number;
 
-  /** Present when denials block the key for a while: its records may contain a block (penalty.ts). */
+  /** Present when denials block the key for a while (penalty.ts). */
   readonly hasPenalty?: true;
 
-  /** Present when the state is a region's share of a pool: remaining units are the pool's, and none are stored here. */
+  /** Present for a region's share of a pool: remaining units are the pool's, and none are stored here. */
   readonly isShare?: true;
 
-  /** Present when time gives no units back: memory is never ahead of storage then, since a crash would cost them. */
+  /** Present when time returns no units: memory is then never ahead of storage, since a crash would lose them. */
   readonly neverRefills?: true;
 
-  /** Present when it decides without a state: an isolate decides alone, and nothing is stored. */
+  /** Present when it needs no state: isolates decide, and nothing is stored. */
   readonly isStateless?: true;
 
-  /** Bytes of memory that a state takes. Present when a state can be large. */
+  /** The memory of a state. Present when it can be large. */
   bytes?(state: State): number;
 }
 
-/** What an isolate may decide with reserved units of a rule, without the rule's state. */
+/** What an isolate may decide with reserved units, without the rule's state. */
 export interface LocalDecisions {
-  /**
-   * It may spend units one by one and report them later. Its units are outstanding until they are debited, so a late
-   * debit only admits less (core/accounts/account.ts). False where the instant of each call counts.
-   */
+  /** It may spend units and report them later. False where the instant of each call counts. */
   readonly admits: boolean;
   /** It may repeat a denial, which changes nothing. */
   readonly denies: boolean;
 }
 
-/** How an algorithm handles leases. */
 export interface Leasing<Config extends object, State> {
   terms(config: Config): LeaseTerms;
-  /** The fencing token of the latest lease. */
   fencingToken(state: State): number;
   /** The state of a key whose latest lease had this token under another algorithm. */
   resumed(fencingToken: number): State;
-  /** How many leases expired without being released. */
   reclaimed(state: State): number;
-  /** Present when the algorithm learns from the reports of released leases: the state after one. */
+  /** Present when the algorithm learns from the reports of released leases. */
   released?(config: Config, state: State | undefined, nowMs: number, ended: EndedLease): State | undefined;
 }
 
-/**
- * How the call of a lease went. `dropped`: the upstream was overloaded, so it timed out or refused. `ignore`: the
- * outcome says nothing about the upstream.
- */
+/** `dropped`: the upstream timed out or refused. `ignore`: the outcome is not about the upstream. */
 export type Outcome = "ok" | "ignore" | "dropped";
 
-/** A lease that its holder has released. */
 interface EndedLease {
   readonly outcome: Outcome;
-  /** Milliseconds, 0 or more, possibly with a fraction. */
+  /** 0 or more, possibly with a fraction. */
   readonly durationMs: number;
   /** Units that were leased until then, its own included. */
   readonly inFlight: number;
 }
 
-/** The maximum time in the queue of a key, and the maximum number of callers in it. */
 export interface Waiting {
   readonly maxWaitMs: number;
   readonly maxWaiters: number;
 }
 
-/** How long leases last. */
 export interface LeaseTerms extends Waiting {
   /** The default duration of a lease, and the maximum that a caller may request. */
   readonly ttlMs: number;
   readonly maxTtlMs: number;
 }
 
-/**
- * An algorithm with opaque types of configuration and state. That is safe: a rule pairs a configuration with the
- * algorithm that made it, and a stored state has its algorithm's name.
- */
+/** An algorithm with opaque types: a rule pairs a configuration with the algorithm that made it. */
 export type AnyAlgorithm = Algorithm<object, unknown>;
 
-/** A quota: `units` per window. */
 export interface Quota {
   readonly units: number;
   /** Absent: the limit is for units held at once, however long. */
   readonly windowMs?: number;
 }
 
-/**
- * Why a cost is denied: too few units remain, the last call was too recent, or the cost can never pass. `shed`: the
- * remaining units are kept for more important calls. `blocked`: an earlier denial blocked the key for a while.
- */
+/** `shed`: units are kept for more important calls. `blocked`: an earlier denial blocked the key for a while. */
 export type DenialReason = "quota" | "min-interval" | "cost-over-limit" | "shed" | "blocked";
 
 interface QuotaEstimate {
-  /** The largest cost that would pass right after this decision, 0 or more. */
+  /** The largest cost that would be admitted right after this decision. */
   readonly remaining: number;
-  /** Units of the quota that remain. Present where they may exceed `remaining`: between two calls (`minInterval`). */
+  /** Units of the quota that remain, where they may exceed `remaining`: between two calls (`minInterval`). */
   readonly quotaRemaining?: number;
   /** Milliseconds until the quota is untouched if no call comes and no outstanding unit is used. */
   readonly resetAfterMs: number;
@@ -221,9 +182,8 @@ interface QuotaEstimate {
 
 export interface Allowed<State> extends QuotaEstimate {
   readonly allowed: true;
-  /** How long the caller should wait before it proceeds, in milliseconds, 1 or more; absent: it proceeds at once. */
+  /** How long the caller should wait before it proceeds, 1 or more; absent: not at all. */
   readonly delayMs?: number;
-  /** The next state; `undefined`: an untouched quota. */
   readonly state: State | undefined;
 }
 
@@ -235,19 +195,15 @@ interface Denied<State = unknown> extends Denial {
 
 export interface Denial extends QuotaEstimate {
   readonly reason: DenialReason;
-  /**
-   * The exact wait for this cost in milliseconds, while `outstanding` does not change: one millisecond earlier is
-   * denied. `null`: no wait is long enough.
-   */
+  /** The exact wait for this cost, while `outstanding` does not change; `null`: never. */
   readonly retryAfterMs: number | null;
 }
 
 export type AlgorithmDecision<State> = Allowed<State> | Denied<State>;
 
 /**
- * The kind of a policy's field. `units`: a positive integer; `count`: also 0. `duration`: integer milliseconds, 1 or
- * more. `period`: a duration, or a word of calendar.ts. `text`: not empty. `ratio`: a number above 0. A `?` marks an
- * optional field. A list: one of these words, or left out.
+ * `units`: a positive integer; `count`: also 0. `duration`: integer milliseconds, 1 or more. `period`: a duration, or
+ * a word of calendar.ts. `text`: not empty. `ratio`: above 0. `?`: optional. A list: one of these words, or absent.
  */
 export type FieldKind =
   | "units"
@@ -261,10 +217,8 @@ export type FieldKind =
   | "ratio?"
   | readonly string[];
 
-/** The fields of a rule, parsed: units and durations (in milliseconds) are numbers. */
 export type Fields = Readonly<Record<string, number | boolean | string | undefined>>;
 
-/** A field whose value is not allowed, and what is allowed there. */
 export interface ConfigProblem {
   readonly problem: { readonly field: string; readonly allowed: string };
 }
@@ -273,21 +227,14 @@ export function configProblem(field: string, allowed: string): ConfigProblem {
   return { problem: { field, allowed } };
 }
 
-/**
- * A state that is played forward. It answers as the functions of the algorithm would, but makes no new state for each
- * unit that is used on the way: there may be thousands. Instants never go back from one call to the next.
- */
+/** A simulated state, without a new state for each of thousands of uses. Instants never go back. */
 export interface Forecast {
-  /** Debits the uses from one index up to another, each at its instant. */
   debit(uses: Uses, from: number, to: number): void;
-  /** Takes units, 1 or more, that pass at `atMs`. */
+  /** Takes units, 1 or more, that are admitted at `atMs`. */
   take(atMs: number, units: number): void;
-  /** The first instant, `atMs` or later, at which a cost passes while `outstanding` does not change. Infinity: never. */
+  /** The first instant, `atMs` or later, when a cost is admitted with this `outstanding`; Infinity: never. */
   passesAtMs(atMs: number, cost: number, outstanding: number): number;
-  /**
-   * Whether the instant from `passesAtMs` is right whenever the outstanding units are used: they take as much then as
-   * now. False when a debt is too large to be counted, or the clock was put back.
-   */
+  /** False when `passesAtMs` may be wrong: a debt is too large to be counted, or the clock was set back. */
   isCertain(atMs: number, outstanding: number): boolean;
 }
 
@@ -298,10 +245,7 @@ export function constantForecast(passesAtMs: Forecast["passesAtMs"], isCertain =
 
 type Replay<Config extends object, State> = Pick<Algorithm<Config, State>, "debit" | "decide">;
 
-/**
- * A forecast by the functions of the algorithm. It makes a state for each use, so it is for algorithms whose states are
- * a few numbers.
- */
+/** A forecast by the functions of the algorithm, with one state for each use: for small states. */
 export function replay<Config extends object, State>(
   algorithm: Replay<Config, State>,
   config: Config,
@@ -345,7 +289,7 @@ export interface Uses {
   readonly units: readonly number[];
 }
 
-/** A state as it is stored. The record is JSON. */
+/** The record is JSON. */
 export interface PackedState {
   readonly record: unknown;
   readonly segment?: NewSegment;
@@ -355,16 +299,14 @@ export interface PackedState {
 export interface Segment {
   /** Identifies the state: after a pause a key begins a new one. */
   readonly log: number;
-  /** Orders the segments of one state. */
   readonly from: number;
   readonly entries: ArrayLike<number>;
 }
 
-/** A segment to be written. Stored segments of another `log` may be deleted then, and those that end too early. */
+/** A segment to write. Stored segments of another `log`, and those that end too early, may be deleted then. */
 export interface NewSegment extends Segment {
-  /** The latest instant in it. */
   readonly toMs: number;
-  /** Stored segments whose `toMs` is before this instant are not needed any more. */
+  /** Stored segments whose `toMs` is earlier are no longer needed. */
   readonly keepFromMs: number;
 }
 

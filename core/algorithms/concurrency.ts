@@ -3,8 +3,8 @@ import { type Algorithm, configProblem, constantForecast, type LeaseTerms, scale
 /**
  * Concurrency: at most `limit` units held at once. It is a semaphore, and with a limit of 1 a mutex.
  *
- * Units are occupied and given back, not used up, so this algorithm counts nothing. A caller occupies units by a lease,
- * which is a hold (core/accounts/account.ts) whose units are free when it expires. A cost passes when
+ * A caller occupies units by a lease, which is a hold (core/accounts/account.ts) whose units are free when it expires.
+ * Units are not used up, so this algorithm counts nothing. A cost passes when
  *
  *     cost + outstanding  <=  limit
  *
@@ -14,25 +14,23 @@ import { type Algorithm, configProblem, constantForecast, type LeaseTerms, scale
  *
  * The state is only what outlasts a lease. The fencing token rises with every grant: it is the time in microseconds
  * since the Unix epoch, or the last token plus 1 if that is larger. So it keeps rising after the state is forgotten,
- * unless the clock is put back by more than the key was idle. (Fencing: M. Kleppmann, "How to do distributed locking",
+ * unless the clock is set back by more than the key was idle. (Fencing: M. Kleppmann, "How to do distributed locking",
  * 2016.)
  *
- * The bound, at any instant: `limit` units. The worst boundary is a holder that pauses for longer than its lease without
- * noticing: the fencing token is for that. What it is bad at: a rate, since many short leases are many calls.
+ * The bound, at any instant: `limit` units. The worst boundary is a holder that pauses for longer than its lease
+ * without noticing: the fencing token is for that. What it is bad at: a rate, since many short leases are many calls.
  */
 export interface ConcurrencyConfig extends LeaseTerms {
   readonly limit: number;
 }
 
 export interface ConcurrencyState {
-  /** The token of the latest lease. */
   readonly fencingToken: number;
-  /** How many leases expired without being released. */
   readonly reclaimed: number;
 }
 
 const DEFAULT_TTL_MS = 60_000;
-/** An hour: it bounds how long the units of a crashed caller stay occupied. A caller may renew for ever. */
+/** Bounds how long the units of a crashed caller stay occupied. A caller may renew for ever. */
 const DEFAULT_MAX_TTL_MS = 3_600_000;
 export const DEFAULT_MAX_WAIT_MS = 30_000;
 /** A waiting request takes memory and a connection. The runtime ends it after some minutes anyway. */
@@ -99,7 +97,7 @@ export const concurrency: Algorithm<ConcurrencyConfig, ConcurrencyState> = {
   debit: (_, state, __, units) =>
     units === 0 || state === undefined ? state : { ...state, reclaimed: state.reclaimed + 1 },
 
-  // No units are used up. Only the end of a lease gives units back.
+  // No units are used up. Only the end of a lease returns units.
   credit: (_, state) => state,
   uncharge: (_, state) => state,
 

@@ -1,7 +1,7 @@
 import { type Algorithm, configProblem } from "./algorithm.ts";
 
 /**
- * Credits: units that are bought and used up, and that time does not give back (prepaid balances, trials).
+ * Credits: units that are bought and used up, and that time does not return (prepaid balances, trials).
  *
  * A key begins with `initial` units and never has more than `limit`. Only a refund adds units, and only a debit takes
  * them. A cost passes when
@@ -11,18 +11,16 @@ import { type Algorithm, configProblem } from "./algorithm.ts";
  * Example: limit 10, initial 2. Two calls pass, and no wait is long enough for the third. After a refund of 5, 5 more
  * pass.
  *
- * The state is what has been *spent*, as in a token bucket, and below 0 when more was bought than used. So an untouched
- * key needs none, and when `initial` changes, what was spent stays spent. Times have to be numbers, so the key is
- * untouched again at `END_MS`, in the far future: its record stays until it is reset.
+ * The state is what has been *spent*, as in a token bucket, and below 0 when more was bought than used. So an
+ * untouched key needs none, and when `initial` changes, what was spent stays spent. Times must be numbers, so the key
+ * is untouched again at `END_MS`, in the far future: its record stays until it is reset.
  *
- * The bound: units admitted in any interval, and not given back, are at most `limit` plus those added in it. There is no
- * worst boundary. What it is bad at: loss. Units lost by a crash or with an isolate would never come back. So memory is
+ * The bound: units admitted in any interval, and not returned, are at most `limit` plus those added in it. There is no
+ * worst boundary. What it is bad at: loss. Units lost by a crash or with an isolate would never return. So memory is
  * never ahead of storage, isolates reserve nothing, and the object writes each call.
  */
 export interface CreditsConfig {
-  /** The maximum number of units of a key. */
   readonly limit: number;
-  /** What a key begins with. */
   readonly initial: number;
 }
 
@@ -79,7 +77,7 @@ export const credits: Algorithm<Config, State> = {
   debit: (config, state, nowMs, units) => stateOf(spentAt(config, state, nowMs) + units),
   maxDebit: (config, state, nowMs) => Number.MAX_SAFE_INTEGER - spentAt(config, state, nowMs),
   credit,
-  // Time gives nothing back, so a charge of any age can be given back in full.
+  // Time returns nothing, so a charge of any age can be returned in full.
   uncharge: credit,
 
   untouchedAtMs: (_, state, uses) =>
@@ -116,7 +114,7 @@ function credit(config: Config, state: State | undefined, nowMs: number, units: 
   return stateOf(Math.max(spentAt(config, state, nowMs) - units, config.initial - config.limit));
 }
 
-/** Units spent. If the limit was lowered, a key with more units has that limit. */
+/** If the limit was lowered, a key with more units has that limit. */
 function spentAt({ limit, initial }: Config, state: State | undefined, nowMs: number): number {
   return nowMs >= END_MS ? 0 : Math.max(state?.spent ?? 0, initial - limit);
 }

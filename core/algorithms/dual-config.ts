@@ -2,9 +2,9 @@ import type { Algorithm, AlgorithmDecision, Allowed, AnyAlgorithm, Forecast, Lea
 
 /**
  * Dual configuration: one algorithm under two configurations at once. It is not an algorithm of its own, but decides
- * while two versions of a policy are in use (durable-objects/keys/versions.ts). A cost passes when it passes under both,
- * and both count it, so the bounds of both hold. One state is not enough: a bucket that is refilled at one rate does not
- * determine what it would be at another.
+ * while two versions of a policy are in use (durable-objects/keys/versions.ts). A cost passes when it passes under
+ * both, and both count it, so the bounds of both hold. One state is not enough: a bucket that is refilled at one rate
+ * does not determine its level at another.
  *
  * Example: 100 and 60 per second. 60 units pass at once and 60 in each second after that, as under the second alone.
  *
@@ -27,7 +27,6 @@ export function dualState(state: unknown): unknown {
   return state === undefined ? undefined : ({ own: state, other: state } satisfies DualState);
 }
 
-/** The first of the two states. */
 export function singleState(state: unknown): unknown {
   return (state as DualState | undefined)?.own;
 }
@@ -38,7 +37,6 @@ type DualAlgorithm = Algorithm<DualConfig, DualState>;
 export function dualConfig(own: AnyAlgorithm, other: AnyAlgorithm): DualAlgorithm {
   const { leasing: _, ...plain } = own as unknown as DualAlgorithm;
   const leasing = own.leasing && leasingOf(own.leasing, other.leasing ?? own.leasing);
-  /** The results of one call on both. */
   const both = <Result>(
     config: DualConfig,
     state: DualState | undefined,
@@ -76,7 +74,6 @@ export function dualConfig(own: AnyAlgorithm, other: AnyAlgorithm): DualAlgorith
   };
 }
 
-/** Storage has the first of the two states. */
 function storageOf(own: AnyAlgorithm): Pick<DualAlgorithm, "covers" | "pack" | "unpack" | "bytes"> {
   return {
     covers: (config, stored, ahead, state, outstanding, nowMs) =>
@@ -119,7 +116,7 @@ function leasingOf(
   };
 }
 
-/** Admits what both admit, with the smaller estimate; otherwise the denial with the longer wait. Each counts its own. */
+/** Admits what both admit, with the smaller estimate; otherwise the denial with the longer wait. */
 function stricter(
   state: DualState | undefined,
   mine: AlgorithmDecision<unknown>,

@@ -15,8 +15,8 @@ import { tokenBucket, type TokenBucketConfig, type TokenBucketState } from "./to
  * takes `limit` parts off both. So there is no code here, and a TAT, a fraction of a millisecond at most rates, is
  * never rounded.
  *
- * Example: limit 3 per 1,000 ms, burst 3. Three units at 0 ms make a TAT of 1,000 ms. A fourth would make it
- * 1,333 1/3 ms, which is 1,000 ms ahead from 333 1/3 ms on: it waits 334 ms.
+ * Example: limit 3 per 1,000 ms, burst 3. Three units at 0 ms make a TAT of 1,000 ms. A fourth would make it 1,333 1/3
+ * ms, which is 1,000 ms ahead from 333 1/3 ms on: it waits 334 ms.
  *
  * Its bound, its worst boundary and what it is bad at are those of the token bucket. For limiters with a `max_burst`
  * that excludes the first call (redis-cell, throttled), `burst` is that number plus 1: the units that pass at once.

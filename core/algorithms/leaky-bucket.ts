@@ -18,14 +18,14 @@ import { MAX_PARTS, tokenBucket, type TokenBucketConfig, type TokenBucketState }
  * excess. So its functions count, in integers. nginx counts thousandths of a call, and rounds rates per minute and
  * delays down. Here only the delay is rounded, and up: no caller proceeds too early.
  *
- * Example: limit 10 per 1,000 ms, burst 5, delay 2. Of 7 calls at one instant three pass at once (with an excess of 0, 1
- * and 2), three get delays of 100, 200 and 300 ms, and the seventh, with an excess of 6, is denied for 100 ms.
+ * Example: limit 10 per 1,000 ms, burst 5, delay 2. Of 7 calls at one instant three pass at once, three get delays of
+ * 100, 200 and 300 ms, and the seventh, with an excess of 6, is denied for 100 ms.
  *
  * A cost of n equals n calls: it waits for the turn of its last unit. More than `burst + 1` units never pass.
  *
  * The bound, in any interval of L ms: `burst + 1 + limit * L / window` units are admitted. Callers that keep their
  * delays proceed with at most `max(delay + 1, largest cost) + limit * (L + 1) / window` units, the 1 ms because each
- * proceeds at a whole millisecond. The worst boundary is the beginning: `delay + 1` units at once, and then the rate.
+ * proceeds at a full millisecond. The worst boundary is the beginning: `delay + 1` units at once, and then the rate.
  * What it is bad at: callers that do not wait, and refunds, since another call then gets the same place in the queue.
  */
 export interface LeakyBucketConfig extends TokenBucketConfig {
@@ -55,7 +55,7 @@ export const leakyBucket: Algorithm<LeakyBucketConfig, TokenBucketState> = {
     return { limit, windowMs, burst, undelayed: Math.min(undelayed, burst) };
   },
 
-  // An isolate that spends units does not know how many calls are before it, so it cannot compute a delay.
+  // An isolate does not know how many calls are before its units, so it cannot compute a delay.
   localDecisions: ({ burst, undelayed }) => ({ admits: undelayed === burst, denies: true }),
 
   scale(config, part) {

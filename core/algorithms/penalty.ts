@@ -13,28 +13,26 @@ import {
  * Penalty: a denial blocks the key for a while. It is not an algorithm of its own, but wraps one that counts a rate. A
  * denial begins a block of `blockForMs`, during which every cost is denied. Denials during a block change nothing, so
  * their wait is exact. A denial after a block, but within as long again, begins one twice as long, up to `maxBlockMs`:
- * a caller that does not stop is blocked for longer and longer, as by the growing ban of fail2ban (`bantime.increment`).
+ * like the growing ban of fail2ban (`bantime.increment`).
  *
- * Example: 5 per minute, blocked for 15 min, and for a day at most. The sixth attempt is denied, and the key blocked for
- * 15 min. An attempt in the 20th minute passes; ten more are too many, and the key is blocked for 30 min. If no denial
- * follows within 30 min after that, the next block is 15 min again.
+ * Example: 5 per minute, blocked for 15 min, and for a day at most. The sixth attempt is denied, and the key blocked
+ * for 15 min. An attempt in the 20th minute passes; ten more are too many, and the key is blocked for 30 min. If no
+ * denial follows within 30 min after that, the next block is 15 min again.
  *
- * A cost that can never pass begins no block, nor does a denial of units kept for more important calls. A reset ends it.
+ * A cost above the limit begins no block, nor does a denial of units kept for more important calls. A reset ends it.
  *
  * The bound and its worst boundary are those of the algorithm, since a block only denies more. What it is bad at: keys
  * that several callers share, since one of them blocks all.
  */
 export interface PenaltyConfig {
   readonly inner: object;
-  /** How long the first block lasts. */
   readonly blockForMs: number;
-  /** The longest block. */
   readonly maxBlockMs: number;
 }
 
 interface Block {
   readonly untilMs: number;
-  /** How long it lasts, and for how long after its end it is remembered. */
+  /** The length of the block, and of the time after it in which it is remembered. */
   readonly forMs: number;
 }
 
@@ -47,17 +45,11 @@ type Config = PenaltyConfig;
 type Decision = AlgorithmDecision<State>;
 const GROWTH = 2;
 
-/** The longest block, unless a rule says otherwise: a day. */
 const DEFAULT_MAX_BLOCK_MS = 86_400_000;
 /** 2^31 - 1 ms, about 24 days. */
 const MAX_MS = 2_147_483_647;
 
-/**
- * An algorithm and its configuration with penalties.
- *
- * @param blockFor how long the first block lasts, in milliseconds
- * @param maxBlock the longest block
- */
+/** An algorithm and its configuration with penalties. @param blockFor the length of the first block */
 export function penalised(
   algorithm: AnyAlgorithm,
   config: object,
@@ -66,7 +58,7 @@ export function penalised(
   if (blockFor === undefined)
     return { problem: { field: "maxBlock", allowed: "left out, or with blockFor" } };
   const isRate = algorithm.leasing === undefined && algorithm.fields["limit"] !== undefined;
-  // Waiting gives no credits, so there is nothing to keep out.
+  // A block has no use where the wait returns no units.
   if (!isRate || algorithm.neverRefills === true)
     return { problem: { field: "blockFor", allowed: `left out with algorithm "${algorithm.name}"` } };
   const blockForMs = Number(blockFor);
@@ -130,7 +122,7 @@ export function withPenalty(algorithm: AnyAlgorithm): Algorithm<Config, State> {
   };
 }
 
-/** States are stored as those of the algorithm, with the block beside them if there is one. */
+/** States are stored as those of the algorithm, with the block next to them if there is one. */
 function storageOf(
   algorithm: AnyAlgorithm,
 ): Pick<Algorithm<Config, State>, "covers" | "pack" | "unpack" | "used"> {
@@ -183,7 +175,6 @@ function stateOf(inner: unknown, block: Block | undefined): State | undefined {
   return inner === undefined && block === undefined ? undefined : { inner, block };
 }
 
-/** The decision during a block that lasts `leftMs` more. */
 function blocked(
   decision: AlgorithmDecision<unknown>,
   state: State | undefined,
@@ -200,7 +191,6 @@ function blocked(
   return { allowed: false, reason: "blocked", retryAfterMs: waitMs, ...estimate };
 }
 
-/** The decision without a block; a denial begins one. */
 function unblocked(
   { blockForMs, maxBlockMs }: Config,
   decision: AlgorithmDecision<unknown>,
@@ -224,7 +214,6 @@ function unblocked(
   return { ...denied, counted: { ...estimate, state: { inner, block } } };
 }
 
-/** When a block has no effect any more. */
 function forgottenAtMs(block: Block | undefined): number {
   return block === undefined ? -Infinity : block.untilMs + block.forMs;
 }

@@ -10,8 +10,8 @@ import {
  * Token bucket: `limit` units per window, refilled continuously, at most `burst` at once.
  *
  * The textbook stores the remaining tokens as a fraction, and adds `elapsed * limit / window` on every call. Fractions
- * are rounded, so after a few million calls the bucket has drifted from its rate. Here nothing is a fraction: a token
- * is `windowMs` parts, and each millisecond gives back `limit` parts. Both are integers at any rate.
+ * are rounded, so after a few million calls the bucket has drifted from its rate. Here a token is `windowMs` parts,
+ * and each millisecond returns `limit` parts: both are integers at any rate.
  *
  * The state is what has been *spent*, not what remains (the "leaky bucket as a meter" of ITU-T I.371). What remains is
  * `burst * windowMs - spent`. An untouched bucket is 0 under every policy, so when a policy changes, the consumption
@@ -24,17 +24,17 @@ import {
  * spent <= 2,000, so it waits ceil(1,000 / 3) = 334 ms: at 333 ms spent is 2,001 (denied), at 334 ms 1,998 (passes).
  *
  * The bound, in any interval of L ms: burst + limit * L / windowMs units. It is reached when a full bucket is emptied
- * at once and each further unit is taken as soon as it comes back. That is the worst boundary: nearly burst + limit
- * units in one window. What it is bad at: "never more than `limit` in any window", which needs a sliding log.
+ * at once and each further unit is taken as soon as it returns. That is the worst boundary: nearly burst + limit units
+ * in one window. What it is bad at: "never more than `limit` in any window", which needs a sliding log.
  *
- * A charge of n units can be given back later by name, as long as the bucket has not refilled them:
+ * A charge of n units can be returned later by name, as long as the bucket has not refilled them:
  *
  *     max(0, n * windowMs - limit * (now - at))  parts
  *
- * Why that keeps the bound: let V be what remains plus what could be given back of each charge. A charge moves parts
+ * Why that keeps the bound: let V be what remains plus what could be returned of each charge. A charge moves parts
  * from the first to the second, and a refund moves them back. In a millisecond what remains grows by at most `limit`;
- * if anything could be given back, that shrinks by as much. So V never exceeds `burst`, and units taken in an interval
- * and not given back are at most that and what was refilled meanwhile: the same bound.
+ * anything that could be returned shrinks by as much. So V never exceeds `burst`, and units taken in an interval and
+ * not returned are at most that and what was refilled meanwhile: the same bound.
  *
  * Counting is exact while every sum is at most 2^53, so `burst * windowMs` may not exceed that.
  */
@@ -85,7 +85,6 @@ export const tokenBucket: Algorithm<Config, State> = {
     const spent = spentAt(config, state, nowMs);
     const unheldParts = (burst - outstanding) * windowMs;
     const costParts = cost * windowMs;
-    // This cost passes if at most this many parts are spent already.
     const room = unheldParts - costParts;
     if (cost === 0 || spent <= room) {
       const spentAfter = spent + costParts;
@@ -118,7 +117,7 @@ export const tokenBucket: Algorithm<Config, State> = {
   credit: (config, state, nowMs, units) => returned(config, state, nowMs, units * config.windowMs),
 
   uncharge(config, state, nowMs, units, atMs) {
-    // Above 2^53 the product is not exact, but no charge is so large: the result is 0 either way.
+    // Above 2^53 the product is not exact, but no charge is that large: the result is 0 either way.
     const refilled = config.limit * Math.max(0, nowMs - atMs);
     return returned(config, state, nowMs, Math.max(0, units * config.windowMs - refilled));
   },
@@ -133,7 +132,7 @@ export const tokenBucket: Algorithm<Config, State> = {
 
   covers(config, stored, ahead, state, outstanding, nowMs) {
     const heldParts = (ahead - outstanding) * config.windowMs;
-    // If the clock was put back, the state is refilled only from its own instant on.
+    // If the clock was set back, the state is refilled only from its own instant on.
     const atMs = stamp(state, nowMs);
     const storedSpent = spentAt(config, stored as State | undefined, atMs);
     return heldParts >= 0 && storedSpent + heldParts >= spentAt(config, state, atMs);
@@ -153,17 +152,14 @@ function forecastOf(config: Config, state: State | undefined): TokenBucketForeca
   return new TokenBucketForecast(config, spentAt(config, state, atMs), atMs);
 }
 
-/** The state with `parts` fewer spent. */
 function returned(config: Config, state: State | undefined, nowMs: number, parts: number): State | undefined {
   const spent = Math.max(0, spentAt(config, state, nowMs) - parts);
   return stateOf(config, spent, stamp(state, nowMs), beyondAt(config, state, nowMs));
 }
 
 export interface TokenBucketConfig {
-  /** Units refilled per window. */
   readonly limit: number;
   readonly windowMs: number;
-  /** Units in a full bucket. */
   readonly burst: number;
 }
 
@@ -171,31 +167,27 @@ export interface TokenBucketConfig {
 export interface TokenBucketState {
   /** Parts spent at `atMs`; one unit is `windowMs` parts. More than `burst * windowMs` is debt. */
   readonly spentParts: number;
-  /** The window and the burst of the policy that `spentParts` was counted under. Another policy converts it. */
+  /** The window and the burst under which `spentParts` was counted. Another policy converts it. */
   readonly windowMs: number;
   readonly burst: number;
   readonly atMs: number;
-  /**
-   * What would be spent if the bucket had never shrunk below its consumption. It counts when the bucket grows again.
-   * Absent: no more than `spentParts`.
-   */
+  /** The value if the bucket had never shrunk: it counts when the bucket grows again. Default: `spentParts`. */
   readonly totalParts?: number;
 }
 
-/** Parts spent at `nowMs`. When the clock runs backwards, nothing is given back. */
+/** Parts spent at `nowMs`. When the clock runs backwards, nothing is returned. */
 function spentAt(config: Config, state: State | undefined, nowMs: number): number {
   if (state === undefined) return 0;
-  // The same consumption under a changed policy. It is at most the new burst, so that a bucket that shrinks begins
-  // empty, and not with a debt of a hundred windows. The rest counts when the bucket grows again.
+  // At most the new burst, so a bucket that shrinks begins empty, not with a debt of a hundred windows.
   const spent = isUnder(config, state)
     ? state.spentParts
     : Math.min(totalOf(state, config), config.burst * config.windowMs);
-  // Above 2^53 the product is not exact, but no bucket can have spent so much: the result is 0 either way.
+  // Above 2^53 the product is not exact, but no bucket spends that much: the result is 0 either way.
   const refilled = config.limit * Math.max(0, nowMs - state.atMs);
   return Math.max(0, spent - refilled);
 }
 
-/** How much more than `spentAt` would be spent if the bucket had never shrunk below its consumption. */
+/** The difference to `spentAt` if the bucket had never shrunk below its consumption. */
 function beyondAt(config: Config, state: State | undefined, nowMs: number): number {
   if (state === undefined || (state.totalParts === undefined && isUnder(config, state))) return 0;
   const refilled = config.limit * Math.max(0, nowMs - state.atMs);
@@ -233,24 +225,23 @@ function stateOf(
 /**
  * The smallest burst with which a token bucket reaches its rate for a caller that waits for `retryAfterMs`.
  *
- * Waits are whole milliseconds, so such a caller comes up to a millisecond late, and the bucket loses what it has no
- * room for in that time. 600 a second with a burst of 1: a unit comes back every 1.67 ms, the caller waits 2 ms, and a
+ * Waits are full milliseconds, so such a caller comes up to a millisecond late, and the bucket loses what it has no
+ * room for in that time. 600 a second with a burst of 1: a unit returns every 1.67 ms, the caller waits 2 ms, and a
  * third of a unit is lost each time. That makes 500 a second.
  *
- * A unit is `windowMs` parts, and a millisecond gives back `limit` parts. Everything that ever remains in a bucket that
+ * A unit is `windowMs` parts, and a millisecond returns `limit` parts. Everything that ever remains in a bucket that
  * begins full is a multiple of g, the greatest common divisor of the two. A caller that is denied one unit finds less
  * than a unit, so at most `windowMs - g` parts, and a millisecond later at most
  *
  *     windowMs - g + limit  parts
  *
- * A bucket with room for these loses nothing. And it needs that room: as long as nothing is lost, what the caller leaves
- * behind goes through all multiples of g that it can, as steps of `limit` around a circle of `windowMs` do.
+ * A bucket with room for these loses nothing. And it needs that room: while nothing is lost, the remainder goes
+ * through all possible multiples of g, as steps of `limit` around a circle of `windowMs` do.
  */
 export function minBurst(limit: number, windowMs: number): number {
   return 1 + Math.ceil((limit - divisorOf(limit, windowMs)) / windowMs);
 }
 
-/** The greatest common divisor (Euclid). */
 function divisorOf(a: number, b: number): number {
   let [larger, smaller] = [a, b];
   while (smaller > 0) [larger, smaller] = [smaller, larger % smaller];
@@ -260,13 +251,11 @@ function divisorOf(a: number, b: number): number {
 /** A double represents every integer up to here exactly. */
 export const MAX_PARTS = 2 ** 53;
 
-/** A token bucket that is played forward: its state is two numbers. */
 class TokenBucketForecast implements Forecast {
   readonly #config: Config;
   #spentParts: number;
   #atMs: number;
 
-  /** @param spentParts parts spent at `atMs` */
   constructor(config: Config, spentParts: number, atMs: number) {
     this.#config = config;
     this.#spentParts = spentParts;
@@ -303,7 +292,6 @@ class TokenBucketForecast implements Forecast {
     return atMs >= this.#atMs && parts <= MAX_PARTS / 2;
   }
 
-  /** The instant from which nothing is spent. */
   untouchedAtMs(): number {
     return this.#atMs + Math.ceil(this.#spentParts / this.#config.limit);
   }

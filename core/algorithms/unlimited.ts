@@ -4,10 +4,8 @@ import { type Algorithm, type AnyAlgorithm, constantForecast, MAX_UNITS } from "
 const made = new Map<AnyAlgorithm, AnyAlgorithm>();
 
 /**
- * An algorithm whose limit is 0: it denies every cost, for ever, and nothing remains. It keeps no state, so consumption
- * under another limit is forgotten. Leases that were granted under another limit last until they end.
- *
- * It has the name of the algorithm that it replaces, so a limit may be set to 0 and raised again.
+ * A limit of 0 denies every cost, without a state: consumption is forgotten, and leases last until they end. It has
+ * the name of the algorithm that it replaces, so the limit may be raised again.
  */
 export function zeroLimit(algorithm: AnyAlgorithm): AnyAlgorithm {
   const zero = made.get(algorithm) ?? closed(algorithm);
@@ -35,7 +33,6 @@ function closed(open: AnyAlgorithm): AnyAlgorithm {
 
 const NOTHING_LEFT = { remaining: 0, resetAfterMs: 0 };
 
-/** The functions of an algorithm that keeps no state. */
 const STATELESS = {
   isStateless: true,
   refillMs: () => 0,
@@ -53,13 +50,10 @@ const STATELESS = {
 } as const;
 
 /**
- * Unlimited: every cost passes, and nothing is counted. For customers without a limit, and to lift a rule without
- * removing it.
+ * Unlimited: every cost passes, and nothing is counted, so an isolate decides alone. For customers without a limit,
+ * and to lift a rule without removing it. `limit` and `remaining` are the largest cost that a call may have.
  *
- * There is no state, so an isolate decides alone and nothing is stored. `limit` and `remaining` have to be numbers: they
- * are always the largest cost that a call may have.
- *
- * The bound: none. What it is bad at: telling how much was used. A rule with a limit of 1,000,000,000 counts.
+ * The bound: none. What it is bad at: reporting usage. A rule with a limit of 1,000,000,000 counts.
  */
 export const unlimited: Algorithm<object, undefined> = {
   ...STATELESS,

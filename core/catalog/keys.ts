@@ -1,7 +1,5 @@
-/** Keys as they are counted. */
 import type { Policy } from "../policies/policy.ts";
 
-/** What errors say is allowed, when a policy's keys are addresses. */
 export const ADDRESS_ALLOWED = 'an IPv4 or IPv6 address (this policy has keyKind "ip")';
 
 /** One IPv6 host has 2^64 addresses, so only the prefix of its network can be limited. */
@@ -9,15 +7,13 @@ const PREFIX_BITS = 64;
 const PARTS = 8;
 
 const IPV4 = /^(?:(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)(?:\.(?!$)|$)){4}$/;
-/** The characters of an IPv6 address. It may have no zone (%eth0), which means nothing on another host. */
+/** No zone (%eth0): it has no meaning on another host. */
 const IPV6 = /^[\da-f:.]+$/i;
 
 /**
- * The key that is counted. A text stays as it is. An IPv4 address stays as it is, and is taken out of an IPv6 address
- * that contains it (`::ffff:192.0.2.1`). Any other IPv6 address becomes its /64 (`2001:db8:1:2::/64`). A normalised
- * key is normalised to itself.
- *
- * @returns `undefined`: the policy wants an address, and this is none
+ * Text and IPv4 addresses are not changed; an IPv4-mapped address (`::ffff:192.0.2.1`) becomes IPv4, and any other
+ * IPv6 address its /64 (`2001:db8:1:2::/64`). Idempotent. `undefined`: the policy requires an address, and this is
+ * none.
  */
 export function normaliseKey(policy: Pick<Policy, "keyKind">, key: string): string | undefined {
   if (policy.keyKind === "text" || IPV4.test(key)) return key;
@@ -32,7 +28,6 @@ export function normaliseKey(policy: Pick<Policy, "keyKind">, key: string): stri
   return `${hostOf(`${network.join(":")}::`) ?? ""}${suffix}`;
 }
 
-/** The eight parts of an IPv6 address; `undefined`: it is none. */
 function partsOf(address: string): readonly number[] | undefined {
   const host = IPV6.test(address) ? hostOf(address) : undefined;
   if (host === undefined) return undefined;
@@ -43,7 +38,7 @@ function partsOf(address: string): readonly number[] | undefined {
   return [...before, ...Array.from({ length: missing }, () => 0), ...after];
 }
 
-/** The address as RFC 5952 writes it. Every runtime can parse addresses: they are hosts of URLs. */
+/** The address as in RFC 5952. Every runtime can parse addresses: they are hosts of URLs. */
 function hostOf(address: string): string | undefined {
   try {
     return new URL(`http://[${address}]/`).hostname.slice(1, -1);

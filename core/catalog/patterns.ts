@@ -1,26 +1,20 @@
-/**
- * Patterns: which keys an override is for, and which override a key has. A pattern is always compared with the key as it is
- * counted, so an address with its canonical form.
- */
+/** Patterns: the keys of an override, and the override of a key. Addresses are compared in canonical form. */
 import type { Policy } from "../policies/policy.ts";
 import { normaliseKey } from "./keys.ts";
 
-/** Stands for any run of characters, also for none. */
+/** Matches any characters, or none. */
 export const WILDCARD = "*";
-/** The longest pattern, in bytes of UTF-8: that of a key. */
+/** As for a key, in bytes of UTF-8. */
 const MAX_PATTERN_BYTES = 512;
 
-/** What errors say is allowed. */
 export const PATTERN_ALLOWED = `1 to ${MAX_PATTERN_BYTES} bytes of text: a key, or one with ${WILDCARD} for any run of characters`;
 export const RANGE_ALLOWED =
   'an address, or a range such as 192.0.2.0/24 or 2001:db8::/32 (this policy has keyKind "ip"; an IPv6 address counts with its whole /64)';
 
-/** A pattern, read. */
 export type Pattern =
-  /** One key. */
   | { readonly kind: "exact"; readonly text: string }
   | GlobPattern
-  /** All addresses that begin with these bits: of the 32 of IPv4, or of the 64 of an IPv6 network. */
+  /** All addresses with these first bits: of 32 in IPv4, of 64 in an IPv6 network. */
   | { readonly kind: "range"; readonly text: string; readonly address: Address; readonly bits: number };
 
 /** The literal parts between the wildcards: the first begins a key, and the last ends it. */
@@ -30,7 +24,6 @@ interface GlobPattern {
   readonly parts: readonly string[];
 }
 
-/** An address as a number, and which kind it is. */
 interface Address {
   readonly family: 4 | 6;
   readonly value: bigint;
@@ -39,31 +32,26 @@ interface Address {
 /** Bits of an address that are counted. */
 const FAMILY_BITS = { 4: 32, 6: 64 } as const;
 
-/**
- * Reads a pattern. Those of one meaning get one text: `2001:db8::1` is the /64 that is counted for it.
- *
- * @returns `undefined`: it is none
- */
+/** Parses a pattern. Equal patterns get equal text: `2001:db8::1` becomes its /64. @returns `undefined`: invalid */
 export function parsePattern(policy: Pick<Policy, "keyKind">, given: string): Pattern | undefined {
   if (policy.keyKind === "ip") return parseAddresses(policy, given);
   if (given === "" || !given.isWellFormed() || new TextEncoder().encode(given).length > MAX_PATTERN_BYTES)
     return undefined;
   if (!given.includes(WILDCARD)) return { kind: "exact", text: given };
-  // Two wildcards side by side are one.
+  // Adjacent wildcards are one.
   const text = given.replaceAll(/\*+/g, WILDCARD);
   return { kind: "glob", text, parts: text.split(WILDCARD) };
 }
 
 /**
- * Whether all keys that a pattern is for begin with `keyPrefix`. The pattern counts as it is read, and not as it was typed:
- * `10.1.0.0/0` is `0.0.0.0/0`. It is read as text and as addresses, since the caller may not know the policy's `keyKind`.
+ * Whether all keys of a pattern begin with `keyPrefix`, read as text and as addresses: `10.1.0.0/0` is `0.0.0.0/0`,
+ * and the caller may not know the policy's `keyKind`.
  */
 export function isWithinPrefix(given: string, keyPrefix: string): boolean {
   const readings = (["text", "ip"] as const).flatMap((keyKind) => parsePattern({ keyKind }, given) ?? []);
   return readings.length > 0 && readings.every((pattern) => beginningOf(pattern).startsWith(keyPrefix));
 }
 
-/** The text with which all keys of a pattern begin. */
 function beginningOf(pattern: Pattern): string {
   if (pattern.kind === "exact") return pattern.text;
   if (pattern.kind === "glob") return pattern.parts[0] ?? "";
@@ -72,7 +60,7 @@ function beginningOf(pattern: Pattern): string {
   const parts = Array.from({ length: Math.floor(bits / partBits) }, (_, index) =>
     Number(networkOf(address, (index + 1) * partBits) & ((1n << BigInt(partBits)) - 1n)),
   );
-  // An IPv6 address may be written without its zeros.
+  // An IPv6 address may omit its zeros.
   const zero = address.family === 6 ? parts.indexOf(0) : -1;
   return parts
     .slice(0, zero < 0 ? undefined : zero)
@@ -80,7 +68,7 @@ function beginningOf(pattern: Pattern): string {
     .join("");
 }
 
-/** Whether a pattern with these parts is for a key, in time that grows with the key alone. */
+/** Whether a key matches these parts, in time linear in the key. */
 export function matchesParts(parts: readonly string[], key: string): boolean {
   const [first = "", last = ""] = [parts[0], parts.at(-1)];
   if (key.length < first.length + last.length || !key.startsWith(first) || !key.endsWith(last)) return false;
@@ -94,7 +82,6 @@ export function matchesParts(parts: readonly string[], key: string): boolean {
   return true;
 }
 
-/** A canonical address as a number; `undefined`: it is none. */
 export function addressOf(key: string): Address | undefined {
   if (!key.endsWith("/64")) {
     const bytes = key.split(".");
@@ -107,7 +94,6 @@ export function addressOf(key: string): Address | undefined {
   return { family: 6, value };
 }
 
-/** The first bits of an address, as a key of a map. */
 function networkOf({ family, value }: Address, bits: number): bigint {
   return value >> BigInt(FAMILY_BITS[family] - bits);
 }
@@ -134,11 +120,9 @@ function textOf({ family, value }: Address): string {
   return (normaliseKey({ keyKind: "ip" }, `${parts.join(":")}::`) ?? "").replace(/\/64$/, "");
 }
 
-/* Which override a key has. */
-
-/** How many patterns of a policy may have more than one wildcard: those with the same beginning are tried one by one. */
+/** A policy's patterns with several wildcards: those with the same beginning are tried one by one. */
 export const MAX_MULTI_WILDCARD = 64;
-/** How many lengths the texts before the first wildcard may have in the patterns of a policy, and those after the last. */
+/** How many lengths the texts before the first wildcard may have in a policy's patterns, and those after the last. */
 export const MAX_BEGINNING_LENGTHS = 128;
 export const MAX_END_LENGTHS = 32;
 
@@ -147,16 +131,14 @@ interface Found<Value> {
   readonly value: Value;
 }
 
-/** The patterns with one beginning: those with one wildcard by what they end with, the others by their text. */
+/** The patterns with one beginning: those with one wildcard by their end, the others by their text. */
 interface Beginning<Value> {
   readonly byEnd: Map<string, Found<Value>>;
   readonly multiWildcards: Map<string, Found<Value>>;
 }
 
-/** Whether an override counts as there. */
 type IsThere<Value> = (value: Value) => boolean;
 
-/** The lengths of texts, the longest first. */
 class Lengths {
   readonly #counts = new Map<number, number>();
   all: readonly number[] = [];
@@ -170,12 +152,12 @@ class Lengths {
 }
 
 /**
- * The overrides of one policy. The override of a key is found in time that grows with the key and not with the number of
- * overrides. The most specific one wins: the key itself, then the longest text before the first wildcard, then the longest
- * text after it; of ranges the narrowest.
+ * The overrides of one policy. The most specific one wins: the key itself, then the longest text before the first
+ * wildcard, then the longest text after it; of ranges the narrowest.
  *
- * A key is cut once for each length that a beginning has, and once for each that an end has. Then each end is looked up
- * under each beginning that fits. So both lengths have a bound.
+ * The search takes time that depends on the key, not on the number of overrides: a key is cut once for each length of
+ * a beginning and each length of an end, and each end is searched under each matching beginning. So both lengths have
+ * a bound.
  */
 export class OverrideIndex<Value> {
   readonly #exact = new Map<string, Value>();
@@ -194,12 +176,10 @@ export class OverrideIndex<Value> {
     return this.#size;
   }
 
-  /** How many patterns have more than one wildcard. */
   get multiWildcards(): number {
     return this.#multiWildcards;
   }
 
-  /** Adds an override, or replaces the one of the same pattern. */
   set(pattern: Pattern, value: Value): void {
     this.delete(pattern);
     this.#size += 1;
@@ -208,12 +188,11 @@ export class OverrideIndex<Value> {
     else this.#networksOf(pattern).set(networkOf(pattern.address, pattern.bits), value);
   }
 
-  /** Removes the override of a pattern, if there is one. */
   delete(pattern: Pattern): void {
     if (this.#remove(pattern)) this.#size -= 1;
   }
 
-  /** The override that applies to a key, of those that are there; `undefined`: none. */
+  /** The override that applies to a key, of those for which `isThere` is true. */
   find(key: string, isThere: IsThere<Value> = () => true): Value | undefined {
     if (this.#size === 0) return undefined;
     const exact = this.#exact.get(key);
@@ -263,7 +242,6 @@ export class OverrideIndex<Value> {
     }
   }
 
-  /** Returns whether there was an override. */
   #remove(pattern: Pattern): boolean {
     if (pattern.kind === "exact") return this.#exact.delete(pattern.text);
     if (pattern.kind === "range")
@@ -295,12 +273,7 @@ export class OverrideIndex<Value> {
   }
 }
 
-/**
- * Of the patterns with this beginning the one with the longest end, or the most text.
- *
- * @param maxEnd the length of the key after the beginning
- * @param ends the ends of the key of all lengths that patterns have, the longest first
- */
+/** The pattern with the longest end, or the most text. `ends`: the ends of the key, the longest first. */
 function endingIn<Value>(
   { byEnd, multiWildcards }: Beginning<Value>,
   key: string,
@@ -322,7 +295,7 @@ function endingIn<Value>(
   return best?.value;
 }
 
-/** More text wins; of as much the one that comes first by its letters, so that the order of insertion does not matter. */
+/** More text wins, then alphabetical order, which makes the result independent of insertion order. */
 function isMoreSpecific<Value>(one: Found<Value>, other: Found<Value> | undefined): boolean {
   if (other === undefined) return true;
   const [mine, theirs] = [one.pattern.text, other.pattern.text];

@@ -1,4 +1,4 @@
-/** Policies with what the catalog changes: their own fields, overrides for some of their keys, and candidates. */
+/** Policies with the catalog's changes: fields, overrides for some keys, and candidates. */
 import * as v from "valibot";
 import { MAX_UNITS } from "../algorithms/algorithm.ts";
 import { algorithmOf, parsePolicy } from "../policies/parse-policy.ts";
@@ -9,12 +9,11 @@ import { clip, meant, violation, type Violation, violationsOf } from "../validat
 import type { CatalogChanges, OverrideChange, OverrideFields, PolicyChange, Table } from "./calls.ts";
 import { OverrideIndex, parsePattern } from "./patterns.ts";
 
-/** What a deployment's file says. */
 type Deployed = Pick<Deployment, "policies" | "tables" | "regions"> & {
   readonly areJurisdictionsIgnored?: boolean | undefined;
 };
 
-/** The policies of one isolate. They begin as the deployment's file, and change as the catalog says. */
+/** The policies of one isolate: the deployment's file, then the catalog's changes. */
 export class PoliciesInForce extends RegionalPolicies {
   readonly #deployed: Deployed;
   readonly #named: Map<string, Policy>;
@@ -28,12 +27,10 @@ export class PoliciesInForce extends RegionalPolicies {
     this.#deployed = deployed;
   }
 
-  /** The catalog's revision up to which all changes are known; 0: none. */
   get revision(): number {
     return this.#revision;
   }
 
-  /** Applies changes, unless they are older than what is known. */
   apply({ revision, isWhole, policies, overrides }: CatalogChanges): void {
     if (revision <= this.#revision && !isWhole) return;
     this.#revision = revision;
@@ -59,27 +56,24 @@ export class PoliciesInForce extends RegionalPolicies {
   }
 }
 
-/** How many policies of patterns are kept, and how many of fields. */
+/** The bounds of policies kept by pattern, and by fields. */
 const [MAX_KEPT, MAX_READ] = [4_096, 1_024];
 
-/** An override, by its pattern. */
 interface Override {
   readonly pattern: string;
   readonly fields: OverrideFields;
-  /** NaN: it does not end by itself. */
+  /** NaN: never. */
   readonly endsAtMs: number;
 }
 
-/** A policy with its overrides and its candidate. */
 class PolicyEntry {
   readonly #name: string;
   readonly #deployed: Deployed;
   readonly #overrides = new OverrideIndex<Override>();
-  /** By pattern: the policy of its keys. */
   readonly #byPattern = new Map<string, Policy>();
-  /** Of keys of which an override has ended: by that instant, and the pattern of the one that applies since, if any. */
+  /** Keys whose override has ended: by that instant and the pattern that applies since, if any. */
   readonly #afterEnd = new Map<string, Policy>();
-  /** By the fields of the override: patterns with the same fields, as those of one plan, are read once. */
+  /** Patterns with the same fields, as those of one plan, are parsed once. */
   readonly #byFields = new Map<string, Policy>();
   #policy: Policy | undefined;
   #table: Table | undefined;
@@ -99,7 +93,7 @@ class PolicyEntry {
     this.#policy = fields === undefined ? this.#deployed.policies.get(this.#name) : this.#parse(fields);
   }
 
-  /** Takes an override, unless this version cannot read its pattern. */
+  /** Adds an override, unless this version cannot parse its pattern. */
   override({ pattern: text, fields }: OverrideChange): void {
     const pattern = parsePattern(this.#policy ?? { keyKind: "text" }, text);
     if (pattern === undefined) return;
@@ -112,7 +106,7 @@ class PolicyEntry {
     }
   }
 
-  /** Puts the policy together after changes, however many; `undefined`: there is no such policy. */
+  /** The policy after any number of changes; `undefined`: there is none. */
   join(): Policy | undefined {
     if (this.#policy === undefined) return undefined;
     const { overrides: _, candidate: __, ...policy } = this.#policy;
@@ -125,10 +119,7 @@ class PolicyEntry {
     return this.#policy;
   }
 
-  /**
-   * The policy of a key that has an override, or had one. An override that has ended is as if it were not there, from its
-   * instant on: the catalog deletes it a moment later, and isolates hear of that when they ask again.
-   */
+  /** An override ends at its instant: the catalog deletes it later, and isolates read that later still. */
   #find(key: string, nowMs: number): Policy | undefined {
     const first = this.#overrides.find(key);
     if (first === undefined || !(first.endsAtMs <= nowMs)) return first && this.#overridden(first);
@@ -178,7 +169,7 @@ class PolicyEntry {
     const parsed = read.policy === undefined ? this.#parse(read.fields) : this.#placed(read.policy);
     if (parsed === undefined) return undefined;
     const candidate = this.#candidateWith(fields);
-    // Terms go with messages that have calls of other keys too, and are compared with what those are decided by.
+    // Terms are sent with calls of other keys too, and are compared with theirs.
     const termsOf = (each?: Policy) => (each?.terms === undefined ? {} : { terms: each.terms });
     return withAll(parsed, {
       inForce: { version: this.#inForce.version, fields: JSON.stringify(read.fields) },
@@ -190,11 +181,11 @@ class PolicyEntry {
     });
   }
 
-  /** The candidate, for keys with an override. Where the override does not fit it, there is none. */
+  /** The candidate for keys with an override; none if the override does not fit it. */
   #candidateWith(override?: OverrideFields): Candidate | undefined {
     if (this.#candidate === undefined) return undefined;
     const { version } = this.#candidate;
-    // Its keys have never been anywhere else.
+    // Its keys were never in other objects.
     const { objectsBefore: _, ...table } = this.#candidate.fields;
     const read = override === undefined ? { fields: table } : readOverride(this.#name, table, override);
     if ("problems" in read) return undefined;
@@ -207,7 +198,7 @@ class PolicyEntry {
   #parse(fields: Table, name = this.#name): Policy | undefined {
     const parsed = parsePolicy(name, fields);
     if (!("problems" in parsed)) return this.#placed(parsed);
-    // Another version of the deployment may know what this one cannot read.
+    // Another version of the deployment may have written it.
     return this.#warn("the catalog has what this version cannot read", parsed.problems);
   }
 
@@ -220,7 +211,7 @@ class PolicyEntry {
   }
 }
 
-/** Keeps a value, and drops the oldest when there are too many. */
+/** Keeps a value, and drops the oldest beyond the bound. */
 function keep<Value>(kept: Map<string, Value>, name: string, value: Value, max: number): Value {
   for (const oldest of kept.keys()) {
     if (kept.size < max) break;
@@ -230,14 +221,12 @@ function keep<Value>(kept: Map<string, Value>, name: string, value: Value, max: 
   return value;
 }
 
-/** The policy with these fields, also as calls of each priority see it. */
 function withAll(policy: Policy, more: Partial<Policy>): Policy {
   const { priorities } = policy;
   const seen = new Map([...priorities.seen].map(([name, each]) => [name, { ...each, ...more }]));
   return { ...policy, ...more, priorities: { ...priorities, seen } };
 }
 
-/** The policy and its candidate, each with other fields. */
 function withEach(policy: Policy, fieldsOf: (each: Policy) => Partial<Policy>): Policy {
   const { candidate } = policy;
   return withAll(policy, {
@@ -246,34 +235,28 @@ function withEach(policy: Policy, fieldsOf: (each: Policy) => Partial<Policy>): 
   });
 }
 
-/* Overrides: other limits for some keys of a policy. Here they are read, and put into the policy's table. */
+/* Overrides: other limits for some keys of a policy, parsed and merged into the policy's table. */
 
 const OVERRIDE_ALLOWED =
   'figures of the policy, as { "limit": 1000 }, or one of { "multiply": 10 }, { "blocked": true } and { "unlimited": true }, each with expiresAt and note if wanted';
 
-/** The others are fields of rules. */
 const OWN_NAMES = Object.keys(OVERRIDE_FIELDS);
 const OVERRIDE_SCHEMA = v.object(OVERRIDE_FIELDS);
 const EFFECTS = ["multiply", "blocked", "unlimited"] as const;
-/** What a policy is for all of its keys alike: an override cannot change it. */
+/** Fields that all keys of a policy share: an override cannot change them. */
 const SHARED_FIELDS = ["algorithm", "unit"];
 
 type Problems = Readonly<Record<"problems", readonly Violation[]>>;
 
-/** What an override does to a key. */
 interface ReadOverride {
   readonly effect?: "blocked" | "unlimited";
   readonly endsAtMs?: number;
-  /**
-   * The policy's table with the override in it; for `unlimited`, with the largest limits. For `blocked` it is as it was:
-   * such a key asks no object, and a limit of 0 would forget what was consumed.
-   */
+  /** The policy's table with the override. Unchanged for `blocked`: a limit of 0 would forget what was consumed. */
   readonly fields: Table;
-  /** The table as it was read. Absent: it has not been. */
   readonly policy?: Policy;
 }
 
-/** Reads an override of a policy with this table. */
+/** Parses an override of a policy with this table. */
 export function readOverride(name: string, base: Table, given: unknown): ReadOverride | Problems {
   if (!isTable(given)) return problem([], violation([], given, OVERRIDE_ALLOWED));
   const entries = Object.entries(given);
@@ -286,7 +269,7 @@ export function readOverride(name: string, base: Table, given: unknown): ReadOve
   const changed = Object.keys(changes);
   if (effects.length + Math.min(changed.length, 1) !== 1) {
     const kinds = [...effects, ...(changed.length > 0 ? [clip(changed.join(", "))] : [])];
-    // A field next to a word such as `blocked` may be `expiresAt` with a wrong letter.
+    // An unknown field next to `blocked`, for example, may be a misspelled `expiresAt`.
     const near = changed.map((field) => meant(field, OWN_NAMES)).find(Boolean) ?? "";
     const found = kinds.length === 0 ? "nothing" : kinds.join(" and ") + near;
     return problem([], `the override says ${found}: must be ${OVERRIDE_ALLOWED}`);
@@ -306,13 +289,11 @@ function problem(path: readonly string[], detail: string): Problems {
   return { problems: [{ path, detail }] };
 }
 
-/** The problems of a policy's table; none: it is allowed. */
 export function problemsOf(name: string, fields: Table): Violation[] {
   const policy = parsePolicy(name, fields);
   return "problems" in policy ? violationsIn(policy.problems) : [];
 }
 
-/** Sentences about a table, with the field that each begins with. */
 function violationsIn(problems: readonly string[]): Violation[] {
   return problems.map((detail) => {
     const field = /^(?<field>[\w.-]+) (?:is|are) /.exec(detail)?.groups?.["field"];
@@ -320,7 +301,7 @@ function violationsIn(problems: readonly string[]): Violation[] {
   });
 }
 
-/** The table with other fields of its rules. With several rules they are given as `{ rules: { tokens: { limit } } }`. */
+/** The table with changed fields of its rules. Several rules are changed by `{ rules: { tokens: { limit } } }`. */
 function withChanges(base: Table, changes: Table): { readonly fields: Table } | Problems {
   const rules = base["rules"] as Readonly<Record<string, Table>> | undefined;
   if (rules === undefined) {
@@ -351,7 +332,7 @@ function withChanges(base: Table, changes: Table): { readonly fields: Table } | 
   return { fields: { ...base, rules: { ...rules, ...merged } } };
 }
 
-/** Fields that the rule's algorithm does not have, or that all keys of a policy share. A lone rule has the others beside. */
+/** Fields that the rule's algorithm lacks, or that all keys of a policy share. */
 function changeProblems(rule: Table, changes: Table, path: readonly string[]): Violation[] {
   const known = [...Object.keys(algorithmOf(rule)?.fields ?? {}), ...(path.length === 0 ? OWN_NAMES : [])];
   const strays = Object.keys(changes).filter((field) => !known.includes(field));
@@ -374,7 +355,6 @@ function largest(name: string, base: Table): Table {
   return base;
 }
 
-/** The table with every number of units multiplied, and rounded down. */
 function multiplied(base: Table, by: number): Table {
   const rules = base["rules"] as Readonly<Record<string, Table>> | undefined;
   if (rules === undefined) return multipliedRule(base, by);
@@ -388,7 +368,7 @@ function multipliedRule(rule: Table, by: number): Table {
     const kind = kinds[field];
     const isUnits = ["units", "units?", "count?"].some((each) => each === kind);
     if (!isUnits || typeof value !== "number") return [field, value];
-    // A limit stays one: only a limit of 0 closes a rule.
+    // A limit stays at least 1: only a limit of 0 closes a rule.
     return [field, Math.min(MAX_UNITS, Math.max(Math.min(1, value), Math.floor(value * by)))];
   });
   return Object.fromEntries(scaled) as Table;

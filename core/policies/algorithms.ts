@@ -13,10 +13,10 @@ import { unlimited } from "../algorithms/unlimited.ts";
 import { fixedWindow } from "../algorithms/windows/fixed-window.ts";
 import { slidingWindowCounter } from "../algorithms/windows/sliding-window-counter.ts";
 
-/** All algorithms by name. A rule names one, parsing reads its `fields`, and the law suite tests each of them. */
+/** All algorithms by name. The law suite tests each. */
 export const algorithms: ReadonlyMap<string, AnyAlgorithm> = new Map(
   [
-    // One a line, in the order in which errors list them.
+    // One per line, in the order of error messages.
     tokenBucket,
     slidingLog,
     concurrency,

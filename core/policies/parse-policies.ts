@@ -1,4 +1,4 @@
-/** What the tables POLICIES and LOG of wrangler.toml say. */
+/** Parses the tables POLICIES and LOG of wrangler.toml. */
 import * as v from "valibot";
 import { number, table, violation, violationsOf } from "../validation.ts";
 import { parsePolicy } from "./parse-policy.ts";
@@ -6,11 +6,8 @@ import { NAME, NAME_ALLOWED } from "./policy-fields.ts";
 import { type Policies, type Policy, publicName } from "./policy.ts";
 
 /**
- * Reads the policies of `wrangler.toml`, once, at start-up.
- *
- * @param vars the table `[vars.POLICIES]`, or the same as JSON text
- * @throws Error that names every bad policy, field and value, and what is allowed. A worker with a bad policy does
- * not start. `npm run deploy` refuses it, and the last good deployment goes on.
+ * @throws Error that names every bad policy, field and value, and the allowed values. Such a worker does not start:
+ * `npm run deploy` rejects it, and the last good deployment continues.
  */
 export function parsePolicies(vars: unknown): Policies {
   const problems: string[] = [];
@@ -27,29 +24,21 @@ export function parsePolicies(vars: unknown): Policies {
   return policies;
 }
 
-/** @throws Error with the problems, if there are any: such a worker does not start */
 export function refuseBad(problems: readonly string[]): void {
   if (problems.length > 0) throw new Error(`bad configuration, not serving:\n${problems.join("\n")}`);
 }
 
-/** What stands in place of the fields of a policy that was removed, as JSON. */
+/** Replaces the fields of a removed policy. */
 const REMOVAL = '{"removed":true}';
 
 type PolicyTable = [name: string, fields: unknown];
 
-/**
- * The tables of `[vars.POLICIES]`, which may be JSON text.
- *
- * @throws Error when there is none
- */
+/** The tables of `[vars.POLICIES]`, which may be JSON text. @throws Error when there is none */
 export function policyTablesOf(vars: unknown): PolicyTable[] {
   return tablesOf(vars).filter(([, fields]) => !isRemoval(fields));
 }
 
-/**
- * Whether a policy was removed on purpose: `removed = true` stands in place of its fields. Stored keys of any other policy
- * that is not given stay.
- */
+/** Whether a policy has `removed = true` instead of fields. Stored keys of other missing policies are kept. */
 export function removedIn(vars: unknown): (name: string) => boolean {
   const removed = new Set(tablesOf(vars).flatMap(([name, fields]) => (isRemoval(fields) ? [name] : [])));
   return (name) => removed.has(publicName(name));
@@ -78,36 +67,24 @@ function tablesOf(vars: unknown): PolicyTable[] {
 }
 
 const LogTable = table({
-  /** The part of the denials that is logged. */
   denials: v.optional(number(0, 1), 0),
-  /** The part of the calls that is logged to which an object did not answer. */
+  /** The logged part of the calls without an answer from the object. */
   failures: v.optional(number(0, 1), 1),
-  /** Whether these lines have keys in them. */
   keys: v.optional(v.boolean("true or false"), false),
 });
 
-/** What is logged of calls. */
 export type LogSettings = Readonly<v.InferOutput<typeof LogTable>>;
 
-/**
- * Reads the table LOG; `undefined`: there is none, and failures are logged.
- *
- * @throws Error that names each bad field and value, and what is allowed
- */
+/** @throws Error that names each bad field and value, and the allowed values */
 export function parseLog(given: unknown): LogSettings {
   const parsed = v.safeParse(LogTable, given ?? {});
   if (!parsed.success) refuseBad(violationsOf(parsed.issues).map(({ detail }) => `LOG: ${detail}`));
   return parsed.output as LogSettings;
 }
 
-/** At most the longest interval that it replaces. */
 const [MIN_BACKGROUND_MS, MAX_BACKGROUND_MS] = [50, 10_000];
 
-/**
- * After how many milliseconds work in the background is due again; `undefined`: as usual.
- *
- * @throws Error that says which numbers are allowed
- */
+/** The interval of background work; `undefined`: the default. @throws Error with the allowed numbers */
 export function parseBackgroundMs(given: unknown): number | undefined {
   if (given === undefined) return undefined;
   const ms = Number(given);

@@ -26,14 +26,12 @@ interface Problems {
   readonly problems: readonly string[];
 }
 
-/** Schemas are made once: making one takes longer than reading with it, and policies are read for each override. */
+/** Built once: a schema takes longer to build than to run, and policies are parsed for each override. */
 const POLICY_SCHEMA = table(POLICY_FIELDS);
 const ruleSchemas = { alone: schemasBy(Object.keys(POLICY_FIELDS)), among: schemasBy([]) };
 
-/** The fields of a policy that are not those of its rules, as they are parsed. */
 type PolicyFields = v.InferOutput<typeof POLICY_SCHEMA>;
 
-/** Reads one policy. The problems are sentences that begin with the field. */
 export function parsePolicy(name: string, given: unknown): Policy | Problems {
   const { rules: tables, policyFields, problems } = splitRules(name, given);
   if (problems.length > 0) return { problems };
@@ -81,7 +79,7 @@ export function parsePolicy(name: string, given: unknown): Policy | Problems {
     ...(objectsBefore && { objectsBefore }),
     ...(locationHint && { locationHint }),
     ...(jurisdiction && { jurisdiction }),
-    // A region's object decides by what it has of the pool.
+    // A region's object decides by its share of the pool.
     ...(kind === undefined && {
       terms: JSON.stringify(tables.map((rule) => [rule.ruleName, rule.fields])),
     }),
@@ -92,16 +90,12 @@ export function parsePolicy(name: string, given: unknown): Policy | Problems {
 }
 
 interface RuleTable {
-  /** Where the table stands in its policy; errors begin with it. */
   readonly path: readonly string[];
   readonly ruleName: string;
   readonly fields: unknown;
 }
 
-/**
- * Separates the fields of a policy from those of its rules. Without `rules` there is one rule: it has the policy's
- * name, and its fields stand beside the policy's own.
- */
+/** Separates the fields of a policy from those of its rules. Without `rules` they are those of one rule. */
 function splitRules(
   name: string,
   given: unknown,
@@ -110,7 +104,7 @@ function splitRules(
     const problems = [violation([], given, "a table with an algorithm or with rules")];
     return { rules: [], policyFields: {}, problems };
   }
-  // In a policy of one rule a field that its algorithm has too is the rule's.
+  // In a policy of one rule, a field that its algorithm also has belongs to the rule.
   const ofRule = Object.hasOwn(given, "rules") ? {} : (algorithmOf(given)?.fields ?? {});
   const ofPolicy = new Set(Object.keys(POLICY_FIELDS).filter((field) => !Object.hasOwn(ofRule, field)));
   const entries = Object.entries(given);
@@ -133,13 +127,9 @@ function splitRules(
   return { rules, policyFields, problems };
 }
 
-/**
- * The fields that were read last. Each key with an override has the same policy with other numbers in its rules, and
- * reading these fields again is half of what reading a policy takes.
- */
+/** The last fields and their result: of keys with an override, parsing them again is half of the time. */
 let last: { readonly given: Table; readonly parsed: v.SafeParseResult<typeof POLICY_SCHEMA> } | undefined;
 
-/** Reads the fields. They must not change afterwards. */
 function parsePolicyFields(given: Table): v.SafeParseResult<typeof POLICY_SCHEMA> {
   if (last !== undefined && isSame(given, last.given)) return last.parsed;
   const parsed = v.safeParse(POLICY_SCHEMA, given);
@@ -147,15 +137,13 @@ function parsePolicyFields(given: Table): v.SafeParseResult<typeof POLICY_SCHEMA
   return parsed;
 }
 
-/** Whether the fields have the same values, in the same order. An object may have changed inside. */
+/** Whether the fields have the same values in the same order, by reference. */
 function isSame(one: Table, other: Table): boolean {
   const [fields, others] = [Object.keys(one), Object.keys(other)];
   const isSameField = (field: string, index: number) =>
     field === others[index] && typeof one[field] !== "object" && one[field] === other[field];
   return fields.length === others.length && fields.every(isSameField);
 }
-
-/* Rules. */
 
 function parseRule(name: string, path: readonly string[], given: unknown): Rule | Problems {
   const named = algorithmOf(given);
@@ -188,7 +176,6 @@ function parseRule(name: string, path: readonly string[], given: unknown): Rule 
   };
 }
 
-/** The schema of a rule, by its algorithm. Errors name these fields of the policy too, beside which it stands. */
 function schemasBy(policyFields: readonly string[]) {
   const make = (algorithm: AnyAlgorithm) =>
     table({ ...RULE_FIELDS, ...fieldsOf(algorithm), ...PENALTY_FIELDS }, policyFields);
@@ -200,7 +187,7 @@ function schemasBy(policyFields: readonly string[]) {
   };
 }
 
-/** An algorithm with its configuration. A limit of 0 closes it: its other fields are checked as if the limit were 1. */
+/** An algorithm with its configuration. A limit of 0 closes it; other fields are checked with a limit of 1. */
 function configuredBy(
   algorithm: AnyAlgorithm,
   fields: Fields,
@@ -218,7 +205,6 @@ function configuredBy(
   return { algorithm: zeroLimit(algorithm), config: { ...others, limit: 0 } };
 }
 
-/** The algorithm of a rule as its policy gives it; `undefined`: it names none that there is. */
 export function algorithmOf(given: unknown): AnyAlgorithm | undefined {
   const name = algorithmNameOf(given);
   return typeof name === "string" ? algorithms.get(name) : undefined;
@@ -228,7 +214,7 @@ function algorithmNameOf(given: unknown): unknown {
   return typeof given === "object" && given !== null && "algorithm" in given ? given.algorithm : undefined;
 }
 
-/** What is wrong with a rule that names no algorithm that there is: `algorithm` or `rules` may have a wrong letter. */
+/** The problems of a rule with an unknown algorithm: `algorithm` or `rules` may be misspelled. */
 function algorithmProblems(path: readonly string[], given: unknown): string[] {
   const [name, known] = [algorithmNameOf(given), [...algorithms.keys()]];
   const words = path.length === 0 ? ["algorithm", "rules"] : ["algorithm"];
@@ -245,7 +231,6 @@ function algorithmProblems(path: readonly string[], given: unknown): string[] {
 
 /* Fields that contradict each other. */
 
-/** What is wrong with the fields of a pool; `undefined`: nothing. */
 function poolProblem(
   { onFailure, localShare, pool }: PolicyFields,
   rules: readonly Rule[],
@@ -263,7 +248,6 @@ function poolProblem(
   return violation(["pool"], pool, `left out with ${what}`);
 }
 
-/** What is wrong with the fields that say where objects and keys are. A pool's regions say where its objects are. */
 function placeProblem({
   objects,
   objectsBefore,
@@ -273,7 +257,7 @@ function placeProblem({
 }: PolicyFields): string | undefined {
   if (objectsBefore !== undefined) {
     const given = objectsBefore.length === 1 ? objectsBefore[0] : objectsBefore;
-    // What regions have is in the pool, and comes from there.
+    // Regions get their units from the pool.
     if (pool !== undefined) return violation(["objectsBefore"], given, "left out, or without a pool");
     if (objectsBefore.includes(objects)) return violation(["objectsBefore"], given, BEFORE_ALLOWED);
   }
@@ -286,7 +270,7 @@ function placeProblem({
   return violation(["locationHint"], locationHint, "left out, or without a jurisdiction, which says where");
 }
 
-/** Where units are leased, the rules that lease them say how callers wait. */
+/** Where rules lease units, their own fields set the waits. */
 function waitingProblem({ maxWait, maxWaiters, pool }: PolicyFields, leases: boolean): string | undefined {
   if (!leases && pool === undefined) return undefined;
   const field = maxWait === undefined ? "maxWaiters" : "maxWait";
@@ -302,7 +286,6 @@ function waitingOf({ maxWait, maxWaiters, pool }: PolicyFields, lease: LeaseTerm
   return { maxWaitMs: maxWait ?? DEFAULT_MAX_WAIT_MS, maxWaiters: maxWaiters ?? DEFAULT_MAX_WAITERS };
 }
 
-/** For each term the least of all rules; `undefined`: no rule leases. */
 function strictest(terms: readonly LeaseTerms[]): LeaseTerms | undefined {
   if (terms.length === 0) return undefined;
   const least = (field: keyof LeaseTerms) => Math.min(...terms.map((each) => each[field]));
@@ -315,15 +298,14 @@ function strictest(terms: readonly LeaseTerms[]): LeaseTerms | undefined {
 }
 
 /*
- * Priorities: how important a call is, and what a policy keeps for the more important ones.
+ * Priorities: how important a call is, and what a policy keeps for more important ones.
  *
- * With `reserve = { critical = "20%" }` the calls of all other priorities see 80 % of each limit: for them, a fifth of
- * the capacity always counts as taken. So they never use what is kept, however many they are, and a critical call finds
- * it. That is the fleet usage load shedder of P. Tarjan, "Scaling your API with rate limiters" (Stripe, 2017), for
- * rates too, and exact.
+ * With `reserve = { critical = "20%" }` calls of all other priorities see 80 % of each limit: for them a fifth of the
+ * capacity is always taken, so any number of them leaves it to critical calls. It is the fleet usage load shedder of
+ * P. Tarjan, "Scaling your API with rate limiters" (Stripe, 2017), for rates too, and exact.
  *
- * The bound: in any interval, the units admitted of a priority and of those below it are at most what the limit without
- * the kept part admits. An isolate's units belong to one priority, because they were granted to it.
+ * The bound: in any interval, the units admitted of a priority and those below it are at most what the limit without
+ * the kept part admits. An isolate's units belong to one priority, to which they were granted.
  */
 
 function prioritiesOf(
@@ -375,10 +357,10 @@ function prioritiesOf(
   return problems.length > 0 ? { problems } : priorities;
 }
 
-/** The rule with a part of its capacity kept for more important calls, rounded up. */
+/** The rule with a part of its capacity, rounded up, kept for more important calls. */
 function withApart(rule: Rule, part: number): Rule {
   if (part === 0) return rule;
-  // A sum of parts may be a little too large, and rounding up must not keep a unit more for that.
+  // Floating-point error in a sum of parts must not keep one more unit.
   const apart = Math.ceil(rule.capacity * part - 1e-9);
   return { ...rule, apart, capacity: rule.capacity - apart };
 }

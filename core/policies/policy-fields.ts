@@ -1,4 +1,4 @@
-/** Schemas for the fields of policies, rules and overrides. Each says in its message what it allows. */
+/** Schemas for the fields of policies, rules and overrides. Their messages name the allowed values. */
 import * as v from "valibot";
 import { type AnyAlgorithm, type FieldKind, type Fields, MAX_UNITS } from "../algorithms/algorithm.ts";
 import { MAX_WAIT_MS, MAX_WAITERS } from "../algorithms/concurrency.ts";
@@ -17,28 +17,22 @@ import {
   type RetryJitter,
 } from "./policy.ts";
 
-/** The names of policies, rules, units and regions. */
 export const NAME = /^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$/;
-/** What `NAME` allows, as errors say it. */
+/** `NAME` in error messages. */
 export const NAME_ALLOWED = "1 to 64 letters, digits, - or _, beginning with a letter or digit";
-/** Parsers leave these names out of a cost by unit (valibot's `record`), so it would count less than it says. */
+/** valibot's `record` drops these names from a cost by unit, which would lower the cost. */
 const UNREADABLE_UNITS = ["constructor", "prototype"];
 const UNIT_ALLOWED = `${NAME_ALLOWED}, but not ${UNREADABLE_UNITS.join(" or ")}`;
-
-/* Durations, periods and instants. */
 
 const DAY_MS = 86_400_000;
 const UNITS_MS = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000, d: DAY_MS } as const;
 
-/** What errors say is allowed, when a field is a duration. */
 export const DURATION_ALLOWED =
   'a duration of 1 ms or more with its unit, such as "250ms" "10s" "15m" "1h" "30d"';
 
 /**
- * Reads a duration as policies write it: `"250ms" "10s" "15m" "1h" "30d"`, also with a space: `"10 s"`. A number is
- * none: 60 milliseconds instead of 60 seconds is a limit a thousand times as high.
- *
- * @returns whole milliseconds, 1 or more; `undefined` when it is not a duration
+ * Parses `"250ms" "10s" "15m" "1h" "30d"`, also `"10 s"`; `undefined`: invalid. Not a number: 60 milliseconds instead
+ * of 60 seconds is a limit a thousand times as high.
  */
 export function parseDurationMs(value: unknown): number | undefined {
   const match = typeof value === "string" ? /^(\d{1,16}) ?(ms|s|m|h|d)$/.exec(value) : null;
@@ -48,7 +42,6 @@ export function parseDurationMs(value: unknown): number | undefined {
 
 const PERIOD_ALLOWED = `${DURATION_ALLOWED}, or of the calendar ${PERIODS.map((each) => `"1 ${each}"`).join(" ")}`;
 
-/** Reads a duration in milliseconds, or a period of the calendar, such as `"1 month"`. */
 function parsePeriod(value: unknown): number | Period | undefined {
   return PERIODS.find((period) => value === `1 ${period}`) ?? parseDurationMs(value);
 }
@@ -57,24 +50,19 @@ const RFC_3339 =
   /^(?<year>\d{4})-(?<month>\d\d)-(?<day>\d\d)T(?<hour>\d\d):\d\d:\d\d(?:\.\d+)?(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)$/;
 
 /**
- * Reads an instant as RFC 3339 writes it: `"2027-01-31T12:00:00Z"`, `"2027-01-31T13:00:00.5+01:00"`. `Date.parse` alone
- * takes 30 February for 2 March, and 24:00 for the next day.
- *
- * @returns milliseconds since the Unix epoch; `undefined` when it is none, as on a day that does not exist
+ * Parses an instant of RFC 3339; `undefined`: invalid. `Date.parse` alone reads 30 February as 2 March, and 24:00 as
+ * the next day.
  */
 export function parseInstantMs(text: string): number | undefined {
   const upper = text.toUpperCase();
   const { year, month, day, hour } = RFC_3339.exec(upper)?.groups ?? {};
   const atMs = Date.parse(upper);
-  // The days of a month are the same every 400 years.
+  // The days of a month repeat every 400 years.
   const [like, next] = [2_000 + (Number(year) % 400), Number(month)];
   const days = (Date.UTC(like, next) - Date.UTC(like, next - 1)) / DAY_MS;
   return Number(day) <= days && Number(hour) < 24 && !Number.isNaN(atMs) ? atMs : undefined;
 }
 
-/* Schemas of values. */
-
-/** A schema of what `read` reads: `undefined` is not allowed. */
 function readBy<Value>(read: (value: unknown) => Value | undefined, allowed: v.ErrorMessage<v.CustomIssue>) {
   return v.pipe(
     v.custom((value) => read(value) !== undefined, allowed),
@@ -82,27 +70,23 @@ function readBy<Value>(read: (value: unknown) => Value | undefined, allowed: v.E
   );
 }
 
-/** The same for durations: an error about a number names the two durations that it might be. */
+/** The same for durations: the error for a number suggests two durations. */
 function durationBy<Value>(read: (value: unknown) => Value | undefined, allowed: string) {
   const readings = (value: unknown) =>
     typeof value === "number" && value > 0 ? ` (${value} might be "${value}s" or "${value}ms")` : "";
   return readBy(read, ({ input }) => allowed + readings(input));
 }
 
-/** Reads a duration of at most so many milliseconds. */
 const durationUpTo = (maxMs: number) => (value: unknown) => {
   const durationMs = parseDurationMs(value);
   return durationMs === undefined || durationMs > maxMs ? undefined : durationMs;
 };
 
-/** A schema for a number above 0 of which `isAllowed` is true. */
 const aboveZero = (isAllowed: (value: number) => boolean, allowed: string) =>
   v.custom<number>((value) => typeof value === "number" && value > 0 && isAllowed(value), allowed);
 
 const DURATION = durationBy(parseDurationMs, DURATION_ALLOWED);
 const UNITS = integer(1, MAX_UNITS);
-
-/* Fields of rules. */
 
 const FIELD_SCHEMAS = {
   units: UNITS,
@@ -116,7 +100,6 @@ const FIELD_SCHEMAS = {
   "ratio?": v.optional(aboveZero((value) => value < Infinity, "a number above 0")),
 } satisfies Record<Extract<FieldKind, string>, v.GenericSchema<unknown, Fields[string]>>;
 
-/** The fields of a rule that belong to its algorithm. A limit of 0 closes a rule, whatever its algorithm is. */
 export function fieldsOf(algorithm: AnyAlgorithm): Record<string, v.GenericSchema<unknown, Fields[string]>> {
   const schemaOf = (field: string, kind: FieldKind) => {
     if (field === "limit" && kind === "units") return integer(0, MAX_UNITS);
@@ -127,10 +110,7 @@ export function fieldsOf(algorithm: AnyAlgorithm): Record<string, v.GenericSchem
   );
 }
 
-/**
- * The fields of any rule, whatever its algorithm. The default of `unit` is the default quota unit of
- * draft-ietf-httpapi-ratelimit-headers-11 (worker/api/responses.ts).
- */
+/** The fields of any rule. `unit` defaults to the quota unit of draft-ietf-httpapi-ratelimit-headers-11. */
 export const RULE_FIELDS = {
   algorithm: v.string(),
   unit: v.optional(
@@ -142,19 +122,16 @@ export const RULE_FIELDS = {
   ),
 };
 
-/** The fields of any rule that is not about leases: see core/algorithms/penalty.ts. */
 export const PENALTY_FIELDS = {
   blockFor: FIELD_SCHEMAS["duration?"],
   maxBlock: FIELD_SCHEMAS["duration?"],
 };
 
-/* Fields of policies. */
-
 const MAX_DEADLINE_MS = 60_000;
 /**
- * The first call of a name may take some hundred milliseconds: the runtime makes sure everywhere that no other place has
- * the object, chooses one, and starts it. A new key's first call is not to be denied for that. A longer deadline would
- * keep callers waiting for an object that hangs.
+ * The first call of a name can take some hundred milliseconds: the runtime ensures that the object exists nowhere
+ * else, chooses a place and starts it. That call must not be denied. A longer deadline would keep callers waiting for
+ * an object that hangs.
  */
 const DEFAULT_DEADLINE_MS = 1_000;
 
@@ -170,25 +147,22 @@ function parseReservation(value: unknown): Lifetimes | undefined {
   if (typeof clients !== "boolean" || Object.keys(others).length > 0) return undefined;
   const ttlMs = durationUpTo(MAX_RESERVATION_TTL_MS)(ttl);
   if (ttl !== undefined && ttlMs === undefined) return undefined;
-  // Isolates must give units back before an object without calls leaves memory: see `MAX_TTL_MS`.
+  // Isolates must return units before an object without calls leaves memory (`MAX_TTL_MS`).
   const atMostMs = Math.min(ttlMs ?? MAX_TTL_MS, MAX_TTL_MS);
   const lifetimes = ttlMs === undefined ? AUTO : { leastMs: atMostMs, mostMs: atMostMs };
   return clients ? lifetimes : { ...lifetimes, clients };
 }
 
-/** The most objects that may share the keys of a policy. */
 const MAX_OBJECTS = 65_536;
-/** A key of which nothing is known is looked for in one object of each layout before, one after the other. */
+/** An unknown key is searched in one object of each earlier layout, one after the other. */
 const MAX_BEFORE = 3;
 const LAYOUT_ALLOWED = `"per-key" or an integer from 1 to ${MAX_OBJECTS}`;
-/** What `objectsBefore` allows, as errors say it. */
 export const BEFORE_ALLOWED = `what objects was before, or a list of at most ${MAX_BEFORE} of these, the last one first; not what it is now`;
 
 function isLayout(value: unknown): value is Layout {
   return value === "per-key" || v.is(integer(1, MAX_OBJECTS), value);
 }
 
-/** The layouts in a value of `objectsBefore`, the last one first. */
 function parseBefore(value: unknown): readonly Layout[] | undefined {
   const layouts: readonly unknown[] = Array.isArray(value) ? value : [value];
   const isList = layouts.length > 0 && layouts.length <= MAX_BEFORE && layouts.every(isLayout);
@@ -199,7 +173,6 @@ const HEADERS_ALLOWED = `${HEADER_STYLES.flat()
   .map((style) => JSON.stringify(style))
   .join(", ")}, or a list of one of the first two and one of the last two`;
 
-/** Reads one style, or a list of them. */
 function parseHeaders(value: unknown): readonly HeaderStyle[] | undefined {
   const given: readonly unknown[] = Array.isArray(value) ? value : [value];
   const found = HEADER_STYLES.map((line): readonly HeaderStyle[] =>
@@ -210,30 +183,29 @@ function parseHeaders(value: unknown): readonly HeaderStyle[] | undefined {
   return isAllowed && styles.length === given.length ? styles : undefined;
 }
 
-/** Reads a share of the wait (a number) or a duration (text). A longer one would keep callers away for no reason. */
+/** Parses a share of the wait (a number) or a duration (text). More would only keep callers away. */
 function parseRetryJitter(value: unknown): RetryJitter | undefined {
   if (typeof value === "number") return value > 0 && value <= 1 ? { share: value } : undefined;
   const mostMs = durationUpTo(DAY_MS)(value);
   return mostMs === undefined ? undefined : { mostMs };
 }
 
-/** A caller that gets a quota back must not wait for longer to hear of it. */
+/** The longest time that a caller whose quota returned may not notice it. */
 const MAX_DENIAL_TTL_MS = 3_600_000;
 
-/** Reads a duration that may be 0. A 0 is a 0 in every unit. */
+/** Parses a duration that may be 0, in any unit. */
 function parseDenialTtlMs(value: unknown): number | undefined {
   if (value === 0 || (typeof value === "string" && /^0 ?(?:ms|s)$/.test(value))) return 0;
   return durationUpTo(MAX_DENIAL_TTL_MS)(value);
 }
 
-/** The priority of calls that say none, where a policy has it. */
+/** The default priority, if the policy has it. */
 export const USUAL = "normal";
-/** Every priority with something kept has reservations of its own in each isolate. */
+/** Every priority with reserved units has its own reservations in each isolate. */
 const MAX_NAMES = 8;
 const PRIORITY_NAME = /^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$/;
 const NAMES_ALLOWED = `a list of 2 to ${MAX_NAMES} different names of up to 32 letters, digits, - or _, the most important first`;
 
-/** The fields of any policy, whatever its rules. */
 export const POLICY_FIELDS = {
   onFailure: v.optional(oneOf(["closed", "open", "local"]), "closed"),
   deadlineMs: v.optional(integer(1, MAX_DEADLINE_MS), DEFAULT_DEADLINE_MS),
@@ -248,7 +220,7 @@ export const POLICY_FIELDS = {
   pool: v.optional(oneOf(["redis"])),
   localShare: v.optional(aboveZero((value) => value <= 1, "a number above 0 and at most 1")),
   shadow: v.optional(v.boolean("true or false"), false),
-  // Rules that lease have fields of the same names, with the same defaults.
+  // Rules that lease have fields of the same names and defaults.
   maxWait: v.optional(
     durationBy(durationUpTo(MAX_WAIT_MS), `${DURATION_ALLOWED}, at most ${MAX_WAIT_MS} ms`),
   ),
@@ -291,7 +263,6 @@ export const POLICY_FIELDS = {
 const NOTE_ALLOWED = "text of at most 500 characters";
 const EXPIRY_ALLOWED = 'an instant in the future, such as "2027-01-31T12:00:00Z" (RFC 3339)';
 
-/** The fields of an override beside those of rules. */
 export const OVERRIDE_FIELDS = {
   multiply: v.optional(number(0.000_001, 1_000_000)),
   blocked: v.optional(v.literal(true, "true, or left out")),
@@ -304,8 +275,6 @@ export const OVERRIDE_FIELDS = {
   ),
   note: v.optional(v.pipe(v.string(NOTE_ALLOWED), v.maxLength(500, NOTE_ALLOWED))),
 };
-
-/* The field `shed`: what is shed while the machines behind a policy are too busy. */
 
 const share = (usual: number) =>
   v.optional(
@@ -322,12 +291,7 @@ const SHED = table({
   by: v.optional(oneOf(["leases", "reports"])),
 });
 
-/**
- * What a policy sheds; `undefined`: nothing.
- *
- * @param leases whether a rule of the policy leases units
- * @param pool the kind of the policy's pool, if it has one
- */
+/** @param leases whether a rule of the policy leases units */
 export function sheddingOf(
   given: unknown,
   leases: boolean,
@@ -345,7 +309,6 @@ export function sheddingOf(
   const parsed = v.safeParse(SHED, isTable ? given : {});
   if (!parsed.success) {
     const details = violationsOf(parsed.issues, ["shed"]).map(({ detail }) => detail);
-    // The problem of an unknown field does not say where it stands.
     return { problems: details.map((detail) => (detail.startsWith("shed") ? detail : `shed: ${detail}`)) };
   }
   const { good, bad, after: afterMs, over: overMs, by = leases ? "leases" : "reports" } = parsed.output;

@@ -15,10 +15,8 @@ import {
 } from "./policy.ts";
 
 /**
- * Reads what a deployment configures: its policies and its regions. A policy with a pool also gets a copy for each
- * region.
- *
- * @throws Error that names every bad field and value, and what is allowed: such a worker does not start
+ * A policy with a pool gets a copy for each region. @throws Error that names every bad field and value, and the
+ * allowed values: such a worker does not start
  */
 export function parseDeployment(vars: DeploymentVars) {
   const { areJurisdictionsIgnored } = vars;
@@ -41,15 +39,13 @@ export function parseDeployment(vars: DeploymentVars) {
 
 export type Deployment = ReturnType<typeof parseDeployment>;
 
-/** Tables of `wrangler.toml`, or the same as JSON text. */
 interface DeploymentVars {
   readonly policies: unknown;
   readonly regions?: unknown;
-  /** Where plain workerd runs the worker. */
+  /** True where plain workerd runs the worker. */
   readonly areJurisdictionsIgnored?: boolean;
 }
 
-/** The policy as it is where there are no jurisdictions. */
 export function withoutJurisdiction(policy: Policy): Policy {
   const nowhere = (each: Policy): Policy => {
     const { jurisdiction: _, ...others } = each;
@@ -62,13 +58,12 @@ export function withoutJurisdiction(policy: Policy): Policy {
 
 /** All policies of a deployment, and for each policy with a pool a copy for each region. */
 export class RegionalPolicies {
-  /** By the names that the deployment gave them, and that callers know. */
   readonly named: Policies;
   readonly regions: Regions;
   /** The copies, by their own names: `api@eu`, `api@eu/local`. */
   readonly #known = new Map<string, Policy>();
 
-  /** @throws Error when a region that goes on alone would have less than one unit of a limit */
+  /** @throws Error when a region would have less than one unit of a limit without its pool */
   constructor(policies: Policies, regions: Regions) {
     this.named = policies;
     this.regions = regions;
@@ -76,16 +71,11 @@ export class RegionalPolicies {
       if (policy.pool !== undefined) for (const region of regions) this.#add(policy, region);
   }
 
-  /** Finds a policy or a region's copy by its name. */
   get(name: string): Policy | undefined {
     return this.named.get(name) ?? this.#known.get(name);
   }
 
-  /**
-   * The region's copy of a policy; a policy without a pool is the same in all regions.
-   *
-   * @param region `undefined`: the first region, which has the calls that belong to no region
-   */
+  /** @param region `undefined`: the first region, which has the calls of no region */
   within(policy: Policy, region: Region | undefined): Policy {
     if (policy.pool === undefined || policy.region !== undefined) return policy;
     const { name } = region ?? this.regions[0];
@@ -99,7 +89,6 @@ export class RegionalPolicies {
     if (policy.onFailure === "local") this.#known.set(`${name}${LOCAL}`, this.#alone(regional));
   }
 
-  /** What a region goes on with when its pool does not answer: its part of each limit, without a pool. */
   #alone({ pool, ...policy }: Policy): Policy {
     const part = pool?.localShare ?? 1 / this.regions.length;
     const scaled = policy.rules.map((rule) => scale(policy, rule, part));
@@ -120,15 +109,9 @@ function scale(policy: Pick<Policy, "name">, rule: Rule, part: number): Rule {
   return { ...rule, config, capacity: algorithm.capacity(config), quota: algorithm.quota(config) };
 }
 
-/** The names of the variables that a deployment reads. */
 const READ = ["POLICIES", "REGIONS", "LOG"];
 
-/**
- * Refuses a variable that is `POLICIES`, `REGIONS` or `LOG` with a wrong letter. Other variables are not the limiter's,
- * nor is a text with a name like `REGION`: regions are a table.
- *
- * @throws Error that names the variable, and the one that was meant
- */
+/** @throws Error that names a misspelled `POLICIES`, `REGIONS` or `LOG`. Other variables are ignored. */
 export function requireKnownNames(variables: object): void {
   const wrong = Object.entries(variables).flatMap(([name, value]: [string, unknown]) => {
     const meant = READ.includes(name) ? undefined : nearest(name, READ);
@@ -139,19 +122,17 @@ export function requireKnownNames(variables: object): void {
   refuseBad(wrong);
 }
 
-/* Regions: parts of the world. A key whose units are in a pool has an object of its own in each region. */
+/* Regions: parts of the world. A pooled key has an object of its own in each region. */
 
-/** Where a request came in, by `request.cf`. */
 export interface Origin {
   readonly colo?: unknown;
   readonly country?: unknown;
   readonly continent?: unknown;
 }
 
-/** At least one region. The first one also has the requests that belong to no region. */
+/** The first region also has the requests of no region. */
 export type Regions = readonly [Region, ...Region[]];
 
-/** Without `[vars.REGIONS]`, each continent is a region. */
 const continent = (name: string, locationHint: LocationHint): Region => ({
   name,
   colos: [],
@@ -183,11 +164,7 @@ const REGION_FIELDS = {
   locationHint: v.optional(oneOf(LOCATION_HINTS)),
 };
 
-/**
- * Reads the regions of `[vars.REGIONS.<name>]`, as tables or as JSON text; `undefined`: each continent is a region.
- *
- * @throws Error that names every bad region, field and value, and what is allowed
- */
+/** `undefined`: each continent is a region. @throws Error that names every bad field and value */
 export function parseRegions(vars: unknown): Regions {
   if (vars === undefined) return CONTINENTS;
   let given: unknown = vars;
@@ -219,7 +196,7 @@ export function parseRegions(vars: unknown): Regions {
   return [first, ...others];
 }
 
-/** The region that a request belongs to: by its colo, else its country, else its continent, else the first region. */
+/** The region of a request, by colo, then country, then continent; by default the first region. */
 export function regionOf(regions: Regions, { colo, country, continent: from }: Origin): Region {
   const within = (field: "colos" | "countries" | "continents", code: unknown) =>
     typeof code === "string" ? regions.find((region) => region[field].includes(code)) : undefined;

@@ -1,4 +1,4 @@
-/** The decision that a caller sees, made of the decisions of the rules, and the headers that describe it. */
+/** The decision that a caller sees, and the headers that describe it. */
 import { type DenialReason, MAX_UNITS } from "../algorithms/algorithm.ts";
 import {
   type HeaderStyle,
@@ -12,66 +12,47 @@ import type { Decided, Hold, Lease, Peeked, RuleDecision, Shed } from "./answers
 import { claimId } from "./names.ts";
 import type { Problem } from "./problems.ts";
 
-/** A decision as callers see it, over HTTP and over RPC. */
 export interface Decision {
-  /** Whether the call may go on. */
   readonly success: boolean;
   readonly policy: string;
   /** The key that was counted: of an IPv6 address its /64. */
   readonly key: string;
-  /** The most units that can be admitted at once; where the limit adapts: today. */
   readonly limit: number;
-  /** The largest cost that would pass now. Absent when no rule was asked: degraded, or shed since machines are busy. */
+  /** The largest cost that would be admitted now. Absent when no rule decided: degraded or shed. */
   readonly remaining?: number;
-  /** Milliseconds until all units are there again, if no call comes before. Absent when `remaining` is. */
+  /** Milliseconds until all units are back if no call comes. Absent when `remaining` is. */
   readonly resetAfterMs?: number;
-  /**
-   * 0 when admitted; when denied the exact wait in milliseconds, or with the policy's `retryJitter` a random time more;
-   * `null`: never passes. Absent when degraded.
-   */
+  /** 0 when admitted; when denied the exact wait, plus any `retryJitter`; `null`: never. Absent when degraded. */
   readonly retryAfterMs?: number | null;
-  /** `shadow`: a rule denied, but the policy only reports. `degraded`: the level beneath did not answer. */
+  /** `shadow`: a rule denied, but the policy only reports. `degraded`: the object or pool did not answer. */
   readonly reason: "ok" | DenialReason | "wait-timeout" | "queue-full" | "shadow" | "degraded" | "refused";
-  /**
-   * When admitted: how long the caller should wait before it goes on, in milliseconds: the longest of the rules.
-   * Absent: it goes on at once, as it always does in shadow.
-   */
+  /** When admitted: how long the caller should wait before it proceeds. Absent: not at all. */
   readonly delayMs?: number;
-  /** Who decided. `fallback`: the policy's `onFailure`, or a region that goes on without its pool. */
+  /** `fallback`: the policy's `onFailure`, or a region that decides without its pool. */
   readonly source: "isolate" | "object" | "pool" | "fallback";
-  /** What every rule said. Empty when none was asked. */
   readonly rules: readonly RuleDecision[];
-  /** The names of the rules that denied. Absent when none did. */
   readonly violated?: readonly string[];
-  /** How long an acquire, or a `limit` with `waitMs`, stood in the queue, in milliseconds. */
   readonly waitedMs?: number;
   readonly lease?: Lease;
   readonly hold?: Hold;
-  /** Names what this call has taken, for a refund. Present when it was asked for and something was taken. */
+  /** The id of the charge, for a refund. Present on request, if units were taken. */
   readonly charge?: string;
-  /** The pattern of the override that applied to the key. Absent: none did. */
+  /** The pattern of the override that applied to the key. */
   readonly override?: string;
-  /** With the reason `refused`, of a check among several: what this check alone would have been answered. */
+  /** With the reason `refused`, in a call of several checks: the problem of this check. */
   readonly problem?: Pick<Problem, "status" | "code" | "detail">;
 }
 
-/** What `peek` answers: the decision for a cost of 1, and how many callers hold units or wait for them. */
+/** The answer to `peek`: the decision for a cost of 1, and the present holders and waiters. */
 export type KeyReport = Decision & Omit<Peeked, keyof Decided>;
 
-/** The answer to several checks. */
 export interface AllDecisions {
-  /** Whether every check passed; if not, nothing was taken, unless each check was decided by itself. */
+  /** Whether every check passed. If not, nothing was taken, unless each check is decided by itself. */
   readonly success: boolean;
-  /** One for each check, in the order of the checks. */
   readonly decisions: readonly Decision[];
 }
 
-/**
- * The decision as its caller gets it: with the jitter of the policy, and the override of the key.
- *
- * @param random draws a number from 0, included, to 1, not included
- * @param nowMs reads the clock
- */
+/** The decision with the policy's jitter and the key's override. */
 export function callerDecision(
   policy: PolicyView,
   key: string,
@@ -85,7 +66,6 @@ export function callerDecision(
   if (override === undefined) return decision;
   const { pattern, effect, endsAtMs } = override;
   if (effect !== "blocked" || decision.success) return { ...decision, override: pattern };
-  // The object decides a blocked key by a limit of 0.
   return {
     ...decision,
     reason: "blocked",
@@ -94,7 +74,7 @@ export function callerDecision(
   };
 }
 
-/** The decision without jitter and override. Its numbers are those of the rule that binds, as `bindingRule` finds it. */
+/** The decision without jitter and override, with the values of `bindingRule`. */
 export function publicDecision(
   policy: PolicyView,
   key: string,
@@ -107,7 +87,7 @@ export function publicDecision(
   const success = isAdmitted || policy.shadow;
   const decision: Decision = {
     success,
-    // Ids of claims have the full name, a region's included.
+    // Ids of claims have the full name, including a region's.
     policy: publicName(policy.name),
     key,
     limit,
@@ -119,7 +99,7 @@ export function publicDecision(
     rules,
   };
   const delayMs = isAdmitted && !policy.shadow ? longestDelayMs(rules) : 0;
-  // A decision from held units is complete here, and to copy it would cost as much as to make it.
+  // A decision from held units is complete here: a copy would double its cost.
   if (isAdmitted && source !== "fallback" && delayMs === 0 && waitedMs === undefined && !lease && !hold)
     return decision;
   const place = { policy: policy.name, key };
@@ -151,7 +131,7 @@ export function settledDecision(settled: Decision, { lease, delayMs, rules: held
   return { ...settled, ...(lease && { lease }), ...(delayMs !== undefined && { delayMs }), rules };
 }
 
-/** The decision of the policy's `onFailure` when the object did not answer. It invents no numbers. */
+/** The policy's `onFailure`, when the object did not answer: without `remaining` and waits. */
 export function degradedDecision(policy: PolicyView, key: string): Decision {
   return {
     success: policy.shadow || policy.onFailure === "open",
@@ -164,13 +144,12 @@ export function degradedDecision(policy: PolicyView, key: string): Decision {
   };
 }
 
-/** The decision on a call that was shed, since machines are too busy. No rule was asked. */
 export function shedDecision(policy: PolicyView, key: string, { restoredInMs }: Shed): Decision {
   const retryAfterMs = Math.max(MIN_RETRY_MS, restoredInMs);
   return { ...withoutRules(policy, key), retryAfterMs, reason: "shed", source: "isolate", rules: [] };
 }
 
-/** A caller that tries again at once is only another call for machines that are too busy. */
+/** An immediate retry would only add load to busy machines. */
 const MIN_RETRY_MS = 1_000;
 
 function withoutRules(policy: PolicyView, key: string) {
@@ -178,7 +157,6 @@ function withoutRules(policy: PolicyView, key: string) {
   return { success: false, policy: publicName(policy.name), key, limit };
 }
 
-/** The decision of a check among several that was refused: nothing was taken for it. */
 export function refusedDecision(
   policy: PolicyView,
   key: string,
@@ -188,7 +166,7 @@ export function refusedDecision(
   return { ...withoutRules(policy, key), reason: "refused", source: "isolate", rules: [], problem };
 }
 
-/** The rule with the longest wait; among equal waits (all admit, for example) the rule with the fewest units left. */
+/** The rule with the longest wait; of equal waits (all admit, for example) the one with the least remaining. */
 function bindingRule(rules: readonly RuleDecision[]): RuleDecision {
   return rules.reduce((binding, rule) => (binds(rule, binding) ? rule : binding));
 }
@@ -198,7 +176,7 @@ function binds(rule: RuleDecision, other: RuleDecision): boolean {
   return Number.isNaN(waits) || waits === 0 ? rule.remaining < other.remaining : waits > 0;
 }
 
-/** The decision on a key whose override (core/catalog/policies-in-force.ts) blocks it or lifts its limit. Nothing is counted. */
+/** The decision on a key whose override blocks it or lifts its limit. Nothing is counted. */
 export function effectDecision(
   policy: PolicyView,
   key: string,
@@ -225,7 +203,6 @@ export function effectDecision(
     ...place,
     limit: 0,
     remaining: 0,
-    // A block without an end has no reset.
     resetAfterMs: blockedForMs(endsAtMs, nowMs) ?? 0,
     retryAfterMs: isAdmitted ? 0 : blockedForMs(endsAtMs, nowMs),
     reason: isAdmitted ? "shadow" : "blocked",
@@ -236,18 +213,14 @@ export function effectDecision(
   };
 }
 
-/** How long a key stays blocked; `null`: until the override is deleted. */
+/** The rest of the block; `null`: until the override is deleted. */
 function blockedForMs(endsAtMs: number | undefined, nowMs: number): number | null {
   return endsAtMs === undefined ? null : Math.max(1, endsAtMs - nowMs);
 }
 
 /**
- * Adds the policy's `retryJitter` to the wait of a denial.
- *
- * Callers that were denied together would come back together, and most of them would be denied again. With jitter each
- * waits a random time longer, so they come one after the other. No wait gets shorter, and the rules keep the exact one.
- *
- * @param random draws a number from 0, included, to 1, not included; it is called only if there is something to add
+ * Adds the policy's `retryJitter` to the wait of a denial. Callers that were denied together would return together,
+ * and most would be denied again; jitter spreads them. No wait gets shorter, and `rules` keep the exact one.
  */
 export function withJitter(
   { retryJitter }: Pick<Policy, "retryJitter">,
@@ -255,7 +228,6 @@ export function withJitter(
   random: () => number,
 ): Decision {
   const { retryAfterMs } = decision;
-  // 0, `null` (never) and an unknown wait stay what they are.
   if (retryJitter === undefined || typeof retryAfterMs !== "number" || retryAfterMs <= 0) return decision;
   const maxMs = "mostMs" in retryJitter ? retryJitter.mostMs : Math.ceil(retryAfterMs * retryJitter.share);
   const waitMs = retryAfterMs + Math.floor(random() * (maxMs + 1));
@@ -263,28 +235,25 @@ export function withJitter(
 }
 
 /*
- * The headers that tell clients of limits, in the styles that a policy may name (`headers`).
+ * The headers that describe limits, in the styles of the policy's `headers`.
  *
- * `draft-11` is draft-ietf-httpapi-ratelimit-headers-11: every header has one member for each rule. The older styles
- * have room for one rule only, and most clients that read them read no Retry-After. So they describe the rule that
- * binds, and the instant at which a denied client may come back is the one in Retry-After:
- * draft-ietf-httpapi-ratelimit-headers-07, section 4, asks for that too.
+ * `draft-11` is draft-ietf-httpapi-ratelimit-headers-11: every header has a member for each rule. The older styles
+ * have room for one rule, and most clients that read them ignore Retry-After. So they describe the rule that binds,
+ * and their reset after a denial is Retry-After, as draft-ietf-httpapi-ratelimit-headers-07, section 4, requires.
  */
 
 export type HeaderRule = Pick<Rule, "name" | "unit" | "quota" | "capacity">;
 
-/** What headers say of a policy, and in which styles. */
 export interface HeaderPolicy {
   readonly headers: readonly HeaderStyle[];
   readonly rules: readonly HeaderRule[];
 }
 
-/** Where headers are set: `Headers`, or a map. */
+/** The destination: `Headers`, or a map. */
 export interface Target {
   set(name: string, value: string): void;
 }
 
-/** How one style describes a policy, and a decision that rules made. */
 interface Style {
   policy(headers: Target, policy: HeaderPolicy): void;
   quota(headers: Target, decision: Decision, nowMs: () => number): void;
@@ -321,38 +290,32 @@ const STYLES: Readonly<Record<HeaderStyle, Style>> = {
   },
 };
 
-/** Sets the headers that all decisions of a policy share. */
 export function setPolicyHeaders(headers: Target, policy: HeaderPolicy): void {
   for (const style of policy.headers) STYLES[style].policy(headers, policy);
 }
 
-/**
- * Sets the headers that describe a decision. A degraded decision has none.
- *
- * @param nowMs reads the clock: only `x-ratelimit` needs it
- */
+/** Sets the headers that describe a decision. A degraded decision has none. Only `x-ratelimit` reads the clock. */
 export function setQuotaHeaders(
   headers: Target,
   policy: HeaderPolicy,
   decision: Decision,
   nowMs: () => number,
 ): void {
-  // The older styles tell a caller that was shed when to come again.
+  // The older styles name the retry time of a shed call.
   if (decision.rules.length === 0 && decision.reason !== "shed") return;
   for (const style of policy.headers) STYLES[style].quota(headers, decision, nowMs);
 }
 
-/** The Retry-After header, in seconds rounded up. There is none for `null`: waiting does not help, or its end is not known. */
+/** The Retry-After header, in seconds rounded up. None for `null`: the wait does not help, or is unknown. */
 export function retryAfter(waitMs: number | null): Record<string, string> {
   return waitMs === null ? {} : { "Retry-After": String(seconds(waitMs)) };
 }
 
-/** Seconds, rounded up: a caller who waits for them is not refused again. */
 function seconds(durationMs: number): number {
   return Math.ceil(durationMs / 1_000);
 }
 
-/** When a client may come again, if it was denied and waiting helps; else when its quota has refilled. */
+/** When a client may return: after its denial, otherwise when its quota has refilled. */
 function backInMs({ success, retryAfterMs, resetAfterMs = 0 }: Decision): number {
   return success ? resetAfterMs : (retryAfterMs ?? resetAfterMs);
 }
@@ -364,9 +327,9 @@ function setX(headers: Target, { limit, remaining = 0 }: Decision, reset: number
 }
 
 /**
- * One rule in RateLimit-Policy. The draft's window is in seconds. Any other window is rounded up, with the units that
- * its rate gives in that time: 10 per 250 ms is 40 per second. A concurrency rule has no window. The draft's default
- * unit is requests, so only another unit is named.
+ * One rule in RateLimit-Policy. The draft's window is in seconds: any other is rounded up, with the units that its
+ * rate gives in that time (10 per 250 ms is 40 per second). A concurrency rule has no window. The draft's default unit
+ * is requests, so only other units are named.
  */
 function quotaItem({ name, quota, unit }: HeaderRule): string {
   const named = unit === "requests" ? "" : `;qu="${unit}"`;
@@ -375,10 +338,7 @@ function quotaItem({ name, quota, unit }: HeaderRule): string {
   return `"${name}";q=${units};w=${window}${named}`;
 }
 
-/**
- * The rules as draft 7 lists them: `100;w=1;burst=500`. It has no place for a rule without a window, and none for a
- * second rule of as many units.
- */
+/** The rules in draft 7, `100;w=1;burst=500`: none without a window, and no two with the same units. */
 function quotaPolicies(rules: readonly HeaderRule[]): string {
   const items = new Map<number, string>();
   for (const { quota, capacity } of rules) {

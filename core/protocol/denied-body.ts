@@ -1,7 +1,6 @@
-/** Denials as HTTP answers them: the two problem types of draft-ietf-httpapi-ratelimit-headers-11. */
+/** Denials over HTTP: the two problem types of draft-ietf-httpapi-ratelimit-headers-11. */
 import type { Decision } from "./decision.ts";
 
-/** The body of a denial, a problem document. */
 export interface DeniedBody {
   readonly type: string;
   readonly title: string;
@@ -9,34 +8,32 @@ export interface DeniedBody {
   readonly detail: string;
   readonly "violated-policies": readonly string[];
   readonly decision: Decision;
-  /** Of several checks: what each was answered. */
   readonly decisions?: readonly Decision[];
 }
 
-/** The body that answers a denied call. A degraded denial, and one that was shed, is a 503. */
+/** The body for a denied call. Degraded and shed denials are a 503. */
 export function deniedBody(decision: Decision): DeniedBody {
   return isReduced(decision) ? temporarilyReduced(decision) : quotaExceeded(decision);
 }
 
-/** The body that answers several checks of which some were denied. @param decisions with one that was denied */
 export function allDeniedBody(decisions: readonly Decision[]): DeniedBody {
   const denied = decisions.filter(({ success }) => !success);
   const [first] = denied;
   if (first === undefined) throw new RangeError("no check was denied");
-  // Among several that were denied, the first that rules decided says most.
+  // Of several denials, the first by rules has the most information.
   const shown = denied.find(({ rules }) => rules.length > 0) ?? first;
   if (denied.every(isReduced)) return { ...temporarilyReduced(shown), decisions };
   const violated = [...new Set(denied.flatMap((each) => each.violated ?? []))];
   return { ...quotaExceeded(shown), "violated-policies": violated, decisions };
 }
 
-/** The body that answers a call for which there was no slot: it may come again, to a server that is less busy. */
+/** The body for a call without a free slot: a retry may find a less busy server. */
 export function busyBody(decision: Decision): DeniedBody {
   if (isReduced(decision)) return temporarilyReduced(decision);
   return { ...quotaExceeded(decision), type: REDUCED, title: "All slots are taken", status: 503 };
 }
 
-/** How long until all of these would pass, in milliseconds; `null`: one of them never does, or the wait is not known. */
+/** How long until all of these would be admitted; `null`: unknown, or one never is. */
 export function longestWaitMs(denied: readonly Decision[]): number | null {
   const waits = denied.map(({ retryAfterMs }) => retryAfterMs ?? Infinity);
   const longest = Math.max(0, ...waits);
@@ -45,7 +42,6 @@ export function longestWaitMs(denied: readonly Decision[]): number | null {
 
 const REDUCED = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
-/** Whether a denial is not the caller's doing: there was no decision, or what is left is kept for others. */
 function isReduced({ reason }: Decision): boolean {
   return reason === "degraded" || reason === "shed";
 }

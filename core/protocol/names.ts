@@ -2,7 +2,7 @@ import type { Layout, Policy } from "../policies/policy.ts";
 
 /**
  * The name of the object that holds a key. Never change how names are made: another name is another object, where
- * every key begins as new. No policy that clients use has a slash in its name, so no two policies share an object.
+ * every key begins as new. Policies' names have no slash, so no two policies share an object.
  */
 export function objectName({ name, objects }: Pick<Policy, "name" | "objects">, key: string): string {
   return objects === "per-key" ? `${name}/key/${key}` : sharedObjectName({ name }, hash(key) % objects);
@@ -13,10 +13,7 @@ export function sharedObjectName({ name }: Pick<Policy, "name">, index: number):
   return `${name}/shared/${index}`;
 }
 
-/**
- * The names of the objects that may have a key: first that of today's layout, then those of earlier layouts, the latest
- * first. By two layouts many keys are in the same object.
- */
+/** The objects that may have the key: of the present layout, then of earlier ones, the latest first. */
 export function objectNames(policy: Policy, key: string): readonly string[] {
   return namesBy(layoutsOf(policy), policy, key);
 }
@@ -30,17 +27,16 @@ export function namesBy(
   return names.length === 1 ? names : [...new Set(names)];
 }
 
-/** The layouts of a policy, today's first. */
 export function layoutsOf({ objects, objectsBefore = [] }: Policy): readonly Layout[] {
   return [objects, ...objectsBefore];
 }
 
-/** The most numbered objects of a policy, by any of its layouts. */
+/** The most numbered objects of a policy in any of its layouts. */
 export function sharedObjects(policy: Policy): number {
   return Math.max(...layoutsOf(policy).map((layout) => (layout === "per-key" ? 0 : layout)));
 }
 
-/** FNV-1a over UTF-16 units, 32 bits: http://www.isthe.com/chongo/tech/comp/fnv/. Object names contain it: never change it. */
+/** FNV-1a over UTF-16 units, 32 bits (http://www.isthe.com/chongo/tech/comp/fnv/). Never change it. */
 export function hash(text: string): number {
   let value = 0x811c9dc5;
   for (let index = 0; index < text.length; index += 1) {
@@ -52,59 +48,52 @@ export function hash(text: string): number {
 }
 
 /*
- * Idempotency keys belong to their caller: a token by its name, a service binding by its props. So objects and pools know
- * an idempotency key with its caller before it, as `ownKey` writes it. Stored: never change.
+ * Idempotency keys belong to their caller: objects and pools know them with the token's name or the binding's props in
+ * front. Stored: never change.
  */
 
-/** Callers' names are JSON text, which has no control characters. So no two pairs of caller and key are alike. */
+/** Callers' names are JSON text without control characters, so each pair of caller and key is unique. */
 const MARK = "\u0001";
 /** Sorts right after everything that begins with `MARK`. */
 const AFTER_MARK = "\u0002";
 
-/** The idempotency key with its caller. Without a caller (an embedded client) it stays as it is. */
+/** The idempotency key with its caller. Without a caller (an embedded client) it is unchanged. */
 export function ownKey(caller: string | undefined, idempotencyKey: string): string {
   return caller === undefined ? idempotencyKey : `${MARK}${caller}${MARK}${idempotencyKey}`;
 }
 
-/**
- * The idempotency key as versions stored it that did not tell callers apart; `undefined`: it has no caller, or is written
- * like another caller's own key, whose answer it would find.
- */
+/** The idempotency key as stored without its caller; `undefined`: none, or equal to another caller's own key. */
 export function sharedKey(own: string): string | undefined {
   const written = writtenKey(own);
   return written === own || written.startsWith(MARK) ? undefined : written;
 }
 
-/** The idempotency key as its caller wrote it. */
 export function writtenKey(own: string): string {
   const end = own.startsWith(MARK) ? own.indexOf(MARK, 1) : -1;
   return end < 0 ? own : own.slice(end + 1);
 }
 
-/** The caller of an own key, as it is written before the key; `undefined`: it has none. */
+/** The caller of an own key, as written before the key. */
 export function callerIn(own: string): string | undefined {
   return own.startsWith(MARK) ? own.slice(0, own.indexOf(MARK, 1)) : undefined;
 }
 
-/** All idempotency keys of the caller that an own key belongs to: from the first, included, to the second, not. */
+/** All idempotency keys of an own key's caller: from the first (included) to the second (not included). */
 export type KeyRange = readonly [from: string, to: string];
 
 export function rangeOf(own: string): KeyRange {
   const end = own.startsWith(MARK) ? own.indexOf(MARK, 1) : -1;
-  // Those without a caller, and what older versions stored.
+  // Those without a caller, and those of older versions.
   if (end < 0) return [AFTER_MARK, "\u{10FFFF}"];
   const caller = own.slice(0, end);
   return [`${caller}${MARK}`, `${caller}${AFTER_MARK}`];
 }
 
-/** How many characters of a hold's id mark its caller: 24 bits. The 108 bits after them cannot be guessed. */
+/** The characters of a hold's id that mark its caller: 24 bits. The other 108 bits are unguessable. */
 const HOLD_MARK = 4;
 const BASE64URL = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/**
- * The id of a caller's hold, made of a random one. All holds of a caller begin alike: the end of a hold is stored under its
- * id, and another caller may ask for it. So the stored ends of each caller can be counted.
- */
+/** All hold ids of a caller have the same first characters, so the stored ends of its holds can be counted. */
 export function ownHoldId(caller: string | undefined, id: string): string {
   const mark = hash(caller ?? "");
   const digits = Array.from({ length: HOLD_MARK }, (_, index) => BASE64URL[(mark >>> (6 * index)) & 63]);
@@ -118,10 +107,9 @@ export function rangeOfEnds(holdId: string): KeyRange {
   return [mark, `${mark}\u007f`];
 }
 
-/** The longest key, in bytes of UTF-8. */
 export const MAX_KEY_BYTES = 512;
 
-/** Whether a text has at most this many bytes of UTF-8. One with a lone surrogate has no UTF-8. */
+/** Whether a text has at most this many bytes of UTF-8. Lone surrogates have no UTF-8. */
 export function isKeySized(text: string, maxBytes = MAX_KEY_BYTES): boolean {
   // A UTF-16 unit takes at most three bytes, so short text need not be encoded.
   if (text.length > maxBytes || !text.isWellFormed()) return false;
@@ -130,19 +118,15 @@ export function isKeySized(text: string, maxBytes = MAX_KEY_BYTES): boolean {
 
 export type ClaimKind = "hold" | "lease";
 
-/** The key of a claim: a hold or a lease. */
 export interface ClaimPlace {
-  /** The full name, a region's included. */
+  /** The full name, including a region's. */
   readonly policy: string;
-  /** As `normaliseKey` returns it. */
   readonly key: string;
 }
 
 /**
- * The id `lease_<policy/key in base64url>.<secret>`. Policy and key can be read in it, since the caller that has the
- * id knows them. The secret makes it valid: the key's object looks for a claim with that secret.
- *
- * @param secret 22 characters of base64url, of which at least 72 bits are random
+ * The id `lease_<policy/key in base64url>.<secret>`. The secret, 22 characters of base64url with at least 72 random
+ * bits, makes it valid. Policy and key are readable: a caller with the id knows them.
  */
 export function claimId(kind: ClaimKind, { policy, key }: ClaimPlace, secret: string): string {
   return `${kind}_${toBase64Url(`${policy}/${key}`)}.${secret}`;
@@ -151,10 +135,7 @@ export function claimId(kind: ClaimKind, { policy, key }: ClaimPlace, secret: st
 /** The secret, ending in a proof that this deployment made it for this claim. It leaves a proven secret unchanged. */
 export type ProveClaim = (kind: ClaimKind, place: ClaimPlace, secret: string) => string;
 
-/**
- * The longest policy and key in an id, in characters of base64url: a policy in a region of its own, two names of 64
- * characters, and a key of 512 bytes are 648 bytes.
- */
+/** Of base64url: a region's policy (two names of 64 characters) and a key of 512 bytes are 648 bytes. */
 const MAX_PLACE_LENGTH = 864;
 
 /** The parts of an id; `undefined`: the text is not an id of this kind. */
@@ -170,11 +151,9 @@ export function readClaimId(
   return slash < 0 ? undefined : { policy: text.slice(0, slash), key: text.slice(slash + 1), secret };
 }
 
-/** Where a list of keys continues, of a policy with a number of objects. Callers see it as a cursor. */
+/** The cursor of a list of keys of a policy with several objects. */
 export interface KeyPlace {
-  /** The number of the object, from 0. */
   readonly object: number;
-  /** Keys of the object after this one; absent: all of them. */
   readonly after?: string;
 }
 
@@ -185,7 +164,7 @@ export function keyCursor({ object, after }: KeyPlace): string {
   return toBase64Url(after === undefined ? String(object) : `${object}/${after}`);
 }
 
-/** The place of a cursor; `undefined`: it is none, or of a policy with more objects. */
+/** The place of a cursor; `undefined`: it is invalid, or of a policy with more objects. */
 export function readKeyCursor(cursor: string, objects: number): KeyPlace | undefined {
   if (cursor.length > MAX_LENGTH || !/^[A-Za-z0-9_-]+$/.test(cursor)) return undefined;
   const [, digits, , after] = /^(0|[1-9]\d{0,4})(\/([^]+))?$/.exec(fromBase64Url(cursor) ?? "") ?? [];

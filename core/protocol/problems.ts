@@ -1,4 +1,4 @@
-/** A problem of RFC 9457, as a value. HTTP makes a response of it, and RPC throws it as an error. */
+/** A problem of RFC 9457, as a value: HTTP sends it as a response, RPC throws it as an error. */
 export class Problem {
   readonly status: number;
   /** The last part of `type`. Clients compare it: never rename one. */
@@ -24,28 +24,25 @@ export class Problem {
     this.headers = headers;
   }
 
-  /** The problem as an error for a caller over RPC, with the same properties as over HTTP. */
   toError(): LimiterError {
     return new LimiterError(this);
   }
 }
 
-/** An answer to come, or the problem of the call. */
 export type Answered<Answer> = Promise<Answer | Problem>;
 
-/** The answer. @throws LimiterError when it is a problem */
 export function orThrow<Answer>(answer: Answer | Problem): Answer {
   if (answer instanceof Problem) throw answer.toError();
   return answer;
 }
 
-/** One field at fault: a JSON pointer into the input; a sentence with the field, the value and what is allowed. */
+/** A JSON pointer into the input, and a sentence with the field, the value and the allowed values. */
 export interface FieldError {
   readonly pointer: string;
   readonly detail: string;
 }
 
-/** Thrown by calls over the service binding: on bad input, or when a call such as refund cannot be done. */
+/** Thrown by the service binding for bad input, or a call such as refund that cannot be done. */
 export class LimiterError extends Error {
   override readonly name = "LimiterError";
   readonly status: number;
@@ -65,7 +62,6 @@ export class LimiterError extends Error {
 
 type Kind = readonly [status: number, code: string, title: string];
 
-/** Every kind of problem there is: status, code and title. */
 export const PROBLEMS = {
   malformed: [400, "malformed", "The request could not be read"],
   unauthorized: [401, "unauthorized", "A valid token is needed"],
@@ -89,18 +85,14 @@ export const PROBLEMS = {
   unavailable: [503, "unavailable", "The key's object did not answer"],
 } as const satisfies Record<string, Kind>;
 
-/** The names of the bounds. Objects and clients of different versions send them to each other: never rename one. */
+/** Bounds. Objects and clients of different versions exchange the names: never rename one. */
 type Bound = keyof typeof BOUNDS;
 
-/**
- * The object or the client refused a call at a bound. Then nothing is touched: neither what the caller has already, nor
- * what others have. docs/guarantees.md lists the bounds, with what each protects.
- */
+/** The object or client refused a call at a bound (docs/guarantees.md), and changed nothing. */
 export interface Full {
   readonly full: { readonly bound: string; readonly most: number };
 }
 
-/** By bound: the things that are bounded, and what makes room. */
 const BOUNDS = {
   "key-claims": ["holds and leases of one key", "settle, cancel or release some, or let them expire"],
   "object-claims": [
@@ -156,7 +148,7 @@ export function full(bound: Bound, most: number): Full {
   return { full: { bound, most } };
 }
 
-/** The sentence for the caller. An object of a newer version may have a bound that is not known here. */
+/** The sentence for the caller. An object of a newer version may name an unknown bound. */
 export function boundText({ full: { bound, most } }: Full): string {
   const [what, remedy] = Object.hasOwn(BOUNDS, bound)
     ? BOUNDS[bound as Bound]

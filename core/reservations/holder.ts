@@ -17,44 +17,40 @@ import {
 } from "./sizing.ts";
 
 /**
- * Holds units of the level beneath and spends them without asking: an isolate or a process those of an object
+ * Holds units of the level beneath and spends them without a message: an isolate or process those of an object
  * (reservation.ts), a region those of a pool (durable-objects/pool/share.ts). An isolate keeps its units as numbers, a
- * region in accounts, of which isolates and leases hold units in turn.
+ * region in accounts, from which isolates and leases hold units in turn.
  *
- * Why no unit is spent twice, whatever happens to messages: the level beneath keeps all units of the holder apart until
- * the holder reports otherwise or their lifetime is over. The holder's lifetime begins before it sends its message, and
- * ends earlier. Every message reports how many units were used since the holder began, and how many it keeps, so the
- * next message makes up for a lost one. From then on the holder spends only what it keeps. Only the answer to the last
+ * Why no unit is spent twice, whatever happens to messages: the level beneath keeps all units of the holder apart
+ * until the holder reports otherwise or their lifetime ends. The holder's lifetime begins before it sends its message,
+ * and ends earlier. Every message has the units used since the holder began, and the units it keeps, so the next
+ * message makes up for a lost one. From then on the holder spends only what it keeps. Only the answer to the last
  * message counts: the holder never spends what an earlier answer granted.
  *
  * Plain state, no I/O: client/local-limiter.ts and durable-objects/pool/session.ts send the messages.
  */
 export abstract class Holder<Call> {
-  /** Another version that says the same may take its place. */
   policy: PolicyView;
   readonly holder: string;
   readonly denials = new Denials();
   /** The level beneath may keep units apart for this holder. */
   isHeld = false;
-  /** Rises with each message. */
   protected turn = 0;
   protected message: PendingRequest<Call> | undefined;
-  /** From this instant on no unit may be spent; by then all units have been settled. */
+  /** From this instant on no unit may be spent; all are settled by then. */
   protected spendableUntilMs = -Infinity;
   protected settledAtMs = -Infinity;
   #refillAtMs = -Infinity;
-  /** By rule: with so many units left it is time to ask for more. */
+  /** By rule: the remaining units at which to request more. */
   #low: readonly number[];
   /** Calls since the last pause that was longer than the longest lifetime. */
   #streak = 0;
-  /** The demand since `#sinceMs`, when units were requested last: calls, and their units by rule. */
   #calls = 0;
   #demand: number[];
   #isShort = false;
   #sinceMs: number;
   #lastMs: number;
 
-  /** @param holder an id that cannot be guessed */
   constructor(policy: PolicyView, holder: string, nowMs: number) {
     this.policy = policy;
     this.holder = holder;
@@ -72,17 +68,14 @@ export abstract class Holder<Call> {
     return this.#streak >= HOT_CALLS;
   }
 
-  /**
-   * Whether a few units should be reserved already for a key that is not hot: where one message gives units of many
-   * keys back, and calls have been of one unit each, so that a few are sure to serve the next.
-   */
+  /** Whether a few units serve a key that is not hot: calls are of one unit, and returns share messages. */
   protected get isWarm(): boolean {
     const { objects, pool, reservation } = this.policy;
     const isCheap = objects !== "per-key" && pool === undefined && reservation.mostMs > reservation.leastMs;
     return isCheap && this.#streak >= WARM_CALLS && this.#demand.every((units) => units === this.#calls);
   }
 
-  /** Counts a call and its cost. Once for each call, before it is decided. */
+  /** Counts a call, once, before it is decided. */
   note(cost: Cost, nowMs: number): void {
     const { rules, reservation } = this.policy;
     if (nowMs - this.#lastMs > reservation.mostMs) {
@@ -96,19 +89,17 @@ export abstract class Holder<Call> {
       this.#demand[index] = (this.#demand[index] ?? 0) + costOf(rules[index] as RuleView, cost);
   }
 
-  /** Notes that a call has to wait for units. */
   miss(): void {
     this.#isShort = true;
   }
 
-  /** What to ask for now. The demand is measured anew from here on. */
   protected want(nowMs: number): WantedUnits {
     const { rules, reservation } = this.policy;
     const measured = { calls: this.#calls, units: this.#demand, sinceMs: this.#sinceMs };
     const isShort = this.#isShort;
     const areFew = this.#streak < HOT_CALLS && this.isWarm;
     this.#measureFrom(nowMs);
-    // Where these cannot be spared for so long, the object grants none.
+    // Without this many spare units for this lifetime, the object grants none.
     if (areFew) {
       const units = rules.map(() => FEW_UNITS);
       return { ttlMs: reservation.mostMs, units, low: rules.map(() => 0), isShort: false };
@@ -127,13 +118,13 @@ export abstract class Holder<Call> {
     this.#sinceMs = nowMs;
   }
 
-  /** The message that has no answer yet; `undefined`: there is none, or its deadline has passed. */
+  /** The unanswered message within its deadline. */
   messageAt(nowMs: number): PendingRequest<Call> | undefined {
     const { message } = this;
     return message !== undefined && nowMs < message.sentAtMs + this.policy.deadlineMs ? message : undefined;
   }
 
-  /** Whether it is time to ask for more units, so that no call has to wait. */
+  /** Whether to request more units now, before a call has to wait. */
   needsRefill(nowMs: number): boolean {
     if (!this.isHeld || this.messageAt(nowMs) !== undefined) return false;
     if (nowMs >= this.#refillAtMs) return true;
@@ -148,14 +139,13 @@ export abstract class Holder<Call> {
     return (this.message = new PendingRequest(call, wanted, sentAtMs));
   }
 
-  /** Ends the wait for a message; `false`: it is not the last one, or was answered before. */
   protected ended(message: PendingRequest<Call> | undefined): boolean {
     if (message !== this.message) return false;
     this.message = undefined;
     return true;
   }
 
-  /** All units that are left now may be spent for a lifetime of `ttlMs` since the message was sent. */
+  /** All remaining units may be spent for a lifetime of `ttlMs` since the message was sent. */
   protected begin({ sentAtMs, wanted }: PendingRequest<Call>, ttlMs: number): void {
     this.spendableUntilMs = sentAtMs + spendableMs(ttlMs);
     this.settledAtMs = sentAtMs + ttlMs;
@@ -164,12 +154,11 @@ export abstract class Holder<Call> {
   }
 }
 
-/** A message to the level beneath that has not been answered, and the units in it that waiting calls count on. */
+/** An unanswered message, and its units that are promised to waiting calls. */
 export class PendingRequest<Call> {
   readonly call: Call;
   readonly sentAtMs: number;
   readonly wanted: WantedUnits;
-  /** By rule: units that are promised to calls. */
   readonly #promised: number[];
 
   constructor(call: Call, wanted: WantedUnits, sentAtMs: number) {
@@ -179,7 +168,7 @@ export class PendingRequest<Call> {
     this.#promised = wanted.units.map(() => 0);
   }
 
-  /** Promises a call its units of those that the message wants; `false`: too few are left for this call. */
+  /** Promises a call its units of the requested ones; `false`: too few remain. */
   promise({ rules }: PolicyView, cost: Cost): boolean {
     const after = rules.map((rule, index) => (this.#promised[index] ?? 0) + costOf(rule, cost));
     if (after.some((units, index) => units > (this.wanted.units[index] ?? 0))) return false;
@@ -188,39 +177,32 @@ export class PendingRequest<Call> {
   }
 }
 
-/** A denial that the level beneath answered. */
 interface Denial {
-  /** The cost by rule. */
   readonly costs: readonly number[];
   readonly rules: readonly RuleDecision[];
   readonly atMs: number;
-  /** It is repeated before this instant only. */
+  /** It is repeated only before this instant. */
   readonly untilMs: number;
-  /** When it was repeated last, and since when a call has been asking again. */
+  /** When it was repeated last, and since when a call has been in flight for it. */
   repeatedAtMs: number;
   requestedAtMs: number;
 }
 
-/** Calls on a denied key mostly have the same cost, or one of a few costs. */
+/** Calls on a denied key mostly have one of a few costs. */
 const MAX_DENIALS = 4;
 
 /**
- * Denials of one key. A denial is repeated until the first of the rules that denied would admit the cost: for one second
- * at most, or for as long as the answer says that it stands, within the policy's `denialTtl`. Only the same cost is
- * denied again: a smaller cost may fit, and the wait for a larger one is not known here.
+ * Denials of one key. A denial is repeated until the first of the rules that denied would admit the cost: for at most
+ * one second, or as long as the answer guarantees it, within the policy's `denialTtl`. Only the same cost is denied
+ * again: a smaller one may fit, and the wait for a larger one is unknown here.
  *
- * When that is over and calls are many, one of them asks. Until its answer comes the others are denied with a short
- * wait, instead of queueing behind it: so a flood costs the object one call at a time.
+ * After that, if calls are many, one of them goes to the object; until its answer comes the others are denied with a
+ * short wait instead of queueing. So a flood costs the object one call at a time.
  */
 export class Denials {
-  /** Newest first. */
   #denials: readonly Denial[] = [];
 
-  /**
-   * Remembers the answer to a cost if it is a denial. After an admission, forgets denials of that cost.
-   *
-   * @param firmForMs how long the denial stands before its wait is over; 0: units may come back at any time
-   */
+  /** Remembers a denial, guaranteed for `firmForMs`. An admission forgets denials of that cost. */
   learn(policy: PolicyView, cost: Cost, rules: readonly RuleDecision[], nowMs: number, firmForMs = 0): void {
     const { localDecisions, denialTtlMs, deadlineMs } = policy;
     if (!localDecisions.denies || denialTtlMs === 0 || rules.length !== policy.rules.length) return;
@@ -241,11 +223,10 @@ export class Denials {
   }
 
   /**
-   * The denial of the same cost as an answer for now; `undefined`: only the level beneath can decide.
+   * The denial of the same cost, updated; `undefined`: only the level beneath can decide.
    *
    * @param units by rule, the units that may be spent here
-   * @param estimateOf what is known of a rule now
-   * @param isFresh the call has just come: while another one asks for the same cost, it is denied
+   * @param isFresh the call is new: it is denied while another one with the same cost is in flight
    */
   find(
     policy: PolicyView,
@@ -259,7 +240,7 @@ export class Denials {
     const denial = this.#denials.find((each) => isOf(policy, each, cost));
     if (denial === undefined) return undefined;
     const { rules, costs, atMs } = denial;
-    // Units that were granted since then may be enough now.
+    // Units granted since then may be enough now.
     const isEnough = rules.some(
       ({ success }, index) => !success && (units[index] ?? 0) >= (costs[index] ?? 0),
     );
@@ -270,7 +251,7 @@ export class Denials {
         const before = rules[index] as RuleDecision;
         const { success, retryAfterMs } = before;
         const { remaining, resetAfterMs } = estimateOf(rule, index);
-        // What is known of a quota may be newer than the denial, and does not revoke it.
+        // Newer knowledge of a quota does not revoke the denial.
         const max = success ? Infinity : Math.max(0, (costs[index] ?? 0) - 1);
         const isKnown = success || retryAfterMs === null;
         return {
@@ -283,12 +264,11 @@ export class Denials {
     };
   }
 
-  /** No answer came, or no call asks: calls on a denial that is over ask again, each for itself. */
+  /** Without an answer, calls on an ended denial go to the object again, each for itself. */
   endRequests(): void {
     this.#denials = this.#denials.filter(({ requestedAtMs }) => requestedAtMs === -Infinity);
   }
 
-  /** Forgets all denials. */
   forget(): void {
     this.#denials = [];
   }
@@ -298,7 +278,7 @@ function isOf({ rules }: PolicyView, { costs }: Denial, cost: Cost): boolean {
   return rules.every((rule, index) => costs[index] === costOf(rule, cost));
 }
 
-/** Whether the denial answers a call; if not, and calls are many, that call is the one that asks for all. */
+/** Whether the denial answers a call. If not, and calls are many, that call goes to the object for all. */
 function isRepeated(policy: PolicyView, denial: Denial, nowMs: number, isFresh: boolean): boolean {
   const isOver = nowMs >= denial.untilMs;
   if (isOver && !isFresh) return false;
@@ -306,28 +286,26 @@ function isRepeated(policy: PolicyView, denial: Denial, nowMs: number, isFresh: 
     denial.repeatedAtMs = nowMs;
     return true;
   }
-  // Without a flood, calls that come together may all pass now. And where units come back faster than an answer, the
-  // others would miss some: then all of them ask.
+  // Without a flood all may be admitted now; with short waits, waiting for an answer would lose units.
   const isLong = denial.untilMs - denial.atMs >= FLOOD_MS;
   if (isLong && nowMs < denial.repeatedAtMs + FLOOD_MS) denial.requestedAtMs = nowMs;
   return false;
 }
 
 /**
- * The clock by which one isolate counts the lifetimes of its units. Its requests may read slightly different instants:
- * the runtime makes clocks coarse, stops them while code runs, and may move a request to another thread. So the largest
- * instant counts that any of them has read.
+ * The clock of one isolate for the lifetimes of its units. Its requests may read slightly different instants: the
+ * runtime makes clocks coarse, stops them while code runs, and may move a request to another thread. So the largest
+ * instant counts.
  *
- * A clock that is put back stands still here until it has caught up, which makes lifetimes longer. That does no harm
- * within the last part of a lifetime, in which nothing is spent. More is a jump: then all units have to go back.
+ * If the clock is set back, it stops here until it has caught up, which makes lifetimes longer. That is harmless
+ * within the margin at the end of a lifetime, in which nothing is spent. More is a jump: all units must be returned.
  */
 export class HolderClock {
-  /** The largest instant that was read since the last jump. */
   latestMs = -Infinity;
-  /** By how much the clock may be put back: the shortest such part of all units that are held. */
+  /** By how much the clock may be set back: the shortest margin of all held units. */
   #marginMs = MAX_MARGIN_MS;
 
-  /** Takes what a request has read. Returns whether it is a jump: from then on that reading counts. */
+  /** Takes a reading. Returns whether it is a jump, after which that reading counts. */
   read(readMs: number): boolean {
     if (readMs >= this.latestMs) {
       this.latestMs = readMs;
@@ -338,22 +316,17 @@ export class HolderClock {
     return true;
   }
 
-  /** Notes that units are held with so long a time at their end in which nothing is spent. */
   hold(marginMs: number): void {
     this.#marginMs = Math.min(this.#marginMs, marginMs);
   }
 
-  /** Notes that nothing is held. */
   release(): void {
     this.#marginMs = MAX_MARGIN_MS;
   }
 
   /**
-   * Reads the clock in steps that a timer measures, so it sees a clock that is put back again and again, by a little
-   * each time. A timer may be late, and never early, so the clock is ahead of all steps together by more and more, or
-   * by as much as before.
-   *
-   * @returns whether it is a jump: the clock was put back by more than the margin, in all steps together
+   * Reads the clock in steps that a timer measures, which detects a clock that is repeatedly set back by a little: a
+   * timer is never early. Returns whether the steps together are a jump.
    */
   steps(): (stepMs: number, readMs: number) => boolean {
     let [steppedMs, maxAheadMs] = [0, -Infinity];

@@ -4,23 +4,17 @@ import type { ReserveCall, Returned } from "../protocol/messages.ts";
 import { Holder, type PendingRequest } from "./holder.ts";
 import { heldMs } from "./sizing.ts";
 
-/** A message that asks an object for units. */
 export type ReserveRequest = PendingRequest<ReserveCall>;
 
-/**
- * What one isolate or process knows of one key: the units that it may spend without asking, its denials, and the
- * demand. The object's half is durable-objects/operations/reservations.ts.
- */
+/** What one isolate or process knows of one key (the object's part: durable-objects/operations/reservations.ts). */
 export class Reservation extends Holder<ReserveCall> {
   readonly key: string;
-  /** By rule: units that are left, and units spent since the holder began. */
   #units: number[];
   readonly #used: number[];
   readonly #estimate: QuotaEstimate;
   #forgotten = 0;
   #requested: SentRequest | undefined;
 
-  /** @param holder an id that cannot be guessed */
   constructor(policy: PolicyView, key: string, holder: string, nowMs: number) {
     super(policy, holder, nowMs);
     this.key = key;
@@ -29,27 +23,24 @@ export class Reservation extends Holder<ReserveCall> {
     this.#estimate = new QuotaEstimate(policy);
   }
 
-  /** The instant at which unused units have to go back; `undefined`: the object keeps nothing apart. */
+  /** When unused units must be returned; `undefined`: the object keeps nothing apart. */
   get endsAtMs(): number | undefined {
     return this.isHeld ? this.spendableUntilMs : undefined;
   }
 
-  /** Whether units should be reserved with the next call: the policy allows it, and the key is worth it. */
+  /** Whether the policy allows reservations and the key is worth one. */
   get isWorthUnits(): boolean {
     return this.policy.localDecisions.admits && (super.isHot || this.isWarm);
   }
 
-  /** Whether a call may wait for a message under way: the key has enough calls, so it brings units. */
   override get isHot(): boolean {
     return this.policy.localDecisions.admits && super.isHot;
   }
 
-  /** By rule: units spent since the holder began. */
   get used(): readonly number[] {
     return this.#used;
   }
 
-  /** By rule: units that may be spent at `nowMs`. */
   spendableAt(nowMs: number): readonly number[] {
     return nowMs < this.spendableUntilMs ? this.#units : this.#units.map(() => 0);
   }
@@ -58,12 +49,12 @@ export class Reservation extends Holder<ReserveCall> {
     return this.#units[index] ?? 0;
   }
 
-  /** Takes a cost from the reserved units; `false`: too few are left, and nothing is taken. */
+  /** Takes a cost from the reserved units; `false`: too few remain, and nothing is taken. */
   spend(cost: Cost, nowMs: number): boolean {
     const { rules } = this.policy;
     if (nowMs >= this.spendableUntilMs) return false;
     if (!rules.every((rule, index) => costOf(rule, cost) <= (this.#units[index] ?? 0))) return false;
-    // In place, and with no list of costs: this is what each call does.
+    // In place, without a list of costs: every call runs this.
     for (const [index, rule] of rules.entries()) {
       const units = costOf(rule, cost);
       this.#units[index] = (this.#units[index] ?? 0) - units;
@@ -72,12 +63,12 @@ export class Reservation extends Holder<ReserveCall> {
     return true;
   }
 
-  /** The decision on a cost that has been taken. Others may have called meanwhile: see `QuotaEstimate`. */
+  /** The decision on a taken cost. Other holders may have calls too (`QuotaEstimate`). */
   admitted(nowMs: number): Decided {
     return { rules: this.#estimate.admitted(this.spendableAt(nowMs), this.settledAtMs, nowMs) };
   }
 
-  /** An admission by the object, to which no units went home: what is here remains too. */
+  /** An admission by the object, to which no units were returned: units here remain too. */
   withOwn(decided: Decided, nowMs: number): Decided {
     const units = this.spendableAt(nowMs);
     if (units.every((each) => each === 0) || decided.rules.some(({ success }) => !success)) return decided;
@@ -88,7 +79,7 @@ export class Reservation extends Holder<ReserveCall> {
     return { ...decided, rules };
   }
 
-  /** Denies a cost as the object did before; `undefined`: only the object can decide. */
+  /** Repeats the object's denial of a cost; `undefined`: only the object can decide. */
   deny(cost: Cost, nowMs: number, isFresh = false): Decided | undefined {
     const units = this.spendableAt(nowMs);
     const estimateOf = (rule: RuleView, index: number) =>
@@ -97,9 +88,8 @@ export class Reservation extends Holder<ReserveCall> {
   }
 
   /**
-   * A message that asks for units, whose lifetime begins at `sinceMs`. With the cost of a call all units that are left
-   * go back in it, so that the object decides with everything there is. With a cost of 0 the isolate keeps them as far
-   * as they are wanted.
+   * Requests units whose lifetime begins at `sinceMs`. With the cost of a call it returns all remaining units, so the
+   * object decides with everything.
    */
   ask(cost: Cost, nowMs: number, sinceMs = nowMs): ReserveRequest {
     const wanted = this.want(nowMs);
@@ -122,7 +112,7 @@ export class Reservation extends Holder<ReserveCall> {
     return this.send(call, wanted, sinceMs);
   }
 
-  /** Takes over the granted units. Only the answer to the last message counts, and only once. */
+  /** Takes the granted units. Only the answer to the last message counts, and only once. */
   answered(message: ReserveRequest, answer: Decided, nowMs: number): void {
     if (!this.ended(message)) return;
     const { call } = message;
@@ -133,30 +123,27 @@ export class Reservation extends Holder<ReserveCall> {
     for (const [index, name] of names.entries()) {
       const granted = Object.hasOwn(reserved.units, name) ? (reserved.units[name] ?? 0) : 0;
       this.#units[index] = (reserved.isNew ? 0 : (this.#units[index] ?? 0)) + granted;
-      // Units spent since the message was sent came from units that the object counts as used anyway.
+      // Units spent since the message was sent came from units that the object counts as used.
       if (reserved.isNew) this.#used[index] = call.rules[name]?.used ?? 0;
     }
     this.begin(message, Math.min(call.ttlMs, reserved.ttlMs));
-    // What is empty and settled need not end. But a region passes on what it held for an isolate only when that ends.
+    // An empty, settled reservation need not end, except that a region only forwards an isolate's units when it ends.
     const isSettled = names.every((name, index) => call.rules[name]?.used === this.#used[index]);
     this.isHeld = this.policy.pool !== undefined || !isSettled || !this.#isEmpty;
   }
 
-  /**
-   * No answer came to a message or to a call without one, or the call was not sent after all. Kept units may be spent
-   * until their lifetime ends; granted ones are lost to this isolate.
-   */
+  /** No answer came. Kept units may be spent until their lifetime ends; granted ones are lost here. */
   failed(message?: ReserveRequest): undefined {
     this.ended(message);
     this.denials.endRequests();
   }
 
-  /** What is known now, for `learn` when the answer to a call that is sent now has come. */
+  /** The state at the time of a call, for `learn` with its answer. */
   get asked(): SentRequest {
     return { forgotten: this.#forgotten, answers: this.#estimate.answers };
   }
 
-  /** Remembers the object's answer to a cost. A denial is not remembered if denials were forgotten since the call. */
+  /** Remembers the object's answer to a cost, but no denial if denials were forgotten since the call. */
   learn(cost: Cost, { rules, reserved, next, firmForMs }: Decided, nowMs: number, asked = this.asked): void {
     this.#estimate.learn(rules, reserved, asked.answers, nowMs);
     if (asked.forgotten !== this.#forgotten) return;
@@ -164,12 +151,12 @@ export class Reservation extends Holder<ReserveCall> {
     if (next !== undefined) this.denials.learn(this.policy, 1, next, nowMs, firmForMs);
   }
 
-  /** Ends the reservation. Returns what to tell the object; `undefined`: the object keeps nothing apart. */
+  /** Ends the reservation. Returns the message for the object; `undefined`: the object keeps nothing apart. */
   giveBack(): Returned | undefined {
     if (!this.isHeld) return undefined;
     this.isHeld = false;
     this.message = undefined;
-    // Units that were used lift no denial: an exact wait reckons with that.
+    // Used units lift no denial: an exact wait already includes them.
     if (!this.#isEmpty) {
       this.#estimate.forget();
       this.forgetDenials();
@@ -181,7 +168,7 @@ export class Reservation extends Holder<ReserveCall> {
     return { key, holder, turn, used: this.#byRule((index) => this.#used[index] ?? 0) };
   }
 
-  /** Forgets all denials: units went back to the object, so a denied cost may pass now. */
+  /** Forgets all denials: returned units may admit a denied cost now. */
   forgetDenials(): void {
     this.denials.forget();
     this.#forgotten += 1;
@@ -196,38 +183,35 @@ export class Reservation extends Holder<ReserveCall> {
   }
 }
 
-/** What was known when a call was sent: whatever changed since may make its answer out of date. */
 interface SentRequest {
-  /** How often denials were forgotten, and how many answers had come. */
   readonly forgotten: number;
   readonly answers: number;
 }
 
-/** The object's last report of one rule. */
 interface ObjectReport {
-  /** Units that neither this holder nor another one had. */
+  /** Units that no holder had. */
   readonly free: number;
-  /** By how many more they are after each step of `stepMs` since `atMs`, if none are taken. */
+  /** Growth of `free` after each step of `stepMs` since `atMs`, if none are taken. */
   readonly gains: readonly number[];
   readonly stepMs: number;
   readonly atMs: number;
-  /** When the quota is full, whatever this holder still uses of its units. Infinity: it is not reported. */
+  /** When the quota is full, whatever this holder still uses of its units; Infinity: not reported. */
   readonly fullAtMs: number;
 }
 
 const UNKNOWN: ObjectReport = { free: 0, gains: [], stepMs: 1, atMs: 0, fullAtMs: -Infinity };
 
 /**
- * A holder's best knowledge of a quota: the object's last report, less what the holder has used since, plus what time
- * has given back. That is what the object had left, plus the units that the holder still has itself.
+ * A holder's best knowledge of a quota: the object's last report, minus later use by the holder, plus what time has
+ * returned: the object's remaining units plus the holder's.
  *
- * While no other holder calls, `remaining` is never more than the object and the holder have together, and `resetAfterMs`
- * never too short. Others may have used units since; only the next answer tells.
+ * While no other holder calls, `remaining` is never more than the object and the holder have together, and
+ * `resetAfterMs` never too short. Use by others shows only in the next answer.
  */
 export class QuotaEstimate {
   readonly #policy: PolicyView;
   #reports: readonly ObjectReport[];
-  /** How many answers have come. Of calls that overlap it is unknown which answer is the later one. */
+  /** Answers so far. Those of overlapping calls have no known order. */
   answers = 0;
 
   constructor(policy: PolicyView) {
@@ -235,12 +219,7 @@ export class QuotaEstimate {
     this.#reports = policy.rules.map(() => UNKNOWN);
   }
 
-  /**
-   * Takes over what an answer reports.
-   *
-   * @param answersBefore as `answers` was when the call was sent; when another answer has come since, the worse of
-   * both counts
-   */
+  /** @param answersBefore `answers` when the call was sent; if others came since, the worse count is used */
   learn(
     rules: readonly RuleDecision[],
     reserved: Reserved | undefined,
@@ -254,8 +233,7 @@ export class QuotaEstimate {
       const report = reportOf(rule, reserved, nowMs);
       const before = this.#reports[index];
       if (isLatest || before === undefined || before === UNKNOWN) return report;
-      // The earlier report counts as it is now, and gains nothing: the gains of one are of units that the other may
-      // have counted already.
+      // The earlier report counts at its present value, without gains: the other may have counted the same units.
       const max = freeAt(before, nowMs);
       const free = Math.min(report.free, max);
       const gains = report.gains.map((gain) => Math.min(report.free + gain, max) - free);
@@ -263,7 +241,7 @@ export class QuotaEstimate {
     });
   }
 
-  /** Units of each rule go home with a message: the object has them when it answers. */
+  /** Units of each rule return with a message: the object has them when it answers. */
   sendHome(units: readonly number[]): void {
     this.#reports = this.#reports.map((report, index) => ({
       ...report,
@@ -271,22 +249,16 @@ export class QuotaEstimate {
     }));
   }
 
-  /** Forgets all reports: units went home that the object has not answered for. */
+  /** Forgets all reports: returned units are not in any answer yet. */
   forget(): void {
     this.#reports = this.#reports.map(() => UNKNOWN);
   }
 
-  /** The largest cost that would pass now, as far as is known. */
   remaining(rule: RuleView, index: number, units: number, nowMs: number): number {
     return Math.min(rule.capacity, freeAt(this.#reports[index] ?? UNKNOWN, nowMs) + units);
   }
 
-  /**
-   * The decision of every rule on a cost that was just spent from units that the holder had.
-   *
-   * @param units by rule, the units that it still has
-   * @param settledAtMs by when it settles with the object: until then used units are missing, and unused ones come back
-   */
+  /** @param settledAtMs when the holder settles with the object at the latest: until then used units are missing */
   admitted(units: readonly number[], settledAtMs: number, nowMs: number): RuleDecision[] {
     return this.#policy.rules.map((rule, index) => {
       const { name, capacity: limit } = rule;
@@ -296,11 +268,11 @@ export class QuotaEstimate {
     });
   }
 
-  /** What is known of a rule whose cost is denied; `units`: those that the holder has. */
+  /** The knowledge of a rule whose cost is denied; `units`: those of the holder. */
   denied(rule: RuleView, index: number, units: number, nowMs: number) {
     const remaining = this.remaining(rule, index, units, nowMs);
     const reportedMs = this.#reportedAfterMs(index, nowMs);
-    // Of a denied key more may be missing than its capacity. Only the object knows.
+    // A denied key may lack more than its capacity, known only to the object.
     const resetAfterMs =
       reportedMs < Infinity ? reportedMs : this.#fullAfterMs(rule, index, rule.capacity, nowMs, nowMs);
     return { remaining, resetAfterMs };
@@ -316,7 +288,6 @@ export class QuotaEstimate {
     return Math.min(this.#reportedAfterMs(index, nowMs), refilledMs);
   }
 
-  /** Infinity: it is not reported. */
   #reportedAfterMs(index: number, nowMs: number): number {
     return Math.max(0, (this.#reports[index] ?? UNKNOWN).fullAtMs - nowMs);
   }

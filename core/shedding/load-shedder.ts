@@ -2,22 +2,22 @@
  * The worker utilization load shedder: while the machines behind a policy are too busy, it denies calls by chance, the
  * least important first. After P. Tarjan, "Scaling your API with rate limiters" (Stripe, 2017).
  *
- * The idea: one number, the *level*, says what is shed. At 0 nothing is shed; at 1 every call of the least important
- * priority; at 1.4 these, and 40 % of the calls of the next one. The most important calls are never shed. Above the `bad`
- * utilization the level rises, below the `good` one it falls, in between it stays. It moves by one priority in `over`.
- * It rises only after trouble has lasted for `after`. Trouble ends when the utilization has been below `good`, or for
- * `after` not above `bad`: so shed calls come back slowly, and a burst sheds nothing.
+ * The idea: one number, the *level*, defines what is shed. At 0 nothing is shed; at 1 every call of the least
+ * important priority; at 1.4 these, and 40 % of the calls of the next one. The most important calls are never shed.
+ * Above the `bad` utilization the level rises, below the `good` one it falls, in between it stays. It moves by one
+ * priority in `over`. It rises only after trouble has lasted for `after`. Trouble ends when the utilization was below
+ * `good`, or for `after` not above `bad`: so shed calls return slowly, and a burst sheds nothing.
  *
- * An example with good = 0.7, bad = 0.8, after = 28 s, over = 120 s: machines that are 95 % busy shed nothing for 28 s,
- * 10 % of the `low` calls after 40 s, half of them after 88 s. When that has brought them to 78 %, the level stays, for
- * as long as the load lasts.
+ * An example with good = 0.7, bad = 0.8, after = 28 s, over = 120 s: machines that are 95 % busy shed nothing for 28
+ * s, 10 % of the `low` calls after 40 s, half of them after 88 s. If that lowers them to 78 %, the level stays while
+ * the load lasts.
  *
- * Why it does not oscillate: shedding takes effect after a lag (`LAG_MS`: chances that isolates keep, reports that fade,
- * the queue of a machine). In that time the utilization moves by at most lag / over, which has to be less than the gap
- * between good and bad: then too much shedding is not followed by too little. `sheddingOf` in
- * core/policies/policy-fields.ts refuses an `over` that is shorter.
+ * Why it does not oscillate: shedding takes effect after a lag (`LAG_MS`: chances that isolates keep, reports that
+ * fade, the queue of a machine). In that time the utilization moves by at most lag / over, which must be less than the
+ * gap between good and bad: then too much shedding is not followed by too little. `sheddingOf` in
+ * core/policies/policy-fields.ts rejects a shorter `over`.
  *
- * What it is bad at: a sudden overload that is over in a minute. Use a queue or a limit for that.
+ * What it is bad at: an overload of less than a minute. Use a queue or a limit for that.
  */
 
 /** When and how much a policy sheds. Utilizations are from 0 to 1. */
@@ -26,27 +26,22 @@ export interface Shedding {
   readonly good: number;
   /** Above it, the level rises. */
   readonly bad: number;
-  /** How long the utilization must have been bad before more is shed, in milliseconds. */
   readonly afterMs: number;
-  /** The time in which the level moves by one priority, in milliseconds. */
   readonly overMs: number;
   /** The source of the utilization: the key's share of `leases` in use, or callers' `reports`. */
   readonly by: "leases" | "reports";
 }
 
-/** How important calls may be. */
 export interface Importance {
   /** The most important first. */
   readonly names: readonly string[];
-  /** The priority of a call without one. */
   readonly usual: string;
 }
 
-/** The utilization of the machines behind a key, and what is shed. */
 export interface SheddingState {
   /** How many priorities are shed, from the least important. */
   readonly level: number;
-  /** How long the utilization has been bad since it was last good, in milliseconds. */
+  /** How long the utilization has been bad since it was last good. */
   readonly troubleMs: number;
   /** How long it has not been bad since then: `after` of that ends the trouble too. */
   readonly calmMs: number;
@@ -57,21 +52,18 @@ export interface SheddingState {
   readonly reportedAtMs: number;
 }
 
-/** Utilizations that machines reported. */
 export interface Reports {
-  /** The sum of the utilizations, each from 0 to 1. */
   readonly sum: number;
   readonly count: number;
 }
 
-/** Reports fade with this time constant, in milliseconds: a report counts 37 % of one that comes so much later. */
+/** The time constant of fading: a report counts 37 % of one that comes this much later. */
 export const FADES_MS = 5_000;
 /** After this time without reports the utilization is unknown, and the level falls. */
 export const KNOWN_FOR_MS = 15_000;
 /** How long shedding takes to show in the reports: two refreshed chances, and reports that fade. */
 export const LAG_MS = 8_000;
 
-/** Nothing is known, and nothing is shed. */
 export function sheddingNothing(nowMs: number): SheddingState {
   return { level: 0, troubleMs: 0, calmMs: 0, atMs: nowMs, sum: 0, count: 0, reportedAtMs: -Infinity };
 }
@@ -97,7 +89,6 @@ export function advanced(
   return moved(shedding, priorities, known, nowMs);
 }
 
-/** The state with further reports. */
 export function reported(
   shedding: Shedding,
   priorities: Importance,
@@ -116,10 +107,7 @@ export function reported(
   };
 }
 
-/**
- * The state when this part of the leases has been in use since the last call. It is always known, so nothing is
- * reported.
- */
+/** The state if this part of the leases has been in use since the last call. */
 export function leasedSince(
   shedding: Shedding,
   importance: Importance,
@@ -143,7 +131,6 @@ export function leasedSince(
 const STEP_MS = 1_000;
 const MAX_STEPS = 60;
 
-/** The state at `untilMs`, if the utilization is known, or unknown, until then. */
 function moved(
   { good, bad, afterMs, overMs }: Shedding,
   { names }: Importance,
@@ -171,12 +158,12 @@ function moved(
   };
 }
 
-/** The chance, from 0 to 1, with which a call of this priority is shed. */
+/** The chance, from 0 to 1, that a call of this priority is shed. */
 export function chanceOf(priorities: Importance, level: number, priority: string | undefined): number {
   return Math.min(1, Math.max(0, level - importanceOf(priorities, priority)));
 }
 
-/** How long until calls of this priority are not shed any more if the trouble ends now, in milliseconds. */
+/** How long until calls of this priority are no longer shed if the overload ends now. */
 export function restoredInMs(
   { overMs }: Shedding,
   priorities: Importance,

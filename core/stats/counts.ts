@@ -1,33 +1,28 @@
 /**
- * What is counted, as plain data: by a series, how often. A series is the name of a metric and the values of its labels,
- * with spaces between them: `decisions api denied quota object`. Policies and the limiter's own words have no spaces.
- * Series are sent and stored: never rename a metric, and never change the order of its labels.
+ * Counts by series: a metric's name and the values of its labels, separated by spaces: `decisions api denied quota
+ * object`. Sent and stored: never rename a metric or change the order of its labels.
  */
 export type Counts = Readonly<Record<string, number>>;
 
-/** The policies that have counts of their own. */
 export const MAX_POLICIES = 1_000;
-/** All further policies together. No policy of a deployment has such a name. */
+/** All further policies. No policy of a deployment has such a name. */
 export const OTHER_POLICIES = "_other";
 
-/** Both together. The order does not matter, nor what is merged first. */
 export function merged(one: Counts, other: Counts): Counts {
   const both: Record<string, number> = { ...one };
   for (const [series, count] of Object.entries(other)) both[series] = (both[series] ?? 0) + count;
   return both;
 }
 
-/** The metric of a series, and the values of its labels. */
 export function partsOf(series: string): readonly string[] {
   return series.split(" ");
 }
 
-/** The series of a metric with these values of its labels. */
 export function seriesOf(metric: string, labels: readonly string[]): string {
   return [metric, ...labels].join(" ");
 }
 
-/** Names of policies, up to a bound. Those that come later share one name. */
+/** Names of policies, up to a bound; later ones share one name. */
 export class PolicyNames {
   readonly #known = new Set<string>();
   readonly #most: number;
@@ -36,7 +31,6 @@ export class PolicyNames {
     this.#most = most;
   }
 
-  /** The name under which a policy is counted. */
   of(policy: string): string {
     if (policy === OTHER_POLICIES || this.#known.has(policy)) return policy;
     if (this.#known.size >= this.#most) return OTHER_POLICIES;
@@ -44,49 +38,44 @@ export class PolicyNames {
     return policy;
   }
 
-  /** All names so far. */
   get all(): ReadonlySet<string> {
     return this.#known;
   }
 }
 
 /*
- * What a policy and its candidate decided of the same calls. It is counted as the metric `compared`, under the version of
- * the candidate: another candidate begins anew. The keys that it would hit are the top keys of a name of its own.
+ * Decisions of a policy and its candidate on the same calls: the metric `compared`, by the candidate's version. Keys
+ * that it would deny are the top keys of a name of its own.
  */
 
-/** Who denied a call; `unknown`: one of them could not decide. Sent and stored: never rename one. */
+/** `unknown`: one of them could not decide. Sent and stored: never rename one. */
 const DENIED_BY = ["none", "policy", "candidate", "both", "unknown"] as const;
 export type DeniedBy = (typeof DENIED_BY)[number];
 
-/** No name of a policy has it. Stored: never change it. */
+/** In no policy's name. Stored: never change it. */
 const MARK = "~";
 
-/** Two decisions on one call. */
 export interface ComparisonCounts {
   readonly policy: string;
-  /** The candidate's. */
   readonly version: number;
   readonly key: string;
   readonly deniedBy: DeniedBy;
 }
 
-/** The series of such decisions. */
 export function comparedSeries(policy: string, version: number, deniedBy: DeniedBy): string {
   return seriesOf("compared", [policy, String(version), deniedBy]);
 }
 
-/** Under which name the keys are counted that a candidate alone would deny. */
+/** The name for the keys that only a candidate would deny. */
 export function keysOfCandidate(policy: string, version: number): string {
   return `${policy}${MARK}${version}`;
 }
 
-/** The policy whose keys are counted under a name. */
 export function policyOfKeys(name: string): string {
   return name.split(MARK)[0] ?? name;
 }
 
-/** The counts without those of candidates that came before others: so there are no more of them than policies. */
+/** The counts without earlier candidates, which leaves at most one per policy. */
 export function ofLatestCandidates(counts: Counts): Counts {
   const candidateOf = (series: string) => {
     const [metric, policy = "", version = ""] = partsOf(series);
@@ -102,14 +91,12 @@ export function ofLatestCandidates(counts: Counts): Counts {
   return kept.length === Object.keys(counts).length ? counts : Object.fromEntries(kept);
 }
 
-/** A metric: its name, what it counts, and its labels. */
 export interface Family {
-  /** As in series. Its public name is `weir_` and this; a counter's ends in `_total`. */
+  /** As in series. The public name is `weir_` and this; a counter's ends in `_total`. */
   readonly metric: string;
   readonly type: "counter" | "histogram";
   readonly unit?: "seconds";
   readonly help: string;
-  /** The names of the labels, in the order of their values in a series. */
   readonly labels: readonly string[];
 }
 
@@ -130,7 +117,7 @@ const seconds = <const Name extends string>(metric: Name, labels: readonly strin
   help,
 });
 
-/** All metrics. docs/metrics.md has the same table. */
+/** All metrics, as in docs/metrics.md. */
 export const FAMILIES = [
   counter(
     "decisions",
@@ -167,12 +154,10 @@ export const FAMILIES = [
   ),
 ] as const satisfies readonly Family[];
 
-/** The name of a metric. */
 export type Metric = (typeof FAMILIES)[number]["metric"];
 
 const BY_METRIC = new Map<string, Family>(FAMILIES.map((family) => [family.metric, family]));
 
-/** The metric of this name; `undefined`: this version has none. */
 export function familyOf(metric: string): Family | undefined {
   return BY_METRIC.get(metric);
 }
@@ -182,8 +167,8 @@ export function bucketOf(durationMs: number): string {
   return String(DURATION_BOUNDS_MS.find((boundMs) => durationMs <= boundMs) ?? "inf");
 }
 
-/** In place of a bucket: the sum of all durations, in milliseconds. */
+/** Instead of a bucket: the sum of all durations, in milliseconds. */
 export const SUM = "sum";
 
-/** The upper bounds of the buckets of all histograms, in milliseconds. They are stored: never take one away. */
+/** The upper bounds of the buckets of all histograms. Stored: never remove one. */
 export const DURATION_BOUNDS_MS = [1, 5, 10, 25, 50, 100, 250, 500, 1_000, 5_000, 30_000] as const;

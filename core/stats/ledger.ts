@@ -1,6 +1,6 @@
 /**
- * What the object of the statistics knows, as plain data. It is written in three parts: the open minute with each batch of
- * messages, everything older once a minute, top keys every ten minutes.
+ * The data of the statistics object in three parts: the open minute is stored with each batch of messages, older
+ * minutes once a minute, top keys every ten minutes.
  */
 import {
   type Counts,
@@ -17,7 +17,7 @@ import { mergedKeys, NO_KEYS } from "./tally.ts";
 
 export const MINUTE_MS = 60_000;
 export const MINUTES_AN_HOUR = 60;
-/** A sender that was silent for this time is forgotten. It repeats no message after a third of that (tally.ts). */
+/** A sender is forgotten after this silence. It repeats no message after a third of that (tally.ts). */
 export const SENDER_KEPT_MS = 1_800_000;
 /** Of more senders, the longest silent ones are forgotten. */
 export const MAX_SENDERS = 2_000;
@@ -25,7 +25,7 @@ export const MAX_SENDERS = 2_000;
 /** The last message of a sender. Stored: never change the order. */
 export type SenderMark = readonly [sender: string, number: number, atMs: number];
 
-/** What was counted since the minute began, and the senders. Stored: never rename a field. */
+/** Counts since the minute began, and the senders. Stored: never rename a field. */
 export interface OpenMinute {
   /** Since 1970. */
   readonly minute: number;
@@ -33,16 +33,16 @@ export interface OpenMinute {
   readonly senders: readonly SenderMark[];
 }
 
-/** Everything counted before the open minute. Stored: never rename a field. */
+/** Counts before the open minute. Stored: never rename a field. */
 export interface ClosedMinute {
   readonly sinceMs: number;
   readonly totals: Counts;
-  /** The hour to which the last minute belongs, since 1970, and its history: by policy, outcome and reason. */
+  /** The hour of the last minute, since 1970, and its history: by policy, outcome and reason. */
   readonly hour: number;
   readonly hourCounts: Counts;
 }
 
-/** The open minute with a message. One that was counted before only counts as repeated. */
+/** The open minute with a message. A repeated message only counts as repeated. */
 export function withMessage(
   open: OpenMinute,
   message: StatsMessage,
@@ -60,7 +60,6 @@ export function withMessage(
   return { ...open, senders, counts: merged(merged(open.counts, counts), { [result]: 1 }) };
 }
 
-/** The counts with the names under which policies are counted. */
 function named(counts: Counts, names: PolicyNames): Counts {
   const all: Record<string, number> = {};
   for (const [series, count] of Object.entries(counts)) {
@@ -72,7 +71,7 @@ function named(counts: Counts, names: PolicyNames): Counts {
   return all;
 }
 
-/** The policies that counts have, added to names. */
+/** The names, with the policies of counts added. */
 export function namesIn(counts: Counts, names = new PolicyNames()): PolicyNames {
   for (const series of Object.keys(counts)) {
     const policy = policyIn(series);
@@ -81,13 +80,12 @@ export function namesIn(counts: Counts, names = new PolicyNames()): PolicyNames 
   return names;
 }
 
-/** The policy of a series; `undefined`: it is of none. */
+/** The policy of a series, if it has one. */
 function policyIn(series: string): string | undefined {
   const [metric = "", policy] = partsOf(series);
   return familyOf(metric)?.labels[0] === POLICY_LABEL ? policy : undefined;
 }
 
-/** The decisions among counts: by policy, then by outcome and reason, how many. */
 export function historyOf(counts: Counts): ReadonlyMap<string, Counts> {
   const byPolicy = new Map<string, Record<string, number>>();
   for (const [series, count] of Object.entries(counts)) {
@@ -104,19 +102,16 @@ function addTo(counts: Record<string, number>, series: string, count: number): v
   counts[series] = (counts[series] ?? 0) + count;
 }
 
-/** What the end of a minute changes. */
 interface MinuteClosing {
   readonly closed: ClosedMinute;
-  /** The minute's row of the history, by policy. */
   readonly minute: ReadonlyMap<string, Counts>;
-  /** The row of the hour that is over, by policy; empty: it is not. */
+  /** The row of the hour that ended, by policy; empty: it continues. */
   readonly hour: ReadonlyMap<string, Counts>;
 }
 
-/** Closes the open minute, at a later one. */
 export function closing(closed: ClosedMinute, open: OpenMinute, nowMinute: number): MinuteClosing {
   const hour = hourOf(open.minute);
-  // The last minute with traffic may be of another hour, which was not written yet.
+  // The last minute with traffic may be of an earlier hour, not written yet.
   const before = hour === closed.hour ? closed.hourCounts : {};
   const decisions = Object.entries(open.counts).filter(([series]) => partsOf(series)[0] === "decisions");
   const hourCounts = merged(before, Object.fromEntries(decisions));
@@ -128,18 +123,17 @@ export function closing(closed: ClosedMinute, open: OpenMinute, nowMinute: numbe
   };
 }
 
-/** The hour of a minute, both since 1970. */
 export function hourOf(minute: number): number {
   return Math.floor(minute / MINUTES_AN_HOUR);
 }
 
-/* The top keys of all policies, of this hour and of the last one: older ones say nothing about now. */
+/* The top keys of all policies, of this hour and the last one. */
 
-/** The policies that have top keys: of 64 keys each, four times, some 64,000 keys. */
+/** The policies with top keys: four times 64 keys each, some 64,000 keys. */
 const MAX_TOPS = 250;
 const HOUR_MS = 3_600_000;
 
-/** The top keys of one hour. Stored: never rename a field. */
+/** Stored: never rename a field. */
 interface OfHour {
   readonly denied: Summary;
   readonly active: Summary;
@@ -157,23 +151,21 @@ export type PolicyWithTops = readonly [policy: string, tops: PolicyTops];
 
 const NONE: OfHour = { denied: NO_KEYS, active: NO_KEYS };
 
-/** Keeps the top keys of policies. */
 export class Tops {
   readonly #byPolicy: Map<string, PolicyTops>;
   readonly #changed: Set<string>;
 
-  /** @param recent those that have changed since they were stored by themselves */
+  /** @param recent changed since they were stored by themselves */
   constructor(stored: Iterable<PolicyWithTops> = [], recent: readonly PolicyWithTops[] = []) {
     this.#byPolicy = new Map([...stored, ...recent]);
     this.#changed = new Set(recent.map(([policy]) => policy));
   }
 
-  /** The same, to try a change. */
+  /** A copy, to try a change. */
   copy(): Tops {
     return new Tops(this.#byPolicy, this.recent);
   }
 
-  /** Those that have changed since `takeChanges`. */
   get recent(): readonly PolicyWithTops[] {
     return [...this.#changed].flatMap((policy) => {
       const tops = this.#byPolicy.get(policy);
@@ -193,14 +185,13 @@ export class Tops {
     }
   }
 
-  /** The top keys of one policy. */
   answer({ policy, by }: TopKeysCall, nowMs: number): TopKeysAnswer {
     const hour = Math.floor(nowMs / HOUR_MS);
     const { now, before } = atHour(this.#byPolicy.get(policy), hour);
     return { sinceMs: (hour - 1) * HOUR_MS, keys: mergedKeys(now[by], before[by]).keys };
   }
 
-  /** What has changed since the last call: by policy, what to store; `undefined`: nothing is left of it. */
+  /** Changes since the last call, by policy; `undefined`: delete it. */
   takeChanges(): ReadonlyMap<string, PolicyTops | undefined> {
     const changes = new Map([...this.#changed].map((policy) => [policy, this.#byPolicy.get(policy)]));
     this.#changed.clear();
@@ -219,10 +210,9 @@ export class Tops {
   }
 }
 
-/** The top keys as of an hour. */
 function atHour(tops: PolicyTops | undefined, hour: number): PolicyTops {
   if (tops === undefined) return { hour, now: NONE, before: NONE };
-  // An earlier hour is that of a clock that was put back.
+  // An earlier hour means that a clock was set back.
   if (hour <= tops.hour) return tops;
   return { hour, now: NONE, before: hour - tops.hour === 1 ? tops.now : NONE };
 }

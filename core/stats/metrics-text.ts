@@ -1,21 +1,20 @@
-/** All counts as text: OpenMetrics 1.0, or the older format of Prometheus, which differs in names and in the end. */
+/** All counts as text: OpenMetrics 1.0, or the older Prometheus format, which differs in names and its end. */
 import { type Counts, DURATION_BOUNDS_MS, FAMILIES, type Family, partsOf, SUM } from "./counts.ts";
 
-/** The formats, by what their media types are called. */
 export const METRIC_FORMATS = {
   openmetrics: "application/openmetrics-text; version=1.0.0; charset=utf-8",
   prometheus: "text/plain; version=0.0.4; charset=utf-8",
 } as const;
 export type MetricFormat = keyof typeof METRIC_FORMATS;
 
-/** The values of a family's labels, and what comes after them in a series: of a histogram, the bucket. */
+/** The values of a family's labels, and the rest of a series: of a histogram, the bucket. */
 interface Sample {
   readonly labels: readonly string[];
   readonly rest: string | undefined;
   readonly count: number;
 }
 
-/** The text of all metrics that this version knows. Counts of others are left out. */
+/** The text of all metrics that this version knows. Other counts are omitted. */
 export function metricsText(counts: Counts, format: MetricFormat): string {
   const inOrder = Object.entries(counts).toSorted(([a], [b]) => (a < b ? -1 : 1));
   const byMetric = Map.groupBy(inOrder, ([series]) => partsOf(series)[0] ?? "");
@@ -31,19 +30,19 @@ export function metricsText(counts: Counts, format: MetricFormat): string {
 }
 
 function headLines({ metric, type, unit, help }: Family, format: MetricFormat): string[] {
-  // In the older format a counter is called as its sample is.
+  // In the older format a counter has the name of its sample.
   const name = `weir_${metric}${type === "counter" && format === "prometheus" ? "_total" : ""}`;
   const units = unit !== undefined && format === "openmetrics" ? [`# UNIT ${name} ${unit}`] : [];
   return [`# TYPE ${name} ${type}`, ...units, `# HELP ${name} ${help}`];
 }
 
 function counterLines({ metric, labels }: Family, samples: readonly Sample[]): string[] {
-  // A counter without labels is there from the start, so that its first increase is seen.
+  // A counter without labels exists from the start, which makes its first increase visible.
   const all = labels.length === 0 && samples.length === 0 ? [{ labels: [], count: 0 }] : samples;
   return all.map((sample) => `weir_${metric}_total${labelText(labels, sample.labels)} ${sample.count}`);
 }
 
-/** Buckets are kept apart, and told with all that is below them. */
+/** Counts are stored per bucket; the text has cumulative ones. */
 function histogramLines({ metric, labels }: Family, samples: readonly Sample[]): string[] {
   const byLabels = Map.groupBy(samples, (sample) => sample.labels.join(" "));
   return [...byLabels.values()].flatMap((ofOne) => {
@@ -67,7 +66,7 @@ function histogramLines({ metric, labels }: Family, samples: readonly Sample[]):
   });
 }
 
-/** OpenMetrics writes bounds as floats. */
+/** OpenMetrics has bounds as floats. */
 function secondsText(ms: number): string {
   const text = String(ms / 1_000);
   return text.includes(".") ? text : `${text}.0`;

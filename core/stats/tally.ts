@@ -1,7 +1,4 @@
-/**
- * What one isolate has counted and not sent yet. Decisions are counted in an array, by an index that is made of their
- * outcome, reason and source: no text is made before it is sent.
- */
+/** The unsent counts of one isolate, in an array: no text is built before it is sent. */
 import { orTimeout, type Time } from "../clock.ts";
 import type { Decision } from "../protocol/decision.ts";
 import {
@@ -18,10 +15,10 @@ import {
 } from "./counts.ts";
 import type { Content, PolicyKeys, StatsMessage, Summary } from "./messages.ts";
 
-/** How many policies of one message may have their top keys in it: of 64 keys each, twice, some 10,000 keys. */
+/** The policies with top keys in one message: twice 64 keys each, some 10,000 keys. */
 export const MAX_WITH_KEYS = 100;
 
-/** A reason that is not here counts as the last. They are not stored in this order: it may change. */
+/** Unknown reasons count as the last. The order is not stored: it may change. */
 const REASONS = [
   "ok",
   "quota",
@@ -40,16 +37,11 @@ const SOURCES = ["isolate", "object", "pool", "fallback", "other"] as const;
 const OUTCOMES = ["admitted", "denied"] as const;
 const CELLS = REASONS.length * SOURCES.length * OUTCOMES.length;
 
-/** What is counted of a decision. */
 export type CountedDecision = Pick<Decision, "policy" | "key" | "success" | "reason" | "source" | "waitedMs">;
 
-/** Takes what has to be counted. */
 export interface Counter {
-  /** Counts a decision that a caller gets. */
   decided(decision: CountedDecision): void;
-  /** Counts something else, by the values of its labels. */
   add(metric: Metric, labels: readonly string[], count?: number): void;
-  /** Counts a duration. */
   lasted(metric: Metric, labels: readonly string[], durationMs: number): void;
 }
 
@@ -60,7 +52,6 @@ interface Slot {
   readonly active: TopKeys | undefined;
 }
 
-/** Counts for one isolate. */
 export class Tally implements Counter {
   readonly #slots = new Map<string, Slot>();
   #last: Slot | undefined;
@@ -82,7 +73,6 @@ export class Tally implements Counter {
     if (decision.waitedMs !== undefined) this.lasted("waited_seconds", [slot.policy], decision.waitedMs);
   }
 
-  /** Counts what a candidate decided beside its policy. */
   compared({ policy, version, key, deniedBy }: ComparisonCounts): void {
     const series = comparedSeries(policy, version, deniedBy);
     this.#others.set(series, (this.#others.get(series) ?? 0) + 1);
@@ -95,13 +85,12 @@ export class Tally implements Counter {
   }
 
   lasted(metric: Metric, labels: readonly string[], durationMs: number): void {
-    // A clock may be put back meanwhile.
+    // The clock may have been set back.
     const ms = Math.max(0, durationMs);
     this.add(metric, [...labels, bucketOf(ms)]);
     this.add(metric, [...labels, SUM], ms);
   }
 
-  /** Takes all that has been counted; `undefined`: there is nothing. */
   take(): Content | undefined {
     if (this.#slots.size + this.#others.size === 0) return undefined;
     const counts: Record<string, number> = Object.fromEntries(this.#others);
@@ -118,7 +107,7 @@ export class Tally implements Counter {
     return { counts: counts satisfies Counts, keys };
   }
 
-  /** The policy's slot. Of very many policies the later ones share one, in which no keys are counted. */
+  /** The policy's slot. Policies past the bound share one, without keys. */
   #slotOf(policy: string): Slot {
     const isFull = !this.#slots.has(policy) && this.#slots.size >= MAX_POLICIES;
     const name = isFull ? OTHER_POLICIES : policy;
@@ -138,7 +127,7 @@ const REASON_INDEXES = new Map<string, number>(REASONS.map((reason, index) => [r
 const SOURCE_INDEXES = new Map<string, number>(SOURCES.map((source, index) => [source, index]));
 
 function cellOf({ success, reason, source }: CountedDecision): number {
-  // Nearly all decisions have one of these, and comparing costs less than a map.
+  // Nearly all decisions have one of these, and a comparison costs less than a map.
   const why =
     reason === "ok" ? 0 : reason === "quota" ? 1 : (REASON_INDEXES.get(reason) ?? REASONS.length - 1);
   const who = source === "isolate" ? 0 : (SOURCE_INDEXES.get(source) ?? SOURCES.length - 1);
@@ -152,18 +141,16 @@ function labelsOf(cell: number): string[] {
 }
 
 /*
- * The keys that come most often, in bounded memory: Space-Saving (Metwally, Agrawal, El Abbadi 2005).
+ * The most frequent keys, in bounded memory: Space-Saving (Metwally, Agrawal, El Abbadi 2005).
  *
- * There are k counters. A key that has one is counted. A key that has none replaces the key with the least count, goes on
- * from that count, and keeps it as its error. So a count is never too low, and at most its error too high; after n keys
- * the error is at most n/k. A key that came more often than n/k always has a counter: with 64 counters, each key that
- * makes up 2 % of all calls.
+ * There are k counters. A key without one replaces the key with the least count, continues from that count, and keeps
+ * it as its error. So a count is never too low, and at most its error too high; after n keys the error is at most n/k.
+ * A key that came more often than n/k always has a counter: with 64 counters, each key with 2 % of all calls.
  *
- * Summaries of several streams merge into one with the same bounds (Agarwal and others 2012; Cafaro and others 2016): a
- * key that is not in one of them may have come there as often as its least.
+ * Summaries of several streams merge into one with the same bounds (Agarwal and others 2012; Cafaro and others 2016):
+ * a key missing in one of them may have come there as often as its least.
  */
 
-/** The counters of a summary. */
 export const TOP_KEYS = 64;
 
 interface KeyCounter {
@@ -174,7 +161,6 @@ interface KeyCounter {
 
 export const NO_KEYS: Summary = { keys: [], least: 0 };
 
-/** Counts the keys of one stream. */
 export class TopKeys {
   readonly #counters = new Map<string, KeyCounter>();
   readonly #maxKeys: number;
@@ -183,14 +169,13 @@ export class TopKeys {
   #next = 0;
   /** No counter has less. */
   #floor = 0;
-  /** The one that was counted last: a hot key needs no search. */
+  /** The last one counted: a hot key needs no search. */
   #last: KeyCounter | undefined;
 
   constructor(maxKeys = TOP_KEYS) {
     this.#maxKeys = maxKeys;
   }
 
-  /** Counts a key once. */
   count(key: string): void {
     const last = this.#last;
     if (last !== undefined && last.key === key) {
@@ -202,7 +187,6 @@ export class TopKeys {
     this.#last = counter;
   }
 
-  /** What has been counted. */
   get summary(): Summary {
     const counters = [...this.#counters.values()].toSorted(byCount);
     const least = counters.length < this.#maxKeys ? 0 : (counters.at(-1)?.count ?? 0);
@@ -224,10 +208,7 @@ export class TopKeys {
     return counter;
   }
 
-  /**
-   * A counter with the least count. Where many keys come once, each search begins where the last one ended, and mostly
-   * reads one counter.
-   */
+  /** A counter with the least count. Each search begins at the end of the last one, and mostly reads one. */
   #least(): KeyCounter {
     const counters = this.#counterList;
     for (let step = 0; step < counters.length; step += 1) {
@@ -241,14 +222,13 @@ export class TopKeys {
   }
 }
 
-/** One summary of two streams. */
 export function mergedKeys(one: Summary, other: Summary, maxKeys = TOP_KEYS): Summary {
   const both = new Map<string, KeyCounter>();
   for (const [key, count, error] of one.keys)
     both.set(key, { key, count: count + other.least, error: error + other.least });
   for (const [key, count, error] of other.keys) {
     const inOne = both.get(key);
-    // In `one` it was counted with the least of `other`, in place of its count there.
+    // In `one` it was counted with the least of `other` in place of its count there.
     both.set(key, {
       key,
       count: count + (inOne === undefined ? one.least : inOne.count - other.least),
@@ -260,29 +240,27 @@ export function mergedKeys(one: Summary, other: Summary, maxKeys = TOP_KEYS): Su
   return { keys: counters.slice(0, maxKeys).map(({ key, count, error }) => [key, count, error]), least };
 }
 
-/** The same order for equal counts, whatever came first. */
+/** Deterministic for equal counts. */
 function byCount(one: KeyCounter, other: KeyCounter): number {
   return other.count - one.count || (one.key < other.key ? -1 : 1);
 }
 
 /*
- * When an isolate sends what it has counted.
+ * When an isolate sends its counts: at most one message in 10 s, and one at a time. Each has a number. A message
+ * without an answer, which may have been counted, is sent again unchanged with the same number, while later counts
+ * wait. So nothing is counted twice, and only unsent counts of an ended isolate are lost.
  *
- * There is one message in 10 s at most, and one under way. Each message has a number. A message without an answer may
- * have been counted or not: it is sent again as it is, with the same number, and later counts wait for the next. So
- * nothing is counted twice, and only what an isolate has not sent when it ends is lost.
- *
- * Any request may be ended at any moment, so nothing here waits for a promise of another one: a message counts as lost
+ * Any request may end at any moment, so no code here waits for a promise of another request: a message counts as lost
  * after its deadline.
  */
 
-/** The least time between two messages, in milliseconds, unless tests bind another interval. */
+/** The least time between two messages, unless tests bind another interval. */
 export const SEND_EVERY_MS = 10_000;
-/** How long after the next message is due an unanswered one counts as lost, in milliseconds. */
+/** How long after the next message is due an unanswered one counts as lost. */
 const LATE_MS = 2_000;
 /** How often the end of a process checks whether a message is in flight. */
 const POLL_MS = 25;
-/** After this time a message is not sent again, in milliseconds: the object forgets senders later (ledger.ts). */
+/** After this time a message is not sent again: the object forgets senders later (ledger.ts). */
 export const SENT_AGAIN_MS = 600_000;
 
 interface UnansweredMessage {
@@ -290,25 +268,19 @@ interface UnansweredMessage {
   readonly sinceMs: number;
 }
 
-/** Sends what one isolate counts. */
 export class StatsSender {
   readonly #tally: Tally;
   readonly #makeId: () => string;
   readonly #onLost: (error: unknown) => void;
-  /** There is one message in so many milliseconds at most. */
   readonly everyMs: number;
   readonly #deadlineMs: number;
   #id = "";
   #number = 0;
   #unanswered: UnansweredMessage | undefined;
-  /** From this instant on the next message may be sent. */
   #nextMs = -Infinity;
   #underWayUntilMs = -Infinity;
 
-  /**
-   * @param makeId makes a random id; called for the first message, since start-up has no randomness
-   * @param onLost takes the reason why a message has no answer
-   */
+  /** @param makeId called for the first message, since start-up has no randomness */
   constructor(
     tally: Tally,
     makeId: () => string,
@@ -324,18 +296,18 @@ export class StatsSender {
 
   /** Whether a request has to send the next message: 10 s have passed since the last one began. */
   isDue(nowMs: number): boolean {
-    // A clock that was put back by much would keep everything here.
+    // A clock set far back would stop all messages.
     return nowMs >= this.#nextMs || nowMs < this.#nextMs - 2 * this.everyMs;
   }
 
-  /** Sends the next message, `afterMs` milliseconds from now, with all that is counted until then. */
+  /** Sends the next message after `afterMs`, with all counts up to then. */
   async begin(time: Time, push: (message: StatsMessage) => Promise<void>, afterMs: number): Promise<void> {
     this.#nextMs = time.nowMs() + this.everyMs;
     if (afterMs > 0) await new Promise<void>((done) => time.after(afterMs, done));
     await this.send(time, push);
   }
 
-  /** Sends what there is, now. It never throws. Returns whether nothing is left to send. */
+  /** Sends the present counts, and never throws. Returns whether nothing is left to send. */
   async send(time: Time, push: (message: StatsMessage) => Promise<void>): Promise<boolean> {
     const nowMs = time.nowMs();
     if (this.#isUnderWay(nowMs)) return false;
@@ -348,16 +320,16 @@ export class StatsSender {
       isAnswered = true;
     })().catch(this.#onLost);
     await orTimeout(answered, time, this.#deadlineMs);
-    // It may have come late, and another message may be under way by now.
+    // The answer may be late, when another message is in flight.
     if (this.#unanswered?.message !== message) return false;
     this.#underWayUntilMs = -Infinity;
     if (isAnswered) this.#unanswered = undefined;
     return isAnswered;
   }
 
-  /** Sends all that there is: the process is about to end. It never throws. */
+  /** Sends everything when the process is about to end. It never throws. */
   async sendAll(time: Time, push: (message: StatsMessage) => Promise<void>): Promise<void> {
-    // First what has no answer, then what has been counted since. Another request may be sending either.
+    // First the unanswered message, then later counts. Another request may be sending either.
     for (let messages = 0; messages < 2; messages += 1) {
       while (this.#isUnderWay(time.nowMs())) await new Promise<void>((done) => time.after(POLL_MS, done));
       await this.send(time, push);

@@ -10,10 +10,10 @@ import {
 import { concurrency, type ConcurrencyConfig, type ConcurrencyState } from "../concurrency.ts";
 import { type Bounds, type Estimate, type LimitTerms, nextEstimate, within } from "./adaptive-limits.ts";
 
-/** The rules that move the limit. The first one is the default. */
+/** The rules that move the limit; the first is the default. */
 const RULES = ["gradient2", "vegas", "aimd"] as const;
 
-/** The fields of the rules, and the rules of each. Defaults are those of Netflix's concurrency-limits. */
+/** The fields of each rule. Defaults are those of Netflix's concurrency-limits. */
 const FIELDS = {
   backoffRatio: { kind: "ratio?", of: ["aimd"] },
   timeout: { kind: "duration?", of: ["aimd"] },
@@ -35,7 +35,7 @@ const DEFAULT_RTT_TOLERANCE = 1.5;
 const DEFAULT_LONG_WINDOW = 600;
 const DEFAULT_QUEUE_SIZE = 4;
 
-/** Reads the fields of the rule that `adapt` names. Fields of other rules are refused. */
+/** Parses the fields of the rule that `adapt` names. Fields of other rules are rejected. */
 function limitTerms(fields: Fields): LimitTerms | ConfigProblem {
   const adapt = (fields["adapt"] ?? RULES[0]) as (typeof RULES)[number];
   for (const [field, { of }] of Object.entries(FIELDS))
@@ -75,10 +75,10 @@ function limitTerms(fields: Fields): LimitTerms | ConfigProblem {
 }
 
 /**
- * Adaptive concurrency: at most as many units held at once as the upstream can take now. It is `concurrency` with a limit
- * that moves between `floor` and `limit`. The release of a lease reports how the call went and how long it took, and a
- * rule computes the next limit (adaptive-limits.ts: AIMD, Vegas and Gradient2 of Netflix's concurrency-limits). A cost
- * passes when
+ * Adaptive concurrency: at most as many units held at once as the upstream can take now. It is `concurrency` with a
+ * limit that moves between `floor` and `limit`. The release of a lease reports how the call ended and how long it
+ * took, and a rule computes the next limit (adaptive-limits.ts: AIMD, Vegas and Gradient2 of Netflix's
+ * concurrency-limits). A cost passes when
  *
  *     cost + outstanding  <=  the current limit, rounded down
  *
@@ -87,13 +87,13 @@ function limitTerms(fields: Fields): LimitTerms | ConfigProblem {
  * Example: AIMD at 10, and 10 leased. One is released as dropped: the limit is 9, all of it is leased, and the next
  * waits. One more is released, as ok: 8 are leased, and the limit is 10 again, since more than half of it is in use.
  *
- * What was learned is forgotten `forgetAfter` after the last report: then the limit is `initial` again. That instant is
- * part of every wait. A lease that expires reports nothing: its holder was lost, which says nothing about the upstream.
+ * What was learned is forgotten `forgetAfter` after the last report: then the limit is `initial` again. That instant
+ * is part of every wait. An expired lease reports nothing: its holder was lost, whatever the state of the upstream.
  *
  * The bound: at each grant the current limit, and never more than `limit`. The worst boundary: a limit that has just
  * fallen, with more leases than it allows. What it is bad at: costs of several units above `floor`. If the limit falls
- * below such a cost, no report raises it until what was learned is forgotten. And pools have no such rule: regions decide
- * from their own slots, and no region sees everything in flight.
+ * below such a cost, no report raises it until it is forgotten. Pools have no such rule: regions decide from their own
+ * slots, and no region sees everything in flight.
  */
 export type AdaptiveConfig = Adaptive & LimitTerms;
 
@@ -108,11 +108,8 @@ export interface AdaptiveState extends ConcurrencyState {
   readonly learned?: Learned;
 }
 
-/** What the reports have taught. */
 interface Learned extends Estimate {
-  /** The rule that learned it. */
   readonly by: string;
-  /** When the last report came, and how many have come. */
   readonly atMs: number;
   readonly samples: number;
 }
@@ -223,7 +220,7 @@ function boundsOf({ floor, limit }: Config): Bounds {
   return { floor, ceiling: limit };
 }
 
-/** `undefined`: nothing was reported, or it has been forgotten. */
+/** `undefined`: no reports, or they are forgotten. */
 function learnedAt(config: Config, state: State | undefined, nowMs: number): Learned | undefined {
   return nowMs < adaptiveConcurrency.untouchedAtMs(config, state) ? state?.learned : undefined;
 }

@@ -1,37 +1,32 @@
 /**
- * How many calls an upstream can take at once, learned from ended calls: the limit rules of Netflix's concurrency-limits
- * (https://github.com/Netflix/concurrency-limits: AIMDLimit, VegasLimit, Gradient2Limit), with its defaults. Each rule
- * computes the next estimate from an estimate and one ended call. Pure, and in real numbers.
+ * How many calls an upstream can take at once, learned from ended calls: the limit rules of Netflix's
+ * concurrency-limits (https://github.com/Netflix/concurrency-limits: AIMDLimit, VegasLimit, Gradient2Limit), with its
+ * defaults. Each rule computes the next estimate from an estimate and one ended call. Pure, and in real numbers.
  *
  * Three things differ. Vegas there probes after a random number of calls; here it follows a fixed sequence
- * (`probeAfter`). All rules keep to a floor. Calls in flight are counted when a call ends, with the call itself; there
+ * (`probeAfter`). All rules keep to a floor. Calls in flight are counted when a call ends, including itself; there
  * when it begins.
  */
 
-/** A call that has ended. */
 export interface Sample {
-  /** In milliseconds, above 0. */
   readonly durationMs: number;
-  /** Units in flight when it ended, its own included. */
   readonly inFlight: number;
-  /** The upstream was overloaded: it timed out or refused. */
   readonly isDropped: boolean;
 }
 
 /** What a rule has learned. Stored: never rename a field. */
 export interface Estimate {
   readonly limit: number;
-  /** Vegas: the duration of a call without a queue, in milliseconds; absent: no call has ended yet. */
+  /** Vegas: the duration of a call without a queue; absent: no call has ended yet. */
   readonly noLoadMs?: number;
   /** Vegas: calls since the last probe, which measures that duration again, and the number of probes. */
   readonly sinceProbe?: number;
   readonly probes?: number;
-  /** Gradient2: the long average duration in milliseconds, and how many calls it began with (10 at most). */
+  /** Gradient2: the long average duration, and how many calls it began with (10 at most). */
   readonly longMs?: number;
   readonly warmUp?: number;
 }
 
-/** The minimum and the maximum of a limit. */
 export interface Bounds {
   readonly floor: number;
   readonly ceiling: number;
@@ -41,14 +36,14 @@ export interface Bounds {
 interface AimdTerms {
   readonly adapt: "aimd";
   readonly backoffRatio: number;
-  /** A call that took longer counts as dropped, in milliseconds. */
+  /** A longer call counts as dropped. */
   readonly timeoutMs: number;
 }
 
 /** After TCP Vegas. */
 interface VegasTerms {
   readonly adapt: "vegas";
-  /** Below `alpha` calls in the upstream's queue the limit rises, above `beta` it falls. Absent: see `logOf`. */
+  /** Below `alpha` calls in the upstream's queue the limit rises, above `beta` it falls. Default: see `logOf`. */
   readonly alpha?: number;
   readonly beta?: number;
   readonly smoothing: number;
@@ -61,7 +56,6 @@ interface Gradient2Terms {
   /** The factor by which durations may rise before the limit falls. */
   readonly rttTolerance: number;
   readonly smoothing: number;
-  /** The number of calls in the long average. */
   readonly longWindow: number;
   /** The growth of the limit while durations stay low. */
   readonly queueSize: number;
@@ -69,7 +63,6 @@ interface Gradient2Terms {
 
 export type LimitTerms = AimdTerms | VegasTerms | Gradient2Terms;
 
-/** The estimate after an ended call. */
 export function nextEstimate(
   terms: LimitTerms,
   bounds: Bounds,
@@ -97,10 +90,7 @@ function aimd({ backoffRatio, timeoutMs }: AimdTerms, estimate: Estimate, sample
   return sample.inFlight * 2 >= limit ? { ...estimate, limit: limit + 1 } : estimate;
 }
 
-/**
- * Of `limit` calls, `limit * (1 - noLoad / duration)` wait in the upstream's queue: those beyond what it answers in the
- * time of a call without a queue. The limit moves so that between `alpha` and `beta` calls wait.
- */
+/** Of `limit` calls, `limit * (1 - noLoad / duration)` wait in the upstream's queue: `alpha` to `beta` should. */
 function vegas(terms: VegasTerms, bounds: Bounds, estimate: Estimate, sample: Sample): Estimate {
   const { limit, noLoadMs, probes = 0 } = estimate;
   const { durationMs, inFlight, isDropped } = sample;
@@ -124,7 +114,7 @@ function vegas(terms: VegasTerms, bounds: Bounds, estimate: Estimate, sample: Sa
   return queued > beta ? smoothed(limit - step) : counted;
 }
 
-/** The decimal logarithm of a limit, rounded down, at least 1: one step. By default alpha is 3 steps, and beta is 6. */
+/** One step: the decimal logarithm of a limit, rounded down, at least 1. Defaults: alpha 3 steps, beta 6. */
 function logOf(limit: number): number {
   return Math.max(1, Math.trunc(Math.log10(Math.trunc(limit))));
 }
@@ -132,9 +122,8 @@ function logOf(limit: number): number {
 const GOLDEN = (Math.sqrt(5) - 1) / 2;
 
 /**
- * The next probe comes after this many times `probeMultiplier * limit` calls: from 0.5 to 1, without a rhythm, since the
- * multiples of the golden ratio modulo 1 have none. Each probe replaces the duration without a queue, which otherwise
- * would only fall.
+ * The part of `probeMultiplier * limit` calls before the next probe: 0.5 to 1, without a rhythm, by the golden ratio.
+ * A probe replaces the duration without a queue, which otherwise would only fall.
  */
 function probeAfter(probes: number): number {
   return 0.5 + (((probes + 1) * GOLDEN) % 1) / 2;
@@ -143,10 +132,7 @@ function probeAfter(probes: number): number {
 /** How many calls are averaged with equal weight at first. */
 const WARM_UP = 10;
 
-/**
- * The limit is multiplied by the long average divided by the duration now, from 0.5 to 1, and `queueSize` is added. Drops
- * do not matter: they show in the duration.
- */
+/** Multiplies the limit by the long average over the present duration, from 0.5 to 1, and adds `queueSize`. */
 function gradient2(terms: Gradient2Terms, bounds: Bounds, estimate: Estimate, sample: Sample): Estimate {
   const { rttTolerance, smoothing, longWindow, queueSize } = terms;
   const { limit, longMs = 0, warmUp = 0 } = estimate;

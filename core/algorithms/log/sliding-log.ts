@@ -32,7 +32,7 @@ import {
  * Sliding log: at most `limit` units in any window, exactly.
  *
  * A counter that starts again at 0 in every window admits twice the limit around the edge of two windows. Two
- * counters, weighted by how far the window has moved, only estimate. The log stores when each unit was taken. A unit
+ * counters, weighted by the position in the window, only estimate. The log stores when each unit was taken. A unit
  * taken at `t` counts while now < t + window, and a cost passes when
  *
  *     units counted + outstanding + cost  <=  limit
@@ -40,13 +40,13 @@ import {
  * Example: limit 3 per 1,000 ms, one unit each at 0, 400 and 900 ms. At 950 ms a cost of 1 waits until the first unit
  * leaves the window: 50 ms, and a cost of 2 for the second: 450 ms.
  *
- * The units of one millisecond are one run (unit-log.ts). The latest run is open: more units may join it. Every run has
- * the number of units logged up to it, so the number that counts is a difference. The wait for a cost is found by a
- * search from the oldest run. So on average the time of a decision does not grow with the log, only with the logarithm
- * of the number of runs that a cost waits for.
+ * The units of one millisecond are one run (unit-log.ts); more units may join the latest. Every run has the number of
+ * units logged up to it, so the number that counts is a difference. The wait for a cost is found by a search from the
+ * oldest run. So the average time of a decision only grows with the logarithm of the number of runs that a cost waits
+ * for.
  *
- * A refund that names its charge takes units out of their run, if that still counts. Without a name it takes the oldest
- * units, which leave first: any other choice could admit too many.
+ * A refund that names its charge takes units out of their run, if that still counts. Without a name it takes the
+ * oldest units, which leave first: any other choice could admit too many.
  *
  * `minInterval` is the shortest time between two calls that pass. With `countDenied` a denied call is logged as if it
  * had passed, so a client that never pauses stays denied. Then only the newest `limit` units matter and are kept.
@@ -61,7 +61,7 @@ type Config = SlidingLogConfig;
 type Record = UnitLogRecord & Pick<State, "lastMs">;
 /** A run takes at most 16 bytes, and an object has 128 MB for everything. */
 const MAX_RUNS = 1_000_000;
-/** Runs in one segment, at most: they take 1.6 MB of the 2 MB of a row. */
+/** The runs of a segment take 1.6 MB of the 2 MB of a row. */
 const MAX_SEGMENT = 100_000;
 
 export const slidingLog: Algorithm<Config, State> = {
@@ -129,7 +129,7 @@ export const slidingLog: Algorithm<Config, State> = {
     const { windowMs, minIntervalMs } = config;
     const lastUseMs = uses?.endsMs.at(-1);
     if (lastUseMs === undefined) return state === undefined ? -Infinity : untouchedMs(config, state);
-    // What is used last leaves the window last.
+    // The last use leaves the window last.
     const atMs = Math.max(state?.openMs ?? -Infinity, lastUseMs) + windowMs;
     return minIntervalMs === 0 ? atMs : Math.max(atMs, (state?.lastMs ?? 0) + minIntervalMs);
   },
@@ -141,7 +141,7 @@ export const slidingLog: Algorithm<Config, State> = {
     const record = stored as Record | undefined;
     if (config.minIntervalMs > 0 && record?.lastMs !== state.lastMs) return false;
     if (state.end - (record?.end ?? 0) > MAX_SEGMENT) return false;
-    // Units that were taken since the record was written; when the record is of an older log, all units that count.
+    // Units taken since the record was written; if the record is of an older log, all units that count.
     const isSameLog = record?.sinceMs === state.sinceMs;
     const since = isSameLog ? totalOf(state) - totalOf(record) : countedAt(state, config.windowMs, nowMs);
     return since >= 0 && since + outstanding <= ahead;
@@ -170,7 +170,6 @@ export const slidingLog: Algorithm<Config, State> = {
 export interface SlidingLogConfig {
   readonly limit: number;
   readonly windowMs: number;
-  /** 0: none. */
   readonly minIntervalMs: number;
   readonly countDenied: boolean;
 }
@@ -189,7 +188,7 @@ function logged(
   max: number,
   lastMs = nowMs,
 ): State {
-  // When nothing in the log counts any more, a new log begins.
+  // When no unit of the log counts any more, a new log begins.
   const isOver = state !== undefined && untouchedMs(config, state) <= nowMs && state.openMs < nowMs;
   const log = state === undefined || isOver ? begin(nowMs) : state;
   const added = add(log, config.windowMs, nowMs, units, max);
@@ -232,21 +231,14 @@ function deny(
   };
 }
 
-/**
- * A sliding log that is played forward. Units that are used on the way come after those of the log, so they are kept
- * beside it, and the log is not copied.
- */
+/** A simulated sliding log. Used units come after those of the log, so they are kept separately, without a copy. */
 class SlidingLogForecast implements Forecast {
   readonly #config: Config;
   readonly #log: UnitLog | undefined;
-  /** When the last call passed; -Infinity: the log is absent. */
   #lastMs: number;
-  /** An upper bound of the units that count now. */
   #maxCounted: number;
-  /** Of each use: its instant, and all units used up to and including it. */
   readonly #usedAtMs: number[] = [];
   readonly #usedTo: number[] = [];
-  /** The first use that still counts. */
   #first = 0;
 
   constructor(config: Config, state: State | undefined) {
@@ -287,7 +279,6 @@ class SlidingLogForecast implements Forecast {
     this.#usedTo.push(this.#usedBefore(this.#usedTo.length) + counted);
   }
 
-  /** Units that count at `atMs`: units of the log, and units used on the way. */
   #countedAt(atMs: number): number {
     const { windowMs } = this.#config;
     const used = this.#usedTo.length;
@@ -305,7 +296,6 @@ class SlidingLogForecast implements Forecast {
     return (this.#usedAtMs[use] ?? Infinity) + windowMs;
   }
 
-  /** Units of all uses before this one. */
   #usedBefore(index: number): number {
     return index === 0 ? 0 : (this.#usedTo[index - 1] ?? 0);
   }

@@ -2,8 +2,8 @@ import type { NewSegment, Segment } from "../algorithm.ts";
 
 /**
  * A log of units: how many were taken in which millisecond. A unit taken at `t` counts while now < t + window. A log
- * is a value that never changes, and shares its runs with the log that it grew from. Positions and numbers of units
- * are counted from the beginning of the log, at `sinceMs`.
+ * is an immutable value that shares its runs with its predecessor. Positions and numbers of units count from
+ * `sinceMs`.
  */
 export interface UnitLog {
   readonly sinceMs: number;
@@ -12,11 +12,10 @@ export interface UnitLog {
   readonly first: number;
   /** The position after the last closed run. */
   readonly end: number;
-  /** How many of the oldest units do not count any more: they have left the window, or were given back. */
+  /** How many of the oldest units no longer count: they have left the window, or were returned. */
   readonly goneUnits: number;
-  /** Younger units that do not count any more: they were given back, while older ones count. */
+  /** Younger units that were returned while older ones count. */
   readonly holes: Holes;
-  /** All units of closed runs, since the log began. */
   readonly closedUnits: number;
   /** The latest run, which is open: more units may join it. */
   readonly openMs: number;
@@ -25,13 +24,10 @@ export interface UnitLog {
 
 type Gone = Pick<UnitLog, "first" | "goneUnits">;
 
-/**
- * Stored: never rename a field. `tail` has the closed runs that are in no segment, two numbers for each: its millisecond,
- * and all units up to and including it.
- */
+/** Stored: never rename a field. `tail`: the closed runs in no segment, as pairs of millisecond and units up to it. */
 export interface UnitLogRecord extends Omit<UnitLog, "runs" | "first" | "holes"> {
   readonly tail: readonly number[];
-  /** Absent: none. A version without this field counts these units as not given back. */
+  /** A version without this field counts these units as not returned. */
   readonly holes?: Holes;
 }
 
@@ -39,10 +35,8 @@ export interface UnitLogRecord extends Omit<UnitLog, "runs" | "first" | "holes">
 export const MAX_COUNTED = 2 ** 32 - 1;
 /** Closed runs in a record, which is written each time. More become a segment, which is written once. */
 const MAX_TAIL = 64;
-/** Holes in a record. */
 const MAX_HOLES = 64;
 
-/** A log without units. */
 export function begin(nowMs: number): UnitLog {
   const none = { first: 0, end: 0, goneUnits: 0, holes: NO_HOLES, closedUnits: 0, openUnits: 0 };
   return { sinceMs: nowMs, runs: Runs.from(0, []), ...none, openMs: nowMs };
@@ -65,10 +59,7 @@ export function add(log: UnitLog, windowMs: number, nowMs: number, units: number
   return { sinceMs: log.sinceMs, runs, first, end, goneUnits: gone, holes, closedUnits, openMs, openUnits };
 }
 
-/**
- * The log after `units` were given back without a name. The oldest units go, which leave the window first. So in every
- * later window the log counts at least the units that were really used in it.
- */
+/** Returns units without a name: the oldest, which leave the window first, so later windows count enough. */
 export function withoutOldest<Log extends UnitLog>(
   log: Log,
   windowMs: number,
@@ -80,10 +71,7 @@ export function withoutOldest<Log extends UnitLog>(
   return { ...log, goneUnits: after(log.holes, goneUnits, given) };
 }
 
-/**
- * The log after `units` of those logged at `atMs` were given back, as far as they still count. If there are too many
- * holes, the oldest units go instead, which never admits too many.
- */
+/** Returns units logged at `atMs`, as far as they still count; with too many holes, the oldest instead. */
 export function withoutUnitsAt<Log extends UnitLog>(
   log: Log,
   windowMs: number,
@@ -105,7 +93,6 @@ export function withoutUnitsAt<Log extends UnitLog>(
   return holes.length > 2 * MAX_HOLES ? withoutOldest(log, windowMs, nowMs, given) : { ...log, holes };
 }
 
-/** Units that count at `nowMs`. */
 export function countedAt(log: UnitLog | undefined, windowMs: number, nowMs: number): number {
   if (log === undefined) return 0;
   const { goneUnits } = countingFrom(log, windowMs, nowMs);
@@ -134,15 +121,12 @@ export function emptyAtMs(log: UnitLog, windowMs: number): number {
   return last > goneUnits ? windowMs + loggedAtMs(log, first, last) : -Infinity;
 }
 
-/** All units since the log began, also those that do not count any more. */
+/** All units since the log began, including those that no longer count. */
 export function totalOf({ closedUnits, openUnits }: Pick<UnitLog, "closedUnits" | "openUnits">): number {
   return closedUnits + openUnits;
 }
 
-/**
- * The log as it is stored: a record, and a segment when the tail is too long. `before` is the record that was written
- * last, and `live` the result of `countingFrom`.
- */
+/** The log as stored. `before`: the last written record; `live`: the result of `countingFrom`. */
 export function packLog(
   log: UnitLog,
   before: UnitLogRecord | undefined,
@@ -199,16 +183,14 @@ function loggedAtMs(log: UnitLog, first: number, units: number): number {
 }
 
 /**
- * Holes in a log: units that were given back by name and do not count any more. Units are numbered from 0 as they were
- * logged. A hole is a pair `from, to`: the units from number `from` (inclusive) to `to` (exclusive). Pairs are in order,
- * and no two of them touch. Units only ever join holes, so a record older than the latest hole counts too much, never
- * too little.
+ * Holes in a log: units returned by name, numbered from 0 as they were logged. A hole is a pair `from, to`
+ * (exclusive). Pairs are in order, and no two touch. Holes only grow, so an older record counts too much, never too
+ * little.
  */
 type Holes = readonly number[];
 
 export const NO_HOLES: Holes = [];
 
-/** How many units numbered `from` or higher are in holes. */
 export function unitsInHoles(holes: Holes, from: number): number {
   let units = 0;
   for (let at = 0; at < holes.length; at += 2)
@@ -224,7 +206,7 @@ function after(holes: Holes, from: number, units: number): number {
   return to;
 }
 
-/** The list with one hole more, which may touch or overlap others. */
+/** The list with one more hole, which may touch or overlap others. */
 function withHole(holes: Holes, start: number, end: number): Holes {
   const [before, behind]: [number[], number[]] = [[], []];
   let [from, to] = [start, end];
@@ -237,14 +219,12 @@ function withHole(holes: Holes, start: number, end: number): Holes {
   return [...before, from, to, ...behind];
 }
 
-/** The holes with units numbered `from` or higher. */
 function holesFrom(holes: Holes, from: number): Holes {
   let at = 0;
   while (at < holes.length && endOf(holes, at) <= from) at += 2;
   return at === 0 ? holes : holes.slice(at);
 }
 
-/** Where the hole at this index begins, or its part from the number `from` on. */
 function startOf(holes: Holes, at: number, from = 0): number {
   return Math.max(from, holes[at] ?? 0);
 }
@@ -256,17 +236,16 @@ function endOf(holes: Holes, at: number): number {
 /**
  * Runs: how many units were logged in which millisecond, one run for each distinct millisecond, in order.
  *
- * Logs share runs. A log reads only runs before its position `end`, which never change. Runs are only added at the end,
- * so a log that grows shares all its runs with its predecessor. When an older log adds a run, its `end` is not the
- * newest: then its runs are copied, unless the same run is already there. (A call that another rule denied leaves such
- * a run, and the next attempt finds it.)
+ * Logs share runs. A log reads only runs before its position `end`, which never change. Runs are only added at the
+ * end, so a log that grows shares all its runs with its predecessor. When an older log adds a run, its `end` is not
+ * the newest: then its runs are copied, unless the same run is already there. (A call that another rule denied leaves
+ * such a run, and the next attempt finds it.)
  *
- * Two typed arrays take 12 bytes a run, plus at most a third of slack: so at most 16 bytes a run, and a few dozen in
- * all. When the arrays are full, or a quarter of them is not needed any more, the needed runs are copied into new ones:
- * a handful of copies for each run that was added or dropped, at any size.
+ * Two typed arrays take 12 bytes a run, plus at most a third of slack: at most 16 bytes a run, and a few dozen in all.
+ * When the arrays are full, or a quarter of them is no longer needed, the needed runs are copied into new ones: a
+ * handful of copies for each added or dropped run, at any size.
  */
 export class Runs {
-  /** The position of the first run in the arrays. Positions count from the beginning of the log. */
   readonly #start: number;
   readonly #atMs: Float64Array;
   /** All units logged up to and including a run, modulo 2^32: only differences have a meaning. */
@@ -292,7 +271,6 @@ export class Runs {
     return this.#atMs[position - this.#start] ?? Number.NaN;
   }
 
-  /** Units logged up to and including this run, modulo 2^32. */
   unitsTo(position: number): number {
     return this.#units[position - this.#start] ?? Number.NaN;
   }
@@ -302,8 +280,7 @@ export class Runs {
   }
 
   /**
-   * These runs from `first` on, with one more at `end`, which is at most the next free position. May return this object.
-   * `total` is all units up to and including the new run, taken modulo 2^32.
+   * These runs from `first` on, with one more at `end`, possibly this object. `total`: with the new run, modulo 2^32.
    */
   with(first: number, end: number, atMs: number, total: number): Runs {
     const index = end - this.#start;
@@ -345,8 +322,8 @@ function roomFor(count: number): number {
 }
 
 /**
- * The first position in [from, to) for which `isReached` is true; `to` if there is none. `isReached` must be false up
- * to some position and true from there on. It is a galloping search: the steps are the logarithm of the distance.
+ * The first position in [from, to) from which on `isReached` is true; `to` if there is none. A galloping search: its
+ * steps are the logarithm of the distance.
  */
 export function search(from: number, to: number, isReached: (position: number) => boolean): number {
   let [low, step] = [from, 1];

@@ -10,37 +10,35 @@ import {
 import { stamp } from "../token-bucket.ts";
 
 /**
- * Permits per cycle, as in resilience4j's RateLimiter: each cycle of `window` brings `limit` permits. Unused permits of
- * a cycle are lost. If too few remain, a call may reserve permits of later cycles that begin within `timeout`, and
+ * Permits per cycle, as in resilience4j's RateLimiter: each cycle of `window` brings `limit` permits. Unused permits
+ * of a cycle are lost. If too few remain, a call may reserve permits of later cycles that begin within `timeout`, and
  * waits for them (`delayMs`).
  *
- * resilience4j counts the permits that remain, negative after a reservation. Here the state is what has been *spent*,
- * so an untouched quota is 0 under every policy. Every new cycle subtracts `limit`:
+ * resilience4j counts the remaining permits, negative after a reservation. Here the state is what has been *spent*, so
+ * an untouched quota is 0 under every policy. Every new cycle subtracts `limit`:
  *
  *     cycle(t) = floor(t / window)
  *     spent(now) = max(0, spent - limit * (cycle(now) - cycle(at)))
  *     cycles to wait = ceil((spent + outstanding + cost - limit) / limit), at least 0
  *     a cost passes when the last of these cycles begins within `timeout`; delayMs is until it begins
  *
- * Example: limit 10 per 1,000 ms, timeout 1,000 ms. At 1,300 ms a call takes 8. A cost of 5 takes the 2 that are left
- * and 3 of the next cycle: its delay is 700 ms. After it 7 of that cycle are left. A cost of 8 would need a permit of
- * the cycle that begins at 3,000 ms. That is more than 1,000 ms away until 2,000 ms: it is denied for 700 ms.
+ * Example: limit 10 per 1,000 ms, timeout 1,000 ms. At 1,300 ms a call takes 8. A cost of 5 takes the remaining 2 and
+ * 3 of the next cycle: its delay is 700 ms. A cost of 8 would then need a permit of the cycle that begins at 3,000 ms,
+ * more than 1,000 ms away until 2,000 ms: it is denied for 700 ms.
  *
- * In resilience4j cycles begin when a limiter is created. A key here is not created, and is forgotten when its quota is
- * untouched. So all cycles begin at the Unix epoch; those of a day begin at midnight UTC.
+ * In resilience4j cycles begin when a limiter is created. A key here is not created, and is forgotten when its quota
+ * is untouched. So all cycles begin at the Unix epoch; those of a day begin at midnight UTC.
  *
- * The bound, in any interval of L ms: it touches at most `ceil(L / window) + 1` cycles of `limit` permits each, and
+ * The bound, in any interval of L ms: it meets at most `ceil(L / window) + 1` cycles of `limit` permits each, and
  * `ceil(timeout / window)` times `limit` may be reserved. Callers that keep their delays proceed with at most
- * `limit * (ceil(L / window) + 1)` units and the largest cost minus 1, since a cost proceeds as one when the last of
- * its permits comes. The worst boundary is between two cycles: twice the limit within a millisecond. What it is bad at:
- * a steady flow, since all callers that wait for a cycle proceed at its first millisecond.
+ * `limit * (ceil(L / window) + 1)` units and the largest cost minus 1, since a cost proceeds when the last of its
+ * permits comes. The worst boundary is between two cycles: twice the limit within a millisecond. What it is bad at: a
+ * steady flow, since all callers that wait for a cycle proceed at its first millisecond.
  *
- * When `timeout` is not a multiple of the window, more is offered late in a cycle, when one more cycle is within reach:
- * `limit * (1 + floor((now mod window + timeout) / window))`. `capacity` is the maximum, which resilience4j would admit
- * too; an untouched quota offers it only in the last part of each cycle.
+ * When `timeout` is not a multiple of the window, one more cycle is within reach late in a cycle: `limit * (1 +
+ * floor((now mod window + timeout) / window))`. `capacity` is that maximum, which resilience4j admits too.
  */
 export interface PermitsPerCycleConfig {
-  /** Permits of a cycle. */
   readonly limit: number;
   readonly windowMs: number;
   /** A reserved cycle begins within this time; 0: nothing is reserved. */
@@ -51,7 +49,6 @@ export interface PermitsPerCycleState {
   /** Permits spent in the cycle of `atMs`; those above `limit` are reserved. */
   readonly spent: number;
   readonly atMs: number;
-  /** The policy that `spent` was counted under. */
   readonly limit: number;
   readonly windowMs: number;
 }
@@ -81,7 +78,7 @@ export const permitsPerCycle: Algorithm<Config, State> = {
   capacity: capacityOf,
   quota: (config) => ({ units: config.limit, windowMs: config.windowMs }),
 
-  // An isolate that spends permits does not know how many are reserved before it, so it cannot compute a delay.
+  // An isolate does not know how many permits are reserved before its own, so it cannot compute a delay.
   localDecisions: ({ timeoutMs }) => ({ admits: timeoutMs === 0, denies: true }),
   refillMs: ({ limit, windowMs }, missing) => Math.ceil(missing / limit) * windowMs,
 
@@ -138,12 +135,12 @@ export const permitsPerCycle: Algorithm<Config, State> = {
     return (cycleOf(config, after.atMs) + Math.ceil(spent / config.limit)) * config.windowMs;
   },
 
-  // Otherwise an outstanding unit that is used late in a cycle moves the instant.
+  // Otherwise an outstanding unit used late in a cycle moves the instant.
   forecast: (config, state) =>
     replay(permitsPerCycle, config, state, () => config.timeoutMs % config.windowMs === 0),
 
   covers(config, stored, ahead, state, outstanding, nowMs) {
-    // Before its instant nothing is given back to the state, but to the stored one.
+    // Before its instant nothing is returned to the state, but to the stored one.
     const atMs = stamp(state, nowMs);
     const held = ahead - outstanding;
     const storedSpent = spentAt(config, stored as State | undefined, atMs);
@@ -155,7 +152,7 @@ export const permitsPerCycle: Algorithm<Config, State> = {
   used: (record) => (record as State | null)?.spent ?? 0,
 };
 
-/** All permits of this cycle and of those that begin within the timeout, late in a cycle: the maximum. */
+/** The maximum, late in a cycle: its permits and those of all cycles that begin within the timeout. */
 function capacityOf({ limit, windowMs, timeoutMs }: Config): number {
   return limit * (1 + Math.ceil(timeoutMs / windowMs));
 }
@@ -170,20 +167,18 @@ function cyclesToWait(limit: number, permits: number): number {
 }
 
 /**
- * The first instant at which a denied cost passes; `cost` includes what is outstanding. Time does not move the cycle of
- * its last permit while something is spent, and when nothing is, that cycle is within the timeout before the next one
- * could move it.
+ * The first instant when a denied cost passes; `cost` includes the outstanding units. Time does not move the cycle of
+ * its last permit while something is spent; otherwise that cycle is within the timeout before the next one could.
  */
 function passesAtMs(config: Config, spent: number, atMs: number, cost: number): number {
   const { limit, windowMs, timeoutMs } = config;
   return (cycleOf(config, atMs) + cyclesToWait(limit, spent + cost)) * windowMs - timeoutMs;
 }
 
-/** Permits spent at `nowMs`. When the clock runs backwards, nothing is given back. */
 function spentAt(config: Config, state: State | undefined, nowMs: number): number {
   if (state === undefined) return 0;
   const isUnchanged = state.windowMs === config.windowMs && state.limit === config.limit;
-  // A quota that shrinks begins empty, and not with a debt of a hundred cycles.
+  // A quota that shrinks begins empty, not with a debt of a hundred cycles.
   const spent = isUnchanged ? state.spent : Math.min(state.spent, capacityOf(config));
   const cycles = Math.max(0, cycleOf(config, nowMs) - cycleOf(config, state.atMs));
   return Math.max(0, spent - config.limit * cycles);

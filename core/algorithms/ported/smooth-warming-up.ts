@@ -15,7 +15,8 @@ import {
  * As in smooth-bursty.ts a call does not wait for its own permits, but for those of earlier calls. Permits are stored
  * while no call comes, but stored ones are not free. With `stable = window / limit`, half a warm-up's worth of them
  * (`warmup / stable / 2`) takes `stable` each. Those above, `2 * warmup / (stable + coldFactor * stable)`, take longer
- * the more are stored: from `stable` up to `coldFactor * stable`. So taking them takes `warmup`, and so does storing all.
+ * the more are stored: from `stable` up to `coldFactor * stable`. So taking them takes `warmup`, and so does storing
+ * all.
  *
  *     interval |            * coldFactor * stable           the time of permits is the area under the line
  *              |        *
@@ -26,23 +27,22 @@ import {
  *
  * There are two counts. *When* a call proceeds is Guava's: what is owed, and what is stored. *Whether* it passes is
  * decided by a token bucket at the warm rate, since Guava admits into an endless future. That bucket's size keeps all
- * delays within `maxDelay`: a cold storage takes `warmup * (coldFactor - 1) / (coldFactor + 1)` longer than its permits
- * would when warm, and the rest of `maxDelay` is the bucket:
+ * delays within `maxDelay`: a cold storage takes `warmup * (coldFactor - 1) / (coldFactor + 1)` longer than its
+ * permits would when warm, and the rest of `maxDelay` is the bucket:
  *
  *     capacity = limit * (maxDelay - warmup * (coldFactor - 1) / (coldFactor + 1)) / window,  rounded down
  *
- * So every property of a token bucket holds here. Time is counted in integer parts of a millisecond, and stored permits
- * in parts that any `coldFactor` divides, so nothing drifts. Only the area of the slope is rounded: up, by less than
- * 2 parts (`2 / limit` ms) from one pause to the next, by which the storage has less time to fill. Delays are rounded
- * up to whole milliseconds.
+ * So every property of a token bucket holds here. Time is counted in integer parts of a millisecond, and stored
+ * permits in parts that any `coldFactor` divides, so nothing drifts. Only the area of the slope is rounded: up, by
+ * less than 2 parts (`2 / limit` ms) from one pause to the next. Delays are rounded up to full milliseconds.
  *
  * Example, from Guava's tests: limit 2 per 1,000 ms, warmup 4 s. Eight calls after a pause, each as soon as the one
  * before has waited: 0, 1,375, 1,125, 875, 625, 500, 500 and 500 ms.
  *
- * The bound, in any interval of L ms: `capacity + limit * L / window` units are admitted. Callers that keep their delays
- * proceed with at most `limit * (L + 1) / window` units and the largest cost; stored permits do not add to it. The worst
- * boundary: a large call at a quiet time, which proceeds at once. What it is bad at: keys with few calls, which stay
- * cold.
+ * The bound, in any interval of L ms: `capacity + limit * L / window` units are admitted. Callers that keep their
+ * delays proceed with at most `limit * (L + 1) / window` units and the largest cost; stored permits do not add to it.
+ * The worst boundary: a large call at a quiet time, which proceeds at once. What it is bad at: keys with few calls,
+ * which stay cold.
  */
 export interface SmoothWarmingUpConfig extends TokenBucketConfig {
   /** The time in which a cold limiter warms up under full load, and an idle one becomes cold. */
@@ -51,7 +51,7 @@ export interface SmoothWarmingUpConfig extends TokenBucketConfig {
   readonly coldFactor: number;
 }
 
-/** The bucket that decides whether a call passes, when it proceeds, and the policy under which that was counted. */
+/** Whether a call passes (the bucket), when it proceeds, and the policy of these counts. */
 export interface SmoothWarmingUpState extends TokenBucketState, Warmth, SmoothWarmingUpConfig {}
 
 type Config = SmoothWarmingUpConfig;
@@ -171,12 +171,12 @@ export const smoothWarmingUp: Algorithm<Config, State> = {
   used: (record) => tokenBucket.used(record),
 };
 
-/** What is owed and stored at `nowMs`. When the clock runs backwards, nothing is paid. */
+/** When the clock runs backwards, nothing is paid. */
 function warmthAt(config: Config, state: State | undefined, nowMs: number): Warmth {
   if (state === undefined) return COLD;
   const parts = config.limit * Math.max(0, nowMs - state.atMs);
   if (isSamePolicy(state, config)) return afterParts(config, state, parts);
-  // What is spent of the bucket under the new policy bounds what may be owed.
+  // The spent parts of the bucket under the new policy bound the debt.
   const { spentParts } = tokenBucket.credit(config, state, state.atMs, 0) ?? { spentParts: 0 };
   return afterParts(config, convertWarmth(state, config, state, spentParts), parts);
 }
@@ -194,13 +194,10 @@ function stateOf(
 }
 
 /**
- * What is owed and what is stored at an instant, in integers.
- *
- * `owedParts` is the time of permits that were already taken: `limit` parts are a millisecond, and `windowMs` parts a
- * permit of a warm limiter. While something is owed, the storage does not change; then it fills.
- *
- * `missing` is how far the storage is from full, which is cold. It fills by `coldFactor + 5` for each part of idle time,
- * and a permit takes `2 * windowMs * (coldFactor + 1)` out of it.
+ * What is owed and stored at an instant, in integers. `owedParts` is the time of permits already taken: `limit` parts
+ * are a millisecond, and `windowMs` parts a permit of a warm limiter. While something is owed, the storage does not
+ * change; then it fills. `missing` is how far the storage is from full, which is cold. It fills by `coldFactor + 5`
+ * for each part of idle time, and a permit takes `2 * windowMs * (coldFactor + 1)` out of it.
  */
 interface Warmth {
   readonly owedParts: number;
@@ -209,7 +206,6 @@ interface Warmth {
   readonly isFilled: boolean;
 }
 
-/** Nothing is owed, and the storage is full. */
 const COLD: Warmth = { owedParts: 0, missing: 0, isFilled: true };
 
 /** A full storage. Its upper part, `4 * warmup * limit`, is cold. */
@@ -217,12 +213,11 @@ function storageOf({ limit, warmupMs, coldFactor }: Config): number {
   return warmupMs * limit * (coldFactor + 5);
 }
 
-/** How many parts more than warm permits those of a full cold storage cost, rounded up. */
+/** The extra parts of a full cold storage, compared with warm permits, rounded up. */
 function coldParts(config: Config): number {
   return extraParts(config, 0, true);
 }
 
-/** What is owed and stored after `parts` of time. */
 function afterParts(config: Config, warmth: Warmth, parts: number): Warmth {
   const paid = Math.min(parts, warmth.owedParts);
   // Above 2^53 the product is not exact, but no storage is that large: nothing is missing either way.
@@ -234,7 +229,6 @@ function afterParts(config: Config, warmth: Warmth, parts: number): Warmth {
   };
 }
 
-/** After `units` were taken, first out of the storage. */
 function afterTaking(config: Config, warmth: Warmth, units: number): Warmth {
   if (units === 0) return warmth;
   const missing = Math.min(storageOf(config), warmth.missing + units * permitOf(config));
@@ -243,10 +237,7 @@ function afterTaking(config: Config, warmth: Warmth, units: number): Warmth {
   return { owedParts, missing, isFilled: false };
 }
 
-/**
- * After `units` came back that were taken `parts` of time ago. They go back into the storage, minus what has filled it
- * since, and are not owed any more, minus what has been paid since.
- */
+/** Returns units taken `parts` of time ago to the storage, minus what filled it, and off the debt, minus payments. */
 function afterReturning(config: Config, warmth: Warmth, units: number, parts: number): Warmth {
   const unpaid = Math.max(0, units * config.windowMs - parts);
   const idle = Math.max(0, parts - units * config.windowMs * config.coldFactor);
@@ -257,7 +248,6 @@ function afterReturning(config: Config, warmth: Warmth, units: number, parts: nu
   return { owedParts, missing, isFilled: true };
 }
 
-/** The parts of time until nothing is owed and the storage is full. */
 function partsUntilCold({ coldFactor }: Config, { owedParts, missing }: Warmth): number {
   return owedParts + Math.ceil(missing / (coldFactor + 5));
 }
@@ -267,10 +257,7 @@ function isSamePolicy(one: Config, other: Config): boolean {
   return isSameRate && one.warmupMs === other.warmupMs && one.coldFactor === other.coldFactor;
 }
 
-/**
- * The same under another policy, in which `spentParts` count: as many permits are owed, rounded up but at most what its
- * own calls could owe; and the storage is as full, rounded up.
- */
+/** The same under another policy: as many permits are owed, up to its `spentParts`, and as many stored, rounded up. */
 function convertWarmth(from: Config, to: Config, warmth: Warmth, spentParts: number): Warmth {
   const share = (value: number, of: number, by: number) => (BigInt(value) * BigInt(of)) / BigInt(by);
   const missing = Number(share(warmth.missing, storageOf(to), storageOf(from)));
@@ -279,19 +266,18 @@ function convertWarmth(from: Config, to: Config, warmth: Warmth, spentParts: num
   return { owedParts: Math.min(owed, maxOwed), missing, isFilled: true };
 }
 
-/** What a permit takes out of the storage. */
 function permitOf({ windowMs, coldFactor }: Config): number {
   return 2 * windowMs * (coldFactor + 1);
 }
 
 /**
- * How many parts more than warm permits the stored cold ones cost, when `missing` is missing. The price falls evenly
- * from the first to the last of them, so the sum grows with the square of their number:
+ * The extra parts of the stored cold permits, compared with warm ones, when `missing` is missing. The price falls
+ * evenly from the first to the last of them, so the sum grows with the square of their number:
  *
  *     cold^2 * (coldFactor - 1) / (16 * (coldFactor + 1) * warmup * limit)
  *
- * It is rounded down, and up where taking begins. So permits that are taken one by one cost what they cost at once, and
- * never less than without rounding.
+ * It is rounded down, and up where taking begins: permits taken one by one cost the same as at once, and never less
+ * than without rounding.
  */
 function extraParts(config: Config, missing: number, isBegin: boolean): number {
   const { limit, warmupMs, coldFactor } = config;

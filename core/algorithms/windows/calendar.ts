@@ -1,4 +1,3 @@
-/** The periods that a window may be, as policies write them after "1 ". */
 export const PERIODS = ["hour", "day", "week", "month", "year"] as const;
 export type Period = (typeof PERIODS)[number];
 
@@ -12,15 +11,12 @@ const HOUR_MS = 3_600_000;
 const DAY_MS = 24 * HOUR_MS;
 /** More than any zone's offset from UTC since 1970, which is at most 14 h. */
 const REACH_MS = 16 * HOUR_MS;
-/** The largest step by which a zone's clocks were put back since 1970 (Antarctica/Vostok, 1994). */
+/** The largest step by which a zone's clocks were set back since 1970 (Antarctica/Vostok, 1994). */
 const MAX_BACK_MS = 7 * HOUR_MS;
 /** `Intl` accepts instants up to 8.64e15. */
 const MAX_MS = 8e15;
 
-/**
- * Periods in wall-clock time, where every day has 24 hours: `startOf` is when the period with a number begins, as if
- * clocks showed UTC. `nominalMs` is for the header, and no period is longer than `longestMs`.
- */
+/** Periods as if clocks showed UTC: `startOf` is the start of a period by its number. */
 const KINDS = {
   hour: kind(HOUR_MS, 2 * HOUR_MS, (number) => number * HOUR_MS),
   day: kind(DAY_MS, DAY_MS + MAX_BACK_MS, (number) => number * DAY_MS),
@@ -37,11 +33,10 @@ function kind(nominalMs: number, longestMs: number, startOf: (number: number) =>
 /**
  * The periods of the calendar in a time zone. A period begins at the first instant at which the zone's clocks show its
  * beginning or later: where clocks skip midnight, the day begins after the gap. So each instant is in one period, and
- * lengths differ: a day in Europe/Berlin has 23 hours when summer time begins, and 25 when it ends. An hour always has
- * 60 minutes: the hour that the clocks show twice is two periods.
+ * a day in Europe/Berlin has 23 hours when summer time begins, and 25 when it ends. An hour always has 60 minutes: the
+ * hour that the clocks show twice is two periods.
  *
- * `Intl` has the rules of the zones. It takes microseconds, so the last two periods are cached: with steady calls it is
- * used once a period.
+ * `Intl` has the rules of the zones. It takes microseconds, so the last two periods are cached.
  */
 export class Calendar {
   readonly period: Period;
@@ -60,7 +55,6 @@ export class Calendar {
     return clock && new Calendar(period, clock);
   }
 
-  /** The period's usual length: a month has 30 days, a year 365. */
   get nominalMs(): number {
     return KINDS[this.period].nominalMs;
   }
@@ -69,7 +63,6 @@ export class Calendar {
     return KINDS[this.period].longestMs;
   }
 
-  /** The period that an instant is in. */
   around(atMs: number): Span {
     if (isIn(this.#last, atMs)) return this.#last;
     if (isIn(this.#lastButOne, atMs)) return this.#lastButOne;
@@ -88,7 +81,7 @@ export class Calendar {
     while (startOf(number) > wallMs) number -= 1;
     let startMs = this.#firstAt(startOf(number));
     let endMs = this.#firstAt(startOf(number + 1));
-    // Clocks that are put back across the beginning show the period before again.
+    // Clocks that are set back across the beginning show the period before again.
     for (; endMs <= atMs; endMs = this.#firstAt(startOf(number + 1))) {
       number += 1;
       startMs = endMs;
@@ -96,12 +89,11 @@ export class Calendar {
     return { startMs, endMs };
   }
 
-  /** The first instant at which the clocks show this or later. */
   #firstAt(wallMs: number): number {
     let [fromMs, toMs] = [wallMs - REACH_MS, wallMs + REACH_MS];
     const [before, after] = [this.#offsetMs(fromMs), this.#offsetMs(toMs)];
     if (before === after) return wallMs - before;
-    // The clocks change in between: find when.
+    // Search for the change of the clocks in between.
     while (toMs - fromMs > 1) {
       const betweenMs = Math.floor((fromMs + toMs) / 2);
       if (this.#offsetMs(betweenMs) === before) fromMs = betweenMs;
@@ -124,7 +116,7 @@ function isIn({ startMs, endMs }: Span, atMs: number): boolean {
   return startMs <= atMs && atMs < endMs;
 }
 
-/** By time zone, since one takes a millisecond to make. There are as many as zones in policies. */
+/** By time zone: one takes a millisecond to make. */
 const clocks = new Map<string, Intl.DateTimeFormat>();
 
 function clockOf(timeZone: string): Intl.DateTimeFormat | undefined {

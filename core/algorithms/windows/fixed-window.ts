@@ -20,29 +20,27 @@ import { Calendar, type Period, PERIODS } from "./calendar.ts";
  * begins with the first request after the last window's end.
  *
  * Example: 3 a day in Europe/Berlin. On 25 October 2025 three units are taken at 23:59. The fourth waits for one
- * minute. If three are taken at 0:00 on the 26th, on which the clocks are put back, the fourth waits for 25 hours.
+ * minute. If three are taken at 0:00 on the 26th, when the clocks are set back, the fourth waits for 25 hours.
  *
  * The bound: `limit` units in each window. An interval of L ms meets at most floor(L / shortest window) + 2 windows,
- * so it has at most that many times the limit. The worst boundary: `limit` units in the last millisecond of a window
- * and `limit` in the first of the next. What it is bad at: this boundary, and that all denied callers retry at the same
- * instant.
+ * and has at most that many times the limit. The worst boundary: `limit` units in the last millisecond of a window and
+ * `limit` in the first of the next. What it is bad at: this boundary, and that all denied callers retry at once.
  *
  * `jitter` prevents such herds: it delays the end of a window by 0 up to `jitter`, drawn from the instant of its first
- * request. (An algorithm does not know the key, and a decision must not depend on chance.) Keys that begin in different
- * milliseconds end in different ones. The next window begins with the first request after that, and ends at its usual
- * end, delayed by its own jitter. So a key has one window for each of the calendar, and `jitter` is at most half of one.
- * An interval of L ms then meets floor((L + jitter) / shortest window) + 2.
+ * request. (An algorithm does not know the key, and a decision must not depend on chance.) Keys that begin in
+ * different milliseconds end in different ones. The next window begins with the first request after that, and ends at
+ * its usual end, delayed by its own jitter. So a key has one window for each of the calendar, and `jitter` is at most
+ * half of one. An interval of L ms then meets floor((L + jitter) / shortest window) + 2.
  *
- * Held units are debited when they are settled, in the window of that instant. An isolate may spend units after the end
- * of the window in which it reserved them: they stay outstanding, so the new window offers fewer. At any instant
- * taken + outstanding <= limit. What was used in a window is by its end debited in it or still outstanding, and both
- * together are at most `limit`. So no window has more than `limit` units *used* in it, even with late settlement; units
- * used in one window and debited in the next count in both, which only denies. The same holds for an interval: what was
- * used in it is debited in one of its windows, or outstanding at its end. Those add up to `limit` for each window that
- * it meets, and if the last of them is over (only with "first" or `jitter`), to one `limit` more: floor(L / shortest
- * window) + 2 at most.
+ * Held units are debited when they are settled, in the window of that instant. Units that an isolate spends after the
+ * window in which it reserved them stay outstanding, so the new window offers fewer. At any instant taken +
+ * outstanding <= limit. What was used in a window is by its end debited in it or still outstanding, so no window has
+ * more than `limit` units *used* in it, even with late settlement; units used in one window and debited in the next
+ * count in both, which only denies. The same holds for an interval: its use is debited in one of its windows, or
+ * outstanding at its end. Those add up to `limit` for each window that it meets, and if the last of them is over (only
+ * with "first" or `jitter`), to one `limit` more: floor(L / shortest window) + 2 at most.
  *
- * A charge can be given back until its window ends, as if it had never been made.
+ * A charge can be returned until its window ends, as if it had never been made.
  *
  * When a policy changes, the count stays: in the new policy's window of the first unit, or of the last unit if that
  * window would end before the last unit was taken.
@@ -114,7 +112,7 @@ export const fixedWindow: Algorithm<Config, WindowUse> = {
     return after === undefined ? -Infinity : windowOf(config, after).endMs;
   },
 
-  // Units that are used before the window ends count in it as much as held ones.
+  // Units used before the window ends count in it as much as held ones.
   forecast: (config, state) => replay(fixedWindow, config, state, () => true),
 
   covers(config, stored, ahead, state, outstanding, nowMs) {
@@ -132,7 +130,6 @@ export const fixedWindow: Algorithm<Config, WindowUse> = {
   used: (record) => (record as WindowUse | null)?.units ?? 0,
 };
 
-/** The state with fewer units; `undefined`: none. */
 function without(state: WindowUse | undefined, units: number): WindowUse | undefined {
   if (state === undefined || state.units <= units) return undefined;
   return { ...state, units: state.units - units };
@@ -140,7 +137,6 @@ function without(state: WindowUse | undefined, units: number): WindowUse | undef
 
 type WindowPlacement = Omit<Windows, "jitterMs"> | ConfigProblem;
 
-/** Windows with a duration in milliseconds. */
 function durations({ window, align = "epoch", timeZone }: Fields): WindowPlacement {
   const calendar = `with a window of ${QUOTED_PERIODS}`;
   if (timeZone !== undefined) return configProblem("timeZone", `left out, or ${calendar}`);
@@ -148,7 +144,6 @@ function durations({ window, align = "epoch", timeZone }: Fields): WindowPlaceme
   return { windowMs: Number(window), align: align === "first" ? "first" : "epoch" };
 }
 
-/** Windows that are periods of the calendar. */
 function periods({ window, align = "calendar", timeZone = "UTC" }: Fields): WindowPlacement {
   if (align !== "calendar")
     return configProblem("align", `"calendar" or left out, or with a duration as window`);
@@ -161,12 +156,10 @@ function periods({ window, align = "calendar", timeZone = "UTC" }: Fields): Wind
   return { windowMs: calendar.nominalMs, align, calendar, ...shown };
 }
 
-/** Where windows begin and end. */
 export interface Windows {
   /** The length of a window; of a period of the calendar, its usual length. */
   readonly windowMs: number;
   readonly align: "epoch" | "calendar" | "first";
-  /** 0: none. */
   readonly jitterMs: number;
   /** The periods of align "calendar", and their time zone. */
   readonly calendar?: Calendar;
@@ -187,7 +180,6 @@ export interface WindowUse {
 /** A larger debt is cut off. */
 const MAX_TAKEN = 2 ** 52;
 
-/** When the window ends whose first unit was taken at `startMs`. */
 function endFromMs({ align, windowMs, jitterMs, calendar }: Windows, startMs: number): number {
   const endMs =
     align === "first"
@@ -196,16 +188,12 @@ function endFromMs({ align, windowMs, jitterMs, calendar }: Windows, startMs: nu
   return jitterMs === 0 ? endMs : endMs + Math.floor(drawn(startMs) * jitterMs);
 }
 
-/**
- * When the window of a state began and ends. After a change of the policy, units may have been taken after that end:
- * then all count as taken with the last of them.
- */
+/** The window of a state. After a change of the policy, units past its end all count as taken with the last. */
 function windowOf(windows: Windows, { startMs, lastMs }: WindowUse): { fromMs: number; endMs: number } {
   const endMs = endFromMs(windows, startMs);
   return lastMs < endMs ? { fromMs: startMs, endMs } : { fromMs: lastMs, endMs: endFromMs(windows, lastMs) };
 }
 
-/** The state with `units` more. If the clock was put back, they are taken in the current window. */
 function taking(windows: Windows, state: WindowUse | undefined, nowMs: number, units: number): WindowUse {
   if (state !== undefined && nowMs < windowOf(windows, state).endMs)
     return {

@@ -10,8 +10,8 @@ import { afterUses, type Algorithm, configProblem, replay, scaleLimit } from "..
  *     a cost passes when  estimate + outstanding + cost  <=  limit
  *
  * Cloudflare ("How we built rate limiting capable of scaling to millions of domains", 2017) and Upstash's
- * `slidingWindow` count so, and round. Here a unit is `windowMs` parts, so the estimate is an integer, and waits and
- * `remaining` are exact for it.
+ * `slidingWindow` count like this, and round. Here a unit is `windowMs` parts, so the estimate is an integer, and
+ * waits and `remaining` are exact for it.
  *
  * Example: limit 50 per minute, 42 units in the minute before, and 18 in this one. After 15 s of it the estimate is
  * 42 * 45 / 60 + 18 = 49.5, so a unit is denied. Each second 0.7 leave the view, so 49 is reached after 714.3 ms: the
@@ -26,23 +26,22 @@ import { afterUses, type Algorithm, configProblem, replay, scaleLimit } from "..
  * - It admits too many when the units of the window before came late. At worst, `limit` units come in the last
  *   millisecond of a window, and then one whenever one passes: a window that begins with that millisecond has
  *   2 * limit - ceil(2 * limit / windowMs). Never more: of A units in the window before and C in this one, the last
- *   admitted `e` ms after this one began, A * (windowMs - e) / windowMs + C <= limit. So A + C <= limit + A * e /
- *   windowMs. One window that has both has e <= windowMs - 2, and A <= limit.
+ *   admitted `e` ms after this one began, A * (windowMs - e) / windowMs + C <= limit. So A + C <= limit +
+ *   A * e / windowMs. One window that has both has e <= windowMs - 2, and A <= limit.
  * - It denies wrongly when they came early. At worst, `limit` units come in the first millisecond of a window. When
  *   the next begins, a log has forgotten them and admits `limit`, and here none passes. The first passes
  *   ceil(windowMs / limit) ms later, and the full limit a window later.
  *
  * So a steady `limit` units per window may be denied now and then; a steady limit - 1 never is.
- * bench/window-counter-error.ts measures other traffic. What it is bad at: exactness. Use it when a log of `limit` units
- * is too large, and a token bucket is not what was promised.
+ * bench/window-counter-error.ts measures other traffic. What it is bad at: exactness. Use it when a log of `limit`
+ * units is too large, and a token bucket is not what was promised.
  *
  * Held units count in full until they are settled, and then in the window of that instant. So estimate + outstanding
- * never exceeds the limit, and the bound holds for what was used, even if it is settled late: what was used in an
- * interval is debited in it or outstanding at its end.
+ * never exceeds the limit, and the bound holds for used units even with late settlement.
  *
- * A charge that is given back by name leaves its counter. The estimate is linear, so it is then as if the charge had
- * never been made. Without a name units leave the current counter first, and then as many of the other one as count as
- * much, rounded down: a refund creates nothing.
+ * A charge returned by name leaves its counter. The estimate is linear, so it is then as if the charge had never been
+ * made. Without a name units leave the current counter first, and then as many of the other one as count as much,
+ * rounded down: a refund creates nothing.
  *
  * When the window of a policy changes, the estimate at the last use becomes the new window's count. Counting is exact
  * while limit * windowMs < 2^53. The Redis script does not implement it.
@@ -168,7 +167,6 @@ function stateOf({ windowMs }: Config, counters: Counters, state: State | undefi
   return { startMs, units, before, windowMs, lastMs: Math.max(state?.lastMs ?? nowMs, nowMs) };
 }
 
-/** The state with fewer units in each counter; `undefined`: none is left. */
 function lessened(
   config: Config,
   { startMs, units, before }: Counters,
@@ -184,7 +182,6 @@ function untouchedAfterMs(config: Config, counters: Counters, nowMs: number): nu
   return counters.units + counters.before === 0 ? 0 : outOfViewMs(config, counters) - nowMs;
 }
 
-/** When no counter is in view any more. */
 function outOfViewMs({ windowMs }: Config, { startMs, units }: Counters): number {
   return startMs + (units > 0 ? 2 : 1) * windowMs;
 }
@@ -194,7 +191,6 @@ const MAX_PARTS = 2 ** 53 - 1;
 
 /** The units of one window, and of the window before it. */
 interface Counters {
-  /** Where the window of `units` begins. */
   readonly startMs: number;
   readonly units: number;
   readonly before: number;
@@ -202,9 +198,7 @@ interface Counters {
 
 /** Stored: never rename a field. */
 export interface StoredCounters extends Counters {
-  /** The window of the policy that they were counted under. */
   readonly windowMs: number;
-  /** When units were taken last. */
   readonly lastMs: number;
 }
 
@@ -216,7 +210,7 @@ function countersUnder({ windowMs }: Config, state: State | undefined): Counters
   return { startMs: Math.floor(state.lastMs / windowMs) * windowMs, units, before: 0 };
 }
 
-/** The counters for an instant. A clock that was put back does not change them. */
+/** The counters for an instant. A clock that was set back does not change them. */
 function countersAt(windowMs: number, counters: Counters | undefined, nowMs: number): Counters {
   const startMs = Math.floor(nowMs / windowMs) * windowMs;
   if (counters === undefined) return { startMs, units: 0, before: 0 };
@@ -236,7 +230,7 @@ function maxCounted(windowMs: number): number {
   return Math.floor(MAX_PARTS / windowMs);
 }
 
-/** The first instant at which a denied cost passes; `units` is the cost and what is outstanding. Infinity: never. */
+/** The first instant when a denied cost passes; `units` includes the outstanding ones. Infinity: never. */
 function passesAtMs({ limit, windowMs }: Config, counters: Counters, units: number): number {
   if (units > limit) return Infinity;
   const room = (limit - units) * windowMs;
