@@ -10,34 +10,33 @@ import { hash, objectName } from "../core/protocol/names.ts";
 import { full, type Full, type Problem } from "../core/protocol/problems.ts";
 import type { Objects } from "./transports/objects.ts";
 
-/** The burst of new keys, in seconds of their rate: an isolate that starts knows none. */
+/** Seconds of the new-key rate that may come at once: an isolate that starts knows no keys. */
 const BURST_SECONDS = 10;
 /** Recent keys are remembered by their hashes: 64 KiB. Two keys in one slot count as new again. */
 const RECENT_KEYS = 2 ** 14;
 
 /**
- * What a call does to an object. `ask`: it is answered at once. `end`: it ends a claim and proves it, as a release does;
- * twice as many of these may be under way, because they make room, and a flood of other calls keeps none of them from
- * starting its object. `return`: it gives units back, and has that room too, but an object that has to be started for it
- * has none of them. `wait`: it may wait for units, and the object has its own bounds for that.
+ * How a call uses an object. `ask`: an immediate answer. `end`: ends a claim and proves it, e.g. a release;
+ * twice as many may be under way, because they free units. `return`: gives units back, with the same bound,
+ * but may not start an object. `wait`: may wait for units; the object bounds these itself.
  */
 export type CallKind = "ask" | "end" | "return" | "wait";
 
 /**
- * A call under way. Its request may end first (its client leaves), and then none of its code runs any more: from
- * `goneAtMs` on, after its deadline, it does not count.
+ * A call under way. Code of an ended request never runs, so the call stops counting at `goneAtMs`, after its
+ * deadline.
  */
 interface EnteredCall {
   readonly goneAtMs: number;
 }
-/** How much longer than its deadline a call that waits for others on several keys may take, in milliseconds. */
+/** Milliseconds after its deadline for which a call that waits on several keys still counts. */
 const LATE_MS = 1_000;
 
-/** Lets the calls of one caller through to the objects, as many as its bounds allow. */
+/** Bounds the calls of one caller to the objects. */
 export class CallGate {
   readonly #bounds: CallerBounds;
   readonly #newKeyRate: TokenBucketConfig;
-  /** By the object's name: the calls under way, in order of arrival. */
+  /** By object name, in order of arrival. */
   readonly #waiting = new Map<string, Set<EnteredCall>>();
   readonly #recentKeys = new Int32Array(RECENT_KEYS);
   readonly #starts: ObjectStarts | undefined;
@@ -52,7 +51,7 @@ export class CallGate {
     this.#newKeyRate = { limit, windowMs: 1_000, burst: limit * BURST_SECONDS };
   }
 
-  /** Lets one call through. Returns the bound that is reached, or a function to call after the answer. */
+  /** Admits one call. Returns the bound that is reached, or a function to call after the answer. */
   enter(policy: PolicyView, key: string, nowMs: number, kind: CallKind): Full | (() => void) {
     const object = objectName(policy, key);
     if (kind !== "wait" && this.#isFull(object, kind, nowMs))
@@ -68,7 +67,7 @@ export class CallGate {
     };
   }
 
-  /** The same for a call on an object, and not on a key. */
+  /** `enter` for a call on an object instead of a key. */
   enterObject(object: string, policy: PolicyView, nowMs: number): Full | (() => void) {
     if (this.#isFull(object, "ask", nowMs)) return full("caller-calls", this.#bounds.maxCallsAtOnce);
     return this.#letIn(object, policy, nowMs);
@@ -97,7 +96,7 @@ export class CallGate {
     };
   }
 
-  /** Whether the key came recently, or one more new key may come. From now on it is known. */
+  /** Whether the key is recent, or one more new key is within the rate. Remembers the key. */
   #isKnown(policy: PolicyView, key: string, nowMs: number): boolean {
     const mark = hash(`${policy.name}/${key}`) | 0;
     const slot = mark & (RECENT_KEYS - 1);
@@ -128,59 +127,56 @@ export async function through<Answer>(
   }
 }
 
-/** How many objects one process can have, where all of them are in it: as on plain workerd, and not on Cloudflare. */
+/** Bounds on objects where all run in one process: on plain workerd, not on Cloudflare. */
 export interface ObjectBounds {
-  /** The most that start at once. Each start waits for the disk, and so do all requests on the same thread. */
+  /** The most simultaneous starts. Each waits for the disk, which blocks all requests on the thread. */
   readonly startsAtOnce: number;
-  /** The most in memory, each with three open files. workerd ends when there are no more files to open. */
+  /** The most in memory, with three open files each. workerd exits at its limit of open files. */
   readonly inMemory: number;
 }
 
-/** workerd (1.20261023.1) drops an object 10 s after its last call, and some time passes until it does. */
+/** workerd (1.20261023.1) drops an object 10 s after its last call, with some delay. */
 const IN_MEMORY_MS = 12_000;
-/** How long after its deadline a start counts whose request has gone, in milliseconds. */
+/** Milliseconds after its deadline for which a start still counts if its request has ended. */
 const LATE_START_MS = 1_000;
 
 /**
- * After `startsAtOnce` starts no further one begins for this time, in milliseconds. workerd sends answers only when it has
- * made all calls that came before. Without the pause, 1,600 of 3,000 simultaneous calls started an object one after the
- * other, and there was no answer for 11 s (tried on a disk).
+ * Pause in milliseconds after `startsAtOnce` starts. workerd sends answers only after all earlier calls are
+ * made: without the pause, 1,600 of 3,000 simultaneous calls started objects in turn, with no answer for 11
+ * s.
  */
 const PAUSE_MS = 500;
 
 /**
- * This part of both bounds is kept: of the objects in memory for calls that end something, and for callers that have fewer
- * than are left of it; of the starts for such callers too, in addition. So a flood does not keep others out. A single
- * caller may have all but that.
+ * The part of both bounds reserved against floods: objects in memory for `end` calls and callers below that
+ * part, and additional starts for such callers. A single caller may use all the rest.
  */
 const KEPT_SHARE = 1 / 8;
 
-/** Calls that end something have starts of their own, so a flood of other calls does not use them up. */
+/** `end` calls have separate starts, so a flood of other calls cannot use them up. */
 type Lane = "ask" | "end";
 
 interface Starts {
-  /** By the object's name: until when its start counts, and the caller that began it. */
+  /** By object name: when its start stops counting, and the caller that began it. */
   readonly underWay: Map<string, { readonly goneAtMs: number; readonly caller: CallerLoad }>;
   fullSinceMs: number;
 }
 
-/** What one caller uses of both bounds. */
 interface CallerLoad {
-  /** Objects in memory that it was the last to call. */
+  /** Objects in memory that this caller called last. */
   objects: number;
-  /** Starts that are under way. */
   starts: number;
-  /** When it began the last one. */
   startedMs: number;
 }
 
-/** A caller that has started nothing. */
 export const newCaller = (): CallerLoad => ({ objects: 0, starts: 0, startedMs: -Infinity });
 
-/** The objects that calls of this process have started. Calls to one in memory, or that starts already, are let through. */
+/**
+ * The objects that this process has started. Calls to objects in memory, or already starting, are admitted.
+ */
 export class ObjectStarts {
   readonly #bounds: ObjectBounds;
-  /** By the object's name: its last call and caller. The one called longest ago is first. */
+  /** By object name: its last call and caller, least recent first. */
   readonly #recent = new Map<string, { readonly atMs: number; readonly caller: CallerLoad }>();
   readonly #lanes: Readonly<Record<Lane, Starts>> = {
     ask: { underWay: new Map(), fullSinceMs: -Infinity },
@@ -192,9 +188,8 @@ export class ObjectStarts {
   }
 
   /**
-   * Lets a call through to an object. Returns the bound that is reached, or a function to call after the answer.
-   *
-   * @param caller always the same object for one caller
+   * Admits a call to an object. Returns the bound that is reached, or a function to call after the answer.
+   * @param caller the identical object for each call of a caller
    */
   enter(
     object: string,
@@ -220,7 +215,7 @@ export class ObjectStarts {
     return () => this.#dropStart(starts, object);
   }
 
-  /** The bound that one more start of this caller would pass; `undefined`: none. */
+  /** The bound that one more start of this caller would exceed. */
   #reached(
     { underWay, fullSinceMs }: Starts,
     caller: CallerLoad,
@@ -267,42 +262,40 @@ export class ObjectStarts {
   }
 }
 
-/** Where units come from: the objects themselves, or a remote limiter. */
+/** The source of units: the objects, or a remote limiter. */
 export interface UnitSource {
-  /** Makes a call; `undefined`: there is no answer. A remote limiter may refuse the call. */
+  /** Makes a call; `undefined`: no answer. A remote limiter may refuse the call. */
   call<Read extends MadeAnswer>(
     policy: PolicyView,
     key: string,
     call: BatchedCall,
     waitMs?: number,
   ): Promise<{ readonly answer: Read } | Problem | undefined>;
-  /** The most messages at once that give units back. Absent: there is no bound. */
+  /** The most simultaneous messages that give units back. Absent: no bound. */
   readonly mostAtOnce?: number;
 }
 
-/** What each request needs to decide from units that are held. */
+/** The context of each request that decides from held units. */
 export interface Holding {
   readonly objects: UnitSource;
   readonly time: Time;
-  /** Present when the calls of this caller are bounded. */
   readonly gate?: CallGate;
-  /** The runtime's `waitUntil`: the work goes on after the answer. */
+  /** The runtime's `waitUntil`. */
   readonly inBackground: (work: Promise<unknown>) => void;
 }
 
 /**
- * Reports each later version of a key's policy that comes into force, until the returned function is called: an object
- * at which a call waits would not learn of it otherwise.
+ * Reports each later version of a key's policy until the returned function is called. An object where a call
+ * waits has no other way to learn of it.
  */
 export type Follow = (policy: Policy, key: string, tell: (now: Policy) => void) => () => void;
 
-/** What each request needs. */
 export interface Caller extends Holding {
   readonly objects: Objects;
   /** Present where policies change at run time. */
   readonly follow?: Follow;
-  /** The caller, as JSON text that no other caller has; absent: calls have no caller. */
+  /** JSON text unique to the caller; absent: calls have no caller. */
   readonly callerId?: string;
-  /** The calls end claims by an id that proves nothing: they have no more room than calls on a new key. */
+  /** The calls end claims by an unproven id, so they are bounded like calls on a new key. */
   readonly isDoubted?: boolean;
 }
