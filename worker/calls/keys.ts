@@ -72,7 +72,7 @@ function cursorOf({ next }: { readonly next?: KeyPlace }): { cursor?: string } {
   return next === undefined ? {} : { cursor: keyCursor(next) };
 }
 
-/** The most keys on a page, and how many there are if the request does not say. */
+/** The most keys on a page, and the default. */
 export const MAX_LISTED = 1_000;
 const DEFAULT_LISTED = 100;
 

@@ -1,13 +1,12 @@
-/** Parses input, or refuses it and says what is allowed. */
+/** Parses input, or refuses it and lists what is allowed. */
 import * as v from "valibot";
 import type { Policy } from "../../core/policies/policy.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { pointerTo, violation, violationsOf } from "../../core/validation.ts";
 
-/** An answer lists at most this many errors, so that a small request never has a large answer. */
+/** The most errors in an answer, so that a small request never has a large answer. */
 export const MAX_PROBLEMS = 20;
 
-/** Parses a value by a schema, or says what is wrong with it. */
 export function parse<Schema extends v.GenericSchema>(
   schema: Schema,
   value: unknown,
@@ -19,8 +18,7 @@ export function parse<Schema extends v.GenericSchema>(
 }
 
 /**
- * The problem of values that were understood and are not allowed.
- *
+ * The problem of values that were parsed and are not allowed.
  * @param count how many there are, if more than are listed
  */
 export function notAllowed(
@@ -34,7 +32,6 @@ export function notAllowed(
   return new Problem(PROBLEMS.notAllowed, detail, { errors });
 }
 
-/** The problem of one value. */
 export function refused(path: readonly string[], value: unknown, allowed: string): Problem {
   return notAllowed([{ path, detail: violation(path, value, allowed) }]);
 }
