@@ -16,7 +16,6 @@ interface Props {
   readonly onChanged: () => Promise<void>;
 }
 
-/** The list, and what may be changed in it. */
 export function OverridesPart({ policy, onChanged }: Props) {
   const { ask } = useSession();
   const rights = useRights();

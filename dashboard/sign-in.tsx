@@ -5,9 +5,7 @@ import { askWith } from "./api.ts";
 import { ProblemNote } from "./parts.tsx";
 
 /**
- * Asks for a token.
- *
- * @param kept the token of before the page was loaded again; it is tried at once
+ * @param kept the token from before the page was reloaded, tried at once
  * @param says why the user has to sign in again
  */
 export function SignIn(props: {

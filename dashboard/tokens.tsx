@@ -8,7 +8,6 @@ import { usePoll } from "./poll.ts";
 
 const SCOPES = ["limit", "refund", "force", "reserve", "metrics", "admin"];
 
-/** The list, and what may be changed in it. */
 export function TokensPart() {
   const { ask } = useSession();
   const [question, setQuestion] = useState<Question>();

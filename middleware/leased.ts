@@ -1,4 +1,4 @@
-/** A lease for as long as a request takes, its answer's stream included, without a framework. */
+/** A lease for the duration of a request and its answer's stream, without a framework. */
 import type { AcquireRequest, Grant, Limiter } from "../client/limiter.ts";
 import { SYSTEM_TIME } from "../core/clock.ts";
 import type { Cost } from "../core/policies/policy.ts";
@@ -22,18 +22,20 @@ export interface LeaseOptions<Args extends readonly unknown[]> extends SharedOpt
   readonly units?: Given<Args, Cost>;
   /** The longest wait in the queue, in milliseconds. Absent: none. */
   readonly waitMs?: number;
-  /** How long a lease lives between two renewals, in milliseconds. Absent: the policy's ttl. */
+  /** The lifetime between two renewals, in milliseconds. Absent: the policy's ttl. */
   readonly ttlMs?: number;
-  /** For how long a lease is renewed, in milliseconds. Absent: an hour. */
+  /** The longest time for which a lease is renewed, in milliseconds. Absent: an hour. */
   readonly mostMs?: number;
 }
 
-/** An answer that is neither read nor cancelled would be leased for ever. */
+/** Without it, an answer that is neither read nor cancelled would be leased for ever. */
 const MAX_MS = 3_600_000;
-/** How often a lease is renewed in its lifetime: one lost renewal does not end it. */
+/** Renewals in a lifetime: one lost renewal does not end the lease. */
 const RENEWALS = 3;
 
-/** Leases units for a request, and notes the decision with it. Errors of the limiter are the application's. */
+/**
+ * Leases units for a request, and notes the decision with it. Errors of the limiter are the application's.
+ */
 export async function leased<Args extends readonly unknown[]>(
   request: object,
   options: LeaseOptions<Args>,
@@ -43,7 +45,7 @@ export async function leased<Args extends readonly unknown[]>(
   const { skip, time = SYSTEM_TIME } = options;
   if (skip !== undefined && (await skip(...args))) return SKIPPED;
   const limiter = await limiterOf(options.limiter, args);
-  // The list first: a lease that has been granted must not wait for anything that may fail.
+  // The list first: a granted lease must not wait for anything that may fail.
   const policies = await headerPolicies(limiter, time, inBackground);
   const grant = await acquire(limiter, options, args).catch(refusalOf);
   if (!("success" in grant)) return grant;
@@ -75,8 +77,7 @@ async function acquire<Args extends readonly unknown[]>(
 
 /**
  * Renews a lease until it is released.
- *
- * @returns releases it, once. If that fails, the lease ends when it expires.
+ * @returns releases it, once. If that fails, the lease expires.
  */
 export function keepLease(
   limiter: LeasingLimiter,
@@ -104,8 +105,8 @@ export function keepLease(
 }
 
 /**
- * Whether a lease may still be there after a renewal failed: it is gone only if the limiter says so. The error is
- * recognised by its status, since the limiter may be of another bundle, with a class of its own.
+ * Whether a lease may exist after a failed renewal: only the limiter can say that it ended. Recognised by
+ * status, since the limiter's bundle may have another error class.
  */
 function mayBeThere(error: unknown): boolean {
   const isRefusal = error instanceof Error && "status" in error && typeof error.status === "number";
@@ -113,8 +114,8 @@ function mayBeThere(error: unknown): boolean {
 }
 
 /**
- * The same response, which calls `end` once when its body has been read to its end, was cancelled, or has failed. Without
- * a body it calls `end` at once. A response that switches protocols has ended too: what comes after it is no body.
+ * The same response, which calls `end` once when its body was read to its end, was cancelled, or failed.
+ * Without a body, or when protocols are switched, it calls `end` at once.
  */
 export function untilEnded(response: Response, end: (end: End) => void): Response {
   if (response.body === null || response.status === 101) {

@@ -14,7 +14,7 @@ export function ensureChromium(): void {
   });
 }
 
-/** Starts it; whoever starts it closes it. */
+/** Starts Chromium; the caller closes it. */
 export async function startChromium(): Promise<Browser> {
   const folders = process.env["PATH"]?.split(delimiter) ?? [];
   const executablePath = folders.map((folder) => join(folder, "chromium")).find((path) => existsSync(path));

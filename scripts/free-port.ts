@@ -1,8 +1,8 @@
 import { listeningProblem } from "./listening.ts";
 
 /**
- * Below the ports that systems give to connections (32768 and up on Linux, RFC 6335's 49152 and up elsewhere): until the
- * port is used, no connection of another process takes it.
+ * Below the ports of outgoing connections (from 32768 on Linux, 49152 elsewhere, RFC 6335), which could take
+ * it.
  */
 const [MIN, MAX] = [20_000, 32_000];
 /** Ports of this process. Another process most likely draws other ones. */

@@ -44,11 +44,7 @@ export function readDevVars(): NodeJS.Dict<string> {
   return existsSync(DEV_VARS) ? parseEnv(readFileSync(DEV_VARS, "utf8")) : {};
 }
 
-/**
- * Bundles the worker into dist/ with wrangler, as a deployment does.
- *
- * @throws Error with what wrangler printed
- */
+/** Bundles the worker into dist/ with wrangler, as a deployment does. @throws Error with wrangler's output */
 export function build(): void {
   const built = spawnSync(
     join(ROOT, "node_modules", ".bin", "wrangler"),
@@ -71,7 +67,9 @@ export function run(tool: string, args: readonly string[]): number {
   );
 }
 
-/** Runs one of the project's tools beside others: what it prints comes when it has ended. Resolves with its exit code. */
+/**
+ * Runs one of the project's tools in parallel: prints its output at the end, and resolves with its exit code.
+ */
 export function runAside(tool: string, args: readonly string[]): Promise<number> {
   return new Promise((done) => {
     execFile(join(ROOT, "node_modules", ".bin", tool), args, { cwd: ROOT }, (error, stdout, stderr) => {
@@ -91,7 +89,6 @@ export function testArguments(given: readonly string[]): readonly string[] {
   return isNamed ? given : [...TEST_PROJECTS.flatMap((name) => ["--project", name]), ...given];
 }
 
-/** The version of an installed package. */
 export function installedVersion(name: string): string {
   const text = readFileSync(join(ROOT, "node_modules", name, "package.json"), "utf8");
   return (JSON.parse(text) as { version: string }).version;

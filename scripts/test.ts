@@ -1,6 +1,5 @@
 /**
- * Runs every test but those of releases, the long ones at their quick length. Arguments go to vitest:
- * `npm test -- --project core`.
+ * Runs all tests but release tests, at quick length. Arguments go to vitest: `npm test -- --project core`.
  */
 import { run, testArguments } from "./project.ts";
 

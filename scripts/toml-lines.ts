@@ -1,4 +1,4 @@
-/** Where in a file of TOML a table or a field stands, so that an error can say the line. */
+/** The lines of tables and fields in a TOML file, for errors. */
 
 const WORD = String.raw`(?:[\w-]+|"[^"]*"|'[^']*')`;
 const KEY = String.raw`${WORD}(?:\s*\.\s*${WORD})*`;
@@ -6,9 +6,8 @@ const HEADER = new RegExp(String.raw`^\s*\[\[?\s*(${KEY})\s*\]`);
 const FIELD = new RegExp(String.raw`^\s*(${KEY})\s*=`);
 
 /**
- * The line of a path: of its last part that the file writes by itself. `{ }` written in one line has one line.
- *
- * @returns the line, from 1 on; `undefined`: not even a table of the path is there
+ * The line, from 1 on, of the longest part of a path that is written separately: `{ }` has one line.
+ * `undefined`: none is.
  */
 export function lineOf(text: string, path: readonly string[]): number | undefined {
   const lines = linesOf(text);
@@ -19,7 +18,6 @@ export function lineOf(text: string, path: readonly string[]): number | undefine
   return undefined;
 }
 
-/** The first line of every path that the file writes. */
 function linesOf(text: string): ReadonlyMap<string, number> {
   const lines = new Map<string, number>();
   let table: readonly string[] = [];

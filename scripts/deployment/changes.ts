@@ -8,7 +8,7 @@ export interface Line {
   readonly text: string;
 }
 
-/** A policy as `GET /v1/policies` tells of it, as far as it is compared. */
+/** The compared part of a policy in `GET /v1/policies`. */
 export interface Deployed {
   readonly name: string;
   readonly objects: "per-key" | number;
@@ -18,7 +18,6 @@ export interface Deployed {
   readonly rules: readonly Readonly<Record<string, unknown>>[];
 }
 
-/** What is new, gone and changed. */
 export function changes(deployed: readonly Deployed[], policies: Policies): Line[] {
   const gone = deployed.filter(({ name }) => !policies.has(name)).map(({ name }) => name);
   const added = [...policies.keys()].filter((name) => !deployed.some((each) => each.name === name));

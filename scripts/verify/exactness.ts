@@ -5,23 +5,22 @@ import type { RatePolicy, RateRule } from "./policies.ts";
 import type { Finding } from "./report.ts";
 import { windowExcess } from "./window-bound.ts";
 
-/** Concurrent callers. */
 export const CALLERS = 48;
-/** A denied caller tries again after this many milliseconds at most. */
+/** The longest pause of a denied caller, in milliseconds. */
 const MAX_PAUSE_MS = 25;
 /**
  * Objects may move to a machine whose clock is ahead by this much: what refills in that time is not an error.
  */
 export const CLOCKS_DIFFER_MS = 20;
 
-/** What was admitted of one rule, compared with its bound. */
+/** The admissions of one rule, compared with its bound. */
 export interface Bounded {
-  /** Units more than the bound in the worst interval; 0 or less: it was kept. */
+  /** Units above the bound in the worst interval; 0 or less: it was kept. */
   readonly excess: number;
   readonly isBroken: boolean;
 }
 
-/** Calls on a fresh key, and compares what was admitted with the bound in every interval. */
+/** Calls on a fresh key, and compares the admissions with the bound in every interval. */
 export async function verifyExactness(calls: Calls, rate: RatePolicy, lastsMs: number): Promise<Finding> {
   const key = calls.freshKey();
   const answers = await callByMany(calls, lastsMs, { policy: rate.policy, key });
@@ -55,7 +54,6 @@ export function decisionsIn(answers: readonly Answered[]): Answered[] {
   return answers.filter(({ status, body }) => status === 200 && body["reason"] !== "degraded");
 }
 
-/** A line for answers that are not decisions. */
 export function notDecided(count: number): string[] {
   return count === 0 ? [] : [`${count} answers were not decisions: errors, or degraded`];
 }
@@ -80,12 +78,11 @@ function findingOf(rate: RatePolicy, answers: readonly Answered[], lastsMs: numb
   return { name, verdict: isBroken ? "BROKEN" : isUsedUp ? "holds" : "untested", says };
 }
 
-/** The rule, as reports name it. */
 export function inWords({ algorithm, limit, windowMs, capacity }: RateRule): string {
   return `${algorithm}, ${limit} per ${windowMs} ms, ${capacity} at once`;
 }
 
-/** About how many units a rule admits in this time, if nothing was used before. */
+/** Roughly the units that a rule admits in this time, if nothing was used before. */
 export function mostIn({ algorithm, limit, windowMs, capacity }: RateRule, lastsMs: number): number {
   const windows = lastsMs / windowMs;
   const isRefilled = algorithm === "token-bucket" || algorithm === "gcra";
@@ -103,8 +100,8 @@ export function boundOf(rule: RateRule, admitted: readonly AdmittedCall[]): Boun
 }
 
 /**
- * An interval of length L meets at most L / shortest + 2 windows. That counts calls too that were under way while one
- * window ended and the next began, which may belong to either.
+ * An interval of length L meets at most L / shortest + 2 windows. That includes the windows of calls that
+ * were under way at both ends.
  */
 function excessOfWindows(admitted: readonly AdmittedCall[], limit: number, shortestMs: number): number {
   const atLeastMs = Math.max(1, shortestMs - CLOCKS_DIFFER_MS);

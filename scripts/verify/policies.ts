@@ -1,4 +1,4 @@
-/** Which of the limiter's policies can show what. */
+/** Selects the limiter's policies for each check. */
 import type { ListedPolicy, ListedRule } from "../../core/protocol/reservation-messages.ts";
 
 /** The algorithms whose bound is checked, each by its own. */
@@ -15,7 +15,7 @@ export interface RateRule {
   readonly algorithm: RateAlgorithm;
   readonly limit: number;
   readonly windowMs: number;
-  /** No window is shorter, of a fixed window; of all others it is `windowMs`. */
+  /** The shortest window, of a fixed window; of all others it is `windowMs`. */
   readonly shortestMs: number;
   /** The most units at once. */
   readonly capacity: number;
@@ -47,7 +47,6 @@ export const LEASES_NEEDED = `needs a policy with one rule, concurrency, of up t
 export const RULES_NEEDED = `needs a policy with several rules, ${listed(RATES)}, one of up to ${MAX_UNITS} units, ${SIMPLE}, ${PLAIN}`;
 export const HOLDS_NEEDED = `needs a policy with one rule, ${listed(HELD)}, of 2 to ${MAX_UNITS} units, ${SIMPLE}, ${PLAIN}`;
 
-/** What these algorithms need to be tested. */
 export function rateNeeded(algorithms: readonly RateAlgorithm[]): string {
   return `needs a policy with one rule, ${listed(algorithms)}, of up to ${MAX_UNITS} units, ${PLAIN}`;
 }
@@ -56,13 +55,13 @@ function listed(names: readonly string[]): string {
   return names.join(" or ").replaceAll(/ or (?=.* or )/g, ", ");
 }
 
-/** Of each algorithm the policy that is used up the soonest. */
+/** For each algorithm the policy that is used up the soonest. */
 export function ratePolicies(policies: readonly ListedPolicy[]): RatePolicy[] {
   const usable = lone(policies);
   return RATES.flatMap((algorithm) => soonest(usable.filter((each) => each.algorithm === algorithm)));
 }
 
-/** The algorithms of which no policy can be used up. */
+/** The algorithms without a policy that can be used up. */
 export function missingRates(rates: readonly RatePolicy[]): RateAlgorithm[] {
   return RATES.filter((each) => !rates.some(({ algorithm }) => algorithm === each));
 }
@@ -113,14 +112,14 @@ function rateOf(rule: ListedRule): RateRule[] {
     Number(rule["windowMs"]),
     Number(rule["capacity"]),
   ];
-  // A period of the calendar may be shorter than it is on average: a February, or a day on which clocks are changed.
+  // A calendar period may be shorter than its average: a February, or a day on which clocks are changed.
   const wholeMs = rule["period"] === undefined ? windowMs : 0.75 * windowMs;
   const shortestMs = Math.floor(wholeMs - Number(rule["jitterMs"] ?? 0));
   const { name, unit } = rule;
   return [{ name, unit: String(unit), algorithm, limit, windowMs, capacity, shortestMs }];
 }
 
-/** What is denied changes nothing, not even by a word of the policy. */
+/** Whether denied calls change nothing. */
 function isSimple({ countDenied, minIntervalMs = 0, blockForMs }: ListedRule): boolean {
   return countDenied !== true && minIntervalMs === 0 && blockForMs === undefined;
 }
@@ -133,7 +132,7 @@ function soonest(rates: readonly RatePolicy[]): RatePolicy[] {
   return rates.toSorted((a, b) => secondsToEmpty(a) - secondsToEmpty(b)).slice(0, 1);
 }
 
-/** A bucket that refills faster than one machine can ask shows little. */
+/** A bucket that refills faster than one machine can call shows little. */
 function secondsToEmpty({ limit, windowMs, capacity }: RateRule): number {
   const perSecond = (limit * 1_000) / windowMs;
   const spare = ASKED_PER_SECOND - perSecond;
