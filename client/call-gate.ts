@@ -16,16 +16,12 @@ const BURST_SECONDS = 10;
 const RECENT_KEYS = 2 ** 14;
 
 /**
- * How a call uses an object. `ask`: an immediate answer. `end`: ends a claim and proves it, e.g. a release;
- * twice as many may be under way, because they free units. `return`: gives units back, with the same bound,
- * but may not start an object. `wait`: may wait for units; the object bounds these itself.
+ * Bounds by use of an object. `end`: proves and ends a claim, so twice as many may be under way. `return`:
+ * the same bound, but it may not start an object. `wait`: the object itself bounds these. `ask`: all others.
  */
 export type CallKind = "ask" | "end" | "return" | "wait";
 
-/**
- * A call under way. Code of an ended request never runs, so the call stops counting at `goneAtMs`, after its
- * deadline.
- */
+/** Code of an ended request never runs, so a call stops counting at `goneAtMs`, after its deadline. */
 interface EnteredCall {
   readonly goneAtMs: number;
 }
@@ -36,7 +32,6 @@ const LATE_MS = 1_000;
 export class CallGate {
   readonly #bounds: CallerBounds;
   readonly #newKeyRate: TokenBucketConfig;
-  /** By object name, in order of arrival. */
   readonly #waiting = new Map<string, Set<EnteredCall>>();
   readonly #recentKeys = new Int32Array(RECENT_KEYS);
   readonly #starts: ObjectStarts | undefined;
@@ -141,15 +136,14 @@ const IN_MEMORY_MS = 12_000;
 const LATE_START_MS = 1_000;
 
 /**
- * Pause in milliseconds after `startsAtOnce` starts. workerd sends answers only after all earlier calls are
- * made: without the pause, 1,600 of 3,000 simultaneous calls started objects in turn, with no answer for 11
- * s.
+ * Milliseconds after `startsAtOnce` starts: without it, 1,600 of 3,000 simultaneous calls started objects in
+ * turn, and workerd, which sends answers after all earlier calls, sent none for 11 s.
  */
 const PAUSE_MS = 500;
 
 /**
- * The part of both bounds reserved against floods: objects in memory for `end` calls and callers below that
- * part, and additional starts for such callers. A single caller may use all the rest.
+ * This part of both bounds is reserved for `end` calls and light callers, so that one caller's flood cannot
+ * take it.
  */
 const KEPT_SHARE = 1 / 8;
 
@@ -163,7 +157,6 @@ interface Starts {
 }
 
 interface CallerLoad {
-  /** Objects in memory that this caller called last. */
   objects: number;
   starts: number;
   startedMs: number;
@@ -171,9 +164,7 @@ interface CallerLoad {
 
 export const newCaller = (): CallerLoad => ({ objects: 0, starts: 0, startedMs: -Infinity });
 
-/**
- * The objects that this process has started. Calls to objects in memory, or already starting, are admitted.
- */
+/** The objects that this process has started. Calls to those in memory, or already starting, pass. */
 export class ObjectStarts {
   readonly #bounds: ObjectBounds;
   /** By object name: its last call and caller, least recent first. */
@@ -187,10 +178,7 @@ export class ObjectStarts {
     this.#bounds = bounds;
   }
 
-  /**
-   * Admits a call to an object. Returns the bound that is reached, or a function to call after the answer.
-   * @param caller the identical object for each call of a caller
-   */
+  /** Admits a call to an object, as `CallGate.enter`. @param caller the identical object for a caller */
   enter(
     object: string,
     deadlineMs: number,
@@ -215,7 +203,6 @@ export class ObjectStarts {
     return () => this.#dropStart(starts, object);
   }
 
-  /** The bound that one more start of this caller would exceed. */
   #reached(
     { underWay, fullSinceMs }: Starts,
     caller: CallerLoad,
@@ -275,19 +262,14 @@ export interface UnitSource {
   readonly mostAtOnce?: number;
 }
 
-/** The context of each request that decides from held units. */
 export interface Holding {
   readonly objects: UnitSource;
   readonly time: Time;
   readonly gate?: CallGate;
-  /** The runtime's `waitUntil`. */
   readonly inBackground: (work: Promise<unknown>) => void;
 }
 
-/**
- * Reports each later version of a key's policy until the returned function is called. An object where a call
- * waits has no other way to learn of it.
- */
+/** Reports later versions of a key's policy to a waiting call, until the returned function is called. */
 export type Follow = (policy: Policy, key: string, tell: (now: Policy) => void) => () => void;
 
 export interface Caller extends Holding {

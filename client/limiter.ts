@@ -1,8 +1,7 @@
 /// <reference lib="esnext.disposable" preserve="true" />
 /**
- * The limiter over the service binding, the objects, HTTP, or in memory. Requests and answers are those of
- * the service binding. A denial is an answer. Bad input, or the id of an ended claim, throws a
- * `LimiterError`.
+ * The limiter over the service binding, the objects, HTTP, or in memory. A denial is an answer. Bad input, or
+ * the id of an ended claim, throws a `LimiterError`.
  */
 import type { Decision } from "../core/protocol/decision.ts";
 import type { Abortable, AcquireRequest, LimiterCalls, LimitRequest } from "./transports/transport.ts";
@@ -15,13 +14,13 @@ export type Grant = Decision & AsyncDisposable;
 /** A limiter. `await using` closes it. */
 export interface Limiter extends Omit<LimiterCalls, "reserve">, AsyncDisposable {
   /**
-   * Takes a cost (default 1) if it fits, waiting up to `waitMs`. Over HTTP, an aborted call leaves the queue;
-   * elsewhere it may still take its units.
+   * Takes a cost (default 1) if it fits, within `waitMs`. Only over HTTP does an aborted call leave the
+   * queue.
    */
   limit(request: LimitRequest & Abortable): Promise<Decision>;
   /**
-   * Leases units, waiting up to `waitMs`, until `release` or expiry. A lease granted after an abort or the
-   * deadline is released at once, unless it has an idempotency key.
+   * Leases units within `waitMs`, until `release` or expiry. A lease granted after an abort or the deadline
+   * is released, unless it has an idempotency key.
    */
   acquire(request: AcquireRequest & Abortable): Promise<Grant>;
   /** Returns all units held here. Later calls are sent one by one. */
@@ -37,7 +36,6 @@ export function withRelease(decision: Decision, release: (id: string) => Promise
 }
 
 export interface ClientOptions {
-  /** The policy of calls that name none. */
   readonly policy?: string;
   /** The longest wait for an answer, in milliseconds. Absent: the policy's deadline. */
   readonly deadlineMs?: number;

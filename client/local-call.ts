@@ -5,7 +5,6 @@ import { violation } from "../core/violations.ts";
 import type { Abortable, KeyRequest, Signal } from "./limiter.ts";
 import type { PlainCall } from "./local-limiter.ts";
 
-/** Whether the policy has the call's units and priority. */
 export function isOf({ rules, priorityNames }: DescribedPolicy, { cost, priority }: PlainCall): boolean {
   if (priority !== undefined && !priorityNames.includes(priority)) return false;
   return (
@@ -24,9 +23,7 @@ export function wholeCall<Request extends KeyRequest>(
     : { ...request, policy: defaultPolicy };
 }
 
-/**
- * The signal of a call. @throws LimiterError when the call is not an object, or its signal no `AbortSignal`
- */
+/** The signal of a call. @throws LimiterError when the call is no object, or its signal no `AbortSignal` */
 export function signalOf(call: Abortable): Signal | undefined {
   requireObject(call);
   const signal: Partial<Signal> | undefined = call.signal;

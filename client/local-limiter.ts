@@ -27,10 +27,7 @@ export interface PlainCall {
   readonly priority?: string;
 }
 
-/**
- * The call, if it is plain and well-formed; `undefined`: the schema of `limit` parses or rejects it. Written
- * by hand, because a schema costs as much as the decision.
- */
+/** The call, if it is plain and well-formed. A schema would cost as much as the decision. */
 export function plainCall(input: unknown, defaultPolicy?: string): PlainCall | undefined {
   if (typeof input !== "object" || input === null) return undefined;
   const call = input as { readonly [Field in keyof PlainCall]?: unknown };
@@ -66,7 +63,6 @@ function isUnits(units: unknown): boolean {
 /** After this many answers without units, a request calls the object itself. */
 const MAX_WAITS = 3;
 
-/** Decides costs for all requests of one isolate. */
 export class LocalLimiter {
   readonly #cache: ReservationCache;
   readonly #answers = new WeakMap<ReserveRequest, Promise<CarriedDecision | Problem | undefined>>();
@@ -97,10 +93,7 @@ export class LocalLimiter {
     return admitted && localDecision(policy, key, admitted);
   }
 
-  /**
-   * Ends the key's reservations before a call to the object, so that the object has all its units.
-   * @returns what to give back on the same stub, before that call
-   */
+  /** Ends the key's reservations before a call to its object. Returns what to give back on the same stub. */
   end(policy: PolicyView, key: string): readonly Returned[] {
     this.forgetDenials(policy, key);
     return this.#all(policy, key).flatMap((reservation) => this.#cache.end(reservation) ?? []);

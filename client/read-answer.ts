@@ -28,10 +28,7 @@ export function readAnswer<Read extends object = Answer>(text: AnswerText): Read
   return answer;
 }
 
-/**
- * An answer as callers see it.
- * @param missing makes the problem for a missing claim or charge
- */
+/** An answer as callers see it. @param missing makes the problem for a missing claim or charge */
 export function decisionOf(
   policy: Policy,
   key: string,
@@ -78,7 +75,6 @@ export function hasNoRules(answer: Answer): boolean {
   return "rules" in answer && answer.rules.length === 0;
 }
 
-/** The answer to `peek` as callers see it. */
 export function reportOf(policy: Policy, key: string, peeked: Peeked | Full | Problem): KeyReport | Problem {
   if (peeked instanceof Problem) return peeked;
   if ("full" in peeked) return boundReached(peeked);
@@ -106,7 +102,6 @@ export function chargeMissing(): Problem {
   return new Problem(PROBLEMS.chargeNotFound, detail);
 }
 
-/** The problem when the object did not answer. */
 export function unavailable(detail: string): Problem {
   return new Problem(PROBLEMS.unavailable, detail);
 }

@@ -17,9 +17,7 @@ interface CachedReservation {
   readonly usedAtMs: number;
 }
 
-/**
- * An isolate's reservations and denials by policy and key. When full, it drops the least recently used key.
- */
+/** An isolate's reservations and denials by key. When full, it drops the least recently used key. */
 export class ReservationCache {
   /** The shortest possible lifetime of a reservation here, in milliseconds; Infinity: there was none. */
   shortestMs = Infinity;
@@ -35,9 +33,7 @@ export class ReservationCache {
   #count = 0;
   #holder = "";
 
-  /**
-   * @param makeId makes an unguessable id; first called for the first key, since start-up has no randomness
-   */
+  /** @param makeId makes an unguessable id. Not called at start-up, when there is no randomness */
   constructor(makeId: () => string) {
     this.#makeId = makeId;
   }
@@ -46,17 +42,13 @@ export class ReservationCache {
     return this.#reservations.size;
   }
 
-  /**
-   * The shared instant, given that a request has read this one. A jump of the clock ends all reservations.
-   */
+  /** The shared instant after a request has read this one. A jump of the clock ends all reservations. */
   now(readMs: number): number {
     if (this.#clock.read(readMs)) this.endAll();
     return this.#clock.latestMs;
   }
 
-  /**
-   * Watches for a clock that is put back in steps, which ends all reservations once it exceeds the margin.
-   */
+  /** Watches for a clock that is put back in steps: beyond the margin all reservations end. */
   watch(): (steppedMs: number, readMs: number) => void {
     const step = this.#clock.steps();
     return (steppedMs, readMs) => {
@@ -64,10 +56,8 @@ export class ReservationCache {
     };
   }
 
-  /** Finds or creates the reservation of a key. */
   open(policy: PolicyView, key: string, nowMs: number): Reservation {
-    // A hot key comes hundreds of times in a millisecond. Finding it costs a fifth of a decision, and moving
-    // it as much.
+    // A hot key comes hundreds of times in a millisecond. Finding it costs a fifth of a decision.
     const last = this.#last;
     if (last?.usedAtMs === nowMs && last.reservation.policy === policy && last.reservation.key === key)
       return last.reservation;
@@ -151,9 +141,7 @@ export class ReservationCache {
     return new Reservation(policy, key, `${this.#holder}.${this.#count}`, nowMs);
   }
 
-  /**
-   * Ends all reservations. After a clock is put back, lifetimes would last longer than the object expects.
-   */
+  /** After a clock is put back, lifetimes would last longer than the object expects. */
   endAll(): void {
     for (const reservation of this.#held) this.retire(reservation);
     this.#clock.release();
@@ -177,24 +165,19 @@ function nameOf({ name, priority }: PolicyView, key: string): string {
 interface ReaperRun {
   readonly untilMs: number;
   checkedAtMs: number;
-  /** Messages that it may still send. */
   messagesLeft: number;
 }
 
 /** After this time another request takes over. The runtime ends background work after 30 s. */
 const RUN_MS = 20_000;
 /**
- * The interval of checks for reservations to return, and for a clock that was put back, which would lengthen
- * lifetimes. It is within the last part of a lifetime, which is not spent (MAX_MARGIN_MS in
- * core/reservations/sizing.ts).
+ * Milliseconds between checks of lifetimes and of the clock, which may be put back. Below the unspent last
+ * part of a lifetime (MAX_MARGIN_MS in core/reservations/sizing.ts).
  */
 const CHECK_EVERY_MS = 200;
 /** A request that has not checked for this long has died. */
 const SILENT_MS = 2_000;
-/**
- * After this many messages another request takes over. Cloudflare's free plan allows 1,000 calls to objects
- * per invocation, and the request also sends its own and others' calls.
- */
+/** Then another request takes over. Cloudflare's free plan allows 1,000 calls to objects per invocation. */
 export const MAX_REAPER_MESSAGES = 250;
 
 /** Returns the units of one isolate when their lifetimes end. One of its requests works at a time. */

@@ -43,7 +43,6 @@ export interface PolicyInForce {
   readonly [field: string]: unknown;
 }
 
-/** An override: its fields, and these. */
 export interface Override {
   readonly policy: string;
   readonly pattern: string;

@@ -1,4 +1,3 @@
-/** The dashboard: sign-in, and the current page. */
 import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { OwnToken } from "./answers.ts";
 import { askWith } from "./api.ts";

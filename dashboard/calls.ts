@@ -4,7 +4,6 @@ export interface Call {
   readonly kind: "limit" | "acquire";
   readonly policy: string;
   readonly key: string;
-  /** The cost, or the units of a lease. */
   readonly cost: number;
 }
 

@@ -172,7 +172,6 @@ function Trial(props: { readonly candidate: Candidate; readonly onEnded: (done?:
   );
 }
 
-/** Both policies' decisions on the same calls. */
 export function Compared({ candidate }: { readonly candidate: Candidate }) {
   const { policy, compared, keys = [] } = candidate;
   return (

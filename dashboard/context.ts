@@ -22,10 +22,8 @@ export function useSession(): Session {
 
 /** The token's rights; parts without a right are not shown. */
 export interface Rights {
-  /** Reading policies and keys. */
   readonly looks: boolean;
   readonly calls: boolean;
-  /** Changing keys; top keys. */
   readonly changes: boolean;
   /** The history, which counts all keys. */
   readonly history: boolean;
@@ -33,7 +31,6 @@ export interface Rights {
   readonly policies: boolean;
   /** Only keys that begin with this. */
   readonly keyPrefix: string;
-  /** Tokens, the audit log and the document. */
   readonly all: boolean;
   /** Live rates, which count all keys. */
   readonly counts: boolean;
@@ -61,7 +58,6 @@ export function useRights(): Rights {
 /** The token of this tab. It is kept nowhere else, and deleted with the tab. */
 const NAME = "weir-token";
 
-/** The token; `undefined`: not signed in. */
 export function keptToken(): string | undefined {
   return sessionStorage.getItem(NAME) ?? undefined;
 }

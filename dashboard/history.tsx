@@ -1,4 +1,3 @@
-/** The history of a policy. */
 import { useState } from "preact/hooks";
 import type { HistoryPoint } from "./answers.ts";
 import { useSession } from "./context.ts";
@@ -23,7 +22,6 @@ export function History(props: { readonly policy: string; readonly span: Span; r
   return <Plot span={span} points={value.points} height={height} />;
 }
 
-/** The plot with a choice of spans. */
 export function HistoryWithSpans({ policy }: { readonly policy: string }) {
   const [span, setSpan] = useState(HOUR);
   return (

@@ -1,4 +1,3 @@
-/** JSON that the user typed. */
 import type { Problem } from "./answers.ts";
 
 type Table = Readonly<Record<string, unknown>>;

@@ -23,7 +23,6 @@ interface Props {
   readonly onDone: (done: Done) => void;
 }
 
-/** The buttons, and the question of each. */
 export function KeyActions({ policy, name, onDone }: Props) {
   const { ask } = useSession();
   const [question, setQuestion] = useState<Question>();

@@ -3,18 +3,14 @@ import type { Override, Problem } from "./answers.ts";
 import { path, type Ask } from "./api.ts";
 import { overrideFields } from "./words.ts";
 
-/** The fields of an override. */
 export type Fields = Readonly<Record<string, unknown>>;
 
-/** The result of a change: a problem, or how to undo it. */
 export type Changed =
   | { readonly problem: Problem; readonly undo?: undefined }
   | { readonly problem?: undefined; readonly undo: () => Promise<Problem | undefined> };
 
 /**
- * Writes the override of exactly this pattern. Undoing restores the old one, unless it has been changed
- * since.
- * @param before the old override; `undefined`: none
+ * Writes the override of exactly this pattern. Undoing restores `before`, unless it has been changed since.
  */
 export async function writeOverride(
   ask: Ask,

@@ -12,7 +12,6 @@ const ON_A_PAGE = 50;
 /** The number of keys read by separate calls: a list has no queues, and some policies have no list. */
 const LOOKED_AT = 8;
 
-/** All keys where objects can be listed, otherwise the most active. */
 export function KeysPart({ policy }: { readonly policy: PolicyDescription }) {
   const isListed = typeof policy.objects === "number" && policy.pool === undefined;
   return (

@@ -63,7 +63,6 @@ export function NewPolicyPart() {
   );
 }
 
-/** Removes a policy's changes at run time. The file's fields stay. */
 export function TakeAway({
   policy,
   onDone,

@@ -1,4 +1,3 @@
-/** The overrides of a policy. */
 import { useState } from "preact/hooks";
 import type { Override, Problem } from "./answers.ts";
 import { path } from "./api.ts";

@@ -125,7 +125,6 @@ export interface Done {
   readonly undo?: () => Promise<Problem | undefined>;
 }
 
-/** Reports a change, and offers to undo it where possible. */
 export function DoneNote({ done, onEnd }: { readonly done: Done | undefined; readonly onEnd: () => void }) {
   const [problem, setProblem] = useState<Problem>();
   const undo = async () => {

@@ -88,7 +88,6 @@ function atText(seconds: number, { step }: Span): string {
   return step === "hour" && text === "00:00" ? DAYS.format(seconds * 1_000) : text;
 }
 
-/** A number beside an axis, where there is little room. */
 function short(value: number): string {
   return value >= 10_000 ? `${count(value / 1_000)}k` : count(value);
 }

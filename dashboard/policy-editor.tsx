@@ -1,4 +1,3 @@
-/** Editing a policy's fields. */
 import { useState } from "preact/hooks";
 import type { PolicyInForce, Problem } from "./answers.ts";
 import { path, type Answer, type Ask } from "./api.ts";

@@ -1,4 +1,3 @@
-/** Repeated calls while the page is visible. */
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import type { Problem } from "./answers.ts";
 import type { Answer } from "./api.ts";
@@ -11,9 +10,8 @@ export interface Polled<Value> {
 }
 
 /**
- * Calls at an interval, while the page is visible. An answer to an outdated call is dropped.
- * @param about the subject: when it changes, the last answer is dropped
- * @param everyMs 0: once
+ * Calls every `everyMs` (0: once) while the page is visible. When `about` changes, the last answer is
+ * dropped.
  */
 export function usePoll<Value>(
   about: string,

@@ -1,6 +1,5 @@
 /** Live rates, from recent readings of /metrics. */
 
-/** The counts of one policy so far. */
 export interface Totals {
   readonly admitted: number;
   readonly denied: number;
@@ -21,17 +20,13 @@ export interface Rates {
   readonly degraded: number;
 }
 
-/**
- * The period of a rate, in ms: isolates send counts every 10 s, so shorter ones would jump from none to
- * double.
- */
+/** The period of a rate, in ms: isolates send counts every 10 s, so over less they would jump. */
 export const RATE_OVER_MS = 30_000;
 
 const NOTHING: Totals = { admitted: 0, denied: 0, isolate: 0, degraded: 0 };
 const SAMPLE = /^weir_decisions_total\{(.*)\} (\d+)$/gm;
 const LABEL = /(\w+)="((?:[^"\\]|\\.)*)"/g;
 
-/** The decisions in a text of /metrics. */
 export function totalsIn(text: string): TotalsByPolicy {
   const found = new Map<string, Totals>();
   for (const [, labels = "", count = ""] of text.matchAll(SAMPLE)) {
@@ -49,7 +44,6 @@ export function totalsIn(text: string): TotalsByPolicy {
   return found;
 }
 
-/** The readings of the period, with this one. */
 export function withReading(readings: readonly Reading[], reading: Reading): readonly Reading[] {
   const all = [...readings, reading];
   const recent = all.filter(({ atMs }) => atMs > reading.atMs - RATE_OVER_MS);

@@ -1,4 +1,3 @@
-/** Tokens that were issued at run time. */
 import { useState } from "preact/hooks";
 import type { OwnToken, Problem } from "./answers.ts";
 import { path } from "./api.ts";

@@ -1,10 +1,8 @@
-/** Numbers as text. */
 import type { Override, RuleDescription } from "./answers.ts";
 
 const INTEGER = new Intl.NumberFormat("en");
 const TIME = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
 
-/** An integer with separated thousands. */
 export function count(value: number): string {
   return INTEGER.format(value);
 }
@@ -14,7 +12,6 @@ export function perSecond(value: number): string {
   return value >= 10 || value === 0 ? count(Math.round(value)) : value.toFixed(1);
 }
 
-/** A fraction as percent. */
 export function percent(part: number): string {
   return `${Math.round(part * 100)} %`;
 }
@@ -52,7 +49,6 @@ export function ruleLine(rule: RuleDescription): string {
 
 const BESIDE: ReadonlySet<string> = new Set(["policy", "pattern", "version", "expiresAt", "note"]);
 
-/** The fields of an override that its author wrote. */
 export function overrideFields(override: Override): Record<string, unknown> {
   const beside = new Set(["policy", "pattern", "version"]);
   return Object.fromEntries(Object.entries(override).filter(([field]) => !beside.has(field)));

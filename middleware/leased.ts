@@ -9,10 +9,8 @@ import type { SharedOptions } from "./rate-limited.ts";
 import { headerPolicies } from "./request-limits.ts";
 import { type End, keyOf, refusalOf, SKIPPED, type Verdict, verdictOn } from "./verdict.ts";
 
-/** The calls of a limiter that leasing needs. */
 export type LeasingLimiter = Pick<Limiter, "acquire" | "renew" | "release" | "policies">;
 
-/** The options of a lease for each request. Each may be a function of the request. */
 export interface LeaseOptions<Args extends readonly unknown[]> extends SharedOptions<Args> {
   readonly limiter: Given<Args, LeasingLimiter>;
   /** Absent: the limiter's own policy. */
@@ -33,9 +31,7 @@ const MAX_MS = 3_600_000;
 /** Renewals in a lifetime: one lost renewal does not end the lease. */
 const RENEWALS = 3;
 
-/**
- * Leases units for a request, and notes the decision with it. Errors of the limiter are the application's.
- */
+/** Leases units for a request, and notes the decision. Errors of the limiter are the application's. */
 export async function leased<Args extends readonly unknown[]>(
   request: object,
   options: LeaseOptions<Args>,
@@ -75,10 +71,7 @@ async function acquire<Args extends readonly unknown[]>(
   return await limiter.acquire(params);
 }
 
-/**
- * Renews a lease until it is released.
- * @returns releases it, once. If that fails, the lease expires.
- */
+/** Renews a lease until it is released. @returns releases it, once. If that fails, the lease expires */
 export function keepLease(
   limiter: LeasingLimiter,
   { id, expiresAfterMs }: Lease,
@@ -105,8 +98,7 @@ export function keepLease(
 }
 
 /**
- * Whether a lease may exist after a failed renewal: only the limiter can say that it ended. Recognised by
- * status, since the limiter's bundle may have another error class.
+ * Whether a lease may exist after a failed renewal. Bundles differ in error classes, so the status counts.
  */
 function mayBeThere(error: unknown): boolean {
   const isRefusal = error instanceof Error && "status" in error && typeof error.status === "number";
@@ -114,8 +106,8 @@ function mayBeThere(error: unknown): boolean {
 }
 
 /**
- * The same response, which calls `end` once when its body was read to its end, was cancelled, or failed.
- * Without a body, or when protocols are switched, it calls `end` at once.
+ * The same response. `end` is called once when its body was read, was cancelled or failed, or at once without
+ * a body or when protocols are switched.
  */
 export function untilEnded(response: Response, end: (end: End) => void): Response {
   if (response.body === null || response.status === 101) {

@@ -1,7 +1,6 @@
 /** The checks of middleware options, when it is made: a wrong option would later admit calls. */
 import { requireGiven, requireInteger, requireKnownOptions } from "../core/violations.ts";
 
-/** An option: a value, or a function of the request that finds it. */
 export type Given<Args extends readonly unknown[], Value> =
   | Value
   | ((...args: Args) => Value | Promise<Value>);
@@ -16,9 +15,7 @@ export function valueOf<Args extends readonly unknown[], Value extends string | 
 /** Keeps work alive after the request's answer, where the runtime requires it. */
 export type InBackground = (work: Promise<unknown>) => void;
 
-/**
- * @param context what a runtime passes with the request; without a `waitUntil`, all work continues by itself
- */
+/** @param context what a runtime passes with the request; without a `waitUntil`, work continues by itself */
 export function inBackgroundOf(context: unknown): InBackground {
   const { waitUntil } = (context ?? {}) as { readonly waitUntil?: unknown };
   if (typeof waitUntil !== "function") return (work) => void work.catch(() => undefined);

@@ -7,10 +7,8 @@ import { type Given, type InBackground, limiterOf, valueOf } from "./options.ts"
 import { headerPolicies, type Outcome } from "./request-limits.ts";
 import { keyOf, refusalOf, SKIPPED, type Verdict, verdictOn } from "./verdict.ts";
 
-/** The calls of a limiter that deciding needs. */
 export type DecidingLimiter = Pick<Limiter, "limit" | "limitAll" | "policies">;
 
-/** The cost of a key. Each field may be a function of the request. */
 export interface Check<Args extends readonly unknown[]> {
   /** Absent: the limiter's own policy. */
   readonly policy?: Given<Args, string>;
@@ -19,9 +17,7 @@ export interface Check<Args extends readonly unknown[]> {
   readonly cost?: Given<Args, Cost>;
 }
 
-/** The options of all middleware. */
 export interface SharedOptions<Args extends readonly unknown[]> {
-  /** One of the policy's priorities. */
   readonly priority?: Given<Args, string>;
   /** Which requests pass without a decision. */
   readonly skip?: (...args: Args) => boolean | Promise<boolean>;
@@ -42,9 +38,8 @@ export type DecideOptions<Args extends readonly unknown[]> = SharedOptions<Args>
   Checks<Args> & { readonly limiter: Given<Args, DecidingLimiter> };
 
 /**
- * Decides a request, notes the decision with it, and waits for its `delayMs`. Errors of the limiter are the
+ * Decides a request, notes the decision, and waits for its `delayMs`. Errors of the limiter are the
  * application's.
- * @param request the same object in all middleware of a request
  */
 export async function rateLimited<Args extends readonly unknown[]>(
   request: object,

@@ -15,7 +15,6 @@ import { longestWaitMs } from "../core/protocol/denied-body.ts";
 import type { ListedPolicy, ListedRule } from "../core/protocol/reservation-messages.ts";
 import type { InBackground } from "./options.ts";
 
-/** By policy name. */
 export type Decisions = Readonly<Record<string, Decision>>;
 
 export interface Outcome {
@@ -25,12 +24,11 @@ export interface Outcome {
 }
 
 /**
- * The property that holds a request's limits. A `WeakMap` takes a tenth of the time of an empty route: each
- * garbage collection goes through it.
+ * Holds a request's limits. A `WeakMap` takes a tenth of the time of an empty route: each garbage collection
+ * walks it.
  */
 const LIMITS = Symbol("limits");
 
-/** The limits of one request, which may pass through several middleware. */
 export class RequestLimits {
   readonly #decisions: Record<string, Decision> = {};
   #binding: Decision | undefined;
@@ -84,7 +82,6 @@ function remainingOf({ remaining = Infinity }: Decision): number {
   return remaining;
 }
 
-/** By policy name. */
 export type HeaderPolicies = ReadonlyMap<string, HeaderPolicy>;
 
 /** How long a list of policies is used, in milliseconds: headers follow a deployment this late. */
@@ -96,8 +93,8 @@ const DEFAULT_HEADERS: readonly HeaderStyle[] = ["draft-11"];
 const known = new WeakMap<object, { readonly policies: HeaderPolicies; untilMs: number }>();
 
 /**
- * The policies of a limiter, refreshed from time to time. Each request awaits only its own call, because in a
- * worker another request may have ended. If the limiter does not answer, there are no policies.
+ * The policies of a limiter, refreshed by each request itself: in a worker another's call may have ended.
+ * None if the limiter does not answer.
  */
 export async function headerPolicies(
   limiter: Pick<Limiter, "policies">,

@@ -5,17 +5,13 @@ import { isKeySized, MAX_KEY_BYTES } from "../core/protocol/names.ts";
 import { type Given, valueOf } from "./options.ts";
 import { type HeaderPolicies, type Outcome, RequestLimits } from "./request-limits.ts";
 
-/** A problem document, with its status and its headers. */
 export interface Denial {
   readonly status: number;
   readonly headers: Map<string, string>;
   readonly body: string;
 }
 
-/**
- * The end of a request with a lease. `aborted`: its handler threw, its stream failed or its caller left, so
- * an adaptive limit must not learn from its duration.
- */
+/** `aborted`: the handler, stream or caller failed, so an adaptive limit must not learn from the duration. */
 export type End = "complete" | "aborted";
 
 export interface Verdict {
@@ -57,15 +53,13 @@ export function responseOf({ status, headers, body }: Denial): Response {
   return new Response(body, { status, headers: [...headers] });
 }
 
-/**
- * A request has a key that is too long, or not well-formed. Other errors about keys are the application's.
- */
+/** A request's key is too long, or not well-formed. Other errors about keys are the application's. */
 class KeyRefused extends Error {}
 
 /**
  * The key of this request. The limiter throws for an empty one, which is the application's mistake.
- * @throws KeyRefused if it is longer than a key may be, also with `onFailure = "open"`: otherwise a caller
- * could pass without a limit
+ * @throws KeyRefused for a too long key, also with `onFailure = "open"`: otherwise it would pass without a
+ * limit
  */
 export async function keyOf<Args extends readonly unknown[]>(
   key: Given<Args, string>,

@@ -1,7 +1,4 @@
-/**
- * Checks the `props` of service bindings in wrangler.toml, whose errors would otherwise show at their first
- * call.
- */
+/** Checks the `props` of service bindings, whose errors would otherwise show at their first call. */
 import * as v from "valibot";
 import type { Policies } from "../core/policies/policy.ts";
 import { meant, violation, violationsOf } from "../core/validation.ts";

@@ -4,16 +4,11 @@ import { resolve } from "node:path";
 import { nearest } from "../core/validation.ts";
 import { ROOT } from "./project-folder.ts";
 
-/** The variables of the environment that the scripts read. */
 const VARIABLES = ["POLICIES", "REGIONS", "STATE_DIR", "API_TOKENS", "HOST", "PORT"];
 /** Names long enough to differ from other programs' variables by more than a letter or two. */
 const UNLIKE_OTHERS = ["POLICIES", "STATE_DIR"];
 
-/**
- * Refuses flags, and misspelt variables.
- * @param command the command as its user types it; it has no flags
- * @throws Error with the correct spelling
- */
+/** Refuses flags and misspelt variables. @throws Error with the correct spelling */
 export function requireNoFlags(command: string): void {
   const given = [...process.argv.slice(2), ...takenByNpm(["port", "host", "ip", "state-dir", "policies"])];
   const [first] = given;
@@ -45,9 +40,9 @@ export function takenByNpm(names: readonly string[]): string[] {
 }
 
 /**
- * The folder STATE_DIR, relative to the caller's; absent: `.weir` of the project.
- * @throws Error when earlier versions, which took it relative to the project, left a folder there: a limiter
- * with an empty folder admits all again
+ * The folder STATE_DIR, relative to the caller's; absent: `.weir` of the project. @throws Error if earlier
+ * versions, which took it relative to the project, left one there: with an empty folder all would be admitted
+ * again
  */
 export function readStateDir({ STATE_DIR }: NodeJS.Dict<string> = process.env): string {
   if (STATE_DIR === undefined || STATE_DIR === "") return resolve(ROOT, ".weir");

@@ -4,7 +4,6 @@ import { delimiter, join } from "node:path";
 import puppeteer, { type Browser } from "puppeteer-core";
 import { ensureTool } from "./installed-tool.ts";
 
-/** Installs Chromium where it is missing. */
 export function ensureChromium(): void {
   ensureTool({
     command: "chromium",

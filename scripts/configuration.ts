@@ -21,8 +21,7 @@ export interface Configuration {
 }
 
 /**
- * Reads and checks policies and regions.
- * @param environment the environment of wrangler (`--env`) whose variables count; `undefined`: none
+ * Reads and checks policies and regions. @param environment the environment of wrangler (`--env`)
  * @throws Error that names file and line, every bad field and value, and what is allowed
  */
 export function readConfiguration(
@@ -59,7 +58,6 @@ function read(file: string, environment: string | undefined) {
 
 const NAMED = /^(?<kind>policy|region) (?<name>"(?:[^"\\]|\\.)*"): (?<field>[^\s:]*)/;
 
-/** Adds the file's line to each line of the message about it. */
 function withLines(message: string, file: string, above: readonly string[]): string {
   if (!file.endsWith(".toml")) return message;
   const text = readFileSync(file, "utf8");

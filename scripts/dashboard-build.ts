@@ -1,11 +1,10 @@
 import { build } from "esbuild";
-/** How the dashboard is built: a page, a script and a style, in one module that the worker imports. */
+/** Builds the dashboard: a page, a script and a style, in one module that the worker imports. */
 import { createHash } from "node:crypto";
 import { existsSync, readFileSync, renameSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { ROOT } from "./project-folder.ts";
 
-/** The module that the worker imports. git ignores it; its declaration is beside it. */
 const MODULE = join(ROOT, "worker", "http", "dashboard-files.js");
 
 interface File {
@@ -14,7 +13,7 @@ interface File {
   readonly body: string;
 }
 
-/** Builds the dashboard. An unchanged module is not written, since a watching wrangler would build again. */
+/** An unchanged module is not written, since a watching wrangler would build again. */
 export async function buildDashboard(): Promise<void> {
   const { outputFiles } = await build({
     entryPoints: [join(ROOT, "dashboard", "main.tsx")],

@@ -1,7 +1,4 @@
-/**
- * Deploys to Cloudflare, unless a policy or region is bad. Arguments go to wrangler; `--check` uploads
- * nothing.
- */
+/** Deploys to Cloudflare, unless a policy or region is bad. Arguments go to wrangler. */
 import { resolve } from "node:path";
 import { parseArgs } from "node:util";
 import { takenByNpm } from "./call.ts";

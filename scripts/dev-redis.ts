@@ -1,7 +1,6 @@
 /**
- * Runs the limiter locally as `npm start` does, with a policy that has a pool in Redis. It starts a private
- * redis-server, a bridge to it that speaks Upstash's REST protocol, and the limiter with the bridge's address
- * and token. Redis's data is lost at the end; the state of `npm start` stays.
+ * Runs the limiter locally as `npm start` does, with a pool in a private redis-server behind a bridge that
+ * speaks Upstash's REST protocol. Redis's data is lost at the end; the state of `npm start` stays.
  */
 import { randomBytes } from "node:crypto";
 import type { Policies } from "../core/policies/policy.ts";
@@ -83,7 +82,6 @@ curl -s ${url} -H 'Authorization: Bearer ${token}' -d '["PING"]'
 `;
 }
 
-/** The policies to run, and the name of one whose pool is in Redis. */
 function policiesWithRedis(given: unknown): { policies: object; name: string } {
   const policies = { ...(given as Readonly<Record<string, { pool?: unknown }>>) };
   const [name] = Object.entries(policies).find(([, { pool }]) => pool === "redis") ?? [];

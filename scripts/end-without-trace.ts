@@ -1,9 +1,6 @@
 import { createInterface } from "node:readline";
 
-/**
- * esbuild's service, with which wrangler watches files, ends with its parent. If wrangler removes its folder
- * during a build, Go finds a deadlock and prints a trace.
- */
+/** If wrangler removes its folder while esbuild's service builds, Go finds a deadlock and prints this. */
 const TRACE = /^fatal error: all goroutines are asleep - deadlock!/;
 
 /** Prints lines, but not such a trace while `isStopping`, because nothing went wrong. */

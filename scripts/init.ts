@@ -47,10 +47,7 @@ function source(): string {
   return file === undefined ? `^${version()}` : `file:${basename(file)}`;
 }
 
-/**
- * The package file, if npx got one. The project gets a copy, so it can be installed anywhere, e.g. in a
- * container.
- */
+/** The package file, if npx got one. The project gets a copy, so a container can install it. */
 function tarball(): string | undefined {
   const [above] = import.meta.dirname.split(join("/node_modules", "weir"));
   const manifestAbove = join(above ?? "", "package.json");
@@ -64,7 +61,6 @@ function tarball(): string | undefined {
   return existsSync(file) ? file : undefined;
 }
 
-/** Copies the package file, unless the project has it. Returns what was written. */
 function copyTarball(): string[] {
   const file = tarball();
   if (file === undefined || existsSync(join(ROOT, basename(file)))) return [];

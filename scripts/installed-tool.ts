@@ -1,20 +1,14 @@
 /** Installs programs that tests need besides npm's packages. */
 import { spawnSync } from "node:child_process";
 
-/** A program that has to be on the PATH. */
 export interface Tool {
   readonly command: string;
-  /** Its package, by package manager. */
   readonly apt: string;
   readonly brew: string;
-  /** Advice for other systems. */
   readonly elsewhere: readonly string[];
 }
 
-/**
- * Installs a tool unless it is installed.
- * @throws Error with instructions, when this machine cannot do that by itself
- */
+/** Installs a missing tool. @throws Error with instructions, when this machine cannot do that by itself */
 export function ensureTool(tool: Tool): void {
   if (isInstalled(tool.command)) return;
   const commands = installCommands(tool);

@@ -1,6 +1,4 @@
-/**
- * The oldest wrangler that is known to work: the first whose workerd has the compatibility date 2026-10-20.
- */
+/** The oldest wrangler that works: the first whose workerd has the compatibility date 2026-10-20. */
 export const MIN_WRANGLER = "4.155.0";
 
 /** Whether a version in the form of a package.json is at least `least`. */

@@ -1,4 +1,3 @@
-/** The address of a server, and whether it is free. */
 import { createServer } from "node:net";
 
 /** The port of the variable PORT; 8787 by default. @throws Error when it is not a port */

@@ -24,8 +24,7 @@ export interface LocalLimiter {
 const HOST = "127.0.0.1";
 
 /**
- * Starts the limiter on PORT (8787 by default). `vars` override those of wrangler.toml and .dev.vars; none is
- * kept.
+ * Starts the limiter on PORT (8787 by default). `vars` override wrangler.toml and .dev.vars.
  * @throws Error when the port or its state is another server's, or its tokens cannot be used
  */
 export async function startLimiter(
@@ -94,9 +93,7 @@ function curl(port: number, token: string | undefined, policy: string): string {
   ].join(" ");
 }
 
-/**
- * Waits until the worker answers; false: it ended before. wrangler takes connections before the worker runs.
- */
+/** Whether the worker answered before it ended. wrangler takes connections before the worker runs. */
 async function answers(url: string, isGone: () => boolean): Promise<boolean> {
   while (!isGone()) {
     const isUp = await fetch(url).then(
@@ -115,9 +112,9 @@ const SCOPES = ["limit", "refund", "reserve", "admin"];
 const SCOPES_BEFORE = ["limit", "refund", "admin"];
 
 /**
- * The local token. It is made at the first start and kept in .dev.vars in plain text, because it opens only
- * the limiter on this machine. `undefined`: .dev.vars has API_TOKENS, but no LOCAL_TOKEN in it.
- * @throws Error when API_TOKENS cannot be used
+ * The local token, kept in .dev.vars in plain text, because it opens only the limiter on this machine.
+ * `undefined`: .dev.vars has API_TOKENS, but no LOCAL_TOKEN in it. @throws Error when API_TOKENS cannot be
+ * used
  */
 export function localToken(policies: Policies): string | undefined {
   const { API_TOKENS, LOCAL_TOKEN } = readDevVars();

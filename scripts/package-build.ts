@@ -9,7 +9,6 @@ import { ROOT } from "./project.ts";
 export const PACKAGE = join(ROOT, "dist", "package");
 const TYPES = join(PACKAGE, "types");
 const ENTRIES = join(ROOT, "package");
-/** The entry with the complete limiter. */
 const WORKER = "worker.ts";
 
 /** How an entry is bundled. Bundling it again drops what is unused. */
@@ -26,7 +25,6 @@ export const BUNDLING = {
   external: ["cloudflare:workers"],
 } as const satisfies BuildOptions;
 
-/** The same for the complete limiter, which only ever runs in workerd. */
 export const WORKER_BUNDLING = {
   ...BUNDLING,
   conditions: ["workerd", "worker", "browser"],

@@ -17,13 +17,11 @@ const USAGE = `Usage: TOKEN=weir_... ${COMMAND} pull|diff|push URL [--file catal
   --file  default: catalog.json in the current folder`;
 const ACTIONS = ["pull", "diff", "push"];
 
-/** The limiter's catalog, and its entity tag. */
 interface Remote {
   readonly document: CatalogDocument;
   readonly etag: string;
 }
 
-/** @throws Error with what is wrong with the arguments, with the file, or with the limiter */
 async function main(): Promise<number> {
   const { values, positionals } = parseArgs({
     allowPositionals: true,
@@ -83,7 +81,6 @@ interface RequestOptions {
   readonly body?: string;
 }
 
-/** @throws Error with the limiter's refusal */
 async function ask({ url, token }: LimiterAddress, init: RequestOptions): Promise<Response> {
   const headers = { ...init.headers, authorization: `Bearer ${token}` };
   const response = await fetch(`${url}/v1/catalog`, { ...init, headers });

@@ -8,7 +8,6 @@ import { freePort } from "./free-port.ts";
 import { ensureTool } from "./installed-tool.ts";
 
 export interface RedisOptions {
-  /** Absent: a free port. */
   readonly port?: number;
   /** Its working directory; absent: a temporary one that is removed at the end. */
   readonly dir?: string;
@@ -29,10 +28,7 @@ const HOST = "127.0.0.1";
 /** The most characters of redis-server's output in the error of a failed start. */
 const MAX_PRINTED = 4_000;
 
-/**
- * Starts an empty redis-server, and waits until it answers.
- * @throws Error with instructions to install it, or its output
- */
+/** Starts an empty redis-server, and waits until it answers. @throws Error with instructions or its output */
 export async function startRedis(options: RedisOptions = {}): Promise<RedisServer> {
   ensureRedis();
   const port = options.port ?? (await freePort());
@@ -76,7 +72,6 @@ async function answers(port: number, processId: number | undefined): Promise<tru
   }
 }
 
-/** The id of the process that serves Redis on this port; `undefined`: none answers. */
 function processIdOf(port: number): Promise<number | undefined> {
   return new Promise((done) => {
     let received = "";
@@ -84,8 +79,7 @@ function processIdOf(port: number): Promise<number | undefined> {
     socket.on("data", (data) => {
       received += data.toString();
       const [, processId] = /process_id:(\d+)\r\n/.exec(received) ?? [];
-      // The reply to INFO starts with "$" and may come in parts. Any other reply is of another kind of
-      // server.
+      // The reply to INFO starts with "$" and may come in parts. Any other is of another kind of server.
       if (processId === undefined && received.startsWith("$")) return;
       socket.destroy();
       done(processId === undefined ? undefined : Number(processId));
@@ -94,10 +88,7 @@ function processIdOf(port: number): Promise<number | undefined> {
   });
 }
 
-/**
- * Installs redis-server unless it is installed.
- * @throws Error with instructions, when this machine cannot do that by itself
- */
+/** Installs a missing redis-server. @throws Error with instructions, when this machine cannot do that */
 export function ensureRedis(): void {
   ensureTool({
     command: "redis-server",

@@ -60,7 +60,6 @@ class Stopping {
   }
 }
 
-/** Tables, possibly as JSON text. */
 function tables(given: unknown): unknown {
   return typeof given === "string" ? JSON.parse(given) : given;
 }

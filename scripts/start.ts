@@ -23,8 +23,7 @@ async function main(): Promise<void> {
       isStopping = true;
       running?.stop(signal);
     });
-  // wrangler ends when a bad policy is saved. So the error is printed, and wrangler started again after the
-  // fix.
+  // wrangler ends when a bad policy is saved: prints the error, and starts it again after the fix.
   for (;;) {
     process.exitCode = await runOnce();
     if (isStopping || problem() === undefined) return;
@@ -32,7 +31,6 @@ async function main(): Promise<void> {
   }
 }
 
-/** Runs the limiter until it ends. Returns its exit code. */
 async function runOnce(): Promise<number> {
   const { policies } = readConfiguration({ POLICIES, REGIONS });
   const given = { ...(POLICIES !== undefined && { POLICIES }), ...(REGIONS !== undefined && { REGIONS }) };
@@ -48,7 +46,6 @@ async function runOnce(): Promise<number> {
   return code;
 }
 
-/** The configuration's problem; `undefined`: none. */
 function problem(): string | undefined {
   try {
     readConfiguration({ POLICIES, REGIONS });
@@ -58,7 +55,6 @@ function problem(): string | undefined {
   }
 }
 
-/** Prints each new error, until there is none. */
 async function untilMended(): Promise<void> {
   let printed: string | undefined;
   for (let wrong = problem(); wrong !== undefined && !isStopping; wrong = problem()) {

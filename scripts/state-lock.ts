@@ -1,9 +1,7 @@
 /**
- * One server per folder: two servers on one folder would each admit the full limit.
- *
- * The lock is the operating system's, taken by an SQLite database, so it ends with its process, however that
- * ends. The holder is written beside it for error messages. Its child may survive a SIGKILL and still use the
- * folder, so it is recorded too, and stopped.
+ * One server per folder: two servers on one folder would each admit the full limit. The lock is the operating
+ * system's, taken by an SQLite database, so it ends with its process. The holder is written beside it for
+ * error messages, and its child, which may survive a SIGKILL, so that it is stopped.
  */
 import { spawnSync } from "node:child_process";
 import { existsSync, mkdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
@@ -23,14 +21,12 @@ interface Holder {
   readonly worker?: { readonly pid: number; readonly started: string };
 }
 
-/** SQLite's SQLITE_BUSY. */
 const BUSY = 5;
 /** A process that does not stop within this time is killed, in milliseconds. */
 const PATIENCE_MS = 5_000;
 
 /**
- * Locks the folder, which is made if missing, and ends a process that a killed server has left there.
- * @param name what errors call the folder
+ * Locks the folder, and ends a process that a killed server has left there. @param name what errors call it
  * @throws Error when another server has it, with its process and start
  */
 export async function lockState(stateDir: string, name = "STATE_DIR"): Promise<StateLock> {
@@ -101,10 +97,7 @@ async function end({ pid, started }: NonNullable<Holder["worker"]>): Promise<voi
   while (isThere()) await new Promise((done) => setTimeout(done, 20));
 }
 
-/**
- * The start of a process, as text that is unique to it among processes of its id; `undefined`: it does not
- * run.
- */
+/** The start of a process, to distinguish processes with a reused id; `undefined`: it does not run. */
 function startOf(pid: number): string | undefined {
   if (!existsSync("/proc/self/stat")) {
     const started = spawnSync("ps", ["-o", "lstart=", "-p", String(pid)], { encoding: "utf8" }).stdout.trim();

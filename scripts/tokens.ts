@@ -28,9 +28,8 @@ export function sha256Of(token: string): string {
 }
 
 /**
- * Refuses a secret API_TOKENS with which the worker would answer every call with 503.
- * @returns notes on entries with missing policies, which may be for policies to come
- * @throws Error that names the mistake
+ * @returns notes on entries with missing policies, which may be for policies to come @throws Error for a
+ * secret with which the worker would answer every call with 503
  */
 export function checkTokens(secret: string, policies: Policies): string[] {
   const problem = configurationProblem(secret);

@@ -5,10 +5,7 @@ const KEY = String.raw`${WORD}(?:\s*\.\s*${WORD})*`;
 const HEADER = new RegExp(String.raw`^\s*\[\[?\s*(${KEY})\s*\]`);
 const FIELD = new RegExp(String.raw`^\s*(${KEY})\s*=`);
 
-/**
- * The line, from 1 on, of the longest part of a path that is written separately: `{ }` has one line.
- * `undefined`: none is.
- */
+/** The line, from 1 on, of the longest part of a path that has its own; `undefined`: none has. */
 export function lineOf(text: string, path: readonly string[]): number | undefined {
   const lines = linesOf(text);
   for (let length = path.length; length > 0; length -= 1) {

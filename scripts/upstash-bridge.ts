@@ -1,20 +1,18 @@
 /**
  * A bridge that speaks Upstash's REST protocol in front of any Redis, for development and tests only: it has
- * one token with all rights, no TLS and none of a plan's limits.
+ * one token with all rights, no TLS and no limits.
  *
- * All requests share one connection to Redis, and the commands of one turn of the event loop are sent
- * together, each once. If the connection breaks before the reply, it is unknown whether the command ran, so
- * the caller gets 503 and decides. While Redis hangs, the requests hang too.
+ * All requests share one connection to Redis. The commands of one turn of the event loop are sent together,
+ * each once. If the connection breaks before the reply, the command may have run, so the caller gets 503.
+ * While Redis hangs, the requests hang too.
  */
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import { createClient, ErrorReply, RESP_TYPES } from "redis";
 import { readRequest, type RedisCommand, refused, type Wanted } from "./upstash-request.ts";
 
 export interface BridgeOptions {
-  /** The address of Redis, e.g. `redis://127.0.0.1:6379`. */
   readonly redisUrl: string;
   readonly token: string;
-  /** Absent: a free port. */
   readonly port?: number;
   /** Gets one line when the bridge is up; absent: nothing is printed. */
   readonly log?: (line: string) => void;
@@ -35,10 +33,7 @@ const HOST = "127.0.0.1";
 const RECONNECT_MS = 50;
 /** The largest request that Upstash takes on its common plans, in bytes. */
 const MAX_BYTES = 10 * 1024 * 1024;
-/**
- * Longer than clients keep an idle connection: a client that sends while the server closes it would see a
- * reset.
- */
+/** Longer than clients keep an idle connection, so that no client sends while the server closes it. */
 const KEEP_ALIVE_MS = 120_000;
 
 /** Starts the bridge. It connects as soon as Redis is up. */
@@ -80,8 +75,7 @@ function connectTo(url: string) {
     RESP: 2,
     // A command that cannot be sent now fails at once. No command is sent again after a reconnection.
     disableOfflineQueue: true,
-    // 0: no timeout. It would limit only the wait until a command is written, and cost a timer for each
-    // command.
+    // 0: no timeout. It would limit only the wait until a command is written, and cost a timer each.
     commandOptions: { timeout: 0 },
     socket: { reconnectStrategy: () => RECONNECT_MS },
   });
@@ -135,10 +129,7 @@ function read(method: string, path: string, query: string, body: Buffer | number
   return refused(400, `ERR max request size exceeded. Limit: ${MAX_BYTES} bytes, Actual: ${body} bytes`);
 }
 
-/**
- * The body, or its size in bytes if it is too large. It is still read to its end, so the client gets the
- * answer.
- */
+/** The body, or its size if it is too large. It is read to its end, so the client gets the answer. */
 function readBody(request: IncomingMessage): Promise<Buffer | number> {
   return new Promise((done, fail) => {
     const chunks: Buffer[] = [];
@@ -183,15 +174,12 @@ async function transaction(
   return Array.isArray(executed) ? answerSeveral(executed) : answerOne(executed);
 }
 
-/** An answer of Upstash's REST API. `body` is JSON. */
 export interface Answer {
   readonly status: number;
   readonly body: string;
 }
 
-/**
- * The type mapping for node-redis when strings are answered in base64: they are read as bytes, not as text.
- */
+/** The type mapping for node-redis when strings are answered in base64: they are read as bytes. */
 export const AS_BYTES = { [RESP_TYPES.BLOB_STRING]: Buffer, [RESP_TYPES.SIMPLE_STRING]: Buffer };
 export const AS_TEXT = {};
 
@@ -212,13 +200,11 @@ export function answerError(status: number, error: string): Answer {
 
 function member(reply: unknown): { result: unknown } | { error: string } {
   if (reply instanceof ErrorReply) return { error: reply.message };
-  // Upstash does not encode a reply that is "OK". Within an array it does, and its client decodes every
-  // string there.
+  // Upstash does not encode a reply that is "OK", except within an array.
   if (isBytes(reply) && reply.equals(OK)) return { result: "OK" };
   return { result: plain(reply) };
 }
 
-/** A reply in the types of JSON. Bytes become strings in base64. */
 function plain(reply: unknown): unknown {
   if (isBytes(reply)) return reply.toString("base64");
   if (Array.isArray(reply)) return reply.map(plain);

@@ -3,7 +3,6 @@
 /** The name of a command, and its arguments. */
 export type RedisCommand = readonly [string, ...(string | Buffer)[]];
 
-/** A request's content, or why it is refused. */
 export type Wanted =
   | { readonly kind: "command"; readonly command: RedisCommand }
   | { readonly kind: "pipeline" | "transaction"; readonly commands: readonly RedisCommand[] }
@@ -75,7 +74,6 @@ function inPath(path: string, query: string, body: Buffer): Wanted {
 
 const NOT_ROWS = "the body must be a JSON array of commands, each an array of a name and arguments";
 
-/** The body's value; `undefined`: it is not JSON. */
 function parse(body: Buffer): unknown {
   try {
     return JSON.parse(body.toString()) as unknown;
@@ -84,7 +82,6 @@ function parse(body: Buffer): unknown {
   }
 }
 
-/** The command in a JSON array, or a text with its mistake. */
 function commandOf(given: unknown): RedisCommand | string {
   if (!Array.isArray(given) || given.length === 0)
     return "ERR failed to parse command: it must be a JSON array of a name and arguments";

@@ -52,7 +52,6 @@ const QUICK = {
   timed: 10,
 };
 
-/** @throws Error with what is wrong with the arguments, or with the limiter */
 async function main(): Promise<number> {
   const { values, positionals } = parseArgs({
     allowPositionals: true,

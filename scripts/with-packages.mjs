@@ -1,6 +1,5 @@
 // Runs a script of this project on any machine with Node 20 and npm: installs packages that are missing or
-// differ from the lock file, then runs the script with their Node, which reads TypeScript. It is plain
-// JavaScript, because Node 20 runs it before the installation.
+// differ from the lock file, then runs the script with their Node. Plain JavaScript, which Node 20 can run.
 import { spawn, spawnSync } from "node:child_process";
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { constants } from "node:os";
@@ -29,8 +28,7 @@ const [script = "", ...args] = process.argv.slice(2);
 const child = spawn(node, [join(root, script), ...args], {
   stdio: "inherit",
   cwd: root,
-  // Relative paths of the environment are the caller's: npm runs scripts in the project, and passes the
-  // caller's folder.
+  // Relative paths of the environment are the caller's, but npm runs scripts in the project.
   env: {
     ...process.env,
     PATH: `${bin}${delimiter}${process.env.PATH}`,
@@ -44,8 +42,7 @@ child.on("exit", (code, signal) =>
 );
 
 /**
- * The Node among the packages. If npm ran no install scripts, it is missing: then this Node, if it is new
- * enough.
+ * The Node among the packages. Without npm's install scripts it is missing: then this Node, if new enough.
  */
 function findNode() {
   const packaged = join(bin, "node");

@@ -1,11 +1,9 @@
-/** Writes the configuration of plain workerd. */
 import { copyFileSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { BUNDLE, readWranglerToml } from "./project.ts";
 
 export interface ServeOptions {
   readonly host?: string;
-  /** Absent: a free port. */
   readonly port?: number;
   /** The process has its own group: signals of a terminal do not reach it. */
   readonly isApart?: boolean;
@@ -15,7 +13,6 @@ export interface ServeOptions {
   readonly objectBounds?: string;
   /** For tests: milliseconds between background work. Absent: the default. */
   readonly backgroundMs?: number | undefined;
-  /** The folder in which the objects keep their storage. */
   readonly stateDir: string;
   /** Absent: those of wrangler.toml. */
   readonly policies?: unknown;
@@ -30,24 +27,16 @@ export interface ServeOptions {
   /** The path of the module to run; absent: the built bundle. */
   readonly main?: string;
   /**
-   * Whether that module has the classes of the catalog and the statistics too. Absent: only the built bundle
-   * has.
+   * Whether that module also has the classes of the catalog and the statistics. Absent: only the bundle has.
    */
   readonly hasDeploymentObjects?: boolean;
   /** The paths of further modules, by the names under which the module imports them. */
   readonly modules?: Readonly<Record<string, string>>;
-  /**
-   * The number of isolates of the worker. Each has its own address, and all share the objects. Absent: one.
-   */
+  /** The number of isolates of the worker, with an address each and shared objects. Absent: one. */
   readonly isolates?: number;
-  /**
-   * For tests: the policies of all isolates but the first, whose objects have `policies`. Absent: the same.
-   */
+  /** For tests: the policies of all isolates but the first, which runs the objects. Absent: `policies`. */
   readonly callersPolicies?: unknown;
-  /**
-   * For tests: the path of the module of all isolates but the first, whose objects are of `main`. Absent: the
-   * same.
-   */
+  /** For tests: the module of all isolates but the first, which runs the objects. Absent: `main`. */
   readonly callersMain?: string | undefined;
   /** The path of a second worker to run, which has the service binding LIMITER and answers at `callerUrl`. */
   readonly caller?: string;
@@ -65,10 +54,7 @@ type Settled = ServeOptions & {
   readonly callerPort: number;
 };
 
-/**
- * The configuration in Cap'n Proto's text form. `uniqueKey` names the folder of stored objects: never change
- * it.
- */
+/** Cap'n Proto's text form. `uniqueKey` names the folder of stored objects: never change it. */
 export function workerdConfig(options: Settled, configDir: string): string {
   const { host, ports, stateDir, apiTokens } = options;
   const { compatibilityDate, compatibilityFlags, policies, regions, log } = readWranglerToml();
@@ -150,10 +136,7 @@ function classesOf({
   return hasDeploymentObjects ? [limiter, ["CATALOG", "CatalogObject"], ["STATS", "StatsObject"]] : [limiter];
 }
 
-/**
- * Modules by the names under which they are imported. `embed` takes a path relative to the configuration
- * file.
- */
+/** Modules by their import names. `embed` takes a path relative to the configuration file. */
 function embed(modules: Readonly<Record<string, string>>, configDir: string, prefix: string): string {
   const embedded = Object.entries(modules).map(([name, path], index) => {
     copyFileSync(path, join(configDir, `${prefix}-${index}`));
@@ -204,7 +187,6 @@ function callerConfig(
   };
 }
 
-/** A string in Cap'n Proto's text form. */
 function text(value: string): string {
   const escaped = value
     .replaceAll(/[\\"]/g, String.raw`\$&`)

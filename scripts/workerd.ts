@@ -13,7 +13,6 @@ import { type ServeOptions, workerdConfig } from "./workerd-config.ts";
 
 export interface Serving {
   readonly url: string;
-  /** The address of each isolate. The first is `url`. */
   readonly urls: readonly string[];
   /** The address of the caller; `url` when there is none. */
   readonly callerUrl: string;
@@ -22,16 +21,12 @@ export interface Serving {
   readonly exited: Promise<number | null>;
   /** Lets isolates return their units, and objects write their state: then stopping loses nothing. */
   rest(): Promise<void>;
-  /**
-   * Ends the process (SIGTERM by default, and SIGKILL when it has not ended after 3 s), and waits for its
-   * end.
-   */
+  /** Ends the process (SIGTERM by default, SIGKILL after 3 s more), and waits for its end. */
   stop(signal?: NodeJS.Signals): Promise<void>;
 }
 
 /**
- * Milliseconds for workerd to finish open requests. Otherwise it waits for sockets; containers are killed
- * after 10 s.
+ * Milliseconds to finish open requests: workerd would wait for sockets, and containers are killed after 10 s.
  */
 const DRAIN_MS = 3_000;
 /** The most characters of workerd's output in the error of a failed start. */
@@ -120,9 +115,9 @@ async function answers(url: string, ended: AbortSignal): Promise<boolean> {
 }
 
 /**
- * The file of an object, by its id. workerd (1.20261023.1) makes it when the object starts, before any of its
- * code, and never deletes it, even after `deleteAll`. So reading a key costs a page of 4 KiB for good, and 32
- * KiB (`-shm`) while the object is in memory. Cloudflare removes an object that stores nothing.
+ * The file of an object, by its id. workerd (1.20261023.1) makes it before any of the object's code runs, and
+ * never deletes it, even after `deleteAll`. So reading a key costs a page of 4 KiB for good. Cloudflare
+ * removes an object that stores nothing.
  */
 const OBJECT_FILE = /^[0-9a-f]{64}\.sqlite$/;
 /** One page of SQLite has the header and no table: the first table would take a second page. */
@@ -147,10 +142,7 @@ const AHEAD_MS = 120_000;
 export const MAX_MS = 5_000;
 const OBJECT_OR_LOG = /^(?<id>[0-9a-f]{64})\.sqlite(-wal)?$/;
 
-/**
- * Announces the end to the worker at each address: isolates return their units, and objects write their
- * state.
- */
+/** Announces the end at each address: isolates return their units, and objects write their state. */
 export async function giveAllBack(urls: readonly string[], stateDir: string, secret: string): Promise<void> {
   const signal = AbortSignal.timeout(MAX_MS);
   const announce = (url: string, ids: readonly string[]) =>
@@ -160,7 +152,6 @@ export async function giveAllBack(urls: readonly string[], stateDir: string, sec
   if (first !== undefined) await Promise.allSettled([announce(first, activeObjects(stateDir))]);
 }
 
-/** The ids of objects that have written recently. */
 function activeObjects(stateDir: string): string[] {
   const sinceMs = Date.now() - AHEAD_MS;
   const ids = new Set<string>();

@@ -27,7 +27,6 @@ import type { LimiterStub } from "../transports/objects.ts";
 import type { SheddingSample } from "./load-shedding.ts";
 import { namesOf, type ObjectCalls } from "./object-calls.ts";
 
-/** The options of calls that keep or end a claim. */
 const ENDING = { kind: "end", isRepeatable: true } as const;
 
 export class HoldClient {
@@ -37,7 +36,6 @@ export class HoldClient {
     this.#objects = objects;
   }
 
-  /** Creates a hold; `undefined`: no answer. */
   async hold(policy: Policy, key: string, call: HoldParams): Promise<Answer | Problem | undefined> {
     // Checks on several keys were sampled together. In shadow nothing is shed.
     const isSampled = call.provisional !== undefined || policy.shadow;
@@ -76,10 +74,7 @@ export class LeaseClient {
     this.#objects = objects;
   }
 
-  /**
-   * Leases units, waiting in the queue for up to `call.waitMs`; `signal` ends the wait, and then nothing is
-   * granted.
-   */
+  /** Leases units, waiting for up to `call.waitMs`; `signal` ends the wait, and then nothing is granted. */
   async acquire(policy: Policy, key: string, call: AcquireParams, signal?: AbortSignal): Answered<Decision> {
     const shed = await this.#objects.sampleShedding(policy, key, call);
     const isShadow = shed !== undefined && policy.shadow;
@@ -94,8 +89,8 @@ export class LeaseClient {
   }
 
   /**
-   * Leases units without waiting, until the handle in `attached` is disposed of or the lease expires.
-   * `call.resume` takes over that lease. `undefined`: no answer.
+   * Leases units until expiry, or until the handle in `attached` is disposed of; `call.resume` takes over a
+   * lease.
    */
   async acquireAttached(
     policy: Policy,
@@ -119,10 +114,7 @@ export class LeaseClient {
     return answer instanceof Problem ? { decision: answer, attached: NOTHING_ATTACHED } : answer;
   }
 
-  /**
-   * Extends a lease granted for `confirmWithinMs` to `ttlMs` from now; `undefined`: no answer.
-   * @param isAttached the lease also ends when the returned handle is disposed of
-   */
+  /** Extends a lease granted for `confirmWithinMs`. @param isAttached it ends with the returned handle too */
   async confirm(
     policy: Policy,
     key: string,
@@ -212,7 +204,6 @@ export class LeaseClient {
 }
 
 const NOTHING_ATTACHED: Attached = { answer: "" };
-/** The object's version has no `releaseCall`. */
 const OLDER_VERSION = { isReleased: false };
 
 /** Whether a rule of the policy learns from reports. All others ignore them. */

@@ -7,9 +7,7 @@ import type { Caller } from "../call-gate.ts";
 import { boundReached, readAnswer, unavailable } from "../read-answer.ts";
 import type { LimiterStub } from "../transports/objects.ts";
 
-/**
- * A policy whose keys share a number of objects. With an object for each key, the objects cannot be listed.
- */
+/** Keys that share a number of objects. With an object for each key, the objects cannot be listed. */
 export type SharedPolicy = Policy & { readonly objects: number };
 
 /** The most objects of a page, called one after the other until it is full: many may have no key. */
@@ -23,7 +21,6 @@ const MORE_TIME_MS = 10_000;
 /** A page of an answer, and the start of the next; absent: this is the last. */
 type Page<Answer> = Answer & { readonly next?: KeyPlace };
 
-/** The keys of a policy, as its objects know them. */
 export class KeyLists {
   readonly #caller: Caller;
 
@@ -31,10 +28,7 @@ export class KeyLists {
     this.#caller = caller;
   }
 
-  /**
-   * The next keys: object by object, in byte order within each. A page may have fewer than `maxKeys` and not
-   * be the last.
-   */
+  /** The next keys, object by object in byte order. A page below `maxKeys` may not be the last. */
   async list(
     policy: SharedPolicy,
     from: KeyPlace,

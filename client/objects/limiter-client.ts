@@ -52,10 +52,8 @@ import { KeyLists } from "./key-lists.ts";
 import { LoadShedding, type SheddingSample } from "./load-shedding.ts";
 import { namesOf, ObjectCalls } from "./object-calls.ts";
 
-/** What a client needs from its process. */
 export interface LimiterClientParts extends Caller {
   readonly policies: RegionalPolicies;
-  /** Present where all objects are in one process. */
   readonly starts?: ObjectStarts;
   /** Proves the ids of claims. Absent: ids are unproven. */
   readonly prove?: ProveClaim | undefined;
@@ -67,9 +65,8 @@ export interface LimiterClientParts extends Caller {
 const TWICE = { isRepeatable: true } as const;
 
 /**
- * The calls on a key, decided from held units or by the key's object. Calls that fail return a `Problem`;
- * they do not throw when the object fails. Use one client per process or isolate: clients share nothing, so
- * two are two holders.
+ * The calls on a key. Failures are a `Problem`, also when the object fails. A process or isolate needs one
+ * client: clients share nothing, so two are two holders.
  */
 export class LimiterClient {
   readonly policies: RegionalPolicies;
@@ -104,8 +101,7 @@ export class LimiterClient {
   }
 
   /**
-   * A client for one caller. It shares this client's units and denials, but has its own bounds and
-   * idempotency keys.
+   * A client for one caller, with its own bounds and idempotency keys, but shared units.
    * @param callerId JSON text unique to the caller: it is stored with what the caller makes
    */
   for(callerId: string, bounds: CallerBounds): LimiterClient {
@@ -119,10 +115,7 @@ export class LimiterClient {
     return prove?.(kind, { policy: policy.name, key }, id) ?? id;
   }
 
-  /**
-   * The client that ends or renews a claim. An unproven id may be forged, or from an earlier version, so
-   * calls with it have the bounds of a new key.
-   */
+  /** The client that ends a claim. An unproven id may be forged, so it has the bounds of a new key. */
   endingBy(kind: ClaimKind, place: ClaimPlace, secret: string): LimiterClient {
     const isProven = this.#parts.prove?.(kind, place, secret) === secret;
     if (isProven || this.#parts.gate === undefined) return this;
@@ -130,15 +123,14 @@ export class LimiterClient {
     return this.#doubting;
   }
 
-  /** Counts a decision that its caller gets now. */
   recordDecision<Answer extends Decision | Problem>(answer: Answer): Answer {
     if (!(answer instanceof Problem)) this.#parts.counter?.decided(answer);
     return answer;
   }
 
   /**
-   * Decides a cost and takes it, within `call.waitMs` if present; `signal` ends such a wait. Returns no
-   * promise when the object is not needed and there is no wait.
+   * Decides a cost and takes it, within `call.waitMs`. Returns no promise if it needs neither object nor
+   * wait.
    */
   limit(policy: Policy, key: string, call: LimitParams, signal?: AbortSignal): Decision | Answered<Decision> {
     const { override } = policy;
@@ -222,8 +214,7 @@ export class LimiterClient {
   }
 
   /**
-   * Returns taken units, once for each idempotency key.
-   * @param charge the idempotency key of the `limit` that took them; absent: refills whatever is missing
+   * Returns taken units. @param charge the idempotency key that took them; absent: refills what is missing
    */
   async refund(
     policy: Policy,
@@ -244,9 +235,7 @@ export class LimiterClient {
     return decisionOf(policy, key, answer ?? unavailable(detail), chargeMissing);
   }
 
-  /**
-   * Reads a key without taking: the decision for a cost of 1, and the counts of holders and waiting callers.
-   */
+  /** Reads a key without taking: the decision for a cost of 1, and who holds units or waits. */
   async peek(policy: Policy, key: string): Answered<KeyReport> {
     const answer = await this.#objects.askFor(policy, key, (object) => object.peek(policy.name, key), TWICE);
     return reportOf(policy, key, answer ?? unavailable("ask again"));
@@ -286,10 +275,7 @@ export class LimiterClient {
     return this.#shedding.sampleTogether(this.#parts, calls);
   }
 
-  /**
-   * Forwards a holder's message from the caller's process. The object answers it as it would answer this
-   * client; `undefined`: no answer.
-   */
+  /** Forwards a holder's message. The object answers it as it would answer this client. */
   async forward(
     policy: PolicyView,
     key: string,
@@ -355,7 +341,6 @@ export class CandidateCalls<Client> {
     this.#underWay -= 1;
   }
 
-  /** Counts what a policy and its candidate decided for the same call. */
   compared(compared: ComparisonCounts): void {
     this.#counter?.compared(compared);
   }

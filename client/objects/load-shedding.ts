@@ -6,7 +6,6 @@ import { chanceOf, FADES_MS, type Reports, restoredInMs } from "../../core/shedd
 import { type Caller, through } from "../call-gate.ts";
 import { readAnswer } from "../read-answer.ts";
 
-/** The answer to a call that is shed; `undefined`: it is not. */
 export type SheddingSample = Shed | undefined;
 
 /** Milliseconds between a client's refreshes while there are calls. */
@@ -34,21 +33,17 @@ interface KnownChance {
   sum: number;
   count: number;
   reportedAtMs: number;
-  /** A request sends them by then. */
   sentByMs: number;
 }
 
 /**
- * Sheds calls by key. A client keeps the chance last sent by the key's object and samples each call locally,
- * so no call waits for an object. Once a second, while there are calls, it refreshes the chance and sends its
- * callers' reports.
+ * Sheds calls by key. A client samples with the chance last sent by the key's object, so no call waits. Once
+ * a second, while there are calls, it refreshes the chance and sends its callers' reports.
  */
 export class LoadShedding {
-  /** In order of their last use. */
   readonly #known = new Map<string, KnownChance>();
   readonly #random: () => number;
 
-  /** @param random draws from [0, 1) */
   constructor(random: () => number) {
     this.#random = random;
   }

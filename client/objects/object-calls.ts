@@ -29,8 +29,8 @@ interface Options {
 type WaitingCall = AcquireParams | Omit<IdleCall, "policy" | "key" | "protocol">;
 
 /**
- * Calls that a key's object decides. Units held here are returned first, so the object has all. Calls return
- * a problem at a bound, and `undefined` when the object does not answer.
+ * Calls to a key's object, after held units are returned to it. Returns a problem at a bound, and `undefined`
+ * when the object does not answer.
  */
 export class ObjectCalls {
   readonly #caller: Caller;
@@ -51,7 +51,6 @@ export class ObjectCalls {
     return this.#shedding.sampleShedding(this.#caller, policy, key, call);
   }
 
-  /** Makes a call whose answer is JSON text. */
   ask<Read extends object = Answer>(
     policy: Policy,
     key: string,
@@ -61,7 +60,6 @@ export class ObjectCalls {
     return this.askFor(policy, key, async (object) => readAnswer<Read>(await call(object)), options);
   }
 
-  /** Makes a call with any other answer. */
   async askFor<Result>(
     policy: Policy,
     key: string,
@@ -90,7 +88,6 @@ export class ObjectCalls {
     });
   }
 
-  /** Makes a call that may wait, and that `signal` ends. */
   wait<Read extends object>(
     policy: Policy,
     key: string,

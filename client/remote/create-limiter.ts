@@ -12,17 +12,12 @@ import {
 } from "../transports/transport.ts";
 import { RemoteLimiter } from "./remote-limiter.ts";
 
-/** The way to the limiter: a service binding, or an address and a token. */
 export type Way = HttpWay | { readonly service: LimiterCalls };
 
 /** The limiters of each service binding, by options: a worker may create its limiter in each request. */
 const byService = new WeakMap<LimiterCalls, Map<string, Limiter>>();
 
-/**
- * Makes a limiter for `createLimiter`.
- * @param inBackground keeps work alive after the request's answer, where the runtime requires it
- * @param bounds of HTTP requests; absent: those of a process
- */
+/** Makes a limiter for `createLimiter`. @param inBackground is required where requests end the work */
 export function makeLimiter(
   given: Way & ClientOptions,
   inBackground: (work: Promise<unknown>) => void,
@@ -47,10 +42,7 @@ const KNOWN = ["url", "token", "fetch", "service", "policy", "deadlineMs", "onFa
 const SERVICE = "a service binding to the entrypoint Limiter";
 const MAX_DEADLINE_MS = 600_000;
 
-/**
- * @throws TypeError that names the option, its value and what is allowed. A wrong one would resemble an
- * outage
- */
+/** @throws TypeError with the option and what is allowed, since a wrong one would resemble an outage */
 function checkedOptions(given: Way & ClientOptions): ClientOptions {
   requireKnownOptions(given, KNOWN);
   const { policy, deadlineMs, onFailure } = given;
@@ -123,10 +115,7 @@ function listen(process: NodeJS.Process): void {
   process.on("SIGTERM", onSigterm);
 }
 
-/**
- * The limiter over a service binding. As over HTTP, a lease outlives the request that acquired it, unless it
- * has a grace or is resumed.
- */
+/** The service binding as a transport. A lease outlives its request, unless it has a grace or is resumed. */
 export function overService(service: LimiterCalls): LimiterTransport {
   const call = async (name: keyof LimiterCalls, request: object): Promise<unknown> => {
     const { shape } = ADDRESSES[name];
@@ -141,10 +130,7 @@ export function overService(service: LimiterCalls): LimiterTransport {
   return { call: call as LimiterTransport["call"] };
 }
 
-/**
- * A grant as a plain decision. The runtime ends an unreferenced link, so the decision keeps it where neither
- * a copy nor JSON includes it.
- */
+/** A grant as a plain decision, which keeps the link alive where neither a copy nor JSON includes it. */
 function withoutLink(grant: Decision): Decision {
   const { slot: _, renew: _renew, release: _release, ...decision } = grant as Decision & Partial<Attached>;
   return Object.defineProperty(decision, "link", { value: grant });

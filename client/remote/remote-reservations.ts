@@ -19,17 +19,11 @@ import { BatchQueue, type QueuedCall } from "../transports/batch-queue.ts";
 import { MAX_QUEUED, QUEUE_FULL } from "../transports/http.ts";
 import type { LimiterTransport } from "../transports/transport.ts";
 
-/**
- * An HTTP message has at most 16 KiB, including the versions of known policies, which are shorter than the
- * calls.
- */
+/** An HTTP message has at most 16 KiB. The policies' versions, beside the calls, are shorter than these. */
 const BOUNDS = { maxCalls: MAX_RESERVING, maxLength: 11_500 };
 /** No message is sent for this long after the limiter refused one, e.g. because the token lacks the scope. */
 const REFUSED_MS = 60_000;
-/**
- * A concurrency policy refuses each call that takes units. The client repeats this, except for one call in
- * this time.
- */
+/** A concurrency policy refuses each call that takes units. One call in this time checks that again. */
 const REFUSAL_TTL_MS = 1_000;
 
 interface RemoteReservationsParts {
@@ -48,7 +42,6 @@ export class RemoteReservations implements UnitSource {
   readonly #parts: RemoteReservationsParts;
   readonly #queue = new BatchQueue<ReservationAnswer>(BOUNDS);
   readonly #known = new Map<string, DescribedPolicy>();
-  /** By the policy's description at that time. */
   readonly #refusals = new WeakMap<DescribedPolicy, { readonly problem: Problem; checkedAtMs: number }>();
   #refusedUntilMs = -Infinity;
   #failure = "";
@@ -227,12 +220,10 @@ export function limiterErrorOf(error: unknown): LimiterError | undefined {
   return new LimiterError({ status, code, title: message, detail: message, errors }, message);
 }
 
-/** The least time between two log lines, in milliseconds. */
 const QUIET_MS = 10_000;
 
 /**
- * Logs an outage at once, and later its number of calls. In a worker a timer belongs to one request, so the
- * next call or answer logs instead of a timer.
+ * Logs an outage at once, and later its calls, without a timer: in a worker a timer belongs to one request.
  */
 export class Outages {
   readonly #time: Time;

@@ -3,10 +3,9 @@
  * queue; calls that come meanwhile go with the next batch.
  *
  * The sending request may end at any moment: its client leaves, or the runtime ends it. So requests share
- * only plain data, and each waiting request polls by its own timer for an answer (a wake is lost if its
- * request ends), the end of the sender, and the deadline. Calls of ended requests are dropped.
- *
- * A failed batch has no answers. Its calls may have been charged, so they are not sent again.
+ * only plain data, and each polls by its own timer for an answer (its wake may be lost), the sender's end,
+ * and its deadline. Calls of ended requests are dropped. Calls of a failed batch may have been charged, so
+ * they are not sent again.
  */
 import { orTimeout, type Time } from "../../core/clock.ts";
 import type { UnsupportedProtocol } from "../../core/protocol/answers.ts";
@@ -19,8 +18,8 @@ import {
 import type { Full } from "../../core/protocol/problems.ts";
 
 /**
- * After this time a batch in flight no longer delays the next: the most that a call loses when the sender
- * ends, and the most that a slow object delays the calls behind its batch.
+ * After this time a batch in flight no longer delays the next. An ended sender, or slow object, costs this
+ * much.
  */
 export const POLL_MS = 25;
 /** The interval at which a sent call polls for its answer, in case its wake is lost. */
@@ -38,7 +37,6 @@ interface Step {
 }
 
 interface Sender {
-  /** When its last batch was sent. */
   sinceMs: number;
   /** Resolves when that has been answered, if the sender still lives. */
   step: Step;
@@ -48,7 +46,6 @@ const OBJECT_BOUNDS: MessageBounds = { maxCalls: MAX_BATCHED, maxLength: MAX_BAT
 
 export class BatchQueue<Answer extends object | null = BatchedAnswer> {
   readonly #bounds: MessageBounds;
-  /** In order of arrival. */
   readonly #queued = new Set<QueuedCall<Answer>>();
   #sender: Sender | undefined;
   #aloneUntilMs = -Infinity;
@@ -90,9 +87,8 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
   }
 
   /**
-   * Waits up to `ms` milliseconds for the answer or the sender's next step, and returns the time waited. It
-   * awaits the sender's promise: a promise of this request, settled by another, would continue in that other
-   * request.
+   * Waits up to `ms` for the answer or the sender's next step, and returns the time waited. It awaits the
+   * sender's promise: settling a promise of this request elsewhere would continue in the other request.
    */
   async #step({ step }: QueuedCall<Answer>, time: Time, ms: number): Promise<number> {
     const sinceMs = time.nowMs();
@@ -235,7 +231,6 @@ export interface QueuedAnswer<Answer = BatchedAnswer> {
 /** A call that waits to be sent, or for its answer. */
 export class QueuedCall<Answer = BatchedAnswer> {
   readonly call: BatchedCall;
-  /** When its caller stops waiting. */
   readonly untilMs: number;
   state: "queued" | "sent" | "ended" = "queued";
   /** Settles when its batch has been answered, if the sender still lives. */
@@ -265,7 +260,6 @@ export class QueuedCall<Answer = BatchedAnswer> {
   }
 }
 
-/** The most that goes in one batch. */
 export interface MessageBounds {
   readonly maxCalls: number;
   /** Characters of all calls as JSON text. One outside ASCII counts as three, the most bytes it may take. */

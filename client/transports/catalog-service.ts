@@ -14,20 +14,15 @@ import type {
 /** Conditions of a write: `ifMatch` is the expected version, or 0 if there is none yet. */
 export interface CatalogConditions {
   readonly ifMatch?: number;
-  /** Only validates. */
   readonly dryRun?: boolean;
 }
 
-/** The complete catalog, with its version. */
 export interface WholeCatalog {
   readonly version: number;
   readonly value: CatalogDocument;
 }
 
-/**
- * Changes at run time: policies, overrides, tokens. A refused call throws a `LimiterError`. `using` disposes
- * of it.
- */
+/** Changes at run time. A refused call throws a `LimiterError`. `using` disposes of the stub. */
 export interface CatalogService extends Disposable {
   policy(name: string): Promise<PolicyAnswer>;
   putPolicy(name: string, fields: Table, conditions?: CatalogConditions): Promise<PolicyAnswer>;

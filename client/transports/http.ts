@@ -11,7 +11,6 @@ import {
 } from "./transport.ts";
 
 export interface HttpWay {
-  /** Such as `https://weir.example.workers.dev`. */
   readonly url: string;
   readonly token: string;
   /** A `fetch`; absent: the global one. The type is loose because each platform has its own. */
@@ -50,7 +49,6 @@ export function waitOf(request: object): number {
   return typeof waitMs === "number" && Number.isFinite(waitMs) ? Math.max(0, waitMs) : 0;
 }
 
-/** The allowed values of a part of an address, and the problem of others. */
 type Part = readonly [allowed: string, problem?: (typeof PROBLEMS)[keyof typeof PROBLEMS]];
 const HOLD: Part = ["the id of a hold", PROBLEMS.holdNotFound];
 const LEASE: Part = ["the id of a lease", PROBLEMS.leaseNotFound];
@@ -60,8 +58,7 @@ const PARTS: Readonly<Record<string, Part>> = {
 };
 
 /**
- * The field as a part of an address, where a wrong value would be another key or address.
- * @throws LimiterError that names the field, if an address cannot contain its value
+ * @throws LimiterError if an address cannot contain the field's value, which would be another key or address
  */
 function partOf(request: object, field: string, [allowed, problem = PROBLEMS.notAllowed]: Part): string {
   const value = (request as Readonly<Record<string, unknown>>)[field];
@@ -122,10 +119,7 @@ function refusedField(
   return new Problem(kind, "one value is not allowed", { errors }).toError();
 }
 
-/**
- * @throws LimiterError if the limiter refused the call
- * @throws Error if the answer is not a limiter's
- */
+/** @throws LimiterError if the limiter refused the call, or Error if the answer is not a limiter's */
 async function answerIn(response: Response, shape: Address["shape"]): Promise<unknown> {
   const { status, url } = response;
   const text = status === 204 ? "" : await response.text();
@@ -155,16 +149,10 @@ function parsed(text: string): unknown {
   }
 }
 
-/**
- * The most requests of a limiter in flight. Each has a socket, here and at the limiter, which keeps a process
- * alive, so a request is aborted soon after its caller has stopped waiting.
- */
+/** The most requests in flight. Each has a socket, here and at the limiter, which keeps a process alive. */
 export interface RequestBounds {
   readonly asking: number;
-  /**
-   * Those that may wait at the limiter. They are counted separately, so a release that ends their wait finds
-   * a place.
-   */
+  /** Those that may wait at the limiter. Counted apart, so a release that ends their wait finds a place. */
   readonly waiting: number;
 }
 
@@ -176,10 +164,7 @@ export const UNBOUNDED: RequestBounds = { asking: Infinity, waiting: Infinity };
 export const MAX_QUEUED = 10_000;
 export const QUEUE_FULL = `${MAX_QUEUED} calls wait to be sent, which is the most`;
 
-/**
- * Milliseconds for which a late answer is still of use: a lease is released, a policy becomes known, and the
- * call is likelier to take effect. The limiter releases the lease of a disconnected caller.
- */
+/** Milliseconds for which a late answer is still of use: it releases a lease, or brings a policy. */
 const LATE_MS = 2_000;
 /** The most late requests that are remembered: one whose worker has ended never settles. */
 const MAX_LATE = 1_000;
@@ -200,7 +185,6 @@ class Requests {
    * Makes a request once it has a place, and aborts it soon after its caller has stopped waiting.
    * @param until as in `LimiterTransport.call`
    * @param isOnlyRead a late answer is of no use
-   * @param mayWait the limiter may queue the call
    */
   async make<Answer>(
     send: (signal: AbortSignal) => Promise<Answer>,
@@ -291,8 +275,8 @@ class Places {
 }
 
 /*
- * Checks of answers: a proxy or sign-in page may answer instead. A limiter may be of any version, so unknown
- * fields are ignored.
+ * Checks of answers: a proxy or sign-in page may answer instead. Unknown fields of later versions are
+ * ignored.
  */
 
 type Check = (value: unknown) => boolean;

@@ -28,13 +28,11 @@ import {
 
 export type { LimiterNamespace, LimiterStub } from "./send-batch.ts";
 
-/** The queues of batched calls, and `waitUntil` of the request that sends them. */
 interface Together extends Pick<Sending, "inBackground"> {
   readonly queues: BatchQueues;
 }
 
 interface AskOptions extends Attempts {
-  /** The kind in the counts; absent: `single`. */
   readonly kind?: MessageKind;
   /** Milliseconds added to the policy's deadline; negative: that part is already over. */
   readonly waitMs?: number | undefined;
@@ -46,9 +44,9 @@ interface Waiting {
 }
 
 /**
- * Calls to a key's object. If the object throws, hangs or is overloaded, the answer is `undefined`, and the
- * policy's `onFailure` applies. The runtime repeats calls that never reached the object. Others may have been
- * counted, so they are repeated only if they take effect once: see send-batch.ts.
+ * Calls to a key's object. If it throws, hangs or is overloaded, the answer is `undefined`, and the policy's
+ * `onFailure` applies. A call that reached the object may have been counted, so it is repeated only if it
+ * takes effect once: see send-batch.ts.
  */
 export class Objects {
   /** An invocation may have six waiting connections. Two are left for the request's own calls. */
@@ -66,10 +64,7 @@ export class Objects {
     this.#reports = reports;
   }
 
-  /**
-   * Makes a call, possibly in a batch. The answer is that of `ask`; `null`: the call only returned units. A
-   * call to a pool is slow, so it is sent alone.
-   */
+  /** Makes a call as `ask`, possibly in a batch, except to a slow pool. `null`: it only returned units. */
   async call<Read extends MadeAnswer>(
     policy: PolicyView,
     key: string,
@@ -104,8 +99,8 @@ export class Objects {
   }
 
   /**
-   * Makes a call that may wait, as a request instead of an RPC, so that it ends with its caller. It also ends
-   * at its deadline, so nothing is granted late. An ended reservation is returned first, on the same stub.
+   * Makes a call as a request instead of an RPC, so that it ends with its caller, and at its deadline, so
+   * that nothing is granted late. Ended reservations are returned first, on the same stub.
    */
   wait<Answer>(
     policy: PolicyView,
@@ -189,7 +184,6 @@ export class Objects {
   }
 }
 
-/** Makes the call after returning an ended reservation. */
 function settling<Answer>(
   policy: PolicyView,
   returned: readonly Returned[],
@@ -219,7 +213,6 @@ interface MessageReports {
 /** Kinds of messages in the counts: several calls, one call, or one that may wait. */
 type MessageKind = "batch" | "single" | "wait";
 
-/** Sends a message, and counts it. A second attempt belongs to the same message. */
 async function counted<Answer>(
   counter: MessageCounter | undefined,
   time: Time,

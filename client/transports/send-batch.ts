@@ -22,9 +22,8 @@ import type { QueuedCall } from "./batch-queue.ts";
 export type Answers = readonly BatchedAnswer[] | UnsupportedProtocol | Full;
 
 /**
- * Sends calls in one message. A single call is sent alone, so any version of an object knows it, except a
- * decision with its policy's terms, for which only a message has a field.
- * @throws Error when the object throws, or answers anything else
+ * Sends calls in one message. A single call is sent alone, so any version of an object knows it, unless it
+ * has policy terms. @throws Error when the object throws, or answers anything else
  */
 export async function sendTogether(
   object: LimiterStub,
@@ -44,9 +43,8 @@ export async function sendTogether(
 }
 
 /**
- * Makes a call alone, in messages that every version of an object knows. Units are returned first on the same
- * stub, which delivers in order; `null`: that was all.
- * @throws Error when the object throws, or refuses the call because it is older
+ * Makes a call in messages that every version of an object knows. Units are returned first on the same stub;
+ * `null`: that was all. @throws Error when the object throws, or refuses the call because it is older
  */
 export async function askAlone(
   object: LimiterStub,
@@ -61,20 +59,14 @@ export async function askAlone(
   return answer;
 }
 
-/**
- * Logs a failure instead of throwing, so the next call proceeds. Unreturned units count as used, and an
- * object that missed a version keeps the one it knows.
- */
+/** Logs a failure instead of throwing. Unreturned units count as used. */
 export async function quietly(sent: Promise<void>): Promise<void> {
   await sent.catch((error: unknown) =>
     console.warn(`a message that goes before a call has failed: ${String(error)}`),
   );
 }
 
-/**
- * Asks an object for a decision. Any version decides a call with only a cost and an idempotency key; any
- * other needs one that knows the message.
- */
+/** Asks an object for a decision. Calls with only a cost and an idempotency key work with any version. */
 function askLimit(object: LimiterStub, call: LimitCall): Promise<AnswerText> {
   const { policy, key, cost, idempotencyKey, ...more } = call;
   if (Object.values(more).some((value) => value !== undefined))
@@ -112,7 +104,6 @@ export interface LimiterNamespace {
   getByName(name: string, options?: { readonly locationHint?: LocationHint }): LimiterStub;
 }
 
-/** The objects of a policy's jurisdiction. */
 export function within(namespace: LimiterNamespace, { jurisdiction }: PolicyView): LimiterNamespace {
   if (jurisdiction === undefined) return namespace;
   const there = namespace.jurisdiction?.(jurisdiction);
@@ -120,7 +111,6 @@ export function within(namespace: LimiterNamespace, { jurisdiction }: PolicyView
   return there;
 }
 
-/** A reservation that has ended, for the object of its key. */
 export interface ReturnedUnits {
   readonly policy: PolicyView;
   readonly returned: Returned;
@@ -142,7 +132,6 @@ export async function returnUnits(
   );
 }
 
-/** Those that this many messages can return, and the rest. */
 export function split(
   endings: readonly ReturnedUnits[],
   maxMessages: number,
@@ -164,10 +153,9 @@ function byObject(endings: readonly ReturnedUnits[]): readonly (readonly Returne
 }
 
 /**
- * Whether a second attempt, on a new stub, may pass. The runtime marks an error `retryable` when the
- * connection broke or the object went: a deployment, a move to another machine. Plain workerd (1.20261023.1)
- * only sets `durableObjectReset`. The call may have taken effect, so only calls that take effect once are
- * repeated, and never to an `overloaded` object, since that would add to its load.
+ * Whether a second attempt, on a new stub, may pass. The runtime marks an error `retryable` after a
+ * deployment or move; plain workerd (1.20261023.1) only sets `durableObjectReset`. Never to an `overloaded`
+ * object, since that would add to its load.
  */
 function mayPass(error: unknown): boolean {
   if (typeof error !== "object" || error === null) return false;
@@ -183,15 +171,11 @@ export function isRepeatable({ limit, reserve }: BatchedCall): boolean {
 }
 
 export interface Attempts {
-  /** If the first attempt fails, there may be a second one. */
   readonly isRepeatable?: boolean | undefined;
   readonly onDeadline?: (() => void) | undefined;
 }
 
-/**
- * Waits for an answer until the deadline, shared by both attempts. The object may still execute the call
- * later; that answer is dropped.
- */
+/** Waits until the deadline, shared by both attempts. A later answer is dropped. */
 export function inTime<Result>(
   time: Time,
   deadlineMs: number,
@@ -218,8 +202,8 @@ export function overdue(deadlineMs: number): Error {
 }
 
 /**
- * Sends calls in one message. If it fails, the repeatable calls with waiting callers are sent once more. It
- * is async so that a failure to make the stub rejects as any other.
+ * Sends calls once more if that is safe and their callers wait. Async, so that a stub that cannot be made
+ * rejects.
  */
 export async function sendTwice(
   objectOf: () => LimiterStub,

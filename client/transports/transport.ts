@@ -44,13 +44,11 @@ export interface LimiterCalls {
 
 export interface Address {
   readonly method: "GET" | "POST" | "DELETE";
-  /** `:field` is replaced by a field of the request. */
   readonly path: string;
   /** The shape of the answer: see `SHAPES` in http.ts. */
   readonly shape: "nothing" | "decision" | "decisions" | "lease" | "policies" | "reservations";
   /** Request fields in the query of a call without a body. */
   readonly query?: readonly string[];
-  /** A late answer is of no use. */
   readonly isOnlyRead?: boolean;
 }
 
@@ -77,9 +75,7 @@ export const ADDRESSES = {
   reserve: { method: "POST", path: "/v1/reservations", shape: "reservations" },
 } as const satisfies Readonly<Record<keyof LimiterCalls, Address>>;
 
-/** All calls of the service binding. */
 export interface LimiterService extends LimiterCalls {
-  /** Changes at run time: policies, overrides, tokens. */
   catalog(): Promise<CatalogService>;
 }
 
@@ -91,7 +87,6 @@ export type CallAnswers = {
   readonly [Name in keyof LimiterCalls]: Awaited<ReturnType<LimiterCalls[Name]>>;
 };
 
-/** How a client reaches a remote limiter. */
 export interface LimiterTransport {
   /** @param until aborted when the caller stops waiting, or how long it waits, in milliseconds */
   call<Name extends keyof LimiterCalls>(
@@ -110,7 +105,6 @@ export interface KeyRequest {
 }
 
 interface CostRequest extends KeyRequest {
-  /** One of the policy's priorities. */
   readonly priority?: string;
   readonly idempotencyKey?: string;
 }
@@ -120,7 +114,6 @@ export interface LimitRequest extends CostRequest {
   readonly cost?: Cost;
   /** Whether the decision carries a `charge`, which a refund names. */
   readonly refundable?: boolean;
-  /** The longest wait, in milliseconds. */
   readonly waitMs?: number;
   /** The units are taken even if they do not fit. */
   readonly force?: boolean;
@@ -154,10 +147,7 @@ export interface AcquireRequest extends CostRequest {
   /** The longest wait in the queue, in milliseconds. */
   readonly waitMs?: number;
   readonly utilization?: number;
-  /**
-   * Service binding only: milliseconds until the lease ends after its request ended or its link broke, unless
-   * released or resumed.
-   */
+  /** Service binding only: milliseconds for which the lease outlives its request or link. */
   readonly graceMs?: number;
   /** Service binding only: the id of a lease of this policy and key to take over. */
   readonly resume?: string;

@@ -1,6 +1,4 @@
-/**
- * Limits as middleware of Express, Connect, and other callers of `(req, res, next)` with Node's own objects.
- */
+/** Limits as middleware of Express, Connect, and other callers of Node's `(req, res, next)`. */
 import { SYSTEM_TIME } from "../../core/clock.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { leased, type LeaseOptions } from "../leased.ts";
@@ -9,7 +7,6 @@ import { type DecideOptions, rateLimited, type SharedOptions } from "../rate-lim
 import { RequestLimits } from "../request-limits.ts";
 import type { Denial, Verdict } from "../verdict.ts";
 
-/** The used parts of Node's `ServerResponse`, and so of Express's. */
 export interface NodeResponse {
   statusCode: number;
   readonly headersSent: boolean;
@@ -66,7 +63,6 @@ async function passOn(next: Next, decide: () => Promise<boolean>): Promise<void>
   if (isPassing) next();
 }
 
-/** Whether the request continues; otherwise it has been answered. */
 async function passes<Req extends object, Res extends NodeResponse>(
   req: Req,
   res: Res,

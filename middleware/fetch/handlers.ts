@@ -7,7 +7,6 @@ import { type DecideOptions, rateLimited, type SharedOptions } from "../rate-lim
 import { RequestLimits } from "../request-limits.ts";
 import { type End, responseOf, type Verdict } from "../verdict.ts";
 
-/** The request, and what its runtime passes with it. */
 export type HandlerArgs = readonly [request: Request, ...rest: unknown[]];
 
 export type FetchHandler<Args extends HandlerArgs> = (...args: Args) => Response | Promise<Response>;
@@ -25,9 +24,8 @@ type Limited<Args extends HandlerArgs> = (...args: Args) => Promise<Response>;
 type AnyHandler = (request: Request, ...rest: never[]) => Response | Promise<Response>;
 
 /*
- * The handler and functions in the options may each take fewer arguments than the other. So there are three
- * signatures: the arguments are the handler's; the same where TypeScript 5 cannot infer them, since the
- * handler is limited already; or those of the options, if the handler takes fewer.
+ * The handler and its options may each take fewer arguments than the other. So there are three signatures: by
+ * the handler; the same where TypeScript 5 cannot infer it from a limited handler; and by the options.
  */
 
 /** Limits the handler to requests whose cost fits. A denied request gets 429 and a problem document. */

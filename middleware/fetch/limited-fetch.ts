@@ -1,6 +1,6 @@
 /**
- * A `fetch` within a partner's limit. Requests queue at the limiter. If the partner still answers 429 or 503
- * with Retry-After, all requests of the key wait that long, and this one is repeated.
+ * A `fetch` within a partner's limit. Requests queue at the limiter. If the partner answers 429 or 503 with
+ * Retry-After, all requests of the key wait that long, and this one is repeated.
  */
 import type { Limiter } from "../../client/limiter.ts";
 import { SYSTEM_TIME, type Time } from "../../core/clock.ts";
@@ -34,7 +34,6 @@ export class FetchLimitedError extends Error {
   override readonly name = "FetchLimitedError";
   /** Milliseconds until the request may be tried again; `null`: unknown, or never. */
   readonly retryAfterMs: number | null;
-  /** The limiter's denial, if the limiter denied. */
   readonly decision: Decision | undefined;
   /** The partner's answer, if the partner denied. Its body has not been read. */
   readonly response: Response | undefined;
@@ -86,9 +85,7 @@ function signalOf(...[input, init]: FetchArgs): AbortSignal | undefined {
   return typeof input === "object" && "signal" in input ? input.signal : undefined;
 }
 
-/** The turn of one request, which may come several times. */
 class Turn {
-  /** The key of its pauses. */
   readonly name: string;
   readonly #limiter: Pick<Limiter, "limit">;
   readonly #request: Parameters<Limiter["limit"]>[0];
@@ -113,8 +110,7 @@ class Turn {
 
   /** Waits until the request may be sent. @throws FetchLimitedError if that would be too late */
   async come(): Promise<void> {
-    // Units of a wait during which a pause begins are lost: not all waiting requests may be sent when it
-    // ends.
+    // Units are lost if a pause begins during the wait: not all waiting requests may be sent when it ends.
     do {
       for (let leftMs = this.#pauseMs(); leftMs > 0; leftMs = this.#pauseMs()) {
         if (this.isTooLate(leftMs)) throw new FetchLimitedError("the server asked for a pause", leftMs);
@@ -172,7 +168,6 @@ const MAX_PAUSES = 10_000;
 /** When partners' pauses end, for all calls in this process that share a limiter and a key. */
 const pauses = new WeakMap<object, Map<string, number>>();
 
-/** Begins a pause, unless a longer one is under way. */
 function pause(limiter: object, name: string, untilMs: number): void {
   const ofLimiter = pauses.get(limiter) ?? new Map<string, number>();
   pauses.set(limiter, ofLimiter);

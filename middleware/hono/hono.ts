@@ -13,7 +13,6 @@ export interface LimitVariables {
   readonly limits: Decisions;
 }
 
-/** An application's `Env` with these variables. */
 export type Limited<E extends Env> = E & { Variables: LimitVariables };
 
 /** Answers a denied request. If it returns no response, the problem document is sent. */
@@ -30,10 +29,7 @@ export type ConcurrencyOptions<E extends Env> = LeaseOptions<[c: Context<Limited
   readonly onDenied?: OnDenied<Context<Limited<E>>>;
 };
 
-/**
- * Middleware that admits a request if its cost fits, and sets the headers of the decision that binds. A
- * denied request gets a problem document and 429, or 503 if the limiter did not answer.
- */
+/** Admits a request if its cost fits. Otherwise 429, or 503 if the limiter did not answer. */
 export function rateLimit<E extends Env = Env>(options: RateLimitOptions<E>): MiddlewareHandler<Limited<E>> {
   requireRateLimitOptions(options);
   return async function rateLimitOfWeir(c, next) {
@@ -42,10 +38,7 @@ export function rateLimit<E extends Env = Env>(options: RateLimitOptions<E>): Mi
   };
 }
 
-/**
- * Middleware that holds a lease until the answer's stream has ended. Without a lease: 503 and a problem
- * document.
- */
+/** Holds a lease until the answer's stream has ended. Without a lease: 503 and a problem document. */
 export function concurrency<E extends Env = Env>(
   options: ConcurrencyOptions<E>,
 ): MiddlewareHandler<Limited<E>> {

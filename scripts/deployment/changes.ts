@@ -8,7 +8,6 @@ export interface Line {
   readonly text: string;
 }
 
-/** The compared part of a policy in `GET /v1/policies`. */
 export interface Deployed {
   readonly name: string;
   readonly objects: "per-key" | number;

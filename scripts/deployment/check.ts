@@ -1,6 +1,4 @@
-/**
- * npm run deploy -- --check: everything about a deployment that can be checked before anything is uploaded.
- */
+/** npm run deploy -- --check: all checks of a deployment that are possible before anything is uploaded. */
 import { spawnSync } from "node:child_process";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";

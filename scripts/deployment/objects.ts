@@ -1,10 +1,7 @@
 /** The classes of objects: whether a deployment has them, and whether the deployed ones answer. */
 import type { Line } from "./changes.ts";
 
-/**
- * The names, which can never change, and the cost of a deployment without the object; absent: all state is
- * lost.
- */
+/** The names, which can never change, and the cost of a missing object; absent: all state is lost. */
 const OBJECTS = [
   { binding: "OBJECTS", className: "LimiterObject", tag: "v1" },
   {
@@ -25,7 +22,6 @@ const OBJECTS = [
   },
 ] as const;
 
-/** The objects in a configuration of wrangler. */
 export interface Objects {
   readonly migrations: readonly { readonly tag: string; readonly new_sqlite_classes?: readonly string[] }[];
   readonly durable_objects: {
@@ -51,7 +47,6 @@ export function objectLines({ migrations, durable_objects: { bindings } }: Objec
   });
 }
 
-/** Whether the deployed catalog and statistics answer. */
 export async function reachedLines(against: string | undefined, token: string | undefined): Promise<Line[]> {
   if (against === undefined || token === undefined) return [];
   const lines = OBJECTS.map(async (object): Promise<Line[]> => {

@@ -18,7 +18,6 @@ export class Calls {
   readonly token: string;
   readonly #keyPrefix: string;
   made = 0;
-  /** Calls without an answer. */
   lost = 0;
 
   constructor(url: string, token: string, keyPrefix: string) {
@@ -31,7 +30,6 @@ export class Calls {
     return `${this.#keyPrefix}verify-${crypto.randomUUID()}`;
   }
 
-  /** Makes a call; `undefined`: it was not answered. */
   async make(method: string, path: string, body?: object): Promise<Answered | undefined> {
     this.made += 1;
     const sentAtMs = Math.floor(performance.now());

@@ -8,12 +8,9 @@ import { windowExcess } from "./window-bound.ts";
 export const CALLERS = 48;
 /** The longest pause of a denied caller, in milliseconds. */
 const MAX_PAUSE_MS = 25;
-/**
- * Objects may move to a machine whose clock is ahead by this much: what refills in that time is not an error.
- */
+/** An object may move to a machine whose clock is ahead by this much: refills in that time are no error. */
 export const CLOCKS_DIFFER_MS = 20;
 
-/** The admissions of one rule, compared with its bound. */
 export interface Bounded {
   /** Units above the bound in the worst interval; 0 or less: it was kept. */
   readonly excess: number;
@@ -28,7 +25,6 @@ export async function verifyExactness(calls: Calls, rate: RatePolicy, lastsMs: n
   return findingOf(rate, answers, lastsMs);
 }
 
-/** Many callers make the same call until the time is over. */
 export async function callByMany(calls: Calls, lastsMs: number, body: object): Promise<Answered[]> {
   const answers: Answered[] = [];
   const endMs = performance.now() + lastsMs;
@@ -89,7 +85,6 @@ export function mostIn({ algorithm, limit, windowMs, capacity }: RateRule, lasts
   return Math.floor(capacity + limit * (isRefilled ? windows : Math.floor(windows)));
 }
 
-/** Compares admitted calls with the bound of a rule. */
 export function boundOf(rule: RateRule, admitted: readonly AdmittedCall[]): Bounded {
   if (admitted.length === 0) return { excess: 0, isBroken: false };
   const { algorithm, limit, windowMs, capacity, shortestMs } = rule;
@@ -99,10 +94,7 @@ export function boundOf(rule: RateRule, admitted: readonly AdmittedCall[]): Boun
   return { excess, isBroken: excess > (limit / windowMs) * CLOCKS_DIFFER_MS };
 }
 
-/**
- * An interval of length L meets at most L / shortest + 2 windows. That includes the windows of calls that
- * were under way at both ends.
- */
+/** An interval of length L meets at most L / shortest + 2 windows, those of calls under way included. */
 function excessOfWindows(admitted: readonly AdmittedCall[], limit: number, shortestMs: number): number {
   const atLeastMs = Math.max(1, shortestMs - CLOCKS_DIFFER_MS);
   const inAnyInterval = worstExcess(admitted, { limit, windowMs: atLeastMs, burst: 2 * limit });

@@ -177,7 +177,6 @@ async function peek(
     : undefined;
 }
 
-/** The most units that refill in this time. */
 function back({ algorithm, limit, windowMs, capacity }: RatePolicy, ms: number): number {
   const passedMs = Math.max(0, ms) + CLOCKS_DIFFER_MS;
   if (algorithm === "sliding-log") return passedMs < windowMs ? 0 : capacity;

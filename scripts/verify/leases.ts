@@ -19,7 +19,6 @@ const WORK_MS = 30;
 const TTL_MS = 3_000;
 const WAIT_MS = 10_000;
 
-/** A lease, and when it was requested and granted. */
 interface Granted {
   readonly id: string;
   readonly held: Omit<Held, "untilMs">;

@@ -1,14 +1,12 @@
 /** Selects the limiter's policies for each check. */
 import type { ListedPolicy, ListedRule } from "../../core/protocol/reservation-messages.ts";
 
-/** The algorithms whose bound is checked, each by its own. */
 const RATES = ["token-bucket", "gcra", "sliding-log", "fixed-window"] as const;
 type RateAlgorithm = (typeof RATES)[number];
 
 /** Algorithms whose refill is known. When a window ends depends on when it began. */
 const HELD: readonly RateAlgorithm[] = ["token-bucket", "gcra", "sliding-log"];
 
-/** A rule that counts a rate exactly. */
 export interface RateRule {
   readonly name: string;
   readonly unit: string;
@@ -17,21 +15,17 @@ export interface RateRule {
   readonly windowMs: number;
   /** The shortest window, of a fixed window; of all others it is `windowMs`. */
   readonly shortestMs: number;
-  /** The most units at once. */
   readonly capacity: number;
 }
-/** A policy with one rule that counts a rate exactly. */
 export interface RatePolicy extends RateRule {
   readonly policy: string;
 }
-/** A policy with several rules, each of which counts a rate exactly. */
 export interface RulesPolicy {
   readonly policy: string;
   readonly rules: readonly RateRule[];
   /** The longest that an isolate has units of a key. */
   readonly reservationTtlMs: number;
 }
-/** A policy with one rule that leases. */
 export interface LeasePolicy {
   readonly policy: string;
   readonly limit: number;
@@ -61,7 +55,6 @@ export function ratePolicies(policies: readonly ListedPolicy[]): RatePolicy[] {
   return RATES.flatMap((algorithm) => soonest(usable.filter((each) => each.algorithm === algorithm)));
 }
 
-/** The algorithms without a policy that can be used up. */
 export function missingRates(rates: readonly RatePolicy[]): RateAlgorithm[] {
   return RATES.filter((each) => !rates.some(({ algorithm }) => algorithm === each));
 }
@@ -88,7 +81,6 @@ export function rulesPolicy(policies: readonly ListedPolicy[]): RulesPolicy | un
     .toSorted((a, b) => secondsToEmptyAny(a) - secondsToEmptyAny(b))[0];
 }
 
-/** The rule of several that denies first. */
 export function firstToDeny({ rules }: Pick<RulesPolicy, "rules">): RateRule | undefined {
   return rules.toSorted((a, b) => secondsToEmpty(a) - secondsToEmpty(b))[0];
 }

@@ -6,17 +6,12 @@ import type { Finding } from "./report.ts";
 
 /** An isolate's units are returned, or count as used, within this time after its end. */
 const SETTLED_WITHIN_MS = 2_000;
-/**
- * A crash or deployment meanwhile may cost 2 % and a sixteenth of each limit at most. Denied calls that took
- * units would soon take everything.
- */
+/** A crash or deployment may cost 2 % and a sixteenth of each limit. Wrong denials would take everything. */
 const MAX_LOST = 1 / 8;
 
 type Cost = Readonly<Record<string, number>>;
 
-/**
- * Calls until one rule denies. Every rule keeps to its bound, and denied calls take nothing of the others.
- */
+/** Calls until one rule denies. Every rule keeps to its bound, and denied calls take nothing. */
 export async function verifyRules(calls: Calls, policy: RulesPolicy, lastsMs: number): Promise<Finding> {
   const name = `several rules of ${policy.policy}, all or nothing: ${policy.rules.map((rule) => rule.name).join(", ")}`;
   const key = calls.freshKey();
@@ -44,9 +39,7 @@ export async function verifyRules(calls: Calls, policy: RulesPolicy, lastsMs: nu
   return { name, verdict: perRule.some(({ isBroken }) => isBroken) ? "BROKEN" : "holds", says };
 }
 
-/**
- * A call's cost: one unit of the rule that denies first, and amounts of the others that leave half by then.
- */
+/** A call's cost: one unit of the rule that denies first, and of the others what leaves half by then. */
 function costOf(rules: readonly RateRule[], lastsMs: number): Cost {
   const first = firstToDeny({ rules });
   const callsToCome = first === undefined ? 1 : mostIn(first, lastsMs);
@@ -96,7 +89,6 @@ function missingOf({ capacity }: RateRule, taken: number, remaining: number): nu
   return Math.max(0, capacity - taken - remaining);
 }
 
-/** What is left of each rule, as soon as no unit is missing. */
 async function leftOf(
   calls: Calls,
   { policy, rules, reservationTtlMs }: RulesPolicy,

@@ -9,14 +9,11 @@ const OPENS_WITHIN_MS = 10_000;
 const FREE_WITHIN_MS = 10_000;
 
 interface Socket {
-  /** The first message, if there was one. */
   readonly decision: Readonly<Record<string, unknown>> | undefined;
-  /** Resolves with the code when the socket closes. */
   readonly closed: Promise<number>;
   close(): void;
 }
 
-/** Opens a socket that leases all slots of a key. */
 async function open(calls: Calls, { policy, limit }: LeasePolicy, key: string): Promise<Socket> {
   const query = new URLSearchParams({ policy, key, units: String(limit) });
   const url = `${calls.url.replace(/^http/, "ws")}/v1/leases/socket?${query.toString()}`;

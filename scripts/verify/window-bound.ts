@@ -1,8 +1,6 @@
 /**
  * Whether admitted calls keep the bound of a fixed window, at most `limit` units in each window, seen from
- * outside.
- *
- * From outside it is unknown when windows begin, only that each lasts at least `shortestMs`. The bound is
+ * outside. There it is unknown when windows begin, only that each lasts at least `shortestMs`. The bound is
  * broken if no way to cut time into such windows keeps every window to `limit` units. A call surely lies in a
  * window if it was sent after its beginning and received before its end.
  */
@@ -22,9 +20,8 @@ export function windowExcess(calls: readonly AdmittedCall[], limit: number, shor
 }
 
 /**
- * Walks over the milliseconds at which a window may end: nothing ended before, or a window ended at least
- * `shortestMs` sooner with at most `limit` units between. The latest such end is the best: it leaves the
- * fewest units between.
+ * Walks over the instants at which a window may end: at least `shortestMs` after an earlier end with at most
+ * `limit` units between. The latest such end is the best: it leaves the fewest units between.
  */
 function fits(calls: readonly AdmittedCall[], limit: number, shortestMs: number): boolean {
   const firstMs = calls.reduce((first, { sentAtMs }) => Math.min(first, sentAtMs), Infinity);
@@ -74,7 +71,6 @@ class FullAt {
     return Infinity;
   }
 
-  /** The first call that was received at that instant or later. */
   #firstFrom(fromMs: number): number {
     let [low, high] = [0, this.#inOrder.length];
     while (low < high) {

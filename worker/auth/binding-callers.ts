@@ -5,9 +5,7 @@ import { table } from "../../core/validation.ts";
 import { boundsOf, CALLER_NAME, GRANT_FIELDS, type Principal, SCOPE_LIST, SCOPES } from "./tokens.ts";
 
 export const Props = table({
-  /** For calls that name no policy. */
   policy: v.optional(v.string("the name of a policy")),
-  /** For calls that name no region. */
   region: v.optional(v.string("the name of a region")),
   /** Names the binding: what it makes stays its own when other props change. */
   name: v.optional(CALLER_NAME),

@@ -1,17 +1,14 @@
 import { blake2s } from "@noble/hashes/blake2.js";
 import type { ClaimKind, ClaimPlace, ProveClaim } from "../../core/protocol/names.ts";
 
-/**
- * Base64url characters (36 bits) at the end of a claim's secret that prove it. A guess succeeds once in 2^36.
- */
+/** Base64url characters (36 bits) that prove a claim's secret. A guess succeeds once in 2^36. */
 const PROOF_LENGTH = 6;
 const BASE64URL = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 /**
- * Proves secrets of claims by a keyed hash (BLAKE2s, RFC 7693) of the claim's kind, place and random part.
- * The secret keeps its length and characters, so versions without proofs can read it.
- * @param secret the text of API_TOKENS. After it changes, earlier ids work unproven, as those of older
- * versions
+ * Proves secrets of claims by a keyed hash (BLAKE2s, RFC 7693) without changing their length and characters,
+ * which older versions read.
+ * @param secret the text of API_TOKENS. After it changes, earlier ids work unproven
  */
 export function claimProofs(secret: string): ProveClaim {
   const key = blake2s(new TextEncoder().encode(secret));

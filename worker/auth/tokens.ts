@@ -10,7 +10,6 @@ import {
 import { Problem, PROBLEMS, type Answered } from "../../core/protocol/problems.ts";
 import { integer, oneOf, table, violationsOf } from "../../core/validation.ts";
 
-/** A caller, and its rights. */
 export interface Principal {
   /** As errors name it: `the token "api"`. */
   readonly title: string;
@@ -33,10 +32,7 @@ interface Token extends Principal {
 const HOW_TO =
   'Make an entry with "npm run token -- --name NAME --scope limit" and set it with "npx wrangler secret put API_TOKENS".';
 
-/**
- * The last secret that was read. Parsing it and hashing the token for each call would cost more than
- * deciding.
- */
+/** The last secret that was read. Parsing and hashing it for each call would cost more than deciding. */
 let configured:
   | { readonly secret: string | undefined; readonly tokens: readonly Token[] | Problem }
   | undefined;
@@ -44,11 +40,7 @@ let issued: readonly Token[] = [];
 /** By the header `Bearer TOKEN`, so there is at most one entry for each token. */
 const authenticated = new Map<string, Principal>();
 
-/**
- * The caller with this Authorization header: at once if it was verified before. Without tokens every call is
- * refused.
- * @param secret the secret API_TOKENS
- */
+/** The caller of an Authorization header. Without tokens every call is refused. @param secret API_TOKENS */
 export function authenticate(
   authorization: string | null,
   secret: string | undefined,
@@ -67,7 +59,6 @@ export function knownCaller(authorization: string | null, secret: string | undef
   return authenticated.get(authorization);
 }
 
-/** The problem of a missing or invalid secret API_TOKENS. */
 export function configurationProblem(secret: string | undefined): Problem | undefined {
   const tokens = tokensOf(secret);
   return tokens instanceof Problem ? tokens : undefined;
@@ -189,14 +180,13 @@ function notConfigured(detail: string): Problem {
 }
 
 /**
- * The scopes: `limit` all calls but the following, `refund` a refund without a charge, `force` a `limit` with
- * `force`, `reserve` holding units in the caller's process, `metrics` reading all counts, `admin` that,
- * resets, setting used units, reading policies and keys, and listing keys.
+ * `limit` all calls but the following, `refund` a refund without a charge, `force` a `limit` with `force`,
+ * `reserve` holding units in the caller's process, `metrics` reading all counts, `admin` that, and reading
+ * and changing keys and policies.
  */
 export const SCOPES = ["limit", "refund", "force", "reserve", "metrics", "admin"] as const;
 export type Scope = (typeof SCOPES)[number];
 
-/** Fields that a token and the props of a binding share. */
 export const GRANT_FIELDS = {
   policies: v.optional(v.array(v.string("the name of a policy"), "a list of names of policies")),
   keyPrefix: v.optional(v.string("a prefix that keys must have")),

@@ -1,9 +1,7 @@
 import type { LogSettings } from "../../core/policies/parse-policies.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 
-/**
- * Logs calls as the table LOG configures: JSON lines without tokens, and without keys unless LOG allows them.
- */
+/** Logs calls as the table LOG configures: JSON lines without tokens, and by default without keys. */
 export class CallLog {
   readonly #settings: LogSettings;
   readonly #random: () => number;
@@ -19,7 +17,6 @@ export class CallLog {
     return this.#settings.denials > 0;
   }
 
-  /** Logs the decision if it is a denial and in the sample. */
   decided({ success, policy, key, reason, source, retryAfterMs }: Decision): void {
     const { denials, keys } = this.#settings;
     if (success || this.#random() >= denials) return;

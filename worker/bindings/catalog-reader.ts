@@ -1,6 +1,6 @@
 /**
- * An isolate's knowledge of the catalog, refreshed in the background by calls. Only a call after a pause
- * waits for it: no decision uses knowledge older than 8 s.
+ * An isolate's knowledge of the catalog, refreshed in the background. Only a call after a pause waits for it:
+ * no decision uses knowledge older than 8 s.
  */
 import type { Follow } from "../../client/call-gate.ts";
 import type { CatalogChanges, CatalogMethods } from "../../core/catalog/calls.ts";
@@ -11,7 +11,7 @@ import { later, type Policies } from "../../core/policies/policy.ts";
 /** Milliseconds after which the next call refreshes without waiting. Tests bind another value. */
 export const ASK_AFTER_MS = 5_000;
 /**
- * The oldest knowledge that decides, in ms. A change applies 10 s after its answer, minus a deadline of 1 s.
+ * The oldest knowledge that decides, in ms. A change applies 10 s after its answer, less a deadline of 1 s.
  */
 export const MAX_AGE_MS = 8_000;
 /** The longest that a call waits for the catalog, in milliseconds. Then it uses the known one. */
@@ -24,7 +24,6 @@ interface CatalogReaderParts {
   readonly catalog: () => Pick<CatalogMethods, "changes">;
   readonly inBackground: (work: Promise<unknown>) => void;
   readonly onTokens: (entries: readonly object[]) => void;
-  /** Absent: `ASK_AFTER_MS`. */
   readonly askAfterMs?: number | undefined;
 }
 
@@ -35,7 +34,6 @@ export class CatalogReader {
   readonly #tokens = new Map<string, object>();
   /** The message under way, and when it was sent. */
   #asking: { readonly answer: Promise<void>; readonly sinceMs: number } | undefined;
-  /** When the last message failed, if it did. */
   #failedMs: number | undefined;
   #sent = 0;
   #taken = 0;
@@ -44,9 +42,7 @@ export class CatalogReader {
     this.#parts = parts;
   }
 
-  /**
-   * Refreshes old knowledge. A promise: the call must wait. If the catalog fails, calls use the known one.
-   */
+  /** Refreshes old knowledge; a promise: the call must wait. Calls use old knowledge if the catalog fails. */
   freshen(): Promise<void> | undefined {
     const { time, askAfterMs = ASK_AFTER_MS } = this.#parts;
     const nowMs = time.nowMs();
@@ -127,13 +123,9 @@ async function inTime<Answer>(answer: Promise<Answer>, time: Time): Promise<Answ
   }
 }
 
-/**
- * Milliseconds between checks for a new policy during a wait at an object, which learns of a change in some 9
- * s.
- */
+/** Milliseconds between checks for a new policy during a wait, so the object learns it in some 9 s. */
 export const CHECK_EVERY_MS = 2_000;
 
-/** Checks the catalog while a call waits. */
 export function followingBy(
   catalog: Pick<CatalogReader, "freshen">,
   policies: Pick<Policies, "get">,

@@ -34,7 +34,6 @@ const CATALOG_NAME = "catalog";
 /** The clients of one namespace: a shared one, which holds the units, and one for each caller. */
 interface Clients {
   readonly shared: LimiterClient;
-  /** Absent: nothing changes at run time. */
   readonly catalog?: CatalogReader;
   readonly reservations: ReservationCache;
   readonly objects: Objects;
@@ -43,12 +42,11 @@ interface Clients {
   readonly byCaller: WeakMap<Principal["bounds"], LimiterClient>;
 }
 
-/** By the namespace. There is only one, except in tests. */
 const clients = new WeakMap<LimiterNamespace, Clients>();
 
 /**
- * The client for a caller. All requests of this isolate share its reservations and denials; timers, stubs and
- * background work belong to the request that begins them.
+ * The client for a caller. All requests of this isolate share its reservations and denials, but not timers,
+ * stubs or background work, which the runtime gives to the request that runs.
  */
 export function clientOf(env: Env, { id, bounds }: Principal): LimiterClient {
   const { shared, byCaller } = clientsOf(env);
@@ -61,7 +59,6 @@ export function clientOf(env: Env, { id, bounds }: Principal): LimiterClient {
 
 /**
  * Refreshes an old catalog before each call, and before its caller is known, since tokens may be revoked.
- * `undefined`: no wait is needed.
  * @param isHeld the caller keeps stubs of this request, so background work must not prolong it
  */
 export function freshen(env: Env, isHeld = false): Promise<void> | undefined {
@@ -161,7 +158,6 @@ class WorkerStats {
     return this.#sender.sendAll(SYSTEM_TIME, this.#push);
   }
 
-  /** When the next message is due, this request sends it in 10 s, long after its answer. */
   sendIfDue(nowMs: number): void {
     if (this.#sender.isDue(nowMs))
       waitUntil(this.#sender.begin(SYSTEM_TIME, this.#push, this.#sender.everyMs));
@@ -180,24 +176,17 @@ export function catalogCallerOf(env: Env, principal: Principal) {
   return new Problem(PROBLEMS.notConfigured, detail);
 }
 
-/**
- * The region of the latest HTTP request, which selects a pool's object. RPC calls without a region use it.
- */
+/** The region of the latest HTTP request, for RPC calls that name none. It selects a pool's object. */
 let here: Region | undefined;
 
-/**
- * Adds the request's region if a policy has a pool. Otherwise `cf` is not read: that costs a tenth of a
- * decision.
- */
+/** Adds the region if a policy has a pool. Otherwise `cf` is not read: it costs a tenth of a decision. */
 export function callingFrom(principal: Principal, request: Request): Principal {
   if (poolAddress === undefined) return principal;
   here = regionOf(regions, (request.cf ?? {}) as Origin);
   return { ...principal, region: here };
 }
 
-/**
- * The region of an RPC call: the named one, otherwise this isolate's; `undefined`: there is no such region.
- */
+/** The region that an RPC call names, otherwise this isolate's; `undefined`: there is no such region. */
 export function regionNamed(name: unknown): Region | undefined {
   return name === undefined ? (here ?? regions[0]) : regions.find((region) => region.name === name);
 }

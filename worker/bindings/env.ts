@@ -6,7 +6,6 @@ interface CatalogNamespace {
   getByName(name: string): CatalogMethods;
 }
 
-/** The worker's bindings and secrets. */
 export interface Env {
   readonly OBJECTS: LimiterNamespace;
   /** Absent: nothing changes at run time, and the deployment's file is in force. */

@@ -1,6 +1,6 @@
 /**
- * Calls to a policy's candidate, after the policy has decided them. The candidate has its own keys, decides
- * by its own admissions, and never lets calls wait. Each function here returns at once and never throws.
+ * Calls to a policy's candidate, which decides by its own admissions and never lets calls wait. Each function
+ * here returns at once and never throws.
  */
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { blockedDecision, decisionOf } from "../../client/read-answer.ts";
@@ -134,9 +134,7 @@ function deniedBy(told: Decided, tried: Decided): DeniedBy {
   return byCandidate ? "candidate" : "none";
 }
 
-/**
- * Whether a decision denies, or would if its policy were not in shadow; `undefined`: there was no decision.
- */
+/** Whether a decision denies, or would outside shadow; `undefined`: there was no decision. */
 function isDenied(decided: Decided): boolean | undefined {
   if (decided === undefined || decided instanceof Problem || decided.reason === "degraded") return undefined;
   return !decided.success || decided.reason === "shadow";

@@ -29,7 +29,6 @@ export type Checks =
   | { readonly together: readonly Check[] }
   | { readonly alone: readonly IndependentCheck[] };
 
-/** The checks of a call, or the problem of the first that is not allowed. */
 export async function parseChecks({ client, principal }: CallContext, input: unknown): Answered<Checks> {
   // First of all: thousands of checks would each be parsed, and answered with an error.
   const raw = given(input, "checks") as readonly unknown[];

@@ -95,7 +95,6 @@ function claimMissing(
   );
 }
 
-/** An acquire that its policy allows. */
 export interface Acquire extends Target {
   readonly params: AcquireParams;
 }
@@ -129,8 +128,7 @@ const acquire = onKey(
     const signal = http?.signal ?? NEVER_ABORTED;
     const acquired = await client.leases.acquire(policy, key, params, signal);
     const answer = request.confirm ? toBeConfirmed(acquired) : acquired;
-    // The caller never learns of the lease, so it is released, unless an idempotency key lets the call be
-    // repeated.
+    // The caller never learns of the lease. With an idempotency key, a repeated call finds it.
     const isUnknown =
       !(answer instanceof Problem) && answer.reason === "degraded" && answer.lease === undefined;
     if ((signal.aborted || isUnknown) && params.idempotencyKey === undefined)
@@ -245,7 +243,6 @@ export const callRenew = onClaim("lease", RenewRequest, async (claim, { ttlMs })
   return { id: claimId("lease", { policy: policy.name, key }, id), ...lease };
 });
 
-/** Ends a lease, with the caller's report if there is one. */
 export const callRelease = onClaim("lease", ReleaseRequest, (claim, { outcome, durationMs }) => {
   const { policy, key, secret, client } = claim;
   const report = { outcome, durationMs };
@@ -253,7 +250,6 @@ export const callRelease = onClaim("lease", ReleaseRequest, (claim, { outcome, d
   return client.leases.release(policy, key, secret, report);
 });
 
-/** Sets units aside until they are settled or cancelled. */
 export const callHold = onKey(HoldRequest, async ({ policy, key }, request, { client }, input) => {
   const { units, ttlMs, priority, idempotencyKey } = request;
   const problem =

@@ -26,7 +26,6 @@ export async function callKeys(context: CallContext, input: unknown): Answered<K
   return page instanceof Problem ? page : { keys: [...page.keys], ...cursorOf(page) };
 }
 
-/** Counts keys, 256 objects at a time. */
 export async function callKeyCount(context: CallContext, input: unknown): Answered<KeyCount> {
   const request = parse(KeyCountRequest, input);
   if (request instanceof Problem) return request;

@@ -2,18 +2,15 @@
  * Several checks of any policies and keys, all or nothing.
  *
  * Each check holds its units at its key's object. When all are held, all are settled; otherwise all are
- * cancelled. Nothing is taken before all checks have passed. If this worker dies in between, the holds
- * expire.
+ * cancelled. If this worker dies in between, the holds expire.
  *
  * First the call requests all holds at once. Two calls on the same keys may then each hold what the other
  * lacks, and both are denied although one would fit. The object marks such a denial as contended. The call
- * then retries *in order of the keys*, one after the other, and waits at each key for the holds of other such
- * calls to end.
+ * then retries *in order of the keys*, and waits at each key for the holds of other such calls to end.
  *
- * That cannot deadlock. A call in the first phase never waits. One in the second waits only at a key beyond
- * all keys that it holds, so the waiting call at the furthest key waits for no waiting call. Calls cannot
- * starve each other: a waiting call is served before any later hold of this kind, so it passes, or a call
- * that succeeded has used its units.
+ * That cannot deadlock: a retry waits only at a key beyond all keys that it holds, so the waiting call at the
+ * furthest key waits for no waiting call. Nor can calls starve: a waiting call is served before later holds
+ * of this kind.
  */
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import type { SheddingSample } from "../../client/objects/load-shedding.ts";
@@ -69,8 +66,7 @@ function putToCandidate(
 const MAX_AT_ONCE = 20;
 
 /**
- * Decides each check as a plain `limit`, in the isolate if possible. A failed check is a decision among the
- * others, because those may have taken units.
+ * Decides each check as a plain `limit`. A failed check is a decision, because others may have taken units.
  */
 async function limitEach(client: LimiterClient, checks: readonly IndependentCheck[]): Promise<AllDecisions> {
   const decisions: Decision[] = [];
@@ -87,10 +83,7 @@ async function limitEach(client: LimiterClient, checks: readonly IndependentChec
   return { success: decisions.every(({ success }) => success), decisions };
 }
 
-/**
- * Joins the checks of one key, so each is answered with the remaining units and wait of all. Checks that
- * lease units stay separate, since each has its own lease.
- */
+/** Joins the checks of one key, so each answer has what all leave. Checks that lease stay separate. */
 async function limitByKey(client: LimiterClient, checks: readonly Check[]): Answered<AllDecisions> {
   const made: Check[] = [];
   const places = checks.map((check) => {
@@ -116,7 +109,6 @@ const MAX_WAIT_MS = 500;
 
 interface Outcome {
   readonly decision: Decision;
-  /** The hold to settle or cancel; absent: nothing is held. */
   readonly holdId?: string;
   /** Only the holds of other such calls prevented it. */
   readonly isContended: boolean;
@@ -142,7 +134,6 @@ class AllOrNone {
     // A check with an idempotency key may have passed before: only its object knows.
     if (sampled.some(({ shed, idempotencyKey }) => shed !== undefined && idempotencyKey === undefined))
       return await this.#deny(sampled.map(shedOutcome));
-    // Holds of all checks at once.
     let outcomes = await this.#withoutProblems(
       await Promise.all(sampled.map((check) => this.#ask(check, 0))),
     );
@@ -160,8 +151,8 @@ class AllOrNone {
   }
 
   /**
-   * The answer of a denied call. Checks without an outcome are repeated: with the key's total if it can never
-   * pass, otherwise with a cost of 0, since units briefly held by other calls deny nothing.
+   * The answer of a denied call. Checks without an outcome are repeated with a cost of 0, since units briefly
+   * held by other calls deny nothing, or with the key's total if that can never pass.
    */
   async #deny(outcomes: readonly (Outcome | undefined)[]): Answered<AllDecisions> {
     const decisions: Decision[] = [];
@@ -201,10 +192,7 @@ class AllOrNone {
     return await this.#withoutProblems(outcomes);
   }
 
-  /**
-   * Holds the units of one check; a cost of 0 takes nothing.
-   * @param waitMs how long to wait for the holds of other such calls to end, in milliseconds
-   */
+  /** Holds the units of one check. @param waitMs the longest wait for the holds of other such calls */
   async #ask(check: SampledCheck, waitMs: number): Answered<Outcome> {
     const { policy, key, cost, request, idempotencyKey, priority, shed } = check;
     if (takesNothing(policy, cost) || policy.override?.effect !== undefined) {

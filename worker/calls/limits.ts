@@ -36,13 +36,11 @@ export interface CallContext {
   readonly request?: Pick<Request, "signal">;
 }
 
-/** An answer, with the policy for the response's headers. */
 export interface TargetAnswer<Answer> {
   readonly policy: Policy;
   readonly answer: Answer;
 }
 
-/** A call on a key: parses the input, finds the policy and the key, and answers. */
 export function onKey<
   Schema extends v.GenericSchema<unknown, { policy: string; key: string }>,
   Context extends CallContext,
@@ -66,10 +64,7 @@ export function onKey<
   };
 }
 
-/**
- * The policy and the key of a request.
- * @param below the request's place in the input: the first part of every pointer in a problem
- */
+/** The policy and the key of a request. @param below the request's place in the input, for errors */
 export function findTarget(
   { policies }: Pick<LimiterClient, "policies">,
   principal: Principal,
@@ -87,7 +82,6 @@ export function findTarget(
   return { policy: policies.within(policy, principal.region), key };
 }
 
-/** The named policy, if the caller may use it. */
 export function findPolicy(
   { named }: RegionalPolicies,
   principal: Principal,
@@ -106,10 +100,7 @@ export function findPolicy(
   });
 }
 
-/**
- * The problem of a cost with units that no rule of the policy counts.
- * @param input the request before it was parsed
- */
+/** The problem of units that no rule counts. @param input the request before it was parsed */
 export function costProblem(
   { rules }: Policy,
   path: readonly [...string[], string],
@@ -174,7 +165,6 @@ function unitsOf(rules: readonly Rule[]): readonly string[] {
   return [...new Set(rules.map(({ unit }) => unit))];
 }
 
-/** Decides a cost, and takes it if it fits. */
 export const callLimit = onKey(LimitRequest, (target, request, { client, principal, request: http }, input) =>
   limitOf(client, principal, target, request, input, http?.signal),
 );
@@ -187,11 +177,7 @@ type ParsedLimit = Pick<v.InferOutput<typeof LimitRequest>, "cost" | "idempotenc
   readonly force?: boolean;
 };
 
-/**
- * Decides a parsed request.
- * @param input the request before it was parsed
- * @param signal aborted when a waiting caller has left
- */
+/** Decides a request. @param input before it was parsed @param signal aborted when the caller has left */
 export function limitOf(
   client: LimiterClient,
   principal: Principal,
@@ -224,9 +210,7 @@ const COST = ["cost"] as const;
 const LIMITING: readonly Scope[] = ["limit"];
 const FORCING: readonly Scope[] = ["force", "admin"];
 
-/**
- * Decides, counts the decision, and sends it to a candidate. A call that the isolate decides gets no promise.
- */
+/** Decides, counts, and sends the call to a candidate. Local decisions get no promise. */
 export function decide(
   client: LimiterClient,
   target: Target,

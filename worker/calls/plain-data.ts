@@ -4,26 +4,22 @@ import { clip } from "../../core/violations.ts";
 import { notAllowed } from "./validate.ts";
 
 /**
- * The most values in one argument, nested ones included. 16 checks by 16 units are 337, and 100 checks are
- * 503. A message that holds units has at most 1,930 in the text that HTTP allows.
+ * The most values in one argument. Units held over HTTP reach 1,930, 100 checks 503, 16 checks of 16 units
+ * 337.
  */
 const MAX_VALUES = 2_000;
-/**
- * The longest array, the most levels, and all text together in UTF-16 units, which is HTTP's bound in bytes.
- */
+/** The longest array, the most levels, and all text in UTF-16 units, which is HTTP's bound in bytes. */
 const MAX_ITEMS = 100;
 const MAX_LEVELS = 7;
 const MAX_TEXT = 16_384;
 
-/** The problem of an argument that is too large, or not plain data. */
 export function plainProblem(argument: unknown): Problem | undefined {
   return strayIn(argument, [], newBudget());
 }
 
 /**
- * The argument without its `undefined` fields: JSON has none, and schemas refuse unknown fields. Workers RPC
- * delivers any value: a `Map` would be an empty cost, and a sparse array can have millions of items.
- * @throws LimiterError when it is too large, or not plain data
+ * The argument without `undefined` fields, which JSON does not have. Workers RPC delivers any value: a `Map`
+ * would be an empty cost, a sparse array millions of items. @throws LimiterError for such values
  */
 export function plain<Argument>(argument: Argument): Argument {
   const left = newBudget();

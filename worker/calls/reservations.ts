@@ -1,7 +1,4 @@
-/**
- * Units of many keys that a client holds in its caller's process. Each call of the message is checked as any
- * other.
- */
+/** Units that a client holds in its caller's process. Each call of the message is checked as any other. */
 import type * as v from "valibot";
 import { boundReached, unavailable } from "../../client/read-answer.ts";
 import { normaliseKey } from "../../core/catalog/keys.ts";
@@ -38,7 +35,6 @@ type GiveBack = NonNullable<Call["giveBack"]>;
 interface Message extends CallContext {
   /** By policy name: the versions that the client knows. */
   readonly known: Readonly<Record<string, string>>;
-  /** The descriptions that the client lacks. */
   readonly unknown: Map<string, PolicyDescription>;
 }
 
@@ -138,8 +134,8 @@ async function answerReserve(
     const call = { ...messageOf(target, reserve), holder, turn, ttlMs, isShort, rules };
     return answerOf(await message.client.forward(policy, key, { reserve: call }));
   }
-  // A client with other rules is granted none by these. It may spend its units until this answer arrives, so
-  // they stay held until it reports their use, or their lifetime ends.
+  // A client with other rules gets no units. It may spend those it has until this answer arrives, so they
+  // stay held until reported or expired.
   const kept = Object.fromEntries(
     Object.entries(rules).map(([name, rule]) => [name, { ...rule, wanted: rule.kept }]),
   );
@@ -153,7 +149,6 @@ function strayRule({ rules }: Policy, name: string) {
   return { path: ["rules", name], detail: `${name} is not a rule of this policy: there are ${names}` };
 }
 
-/** Returns what holders of several keys of one policy have left, key by key. */
 async function answerGiveBack(message: Message, { policy: name, returned }: GiveBack): Answered<null> {
   const { client, principal } = message;
   const found = findPolicy(client.policies, principal, name);
@@ -188,9 +183,7 @@ function answerOf(
 
 const descriptions = new WeakMap<Policy, PolicyDescription>();
 
-/**
- * The description of a policy. A client decides nothing if calls are shed, lease units, or need no object.
- */
+/** The description of a policy. A client decides nothing if calls are shed, lease, or need no object. */
 export function describePolicy(policy: Policy): PolicyDescription {
   const before = descriptions.get(policy);
   if (before !== undefined) return before;

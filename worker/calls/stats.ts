@@ -129,12 +129,10 @@ export async function askStats<Answer extends object>(
 const { policy } = KeyRequest.entries;
 
 const MAX_SINCE = { minute: "1d", hour: "30d" } as const satisfies Record<Step, string>;
-/** By step: the default duration of a history. */
 const DEFAULT_SINCE = { minute: "1h", hour: "1d" } as const satisfies Record<Step, string>;
 
 const SINCE_ALLOWED = 'a duration such as "15m" "6h", or an instant such as "2026-11-22T18:00:00Z"';
 
-/** The instant of a duration or an instant; `undefined`: it is neither. */
 function readSince(text: string, nowMs: number): number | undefined {
   const durationMs = parseDurationMs(text);
   if (durationMs !== undefined) return nowMs - durationMs;

@@ -1,4 +1,3 @@
-/** Parses input, or refuses it and lists what is allowed. */
 import * as v from "valibot";
 import type { Policy } from "../../core/policies/policy.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
@@ -17,10 +16,7 @@ export function parse<Schema extends v.GenericSchema>(
     : notAllowed(violationsOf(parsed.issues.slice(0, MAX_PROBLEMS)), parsed.issues.length);
 }
 
-/**
- * The problem of values that were parsed and are not allowed.
- * @param count how many there are, if more than are listed
- */
+/** The problem of parsed values that are not allowed. @param count their number, if not all are listed */
 export function notAllowed(
   violations: readonly { path: readonly string[]; detail: string }[],
   count = violations.length,

@@ -74,7 +74,6 @@ function dashboardFile(request: Request, name: string, caching: string): Respons
   return fileResponse(request, file, headers);
 }
 
-/** A file, or 304 if the caller's copy is current. */
 function fileResponse(
   request: Request,
   { body, etag }: { readonly body: string | Uint8Array; readonly etag: string },

@@ -1,7 +1,6 @@
 /**
- * The HTTP worker, with POST /v1/limit past its router. A local decision costs little more than the runtime's
- * work for a request with a body, so router, schema and promises would add a third (docs/performance.md).
- * Only plain calls are answered here; all others go through app.ts.
+ * The HTTP worker, with POST /v1/limit past its router: router, schema and promises would be a third of a
+ * local decision (docs/performance.md). Only plain calls are answered here; all others go through app.ts.
  */
 import { type PlainCall, plainCall } from "../../client/local-limiter.ts";
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
@@ -31,9 +30,7 @@ export const handler = {
 
 const PATH = "/v1/limit";
 
-/**
- * The answer to a plain call; `undefined`: it is not plain or not permitted, and its body has not been read.
- */
+/** The answer to a plain call; `undefined`: not plain or not permitted, and its body is unread. */
 export function answerLimit(request: Request, env: Env): Response | Promise<Response> | undefined {
   if (request.method !== "POST") return undefined;
   const query = queryOf(request.url);
@@ -52,7 +49,6 @@ function queryOf(url: string): string | undefined {
   return query === "" || query.startsWith("?") ? query.slice(1) : undefined;
 }
 
-/** A call in the query, with its fields in this order. */
 const QUERY = /^policy=([\w-]{1,64})&key=([^&#+]{1,512})(?:&cost=(\d{1,9}))?(&deny=429)?$/;
 
 function answerQuery(request: Request, env: Env, query: string): Response | Promise<Response> | undefined {
@@ -68,7 +64,6 @@ function answerQuery(request: Request, env: Env, query: string): Response | Prom
   }
 }
 
-/** The text; `undefined`: it has a broken escape. */
 function decoded(text: string): string | undefined {
   if (!text.includes("%")) return text;
   try {

@@ -107,8 +107,8 @@ function withPlace(place: Readonly<Record<string, string>> | Problem, input: unk
 }
 
 /**
- * The status of denials: 200, or 429 with `?deny=429`, for proxies that read only the status. Other queries
- * are refused: an ignored `?dney=429` would admit everything.
+ * 200, or 429 with `?deny=429`, for proxies that read only the status. A `?dney=429` is refused: ignored, it
+ * would admit everything.
  */
 function denyStatus(c: Ctx): DenyStatus | Problem {
   // Most calls have no query. Searching for a `?` costs less than parsing the address.
@@ -190,8 +190,7 @@ const MAX_QUERY_FIELDS = 20;
 
 /**
  * The fields of a query, decoded strictly: a broken escape is an error, and not another key. A repeated field
- * becomes a list, which no call accepts.
- * @param numbers fields that become numbers if they can
+ * becomes a list, which no call accepts. @param numbers fields that become numbers if they can
  */
 function queryInput(c: Ctx, numbers: readonly string[]): Record<string, unknown> | Problem {
   const { query } = addressOf(c);
@@ -218,7 +217,6 @@ function queryInput(c: Ctx, numbers: readonly string[]): Record<string, unknown>
   return Object.fromEntries(entries);
 }
 
-/** The problem of a query with unknown fields. */
 function strayProblem(strays: object, known: readonly string[]): Problem | undefined {
   const names = Object.keys(strays);
   if (names.length === 0) return undefined;
@@ -228,10 +226,7 @@ function strayProblem(strays: object, known: readonly string[]): Problem | undef
   return notAllowed(names.map((name) => ({ path: [name], detail: detailOf(name) })));
 }
 
-/**
- * The parts that a route names, decoded strictly: at `/v1/policies/:policy`, `/v1/policies/api` is `{ policy:
- * "api" }`.
- */
+/** The named parts of an address: `/v1/policies/api` at `/v1/policies/:policy` is `{ policy: "api" }`. */
 function placeIn(c: Ctx, route: string): Readonly<Record<string, string>> | Problem {
   const parts = addressOf(c).path.split("/");
   try {
@@ -246,8 +241,8 @@ function placeIn(c: Ctx, route: string): Readonly<Record<string, string>> | Prob
 }
 
 /**
- * Path and query as sent, and as the router sees them. `URL` would resolve a `..` or a backslash in a key to
- * another key, and throws for an odd Host header.
+ * Path and query as sent. `URL` would resolve a `..` or a backslash in a key to another key, and throws for
+ * an odd Host header.
  */
 function addressOf(c: Ctx): { path: string; query: string } {
   const [url = ""] = c.req.raw.url.split("#", 1);

@@ -42,9 +42,7 @@ interface BoundCalls
     Pick<LimiterCalls, "settle" | "cancel" | "renew" | "release" | "reserve" | "policies"> {
   /** Sets the used units of the key: more than the limit is a debt. Holds and leases stay. */
   setUsed(call: KeyRequest & Regional & { readonly used: Cost }): Promise<KeyReport>;
-  /** The keys of a policy with a number of objects, page by page. */
   keys(call: Listing & { readonly limit?: number }): Promise<KeyList>;
-  /** The number of keys of a policy with a number of objects. */
   countKeys(call: Listing): Promise<KeyCount>;
 }
 
@@ -55,9 +53,8 @@ const WithCalls = WorkerEntrypoint as new (
 
 /**
  * The limiter as a service binding: the calls and answers of HTTP, without a token. Bad input throws a
- * LimiterError with HTTP's problem. The binding's `props` may restrict it like a token: `scopes`, `policies`,
- * `keyPrefix`. With `props = { policy = "api" }`, `limit({ key })` can replace Cloudflare's own rate limit
- * binding.
+ * LimiterError. The binding's `props` may restrict it like a token. With `props = { policy = "api" }`,
+ * `limit({ key })` can replace Cloudflare's own rate limit binding.
  */
 export class Limiter extends WithCalls {
   static {
@@ -74,9 +71,9 @@ export class Limiter extends WithCalls {
   }
 
   /**
-   * Leases units, waiting up to `waitMs` milliseconds in the queue. The lease ends with the caller, or
-   * `using`. A `detached` lease ends with `release`, or when it expires. With `graceMs` a lease outlives its
-   * caller by that time, and another acquire may `resume` it by its id.
+   * Leases units within `waitMs`. The lease ends with the caller, or `using`; with `detached` it ends with
+   * `release` or expiry. With `graceMs` it outlives its caller, and another acquire may `resume` it by its
+   * id.
    */
   async acquire(
     call: AcquireRequest &
@@ -164,9 +161,7 @@ export class CatalogTarget extends WithCatalogCalls {
     this.#caller = caller;
   }
 
-  /**
-   * The arguments are the parts of the path, the body, and the conditions of a write or the cursor of a list.
-   */
+  /** The arguments are the path's parts, the body, and a write's conditions or a list's cursor. */
   async #call(record: CatalogCall, args: readonly unknown[]): Promise<unknown> {
     const { path, body, writes, lists, answer } = record;
     const names = [...path.matchAll(/:(\w+)/g)].map(([, name = ""]) => name);
@@ -187,7 +182,7 @@ function text(field: string, value: unknown): string {
 }
 
 /**
- * A decision, and its lease's handle, which releases it when disposed of, or `graceMs` after the caller ends.
+ * A decision with its lease's handle, which releases it when disposed of, or `graceMs` after the caller ends.
  */
 export type Grant = Decision & Omit<Attached, "answer">;
 
@@ -197,7 +192,6 @@ const acquireBound = onKey(BoundAcquireRequest, async (target, request, { client
   const { policy, key, params } = acquire;
   const linked = detachedProblem(request) ?? linkedOf(client, principal, acquire, request);
   if (linked instanceof Problem) return linked;
-  // A caller that takes over a lease has it already.
   const blocked = linked.resume === undefined ? blockedDecision(policy, key) : undefined;
   if (blocked !== undefined) return client.recordDecision(blocked);
   if (request.utilization !== undefined) client.report(policy, key, request.utilization);
@@ -232,9 +226,8 @@ function detachedProblem(request: {
 }
 
 /**
- * Leases units for a caller that may have left unnoticed by then, so the lease is brief until confirmed. If
- * it ended before that (a reset, a stalled machine), the call is made once more for the rest of its wait.
- * @param link how the lease ends with the returned handle; `undefined`: it has none
+ * Leases units briefly until confirmed, since the caller may have left unnoticed. If the lease ended before
+ * that (a reset, a stalled machine), the call is made once more. @param link absent: the lease has no handle
  */
 async function acquireConfirmed(
   client: LimiterClient,

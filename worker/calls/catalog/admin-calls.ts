@@ -73,7 +73,6 @@ export async function readCatalog({
   return notForAdmin(principal) ?? (await answerOf(catalog.document()));
 }
 
-/** Replaces the catalog by a document. */
 export async function writeCatalog(
   caller: CatalogCaller,
   { body: document, conditions }: CatalogInput,
@@ -134,7 +133,6 @@ function sizeProblem({ policies, overrides, tokens, candidates = {} }: CatalogDo
   return violations.length === 0 ? undefined : notAllowed(violations);
 }
 
-/** The problem of invalid tokens, up to as many as an answer lists. */
 function tokensProblem({ tokens }: CatalogDocument): Problem | undefined {
   const bad: Violation[] = [];
   for (const [name, stored] of Object.entries(tokens)) {
@@ -147,7 +145,6 @@ function tokensProblem({ tokens }: CatalogDocument): Problem | undefined {
   return bad.length === 0 ? undefined : notAllowed(bad);
 }
 
-/** The problem of a table in a document that is too large, or not plain data. */
 function tableProblem({
   policies,
   overrides,

@@ -38,7 +38,6 @@ export interface CatalogCaller {
 }
 
 export interface CatalogInput {
-  /** The named parts of the path. */
   readonly place: Readonly<Record<string, string>>;
   readonly body: unknown;
   readonly conditions: Conditions;
@@ -212,7 +211,6 @@ async function writeBody(
   return await write(caller, writeOf(body as Table), conditions);
 }
 
-/** Writes to the catalog, if the caller may. */
 export async function write(
   caller: CatalogCaller,
   what: Write,
@@ -247,7 +245,6 @@ function takenProblem(secret: string | undefined, what: Write): Problem | undefi
   );
 }
 
-/** The catalog's answer, or the problem. */
 export async function answerOf<Answer extends object>(
   answer: Promise<Answer | Refusal>,
 ): Promise<Exclude<Answer, Refusal> | Problem> {
@@ -281,7 +278,6 @@ const BoundConditions = table({
   dryRun: v.optional(v.boolean("true or false")),
 });
 
-/** The conditions from a caller of the service binding; absent: none. */
 export function readConditions(given: unknown = {}): Conditions | Problem {
   const read = plainProblem(given) ?? parse(BoundConditions, given);
   if (read instanceof Problem) return read;
@@ -301,7 +297,6 @@ function rightsProblem(principal: Principal, what: Write): Problem | undefined {
   return what.kind === "override" ? patternProblem(principal, what.pattern) : notForPrefix(principal);
 }
 
-/** The problem of a policy that the caller may not use. */
 function forbidden(principal: Principal, policy: string): Problem | undefined {
   if (mayUse(principal, policy)) return undefined;
   return new Problem(PROBLEMS.forbidden, `${principal.title} may not use this policy`);
