@@ -9,9 +9,7 @@ export type Changed =
   | { readonly problem: Problem; readonly undo?: undefined }
   | { readonly problem?: undefined; readonly undo: () => Promise<Problem | undefined> };
 
-/**
- * Writes the override of exactly this pattern. Undoing restores `before`, unless it has been changed since.
- */
+/** Writes the override of exactly this pattern. Undoing restores `before`, unless it has changed since. */
 export async function writeOverride(
   ask: Ask,
   place: { readonly policy: string; readonly pattern: string },

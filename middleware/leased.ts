@@ -98,7 +98,7 @@ export function keepLease(
 }
 
 /**
- * Whether a lease may exist after a failed renewal. Bundles differ in error classes, so the status counts.
+ * Whether a lease may exist after a failed renewal. Bundles differ in error classes, so the status decides.
  */
 function mayBeThere(error: unknown): boolean {
   const isRefusal = error instanceof Error && "status" in error && typeof error.status === "number";

@@ -41,9 +41,7 @@ child.on("exit", (code, signal) =>
   process.exit(code ?? 128 + (constants.signals[signal ?? "SIGTERM"] ?? 15)),
 );
 
-/**
- * The Node among the packages. Without npm's install scripts it is missing: then this Node, if new enough.
- */
+/** The Node among the packages. Without npm's install scripts it is missing: then this Node, if recent. */
 function findNode() {
   const packaged = join(bin, "node");
   if (spawnSync(packaged, ["--version"]).status === 0) return packaged;

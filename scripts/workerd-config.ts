@@ -26,9 +26,7 @@ export interface ServeOptions {
   readonly originHeader?: string;
   /** The path of the module to run; absent: the built bundle. */
   readonly main?: string;
-  /**
-   * Whether that module also has the classes of the catalog and the statistics. Absent: only the bundle has.
-   */
+  /** Whether that module also has the classes of the catalog and the statistics. Absent: the bundle has. */
   readonly hasDeploymentObjects?: boolean;
   /** The paths of further modules, by the names under which the module imports them. */
   readonly modules?: Readonly<Record<string, string>>;

@@ -213,9 +213,7 @@ export class LimiterClient {
     return answer === undefined ? degradedDecision(policy, key) : decisionOf(policy, key, answer);
   }
 
-  /**
-   * Returns taken units. @param charge the idempotency key that took them; absent: refills what is missing
-   */
+  /** Returns taken units. @param charge the idempotency key that took them; absent: refills all */
   async refund(
     policy: Policy,
     key: string,

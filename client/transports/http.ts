@@ -57,9 +57,7 @@ const PARTS: Readonly<Record<string, Part>> = {
   key: ["1 to 512 bytes of UTF-8"],
 };
 
-/**
- * @throws LimiterError if an address cannot contain the field's value, which would be another key or address
- */
+/** @throws LimiterError if an address cannot contain the field's value, and would mean another key */
 function partOf(request: object, field: string, [allowed, problem = PROBLEMS.notAllowed]: Part): string {
   const value = (request as Readonly<Record<string, unknown>>)[field];
   const isText = typeof value === "string";

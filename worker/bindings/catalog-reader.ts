@@ -10,9 +10,7 @@ import { later, type Policies } from "../../core/policies/policy.ts";
 
 /** Milliseconds after which the next call refreshes without waiting. Tests bind another value. */
 export const ASK_AFTER_MS = 5_000;
-/**
- * The oldest knowledge that decides, in ms. A change applies 10 s after its answer, less a deadline of 1 s.
- */
+/** The oldest knowledge that decides, in ms. A change applies within 10 s, less a deadline of 1 s. */
 export const MAX_AGE_MS = 8_000;
 /** The longest that a call waits for the catalog, in milliseconds. Then it uses the known one. */
 const DEADLINE_MS = 1_000;

@@ -65,9 +65,7 @@ function putToCandidate(
 /** The most simultaneous calls to objects. Other checks wait, or are decided by the isolate meanwhile. */
 const MAX_AT_ONCE = 20;
 
-/**
- * Decides each check as a plain `limit`. A failed check is a decision, because others may have taken units.
- */
+/** Decides each check as a plain `limit`. A failed check is a decision, as others may have taken units. */
 async function limitEach(client: LimiterClient, checks: readonly IndependentCheck[]): Promise<AllDecisions> {
   const decisions: Decision[] = [];
   const left = checks.entries();

@@ -181,9 +181,7 @@ function text(field: string, value: unknown): string {
   throw refused([field], value, "text").toError();
 }
 
-/**
- * A decision with its lease's handle, which releases it when disposed of, or `graceMs` after the caller ends.
- */
+/** A decision with its lease's handle, which releases it when disposed of, or after its caller ends. */
 export type Grant = Decision & Omit<Attached, "answer">;
 
 const acquireBound = onKey(BoundAcquireRequest, async (target, request, { client, principal }, input) => {
