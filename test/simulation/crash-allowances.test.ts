@@ -12,7 +12,6 @@ const HISTORIES = depth(60, 10_000);
 const MAX = 20_000;
 const PATIENT = { timeout: 300_000 };
 
-/** @throws Error that names the seed of the first history that broke a law */
 function play(first: number, histories: number, breakage?: LeadBreakage): LeadOutcome {
   const database = new Database();
   const sum: Record<string, number> = {};
@@ -89,7 +88,7 @@ const PLANTED: Record<string, LeadBreakage> = {
   },
 };
 
-/** Where a search begins that would else be long: a little before a history that shows the fault. */
+/** First seeds shortly before a history that shows the fault, where a search would be long. */
 const FIRST_SEEDS: Readonly<Record<string, number>> = {
   "a restart that presumes units of a record for a shorter time than holders have them": 350,
 };
