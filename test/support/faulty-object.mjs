@@ -1,6 +1,6 @@
 /**
- * The built bundle with an object that sometimes loses an answer to an isolate, sends it late, handles a message
- * twice, or loses its own memory. Everything else is the real thing.
+ * The built bundle with an object that sometimes loses or delays an answer to an isolate, handles a message
+ * twice, or loses its memory.
  */
 import * as weir from "weir.js";
 

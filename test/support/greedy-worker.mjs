@@ -1,6 +1,5 @@
 /**
- * The built bundle with a worker in which a denial is not all or nothing: a call that is denied takes what it wanted of
- * the tokens all the same.
+ * The built bundle with a worker whose denials are not all or nothing: a denied call still takes its tokens.
  */
 import * as weir from "weir.js";
 

@@ -1,6 +1,6 @@
 /**
- * The built bundle with an object of before leases outlived their links, as happens while a deployment is rolled out: it
- * refuses messages of that version, and ignores the fields of it in any other.
+ * The built bundle with an object of before leases outlived their links, as during a rollout: it refuses
+ * messages of that version, and ignores its fields in others.
  */
 import * as weir from "weir.js";
 

@@ -1,6 +1,6 @@
 /**
- * Policies as tests write them: a duration may be a number of milliseconds, so that a test can reckon with it. A policy
- * of a user has to say the unit.
+ * Policies as tests write them: a duration may be a number of milliseconds, to calculate with it. A user's
+ * policy must have the unit.
  */
 import * as policies from "../../core/policies/parse-policies.ts";
 import type { Policies } from "../../core/policies/policy.ts";

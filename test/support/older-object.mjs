@@ -1,6 +1,6 @@
 /**
- * The built bundle with an object that is older than the worker, as happens while a deployment is rolled out: every
- * message is of a protocol version that this object does not know.
+ * The built bundle with an object older than the worker, as during a rollout: it knows the protocol version
+ * of no message.
  */
 import * as weir from "weir.js";
 

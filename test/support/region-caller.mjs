@@ -1,6 +1,6 @@
 /**
- * A worker with the service binding LIMITER that passes each request on to `limit`. Plain JavaScript, since workerd
- * runs it as it is.
+ * A worker with the service binding LIMITER that forwards each request to `limit`. Plain JavaScript, since
+ * workerd runs it directly.
  */
 export default {
   async fetch(request, env) {

@@ -1,7 +1,7 @@
 import { openApiDocument } from "../../../../worker/api/openapi.ts";
 /**
- * A worker with the service binding LIMITER that makes thousands of random calls for one request, and answers with what
- * came of them. It is bundled, and runs beside the limiter.
+ * A bundled worker beside the limiter, with the service binding LIMITER, that makes thousands of random calls
+ * for one request, and answers with the outcomes.
  */
 import type { Limiter } from "../../../../worker/rpc/limiter.ts";
 import { seededRandom } from "../../random.ts";
@@ -19,7 +19,7 @@ export interface Asked {
   readonly concurrency: number;
 }
 export interface Told {
-  /** How often each method had which outcome: `ok`, the code of a LimiterError, or the name of another error. */
+  /** Outcomes of each method: `ok`, the code of a LimiterError, or the name of another error. */
   readonly outcomes: Readonly<Record<string, Readonly<Record<string, number>>>>;
   /** The first call against a law. */
   readonly fault?: string;
