@@ -141,10 +141,7 @@ const LATE_START_MS = 1_000;
  */
 const PAUSE_MS = 500;
 
-/**
- * This part of both bounds is reserved for `end` calls and light callers, so that one caller's flood cannot
- * take it.
- */
+/** This part of both bounds is reserved for `end` calls and light callers, against floods of one caller. */
 const KEPT_SHARE = 1 / 8;
 
 /** `end` calls have separate starts, so a flood of other calls cannot use them up. */

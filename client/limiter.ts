@@ -14,8 +14,7 @@ export type Grant = Decision & AsyncDisposable;
 /** A limiter. `await using` closes it. */
 export interface Limiter extends Omit<LimiterCalls, "reserve">, AsyncDisposable {
   /**
-   * Takes a cost (default 1) if it fits, within `waitMs`. Only over HTTP does an aborted call leave the
-   * queue.
+   * Takes a cost (default 1) if it fits, within `waitMs`. An aborted call leaves the queue only over HTTP.
    */
   limit(request: LimitRequest & Abortable): Promise<Decision>;
   /**

@@ -93,7 +93,7 @@ export class LocalLimiter {
     return admitted && localDecision(policy, key, admitted);
   }
 
-  /** Ends the key's reservations before a call to its object. Returns what to give back on the same stub. */
+  /** Ends the key's reservations before a call to its object. Returns units for the same stub. */
   end(policy: PolicyView, key: string): readonly Returned[] {
     this.forgetDenials(policy, key);
     return this.#all(policy, key).flatMap((reservation) => this.#cache.end(reservation) ?? []);

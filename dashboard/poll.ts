@@ -9,10 +9,7 @@ export interface Polled<Value> {
   readonly again: () => Promise<void>;
 }
 
-/**
- * Calls every `everyMs` (0: once) while the page is visible. When `about` changes, the last answer is
- * dropped.
- */
+/** Calls every `everyMs` (0: once) while the page is visible. A new `about` drops the last answer. */
 export function usePoll<Value>(
   about: string,
   everyMs: number,

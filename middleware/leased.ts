@@ -97,9 +97,7 @@ export function keepLease(
   };
 }
 
-/**
- * Whether a lease may exist after a failed renewal. Bundles differ in error classes, so the status decides.
- */
+/** Whether a lease may exist after a failed renewal. Error classes differ by bundle: the status decides. */
 function mayBeThere(error: unknown): boolean {
   const isRefusal = error instanceof Error && "status" in error && typeof error.status === "number";
   return !isRefusal || Number(error.status) >= 500;

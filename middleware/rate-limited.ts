@@ -37,10 +37,7 @@ export type Checks<Args extends readonly unknown[]> =
 export type DecideOptions<Args extends readonly unknown[]> = SharedOptions<Args> &
   Checks<Args> & { readonly limiter: Given<Args, DecidingLimiter> };
 
-/**
- * Decides a request, notes the decision, and waits for its `delayMs`. Errors of the limiter are the
- * application's.
- */
+/** Decides a request, notes the decision, and waits for its `delayMs`. Errors of the limiter pass through. */
 export async function rateLimited<Args extends readonly unknown[]>(
   request: object,
   options: DecideOptions<Args>,

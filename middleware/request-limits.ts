@@ -23,10 +23,7 @@ export interface Outcome {
   readonly decisions: readonly Decision[];
 }
 
-/**
- * Holds a request's limits. A `WeakMap` takes a tenth of the time of an empty route: each garbage collection
- * walks it.
- */
+/** Holds a request's limits. A `WeakMap` takes a tenth of an empty route's time: each GC walks it. */
 const LIMITS = Symbol("limits");
 
 export class RequestLimits {

@@ -24,7 +24,7 @@ const USAGE = `Usage: weir COMMAND
   verify  verifies a deployment from outside: TOKEN=weir_... weir verify URL; --help says more
   policies  keeps what changes at run time in a file: TOKEN=weir_... weir policies pull|diff|push URL`;
 
-/** What this project lacks for a command; `undefined`: nothing. */
+/** The missing part of this project for a command, if any. */
 function missing(project: string, command: string): string | undefined {
   if (command === "init") return undefined;
   const [major = 0, minor = 0] = process.versions.node.split(".").map(Number);

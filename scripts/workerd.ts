@@ -25,9 +25,7 @@ export interface Serving {
   stop(signal?: NodeJS.Signals): Promise<void>;
 }
 
-/**
- * Milliseconds to finish open requests: workerd would wait for sockets, and containers are killed in 10 s.
- */
+/** Milliseconds to finish open requests: workerd waits for sockets, and containers are killed after 10 s. */
 const DRAIN_MS = 3_000;
 /** The most characters of workerd's output in the error of a failed start. */
 const MAX_PRINTED = 4_000;

@@ -88,10 +88,7 @@ export class LeaseClient {
     return isShadow ? asShadow(decision) : decision;
   }
 
-  /**
-   * Leases units until expiry, or until the handle in `attached` is disposed of; `call.resume` takes over a
-   * lease.
-   */
+  /** Leases units until expiry, or the disposal of the handle in `attached`. `call.resume` takes over one. */
   async acquireAttached(
     policy: Policy,
     key: string,

@@ -128,10 +128,7 @@ export class LimiterClient {
     return answer;
   }
 
-  /**
-   * Decides a cost and takes it, within `call.waitMs`. Returns no promise if it needs neither object nor
-   * wait.
-   */
+  /** Decides a cost, within `call.waitMs`. Returns no promise if it needs neither object nor wait. */
   limit(policy: Policy, key: string, call: LimitParams, signal?: AbortSignal): Decision | Answered<Decision> {
     const { override } = policy;
     // A debit ignores the limit, unless there is none.

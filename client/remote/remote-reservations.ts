@@ -222,9 +222,7 @@ export function limiterErrorOf(error: unknown): LimiterError | undefined {
 
 const QUIET_MS = 10_000;
 
-/**
- * Logs an outage at once, and its calls later, without a timer: in a worker it would belong to one request.
- */
+/** Logs an outage at once, and its calls later, without a timer: in a worker it belongs to one request. */
 export class Outages {
   readonly #time: Time;
   #loggedAtMs = -Infinity;

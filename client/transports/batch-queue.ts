@@ -18,8 +18,7 @@ import {
 import type { Full } from "../../core/protocol/problems.ts";
 
 /**
- * After this time a batch in flight no longer delays the next. An ended sender, or slow object, costs this
- * much.
+ * After this time a batch in flight no longer delays the next: the cost of an ended sender or slow object.
  */
 export const POLL_MS = 25;
 /** The interval at which a sent call polls for its answer, in case its wake is lost. */
@@ -211,7 +210,7 @@ export class BatchQueues {
   }
 }
 
-/** What a request sends with; no other request uses it. */
+/** The sending parts of a request; no other request uses them. */
 export interface Sending<Answer = BatchedAnswer> {
   readonly time: Time;
   readonly deadlineMs: number;

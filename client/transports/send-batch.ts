@@ -23,7 +23,7 @@ export type Answers = readonly BatchedAnswer[] | UnsupportedProtocol | Full;
 
 /**
  * Sends calls in one message. A single call is sent alone, so any version of an object knows it, unless it
- * has policy terms. @throws Error when the object throws, or answers anything else
+ * has policy terms. @throws Error when the object throws, or answers in another form
  */
 export async function sendTogether(
   object: LimiterStub,
@@ -201,10 +201,7 @@ export function overdue(deadlineMs: number): Error {
   return new Error(`deadline of ${deadlineMs} ms passed`);
 }
 
-/**
- * Sends calls once more if that is safe and their callers wait. Async, so that a stub that cannot be made
- * rejects.
- */
+/** Repeats failed calls if that is safe and their callers wait. Async, so that a failing stub rejects. */
 export async function sendTwice(
   objectOf: () => LimiterStub,
   calls: readonly QueuedCall[],

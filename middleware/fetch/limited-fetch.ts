@@ -29,7 +29,7 @@ export interface LimitedFetchOptions {
   readonly time?: Time;
 }
 
-/** A request was given up, since its turn would come too late. */
+/** A request was abandoned, since its turn would come too late. */
 export class FetchLimitedError extends Error {
   override readonly name = "FetchLimitedError";
   /** Milliseconds until the request may be tried again; `null`: unknown, or never. */

@@ -8,7 +8,7 @@ import { type DecideOptions, rateLimited, type SharedOptions } from "../rate-lim
 import { type Decisions, decisionsOf, RequestLimits } from "../request-limits.ts";
 import { type End, responseOf, type Verdict } from "../verdict.ts";
 
-/** What the middleware adds to the context: `c.var.limits.<policy>` is the decision under a policy. */
+/** In the context: `c.var.limits.<policy>` is the decision under a policy. */
 export interface LimitVariables {
   readonly limits: Decisions;
 }

@@ -1,4 +1,4 @@
-/** What a deployment would change for keys that are in use. */
+/** The changes by a deployment for keys in use. */
 import { plainValuesOf } from "../../core/algorithms/penalty.ts";
 import type { Policies, Policy } from "../../core/policies/policy.ts";
 

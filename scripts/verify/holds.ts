@@ -44,7 +44,7 @@ async function place(
 const reset = (calls: Calls, { policy }: RatePolicy, key: string) =>
   calls.make("DELETE", `/v1/policies/${policy}/keys/${encodeURIComponent(key)}`);
 
-/** Many callers hold, work and settle. What they use while they hold it keeps to the bound. */
+/** Many callers hold, work and settle. Units used during a hold keep to the bound. */
 export async function verifyHeldUnits(calls: Calls, rate: RatePolicy, lastsMs: number): Promise<Finding> {
   const name = `units that are held of ${rate.policy} keep to the bound: ${inWords(rate)}`;
   const key = calls.freshKey();

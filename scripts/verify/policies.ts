@@ -67,7 +67,7 @@ export function holdPolicy(policies: readonly ListedPolicy[]): RatePolicy | unde
   )[0];
 }
 
-/** The policy with several rules, one of which is used up the soonest. */
+/** The policy with several rules, one used up the soonest. */
 export function rulesPolicy(policies: readonly ListedPolicy[]): RulesPolicy | undefined {
   return policies
     .filter((policy) => policy.rules.length > 1 && canDeny(policy) && policy.rules.every(isSimple))

@@ -25,9 +25,7 @@ const MAX_LIMIT = 200;
 const START_MS = 1_760_000_000_000;
 
 export type Adapt = "aimd" | "vegas" | "gradient2";
-/**
- * `shared`: one limit. `own`: one per machine. `divided`: own, with a tenth of the ceiling. `none`: no limit.
- */
+/** `shared`: one limit. `own`: one per machine. `divided`: own, a tenth of the ceiling. `none`: no limit. */
 export type Who = "shared" | "own" | "divided" | "none";
 
 export interface Second {

@@ -149,10 +149,7 @@ export class ClientSchedule {
     void this.#worker.limit(this.#policy, KEY, { cost });
   }
 
-  /**
-   * Records what the worker's isolate admits of its own units, at that instant: its message may be answered
-   * later.
-   */
+  /** Records what the worker's isolate admits of its own units, before its message may be answered. */
   #notingWorker(worker: LimiterClient): LimiterClient {
     const limit = worker.limit.bind(worker);
     const note = (decision: Decision | Problem, cost: Cost): Decision | Problem => {

@@ -3,10 +3,7 @@ import type { KeyRow } from "../../durable-objects/storage/records.ts";
 
 export class Died extends Error {}
 
-/**
- * An object's storage on a real SQLite in memory, with the used part of the runtime's interface. Written data
- * survives the object, as on disk.
- */
+/** An object's storage on SQLite in memory, which survives the object as on disk. */
 export class Database {
   readonly #db = new DatabaseSync(":memory:");
   readonly #statements = new Map<string, StatementSync>();

@@ -115,8 +115,7 @@ test("a flood of one key costs its object a call of each isolate for as long as 
 });
 
 test("when a wait ends, one call of each isolate asks", async () => {
-  // A unit comes back every 2 s. Isolates learn the remaining wait from a call, so each makes one for each
-  // unit.
+  // A unit comes back every 2 s. Isolates learn the wait from a call, so each makes one for each unit.
   const sum = await steadyFlood({ window: "80s" });
   expect(sum.askedLate).toBeLessThanOrEqual(4 * 16);
 });

@@ -1,6 +1,4 @@
-/**
- * A random history of a key that is mostly denied: isolates that call it without a pause, and returned units.
- */
+/** A random history of a key that is mostly denied: isolates call it without a pause, and return units. */
 import { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { Objects } from "../../client/transports/objects.ts";
 import { decideTogether, outstandingOf } from "../../core/accounts/account.ts";

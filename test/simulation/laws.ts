@@ -97,10 +97,7 @@ export class Oracle {
     while ((this.#log[0]?.atMs ?? nowMs) + windowMs <= nowMs) this.#log.shift();
   }
 
-  /**
-   * Any interval has `capacity` for each window that it meets. While the clock ran on, each window has no
-   * more.
-   */
+  /** Any interval has `capacity` for each window that it meets. Each window of a steady clock has no more. */
   #admitInWindow(units: number, nowMs: number, windowMs: number, clock: ObjectClock): number {
     const { capacity, config } = this.#rule;
     const { align, jitterMs } = config as Windows;
@@ -191,8 +188,7 @@ export function checkConservation(
       const holder = entry.holders.get(reservation.holder);
       const hold = account.holds.find(({ id }) => id === holder?.hold);
       const unreported = (reservation.used[index] ?? 0) - (holder?.rules.get(rule.name)?.used ?? 0);
-      // More unreported than held units belong to another hold, e.g. from before a crash, which was settled
-      // or is among the outstanding.
+      // More unreported than held units belong to another hold, e.g. from before a crash.
       if (hold !== undefined && unreported > 0 && unreported + spendable <= hold.units) away += unreported;
     }
     law(

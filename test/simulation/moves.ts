@@ -255,10 +255,7 @@ export class MoveHistory implements MovingWorld {
     for (const object of this.#objects.values()) if (object.version < this.#oldest) this.#replace(object);
   }
 
-  /**
-   * Replaces an object by a new version. In calm histories unwritten state is written first, as at an orderly
-   * end.
-   */
+  /** Replaces an object by a new version. Calm histories write all state first, as at an orderly end. */
   #replace(object: MovingObject): void {
     if (this.#isCalm) this.#rest(object);
     this.#kill(object);

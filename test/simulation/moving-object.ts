@@ -1,7 +1,4 @@
-/**
- * An object whose keys may move: the production modules, over storage that outlives it, and a network to
- * others.
- */
+/** An object whose keys may move: the production modules, with storage that outlives it, and a network. */
 import type { Policies } from "../../core/policies/policy.ts";
 import type { HoldCall, LimitCall, ReserveCall } from "../../core/protocol/messages.ts";
 import type { KeyCall, ObjectStub } from "../../core/protocol/object-methods.ts";

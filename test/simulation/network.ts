@@ -12,10 +12,7 @@ export interface Fate {
   readonly againMs?: number;
 }
 
-/**
- * Answers a batch call by call; `undefined`: the message is none.
- * @param onFailure gets what a call threw: a broken law must not pass for a failed call
- */
+/** Answers a batch call by call. @param onFailure gets errors: a broken law must not pass for a failure */
 export function answeredTogether(
   message: unknown,
   answer: (method: Method, args: readonly unknown[]) => unknown,

@@ -1,6 +1,4 @@
-/**
- * One isolate before some objects in virtual time: the messages and rows of its calls. Messages take no time.
- */
+/** One isolate and some objects in virtual time: the messages and rows of its calls, without delays. */
 import { ReservationCache } from "../../client/reservation-cache.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import type { Policies, Policy } from "../../core/policies/policy.ts";

@@ -132,10 +132,7 @@ function recent(expired: Stored["holds"], name: string, windowMs: number, nowMs:
   );
 }
 
-/**
- * Units of a stored log that count: closed runs in the window and the open one, minus refunds by name
- * (`holes`).
- */
+/** The counted units of a stored log: runs in the window, minus refunds by name (`holes`). */
 function loggedIn(
   state: readonly string[],
   runs: readonly string[],

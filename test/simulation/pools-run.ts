@@ -38,10 +38,7 @@ export async function simulatePools(
   return sum;
 }
 
-/**
- * Runs the timers of `WaitQueue` in virtual time during `work`. Those of an ended process may throw `Gone`,
- * which is ignored.
- */
+/** Runs the timers of `WaitQueue` in virtual time. Those of an ended process may throw `Gone`: ignored. */
 async function withTimersOf<Result>(time: VirtualTime, work: () => Promise<Result>): Promise<Result> {
   const { setTimeout, clearTimeout } = globalThis;
   const set = (callback: () => void, ms = 0) => {

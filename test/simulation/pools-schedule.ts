@@ -267,7 +267,7 @@ export class PoolHistory {
   }
 
   /**
-   * The caller has used units, unless the hold had expired, and settles. If it used all, it may not settle.
+   * The caller has used units, unless the hold had expired, and settles, except sometimes when all are used.
    */
   #endHold(hold: Having, place: Place, running: Running): void {
     const isInTime = this.#time.nowMs < hold.untilMs;

@@ -24,10 +24,7 @@ export interface Crashing {
 
 /** Observations between two crashes. */
 export interface AfterCrash {
-  /**
-   * Units that were granted, or might be without a write, when the object died: the most that the crash can
-   * cost.
-   */
+  /** Units that were granted, or might be without a write, at a crash: the most that it can cost. */
   readonly unknown: number;
   /** Units that the started object presumed to be granted. */
   readonly presumed: number;

@@ -1,6 +1,5 @@
 /**
- * An upstream in virtual time with a fixed number of workers and a queue. It does not notice that a caller
- * has given up, and serves the request nevertheless.
+ * An upstream in virtual time with a fixed number of workers and a queue. It serves abandoned requests too.
  */
 export class Upstream {
   capacity: number;

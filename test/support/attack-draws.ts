@@ -17,10 +17,7 @@ export const NEIGHBOUR_SECRET = "of-the-neighbour";
 /** A key that both use. */
 export const HOT_KEY = `${PREFIX}hot`;
 export const ATTACKED_POLICIES = ["api", "address", "hot", "apart", "slots", "mutex", "busy"] as const;
-/**
- * The attackers: tokens with few rights, no token, and `author`, who may write any document, but only in dry
- * runs.
- */
+/** The attackers: tokens with few rights, no token, and `author`, who writes any document in dry runs. */
 export type Weak = "limiter" | "reserver" | "teller" | "manager" | "nobody" | "author";
 
 /** Operations on all keys and callers: no token with a prefix may call them. */

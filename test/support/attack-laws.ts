@@ -51,10 +51,7 @@ function wasMadeTwice({ kind, status, argument }: Made): boolean {
   return kind === "limitAll" && status === 503 && argument.idempotencyKey !== undefined;
 }
 
-/**
- * A binding confirms a lease after its wait. On a busy machine the lease may have ended before: a
- * repetition's lease began with the first call.
- */
+/** A busy machine may confirm a lease too late: a repetition's lease began with the first call. */
 function wasConfirmedTooLate({ kind, argument, status, body, sentAtMs, receivedAtMs }: Made): boolean {
   const { waitMs = 0, ttlMs = 0, idempotencyKey } = argument;
   const isUnconfirmed = kind === "acquire" && waitMs > 0 && status === 200 && body["lease"] === undefined;
@@ -171,8 +168,7 @@ export function budgetsAreRight(history: History, looks: readonly Made[], attack
     const takes = calls.filter((call) => isTaking(call) && askedOf(call, policy, key, "requests") > 0);
     const refunds = calls.filter(({ kind, status }) => kind === "refund" && (status === 0 || status === 200));
     let [least, most] = [0, 0];
-    // A check that takes nothing, or whose charge was fully returned, is not remembered, so another call may
-    // have its idempotency key.
+    // A check without a charge is not remembered, so another call may have its idempotency key.
     for (const same of repeated(takes, (call) => `${placesOf(call)} ${costsOf(call)}`)) {
       const [atLeast, atMost] = chargeOf(same, history, policy, key);
       least += atLeast;

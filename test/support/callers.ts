@@ -103,10 +103,7 @@ export function storedIn(stateDir: string): number {
   return bytes.reduce((sum, size) => sum + size, 0) / 2 ** 20;
 }
 
-/**
- * The answers to a few fixed calls on a caller's own key. No other caller uses the key, so every round has
- * the same values.
- */
+/** The answers to fixed calls on a caller's own key, so every round has the same values. */
 export async function quietRound(caller: HttpCaller, policy: string, key: string): Promise<unknown[]> {
   const taken = await caller.limit(policy, key, { cost: 3 });
   const held = await caller.hold(policy, key, { units: 2, idempotencyKey: "quiet" });
@@ -125,10 +122,7 @@ export async function quietRound(caller: HttpCaller, policy: string, key: string
   ];
 }
 
-/**
- * Makes a quiet caller's rounds until an attack is over, each on its own key in the attacked policy. Throws
- * when the values differ from before the attack.
- */
+/** Makes a quiet caller's rounds beside an attack. Throws when the values differ from before it. */
 export async function beside<Result>(
   caller: HttpCaller,
   policy: string,
@@ -146,10 +140,7 @@ export async function beside<Result>(
   return await attacking;
 }
 
-/**
- * A round on an object that presumes nothing any more. One that has just started holds what its predecessor
- * may have granted, for some seconds, also of new keys.
- */
+/** A round on an object that presumes nothing any more. After a start it presumes units for some seconds. */
 async function settledRound(caller: HttpCaller, policy: string): Promise<string> {
   const untilMs = Date.now() + 60_000;
   for (;;) {

@@ -265,8 +265,7 @@ export async function campaign({
   let calls = 0;
   const living = Promise.all(Array.from({ length: NEIGHBOURS }, () => neighbour.live(() => isOver)));
   const note = (law: string, example: string) => found.has(law) || found.set(law, example.slice(0, 600));
-  // Files of the process, its connections, and its objects: in memory, starting, the catalog and the
-  // statistics.
+  // Files of the process, its connections, and its objects: in memory, starting, catalog, statistics.
   const maxObjects = OBJECT_BOUNDS.inMemory + OBJECT_BOUNDS.startsAtOnce + 2;
   const maxFiles = filesOf(serving) + atOnce + NEIGHBOURS + FILES_OF_AN_OBJECT * maxObjects;
   try {

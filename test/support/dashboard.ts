@@ -7,10 +7,7 @@ import type { Serving } from "../../scripts/workerd.ts";
 import { TOKENS } from "./fixtures.ts";
 import { makeState, removeState, serveBundle } from "./served.ts";
 
-/**
- * An API, its logins, and exports: one policy whose keys have objects of their own, and two that can be
- * listed.
- */
+/** An API, its logins, and exports: keys with an object each, and two policies that can be listed. */
 export const DASHBOARD_POLICIES = {
   api: { algorithm: "token-bucket", limit: 20, window: "1m", burst: 30, deadlineMs: 20_000 },
   visitor: { algorithm: "token-bucket", limit: 30, window: "1m", objects: 4, deadlineMs: 20_000 },

@@ -1,7 +1,4 @@
-/**
- * The names that examples in the documentation may use. test/docs.test.ts checks the examples' types with
- * them.
- */
+/** The names that examples in the documentation may use: test/docs.test.ts checks their types. */
 import type { Limiter } from "../../worker/rpc/limiter.ts";
 
 export type { Limiter };

@@ -1,7 +1,5 @@
 import { vi } from "vitest";
 
-/**
- * Waits until a check passes, and returns its result. Long, for slow machines: no test depends on the time.
- */
+/** Waits until a check passes, and returns its result. Patient with slow machines. */
 export const eventually = <Result>(check: () => Result | Promise<Result>): Promise<Result> =>
   vi.waitFor(check, { timeout: 20_000, interval: 20 });

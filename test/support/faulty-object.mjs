@@ -1,7 +1,4 @@
-/**
- * The built bundle with an object that sometimes loses or delays an answer to an isolate, handles a message
- * twice, or loses its memory.
- */
+/** The built bundle with an object that loses, delays or doubles messages, or loses its memory. */
 import * as weir from "weir.js";
 
 const LATE_MS = 700;

@@ -53,10 +53,7 @@ export const TEST_TOKENS = [
   },
 ];
 
-/**
- * Longer than any pause of a busy machine, in milliseconds, so that tests of decisions never meet the
- * deadline.
- */
+/** Longer than any pause of a busy machine, in milliseconds, so decisions never meet the deadline. */
 const PATIENT_MS = 20_000;
 const TIERS: string[] = ["paid", "free"];
 const PATIENT = { reservation: { ttl: "20s" }, deadlineMs: PATIENT_MS };
@@ -90,10 +87,7 @@ export const TEST_POLICIES = {
     deadlineMs: PATIENT_MS,
   },
   fast: { algorithm: "token-bucket", limit: 1_000_000, window: "1s", deadlineMs: PATIENT_MS },
-  /**
-   * For isolates: large enough for reservations, an unnoticeable refill, and a lifetime longer than any
-   * pause.
-   */
+  /** For isolates: large enough for reservations, hardly a refill, and a lifetime longer than any pause. */
   hot: { algorithm: "token-bucket", limit: 100_000, window: "30d", ...PATIENT },
   "hot-log": { algorithm: "sliding-log", limit: 100_000, window: "30d", ...PATIENT },
   "hot-brief": {

@@ -1,6 +1,4 @@
-/**
- * The built bundle with a worker whose denials are not all or nothing: a denied call still takes its tokens.
- */
+/** The built bundle with a worker whose denials are not all or nothing: denied calls take their tokens. */
 import * as weir from "weir.js";
 
 export default {

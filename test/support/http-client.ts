@@ -1,6 +1,4 @@
-/**
- * Calls a served limiter over connections that stay open, and records when each call was sent and answered.
- */
+/** Calls a served limiter over open connections, and records when each call was sent and answered. */
 import { Agent, request } from "node:http";
 import { TOKENS } from "./fixtures.ts";
 
@@ -16,10 +14,7 @@ export class HttpClient {
   readonly #agent: Agent;
   readonly #headers: Readonly<Record<string, string>>;
 
-  /**
-   * @param headers of every call. Without an `authorization` among them the calls are those of the token
-   * "full"
-   */
+  /** @param headers of every call. Without an `authorization` the calls are those of the token "full" */
   constructor(url: string, connections: number, headers: Readonly<Record<string, string>> = {}) {
     this.#url = url;
     this.#headers = headers;

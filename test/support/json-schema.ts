@@ -1,7 +1,4 @@
-/**
- * Checks answers against the document's schemas. Ajv compiles schemas with `eval`, which workerd forbids;
- * this validator interprets them.
- */
+/** Checks answers against the document's schemas, without `eval`, which Ajv needs and workerd forbids. */
 import { Validator } from "@cfworker/json-schema";
 
 /** The faults of a value by a schema, which may refer to the document's components. */

@@ -44,10 +44,7 @@ function closeFrame(code?: number): Buffer {
   return Buffer.concat([Buffer.from([0x88, 0x80 | payload.length, 0, 0, 0, 0]), payload]);
 }
 
-/**
- * The payload of the first complete frame after the 101: RFC 6455, section 5.2.
- * @param received one character for each byte
- */
+/** The first complete frame's payload after the 101: RFC 6455, section 5.2. @param received as bytes */
 function firstMessage(received: string): string | undefined {
   const end = received.indexOf("\r\n\r\n");
   if (!received.startsWith("HTTP/1.1 101") || end === -1) return undefined;

@@ -1,7 +1,4 @@
-/**
- * The built bundle with an object of before leases outlived their links, as during a rollout: it refuses
- * messages of that version, and ignores its fields in others.
- */
+/** The built bundle with an object of before leases outlived their links, as during a rollout. */
 import * as weir from "weir.js";
 
 /** The highest version that such an object knows. */

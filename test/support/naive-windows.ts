@@ -1,7 +1,4 @@
-/**
- * Oracles of windows, counted and sliding: every unit is an entry in a list. Slow, and too simple to be
- * wrong.
- */
+/** Oracles of windows, counted and sliding: lists of units, slow, and too simple to be wrong. */
 import type { SlidingLogConfig } from "../../core/algorithms/log/sliding-log.ts";
 
 interface Entry {
@@ -136,9 +133,7 @@ export class NaiveCounter {
     for (let count = 0; count < units; count += 1) this.#units.push(nowMs);
   }
 
-  /**
-   * The newest first, while they are of this window. Then units of the one before, as many as weigh no more.
-   */
+  /** The newest first, while they are of this window, then those of the one before, by weight. */
   credit(nowMs: number, units: number): void {
     const window = this.#windowAt(nowMs);
     const now = this.#units.filter((atMs) => this.#windowAt(atMs) === window);

@@ -1,7 +1,4 @@
-/**
- * The built bundle with an object older than the worker, as during a rollout: it knows the protocol version
- * of no message.
- */
+/** The built bundle with an object older than the worker, as during a rollout: it knows no message. */
 import * as weir from "weir.js";
 
 const NEWER = 1_000;

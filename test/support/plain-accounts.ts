@@ -188,10 +188,7 @@ function wholeAtMs(rule: Rule, account: Account, nowMs: number): number {
   return Math.max(last, nowMs, rule.algorithm.untouchedAtMs(rule.config, state));
 }
 
-/**
- * The exact wait in milliseconds for a cost within the capacity, if every hold is used when it expires;
- * `null`: never. Tries one expiry after another.
- */
+/** The exact wait for a cost within the capacity, if every hold is used when it expires; `null`: never. */
 function ruleWaitMs(rule: Rule, account: Account, nowMs: number, cost: number): number | null {
   if (rule.algorithm.limitNow !== undefined) return adaptiveWaitMs(rule, account, nowMs, cost);
   if (rule.lease !== undefined) return leaseWaitMs(rule, account, nowMs, cost);

@@ -1,7 +1,4 @@
-/**
- * Builds with one planted fault each, made in a copy of the sources: a check that never finds them is
- * worthless.
- */
+/** Builds with one planted fault each: a check that never finds them is worthless. */
 import { spawnSync } from "node:child_process";
 import { cpSync, mkdtempSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";

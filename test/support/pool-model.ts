@@ -1,6 +1,4 @@
-/**
- * The required answers of a pool's script, made by the functions of objects. The model never loses writes.
- */
+/** The required answers of a pool's script, by the functions of objects. The model never loses writes. */
 import {
   type NewHold,
   UNTOUCHED,

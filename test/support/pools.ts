@@ -84,10 +84,7 @@ export async function startPools(options: readonly string[] = [], prelude = PREL
 
 export type Pools = Awaited<ReturnType<typeof startPools>>;
 type Client = Pools["client"];
-/**
- * A call, or a part that `Pool` completes. `answerName` is the idempotency key, `chargeName` that of a
- * charge.
- */
+/** A part of a call. `answerName` is the idempotency key, `chargeName` that of a charge. */
 export type PartOfCall = Omit<PoolCall, "rules" | "cost"> &
   Partial<PoolCall> & { readonly answerName?: string; readonly chargeName?: string };
 

@@ -1,7 +1,4 @@
-/**
- * Once before all tests: several start a redis-server simultaneously, and import the worker with the
- * dashboard.
- */
+/** Once before all tests: several start a redis-server, and import the worker with the dashboard. */
 import { buildDashboard } from "../../scripts/dashboard-build.ts";
 import { ensureRedis } from "../../scripts/redis-server.ts";
 

@@ -31,10 +31,7 @@ interface Claim {
   readonly diesAtMs: number;
 }
 
-/**
- * Idempotency keys that all callers use, so that they meet; the last one has the form in which they are
- * stored.
- */
+/** Idempotency keys that all callers use, so that they meet; the last one has the stored form. */
 const SHARED_KEYS = ["order-1", "order-2", '\u0001{"token":"one"}\u0001order-1'];
 /** The share of calls with an idempotency key that are repeated at once, answered or not. */
 const RETRIED = 0.3;

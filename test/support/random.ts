@@ -9,9 +9,7 @@ export function seededRandom(seed: number): () => number {
   };
 }
 
-/**
- * A generator for each of many clients: the seed repeats each one's numbers, whatever their order in time.
- */
+/** A generator for each of many clients: the seed repeats each one's numbers in any order of time. */
 export function seededRandoms(seed: number): (client: number) => () => number {
   return (client) => seededRandom(seed + 7_919 * client);
 }
@@ -25,10 +23,7 @@ export function whole(random: () => number, below: number): number {
   return Math.floor(random() * below);
 }
 
-/**
- * A seed for this run: that of the environment variable SEED, to repeat a failure, or `newSeed`. It is
- * printed.
- */
+/** A seed for this run: the environment's SEED, to repeat a failure, or `newSeed`. It is printed. */
 export function announcedSeed(what: string): number {
   const seed = seedOr(newSeed() ?? Math.floor(Math.random() * 2 ** 31));
   console.log(`${what}: SEED=${seed}`);

@@ -4,9 +4,7 @@ import fc from "fast-check";
 export interface Specimen<Fields extends Given = Given> {
   /** Fields as in a policy, durations in milliseconds; `configure` must accept every one. */
   readonly fields: fc.Arbitrary<Fields>;
-  /**
-   * Whether `units` admitted within `lengthMs` (first to last instant) keep the bound the algorithm promises.
-   */
+  /** Whether `units` admitted within `lengthMs` (first to last instant) keep the algorithm's bound. */
   keepsBound(fields: Fields, units: number, lengthMs: number): boolean;
   /** Present when admitted calls may be delayed (`delayMs`). */
   readonly delays?: {

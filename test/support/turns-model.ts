@@ -1,7 +1,4 @@
-/**
- * A model of callers that wait for units of rates: the required answers and their times, without the
- * machinery. Time moves by single milliseconds.
- */
+/** A model of callers that wait for units of rates, by single milliseconds, without the machinery. */
 
 export type ModelRule =
   | { readonly kind: "bucket"; readonly limit: number; readonly windowMs: number }
@@ -149,10 +146,7 @@ export class TurnsModel {
     this.#serve();
   }
 
-  /**
-   * The wait of a cost behind the queue without further calls; without holds: if all were returned unused
-   * now.
-   */
+  /** The wait of a cost behind the queue; without holds: if all were returned unused now. */
   waitOf(cost: number, { withHolds = true } = {}): number | null {
     if (this.#rules.some(({ limit }) => cost > limit)) return null;
     const later = new TurnsModel(this.#rules, this.maxWaiters);

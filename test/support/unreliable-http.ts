@@ -24,9 +24,7 @@ export type Fault =
 
 export interface Unreliable {
   readonly url: string;
-  /**
-   * From now on each request has this fault with this probability, and passes otherwise. Absent: all have it.
-   */
+  /** From now on each request has this fault with this probability. Absent: all have it. */
   setFault(fault: Fault, probability?: number): void;
   requests(): number;
   /** A duplicate counts twice. */

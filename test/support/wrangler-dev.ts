@@ -11,10 +11,7 @@ export interface WranglerDev {
   stop(): Promise<void>;
 }
 
-/**
- * Starts `wrangler dev` with these configurations (the first one answers on the port) and waits until it
- * answers.
- */
+/** Starts `wrangler dev` with these configurations, the first on the port, and waits until it answers. */
 export async function startWranglerDev(
   configs: readonly string[],
   vars: Readonly<Record<string, string>> = {},

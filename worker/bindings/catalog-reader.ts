@@ -62,7 +62,7 @@ export class CatalogReader {
 
   #ask(nowMs: number, isForced = false): Promise<void> {
     const asking = this.#asking;
-    // The request that asked may have ended, and then no answer comes.
+    // The calling request may have ended, and then no answer comes.
     const isUnderWay =
       asking !== undefined && nowMs >= asking.sinceMs && nowMs < asking.sinceMs + DEADLINE_MS;
     if (isUnderWay && !isForced) return asking.answer;

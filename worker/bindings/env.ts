@@ -10,7 +10,7 @@ export interface Env {
   readonly OBJECTS: LimiterNamespace;
   /** Absent: nothing changes at run time, and the deployment's file is in force. */
   readonly CATALOG?: CatalogNamespace;
-  /** Counts what the limiter does. Absent: nothing is counted. */
+  /** The statistics. Absent: nothing is counted. */
   readonly STATS?: StatsNamespace;
   /** A secret. Without it, every call but /healthz is refused. */
   readonly API_TOKENS?: string;

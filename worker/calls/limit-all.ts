@@ -102,7 +102,7 @@ async function limitByKey(client: LimiterClient, checks: readonly Check[]): Answ
 
 /** Milliseconds that exceed settling with all deadlines. If the worker dies, units are missing this long. */
 const PROVISIONAL_TTL_MS = 15_000;
-/** The longest wait at one key in the second phase, in milliseconds. */
+/** The longest wait of a retry at one key, in milliseconds. */
 const MAX_WAIT_MS = 500;
 
 interface Outcome {

@@ -3,10 +3,7 @@ import type { Problem } from "../../core/protocol/problems.ts";
 import { clip } from "../../core/violations.ts";
 import { notAllowed } from "./validate.ts";
 
-/**
- * The most values in one argument. Units held over HTTP reach 1,930, 100 checks 503, 16 checks of 16 units
- * 337.
- */
+/** The most values in one argument. Units held over HTTP reach 1,930, 100 checks 503. */
 const MAX_VALUES = 2_000;
 /** The longest array, the most levels, and all text in UTF-16 units, which is HTTP's bound in bytes. */
 const MAX_ITEMS = 100;
@@ -28,7 +25,7 @@ export function plain<Argument>(argument: Argument): Argument {
   return left.hasAbsent ? (withoutAbsent(argument) as Argument) : argument;
 }
 
-/** What an argument may still have, and whether one of its values is `undefined`. */
+/** The rest of an argument's bounds, and whether one of its values is `undefined`. */
 interface Budget {
   values: number;
   text: number;

@@ -37,7 +37,7 @@ export function given(input: unknown, field: string): unknown {
   return typeof input === "object" && input !== null ? (input as Record<string, unknown>)[field] : undefined;
 }
 
-/** A policy and a normalised key, both of which the caller may use. */
+/** A policy and a normalised key, with the caller's right to both. */
 export interface Target {
   readonly policy: Policy;
   readonly key: string;

@@ -1,7 +1,4 @@
-/**
- * Keys and policies that only the canary uses. Their values have to follow exactly from its own calls,
- * whatever happens to the limiter meanwhile.
- */
+/** Keys and policies of the canary alone: their values have to follow exactly from its own calls. */
 import type { HttpClient } from "../http-client.ts";
 
 const PATIENT = { deadlineMs: 30_000 };

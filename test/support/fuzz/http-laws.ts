@@ -10,10 +10,7 @@ const MAX_ERRORS = 20;
 const MAX_FIGURE = 2 ** 53;
 const PROBLEM = "application/problem+json";
 
-/**
- * Whether the call concerns a part that this limiter lacks: its policies are constant, so it has no catalog,
- * and its objects differ from the bundle's.
- */
+/** Whether the call concerns the catalog or objects of the bundle, which this limiter lacks. */
 function isUnbound(body: string): boolean {
   return body.includes("urn:weir:problem:not-configured") && /no binding (?:CATALOG|STATS)/.test(body);
 }

@@ -1,7 +1,4 @@
-/**
- * JSON as a tree that can express more than JavaScript: repeated fields, numbers out of range, text that is
- * no JSON. And the ways to spoil a valid tree.
- */
+/** JSON as a tree with repeated fields, huge numbers and invalid text, and the ways to spoil a valid one. */
 import { pick, whole } from "../random.ts";
 import { ODD_FIELDS, ODD_NUMBERS, ODD_TEXTS } from "./odd-values.ts";
 

@@ -4,9 +4,7 @@ import { pick, whole } from "../random.ts";
 
 type Random = () => number;
 
-/**
- * A connection that the server keeps this long after its client has left counts as a hang, in milliseconds.
- */
+/** A connection that the server keeps this long after its client has left counts as a hang, in ms. */
 const HANG_MS = 30_000;
 
 /** Sends bytes, ends the sending side, and returns everything received. */

@@ -76,10 +76,7 @@ const DOCUMENT_PATH = {
 
 const UNBOUND: ReadonlySet<string> = new Set(["catalog", "stats"]);
 
-/**
- * Whether the fuzzed limiter lacks the operation's subject: its policies are constant, so it has no catalog,
- * and its objects differ from the bundle's.
- */
+/** Whether the operation concerns the catalog or objects of the bundle, which the fuzzed limiter lacks. */
 function isUnbound(described: object): boolean {
   const { tags = [] } = described as { readonly tags?: readonly string[] };
   return tags.some((tag) => UNBOUND.has(tag));
@@ -91,9 +88,7 @@ export class Operations {
   readonly all: readonly Operation[];
   readonly #known: readonly Operation[];
 
-  /**
-   * @param isWhole whether the limiter has a catalog and statistics, so that their operations are called too
-   */
+  /** @param isWhole whether the limiter has a catalog and statistics, so that these are called too */
   constructor(document: OpenApi, { isWhole = false } = {}) {
     this.document = document;
     const paths = Object.entries({ "/openapi.json": DOCUMENT_PATH, ...document.paths });

@@ -29,9 +29,9 @@ import { notAllowed, parse, refused } from "../validate.ts";
 export interface CatalogCaller {
   readonly catalog: CatalogMethods;
   readonly principal: Principal;
-  /** Reads the catalog at once, so that this isolate knows what it has changed. */
+  /** Reads the catalog at once, so that this isolate knows its own changes. */
   readonly onWritten: () => Promise<void>;
-  /** Counts what candidates decide. Absent: nothing is counted. */
+  /** Counts decisions of candidates. Absent: nothing is counted. */
   readonly stats?: StatsNamespace | undefined;
   /** The secret API_TOKENS, whose names no other token may have. */
   readonly secret: string | undefined;

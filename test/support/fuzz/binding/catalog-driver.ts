@@ -1,7 +1,4 @@
-/**
- * A bundled worker beside the limiter, with the service binding LIMITER, that makes random calls on the
- * catalog for one request, and answers with the outcomes.
- */
+/** A worker with the service binding LIMITER that makes random calls on the catalog for one request. */
 import type { CatalogService } from "../../../../client/transports/catalog-service.ts";
 import type { LimiterService } from "../../../../client/transports/transport.ts";
 import type { CatalogDocument } from "../../../../core/catalog/calls.ts";
