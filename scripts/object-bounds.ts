@@ -1,6 +1,6 @@
 import type { ObjectBounds } from "../client/call-gate.ts";
 
-/** A start takes 1 ms in memory and up to 10 ms on a disk: these take less than half the deadline of 1 s. */
+/** A start takes 1 ms in memory, and 3 to 10 ms on a disk: these take about half the deadline of 1 s. */
 const STARTS_AT_ONCE = 64;
 /** An object's file, its log, and the log's index. */
 const FILES_OF_AN_OBJECT = 3;

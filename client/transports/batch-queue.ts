@@ -17,9 +17,7 @@ import {
 } from "../../core/protocol/messages.ts";
 import type { Full } from "../../core/protocol/problems.ts";
 
-/**
- * After this time a batch in flight no longer delays the next: the cost of an ended sender or slow object.
- */
+/** A batch in flight delays the next by this at most: the cost of an ended sender or slow object. */
 export const POLL_MS = 25;
 /** The interval at which a sent call polls for its answer, in case its wake is lost. */
 const ANSWER_POLL_MS = 250;

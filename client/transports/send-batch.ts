@@ -154,8 +154,8 @@ function byObject(endings: readonly ReturnedUnits[]): readonly (readonly Returne
 
 /**
  * Whether a second attempt, on a new stub, may pass. The runtime marks an error `retryable` after a
- * deployment or move; plain workerd (1.20261023.1) only sets `durableObjectReset`. Never to an `overloaded`
- * object, since that would add to its load.
+ * deployment or move; plain workerd (1.20261023.1) only sets `durableObjectReset`. An
+ * `overloaded` object gets no second attempt, since that would add to its load.
  */
 function mayPass(error: unknown): boolean {
   if (typeof error !== "object" || error === null) return false;

@@ -75,7 +75,7 @@ class Slots {
   }
 }
 
-/** Runs the three minutes, and returns what happened in each second. */
+/** Runs the three minutes, and returns the results of each second. */
 export function simulate(adapt: Adapt, who: Who, seed: number): Second[] {
   const random = seededRandom(seed);
   const exponential = (mean: number) => -mean * Math.log(1 - random());

@@ -63,7 +63,7 @@ export class Truth {
   /**
    * Records a call that the pool has executed. Units that the pool took itself, and did not add to the
    * region's, are used at this instant.
-   * @param names of the keys of the call, the last of which may be that of an answer
+   * @param names of the keys of the call, the last possibly of an answer
    * @returns whether there were any
    */
   carriedOut(

@@ -29,7 +29,7 @@ export interface AttackedPolicy {
   readonly rates?: readonly RateRule[];
   /** The limit of a policy that leases. */
   readonly slots?: number;
-  /** Nothing refills: what is left is what was not taken, to the unit. */
+  /** Nothing refills: the rest is known to the unit. */
   readonly budget?: number;
 }
 export type Attacked = Readonly<Record<string, AttackedPolicy>>;
@@ -156,7 +156,7 @@ export function slotsAreKept(history: History, attacked: Attacked): string[] {
 }
 
 /**
- * What is left of a budget is what was not taken: repeated calls count once, and each caller's calls are its
+ * The rest of a budget is its untaken units: repeated calls count once, and each caller's calls are its
  * own.
  * @param looks a reading of each key, when all holds have ended
  */

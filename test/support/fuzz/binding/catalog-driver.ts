@@ -114,7 +114,7 @@ export default {
   },
 };
 
-/** The arguments, one of which is sometimes spoiled. */
+/** The arguments, sometimes with a spoiled one. */
 function spoilt(random: Random, args: unknown[]): { readonly args: unknown[]; readonly foreign?: string } {
   const kind = random();
   if (kind < 0.7 || args.length === 0) return { args };
