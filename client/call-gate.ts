@@ -10,34 +10,28 @@ import { hash, objectName } from "../core/protocol/names.ts";
 import { full, type Full, type Problem } from "../core/protocol/problems.ts";
 import type { Objects } from "./transports/objects.ts";
 
-/** The burst of new keys, in seconds of their rate: an isolate that starts knows none. */
+/** Seconds of the new-key rate that may come at once: an isolate that starts knows no keys. */
 const BURST_SECONDS = 10;
 /** Recent keys are remembered by their hashes: 64 KiB. Two keys in one slot count as new again. */
 const RECENT_KEYS = 2 ** 14;
 
 /**
- * What a call does to an object. `ask`: it is answered at once. `end`: it ends a claim and proves it, as a release does;
- * twice as many of these may be under way, because they make room, and a flood of other calls keeps none of them from
- * starting its object. `return`: it gives units back, and has that room too, but an object that has to be started for it
- * has none of them. `wait`: it may wait for units, and the object has its own bounds for that.
+ * Bounds by use of an object. `end`: proves and ends a claim, so twice as many may be under way. `return`:
+ * the same bound, but it may not start an object. `wait`: the object itself bounds these. `ask`: all others.
  */
 export type CallKind = "ask" | "end" | "return" | "wait";
 
-/**
- * A call under way. Its request may end first (its client leaves), and then none of its code runs any more: from
- * `goneAtMs` on, after its deadline, it does not count.
- */
+/** Code of an ended request never runs, so a call stops counting at `goneAtMs`, after its deadline. */
 interface EnteredCall {
   readonly goneAtMs: number;
 }
-/** How much longer than its deadline a call that waits for others on several keys may take, in milliseconds. */
+/** Milliseconds after its deadline for which a call that waits on several keys still counts. */
 const LATE_MS = 1_000;
 
-/** Lets the calls of one caller through to the objects, as many as its bounds allow. */
+/** Bounds the calls of one caller to the objects. */
 export class CallGate {
   readonly #bounds: CallerBounds;
   readonly #newKeyRate: TokenBucketConfig;
-  /** By the object's name: the calls under way, in order of arrival. */
   readonly #waiting = new Map<string, Set<EnteredCall>>();
   readonly #recentKeys = new Int32Array(RECENT_KEYS);
   readonly #starts: ObjectStarts | undefined;
@@ -52,7 +46,7 @@ export class CallGate {
     this.#newKeyRate = { limit, windowMs: 1_000, burst: limit * BURST_SECONDS };
   }
 
-  /** Lets one call through. Returns the bound that is reached, or a function to call after the answer. */
+  /** Admits one call. Returns the bound that is reached, or a function to call after the answer. */
   enter(policy: PolicyView, key: string, nowMs: number, kind: CallKind): Full | (() => void) {
     const object = objectName(policy, key);
     if (kind !== "wait" && this.#isFull(object, kind, nowMs))
@@ -68,7 +62,7 @@ export class CallGate {
     };
   }
 
-  /** The same for a call on an object, and not on a key. */
+  /** `enter` for a call on an object instead of a key. */
   enterObject(object: string, policy: PolicyView, nowMs: number): Full | (() => void) {
     if (this.#isFull(object, "ask", nowMs)) return full("caller-calls", this.#bounds.maxCallsAtOnce);
     return this.#letIn(object, policy, nowMs);
@@ -97,7 +91,7 @@ export class CallGate {
     };
   }
 
-  /** Whether the key came recently, or one more new key may come. From now on it is known. */
+  /** Whether the key is recent, or one more new key is within the rate. Remembers the key. */
   #isKnown(policy: PolicyView, key: string, nowMs: number): boolean {
     const mark = hash(`${policy.name}/${key}`) | 0;
     const slot = mark & (RECENT_KEYS - 1);
@@ -128,59 +122,49 @@ export async function through<Answer>(
   }
 }
 
-/** How many objects one process can have, where all of them are in it: as on plain workerd, and not on Cloudflare. */
+/** Bounds on objects where all run in one process: on plain workerd, not on Cloudflare. */
 export interface ObjectBounds {
-  /** The most that start at once. Each start waits for the disk, and so do all requests on the same thread. */
+  /** The most simultaneous starts. Each waits for the disk, which blocks all requests on the thread. */
   readonly startsAtOnce: number;
-  /** The most in memory, each with three open files. workerd ends when there are no more files to open. */
+  /** The most in memory, with three open files each. workerd exits at its limit of open files. */
   readonly inMemory: number;
 }
 
-/** workerd (1.20261023.1) drops an object 10 s after its last call, and some time passes until it does. */
+/** workerd (1.20261023.1) drops an object 10 s after its last call, with some delay. */
 const IN_MEMORY_MS = 12_000;
-/** How long after its deadline a start counts whose request has gone, in milliseconds. */
+/** Milliseconds after its deadline for which a start still counts if its request has ended. */
 const LATE_START_MS = 1_000;
 
 /**
- * After `startsAtOnce` starts no further one begins for this time, in milliseconds. workerd sends answers only when it has
- * made all calls that came before. Without the pause, 1,600 of 3,000 simultaneous calls started an object one after the
- * other, and there was no answer for 11 s (tried on a disk).
+ * Milliseconds after `startsAtOnce` starts: without it, 1,600 of 3,000 simultaneous calls started objects in
+ * turn, and workerd, which sends answers after all earlier calls, sent none for 11 s.
  */
 const PAUSE_MS = 500;
 
-/**
- * This part of both bounds is kept: of the objects in memory for calls that end something, and for callers that have fewer
- * than are left of it; of the starts for such callers too, in addition. So a flood does not keep others out. A single
- * caller may have all but that.
- */
+/** This part of both bounds is reserved for `end` calls and light callers, against floods of one caller. */
 const KEPT_SHARE = 1 / 8;
 
-/** Calls that end something have starts of their own, so a flood of other calls does not use them up. */
+/** `end` calls have separate starts, so a flood of other calls cannot use them up. */
 type Lane = "ask" | "end";
 
 interface Starts {
-  /** By the object's name: until when its start counts, and the caller that began it. */
+  /** By object name: when its start stops counting, and the caller that began it. */
   readonly underWay: Map<string, { readonly goneAtMs: number; readonly caller: CallerLoad }>;
   fullSinceMs: number;
 }
 
-/** What one caller uses of both bounds. */
 interface CallerLoad {
-  /** Objects in memory that it was the last to call. */
   objects: number;
-  /** Starts that are under way. */
   starts: number;
-  /** When it began the last one. */
   startedMs: number;
 }
 
-/** A caller that has started nothing. */
 export const newCaller = (): CallerLoad => ({ objects: 0, starts: 0, startedMs: -Infinity });
 
-/** The objects that calls of this process have started. Calls to one in memory, or that starts already, are let through. */
+/** The objects that this process has started. Calls to those in memory, or already starting, pass. */
 export class ObjectStarts {
   readonly #bounds: ObjectBounds;
-  /** By the object's name: its last call and caller. The one called longest ago is first. */
+  /** By object name: its last call and caller, least recent first. */
   readonly #recent = new Map<string, { readonly atMs: number; readonly caller: CallerLoad }>();
   readonly #lanes: Readonly<Record<Lane, Starts>> = {
     ask: { underWay: new Map(), fullSinceMs: -Infinity },
@@ -191,11 +175,7 @@ export class ObjectStarts {
     this.#bounds = bounds;
   }
 
-  /**
-   * Lets a call through to an object. Returns the bound that is reached, or a function to call after the answer.
-   *
-   * @param caller always the same object for one caller
-   */
+  /** Admits a call to an object, as `CallGate.enter`. @param caller the identical object for a caller */
   enter(
     object: string,
     deadlineMs: number,
@@ -220,7 +200,6 @@ export class ObjectStarts {
     return () => this.#dropStart(starts, object);
   }
 
-  /** The bound that one more start of this caller would pass; `undefined`: none. */
   #reached(
     { underWay, fullSinceMs }: Starts,
     caller: CallerLoad,
@@ -267,42 +246,35 @@ export class ObjectStarts {
   }
 }
 
-/** Where units come from: the objects themselves, or a remote limiter. */
+/** The source of units: the objects, or a remote limiter. */
 export interface UnitSource {
-  /** Makes a call; `undefined`: there is no answer. A remote limiter may refuse the call. */
+  /** Makes a call; `undefined`: no answer. A remote limiter may refuse the call. */
   call<Read extends MadeAnswer>(
     policy: PolicyView,
     key: string,
     call: BatchedCall,
     waitMs?: number,
   ): Promise<{ readonly answer: Read } | Problem | undefined>;
-  /** The most messages at once that give units back. Absent: there is no bound. */
+  /** The most simultaneous messages that give units back. Absent: no bound. */
   readonly mostAtOnce?: number;
 }
 
-/** What each request needs to decide from units that are held. */
 export interface Holding {
   readonly objects: UnitSource;
   readonly time: Time;
-  /** Present when the calls of this caller are bounded. */
   readonly gate?: CallGate;
-  /** The runtime's `waitUntil`: the work goes on after the answer. */
   readonly inBackground: (work: Promise<unknown>) => void;
 }
 
-/**
- * Reports each later version of a key's policy that comes into force, until the returned function is called: an object
- * at which a call waits would not learn of it otherwise.
- */
+/** Reports later versions of a key's policy to a waiting call, until the returned function is called. */
 export type Follow = (policy: Policy, key: string, tell: (now: Policy) => void) => () => void;
 
-/** What each request needs. */
 export interface Caller extends Holding {
   readonly objects: Objects;
   /** Present where policies change at run time. */
   readonly follow?: Follow;
-  /** The caller, as JSON text that no other caller has; absent: calls have no caller. */
+  /** JSON text unique to the caller; absent: calls have no caller. */
   readonly callerId?: string;
-  /** The calls end claims by an id that proves nothing: they have no more room than calls on a new key. */
+  /** The calls end claims by an unproven id, so they are bounded like calls on a new key. */
   readonly isDoubted?: boolean;
 }

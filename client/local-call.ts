@@ -5,7 +5,6 @@ import { violation } from "../core/violations.ts";
 import type { Abortable, KeyRequest, Signal } from "./limiter.ts";
 import type { PlainCall } from "./local-limiter.ts";
 
-/** Whether the policy has the units and the priority that the call names. */
 export function isOf({ rules, priorityNames }: DescribedPolicy, { cost, priority }: PlainCall): boolean {
   if (priority !== undefined && !priorityNames.includes(priority)) return false;
   return (
@@ -13,7 +12,7 @@ export function isOf({ rules, priorityNames }: DescribedPolicy, { cost, priority
   );
 }
 
-/** The call with the default policy, if it names none. @throws LimiterError when it is not an object */
+/** Adds the default policy to a call that names none. @throws LimiterError when it is not an object */
 export function wholeCall<Request extends KeyRequest>(
   request: Request,
   defaultPolicy: string | undefined,
@@ -24,7 +23,7 @@ export function wholeCall<Request extends KeyRequest>(
     : { ...request, policy: defaultPolicy };
 }
 
-/** The signal that may end a call. @throws LimiterError when the call is not an object, or its signal no `AbortSignal` */
+/** The signal of a call. @throws LimiterError when the call is no object, or its signal no `AbortSignal` */
 export function signalOf(call: Abortable): Signal | undefined {
   requireObject(call);
   const signal: Partial<Signal> | undefined = call.signal;

@@ -1,11 +1,10 @@
 /**
- * The isolate's limiter: decides from reservations what it can, and asks the object otherwise.
+ * The isolate's limiter decides from reservations where it can, and otherwise calls the object.
  *
- * Many requests share one isolate, and one runs at a time. At any await the request may end: its client leaves, or
- * the runtime ends it. So requests never share what belongs to one of them (stubs, timers). They share plain data,
- * and one kind of promise: the answer to a message. `waitUntil` of the request that sent the message keeps it alive,
- * and each request that waits for it has its own timer. When the sending request dies, the message counts as lost
- * after the policy's deadline.
+ * Requests share an isolate, and one runs at a time. A request may end at any await: its client leaves, or
+ * the runtime ends it. So requests share only plain data and the promise of a message's answer, never stubs
+ * or timers. `waitUntil` of the sending request keeps that promise alive; each waiting request has its own
+ * timer. If the sender dies, the message counts as lost after the policy's deadline.
  */
 import { MAX_UNITS } from "../core/algorithms/algorithm.ts";
 import { orTimeout, randomFraction, readClockMs } from "../core/clock.ts";
@@ -20,7 +19,7 @@ import { type Holding, through } from "./call-gate.ts";
 import { boundReached, type CarriedDecision } from "./read-answer.ts";
 import { type ReservationCache, ReservationReaper } from "./reservation-cache.ts";
 
-/** A call that is only a cost of a key: the only calls that are decided locally. */
+/** A call with only a key and a cost: no other call is decided locally. */
 export interface PlainCall {
   readonly policy: string;
   readonly key: string;
@@ -28,12 +27,7 @@ export interface PlainCall {
   readonly priority?: string;
 }
 
-/**
- * The call, if it is plain and well-formed. By hand, because a schema would cost as much as the decision.
- *
- * @param defaultPolicy the policy of calls that name none
- * @returns `undefined`: the schema of `limit` has to parse it, or report what is wrong
- */
+/** The call, if it is plain and well-formed. A schema would cost as much as the decision. */
 export function plainCall(input: unknown, defaultPolicy?: string): PlainCall | undefined {
   if (typeof input !== "object" || input === null) return undefined;
   const call = input as { readonly [Field in keyof PlainCall]?: unknown };
@@ -66,10 +60,9 @@ function isUnits(units: unknown): boolean {
   return Number.isInteger(units) && (units as number) >= 0 && (units as number) <= MAX_UNITS;
 }
 
-/** A request that has waited for this many answers without getting units asks the object itself. */
+/** After this many answers without units, a request calls the object itself. */
 const MAX_WAITS = 3;
 
-/** Decides on costs for all requests of one isolate. */
 export class LocalLimiter {
   readonly #cache: ReservationCache;
   readonly #answers = new WeakMap<ReserveRequest, Promise<CarriedDecision | Problem | undefined>>();
@@ -80,7 +73,7 @@ export class LocalLimiter {
     this.#reaper = new ReservationReaper(cache);
   }
 
-  /** Decides on a cost above 0 and takes it. Returns no promise when the object need not be asked. */
+  /** Decides a cost above 0 and takes it. Returns no promise when the object is not needed. */
   limit(caller: Holding, policy: PolicyView, key: string, cost: Cost): Decision | Answered<Decision> {
     const nowMs = this.#cache.now(caller.time.nowMs());
     if (this.#reaper.hasUnitsLeft) this.#reaper.keep(caller, nowMs);
@@ -91,7 +84,7 @@ export class LocalLimiter {
     return localDecision(policy, key, decided);
   }
 
-  /** Admits a cost above 0 from units that are held here; `undefined`: there are too few. It repeats no denial. */
+  /** Admits a cost above 0 from held units; `undefined`: too few. It repeats no denial. */
   admit(caller: Holding, policy: PolicyView, key: string, cost: Cost): Decision | undefined {
     const nowMs = this.#cache.now(caller.time.nowMs());
     const reservation = this.#cache.open(policy, key, nowMs);
@@ -100,17 +93,13 @@ export class LocalLimiter {
     return admitted && localDecision(policy, key, admitted);
   }
 
-  /**
-   * Ends the reservations of a key before a call that the object decides, so that the object has all units of the key.
-   *
-   * @returns what to give back, on the same stub and before that call
-   */
+  /** Ends the key's reservations before a call to its object. Returns units for the same stub. */
   end(policy: PolicyView, key: string): readonly Returned[] {
     this.forgetDenials(policy, key);
     return this.#all(policy, key).flatMap((reservation) => this.#cache.end(reservation) ?? []);
   }
 
-  /** Forgets the denials of a key: a call may have given units back, or one that was under way may not have seen it. */
+  /** Forgets the key's denials: a call may have returned units, or been under way unseen. */
   forgetDenials(policy: PolicyView, key: string): void {
     for (const reservation of this.#all(policy, key)) reservation.forgetDenials();
   }
@@ -128,7 +117,7 @@ export class LocalLimiter {
 
   async #ask(caller: Holding, reservation: Reservation, cost: Cost, sinceMs: number): Answered<Decision> {
     const { policy, key } = reservation;
-    // At most half the deadline goes on waiting, so that there is time to ask the object.
+    // Waits at most half the deadline, to leave time for a call to the object.
     const maxMs = policy.deadlineMs / 2;
     let nowMs = sinceMs;
     for (let waits = 0; waits < MAX_WAITS && nowMs - sinceMs < maxMs; waits += 1) {
@@ -138,7 +127,7 @@ export class LocalLimiter {
       await orTimeout(this.#answers.get(message), caller.time, Math.min(maxMs, sinceMs + maxMs - nowMs));
       nowMs = this.#cache.now(caller.time.nowMs());
       const admitted = this.#admit(caller, reservation, cost, nowMs);
-      // Another call's answer brought the units: so nobody asks now for those that are denied meanwhile.
+      // Another call's answer brought the units, so no message is under way for the calls denied meanwhile.
       if (admitted !== undefined) reservation.failed();
       const decided = admitted ?? reservation.deny(cost, nowMs);
       if (decided !== undefined) return localDecision(policy, key, decided);
@@ -155,7 +144,7 @@ export class LocalLimiter {
     if (decided instanceof Problem) return decided;
     if ("full" in decided) return reservation.failed() ?? boundReached(decided);
     if (decided.told !== undefined) return decided.told;
-    // The units that the object did not have may have been on their way to this isolate.
+    // The units that the object lacked may have been on their way to this isolate.
     const isDenied = decided.rules.some(({ success }) => !success);
     nowMs = this.#cache.now(caller.time.nowMs());
     if (!isDenied || !reservation.spend(cost, nowMs))
@@ -163,7 +152,7 @@ export class LocalLimiter {
     return localDecision(policy, key, reservation.admitted(nowMs));
   }
 
-  /** Sends a message that asks for units and, unless `cost` is 0, for a decision. */
+  /** Sends a message for units and, unless `cost` is 0, for a decision. */
   #send(
     caller: Holding,
     reservation: Reservation,
@@ -172,14 +161,14 @@ export class LocalLimiter {
     waitedMs = 0,
   ): Promise<CarriedDecision | Problem | undefined> {
     const { policy, key } = reservation;
-    // What this request reads itself may be earlier than what counts: then the lifetime begins earlier too.
+    // The request's own clock may be earlier than the shared instant: then the lifetime begins earlier too.
     const message = reservation.ask(cost, nowMs, Math.min(nowMs, caller.time.nowMs()));
     this.#cache.hold(reservation);
     const answer = async () => {
       const call = { reserve: message.call };
       const reply = await caller.objects.call<CarriedDecision | null>(policy, key, call, -waitedMs);
       if (reply === undefined || reply instanceof Problem) return reservation.failed(message) ?? reply;
-      // The key is decided by other rules now: units that were kept under the old ones end, and go back.
+      // Other rules now decide the key: units held under the old ones end and are returned.
       if (reply.answer === null) return reservation.failed(message) ?? this.#cache.retire(reservation);
       if (reply.answer.told !== undefined) return reservation.failed(message) ?? reply.answer;
       reservation.answered(message, reply.answer, this.#cache.now(caller.time.nowMs()));

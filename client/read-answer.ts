@@ -20,7 +20,7 @@ import {
 } from "../core/protocol/decision.ts";
 import { boundText, type Full, Problem, PROBLEMS } from "../core/protocol/problems.ts";
 
-/** @throws Error when the object refused the message, because the object's version is older than this one */
+/** @throws Error when an object of an older version refused the message */
 export function readAnswer<Read extends object = Answer>(text: AnswerText): Read {
   const answer = JSON.parse(text) as Read | UnsupportedProtocol;
   if ("unsupported" in answer)
@@ -28,11 +28,7 @@ export function readAnswer<Read extends object = Answer>(text: AnswerText): Read
   return answer;
 }
 
-/**
- * An answer as callers see it.
- *
- * @param missing makes the problem for a claim or charge that does not exist
- */
+/** An answer as callers see it. @param missing makes the problem for a missing claim or charge */
 export function decisionOf(
   policy: Policy,
   key: string,
@@ -50,36 +46,35 @@ export function decisionOf(
   });
 }
 
-/** The decision on a call that was shed, with the jitter of the policy. */
+/** The decision on a shed call, with the policy's jitter. */
 export function toShedDecision(policy: Policy, key: string, shed: Shed): Decision {
   return withJitter(policy, shedDecision(policy, key, shed), randomFraction);
 }
 
-/** The decision on a call that would have been shed, of a policy that only reports. */
+/** The decision of a shadow policy on a call that it would have shed. */
 export function asShadow<Answered extends Decision | Problem>(decided: Answered): Answered | Decision {
   if (decided instanceof Problem || !decided.success) return decided;
   const decision: Decision = decided;
   return { ...decision, reason: "shadow" };
 }
 
-/** The decision on a key that an override blocks; `undefined`: none does, or the policy denies nobody. */
+/** The decision on a key blocked by an override; `undefined`: none blocks it, or the policy is in shadow. */
 export function blockedDecision(policy: Policy, key: string): Decision | undefined {
   const { override, shadow } = policy;
   if (override?.effect !== "blocked" || shadow) return undefined;
   return effectDecision(policy, key, override, readClockMs());
 }
 
-/** The problem of a call that was refused at a bound. It has changed nothing. */
+/** The problem of a call refused at a bound. It has changed nothing. */
 export function boundReached(full: Full): Problem {
   return new Problem(PROBLEMS.bound, boundText(full), { headers: { "retry-after": "1" } });
 }
 
-/** Whether this is the answer to a caller who has gone: it has no rules. */
+/** Whether the caller of this answer has left: such an answer has no rules. */
 export function hasNoRules(answer: Answer): boolean {
   return "rules" in answer && answer.rules.length === 0;
 }
 
-/** The answer to `peek` as callers see it. */
 export function reportOf(policy: Policy, key: string, peeked: Peeked | Full | Problem): KeyReport | Problem {
   if (peeked instanceof Problem) return peeked;
   if ("full" in peeked) return boundReached(peeked);
@@ -92,32 +87,29 @@ export function reportOf(policy: Policy, key: string, peeked: Peeked | Full | Pr
   return { ...decision, ...(override && { override: override.pattern }), ...report };
 }
 
-/** The problem for a lease that has ended or never existed. */
 export function leaseMissing(): Problem {
   return new Problem(PROBLEMS.leaseNotFound, "it was released, it has expired, or it never existed");
 }
 
-/** The problem for a hold that has ended or never existed. */
 export function holdMissing(): Problem {
   return new Problem(PROBLEMS.holdNotFound, "it was settled, it has expired, or it never existed");
 }
 
-/** The problem for a charge that cannot be given back. */
+/** The problem for a charge that cannot be refunded. */
 export function chargeMissing(): Problem {
   const detail =
     "nothing was taken under this charge, it was given back before, or it is not remembered any more";
   return new Problem(PROBLEMS.chargeNotFound, detail);
 }
 
-/** The problem when the object did not answer. */
 export function unavailable(detail: string): Problem {
   return new Problem(PROBLEMS.unavailable, detail);
 }
 
-/** An answer to a message; `told`: the decision that a limiter elsewhere made by rules that are not known here. */
+/** An answer to a message; `told`: the decision that a remote limiter made by rules unknown here. */
 export type CarriedDecision = Decided & { readonly told?: Decision };
 
-/** `callerDecision` with the real clock and chance. */
+/** `callerDecision` with the real clock and randomness. */
 export function toDecision(
   policy: PolicyView,
   key: string,

@@ -7,7 +7,7 @@ import { marginMs } from "../core/reservations/sizing.ts";
 import type { Holding } from "./call-gate.ts";
 import { type ReturnedUnits, returnUnits, split } from "./transports/send-batch.ts";
 
-/** The most keys in the cache. Each takes about 1 KiB and its name; an isolate has 128 MB for everything. */
+/** The most keys. Each takes its name and about 1 KiB of the isolate's 128 MB. */
 const MAX_KEYS = 16_384;
 /** The most UTF-16 units of all their names. The longest key has 512. */
 const MAX_NAME_LENGTH = 2 ** 21;
@@ -17,25 +17,23 @@ interface CachedReservation {
   readonly usedAtMs: number;
 }
 
-/** An isolate's reservations and denials by policy and key. When it is full, the least recently used key goes. */
+/** An isolate's reservations and denials by key. When full, it drops the least recently used key. */
 export class ReservationCache {
-  /** The shortest lifetime in milliseconds that a reservation could have here; Infinity: there was none. */
+  /** The shortest possible lifetime of a reservation here, in milliseconds; Infinity: there was none. */
   shortestMs = Infinity;
   readonly #makeId: () => string;
   /** In order of their last use, to the millisecond. */
   readonly #reservations = new Map<string, CachedReservation>();
-  /** The last one that was found. */
   #last: CachedReservation | undefined;
-  /** Those that may have units to give back. */
+  /** Those that may have units to return. */
   readonly #held = new Set<Reservation>();
-  /** Reservations that have ended and are not settled yet. */
   #ended: ReturnedUnits[] = [];
   #nameLength = 0;
   readonly #clock = new HolderClock();
   #count = 0;
   #holder = "";
 
-  /** @param makeId makes an id that nobody can guess; called for the first key, since start-up has no randomness */
+  /** @param makeId makes an unguessable id. Not called at start-up, when there is no randomness */
   constructor(makeId: () => string) {
     this.#makeId = makeId;
   }
@@ -44,13 +42,13 @@ export class ReservationCache {
     return this.#reservations.size;
   }
 
-  /** The instant that counts, now that a request has read this one. After a jump of the clock all reservations end. */
+  /** The shared instant after a request has read this one. A jump of the clock ends all reservations. */
   now(readMs: number): number {
     if (this.#clock.read(readMs)) this.endAll();
     return this.#clock.latestMs;
   }
 
-  /** Watches for a clock that is put back in steps. All reservations end when it was put back by too much. */
+  /** Watches for a clock that is put back in steps: beyond the margin all reservations end. */
   watch(): (steppedMs: number, readMs: number) => void {
     const step = this.#clock.steps();
     return (steppedMs, readMs) => {
@@ -58,9 +56,8 @@ export class ReservationCache {
     };
   }
 
-  /** The reservation of a key, or a new one. */
   open(policy: PolicyView, key: string, nowMs: number): Reservation {
-    // A hot key comes hundreds of times in a millisecond. To find it costs a fifth of a decision, and to move it as much.
+    // A hot key comes hundreds of times in a millisecond. Finding it costs a fifth of a decision.
     const last = this.#last;
     if (last?.usedAtMs === nowMs && last.reservation.policy === policy && last.reservation.key === key)
       return last.reservation;
@@ -74,7 +71,7 @@ export class ReservationCache {
     return reservation;
   }
 
-  /** The reservation of a key, unless the policy of the key is another now: then it ends. */
+  /** The reservation of a key. It ends if the key has another policy now. */
   #inForce(name: string, policy: PolicyView): CachedReservation | undefined {
     const known = this.#reservations.get(name);
     if (known === undefined || known.reservation.policy === policy) return known;
@@ -88,21 +85,20 @@ export class ReservationCache {
     return undefined;
   }
 
-  /** The reservation of a key; `undefined`: there is none. It does not count as a use. */
+  /** The reservation of a key, if any. This does not count as a use. */
   find(policy: PolicyView, key: string): Reservation | undefined {
     return this.#reservations.get(nameOf(policy, key))?.reservation;
   }
 
-  /** Notes that the reservation may have units to give back. */
   hold(reservation: Reservation): void {
     const { pool, reservation: lifetimes } = reservation.policy;
-    // Where units come from a pool, a lifetime may be as short as what the region has left of its own.
+    // A pool's region may have little time left, so the lifetimes of its units may be that short.
     this.#clock.hold(marginMs(pool === undefined ? lifetimes.leastMs : MIN_USEFUL_TTL_MS));
     this.#held.add(reservation);
     this.shortestMs = Math.min(this.shortestMs, reservation.policy.reservation.leastMs);
   }
 
-  /** Ends a reservation. Returns what to tell the object; `undefined`: there is nothing to settle. */
+  /** Ends a reservation. Returns the message to the object; `undefined`: there is nothing to settle. */
   end(reservation: Reservation): Returned | undefined {
     this.#held.delete(reservation);
     return reservation.giveBack();
@@ -121,12 +117,12 @@ export class ReservationCache {
     return ended;
   }
 
-  /** Takes back what `endDue` returned and could not be sent. Of very many the oldest are lost, and count as used. */
+  /** Takes back unsent results of `endDue`. Beyond a bound the oldest are lost, and count as used. */
   putBack(endings: readonly ReturnedUnits[]): void {
     this.#ended = [...endings, ...this.#ended].slice(-MAX_KEYS);
   }
 
-  /** Whether units may have to be given back, now or later. */
+  /** Whether units may have to be returned, now or later. */
   get isHolding(): boolean {
     return this.#held.size + this.#ended.length > 0;
   }
@@ -145,7 +141,7 @@ export class ReservationCache {
     return new Reservation(policy, key, `${this.#holder}.${this.#count}`, nowMs);
   }
 
-  /** Ends all reservations. Where the clock was put back, lifetimes would last longer than the object expects. */
+  /** After a clock is put back, lifetimes would last longer than the object expects. */
   endAll(): void {
     for (const reservation of this.#held) this.retire(reservation);
     this.#clock.release();
@@ -161,7 +157,7 @@ export class ReservationCache {
   }
 }
 
-/** The name of a key in the cache. Neither policies that clients use nor priorities have a slash or a colon in it. */
+/** A unique name: neither policies that clients use nor priorities contain a slash or a colon. */
 function nameOf({ name, priority }: PolicyView, key: string): string {
   return priority === undefined ? `${name}/${key}` : `${name}:${priority}/${key}`;
 }
@@ -169,29 +165,24 @@ function nameOf({ name, priority }: PolicyView, key: string): string {
 interface ReaperRun {
   readonly untilMs: number;
   checkedAtMs: number;
-  /** Messages that it may still send. */
   messagesLeft: number;
 }
 
 /** After this time another request takes over. The runtime ends background work after 30 s. */
 const RUN_MS = 20_000;
 /**
- * How often it checks for reservations to give back, and for a clock that was put back, which would make lifetimes
- * longer. The check must come within the last part of a lifetime, in which nothing is spent (MAX_MARGIN_MS in
- * core/reservations/sizing.ts).
+ * Milliseconds between checks of lifetimes and of the clock, which may be put back. Below the unspent last
+ * part of a lifetime (MAX_MARGIN_MS in core/reservations/sizing.ts).
  */
 const CHECK_EVERY_MS = 200;
 /** A request that has not checked for this long has died. */
 const SILENT_MS = 2_000;
-/**
- * After this many messages another request takes over. On Cloudflare's free plan an invocation may make 1,000 calls to
- * objects, and some are the request's own, or those that it sends for others.
- */
+/** Then another request takes over. Cloudflare's free plan allows 1,000 calls to objects per invocation. */
 export const MAX_REAPER_MESSAGES = 250;
 
-/** Gives back the units of one isolate when their lifetimes end. One of its requests works at a time. */
+/** Returns the units of one isolate when their lifetimes end. One of its requests works at a time. */
 export class ReservationReaper {
-  /** The last request has sent all that it may, and units are left to give back: the next request takes over. */
+  /** The last request reached its message bound with units left: the next request takes over. */
   hasUnitsLeft = false;
   readonly #cache: ReservationCache;
   #run: ReaperRun | undefined;
@@ -222,7 +213,7 @@ export class ReservationReaper {
       check(stepMs, readMs);
       run.checkedAtMs = this.#cache.now(readMs);
       const { first, rest } = split(this.#cache.endDue(run.checkedAtMs), mostAtOnce);
-      // When this request dies meanwhile, another one finds the rest.
+      // If this request dies meanwhile, another finds the rest.
       this.#cache.putBack(rest);
       isBehind = rest.length > 0;
       if (first.length > 0 && mostAtOnce < Infinity) run.messagesLeft -= mostAtOnce;

@@ -1,4 +1,4 @@
-/** What the limiter answers, as far as the dashboard reads it: /openapi.json has all of it. */
+/** The answers of the limiter, as far as the dashboard reads them: /openapi.json has all. */
 
 /** An error: RFC 9457. */
 export interface Problem {
@@ -34,7 +34,7 @@ export interface PolicyDescription {
   readonly pool?: string;
 }
 
-/** `GET /v1/policies/{policy}`: the fields, and these. */
+/** `GET /v1/policies/{policy}`: its fields, and these. */
 export interface PolicyInForce {
   readonly policy: string;
   readonly version: number;
@@ -43,7 +43,6 @@ export interface PolicyInForce {
   readonly [field: string]: unknown;
 }
 
-/** An override: what it says stands beside these. */
 export interface Override {
   readonly policy: string;
   readonly pattern: string;
@@ -56,7 +55,6 @@ export interface Override {
   readonly [field: string]: unknown;
 }
 
-/** What one rule says of a key. */
 export interface RuleDecision {
   readonly name: string;
   readonly success: boolean;

@@ -1,12 +1,10 @@
 /** Calls of the limiter. */
 import type { Problem } from "./answers.ts";
 
-/** What it answered. */
 export type Answer<Value> =
   | { readonly value: Value; readonly etag: string | undefined; readonly problem?: undefined }
   | { readonly value?: undefined; readonly problem: Problem };
 
-/** What a call says beside its address. */
 export interface CallOptions {
   readonly body?: unknown;
   readonly query?: Readonly<Record<string, string | undefined>>;
@@ -17,11 +15,7 @@ export interface CallOptions {
 
 export type Ask = <Value>(method: string, address: string, options?: CallOptions) => Promise<Answer<Value>>;
 
-/**
- * Calls with this token.
- *
- * @param onRefused is called when the token is not known any more
- */
+/** Calls with this token. @param onRefused is called when the token is no longer valid */
 export function askWith(token: string, onRefused: () => void): Ask {
   return async <Value>(
     method: string,
@@ -45,7 +39,7 @@ export function path(...parts: readonly string[]): string {
   return `/v1/${parts.map((part) => encodeURIComponent(part.toWellFormed())).join("/")}`;
 }
 
-/** Whether a key can stand in an address: browsers take these two for folders. */
+/** Whether a key can be part of an address: browsers take these two for folders. */
 export function canStandInAddress(key: string): boolean {
   return key !== "." && key !== "..";
 }
@@ -80,7 +74,7 @@ function problemOf(response: Response, text: string): Problem {
     const problem = JSON.parse(text) as Problem;
     if (typeof problem.detail === "string") return problem;
   } catch {
-    // Something in between answered, and not the limiter.
+    // The answer is from something in between, and not from the limiter.
   }
   return {
     type: "",

@@ -1,4 +1,3 @@
-/** The dashboard: who is signed in, and which place is shown. */
 import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { OwnToken } from "./answers.ts";
 import { askWith } from "./api.ts";
@@ -123,7 +122,7 @@ function Menu(props: {
   );
 }
 
-/** A place that the token may not see is the overview. */
+/** A page that the token may not see is replaced by the overview. */
 function Shown({ place }: { readonly place: Place }) {
   const rights = useRights();
   if (place.at === "policy" && rights.looks) return <PolicyPage policy={place.policy} />;

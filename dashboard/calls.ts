@@ -1,15 +1,12 @@
 /** The call of a form, and the `curl` for it. */
 
-/** What the form says. */
 export interface Call {
   readonly kind: "limit" | "acquire";
   readonly policy: string;
   readonly key: string;
-  /** The cost, or the units of a lease. */
   readonly cost: number;
 }
 
-/** The address and the body of a call. */
 export function requestOf({ kind, policy, key, cost }: Call): {
   readonly path: string;
   readonly body: object;
@@ -19,7 +16,7 @@ export function requestOf({ kind, policy, key, cost }: Call): {
     : { path: "/v1/leases", body: { policy, key, units: cost } };
 }
 
-/** The same for a shell. The token is a variable: it belongs in no history. */
+/** The same for a shell. The token is a variable, because it must not be in a history. */
 export function curlOf(call: Call, origin: string): string {
   const { path, body } = requestOf(call);
   return [
@@ -29,7 +26,7 @@ export function curlOf(call: Call, origin: string): string {
   ].join(" \\\n");
 }
 
-/** A text in single quotes; one quote in it ends them, stands for itself and begins them again. */
+/** A text in single quotes; a quote in it ends them, is escaped, and begins them again. */
 function quoted(text: string): string {
   return `'${text.replaceAll("'", String.raw`'\''`)}'`;
 }

@@ -26,7 +26,6 @@ interface Props {
   readonly onPromoted: () => Promise<void>;
 }
 
-/** The part about the candidate. */
 export function CandidatePart({ policy, onPromoted }: Props) {
   const { ask } = useSession();
   const polled = usePoll<Candidate | undefined>(policy, EVERY_MS, async () => {
@@ -173,9 +172,6 @@ function Trial(props: { readonly candidate: Candidate; readonly onEnded: (done?:
   );
 }
 
-/* How a candidate compares with the policy. */
-
-/** What both would have decided of the same calls. */
 export function Compared({ candidate }: { readonly candidate: Candidate }) {
   const { policy, compared, keys = [] } = candidate;
   return (

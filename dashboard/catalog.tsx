@@ -1,4 +1,4 @@
-/** What concerns all policies and keys: tokens, the audit log, the document. */
+/** The page of tokens, the audit log and the document. */
 import { useState } from "preact/hooks";
 import type { AuditEntry } from "./answers.ts";
 import { useSession } from "./context.ts";
@@ -9,7 +9,6 @@ import { usePoll } from "./poll.ts";
 import { TokensPart } from "./tokens.tsx";
 import { instant } from "./words.ts";
 
-/** The page of the catalog. */
 export function CatalogPage() {
   return (
     <>

@@ -1,11 +1,10 @@
-/** The catalog as one document: to keep in git, and to write back. */
+/** Exports and imports the catalog as one document, to keep in git. */
 import { useState } from "preact/hooks";
 import type { Problem } from "./answers.ts";
 import { useSession } from "./context.ts";
 import { jsonIn } from "./json.ts";
 import { Confirm, DoneNote, Part, ProblemNote, type Done, type Question } from "./parts.tsx";
 
-/** Exporting and importing. */
 export function DocumentPart() {
   const { ask } = useSession();
   const [text, setText] = useState<string>();

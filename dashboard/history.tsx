@@ -1,4 +1,3 @@
-/** The history of a policy. */
 import { useState } from "preact/hooks";
 import type { HistoryPoint } from "./answers.ts";
 import { useSession } from "./context.ts";
@@ -9,7 +8,6 @@ import { usePoll } from "./poll.ts";
 
 const EVERY_MS = 20_000;
 
-/** The plot of one policy over a span. */
 export function History(props: { readonly policy: string; readonly span: Span; readonly height: number }) {
   const { policy, span, height } = props;
   const { ask } = useSession();
@@ -19,12 +17,11 @@ export function History(props: { readonly policy: string; readonly span: Span; r
     }),
   );
   if (problem !== undefined) return <ProblemNote problem={problem} />;
-  // Before there is an answer, nothing is known: not that there were no calls.
+  // Before there is an answer, it is unknown whether there were calls.
   if (value === undefined) return <div class="plot-place" aria-busy="true" />;
   return <Plot span={span} points={value.points} height={height} />;
 }
 
-/** The same, and how far back it goes. */
 export function HistoryWithSpans({ policy }: { readonly policy: string }) {
   const [span, setSpan] = useState(HOUR);
   return (

@@ -1,9 +1,8 @@
-/** JSON that the user typed. */
 import type { Problem } from "./answers.ts";
 
 type Table = Readonly<Record<string, unknown>>;
 
-/** A table that stands in a text, or what is wrong with it. */
+/** A table in a text, or its mistake. */
 export function jsonIn(
   text: string,
 ):

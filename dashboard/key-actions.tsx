@@ -1,4 +1,4 @@
-/** What may be done to a key: reset, block, raise. */
+/** The actions on a key: reset, block, raise. */
 import { useState } from "preact/hooks";
 import type { Override, Problem } from "./answers.ts";
 import { path } from "./api.ts";
@@ -23,7 +23,6 @@ interface Props {
   readonly onDone: (done: Done) => void;
 }
 
-/** The buttons, and the question that each of them asks first. */
 export function KeyActions({ policy, name, onDone }: Props) {
   const { ask } = useSession();
   const [question, setQuestion] = useState<Question>();
@@ -50,7 +49,7 @@ export function KeyActions({ policy, name, onDone }: Props) {
     });
     return undefined;
   };
-  /** What is there is read at the moment of the change, so that undoing brings back just that. */
+  /** Reads the old override at the moment of the change, so that undoing restores exactly that. */
   const override = async (says: string, fields: Fields): Promise<Problem | undefined> => {
     const before = await readOverride(ask, policy, name);
     if (before.problem !== undefined) return before.problem;

@@ -1,22 +1,15 @@
-/** What may be done to one key, and how it is undone. */
+/** Changes of one key, and how they are undone. */
 import type { Override, Problem } from "./answers.ts";
 import { path, type Ask } from "./api.ts";
 import { overrideFields } from "./words.ts";
 
-/** What an override is to say. */
 export type Fields = Readonly<Record<string, unknown>>;
 
-/** How a change went: a problem, or how to undo it. */
 export type Changed =
   | { readonly problem: Problem; readonly undo?: undefined }
   | { readonly problem?: undefined; readonly undo: () => Promise<Problem | undefined> };
 
-/**
- * Writes the override of exactly this pattern. Undoing it brings back what was there before, unless it was changed
- * it since.
- *
- * @param before the override that is there; `undefined`: there is none
- */
+/** Writes the override of exactly this pattern. Undoing restores `before`, unless it has changed since. */
 export async function writeOverride(
   ask: Ask,
   place: { readonly policy: string; readonly pattern: string },
@@ -35,7 +28,6 @@ export async function writeOverride(
   return { undo };
 }
 
-/** Takes an override away. */
 export async function removeOverride(ask: Ask, override: Override): Promise<Changed> {
   const address = path("policies", override.policy, "overrides", override.pattern);
   const { problem } = await ask("DELETE", address, { ifMatch: tagOf(override) });
@@ -45,7 +37,7 @@ export async function removeOverride(ask: Ask, override: Override): Promise<Chan
   return { undo };
 }
 
-/** The override of exactly this pattern, as it is now; `undefined`: there is none. */
+/** The current override of exactly this pattern; `undefined`: none. */
 export async function readOverride(
   ask: Ask,
   policy: string,

@@ -1,4 +1,4 @@
-/** One key: what is left, who holds it, which override applies, and what may be done about it. */
+/** The page of a key: what is left, its holders, its override, and its actions. */
 import { useState } from "preact/hooks";
 import type { KeyReport, RuleDecision } from "./answers.ts";
 import { canStandInAddress, path } from "./api.ts";
@@ -11,7 +11,6 @@ import { count, duration, instant, overrideLine } from "./words.ts";
 
 const EVERY_MS = 2_000;
 
-/** The page of a key. */
 export function KeyPage({ policy, name }: { readonly policy: string; readonly name: string }) {
   const { ask } = useSession();
   const rights = useRights();
@@ -103,7 +102,6 @@ function passesIn({ success, retryAfterMs }: RuleDecision): string {
   return retryAfterMs === null ? "never" : duration(retryAfterMs);
 }
 
-/** The override that applies to the key. */
 function InForce({ policy, pattern }: { readonly policy: string; readonly pattern: string }) {
   const { ask } = useSession();
   const { value, problem } = usePoll(`${policy} ${pattern}`, EVERY_MS, async () => {

@@ -1,4 +1,4 @@
-/** The keys of a policy, with their leases and queues, as they move. */
+/** The keys of a policy, with their leases and queues, updated live. */
 import { useState } from "preact/hooks";
 import type { KeyReport, ListedKey, PolicyDescription, TopKey } from "./answers.ts";
 import { canStandInAddress, path, type Answer, type Ask, type CallOptions } from "./api.ts";
@@ -9,10 +9,9 @@ import { count, duration } from "./words.ts";
 
 const EVERY_MS = 2_000;
 const ON_A_PAGE = 50;
-/** How many keys are read with a call each: a list has no queues, and some policies have no list. */
+/** The number of keys read by separate calls: a list has no queues, and some policies have no list. */
 const LOOKED_AT = 8;
 
-/** The keys: all of them where objects can be listed, else those that come most. */
 export function KeysPart({ policy }: { readonly policy: PolicyDescription }) {
   const isListed = typeof policy.objects === "number" && policy.pool === undefined;
   return (
@@ -89,7 +88,7 @@ function ActiveKeys({ policy }: { readonly policy: string }) {
 
 const HEADS = ["key", "left", "of", "in use", "holds", "leases", "waiting", "longest wait"];
 
-/** What is known of a key: a list does not say who waits. */
+/** A key's known values: a list does not include waiting calls. */
 type ListedReport = Omit<ListedKey, "remaining" | "resetAfterMs"> & {
   readonly remaining?: number;
   readonly queueLength?: number;

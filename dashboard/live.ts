@@ -1,4 +1,3 @@
-/** Live rates of all policies. */
 import { readClockMs } from "./clock.ts";
 import { useSession } from "./context.ts";
 import { usePoll, type Polled } from "./poll.ts";

@@ -1,4 +1,4 @@
-/** Making a policy at run time, and taking away what was changed of one. */
+/** Creates a policy at run time, and removes run-time changes of one. */
 import { useState } from "preact/hooks";
 import type { PolicyInForce, Problem } from "./answers.ts";
 import { path } from "./api.ts";
@@ -9,7 +9,6 @@ import { hashOf } from "./places.ts";
 
 const FIELDS = { algorithm: "token-bucket", limit: 100, window: "1m" };
 
-/** The part that makes a policy. */
 export function NewPolicyPart() {
   const { ask } = useSession();
   const [name, setName] = useState("");
@@ -64,7 +63,6 @@ export function NewPolicyPart() {
   );
 }
 
-/** Takes away what was changed of a policy at run time. What the file says of it stays. */
 export function TakeAway({
   policy,
   onDone,

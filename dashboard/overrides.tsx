@@ -1,4 +1,3 @@
-/** The overrides of a policy. */
 import { useState } from "preact/hooks";
 import type { Override, Problem } from "./answers.ts";
 import { path } from "./api.ts";
@@ -16,7 +15,6 @@ interface Props {
   readonly onChanged: () => Promise<void>;
 }
 
-/** The list, and what may be changed in it. */
 export function OverridesPart({ policy, onChanged }: Props) {
   const { ask } = useSession();
   const rights = useRights();

@@ -1,4 +1,4 @@
-/** All policies: what happens under them now, and in the last hour. */
+/** The first page: all policies, now and in the last hour. */
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { PolicyDescription } from "./answers.ts";
 import { useRights, useSession } from "./context.ts";
@@ -11,10 +11,9 @@ import { ratesOf, type Reading } from "./rates.ts";
 import { count, percent, perSecond, ruleLine } from "./words.ts";
 
 const POLICIES_EVERY_MS = 30_000;
-/** With more policies than this there is a field to find one. */
+/** With more policies than this there is a search field. */
 const FEW = 8;
 
-/** What is shown first. */
 export function Overview() {
   const { ask, token } = useSession();
   const rights = useRights();
@@ -91,7 +90,6 @@ function Card(props: {
   );
 }
 
-/** The rates of one policy. */
 export function LiveFigures(props: { readonly policy: string; readonly readings: readonly Reading[] }) {
   const rates = ratesOf(props.readings, props.policy);
   if (rates === undefined) return <p class="quiet">Loading rates…</p>;
@@ -110,7 +108,7 @@ export function LiveFigures(props: { readonly policy: string; readonly readings:
   );
 }
 
-/** A plot is loaded when it comes into view: there may be a thousand policies. */
+/** Loads a plot when it comes into view: there may be a thousand policies. */
 function WhenSeen({ of }: { readonly of: string }) {
   const place = useRef<HTMLDivElement>(null);
   const [isSeen, setSeen] = useState(false);

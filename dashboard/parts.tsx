@@ -1,15 +1,13 @@
-/** What several parts of the dashboard show. */
+/** Shared parts of the dashboard. */
 import type { ComponentChildren } from "preact";
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { Problem } from "./answers.ts";
 import { hashOf, type Place } from "./places.ts";
 
-/** A link to a place of the dashboard. */
 export function To({ place, children }: { readonly place: Place; readonly children: ComponentChildren }) {
   return <a href={hashOf(place)}>{children}</a>;
 }
 
-/** A problem, in the limiter's words. */
 export function ProblemNote({ problem }: { readonly problem: Problem | undefined }) {
   if (problem === undefined) return null;
   const { detail, errors = [] } = problem;
@@ -27,7 +25,6 @@ export function ProblemNote({ problem }: { readonly problem: Problem | undefined
   );
 }
 
-/** A part of a page. */
 export function Part(props: {
   readonly title: string;
   readonly beside?: ComponentChildren;
@@ -45,7 +42,6 @@ export function Part(props: {
   );
 }
 
-/** A value with its name. */
 export function Figure(props: {
   readonly name: string;
   readonly value: string;
@@ -66,7 +62,7 @@ export function Rows(props: {
   readonly children: ComponentChildren;
 }) {
   return (
-    // What scrolls has to be reached by keyboard.
+    // A scrolling region has to be reached by keyboard.
     <div class="scroll" role="region" aria-label={`Table: ${props.label}`} tabIndex={0}>
       <table>
         <thead>
@@ -84,7 +80,6 @@ export function Rows(props: {
   );
 }
 
-/** What a question is about. */
 export interface Question {
   readonly title: string;
   readonly says: string;
@@ -93,7 +88,7 @@ export interface Question {
   readonly act: () => Promise<Problem | undefined>;
 }
 
-/** Asks before something is changed. Escape, and the button that has the focus, change nothing. */
+/** Asks before a change. Escape, and the focused button, change nothing. */
 export function Confirm({ question, onEnd }: { readonly question: Question; readonly onEnd: () => void }) {
   const dialog = useRef<HTMLDialogElement>(null);
   const [problem, setProblem] = useState<Problem>();
@@ -125,13 +120,11 @@ export function Confirm({ question, onEnd }: { readonly question: Question; read
   );
 }
 
-/** What was done, and how to undo it. */
 export interface Done {
   readonly says: string;
   readonly undo?: () => Promise<Problem | undefined>;
 }
 
-/** Says what was done, and offers to undo it where that can be. */
 export function DoneNote({ done, onEnd }: { readonly done: Done | undefined; readonly onEnd: () => void }) {
   const [problem, setProblem] = useState<Problem>();
   const undo = async () => {

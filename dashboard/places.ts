@@ -1,4 +1,4 @@
-/** The places of the dashboard, as the address says them after its #. */
+/** The pages of the dashboard, by the address after its #. */
 
 export type Place =
   | { readonly at: "overview" }
@@ -7,7 +7,7 @@ export type Place =
   | { readonly at: "catalog" }
   | { readonly at: "try"; readonly policy: string; readonly key: string };
 
-/** The place that a hash says; the overview when it says none. */
+/** The page of a hash; the overview if it names none. */
 export function placeOf(hash: string): Place {
   const [at = "", policy = "", key = ""] = hash.replace(/^#\/?/, "").split("/").map(decoded);
   if (at === "policy" && policy !== "") return { at, policy };
@@ -16,7 +16,6 @@ export function placeOf(hash: string): Place {
   return at === "catalog" ? { at } : { at: "overview" };
 }
 
-/** The hash of a place. */
 export function hashOf(place: Place): string {
   const parts: readonly string[] = [
     place.at === "overview" ? "" : place.at,

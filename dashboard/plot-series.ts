@@ -1,7 +1,6 @@
-/** What a plot shows: all steps of a span. */
+/** The values of a plot: all steps of a span. */
 import type { HistoryPoint } from "./answers.ts";
 
-/** How far back a plot goes. */
 export interface Span {
   readonly name: string;
   readonly since: string;
@@ -20,9 +19,7 @@ const STEP_SECONDS = { minute: 60, hour: 3_600 };
 /** The minimum number of steps, also when nothing was counted before the last of them. */
 const MIN_STEPS = 15;
 
-/**
- * The steps of the span, those without traffic too: they are left out of the answer. It begins where the counts begin.
- */
+/** All steps of the span from the first count, including those without traffic, which the answer omits. */
 export function seriesOf(
   span: Span,
   points: readonly HistoryPoint[],
@@ -31,7 +28,7 @@ export function seriesOf(
   const size = STEP_SECONDS[span.step];
   const now = Math.floor(nowMs / 1_000 / size) * size;
   const byTime = new Map(points.map((point) => [Date.parse(point.at) / 1_000, point]));
-  // The minute that is under way would look as if calls had ended. An hour is too long to wait for.
+  // The current minute would suggest that calls have ended. An hour is too long to wait for.
   const last = span.step === "minute" && byTime.has(now - size) ? now - size : now;
   const first = Math.min(...byTime.keys());
   const counted = Number.isFinite(first) ? Math.floor((last - first) / size) + 2 : span.steps;

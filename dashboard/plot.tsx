@@ -1,4 +1,4 @@
-/** A plot of what was admitted and denied, step by step. */
+/** A plot of admitted and denied calls by step. */
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import type { HistoryPoint } from "./answers.ts";
@@ -82,13 +82,12 @@ function optionsOf(element: HTMLElement, span: Span, height: number): uPlot.Opti
 const HOURS = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
 const DAYS = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
 
-/** An instant below an axis, in the place's own time. */
+/** An instant below an axis, in local time. */
 function atText(seconds: number, { step }: Span): string {
   const text = HOURS.format(seconds * 1_000);
   return step === "hour" && text === "00:00" ? DAYS.format(seconds * 1_000) : text;
 }
 
-/** A number beside an axis, where there is little room. */
 function short(value: number): string {
   return value >= 10_000 ? `${count(value / 1_000)}k` : count(value);
 }

@@ -1,4 +1,3 @@
-/** Editing a policy's fields. */
 import { useState } from "preact/hooks";
 import type { PolicyInForce, Problem } from "./answers.ts";
 import { path, type Answer, type Ask } from "./api.ts";
@@ -10,7 +9,6 @@ import type { Polled } from "./poll.ts";
 
 const BESIDE: ReadonlySet<string> = new Set(["policy", "version", "source", "overrides"]);
 
-/** The fields of a policy, as they are written. */
 export function fieldsOf(policy: PolicyInForce): Record<string, unknown> {
   return Object.fromEntries(Object.entries(policy).filter(([field]) => !BESIDE.has(field)));
 }
@@ -19,12 +17,12 @@ export function fieldsOf(policy: PolicyInForce): Record<string, unknown> {
 export async function bringBack(ask: Ask, before: PolicyInForce, version: number): Promise<Answer<unknown>> {
   const address = path("policies", before.policy);
   const ifMatch = `"${version}"`;
-  // Without a change at run time the file says what the policy is.
+  // Without a change at run time the file defines the policy.
   if (before.source === "file") return await ask("DELETE", address, { ifMatch });
   return await ask("PUT", address, { body: fieldsOf(before), ifMatch });
 }
 
-/** What is edited, and the version that it was made of. */
+/** The edited text, and the version that it is based on. */
 interface Draft {
   readonly text: string;
   readonly version: number;

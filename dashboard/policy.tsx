@@ -1,4 +1,4 @@
-/** One policy: what happens under it, its keys, and what may be changed of it. */
+/** The page of a policy: its traffic, its keys, and its changes. */
 import { useState } from "preact/hooks";
 import type { PolicyDescription, PolicyInForce } from "./answers.ts";
 import { path } from "./api.ts";
@@ -18,7 +18,6 @@ import { ruleLine } from "./words.ts";
 
 const EVERY_MS = 10_000;
 
-/** The page of a policy. */
 export function PolicyPage({ policy }: { readonly policy: string }) {
   const { ask } = useSession();
   const rights = useRights();

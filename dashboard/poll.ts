@@ -1,23 +1,15 @@
-/** Repeated calls while the page is visible. */
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import type { Problem } from "./answers.ts";
 import type { Answer } from "./api.ts";
 
-/** What was answered last. */
 export interface Polled<Value> {
   readonly value?: Value;
   readonly etag?: string | undefined;
   readonly problem?: Problem | undefined;
-  /** Asks now. */
   readonly again: () => Promise<void>;
 }
 
-/**
- * Calls now and then at an interval, while the page is visible. An answer to an outdated call is dropped.
- *
- * @param about the subject: when it changes, the last answer is dropped
- * @param everyMs 0: once
- */
+/** Calls every `everyMs` (0: once) while the page is visible. A new `about` drops the last answer. */
 export function usePoll<Value>(
   about: string,
   everyMs: number,
@@ -32,7 +24,7 @@ export function usePoll<Value>(
     const asked = latest.current;
     const turn = (turns.current.asked += 1);
     const answer = await asked.ask();
-    // An answer that was overtaken by a later one is of a state from before.
+    // An answer overtaken by a later one describes an earlier state.
     if (asked.about !== latest.current.about || turn < turns.current.answered) return;
     turns.current.answered = turn;
     setState({ about: asked.about, answer });

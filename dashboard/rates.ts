@@ -1,39 +1,32 @@
 /** Live rates, from recent readings of /metrics. */
 
-/** What was counted of one policy until now. */
 export interface Totals {
   readonly admitted: number;
   readonly denied: number;
   readonly isolate: number;
   readonly degraded: number;
 }
-/** By policy. */
 export type TotalsByPolicy = ReadonlyMap<string, Totals>;
 /** The counts of /metrics at an instant. */
 export interface Reading {
   readonly atMs: number;
   readonly totals: TotalsByPolicy;
 }
-/** What happens under one policy. */
 export interface Rates {
   readonly admittedPerSecond: number;
   readonly deniedPerSecond: number;
-  /** The part that isolates decided without asking, from 0 to 1; `undefined`: nothing was decided. */
+  /** The part that isolates decided locally, from 0 to 1; `undefined`: there were no decisions. */
   readonly hitRate: number | undefined;
   readonly degraded: number;
 }
 
-/**
- * The period of a rate, in milliseconds: counts come every 10 s from each isolate, so over less they would jump
- * between none and double.
- */
+/** The period of a rate, in ms: isolates send counts every 10 s, so over less they would jump. */
 export const RATE_OVER_MS = 30_000;
 
 const NOTHING: Totals = { admitted: 0, denied: 0, isolate: 0, degraded: 0 };
 const SAMPLE = /^weir_decisions_total\{(.*)\} (\d+)$/gm;
 const LABEL = /(\w+)="((?:[^"\\]|\\.)*)"/g;
 
-/** What a text of /metrics says of decisions. */
 export function totalsIn(text: string): TotalsByPolicy {
   const found = new Map<string, Totals>();
   for (const [, labels = "", count = ""] of text.matchAll(SAMPLE)) {
@@ -51,7 +44,6 @@ export function totalsIn(text: string): TotalsByPolicy {
   return found;
 }
 
-/** The readings of the period, with this one. */
 export function withReading(readings: readonly Reading[], reading: Reading): readonly Reading[] {
   const all = [...readings, reading];
   const recent = all.filter(({ atMs }) => atMs > reading.atMs - RATE_OVER_MS);
@@ -64,7 +56,7 @@ export function ratesOf(readings: readonly Reading[], policy: string): Rates | u
   const [first, last] = [readings[0], readings.at(-1)];
   if (first === undefined || last === undefined || last.atMs <= first.atMs) return undefined;
   const [from, to] = [first.totals.get(policy) ?? NOTHING, last.totals.get(policy) ?? NOTHING];
-  // Counts begin at 0 again when what the limiter counted is deleted.
+  // Counts begin at 0 again when the limiter's counts are deleted.
   const since = (field: keyof Totals) => Math.max(0, to[field] - from[field]);
   const seconds = (last.atMs - first.atMs) / 1_000;
   const all = since("admitted") + since("denied");

@@ -4,12 +4,7 @@ import type { OwnToken, Problem } from "./answers.ts";
 import { askWith } from "./api.ts";
 import { ProblemNote } from "./parts.tsx";
 
-/**
- * Asks for a token.
- *
- * @param kept the token of before the page was loaded again; it is tried at once
- * @param says why the user has to sign in again
- */
+/** @param kept the token from before the page was reloaded @param says why to sign in again */
 export function SignIn(props: {
   readonly kept: string | undefined;
   readonly says: string;

@@ -1,4 +1,3 @@
-/** Tokens that were issued at run time. */
 import { useState } from "preact/hooks";
 import type { OwnToken, Problem } from "./answers.ts";
 import { path } from "./api.ts";
@@ -8,7 +7,6 @@ import { usePoll } from "./poll.ts";
 
 const SCOPES = ["limit", "refund", "force", "reserve", "metrics", "admin"];
 
-/** The list, and what may be changed in it. */
 export function TokensPart() {
   const { ask } = useSession();
   const [question, setQuestion] = useState<Question>();

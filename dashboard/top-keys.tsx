@@ -1,4 +1,4 @@
-/** The keys of a policy that are denied most, and that come most. */
+/** The keys of a policy with the most denials, and with the most calls. */
 import type { TopKey } from "./answers.ts";
 import { useSession } from "./context.ts";
 import { Part, ProblemNote, Rows, To } from "./parts.tsx";
@@ -8,7 +8,6 @@ import { count } from "./words.ts";
 const EVERY_MS = 5_000;
 const SHOWN = 10;
 
-/** Both lists. */
 export function TopKeysPart({ policy }: { readonly policy: string }) {
   return (
     <Part title="Top keys">
@@ -52,7 +51,6 @@ function TopKeys(props: {
   );
 }
 
-/** The keys of a policy with the highest counts. */
 export function useTopKeys(policy: string, by: "denied" | "active", everyMs: number) {
   const { ask } = useSession();
   return usePoll(`${policy} ${by}`, everyMs, () =>

@@ -8,7 +8,6 @@ import { usePoll } from "./poll.ts";
 
 const LEASED: ReadonlySet<string> = new Set(["concurrency", "adaptive-concurrency"]);
 
-/** The page. */
 export function TryPage(props: { readonly policy: string; readonly name: string }) {
   const { ask } = useSession();
   const { value, problem } = usePoll("policies", 0, () =>

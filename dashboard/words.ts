@@ -1,20 +1,17 @@
-/** Numbers as text. */
 import type { Override, RuleDescription } from "./answers.ts";
 
 const INTEGER = new Intl.NumberFormat("en");
 const TIME = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
 
-/** An integer with separated thousands. */
 export function count(value: number): string {
   return INTEGER.format(value);
 }
 
-/** A rate per second: small ones with their parts. */
+/** A rate per second: small ones with decimals. */
 export function perSecond(value: number): string {
   return value >= 10 || value === 0 ? count(Math.round(value)) : value.toFixed(1);
 }
 
-/** A part of one as percent. */
 export function percent(part: number): string {
   return `${Math.round(part * 100)} %`;
 }
@@ -26,14 +23,14 @@ const SPANS = [
   ["s", 1_000],
 ] as const;
 
-/** A duration as its largest fitting unit says it. */
+/** A duration in its largest fitting unit. */
 export function duration(ms: number): string {
   const [unit, size] = SPANS.find(([, each]) => ms >= each) ?? ["ms", 1];
   const value = ms / size;
   return `${value >= 10 || Number.isInteger(value) ? count(Math.round(value)) : value.toFixed(1)} ${unit}`;
 }
 
-/** An instant in the place's own time. */
+/** An instant in local time. */
 export function instant(text: string): string {
   const atMs = Date.parse(text);
   return Number.isNaN(atMs) ? text : TIME.format(atMs);
@@ -52,13 +49,11 @@ export function ruleLine(rule: RuleDescription): string {
 
 const BESIDE: ReadonlySet<string> = new Set(["policy", "pattern", "version", "expiresAt", "note"]);
 
-/** What of an override its author wrote. */
 export function overrideFields(override: Override): Record<string, unknown> {
   const beside = new Set(["policy", "pattern", "version"]);
   return Object.fromEntries(Object.entries(override).filter(([field]) => !beside.has(field)));
 }
 
-/** An override in a few words. */
 export function overrideLine(override: Override): string {
   if (override.blocked === true) return "blocked";
   if (override.unlimited === true) return "unlimited";

@@ -1,4 +1,4 @@
-/** A lease for as long as a request takes, its answer's stream included, without a framework. */
+/** A lease for the duration of a request and its answer's stream, without a framework. */
 import type { AcquireRequest, Grant, Limiter } from "../client/limiter.ts";
 import { SYSTEM_TIME } from "../core/clock.ts";
 import type { Cost } from "../core/policies/policy.ts";
@@ -9,10 +9,8 @@ import type { SharedOptions } from "./rate-limited.ts";
 import { headerPolicies } from "./request-limits.ts";
 import { type End, keyOf, refusalOf, SKIPPED, type Verdict, verdictOn } from "./verdict.ts";
 
-/** The calls of a limiter that leasing needs. */
 export type LeasingLimiter = Pick<Limiter, "acquire" | "renew" | "release" | "policies">;
 
-/** The options of a lease for each request. Each may be a function of the request. */
 export interface LeaseOptions<Args extends readonly unknown[]> extends SharedOptions<Args> {
   readonly limiter: Given<Args, LeasingLimiter>;
   /** Absent: the limiter's own policy. */
@@ -22,18 +20,18 @@ export interface LeaseOptions<Args extends readonly unknown[]> extends SharedOpt
   readonly units?: Given<Args, Cost>;
   /** The longest wait in the queue, in milliseconds. Absent: none. */
   readonly waitMs?: number;
-  /** How long a lease lives between two renewals, in milliseconds. Absent: the policy's ttl. */
+  /** The lifetime between two renewals, in milliseconds. Absent: the policy's ttl. */
   readonly ttlMs?: number;
-  /** For how long a lease is renewed, in milliseconds. Absent: an hour. */
+  /** The longest time for which a lease is renewed, in milliseconds. Absent: an hour. */
   readonly mostMs?: number;
 }
 
-/** An answer that is neither read nor cancelled would be leased for ever. */
+/** Without it, an answer that is neither read nor cancelled would be leased for ever. */
 const MAX_MS = 3_600_000;
-/** How often a lease is renewed in its lifetime: one lost renewal does not end it. */
+/** Renewals in a lifetime: one lost renewal does not end the lease. */
 const RENEWALS = 3;
 
-/** Leases units for a request, and notes the decision with it. Errors of the limiter are the application's. */
+/** Leases units for a request, and notes the decision. Errors of the limiter are the application's. */
 export async function leased<Args extends readonly unknown[]>(
   request: object,
   options: LeaseOptions<Args>,
@@ -43,7 +41,7 @@ export async function leased<Args extends readonly unknown[]>(
   const { skip, time = SYSTEM_TIME } = options;
   if (skip !== undefined && (await skip(...args))) return SKIPPED;
   const limiter = await limiterOf(options.limiter, args);
-  // The list first: a lease that has been granted must not wait for anything that may fail.
+  // The list first: a granted lease must not wait for anything that may fail.
   const policies = await headerPolicies(limiter, time, inBackground);
   const grant = await acquire(limiter, options, args).catch(refusalOf);
   if (!("success" in grant)) return grant;
@@ -73,11 +71,7 @@ async function acquire<Args extends readonly unknown[]>(
   return await limiter.acquire(params);
 }
 
-/**
- * Renews a lease until it is released.
- *
- * @returns releases it, once. If that fails, the lease ends when it expires.
- */
+/** Renews a lease until it is released. @returns releases it, once. If that fails, the lease expires */
 export function keepLease(
   limiter: LeasingLimiter,
   { id, expiresAfterMs }: Lease,
@@ -103,18 +97,15 @@ export function keepLease(
   };
 }
 
-/**
- * Whether a lease may still be there after a renewal failed: it is gone only if the limiter says so. The error is
- * recognised by its status, since the limiter may be of another bundle, with a class of its own.
- */
+/** Whether a lease may exist after a failed renewal. Error classes differ by bundle: the status decides. */
 function mayBeThere(error: unknown): boolean {
   const isRefusal = error instanceof Error && "status" in error && typeof error.status === "number";
   return !isRefusal || Number(error.status) >= 500;
 }
 
 /**
- * The same response, which calls `end` once when its body has been read to its end, was cancelled, or has failed. Without
- * a body it calls `end` at once. A response that switches protocols has ended too: what comes after it is no body.
+ * The same response. `end` is called once when its body was read, was cancelled or failed, or at once without
+ * a body or when protocols are switched.
  */
 export function untilEnded(response: Response, end: (end: End) => void): Response {
   if (response.body === null || response.status === 101) {

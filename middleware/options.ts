@@ -1,12 +1,10 @@
-/** What the options of middleware may be, and what is refused when it is made: later, a wrong one would admit calls. */
+/** The checks of middleware options, when it is made: a wrong option would later admit calls. */
 import { requireGiven, requireInteger, requireKnownOptions } from "../core/violations.ts";
 
-/** An option: a value, or a function of the request that finds it. */
 export type Given<Args extends readonly unknown[], Value> =
   | Value
   | ((...args: Args) => Value | Promise<Value>);
 
-/** The value of an option for this request. */
 export function valueOf<Args extends readonly unknown[], Value extends string | number | object | undefined>(
   option: Given<Args, Value>,
   args: Args,
@@ -14,10 +12,10 @@ export function valueOf<Args extends readonly unknown[], Value extends string | 
   return typeof option === "function" ? option(...args) : option;
 }
 
-/** Keeps work going after the request has been answered, where the runtime requires it. */
+/** Keeps work alive after the request's answer, where the runtime requires it. */
 export type InBackground = (work: Promise<unknown>) => void;
 
-/** @param context what a runtime passes with the request; without a `waitUntil`, all work goes on by itself */
+/** @param context what a runtime passes with the request; without a `waitUntil`, work continues by itself */
 export function inBackgroundOf(context: unknown): InBackground {
   const { waitUntil } = (context ?? {}) as { readonly waitUntil?: unknown };
   if (typeof waitUntil !== "function") return (work) => void work.catch(() => undefined);
@@ -33,7 +31,6 @@ const CHECK = ["policy", "key", "cost"];
 const LIMITER = "a limiter, as createLimiter makes one, or a function of the request that finds it";
 const KEY = "a text, or a function of the request that finds it";
 
-/** Options of which the types may not have been checked. */
 type Unchecked = Readonly<Partial<Record<string, unknown>>>;
 
 /** @throws TypeError that names the option, its value and what is allowed */

@@ -7,10 +7,8 @@ import { type Given, type InBackground, limiterOf, valueOf } from "./options.ts"
 import { headerPolicies, type Outcome } from "./request-limits.ts";
 import { keyOf, refusalOf, SKIPPED, type Verdict, verdictOn } from "./verdict.ts";
 
-/** The calls of a limiter that deciding needs. */
 export type DecidingLimiter = Pick<Limiter, "limit" | "limitAll" | "policies">;
 
-/** What is taken of which key. Each may be a function of the request. */
 export interface Check<Args extends readonly unknown[]> {
   /** Absent: the limiter's own policy. */
   readonly policy?: Given<Args, string>;
@@ -19,35 +17,27 @@ export interface Check<Args extends readonly unknown[]> {
   readonly cost?: Given<Args, Cost>;
 }
 
-/** The options of all middleware. */
 export interface SharedOptions<Args extends readonly unknown[]> {
-  /** How important the request is: one of the policy's priorities. */
   readonly priority?: Given<Args, string>;
   /** Which requests pass without a decision. */
   readonly skip?: (...args: Args) => boolean | Promise<boolean>;
-  /** The clock and the timers, for tests. Absent: the real ones. */
+  /** For tests. Absent: the real clock and timers. */
   readonly time?: Time;
 }
 
-/** One check, which may wait for its turn, or several that pass together or take nothing. */
+/** One check, which may wait, or several that pass together or take nothing. */
 export type Checks<Args extends readonly unknown[]> =
   | (Check<Args> & {
-      /** The longest wait for its turn, in milliseconds. The policy must allow it with `maxWait`. */
+      /** The longest wait, in milliseconds. The policy must allow it with `maxWait`. */
       readonly waitMs?: number;
       readonly limits?: never;
     })
   | { readonly limits: readonly Check<Args>[]; readonly key?: never };
 
-/** The options of a rate limit. */
 export type DecideOptions<Args extends readonly unknown[]> = SharedOptions<Args> &
   Checks<Args> & { readonly limiter: Given<Args, DecidingLimiter> };
 
-/**
- * Decides on a request, and notes the decision with it. An admitted request has waited for its `delayMs`. Errors of the
- * limiter are the application's.
- *
- * @param request the same object in all middleware of a request
- */
+/** Decides a request, notes the decision, and waits for its `delayMs`. Errors of the limiter pass through. */
 export async function rateLimited<Args extends readonly unknown[]>(
   request: object,
   options: DecideOptions<Args>,

@@ -15,20 +15,17 @@ import { longestWaitMs } from "../core/protocol/denied-body.ts";
 import type { ListedPolicy, ListedRule } from "../core/protocol/reservation-messages.ts";
 import type { InBackground } from "./options.ts";
 
-/** The decisions on a request, by policy name. */
 export type Decisions = Readonly<Record<string, Decision>>;
 
-/** What one middleware decided. */
 export interface Outcome {
   readonly success: boolean;
   /** One for each check, in their order. */
   readonly decisions: readonly Decision[];
 }
 
-/** The property that holds a request's limits. A `WeakMap` takes a tenth of the time of an empty route: each garbage collection goes through it. */
+/** Holds a request's limits. A `WeakMap` takes a tenth of an empty route's time: each GC walks it. */
 const LIMITS = Symbol("limits");
 
-/** What is known of one request. It may pass through several limits. */
 export class RequestLimits {
   readonly #decisions: Record<string, Decision> = {};
   #binding: Decision | undefined;
@@ -44,12 +41,11 @@ export class RequestLimits {
     return this.#decisions;
   }
 
-  /** Whether nothing has been decided yet. */
   get isFirst(): boolean {
     return this.#binding === undefined;
   }
 
-  /** Notes what was decided. A denial binds, or else the decision with the least remaining. */
+  /** Notes the decisions. A denial binds, or otherwise the decision with the least remaining. */
   note({ success, decisions }: Outcome, policies: HeaderPolicies): void {
     for (const decision of decisions) this.#decisions[decision.policy] = decision;
     const denied = decisions.filter((each) => !each.success);
@@ -83,7 +79,6 @@ function remainingOf({ remaining = Infinity }: Decision): number {
   return remaining;
 }
 
-/** What headers say of policies, by name. */
 export type HeaderPolicies = ReadonlyMap<string, HeaderPolicy>;
 
 /** How long a list of policies is used, in milliseconds: headers follow a deployment this late. */
@@ -95,8 +90,8 @@ const DEFAULT_HEADERS: readonly HeaderStyle[] = ["draft-11"];
 const known = new WeakMap<object, { readonly policies: HeaderPolicies; untilMs: number }>();
 
 /**
- * The policies of a limiter, requested at first use and then from time to time. No request waits for the answer to
- * another one's: in a worker that one may have ended. If the limiter does not answer, there are no policies.
+ * The policies of a limiter, refreshed by each request itself: in a worker another's call may have ended.
+ * None if the limiter does not answer.
  */
 export async function headerPolicies(
   limiter: Pick<Limiter, "policies">,
@@ -124,7 +119,7 @@ async function readPolicies(
     known.set(limiter, { policies, untilMs: time.nowMs() + FRESH_MS });
     return policies;
   } catch {
-    // Headers are optional: the decision itself says whether the limiter answers.
+    // Headers are optional: the decision itself shows whether the limiter answers.
     known.set(limiter, { policies: before, untilMs: time.nowMs() + RETRY_MS });
     return before;
   }
@@ -137,7 +132,7 @@ export function headerPolicy({ headers = DEFAULT_HEADERS, rules }: ListedPolicy)
 /** The capacity of a rule without a limit: the largest cost. */
 const NO_LIMIT = 1_000_000_000;
 
-/** The quota follows from the rule's fields as in `quota` of each algorithm, with which a test compares it. */
+/** The quota follows from the rule's fields as in `quota` of each algorithm; a test compares them. */
 function headerRule(rule: ListedRule): HeaderRule {
   const { name, unit = "requests", limit = NO_LIMIT, windowMs, burst = limit, capacity = burst } = rule;
   const quota = { units: Number(limit), ...(windowMs !== undefined && { windowMs: Number(windowMs) }) };

@@ -1,32 +1,27 @@
-/** What became of a request, and the answer to one that does not go on. */
+/** The outcome of a request, and the answer to one that is denied. */
 import type { Time } from "../core/clock.ts";
 import type { DeniedBody } from "../core/protocol/denied-body.ts";
 import { isKeySized, MAX_KEY_BYTES } from "../core/protocol/names.ts";
 import { type Given, valueOf } from "./options.ts";
 import { type HeaderPolicies, type Outcome, RequestLimits } from "./request-limits.ts";
 
-/** A problem document, with its status and its headers. */
 export interface Denial {
   readonly status: number;
   readonly headers: Map<string, string>;
   readonly body: string;
 }
 
-/**
- * How a request with a lease ended: its answer was read to the end, or its handler threw, its stream failed or its caller
- * left. Then its duration says nothing of the upstream, and a limit that adapts must not learn from it.
- */
+/** `aborted`: the handler, stream or caller failed, so an adaptive limit must not learn from the duration. */
 export type End = "complete" | "aborted";
 
-/** What became of a request. */
 export interface Verdict {
-  /** The answer to a request whose key is too long. The limiter was not asked. */
+  /** The answer to a request whose key is too long. The limiter was not called. */
   readonly refusal?: Denial;
   /** Absent: the request was skipped, or refused. */
   readonly decisions?: Outcome["decisions"];
-  /** Makes the answer to a request that was denied. Absent: the request goes on. */
+  /** Makes the answer to a denied request. Absent: the request is admitted. */
   readonly denial?: () => Denial;
-  /** Whether this is the first middleware to decide on the request: it sets the headers, when all have decided. */
+  /** The first middleware to decide on the request sets the headers, when all have decided. */
   readonly isOutermost: boolean;
   /** Releases the request's lease, once, in the background. Absent: nothing was leased. */
   readonly end?: (end: End) => void;
@@ -34,7 +29,7 @@ export interface Verdict {
 
 export const SKIPPED: Verdict = { isOutermost: false };
 
-/** Notes the decisions with their request. @param bodyOf what a denied request is answered */
+/** Notes the decisions with their request. @param bodyOf makes the answer's body for a denied request */
 export function verdictOn(
   request: object,
   outcome: Outcome,
@@ -54,19 +49,17 @@ export function verdictOn(
   return { decisions: outcome.decisions, isOutermost, ...(!outcome.success && { denial }) };
 }
 
-/** The denial as a `Response`. */
 export function responseOf({ status, headers, body }: Denial): Response {
   return new Response(body, { status, headers: [...headers] });
 }
 
-/** A request has a key that is too long, or not well-formed. Other errors about keys are the application's. */
+/** A request's key is too long, or not well-formed. Other errors about keys are the application's. */
 class KeyRefused extends Error {}
 
 /**
- * The key of this request. An empty one goes on to the limiter, which throws: the application has forgotten something.
- *
- * @throws KeyRefused if it was found in the request, and is longer than a key may be. Such a request is refused also with
- *   `onFailure = "open"`: otherwise a caller could pass without a limit.
+ * The key of this request. The limiter throws for an empty one, which is the application's mistake.
+ * @throws KeyRefused for a too long key, also with `onFailure = "open"`: otherwise it would pass without a
+ * limit
  */
 export async function keyOf<Args extends readonly unknown[]>(
   key: Given<Args, string>,
@@ -81,7 +74,7 @@ export async function keyOf<Args extends readonly unknown[]>(
   );
 }
 
-/** What the limiter answers to such a key. Its table of all problems would be a fifth of what a browser loads. */
+/** The limiter's answer to such a key. Its table of all problems would be a fifth of what a browser loads. */
 const REFUSED = {
   type: "urn:weir:problem:not-allowed",
   title: "The request was understood, but a value is not allowed",

@@ -1,10 +1,9 @@
-/** The `props` of service bindings that are written beside the limiter: else what is wrong shows at their first call. */
+/** Checks the `props` of service bindings, whose errors would otherwise show at their first call. */
 import * as v from "valibot";
 import type { Policies } from "../core/policies/policy.ts";
 import { meant, violation, violationsOf } from "../core/validation.ts";
 import { Props } from "../worker/auth/binding-callers.ts";
 
-/** The parts of a configuration that say who binds what. */
 export interface Bound {
   readonly name?: string | undefined;
   readonly services?:
@@ -17,7 +16,7 @@ export interface Bound {
     | undefined;
 }
 
-/** What is wrong with the props of bindings to this limiter, each as a sentence that names the binding. */
+/** The problems of props of bindings to this limiter, each as a sentence that names the binding. */
 export function propsProblems({ name, services = [] }: Bound, policies: Policies): string[] {
   return services
     .filter(({ service, entrypoint }) => service === name && entrypoint === "Limiter")

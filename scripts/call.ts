@@ -1,20 +1,14 @@
-/** How the scripts were called: what else the command line and the environment say would be ignored, so it is refused. */
+/** The command line and environment of the scripts. Unknown flags and misspelt variables are refused. */
 import { existsSync } from "node:fs";
 import { resolve } from "node:path";
 import { nearest } from "../core/validation.ts";
 import { ROOT } from "./project-folder.ts";
 
-/** The variables of the environment that the scripts read. */
 const VARIABLES = ["POLICIES", "REGIONS", "STATE_DIR", "API_TOKENS", "HOST", "PORT"];
-/** Those whose names are long enough to be told from other programs' variables by a letter or two. */
+/** Names long enough to differ from other programs' variables by more than a letter or two. */
 const UNLIKE_OTHERS = ["POLICIES", "STATE_DIR"];
 
-/**
- * Refuses flags, and variables with a wrong letter.
- *
- * @param command the command, as its user types it; it has no flags
- * @throws Error that says what to write instead
- */
+/** Refuses flags and misspelt variables. @throws Error with the correct spelling */
 export function requireNoFlags(command: string): void {
   const given = [...process.argv.slice(2), ...takenByNpm(["port", "host", "ip", "state-dir", "policies"])];
   const [first] = given;
@@ -29,7 +23,6 @@ export function requireNoFlags(command: string): void {
   requireKnownVariables();
 }
 
-/** Refuses variables that are one of the limiter's with a wrong letter. */
 function requireKnownVariables(): void {
   for (const name of Object.keys(process.env)) {
     const meant = VARIABLES.includes(name) ? undefined : nearest(name, UNLIKE_OTHERS);
@@ -38,7 +31,7 @@ function requireKnownVariables(): void {
   }
 }
 
-/** Flags that stood before a `--`: npm takes them for its own, and a script never sees them. */
+/** Flags before a `--`: npm takes them for its own, and a script never sees them. */
 export function takenByNpm(names: readonly string[]): string[] {
   return names.flatMap((name) => {
     const value = process.env[`npm_config_${name.replaceAll("-", "_")}`];
@@ -47,10 +40,9 @@ export function takenByNpm(names: readonly string[]): string[] {
 }
 
 /**
- * The folder that STATE_DIR says, from where its caller stands; `.weir` of the project, if it says none.
- *
- * @throws Error when it would be another folder than in versions that took it from the project, and that one is there:
- * a limiter that begins with an empty folder admits all again
+ * The folder STATE_DIR, relative to the caller's; absent: `.weir` of the project. @throws Error if earlier
+ * versions, which took it relative to the project, left one there: with an empty folder all would be admitted
+ * again
  */
 export function readStateDir({ STATE_DIR }: NodeJS.Dict<string> = process.env): string {
   if (STATE_DIR === undefined || STATE_DIR === "") return resolve(ROOT, ".weir");
@@ -63,7 +55,7 @@ export function readStateDir({ STATE_DIR }: NodeJS.Dict<string> = process.env): 
   return path;
 }
 
-/** Where the caller stands: npm runs scripts in the project's folder. */
+/** The caller's folder: npm runs scripts in the project's. */
 export function calledIn(): string {
   return process.env["WEIR_CALLED_IN"] ?? process.cwd();
 }

@@ -1,7 +1,4 @@
-/**
- * Checks format, lint and types at the same time, and then runs the tests. With `--deep` each test that has a full length
- * runs at that length instead of its quick one, as in CI.
- */
+/** Checks format, lint and types in parallel, then runs the tests, with `--deep` at their full length. */
 import { run, runAside, testArguments } from "./project.ts";
 
 const statics = await Promise.all([

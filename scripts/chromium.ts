@@ -4,7 +4,6 @@ import { delimiter, join } from "node:path";
 import puppeteer, { type Browser } from "puppeteer-core";
 import { ensureTool } from "./installed-tool.ts";
 
-/** Installs Chromium where it is missing. */
 export function ensureChromium(): void {
   ensureTool({
     command: "chromium",
@@ -14,7 +13,7 @@ export function ensureChromium(): void {
   });
 }
 
-/** Starts it; whoever starts it closes it. */
+/** Starts Chromium; the caller closes it. */
 export async function startChromium(): Promise<Browser> {
   const folders = process.env["PATH"]?.split(delimiter) ?? [];
   const executablePath = folders.map((folder) => join(folder, "chromium")).find((path) => existsSync(path));

@@ -1,4 +1,4 @@
-/** What wrangler.toml configures, checked before anything is started or uploaded. */
+/** The configuration of wrangler.toml, checked before anything is started or uploaded. */
 import { readFileSync } from "node:fs";
 import { basename } from "node:path";
 import { parseLog } from "../core/policies/parse-policies.ts";
@@ -8,22 +8,20 @@ import { propsProblems } from "./binding-props.ts";
 import { readWranglerToml, WRANGLER_TOML } from "./project.ts";
 import { lineOf } from "./toml-lines.ts";
 
-/** What stands in place of the tables of wrangler.toml, as JSON text. */
+/** Replaces the tables of wrangler.toml, as JSON text. */
 interface InPlace {
   readonly POLICIES?: string | undefined;
   readonly REGIONS?: string | undefined;
 }
 
-/** Policies and regions as they were given, and the policies as they are read. */
+/** Policies and regions as written, and the parsed policies. */
 export interface Configuration {
   readonly given: { readonly policies: unknown; readonly regions: unknown };
   readonly policies: Policies;
 }
 
 /**
- * Reads and checks policies and regions.
- *
- * @param environment the environment of wrangler (`--env`) whose variables count; `undefined`: none
+ * Reads and checks policies and regions. @param environment the environment of wrangler (`--env`)
  * @throws Error that names file and line, every bad field and value, and what is allowed
  */
 export function readConfiguration(
@@ -37,7 +35,7 @@ export function readConfiguration(
     requireKnownNames(toml.vars);
     parseLog(toml.log);
     const { policies } = parseDeployment(given);
-    // Policies that are given in place of the file's need not be those that its bindings name.
+    // Replaced policies need not be those that the file's bindings name.
     const wrong = POLICIES === undefined ? propsProblems(toml.bound, policies) : [];
     if (wrong.length > 0) throw new Error(wrong.map((each) => `${basename(file)}: ${each}`).join("\n"));
     return { given, policies };
@@ -60,7 +58,6 @@ function read(file: string, environment: string | undefined) {
 
 const NAMED = /^(?<kind>policy|region) (?<name>"(?:[^"\\]|\\.)*"): (?<field>[^\s:]*)/;
 
-/** The same message, where each line that is about the file begins with the place. */
 function withLines(message: string, file: string, above: readonly string[]): string {
   if (!file.endsWith(".toml")) return message;
   const text = readFileSync(file, "utf8");

@@ -1,11 +1,10 @@
 import { build } from "esbuild";
-/** How the dashboard is built: a page, a script and a style, in one module that the worker imports. */
+/** Builds the dashboard: a page, a script and a style, in one module that the worker imports. */
 import { createHash } from "node:crypto";
 import { existsSync, readFileSync, renameSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { ROOT } from "./project-folder.ts";
 
-/** What the worker imports. git ignores it; its declaration is beside it. */
 const MODULE = join(ROOT, "worker", "http", "dashboard-files.js");
 
 interface File {
@@ -14,7 +13,7 @@ interface File {
   readonly body: string;
 }
 
-/** Builds the dashboard. The module is only written when it changes, since a watching wrangler would build again. */
+/** An unchanged module is not written, since a watching wrangler would build again. */
 export async function buildDashboard(): Promise<void> {
   const { outputFiles } = await build({
     entryPoints: [join(ROOT, "dashboard", "main.tsx")],
@@ -31,7 +30,7 @@ export async function buildDashboard(): Promise<void> {
   });
   const textOf = (end: string) => outputFiles.find(({ path }) => path.endsWith(end))?.text ?? "";
   const [script, style] = [textOf(".js"), textOf(".css")];
-  // The name has the hash of what is in the file, so a browser may keep it for ever.
+  // The name has the content's hash, so a browser may keep the file for ever.
   const names = { script: `app-${hashOf(script)}.js`, style: `style-${hashOf(style)}.css` };
   const files = {
     "": fileOf("text/html; charset=utf-8", pageOf(names)),
@@ -49,7 +48,7 @@ function hashOf(text: string): string {
   return createHash("sha256").update(text).digest("base64url").slice(0, 12);
 }
 
-/** Whole or not at all: another process may be reading it. */
+/** Writes atomically: another process may be reading it. */
 function write(text: string): void {
   if (existsSync(MODULE) && readFileSync(MODULE, "utf8") === text) return;
   const draft = `${MODULE}.${process.pid}`;

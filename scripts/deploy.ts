@@ -1,7 +1,4 @@
-/**
- * Deploys to Cloudflare. When a policy or a region is bad, nothing is uploaded. Arguments are passed to wrangler. With
- * `--check` nothing is uploaded at all.
- */
+/** Deploys to Cloudflare, unless a policy or region is bad. Arguments go to wrangler. */
 import { resolve } from "node:path";
 import { parseArgs } from "node:util";
 import { takenByNpm } from "./call.ts";
@@ -9,7 +6,7 @@ import { readConfiguration } from "./configuration.ts";
 import { checkDeployment } from "./deployment/check.ts";
 import { ROOT, run, WRANGLER_TOML } from "./project.ts";
 
-/** What the arguments for wrangler say of the configuration to check; the others are wrangler's own affair. */
+/** The arguments that select the configuration to check; the others are for wrangler alone. */
 function asked(args: readonly string[]): { environment: string | undefined; file: string } {
   const { values } = parseArgs({
     args: [...args],

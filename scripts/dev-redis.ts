@@ -1,7 +1,6 @@
 /**
- * Runs the limiter locally as `npm start` does, with a policy that has a pool in Redis. For that it starts a private
- * redis-server, a bridge in front of it that speaks Upstash's REST protocol, and the limiter with the bridge's address
- * and token. When it ends, everything in Redis is gone. What `npm start` keeps stays.
+ * Runs the limiter locally as `npm start` does, with a pool in a private redis-server behind a bridge that
+ * speaks Upstash's REST protocol. Redis's data is lost at the end; the state of `npm start` stays.
  */
 import { randomBytes } from "node:crypto";
 import type { Policies } from "../core/policies/policy.ts";
@@ -11,10 +10,10 @@ import { readWranglerToml } from "./project.ts";
 import { startRedis } from "./redis-server.ts";
 import { startBridge, type Bridge, type BridgeOptions } from "./upstash-bridge.ts";
 
-/** The port is the same each time, so an address that was pasted somewhere still works. A free one if it is taken. */
+/** A fixed port, so that a pasted address still works; a free one if it is taken. */
 const BRIDGE_PORT = 8079;
 
-/** These policies are added when no policy of wrangler.toml has a pool in Redis. */
+/** Added when no policy of wrangler.toml has a pool in Redis. */
 const REDIS_POLICIES = {
   "redis-demo": { algorithm: "token-bucket", limit: 10, window: "10s", pool: "redis" },
   "redis-slots": { algorithm: "concurrency", limit: 3, pool: "redis" },
@@ -23,9 +22,9 @@ const REDIS_POLICIES = {
 async function main(): Promise<void> {
   const { policies: ofToml, regions } = readWranglerToml();
   const { policies, name } = policiesWithRedis(ofToml);
-  // The worker would refuse bad policies too. Checked here, the error comes sooner and without a stack.
+  // The worker would refuse bad policies too, but later and with a stack.
   const parsed = parseDeployment({ policies, regions }).policies;
-  // Signals are handled from here on, so a signal during the start also stops what has been started.
+  // Signals are handled from here on, so one during the start also stops what has been started.
   const signalled = new Promise<NodeJS.Signals>((done) => {
     for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const) process.on(signal, done);
   });
@@ -83,7 +82,6 @@ curl -s ${url} -H 'Authorization: Bearer ${token}' -d '["PING"]'
 `;
 }
 
-/** The policies to run, and the name of one whose pool is in Redis. */
 function policiesWithRedis(given: unknown): { policies: object; name: string } {
   const policies = { ...(given as Readonly<Record<string, { pool?: unknown }>>) };
   const [name] = Object.entries(policies).find(([, { pool }]) => pool === "redis") ?? [];
@@ -91,7 +89,6 @@ function policiesWithRedis(given: unknown): { policies: object; name: string } {
   return { policies: { ...policies, ...REDIS_POLICIES }, name: "redis-demo" };
 }
 
-/** Starts the bridge on its usual port or, when that is taken, on a free one. */
 async function startBridgeOnFreePort(options: BridgeOptions): Promise<Bridge> {
   try {
     return await startBridge(options);

@@ -1,12 +1,9 @@
 import { createInterface } from "node:readline";
 
-/**
- * esbuild's service, which wrangler runs to watch files, ends with its parent. When wrangler takes its folder away at the
- * end, that may be in the middle of a build: then Go finds a deadlock and prints a trace.
- */
+/** If wrangler removes its folder while esbuild's service builds, Go finds a deadlock and prints this. */
 const TRACE = /^fatal error: all goroutines are asleep - deadlock!/;
 
-/** Passes lines on, but no such trace once `isStopping` says so: nothing went wrong. */
+/** Prints lines, but not such a trace while `isStopping`, because nothing went wrong. */
 export async function endWithoutTrace(
   lines: NodeJS.ReadableStream,
   isStopping: () => boolean,
@@ -15,7 +12,7 @@ export async function endWithoutTrace(
   let isTrace = false;
   for await (const line of createInterface({ input: lines })) {
     isTrace ||= isStopping() && TRACE.test(line);
-    // It is the last that esbuild prints, and wrangler has gone by then.
+    // It is the last that esbuild prints, and wrangler has ended by then.
     if (!isTrace) print(line);
   }
 }

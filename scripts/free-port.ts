@@ -1,14 +1,10 @@
 import { listeningProblem } from "./listening.ts";
 
-/**
- * Below the ports that systems give to connections (32768 and up on Linux, RFC 6335's 49152 and up elsewhere): until the
- * port is used, no connection of another process takes it.
- */
+/** Below the ports of outgoing connections (from 32768 on Linux, 49152 elsewhere, RFC 6335). */
 const [MIN, MAX] = [20_000, 32_000];
 /** Ports of this process. Another process most likely draws other ones. */
 const used = new Set<number>();
 
-/** A TCP port of 127.0.0.1 without a listener. */
 export async function freePort(): Promise<number> {
   for (;;) {
     const port = MIN + Math.floor(Math.random() * (MAX - MIN));

@@ -1,4 +1,4 @@
-/** `npx weir init`: writes a project with a limiter of its own into this folder. What is there already stays. */
+/** `npx weir init`: writes a project with its own limiter into this folder. Existing files stay. */
 import { copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { basename, dirname, join, resolve } from "node:path";
 import { MIN_WRANGLER } from "./least-wrangler.ts";
@@ -6,10 +6,9 @@ import { ROOT } from "./project-folder.ts";
 
 /** Beside the folder of the command, here and in the package. */
 const TEMPLATE = join(import.meta.dirname, "..", "template");
-/** npm leaves files of these names out of a package, or reads them for its own. */
+/** npm omits files of these names from a package, or reads them for its own. */
 const HIDDEN = ["gitignore", "dockerignore"];
 
-/** What stands in the template, and where it goes. */
 function files(): { from: string; to: string }[] {
   return readdirSync(TEMPLATE, { recursive: true, withFileTypes: true })
     .filter((entry) => entry.isFile())
@@ -20,7 +19,6 @@ function files(): { from: string; to: string }[] {
     });
 }
 
-/** The manifest of a project that had none. */
 function manifest(): string {
   const name = basename(ROOT)
     .toLowerCase()
@@ -43,16 +41,13 @@ function manifest(): string {
   return `${JSON.stringify(fields, undefined, 2)}\n`;
 }
 
-/** What the project depends on: this version, or the file in its folder. */
+/** The project's dependency: this version, or the file in its folder. */
 function source(): string {
   const file = tarball();
   return file === undefined ? `^${version()}` : `file:${basename(file)}`;
 }
 
-/**
- * The file that npx was given, if it was one. The project gets a copy: so it can be installed from wherever the project
- * is, as in a container.
- */
+/** The package file, if npx got one. The project gets a copy, so a container can install it. */
 function tarball(): string | undefined {
   const [above] = import.meta.dirname.split(join("/node_modules", "weir"));
   const manifestAbove = join(above ?? "", "package.json");
@@ -66,7 +61,6 @@ function tarball(): string | undefined {
   return existsSync(file) ? file : undefined;
 }
 
-/** Copies the file of the package, unless the project has it. Returns what was written. */
 function copyTarball(): string[] {
   const file = tarball();
   if (file === undefined || existsSync(join(ROOT, basename(file)))) return [];

@@ -1,29 +1,21 @@
-/** Installs what tests need beside npm's packages, on a machine that lacks it. */
+/** Installs programs that tests need besides npm's packages. */
 import { spawnSync } from "node:child_process";
 
-/** A program that has to be on the PATH. */
 export interface Tool {
-  /** The program. */
   readonly command: string;
-  /** What it is in, by package manager. */
   readonly apt: string;
   readonly brew: string;
-  /** What else to say to someone who has to install it. */
   readonly elsewhere: readonly string[];
 }
 
-/**
- * Installs a tool unless it is installed.
- *
- * @throws Error that says how to install it, when this machine cannot do that by itself
- */
+/** Installs a missing tool. @throws Error with instructions, when this machine cannot do that by itself */
 export function ensureTool(tool: Tool): void {
   if (isInstalled(tool.command)) return;
   const commands = installCommands(tool);
   if (commands === undefined) throw new Error(howToInstall(tool));
   console.log(`${tool.command} is not installed; installing it: ${commands.install.join(" ")}`);
   if (runs(commands.install)) return;
-  // On a machine whose package lists are missing or old, the package is not found.
+  // Without recent package lists the package is not found.
   if (commands.update !== undefined) {
     console.log(`That failed; trying again after: ${commands.update.join(" ")}`);
     if (runs(commands.update) && runs(commands.install)) return;
@@ -45,7 +37,7 @@ interface InstallCommands {
   readonly update?: readonly string[];
 }
 
-/** The commands that install a tool here without asking questions; `undefined`: there are none. */
+/** The commands that install a tool without questions; `undefined`: there are none. */
 function installCommands({ apt, brew }: Tool): InstallCommands | undefined {
   if (process.platform === "darwin")
     return isInstalled("brew") ? { install: ["brew", "install", brew] } : undefined;

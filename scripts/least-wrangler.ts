@@ -1,7 +1,7 @@
-/** The oldest wrangler that is known to work: the first whose workerd has the compatibility date 2026-10-20. */
+/** The oldest wrangler that works: the first whose workerd has the compatibility date 2026-10-20. */
 export const MIN_WRANGLER = "4.155.0";
 
-/** Whether a version, as a package.json has it, is that one or a later one. */
+/** Whether a version in the form of a package.json is at least `least`. */
 export function isRecent(version: string, least = MIN_WRANGLER): boolean {
   const [given, wanted] = [version, least].map((each) => each.split(/[.-]/).slice(0, 3).map(Number));
   for (const [index, part] of (wanted ?? []).entries()) {

@@ -1,11 +1,6 @@
-/** Where a server listens, and whether it can. */
 import { createServer } from "node:net";
 
-/**
- * The port of the variable PORT; 8787 by default.
- *
- * @throws Error when it is not a port
- */
+/** The port of the variable PORT; 8787 by default. @throws Error when it is not a port */
 export function readPort({ PORT = "8787" }: NodeJS.Dict<string> = process.env): number {
   const port = /^\d{1,5}$/.test(PORT) ? Number(PORT) : 0;
   if (port < 1 || port > 65_535)
@@ -13,11 +8,7 @@ export function readPort({ PORT = "8787" }: NodeJS.Dict<string> = process.env): 
   return port;
 }
 
-/**
- * A server that is polled until it answers could be taken for another process on the same port.
- *
- * @throws Error when the address cannot be used, with the reason
- */
+/** Otherwise another process on the port would pass for the started server. @throws Error with the reason */
 export async function requireFree(host: string, port: number): Promise<void> {
   const code = await listeningProblem(host, port);
   if (code === undefined) return;

@@ -13,7 +13,6 @@ import { checkTokens, makeToken, sha256Of, type TokenEntry } from "./tokens.ts";
 export interface LocalLimiter {
   /** A `curl` line that takes one unit of the policy. */
   curl(policy: string): string;
-  /** The address of the page that shows what it does. */
   readonly dashboard: string;
   /** Resolves with true when the limiter answers, with false when it stops before that. */
   readonly isUp: Promise<boolean>;
@@ -25,9 +24,8 @@ export interface LocalLimiter {
 const HOST = "127.0.0.1";
 
 /**
- * Starts the limiter on PORT (8787 by default). `vars` override those of wrangler.toml and .dev.vars; none is kept.
- *
- * @throws Error when it cannot start: the port or its state is another server's, or its tokens cannot be used
+ * Starts the limiter on PORT (8787 by default). `vars` override wrangler.toml and .dev.vars.
+ * @throws Error when the port or its state is another server's, or its tokens cannot be used
  */
 export async function startLimiter(
   policies: Policies,
@@ -79,7 +77,7 @@ export async function startLimiter(
   };
 }
 
-/** Its errors go through this process, so wrangler does not see that they end on a terminal. */
+/** wrangler's errors go through this process, so it does not detect the terminal. */
 function colours(): NodeJS.Dict<string> {
   const isPlain = process.env["NO_COLOR"] !== undefined || process.env["FORCE_COLOR"] !== undefined;
   return !isPlain && process.stdout.isTTY && process.stderr.isTTY ? { FORCE_COLOR: "1" } : {};
@@ -95,7 +93,7 @@ function curl(port: number, token: string | undefined, policy: string): string {
   ].join(" ");
 }
 
-/** Waits until the worker answers; false: it ended before. wrangler takes connections before the worker runs. */
+/** Whether the worker answered before it ended. wrangler takes connections before the worker runs. */
 async function answers(url: string, isGone: () => boolean): Promise<boolean> {
   while (!isGone()) {
     const isUp = await fetch(url).then(
@@ -108,18 +106,15 @@ async function answers(url: string, isGone: () => boolean): Promise<boolean> {
   return false;
 }
 
-/* The token to try things with on this machine, which .dev.vars keeps. */
-
-/** All that a client needs which holds units in its own process, and all that one person tries out. */
+/** The scopes for a client that holds units in its own process, and for trying out calls. */
 const SCOPES = ["limit", "refund", "reserve", "admin"];
 /** Those of tokens that were made by earlier versions. */
 const SCOPES_BEFORE = ["limit", "refund", "admin"];
 
 /**
- * The token to try things with. It is made at the first start and kept in .dev.vars, in plain text, because it opens
- * only the limiter on this machine. `undefined`: .dev.vars has API_TOKENS of its own, without a LOCAL_TOKEN in it.
- *
- * @throws Error when API_TOKENS cannot be used
+ * The local token, kept in .dev.vars in plain text, because it opens only the limiter on this machine.
+ * `undefined`: .dev.vars has API_TOKENS, but no LOCAL_TOKEN in it. @throws Error when API_TOKENS cannot be
+ * used
  */
 export function localToken(policies: Policies): string | undefined {
   const { API_TOKENS, LOCAL_TOKEN } = readDevVars();

@@ -1,10 +1,6 @@
-/** How many objects one workerd can have. */
 import type { ObjectBounds } from "../client/call-gate.ts";
 
-/**
- * A start takes 1 ms where the storage is in memory, and 3 to 10 ms where it is on a disk. So these take less than half
- * a second, which is the usual deadline, and others are served in between.
- */
+/** A start takes 1 ms in memory, and 3 to 10 ms on a disk: these take about half the deadline of 1 s. */
 const STARTS_AT_ONCE = 64;
 /** An object's file, its log, and the log's index. */
 const FILES_OF_AN_OBJECT = 3;
@@ -13,7 +9,7 @@ const MAX_FILES_FOR_OTHERS = 4_096;
 /** Each takes some 50 KB of memory, so these take a gigabyte. */
 const MAX_OBJECTS = 20_000;
 
-/** The bound for the worker, as JSON. workerd may open as many files as this process. */
+/** The bounds for the worker, as JSON. workerd may open as many files as this process. */
 export function objectBounds(): string {
   const files = openFiles();
   const others = Math.min(MAX_FILES_FOR_OTHERS, files / 2);

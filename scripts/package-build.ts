@@ -1,5 +1,5 @@
 import { build, type BuildOptions } from "esbuild";
-/** How the npm package is built: each entry with all that it needs, so the package depends on no other. */
+/** How the npm package is built: each entry is bundled completely, so the package has no dependencies. */
 import { spawnSync } from "node:child_process";
 import { chmodSync, cpSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -9,10 +9,9 @@ import { ROOT } from "./project.ts";
 export const PACKAGE = join(ROOT, "dist", "package");
 const TYPES = join(PACKAGE, "types");
 const ENTRIES = join(ROOT, "package");
-/** The entry with the whole limiter. */
 const WORKER = "worker.ts";
 
-/** How an entry is bundled. Who bundles it again drops what is not used. */
+/** How an entry is bundled. Bundling it again drops what is unused. */
 export const BUNDLING = {
   bundle: true,
   format: "esm",
@@ -26,14 +25,13 @@ export const BUNDLING = {
   external: ["cloudflare:workers"],
 } as const satisfies BuildOptions;
 
-/** The same for the whole limiter, which only ever runs in workerd. */
 export const WORKER_BUNDLING = {
   ...BUNDLING,
   conditions: ["workerd", "worker", "browser"],
   external: ["cloudflare:*", "node:*"],
 } as const satisfies BuildOptions;
 
-/** The same for the command, which runs in Node. wrangler is the one of the project in which it is called. */
+/** The same for the command, which runs in Node with the wrangler of the calling project. */
 export const COMMAND_BUNDLING = {
   ...BUNDLING,
   platform: "node",
@@ -63,11 +61,7 @@ export async function packageEntries(): Promise<void> {
   cpSync(join(ROOT, "template"), join(PACKAGE, "template"), { recursive: true });
 }
 
-/**
- * Writes the declarations of all that the entries name.
- *
- * @throws Error with what the compiler said
- */
+/** Writes the declarations of the entries. @throws Error with the compiler's output */
 export function buildTypes(): void {
   const config = join(PACKAGE, "tsconfig.json");
   const compilerOptions = {
@@ -86,7 +80,7 @@ export function buildTypes(): void {
   });
   rmSync(config);
   if (built.status !== 0) throw new Error(`the types were not built:\n${built.stdout}${built.stderr}`);
-  // A path with .js is found by every way in which TypeScript looks for declarations.
+  // TypeScript finds declarations by a path with .js in every mode of resolution.
   for (const name of readdirSync(TYPES, { recursive: true, encoding: "utf8" })) {
     if (!name.endsWith(".d.ts")) continue;
     const file = join(TYPES, name);

@@ -1,4 +1,4 @@
-/** Builds what the npm package has, into dist/package/: one module an entry, and its types. */
+/** Builds the content of the npm package into dist/package/: one module per entry, and its types. */
 import { packageEntries, buildTypes } from "./package-build.ts";
 
 await packageEntries();

@@ -1,4 +1,4 @@
-/** Keeps what changes at run time in a file: npm run policies -- pull | diff | push, with TOKEN in the environment. */
+/** Keeps the catalog in a file: npm run policies -- pull | diff | push, with TOKEN in the environment. */
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
@@ -17,13 +17,11 @@ const USAGE = `Usage: TOKEN=weir_... ${COMMAND} pull|diff|push URL [--file catal
   --file  default: catalog.json in the current folder`;
 const ACTIONS = ["pull", "diff", "push"];
 
-/** What a limiter has, and its entity tag. */
 interface Remote {
   readonly document: CatalogDocument;
   readonly etag: string;
 }
 
-/** @throws Error with what is wrong with the arguments, with the file, or with the limiter */
 async function main(): Promise<number> {
   const { values, positionals } = parseArgs({
     allowPositionals: true,
@@ -83,7 +81,6 @@ interface RequestOptions {
   readonly body?: string;
 }
 
-/** @throws Error that says what the limiter refused */
 async function ask({ url, token }: LimiterAddress, init: RequestOptions): Promise<Response> {
   const headers = { ...init.headers, authorization: `Bearer ${token}` };
   const response = await fetch(`${url}/v1/catalog`, { ...init, headers });
@@ -129,7 +126,7 @@ try {
 
 type Tables = Readonly<Record<string, unknown>>;
 
-/** What would change if the catalog became another document: a line for each thing, the old value before the new one. */
+/** The changes between two catalog documents: a line for each, the old value before the new one. */
 export function catalogLines(before: CatalogDocument, after: Partial<CatalogDocument>): string[] {
   return [
     ...changedIn("policy", before.policies, after.policies),
@@ -154,7 +151,7 @@ function namesOf(before: Tables = {}, after: Tables = {}): Set<string> {
   return new Set([...Object.keys(before), ...Object.keys(after)].toSorted());
 }
 
-/** Its fields in one order: where they stand means nothing. */
+/** Sorts the fields, because their order means nothing. */
 function textOf(value: unknown): string | undefined {
   if (value === undefined) return undefined;
   return JSON.stringify(value, (_, each: unknown) =>

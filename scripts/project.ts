@@ -12,7 +12,6 @@ export const BUNDLE = join(ROOT, "dist", "index.js");
 export const WRANGLER_TOML = join(ROOT, "wrangler.toml");
 export const DEV_VARS = join(ROOT, ".dev.vars");
 
-/** The parts of wrangler.toml that running the bundle needs. */
 export function readWranglerToml(
   environment?: string,
   file = WRANGLER_TOML,
@@ -39,16 +38,11 @@ export function readWranglerToml(
   };
 }
 
-/** The variables of .dev.vars; empty when there is no such file. */
 export function readDevVars(): NodeJS.Dict<string> {
   return existsSync(DEV_VARS) ? parseEnv(readFileSync(DEV_VARS, "utf8")) : {};
 }
 
-/**
- * Bundles the worker into dist/ with wrangler, as a deployment does.
- *
- * @throws Error with what wrangler printed
- */
+/** Bundles the worker into dist/ with wrangler, as a deployment does. @throws Error with wrangler's output */
 export function build(): void {
   const built = spawnSync(
     join(ROOT, "node_modules", ".bin", "wrangler"),
@@ -71,7 +65,7 @@ export function run(tool: string, args: readonly string[]): number {
   );
 }
 
-/** Runs one of the project's tools beside others: what it prints comes when it has ended. Resolves with its exit code. */
+/** Runs a tool in parallel: prints its output at the end, and resolves with its exit code. */
 export function runAside(tool: string, args: readonly string[]): Promise<number> {
   return new Promise((done) => {
     execFile(join(ROOT, "node_modules", ".bin", tool), args, { cwd: ROOT }, (error, stdout, stderr) => {
@@ -82,7 +76,6 @@ export function runAside(tool: string, args: readonly string[]): Promise<number>
   });
 }
 
-/** The projects of vitest.config.ts that `npm test` runs. */
 const TEST_PROJECTS = ["core", "simulation", "workerd", "workerd-storage", "system", "saturation"];
 
 /** The arguments for vitest, with all projects of `npm test` when none is named. */
@@ -91,7 +84,6 @@ export function testArguments(given: readonly string[]): readonly string[] {
   return isNamed ? given : [...TEST_PROJECTS.flatMap((name) => ["--project", name]), ...given];
 }
 
-/** The version of an installed package. */
 export function installedVersion(name: string): string {
   const text = readFileSync(join(ROOT, "node_modules", name, "package.json"), "utf8");
   return (JSON.parse(text) as { version: string }).version;

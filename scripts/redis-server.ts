@@ -1,4 +1,4 @@
-/** Runs a private redis-server for development, tests and benchmarks. Its data is gone when it ends. */
+/** Runs a private redis-server for development, tests and benchmarks. Its data is lost at the end. */
 import { spawn, type ChildProcess } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
 import { connect } from "node:net";
@@ -8,11 +8,9 @@ import { freePort } from "./free-port.ts";
 import { ensureTool } from "./installed-tool.ts";
 
 export interface RedisOptions {
-  /** Absent: a free port. */
   readonly port?: number;
-  /** Its working directory; absent: a temporary one that is removed when it ends. */
+  /** Its working directory; absent: a temporary one that is removed at the end. */
   readonly dir?: string;
-  /** Further arguments of its command line. */
   readonly args?: readonly string[];
 }
 
@@ -27,14 +25,10 @@ export interface RedisServer {
 
 const HOST = "127.0.0.1";
 
-/** When redis-server does not start, the error has about this many characters of what it printed. */
+/** The most characters of redis-server's output in the error of a failed start. */
 const MAX_PRINTED = 4_000;
 
-/**
- * Starts an empty redis-server, and waits until it answers.
- *
- * @throws Error that says how to install it, or that has what it printed
- */
+/** Starts an empty redis-server, and waits until it answers. @throws Error with instructions or its output */
 export async function startRedis(options: RedisOptions = {}): Promise<RedisServer> {
   ensureRedis();
   const port = options.port ?? (await freePort());
@@ -53,7 +47,7 @@ export async function startRedis(options: RedisOptions = {}): Promise<RedisServe
       if (printed.length < MAX_PRINTED) printed += data.toString();
     });
   const exited = new Promise<number | null>((done) => {
-    // "close" comes after "exit": by then all that the process printed has been read.
+    // "close" comes after "exit": by then all output has been read.
     child.on("close", (code) => {
       if (ownDir !== undefined) rmSync(ownDir, { recursive: true, force: true });
       done(code);
@@ -70,7 +64,7 @@ export async function startRedis(options: RedisOptions = {}): Promise<RedisServe
   return { port, process: child, exited, stop };
 }
 
-/** Resolves when this process answers. Another Redis may answer on a port that was taken, so the id is compared. */
+/** Resolves when this process answers. Compares ids, since another Redis may answer on a taken port. */
 async function answers(port: number, processId: number | undefined): Promise<true> {
   for (;;) {
     if ((await processIdOf(port)) === processId) return true;
@@ -78,7 +72,6 @@ async function answers(port: number, processId: number | undefined): Promise<tru
   }
 }
 
-/** The id of the process that serves Redis on this port; `undefined`: none answers. */
 function processIdOf(port: number): Promise<number | undefined> {
   return new Promise((done) => {
     let received = "";
@@ -86,7 +79,7 @@ function processIdOf(port: number): Promise<number | undefined> {
     socket.on("data", (data) => {
       received += data.toString();
       const [, processId] = /process_id:(\d+)\r\n/.exec(received) ?? [];
-      // The reply to INFO starts with "$" and may come in parts. Any other reply is of another kind of server.
+      // The reply to INFO starts with "$" and may come in parts. Any other is of another kind of server.
       if (processId === undefined && received.startsWith("$")) return;
       socket.destroy();
       done(processId === undefined ? undefined : Number(processId));
@@ -95,11 +88,7 @@ function processIdOf(port: number): Promise<number | undefined> {
   });
 }
 
-/**
- * Installs redis-server unless it is installed.
- *
- * @throws Error that says how to install it, when this machine cannot do that by itself
- */
+/** Installs a missing redis-server. @throws Error with instructions, when this machine cannot do that */
 export function ensureRedis(): void {
   ensureTool({
     command: "redis-server",

@@ -11,7 +11,7 @@ async function main(): Promise<void> {
   requireNoFlags("npm run serve");
   const { HOST: host = "127.0.0.1", POLICIES, REGIONS, API_TOKENS } = process.env;
   const [port, stateDir] = [readPort(), readStateDir()];
-  // The worker would refuse all of this too. Checked here, the error comes before the build and without a stack.
+  // The worker would refuse all of this too, but after the build and with a stack.
   const { given, policies } = readConfiguration({ POLICIES, REGIONS });
   const names = [...policies.keys()];
   const apiTokens = API_TOKENS ?? readDevVars()["API_TOKENS"];
@@ -38,7 +38,7 @@ async function main(): Promise<void> {
     throw new Error(`workerd ended unexpectedly (${code === null ? "killed" : `code ${code}`})`);
 }
 
-/** Handles signals, and stops the server as soon as it runs: otherwise it would be left behind. */
+/** Handles signals during the start too, so that no server is left behind. */
 class Stopping {
   isAsked = false;
   #serving: Serving | undefined;
@@ -60,7 +60,6 @@ class Stopping {
   }
 }
 
-/** Tables, possibly as JSON text. */
 function tables(given: unknown): unknown {
   return typeof given === "string" ? JSON.parse(given) : given;
 }

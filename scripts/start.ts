@@ -6,7 +6,7 @@ import { startLimiter, type LocalLimiter } from "./local-limiter.ts";
 
 /** `npm run serve` reads these too, but here they would be ignored. */
 const NOT_READ = ["STATE_DIR", "API_TOKENS"];
-/** How often a file with an error is read again, in milliseconds. */
+/** Milliseconds between reads of a file with an error. */
 const LOOK_EVERY_MS = 300;
 
 const { POLICIES, REGIONS } = process.env;
@@ -23,7 +23,7 @@ async function main(): Promise<void> {
       isStopping = true;
       running?.stop(signal);
     });
-  // wrangler ends when a bad policy is saved. So the error is printed, and wrangler started again after the fix.
+  // wrangler ends when a bad policy is saved: prints the error, and starts it again after the fix.
   for (;;) {
     process.exitCode = await runOnce();
     if (isStopping || problem() === undefined) return;
@@ -31,7 +31,6 @@ async function main(): Promise<void> {
   }
 }
 
-/** Runs the limiter until it ends. Returns its exit code. */
 async function runOnce(): Promise<number> {
   const { policies } = readConfiguration({ POLICIES, REGIONS });
   const given = { ...(POLICIES !== undefined && { POLICIES }), ...(REGIONS !== undefined && { REGIONS }) };
@@ -47,7 +46,6 @@ async function runOnce(): Promise<number> {
   return code;
 }
 
-/** What is wrong with the configuration now; `undefined`: nothing is. */
 function problem(): string | undefined {
   try {
     readConfiguration({ POLICIES, REGIONS });
@@ -57,7 +55,6 @@ function problem(): string | undefined {
   }
 }
 
-/** Prints each new error, until there is none. */
 async function untilMended(): Promise<void> {
   let printed: string | undefined;
   for (let wrong = problem(); wrong !== undefined && !isStopping; wrong = problem()) {

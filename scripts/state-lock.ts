@@ -1,18 +1,15 @@
 /**
- * One server per folder: two servers on one folder would each admit the full limit.
- *
- * The lock is one of the operating system's, which a database of SQLite takes. So it ends with its process, however
- * that ends, and the file that is left means nothing. The holder is written beside it, for error messages. Its child
- * may survive a SIGKILL and still work on the folder: so that is written too, and stopped.
+ * One server per folder: two servers on one folder would each admit the full limit. The lock is the operating
+ * system's, taken by an SQLite database, so it ends with its process. The holder is written beside it for
+ * error messages, and its child, which may survive a SIGKILL, so that it is stopped.
  */
 import { spawnSync } from "node:child_process";
 import { existsSync, mkdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 
-/** A folder that no other server can have. */
 export interface StateLock {
-  /** Records which process works on the folder: the next server stops it, if this process cannot. */
+  /** Records the process that uses the folder: the next server stops it if this process cannot. */
   worksBy(pid: number | undefined): void;
   release(): void;
 }
@@ -24,23 +21,20 @@ interface Holder {
   readonly worker?: { readonly pid: number; readonly started: string };
 }
 
-/** SQLite's SQLITE_BUSY. */
 const BUSY = 5;
 /** A process that does not stop within this time is killed, in milliseconds. */
 const PATIENCE_MS = 5_000;
 
 /**
- * Takes the folder, which is made if it is missing, and ends what a killed server has left at work there.
- *
- * @param name what errors call the folder
- * @throws Error when another server has it, with who that is and since when
+ * Locks the folder, and ends a process that a killed server has left there. @param name what errors call it
+ * @throws Error when another server has it, with its process and start
  */
 export async function lockState(stateDir: string, name = "STATE_DIR"): Promise<StateLock> {
-  // Keys may be addresses or names: what is stored of them is for the owner of the folder alone.
+  // Keys may be addresses or names, so only the owner may read what is stored.
   mkdirSync(stateDir, { recursive: true, mode: 0o700 });
   const lock = new DatabaseSync(join(stateDir, "server.lock"));
   try {
-    // Nothing is written, so there is nothing to keep a journal of.
+    // Nothing is written, so no journal is needed.
     lock.exec("PRAGMA journal_mode = MEMORY; BEGIN EXCLUSIVE");
   } catch (error) {
     lock.close();
@@ -86,12 +80,12 @@ function holderOf(stateDir: string): Holder | undefined {
   try {
     return JSON.parse(readFileSync(holderFile(stateDir), "utf8")) as Holder;
   } catch {
-    // It is missing, or was cut off when the machine lost power: then nothing of it runs.
+    // It is missing, or was truncated by a power failure: then no process is left.
     return undefined;
   }
 }
 
-/** Ends a process, if it is still the one that was started then: its id may be another's by now. */
+/** Ends a process unless its id has been reused since. */
 async function end({ pid, started }: NonNullable<Holder["worker"]>): Promise<void> {
   const isThere = () => startOf(pid) === started;
   if (!isThere()) return;
@@ -103,7 +97,7 @@ async function end({ pid, started }: NonNullable<Holder["worker"]>): Promise<voi
   while (isThere()) await new Promise((done) => setTimeout(done, 20));
 }
 
-/** When a process was started, as text that no other process of the same id has; `undefined`: it does not run. */
+/** The start of a process, to distinguish processes with a reused id; `undefined`: it does not run. */
 function startOf(pid: number): string | undefined {
   if (!existsSync("/proc/self/stat")) {
     const started = spawnSync("ps", ["-o", "lstart=", "-p", String(pid)], { encoding: "utf8" }).stdout.trim();

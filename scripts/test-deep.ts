@@ -1,4 +1,4 @@
-/** Runs the tests that have a full length at that length. Arguments go to vitest: `npm run test:deep -- --bail 1`. */
+/** Runs the deep tests at full length. Arguments go to vitest: `npm run test:deep -- --bail 1`. */
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { ROOT, run } from "./project.ts";

@@ -1,7 +1,4 @@
-/**
- * Runs every test but those of releases, the long ones at their quick length. Arguments go to vitest:
- * `npm test -- --project core`.
- */
+/** Runs all tests but release tests, quickly. Arguments go to vitest: `npm test -- --project core`. */
 import { run, testArguments } from "./project.ts";
 
 process.exitCode = run("vitest", ["run", ...testArguments(process.argv.slice(2))]);

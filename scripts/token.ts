@@ -57,7 +57,6 @@ function readArguments() {
   };
 }
 
-/** Refuses names of policies that are not there. */
 function requirePolicies(names: readonly string[], environment: string | undefined): void {
   const known = [...readConfiguration({}, environment).policies.keys()];
   for (const name of names) {
@@ -67,7 +66,6 @@ function requirePolicies(names: readonly string[], environment: string | undefin
   }
 }
 
-/** A bound, as the limiter allows it; `undefined`: it is not given. */
 function readBound(
   option: string,
   values: Readonly<Record<string, unknown>>,

@@ -7,7 +7,7 @@ import { configurationProblem } from "../worker/auth/tokens.ts";
 /** One entry of the secret API_TOKENS: docs/deploying.md has the meaning of its fields. */
 export interface TokenEntry {
   readonly name: string;
-  /** Of the whole token, in hexadecimal. */
+  /** Of the complete token, in hexadecimal. */
   readonly sha256: string;
   readonly scopes: readonly string[];
   readonly policies?: readonly string[];
@@ -23,16 +23,13 @@ export function makeToken(fields: Omit<TokenEntry, "sha256">): { token: string; 
   return { token, entry: { name, sha256: sha256Of(token), ...rest } };
 }
 
-/** The hash of a token, as its entry has it. */
 export function sha256Of(token: string): string {
   return createHash("sha256").update(token).digest("hex");
 }
 
 /**
- * Refuses a secret API_TOKENS that the worker would answer every call with 503 for.
- *
- * @returns notes on entries that name policies which are not there; so may entries for policies that are to come
- * @throws Error that says what is wrong
+ * @returns notes on entries with missing policies, which may be for policies to come @throws Error for a
+ * secret with which the worker would answer every call with 503
  */
 export function checkTokens(secret: string, policies: Policies): string[] {
   const problem = configurationProblem(secret);

@@ -1,15 +1,11 @@
-/** Where in a file of TOML a table or a field stands, so that an error can say the line. */
+/** The lines of tables and fields in a TOML file, for errors. */
 
 const WORD = String.raw`(?:[\w-]+|"[^"]*"|'[^']*')`;
 const KEY = String.raw`${WORD}(?:\s*\.\s*${WORD})*`;
 const HEADER = new RegExp(String.raw`^\s*\[\[?\s*(${KEY})\s*\]`);
 const FIELD = new RegExp(String.raw`^\s*(${KEY})\s*=`);
 
-/**
- * The line of a path: of its last part that the file writes by itself. `{ }` written in one line has one line.
- *
- * @returns the line, from 1 on; `undefined`: not even a table of the path is there
- */
+/** The line, from 1 on, of the longest part of a path that has its own; `undefined`: none has. */
 export function lineOf(text: string, path: readonly string[]): number | undefined {
   const lines = linesOf(text);
   for (let length = path.length; length > 0; length -= 1) {
@@ -19,7 +15,6 @@ export function lineOf(text: string, path: readonly string[]): number | undefine
   return undefined;
 }
 
-/** The first line of every path that the file writes. */
 function linesOf(text: string): ReadonlyMap<string, number> {
   const lines = new Map<string, number>();
   let table: readonly string[] = [];

@@ -1,30 +1,27 @@
 /**
- * A bridge that speaks Upstash's REST protocol in front of any Redis. It is a tool for development and tests, not for
- * production: it knows one token, has no TLS and none of a plan's limits. A caller with the token may do everything.
+ * A bridge that speaks Upstash's REST protocol in front of any Redis, for development and tests only: it has
+ * one token with all rights, no TLS and no limits.
  *
- * All requests share one connection to Redis, and the commands of one turn of the event loop are sent together. Each
- * command is sent once. When the connection breaks before the reply, it is unknown whether the command ran, so the
- * caller gets 503 and decides what to do. While Redis hangs, the requests hang too.
+ * All requests share one connection to Redis. The commands of one turn of the event loop are sent together,
+ * each once. If the connection breaks before the reply, the command may have run, so the caller gets 503.
+ * While Redis hangs, the requests hang too.
  */
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import { createClient, ErrorReply, RESP_TYPES } from "redis";
 import { readRequest, type RedisCommand, refused, type Wanted } from "./upstash-request.ts";
 
 export interface BridgeOptions {
-  /** Where Redis is, e.g. `redis://127.0.0.1:6379`. */
   readonly redisUrl: string;
-  /** The token that callers must send. */
   readonly token: string;
-  /** Absent: a free port. */
   readonly port?: number;
-  /** Is given one line when the bridge is up; absent: nothing is printed. */
+  /** Gets one line when the bridge is up; absent: nothing is printed. */
   readonly log?: (line: string) => void;
 }
 
 export interface Bridge {
   readonly url: string;
   readonly token: string;
-  /** How many commands of callers were passed on to Redis. A transaction's MULTI and EXEC are not counted. */
+  /** How many commands of callers went to Redis, without the MULTI and EXEC of transactions. */
   commands(): number;
   /** Closes every connection. Requests that wait for Redis get no answer. */
   stop(): Promise<void>;
@@ -36,10 +33,10 @@ const HOST = "127.0.0.1";
 const RECONNECT_MS = 50;
 /** The largest request that Upstash takes on its common plans, in bytes. */
 const MAX_BYTES = 10 * 1024 * 1024;
-/** Longer than clients keep an idle connection: a client that sends while the server closes it would see a reset. */
+/** Longer than clients keep an idle connection, so that no client sends while the server closes it. */
 const KEEP_ALIVE_MS = 120_000;
 
-/** Starts the bridge. It does not need Redis to be up, and connects as soon as Redis is. */
+/** Starts the bridge. It connects as soon as Redis is up. */
 export async function startBridge(options: BridgeOptions): Promise<Bridge> {
   const { token } = options;
   const client = connectTo(options.redisUrl);
@@ -78,13 +75,13 @@ function connectTo(url: string) {
     RESP: 2,
     // A command that cannot be sent now fails at once. No command is sent again after a reconnection.
     disableOfflineQueue: true,
-    // 0: no timeout. It would limit only the wait until a command is written, and cost a timer for each command.
+    // 0: no timeout. It would limit only the wait until a command is written, and cost a timer each.
     commandOptions: { timeout: 0 },
     socket: { reconnectStrategy: () => RECONNECT_MS },
   });
 }
 
-/** Resolves when the first attempt to connect has succeeded or failed. The client makes further attempts by itself. */
+/** Resolves after the first attempt to connect, whatever its result. The client retries by itself. */
 async function firstAttempt(client: Client): Promise<void> {
   const failed = new Promise<void>((done) => client.on("error", () => done()));
   // `connect` rejects when the bridge is stopped while the client still tries.
@@ -132,7 +129,7 @@ function read(method: string, path: string, query: string, body: Buffer | number
   return refused(400, `ERR max request size exceeded. Limit: ${MAX_BYTES} bytes, Actual: ${body} bytes`);
 }
 
-/** The body, or its size in bytes if it is too large. It is still read to its end, so the client gets the answer. */
+/** The body, or its size if it is too large. It is read to its end, so the client gets the answer. */
 function readBody(request: IncomingMessage): Promise<Buffer | number> {
   return new Promise((done, fail) => {
     const chunks: Buffer[] = [];
@@ -177,22 +174,17 @@ async function transaction(
   return Array.isArray(executed) ? answerSeveral(executed) : answerOne(executed);
 }
 
-/* Redis's replies in JSON, as Upstash's REST API writes them. */
-
-/** An answer over HTTP. `body` is JSON. */
 export interface Answer {
   readonly status: number;
   readonly body: string;
 }
 
-/** The type mapping for node-redis when strings are answered in base64: they are read as bytes, not as text. */
+/** The type mapping for node-redis when strings are answered in base64: they are read as bytes. */
 export const AS_BYTES = { [RESP_TYPES.BLOB_STRING]: Buffer, [RESP_TYPES.SIMPLE_STRING]: Buffer };
-/** The type mapping when strings are answered as they are. */
 export const AS_TEXT = {};
 
 const OK = Buffer.from("OK");
 
-/** The answer to one command. */
 export function answerOne(reply: unknown): Answer {
   return { status: reply instanceof ErrorReply ? 400 : 200, body: JSON.stringify(member(reply)) };
 }
@@ -208,12 +200,11 @@ export function answerError(status: number, error: string): Answer {
 
 function member(reply: unknown): { result: unknown } | { error: string } {
   if (reply instanceof ErrorReply) return { error: reply.message };
-  // Upstash does not encode a reply that is "OK". Within an array it does, and its client decodes every string there.
+  // Upstash does not encode a reply that is "OK", except within an array.
   if (isBytes(reply) && reply.equals(OK)) return { result: "OK" };
   return { result: plain(reply) };
 }
 
-/** A reply in the types of JSON. Bytes become strings in base64. */
 function plain(reply: unknown): unknown {
   if (isBytes(reply)) return reply.toString("base64");
   if (Array.isArray(reply)) return reply.map(plain);
@@ -221,7 +212,7 @@ function plain(reply: unknown): unknown {
   return reply;
 }
 
-/** For the compiler: beside the types of Workers it does not know that Node's Buffer is a Uint8Array. */
+/** For the compiler: with the types of Workers it does not know that Node's Buffer is a Uint8Array. */
 function isBytes(reply: unknown): reply is Buffer {
   return reply instanceof Uint8Array;
 }

@@ -3,7 +3,6 @@
 /** The name of a command, and its arguments. */
 export type RedisCommand = readonly [string, ...(string | Buffer)[]];
 
-/** What a request asks for, or why it is refused. */
 export type Wanted =
   | { readonly kind: "command"; readonly command: RedisCommand }
   | { readonly kind: "pipeline" | "transaction"; readonly commands: readonly RedisCommand[] }
@@ -16,10 +15,7 @@ export interface Refusal {
   readonly error: string;
 }
 
-/**
- * Commands that would change the connection which all callers share, or make other callers wait. Upstash refuses most
- * of them over HTTP too.
- */
+/** Commands that change the shared connection, or block other callers. Upstash refuses most over HTTP too. */
 const NOT_OVER_HTTP = new Set(
   (
     "AUTH HELLO QUIT RESET SELECT CLIENT MONITOR SYNC PSYNC SHUTDOWN MULTI EXEC DISCARD WATCH UNWATCH " +
@@ -28,7 +24,7 @@ const NOT_OVER_HTTP = new Set(
   ).split(" "),
 );
 
-/** Reads a request. `path` comes without the query. `query` may still have the parameter `_token`, which is skipped. */
+/** Reads a request. `path` comes without the query, which may contain `_token`: it is skipped. */
 export function readRequest(method: string, path: string, query: string, body: Buffer): Wanted {
   if (method !== "GET" && method !== "POST" && method !== "PUT" && method !== "HEAD")
     return refused(405, `ERR method ${method} is not allowed`);
@@ -78,7 +74,6 @@ function inPath(path: string, query: string, body: Buffer): Wanted {
 
 const NOT_ROWS = "the body must be a JSON array of commands, each an array of a name and arguments";
 
-/** The body's value; `undefined`: it is not JSON. */
 function parse(body: Buffer): unknown {
   try {
     return JSON.parse(body.toString()) as unknown;
@@ -87,7 +82,6 @@ function parse(body: Buffer): unknown {
   }
 }
 
-/** The command in a JSON array, or a text that says what is wrong with it. */
 function commandOf(given: unknown): RedisCommand | string {
   if (!Array.isArray(given) || given.length === 0)
     return "ERR failed to parse command: it must be a JSON array of a name and arguments";

@@ -34,7 +34,7 @@ const USAGE = `Usage: TOKEN=weir_... ${COMMAND} URL [--quick] [--redeploy] [--po
 
 The exit code is 1 when a guarantee is broken, and 2 when there was nothing that could be tested.`;
 
-/** How long each part lasts, in milliseconds, and how many calls are timed. */
+/** The length of each part, in milliseconds, and the number of timed calls. */
 const FULL = {
   exactnessMs: 15_000,
   rulesMs: 10_000,
@@ -52,7 +52,6 @@ const QUICK = {
   timed: 10,
 };
 
-/** @throws Error with what is wrong with the arguments, or with the limiter */
 async function main(): Promise<number> {
   const { values, positionals } = parseArgs({
     allowPositionals: true,
@@ -151,7 +150,6 @@ function checksOf(
   ];
 }
 
-/** What is not there to be tested. */
 function untested(name: string, needs: string): Check {
   return () => Promise.resolve([{ name, verdict: "untested", says: [needs] }]);
 }
@@ -163,9 +161,7 @@ try {
   process.exitCode = 2;
 }
 
-/* How long calls take from this machine, network included. */
-
-/** Measures each kind of call `times` times, one after the other. */
+/** Measures each kind of call `times` times, one after the other, network included. */
 export async function measureLatency(calls: Calls, policy: string, times: number): Promise<Finding> {
   const key = calls.freshKey();
   const kinds = {
@@ -186,7 +182,6 @@ export async function measureLatency(calls: Calls, policy: string, times: number
   return { name: `latency, ${times} calls each, one after the other`, verdict: "measured", says };
 }
 
-/** Percentiles of durations, in words. */
 export function percentiles(tookMs: readonly number[]): string {
   if (tookMs.length === 0) return "no answer";
   const inOrder = tookMs.toSorted((a, b) => a - b);

@@ -1,4 +1,4 @@
-/** `weir`: the command of the package. It does in one's own project what the scripts do in this one. */
+/** `weir`: the command of the package. It runs this project's scripts in the caller's project. */
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { clip, meant } from "../core/violations.ts";
@@ -24,13 +24,13 @@ const USAGE = `Usage: weir COMMAND
   verify  verifies a deployment from outside: TOKEN=weir_... weir verify URL; --help says more
   policies  keeps what changes at run time in a file: TOKEN=weir_... weir policies pull|diff|push URL`;
 
-/** What is missing in this project for a command; `undefined`: nothing is. */
+/** The missing part of this project for a command, if any. */
 function missing(project: string, command: string): string | undefined {
   if (command === "init") return undefined;
   const [major = 0, minor = 0] = process.versions.node.split(".").map(Number);
   if (major < 22 || (major === 22 && minor < 13))
     return `Node ${process.versions.node} is too old: weir and wrangler need 22.13 or newer (npm install node@24 puts one into this project)`;
-  // It asks a limiter that runs elsewhere.
+  // It calls a limiter that runs elsewhere.
   if (command === "verify" || command === "policies") return undefined;
   const install = `npm install wrangler@^${MIN_WRANGLER}`;
   const file = join(project, "node_modules", "wrangler", "package.json");

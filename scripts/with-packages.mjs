@@ -1,6 +1,5 @@
-// Runs a script of this project on any machine that has Node 20 and npm. It installs the packages if they are missing
-// or do not match the lock file. Then it runs the script with the Node among those packages, which reads TypeScript.
-// This file is plain JavaScript, because Node 20 runs it before anything is installed.
+// Runs a script of this project on any machine with Node 20 and npm: installs packages that are missing or
+// differ from the lock file, then runs the script with their Node. Plain JavaScript, which Node 20 can run.
 import { spawn, spawnSync } from "node:child_process";
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { constants } from "node:os";
@@ -29,20 +28,20 @@ const [script = "", ...args] = process.argv.slice(2);
 const child = spawn(node, [join(root, script), ...args], {
   stdio: "inherit",
   cwd: root,
-  // A relative path of the environment is the caller's: npm says where that was, and runs scripts in the project.
+  // Relative paths of the environment are the caller's, but npm runs scripts in the project.
   env: {
     ...process.env,
     PATH: `${bin}${delimiter}${process.env.PATH}`,
     WEIR_CALLED_IN: process.env.INIT_CWD ?? process.cwd(),
   },
 });
-// A terminal signals the whole process group. A signal that reaches only this process is meant for the child too.
+// A terminal signals the complete process group. A signal to this process alone is meant for the child too.
 for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"]) process.on(signal, () => child.kill(signal));
 child.on("exit", (code, signal) =>
   process.exit(code ?? 128 + (constants.signals[signal ?? "SIGTERM"] ?? 15)),
 );
 
-/** The Node among the packages. If npm ran no install scripts, it is missing: then this Node, if it is new enough. */
+/** The Node among the packages. Without npm's install scripts it is missing: then this Node, if recent. */
 function findNode() {
   const packaged = join(bin, "node");
   if (spawnSync(packaged, ["--version"]).status === 0) return packaged;

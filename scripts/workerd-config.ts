@@ -1,63 +1,58 @@
-/** Writes the configuration of plain workerd. */
 import { copyFileSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { BUNDLE, readWranglerToml } from "./project.ts";
 
 export interface ServeOptions {
   readonly host?: string;
-  /** Absent: a free port. */
   readonly port?: number;
-  /** The process is in a group of its own: signals of a terminal do not reach it. */
+  /** The process has its own group: signals of a terminal do not reach it. */
   readonly isApart?: boolean;
-  /** Who knows it may tell the worker that the process ends: see workerd.ts. Absent: no caller may. */
+  /** Lets callers announce the process's end: see workerd.ts. Absent: no caller may. */
   readonly stopSecret?: string;
   /** How many objects the process can have: see object-bounds.ts. Absent: no bound. */
   readonly objectBounds?: string;
-  /** For tests: after how many milliseconds work in the background is due again. Absent: as everywhere else. */
+  /** For tests: milliseconds between background work. Absent: the default. */
   readonly backgroundMs?: number | undefined;
-  /** The folder in which the objects keep their storage. */
   readonly stateDir: string;
   /** Absent: those of wrangler.toml. */
   readonly policies?: unknown;
-  /** The secret API_TOKENS. Absent: every call but /healthz is answered with 503. */
+  /** Absent: every call but /healthz is answered with 503. */
   readonly apiTokens?: string | undefined;
   /** The address and the token of the Redis with the pools; absent: no policy may have a pool. */
   readonly pool?: { readonly url?: string; readonly token?: string } | undefined;
   /** Absent: those of wrangler.toml; if it has none either, one for each continent but Antarctica. */
   readonly regions?: unknown;
-  /** For tests: the name of a header that has `request.cf` as JSON, which says where a request comes from. */
+  /** For tests: the name of a header that has `request.cf` as JSON, the origin of a request. */
   readonly originHeader?: string;
   /** The path of the module to run; absent: the built bundle. */
   readonly main?: string;
-  /** Whether that module has the classes of the catalog and the statistics too. Absent: only the built bundle has. */
+  /** Whether that module also has the classes of the catalog and the statistics. Absent: the bundle has. */
   readonly hasDeploymentObjects?: boolean;
   /** The paths of further modules, by the names under which the module imports them. */
   readonly modules?: Readonly<Record<string, string>>;
-  /** How many isolates of the worker to run. Each has its own address, and all share the objects. Absent: one. */
+  /** The number of isolates of the worker, with an address each and shared objects. Absent: one. */
   readonly isolates?: number;
-  /** For tests: the policies of all isolates but the first, whose objects have `policies`. Absent: the same. */
+  /** For tests: the policies of all isolates but the first, which runs the objects. Absent: `policies`. */
   readonly callersPolicies?: unknown;
-  /** For tests: the path of the module of all isolates but the first, whose objects are of `main`. Absent: the same. */
+  /** For tests: the module of all isolates but the first, which runs the objects. Absent: `main`. */
   readonly callersMain?: string | undefined;
   /** The path of a second worker to run, which has the service binding LIMITER and answers at `callerUrl`. */
   readonly caller?: string;
   /** Whether the second worker binds the objects too, as OBJECTS, and has the policies. */
   readonly callerHasObjects?: boolean;
-  /** The `props` of further bindings to the limiter that the second worker has, by their names. */
+  /** By name: the `props` of the second worker's further bindings to the limiter. */
   readonly callerProps?: Readonly<Record<string, object>> | undefined;
-  /** Is given what workerd prints; absent: workerd prints to this process's own output. */
+  /** Gets workerd's output; absent: workerd prints to this process's own output. */
   readonly onOutput?: (text: string) => void;
 }
 
-/** The options, with the host and the ports that were chosen. */
 type Settled = ServeOptions & {
   readonly host: string;
-  /** The port of each isolate. */
   readonly ports: readonly number[];
   readonly callerPort: number;
 };
 
-/** The configuration in Cap'n Proto's text form. `uniqueKey` names the folder of stored objects: never change it. */
+/** Cap'n Proto's text form. `uniqueKey` names the folder of stored objects: never change it. */
 export function workerdConfig(options: Settled, configDir: string): string {
   const { host, ports, stateDir, apiTokens } = options;
   const { compatibilityDate, compatibilityFlags, policies, regions, log } = readWranglerToml();
@@ -81,14 +76,14 @@ export function workerdConfig(options: Settled, configDir: string): string {
       : [`(name = "BACKGROUND_MS", text = "${options.backgroundMs}")`]),
     // Plain workerd refuses to make an object in a jurisdiction.
     `(name = "JURISDICTIONS", text = "ignored")`,
-    // Else it tells nobody of a socket whose caller has gone before it was opened.
+    // Otherwise it does not report a socket whose caller left before it was opened.
     `(name = "SOCKETS", text = "relayed")`,
     ...(log === undefined ? [] : [`(name = "LOG", json = ${text(JSON.stringify(log))})`]),
     ...poolBindings(options, options.regions ?? regions),
   ];
   const flags = `compatibilityDate = ${text(compatibilityDate)}, compatibilityFlags = [${compatibilityFlags.map(text).join(", ")}],`;
   const { caller: callerService, callerSocket, worker: caller } = callerConfig(options, configDir, flags);
-  // The first worker has the objects. The other workers are isolates of their own, which reach the same objects.
+  // The first worker has the objects. The others are isolates that reach the same objects.
   const isolates = ports.map((port, index) => {
     const name = index === 0 ? "weir" : `weir${index + 1}`;
     const socket = index === 0 ? "http" : `http${index + 1}`;
@@ -131,7 +126,6 @@ ${isolates.map(({ service }) => service).join("")}${callerService}${options.pool
 ${caller}${isolates.map(({ worker }) => worker).join("")}`;
 }
 
-/** The classes of objects, by their bindings. */
 function classesOf({
   main,
   hasDeploymentObjects = main === undefined,
@@ -140,7 +134,7 @@ function classesOf({
   return hasDeploymentObjects ? [limiter, ["CATALOG", "CatalogObject"], ["STATS", "StatsObject"]] : [limiter];
 }
 
-/** Modules by the names under which they are imported. `embed` takes a path that is relative to the configuration file. */
+/** Modules by their import names. `embed` takes a path relative to the configuration file. */
 function embed(modules: Readonly<Record<string, string>>, configDir: string, prefix: string): string {
   const embedded = Object.entries(modules).map(([name, path], index) => {
     copyFileSync(path, join(configDir, `${prefix}-${index}`));
@@ -163,7 +157,6 @@ function poolBindings({ pool }: Settled, regions: unknown): string[] {
   ];
 }
 
-/** The configuration's parts for the caller; empty strings when there is none. */
 function callerConfig(
   { caller, callerProps = {}, callerHasObjects, policies, host, callerPort }: Settled,
   configDir: string,
@@ -192,7 +185,6 @@ function callerConfig(
   };
 }
 
-/** A string in Cap'n Proto's text form. */
 function text(value: string): string {
   const escaped = value
     .replaceAll(/[\\"]/g, String.raw`\$&`)

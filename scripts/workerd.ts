@@ -13,31 +13,26 @@ import { type ServeOptions, workerdConfig } from "./workerd-config.ts";
 
 export interface Serving {
   readonly url: string;
-  /** The address of each isolate. The first is `url`. */
   readonly urls: readonly string[];
   /** The address of the caller; `url` when there is none. */
   readonly callerUrl: string;
   readonly process: ChildProcess;
   /** Resolves with the exit code when the process has ended; `null`: a signal ended it. */
   readonly exited: Promise<number | null>;
-  /** Lets isolates give their units back, and objects write what they know: then nothing is lost when it stops. */
+  /** Lets isolates return their units, and objects write their state: then stopping loses nothing. */
   rest(): Promise<void>;
-  /** Ends the process (SIGTERM by default, and SIGKILL when it has not ended after 3 s), and waits for its end. */
+  /** Ends the process (SIGTERM by default, SIGKILL after 3 s more), and waits for its end. */
   stop(signal?: NodeJS.Signals): Promise<void>;
 }
 
-/**
- * How long workerd may finish open requests when it stops, in milliseconds. Without a bound it would wait for open
- * sockets, and containers are killed after 10 s.
- */
+/** Milliseconds to finish open requests: workerd waits for sockets, and containers are killed after 10 s. */
 const DRAIN_MS = 3_000;
-/** When workerd does not start, the error has about this many characters of what it printed. */
+/** The most characters of workerd's output in the error of a failed start. */
 const MAX_PRINTED = 4_000;
 
 /**
  * Starts workerd, and waits until the worker answers on every isolate's address.
- *
- * @throws Error with what workerd printed, if it ends before that; or that another server has the folder or the port
+ * @throws Error with workerd's output if it ends before that, or if another server has the folder or the port
  */
 export async function serve(options: ServeOptions): Promise<Serving> {
   const lock = await lockState(options.stateDir);
@@ -77,7 +72,7 @@ async function serveLocked(options: ServeOptions, lock: StateLock): Promise<Serv
     });
   }
   const exited = new Promise<number | null>((done) => {
-    // "close" comes after "exit": by then all that the process printed has been read.
+    // "close" comes after "exit": by then all output has been read.
     child.on("close", (code) => {
       rmSync(configDir, { recursive: true, force: true });
       lock.release();
@@ -103,13 +98,9 @@ async function serveLocked(options: ServeOptions, lock: StateLock): Promise<Serv
   return { url, urls, callerUrl, process: child, exited, rest, stop };
 }
 
-/**
- * Resolves when the worker answers, whatever it says. workerd takes connections before it has read the worker.
- *
- * @returns whether it answered before it ended
- */
+/** Whether the worker answered before it ended. workerd takes connections before it has read the worker. */
 async function answers(url: string, ended: AbortSignal): Promise<boolean> {
-  // Who went on asking would keep this process, which is to end with what it serves.
+  // Further calls would keep this process alive, which is to end with the server.
   while (!ended.aborted) {
     const isUp = await fetch(`${url}/healthz`).then(
       () => true,
@@ -121,41 +112,35 @@ async function answers(url: string, ended: AbortSignal): Promise<boolean> {
   return false;
 }
 
-/*
- * workerd makes an object's file when the object starts, before any code of the object runs, and never deletes it
- * (tried on workerd 1.20261023.1: also when the object touches no storage, and after `deleteAll`). So a key that is
- * only read costs an object of its own a page of 4 KiB, for good. While the object is in memory there are 32 KiB
- * more beside it (`-shm`). On Cloudflare an object that stores nothing ceases to exist.
+/**
+ * The file of an object, by its id. workerd (1.20261023.1) makes it before any of the object's code runs, and
+ * never deletes it, even after `deleteAll`. So reading a key costs a page of 4 KiB for good. Cloudflare
+ * removes an object that stores nothing.
  */
-
-/** An object's file is named by the object's id. The file of all alarms (`metadata.sqlite`) is not. */
 const OBJECT_FILE = /^[0-9a-f]{64}\.sqlite$/;
 /** One page of SQLite has the header and no table: the first table would take a second page. */
 const PAGE_BYTES = 4_096;
 
-/** Removes these files. No workerd may run on the folder: one with such a file open would write to a deleted file. */
+/** Removes these files. No workerd may run on the folder: it would write to a deleted file. */
 export function removeEmptyDatabases(stateDir: string): void {
   for (const folder of readdirSync(stateDir, { withFileTypes: true })) {
     if (!folder.isDirectory()) continue;
     for (const name of readdirSync(join(stateDir, folder.name))) {
       const path = join(stateDir, folder.name, name);
-      // With a log beside it (`-wal`) the object was killed, or is open: what is in the log is not in the file.
+      // A log (`-wal`) with data not in the file shows that the object was killed, or is open.
       if (OBJECT_FILE.test(name) && !existsSync(`${path}-wal`) && statSync(path).size === PAGE_BYTES)
         rmSync(path);
     }
   }
 }
 
-/* An orderly end: isolates return their units, and objects write their state. */
-
-/** An object that has not written for this time, in milliseconds, is not ahead of its storage. */
+/** Milliseconds after its last write at which an object's storage is surely complete. */
 const AHEAD_MS = 120_000;
 /** The process is killed after this time, in milliseconds. */
 export const MAX_MS = 5_000;
-/** An object's file, or its log. */
 const OBJECT_OR_LOG = /^(?<id>[0-9a-f]{64})\.sqlite(-wal)?$/;
 
-/** Announces the end to the worker at each address. It ends even if one does not answer in time. */
+/** Announces the end at each address: isolates return their units, and objects write their state. */
 export async function giveAllBack(urls: readonly string[], stateDir: string, secret: string): Promise<void> {
   const signal = AbortSignal.timeout(MAX_MS);
   const announce = (url: string, ids: readonly string[]) =>
@@ -165,7 +150,6 @@ export async function giveAllBack(urls: readonly string[], stateDir: string, sec
   if (first !== undefined) await Promise.allSettled([announce(first, activeObjects(stateDir))]);
 }
 
-/** The ids of objects that have written recently. */
 function activeObjects(stateDir: string): string[] {
   const sinceMs = Date.now() - AHEAD_MS;
   const ids = new Set<string>();

@@ -1,4 +1,4 @@
-/** The calls on holds and leases. The key's object decides all of them. */
+/** The calls on holds and leases, which the key's object decides. */
 import { type Cost, forPriority, type Policy } from "../../core/policies/policy.ts";
 import type { Answer, Lease, Missing, Released } from "../../core/protocol/answers.ts";
 import { type Decision, degradedDecision } from "../../core/protocol/decision.ts";
@@ -27,10 +27,8 @@ import type { LimiterStub } from "../transports/objects.ts";
 import type { SheddingSample } from "./load-shedding.ts";
 import { namesOf, type ObjectCalls } from "./object-calls.ts";
 
-/** How calls are made that keep or end a claim of the caller. */
 const ENDING = { kind: "end", isRepeatable: true } as const;
 
-/** The calls on holds. */
 export class HoldClient {
   readonly #objects: ObjectCalls;
 
@@ -38,7 +36,6 @@ export class HoldClient {
     this.#objects = objects;
   }
 
-  /** Asks the object for a hold; `undefined`: the object does not answer. */
   async hold(policy: Policy, key: string, call: HoldParams): Promise<Answer | Problem | undefined> {
     // Checks on several keys were sampled together. In shadow nothing is shed.
     const isSampled = call.provisional !== undefined || policy.shadow;
@@ -50,12 +47,10 @@ export class HoldClient {
     return await this.#objects.ask(policy, key, (object) => object.hold(message), options);
   }
 
-  /** Ends a hold with the units that were used. */
   settle(policy: Policy, key: string, id: string, used: Cost): Answered<Decision> {
     return this.#end(policy, key, "settled", (object) => object.settle(policy.name, key, id, used));
   }
 
-  /** Ends a hold of which no units were used. */
   cancel(policy: Policy, key: string, id: string): Answered<Decision> {
     return this.#end(policy, key, "cancelled", (object) => object.cancel(policy.name, key, id));
   }
@@ -72,7 +67,6 @@ export class HoldClient {
   }
 }
 
-/** The calls on leases. */
 export class LeaseClient {
   readonly #objects: ObjectCalls;
 
@@ -80,7 +74,7 @@ export class LeaseClient {
     this.#objects = objects;
   }
 
-  /** Leases units. It waits in the queue for `call.waitMs` at most; `signal` ends that, and then nothing is granted. */
+  /** Leases units, waiting for up to `call.waitMs`; `signal` ends the wait, and then nothing is granted. */
   async acquire(policy: Policy, key: string, call: AcquireParams, signal?: AbortSignal): Answered<Decision> {
     const shed = await this.#objects.sampleShedding(policy, key, call);
     const isShadow = shed !== undefined && policy.shadow;
@@ -94,12 +88,7 @@ export class LeaseClient {
     return isShadow ? asShadow(decision) : decision;
   }
 
-  /**
-   * Leases units, without waiting, until the handle in `attached` is disposed of or the lease expires. With `call.resume`
-   * it takes over that lease.
-   *
-   * @returns `undefined`: the object does not answer
-   */
+  /** Leases units until expiry, or the disposal of the handle in `attached`. `call.resume` takes over one. */
   async acquireAttached(
     policy: Policy,
     key: string,
@@ -122,12 +111,7 @@ export class LeaseClient {
     return answer instanceof Problem ? { decision: answer, attached: NOTHING_ATTACHED } : answer;
   }
 
-  /**
-   * Makes a lease that was granted for `confirmWithinMs` last for `ttlMs` from now.
-   *
-   * @param isAttached the lease also ends when the returned handle is disposed of
-   * @returns `undefined`: the object does not answer
-   */
+  /** Extends a lease granted for `confirmWithinMs`. @param isAttached it ends with the returned handle too */
   async confirm(
     policy: Policy,
     key: string,
@@ -139,13 +123,13 @@ export class LeaseClient {
       const attached = await object.confirm(policy.name, key, id, ttlMs, isAttached);
       return "missing" in readAnswer<Lease | Missing>(attached.answer) ? "ended" : attached;
     };
-    // The handle of an answer that is lost is disposed of, and that ends the lease: no second attempt finds it.
+    // Disposing of a lost answer's handle ends the lease, so a second attempt would not find it.
     const options = isAttached ? ({ kind: "end" } as const) : ENDING;
     const answer = await this.#objects.askFor(policy, key, confirm, options);
     return answer instanceof Problem ? undefined : answer;
   }
 
-  /** The same as `confirm` of a lease that outlives its link for a grace. It lasts as long as was asked for at first. */
+  /** `confirm` of a lease that outlives its link for a grace, with its first ttl. */
   async takeOver(policy: Policy, key: string, call: AcquireParams): Promise<Attached | "ended" | undefined> {
     const granted = await this.acquireAttached(policy, key, call);
     if (granted === undefined) return undefined;
@@ -154,7 +138,7 @@ export class LeaseClient {
     return decision.status === 404 ? "ended" : undefined;
   }
 
-  /** Moves a lease's end to `ttlMs` from now; without it, by as long as the acquire asked for. */
+  /** Moves a lease's end to `ttlMs` from now; absent: the ttl of its acquire. */
   async renew(policy: Policy, key: string, id: string, ttlMs?: number): Answered<Lease> {
     const renew = (object: LimiterStub) =>
       ttlMs === undefined ? object.renew(policy.name, key, id) : object.renew(policy.name, key, id, ttlMs);
@@ -163,7 +147,7 @@ export class LeaseClient {
     return "missing" in answer ? leaseMissing() : answer;
   }
 
-  /** Ends a lease as reported. The first caller in the queue gets its units at once. */
+  /** Ends a lease with its report. The first caller in the queue gets its units at once. */
   async release(
     policy: Policy,
     key: string,
@@ -185,14 +169,14 @@ export class LeaseClient {
     };
     const isReported = learns(policy) && Object.values(report).some((each) => each !== undefined);
     let answer = await this.#objects.askFor(policy, key, isReported ? releaseAs : release, ENDING);
-    // What an older version has thrown breaks its stub, so this is a call of its own.
+    // An exception of an older version breaks its stub, so this call has a new one.
     if (answer === OLDER_VERSION) answer = await this.#objects.askFor(policy, key, release, ENDING);
     if (answer === undefined) return unavailable("whether the lease was released is not known: ask again");
     if (answer instanceof Problem) return answer;
     return answer.isReleased ? undefined : leaseMissing();
   }
 
-  /** Opens a WebSocket to the object. The lease lasts as long as the socket is open. */
+  /** Opens a WebSocket to the object. The lease lasts while the socket is open. */
   async openSocket(policy: Policy, key: string, call: AcquireParams): Answered<Response> {
     const shed = await this.#sampleUnlessResumed(policy, key, call);
     const own = this.#objects.own(policy.shadow ? call : { ...call, shed });
@@ -217,7 +201,6 @@ export class LeaseClient {
 }
 
 const NOTHING_ATTACHED: Attached = { answer: "" };
-/** The object is of a version that has no `releaseCall`. */
 const OLDER_VERSION = { isReleased: false };
 
 /** Whether a rule of the policy learns from reports. All others ignore them. */
@@ -225,7 +208,7 @@ function learns({ rules }: Policy): boolean {
   return rules.some(({ algorithm }) => algorithm.leasing?.released !== undefined);
 }
 
-/** Whether the object does not have the method. workerd names the method in quotes then. */
+/** Whether the object lacks the method: then workerd quotes its name. */
 function isUnknownMethod(error: unknown): boolean {
   return error instanceof TypeError && error.message.includes('"releaseCall"');
 }

@@ -7,21 +7,20 @@ import type { Caller } from "../call-gate.ts";
 import { boundReached, readAnswer, unavailable } from "../read-answer.ts";
 import type { LimiterStub } from "../transports/objects.ts";
 
-/** A policy whose keys share a number of objects. With an object for each key, the objects cannot be listed. */
+/** Keys that share a number of objects. With an object for each key, the objects cannot be listed. */
 export type SharedPolicy = Policy & { readonly objects: number };
 
-/** The most objects of a page, asked one after the other until it is full: many of them may have no key. */
+/** The most objects of a page, called one after the other until it is full: many may have no key. */
 const MAX_OBJECTS_A_PAGE = 16;
-/** The most objects of a count, and how many of them are asked at once. */
+/** The most objects of a count, all called at once. */
 const MAX_OBJECTS_A_COUNT = 256;
 const MAX_AT_ONCE = 20;
-/** Reading a thousand keys, or counting a million, may take this much longer than a decision, in milliseconds. */
+/** Milliseconds beyond a decision's deadline for reading a thousand keys, or counting a million. */
 const MORE_TIME_MS = 10_000;
 
-/** A part of an answer, and where the next part begins; absent: this was the last one. */
+/** A page of an answer, and the start of the next; absent: this is the last. */
 type Page<Answer> = Answer & { readonly next?: KeyPlace };
 
-/** The keys of a policy, as its objects know them. */
 export class KeyLists {
   readonly #caller: Caller;
 
@@ -29,12 +28,7 @@ export class KeyLists {
     this.#caller = caller;
   }
 
-  /**
-   * The next keys: object by object, and in each object in the order of their bytes. There may be fewer than `maxKeys`,
-   * and more on the next page.
-   *
-   * @param prefix only keys that begin with it; empty: all keys
-   */
+  /** The next keys, object by object in byte order. A page below `maxKeys` may not be the last. */
   async list(
     policy: SharedPolicy,
     from: KeyPlace,
@@ -58,7 +52,7 @@ export class KeyLists {
     return { keys, next };
   }
 
-  /** How many keys there are in the next objects, 256 at most. */
+  /** Counts the keys in the next objects, 256 at most. */
   async count(
     policy: SharedPolicy,
     from: KeyPlace,

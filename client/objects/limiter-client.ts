@@ -52,26 +52,21 @@ import { KeyLists } from "./key-lists.ts";
 import { LoadShedding, type SheddingSample } from "./load-shedding.ts";
 import { namesOf, ObjectCalls } from "./object-calls.ts";
 
-/** What a client needs from the process in which it runs. */
 export interface LimiterClientParts extends Caller {
-  /** The policies that callers may name. */
   readonly policies: RegionalPolicies;
-  /** Present where all objects are in one process. */
   readonly starts?: ObjectStarts;
-  /** Proves the ids of claims. Absent: they prove nothing. */
+  /** Proves the ids of claims. Absent: ids are unproven. */
   readonly prove?: ProveClaim | undefined;
   /** Counts the decisions that callers get. Absent: they are not counted. */
   readonly counter?: (ComparisonCounter & { decided(decision: Decision): void }) | undefined;
 }
 
-/** There may be a second attempt: the call takes effect once. */
+/** A second attempt is safe: the call takes effect once. */
 const TWICE = { isRepeatable: true } as const;
 
 /**
- * The calls on a key. The client decides from units that it holds, or asks the key's object. Calls return a `Problem`
- * when they cannot be done; they do not throw when the object fails.
- *
- * A process or isolate needs only one client. Clients share nothing: two in one process are two holders.
+ * The calls on a key. Failures are a `Problem`, also when the object fails. A process or isolate needs one
+ * client: clients share nothing, so two are two holders.
  */
 export class LimiterClient {
   readonly policies: RegionalPolicies;
@@ -98,7 +93,7 @@ export class LimiterClient {
     this.leases = new LeaseClient(this.#objects);
     this.holds = new HoldClient(this.#objects);
     this.keys = new KeyLists(parts);
-    // The caller's bounds were for the call itself. Objects of candidates are started as any others.
+    // The caller's bounds are for the call itself. Candidates' objects are started as any others.
     const { gate: _, ...unbounded } = parts;
     const gate = parts.starts && { gate: new CallGate(MAX_BOUNDS, parts.starts) };
     const makeClient = () => new LimiterClient({ ...unbounded, ...gate }, local, shedding);
@@ -106,27 +101,21 @@ export class LimiterClient {
   }
 
   /**
-   * A client for the calls of one caller. It shares the units and the denials of this client. What is answered under
-   * an idempotency key is the caller's own, and the caller has bounds of its own.
-   *
-   * @param callerId JSON text that is the caller's alone: it is stored with what the caller makes
+   * A client for one caller, with its own bounds and idempotency keys, but shared units.
+   * @param callerId JSON text unique to the caller: it is stored with what the caller makes
    */
   for(callerId: string, bounds: CallerBounds): LimiterClient {
     const parts = { ...this.#parts, callerId, gate: new CallGate(bounds, this.#parts.starts) };
     return new LimiterClient(parts, this.#local, this.#shedding);
   }
 
-  /** The secret of a new claim of this caller. */
   newSecret(kind: ClaimKind, policy: Pick<Policy, "name">, key: string): string {
     const { callerId, prove } = this.#parts;
     const id = kind === "hold" ? ownHoldId(callerId, randomId()) : randomId();
     return prove?.(kind, { policy: policy.name, key }, id) ?? id;
   }
 
-  /**
-   * The client that ends or renews a claim. An id that proves nothing may be forged, or made by an earlier version: calls
-   * with it have the bounds of a new key.
-   */
+  /** The client that ends a claim. An unproven id may be forged, so it has the bounds of a new key. */
   endingBy(kind: ClaimKind, place: ClaimPlace, secret: string): LimiterClient {
     const isProven = this.#parts.prove?.(kind, place, secret) === secret;
     if (isProven || this.#parts.gate === undefined) return this;
@@ -134,19 +123,15 @@ export class LimiterClient {
     return this.#doubting;
   }
 
-  /** Counts a decision that its caller gets now. */
   recordDecision<Answer extends Decision | Problem>(answer: Answer): Answer {
     if (!(answer instanceof Problem)) this.#parts.counter?.decided(answer);
     return answer;
   }
 
-  /**
-   * Decides on a cost and takes it, within `call.waitMs` if that is given; `signal` ends such a wait. Returns no promise
-   * when the object need not be asked and nobody waits.
-   */
+  /** Decides a cost, within `call.waitMs`. Returns no promise if it needs neither object nor wait. */
   limit(policy: Policy, key: string, call: LimitParams, signal?: AbortSignal): Decision | Answered<Decision> {
     const { override } = policy;
-    // A debit is made whatever the limit is, unless there is none.
+    // A debit ignores the limit, unless there is none.
     if (override?.effect !== undefined && (call.force !== true || override.effect === "unlimited"))
       return effectDecision(policy, key, override, this.#parts.time.nowMs());
     if (call.force === true) return this.#force(policy, key, call);
@@ -158,7 +143,7 @@ export class LimiterClient {
         const decided = this.#limit(policy, key, call, signal);
         return decided instanceof Promise ? decided.then(asShadow) : asShadow(decided);
       }
-      // Only the object knows whether this very call has been admitted before.
+      // Only the object knows whether this call has been admitted before.
       return call.idempotencyKey === undefined
         ? toShedDecision(forPriority(policy, call.priority), key, shed)
         : this.#limitByObject(policy, key, { ...call, shed });
@@ -179,7 +164,7 @@ export class LimiterClient {
       const untouched = seen.rules.map((rule) => ({ rule, account: UNTOUCHED }));
       return toDecision(seen, key, { rules: withoutTaking(untouched, 0, cost) }, "isolate");
     }
-    // A cost of 0 must see what the object knows, and only the object remembers idempotency keys.
+    // A cost of 0 must see the object's state, and only the object remembers idempotency keys.
     const isTaking = !takesNothing(policy, cost);
     const isLocal = policy.localDecisions.denies && idempotencyKey === undefined && isTaking;
     if (waitMs > 0 && isTaking) return this.#limitInTurn(seen, key, { ...call, waitMs }, isLocal, signal);
@@ -187,7 +172,7 @@ export class LimiterClient {
     return this.#limitByObject(policy, key, call);
   }
 
-  /** Units that are held here are spent at once. A denial is not repeated here: only the object knows the queue. */
+  /** Spends held units at once. A denial is not repeated here: only the object knows the queue. */
   async #limitInTurn(
     policy: Policy,
     key: string,
@@ -200,12 +185,12 @@ export class LimiterClient {
     const answer = await this.#objects.waitForUnits(policy, key, call, signal);
     if (answer === undefined) return degradedDecision(policy, key);
     if (answer instanceof Problem) return answer;
-    // While a deployment is rolled out, the object may be an older version. It can decide, but nobody waits there.
+    // During a rollout the object may be an older version, which decides but cannot let calls wait.
     if ("unsupported" in answer) return await this.#limitByObject(policy, key, call);
     return hasNoRules(answer) ? degradedDecision(policy, key) : decisionOf(policy, key, answer);
   }
 
-  /** Takes a cost whatever is there. A policy's `onFailure` is for decisions, and this is none. */
+  /** Takes a cost unconditionally. A policy's `onFailure` is for decisions, so it does not apply. */
   async #force(policy: Policy, key: string, call: LimitParams): Answered<Decision> {
     const { waitMs: _, ...atOnce } = call;
     const message = { ...this.#objects.own(atOnce), protocol: PROTOCOL, ...namesOf(policy, key) };
@@ -225,11 +210,7 @@ export class LimiterClient {
     return answer === undefined ? degradedDecision(policy, key) : decisionOf(policy, key, answer);
   }
 
-  /**
-   * Gives back units that were taken, once for each idempotency key.
-   *
-   * @param charge the idempotency key of the `limit` that took them; absent: whatever is missing comes back
-   */
+  /** Returns taken units. @param charge the idempotency key that took them; absent: refills all */
   async refund(
     policy: Policy,
     key: string,
@@ -249,19 +230,19 @@ export class LimiterClient {
     return decisionOf(policy, key, answer ?? unavailable(detail), chargeMissing);
   }
 
-  /** Reads a key and takes nothing: the decision for a cost of 1, and how many callers hold units or wait for them. */
+  /** Reads a key without taking: the decision for a cost of 1, and who holds units or waits. */
   async peek(policy: Policy, key: string): Answered<KeyReport> {
     const answer = await this.#objects.askFor(policy, key, (object) => object.peek(policy.name, key), TWICE);
     return reportOf(policy, key, answer ?? unavailable("ask again"));
   }
 
-  /** The same as `peek`, as soon as the key has no leases, or after `waitMs` milliseconds. */
+  /** `peek` as soon as the key has no leases, or after `waitMs` milliseconds. */
   async waitForIdle(policy: Policy, key: string, waitMs: number, signal?: AbortSignal): Answered<KeyReport> {
     const answer = await this.#objects.wait<Peeked>(policy, key, "idle", { waitMs }, signal);
     return reportOf(policy, key, answer ?? unavailable("ask again"));
   }
 
-  /** Sets what the rules of a key have used that count a rate. */
+  /** Sets the used units of a key's rules that count a rate. */
   async setUsed(policy: Policy, key: string, used: Cost): Answered<KeyReport> {
     const message = { protocol: PROTOCOL, policy: policy.name, key, used };
     const answer = await this.#objects.ask<Peeked>(policy, key, (object) => object.setUsed(message));
@@ -269,7 +250,7 @@ export class LimiterClient {
     return reportOf(policy, key, answer ?? unavailable(detail));
   }
 
-  /** Makes the key as new: nothing has been used, and callers have no holds or leases. */
+  /** Resets the key: nothing is used, and there are no holds or leases. */
   async reset(policy: Policy, key: string): Promise<Problem | undefined> {
     this.#shedding.forget(policy, key);
     const answer = await this.#objects.askFor(policy, key, async (object) => {
@@ -280,20 +261,16 @@ export class LimiterClient {
     return answer ?? unavailable("whether the key was reset is not known: ask again");
   }
 
-  /** Takes how busy a caller's machine is, from 0 to 1. A policy that sheds by reports acts on it. */
+  /** Takes the utilization of a caller's machine, from 0 to 1, for policies that shed by reports. */
   report(policy: Policy, key: string, utilization: number): void {
     this.#shedding.report(this.#parts, policy, key, utilization);
   }
 
-  /** Whether each of several calls is shed that pass together: see `LoadShedding.sampleTogether`. */
   sampleTogether(calls: Parameters<LoadShedding["sampleTogether"]>[1]): Promise<SheddingSample[]> {
     return this.#shedding.sampleTogether(this.#parts, calls);
   }
 
-  /**
-   * Passes on a message of a holder in the process of the caller. The object answers it as it would answer this client;
-   * `undefined`: it does not answer.
-   */
+  /** Forwards a holder's message. The object answers it as it would answer this client. */
   async forward(
     policy: PolicyView,
     key: string,
@@ -303,25 +280,25 @@ export class LimiterClient {
     const kind = call.giveBack === undefined ? "ask" : "return";
     const ask = () => objects.call<MadeAnswer & object>(policy, key, withVersion(policy, call));
     const reply = await through(gate, policy, key, time.nowMs(), ask, kind);
-    // An admission takes units that a denial here did not count, and units that go home may lift one.
+    // An admission takes units that a denial here did not count, and returned units may lift one.
     if (call.giveBack !== undefined) this.#local.forgetDenials(policy, key);
     return reply !== undefined && "full" in reply ? { answer: reply } : reply;
   }
 
-  /** Passes on units that a holder elsewhere gives back. Those that do not arrive count as used. */
+  /** Forwards units that a remote holder returns. Lost ones count as used. */
   giveBack(endings: readonly ReturnedUnits[]): Promise<void> {
     return returnUnits({ call: (policy, key, call) => this.forward(policy, key, call) }, endings);
   }
 }
 
-/** How many calls of one caller may be with candidates at a time. */
+/** The most simultaneous calls of one caller to candidates. */
 const MAX_AT_ONCE = 100;
 
 interface ComparisonCounter {
   compared(compared: ComparisonCounts): void;
 }
 
-/** Puts calls to candidates, for one caller, who does not wait for them. Their failures never reach the caller. */
+/** Sends one caller's calls to candidates without waiting. Their failures never reach the caller. */
 export class CandidateCalls<Client> {
   readonly #inBackground: Caller["inBackground"];
   readonly #counter: ComparisonCounter | undefined;
@@ -329,7 +306,7 @@ export class CandidateCalls<Client> {
   #client: Client | undefined;
   #underWay = 0;
 
-  /** @param makeClient makes a client of the same caller without bounds: those were for the call itself */
+  /** @param makeClient makes an unbounded client of the same caller: its bounds are for the call itself */
   constructor(
     parts: Pick<Caller, "inBackground"> & { readonly counter?: ComparisonCounter | undefined },
     makeClient: () => Client,
@@ -339,7 +316,7 @@ export class CandidateCalls<Client> {
     this.#makeClient = makeClient;
   }
 
-  /** Makes a call, unless too many are under way: `false`. Without a counter none need be made. */
+  /** Makes a call unless too many are under way: then `false`. Without a counter no call is needed. */
   make(ask: (client: Client) => Promise<unknown> | void): boolean {
     if (this.#counter === undefined) return true;
     if (this.#underWay >= MAX_AT_ONCE) return false;
@@ -359,7 +336,6 @@ export class CandidateCalls<Client> {
     this.#underWay -= 1;
   }
 
-  /** Counts what a policy and its candidate decided of the same call. */
   compared(compared: ComparisonCounts): void {
     this.#counter?.compared(compared);
   }

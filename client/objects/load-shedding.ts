@@ -6,14 +6,13 @@ import { chanceOf, FADES_MS, type Reports, restoredInMs } from "../../core/shedd
 import { type Caller, through } from "../call-gate.ts";
 import { readAnswer } from "../read-answer.ts";
 
-/** The answer to a call that is shed; `undefined`: it is not. */
 export type SheddingSample = Shed | undefined;
 
-/** How often a client asks how much is shed while there are calls, in milliseconds. */
+/** Milliseconds between a client's refreshes while there are calls. */
 export const REFRESH_MS = 1_000;
-/** How long an answer is used, in milliseconds; then a call waits for the next one. */
+/** Milliseconds for which an answer is used; after that a call waits for the next. */
 export const USABLE_MS = 10_000;
-/** The most keys that a client knows; the least recently used one goes. */
+/** The most keys that a client remembers; the least recently used is dropped. */
 const MAX_KEYS = 1_000;
 
 export interface SheddingParams {
@@ -23,37 +22,33 @@ export interface SheddingParams {
 
 interface KnownChance {
   level: SheddingLevel;
-  /** When the message with that answer was sent, and when the last message was, in milliseconds. */
+  /** Send times of the message with that answer, and of the last message. */
   ofMs: number;
   askedAtMs: number;
-  /** The message under way; each request that waits for its answer has a timer of its own. */
+  /** The message under way; each request that waits for it has its own timer. */
   answer?: Promise<void>;
   /** The last message was not answered, so no call waits for the next. */
   hasFailed: boolean;
-  /** Reports since the last message, and when the last of them came. */
+  /** Reports since the last message, and the time of the latest. */
   sum: number;
   count: number;
   reportedAtMs: number;
-  /** By then a request sends them. */
   sentByMs: number;
 }
 
 /**
- * What is shed of the calls of each key. A client keeps the chance that the key's object sent last, and samples for each
- * call by itself, so that no call waits for an object. Once a second, while there are calls, it asks again, and sends the
- * reports of its callers.
+ * Sheds calls by key. A client samples with the chance last sent by the key's object, so no call waits. Once
+ * a second, while there are calls, it refreshes the chance and sends its callers' reports.
  */
 export class LoadShedding {
-  /** In order of their last use. */
   readonly #known = new Map<string, KnownChance>();
   readonly #random: () => number;
 
-  /** @param random draws a number from 0, included, to 1, not included */
   constructor(random: () => number) {
     this.#random = random;
   }
 
-  /** Takes how busy a caller's machine is, from 0 to 1. */
+  /** Takes the utilization of a caller's machine, from 0 to 1. */
   report(caller: Caller, policy: Policy, key: string, utilization: number): void {
     const known = this.#open(policy, key);
     const nowMs = caller.time.nowMs();
@@ -68,7 +63,7 @@ export class LoadShedding {
     caller.inBackground(later.then(() => this.#refresh(caller, policy, key, known)));
   }
 
-  /** Whether a call is shed; a promise where nothing recent is known of its key. */
+  /** Whether a call is shed; a promise if no recent chance of the key is known. */
   sampleShedding(
     caller: Caller,
     policy: Policy,
@@ -86,7 +81,7 @@ export class LoadShedding {
     return this.#whenKnown(caller, policy, known, priority, draw);
   }
 
-  /** Whether each of several calls is shed that pass together. One draw is for all, so more calls are shed no sooner. */
+  /** Whether each of several joint calls is shed. All share one draw, so more calls are shed no sooner. */
   sampleTogether(
     caller: Caller,
     calls: readonly (SheddingParams & { readonly policy: Policy; readonly key: string })[],
@@ -99,7 +94,7 @@ export class LoadShedding {
     );
   }
 
-  /** Forgets the key: nothing is shed of its calls until its object answers again. */
+  /** Sheds no calls of the key until its object answers again. */
   forget(policy: Policy, key: string): void {
     this.#known.delete(nameOf(policy, key));
   }
@@ -111,7 +106,7 @@ export class LoadShedding {
     priority: string | undefined,
     draw: number | undefined,
   ): Promise<SheddingSample> {
-    // At most half the deadline goes on waiting, so that there is time to decide.
+    // Waits at most half the deadline, to leave time to decide.
     await orTimeout(known.answer, caller.time, policy.deadlineMs / 2);
     return this.#sample(policy, known, priority, caller.time.nowMs() < known.ofMs + USABLE_MS, draw);
   }
@@ -141,7 +136,7 @@ export class LoadShedding {
     return known;
   }
 
-  /** Asks the object again, in the background, if the last message is old. A lost message loses its reports. */
+  /** Refreshes in the background if the last message is old. A lost message loses its reports. */
   #refresh(caller: Caller, policy: Policy, key: string, known: KnownChance): void {
     const nowMs = caller.time.nowMs();
     const sinceMs = nowMs - known.askedAtMs;
@@ -179,7 +174,7 @@ export class LoadShedding {
   }
 }
 
-/** This caller may not ask the object now. The next call asks, whichever caller makes it, and sends the reports. */
+/** This caller has no room for a call to the object: the next call, of any caller, sends the reports. */
 function leaveToOthers(known: KnownChance, { sum, count }: Reports): void {
   known.askedAtMs = -Infinity;
   known.sum += sum;
@@ -188,7 +183,7 @@ function leaveToOthers(known: KnownChance, { sum, count }: Reports): void {
 
 const NOTHING: SheddingLevel = { level: 0, troubleMs: 0, utilization: null, reportedAgoMs: 0, sinceMs: 0 };
 
-/** Whether a cost can never pass: it is above a capacity, as the call sees it. */
+/** Whether a cost can never pass: it exceeds a capacity as the call sees it. */
 function isNever({ rules }: Policy, cost: Cost): boolean {
   return rules.some((rule) => costOf(rule, cost) > rule.capacity);
 }

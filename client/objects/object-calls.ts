@@ -19,19 +19,18 @@ import { quietly } from "../transports/send-batch.ts";
 import type { LoadShedding, SheddingParams, SheddingSample } from "./load-shedding.ts";
 
 interface Options {
-  /** Milliseconds that the object may wait: they are added to the policy's deadline. */
+  /** Milliseconds that the object may wait, in addition to the policy's deadline. */
   readonly waitMs?: number | undefined;
   readonly kind?: CallKind;
-  /** The call takes effect once, however often it is made: when an attempt fails, there may be a second one. */
+  /** The call takes effect once, however often it is made, so a failed attempt may be repeated. */
   readonly isRepeatable?: boolean;
 }
 
-/** A message that may wait, without the fields that every message has. */
 type WaitingCall = AcquireParams | Omit<IdleCall, "policy" | "key" | "protocol">;
 
 /**
- * Calls that a key's object decides. The units that this client holds go back first, so the object has all units.
- * Calls return a problem when a bound is reached, and `undefined` when the object does not answer.
+ * Calls to a key's object, after held units are returned to it. Returns a problem at a bound, and `undefined`
+ * when the object does not answer.
  */
 export class ObjectCalls {
   readonly #caller: Caller;
@@ -44,7 +43,6 @@ export class ObjectCalls {
     this.#shedding = shedding;
   }
 
-  /** Whether a call of this caller is shed. */
   sampleShedding(
     policy: Policy,
     key: string,
@@ -53,7 +51,6 @@ export class ObjectCalls {
     return this.#shedding.sampleShedding(this.#caller, policy, key, call);
   }
 
-  /** Makes a call whose answer is JSON text. */
   ask<Read extends object = Answer>(
     policy: Policy,
     key: string,
@@ -63,7 +60,6 @@ export class ObjectCalls {
     return this.askFor(policy, key, async (object) => readAnswer<Read>(await call(object)), options);
   }
 
-  /** Makes a call with any other answer. */
   async askFor<Result>(
     policy: Policy,
     key: string,
@@ -76,12 +72,12 @@ export class ObjectCalls {
       const returned = this.#local.end(policy, key);
       return objects.askAfter(returned, policy, key, telling(policy, key, call), { waitMs, isRepeatable });
     });
-    // A call that asked meanwhile may have been denied before this one was carried out.
+    // A concurrent call may have been denied before this one took effect.
     this.#local.forgetDenials(policy, key);
     return answer;
   }
 
-  /** Decides on a cost. The call may travel with others for the same object. */
+  /** Decides a cost, possibly in a batch with other calls to the object. */
   limit(policy: Policy, key: string, call: LimitParams): Promise<Answer | Problem | undefined> {
     const limit = { ...call, policy: policy.name, key, ...versionOf(policy) };
     return this.#through(policy, key, "ask", () => {
@@ -92,7 +88,6 @@ export class ObjectCalls {
     });
   }
 
-  /** Makes a call that may wait, and that `signal` ends. */
   wait<Read extends object>(
     policy: Policy,
     key: string,
@@ -104,7 +99,7 @@ export class ObjectCalls {
     return this.#wait(policy, key, path, message, readAnswer<Read>, signal);
   }
 
-  /** The same for a `limit`. An object of an older version answers that it cannot let it wait. */
+  /** `wait` for a `limit`. An object of an older version answers that it does not support waiting. */
   waitForUnits(
     policy: Policy,
     key: string,
@@ -116,7 +111,7 @@ export class ObjectCalls {
     return this.#wait(policy, key, "limit", message, read, signal);
   }
 
-  /** Waits at the object, and tells it meanwhile when another version of the policy is in force. */
+  /** Waits at the object, and sends it each new version of the policy meanwhile. */
   #wait<Result>(
     policy: Policy,
     key: string,
@@ -140,7 +135,7 @@ export class ObjectCalls {
     });
   }
 
-  /** The call with its caller's name. Its idempotency key becomes the caller's own. */
+  /** Adds the caller, and makes the idempotency key the caller's own. */
   own<Call extends object>(call: Call): Call & { readonly caller?: string } {
     const { callerId } = this.#caller;
     if (callerId === undefined) return call;
@@ -161,13 +156,13 @@ export class ObjectCalls {
   }
 }
 
-/** What every message that asks for a decision says: of which key, and by which rules. */
+/** The fields of every message for a decision: its key and rules. */
 export function namesOf(policy: Policy, key: string) {
   const { name, terms } = policy;
   return { policy: name, key, ...(terms !== undefined && { terms }), ...versionOf(policy) };
 }
 
-/** The call, before which the object is told which version is in force: the call may have no field for it. */
+/** Sends the version in force before the call, which may have no field for it. */
 function telling<Result>(
   { name, inForce }: Policy,
   key: string,

@@ -12,18 +12,12 @@ import {
 } from "../transports/transport.ts";
 import { RemoteLimiter } from "./remote-limiter.ts";
 
-/** Where the limiter is: a service binding, or an address and a token. */
 export type Way = HttpWay | { readonly service: LimiterCalls };
 
-/** The limiters of each service binding, by their options: a worker may create its limiter with each request. */
+/** The limiters of each service binding, by options: a worker may create its limiter in each request. */
 const byService = new WeakMap<LimiterCalls, Map<string, Limiter>>();
 
-/**
- * Makes a limiter, as `createLimiter` does.
- *
- * @param inBackground keeps work going after a request has been answered, where the runtime requires it
- * @param bounds of requests over HTTP; absent: those of a process
- */
+/** Makes a limiter for `createLimiter`. @param inBackground is required where requests end the work */
 export function makeLimiter(
   given: Way & ClientOptions,
   inBackground: (work: Promise<unknown>) => void,
@@ -48,7 +42,7 @@ const KNOWN = ["url", "token", "fetch", "service", "policy", "deadlineMs", "onFa
 const SERVICE = "a service binding to the entrypoint Limiter";
 const MAX_DEADLINE_MS = 600_000;
 
-/** @throws TypeError that names the option, its value and what is allowed. A wrong one would look like an outage */
+/** @throws TypeError with the option and what is allowed, since a wrong one would resemble an outage */
 function checkedOptions(given: Way & ClientOptions): ClientOptions {
   requireKnownOptions(given, KNOWN);
   const { policy, deadlineMs, onFailure } = given;
@@ -64,7 +58,7 @@ function checkedOptions(given: Way & ClientOptions): ClientOptions {
   };
 }
 
-/** @throws TypeError that says what is wrong with the address or the token */
+/** @throws TypeError for a wrong address or token */
 function checkedWay(way: HttpWay): HttpWay {
   const { url, token } = way;
   if (typeof url !== "string" || !/^https?:\/\//.test(url))
@@ -81,13 +75,13 @@ function checkedWay(way: HttpWay): HttpWay {
   return way;
 }
 
-/** On SIGTERM, a process waits this long for units to be given back, in milliseconds. */
+/** Milliseconds that a process waits on SIGTERM for units to be returned. */
 const MAX_MS = 1_000;
 
 const openLimiters = new Set<RemoteLimiter>();
 let isListening = false;
 
-/** The limiter, which gives its units back when the process ends: because it has nothing more to do, or on SIGTERM. */
+/** Returns the limiter's units when the process ends, on SIGTERM or because it is idle. */
 function endingWithProcess(limiter: RemoteLimiter, onClose?: () => void): Limiter {
   openLimiters.add(limiter);
   // Node, Deno and Bun have these; a worker has none.
@@ -105,10 +99,10 @@ function endingWithProcess(limiter: RemoteLimiter, onClose?: () => void): Limite
   return limiter;
 }
 
-/** A listener to SIGTERM keeps a process from ending, so if there is no other one, the process is ended here. */
+/** A SIGTERM listener prevents the default exit, so if it is the only one it ends the process. */
 function listen(process: NodeJS.Process): void {
   process.on("beforeExit", () => {
-    // What is given back keeps the process alive for a moment, and then this event comes again.
+    // Returning units keeps the process alive briefly, and then this event comes again.
     for (const limiter of openLimiters) if (limiter.isHolding) void limiter.flush();
   });
   const onSigterm = () => {
@@ -121,10 +115,7 @@ function listen(process: NodeJS.Process): void {
   process.on("SIGTERM", onSigterm);
 }
 
-/**
- * The limiter over a service binding. A lease does not end with the request that acquired it, as over HTTP, unless it has
- * a grace, or is resumed.
- */
+/** The service binding as a transport. A lease outlives its request, unless it has a grace or is resumed. */
 export function overService(service: LimiterCalls): LimiterTransport {
   const call = async (name: keyof LimiterCalls, request: object): Promise<unknown> => {
     const { shape } = ADDRESSES[name];
@@ -139,10 +130,7 @@ export function overService(service: LimiterCalls): LimiterTransport {
   return { call: call as LimiterTransport["call"] };
 }
 
-/**
- * A grant as a plain decision. The runtime ends the link when nothing refers to the grant any more, so the decision keeps
- * it, where neither a copy nor JSON has it.
- */
+/** A grant as a plain decision, which keeps the link alive where neither a copy nor JSON includes it. */
 function withoutLink(grant: Decision): Decision {
   const { slot: _, renew: _renew, release: _release, ...decision } = grant as Decision & Partial<Attached>;
   return Object.defineProperty(decision, "link", { value: grant });

@@ -19,11 +19,11 @@ import { BatchQueue, type QueuedCall } from "../transports/batch-queue.ts";
 import { MAX_QUEUED, QUEUE_FULL } from "../transports/http.ts";
 import type { LimiterTransport } from "../transports/transport.ts";
 
-/** An HTTP message has at most 16 KiB. The versions of known policies are beside the calls, and shorter than these. */
+/** An HTTP message has at most 16 KiB. The policies' versions, beside the calls, are shorter than these. */
 const BOUNDS = { maxCalls: MAX_RESERVING, maxLength: 11_500 };
-/** After the limiter refused a message (the token lacks the scope, for example), no message is sent for this long. */
+/** No message is sent for this long after the limiter refused one, e.g. because the token lacks the scope. */
 const REFUSED_MS = 60_000;
-/** A concurrency policy refuses each call that takes units. So does the client, but for one call in this time. */
+/** A concurrency policy refuses each call that takes units. One call in this time checks that again. */
 const REFUSAL_TTL_MS = 1_000;
 
 interface RemoteReservationsParts {
@@ -33,19 +33,17 @@ interface RemoteReservationsParts {
   /** Overrides the deadline of each policy, in milliseconds. */
   readonly deadlineMs?: number | undefined;
   readonly outages: Outages;
-  /** A policy has changed: units held under it have to go back. */
+  /** A policy has changed: units held under it must be returned. */
   readonly onChange: () => void;
 }
 
-/** Units of a remote limiter. Concurrent calls go in one message, also on several keys. */
+/** Units of a remote limiter. Concurrent calls share a message, also on several keys. */
 export class RemoteReservations implements UnitSource {
   readonly #parts: RemoteReservationsParts;
   readonly #queue = new BatchQueue<ReservationAnswer>(BOUNDS);
   readonly #known = new Map<string, DescribedPolicy>();
-  /** By the policy's description at that time. */
   readonly #refusals = new WeakMap<DescribedPolicy, { readonly problem: Problem; checkedAtMs: number }>();
   #refusedUntilMs = -Infinity;
-  /** Why the last failed message failed. */
   #failure = "";
 
   constructor(parts: RemoteReservationsParts) {
@@ -57,7 +55,7 @@ export class RemoteReservations implements UnitSource {
     return this.#known.get(name);
   }
 
-  /** Whether the limiter refused a message lately: then each call is sent alone. */
+  /** Whether the limiter recently refused a message: then each call is sent alone. */
   get isRefused(): boolean {
     // Each call runs this, and reading the clock takes a large part of a local decision.
     return this.#refusedUntilMs > -Infinity && this.#parts.time.nowMs() < this.#refusedUntilMs;
@@ -69,7 +67,7 @@ export class RemoteReservations implements UnitSource {
     if (refusal === undefined) return undefined;
     const nowMs = this.#parts.time.nowMs();
     if (nowMs - refusal.checkedAtMs < REFUSAL_TTL_MS) return refusal.problem;
-    // This call is sent, and its answer brings the policy if that has changed. Until then all others are refused.
+    // This call is sent, and its answer brings a changed policy. Until then all others are refused.
     refusal.checkedAtMs = nowMs;
     return undefined;
   }
@@ -83,13 +81,13 @@ export class RemoteReservations implements UnitSource {
     const answer = await this.#post(call, policy.deadlineMs + waitMs);
     if (answer === undefined || answer instanceof Problem) return answer;
     if (answer === null || !("decision" in answer)) return { answer: answer as Read };
-    // The policy has changed, or the key has an override. The decision holds all the same.
+    // The policy has changed, or the key has an override. The decision is still valid.
     const { rules, source } = answer.decision;
     if (source === "fallback" && rules.length === 0) return undefined;
     return { answer: { rules, told: answer.decision } as unknown as Read };
   }
 
-  /** The limiter decides on a cost. The answer brings the policy too, if it is not known here. */
+  /** Decides a cost remotely. The answer also brings a policy that is unknown here. */
   async decide(limit: LimitCall, deadlineMs: number): Promise<Decision | Problem | undefined> {
     const answer = await this.#post({ limit }, deadlineMs);
     if (answer === undefined || answer === null) return undefined;
@@ -97,7 +95,7 @@ export class RemoteReservations implements UnitSource {
     if (answer instanceof Problem) return answer;
     if ("decision" in answer) return answer.decision;
     if (!("rules" in answer)) return undefined;
-    // The policy became known while the call waited to be sent, so the object's own answer has come.
+    // The policy became known while the call was queued, so the answer is the object's own.
     const policy = this.#known.get(limit.policy);
     if (policy === undefined) return undefined;
     const key = normaliseKey(policy, limit.key) ?? limit.key;
@@ -123,7 +121,7 @@ export class RemoteReservations implements UnitSource {
     return answer;
   }
 
-  /** A problem of the policy alone is a problem of each call that takes units under it. */
+  /** A problem of the policy alone applies to each call that takes units under it. */
   #noteRefusal({ policy: name, cost }: LimitCall, problem: Problem | undefined): void {
     const policy = this.#known.get(name);
     if (policy === undefined || takesNothing(policy, cost)) return;
@@ -137,7 +135,7 @@ export class RemoteReservations implements UnitSource {
     this.#parts.outages.note(cause, isDecision(call) ? 1 : 0);
   }
 
-  /** It does not reject: a message that fails has no answers. */
+  /** It does not reject: a failed message has no answers. */
   async #send(
     calls: readonly QueuedCall<ReservationAnswer>[],
   ): Promise<readonly ReservationAnswer[] | undefined> {
@@ -178,7 +176,6 @@ export class RemoteReservations implements UnitSource {
   }
 }
 
-/** The policy of a description. */
 export function describedPolicy(name: string, description: PolicyDescription): DescribedPolicy {
   const { isPooled, priorities: priorityNames, defaultPriority: usual, seen, rules, ...policy } = description;
   const views = new Map<string, PolicyView>();
@@ -197,14 +194,14 @@ export function describedPolicy(name: string, description: PolicyDescription): D
   return view;
 }
 
-/** In between, the time is on the line through both ends: never too short of rates that refill evenly, or all at once. */
+/** Linear interpolation, never too short for rates that refill evenly, or all at once. */
 function viewedRule({ name, unit, capacity: max, wholeMs: { one, all } }: RuleDescription, capacity: number) {
   const eachMs = max > 1 ? (all - one) / (max - 1) : 0;
   const refillMs = (_: object, missing: number) => Math.ceil(one + (missing - 1) * eachMs);
   return { name, unit, capacity, config: {}, algorithm: { refillMs } } satisfies RuleView;
 }
 
-/** Whether the call asks for a decision, and not only for units. */
+/** Whether the call is for a decision, and not only for units. */
 function isDecision({ limit, reserve }: BatchedCall): boolean {
   return limit !== undefined || (reserve !== undefined && reserve.cost !== 0);
 }
@@ -223,13 +220,9 @@ export function limiterErrorOf(error: unknown): LimiterError | undefined {
   return new LimiterError({ status, code, title: message, detail: message, errors }, message);
 }
 
-/** The least time between two log lines, in milliseconds. */
 const QUIET_MS = 10_000;
 
-/**
- * Logs that the limiter does not answer: at once, and then how many calls that concerned. It sets no timer, since in a
- * worker a timer belongs to one request: the next call or answer logs what is due.
- */
+/** Logs an outage at once, and its calls later, without a timer: in a worker it belongs to one request. */
 export class Outages {
   readonly #time: Time;
   #loggedAtMs = -Infinity;
@@ -240,7 +233,7 @@ export class Outages {
     this.#time = time;
   }
 
-  /** @param calls how many were answered without the limiter; 0: none waited for the message that failed */
+  /** @param calls how many were answered without the limiter; 0: none waited for the failed message */
   note(cause: string, calls = 1): void {
     const isFirst = this.#calls === 0;
     this.#calls += calls;
@@ -253,7 +246,6 @@ export class Outages {
     console.warn(`weir: no answer from the limiter: ${cause}`);
   }
 
-  /** The limiter has answered. */
   answered(): void {
     if (this.#calls === 0) return;
     const nowMs = this.#time.nowMs();

@@ -1,13 +1,11 @@
 /**
- * The calls of one isolate to one object, sent in batches. A call is sent at once if no batch is in flight; calls that
- * come meanwhile go with the next batch.
+ * The calls of one isolate to one object, sent in batches. If no batch is in flight, this request sends the
+ * queue; calls that come meanwhile go with the next batch.
  *
- * If no batch is in flight, the request that made the call sends the queue. That request may end at any moment (its
- * client leaves, or the runtime ends it), and then none of its code runs any more. So requests share only plain data,
- * and each waiting request polls by a timer of its own: is there an answer (a wake is lost when the request that wakes
- * ends just then), does another request send, is the deadline over. Calls of ended requests are dropped.
- *
- * A batch that fails has no answers. Its calls may have been charged, so they are not sent again.
+ * The sending request may end at any moment: its client leaves, or the runtime ends it. So requests share
+ * only plain data, and each polls by its own timer for an answer (its wake may be lost), the sender's end,
+ * and its deadline. Calls of ended requests are dropped. Calls of a failed batch may have been charged, so
+ * they are not sent again.
  */
 import { orTimeout, type Time } from "../../core/clock.ts";
 import type { UnsupportedProtocol } from "../../core/protocol/answers.ts";
@@ -19,17 +17,14 @@ import {
 } from "../../core/protocol/messages.ts";
 import type { Full } from "../../core/protocol/problems.ts";
 
-/**
- * After this time a batch in flight does not hold up the next one. It is the most that a call loses when the sending
- * request ends, and the most that a slow object adds to the calls queued behind its batch.
- */
+/** A batch in flight delays the next by this at most: the cost of an ended sender or slow object. */
 export const POLL_MS = 25;
-/** How often a request whose call was sent polls for the answer, in case its wake is lost. */
+/** The interval at which a sent call polls for its answer, in case its wake is lost. */
 const ANSWER_POLL_MS = 250;
-/** A request sends this many batches, or for this long; then another one takes over. An invocation may make 50 calls. */
+/** After this many batches, or this time, another request sends. An invocation may make 50 calls. */
 const MAX_MESSAGES = 32;
 const MAX_SENDING_MS = 1_000;
-/** How long calls to an object that does not know batches go alone. A deployment takes minutes. */
+/** How long calls to an object without batches go alone. A deployment takes minutes. */
 const ALONE_MS = 10_000;
 
 /** Node 20 has no Promise.withResolvers. */
@@ -38,9 +33,7 @@ interface Step {
   readonly resolve: () => void;
 }
 
-/** The request that sends. */
 interface Sender {
-  /** When its last batch was sent. */
   sinceMs: number;
   /** Resolves when that has been answered, if the sender still lives. */
   step: Step;
@@ -50,7 +43,6 @@ const OBJECT_BOUNDS: MessageBounds = { maxCalls: MAX_BATCHED, maxLength: MAX_BAT
 
 export class BatchQueue<Answer extends object | null = BatchedAnswer> {
   readonly #bounds: MessageBounds;
-  /** In order of arrival. */
   readonly #queued = new Set<QueuedCall<Answer>>();
   #sender: Sender | undefined;
   #aloneUntilMs = -Infinity;
@@ -64,7 +56,6 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
     return nowMs < this.#aloneUntilMs;
   }
 
-  /** How many calls wait to be sent. */
   get queued(): number {
     return this.#queued.size;
   }
@@ -75,7 +66,7 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
     return !this.isForAlone(nowMs) && this.#isFree(nowMs);
   }
 
-  /** Makes a call: it is sent by this request or by another, and ends with its deadline at the latest. */
+  /** Makes a call: this request or another sends it, and its deadline ends it. */
   async post(call: BatchedCall, request: Sending<Answer>): Promise<QueuedAnswer<Answer>> {
     const { time, deadlineMs } = request;
     let leftMs = deadlineMs;
@@ -93,9 +84,8 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
   }
 
   /**
-   * Waits for the answer to the call's message, or for the sender's next step, for `ms` milliseconds at most. Returns how
-   * long that was. The promise is the sender's own: one of this request that another request settled would go on in that
-   * other request.
+   * Waits up to `ms` for the answer or the sender's next step, and returns the time waited. It awaits the
+   * sender's promise: settling a promise of this request elsewhere would continue in the other request.
    */
   async #step({ step }: QueuedCall<Answer>, time: Time, ms: number): Promise<number> {
     const sinceMs = time.nowMs();
@@ -114,11 +104,10 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
   #isFree(nowMs: number): boolean {
     if (this.#sender === undefined) return true;
     const underWayMs = nowMs - this.#sender.sinceMs;
-    // Requests may read slightly different times. A clock that is further behind was put back.
+    // Requests may read slightly different times. A clock further behind was put back.
     return Math.abs(underWayMs) >= POLL_MS;
   }
 
-  /** Sends the queue until it is empty. */
   async #send({ time, send, inBackground }: Sending<Answer>): Promise<void> {
     const beganMs = time.nowMs();
     const sender: Sender = { sinceMs: beganMs, step: newStep() };
@@ -127,7 +116,7 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
     const keep = () => {
       if (end === undefined) inBackground(new Promise<void>((done) => (end = done)));
     };
-    // All calls made in this turn of the event loop go together: those of one request, for example.
+    // All calls made in this turn of the event loop go together, e.g. those of one request.
     await Promise.resolve();
     for (let messages = 0; messages < MAX_MESSAGES && this.#sender === sender; messages += 1) {
       const nowMs = time.nowMs();
@@ -145,7 +134,7 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
       const { step } = sender;
       sender.step = newStep();
       step.resolve();
-      // Requests that were answered together call again together: those calls go with these.
+      // Requests that were answered together call again together: these calls join the batch.
       await new Promise<void>((done) => time.after(0, done));
     }
     if (this.#sender === sender) this.#sender = undefined;
@@ -182,12 +171,12 @@ function newStep(): Step {
   return { promise, resolve };
 }
 
-/** The most queues, at about 200 bytes each and what waits in them. Calls to further objects go alone. */
+/** The most queues, at about 200 bytes each plus their calls. Calls to further objects go alone. */
 const MAX_QUEUES = 4_096;
-/** At that number, how often queues that ended requests left behind are swept. */
+/** At that number, the interval at which queues of ended requests are swept. */
 const SWEEP_MS = 1_000;
 
-/** The queues of one isolate by the names of their objects. An object has one only while calls to it are made. */
+/** The queues of one isolate by object name. An object has one only during calls to it. */
 export class BatchQueues {
   readonly #queues = new Map<string, BatchQueue>();
   #sweptMs = -Infinity;
@@ -207,7 +196,7 @@ export class BatchQueues {
     return queue;
   }
 
-  /** A call has ended: a queue that is not needed is dropped. */
+  /** A call has ended: drops its queue if it is idle. */
   release(name: string, nowMs: number): void {
     if (this.#queues.get(name)?.isIdle(nowMs) === true) this.#queues.delete(name);
   }
@@ -219,11 +208,11 @@ export class BatchQueues {
   }
 }
 
-/** What a request sends with. None of it is used by another request. */
+/** The sending parts of a request; no other request uses them. */
 export interface Sending<Answer = BatchedAnswer> {
   readonly time: Time;
   readonly deadlineMs: number;
-  /** Sends calls in one message, on a stub of its own; `undefined`: there is no answer. It does not reject. */
+  /** Sends calls in one message, on its own stub; `undefined`: no answer. It does not reject. */
   readonly send: (
     calls: readonly QueuedCall<Answer>[],
   ) => Promise<readonly Answer[] | UnsupportedProtocol | Full | undefined>;
@@ -239,7 +228,6 @@ export interface QueuedAnswer<Answer = BatchedAnswer> {
 /** A call that waits to be sent, or for its answer. */
 export class QueuedCall<Answer = BatchedAnswer> {
   readonly call: BatchedCall;
-  /** When its caller stops waiting. */
   readonly untilMs: number;
   state: "queued" | "sent" | "ended" = "queued";
   /** Settles when its batch has been answered, if the sender still lives. */
@@ -257,12 +245,11 @@ export class QueuedCall<Answer = BatchedAnswer> {
     return this.#text;
   }
 
-  /** At least as many as the bytes of the text in UTF-8. */
+  /** An upper bound on the UTF-8 bytes of the text. */
   get length(): number {
     return ASCII.test(this.text) ? this.text.length : 3 * this.text.length;
   }
 
-  /** Ends the call with its answer. */
   end(answer: QueuedAnswer<Answer>["answer"]): void {
     if (this.state === "ended") return;
     this.state = "ended";
@@ -270,10 +257,9 @@ export class QueuedCall<Answer = BatchedAnswer> {
   }
 }
 
-/** The most that goes in one batch. */
 export interface MessageBounds {
   readonly maxCalls: number;
-  /** Characters of all calls as JSON text. One that is not ASCII counts three times, the most bytes that it may take. */
+  /** Characters of all calls as JSON text. One outside ASCII counts as three, the most bytes it may take. */
   readonly maxLength: number;
 }
 

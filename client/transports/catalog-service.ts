@@ -11,29 +11,24 @@ import type {
   Table,
 } from "../../core/catalog/calls.ts";
 
-/** Conditions of a write: `ifMatch` is the version that must be there, or 0 for what was never written. */
+/** Conditions of a write: `ifMatch` is the expected version, or 0 if there is none yet. */
 export interface CatalogConditions {
   readonly ifMatch?: number;
-  /** Only checks. */
   readonly dryRun?: boolean;
 }
 
-/** All of the catalog, with its version. */
 export interface WholeCatalog {
   readonly version: number;
   readonly value: CatalogDocument;
 }
 
-/**
- * What changes at run time: policies, overrides, tokens. Each call throws a `LimiterError` when it is refused. `using`
- * disposes of it at the end of the block.
- */
+/** Changes at run time. A refused call throws a `LimiterError`. `using` disposes of the stub. */
 export interface CatalogService extends Disposable {
   policy(name: string): Promise<PolicyAnswer>;
   putPolicy(name: string, fields: Table, conditions?: CatalogConditions): Promise<PolicyAnswer>;
   deletePolicy(name: string, conditions?: CatalogConditions): Promise<void>;
   override(policy: string, pattern: string): Promise<OverrideAnswer>;
-  /** A page of 100 of them; `cursor` in the answer asks for the next one. */
+  /** A page of 100; `cursor` in the answer requests the next. */
   overrides(policy: string, cursor?: string): Promise<{ overrides: OverrideAnswer[]; cursor?: string }>;
   putOverride(
     policy: string,
@@ -42,11 +37,9 @@ export interface CatalogService extends Disposable {
     conditions?: CatalogConditions,
   ): Promise<OverrideAnswer>;
   deleteOverride(policy: string, pattern: string, conditions?: CatalogConditions): Promise<void>;
-  /** With what it decided beside the policy. */
   candidate(policy: string): Promise<ComparedCandidate>;
   putCandidate(policy: string, fields: Table, conditions?: CatalogConditions): Promise<CandidateAnswer>;
   deleteCandidate(policy: string, conditions?: CatalogConditions): Promise<void>;
-  /** The candidate becomes the policy. */
   promoteCandidate(policy: string, conditions?: CatalogConditions): Promise<PolicyAnswer>;
   tokens(): Promise<{ tokens: readonly (Table & { readonly name: string })[] }>;
   issueToken(fields: Table): Promise<Table & { readonly token: string }>;

@@ -10,16 +10,13 @@ import {
   type Signal,
 } from "./transport.ts";
 
-/** The address of a limiter, and how it is called. */
 export interface HttpWay {
-  /** The address of the limiter, such as `https://weir.example.workers.dev`. */
   readonly url: string;
   readonly token: string;
-  /** A `fetch`; absent: the global one. Its types are the platform's, and this file is compiled on all of them. */
+  /** A `fetch`; absent: the global one. The type is loose because each platform has its own. */
   readonly fetch?: (url: string, init: never) => Promise<unknown>;
 }
 
-/** The limiter over HTTP. */
 export function overHttp(
   { url, token, fetch: given = fetch }: HttpWay,
   bounds?: RequestBounds,
@@ -46,13 +43,12 @@ export function overHttp(
   return { call: call as LimiterTransport["call"], close: () => requests.close() };
 }
 
-/** How long a call may wait for its turn, in milliseconds; 0 for a value that is no time, which the limiter refuses. */
+/** How long a call may wait, in milliseconds; 0 for a value that is no time, which the limiter refuses. */
 export function waitOf(request: object): number {
   const { waitMs } = request as Partial<PeekRequest>;
   return typeof waitMs === "number" && Number.isFinite(waitMs) ? Math.max(0, waitMs) : 0;
 }
 
-/** What a part of an address must be, and the problem of a text that is none. */
 type Part = readonly [allowed: string, problem?: (typeof PROBLEMS)[keyof typeof PROBLEMS]];
 const HOLD: Part = ["the id of a hold", PROBLEMS.holdNotFound];
 const LEASE: Part = ["the id of a lease", PROBLEMS.leaseNotFound];
@@ -61,11 +57,7 @@ const PARTS: Readonly<Record<string, Part>> = {
   key: ["1 to 512 bytes of UTF-8"],
 };
 
-/**
- * The field as a part of an address, where a wrong value would be another key, or another address.
- *
- * @throws LimiterError that names the field, if an address cannot have its value
- */
+/** @throws LimiterError if an address cannot contain the field's value, and would mean another key */
 function partOf(request: object, field: string, [allowed, problem = PROBLEMS.notAllowed]: Part): string {
   const value = (request as Readonly<Record<string, unknown>>)[field];
   const isText = typeof value === "string";
@@ -97,10 +89,10 @@ function requireFields(request: object, known: readonly string[]): void {
       );
 }
 
-/** The most levels of a message. No call has so many, and a circle has more. */
+/** The most levels of a message. No call has this many, and a cycle has more. */
 const MAX_LEVELS = 32;
 
-/** @throws LimiterError that names the first field that JSON cannot carry, or would carry as another value */
+/** @throws LimiterError that names the first field that JSON cannot carry, or would change */
 function requirePlain(value: unknown, path: readonly string[] = []): void {
   const refuse = (found: string, allowed = "plain data, as JSON has it") => {
     const field = path.length === 0 ? "the argument" : clip(path.join("."));
@@ -116,7 +108,6 @@ function requirePlain(value: unknown, path: readonly string[] = []): void {
   for (const [name, item] of Object.entries(value)) requirePlain(item, [...path, name]);
 }
 
-/** The error of a call with one field that is not allowed. */
 function refusedField(
   path: readonly string[],
   detail: string,
@@ -126,12 +117,7 @@ function refusedField(
   return new Problem(kind, "one value is not allowed", { errors }).toError();
 }
 
-/**
- * The answer in a response.
- *
- * @throws LimiterError if the limiter has refused the call
- * @throws Error if something else than a limiter answered
- */
+/** @throws LimiterError if the limiter refused the call, or Error if the answer is not a limiter's */
 async function answerIn(response: Response, shape: Address["shape"]): Promise<unknown> {
   const { status, url } = response;
   const text = status === 204 ? "" : await response.text();
@@ -161,30 +147,22 @@ function parsed(text: string): unknown {
   }
 }
 
-/*
- * Requests in flight. Each has a socket, here and at the limiter, so their number is bounded. A socket keeps a process
- * alive, so a request is aborted soon after its caller has stopped waiting.
- */
-
-/** The most requests of a limiter in flight. */
+/** The most requests in flight. Each has a socket, here and at the limiter, which keeps a process alive. */
 export interface RequestBounds {
   readonly asking: number;
-  /** Those that may wait for their turn at the limiter: a release that ends their wait must find a place. */
+  /** Those that may wait at the limiter. Counted apart, so a release that ends their wait finds a place. */
   readonly waiting: number;
 }
 
 /** `waiting` is the most waiting calls that an object grants one caller. */
 export const PROCESS_BOUNDS: RequestBounds = { asking: 256, waiting: 1_000 };
-/** In a worker the runtime bounds each request, and a request may end without giving its place back. */
+/** In a worker the runtime bounds each request, and a request may end without releasing its place. */
 export const UNBOUNDED: RequestBounds = { asking: Infinity, waiting: Infinity };
-/** The most calls that wait for a place. A further one fails at once, as if it were not answered. */
+/** The most calls that wait for a place. A further one fails at once, as unanswered. */
 export const MAX_QUEUED = 10_000;
 export const QUEUE_FULL = `${MAX_QUEUED} calls wait to be sent, which is the most`;
 
-/**
- * How much later an answer may still be of use, in milliseconds: a lease is released, a policy becomes known, and the
- * call is more likely carried out. The limiter itself releases the lease of a caller that has disconnected.
- */
+/** Milliseconds for which a late answer is still of use: it releases a lease, or brings a policy. */
 const LATE_MS = 2_000;
 /** The most late requests that are remembered: one whose worker has ended never settles. */
 const MAX_LATE = 1_000;
@@ -202,12 +180,9 @@ class Requests {
   }
 
   /**
-   * Makes a request as soon as there is a place for it, and aborts it soon after its caller has stopped waiting. Without
-   * a place by then it is not made.
-   *
-   * @param until as of `LimiterTransport.call`
+   * Makes a request once it has a place, and aborts it soon after its caller has stopped waiting.
+   * @param until as in `LimiterTransport.call`
    * @param isOnlyRead a late answer is of no use
-   * @param mayWait the limiter may let the call wait for its turn
    */
   async make<Answer>(
     send: (signal: AbortSignal) => Promise<Answer>,
@@ -242,7 +217,7 @@ class Requests {
     }
   }
 
-  /** Aborts the requests whose callers have stopped waiting, and from now on each request when its caller does. */
+  /** Aborts the requests whose callers have stopped waiting, and later ones as their callers stop. */
   close(): void {
     this.#isClosed = true;
     for (const request of this.#late) {
@@ -255,7 +230,7 @@ class Requests {
   }
 }
 
-/** Bounds how many requests are in flight. Others wait in order of arrival. */
+/** Bounds the requests in flight. Others wait in order of arrival. */
 class Places {
   #free: number;
   readonly #queued = new Set<() => void>();
@@ -298,8 +273,8 @@ class Places {
 }
 
 /*
- * The checks of answers: something else than a limiter may answer, such as a proxy or a sign-in page. A limiter may be of
- * any version, so unknown fields are ignored.
+ * Checks of answers: a proxy or sign-in page may answer instead. Unknown fields of later versions are
+ * ignored.
  */
 
 type Check = (value: unknown) => boolean;

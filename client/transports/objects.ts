@@ -28,16 +28,13 @@ import {
 
 export type { LimiterNamespace, LimiterStub } from "./send-batch.ts";
 
-/** The queues in which calls wait to be batched, and the runtime's `waitUntil` for the request that sends them. */
 interface Together extends Pick<Sending, "inBackground"> {
   readonly queues: BatchQueues;
 }
 
-/** How a message is sent. */
 interface AskOptions extends Attempts {
-  /** The kind under which the message is counted; absent: `single`. */
   readonly kind?: MessageKind;
-  /** Milliseconds added to the policy's deadline; below 0, part of that is over already. */
+  /** Milliseconds added to the policy's deadline; negative: that part is already over. */
   readonly waitMs?: number | undefined;
 }
 
@@ -47,12 +44,12 @@ interface Waiting {
 }
 
 /**
- * Calls to a key's object. If the object throws, hangs or is overloaded, the answer is `undefined`, and the limiter client
- * follows the policy's `onFailure`. The runtime repeats a call that never reached the object. Any other may have been
- * counted, so it is repeated only if it takes effect once: see send-batch.ts.
+ * Calls to a key's object. If it throws, hangs or is overloaded, the answer is `undefined`, and the policy's
+ * `onFailure` applies. A call that reached the object may have been counted, so it is repeated only if it
+ * takes effect once: see send-batch.ts.
  */
 export class Objects {
-  /** An invocation may have six connections that wait. Two are left for the request's own calls. */
+  /** An invocation may have six waiting connections. Two are left for the request's own calls. */
   readonly mostAtOnce = 4;
   readonly #namespace: LimiterNamespace;
   readonly #time: Time;
@@ -67,10 +64,7 @@ export class Objects {
     this.#reports = reports;
   }
 
-  /**
-   * Makes a call that may be sent with others to the same object. The answer is as of `ask`; `null`: the call only gave
-   * units back. A call to a pool is sent alone: it takes time, and others would wait for its answer.
-   */
+  /** Makes a call as `ask`, possibly in a batch, except to a slow pool. `null`: it only returned units. */
   async call<Read extends MadeAnswer>(
     policy: PolicyView,
     key: string,
@@ -105,8 +99,8 @@ export class Objects {
   }
 
   /**
-   * Makes a call that may wait. It is a request and not an RPC, so that it ends with its caller. It also ends at its
-   * deadline, so that nothing is granted late. A reservation that has ended is given back first, on the same stub.
+   * Makes a call as a request instead of an RPC, so that it ends with its caller, and at its deadline, so
+   * that nothing is granted late. Ended reservations are returned first, on the same stub.
    */
   wait<Answer>(
     policy: PolicyView,
@@ -132,7 +126,7 @@ export class Objects {
     return this.ask(policy, key, settling(policy, returned, call), { ...options, kind: "wait" });
   }
 
-  /** Gives back ended reservations before the call, over the same stub, which delivers in order. */
+  /** Returns ended reservations before the call, on the same stub, which delivers in order. */
   askAfter<Answer>(
     returned: readonly Returned[],
     policy: PolicyView,
@@ -143,10 +137,7 @@ export class Objects {
     return this.ask(policy, key, settling(policy, returned, call), options);
   }
 
-  /**
-   * The object's answer; `undefined`: the object failed, or took longer than the policy's deadline and `waitMs`
-   * together.
-   */
+  /** The object's answer; `undefined`: it failed, or exceeded the policy's deadline plus `waitMs`. */
   ask<Answer>(
     policy: PolicyView,
     key: string,
@@ -156,7 +147,7 @@ export class Objects {
     return this.askByName(policy, objectName(policy, key), call, options);
   }
 
-  /** The same for the object of the policy that has this name. */
+  /** `ask` for the policy's object of this name. */
   async askByName<Answer>(
     policy: PolicyView,
     name: string,
@@ -173,7 +164,7 @@ export class Objects {
     }
   }
 
-  /** A new stub for each call: a stub that has thrown stays broken, and a stub may not be used by another request. */
+  /** A new stub for each call: other requests may not use it, and after a throw it stays broken. */
   objectOf(policy: PolicyView, key: string): LimiterStub {
     return this.#objectBy(policy, objectName(policy, key));
   }
@@ -193,7 +184,6 @@ export class Objects {
   }
 }
 
-/** The call, before which a reservation that has ended is given back. */
 function settling<Answer>(
   policy: PolicyView,
   returned: readonly Returned[],
@@ -216,14 +206,13 @@ type MessageCounter = Pick<Counter, "add" | "lasted">;
 
 interface MessageReports {
   readonly counter?: MessageCounter | undefined;
-  /** Called with why a message to an object of a policy has no answer. Absent: it is logged. */
+  /** Called with the reason for a missing answer. Absent: it is logged. */
   readonly unanswered?: (policy: string, error: unknown) => void;
 }
 
-/** Kinds of messages in the counts: several calls, one call, or one that may wait for its turn. */
+/** Kinds of messages in the counts: several calls, one call, or one that may wait. */
 type MessageKind = "batch" | "single" | "wait";
 
-/** Sends a message, and counts it. A second attempt belongs to the same message. */
 async function counted<Answer>(
   counter: MessageCounter | undefined,
   time: Time,

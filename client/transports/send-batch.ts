@@ -18,14 +18,12 @@ import type { ObjectStub } from "../../core/protocol/object-methods.ts";
 import type { Full } from "../../core/protocol/problems.ts";
 import type { QueuedCall } from "./batch-queue.ts";
 
-/** The answers to calls that went in one message, in their order, or the object's refusal of that message. */
+/** The answers to the calls of a message, in order, or the object's refusal of that message. */
 export type Answers = readonly BatchedAnswer[] | UnsupportedProtocol | Full;
 
 /**
- * Sends calls in one message. A single call is sent as it would be alone, so any version of an object knows it; but a
- * decision is sent with the terms of its policy, for which only a message has a field.
- *
- * @throws Error when the object throws, or answers something else
+ * Sends calls in one message. A single call is sent alone, so any version of an object knows it, unless it
+ * has policy terms. @throws Error when the object throws, or answers in another form
  */
 export async function sendTogether(
   object: LimiterStub,
@@ -45,10 +43,8 @@ export async function sendTogether(
 }
 
 /**
- * Makes a call by itself, in messages that every version of an object knows. Units go back first, on the same stub,
- * which delivers in order. The answer is `null` when that was all.
- *
- * @throws Error when the object throws, or refuses the call because it is older
+ * Makes a call in messages that every version of an object knows. Units are returned first on the same stub;
+ * `null`: that was all. @throws Error when the object throws, or refuses the call because it is older
  */
 export async function askAlone(
   object: LimiterStub,
@@ -63,31 +59,25 @@ export async function askAlone(
   return answer;
 }
 
-/**
- * Waits, and only logs a failure: the call after that may go on. Units that are not given back count as used, and an
- * object that missed a version keeps the one that it knows.
- */
+/** Logs a failure instead of throwing. Unreturned units count as used. */
 export async function quietly(sent: Promise<void>): Promise<void> {
   await sent.catch((error: unknown) =>
     console.warn(`a message that goes before a call has failed: ${String(error)}`),
   );
 }
 
-/**
- * Asks an object for a decision. A call that is only a cost, with or without an idempotency key, can ask any version of
- * an object. Any other needs one that knows the message.
- */
+/** Asks an object for a decision. Calls with only a cost and an idempotency key work with any version. */
 function askLimit(object: LimiterStub, call: LimitCall): Promise<AnswerText> {
   const { policy, key, cost, idempotencyKey, ...more } = call;
   if (Object.values(more).some((value) => value !== undefined))
     return object.limitCall({ ...call, protocol: PROTOCOL });
-  // RPC would send an argument that is `undefined`, so it is left out.
+  // RPC would send an argument that is `undefined`, so it is omitted.
   return idempotencyKey === undefined
     ? object.limit(policy, key, cost)
     : object.limit(policy, key, cost, idempotencyKey);
 }
 
-/** While a deployment is rolled out, the object may be an older version. It can still decide on a cost. */
+/** During a rollout the object may be an older version, which can still decide a cost. */
 async function askReserve(object: LimiterStub, call: ReserveCall): Promise<Answer> {
   const answer = JSON.parse(await object.reserve({ protocol: PROTOCOL, ...call })) as
     | Answer
@@ -97,7 +87,7 @@ async function askReserve(object: LimiterStub, call: ReserveCall): Promise<Answe
   return known(await askLimit(object, { policy, key, cost, priority }));
 }
 
-/** @throws Error when the object refused the message, because the object's version is older than this one */
+/** @throws Error when an object of an older version refused the message */
 function known(text: AnswerText): Answer {
   const answer = JSON.parse(text) as Answer | UnsupportedProtocol;
   if ("unsupported" in answer)
@@ -105,17 +95,15 @@ function known(text: AnswerText): Answer {
   return answer;
 }
 
-/** The object's methods as a client calls them. */
 export type LimiterStub = ObjectStub;
 
-/** The part of the binding OBJECTS that is used. The runtime's own type for it loses unions in the answers. */
+/** The used part of the binding OBJECTS. The runtime's own type loses unions in the answers. */
 export interface LimiterNamespace {
-  /** The objects of a jurisdiction. Plain workerd has none: there this throws. */
+  /** The objects of a jurisdiction. This throws on plain workerd, which has none. */
   jurisdiction?(name: Jurisdiction): LimiterNamespace;
   getByName(name: string, options?: { readonly locationHint?: LocationHint }): LimiterStub;
 }
 
-/** The objects of a policy's jurisdiction. */
 export function within(namespace: LimiterNamespace, { jurisdiction }: PolicyView): LimiterNamespace {
   if (jurisdiction === undefined) return namespace;
   const there = namespace.jurisdiction?.(jurisdiction);
@@ -123,13 +111,12 @@ export function within(namespace: LimiterNamespace, { jurisdiction }: PolicyView
   return there;
 }
 
-/** A reservation that has ended, for the object of its key. */
 export interface ReturnedUnits {
   readonly policy: PolicyView;
   readonly returned: Returned;
 }
 
-/** Gives back ended reservations, with one message for each object. If it is lost, the units count as used. */
+/** Returns ended reservations, in one message for each object. If it is lost, the units count as used. */
 export async function returnUnits(
   objects: { call(policy: PolicyView, key: string, call: BatchedCall): Promise<unknown> },
   endings: readonly ReturnedUnits[],
@@ -145,7 +132,6 @@ export async function returnUnits(
   );
 }
 
-/** Those that this many messages can give back, and the rest. */
 export function split(
   endings: readonly ReturnedUnits[],
   maxMessages: number,
@@ -166,39 +152,30 @@ function byObject(endings: readonly ReturnedUnits[]): readonly (readonly Returne
   return [...groups.values()];
 }
 
-/*
- * Which calls are made a second time when the first attempt failed. The runtime says of an error that it is `retryable`
- * when the way to the object was cut, or the object went: a deployment, a move to another machine. Plain workerd
- * (1.20261023.1) says `durableObjectReset` of an object that went, and nothing else. The call may have been carried out
- * all the same, so only those are repeated that take effect once. What is `overloaded` is never asked again: that would
- * add to its load.
+/**
+ * Whether a second attempt, on a new stub, may pass. The runtime marks an error `retryable` after a
+ * deployment or move; plain workerd (1.20261023.1) only sets `durableObjectReset`. An
+ * `overloaded` object gets no second attempt, since that would add to its load.
  */
-
-/** Whether another attempt, on a new stub, may pass. */
 function mayPass(error: unknown): boolean {
   if (typeof error !== "object" || error === null) return false;
   const { retryable, overloaded, durableObjectReset } = error as Partial<Record<string, unknown>>;
   return (retryable === true || durableObjectReset === true) && overloaded !== true;
 }
 
-/** Whether a call that is carried out twice has taken effect once: it gives back, looks, or has an idempotency key. */
+/** Whether repeating a call has one effect: it returns units, reads, or has an idempotency key. */
 export function isRepeatable({ limit, reserve }: BatchedCall): boolean {
-  // Of a message that asks for units the object knows whether it has come before.
+  // The object recognizes a repeated message for units.
   if (reserve !== undefined && reserve.cost !== 0) return false;
   return limit === undefined || limit.cost === 0 || limit.idempotencyKey !== undefined;
 }
 
-/** How a call is attempted. */
 export interface Attempts {
-  /** If the first attempt fails, there may be a second one. */
   readonly isRepeatable?: boolean | undefined;
   readonly onDeadline?: (() => void) | undefined;
 }
 
-/**
- * Waits for an answer until the deadline, which is one for both attempts. After that the object may still carry the call
- * out; the answer is dropped.
- */
+/** Waits until the deadline, shared by both attempts. A later answer is dropped. */
 export function inTime<Result>(
   time: Time,
   deadlineMs: number,
@@ -220,15 +197,11 @@ export function inTime<Result>(
   });
 }
 
-/** The error of a call without an answer in time. */
 export function overdue(deadlineMs: number): Error {
   return new Error(`deadline of ${deadlineMs} ms passed`);
 }
 
-/**
- * Sends calls in one message. If it fails, those that are repeatable, and whose callers still wait, are sent once more in
- * another. It is async so that a stub which cannot be made is a failure as any other.
- */
+/** Repeats failed calls if that is safe and their callers wait. Async, so that a failing stub rejects. */
 export async function sendTwice(
   objectOf: () => LimiterStub,
   calls: readonly QueuedCall[],

@@ -10,21 +10,21 @@ import type {
 import type { CatalogService } from "./catalog-service.ts";
 
 /**
- * The calls of the service binding that decide. Each throws a `LimiterError` if the limiter refuses the call, and any
- * other error if there is no answer.
+ * The deciding calls of the service binding. Each throws a `LimiterError` if the limiter refuses the call,
+ * and any other error if there is no answer.
  */
 export interface LimiterCalls {
-  /** Takes a cost (by default 1) if it fits, waiting up to `waitMs` for its turn. With `force` it is always taken. */
+  /** Takes a cost (default 1) if it fits, waiting up to `waitMs`. With `force` it is always taken. */
   limit(request: LimitRequest): Promise<Decision>;
   /** Takes the costs of up to 16 checks, all or none; without `atomic` those of up to 100, each by itself. */
   limitAll(request: LimitAllRequest): Promise<AllDecisions>;
-  /** Gives units back, once for each idempotency key. */
+  /** Returns units, once for each idempotency key. */
   refund(request: RefundRequest): Promise<Decision>;
-  /** Holds units until it is known how many were used: `settle`, or `cancel` if none were. */
+  /** Holds units until their use is known: `settle`, or `cancel` if none were used. */
   hold(request: HoldRequest): Promise<Decision>;
   /** Ends a hold with the units that were used. */
   settle(request: { readonly id: string; readonly used: Cost }): Promise<Decision>;
-  /** Ends a hold of which nothing was used. */
+  /** Ends an unused hold. */
   cancel(request: { readonly id: string }): Promise<void>;
   /** Leases units, waiting up to `waitMs` in the queue. */
   acquire(request: AcquireRequest & { readonly detached?: boolean }): Promise<Decision>;
@@ -32,7 +32,7 @@ export interface LimiterCalls {
   renew(request: { readonly id: string; readonly ttlMs?: number }): Promise<Lease>;
   /** Ends a lease, and may report how the call went. The next caller in the queue gets its units at once. */
   release(request: { readonly id: string } & LeaseReport): Promise<void>;
-  /** What a call of cost 1 would be answered, and how many units are held and waited for. Takes nothing. */
+  /** The decision for a cost of 1, without taking, and the counts of held and waiting units. */
   peek(request: PeekRequest): Promise<KeyReport>;
   /** Resets the key to an untouched quota. */
   reset(request: KeyRequest): Promise<void>;
@@ -42,16 +42,13 @@ export interface LimiterCalls {
   reserve(request: ReservationsMessage): Promise<ReservationsReply>;
 }
 
-/** How a call is made over HTTP. */
 export interface Address {
   readonly method: "GET" | "POST" | "DELETE";
-  /** `:field` stands for a field of the request. */
   readonly path: string;
-  /** What the answer must be: see `SHAPES` in http.ts. */
+  /** The shape of the answer: see `SHAPES` in http.ts. */
   readonly shape: "nothing" | "decision" | "decisions" | "lease" | "policies" | "reservations";
-  /** Fields of the request that are sent in the query, of a call without a body. */
+  /** Request fields in the query of a call without a body. */
   readonly query?: readonly string[];
-  /** A late answer is of no use. */
   readonly isOnlyRead?: boolean;
 }
 
@@ -78,23 +75,18 @@ export const ADDRESSES = {
   reserve: { method: "POST", path: "/v1/reservations", shape: "reservations" },
 } as const satisfies Readonly<Record<keyof LimiterCalls, Address>>;
 
-/** All calls of the service binding. */
 export interface LimiterService extends LimiterCalls {
-  /** What changes at run time: policies, overrides, tokens. */
   catalog(): Promise<CatalogService>;
 }
 
-/** The request of each call, by the call's name. */
 export type CallRequests = {
   readonly [Name in keyof LimiterCalls]: Name extends "policies" ? object : Parameters<LimiterCalls[Name]>[0];
 };
 
-/** The answer to each call, by the call's name. */
 export type CallAnswers = {
   readonly [Name in keyof LimiterCalls]: Awaited<ReturnType<LimiterCalls[Name]>>;
 };
 
-/** How a client reaches a remote limiter. */
 export interface LimiterTransport {
   /** @param until aborted when the caller stops waiting, or how long it waits, in milliseconds */
   call<Name extends keyof LimiterCalls>(
@@ -106,34 +98,30 @@ export interface LimiterTransport {
   close?(): void;
 }
 
-/** Names a key. `policy` may be left out if the limiter was created with one. */
+/** A key. `policy` is optional if the limiter was created with one. */
 export interface KeyRequest {
   readonly policy?: string;
   readonly key: string;
 }
 
-/** The fields of several requests. */
 interface CostRequest extends KeyRequest {
-  /** How important the call is: one of the policy's priorities. */
   readonly priority?: string;
   readonly idempotencyKey?: string;
 }
 
-/** The request of `limit`. */
 export interface LimitRequest extends CostRequest {
   /** Units to take if they all fit; 0 takes nothing. Absent: 1. */
   readonly cost?: Cost;
   /** Whether the decision carries a `charge`, which a refund names. */
   readonly refundable?: boolean;
-  /** The longest wait for its turn, in milliseconds. */
   readonly waitMs?: number;
   /** The units are taken even if they do not fit. */
   readonly force?: boolean;
-  /** How busy the caller's machine is, from 0 to 1. */
+  /** Utilization of the caller's machine, from 0 to 1. */
   readonly utilization?: number;
 }
 
-/** The request of `limitAll`: all checks pass or nothing is taken, unless `atomic` is false. */
+/** All checks pass or nothing is taken, unless `atomic` is false. */
 export interface LimitAllRequest {
   readonly checks: readonly (KeyRequest & { readonly cost?: Cost })[];
   readonly atomic?: boolean;
@@ -141,20 +129,17 @@ export interface LimitAllRequest {
   readonly idempotencyKey?: string;
 }
 
-/** The request of `refund`. */
 export interface RefundRequest extends KeyRequest {
   readonly units: Cost;
   readonly idempotencyKey: string;
   readonly charge?: string;
 }
 
-/** The request of `hold`. */
 export interface HoldRequest extends CostRequest {
   readonly units: Cost;
   readonly ttlMs?: number;
 }
 
-/** The request of `acquire`. */
 export interface AcquireRequest extends CostRequest {
   /** Absent: 1. */
   readonly units?: Cost;
@@ -162,23 +147,19 @@ export interface AcquireRequest extends CostRequest {
   /** The longest wait in the queue, in milliseconds. */
   readonly waitMs?: number;
   readonly utilization?: number;
-  /**
-   * Only over a service binding: the lease ends this many milliseconds after the request that acquired it, or after its
-   * link breaks, unless it is released or resumed.
-   */
+  /** Service binding only: milliseconds for which the lease outlives its request or link. */
   readonly graceMs?: number;
-  /** Only over a service binding: the id of a lease of this policy and key to take over. */
+  /** Service binding only: the id of a lease of this policy and key to take over. */
   readonly resume?: string;
 }
 
-/** The request of `peek`. */
 export interface PeekRequest extends KeyRequest {
   /** The answer comes when the key has no leases, or after `waitMs` milliseconds. */
   readonly waitFor?: "idle";
   readonly waitMs?: number;
 }
 
-/** An `AbortSignal`. The platforms have types of their own for it, or none. */
+/** An `AbortSignal`, whose type differs or is missing on some platforms. */
 export interface Signal {
   readonly aborted: boolean;
   readonly reason: unknown;
@@ -187,7 +168,7 @@ export interface Signal {
   removeEventListener(type: "abort", listener: () => void): void;
 }
 
-/** A call that may be aborted: then it throws the signal's reason. */
+/** Aborting throws the signal's reason. */
 export interface Abortable {
   readonly signal?: Signal | undefined;
 }

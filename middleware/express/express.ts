@@ -1,4 +1,4 @@
-/** Limits as middleware of Express, Connect, and anything else that calls `(req, res, next)` with Node's own objects. */
+/** Limits as middleware of Express, Connect, and other callers of Node's `(req, res, next)`. */
 import { SYSTEM_TIME } from "../../core/clock.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { leased, type LeaseOptions } from "../leased.ts";
@@ -7,7 +7,6 @@ import { type DecideOptions, rateLimited, type SharedOptions } from "../rate-lim
 import { RequestLimits } from "../request-limits.ts";
 import type { Denial, Verdict } from "../verdict.ts";
 
-/** The parts of a response that are used. Node's `ServerResponse` has them, and so has Express's. */
 export interface NodeResponse {
   statusCode: number;
   readonly headersSent: boolean;
@@ -18,7 +17,6 @@ export interface NodeResponse {
   once(event: "close", listener: () => void): unknown;
 }
 
-/** Calls the next handler, or the error handler. */
 export type Next = (error?: unknown) => void;
 
 /** Middleware. Its promise resolves when `next` was called or the request was answered. */
@@ -29,7 +27,7 @@ export interface NodeDenied<Req, Res> {
   readonly onDenied?: (decisions: readonly Decision[], req: Req, res: Res) => unknown;
 }
 
-/** Middleware that lets a request pass if its cost fits. A denied one is answered with 429 and a problem document. */
+/** Middleware that admits a request if its cost fits. A denied one gets 429 and a problem document. */
 export function rateLimit<Req extends object, Res extends NodeResponse>(
   options: DecideOptions<[req: Req, res: Res]> & NodeDenied<Req, Res>,
 ): NodeMiddleware<Req, Res> {
@@ -41,7 +39,7 @@ export function rateLimit<Req extends object, Res extends NodeResponse>(
     });
 }
 
-/** Middleware that holds a lease until the answer was sent, or its connection was closed. Without a lease: 503. */
+/** Middleware that holds a lease until the answer was sent or its connection closed. Without a lease: 503. */
 export function concurrency<Req extends object, Res extends NodeResponse>(
   options: LeaseOptions<[req: Req, res: Res]> & NodeDenied<Req, Res>,
 ): NodeMiddleware<Req, Res> {
@@ -53,7 +51,7 @@ export function concurrency<Req extends object, Res extends NodeResponse>(
     });
 }
 
-/** Calls the next handler if the request passes, and the error handler if that fails. Errors of `next` are its own. */
+/** Calls the next handler, or the error handler if the decision fails. Errors of `next` are its own. */
 async function passOn(next: Next, decide: () => Promise<boolean>): Promise<void> {
   let isPassing: boolean;
   try {
@@ -65,7 +63,6 @@ async function passOn(next: Next, decide: () => Promise<boolean>): Promise<void>
   if (isPassing) next();
 }
 
-/** Whether the request goes on; otherwise it has been answered. */
 async function passes<Req extends object, Res extends NodeResponse>(
   req: Req,
   res: Res,

@@ -7,10 +7,8 @@ import { type DecideOptions, rateLimited, type SharedOptions } from "../rate-lim
 import { RequestLimits } from "../request-limits.ts";
 import { type End, responseOf, type Verdict } from "../verdict.ts";
 
-/** The arguments of a handler: the request, and what its runtime passes with it. */
 export type HandlerArgs = readonly [request: Request, ...rest: unknown[]];
 
-/** A plain handler. */
 export type FetchHandler<Args extends HandlerArgs> = (...args: Args) => Response | Promise<Response>;
 
 /** Answers a denied request. If it returns no response, the problem document is sent. */
@@ -21,29 +19,26 @@ export interface FetchDenied<Args extends HandlerArgs> {
   ) => Response | undefined | void | Promise<Response | undefined | void>;
 }
 
-/** The same handler within a limit. */
 type Limited<Args extends HandlerArgs> = (...args: Args) => Promise<Response>;
 
-/** Any function of a request and of what its runtime passes with it. */
 type AnyHandler = (request: Request, ...rest: never[]) => Response | Promise<Response>;
 
 /*
- * A function among the options may take fewer arguments than the handler, or the other way round. So there are three
- * signatures: the arguments are the handler's; or the same where TypeScript 5 does not find them, since the handler is
- * a handler within a limit; or, of a handler that leaves some out, those of the options.
+ * The handler and its options may each take fewer arguments than the other. So there are three signatures: by
+ * the handler; the same where TypeScript 5 cannot infer it from a limited handler; and by the options.
  */
 
-/** The handler, for requests whose cost fits. A denied request is answered with 429 and a problem document. */
+/** Limits the handler to requests whose cost fits. A denied request gets 429 and a problem document. */
 export function withRateLimit<Args extends HandlerArgs>(
   options: NoInfer<DecideOptions<Args> & FetchDenied<Args>>,
   handler: FetchHandler<Args>,
 ): Limited<Args>;
-/** The handler, for requests whose cost fits. A denied request is answered with 429 and a problem document. */
+/** Limits the handler to requests whose cost fits. A denied request gets 429 and a problem document. */
 export function withRateLimit<Handler extends AnyHandler>(
   options: DecideOptions<Parameters<Handler>> & FetchDenied<Parameters<Handler>>,
   handler: Handler,
 ): Limited<Parameters<Handler>>;
-/** The handler, for requests whose cost fits. A denied request is answered with 429 and a problem document. */
+/** Limits the handler to requests whose cost fits. A denied request gets 429 and a problem document. */
 export function withRateLimit<Args extends HandlerArgs>(
   options: DecideOptions<Args> & FetchDenied<Args>,
   handler: NoInfer<FetchHandler<Args>>,
@@ -62,17 +57,17 @@ export function withRateLimit<Args extends HandlerArgs>(
     );
 }
 
-/** The handler, for requests that hold a lease until their answer's stream has ended. Without a lease: 503. */
+/** Holds a lease for each request until its answer's stream has ended. Without a lease: 503. */
 export function withConcurrency<Args extends HandlerArgs>(
   options: NoInfer<LeaseOptions<Args> & FetchDenied<Args>>,
   handler: FetchHandler<Args>,
 ): Limited<Args>;
-/** The handler, for requests that hold a lease until their answer's stream has ended. Without a lease: 503. */
+/** Holds a lease for each request until its answer's stream has ended. Without a lease: 503. */
 export function withConcurrency<Handler extends AnyHandler>(
   options: LeaseOptions<Parameters<Handler>> & FetchDenied<Parameters<Handler>>,
   handler: Handler,
 ): Limited<Parameters<Handler>>;
-/** The handler, for requests that hold a lease until their answer's stream has ended. Without a lease: 503. */
+/** Holds a lease for each request until its answer's stream has ended. Without a lease: 503. */
 export function withConcurrency<Args extends HandlerArgs>(
   options: LeaseOptions<Args> & FetchDenied<Args>,
   handler: NoInfer<FetchHandler<Args>>,

@@ -1,6 +1,6 @@
 /**
- * A `fetch` that keeps within a partner's limit. Each request waits for its turn with the limiter. If the partner still
- * answers 429 or 503 with Retry-After, all requests of the key wait that long, and this one is repeated.
+ * A `fetch` within a partner's limit. Requests queue at the limiter. If the partner answers 429 or 503 with
+ * Retry-After, all requests of the key wait that long, and this one is repeated.
  */
 import type { Limiter } from "../../client/limiter.ts";
 import { SYSTEM_TIME, type Time } from "../../core/clock.ts";
@@ -8,12 +8,10 @@ import type { Cost } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { type Given, requireFetchOptions, valueOf } from "../options.ts";
 
-/** A function with the signature of `fetch`. */
 export type Fetch = (input: string | URL | Request, init?: RequestInit) => Promise<Response>;
 
 type FetchArgs = [input: string | URL | Request, init: RequestInit | undefined];
 
-/** The options of `limitedFetch`. */
 export interface LimitedFetchOptions {
   readonly limiter: Pick<Limiter, "limit">;
   /** Absent: the limiter's own policy. */
@@ -21,24 +19,23 @@ export interface LimitedFetchOptions {
   readonly key: Given<FetchArgs, string>;
   /** Absent: 1. */
   readonly cost?: Given<FetchArgs, Cost>;
-  /** The longest that a request waits in all, in milliseconds. The policy must allow it with `maxWait`. */
+  /** The longest total wait of a request, in milliseconds. The policy must allow it with `maxWait`. */
   readonly waitMs: number;
-  /** How often a request is sent at most. Absent: 3. */
+  /** The most times that a request is sent. Absent: 3. */
   readonly attempts?: number;
   /** Absent: the runtime's own. */
   readonly fetch?: Fetch;
-  /** The clock and the timers, for tests. Absent: the real ones. */
+  /** For tests. Absent: the real clock and timers. */
   readonly time?: Time;
 }
 
-/** A request was given up, since its turn would come too late. */
+/** A request was abandoned, since its turn would come too late. */
 export class FetchLimitedError extends Error {
   override readonly name = "FetchLimitedError";
-  /** When the request could be tried again, in milliseconds from now; `null`: unknown, or never. */
+  /** Milliseconds until the request may be tried again; `null`: unknown, or never. */
   readonly retryAfterMs: number | null;
-  /** The limiter's denial, if it was the limiter that denied. */
   readonly decision: Decision | undefined;
-  /** The partner's answer, if it was the partner that denied. Its body has not been read. */
+  /** The partner's answer, if the partner denied. Its body has not been read. */
   readonly response: Response | undefined;
 
   constructor(
@@ -88,9 +85,7 @@ function signalOf(...[input, init]: FetchArgs): AbortSignal | undefined {
   return typeof input === "object" && "signal" in input ? input.signal : undefined;
 }
 
-/** The turn of one request, which may come several times. */
 class Turn {
-  /** The key of its pauses. */
   readonly name: string;
   readonly #limiter: Pick<Limiter, "limit">;
   readonly #request: Parameters<Limiter["limit"]>[0];
@@ -115,7 +110,7 @@ class Turn {
 
   /** Waits until the request may be sent. @throws FetchLimitedError if that would be too late */
   async come(): Promise<void> {
-    // If a pause begins while this waits for its units, they are lost: those that waited must not all go when it ends.
+    // Units are lost if a pause begins during the wait: not all waiting requests may be sent when it ends.
     do {
       for (let leftMs = this.#pauseMs(); leftMs > 0; leftMs = this.#pauseMs()) {
         if (this.isTooLate(leftMs)) throw new FetchLimitedError("the server asked for a pause", leftMs);
@@ -137,7 +132,7 @@ class Turn {
     const signal = this.#signal;
     signal?.throwIfAborted();
     const waitMs = Math.max(0, this.#endsAtMs - this.#time.nowMs());
-    // With the signal, an aborted call leaves the queue: its units would be taken for a request that is never sent.
+    // With the signal, an aborted call leaves the queue instead of taking units for an unsent request.
     const decision = await this.#limiter.limit({
       ...this.#request,
       ...(waitMs > 0 && { waitMs }),
@@ -148,7 +143,7 @@ class Turn {
     await this.#sleep(delayMs);
   }
 
-  /** Sleeps until `ms` have passed. @throws the signal's reason as soon as it is aborted */
+  /** @throws the signal's reason as soon as it is aborted */
   async #sleep(ms: number): Promise<void> {
     const signal = this.#signal;
     signal?.throwIfAborted();
@@ -167,13 +162,12 @@ class Turn {
   }
 }
 
-/** The most pauses of one limiter. The oldest is forgotten: its partner answers 429 again if it gets too many requests. */
+/** The most pauses of one limiter. The oldest is forgotten: its partner answers 429 again if necessary. */
 const MAX_PAUSES = 10_000;
 
-/** When the pauses end that partners asked for. All calls in this process that share a limiter and a key keep them. */
+/** When partners' pauses end, for all calls in this process that share a limiter and a key. */
 const pauses = new WeakMap<object, Map<string, number>>();
 
-/** Begins a pause, unless one that lasts longer has begun. */
 function pause(limiter: object, name: string, untilMs: number): void {
   const ofLimiter = pauses.get(limiter) ?? new Map<string, number>();
   pauses.set(limiter, ofLimiter);
@@ -187,7 +181,7 @@ function pause(limiter: object, name: string, untilMs: number): void {
 /** The three forms of RFC 9110 begin with a day of the week, and have a time. */
 const HTTP_DATE = /^(Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*,? .*\d\d:\d\d:\d\d/;
 
-/** The pause that the server asks for, in milliseconds; `undefined`: none, or one of unknown length. */
+/** The pause that the server requests, in milliseconds; `undefined`: none, or one of unknown length. */
 export function pauseOf(response: Pick<Response, "status" | "headers">, nowMs: number): number | undefined {
   if (response.status !== 429 && response.status !== 503) return undefined;
   const retryAfter = response.headers.get("retry-after")?.trim() ?? "";
@@ -198,13 +192,13 @@ export function pauseOf(response: Pick<Response, "status" | "headers">, nowMs: n
   // The server's clock may differ from this one, so its own date counts.
   const serverMs = Date.parse(response.headers.get("date") ?? "");
   const leftMs = atMs - (Number.isNaN(serverMs) ? nowMs : serverMs);
-  // An instant that has passed is no pause of 0 ms: then requests would follow one another without end.
+  // A past instant is no pause of 0 ms: requests would be repeated without end.
   return leftMs < 0 ? undefined : leftMs;
 }
 
-/** Methods that may be repeated after a 503, which does not say whether anything was done. */
+/** Methods that may be repeated after a 503, which leaves open whether the request was executed. */
 const IDEMPOTENT = ["GET", "HEAD", "OPTIONS", "PUT", "DELETE"];
-/** Types of bodies that can be sent again. What is left of any other, such as a stream, is unknown. */
+/** Bodies that can be sent again. Others, such as streams, may be partly read. */
 const REPEATABLE_BODIES = [
   ArrayBuffer,
   Blob,
@@ -213,7 +207,7 @@ const REPEATABLE_BODIES = [
   Object.getPrototypeOf(Uint8Array) as typeof Uint8Array,
 ];
 
-/** Whether a request that was answered with this status can be sent again. */
+/** Whether a request that got this status can be sent again. */
 function isRepeatable(input: string | URL | Request, init: RequestInit | undefined, status: number): boolean {
   const request = typeof input === "object" && "method" in input ? input : undefined;
   const method = (init?.method ?? request?.method ?? "GET").toUpperCase();

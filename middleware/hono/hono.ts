@@ -8,12 +8,11 @@ import { type DecideOptions, rateLimited, type SharedOptions } from "../rate-lim
 import { type Decisions, decisionsOf, RequestLimits } from "../request-limits.ts";
 import { type End, responseOf, type Verdict } from "../verdict.ts";
 
-/** What the middleware adds to the context: `c.var.limits.<policy>` is the decision under a policy. */
+/** In the context: `c.var.limits.<policy>` is the decision under a policy. */
 export interface LimitVariables {
   readonly limits: Decisions;
 }
 
-/** An application's `Env` with these variables. */
 export type Limited<E extends Env> = E & { Variables: LimitVariables };
 
 /** Answers a denied request. If it returns no response, the problem document is sent. */
@@ -22,20 +21,15 @@ export type OnDenied<C> = (
   c: C,
 ) => Response | undefined | void | Promise<Response | undefined | void>;
 
-/** The options of `rateLimit`. */
 export type RateLimitOptions<E extends Env> = DecideOptions<[c: Context<Limited<E>>]> & {
   readonly onDenied?: OnDenied<Context<Limited<E>>>;
 };
 
-/** The options of `concurrency`. */
 export type ConcurrencyOptions<E extends Env> = LeaseOptions<[c: Context<Limited<E>>]> & {
   readonly onDenied?: OnDenied<Context<Limited<E>>>;
 };
 
-/**
- * Middleware that lets a request pass if its cost fits. The answer has the headers of the decision that binds. A denied
- * request is answered with a problem document and 429, or 503 if the limiter did not answer.
- */
+/** Admits a request if its cost fits. Otherwise 429, or 503 if the limiter did not answer. */
 export function rateLimit<E extends Env = Env>(options: RateLimitOptions<E>): MiddlewareHandler<Limited<E>> {
   requireRateLimitOptions(options);
   return async function rateLimitOfWeir(c, next) {
@@ -44,10 +38,7 @@ export function rateLimit<E extends Env = Env>(options: RateLimitOptions<E>): Mi
   };
 }
 
-/**
- * Middleware that holds a lease while a request is answered, until the answer's stream has ended. A request that gets no
- * lease is answered with 503 and a problem document.
- */
+/** Holds a lease until the answer's stream has ended. Without a lease: 503 and a problem document. */
 export function concurrency<E extends Env = Env>(
   options: ConcurrencyOptions<E>,
 ): MiddlewareHandler<Limited<E>> {
@@ -58,7 +49,7 @@ export function concurrency<E extends Env = Env>(
   };
 }
 
-/** The context that keeps work going, where there is one: reading it throws in Node. */
+/** The context with `waitUntil`, where there is one: reading it throws in Node. */
 function contextOf(c: Context): unknown {
   try {
     return c.executionCtx;
@@ -79,7 +70,7 @@ async function answer<E extends Env>(
   if (denial !== undefined) c.res = (await onDenied?.(decisions, c)) ?? responseOf(denial());
   else if (end !== undefined) await untilAnswered(c, next, end);
   else await next();
-  // The outermost sets them, since only it knows all decisions.
+  // Only the outermost knows all decisions.
   if (isOutermost) setLimitHeaders(c, time);
 }
 
@@ -91,7 +82,7 @@ async function untilAnswered(c: Context, next: () => Promise<void>, end: (end: E
     end("aborted");
     throw error;
   }
-  // Hono has caught what the handler threw, and made an answer of it.
+  // Hono has caught the handler's error, and made an answer of it.
   if (c.error !== undefined) end("aborted");
   // The answer to HEAD has no body: Hono drops it without ending its stream.
   else if (c.req.raw.method === "HEAD" || c.res.body === null) end("complete");

@@ -1,4 +1,4 @@
-/** What a deployment would change for keys that are in use. */
+/** The changes by a deployment for keys in use. */
 import { plainValuesOf } from "../../core/algorithms/penalty.ts";
 import type { Policies, Policy } from "../../core/policies/policy.ts";
 
@@ -8,7 +8,6 @@ export interface Line {
   readonly text: string;
 }
 
-/** A policy as `GET /v1/policies` tells of it, as far as it is compared. */
 export interface Deployed {
   readonly name: string;
   readonly objects: "per-key" | number;
@@ -18,7 +17,6 @@ export interface Deployed {
   readonly rules: readonly Readonly<Record<string, unknown>>[];
 }
 
-/** What is new, gone and changed. */
 export function changes(deployed: readonly Deployed[], policies: Policies): Line[] {
   const gone = deployed.filter(({ name }) => !policies.has(name)).map(({ name }) => name);
   const added = [...policies.keys()].filter((name) => !deployed.some((each) => each.name === name));

@@ -1,4 +1,4 @@
-/** npm run deploy -- --check: all that can be known of a deployment before anything is uploaded. */
+/** npm run deploy -- --check: all checks of a deployment that are possible before anything is uploaded. */
 import { spawnSync } from "node:child_process";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -21,12 +21,12 @@ const MAX_BUNDLE_BYTES = { free: 3 * 1_048_576, paid: 10 * 1_048_576 };
 interface Asked {
   readonly environment: string | undefined;
   readonly file: string;
-  /** The address of what is deployed; absent: it is not asked. */
+  /** The address of the deployed limiter; absent: it is not called. */
   readonly against: string | undefined;
 }
 type Config = ReturnType<typeof readConfig>;
 
-/** Prints what it finds, and returns the exit code: 1 when something is bad. */
+/** Prints the findings, and returns the exit code: 1 when something is bad. */
 export async function checkDeployment(args: readonly string[]): Promise<number> {
   const asked = askedBy(args);
   const { environment: env, file } = asked;
@@ -90,13 +90,13 @@ function variableLines({ vars }: Config): Line[] {
   return sizes;
 }
 
-/** Bindings to the limiter that are in the same file. Those of other workers are in theirs. */
+/** The bindings to the limiter in its own file. Those of other workers are in theirs. */
 function bindingLines({ name, services }: Config, policies: Policies = new Map()): Line[] {
   const wrong = policies.size === 0 ? [] : propsProblems({ name, services }, policies);
   return wrong.map((text) => ({ verdict: "BAD", text }));
 }
 
-/** Bundles as a deployment does, into a folder of its own: whoever serves the bundle meanwhile keeps theirs. */
+/** Bundles into a folder of its own, since another process may be serving the bundle. */
 function bundleLines({ limits }: Config, { environment = "", file }: Asked): Line[] {
   const folder = mkdtempSync(join(tmpdir(), "weir-check-"));
   try {
@@ -126,7 +126,7 @@ function wrangler(args: readonly string[]) {
   });
 }
 
-/** The names of the secrets that are set; `undefined`: wrangler does not say. */
+/** The names of the secrets that are set; `undefined`: wrangler does not list them. */
 function namesOfSecrets({ environment, file }: Asked): readonly string[] | undefined {
   const args = ["secret", "list", "--format", "json", "-c", file, "--env", environment ?? ""];
   const listed = wrangler(args);

@@ -1,7 +1,7 @@
-/** The classes of objects: whether a deployment has them, and whether those that are deployed answer. */
+/** The classes of objects: whether a deployment has them, and whether the deployed ones answer. */
 import type { Line } from "./changes.ts";
 
-/** The names, which are for ever, and what a deployment without the object costs; absent: all state is lost. */
+/** The names, which can never change, and the cost of a missing object; absent: all state is lost. */
 const OBJECTS = [
   { binding: "OBJECTS", className: "LimiterObject", tag: "v1" },
   {
@@ -22,7 +22,6 @@ const OBJECTS = [
   },
 ] as const;
 
-/** A configuration of wrangler, as far as it is about objects. */
 export interface Objects {
   readonly migrations: readonly { readonly tag: string; readonly new_sqlite_classes?: readonly string[] }[];
   readonly durable_objects: {
@@ -30,7 +29,6 @@ export interface Objects {
   };
 }
 
-/** What of a configuration is about objects. */
 export function objectLines({ migrations, durable_objects: { bindings } }: Objects): Line[] {
   return OBJECTS.map((object): Line => {
     const { binding, className, tag } = object;
@@ -49,7 +47,6 @@ export function objectLines({ migrations, durable_objects: { bindings } }: Objec
   });
 }
 
-/** Whether the catalog and the statistics that are deployed answer. */
 export async function reachedLines(against: string | undefined, token: string | undefined): Promise<Line[]> {
   if (against === undefined || token === undefined) return [];
   const lines = OBJECTS.map(async (object): Promise<Line[]> => {

@@ -1,6 +1,6 @@
-/** Calls of a limiter over HTTP, as anyone makes them, with the instants between which each was decided. */
+/** Calls of a limiter over HTTP, with the instants between which each was decided. */
 
-/** A call that was answered. Its decision lies between the two instants, in milliseconds of this machine's clock. */
+/** An answered call. Its decision lies between the two instants, in milliseconds of this machine's clock. */
 export interface Answered {
   readonly status: number;
   readonly body: Readonly<Record<string, unknown>>;
@@ -10,16 +10,14 @@ export interface Answered {
 
 /** Longer than any call that waits here, in milliseconds. */
 const PATIENCE_MS = 20_000;
-/** A call whose answer must be known is made so often at most. */
+/** The most attempts of a call whose answer must be known. */
 const ATTEMPTS = 5;
 
-/** Makes calls, and counts them. */
 export class Calls {
   readonly url: string;
   readonly token: string;
   readonly #keyPrefix: string;
   made = 0;
-  /** Calls without an answer. */
   lost = 0;
 
   constructor(url: string, token: string, keyPrefix: string) {
@@ -28,12 +26,10 @@ export class Calls {
     this.#keyPrefix = keyPrefix;
   }
 
-  /** A new key. */
   freshKey(): string {
     return `${this.#keyPrefix}verify-${crypto.randomUUID()}`;
   }
 
-  /** Makes a call; `undefined`: it was not answered. */
   async make(method: string, path: string, body?: object): Promise<Answered | undefined> {
     this.made += 1;
     const sentAtMs = Math.floor(performance.now());
@@ -53,7 +49,7 @@ export class Calls {
     }
   }
 
-  /** Makes a call again until it is answered. However often it comes, it is done once. */
+  /** Repeats a call until it is answered. It takes effect once. */
   async makeOnce(method: string, path: string, body: object): Promise<Answered | undefined> {
     const asked = { ...body, idempotencyKey: crypto.randomUUID() };
     for (let attempt = 0; attempt < ATTEMPTS; attempt += 1) {

@@ -5,23 +5,19 @@ import type { RatePolicy, RateRule } from "./policies.ts";
 import type { Finding } from "./report.ts";
 import { windowExcess } from "./window-bound.ts";
 
-/** Concurrent callers. */
 export const CALLERS = 48;
-/** A denied caller tries again after this many milliseconds at most. */
+/** The longest pause of a denied caller, in milliseconds. */
 const MAX_PAUSE_MS = 25;
-/**
- * Objects may move to a machine whose clock is ahead by this much: what refills in that time is not an error.
- */
+/** An object may move to a machine whose clock is ahead by this much: refills in that time are no error. */
 export const CLOCKS_DIFFER_MS = 20;
 
-/** What was admitted of one rule, compared with its bound. */
 export interface Bounded {
-  /** Units more than the bound in the worst interval; 0 or less: it was kept. */
+  /** Units above the bound in the worst interval; 0 or less: it was kept. */
   readonly excess: number;
   readonly isBroken: boolean;
 }
 
-/** Calls on a fresh key, and compares what was admitted with the bound in every interval. */
+/** Calls on a fresh key, and compares the admissions with the bound in every interval. */
 export async function verifyExactness(calls: Calls, rate: RatePolicy, lastsMs: number): Promise<Finding> {
   const key = calls.freshKey();
   const answers = await callByMany(calls, lastsMs, { policy: rate.policy, key });
@@ -29,7 +25,6 @@ export async function verifyExactness(calls: Calls, rate: RatePolicy, lastsMs: n
   return findingOf(rate, answers, lastsMs);
 }
 
-/** Many callers make the same call until the time is over. */
 export async function callByMany(calls: Calls, lastsMs: number, body: object): Promise<Answered[]> {
   const answers: Answered[] = [];
   const endMs = performance.now() + lastsMs;
@@ -55,7 +50,6 @@ export function decisionsIn(answers: readonly Answered[]): Answered[] {
   return answers.filter(({ status, body }) => status === 200 && body["reason"] !== "degraded");
 }
 
-/** A line for answers that are not decisions. */
 export function notDecided(count: number): string[] {
   return count === 0 ? [] : [`${count} answers were not decisions: errors, or degraded`];
 }
@@ -80,19 +74,17 @@ function findingOf(rate: RatePolicy, answers: readonly Answered[], lastsMs: numb
   return { name, verdict: isBroken ? "BROKEN" : isUsedUp ? "holds" : "untested", says };
 }
 
-/** The rule, as reports name it. */
 export function inWords({ algorithm, limit, windowMs, capacity }: RateRule): string {
   return `${algorithm}, ${limit} per ${windowMs} ms, ${capacity} at once`;
 }
 
-/** About how many units a rule admits in this time, if nothing was used before. */
+/** Roughly the units that a rule admits in this time, if nothing was used before. */
 export function mostIn({ algorithm, limit, windowMs, capacity }: RateRule, lastsMs: number): number {
   const windows = lastsMs / windowMs;
   const isRefilled = algorithm === "token-bucket" || algorithm === "gcra";
   return Math.floor(capacity + limit * (isRefilled ? windows : Math.floor(windows)));
 }
 
-/** Compares admitted calls with the bound of a rule. */
 export function boundOf(rule: RateRule, admitted: readonly AdmittedCall[]): Bounded {
   if (admitted.length === 0) return { excess: 0, isBroken: false };
   const { algorithm, limit, windowMs, capacity, shortestMs } = rule;
@@ -102,10 +94,7 @@ export function boundOf(rule: RateRule, admitted: readonly AdmittedCall[]): Boun
   return { excess, isBroken: excess > (limit / windowMs) * CLOCKS_DIFFER_MS };
 }
 
-/**
- * An interval of length L meets at most L / shortest + 2 windows. That counts calls too that were under way while one
- * window ended and the next began, which may belong to either.
- */
+/** An interval of length L meets at most L / shortest + 2 windows, those of calls under way included. */
 function excessOfWindows(admitted: readonly AdmittedCall[], limit: number, shortestMs: number): number {
   const atLeastMs = Math.max(1, shortestMs - CLOCKS_DIFFER_MS);
   const inAnyInterval = worstExcess(admitted, { limit, windowMs: atLeastMs, burst: 2 * limit });

@@ -1,4 +1,4 @@
-/** Whether units that are held are out of the reach of others, and whether what was not used of them comes back. */
+/** Whether held units are unavailable to others, and unused ones return. */
 import type { AdmittedCall } from "../../test/support/interval-bound.ts";
 import { pause, type Answered, type Calls } from "./calls.ts";
 import { CALLERS, boundOf, CLOCKS_DIFFER_MS, inWords } from "./exactness.ts";
@@ -9,9 +9,9 @@ import type { Finding } from "./report.ts";
 interface Placed {
   readonly id: string;
   readonly receivedAtMs: number;
-  /** When it ends by itself at the earliest. */
+  /** The earliest that it expires. */
   readonly endsAtMs: number;
-  /** And at the latest: it was granted before the answer came. */
+  /** The latest: it was granted before the answer came. */
   readonly endedByMs: number;
 }
 
@@ -19,10 +19,10 @@ interface Placed {
 const TTL_MS = 5_000;
 /** Of a hold that is left to expire. */
 const BRIEF_TTL_MS = 2_000;
-/** What is held at once, and how long the work takes. */
+/** The most units held at once, and the duration of the work. */
 const MAX_HELD = 5;
 const WORK_MS = 30;
-/** Units that come back may have to wait for an isolate that remembers a denial. */
+/** Returned units may wait for an isolate that remembers a denial. */
 const BACK_WITHIN_MS = 12_000;
 
 async function place(
@@ -44,7 +44,7 @@ async function place(
 const reset = (calls: Calls, { policy }: RatePolicy, key: string) =>
   calls.make("DELETE", `/v1/policies/${policy}/keys/${encodeURIComponent(key)}`);
 
-/** Many callers hold, work and settle. What they use while they hold it keeps to the bound. */
+/** Many callers hold, work and settle. Units used during a hold keep to the bound. */
 export async function verifyHeldUnits(calls: Calls, rate: RatePolicy, lastsMs: number): Promise<Finding> {
   const name = `units that are held of ${rate.policy} keep to the bound: ${inWords(rate)}`;
   const key = calls.freshKey();
@@ -88,7 +88,7 @@ export async function verifySettling(calls: Calls, rate: RatePolicy): Promise<Fi
   const key = calls.freshKey();
   const hold = await place(calls, policy, key, capacity, 10 * TTL_MS);
   if (hold === undefined || hold === "denied") return untested(name);
-  // As many that one of them comes to each of several objects that might take the key for theirs.
+  // Enough calls to reach every object that might wrongly serve the key.
   const others = await Promise.all(Array.from({ length: 16 }, () => take(calls, policy, key, 1)));
   const used = Math.floor(capacity / 2);
   const settled = await calls.make("POST", `/v1/holds/${hold.id}/settle`, { used });
@@ -129,7 +129,7 @@ export async function verifyHoldExpiry(calls: Calls, rate: RatePolicy): Promise<
     await pause(100);
   }
   await pause(Math.max(0, hold.endedByMs - performance.now()) + CLOCKS_DIFFER_MS);
-  // It is too late for this, so it is answered and changes nothing.
+  // This is too late, so it is answered and changes nothing.
   await calls.make("POST", `/v1/holds/${hold.id}/settle`, { used: 0 });
   const seen = await peek(calls, policy, key);
   await reset(calls, rate, key);
@@ -151,7 +151,6 @@ function untested(name: string): Finding {
   };
 }
 
-/** Whether a call for `units` is admitted. */
 async function take(calls: Calls, policy: string, key: string, cost: number): Promise<boolean> {
   return isAdmitted(await calls.make("POST", "/v1/limit", { policy, key, cost }));
 }
@@ -160,12 +159,12 @@ function isAdmitted(answered: Answered | undefined): boolean {
   return answered?.body["success"] === true && answered.body["reason"] !== "degraded";
 }
 
-/** As `take`, but units that were taken without an answer, or by a call that came twice, are not missed afterwards. */
+/** As `take`, but units of an unanswered or repeated call are not missed afterwards. */
 async function takeOnce(calls: Calls, policy: string, key: string, cost: number): Promise<boolean> {
   return isAdmitted(await calls.makeOnce("POST", "/v1/limit", { policy, key, cost }));
 }
 
-/** How many units are free, and until when that was decided; `undefined`: unknown. */
+/** How many units are free, and when that was decided at the latest; `undefined`: unknown. */
 async function peek(
   calls: Calls,
   policy: string,
@@ -178,7 +177,6 @@ async function peek(
     : undefined;
 }
 
-/** The maximum number of units that come back in this time. */
 function back({ algorithm, limit, windowMs, capacity }: RatePolicy, ms: number): number {
   const passedMs = Math.max(0, ms) + CLOCKS_DIFFER_MS;
   if (algorithm === "sliding-log") return passedMs < windowMs ? 0 : capacity;

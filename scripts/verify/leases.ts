@@ -12,20 +12,19 @@ interface Held {
   readonly fencingToken: number;
 }
 
-/** Each worker takes a share of the slots, so that this many hold at once, and as many wait. */
+/** Each takes a share of the slots, so that this many hold at once, and as many wait. */
 const HOLDERS = 8;
 const WORK_MS = 30;
 /** Short, so that a lease whose answer was lost is soon free again. */
 const TTL_MS = 3_000;
 const WAIT_MS = 10_000;
 
-/** A lease, and when it was requested and granted. */
 interface Granted {
   readonly id: string;
   readonly held: Omit<Held, "untilMs">;
-  /** When it ends by itself at the earliest, by this machine's clock. */
+  /** The earliest that it expires, by this machine's clock. */
   readonly endsAtMs: number;
-  /** And at the latest: it was granted before the answer came. */
+  /** The latest: it was granted before the answer came. */
   readonly endedByMs: number;
 }
 
@@ -66,7 +65,7 @@ export async function verifyExclusion(calls: Calls, lease: LeasePolicy, lastsMs:
         continue;
       }
       await pause(WORK_MS * Math.random());
-      // From here on the slot may be free: the release is under way. A lease that ended before was free before.
+      // From here on the slot may be free: the release is under way, or the lease has expired.
       const untilMs = Math.min(Math.floor(performance.now()), granted.endsAtMs);
       held.push({ ...granted.held, untilMs });
       await calls.make("DELETE", `/v1/leases/${granted.id}`);
@@ -94,7 +93,7 @@ export function maxHeld(held: readonly Pick<Held, "fromMs" | "untilMs" | "units"
       { atMs: fromMs, units },
       { atMs: untilMs, units: -units },
     ])
-    // What ends at an instant ends before what begins at it.
+    // At one instant, leases end before others begin.
     .toSorted((a, b) => a.atMs - b.atMs || a.units - b.units);
   let [now, most] = [0, 0];
   for (const { units } of changes) {
@@ -116,7 +115,7 @@ export function staleTokens(held: readonly Pick<Held, "askedAtMs" | "fromMs" | "
   return stale + held.length - new Set(held.map(({ fencingToken }) => fencingToken)).size;
 }
 
-/** Takes all slots and does not come back: none is granted before they expire, and then one is. */
+/** Takes all slots and abandons them: none is granted before they expire, and then one is. */
 export async function verifyExpiry(calls: Calls, lease: LeasePolicy): Promise<Finding> {
   const name = `a lease of ${lease.policy} whose holder vanished comes back, and not before its end`;
   const key = calls.freshKey();
@@ -125,7 +124,7 @@ export async function verifyExpiry(calls: Calls, lease: LeasePolicy): Promise<Fi
   const isEarly = async (): Promise<boolean> => {
     while (performance.now() < lost.endsAtMs - 200) {
       const other = await acquire(calls, lease, key, 1, 0);
-      // The end of the first is counted from when it was asked for, which is before it was granted.
+      // The first lease counts from its request, which is before it was granted.
       if (other !== undefined) return other.held.fromMs < lost.endsAtMs;
       await pause(200);
     }

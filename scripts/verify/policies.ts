@@ -1,37 +1,31 @@
-/** Which of the limiter's policies can show what. */
+/** Selects the limiter's policies for each check. */
 import type { ListedPolicy, ListedRule } from "../../core/protocol/reservation-messages.ts";
 
-/** The algorithms whose bound is checked, each by its own. */
 const RATES = ["token-bucket", "gcra", "sliding-log", "fixed-window"] as const;
 type RateAlgorithm = (typeof RATES)[number];
 
 /** Algorithms whose refill is known. When a window ends depends on when it began. */
 const HELD: readonly RateAlgorithm[] = ["token-bucket", "gcra", "sliding-log"];
 
-/** A rule that counts a rate exactly. */
 export interface RateRule {
   readonly name: string;
   readonly unit: string;
   readonly algorithm: RateAlgorithm;
   readonly limit: number;
   readonly windowMs: number;
-  /** No window is shorter, of a fixed window; of all others it is `windowMs`. */
+  /** The shortest window, of a fixed window; of all others it is `windowMs`. */
   readonly shortestMs: number;
-  /** The most units at once. */
   readonly capacity: number;
 }
-/** A policy with one rule that counts a rate exactly. */
 export interface RatePolicy extends RateRule {
   readonly policy: string;
 }
-/** A policy with several rules, each of which counts a rate exactly. */
 export interface RulesPolicy {
   readonly policy: string;
   readonly rules: readonly RateRule[];
   /** The longest that an isolate has units of a key. */
   readonly reservationTtlMs: number;
 }
-/** A policy with one rule that leases. */
 export interface LeasePolicy {
   readonly policy: string;
   readonly limit: number;
@@ -47,7 +41,6 @@ export const LEASES_NEEDED = `needs a policy with one rule, concurrency, of up t
 export const RULES_NEEDED = `needs a policy with several rules, ${listed(RATES)}, one of up to ${MAX_UNITS} units, ${SIMPLE}, ${PLAIN}`;
 export const HOLDS_NEEDED = `needs a policy with one rule, ${listed(HELD)}, of 2 to ${MAX_UNITS} units, ${SIMPLE}, ${PLAIN}`;
 
-/** What these algorithms need to be tested. */
 export function rateNeeded(algorithms: readonly RateAlgorithm[]): string {
   return `needs a policy with one rule, ${listed(algorithms)}, of up to ${MAX_UNITS} units, ${PLAIN}`;
 }
@@ -56,13 +49,12 @@ function listed(names: readonly string[]): string {
   return names.join(" or ").replaceAll(/ or (?=.* or )/g, ", ");
 }
 
-/** Of each algorithm the policy that is used up the soonest. */
+/** For each algorithm the policy that is used up the soonest. */
 export function ratePolicies(policies: readonly ListedPolicy[]): RatePolicy[] {
   const usable = lone(policies);
   return RATES.flatMap((algorithm) => soonest(usable.filter((each) => each.algorithm === algorithm)));
 }
 
-/** The algorithms of which no policy can be used up. */
 export function missingRates(rates: readonly RatePolicy[]): RateAlgorithm[] {
   return RATES.filter((each) => !rates.some(({ algorithm }) => algorithm === each));
 }
@@ -75,7 +67,7 @@ export function holdPolicy(policies: readonly ListedPolicy[]): RatePolicy | unde
   )[0];
 }
 
-/** The policy with several rules, one of which is used up the soonest. */
+/** The policy with several rules, one used up the soonest. */
 export function rulesPolicy(policies: readonly ListedPolicy[]): RulesPolicy | undefined {
   return policies
     .filter((policy) => policy.rules.length > 1 && canDeny(policy) && policy.rules.every(isSimple))
@@ -89,7 +81,6 @@ export function rulesPolicy(policies: readonly ListedPolicy[]): RulesPolicy | un
     .toSorted((a, b) => secondsToEmptyAny(a) - secondsToEmptyAny(b))[0];
 }
 
-/** The rule of several that denies first. */
 export function firstToDeny({ rules }: Pick<RulesPolicy, "rules">): RateRule | undefined {
   return rules.toSorted((a, b) => secondsToEmpty(a) - secondsToEmpty(b))[0];
 }
@@ -113,14 +104,14 @@ function rateOf(rule: ListedRule): RateRule[] {
     Number(rule["windowMs"]),
     Number(rule["capacity"]),
   ];
-  // A period of the calendar may be shorter than it is on average: a February, or a day on which clocks are changed.
+  // A calendar period may be shorter than its average: a February, or a day on which clocks are changed.
   const wholeMs = rule["period"] === undefined ? windowMs : 0.75 * windowMs;
   const shortestMs = Math.floor(wholeMs - Number(rule["jitterMs"] ?? 0));
   const { name, unit } = rule;
   return [{ name, unit: String(unit), algorithm, limit, windowMs, capacity, shortestMs }];
 }
 
-/** What is denied changes nothing, not even by a word of the policy. */
+/** Whether denied calls change nothing. */
 function isSimple({ countDenied, minIntervalMs = 0, blockForMs }: ListedRule): boolean {
   return countDenied !== true && minIntervalMs === 0 && blockForMs === undefined;
 }
@@ -133,7 +124,7 @@ function soonest(rates: readonly RatePolicy[]): RatePolicy[] {
   return rates.toSorted((a, b) => secondsToEmpty(a) - secondsToEmpty(b)).slice(0, 1);
 }
 
-/** A bucket that refills faster than one machine can ask shows little. */
+/** A bucket that refills faster than one machine can call shows little. */
 function secondsToEmpty({ limit, windowMs, capacity }: RateRule): number {
   const perSecond = (limit * 1_000) / windowMs;
   const spare = ASKED_PER_SECOND - perSecond;

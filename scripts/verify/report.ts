@@ -1,4 +1,4 @@
-/** What one check found. `untested`: it needs something that is not there, and `says` what. */
+/** The result of one check. `untested`: it needs something missing, which `says` names. */
 export interface Finding {
   readonly name: string;
   readonly verdict: "holds" | "BROKEN" | "untested" | "measured";

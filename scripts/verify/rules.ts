@@ -6,15 +6,12 @@ import type { Finding } from "./report.ts";
 
 /** An isolate's units are returned, or count as used, within this time after its end. */
 const SETTLED_WITHIN_MS = 2_000;
-/**
- * A crash meanwhile, which a deployment is too, may cost a part of each limit: 2 % and a sixteenth at most. Denied calls
- * that took something would soon take it all.
- */
+/** A crash or deployment may cost 2 % and a sixteenth of each limit. Wrong denials would take everything. */
 const MAX_LOST = 1 / 8;
 
 type Cost = Readonly<Record<string, number>>;
 
-/** Has many ask until one rule denies. Every rule keeps to its bound, and denied calls take nothing of the others. */
+/** Calls until one rule denies. Every rule keeps to its bound, and denied calls take nothing. */
 export async function verifyRules(calls: Calls, policy: RulesPolicy, lastsMs: number): Promise<Finding> {
   const name = `several rules of ${policy.policy}, all or nothing: ${policy.rules.map((rule) => rule.name).join(", ")}`;
   const key = calls.freshKey();
@@ -29,7 +26,7 @@ export async function verifyRules(calls: Calls, policy: RulesPolicy, lastsMs: nu
   const first = firstToDeny(policy);
   const perRule = policy.rules.map((rule) => {
     const { says, isBroken, missing } = findingOf(rule, admitted, unitsOf(rule, cost), lost, left);
-    // There is nothing left of the rule that denies, which a denied call could take: a call that came twice took it.
+    // A denied call can take nothing of the rule that denies, which is used up: a repeated call took it.
     return { says, isBroken: isBroken || (rule !== first && missing > rule.capacity * MAX_LOST) };
   });
   const says = [
@@ -42,7 +39,7 @@ export async function verifyRules(calls: Calls, policy: RulesPolicy, lastsMs: nu
   return { name, verdict: perRule.some(({ isBroken }) => isBroken) ? "BROKEN" : "holds", says };
 }
 
-/** What a call takes: one of the rule that denies first, and so many of the others that half of them is left then. */
+/** A call's cost: one unit of the rule that denies first, and of the others what leaves half by then. */
 function costOf(rules: readonly RateRule[], lastsMs: number): Cost {
   const first = firstToDeny({ rules });
   const callsToCome = first === undefined ? 1 : mostIn(first, lastsMs);
@@ -87,12 +84,11 @@ function findingOf(
   return { says, ...bound, missing };
 }
 
-/** Units that are gone, though no call was admitted with them. What came back meanwhile hides some. */
+/** Units that are gone without an admission. Refilled ones hide some. */
 function missingOf({ capacity }: RateRule, taken: number, remaining: number): number {
   return Math.max(0, capacity - taken - remaining);
 }
 
-/** What is left of each rule, as soon as nothing is missing any more. */
 async function leftOf(
   calls: Calls,
   { policy, rules, reservationTtlMs }: RulesPolicy,

@@ -1,22 +1,19 @@
-/** Whether a lease that a socket holds excludes others, and is free again when the socket is gone. */
+/** Whether a lease that a socket holds excludes others, and is free again when the socket is closed. */
 import { setTimeout as after } from "node:timers/promises";
 import { pause, type Calls } from "./calls.ts";
 import type { LeasePolicy } from "./policies.ts";
 import type { Finding } from "./report.ts";
 
 const OPENS_WITHIN_MS = 10_000;
-/** How long a closed socket's slots may take to be there again: an object may have to be woken. */
+/** The longest time until a closed socket's slots are free: an object may have to start. */
 const FREE_WITHIN_MS = 10_000;
 
 interface Socket {
-  /** The first message; absent: there was none. */
   readonly decision: Readonly<Record<string, unknown>> | undefined;
-  /** Resolves with the code when the socket closes. */
   readonly closed: Promise<number>;
   close(): void;
 }
 
-/** Opens a socket that leases all slots of a key. */
 async function open(calls: Calls, { policy, limit }: LeasePolicy, key: string): Promise<Socket> {
   const query = new URLSearchParams({ policy, key, units: String(limit) });
   const url = `${calls.url.replace(/^http/, "ws")}/v1/leases/socket?${query.toString()}`;
@@ -53,7 +50,7 @@ async function isFree(
   return lease !== undefined;
 }
 
-/** How long it takes until all slots can be had, in milliseconds; `undefined`: they cannot. */
+/** Milliseconds until all slots are free; `undefined`: they are not. */
 async function freeAfterMs(calls: Calls, lease: LeasePolicy, key: string, withinMs: number) {
   const beginMs = performance.now();
   while (performance.now() - beginMs < withinMs) {
@@ -99,7 +96,7 @@ export async function watchRedeployment(calls: Calls, lease: LeasePolicy, lastsM
   const isOver = () => code !== undefined || performance.now() - beginMs > lastsMs;
   let isTaken = false;
   while (!isOver()) {
-    // A slot that was got while the socket closed is no second holder.
+    // A slot that was granted while the socket closed is no second holder.
     if ((await isFree(calls, lease, key)) === true && code === undefined) {
       await pause(1_000);
       isTaken ||= code === undefined;

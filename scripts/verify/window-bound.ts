@@ -1,18 +1,16 @@
 /**
- * Whether admitted calls keep the bound of a fixed window, at most `limit` units in each window, seen from outside.
- *
- * Nobody outside knows when windows begin, only that each is at least `shortestMs` long. So the question is whether
- * there is any way to cut time into such windows in which no window has more than `limit` units: if there is none, the
- * bound is broken. A call surely lies in a window when it was sent at its beginning or later, and received before its
- * end.
+ * Whether admitted calls keep the bound of a fixed window, at most `limit` units in each window, seen from
+ * outside. There it is unknown when windows begin, only that each lasts at least `shortestMs`. The bound is
+ * broken if no way to cut time into such windows keeps every window to `limit` units. A call surely lies in a
+ * window if it was sent after its beginning and received before its end.
  */
 import type { AdmittedCall } from "../../test/support/interval-bound.ts";
 
-/** How many units more than `limit` one window must have had, wherever windows began; 0: the bound is kept. */
+/** How many units above `limit` one window must have had, wherever windows began; 0: the bound is kept. */
 export function windowExcess(calls: readonly AdmittedCall[], limit: number, shortestMs: number): number {
   if (fits(calls, limit, shortestMs)) return 0;
   let [least, most] = [limit, calls.reduce((sum, { units }) => sum + units, 0)];
-  // The least limit under which there is a way: that the larger ones have one too makes it a search by halves.
+  // Bisects for the least limit that fits: all larger ones fit too.
   while (least + 1 < most) {
     const middle = Math.floor((least + most) / 2);
     if (fits(calls, middle, shortestMs)) most = middle;
@@ -22,9 +20,8 @@ export function windowExcess(calls: readonly AdmittedCall[], limit: number, shor
 }
 
 /**
- * One walk over the milliseconds finds out at which a window may end. Either nothing ended before it, or a window ended
- * at least `shortestMs` sooner, and no more than `limit` units lie between. Of all such ends the last is the best: it
- * leaves the fewest units between.
+ * Walks over the instants at which a window may end: at least `shortestMs` after an earlier end with at most
+ * `limit` units between. The latest such end is the best: it leaves the fewest units between.
  */
 function fits(calls: readonly AdmittedCall[], limit: number, shortestMs: number): boolean {
   const firstMs = calls.reduce((first, { sentAtMs }) => Math.min(first, sentAtMs), Infinity);
@@ -44,7 +41,7 @@ function fits(calls: readonly AdmittedCall[], limit: number, shortestMs: number)
   return calls.length === 0;
 }
 
-/** The latest instants at which windows may end: then the unit comes that is one too many. */
+/** The latest instants at which windows may end: then one unit too many comes. */
 class FullAt {
   readonly #inOrder: readonly AdmittedCall[];
   readonly #limit: number;
@@ -74,7 +71,6 @@ class FullAt {
     return Infinity;
   }
 
-  /** The first call that was received at that instant or later. */
   #firstFrom(fromMs: number): number {
     let [low, high] = [0, this.#inOrder.length];
     while (low < high) {

@@ -1,7 +1,6 @@
 /**
- * Ten machines call one upstream whose capacity halves after a minute and is whole again after another. Every call asks
- * an adaptive limit first: one that all machines share, as an object of Weir has it, or one that each machine has for
- * itself. All decisions and all limits are those of the production code.
+ * Ten machines call one upstream whose capacity halves after a minute and recovers after another. Every call
+ * takes from an adaptive limit of the production code: shared, as an object has it, or one for each machine.
  */
 import { type Report, UNTOUCHED, advance, decide, endLease, place } from "../../core/accounts/account.ts";
 import type { Account } from "../../core/accounts/hold.ts";
@@ -15,34 +14,31 @@ export const CAPACITY = 40;
 export const HALVED_AT_S = 60;
 export const RECOVERED_AT_S = 120;
 export const END_S = 180;
-/** Calls that all machines together want to make in a second; the whole upstream serves 800, the halved one 400. */
+/** Offered calls of all machines in a second. The upstream serves 800, or 400 while it is halved. */
 export const OFFERED_PER_S = 700;
-/** After so many milliseconds a caller gives up, and reports the call as dropped. */
+/** After this time a caller gives up, and reports the call as dropped. */
 export const PATIENCE_MS = 500;
-/** What asking an object costs: there and back, in milliseconds. A machine's own limit costs nothing. */
+/** The round trip to an object, in milliseconds. A machine's own limit costs nothing. */
 const ROUND_TRIP_MS = 4;
-/** Where the limit begins, and how high it may rise. */
 const FIRST_LIMIT = 20;
 const MAX_LIMIT = 200;
 const START_MS = 1_760_000_000_000;
 
 export type Adapt = "aimd" | "vegas" | "gradient2";
-/** `shared`: one limit for all. `own`: each machine has one. `divided`: and a tenth of the ceiling. `none`: no limit. */
+/** `shared`: one limit. `own`: one per machine. `divided`: own, a tenth of the ceiling. `none`: no limit. */
 export type Who = "shared" | "own" | "divided" | "none";
 
-/** What happened in one second. */
 export interface Second {
   /** Calls that were answered in time, given up, and refused by the limit. */
   good: number;
   lost: number;
   refused: number;
-  /** How long the answered and the lost ones took for their callers, in milliseconds. */
+  /** Durations of the answered and the lost calls for their callers, in milliseconds. */
   readonly tookMs: number[];
-  /** The limit at the end of the second; of all machines together. */
   limit: number;
 }
 
-/** The policy of a rule: Netflix's defaults, but for AIMD, which has to be told from when on a call is slow. */
+/** A rule with Netflix's defaults, except for AIMD, which needs a duration from which calls are slow. */
 export function ruleFor(adapt: Adapt, who: Who): Rule {
   const slow = adapt === "aimd" ? { timeout: "200ms" } : {};
   const limit = who === "divided" ? MAX_LIMIT / MACHINES : MAX_LIMIT;
@@ -50,7 +46,6 @@ export function ruleFor(adapt: Adapt, who: Who): Rule {
   return ruleOf({ algorithm: "adaptive-concurrency", adapt, limit, initial, ...slow });
 }
 
-/** One adaptive limit and its leases. */
 class Slots {
   readonly #rule: Rule;
   #account: Account = UNTOUCHED;
@@ -80,7 +75,7 @@ class Slots {
   }
 }
 
-/** Runs the three minutes, and returns what happened in each second. */
+/** Runs the three minutes, and returns the results of each second. */
 export function simulate(adapt: Adapt, who: Who, seed: number): Second[] {
   const random = seededRandom(seed);
   const exponential = (mean: number) => -mean * Math.log(1 - random());
@@ -150,7 +145,7 @@ export function simulate(adapt: Adapt, who: Who, seed: number): Second[] {
   return seconds;
 }
 
-/** What happened from one second up to another, a second on average. */
+/** Averages per second over a range of seconds. */
 export interface Summary {
   readonly goodPerS: number;
   readonly lostPerS: number;

@@ -1,4 +1,4 @@
-/** What one adaptive limit for ten machines does when the upstream's capacity halves and recovers, in virtual time. */
+/** One adaptive limit for ten machines while the upstream's capacity halves and recovers, in virtual time. */
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, test } from "vitest";
@@ -19,7 +19,6 @@ import {
 
 const DOCS = join(import.meta.dirname, "..", "..", "docs");
 const SEEDS = depth([1], [1, 2, 3, 4, 5]);
-/** What the halved upstream can answer in a second. */
 const HALF_PER_S = 400;
 
 const runs = new Map<string, Second[]>();
@@ -31,14 +30,14 @@ function run(adapt: Adapt, who: Who, seed: number): Second[] {
   return seconds;
 }
 
-/** The least that was answered in time in five seconds on end, a second. */
+/** The least number of timely answers per second, over five consecutive seconds. */
 function leastGood(seconds: readonly Second[], fromS: number, toS: number): number {
   const windows = Array.from({ length: toS - fromS - 4 }, (_, index) => fromS + index);
   return Math.min(...windows.map((atS) => summaryOf(seconds, atS, atS + 5).goodPerS));
 }
 
 describe.each(SEEDS)("seed %i", (seed) => {
-  /** The p99 that each rule may have while the upstream is halved, in milliseconds, and the least that it answers. */
+  /** The largest p99 in milliseconds and the fewest answers of each rule while the upstream is halved. */
   test.each([
     ["gradient2", 350, 0.8],
     ["vegas", 150, 0.7],

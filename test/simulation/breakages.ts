@@ -1,4 +1,4 @@
-/** Ways in which the rule of holds is easily broken. The laws have to find each of them. */
+/** Typical mistakes in the rule of holds. The laws have to find each of them. */
 import { place, refund, settle } from "../../core/accounts/account.ts";
 import type { Account, Hold } from "../../core/accounts/hold.ts";
 import type { Policy, Rule } from "../../core/policies/policy.ts";
@@ -9,7 +9,7 @@ import type { SimulatedObject } from "./simulated-object.ts";
 const KEY = "key";
 const FAR_MS = 1e12;
 
-/** Units are debited when they are reserved, and what was not used is credited when it is settled. */
+/** Units are debited when they are reserved, and unused ones are credited when they are settled. */
 export function debitAtReservation(): Breakage {
   const debited = new Map<string, Hold>();
   return {
@@ -35,7 +35,7 @@ export function debitAtReservation(): Breakage {
   };
 }
 
-/** Units that were not settled in time are free again, as if nobody had used them. */
+/** Units that were not settled in time become free, as if unused. */
 export function freeAtExpiry(): Breakage {
   const expiries = new Map<string, number>();
   return {
@@ -53,17 +53,14 @@ export function freeAtExpiry(): Breakage {
   };
 }
 
-/** After a crash the object knows nothing of the units that isolates still have. */
+/** After a crash the object ignores the units that isolates still have. */
 export function forgottenAtCrash(): Breakage {
   return {
     atCrash: ({ database }) => database.rewrite((rules) => rules.replaceAll(/"ahead":\d+/g, '"ahead":0')),
   };
 }
 
-/**
- * A message with a shorter lifetime also shortens the time of units that are kept, though its answer may never reach
- * the holder.
- */
+/** A shorter lifetime also shortens that of kept units, though its answer may never reach the holder. */
 export function shortenedWhenKept(): Breakage {
   return {
     after: (object, policy) =>

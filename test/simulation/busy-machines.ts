@@ -1,7 +1,6 @@
 /**
- * A fleet of machines that is asked for more than it can do, behind a policy that sheds: production clients and a
- * production object in virtual time. Each machine reports once a second how busy it was, through the isolate that it
- * calls.
+ * An overloaded fleet behind a policy that sheds: production clients and a production object in virtual time.
+ * Each machine reports its utilization once a second through the isolate that it calls.
  */
 import { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { LoadShedding } from "../../client/objects/load-shedding.ts";
@@ -16,37 +15,33 @@ import { SimulatedObject } from "./simulated-object.ts";
 import { VirtualTime } from "./virtual-time.ts";
 
 export const [OVERLOAD_AT_S, RELIEF_AT_S, END_S] = [120, 840, 1_200];
-/** Of what the fleet can do: before and after the overload, and during it. */
+/** As parts of the fleet's capacity: before and after the overload, and during it. */
 export const [USUAL_LOAD, OVERLOAD] = [0.6, 1.25];
-/** The part of all calls that has each priority, the most important first. */
+/** The part of all calls with each priority, the most important first. */
 export const MIX = { critical: 0.1, high: 0.2, normal: 0.4, low: 0.3 } as const;
 export type Priority = keyof typeof MIX;
 
 const KEY = "fleet";
 const TICK_MS = 250;
 const [MACHINES, ISOLATES] = [8, 4];
-/** What one machine can do in a second, and how much work may wait at it, in seconds. */
+/** The calls that one machine serves in a second, and the most seconds of queued work. */
 const [CALLS_PER_S, MAX_QUEUE_S] = [50, 2];
 
-/** Who decides what is shed: this policy, or a shedder that sheds `low` and `normal` at once, until it is good again. */
+/** The policy, or a shedder that sheds `low` and `normal` at once until the overload is over. */
 export type Who = "weir" | "at-once";
 
-/** One second of the fleet. */
 export interface BusySecond {
-  /** How busy the machines were, from 0 to 1, and how much work waited at them, in seconds. */
+  /** Utilization from 0 to 1, and queued work in seconds. */
   readonly utilization: number;
   readonly queueS: number;
-  /** How many priorities the object shed. */
   readonly level: number;
   readonly offered: Readonly<Record<Priority, number>>;
   readonly shed: Readonly<Record<Priority, number>>;
 }
 
-/** What may go wrong. */
 export interface Faults {
   /** The part of all messages that is lost. */
   readonly lost?: number;
-  /** The object loses its memory at these seconds. */
   readonly crashesAtS?: readonly number[];
   readonly shed?: object;
 }
@@ -59,7 +54,7 @@ export async function simulateBusy(who: Who, seed: number, faults: Faults = {}):
   return seconds;
 }
 
-/** How many object calls were made for how many decisions is counted here. */
+/** Object calls per decisions. */
 export const counted = { messages: 0, calls: 0 };
 
 class Fleet {
@@ -129,7 +124,7 @@ class Fleet {
     return { utilization, queueS: mean(this.#queues), level: this.#level.level, offered, shed };
   }
 
-  /** The calls of one tick. Those that are not shed go to a machine each, which has as much work then. */
+  /** The calls of one tick. Admitted ones go to one machine each, as work. */
   async #arrive(
     second: number,
     offered: Record<Priority, number>,
@@ -154,7 +149,7 @@ class Fleet {
   async #isShed(machine: number, priority: Priority): Promise<boolean> {
     if (this.#who === "at-once") return this.#isBad && (priority === "low" || priority === "normal");
     const decided = this.#clients[machine % ISOLATES]?.limit(this.#policy, KEY, { cost: 1, priority });
-    // The first call of all waits until it is known how much is shed, and nothing is.
+    // The first call waits for the chance of shedding, and nothing is shed.
     if (decided === undefined || decided instanceof Promise) return false;
     return !decided.success;
   }
@@ -174,9 +169,9 @@ function mean(values: readonly number[]): number {
   return values.reduce((sum, value) => sum + value, 0) / values.length;
 }
 
-/** How many come at random when so many are expected (D. E. Knuth, The Art of Computer Programming, vol. 2, 3.4.1). */
+/** A Poisson number (D. E. Knuth, The Art of Computer Programming, vol. 2, 3.4.1). */
 function poisson(random: () => number, expected: number): number {
-  // In parts: of a large number e^-n is 0.
+  // In parts: for a large number e^-n is 0.
   if (expected > 500) return poisson(random, 500) + poisson(random, expected - 500);
   const least = Math.exp(-expected);
   let count = 0;
@@ -184,7 +179,7 @@ function poisson(random: () => number, expected: number): number {
   return count;
 }
 
-/** How often a line turns round, each time by more than `least`. */
+/** How often a series changes direction by more than `least`. */
 export function turnsOf(values: readonly number[], least: number): number {
   let [turns, direction] = [0, 0];
   let [low, high] = [values[0] ?? 0, values[0] ?? 0];

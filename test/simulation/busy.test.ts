@@ -1,4 +1,4 @@
-/** What load shedding does for machines that are asked for too much: production clients and objects, virtual time. */
+/** Load shedding for overloaded machines: production clients and objects in virtual time. */
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { beforeEach, describe, expect, test, vi } from "vitest";
@@ -22,12 +22,11 @@ const SEEDS = depth(
 const DOCS = join(import.meta.dirname, "..", "..", "docs");
 const levelsOf = (seconds: readonly BusySecond[]) => seconds.map(({ level }) => level);
 
-// Each lost message is a warning.
 beforeEach(() => void vi.spyOn(console, "warn").mockImplementation(() => undefined));
 
 const runs = new Map<string, Promise<BusySecond[]>>();
 
-/** Simulates once what several tests look at. */
+/** Simulates once for several tests. */
 function run(who: Who, seed: number): Promise<BusySecond[]> {
   const name = `${who} ${seed}`;
   const seconds = runs.get(name) ?? simulateBusy(who, seed);
@@ -35,7 +34,7 @@ function run(who: Who, seed: number): Promise<BusySecond[]> {
   return seconds;
 }
 
-/** What holds whatever is lost on the way, and whenever the object forgets. */
+/** Holds under any losses and crashes. */
 function expectCalm(seconds: readonly BusySecond[]): void {
   const levels = levelsOf(seconds);
   // One overload: it rises once and falls once, and rests in between.

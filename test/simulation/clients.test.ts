@@ -10,7 +10,7 @@ const SCHEDULES = depth(80, 10_000);
 const MAX = 60_000;
 const PATIENT = { timeout: 900_000 };
 
-// A message that is not answered in time is reported, and here there are many.
+// Each unanswered message is logged, and here there are many.
 beforeAll(() => {
   for (const method of ["warn", "error"] as const)
     vi.spyOn(console, method).mockImplementation(() => undefined);
@@ -36,7 +36,7 @@ test(
   PATIENT,
   async () => {
     const sum = await simulate(announcedSeed("clients"), SCHEDULES);
-    // It is worth nothing unless all of this happens, and often.
+    // The test is meaningless unless all of this happens often.
     expect(sum.calls).toBeGreaterThan(20 * SCHEDULES);
     expect(sum.admittedByClients).toBeGreaterThan(4 * SCHEDULES);
     expect(sum.admittedByObject).toBeGreaterThan(4 * SCHEDULES);
@@ -50,7 +50,7 @@ test.each<[name: string, breakage: () => ClientBreakage, firstSeed?: number]>([
   [
     "counting lifetimes by a clock that stands still while the machine sleeps",
     () => ({ clockOf: bySteady, faults: ["sleep"] }),
-    // One in 300 histories shows it: the search begins a little before such a one.
+    // One history in 300 shows it: the search begins shortly before one.
     290,
   ],
   ["taking unused units for free when a lifetime ends", freeAtExpiry],

@@ -1,9 +1,9 @@
 import { LocalLimiter } from "../../client/local-limiter.ts";
 import { LimiterClient } from "../../client/objects/limiter-client.ts";
 /**
- * One random history, made from a seed: clients that hold units in their own processes, a worker of the limiter, and the
- * object. The way between client and worker loses, delays and repeats messages. Clients die, their machines sleep, and
- * their wall clocks are set.
+ * One random history of a seed: clients that hold units in their own processes, a worker of the limiter, and
+ * the object. Messages between client and worker are lost, late or doubled. Clients die, their machines
+ * sleep, and their wall clocks are set.
  */
 import { RemoteLimiter } from "../../client/remote/remote-limiter.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
@@ -51,9 +51,8 @@ const KEY = "key";
 const FAULTS = ["crash", "kill", "sleep", "sleep", "clock", "close"] as const;
 type Fault = (typeof FAULTS)[number];
 
-/** What may be broken on purpose: what an object does, and the clock by which clients count. */
+/** Planted mistakes of an object, or of a client's clock. */
 export interface ClientBreakage extends Pick<Breakage, "before" | "after" | "atCrash"> {
-  /** The only faults. */
   readonly faults?: readonly Fault[];
   readonly clockOf?: (wallMs: () => number, steadyMs: () => number) => () => number;
 }
@@ -68,7 +67,6 @@ export interface ClientOutcome {
   readonly sleeps: number;
 }
 
-/** A client's process, and the machine on which it runs. */
 interface Running {
   readonly limiter: RemoteLimiter;
   readonly machine: { wallMs: number; sleptMs: number; wakesAtMs: number };
@@ -108,7 +106,6 @@ export class ClientSchedule {
     this.#plan();
   }
 
-  /** @throws BrokenLaw */
   async run(): Promise<ClientOutcome> {
     await this.#time.run(10_000, () => {
       if (this.#failure !== undefined) throw this.#failure;
@@ -117,7 +114,7 @@ export class ClientSchedule {
     return this.#outcome;
   }
 
-  /** Bursts of calls, of a client or of the worker's isolate itself, and now and then a fault. */
+  /** Bursts of calls, of a client or of the worker's isolate itself, and faults in between. */
   #plan(): void {
     let atMs = 0;
     for (let burst = 4 + this.#upTo(5); burst > 0; burst -= 1) {
@@ -152,7 +149,7 @@ export class ClientSchedule {
     void this.#worker.limit(this.#policy, KEY, { cost });
   }
 
-  /** Notes what the worker's isolate admits of its own units, at that instant: its message may be answered later. */
+  /** Records what the worker's isolate admits of its own units, before its message may be answered. */
   #notingWorker(worker: LimiterClient): LimiterClient {
     const limit = worker.limit.bind(worker);
     const note = (decision: Decision | Problem, cost: Cost): Decision | Problem => {
@@ -217,11 +214,11 @@ export class ClientSchedule {
     return running;
   }
 
-  /** Notes what a client admits at the instant at which it does. */
+  /** Records a client's admissions at their instants. */
   #noting(limiter: RemoteLimiter, isKilled: () => boolean): RemoteLimiter {
     const limit = limiter.limit.bind(limiter);
     limiter.limit = async (asked) => {
-      // Who is killed is owed no answer.
+      // A killed client is owed no answer.
       const before = this.#open;
       const decision = await Promise.race([limit(asked), this.#untilKilled(isKilled)]);
       if (decision === undefined) return { success: false, reason: "ok" } as Decision;
@@ -244,7 +241,7 @@ export class ClientSchedule {
     });
   }
 
-  /** Runs work of a machine after so long: when it is due while the machine sleeps, as soon as it wakes. */
+  /** Delays work of a machine: if it is due while the machine sleeps, it runs when the machine wakes. */
   #awake(machine: Running["machine"], ms: number, work: () => void): void {
     this.#time.at(this.#time.nowMs + Math.max(0, ms), () => {
       const restMs = machine.wakesAtMs - this.#time.nowMs;
@@ -253,7 +250,7 @@ export class ClientSchedule {
     });
   }
 
-  /** A message from a client to the worker and back: each way may lose it, and it may come twice, or late. */
+  /** A message from a client to the worker and back: each way may lose or double it, or be late. */
   #send(
     asked: ReservationsMessage,
     machine: Running["machine"],
@@ -282,7 +279,7 @@ export class ClientSchedule {
     const principal = { title: "the client", id: `{"token":"t"}`, bounds: DEFAULT_BOUNDS, scopes: SCOPES };
     const answered = await callReserve({ client: this.#worker, principal }, asked);
     if (answered instanceof Problem) throw answered.toError();
-    // A decision of the worker's isolate is not to be taken for one of the client's own.
+    // Excludes decisions of the worker's isolate from the client's own.
     const answers = answered.answers.map((answer) =>
       answer !== null && "decision" in answer
         ? { decision: { ...answer.decision, source: "object" } }
@@ -338,7 +335,6 @@ export class ClientSchedule {
     return this.#random() < share;
   }
 
-  /** From 0 to `most`. */
   #upTo(most: number): number {
     return Math.floor(this.#random() * (most + 1));
   }

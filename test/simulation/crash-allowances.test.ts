@@ -89,7 +89,7 @@ const PLANTED: Record<string, AllowanceBreakage> = {
   },
 };
 
-/** Where a search begins that would else be long: a little before a history that shows the fault. */
+/** First seeds shortly before a history that shows the fault, where a search would be long. */
 const FIRST_SEEDS: Readonly<Record<string, number>> = {
   "a restart that presumes units of a record for a shorter time than holders have them": 350,
 };

@@ -1,6 +1,7 @@
 /**
- * Many keys of one object, whose memory is ahead of what is stored: random histories of calls and of holders that spend
- * later, while the machine dies, with its clock put back or on, between any two writes and before any answer.
+ * Many keys of one object, whose memory is ahead of storage: random histories of calls and of holders that
+ * spend later, while the machine dies between any two writes and before any answer, with its clock set back
+ * or forward.
  */
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import type { Policies, Policy } from "../../core/policies/policy.ts";
@@ -29,10 +30,10 @@ const POLICIES = parsePolicies({
     ...RESERVED,
   },
 });
-/** Less than a lead lasts longer than it is needed: core/clock.ts says whose clock counts. */
+/** Below the spare lifetime of a lead: see core/clock.ts. */
 const MAX_ON_MS = 8_000;
 const MAX_BACK_MS = 2_000;
-/** A key leaves memory when so many others have come. */
+/** A key leaves memory after this number of others. */
 const MAX_KEYS = 4;
 const KEYS = 6;
 
@@ -42,7 +43,7 @@ export interface AllowanceBreakage {
   readonly policies?: (policies: Policies) => Policies;
 }
 
-/** Units that an isolate has, and may spend until an instant of true time. */
+/** Units of an isolate, which it may spend until an instant of true time. */
 interface Held {
   readonly key: string;
   readonly holder: string;
@@ -68,7 +69,7 @@ export class AllowanceHistory {
   readonly #outcome: AllowanceOutcome = { admitted: 0, calls: 0, crashes: 0, deaths: 0 };
   #held: Held[] = [];
   #trueMs = 1_000_000;
-  /** How far the object's clock is from the true one, and by how much it was put on in all. */
+  /** The offset of the object's clock from true time, and the sum of its forward changes. */
   #skewMs = 0;
   #onMs = 0;
 
@@ -93,7 +94,7 @@ export class AllowanceHistory {
       } catch (error) {
         if (!(error instanceof Died)) throw error;
         this.#outcome.deaths += 1;
-        // The write that failed may be all that happened to the machine: then it goes on.
+        // The machine may survive a failed write.
         this.#database.writesLeft = Infinity;
         if (whole(this.#random, 2) === 0) this.#crash();
       }
@@ -178,7 +179,7 @@ export class AllowanceHistory {
   }
 
   #reset(key: string): void {
-    // A reset that fails may have been carried out.
+    // A failed reset may have taken effect.
     this.#oracles.delete(key);
     this.#object.reset(this.#policy.name, key);
   }
@@ -197,7 +198,7 @@ export class AllowanceHistory {
     this.#object.crash();
   }
 
-  /** What is admitted keeps to the bound by a clock that is put on with the object's, and never back. */
+  /** Admissions keep to the bound by a clock that goes forward with the object's, and never back. */
   #admit(key: string, units: number): void {
     this.#outcome.admitted += units;
     const oracles = this.#oracles.get(key) ?? this.#policy.rules.map((rule) => new Oracle(rule));

@@ -1,21 +1,16 @@
 import { DatabaseSync, type SQLInputValue, type StatementSync } from "node:sqlite";
 import type { KeyRow } from "../../durable-objects/storage/records.ts";
 
-/** What a write throws when the machine has died. */
 export class Died extends Error {}
 
-/**
- * An object's storage on a real SQLite in memory: as much of the runtime's interface as the code uses. What was written
- * survives whatever happens to the object, as it does on disk.
- */
+/** An object's storage on SQLite in memory, which survives the object as on disk. */
 export class Database {
   readonly #db = new DatabaseSync(":memory:");
   readonly #statements = new Map<string, StatementSync>();
   rowsWritten = 0;
-  /** After so many more writes the machine dies: each write after that throws. */
+  /** After this number of writes the machine dies: each further write throws. */
   writesLeft = Infinity;
 
-  /** Empties the database. */
   clear(): void {
     this.#dropAll();
     this.rowsWritten = 0;
@@ -30,7 +25,7 @@ export class Database {
     if (record !== undefined) this.#put("record", { ...record, rules: change(record.rules) });
   }
 
-  /** Changes what the row of all keys says. */
+  /** Changes the row of all keys. */
   rewriteLead(change: (lead: string) => string): void {
     const lead = this.#get("lead");
     if (lead !== undefined) this.#put("lead", JSON.parse(change(JSON.stringify(lead))));
@@ -101,7 +96,7 @@ export class Database {
 
   #all(query: string, ...bindings: SQLInputValue[]): Record<string, unknown>[] {
     const rows = this.#prepare(query).all(...bindings) as Record<string, unknown>[];
-    // The runtime gives an `ArrayBuffer` where Node gives its bytes.
+    // The runtime returns an `ArrayBuffer` where Node returns its bytes.
     for (const row of rows)
       for (const [name, value] of Object.entries(row))
         if (value instanceof Uint8Array) row[name] = value.slice().buffer;

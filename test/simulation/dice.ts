@@ -1,7 +1,7 @@
 import { seededRandom } from "../support/random.ts";
 import type { Fate } from "./network.ts";
 
-/** What happens by chance in a history. The same seed repeats it. */
+/** The random events of a history. The same seed repeats it. */
 export class Dice {
   readonly #random: () => number;
 
@@ -13,7 +13,6 @@ export class Dice {
     return this.#random() < share;
   }
 
-  /** From 0 to `most`. */
   upTo(most: number): number {
     return Math.floor(this.#random() * (most + 1));
   }
@@ -23,9 +22,7 @@ export class Dice {
   }
 
   /**
-   * The fate of a message. Most take a moment; some are lost, some arrive long after a lifetime has ended, some
-   * twice.
-   *
+   * The fate of a message. Most take a moment; some are lost, some very late, some doubled.
    * @param usualMs the longest usual delay in milliseconds
    * @param lateMs the longest delay of a late message in milliseconds
    */

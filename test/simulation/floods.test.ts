@@ -18,7 +18,6 @@ import { VirtualTime } from "./virtual-time.ts";
 const SCHEDULES = depth(20, 1_000);
 const PATIENT = { timeout: 900_000 };
 
-/** @throws Error that names the seed of the first history that broke a law */
 async function flood(firstSeed: number, schedules: number, mistake?: Mistake): Promise<Flood> {
   const database = new Database();
   const sum = { calls: 0, asked: 0, admitted: 0, repeated: 0 };
@@ -45,7 +44,7 @@ test(
   },
 );
 
-/** The first history that breaks a law, as other tests look for it. */
+/** The first history that breaks a law, found as in other tests. */
 async function expectFound(mistake: Mistake, inWords: RegExp, firstSeed = 1): Promise<void> {
   const found = await flood(seedOr(firstSeed), 2_000, mistake).then(
     () => undefined,
@@ -77,7 +76,7 @@ test("denying calls when the one that asked for all has its answer is found", PA
     readonly learn: (this: Denials, ...of: Parameters<Denials["learn"]>) => void;
   };
   const spy = vi.spyOn(Denials.prototype, "learn").mockImplementation(function (this: Denials, ...of) {
-    // An admission is not heard.
+    // Loses the news of an admission.
     if (of[2].some(({ success }) => !success)) learn.apply(this, of);
   });
   await expectFound({}, /would pass since/).finally(() => spy.mockRestore());
@@ -110,13 +109,13 @@ test.each<[string, (local: LocalLimiter, ...of: Parameters<LocalLimiter["end"]>)
 
 test("a flood of one key costs its object a call of each isolate for as long as a denial stands", async () => {
   const sum = await steadyFlood({ window: "1h" });
-  // 4 isolates for 30 s, and a denial stands for 10 s. A few calls took the units.
+  // 4 isolates for 30 s, and a denial lasts 10 s. A few calls took the units.
   expect(sum.denied).toBeGreaterThan(25_000);
   expect(sum.askedLate).toBeLessThanOrEqual(4 * 3);
 });
 
 test("when a wait ends, one call of each isolate asks", async () => {
-  // A unit comes back every 2 s. Isolates learn of the wait that is left when they ask, so each asks once for each unit.
+  // A unit comes back every 2 s. Isolates learn the wait from a call, so each makes one for each unit.
   const sum = await steadyFlood({ window: "80s" });
   expect(sum.askedLate).toBeLessThanOrEqual(4 * 16);
 });
@@ -126,7 +125,7 @@ test("with denialTtl = 0s the object denies every call", async () => {
   expect(sum.askedLate).toBeGreaterThan(25_000);
 });
 
-/** Four isolates call a key of 40 units every 4 ms for 30 s. Counts what the object was asked once units were gone. */
+/** Four isolates call a key of 40 units every 4 ms for 30 s. Counts object calls once units were gone. */
 async function steadyFlood(fields: object): Promise<{ readonly denied: number; readonly askedLate: number }> {
   const { regionalPolicies } = parseDeployment({
     policies: { flooded: { algorithm: "token-bucket", limit: 40, ...fields } },

@@ -1,4 +1,4 @@
-/** One random history of a key that is mostly denied: isolates that call it without a pause, and units given back. */
+/** A random history of a key that is mostly denied: isolates call it without a pause, and return units. */
 import { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { Objects } from "../../client/transports/objects.ts";
 import { decideTogether, outstandingOf } from "../../core/accounts/account.ts";
@@ -18,7 +18,7 @@ import { VirtualTime } from "./virtual-time.ts";
 
 const KEY = "key";
 const COSTS = [1, 5];
-/** The longest way of a message. So much later than the object an isolate may notice: it counts from when it hears. */
+/** The longest way of a message. An isolate's wait begins this much later than the object's. */
 const WAY_MS = 4;
 /** Where isolates hold units, a denial is repeated for a second. */
 const UNSURE_MS = 1_000;
@@ -42,9 +42,8 @@ const { regionalPolicies } = parseDeployment({
 });
 export const FLOODED = [...regionalPolicies.named.keys()];
 
-/** A mistake that is made on purpose. */
 export interface Mistake {
-  /** Changes what the object answers to a call that asks for units. */
+  /** Changes the object's answer to a call for units. */
   readonly answer?: (answer: Decided) => Decided;
   readonly policies?: readonly string[];
 }
@@ -68,9 +67,9 @@ interface Asking {
 }
 
 /**
- * So much sooner than its wait says a cost of 1 may pass at a counter, in milliseconds. The wait reckons that what the
- * isolate itself holds counts whole until its hold ends. Used and settled in the window before, it leaves the view with
- * the others: the first unit is out after windowMs / limit of the next window, and not after windowMs / (limit - held).
+ * How much earlier than its wait a cost of 1 may pass at a counter, in milliseconds. The wait counts what the
+ * isolate holds until the hold ends. Settled in the window before, it leaves the view with the others: the
+ * first unit is free after windowMs / limit of the next window instead of windowMs / (limit - held).
  */
 function soonerMs({ rules }: Policy): number {
   const each = rules.map((rule) => {
@@ -88,14 +87,14 @@ export class FloodSchedule {
   readonly #policy: Policy;
   readonly #mistake: Mistake;
   readonly #isolates: LimiterClient[] = [];
-  /** By isolate: when something that it asked for by name was carried out last. */
+  /** By isolate: when its last call by name was executed. */
   readonly #namedAtMs: number[] = [];
   readonly #asking: Asking[] = [];
   /** By isolate and cost: when it last repeated a denial. */
   readonly #repeatedMs = new Map<string, number>();
   /** Since when the object would admit a cost. */
   readonly #liftedMs = new Map<number, number>();
-  /** When a message last left fewer units held than before it. */
+  /** When a message last reduced the held units. */
   #unitsAtMs = -Infinity;
   #failure: unknown;
   #sum = { calls: 0, asked: 0, admitted: 0, repeated: 0 };
@@ -112,7 +111,6 @@ export class FloodSchedule {
     this.#plan();
   }
 
-  /** @throws BrokenLaw */
   async run(): Promise<Flood> {
     await this.#time.run(60_000, () => void this.#look());
     if (this.#failure !== undefined) throw this.#failure;
@@ -152,7 +150,7 @@ export class FloodSchedule {
     );
   }
 
-  /** Something that gives units back by name. */
+  /** A call by name that returns units. */
   #name(): void {
     const isolate = this.#dice.upTo(this.#isolates.length - 1);
     const client = this.#isolates[isolate];
@@ -174,29 +172,28 @@ export class FloodSchedule {
   }
 
   /**
-   * A denial that an isolate made is one that the object would make, but for what is told late by name, and until the
-   * call that asks has its answer.
-   *
+   * The object would make the same denial as the isolate, except for late news by name, and until a call
+   * under way is answered.
    * @throws BrokenLaw
    */
   #repeated(isolate: number, cost: number): void {
     const liftedMs = this.#liftedMs.get(cost);
     if (liftedMs === undefined) return;
-    // What an isolate asked for by name it knows. Only what came after that can be news to it.
+    // An isolate knows its own calls by name. Only later ones can be news to it.
     const ownMs = this.#namedAtMs[isolate] ?? -Infinity;
     const othersMs = Math.max(-Infinity, ...this.#namedAtMs.filter((_, each) => each !== isolate));
     const { denialTtlMs } = this.#policy;
     const news = (atMs: number, forMs: number) => (atMs > ownMs ? atMs + forMs : -Infinity);
     const mostMs = Math.max(
       liftedMs + (cost === 1 ? soonerMs(this.#policy) : 0),
-      // Its answer may have to wait for that of a message before it, which gave units back: both ways, and not one.
+      // Its answer may wait for that of an earlier message, which returned units: both ways.
       ownMs + WAY_MS,
       news(this.#unitsAtMs, Math.min(UNSURE_MS, denialTtlMs)),
       news(othersMs, denialTtlMs),
     );
     const { nowMs } = this.#time;
     if (nowMs <= mostMs + WAY_MS) return;
-    // Of the calls that are not answered before that, the first asks for all, unless calls had paused for long.
+    // The first unanswered call asks for all, unless calls had paused for long.
     const asking = this.#asking.find(
       (each) => each.isolate === isolate && each.cost === cost && each.answeredMs > mostMs,
     );
@@ -221,7 +218,7 @@ export class FloodSchedule {
     return JSON.stringify(this.#mistake.answer?.(decided) ?? decided);
   }
 
-  /** Notes since when the object would admit which costs, and returns how many units are held. */
+  /** Notes since when the object would admit each cost, and returns the held units. */
   #look(): number {
     const { nowMs } = this.#object;
     const ruleAccounts = this.#object.open(this.#policy, KEY).seenBy();

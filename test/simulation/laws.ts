@@ -6,19 +6,14 @@ import type { Reservation } from "../../core/reservations/reservation.ts";
 import { mostUnits } from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../../durable-objects/keys/key-state.ts";
 
-/** A law that was broken, in words. */
 export class BrokenLaw extends Error {}
 
-/**
- * Checks a law.
- *
- * @throws BrokenLaw unless it is kept
- */
+/** @throws BrokenLaw unless the law is kept */
 export function law(isKept: boolean, inWords: () => string): void {
   if (!isKept) throw new BrokenLaw(inWords());
 }
 
-/** How the object's clock is: a fixed window is one by that clock. */
+/** The object's clock, by which its fixed windows begin. */
 export interface ObjectClock {
   readonly nowMs: number;
   /** The most by which crashes can have put it back. */
@@ -26,12 +21,12 @@ export interface ObjectClock {
 }
 
 /**
- * The exact limiter, which sees every admitted unit at the instant of its admission. It is either a bucket that may
- * not be overdrawn, which is the bound of every interval at once, or a log in which no window may have more units
- * than the limit. Of a sliding window counter it is a bucket with burst = limit.
+ * The exact limiter, which sees every admitted unit at its instant: a bucket that may not be overdrawn, which
+ * is the bound of every interval at once (for a sliding window counter, with burst = limit), or a log in
+ * which no window may exceed the limit.
  *
- * Its clock has whole milliseconds, as each clock here has (`Date.now()`): who admits at 50.5 ms by a stopwatch and
- * again at 450 has kept to a window of 400 ms, from 50 to 450, although 399.5 have passed.
+ * Clocks here have whole milliseconds, as `Date.now()`: admissions at 50.5 ms by a stopwatch and at 450 keep
+ * to a window of 400 ms, from 50 to 450, although only 399.5 have passed.
  */
 export class Oracle {
   readonly #rule: Rule;
@@ -48,7 +43,7 @@ export class Oracle {
     this.#log.length = 0;
   }
 
-  /** Takes back units that were admitted and not used; from a log the oldest that are still in its window. */
+  /** Takes back unused units; from a log the oldest that are still in its window. */
   credit(units: number, atMs: number): void {
     const nowMs = Math.floor(atMs);
     this.#forgetLeft(nowMs);
@@ -60,7 +55,7 @@ export class Oracle {
     }
   }
 
-  /** Takes back units of a charge that was made at `chargedAtMs`: those that time has not given back since. */
+  /** Takes back units of a charge of `chargedAtMs`, except those that time has refilled since. */
   uncharge(units: number, chargedAtMs: number, unchargedAtMs: number): void {
     const { quota } = this.#rule;
     const [atMs, nowMs] = [Math.floor(chargedAtMs), Math.floor(unchargedAtMs)];
@@ -76,7 +71,7 @@ export class Oracle {
     }
   }
 
-  /** Notes that units were admitted, and returns how many are over the bound; 0 or less: the bound is kept. */
+  /** Records an admission, and returns its excess over the bound; 0 or less: the bound is kept. */
   admit(units: number, atMs: number, clock: ObjectClock = { nowMs: atMs, backMs: 0 }): number {
     const { capacity, quota, algorithm } = this.#rule;
     const nowMs = Math.floor(atMs);
@@ -90,12 +85,11 @@ export class Oracle {
     }
     this.#log.push({ atMs: nowMs, units });
     this.#forgetLeft(nowMs);
-    // A window touches two cycles. Those of the object begin when its clock says so, which nobody here knows.
+    // A window touches two cycles, whose start by the object's clock is unknown here.
     const most = algorithm.name === "permits-per-cycle" ? 2 * capacity : capacity;
     return this.#log.reduce((sum, each) => sum + each.units, 0) - most;
   }
 
-  /** What has left the window of a log. */
   #forgetLeft(nowMs: number): void {
     const windowMs = this.#rule.quota.windowMs ?? 1;
     if (this.#rule.algorithm.name !== "sliding-log" && this.#rule.algorithm.name !== "permits-per-cycle")
@@ -103,7 +97,7 @@ export class Oracle {
     while ((this.#log[0]?.atMs ?? nowMs) + windowMs <= nowMs) this.#log.shift();
   }
 
-  /** Any interval has `capacity` for each window that it meets. While the clock ran on, each window has no more. */
+  /** Any interval has `capacity` for each window that it meets. Each window of a steady clock has no more. */
   #admitInWindow(units: number, nowMs: number, windowMs: number, clock: ObjectClock): number {
     const { capacity, config } = this.#rule;
     const { align, jitterMs } = config as Windows;
@@ -121,8 +115,8 @@ export class Oracle {
 }
 
 /**
- * The exact limiters of a policy: for each rule, and for each priority. Units of a priority count with those of all
- * less important ones, and together they keep to what that priority sees of the limit.
+ * The exact limiters of a policy, for each rule and priority. Units of a priority count with those of all
+ * less important ones, within the part of the limit that it sees.
  */
 export class Oracles {
   readonly #policy: Policy;
@@ -148,7 +142,6 @@ export class Oracles {
     for (const { oracles } of this.#levels) for (const [, oracle] of oracles) oracle.reset();
   }
 
-  /** Notes that a call was admitted. */
   admit(cost: Cost, nowMs: number, priority: string | undefined, clock: ObjectClock): void {
     const own = this.#rankOf(priority ?? this.#policy.priorities.usual);
     for (const { rank, oracles } of this.#levels)
@@ -165,13 +158,11 @@ export class Oracles {
 }
 
 /**
- * Conservation at the object: the units that are free, outstanding and used add up to the capacity.
+ * Conservation at the object: free, outstanding and used units add up to the capacity. Between the levels:
+ * all units that isolates may still spend, or have spent and not reported, are outstanding.
  *
- * Conservation between the levels: all units that isolates may still spend, and all that they have spent and not
- * reported, are outstanding.
- *
- * An object that has crashed counts units as used that were only ahead of storage. They may be more than there are,
- * and then nothing is free.
+ * After a crash, units that were ahead of storage count as used. They may exceed the capacity; then nothing
+ * is free.
  */
 export function checkConservation(
   entry: KeyState,
@@ -197,8 +188,7 @@ export function checkConservation(
       const holder = entry.holders.get(reservation.holder);
       const hold = account.holds.find(({ id }) => id === holder?.hold);
       const unreported = (reservation.used[index] ?? 0) - (holder?.rules.get(rule.name)?.used ?? 0);
-      // When more units are unreported than are held, they belong to another hold, from before a crash, say. That
-      // hold has been settled, or is among the outstanding.
+      // More unreported than held units belong to another hold, e.g. from before a crash.
       if (hold !== undefined && unreported > 0 && unreported + spendable <= hold.units) away += unreported;
     }
     law(
@@ -208,15 +198,15 @@ export function checkConservation(
   }
 }
 
-/** An isolate of which somebody wants to know whether its figures are right. */
+/** An isolate whose reported values are checked. */
 export interface Telling {
   readonly reservation: Reservation;
   readonly nowMs: number;
-  /** Units that calls of this isolate ask the object for, which has not answered them yet. */
+  /** Units that calls of this isolate wait for. */
   readonly open: number;
 }
 
-/** How far figures are from the truth: parts of the capacity, and of the time in which an empty quota is whole. */
+/** Errors of reported values: parts of the capacity, and of the time that an empty quota takes to refill. */
 export interface Off {
   readonly tooMany: number;
   readonly tooFew: number;
@@ -224,11 +214,11 @@ export interface Off {
 }
 
 /**
- * How far the figures of a decision are from the truth. What is left of a quota is what the object has left and what
- * this isolate still has, also on its way home. Nobody comes, so it then settles what it has used.
+ * The error of a decision's values. The truth is what the object has left plus what this isolate still has,
+ * also on its way back; unused units are settled.
  *
- * An isolate to which nobody else's calls come is never too high, and its quota is never whole later than it says.
- * Nor is it ever much too low when no time gives units back: too few are at most those that are on their way home.
+ * Without calls of others, an isolate never reports too much, or a refill that is too late. It reports too
+ * little by at most the units on their way back.
  */
 export function checkFigures(
   { rules, success }: Decision,

@@ -7,7 +7,6 @@ import { MoveHistory, type MoveBreakage, type MoveOptions, type MoveOutcome } fr
 const HISTORIES = depth(40, 5_000);
 const PATIENT = { timeout: 900_000 };
 
-/** @throws Error that names the seed of the first history that broke a law */
 async function play(first: number, histories: number, options?: MoveOptions): Promise<MoveOutcome> {
   const sum: Record<string, number> = {};
   for (let seed = first; seed < first + histories; seed += 1)
@@ -95,7 +94,7 @@ const PLANTED: Record<string, MoveBreakage> = {
   },
 };
 
-/** Where a search begins that would else be long: a little before a history that shows the fault. */
+/** First seeds shortly before a history that shows the fault, where a search would be long. */
 const FIRST_SEEDS: Readonly<Record<string, number>> = { "a key that is on its way and said not to be": 130 };
 
 test.each(Object.entries(PLANTED))("%s is found", PATIENT, async (name, breakage) => {

@@ -1,7 +1,7 @@
 /**
- * Keys that move while they are called: isolates and objects of several versions, whose policies say different things of
- * where keys are; deployments that are rolled out object by object, and rolled back half way; messages that are lost,
- * late or come twice; objects that die before and after any write and any message.
+ * Keys that move while they are called: isolates and objects of several versions with different places for
+ * keys; deployments rolled out object by object, and rolled back half way; messages that are lost, late or
+ * doubled; objects that die before and after any write and any message.
  */
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import type { Layout, Policies, Policy } from "../../core/policies/policy.ts";
@@ -36,15 +36,14 @@ const KEYS = ["a", "b", "c", "d", "e"];
 const NAME = "p";
 const END_MS = 40_000;
 
-/** A rule broken on purpose. */
 export interface MoveBreakage {
   readonly object?: MovingWorld["breakage"];
-  /** Changes what one object answers another. */
+  /** Changes an object's answer to another object. */
   readonly answer?: (text: unknown) => unknown;
 }
 
 export interface MoveOptions {
-  /** Nobody dies and nobody reserves: every answer must be that of an object whose keys never move. */
+  /** No deaths and no reservations: every answer must equal that of an object whose keys never move. */
   readonly isCalm?: boolean;
   readonly breakage?: MoveBreakage;
 }
@@ -59,7 +58,7 @@ export interface MoveOutcome {
   deployments: number;
 }
 
-/** Units that an isolate has, and may spend until an instant. */
+/** Units of an isolate, which it may spend until an instant. */
 interface Held {
   readonly key: string;
   readonly holder: string;
@@ -110,7 +109,6 @@ export class MoveHistory implements MovingWorld {
     this.#plan();
   }
 
-  /** @throws BrokenLaw */
   async run(): Promise<MoveOutcome> {
     await this.time.run(END_MS, () => undefined);
     if (this.#failure !== undefined) throw this.#failure;
@@ -134,7 +132,7 @@ export class MoveHistory implements MovingWorld {
     return answer;
   }
 
-  /** A stub of an object as another object has it, or an isolate (`undefined`). */
+  /** The stub of an object for another object, or for an isolate (`undefined`). */
   stubOf(name: string, from: MovingObject | undefined): ObjectStub {
     const call =
       (method: MovingMethod) =>
@@ -161,7 +159,7 @@ export class MoveHistory implements MovingWorld {
     const delayMs = () => pick(this.#random, [0, 1, 1, 2, 5, 20, whole(this.#random, 400)]);
     const isLost = whole(this.#random, 25) === 0;
     const isBackLost = whole(this.#random, 25) === 0;
-    // An object that wrote may die before anybody hears of it.
+    // An object may die after a write and before its answer.
     const diesAfter = !this.#isCalm && whole(this.#random, 60) === 0;
     const isTwice = from !== undefined && method === "reserve" && whole(this.#random, 25) === 0;
     const message = JSON.stringify(args);
@@ -185,7 +183,7 @@ export class MoveHistory implements MovingWorld {
     });
   }
 
-  /** As if the sender's clock were behind by as much as the answer took: so holds end as if they had not moved. */
+  /** Sets the sender's clock back by the time of the answer, so that holds end as if they had not moved. */
   #asOfNow(answer: unknown): unknown {
     if (typeof answer !== "string") return answer;
     return answer.replace(/^\{"nowMs":\d+/, `{"nowMs":${this.clockMs()}`);
@@ -233,7 +231,7 @@ export class MoveHistory implements MovingWorld {
     this.#outcome.deaths += 1;
   }
 
-  /** A version comes. Layouts that had keys before stay named, until they have none. */
+  /** A new version. Earlier layouts stay named until they have no keys. */
   #deploy(objects: Layout): void {
     const before = [...new Set(this.#layouts.toReversed())].filter((each) => each !== objects);
     this.#layouts.push(objects);
@@ -243,7 +241,7 @@ export class MoveHistory implements MovingWorld {
     this.#outcome.deployments += 1;
   }
 
-  /** A deployment begins. It ends when all isolates and objects are of its version, or the next one begins before. */
+  /** A deployment ends when all isolates and objects have its version, or the next one begins. */
   #rollOut(): void {
     const [last, other] = [this.#layouts.at(-1), pick(this.#random, LAYOUTS)];
     const back = this.#layouts.at(-2);
@@ -253,11 +251,11 @@ export class MoveHistory implements MovingWorld {
 
   #endRollOut(): void {
     this.#oldest = this.#versions.length - 1;
-    // Its memory has what it has not written, as an object that is evicted writes at its next use.
+    // Its memory has unwritten state, which an evicted object writes at its next use.
     for (const object of this.#objects.values()) if (object.version < this.#oldest) this.#replace(object);
   }
 
-  /** A new version takes an object over. In calm histories what memory knew is written first, as at an orderly end. */
+  /** Replaces an object by a new version. Calm histories write all state first, as at an orderly end. */
   #replace(object: MovingObject): void {
     if (this.#isCalm) this.#rest(object);
     this.#kill(object);
@@ -297,7 +295,7 @@ export class MoveHistory implements MovingWorld {
     return this.#take(key);
   }
 
-  /** An object dies or is replaced by a newer version, or its next writes fail. */
+  /** An object dies or gets a newer version, or its next writes fail. */
   #disturb(): void {
     const objects = [...this.#objects.values()];
     if (objects.length === 0) return;
@@ -387,7 +385,7 @@ export class MoveHistory implements MovingWorld {
     this.#call(key, (stub) => stub.giveBack(NAME, [{ key, holder, turn: 2, used }]), undefined, version);
   }
 
-  /** An isolate of some version calls the object that it takes to be the key's. */
+  /** An isolate of some version calls the object where it places the key. */
   #call(
     key: string,
     call: (stub: ObjectStub) => unknown,

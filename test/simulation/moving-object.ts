@@ -1,4 +1,4 @@
-/** An object whose keys may move: the production modules, over a storage that outlives it, and a network to others. */
+/** An object whose keys may move: the production modules, with storage that outlives it, and a network. */
 import type { Policies } from "../../core/policies/policy.ts";
 import type { HoldCall, LimitCall, ReserveCall } from "../../core/protocol/messages.ts";
 import type { KeyCall, ObjectStub } from "../../core/protocol/object-methods.ts";
@@ -9,24 +9,22 @@ import { Died, type Database } from "./database.ts";
 import { SimulatedObject } from "./simulated-object.ts";
 import type { VirtualTime } from "./virtual-time.ts";
 
-/** What isolates and objects call of an object here. */
 export type MovingMethod = "limitCall" | "reserve" | "giveBack" | "hold" | "settle" | "refund" | "reset";
 
-/** What an object needs of the world. */
 export interface MovingWorld {
   readonly time: VirtualTime;
   readonly clockMs: () => number;
   stubOf(name: string, from: MovingObject): ObjectStub;
-  /** A call is made here, and not passed on: returns what it answers. */
+  /** A call is made here, and not forwarded: returns its answer. */
   onMade(object: MovingObject, method: MovingMethod, args: readonly unknown[], make: () => unknown): unknown;
-  /** Changes parts of an object: a rule that is broken on purpose. */
+  /** Changes parts of an object: a planted mistake. */
   readonly breakage?: (host: MovesHost, moves: KeyMoves) => void;
 }
 
-/** So many keys fit in its memory, so that most are read again and again. */
+/** The most keys in its memory: so few that most are read again and again. */
 const MAX_KEYS = 3;
 
-/** One life of an object, with the policies of the version that runs in it. */
+/** One life of an object, with the policies of its version. */
 export class MovingObject {
   readonly name: string;
   readonly version: number;
@@ -65,7 +63,6 @@ export class MovingObject {
     this.placed = new OwnerRouting((call) => this.#make(call), { moves: this.moves, places });
   }
 
-  /** A message has come. */
   receive(method: MovingMethod, args: readonly unknown[]): unknown {
     return this.placed.call(method, args);
   }
@@ -121,7 +118,7 @@ export class MovingObject {
     throw new Error(`nobody makes ${call.op} here`);
   }
 
-  /** Whoever has died writes nothing any more, though its promises still settle here. */
+  /** A dead object writes nothing, though its promises still settle here. */
   #whileAlive(storage: DurableObjectStorage): DurableObjectStorage {
     const { sql, kv } = storage;
     const alive = () => {

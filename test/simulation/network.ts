@@ -4,22 +4,15 @@ import type { Batch } from "../../core/protocol/messages.ts";
 import { answerBatch } from "../../durable-objects/wire-methods.ts";
 import type { VirtualTime } from "./virtual-time.ts";
 
-/**
- * What happens to one message: its delays in milliseconds. A delay that is absent means that the message is lost on
- * that way.
- */
+/** The fate of a message: its delays in milliseconds. Without a delay the message is lost on that way. */
 export interface Fate {
   readonly thereMs?: number;
   readonly backMs?: number;
-  /** The message arrives a second time, so much later. */
+  /** The message arrives a second time, this much later. */
   readonly againMs?: number;
 }
 
-/**
- * Answers a batch call by call; `undefined`: the message is none.
- *
- * @param onFailure is told of what a call threw: a law that breaks in one call must not pass for a call that failed
- */
+/** Answers a batch call by call. @param onFailure gets errors: a broken law must not pass for a failure */
 export function answeredTogether(
   message: unknown,
   answer: (method: Method, args: readonly unknown[]) => unknown,
@@ -37,10 +30,9 @@ export function answeredTogether(
   return answerBatch(message as Batch, handle);
 }
 
-/** Calls that isolates make of an object. */
 export type Method = "limit" | "limitCall" | "reserve" | "giveBack" | "refund" | "reset" | "shedding";
 
-/** A namespace of one object, reached over a network that delays, loses and repeats messages. */
+/** A namespace of one object, over a network that delays, loses and doubles messages. */
 export function simulatedNamespace(
   time: VirtualTime,
   handle: (method: Method, args: readonly unknown[]) => unknown,

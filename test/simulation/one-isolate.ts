@@ -1,4 +1,4 @@
-/** One isolate before some objects, in virtual time: how many messages and rows its calls cost. No message takes time. */
+/** One isolate and some objects in virtual time: the messages and rows of its calls, without delays. */
 import { ReservationCache } from "../../client/reservation-cache.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import type { Policies, Policy } from "../../core/policies/policy.ts";
@@ -9,10 +9,9 @@ import { Database } from "./database.ts";
 import { SimulatedObject } from "./simulated-object.ts";
 
 const OBJECTS = 16;
-/** As often as an isolate looks for units to give back, in milliseconds. */
+/** The interval of an isolate's checks for units to return, in milliseconds. */
 const LOOK_MS = 200;
 
-/** What calls have cost. */
 export interface Counts {
   readonly calls: number;
   readonly messages: number;
@@ -42,7 +41,7 @@ export class OneIsolate {
     return { calls: this.#calls, messages: this.#messages, rows };
   }
 
-  /** Time passes, and units whose lifetime is over go back. */
+  /** Time passes, and units whose lifetime is over are returned. */
   wait(ms: number): void {
     this.#nowMs += ms;
     if (this.#nowMs < this.#lookedAtMs + LOOK_MS) return;
@@ -58,7 +57,6 @@ export class OneIsolate {
     }
   }
 
-  /** Asks for a unit of a key. */
   limit(key: number): void {
     const nowMs = Math.floor(this.#nowMs);
     this.#calls += 1;

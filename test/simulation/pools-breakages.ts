@@ -1,9 +1,9 @@
-/** Ways in which the rules between a region and its pool are easily broken. The laws have to find each of them. */
+/** Typical mistakes in the rules between a region and its pool. The laws have to find each of them. */
 import type { PoolAnswer, PoolCall } from "../../durable-objects/pool/protocol.ts";
 import { updateShare } from "../../durable-objects/pool/share-algorithm.ts";
 import type { Breakage } from "./pools-schedule.ts";
 
-/** By name: pieces of the script's text, and the text that replaces them. */
+/** By name: pieces of the script's text, and their replacements. */
 const SCRIPTS: Readonly<Record<string, readonly (readonly [string, string])[]>> = {
   "units are debited when they are set apart, and what is left is credited": [
     [
@@ -49,11 +49,11 @@ const SCRIPTS: Readonly<Record<string, readonly (readonly [string, string])[]>> 
   ],
 };
 
-/** For mistakes that are rare among all policies and faults: each is found in one of 120 histories or fewer. */
+/** Settings for rare mistakes: each is found in one of 120 histories or fewer. */
 const STEERED: Readonly<Record<string, Breakage>> = {
   "turns are stored to 14 digits": { firstSeed: 1_700 },
   "idle slots of before a crash are free at once": {
-    // A message has to come late to an object that has just been lost.
+    // A message has to be late for an object that was just lost.
     faults: ["crash"],
     faultShare: 0.8,
     policies: ["slots"],
@@ -62,7 +62,7 @@ const STEERED: Readonly<Record<string, Breakage>> = {
   "slots that expired are kept": { policies: ["slots", "scarce"] },
 };
 
-/** @throws Error when the script has no such text any more */
+/** @throws Error when the script no longer has such a text */
 export function brokenScript(name: string): Breakage {
   const script = (whole: string) =>
     (SCRIPTS[name] ?? []).reduce((text, [rule, instead]) => {

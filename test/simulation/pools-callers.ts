@@ -79,7 +79,7 @@ export function onceName({ name }: Policy, number: number): string {
   return `once ${number} of ${name}`;
 }
 
-/** One of six refunds. Half of them give back a charge by its name. */
+/** One of six refunds. Half of them name a charge. */
 export function refund(
   object: LimiterStub,
   policy: string,

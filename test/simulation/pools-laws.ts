@@ -8,9 +8,9 @@ import { freeUnits, stateOf } from "../../durable-objects/pool/share-algorithm.t
 import { law } from "./laws.ts";
 import type { Stored } from "./pools-server.ts";
 
-/** A pool's rule at an instant, computed from what is stored, without the script. */
+/** A pool's rule at an instant, computed from storage, without the script. */
 export interface Level {
-  /** What is used, in parts of a unit: `partsPerUnit` parts are one unit. */
+  /** Used units in parts: `partsPerUnit` parts are one unit. */
   readonly usedParts: number;
   readonly partsPerUnit: number;
   readonly outstanding: number;
@@ -47,8 +47,8 @@ export function levelOf({ fields, holds, logs }: Stored, rule: Rule, index: numb
 }
 
 /**
- * Conservation at the pool: the units that are used, outstanding and free add up to the capacity. With `isOverdrawn`
- * they may be more: writes were lost, and everything was counted as used.
+ * Conservation at the pool: used, outstanding and free units add up to the capacity. With `isOverdrawn` they
+ * may exceed it: writes were lost, and everything counts as used.
  */
 export function checkPool(stored: Stored, rules: readonly Rule[], nowMs: number, isOverdrawn: boolean): void {
   for (const [index, rule] of rules.entries()) {
@@ -70,7 +70,6 @@ export function checkPool(stored: Stored, rules: readonly Rule[], nowMs: number,
   }
 }
 
-/** What a region has, with its isolates. */
 export interface Having {
   readonly name: string;
   /** Absent: the region has vanished. */
@@ -81,7 +80,7 @@ export interface Having {
   readonly isolates: readonly { readonly reservation: Reservation | undefined; readonly nowMs: number }[];
 }
 
-/** All units that a region and its isolates may still spend or have leased, the pool keeps apart for the region. */
+/** The pool reserves all units that a region and its isolates may still spend or have leased. */
 export function checkRegion(stored: Stored, rules: readonly Rule[], having: Having, poolMs: number): void {
   const holds = stored.holds.filter(({ id, atMs }) => id.startsWith(`r:${having.name}.`) && atMs > poolMs);
   const isLive = ({ expiresAtMs }: Hold) => expiresAtMs > having.latestMs;
@@ -102,7 +101,7 @@ export function checkRegion(stored: Stored, rules: readonly Rule[], having: Havi
   }
 }
 
-/** The script's answer to a peek is what follows from what is stored. */
+/** The script's answer to a peek follows from storage. */
 export function checkPeek(
   remaining: readonly number[],
   stored: Stored,
@@ -125,7 +124,7 @@ function sumOf(holds: Stored["holds"], name: string): number {
   return holds.reduce((sum, { units }) => sum + (units[name] ?? 0), 0);
 }
 
-/** Units of expired holds in the window, which a log that has not been written since does not have. */
+/** Units of expired holds in the window, which a log that was not written since lacks. */
 function recent(expired: Stored["holds"], name: string, windowMs: number, nowMs: number): number {
   return sumOf(
     expired.filter(({ atMs }) => atMs > nowMs - windowMs),
@@ -133,10 +132,7 @@ function recent(expired: Stored["holds"], name: string, windowMs: number, nowMs:
   );
 }
 
-/**
- * Units of a stored log that count: those of the closed runs in the window, and of the open one, but for those that
- * were given back by name (`holes`).
- */
+/** The counted units of a stored log: runs in the window, minus refunds by name (`holes`). */
 function loggedIn(
   state: readonly string[],
   runs: readonly string[],

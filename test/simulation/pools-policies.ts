@@ -1,10 +1,7 @@
 import type { Policy } from "../../core/policies/policy.ts";
 import { parseRegions, RegionalPolicies } from "../../core/policies/regional-policies.ts";
 import { sharesOf } from "../../durable-objects/pool/share-algorithm.ts";
-/**
- * Policies for histories with a pool: units are scarce after a few calls, and lifetimes are as long as a few
- * messages.
- */
+/** Policies for histories with a pool: units become scarce, and lifetimes are as long as a few messages. */
 import { parsePolicies } from "../support/milliseconds.ts";
 
 const BUCKET = { algorithm: "token-bucket", limit: 40, window: 1_000 };

@@ -15,7 +15,6 @@ import { Storage } from "../../durable-objects/storage/storage.ts";
 import type { Database } from "./database.ts";
 import type { VirtualTime } from "./virtual-time.ts";
 
-/** A call that a region's object is asked, as RPC has it. */
 export type Asked =
   | { readonly method: "limit"; readonly cost: Cost; readonly idempotencyKey?: string }
   | { readonly method: "reserve"; readonly call: ReserveCall }
@@ -34,7 +33,7 @@ export type Asked =
   | { readonly method: "release"; readonly id: string }
   | { readonly method: "reset" };
 
-/** What a process has in memory. It is lost when the process ends. */
+/** The memory of a process, lost at its end. */
 interface Memory {
   readonly life: { isGone: boolean };
   readonly store: KeyStore;
@@ -43,7 +42,7 @@ interface Memory {
   lastNowMs: number;
 }
 
-/** Thrown when an ended process reaches for its storage. */
+/** Thrown when an ended process uses its storage. */
 export class Gone extends Error {}
 
 export interface RegionParts {
@@ -72,13 +71,12 @@ export class SimulatedRegion {
     return nowMsOf(this.#memory, this.#parts);
   }
 
-  /** The latest instant that the region has seen. */
   get latestMs(): number {
     this.#latestMs = Math.max(this.#latestMs, this.nowMs);
     return this.#latestMs;
   }
 
-  /** The object loses its memory, by a crash, an eviction or a deployment. */
+  /** Loses the memory, by a crash, an eviction or a deployment. */
   crash(): void {
     this.#memory.life.isGone = true;
     this.#memory = this.#start();
@@ -105,7 +103,7 @@ export class SimulatedRegion {
           if (!life.isGone) resolve(asSent(asked, answer));
         },
         (error: Error) => {
-          // The runtime says no more of it than that it failed.
+          // The runtime only reports that it failed.
           if (!life.isGone) reject(error);
         },
       );
@@ -149,7 +147,6 @@ export class SimulatedRegion {
   }
 }
 
-/** What the region's operations answer to a call. */
 function answerOf(asked: Asked, operations: Operations, keyState: KeyState, nowMs: number): unknown {
   switch (asked.method) {
     case "limit":
@@ -189,7 +186,7 @@ function nowMsOf(memory: Memory, { time, clock }: RegionParts): number {
   return memory.lastNowMs;
 }
 
-/** The storage as one process reaches it. Once the process has ended, each access throws `Gone`. */
+/** The storage of one process. After its end each access throws `Gone`. */
 function mortal(storage: DurableObjectStorage, life: { readonly isGone: boolean }): DurableObjectStorage {
   const alive = () => {
     if (life.isGone) throw new Gone("the process has ended");

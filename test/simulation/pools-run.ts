@@ -5,14 +5,10 @@ import { PoolHistory, type Breakage, type Outcome } from "./pools-schedule.ts";
 import { loadScript } from "./pools-server.ts";
 import type { VirtualTime } from "./virtual-time.ts";
 
-/** After so many histories all keys in Redis are deleted. */
+/** After this number of histories all keys in Redis are deleted. */
 const KEPT = 200;
 
-/**
- * Runs histories, one seed after another.
- *
- * @throws Error that names the seed of the first that broke a law
- */
+/** Runs histories by seed. @throws Error that names the seed of the first that broke a law */
 export async function simulatePools(
   firstSeed: number,
   histories: number,
@@ -42,10 +38,7 @@ export async function simulatePools(
   return sum;
 }
 
-/**
- * `WaitQueue` uses the runtime's timers. While `work` runs, these run in virtual time. A timer of an ended process
- * may throw `Gone`, which is ignored.
- */
+/** Runs the timers of `WaitQueue` in virtual time. Those of an ended process may throw `Gone`: ignored. */
 async function withTimersOf<Result>(time: VirtualTime, work: () => Promise<Result>): Promise<Result> {
   const { setTimeout, clearTimeout } = globalThis;
   const set = (callback: () => void, ms = 0) => {

@@ -1,4 +1,4 @@
-/** One random history, made from a seed: isolates, the objects of some regions, and the pool that these share. */
+/** One random history of a seed: isolates, the objects of some regions, and their shared pool. */
 import type { Objects } from "../../client/transports/objects.ts";
 import type { Cost, Policy } from "../../core/policies/policy.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
@@ -17,19 +17,16 @@ import { Truth, type Having } from "./pools-truth.ts";
 import { PoolWire, type Tampering } from "./pools-wire.ts";
 import { VirtualTime } from "./virtual-time.ts";
 
-/** A rule broken on purpose, to see that the laws find it. */
 export interface Breakage extends Tampering {
   readonly script?: (script: string) => string;
-  /** After every event. */
   readonly after?: (region: SimulatedRegion) => void;
   /** Checks only the bound, as callers see it, and not conservation between the levels. */
   readonly isBoundOnly?: boolean;
-  /** The only faults of the history. */
   readonly faults?: readonly Fault[];
   /** How often one follows a burst. Absent: `FAULT_SHARE`. */
   readonly faultShare?: number;
   readonly policies?: readonly string[];
-  /** A search begins here, a little before a history that finds it. Any other start finds it too, later. */
+  /** A search begins here, shortly before a history that finds it. Other starts find it later. */
   readonly firstSeed?: number;
 }
 
@@ -89,7 +86,6 @@ export class PoolHistory {
     this.#plan();
   }
 
-  /** @throws BrokenLaw */
   async run(): Promise<Outcome> {
     await this.#time.run(QUIET_MS, () => this.#check());
     law(this.#open.size === 0, () => `${this.#open.size} calls were never answered`);
@@ -125,7 +121,7 @@ export class PoolHistory {
     return { name, policy, region, clock, isolates };
   }
 
-  /** Bursts of calls, each in one isolate, and now and then a fault. */
+  /** Bursts of calls, each in one isolate, and faults in between. */
   #plan(): void {
     let atMs = 0;
     const { faultShare = FAULT_SHARE } = this.#breakage;
@@ -169,7 +165,7 @@ export class PoolHistory {
     });
   }
 
-  /** A call that is to be charged once, however often it is made. */
+  /** A call that is charged once, however often it is made. */
   #once(place: Place, running: Running): void {
     const once = this.#dice.of([1, 2, 3]);
     const [idempotencyKey, cost] = [onceName(this.#policy, once), once === 1 ? 1 : 3];
@@ -238,7 +234,7 @@ export class PoolHistory {
     );
   }
 
-  /** Renews or ends what some caller has. */
+  /** Renews or ends some caller's claim. */
   #end(): void {
     const having = this.#dice.of([...this.#truth.leases.values(), ...this.#truth.holds.values()]);
     const place = this.#places[having?.region ?? -1];
@@ -255,8 +251,7 @@ export class PoolHistory {
   }
 
   #renew(lease: Having, place: Place, running: Running): void {
-    // Always the longest ttl. A shorter renewal that comes again late would shorten what a longer one has promised
-    // since.
+    // Always the longest ttl. A late duplicate of a shorter renewal would shorten a longer one since.
     const ttlMs = this.#policy.lease?.maxTtlMs ?? 0;
     const sentMs = this.#time.nowMs;
     this.#ask(running, place, async (objects) => {
@@ -272,8 +267,7 @@ export class PoolHistory {
   }
 
   /**
-   * The caller has used units, unless the hold had expired, and settles. If all of them were used, the caller may not
-   * settle at all.
+   * The caller has used units, unless the hold had expired, and settles, except sometimes when all are used.
    */
   #endHold(hold: Having, place: Place, running: Running): void {
     const isInTime = this.#time.nowMs < hold.untilMs;

@@ -5,11 +5,10 @@ import { POOL_SCRIPT } from "../../durable-objects/pool/redis/script.ts";
 import { POOL_SIZING } from "../../durable-objects/pool/share.ts";
 import { PRELUDE, type Pools } from "../support/pools.ts";
 
-/** What a pool has stored. */
 export interface Stored {
   readonly fields: Readonly<Record<string, string>>;
   readonly holds: readonly StoredHold[];
-  /** By rule: runs of units in a log that were closed, as the script stores them. */
+  /** By rule: closed runs of units in a log, as the script stores them. */
   readonly logs: readonly (readonly string[])[];
 }
 
@@ -31,7 +30,7 @@ export async function loadScript({ client }: Pools, change: (script: string) => 
   return { client, digest };
 }
 
-/** One pool on the Redis server. `stored` is what the server has stored after the latest call. */
+/** One pool on the Redis server. `stored` is the server's state after the latest call. */
 export class SimulatedPool {
   readonly #script: Script;
   readonly #keys: readonly string[];
@@ -46,7 +45,7 @@ export class SimulatedPool {
     for (const key of [...keys, `${keys[0]}~deadlines`]) this.#all.add(key);
   }
 
-  /** Carries out a call at an instant of the server's clock. */
+  /** Executes a call at an instant of the server's clock. */
   async call(keys: readonly string[], call: PoolCall, nowMs: number): Promise<PoolAnswer> {
     for (const key of keys) this.#all.add(key);
     this.calls += 1;
@@ -54,7 +53,6 @@ export class SimulatedPool {
     return readPoolAnswer(answer);
   }
 
-  /** Looks, and changes nothing. */
   async peek(rules: PoolCall["rules"], nowMs: number): Promise<PoolAnswer> {
     const call: PoolCall = { op: "peek", rules, cost: rules.map(() => 0) };
     return readPoolAnswer(await this.#evaluate(this.#keys, call, nowMs));
@@ -65,7 +63,7 @@ export class SimulatedPool {
     await Promise.all([this.#script.client.del([...this.#all]), this.#read()]);
   }
 
-  /** Saves what is stored now, for `restore`. */
+  /** Saves the state for `restore`. */
   async save(): Promise<void> {
     const { client } = this.#script;
     await client.del([...this.#all].map((key) => key + SAVED));

@@ -1,10 +1,10 @@
-/** What callers were really given of a pool, as an observer sees it who knows everything. */
+/** The units that callers really got from a pool, known completely. */
 import { type Cost, costOf, type Policy } from "../../core/policies/policy.ts";
 import type { PoolAnswer, PoolCall } from "../../durable-objects/pool/protocol.ts";
 import { law, Oracle } from "./laws.ts";
 import type { Stored } from "./pools-server.ts";
 
-/** A lease or hold as its caller has it: its lifetime begins before the caller asks. */
+/** A lease or hold as its caller has it: its lifetime begins before the call. */
 export interface Having {
   readonly id: string;
   readonly region: number;
@@ -17,13 +17,13 @@ export class Truth {
   readonly #policy: Policy;
   readonly #oracles: readonly Oracle[];
   readonly #charged = new Set<string>();
-  /** By its name: when a charge was made, and what it took of each rule. */
+  /** By name: the time of a charge, and its units of each rule. */
   readonly #charges = new Map<string, { readonly atMs: number; readonly cost: readonly number[] }>();
-  /** How many charges were given back by name. */
+  /** The number of charges returned by name. */
   uncharged = 0;
   readonly leases = new Map<string, Having>();
   readonly holds = new Map<string, Having>();
-  /** Writes were lost, and whoever called first could not know it. From then on nothing is promised. */
+  /** Writes were lost, unknown to the next caller. From then on nothing is promised. */
   isVoid = false;
   /** When writes were lost last, by the pool's clock. */
   lostMs: number | undefined;
@@ -42,7 +42,6 @@ export class Truth {
     }
   }
 
-  /** Checks all leases of this instant against the limits. */
   checkLeases(nowMs: number): void {
     for (const [id, { untilMs }] of this.leases) if (untilMs <= nowMs) this.leases.delete(id);
     for (const rule of this.#policy.rules) {
@@ -62,10 +61,9 @@ export class Truth {
   }
 
   /**
-   * Notes that the pool has carried out a call. Units that the pool took itself, and did not add to the region's, are
-   * used at this instant.
-   *
-   * @param names of the keys of the call, the last of which may be that of an answer
+   * Records a call that the pool has executed. Units that the pool took itself, and did not add to the
+   * region's, are used at this instant.
+   * @param names of the keys of the call, the last possibly of an answer
    * @returns whether there were any
    */
   carriedOut(
@@ -113,10 +111,7 @@ export class Truth {
     }
   }
 
-  /**
-   * After writes were lost, a region that knows of them makes the pool notice. If somebody else calls first, nobody
-   * can know.
-   */
+  /** After writes were lost, a region that knows of them informs the pool, unless another calls first. */
   #checkLoss({ holding, op }: PoolCall, { fields }: Stored, poolMs: number): void {
     if (this.lostMs === undefined) return;
     const seen = holding?.seen;

@@ -1,7 +1,4 @@
-/**
- * The network between regions and the pool: messages are lost, late, doubled and overtaken. The pool pauses and
- * forgets.
- */
+/** The network between regions and the pool: messages are lost, late, doubled and overtaken. */
 import type { Time } from "../../core/clock.ts";
 import type { PoolAnswer, PoolCall, Pool } from "../../durable-objects/pool/protocol.ts";
 import type { Fate } from "./network.ts";
@@ -29,7 +26,7 @@ export class PoolWire {
       readonly time: VirtualTime;
       readonly clock: { readonly ms: number };
       readonly fateOf: () => Fate;
-      /** Called when the pool has carried out a call. */
+      /** Called when the pool has executed a call. */
       readonly onCall: (region: string, call: PoolCall, answer: PoolAnswer, keys: readonly string[]) => void;
     },
     tampering: Tampering = {},
@@ -42,7 +39,6 @@ export class PoolWire {
     this.#tampering = tampering;
   }
 
-  /** The server's clock, in milliseconds. */
   get nowMs(): number {
     return Math.floor(this.#time.nowMs) + this.#clock.ms;
   }
@@ -51,11 +47,7 @@ export class PoolWire {
     this.#pausedUntilMs = Math.max(this.#pausedUntilMs, this.#time.nowMs + ms);
   }
 
-  /**
-   * The pool as one process reaches it.
-   *
-   * @param time the process's timers, which end with it
-   */
+  /** The pool as one process reaches it. @param time the process's timers, which end with it */
   from(region: string, time: Time): Pool {
     return {
       call: (keys, given, deadlineMs) =>

@@ -6,13 +6,13 @@ import { BROKEN_REGIONS, BROKEN_SCRIPTS, brokenScript } from "./pools-breakages.
 import { simulatePools } from "./pools-run.ts";
 import type { Breakage } from "./pools-schedule.ts";
 
-// 200 take four seconds. Of 80 everything that has to happen does, most of it hundreds of times.
+// 200 take four seconds. In 80 every required event happens, most of them hundreds of times.
 const HISTORIES = depth(80, 1_500);
-// A search ends with what it finds. The rarest mistake is in one history of 120: one search of 10^10 misses it.
+// The rarest mistake is in one history of 120: one search of 10^10 misses it.
 const MAX = 3_000;
 const PATIENT = { timeout: 300_000 };
 
-// A pool that does not answer is reported, and here it often does not.
+// Each unanswered message is logged, and here there are many.
 beforeAll(() => void vi.spyOn(console, "warn").mockImplementation(() => undefined));
 afterAll(() => void vi.restoreAllMocks());
 
@@ -21,7 +21,7 @@ test(
   PATIENT,
   async () => {
     const sum = await simulatePools(announcedSeed("pools"), HISTORIES);
-    // It is worth nothing unless all of this happens, and often.
+    // The test is meaningless unless all of this happens often.
     const least = {
       calls: 20,
       poolCalls: 15,
@@ -49,7 +49,7 @@ test(
   },
 );
 
-/** The first history that breaks a law; it says its seed, with which alone it breaks the same law again. */
+/** The first history that breaks a law; its seed alone breaks the same law again. */
 async function expectFound(breakage: Breakage): Promise<void> {
   const search = (first: number, histories: number) =>
     simulatePools(first, histories, breakage).then(

@@ -40,16 +40,16 @@ const HISTORIES: Record<string, Crashing> = {
   },
 };
 
-/** The most that a crash may cost: what holders may have, and what memory may be ahead by. */
+/** The most that a crash may cost: the units of holders, and the lead of memory. */
 function mostOfCrash({ fields, clients }: Crashing): number {
   const [rule] = (parsePolicies({ p: fields }).get("p") as Policy).rules;
   return clients * Math.floor(mostUnits(rule)) + aheadUnits(rule);
 }
 
-/** The laws: what a crash costs, it costs once, and for one lifetime. */
+/** The laws: a crash costs its units once, and for one lifetime. */
 function check(crashing: Crashing, atCrash?: (database: Database) => void): void {
   const histories = crashRepeatedly(crashing, new Database(), atCrash);
-  // So many crashes before may still be heard of: of those, units live on.
+  // Earlier crashes whose units may still live.
   const living = Math.floor(MIN_TTL_MS / crashing.everyMs);
   const costs = histories.map(({ unknown }) => unknown);
   for (const [index, { unknown, presumed, presumedMs }] of histories.entries()) {

@@ -1,4 +1,4 @@
-/** One key of some clients that hold units, and of an object that crashes again and again, in virtual time. */
+/** One key of some clients that hold units, and of an object that crashes repeatedly, in virtual time. */
 import { ReservationCache } from "../../client/reservation-cache.ts";
 import { heldUnits } from "../../core/accounts/hold.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
@@ -9,29 +9,26 @@ import { Oracles } from "./laws.ts";
 import { SimulatedObject } from "./simulated-object.ts";
 
 const KEY = "key";
-/** The clock of these histories. */
 const STEP_MS = 5;
 
-/** What happens, and how often. */
 export interface Crashing {
-  /** The fields of the policy. */
   readonly fields: object;
   readonly clients: number;
   /** Of all clients together. */
   readonly callsPerSecond: number;
   readonly everyMs: number;
   readonly crashes: number;
-  /** So long the history goes on after the last crash, in milliseconds. */
+  /** The time after the last crash, in milliseconds. */
   readonly restMs: number;
 }
 
-/** What is known of the time from one crash to the next. */
+/** Observations between two crashes. */
 export interface AfterCrash {
-  /** Units that were given out, or might be without a write, when the object died: all that the crash can cost. */
+  /** Units that were granted, or might be without a write, at a crash: the most that it can cost. */
   readonly unknown: number;
-  /** Units that the object that started presumed to be given out. */
+  /** Units that the started object presumed to be granted. */
   readonly presumed: number;
-  /** From the crash on: the last instant at which it presumed any. */
+  /** The last instant at which it presumed any, from the crash on. */
   readonly presumedMs: number;
   readonly admitted: number;
   /** The longest time without an admission. */

@@ -1,4 +1,4 @@
-/** How many rows 16 objects write for many keys: of their memory, one row for all says how far it may be ahead. */
+/** The rows that 16 objects write for many keys: one row for all keys limits the lead of their memory. */
 import { expect, test } from "vitest";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import { inDeepRuns } from "../support/depth.ts";
@@ -17,7 +17,7 @@ const POLICIES = parsePolicies({
   log: { algorithm: "sliding-log", limit: 100, window: "1m" },
 });
 
-/** Rows per 1,000 calls on keys that `next` draws, once the first half of them has warmed up. */
+/** Rows per 1,000 calls on keys that `next` draws, after a warm-up by half of them. */
 function rowsOf(policy: string, next: (call: number) => number): number {
   let calls = 0;
   const databases = Array.from({ length: OBJECTS }, () => new Database());
@@ -36,7 +36,7 @@ function rowsOf(policy: string, next: (call: number) => number): number {
   return (1_000 * (written() - before)) / CALLS;
 }
 
-/** A key by Zipf's law, about: its number is that of its rank, less 1. */
+/** A key by roughly Zipf's law: its number is its rank, less 1. */
 function zipf(random: () => number): () => number {
   return () => Math.floor((KEYS + 1) ** random()) - 1;
 }
@@ -49,7 +49,7 @@ test.each([...POLICIES.keys()])("%s: hardly a row for 1,000 keys that come once"
   expect(rowsOf(policy, (call) => call)).toBeLessThanOrEqual(2);
 });
 
-/** Messages and rows of an isolate for 1,000 calls, once it has gone on for the longest lifetime. */
+/** Messages and rows of an isolate for 1,000 calls, after the longest lifetime. */
 function costOf(next: (call: number) => number, callsPerSecond: number) {
   const isolate = new OneIsolate({ algorithm: "token-bucket", limit: 600, window: "1m" });
   const calls = Math.max(10_000, 8 * callsPerSecond);

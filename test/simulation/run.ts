@@ -2,9 +2,8 @@ import { Database } from "./database.ts";
 import { Schedule, type Breakage, type Outcome } from "./schedule.ts";
 
 /**
- * Runs schedules, one seed after another. A breakage remembers what it saw, so each schedule gets a new one: then the
- * seed alone repeats a history.
- *
+ * Runs schedules by seed. Each gets a new breakage, which has state, so that the seed alone repeats a
+ * history.
  * @throws Error that names the seed of the first that broke a law
  */
 export async function simulate(

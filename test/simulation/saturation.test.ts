@@ -15,7 +15,7 @@ test.each(LOADS)(
   async (load) => {
     const { admittedShare } = await saturate({ ...load, factor: 2 });
     expect(admittedShare).toBeGreaterThanOrEqual(0.99);
-    // Two messages never race for the last unit here, so a little more than exact can only be the last moment.
+    // Two messages never race for the last unit here, so a small excess can only be the last moment.
     expect(admittedShare).toBeLessThanOrEqual(1.01);
   },
 );

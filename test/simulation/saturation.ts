@@ -1,4 +1,4 @@
-/** One key under a steady load from several isolates: how much of what an exact limiter would admit is admitted. */
+/** One key under a steady load from several isolates: the admitted share of what an exact limiter admits. */
 import { LocalLimiter } from "../../client/local-limiter.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
 import { Objects } from "../../client/transports/objects.ts";
@@ -20,30 +20,30 @@ export interface Load {
   readonly isolates: number;
   /** The first isolate gets nine tenths of all calls. */
   readonly isSkewed: boolean;
-  /** Units asked for, as a multiple of the limit. */
+  /** Requested units, as a multiple of the limit. */
   readonly factor: number;
   readonly algorithm?: "token-bucket" | "sliding-log";
-  /** Without reservations: every isolate takes so many units at a time, and gives none back. */
+  /** Without reservations: every isolate takes this many units at a time, and returns none. */
   readonly fixedBatch?: number;
   readonly seed?: number;
 }
 
 export interface Figures {
-  /** The admitted units, as a part of what one exact limiter would admit of the same calls. */
+  /** The admitted units, as a part of those that one exact limiter would admit. */
   readonly admittedShare: number;
   /** Object calls per 1,000 decisions. */
   readonly calls: number;
   /** The part of all calls that had to wait for the object. */
   readonly waitedShare: number;
-  /** With fixed batches, units that are left at isolates in the end, where no other isolate can use them. */
+  /** With fixed batches, units left at isolates in the end, where others cannot use them. */
   readonly stranded: number;
 }
 
-/** How long the load lasts, in seconds of virtual time. */
+/** The duration of the load, in seconds of virtual time. */
 export const SECONDS = 10;
-/** How long a message between isolate and object takes on average, each way, in milliseconds. */
+/** The average one-way time of a message between isolate and object, in milliseconds. */
 const MESSAGE_MS = 2;
-/** At most so many calls are made in a second. For more units, each call asks for more. */
+/** The most calls in a second. For more units, each call takes more. */
 const MAX_CALLS = 20_000;
 const KEY = "key";
 
@@ -121,8 +121,8 @@ class Exact {
 }
 
 /**
- * The scheme of the literature: a batch of fixed size is debited when it is fetched, and kept until it is used. One
- * batch is fetched at a time. A call is denied when the object denies the batch.
+ * The scheme of the literature: a batch of fixed size is debited when fetched, and kept until used. One batch
+ * is fetched at a time, and its denial denies the call.
  */
 class FixedBatch {
   readonly #batch: number;

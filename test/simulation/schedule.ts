@@ -1,4 +1,4 @@
-/** One random history, made from a seed: isolates, an object and the messages between them. */
+/** One random history of a seed: isolates, an object and the messages between them. */
 import { LocalLimiter } from "../../client/local-limiter.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
 import { BatchQueues } from "../../client/transports/batch-queue.ts";
@@ -22,7 +22,7 @@ const LOG = { algorithm: "sliding-log", limit: 64, window: 400 };
 const COUNTER = { algorithm: "sliding-window-counter" };
 const deadlineMs = 100;
 
-/** Rates that delay nobody, which isolates decide too. They are drawn only where a breakage names them. */
+/** Rates without delays, which isolates decide too. Used only by breakages that name them. */
 const UNDELAYED = {
   cycles: { ...LOG, algorithm: "permits-per-cycle", reservation: { ttl: 50 }, deadlineMs },
   nodelay: {
@@ -35,7 +35,7 @@ const UNDELAYED = {
   },
 };
 
-/** Units are scarce after a few calls, and lifetimes are as long as a few messages. */
+/** Units become scarce after a few calls, and lifetimes are as long as a few messages. */
 const POLICIES = parsePolicies({
   brief: { ...BUCKET, burst: 48, reservation: { ttl: 40 }, deadlineMs },
   bucket: { ...BUCKET, limit: 200, burst: 96, reservation: { ttl: 120 }, deadlineMs },
@@ -70,11 +70,11 @@ const POLICIES = parsePolicies({
   },
   ...UNDELAYED,
 });
-/** So slow that nothing comes back in a history, and so large that isolates reserve of it. Asked for by name. */
+/** Refills nothing in a history, and is large enough for reservations. Used only by name. */
 const PLAN = parsePolicies({
   plan: { ...BUCKET, limit: 20_000, window: "30d", reservation: { ttl: 60 }, deadlineMs },
 });
-/** A part of the limit is kept for more important calls. Histories of these are asked for by name. */
+/** A part of the limit is kept for more important calls. Used only by name. */
 const PRIORITISED = parsePolicies({
   kept: {
     ...BUCKET,
@@ -96,22 +96,19 @@ export const PRIORITISED_NAMES = [...PRIORITISED.keys()];
 const ALL = new Map([...POLICIES, ...PLAN, ...PRIORITISED]);
 const NAMES = [...POLICIES.keys()].filter((name) => !Object.hasOwn(UNDELAYED, name));
 const KEY = "key";
-/** A crash puts the object's clock back by so much at most. */
+/** The most by which a crash sets the object's clock back. */
 const MAX_BACK_MS = 30;
 
-/** A rule broken on purpose, to see that the laws find it. */
 export interface Breakage {
   /** Checks only the bound, as callers see it, and not conservation between the levels. */
   readonly isBoundOnly?: boolean;
-  /** Called before an object is asked, and when it has answered. */
+  /** Called before each call of an object, and after its answer. */
   readonly before?: (object: SimulatedObject, policy: Policy) => void;
   readonly after?: (object: SimulatedObject, policy: Policy) => void;
   readonly atCrash?: (object: SimulatedObject) => void;
   /** Changes a message on its way to the object. */
   readonly message?: (args: readonly unknown[]) => readonly unknown[];
-  /** One isolate, and no faults: then figures are right, and not only likely. */
   readonly isAlone?: boolean;
-  /** The only policies. */
   readonly policies?: readonly string[];
 }
 
@@ -122,7 +119,7 @@ export interface Outcome {
   readonly denied: number;
   readonly degraded: number;
   readonly crashes: number;
-  /** Of figures that isolates named: how many, and sums of how far from the truth they were (`Off`). */
+  /** Values that isolates reported: their number, and the sums of their errors (`Off`). */
   readonly figures: number;
   readonly tooMany: number;
   readonly tooFew: number;
@@ -153,7 +150,7 @@ interface Running {
   readonly clock: { ms: number };
   isKilled: boolean;
   isPutBack: boolean;
-  /** Each reading of a request may be behind by so much. */
+  /** The most by which a request's reading may be behind. */
   readonly jitterMs: number;
   /** Units that its calls wait for. */
   open: number;
@@ -195,14 +192,13 @@ export class Schedule {
     this.#plan();
   }
 
-  /** @throws BrokenLaw */
   async run(): Promise<Outcome> {
     await this.#time.run(10_000, () => this.#check());
     law(this.#open.size === 0, () => `${this.#open.size} calls were never answered`);
     return this.#outcome;
   }
 
-  /** Bursts of calls, each at one isolate, and now and then a fault. */
+  /** Bursts of calls, each at one isolate, and faults in between. */
   #plan(): void {
     let atMs = 0;
     for (let burst = 3 + this.#upTo(4); burst > 0; burst -= 1) {
@@ -269,10 +265,7 @@ export class Schedule {
     this.#admit(cost, priority);
   }
 
-  /**
-   * Checks the figures of decisions that are made at once. Before a promise settles, other calls may have spent
-   * units.
-   */
+  /** Checks the values of immediate decisions. Before a promise settles, other calls may have spent units. */
   #checkFigures(decision: Decision, { cache, clock, open }: Running, priority: string | undefined): void {
     const reservation = cache.find(forPriority(this.#policy, priority), KEY);
     if (this.#breakage.isBoundOnly === true || reservation === undefined) return;
@@ -348,11 +341,10 @@ export class Schedule {
       this.#isolates[index] = this.#start();
     } else if (what === "reset") {
       this.#object.reset(this.#policy.name, KEY);
-      // From here on the key is new, except that isolates may still spend units that they had before.
+      // From here on the key is new, except for units that isolates already had.
       this.#oracles.reset();
     } else if (what === "clock" && running !== undefined) {
-      // Put back once only, and by no more than the end of a lifetime in which nothing is spent: that is what this
-      // end is for.
+      // Put back once only, and by no more than the unspent end of a lifetime, which is meant for that.
       const mostMs = Math.floor(this.#policy.reservation.leastMs / 4) - running.jitterMs;
       const marginMs = running.isPutBack ? 0 : mostMs;
       running.isPutBack = true;
@@ -371,19 +363,19 @@ export class Schedule {
       clock: { ms: this.#upTo(1_000) },
       isKilled: false,
       isPutBack: false,
-      // Of every third history, and half of what lifetimes spare for clocks.
+      // In every third history, by half of a lifetime's margin for clocks.
       jitterMs: this.#isFaulty && this.#seed % 3 === 0 ? Math.floor(this.#policy.reservation.leastMs / 8) : 0,
       open: 0,
     };
   }
 
-  /** A clock whose readings are behind, each by as much as it happens. It draws no numbers of the history's own. */
+  /** A clock with random delays of its readings, which draws no numbers of the history. */
   #jittering(time: Time, jitterMs: number): Time {
     if (jitterMs === 0) return time;
     return { ...time, nowMs: () => time.nowMs() - Math.floor(this.#jitter() * (jitterMs + 1)) };
   }
 
-  /** Most messages take a moment; some are lost, some arrive long after the reservation has ended, some twice. */
+  /** Most messages take a moment; some are lost, some very late, some doubled. */
   #fate(): Fate {
     const delayMs = () =>
       this.#isFaulty && this.#chance(0.06)
@@ -402,7 +394,7 @@ export class Schedule {
     return this.#policy.rules.length > 1 && this.#chance(0.3) ? { requests: 1 } : units;
   }
 
-  /** Drawn only where it matters, so that a seed of other policies means what it meant before. */
+  /** Drawn only where it matters, so that seeds of other policies keep their meaning. */
   #priority(): string | undefined {
     const { names, seen } = this.#policy.priorities;
     return seen.size === 0 ? undefined : this.#of([...names, undefined]);
@@ -412,7 +404,6 @@ export class Schedule {
     return this.#random() < share;
   }
 
-  /** From 0 to `most`. */
   #upTo(most: number): number {
     return Math.floor(this.#random() * (most + 1));
   }

@@ -7,13 +7,13 @@ import { BrokenLaw } from "./laws.ts";
 import { simulate } from "./run.ts";
 import { PRIORITISED_NAMES, type Breakage } from "./schedule.ts";
 
-// 2,000 take three seconds: a mistake that every two hundredth history shows is found in all runs but one of 20,000.
+// 2,000 take three seconds. All runs but one of 20,000 find a mistake that every 200th history shows.
 const SCHEDULES = depth(400, 30_000);
-// A search ends with what it finds. The rarest mistake is in one history of 7,000: one search of 10^12 misses it.
+// The rarest mistake is in one history of 7,000: one search of 10^12 misses it.
 const MAX = 200_000;
 const PATIENT = { timeout: 900_000 };
 
-// A message that is not answered in time is reported, and here there are many.
+// Each unanswered message is logged, and here there are many.
 beforeAll(() => {
   for (const method of ["warn", "error"] as const)
     vi.spyOn(console, method).mockImplementation(() => undefined);
@@ -25,7 +25,7 @@ test(
   PATIENT,
   async () => {
     const sum = await simulate(announcedSeed("simulation"), SCHEDULES);
-    // It is worth nothing unless all of this happens, and often.
+    // The test is meaningless unless all of this happens often.
     expect(sum.calls).toBeGreaterThan(20 * SCHEDULES);
     expect(sum.admittedByIsolates).toBeGreaterThan(4 * SCHEDULES);
     expect(sum.admittedByObject).toBeGreaterThan(4 * SCHEDULES);
@@ -81,7 +81,7 @@ test(
   },
 );
 
-/** The first history that breaks a law; it says its seed, with which alone it breaks the same law again. */
+/** The first history that breaks a law; its seed alone breaks the same law again. */
 async function expectFound(breakage: () => Breakage, first = 1): Promise<void> {
   const search = (from: number, histories: number) =>
     simulate(from, histories, breakage).then(
@@ -102,7 +102,7 @@ const BREAKAGES = {
 };
 
 test.each(Object.entries(BREAKAGES))("%s is found, by its bound alone", PATIENT, async (_, breakage) => {
-  // The first is rare, found here after 13 seconds on average: this search begins a little before a history with it.
+  // The first is rare, found in 13 seconds on average: this search begins shortly before it.
   const [steered, first] = breakage === debitAtReservation ? [{ policies: ["two"] }, 1_900] : [{}, 1];
   await expectFound(() => ({ ...breakage(), ...steered, isBoundOnly: true }), first);
 });

@@ -22,7 +22,7 @@ import { Storage } from "../../durable-objects/storage/storage.ts";
 import type { Database } from "./database.ts";
 import type { Method } from "./network.ts";
 
-/** The parts of an object that a process has in memory. */
+/** The parts of an object in a process's memory. */
 export interface Memory {
   readonly storage: Storage;
   readonly cache: KeyCache;
@@ -32,9 +32,7 @@ export interface Memory {
   readonly shedders: Shedders;
 }
 
-/**
- * One object: the production modules on a storage that outlives them. Its clock never runs backwards while they live.
- */
+/** One object: the production modules on a storage that outlives them. Their clock never runs backwards. */
 export class SimulatedObject {
   readonly database: Database;
   readonly #policies: Policies;
@@ -64,7 +62,7 @@ export class SimulatedObject {
     return this.#lastNowMs;
   }
 
-  /** The object loses its memory, by a crash, an eviction or a deployment. */
+  /** Loses the memory, by a crash, an eviction or a deployment. */
   crash(): void {
     this.#lastNowMs = 0;
     this.#memory = this.#start();
@@ -74,7 +72,7 @@ export class SimulatedObject {
     return this.#memory.store.open(name, key, this.nowMs);
   }
 
-  /** The alarm comes: what is whole is forgotten. */
+  /** The alarm: forgets refilled keys. */
   collectGarbage(): void {
     const { cache, storage } = this.#memory;
     storage.sweeps.forget();
@@ -84,7 +82,6 @@ export class SimulatedObject {
     if (step.value === undefined) void storage.removeAll();
   }
 
-  /** What is lost by a crash. */
   get memory(): Memory {
     return this.#memory;
   }
@@ -94,7 +91,6 @@ export class SimulatedObject {
     return this.#memory.ask;
   }
 
-  /** Carries out a message. */
   handle(method: Method, args: readonly unknown[]): unknown {
     if (method === "reserve") return this.reserve(...(args as Parameters<typeof this.reserve>));
     if (method === "giveBack") return this.giveBack(...(args as Parameters<typeof this.giveBack>));
@@ -178,7 +174,7 @@ export class SimulatedObject {
   }
 }
 
-/** An answer as text. None is a promise here: only calls on several keys make others wait, and there are none. */
+/** An answer as text. None is a promise here: only calls on several keys make others wait. */
 function now(answer: MaybePromise<Answer>): AnswerText {
   if (answer instanceof Promise) throw new Error("nobody is to wait");
   return JSON.stringify(answer);

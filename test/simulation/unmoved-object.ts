@@ -6,17 +6,17 @@ import { law } from "./laws.ts";
 import type { MovingMethod } from "./moving-object.ts";
 import { SimulatedObject } from "./simulated-object.ts";
 
-/** An object that has all keys for ever: whatever is answered by others is to be what it answers. */
+/** An object that keeps all keys: the answers of others have to equal its own. */
 export class UnmovedObject {
   readonly #object: SimulatedObject;
-  /** Its own ids of holds, by those of the others: both are made at random. */
+  /** Its own ids of holds, by the others': both are random. */
   readonly #ids = new Map<string, string>();
 
   constructor(policies: Policies, clockMs: () => number) {
     this.#object = new SimulatedObject(new Database(), policies, clockMs);
   }
 
-  /** @throws BrokenLaw when this object answers the call in another way */
+  /** @throws BrokenLaw when this object answers the call differently */
   compare(who: string, method: MovingMethod, args: readonly unknown[], answer: unknown): void {
     const own = this.#make(method, args);
     const [was, shouldBe] = [withoutIds(answer), withoutIds(own)];

@@ -1,6 +1,5 @@
 /**
- * An upstream in virtual time, as a service with a fixed number of workers is: so many requests are served at once, the
- * others wait in its queue. It does not know that a caller has given up, and serves the request all the same.
+ * An upstream in virtual time with a fixed number of workers and a queue. It serves abandoned requests too.
  */
 export class Upstream {
   capacity: number;
@@ -22,7 +21,7 @@ export class Upstream {
     this.serve();
   }
 
-  /** Begins requests while there is room. Is called too when the capacity has grown. */
+  /** Begins requests while there is room, also after the capacity has grown. */
   serve(): void {
     while (this.#serving < this.capacity && this.#head < this.#queue.length) {
       const done = this.#queue[this.#head];
@@ -61,7 +60,6 @@ export class Events {
     heap[index] = event;
   }
 
-  /** Runs all events until `untilMs`. */
   run(untilMs: number): void {
     for (let next = this.#heap[0]; next !== undefined && next.atMs <= untilMs; next = this.#heap[0]) {
       this.#pop();

@@ -44,7 +44,7 @@ test(
   },
 );
 
-// A search begins a little before a history that shows the fault.
+// A search begins shortly before a history that shows the fault.
 test.each<[name: string, breakage: Breakage, firstSeed?: number]>([
   ["isolates that never learn", { isDeaf: true }],
   ["an isolate that lags and says that it does not", { told: (_, latest) => latest }, 80],
@@ -59,7 +59,7 @@ test.each<[name: string, breakage: Breakage, firstSeed?: number]>([
   expect(found?.cause).toBeInstanceOf(BrokenLaw);
 });
 
-/** A message of another version than the one in force says nothing of what its sender keeps. */
+/** A message of another version says nothing about the units that its sender keeps. */
 function withoutKept(message: ReservationsMessage, policy: Policy): ReservationsMessage {
   const isKnown = message.known?.[policy.name] === describePolicy(policy).version;
   if (isKnown && policy.override === undefined) return message;

@@ -1,9 +1,9 @@
 import { LocalLimiter } from "../../client/local-limiter.ts";
 import { LimiterClient } from "../../client/objects/limiter-client.ts";
 /**
- * Random histories of a policy that changes at run time: isolates that learn of it late, an object that they tell, clients
- * in their callers' processes, far from the isolates that they ask, messages that are late, lost and twice, and crashes.
- * Each history is made from a seed.
+ * Random histories of a policy that changes at run time: isolates that learn late, an object that they
+ * inform, remote clients in their callers' processes, messages that are late, lost and doubled, and crashes.
+ * A seed makes each history.
  */
 import { RemoteLimiter } from "../../client/remote/remote-limiter.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
@@ -36,9 +36,9 @@ import { manyTurns, VirtualTime } from "./virtual-time.ts";
 
 const KEY = "key";
 const NAME = "p";
-/** Within so many milliseconds every isolate that hears of anything knows of a change. */
+/** The time in milliseconds until every reachable isolate knows of a change. */
 const LAG_MS = 80;
-/** What is spent under an earlier version has been granted before that, and lives for so long at most. */
+/** Units spent under an earlier version were granted before, and live for this long at most. */
 const TTL_MS = 60;
 const END_MS = 4_000;
 
@@ -48,10 +48,9 @@ const KINDS = [
   { algorithm: "sliding-window-counter", window: 500 },
   { algorithm: "fixed-window", window: 400 },
 ] as const;
-/** How long a message of a client takes one way at most, in milliseconds: near, and a fifth of a lifetime away. */
+/** The longest one-way times of a client's message in milliseconds: near, and a fifth of a lifetime. */
 const FAR_MS = [0, 3, 12] as const;
 
-/** What a version says of the policy. */
 interface Version {
   readonly policy: Policy;
   readonly sinceMs: number;
@@ -65,17 +64,16 @@ interface Isolate {
   known: number;
 }
 
-/** A mistake that is made on purpose, to see that the laws find it. */
 export interface Breakage {
-  /** Changes what an isolate tells the object. */
+  /** Changes the version that an isolate sends the object. */
   readonly told?: (version: number, versions: number) => number;
-  /** Isolates do not say when an override ended. */
+  /** Isolates do not report when an override ended. */
   readonly isTimeless?: boolean;
   /** Isolates never learn. */
   readonly isDeaf?: boolean;
-  /** An object starts again without what is stored of versions. */
+  /** An object starts again without the stored versions. */
   readonly forgets?: boolean;
-  /** What the limiter takes a client's message for, by the policy that is in force for the key. */
+  /** Changes how the limiter reads a client's message, by the policy in force for the key. */
   readonly read?: (message: ReservationsMessage, policy: Policy) => ReservationsMessage;
 }
 
@@ -90,7 +88,6 @@ export interface Outcome {
   readonly adopted: number;
 }
 
-/** One history. */
 export class History {
   readonly #dice: Dice;
   readonly #time = new VirtualTime(manyTurns);
@@ -103,7 +100,7 @@ export class History {
   readonly #farMs: number;
   /** The loosest that was ever in force: nothing is ever admitted over it. */
   readonly #loosest: Oracle;
-  /** The one in force alone, once everybody knows it. */
+  /** The one in force alone, once every isolate knows it. */
   #strict: Oracle | undefined;
   #failure: unknown;
   #seen: PolicyRevision | undefined;
@@ -125,7 +122,7 @@ export class History {
     this.#breakage = breakage;
     database.clear();
     const kind = this.#dice.of(KINDS);
-    // Of limits that hardly differ each is used up, and the loosest is no looser than the others.
+    // Similar limits are each used up, and the loosest is no looser than the others.
     const most = this.#dice.of([0, 160, 320]);
     const changes = 1 + this.#dice.upTo(most === 0 ? 3 : 11);
     const drawn = () => (most === 0 ? this.#dice.of([20, 40, 64, 100, 160]) : most - this.#dice.upTo(1));
@@ -158,7 +155,7 @@ export class History {
     for (const [index, policy] of policies.entries()) {
       const atMs = index === 0 ? 0 : Math.floor((index * END_MS) / policies.length) + this.#dice.upTo(200);
       const fields = JSON.stringify(textOf(tables[index] as object));
-      // An override that ends by itself changes what is in force, and not the version.
+      // An override that ends by itself changes the policy in force, and not the version.
       const isEnd = version > 0 && this.#dice.chance(0.4);
       if (!isEnd) version = index;
       const inForce = { version, fields, ...(isEnd && { sinceMs: 1_000_000 + atMs }) };
@@ -210,7 +207,7 @@ export class History {
       const { policy } = this.#versions[known] as Version;
       return this.#told(policy, known);
     };
-    // Of an override clients hear nothing: to them the policy is that of the file.
+    // Clients learn nothing of an override: their policy is the file's.
     const named = (): Policy => {
       const policy = current();
       const [file] = this.#versions;
@@ -232,7 +229,7 @@ export class History {
     return isolate;
   }
 
-  /** Notes what an isolate admits of its own units for a client at that instant: its answer may be lost. */
+  /** Records what an isolate admits of its own units for a client at that instant: its answer may be lost. */
   #noting(worker: LimiterClient): LimiterClient {
     const limit = worker.limit.bind(worker);
     worker.limit = (policy, key, call) => {
@@ -245,7 +242,7 @@ export class History {
     return worker;
   }
 
-  /** A client in its caller's process. Each of its messages comes to any isolate. */
+  /** A client in its caller's process. Each of its messages reaches any isolate. */
   #client(count: number): RemoteLimiter {
     const reserve = (asked: ReservationsMessage): Promise<ReservationsReply> =>
       new Promise((resolve) => {
@@ -277,7 +274,7 @@ export class History {
     const message = this.#breakage.read?.(asked, policy) ?? asked;
     const answered = await callReserve({ client: worker, principal }, JSON.parse(JSON.stringify(message)));
     if (answered instanceof Problem) throw answered.toError();
-    // A decision of the isolate is not to be taken for one of the client's own.
+    // Excludes decisions of the isolate from the client's own.
     const answers = answered.answers.map((answer) =>
       answer !== null && "decision" in answer
         ? { decision: { ...answer.decision, source: "object" as const } }
@@ -369,7 +366,7 @@ export class History {
       this.#database.rewrite((rules) => JSON.stringify({ ...(JSON.parse(rules) as object), "@": undefined }));
     const isStored =
       this.#database.storage !== undefined && this.#object.memory.storage.read(KEY) !== undefined;
-    // Of a key of which nothing is stored, nothing is known after a crash.
+    // If nothing of a key is stored, nothing is known after a crash.
     if (!isStored) this.#seen = undefined;
     this.#object.crash();
   }
@@ -398,7 +395,7 @@ export class History {
   }
 }
 
-/** The table as `wrangler.toml` has it: durations are text. */
+/** The table as in `wrangler.toml`: durations are text. */
 function textOf({ window, reservation, ...table }: { window?: unknown; reservation?: unknown }): object {
   const { ttl } = reservation as { ttl: number };
   return { ...table, window: `${String(window)}ms`, reservation: { ttl: `${ttl}ms` } };

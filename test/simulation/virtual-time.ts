@@ -7,9 +7,8 @@ interface Due {
 }
 
 /**
- * Runs events in the order of their times, and events of one time in the order in which they were made. Between two
- * events all promises settle. When an event returns a promise (a real server is asked at that instant), time stands
- * still until it settles.
+ * Runs events in the order of their times, then of their making. Between two events all promises settle.
+ * While an event's promise is pending (a real server answers), time is stopped.
  */
 export class VirtualTime {
   nowMs = 0;

@@ -6,7 +6,7 @@ import { WaitingSchedule } from "./waiting.ts";
 
 const SCHEDULES = depth(100, 10_000);
 
-// A message that is not answered in time is reported, and here there are many.
+// Each unanswered message is logged, and here there are many.
 beforeAll(() => void vi.spyOn(console, "warn").mockImplementation(() => undefined));
 afterAll(() => void vi.restoreAllMocks());
 
@@ -20,7 +20,7 @@ test(`in ${SCHEDULES} random histories nobody passes who waits, no isolate is gr
     });
     for (const [name, count] of Object.entries(outcome)) sum[name] = (sum[name] ?? 0) + Number(count);
   }
-  // It is worth nothing unless all of this happens, and often.
+  // The test is meaningless unless all of this happens often.
   for (const name of ["waited", "refused", "left", "admittedByIsolates", "deniedBehind"])
     expect(sum[name], name).toBeGreaterThan(SCHEDULES / 2);
 }, 900_000);

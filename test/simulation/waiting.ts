@@ -1,5 +1,5 @@
 import { LocalLimiter } from "../../client/local-limiter.ts";
-/** One random history of callers that wait, and callers that do not: isolates, an object and the messages between. */
+/** One random history of waiting and other callers: isolates, an object and the messages between. */
 import { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
 import { Objects, type LimiterNamespace } from "../../client/transports/objects.ts";
@@ -45,7 +45,7 @@ export interface WaitingOutcome {
   readonly deniedBehind: number;
 }
 
-/** A call that stands in the object's queue. */
+/** A call in the object's queue. */
 interface Standing {
   readonly cost: number;
   isGone: boolean;
@@ -64,7 +64,7 @@ export class WaitingSchedule {
   readonly #oracles: readonly Oracle[];
   readonly #isolates: readonly Isolate[];
   readonly #isFaulty: boolean;
-  /** In the order in which they came. */
+  /** In order of arrival. */
   #standing: Standing[] = [];
   /** The first of them, once its units are there. */
   #servable: { readonly first: Standing; readonly sinceMs: number } | undefined;
@@ -91,7 +91,6 @@ export class WaitingSchedule {
     }
   }
 
-  /** @throws BrokenLaw */
   async run(): Promise<WaitingOutcome> {
     await this.#time.run(20_000, () => this.#check());
     law(this.#open === 0, () => `${this.#open} calls were never answered`);
@@ -128,7 +127,7 @@ export class WaitingSchedule {
     else done(decided);
   }
 
-  /** The object's namespace, with the one request that calls make which wait. */
+  /** The object's namespace, with the one request of calls that wait. */
   #namespace(): LimiterNamespace {
     const handle = (method: Method, args: readonly unknown[]) => this.#handle(method, args);
     const isGone = () => false;
@@ -212,7 +211,7 @@ export class WaitingSchedule {
     ) as Peeked;
   }
 
-  /** By the clock that all have, which shows whole milliseconds: virtual time may stand between two. */
+  /** By the shared clock, which shows whole milliseconds: virtual time may be between two. */
   #admit(cost: number): void {
     const nowMs = Math.floor(this.#time.nowMs);
     for (const [index, rule] of this.#policy.rules.entries()) {
@@ -234,7 +233,7 @@ export class WaitingSchedule {
     const isThere = first !== undefined && admitsTogether(entry.ruleStates, nowMs, first.cost);
     if (!isThere) this.#servable = undefined;
     else if (this.#servable?.first !== first) this.#servable = { first, sinceMs: nowMs };
-    // Its timer may go off at the end of this millisecond, since virtual time may stand between two.
+    // Its timer may end at the end of this millisecond, since virtual time may be between two.
     const isLate = this.#servable !== undefined && nowMs > this.#servable.sinceMs + 1;
     law(!isLate, () => "the first caller waits for units that are there");
   }
@@ -252,7 +251,6 @@ export class WaitingSchedule {
     return this.#random() < share;
   }
 
-  /** From 0 to `most`. */
   #upTo(most: number): number {
     return Math.floor(this.#random() * (most + 1));
   }

@@ -9,18 +9,16 @@ import type { Acquiring, Operations } from "../../durable-objects/operations/ope
 import { Storage } from "../../durable-objects/storage/storage.ts";
 import { Database } from "../simulation/database.ts";
 
-/** Policies as a deployment gives them. */
 export function known(given: object): PolicyLookup {
   const policies = parsePolicies(given);
   return { get: (name) => policies.get(name), isRemoved: removedIn(given) };
 }
 
-/** An object on a real SQLite, whose clock is told and whose alarm comes when that clock has reached it. */
+/** An object on a real SQLite with a clock of the test's own, at which its alarms come. */
 export class AlarmedObject {
   readonly database = new Database();
   nowMs: number;
   alarmAtMs: number | null = null;
-  /** How many alarms have come. */
   alarms = 0;
   /** The key that was the only one when the last of them came. */
   onlyAtAlarm: string | undefined;
@@ -32,7 +30,7 @@ export class AlarmedObject {
     this.#begin(policies);
   }
 
-  /** Another version begins with what is stored. */
+  /** Another version begins with the stored state. */
   async restart(policies: PolicyLookup): Promise<void> {
     await this.#begin(policies).readAlarm(3_600_000);
   }
@@ -81,7 +79,7 @@ export class AlarmedObject {
     return this.ask(key, (each, keyState, nowMs) => each.renew(keyState, id, ttlMs, nowMs), policy) as Lease;
   }
 
-  /** The clock goes on, and the alarms that are due come. */
+  /** Advances the clock, with the alarms that are due. */
   async pass(ms: number): Promise<void> {
     const untilMs = this.nowMs + ms;
     while (this.alarmAtMs !== null && this.alarmAtMs <= untilMs) {
@@ -91,7 +89,7 @@ export class AlarmedObject {
     this.nowMs = untilMs;
   }
 
-  /** The alarm comes, as the runtime makes it come. */
+  /** An alarm as the runtime delivers it. */
   async comeAlarm(isRepeated = false): Promise<void> {
     this.alarmAtMs = null;
     this.alarms += 1;

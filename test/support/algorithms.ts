@@ -1,4 +1,4 @@
-/** What the law suite needs to know of every algorithm in the registry. A new algorithm adds an entry. */
+/** The specimens of every algorithm in the registry for the law suite. A new algorithm adds an entry. */
 import fc from "fast-check";
 import type { AnyAlgorithm } from "../../core/algorithms/algorithm.ts";
 import { minBurst } from "../../core/algorithms/token-bucket.ts";
@@ -9,7 +9,7 @@ import { windowSpecimens, type Specimen } from "./specimen.ts";
 type Numbers = Readonly<Record<string, number>>;
 
 const DAY_MS = 86_400_000;
-/** From 1 per 30 days to 1,000,000 per second. Among them are windows that the limit does not divide. */
+/** From 1 per 30 days to 1,000,000 per second, including windows that the limit does not divide. */
 const LIMITS = fc.oneof(fc.integer({ min: 1, max: 12 }), fc.integer({ min: 1, max: 1_000_000 }));
 const WINDOWS = fc.oneof(
   fc.integer({ min: 1, max: 2_000 }),
@@ -47,7 +47,7 @@ const numeric: Readonly<Record<string, Specimen<Numbers>>> = {
           fc.integer({ min: 1, max: 200 }),
           fc.constantFrom(1, 60, 1_000, 60_000, DAY_MS, 365 * DAY_MS),
         ),
-        // Most policies have none; 0 stands for that.
+        // Most policies have none, which 0 means.
         minInterval: fc.oneof({ weight: 3, arbitrary: fc.constant(0) }, fc.integer({ min: 1, max: 60 })),
       })
       .map(({ minInterval, ...fields }) => (minInterval === 0 ? fields : { ...fields, minInterval })),
@@ -60,13 +60,13 @@ const numeric: Readonly<Record<string, Specimen<Numbers>>> = {
       limit: fc.oneof(fc.integer({ min: 1, max: 12 }), fc.integer({ min: 1, max: 1_000_000 })),
       ttl: fc.oneof(fc.integer({ min: 1, max: 200 }), fc.constantFrom(1, 1_000, 60_000, DAY_MS)),
     }),
-    // No lease is released here: each lasts for all of its ttl.
+    // No lease is released here: each lasts for its full ttl.
     keepsBound: ({ limit = 0, ttl = 1 }, units, lengthMs) =>
       units <= limit * (Math.floor(lengthMs / ttl) + 1),
     paceMs: ({ limit = 0, ttl = 0 }) => Math.ceil(ttl / limit),
   },
   "adaptive-concurrency": {
-    // Nobody reports here, so the limit stays where it begins. adaptive-concurrency.test.ts has laws with reports.
+    // Without reports the limit stays at its start. adaptive-concurrency.test.ts has laws with reports.
     fields: fc
       .record({
         limit: fc.oneof(fc.integer({ min: 1, max: 12 }), fc.integer({ min: 1, max: 1_000_000 })),
@@ -78,7 +78,7 @@ const numeric: Readonly<Record<string, Specimen<Numbers>>> = {
     paceMs: ({ limit = 0, ttl = 0 }) => Math.ceil(ttl / limit),
   },
   "permits-per-cycle": {
-    // The laws hold as they stand when the timeout is a number of windows. With others see permits-per-cycle.test.ts.
+    // The laws hold for timeouts of a number of windows. For others see permits-per-cycle.test.ts.
     fields: fc
       .record({ limit: LIMITS, window: WINDOWS, cycles: fc.nat(3) })
       .filter(({ window, cycles }) => cycles * window <= 30 * DAY_MS)
@@ -115,7 +115,7 @@ const numeric: Readonly<Record<string, Specimen<Numbers>>> = {
         window: WINDOWS,
         warmup: DURATIONS,
         coldFactor: fc.constantFrom(1, 2, 3, 3, 10),
-        // What is left of the longest delay when all that is cold has been paid.
+        // The rest of the longest delay when all cold units have been paid.
         warmDelay: DURATIONS,
       })
       .filter(({ limit, window, warmup, coldFactor, warmDelay }) => {
@@ -168,7 +168,7 @@ const numeric: Readonly<Record<string, Specimen<Numbers>>> = {
     paceMs: ({ limit = 0, window = 0 }) => Math.ceil(window / limit),
   },
   credits: {
-    // What a key begins with is its limit here. The algorithm's own test has keys that begin with less.
+    // A key begins with its limit here. The algorithm's own test has keys that begin with less.
     fields: fc.record({
       limit: fc.oneof(fc.integer({ min: 1, max: 12 }), fc.integer({ min: 1, max: 1_000_000 })),
     }),
@@ -186,7 +186,6 @@ const numeric: Readonly<Record<string, Specimen<Numbers>>> = {
 
 export const specimens: Readonly<Record<string, Specimen>> = { ...numeric, ...windowSpecimens };
 
-/** A rule with these fields. */
 export function ruleWith(
   algorithm: AnyAlgorithm,
   fields: Readonly<Record<string, number | boolean | string>>,

@@ -1,7 +1,7 @@
 /**
- * The calls of an attacker who draws from all operations of the OpenAPI document. A round repeats one operation. One part
- * of its call is the round's subject: it is ever new, as large as can be, or what nobody should say. So whatever grows with
- * a part, or is believed of it, is met, whichever part it is.
+ * The calls of an attacker who draws from all operations of the OpenAPI document. A round repeats one
+ * operation. One part of its call, the round's subject, is ever new, as large as possible, or odd, to find
+ * whatever grows with a part or trusts it.
  */
 import { claimId } from "../../core/protocol/names.ts";
 import { Operations, type OpenApi, type Operation, type Schema } from "./fuzz/openapi-operations.ts";
@@ -11,17 +11,16 @@ type Random = () => number;
 
 /** The keys that the weak tokens may use begin with this. */
 export const PREFIX = "10.1.";
-/** What the neighbour has. No answer to an attacker may name it. */
+/** The neighbour's key. No answer to an attacker may name it. */
 export const NEIGHBOUR_KEY = "10.2.0.1";
 export const NEIGHBOUR_SECRET = "of-the-neighbour";
 /** A key that both use. */
 export const HOT_KEY = `${PREFIX}hot`;
-/** The policies that are attacked. */
 export const ATTACKED_POLICIES = ["api", "address", "hot", "apart", "slots", "mutex", "busy"] as const;
-/** Who attacks: tokens that may do little, no token, and `author`, who may write any document but is only asked whether it might. */
+/** The attackers: tokens with few rights, no token, and `author`, who writes any document in dry runs. */
 export type Weak = "limiter" | "reserver" | "teller" | "manager" | "nobody" | "author";
 
-/** What concerns all keys and callers: no token that has a prefix may do it, whatever it sends. */
+/** Operations on all keys and callers: no token with a prefix may call them. */
 export const OF_ALL = new Set([
   "metrics",
   "history",
@@ -37,14 +36,12 @@ export const OF_ALL = new Set([
   "deleteCandidate",
   "promoteCandidate",
 ]);
-/** Of those, the ones whose body may be long: it is not looked at before the right to send it. */
+/** Those with a possibly long body, which is not read before the right to send it is checked. */
 export const RIGHTS_FIRST = new Set(["putCatalog", "issueToken"]);
 
-/** How the subject of a round is drawn: see `drawPart`. */
 const KINDS = ["new", "most", "odd"] as const;
 type Kind = "same" | (typeof KINDS)[number];
 
-/** One operation with its subject. */
 export interface Round {
   readonly operation: Operation;
   readonly part: string;
@@ -53,13 +50,12 @@ export interface Round {
   readonly policy: string;
 }
 
-/** What to draw from; absent: all. */
 export interface Only {
   readonly operations: readonly string[];
   readonly parts: readonly string[];
 }
 
-/** All rounds that there are, in the order of the seed. */
+/** All rounds, in the order of the seed. */
 export async function roundsOf(
   url: string,
   random: Random,
@@ -68,7 +64,7 @@ export async function roundsOf(
   const document = (await (await fetch(`${url}/openapi.json`)).json()) as OpenApi;
   const operations = new Operations(document, { isWhole: true });
   const rounds = operations.all
-    // A socket is no call that is answered and over.
+    // A socket call does not end with its answer.
     .filter(({ id }) => id !== "acquireSocket" && (only?.operations.includes(id) ?? true))
     .flatMap((operation) =>
       ["none", ...partsOf(operations, operation)]
@@ -84,7 +80,7 @@ export async function roundsOf(
   return { operations, rounds: shuffled(random, rounds) };
 }
 
-/** One that may, if any weak token may; sometimes one that may not, too. */
+/** One that has the right, if any weak token has; sometimes one that has not, too. */
 function tokensOf(random: Random, { id, path }: Operation): Weak[] {
   const other = random() < 0.15 ? [pick(random, ["nobody", "limiter", "teller"] as const)] : [];
   if (id === "putCatalog") return ["author", "manager", ...other];
@@ -93,7 +89,7 @@ function tokensOf(random: Random, { id, path }: Operation): Weak[] {
   return [path.startsWith("/v1/policies") ? "manager" : "limiter", ...other];
 }
 
-/** The policies of a round's calls: what is ever new meets all of them, each in a round of its own. */
+/** The policies of a round's calls: a new part meets each of them in a round of its own. */
 function policiesOf(
   random: Random,
   { id, path, body }: Operation,
@@ -108,7 +104,7 @@ function policiesOf(
   return isLimit ? ATTACKED_POLICIES : [pick(random, ATTACKED_POLICIES)];
 }
 
-/** The query as a whole, and each field of the path, the query and the body by its name. */
+/** The query, and each field of the path, the query and the body by its name. */
 function partsOf(operations: Operations, { path, query, body }: Operation): string[] {
   const inPath = [...path.matchAll(/\{(\w+)\}/g)].map(([, name = ""]) => name);
   const names = new Set([...inPath, "query", ...query.map(({ name }) => name)]);
@@ -129,18 +125,16 @@ function shuffled<Item>(random: Random, items: readonly Item[]): Item[] {
     .map(({ item }) => item);
 }
 
-/** A caller's call: what is sent. */
 interface Call {
   readonly method: string;
   readonly path: string;
   readonly body?: string;
 }
 
-/** What the attacker has been told. */
 export class Learned {
   /** Ids of holds and leases, the latest ones. */
   readonly ids: string[] = [];
-  /** Of the policies that a client of theirs would know: the versions. */
+  /** The versions of policies that a client of theirs would know. */
   readonly versions: Record<string, string> = {};
 
   #turn = 0;
@@ -159,19 +153,17 @@ export class Learned {
   }
 }
 
-/** So many ids are remembered. */
 const MAX_IDS = 256;
 
-/** A body of more characters is long. */
+/** Characters of a long body. */
 const LONG = 10_000;
 
-/** Draws the calls of one round. */
 export class Drawer {
   readonly #operations: Operations;
   readonly #round: Round;
   readonly #random: Random;
   readonly #policy: string;
-  /** Fields that need not be there, and are in this round. */
+  /** Optional fields that this round has. */
   readonly #companions: readonly string[];
   readonly #learned: Learned;
   #long: string | undefined;
@@ -204,7 +196,7 @@ export class Drawer {
     };
   }
 
-  /** A long body is made once: to make it takes the attacker's processor, which the neighbour uses too. */
+  /** Makes a long body once: that takes the attacker's processor, which the neighbour uses too. */
   #bodyOf(schema: Schema, number: number): string {
     const text = this.#long ?? JSON.stringify(this.#value(schema, "", number));
     if (text.length > LONG) this.#long = text;
@@ -216,7 +208,7 @@ export class Drawer {
     return this.#known(name, kind, number) ?? this.#value(schema, name, number);
   }
 
-  /** What a field of this name is. `undefined`: what its schema says. */
+  /** A field's value by its name; `undefined`: by its schema. */
   #known(name: string, kind: Kind, number: number): unknown {
     const of = (same: unknown, fresh: unknown, most: unknown, odd: unknown = same) =>
       ({ same, new: fresh, most, odd })[kind];
@@ -270,7 +262,7 @@ export class Drawer {
   }
 
   #freshKey(number: number): string {
-    // Each key of a policy that sheds comes several times: what came once sheds nothing.
+    // Each key of a policy that sheds comes several times: a first call sheds nothing.
     const each = this.#policy === "busy" ? number % 1_100 : number;
     return `${PREFIX}${each >> 8}.${each & 255}`;
   }
@@ -296,7 +288,7 @@ export class Drawer {
     return `${PREFIX}${"x".repeat(1 + (number % 400))}*`;
   }
 
-  /** Within the prefix as it is typed, and not as it is meant; or not at all. */
+  /** Within the prefix as typed, but not as meant; or not at all. */
   #strayPattern(number: number): string {
     return pick(this.#random, [
       `${PREFIX}0.0/${number % 16}`,
@@ -328,7 +320,7 @@ export class Drawer {
     return [{ reserve }];
   }
 
-  /** A document, with as many entries as this. */
+  /** A document with this number of entries. */
   document(kind: Kind, number: number): unknown {
     const count = kind === "most" ? 10_001 : 3;
     const entries = Array.from({ length: count }, (_, each) => [
@@ -383,7 +375,7 @@ export class Drawer {
   }
 }
 
-/** Who may write any document is only asked whether it might. */
+/** The author of any document only makes dry runs. */
 const isAsked = ({ id }: Operation, name: string) => id === "putCatalog" && name === "dryRun";
 
 /** Fields that are not drawn by their schema, which has only tables there. */

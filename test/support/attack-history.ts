@@ -1,8 +1,8 @@
-/** What callers did to a limiter and what they were answered: the material of attack-laws.ts. */
+/** The calls of a limiter and their answers, for attack-laws.ts. */
 import type { BoundClient } from "./bound-client.ts";
 import type { HttpClient, TimedAnswer } from "./http-client.ts";
 
-/** The calls, by the names that the service binding has. `idle` is a look that waits. */
+/** The calls, by their names in the service binding. `idle` is a peek that waits. */
 export type Kind =
   | "limit"
   | "limitAll"
@@ -19,7 +19,7 @@ export type Kind =
 
 export type Cost = number | Readonly<Record<string, number>>;
 
-/** One check, or what a call on one key says. */
+/** One check, or the arguments of a call on one key. */
 export interface Argument {
   readonly policy?: string;
   readonly key?: string;
@@ -34,7 +34,7 @@ export interface Argument {
   readonly checks?: readonly Argument[];
 }
 
-/** A call that was made. `status` 0: it was not answered, since the server was killed. It may have been done. */
+/** A call. `status` 0: it was not answered, since the server was killed, but may have been executed. */
 export interface Made extends TimedAnswer {
   readonly caller: string;
   readonly kind: Kind;
@@ -65,7 +65,6 @@ function routeOf(kind: Kind, { id = "", policy = "", key = "", waitMs }: Argumen
   return routes[kind];
 }
 
-/** Over HTTP. */
 export function askOverHttp(client: HttpClient): Ask {
   return (kind, argument) => {
     const [method, path] = routeOf(kind, argument);
@@ -74,7 +73,7 @@ export function askOverHttp(client: HttpClient): Ask {
   };
 }
 
-/** Over a service binding. Leases are detached: else they would end with the request that acquired them. */
+/** Leases are detached: otherwise they would end with the request that acquired them. */
 export function askOverBinding(client: BoundClient): Ask {
   return (kind, argument) => {
     if (kind === "acquire") return client.call("acquire", { ...argument, detached: true });
@@ -83,7 +82,7 @@ export function askOverBinding(client: BoundClient): Ask {
   };
 }
 
-/** A hold or lease that a caller was told of. */
+/** A hold or lease that a caller knows. */
 export interface Told {
   readonly id: string;
   readonly expiresAfterMs: number;
@@ -122,7 +121,7 @@ export function shown({ caller, kind, argument, status, body, sentAtMs, received
   return `${sentAtMs}-${receivedAtMs} ${caller} ${kind} ${JSON.stringify(argument)}: ${status} ${told}`;
 }
 
-/** All calls that were made, as they were answered one after the other, and the ways to find them. */
+/** All calls in the order of their answers, and the ways to find them. */
 export class History {
   readonly made: readonly Made[];
   readonly resets: readonly Made[];
@@ -141,7 +140,7 @@ export class History {
     return this.#byId.get(id ?? "none") ?? [];
   }
 
-  /** Whether no call was sent before this one of which it may be a repetition. */
+  /** Whether no earlier call may be the original of this one. */
   isFirst(call: Made): boolean {
     if (call.argument.idempotencyKey === undefined) return true;
     return (this.#repeated.get(repetitionName(call)) ?? []).every(
@@ -150,7 +149,7 @@ export class History {
   }
 }
 
-/** The same for calls of one caller under one idempotency key. */
+/** Equal for calls of one caller under one idempotency key. */
 export function repetitionName({ caller, argument: { idempotencyKey } }: Made): string {
   return JSON.stringify([caller, idempotencyKey]);
 }

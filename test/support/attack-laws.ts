@@ -1,6 +1,6 @@
 /**
- * What has to hold of any history of calls, as far as callers can know it. Each law returns its evidence: what broke
- * it. Where a client cannot know (a call overlaps a reset, or was not answered), the law is silent.
+ * The laws of any history of calls, as far as callers can check them. Each returns its evidence. Where a
+ * client cannot know (a call overlaps a reset, or was not answered), the law is silent.
  */
 import { costText } from "../../core/policies/policy.ts";
 import {
@@ -29,7 +29,7 @@ export interface AttackedPolicy {
   readonly rates?: readonly RateRule[];
   /** The limit of a policy that leases. */
   readonly slots?: number;
-  /** Nothing comes back by itself: what is left is what was not taken, to the unit. */
+  /** Nothing refills: the rest is known to the unit. */
   readonly budget?: number;
 }
 export type Attacked = Readonly<Record<string, AttackedPolicy>>;
@@ -37,7 +37,7 @@ export type Attacked = Readonly<Record<string, AttackedPolicy>>;
 /** Two readings of one clock may differ by one. */
 const ROUNDING_MS = 2;
 
-/** Calls that a limiter answers have a status that the contract names, and are decided. */
+/** Answered calls have a status that the contract names, and are decided. */
 export function statusesAreAllowed(history: History): string[] {
   const allowed = [0, 200, 204, 403, 404, 409, 422, 429];
   return history.made
@@ -46,22 +46,19 @@ export function statusesAreAllowed(history: History): string[] {
     .map((call) => `answered with ${call.status}: ${shown(call)}`);
 }
 
-/** A call on several keys that was made twice at once may be cancelled by the other one. It says so. */
+/** A call on several keys that was made twice at once may be cancelled by its double, and reports it. */
 function wasMadeTwice({ kind, status, argument }: Made): boolean {
   return kind === "limitAll" && status === 503 && argument.idempotencyKey !== undefined;
 }
 
-/**
- * A binding that waited confirms its lease. Where the machine is busy, the lease may have ended before that: a
- * repetition's lease began with the first call.
- */
+/** A busy machine may confirm a lease too late: a repetition's lease began with the first call. */
 function wasConfirmedTooLate({ kind, argument, status, body, sentAtMs, receivedAtMs }: Made): boolean {
   const { waitMs = 0, ttlMs = 0, idempotencyKey } = argument;
   const isUnconfirmed = kind === "acquire" && waitMs > 0 && status === 200 && body["lease"] === undefined;
   return isUnconfirmed && (idempotencyKey !== undefined || receivedAtMs - sentAtMs >= ttlMs);
 }
 
-/** One that a reset took a lease from before it was confirmed asks again, once. */
+/** A call whose unconfirmed lease was reset is made again, once. */
 function wasResetTwice({ resets }: History, call: Made): boolean {
   const meanwhile = resets.filter(
     (reset) =>
@@ -70,12 +67,12 @@ function wasResetTwice({ resets }: History, call: Made): boolean {
   return call.kind === "acquire" && meanwhile.length > 1;
 }
 
-/** Whether nobody can know if the call was done. */
+/** Whether it is unknowable if the call took effect. */
 function isUnclear(call: Made): boolean {
   return call.status === 0 || wasMadeTwice(call);
 }
 
-/** A caller that may use keys of one prefix only has no answer about any other. */
+/** A caller with a key prefix gets no answer about any other key. */
 export function prefixIsKept(history: History, caller: string, prefix: string): string[] {
   const isStray = ({ argument }: Made) =>
     [argument, ...(argument.checks ?? [])].some(({ key = prefix }) => !key.startsWith(prefix));
@@ -84,7 +81,7 @@ export function prefixIsKept(history: History, caller: string, prefix: string): 
     .map((call) => `outside its prefix: ${shown(call)}`);
 }
 
-/** An id is told to the caller alone that made the claim, and one that nobody was told is nobody's. */
+/** Only the caller that made a claim gets its id. */
 export function idsAreTheirOwn(history: History): string[] {
   const owners = new Map<string, Made>();
   const wrong: string[] = [];
@@ -101,7 +98,7 @@ export function idsAreTheirOwn(history: History): string[] {
   return wrong;
 }
 
-/** Whoever is the first to end or renew a claim that has surely not expired, finds it. */
+/** The first call to end or renew a claim that has surely not expired finds it. */
 export function claimsLast(history: History): string[] {
   const wrong: string[] = [];
   for (const [id, granted] of grants(history)) {
@@ -147,7 +144,7 @@ export function slotsAreKept(history: History, attacked: Attacked): string[] {
           { atMs: fromMs, units },
           { atMs: untilMs, units: -units },
         ])
-        // At one instant whoever lets go does so first.
+        // At one instant releases come first.
         .toSorted((a, b) => a.atMs - b.atMs || a.units - b.units);
       let now = 0;
       for (const { atMs, units } of changes)
@@ -159,10 +156,9 @@ export function slotsAreKept(history: History, attacked: Attacked): string[] {
 }
 
 /**
- * What is left of a budget is what was not taken: each call counts once, however often it was repeated, and each
- * caller's calls are its own.
- *
- * @param looks a look at each key, when all holds have ended
+ * The rest of a budget is its untaken units: repeated calls count once, and each caller's calls are its
+ * own.
+ * @param looks a reading of each key, when all holds have ended
  */
 export function budgetsAreRight(history: History, looks: readonly Made[], attacked: Attacked): string[] {
   return looks.flatMap((look) => {
@@ -172,8 +168,7 @@ export function budgetsAreRight(history: History, looks: readonly Made[], attack
     const takes = calls.filter((call) => isTaking(call) && askedOf(call, policy, key, "requests") > 0);
     const refunds = calls.filter(({ kind, status }) => kind === "refund" && (status === 0 || status === 200));
     let [least, most] = [0, 0];
-    // A check that takes nothing is not remembered, so another call may have the same idempotency key. So may one whose
-    // charge came back whole: of that nothing is left.
+    // A check without a charge is not remembered, so another call may have its idempotency key.
     for (const same of repeated(takes, (call) => `${placesOf(call)} ${costsOf(call)}`)) {
       const [atLeast, atMost] = chargeOf(same, history, policy, key);
       least += atLeast;
@@ -191,7 +186,7 @@ export function budgetsAreRight(history: History, looks: readonly Made[], attack
   });
 }
 
-/** Calls that are the same call: repetitions by one caller on the same keys under one idempotency key. */
+/** Repetitions by one caller on the same keys under one idempotency key. */
 function repeated(calls: readonly Made[], placeOf: (call: Made) => string = () => ""): Made[][] {
   let alone = 0;
   const nameOf = (call: Made) =>
@@ -213,13 +208,13 @@ function isTaking({ kind, argument }: Made): boolean {
   );
 }
 
-/** What kind of call it is, with its policies and keys. */
+/** The kind of a call, with its policies and keys. */
 function placesOf({ kind, argument }: Made): string {
   const places = (argument.checks ?? [argument]).map(({ policy, key }) => `${policy}/${key}`);
   return [kind, ...places.toSorted()].join(" ");
 }
 
-/** What a call asks for, as idempotency compares it. */
+/** A call's costs, as idempotency compares them. */
 function costsOf({ argument }: Made): string {
   const checks = argument.checks ?? [argument];
   return checks
@@ -228,7 +223,7 @@ function costsOf({ argument }: Made): string {
     .join(" ");
 }
 
-/** The instant until which a claim surely lasts, if nobody ends it. */
+/** Until when a claim surely lasts, if it is not ended. */
 function surelyUntilMs(granted: Made): number {
   return granted.sentAtMs + (claimIn(granted)?.expiresAfterMs ?? 0) - ROUNDING_MS;
 }
@@ -243,7 +238,7 @@ function chargeOf(same: readonly Made[], history: History, policy: string, key: 
     : [units(admitted), units(admitted)];
 }
 
-/** The units that a call asks of a key, in all of its checks. */
+/** The units of a key in all checks of a call. */
 function askedOf({ kind, argument }: Made, policy: string, key: string, unit: string): number {
   if (kind !== "limitAll") return unitsOf(kind === "hold" ? argument.units : argument.cost, unit);
   const checks = (argument.checks ?? []).filter((check) => check.policy === policy && check.key === key);
@@ -292,14 +287,14 @@ function takings(
     return [...keys].flatMap((key) => {
       if (key === undefined) return [];
       const asked = askedOf(first, policy, key, unit);
-      // What was used beyond a hold was not admitted.
+      // Units used beyond a hold were not admitted.
       const units = first.kind === "hold" ? Math.min(asked, usedOf(first, history, unit)[0]) : asked;
       return units > 0 ? [{ key, sentAtMs, receivedAtMs, units }] : [];
     });
   });
 }
 
-/** The calls between one reset and the next. Those that overlap a reset are left out. */
+/** The calls between one reset and the next, except those that overlap a reset. */
 function withoutResets<Call extends AdmittedCall>(
   calls: readonly Call[],
   history: History,
@@ -314,7 +309,7 @@ function withoutResets<Call extends AdmittedCall>(
   return [...Map.groupBy(clear, after).values()];
 }
 
-/** The first answer that tells of each claim. */
+/** The first answer with each claim. */
 function grants(history: History): Map<string, Made> {
   const first = new Map<string, Made>();
   for (const call of history.made) {
@@ -325,10 +320,10 @@ function grants(history: History): Map<string, Made> {
   return first;
 }
 
-/** When a lease was certainly held: from when its holder heard of it, until it may have ended. */
+/** When a lease was certainly held: from its holder's answer until it may have ended. */
 function certainlyHeld(id: string, granted: Made, history: History) {
   const { argument, receivedAtMs, body } = granted;
-  // The object granted it no earlier than the call had been sent and had waited, unless it was a repetition.
+  // The object granted it after the call was sent and had waited, unless it was a repetition.
   const waitedMs = argument.idempotencyKey === undefined ? Number(body["waitedMs"] ?? 0) : 0;
   let untilMs = surelyUntilMs(granted) + waitedMs;
   const resets = history.resets.filter((reset) => isOn(reset, granted));

@@ -1,4 +1,4 @@
-/** The built bundle, with the messages that its objects get counted, and the calls in them. */
+/** The built bundle with an object that counts its messages and the calls in them. */
 import * as weir from "weir.js";
 
 let [messages, calls] = [0, 0];

@@ -1,9 +1,9 @@
 /**
- * A worker with service bindings of several names, as `callerProps` of served.ts gives them: it makes the call that a
- * request names, and answers what the binding answered or threw. Plain JavaScript, since workerd runs it as it is.
+ * A worker with the service bindings of `callerProps` (served.ts): it makes the call of a request, and
+ * answers with the result or error. Plain JavaScript, since workerd runs it directly.
  */
 
-/** What JSON cannot say, by the names that tests use. */
+/** Values outside JSON, by the names that tests use. */
 const unusual = {
   sparse: () => Array(50_000_000),
   map: () => new Map([["requests", 0]]),

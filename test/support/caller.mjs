@@ -1,6 +1,6 @@
 /**
- * A worker with the service binding LIMITER, as a user would write one: it acquires a lease and then ends in one way or
- * another. Plain JavaScript, since workerd runs it as it is.
+ * A user's worker with the service binding LIMITER: it acquires a lease and then ends in one way or another.
+ * Plain JavaScript, since workerd runs it directly.
  */
 const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
 

@@ -1,4 +1,4 @@
-/** Callers with tokens of their own, and what they do to the limiter that serves them. */
+/** Callers with tokens of their own, and their calls. */
 import { createHash, randomUUID } from "node:crypto";
 import { existsSync, readdirSync, readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
@@ -10,13 +10,13 @@ export function tokenOf(name: string): string {
   return `weir_test_${name}`;
 }
 
-/** An entry of API_TOKENS for the token of this name: the scope limit, and whatever else is given. */
+/** An entry of API_TOKENS for the token of this name, with the scope limit and further fields. */
 export function tokenEntry(name: string, grant: object = {}): object {
   const sha256 = createHash("sha256").update(tokenOf(name)).digest("hex");
   return { name, sha256, scopes: ["limit"], ...grant };
 }
 
-/** What a caller over HTTP may ask for, by the names that the contract has. */
+/** The calls over HTTP, by the names of the contract. */
 export class HttpCaller extends HttpClient {
   readonly url: string;
 
@@ -61,7 +61,7 @@ export function idOf({ body }: Pick<TimedAnswer, "body">): string {
   return claim.id;
 }
 
-/** Makes `count` calls, so many at once. */
+/** Makes `count` calls, `atOnce` at a time. */
 export async function manyTimes<Result>(
   count: number,
   atOnce: number,
@@ -80,21 +80,21 @@ export async function manyTimes<Result>(
   return results;
 }
 
-/** How many answers had which status. */
+/** The number of answers by status. */
 export function byStatus(answers: readonly { readonly status: number }[]): Record<number, number> {
   const counts: Record<number, number> = {};
   for (const { status } of answers) counts[status] = (counts[status] ?? 0) + 1;
   return counts;
 }
 
-/** The memory that the limiter's process has in use, in MiB; 0 where the system has no /proc. */
+/** The limiter process's used memory in MiB; 0 where the system has no /proc. */
 export function memoryOf(serving: Serving): number {
   const path = `/proc/${serving.process.pid}/status`;
   if (!existsSync(path)) return 0;
   return Number(/^VmRSS:\s+(\d+) kB$/m.exec(readFileSync(path, "utf8"))?.[1] ?? 0) / 1_024;
 }
 
-/** How large all that is stored is, in MiB. */
+/** The size of all that is stored, in MiB. */
 export function storedIn(stateDir: string): number {
   const files = readdirSync(stateDir, { recursive: true, withFileTypes: true }).filter((entry) =>
     entry.isFile(),
@@ -103,10 +103,7 @@ export function storedIn(stateDir: string): number {
   return bytes.reduce((sum, size) => sum + size, 0) / 2 ** 20;
 }
 
-/**
- * What a caller is answered that does the same few things on a key of its own. Nobody else has a part in the key, so
- * every round is answered with the same figures, whatever others do meanwhile.
- */
+/** The answers to fixed calls on a caller's own key, so every round has the same values. */
 export async function quietRound(caller: HttpCaller, policy: string, key: string): Promise<unknown[]> {
   const taken = await caller.limit(policy, key, { cost: 3 });
   const held = await caller.hold(policy, key, { units: 2, idempotencyKey: "quiet" });
@@ -125,10 +122,7 @@ export async function quietRound(caller: HttpCaller, policy: string, key: string
   ];
 }
 
-/**
- * Makes a quiet caller's rounds beside an attack, one after the other until the attack is over. Each is on a key of its
- * own in the attacked policy. Throws when one is answered with other figures than before the attack.
- */
+/** Makes a quiet caller's rounds beside an attack. Throws when the values differ from before it. */
 export async function beside<Result>(
   caller: HttpCaller,
   policy: string,
@@ -146,10 +140,7 @@ export async function beside<Result>(
   return await attacking;
 }
 
-/**
- * A round on an object that presumes nothing any more. One that has just started holds what the one before it may have given
- * out, for some seconds, of keys that are new as well.
- */
+/** A round on an object that presumes nothing any more. After a start it presumes units for some seconds. */
 async function settledRound(caller: HttpCaller, policy: string): Promise<string> {
   const untilMs = Date.now() + 60_000;
   for (;;) {

@@ -1,4 +1,4 @@
-/** A campaign of the attacker of attack-draws.ts, and a neighbour who says what it feels of that. */
+/** A campaign of the attacker of attack-draws.ts, and a neighbour that measures the effects. */
 import { readdirSync } from "node:fs";
 import { Agent, request } from "node:http";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -21,7 +21,7 @@ import { inMilliseconds } from "./milliseconds.ts";
 type Random = () => number;
 
 const QUOTA = 1_000_000;
-/** A unit comes back in 52 minutes, so what is left is known to the unit. */
+/** A unit comes back in 52 minutes, so the rest is known to the unit. */
 const SLOW = { algorithm: "token-bucket", limit: 830, burst: QUOTA, window: "30d", reservation: "off" };
 const PATIENT = { deadlineMs: 20_000 };
 const ONE_OBJECT = { objects: 1, ...PATIENT };
@@ -40,11 +40,11 @@ const POLICIES = {
     ...ONE_OBJECT,
   },
 };
-/** Few, so that a process of the tests can pass them. */
+/** Few, so that a process of the tests can exceed them. */
 const OBJECT_BOUNDS = { startsAtOnce: 16, inMemory: 200 };
 const FILES_OF_AN_OBJECT = 3;
 
-/** The weak tokens: what each may do, and which keys. */
+/** The weak tokens, with their scopes and keys. */
 const WEAK = {
   limiter: { scopes: ["limit"], keyPrefix: PREFIX },
   reserver: { scopes: ["limit", "reserve"], keyPrefix: PREFIX },
@@ -53,7 +53,7 @@ const WEAK = {
 } as const;
 const TOKENS = [
   ...Object.entries(WEAK).map(([name, grant]) => tokenEntry(name, grant)),
-  // May write any document, and is only asked whether it might.
+  // May write any document, but only makes dry runs.
   tokenEntry("author", { scopes: ["admin"] }),
   tokenEntry("neighbour"),
   tokenEntry("owner", { scopes: ["limit", "admin"] }),
@@ -110,15 +110,15 @@ export async function serveAttacked(stateDir: string, main?: string): Promise<Se
   });
 }
 
-/** What the neighbour is told and what it expects. */
+/** The neighbour's answers and expectations. */
 export class Neighbour {
   readonly #sender: Sender;
   readonly #random: Random;
   readonly found = new Map<string, string>();
-  /** How long each of its calls took, in milliseconds, since this was emptied. */
+  /** Durations of its calls in milliseconds, since this was emptied. */
   tookMs: number[] = [];
   calls = 0;
-  /** Its calls on the key that is hot, and those that were decided without its object, since this was emptied. */
+  /** Its calls on the hot key, and those decided without its object, since this was emptied. */
   hot = { calls: 0, local: 0 };
   #taken = 0;
   #isAsking = false;
@@ -137,7 +137,7 @@ export class Neighbour {
     return sent.status === 200 ? (JSON.parse(sent.text) as Record<string, unknown>) : {};
   }
 
-  /** Makes calls until it is told to stop. */
+  /** Makes calls until `isOver`. */
   async live(isOver: () => boolean): Promise<void> {
     const limit = (policy: string, fields: object = {}) =>
       this.#ask("POST", "/v1/limit", { policy, key: NEIGHBOUR_KEY, ...fields });
@@ -154,7 +154,7 @@ export class Neighbour {
     }
   }
 
-  /** Its own units, one call after the other: what is left is known to the unit. */
+  /** Takes its own units one by one: the rest is known to the unit. */
   async #takeExactly(limit: (policy: string) => Promise<Record<string, unknown>>): Promise<void> {
     this.#isAsking = true;
     const answer = await limit("api");
@@ -163,7 +163,7 @@ export class Neighbour {
     this.#isAsking = false;
   }
 
-  /** Says of a key of its own that it is busy. */
+  /** Reports that a key of its own is busy. */
   async report(): Promise<void> {
     await this.#ask("POST", "/v1/limit", { policy: "busy", key: REPORTED_KEY, cost: 0, utilization: 1 });
   }
@@ -182,7 +182,7 @@ export class Neighbour {
     );
   }
 
-  /** Whether its own overload sheds, and its calls with idempotency keys are answered and remembered. */
+  /** Whether its own overload sheds, and its idempotency keys work. */
   async feels(): Promise<void> {
     let shed = 0;
     for (let number = 0; number < 400; number += 1) {
@@ -200,26 +200,25 @@ export class Neighbour {
   }
 }
 
-/** How many files the process has open. */
+/** The number of the process's open files. */
 export function filesOf({ process: { pid } }: Serving): number {
   return readdirSync(`/proc/${pid}/fd`).length;
 }
 
-/** How a campaign is made. */
 export interface Plan {
   readonly serving: Serving;
   readonly operations: Operations;
   readonly rounds: readonly Round[];
   readonly random: Random;
-  /** How many calls the attacker makes at once. */
+  /** The most simultaneous calls of the attacker. */
   readonly atOnce: number;
-  /** For benchmarks: a round lasts at least so long, in milliseconds. Absent: as long as its calls take. */
+  /** For benchmarks: the shortest round, in milliseconds. Absent: as long as its calls take. */
   readonly leastMs?: number;
-  /** Is told of each round that is over. Returns whether to stop. */
+  /** Called after each round. Returns whether to stop. */
   readonly after?: (round: Round, neighbour: Neighbour) => Promise<boolean>;
 }
 
-/** How many calls a round has. Some bounds are of a thousand of something, and some calls carry a megabyte. */
+/** The calls of a round. Some bounds are a thousand of something, and some calls carry a megabyte. */
 function callsOf(round: Round): number {
   const {
     operation: { id },
@@ -228,16 +227,16 @@ function callsOf(round: Round): number {
   } = round;
   if (id === "putCatalog" && kind === "most") return 3;
   if (part === "query") return 16;
-  // What isolates hold lasts some seconds, and so does what they know of load shedding.
+  // Units of isolates last some seconds, and so does their knowledge of load shedding.
   if (id === "reserve" && part === "wanted" && kind === "most") return 12_000;
   if (isFloodOfReports(round)) return 6_600;
   return kind === "new" || id === "reserve" ? 1_500 : 48;
 }
-/** Calls of the neighbour on a key that is hot: of so many, isolates decide some. */
+/** The neighbour's calls on a hot key: of this many, isolates decide some. */
 const ENOUGH = 50;
 const NEIGHBOURS = 4;
 
-/** What was made and what was found: a law that was broken, by the text that says so, and an example. */
+/** The calls and findings: broken laws, by their text, with an example. */
 export interface Campaign {
   readonly found: ReadonlyMap<string, string>;
   readonly calls: number;
@@ -266,8 +265,7 @@ export async function campaign({
   let calls = 0;
   const living = Promise.all(Array.from({ length: NEIGHBOURS }, () => neighbour.live(() => isOver)));
   const note = (law: string, example: string) => found.has(law) || found.set(law, example.slice(0, 600));
-  // Files of the process itself, its connections, and those of the objects that it may have: those in memory, those that
-  // start meanwhile, the catalog and the statistics.
+  // Files of the process, its connections, and its objects: in memory, starting, catalog, statistics.
   const maxObjects = OBJECT_BOUNDS.inMemory + OBJECT_BOUNDS.startsAtOnce + 2;
   const maxFiles = filesOf(serving) + atOnce + NEIGHBOURS + FILES_OF_AN_OBJECT * maxObjects;
   try {
@@ -286,7 +284,7 @@ export async function campaign({
         if (law !== undefined)
           note(law, `${round.token} ${method} ${path} ${body ?? ""}: ${sent.status} ${sent.text}`);
       });
-      // Calls that the attack has held up are of this round.
+      // Calls that the attack has delayed belong to this round.
       while (neighbour.tookMs.length < 2 * NEIGHBOURS) await sleep(1);
       for (const [law, example] of await lawsAfter(round, neighbour, quiet))
         note(law, `${example} after ${nameOf(round)}`);
@@ -307,7 +305,6 @@ export async function campaign({
   return { found, calls, neighbour, statuses };
 }
 
-/** A round in words. */
 export function nameOf({ operation: { id }, part, kind, token }: Round): string {
   return `${id} by ${token}, ${part} ${kind}`;
 }
@@ -351,7 +348,6 @@ function brokenLaw({ operation, token, part, kind }: Round, { status, text }: Se
   return undefined;
 }
 
-/** What the owner of the limiter sees of it. */
 interface Seen {
   readonly tokens: string;
   readonly patterns: readonly (readonly [policy: string, pattern: string])[];
@@ -375,7 +371,7 @@ async function ownerSees(sender: Sender): Promise<Seen> {
   return { tokens: JSON.stringify(await read("/v1/tokens")), patterns };
 }
 
-/** The owner's look at a key. */
+/** The owner's reading of a key. */
 async function ownerLooks(sender: Sender, policy: string, key: string) {
   const { text } = await sender.send("owner", "GET", `/v1/policies/${policy}/keys/${key}`);
   return JSON.parse(text) as {
@@ -384,17 +380,17 @@ async function ownerLooks(sender: Sender, policy: string, key: string) {
   };
 }
 
-/** Clients of one caller have at most half of a key that others want too; and the isolate has some. */
+/** Clients of one caller hold at most half of a key that others want too, and the isolate has some. */
 const MAX_OUTSTANDING = 75_000;
 
-/** Whether a round reports of ever new keys that they are busy. In its midst the neighbour reports of its own. */
+/** Whether a round reports ever new keys as busy. During it the neighbour reports its own. */
 function isFloodOfReports({ operation: { id }, part, kind, policy }: Round): boolean {
   return id === "limit" && part === "key" && policy === "busy" && kind === "new";
 }
 const IN_THE_MIDST = 5_000;
 const REPORTED_KEY = "10.2.9.1";
 
-/** The laws of what is only there while the attacker does it. */
+/** The laws of effects that only last during the attack. */
 async function lawsAfter(
   round: Round,
   neighbour: Neighbour,
@@ -438,7 +434,7 @@ function ownersLaws(before: Seen, { tokens, patterns }: Seen): [law: string, exa
   return broken.flatMap(([isBroken, law, example]) => (isBroken ? [[law, example]] : []));
 }
 
-/** By itself, and not as Weir reads patterns. */
+/** Independent of Weir's own patterns. */
 function isWithin(pattern: string): boolean {
   const [, bits] = /^[\d.]+\/(\d+)$/.exec(pattern) ?? [];
   return pattern.startsWith(PREFIX) && (bits === undefined || Number(bits) >= 16);

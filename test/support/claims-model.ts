@@ -1,4 +1,4 @@
-/** A model of leases and holds: what the object has to answer, without any of its machinery. Time moves in jumps. */
+/** A model of leases and holds: the object's required answers, without its machinery. Time moves in jumps. */
 
 export interface ModelLease {
   readonly units: number;
@@ -25,7 +25,7 @@ export class ClaimsModel {
   /** By the name of the acquire that was granted. */
   readonly leases = new Map<number, ModelLease>();
   queue: ModelWaiter[] = [];
-  /** Waiters that were answered since the test last looked: whether they were granted. */
+  /** Waiters that were answered since the last check: whether they were granted. */
   readonly told = new Map<number, boolean>();
   readonly holds = new Map<number, ModelHold>();
   readonly endedHolds = new Set<number>();
@@ -50,7 +50,6 @@ export class ClaimsModel {
     return Math.max(0, this.holdLimit - this.used - this.held);
   }
 
-  /** The outcome of an acquire. */
   acquire(
     name: number,
     units: number,
@@ -67,7 +66,7 @@ export class ClaimsModel {
     return "waits";
   }
 
-  /** Moves time on. Expired leases and holds end, then waiters are served in their order. */
+  /** Moves time on. Expired leases and holds end, then waiters are served in order. */
   jump(toMs: number): void {
     this.nowMs = toMs;
     for (const [name, { expiresAtMs }] of this.leases) if (expiresAtMs <= toMs) this.leases.delete(name);

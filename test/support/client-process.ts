@@ -1,6 +1,6 @@
 /**
- * A process that asks one key as fast as it is told, through a client of its own, until its input ends. It prints each
- * admitted call as `begin end`, in milliseconds by the machine's clock, and at the end what it did.
+ * A process that calls one key at a set rate through its own client, until its input ends. It prints each
+ * admitted call as `begin end`, in milliseconds of the machine's clock, and at the end a summary.
  */
 import { createLimiter } from "../../package/client.ts";
 

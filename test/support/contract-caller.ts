@@ -1,4 +1,4 @@
-/** A worker that calls the limiter over its service binding, or over its objects, as it is told by requests. */
+/** A worker that calls the limiter over its service binding, or over its objects, as requests demand. */
 import type { Limiter } from "../../client/limiter.ts";
 import type { LimiterService } from "../../client/transports/transport.ts";
 import { LimiterError } from "../../core/protocol/problems.ts";
@@ -11,7 +11,6 @@ interface Env {
   readonly POLICIES: object;
 }
 
-/** What a request says. */
 export interface Told {
   readonly way: "service" | "objects";
   readonly method: Exclude<keyof Limiter, typeof Symbol.asyncDispose>;

@@ -1,6 +1,6 @@
 /**
- * How wrong the sliding window counter is: the same calls are decided by it and by the exact log, and each of its
- * decisions is compared with what a log would say of what it has admitted itself.
+ * The error of the sliding window counter: the same calls are decided by it and by the exact log, and each of
+ * its decisions is compared with a log of its own admissions.
  */
 import { UNTOUCHED, decide } from "../../core/accounts/account.ts";
 import type { Account } from "../../core/accounts/hold.ts";
@@ -11,7 +11,7 @@ const LIMIT = 100;
 const WINDOW_MS = 10_000;
 const WINDOWS = 200;
 
-/** The chance of a call of one unit in each millisecond, in parts of what the limit is on average. */
+/** The chance of a call of one unit in each millisecond, in parts of the average limit. */
 type Traffic = (atMs: number) => number;
 
 const during =
@@ -19,7 +19,7 @@ const during =
   (atMs) =>
     atMs % (onMs + offMs) < onMs ? rate : 0;
 
-/** Of each traffic: what it is, as the documentation says it. */
+/** The kinds of traffic, as the documentation names them. */
 const TRAFFICS: Readonly<Record<string, Traffic>> = {
   "at random, half the limit": () => 0.5,
   "at random, 90 % of the limit": () => 0.9,
@@ -34,17 +34,17 @@ const TRAFFICS: Readonly<Record<string, Traffic>> = {
 export interface CounterError {
   readonly traffic: string;
   readonly calls: number;
-  /** Calls that the exact log admits, and that the counter admits. */
+  /** Calls that the exact log and the counter admit. */
   readonly byLog: number;
   readonly byCounter: number;
-  /** Calls that the counter admitted though `LIMIT` units were in the window, and denied though fewer were. */
+  /** Calls admitted though `LIMIT` units were in the window, and denied though fewer were. */
   readonly wronglyAdmitted: number;
   readonly wronglyDenied: number;
   /** The most units that the counter admitted in any window. */
   readonly mostInWindow: number;
 }
 
-/** Measures each kind of traffic. The seed makes the calls, so the figures are the same everywhere. */
+/** Measures each kind of traffic. The seed makes the results the same everywhere. */
 export function counterErrors(): CounterError[] {
   return Object.entries(TRAFFICS).map(([traffic, rateAt], index) => ({
     traffic,
@@ -52,7 +52,7 @@ export function counterErrors(): CounterError[] {
   }));
 }
 
-/** The figures as rows of a table in docs/policies.md. */
+/** The results as rows of a table in docs/policies.md. */
 export function counterErrorRows(): string[] {
   const share = (part: number, all: number) => `${((100 * part) / all).toFixed(1)} %`;
   return counterErrors().map(
@@ -66,13 +66,13 @@ function measure(rateAt: Traffic, random: () => number): Omit<CounterError, "tra
   const fields = { limit: LIMIT, window: WINDOW_MS };
   const counter = ruleOf({ algorithm: "sliding-window-counter", ...fields });
   const exact = log(fields);
-  // A log without a limit that is met says how many units there are in the window.
+  // A log whose limit is never reached counts the units in the window.
   const counting = log({ ...fields, limit: 1_000_000 });
   let [counted, logged, truth]: Account[] = [UNTOUCHED, UNTOUCHED, UNTOUCHED];
   const sums = { calls: 0, byLog: 0, byCounter: 0, wronglyAdmitted: 0, wronglyDenied: 0, mostInWindow: 0 };
   for (let atMs = 0; atMs < WINDOWS * WINDOW_MS; atMs += 1) {
     if (random() >= (rateAt(atMs) * LIMIT) / WINDOW_MS) continue;
-    // Not at the beginning of a window: nobody's traffic knows of it.
+    // Not at the beginning of a window: traffic is independent of it.
     const nowMs = atMs + 4_321;
     sums.calls += 1;
     const byLog = decide(exact, logged ?? UNTOUCHED, nowMs, 1);

@@ -7,7 +7,7 @@ import type { Serving } from "../../scripts/workerd.ts";
 import { TOKENS } from "./fixtures.ts";
 import { makeState, removeState, serveBundle } from "./served.ts";
 
-/** An API, its logins, and exports: one policy whose keys have objects of their own, and two that can be listed. */
+/** An API, its logins, and exports: keys with an object each, and two policies that can be listed. */
 export const DASHBOARD_POLICIES = {
   api: { algorithm: "token-bucket", limit: 20, window: "1m", burst: 30, deadlineMs: 20_000 },
   visitor: { algorithm: "token-bucket", limit: 30, window: "1m", objects: 4, deadlineMs: 20_000 },
@@ -23,17 +23,16 @@ export const DASHBOARD_POLICIES = {
 /** The key that hammers. */
 export const HAMMERING = "tenant-13";
 const KEYS = 50;
-/** A condition that does not hold by then never will. */
+/** After this number of attempts a condition has failed. */
 const MAX_ASKED = 300;
 
-/** A page, and what went wrong in it. */
 export interface Opened {
   readonly page: Page;
   /** Errors of the page and of its console, and violations of its content security policy. */
   readonly faults: string[];
 }
 
-/** Calls over HTTP, with the token that may do everything. */
+/** Calls over HTTP, with the token that has all rights. */
 export async function send(
   url: string,
   method: string,
@@ -64,10 +63,10 @@ export async function traffic(url: string, rounds = 1): Promise<void> {
   }
 }
 
-/** Opens a page of its own in the browser, which remembers what goes wrong. */
+/** Opens a page in the browser, and records its errors. */
 export async function openPage(browser: Browser, size = { width: 1_100, height: 900 }): Promise<Opened> {
   const context = await browser.createBrowserContext();
-  // A page that stays open goes on asking.
+  // An open page would continue to make calls.
   onTestFinished(() => context.close());
   const page = await context.newPage();
   page.setDefaultTimeout(30_000);
@@ -75,13 +74,13 @@ export async function openPage(browser: Browser, size = { width: 1_100, height: 
   const faults: string[] = [];
   page.on("pageerror", (error) => faults.push(String(error)));
   page.on("console", (message) => {
-    // An answer of the limiter that refuses is no fault of the page.
+    // A refusal by the limiter is no error of the page.
     const isRefusal = message.text().startsWith("Failed to load resource");
     if (message.type() === "error" && !isRefusal) faults.push(message.text());
   });
   await page.evaluateOnNewDocument(`document.addEventListener("securitypolicyviolation", (event) =>
     console.error("violates " + event.violatedDirective + ": " + event.blockedURI))`);
-  // The page looks again after a tenth of what it waits for users.
+  // The page refreshes after a tenth of the time for users.
   await page.evaluateOnNewDocument(`{
     const after = window.setTimeout.bind(window);
     window.setTimeout = (work, ms, ...args) => after(work, ms >= 1_000 ? ms / 10 : ms, ...args);
@@ -89,7 +88,7 @@ export async function openPage(browser: Browser, size = { width: 1_100, height: 
   return { page, faults };
 }
 
-/** Opens the dashboard and signs in, as somebody with a keyboard does. */
+/** Opens the dashboard and signs in with the keyboard. */
 export async function signIn(page: Page, url: string, token: string): Promise<void> {
   await page.goto(`${url}/dashboard`);
   const field = await page.waitForSelector("input[type=password]");
@@ -110,7 +109,7 @@ export async function named(page: Page, name: string, within = "body"): Promise<
   return found as ElementHandle;
 }
 
-/** Presses a button or follows a link, when it has come to rest: what is above it may still be loading. */
+/** Presses a button or follows a link when it is at rest: the page above it may still be loading. */
 export async function press(page: Page, name: string, within = "body"): Promise<void> {
   await page.locator(selectorOf(name, within)).click();
 }
@@ -124,12 +123,11 @@ export async function says(page: Page, text: string): Promise<void> {
   await page.waitForFunction(`document.body.textContent.includes(${JSON.stringify(text)})`);
 }
 
-/** All that the page says. */
 export async function textOf(page: Page): Promise<string> {
   return (await page.evaluate("document.body.textContent")) as string;
 }
 
-/** Waits until something holds, and asks again in between: the answers, and not the time, say when. */
+/** Polls a condition: answers, and not the time, decide. */
 export async function until(holds: () => Promise<boolean>): Promise<void> {
   for (let asked = 0; asked < MAX_ASKED; asked += 1) {
     if (await holds()) return;
@@ -138,7 +136,7 @@ export async function until(holds: () => Promise<boolean>): Promise<void> {
   throw new Error(`it never held: ${holds.toString()}`);
 }
 
-/** Calls until the page is left: rates are there only while there is traffic. */
+/** Calls until the page is left: rates exist only during traffic. */
 export function endlessTraffic(url: string): { stop(): Promise<void> } {
   let isOver = false;
   const ended = (async () => {
@@ -155,7 +153,6 @@ export function endlessTraffic(url: string): { stop(): Promise<void> } {
   };
 }
 
-/** Replaces what is in a field. */
 export async function fill(page: Page, selector: string, text: string): Promise<void> {
   await page.locator(selector).click();
   await page.keyboard.down("Control");
@@ -164,7 +161,6 @@ export async function fill(page: Page, selector: string, text: string): Promise<
   await page.keyboard.type(text);
 }
 
-/** A limiter, and a browser. */
 export interface ServedDashboard {
   readonly serving: Serving;
   readonly browser: Browser;

@@ -1,6 +1,6 @@
 /**
- * How long the long tests are. `npm test` runs each kind of test at a quick length, that finds a gross break;
- * `npm run test:deep` sets WEIR_DEEP=1 and runs the test files that import this module, and no others, at full length.
+ * The length of the long tests. `npm test` runs a quick length that finds a gross break; `npm run test:deep`
+ * sets WEIR_DEEP=1 and runs only the test files that import this module, at full length.
  */
 import { test } from "vitest";
 

@@ -1,4 +1,4 @@
-/** The project's documentation, taken apart: pages, headings, links and fenced examples. */
+/** The parsed documentation: pages, headings, links and fenced examples. */
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 
@@ -16,13 +16,12 @@ export interface Page {
   readonly path: string;
   readonly lines: readonly string[];
   readonly fences: readonly Fence[];
-  /** The anchors of its headings. */
   readonly anchors: ReadonlySet<string>;
   /** Addresses of links and images. */
   readonly links: readonly string[];
 }
 
-/** Every page that a reader may come to. */
+/** Every page that a reader may reach. */
 export function readPages(): Page[] {
   const inFolder = (folder: string, name: (entry: string) => string) =>
     readdirSync(join(ROOT, folder)).map((entry) => join(folder, name(entry)));
@@ -59,10 +58,7 @@ function takeApart(lines: readonly string[]): { fences: Fence[]; prose: string[]
   return { fences, prose };
 }
 
-/**
- * Anchors as GitHub makes them: lower case, hyphens for spaces, no punctuation, and a number for a text that occurred
- * before.
- */
+/** Anchors as GitHub makes them: lower case, hyphens for spaces, no punctuation, numbers for repetitions. */
 function anchorsOf(prose: readonly string[]): Set<string> {
   const anchors = new Set<string>();
   for (const line of prose) {

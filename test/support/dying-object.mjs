@@ -1,4 +1,4 @@
-/** The built bundle with an object that dies when `/die?name=` says so, with all that it has in memory. */
+/** The built bundle with an object that dies on `/die?name=`, with all its memory. */
 import * as weir from "weir.js";
 
 export class LimiterObject extends weir.LimiterObject {

@@ -1,7 +1,4 @@
-/**
- * The built bundle with an object that sometimes loses an answer to an isolate, sends it late, handles a message
- * twice, or loses its own memory. Everything else is the real thing.
- */
+/** The built bundle with an object that loses, delays or doubles messages, or loses its memory. */
 import * as weir from "weir.js";
 
 const LATE_MS = 700;

@@ -1,7 +1,4 @@
-/**
- * The built bundle with an object of the statistics that loses messages and answers, hangs, and loses its memory. Everything
- * else is the real thing.
- */
+/** The built bundle with a statistics object that loses messages and answers, hangs, and loses its memory. */
 import * as weir from "weir.js";
 
 /** The first messages fail, each in another way. */

@@ -1,6 +1,6 @@
 /** Policies and tokens that the tests use; nothing here is secret. */
 
-/** The tokens themselves. API_TOKENS has only their SHA-256, below. */
+/** API_TOKENS has only their SHA-256, below. */
 export const TOKENS = {
   /** All scopes, for every policy and key. */
   full: "weir_test_full",
@@ -53,14 +53,14 @@ export const TEST_TOKENS = [
   },
 ];
 
-/** Longer than any pause of a busy machine, in milliseconds, so that tests of decisions never meet the deadline. */
+/** Longer than any pause of a busy machine, in milliseconds, so decisions never meet the deadline. */
 const PATIENT_MS = 20_000;
 const TIERS: string[] = ["paid", "free"];
 const PATIENT = { reservation: { ttl: "20s" }, deadlineMs: PATIENT_MS };
 
 export const TEST_POLICIES = {
   api: { algorithm: "token-bucket", limit: 100, window: "1s", burst: 500 },
-  /** Where plain workerd runs the worker, this says nothing. */
+  /** Without effect on plain workerd. */
   european: {
     algorithm: "token-bucket",
     limit: 5,
@@ -68,7 +68,7 @@ export const TEST_POLICIES = {
     jurisdiction: "eu",
     deadlineMs: PATIENT_MS,
   },
-  /** Refills so slowly that a test sees none of it. */
+  /** Refills too slowly for a test to notice. */
   slow: { algorithm: "token-bucket", limit: 5, window: "30d", deadlineMs: PATIENT_MS },
   /** Large enough for memory to be ahead of storage: 2 % is 200 units. */
   ahead: {
@@ -87,7 +87,7 @@ export const TEST_POLICIES = {
     deadlineMs: PATIENT_MS,
   },
   fast: { algorithm: "token-bucket", limit: 1_000_000, window: "1s", deadlineMs: PATIENT_MS },
-  /** For isolates: large enough for reservations, a refill that no test sees, and a lifetime longer than any pause. */
+  /** For isolates: large enough for reservations, hardly a refill, and a lifetime longer than any pause. */
   hot: { algorithm: "token-bucket", limit: 100_000, window: "30d", ...PATIENT },
   "hot-log": { algorithm: "sliding-log", limit: 100_000, window: "30d", ...PATIENT },
   "hot-brief": {
@@ -118,7 +118,7 @@ export const TEST_POLICIES = {
     },
     ...PATIENT,
   },
-  /** Whole again a millisecond after each unit. */
+  /** Refilled a millisecond after each unit. */
   brief: { algorithm: "token-bucket", limit: 1_000, window: "1s", deadlineMs: PATIENT_MS },
   prepaid: { algorithm: "credits", limit: 1_000, initial: 2, deadlineMs: PATIENT_MS },
   free: { algorithm: "unlimited", deadlineMs: PATIENT_MS },
@@ -258,7 +258,7 @@ export const TEST_POLICIES = {
     },
     deadlineMs: PATIENT_MS,
   },
-  /** Those that tell admitted calls to wait: one unit an hour. */
+  /** Policies that delay admitted calls: one unit an hour. */
   leaky: { algorithm: "leaky-bucket", limit: 1, window: "1h", burst: 3, deadlineMs: PATIENT_MS },
   "leaky-shadow": {
     algorithm: "leaky-bucket",
@@ -303,7 +303,7 @@ export const TEST_POLICIES = {
   /** More objects than one answer counts. */
   wide: { algorithm: "token-bucket", limit: 5, window: "30d", objects: 300, deadlineMs: PATIENT_MS },
   "shared-export": { algorithm: "concurrency", limit: 2, objects: 2, deadlineMs: PATIENT_MS },
-  /** Denied callers are told up to half of the wait more, or up to 20 s. */
+  /** Denied callers wait up to half longer, or up to 20 s longer. */
   jittery: { algorithm: "token-bucket", limit: 5, window: "30d", retryJitter: 0.5, deadlineMs: PATIENT_MS },
   "jittery-export": { algorithm: "concurrency", limit: 1, retryJitter: "20s", deadlineMs: PATIENT_MS },
   /** For clients that know older headers only. */

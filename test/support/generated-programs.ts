@@ -1,6 +1,6 @@
 /** Programs over clients that were generated from the OpenAPI document: see generated-clients.test.ts. */
 
-/** What each program prints. */
+/** The output of each program. */
 export const PRINTED = {
   limited: "ok",
   remaining: "number",
@@ -15,7 +15,6 @@ export const PRINTED = {
   unauthorized: 401,
 };
 
-/** How both programs print it. */
 const PRINTING = `console.log(
   JSON.stringify({
     limited,
@@ -33,7 +32,7 @@ const PRINTING = `console.log(
 );
 `;
 
-/** Narrows what both generators make of the document. A call of it that does not compile is a fault in the document. */
+/** Narrows what both generators make of the document. If it does not compile, the document is wrong. */
 const NARROWED = `
 function limitedOf(decision: Decision) {
   if (decision.success && decision.reason === "ok") {

@@ -1,7 +1,4 @@
-/**
- * The built bundle with a worker in which a denial is not all or nothing: a call that is denied takes what it wanted of
- * the tokens all the same.
- */
+/** The built bundle with a worker whose denials are not all or nothing: denied calls take their tokens. */
 import * as weir from "weir.js";
 
 export default {

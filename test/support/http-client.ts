@@ -1,4 +1,4 @@
-/** Calls a served limiter over connections that stay open, and notes when each call was sent and answered. */
+/** Calls a served limiter over open connections, and records when each call was sent and answered. */
 import { Agent, request } from "node:http";
 import { TOKENS } from "./fixtures.ts";
 
@@ -14,14 +14,14 @@ export class HttpClient {
   readonly #agent: Agent;
   readonly #headers: Readonly<Record<string, string>>;
 
-  /** @param headers of every call. Without an `authorization` among them the calls are those of the token "full" */
+  /** @param headers of every call. Without an `authorization` the calls are those of the token "full" */
   constructor(url: string, connections: number, headers: Readonly<Record<string, string>> = {}) {
     this.#url = url;
     this.#headers = headers;
     this.#agent = new Agent({ keepAlive: true, maxSockets: connections });
   }
 
-  /** Rejects when there is no answer: the connection broke, or nobody listens. */
+  /** Rejects when there is no answer: the connection broke, or was refused. */
   call(method: string, path: string, body?: unknown): Promise<TimedAnswer> {
     const text = body === undefined ? "" : JSON.stringify(body);
     return new Promise((resolve, reject) => {
@@ -42,7 +42,7 @@ export class HttpClient {
         });
       });
       sent.on("error", reject);
-      // A call may wait for a connection. It is on its way only once it has one.
+      // A call may wait for a connection. It is sent only once it has one.
       sent.on("socket", () => (sentAtMs = Date.now()));
       sent.end(text);
     });

@@ -1,9 +1,8 @@
 /**
- * Whether admitted calls keep a token bucket's bound in *every* interval, seen from outside.
- *
- * A client does not know the instant of a decision, only that it lies between sending and receiving (one
- * machine, one clock, whole milliseconds). A call surely lies in [s, e] when it was sent at s or later and
- * received at e or earlier; if even those exceed `burst + limit * (e - s) / window`, the bound is broken.
+ * Whether admitted calls keep a token bucket's bound in *every* interval, seen from outside. A client only
+ * knows that a decision lies between sending and receiving (one machine, one clock, whole milliseconds). A
+ * call surely lies in [s, e] when it was sent at s or later and received at e or earlier; if even those
+ * exceed `burst + limit * (e - s) / window`, the bound is broken.
  */
 export interface AdmittedCall {
   readonly sentAtMs: number;
@@ -18,10 +17,9 @@ export interface Bucket {
 }
 
 /**
- * The largest excess over the bound in any interval, in units; 0 or less: the bound is kept.
- *
- * For each start s, from the last to the first, a segment tree over the ends e keeps `windowMs * units within [s, e]
- * - limit * e`; its maximum, plus `limit * s`, is the worst end. O(n log n), and in integers below 2^53.
+ * The largest excess over the bound in any interval, in units; 0 or less: the bound is kept. For each start
+ * s, from the last to the first, a segment tree over the ends e keeps `windowMs * units within [s, e] - limit
+ * * e`; its maximum, plus `limit * s`, is the worst end. O(n log n), and in integers below 2^53.
  */
 export function worstExcess(calls: readonly AdmittedCall[], { limit, windowMs, burst }: Bucket): number {
   const first = calls.reduce((least, { sentAtMs }) => Math.min(least, sentAtMs), Infinity);
@@ -43,7 +41,7 @@ export function worstExcess(calls: readonly AdmittedCall[], { limit, windowMs, b
   return worst / windowMs;
 }
 
-/** The most units that were surely admitted within one window: sent at its start or later, received before its end. */
+/** The most units surely admitted within one window: sent at its start or later, received before its end. */
 export function mostInWindow(calls: readonly AdmittedCall[], windowMs: number): number {
   const inOrder = calls.toSorted((a, b) => a.sentAtMs - b.sentAtMs);
   let most = 0;
@@ -61,7 +59,7 @@ export function mostInWindow(calls: readonly AdmittedCall[], windowMs: number): 
 /** Keeps an end e out of the maximum until some call lies within [s, e]. Before that, e may lie before s. */
 const NOT_YET = 2 ** 50;
 
-/** The maximum of a list of numbers. A number can be added to all of them from some index on. */
+/** The maximum of a list of numbers, with addition to all of them from some index on. */
 class MaxTree {
   readonly #size: number;
   readonly #max: Float64Array;

@@ -1,15 +1,12 @@
-/**
- * Checks answers against the document's schemas. Ajv compiles schemas with `eval`, which workerd forbids. This
- * validator interprets them.
- */
+/** Checks answers against the document's schemas, without `eval`, which Ajv needs and workerd forbids. */
 import { Validator } from "@cfworker/json-schema";
 
-/** What is wrong with a value by a schema, which may refer to the document's components; empty: nothing is wrong. */
+/** The faults of a value by a schema, which may refer to the document's components. */
 export function matches(document: { readonly components: object }, schema: object, value: unknown): string[] {
   return validatorOf(document, schema)(value);
 }
 
-/** The same for many values: making the validator costs more than asking it. */
+/** The same for many values: making the validator costs more than using it. */
 export function validatorOf(
   document: { readonly components: object },
   schema: object,

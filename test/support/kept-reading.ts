@@ -6,7 +6,7 @@ import { HttpClient, type TimedAnswer } from "./http-client.ts";
 import { KEPT, KEPT_POLICIES, pathOf, readKept, STEPS, type KeptState } from "./kept-state.ts";
 import { makeState, removeState, serveBundle } from "./served.ts";
 
-/** An instant of which only these bounds are known. */
+/** An instant between these bounds. */
 export interface Span {
   readonly fromMs: number;
   readonly toMs: number;
@@ -21,12 +21,12 @@ export interface Decided {
   readonly reason: string;
 }
 
-/** What was answered, and when it was decided. */
+/** An answer, and when it was decided. */
 export interface Read {
   readonly status: number;
   readonly body: Record<string, unknown>;
   readonly now: Span;
-  /** What each rule said, by its name. */
+  /** The values of each rule, by its name. */
   readonly rules: Readonly<Record<string, Decided>>;
 }
 
@@ -56,7 +56,7 @@ export class Reading {
     await this.#serve();
   }
 
-  /** Kills the process and serves what it left. The clock goes on. */
+  /** Kills the process and serves its state. The clock continues. */
   async crash(): Promise<void> {
     await this.#end();
     await this.#serve();
@@ -92,7 +92,7 @@ export class Reading {
     return this.call(step.method, path, { ...step.body, ...others });
   }
 
-  /** What a step was answered when the folder was written. */
+  /** The answer to a step when the folder was written. */
   answered(name: string): Record<string, unknown> {
     return this.kept.answers[name]?.body ?? {};
   }
@@ -131,10 +131,7 @@ export interface Rate {
   readonly burst?: number;
 }
 
-/**
- * The figures of a bucket, at least and at most: `units` were taken since `first`, and the bucket has not been whole
- * since.
- */
+/** A bucket's values, at least and at most: `units` were taken since `first`, and it was not full since. */
 export function bucketFigures(
   { limit, window, burst = limit }: Rate,
   units: number,
@@ -150,7 +147,7 @@ export function bucketFigures(
   };
 }
 
-/** A module to serve: the built bundle with a clock that is `shiftMs` later. Alarms still go by the real clock. */
+/** A module to serve: the built bundle with a clock that is `shiftMs` later. Alarms use the real clock. */
 function laterModule(shiftMs: number): string {
   return `import * as weir from "weir.js";
 

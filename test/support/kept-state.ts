@@ -1,13 +1,13 @@
 /**
- * What is kept in test/kept-state/: for each version a state folder that it wrote, and beside it the answers that its
- * callers got. Every later version must read the folder with nothing lost (test/system/kept-state.test.ts).
+ * test/kept-state/ keeps, for each version, a state folder that it wrote, and the answers that its callers
+ * got. Every later version must read the folder with nothing lost (test/system/kept-state.test.ts).
  *
  * The next version writes its own before it is released, and both files of it are committed:
  *
- *     node scripts/with-packages.mjs test/support/write-state.ts test/kept-state/<version>
+ * node scripts/with-packages.mjs test/support/write-state.ts test/kept-state/<version>
  *
- * A kept folder is never written anew. So policies and steps here are for ever as well: more may be added, with a
- * claim for the folders that have them.
+ * A kept folder is never written anew. So policies and steps here are for ever as well: more may be added,
+ * with a claim for the folders that have them.
  */
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
@@ -15,7 +15,7 @@ import { join } from "node:path";
 export const KEPT = join(import.meta.dirname, "..", "kept-state");
 
 export const DAY_MS = 86_400_000;
-/** Longer than anybody keeps such a folder, and short enough for 28,000 units: units * window may not exceed 2^53. */
+/** Longer than a folder is kept, and short enough for 28,000 units: units * window may not exceed 2^53. */
 export const WINDOW_MS = 3_650 * DAY_MS;
 /** The longest that a lease may last. */
 export const LEASE_MS = 2_147_483_647;
@@ -24,7 +24,7 @@ export const HOLD_MS = DAY_MS;
 export const MIN_INTERVAL_MS = 1_000 * DAY_MS;
 
 const PATIENT = { deadlineMs: 20_000 };
-/** The object decides every call, so what it has is known to the unit. */
+/** The object decides every call, so its state is known to the unit. */
 const ALONE = { ...PATIENT, reservation: "off" };
 const bucket = (limit: number) => ({ algorithm: "token-bucket", limit, window: WINDOW_MS });
 const log = (limit: number) => ({ algorithm: "sliding-log", limit, window: WINDOW_MS });
@@ -49,15 +49,15 @@ export const KEPT_POLICIES = {
   job: { rules: { rate: bucket(20), slots: slots(3) }, ...ALONE },
 };
 
-/** By policy: the most units that a crash may cost, since memory or an isolate was ahead of storage by them. */
+/** By policy: the most units that a crash may cost, by which memory or an isolate was ahead of storage. */
 export const AHEAD = { hot: 200, log: 20, reserved: 200 + 625 };
-/** How many calls the step `runs` makes, 3 ms apart: so many runs are in its log. */
+/** Calls of the step `runs`, 3 ms apart, and so the runs in its log. */
 export const RUNS = 300;
 export const HOT = { calls: 10, units: 7 };
 export const HOT_LOG = { calls: 10, units: 3 };
 export const RESERVED_CALLS = 300;
 
-/** Keys that a store, an address or an object literal might stumble over. */
+/** Keys that a store, an address or an object literal might mishandle. */
 export const ODD_KEYS = [
   "straße/日本/🦊",
   "a/key/b/shared/0",
@@ -68,7 +68,7 @@ export const ODD_KEYS = [
 
 export interface Step {
   readonly method: "POST" | "DELETE" | "PAUSE";
-  /** `<name>` stands for the id of the hold or lease that the step of that name was answered. */
+  /** `<name>` is replaced by the id of the hold or lease that answered the step of that name. */
   readonly path: string;
   readonly body?: Readonly<Record<string, unknown>>;
   readonly times?: number;
@@ -89,7 +89,7 @@ const odd = (policy: string) =>
     ODD_KEYS.map((key, index) => [`${policy} of odd key ${index}`, limit(policy, key, index + 1)]),
   );
 
-/** All steps, made in this order, one call after the other. An answer is found again by the name of its step. */
+/** All steps, made in this order, one call after the other. An answer is found by the name of its step. */
 export const STEPS: Readonly<Record<string, Step>> = {
   bucket: limit("bucket", "plain", 3),
   burst: limit("burst", "key", 12),
@@ -98,7 +98,6 @@ export const STEPS: Readonly<Record<string, Step>> = {
   "network of six": limit("visitor", "2001:db8:1:2:aaaa::1", 2),
   "address of four": limit("visitor", "192.0.2.7", 1),
 
-  // Idempotent calls.
   "idempotent limit": limit("bucket", "idempotent", 2, { idempotencyKey: "limit/1" }),
   "before refund": limit("bucket", "refunded", 6),
   "idempotent refund": post("refund", {
@@ -109,7 +108,6 @@ export const STEPS: Readonly<Record<string, Step>> = {
   }),
   "idempotent rules": limit("rules", "idempotent", { requests: 2, tokens: 30 }, { idempotencyKey: "ключ" }),
 
-  // Holds.
   "held for long": hold("budget", "outstanding", 5),
   "held idempotently": hold("budget", "outstanding", 4, { idempotencyKey: "hold/1" }),
   "held and settled": hold("budget", "ended", 6),
@@ -122,7 +120,6 @@ export const STEPS: Readonly<Record<string, Step>> = {
   debt: post("holds/<held before debt>/settle", { used: 25 }),
   "held of rules": hold("rules", "held", { requests: 3, tokens: 400 }),
 
-  // Logs.
   runs: { ...limit("log", "runs", 1), times: RUNS, pauseMs: 3 },
   "before log refund": limit("log", "refunded", 10),
   "later log units": { ...limit("log", "refunded", 8), pauseMs: 30 },
@@ -133,7 +130,6 @@ export const STEPS: Readonly<Record<string, Step>> = {
   "denied and counted again": { ...limit("hammered", "key", 1), pauseMs: 50 },
   rules: limit("rules", "key", { requests: 2, tokens: 300 }),
 
-  // Leases.
   "lease of two": lease("slots", "key", 2),
   "idempotent lease": lease("slots", "key", 1, { idempotencyKey: "lease/1" }),
   "lease to release": lease("slots", "key", 1),
@@ -142,7 +138,6 @@ export const STEPS: Readonly<Record<string, Step>> = {
   "brief lease of a job": lease("job", "key", 1, { ttlMs: 20 }),
   "another lease of a job": { ...lease("job", "key", 1), pauseMs: 100 },
 
-  // All or nothing.
   all: post("limit/all", {
     checks: [
       { policy: "bucket", key: "of all", cost: 2 },
@@ -152,14 +147,14 @@ export const STEPS: Readonly<Record<string, Step>> = {
     idempotencyKey: "all/1",
   }),
 
-  // After a quiet second the exact state is written. What comes later is ahead of storage when the process ends.
+  // After a quiet second the exact state is written. Later calls are ahead of storage when the process ends.
   quiet: { method: "PAUSE", path: "", pauseMs: 2_500 },
   "reserved calls": { ...limit("reserved", "key", 1), times: RESERVED_CALLS },
   "hot log": { ...limit("log", "hot", HOT_LOG.units), times: HOT_LOG.calls },
   hot: { ...limit("hot", "key", HOT.units), times: HOT.calls },
 };
 
-/** What a step was answered the last time, and when each of its calls was sent and answered. */
+/** The last answer to a step, and when each of its calls was sent and answered. */
 export interface KeptAnswer {
   readonly status: number;
   readonly body: Record<string, unknown>;
@@ -171,7 +166,6 @@ export interface KeptState {
   readonly answers: Readonly<Record<string, KeptAnswer>>;
 }
 
-/** The versions that have a folder. */
 export function keptVersions(): string[] {
   return readdirSync(KEPT)
     .filter((name) => name.endsWith(".json"))
@@ -182,12 +176,10 @@ export function readKept(version: string): KeptState {
   return JSON.parse(readFileSync(join(KEPT, `${version}.json`), "utf8")) as KeptState;
 }
 
-/** The address of a step's call. */
 export function pathOf({ path }: Step, answers: KeptState["answers"]): string {
   return path.replaceAll(/<(.*?)>/g, (_, name: string) => idOf(answers[name]));
 }
 
-/** The id of the hold or lease that was answered. */
 export function idOf(answer: KeptAnswer | undefined): string {
   const { hold: held, lease: leased } = (answer?.body ?? {}) as Record<string, { readonly id: string }>;
   const id = held?.id ?? leased?.id;

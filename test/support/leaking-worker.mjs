@@ -1,6 +1,6 @@
 /**
- * The built bundle with a worker that leaks: half of the calls on a key go to another key, as if two objects had one
- * key. So twice the limit is admitted, and leases and holds do not exclude each other.
+ * The built bundle with a worker that leaks: half of the calls on a key go to another key, as if two objects
+ * had one key. So twice the limit is admitted, and leases and holds do not exclude each other.
  */
 import * as weir from "weir.js";
 

@@ -1,4 +1,4 @@
-/** What a client reads of a socket, however its bytes come. */
+/** The client's reading of a socket, however its bytes arrive. */
 import { createServer, type AddressInfo } from "node:net";
 import { expect, test } from "vitest";
 import { openSocket } from "./leaving-client.ts";

@@ -7,7 +7,6 @@ export interface LeavingClient {
   readonly received: Promise<string>;
   /** Everything that was received so far, one character for each byte. */
   text(): string;
-  /** Resets the connection. */
   leave(): void;
 }
 
@@ -24,11 +23,10 @@ export function send(url: string, path: string, body: object): LeavingClient {
   ]);
 }
 
-/** Holds a WebSocket. */
 export interface SocketClient extends LeavingClient {
   /** The decision. */
   readonly first: Promise<string>;
-  /** Sends the message `ping`, once or more often. */
+  /** Sends the message `ping`. */
   ping(times?: number): void;
   /** Sends a close frame with this code. Absent: without one. */
   close(code?: number): void;
@@ -46,11 +44,7 @@ function closeFrame(code?: number): Buffer {
   return Buffer.concat([Buffer.from([0x88, 0x80 | payload.length, 0, 0, 0, 0]), payload]);
 }
 
-/**
- * The payload of the first frame after the 101, when all of it is there: RFC 6455, section 5.2. More may have come with it.
- *
- * @param received one character for each byte
- */
+/** The first complete frame's payload after the 101: RFC 6455, section 5.2. @param received as bytes */
 function firstMessage(received: string): string | undefined {
   const end = received.indexOf("\r\n\r\n");
   if (!received.startsWith("HTTP/1.1 101") || end === -1) return undefined;

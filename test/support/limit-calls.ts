@@ -4,7 +4,7 @@ import { TOKENS } from "./fixtures.ts";
 
 export const URL_OF = "https://weir.test/v1/limit";
 
-/** A field that is left out is plain: POST, this address, a token that is known, JSON and its length. */
+/** A missing field is plain: POST, this address, a known token, JSON and its length. */
 export interface Call {
   readonly url?: string;
   readonly method?: string;
@@ -37,12 +37,11 @@ export function requestOf({
 
 /** A body whose cost of 0 takes nothing. */
 export const look = (fields: object = {}) => ({ policy: "slow", key: "k", cost: 0, ...fields });
-/** Authorization headers of all known tokens. */
 export const KNOWN = [TOKENS.full, TOKENS.limit, TOKENS.admin, TOKENS.tenant].map(
   (token) => `Bearer ${token}`,
 );
 
-/** Calls, grouped by what is odd about them. */
+/** Calls, grouped by their oddity. */
 export const TABLE: Record<string, Readonly<Record<string, Call>>> = {
   methods: Object.fromEntries(
     ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "post"].map((method) => [

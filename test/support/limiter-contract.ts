@@ -1,4 +1,4 @@
-/** What every limiter does, whatever is behind it. One suite, run over each way to a limiter. */
+/** The contract of every limiter: one suite, run over each way to a limiter. */
 import { randomUUID } from "node:crypto";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import type { Limiter } from "../../client/limiter.ts";
@@ -26,7 +26,7 @@ export const CONTRACT_POLICIES = {
   },
 };
 
-/** The calls of a limiter that a suite makes: not its end, and its answers may have lost what is no plain data. */
+/** The calls of a limiter that a suite makes: not its end, and its answers may have lost non-plain data. */
 export type Called = Omit<Limiter, "acquire" | typeof Symbol.asyncDispose> & {
   acquire(asked: Parameters<Limiter["acquire"]>[0]): ReturnType<Limiter["limit"]>;
 };
@@ -79,7 +79,7 @@ export function describeContract(name: string, open: () => Promise<Called>): voi
       [{ policy: "export", key: "a" }, 422, "/policy"],
       [{ policy: "nowhere", key: "a" }, 404, "/policy"],
     ])("what is not allowed throws, and says what is: %j", async (asked, status, pointer) => {
-      // Once when the policy may not be known yet, and once when it is.
+      // Once when the policy may be unknown, and once when it is known.
       for (let round = 0; round < 2; round += 1) {
         const error = await thrownBy(() => limiter.limit(asked));
         expect(error).toMatchObject({ name: "LimiterError", status, errors: [{ pointer }] });
@@ -134,7 +134,7 @@ export function describeContract(name: string, open: () => Promise<Called>): voi
       }
     });
 
-    // What no timer takes was taken for an outage over HTTP, and an outage may admit without a limit.
+    // A value that no timer takes would pass for an outage over HTTP, which may admit without a limit.
     test.each([0.5, 1.5, -1, Number.NaN, Infinity, 1e12, 1e300, 2_147_483_647])(
       "a wait of %s ms is refused by name, and is no outage",
       async (waitMs) => {

@@ -1,4 +1,4 @@
-/** Calling the worker from inside workerd. */
+/** Calls the worker from inside workerd. */
 import { SELF } from "cloudflare:test";
 import { TOKENS } from "./fixtures.ts";
 
@@ -15,7 +15,7 @@ interface Options {
   readonly headers?: Record<string, string>;
 }
 
-/** One call over HTTP with the full token, or another one; the body becomes JSON unless it is text already. */
+/** One call over HTTP with the full token, or another one; the body becomes JSON unless it is text. */
 export async function call(
   path: string,
   { token = TOKENS.full, method, body, headers }: Options = {},
@@ -37,12 +37,10 @@ export async function call(
   };
 }
 
-/** `POST /v1/limit`. */
 export function limit(policy: string, key: string, fields: Record<string, unknown> = {}): Promise<Called> {
   return call("/v1/limit", { body: { policy, key, ...fields } });
 }
 
-/** `POST /v1/leases`. */
 export function acquire(policy: string, key: string, fields: Record<string, unknown> = {}): Promise<Called> {
   return call("/v1/leases", { body: { policy, key, ...fields } });
 }
@@ -51,7 +49,6 @@ export function release(id: string): Promise<Called> {
   return call(`/v1/leases/${id}`, { method: "DELETE" });
 }
 
-/** The id of the lease or hold that a call was given. */
 export function idIn({ body }: Called): string {
   const { id } = (body["lease"] ?? body["hold"]) as { id: string };
   return id;

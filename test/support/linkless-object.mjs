@@ -1,7 +1,4 @@
-/**
- * The built bundle with an object of before leases outlived their links, as happens while a deployment is rolled out: it
- * refuses messages of that version, and ignores the fields of it in any other.
- */
+/** The built bundle with an object of before leases outlived their links, as during a rollout. */
 import * as weir from "weir.js";
 
 /** The highest version that such an object knows. */

@@ -1,6 +1,6 @@
-/** Reads the text of metrics as OpenMetrics 1.0 has it, and refuses what that does not allow. */
+/** Reads OpenMetrics 1.0, and refuses what it does not allow. */
 
-/** What a text says: types, helps and units by family, and values by a sample's name with its labels. */
+/** Types, helps and units by family, and values by a sample's name with its labels. */
 export interface ParsedMetrics {
   readonly types: ReadonlyMap<string, string>;
   readonly help: ReadonlyMap<string, string>;
@@ -31,7 +31,7 @@ export function parsedMetrics(text: string): ParsedMetrics {
     const metadata = kept[kind];
     if (metadata !== undefined) {
       if (metadata.has(name)) throw new Error(`twice: ${line}`);
-      // Metadata and samples of a family stand together, in one block.
+      // Metadata and samples of a family are in one block.
       if (name !== family && types.has(name)) throw new Error(`apart from its family: ${line}`);
       family = name;
       metadata.set(name, said);

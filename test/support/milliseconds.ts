@@ -1,7 +1,4 @@
-/**
- * Policies as tests write them: a duration may be a number of milliseconds, so that a test can reckon with it. A policy
- * of a user has to say the unit.
- */
+/** Policies with durations as numbers of milliseconds, to calculate with. A user's must have units. */
 import * as policies from "../../core/policies/parse-policies.ts";
 import type { Policies } from "../../core/policies/policy.ts";
 import * as deployment from "../../core/policies/regional-policies.ts";

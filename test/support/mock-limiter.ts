@@ -1,6 +1,6 @@
 /**
- * A mock of the limiter, made of nothing but the OpenAPI document: it answers with the document's examples. As with
- * Prism, `Prefer: code=404` asks for a status. It knows no more of the limiter than `deny` and that a token is needed.
+ * A mock made only of the OpenAPI document: it answers with the document's examples. As with Prism, `Prefer:
+ * code=404` requests a status. Of the limiter it knows only `deny` and the need of a token.
  */
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
@@ -18,7 +18,6 @@ interface Document {
   readonly paths: Readonly<Record<string, Readonly<Record<string, Operation>>>>;
 }
 
-/** Serves the mock on a free port. */
 export async function startMock(document: Document): Promise<{ url: string; stop(): void }> {
   const paths = Object.entries(document.paths).map(([path, methods]) => ({
     pattern: new RegExp(`^${path.replaceAll(/\{\w+\}/g, "[^/]+")}$`),

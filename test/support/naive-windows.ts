@@ -1,29 +1,27 @@
-/** Oracles of windows, counted and sliding: every unit is an entry in a list. Slow, and too simple to be wrong. */
+/** Oracles of windows, counted and sliding: lists of units, slow, and too simple to be wrong. */
 import type { SlidingLogConfig } from "../../core/algorithms/log/sliding-log.ts";
 
 interface Entry {
   readonly atMs: number;
-  /** The name of the window that it counts in. */
   readonly window: string;
 }
 
-/** What both answer. */
 export interface Said {
   readonly allowed: boolean;
   readonly remaining: number;
   readonly retryAfterMs: number | null;
 }
 
-/** The fixed window: an instant's window has a name, and what has the same name counts. */
+/** The fixed window: instants with the same window name count together. */
 export class NaiveWindows {
   readonly #limit: number;
-  /** `undefined`: windows begin with the first request, and are so long. */
+  /** `undefined`: windows begin with the first request, and have this length. */
   readonly #nameAt: ((atMs: number) => string) | undefined;
   readonly #mostMs: number;
   #firstMs = 0;
   #units: Entry[] = [];
 
-  /** @param mostMs no window is longer; with `nameAt` left out it is how long each is */
+  /** @param mostMs the longest window; without `nameAt`, the length of each */
   constructor(limit: number, mostMs: number, nameAt?: (atMs: number) => string) {
     this.#limit = limit;
     this.#mostMs = mostMs;
@@ -61,7 +59,7 @@ export class NaiveWindows {
     this.#units = this.#units.filter((each) => each.atMs !== atMs || (left -= 1) < 0);
   }
 
-  /** When the window ends that an instant is in, found by trying. */
+  /** The end of an instant's window, found by trying. */
   endMs(nowMs: number): number {
     let [inside, outside] = [nowMs, nowMs + this.#mostMs];
     while (outside - inside > 1) {
@@ -135,7 +133,7 @@ export class NaiveCounter {
     for (let count = 0; count < units; count += 1) this.#units.push(nowMs);
   }
 
-  /** The newest first, while they are of this window. Then units of the one before, as many as weigh no more. */
+  /** The newest first, while they are of this window, then those of the one before, by weight. */
   credit(nowMs: number, units: number): void {
     const window = this.#windowAt(nowMs);
     const now = this.#units.filter((atMs) => this.#windowAt(atMs) === window);
@@ -234,7 +232,7 @@ export class NaiveLog {
     return this.#countedAt(nowMs) + cost <= limit && nowMs >= this.#lastMs + minIntervalMs;
   }
 
-  /** Why a cost is denied: what it waits for last, before this denial is counted. */
+  /** The last reason to wait for a denied cost, before this denial is counted. */
   #reason(nowMs: number, cost: number): string {
     if (cost > this.#config.limit) return "cost-over-limit";
     const atMs = nowMs + (this.#waitMs(nowMs, cost) ?? 0);

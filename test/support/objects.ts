@@ -47,7 +47,7 @@ export function objectOf(policyName: string, key: string) {
     reset: () => stubNow().reset(policyName, key),
     /** Evicts the object, as the runtime evicts an idle one: pending work is done first. */
     evict: () => evictDurableObject(stubNow()),
-    /** Kills the object at once: timers and memory are gone, and only what was written remains. */
+    /** Kills the object at once: timers and memory are gone, and only written state remains. */
     crash: () =>
       runInDurableObject(stubNow(), (_, state) => state.abort("crashed by a test")).catch(() => undefined),
     /** Everything the object has stored: rows by table, and its alarm. */
@@ -56,7 +56,7 @@ export function objectOf(policyName: string, key: string) {
         const tables = storage.sql
           .exec<{ name: string }>("SELECT name FROM sqlite_master WHERE name NOT LIKE '\\_%' ESCAPE '\\'")
           .toArray();
-        // The record of the only key, as long as there is no table.
+        // The record of the only key, while there is no table.
         const record = storage.kv.get<object>("record");
         const rows = tables.map(({ name }): [string, object[]] => [
           name,

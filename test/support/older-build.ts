@@ -1,7 +1,7 @@
 import { build, type Plugin } from "esbuild";
 /**
- * The worker as a build from before two changes would be: an object that knows no batches of calls, no moves of keys and
- * no terms, and a caller that sends no terms. It is this project's code with three lines of it as they would have been.
+ * The worker before two changes: an object without batches of calls, moves of keys and terms, and a caller
+ * that sends no terms. It is this project's code with three lines of it as they would have been.
  */
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
@@ -32,11 +32,7 @@ const EDITS: readonly Edit[] = [
   },
 ];
 
-/**
- * Builds it into a folder, and returns the path of the bundle.
- *
- * @throws Error when a line is not there any more
- */
+/** Builds it into a folder. @throws Error when a line no longer exists */
 export async function buildOlder(folder: string): Promise<string> {
   const edited = new Set<string>();
   const older: Plugin = {

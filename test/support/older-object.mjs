@@ -1,7 +1,4 @@
-/**
- * The built bundle with an object that is older than the worker, as happens while a deployment is rolled out: every
- * message is of a protocol version that this object does not know.
- */
+/** The built bundle with an object older than the worker, as during a rollout: it knows no message. */
 import * as weir from "weir.js";
 
 const NEWER = 1_000;

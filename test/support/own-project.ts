@@ -1,4 +1,4 @@
-/** A project with a wrangler.toml of its own, and how the scripts are run in it, as a user runs them. */
+/** A project with its own wrangler.toml, in which scripts run as for a user. */
 import { spawn, spawnSync } from "node:child_process";
 import { mkdtempSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -11,7 +11,7 @@ limit = 5
 window = "30d"
 `;
 
-/** A folder with a wrangler.toml that has these tables after what every deployment has. */
+/** A folder with a wrangler.toml that has these tables after those of every deployment. */
 export function makeProject(tables = POLICY): string {
   const folder = mkdtempSync(join(tmpdir(), "weir-own-"));
   symlinkSync(join(ROOT, "node_modules"), join(folder, "node_modules"));
@@ -45,14 +45,14 @@ export function removeProject(folder: string): void {
 interface Called {
   readonly args?: readonly string[];
   readonly env?: NodeJS.Dict<string>;
-  /** Where its caller stands; absent: in the project. */
+  /** The caller's folder; absent: the project's. */
   readonly cwd?: string;
 }
 
 function called(folder: string, script: string, { args = [], env = {}, cwd = folder }: Called) {
   const own = {
     WEIR_PROJECT: folder,
-    // Where the caller stands. The tests themselves may have been started from elsewhere.
+    // The tests themselves may have been started from elsewhere.
     WEIR_CALLED_IN: cwd,
     NO_COLOR: "1",
     WRANGLER_LOG_PATH: folder,
@@ -73,12 +73,10 @@ export function runScript(folder: string, script: string, how: Called = {}) {
   return { status, stdout, stderr };
 }
 
-/** A script that goes on running. */
 export interface Running {
   readonly pid: number;
-  /** Resolves when all it has printed has this in it. */
+  /** Resolves when its output contains this. */
   prints(text: string): Promise<void>;
-  /** All that it has printed. */
   printed(): string;
   /** Sends a signal, and waits for the end. */
   stop(signal: NodeJS.Signals): Promise<void>;

@@ -1,6 +1,6 @@
-/** Programs that use what the npm package has beside the client. They run in empty projects: see package.test.ts. */
+/** Programs that use the npm package besides the client. They run in empty projects: see package.test.ts. */
 
-/** All that needs no other package. */
+/** Needs no other package. */
 export const PARTS = `
 import type { Limiter } from "weir/client";
 import { rateLimitBinding } from "weir/cloudflare";
@@ -52,7 +52,6 @@ const made = [rateLimit({ limiter, key: "k" }), concurrency({ limiter, key: "k" 
 console.log(JSON.stringify([statuses[0], statuses[2], success, remaining, text, made.length, typed]));
 `;
 
-/** What needs Hono. */
 export const HONO = `
 import { Hono } from "hono";
 import { concurrency, rateLimit } from "weir/hono";
@@ -70,7 +69,6 @@ for (let call = 0; call < 3; call += 1) {
 console.log(JSON.stringify(answers));
 `;
 
-/** What needs Express. */
 export const EXPRESS = `
 import express from "express";
 import { concurrency, decisionsOf, rateLimit } from "weir/express";

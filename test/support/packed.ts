@@ -6,10 +6,8 @@ import { join } from "node:path";
 import { buildTypes, packageEntries } from "../../scripts/package-build.ts";
 import { ROOT } from "../../scripts/project.ts";
 
-/** Every folder that was made here. */
 const made: string[] = [];
 
-/** Removes all that was packed and installed. */
 export function removePacked(): void {
   for (const folder of made) rmSync(folder, { recursive: true, force: true });
 }
@@ -35,7 +33,7 @@ export async function packed(): Promise<string> {
   return join(folder, tarball);
 }
 
-/** An empty project with the package in it, and with packages from the registry; `undefined`: they cannot be had. */
+/** An empty project with the package and packages of the registry; `undefined`: they are not available. */
 export function projectWith(tarball: string, packages: readonly string[] = []): Project | undefined {
   const folder = makeFolder("weir-project-");
   const write = (file: string, text: string) => {
@@ -53,11 +51,7 @@ export function projectWith(tarball: string, packages: readonly string[] = []): 
   return undefined;
 }
 
-/**
- * What the compiler says of a project: strict, and it looks into the package's own declarations too.
- *
- * @param compiler the folder that it is installed in
- */
+/** The compiler's strict output for a project and the package's declarations. @param compiler its folder */
 export function typesOf(
   { folder, write }: Project,
   fields: object = {},

@@ -1,6 +1,6 @@
 /**
- * The arithmetic of accounts in the plainest way: every question looks at one hold after another, with the algorithms'
- * own states, and queues are played through with whole decisions. Production code has to say the same, faster.
+ * The arithmetic of accounts in the plainest way: it tries one hold after another with the algorithms' own
+ * states, and plays queues through with full decisions. Production code must agree, faster.
  */
 import {
   type AccountDecision,
@@ -14,9 +14,8 @@ import { type Cost, costOf, type Rule } from "../../core/policies/policy.ts";
 import type { RuleDecision } from "../../core/protocol/answers.ts";
 
 /**
- * The exact wait in milliseconds for a cost behind the callers in the queue; `null`: the cost never passes. It is
- * exact if no other call comes and every lease runs to its end. It plays the queue through: each waiter in turn gets
- * its lease as soon as the rules admit it, or gives up at `untilMs`.
+ * The exact wait in milliseconds for a cost behind the queue, if no other call comes and every lease runs to
+ * its end; `null`: never. Each waiter gets its lease as soon as the rules admit it, or gives up at `untilMs`.
  */
 export function waitBehindMs(
   ruleAccounts: readonly RuleAccount[],
@@ -44,9 +43,7 @@ export function waitBehindMs(
   return waitMs === null ? null : atMs + waitMs - nowMs;
 }
 
-/**
- * The wait in milliseconds until every rule admits a cost: the longest of the rules; `null`: the cost never passes.
- */
+/** The wait in milliseconds until every rule admits a cost: the longest of the rules; `null`: never. */
 function jointWaitMs(ruleAccounts: readonly RuleAccount[], cost: Cost, nowMs: number): number | null {
   let longest = 0;
   for (const { retryAfterMs } of withoutTaking(ruleAccounts, nowMs, cost)) {
@@ -55,7 +52,7 @@ function jointWaitMs(ruleAccounts: readonly RuleAccount[], cost: Cost, nowMs: nu
   }
   return longest;
 }
-/** Decides on a cost under all rules: all or nothing. When one rule denies, no rule takes units. Pure. */
+/** Decides a cost under all rules, all or nothing. Pure. */
 export function decideTogether(
   ruleAccounts: readonly RuleAccount[],
   nowMs: number,
@@ -76,7 +73,7 @@ export function decideTogether(
   return { admitted: true, accounts, rules };
 }
 
-/** What every rule would say of a cost. Nothing is taken, so the figures are those of now. */
+/** Every rule's decision on a cost. Nothing is taken, so the values are the current ones. */
 export function withoutTaking(
   ruleAccounts: readonly RuleAccount[],
   nowMs: number,
@@ -149,11 +146,11 @@ function noted(rule: Rule, { state, holds }: Account, nowMs: number, hold: Hold)
   return place({ state: rule.algorithm.noteHold(rule.config, state, nowMs), holds }, hold);
 }
 
-/** Decides on `cost` units. The account must have been advanced to `nowMs`. */
+/** The account must have been advanced to `nowMs`. */
 function decide(rule: Rule, account: Account, nowMs: number, cost: number): AccountDecision {
   const outstanding = outstandingOf(account);
   const decision = rule.algorithm.decide(rule.config, account.state, nowMs, cost, outstanding);
-  // The figures of a share are the pool's, and the pool knows of the units that are held here.
+  // The values of a share are the pool's, and the pool knows of the units that are held here.
   const isExact = outstanding === 0 || rule.algorithm.isShare === true;
   if (decision.allowed) {
     const { state, remaining, quotaRemaining } = decision;
@@ -163,7 +160,7 @@ function decide(rule: Rule, account: Account, nowMs: number, cost: number): Acco
     return { allowed: true, account: after, remaining, ...left, resetAfterMs };
   }
   const { counted, ...denial } = decision;
-  /** The denial with figures for the case that every hold is used when it expires. */
+  /** The denial with values for the case that every hold is used when it expires. */
   const withHolds = (of: Account, figures: Denial): Denial =>
     isExact
       ? figures
@@ -182,7 +179,7 @@ function decide(rule: Rule, account: Account, nowMs: number, cost: number): Acco
   };
 }
 
-/** The first instant, `nowMs` or later, from which the account equals an untouched one if no call comes before. */
+/** The first instant from `nowMs` on at which the account equals an untouched one without further calls. */
 function wholeAtMs(rule: Rule, account: Account, nowMs: number): number {
   const last = account.holds.at(-1)?.expiresAtMs ?? nowMs;
   if (rule.lease !== undefined) return Math.max(last, nowMs);
@@ -191,10 +188,7 @@ function wholeAtMs(rule: Rule, account: Account, nowMs: number): number {
   return Math.max(last, nowMs, rule.algorithm.untouchedAtMs(rule.config, state));
 }
 
-/**
- * The exact wait in milliseconds for a cost that fits the capacity, if every hold is used when it expires; `null`:
- * the cost never passes. Looks at one expiry after another.
- */
+/** The exact wait for a cost within the capacity, if every hold is used when it expires; `null`: never. */
 function ruleWaitMs(rule: Rule, account: Account, nowMs: number, cost: number): number | null {
   if (rule.algorithm.limitNow !== undefined) return adaptiveWaitMs(rule, account, nowMs, cost);
   if (rule.lease !== undefined) return leaseWaitMs(rule, account, nowMs, cost);
@@ -218,7 +212,7 @@ function ruleWaitMs(rule: Rule, account: Account, nowMs: number, cost: number): 
   }
 }
 
-/** The same where the limit changes: when a lease ends, or when what was learned is forgotten. */
+/** The same where the limit changes: when a lease ends, or learned values are forgotten. */
 function adaptiveWaitMs(rule: Rule, account: Account, nowMs: number, cost: number): number | null {
   const endsMs = account.holds.map(({ expiresAtMs }) => expiresAtMs);
   const instants = [...endsMs, rule.algorithm.untouchedAtMs(rule.config, account.state)];

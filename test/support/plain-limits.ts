@@ -1,4 +1,4 @@
-/** The limit rules once more, as simple as can be: variables that change, and a sum instead of a running average. */
+/** The limit rules as simply as possible: variables that change, and a sum instead of a running average. */
 import type { LimitTerms, Sample } from "../../core/algorithms/adaptive/adaptive-limits.ts";
 
 export class PlainLimit {
@@ -63,7 +63,7 @@ export class PlainLimit {
 
   #gradient2(terms: LimitTerms & { adapt: "gradient2" }, { durationMs, inFlight }: Sample): void {
     if (this.#first.length < 10) {
-      // From the sum, whatever the average was made to be meanwhile.
+      // From the sum, even if the average was changed meanwhile.
       this.#first.push(durationMs);
       this.#longMs = this.#first.reduce((sum, each) => sum + each, 0) / this.#first.length;
     } else {

@@ -1,11 +1,11 @@
-/** Builds of the limiter with one fault each, planted in a copy of the sources: a check that never finds them is none. */
+/** Builds with one planted fault each: a check that never finds them is worthless. */
 import { spawnSync } from "node:child_process";
 import { cpSync, mkdtempSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { ROOT } from "../../scripts/project.ts";
 
-/** A text in a file of the sources, and what stands there with the fault. */
+/** A text in a source file, and its faulty replacement. */
 export type Edit = readonly [file: string, from: string, to: string];
 
 const SOURCES = [
@@ -20,17 +20,13 @@ const SOURCES = [
   "package.json",
 ];
 
-/** A build of a changed copy: its bundle, and the folder to remove when it is not needed any more. */
+/** A build of a changed copy: its bundle, and the folder to remove after use. */
 export interface ChangedBuild {
   readonly main: string;
   readonly folder: string;
 }
 
-/**
- * Builds the limiter with these texts changed.
- *
- * @throws Error when a text is not found, so that a fault goes with the code that it is in
- */
+/** Builds the limiter with these texts changed. @throws Error when a text is not found */
 export function buildPlanted(edits: readonly Edit[]): ChangedBuild {
   return buildChanged((folder) => {
     for (const [file, from, to] of edits) {
@@ -41,7 +37,7 @@ export function buildPlanted(edits: readonly Edit[]): ChangedBuild {
   });
 }
 
-/** Builds the limiter of a copy of the sources. @param change is given the copy's folder */
+/** Builds the limiter of a copy of the sources. @param change gets the copy's folder */
 export function buildChanged(change: (folder: string) => void): ChangedBuild {
   const folder = mkdtempSync(join(tmpdir(), "weir-planted-"));
   for (const name of SOURCES) cpSync(join(ROOT, name), join(folder, name), { recursive: true });
@@ -60,10 +56,10 @@ export interface Fault {
   readonly name: string;
   /** The operations by which it is met. */
   readonly operations: readonly string[];
-  /** The parts of their calls by which it is. */
+  /** The parts of their calls by which it is met. */
   readonly parts: readonly string[];
   readonly edits: readonly Edit[];
-  /** Only how slow the neighbour's calls are shows it. */
+  /** Only slow calls of the neighbour show it. */
   readonly isSlowness?: true;
 }
 
@@ -73,7 +69,7 @@ const SMALL_ANSWERS: Edit = [
   "MAX_ANSWERS_LENGTH = 2 ** 16",
 ];
 
-/** One of each kind. The first is none: a bound is small there, as in the fault of that bound, and nothing is to be found. */
+/** One of each kind. The first is none: it has the small bound of that fault, and nothing is to be found. */
 export const FAULTS: readonly Fault[] = [
   { name: "none", operations: ["limit", "hold"], parts: ["idempotencyKey"], edits: [SMALL_ANSWERS] },
   {

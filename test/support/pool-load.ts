@@ -1,4 +1,4 @@
-/** Puts load on pools from several regions, and notes what was admitted. */
+/** Puts load on pools from several regions, and records the admissions. */
 import type { HttpClient } from "./http-client.ts";
 import { mostInWindow, worstExcess, type AdmittedCall } from "./interval-bound.ts";
 
@@ -11,11 +11,10 @@ export interface Rate {
 
 export interface Tally {
   readonly admitted: AdmittedCall[];
-  /** How many answers came, by `source` and outcome. */
+  /** The number of answers, by `source` and outcome. */
   readonly answers: Record<string, number>;
 }
 
-/** The policy of a pool with this rate. */
 export function pooled({ windowMs, ...rate }: Rate, fields: object = {}): object {
   const algorithm = rate.burst === undefined ? "sliding-log" : "token-bucket";
   return { algorithm, window: windowMs, ...rate, pool: "redis", deadlineMs: 4_000, ...fields };
@@ -25,7 +24,7 @@ export function newTally(): Tally {
   return { admitted: [], answers: {} };
 }
 
-/** Asks in `workers` loops until it is told to stop; a connection that breaks ends its loop. */
+/** Calls in `workers` loops until stopped; a broken connection ends its loop. */
 export async function hammer(
   client: () => HttpClient,
   workers: number,
@@ -57,7 +56,7 @@ export function excessOf({ admitted }: Tally, { limit, windowMs, burst }: Rate):
   return Math.max(0, excess);
 }
 
-/** The admitted units, as a part of what one exact bucket or log would admit of callers that never pause. */
+/** The admitted units, as a part of those that one exact bucket or log admits of callers that never pause. */
 export function shareOfBound({ admitted }: Tally, { limit, windowMs, burst }: Rate): number {
   const firstMs = Math.min(...admitted.map(({ sentAtMs }) => sentAtMs));
   const lastMs = Math.max(...admitted.map(({ receivedAtMs }) => receivedAtMs));

@@ -1,6 +1,4 @@
-/**
- * What a pool's script has to answer: the same calls, made of the functions of objects. The model never loses writes.
- */
+/** The required answers of a pool's script, by the functions of objects. The model never loses writes. */
 import {
   type NewHold,
   UNTOUCHED,
@@ -48,7 +46,7 @@ interface Own {
   readonly isNew: boolean;
   readonly used: readonly number[];
   readonly kept: readonly number[];
-  /** The end of the hold that the holder goes on with, as it was before this message. */
+  /** The end of the hold that the holder continues, before this message. */
   readonly beforeMs: number;
   readonly rememberMs: number;
 }
@@ -64,7 +62,7 @@ export class PoolModel {
   readonly #ended = new Map<string, PoolAnswer | undefined>();
   /** When callers' holds end, by their ids; also of holds without units. */
   readonly #claims = new Map<string, number>();
-  /** Whether the call that is being made has changed anything. */
+  /** Whether the current call has changed anything. */
   #isChanged = false;
 
   constructor(rules: readonly Rule[]) {
@@ -146,7 +144,7 @@ export class PoolModel {
     return next.some(({ success }) => !success) ? { next } : {};
   }
 
-  /** Whether the answer was decided now, and not repeated from before. */
+  /** Whether the answer was decided now, and not repeated. */
   #isFirst = true;
 
   #decided(call: PoolCall & PartOfCall, answerName: string, own?: NewHold, isOvertaken = false): PoolAnswer {
@@ -239,7 +237,7 @@ export class PoolModel {
     return { rules };
   }
 
-  /** The accounts, in which the holder's hold already lasts as long as it will once units join it. */
+  /** The accounts with the holder's hold extended as if units had joined it. */
   #joined(units: Record<string, number>, own: NewHold | undefined, isOvertaken: boolean) {
     if (own === undefined) return this.ruleAccounts;
     const isAny = this.rules.some(({ name, lease }) => units[name] !== 0 && (!isOvertaken || lease));
@@ -372,7 +370,7 @@ export class PoolModel {
       if (rule.lease === undefined && (isNew || held === undefined)) return account;
       const taken = rule.lease === undefined ? delta : 0;
       const settled = held === undefined ? account : settle(rule, account, this.nowMs, held.id, taken);
-      // Idle slots of the holder's other life stay where they are.
+      // Idle slots of the holder's other life stay.
       const left = isOther && held !== undefined ? Math.max(0, held.units - kept) : 0;
       const after = left > 0 && held !== undefined ? place(settled, { ...held, units: left }) : settled;
       return kept === 0 ? after : place(after, { id, units: kept, expiresAtMs });

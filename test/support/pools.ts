@@ -15,9 +15,8 @@ import { poolKeys } from "../../durable-objects/pool/session.ts";
 import { startRedis } from "../../scripts/redis-server.ts";
 
 /**
- * Lua that comes before the script and gives it the test's clock. It puts another table in place of `redis`: there
- * `TIME` is the last argument. The expiry of keys is kept in a hash, and carried out here at the beginning of each
- * call. The script itself is unchanged.
+ * Lua before the unchanged script, for the test's clock. It replaces `redis` by a table in which `TIME` is
+ * the last argument. The expiry of keys is kept in a hash, and executed here at the beginning of each call.
  */
 export const PRELUDE = `
 local server, now = redis, tonumber(ARGV[#ARGV])
@@ -70,7 +69,7 @@ export async function startPools(options: readonly string[] = [], prelude = PREL
   return {
     port: server.port,
     client,
-    /** Makes a pool that nobody has used. */
+    /** Makes an unused pool. */
     create(rules: readonly PoolRule[], sizing = SIZING): Pool {
       pools += 1;
       const run = (keys: string[], args: string[]) => client.evalSha(digest, { keys, arguments: args });
@@ -85,11 +84,10 @@ export async function startPools(options: readonly string[] = [], prelude = PREL
 
 export type Pools = Awaited<ReturnType<typeof startPools>>;
 type Client = Pools["client"];
-/** A call, or a part of one that `Pool` completes. `answerName` is the idempotency key, `chargeName` that of a charge. */
+/** A part of a call. `answerName` is the idempotency key, `chargeName` that of a charge. */
 export type PartOfCall = Omit<PoolCall, "rules" | "cost"> &
   Partial<PoolCall> & { readonly answerName?: string; readonly chargeName?: string };
 
-/** One pool, with the calls that tests make. */
 export class Pool {
   readonly client: Client;
   readonly #run: (keys: string[], args: string[]) => Promise<unknown>;
@@ -134,7 +132,6 @@ export class Pool {
     return this.call({ op: "peek", ...(cost && { cost }) }, nowMs);
   }
 
-  /** All keys of the pool. */
   async keys(): Promise<string[]> {
     const found = await this.client.keys(`${this.name.replaceAll(/[[\]*?]/g, "\\$&")}*`);
     return found.filter((key) => !key.endsWith("~deadlines")).toSorted();
@@ -169,7 +166,7 @@ export class Pool {
   }
 }
 
-/** A rule of a policy, as the pool's protocol has it. */
+/** A rule of a policy in the pool's protocol. */
 export function poolRule({ name, algorithm, config }: Rule): PoolRule {
   const fields = config as Record<string, number | boolean>;
   const known = ["limit", "windowMs", "burst", "minIntervalMs", "countDenied"];
@@ -177,7 +174,7 @@ export function poolRule({ name, algorithm, config }: Rule): PoolRule {
   return { name, algorithm: algorithm.name, ...given } as unknown as PoolRule;
 }
 
-/** A holder's message, with defaults for what a test leaves out. */
+/** A holder's message, with defaults. */
 export function holdingOf(
   part: Partial<HolderMessage> & Pick<HolderMessage, "holder" | "turn">,
 ): HolderMessage {
@@ -197,17 +194,13 @@ export function holdingOf(
   };
 }
 
-/**
- * What an answer granted.
- *
- * @throws Error when there is no grant in it
- */
+/** @throws Error when the answer has no grant */
 export function grantedIn({ granted }: PoolAnswer): PoolGrant & { readonly mark: PoolMark } {
   if (granted === undefined) throw new Error("nothing was said of what is granted");
   return granted;
 }
 
-/** Whether these units are all that a charge took: then its call is decided anew. */
+/** Whether these units are a complete charge: then its call is decided anew. */
 export function isAllOf(charge: Record<string, number> = {}, units: Record<string, number>): boolean {
   return Object.entries(charge).every(([name, taken]) => (units[name] ?? 0) >= taken);
 }

@@ -1,4 +1,4 @@
-/** Before black-box tests, once: the bundle, Prometheus for what /metrics answers, and Chromium for the dashboard. */
+/** Once before system tests: the bundle, Prometheus for /metrics, and Chromium for the dashboard. */
 import { ensureChromium } from "../../scripts/chromium.ts";
 import { ensureTool } from "../../scripts/installed-tool.ts";
 import { build } from "../../scripts/project.ts";

@@ -1,4 +1,4 @@
-/** Before all tests, once: several start a redis-server at the same time, and import the worker with the dashboard. */
+/** Once before all tests: several start a redis-server, and import the worker with the dashboard. */
 import { buildDashboard } from "../../scripts/dashboard-build.ts";
 import { ensureRedis } from "../../scripts/redis-server.ts";
 

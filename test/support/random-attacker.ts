@@ -1,4 +1,4 @@
-/** A caller that makes calls of every kind at random, as a seed says, with what it was told and with what it makes up. */
+/** A caller that makes random calls of every kind by a seed, with known ids and invented ones. */
 import { setTimeout as sleep } from "node:timers/promises";
 import { claimId } from "../../core/protocol/names.ts";
 import { claimIn, type Argument, type Ask, type Cost, type Kind, type Made } from "./attack-history.ts";
@@ -10,7 +10,7 @@ export interface Grounds {
   readonly units: Readonly<Record<string, readonly string[]>>;
   /** Policies that lease. */
   readonly slots: Readonly<Record<string, readonly string[]>>;
-  /** A policy of which nothing comes back, with the key of now: there is a new one every now and then. */
+  /** A policy without refills, with its current key, which changes now and then. */
   readonly budget: { readonly policy: string; keyNow(): string };
   /** The only policies and keys that are ever reset. */
   readonly resettable: readonly (readonly [policy: string, key: string])[];
@@ -31,9 +31,9 @@ interface Claim {
   readonly diesAtMs: number;
 }
 
-/** Idempotency keys that all callers use, so that each meets those of the others; the last is as one's is stored. */
+/** Idempotency keys that all callers use, so that they meet; the last one has the stored form. */
 const SHARED_KEYS = ["order-1", "order-2", '\u0001{"token":"one"}\u0001order-1'];
-/** The share of calls with an idempotency key that are made again at once, answered or not. */
+/** The share of calls with an idempotency key that are repeated at once, answered or not. */
 const RETRIED = 0.3;
 /** Of 100 calls, on average. */
 const WEIGHTS: readonly (readonly [Kind, number])[] = [
@@ -51,7 +51,7 @@ const WEIGHTS: readonly (readonly [Kind, number])[] = [
   ["reset", 2],
 ];
 
-/** Attacks until the end; `note` is given each call that was made. */
+/** Attacks until the end; `note` gets each call. */
 export async function attack(
   { caller, ask, random, isAdmin }: Attacker,
   grounds: Grounds,
@@ -66,7 +66,7 @@ export async function attack(
     const kind = again?.kind ?? pick.weighed(WEIGHTS);
     if (kind === "reset" && !isAdmin) continue;
     const argument = again?.argument ?? ARGUMENTS[kind](grounds, claims, pick);
-    // Some claims are ended at the very instant at which they expire.
+    // Some claims are ended at the instant at which they expire.
     const dying = claims.find(({ id }) => id === argument.id)?.diesAtMs ?? 0;
     if (random() < 0.2 && dying > Date.now()) await sleep(dying - Date.now());
     const sentAtMs = Date.now();
@@ -128,7 +128,7 @@ const ARGUMENTS: Readonly<Record<Kind, MakeArgument>> = {
   },
 };
 
-/** Mostly few units, sometimes none or more than there may ever be; sometimes by unit, where 0 leaves a rule out. */
+/** Mostly few units, sometimes none or too many; sometimes by unit, where 0 leaves a rule out. */
 function cost({ random, upTo }: Pick, least: 0 | 1, units: readonly string[] = ["requests"]): Cost {
   if (random() < 0.05) return 1_000;
   if (random() < 0.5) return least + upTo(5);
@@ -180,7 +180,7 @@ function settle(grounds: Grounds, claims: readonly Claim[], pick: Pick): Argumen
   return { id, used: cost(pick, 0, grounds.units[policy]) };
 }
 
-/** Of the budget only: what other quotas admit after a refund no client can tell. */
+/** Of the budget only: the effect of a refund on other quotas is unknown to clients. */
 function refund({ budget }: Grounds, pick: Pick): Argument {
   const [idempotencyKey, charge] = [pick.oneOf(SHARED_KEYS), pick.oneOf(SHARED_KEYS)];
   const named = pick.random() < 0.5 ? { charge } : {};
@@ -205,7 +205,7 @@ function acquire(grounds: Grounds, pick: Pick): Argument {
   };
 }
 
-/** Mostly the id of a claim that this caller was told of, lasting or not; else one that nobody was told. */
+/** Mostly the id of a claim that this caller got, lasting or not; otherwise an invented one. */
 function idOf(kind: "hold" | "lease", grounds: Grounds, claims: readonly Claim[], pick: Pick): string {
   const own = claims.filter((claim) => claim.kind === kind);
   const lasting = own.filter(({ diesAtMs }) => diesAtMs > Date.now());

@@ -9,15 +9,11 @@ export function seededRandom(seed: number): () => number {
   };
 }
 
-/**
- * A generator for each of many clients at once: what one does is repeated by the seed, whoever is faster today. When it
- * does it is up to the machine.
- */
+/** A generator for each of many clients: the seed repeats each one's numbers in any order of time. */
 export function seededRandoms(seed: number): (client: number) => () => number {
   return (client) => seededRandom(seed + 7_919 * client);
 }
 
-/** One of these. */
 export function pick<Item>(random: () => number, items: readonly Item[]): Item {
   return items[whole(random, items.length)] as Item;
 }
@@ -27,14 +23,14 @@ export function whole(random: () => number, below: number): number {
   return Math.floor(random() * below);
 }
 
-/** A seed for this run: that of the environment variable SEED, to repeat a failure, or `newSeed`. It is printed. */
+/** A seed for this run: the environment's SEED, to repeat a failure, or `newSeed`. It is printed. */
 export function announcedSeed(what: string): number {
   const seed = seedOr(newSeed() ?? Math.floor(Math.random() * 2 ** 31));
   console.log(`${what}: SEED=${seed}`);
   return seed;
 }
 
-/** What the environment variable NEW_SEED wants instead of a random one: see `.ci/run`. */
+/** The value of the environment variable NEW_SEED instead of a random one: see `.ci/run`. */
 export function newSeed(): number | undefined {
   const wanted = process.env["NEW_SEED"];
   return wanted === undefined ? undefined : Number(wanted);

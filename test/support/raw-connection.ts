@@ -1,4 +1,4 @@
-/** One HTTP/1.1 connection that sends bytes as they are, broken or not, and reads one answer at a time. */
+/** One HTTP/1.1 connection that sends bytes unchanged, and reads one answer at a time. */
 import { connect, type Socket } from "node:net";
 
 export interface RawAnswer {
@@ -7,7 +7,7 @@ export interface RawAnswer {
   readonly body: string;
 }
 
-/** An answer that takes so long counts as a hang, in milliseconds. */
+/** An answer that takes this long counts as a hang, in milliseconds. */
 const HANG_MS = 30_000;
 
 export class RawConnection {
@@ -21,15 +21,13 @@ export class RawConnection {
     this.#port = port;
   }
 
-  /** Sends a whole request and reads its answer. Rejects when there is none. */
+  /** Sends a complete request and reads its answer. Rejects when there is none. */
   async exchange(bytes: Buffer, { isHead = false } = {}): Promise<RawAnswer> {
     this.#open().write(bytes);
     return await this.#read(isHead);
   }
 
-  /**
-   * Sends part of a request and closes the connection, perhaps some time later. Whatever comes back is dropped.
-   */
+  /** Sends part of a request and closes the connection, possibly later. Answers are dropped. */
   async breakOff(bytes: Buffer, { afterMs = 0 } = {}): Promise<void> {
     const socket = this.#open();
     await new Promise((done) => socket.write(bytes, done));

@@ -1,7 +1,4 @@
-/**
- * A worker with the service binding LIMITER that passes each request on to `limit`. Plain JavaScript, since workerd
- * runs it as it is.
- */
+/** A worker with the service binding LIMITER that forwards each request to `limit`. */
 export default {
   async fetch(request, env) {
     try {

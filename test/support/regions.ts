@@ -1,4 +1,4 @@
-/** Regions as in production: each has a workerd of its own, and all share one Redis behind a bridge. */
+/** Regions as in production: each has its own workerd, and all share one Redis behind a bridge. */
 import { startRedis, type RedisServer } from "../../scripts/redis-server.ts";
 import { startBridge, type Bridge } from "../../scripts/upstash-bridge.ts";
 import { serve, type Serving } from "../../scripts/workerd.ts";
@@ -15,7 +15,6 @@ export interface RegionRunning {
   readonly continent: string;
   readonly client: HttpClient;
   readonly serving: Serving;
-  /** What workerd printed. */
   printed: string;
 }
 
@@ -42,9 +41,9 @@ interface Options {
 }
 
 /**
- * Starts one region for each continent. With `isOneProcess` all regions share one process, and reach each other's
- * objects as in production. Without it, each region has a process and objects of its own, and can be killed alone.
- * `toRedis` is how many calls to the bridge, of all regions together, wait for their answer at a time.
+ * Starts one region for each continent. With `isOneProcess` all share one process, and reach each other's
+ * objects as in production. Otherwise each has its own process and objects, and can be killed alone.
+ * `toRedis` is the most simultaneous calls of all regions to the bridge.
  */
 export async function startWorld(
   policies: object,

@@ -23,7 +23,7 @@ export function policyOf(name: string): Policy {
   return policy;
 }
 
-/** What all rules of a policy say: admitted, unless `figures` say otherwise. */
+/** Every rule's values: admitted, unless `figures` differ. */
 export function said(policy: PolicyView, figures: Partial<RuleDecision> = {}): RuleDecision[] {
   return policy.rules.map(({ name, capacity }) => ({
     name,
@@ -45,7 +45,7 @@ export function granting(policy: PolicyView, units: number, { ttlMs = TTL_MS, is
   return { rules: said(policy), reserved: { ttlMs, isNew, units: named } };
 }
 
-/** A reservation of a key that was asked for ten times. It asked for units at 0 ms, and was granted `units`. */
+/** A reservation of a key with ten calls. It requested units at 0 ms, and got `units`. */
 export function withUnits(units: number, name = "one"): Reservation {
   const policy = policyOf(name);
   const made = new Reservation(policy, "key", "holder", -10);

@@ -2,14 +2,13 @@ import { minBurst } from "../../core/algorithms/token-bucket.ts";
 import type { Rule } from "../../core/policies/policy.ts";
 import { parsePolicies } from "./milliseconds.ts";
 
-/** The rule of a policy with these fields. */
 export function ruleOf(fields: Readonly<Record<string, unknown>>): Rule {
   const policy = parsePolicies({ test: fields }).get("test");
   if (policy === undefined) throw new Error("no policy");
   return policy.rules[0];
 }
 
-/** The same fields of a token bucket, with as large a burst as its rate needs at least. */
+/** The same fields of a token bucket, with the burst that its rate needs at least. */
 export function reachable<Fields extends { limit: number; window: number; burst: number }>(
   fields: Fields,
 ): Fields {

@@ -1,4 +1,4 @@
-/** The same calls against each algorithm, in virtual time: what docs/choosing.md shows. */
+/** The same calls against each algorithm, in virtual time: the plots of docs/choosing.md. */
 import { UNTOUCHED, advance, decideTogether } from "../../core/accounts/account.ts";
 import type { Account } from "../../core/accounts/hold.ts";
 import { seededRandom } from "./random.ts";
@@ -6,7 +6,7 @@ import { ruleOf } from "./rules.ts";
 
 export const END_MS = 24_000;
 export const STEP_MS = 200;
-/** A lease of the concurrency rule lasts for so long, in milliseconds: that is what one call takes. */
+/** The duration of a call, and of its lease under the concurrency rule, in milliseconds. */
 const CALL_MS = 500;
 const START_MS = 1_760_000_000_000 - (1_760_000_000_000 % 2_000);
 
@@ -28,7 +28,7 @@ export const LANES: readonly (readonly [label: string, fields: object])[] = [
   ["credits, 60", { algorithm: "credits", limit: 60 }],
 ];
 
-/** When calls come: few, then 40 at once, a pause, three times too many, a pause, and 15 at once. */
+/** The times of calls: few, then 40 at once, a pause, three times too many, a pause, and 15 at once. */
 export function trafficMs(): readonly number[] {
   const random = seededRandom(7);
   const spread = (fromMs: number, toMs: number, calls: number) =>
@@ -41,13 +41,13 @@ export function trafficMs(): readonly number[] {
   ].toSorted((a, b) => a - b);
 }
 
-/** What came of the calls, by steps of `STEP_MS`: when admitted calls go on, and how many are denied when they come. */
+/** By steps of `STEP_MS`: when admitted calls start, and how many are denied on arrival. */
 export interface Admissions {
   readonly goOn: readonly number[];
   readonly denied: readonly number[];
 }
 
-/** Decides on the traffic under the rule of these fields. A call that is told to wait goes on after that. */
+/** Decides the traffic under the rule of these fields. Delayed calls start after their delay. */
 export function admissionsOf(fields: object): Admissions {
   const rule = ruleOf(fields as Readonly<Record<string, unknown>>);
   const [goOn, denied] = [new Map<number, number>(), new Map<number, number>()];

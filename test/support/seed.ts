@@ -1,4 +1,4 @@
-/** Before each test file: properties begin with SEED or NEW_SEED if there is one, and whichever fails says with which. */
+/** Before each test file: properties begin with SEED or NEW_SEED if there is one, and failures print it. */
 import fc from "fast-check";
 import { newSeed } from "./random.ts";
 

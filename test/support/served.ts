@@ -21,7 +21,7 @@ interface Options {
   /** Whether that module has the classes of the catalog and the statistics too. */
   readonly hasDeploymentObjects?: boolean;
   readonly caller?: string;
-  /** The `props` of further bindings of the caller, by their names. */
+  /** By name: the `props` of further bindings of the caller. */
   readonly callerProps?: Readonly<Record<string, object>>;
   readonly isolates?: number;
   /** The policies of all isolates but the first, which has the objects. */
@@ -30,11 +30,10 @@ interface Options {
   readonly callersMain?: string;
   /** The entries of API_TOKENS. */
   readonly tokens?: readonly object[];
-  /** Is given what workerd prints. */
   readonly onOutput?: (text: string) => void;
 }
 
-/** A policy that says no deadline waits long: a machine that runs tests may be slow. One that was removed says nothing. */
+/** Adds a long deadline, for slow test machines, to policies without one. */
 const patient = (policies: object): object =>
   Object.fromEntries(
     Object.entries(policies).map(([name, policy]: [string, object]) => [
@@ -43,7 +42,7 @@ const patient = (policies: object): object =>
     ]),
   );
 
-/** Changes count, and counts are sent, after 200 ms instead of 2, 5 and 10 s. */
+/** Changes apply, and counts are sent, after 200 ms instead of 2, 5 and 10 s. */
 export const BACKGROUND_MS = 200;
 
 /** Serves the bundle with these policies and the tests' tokens. */

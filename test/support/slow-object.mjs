@@ -1,4 +1,4 @@
-/** The built bundle with an object that takes 1.5 s to answer `reserve`, but for batches, and counts these calls. */
+/** The built bundle with an object that takes 1.5 s to answer `reserve` outside batches, and counts these. */
 import * as weir from "weir.js";
 
 const SLOW_MS = 1_500;

@@ -1,27 +1,26 @@
-/** What a specimen of an algorithm is, and those of windows that are counted: see algorithms.ts. */
+/** Specimens of algorithms, and those of counted windows: see algorithms.ts. */
 import fc from "fast-check";
 
 export interface Specimen<Fields extends Given = Given> {
-  /** Fields as a policy gives them, durations in milliseconds; `configure` must accept every one. */
+  /** Fields as in a policy, durations in milliseconds; `configure` must accept every one. */
   readonly fields: fc.Arbitrary<Fields>;
-  /** Whether `units` admitted within `lengthMs` (first to last instant) keep the bound the algorithm promises. */
+  /** Whether `units` admitted within `lengthMs` (first to last instant) keep the algorithm's bound. */
   keepsBound(fields: Fields, units: number, lengthMs: number): boolean;
-  /** Present when calls that are admitted may be told to wait (`delayMs`). */
+  /** Present when admitted calls may be delayed (`delayMs`). */
   readonly delays?: {
-    /** Whether `units` whose callers went on within `lengthMs`, all having waited as told, keep the bound. */
+    /** Whether `units` whose callers continued within `lengthMs`, after their delays, keep the bound. */
     keepsPace(fields: Fields, units: number, lengthMs: number, largestCost: number): boolean;
-    /** The longest delay in milliseconds that anybody may be told. */
+    /** The longest delay, in milliseconds. */
     mostMs(fields: Fields): number;
   };
   /** The distance between calls of cost 1 that the quota always admits, in milliseconds. */
   paceMs(fields: Fields): number;
-  /** No time gives back what was taken. */
   readonly neverRefills?: true;
-  /** Nothing that is taken or held makes a difference. */
+  /** Taken or held units make no difference. */
   readonly countsNothing?: true;
-  /** Rounding may leave a millisecond until the quota is whole, when all of a charge has been given back. */
+  /** Rounding may leave a millisecond until the quota is refilled, after a complete refund. */
   readonly roundsWhole?: true;
-  /** A refund without a name may give back a unit less than was asked for, and never more. */
+  /** A refund without a name may return one unit less than requested, and never more. */
   readonly roundsCredit?: true;
 }
 
@@ -30,7 +29,7 @@ export type Given = Readonly<Record<string, number | string>>;
 const HOUR_MS = 3_600_000;
 const DAY_MS = 24 * HOUR_MS;
 
-/** Of each period: how short and how long it is in the zones below. */
+/** The shortest and longest length of each period in the zones below. */
 const LENGTHS_MS: Readonly<Record<string, readonly [shortest: number, longest: number]>> = {
   "1 hour": [HOUR_MS / 2, 1.5 * HOUR_MS],
   "1 day": [23 * HOUR_MS, 25 * HOUR_MS],
@@ -98,7 +97,7 @@ const slidingWindowCounter: Specimen<{ readonly limit: number; readonly window: 
     .filter((given) => given.limit * given.window < 2 ** 53),
   keepsBound: (given, units, lengthMs) =>
     BigInt(units) * BigInt(given.window) <= BigInt(given.limit) * BigInt(given.window + lengthMs),
-  // One unit less than the limit in each window: what came evenly is still counted as a whole unit when it comes.
+  // One unit below the limit in each window: an even arrival still counts as a full unit when it comes.
   paceMs: ({ limit: most, window }) => (most === 1 ? 2 * window : Math.ceil(window / (most - 1))),
   roundsCredit: true,
 };

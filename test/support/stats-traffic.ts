@@ -1,4 +1,4 @@
-/** Traffic over HTTP, and what /metrics has to say of it. */
+/** Traffic over HTTP, and the expected content of /metrics. */
 import { setTimeout as sleep } from "node:timers/promises";
 import { TOKENS } from "./fixtures.ts";
 import { parsedMetrics } from "./metrics.ts";
@@ -11,7 +11,7 @@ export const STATS_POLICIES = {
   trial: { algorithm: "token-bucket", limit: 1, window: "1h", shadow: true, deadlineMs: 20_000 },
 };
 
-/** By the labels of weir_decisions_total, how many. */
+/** The counts by the labels of weir_decisions_total. */
 export type Decisions = Map<string, number>;
 
 interface Answered {
@@ -36,7 +36,7 @@ function note(decisions: Decisions, { policy, success, reason, source }: Answere
   decisions.set(labels, (decisions.get(labels) ?? 0) + 1);
 }
 
-/** Makes so many calls of every kind, and notes what was answered. */
+/** Makes calls of every kind, and records the answers. */
 export async function traffic(
   url: string,
   random: () => number,
@@ -63,13 +63,12 @@ export async function traffic(
       const asked = { policy: "slots", key: key(), waitMs };
       note(decisions, (await call(url, "/v1/leases", asked)) as unknown as Answered);
     }
-    // A call that is refused is no decision.
+    // A refused call is no decision.
     else await call(url, "/v1/limit", { policy: "hot", key: "" });
   }
   return decisions;
 }
 
-/** What /metrics says. */
 export async function readMetrics(url: string, accept = "application/openmetrics-text"): Promise<string> {
   const headers = { authorization: `Bearer ${TOKENS.metrics}`, accept };
   const response = await fetch(`${url}/metrics`, { headers });
@@ -77,7 +76,7 @@ export async function readMetrics(url: string, accept = "application/openmetrics
   return await response.text();
 }
 
-/** The decisions that /metrics has. */
+/** The decisions in /metrics. */
 export async function metricDecisions(url: string): Promise<Decisions> {
   const { samples } = parsedMetrics(await readMetrics(url));
   const found: Decisions = new Map();
@@ -88,12 +87,11 @@ export async function metricDecisions(url: string): Promise<Decisions> {
   return found;
 }
 
-/** The sum of all. */
 export function sumOf(decisions: Decisions): number {
   return [...decisions.values()].reduce((sum, each) => sum + each, 0);
 }
 
-/** Reads /metrics until it has so many decisions: isolates send what they count every 10 s. */
+/** Reads /metrics until it has this number of decisions: isolates send their counts every 10 s. */
 export async function metricsWith(url: string, total: number): Promise<Decisions> {
   for (;;) {
     const found = await metricDecisions(url);

@@ -1,7 +1,4 @@
-/**
- * A model of callers that wait for units of rates: what has to be answered, and when, without any of the machinery.
- * Time moves from one millisecond to the next.
- */
+/** A model of callers that wait for units of rates, by single milliseconds, without the machinery. */
 
 export type ModelRule =
   | { readonly kind: "bucket"; readonly limit: number; readonly windowMs: number }
@@ -24,7 +21,7 @@ interface ModelWaiter extends ModelCall {
 
 export type Outcome = "admitted" | "denied" | "timeout" | "full";
 
-/** One rule's naive state: a bucket that was drained, or all that was ever taken. */
+/** One rule's naive state: a drained bucket, or all units ever taken. */
 class Rate {
   readonly rule: ModelRule;
   spentParts = 0;
@@ -78,7 +75,7 @@ export class TurnsModel {
   #queue: ModelWaiter[] = [];
   #holds = new Map<number, { readonly units: number; readonly expiresAtMs: number }>();
   #answered = new Set<string>();
-  /** Waiters that were answered since the test last looked. */
+  /** Waiters that were answered since the last check. */
   readonly told = new Map<number, Outcome>();
 
   constructor(rules: readonly ModelRule[], maxWaiters: number) {
@@ -95,7 +92,7 @@ export class TurnsModel {
     return [...this.#holds.keys()];
   }
 
-  /** The outcome of a call; `waits`: it stands in the queue now. `waitMs` is `undefined` for a call that does not wait. */
+  /** The outcome of a call; `waits`: it is queued. `waitMs` is `undefined` for a call that does not wait. */
   limit(call: ModelCall, waitMs: number | undefined): Outcome | "waits" {
     if (this.#isAnswered(call)) return "admitted";
     if (this.#queue.length === 0 && this.#admits(call.cost)) {
@@ -139,7 +136,6 @@ export class TurnsModel {
     this.#serve();
   }
 
-  /** One millisecond passes. */
   tick(): void {
     this.nowMs += 1;
     for (const [name, { units, expiresAtMs }] of this.#holds) {
@@ -150,7 +146,7 @@ export class TurnsModel {
     this.#serve();
   }
 
-  /** How long a cost has to wait behind the queue if nobody else comes; without holds: if all came back unused now. */
+  /** The wait of a cost behind the queue; without holds: if all were returned unused now. */
   waitOf(cost: number, { withHolds = true } = {}): number | null {
     if (this.#rules.some(({ limit }) => cost > limit)) return null;
     const later = new TurnsModel(this.#rules, this.maxWaiters);
@@ -174,7 +170,7 @@ export class TurnsModel {
     if (over === undefined) return;
     this.told.set(over.name, this.#isAnswered(over) ? "admitted" : "timeout");
     this.#queue = this.#queue.filter((each) => each !== over);
-    // Who stood behind it may be served now.
+    // Those queued behind it may be served now.
     this.#serve();
   }
 

@@ -1,7 +1,4 @@
-/**
- * Gives programs that ask for `typescript` the newest one that has the API they need. The generators of clients write
- * their output with the API of TypeScript 5, which TypeScript 7 has no more.
- */
+/** Resolves `typescript` to TypeScript 5, whose API the generators of clients need and TypeScript 7 lacks. */
 import { registerHooks } from "node:module";
 
 registerHooks({

@@ -1,4 +1,4 @@
-/** A process that makes a call on a limiter which may not answer, and has nothing more to do after that. */
+/** A process that makes a call on a limiter which may not answer, and then has nothing to do. */
 import { createLimiter } from "../../package/client.ts";
 
 const [url = "", call = "", mayClose = ""] = process.argv.slice(2);

@@ -1,13 +1,13 @@
-/** An HTTP proxy that does to requests what networks and services do: delays, losses, wrong answers. */
+/** An HTTP proxy with the faults of networks and services: delays, losses, wrong answers. */
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
 import { seededRandom } from "./random.ts";
 
 export type Fault =
   | { readonly kind: "pass" }
-  /** The request waits so long before it is forwarded. */
+  /** The request waits this long before it is forwarded. */
   | { readonly kind: "delay-request"; readonly ms: number }
-  /** The request is forwarded at once, and its reply waits so long. */
+  /** The request is forwarded at once, and its reply waits this long. */
   | { readonly kind: "delay-reply"; readonly ms: number }
   /** Never forwarded; the connection is reset. */
   | { readonly kind: "lose-request" }
@@ -24,24 +24,22 @@ export type Fault =
 
 export interface Unreliable {
   readonly url: string;
-  /** From now on each request has this fault with this probability, and passes otherwise. Absent: all have it. */
+  /** From now on each request has this fault with this probability. Absent: all have it. */
   setFault(fault: Fault, probability?: number): void;
-  /** How many requests came. */
   requests(): number;
-  /** How many were forwarded; a duplicate counts twice. */
+  /** A duplicate counts twice. */
   forwarded(): number;
-  /** The most requests that waited for their answer at one time; those that were kept back do not count. */
+  /** The most requests that waited for their answer at one time, without those kept back. */
   mostAtOnce(): number;
-  /** How many requests came while as many as the proxy lets through waited for their answer. */
+  /** The number of requests that arrived while the proxy had its most waiting for their answer. */
   keptBack(): number;
   stop(): Promise<void>;
 }
 
 /**
- * Starts a proxy in front of `targetUrl`, without any faults. The seed repeats which requests are hit.
- *
- * @param connections how many requests at a time wait for their answer. Further ones are not looked at until one of
- *   those is answered or given up, in the order in which they came, as a runtime does that allows so many connections.
+ * Starts a proxy in front of `targetUrl`, without faults. The seed repeats which requests are hit.
+ * @param connections how many requests wait for their answer at a time. Others queue in order, as in a
+ * runtime that bounds its connections
  */
 export async function startUnreliable(
   targetUrl: string,
@@ -63,7 +61,7 @@ export async function startUnreliable(
     };
     places.take(response, () => {
       handle(isHit ? fault : { kind: "pass" }, request, response, forward).catch((error: unknown) => {
-        // The caller may have left meanwhile. Then nobody reads this.
+        // The caller may have left meanwhile.
         answer(response, { status: 502, contentType: "text/plain", body: Buffer.from(String(error)) });
       });
     });
@@ -89,7 +87,7 @@ export async function startUnreliable(
   };
 }
 
-/** Lets so many requests at a time wait for their answer, and keeps the others back in order. */
+/** Bounds the requests that wait for their answer, and queues the others in order. */
 class Places {
   readonly #connections: number;
   readonly #taken = new Set<ServerResponse>();

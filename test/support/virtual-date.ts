@@ -1,4 +1,4 @@
-/** A date that tests and objects share and that stands still; timers stay real. */
+/** A stopped date that tests and objects share; timers stay real. */
 import { vi } from "vitest";
 
 export const START_MS = Date.now();

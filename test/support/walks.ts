@@ -1,11 +1,11 @@
-/** Which files a call runs through: a build in which each function of the product says in which file it is. */
+/** The files that a call runs through: a build in which each function of the product records its file. */
 import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join, relative } from "node:path";
 import ts from "typescript5";
 import { buildChanged, type ChangedBuild } from "./planted.ts";
 
 const FOLDERS = ["core", "client", "durable-objects", "worker"];
-/** Where a build with marks says which files have run since it was asked last. */
+/** The path at which a build with marks lists the files that have run since the last request. */
 export const WALK_PATH = "/walk";
 
 /** Builds the limiter with a mark in each function. The copy's `package/client.ts` has them too. */

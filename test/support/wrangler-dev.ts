@@ -1,4 +1,4 @@
-/** `wrangler dev` as a user starts it, with everything it keeps in a folder of its own. */
+/** `wrangler dev` as a user starts it, with all its files in a folder of its own. */
 import { spawn } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -11,7 +11,7 @@ export interface WranglerDev {
   stop(): Promise<void>;
 }
 
-/** Starts `wrangler dev` with these configurations (the first one answers on the port) and waits until it answers. */
+/** Starts `wrangler dev` with these configurations, the first on the port, and waits until it answers. */
 export async function startWranglerDev(
   configs: readonly string[],
   vars: Readonly<Record<string, string>> = {},

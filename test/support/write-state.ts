@@ -22,7 +22,7 @@ export async function writeState(folder: string): Promise<KeptState> {
       if (answer !== undefined) answers[name] = answer;
     }
   } finally {
-    // At once: only what memory has beyond storage may be lost.
+    // At once: only state that memory has beyond storage may be lost.
     await serving.stop("SIGKILL");
     client.close();
   }
@@ -60,7 +60,7 @@ function toText({ writtenAtMs, answers }: KeptState): string {
   return `{\n"writtenAtMs": ${writtenAtMs},\n"answers": {\n${lines.join(",\n")}\n}\n}\n`;
 }
 
-/** Moves the contents of SQLite's write-ahead log into the file itself, as SQLite does when a database is closed. */
+/** Moves SQLite's write-ahead log into the file itself, as SQLite does when a database is closed. */
 function mergeLog(file: string): void {
   const database = new DatabaseSync(file);
   database.exec("PRAGMA wal_checkpoint(TRUNCATE)");

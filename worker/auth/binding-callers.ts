@@ -4,11 +4,8 @@ import { Problem } from "../../core/protocol/problems.ts";
 import { table } from "../../core/validation.ts";
 import { boundsOf, CALLER_NAME, GRANT_FIELDS, type Principal, SCOPE_LIST, SCOPES } from "./tokens.ts";
 
-/** The `props` that a service binding may have. */
 export const Props = table({
-  /** For calls that leave the policy out. */
   policy: v.optional(v.string("the name of a policy")),
-  /** For calls that leave the region out. */
   region: v.optional(v.string("the name of a region")),
   /** Names the binding: what it makes stays its own when other props change. */
   name: v.optional(CALLER_NAME),
@@ -17,16 +14,15 @@ export const Props = table({
 });
 export type Props = Readonly<v.InferOutput<typeof Props>>;
 
-/** The caller behind a binding, and what its calls may leave out. */
 export interface BindingCaller extends Pick<Props, "policy" | "region"> {
   readonly principal: Principal;
 }
 
-/** By the text of the props, so that a caller's bounds last longer than a call. The oldest goes when there are many. */
+/** By the text of the props, so that a caller's bounds outlive a call. The oldest is dropped first. */
 const known = new Map<string, BindingCaller>();
 const MAX_KNOWN = 1_000;
 
-/** The caller behind these props. A binding without scopes has all: the owner of the account made it. */
+/** A binding without scopes has all, because the owner of the account made it. */
 export function bindingCaller(
   props: unknown,
   parse: (schema: typeof Props, value: unknown) => Props | Problem,
@@ -58,7 +54,7 @@ export function bindingCaller(
   return caller;
 }
 
-/** The same fields in one order, so that the same props are the same caller. */
+/** One order of fields, so that equal props are one caller. */
 function sorted(props: Props): object {
   return Object.fromEntries(Object.entries(props).toSorted(([a], [b]) => (a < b ? -1 : 1)));
 }

@@ -10,11 +10,10 @@ import {
 import { Problem, PROBLEMS, type Answered } from "../../core/protocol/problems.ts";
 import { integer, oneOf, table, violationsOf } from "../../core/validation.ts";
 
-/** Who calls, and what this caller may do. */
 export interface Principal {
   /** As errors name it: `the token "api"`. */
   readonly title: string;
-  /** JSON text that no other caller has. What a caller makes is stored with it: never change how it is made. */
+  /** JSON text unique to the caller. It is stored with what the caller makes: never change how it is made. */
   readonly id: string;
   readonly bounds: CallerBounds;
   readonly scopes: readonly Scope[];
@@ -33,20 +32,15 @@ interface Token extends Principal {
 const HOW_TO =
   'Make an entry with "npm run token -- --name NAME --scope limit" and set it with "npx wrangler secret put API_TOKENS".';
 
-/** The secret as it was read last. Parsing it and hashing the token for each call would cost more than deciding. */
+/** The last secret that was read. Parsing and hashing it for each call would cost more than deciding. */
 let configured:
   | { readonly secret: string | undefined; readonly tokens: readonly Token[] | Problem }
   | undefined;
-/** Tokens that were issued at run time. */
 let issued: readonly Token[] = [];
-/** By the header `Bearer TOKEN`, so there is at most one for each token. */
+/** By the header `Bearer TOKEN`, so there is at most one entry for each token. */
 const authenticated = new Map<string, Principal>();
 
-/**
- * The caller with this Authorization header: at once if it was verified before. Without tokens every call is refused.
- *
- * @param secret the secret API_TOKENS
- */
+/** The caller of an Authorization header. Without tokens every call is refused. @param secret API_TOKENS */
 export function authenticate(
   authorization: string | null,
   secret: string | undefined,
@@ -55,7 +49,7 @@ export function authenticate(
   if (tokens instanceof Problem) return tokens;
   if (authorization === null)
     return unauthorized("the Authorization header is missing: must be Bearer TOKEN");
-  // Only valid tokens are in here, so a lookup reveals nothing about one that is guessed.
+  // Only valid tokens are in here, so a lookup reveals nothing about a guess.
   return authenticated.get(authorization) ?? verify(authorization, tokens);
 }
 
@@ -65,13 +59,11 @@ export function knownCaller(authorization: string | null, secret: string | undef
   return authenticated.get(authorization);
 }
 
-/** The problem of a secret API_TOKENS that is missing or cannot be used. */
 export function configurationProblem(secret: string | undefined): Problem | undefined {
   const tokens = tokensOf(secret);
   return tokens instanceof Problem ? tokens : undefined;
 }
 
-/** Whether a token of the secret has this name. */
 export function isConfigured(secret: string | undefined, name: string): boolean {
   const tokens = tokensOf(secret);
   return !(tokens instanceof Problem) && tokens.some(({ id }) => id === JSON.stringify({ token: name }));
@@ -91,7 +83,7 @@ export function keyProblem(principal: Principal, key: string): Problem | undefin
   return keyPrefix === undefined || key.startsWith(keyPrefix) ? undefined : prefixProblem(principal);
 }
 
-/** The same for a pattern, all of whose keys the principal has to be allowed. */
+/** The problem of a pattern, unless the principal may use all of its keys. */
 export function patternProblem(principal: Principal, pattern: string): Problem | undefined {
   const { keyPrefix } = principal;
   return keyPrefix === undefined || isWithinPrefix(pattern, keyPrefix) ? undefined : prefixProblem(principal);
@@ -102,7 +94,7 @@ function prefixProblem({ title, keyPrefix }: Principal): Problem {
   return new Problem(PROBLEMS.forbidden, detail);
 }
 
-/** The bounds of a caller; those that its token or binding leaves out are the default. */
+/** The bounds of a caller, with defaults for those that its token or binding omits. */
 export function boundsOf(given: {
   readonly [Field in keyof CallerBounds]?: number | undefined;
 }): CallerBounds {
@@ -127,11 +119,11 @@ async function verify(authorization: string, tokens: readonly Token[]): Answered
     return unauthorized("the Authorization header is not of the form Bearer TOKEN");
   const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(presented));
   let principal: Principal | undefined;
-  // Every entry is compared, in constant time, so that the time taken reveals nothing about any of them.
+  // Compares every entry in constant time, so that the duration reveals nothing about any of them.
   for (const token of [...tokens, ...issued])
     if (crypto.subtle.timingSafeEqual(digest, token.digest)) principal ??= token;
   if (principal === undefined) return unauthorized("the token is not known");
-  // A valid token can be written in many ways (`bearer`, spaces). Only one of them is remembered.
+  // A valid token has many spellings (`bearer`, spaces). Only one is remembered.
   if (authorization === `Bearer ${presented}`) authenticated.set(authorization, principal);
   return principal;
 }
@@ -141,7 +133,7 @@ function unauthorized(detail: string): Problem {
   return new Problem(PROBLEMS.unauthorized, detail, { headers });
 }
 
-/** Parses the secret. Problems name the entry and the field, and quote no value, since this is a secret. */
+/** Problems name the entry and the field, and quote no value of the secret. */
 function parseTokens(secret: string | undefined): readonly Token[] | Problem {
   if (secret === undefined || secret.trim() === "")
     return notConfigured(`the secret API_TOKENS is not set. ${HOW_TO}`);
@@ -173,11 +165,11 @@ function tokenOf(entry: v.InferOutput<typeof TokenEntry>): Token {
   };
 }
 
-/** Sets the tokens that were issued at run time: from now on those that are not among them are refused. */
+/** Sets the tokens issued at run time: all others are refused from now on. */
 export function knowTokens(entries: readonly unknown[]): void {
   issued = entries.flatMap((entry) => {
     const parsed = v.safeParse(TokenEntry, entry);
-    // Another version of the deployment may have issued what this one cannot read.
+    // Another version of the deployment may have issued tokens that this one cannot read.
     return parsed.success ? [tokenOf(parsed.output)] : [];
   });
   authenticated.clear();
@@ -188,14 +180,13 @@ function notConfigured(detail: string): Problem {
 }
 
 /**
- * What a token or a binding allows: `limit` all calls but those that follow, `refund` a refund that names no charge,
- * `force` a `limit` with `force`, `reserve` holding units in the caller's own process, `metrics` reading all counts,
- * `admin` the same, a reset, setting what is used, reading policies and keys, and listing keys.
+ * `limit` all calls but the following, `refund` a refund without a charge, `force` a `limit` with `force`,
+ * `reserve` holding units in the caller's process, `metrics` reading all counts, `admin` that, and reading
+ * and changing keys and policies.
  */
 export const SCOPES = ["limit", "refund", "force", "reserve", "metrics", "admin"] as const;
 export type Scope = (typeof SCOPES)[number];
 
-/** Fields that a token and the props of a binding share. */
 export const GRANT_FIELDS = {
   policies: v.optional(v.array(v.string("the name of a policy"), "a list of names of policies")),
   keyPrefix: v.optional(v.string("a prefix that keys must have")),
@@ -205,21 +196,19 @@ export const GRANT_FIELDS = {
 const SCOPES_ALLOWED = `a list of ${SCOPES.map((scope) => JSON.stringify(scope)).join(" and ")}, not empty`;
 export const SCOPE_LIST = v.pipe(v.array(oneOf(SCOPES), SCOPES_ALLOWED), v.minLength(1, SCOPES_ALLOWED));
 
-/** The longest name, in characters. What a caller makes is stored with its name. */
+/** The longest name, in characters: it is stored with what the caller makes. */
 const MAX_NAME_LENGTH = 128;
 const NAME_ALLOWED = `a name of 1 to ${MAX_NAME_LENGTH} characters`;
-/** The name of a token or binding. */
 export const CALLER_NAME = v.pipe(
   v.string(NAME_ALLOWED),
   v.minLength(1, NAME_ALLOWED),
   v.maxLength(MAX_NAME_LENGTH, NAME_ALLOWED),
 );
 
-/** What a token may do, and its name. */
 export const TokenFields = table({ name: CALLER_NAME, scopes: SCOPE_LIST, ...GRANT_FIELDS });
 
 const SHA256_ALLOWED = "64 hexadecimal digits, the SHA-256 of the token";
-/** A token of the catalog, stored under its name. It has only the SHA-256 of the token, never the token. */
+/** A token of the catalog, stored under its name. It has only the token's SHA-256. */
 export const StoredToken = table({
   sha256: v.pipe(v.string("64 hexadecimal digits"), v.regex(/^[0-9a-f]{64}$/i, SHA256_ALLOWED)),
   scopes: SCOPE_LIST,

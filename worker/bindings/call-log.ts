@@ -1,10 +1,7 @@
 import type { LogSettings } from "../../core/policies/parse-policies.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 
-/**
- * Logs calls as the table LOG says: a line of JSON each, which has the part that is logged as `rate`. No line has a token,
- * and none has a key unless the table says so.
- */
+/** Logs calls as the table LOG configures: JSON lines without tokens, and by default without keys. */
 export class CallLog {
   readonly #settings: LogSettings;
   readonly #random: () => number;
@@ -16,12 +13,10 @@ export class CallLog {
     this.#print = print;
   }
 
-  /** Whether denials are logged at all. */
   get hasDenials(): boolean {
     return this.#settings.denials > 0;
   }
 
-  /** Logs a denial, if it is one and its turn. */
   decided({ success, policy, key, reason, source, retryAfterMs }: Decision): void {
     const { denials, keys } = this.#settings;
     if (success || this.#random() >= denials) return;
@@ -36,7 +31,6 @@ export class CallLog {
     });
   }
 
-  /** Logs that an object did not answer. */
   failed(policy: string, error: unknown): void {
     const { failures, keys } = this.#settings;
     if (this.#random() >= failures) return;

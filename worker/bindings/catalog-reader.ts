@@ -1,6 +1,6 @@
 /**
- * What an isolate knows of the catalog. It asks for changes in the background while there are calls, so that no call waits.
- * Only a call after a pause has to: no decision is made by knowledge that is older than 8 s.
+ * An isolate's knowledge of the catalog, refreshed in the background. Only a call after a pause waits for it:
+ * no decision uses knowledge older than 8 s.
  */
 import type { Follow } from "../../client/call-gate.ts";
 import type { CatalogChanges, CatalogMethods } from "../../core/catalog/calls.ts";
@@ -8,14 +8,11 @@ import type { PoliciesInForce } from "../../core/catalog/policies-in-force.ts";
 import { orTimeout, type Time } from "../../core/clock.ts";
 import { later, type Policies } from "../../core/policies/policy.ts";
 
-/** After this time the next call asks again, without waiting for the answer. In milliseconds; tests bind another. */
+/** Milliseconds after which the next call refreshes without waiting. Tests bind another value. */
 export const ASK_AFTER_MS = 5_000;
-/**
- * No decision is made by older knowledge, in milliseconds. A change is in force 10 s after it was acknowledged, and a
- * decision may take its deadline, which is 1 s unless its policy says more.
- */
+/** The oldest knowledge that decides, in ms. A change applies within 10 s, less a deadline of 1 s. */
 export const MAX_AGE_MS = 8_000;
-/** The longest that a call waits for the catalog. Then it goes on with what is known. */
+/** The longest that a call waits for the catalog, in milliseconds. Then it uses the known one. */
 const DEADLINE_MS = 1_000;
 
 interface CatalogReaderParts {
@@ -25,11 +22,9 @@ interface CatalogReaderParts {
   readonly catalog: () => Pick<CatalogMethods, "changes">;
   readonly inBackground: (work: Promise<unknown>) => void;
   readonly onTokens: (entries: readonly object[]) => void;
-  /** Absent: `ASK_AFTER_MS`. */
   readonly askAfterMs?: number | undefined;
 }
 
-/** One isolate's knowledge of the catalog. */
 export class CatalogReader {
   /** When the message with the last answer was sent. */
   askedAtMs = -Infinity;
@@ -37,7 +32,6 @@ export class CatalogReader {
   readonly #tokens = new Map<string, object>();
   /** The message under way, and when it was sent. */
   #asking: { readonly answer: Promise<void>; readonly sinceMs: number } | undefined;
-  /** When the last message failed; `undefined`: it did not. */
   #failedMs: number | undefined;
   #sent = 0;
   #taken = 0;
@@ -46,32 +40,29 @@ export class CatalogReader {
     this.#parts = parts;
   }
 
-  /**
-   * Asks for changes if what is known is too old. A promise: the call has to wait for it. When the catalog does not
-   * answer, calls go on with what is known.
-   */
+  /** Refreshes old knowledge; a promise: the call must wait. Calls use old knowledge if the catalog fails. */
   freshen(): Promise<void> | undefined {
     const { time, askAfterMs = ASK_AFTER_MS } = this.#parts;
     const nowMs = time.nowMs();
     const ageMs = nowMs - this.askedAtMs;
-    // After a clock was put back, the age is not known.
+    // After a clock was put back, the age is unknown.
     if (ageMs >= 0 && ageMs < askAfterMs) return undefined;
     const failedMs = this.#failedMs ?? -Infinity;
     if (nowMs >= failedMs && nowMs < failedMs + askAfterMs) return undefined;
     const answer = this.#ask(nowMs);
-    // No call waits for a catalog that has not answered the last time.
+    // No call waits for a catalog whose last message failed.
     if ((ageMs >= 0 && ageMs < MAX_AGE_MS) || this.#failedMs !== undefined) return undefined;
     return orTimeout(answer, time, DEADLINE_MS);
   }
 
-  /** Asks at once, so that the caller of a write sees its change. */
+  /** Refreshes at once, so that the caller of a write sees its change. */
   ask(): Promise<void> {
     return this.#ask(this.#parts.time.nowMs(), true);
   }
 
   #ask(nowMs: number, isForced = false): Promise<void> {
     const asking = this.#asking;
-    // The request that asked may have ended, and then no answer comes.
+    // The calling request may have ended, and then no answer comes.
     const isUnderWay =
       asking !== undefined && nowMs >= asking.sinceMs && nowMs < asking.sinceMs + DEADLINE_MS;
     if (isUnderWay && !isForced) return asking.answer;
@@ -87,7 +78,7 @@ export class CatalogReader {
     const turn = this.#sent;
     try {
       const changes = await inTime(catalog().changes(policies.revision), time);
-      // An answer that a later one has overtaken brings nothing new, and could remove what is there again.
+      // An answer overtaken by a later one brings nothing new, and could remove what was added since.
       if (turn < this.#taken) return;
       this.#taken = turn;
       this.askedAtMs = nowMs;
@@ -130,13 +121,9 @@ async function inTime<Answer>(answer: Promise<Answer>, time: Time): Promise<Answ
   }
 }
 
-/**
- * How often an isolate checks, while one of its calls waits at an object, whether another policy is in force for the key.
- * In milliseconds. The catalog is asked every 5 s, so an object learns of a change within some 9 s.
- */
+/** Milliseconds between checks for a new policy during a wait, so the object learns it in some 9 s. */
 export const CHECK_EVERY_MS = 2_000;
 
-/** Checks the catalog as long as a call waits. */
 export function followingBy(
   catalog: Pick<CatalogReader, "freshen">,
   policies: Pick<Policies, "get">,

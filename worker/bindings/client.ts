@@ -28,28 +28,25 @@ import { CallLog } from "./call-log.ts";
 import { CatalogReader, followingBy, ASK_AFTER_MS } from "./catalog-reader.ts";
 import type { Env } from "./env.ts";
 
-/** The one object that has the catalog of a deployment. The name is stored: never change it. */
+/** The one object with the catalog of a deployment. The name is stored: never change it. */
 const CATALOG_NAME = "catalog";
 
-/** The clients of one namespace: one whose units all share, and one for the calls of each caller. */
+/** The clients of one namespace: a shared one, which holds the units, and one for each caller. */
 interface Clients {
   readonly shared: LimiterClient;
-  /** Absent: nothing changes at run time. */
   readonly catalog?: CatalogReader;
   readonly reservations: ReservationCache;
   readonly objects: Objects;
   readonly stats: WorkerStats | undefined;
-  /** By the caller's bounds, which are an object of its own for each token and binding. */
+  /** By the caller's bounds, a unique object for each token and binding. */
   readonly byCaller: WeakMap<Principal["bounds"], LimiterClient>;
 }
 
-/** By the namespace. There is only one, unless a test brings another. */
 const clients = new WeakMap<LimiterNamespace, Clients>();
 
 /**
- * The client for a caller's calls. All requests of this isolate share its reservations and its denials. Timers, stubs
- * and background work still belong to the request that begins them, since the runtime gives them to the request that
- * runs at that moment.
+ * The client for a caller. All requests of this isolate share its reservations and denials, but not timers,
+ * stubs or background work, which the runtime gives to the request that runs.
  */
 export function clientOf(env: Env, { id, bounds }: Principal): LimiterClient {
   const { shared, byCaller } = clientsOf(env);
@@ -61,10 +58,8 @@ export function clientOf(env: Env, { id, bounds }: Principal): LimiterClient {
 }
 
 /**
- * Refreshes what is known of the catalog if it is too old. `undefined`: it is not, else it is fresh when the promise
- * resolves. Before each call, also before its caller is known: tokens may have been revoked.
- *
- * @param isHeld the caller keeps stubs of this request, so no background work may make the request last longer
+ * Refreshes an old catalog before each call, and before its caller is known, since tokens may be revoked.
+ * @param isHeld the caller keeps stubs of this request, so background work must not prolong it
  */
 export function freshen(env: Env, isHeld = false): Promise<void> | undefined {
   const { catalog, stats } = clientsOf(env);
@@ -75,7 +70,7 @@ export function freshen(env: Env, isHeld = false): Promise<void> | undefined {
   return isFresh ? undefined : catalog.freshen();
 }
 
-/** Gives back all units that this isolate has, and sends all that it has counted. */
+/** Returns all units of this isolate, and sends all its counts. */
 export async function giveBackAll({ OBJECTS }: Env): Promise<void> {
   const made = clients.get(OBJECTS);
   if (made === undefined) return;
@@ -91,7 +86,7 @@ function clientsOf(env: Env): Clients {
 function makeClients({ OBJECTS, OBJECT_BOUNDS: bounds, CATALOG, STATS, API_TOKENS }: Env): Clients {
   const inForce = CATALOG && new PoliciesInForce(deployed);
   const policies = inForce ?? regionalPolicies;
-  // There is one object for all counts, which is in no jurisdiction.
+  // One object without a jurisdiction has all counts.
   const mayHaveKeys = (name: string) => policies.named.get(policyOfKeys(name))?.jurisdiction === undefined;
   const stats = STATS && new WorkerStats(STATS, mayHaveKeys);
   const tally = stats?.tally;
@@ -140,13 +135,12 @@ function countedAndLogged(tally: Tally | undefined, calls: CallLog): LimiterClie
   };
 }
 
-/** Counts for one isolate of the worker, and sends the counts. No call waits for that. */
+/** Counts for one isolate, and sends the counts. No call waits for that. */
 class WorkerStats {
   readonly tally: Tally;
   readonly #sender: StatsSender;
   readonly #push: (message: StatsMessage) => Promise<void>;
 
-  /** @param mayHaveKeys see `Tally` */
   constructor(namespace: StatsNamespace, mayHaveKeys: (policy: string) => boolean) {
     this.tally = new Tally(mayHaveKeys);
     this.#sender = new StatsSender(
@@ -155,23 +149,22 @@ class WorkerStats {
       (error) => console.warn(`what was counted could not be sent, and is sent again: ${String(error)}`),
       backgroundMs,
     );
-    // A new stub for each message: one that has thrown stays broken, and one of another request may not be used.
+    // A new stub for each message: one that has thrown stays broken, and other requests may not use it.
     this.#push = (message) => namespace.getByName(STATS_NAME).push(message);
   }
 
-  /** Sends all that has been counted: the process is about to end. */
+  /** Sends all counts before the process ends. */
   sendAll(): Promise<void> {
     return this.#sender.sendAll(SYSTEM_TIME, this.#push);
   }
 
-  /** If the next message is due, this request sends it in 10 s, long after it has been answered. */
   sendIfDue(nowMs: number): void {
     if (this.#sender.isDue(nowMs))
       waitUntil(this.#sender.begin(SYSTEM_TIME, this.#push, this.#sender.everyMs));
   }
 }
 
-/** What a call on the catalog needs, and how this isolate learns at once of its own changes; or there is no catalog. */
+/** The context of a call on the catalog, if there is one; this isolate reads its own changes at once. */
 export function catalogCallerOf(env: Env, principal: Principal) {
   const { CATALOG, STATS: stats, API_TOKENS: secret } = env;
   if (CATALOG !== undefined) {
@@ -183,25 +176,19 @@ export function catalogCallerOf(env: Env, principal: Principal) {
   return new Problem(PROBLEMS.notConfigured, detail);
 }
 
-/* Where a call comes from: its region decides which object serves a policy with a pool. */
-
-/** The region of this isolate, by the latest HTTP request. Calls over RPC name no place, so they use this region. */
+/** The region of the latest HTTP request, for RPC calls that name none. It selects a pool's object. */
 let here: Region | undefined;
 
-/**
- * The principal with the region of its request; unchanged when no policy has a pool. Then `cf` is not even read: the
- * runtime makes it on demand, which costs a tenth of a decision.
- */
+/** Adds the region if a policy has a pool. Otherwise `cf` is not read: it costs a tenth of a decision. */
 export function callingFrom(principal: Principal, request: Request): Principal {
   if (poolAddress === undefined) return principal;
   here = regionOf(regions, (request.cf ?? {}) as Origin);
   return { ...principal, region: here };
 }
 
-/** The region of a call over RPC: the one that it names, else that of this isolate; `undefined`: there is no such region. */
+/** The region that an RPC call names, otherwise this isolate's; `undefined`: there is no such region. */
 export function regionNamed(name: unknown): Region | undefined {
   return name === undefined ? (here ?? regions[0]) : regions.find((region) => region.name === name);
 }
 
-/** The names of all regions, as a message lists them. */
 export const REGION_NAMES = regions.map(({ name }) => JSON.stringify(name)).join(", ");

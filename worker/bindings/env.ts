@@ -2,26 +2,24 @@ import type { LimiterNamespace } from "../../client/transports/objects.ts";
 import type { CatalogMethods } from "../../core/catalog/calls.ts";
 import type { StatsNamespace } from "../../core/stats/messages.ts";
 
-/** The part of the binding CATALOG that is used. */
 interface CatalogNamespace {
   getByName(name: string): CatalogMethods;
 }
 
-/** The worker's bindings and secrets. */
 export interface Env {
   readonly OBJECTS: LimiterNamespace;
   /** Absent: nothing changes at run time, and the deployment's file is in force. */
   readonly CATALOG?: CatalogNamespace;
-  /** Counts what the limiter does. Absent: nothing is counted. */
+  /** The statistics. Absent: nothing is counted. */
   readonly STATS?: StatsNamespace;
   /** A secret. Without it, every call but /healthz is refused. */
   readonly API_TOKENS?: string;
-  /** Only where `npm run serve` runs the worker: the secret of the request that ends it. */
+  /** Only under `npm run serve`: the secret of the request that ends the worker. */
   readonly STOP_SECRET?: string;
-  /** Only on plain workerd, `relayed`: the worker passes on the messages on a socket, and not the socket. */
+  /** Only on plain workerd, `relayed`: the worker forwards the messages on a socket, and not the socket. */
   readonly SOCKETS?: string;
   /** Only on plain workerd, as JSON: how many objects its process can have. */
   readonly OBJECT_BOUNDS?: string;
-  /** Only in tests: after how many milliseconds work in the background is due again. Read by deployment.ts. */
+  /** Only in tests: milliseconds between background work. Read by deployment.ts. */
   readonly BACKGROUND_MS?: string;
 }

@@ -1,6 +1,6 @@
 /**
- * Calls that are put to a policy's candidate, after the policy has decided them. The candidate has keys of its own, and
- * decides by what it admitted itself. It lets nobody wait. Each function here returns at once, and never throws.
+ * Calls to a policy's candidate, which decides by its own admissions and never lets calls wait. Each function
+ * here returns at once and never throws.
  */
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { blockedDecision, decisionOf } from "../../client/read-answer.ts";
@@ -15,7 +15,6 @@ import type { Target } from "./validate.ts";
 
 type Decided = Decision | Problem | undefined;
 
-/** Puts a `limit` to the candidate. */
 export function limitCandidate(
   client: LimiterClient,
   target: Target,
@@ -26,13 +25,13 @@ export function limitCandidate(
   const { candidate } = policy;
   if (candidate === undefined || told instanceof Problem || takesNothing(policy, call.cost)) return;
   const { waitMs: _, ...atOnce } = call;
-  // A debit is made whatever the limit is: there is nothing to compare.
+  // A debit ignores the limit: there is nothing to compare.
   if (call.force === true)
     return withCandidate(client, policy, async (beside, tried) => await beside.limit(tried, key, atOnce));
   compare(client, target, told, (beside) => beside.limit(candidate.policy, key, atOnce));
 }
 
-/** Puts a hold to the candidate. It has the id of the policy's, so whoever ends that one ends it too. */
+/** Its hold has the id of the policy's, so that both end together. */
 export function holdCandidate(client: LimiterClient, target: Target, call: HoldParams, told: Decided): void {
   const { policy, key } = target;
   const { candidate } = policy;
@@ -44,14 +43,14 @@ export function holdCandidate(client: LimiterClient, target: Target, call: HoldP
     const blocked = blockedDecision(candidate.policy, key);
     if (blocked !== undefined) return blocked;
     const answer = await beside.holds.hold(candidate.policy, key, asked);
-    // Nobody has it, and nobody will end it.
+    // No caller has this hold, so no call would end it.
     if (id === undefined && answer !== undefined && "hold" in answer && answer.hold !== undefined)
       await beside.holds.cancel(candidate.policy, key, answer.hold.id);
     return answer === undefined ? undefined : decisionOf(candidate.policy, key, answer);
   });
 }
 
-/** Puts an acquire to the candidate. Its lease has the id of the policy's. */
+/** Its lease has the id of the policy's. */
 export function acquireCandidate(
   client: LimiterClient,
   target: Target,
@@ -83,13 +82,13 @@ export function acquireCandidate(
   });
 }
 
-/** Counts a call that cannot be put to the candidate: nobody would end its lease when the policy's ends with its holder. */
+/** Counts a call that the candidate cannot get: its lease would not end with the holder of the policy's. */
 export function skipCandidate(client: LimiterClient, { policy: { name, candidate }, key }: Target): void {
   if (candidate !== undefined)
     client.candidates.compared({ policy: name, version: candidate.version, key, deniedBy: "unknown" });
 }
 
-/** Does to the candidate's key what was done to the policy's: what ends, renews or resets. Nothing is compared. */
+/** Repeats an end, renewal or reset on the candidate's key. Nothing is compared. */
 export function withCandidate(
   client: LimiterClient,
   { candidate }: Policy,
@@ -98,7 +97,7 @@ export function withCandidate(
   if (candidate !== undefined) client.candidates.make((beside) => work(beside, candidate.policy));
 }
 
-/** A call that is made again under its idempotency key has what it had, and takes nothing again. */
+/** A call repeated under its idempotency key keeps its earlier result, and takes nothing again. */
 function sameOnce(
   idempotencyKey: string | undefined,
   id: string | undefined,
@@ -106,7 +105,6 @@ function sameOnce(
   return idempotencyKey === undefined || id === undefined ? {} : { idempotencyKey: id };
 }
 
-/** Has the candidate decide, and counts both decisions. */
 function compare(
   client: LimiterClient,
   { policy, key }: Target,
@@ -136,7 +134,7 @@ function deniedBy(told: Decided, tried: Decided): DeniedBy {
   return byCandidate ? "candidate" : "none";
 }
 
-/** Whether a decision denies, or would if its policy were not in shadow; `undefined`: nobody could decide. */
+/** Whether a decision denies, or would outside shadow; `undefined`: there was no decision. */
 function isDenied(decided: Decided): boolean | undefined {
   if (decided === undefined || decided instanceof Problem || decided.reason === "degraded") return undefined;
   return !decided.success || decided.reason === "shadow";

@@ -10,11 +10,10 @@ import {
 } from "./schemas/request-schemas.ts";
 import { given, parse, refused, type Target } from "./validate.ts";
 
-/** A check that is decided by itself. */
 export interface IndependentCheck extends Target {
   readonly cost: Cost;
   readonly priority: string | undefined;
-  /** The idempotency key of this check. It is stored at the check's own key. */
+  /** It is stored at the check's own key. */
   readonly idempotencyKey?: string;
 }
 
@@ -26,14 +25,12 @@ export interface Check extends IndependentCheck {
   readonly request: string;
 }
 
-/** The checks of a call: those that pass together, or those that are each decided alone. */
 export type Checks =
   | { readonly together: readonly Check[] }
   | { readonly alone: readonly IndependentCheck[] };
 
-/** The checks of a call, or the problem of the first that is not allowed. */
 export async function parseChecks({ client, principal }: CallContext, input: unknown): Answered<Checks> {
-  // Before anything else, since each of thousands of checks would be parsed, and answered with an error of its own.
+  // First of all: thousands of checks would each be parsed, and answered with an error.
   const raw = given(input, "checks") as readonly unknown[];
   const maxChecks = given(input, "atomic") === false ? MAX_INDEPENDENT_CHECKS : MAX_CHECKS;
   if (Array.isArray(raw) && raw.length > maxChecks) return refused(["checks"], raw, CHECKS_ALLOWED);
@@ -59,7 +56,7 @@ export async function parseChecks({ client, principal }: CallContext, input: unk
   return { together: checks.map((each) => ({ ...each, total: totalOf(targets, each), request: words })) };
 }
 
-/** The checks with an idempotency key each: a call may check one key several times. Stored: never change the keys. */
+/** Idempotency keys for checks: a call may check one key several times. Stored: never change the keys. */
 function withKeys(
   checks: readonly IndependentCheck[],
   idempotencyKey: string | undefined,
@@ -73,7 +70,7 @@ function withKeys(
   });
 }
 
-/** The call as idempotency remembers it: the same text for the same checks in another order. Stored: for ever. */
+/** The call as idempotency stores it, independent of the order of checks: never change it. */
 async function requestText(targets: readonly IndependentCheck[]): Promise<string> {
   const texts = targets.map((target) => JSON.stringify([nameOf(target), costText(target.cost)]));
   const lines = texts.toSorted(compare);
@@ -87,7 +84,6 @@ export function isNever({ policy, total }: Check): boolean {
   return !policy.shadow && policy.rules.some((rule) => costOf(rule, total) > rule.capacity);
 }
 
-/** The units of all checks of one key, by unit. */
 function totalOf(targets: readonly IndependentCheck[], target: Target): Cost {
   const units: Record<string, number> = {};
   for (const { policy, cost } of targets.filter((each) => nameOf(each) === nameOf(target)))
@@ -101,7 +97,6 @@ export function nameOf({ policy, key }: Target): string {
   return `${publicName(policy.name)}/${key}`;
 }
 
-/** Compares texts by their UTF-16 units, for sorting. */
 export function compare(a: string, b: string): number {
   return a < b ? -1 : a > b ? 1 : 0;
 }

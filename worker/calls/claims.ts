@@ -33,14 +33,13 @@ import {
 } from "./schemas/request-schemas.ts";
 import { parse, refused, type Target } from "./validate.ts";
 
-/** A hold or lease of a key. Its secret is the part of its id that nobody can guess. */
+/** A hold or lease of a key. Its secret is the unguessable part of its id. */
 interface ClaimTarget extends Target {
   readonly secret: string;
   /** Ends or renews it: see `LimiterClient.endingBy`. */
   readonly client: LimiterClient;
 }
 
-/** A call on a hold or lease: parses the input, finds the claim, and answers. */
 function onClaim<Schema extends v.GenericSchema<unknown, { id: string }>, Answer>(
   kind: ClaimKind,
   schema: Schema,
@@ -59,7 +58,7 @@ function onClaim<Schema extends v.GenericSchema<unknown, { id: string }>, Answer
   };
 }
 
-/** The hold or lease of an id; `undefined`: the id is malformed, or of a policy or key that this caller may not use. */
+/** The claim of an id; `undefined`: malformed, or of a policy or key that this caller may not use. */
 export function findClaim(
   client: LimiterClient,
   principal: Principal,
@@ -78,7 +77,7 @@ export function findClaim(
   return { policy: overridden ?? policy, key, secret, client: client.endingBy(kind, claim, secret) };
 }
 
-/** The problem of an id that leads to nothing. If its policy was removed, a caller who might use it learns that. */
+/** The problem of an unknown id. A caller with rights to its policy learns if that was removed. */
 function claimMissing(
   { policies }: LimiterClient,
   principal: Principal,
@@ -96,26 +95,19 @@ function claimMissing(
   );
 }
 
-/* The calls on leases: units that a caller has for a while, and may have to wait for in a queue. */
-
-/** An acquire that its policy allows. */
 export interface Acquire extends Target {
   readonly params: AcquireParams;
 }
 
 interface AcquireContext extends CallContext {
-  /** Keeps work going after the request has ended. */
   readonly waitUntil: (work: Promise<unknown>) => void;
 }
 
-/** In milliseconds: long for a message between worker and object, short for a slot that nobody uses. */
+/** In milliseconds: long for a message between worker and object, short for an unused slot. */
 export const CONFIRM_WITHIN_MS = 5_000;
 const NEVER_ABORTED = new AbortController().signal;
 
-/**
- * Leases units for a caller who may go at any time: then the call leaves the queue, and a lease that was granted is
- * released.
- */
+/** Leases units. If the caller leaves, the call leaves the queue, and a granted lease is released. */
 export function callAcquire(context: AcquireContext, input: unknown): ReturnType<typeof acquire> {
   const answered = acquire(context, input);
   context.waitUntil(answered.catch(() => undefined));
@@ -136,8 +128,7 @@ const acquire = onKey(
     const signal = http?.signal ?? NEVER_ABORTED;
     const acquired = await client.leases.acquire(policy, key, params, signal);
     const answer = request.confirm ? toBeConfirmed(acquired) : acquired;
-    // The caller never learns of a lease that was granted, so it is released. With an idempotency key it stays, since
-    // the call may be made again and then has its lease.
+    // The caller never learns of the lease. With an idempotency key, a repeated call finds it.
     const isUnknown =
       !(answer instanceof Problem) && answer.reason === "degraded" && answer.lease === undefined;
     if ((signal.aborted || isUnknown) && params.idempotencyKey === undefined)
@@ -147,7 +138,7 @@ const acquire = onKey(
   },
 );
 
-/** The decision with how long its lease lasts unless it is renewed: one that was renewed before lasts longer. */
+/** The decision with the lease's time until it has to be renewed: longer if it was renewed before. */
 function toBeConfirmed(answer: Decision | Problem): Decision | Problem {
   if (answer instanceof Problem || answer.lease === undefined) return answer;
   const { expiresAfterMs } = answer.lease;
@@ -172,7 +163,7 @@ export const callSocket = onKey(SocketRequest, (target, request, { client, princ
   return client.leases.openSocket(policy, key, { ...params, ...linked, pingWithinMs: request.pingWithinMs });
 });
 
-/** For how long a lease outlives its socket or link, and which lease is taken over; or what is wrong with them. */
+/** The grace after the socket or link ends, and the lease to take over; or what is wrong with them. */
 export function linkedOf(
   client: LimiterClient,
   principal: Principal,
@@ -196,7 +187,7 @@ interface AcquireFields {
   readonly idempotencyKey?: string | undefined;
 }
 
-/** The acquire, or what its policy does not allow. @param input what the request was parsed from */
+/** The acquire, or what its policy does not allow. @param input the request before it was parsed */
 export function acquireOf(
   client: LimiterClient,
   target: Target,
@@ -224,7 +215,7 @@ export function acquireOf(
   return { ...target, params: idempotencyKey === undefined ? params : { ...params, idempotencyKey } };
 }
 
-/** The problem of units that leave out a rule that leases: there would be no lease. */
+/** The problem of units without one of a leasing rule: there would be no lease. */
 function leasedProblem(policy: Policy, units: Cost, input: unknown): Problem | undefined {
   const problem = unitsProblem(policy, units, input);
   const none = policy.rules.find((rule) => rule.lease !== undefined && costOf(rule, units) === 0);
@@ -238,7 +229,6 @@ function ttlProblem({ lease }: Policy, ms: number | undefined, field = "ttlMs"):
   return refused([field], ms, `an integer from 1 to ${maxMs}, the policy's maxTtl`);
 }
 
-/** Moves a lease's end to `ttlMs` from now. */
 export const callRenew = onClaim("lease", RenewRequest, async (claim, { ttlMs }) => {
   const { policy, key, secret, client } = claim;
   const problem = ttlProblem(policy, ttlMs);
@@ -253,7 +243,6 @@ export const callRenew = onClaim("lease", RenewRequest, async (claim, { ttlMs })
   return { id: claimId("lease", { policy: policy.name, key }, id), ...lease };
 });
 
-/** Ends a lease, as the caller reports if it does; `undefined`: done. */
 export const callRelease = onClaim("lease", ReleaseRequest, (claim, { outcome, durationMs }) => {
   const { policy, key, secret, client } = claim;
   const report = { outcome, durationMs };
@@ -261,9 +250,6 @@ export const callRelease = onClaim("lease", ReleaseRequest, (claim, { outcome, d
   return client.leases.release(policy, key, secret, report);
 });
 
-/* The calls on holds: units set apart, and settled when it is known how many were used. */
-
-/** Sets units apart until they are settled or cancelled. */
 export const callHold = onKey(HoldRequest, async ({ policy, key }, request, { client }, input) => {
   const { units, ttlMs, priority, idempotencyKey } = request;
   const problem =
@@ -284,7 +270,6 @@ export const callHold = onKey(HoldRequest, async ({ policy, key }, request, { cl
   return client.recordDecision(answer);
 });
 
-/** Ends a hold with the units that were used. */
 export const callSettle = onClaim("hold", SettleRequest, async (claim, { used }, input) => {
   const { policy, key, secret, client } = claim;
   const problem = costProblem(policy, ["used"], used, input);
@@ -294,7 +279,6 @@ export const callSettle = onClaim("hold", SettleRequest, async (claim, { used },
   return answer instanceof Problem ? answer : { policy, answer };
 });
 
-/** Ends a hold of which nothing was used; `undefined`: done. */
 export const callCancel = onClaim("hold", CancelRequest, async ({ policy, key, secret, client }) => {
   withCandidate(client, policy, (beside, tried) => beside.holds.cancel(tried, key, secret));
   const answer = await client.holds.cancel(policy, key, secret);

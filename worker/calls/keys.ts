@@ -26,7 +26,6 @@ export async function callKeys(context: CallContext, input: unknown): Answered<K
   return page instanceof Problem ? page : { keys: [...page.keys], ...cursorOf(page) };
 }
 
-/** Counts keys, 256 objects at a time. */
 export async function callKeyCount(context: CallContext, input: unknown): Answered<KeyCount> {
   const request = parse(KeyCountRequest, input);
   if (request instanceof Problem) return request;
@@ -72,7 +71,7 @@ function cursorOf({ next }: { readonly next?: KeyPlace }): { cursor?: string } {
   return next === undefined ? {} : { cursor: keyCursor(next) };
 }
 
-/** The most keys on a page, and how many there are if the request does not say. */
+/** The most keys on a page, and the default. */
 export const MAX_LISTED = 1_000;
 const DEFAULT_LISTED = 100;
 

@@ -1,18 +1,16 @@
 /**
  * Several checks of any policies and keys, all or nothing.
  *
- * Each check holds its units at its key's object. When all holds are there, all are settled; else all are cancelled.
- * Nothing is taken before all checks have passed. If this worker dies in between, the holds expire.
+ * Each check holds its units at its key's object. When all are held, all are settled; otherwise all are
+ * cancelled. If this worker dies in between, the holds expire.
  *
- * First the call asks for all holds at once. Two calls that want the same keys may then each have what the other
- * lacks, and both are denied although there is enough for one. The object says of such a denial that it was
- * contended. The call then asks again *in order of the keys*, one after the other, and waits at each key for the
- * holds of other such calls to end.
+ * First the call requests all holds at once. Two calls on the same keys may then each hold what the other
+ * lacks, and both are denied although one would fit. The object marks such a denial as contended. The call
+ * then retries *in order of the keys*, and waits at each key for the holds of other such calls to end.
  *
- * That cannot deadlock. A call that asks at once never waits. A call that asks in order waits only at a key beyond all
- * keys where it has holds. So of all waiting calls, the one at the furthest key waits for no call that waits. Calls
- * cannot deny each other for ever either: a call that waits is served before any later hold of this kind. When its wait
- * ends, it passes, or a call that succeeded has used what it wanted.
+ * That cannot deadlock: a retry waits only at a key beyond all keys that it holds, so the waiting call at the
+ * furthest key waits for no waiting call. Nor can calls starve: a waiting call is served before later holds
+ * of this kind.
  */
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import type { SheddingSample } from "../../client/objects/load-shedding.ts";
@@ -31,7 +29,7 @@ import { acquireCandidate, limitCandidate } from "./candidates.ts";
 import { type Check, compare, type IndependentCheck, isNever, nameOf, parseChecks } from "./checks.ts";
 import type { CallContext } from "./limits.ts";
 
-/** Decides on several checks: all or none of them, or each by itself. */
+/** Decides several checks: all or none of them, or each by itself. */
 export async function callLimitSeveral(context: CallContext, input: unknown): Answered<AllDecisions> {
   const { client } = context;
   const checks = await parseChecks(context, input);
@@ -46,7 +44,7 @@ export async function callLimitSeveral(context: CallContext, input: unknown): An
     const decision = answer.decisions[index];
     if (decision === undefined) continue;
     client.recordDecision(decision);
-    // A check that its own policy let through, and that took nothing since another was denied, compares nothing.
+    // A check that passed, and took nothing since another was denied, compares nothing.
     if (answer.success || !isTogether || !decision.success) putToCandidate(client, check, decision);
   }
   return answer;
@@ -64,13 +62,10 @@ function putToCandidate(
   acquireCandidate(client, { policy, key }, params, decision);
 }
 
-/** How many checks of one call ask objects at once. The others wait, or are decided by the isolate meanwhile. */
+/** The most simultaneous calls to objects. Other checks wait, or are decided by the isolate meanwhile. */
 const MAX_AT_ONCE = 20;
 
-/**
- * Decides on each check by itself, as a plain `limit`: no holds are taken, and the isolate decides what it can. A check
- * that cannot be decided is a decision among the others: those may have taken units, which the caller has to know.
- */
+/** Decides each check as a plain `limit`. A failed check is a decision, as others may have taken units. */
 async function limitEach(client: LimiterClient, checks: readonly IndependentCheck[]): Promise<AllDecisions> {
   const decisions: Decision[] = [];
   const left = checks.entries();
@@ -86,11 +81,7 @@ async function limitEach(client: LimiterClient, checks: readonly IndependentChec
   return { success: decisions.every(({ success }) => success), decisions };
 }
 
-/**
- * Checks of one key are made as one, with the cost that they have together: so each is answered with what is left after
- * all of them, and a denial with the wait for all of them. A check that leases units is made by itself, since each has a
- * lease of its own.
- */
+/** Joins the checks of one key, so each answer has what all leave. Checks that lease stay separate. */
 async function limitByKey(client: LimiterClient, checks: readonly Check[]): Answered<AllDecisions> {
   const made: Check[] = [];
   const places = checks.map((check) => {
@@ -109,28 +100,22 @@ async function limitByKey(client: LimiterClient, checks: readonly Check[]): Answ
   return { ...answer, decisions: places.flatMap((place) => answer.decisions[place] ?? []) };
 }
 
-/**
- * Longer than settling takes, with all deadlines, in milliseconds. If the worker dies, the units are missing for this
- * long.
- */
+/** Milliseconds that exceed settling with all deadlines. If the worker dies, units are missing this long. */
 const PROVISIONAL_TTL_MS = 15_000;
-/** The longest wait at one key when asking in order, in milliseconds. */
+/** The longest wait of a retry at one key, in milliseconds. */
 const MAX_WAIT_MS = 500;
 
 interface Outcome {
   readonly decision: Decision;
-  /** The hold to settle or cancel; absent: nothing is held. */
   readonly holdId?: string;
-  /** Only the holds of other such calls were in the way. */
+  /** Only the holds of other such calls prevented it. */
   readonly isContended: boolean;
 }
 
-/** A check for which it was sampled whether it is shed. */
 type SampledCheck = Check & { readonly shed?: SheddingSample };
 
 const isContendedDenial = ({ decision, isContended }: Outcome) => !decision.success && isContended;
 
-/** Takes the costs of all checks, or of none. */
 class AllOrNone {
   readonly #client: LimiterClient;
   readonly #checks: readonly Check[];
@@ -141,13 +126,12 @@ class AllOrNone {
   }
 
   async limit(): Answered<AllDecisions> {
-    // A call that can never pass takes no holds, which would be in the way of others.
+    // A call that can never pass takes no holds, which would block others.
     if (this.#checks.some(isNever)) return await this.#deny([]);
     const sampled = await this.#sampleShedding();
     // A check with an idempotency key may have passed before: only its object knows.
     if (sampled.some(({ shed, idempotencyKey }) => shed !== undefined && idempotencyKey === undefined))
       return await this.#deny(sampled.map(shedOutcome));
-    // Holds of all checks at once.
     let outcomes = await this.#withoutProblems(
       await Promise.all(sampled.map((check) => this.#ask(check, 0))),
     );
@@ -165,9 +149,8 @@ class AllOrNone {
   }
 
   /**
-   * The answer of a denied call. Checks without an outcome are asked again. A check that can never pass is asked with what
-   * the call wants of its key, which is denied. Any other is asked with a cost of 0, since units that other calls hold for
-   * the moment deny nobody.
+   * The answer of a denied call. Checks without an outcome are repeated with a cost of 0, since units briefly
+   * held by other calls deny nothing, or with the key's total if that can never pass.
    */
   async #deny(outcomes: readonly (Outcome | undefined)[]): Answered<AllDecisions> {
     const decisions: Decision[] = [];
@@ -184,7 +167,7 @@ class AllOrNone {
     return { success: false, decisions };
   }
 
-  /** One sample is for the whole call. Most policies shed nothing, and a policy in shadow only reports. */
+  /** One sample is for the complete call. Most policies shed nothing, and a policy in shadow only reports. */
   async #sampleShedding(): Promise<readonly SampledCheck[]> {
     const checks = this.#checks;
     if (!checks.some(({ policy }) => policy.shedding !== undefined && !policy.shadow)) return checks;
@@ -207,11 +190,7 @@ class AllOrNone {
     return await this.#withoutProblems(outcomes);
   }
 
-  /**
-   * Holds the units of one check; a cost of 0 takes nothing.
-   *
-   * @param waitMs how long to wait for the holds of other such calls to end, in milliseconds
-   */
+  /** Holds the units of one check. @param waitMs the longest wait for the holds of other such calls */
   async #ask(check: SampledCheck, waitMs: number): Answered<Outcome> {
     const { policy, key, cost, request, idempotencyKey, priority, shed } = check;
     if (takesNothing(policy, cost) || policy.override?.effect !== undefined) {
@@ -231,13 +210,13 @@ class AllOrNone {
     const { hold, ...rest } = decision;
     const answer = held as Decided | undefined;
     const isContended = answer?.isContended === true && !policy.shadow;
-    // Contended, and every rule admits: the check only stood behind other calls.
+    // Contended, and every rule admits: the check only queued behind other calls.
     const success = decision.success && !(isContended && hold === undefined);
     const holdId = answer?.hold?.id;
     return { decision: { ...rest, success }, isContended, ...(holdId !== undefined && { holdId }) };
   }
 
-  /** A problem of one check (its idempotency key was used for another request) is the call's. All holds are cancelled. */
+  /** A problem of one check (a reused idempotency key) is the call's. All holds are cancelled. */
   async #withoutProblems(outcomes: readonly (Outcome | Problem)[]): Answered<Outcome[]> {
     const problem = outcomes.find((each) => each instanceof Problem);
     if (problem === undefined) return outcomes as Outcome[];
@@ -245,7 +224,7 @@ class AllOrNone {
     return problem;
   }
 
-  /** Cancels all holds. Returns the answers to the checks then, when nothing has been taken. */
+  /** Cancels all holds. Returns the answers after that, when nothing has been taken. */
   async #cancelAll(outcomes: readonly Outcome[]): Promise<Outcome[]> {
     const cancelled = [...outcomes];
     await this.#forHolds(outcomes, async ({ policy, key }, holdId, index) => {
@@ -262,7 +241,7 @@ class AllOrNone {
     await this.#forHolds(outcomes, async ({ policy, key, cost, idempotencyKey }, holdId, index) => {
       const decision = await this.#client.holds.settle(policy, key, holdId, cost);
       const isMissing = decision instanceof Problem && decision.status === 404;
-      // Two calls with one idempotency key share their holds. The other one was denied, and has cancelled this hold.
+      // Calls with one idempotency key share holds: another was denied, and has cancelled this hold.
       wasCancelled ||= idempotencyKey !== undefined && isMissing;
       const before = settled[index];
       if (decision instanceof Problem || before === undefined) return;

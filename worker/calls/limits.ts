@@ -29,21 +29,18 @@ import {
 } from "./schemas/request-schemas.ts";
 import { given, notAllowed, parse, refused, type Target } from "./validate.ts";
 
-/** Who makes a call, and the client that carries it out. */
 export interface CallContext {
   readonly client: LimiterClient;
   readonly principal: Principal;
-  /** Its signal is aborted when a caller over HTTP has gone. */
+  /** Its signal is aborted when an HTTP caller has left. */
   readonly request?: Pick<Request, "signal">;
 }
 
-/** An answer, with the policy that the headers of a response need. */
 export interface TargetAnswer<Answer> {
   readonly policy: Policy;
   readonly answer: Answer;
 }
 
-/** A call on a key: parses the input, finds the policy and the key, and answers. */
 export function onKey<
   Schema extends v.GenericSchema<unknown, { policy: string; key: string }>,
   Context extends CallContext,
@@ -67,11 +64,7 @@ export function onKey<
   };
 }
 
-/**
- * The policy and the key that a request names.
- *
- * @param below where the request is in the input: the first part of every pointer in a problem
- */
+/** The policy and the key of a request. @param below the request's place in the input, for errors */
 export function findTarget(
   { policies }: Pick<LimiterClient, "policies">,
   principal: Principal,
@@ -89,7 +82,6 @@ export function findTarget(
   return { policy: policies.within(policy, principal.region), key };
 }
 
-/** The policy that a caller names, if the caller may use it. */
 export function findPolicy(
   { named }: RegionalPolicies,
   principal: Principal,
@@ -108,14 +100,7 @@ export function findPolicy(
   });
 }
 
-/* What a policy does not allow. */
-
-/**
- * The problem of a cost that names units which no rule of the policy counts.
- *
- * @param path where the cost is
- * @param input the request before it was parsed
- */
+/** The problem of units that no rule counts. @param input the request before it was parsed */
 export function costProblem(
   { rules }: Policy,
   path: readonly [...string[], string],
@@ -151,7 +136,7 @@ export function utilizationProblem({ shedding }: Policy, utilization?: number): 
   return refused(["utilization"], utilization, 'left out: this policy has no shed = { by = "reports" }');
 }
 
-/** The problem of taking units from a policy that leases them: they have to be acquired. A cost of 0 only reads. */
+/** The problem of taking units from a policy that leases them. A cost of 0 only reads. */
 export function rateProblem(policy: Policy, cost: Cost, below: readonly string[] = []): Problem | undefined {
   if (policy.lease === undefined || takesNothing(policy, cost)) return undefined;
   const allowed =
@@ -180,9 +165,6 @@ function unitsOf(rules: readonly Rule[]): readonly string[] {
   return [...new Set(rules.map(({ unit }) => unit))];
 }
 
-/* The calls. */
-
-/** Decides on a cost, and takes it if it fits. */
 export const callLimit = onKey(LimitRequest, (target, request, { client, principal, request: http }, input) =>
   limitOf(client, principal, target, request, input, http?.signal),
 );
@@ -195,12 +177,7 @@ type ParsedLimit = Pick<v.InferOutput<typeof LimitRequest>, "cost" | "idempotenc
   readonly force?: boolean;
 };
 
-/**
- * Decides on a parsed request.
- *
- * @param input what the request was parsed from
- * @param signal aborted when a caller that waits has gone
- */
+/** Decides a request. @param input before it was parsed @param signal aborted when the caller has left */
 export function limitOf(
   client: LimiterClient,
   principal: Principal,
@@ -233,7 +210,7 @@ const COST = ["cost"] as const;
 const LIMITING: readonly Scope[] = ["limit"];
 const FORCING: readonly Scope[] = ["force", "admin"];
 
-/** Decides, counts it, and puts it to a candidate. A call that the isolate decides has no promise, and gets none. */
+/** Decides, counts, and sends the call to a candidate. Local decisions get no promise. */
 export function decide(
   client: LimiterClient,
   target: Target,
@@ -248,7 +225,7 @@ export function decide(
   return decided instanceof Promise ? decided.then(record) : record(decided);
 }
 
-/** The decision with its charge, if a charge was made and is remembered where a refund will search for it. */
+/** Adds the charge, if one was made and stored where a refund searches for it. */
 async function withCharge(decided: ReturnType<LimiterClient["limit"]>, charge: string): Answered<Decision> {
   const decision = await decided;
   if (decision instanceof Problem) return decision;
@@ -257,12 +234,12 @@ async function withCharge(decided: ReturnType<LimiterClient["limit"]>, charge: s
   return isCharged ? { ...decision, charge } : decision;
 }
 
-/** Gives back units that were taken and not used. */
+/** Returns taken units that were not used. */
 export const callRefund = onKey(
   RefundRequest,
   ({ policy, key }, { units, idempotencyKey, charge }, { client, principal }, input) => {
     const problem =
-      // A refund that names no charge can give back what others took, and what time has given back already.
+      // A refund without a charge can return other callers' units, and units that time has already refilled.
       scopeProblem(principal, [charge === undefined ? "refund" : "limit"]) ??
       rateProblem(policy, units) ??
       unitsProblem(policy, units, input);
@@ -289,7 +266,6 @@ export const callReset = onKey(KeyRequest, ({ policy, key }, _, { client }) => {
   return client.reset(policy, key);
 });
 
-/** Sets what a key has used, and reads it. */
 export const callSetUsed = onKey(SetRequest, ({ policy, key }, { used }, { client }, input) => {
   const problem = costProblem(policy, ["used"], used, input);
   if (problem !== undefined) return problem;

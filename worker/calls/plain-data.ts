@@ -1,30 +1,22 @@
-/** Arguments that come over Workers RPC, or from the same process: only plain data of a bounded size is read. */
+/** Arguments over Workers RPC, or from the same process: only plain data of a bounded size is read. */
 import type { Problem } from "../../core/protocol/problems.ts";
 import { clip } from "../../core/violations.ts";
 import { notAllowed } from "./validate.ts";
 
-/**
- * The most values in the argument of one call, those inside arrays and objects included. 16 checks of a policy, a key, a
- * region and a cost by 16 units are 337, and 100 checks of a policy, a key, a region and a cost are 503. A message that
- * holds units has 1,930 values at most in the text that HTTP allows.
- */
+/** The most values in one argument. Units held over HTTP reach 1,930, 100 checks 503. */
 const MAX_VALUES = 2_000;
-/** The longest array, the most levels, and all text together in UTF-16 units, which is what HTTP allows in bytes. */
+/** The longest array, the most levels, and all text in UTF-16 units, which is HTTP's bound in bytes. */
 const MAX_ITEMS = 100;
 const MAX_LEVELS = 7;
 const MAX_TEXT = 16_384;
 
-/** The problem of an argument that is not plain data, or too large; `undefined`: it is plain data. */
 export function plainProblem(argument: unknown): Problem | undefined {
   return strayIn(argument, [], newBudget());
 }
 
 /**
- * The argument without the fields that are `undefined`: JSON has none, and schemas refuse unknown fields. Workers RPC
- * delivers what callers pass: a `Map` would count as an empty cost, and an array can have millions of items without
- * being sent.
- *
- * @throws LimiterError when it is not plain data, or too large
+ * The argument without `undefined` fields, which JSON does not have. Workers RPC delivers any value: a `Map`
+ * would be an empty cost, a sparse array millions of items. @throws LimiterError for such values
  */
 export function plain<Argument>(argument: Argument): Argument {
   const left = newBudget();
@@ -33,7 +25,7 @@ export function plain<Argument>(argument: Argument): Argument {
   return left.hasAbsent ? (withoutAbsent(argument) as Argument) : argument;
 }
 
-/** What an argument may still have, and whether one of its values is `undefined`. */
+/** The rest of an argument's bounds, and whether one of its values is `undefined`. */
 interface Budget {
   values: number;
   text: number;
@@ -44,7 +36,7 @@ function newBudget(): Budget {
   return { values: MAX_VALUES, text: MAX_TEXT, hasAbsent: false };
 }
 
-/** Of plain data, so it ends. */
+/** Terminates, because plain data has no cycle. */
 function withoutAbsent(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(withoutAbsent);
   if (typeof value !== "object" || value === null) return value;

@@ -1,4 +1,4 @@
-/** Units of many keys that a client holds in its caller's process. Each call of the message is checked as any other. */
+/** Units that a client holds in its caller's process. Each call of the message is checked as any other. */
 import type * as v from "valibot";
 import { boundReached, unavailable } from "../../client/read-answer.ts";
 import { normaliseKey } from "../../core/catalog/keys.ts";
@@ -33,9 +33,8 @@ type Reserve = NonNullable<Call["reserve"]>;
 type GiveBack = NonNullable<Call["giveBack"]>;
 
 interface Message extends CallContext {
-  /** The policies that the client knows, by name: the versions of their descriptions. */
+  /** By policy name: the versions that the client knows. */
   readonly known: Readonly<Record<string, string>>;
-  /** The descriptions that the client lacks. */
   readonly unknown: Map<string, PolicyDescription>;
 }
 
@@ -71,13 +70,13 @@ async function answerOne(
   return reserve === undefined ? null : await answerReserve(message, reserve, given(input, "reserve"));
 }
 
-/** The policy and the key of a call; notes whether the client knows the policy as it is now. */
+/** The policy and the key of a call; notes whether the client knows the current policy. */
 function targetOf(message: Message, call: Limit, input: unknown): (Target & { isKnown: boolean }) | Problem {
   const { client, principal } = message;
   const target = findTarget(client, principal, call);
   if (target instanceof Problem) return target;
   const { policy } = target;
-  // A client knows a policy, and not the overrides of its keys: those are decided here.
+  // A client knows no overrides: those are decided here.
   const named = client.policies.get(policy.name) ?? policy;
   const isKnown = noteKnown(message, named) && policy.override === undefined;
   const problem =
@@ -94,7 +93,7 @@ function noteKnown({ known, unknown }: Message, policy: Policy): boolean {
   return isKnown;
 }
 
-/** A client that does not know the policy could not read the object's answer, so it gets a decision. */
+/** A client without the policy could not read the object's answer, so it gets a decision. */
 async function answerLimit(message: Message, limit: Limit, input: unknown): Answered<ReservationAnswer> {
   const target = targetOf(message, limit, input);
   if (target instanceof Problem) return target;
@@ -135,8 +134,8 @@ async function answerReserve(
     const call = { ...messageOf(target, reserve), holder, turn, ttlMs, isShort, rules };
     return answerOf(await message.client.forward(policy, key, { reserve: call }));
   }
-  // The client holds units under other rules, or may hold none, and is granted none by these rules. It may spend what it
-  // keeps until this answer arrives, so those units stay held until it reports their use, or their lifetime ends.
+  // A client with other rules gets no units. It may spend those it has until this answer arrives, so they
+  // stay held until reported or expired.
   const kept = Object.fromEntries(
     Object.entries(rules).map(([name, rule]) => [name, { ...rule, wanted: rule.kept }]),
   );
@@ -150,7 +149,6 @@ function strayRule({ rules }: Policy, name: string) {
   return { path: ["rules", name], detail: `${name} is not a rule of this policy: there are ${names}` };
 }
 
-/** Gives back what holders of several keys of one policy have left. Each key has an object of its own, or shares one. */
 async function answerGiveBack(message: Message, { policy: name, returned }: GiveBack): Answered<null> {
   const { client, principal } = message;
   const found = findPolicy(client.policies, principal, name);
@@ -185,7 +183,7 @@ function answerOf(
 
 const descriptions = new WeakMap<Policy, PolicyDescription>();
 
-/** The description of a policy. A client decides nothing if calls are shed, lease units, or need no object. */
+/** The description of a policy. A client decides nothing if calls are shed, lease, or need no object. */
 export function describePolicy(policy: Policy): PolicyDescription {
   const before = descriptions.get(policy);
   if (before !== undefined) return before;

@@ -1,4 +1,4 @@
-/** The calls about what the limiter did: all counts, the history of a policy, its top keys. */
+/** The calls on statistics: all counts, the history of a policy, its top keys. */
 import * as v from "valibot";
 import { instantText, orTimeout, SYSTEM_TIME } from "../../core/clock.ts";
 import { parseDurationMs, parseInstantMs } from "../../core/policies/policy-fields.ts";
@@ -21,14 +21,14 @@ import { parse, refused } from "./validate.ts";
 
 /** The longest wait for the object, in milliseconds. */
 const DEADLINE_MS = 5_000;
-/** The problem of a caller who may use some keys only: counts are of all keys. */
+/** The problem of a caller limited to some keys: counts are of all keys. */
 function totalsProblem({ title, keyPrefix }: Principal): Problem | undefined {
   if (keyPrefix === undefined) return undefined;
   const only = `${title} may use keys that begin with ${JSON.stringify(keyPrefix)} only`;
   return new Problem(PROBLEMS.forbidden, `${only}, and these counts are of all keys`);
 }
 
-/** All counts that the principal may see: those of no policy, and of the policies that it may use. */
+/** The counts that the principal may see: those of no policy, and of the policies that it may use. */
 export async function callMetrics(
   namespace: StatsNamespace | undefined,
   principal: Principal,
@@ -44,7 +44,6 @@ export async function callMetrics(
   return { counts: Object.fromEntries(mine) };
 }
 
-/** The history of one policy, step by step. */
 export async function callHistory(
   namespace: StatsNamespace | undefined,
   { client, principal }: CallContext,
@@ -73,7 +72,7 @@ export async function callHistory(
   };
 }
 
-/** The keys of one policy that came, or were denied, most often. A caller with a key prefix sees its own. */
+/** The keys of a policy with the most calls or denials. A caller with a key prefix sees its own. */
 export async function callTopKeys(
   namespace: StatsNamespace | undefined,
   { client, principal }: CallContext,
@@ -108,7 +107,6 @@ function sumsOf(counts: Counts) {
   return { ...sums, reasons };
 }
 
-/** Asks the object of the statistics. */
 export async function askStats<Answer extends object>(
   namespace: StatsNamespace | undefined,
   ask: (object: StatsStub) => Promise<Answer>,
@@ -131,12 +129,10 @@ export async function askStats<Answer extends object>(
 const { policy } = KeyRequest.entries;
 
 const MAX_SINCE = { minute: "1d", hour: "30d" } as const satisfies Record<Step, string>;
-/** By step: how far back a request goes by default. */
 const DEFAULT_SINCE = { minute: "1h", hour: "1d" } as const satisfies Record<Step, string>;
 
 const SINCE_ALLOWED = 'a duration such as "15m" "6h", or an instant such as "2026-11-22T18:00:00Z"';
 
-/** The instant that a request means; `undefined`: it is neither a duration nor an instant. */
 function readSince(text: string, nowMs: number): number | undefined {
   const durationMs = parseDurationMs(text);
   if (durationMs !== undefined) return nowMs - durationMs;

@@ -1,13 +1,11 @@
-/** Parses input, or refuses it and says what is allowed. */
 import * as v from "valibot";
 import type { Policy } from "../../core/policies/policy.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { pointerTo, violation, violationsOf } from "../../core/validation.ts";
 
-/** An answer lists at most this many errors, so that a small request never has a large answer. */
+/** The most errors in an answer, so that a small request never has a large answer. */
 export const MAX_PROBLEMS = 20;
 
-/** Parses a value by a schema, or says what is wrong with it. */
 export function parse<Schema extends v.GenericSchema>(
   schema: Schema,
   value: unknown,
@@ -18,11 +16,7 @@ export function parse<Schema extends v.GenericSchema>(
     : notAllowed(violationsOf(parsed.issues.slice(0, MAX_PROBLEMS)), parsed.issues.length);
 }
 
-/**
- * The problem of values that were understood and are not allowed.
- *
- * @param count how many there are, if more than are listed
- */
+/** The problem of parsed values that are not allowed. @param count their number, if not all are listed */
 export function notAllowed(
   violations: readonly { path: readonly string[]; detail: string }[],
   count = violations.length,
@@ -34,7 +28,6 @@ export function notAllowed(
   return new Problem(PROBLEMS.notAllowed, detail, { errors });
 }
 
-/** The problem of one value. */
 export function refused(path: readonly string[], value: unknown, allowed: string): Problem {
   return notAllowed([{ path, detail: violation(path, value, allowed) }]);
 }
@@ -44,7 +37,7 @@ export function given(input: unknown, field: string): unknown {
   return typeof input === "object" && input !== null ? (input as Record<string, unknown>)[field] : undefined;
 }
 
-/** A policy and a normalised key, both of which the caller may use. */
+/** A policy and a normalised key, with the caller's right to both. */
 export interface Target {
   readonly policy: Policy;
   readonly key: string;

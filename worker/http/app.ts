@@ -45,8 +45,6 @@ app.notFound((c) => {
 });
 app.onError(internalProblem);
 
-/* The dashboard: a page, a script and a style. It reads everything with the calls that any client has. */
-
 const CONTENT_SECURITY_POLICY = [
   "default-src 'none'",
   "script-src 'self'",
@@ -76,7 +74,6 @@ function dashboardFile(request: Request, name: string, caching: string): Respons
   return fileResponse(request, file, headers);
 }
 
-/** A file, or 304 for a caller who has it. */
 function fileResponse(
   request: Request,
   { body, etag }: { readonly body: string | Uint8Array; readonly etag: string },

@@ -1,6 +1,4 @@
-/** A file of the dashboard, as it is served. */
 export interface DashboardFile {
-  /** Its content type. */
   readonly type: string;
   readonly etag: string;
   readonly body: string;

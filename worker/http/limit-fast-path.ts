@@ -1,7 +1,6 @@
 /**
- * The HTTP worker, and POST /v1/limit past its router. A call that is decided in the isolate costs little more than what the runtime does
- * for a request with a body, so a router, a schema and a promise for every layer would be a third of it
- * (docs/performance.md). Only plain calls are answered here. All others go through app.ts.
+ * The HTTP worker, with POST /v1/limit past its router: router, schema and promises would be a third of a
+ * local decision (docs/performance.md). Only plain calls are answered here; all others go through app.ts.
  */
 import { type PlainCall, plainCall } from "../../client/local-limiter.ts";
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
@@ -31,17 +30,17 @@ export const handler = {
 
 const PATH = "/v1/limit";
 
-/** The answer to a plain call; `undefined`: the call is not plain or not permitted, and its body has not been read. */
+/** The answer to a plain call; `undefined`: not plain or not permitted, and its body is unread. */
 export function answerLimit(request: Request, env: Env): Response | Promise<Response> | undefined {
   if (request.method !== "POST") return undefined;
   const query = queryOf(request.url);
-  // A call that has to wait for the catalog first takes the long way.
+  // A call that has to wait for the catalog goes through app.ts.
   if (query === undefined || freshen(env) !== undefined) return undefined;
   if (query === "") return answerBody(request, env, 200);
   return query === "deny=429" ? answerBody(request, env, 429) : answerQuery(request, env, query);
 }
 
-/** The query of an address that is /v1/limit ("": it has none); `undefined`: it is another address. */
+/** The query of /v1/limit ("": it has none); `undefined`: it is another address. */
 function queryOf(url: string): string | undefined {
   // 8 skips "https://", or "http://" and one character of the host.
   const start = url.indexOf("/", 8);
@@ -50,7 +49,6 @@ function queryOf(url: string): string | undefined {
   return query === "" || query.startsWith("?") ? query.slice(1) : undefined;
 }
 
-/** A call in the query: its fields stand in this order. */
 const QUERY = /^policy=([\w-]{1,64})&key=([^&#+]{1,512})(?:&cost=(\d{1,9}))?(&deny=429)?$/;
 
 function answerQuery(request: Request, env: Env, query: string): Response | Promise<Response> | undefined {
@@ -66,7 +64,6 @@ function answerQuery(request: Request, env: Env, query: string): Response | Prom
   }
 }
 
-/** The text; `undefined`: it has a broken escape. */
 function decoded(text: string): string | undefined {
   if (!text.includes("%")) return text;
   try {
@@ -76,7 +73,7 @@ function decoded(text: string): string | undefined {
   }
 }
 
-/** Of a length that is not declared, only the body itself shows whether there is one. */
+/** If no length is declared, only reading shows whether there is a body. */
 function hasNoBody(request: Request): boolean {
   const declared = request.headers.get("content-length");
   return declared === "0" || (declared === null && request.body === null);
@@ -93,11 +90,11 @@ function answerBody(request: Request, env: Env, deny: DenyStatus): Promise<Respo
       return internalProblem(error);
     }
   };
-  // Not an async function: every promise less is one less for the runtime to resume.
+  // Not async: each promise costs the runtime a resume.
   return request.arrayBuffer().then(respond, (error: unknown) => toResponse(malformedBody(error)));
 }
 
-/** Whether `readJson` would read the body as it is: JSON, not encoded, and of a length that is known and allowed. */
+/** Whether `readJson` would read the body as it is: JSON, not encoded, with a declared and allowed length. */
 function hasPlainBody(headers: Headers): boolean {
   if (headers.get("content-type") !== "application/json" || headers.get("content-encoding") !== null)
     return false;
@@ -155,27 +152,25 @@ function decide(
     .catch(internalProblem);
 }
 
-/* The end of a process that `npm run serve` has started. On Cloudflare there is no such secret. */
-
-/** The answer to the request that announces the end; `undefined`: it is another request. */
+/** Ends a process of `npm run serve`; `undefined`: another request. On Cloudflare there is no such secret. */
 function answerStop(request: Request, env: Env): Promise<Response> | undefined {
   const { STOP_SECRET } = env;
   if (STOP_SECRET === undefined || request.headers.get(STOP_HEADER) !== STOP_SECRET) return undefined;
   return stop(request, env);
 }
 
-/** The namespace of objects that are known by their ids, not by their names. */
+/** A namespace of objects by id instead of by name. */
 interface ObjectsById {
   idFromString(id: string): object;
   get(id: object): { rest(): Promise<void> };
 }
 
-/** Units go back, and the objects that the request names write their state. */
+/** Returns units, and has the named objects write their state. */
 async function stop(request: Request, env: Env): Promise<Response> {
   const ids: readonly string[] = await request.json();
   await giveBackAll(env);
   const objects = env.OBJECTS as unknown as ObjectsById;
-  // An id of another class is none here, and must not keep the others from writing.
+  // An id of another class fails here, and must not keep the others from writing.
   await Promise.allSettled(ids.map(async (id) => await objects.get(objects.idFromString(id)).rest()));
   return new Response(null, { status: 204 });
 }

@@ -10,9 +10,7 @@ import type { Env } from "../bindings/env.ts";
 import { notForAdmin } from "../calls/catalog/catalog-calls.ts";
 import { notAllowed, refused } from "../calls/validate.ts";
 
-/** Answers requests by the records of the calls: finds the caller, reads the input, and writes the answer. */
-
-/** The handler of a call. */
+/** The handler of a call: finds the caller, reads the input by the call's record, and writes the answer. */
 export function serve(record: Call | CatalogCall): (c: Ctx) => Promise<Response> {
   const answer = record.kind === "call" ? answerCall : answerCatalogCall;
   return async (c) => {
@@ -86,7 +84,7 @@ function isInQuery(c: Ctx, beginning: readonly string[]): boolean {
   return names.some((part) => beginning.includes(part.split("=", 1)[0] ?? ""));
 }
 
-/** A call that stands in the query, beside `deny`: then the body must be empty. */
+/** A call in the query, beside `deny`: then the body must be empty. */
 async function callInQuery(c: Ctx, numbers: readonly string[]): Answered<Read> {
   const query = queryInput(c, numbers);
   if (query instanceof Problem) return query;
@@ -109,8 +107,8 @@ function withPlace(place: Readonly<Record<string, string>> | Problem, input: unk
 }
 
 /**
- * The status of denials: 200, unless the caller is a proxy that reads only the status and asks for `?deny=429`. Any other
- * query is refused: a `?dney=429` that was ignored would let everything through.
+ * 200, or 429 with `?deny=429`, for proxies that read only the status. A `?dney=429` is refused: ignored, it
+ * would admit everything.
  */
 function denyStatus(c: Ctx): DenyStatus | Problem {
   // Most calls have no query. Searching for a `?` costs less than parsing the address.
@@ -126,8 +124,6 @@ function statusOf(deny: unknown): DenyStatus | Problem {
   if (deny === "429") return 429;
   return refused(["deny"], deny, "429, or left out");
 }
-
-/* Calls on the catalog. */
 
 async function answerCatalogCall(record: CatalogCall, c: Ctx): Answered<Response> {
   const principal = await callerOf(record, c);
@@ -187,18 +183,14 @@ function malformed(detail: string): Problem {
   return new Problem(PROBLEMS.malformed, detail);
 }
 
-/* The parts of the address and the query, decoded strictly, and the body. */
-
 type Ctx = Context<{ Bindings: Env }>;
 
-/** The most fields that a query may have, more than twice those of any call. */
+/** The most fields of a query, more than twice those of any call. */
 const MAX_QUERY_FIELDS = 20;
 
 /**
- * The fields of a query, decoded strictly: a broken escape is an error, and not another key. A field that is given twice
- * becomes a list, which no call accepts.
- *
- * @param numbers fields that become numbers if they look like one
+ * The fields of a query, decoded strictly: a broken escape is an error, and not another key. A repeated field
+ * becomes a list, which no call accepts. @param numbers fields that become numbers if they can
  */
 function queryInput(c: Ctx, numbers: readonly string[]): Record<string, unknown> | Problem {
   const { query } = addressOf(c);
@@ -207,7 +199,7 @@ function queryInput(c: Ctx, numbers: readonly string[]): Record<string, unknown>
       { path: [], detail: `the query has more than ${MAX_QUERY_FIELDS} fields: must have fewer` },
     ]);
   try {
-    // URLSearchParams takes a broken escape as it stands.
+    // URLSearchParams keeps a broken escape.
     decodeURIComponent(query);
   } catch {
     return malformed("the query must be percent-encoded UTF-8");
@@ -225,7 +217,6 @@ function queryInput(c: Ctx, numbers: readonly string[]): Record<string, unknown>
   return Object.fromEntries(entries);
 }
 
-/** The problem of a query with fields that the call does not know; `undefined`: there are none. */
 function strayProblem(strays: object, known: readonly string[]): Problem | undefined {
   const names = Object.keys(strays);
   if (names.length === 0) return undefined;
@@ -235,10 +226,7 @@ function strayProblem(strays: object, known: readonly string[]): Problem | undef
   return notAllowed(names.map((name) => ({ path: [name], detail: detailOf(name) })));
 }
 
-/**
- * The parts of an address that have a name in its route, decoded strictly: a broken escape is an error, and not another
- * key. Of `/v1/policies/api`, at the route `/v1/policies/:policy`, it is `{ policy: "api" }`.
- */
+/** The named parts of an address: `/v1/policies/api` at `/v1/policies/:policy` is `{ policy: "api" }`. */
 function placeIn(c: Ctx, route: string): Readonly<Record<string, string>> | Problem {
   const parts = addressOf(c).path.split("/");
   try {
@@ -253,8 +241,8 @@ function placeIn(c: Ctx, route: string): Readonly<Record<string, string>> | Prob
 }
 
 /**
- * Path and query as they were sent, and as the router sees them. `URL` would resolve a `..` or a backslash in a key to
- * another key, and throws when the Host header is odd.
+ * Path and query as sent. `URL` would resolve a `..` or a backslash in a key to another key, and throws for
+ * an odd Host header.
  */
 function addressOf(c: Ctx): { path: string; query: string } {
   const [url = ""] = c.req.raw.url.split("#", 1);
@@ -264,10 +252,10 @@ function addressOf(c: Ctx): { path: string; query: string } {
   return mark < 0 ? { path, query: "" } : { path: path.slice(0, mark), query: path.slice(mark + 1) };
 }
 
-/** The largest body that is read, in bytes, but for a document of the catalog. */
+/** The largest body that is read, in bytes, except for a document of the catalog. */
 export const MAX_BODY_BYTES = 16_384;
 
-/** Reads a JSON body. One that `isOptional` may be empty, also without a type, and is `{}` then. */
+/** Reads a JSON body. With `isOptional` it may be empty, also without a type, and is `{}` then. */
 async function readJson(
   request: Request,
   { isOptional, mostBytes = MAX_BODY_BYTES }: { isOptional?: boolean; mostBytes?: number | undefined },
@@ -294,7 +282,7 @@ async function readJson(
   }
 }
 
-/** The problem of a body that is not JSON or not UTF-8, or that broke off. */
+/** The problem of a body that is not JSON, not UTF-8, or incomplete. */
 export function malformedBody(error: unknown): Problem {
   const detail = error instanceof Error ? error.message : String(error);
   return new Problem(PROBLEMS.malformed, "the body must be JSON", { errors: [{ pointer: "", detail }] });
@@ -309,7 +297,6 @@ function isJson(contentType: string | null): boolean {
 
 const NOTHING = { value: {} };
 
-/** Whether a request has no body. Only reading shows it: an empty one may be announced as a stream. */
 async function isEmpty(request: Request): Promise<boolean> {
   try {
     return (await readBytes(request, MAX_BODY_BYTES))?.byteLength === 0;

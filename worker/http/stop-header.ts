@@ -1,2 +1,2 @@
-/** The header with the secret of `npm run serve`, which says that it ends the process (scripts/workerd.ts). */
+/** The header with the secret of `npm run serve` that ends the process (scripts/workerd.ts). */
 export const STOP_HEADER = "x-weir-stop";

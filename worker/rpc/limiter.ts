@@ -1,4 +1,3 @@
-/** The limiter as a service binding: the calls of the records, for callers that need no token. */
 import { RpcTarget, WorkerEntrypoint } from "cloudflare:workers";
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { blockedDecision } from "../../client/read-answer.ts";
@@ -26,28 +25,24 @@ import { BoundAcquireRequest } from "../calls/schemas/request-schemas.ts";
 import { parse, refused } from "../calls/validate.ts";
 
 interface Regional {
-  /** For a policy with a pool, the region to ask. By default that of the isolate's latest HTTP request. */
+  /** The region of a policy with a pool. Absent: that of the isolate's latest HTTP request. */
   readonly region?: string;
 }
-/** Of a policy, the keys with a prefix, from a cursor on. */
 type Listing = Regional & Partial<Record<"policy" | "prefix" | "cursor", string>>;
-/** These calls, which may name a region. */
 type InRegion<Calls> = {
   readonly [Name in keyof Calls]: Calls[Name] extends (call: infer Request) => infer Answer
     ? (call: Request & Regional) => Answer
     : never;
 };
 
-/** The calls over the service binding. `policy` may be left out when the binding's `props` have it. */
+/** The calls over the service binding. `policy` is optional when the binding's `props` have it. */
 interface BoundCalls
   extends
     InRegion<Pick<LimiterCalls, "limit" | "limitAll" | "refund" | "hold" | "peek" | "reset">>,
     Pick<LimiterCalls, "settle" | "cancel" | "renew" | "release" | "reserve" | "policies"> {
-  /** Sets what the key has used: more than the limit is a debt. Holds and leases stay. */
+  /** Sets the used units of the key: more than the limit is a debt. Holds and leases stay. */
   setUsed(call: KeyRequest & Regional & { readonly used: Cost }): Promise<KeyReport>;
-  /** The keys of a policy with a number of objects, page by page. */
   keys(call: Listing & { readonly limit?: number }): Promise<KeyList>;
-  /** How many keys a policy with a number of objects has. */
   countKeys(call: Listing): Promise<KeyCount>;
 }
 
@@ -57,10 +52,9 @@ const WithCalls = WorkerEntrypoint as new (
 ) => WorkerEntrypoint<Env, unknown> & BoundCalls;
 
 /**
- * The limiter as a service binding: the calls and the answers of HTTP, without a token. Bad input throws a LimiterError
- * with the problem that HTTP answers. The binding's `props` may limit its calls with the fields of a token: `scopes`,
- * `policies`, `keyPrefix`. With `props = { policy = "api" }`, `limit({ key })` is enough, and the binding can take the
- * place of Cloudflare's own rate limit binding.
+ * The limiter as a service binding: the calls and answers of HTTP, without a token. Bad input throws a
+ * LimiterError. The binding's `props` may restrict it like a token. With `props = { policy = "api" }`,
+ * `limit({ key })` can replace Cloudflare's own rate limit binding.
  */
 export class Limiter extends WithCalls {
   static {
@@ -77,15 +71,15 @@ export class Limiter extends WithCalls {
   }
 
   /**
-   * Leases units, waiting up to `waitMs` milliseconds in the queue. The lease ends when the caller ends, in whatever
-   * way, and `using` ends it sooner. A `detached` lease ends with `release`, or when it expires. With `graceMs` a lease
-   * that is not released stays for that long after its caller has ended, and another acquire may `resume` it by its id.
+   * Leases units within `waitMs`. The lease ends with the caller, or `using`; with `detached` it ends with
+   * `release` or expiry. With `graceMs` it outlives its caller, and another acquire may `resume` it by its
+   * id.
    */
   async acquire(
     call: AcquireRequest &
       Regional & {
         readonly detached?: boolean;
-        /** As over HTTP, but of no effect: a lease over the binding is confirmed for its caller. */
+        /** Ignored: a lease over the binding is confirmed for its caller. */
         readonly confirm?: boolean;
       },
   ): Promise<Grant> {
@@ -94,7 +88,7 @@ export class Limiter extends WithCalls {
     return orThrow(await acquireBound(context, input)).answer;
   }
 
-  /** What changes at run time: policies, overrides, tokens. Dispose of it when done (`using`). */
+  /** Changes at run time: policies, overrides, tokens. Dispose of it when done (`using`). */
   async catalog(): Promise<CatalogTarget> {
     await freshen(this.env);
     const { context } = this.#read(RECORDS["policies"] as Call, {});
@@ -126,11 +120,7 @@ export class Limiter extends WithCalls {
   }
 }
 
-/**
- * The argument with what the binding's props add, and its region, which belongs to the caller.
- *
- * @throws LimiterError when there is no such region
- */
+/** Adds the binding's props and the caller's region. @throws LimiterError when there is no such region */
 function completed(
   caller: BindingCaller,
   argument: unknown,
@@ -171,7 +161,7 @@ export class CatalogTarget extends WithCatalogCalls {
     this.#caller = caller;
   }
 
-  /** The arguments are the parts of the path, the body, and the conditions of a write or the cursor of a list. */
+  /** The arguments are the path's parts, the body, and a write's conditions or a list's cursor. */
   async #call(record: CatalogCall, args: readonly unknown[]): Promise<unknown> {
     const { path, body, writes, lists, answer } = record;
     const names = [...path.matchAll(/:(\w+)/g)].map(([, name = ""]) => name);
@@ -186,26 +176,20 @@ export class CatalogTarget extends WithCatalogCalls {
   }
 }
 
-/** @throws LimiterError when the argument is no text */
 function text(field: string, value: unknown): string {
   if (typeof value === "string") return value;
   throw refused([field], value, "text").toError();
 }
 
-/**
- * A decision, and the handle of its lease. Disposing of it releases the lease, and the runtime does so when the caller
- * ends. A lease with `graceMs` ends that much later then.
- */
+/** A decision with its lease's handle, which releases it when disposed of, or after its caller ends. */
 export type Grant = Decision & Omit<Attached, "answer">;
 
-/** Leases units for a caller over the service binding, or lets it take over a lease that it had. */
 const acquireBound = onKey(BoundAcquireRequest, async (target, request, { client, principal }, input) => {
   const acquire = acquireOf(client, target, request, input);
   if (acquire instanceof Problem) return acquire;
   const { policy, key, params } = acquire;
   const linked = detachedProblem(request) ?? linkedOf(client, principal, acquire, request);
   if (linked instanceof Problem) return linked;
-  // A caller that takes over a lease has it already.
   const blocked = linked.resume === undefined ? blockedDecision(policy, key) : undefined;
   if (blocked !== undefined) return client.recordDecision(blocked);
   if (request.utilization !== undefined) client.report(policy, key, request.utilization);
@@ -227,7 +211,7 @@ const acquireBound = onKey(BoundAcquireRequest, async (target, request, { client
   return { ...decision, slot, ...(renew && { renew }), ...(release && { release }) } as Grant;
 });
 
-/** The problem of a lease that is to end with no link, and yet says what happens when its link ends. */
+/** The problem of a lease without a link that has options for the link's end. */
 function detachedProblem(request: {
   readonly detached: boolean;
   readonly graceMs?: number | undefined;
@@ -240,11 +224,8 @@ function detachedProblem(request: {
 }
 
 /**
- * Leases units for a caller who may have gone when they are granted, of which the object is not notified. So the lease is
- * brief until it is confirmed. One that has ended before that (by a reset, or since the machine stood still) was never
- * the caller's: the call is made once more, with the rest of its wait.
- *
- * @param link how the lease ends with the handle that is returned; `undefined`: it has none
+ * Leases units briefly until confirmed, since the caller may have left unnoticed. If the lease ended before
+ * that (a reset, a stalled machine), the call is made once more. @param link absent: the lease has no handle
  */
 async function acquireConfirmed(
   client: LimiterClient,

@@ -24,20 +24,20 @@ export interface BindingFuzz {
   readonly serving: Serving;
   readonly seed: number;
   readonly calls: number;
-  /** Whether the run has met all that it should. */
+  /** Whether the run has met every required outcome. */
   readonly isEnough: (outcomes: Outcomes) => boolean;
   readonly concurrency: number;
-  /** Is called beside each batch; throws when something is wrong. */
+  /** Called beside each batch; throws when something is wrong. */
   readonly check?: (made: number) => Promise<void>;
 }
 
-/** How often each method had which outcome. */
+/** The number of outcomes of each method. */
 export type Outcomes = Map<string, Map<string, number>>;
 
-/** So many calls for one request: it then takes a second or so. */
+/** Calls in one request, which then takes a second or so. */
 const BATCH = 4_000;
 
-/** @throws Error that names the seed and the call, at the first outcome that is against a law */
+/** @throws Error that names the seed and the call, at the first outcome that breaks a law */
 export async function fuzzBinding(fuzz: BindingFuzz): Promise<Outcomes> {
   const { serving, seed, calls, isEnough, concurrency, check } = fuzz;
   const outcomes: Outcomes = new Map();

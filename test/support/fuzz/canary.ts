@@ -1,19 +1,16 @@
-/**
- * Keys that nobody else calls, under policies that nobody else names. Their figures have to be exactly what the canary's
- * own calls made of them, whatever is done to the limiter meanwhile.
- */
+/** Keys and policies of the canary alone: their values have to follow exactly from its own calls. */
 import type { HttpClient } from "../http-client.ts";
 
 const PATIENT = { deadlineMs: 30_000 };
 
 /**
- * So few units that each decision is written: nothing is presumed when a busy machine lets the object go. A unit comes
- * back in 52 minutes, which is longer than any run.
+ * Few enough units that each decision is written, so nothing is presumed when a busy machine drops the
+ * object. A unit comes back in 52 minutes, longer than any run.
  */
 const QUOTA = 990;
 const BUCKET = { algorithm: "token-bucket", limit: 830, burst: QUOTA, window: "30d", ...PATIENT };
 const HOT = { algorithm: "token-bucket", limit: 1_000, burst: 20_000, window: "30d", ...PATIENT };
-/** A key has so many checks, of two units each, and the next ones have another key. */
+/** Checks per key, of two units each; the next ones have another key. */
 const CHECKS_OF_KEY = 400;
 
 export const CANARY_POLICIES = {
@@ -22,7 +19,7 @@ export const CANARY_POLICIES = {
   "canary-hot": HOT,
   "canary-slots": { algorithm: "concurrency", limit: 2, ttl: "1h", maxTtl: "1h", ...PATIENT },
 };
-/** One check in so many looks at what is left of a bucket whose units an isolate reserves. */
+/** One check in this many reads the rest of a bucket whose units an isolate reserves. */
 const LOOKED = 5;
 
 export class Canary {
@@ -36,7 +33,7 @@ export class Canary {
     this.#client = client;
   }
 
-  /** What is not as it has to be; `undefined`: all is. Only one call at a time. */
+  /** The deviation, if any. Only one call at a time. */
   async check(): Promise<string | undefined> {
     const cost = 1 + (this.#calls % 3);
     const key = `canary-${Math.floor(this.#calls / CHECKS_OF_KEY)}`;
@@ -53,7 +50,7 @@ export class Canary {
     return (await this.#checkHot(cost, HOT.burst - this.#usedHot)) ?? (await this.#checkSlots());
   }
 
-  /** An isolate decides some of these, from units that it holds. They count as used if it gets to return them late. */
+  /** An isolate decides some of these from units that it holds. Late returned units count as used. */
   async #checkHot(cost: number, most: number): Promise<string | undefined> {
     const taken = (await this.#client.limit("canary-hot", "canary", { cost })).body;
     if (taken["success"] !== true) return `canary-hot should admit: ${JSON.stringify(taken)}`;

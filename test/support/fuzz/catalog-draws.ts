@@ -1,4 +1,4 @@
-/** What calls on the catalog and on the statistics say: valid values, and odd ones. */
+/** Bodies of calls on the catalog and on the statistics: valid values, and odd ones. */
 import { pick, whole } from "../random.ts";
 import { oddValue, spoiled, Table, type Json } from "./json-text.ts";
 import { ODD_TEXTS } from "./odd-values.ts";
@@ -6,7 +6,7 @@ import { ODD_TEXTS } from "./odd-values.ts";
 type Random = () => number;
 
 const BUCKET = { algorithm: "token-bucket", limit: 100, window: "1m", deadlineMs: 30_000 };
-/** The policies of the file: their names, and nobody else's, are those that calls change. */
+/** The policies of the file, whose names are the only ones that calls change. */
 export const CATALOG_POLICIES = {
   api: BUCKET,
   several: {
@@ -80,9 +80,8 @@ const TOKENS: readonly object[] = [
   { name: "three", scopes: [] },
 ];
 
-/** A name of a policy. */
 export const drawName = (random: Random): string => pick(random, random() < 0.93 ? NAMES : ODD_TEXTS);
-/** Mostly of one that such a candidate fits. */
+/** Mostly of one that fits such a candidate. */
 export const drawTriedName = (random: Random): string => (random() < 0.6 ? "api" : drawName(random));
 export const drawPattern = (random: Random): string => pick(random, random() < 0.8 ? PATTERNS : ODD_TEXTS);
 export const drawTokenName = (random: Random): string =>
@@ -90,7 +89,7 @@ export const drawTokenName = (random: Random): string =>
 export const drawCursor = (random: Random): string =>
   pick(random, random() < 0.6 ? ["a", "1", "2", "9007199254740993", "1e3", "-1"] : ODD_TEXTS);
 
-/** What is written, mostly as it may be. `document`: what a write of all of it begins with. */
+/** A body, mostly valid. `document`: the base for a write of the complete catalog. */
 export function drawBody(
   random: Random,
   kind: "override" | "policy" | "candidate" | "token" | "catalog",

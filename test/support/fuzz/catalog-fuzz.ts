@@ -1,4 +1,4 @@
-/** Random calls on the catalog and on the statistics, one after the other: what is refused has changed nothing. */
+/** Random calls on the catalog and on the statistics, one after the other: a refused call changes nothing. */
 import { TOKENS } from "../fixtures.ts";
 import { pick, seededRandom, whole } from "../random.ts";
 import { RawConnection, type RawAnswer } from "../raw-connection.ts";
@@ -25,10 +25,10 @@ interface Drawn {
   readonly body?: string;
 }
 
-/** How often each operation was answered with which status. */
+/** The number of answers by operation and status. */
 export type CatalogAnswers = Map<string, Map<number, number>>;
 
-/** @throws Error that names the seed and the call, at the first answer that is against a law */
+/** @throws Error that names the seed and the call, at the first answer that breaks a law */
 export async function fuzzCatalog({ port, operations, seed, calls }: CatalogFuzz): Promise<CatalogAnswers> {
   const connection = new RawConnection(port);
   const answers: CatalogAnswers = new Map();
@@ -56,12 +56,12 @@ export async function fuzzCatalog({ port, operations, seed, calls }: CatalogFuzz
   return answers;
 }
 
-/** What Prometheus reads is no JSON. */
+/** Prometheus's format is no JSON. */
 function isText({ status, contentType }: RawAnswer): boolean {
   return status === 200 && contentType.startsWith("application/openmetrics-text");
 }
 
-/** What a call did to the catalog that it may not. */
+/** A forbidden change of the catalog by a call. */
 function faultInChange(
   { target }: Drawn,
   { status, body }: RawAnswer,

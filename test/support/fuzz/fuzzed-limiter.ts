@@ -1,4 +1,4 @@
-/** A limiter that is served to be fuzzed, and what is held against it besides its answers. */
+/** A limiter that is served to be fuzzed, and the checks besides its answers. */
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { vi } from "vitest";
@@ -14,11 +14,11 @@ import { FUZZED_POLICIES, KEYS } from "./valid-calls.ts";
 
 export interface Fuzzing<Met> {
   readonly seed: number;
-  /** How many requests or calls. */
+  /** The number of requests or calls. */
   readonly count: number;
-  /** Whether what was met is all that should be: if not, the run goes on, up to `LONGEST` times its length. */
+  /** Whether everything required was met: otherwise the run continues, up to `LONGEST` times its length. */
   readonly isEnough: (met: Met, operations: readonly Operation[]) => boolean;
-  /** How many of them at once. */
+  /** The number of simultaneous ones. */
   readonly concurrency: number;
   /** The text of a module to serve in place of the bundle, which it imports as weir.js. */
   readonly main?: string;
@@ -26,7 +26,7 @@ export interface Fuzzing<Met> {
 
 const CANARY_EVERY = 500;
 
-/** Fuzzes HTTP. @throws Error that says what is wrong, with the seed and the request */
+/** Fuzzes HTTP. @throws Error that names the fault, the seed and the request */
 export function fuzzedOverHttp({
   seed,
   count,
@@ -42,7 +42,7 @@ export function fuzzedOverHttp({
   });
 }
 
-/** Fuzzes the service binding. @throws Error that says what is wrong, with the seed and the call */
+/** Fuzzes the service binding. @throws Error that names the fault, the seed and the call */
 export async function fuzzedOverBinding({
   seed,
   count,
@@ -59,11 +59,11 @@ export async function fuzzedOverBinding({
 interface Served {
   readonly serving: Serving;
   readonly operations: Operations;
-  /** Asks the canary, weighs the process and reads its log; throws when something is wrong. */
+  /** Checks the canary, the process's memory and its log; throws when something is wrong. */
   readonly check: () => Promise<void>;
 }
 
-/** The runtime keeps to itself what nobody awaits, unless it is asked. */
+/** The runtime reports unhandled rejections only on request. */
 const TELLS_REJECTIONS = `
 addEventListener("unhandledrejection", ({ reason }) => console.error("nobody awaits:", reason));
 `;
@@ -113,7 +113,7 @@ async function served<Result>(
   }
 }
 
-/** Waits until no lease is left: no lease here lasts long, and whoever had one that would last is gone. */
+/** Waits until no lease is left: none here lasts long. */
 async function leasesEnded(client: HttpClient): Promise<void> {
   for (const policy of ["export", "shadow-export", "mixed"])
     for (let key = 0; key < KEYS; key += 1)

@@ -1,4 +1,4 @@
-/** Bodies of requests: valid, spoiled in their structure, or no JSON at all. */
+/** Bodies of requests: valid, spoiled in their structure, or no JSON. */
 import { pick, whole } from "../random.ts";
 import { oddValue, spoiled, textOf, type Json } from "./json-text.ts";
 import type { Operation, Operations } from "./openapi-operations.ts";
@@ -42,7 +42,7 @@ function brokenBody(random: Random, valid: Buffer): Buffer {
     case 4:
       return Buffer.from(valid.toString(), "utf16le");
     case 5:
-      // A byte changed is often UTF-8 that is broken, or one key instead of another.
+      // A changed byte often breaks UTF-8, or makes another key.
       return changed(random, valid);
     case 6:
       return Buffer.concat([valid, pick(random, [valid, Buffer.from("\u0000"), Buffer.from("}")])]);

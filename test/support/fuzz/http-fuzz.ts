@@ -1,4 +1,4 @@
-/** Sends fuzzed requests over many connections at once, and holds every answer against the laws. */
+/** Sends fuzzed requests over many connections at once, and checks every answer against the laws. */
 import type { Serving } from "../../../scripts/workerd.ts";
 import { seededRandom, whole } from "../random.ts";
 import { RawConnection } from "../raw-connection.ts";
@@ -13,25 +13,23 @@ export interface HttpFuzz {
   readonly operations: Operations;
   readonly seed: number;
   readonly requests: number;
-  /** Whether the run has met all that it should. */
+  /** Whether the run has met every required status. */
   readonly isEnough: (answered: Answered) => boolean;
   readonly connections: number;
-  /** Is called after every so many requests; throws when something is wrong. */
+  /** Called at this interval of requests; throws when something is wrong. */
   readonly every?: { readonly requests: number; readonly check: (made: number) => Promise<void> };
 }
 
-/** How often each operation was answered with which status. */
+/** The number of answers by operation and status. */
 export type Answered = ReadonlyMap<string, ReadonlyMap<number, number>>;
 
-/** What is rare is met sooner or later, and a run that is unlucky is no fault of the limiter. */
+/** Rare events come sooner or later, and an unlucky run is no fault of the limiter. */
 export const LONGEST = 10;
 
-/** One answer in so many is held against its schema, which costs more than all the rest. */
+/** One answer in this many is checked against its schema, which costs more than the rest. */
 const SAMPLED = 50;
 
-/**
- * @throws Error that names the seed and the request, at the first answer that is against a law
- */
+/** @throws Error that names the seed and the request, at the first answer that breaks a law */
 export async function fuzzHttp(fuzz: HttpFuzz): Promise<Answered> {
   const { seed, requests, isEnough, connections, every } = fuzz;
   const run = new Run(fuzz);

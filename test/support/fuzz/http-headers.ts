@@ -1,4 +1,4 @@
-/** Headers of requests: what is needed, forms that nobody expects, and headers that are none of the limiter's business. */
+/** Headers of requests: required ones, odd forms, and irrelevant ones. */
 import { TOKENS } from "../fixtures.ts";
 import { pick, whole } from "../random.ts";
 
@@ -88,7 +88,7 @@ const OTHERS = [
 export interface HeaderNeeds {
   readonly hasBody: boolean;
   readonly isSocket: boolean;
-  /** With nothing odd in them. */
+  /** Without odd headers. */
   readonly isPlain: boolean;
 }
 

@@ -1,4 +1,4 @@
-/** What is true of every answer, whatever was asked. */
+/** The laws of every answer to any request. */
 import type { RawAnswer } from "../raw-connection.ts";
 import type { FuzzedRequest } from "./http-requests.ts";
 import type { Operation, Operations } from "./openapi-operations.ts";
@@ -6,19 +6,16 @@ import type { Operation, Operations } from "./openapi-operations.ts";
 /** The largest answer to anything but /openapi.json, in UTF-16 units. */
 const MAX_ANSWER = 65_536;
 const MAX_ERRORS = 20;
-/** Debts are cut where doubles stop to be exact. */
+/** Debts are cut where doubles stop being exact. */
 const MAX_FIGURE = 2 ** 53;
 const PROBLEM = "application/problem+json";
 
-/**
- * Whether the call is of what this limiter is served without: its laws are about policies that stay, so it has no catalog,
- * and its objects are others than those of the bundle.
- */
+/** Whether the call concerns the catalog or objects of the bundle, which this limiter lacks. */
 function isUnbound(body: string): boolean {
   return body.includes("urn:weir:problem:not-configured") && /no binding (?:CATALOG|STATS)/.test(body);
 }
 
-/** What is wrong with an answer; `undefined`: nothing. `isSampled`: its schema is checked too. */
+/** The fault of an answer, if any. `isSampled`: its schema is checked too. */
 export function faultIn(
   operations: Operations,
   request: FuzzedRequest,
@@ -53,15 +50,15 @@ export function faultIn(
 }
 
 /**
- * The same for an answer to bytes that are perhaps no HTTP. The runtime refuses most of them itself: also with 501 (a
- * method that it does not know) and 505, and CONNECT, which no worker can answer, with a 500.
+ * The same for bytes that may be no HTTP. The runtime refuses most: also with 501 (an unknown method) and
+ * 505, and CONNECT, which no worker can answer, with a 500.
  */
 export function faultInLastWords(bytes: Buffer, text: string): string | undefined {
   const isServerError = /^HTTP\/1\.1 5(?!01|05)/m.test(text);
   return isServerError && !isUnbound(text) && !bytes.includes("CONNECT ") ? "a status of 5xx" : undefined;
 }
 
-/** WebSocket handshakes that break RFC 6455 are refused by the runtime, which knows no problem documents. */
+/** The runtime refuses WebSocket handshakes that break RFC 6455, without a problem document. */
 function isRefusedHandshake({ bytes }: FuzzedRequest, { status, contentType, body }: RawAnswer): boolean {
   const isRefused =
     status >= 400 && status < 500 && contentType === "text/plain" && /^(ERROR: .*)?$/.test(body);
@@ -72,7 +69,7 @@ function strayStatus(operation: Operation | undefined, isExact: boolean, status:
   // The document promises a 405 for other methods than the operation's.
   const isOwnMethod = isExact && status === 405;
   if (operation?.promises(status) !== undefined && !isOwnMethod) return undefined;
-  // An address that is no operation, or no longer one, is told so.
+  // Addresses that are no operation, or no longer one, get this answer.
   if ((operation === undefined || !isExact) && [404, 405].includes(status)) return undefined;
   return `a status that ${operation?.id ?? "an address without an operation"} does not have in the document`;
 }
@@ -118,7 +115,7 @@ function faultInDecisions(answer: Record<string, unknown>): string | undefined {
   return "success" in answer ? faultInDecision(answer) : undefined;
 }
 
-/** Two calls with one idempotency key at once, of which one was denied: the other one is asked to come again. */
+/** Two simultaneous calls with one idempotency key, one denied: the other one has to be repeated. */
 export function isMadeTwice(text: string): boolean {
   return text.includes("this call was made twice at once, and the other one was denied");
 }
@@ -135,7 +132,7 @@ export function faultInDecision(answer: Record<string, unknown>): string | undef
     const isKnown = status === 409 || status === 429;
     return !success && isKnown && code !== "" && detail !== "" ? undefined : "a refusal that lacks something";
   }
-  // Shed since machines are busy, in shadow or not: no rule was asked.
+  // Shed since machines are busy, in shadow or not: no rule was evaluated.
   const isShed = (reason === "shed" || reason === "shadow") && Array.isArray(rules) && rules.length === 0;
   if (isShed) return isWait(retryAfterMs) ? undefined : "a call that was shed and is not told for how long";
   const isWhole = typeof success === "boolean" && Array.isArray(rules) && rules.length > 0;

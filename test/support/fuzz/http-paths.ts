@@ -1,9 +1,9 @@
-/** Paths: how a text is written in an address, and how an address goes wrong. */
+/** Paths: texts written in an address, and broken addresses. */
 import { pick, whole } from "../random.ts";
 
 type Random = () => number;
 
-/** A text in an address, as JavaScript encodes it, or with every byte encoded. Now and then an escape is broken. */
+/** A text in an address, as JavaScript encodes it, or fully encoded. Sometimes an escape is broken. */
 export function percentEncoded(random: Random, text: string): string {
   const kind = random();
   if (kind < 0.04) return everyByte(text);
@@ -54,7 +54,7 @@ const WHOLE_PATHS = [
   `/v1/policies/slow/keys/${"%F0%9F%94%92".repeat(500)}`,
 ];
 
-/** The path with something changed, or another. It is still one that a request may have. */
+/** The path with a change, or another. It is still one that a request may have. */
 export function oddPath(random: Random, path: string): string {
   const at = whole(random, path.length);
   switch (whole(random, 8)) {

@@ -18,17 +18,17 @@ export interface FuzzedRequest {
   /** As it is sent, with its query. */
   readonly target: string;
   /**
-   * `whole`: HTTP with any content, which has to be answered. `left`: the client goes before it has sent all of it.
-   * `odd`: perhaps no HTTP, so that the connection cannot be used further. `socket`: it asks for a WebSocket.
+   * `whole`: HTTP with any content, which has to be answered. `left`: the client leaves before it has sent
+   * everything. `odd`: may be no HTTP, so the connection ends. `socket`: it requests a WebSocket.
    */
   readonly kind: "whole" | "left" | "odd" | "socket";
-  /** Whether the path is that of an operation, with nothing changed but its parameters. */
+  /** Whether the path is an operation's, with nothing changed but its parameters. */
   readonly isExact: boolean;
 }
 
 const METHODS = ["GET", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD", "POST", "TRACE", "PROPFIND"];
 
-/** A request. The same random numbers make the same one, but for the ids that were given out. */
+/** A request. The same random numbers make the same one, except for returned ids. */
 export function fuzzedRequest(random: Random, operations: Operations, ids: LiveIds): FuzzedRequest {
   const operation = drawOperation(random, operations);
   const isSpoiled = random() < 0.06;
@@ -55,7 +55,7 @@ export function fuzzedRequest(random: Random, operations: Operations, ids: LiveI
   return { bytes, method, target, kind, isExact };
 }
 
-/** Any of them alike. Only the document itself is rarely asked for: it is large, and the same every time. */
+/** Equally likely ones, except for the document itself, which is large and constant. */
 function drawOperation(random: Random, operations: Operations): Operation {
   const operation = pick(random, operations.all);
   return operation.id === "openapi" && random() < 0.9 ? pick(random, operations.all) : operation;
@@ -73,7 +73,7 @@ function pathOf(random: Random, operation: Operation, ids: LiveIds): string {
   return operation.path.replaceAll(/\{(\w+)\}/g, (_, name: string) => {
     const drawn = random() < 0.9 ? (drawField(random, ids, name) ?? "text") : pick(random, ODD_TEXTS);
     const text = typeof drawn === "string" ? drawn : textOf(drawn);
-    // An empty part, or one of dots, would be the path of something else.
+    // An empty part, or one of dots, would make another path.
     return text === "" || /^\.+$/.test(text) ? "k" : percentEncoded(random, text);
   });
 }
@@ -142,7 +142,7 @@ function chunks(random: Random, body: Buffer): Buffer {
   return Buffer.concat([...parts, Buffer.from("0\r\n\r\n")]);
 }
 
-/** A request that repeats and that needs a token, as a failure prints it. */
+/** A repeatable request that needs a token, as a failure prints it. */
 export function printed({ bytes }: FuzzedRequest): string {
   const text = bytes.toString("latin1").replaceAll(TOKENS.full, "TOKEN");
   const most = 3_000;

@@ -1,14 +1,11 @@
-/**
- * JSON as a tree that can say more than JavaScript: fields that are given twice, numbers out of range, text that is no
- * JSON. And the ways in which a valid tree is spoiled.
- */
+/** JSON as a tree with repeated fields, huge numbers and invalid text, and the ways to spoil a valid one. */
 import { pick, whole } from "../random.ts";
 import { ODD_FIELDS, ODD_NUMBERS, ODD_TEXTS } from "./odd-values.ts";
 
 type Random = () => number;
 export type Json = Verbatim | Table | readonly Json[] | string | number | boolean | null;
 
-/** Text that stands in the body as it is. */
+/** Text that is copied into the body. */
 export class Verbatim {
   readonly text: string;
 
@@ -34,7 +31,7 @@ export function textOf(json: Json): string {
   return JSON.stringify(json);
 }
 
-/** The same as a value of JavaScript, as far as there is one. */
+/** The JavaScript value of it, as far as there is one. */
 export function valueOf(json: Json): unknown {
   if (json instanceof Verbatim)
     return NOT_IN_JSON.has(json.text) ? NOT_IN_JSON.get(json.text) : Number(json.text);
@@ -54,7 +51,7 @@ const NOT_IN_JSON = new Map<string, unknown>([
   ["'a'", "a"],
 ]);
 
-/** The same tree with something changed somewhere in it. */
+/** The same tree with a change somewhere in it. */
 export function spoiled(random: Random, json: Json): Json {
   if (json instanceof Table && json.fields.length > 0 && random() < 0.85) return spoiledTable(random, json);
   if (isList(json) && json.length > 0 && random() < 0.7) {
@@ -85,7 +82,6 @@ function spoiledTable(random: Random, { fields }: Table): Table {
   ]);
 }
 
-/** Any value at all. */
 export function oddValue(random: Random, depth = 0): Json {
   const kind = random();
   if (kind < 0.4) return pick(random, ODD_TEXTS);

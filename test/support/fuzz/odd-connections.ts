@@ -1,13 +1,13 @@
-/** Connections of which nobody knows how they end: bytes that are no HTTP, and WebSockets that are used badly. */
+/** Connections with unknown ends: bytes that are no HTTP, and misused WebSockets. */
 import { connect } from "node:net";
 import { pick, whole } from "../random.ts";
 
 type Random = () => number;
 
-/** A connection that the server keeps for so long after its client has left counts as a hang, in milliseconds. */
+/** A connection that the server keeps this long after its client has left counts as a hang, in ms. */
 const HANG_MS = 30_000;
 
-/** Sends bytes, says that there will be no more, and returns all that comes back. */
+/** Sends bytes, ends the sending side, and returns everything received. */
 export function lastWords(port: number, bytes: Buffer): Promise<string> {
   return new Promise((resolve, reject) => {
     let text = "";

@@ -1,9 +1,9 @@
-/** Requests that break the rules of HTTP itself. Whatever the server makes of them, the next one has to be answered. */
+/** Requests that break the rules of HTTP itself. After any of them, the next one has to be answered. */
 import { pick, whole } from "../random.ts";
 
 type Random = () => number;
 
-/** @param lines the request line and the headers, without those that say how long the body is */
+/** @param lines the request line and the headers, without those on the body's length */
 export function oddBytes(random: Random, lines: readonly string[], body = Buffer.from("{}")): Buffer {
   const [request = "", ...headers] = lines;
   const told = headers.concat(oddFraming(random, body.length));

@@ -1,4 +1,4 @@
-/** What people, proxies and attackers put where a name or a number belongs. */
+/** Texts that people, proxies and attackers send instead of a name or a number. */
 export const ODD_TEXTS: readonly string[] = [
   "",
   "a",
@@ -55,7 +55,7 @@ export const ODD_TEXTS: readonly string[] = [
   "1.2.3",
 ];
 
-/** Numbers as JSON text, which can say what a number of JavaScript cannot. */
+/** Numbers as JSON text, which is not limited to JavaScript's numbers. */
 export const ODD_NUMBERS: readonly string[] = [
   "0",
   "-0",
@@ -80,7 +80,7 @@ export const ODD_NUMBERS: readonly string[] = [
   `1${"0".repeat(400)}`,
 ];
 
-/** Names of fields, of which no call knows all. */
+/** Names of fields; no call knows all. */
 export const ODD_FIELDS: readonly string[] = [
   "policy",
   "key",
@@ -111,7 +111,7 @@ export const ODD_FIELDS: readonly string[] = [
   "f".repeat(300),
 ];
 
-/** Ids that were never given out: malformed, of other kinds, of other keys, of policies that are not there. */
+/** Ids that were never issued: malformed, of other kinds, of other keys, of missing policies. */
 export const FORGED_IDS: readonly string[] = [
   "lease_x.y",
   "hold_.AAAAAAAAAAAAAAAAAAAAAA",

@@ -1,4 +1,4 @@
-/** The operations of the OpenAPI document: what may be sent, and what may be answered. */
+/** The operations of the OpenAPI document: the allowed requests and answers. */
 import { getPath } from "hono/utils/url";
 import { validatorOf } from "../json-schema.ts";
 
@@ -49,7 +49,7 @@ export interface OpenApi {
   readonly components: { readonly schemas: Readonly<Record<string, Schema>> };
 }
 
-/** What is wrong with a body; empty: nothing. */
+/** The faults of a body; empty: none. */
 type Check = (body: unknown) => readonly string[];
 
 export interface Operation {
@@ -60,13 +60,13 @@ export interface Operation {
   readonly query: readonly Parameter[];
   /** Absent: it takes no body. */
   readonly body?: Schema;
-  /** Whether an answer with this status is promised, and of what type; `undefined`: it is not promised. */
+  /** The promised type of an answer with this status; `undefined`: it is not promised. */
   promises(status: number): readonly string[] | undefined;
   check(status: number, contentType: string): Check | undefined;
   isAt(pathname: string): boolean;
 }
 
-/** It describes itself nowhere, and is a route all the same. */
+/** A route that the document does not describe. */
 const DOCUMENT_PATH = {
   get: {
     operationId: "openapi",
@@ -76,10 +76,7 @@ const DOCUMENT_PATH = {
 
 const UNBOUND: ReadonlySet<string> = new Set(["catalog", "stats"]);
 
-/**
- * Whether the fuzzed limiter has not what the operation is about: its laws are about policies that stay, so it has no
- * catalog, and its objects are others than those of the bundle.
- */
+/** Whether the operation concerns the catalog or objects of the bundle, which the fuzzed limiter lacks. */
 function isUnbound(described: object): boolean {
   const { tags = [] } = described as { readonly tags?: readonly string[] };
   return tags.some((tag) => UNBOUND.has(tag));
@@ -87,11 +84,11 @@ function isUnbound(described: object): boolean {
 
 export class Operations {
   readonly document: OpenApi;
-  /** Those that are asked. */
+  /** The operations that are called. */
   readonly all: readonly Operation[];
   readonly #known: readonly Operation[];
 
-  /** @param isWhole whether the limiter has a catalog and statistics, so that their operations are asked too */
+  /** @param isWhole whether the limiter has a catalog and statistics, so that these are called too */
   constructor(document: OpenApi, { isWhole = false } = {}) {
     this.document = document;
     const paths = Object.entries({ "/openapi.json": DOCUMENT_PATH, ...document.paths });
@@ -105,7 +102,7 @@ export class Operations {
     this.all = known.flatMap(({ operation, isAsked }) => (isAsked ? [operation] : []));
   }
 
-  /** The operation that a request is for, by its method and its path without the query; `undefined`: none. */
+  /** The operation of a request, by method and path without the query, if any. */
   at(method: string, path: string): Operation | undefined {
     // As the router sees it: `%61` is `a`, and `..` is a text like any other.
     const pathname = getPath({ url: `http://weir.test${path}` } as Request);

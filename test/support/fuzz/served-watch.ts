@@ -1,14 +1,14 @@
-/** What the served process shows of itself besides its answers: what it prints, whether it lives, and its memory. */
+/** The served process besides its answers: its output, its life, and its memory. */
 import { spawnSync } from "node:child_process";
 import type { Serving } from "../../../scripts/workerd.ts";
 
 const MIB = 2 ** 20;
-/** The runtime keeps what may be of use again, so a process grows at first. One that leaks goes on to grow. */
+/** The runtime keeps reusable memory, so a process grows at first. One that leaks continues to grow. */
 const MAX_GROWTH = 3;
 const MAX_GROWTH_BYTES = 256 * MIB;
 const MAX_PRINTED = 1_000_000;
 
-/** What the runtime itself says of clients that break off, break RFC 6455, ask for CONNECT, or drop a grant. */
+/** The runtime's own output about clients that break off, break RFC 6455, send CONNECT, or drop a grant. */
 const EXPECTED = [
   /Uncaught exception: .*WebSocket protocol error/,
   /Uncaught exception: .*Handler does not export a connect\(\) function/,
@@ -21,7 +21,7 @@ export class Watch {
   readonly #bytes: number[] = [];
   #serving: Serving | undefined;
 
-  /** Is given what the process prints. */
+  /** Gets the process's output. */
   readonly hear = (text: string): void => {
     if (this.#printed.length < MAX_PRINTED) this.#printed += text;
   };
@@ -30,7 +30,7 @@ export class Watch {
     this.#serving = serving;
   }
 
-  /** Notes how large the process is now. */
+  /** Records the process's size. */
   weigh(): void {
     const pid = String(this.#serving?.process.pid ?? 0);
     const { stdout } = spawnSync("ps", ["-o", "rss=", "-p", pid], { encoding: "utf8" });
@@ -42,7 +42,7 @@ export class Watch {
     return { early: mebibytes(this.#early()), end: mebibytes(this.#end()) };
   }
 
-  /** What is wrong; `undefined`: nothing. */
+  /** The fault, if any. */
   fault(): string | undefined {
     if (this.#serving?.process.exitCode !== null || this.#serving.process.signalCode !== null)
       return `the process has ended: ${this.#printed.slice(-2_000)}`;
@@ -50,7 +50,7 @@ export class Watch {
       return `memory grew without a bound: ${JSON.stringify(this.weighed())}`;
     const stray = this.#printed
       .split("\n")
-      // What follows the last one has not been printed whole.
+      // The text after the last one is incomplete.
       .slice(0, -1)
       .find((line) => line.trim() !== "" && !EXPECTED.some((expected) => expected.test(line)));
     return stray === undefined ? undefined : `the log has: ${stray.slice(0, 2_000)}`;

@@ -1,4 +1,4 @@
-/** Values that a call accepts, drawn from its schema. What a schema cannot say is drawn by the field's name. */
+/** Values that a call accepts, drawn from its schema, or by the field's name where the schema is too wide. */
 import { keyCursor } from "../../../core/protocol/names.ts";
 import { pick, whole } from "../random.ts";
 import { Table, type Json } from "./json-text.ts";
@@ -8,15 +8,15 @@ import type { Operations, Schema } from "./openapi-operations.ts";
 type Random = () => number;
 
 /**
- * Patient, so that no answer is degraded: a busy machine may take long. Most keys share few objects: to start an object
- * for each would take more time than all calls on it.
+ * Long deadlines, so that no answer is degraded on a busy machine. Most keys share few objects: starting an
+ * object for each would take longer than all calls on it.
  */
 const PATIENT = { deadlineMs: 30_000 };
 const SHARED = { objects: 2, ...PATIENT };
 /** Slots are free again soon. */
 const BRIEF = { ttl: "2s", maxTtl: "5s", maxWait: "100ms", maxWaiters: 3 };
 
-/** The policies that are called: every algorithm, and every field that changes what is done. */
+/** The called policies: every algorithm, and every field with an effect. */
 export const FUZZED_POLICIES = {
   slow: { algorithm: "token-bucket", limit: 5, window: "30d", ...PATIENT },
   fast: { algorithm: "token-bucket", limit: 1_000_000, window: "1s", ...SHARED },
@@ -63,11 +63,11 @@ export const FUZZED_POLICIES = {
     ...SHARED,
   },
 };
-/** There is little that could happen under these. */
+/** Policies under which little can happen. */
 const DULL_NAMES = ["free", "shut", "prepaid"];
 const POLICY_NAMES = Object.keys(FUZZED_POLICIES).filter((name) => !DULL_NAMES.includes(name));
 
-/** Ids that were given out lately. Some of them have ended meanwhile. */
+/** Recent ids. Some of them have ended meanwhile. */
 export class LiveIds {
   readonly #ids: string[] = [];
   #next = 0;
@@ -90,7 +90,7 @@ const MAX_LIVE = 64;
 export const KEYS = 10;
 const IDEMPOTENCY_KEYS = 12;
 
-/** What fields of these names are, whichever call has them. */
+/** Fields of these names have these values in any call. */
 export function drawField(random: Random, ids: LiveIds, name: string): Json | undefined {
   switch (name) {
     case "policy":
@@ -111,7 +111,7 @@ export function drawField(random: Random, ids: LiveIds, name: string): Json | un
     case "cursor":
       return keyCursor({ object: whole(random, 3), ...(random() < 0.7 && { after: drawKey(random) }) });
     case "force":
-      // A debt denies all that comes after it, and denials are all alike.
+      // A debt denies all later calls, and denials are all alike.
       return random() < 0.05;
     case "ttlMs":
       return 1 + whole(random, 3_000);
@@ -136,7 +136,7 @@ export function drawKey(random: Random): string {
   return `fresh-${whole(random, 2 ** 31)}`;
 }
 
-/** Mostly one that was given out, though not always for this kind of call. */
+/** Mostly one that was issued, though not always for this kind of call. */
 export function drawId(random: Random, ids: LiveIds): string {
   const live = ids.any(random);
   if (live === undefined || random() < 0.3) return pick(random, FORGED_IDS);
@@ -157,7 +157,6 @@ function drawUnits(random: Random): Json {
   return new Table([[pick(random, ["tokens", "requests", "leases"]), whole(random, 5)]]);
 }
 
-/** A value of this schema. */
 export function drawValid(
   random: Random,
   ids: LiveIds,

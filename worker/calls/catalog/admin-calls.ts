@@ -1,4 +1,4 @@
-/** The calls on what concerns all policies and keys: tokens, the catalog as one document, and the audit log. */
+/** The calls on tokens, the catalog as one document, and the audit log. */
 import * as v from "valibot";
 import {
   type AuditEntry,
@@ -24,7 +24,6 @@ import {
   write,
 } from "./catalog-calls.ts";
 
-/** The token's name, and what it may do. Absent: every policy, every key. */
 export function describeToken({ id, scopes, policies, keyPrefix }: Principal): object {
   const { token: name } = JSON.parse(id) as { readonly token: string };
   return {
@@ -35,7 +34,6 @@ export function describeToken({ id, scopes, policies, keyPrefix }: Principal): o
   };
 }
 
-/** The tokens that were issued at run time. */
 export async function listTokens({
   catalog,
   principal,
@@ -61,7 +59,6 @@ export async function issueToken(
   return written instanceof Problem ? written : { name, token, ...entry };
 }
 
-/** Revokes a token that was issued at run time. */
 export async function revokeToken(
   caller: CatalogCaller,
   { place: { name = "" } }: CatalogInput,
@@ -76,7 +73,6 @@ export async function readCatalog({
   return notForAdmin(principal) ?? (await answerOf(catalog.document()));
 }
 
-/** Makes the catalog what a document says. */
 export async function writeCatalog(
   caller: CatalogCaller,
   { body: document, conditions }: CatalogInput,
@@ -91,7 +87,7 @@ export async function writeCatalog(
   return written instanceof Problem ? written : await readCatalog(caller);
 }
 
-/** A page of the audit log: who changed what, the latest first. */
+/** A page of the audit log, the latest first. */
 export async function readAudit(
   { catalog, principal }: CatalogCaller,
   { cursor }: CatalogInput,
@@ -104,8 +100,6 @@ export async function readAudit(
   if (page instanceof Problem) return page;
   return { entries: page.items, ...(page.next !== undefined && { cursor: page.next }) };
 }
-
-/* What a document may be. */
 
 const DOCUMENT_ALLOWED =
   '{ "policies": { NAME: { ... } }, "overrides": { POLICY: { PATTERN: { ... } } }, "tokens": { NAME: { ... } } }, with "candidates": { POLICY: { ... } } if wanted, and nothing else';
@@ -121,7 +115,7 @@ function isDocument(value: unknown): value is CatalogDocument {
   );
 }
 
-/** The problem of a document with more entries than a catalog may have, found before any of them is read. */
+/** The problem of a document with too many entries, found before any of them is read. */
 function sizeProblem({ policies, overrides, tokens, candidates = {} }: CatalogDocument): Problem | undefined {
   const count = (table: object) => Object.keys(table).length;
   const counted = [
@@ -139,7 +133,6 @@ function sizeProblem({ policies, overrides, tokens, candidates = {} }: CatalogDo
   return violations.length === 0 ? undefined : notAllowed(violations);
 }
 
-/** The problem of tokens that are none. It ends with as many problems as an answer lists. */
 function tokensProblem({ tokens }: CatalogDocument): Problem | undefined {
   const bad: Violation[] = [];
   for (const [name, stored] of Object.entries(tokens)) {
@@ -152,7 +145,6 @@ function tokensProblem({ tokens }: CatalogDocument): Problem | undefined {
   return bad.length === 0 ? undefined : notAllowed(bad);
 }
 
-/** The problem of a table in a document that is not plain data, or too large; `undefined`: all are. */
 function tableProblem({
   policies,
   overrides,
@@ -180,7 +172,7 @@ function placesIn(
   return Object.entries(tables).map(([name, table]) => [[...path, name], table] as const);
 }
 
-/** A `Map`, which comes over RPC, would be a table without fields, and all that it leaves out would be taken away. */
+/** A `Map`, which RPC allows, would count as an empty table, and so remove all entries. */
 function isTable(value: unknown): value is Record<string, unknown> {
   if (typeof value !== "object" || value === null || Array.isArray(value)) return false;
   const prototype: unknown = Object.getPrototypeOf(value);

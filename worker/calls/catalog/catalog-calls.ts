@@ -1,4 +1,4 @@
-/** The calls that read and change policies, overrides and candidates, and who may make them. */
+/** The calls that read and change policies, overrides and candidates, and the rights they require. */
 import * as v from "valibot";
 import type {
   CandidateAnswer,
@@ -26,25 +26,21 @@ import { plainProblem } from "../plain-data.ts";
 import { askStats } from "../stats.ts";
 import { notAllowed, parse, refused } from "../validate.ts";
 
-/** What a call needs. */
 export interface CatalogCaller {
   readonly catalog: CatalogMethods;
   readonly principal: Principal;
-  /** Reads the catalog at once, so that this isolate knows what it has changed. */
+  /** Reads the catalog at once, so that this isolate knows its own changes. */
   readonly onWritten: () => Promise<void>;
-  /** Counts what candidates decide. Absent: nothing is counted. */
+  /** Counts decisions of candidates. Absent: nothing is counted. */
   readonly stats?: StatsNamespace | undefined;
   /** The secret API_TOKENS, whose names no other token may have. */
   readonly secret: string | undefined;
 }
 
-/** The arguments of a call. */
 export interface CatalogInput {
-  /** The parts of the path that have a name. */
   readonly place: Readonly<Record<string, string>>;
   readonly body: unknown;
   readonly conditions: Conditions;
-  /** Where a list goes on. */
   readonly cursor?: string | undefined;
 }
 
@@ -56,7 +52,6 @@ export async function readPolicy(
   return forbidden(principal, policy) ?? policyAnswer(await answerOf(catalog.policy(policy)));
 }
 
-/** Changes a policy, or makes one. */
 export async function writePolicy(
   caller: CatalogCaller,
   input: CatalogInput,
@@ -95,7 +90,6 @@ export async function readOverride(
   return refusal ?? overrideAnswer(await answerOf(catalog.override(policy, pattern)));
 }
 
-/** A page of a policy's overrides. */
 export async function listOverrides(
   { catalog, principal }: CatalogCaller,
   { place: { policy = "" }, cursor }: CatalogInput,
@@ -124,7 +118,7 @@ export async function deleteOverride(
   return problemIn(await write(caller, { kind: "override", policy, pattern, fields: null }, conditions));
 }
 
-/** The candidate of a policy, and what both decided of the same calls. Keys are for the scope `admin`. */
+/** The candidate of a policy, and both decisions on the same calls. Keys need the scope `admin`. */
 export async function readCandidate(
   { catalog, principal, stats }: CatalogCaller,
   { place: { policy = "" } }: CatalogInput,
@@ -163,7 +157,7 @@ export async function deleteCandidate(
   return problemIn(await write(caller, { kind: "candidate", policy, fields: null }, conditions));
 }
 
-/** Makes the candidate the policy. What was consumed under the policy stays consumed. */
+/** Makes the candidate the policy. Units used under the policy stay used. */
 export async function promoteCandidate(
   caller: CatalogCaller,
   input: CatalogInput,
@@ -205,9 +199,6 @@ function comparisonOf(count: (by: DeniedBy) => number): Comparison {
   };
 }
 
-/* Writes. */
-
-/** Writes the table in the body. */
 async function writeBody(
   caller: CatalogCaller,
   { body, conditions }: CatalogInput,
@@ -220,7 +211,6 @@ async function writeBody(
   return await write(caller, writeOf(body as Table), conditions);
 }
 
-/** Writes to the catalog, if the caller may. */
 export async function write(
   caller: CatalogCaller,
   what: Write,
@@ -240,7 +230,7 @@ export async function write(
 
 const FREE_NAME = "a name that no token of the secret API_TOKENS has";
 
-/** A caller is known by its token's name: a token of the catalog with a name of the secret would be that caller. */
+/** A token's name identifies its caller: a catalog token with a name of the secret would be that caller. */
 function takenProblem(secret: string | undefined, what: Write): Problem | undefined {
   if (what.kind === "token" && what.entry !== null && isConfigured(secret, what.name))
     return refused(["name"], what.name, FREE_NAME);
@@ -255,7 +245,6 @@ function takenProblem(secret: string | undefined, what: Write): Problem | undefi
   );
 }
 
-/** The catalog's answer, or the problem. */
 export async function answerOf<Answer extends object>(
   answer: Promise<Answer | Refusal>,
 ): Promise<Exclude<Answer, Refusal> | Problem> {
@@ -264,7 +253,7 @@ export async function answerOf<Answer extends object>(
     return "refused" in value ? problemOf(value) : (value as Exclude<Answer, Refusal>);
   } catch (error) {
     console.warn(`the catalog does not answer: ${String(error)}`);
-    // The runtime says so when there is no room, and has undone the whole write.
+    // The runtime reports this when there is no room, and has undone the complete write.
     const detail = String(error).includes("SQLITE_FULL")
       ? "the storage of the catalog is full, so nothing was changed: make room, and write again"
       : "the catalog did not answer: whether anything was changed is not known, so read it again";
@@ -280,7 +269,6 @@ function problemOf({ refused: why, detail, violations = [] }: Refusal): Problem 
   return new Problem(kind, detail);
 }
 
-/** The problem, if the answer is one. */
 export function problemIn(answer: unknown): Problem | undefined {
   return answer instanceof Problem ? answer : undefined;
 }
@@ -290,7 +278,6 @@ const BoundConditions = table({
   dryRun: v.optional(v.boolean("true or false")),
 });
 
-/** The conditions as a caller of the service binding gives them; none: they were left out. */
 export function readConditions(given: unknown = {}): Conditions | Problem {
   const read = plainProblem(given) ?? parse(BoundConditions, given);
   if (read instanceof Problem) return read;
@@ -301,7 +288,7 @@ export function readConditions(given: unknown = {}): Conditions | Problem {
   };
 }
 
-/* Rights. A caller that may use some policies or keys only may change those only. */
+/* A caller limited to some policies or keys may change only those. */
 
 function rightsProblem(principal: Principal, what: Write): Problem | undefined {
   if (what.kind === "token" || what.kind === "catalog") return notForAll(principal);
@@ -310,13 +297,12 @@ function rightsProblem(principal: Principal, what: Write): Problem | undefined {
   return what.kind === "override" ? patternProblem(principal, what.pattern) : notForPrefix(principal);
 }
 
-/** The problem of a policy that the caller may not use; `undefined`: the caller may. */
 function forbidden(principal: Principal, policy: string): Problem | undefined {
   if (mayUse(principal, policy)) return undefined;
   return new Problem(PROBLEMS.forbidden, `${principal.title} may not use this policy`);
 }
 
-/** The problem of a caller that may not see what concerns all policies and keys. */
+/** The problem of a caller without rights to all policies and keys. */
 export function notForAdmin(principal: Principal): Problem | undefined {
   return scopeProblem(principal, ["admin"]) ?? notForAll(principal);
 }
@@ -329,7 +315,7 @@ function notForAll(principal: Principal): Problem | undefined {
   );
 }
 
-/** The problem of a caller that may use some keys only, for what concerns all keys of a policy. */
+/** The problem of a caller limited to some keys, in a call on all keys of a policy. */
 function notForPrefix(principal: Principal): Problem | undefined {
   return principal.keyPrefix === undefined ? undefined : notForAll(principal);
 }

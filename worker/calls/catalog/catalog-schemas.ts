@@ -1,4 +1,4 @@
-/** The schemas of what the catalog is asked and answers, for the OpenAPI document. Its fields are checked as the file's are. */
+/** The catalog's requests and answers, for the OpenAPI document. Its fields are checked like the file's. */
 import * as v from "valibot";
 import { SCOPE_LIST } from "../../auth/tokens.ts";
 
@@ -11,7 +11,6 @@ const version = described(
 const instant = described(v.string(), "An instant, as RFC 3339 writes it.");
 const fields = v.record(v.string(), v.any());
 
-/** A policy's table. */
 export const PolicyFields = described(
   v.looseObject({
     algorithm: v.optional(v.string()),
@@ -22,7 +21,6 @@ export const PolicyFields = described(
   "The fields that a policy has in wrangler.toml.",
 );
 
-/** A policy as it is in force. */
 export const PolicyInForce = v.looseObject({
   ...PolicyFields.entries,
   policy: v.string(),
@@ -39,10 +37,8 @@ const candidate = {
 };
 const calls = v.pipe(v.number(), v.integer());
 
-/** A policy that is tried. */
 export const Candidate = v.object(candidate);
 
-/** A policy that is tried, and what it decided beside the one in force. */
 export const ComparedCandidate = v.object({
   ...candidate,
   compared: v.optional(
@@ -74,17 +70,14 @@ const override = {
   note: v.optional(v.string()),
 };
 
-/** What an override is to be. */
 export const OverrideRequest = described(
   v.looseObject(override),
   "Figures of the policy, or one of `multiply`, `blocked` and `unlimited`.",
 );
 
-/** An override as it is. */
 export const Override = v.looseObject({ policy: v.string(), pattern: v.string(), version, ...override });
 
 const cursor = v.optional(described(v.string(), "Where the next page begins. Absent: this is the last."));
-/** A page of overrides. */
 export const OverrideList = v.object({ overrides: v.array(Override), cursor });
 
 const token = {
@@ -95,19 +88,14 @@ const token = {
   maxCallsAtOnce: v.optional(v.pipe(v.number(), v.integer())),
   maxNewKeysPerSecond: v.optional(v.pipe(v.number(), v.integer())),
 };
-/** The token of the caller. */
 export const OwnToken = described(
   v.object({ name: token.name, scopes: token.scopes, policies: token.policies, keyPrefix: token.keyPrefix }),
   "What a token may do. Without `policies` or `keyPrefix` it may use all of them.",
 );
-/** A token that is to be issued. */
 export const TokenRequest = v.object(token);
-/** A token that was issued. */
 export const IssuedToken = v.object({ ...token, token: described(v.string(), "Shown this once.") });
-/** The tokens that were issued at run time. */
 export const TokenList = v.object({ tokens: v.array(v.object(token)) });
 
-/** The whole catalog. */
 export const Catalog = v.object({
   policies: v.record(v.string(), fields),
   overrides: described(v.record(v.string(), v.record(v.string(), fields)), "By policy and pattern."),
@@ -123,5 +111,4 @@ const entry = v.object({
   before: v.nullable(fields),
   after: v.nullable(fields),
 });
-/** A page of the audit log. */
 export const AuditLog = v.object({ entries: v.array(entry), cursor });

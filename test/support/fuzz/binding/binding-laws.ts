@@ -1,4 +1,4 @@
-/** What is true of every outcome of a call over the service binding. */
+/** The laws of every outcome of a call over the service binding. */
 import { faultInDecision, isMadeTwice } from "../http-laws.ts";
 import type { DrawnCall } from "./drawn-call.ts";
 
@@ -6,7 +6,6 @@ import type { DrawnCall } from "./drawn-call.ts";
 const MAX_TEXT = 65_536;
 const MAX_ERRORS = 20;
 
-/** What is wrong with an answer; `undefined`: nothing. */
 export function faultInAnswer({ isMethod, method }: DrawnCall, answer: unknown): string | undefined {
   if (!isMethod) return "an answer of what is no method";
   if (answer === undefined) return undefined;
@@ -17,18 +16,17 @@ export function faultInAnswer({ isMethod, method }: DrawnCall, answer: unknown):
     ? (fields["decisions"] as Record<string, unknown>[])
     : [];
   const all = "rules" in fields ? [fields, ...decisions] : decisions;
-  // A lease that was waited for is confirmed afterwards. A reset in between leaves nothing to confirm.
+  // A lease is confirmed after its wait. A reset in between leaves nothing to confirm.
   if (method === "acquire" && fields["reason"] === "degraded") return undefined;
   return all.map(faultInDecision).find((wrong) => wrong !== undefined);
 }
 
-/** What is wrong with what a call threw; `undefined`: nothing. */
 export function faultInError({ isMethod, foreign }: DrawnCall, thrown: unknown): string | undefined {
   if (!(thrown instanceof Error)) return "what is thrown is no error";
   if (thrown.message.length > MAX_TEXT) return "an error of over 64 KiB";
   const { status, code, errors = [] } = thrown as Error & Record<string, unknown>;
   if (thrown.name !== "LimiterError") {
-    // The runtime's own: there is no such method, or an argument that it does not send.
+    // The runtime's own: the method does not exist, or an argument cannot be sent.
     if (!isMethod) return undefined;
     return foreign !== undefined && isUnsent(thrown) ? undefined : "an error that is no LimiterError";
   }

@@ -1,7 +1,4 @@
-/**
- * A worker with the service binding LIMITER that makes random calls on the catalog for one request, one after the other,
- * and answers with what came of them. It is bundled, and runs beside the limiter.
- */
+/** A worker with the service binding LIMITER that makes random calls on the catalog for one request. */
 import type { CatalogService } from "../../../../client/transports/catalog-service.ts";
 import type { LimiterService } from "../../../../client/transports/transport.ts";
 import type { CatalogDocument } from "../../../../core/catalog/calls.ts";
@@ -22,7 +19,7 @@ import { foreignValue, planted } from "./foreign-values.ts";
 type Random = () => number;
 type Method = Exclude<keyof CatalogService, typeof Symbol.dispose>;
 
-/** The arguments of every method: one that is missing here is an error of types. */
+/** The arguments of every method: a missing one is a type error. */
 const DRAWN: Readonly<Record<Method, (random: Random, document: unknown) => unknown[]>> = {
   policy: (random) => [drawName(random)],
   putPolicy: (random, document) => [drawName(random), drawn(random, "policy", document), condition(random)],
@@ -57,7 +54,7 @@ function tried(random: Random, document: unknown): unknown {
   return random() < 0.7 && all.length > 0 ? pick(random, all) : drawTriedName(random);
 }
 
-/** A policy and a pattern: mostly those of an override that there is. */
+/** A policy and a pattern: mostly those of an existing override. */
 function there(random: Random, document: unknown): unknown[] {
   const { overrides } = document as CatalogDocument;
   const all = Object.entries(overrides).flatMap(([policy, its]) =>
@@ -117,7 +114,7 @@ export default {
   },
 };
 
-/** The arguments, one of which is now and then something else. */
+/** The arguments, sometimes with a spoiled one. */
 function spoilt(random: Random, args: unknown[]): { readonly args: unknown[]; readonly foreign?: string } {
   const kind = random();
   if (kind < 0.7 || args.length === 0) return { args };
@@ -129,7 +126,7 @@ function spoilt(random: Random, args: unknown[]): { readonly args: unknown[]; re
   return { args: replaced(planted(random, args[at], value)), foreign: name };
 }
 
-/** What a call throws; `undefined`: it is answered. */
+/** The error of a call; `undefined`: it is answered. */
 async function thrownBy(catalog: CatalogService, method: Method, args: readonly unknown[]): Promise<unknown> {
   const methods = catalog as unknown as Record<string, (...args: readonly unknown[]) => Promise<unknown>>;
   try {

@@ -11,7 +11,7 @@ type Random = () => number;
 /** A method of the limiter; `catalog` answers with methods of its own. */
 export type Method = Exclude<keyof Limiter, keyof WorkerEntrypoint | "catalog">;
 
-/** Every method: one that is missing here is an error of types. Over HTTP an operation has the same name. */
+/** Every method: a missing one is a type error. Over HTTP an operation has the same name. */
 const METHODS = Object.keys({
   limit: true,
   limitAll: true,
@@ -31,15 +31,14 @@ const METHODS = Object.keys({
   policies: true,
 } satisfies Record<Method, true>) as Method[];
 
-/** What is no method of the limiter, and must not become one. What the runtime's own stub has is left out. */
+/** Names that must not become methods, without those of the runtime's own stub. */
 const STRAY_METHODS = ["nowhere", "env", "ctx", "alarm", "#read", "webSocketClose", "then_", "", "a b"];
 
 export interface DrawnCall {
   readonly method: string;
   readonly args: readonly unknown[];
-  /** Whether there is such a method. */
   readonly isMethod: boolean;
-  /** What is in the arguments that the runtime perhaps refuses to send. */
+  /** An argument that the runtime may refuse to send. */
   readonly foreign?: string;
 }
 
@@ -67,7 +66,7 @@ function spoiledOften(random: Random, valid: Json): Json {
   return json;
 }
 
-/** What HTTP has in its address and in its body, together. */
+/** The fields of HTTP's address and body together. */
 function validArgument(random: Random, operations: Operations, ids: LiveIds, method: string): Json {
   const operation = operations.all.find(({ id }) => id === method);
   if (operation === undefined) return new Table([]);

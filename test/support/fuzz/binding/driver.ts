@@ -1,8 +1,5 @@
 import { openApiDocument } from "../../../../worker/api/openapi.ts";
-/**
- * A worker with the service binding LIMITER that makes thousands of random calls for one request, and answers with what
- * came of them. It is bundled, and runs beside the limiter.
- */
+/** A worker with the service binding LIMITER that makes thousands of random calls for one request. */
 import type { Limiter } from "../../../../worker/rpc/limiter.ts";
 import { seededRandom } from "../../random.ts";
 import { Operations, type OpenApi } from "../openapi-operations.ts";
@@ -19,7 +16,7 @@ export interface Asked {
   readonly concurrency: number;
 }
 export interface Told {
-  /** How often each method had which outcome: `ok`, the code of a LimiterError, or the name of another error. */
+  /** Outcomes of each method: `ok`, the code of a LimiterError, or the name of another error. */
   readonly outcomes: Readonly<Record<string, Readonly<Record<string, number>>>>;
   /** The first call against a law. */
   readonly fault?: string;

@@ -1,4 +1,4 @@
-/** Values that JSON does not know. Workers RPC delivers some of them, and refuses to send the others. */
+/** Values outside JSON. Workers RPC delivers some of them, and refuses to send the others. */
 import { RpcTarget } from "cloudflare:workers";
 import { whole } from "../../random.ts";
 

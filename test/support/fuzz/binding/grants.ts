@@ -1,4 +1,4 @@
-/** What a holder does with a grant, also when it should not. */
+/** A holder's uses of a grant, including wrong ones. */
 import { pick } from "../../random.ts";
 import { oddValue, valueOf } from "../json-text.ts";
 import { faultInError } from "./binding-laws.ts";
@@ -14,7 +14,7 @@ export function isGrant(answer: unknown): answer is Grant {
   return typeof answer === "object" && answer !== null && "slot" in answer && "renew" in answer;
 }
 
-/** Ends a grant in one way or another. What is wrong with the outcome; `undefined`: nothing. */
+/** Ends a grant in some way. Returns the fault in the outcome, if any. */
 export function misuse(random: () => number, grant: Grant): Promise<string | undefined> {
   return pick(random, ENDINGS)(grant, random);
 }
