@@ -1,9 +1,16 @@
-/** The arguments of calls in a client's own process. */
+/** The calls that all clients make in the same way, and the arguments of calls in a client's own process. */
 import { Problem, PROBLEMS } from "../core/protocol/problems.ts";
 import type { DescribedPolicy } from "../core/protocol/reservation-messages.ts";
 import { violation } from "../core/violations.ts";
-import type { Abortable, KeyRequest, Signal } from "./limiter.ts";
 import type { PlainCall } from "./local-limiter.ts";
+import {
+  type Abortable,
+  type Address,
+  ADDRESSES,
+  type KeyRequest,
+  type LimiterCalls,
+  type Signal,
+} from "./transports/transport.ts";
 
 export function isOf({ rules, priorityNames }: DescribedPolicy, { cost, priority }: PlainCall): boolean {
   if (priority !== undefined && !priorityNames.includes(priority)) return false;
@@ -38,3 +45,27 @@ export function requireObject(argument: unknown): void {
   const detail = `the argument is ${JSON.stringify(argument) ?? typeof argument}: must be an object, as { policy, key }`;
   throw new Problem(PROBLEMS.notAllowed, detail).toError();
 }
+
+/** The names of the calls that every client makes in the same way. */
+export type UniformCall<On extends Address["on"] = "key" | "hold" | "lease"> = {
+  [Name in keyof LimiterCalls]: (typeof ADDRESSES)[Name] extends { readonly on: On } ? Name : never;
+}[keyof LimiterCalls];
+
+abstract class CallsByName {
+  static {
+    for (const [name, { on }] of Object.entries<Address>(ADDRESSES))
+      if (on !== undefined)
+        Object.defineProperty(this.prototype, name, {
+          configurable: true,
+          writable: true,
+          value(this: CallsByName, request: object) {
+            return this.callByName(name as UniformCall, request);
+          },
+        });
+  }
+
+  protected abstract callByName(name: UniformCall, request: object): Promise<unknown>;
+}
+
+/** A client with the calls that all clients make in the same way, by one method. */
+export const UniformClient = CallsByName as abstract new () => CallsByName & Pick<LimiterCalls, UniformCall>;

@@ -1,5 +1,7 @@
 /** Limiters for tests: one with the real algorithms, and one without limits. */
 import { type KeyRequest, type Limiter, withRelease } from "../client/limiter.ts";
+import type { UniformCall } from "../client/local-call.ts";
+import { type Address, ADDRESSES } from "../client/transports/transport.ts";
 import type { Lease } from "../core/protocol/answers.ts";
 import type { Decision } from "../core/protocol/decision.ts";
 import { requireKnownOptions, requireTime } from "../core/violations.ts";
@@ -50,24 +52,24 @@ export function unlimited(): TestLimiter {
     fencingToken: count,
     expiresAfterMs: ttlMs,
   });
+  const answers = Object.entries<Address>(ADDRESSES).map(([name, { shape }]) => [
+    name,
+    async (request: KeyRequest) => (shape === "nothing" ? undefined : admitted(request)),
+  ]);
   const limiter: Limiter = {
+    ...(Object.fromEntries(answers) as Pick<Limiter, UniformCall>),
     limit: async (request) => admitted(request),
     limitAll: async ({ checks }) => ({ success: true, decisions: checks.map((check) => admitted(check)) }),
-    refund: async (request) => admitted(request),
     hold: async ({ units, ttlMs = DEFAULT_TTL_MS, ...request }) => {
       const hold = { id: idOf("hold"), units, expiresAfterMs: ttlMs };
       return { ...admitted(request), hold };
     },
-    settle: async () => admitted({ key: "" }),
-    cancel: async () => undefined,
     acquire: async ({ ttlMs, ...request }) => {
       const granted = { ...admitted(request), waitedMs: 0, lease: leaseOf(idOf("lease"), ttlMs) };
       return withRelease(granted, (id) => limiter.release({ id }));
     },
     renew: async ({ id, ttlMs }) => leaseOf(id, ttlMs),
-    release: async () => undefined,
     peek: async (request) => ({ ...admitted(request), ...UNUSED }),
-    reset: async () => undefined,
     policies: async () => ({ policies: [] }),
     close: async () => undefined,
     [Symbol.asyncDispose]: async () => undefined,
@@ -75,7 +77,7 @@ export function unlimited(): TestLimiter {
   return testLimiter(limiter);
 }
 
-function admitted({ policy = "", key }: KeyRequest): Decision {
+function admitted({ policy = "", key = "" }: Partial<KeyRequest>): Decision {
   const quota = { limit: NO_LIMIT, remaining: NO_LIMIT, resetAfterMs: 0, retryAfterMs: 0 };
   const rule = { ...quota, success: true, reason: "ok" } as const;
   return { ...rule, policy, key, source: "isolate", rules: [{ ...rule, name: policy }] };

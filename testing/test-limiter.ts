@@ -1,26 +1,19 @@
 /** A limiter that records its calls, and fails when a test says so. */
-import { type KeyRequest, type LimitAllRequest, type Limiter, withRelease } from "../client/limiter.ts";
+import {
+  type KeyRequest,
+  type LimitAllRequest,
+  type Limiter,
+  type LimiterCalls,
+  withRelease,
+} from "../client/limiter.ts";
+import { type Address, ADDRESSES } from "../client/transports/transport.ts";
 import type { Decision } from "../core/protocol/decision.ts";
 import { Problem, PROBLEMS } from "../core/protocol/problems.ts";
 
-/** The calls of a limiter, without its end. */
-const METHODS = [
-  "limit",
-  "limitAll",
-  "refund",
-  "hold",
-  "settle",
-  "cancel",
-  "acquire",
-  "renew",
-  "release",
-  "peek",
-  "reset",
-  "policies",
-] as const satisfies readonly (keyof Limiter)[];
-
 /** The name of a call. */
-export type Method = (typeof METHODS)[number];
+export type Method = Exclude<keyof LimiterCalls, "reserve">;
+
+const { reserve: _, ...METHODS } = ADDRESSES;
 
 /** One call that was made. */
 export interface Call {
@@ -73,8 +66,8 @@ export function testLimiter(inner: Limiter, policy?: string): TestLimiter {
       throw error;
     }
   };
-  const methods = Object.fromEntries(METHODS.map((method) => [method, recorded(method)]));
-  const recording = methods as unknown as Pick<Limiter, Method>;
+  const methods = Object.keys(METHODS).map((method) => [method, recorded(method as Method)]);
+  const recording = Object.fromEntries(methods) as Pick<Limiter, Method>;
   return {
     ...recording,
     // The end of an `await using` block is recorded as any other release.
@@ -159,7 +152,8 @@ async function degraded(
   asked: unknown,
   defaultPolicy = "",
 ) {
-  if (!["limit", "hold", "acquire", "limitAll"].includes(method))
+  const { mayDegrade }: Address = ADDRESSES[method];
+  if (mayDegrade !== true)
     throw new Problem(PROBLEMS.unavailable, "the limiter did not answer: the test says so").toError();
   const { policies } = await limiter.policies();
   const decide = ({ policy: name = defaultPolicy, key }: KeyRequest): Decision => {

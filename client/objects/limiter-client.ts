@@ -146,7 +146,7 @@ export class LimiterClient {
       // Only the object knows whether this call has been admitted before.
       return call.idempotencyKey === undefined
         ? toShedDecision(forPriority(policy, call.priority), key, shed)
-        : this.#limitByObject(policy, key, { ...call, shed });
+        : this.limitByObject(policy, key, { ...call, shed });
     };
     const sample = this.#objects.sampleShedding(policy, key, call);
     return sample instanceof Promise ? sample.then(unlessShed) : unlessShed(sample);
@@ -169,7 +169,7 @@ export class LimiterClient {
     const isLocal = policy.localDecisions.denies && idempotencyKey === undefined && isTaking;
     if (waitMs > 0 && isTaking) return this.#limitInTurn(seen, key, { ...call, waitMs }, isLocal, signal);
     if (isLocal) return this.#local.limit(this.#parts, seen, key, cost);
-    return this.#limitByObject(policy, key, call);
+    return this.limitByObject(policy, key, call);
   }
 
   /** Spends held units at once. A denial is not repeated here: only the object knows the queue. */
@@ -186,7 +186,7 @@ export class LimiterClient {
     if (answer === undefined) return degradedDecision(policy, key);
     if (answer instanceof Problem) return answer;
     // During a rollout the object may be an older version, which decides but cannot let calls wait.
-    if ("unsupported" in answer) return await this.#limitByObject(policy, key, call);
+    if ("unsupported" in answer) return await this.limitByObject(policy, key, call);
     return hasNoRules(answer) ? degradedDecision(policy, key) : decisionOf(policy, key, answer);
   }
 
@@ -203,7 +203,8 @@ export class LimiterClient {
     return decisionOf(policy, key, answer ?? unavailable(detail));
   }
 
-  async #limitByObject(policy: Policy, key: string, call: LimitParams): Answered<Decision> {
+  /** Decides at the object of the key, from all units: this client first gives back those that it holds. */
+  async limitByObject(policy: Policy, key: string, call: LimitParams): Answered<Decision> {
     const { waitMs: _, idempotencyKey, ...atOnce } = call;
     const own = idempotencyKey && ownKey(this.#parts.callerId, idempotencyKey);
     const answer = await this.#objects.limit(policy, key, { ...atOnce, idempotencyKey: own });

@@ -3,7 +3,7 @@ import type { Decision } from "../../core/protocol/decision.ts";
 import type { Attached } from "../../core/protocol/object-methods.ts";
 import { requireGiven, requireInteger, requireKnownOptions, requireMethods } from "../../core/violations.ts";
 import type { ClientOptions, Limiter } from "../limiter.ts";
-import { type HttpWay, overHttp, type RequestBounds, SHAPES } from "../transports/http.ts";
+import { type HttpWay, isOfShape, overHttp, type RequestBounds } from "../transports/http.ts";
 import {
   type AcquireRequest,
   ADDRESSES,
@@ -124,7 +124,7 @@ export function overService(service: LimiterCalls): LimiterTransport {
     const params = name === "acquire" && !isLinked ? { ...request, detached: true } : request;
     const answer: unknown = await service[name](params as never);
     if (shape === "nothing") return undefined;
-    if (!SHAPES[shape](answer)) throw new Error(`the answer is not of this protocol: it is no ${shape}`);
+    if (!isOfShape(shape, answer)) throw new Error(`it is no answer of this protocol to ${name}`);
     return name === "acquire" && isLinked ? withoutLink(answer as Decision) : answer;
   };
   return { call: call as LimiterTransport["call"] };

@@ -1,21 +1,13 @@
 import { normaliseKey } from "../../core/catalog/keys.ts";
 import { randomId, type Time } from "../../core/clock.ts";
 import {
-  type Cost,
   forPriority,
   type PolicyView,
   publicName,
   takesNothing,
   UNDESCRIBED,
 } from "../../core/policies/policy.ts";
-import type { Lease } from "../../core/protocol/answers.ts";
-import {
-  type AllDecisions,
-  type Decision,
-  degradedDecision,
-  type KeyReport,
-} from "../../core/protocol/decision.ts";
-import type { LeaseReport } from "../../core/protocol/messages.ts";
+import { type AllDecisions, type Decision, degradedDecision } from "../../core/protocol/decision.ts";
 import { type ClaimKind, readClaimId } from "../../core/protocol/names.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import type { PolicyList } from "../../core/protocol/reservation-messages.ts";
@@ -29,22 +21,20 @@ import {
   type AcquireRequest,
   type ClientOptions,
   type Grant,
-  type HoldRequest,
   type KeyRequest,
   type LimitAllRequest,
   type Limiter,
+  type LimiterCalls,
   type LimitRequest,
-  type PeekRequest,
-  type RefundRequest,
   type Signal,
   withRelease,
 } from "../limiter.ts";
-import { isOf, requireObject, signalOf, wholeCall } from "../local-call.ts";
+import { isOf, requireObject, signalOf, type UniformCall, UniformClient, wholeCall } from "../local-call.ts";
 import { LocalLimiter, plainCall, type PlainCall } from "../local-limiter.ts";
 import { ReservationCache } from "../reservation-cache.ts";
 import { waitOf } from "../transports/http.ts";
 import { returnUnits } from "../transports/send-batch.ts";
-import type { CallAnswers, CallRequests, LimiterTransport } from "../transports/transport.ts";
+import { type Address, ADDRESSES, type LimiterTransport } from "../transports/transport.ts";
 import { limiterErrorOf, Outages, RemoteReservations } from "./remote-reservations.ts";
 
 /** How the limiter is reached, and what the process provides. */
@@ -58,7 +48,7 @@ interface ClientParts {
 const FIRST_DEADLINE_MS = 2_000;
 
 /** Units held here of a key go back before a call on it that the limiter decides. */
-export class RemoteLimiter implements Limiter {
+export class RemoteLimiter extends UniformClient implements Limiter {
   readonly #transport: LimiterTransport;
   readonly #time: Time;
   readonly #options: ClientOptions;
@@ -70,6 +60,7 @@ export class RemoteLimiter implements Limiter {
   #isClosed = false;
 
   constructor({ transport, time, inBackground }: ClientParts, options: ClientOptions = {}) {
+    super();
     this.#transport = transport;
     this.#time = time;
     this.#options = options;
@@ -108,43 +99,11 @@ export class RemoteLimiter implements Limiter {
     return this.#limitAll({ ...request, checks: named }, named);
   }
 
-  refund(request: RefundRequest): Promise<Decision> {
-    return this.#onKey("refund", this.#withPolicy(request));
-  }
-
-  hold(request: HoldRequest): Promise<Decision> {
-    return this.#decide("hold", this.#withPolicy(request));
-  }
-
-  settle(request: { readonly id: string; readonly used: Cost }): Promise<Decision> {
-    return this.#onClaim("hold", "settle", request);
-  }
-
-  cancel(request: { readonly id: string }): Promise<void> {
-    return this.#onClaim("hold", "cancel", request);
-  }
-
   async acquire(request: AcquireRequest & Abortable): Promise<Grant> {
     signalOf(request);
     const { signal, ...params } = request;
     const decision = await this.#decide("acquire", this.#withPolicy(params), signal);
     return withRelease(decision, (id) => this.release({ id }));
-  }
-
-  renew(request: { readonly id: string; readonly ttlMs?: number }): Promise<Lease> {
-    return this.#onClaim("lease", "renew", request);
-  }
-
-  release(request: { readonly id: string } & LeaseReport): Promise<void> {
-    return this.#onClaim("lease", "release", request);
-  }
-
-  peek(request: PeekRequest): Promise<KeyReport> {
-    return this.#onKey("peek", this.#withPolicy(request));
-  }
-
-  reset(request: KeyRequest): Promise<void> {
-    return this.#onKey("reset", this.#withPolicy(request));
   }
 
   policies(): Promise<PolicyList> {
@@ -237,11 +196,7 @@ export class RemoteLimiter implements Limiter {
    *
    * @throws the reason of `signal`, if that is aborted
    */
-  async #decide(
-    name: "limit" | "hold" | "acquire",
-    request: LimitRequest | HoldRequest | AcquireRequest,
-    signal?: Signal,
-  ): Promise<Decision> {
+  async #decide(name: keyof LimiterCalls, request: KeyRequest, signal?: Signal): Promise<Decision> {
     try {
       return await this.#send(request, (ended) => this.#callAwaited(name, request, ended), signal);
     } catch (error) {
@@ -255,16 +210,13 @@ export class RemoteLimiter implements Limiter {
    * If a lease is granted when its caller does not wait any more, it is released: else it would keep others waiting until
    * it expires. With an idempotency key it stays, since the call may be made again.
    */
-  #callAwaited(
-    name: "limit" | "hold" | "acquire",
-    request: LimitRequest | HoldRequest | AcquireRequest,
-    ended: AbortSignal,
-  ): Promise<Decision> {
-    const decision = this.#transport.call(name, request, ended);
+  #callAwaited(name: keyof LimiterCalls, request: KeyRequest, ended: AbortSignal): Promise<Decision> {
+    const decision = this.#transport.call(name, request, ended) as Promise<Decision>;
     if (name !== "acquire") return decision;
+    const { idempotencyKey } = request as AcquireRequest;
     const kept = decision.then(async (granted) => {
       const { lease } = granted;
-      if (lease !== undefined && ended.aborted && request.idempotencyKey === undefined)
+      if (lease !== undefined && ended.aborted && idempotencyKey === undefined)
         await this.#transport.call("release", { id: lease.id, outcome: "ignore" });
       return granted;
     });
@@ -273,24 +225,14 @@ export class RemoteLimiter implements Limiter {
   }
 
   /** @throws LimiterError also if the limiter does not answer */
-  #onKey<Name extends "refund" | "peek" | "reset">(
-    name: Name,
-    request: CallRequests[Name],
-  ): Promise<CallAnswers[Name]> {
-    return this.#orUnavailable(this.#send(request, (ended) => this.#transport.call(name, request, ended)));
-  }
-
-  /** @throws LimiterError also if the limiter does not answer */
-  async #onClaim<Name extends "settle" | "cancel" | "renew" | "release">(
-    kind: ClaimKind,
-    name: Name,
-    request: CallRequests[Name],
-  ): Promise<CallAnswers[Name]> {
-    requireObject(request);
-    const { id } = request;
-    const place = typeof id === "string" ? readClaimId(kind, id) : undefined;
-    const key = { policy: publicName(place?.policy ?? ""), key: place?.key ?? "" };
-    return await this.#orUnavailable(this.#send(key, (ended) => this.#transport.call(name, request, ended)));
+  protected override async callByName(name: UniformCall, given: object): Promise<unknown> {
+    requireObject(given);
+    const { on, mayDegrade }: Address = ADDRESSES[name];
+    const key = on === "key" ? this.#withPolicy(given as KeyRequest) : keyOfClaim(on, given);
+    const request = on === "key" ? key : given;
+    if (mayDegrade) return await this.#decide(name, key);
+    const send = (ended: AbortSignal) => this.#transport.call(name, request as never, ended);
+    return await this.#orUnavailable(this.#send(key, send));
   }
 
   async #orUnavailable<Answer>(answer: Promise<Answer>): Promise<Answer> {
@@ -378,6 +320,12 @@ export class RemoteLimiter implements Limiter {
   #withPolicy<Request extends KeyRequest>(request: Request): Request {
     return wholeCall(request, this.#options.policy);
   }
+}
+
+/** The key that the id in a request names. */
+function keyOfClaim(kind: ClaimKind, { id }: { readonly id?: unknown }) {
+  const place = typeof id === "string" ? readClaimId(kind, id) : undefined;
+  return { policy: publicName(place?.policy ?? ""), key: place?.key ?? "" };
 }
 
 /** The answer, unless `signal` is aborted before: then its reason is thrown. */

@@ -26,12 +26,10 @@ export function overHttp(
   const headers = { authorization: `Bearer ${token}`, "content-type": "application/json" };
   const requests = new Requests(bounds);
   const call = async (name: keyof typeof ADDRESSES, request: object, until?: Signal | number) => {
-    const { method, path, shape, query, isOnlyRead = false }: Address = ADDRESSES[name];
+    const { method, path, shape, on, query, isOnlyRead = false }: Address = ADDRESSES[name];
     const inPath = [...path.matchAll(/:(\w+)/g)].map(([, field = ""]) => field);
     if (method !== "POST") requireFields(request, [...inPath, ...(query ?? [])]);
-    const filled = path.replaceAll(/:(\w+)/g, (_, field: string) =>
-      partOf(request, field, path.startsWith("/v1/holds") ? HOLD : (PARTS[field] ?? LEASE)),
-    );
+    const filled = path.replaceAll(/:(\w+)/g, (_, field: string) => partOf(request, field, on));
     const at = base + filled + (query === undefined ? "" : queryOf(request as PeekRequest));
     const rest = Object.entries(request).filter(([field]) => !inPath.includes(field));
     const body = inPath.length === 0 ? request : Object.fromEntries(rest);
@@ -50,26 +48,32 @@ export function waitOf(request: object): number {
 }
 
 type Part = readonly [allowed: string, problem?: (typeof PROBLEMS)[keyof typeof PROBLEMS]];
-const HOLD: Part = ["the id of a hold", PROBLEMS.holdNotFound];
-const LEASE: Part = ["the id of a lease", PROBLEMS.leaseNotFound];
-const PARTS: Readonly<Record<string, Part>> = {
+const PARTS = {
+  waitFor: ['"idle"'],
   policy: ["the name of a policy", PROBLEMS.policyNotFound],
   key: ["1 to 512 bytes of UTF-8"],
-};
+  hold: ["the id of a hold", PROBLEMS.holdNotFound],
+  lease: ["the id of a lease", PROBLEMS.leaseNotFound],
+} as const satisfies Readonly<Record<string, Part>>;
 
-/** @throws LimiterError if an address cannot contain the field's value, and would mean another key */
-function partOf(request: object, field: string, [allowed, problem = PROBLEMS.notAllowed]: Part): string {
+/**
+ * The field as a part of an address, where a wrong value would be another key, or another address.
+ *
+ * @throws LimiterError that names the field, if an address cannot have its value
+ */
+function partOf(request: object, field: string, on?: Address["on"]): string {
+  const [allowed, problem]: Part = PARTS[(field === "id" ? on : field) as keyof typeof PARTS];
   const value = (request as Readonly<Record<string, unknown>>)[field];
   const isText = typeof value === "string";
   if (isText && value !== "" && value.isWellFormed()) return encodeURIComponent(value);
-  throw refusedField([field], violation([field], value, allowed), isText ? problem : PROBLEMS.notAllowed);
+  throw refusedField([field], violation([field], value, allowed), isText ? problem : undefined);
 }
 
 /** The limiter checks these values further. */
 function queryOf(request: PeekRequest): string {
   const { waitFor, waitMs } = request;
   const query: string[] = [];
-  if (waitFor !== undefined) query.push(`waitFor=${partOf(request, "waitFor", ['"idle"'])}`);
+  if (waitFor !== undefined) query.push(`waitFor=${partOf(request, "waitFor")}`);
   if (waitMs !== undefined) {
     requirePlain(request);
     if (typeof waitMs !== "number")
@@ -117,7 +121,7 @@ function refusedField(
   return new Problem(kind, "one value is not allowed", { errors }).toError();
 }
 
-/** @throws LimiterError if the limiter refused the call, or Error if the answer is not a limiter's */
+/** @throws LimiterError if the limiter has refused the call; any other error if something else answered */
 async function answerIn(response: Response, shape: Address["shape"]): Promise<unknown> {
   const { status, url } = response;
   const text = status === 204 ? "" : await response.text();
@@ -125,7 +129,7 @@ async function answerIn(response: Response, shape: Address["shape"]): Promise<un
   if (status === 204 && shape === "nothing") return undefined;
   const answer = parsed(text);
   if (type.startsWith("application/problem+json")) throwProblem(answer);
-  else if (status === 200 && shape !== "nothing" && SHAPES[shape](answer)) return answer;
+  else if (status === 200 && shape !== "nothing" && isOfShape(shape, answer)) return answer;
   const who = url === "" ? "the address" : url.split("?", 1)[0];
   throw new Error(`${who} does not answer as Weir does: ${status}, ${type}, ${JSON.stringify(clip(text))}`);
 }
@@ -134,9 +138,8 @@ async function answerIn(response: Response, shape: Address["shape"]): Promise<un
 function throwProblem(answer: unknown): void {
   const { type: name, errors = [], ...others } = (answer ?? {}) as Readonly<Record<string, unknown>>;
   if (typeof name !== "string") return;
-  const problem = { ...others, errors, code: name.split(":").at(-1) ?? name };
-  if (SHAPES.problem(problem))
-    throw new LimiterError(problem as unknown as ConstructorParameters<typeof LimiterError>[0]);
+  const problem: unknown = { ...others, errors, code: name.split(":").at(-1) ?? name };
+  if (isProblem(problem)) throw new LimiterError(problem as ConstructorParameters<typeof LimiterError>[0]);
 }
 
 function parsed(text: string): unknown {
@@ -296,12 +299,12 @@ const tableOf = (check: Check) => (value: unknown) => isTable(value) && Object.v
 const having = (fields: Readonly<Record<string, Check>>) => (value: unknown) =>
   isTable(value) && Object.entries(fields).every(([name, check]) => check(value[name]));
 
-const isLease = having({ id: isText, expiresAfterMs: isNumber });
+const isClaim = having({ id: isText, expiresAfterMs: isNumber });
 const isDecision = having({
   success: isFlag,
   rules: listOf(having({ name: isText, success: isFlag })),
-  lease: maybe(isLease),
-  hold: maybe(having({ id: isText, expiresAfterMs: isNumber })),
+  lease: maybe(isClaim),
+  hold: maybe(isClaim),
 });
 const isRule = having({
   name: isText,
@@ -362,12 +365,19 @@ const isDescription = having({
   ),
 });
 
-export const SHAPES = {
-  nothing: (value) => value === undefined,
-  decision: isDecision,
-  decisions: having({ success: isFlag, decisions: listOf(isDecision) }),
-  lease: isLease,
-  policies: having({ policies: listOf(isTable) }),
-  problem: isProblem,
-  reservations: having({ answers: listOf(isAnswer), policies: tableOf(isDescription) }),
+const KINDS = {
+  text: isText,
+  flag: isFlag,
+  number: isNumber,
+  tables: listOf(isTable),
+  decisions: listOf(isDecision),
+  answers: listOf(isAnswer),
+  descriptions: tableOf(isDescription),
 } as const satisfies Record<string, Check>;
+
+/** Whether an answer is what the address of its call says. */
+export function isOfShape(shape: Address["shape"], answer: unknown): boolean {
+  if (shape === "nothing") return answer === undefined;
+  if (shape === "decision") return isDecision(answer);
+  return isTable(answer) && Object.entries(shape).every(([field, kind]) => KINDS[kind](answer[field]));
+}

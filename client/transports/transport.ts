@@ -42,37 +42,60 @@ export interface LimiterCalls {
   reserve(request: ReservationsMessage): Promise<ReservationsReply>;
 }
 
+/** A kind of field in an answer: see `KINDS` in http.ts. */
+type FieldKind = "text" | "flag" | "number" | "tables" | "decisions" | "answers" | "descriptions";
+
+/** How a call is made: over HTTP, and by all clients. */
 export interface Address {
   readonly method: "GET" | "POST" | "DELETE";
   readonly path: string;
-  /** The shape of the answer: see `SHAPES` in http.ts. */
-  readonly shape: "nothing" | "decision" | "decisions" | "lease" | "policies" | "reservations";
-  /** Request fields in the query of a call without a body. */
+  /** What the answer must be, or the fields that it must have. */
+  readonly shape: "nothing" | "decision" | Readonly<Record<string, FieldKind>>;
+  /** What the call is on, if every client makes it in the same way (`UniformClient`). Absent: each writes it out. */
+  readonly on?: "key" | "hold" | "lease";
+  /** If the limiter does not answer, the policy's `onFailure` decides. */
+  readonly mayDegrade?: true;
+  /** Fields of the request that are sent in the query, of a call without a body. */
   readonly query?: readonly string[];
   readonly isOnlyRead?: boolean;
 }
 
-/** How each call is made over HTTP: for the worker's routes, the OpenAPI document and the client. */
+/** How each call is made: for the worker's routes, the OpenAPI document and all clients. */
 export const ADDRESSES = {
-  limit: { method: "POST", path: "/v1/limit", shape: "decision", isOnlyRead: true },
-  limitAll: { method: "POST", path: "/v1/limit/all", shape: "decisions" },
-  refund: { method: "POST", path: "/v1/refund", shape: "decision" },
-  hold: { method: "POST", path: "/v1/holds", shape: "decision" },
-  settle: { method: "POST", path: "/v1/holds/:id/settle", shape: "decision" },
-  cancel: { method: "DELETE", path: "/v1/holds/:id", shape: "nothing" },
-  acquire: { method: "POST", path: "/v1/leases", shape: "decision" },
-  renew: { method: "POST", path: "/v1/leases/:id/renew", shape: "lease" },
-  release: { method: "POST", path: "/v1/leases/:id/release", shape: "nothing" },
+  limit: { method: "POST", path: "/v1/limit", shape: "decision", mayDegrade: true, isOnlyRead: true },
+  limitAll: {
+    method: "POST",
+    path: "/v1/limit/all",
+    shape: { success: "flag", decisions: "decisions" },
+    mayDegrade: true,
+  },
+  refund: { method: "POST", path: "/v1/refund", shape: "decision", on: "key" },
+  hold: { method: "POST", path: "/v1/holds", shape: "decision", on: "key", mayDegrade: true },
+  settle: { method: "POST", path: "/v1/holds/:id/settle", shape: "decision", on: "hold" },
+  cancel: { method: "DELETE", path: "/v1/holds/:id", shape: "nothing", on: "hold" },
+  acquire: { method: "POST", path: "/v1/leases", shape: "decision", mayDegrade: true },
+  renew: {
+    method: "POST",
+    path: "/v1/leases/:id/renew",
+    shape: { id: "text", expiresAfterMs: "number" },
+    on: "lease",
+  },
+  release: { method: "POST", path: "/v1/leases/:id/release", shape: "nothing", on: "lease" },
   peek: {
     method: "GET",
     path: "/v1/policies/:policy/keys/:key",
     shape: "decision",
+    on: "key",
     query: ["waitFor", "waitMs"],
     isOnlyRead: true,
   },
-  reset: { method: "DELETE", path: "/v1/policies/:policy/keys/:key", shape: "nothing" },
-  policies: { method: "GET", path: "/v1/policies", shape: "policies", isOnlyRead: true },
-  reserve: { method: "POST", path: "/v1/reservations", shape: "reservations" },
+  reset: { method: "DELETE", path: "/v1/policies/:policy/keys/:key", shape: "nothing", on: "key" },
+  policies: { method: "GET", path: "/v1/policies", shape: { policies: "tables" }, isOnlyRead: true },
+  reserve: {
+    method: "POST",
+    path: "/v1/reservations",
+    shape: { answers: "answers", policies: "descriptions" },
+  },
 } as const satisfies Readonly<Record<keyof LimiterCalls, Address>>;
 
 export interface LimiterService extends LimiterCalls {

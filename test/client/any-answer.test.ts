@@ -5,8 +5,8 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { overService } from "../../client/remote/create-limiter.ts";
 import { RemoteLimiter } from "../../client/remote/remote-limiter.ts";
-import { overHttp, SHAPES } from "../../client/transports/http.ts";
-import { type LimiterCalls, type LimiterTransport } from "../../client/transports/transport.ts";
+import { isOfShape, overHttp } from "../../client/transports/http.ts";
+import { ADDRESSES, type LimiterCalls, type LimiterTransport } from "../../client/transports/transport.ts";
 import { SYSTEM_TIME } from "../../core/clock.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import { LimiterError } from "../../core/protocol/problems.ts";
@@ -124,25 +124,25 @@ function hostileService(dice: Dice): LimiterTransport {
   return overService(new Proxy({}, { get: (_, name) => call(String(name)) }) as LimiterCalls);
 }
 
-type Shape = keyof typeof SHAPES;
-type Calls = readonly (readonly [shape: Shape | "any", call: () => Promise<unknown>])[];
+type Name = keyof LimiterCalls;
+type Calls = readonly (readonly [name: Name | "any", call: () => Promise<unknown>])[];
 
 /** Every call of a client. Hot keys are asked often: those are decided from units. */
 function callsOf(limiter: RemoteLimiter, dice: Dice): Calls {
   const target = { policy: "hot", key: dice.of(["k", "k", "k", `k${dice.upTo(5)}`]) };
   const hot = () => limiter.limit({ ...target, cost: dice.of([1, 1, 1, 0, 50]) });
   return [
-    ...Array.from({ length: 12 }, () => ["decision", hot] as const),
-    ["decision", () => limiter.limit({ ...target, waitMs: 5 })],
-    ["decisions", () => limiter.limitAll({ checks: [target, target] })],
-    ["decision", () => limiter.refund({ ...target, units: 1, idempotencyKey: "i" })],
-    ["decision", () => limiter.hold({ ...target, units: 1 })],
-    ["decision", () => limiter.settle({ id: "h", used: 1 })],
+    ...Array.from({ length: 12 }, () => ["limit", hot] as const),
+    ["limit", () => limiter.limit({ ...target, waitMs: 5 })],
+    ["limitAll", () => limiter.limitAll({ checks: [target, target] })],
+    ["refund", () => limiter.refund({ ...target, units: 1, idempotencyKey: "i" })],
+    ["hold", () => limiter.hold({ ...target, units: 1 })],
+    ["settle", () => limiter.settle({ id: "h", used: 1 })],
     ["any", () => limiter.cancel({ id: "h" })],
-    ["decision", () => limiter.acquire(target)],
-    ["lease", () => limiter.renew({ id: "l" })],
+    ["acquire", () => limiter.acquire(target)],
+    ["renew", () => limiter.renew({ id: "l" })],
     ["any", () => limiter.release({ id: "l" })],
-    ["decision", () => limiter.peek(target)],
+    ["peek", () => limiter.peek(target)],
     ["any", () => limiter.reset(target)],
     ["policies", () => limiter.policies()],
   ];
@@ -156,11 +156,11 @@ test.each([
   async (_, way) => {
     const seed = announcedSeed("any answer");
     const settled = { answers: 0, refusals: 0, degraded: 0, byUnits: 0 };
-    const endsWell = async (shape: Shape | "any", call: () => Promise<unknown>) => {
+    const endsWell = async (name: Name | "any", call: () => Promise<unknown>) => {
       try {
         const answer = await call();
-        if (shape !== "any")
-          expect(SHAPES[shape](answer), `a ${shape}: ${JSON.stringify(answer)}`).toBe(true);
+        if (name !== "any")
+          expect(isOfShape(ADDRESSES[name].shape, answer), `${name}: ${JSON.stringify(answer)}`).toBe(true);
         const { reason, source } = (answer ?? {}) as { readonly reason?: string; readonly source?: string };
         settled.answers += 1;
         if (reason === "degraded") settled.degraded += 1;
@@ -178,7 +178,7 @@ test.each([
       const options = { deadlineMs: DEADLINE_MS };
       const limiter = new RemoteLimiter({ transport: way(dice), time: SYSTEM_TIME, inBackground }, options);
       for (let step = 0; step < 6; step += 1)
-        await Promise.all(callsOf(limiter, dice).map(([shape, call]) => endsWell(shape, call)));
+        await Promise.all(callsOf(limiter, dice).map(([name, call]) => endsWell(name, call)));
       await endsWell("any", () => limiter.close());
     };
     for (let first = 0; first < ROUNDS; first += 30)

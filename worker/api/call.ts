@@ -7,7 +7,7 @@ import type { Scope } from "../auth/tokens.ts";
 import type { Env } from "../bindings/env.ts";
 import type { CatalogCaller, CatalogInput } from "../calls/catalog/catalog-calls.ts";
 import type { CallContext as Context } from "../calls/limits.ts";
-import type { SchemaName } from "./openapi-schemas.ts";
+import type { Component, SchemaName } from "./openapi-schemas.ts";
 import type { AnswerKind } from "./responses.ts";
 
 export type Method = "GET" | "POST" | "PUT" | "DELETE";
@@ -35,7 +35,7 @@ export interface CallDescription {
   readonly summary: string;
   readonly description?: string;
   /** What is answered with 200. Absent: 204, and nothing. */
-  readonly ok?: { readonly says: string; readonly schema: SchemaName; readonly headers?: object };
+  readonly ok?: { readonly says: string; readonly schema: Component; readonly headers?: object };
   /** Instead of `ok`: all that is answered with success, as OpenAPI has it. */
   readonly responses?: Readonly<Record<number, object>>;
   /** The answers to denials under `?deny=429`: when the quota is used up, and when it is not the caller's doing. */
@@ -60,7 +60,7 @@ interface Place extends CallDescription {
   /** The caller has one of these. Absent: no token is needed. */
   readonly scopes?: readonly Scope[];
   /** The JSON body. Without a schema it has to be empty, or `{}`. */
-  readonly body?: { readonly schema?: SchemaName; readonly isOptional?: true };
+  readonly body?: { readonly schema?: Component; readonly isOptional?: true };
 }
 
 /** A call on keys, holds and leases, or on what was counted. */
@@ -71,10 +71,10 @@ export interface Call<Answer = unknown> extends Place {
   /** The call may stand in the query instead of the body: it does if that has one of `beginning`. */
   readonly orQuery?: { readonly beginning: readonly string[]; readonly numbers: readonly string[] };
   /**
-   * How the service binding reads the argument: `key` when its `props` add what is left out, `checks` when they add it
-   * to each check, `alone` when nothing is added. Absent: the binding does not have the call.
+   * What the call is on, over the service binding: its `props` add what is left out of a key, or of each check. Absent:
+   * the binding does not have the call.
    */
-  readonly bound?: "key" | "checks" | "alone";
+  readonly on?: "key" | "checks" | "hold" | "lease" | "none" | undefined;
   handle(context: CallContext, input: unknown): MaybePromise<Answer | Problem>;
   readonly answer: AnswerKind<Answer>;
 }

@@ -52,6 +52,9 @@ const ANSWERS = {
 /** The name of a schema in the document. */
 export type SchemaName = keyof typeof REQUESTS | keyof typeof ANSWERS;
 
+/** One of them, or `{ Name: schema }`: the schema of one call, which is listed after them. */
+export type Component = SchemaName | Sources;
+
 /** By schema: its name. A schema with a description is another one, which refers to the schema that it describes. */
 const NAMES = new Map<v.GenericSchema, string>(
   Object.entries<v.GenericSchema>({ ...REQUESTS, ...ANSWERS }).map(([name, source]) => [source, name]),
@@ -77,19 +80,22 @@ const DESCRIPTIONS: Readonly<Partial<Record<string, string>>> = {
   PolicyRule: "Further fields are the algorithm's: limits in units, durations in milliseconds.",
 } satisfies Partial<Record<SchemaName, string>>;
 
-/** All named schemas, by name. */
-export function namedSchemas(): Record<string, object> {
+/** All named schemas, by name: those of this file, then those that records define. */
+export function namedSchemas(inputs: Sources, outputs: Sources): Record<string, object> {
   const named: Record<string, object> = {};
-  for (const [name, source] of Object.entries<v.GenericSchema>({ ...REQUESTS, ...ANSWERS })) {
+  for (const [name, source] of Object.entries({ ...REQUESTS, ...ANSWERS, ...inputs, ...outputs })) {
     const description = DESCRIPTIONS[name];
-    const typeMode = Object.hasOwn(REQUESTS, name) ? "input" : "output";
+    const typeMode = Object.hasOwn({ ...REQUESTS, ...inputs }, name) ? "input" : "output";
     named[name] = { ...(description !== undefined && { description }), ...schema(source, typeMode) };
   }
   return named;
 }
 
-/** A schema that refers to the one of this name. */
-export function reference(name: SchemaName): { readonly $ref: string } {
+type Sources = Readonly<Record<string, v.GenericSchema>>;
+
+/** A schema that refers to a named one. */
+export function reference(component: Component): { readonly $ref: string } {
+  const name = typeof component === "string" ? component : Object.keys(component).join("");
   return { $ref: `#/components/schemas/${name}` };
 }
 

@@ -1,7 +1,7 @@
 import { hash, MAX_KEY_BYTES } from "../../core/protocol/names.ts";
 import { PROBLEMS as KINDS } from "../../core/protocol/problems.ts";
 import { type Call, type CatalogCall, header } from "./call.ts";
-import { namedSchemas, reference, type SchemaName } from "./openapi-schemas.ts";
+import { type Component, namedSchemas, reference, type SchemaName } from "./openapi-schemas.ts";
 import { RECORDS } from "./records.ts";
 
 let written: { readonly body: Uint8Array; readonly etag: string } | undefined;
@@ -38,7 +38,7 @@ export function openApiDocument(): object {
       securitySchemes: {
         token: { type: "http", scheme: "bearer", description: "A token of `npm run token`." },
       },
-      schemas: namedSchemas(),
+      schemas: namedSchemas(schemasIn("body"), schemasIn("ok")),
     },
   };
 }
@@ -137,8 +137,14 @@ function responsesOf(record: Call | CatalogCall): object {
   return responses;
 }
 
-function jsonContent(name: SchemaName) {
-  return { "application/json": { schema: reference(name) } };
+function jsonContent(component: Component) {
+  return { "application/json": { schema: reference(component) } };
+}
+
+/** The named schemas that the records define themselves. */
+function schemasIn(part: "body" | "ok"): Exclude<Component, string> {
+  const components = Object.values(RECORDS).map((record) => record[part]?.schema ?? "");
+  return Object.assign({}, ...components.filter((component) => typeof component !== "string"));
 }
 
 function problemsOf(record: Call | CatalogCall): readonly Status[] {

@@ -284,3 +284,12 @@ export const callCancel = onClaim("hold", CancelRequest, async ({ policy, key, s
   const answer = await client.holds.cancel(policy, key, secret);
   return answer instanceof Problem ? answer : undefined;
 });
+
+/** The handlers of calls on holds and leases, by the name of the call, for limiters without a worker. */
+export const claimHandlers = {
+  hold: callHold,
+  settle: callSettle,
+  cancel: callCancel,
+  renew: callRenew,
+  release: callRelease,
+};

@@ -283,3 +283,6 @@ export const callSetUsed = onKey(SetRequest, ({ policy, key }, { used }, { clien
   withCandidate(client, policy, (beside, tried) => beside.setUsed(tried, key, used));
   return client.setUsed(policy, key, used);
 });
+
+/** The handlers of calls on a key, by the name of the call, for limiters without a worker. */
+export const keyHandlers = { refund: callRefund, peek: callPeek, reset: callReset };

@@ -2,37 +2,25 @@ import {
   type Abortable,
   type AcquireRequest,
   type Grant,
-  type HoldRequest,
   type KeyRequest,
   type LimitAllRequest,
   type LimitRequest,
   type Limiter,
-  type PeekRequest,
-  type RefundRequest,
   withRelease,
 } from "../../client/limiter.ts";
-import { signalOf } from "../../client/local-call.ts";
+import { signalOf, type UniformCall, UniformClient } from "../../client/local-call.ts";
 import { plainCall } from "../../client/local-limiter.ts";
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
-import { type Cost, DEFAULT_BOUNDS, type Region } from "../../core/policies/policy.ts";
-import type { Lease } from "../../core/protocol/answers.ts";
-import type { AllDecisions, Decision, KeyReport } from "../../core/protocol/decision.ts";
-import type { LeaseReport } from "../../core/protocol/messages.ts";
+import { type Address, ADDRESSES } from "../../client/transports/transport.ts";
+import { DEFAULT_BOUNDS, type Region } from "../../core/policies/policy.ts";
+import type { AllDecisions, Decision } from "../../core/protocol/decision.ts";
 import { type Answered, orThrow } from "../../core/protocol/problems.ts";
 import type { PolicyList } from "../../core/protocol/reservation-messages.ts";
 import { SCOPES } from "../auth/tokens.ts";
-import { callAcquire, callCancel, callHold, callRelease, callRenew, callSettle } from "../calls/claims.ts";
+import { callAcquire, claimHandlers } from "../calls/claims.ts";
 import { listPolicies } from "../calls/keys.ts";
 import { callLimitSeveral } from "../calls/limit-all.ts";
-import {
-  type CallContext,
-  callPeek,
-  callRefund,
-  callReset,
-  findTarget,
-  limitOf,
-  type TargetAnswer,
-} from "../calls/limits.ts";
+import { type CallContext, findTarget, keyHandlers, limitOf, type TargetAnswer } from "../calls/limits.ts";
 import { plain } from "../calls/plain-data.ts";
 import { LimitRequest as LimitSchema } from "../calls/schemas/request-schemas.ts";
 import { parse } from "../calls/validate.ts";
@@ -50,12 +38,19 @@ export interface DirectParts {
   readonly region?: Region | undefined;
 }
 
+/** The handlers of the calls that all clients make in the same way. */
+const HANDLERS: Readonly<Record<UniformCall, (context: CallContext, input: unknown) => Answered<unknown>>> = {
+  ...keyHandlers,
+  ...claimHandlers,
+};
+
 /** The limiter's calls, made in the process that needs them: nothing is between them and the objects. */
-export class DirectLimiter implements Limiter {
+export class DirectLimiter extends UniformClient implements Limiter {
   readonly #parts: DirectParts;
   readonly #context: CallContext;
 
   constructor(parts: DirectParts) {
+    super();
     const { client, name = "", region } = parts;
     // Stored with what is made: never change how it is written.
     const id = JSON.stringify({ embedded: name });
@@ -93,22 +88,6 @@ export class DirectLimiter implements Limiter {
     return orThrow(await callLimitSeveral(this.#context, withPolicies));
   }
 
-  refund(call: RefundRequest): Promise<Decision> {
-    return this.#onKey(callRefund, call);
-  }
-
-  hold(call: HoldRequest): Promise<Decision> {
-    return this.#onKey(callHold, call);
-  }
-
-  async settle(call: { readonly id: string; readonly used: Cost }): Promise<Decision> {
-    return orThrow(await callSettle(this.#context, plain(call))).answer;
-  }
-
-  async cancel(call: { readonly id: string }): Promise<void> {
-    orThrow(await callCancel(this.#context, plain(call)));
-  }
-
   async acquire(call: AcquireRequest & Abortable): Promise<Grant> {
     const signal = (signalOf(call) ?? new AbortController().signal) as AbortSignal;
     signal.throwIfAborted();
@@ -117,22 +96,6 @@ export class DirectLimiter implements Limiter {
     const answer = await callAcquire(context, input);
     signal.throwIfAborted();
     return withRelease(orThrow(answer).answer, (id) => this.release({ id }));
-  }
-
-  async renew(call: { readonly id: string; readonly ttlMs?: number }): Promise<Lease> {
-    return orThrow(await callRenew(this.#context, plain(call)));
-  }
-
-  async release(call: { readonly id: string } & LeaseReport): Promise<void> {
-    orThrow(await callRelease(this.#context, plain(call)));
-  }
-
-  peek(call: PeekRequest): Promise<KeyReport> {
-    return this.#onKey(callPeek, call);
-  }
-
-  reset(call: KeyRequest): Promise<void> {
-    return this.#onKey(callReset, call);
   }
 
   policies(): Promise<PolicyList> {
@@ -147,11 +110,11 @@ export class DirectLimiter implements Limiter {
     return this.close();
   }
 
-  async #onKey<Answer>(
-    answerOf: (context: CallContext, input: unknown) => Answered<TargetAnswer<Answer>>,
-    call: KeyRequest,
-  ): Promise<Answer> {
-    return orThrow(await answerOf(this.#context, this.#withPolicy(plain(call)))).answer;
+  protected override async callByName(name: UniformCall, call: object): Promise<unknown> {
+    const { on, shape }: Address = ADDRESSES[name];
+    const input = on === "key" ? this.#withPolicy(plain(call) as KeyRequest) : plain(call);
+    const answered: unknown = orThrow(await HANDLERS[name](this.#context, input));
+    return on === "key" || shape === "decision" ? (answered as TargetAnswer<unknown>).answer : answered;
   }
 
   /** The call with the default policy, if it names none. */

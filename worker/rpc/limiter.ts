@@ -1,4 +1,5 @@
 import { RpcTarget, WorkerEntrypoint } from "cloudflare:workers";
+import type { UniformCall } from "../../client/local-call.ts";
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { blockedDecision } from "../../client/read-answer.ts";
 import type { CatalogService } from "../../client/transports/catalog-service.ts";
@@ -35,12 +36,12 @@ type InRegion<Calls> = {
     : never;
 };
 
-/** The calls over the service binding. `policy` is optional when the binding's `props` have it. */
+type CallOnKeys = "limit" | "limitAll" | UniformCall<"key">;
+
+/** The calls over the service binding. `policy` may be left out when the binding's `props` have it. */
 interface BoundCalls
-  extends
-    InRegion<Pick<LimiterCalls, "limit" | "limitAll" | "refund" | "hold" | "peek" | "reset">>,
-    Pick<LimiterCalls, "settle" | "cancel" | "renew" | "release" | "reserve" | "policies"> {
-  /** Sets the used units of the key: more than the limit is a debt. Holds and leases stay. */
+  extends InRegion<Pick<LimiterCalls, CallOnKeys>>, Omit<LimiterCalls, CallOnKeys | "acquire"> {
+  /** Sets what the key has used: more than the limit is a debt. Holds and leases stay. */
   setUsed(call: KeyRequest & Regional & { readonly used: Cost }): Promise<KeyReport>;
   keys(call: Listing & { readonly limit?: number }): Promise<KeyList>;
   countKeys(call: Listing): Promise<KeyCount>;
@@ -60,7 +61,7 @@ export class Limiter extends WithCalls {
   static {
     // Workers RPC finds methods on the prototype.
     for (const [name, record] of Object.entries(RECORDS))
-      if (record.kind === "call" && record.bound !== undefined && !Object.hasOwn(this.prototype, name))
+      if (record.kind === "call" && record.on !== undefined && !Object.hasOwn(this.prototype, name))
         Object.defineProperty(this.prototype, name, {
           configurable: true,
           writable: true,
@@ -103,12 +104,12 @@ export class Limiter extends WithCalls {
   }
 
   /** @throws LimiterError when the argument, the props, the scope or the region are not allowed */
-  #read({ scopes = [], bound }: Call, given: unknown): { context: CallContext; input: unknown } {
+  #read({ scopes = [], on }: Call, given: unknown): { context: CallContext; input: unknown } {
     const caller = orThrow(bindingCaller(this.ctx.props, parse));
     orThrow(scopeProblem(caller.principal, scopes));
     const argument = plain(given);
     const { input, region } =
-      bound === "alone" ? { input: argument } : completed(caller, argument, bound === "checks");
+      on === "key" || on === "checks" ? completed(caller, argument, on === "checks") : { input: argument };
     const principal = region === undefined ? caller.principal : { ...caller.principal, region };
     const context = {
       env: this.env,

@@ -1,9 +1,12 @@
 import { Validator } from "@seriousme/openapi-schema-validator";
 import * as v from "valibot";
 import { expect, test } from "vitest";
+import { namedSchemas, reference } from "../../../worker/api/openapi-schemas.ts";
 import { openApiDocument } from "../../../worker/api/openapi.ts";
+import { Decision } from "../../../worker/calls/schemas/answer-schemas.ts";
 import {
   AcquireRequest,
+  Cost,
   HoldRequest,
   LimitAllRequest,
 } from "../../../worker/calls/schemas/request-schemas.ts";
@@ -156,4 +159,18 @@ test("the parser takes the requests of the examples", () => {
   expect(v.is(LimitAllRequest, requestOf("/v1/limit/all"))).toBe(true);
   expect(v.is(HoldRequest, requestOf("/v1/holds"))).toBe(true);
   expect(v.is(AcquireRequest, requestOf("/v1/leases"))).toBe(true);
+});
+
+test("a record may define the schemas of its request and answer, beside those that are shared", () => {
+  const OwnRequest = v.strictObject({ cost: Cost });
+  const OwnAnswer = v.object({ decision: Decision });
+  const named = namedSchemas({ OwnRequest }, { OwnAnswer });
+  expect(reference({ OwnRequest })).toEqual({ $ref: "#/components/schemas/OwnRequest" });
+  expect(named["OwnRequest"]).toMatchObject({ properties: { cost: reference("Cost") } });
+  expect(named["OwnAnswer"]).toMatchObject({ properties: { decision: reference("Decision") } });
+  expect(Object.keys(named)).toEqual([
+    ...Object.keys(document.components.schemas),
+    "OwnRequest",
+    "OwnAnswer",
+  ]);
 });
