@@ -70,7 +70,7 @@ export async function quietly(sent: Promise<void>): Promise<void> {
 function askLimit(object: LimiterStub, call: LimitCall): Promise<AnswerText> {
   const { policy, key, cost, idempotencyKey, ...more } = call;
   if (Object.values(more).some((value) => value !== undefined))
-    return object.limitCall({ ...call, protocol: PROTOCOL });
+    return object.limitCall({ protocol: PROTOCOL, ...call });
   // RPC would send an argument that is `undefined`, so it is omitted.
   return idempotencyKey === undefined
     ? object.limit(policy, key, cost)

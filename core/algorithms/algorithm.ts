@@ -169,7 +169,8 @@ export interface Quota {
 }
 
 /** `shed`: units are kept for more important calls. `blocked`: an earlier denial blocked the key for a while. */
-export type DenialReason = "quota" | "min-interval" | "cost-over-limit" | "shed" | "blocked";
+export const DENIAL_REASONS = ["quota", "min-interval", "cost-over-limit", "shed", "blocked"] as const;
+export type DenialReason = (typeof DENIAL_REASONS)[number];
 
 interface QuotaEstimate {
   /** The largest cost that would be admitted right after this decision. */

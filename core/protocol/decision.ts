@@ -1,5 +1,5 @@
 /** The decision that a caller sees, and the headers that describe it. */
-import { type DenialReason, MAX_UNITS } from "../algorithms/algorithm.ts";
+import { DENIAL_REASONS, MAX_UNITS } from "../algorithms/algorithm.ts";
 import {
   type HeaderStyle,
   type AppliedOverride,
@@ -11,6 +11,17 @@ import {
 import type { Decided, Hold, Lease, Peeked, RuleDecision, Shed } from "./answers.ts";
 import { claimId } from "./names.ts";
 import type { Problem } from "./problems.ts";
+
+/** `shadow`: a rule denied, but the policy only reports. `degraded`: the object or pool did not answer. */
+export const REASONS = [
+  "ok",
+  ...DENIAL_REASONS,
+  "wait-timeout",
+  "queue-full",
+  "shadow",
+  "degraded",
+  "refused",
+] as const;
 
 export interface Decision {
   readonly success: boolean;
@@ -24,8 +35,7 @@ export interface Decision {
   readonly resetAfterMs?: number;
   /** 0 when admitted; when denied the exact wait, plus any `retryJitter`; `null`: never. Absent when degraded. */
   readonly retryAfterMs?: number | null;
-  /** `shadow`: a rule denied, but the policy only reports. `degraded`: the object or pool did not answer. */
-  readonly reason: "ok" | DenialReason | "wait-timeout" | "queue-full" | "shadow" | "degraded" | "refused";
+  readonly reason: (typeof REASONS)[number];
   /** When admitted: how long the caller should wait before it proceeds. Absent: not at all. */
   readonly delayMs?: number;
   /** `fallback`: the policy's `onFailure`, or a region that decides without its pool. */

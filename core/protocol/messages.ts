@@ -169,7 +169,7 @@ export interface KnownLevel extends SheddingLevel {
   readonly agoMs: number;
 }
 
-export type LimitParams = Omit<LimitCall, "policy" | "key" | "protocol">;
+export type LimitParams = Omit<LimitCall, "policy" | "key">;
 export type SetParams = Omit<SetCall, "policy" | "key" | "protocol">;
 export type AcquireParams = Omit<AcquireCall, "policy" | "key" | "protocol">;
 export type ReleaseParams = Omit<ReleaseCall, "policy" | "key" | "protocol">;

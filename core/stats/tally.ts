@@ -1,6 +1,6 @@
 /** The unsent counts of one isolate, in an array: no text is built before it is sent. */
 import { orTimeout, type Time } from "../clock.ts";
-import type { Decision } from "../protocol/decision.ts";
+import { type Decision, REASONS } from "../protocol/decision.ts";
 import {
   bucketOf,
   comparedSeries,
@@ -19,23 +19,10 @@ import type { Content, PolicyKeys, StatsMessage, Summary } from "./messages.ts";
 export const MAX_WITH_KEYS = 100;
 
 /** Unknown reasons count as the last. The order is not stored: it may change. */
-const REASONS = [
-  "ok",
-  "quota",
-  "min-interval",
-  "cost-over-limit",
-  "shed",
-  "blocked",
-  "wait-timeout",
-  "queue-full",
-  "shadow",
-  "degraded",
-  "refused",
-  "other",
-] as const;
+const COUNTED_REASONS = [...REASONS, "other"] as const;
 const SOURCES = ["isolate", "object", "pool", "fallback", "other"] as const;
 const OUTCOMES = ["admitted", "denied"] as const;
-const CELLS = REASONS.length * SOURCES.length * OUTCOMES.length;
+const CELLS = COUNTED_REASONS.length * SOURCES.length * OUTCOMES.length;
 
 export type CountedDecision = Pick<Decision, "policy" | "key" | "success" | "reason" | "source" | "waitedMs">;
 
@@ -123,13 +110,13 @@ export class Tally implements Counter {
   }
 }
 
-const REASON_INDEXES = new Map<string, number>(REASONS.map((reason, index) => [reason, index]));
+const REASON_INDEXES = new Map<string, number>(COUNTED_REASONS.map((reason, index) => [reason, index]));
 const SOURCE_INDEXES = new Map<string, number>(SOURCES.map((source, index) => [source, index]));
 
 function cellOf({ success, reason, source }: CountedDecision): number {
   // Nearly all decisions have one of these, and a comparison costs less than a map.
   const why =
-    reason === "ok" ? 0 : reason === "quota" ? 1 : (REASON_INDEXES.get(reason) ?? REASONS.length - 1);
+    reason === "ok" ? 0 : reason === "quota" ? 1 : (REASON_INDEXES.get(reason) ?? COUNTED_REASONS.length - 1);
   const who = source === "isolate" ? 0 : (SOURCE_INDEXES.get(source) ?? SOURCES.length - 1);
   return (why * SOURCES.length + who) * OUTCOMES.length + (success ? 0 : 1);
 }
@@ -137,7 +124,7 @@ function cellOf({ success, reason, source }: CountedDecision): number {
 function labelsOf(cell: number): string[] {
   const rest = Math.floor(cell / OUTCOMES.length);
   const [outcome, source] = [OUTCOMES[cell % OUTCOMES.length], SOURCES[rest % SOURCES.length]];
-  return [outcome ?? "", REASONS[Math.floor(rest / SOURCES.length)] ?? "", source ?? ""];
+  return [outcome ?? "", COUNTED_REASONS[Math.floor(rest / SOURCES.length)] ?? "", source ?? ""];
 }
 
 /*

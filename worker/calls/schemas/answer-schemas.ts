@@ -3,6 +3,7 @@
  * fields it has. The types are in core/protocol/, and a test compares them.
  */
 import * as v from "valibot";
+import { DENIAL_REASONS } from "../../../core/algorithms/algorithm.ts";
 import { described } from "../../../core/validation.ts";
 import { amount, milliseconds } from "./request-schemas.ts";
 
@@ -31,7 +32,7 @@ export const RuleDecision = v.object({
   ),
   resetAfterMs: milliseconds("How long until the quota has refilled if no other call comes."),
   retryAfterMs,
-  reason: v.picklist(["ok", "quota", "min-interval", "cost-over-limit", "shed", "blocked"]),
+  reason: v.picklist(["ok", ...DENIAL_REASONS]),
   delayMs,
 });
 
@@ -143,13 +144,14 @@ export const AdmittedDegraded = v.object({
   lease: v.optional(Lease),
 });
 
+const QUOTA_REASONS = DENIAL_REASONS.filter((reason) => reason !== "shed");
 export const Denied = v.object({
   success: stops,
   ...place,
   ...quota,
   retryAfterMs,
   reason: described(
-    v.picklist(["quota", "min-interval", "cost-over-limit", "blocked", "wait-timeout", "queue-full"]),
+    v.picklist([...QUOTA_REASONS, "wait-timeout", "queue-full"]),
     "Why. `quota`, `min-interval`: denied for now, the same call can pass later. `blocked`: an earlier denial " +
       "blocked the key for a while, or an override does. `cost-over-limit`: so large a cost never passes. `wait-timeout`: the caller's " +
       "turn did not come in time. `queue-full`: too many callers wait already.",
