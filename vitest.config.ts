@@ -63,7 +63,7 @@ const OWN_STORAGE = [
   "test/worker/calls/catalog/*.workerd.test.ts",
 ];
 /** They say how much must be admitted at least, run dozens of isolates, or bring all that a machine answers in time. */
-const SATURATING = ["pools", "exactness", "isolates", "client-processes", "changed-kinds"].map(
+const SATURATING = ["pools", "exactness", "isolates", "client-processes", "changed-kinds", "lease-storm"].map(
   (name) => `test/system/${name}.test.ts`,
 );
 

@@ -73,9 +73,10 @@ function temporarilyReduced(decision: Decision): DeniedBody {
 
 function waitText({ retryAfterMs, reason }: Decision): string {
   if (retryAfterMs !== null) return `the same call passes in ${retryAfterMs} ms if nobody else comes`;
-  return reason === "quota"
-    ? "too few units are left, and none come back by waiting"
-    : "the cost is over the limit: it will never be admitted";
+  if (reason === "cost-over-limit") return "the cost is over the limit: it will never be admitted";
+  return reason === "blocked"
+    ? "the key is blocked, and no wait ends that"
+    : "too few units are left, and none come back by waiting";
 }
 
 function shedText(decision: Decision): string {
