@@ -97,7 +97,7 @@ test("in an empty folder it writes a project, and nothing where anything of it i
   writeFileSync(join(empty, "wrangler.toml"), "mine");
   rmSync(join(empty, "Dockerfile"));
   const again = weir(empty, "init");
-  expect([again.status, /has .*wrangler\.toml.* already/.test(again.stderr)]).toEqual([1, true]);
+  expect([again.status, /already has .*wrangler\.toml/.test(again.stderr)]).toEqual([1, true]);
   expect([readFileSync(join(empty, "wrangler.toml"), "utf8"), readdirSync(empty).length]).toEqual([
     "mine",
     8,
