@@ -48,13 +48,14 @@ const system = {
   testTimeout: 300_000,
   hookTimeout: 120_000,
 };
-/** Black-box tests wait more than they compute, so three times as many run as there are cores. */
-const waitingWorkers = 3 * availableParallelism();
+/** Black-box tests wait more than they compute, so twice as many run as there are cores. */
+const waitingWorkers = 2 * availableParallelism();
 /** They read or change what all files of a deployment have in common, its classes too, or expect storage of their own. */
 const OWN_STORAGE = [
   "test/client/retry.workerd.test.ts",
   "test/durable-objects/limiter-object.workerd.test.ts",
   "test/durable-objects/keys/capacity-checks.workerd.test.ts",
+  "test/durable-objects/keys/left-behind.workerd.test.ts",
   "test/durable-objects/storage/rows-written.workerd.test.ts",
   "test/durable-objects/operations/wait-places.workerd.test.ts",
   "test/worker/calls/keys.workerd.test.ts",
