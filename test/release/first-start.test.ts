@@ -134,8 +134,8 @@ test("STATE_DIR is the caller's, and a folder that earlier versions took is not 
     env: { ...env, STATE_DIR: "before" },
     cwd: elsewhere,
   });
-  expect([status, stderr.includes(`${join(folder, "before")}, which does: must be an absolute path`)]).toEqual([
-    1,
-    true,
-  ]);
+  expect([
+    status,
+    stderr.includes(`${join(folder, "before")}, which does: must be an absolute path`),
+  ]).toEqual([1, true]);
 });
