@@ -149,16 +149,15 @@ export function settle(rule: Rule, account: Account, nowMs: number, id: string, 
   return { state: rule.algorithm.debit(rule.config, account.state, nowMs, used), holds };
 }
 
-export function refund(rule: Rule, account: Account, nowMs: number, units: number): Account {
-  return { state: rule.algorithm.credit(rule.config, account.state, nowMs, units), holds: account.holds };
-}
-
-/** Returns units of a charge at `atMs`, except those that time has returned since. */
-export function uncharge(rule: Rule, account: Account, nowMs: number, units: number, atMs: number): Account {
-  return {
-    state: rule.algorithm.uncharge(rule.config, account.state, nowMs, units, atMs),
-    holds: account.holds,
-  };
+/** Returns units; of a charge at `atMs`, not those that time has returned since. */
+export function refund(
+  { algorithm, config }: Rule,
+  { state, holds }: Account,
+  nowMs: number,
+  units: number,
+  atMs?: number,
+): Account {
+  return { state: algorithm.credit(config, state, nowMs, units, atMs), holds };
 }
 
 export function outstandingOf({ holds }: Account): number {

@@ -60,20 +60,18 @@ export interface Algorithm<Config extends object, State> {
   /** The maximum that `debit` can take now and count exactly. Absent: any cost that a call may have. */
   maxDebit?(config: Config, state: State | undefined, nowMs: number): number;
 
-  /** Returns `units`, at most up to an untouched quota: a refund never creates units. */
-  credit(config: Config, state: State | undefined, nowMs: number, units: number): State | undefined;
-
   /**
-   * Returns units taken at `atMs`, except those that time has returned since. If no unit is returned twice, or under
-   * another quota, the units taken in any interval and not returned keep to the bound.
+   * Returns `units`, at most up to an untouched quota: a refund never creates units. Of units known to be taken at
+   * `atMs`, those that time has returned since are not returned. If no unit is returned twice, or under another quota,
+   * the units taken in any interval and not returned keep to the bound.
    */
-  uncharge(
+  credit(
     config: Config,
     state: State | undefined,
     nowMs: number,
     units: number,
-    atMs: number,
-  ): typeof state;
+    atMs?: number,
+  ): State | undefined;
 
   /** When the state, after these uses, equals absent state if no call comes; -Infinity: it is absent. */
   untouchedAtMs(config: Config, state: State | undefined, uses?: Uses): number;

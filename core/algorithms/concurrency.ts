@@ -99,7 +99,6 @@ export const concurrency: Algorithm<ConcurrencyConfig, ConcurrencyState> = {
 
   // No units are used up. Only the end of a lease returns units.
   credit: (_, state) => state,
-  uncharge: (_, state) => state,
 
   untouchedAtMs: () => -Infinity,
 

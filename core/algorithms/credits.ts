@@ -76,9 +76,9 @@ export const credits: Algorithm<Config, State> = {
   noteHold: (_, state) => state,
   debit: (config, state, nowMs, units) => stateOf(spentAt(config, state, nowMs) + units),
   maxDebit: (config, state, nowMs) => Number.MAX_SAFE_INTEGER - spentAt(config, state, nowMs),
-  credit,
   // Time returns nothing, so a charge of any age can be returned in full.
-  uncharge: credit,
+  credit: (config, state, nowMs, units) =>
+    stateOf(Math.max(spentAt(config, state, nowMs) - units, config.initial - config.limit)),
 
   untouchedAtMs: (_, state, uses) =>
     state === undefined && (uses?.endsMs.length ?? 0) === 0 ? -Infinity : END_MS,
@@ -109,10 +109,6 @@ export const credits: Algorithm<Config, State> = {
   unpack: (_, record) => record as State,
   used: (record) => Math.max(0, (record as State | null)?.spent ?? 0),
 };
-
-function credit(config: Config, state: State | undefined, nowMs: number, units: number): State | undefined {
-  return stateOf(Math.max(spentAt(config, state, nowMs) - units, config.initial - config.limit));
-}
 
 /** If the limit was lowered, a key with more units has that limit. */
 function spentAt({ limit, initial }: Config, state: State | undefined, nowMs: number): number {

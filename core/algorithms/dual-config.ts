@@ -64,10 +64,8 @@ export function dualConfig(own: AnyAlgorithm, other: AnyAlgorithm): DualAlgorith
       stateOf(...both(config, state, (each, ...its) => each.debit(...its, nowMs, units))),
     maxDebit: (config, state, nowMs) =>
       Math.min(...both(config, state, (each, ...its) => each.maxDebit?.(...its, nowMs) ?? Infinity)),
-    credit: (config, state, nowMs, units) =>
-      stateOf(...both(config, state, (each, ...its) => each.credit(...its, nowMs, units))),
-    uncharge: (config, state, nowMs, units, atMs) =>
-      stateOf(...both(config, state, (each, ...its) => each.uncharge(...its, nowMs, units, atMs))),
+    credit: (config, state, nowMs, units, atMs) =>
+      stateOf(...both(config, state, (each, ...its) => each.credit(...its, nowMs, units, atMs))),
     untouchedAtMs: (config, state, uses) =>
       Math.max(...both(config, state, (each, ...its) => each.untouchedAtMs(...its, uses))),
     forecast: (config, state) => together(...both(config, state, (each, ...its) => each.forecast(...its))),

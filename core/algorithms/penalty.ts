@@ -108,10 +108,8 @@ export function withPenalty(algorithm: AnyAlgorithm): Algorithm<Config, State> {
     ...(algorithm.maxDebit && {
       maxDebit: ({ inner }, state, nowMs) => algorithm.maxDebit?.(inner, state?.inner, nowMs) ?? Infinity,
     }),
-    credit: ({ inner }, state, nowMs, units) =>
-      stateOf(algorithm.credit(inner, state?.inner, nowMs, units), state?.block),
-    uncharge: ({ inner }, state, nowMs, units, atMs) =>
-      stateOf(algorithm.uncharge(inner, state?.inner, nowMs, units, atMs), state?.block),
+    credit: ({ inner }, state, nowMs, units, atMs) =>
+      stateOf(algorithm.credit(inner, state?.inner, nowMs, units, atMs), state?.block),
     untouchedAtMs: ({ inner }, state, uses) =>
       Math.max(algorithm.untouchedAtMs(inner, state?.inner, uses), forgottenAtMs(state?.block)),
     forecast: ({ inner }, state) => forecastOf(algorithm.forecast(inner, state?.inner), state?.block),

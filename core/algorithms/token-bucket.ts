@@ -114,12 +114,12 @@ export const tokenBucket: Algorithm<Config, State> = {
   maxDebit: (config, state, nowMs) =>
     Math.floor((MAX_PARTS - spentAt(config, state, nowMs)) / config.windowMs),
 
-  credit: (config, state, nowMs, units) => returned(config, state, nowMs, units * config.windowMs),
-
-  uncharge(config, state, nowMs, units, atMs) {
+  credit(config, state, nowMs, units, atMs = nowMs) {
     // Above 2^53 the product is not exact, but no charge is that large: the result is 0 either way.
     const refilled = config.limit * Math.max(0, nowMs - atMs);
-    return returned(config, state, nowMs, Math.max(0, units * config.windowMs - refilled));
+    const parts = Math.max(0, units * config.windowMs - refilled);
+    const spent = Math.max(0, spentAt(config, state, nowMs) - parts);
+    return stateOf(config, spent, stamp(state, nowMs), beyondAt(config, state, nowMs));
   },
 
   untouchedAtMs(config, state, uses) {
@@ -150,11 +150,6 @@ export const tokenBucket: Algorithm<Config, State> = {
 function forecastOf(config: Config, state: State | undefined): TokenBucketForecast {
   const atMs = state?.atMs ?? -Infinity;
   return new TokenBucketForecast(config, spentAt(config, state, atMs), atMs);
-}
-
-function returned(config: Config, state: State | undefined, nowMs: number, parts: number): State | undefined {
-  const spent = Math.max(0, spentAt(config, state, nowMs) - parts);
-  return stateOf(config, spent, stamp(state, nowMs), beyondAt(config, state, nowMs));
 }
 
 export interface TokenBucketConfig {

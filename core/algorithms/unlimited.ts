@@ -40,7 +40,6 @@ const STATELESS = {
   debit: () => undefined,
   maxDebit: () => Infinity,
   credit: () => undefined,
-  uncharge: () => undefined,
   untouchedAtMs: () => -Infinity,
   covers: (_config: object, _stored: unknown, ahead: number, _state: unknown, outstanding: number) =>
     outstanding <= ahead,

@@ -3,7 +3,6 @@ import {
   decideTogether,
   type JointDecision,
   refund,
-  uncharge,
   withoutTaking,
 } from "../../core/accounts/account.ts";
 import type { Account } from "../../core/accounts/hold.ts";
@@ -132,13 +131,10 @@ export class Limits {
     if (earlier !== undefined) return earlier;
     const standing = charge === undefined ? undefined : this.#store.chargeOf(keyState, charge, nowMs);
     if (charge !== undefined && standing === undefined) return MISSING;
-    const refunded = keyState.seenBy().map(({ rule, account }) => ({
-      rule,
-      account:
-        standing === undefined
-          ? refund(rule, account, nowMs, costOf(rule, units))
-          : uncharge(rule, account, nowMs, takenOf(rule, standing.charge, units), standing.atMs),
-    }));
+    const refunded = keyState.seenBy().map(({ rule, account }) => {
+      const returned = standing === undefined ? costOf(rule, units) : takenOf(rule, standing.charge, units);
+      return { rule, account: refund(rule, account, nowMs, returned, standing?.atMs) };
+    });
     const answer = { rules: withoutTaking(refunded, nowMs, 0) };
     const accounts = refunded.map(({ account }) => account);
     // In one commit: otherwise the charge could be refunded again.

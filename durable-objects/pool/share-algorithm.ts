@@ -120,7 +120,6 @@ const share: Algorithm<ShareConfig, ShareState> = {
   },
 
   credit: (_, state) => state,
-  uncharge: (_, state) => state,
   untouchedAtMs: (_, state = NO_SHARE) => state.endsAtMs,
 
   forecast(config, state = NO_SHARE) {

@@ -9,7 +9,6 @@ import {
   place,
   refund,
   settle,
-  uncharge,
   wholeAtMs,
   withoutTaking,
 } from "../../core/accounts/account.ts";
@@ -192,7 +191,7 @@ export class PoolModel {
     this.#accounts = this.ruleAccounts.map(({ rule, account }) => {
       const most = costOf(rule, units);
       const taken = Math.min(most, charge?.units[rule.name] ?? 0);
-      if (charge !== undefined && isNamed) return uncharge(rule, account, this.nowMs, taken, charge.atMs);
+      if (charge !== undefined && isNamed) return refund(rule, account, this.nowMs, taken, charge.atMs);
       return most === 0 ? account : refund(rule, account, this.nowMs, most);
     });
     const answer = { rules: withoutTaking(this.ruleAccounts, this.nowMs, 0) };

@@ -24,8 +24,7 @@ import {
   type UnitLogRecord,
   unitsInHoles,
   unpackLog,
-  withoutOldest,
-  withoutUnitsAt,
+  withoutUnits,
 } from "./unit-log.ts";
 
 /**
@@ -115,10 +114,8 @@ export const slidingLog: Algorithm<Config, State> = {
 
   maxDebit: (config, state, nowMs) => roomIn(state, config.windowMs, nowMs, MAX_RUNS),
 
-  credit: (config, state, nowMs, units) => state && withoutOldest(state, config.windowMs, nowMs, units),
-
-  uncharge: (config, state, nowMs, units, atMs) =>
-    state && withoutUnitsAt(state, config.windowMs, nowMs, units, atMs),
+  credit: ({ windowMs }, state, nowMs, units, atMs) =>
+    state && withoutUnits(state, windowMs, nowMs, units, atMs),
 
   noteHold(config, state, nowMs) {
     if (config.minIntervalMs === 0) return state;

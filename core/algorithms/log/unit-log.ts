@@ -59,27 +59,22 @@ export function add(log: UnitLog, windowMs: number, nowMs: number, units: number
   return { sinceMs: log.sinceMs, runs, first, end, goneUnits: gone, holes, closedUnits, openMs, openUnits };
 }
 
-/** Returns units without a name: the oldest, which leave the window first, so later windows count enough. */
-export function withoutOldest<Log extends UnitLog>(
+/**
+ * Returns units logged at `atMs`, as far as they still count. Without `atMs`, or with too many holes, the oldest: they
+ * leave the window first, so later windows count enough.
+ */
+export function withoutUnits<Log extends UnitLog>(
   log: Log,
   windowMs: number,
   nowMs: number,
   units: number,
-): Log {
-  const { goneUnits } = countingFrom(log, windowMs, nowMs);
-  const given = Math.min(units, countedAt(log, windowMs, nowMs));
-  return { ...log, goneUnits: after(log.holes, goneUnits, given) };
-}
-
-/** Returns units logged at `atMs`, as far as they still count; with too many holes, the oldest instead. */
-export function withoutUnitsAt<Log extends UnitLog>(
-  log: Log,
-  windowMs: number,
-  nowMs: number,
-  units: number,
-  atMs: number,
+  atMs?: number,
 ): Log {
   const { first, goneUnits } = countingFrom(log, windowMs, nowMs);
+  if (atMs === undefined) {
+    const given = Math.min(units, countedAt(log, windowMs, nowMs));
+    return { ...log, goneUnits: after(log.holes, goneUnits, given) };
+  }
   const position = search(first, log.end, (at) => log.runs.atMs(at) >= atMs);
   const isOpen = position === log.end;
   if ((isOpen ? log.openMs : log.runs.atMs(position)) !== atMs) return log;
@@ -90,7 +85,7 @@ export function withoutUnitsAt<Log extends UnitLog>(
   if (given <= 0) return log;
   const live = holesFrom(log.holes, goneUnits);
   const holes = withHole(live, after(live, from, counted - given), to);
-  return holes.length > 2 * MAX_HOLES ? withoutOldest(log, windowMs, nowMs, given) : { ...log, holes };
+  return holes.length > 2 * MAX_HOLES ? withoutUnits(log, windowMs, nowMs, given) : { ...log, holes };
 }
 
 export function countedAt(log: UnitLog | undefined, windowMs: number, nowMs: number): number {

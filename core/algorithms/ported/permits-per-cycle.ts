@@ -119,13 +119,10 @@ export const permitsPerCycle: Algorithm<Config, State> = {
     return stateOf(config, spent, stamp(state, nowMs));
   },
 
-  credit(config, state, nowMs, units) {
-    return stateOf(config, Math.max(0, spentAt(config, state, nowMs) - units), stamp(state, nowMs));
-  },
-
-  uncharge(config, state, nowMs, units, atMs) {
+  credit(config, state, nowMs, units, atMs = nowMs) {
     const since = Math.max(0, cycleOf(config, nowMs) - cycleOf(config, atMs));
-    return permitsPerCycle.credit(config, state, nowMs, Math.max(0, units - config.limit * since));
+    const returned = Math.max(0, units - config.limit * since);
+    return stateOf(config, Math.max(0, spentAt(config, state, nowMs) - returned), stamp(state, nowMs));
   },
 
   untouchedAtMs(config, state, uses) {

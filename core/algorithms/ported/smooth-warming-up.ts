@@ -140,12 +140,10 @@ export const smoothWarmingUp: Algorithm<Config, State> = {
     return stateOf(config, tokenBucket.debit(config, state, nowMs, units), after, stamp(state, nowMs));
   },
 
-  credit: (config, state, nowMs, units) => smoothWarmingUp.uncharge(config, state, nowMs, units, nowMs),
-
-  uncharge(config, state, nowMs, units, atMs) {
+  credit(config, state, nowMs, units, atMs = nowMs) {
     const parts = config.limit * Math.max(0, nowMs - atMs);
     const after = afterReturning(config, warmthAt(config, state, nowMs), units, parts);
-    const bucket = tokenBucket.uncharge(config, state, nowMs, units, atMs);
+    const bucket = tokenBucket.credit(config, state, nowMs, units, atMs);
     return stateOf(config, bucket, after, stamp(state, nowMs));
   },
 

@@ -99,12 +99,12 @@ export const fixedWindow: Algorithm<Config, WindowUse> = {
 
   debit: (config, state, nowMs, units) => (units === 0 ? state : taking(config, state, nowMs, units)),
 
-  credit: (_, state, __, units) => without(state, units),
-
-  uncharge(config, state, nowMs, units, atMs) {
+  credit(config, state, nowMs, units, atMs) {
     if (state === undefined) return undefined;
     const { fromMs, endMs } = windowOf(config, state);
-    return nowMs < endMs && atMs >= fromMs && atMs < endMs ? without(state, units) : state;
+    const isOver = atMs !== undefined && (nowMs >= endMs || atMs < fromMs || atMs >= endMs);
+    if (isOver) return state;
+    return state.units <= units ? undefined : { ...state, units: state.units - units };
   },
 
   untouchedAtMs(config, state, uses) {
@@ -129,11 +129,6 @@ export const fixedWindow: Algorithm<Config, WindowUse> = {
   unpack: (_, record) => record as WindowUse,
   used: (record) => (record as WindowUse | null)?.units ?? 0,
 };
-
-function without(state: WindowUse | undefined, units: number): WindowUse | undefined {
-  if (state === undefined || state.units <= units) return undefined;
-  return { ...state, units: state.units - units };
-}
 
 type WindowPlacement = Omit<Windows, "jitterMs"> | ConfigProblem;
 

@@ -110,25 +110,20 @@ export const slidingWindowCounter: Algorithm<Config, State> = {
     return stateOf(config, { ...counters, units: Math.min(counters.units + units, max) }, state, nowMs);
   },
 
-  credit(config, state, nowMs, units) {
+  credit(config, state, nowMs, units, atMs) {
     if (state === undefined) return undefined;
     const { windowMs } = config;
     const counters = countersAt(windowMs, countersUnder(config, state), nowMs);
-    const ofUnits = Math.min(units, counters.units);
-    const inViewMs = Math.min(windowMs, windowMs - nowMs + counters.startMs);
-    const ofBefore = Math.min(counters.before, Math.floor(((units - ofUnits) * windowMs) / inViewMs));
-    return lessened(config, counters, ofUnits, ofBefore, state);
-  },
-
-  uncharge(config, state, nowMs, units, atMs) {
-    if (state === undefined) return undefined;
-    const { windowMs } = config;
-    const counters = countersAt(windowMs, countersUnder(config, state), nowMs);
-    const chargedMs = Math.floor(atMs / windowMs) * windowMs;
-    if (chargedMs === counters.startMs)
-      return lessened(config, counters, Math.min(units, counters.units), 0, state);
-    if (chargedMs !== counters.startMs - windowMs) return state;
-    return lessened(config, counters, 0, Math.min(units, counters.before), state);
+    const { startMs } = counters;
+    const mayBeOf = (ms: number) => atMs === undefined || Math.floor(atMs / windowMs) * windowMs === ms;
+    const [isCurrent, isBefore] = [mayBeOf(startMs), mayBeOf(startMs - windowMs)];
+    if (!isCurrent && !isBefore) return state;
+    const ofUnits = isCurrent ? Math.min(units, counters.units) : 0;
+    const inViewMs = atMs === undefined ? Math.min(windowMs, windowMs - nowMs + startMs) : windowMs;
+    const left = Math.floor(((units - ofUnits) * windowMs) / inViewMs);
+    const ofBefore = isBefore ? Math.min(counters.before, left) : 0;
+    const less = { startMs, units: counters.units - ofUnits, before: counters.before - ofBefore };
+    return less.units + less.before === 0 ? undefined : stateOf(config, less, state, state.lastMs);
   },
 
   untouchedAtMs(config, state, uses) {
@@ -165,17 +160,6 @@ export const slidingWindowCounter: Algorithm<Config, State> = {
 function stateOf({ windowMs }: Config, counters: Counters, state: State | undefined, nowMs: number): State {
   const { startMs, units, before } = counters;
   return { startMs, units, before, windowMs, lastMs: Math.max(state?.lastMs ?? nowMs, nowMs) };
-}
-
-function lessened(
-  config: Config,
-  { startMs, units, before }: Counters,
-  ofUnits: number,
-  ofBefore: number,
-  state: State,
-): State | undefined {
-  const less = { startMs, units: units - ofUnits, before: before - ofBefore };
-  return less.units + less.before === 0 ? undefined : stateOf(config, less, state, state.lastMs);
 }
 
 function untouchedAfterMs(config: Config, counters: Counters, nowMs: number): number {

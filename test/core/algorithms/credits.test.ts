@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { UNTOUCHED, decide, place, refund, remainingOf, uncharge } from "../../../core/accounts/account.ts";
+import { UNTOUCHED, decide, place, refund, remainingOf } from "../../../core/accounts/account.ts";
 import type { Account } from "../../../core/accounts/hold.ts";
 import { credits } from "../../../core/algorithms/credits.ts";
 import { forced, withUsed } from "../../../durable-objects/operations/limits.ts";
@@ -84,7 +84,7 @@ test("every history of taking, buying, giving back, debts and sets is that of a 
             kind === "buy"
               ? refund(rule, account, nowMs, units)
               : kind === "back"
-                ? uncharge(rule, account, nowMs, units, nowMs - 5_000)
+                ? refund(rule, account, nowMs, units, nowMs - 5_000)
                 : (kind === "force" ? forced : withUsed)(rule, account, nowMs, units);
           if ("most" in changed) throw new Error("so few units can be counted");
           account = changed;

@@ -121,7 +121,7 @@ function compare(config: FixedWindowConfig, naive: NaiveWindows, startMs: number
     } else if (kind === "uncharge") {
       const atMs = instants[(afterMs * 7 + units) % instants.length] ?? nowMs;
       const charged = Math.min(units, naive.chargedAt(nowMs, atMs));
-      state = fixedWindow.uncharge(config, state, nowMs, charged, atMs);
+      state = fixedWindow.credit(config, state, nowMs, charged, atMs);
       naive.uncharge(nowMs, charged, atMs);
     } else if (kind === "store") {
       state = structuredClone(state);
@@ -379,9 +379,9 @@ test("played forward, a window that is over is none: what fits passes at once", 
 test("a charge is given back in its window, and not in the next", () => {
   const config = configOf({ limit: 9, window: 1_000 });
   const state = taken(config, taken(config, undefined, 100, 4), 1_200, 5);
-  const after = fixedWindow.uncharge(config, state, 1_300, 4, 100);
+  const after = fixedWindow.credit(config, state, 1_300, 4, 100);
   expect(fixedWindow.decide(config, after, 1_300, 0, 0).remaining).toBe(4);
-  const back = fixedWindow.uncharge(config, state, 1_300, 2, 1_200);
+  const back = fixedWindow.credit(config, state, 1_300, 2, 1_200);
   expect(fixedWindow.decide(config, back, 1_300, 0, 0).remaining).toBe(6);
 });
 

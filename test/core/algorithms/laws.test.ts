@@ -7,7 +7,7 @@ import {
   decide as decideAdvanced,
   outstandingOf,
   place,
-  uncharge,
+  refund,
 } from "../../../core/accounts/account.ts";
 import type { Account } from "../../../core/accounts/hold.ts";
 import type { Segment } from "../../../core/algorithms/algorithm.ts";
@@ -89,7 +89,7 @@ function play(
     if (decision.allowed) ({ account } = decision);
     const charge = charges[(back ?? 0) % charges.length];
     if (typeof back !== "number" || charge === undefined) continue;
-    account = uncharge(rule, freeze(account), nowMs, charge.cost, charge.nowMs);
+    account = refund(rule, freeze(account), nowMs, charge.cost, charge.nowMs);
     charge.cost = 0;
   }
   return { account, nowMs };
@@ -125,7 +125,7 @@ describe.each([...algorithms.values()])("$name", (algorithm) => {
         const charged = decide(rule, UNTOUCHED, START_MS, Math.min(wanted, rule.capacity));
         if (!charged.allowed) throw new Error("a cost within the capacity fits an untouched quota");
         if (leases || "minInterval" in given) return;
-        const back = uncharge(rule, freeze(charged.account), START_MS + laterMs, wanted, START_MS);
+        const back = refund(rule, freeze(charged.account), START_MS + laterMs, wanted, START_MS);
         const [left, untouched] = [
           figures(rule, back, START_MS + laterMs),
           figures(rule, UNTOUCHED, START_MS),
@@ -151,7 +151,7 @@ describe.each([...algorithms.values()])("$name", (algorithm) => {
           const decision = decide(rule, account, nowMs, other);
           if (decision.allowed) ({ account } = decision);
         }
-        const after = uncharge(rule, freeze(account), nowMs, cost, before.nowMs);
+        const after = refund(rule, freeze(account), nowMs, cost, before.nowMs);
         const most = nowMs >= before.nowMs + algorithm.refillMs(rule.config, rule.capacity) ? 0 : cost;
         expect(largest(rule, after, nowMs)).toBeLessThanOrEqual(largest(rule, account, nowMs) + most);
         expect(largest(rule, after, nowMs)).toBeGreaterThanOrEqual(largest(rule, account, nowMs));

@@ -242,7 +242,7 @@ test("a charge gives back what no cycle has brought back since", () => {
   const config = configure({ limit: 10, window: 1_000, timeout: 1_000 });
   const taken = permitsPerCycle.debit(config, undefined, 0, 15);
   const left = (state: typeof taken, nowMs: number) =>
-    permitsPerCycle.decide(config, permitsPerCycle.uncharge(config, state, nowMs, 15, 0), nowMs, 0, 0)
+    permitsPerCycle.decide(config, permitsPerCycle.credit(config, state, nowMs, 15, 0), nowMs, 0, 0)
       .remaining;
   expect([left(taken, 999), left(taken, 1_000), left(taken, 2_000)]).toEqual([20, 20, 20]);
   // Somebody else has taken 13 more: of the charge 15, 5 and then no permits are still to come.

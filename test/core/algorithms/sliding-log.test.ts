@@ -73,7 +73,7 @@ test("every history is decided as a list of units would be: whether, how much is
           naive.credit(nowMs, units);
         } else if (kind === "uncharge") {
           const atMs = instants[(afterMs * 7 + units) % instants.length] ?? nowMs;
-          state = slidingLog.uncharge(config, state, nowMs, units, atMs);
+          state = slidingLog.credit(config, state, nowMs, units, atMs);
           naive.uncharge(nowMs, units, atMs);
         } else if (kind === "store") {
           state = storedAndRead(config, state, nowMs);
@@ -107,13 +107,13 @@ describe("units that are given back by name", () => {
 
   test("go where they were logged: older units go on counting, and leave when they do", () => {
     let state = slidingLog.debit(config, taken(config, undefined, 0, 600), 500, 400);
-    state = slidingLog.uncharge(config, state, 600, 150, 500);
+    state = slidingLog.credit(config, state, 600, 150, 500);
     expect(slidingLog.decide(config, state, 600, 0, 0)).toMatchObject({ remaining: 150, resetAfterMs: 900 });
     expect(slidingLog.decide(config, state, 999, 151, 0)).toMatchObject({ allowed: false, retryAfterMs: 1 });
     expect(slidingLog.decide(config, state, 1_000, 0, 0)).toMatchObject({ remaining: 750 });
-    state = slidingLog.uncharge(config, state, 1_000, 600, 0);
+    state = slidingLog.credit(config, state, 1_000, 600, 0);
     expect(slidingLog.decide(config, state, 1_000, 0, 0)).toMatchObject({ remaining: 750 });
-    state = slidingLog.uncharge(config, state, 1_499, 999, 500);
+    state = slidingLog.credit(config, state, 1_499, 999, 500);
     expect(slidingLog.decide(config, state, 1_499, 0, 0)).toMatchObject({
       remaining: 1_000,
       resetAfterMs: 0,
@@ -123,7 +123,7 @@ describe("units that are given back by name", () => {
   test("stay given back when the log is read from a record and segments that are older", () => {
     const before = logOf(200) as SlidingLogState;
     const { record, segment } = slidingLog.pack(config, before, 199, undefined);
-    const state = slidingLog.uncharge(config, before, 300, 1, 100) as SlidingLogState;
+    const state = slidingLog.credit(config, before, 300, 1, 100) as SlidingLogState;
     const later = slidingLog.pack(config, state, 300, record);
     expect([segment?.entries.length, later.segment]).toEqual([2 * 199, undefined]);
     const read = slidingLog.unpack(config, structuredClone(later.record), segment ? [segment] : []);
@@ -134,7 +134,7 @@ describe("units that are given back by name", () => {
 
   test("never make a record large: beyond 64 holes the oldest units go, which frees as many and leaves none too many", () => {
     let state = logOf(400);
-    for (let atMs = 201; atMs < 400; atMs += 2) state = slidingLog.uncharge(config, state, 400, 1, atMs);
+    for (let atMs = 201; atMs < 400; atMs += 2) state = slidingLog.credit(config, state, 400, 1, atMs);
     expect(slidingLog.decide(config, state, 400, 0, 0)).toMatchObject({ remaining: 700 });
     expect(state?.holes).toHaveLength(128);
     // 36 of the oldest went instead of 36 of the youngest.

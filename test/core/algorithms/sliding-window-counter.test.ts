@@ -81,7 +81,7 @@ test(`${DEPTH} histories are decided as a list of units and a fraction would: wh
           if (charge === undefined || isMixed) continue;
           const back = Math.min(units, charge.units);
           charge.units -= back;
-          state = slidingWindowCounter.uncharge(config, state, nowMs, back, charge.atMs);
+          state = slidingWindowCounter.credit(config, state, nowMs, back, charge.atMs);
           naive.uncharge(back, charge.atMs);
         } else if (kind === "store") {
           state = structuredClone(state);
@@ -198,9 +198,9 @@ describe("a refund", () => {
 
   test("by name leaves the counter that it went into, and is as if it had never been taken", () => {
     expect(remaining(state)).toBe(1);
-    expect(remaining(slidingWindowCounter.uncharge(config, state, 2_500, 8, 1_900))).toBe(5);
-    expect(remaining(slidingWindowCounter.uncharge(config, state, 2_500, 5, 2_500))).toBe(6);
-    expect(slidingWindowCounter.uncharge(config, state, 3_000, 8, 1_900)).toEqual(state);
+    expect(remaining(slidingWindowCounter.credit(config, state, 2_500, 8, 1_900))).toBe(5);
+    expect(remaining(slidingWindowCounter.credit(config, state, 2_500, 5, 2_500))).toBe(6);
+    expect(slidingWindowCounter.credit(config, state, 3_000, 8, 1_900)).toEqual(state);
   });
 
   test("without a name leaves the present counter first, and creates nothing of the other", () => {

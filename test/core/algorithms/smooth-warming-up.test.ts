@@ -279,17 +279,17 @@ test("years of warming up and cooling down drift by nothing: each time costs wha
 test("a charge that comes back is stored again and owed no more, less what time has paid", () => {
   const config = guava(2, 4_000, 3);
   const five = smoothWarmingUp.debit(config, undefined, 0, 5);
-  expect(smoothWarmingUp.uncharge(config, five, 0, 5, 0)).toBeUndefined();
+  expect(smoothWarmingUp.credit(config, five, 0, 5, 0)).toBeUndefined();
   // 5 s of 8 are owed at first: after 2 s, for two more calls, as much less as has passed.
   const more = smoothWarmingUp.debit(config, five, 2_000, 2);
-  const back = smoothWarmingUp.uncharge(config, more, 2_000, 5, 0);
+  const back = smoothWarmingUp.credit(config, more, 2_000, 5, 0);
   const owed = (state: SmoothWarmingUpState | undefined) => (state?.owedParts ?? 0) / 2;
   expect([owed(five), owed(more)]).toEqual([4_500, 3_500]);
   expect(owed(back)).toBeLessThan(owed(more));
   expect(owed(back)).toBeGreaterThan(0);
   // Once all has been paid and has filled the storage again, nothing comes back.
   const late = smoothWarmingUp.debit(config, undefined, 60_000, 4);
-  const again = smoothWarmingUp.uncharge(config, late, 60_000, 5, 0);
+  const again = smoothWarmingUp.credit(config, late, 60_000, 5, 0);
   expect([again?.owedParts, again?.missing]).toEqual([late?.owedParts, late?.missing]);
 });
 

@@ -251,8 +251,7 @@ test("what is left, and what could still be given back of each charge, are toget
           charges.push({ units, atMs: nowMs });
         }
         const charge = back === null ? undefined : charges.splice(back % Math.max(1, charges.length), 1)[0];
-        if (charge !== undefined)
-          state = tokenBucket.uncharge(config, state, nowMs, charge.units, charge.atMs);
+        if (charge !== undefined) state = tokenBucket.credit(config, state, nowMs, charge.units, charge.atMs);
         let parts = burst * windowMs;
         if (state !== undefined) parts -= Math.max(0, state.spentParts - limit * (nowMs - state.atMs));
         for (const { units: taken, atMs } of charges)
@@ -269,7 +268,7 @@ test("a charge gives back what is not refilled yet: of 10 per second, 5 after ha
   const empty = tokenBucket.debit(config, undefined, 0, 10);
   const refill = tokenBucket.debit(config, empty, 500, 5);
   const given = (nowMs: number, units: number) => {
-    const state = tokenBucket.uncharge(config, refill, nowMs, units, 0);
+    const state = tokenBucket.credit(config, refill, nowMs, units, 0);
     return tokenBucket.decide(config, state, nowMs, 0, 0).remaining;
   };
   expect([given(500, 10), given(500, 6), given(500, 5), given(1_000, 10)]).toEqual([5, 1, 0, 5]);
