@@ -34,7 +34,7 @@ import {
 export const UNTOUCHED: Account = { state: undefined, holds: [] };
 
 export type AccountDecision =
-  | (Omit<Allowed<unknown>, "state"> & { readonly allowed: true; readonly account: Account })
+  | (Omit<Allowed<unknown>, "state"> & { readonly account: Account })
   | (Denial & {
       readonly allowed: false;
       /** Present when the rule counts denials: the account with this denial, and the decision from it. */
@@ -43,68 +43,50 @@ export type AccountDecision =
 
 /** Decides on `cost` units. The account must have been advanced to `nowMs`. */
 export function decide(rule: Rule, account: Account, nowMs: number, cost: number): AccountDecision {
-  const outstanding = outstandingOf(account);
-  const decision = decideState(rule, account.state, nowMs, cost, outstanding);
-  // The numbers of a share are the pool's, which already include units held here.
-  const isExact = outstanding === 0 || rule.algorithm.isShare === true;
-  if (decision.allowed) {
-    const { state, remaining, quotaRemaining, delayMs: delay } = decision;
-    const after = cost === 0 ? account : { state, holds: account.holds };
-    const resetAfterMs = isExact ? decision.resetAfterMs : resetAtMs(rule, after, nowMs) - nowMs;
-    return {
-      allowed: true,
-      account: after,
-      remaining,
-      ...(quotaRemaining !== undefined && { quotaRemaining }),
-      resetAfterMs,
-      ...(delay !== undefined && { delayMs: delay }),
-    };
-  }
-  const { counted, ...denied } = decision;
-  /** The denial with the numbers if every hold is used when it expires. */
-  const withHolds = (of: Account, denial: Denial): Denial =>
-    isExact
-      ? denial
-      : {
-          ...denial,
-          retryAfterMs: waitMs(rule, of, nowMs, cost),
-          resetAfterMs: resetAtMs(rule, of, nowMs) - nowMs,
-        };
-  if (counted === undefined) return { ...withHolds(account, denied), allowed: false };
-  const { state, ...countedDenial } = counted;
-  const after = { state, holds: account.holds };
-  return {
-    ...withHolds(account, denied),
-    allowed: false,
-    counted: { ...withHolds(after, countedDenial), account: after },
-  };
+  return withHolds(rule, account, nowMs, cost, decideState(rule, account, nowMs, cost));
 }
 
-export function delayMs(rule: Rule, account: Account, nowMs: number, cost: number): number | undefined {
-  const decision = decideState(rule, account.state, nowMs, cost, outstandingOf(account));
-  return decision.allowed ? decision.delayMs : undefined;
-}
-
-/** The account after a cost is taken, without the other results of `decide`; `undefined`: it is denied. */
-export function admit(
+/** A decision of the algorithm with the numbers if every hold is used when it expires. */
+function withHolds(
   rule: Rule,
-  { state, holds }: Account,
+  account: Account,
   nowMs: number,
   cost: number,
-): Account | undefined {
-  const decision = decideState(rule, state, nowMs, cost, heldUnits(holds).all);
-  return decision.allowed ? { state: decision.state, holds } : undefined;
+  decision: AlgorithmDecision<unknown>,
+): AccountDecision {
+  const { holds } = account;
+  // The numbers of a share are the pool's, which already include units held here.
+  const isExact = outstandingOf(account) === 0 || rule.algorithm.isShare === true;
+  const resetAfterMs = (of: Account) => resetAtMs(rule, of, nowMs) - nowMs;
+  if (decision.allowed) {
+    const { state, ...admitted } = decision;
+    const after = cost === 0 ? account : { state, holds };
+    return { ...admitted, account: after, ...(!isExact && { resetAfterMs: resetAfterMs(after) }) };
+  }
+  const exact = (of: Account, denial: Denial): Denial =>
+    isExact
+      ? denial
+      : { ...denial, retryAfterMs: waitMs(rule, of, nowMs, cost), resetAfterMs: resetAfterMs(of) };
+  const { counted, ...denied } = decision;
+  if (counted === undefined) return { ...exact(account, denied), allowed: false };
+  const { state, ...countedDenial } = counted;
+  const after = { state, holds };
+  return {
+    ...exact(account, denied),
+    allowed: false,
+    counted: { ...exact(after, countedDenial), account: after },
+  };
 }
 
 /** Whether a cost would be admitted if no call on several keys held units. */
 export function admitsUnprovisional(rule: Rule, account: Account, nowMs: number, cost: number): boolean {
   const { all, provisional } = heldUnits(account.holds);
-  return decideState(rule, account.state, nowMs, cost, all - provisional).allowed;
+  return decideState(rule, account, nowMs, cost, all - provisional).allowed;
 }
 
 /** The largest cost that would be admitted now. */
 export function remainingOf(rule: Rule, account: Account, nowMs: number): number {
-  return decideState(rule, account.state, nowMs, 0, outstandingOf(account)).remaining;
+  return decideState(rule, account, nowMs, 0).remaining;
 }
 
 /** The exact wait for a cost, if every hold is used when it expires; `null`: it is never admitted. */
@@ -210,31 +192,26 @@ function emptyAtMs(rule: Rule, state: unknown, holds: readonly Hold[]): number {
 
 /** Units kept for more important calls count as held; a denial due only to them has the reason `shed`. */
 function decideState(
-  rule: Rule,
-  state: unknown,
+  { algorithm, config, apart, capacity }: Rule,
+  { state, holds }: Account,
   nowMs: number,
   cost: number,
-  held: number,
+  held = heldUnits(holds).all,
 ): AlgorithmDecision<unknown> {
-  const { algorithm, config, apart } = rule;
   if (apart === undefined) return algorithm.decide(config, state, nowMs, cost, held);
   const decision = algorithm.decide(config, state, nowMs, cost, held + apart);
-  const plain = () => algorithm.decide(config, state, nowMs, cost, held);
-  if (decision.allowed) return decision.delayMs === undefined ? decision : withDelayOf(decision, plain());
+  if (decision.allowed && decision.delayMs === undefined) return decision;
+  const plain = algorithm.decide(config, state, nowMs, cost, held);
+  if (decision.allowed) {
+    const { delayMs: _, ...undelayed } = decision;
+    // Kept units cause no delay: they are not on their way.
+    const delayMs = plain.allowed ? plain.delayMs : undefined;
+    return delayMs === undefined ? undelayed : { ...undelayed, delayMs };
+  }
   // Such a denial is not caused by the caller, so it is not counted.
   const { counted: _, ...denied } = decision;
-  if (cost > rule.capacity) return { ...denied, reason: "cost-over-limit" };
-  return plain().allowed ? { ...denied, reason: "shed" } : decision;
-}
-
-/** Kept units cause no delay: they are not on their way. */
-function withDelayOf(decision: Allowed<unknown>, plain: AlgorithmDecision<unknown>): Allowed<unknown> {
-  const plainDelayMs = plain.allowed ? plain.delayMs : undefined;
-  const told = Object.entries(decision).filter(([field]) => field !== "delayMs");
-  return {
-    ...(Object.fromEntries(told) as typeof decision),
-    ...(plainDelayMs !== undefined && { delayMs: plainDelayMs }),
-  };
+  if (cost > capacity) return { ...denied, reason: "cost-over-limit" };
+  return plain.allowed ? { ...denied, reason: "shed" } : decision;
 }
 
 export interface Report {
@@ -272,6 +249,19 @@ export interface JointDecision {
   readonly rules: readonly RuleDecision[];
 }
 
+/** A rule's decision on its units of a cost. */
+interface DecidedRule extends RuleAccount {
+  readonly units: number;
+  readonly decision: AlgorithmDecision<unknown>;
+}
+
+function decideEach(ruleAccounts: readonly RuleAccount[], nowMs: number, cost: Cost): DecidedRule[] {
+  return ruleAccounts.map(({ rule, account }) => {
+    const units = costOf(rule, cost);
+    return { rule, account, units, decision: decideState(rule, account, nowMs, units) };
+  });
+}
+
 /** Decides on a cost under all rules: all or nothing. When one rule denies, no rule takes units. Pure. */
 export function decideTogether(
   ruleAccounts: readonly RuleAccount[],
@@ -279,23 +269,25 @@ export function decideTogether(
   cost: Cost,
   taking: Taking = {},
 ): JointDecision {
-  if (!admitsTogether(ruleAccounts, nowMs, cost)) return denyTogether(ruleAccounts, nowMs, cost);
+  const decided = decideEach(ruleAccounts, nowMs, cost);
   const accounts: Account[] = [];
   const rules: RuleDecision[] = [];
-  for (const { rule, account } of ruleAccounts) {
-    const units = costOf(rule, cost);
-    const held = units === 0 ? account : heldBy(rule, account, nowMs, units, taking);
-    const decision = held === undefined ? decide(rule, account, nowMs, units) : decide(rule, held, nowMs, 0);
-    accounts.push(held ?? (decision.allowed ? decision.account : account));
-    const after = decision.allowed ? decision.account : account;
-    rules.push(ruleDecision(rule, after, nowMs, decision, held && delayMs(rule, account, nowMs, units)));
+  for (const { rule, account, units, decision } of decided) {
+    if (!decision.allowed) return denyTogether(decided, nowMs);
+    const held = units === 0 ? undefined : heldBy(rule, account, nowMs, units, decision.state, taking);
+    const taken = held ? decide(rule, held, nowMs, 0) : withHolds(rule, account, nowMs, units, decision);
+    const after = held ?? (taken.allowed ? taken.account : account);
+    accounts.push(after);
+    rules.push(ruleDecision(rule, after, nowMs, taken, decision.delayMs));
   }
   return { admitted: true, accounts, rules };
 }
 
 /** Whether every rule admits a cost. Faster than `decideTogether`: it computes no wait. */
 export function admitsTogether(ruleAccounts: readonly RuleAccount[], nowMs: number, cost: Cost): boolean {
-  return ruleAccounts.every(({ rule, account }) => admit(rule, account, nowMs, costOf(rule, cost)));
+  return ruleAccounts.every(
+    ({ rule, account }) => decideState(rule, account, nowMs, costOf(rule, cost)).allowed,
+  );
 }
 
 export function withoutTaking(
@@ -303,13 +295,18 @@ export function withoutTaking(
   nowMs: number,
   cost: Cost,
 ): RuleDecision[] {
-  return ruleAccounts.map(({ rule, account }) => {
-    const units = costOf(rule, cost);
-    const passes = admit(rule, account, nowMs, units) !== undefined;
-    const decision = decide(rule, account, nowMs, passes ? 0 : units);
-    const delay = passes ? delayMs(rule, account, nowMs, units) : undefined;
-    return ruleDecision(rule, account, nowMs, decision, delay);
+  return decideEach(ruleAccounts, nowMs, cost).map((decided) => {
+    const { rule, account, decision } = decided;
+    const delayMs = decision.allowed ? decision.delayMs : undefined;
+    return ruleDecision(rule, account, nowMs, untaken(decided, nowMs), delayMs);
   });
+}
+
+/** The decision if the units are not taken: with their denial, or with all that remains. */
+function untaken({ rule, account, units, decision }: DecidedRule, nowMs: number): AccountDecision {
+  return decision.allowed
+    ? decide(rule, account, nowMs, 0)
+    : withHolds(rule, account, nowMs, units, decision);
 }
 
 /** The account with admitted units held or leased; `undefined`: the units are used at once. */
@@ -318,20 +315,18 @@ function heldBy(
   account: Account,
   nowMs: number,
   units: number,
+  admitted: unknown,
   { hold, lease }: Taking,
 ): Account | undefined {
   if (rule.lease === undefined)
     return hold && placeNoted(rule, account, nowMs, { ...hold, units, isStored: true });
-  return lease && place(admit(rule, account, nowMs, units) ?? account, { ...lease, units, isStored: true });
+  const leased = { state: admitted, holds: account.holds };
+  return lease && place(leased, { ...lease, units, isStored: true });
 }
 
 /** A denial, with the new accounts when a rule counts denials. A cost above the limit is not counted. */
-function denyTogether(ruleAccounts: readonly RuleAccount[], nowMs: number, cost: Cost): JointDecision {
-  const decided = ruleAccounts.map(({ rule, account }) => {
-    const units = costOf(rule, cost);
-    const passes = admit(rule, account, nowMs, units) !== undefined;
-    return { rule, account, decision: decide(rule, account, nowMs, passes ? 0 : units) };
-  });
+function denyTogether(each: readonly DecidedRule[], nowMs: number): JointDecision {
+  const decided = each.map((one) => ({ ...one, decision: untaken(one, nowMs) }));
   const isNever = decided.some(({ decision }) => !decision.allowed && decision.retryAfterMs === null);
   let hasCounted = false;
   const accounts: Account[] = [];
@@ -339,22 +334,19 @@ function denyTogether(ruleAccounts: readonly RuleAccount[], nowMs: number, cost:
     const counted = decision.allowed || isNever ? undefined : decision.counted;
     hasCounted ||= counted !== undefined;
     accounts.push(counted?.account ?? account);
-    const said = counted === undefined ? decision : { ...counted, allowed: false as const };
-    return ruleDecision(rule, account, nowMs, said);
+    return ruleDecision(rule, account, nowMs, counted ? { ...counted, allowed: false } : decision);
   });
   return hasCounted ? { admitted: false, accounts, rules } : { admitted: false, rules };
 }
 
 function ruleDecision(
-  rule: Rule,
+  { name, algorithm, config, capacity, apart = 0 }: Rule,
   { state }: Account,
   nowMs: number,
   decision: AccountDecision,
-  heldDelayMs?: number,
+  delayMs?: number,
 ): RuleDecision {
   const { allowed, remaining, quotaRemaining, resetAfterMs } = decision;
-  const delay = heldDelayMs ?? (allowed ? decision.delayMs : undefined);
-  const { name, algorithm, config, capacity, apart = 0 } = rule;
   const limitNow = algorithm.limitNow?.(config, state, nowMs);
   return {
     name,
@@ -365,6 +357,6 @@ function ruleDecision(
     resetAfterMs,
     retryAfterMs: allowed ? 0 : decision.retryAfterMs,
     reason: allowed ? "ok" : decision.reason,
-    ...(delay !== undefined && { delayMs: delay }),
+    ...(delayMs !== undefined && { delayMs }),
   };
 }

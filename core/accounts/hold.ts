@@ -53,15 +53,12 @@ export function holdWith(holds: readonly Hold[], id: string): Hold | undefined {
 export function withHold(holds: readonly Hold[], hold: Hold): readonly Hold[] {
   const { ids, endsMs, units, sums } = columnsOf(holds);
   const index = indexAfter(endsMs, hold.expiresAtMs);
-  const longer = holds.toSpliced(index, 0, hold);
-  known.set(longer, {
+  return movedTo(holds.toSpliced(index, 0, hold), holds, {
     ids: ids.toSpliced(index, 0, hold.id),
     endsMs: endsMs.toSpliced(index, 0, hold.expiresAtMs),
     units: units.toSpliced(index, 0, hold.units),
     sums: summed(sums, hold, hold.units),
   });
-  known.delete(holds);
-  return longer;
 }
 
 export function withoutHold(holds: readonly Hold[], id: string): readonly Hold[] {
@@ -69,15 +66,18 @@ export function withoutHold(holds: readonly Hold[], id: string): readonly Hold[]
   const index = ids.indexOf(id);
   const hold = holds[index];
   if (hold === undefined) return holds;
-  const shorter = holds.toSpliced(index, 1);
-  known.set(shorter, {
+  return movedTo(holds.toSpliced(index, 1), holds, {
     ids: ids.toSpliced(index, 1),
     endsMs: endsMs.toSpliced(index, 1),
     units: units.toSpliced(index, 1),
     sums: summed(sums, hold, -hold.units),
   });
-  known.delete(holds);
-  return shorter;
+}
+
+function movedTo(holds: readonly Hold[], before: readonly Hold[], columns: Columns): readonly Hold[] {
+  known.delete(before);
+  known.set(holds, columns);
+  return holds;
 }
 
 /** How many of these sorted ends are at this instant or before. */
@@ -280,12 +280,6 @@ export function leastWaitMs(
     apart: waiter.apart?.filter((_, index) => ruleAccounts.slice(index, index + 1).some(isRate)),
   }));
   return rates.length === 0 ? 0 : waitBehindMs(rates, ahead, cost, nowMs);
-}
-
-/** The wait until every rule admits a cost: the longest of the rules; `null`: never admitted. */
-export function jointWaitMs(ruleAccounts: readonly RuleAccount[], cost: Cost, nowMs: number): number | null {
-  const passesAtMs = new JointOutlook(ruleAccounts).passesAtMs(nowMs, cost);
-  return passesAtMs === Infinity ? null : passesAtMs - nowMs;
 }
 
 class JointOutlook {

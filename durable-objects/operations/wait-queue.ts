@@ -1,4 +1,4 @@
-import { jointWaitMs } from "../../core/accounts/hold.ts";
+import { waitBehindMs } from "../../core/accounts/hold.ts";
 import { SYSTEM_TIME, type Time } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import { full, type Full } from "../../core/protocol/problems.ts";
@@ -89,7 +89,7 @@ export class WaitQueue {
         try {
           const answer = answerAt(atMs, isLast);
           if (answer === undefined)
-            return jointWaitMs(keyState.seenBy(waiting.priority), waiting.cost, atMs) ?? Infinity;
+            return waitBehindMs(keyState.seenBy(waiting.priority), [], waiting.cost, atMs) ?? Infinity;
           resolve(answer);
         } catch (error) {
           reject(error);

@@ -15,7 +15,6 @@ import {
   type Account,
   type QueuedCost,
   type RuleAccount,
-  jointWaitMs,
   waitBehindMs,
 } from "../../../core/accounts/hold.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
@@ -215,7 +214,7 @@ describe("behind a queue", () => {
     fc.assert(
       fc.property(key, cost, ({ ruleAccounts, nowMs }, asked) => {
         const waitMs = plain.waitBehindMs(ruleAccounts, [], asked, nowMs);
-        expect(jointWaitMs(ruleAccounts, asked, nowMs)).toBe(waitMs);
+        expect(waitBehindMs(ruleAccounts, [], asked, nowMs)).toBe(waitMs);
       }),
       { numRuns: depth(400, 2_000) },
     );

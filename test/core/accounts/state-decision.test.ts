@@ -8,7 +8,7 @@ import {
   decideTogether,
   place,
 } from "../../../core/accounts/account.ts";
-import { type Account, jointWaitMs, leastWaitMs, waitBehindMs } from "../../../core/accounts/hold.ts";
+import { type Account, leastWaitMs, waitBehindMs } from "../../../core/accounts/hold.ts";
 import { type Policy, forPriority } from "../../../core/policies/policy.ts";
 import { Oracles } from "../../simulation/laws.ts";
 import { depth } from "../../support/depth.ts";
@@ -100,7 +100,7 @@ function expectExactWait(
   nowMs: number,
   cost: number,
 ): void {
-  const waitMs = jointWaitMs(seenAs(policy, accounts, priority), cost, nowMs);
+  const waitMs = waitBehindMs(seenAs(policy, accounts, priority), [], cost, nowMs);
   const passesAt = (atMs: number) => {
     const then = policy.rules.map((rule, at) => advance(rule, accounts[at] ?? UNTOUCHED, atMs));
     return admitsTogether(seenAs(policy, then, priority), atMs, cost);

@@ -11,7 +11,7 @@ import {
   wholeAtMs,
   withoutTaking,
 } from "../../../core/accounts/account.ts";
-import { jointWaitMs } from "../../../core/accounts/hold.ts";
+import { waitBehindMs } from "../../../core/accounts/hold.ts";
 import {
   adaptiveConcurrency,
   type AdaptiveConfig,
@@ -84,7 +84,7 @@ test("what was learned is kept ten minutes after the last report, and is then fo
   expect(wholeAtMs(AIMD, dropped, 1_000)).toBe(601_000);
   expect(decide(AIMD, dropped, 600_999, 10)).toMatchObject({ allowed: false, retryAfterMs: 1 });
   expect(decide(AIMD, dropped, 601_000, 10)).toMatchObject({ allowed: true });
-  expect(jointWaitMs([{ rule: AIMD, account: dropped }], 10, 2_000)).toBe(599_000);
+  expect(waitBehindMs([{ rule: AIMD, account: dropped }], [], 10, 2_000)).toBe(599_000);
   // 11 units were never possible, and nothing but reports makes them possible.
   expect(decide(AIMD, dropped, 600_999, 11)).toMatchObject({ reason: "cost-over-limit", retryAfterMs: null });
   // Once it is forgotten, learning begins anew.

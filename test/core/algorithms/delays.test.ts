@@ -6,7 +6,6 @@ import {
   advance,
   decide,
   decideTogether,
-  delayMs,
   place,
   settle,
   withoutTaking,
@@ -59,8 +58,10 @@ function play(rule: Rule, calls: readonly Call[]): { account: Account; nowMs: nu
 }
 
 /** How long an account tells a call to wait. */
-const delayOf = (rule: Rule, account: Account, nowMs: number, cost: number): number =>
-  delayMs(rule, account, nowMs, cost) ?? 0;
+const delayOf = (rule: Rule, account: Account, nowMs: number, cost: number): number => {
+  const decision = decide(rule, account, nowMs, cost);
+  return decision.allowed ? (decision.delayMs ?? 0) : 0;
+};
 
 const delaying = [...algorithms.values()].filter(({ name }) => specimens[name]?.delays !== undefined);
 
