@@ -7,7 +7,7 @@
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { MAX_NEW_KEYS_PER_SECOND } from "../core/policies/policy.ts";
+import { MAX_BOUNDS } from "../core/policies/policy.ts";
 import { build, BUNDLE } from "../scripts/project.ts";
 import { makeToken } from "../scripts/tokens.ts";
 import { serve } from "../scripts/workerd.ts";
@@ -84,7 +84,7 @@ async function measureAnew(main: string, line: Line, calls: number): Promise<Mea
   const running = await serve({
     stateDir: join(folder, `state-${servings}`),
     policies: POLICIES,
-    apiTokens: JSON.stringify([{ ...entry, maxNewKeysPerSecond: MAX_NEW_KEYS_PER_SECOND }]),
+    apiTokens: JSON.stringify([{ ...entry, maxNewKeysPerSecond: MAX_BOUNDS.maxNewKeysPerSecond }]),
     main,
     modules: { "weir.js": BUNDLE },
     // workerd logs each object that leaves memory.

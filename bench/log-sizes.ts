@@ -1,5 +1,6 @@
 /** Measures one decision of a sliding log in this process, with 10, 1,000 and 100,000 runs in its window. */
-import { slidingLog, type SlidingLogState } from "../core/algorithms/log/sliding-log.ts";
+import { slidingLog } from "../core/algorithms/log/sliding-log.ts";
+import type { UnitLog } from "../core/algorithms/log/unit-log.ts";
 
 const SIZES = [10, 1_000, 100_000];
 const DECISIONS = 400_000;
@@ -28,7 +29,7 @@ interface Measured {
 /** The window stays full: each decision comes one millisecond after the last, and takes the unit that has just left. */
 function measure(size: number): Measured {
   const config = { limit: size, windowMs: size, minIntervalMs: 0, countDenied: false };
-  let state: SlidingLogState | undefined;
+  let state: UnitLog | undefined;
   let nowMs = 0;
   const admit = () => {
     nowMs += 1;

@@ -1,6 +1,6 @@
 /** Makes a token, and prints it with its entry for the secret API_TOKENS. */
 import { parseArgs } from "node:util";
-import { DEFAULT_BOUNDS, MAX_CALLS_AT_ONCE, MAX_NEW_KEYS_PER_SECOND } from "../core/policies/policy.ts";
+import { DEFAULT_BOUNDS, MAX_BOUNDS } from "../core/policies/policy.ts";
 import { meant } from "../core/validation.ts";
 import { readConfiguration } from "./configuration.ts";
 import { makeToken } from "./tokens.ts";
@@ -15,9 +15,9 @@ const USAGE = `Usage: npm run token -- --name NAME --scope limit [--scope ...] [
   --policy      a policy the token may use; may be repeated; default: every one
   --env         the environment of wrangler.toml whose policies they are
   --key-prefix  what its keys must begin with; default: nothing
-  --max-calls-at-once        calls under way to one object, in each isolate, 1 to ${MAX_CALLS_AT_ONCE};
+  --max-calls-at-once        calls under way to one object, in each isolate, 1 to ${MAX_BOUNDS.maxCallsAtOnce};
                              default: ${DEFAULT_BOUNDS.maxCallsAtOnce}
-  --max-new-keys-per-second  new keys a second, in each isolate, 1 to ${MAX_NEW_KEYS_PER_SECOND};
+  --max-new-keys-per-second  new keys a second, in each isolate, 1 to ${MAX_BOUNDS.maxNewKeysPerSecond};
                              default: ${DEFAULT_BOUNDS.maxNewKeysPerSecond}`;
 
 const SCOPES = ["limit", "refund", "force", "reserve", "metrics", "admin"];
@@ -45,8 +45,8 @@ function readArguments() {
     );
   if (policy !== undefined) requirePolicies(policy, env);
   const keyPrefix = values["key-prefix"];
-  const maxCallsAtOnce = readBound("max-calls-at-once", values, MAX_CALLS_AT_ONCE);
-  const maxNewKeysPerSecond = readBound("max-new-keys-per-second", values, MAX_NEW_KEYS_PER_SECOND);
+  const maxCallsAtOnce = readBound("max-calls-at-once", values, MAX_BOUNDS.maxCallsAtOnce);
+  const maxNewKeysPerSecond = readBound("max-new-keys-per-second", values, MAX_BOUNDS.maxNewKeysPerSecond);
   return {
     name,
     scopes,

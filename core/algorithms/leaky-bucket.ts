@@ -33,12 +33,11 @@ export interface LeakyBucketConfig extends TokenBucketConfig {
   readonly undelayed: number;
 }
 
-/** A token bucket, except in pools: their script has no delays. */
-const { isPoolable: _, ...bucket } = tokenBucket;
-
 export const leakyBucket: Algorithm<LeakyBucketConfig, TokenBucketState> = {
-  ...bucket,
+  ...tokenBucket,
   name: "leaky-bucket",
+  // The script of pools has no delays.
+  isPoolable: undefined,
   fields: { limit: "units", window: "duration", burst: "count?", delay: "count?", nodelay: "boolean?" },
 
   configure(fields): LeakyBucketConfig | ConfigProblem {

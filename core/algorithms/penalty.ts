@@ -55,21 +55,17 @@ export function penalised(
   config: object,
   { blockFor, maxBlock }: Pick<Fields, "blockFor" | "maxBlock">,
 ): { readonly algorithm: AnyAlgorithm; readonly config: object } | ConfigProblem {
-  if (blockFor === undefined)
-    return { problem: { field: "maxBlock", allowed: "left out, or with blockFor" } };
+  if (blockFor === undefined) return configProblem("maxBlock", "left out, or with blockFor");
   const isRate = algorithm.leasing === undefined && algorithm.fields["limit"] !== undefined;
   // A block has no use where the wait returns no units.
   if (!isRate || algorithm.neverRefills === true)
-    return { problem: { field: "blockFor", allowed: `left out with algorithm "${algorithm.name}"` } };
+    return configProblem("blockFor", `left out with algorithm "${algorithm.name}"`);
   const blockForMs = Number(blockFor);
-  if (blockForMs > MAX_MS) return { problem: { field: "blockFor", allowed: `at most ${MAX_MS} ms` } };
+  if (blockForMs > MAX_MS) return configProblem("blockFor", `at most ${MAX_MS} ms`);
   const maxBlockMs = Number(maxBlock ?? Math.max(blockForMs, DEFAULT_MAX_BLOCK_MS));
-  if (maxBlockMs < blockForMs || maxBlockMs > MAX_MS) {
-    const allowed = `at least the blockFor of ${blockForMs} ms and at most ${MAX_MS} ms`;
-    return { problem: { field: "maxBlock", allowed } };
-  }
-  const penal: Config = { inner: config, blockForMs, maxBlockMs };
-  return { algorithm: withPenalty(algorithm), config: penal };
+  if (maxBlockMs < blockForMs || maxBlockMs > MAX_MS)
+    return configProblem("maxBlock", `at least the blockFor of ${blockForMs} ms and at most ${MAX_MS} ms`);
+  return { algorithm: withPenalty(algorithm), config: { inner: config, blockForMs, maxBlockMs } };
 }
 
 /** The algorithm with penalties. The algorithm alone can read its stored states: `withoutBlock`. */
@@ -220,13 +216,11 @@ function forecastOf(inner: Forecast, block: Block | undefined): Forecast {
   if (block === undefined) return inner;
   const { untilMs } = block;
   return {
-    debit: (uses, from, to) => inner.debit(uses, from, to),
-    take: (atMs, units) => inner.take(atMs, units),
+    ...inner,
     // What passes at an instant also passes later if no call comes, so the later of the two instants is exact.
     passesAtMs(atMs, cost, outstanding) {
       const passesAtMs = inner.passesAtMs(atMs, cost, outstanding);
       return cost === 0 ? passesAtMs : Math.max(passesAtMs, untilMs);
     },
-    isCertain: (atMs, outstanding) => inner.isCertain(atMs, outstanding),
   };
 }

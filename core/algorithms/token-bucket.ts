@@ -1,10 +1,4 @@
-import {
-  type Algorithm,
-  type AlgorithmDecision,
-  configProblem,
-  type Forecast,
-  type Uses,
-} from "./algorithm.ts";
+import { type Algorithm, type AlgorithmDecision, configProblem, type Uses } from "./algorithm.ts";
 
 /**
  * Token bucket: `limit` units per window, refilled continuously, at most `burst` at once.
@@ -147,9 +141,31 @@ export const tokenBucket: Algorithm<Config, State> = {
   },
 };
 
-function forecastOf(config: Config, state: State | undefined): TokenBucketForecast {
-  const atMs = state?.atMs ?? -Infinity;
-  return new TokenBucketForecast(config, spentAt(config, state, atMs), atMs);
+function forecastOf(config: Config, state: State | undefined) {
+  const { limit, windowMs, burst } = config;
+  let sinceMs = state?.atMs ?? -Infinity;
+  let spentParts = spentAt(config, state, sinceMs);
+  const spent = (atMs: number) => Math.max(0, spentParts - limit * Math.max(0, atMs - sinceMs));
+  const use = (givenMs: number, units: number) => {
+    const atMs = Math.max(givenMs, sinceMs);
+    spentParts = Math.min(spent(atMs) + units * windowMs, MAX_PARTS);
+    sinceMs = atMs;
+  };
+  return {
+    debit({ endsMs, units }: Uses, from = 0, to = endsMs.length) {
+      for (let index = from; index < to; index += 1) use(endsMs[index] ?? 0, units[index] ?? 0);
+    },
+    take: use,
+    passesAtMs(atMs: number, cost: number, outstanding: number) {
+      if (cost === 0) return atMs;
+      const room = (burst - outstanding) * windowMs - cost * windowMs;
+      return room < 0 ? Infinity : atMs + Math.ceil(Math.max(0, spent(atMs) - room) / limit);
+    },
+    // Up to half of the maximum, the division above is exact too.
+    isCertain: (atMs: number, outstanding: number) =>
+      atMs >= sinceMs && spentParts + outstanding * windowMs <= MAX_PARTS / 2,
+    untouchedAtMs: () => sinceMs + Math.ceil(spentParts / limit),
+  };
 }
 
 export interface TokenBucketConfig {
@@ -245,53 +261,3 @@ function divisorOf(a: number, b: number): number {
 
 /** A double represents every integer up to here exactly. */
 export const MAX_PARTS = 2 ** 53;
-
-class TokenBucketForecast implements Forecast {
-  readonly #config: Config;
-  #spentParts: number;
-  #atMs: number;
-
-  constructor(config: Config, spentParts: number, atMs: number) {
-    this.#config = config;
-    this.#spentParts = spentParts;
-    this.#atMs = atMs;
-  }
-
-  debit({ endsMs, units }: Uses, from = 0, to = endsMs.length): void {
-    const { limit, windowMs } = this.#config;
-    let [spentParts, sinceMs] = [this.#spentParts, this.#atMs];
-    for (let index = from; index < to; index += 1) {
-      const atMs = Math.max(endsMs[index] ?? 0, sinceMs);
-      const left = Math.max(0, spentParts - limit * (atMs - sinceMs));
-      spentParts = Math.min(left + (units[index] ?? 0) * windowMs, MAX_PARTS);
-      sinceMs = atMs;
-    }
-    this.#spentParts = spentParts;
-    this.#atMs = sinceMs;
-  }
-
-  take(atMs: number, units: number): void {
-    this.debit({ endsMs: [atMs], units: [units] });
-  }
-
-  passesAtMs(atMs: number, cost: number, outstanding: number): number {
-    if (cost === 0) return atMs;
-    const { limit, windowMs, burst } = this.#config;
-    const room = (burst - outstanding) * windowMs - cost * windowMs;
-    return room < 0 ? Infinity : atMs + Math.ceil(Math.max(0, this.#spentAt(atMs) - room) / limit);
-  }
-
-  isCertain(atMs: number, outstanding: number): boolean {
-    // Up to half of the maximum, the division above is exact too.
-    const parts = this.#spentParts + outstanding * this.#config.windowMs;
-    return atMs >= this.#atMs && parts <= MAX_PARTS / 2;
-  }
-
-  untouchedAtMs(): number {
-    return this.#atMs + Math.ceil(this.#spentParts / this.#config.limit);
-  }
-
-  #spentAt(atMs: number): number {
-    return Math.max(0, this.#spentParts - this.#config.limit * Math.max(0, atMs - this.#atMs));
-  }
-}

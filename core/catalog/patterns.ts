@@ -131,19 +131,14 @@ interface Found<Value> {
   readonly value: Value;
 }
 
-/** The patterns with one beginning: those with one wildcard by their end, the others by their text. */
-interface Beginning<Value> {
-  readonly byEnd: Map<string, Found<Value>>;
-  readonly multiWildcards: Map<string, Found<Value>>;
-}
-
 type IsThere<Value> = (value: Value) => boolean;
 
+/** The lengths of some texts, or of some ranges in bits, the longest first. */
 class Lengths {
   readonly #counts = new Map<number, number>();
   all: readonly number[] = [];
 
-  add({ length }: string, by: 1 | -1): void {
+  add(length: number, by: 1 | -1): void {
     const count = (this.#counts.get(length) ?? 0) + by;
     if (count === 0) this.#counts.delete(length);
     else this.#counts.set(length, count);
@@ -153,7 +148,7 @@ class Lengths {
 
 /**
  * The overrides of one policy. The most specific one wins: the key itself, then the longest text before the first
- * wildcard, then the longest text after it; of ranges the narrowest.
+ * wildcard, then the most text in all; of ranges the narrowest.
  *
  * The search takes time that depends on the key, not on the number of overrides: a key is cut once for each length of
  * a beginning and each length of an end, and each end is searched under each matching beginning. So both lengths have
@@ -161,31 +156,33 @@ class Lengths {
  */
 export class OverrideIndex<Value> {
   readonly #exact = new Map<string, Value>();
-  readonly #beginnings = new Map<string, Beginning<Value>>();
+  /** By beginning, by end, and by text. */
+  readonly #globs = new Map<string, Map<string, Map<string, Found<Value>>>>();
   readonly #beginningLengths = new Lengths();
   readonly #endLengths = new Lengths();
-  /** By the family of addresses: the ranges of each length by their bits, the narrowest first. */
-  readonly #ranges: Record<4 | 6, { readonly bits: number; readonly networks: Map<bigint, Value> }[]> = {
-    4: [],
-    6: [],
-  };
-  #multiWildcards = 0;
+  /** By `rangeName`. */
+  readonly #ranges = new Map<string, Value>();
+  readonly #rangeBits = { 4: new Lengths(), 6: new Lengths() };
   #size = 0;
 
   get size(): number {
     return this.#size;
   }
 
-  get multiWildcards(): number {
-    return this.#multiWildcards;
-  }
-
   set(pattern: Pattern, value: Value): void {
     this.delete(pattern);
     this.#size += 1;
     if (pattern.kind === "exact") this.#exact.set(pattern.text, value);
-    else if (pattern.kind === "glob") this.#addGlob(pattern, value);
-    else this.#networksOf(pattern).set(networkOf(pattern.address, pattern.bits), value);
+    else if (pattern.kind === "glob") {
+      const [first = "", last = ""] = [pattern.parts[0], pattern.parts.at(-1)];
+      const byEnd = this.#globs.get(first) ?? new Map<string, Map<string, Found<Value>>>();
+      const byText = byEnd.get(last) ?? new Map<string, Found<Value>>();
+      this.#globs.set(first, byEnd.set(last, byText.set(pattern.text, { pattern, value })));
+      this.#countLengths(first, last, 1);
+    } else {
+      this.#ranges.set(rangeName(pattern.address, pattern.bits), value);
+      this.#rangeBits[pattern.address.family].add(pattern.bits, 1);
+    }
   }
 
   delete(pattern: Pattern): void {
@@ -203,96 +200,57 @@ export class OverrideIndex<Value> {
   #findGlob(key: string, isThere: IsThere<Value>): Value | undefined {
     let ends: readonly string[] | undefined;
     for (const length of this.#beginningLengths.all) {
-      const beginning = length > key.length ? undefined : this.#beginnings.get(key.slice(0, length));
-      if (beginning === undefined) continue;
+      const byEnd = length > key.length ? undefined : this.#globs.get(key.slice(0, length));
+      if (byEnd === undefined) continue;
       ends ??= this.#endLengths.all
         .filter((each) => each <= key.length)
         .map((each) => key.slice(key.length - each));
-      const found = endingIn(beginning, key, key.length - length, ends, isThere);
-      if (found !== undefined) return found;
+      let best: Found<Value> | undefined;
+      for (const end of ends)
+        for (const each of byEnd.get(end)?.values() ?? [])
+          if (isMoreSpecific(each, best) && matchesParts(each.pattern.parts, key) && isThere(each.value))
+            best = each;
+      if (best !== undefined) return best.value;
     }
     return undefined;
   }
 
   #findRange(key: string, isThere: IsThere<Value>): Value | undefined {
-    if (this.#ranges[4].length + this.#ranges[6].length === 0) return undefined;
-    const address = addressOf(key);
+    const address = this.#ranges.size === 0 ? undefined : addressOf(key);
     if (address === undefined) return undefined;
-    for (const { bits, networks } of this.#ranges[address.family]) {
-      const found = networks.get(networkOf(address, bits));
+    for (const bits of this.#rangeBits[address.family].all) {
+      const found = this.#ranges.get(rangeName(address, bits));
       if (found !== undefined && isThere(found)) return found;
     }
     return undefined;
   }
 
-  #addGlob(pattern: GlobPattern, value: Value): void {
-    const [first = "", last = ""] = [pattern.parts[0], pattern.parts.at(-1)];
-    let beginning = this.#beginnings.get(first);
-    if (beginning === undefined) {
-      beginning = { byEnd: new Map(), multiWildcards: new Map() };
-      this.#beginnings.set(first, beginning);
-      this.#beginningLengths.add(first, 1);
-    }
-    if (pattern.parts.length > 2) {
-      this.#multiWildcards += 1;
-      beginning.multiWildcards.set(pattern.text, { pattern, value });
-    } else {
-      this.#endLengths.add(last, 1);
-      beginning.byEnd.set(last, { pattern, value });
-    }
-  }
-
   #remove(pattern: Pattern): boolean {
     if (pattern.kind === "exact") return this.#exact.delete(pattern.text);
-    if (pattern.kind === "range")
-      return this.#networksOf(pattern).delete(networkOf(pattern.address, pattern.bits));
+    if (pattern.kind === "range") {
+      const { address, bits } = pattern;
+      if (!this.#ranges.delete(rangeName(address, bits))) return false;
+      this.#rangeBits[address.family].add(bits, -1);
+      return true;
+    }
     const [first = "", last = ""] = [pattern.parts[0], pattern.parts.at(-1)];
-    const beginning = this.#beginnings.get(first);
-    if (beginning === undefined) return false;
-    if (pattern.parts.length > 2) {
-      if (!beginning.multiWildcards.delete(pattern.text)) return false;
-      this.#multiWildcards -= 1;
-    } else {
-      if (!beginning.byEnd.delete(last)) return false;
-      this.#endLengths.add(last, -1);
-    }
-    if (beginning.byEnd.size + beginning.multiWildcards.size === 0) {
-      this.#beginnings.delete(first);
-      this.#beginningLengths.add(first, -1);
-    }
+    const byEnd = this.#globs.get(first);
+    const byText = byEnd?.get(last);
+    if (byText?.delete(pattern.text) !== true) return false;
+    this.#countLengths(first, last, -1);
+    if (byText.size === 0) byEnd?.delete(last);
+    if (byEnd?.size === 0) this.#globs.delete(first);
     return true;
   }
 
-  #networksOf({ address, bits }: Extract<Pattern, { kind: "range" }>): Map<bigint, Value> {
-    const all = this.#ranges[address.family];
-    const known = all.find((each) => each.bits === bits);
-    if (known !== undefined) return known.networks;
-    const networks = new Map<bigint, Value>();
-    this.#ranges[address.family] = [...all, { bits, networks }].toSorted((a, b) => b.bits - a.bits);
-    return networks;
+  #countLengths(first: string, last: string, by: 1 | -1): void {
+    this.#beginningLengths.add(first.length, by);
+    this.#endLengths.add(last.length, by);
   }
 }
 
-/** The pattern with the longest end, or the most text. `ends`: the ends of the key, the longest first. */
-function endingIn<Value>(
-  { byEnd, multiWildcards }: Beginning<Value>,
-  key: string,
-  maxEnd: number,
-  ends: readonly string[],
-  isThere: IsThere<Value>,
-): Value | undefined {
-  let best: Found<Value> | undefined;
-  if (byEnd.size > 0)
-    for (const end of ends) {
-      const found = end.length > maxEnd ? undefined : byEnd.get(end);
-      if (found === undefined || !isThere(found.value)) continue;
-      best = found;
-      break;
-    }
-  for (const each of multiWildcards.values())
-    if (isMoreSpecific(each, best) && matchesParts(each.pattern.parts, key) && isThere(each.value))
-      best = each;
-  return best?.value;
+function rangeName(address: Address, bits: number): string {
+  return `${address.family}/${bits}/${networkOf(address, bits)}`;
 }
 
 /** More text wins, then alphabetical order, which makes the result independent of insertion order. */

@@ -4,7 +4,12 @@ import { MAX_UNITS } from "../algorithms/algorithm.ts";
 import { algorithmOf, parsePolicy } from "../policies/parse-policy.ts";
 import { OVERRIDE_FIELDS, parseInstantMs } from "../policies/policy-fields.ts";
 import { type Candidate, candidateName, type Policy, type PolicyRevision } from "../policies/policy.ts";
-import { type Deployment, RegionalPolicies, withoutJurisdiction } from "../policies/regional-policies.ts";
+import {
+  type Deployment,
+  RegionalPolicies,
+  withAll,
+  withoutJurisdiction,
+} from "../policies/regional-policies.ts";
 import { clip, meant, violation, type Violation, violationsOf } from "../validation.ts";
 import type { CatalogChanges, OverrideChange, OverrideFields, PolicyChange, Table } from "./calls.ts";
 import { OverrideIndex, parsePattern } from "./patterns.ts";
@@ -219,12 +224,6 @@ function keep<Value>(kept: Map<string, Value>, name: string, value: Value, max: 
   }
   kept.set(name, value);
   return value;
-}
-
-function withAll(policy: Policy, more: Partial<Policy>): Policy {
-  const { priorities } = policy;
-  const seen = new Map([...priorities.seen].map(([name, each]) => [name, { ...each, ...more }]));
-  return { ...policy, ...more, priorities: { ...priorities, seen } };
 }
 
 function withEach(policy: Policy, fieldsOf: (each: Policy) => Partial<Policy>): Policy {

@@ -25,7 +25,11 @@ export function parsePolicies(vars: unknown): Policies {
 }
 
 export function refuseBad(problems: readonly string[]): void {
-  if (problems.length > 0) throw new Error(`bad configuration, not serving:\n${problems.join("\n")}`);
+  if (problems.length > 0) throw badConfiguration(problems);
+}
+
+export function badConfiguration(problems: readonly string[]): Error {
+  return new Error(`bad configuration, not serving:\n${problems.join("\n")}`);
 }
 
 /** Replaces the fields of a removed policy. */
@@ -50,20 +54,23 @@ function isRemoval(fields: unknown): boolean {
 
 function tablesOf(vars: unknown): PolicyTable[] {
   const wanted = "POLICIES must be a table of policies: add one to wrangler.toml as [vars.POLICIES.<name>]";
-  let tables: unknown = vars;
-  let found = "";
-  try {
-    if (typeof vars === "string") tables = JSON.parse(vars) as unknown;
-  } catch (error) {
-    found = ` (it is text that is not JSON: ${String(error)})`;
-  }
-  const isTable = typeof tables === "object" && tables !== null && !Array.isArray(tables);
-  const entries = isTable ? Object.entries(tables as object) : [];
-  if (entries.length === 0) refuseBad([wanted + found]);
+  const { entries, error } = entriesOf(vars);
+  if (entries.length === 0) refuseBad([wanted + (error ? ` (it is text that is not JSON: ${error})` : "")]);
   const bad = entries.filter(([, fields]) => isRemoval(fields) && JSON.stringify(fields) !== REMOVAL);
   const allowed = "removed = true and nothing else, or without removed";
   refuseBad(bad.map(([name, fields]) => `policy ${JSON.stringify(name)}: ${violation([], fields, allowed)}`));
   return entries;
+}
+
+/** The entries of a table, which may be JSON text; none of any other value. */
+export function entriesOf(vars: unknown): { readonly entries: PolicyTable[]; readonly error?: string } {
+  try {
+    const tables: unknown = typeof vars === "string" ? JSON.parse(vars) : vars;
+    const isTable = typeof tables === "object" && tables !== null && !Array.isArray(tables);
+    return { entries: isTable ? Object.entries(tables) : [] };
+  } catch (error) {
+    return { entries: [], error: String(error) };
+  }
 }
 
 const LogTable = table({
@@ -89,8 +96,6 @@ export function parseBackgroundMs(given: unknown): number | undefined {
   if (given === undefined) return undefined;
   const ms = Number(given);
   if (Number.isInteger(ms) && ms >= MIN_BACKGROUND_MS && ms <= MAX_BACKGROUND_MS) return ms;
-  throw new Error(
-    `bad configuration, not serving:\nBACKGROUND_MS is ${JSON.stringify(given)}: must be a whole number from ` +
-      `${MIN_BACKGROUND_MS} to ${MAX_BACKGROUND_MS}`,
-  );
+  const allowed = `a whole number from ${MIN_BACKGROUND_MS} to ${MAX_BACKGROUND_MS}`;
+  throw badConfiguration([`BACKGROUND_MS is ${JSON.stringify(given)}: must be ${allowed}`]);
 }

@@ -1,5 +1,5 @@
 import * as v from "valibot";
-import type { AnyAlgorithm, ConfigProblem, Fields, LeaseTerms, Waiting } from "../algorithms/algorithm.ts";
+import type { AnyAlgorithm, ConfigProblem, Fields, LeaseTerms } from "../algorithms/algorithm.ts";
 import { DEFAULT_MAX_WAIT_MS, DEFAULT_MAX_WAITERS } from "../algorithms/concurrency.ts";
 import { penalised } from "../algorithms/penalty.ts";
 import { zeroLimit } from "../algorithms/unlimited.ts";
@@ -43,49 +43,39 @@ export function parsePolicy(name: string, given: unknown): Policy | Problems {
     if ("problems" in rule) problems.push(...rule.problems);
     else rules.push(rule);
   }
-  const [first, ...others] = rules;
+  const [first, ...furtherRules] = rules;
   if (!parsed.success || problems.length > 0 || first === undefined) return { problems };
   const fields = parsed.output;
   const lease = strictest(rules.flatMap((rule) => rule.lease ?? []));
-  const contradiction =
-    poolProblem(fields, rules) ?? placeProblem(fields) ?? waitingProblem(fields, lease !== undefined);
-  if (contradiction !== undefined) return { problems: [contradiction] };
-  const { pool: kind, localShare, retryJitter, objectsBefore, locationHint, jurisdiction } = fields;
-  const shedding = sheddingOf(fields.shed, lease !== undefined, kind);
+  const problem = contradiction(fields, rules, lease !== undefined);
+  if (problem !== undefined) return { problems: [problem] };
+  const { pool: kind, localShare, shed, denialTtl: denialTtlMs, maxWait, maxWaiters, ...others } = fields;
+  const { priorities: names, defaultPriority, reserve, ageing: ageingMs, ...plain } = others;
+  const shedding = sheddingOf(shed, lease !== undefined, kind);
   if (shedding !== undefined && "problems" in shedding) return shedding;
-  const { onFailure, deadlineMs, objects, reservation, shadow, keyKind, headers, denialTtl } = fields;
+  const { mostMs } = plain.reservation;
   const mayBe = (what: "admits" | "denies") =>
-    reservation.mostMs > 0 && rules.every(({ algorithm, config }) => algorithm.localDecisions(config)[what]);
+    mostMs > 0 && rules.every(({ algorithm, config }) => algorithm.localDecisions(config)[what]);
   const policy = {
+    ...plain,
     name,
-    rules: [first, ...others] as const,
-    onFailure,
-    deadlineMs,
-    objects,
-    reservation,
-    shadow,
-    keyKind,
-    headers,
-    denialTtlMs: denialTtl,
-    waiting: waitingOf(fields, lease),
-    localDecisions: {
-      admits: reservation.mostMs >= MIN_USEFUL_TTL_MS && mayBe("admits"),
-      denies: mayBe("denies"),
+    rules: [first, ...furtherRules] as const,
+    denialTtlMs,
+    waiting: {
+      maxWaitMs: lease?.maxWaitMs ?? (kind ? 0 : (maxWait ?? DEFAULT_MAX_WAIT_MS)),
+      maxWaiters: lease?.maxWaiters ?? (kind ? 0 : (maxWaiters ?? DEFAULT_MAX_WAITERS)),
     },
+    localDecisions: { admits: mostMs >= MIN_USEFUL_TTL_MS && mayBe("admits"), denies: mayBe("denies") },
     ...(rules.every(({ algorithm }) => algorithm.isStateless === true) && { isStateless: true }),
     ...(lease && { lease }),
     ...(kind && { pool: { kind, ...(localShare !== undefined && { localShare }) } }),
-    ...(retryJitter && { retryJitter }),
-    ...(objectsBefore && { objectsBefore }),
-    ...(locationHint && { locationHint }),
-    ...(jurisdiction && { jurisdiction }),
     // A region's object decides by its share of the pool.
     ...(kind === undefined && {
       terms: JSON.stringify(tables.map((rule) => [rule.ruleName, rule.fields])),
     }),
     ...(shedding && { shedding }),
   };
-  const priorities = prioritiesOf(policy, fields);
+  const priorities = prioritiesOf(policy, names, defaultPriority, reserve, ageingMs);
   return "problems" in priorities ? priorities : { ...policy, priorities };
 }
 
@@ -229,61 +219,40 @@ function algorithmProblems(path: readonly string[], given: unknown): string[] {
   return [violation([...path, "algorithm"], name, allowed)];
 }
 
-/* Fields that contradict each other. */
+type Check = readonly [isWrong: boolean, field: keyof PolicyFields, allowed: string, value?: unknown];
 
-function poolProblem(
-  { onFailure, localShare, pool }: PolicyFields,
-  rules: readonly Rule[],
-): string | undefined {
-  if (pool === undefined && localShare !== undefined)
-    return violation(["localShare"], localShare, 'left out, or with pool = "redis"');
-  if (pool === undefined && onFailure === "local")
-    return violation(["onFailure"], onFailure, 'left out, or with pool = "redis"');
-  if (localShare !== undefined && onFailure !== "local")
-    return violation(["localShare"], localShare, 'left out, or with onFailure = "local"');
-  const stray = rules.find(({ algorithm }) => algorithm.isPoolable !== true);
-  if (pool === undefined || stray === undefined) return undefined;
-  const { hasPenalty, name } = stray.algorithm;
-  const what = stray.capacity === 0 ? "a limit of 0" : hasPenalty ? "blockFor" : `algorithm "${name}"`;
-  return violation(["pool"], pool, `left out with ${what}`);
-}
-
-function placeProblem({
-  objects,
-  objectsBefore,
-  pool,
-  locationHint,
-  jurisdiction,
-}: PolicyFields): string | undefined {
-  if (objectsBefore !== undefined) {
-    const given = objectsBefore.length === 1 ? objectsBefore[0] : objectsBefore;
+/** The first of the fields that contradict another one. */
+function contradiction(fields: PolicyFields, rules: readonly Rule[], leases: boolean): string | undefined {
+  const { onFailure, objects, objectsBefore = [], pool, localShare, locationHint, jurisdiction } = fields;
+  const isPooled = pool !== undefined;
+  const { algorithm, capacity } = rules.find((rule) => rule.algorithm.isPoolable !== true) ?? {};
+  const unpoolable =
+    capacity === 0 ? "a limit of 0" : algorithm?.hasPenalty ? "blockFor" : `algorithm "${algorithm?.name}"`;
+  const before = objectsBefore.length === 1 ? objectsBefore[0] : objectsBefore;
+  const wait = fields.maxWait === undefined ? "maxWaiters" : "maxWait";
+  const withPool = 'left out, or with pool = "redis"';
+  const withLocal = 'left out, or with onFailure = "local"';
+  const withoutJurisdiction = "left out, or without a jurisdiction, which says where";
+  const placed = "left out, or without a pool: regions have a locationHint";
+  const checks: readonly Check[] = [
+    [!isPooled && localShare !== undefined, "localShare", withPool],
+    [!isPooled && onFailure === "local", "onFailure", withPool],
+    [localShare !== undefined && onFailure !== "local", "localShare", withLocal],
+    [isPooled && algorithm !== undefined, "pool", `left out with ${unpoolable}`],
     // Regions get their units from the pool.
-    if (pool !== undefined) return violation(["objectsBefore"], given, "left out, or without a pool");
-    if (objectsBefore.includes(objects)) return violation(["objectsBefore"], given, BEFORE_ALLOWED);
-  }
-  const placed = locationHint ?? jurisdiction;
-  if (placed !== undefined && pool !== undefined) {
-    const field = locationHint === undefined ? "jurisdiction" : "locationHint";
-    return violation([field], placed, "left out, or without a pool: regions have a locationHint");
-  }
-  if (locationHint === undefined || jurisdiction === undefined) return undefined;
-  return violation(["locationHint"], locationHint, "left out, or without a jurisdiction, which says where");
-}
-
-/** Where rules lease units, their own fields set the waits. */
-function waitingProblem({ maxWait, maxWaiters, pool }: PolicyFields, leases: boolean): string | undefined {
-  if (!leases && pool === undefined) return undefined;
-  const field = maxWait === undefined ? "maxWaiters" : "maxWait";
-  const value = maxWait ?? maxWaiters;
-  if (value === undefined) return undefined;
-  const allowed = leases ? "left out: it stands in the rules that lease units" : "left out with a pool";
+    [isPooled && objectsBefore.length > 0, "objectsBefore", "left out, or without a pool", before],
+    [objectsBefore.includes(objects), "objectsBefore", BEFORE_ALLOWED, before],
+    [isPooled && locationHint !== undefined, "locationHint", placed],
+    [isPooled && jurisdiction !== undefined, "jurisdiction", placed],
+    [locationHint !== undefined && jurisdiction !== undefined, "locationHint", withoutJurisdiction],
+    // Where rules lease units, their own fields set the waits.
+    [leases && fields[wait] !== undefined, wait, "left out: it stands in the rules that lease units"],
+    [isPooled && fields[wait] !== undefined, wait, "left out with a pool"],
+  ];
+  const found = checks.find(([isWrong]) => isWrong);
+  if (found === undefined) return undefined;
+  const [, field, allowed, value = fields[field]] = found;
   return violation([field], value, allowed);
-}
-
-function waitingOf({ maxWait, maxWaiters, pool }: PolicyFields, lease: LeaseTerms | undefined): Waiting {
-  if (lease !== undefined) return { maxWaitMs: lease.maxWaitMs, maxWaiters: lease.maxWaiters };
-  if (pool !== undefined) return { maxWaitMs: 0, maxWaiters: 0 };
-  return { maxWaitMs: maxWait ?? DEFAULT_MAX_WAIT_MS, maxWaiters: maxWaiters ?? DEFAULT_MAX_WAITERS };
 }
 
 function strictest(terms: readonly LeaseTerms[]): LeaseTerms | undefined {
@@ -310,7 +279,10 @@ function strictest(terms: readonly LeaseTerms[]): LeaseTerms | undefined {
 
 function prioritiesOf(
   policy: Omit<Policy, "priorities">,
-  { priorities: names, defaultPriority, reserve: given, ageing: ageingMs }: PolicyFields,
+  names: readonly string[],
+  defaultPriority: string | undefined,
+  given: Table,
+  ageingMs: number,
 ): Priorities | Problems {
   const allowed = `one of ${names.map((name) => JSON.stringify(name)).join(", ")}`;
   const usual = defaultPriority ?? (names.includes(USUAL) ? USUAL : names.at(-1)) ?? USUAL;

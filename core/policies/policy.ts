@@ -1,32 +1,33 @@
 import type { AnyAlgorithm, LeaseTerms, LocalDecisions, Quota, Waiting } from "../algorithms/algorithm.ts";
 import type { Shedding } from "../shedding/load-shedder.ts";
 
-export interface Rule {
+/** What clients outside of the limiter know of a rule. */
+export interface RuleView {
   readonly name: string;
-  readonly algorithm: AnyAlgorithm;
-  /** Made by `algorithm.configure`, and only read by `algorithm`. */
-  readonly config: object;
+  /** What the rule counts, such as `requests`. A call may give its cost by these names. */
+  readonly unit: string;
   /** The most units that can be admitted at once. */
   readonly capacity: number;
+  /** Made by `algorithm.configure`, and only read by `algorithm`. */
+  readonly config: object;
+  readonly algorithm: Pick<AnyAlgorithm, "refillMs">;
+}
+
+export interface Rule extends RuleView {
+  readonly algorithm: AnyAlgorithm;
   /** For calls of one priority: units kept for more important calls, not included in `capacity`. */
   readonly apart?: number;
   readonly quota: Quota;
-  /** What the rule counts, such as `requests`. A call may give its cost by these names. */
-  readonly unit: string;
   /** Present when units are leased rather than used up. */
   readonly lease?: LeaseTerms;
 }
 
-/** How keys are limited: `[vars.POLICIES.<name>]`. */
-export interface Policy {
+/** What clients outside of the limiter know of a policy. */
+export interface PolicyView {
   readonly name: string;
-  readonly rules: readonly [Rule, ...Rule[]];
+  readonly rules: readonly RuleView[];
   /** The rules as text, to compare versions. Absent: the units are in a pool. */
   readonly terms?: string;
-  /** Present when a rule leases units: calls are acquires, and each term is the strictest of those rules. */
-  readonly lease?: LeaseTerms;
-  /** How long callers may wait for units of a key, and how many; 0: none. */
-  readonly waiting: Waiting;
   /** What happens when the object does not answer; `local`: a region decides without its unreachable pool. */
   readonly onFailure: "closed" | "open" | "local";
   readonly pool?: Pool;
@@ -35,32 +36,42 @@ export interface Policy {
   /** The longest wait for the object's answer. */
   readonly deadlineMs: number;
   readonly objects: Layout;
-  /** Earlier layouts, the last one first: an unknown key is fetched from the objects that had it. */
-  readonly objectsBefore?: readonly Layout[];
   /** Absent: its objects are created near their first caller. */
-  readonly locationHint?: LocationHint;
+  readonly locationHint?: LocationHint | undefined;
   /** Never change it: another jurisdiction means other objects. */
-  readonly jurisdiction?: Jurisdiction;
+  readonly jurisdiction?: Jurisdiction | undefined;
   /** How long isolates may reserve units; 0: the object decides every call. */
   readonly reservation: Lifetimes;
   /** How long a denial may be repeated from memory, which delays a refund elsewhere; 0: not at all. */
   readonly denialTtlMs: number;
   readonly localDecisions: LocalDecisions;
-  /** Present when no rule has a state, so a call that only decides needs no object. */
-  readonly isStateless?: boolean;
   /** Decide and report, never deny. */
   readonly shadow: boolean;
-  /** How important calls may be, and what is kept for them. */
-  readonly priorities: Priorities;
-  readonly shedding?: Shedding;
+  readonly priorities: Pick<Priorities, "usual"> & { readonly seen: ReadonlyMap<string, PolicyView> };
   readonly priority?: string;
   /** `ip`: keys are IP addresses, and an IPv6 address counts as its /64. */
   readonly keyKind: "text" | "ip";
   /** Present when denials have a random extra wait. */
-  readonly retryJitter?: RetryJitter;
+  readonly retryJitter?: RetryJitter | undefined;
   readonly inForce?: PolicyRevision;
-  readonly overrides?: Overrides<Policy>;
   readonly override?: AppliedOverride;
+}
+
+/** How keys are limited: `[vars.POLICIES.<name>]`. */
+export interface Policy extends PolicyView {
+  readonly rules: readonly [Rule, ...Rule[]];
+  /** Present when a rule leases units: calls are acquires, and each term is the strictest of those rules. */
+  readonly lease?: LeaseTerms;
+  /** How long callers may wait for units of a key, and how many; 0: none. */
+  readonly waiting: Waiting;
+  /** Earlier layouts, the last one first: an unknown key is fetched from the objects that had it. */
+  readonly objectsBefore?: readonly Layout[] | undefined;
+  /** Present when no rule has a state, so a call that only decides needs no object. */
+  readonly isStateless?: boolean;
+  /** How important calls may be, and what is kept for them. */
+  readonly priorities: Priorities;
+  readonly shedding?: Shedding;
+  readonly overrides?: Overrides<Policy>;
   /** Present when another policy is on trial: it decides the same calls, but denies none. */
   readonly candidate?: Candidate;
   /** The styles of its headers, with no header in common. */
@@ -141,14 +152,8 @@ export interface CallerBounds {
 /** Far above normal use: an object answers some 1,000 calls a second. */
 export const DEFAULT_BOUNDS: CallerBounds = { maxCallsAtOnce: 1_000, maxNewKeysPerSecond: 2_000 };
 
-export const MAX_CALLS_AT_ONCE = 100_000;
-export const MAX_NEW_KEYS_PER_SECOND = 100_000;
-
-/** For calls with other bounds. */
-export const MAX_BOUNDS: CallerBounds = {
-  maxCallsAtOnce: MAX_CALLS_AT_ONCE,
-  maxNewKeysPerSecond: MAX_NEW_KEYS_PER_SECOND,
-};
+/** The most that a caller may have, and the bounds of calls with other ones. */
+export const MAX_BOUNDS: CallerBounds = { maxCallsAtOnce: 100_000, maxNewKeysPerSecond: 100_000 };
 
 export type Policies = ReadonlyMap<string, Policy>;
 
@@ -168,35 +173,6 @@ export interface Priorities {
   readonly ageingMs: number;
   /** The policy as calls of each priority see it. Empty: all see the same. */
   readonly seen: ReadonlyMap<string, Policy>;
-}
-
-export interface RuleView extends Pick<Rule, "name" | "unit" | "capacity" | "config"> {
-  readonly algorithm: Pick<AnyAlgorithm, "refillMs">;
-}
-
-export interface PolicyView extends Pick<
-  Policy,
-  | "name"
-  | "onFailure"
-  | "deadlineMs"
-  | "objects"
-  | "reservation"
-  | "denialTtlMs"
-  | "localDecisions"
-  | "shadow"
-  | "keyKind"
-  | "pool"
-  | "terms"
-  | "region"
-  | "locationHint"
-  | "jurisdiction"
-  | "priority"
-  | "retryJitter"
-  | "inForce"
-  | "override"
-> {
-  readonly rules: readonly RuleView[];
-  readonly priorities: Pick<Priorities, "usual"> & { readonly seen: ReadonlyMap<string, PolicyView> };
 }
 
 /** A policy before its description arrives: nothing is held under it. */

@@ -1,6 +1,13 @@
 import * as v from "valibot";
 import { nearest, oneOf, table, violation, violationsOf } from "../validation.ts";
-import { parsePolicies, policyTablesOf, refuseBad, removedIn } from "./parse-policies.ts";
+import {
+  badConfiguration,
+  entriesOf,
+  parsePolicies,
+  policyTablesOf,
+  refuseBad,
+  removedIn,
+} from "./parse-policies.ts";
 import { NAME, NAME_ALLOWED } from "./policy-fields.ts";
 import {
   LOCAL,
@@ -47,13 +54,21 @@ interface DeploymentVars {
 }
 
 export function withoutJurisdiction(policy: Policy): Policy {
-  const nowhere = (each: Policy): Policy => {
+  return changed(policy, (each) => {
     const { jurisdiction: _, ...others } = each;
     return others;
-  };
+  });
+}
+
+export function withAll(policy: Policy, more: Partial<Policy>): Policy {
+  return changed(policy, (each) => ({ ...each, ...more }));
+}
+
+/** The changed policy, as calls of each priority see it too. */
+function changed(policy: Policy, change: (each: Policy) => Policy): Policy {
   const { priorities } = policy;
-  const seen = new Map([...priorities.seen].map(([name, each]) => [name, nowhere(each)]));
-  return { ...nowhere(policy), priorities: { ...priorities, seen } };
+  const seen = new Map([...priorities.seen].map(([name, each]) => [name, change(each)]));
+  return { ...change(policy), priorities: { ...priorities, seen } };
 }
 
 /** All policies of a deployment, and for each policy with a pool a copy for each region. */
@@ -100,12 +115,14 @@ export class RegionalPolicies {
 function scale(policy: Pick<Policy, "name">, rule: Rule, part: number): Rule {
   const { algorithm } = rule;
   const config = algorithm.scale(rule.config, part);
-  if (config === undefined)
-    throw new Error(
-      `bad configuration, not serving:\npolicy ${JSON.stringify(publicName(policy.name))}: with onFailure = "local" a region ` +
-        `alone has ${rule.capacity} times ${part.toFixed(3)} units of ${rule.name}, which is less than one: must have a larger ` +
-        `localShare or another onFailure`,
-    );
+  if (config === undefined) {
+    const units = `${rule.capacity} times ${part.toFixed(3)} units of ${rule.name}, which is less than one`;
+    const wanted = "must have a larger localShare or another onFailure";
+    const name = JSON.stringify(publicName(policy.name));
+    throw badConfiguration([
+      `policy ${name}: with onFailure = "local" a region alone has ${units}: ${wanted}`,
+    ]);
+  }
   return { ...rule, config, capacity: algorithm.capacity(config), quota: algorithm.quota(config) };
 }
 
@@ -167,16 +184,9 @@ const REGION_FIELDS = {
 /** `undefined`: each continent is a region. @throws Error that names every bad field and value */
 export function parseRegions(vars: unknown): Regions {
   if (vars === undefined) return CONTINENTS;
-  let given: unknown = vars;
-  try {
-    if (typeof vars === "string") given = JSON.parse(vars) as unknown;
-  } catch {
-    given = undefined;
-  }
-  const tables = typeof given === "object" && given !== null ? Object.entries(given) : [];
   const problems: string[] = [];
   const regions: Region[] = [];
-  for (const [name, fields] of tables) {
+  for (const [name, fields] of entriesOf(vars).entries) {
     const parsed = v.safeParse(table(REGION_FIELDS), fields);
     const found = parsed.success ? [] : violationsOf(parsed.issues).map(({ detail }) => detail);
     if (!NAME.test(name)) found.push(violation(["its name"], name, NAME_ALLOWED));
@@ -187,12 +197,9 @@ export function parseRegions(vars: unknown): Regions {
     }
   }
   const [first, ...others] = regions;
-  if (first === undefined && problems.length === 0)
-    problems.push(
-      violation(["REGIONS"], vars, "left out, or a table of at least one region: [vars.REGIONS.<name>]"),
-    );
-  if (first === undefined || problems.length > 0)
-    throw new Error(`bad configuration, not serving:\n${problems.join("\n")}`);
+  const wanted = "left out, or a table of at least one region: [vars.REGIONS.<name>]";
+  refuseBad(problems);
+  if (first === undefined) throw badConfiguration([violation(["REGIONS"], vars, wanted)]);
   return [first, ...others];
 }
 

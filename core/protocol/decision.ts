@@ -93,7 +93,7 @@ export function publicDecision(
 ): Decision {
   const { rules, waitedMs, lease, hold, source = decidedBy } = decided;
   const { limit, remaining, resetAfterMs, retryAfterMs, reason } = bindingRule(rules);
-  const isAdmitted = rules.every(isSuccess);
+  const isAdmitted = rules.every((rule) => rule.success);
   const success = isAdmitted || policy.shadow;
   const decision: Decision = {
     success,
@@ -124,10 +124,6 @@ export function publicDecision(
   };
 }
 
-function isSuccess({ success }: RuleDecision): boolean {
-  return success;
-}
-
 function longestDelayMs(rules: readonly RuleDecision[]): number {
   return rules.reduce((longestMs, { delayMs = 0 }) => Math.max(longestMs, delayMs), 0);
 }
@@ -143,28 +139,15 @@ export function settledDecision(settled: Decision, { lease, delayMs, rules: held
 
 /** The policy's `onFailure`, when the object did not answer: without `remaining` and waits. */
 export function degradedDecision(policy: PolicyView, key: string): Decision {
-  return {
-    success: policy.shadow || policy.onFailure === "open",
-    policy: publicName(policy.name),
-    key,
-    limit: Math.min(...policy.rules.map(({ capacity }) => capacity)),
-    reason: "degraded",
-    source: "fallback",
-    rules: [],
-  };
-}
-
-export function shedDecision(policy: PolicyView, key: string, { restoredInMs }: Shed): Decision {
-  const retryAfterMs = Math.max(MIN_RETRY_MS, restoredInMs);
-  return { ...withoutRules(policy, key), retryAfterMs, reason: "shed", source: "isolate", rules: [] };
+  const success = policy.shadow || policy.onFailure === "open";
+  return { ...withoutRules(policy, key), success, reason: "degraded", source: "fallback" };
 }
 
 /** An immediate retry would only add load to busy machines. */
 const MIN_RETRY_MS = 1_000;
 
-function withoutRules(policy: PolicyView, key: string) {
-  const { limit } = degradedDecision(policy, key);
-  return { success: false, policy: publicName(policy.name), key, limit };
+export function shedDecision(policy: PolicyView, key: string, { restoredInMs }: Shed): Decision {
+  return { ...withoutRules(policy, key), retryAfterMs: Math.max(MIN_RETRY_MS, restoredInMs), reason: "shed" };
 }
 
 export function refusedDecision(
@@ -172,8 +155,13 @@ export function refusedDecision(
   key: string,
   { status, code, detail }: NonNullable<Decision["problem"]>,
 ): Decision {
-  const problem = { status, code, detail };
-  return { ...withoutRules(policy, key), reason: "refused", source: "isolate", rules: [], problem };
+  return { ...withoutRules(policy, key), reason: "refused", problem: { status, code, detail } };
+}
+
+function withoutRules(policy: PolicyView, key: string) {
+  const limit = Math.min(...policy.rules.map(({ capacity }) => capacity));
+  const source = "isolate" as const;
+  return { success: false, policy: publicName(policy.name), key, limit, source, rules: [] };
 }
 
 /** The rule with the longest wait; of equal waits (all admit, for example) the one with the least remaining. */
@@ -193,32 +181,22 @@ export function effectDecision(
   { pattern, effect, endsAtMs }: AppliedOverride,
   nowMs: number,
 ): Decision {
-  const place = { policy: publicName(policy.name), key };
-  if (effect !== "blocked")
-    return {
-      success: true,
-      ...place,
-      limit: MAX_UNITS,
-      remaining: MAX_UNITS,
-      resetAfterMs: 0,
-      retryAfterMs: 0,
-      reason: "ok",
-      source: "isolate",
-      rules: [],
-      override: pattern,
-    };
-  const isAdmitted = policy.shadow;
+  const isBlocked = effect === "blocked";
+  const units = isBlocked ? 0 : MAX_UNITS;
+  const waitMs = isBlocked ? blockedForMs(endsAtMs, nowMs) : 0;
+  const success = !isBlocked || policy.shadow;
   return {
-    success: isAdmitted,
-    ...place,
-    limit: 0,
-    remaining: 0,
-    resetAfterMs: blockedForMs(endsAtMs, nowMs) ?? 0,
-    retryAfterMs: isAdmitted ? 0 : blockedForMs(endsAtMs, nowMs),
-    reason: isAdmitted ? "shadow" : "blocked",
+    success,
+    policy: publicName(policy.name),
+    key,
+    limit: units,
+    remaining: units,
+    resetAfterMs: waitMs ?? 0,
+    retryAfterMs: success ? 0 : waitMs,
+    reason: !isBlocked ? "ok" : success ? "shadow" : "blocked",
     source: "isolate",
     rules: [],
-    violated: [],
+    ...(isBlocked && { violated: [] }),
     override: pattern,
   };
 }

@@ -3,8 +3,8 @@
  * `reserve` over the service binding. Its calls are those of a batch, each with its own answer. Clients of other
  * versions and languages use it: fields are only added, as optional.
  */
-import type { LocalDecisions } from "../algorithms/algorithm.ts";
-import type { HeaderStyle, Lifetimes, PolicyView, RetryJitter } from "../policies/policy.ts";
+import type { Waiting } from "../algorithms/algorithm.ts";
+import type { HeaderStyle, PolicyView, RuleView } from "../policies/policy.ts";
 import type { Decided } from "./answers.ts";
 import type { Decision } from "./decision.ts";
 import type { BatchedCall, Failed } from "./messages.ts";
@@ -41,29 +41,20 @@ export interface ReservationsReply {
   readonly policies: Readonly<Record<string, PolicyDescription>>;
 }
 
-export interface RuleDescription {
-  readonly name: string;
-  readonly unit: string;
-  readonly capacity: number;
+export interface RuleDescription extends Pick<RuleView, "name" | "unit" | "capacity"> {
   /** How long until a full quota if one unit is missing, and if all are. Sent: never rename a field. */
   readonly wholeMs: { readonly one: number; readonly all: number };
 }
 
-export interface PolicyDescription {
+type ListedField = "deadlineMs" | "objects" | "denialTtlMs" | "shadow" | "keyKind";
+type DescribedField = ListedField | "localDecisions" | "reservation" | "retryJitter";
+
+export interface PolicyDescription extends Pick<PolicyView, DescribedField> {
   /** Changes with any other field. */
   readonly version: string;
   readonly onFailure: "closed" | "open";
-  readonly deadlineMs: number;
-  readonly objects: "per-key" | number;
-  /** If both are false, the limiter decides each call. */
-  readonly localDecisions: LocalDecisions;
-  readonly reservation: Lifetimes;
-  readonly denialTtlMs: number;
-  readonly shadow: boolean;
-  readonly keyKind: "text" | "ip";
   /** The units are in a pool, so settling takes longer. */
   readonly isPooled?: true;
-  readonly retryJitter?: RetryJitter;
   readonly priorities: readonly string[];
   readonly defaultPriority: string;
   /** By priority: the capacity of each rule. Absent: the same for all. */
@@ -83,18 +74,9 @@ export interface ListedRule {
 }
 
 /** A policy in a list. Durations are in milliseconds. */
-export interface ListedPolicy {
-  readonly name: string;
+export interface ListedPolicy extends Pick<PolicyView, "name" | "onFailure" | ListedField>, Waiting {
   readonly rules: readonly ListedRule[];
-  readonly onFailure: "closed" | "open" | "local";
-  readonly deadlineMs: number;
-  readonly objects: "per-key" | number;
-  readonly maxWaitMs: number;
-  readonly maxWaiters: number;
   readonly reservationTtlMs: number;
-  readonly denialTtlMs: number;
-  readonly shadow: boolean;
-  readonly keyKind: "text" | "ip";
   readonly priorities: readonly string[];
   readonly defaultPriority: string;
   /** Absent: an older limiter. */

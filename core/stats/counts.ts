@@ -92,74 +92,60 @@ export function ofLatestCandidates(counts: Counts): Counts {
 }
 
 export interface Family {
-  /** As in series. The public name is `weir_` and this; a counter's ends in `_total`. */
-  readonly metric: string;
-  readonly type: "counter" | "histogram";
-  readonly unit?: "seconds";
-  readonly help: string;
   readonly labels: readonly string[];
+  readonly help: string;
 }
 
 /** The first label of most metrics: its values are bounded. */
 export const POLICY_LABEL = "policy";
 
-const counter = <const Name extends string>(metric: Name, labels: readonly string[], help: string) => ({
-  metric,
-  type: "counter" as const,
-  labels,
-  help,
-});
-const seconds = <const Name extends string>(metric: Name, labels: readonly string[], help: string) => ({
-  metric,
-  type: "histogram" as const,
-  unit: "seconds" as const,
-  labels,
-  help,
-});
+/** All metrics, as in docs/metrics.md. The public name is `weir_` and this; a counter's ends in `_total`. */
+export const FAMILIES = {
+  decisions: {
+    labels: [POLICY_LABEL, "outcome", "reason", "source"],
+    help: "Decisions that callers were told. The outcome is admitted or denied.",
+  },
+  waited_seconds: { labels: [POLICY_LABEL], help: "How long calls waited for their turn." },
+  object_messages: {
+    labels: ["kind"],
+    help: "Messages sent to objects. One of the kind batch has several calls.",
+  },
+  object_unanswered: {
+    labels: ["kind"],
+    help: "Messages to objects that had no answer in time, or an error.",
+  },
+  object_latency_seconds: {
+    labels: ["kind"],
+    help: "How long objects took to answer a message. Messages that may wait for a turn are not in it.",
+  },
+  object_calls: { labels: [POLICY_LABEL, "method"], help: "Calls on keys that objects carried out." },
+  rows_read: { labels: [], help: "Rows that objects read from their tables." },
+  rows_written: { labels: [], help: "Rows that objects wrote, alarms included." },
+  leases_granted: { labels: [POLICY_LABEL], help: "Leases that objects granted." },
+  leases_released: {
+    labels: [POLICY_LABEL],
+    help: "Leases that ended since their holders, or a reset, ended them.",
+  },
+  leases_reclaimed: { labels: [POLICY_LABEL], help: "Leases that ended since nobody renewed them." },
+  compared: {
+    labels: [POLICY_LABEL, "candidate", "denied_by"],
+    help: "Calls that a candidate decided beside its policy, by who denied them.",
+  },
+  stats_messages: {
+    labels: ["result"],
+    help: "Messages with counts that have arrived: counted, or repeated and not counted again.",
+  },
+} as const satisfies Readonly<Record<string, Family>>;
 
-/** All metrics, as in docs/metrics.md. */
-export const FAMILIES = [
-  counter(
-    "decisions",
-    [POLICY_LABEL, "outcome", "reason", "source"],
-    "Decisions that callers were told. The outcome is admitted or denied.",
-  ),
-  seconds("waited_seconds", [POLICY_LABEL], "How long calls waited for their turn."),
-  counter("object_messages", ["kind"], "Messages sent to objects. One of the kind batch has several calls."),
-  counter("object_unanswered", ["kind"], "Messages to objects that had no answer in time, or an error."),
-  seconds(
-    "object_latency_seconds",
-    ["kind"],
-    "How long objects took to answer a message. Messages that may wait for a turn are not in it.",
-  ),
-  counter("object_calls", [POLICY_LABEL, "method"], "Calls on keys that objects carried out."),
-  counter("rows_read", [], "Rows that objects read from their tables."),
-  counter("rows_written", [], "Rows that objects wrote, alarms included."),
-  counter("leases_granted", [POLICY_LABEL], "Leases that objects granted."),
-  counter(
-    "leases_released",
-    [POLICY_LABEL],
-    "Leases that ended since their holders, or a reset, ended them.",
-  ),
-  counter("leases_reclaimed", [POLICY_LABEL], "Leases that ended since nobody renewed them."),
-  counter(
-    "compared",
-    [POLICY_LABEL, "candidate", "denied_by"],
-    "Calls that a candidate decided beside its policy, by who denied them.",
-  ),
-  counter(
-    "stats_messages",
-    ["result"],
-    "Messages with counts that have arrived: counted, or repeated and not counted again.",
-  ),
-] as const satisfies readonly Family[];
-
-export type Metric = (typeof FAMILIES)[number]["metric"];
-
-const BY_METRIC = new Map<string, Family>(FAMILIES.map((family) => [family.metric, family]));
+export type Metric = keyof typeof FAMILIES;
 
 export function familyOf(metric: string): Family | undefined {
-  return BY_METRIC.get(metric);
+  return Object.hasOwn(FAMILIES, metric) ? FAMILIES[metric as Metric] : undefined;
+}
+
+/** Durations are histograms. */
+export function typeOf(metric: string): "counter" | "histogram" {
+  return metric.endsWith("_seconds") ? "histogram" : "counter";
 }
 
 /** The series of a duration's bucket: the last label is the bucket's upper bound in milliseconds. */

@@ -62,7 +62,7 @@ export interface TopKeysCall {
 
 export interface TopKeysAnswer {
   readonly sinceMs: number;
-  readonly keys: readonly (readonly [key: string, count: number, error: number])[];
+  readonly keys: readonly CountedKey[];
 }
 
 /** The methods of the object. Never change a name or an argument. */

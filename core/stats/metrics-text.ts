@@ -1,5 +1,5 @@
 /** All counts as text: OpenMetrics 1.0, or the older Prometheus format, which differs in names and its end. */
-import { type Counts, DURATION_BOUNDS_MS, FAMILIES, type Family, partsOf, SUM } from "./counts.ts";
+import { type Counts, DURATION_BOUNDS_MS, FAMILIES, partsOf, SUM, typeOf } from "./counts.ts";
 
 export const METRIC_FORMATS = {
   openmetrics: "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -18,32 +18,33 @@ interface Sample {
 export function metricsText(counts: Counts, format: MetricFormat): string {
   const inOrder = Object.entries(counts).toSorted(([a], [b]) => (a < b ? -1 : 1));
   const byMetric = Map.groupBy(inOrder, ([series]) => partsOf(series)[0] ?? "");
-  const families = FAMILIES.flatMap((family: Family) => {
-    const samples = (byMetric.get(family.metric) ?? []).map(([series, count]): Sample => {
+  const families = Object.entries(FAMILIES).flatMap(([metric, { labels, help }]) => {
+    const samples = (byMetric.get(metric) ?? []).map(([series, count]): Sample => {
       const [, ...values] = partsOf(series);
-      return { labels: values.slice(0, family.labels.length), rest: values[family.labels.length], count };
+      return { labels: values.slice(0, labels.length), rest: values[labels.length], count };
     });
-    const lines = family.type === "counter" ? counterLines(family, samples) : histogramLines(family, samples);
-    return [...headLines(family, format), ...lines];
+    const linesOf = typeOf(metric) === "counter" ? counterLines : histogramLines;
+    return [...headLines(metric, help, format), ...linesOf(metric, labels, samples)];
   });
   return [...families, ...(format === "openmetrics" ? ["# EOF"] : []), ""].join("\n");
 }
 
-function headLines({ metric, type, unit, help }: Family, format: MetricFormat): string[] {
+function headLines(metric: string, help: string, format: MetricFormat): string[] {
+  const type = typeOf(metric);
   // In the older format a counter has the name of its sample.
   const name = `weir_${metric}${type === "counter" && format === "prometheus" ? "_total" : ""}`;
-  const units = unit !== undefined && format === "openmetrics" ? [`# UNIT ${name} ${unit}`] : [];
+  const units = type === "histogram" && format === "openmetrics" ? [`# UNIT ${name} seconds`] : [];
   return [`# TYPE ${name} ${type}`, ...units, `# HELP ${name} ${help}`];
 }
 
-function counterLines({ metric, labels }: Family, samples: readonly Sample[]): string[] {
+function counterLines(metric: string, labels: readonly string[], samples: readonly Sample[]): string[] {
   // A counter without labels exists from the start, which makes its first increase visible.
   const all = labels.length === 0 && samples.length === 0 ? [{ labels: [], count: 0 }] : samples;
   return all.map((sample) => `weir_${metric}_total${labelText(labels, sample.labels)} ${sample.count}`);
 }
 
 /** Counts are stored per bucket; the text has cumulative ones. */
-function histogramLines({ metric, labels }: Family, samples: readonly Sample[]): string[] {
+function histogramLines(metric: string, labels: readonly string[], samples: readonly Sample[]): string[] {
   const byLabels = Map.groupBy(samples, (sample) => sample.labels.join(" "));
   return [...byLabels.values()].flatMap((ofOne) => {
     const values = ofOne[0]?.labels ?? [];

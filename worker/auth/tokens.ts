@@ -1,12 +1,6 @@
 import * as v from "valibot";
 import { isWithinPrefix } from "../../core/catalog/patterns.ts";
-import {
-  type CallerBounds,
-  DEFAULT_BOUNDS,
-  MAX_CALLS_AT_ONCE,
-  MAX_NEW_KEYS_PER_SECOND,
-  type Region,
-} from "../../core/policies/policy.ts";
+import { type CallerBounds, DEFAULT_BOUNDS, MAX_BOUNDS, type Region } from "../../core/policies/policy.ts";
 import { Problem, PROBLEMS, type Answered } from "../../core/protocol/problems.ts";
 import { integer, oneOf, table, violationsOf } from "../../core/validation.ts";
 
@@ -190,8 +184,8 @@ export type Scope = (typeof SCOPES)[number];
 export const GRANT_FIELDS = {
   policies: v.optional(v.array(v.string("the name of a policy"), "a list of names of policies")),
   keyPrefix: v.optional(v.string("a prefix that keys must have")),
-  maxCallsAtOnce: v.optional(integer(1, MAX_CALLS_AT_ONCE)),
-  maxNewKeysPerSecond: v.optional(integer(1, MAX_NEW_KEYS_PER_SECOND)),
+  maxCallsAtOnce: v.optional(integer(1, MAX_BOUNDS.maxCallsAtOnce)),
+  maxNewKeysPerSecond: v.optional(integer(1, MAX_BOUNDS.maxNewKeysPerSecond)),
 };
 const SCOPES_ALLOWED = `a list of ${SCOPES.map((scope) => JSON.stringify(scope)).join(" and ")}, not empty`;
 export const SCOPE_LIST = v.pipe(v.array(oneOf(SCOPES), SCOPES_ALLOWED), v.minLength(1, SCOPES_ALLOWED));

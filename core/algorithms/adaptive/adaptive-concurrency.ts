@@ -13,7 +13,7 @@ import { type Bounds, type Estimate, type LimitTerms, nextEstimate, within } fro
 /** The rules that move the limit; the first is the default. */
 const RULES = ["gradient2", "vegas", "aimd"] as const;
 
-/** The fields of each rule. Defaults are those of Netflix's concurrency-limits. */
+/** The fields of each rule. */
 const FIELDS = {
   backoffRatio: { kind: "ratio?", of: ["aimd"] },
   timeout: { kind: "duration?", of: ["aimd"] },
@@ -26,16 +26,10 @@ const FIELDS = {
   queueSize: { kind: "units?", of: ["gradient2"] },
 } as const satisfies Record<string, { kind: FieldKind; of: readonly (typeof RULES)[number][] }>;
 
-const DEFAULT_BACKOFF_RATIO = 0.9;
-const DEFAULT_TIMEOUT_MS = 5_000;
-const DEFAULT_PROBE_MULTIPLIER = 30;
-const DEFAULT_VEGAS_SMOOTHING = 1;
-const DEFAULT_GRADIENT_SMOOTHING = 0.2;
-const DEFAULT_RTT_TOLERANCE = 1.5;
-const DEFAULT_LONG_WINDOW = 600;
-const DEFAULT_QUEUE_SIZE = 4;
-
-/** Parses the fields of the rule that `adapt` names. Fields of other rules are rejected. */
+/**
+ * Parses the fields of the rule that `adapt` names, with the defaults of Netflix's concurrency-limits. Fields of other
+ * rules are rejected.
+ */
 function limitTerms(fields: Fields): LimitTerms | ConfigProblem {
   const adapt = (fields["adapt"] ?? RULES[0]) as (typeof RULES)[number];
   for (const [field, { of }] of Object.entries(FIELDS))
@@ -44,33 +38,31 @@ function limitTerms(fields: Fields): LimitTerms | ConfigProblem {
   const number = (field: string, otherwise: number) => Number(fields[field] ?? otherwise);
   if (number("smoothing", 1) > 1) return configProblem("smoothing", "a number above 0 and at most 1");
   if (adapt === "aimd") {
-    const backoffRatio = number("backoffRatio", DEFAULT_BACKOFF_RATIO);
+    const backoffRatio = number("backoffRatio", 0.9);
     if (backoffRatio < 0.5 || backoffRatio >= 1) return configProblem("backoffRatio", "from 0.5 to below 1");
-    return { adapt, backoffRatio, timeoutMs: number("timeout", DEFAULT_TIMEOUT_MS) };
+    return { adapt, backoffRatio, timeoutMs: number("timeout", 5_000) };
   }
   if (adapt === "vegas") {
     const { alpha, beta } = fields;
-    if ((alpha === undefined) !== (beta === undefined))
-      return alpha === undefined
-        ? configProblem("alpha", "given with beta")
-        : configProblem("beta", "given with alpha");
+    if (alpha === undefined && beta !== undefined) return configProblem("alpha", "given with beta");
+    if (alpha !== undefined && beta === undefined) return configProblem("beta", "given with alpha");
     if (Number(alpha) > Number(beta))
       return configProblem("beta", `at least alpha, which is ${String(alpha)}`);
     return {
       adapt,
       ...(alpha !== undefined && { alpha: Number(alpha), beta: Number(beta) }),
-      smoothing: number("smoothing", DEFAULT_VEGAS_SMOOTHING),
-      probeMultiplier: number("probeMultiplier", DEFAULT_PROBE_MULTIPLIER),
+      smoothing: number("smoothing", 1),
+      probeMultiplier: number("probeMultiplier", 30),
     };
   }
-  const rttTolerance = number("rttTolerance", DEFAULT_RTT_TOLERANCE);
+  const rttTolerance = number("rttTolerance", 1.5);
   if (rttTolerance < 1) return configProblem("rttTolerance", "at least 1");
   return {
     adapt,
     rttTolerance,
-    smoothing: number("smoothing", DEFAULT_GRADIENT_SMOOTHING),
-    longWindow: number("longWindow", DEFAULT_LONG_WINDOW),
-    queueSize: number("queueSize", DEFAULT_QUEUE_SIZE),
+    smoothing: number("smoothing", 0.2),
+    longWindow: number("longWindow", 600),
+    queueSize: number("queueSize", 4),
   };
 }
 

@@ -5,24 +5,21 @@ import {
   type Denial,
   type Forecast,
   scaleLimit,
-  type Uses,
 } from "../algorithm.ts";
 import {
   add,
   begin,
   countedAt,
-  countingFrom,
   emptyAtMs,
   leavesAtMs,
   MAX_COUNTED,
-  NO_HOLES,
   packLog,
+  recordedUnits,
   roomIn,
   search,
   totalOf,
   type UnitLog,
   type UnitLogRecord,
-  unitsInHoles,
   unpackLog,
   withoutUnits,
 } from "./unit-log.ts";
@@ -55,9 +52,8 @@ import {
  * distinct millisecond, at most 1,000,000.
  */
 
-type State = SlidingLogState;
+type State = UnitLog;
 type Config = SlidingLogConfig;
-type Record = UnitLogRecord & Pick<State, "lastMs">;
 /** A run takes at most 16 bytes, and an object has 128 MB for everything. */
 const MAX_RUNS = 1_000_000;
 /** The runs of a segment take 1.6 MB of the 2 MB of a row. */
@@ -131,11 +127,11 @@ export const slidingLog: Algorithm<Config, State> = {
     return minIntervalMs === 0 ? atMs : Math.max(atMs, (state?.lastMs ?? 0) + minIntervalMs);
   },
 
-  forecast: (config, state) => new SlidingLogForecast(config, state),
+  forecast: forecastOf,
 
   covers(config, stored, ahead, state, outstanding, nowMs) {
     if (state === undefined) return outstanding <= ahead;
-    const record = stored as Record | undefined;
+    const record = stored as UnitLogRecord | undefined;
     if (config.minIntervalMs > 0 && record?.lastMs !== state.lastMs) return false;
     if (state.end - (record?.end ?? 0) > MAX_SEGMENT) return false;
     // Units taken since the record was written; if the record is of an older log, all units that count.
@@ -144,22 +140,10 @@ export const slidingLog: Algorithm<Config, State> = {
     return since >= 0 && since + outstanding <= ahead;
   },
 
-  pack(config, { lastMs, ...log }, nowMs, before) {
-    const live = countingFrom(log, config.windowMs, nowMs);
-    const { record, ...packed } = packLog(log, before as Record | undefined, live);
-    return { record: { ...record, lastMs } satisfies Record, ...packed };
-  },
-
-  unpack(_, stored, segments) {
-    const { lastMs, ...record } = stored as Record;
-    return { ...unpackLog(record, segments), lastMs };
-  },
-
-  used(record) {
-    if (record === null) return 0;
-    const { goneUnits, holes, ...counts } = record as Record;
-    return totalOf(counts) - goneUnits - unitsInHoles(holes ?? NO_HOLES, goneUnits);
-  },
+  pack: ({ windowMs }, log, nowMs, before) =>
+    packLog(log, windowMs, nowMs, before as UnitLogRecord | undefined),
+  unpack: (_, record, segments) => unpackLog(record as UnitLogRecord, segments),
+  used: (record) => (record === null ? 0 : recordedUnits(record as UnitLogRecord)),
 
   bytes: (state) => state.runs.bytes,
 };
@@ -169,11 +153,6 @@ export interface SlidingLogConfig {
   readonly windowMs: number;
   readonly minIntervalMs: number;
   readonly countDenied: boolean;
-}
-
-export interface SlidingLogState extends UnitLog {
-  /** When the last call passed or, with `countDenied`, came: `minInterval` begins here. */
-  readonly lastMs: number;
 }
 
 /** The state with `units` more at `nowMs`. Only the newest `max` of its units count. */
@@ -229,71 +208,47 @@ function deny(
 }
 
 /** A simulated sliding log. Used units come after those of the log, so they are kept separately, without a copy. */
-class SlidingLogForecast implements Forecast {
-  readonly #config: Config;
-  readonly #log: UnitLog | undefined;
-  #lastMs: number;
-  #maxCounted: number;
-  readonly #usedAtMs: number[] = [];
-  readonly #usedTo: number[] = [];
-  #first = 0;
-
-  constructor(config: Config, state: State | undefined) {
-    this.#config = config;
-    this.#log = state;
-    this.#lastMs = state?.lastMs ?? -Infinity;
-    this.#maxCounted = countedAt(state, config.windowMs, -Infinity);
-  }
-
-  debit({ endsMs, units }: Uses, from: number, to: number): void {
-    for (let index = from; index < to; index += 1) this.#use(endsMs[index] ?? 0, units[index] ?? 0);
-  }
-
-  take(atMs: number, units: number): void {
-    this.#use(atMs, units);
-    this.#lastMs = Math.max(this.#lastMs, atMs);
-  }
-
-  passesAtMs(atMs: number, cost: number, outstanding: number): number {
-    if (cost === 0) return atMs;
-    const { limit, minIntervalMs } = this.#config;
-    if (cost + outstanding > limit) return Infinity;
-    const intervalMs = minIntervalMs === 0 ? atMs : this.#lastMs + minIntervalMs;
-    const excess = this.#countedAt(atMs) + outstanding + cost - limit;
-    return Math.max(atMs, intervalMs, excess > 0 ? this.#leavesAtMs(atMs, excess) : atMs);
-  }
-
-  isCertain(_: number, outstanding: number): boolean {
-    return this.#maxCounted + outstanding <= MAX_COUNTED;
-  }
-
-  #use(atMs: number, units: number): void {
+function forecastOf({ limit, windowMs, minIntervalMs }: Config, log: State | undefined): Forecast {
+  let lastMs = log?.lastMs ?? -Infinity;
+  let maxCounted = countedAt(log, windowMs, -Infinity);
+  const usedAtMs: number[] = [];
+  const usedTo: number[] = [];
+  let first = 0;
+  const usedBefore = (index: number) => (index === 0 ? 0 : (usedTo[index - 1] ?? 0));
+  const counted = (atMs: number) => {
+    first = search(first, usedTo.length, (at) => (usedAtMs[at] ?? 0) > atMs - windowMs);
+    return countedAt(log, windowMs, atMs) + usedBefore(usedTo.length) - usedBefore(first);
+  };
+  const use = (atMs: number, given: number) => {
     // A log counts at most `MAX_COUNTED`; the rest is cut off.
-    const isNearMax = this.#maxCounted + units > MAX_COUNTED;
-    const counted = isNearMax ? Math.min(units, MAX_COUNTED - this.#countedAt(atMs)) : units;
-    this.#maxCounted += counted;
-    this.#usedAtMs.push(Math.max(atMs, this.#log?.openMs ?? -Infinity));
-    this.#usedTo.push(this.#usedBefore(this.#usedTo.length) + counted);
-  }
-
-  #countedAt(atMs: number): number {
-    const { windowMs } = this.#config;
-    const used = this.#usedTo.length;
-    this.#first = search(this.#first, used, (at) => (this.#usedAtMs[at] ?? 0) > atMs - windowMs);
-    return countedAt(this.#log, windowMs, atMs) + this.#usedBefore(used) - this.#usedBefore(this.#first);
-  }
-
+    const units = maxCounted + given > MAX_COUNTED ? Math.min(given, MAX_COUNTED - counted(atMs)) : given;
+    maxCounted += units;
+    usedAtMs.push(Math.max(atMs, log?.openMs ?? -Infinity));
+    usedTo.push(usedBefore(usedTo.length) + units);
+  };
   /** The instant at which the oldest `units` of those that count at `atMs` have left the window. */
-  #leavesAtMs(atMs: number, units: number): number {
-    const { windowMs } = this.#config;
-    const ofLog = countedAt(this.#log, windowMs, atMs);
-    if (this.#log !== undefined && units <= ofLog) return leavesAtMs(this.#log, windowMs, atMs, units);
-    const goneTo = this.#usedBefore(this.#first) + units - ofLog;
-    const use = search(this.#first, this.#usedTo.length, (at) => (this.#usedTo[at] ?? 0) >= goneTo);
-    return (this.#usedAtMs[use] ?? Infinity) + windowMs;
-  }
-
-  #usedBefore(index: number): number {
-    return index === 0 ? 0 : (this.#usedTo[index - 1] ?? 0);
-  }
+  const goneAtMs = (atMs: number, units: number) => {
+    const ofLog = countedAt(log, windowMs, atMs);
+    if (log !== undefined && units <= ofLog) return leavesAtMs(log, windowMs, atMs, units);
+    const goneTo = usedBefore(first) + units - ofLog;
+    const last = search(first, usedTo.length, (at) => (usedTo[at] ?? 0) >= goneTo);
+    return (usedAtMs[last] ?? Infinity) + windowMs;
+  };
+  return {
+    debit({ endsMs, units }, from, to) {
+      for (let index = from; index < to; index += 1) use(endsMs[index] ?? 0, units[index] ?? 0);
+    },
+    take(atMs, units) {
+      use(atMs, units);
+      lastMs = Math.max(lastMs, atMs);
+    },
+    passesAtMs(atMs, cost, outstanding) {
+      if (cost === 0) return atMs;
+      if (cost + outstanding > limit) return Infinity;
+      const excess = counted(atMs) + outstanding + cost - limit;
+      const quotaMs = excess > 0 ? goneAtMs(atMs, excess) : atMs;
+      return Math.max(atMs, quotaMs, minIntervalMs === 0 ? atMs : lastMs + minIntervalMs);
+    },
+    isCertain: (_, outstanding) => maxCounted + outstanding <= MAX_COUNTED,
+  };
 }

@@ -20,6 +20,8 @@ export interface UnitLog {
   /** The latest run, which is open: more units may join it. */
   readonly openMs: number;
   readonly openUnits: number;
+  /** When the last call passed or, with `countDenied`, came: `minInterval` begins here. */
+  readonly lastMs: number;
 }
 
 type Gone = Pick<UnitLog, "first" | "goneUnits">;
@@ -39,7 +41,7 @@ const MAX_HOLES = 64;
 
 export function begin(nowMs: number): UnitLog {
   const none = { first: 0, end: 0, goneUnits: 0, holes: NO_HOLES, closedUnits: 0, openUnits: 0 };
-  return { sinceMs: nowMs, runs: Runs.from(0, []), ...none, openMs: nowMs };
+  return { sinceMs: nowMs, runs: Runs.from(0, []), ...none, openMs: nowMs, lastMs: nowMs };
 }
 
 /** The log with `units` more at `nowMs`. Only the newest `max` of its units count. */
@@ -56,20 +58,21 @@ export function add(log: UnitLog, windowMs: number, nowMs: number, units: number
   const counted = closedUnits + openUnits - goneUnits - unitsInHoles(log.holes, goneUnits);
   const gone = after(log.holes, goneUnits, Math.max(0, counted - max));
   const holes = holesFrom(log.holes, gone);
-  return { sinceMs: log.sinceMs, runs, first, end, goneUnits: gone, holes, closedUnits, openMs, openUnits };
+  const { sinceMs, lastMs } = log;
+  return { sinceMs, runs, first, end, goneUnits: gone, holes, closedUnits, openMs, openUnits, lastMs };
 }
 
 /**
  * Returns units logged at `atMs`, as far as they still count. Without `atMs`, or with too many holes, the oldest: they
  * leave the window first, so later windows count enough.
  */
-export function withoutUnits<Log extends UnitLog>(
-  log: Log,
+export function withoutUnits(
+  log: UnitLog,
   windowMs: number,
   nowMs: number,
   units: number,
   atMs?: number,
-): Log {
+): UnitLog {
   const { first, goneUnits } = countingFrom(log, windowMs, nowMs);
   if (atMs === undefined) {
     const given = Math.min(units, countedAt(log, windowMs, nowMs));
@@ -121,17 +124,24 @@ export function totalOf({ closedUnits, openUnits }: Pick<UnitLog, "closedUnits" 
   return closedUnits + openUnits;
 }
 
-/** The log as stored. `before`: the last written record; `live`: the result of `countingFrom`. */
+/** The units of a record that counted when it was written. */
+export function recordedUnits({ goneUnits, holes = NO_HOLES, ...counts }: UnitLogRecord): number {
+  return totalOf(counts) - goneUnits - unitsInHoles(holes, goneUnits);
+}
+
+/** The log as stored. `before`: the last written record. */
 export function packLog(
   log: UnitLog,
+  windowMs: number,
+  nowMs: number,
   before: UnitLogRecord | undefined,
-  live: Gone,
 ): { readonly record: UnitLogRecord; readonly segment?: NewSegment } {
-  const { sinceMs, runs, end, closedUnits, openMs, openUnits } = log;
+  const { sinceMs, runs, end, closedUnits, openMs, openUnits, lastMs } = log;
+  const live = countingFrom(log, windowMs, nowMs);
   // Runs that have left the window are not written, so their units must count as gone in the record.
   const holes = holesFrom(log.holes, live.goneUnits);
   const counts = { goneUnits: live.goneUnits, ...(holes.length > 0 && { holes }) };
-  const rest = { sinceMs, end, ...counts, closedUnits, openMs, openUnits };
+  const rest = { sinceMs, end, ...counts, closedUnits, openMs, openUnits, lastMs };
   const sealed = before?.sinceMs === log.sinceMs ? before.end - before.tail.length / 2 : 0;
   const from = Math.max(sealed, live.first);
   const tail: number[] = [];
@@ -155,7 +165,7 @@ export function unpackLog(
 }
 
 /** The first closed run that counts at `nowMs` (`end`: none), and how many of the oldest units do not count. */
-export function countingFrom(log: UnitLog, windowMs: number, nowMs: number): Gone {
+function countingFrom(log: UnitLog, windowMs: number, nowMs: number): Gone {
   const { runs, end, openMs } = log;
   const leftMs = nowMs - windowMs;
   if (openMs <= leftMs) return { first: end, goneUnits: totalOf(log) };
@@ -184,9 +194,9 @@ function loggedAtMs(log: UnitLog, first: number, units: number): number {
  */
 type Holes = readonly number[];
 
-export const NO_HOLES: Holes = [];
+const NO_HOLES: Holes = [];
 
-export function unitsInHoles(holes: Holes, from: number): number {
+function unitsInHoles(holes: Holes, from: number): number {
   let units = 0;
   for (let at = 0; at < holes.length; at += 2)
     units += Math.max(0, endOf(holes, at) - startOf(holes, at, from));

@@ -36,13 +36,13 @@ export interface SmoothBurstyConfig extends TokenBucketConfig {
   readonly savedParts: number;
 }
 
-/** A token bucket, except in pools: their script has no delays. */
-const { isPoolable: _, ...bucket } = tokenBucket;
 const DEFAULT_MAX_BURST_MS = 1_000;
 
 export const smoothBursty: Algorithm<SmoothBurstyConfig, TokenBucketState> = {
-  ...bucket,
+  ...tokenBucket,
   name: "smooth-bursty",
+  // The script of pools has no delays.
+  isPoolable: undefined,
   fields: { limit: "units", window: "duration", maxBurst: "duration?", maxDelay: "duration?" },
 
   configure(fields): SmoothBurstyConfig | ConfigProblem {

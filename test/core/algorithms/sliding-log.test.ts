@@ -1,11 +1,8 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import type { Segment } from "../../../core/algorithms/algorithm.ts";
-import {
-  slidingLog,
-  type SlidingLogConfig,
-  type SlidingLogState,
-} from "../../../core/algorithms/log/sliding-log.ts";
+import { slidingLog, type SlidingLogConfig } from "../../../core/algorithms/log/sliding-log.ts";
+import type { UnitLog as SlidingLogState } from "../../../core/algorithms/log/unit-log.ts";
 import { NaiveLog } from "../../support/naive-windows.ts";
 
 const configure = (fields: Record<string, number | boolean>): SlidingLogConfig => {

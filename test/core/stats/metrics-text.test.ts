@@ -1,7 +1,7 @@
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
-import { type Counts, FAMILIES } from "../../../core/stats/counts.ts";
+import { type Counts, FAMILIES, typeOf } from "../../../core/stats/counts.ts";
 import { metricsText } from "../../../core/stats/metrics-text.ts";
 import { parsedMetrics } from "../../support/metrics.ts";
 
@@ -47,7 +47,8 @@ test("a histogram's buckets have all that is below them, and the last one has al
 
 test("every metric has a type and a help, and histograms have a unit that ends their name", () => {
   const { types, help, units } = parsedMetrics(metricsText({}, "openmetrics"));
-  for (const { metric, type } of FAMILIES) {
+  for (const metric of Object.keys(FAMILIES)) {
+    const type = typeOf(metric);
     const name = `weir_${metric}`;
     expect(types.get(name)).toBe(type);
     expect(help.get(name)).toMatch(/^[A-Z].*\.$/);
@@ -69,8 +70,8 @@ test("the documentation has every metric with its labels, and no other", () => {
     name,
     [...labels.matchAll(/`(\w+)`/g)].map(([, label]) => label),
   ]);
-  const known = FAMILIES.map(({ metric, type, labels }) => [
-    `weir_${metric}${type === "counter" ? "_total" : ""}`,
+  const known = Object.entries(FAMILIES).map(([metric, { labels }]) => [
+    `weir_${metric}${typeOf(metric) === "counter" ? "_total" : ""}`,
     [...labels],
   ]);
   expect(told).toEqual(known);
