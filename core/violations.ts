@@ -108,10 +108,13 @@ export function requireInteger(
   min: number,
   max = Number.MAX_SAFE_INTEGER,
 ): void {
-  if (value === undefined || (Number.isInteger(value) && Number(value) >= min && Number(value) <= max))
-    return;
+  const isAllowed = Number.isInteger(value) && Number(value) >= min && Number(value) <= max;
   const range = max === Number.MAX_SAFE_INTEGER ? `${min} or more` : `from ${min} to ${max}`;
-  throw new TypeError(violation([name], value, `an integer, ${range}`));
+  requireOption(name, value, isAllowed, `an integer, ${range}`);
+}
+
+function requireOption(name: string, value: unknown, isAllowed: boolean, allowed: string): void {
+  if (value !== undefined && !isAllowed) throw new TypeError(violation([name], value, allowed));
 }
 
 export function requireGiven(name: string, value: unknown, allowed: string): void {
@@ -125,17 +128,14 @@ export function requireMethods(
   methods: readonly string[],
   allowed: string,
 ): void {
-  if (value === undefined) return;
-  const isObject = (typeof value === "object" && value !== null) || typeof value === "function";
-  const found = value as Readonly<Record<string, unknown>>;
-  if (!isObject || methods.some((method) => typeof found[method] !== "function"))
-    throw new TypeError(violation([name], value, allowed));
+  const found = Object(value) as Readonly<Record<string, unknown>>;
+  const isAllowed = methods.every((method) => typeof found[method] === "function");
+  requireOption(name, value, isAllowed, allowed);
 }
 
 /** @throws TypeError unless the option is text or absent */
 export function requireText(name: string, value: unknown, allowed: string): void {
-  if (value !== undefined && typeof value !== "string")
-    throw new TypeError(violation([name], value, allowed));
+  requireOption(name, value, typeof value === "string", allowed);
 }
 
 /** @throws TypeError unless the option has the clock and timers or is absent */

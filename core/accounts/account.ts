@@ -113,7 +113,7 @@ export function place({ state, holds }: Account, hold: Hold): Account {
 
 /** Adds a hold of a rate, and lets the algorithm note the instant of the call (`noteHold`). */
 export function placeNoted(rule: Rule, account: Account, nowMs: number, hold: Hold): Account {
-  const state = rule.algorithm.noteHold(rule.config, account.state, nowMs);
+  const state = rule.algorithm.noteHold?.(rule.config, account.state, nowMs) ?? account.state;
   return place({ state, holds: account.holds }, hold);
 }
 
@@ -164,7 +164,7 @@ export function spendableUntilMs({ holds }: Account): number {
 }
 
 /** The first instant, `nowMs` or later, when the account equals an untouched one if no call comes. */
-export function wholeAtMs(rule: Rule, account: Account, nowMs: number): number {
+export function untouchedAtMs(rule: Rule, account: Account, nowMs: number): number {
   const fullAtMs = resetAtMs(rule, account, nowMs);
   // What a limit has learned outlasts the leases.
   if (rule.algorithm.limitNow === undefined) return fullAtMs;

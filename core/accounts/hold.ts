@@ -241,21 +241,36 @@ export function waitBehindMs(
   cost: Cost,
   nowMs: number,
 ): number | null {
-  const joint = new JointOutlook(ruleAccounts);
+  const outlooks = ruleAccounts.map(({ rule, account: { state, holds } }) => ({
+    rule,
+    outlook: new Outlook(rule, state, holds),
+  }));
+  /** As of one `Outlook`: the latest of the rules. */
+  const passes = (fromMs: number, of: Cost, untilMs?: number, apart?: readonly number[]) => {
+    let latestMs = fromMs;
+    for (const [index, { rule, outlook }] of outlooks.entries()) {
+      const kept = apart === undefined ? undefined : (apart[index] ?? 0);
+      latestMs = Math.max(latestMs, outlook.passesAtMs(fromMs, costOf(rule, of), untilMs, kept));
+      if (latestMs === Infinity) break;
+    }
+    return latestMs;
+  };
   const served = new Set<string>();
   let atMs = nowMs;
-  for (const waiter of waiters) {
-    const { idempotencyKey } = waiter;
+  for (const { idempotencyKey, cost: waiting, untilMs, ttlMs, apart = [] } of waiters) {
     if (idempotencyKey !== undefined && served.has(idempotencyKey)) continue;
-    const passesAtMs = joint.passesAtMs(atMs, waiter.cost, waiter.untilMs, waiter.apart ?? []);
-    const isServed = passesAtMs <= waiter.untilMs;
-    atMs = isServed ? passesAtMs : Math.max(atMs, waiter.untilMs);
-    joint.moveTo(atMs);
+    const passesAtMs = passes(atMs, waiting, untilMs, apart);
+    const isServed = passesAtMs <= untilMs;
+    atMs = isServed ? passesAtMs : Math.max(atMs, untilMs);
+    for (const { outlook } of outlooks) outlook.moveTo(atMs);
     if (!isServed) continue;
-    joint.take(atMs, waiter.cost, atMs + waiter.ttlMs, waiter.apart ?? []);
+    // A share's wait is only the time until the next request.
+    const isTaken = passes(atMs, waiting, atMs, apart) <= atMs;
+    for (const { rule, outlook } of isTaken ? outlooks : [])
+      outlook.take(atMs, costOf(rule, waiting), atMs + ttlMs);
     if (idempotencyKey !== undefined) served.add(idempotencyKey);
   }
-  const passesAtMs = joint.passesAtMs(atMs, cost);
+  const passesAtMs = passes(atMs, cost);
   return passesAtMs === Infinity ? null : passesAtMs - nowMs;
 }
 
@@ -280,36 +295,4 @@ export function leastWaitMs(
     apart: waiter.apart?.filter((_, index) => ruleAccounts.slice(index, index + 1).some(isRate)),
   }));
   return rates.length === 0 ? 0 : waitBehindMs(rates, ahead, cost, nowMs);
-}
-
-class JointOutlook {
-  readonly #outlooks: readonly (readonly [Rule, Outlook])[];
-
-  constructor(ruleAccounts: readonly RuleAccount[]) {
-    this.#outlooks = ruleAccounts.map(({ rule, account: { state, holds } }) => [
-      rule,
-      new Outlook(rule, state, holds),
-    ]);
-  }
-
-  /** As of one `Outlook`: the latest of the rules. */
-  passesAtMs(fromMs: number, cost: Cost, untilMs?: number, apart?: readonly number[]): number {
-    let latestMs = fromMs;
-    for (const [index, [rule, outlook]] of this.#outlooks.entries()) {
-      const kept = apart === undefined ? undefined : (apart[index] ?? 0);
-      latestMs = Math.max(latestMs, outlook.passesAtMs(fromMs, costOf(rule, cost), untilMs, kept));
-      if (latestMs === Infinity) break;
-    }
-    return latestMs;
-  }
-
-  moveTo(atMs: number): void {
-    for (const [, outlook] of this.#outlooks) outlook.moveTo(atMs);
-  }
-
-  take(atMs: number, cost: Cost, endsAtMs: number, apart: readonly number[]): void {
-    // A share's wait is only the time until the next request.
-    if (this.passesAtMs(atMs, cost, atMs, apart) > atMs) return;
-    for (const [rule, outlook] of this.#outlooks) outlook.take(atMs, costOf(rule, cost), endsAtMs);
-  }
 }

@@ -51,8 +51,8 @@ export interface Algorithm<Config extends object, State> {
     outstanding: number,
   ): AlgorithmDecision<State>;
 
-  /** The state after an admitted call whose units are only held: changed only by `minInterval`. */
-  noteHold(config: Config, state: State | undefined, nowMs: number): State | undefined;
+  /** The state after an admitted call whose units are only held. Absent: unchanged, as without `minInterval`. */
+  noteHold?(config: Config, state: State | undefined, nowMs: number): State | undefined;
 
   /** Takes `units` without a decision, even if more than all units are used then. */
   debit(config: Config, state: State | undefined, nowMs: number, units: number): State | undefined;

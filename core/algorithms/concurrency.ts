@@ -73,10 +73,8 @@ export const concurrency: Algorithm<ConcurrencyConfig, ConcurrencyState> = {
 
   capacity: (config) => config.limit,
   quota: (config) => ({ units: config.limit }),
-
   localDecisions: () => ({ admits: false, denies: false }),
   refillMs: () => 0,
-
   scale: scaleLimit,
 
   decide({ limit }, state, nowMs, cost, outstanding) {
@@ -91,15 +89,12 @@ export const concurrency: Algorithm<ConcurrencyConfig, ConcurrencyState> = {
     return { allowed: false, reason, retryAfterMs: null, remaining, resetAfterMs: 0 };
   },
 
-  noteHold: (_, state) => state,
-
   // More than 0 units: a lease has expired. Only the expiry is counted.
   debit: (_, state, __, units) =>
     units === 0 || state === undefined ? state : { ...state, reclaimed: state.reclaimed + 1 },
 
   // No units are used up. Only the end of a lease returns units.
   credit: (_, state) => state,
-
   untouchedAtMs: () => -Infinity,
 
   forecast: ({ limit }) =>

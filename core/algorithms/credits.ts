@@ -1,4 +1,4 @@
-import { type Algorithm, configProblem } from "./algorithm.ts";
+import { type Algorithm, configProblem, replay } from "./algorithm.ts";
 
 /**
  * Credits: units that are bought and used up, and that time does not return (prepaid balances, trials).
@@ -73,7 +73,6 @@ export const credits: Algorithm<Config, State> = {
     };
   },
 
-  noteHold: (_, state) => state,
   debit: (config, state, nowMs, units) => stateOf(spentAt(config, state, nowMs) + units),
   maxDebit: (config, state, nowMs) => Number.MAX_SAFE_INTEGER - spentAt(config, state, nowMs),
   // Time returns nothing, so a charge of any age can be returned in full.
@@ -83,22 +82,7 @@ export const credits: Algorithm<Config, State> = {
   untouchedAtMs: (_, state, uses) =>
     state === undefined && (uses?.endsMs.length ?? 0) === 0 ? -Infinity : END_MS,
 
-  forecast(config, state) {
-    let { spent } = state ?? { spent: 0 };
-    return {
-      debit({ units }, from, to) {
-        for (let index = from; index < to; index += 1) spent += units[index] ?? 0;
-      },
-      take(_, units) {
-        spent += units;
-      },
-      passesAtMs: (atMs, cost, outstanding) =>
-        cost === 0 || cost + outstanding + spentAt(config, stateOf(spent), atMs) <= config.initial
-          ? atMs
-          : Infinity,
-      isCertain: () => true,
-    };
-  },
+  forecast: (config, state) => replay(credits, config, state, () => true),
 
   covers(config, stored, ahead, state, outstanding, nowMs) {
     const before = spentAt(config, stored as State | undefined, nowMs) + ahead;

@@ -58,8 +58,10 @@ export function dualConfig(own: AnyAlgorithm, other: AnyAlgorithm): DualAlgorith
     scale: () => undefined,
     decide: (config, state, nowMs, cost, held) =>
       stricter(state, ...both(config, state, (each, ...its) => each.decide(...its, nowMs, cost, held))),
-    noteHold: (config, state, nowMs) =>
-      stateOf(...both(config, state, (each, ...its) => each.noteHold(...its, nowMs))),
+    ...(own.noteHold && {
+      noteHold: (config, state, nowMs) =>
+        stateOf(...both(config, state, (each, ...its) => each.noteHold?.(...its, nowMs) ?? its[1])),
+    }),
     debit: (config, state, nowMs, units) =>
       stateOf(...both(config, state, (each, ...its) => each.debit(...its, nowMs, units))),
     maxDebit: (config, state, nowMs) =>

@@ -97,8 +97,10 @@ export function withPenalty(algorithm: AnyAlgorithm): Algorithm<Config, State> {
         ? blocked(decision, state, block.untilMs - nowMs, cost)
         : unblocked(config, decision, state, nowMs);
     },
-    noteHold: ({ inner }, state, nowMs) =>
-      stateOf(algorithm.noteHold(inner, state?.inner, nowMs), state?.block),
+    ...(algorithm.noteHold && {
+      noteHold: ({ inner }, state, nowMs) =>
+        stateOf(algorithm.noteHold?.(inner, state?.inner, nowMs), state?.block),
+    }),
     debit: ({ inner }, state, nowMs, units) =>
       stateOf(algorithm.debit(inner, state?.inner, nowMs, units), state?.block),
     ...(algorithm.maxDebit && {

@@ -64,7 +64,6 @@ export const tokenBucket: Algorithm<Config, State> = {
 
   capacity: (config) => config.burst,
   quota: (config) => ({ units: config.limit, windowMs: config.windowMs }),
-
   localDecisions: () => ({ admits: true, denies: true }),
   refillMs: ({ windowMs, limit }, missing) => Math.ceil((missing * windowMs) / limit),
 
@@ -97,8 +96,6 @@ export const tokenBucket: Algorithm<Config, State> = {
       resetAfterMs: Math.ceil(spent / limit),
     };
   },
-
-  noteHold: (_, state) => state,
 
   debit(config, state, nowMs, units) {
     const spent = spentAt(config, state, nowMs) + units * config.windowMs;

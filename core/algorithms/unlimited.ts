@@ -36,7 +36,6 @@ const NOTHING_LEFT = { remaining: 0, resetAfterMs: 0 };
 const STATELESS = {
   isStateless: true,
   refillMs: () => 0,
-  noteHold: () => undefined,
   debit: () => undefined,
   maxDebit: () => Infinity,
   credit: () => undefined,

@@ -35,7 +35,7 @@ type PolicyFields = v.InferOutput<typeof POLICY_SCHEMA>;
 export function parsePolicy(name: string, given: unknown): Policy | Problems {
   const { rules: tables, policyFields, problems } = splitRules(name, given);
   if (problems.length > 0) return { problems };
-  const parsed = parsePolicyFields(policyFields);
+  const parsed = v.safeParse(POLICY_SCHEMA, policyFields);
   if (!parsed.success) problems.push(...violationsOf(parsed.issues).map(({ detail }) => detail));
   const rules: Rule[] = [];
   for (const { path, ruleName, fields } of tables) {
@@ -115,24 +115,6 @@ function splitRules(
     if (!NAME.test(ruleName)) problems.push(violation(["the name of a rule"], ruleName, NAME_ALLOWED));
   const rules = tables.map(([ruleName, fields]) => ({ path: ["rules", ruleName], ruleName, fields }));
   return { rules, policyFields, problems };
-}
-
-/** The last fields and their result: of keys with an override, parsing them again is half of the time. */
-let last: { readonly given: Table; readonly parsed: v.SafeParseResult<typeof POLICY_SCHEMA> } | undefined;
-
-function parsePolicyFields(given: Table): v.SafeParseResult<typeof POLICY_SCHEMA> {
-  if (last !== undefined && isSame(given, last.given)) return last.parsed;
-  const parsed = v.safeParse(POLICY_SCHEMA, given);
-  last = { given, parsed };
-  return parsed;
-}
-
-/** Whether the fields have the same values in the same order, by reference. */
-function isSame(one: Table, other: Table): boolean {
-  const [fields, others] = [Object.keys(one), Object.keys(other)];
-  const isSameField = (field: string, index: number) =>
-    field === others[index] && typeof one[field] !== "object" && one[field] === other[field];
-  return fields.length === others.length && fields.every(isSameField);
 }
 
 function parseRule(name: string, path: readonly string[], given: unknown): Rule | Problems {

@@ -12,7 +12,6 @@ import { NAME, NAME_ALLOWED } from "./policy-fields.ts";
 import {
   LOCAL,
   LOCATION_HINTS,
-  type LocationHint,
   type Policies,
   type Policy,
   publicName,
@@ -150,21 +149,14 @@ export interface Origin {
 /** The first region also has the requests of no region. */
 export type Regions = readonly [Region, ...Region[]];
 
-const continent = (name: string, locationHint: LocationHint): Region => ({
-  name,
-  colos: [],
-  countries: [],
-  continents: [name.toUpperCase()],
-  locationHint,
-});
-const CONTINENTS: Regions = [
-  continent("na", "enam"),
-  continent("eu", "weur"),
-  continent("as", "apac"),
-  continent("sa", "sam"),
-  continent("oc", "oc"),
-  continent("af", "afr"),
-];
+const CONTINENTS = {
+  na: { continents: ["NA"], locationHint: "enam" },
+  eu: { continents: ["EU"], locationHint: "weur" },
+  as: { continents: ["AS"], locationHint: "apac" },
+  sa: { continents: ["SA"], locationHint: "sam" },
+  oc: { continents: ["OC"], locationHint: "oc" },
+  af: { continents: ["AF"], locationHint: "afr" },
+};
 
 const CODES_ALLOWED = 'an array of upper-case codes, like ["EU"]';
 const codes = v.optional(
@@ -181,9 +173,8 @@ const REGION_FIELDS = {
   locationHint: v.optional(oneOf(LOCATION_HINTS)),
 };
 
-/** `undefined`: each continent is a region. @throws Error that names every bad field and value */
-export function parseRegions(vars: unknown): Regions {
-  if (vars === undefined) return CONTINENTS;
+/** By default each continent is a region. @throws Error that names every bad field and value */
+export function parseRegions(vars: unknown = CONTINENTS): Regions {
   const problems: string[] = [];
   const regions: Region[] = [];
   for (const [name, fields] of entriesOf(vars).entries) {

@@ -243,7 +243,7 @@ export interface Target {
 }
 
 interface Style {
-  policy(headers: Target, policy: HeaderPolicy): void;
+  policy?(headers: Target, policy: HeaderPolicy): void;
   quota(headers: Target, decision: Decision, nowMs: () => number): void;
 }
 
@@ -269,17 +269,15 @@ const STYLES: Readonly<Record<HeaderStyle, Style>> = {
       ),
   },
   "x-ratelimit": {
-    policy: () => undefined,
     quota: (headers, decision, nowMs) => setX(headers, decision, seconds(nowMs() + backInMs(decision))),
   },
   "x-ratelimit-delta": {
-    policy: () => undefined,
     quota: (headers, decision) => setX(headers, decision, seconds(backInMs(decision))),
   },
 };
 
 export function setPolicyHeaders(headers: Target, policy: HeaderPolicy): void {
-  for (const style of policy.headers) STYLES[style].policy(headers, policy);
+  for (const style of policy.headers) STYLES[style].policy?.(headers, policy);
 }
 
 /** Sets the headers that describe a decision. A degraded decision has none. Only `x-ratelimit` reads the clock. */

@@ -20,7 +20,7 @@
  *   what they want, and as much again is left for the next holder (a lone isolate gets half), unless calls already
  *   wait. So calls in all isolates have the same chance. A share below one unit reserves nothing: the object gives
  *   single units to calls. No holder has more than `MAX_SHARE` of the capacity, or more than returns soon
- *   (`mostLost`), which bounds the loss by one vanished isolate. Therefore limits below 32 reserve nothing, nor do
+ *   (`maxLost`), which bounds the loss by one vanished isolate. Therefore limits below 32 reserve nothing, nor do
  *   slow ones below 2,000.
  * - *Refilled*: before units are missing, when the remaining ones last `AHEAD_MS`, which is longer than a message
  *   takes, when they are half of the reservation, or in the last quarter of a lifetime.
@@ -130,7 +130,7 @@ export interface Wish {
   readonly wanted: number;
   readonly kept: number;
   readonly free: number;
-  readonly most: number;
+  readonly max: number;
   readonly heldByOthers: number;
   readonly wantedByOthers: number;
   readonly isShort: boolean;
@@ -148,17 +148,17 @@ export function grantedTogether(wishes: readonly Wish[]): number[] {
   return missing.map((units) => Math.floor(units * part + 1e-6));
 }
 
-function grantedUnits({ wanted, kept, free, most, isShort, ...others }: Wish): number {
+function grantedUnits({ wanted, kept, free, max, isShort, ...others }: Wish): number {
   // A reservation of a single unit saves no message.
-  if (most < 2) return 0;
+  if (max < 2) return 0;
   const share = wanted / ((isShort ? 1 : 2) * wanted + others.wantedByOthers);
   const fair = (free + kept + others.heldByOthers) * share;
-  return Math.max(0, Math.min(Math.floor(Math.min(wanted, fair, most)) - kept, free));
+  return Math.max(0, Math.min(Math.floor(Math.min(wanted, fair, max)) - kept, free));
 }
 
-/** The most units of a rule for one holder, possibly a fraction. */
-export function mostUnits(rule: Pick<Rule, "capacity" | "quota">): number {
-  return Math.min(rule.capacity * MAX_SHARE, mostLost(rule));
+/** The maximum of units of a rule for one holder, possibly a fraction. */
+export function maxUnits(rule: Pick<Rule, "capacity" | "quota">): number {
+  return Math.min(rule.capacity * MAX_SHARE, maxLost(rule));
 }
 
 export function isSpare(units: number, free: number): boolean {
@@ -169,7 +169,7 @@ const SOON_MS = 10_000;
 const MIN_SHARE = 0.001;
 
 /** The most units that a crash may cost: what returns within 10 s, or 0.1 % of the limit if that is more. */
-export function mostLost({ capacity, quota }: Pick<Rule, "capacity" | "quota">): number {
+export function maxLost({ capacity, quota }: Pick<Rule, "capacity" | "quota">): number {
   const soon = quota.windowMs === undefined ? 0 : (quota.units * SOON_MS) / quota.windowMs;
   return Math.max(soon, capacity * MIN_SHARE);
 }

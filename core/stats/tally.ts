@@ -13,7 +13,7 @@ import {
   seriesOf,
   SUM,
 } from "./counts.ts";
-import type { Content, PolicyKeys, StatsMessage, Summary } from "./messages.ts";
+import type { Content, PolicyKeys, StatsMessage, Summary, TopKind } from "./messages.ts";
 
 /** The policies with top keys in one message: twice 64 keys each, some 10,000 keys. */
 export const MAX_WITH_KEYS = 100;
@@ -35,8 +35,7 @@ export interface Counter {
 interface Slot {
   readonly policy: string;
   readonly cells: Uint32Array;
-  readonly denied: TopKeys | undefined;
-  readonly active: TopKeys | undefined;
+  readonly keys: Readonly<Record<TopKind, TopKeys>> | undefined;
 }
 
 export class Tally implements Counter {
@@ -55,15 +54,15 @@ export class Tally implements Counter {
     const slot = last !== undefined && last.policy === decision.policy ? last : this.#slotOf(decision.policy);
     const cell = cellOf(decision);
     slot.cells[cell] = (slot.cells[cell] ?? 0) + 1;
-    slot.active?.count(decision.key);
-    if (!decision.success) slot.denied?.count(decision.key);
+    slot.keys?.active.count(decision.key);
+    if (!decision.success) slot.keys?.denied.count(decision.key);
     if (decision.waitedMs !== undefined) this.lasted("waited_seconds", [slot.policy], decision.waitedMs);
   }
 
   compared({ policy, version, key, deniedBy }: ComparisonCounts): void {
     const series = comparedSeries(policy, version, deniedBy);
     this.#others.set(series, (this.#others.get(series) ?? 0) + 1);
-    if (deniedBy === "candidate") this.#slotOf(keysOfCandidate(policy, version)).denied?.count(key);
+    if (deniedBy === "candidate") this.#slotOf(keysOfCandidate(policy, version)).keys?.denied.count(key);
   }
 
   add(metric: Metric, labels: readonly string[], count = 1): void {
@@ -81,17 +80,16 @@ export class Tally implements Counter {
   take(): Content | undefined {
     if (this.#slots.size + this.#others.size === 0) return undefined;
     const counts: Record<string, number> = Object.fromEntries(this.#others);
-    const keys: PolicyKeys[] = [];
-    for (const { policy, cells, denied, active } of this.#slots.values()) {
+    const tops: PolicyKeys[] = [];
+    for (const { policy, cells, keys } of this.#slots.values()) {
       for (const [cell, count] of cells.entries())
         if (count > 0) counts[seriesOf("decisions", [policy, ...labelsOf(cell)])] = count;
-      if (active !== undefined && denied !== undefined)
-        keys.push({ policy, active: active.summary, denied: denied.summary });
+      if (keys) tops.push({ policy, active: keys.active.summary, denied: keys.denied.summary });
     }
     this.#slots.clear();
     this.#others.clear();
     this.#last = undefined;
-    return { counts: counts satisfies Counts, keys };
+    return { counts: counts satisfies Counts, keys: tops };
   }
 
   /** The policy's slot. Policies past the bound share one, without keys. */
@@ -101,8 +99,8 @@ export class Tally implements Counter {
     let slot = this.#slots.get(name);
     if (slot === undefined) {
       const hasKeys = !isFull && this.#slots.size < MAX_WITH_KEYS && this.#mayHaveKeys(name);
-      const top = () => (hasKeys ? new TopKeys() : undefined);
-      slot = { policy: name, cells: new Uint32Array(CELLS), denied: top(), active: top() };
+      const keys = hasKeys ? { denied: new TopKeys(), active: new TopKeys() } : undefined;
+      slot = { policy: name, cells: new Uint32Array(CELLS), keys };
       this.#slots.set(name, slot);
     }
     this.#last = slot;

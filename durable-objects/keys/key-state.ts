@@ -1,4 +1,4 @@
-import { advance, restoredOf, unstoredOf, UNTOUCHED, wholeAtMs } from "../../core/accounts/account.ts";
+import { advance, restoredOf, unstoredOf, UNTOUCHED, untouchedAtMs } from "../../core/accounts/account.ts";
 import { type Account, type Hold, type RuleAccount } from "../../core/accounts/hold.ts";
 import { dualState, singleState } from "../../core/algorithms/dual-config.ts";
 import { forPriority, later, type Policy, type PolicyRevision } from "../../core/policies/policy.ts";
@@ -146,7 +146,8 @@ export class KeyState {
 
   /** When all of these accounts are untouched without further calls. */
   wholeAtMs(accounts: readonly Account[], nowMs: number): number {
-    const of = ({ rule }: RuleState, index: number) => wholeAtMs(rule, accounts[index] ?? UNTOUCHED, nowMs);
+    const of = ({ rule }: RuleState, index: number) =>
+      untouchedAtMs(rule, accounts[index] ?? UNTOUCHED, nowMs);
     return Math.max(...this.#ruleStates.map(of));
   }
 

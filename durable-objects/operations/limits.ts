@@ -223,7 +223,7 @@ export interface TooMany {
 export function forced(rule: Rule, account: Account, nowMs: number, units: number): Account | TooMany {
   if (units === 0) return account;
   const { algorithm, config } = rule;
-  const noted = algorithm.noteHold(config, account.state, nowMs);
+  const noted = algorithm.noteHold?.(config, account.state, nowMs) ?? account.state;
   return debited(rule, { ...account, state: noted }, nowMs, units);
 }
 

@@ -3,7 +3,7 @@ import {
   remainingOf,
   settle,
   unstoredOf,
-  wholeAtMs,
+  untouchedAtMs,
   decideTogether,
 } from "../../core/accounts/account.ts";
 import { holdWith, type RuleAccount } from "../../core/accounts/hold.ts";
@@ -12,7 +12,7 @@ import type { Answer, Prospect, Reserved } from "../../core/protocol/answers.ts"
 import type { Reserving } from "../../core/protocol/messages.ts";
 import { callerIn } from "../../core/protocol/names.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
-import { grantedTogether, heldMs, isSpare, mostUnits, type Wish } from "../../core/reservations/sizing.ts";
+import { grantedTogether, heldMs, isSpare, maxUnits, type Wish } from "../../core/reservations/sizing.ts";
 import type { Holder } from "../keys/holders.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
@@ -152,7 +152,7 @@ export class Reservations {
 const GAIN_STEPS = 4;
 
 function prospectOf({ rule, account }: RuleAccount, ttlMs: number, nowMs: number): Prospect {
-  const resetAfterMs = wholeAtMs(rule, account, nowMs) - nowMs;
+  const resetAfterMs = untouchedAtMs(rule, account, nowMs) - nowMs;
   const free = remainingOf(rule, account, nowMs);
   const gain = (step: number) =>
     remainingOf(rule, account, nowMs + Math.floor((ttlMs * step) / GAIN_STEPS)) - free;
@@ -182,8 +182,8 @@ function granted(
     return { ttlMs: Math.max(0, ttlMs), units: ruleAccounts.map(() => 0) };
   const wishes = ruleAccounts.map(({ rule, account }, index): Wish => {
     const keeps = kept[index] ?? 0;
-    const most = mostUnits(rule);
-    const others = holders.others(id, rule.name, most, nowMs);
+    const max = maxUnits(rule);
+    const others = holders.others(id, rule.name, max, nowMs);
     const free = remainingOf(rule, account, nowMs);
     const room = rule.capacity * MAX_SHARE_OF_CALLER - others.heldByOwn - keeps;
     const isBounded = others.isContested && callerIn(id) !== undefined;
@@ -191,7 +191,7 @@ function granted(
       wanted: holder.rules.get(rule.name)?.wanted ?? 0,
       kept: keeps,
       free: isBounded ? Math.max(0, Math.min(free, Math.floor(room))) : free,
-      most,
+      max,
       heldByOthers: unstoredOf(account) - keeps,
       wantedByOthers: others.wanted,
       isShort,
@@ -274,5 +274,5 @@ function noteMessage(
 /** An isolate's number is trusted; a client's counts up to its maximum. */
 export function wishOf(id: string, rule: Rule, { kept, wanted }: Pick<Reserving, "kept" | "wanted">): number {
   if (callerIn(id) === undefined) return wanted;
-  return Math.min(wanted, Math.max(kept, Math.floor(mostUnits(rule))));
+  return Math.min(wanted, Math.max(kept, Math.floor(maxUnits(rule))));
 }

@@ -2,7 +2,7 @@ import { decideTogether } from "../../core/accounts/account.ts";
 import type { Cost } from "../../core/policies/policy.ts";
 import type { Answer, Decided, RuleDecision } from "../../core/protocol/answers.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
-import { mostUnits } from "../../core/reservations/sizing.ts";
+import { maxUnits } from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import type { Reserve } from "../operations/operations.ts";
@@ -155,7 +155,7 @@ function withLeft({ ruleStates }: KeyState, rules: readonly RuleDecision[]): Rul
 function isPoor(keyState: KeyState, { rules }: Reserve, nowMs: number): boolean {
   return keyState.ruleStates.some((ruleState) => {
     const { wanted = 0, kept = 0 } = rules[ruleState.rule.name] ?? {};
-    const missing = Math.min(wanted, mostUnits(ruleState.rule)) - kept;
+    const missing = Math.min(wanted, maxUnits(ruleState.rule)) - kept;
     return 2 * freeUnits(ruleState) < missing && stateOf(ruleState).retryAtMs <= nowMs;
   });
 }

@@ -2,7 +2,7 @@
 import { outstandingOf } from "../../core/accounts/account.ts";
 import type { Algorithm, AnyAlgorithm, LeaseTerms, Leasing } from "../../core/algorithms/algorithm.ts";
 import { type Cost, costOf, type Policy, type Rule } from "../../core/policies/policy.ts";
-import { mostUnits, spendableMs } from "../../core/reservations/sizing.ts";
+import { maxUnits, spendableMs } from "../../core/reservations/sizing.ts";
 import type { KeyState, RuleState } from "../keys/key-state.ts";
 import type { PoolGrant, PoolRule } from "./protocol.ts";
 
@@ -111,8 +111,6 @@ const share: Algorithm<ShareConfig, ShareState> = {
     return { allowed: true, state: after, remaining, resetAfterMs };
   },
 
-  noteHold: (_, state) => state,
-
   debit({ isLeased }, state = NO_SHARE, _, units) {
     if (units === 0) return state;
     if (isLeased) return { ...state, reclaimed: state.reclaimed + 1 };
@@ -187,7 +185,7 @@ export function idleSlots({ ruleStates }: KeyState): number {
 export function lentUnits({ ruleStates, holders }: KeyState, nowMs: number, lending?: LentShare): number[] {
   return ruleStates.map(({ rule }, index) => {
     const units = lending?.units[index] ?? 0;
-    return units + holders.others(lending?.holder, rule.name, mostUnits(rule), nowMs).wanted;
+    return units + holders.others(lending?.holder, rule.name, maxUnits(rule), nowMs).wanted;
   });
 }
 

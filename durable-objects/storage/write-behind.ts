@@ -27,7 +27,7 @@ import type { Account } from "../../core/accounts/hold.ts";
 import type { Segment } from "../../core/algorithms/algorithm.ts";
 import { randomFraction } from "../../core/clock.ts";
 import type { Rule, Policy, PolicyLookup } from "../../core/policies/policy.ts";
-import { mostLost } from "../../core/reservations/sizing.ts";
+import { maxLost } from "../../core/reservations/sizing.ts";
 import { type StoredAccount, isReadable, readable, storedName } from "./records.ts";
 import { type RowStorage, UNKNOWN_KEPT_MS } from "./sweeps.ts";
 
@@ -44,7 +44,7 @@ const USED_SHARE = 1 / 8;
 export function aheadUnits(rule: Rule): number {
   const { algorithm, capacity, lease } = rule;
   if (lease !== undefined || algorithm.neverRefills === true || algorithm.isShare === true) return 0;
-  return Math.floor(Math.min(capacity * MAX_SHARE, mostLost(rule)));
+  return Math.floor(Math.min(capacity * MAX_SHARE, maxLost(rule)));
 }
 
 /** By how many units memory may go ahead of a record written now, beside the units of holders. */

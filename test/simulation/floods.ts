@@ -8,7 +8,7 @@ import { parseDeployment } from "../../core/policies/regional-policies.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { Problem } from "../../core/protocol/problems.ts";
-import { FLOOD_MS, mostUnits } from "../../core/reservations/sizing.ts";
+import { FLOOD_MS, maxUnits } from "../../core/reservations/sizing.ts";
 import type { Database } from "./database.ts";
 import { Dice } from "./dice.ts";
 import { law } from "./laws.ts";
@@ -75,7 +75,7 @@ function soonerMs({ rules }: Policy): number {
   const each = rules.map((rule) => {
     if (rule.algorithm.name !== "sliding-window-counter") return 0;
     const { limit, windowMs } = rule.config as SlidingWindowCounterConfig;
-    return Math.ceil(windowMs / (limit - Math.floor(mostUnits(rule))) - windowMs / limit);
+    return Math.ceil(windowMs / (limit - Math.floor(maxUnits(rule))) - windowMs / limit);
   });
   return Math.max(...each);
 }

@@ -1,9 +1,9 @@
-import { decide, outstandingOf, settle, wholeAtMs } from "../../core/accounts/account.ts";
+import { decide, outstandingOf, settle, untouchedAtMs } from "../../core/accounts/account.ts";
 import type { Windows } from "../../core/algorithms/windows/fixed-window.ts";
 import { type Cost, costOf, forPriority, type Policy, type Rule } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { Reservation } from "../../core/reservations/reservation.ts";
-import { mostUnits } from "../../core/reservations/sizing.ts";
+import { maxUnits } from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../../durable-objects/keys/key-state.ts";
 
 export class BrokenLaw extends Error {}
@@ -238,7 +238,7 @@ export function checkFigures(
       : (reservation.spendableAt(isolateMs)[index] ?? 0);
     const truth = decide(rule, account, nowMs, 0).remaining + here;
     const settled = own === undefined ? account : settle(rule, account, nowMs, own.id, unreported);
-    const resetAfterMs = wholeAtMs(rule, settled, nowMs) - nowMs;
+    const resetAfterMs = untouchedAtMs(rule, settled, nowMs) - nowMs;
     const isSlow = rule.capacity < (rule.quota.windowMs ?? 0) / 500;
     if (isAlone) {
       law(
@@ -246,7 +246,7 @@ export function checkFigures(
         () => `remaining is said to be ${said.remaining} and is ${truth}, beside ${open} that are asked for`,
       );
       law(
-        !success || !isSlow || said.remaining >= truth - open - mostUnits(rule),
+        !success || !isSlow || said.remaining >= truth - open - maxUnits(rule),
         () => `remaining is said to be ${said.remaining} and is ${truth}`,
       );
       const openMs = open === 0 ? 0 : rule.algorithm.refillMs(rule.config, open);

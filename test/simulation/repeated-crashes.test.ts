@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { UNTOUCHED, restoredOf } from "../../core/accounts/account.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import { MIN_TTL_MS, type Policy } from "../../core/policies/policy.ts";
-import { mostUnits } from "../../core/reservations/sizing.ts";
+import { maxUnits } from "../../core/reservations/sizing.ts";
 import { aheadUnits } from "../../durable-objects/storage/write-behind.ts";
 import { Database } from "./database.ts";
 import { crashRepeatedly, type Crashing } from "./repeated-crashes.ts";
@@ -43,7 +43,7 @@ const HISTORIES: Record<string, Crashing> = {
 /** The most that a crash may cost: the units of holders, and the lead of memory. */
 function mostOfCrash({ fields, clients }: Crashing): number {
   const [rule] = (parsePolicies({ p: fields }).get("p") as Policy).rules;
-  return clients * Math.floor(mostUnits(rule)) + aheadUnits(rule);
+  return clients * Math.floor(maxUnits(rule)) + aheadUnits(rule);
 }
 
 /** The laws: a crash costs its units once, and for one lifetime. */

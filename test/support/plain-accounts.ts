@@ -143,7 +143,7 @@ function ruleDecision(rule: Rule, nowMs: number, account: Account, decision: Acc
   };
 }
 function noted(rule: Rule, { state, holds }: Account, nowMs: number, hold: Hold): Account {
-  return place({ state: rule.algorithm.noteHold(rule.config, state, nowMs), holds }, hold);
+  return place({ state: rule.algorithm.noteHold?.(rule.config, state, nowMs) ?? state, holds }, hold);
 }
 
 /** The account must have been advanced to `nowMs`. */

@@ -192,8 +192,8 @@ export const FAULTS: readonly Fault[] = [
       ],
       [
         "durable-objects/operations/reservations.ts",
-        "return Math.min(wanted, Math.max(kept, Math.floor(mostUnits(rule))));",
-        "return Math.max(wanted, 0 * Math.max(kept, mostUnits(rule)));",
+        "return Math.min(wanted, Math.max(kept, Math.floor(maxUnits(rule))));",
+        "return Math.max(wanted, 0 * Math.max(kept, maxUnits(rule)));",
       ],
     ],
   },

@@ -9,7 +9,7 @@ import {
   place,
   refund,
   settle,
-  wholeAtMs,
+  untouchedAtMs,
   withoutTaking,
 } from "../../core/accounts/account.ts";
 import type { Account } from "../../core/accounts/hold.ts";
@@ -402,7 +402,7 @@ export class PoolModel {
       atMs: this.nowMs,
       untilMs: Math.max(own.rememberMs, expiresAtMs + SIZING.rememberedMs),
       wholeMs: Math.max(
-        ...this.ruleAccounts.map(({ rule, account }) => wholeAtMs(rule, account, this.nowMs)),
+        ...this.ruleAccounts.map(({ rule, account }) => untouchedAtMs(rule, account, this.nowMs)),
       ),
     };
     const { turn, wanted, leases, queueLength } = holding;
@@ -429,7 +429,7 @@ export class PoolModel {
       wanted: holding.wanted[index] ?? 0,
       kept: own.kept[index] ?? 0,
       free: decide(rule, account, this.nowMs, 0).remaining,
-      most: rule.capacity * SIZING.mostShare,
+      max: rule.capacity * SIZING.mostShare,
       heldByOthers: account.holds
         .filter(({ id }) => id.startsWith("r:") && id !== own.id)
         .reduce((sum, { units }) => sum + units, 0),

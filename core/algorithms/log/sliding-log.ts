@@ -82,7 +82,6 @@ export const slidingLog: Algorithm<Config, State> = {
     denies: !countDenied,
   }),
   refillMs: ({ windowMs, minIntervalMs }) => Math.max(windowMs, minIntervalMs),
-
   scale: scaleLimit,
 
   decide(config, state, nowMs, cost, outstanding): AlgorithmDecision<State> {
@@ -144,7 +143,6 @@ export const slidingLog: Algorithm<Config, State> = {
     packLog(log, windowMs, nowMs, before as UnitLogRecord | undefined),
   unpack: (_, record, segments) => unpackLog(record as UnitLogRecord, segments),
   used: (record) => (record === null ? 0 : recordedUnits(record as UnitLogRecord)),
-
   bytes: (state) => state.runs.bytes,
 };
 

@@ -77,11 +77,9 @@ export const permitsPerCycle: Algorithm<Config, State> = {
 
   capacity: capacityOf,
   quota: (config) => ({ units: config.limit, windowMs: config.windowMs }),
-
   // An isolate does not know how many permits are reserved before its own, so it cannot compute a delay.
   localDecisions: ({ timeoutMs }) => ({ admits: timeoutMs === 0, denies: true }),
   refillMs: ({ limit, windowMs }, missing) => Math.ceil(missing / limit) * windowMs,
-
   scale: scaleLimit,
 
   decide(config, state, nowMs, cost, outstanding): AlgorithmDecision<State> {
@@ -111,8 +109,6 @@ export const permitsPerCycle: Algorithm<Config, State> = {
       ...(cycles > 0 && { delayMs: (cycle + cycles) * windowMs - nowMs }),
     };
   },
-
-  noteHold: (_, state) => state,
 
   debit(config, state, nowMs, units) {
     const spent = Math.min(spentAt(config, state, nowMs) + units, MAX_SPENT);

@@ -91,7 +91,6 @@ export const smoothWarmingUp: Algorithm<Config, State> = {
 
   capacity: (config) => config.burst,
   quota: (config) => ({ units: config.limit, windowMs: config.windowMs }),
-
   // An isolate that spends units does not know what is owed, so it cannot compute a delay.
   localDecisions: () => ({ admits: false, denies: true }),
 
@@ -130,8 +129,6 @@ export const smoothWarmingUp: Algorithm<Config, State> = {
       ...(owedParts > 0 && { delayMs: Math.ceil(owedParts / config.limit) }),
     };
   },
-
-  noteHold: (_, state) => state,
 
   debit(config, state, nowMs, units) {
     // Taking nothing keeps `isFilled`.

@@ -72,7 +72,6 @@ export const fixedWindow: Algorithm<Config, WindowUse> = {
   quota: ({ limit, windowMs }) => ({ units: limit, windowMs }),
   localDecisions: () => ({ admits: true, denies: true }),
   refillMs: ({ windowMs, jitterMs, calendar }) => (calendar?.longestMs ?? windowMs) + jitterMs,
-
   scale: scaleLimit,
 
   decide(config, state, nowMs, cost, outstanding) {
@@ -94,8 +93,6 @@ export const fixedWindow: Algorithm<Config, WindowUse> = {
     const untilMs = taken > 0 ? endMs : endFromMs(config, nowMs);
     return { allowed: true, state: after, remaining, resetAfterMs: untilMs - nowMs };
   },
-
-  noteHold: (_, state) => state,
 
   debit: (config, state, nowMs, units) => (units === 0 ? state : taking(config, state, nowMs, units)),
 

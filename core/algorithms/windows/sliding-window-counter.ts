@@ -73,7 +73,6 @@ export const slidingWindowCounter: Algorithm<Config, State> = {
   quota: ({ limit, windowMs }) => ({ units: limit, windowMs }),
   localDecisions: () => ({ admits: true, denies: true }),
   refillMs: ({ windowMs }) => 2 * windowMs,
-
   scale: scaleLimit,
 
   decide(config, state, nowMs, cost, outstanding) {
@@ -100,8 +99,6 @@ export const slidingWindowCounter: Algorithm<Config, State> = {
       resetAfterMs: untouchedAfterMs(config, { ...counters, units }, nowMs),
     };
   },
-
-  noteHold: (_, state) => state,
 
   debit(config, state, nowMs, units) {
     if (units === 0) return state;

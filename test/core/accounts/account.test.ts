@@ -8,7 +8,7 @@ import {
   place,
   refund,
   settle,
-  wholeAtMs,
+  untouchedAtMs,
 } from "../../../core/accounts/account.ts";
 import {
   type Account,
@@ -122,7 +122,7 @@ test("an account is whole at the instant it says, if nobody comes, and not befor
     fc.property(rates, fc.nat(40), holdings, (fields, spent, holds) => {
       const rule = bucket(fields);
       const account = accountWith(rule, spent, holds);
-      const wholeMs = wholeAtMs(rule, account, 0);
+      const wholeMs = untouchedAtMs(rule, account, 0);
       const free = (atMs: number) => {
         const decision = decide(rule, advance(rule, account, atMs), atMs, 0);
         return { isFull: decision.remaining === rule.capacity, resetAfterMs: decision.resetAfterMs };

@@ -8,7 +8,7 @@ import {
   endLease,
   place,
   waitMs,
-  wholeAtMs,
+  untouchedAtMs,
   withoutTaking,
 } from "../../../core/accounts/account.ts";
 import { waitBehindMs } from "../../../core/accounts/hold.ts";
@@ -81,7 +81,7 @@ test("a lease that is ignored, that expires, or whose duration is not known teac
 test("what was learned is kept ten minutes after the last report, and is then forgotten; waits know that", () => {
   const full = leased(AIMD, 1, 0);
   const dropped = endLease(AIMD, full, 1_000, "0", { outcome: "dropped", durationMs: 10 });
-  expect(wholeAtMs(AIMD, dropped, 1_000)).toBe(601_000);
+  expect(untouchedAtMs(AIMD, dropped, 1_000)).toBe(601_000);
   expect(decide(AIMD, dropped, 600_999, 10)).toMatchObject({ allowed: false, retryAfterMs: 1 });
   expect(decide(AIMD, dropped, 601_000, 10)).toMatchObject({ allowed: true });
   expect(waitBehindMs([{ rule: AIMD, account: dropped }], [], 10, 2_000)).toBe(599_000);
@@ -199,7 +199,7 @@ describe("a random history of grants, releases and expiries", () => {
           );
           if (account.state !== undefined)
             expect(JSON.parse(JSON.stringify(packed.record))).toEqual(account.state);
-          const atMs = wholeAtMs(rule, account, nowMs);
+          const atMs = untouchedAtMs(rule, account, nowMs);
           expect(decide(rule, advance(rule, account, atMs), atMs, 0)).toMatchObject({ remaining: initial });
         }
       }),

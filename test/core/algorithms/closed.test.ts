@@ -6,7 +6,7 @@ import {
   place,
   refund,
   remainingOf,
-  wholeAtMs,
+  untouchedAtMs,
 } from "../../../core/accounts/account.ts";
 import { algorithms } from "../../../core/policies/algorithms.ts";
 import { forced } from "../../../durable-objects/operations/limits.ts";
@@ -60,7 +60,7 @@ describe.each(limited)("$name with a limit of 0", ({ name, fields }) => {
     const laterMs = 10_000_000;
     const reopened = restore(open, structuredClone(again.stored), [], laterMs, 1_000);
     expect(remainingOf(open, reopened, laterMs)).toBe(remainingOf(open, UNTOUCHED, laterMs));
-    expect(wholeAtMs(shut, UNTOUCHED, 9)).toBe(9);
+    expect(untouchedAtMs(shut, UNTOUCHED, 9)).toBe(9);
   });
 });
 

@@ -1,6 +1,12 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import { UNTOUCHED, decide, decideTogether, remainingOf, wholeAtMs } from "../../../core/accounts/account.ts";
+import {
+  UNTOUCHED,
+  decide,
+  decideTogether,
+  remainingOf,
+  untouchedAtMs,
+} from "../../../core/accounts/account.ts";
 import type { Account } from "../../../core/accounts/hold.ts";
 import { algorithms } from "../../../core/policies/algorithms.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
@@ -129,7 +135,7 @@ describe("storage", () => {
   });
 
   test("forgets a key when its block is no more remembered", () => {
-    expect(wholeAtMs(penal, key.account, START_MS) - START_MS).toBe(30 * MINUTE_MS);
+    expect(untouchedAtMs(penal, key.account, START_MS) - START_MS).toBe(30 * MINUTE_MS);
   });
 });
 

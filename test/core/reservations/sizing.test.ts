@@ -6,7 +6,7 @@ import {
   isSpare,
   lifetimeMs,
   lowUnits,
-  mostUnits,
+  maxUnits,
   refillMs,
   spendableMs,
   wantedUnits,
@@ -87,7 +87,7 @@ const wishes = fc.record({
   wanted: fc.nat(5_000),
   kept: fc.oneof(fc.constant(0), fc.nat(200)),
   free: fc.nat(5_000),
-  most: fc.double({ min: 0, max: 1_250, noNaN: true }),
+  max: fc.double({ min: 0, max: 1_250, noNaN: true }),
   heldByOthers: fc.nat(2_000),
   wantedByOthers: fc.nat(20_000),
   isShort: fc.boolean(),
@@ -97,12 +97,12 @@ test("a grant is never more than is free, than is missing, or than one holder ma
   fc.assert(
     fc.property(fc.array(wishes, { minLength: 1, maxLength: 4 }), (several) => {
       for (const [index, units] of grantedTogether(several).entries()) {
-        const { wanted, kept, free, most } = several[index] as Wish;
+        const { wanted, kept, free, max } = several[index] as Wish;
         expect(Number.isInteger(units)).toBe(true);
         expect(units).toBeGreaterThanOrEqual(0);
         expect(units).toBeLessThanOrEqual(free);
         expect(units).toBeLessThanOrEqual(Math.max(0, wanted - kept));
-        if (units > 0) expect(units + kept).toBeLessThanOrEqual(most);
+        if (units > 0) expect(units + kept).toBeLessThanOrEqual(max);
       }
     }),
     { numRuns: 2_000 },
@@ -129,7 +129,7 @@ test("all rules get the same part of what they miss, and that which has least ge
 });
 
 test("rounding loses no unit, whatever part of what is wanted it is", () => {
-  const wish = { kept: 0, free: 2, most: 6_250, heldByOthers: 0, wantedByOthers: 0, isShort: false };
+  const wish = { kept: 0, free: 2, max: 6_250, heldByOthers: 0, wantedByOthers: 0, isShort: false };
   const lost = Array.from({ length: 2_000 }, (_, index) => index + 1).filter(
     (wanted) => grantedTogether([{ ...wish, wanted }])[0] !== 1,
   );
@@ -152,7 +152,7 @@ function askInTurn(
     const heldByOthers = held.reduce((sum, units) => sum + units, 0);
     const free = total - heldByOthers;
     const wantedByOthers = wanted * (asked.has(who) ? asked.size - 1 : asked.size);
-    const wish = { wanted, kept: 0, free, most: capacity / 16, heldByOthers, wantedByOthers, isShort: false };
+    const wish = { wanted, kept: 0, free, max: capacity / 16, heldByOthers, wantedByOthers, isShort: false };
     held[who] = grantedTogether([wish])[0] ?? 0;
     asked.add(who);
     expect(heldByOthers + (held[who] ?? 0)).toBeLessThanOrEqual(total);
@@ -187,14 +187,13 @@ test("near exhaustion, when there is less than a unit for each and one more, a g
       );
     }),
   );
-  const lone = { wanted: 10, kept: 0, free: 1, most: 62.5, heldByOthers: 0, wantedByOthers: 0 };
+  const lone = { wanted: 10, kept: 0, free: 1, max: 62.5, heldByOthers: 0, wantedByOthers: 0 };
   expect(grantedTogether([{ ...lone, isShort: false }])).toEqual([0]);
   expect(grantedTogether([{ ...lone, isShort: true }])).toEqual([1]);
 });
 
 test("a holder has no more than a sixteenth of a limit, and no more than comes back soon", () => {
-  const most = (units: number, windowMs: number) =>
-    mostUnits({ capacity: units, quota: { units, windowMs } });
+  const most = (units: number, windowMs: number) => maxUnits({ capacity: units, quota: { units, windowMs } });
   expect([16, 1_000, 1_000_000].map((units) => most(units, 1_000))).toEqual([1, 62.5, 62_500]);
   expect([1, 1_000, 1_000_000].map((units) => most(units, 30 * 86_400_000))).toEqual([0.001, 1, 1_000]);
   expect(most(6_000, 3_600_000)).toBeCloseTo(16.7, 1);
@@ -203,7 +202,7 @@ test("a holder has no more than a sixteenth of a limit, and no more than comes b
 test("of what may be less than two units nothing is reserved", () => {
   fc.assert(
     fc.property(wishes, fc.double({ min: 0, max: 1.99, noNaN: true }), (wish, most) => {
-      expect(grantedTogether([{ ...wish, most }])).toEqual([0]);
+      expect(grantedTogether([{ ...wish, max: most }])).toEqual([0]);
     }),
   );
 });

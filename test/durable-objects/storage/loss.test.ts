@@ -3,7 +3,7 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
 import { parseDurationMs } from "../../../core/policies/policy-fields.ts";
-import { mostLost, mostUnits } from "../../../core/reservations/sizing.ts";
+import { maxLost, maxUnits } from "../../../core/reservations/sizing.ts";
 import { aheadUnits } from "../../../durable-objects/storage/write-behind.ts";
 import { bucket } from "../../support/rules.ts";
 
@@ -13,7 +13,7 @@ const WINDOWS = ["1s", "1m", "15m", "1h", "1d", "30d"];
 /** What is lost at most to a crash, and to a vanished isolate. */
 function lost(limit: number, window: string): readonly [crash: number, isolate: number] {
   const rule = bucket({ limit, window: Number(parseDurationMs(window)) });
-  const most = mostUnits(rule);
+  const most = maxUnits(rule);
   // A reservation of a single unit is not made.
   return [aheadUnits(rule), most < 2 ? 0 : Math.floor(most)];
 }
@@ -23,10 +23,8 @@ test("it is what comes back within 10 s, or 0.1 % of the limit; and never more t
     for (const window of WINDOWS) {
       const rule = bucket({ limit, window: Number(parseDurationMs(window)) });
       const [crash, isolate] = lost(limit, window);
-      expect(Math.max(crash, isolate)).toBeLessThanOrEqual(mostLost(rule));
-      expect(mostLost(rule)).toBe(
-        Math.max((limit * 10_000) / Number(parseDurationMs(window)), limit / 1_000),
-      );
+      expect(Math.max(crash, isolate)).toBeLessThanOrEqual(maxLost(rule));
+      expect(maxLost(rule)).toBe(Math.max((limit * 10_000) / Number(parseDurationMs(window)), limit / 1_000));
       expect(crash).toBeLessThanOrEqual(limit / 50);
       expect(isolate).toBeLessThanOrEqual(limit / 16);
     }

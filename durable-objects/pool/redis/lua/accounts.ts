@@ -266,7 +266,7 @@ function takeTokens(count)
 end
 `;
 
-/** When a rule will be untouched: `wholeAtMs` of core/accounts/account.ts. */
+/** When a rule will be untouched: `untouchedAtMs` of core/accounts/account.ts. */
 export const WHOLE = `
 -- The instant of the last hold's expiry. Of those that were not read only the latest is known.
 local function lastExpiryMs(name)
