@@ -4,7 +4,7 @@
  */
 import type { CatalogChanges } from "../core/catalog/calls.ts";
 import { PoliciesInForce } from "../core/catalog/policies-in-force.ts";
-import { parseDeployment } from "../core/policies/regional-policies.ts";
+import { parseDeployment } from "../core/policies/parse-policies.ts";
 import type { Principal } from "../worker/auth/tokens.ts";
 import { findTarget } from "../worker/calls/limits.ts";
 import { printServed } from "./overrides-served.ts";

@@ -1,6 +1,10 @@
 import { env } from "cloudflare:workers";
-import { parseLog, parseBackgroundMs } from "../core/policies/parse-policies.ts";
-import { parseDeployment, requireKnownNames } from "../core/policies/regional-policies.ts";
+import {
+  parseBackgroundMs,
+  parseDeployment,
+  parseLog,
+  requireKnownNames,
+} from "../core/policies/parse-policies.ts";
 import { requirePool } from "./pool/protocol.ts";
 
 const vars = env as {

@@ -1,9 +1,8 @@
 /** The configuration of wrangler.toml, checked before anything is started or uploaded. */
 import { readFileSync } from "node:fs";
 import { basename } from "node:path";
-import { parseLog } from "../core/policies/parse-policies.ts";
+import { parseDeployment, parseLog, requireKnownNames } from "../core/policies/parse-policies.ts";
 import type { Policies } from "../core/policies/policy.ts";
-import { parseDeployment, requireKnownNames } from "../core/policies/regional-policies.ts";
 import { propsProblems } from "./binding-props.ts";
 import { readWranglerToml, WRANGLER_TOML } from "./project.ts";
 import { lineOf } from "./toml-lines.ts";

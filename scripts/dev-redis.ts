@@ -3,8 +3,8 @@
  * speaks Upstash's REST protocol. Redis's data is lost at the end; the state of `npm start` stays.
  */
 import { randomBytes } from "node:crypto";
+import { parseDeployment } from "../core/policies/parse-policies.ts";
 import type { Policies } from "../core/policies/policy.ts";
-import { parseDeployment } from "../core/policies/regional-policies.ts";
 import { startLimiter } from "./local-limiter.ts";
 import { readWranglerToml } from "./project.ts";
 import { startRedis } from "./redis-server.ts";

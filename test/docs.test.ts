@@ -3,7 +3,7 @@ import { existsSync, mkdirSync, rmSync, writeFileSync } from "node:fs";
 import { dirname, join, relative } from "node:path";
 import { parse as parseToml } from "smol-toml";
 import { describe, expect, test } from "vitest";
-import { parseDeployment } from "../core/policies/regional-policies.ts";
+import { parseDeployment } from "../core/policies/parse-policies.ts";
 import { depth } from "./support/depth.ts";
 import { readPages, type Fence, type Page } from "./support/docs.ts";
 

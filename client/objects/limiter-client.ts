@@ -1,5 +1,6 @@
 import { UNTOUCHED, withoutTaking } from "../../core/accounts/account.ts";
 import { randomFraction, randomId } from "../../core/clock.ts";
+import type { RegionalPolicies } from "../../core/policies/parse-policies.ts";
 import {
   type CallerBounds,
   type Cost,
@@ -9,7 +10,6 @@ import {
   forPriority,
   takesNothing,
 } from "../../core/policies/policy.ts";
-import type { RegionalPolicies } from "../../core/policies/regional-policies.ts";
 import type { Peeked } from "../../core/protocol/answers.ts";
 import {
   type Decision,

@@ -274,7 +274,10 @@ export function decideTogether(
   const rules: RuleDecision[] = [];
   for (const { rule, account, units, decision } of decided) {
     if (!decision.allowed) return denyTogether(decided, nowMs);
-    const held = units === 0 ? undefined : heldBy(rule, account, nowMs, units, decision.state, taking);
+    const kept = units === 0 ? undefined : rule.lease ? taking.lease : taking.hold;
+    const hold = kept && { ...kept, units, isStored: true };
+    const leased = { state: decision.state, holds: account.holds };
+    const held = hold && (rule.lease ? place(leased, hold) : placeNoted(rule, account, nowMs, hold));
     const taken = held ? decide(rule, held, nowMs, 0) : withHolds(rule, account, nowMs, units, decision);
     const after = held ?? (taken.allowed ? taken.account : account);
     accounts.push(after);
@@ -307,21 +310,6 @@ function untaken({ rule, account, units, decision }: DecidedRule, nowMs: number)
   return decision.allowed
     ? decide(rule, account, nowMs, 0)
     : withHolds(rule, account, nowMs, units, decision);
-}
-
-/** The account with admitted units held or leased; `undefined`: the units are used at once. */
-function heldBy(
-  rule: Rule,
-  account: Account,
-  nowMs: number,
-  units: number,
-  admitted: unknown,
-  { hold, lease }: Taking,
-): Account | undefined {
-  if (rule.lease === undefined)
-    return hold && placeNoted(rule, account, nowMs, { ...hold, units, isStored: true });
-  const leased = { state: admitted, holds: account.holds };
-  return lease && place(leased, { ...lease, units, isStored: true });
 }
 
 /** A denial, with the new accounts when a rule counts denials. A cost above the limit is not counted. */

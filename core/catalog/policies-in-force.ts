@@ -1,15 +1,15 @@
 /** Policies with the catalog's changes: fields, overrides for some keys, and candidates. */
 import * as v from "valibot";
 import { MAX_UNITS } from "../algorithms/algorithm.ts";
-import { algorithmOf, parsePolicy } from "../policies/parse-policy.ts";
-import { OVERRIDE_FIELDS, parseInstantMs } from "../policies/policy-fields.ts";
-import { type Candidate, candidateName, type Policy, type PolicyRevision } from "../policies/policy.ts";
 import {
   type Deployment,
   RegionalPolicies,
   withAll,
   withoutJurisdiction,
-} from "../policies/regional-policies.ts";
+} from "../policies/parse-policies.ts";
+import { algorithmOf, parsePolicy } from "../policies/parse-policy.ts";
+import { OVERRIDE_FIELDS, parseInstantMs } from "../policies/policy-fields.ts";
+import { type Candidate, candidateName, type Policy, type PolicyRevision } from "../policies/policy.ts";
 import { clip, meant, violation, type Violation, violationsOf } from "../validation.ts";
 import type { CatalogChanges, OverrideChange, OverrideFields, PolicyChange, Table } from "./calls.ts";
 import { OverrideIndex, parsePattern } from "./patterns.ts";
@@ -154,12 +154,8 @@ class PolicyEntry {
       keep(this.#byFields, text, read, MAX_READ);
     }
     const override = { ...read.override, pattern };
-    return keep(
-      this.#byPattern,
-      pattern,
-      withEach(read, () => ({ override })),
-      MAX_KEPT,
-    );
+    const policy = withEach(read, () => ({ override }));
+    return keep(this.#byPattern, pattern, policy, MAX_KEPT);
   }
 
   #read(pattern: string, fields: OverrideFields): Policy | undefined {

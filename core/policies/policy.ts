@@ -31,7 +31,7 @@ export interface PolicyView {
   /** What happens when the object does not answer; `local`: a region decides without its unreachable pool. */
   readonly onFailure: "closed" | "open" | "local";
   readonly pool?: Pool;
-  /** Present in a region's copy of a policy with a pool (regional-policies.ts). */
+  /** Present in a region's copy of a policy with a pool (parse-policies.ts). */
   readonly region?: Region;
   /** The longest wait for the object's answer. */
   readonly deadlineMs: number;

@@ -2,8 +2,8 @@
 import { expect, test } from "vitest";
 import { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { Objects } from "../../client/transports/objects.ts";
+import { parseDeployment } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";
-import { parseDeployment } from "../../core/policies/regional-policies.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { Problem } from "../../core/protocol/problems.ts";
 import { Database } from "../simulation/database.ts";

@@ -5,8 +5,8 @@
 import { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { LoadShedding } from "../../client/objects/load-shedding.ts";
 import { Objects } from "../../client/transports/objects.ts";
+import { parseDeployment } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";
-import { parseDeployment } from "../../core/policies/regional-policies.ts";
 import type { SheddingLevel } from "../../core/protocol/answers.ts";
 import { seededRandom, whole } from "../support/random.ts";
 import { Database } from "./database.ts";

@@ -1,5 +1,5 @@
+import { parseRegions, RegionalPolicies } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";
-import { parseRegions, RegionalPolicies } from "../../core/policies/regional-policies.ts";
 import { sharesOf } from "../../durable-objects/pool/share-algorithm.ts";
 /** Policies for histories with a pool: units become scarce, and lifetimes are as long as a few messages. */
 import { parsePolicies } from "../support/milliseconds.ts";

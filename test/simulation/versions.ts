@@ -10,6 +10,7 @@ import { ReservationCache } from "../../client/reservation-cache.ts";
 import { BatchQueues } from "../../client/transports/batch-queue.ts";
 import { Objects } from "../../client/transports/objects.ts";
 import type { Time } from "../../core/clock.ts";
+import type { RegionalPolicies } from "../../core/policies/parse-policies.ts";
 import {
   DEFAULT_BOUNDS,
   later,
@@ -17,7 +18,6 @@ import {
   type Policy,
   type PolicyRevision,
 } from "../../core/policies/policy.ts";
-import type { RegionalPolicies } from "../../core/policies/regional-policies.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { LimitCall, ReserveCall } from "../../core/protocol/messages.ts";

@@ -1,7 +1,7 @@
 /** Policies with durations as numbers of milliseconds, to calculate with. A user's must have units. */
 import * as policies from "../../core/policies/parse-policies.ts";
+import * as deployment from "../../core/policies/parse-policies.ts";
 import type { Policies } from "../../core/policies/policy.ts";
-import * as deployment from "../../core/policies/regional-policies.ts";
 
 const DURATIONS =
   "window minInterval timeout warmup maxBurst maxDelay jitter ttl maxTtl maxWait blockFor maxBlock ageing forgetAfter after over denialTtl".split(

@@ -8,8 +8,8 @@ import { type LimiterNamespace, Objects } from "../../client/transports/objects.
 import { returnUnits } from "../../client/transports/send-batch.ts";
 import { PoliciesInForce } from "../../core/catalog/policies-in-force.ts";
 import { randomFraction, randomId, SYSTEM_TIME } from "../../core/clock.ts";
+import { type Origin, regionOf } from "../../core/policies/parse-policies.ts";
 import type { Region } from "../../core/policies/policy.ts";
-import { type Origin, regionOf } from "../../core/policies/regional-policies.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { policyOfKeys } from "../../core/stats/counts.ts";
 import { STATS_NAME, type StatsMessage, type StatsNamespace } from "../../core/stats/messages.ts";

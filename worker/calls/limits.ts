@@ -3,6 +3,7 @@ import type * as v from "valibot";
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { ADDRESS_ALLOWED, normaliseKey } from "../../core/catalog/keys.ts";
 import { randomId, readClockMs } from "../../core/clock.ts";
+import type { RegionalPolicies } from "../../core/policies/parse-policies.ts";
 import {
   type Cost,
   costOf,
@@ -11,7 +12,6 @@ import {
   type Rule,
   takesNothing,
 } from "../../core/policies/policy.ts";
-import type { RegionalPolicies } from "../../core/policies/regional-policies.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { LimitParams } from "../../core/protocol/messages.ts";
 import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";

@@ -2,8 +2,8 @@ import type { Limiter } from "../../client/limiter.ts";
 import { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { Objects, type LimiterNamespace } from "../../client/transports/objects.ts";
 import { unsleepingTime, type Time } from "../../core/clock.ts";
+import { parseDeployment, RegionalPolicies } from "../../core/policies/parse-policies.ts";
 import type { Policies } from "../../core/policies/policy.ts";
-import { parseDeployment, RegionalPolicies } from "../../core/policies/regional-policies.ts";
 import {
   oneOfNames,
   requireGiven,

@@ -7,7 +7,7 @@ import { BatchQueues } from "../../client/transports/batch-queue.ts";
 import { Objects, type LimiterNamespace } from "../../client/transports/objects.ts";
 import { returnUnits } from "../../client/transports/send-batch.ts";
 import { randomId, SYSTEM_TIME } from "../../core/clock.ts";
-import { parseDeployment } from "../../core/policies/regional-policies.ts";
+import { parseDeployment } from "../../core/policies/parse-policies.ts";
 import { DirectLimiter } from "./direct-limiter.ts";
 
 export interface ObjectsOptions {

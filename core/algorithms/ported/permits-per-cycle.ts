@@ -7,7 +7,7 @@ import {
   replay,
   scaleLimit,
 } from "../algorithm.ts";
-import { stamp } from "../token-bucket.ts";
+import { MAX_PARTS, stamp } from "../token-bucket.ts";
 
 /**
  * Permits per cycle, as in resilience4j's RateLimiter: each cycle of `window` brings `limit` permits. Unused permits
@@ -57,8 +57,6 @@ type Config = PermitsPerCycleConfig;
 type State = PermitsPerCycleState;
 /** 30 days: more than any caller waits. */
 const MAX_TIMEOUT_MS = 2_592_000_000;
-/** A double represents every integer up to here exactly. */
-const MAX_SPENT = 2 ** 53;
 
 export const permitsPerCycle: Algorithm<Config, State> = {
   name: "permits-per-cycle",
@@ -69,8 +67,8 @@ export const permitsPerCycle: Algorithm<Config, State> = {
     const timeoutMs = Number(fields["timeout"] ?? 0);
     const config = { limit, windowMs, timeoutMs };
     if (timeoutMs > MAX_TIMEOUT_MS) return configProblem("timeout", `at most ${MAX_TIMEOUT_MS} ms`);
-    if (capacityOf(config) <= MAX_SPENT) return config;
-    const maxMs = (Math.floor(MAX_SPENT / limit) - 1) * windowMs;
+    if (capacityOf(config) <= MAX_PARTS) return config;
+    const maxMs = (Math.floor(MAX_PARTS / limit) - 1) * windowMs;
     const allowed = `at most ${maxMs} ms with ${limit} permits each ${windowMs} ms (so that counting stays exact)`;
     return configProblem("timeout", allowed);
   },
@@ -92,10 +90,13 @@ export const permitsPerCycle: Algorithm<Config, State> = {
       used === 0 ? 0 : (cycle + Math.ceil(used / limit)) * windowMs - nowMs;
     if (cost > 0 && cost > left) {
       const isNever = cost + outstanding > capacityOf(config);
+      // Time does not move the cycle of the last permit while something is spent; otherwise that cycle is within the
+      // timeout before the next one could.
+      const lastCycle = cycle + cyclesToWait(limit, spent + cost + outstanding);
       return {
         allowed: false,
         reason: cost > capacityOf(config) ? "cost-over-limit" : "quota",
-        retryAfterMs: isNever ? null : passesAtMs(config, spent, atMs, cost + outstanding) - nowMs,
+        retryAfterMs: isNever ? null : lastCycle * windowMs - timeoutMs - nowMs,
         remaining: Math.max(0, left),
         resetAfterMs: untouchedAfterMs(spent),
       };
@@ -111,7 +112,7 @@ export const permitsPerCycle: Algorithm<Config, State> = {
   },
 
   debit(config, state, nowMs, units) {
-    const spent = Math.min(spentAt(config, state, nowMs) + units, MAX_SPENT);
+    const spent = Math.min(spentAt(config, state, nowMs) + units, MAX_PARTS);
     return stateOf(config, spent, stamp(state, nowMs));
   },
 
@@ -157,15 +158,6 @@ function cycleOf({ windowMs }: Config, atMs: number): number {
 /** How many cycles have to begin for this many permits, with those of the current cycle. */
 function cyclesToWait(limit: number, permits: number): number {
   return Math.max(0, Math.ceil((permits - limit) / limit));
-}
-
-/**
- * The first instant when a denied cost passes; `cost` includes the outstanding units. Time does not move the cycle of
- * its last permit while something is spent; otherwise that cycle is within the timeout before the next one could.
- */
-function passesAtMs(config: Config, spent: number, atMs: number, cost: number): number {
-  const { limit, windowMs, timeoutMs } = config;
-  return (cycleOf(config, atMs) + cyclesToWait(limit, spent + cost)) * windowMs - timeoutMs;
 }
 
 function spentAt(config: Config, state: State | undefined, nowMs: number): number {

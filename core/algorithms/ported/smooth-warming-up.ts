@@ -95,7 +95,7 @@ export const smoothWarmingUp: Algorithm<Config, State> = {
   localDecisions: () => ({ admits: false, denies: true }),
 
   refillMs: (config, missing) =>
-    Math.ceil((missing * config.windowMs + coldParts(config) + 1) / config.limit) + config.warmupMs,
+    Math.ceil((missing * config.windowMs + extraParts(config, 0, true) + 1) / config.limit) + config.warmupMs,
 
   scale(config, part) {
     const scaled = tokenBucket.scale(config, part);
@@ -112,12 +112,8 @@ export const smoothWarmingUp: Algorithm<Config, State> = {
       return { allowed: false, reason, retryAfterMs, remaining, resetAfterMs: resetAfterMs(before) };
     }
     if (cost === 0) {
-      const untouchedAfterMs = resetAfterMs(before);
-      return {
-        ...decision,
-        state: untouchedAfterMs === 0 ? undefined : state,
-        resetAfterMs: untouchedAfterMs,
-      };
+      const afterMs = resetAfterMs(before);
+      return { ...decision, state: afterMs === 0 ? undefined : state, resetAfterMs: afterMs };
     }
     const after = afterTaking(config, before, cost);
     // Held units are paid before this call proceeds, as if they were taken.
@@ -208,11 +204,6 @@ function storageOf({ limit, warmupMs, coldFactor }: Config): number {
   return warmupMs * limit * (coldFactor + 5);
 }
 
-/** The extra parts of a full cold storage, compared with warm permits, rounded up. */
-function coldParts(config: Config): number {
-  return extraParts(config, 0, true);
-}
-
 function afterParts(config: Config, warmth: Warmth, parts: number): Warmth {
   const paid = Math.min(parts, warmth.owedParts);
   // Above 2^53 the product is not exact, but no storage is that large: nothing is missing either way.
@@ -257,7 +248,7 @@ function convertWarmth(from: Config, to: Config, warmth: Warmth, spentParts: num
   const share = (value: number, of: number, by: number) => (BigInt(value) * BigInt(of)) / BigInt(by);
   const missing = Number(share(warmth.missing, storageOf(to), storageOf(from)));
   const owed = Number(-share(-warmth.owedParts, to.windowMs, from.windowMs));
-  const maxOwed = spentParts + coldParts(to) - extraParts(to, missing, false);
+  const maxOwed = spentParts + extraParts(to, 0, true) - extraParts(to, missing, false);
   return { owedParts: Math.min(owed, maxOwed), missing, isFilled: true };
 }
 

@@ -1,8 +1,8 @@
 /** An override ends by itself at its instant, whenever the catalog says so. Time is an argument. */
 import { expect, test } from "vitest";
 import { PoliciesInForce } from "../../../core/catalog/policies-in-force.ts";
+import { parseDeployment } from "../../../core/policies/parse-policies.ts";
 import { later, type Policy, type PolicyRevision } from "../../../core/policies/policy.ts";
-import { parseDeployment } from "../../../core/policies/regional-policies.ts";
 
 const NOW_MS = 1_760_000_000_000;
 const VERSION = 7;

@@ -1,6 +1,5 @@
 import { expect, test } from "vitest";
-import { parseLog } from "../../../core/policies/parse-policies.ts";
-import { requireKnownNames } from "../../../core/policies/regional-policies.ts";
+import { parseLog, requireKnownNames } from "../../../core/policies/parse-policies.ts";
 
 test("without a table failures are logged, denials and keys are not", () => {
   expect(parseLog(undefined)).toEqual({ denials: 0, failures: 1, keys: false });

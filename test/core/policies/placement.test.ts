@@ -1,9 +1,8 @@
 import { expect, test } from "vitest";
 import { Objects, type LimiterNamespace } from "../../../client/transports/objects.ts";
 import { SYSTEM_TIME } from "../../../core/clock.ts";
-import { parsePolicies, parseBackgroundMs } from "../../../core/policies/parse-policies.ts";
+import { parseBackgroundMs, parseDeployment, parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
-import { parseDeployment } from "../../../core/policies/regional-policies.ts";
 import { type ObjectNamespace, Places } from "../../../durable-objects/moves/key-moves.ts";
 
 const given = (fields: object) => ({ a: { algorithm: "token-bucket", limit: 1, window: "1s", ...fields } });

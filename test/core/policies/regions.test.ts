@@ -1,7 +1,11 @@
 import { describe, expect, test } from "vitest";
-import { parsePolicies } from "../../../core/policies/parse-policies.ts";
+import {
+  parsePolicies,
+  parseRegions,
+  RegionalPolicies,
+  regionOf,
+} from "../../../core/policies/parse-policies.ts";
 import { localName, type Policy, publicName } from "../../../core/policies/policy.ts";
-import { parseRegions, RegionalPolicies, regionOf } from "../../../core/policies/regional-policies.ts";
 import { requirePool } from "../../../durable-objects/pool/protocol.ts";
 
 const BUCKET = { algorithm: "token-bucket", limit: 12, window: "1s", burst: 24 };

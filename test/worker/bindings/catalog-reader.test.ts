@@ -2,7 +2,7 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import type { CatalogChanges } from "../../../core/catalog/calls.ts";
 import { PoliciesInForce } from "../../../core/catalog/policies-in-force.ts";
-import { parseDeployment } from "../../../core/policies/regional-policies.ts";
+import { parseDeployment } from "../../../core/policies/parse-policies.ts";
 import { ASK_AFTER_MS, CatalogReader, MAX_AGE_MS } from "../../../worker/bindings/catalog-reader.ts";
 import { VirtualTime } from "../../simulation/virtual-time.ts";
 

@@ -1,8 +1,8 @@
 /** What an isolate tells an object while a call waits there. Time is virtual. */
 import { expect, test } from "vitest";
 import { PoliciesInForce } from "../../../core/catalog/policies-in-force.ts";
+import { parseDeployment } from "../../../core/policies/parse-policies.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
-import { parseDeployment } from "../../../core/policies/regional-policies.ts";
 import { followingBy, CHECK_EVERY_MS } from "../../../worker/bindings/catalog-reader.ts";
 import { VirtualTime } from "../../simulation/virtual-time.ts";
 

@@ -2,8 +2,8 @@ import { expect, test } from "vitest";
 import { LimiterClient } from "../../../client/objects/limiter-client.ts";
 import { Objects } from "../../../client/transports/objects.ts";
 import { readClockMs } from "../../../core/clock.ts";
+import { parseDeployment } from "../../../core/policies/parse-policies.ts";
 import { DEFAULT_BOUNDS } from "../../../core/policies/policy.ts";
-import { parseDeployment } from "../../../core/policies/regional-policies.ts";
 import { type Principal, SCOPES } from "../../../worker/auth/tokens.ts";
 import { callLimit, callSetUsed } from "../../../worker/calls/limits.ts";
 
