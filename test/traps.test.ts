@@ -2,9 +2,10 @@
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, test } from "vitest";
-import { UNTOUCHED, decide } from "../core/accounts/account.ts";
+import { UNTOUCHED } from "../core/accounts/account.ts";
 import type { Account } from "../core/accounts/hold.ts";
 import type { Rule } from "../core/policies/policy.ts";
+import { decide } from "./support/decide.ts";
 import { bucket, log } from "./support/rules.ts";
 
 /** How many of calls of cost 1, so far apart, pass. */

@@ -1,4 +1,4 @@
-import type { AlgorithmDecision, Allowed, Denial, Outcome } from "../algorithms/algorithm.ts";
+import type { AlgorithmDecision, Denial, Outcome } from "../algorithms/algorithm.ts";
 import { type Cost, costOf, type Rule } from "../policies/policy.ts";
 import type { RuleDecision } from "../protocol/answers.ts";
 /**
@@ -33,16 +33,13 @@ import {
 
 export const UNTOUCHED: Account = { state: undefined, holds: [] };
 
-export type AccountDecision =
-  | (Omit<Allowed<unknown>, "state"> & { readonly account: Account })
-  | (Denial & {
-      readonly allowed: false;
-      /** Present when the rule counts denials: the account with this denial, and the decision from it. */
-      readonly counted?: Denial & { readonly account: Account };
-    });
-
-/** Decides on `cost` units. The account must have been advanced to `nowMs`. */
-export function decide(rule: Rule, account: Account, nowMs: number, cost: number): AccountDecision {
+/** A rule's decision, without the account after it. The account must have been advanced to `nowMs`. */
+export function decideRule(
+  rule: Rule,
+  account: Account,
+  nowMs: number,
+  cost: number,
+): AlgorithmDecision<unknown> {
   return withHolds(rule, account, nowMs, cost, decideState(rule, account, nowMs, cost));
 }
 
@@ -53,29 +50,20 @@ function withHolds(
   nowMs: number,
   cost: number,
   decision: AlgorithmDecision<unknown>,
-): AccountDecision {
-  const { holds } = account;
+): AlgorithmDecision<unknown> {
+  const { state, holds } = account;
   // The numbers of a share are the pool's, which already include units held here.
-  const isExact = outstandingOf(account) === 0 || rule.algorithm.isShare === true;
-  const resetAfterMs = (of: Account) => resetAtMs(rule, of, nowMs) - nowMs;
-  if (decision.allowed) {
-    const { state, ...admitted } = decision;
-    const after = cost === 0 ? account : { state, holds };
-    return { ...admitted, account: after, ...(!isExact && { resetAfterMs: resetAfterMs(after) }) };
-  }
-  const exact = (of: Account, denial: Denial): Denial =>
-    isExact
-      ? denial
-      : { ...denial, retryAfterMs: waitMs(rule, of, nowMs, cost), resetAfterMs: resetAfterMs(of) };
-  const { counted, ...denied } = decision;
-  if (counted === undefined) return { ...exact(account, denied), allowed: false };
-  const { state, ...countedDenial } = counted;
-  const after = { state, holds };
-  return {
-    ...exact(account, denied),
-    allowed: false,
-    counted: { ...exact(after, countedDenial), account: after },
-  };
+  if (outstandingOf(account) === 0 || rule.algorithm.isShare === true) return decision;
+  const resetAfterMs = (of: unknown) => resetAtMs(rule, { state: of, holds }, nowMs) - nowMs;
+  if (decision.allowed)
+    return { ...decision, resetAfterMs: resetAfterMs(cost === 0 ? state : decision.state) };
+  const exact = <Known extends Denial>(of: unknown, denial: Known): Known => ({
+    ...denial,
+    retryAfterMs: waitMs(rule, { state: of, holds }, nowMs, cost),
+    resetAfterMs: resetAfterMs(of),
+  });
+  const { counted } = decision;
+  return { ...exact(state, decision), ...(counted && { counted: exact(counted.state, counted) }) };
 }
 
 /** Whether a cost would be admitted if no call on several keys held units. */
@@ -276,10 +264,10 @@ export function decideTogether(
     if (!decision.allowed) return denyTogether(decided, nowMs);
     const kept = units === 0 ? undefined : rule.lease ? taking.lease : taking.hold;
     const hold = kept && { ...kept, units, isStored: true };
-    const leased = { state: decision.state, holds: account.holds };
-    const held = hold && (rule.lease ? place(leased, hold) : placeNoted(rule, account, nowMs, hold));
-    const taken = held ? decide(rule, held, nowMs, 0) : withHolds(rule, account, nowMs, units, decision);
-    const after = held ?? (taken.allowed ? taken.account : account);
+    const admitted = { state: decision.state, holds: account.holds };
+    const held = hold && (rule.lease ? place(admitted, hold) : placeNoted(rule, account, nowMs, hold));
+    const taken = held ? decideRule(rule, held, nowMs, 0) : withHolds(rule, account, nowMs, units, decision);
+    const after = held ?? (units === 0 ? account : admitted);
     accounts.push(after);
     rules.push(ruleDecision(rule, after, nowMs, taken, decision.delayMs));
   }
@@ -306,9 +294,9 @@ export function withoutTaking(
 }
 
 /** The decision if the units are not taken: with their denial, or with all that remains. */
-function untaken({ rule, account, units, decision }: DecidedRule, nowMs: number): AccountDecision {
+function untaken({ rule, account, units, decision }: DecidedRule, nowMs: number): AlgorithmDecision<unknown> {
   return decision.allowed
-    ? decide(rule, account, nowMs, 0)
+    ? decideRule(rule, account, nowMs, 0)
     : withHolds(rule, account, nowMs, units, decision);
 }
 
@@ -321,7 +309,7 @@ function denyTogether(each: readonly DecidedRule[], nowMs: number): JointDecisio
   const rules = decided.map(({ rule, account, decision }) => {
     const counted = decision.allowed || isNever ? undefined : decision.counted;
     hasCounted ||= counted !== undefined;
-    accounts.push(counted?.account ?? account);
+    accounts.push(counted ? { state: counted.state, holds: account.holds } : account);
     return ruleDecision(rule, account, nowMs, counted ? { ...counted, allowed: false } : decision);
   });
   return hasCounted ? { admitted: false, accounts, rules } : { admitted: false, rules };
@@ -331,7 +319,7 @@ function ruleDecision(
   { name, algorithm, config, capacity, apart = 0 }: Rule,
   { state }: Account,
   nowMs: number,
-  decision: AccountDecision,
+  decision: AlgorithmDecision<unknown>,
   delayMs?: number,
 ): RuleDecision {
   const { allowed, remaining, quotaRemaining, resetAfterMs } = decision;

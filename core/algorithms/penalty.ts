@@ -69,14 +69,13 @@ export function penalised(
 }
 
 /** The algorithm with penalties. The algorithm alone can read its stored states: `withoutBlock`. */
-export function withPenalty(algorithm: AnyAlgorithm): Algorithm<Config, State> {
+function withPenalty(algorithm: AnyAlgorithm): Algorithm<Config, State> {
   // No function is copied: each takes the configuration of the algorithm.
-  const { name, storedAs, fields, neverRefills, isStateless } = algorithm;
+  const { name, storedAs, fields, isStateless } = algorithm;
   return {
     name,
     fields,
     ...(storedAs !== undefined && { storedAs }),
-    ...(neverRefills && { neverRefills }),
     ...(isStateless && { isStateless }),
     hasPenalty: true,
     configure: () => configProblem("blockFor", "beside an algorithm"),

@@ -143,16 +143,20 @@ function forecastOf(config: Config, state: State | undefined) {
   let sinceMs = state?.atMs ?? -Infinity;
   let spentParts = spentAt(config, state, sinceMs);
   const spent = (atMs: number) => Math.max(0, spentParts - limit * Math.max(0, atMs - sinceMs));
-  const use = (givenMs: number, units: number) => {
-    const atMs = Math.max(givenMs, sinceMs);
-    spentParts = Math.min(spent(atMs) + units * windowMs, MAX_PARTS);
-    sinceMs = atMs;
+  const debit = ({ endsMs, units }: Uses, from = 0, to = endsMs.length) => {
+    // Copies: a thousand holds take a third of the time.
+    let [parts, lastMs] = [spentParts, sinceMs];
+    for (let index = from; index < to; index += 1) {
+      const atMs = Math.max(endsMs[index] ?? 0, lastMs);
+      parts = Math.max(0, parts - limit * (atMs - lastMs)) + (units[index] ?? 0) * windowMs;
+      parts = Math.min(parts, MAX_PARTS);
+      lastMs = atMs;
+    }
+    [spentParts, sinceMs] = [parts, lastMs];
   };
   return {
-    debit({ endsMs, units }: Uses, from = 0, to = endsMs.length) {
-      for (let index = from; index < to; index += 1) use(endsMs[index] ?? 0, units[index] ?? 0);
-    },
-    take: use,
+    debit,
+    take: (atMs: number, units: number) => debit({ endsMs: [atMs], units: [units] }),
     passesAtMs(atMs: number, cost: number, outstanding: number) {
       if (cost === 0) return atMs;
       const room = (burst - outstanding) * windowMs - cost * windowMs;

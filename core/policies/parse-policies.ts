@@ -4,7 +4,7 @@ import { nearest, number, oneOf, table, violation, violationsOf } from "../valid
 import { parsePolicy } from "./parse-policy.ts";
 import { NAME, NAME_ALLOWED } from "./policy-fields.ts";
 import {
-  LOCAL,
+  localName,
   LOCATION_HINTS,
   type Policies,
   type Policy,
@@ -115,12 +115,9 @@ export function parseBackgroundMs(given: unknown): number | undefined {
  */
 export function parseDeployment(vars: DeploymentVars) {
   const { areJurisdictionsIgnored } = vars;
+  const placed = (policy: Policy) => (areJurisdictionsIgnored ? withoutJurisdiction(policy) : policy);
   const parsed = [...parsePolicies(vars.policies)];
-  const policies: Policies = new Map(
-    areJurisdictionsIgnored === true
-      ? parsed.map(([name, policy]) => [name, withoutJurisdiction(policy)] as const)
-      : parsed,
-  );
+  const policies: Policies = new Map(parsed.map(([name, policy]) => [name, placed(policy)]));
   const regions = parseRegions(vars.regions);
   return {
     policies,
@@ -189,14 +186,14 @@ export class RegionalPolicies {
     const name = `${policy.name}${SEPARATOR}${region.name}`;
     const regional = { ...policy, name, region };
     this.#known.set(name, regional);
-    if (policy.onFailure === "local") this.#known.set(`${name}${LOCAL}`, this.#alone(regional));
+    if (policy.onFailure === "local") this.#known.set(localName(regional), this.#alone(regional));
   }
 
   #alone({ pool, ...policy }: Policy): Policy {
     const part = pool?.localShare ?? 1 / this.regions.length;
     const scaled = policy.rules.map((rule) => scale(policy, rule, part));
     const [first = policy.rules[0], ...others] = scaled;
-    return { ...policy, name: `${policy.name}${LOCAL}`, rules: [first, ...others] };
+    return { ...policy, name: localName(policy), rules: [first, ...others] };
   }
 }
 

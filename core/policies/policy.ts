@@ -200,7 +200,7 @@ export function forPriority(policy: PolicyView, priority: string | undefined): P
 /** A region's copy of `api` is `api@eu`, also in the names of its objects and reservations and the ids of leases. */
 export const SEPARATOR = "@";
 /** Ends the name of the policy of a region without its pool: `api@eu/local`. */
-export const LOCAL = "/local";
+const LOCAL = "/local";
 
 export function candidateName(policy: string): string {
   return `${policy}~candidate`;
@@ -212,7 +212,7 @@ export function publicName(name: string): string {
 }
 
 /** The name of the policy of a region without its pool. */
-export function localName({ name }: Policy): string {
+export function localName({ name }: Pick<Policy, "name">): string {
   return `${name}${LOCAL}`;
 }
 

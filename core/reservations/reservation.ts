@@ -96,7 +96,7 @@ export class Reservation extends Holder<ReserveCall> {
     const before = this.spendableAt(nowMs);
     const kept = before.map((units, index) => (cost === 0 ? Math.min(units, wanted.units[index] ?? 0) : 0));
     if (this.#units.some((units, index) => units > (kept[index] ?? 0))) this.forgetDenials();
-    this.#estimate.sendHome(before.map((units, index) => units - (kept[index] ?? 0)));
+    this.#estimate.addReturned(before.map((units, index) => units - (kept[index] ?? 0)));
     this.#units = kept;
     this.#requested = this.asked;
     this.turn += 1;
@@ -242,7 +242,7 @@ export class QuotaEstimate {
   }
 
   /** Units of each rule return with a message: the object has them when it answers. */
-  sendHome(units: readonly number[]): void {
+  addReturned(units: readonly number[]): void {
     this.#reports = this.#reports.map((report, index) => ({
       ...report,
       free: report.free + (units[index] ?? 0),

@@ -140,22 +140,16 @@ function moved(
   const { level, troubleMs, atMs } = state;
   const ms = untilMs - atMs;
   const utilization = utilizationOf(state, atMs) ?? 0;
-  if (utilization < good)
-    return { ...state, level: Math.max(0, level - ms / overMs), troubleMs: 0, calmMs: 0, atMs: untilMs };
+  const at = { ...state, atMs: untilMs };
+  if (utilization < good) return { ...at, level: Math.max(0, level - ms / overMs), troubleMs: 0, calmMs: 0 };
   if (utilization <= bad) {
     const calmMs = state.calmMs + ms;
-    return { ...state, troubleMs: calmMs < afterMs ? troubleMs : 0, calmMs, atMs: untilMs };
+    return { ...at, troubleMs: calmMs < afterMs ? troubleMs : 0, calmMs };
   }
   const lastedMs = troubleMs + ms;
   const risesMs = Math.max(0, lastedMs - Math.max(troubleMs, afterMs));
   const maxLevel = names.length - 1;
-  return {
-    ...state,
-    level: Math.min(maxLevel, level + risesMs / overMs),
-    troubleMs: lastedMs,
-    calmMs: 0,
-    atMs: untilMs,
-  };
+  return { ...at, level: Math.min(maxLevel, level + risesMs / overMs), troubleMs: lastedMs, calmMs: 0 };
 }
 
 /** The chance, from 0 to 1, that a call of this priority is shed. */

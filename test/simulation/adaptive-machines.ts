@@ -2,9 +2,10 @@
  * Ten machines call one upstream whose capacity halves after a minute and recovers after another. Every call
  * takes from an adaptive limit of the production code: shared, as an object has it, or one for each machine.
  */
-import { type Report, UNTOUCHED, advance, decide, endLease, place } from "../../core/accounts/account.ts";
+import { type Report, UNTOUCHED, advance, endLease, place } from "../../core/accounts/account.ts";
 import type { Account } from "../../core/accounts/hold.ts";
 import type { Rule } from "../../core/policies/policy.ts";
+import { decide } from "../support/decide.ts";
 import { seededRandom } from "../support/random.ts";
 import { ruleOf } from "../support/rules.ts";
 import { Events, Upstream } from "./upstream.ts";

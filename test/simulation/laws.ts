@@ -1,10 +1,11 @@
-import { decide, outstandingOf, settle, untouchedAtMs } from "../../core/accounts/account.ts";
+import { outstandingOf, settle, untouchedAtMs } from "../../core/accounts/account.ts";
 import type { Windows } from "../../core/algorithms/windows/fixed-window.ts";
 import { type Cost, costOf, forPriority, type Policy, type Rule } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { Reservation } from "../../core/reservations/reservation.ts";
 import { maxUnits } from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../../durable-objects/keys/key-state.ts";
+import { decide } from "../support/decide.ts";
 
 export class BrokenLaw extends Error {}
 

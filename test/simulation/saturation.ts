@@ -2,12 +2,13 @@
 import { LocalLimiter } from "../../client/local-limiter.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
 import { Objects } from "../../client/transports/objects.ts";
-import { UNTOUCHED, decide } from "../../core/accounts/account.ts";
+import { UNTOUCHED } from "../../core/accounts/account.ts";
 import type { Account } from "../../core/accounts/hold.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { Problem } from "../../core/protocol/problems.ts";
+import { decide } from "../support/decide.ts";
 import { seededRandom } from "../support/random.ts";
 import { Database } from "./database.ts";
 import { simulatedNamespace, type Method } from "./network.ts";

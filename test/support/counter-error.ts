@@ -2,8 +2,9 @@
  * The error of the sliding window counter: the same calls are decided by it and by the exact log, and each of
  * its decisions is compared with a log of its own admissions.
  */
-import { UNTOUCHED, decide } from "../../core/accounts/account.ts";
+import { UNTOUCHED } from "../../core/accounts/account.ts";
 import type { Account } from "../../core/accounts/hold.ts";
+import { decide } from "./decide.ts";
 import { seededRandom } from "./random.ts";
 import { log, ruleOf } from "./rules.ts";
 

@@ -2,16 +2,12 @@
  * The arithmetic of accounts in the plainest way: it tries one hold after another with the algorithms' own
  * states, and plays queues through with full decisions. Production code must agree, faster.
  */
-import {
-  type AccountDecision,
-  type JointDecision,
-  type Taking,
-  advance,
-} from "../../core/accounts/account.ts";
+import { type JointDecision, type Taking, advance } from "../../core/accounts/account.ts";
 import type { Account, Hold, QueuedCost, RuleAccount } from "../../core/accounts/hold.ts";
 import type { Denial } from "../../core/algorithms/algorithm.ts";
 import { type Cost, costOf, type Rule } from "../../core/policies/policy.ts";
 import type { RuleDecision } from "../../core/protocol/answers.ts";
+import { type AccountDecision } from "./decide.ts";
 
 /**
  * The exact wait in milliseconds for a cost behind the queue, if no other call comes and every lease runs to

@@ -3,7 +3,6 @@ import {
   type NewHold,
   UNTOUCHED,
   advance,
-  decide,
   decideTogether,
   outstandingOf,
   place,
@@ -16,6 +15,7 @@ import type { Account } from "../../core/accounts/hold.ts";
 import { costOf, type Rule } from "../../core/policies/policy.ts";
 import { grantedTogether, isSpare, type Wish } from "../../core/reservations/sizing.ts";
 import type { PoolGrant, HolderMessage, PoolAnswer, PoolCall } from "../../durable-objects/pool/protocol.ts";
+import { decide } from "./decide.ts";
 import { isAllOf, SIZING, type PartOfCall } from "./pools.ts";
 
 interface Holder {

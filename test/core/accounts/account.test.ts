@@ -3,7 +3,6 @@ import { expect, test } from "vitest";
 import {
   UNTOUCHED,
   advance,
-  decide,
   outstandingOf,
   place,
   refund,
@@ -20,6 +19,7 @@ import {
   withoutHold,
 } from "../../../core/accounts/hold.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
+import { decide } from "../../support/decide.ts";
 import { bucket, reachable } from "../../support/rules.ts";
 
 function taken(rule: Rule, account: Account, nowMs: number, cost: number): Account {

@@ -1,12 +1,13 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import { UNTOUCHED, decide, place, remainingOf } from "../../../core/accounts/account.ts";
+import { UNTOUCHED, place, remainingOf } from "../../../core/accounts/account.ts";
 import type { Account } from "../../../core/accounts/hold.ts";
 import { MAX_PARTS } from "../../../core/algorithms/token-bucket.ts";
 import { algorithms } from "../../../core/policies/algorithms.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
 import { forced, type TooMany, withUsed } from "../../../durable-objects/operations/limits.ts";
 import { specimens, ruleWith } from "../../support/algorithms.ts";
+import { decide } from "../../support/decide.ts";
 import { ruleOf } from "../../support/rules.ts";
 
 const START_MS = 1_760_000_000_000;

@@ -3,7 +3,6 @@ import { describe, expect, test } from "vitest";
 import {
   UNTOUCHED,
   advance,
-  decide,
   decideTogether,
   endLease,
   place,
@@ -18,6 +17,7 @@ import {
   waitBehindMs,
 } from "../../../core/accounts/hold.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
+import { decide } from "../../support/decide.ts";
 import { depth } from "../../support/depth.ts";
 import * as plain from "../../support/plain-accounts.ts";
 import { log, reachable, ruleOf } from "../../support/rules.ts";

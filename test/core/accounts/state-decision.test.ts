@@ -1,16 +1,10 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import {
-  UNTOUCHED,
-  admitsTogether,
-  advance,
-  decide,
-  decideTogether,
-  place,
-} from "../../../core/accounts/account.ts";
+import { UNTOUCHED, admitsTogether, advance, decideTogether, place } from "../../../core/accounts/account.ts";
 import { type Account, leastWaitMs, waitBehindMs } from "../../../core/accounts/hold.ts";
 import { type Policy, forPriority } from "../../../core/policies/policy.ts";
 import { Oracles } from "../../simulation/laws.ts";
+import { decide } from "../../support/decide.ts";
 import { depth } from "../../support/depth.ts";
 import { parsePolicies } from "../../support/milliseconds.ts";
 

@@ -3,7 +3,6 @@ import { describe, expect, test } from "vitest";
 import {
   UNTOUCHED,
   advance,
-  decide,
   decideTogether,
   endLease,
   place,
@@ -19,6 +18,7 @@ import {
 } from "../../../core/algorithms/adaptive/adaptive-concurrency.ts";
 import type { Outcome } from "../../../core/algorithms/algorithm.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
+import { decide } from "../../support/decide.ts";
 import { depth } from "../../support/depth.ts";
 import { PlainLimit } from "../../support/plain-limits.ts";
 import { ruleOf } from "../../support/rules.ts";

@@ -1,7 +1,6 @@
 import { describe, expect, test } from "vitest";
 import {
   UNTOUCHED,
-  decide,
   decideTogether,
   place,
   refund,
@@ -12,6 +11,7 @@ import { algorithms } from "../../../core/policies/algorithms.ts";
 import { forced } from "../../../durable-objects/operations/limits.ts";
 import { record } from "../../../durable-objects/storage/records.ts";
 import { restore } from "../../../durable-objects/storage/write-behind.ts";
+import { decide } from "../../support/decide.ts";
 import { ruleOf } from "../../support/rules.ts";
 
 const NEVER = {

@@ -1,7 +1,8 @@
 import { expect, test } from "vitest";
-import { UNTOUCHED, advance, decide, place, settle } from "../../../core/accounts/account.ts";
+import { UNTOUCHED, advance, place, settle } from "../../../core/accounts/account.ts";
 import type { Account } from "../../../core/accounts/hold.ts";
 import { concurrency, type ConcurrencyState } from "../../../core/algorithms/concurrency.ts";
+import { decide } from "../../support/decide.ts";
 import { ruleOf } from "../../support/rules.ts";
 
 const RULE = ruleOf({ algorithm: "concurrency", limit: 10, ttl: "1s" });

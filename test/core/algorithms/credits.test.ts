@@ -1,11 +1,12 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { UNTOUCHED, decide, place, refund, remainingOf } from "../../../core/accounts/account.ts";
+import { UNTOUCHED, place, refund, remainingOf } from "../../../core/accounts/account.ts";
 import type { Account } from "../../../core/accounts/hold.ts";
 import { credits } from "../../../core/algorithms/credits.ts";
 import { forced, withUsed } from "../../../durable-objects/operations/limits.ts";
 import { record } from "../../../durable-objects/storage/records.ts";
 import { aheadUnits, restore } from "../../../durable-objects/storage/write-behind.ts";
+import { decide } from "../../support/decide.ts";
 import { ruleOf } from "../../support/rules.ts";
 
 const NOW_MS = 1_760_000_000_000;

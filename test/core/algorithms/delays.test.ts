@@ -4,7 +4,6 @@ import { describe, expect, test } from "vitest";
 import {
   UNTOUCHED,
   advance,
-  decide,
   decideTogether,
   place,
   settle,
@@ -14,6 +13,7 @@ import type { Account } from "../../../core/accounts/hold.ts";
 import { algorithms } from "../../../core/policies/algorithms.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
 import { ruleWith, specimens } from "../../support/algorithms.ts";
+import { decide } from "../../support/decide.ts";
 import { depth } from "../../support/depth.ts";
 import { bucket } from "../../support/rules.ts";
 

@@ -3,7 +3,6 @@ import { describe, expect, test, vi } from "vitest";
 import {
   UNTOUCHED,
   advance,
-  decide,
   decideTogether,
   outstandingOf,
   place,
@@ -14,6 +13,7 @@ import {
   type FixedWindowConfig,
   type WindowUse,
 } from "../../../core/algorithms/windows/fixed-window.ts";
+import { decide } from "../../support/decide.ts";
 import { depth } from "../../support/depth.ts";
 import { namesOf, NaiveWindows } from "../../support/naive-windows.ts";
 import { log, ruleOf } from "../../support/rules.ts";

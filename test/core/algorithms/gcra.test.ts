@@ -1,10 +1,11 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { UNTOUCHED, decide } from "../../../core/accounts/account.ts";
+import { UNTOUCHED } from "../../../core/accounts/account.ts";
 import { gcra } from "../../../core/algorithms/gcra.ts";
 import type { TokenBucketConfig, TokenBucketState } from "../../../core/algorithms/token-bucket.ts";
 import { record } from "../../../durable-objects/storage/records.ts";
 import { restore } from "../../../durable-objects/storage/write-behind.ts";
+import { decide } from "../../support/decide.ts";
 import { depth } from "../../support/depth.ts";
 import { reachable, ruleOf } from "../../support/rules.ts";
 

@@ -1,19 +1,12 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import {
-  type AccountDecision,
-  UNTOUCHED,
-  advance,
-  decide as decideAdvanced,
-  outstandingOf,
-  place,
-  refund,
-} from "../../../core/accounts/account.ts";
+import { UNTOUCHED, advance, outstandingOf, place, refund } from "../../../core/accounts/account.ts";
 import type { Account } from "../../../core/accounts/hold.ts";
 import type { Segment } from "../../../core/algorithms/algorithm.ts";
 import { algorithms } from "../../../core/policies/algorithms.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
 import { ruleWith, specimens } from "../../support/algorithms.ts";
+import { type AccountDecision, decide as decideAdvanced } from "../../support/decide.ts";
 import { depth } from "../../support/depth.ts";
 
 /** A call some milliseconds after the one before it. With `back`, an earlier charge is then given back. */

@@ -1,18 +1,13 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import {
-  UNTOUCHED,
-  decide,
-  decideTogether,
-  remainingOf,
-  untouchedAtMs,
-} from "../../../core/accounts/account.ts";
+import { UNTOUCHED, decideTogether, remainingOf, untouchedAtMs } from "../../../core/accounts/account.ts";
 import type { Account } from "../../../core/accounts/hold.ts";
 import { algorithms } from "../../../core/policies/algorithms.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
 import { forced, withUsed } from "../../../durable-objects/operations/limits.ts";
 import { record } from "../../../durable-objects/storage/records.ts";
 import { covers, restore } from "../../../durable-objects/storage/write-behind.ts";
+import { decide } from "../../support/decide.ts";
 import { depth } from "../../support/depth.ts";
 import { parsePolicies } from "../../support/milliseconds.ts";
 import { ruleOf } from "../../support/rules.ts";

@@ -1,11 +1,12 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { UNTOUCHED, advance, decide as decideOn, place } from "../../../core/accounts/account.ts";
+import { UNTOUCHED, advance, place } from "../../../core/accounts/account.ts";
 import {
   permitsPerCycle,
   type PermitsPerCycleConfig,
   type PermitsPerCycleState,
 } from "../../../core/algorithms/ported/permits-per-cycle.ts";
+import { decide as decideOn } from "../../support/decide.ts";
 import { depth } from "../../support/depth.ts";
 import { ruleOf } from "../../support/rules.ts";
 

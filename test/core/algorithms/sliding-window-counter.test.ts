@@ -1,11 +1,12 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import { UNTOUCHED, advance, decide, place, settle } from "../../../core/accounts/account.ts";
+import { UNTOUCHED, advance, place, settle } from "../../../core/accounts/account.ts";
 import {
   type StoredCounters,
   slidingWindowCounter,
   type SlidingWindowCounterConfig,
 } from "../../../core/algorithms/windows/sliding-window-counter.ts";
+import { decide } from "../../support/decide.ts";
 import { depth } from "../../support/depth.ts";
 import { NaiveCounter } from "../../support/naive-windows.ts";
 import { log, ruleOf } from "../../support/rules.ts";

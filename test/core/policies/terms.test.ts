@@ -1,13 +1,14 @@
 /** While two versions of a policy are in use, what passes has to pass under both: so the bounds of both hold. */
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import { UNTOUCHED, advance, decide, place, placeNoted } from "../../../core/accounts/account.ts";
+import { UNTOUCHED, advance, place, placeNoted } from "../../../core/accounts/account.ts";
 import type { Account } from "../../../core/accounts/hold.ts";
 import { algorithms } from "../../../core/policies/algorithms.ts";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
 import { rulesIn, stricterOf } from "../../../durable-objects/keys/versions.ts";
 import { ruleWith, specimens } from "../../support/algorithms.ts";
+import { decide } from "../../support/decide.ts";
 import { depth } from "../../support/depth.ts";
 import type { Given } from "../../support/specimen.ts";
 

@@ -1,11 +1,12 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { UNTOUCHED, advance, decide, outstandingOf, place } from "../../../core/accounts/account.ts";
+import { UNTOUCHED, advance, outstandingOf, place } from "../../../core/accounts/account.ts";
 import type { Account } from "../../../core/accounts/hold.ts";
 import type { Segment } from "../../../core/algorithms/algorithm.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
 import { type StoredAccount, record } from "../../../durable-objects/storage/records.ts";
 import { aheadOfRecord, aheadUnits, covers, restore } from "../../../durable-objects/storage/write-behind.ts";
+import { decide } from "../../support/decide.ts";
 import { depth } from "../../support/depth.ts";
 import { bucket, log, reachable } from "../../support/rules.ts";
 

@@ -1,12 +1,13 @@
 /** The laws of the algorithms (../algorithms/laws.test.ts), through the script on a real server. */
 import fc from "fast-check";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { UNTOUCHED, decide } from "../../../../core/accounts/account.ts";
+import { UNTOUCHED } from "../../../../core/accounts/account.ts";
 import type { AnyAlgorithm } from "../../../../core/algorithms/algorithm.ts";
 import { tokenBucket } from "../../../../core/algorithms/token-bucket.ts";
 import { algorithms } from "../../../../core/policies/algorithms.ts";
 import type { PoolAnswer } from "../../../../durable-objects/pool/protocol.ts";
 import { ruleWith, specimens } from "../../../support/algorithms.ts";
+import { decide } from "../../../support/decide.ts";
 import { depth } from "../../../support/depth.ts";
 import { worstExcess } from "../../../support/interval-bound.ts";
 import { poolRule, startPools, type Pool, type Pools } from "../../../support/pools.ts";
