@@ -63,7 +63,8 @@ function isRemoval(fields: unknown): boolean {
 
 function tablesOf(vars: unknown): PolicyTable[] {
   const wanted = "POLICIES must be a table of policies: add one to wrangler.toml as [vars.POLICIES.<name>]";
-  const { entries, error } = entriesOf(vars);
+  const { given, error } = tableIn(vars);
+  const entries: PolicyTable[] = Array.isArray(given) ? [] : Object.entries(given);
   if (entries.length === 0) refuseBad([wanted + (error ? ` (it is text that is not JSON: ${error})` : "")]);
   const bad = entries.filter(([, fields]) => isRemoval(fields) && JSON.stringify(fields) !== REMOVAL);
   const allowed = "removed = true and nothing else, or without removed";
@@ -71,14 +72,13 @@ function tablesOf(vars: unknown): PolicyTable[] {
   return entries;
 }
 
-/** The entries of a table, which may be JSON text; none of any other value. */
-function entriesOf(vars: unknown): { readonly entries: PolicyTable[]; readonly error?: string } {
+/** A table, which may be JSON text; an empty one instead of any other value. */
+function tableIn(vars: unknown): { readonly given: object; readonly error?: string } {
   try {
-    const tables: unknown = typeof vars === "string" ? JSON.parse(vars) : vars;
-    const isTable = typeof tables === "object" && tables !== null && !Array.isArray(tables);
-    return { entries: isTable ? Object.entries(tables) : [] };
+    const given: unknown = typeof vars === "string" ? JSON.parse(vars) : vars;
+    return { given: typeof given === "object" && given !== null ? given : {} };
   } catch (error) {
-    return { entries: [], error: String(error) };
+    return { given: {}, error: String(error) };
   }
 }
 
@@ -263,7 +263,7 @@ const REGION_FIELDS = {
 export function parseRegions(vars: unknown = CONTINENTS): Regions {
   const problems: string[] = [];
   const regions: Region[] = [];
-  for (const [name, fields] of entriesOf(vars).entries) {
+  for (const [name, fields] of Object.entries(tableIn(vars).given)) {
     const parsed = v.safeParse(table(REGION_FIELDS), fields);
     const found = parsed.success ? [] : violationsOf(parsed.issues).map(({ detail }) => detail);
     if (!NAME.test(name)) found.push(violation(["its name"], name, NAME_ALLOWED));

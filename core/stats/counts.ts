@@ -25,15 +25,15 @@ export function seriesOf(metric: string, labels: readonly string[]): string {
 /** Names of policies, up to a bound; later ones share one name. */
 export class PolicyNames {
   readonly #known = new Set<string>();
-  readonly #most: number;
+  readonly #max: number;
 
-  constructor(most = MAX_POLICIES) {
-    this.#most = most;
+  constructor(max = MAX_POLICIES) {
+    this.#max = max;
   }
 
   of(policy: string): string {
     if (policy === OTHER_POLICIES || this.#known.has(policy)) return policy;
-    if (this.#known.size >= this.#most) return OTHER_POLICIES;
+    if (this.#known.size >= this.#max) return OTHER_POLICIES;
     this.#known.add(policy);
     return policy;
   }
