@@ -28,7 +28,7 @@ interface Problems {
 
 /** Built once: a schema takes longer to build than to run, and policies are parsed for each override. */
 const POLICY_SCHEMA = table(POLICY_FIELDS);
-const ruleSchemas = { alone: schemasBy(Object.keys(POLICY_FIELDS)), among: schemasBy([]) };
+const ruleSchemas = new Map<string, ReturnType<typeof ruleSchema>>();
 
 type PolicyFields = v.InferOutput<typeof POLICY_SCHEMA>;
 
@@ -120,8 +120,11 @@ function splitRules(
 function parseRule(name: string, path: readonly string[], given: unknown): Rule | Problems {
   const named = algorithmOf(given);
   if (named === undefined) return { problems: algorithmProblems(path, given) };
-  const schemaOf = path.length === 0 ? ruleSchemas.alone : ruleSchemas.among;
-  const parsed = v.safeParse(schemaOf(named), given);
+  const isAlone = path.length === 0;
+  const schemaName = `${named.name} ${isAlone}`;
+  const schema = ruleSchemas.get(schemaName) ?? ruleSchema(named, isAlone);
+  ruleSchemas.set(schemaName, schema);
+  const parsed = v.safeParse(schema, given);
   if (!parsed.success) return { problems: violationsOf(parsed.issues, path).map(({ detail }) => detail) };
   const { algorithm: _, unit, blockFor, maxBlock, ...fields } = parsed.output;
   const configured = configuredBy(named, fields);
@@ -148,15 +151,9 @@ function parseRule(name: string, path: readonly string[], given: unknown): Rule 
   };
 }
 
-function schemasBy(policyFields: readonly string[]) {
-  const make = (algorithm: AnyAlgorithm) =>
-    table({ ...RULE_FIELDS, ...fieldsOf(algorithm), ...PENALTY_FIELDS }, policyFields);
-  const made = new Map<AnyAlgorithm, ReturnType<typeof make>>();
-  return (algorithm: AnyAlgorithm) => {
-    const schema = made.get(algorithm) ?? make(algorithm);
-    made.set(algorithm, schema);
-    return schema;
-  };
+function ruleSchema(algorithm: AnyAlgorithm, isAlone: boolean) {
+  const fields = { ...RULE_FIELDS, ...fieldsOf(algorithm), ...PENALTY_FIELDS };
+  return table(fields, isAlone ? Object.keys(POLICY_FIELDS) : []);
 }
 
 /** An algorithm with its configuration. A limit of 0 closes it; other fields are checked with a limit of 1. */
