@@ -43,15 +43,6 @@ export interface CallDescription {
   /** Problems beside those of each call with such an input, and those that this call never has. */
   readonly alsoProblems?: readonly number[];
   readonly neverProblems?: readonly number[];
-  readonly example?: CallExample;
-}
-
-/** The request and the answers, by the names of the examples. */
-export interface CallExample {
-  readonly request?: object;
-  readonly answers?: Readonly<Record<string, object>>;
-  /** Under `?deny=429`. */
-  readonly denied?: object;
 }
 
 interface Place extends CallDescription {

@@ -2,7 +2,6 @@ import { SCOPES } from "../auth/tokens.ts";
 import * as admin from "../calls/catalog/admin-calls.ts";
 import * as calls from "../calls/catalog/catalog-calls.ts";
 import { call, catalogCall, ETAG } from "./call.ts";
-import * as examples from "./examples.ts";
 import { DOCUMENT, JSON_ANSWER, NOTHING, TAGGED } from "./responses.ts";
 /** The calls that read and change the catalog. */
 
@@ -30,7 +29,6 @@ export const catalogRecords = {
     handle: calls.readPolicy,
     summary: "Look at a policy",
     ok: { ...AS_IT_IS, schema: "PolicyInForce" },
-    example: { answers: examples.policy.answers },
   }),
   putPolicy: catalogCall({
     ...PUT,
@@ -40,7 +38,6 @@ export const catalogRecords = {
     handle: calls.writePolicy,
     summary: "Change a policy, or make it; needs the scope admin",
     ok: { ...AS_IT_IS_NOW, schema: "PolicyInForce" },
-    example: examples.policy,
   }),
   deletePolicy: catalogCall({
     ...DELETE,
@@ -56,7 +53,6 @@ export const catalogRecords = {
     handle: calls.readCandidate,
     summary: "Look at a policy that is tried beside one",
     ok: { ...AS_IT_IS, schema: "ComparedCandidate" },
-    example: examples.comparedCandidate,
   }),
   putCandidate: catalogCall({
     ...PUT,
@@ -66,7 +62,6 @@ export const catalogRecords = {
     handle: calls.writeCandidate,
     summary: "Change a policy that is tried beside one, or make it; needs the scope admin",
     ok: { ...AS_IT_IS_NOW, schema: "Candidate" },
-    example: examples.candidate,
   }),
   deleteCandidate: catalogCall({
     ...DELETE,
@@ -86,7 +81,6 @@ export const catalogRecords = {
     answer: TAGGED,
     summary: "Make the candidate the policy; needs the scope admin",
     ok: { says: "The policy as it is now", schema: "PolicyInForce", headers: ETAG },
-    example: examples.promoted,
   }),
   listOverrides: catalogCall({
     ...READ,
@@ -97,7 +91,6 @@ export const catalogRecords = {
     answer: JSON_ANSWER,
     summary: "The overrides of a policy, page by page",
     ok: { says: "A page of overrides", schema: "OverrideList" },
-    example: examples.overrideList,
   }),
   getOverride: catalogCall({
     ...READ,
@@ -106,7 +99,6 @@ export const catalogRecords = {
     handle: calls.readOverride,
     summary: "Look at an override",
     ok: { ...AS_IT_IS, schema: "Override" },
-    example: { answers: examples.override.answers },
   }),
   putOverride: catalogCall({
     ...PUT,
@@ -116,7 +108,6 @@ export const catalogRecords = {
     handle: calls.writeOverride,
     summary: "Change an override, or make it; needs the scope admin",
     ok: { ...AS_IT_IS_NOW, schema: "Override" },
-    example: examples.override,
   }),
   deleteOverride: catalogCall({
     ...DELETE,
@@ -135,7 +126,6 @@ export const catalogRecords = {
     summary: "What the token of the caller may do; any token may ask",
     ok: { says: "The token", schema: "OwnToken" },
     neverProblems: [403, 404, 429],
-    example: { answers: { token: examples.token } },
   }),
   listTokens: catalogCall({
     ...LIST,
@@ -144,7 +134,6 @@ export const catalogRecords = {
     handle: admin.listTokens,
     summary: "The tokens that were issued at run time; needs the scope admin",
     ok: { says: "The tokens", schema: "TokenList" },
-    example: { answers: { tokens: { tokens: [examples.token] } } },
   }),
   issueToken: catalogCall({
     ...CATALOG,
@@ -158,7 +147,6 @@ export const catalogRecords = {
     summary: "Issue a token; needs the scope admin",
     ok: { says: "The token, shown this once", schema: "IssuedToken" },
     alsoProblems: [412],
-    example: examples.issuedToken,
   }),
   revokeToken: catalogCall({
     ...CATALOG,
@@ -178,7 +166,6 @@ export const catalogRecords = {
     answer: DOCUMENT,
     summary: "All that was changed at run time, as one document; needs the scope admin",
     ok: CATALOG_NOW,
-    example: { answers: examples.catalog.answers },
   }),
   putCatalog: catalogCall({
     ...CATALOG,
@@ -193,7 +180,6 @@ export const catalogRecords = {
     answer: DOCUMENT,
     summary: "Make the catalog what a document says; needs the scope admin",
     ok: CATALOG_NOW,
-    example: examples.catalog,
   }),
   audit: catalogCall({
     ...LIST,
@@ -203,6 +189,5 @@ export const catalogRecords = {
     handle: admin.readAudit,
     summary: "Who changed what, the latest first, page by page; needs the scope admin",
     ok: { says: "A page of the audit log", schema: "AuditLog" },
-    example: examples.audit,
   }),
 } as const;

@@ -14,7 +14,6 @@ import {
 } from "../calls/claims.ts";
 import { MIN_PING_MS } from "../calls/schemas/request-schemas.ts";
 import { call, type CallContext, DECISION_HEADERS, DENIAL_HEADERS as headers, query } from "./call.ts";
-import * as examples from "./examples.ts";
 import { DECISION, JSON_ANSWER, NOTHING, RESPONSE } from "./responses.ts";
 
 const HOLDS = { tag: "holds", scopes: ["limit"] } as const;
@@ -31,7 +30,6 @@ export const claimRecords = {
     summary: "Set units apart until it is known how many were used",
     ok: { says: "A decision; if it admits, with the hold", schema: "HoldDecision", headers },
     denials: DENIALS,
-    example: examples.hold,
   }),
   settle: call({
     ...ADDRESSES.settle,
@@ -41,7 +39,6 @@ export const claimRecords = {
     answer: DECISION,
     summary: "End a hold with the units really used; late or again, it changes nothing",
     ok: { says: "The key's decision after the settling", schema: "Decision", headers: DECISION_HEADERS },
-    example: examples.settle,
   }),
   cancel: call({
     ...ADDRESSES.cancel,
@@ -60,7 +57,6 @@ export const claimRecords = {
     summary: "Lease units, waiting in the queue if asked to",
     ok: { says: "A decision; if it admits, with the lease", schema: "LeaseDecision", headers },
     denials: DENIALS,
-    example: examples.acquire,
   }),
   acquireSocket: call({
     method: "GET",
@@ -95,7 +91,6 @@ export const claimRecords = {
     answer: JSON_ANSWER,
     summary: "Move a lease's end",
     ok: { says: "The lease", schema: "Lease" },
-    example: examples.renew,
   }),
   releaseWithReport: call({
     ...ADDRESSES.release,
@@ -106,7 +101,6 @@ export const claimRecords = {
     handle: callRelease,
     answer: NOTHING,
     summary: "End a lease, and report how the call went; the next caller in the queue gets its units at once",
-    example: examples.releaseWithReport,
   }),
   release: call({
     method: "DELETE",

@@ -19,7 +19,6 @@ import {
 } from "./call.ts";
 import { catalogRecords } from "./catalog-records.ts";
 import { claimRecords } from "./claim-records.ts";
-import * as examples from "./examples.ts";
 import { ALL_DECISIONS, DECISION, JSON_ANSWER, METRICS, NOTHING } from "./responses.ts";
 
 const LIMITS = { tag: "limits", scopes: ["limit"] } as const;
@@ -42,7 +41,6 @@ const limitRecords = {
       "`POST /v1/limit?policy=api&key=user%3A42&cost=2`, beside `deny`.",
     ok: { says: "A decision, whether it admits or not", schema: "Decision", headers: DENIAL_HEADERS },
     denials: ["QuotaExceeded", "ReducedCapacity", DENIAL_HEADERS],
-    example: examples.limit,
   }),
   limitAll: call({
     ...ADDRESSES.limitAll,
@@ -59,7 +57,6 @@ const limitRecords = {
       headers: RETRY_AFTER,
     },
     denials: ["SeveralExceeded", "SeveralReduced", RETRY_AFTER],
-    example: examples.limitAll,
   }),
   refund: call({
     ...ADDRESSES.refund,
@@ -70,7 +67,6 @@ const limitRecords = {
     answer: DECISION,
     summary: "Give back units that were taken and not used",
     ok: { says: "The key's decision after the refund", schema: "Decision", headers: DECISION_HEADERS },
-    example: examples.refund,
   }),
   reserve: call({
     ...ADDRESSES.reserve,
@@ -89,7 +85,6 @@ const limitRecords = {
       says: "An answer to each call, and the policies that the client has to know",
       schema: "ReservationsAnswer",
     },
-    example: examples.reserve,
   }),
 };
 
@@ -119,7 +114,6 @@ const keyRecords = {
     summary: "The policies this token may use",
     ok: { says: "The policies", schema: "PolicyList" },
     neverProblems: [404, 429],
-    example: examples.policies,
   }),
   keys: call({
     method: "GET",
@@ -134,7 +128,6 @@ const keyRecords = {
     answer: JSON_ANSWER,
     summary: "The keys of a policy with a number of objects, page by page; needs the scope admin",
     ok: { says: "A page of keys", schema: "KeyList" },
-    example: examples.keys,
   }),
   countKeys: call({
     method: "GET",
@@ -146,7 +139,6 @@ const keyRecords = {
     answer: JSON_ANSWER,
     summary: "How many keys a policy with a number of objects has; needs the scope admin",
     ok: { says: "How many there are", schema: "KeyCount" },
-    example: examples.countKeys,
   }),
   peek: call({
     ...ADDRESSES.peek,
@@ -160,7 +152,6 @@ const keyRecords = {
     answer: DECISION,
     summary: "What a call of cost 1 would be answered, and how many units are held; takes nothing",
     ok: KEY_OK,
-    example: examples.key,
   }),
   setUsed: call({
     method: "PUT",
@@ -172,7 +163,6 @@ const keyRecords = {
     answer: DECISION,
     summary: "Set what the key has used, and look at it; needs the scope admin",
     ok: KEY_OK,
-    example: { request: { used: 1 }, ...examples.key },
   }),
   reset: call({
     ...ADDRESSES.reset,
@@ -220,7 +210,6 @@ const statsRecords = {
     summary: "What happened under a policy, by the minute or by the hour; needs the scope admin",
     ok: { says: "The steps with traffic", schema: "History" },
     neverProblems: [429],
-    example: examples.history,
   }),
   topKeys: call({
     method: "GET",
@@ -232,7 +221,6 @@ const statsRecords = {
     summary: "The keys of a policy that came, or were denied, most often; needs the scope admin",
     ok: { says: "The keys, the highest counts first", schema: "TopKeyList" },
     neverProblems: [429],
-    example: examples.topKeys,
   }),
   healthz: call({
     method: "GET",
@@ -244,7 +232,6 @@ const statsRecords = {
     responses: {
       200: { description: "The worker runs", content: { "application/json": { schema: UP } } },
     },
-    example: { answers: { up: { status: "ok" } } },
   }),
 };
 

@@ -16,7 +16,7 @@ import {
 import { described, oneOf, table } from "../../core/validation.ts";
 import { mayUse, type Principal } from "../auth/tokens.ts";
 import { type CallContext, findPolicy } from "./limits.ts";
-import { amount, KeyRequest } from "./schemas/request-schemas.ts";
+import { amount, KeyRequest, optional } from "./schemas/request-schemas.ts";
 import { parse, refused } from "./validate.ts";
 
 /** The longest wait for the object, in milliseconds. */
@@ -141,15 +141,13 @@ function readSince(text: string, nowMs: number): number | undefined {
 
 export const HistoryRequest = table({
   policy,
-  since: v.optional(
-    described(
-      v.pipe(
-        v.string(SINCE_ALLOWED),
-        v.check((text) => readSince(text, 0) !== undefined, SINCE_ALLOWED),
-      ),
-      `From when on: ${SINCE_ALLOWED}. ${MAX_SINCE.minute} ago at most by the minute, ${MAX_SINCE.hour} by the ` +
-        `hour. Default: ${DEFAULT_SINCE.minute} by the minute, ${DEFAULT_SINCE.hour} by the hour.`,
+  since: optional(
+    v.pipe(
+      v.string(SINCE_ALLOWED),
+      v.check((text) => readSince(text, 0) !== undefined, SINCE_ALLOWED),
     ),
+    `From when on: ${SINCE_ALLOWED}. ${MAX_SINCE.minute} ago at most by the minute, ${MAX_SINCE.hour} by the ` +
+      `hour. Default: ${DEFAULT_SINCE.minute} by the minute, ${DEFAULT_SINCE.hour} by the hour.`,
   ),
   step: v.optional(oneOf(STEPS), "minute"),
 });

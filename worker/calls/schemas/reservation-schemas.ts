@@ -5,7 +5,16 @@ import { MAX_RESERVING, RESERVATIONS_PROTOCOL } from "../../../core/protocol/res
 import { described, integer, table } from "../../../core/validation.ts";
 import { Decision, RuleDecision } from "./answer-schemas.ts";
 import { ProblemDetails } from "./problem-schemas.ts";
-import { amount, key, LimitRequest, milliseconds, policy, priority, text } from "./request-schemas.ts";
+import {
+  amount,
+  key,
+  LimitRequest,
+  milliseconds,
+  policy,
+  priority,
+  optional,
+  text,
+} from "./request-schemas.ts";
 
 const MAX_HOLDER_BYTES = 64;
 const holder = described(
@@ -74,11 +83,9 @@ export const ReservationsRequest = table({
     integer(1, RESERVATIONS_PROTOCOL),
     "The version of the message. A limiter refuses one that it does not know.",
   ),
-  known: v.optional(
-    described(
-      v.record(v.string(), v.string("the version of a description"), "a table of versions by policy"),
-      "The policies that the client knows, by name: the versions of their descriptions.",
-    ),
+  known: optional(
+    v.record(v.string(), v.string("the version of a description"), "a table of versions by policy"),
+    "The policies that the client knows, by name: the versions of their descriptions.",
     {},
   ),
   calls: v.pipe(
@@ -107,9 +114,7 @@ export const Decided = v.object({
   rules: v.array(RuleDecision),
   source: v.optional(v.picklist(["pool", "fallback"])),
   reserved: v.optional(Reserved),
-  next: v.optional(
-    described(v.array(RuleDecision), "What a call of cost 1 would be answered now, if denied."),
-  ),
+  next: optional(v.array(RuleDecision), "What a call of cost 1 would be answered now, if denied."),
   firmForMs: v.optional(milliseconds("How long a denial stands, unless a refund or a reset lifts it.")),
 });
 
