@@ -108,13 +108,6 @@ export const FAULTS: readonly Fault[] = [
         "record.isOfAll === true ? notForAdmin(principal) : undefined",
         "undefined as Problem | undefined",
       ],
-      [
-        "worker/calls/catalog/admin-calls.ts",
-        `const refusal = notForAdmin(caller.principal);
-  if (refusal !== undefined) return refusal;
-  if (!isDocument`,
-        "const refusal = undefined;\n  if (!isDocument",
-      ],
     ],
   },
   {

@@ -1,10 +1,9 @@
+/** The calls that read and change the catalog. */
 import { SCOPES } from "../auth/tokens.ts";
 import * as admin from "../calls/catalog/admin-calls.ts";
 import * as calls from "../calls/catalog/catalog-calls.ts";
 import { call, catalogCall, ETAG } from "./call.ts";
 import { DOCUMENT, JSON_ANSWER, NOTHING, TAGGED } from "./responses.ts";
-/** The calls that read and change the catalog. */
-
 /** The largest document, in bytes: 10,000 overrides of 800 bytes. */
 const MAX_DOCUMENT_BYTES = 8 * 2 ** 20;
 const POLICY = "/v1/policies/:policy";
@@ -16,7 +15,7 @@ const CATALOG = { tag: "catalog", scopes: ["admin"] } as const;
 const READ = { ...CATALOG, method: "GET", answer: TAGGED, scopes: ["limit", "admin"] } as const;
 const PUT = { ...CATALOG, method: "PUT", writes: true, answer: TAGGED } as const;
 const DELETE = { ...CATALOG, method: "DELETE", writes: true, answer: NOTHING } as const;
-const LIST = { ...CATALOG, method: "GET", answer: JSON_ANSWER } as const;
+const LIST = { ...CATALOG, method: "GET", answer: JSON_ANSWER, isOfAll: true } as const;
 const AS_IT_IS = { says: "As it is", headers: ETAG };
 const AS_IT_IS_NOW = { says: "As it is now", headers: ETAG };
 const CATALOG_NOW = { says: "The catalog", schema: "Catalog", headers: ETAG } as const;
@@ -161,6 +160,7 @@ export const catalogRecords = {
     ...CATALOG,
     method: "GET",
     path: "/v1/catalog",
+    isOfAll: true,
     bound: "read",
     handle: admin.readCatalog,
     answer: DOCUMENT,
@@ -174,7 +174,7 @@ export const catalogRecords = {
     body: { schema: "Catalog" },
     writes: true,
     isOfAll: true,
-    mostBytes: MAX_DOCUMENT_BYTES,
+    maxBytes: MAX_DOCUMENT_BYTES,
     bound: "write",
     handle: admin.writeCatalog,
     answer: DOCUMENT,

@@ -94,15 +94,16 @@ function prefixProblem({ title, keyPrefix }: Principal): Problem {
   return new Problem(PROBLEMS.forbidden, detail);
 }
 
-/** The bounds of a caller, with defaults for those that its token or binding omits. */
-export function boundsOf(given: {
-  readonly [Field in keyof CallerBounds]?: number | undefined;
-}): CallerBounds {
-  const { maxCallsAtOnce, maxNewKeysPerSecond } = DEFAULT_BOUNDS;
-  return {
-    maxCallsAtOnce: given.maxCallsAtOnce ?? maxCallsAtOnce,
-    maxNewKeysPerSecond: given.maxNewKeysPerSecond ?? maxNewKeysPerSecond,
-  };
+type Grant = Pick<v.InferOutput<typeof StoredToken>, "scopes" | keyof typeof GRANT_FIELDS>;
+
+/** A caller with what its token or binding grants, and the default bounds where that omits them. */
+export function principalOf(title: string, id: string, grant: Grant): Principal {
+  const { scopes, policies, keyPrefix } = grant;
+  const {
+    maxCallsAtOnce = DEFAULT_BOUNDS.maxCallsAtOnce,
+    maxNewKeysPerSecond = DEFAULT_BOUNDS.maxNewKeysPerSecond,
+  } = grant;
+  return { title, id, scopes, policies, keyPrefix, bounds: { maxCallsAtOnce, maxNewKeysPerSecond } };
 }
 
 function tokensOf(secret: string | undefined): readonly Token[] | Problem {
@@ -153,14 +154,9 @@ function parseTokens(secret: string | undefined): readonly Token[] | Problem {
 }
 
 function tokenOf(entry: v.InferOutput<typeof TokenEntry>): Token {
-  const { name, sha256, scopes, policies, keyPrefix, ...bounds } = entry;
+  const { name, sha256 } = entry;
   return {
-    title: `the token ${JSON.stringify(name)}`,
-    id: JSON.stringify({ token: name }),
-    scopes,
-    policies,
-    keyPrefix,
-    bounds: boundsOf(bounds),
+    ...principalOf(`the token ${JSON.stringify(name)}`, JSON.stringify({ token: name }), entry),
     digest: Uint8Array.from(sha256.match(/../g) ?? [], (pair) => Number.parseInt(pair, 16)),
   };
 }
@@ -216,3 +212,54 @@ export const StoredToken = table({
 });
 
 const TokenEntry = table({ name: CALLER_NAME, ...StoredToken.entries });
+
+/* The callers over service bindings, as the bindings' `props` describe them. */
+
+export const Props = table({
+  policy: v.optional(v.string("the name of a policy")),
+  region: v.optional(v.string("the name of a region")),
+  /** Names the binding: what it makes stays its own when other props change. */
+  name: v.optional(CALLER_NAME),
+  scopes: v.optional(SCOPE_LIST),
+  ...GRANT_FIELDS,
+});
+export type Props = Readonly<v.InferOutput<typeof Props>>;
+
+export interface BindingCaller extends Pick<Props, "policy" | "region"> {
+  readonly principal: Principal;
+}
+
+/** By the text of the props, so that a caller's bounds outlive a call. The oldest is dropped first. */
+const known = new Map<string, BindingCaller>();
+const MAX_KNOWN = 1_000;
+
+/** A binding without scopes has all, because the owner of the account made it. */
+export function bindingCaller(
+  props: unknown,
+  parse: (schema: typeof Props, value: unknown) => Props | Problem,
+): BindingCaller | Problem {
+  const text = JSON.stringify(props ?? {});
+  const found = known.get(text);
+  if (found !== undefined) return found;
+  const parsed = parse(Props, props ?? {});
+  if (parsed instanceof Problem) return parsed;
+  const { name, policy, region, scopes = [...SCOPES] } = parsed;
+  const title = name === undefined ? "the service binding" : `the service binding ${JSON.stringify(name)}`;
+  const id = JSON.stringify({ binding: name ?? sorted(parsed) });
+  const caller = {
+    principal: principalOf(title, id, { ...parsed, scopes }),
+    ...(policy !== undefined && { policy }),
+    ...(region !== undefined && { region }),
+  };
+  for (const oldest of known.keys()) {
+    if (known.size < MAX_KNOWN) break;
+    known.delete(oldest);
+  }
+  known.set(text, caller);
+  return caller;
+}
+
+/** One order of fields, so that equal props are one caller. */
+function sorted(props: Props): object {
+  return Object.fromEntries(Object.entries(props).toSorted(([a], [b]) => (a < b ? -1 : 1)));
+}

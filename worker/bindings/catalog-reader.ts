@@ -3,6 +3,7 @@
  * no decision uses knowledge older than 8 s.
  */
 import type { Follow } from "../../client/call-gate.ts";
+import { inTime } from "../../client/transports/send-batch.ts";
 import type { CatalogChanges, CatalogMethods } from "../../core/catalog/calls.ts";
 import type { PoliciesInForce } from "../../core/catalog/policies-in-force.ts";
 import { orTimeout, type Time } from "../../core/clock.ts";
@@ -27,7 +28,7 @@ interface CatalogReaderParts {
 
 export class CatalogReader {
   /** When the message with the last answer was sent. */
-  askedAtMs = -Infinity;
+  #askedAtMs = -Infinity;
   readonly #parts: CatalogReaderParts;
   readonly #tokens = new Map<string, object>();
   /** The message under way, and when it was sent. */
@@ -41,10 +42,9 @@ export class CatalogReader {
   }
 
   /** Refreshes old knowledge; a promise: the call must wait. Calls use old knowledge if the catalog fails. */
-  freshen(): Promise<void> | undefined {
+  freshen(nowMs = this.#parts.time.nowMs()): Promise<void> | undefined {
+    const ageMs = nowMs - this.#askedAtMs;
     const { time, askAfterMs = ASK_AFTER_MS } = this.#parts;
-    const nowMs = time.nowMs();
-    const ageMs = nowMs - this.askedAtMs;
     // After a clock was put back, the age is unknown.
     if (ageMs >= 0 && ageMs < askAfterMs) return undefined;
     const failedMs = this.#failedMs ?? -Infinity;
@@ -77,19 +77,19 @@ export class CatalogReader {
     this.#sent += 1;
     const turn = this.#sent;
     try {
-      const changes = await inTime(catalog().changes(policies.revision), time);
+      const changes = await inTime(time, DEADLINE_MS, async () => await catalog().changes(policies.revision));
       // An answer overtaken by a later one brings nothing new, and could remove what was added since.
       if (turn < this.#taken) return;
       this.#taken = turn;
-      this.askedAtMs = nowMs;
+      this.#askedAtMs = nowMs;
       this.#failedMs = undefined;
       this.#take(changes);
     } catch (error) {
       this.#failedMs = time.nowMs();
       const known =
-        this.askedAtMs === -Infinity
+        this.#askedAtMs === -Infinity
           ? "the deployment's file"
-          : `what was known ${time.nowMs() - this.askedAtMs} ms ago`;
+          : `what was known ${time.nowMs() - this.#askedAtMs} ms ago`;
       console.warn(`the catalog does not answer, so ${known} is in force: ${String(error)}`);
     } finally {
       if (this.#asking?.sinceMs === nowMs) this.#asking = undefined;
@@ -105,19 +105,6 @@ export class CatalogReader {
       if (entry === undefined) this.#tokens.delete(name);
       else this.#tokens.set(name, { ...entry, name });
     onTokens([...this.#tokens.values()]);
-  }
-}
-
-/** @throws Error when there is no answer in time */
-async function inTime<Answer>(answer: Promise<Answer>, time: Time): Promise<Answer> {
-  let cancel = () => {};
-  const late = new Promise<never>((_, reject) => {
-    cancel = time.after(DEADLINE_MS, () => reject(new Error(`no answer within ${DEADLINE_MS} ms`)));
-  });
-  try {
-    return await Promise.race([answer, late]);
-  } finally {
-    cancel();
   }
 }
 

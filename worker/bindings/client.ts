@@ -10,6 +10,7 @@ import { PoliciesInForce } from "../../core/catalog/policies-in-force.ts";
 import { randomFraction, randomId, SYSTEM_TIME } from "../../core/clock.ts";
 import type { Region } from "../../core/policies/policy.ts";
 import { type Origin, regionOf } from "../../core/policies/regional-policies.ts";
+import type { Decision } from "../../core/protocol/decision.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { policyOfKeys } from "../../core/stats/counts.ts";
 import { STATS_NAME, type StatsMessage, type StatsNamespace } from "../../core/stats/messages.ts";
@@ -24,8 +25,8 @@ import {
 } from "../../durable-objects/deployment.ts";
 import { claimProofs } from "../auth/claim-proofs.ts";
 import { knowTokens, type Principal } from "../auth/tokens.ts";
-import { CallLog } from "./call-log.ts";
-import { CatalogReader, followingBy, ASK_AFTER_MS } from "./catalog-reader.ts";
+import { callLog } from "./call-log.ts";
+import { CatalogReader, followingBy } from "./catalog-reader.ts";
 import type { Env } from "./env.ts";
 
 /** The one object with the catalog of a deployment. The name is stored: never change it. */
@@ -37,7 +38,7 @@ interface Clients {
   readonly catalog?: CatalogReader;
   readonly reservations: ReservationCache;
   readonly objects: Objects;
-  readonly stats: WorkerStats | undefined;
+  readonly stats: ReturnType<typeof workerStats> | undefined;
   /** By the caller's bounds, a unique object for each token and binding. */
   readonly byCaller: WeakMap<Principal["bounds"], LimiterClient>;
 }
@@ -65,9 +66,7 @@ export function freshen(env: Env, isHeld = false): Promise<void> | undefined {
   const { catalog, stats } = clientsOf(env);
   const nowMs = SYSTEM_TIME.nowMs();
   if (!isHeld) stats?.sendIfDue(nowMs);
-  if (catalog === undefined) return undefined;
-  const isFresh = nowMs >= catalog.askedAtMs && nowMs < catalog.askedAtMs + ASK_AFTER_MS;
-  return isFresh ? undefined : catalog.freshen();
+  return catalog?.freshen(nowMs);
 }
 
 /** Returns all units of this isolate, and sends all its counts. */
@@ -88,9 +87,13 @@ function makeClients({ OBJECTS, OBJECT_BOUNDS: bounds, CATALOG, STATS, API_TOKEN
   const policies = inForce ?? regionalPolicies;
   // One object without a jurisdiction has all counts.
   const mayHaveKeys = (name: string) => policies.named.get(policyOfKeys(name))?.jurisdiction === undefined;
-  const stats = STATS && new WorkerStats(STATS, mayHaveKeys);
+  const stats = STATS && workerStats(STATS, mayHaveKeys);
   const tally = stats?.tally;
-  const calls = new CallLog(log, randomFraction, (line) => console.log(line));
+  const calls = callLog(log, randomFraction, (line) => console.log(line));
+  const decided = (decision: Decision) => {
+    tally?.decided(decision);
+    calls.decided(decision);
+  };
   const objects = new Objects(
     OBJECTS,
     SYSTEM_TIME,
@@ -115,7 +118,7 @@ function makeClients({ OBJECTS, OBJECT_BOUNDS: bounds, CATALOG, STATS, API_TOKEN
     time: SYSTEM_TIME,
     inBackground: waitUntil,
     ...(bounds !== undefined && { starts: new ObjectStarts(JSON.parse(bounds) as ObjectBounds) }),
-    counter: calls.hasDenials ? countedAndLogged(tally, calls) : tally,
+    counter: calls.hasDenials ? { decided, compared: (compared) => tally?.compared(compared) } : tally,
     ...(API_TOKENS !== undefined && { prove: claimProofs(API_TOKENS) }),
     ...(catalog && inForce && { follow: followingBy(catalog, inForce, SYSTEM_TIME, backgroundMs) }),
   };
@@ -125,43 +128,22 @@ function makeClients({ OBJECTS, OBJECT_BOUNDS: bounds, CATALOG, STATS, API_TOKEN
   return made;
 }
 
-function countedAndLogged(tally: Tally | undefined, calls: CallLog): LimiterClientParts["counter"] {
-  return {
-    decided: (decision) => {
-      tally?.decided(decision);
-      calls.decided(decision);
-    },
-    compared: (compared) => tally?.compared(compared),
-  };
-}
-
 /** Counts for one isolate, and sends the counts. No call waits for that. */
-class WorkerStats {
-  readonly tally: Tally;
-  readonly #sender: StatsSender;
-  readonly #push: (message: StatsMessage) => Promise<void>;
-
-  constructor(namespace: StatsNamespace, mayHaveKeys: (policy: string) => boolean) {
-    this.tally = new Tally(mayHaveKeys);
-    this.#sender = new StatsSender(
-      this.tally,
-      randomId,
-      (error) => console.warn(`what was counted could not be sent, and is sent again: ${String(error)}`),
-      backgroundMs,
-    );
-    // A new stub for each message: one that has thrown stays broken, and other requests may not use it.
-    this.#push = (message) => namespace.getByName(STATS_NAME).push(message);
-  }
-
-  /** Sends all counts before the process ends. */
-  sendAll(): Promise<void> {
-    return this.#sender.sendAll(SYSTEM_TIME, this.#push);
-  }
-
-  sendIfDue(nowMs: number): void {
-    if (this.#sender.isDue(nowMs))
-      waitUntil(this.#sender.begin(SYSTEM_TIME, this.#push, this.#sender.everyMs));
-  }
+function workerStats(namespace: StatsNamespace, mayHaveKeys: (policy: string) => boolean) {
+  const tally = new Tally(mayHaveKeys);
+  const onLost = (error: unknown) =>
+    console.warn(`what was counted could not be sent, and is sent again: ${String(error)}`);
+  const sender = new StatsSender(tally, randomId, onLost, backgroundMs);
+  // A new stub for each message: one that has thrown stays broken, and other requests may not use it.
+  const push = (message: StatsMessage) => namespace.getByName(STATS_NAME).push(message);
+  return {
+    tally,
+    /** Sends all counts before the process ends. */
+    sendAll: () => sender.sendAll(SYSTEM_TIME, push),
+    sendIfDue(nowMs: number) {
+      if (sender.isDue(nowMs)) waitUntil(sender.begin(SYSTEM_TIME, push, sender.everyMs));
+    },
+  };
 }
 
 /** The context of a call on the catalog, if there is one; this isolate reads its own changes at once. */

@@ -16,6 +16,7 @@ import { acquireCandidate, holdCandidate, skipCandidate, withCandidate } from ".
 import {
   type CallContext,
   costProblem,
+  maxWaitProblem,
   onKey,
   priorityProblem,
   rateProblem,
@@ -202,9 +203,8 @@ export function acquireOf(
       publicName(policy.name),
       "a policy with a concurrency rule (units of this one are not leased: limit, POST /v1/limit)",
     );
-  if (waitMs > lease.maxWaitMs)
-    return refused(["waitMs"], waitMs, `an integer from 0 to ${lease.maxWaitMs}, the policy's maxWait`);
   const problem =
+    maxWaitProblem(waitMs, lease.maxWaitMs) ??
     ttlProblem(policy, ttlMs) ??
     leasedProblem(policy, units, input) ??
     priorityProblem(policy, priority) ??
@@ -233,11 +233,10 @@ export const callRenew = onClaim("lease", RenewRequest, async (claim, { ttlMs })
   const { policy, key, secret, client } = claim;
   const problem = ttlProblem(policy, ttlMs);
   if (problem !== undefined) return problem;
-  withCandidate(client, policy, (beside, tried) => {
-    const maxMs = tried.lease?.maxTtlMs ?? 0;
-    return beside.leases.renew(tried, key, secret, ttlMs === undefined ? ttlMs : Math.min(ttlMs, maxMs));
+  const answer = await withCandidate(client, policy, (each, its) => {
+    const maxMs = its.lease?.maxTtlMs ?? 0;
+    return each.leases.renew(its, key, secret, ttlMs === undefined ? ttlMs : Math.min(ttlMs, maxMs));
   });
-  const answer = await client.leases.renew(policy, key, secret, ttlMs);
   if (answer instanceof Problem) return answer;
   const { id, ...lease } = answer;
   return { id: claimId("lease", { policy: policy.name, key }, id), ...lease };
@@ -246,8 +245,7 @@ export const callRenew = onClaim("lease", RenewRequest, async (claim, { ttlMs })
 export const callRelease = onClaim("lease", ReleaseRequest, (claim, { outcome, durationMs }) => {
   const { policy, key, secret, client } = claim;
   const report = { outcome, durationMs };
-  withCandidate(client, policy, (beside, tried) => beside.leases.release(tried, key, secret, report));
-  return client.leases.release(policy, key, secret, report);
+  return withCandidate(client, policy, (each, its) => each.leases.release(its, key, secret, report));
 });
 
 export const callHold = onKey(HoldRequest, async ({ policy, key }, request, { client }, input) => {
@@ -274,14 +272,13 @@ export const callSettle = onClaim("hold", SettleRequest, async (claim, { used },
   const { policy, key, secret, client } = claim;
   const problem = costProblem(policy, ["used"], used, input);
   if (problem !== undefined) return problem;
-  withCandidate(client, policy, (beside, tried) => beside.holds.settle(tried, key, secret, used));
-  const answer = await client.holds.settle(policy, key, secret, used);
+  const settle = (each: LimiterClient, its: Policy) => each.holds.settle(its, key, secret, used);
+  const answer = await withCandidate(client, policy, settle);
   return answer instanceof Problem ? answer : { policy, answer };
 });
 
 export const callCancel = onClaim("hold", CancelRequest, async ({ policy, key, secret, client }) => {
-  withCandidate(client, policy, (beside, tried) => beside.holds.cancel(tried, key, secret));
-  const answer = await client.holds.cancel(policy, key, secret);
+  const answer = await withCandidate(client, policy, (each, its) => each.holds.cancel(its, key, secret));
   return answer instanceof Problem ? answer : undefined;
 });
 

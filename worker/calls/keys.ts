@@ -1,5 +1,5 @@
-import * as v from "valibot";
 /** The calls about all keys of a policy: list them, and count them. */
+import * as v from "valibot";
 import type { SharedPolicy } from "../../client/objects/key-lists.ts";
 import { plainValuesOf } from "../../core/algorithms/penalty.ts";
 import type { Policy } from "../../core/policies/policy.ts";

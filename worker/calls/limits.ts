@@ -144,14 +144,14 @@ export function rateProblem(policy: Policy, cost: Cost, below: readonly string[]
   return refused([...below, "policy"], publicName(policy.name), allowed);
 }
 
-function waitProblem({ waiting, pool }: Policy, waitMs: number): Problem | undefined {
-  const { maxWaitMs } = waiting;
+function waitProblem({ waiting: { maxWaitMs }, pool }: Policy, waitMs: number): Problem | undefined {
+  if (pool === undefined || maxWaitMs > 0 || waitMs === 0) return maxWaitProblem(waitMs, maxWaitMs);
+  return refused(["waitMs"], waitMs, "left out or 0, since nobody waits for units of a pool");
+}
+
+export function maxWaitProblem(waitMs: number, maxWaitMs: number): Problem | undefined {
   if (waitMs <= maxWaitMs) return undefined;
-  const allowed =
-    maxWaitMs === 0 && pool !== undefined
-      ? "left out or 0, since nobody waits for units of a pool"
-      : `an integer from 0 to ${maxWaitMs}, the policy's maxWait`;
-  return refused(["waitMs"], waitMs, allowed);
+  return refused(["waitMs"], waitMs, `an integer from 0 to ${maxWaitMs}, the policy's maxWait`);
 }
 
 function forceProblem(policy: Policy, cost: Cost, input: unknown): Problem | undefined {
@@ -244,10 +244,8 @@ export const callRefund = onKey(
       rateProblem(policy, units) ??
       unitsProblem(policy, units, input);
     if (problem !== undefined) return problem;
-    withCandidate(client, policy, (beside, tried) =>
-      beside.refund(tried, key, units, idempotencyKey, charge),
-    );
-    return client.refund(policy, key, units, idempotencyKey, charge);
+    const refund = (each: LimiterClient, its: Policy) => each.refund(its, key, units, idempotencyKey, charge);
+    return withCandidate(client, policy, refund);
   },
 );
 
@@ -256,15 +254,13 @@ export const callPeek = onKey(PeekRequest, ({ policy, key }, { waitFor, waitMs }
   const { lease } = policy;
   if (waitFor === undefined && waitMs > 0) return refused(["waitMs"], waitMs, "left out, or with waitFor");
   if (lease === undefined || waitMs === 0) return client.peek(policy, key);
-  if (waitMs > lease.maxWaitMs)
-    return refused(["waitMs"], waitMs, `an integer from 0 to ${lease.maxWaitMs}, the policy's maxWait`);
-  return client.waitForIdle(policy, key, waitMs, request?.signal);
+  const problem = maxWaitProblem(waitMs, lease.maxWaitMs);
+  return problem ?? client.waitForIdle(policy, key, waitMs, request?.signal);
 });
 
-export const callReset = onKey(KeyRequest, ({ policy, key }, _, { client }) => {
-  withCandidate(client, policy, (beside, tried) => beside.reset(tried, key));
-  return client.reset(policy, key);
-});
+export const callReset = onKey(KeyRequest, ({ policy, key }, _, { client }) =>
+  withCandidate(client, policy, (each, its) => each.reset(its, key)),
+);
 
 export const callSetUsed = onKey(SetRequest, ({ policy, key }, { used }, { client }, input) => {
   const problem = costProblem(policy, ["used"], used, input);
@@ -280,8 +276,7 @@ export const callSetUsed = onKey(SetRequest, ({ policy, key }, { used }, { clien
     const allowed = `a number, or a table with one of ${unitsOf(rates).join(", ")}`;
     return refused(["used"], given(input, "used"), allowed);
   }
-  withCandidate(client, policy, (beside, tried) => beside.setUsed(tried, key, used));
-  return client.setUsed(policy, key, used);
+  return withCandidate(client, policy, (each, its) => each.setUsed(its, key, used));
 });
 
 /** The handlers of calls on a key, by the name of the call, for limiters without a worker. */

@@ -1,6 +1,8 @@
 /** The calls on statistics: all counts, the history of a policy, its top keys. */
 import * as v from "valibot";
-import { instantText, orTimeout, SYSTEM_TIME } from "../../core/clock.ts";
+import { unavailable } from "../../client/read-answer.ts";
+import { inTime } from "../../client/transports/send-batch.ts";
+import { instantText, SYSTEM_TIME } from "../../core/clock.ts";
 import { parseDurationMs, parseInstantMs } from "../../core/policies/policy-fields.ts";
 import { publicName } from "../../core/policies/policy.ts";
 import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
@@ -21,6 +23,7 @@ import { parse, refused } from "./validate.ts";
 
 /** The longest wait for the object, in milliseconds. */
 const DEADLINE_MS = 5_000;
+
 /** The problem of a caller limited to some keys: counts are of all keys. */
 function totalsProblem({ title, keyPrefix }: Principal): Problem | undefined {
   if (keyPrefix === undefined) return undefined;
@@ -115,15 +118,12 @@ export async function askStats<Answer extends object>(
     const detail = "nothing is counted: this deployment has no binding STATS to the class StatsObject";
     return new Problem(PROBLEMS.notConfigured, detail);
   }
-  let answer: Answer | undefined;
-  const answered = ask(namespace.getByName(STATS_NAME)).then(
-    (given) => (answer = given),
-    (error: unknown) => console.warn(`the object of the statistics does not answer: ${String(error)}`),
-  );
-  await orTimeout(answered, SYSTEM_TIME, DEADLINE_MS);
-  return (
-    answer ?? new Problem(PROBLEMS.unavailable, "the object of the statistics does not answer: ask again")
-  );
+  try {
+    return await inTime(SYSTEM_TIME, DEADLINE_MS, () => ask(namespace.getByName(STATS_NAME)));
+  } catch (error) {
+    console.warn(`the object of the statistics does not answer: ${String(error)}`);
+    return unavailable("the object of the statistics does not answer: ask again");
+  }
 }
 
 const { policy } = KeyRequest.entries;

@@ -1,10 +1,11 @@
 import type { Context } from "hono";
 import type { Conditions } from "../../core/catalog/calls.ts";
+import { DEFAULT_BOUNDS } from "../../core/policies/policy.ts";
 import { Problem, PROBLEMS, type Answered } from "../../core/protocol/problems.ts";
 import { clip, meant } from "../../core/validation.ts";
 import type { Call, CatalogCall } from "../api/call.ts";
 import { type DenyStatus, toResponse } from "../api/responses.ts";
-import { authenticate, boundsOf, type Principal, scopeProblem } from "../auth/tokens.ts";
+import { authenticate, type Principal, scopeProblem } from "../auth/tokens.ts";
 import { callingFrom, catalogCallerOf, clientOf, freshen } from "../bindings/client.ts";
 import type { Env } from "../bindings/env.ts";
 import { notForAdmin } from "../calls/catalog/catalog-calls.ts";
@@ -27,7 +28,7 @@ async function callerOf({ scopes = [] }: Call | CatalogCall, c: Ctx): Answered<P
   return scopeProblem(principal, scopes) ?? callingFrom(principal, c.req.raw);
 }
 
-const NOBODY: Principal = { title: "nobody", id: '"nobody"', scopes: [], bounds: boundsOf({}) };
+const NOBODY: Principal = { title: "nobody", id: '"nobody"', scopes: [], bounds: DEFAULT_BOUNDS };
 
 async function answerCall(record: Call, c: Ctx): Answered<Response> {
   const principal = record.scopes === undefined ? NOBODY : await callerOf(record, c);
@@ -136,7 +137,7 @@ async function answerCatalogCall(record: CatalogCall, c: Ctx): Answered<Response
   if (query instanceof Problem) return query;
   const refusal = record.isOfAll === true ? notForAdmin(principal) : undefined;
   if (refusal !== undefined) return refusal;
-  const body = record.body && (await readJson(c.req.raw, { ...record.body, mostBytes: record.mostBytes }));
+  const body = record.body && (await readJson(c.req.raw, { ...record.body, maxBytes: record.maxBytes }));
   if (body instanceof Problem) return body;
   const answered = await record.handle(caller, { place, body: body?.value, ...query });
   return answered instanceof Problem ? answered : record.answer.respond(answered, 200);
@@ -204,17 +205,13 @@ function queryInput(c: Ctx, numbers: readonly string[]): Record<string, unknown>
   } catch {
     return malformed("the query must be percent-encoded UTF-8");
   }
-  const values = new Map<string, string[]>();
-  for (const [field, value] of new URLSearchParams(query)) {
+  const values = new Map<string, unknown>();
+  for (const [field, text] of new URLSearchParams(query)) {
     const known = values.get(field);
-    if (known === undefined) values.set(field, [value]);
-    else known.push(value);
+    const value = numbers.includes(field) && /^\d{1,15}$/.test(text) ? Number(text) : text;
+    values.set(field, known === undefined ? value : [known, value].flat());
   }
-  const entries = [...values].map(([field, [value = "", ...others]]): [string, unknown] => {
-    if (others.length > 0) return [field, [value, ...others]];
-    return [field, numbers.includes(field) && /^\d{1,15}$/.test(value) ? Number(value) : value];
-  });
-  return Object.fromEntries(entries);
+  return Object.fromEntries(values);
 }
 
 function strayProblem(strays: object, known: readonly string[]): Problem | undefined {
@@ -258,7 +255,7 @@ export const MAX_BODY_BYTES = 16_384;
 /** Reads a JSON body. With `isOptional` it may be empty, also without a type, and is `{}` then. */
 async function readJson(
   request: Request,
-  { isOptional, mostBytes = MAX_BODY_BYTES }: { isOptional?: boolean; mostBytes?: number | undefined },
+  { isOptional, maxBytes = MAX_BODY_BYTES }: { isOptional?: boolean; maxBytes?: number | undefined },
 ): Promise<{ readonly value: unknown } | Problem> {
   const contentType = request.headers.get("content-type");
   if (contentType !== "application/json" && !isJson(contentType)) {
@@ -273,8 +270,8 @@ async function readJson(
     return new Problem(PROBLEMS.unsupportedMediaType, detail);
   }
   try {
-    const bytes = await readBytes(request, mostBytes);
-    if (bytes === undefined) return new Problem(PROBLEMS.tooLarge, `the body is over ${mostBytes} bytes`);
+    const bytes = await readBytes(request, maxBytes);
+    if (bytes === undefined) return new Problem(PROBLEMS.tooLarge, `the body is over ${maxBytes} bytes`);
     if (isOptional === true && bytes.byteLength === 0) return NOTHING;
     return { value: JSON.parse(utf8.decode(bytes)) as unknown };
   } catch (error) {
@@ -305,21 +302,15 @@ async function isEmpty(request: Request): Promise<boolean> {
   }
 }
 
-async function readBytes(request: Request, mostBytes: number): Promise<ArrayBuffer | Uint8Array | undefined> {
+async function readBytes(request: Request, maxBytes: number): Promise<ArrayBuffer | undefined> {
   const declared = request.headers.get("content-length");
-  if (declared !== null) return Number(declared) > mostBytes ? undefined : request.arrayBuffer();
+  if (declared !== null) return Number(declared) > maxBytes ? undefined : request.arrayBuffer();
   const chunks: Uint8Array[] = [];
   let length = 0;
   for await (const chunk of request.body ?? []) {
-    if (length + chunk.length > mostBytes) return undefined;
-    chunks.push(chunk);
     length += chunk.length;
+    if (length > maxBytes) return undefined;
+    chunks.push(chunk);
   }
-  const bytes = new Uint8Array(length);
-  let at = 0;
-  for (const chunk of chunks) {
-    bytes.set(chunk, at);
-    at += chunk.length;
-  }
-  return bytes;
+  return await new Blob(chunks).arrayBuffer();
 }

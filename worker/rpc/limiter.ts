@@ -12,12 +12,11 @@ import type { Attached } from "../../core/protocol/object-methods.ts";
 import { Problem, orThrow } from "../../core/protocol/problems.ts";
 import { type Call, type CallContext, type CatalogCall } from "../api/call.ts";
 import { RECORDS } from "../api/records.ts";
-import { type BindingCaller, bindingCaller } from "../auth/binding-callers.ts";
-import { type Principal, scopeProblem } from "../auth/tokens.ts";
+import { type BindingCaller, bindingCaller, type Principal, scopeProblem } from "../auth/tokens.ts";
 import { REGION_NAMES, regionNamed, catalogCallerOf, clientOf, freshen } from "../bindings/client.ts";
 import type { Env } from "../bindings/env.ts";
 import { acquireCandidate, skipCandidate } from "../calls/candidates.ts";
-import { type CatalogCaller, readConditions } from "../calls/catalog/catalog-calls.ts";
+import { type CatalogCaller, notForAdmin, readConditions } from "../calls/catalog/catalog-calls.ts";
 import { type Acquire, acquireOf, CONFIRM_WITHIN_MS, linkedOf, findClaim } from "../calls/claims.ts";
 import type { KeyCount, KeyList } from "../calls/keys.ts";
 import { onKey } from "../calls/limits.ts";
@@ -164,13 +163,14 @@ export class CatalogTarget extends WithCatalogCalls {
 
   /** The arguments are the path's parts, the body, and a write's conditions or a list's cursor. */
   async #call(record: CatalogCall, args: readonly unknown[]): Promise<unknown> {
-    const { path, body, writes, lists, answer } = record;
+    const { path, body, writes, lists, isOfAll, answer } = record;
     const names = [...path.matchAll(/:(\w+)/g)].map(([, name = ""]) => name);
     const place = Object.fromEntries(names.map((name, at) => [name, text(name, args[at])]));
     const others = args.slice(names.length);
     const sent = body?.schema === undefined ? {} : others.shift();
     const conditions = writes ? orThrow(readConditions(others.shift())) : {};
     const cursor = lists && others[0] !== undefined ? text("cursor", others[0]) : undefined;
+    if (isOfAll === true) orThrow(notForAdmin(this.#caller.principal));
     return answer.value(
       orThrow(await record.handle(this.#caller, { place, body: sent, conditions, cursor })),
     );

@@ -17,7 +17,7 @@ import type {
   Write,
 } from "../../../core/catalog/calls.ts";
 import { instantText } from "../../../core/clock.ts";
-import { Problem, PROBLEMS } from "../../../core/protocol/problems.ts";
+import { type Answered, Problem, PROBLEMS } from "../../../core/protocol/problems.ts";
 import { comparedSeries, type DeniedBy, keysOfCandidate } from "../../../core/stats/counts.ts";
 import type { StatsNamespace } from "../../../core/stats/messages.ts";
 import { clip, describe, integer, table } from "../../../core/validation.ts";
@@ -44,37 +44,40 @@ export interface CatalogInput {
   readonly cursor?: string | undefined;
 }
 
+/** The write of an entry at a place. Without fields it is deleted. */
+type WriteOf = (place: CatalogInput["place"], fields: Table | null) => Write;
+
+const policyWrite: WriteOf = ({ policy: name = "" }, fields) => ({ kind: "policy", name, fields });
+const candidateWrite: WriteOf = ({ policy = "" }, fields) => ({ kind: "candidate", policy, fields });
+const overrideWrite: WriteOf = ({ policy = "", pattern = "" }, fields) => ({
+  kind: "override",
+  policy,
+  pattern,
+  fields,
+});
+
 /** Reads the policy in force for keys without an override. */
 export async function readPolicy(
   { catalog, principal }: CatalogCaller,
   { place: { policy = "" } }: Pick<CatalogInput, "place">,
-): Promise<PolicyAnswer | Problem> {
+): Answered<PolicyAnswer> {
   return forbidden(principal, policy) ?? policyAnswer(await answerOf(catalog.policy(policy)));
 }
 
-export async function writePolicy(
-  caller: CatalogCaller,
-  input: CatalogInput,
-): Promise<PolicyAnswer | Problem> {
-  const { policy: name = "" } = input.place;
-  const written = await writeBody(caller, input, (fields) => ({ kind: "policy", name, fields }));
+export async function writePolicy(caller: CatalogCaller, input: CatalogInput): Answered<PolicyAnswer> {
+  const written = await writeBody(caller, input, policyWrite);
   return written instanceof Problem ? written : await writtenPolicy(caller, input, written);
 }
 
 /** Deletes a policy: the file's one is in force again, or there is none. */
-export async function deletePolicy(
-  caller: CatalogCaller,
-  { place: { policy: name = "" }, conditions }: CatalogInput,
-): Promise<Problem | undefined> {
-  return problemIn(await write(caller, { kind: "policy", name, fields: null }, conditions));
-}
+export const deletePolicy = deleting(policyWrite);
 
 /** The policy after a write. After a dry run it cannot be read. */
 async function writtenPolicy(
   caller: CatalogCaller,
   input: CatalogInput,
   { version, value }: Versioned<unknown>,
-): Promise<PolicyAnswer | Problem> {
+): Answered<PolicyAnswer> {
   const read = await readPolicy(caller, input);
   if (input.conditions.isDryRun !== true) return read;
   const { policy: name = "" } = input.place;
@@ -85,7 +88,7 @@ async function writtenPolicy(
 export async function readOverride(
   { catalog, principal }: CatalogCaller,
   { place: { policy = "", pattern = "" } }: CatalogInput,
-): Promise<OverrideAnswer | Problem> {
+): Answered<OverrideAnswer> {
   const refusal = forbidden(principal, policy) ?? patternProblem(principal, pattern);
   return refusal ?? overrideAnswer(await answerOf(catalog.override(policy, pattern)));
 }
@@ -93,7 +96,7 @@ export async function readOverride(
 export async function listOverrides(
   { catalog, principal }: CatalogCaller,
   { place: { policy = "" }, cursor }: CatalogInput,
-): Promise<{ overrides: OverrideAnswer[]; cursor?: string } | Problem> {
+): Answered<{ overrides: OverrideAnswer[]; cursor?: string }> {
   const refusal = forbidden(principal, policy) ?? notForPrefix(principal);
   if (refusal !== undefined) return refusal;
   const page = await answerOf(catalog.overrides(policy, cursor));
@@ -102,27 +105,18 @@ export async function listOverrides(
   return { overrides, ...(page.next !== undefined && { cursor: page.next }) };
 }
 
-export async function writeOverride(
-  caller: CatalogCaller,
-  input: CatalogInput,
-): Promise<OverrideAnswer | Problem> {
-  const { policy = "", pattern = "" } = input.place;
-  const written = await writeBody(caller, input, (fields) => ({ kind: "override", policy, pattern, fields }));
+export async function writeOverride(caller: CatalogCaller, input: CatalogInput): Answered<OverrideAnswer> {
+  const written = await writeBody(caller, input, overrideWrite);
   return written instanceof Problem ? written : overrideAnswer(written as Versioned<OverrideInCatalog>);
 }
 
-export async function deleteOverride(
-  caller: CatalogCaller,
-  { place: { policy = "", pattern = "" }, conditions }: CatalogInput,
-): Promise<Problem | undefined> {
-  return problemIn(await write(caller, { kind: "override", policy, pattern, fields: null }, conditions));
-}
+export const deleteOverride = deleting(overrideWrite);
 
 /** The candidate of a policy, and both decisions on the same calls. Keys need the scope `admin`. */
 export async function readCandidate(
   { catalog, principal, stats }: CatalogCaller,
   { place: { policy = "" } }: CatalogInput,
-): Promise<ComparedCandidate | Problem> {
+): Answered<ComparedCandidate> {
   const refusal = forbidden(principal, policy);
   if (refusal !== undefined) return refusal;
   const read = await answerOf(catalog.candidate(policy));
@@ -141,27 +135,15 @@ export async function readCandidate(
   return { ...answer, compared, keys: top.keys.map(([key, count, error]) => ({ key, count, error })) };
 }
 
-export async function writeCandidate(
-  caller: CatalogCaller,
-  input: CatalogInput,
-): Promise<CandidateAnswer | Problem> {
-  const { policy = "" } = input.place;
-  const written = await writeBody(caller, input, (fields) => ({ kind: "candidate", policy, fields }));
+export async function writeCandidate(caller: CatalogCaller, input: CatalogInput): Answered<CandidateAnswer> {
+  const written = await writeBody(caller, input, candidateWrite);
   return written instanceof Problem ? written : candidateAnswer(written as Versioned<CandidateInCatalog>);
 }
 
-export async function deleteCandidate(
-  caller: CatalogCaller,
-  { place: { policy = "" }, conditions }: CatalogInput,
-): Promise<Problem | undefined> {
-  return problemIn(await write(caller, { kind: "candidate", policy, fields: null }, conditions));
-}
+export const deleteCandidate = deleting(candidateWrite);
 
 /** Makes the candidate the policy. Units used under the policy stay used. */
-export async function promoteCandidate(
-  caller: CatalogCaller,
-  input: CatalogInput,
-): Promise<PolicyAnswer | Problem> {
+export async function promoteCandidate(caller: CatalogCaller, input: CatalogInput): Answered<PolicyAnswer> {
   if (JSON.stringify(input.body) !== "{}")
     return notAllowed([
       { path: [], detail: "the body must be left out: the candidate is promoted as it is" },
@@ -201,21 +183,26 @@ function comparisonOf(count: (by: DeniedBy) => number): Comparison {
 
 async function writeBody(
   caller: CatalogCaller,
-  { body, conditions }: CatalogInput,
-  writeOf: (fields: Table) => Write,
-): Promise<Versioned<unknown> | Problem> {
+  { place, body, conditions }: CatalogInput,
+  writeOf: WriteOf,
+): Answered<Versioned<unknown>> {
   const stray = plainProblem(body);
   if (stray !== undefined) return stray;
   if (typeof body !== "object" || body === null || Array.isArray(body))
     return notAllowed([{ path: [], detail: "the body must be an object" }]);
-  return await write(caller, writeOf(body as Table), conditions);
+  return await write(caller, writeOf(place, body as Table), conditions);
+}
+
+function deleting(writeOf: WriteOf) {
+  return async (caller: CatalogCaller, { place, conditions }: CatalogInput): Answered<undefined> =>
+    problemIn(await write(caller, writeOf(place, null), conditions));
 }
 
 export async function write(
   caller: CatalogCaller,
   what: Write,
   conditions: Conditions,
-): Promise<Versioned<unknown> | Problem> {
+): Answered<Versioned<unknown>> {
   const { catalog, principal, onWritten } = caller;
   const refusal =
     scopeProblem(principal, ["admin"]) ?? rightsProblem(principal, what) ?? takenProblem(caller.secret, what);
@@ -247,7 +234,7 @@ function takenProblem(secret: string | undefined, what: Write): Problem | undefi
 
 export async function answerOf<Answer extends object>(
   answer: Promise<Answer | Refusal>,
-): Promise<Exclude<Answer, Refusal> | Problem> {
+): Answered<Exclude<Answer, Refusal>> {
   try {
     const value = await answer;
     return "refused" in value ? problemOf(value) : (value as Exclude<Answer, Refusal>);
