@@ -1,14 +1,7 @@
 /** Turns the answers of objects into decisions and problems for callers. */
 import { randomFraction, readClockMs } from "../core/clock.ts";
 import type { Policy, PolicyView } from "../core/policies/policy.ts";
-import type {
-  Answer,
-  AnswerText,
-  Decided,
-  Peeked,
-  Shed,
-  UnsupportedProtocol,
-} from "../core/protocol/answers.ts";
+import type { Answer, Decided, Peeked, Shed } from "../core/protocol/answers.ts";
 import {
   callerDecision,
   type Decision,
@@ -19,14 +12,6 @@ import {
   withJitter,
 } from "../core/protocol/decision.ts";
 import { boundText, type Full, Problem, PROBLEMS } from "../core/protocol/problems.ts";
-
-/** @throws Error when an object of an older version refused the message */
-export function readAnswer<Read extends object = Answer>(text: AnswerText): Read {
-  const answer = JSON.parse(text) as Read | UnsupportedProtocol;
-  if ("unsupported" in answer)
-    throw new Error(`the object knows the protocol up to version ${answer.unsupported.protocol} only`);
-  return answer;
-}
 
 /** An answer as callers see it. @param missing makes the problem for a missing claim or charge */
 export function decisionOf(

@@ -4,8 +4,8 @@ import { type KeysCall, PROTOCOL } from "../../core/protocol/messages.ts";
 import { type KeyPlace, sharedObjectName, sharedObjects } from "../../core/protocol/names.ts";
 import { type Answered, Problem } from "../../core/protocol/problems.ts";
 import type { Caller } from "../call-gate.ts";
-import { boundReached, readAnswer, unavailable } from "../read-answer.ts";
-import type { LimiterStub } from "../transports/objects.ts";
+import { boundReached, unavailable } from "../read-answer.ts";
+import { type LimiterStub, readAnswer } from "../transports/send-batch.ts";
 
 /** Keys that share a number of objects. With an object for each key, the objects cannot be listed. */
 export type SharedPolicy = Policy & { readonly objects: number };

@@ -10,7 +10,7 @@ import {
   takesNothing,
 } from "../../core/policies/policy.ts";
 import type { RegionalPolicies } from "../../core/policies/regional-policies.ts";
-import type { Peeked } from "../../core/protocol/answers.ts";
+import type { Answer, AnswerText, Peeked, UnsupportedProtocol } from "../../core/protocol/answers.ts";
 import {
   type Decision,
   type KeyReport,
@@ -46,11 +46,11 @@ import {
   toShedDecision,
 } from "../read-answer.ts";
 import { ReservationCache } from "../reservation-cache.ts";
-import { type LimiterStub, type ReturnedUnits, returnUnits } from "../transports/send-batch.ts";
-import { LeaseClient, HoldClient } from "./claim-clients.ts";
+import type { LimiterStub, Reply } from "../transports/objects.ts";
+import { type ReturnedUnits, returnUnits } from "../transports/send-batch.ts";
 import { KeyLists } from "./key-lists.ts";
 import { LoadShedding, type SheddingSample } from "./load-shedding.ts";
-import { namesOf, ObjectCalls } from "./object-calls.ts";
+import { ClaimClient, ObjectCalls } from "./object-calls.ts";
 
 export interface LimiterClientParts extends Caller {
   readonly policies: RegionalPolicies;
@@ -70,8 +70,7 @@ const TWICE = { isRepeatable: true } as const;
  */
 export class LimiterClient {
   readonly policies: RegionalPolicies;
-  readonly leases: LeaseClient;
-  readonly holds: HoldClient;
+  readonly claims: ClaimClient;
   readonly keys: KeyLists;
   readonly candidates: CandidateCalls<LimiterClient>;
   readonly #parts: LimiterClientParts;
@@ -90,8 +89,7 @@ export class LimiterClient {
     this.#local = local;
     this.#shedding = shedding;
     this.#objects = new ObjectCalls(parts, local, shedding);
-    this.leases = new LeaseClient(this.#objects);
-    this.holds = new HoldClient(this.#objects);
+    this.claims = new ClaimClient(this.#objects);
     this.keys = new KeyLists(parts);
     // The caller's bounds are for the call itself. Candidates' objects are started as any others.
     const { gate: _, ...unbounded } = parts;
@@ -123,7 +121,7 @@ export class LimiterClient {
     return this.#doubting;
   }
 
-  recordDecision<Answer extends Decision | Problem>(answer: Answer): Answer {
+  recordDecision<Decided extends Decision | Problem>(answer: Decided): Decided {
     if (!(answer instanceof Problem)) this.#parts.counter?.decided(answer);
     return answer;
   }
@@ -182,7 +180,8 @@ export class LimiterClient {
   ): Answered<Decision> {
     const here = isLocal ? this.#local.admit(this.#parts, policy, key, call.cost) : undefined;
     if (here !== undefined) return { ...here, waitedMs: 0 };
-    const answer = await this.#objects.waitForUnits(policy, key, call, signal);
+    const read = (text: AnswerText) => JSON.parse(text) as Answer | UnsupportedProtocol;
+    const answer = await this.#objects.wait(policy, key, "limit", call, signal, read);
     if (answer === undefined) return degradedDecision(policy, key);
     if (answer instanceof Problem) return answer;
     // During a rollout the object may be an older version, which decides but cannot let calls wait.
@@ -193,11 +192,9 @@ export class LimiterClient {
   /** Takes a cost unconditionally. A policy's `onFailure` is for decisions, so it does not apply. */
   async #force(policy: Policy, key: string, call: LimitParams): Answered<Decision> {
     const { waitMs: _, ...atOnce } = call;
-    const message = { ...this.#objects.own(atOnce), protocol: PROTOCOL, ...namesOf(policy, key) };
-    const isRepeatable = call.idempotencyKey !== undefined;
-    const answer = await this.#objects.ask(policy, key, (object) => object.limitCall(message), {
-      isRepeatable,
-    });
+    const message = this.#objects.message(policy, key, atOnce);
+    const options = { isRepeatable: call.idempotencyKey !== undefined };
+    const answer = await this.#objects.ask(policy, key, (object) => object.limitCall(message), options);
     const detail =
       "whether the units were taken is not known: ask again, with the same idempotencyKey if there is one";
     return decisionOf(policy, key, answer ?? unavailable(detail));
@@ -272,11 +269,7 @@ export class LimiterClient {
   }
 
   /** Forwards a holder's message. The object answers it as it would answer this client. */
-  async forward(
-    policy: PolicyView,
-    key: string,
-    call: BatchedCall,
-  ): Promise<{ readonly answer: MadeAnswer | Full } | undefined> {
+  async forward(policy: PolicyView, key: string, call: BatchedCall): Promise<Reply<MadeAnswer | Full>> {
     const { objects, gate, time } = this.#parts;
     const kind = call.giveBack === undefined ? "ask" : "return";
     const ask = () => objects.call<MadeAnswer & object>(policy, key, withVersion(policy, call));

@@ -49,10 +49,10 @@ export function holdCandidate(
   compare(client, target, decision, async (beside, tried) => {
     const blocked = blockedDecision(tried, key);
     if (blocked !== undefined) return blocked;
-    const answer = await beside.holds.hold(tried, key, params);
+    const answer = await beside.claims.hold(tried, key, params);
     // No caller has this hold, so no call would end it.
     if (id === undefined && answer !== undefined && "hold" in answer && answer.hold !== undefined)
-      await beside.holds.cancel(tried, key, answer.hold.id);
+      await beside.claims.cancel(tried, key, answer.hold.id);
     return answer === undefined ? undefined : decisionOf(tried, key, answer);
   });
 }
@@ -74,9 +74,9 @@ export function acquireCandidate(
   compare(client, target, decision, async (beside, tried) => {
     const blocked = blockedDecision(tried, key);
     if (blocked !== undefined) return blocked;
-    const answer = await beside.leases.acquire(tried, key, params);
+    const answer = await beside.claims.acquire(tried, key, params);
     if (granted === undefined && !(answer instanceof Problem) && answer.lease !== undefined)
-      await beside.leases.release(tried, key, id, { outcome: "ignore" });
+      await beside.claims.release(tried, key, id, { outcome: "ignore" });
     return answer;
   });
 }

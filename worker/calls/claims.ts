@@ -127,13 +127,13 @@ const acquire = onKey(
     const brief = request.confirm && { confirmWithinMs: CONFIRM_WITHIN_MS };
     const params = { ...acquiring.params, ...brief };
     const signal = http?.signal ?? NEVER_ABORTED;
-    const acquired = await client.leases.acquire(policy, key, params, signal);
+    const acquired = await client.claims.acquire(policy, key, params, signal);
     const answer = request.confirm ? toBeConfirmed(acquired) : acquired;
     // The caller never learns of the lease. With an idempotency key, a repeated call finds it.
     const isUnknown =
       !(answer instanceof Problem) && answer.reason === "degraded" && answer.lease === undefined;
     if ((signal.aborted || isUnknown) && params.idempotencyKey === undefined)
-      waitUntil(client.leases.release(policy, key, params.id, { outcome: "ignore" }));
+      waitUntil(client.claims.release(policy, key, params.id, { outcome: "ignore" }));
     else acquireCandidate(client, acquiring, params, answer);
     return client.recordDecision(answer);
   },
@@ -161,7 +161,7 @@ export const callSocket = onKey(SocketRequest, (target, request, { client, princ
     );
   const linked = linkedOf(client, principal, acquiring, request);
   if (linked instanceof Problem) return linked;
-  return client.leases.openSocket(policy, key, { ...params, ...linked, pingWithinMs: request.pingWithinMs });
+  return client.claims.openSocket(policy, key, { ...params, ...linked, pingWithinMs: request.pingWithinMs });
 });
 
 /** The grace after the socket or link ends, and the lease to take over; or what is wrong with them. */
@@ -235,7 +235,7 @@ export const callRenew = onClaim("lease", RenewRequest, async (claim, { ttlMs })
   if (problem !== undefined) return problem;
   const answer = await withCandidate(client, policy, (each, its) => {
     const maxMs = its.lease?.maxTtlMs ?? 0;
-    return each.leases.renew(its, key, secret, ttlMs === undefined ? ttlMs : Math.min(ttlMs, maxMs));
+    return each.claims.renew(its, key, secret, ttlMs === undefined ? ttlMs : Math.min(ttlMs, maxMs));
   });
   if (answer instanceof Problem) return answer;
   const { id, ...lease } = answer;
@@ -245,7 +245,7 @@ export const callRenew = onClaim("lease", RenewRequest, async (claim, { ttlMs })
 export const callRelease = onClaim("lease", ReleaseRequest, (claim, { outcome, durationMs }) => {
   const { policy, key, secret, client } = claim;
   const report = { outcome, durationMs };
-  return withCandidate(client, policy, (each, its) => each.leases.release(its, key, secret, report));
+  return withCandidate(client, policy, (each, its) => each.claims.release(its, key, secret, report));
 });
 
 export const callHold = onKey(HoldRequest, async ({ policy, key }, request, { client }, input) => {
@@ -262,7 +262,7 @@ export const callHold = onKey(HoldRequest, async ({ policy, key }, request, { cl
     priority,
     ...(idempotencyKey !== undefined && { idempotencyKey }),
   };
-  const held = await client.holds.hold(policy, key, params);
+  const held = await client.claims.hold(policy, key, params);
   const answer = held === undefined ? degradedDecision(policy, key) : decisionOf(policy, key, held);
   holdCandidate(client, { policy, key }, params, answer);
   return client.recordDecision(answer);
@@ -272,13 +272,13 @@ export const callSettle = onClaim("hold", SettleRequest, async (claim, { used },
   const { policy, key, secret, client } = claim;
   const problem = costProblem(policy, ["used"], used, input);
   if (problem !== undefined) return problem;
-  const settle = (each: LimiterClient, its: Policy) => each.holds.settle(its, key, secret, used);
+  const settle = (each: LimiterClient, its: Policy) => each.claims.settle(its, key, secret, used);
   const answer = await withCandidate(client, policy, settle);
   return answer instanceof Problem ? answer : { policy, answer };
 });
 
 export const callCancel = onClaim("hold", CancelRequest, async ({ policy, key, secret, client }) => {
-  const answer = await withCandidate(client, policy, (each, its) => each.holds.cancel(its, key, secret));
+  const answer = await withCandidate(client, policy, (each, its) => each.claims.cancel(its, key, secret));
   return answer instanceof Problem ? answer : undefined;
 });
 

@@ -197,7 +197,7 @@ class AllOrNone {
       const decision = await this.#client.limit(policy, key, { cost: 0, priority });
       return decision instanceof Problem ? decision : { decision, isContended: false };
     }
-    const held = await this.#client.holds.hold(policy, key, {
+    const held = await this.#client.claims.hold(policy, key, {
       cost,
       priority,
       shed,
@@ -220,7 +220,7 @@ class AllOrNone {
   async #withoutProblems(outcomes: readonly (Outcome | Problem)[]): Answered<Outcome[]> {
     const problem = outcomes.find((each) => each instanceof Problem);
     if (problem === undefined) return outcomes as Outcome[];
-    await this.#forHolds(outcomes, ({ policy, key }, id) => this.#client.holds.cancel(policy, key, id));
+    await this.#forHolds(outcomes, ({ policy, key }, id) => this.#client.claims.cancel(policy, key, id));
     return problem;
   }
 
@@ -228,7 +228,7 @@ class AllOrNone {
   async #cancelAll(outcomes: readonly Outcome[]): Promise<Outcome[]> {
     const cancelled = [...outcomes];
     await this.#forHolds(outcomes, async ({ policy, key }, holdId, index) => {
-      const decision = await this.#client.holds.cancel(policy, key, holdId);
+      const decision = await this.#client.claims.cancel(policy, key, holdId);
       if (!(decision instanceof Problem)) cancelled[index] = { decision, isContended: false };
     });
     return cancelled;
@@ -239,7 +239,7 @@ class AllOrNone {
     const settled = outcomes.map(({ decision }) => decision);
     let wasCancelled = false;
     await this.#forHolds(outcomes, async ({ policy, key, cost, idempotencyKey }, holdId, index) => {
-      const decision = await this.#client.holds.settle(policy, key, holdId, cost);
+      const decision = await this.#client.claims.settle(policy, key, holdId, cost);
       const isMissing = decision instanceof Problem && decision.status === 404;
       // Calls with one idempotency key share holds: another was denied, and has cancelled this hold.
       wasCancelled ||= idempotencyKey !== undefined && isMissing;

@@ -203,7 +203,7 @@ const acquireBound = onKey(BoundAcquireRequest, async (target, request, { client
   skipCandidate(client, acquire);
   const isAtOnce = params.waitMs === 0 || linked.resume !== undefined;
   const granted = isAtOnce
-    ? await client.leases.acquireAttached(policy, key, { ...params, ...linked })
+    ? await client.claims.acquireAttached(policy, key, { ...params, ...linked })
     : await acquireConfirmed(client, principal, acquire, linked);
   const { decision, attached } = granted ?? { decision: degradedDecision(policy, key) };
   client.recordDecision(decision);
@@ -239,13 +239,13 @@ async function acquireConfirmed(
   for (const isLast of [false, true]) {
     const waitMs = isLast ? Math.max(0, untilMs - readClockMs()) : params.waitMs;
     const brief = { ...params, waitMs, confirmWithinMs: CONFIRM_WITHIN_MS };
-    const decision = await client.leases.acquire(policy, key, brief);
+    const decision = await client.claims.acquire(policy, key, brief);
     if (decision instanceof Problem || decision.lease === undefined) return { decision };
     const secret = findClaim(client, principal, "lease", decision.lease.id)?.secret ?? "";
     const attached =
       link?.graceMs === undefined
-        ? await client.leases.confirm(policy, key, secret, params.ttlMs, link !== undefined)
-        : await client.leases.takeOver(policy, key, { ...params, ...link, resume: secret });
+        ? await client.claims.confirm(policy, key, secret, params.ttlMs, link !== undefined)
+        : await client.claims.takeOver(policy, key, { ...params, ...link, resume: secret });
     if (attached === undefined) break;
     if (attached !== "ended")
       return {
