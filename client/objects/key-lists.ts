@@ -34,7 +34,7 @@ export class KeyLists {
     from: KeyPlace,
     prefix: string,
     maxKeys: number,
-  ): Promise<Page<{ readonly keys: readonly ListedKey[] }> | Problem> {
+  ): Answered<Page<{ readonly keys: readonly ListedKey[] }>> {
     const keys: ListedKey[] = [];
     let next: KeyPlace = from;
     for (let count = 0; count < MAX_OBJECTS_A_PAGE && keys.length < maxKeys; count += 1) {
@@ -53,11 +53,7 @@ export class KeyLists {
   }
 
   /** Counts the keys in the next objects, 256 at most. */
-  async count(
-    policy: SharedPolicy,
-    from: KeyPlace,
-    prefix: string,
-  ): Promise<Page<{ readonly count: number }> | Problem> {
+  async count(policy: SharedPolicy, from: KeyPlace, prefix: string): Answered<Page<KeyCount>> {
     const all = sharedObjects(policy);
     const end = Math.min(from.object + MAX_OBJECTS_A_COUNT, all);
     const call = this.#call(policy, prefix);

@@ -72,7 +72,7 @@ export class LimiterClient {
   readonly policies: RegionalPolicies;
   readonly claims: ClaimClient;
   readonly keys: KeyLists;
-  readonly candidates: CandidateCalls<LimiterClient>;
+  readonly candidates: ReturnType<typeof candidateCalls<LimiterClient>>;
   readonly #parts: LimiterClientParts;
   readonly #local: LocalLimiter;
   readonly #shedding: LoadShedding;
@@ -95,7 +95,7 @@ export class LimiterClient {
     const { gate: _, ...unbounded } = parts;
     const gate = parts.starts && { gate: new CallGate(MAX_BOUNDS, parts.starts) };
     const makeClient = () => new LimiterClient({ ...unbounded, ...gate }, local, shedding);
-    this.candidates = new CandidateCalls(parts, makeClient);
+    this.candidates = candidateCalls(parts, makeClient);
   }
 
   /**
@@ -292,47 +292,40 @@ interface ComparisonCounter {
   compared(compared: ComparisonCounts): void;
 }
 
-/** Sends one caller's calls to candidates without waiting. Their failures never reach the caller. */
-export class CandidateCalls<Client> {
-  readonly #inBackground: Caller["inBackground"];
-  readonly #counter: ComparisonCounter | undefined;
-  readonly #makeClient: () => Client;
-  #client: Client | undefined;
-  #underWay = 0;
-
-  /** @param makeClient makes an unbounded client of the same caller: its bounds are for the call itself */
-  constructor(
-    parts: Pick<Caller, "inBackground"> & { readonly counter?: ComparisonCounter | undefined },
-    makeClient: () => Client,
-  ) {
-    this.#inBackground = parts.inBackground;
-    this.#counter = parts.counter;
-    this.#makeClient = makeClient;
-  }
-
-  /** Makes a call unless too many are under way: then `false`. Without a counter no call is needed. */
-  make(ask: (client: Client) => Promise<unknown> | void): boolean {
-    if (this.#counter === undefined) return true;
-    if (this.#underWay >= MAX_AT_ONCE) return false;
-    this.#client ??= this.#makeClient();
-    try {
-      const answer = ask(this.#client);
-      if (answer instanceof Promise) this.#inBackground(this.#untilAnswered(answer));
-    } catch (error) {
-      warn(error);
-    }
-    return true;
-  }
-
-  async #untilAnswered(answer: Promise<unknown>): Promise<void> {
-    this.#underWay += 1;
+/**
+ * Sends one caller's calls to candidates without waiting. Their failures never reach the caller.
+ * @param makeClient makes an unbounded client of the same caller: its bounds are for the call itself
+ */
+export function candidateCalls<Client>(
+  {
+    inBackground,
+    counter,
+  }: Pick<LimiterClientParts, "inBackground"> & { counter?: ComparisonCounter | undefined },
+  makeClient: () => Client,
+) {
+  let client: Client | undefined;
+  let underWay = 0;
+  const untilAnswered = async (answer: Promise<unknown>) => {
+    underWay += 1;
     await answer.catch(warn);
-    this.#underWay -= 1;
-  }
-
-  compared(compared: ComparisonCounts): void {
-    this.#counter?.compared(compared);
-  }
+    underWay -= 1;
+  };
+  return {
+    /** Makes a call unless too many are under way: then `false`. Without a counter no call is needed. */
+    make(ask: (client: Client) => Promise<unknown> | void): boolean {
+      if (counter === undefined) return true;
+      if (underWay >= MAX_AT_ONCE) return false;
+      client ??= makeClient();
+      try {
+        const answer = ask(client);
+        if (answer instanceof Promise) inBackground(untilAnswered(answer));
+      } catch (error) {
+        warn(error);
+      }
+      return true;
+    },
+    compared: (compared: ComparisonCounts) => counter?.compared(compared),
+  };
 }
 
 function warn(error: unknown): void {

@@ -15,7 +15,7 @@ import {
   WAITING_PROTOCOL,
 } from "../../core/protocol/messages.ts";
 import { ownKey } from "../../core/protocol/names.ts";
-import type { Attached } from "../../core/protocol/object-methods.ts";
+import type { Attached, MaybePromise } from "../../core/protocol/object-methods.ts";
 import { type Answered, Problem } from "../../core/protocol/problems.ts";
 import { type Caller, type CallKind, through } from "../call-gate.ts";
 import type { LocalLimiter } from "../local-limiter.ts";
@@ -68,11 +68,7 @@ export class ObjectCalls {
     this.#shedding = shedding;
   }
 
-  sampleShedding(
-    policy: Policy,
-    key: string,
-    call: SheddingParams,
-  ): SheddingSample | Promise<SheddingSample> {
+  sampleShedding(policy: Policy, key: string, call: SheddingParams): MaybePromise<SheddingSample> {
     return this.#shedding.sampleShedding(this.#caller, policy, key, call);
   }
 
@@ -149,12 +145,7 @@ export class ObjectCalls {
   }
 
   /** A call with its key, its rules and its caller. An idempotency key becomes the caller's own. */
-  message<Call extends object>(
-    { name, terms, inForce }: Policy,
-    key: string,
-    call: Call,
-    protocol = PROTOCOL,
-  ) {
+  message<Call extends object>(policy: Policy, key: string, call: Call, protocol = PROTOCOL) {
     const { callerId } = this.#caller;
     const { idempotencyKey } = call as { readonly idempotencyKey?: string };
     return {
@@ -162,10 +153,10 @@ export class ObjectCalls {
       ...(callerId !== undefined && { caller: callerId }),
       ...(idempotencyKey !== undefined && { idempotencyKey: ownKey(callerId, idempotencyKey) }),
       protocol,
-      policy: name,
+      policy: policy.name,
       key,
-      ...(terms !== undefined && { terms }),
-      ...(inForce !== undefined && { inForce }),
+      ...(policy.terms !== undefined && { terms: policy.terms }),
+      ...versionOf(policy),
     };
   }
 
@@ -302,12 +293,7 @@ export class ClaimClient {
   }
 
   /** Ends a lease with its report. The first caller in the queue gets its units at once. */
-  async release(
-    policy: Policy,
-    key: string,
-    id: string,
-    report: LeaseReport = {},
-  ): Promise<Problem | undefined> {
+  async release(policy: Policy, key: string, id: string, report: LeaseReport = {}): Answered<undefined> {
     const release = async (object: LimiterStub) => ({
       isReleased: await object.release(policy.name, key, id),
     });

@@ -89,12 +89,12 @@ export class Objects {
       send: async (calls) =>
         await counted(this.#reports.counter, this.#time, "batch", () =>
           sendTwice(() => this.#objectBy(policy, name), calls, this.#time, policy.terms),
-        ).catch(this.#unanswered(policy)),
+        ).catch((error: unknown) => this.#unanswered(policy, error)),
     });
     together.queues.release(name, this.#time.nowMs());
-    if (answer === undefined) return leftMs > 0 ? undefined : this.#unanswered(policy)(overdue(deadlineMs));
+    if (answer === undefined) return leftMs > 0 ? undefined : this.#unanswered(policy, overdue(deadlineMs));
     if (answer !== null && isForAlone(answer)) return alone(leftMs);
-    if (answer !== null && "failed" in answer) return this.#unanswered(policy)(answer.failed);
+    if (answer !== null && "failed" in answer) return this.#unanswered(policy, answer.failed);
     return { answer: answer as Read };
   }
 
@@ -149,7 +149,7 @@ export class Objects {
       const send = () => inTime(this.#time, policy.deadlineMs + waitMs, attempt, attempts);
       return { answer: await counted(this.#reports.counter, this.#time, kind, send) };
     } catch (error) {
-      return this.#unanswered(policy)(error);
+      return this.#unanswered(policy, error);
     }
   }
 
@@ -159,12 +159,9 @@ export class Objects {
   }
 
   /** The one place at which a failure becomes "no answer". */
-  #unanswered({ name }: PolicyView): (error: unknown) => undefined {
-    const { unanswered = warned } = this.#reports;
-    return (error) => {
-      unanswered(name, error);
-      return undefined;
-    };
+  #unanswered({ name }: PolicyView, error: unknown): undefined {
+    (this.#reports.unanswered ?? warned)(name, error);
+    return undefined;
   }
 
   #objectBy(policy: PolicyView, name: string): LimiterStub {

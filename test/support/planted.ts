@@ -119,8 +119,8 @@ export const FAULTS: readonly Fault[] = [
       ["worker/http/serve-call.ts", "MAX_QUERY_FIELDS = 20", "MAX_QUERY_FIELDS = 1e6"],
       [
         "worker/http/serve-call.ts",
-        "const known = values.get(field);",
-        "const known = [...values].find(([name]) => name === field)?.[1];",
+        "const earlier = values.get(field);",
+        "const earlier = [...values].find(([name]) => name === field)?.[1];",
       ],
     ],
   },

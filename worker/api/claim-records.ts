@@ -3,15 +3,7 @@ import { ADDRESSES } from "../../client/transports/transport.ts";
 import { readClockMs } from "../../core/clock.ts";
 import { CLOSE_BROKEN, CLOSE_FAILED, CLOSE_NORMAL } from "../../core/protocol/messages.ts";
 import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import {
-  callAcquire,
-  callCancel,
-  callHold,
-  callRelease,
-  callRenew,
-  callSettle,
-  callSocket,
-} from "../calls/claims.ts";
+import * as calls from "../calls/claims.ts";
 import { MIN_PING_MS } from "../calls/schemas/request-schemas.ts";
 import { call, type CallContext, DECISION_HEADERS, DENIAL_HEADERS as headers, query } from "./call.ts";
 import { DECISION, JSON_ANSWER, NOTHING, RESPONSE } from "./responses.ts";
@@ -25,7 +17,7 @@ export const claimRecords = {
     ...ADDRESSES.hold,
     ...HOLDS,
     body: { schema: "HoldRequest" },
-    handle: callHold,
+    handle: calls.callHold,
     answer: DECISION,
     summary: "Set units apart until it is known how many were used",
     ok: { says: "A decision; if it admits, with the hold", schema: "HoldDecision", headers },
@@ -35,7 +27,7 @@ export const claimRecords = {
     ...ADDRESSES.settle,
     ...HOLDS,
     body: { schema: "SettleRequest" },
-    handle: callSettle,
+    handle: calls.callSettle,
     answer: DECISION,
     summary: "End a hold with the units really used; late or again, it changes nothing",
     ok: { says: "The key's decision after the settling", schema: "Decision", headers: DECISION_HEADERS },
@@ -43,7 +35,7 @@ export const claimRecords = {
   cancel: call({
     ...ADDRESSES.cancel,
     ...HOLDS,
-    handle: callCancel,
+    handle: calls.callCancel,
     answer: NOTHING,
     summary: "End a hold of which nothing was used",
   }),
@@ -52,7 +44,7 @@ export const claimRecords = {
     ...LEASES,
     body: { schema: "AcquireRequest" },
     on: "key",
-    handle: callAcquire,
+    handle: calls.callAcquire,
     answer: DECISION,
     summary: "Lease units, waiting in the queue if asked to",
     ok: { says: "A decision; if it admits, with the lease", schema: "LeaseDecision", headers },
@@ -87,7 +79,7 @@ export const claimRecords = {
     ...ADDRESSES.renew,
     ...LEASES,
     body: { schema: "RenewRequest", isOptional: true },
-    handle: callRenew,
+    handle: calls.callRenew,
     answer: JSON_ANSWER,
     summary: "Move a lease's end",
     ok: { says: "The lease", schema: "Lease" },
@@ -98,7 +90,7 @@ export const claimRecords = {
     on: undefined,
     ...LEASES,
     body: { schema: "ReleaseRequest", isOptional: true },
-    handle: callRelease,
+    handle: calls.callRelease,
     answer: NOTHING,
     summary: "End a lease, and report how the call went; the next caller in the queue gets its units at once",
   }),
@@ -107,7 +99,7 @@ export const claimRecords = {
     path: "/v1/leases/:id",
     ...LEASES,
     on: "lease",
-    handle: callRelease,
+    handle: calls.callRelease,
     answer: NOTHING,
     summary: "End a lease; the next caller in the queue gets its units at once",
   }),
@@ -121,7 +113,7 @@ async function openSocket(context: CallContext, input: unknown): Answered<Respon
     const detail = "the Upgrade header must be websocket";
     return new Problem(PROBLEMS.upgradeRequired, detail, { headers: { upgrade: "websocket" } });
   }
-  const answered = await callSocket(context, input);
+  const answered = await calls.callSocket(context, input);
   if (answered instanceof Problem) return answered;
   return env.SOCKETS === "relayed" ? relayed(request, answered.answer) : answered.answer;
 }

@@ -174,11 +174,7 @@ export function internalProblem(error: unknown): Response {
   return toResponse(new Problem(PROBLEMS.internal, detail));
 }
 
-function problemResponse(
-  status: number,
-  body: object,
-  headers: Readonly<Record<string, string>> = {},
-): Response {
+function problemResponse(status: number, body: object, headers: Problem["headers"] = {}): Response {
   return new Response(JSON.stringify(body), {
     status,
     headers: { ...headers, "content-type": "application/problem+json", "cache-control": "no-store" },

@@ -15,14 +15,7 @@ import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { policyOfKeys } from "../../core/stats/counts.ts";
 import { STATS_NAME, type StatsMessage, type StatsNamespace } from "../../core/stats/messages.ts";
 import { StatsSender, Tally } from "../../core/stats/tally.ts";
-import {
-  poolAddress,
-  regions,
-  deployed,
-  log,
-  regionalPolicies,
-  backgroundMs,
-} from "../../durable-objects/deployment.ts";
+import * as deployment from "../../durable-objects/deployment.ts";
 import { claimProofs } from "../auth/claim-proofs.ts";
 import { knowTokens, type Principal } from "../auth/tokens.ts";
 import { callLog } from "./call-log.ts";
@@ -83,13 +76,13 @@ function clientsOf(env: Env): Clients {
 }
 
 function makeClients({ OBJECTS, OBJECT_BOUNDS: bounds, CATALOG, STATS, API_TOKENS }: Env): Clients {
-  const inForce = CATALOG && new PoliciesInForce(deployed);
-  const policies = inForce ?? regionalPolicies;
+  const inForce = CATALOG && new PoliciesInForce(deployment.deployed);
+  const policies = inForce ?? deployment.regionalPolicies;
   // One object without a jurisdiction has all counts.
   const mayHaveKeys = (name: string) => policies.named.get(policyOfKeys(name))?.jurisdiction === undefined;
   const stats = STATS && workerStats(STATS, mayHaveKeys);
   const tally = stats?.tally;
-  const calls = callLog(log, randomFraction, (line) => console.log(line));
+  const calls = callLog(deployment.log, randomFraction, (line) => console.log(line));
   const decided = (decision: Decision) => {
     tally?.decided(decision);
     calls.decided(decision);
@@ -110,7 +103,7 @@ function makeClients({ OBJECTS, OBJECT_BOUNDS: bounds, CATALOG, STATS, API_TOKEN
       catalog: () => CATALOG.getByName(CATALOG_NAME),
       inBackground: waitUntil,
       onTokens: knowTokens,
-      askAfterMs: backgroundMs,
+      askAfterMs: deployment.backgroundMs,
     });
   const parts: LimiterClientParts = {
     objects,
@@ -120,7 +113,8 @@ function makeClients({ OBJECTS, OBJECT_BOUNDS: bounds, CATALOG, STATS, API_TOKEN
     ...(bounds !== undefined && { starts: new ObjectStarts(JSON.parse(bounds) as ObjectBounds) }),
     counter: calls.hasDenials ? { decided, compared: (compared) => tally?.compared(compared) } : tally,
     ...(API_TOKENS !== undefined && { prove: claimProofs(API_TOKENS) }),
-    ...(catalog && inForce && { follow: followingBy(catalog, inForce, SYSTEM_TIME, backgroundMs) }),
+    ...(catalog &&
+      inForce && { follow: followingBy(catalog, inForce, SYSTEM_TIME, deployment.backgroundMs) }),
   };
   const shared = new LimiterClient(parts, new LocalLimiter(reservations));
   const made = { shared, reservations, objects, stats, byCaller: new WeakMap(), ...(catalog && { catalog }) };
@@ -133,7 +127,7 @@ function workerStats(namespace: StatsNamespace, mayHaveKeys: (policy: string) =>
   const tally = new Tally(mayHaveKeys);
   const onLost = (error: unknown) =>
     console.warn(`what was counted could not be sent, and is sent again: ${String(error)}`);
-  const sender = new StatsSender(tally, randomId, onLost, backgroundMs);
+  const sender = new StatsSender(tally, randomId, onLost, deployment.backgroundMs);
   // A new stub for each message: one that has thrown stays broken, and other requests may not use it.
   const push = (message: StatsMessage) => namespace.getByName(STATS_NAME).push(message);
   return {
@@ -163,14 +157,16 @@ let here: Region | undefined;
 
 /** Adds the region if a policy has a pool. Otherwise `cf` is not read: it costs a tenth of a decision. */
 export function callingFrom(principal: Principal, request: Request): Principal {
-  if (poolAddress === undefined) return principal;
-  here = regionOf(regions, (request.cf ?? {}) as Origin);
+  if (deployment.poolAddress === undefined) return principal;
+  here = regionOf(deployment.regions, (request.cf ?? {}) as Origin);
   return { ...principal, region: here };
 }
 
 /** The region that an RPC call names, otherwise this isolate's; `undefined`: there is no such region. */
 export function regionNamed(name: unknown): Region | undefined {
-  return name === undefined ? (here ?? regions[0]) : regions.find((region) => region.name === name);
+  return name === undefined
+    ? (here ?? deployment.regions[0])
+    : deployment.regions.find((region) => region.name === name);
 }
 
-export const REGION_NAMES = regions.map(({ name }) => JSON.stringify(name)).join(", ");
+export const REGION_NAMES = deployment.regions.map(({ name }) => JSON.stringify(name)).join(", ");

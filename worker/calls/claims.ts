@@ -11,7 +11,7 @@ import type { AcquireParams, HoldParams } from "../../core/protocol/messages.ts"
 import { claimId, type ClaimKind, isKeySized, readClaimId } from "../../core/protocol/names.ts";
 import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { clip } from "../../core/violations.ts";
-import { keyProblem, mayUse, type Principal } from "../auth/tokens.ts";
+import { keyProblem, mayUse } from "../auth/tokens.ts";
 import { acquireCandidate, holdCandidate, skipCandidate, withCandidate } from "./candidates.ts";
 import {
   type CallContext,
@@ -50,22 +50,17 @@ function onClaim<Schema extends v.GenericSchema<unknown, { id: string }>, Answer
     input: unknown,
   ) => Answered<Answer> | Problem,
 ): (context: CallContext, input: unknown) => Answered<Answer> {
-  return async ({ client, principal }, input) => {
+  return async (context, input) => {
     const request = parse(schema, input);
     if (request instanceof Problem) return request;
-    const claim = findClaim(client, principal, kind, request.id);
-    if (claim === undefined) return claimMissing(client, principal, kind, request.id);
-    return await answerOf(claim, request, input);
+    const claim = findClaim(context, kind, request.id) ?? claimMissing(context, kind, request.id);
+    return claim instanceof Problem ? claim : await answerOf(claim, request, input);
   };
 }
 
 /** The claim of an id; `undefined`: malformed, or of a policy or key that this caller may not use. */
-export function findClaim(
-  client: LimiterClient,
-  principal: Principal,
-  kind: ClaimKind,
-  id: string,
-): ClaimTarget | undefined {
+export function findClaim(context: CallContext, kind: ClaimKind, id: string): ClaimTarget | undefined {
+  const { client, principal } = context;
   const claim = readClaimId(kind, id);
   const policy = claim && client.policies.get(claim.policy);
   if (claim === undefined || policy === undefined) return undefined;
@@ -79,14 +74,9 @@ export function findClaim(
 }
 
 /** The problem of an unknown id. A caller with rights to its policy learns if that was removed. */
-function claimMissing(
-  { policies }: LimiterClient,
-  principal: Principal,
-  kind: ClaimKind,
-  id: string,
-): Problem {
+function claimMissing({ client, principal }: CallContext, kind: ClaimKind, id: string): Problem {
   const name = readClaimId(kind, id)?.policy;
-  const isGone = name !== undefined && policies.get(name) === undefined;
+  const isGone = name !== undefined && client.policies.get(name) === undefined;
   if (!isGone || !mayUse(principal, publicName(name)))
     return kind === "lease" ? leaseMissing() : holdMissing();
   const shown = JSON.stringify(clip(publicName(name)));
@@ -148,7 +138,8 @@ function toBeConfirmed(answer: Decision | Problem): Decision | Problem {
 }
 
 /** Opens a WebSocket. Its first message is the decision, and the lease lasts while the socket is open. */
-export const callSocket = onKey(SocketRequest, (target, request, { client, principal }, input) => {
+export const callSocket = onKey(SocketRequest, (target, request, context, input) => {
+  const { client } = context;
   const acquiring = acquireOf(client, target, request, input);
   if (acquiring instanceof Problem) return acquiring;
   const { policy, key, params } = acquiring;
@@ -159,21 +150,20 @@ export const callSocket = onKey(SocketRequest, (target, request, { client, princ
       PROBLEMS.forbidden,
       `the override ${JSON.stringify(blocked.override)} blocks this key`,
     );
-  const linked = linkedOf(client, principal, acquiring, request);
+  const linked = linkedOf(context, acquiring, request);
   if (linked instanceof Problem) return linked;
   return client.claims.openSocket(policy, key, { ...params, ...linked, pingWithinMs: request.pingWithinMs });
 });
 
 /** The grace after the socket or link ends, and the lease to take over; or what is wrong with them. */
 export function linkedOf(
-  client: LimiterClient,
-  principal: Principal,
+  context: CallContext,
   { policy, key }: Target,
   { graceMs, resume }: { readonly graceMs?: number | undefined; readonly resume?: string | undefined },
 ): Pick<AcquireParams, "graceMs" | "resume"> | Problem {
   const problem = ttlProblem(policy, graceMs, "graceMs");
   if (problem !== undefined) return problem;
-  const claim = resume === undefined ? undefined : findClaim(client, principal, "lease", resume);
+  const claim = resume === undefined ? undefined : findClaim(context, "lease", resume);
   if (resume !== undefined && (claim?.policy.name !== policy.name || claim.key !== key))
     return leaseMissing();
   return { graceMs, resume: claim?.secret };

@@ -50,11 +50,8 @@ export async function callLimitSeveral(context: CallContext, input: unknown): An
   return answer;
 }
 
-function putToCandidate(
-  client: LimiterClient,
-  { policy, key, ...call }: IndependentCheck,
-  decision: Decision,
-): void {
+function putToCandidate(client: LimiterClient, check: IndependentCheck, decision: Decision): void {
+  const { policy, key, ...call } = check;
   const { lease } = policy;
   if (lease === undefined) return limitCandidate(client, { policy, key }, call, decision);
   const { cost, priority } = call;

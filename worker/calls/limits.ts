@@ -3,19 +3,12 @@ import type * as v from "valibot";
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { ADDRESS_ALLOWED, normaliseKey } from "../../core/catalog/keys.ts";
 import { randomId, readClockMs } from "../../core/clock.ts";
-import {
-  type Cost,
-  costOf,
-  type Policy,
-  publicName,
-  type Rule,
-  takesNothing,
-} from "../../core/policies/policy.ts";
+import { type Cost, costOf, type Policy, publicName, takesNothing } from "../../core/policies/policy.ts";
 import type { RegionalPolicies } from "../../core/policies/regional-policies.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { LimitParams } from "../../core/protocol/messages.ts";
 import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import { oneOfNames, violation } from "../../core/violations.ts";
+import { oneOfNames, pointerTo, violation } from "../../core/violations.ts";
 import { keyProblem, mayUse, type Principal, type Scope, scopeProblem } from "../auth/tokens.ts";
 import { limitCandidate, withCandidate } from "./candidates.ts";
 import {
@@ -95,9 +88,7 @@ export function findPolicy(
   const names = [...named.keys()].filter((each) => mayUse(principal, each));
   const path = [...below, "policy"];
   const detail = violation(path, name, oneOfNames(name, names));
-  return new Problem(PROBLEMS.policyNotFound, detail, {
-    errors: [{ pointer: `/${path.join("/")}`, detail }],
-  });
+  return new Problem(PROBLEMS.policyNotFound, detail, { errors: [{ pointer: pointerTo(path), detail }] });
 }
 
 /** The problem of units that no rule counts. @param input the request before it was parsed */
@@ -161,7 +152,7 @@ function forceProblem(policy: Policy, cost: Cost, input: unknown): Problem | und
   return refused(["cost"], given(input, "cost"), `${UNITS_ALLOWED}, at least one of them not 0, with force`);
 }
 
-function unitsOf(rules: readonly Rule[]): readonly string[] {
+function unitsOf(rules: readonly { readonly unit: string }[]): readonly string[] {
   return [...new Set(rules.map(({ unit }) => unit))];
 }
 
@@ -271,8 +262,7 @@ export const callSetUsed = onKey(SetRequest, ({ policy, key }, { used }, { clien
   const rates = policy.rules.filter(({ lease }) => lease === undefined);
   if (rates.length === 0)
     return refused(["policy"], name, "a policy with a rule that counts a rate: leases are only released");
-  const isNamed = ({ unit }: Rule) => typeof used === "number" || Object.hasOwn(used, unit);
-  if (!rates.some(isNamed)) {
+  if (typeof used !== "number" && !rates.some(({ unit }) => Object.hasOwn(used, unit))) {
     const allowed = `a number, or a table with one of ${unitsOf(rates).join(", ")}`;
     return refused(["used"], given(input, "used"), allowed);
   }

@@ -9,7 +9,7 @@ import { authenticate, type Principal, scopeProblem } from "../auth/tokens.ts";
 import { callingFrom, catalogCallerOf, clientOf, freshen } from "../bindings/client.ts";
 import type { Env } from "../bindings/env.ts";
 import { notForAdmin } from "../calls/catalog/catalog-calls.ts";
-import { notAllowed, refused } from "../calls/validate.ts";
+import { notAllowed, refused, stray } from "../calls/validate.ts";
 
 /** The handler of a call: finds the caller, reads the input by the call's record, and writes the answer. */
 export function serve(record: Call | CatalogCall): (c: Ctx) => Promise<Response> {
@@ -54,30 +54,24 @@ interface Read {
   readonly deny: DenyStatus;
 }
 
-const NO_INPUT: Read = { input: {}, deny: 200 };
-
 async function inputOf(record: Call, c: Ctx): Answered<Read> {
-  const { body, orQuery } = record;
+  const { body, orQuery, path, query, scopes } = record;
   if (orQuery !== undefined && isInQuery(c, orQuery.beginning)) return await callInQuery(c, orQuery.numbers);
-  if (body === undefined) return inputBesideBody(record, c);
-  const deny = denyStatus(c);
-  if (deny instanceof Problem) return deny;
-  const read = await readJson(c.req.raw, body);
-  if (read instanceof Problem) return read;
-  const input = withPlace(placeIn(c, record.path), read.value);
-  return input instanceof Problem ? input : { input, deny };
-}
-
-function inputBesideBody({ path, query, scopes }: Call, c: Ctx): Read | Problem {
+  if (body !== undefined) {
+    const deny = denyStatus(c);
+    if (deny instanceof Problem) return deny;
+    const read = await readJson(c.req.raw, body);
+    if (read instanceof Problem) return read;
+    const input = withPlace(placeIn(c, path), read.value);
+    return input instanceof Problem ? input : { input, deny };
+  }
   const place = placeIn(c, path);
   if (place instanceof Problem) return place;
-  if (scopes === undefined) return NO_INPUT;
+  if (scopes === undefined) return { input: {}, deny: 200 };
   const numbers = (query ?? []).filter(({ schema }) => schema.type === "integer").map(({ name }) => name);
-  const fields = c.req.raw.url.includes("?") ? queryInput(c, numbers) : {};
-  if (fields instanceof Problem) return fields;
   // A call that reads a query checks its fields itself.
-  const stray = query === undefined ? strayProblem(fields, []) : undefined;
-  return stray ?? { input: { ...fields, ...place }, deny: 200 };
+  const fields = queryInput(c, numbers, query === undefined ? [] : undefined);
+  return fields instanceof Problem ? fields : { input: { ...fields, ...place }, deny: 200 };
 }
 
 function isInQuery(c: Ctx, beginning: readonly string[]): boolean {
@@ -112,12 +106,8 @@ function withPlace(place: Readonly<Record<string, string>> | Problem, input: unk
  * would admit everything.
  */
 function denyStatus(c: Ctx): DenyStatus | Problem {
-  // Most calls have no query. Searching for a `?` costs less than parsing the address.
-  if (!c.req.raw.url.includes("?")) return 200;
-  const query = queryInput(c, []);
-  if (query instanceof Problem) return query;
-  const { deny, ...others } = query;
-  return strayProblem(others, ["deny"]) ?? statusOf(deny);
+  const query = queryInput(c, [], ["deny"]);
+  return query instanceof Problem ? query : statusOf(query["deny"]);
 }
 
 function statusOf(deny: unknown): DenyStatus | Problem {
@@ -147,17 +137,9 @@ function catalogQuery(
   { writes, lists }: CatalogCall,
   c: Ctx,
 ): { readonly conditions: Conditions; readonly cursor?: string } | Problem {
-  const query = queryInput(c, []);
+  const query = queryInput(c, [], [...(writes ? ["dryRun"] : []), ...(lists ? ["cursor"] : [])]);
   if (query instanceof Problem) return query;
-  const { dryRun, cursor, ...others } = query;
-  const fields = [...(writes ? ["dryRun"] : []), ...(lists ? ["cursor"] : [])];
-  const strays = {
-    ...others,
-    ...(dryRun !== undefined && !writes && { dryRun }),
-    ...(cursor !== undefined && !lists && { cursor }),
-  };
-  const stray = strayProblem(strays, fields);
-  if (stray !== undefined) return stray;
+  const { dryRun, cursor } = query;
   if (dryRun !== undefined && dryRun !== "true" && dryRun !== "false")
     return refused(["dryRun"], dryRun, "true, false or left out");
   const conditions = conditionsIn(c.req.raw.headers);
@@ -191,14 +173,20 @@ const MAX_QUERY_FIELDS = 20;
 
 /**
  * The fields of a query, decoded strictly: a broken escape is an error, and not another key. A repeated field
- * becomes a list, which no call accepts. @param numbers fields that become numbers if they can
+ * becomes a list, which no call accepts.
+ * @param numbers fields that become numbers if they can
+ * @param known the fields that there may be. Absent: the call checks them itself
  */
-function queryInput(c: Ctx, numbers: readonly string[]): Record<string, unknown> | Problem {
+function queryInput(
+  c: Ctx,
+  numbers: readonly string[],
+  known?: readonly string[],
+): Record<string, unknown> | Problem {
+  // Most calls have no query. Searching for a `?` costs less than parsing the address.
+  if (!c.req.raw.url.includes("?")) return {};
   const { query } = addressOf(c);
   if (query.split("&", MAX_QUERY_FIELDS + 1).length > MAX_QUERY_FIELDS)
-    return notAllowed([
-      { path: [], detail: `the query has more than ${MAX_QUERY_FIELDS} fields: must have fewer` },
-    ]);
+    return stray([], `the query has more than ${MAX_QUERY_FIELDS} fields: must have fewer`);
   try {
     // URLSearchParams keeps a broken escape.
     decodeURIComponent(query);
@@ -207,20 +195,21 @@ function queryInput(c: Ctx, numbers: readonly string[]): Record<string, unknown>
   }
   const values = new Map<string, unknown>();
   for (const [field, text] of new URLSearchParams(query)) {
-    const known = values.get(field);
+    const earlier = values.get(field);
     const value = numbers.includes(field) && /^\d{1,15}$/.test(text) ? Number(text) : text;
-    values.set(field, known === undefined ? value : [known, value].flat());
+    values.set(field, earlier === undefined ? value : [earlier, value].flat());
   }
-  return Object.fromEntries(values);
+  const problem = known && strayProblem(values.keys(), known);
+  return problem ?? Object.fromEntries(values);
 }
 
-function strayProblem(strays: object, known: readonly string[]): Problem | undefined {
-  const names = Object.keys(strays);
-  if (names.length === 0) return undefined;
+function strayProblem(given: Iterable<string>, known: readonly string[]): Problem | undefined {
+  const strays = [...given].filter((name) => !known.includes(name));
+  if (strays.length === 0) return undefined;
   const there = known.length === 0 ? "this call has none" : `there is ${known.join(", ")}`;
   const detailOf = (name: string) =>
     `${clip(name)} is not a field of the query: ${there}${meant(name, known)}`;
-  return notAllowed(names.map((name) => ({ path: [name], detail: detailOf(name) })));
+  return notAllowed(strays.map((name) => ({ path: [name], detail: detailOf(name) })));
 }
 
 /** The named parts of an address: `/v1/policies/api` at `/v1/policies/:policy` is `{ policy: "api" }`. */

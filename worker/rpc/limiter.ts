@@ -1,6 +1,5 @@
 import { RpcTarget, WorkerEntrypoint } from "cloudflare:workers";
 import type { UniformCall } from "../../client/local-call.ts";
-import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { blockedDecision } from "../../client/read-answer.ts";
 import type { CatalogService } from "../../client/transports/catalog-service.ts";
 import type { AcquireRequest, KeyRequest, LimiterCalls } from "../../client/transports/transport.ts";
@@ -12,7 +11,7 @@ import type { Attached } from "../../core/protocol/object-methods.ts";
 import { Problem, orThrow } from "../../core/protocol/problems.ts";
 import { type Call, type CallContext, type CatalogCall } from "../api/call.ts";
 import { RECORDS } from "../api/records.ts";
-import { type BindingCaller, bindingCaller, type Principal, scopeProblem } from "../auth/tokens.ts";
+import { type BindingCaller, bindingCaller, scopeProblem } from "../auth/tokens.ts";
 import { REGION_NAMES, regionNamed, catalogCallerOf, clientOf, freshen } from "../bindings/client.ts";
 import type { Env } from "../bindings/env.ts";
 import { acquireCandidate, skipCandidate } from "../calls/candidates.ts";
@@ -171,9 +170,8 @@ export class CatalogTarget extends WithCatalogCalls {
     const conditions = writes ? orThrow(readConditions(others.shift())) : {};
     const cursor = lists && others[0] !== undefined ? text("cursor", others[0]) : undefined;
     if (isOfAll === true) orThrow(notForAdmin(this.#caller.principal));
-    return answer.value(
-      orThrow(await record.handle(this.#caller, { place, body: sent, conditions, cursor })),
-    );
+    const answered = await record.handle(this.#caller, { place, body: sent, conditions, cursor });
+    return answer.value(orThrow(answered));
   }
 }
 
@@ -185,17 +183,18 @@ function text(field: string, value: unknown): string {
 /** A decision with its lease's handle, which releases it when disposed of, or after its caller ends. */
 export type Grant = Decision & Omit<Attached, "answer">;
 
-const acquireBound = onKey(BoundAcquireRequest, async (target, request, { client, principal }, input) => {
+const acquireBound = onKey(BoundAcquireRequest, async (target, request, context: CallContext, input) => {
+  const { client } = context;
   const acquire = acquireOf(client, target, request, input);
   if (acquire instanceof Problem) return acquire;
   const { policy, key, params } = acquire;
-  const linked = detachedProblem(request) ?? linkedOf(client, principal, acquire, request);
+  const linked = detachedProblem(request) ?? linkedOf(context, acquire, request);
   if (linked instanceof Problem) return linked;
   const blocked = linked.resume === undefined ? blockedDecision(policy, key) : undefined;
   if (blocked !== undefined) return client.recordDecision(blocked);
   if (request.utilization !== undefined) client.report(policy, key, request.utilization);
   if (request.detached) {
-    const { decision } = await acquireConfirmed(client, principal, acquire, undefined);
+    const { decision } = await acquireConfirmed(context, acquire, undefined);
     acquireCandidate(client, acquire, params, decision);
     return client.recordDecision(decision);
   }
@@ -204,7 +203,7 @@ const acquireBound = onKey(BoundAcquireRequest, async (target, request, { client
   const isAtOnce = params.waitMs === 0 || linked.resume !== undefined;
   const granted = isAtOnce
     ? await client.claims.acquireAttached(policy, key, { ...params, ...linked })
-    : await acquireConfirmed(client, principal, acquire, linked);
+    : await acquireConfirmed(context, acquire, linked);
   const { decision, attached } = granted ?? { decision: degradedDecision(policy, key) };
   client.recordDecision(decision);
   if (decision instanceof Problem || attached?.slot === undefined) return decision;
@@ -229,11 +228,11 @@ function detachedProblem(request: {
  * that (a reset, a stalled machine), the call is made once more. @param link absent: the lease has no handle
  */
 async function acquireConfirmed(
-  client: LimiterClient,
-  principal: Principal,
+  context: CallContext,
   acquire: Acquire,
   link: Pick<AcquireParams, "graceMs"> | undefined,
 ): Promise<{ readonly decision: Decision | Problem; readonly attached?: Attached }> {
+  const { client } = context;
   const { policy, key, params } = acquire;
   const untilMs = readClockMs() + params.waitMs;
   for (const isLast of [false, true]) {
@@ -241,7 +240,7 @@ async function acquireConfirmed(
     const brief = { ...params, waitMs, confirmWithinMs: CONFIRM_WITHIN_MS };
     const decision = await client.claims.acquire(policy, key, brief);
     if (decision instanceof Problem || decision.lease === undefined) return { decision };
-    const secret = findClaim(client, principal, "lease", decision.lease.id)?.secret ?? "";
+    const secret = findClaim(context, "lease", decision.lease.id)?.secret ?? "";
     const attached =
       link?.graceMs === undefined
         ? await client.claims.confirm(policy, key, secret, params.ttlMs, link !== undefined)

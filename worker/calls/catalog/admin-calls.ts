@@ -13,8 +13,8 @@ import { randomId } from "../../../core/clock.ts";
 import { type Answered, Problem } from "../../../core/protocol/problems.ts";
 import { clip, type Violation, violationsOf } from "../../../core/validation.ts";
 import { CALLER_NAME, type Principal, StoredToken, TokenFields } from "../../auth/tokens.ts";
-import { plainProblem } from "../plain-data.ts";
-import { MAX_PROBLEMS, notAllowed, parse, refused } from "../validate.ts";
+import { isPlain, plainProblem } from "../plain-data.ts";
+import { MAX_PROBLEMS, notAllowed, parse, refused, stray } from "../validate.ts";
 import { answerOf, type CatalogCaller, type CatalogInput, problemIn, write } from "./catalog-calls.ts";
 
 export function describeToken({ id, scopes, policies, keyPrefix }: Principal): object {
@@ -66,10 +66,9 @@ export async function writeCatalog(
   caller: CatalogCaller,
   { body: document, conditions }: CatalogInput,
 ): Answered<Versioned<CatalogDocument>> {
-  if (!isDocument(document))
-    return notAllowed([{ path: [], detail: `the body must be ${DOCUMENT_ALLOWED}` }]);
-  const stray = sizeProblem(document) ?? tableProblem(document) ?? tokensProblem(document);
-  if (stray !== undefined) return stray;
+  if (!isDocument(document)) return stray([], `the body must be ${DOCUMENT_ALLOWED}`);
+  const problem = sizeProblem(document) ?? tableProblem(document) ?? tokensProblem(document);
+  if (problem !== undefined) return problem;
   const written = await write(caller, { kind: "catalog", document }, conditions);
   return written instanceof Problem ? written : await readCatalog(caller);
 }
@@ -147,18 +146,15 @@ function tableProblem(document: CatalogDocument): Problem | undefined {
   for (const [place, entries] of tablesOf(document))
     for (const [name, entry] of Object.entries(entries)) {
       const path = [...place, name];
-      const stray = plainProblem(entry);
-      if (stray !== undefined)
-        return notAllowed([{ path, detail: `${clip(path.join("."))}: ${stray.detail}` }]);
+      const problem = plainProblem(entry);
+      if (problem !== undefined) return stray(path, `${clip(path.join("."))}: ${problem.detail}`);
     }
   return undefined;
 }
 
 /** A `Map`, which RPC allows, would count as an empty table, and so remove all entries. */
 function isTable(value: unknown): value is Record<string, unknown> {
-  if (typeof value !== "object" || value === null || Array.isArray(value)) return false;
-  const prototype: unknown = Object.getPrototypeOf(value);
-  return prototype === Object.prototype || prototype === null;
+  return typeof value === "object" && value !== null && isPlain(value);
 }
 
 function isTableOfTables(value: unknown): boolean {

@@ -24,7 +24,7 @@ import { clip, describe, integer, table } from "../../../core/validation.ts";
 import { isConfigured, mayUse, patternProblem, type Principal, scopeProblem } from "../../auth/tokens.ts";
 import { plainProblem } from "../plain-data.ts";
 import { askStats } from "../stats.ts";
-import { notAllowed, parse, refused } from "../validate.ts";
+import { notAllowed, parse, refused, stray } from "../validate.ts";
 
 export interface CatalogCaller {
   readonly catalog: CatalogMethods;
@@ -145,9 +145,7 @@ export const deleteCandidate = deleting(candidateWrite);
 /** Makes the candidate the policy. Units used under the policy stay used. */
 export async function promoteCandidate(caller: CatalogCaller, input: CatalogInput): Answered<PolicyAnswer> {
   if (JSON.stringify(input.body) !== "{}")
-    return notAllowed([
-      { path: [], detail: "the body must be left out: the candidate is promoted as it is" },
-    ]);
+    return stray([], "the body must be left out: the candidate is promoted as it is");
   const { policy = "" } = input.place;
   const written = await write(caller, { kind: "promotion", policy }, input.conditions);
   return written instanceof Problem ? written : await writtenPolicy(caller, input, written);
@@ -186,10 +184,10 @@ async function writeBody(
   { place, body, conditions }: CatalogInput,
   writeOf: WriteOf,
 ): Answered<Versioned<unknown>> {
-  const stray = plainProblem(body);
-  if (stray !== undefined) return stray;
+  const problem = plainProblem(body);
+  if (problem !== undefined) return problem;
   if (typeof body !== "object" || body === null || Array.isArray(body))
-    return notAllowed([{ path: [], detail: "the body must be an object" }]);
+    return stray([], "the body must be an object");
   return await write(caller, writeOf(place, body as Table), conditions);
 }
 
@@ -249,7 +247,7 @@ export async function answerOf<Answer extends object>(
 }
 
 function problemOf({ refused: why, detail, violations = [] }: Refusal): Problem {
-  if (why === "not-allowed") return notAllowed(violations.length > 0 ? violations : [{ path: [], detail }]);
+  if (why === "not-allowed") return violations.length > 0 ? notAllowed(violations) : stray([], detail);
   const kind = { missing: PROBLEMS.notInCatalog, changed: PROBLEMS.preconditionFailed, full: PROBLEMS.bound }[
     why
   ];

@@ -22,11 +22,8 @@ export function optional<
   return v.optional(described(schema, description), value as Value);
 }
 
-export const policy = described(
-  v.string("the name of a policy"),
-  "The name of a policy, as in wrangler.toml.",
-);
-export const key = described(
+const policy = described(v.string("the name of a policy"), "The name of a policy, as in wrangler.toml.");
+const key = described(
   text(MAX_KEY_BYTES),
   'What is limited: 1 to 512 bytes of UTF-8, compared byte by byte. Under a policy with keyKind "ip", an address.',
 );
@@ -41,16 +38,11 @@ const optionalIdempotencyKey = v.optional(idempotencyKey);
 export const COST_ALLOWED = `an integer from 0 to ${MAX_UNITS}, or a table of such integers by unit`;
 export const UNITS_ALLOWED = `an integer from 1 to ${MAX_UNITS}, or a table of such integers by unit`;
 
+const byUnit = v.record(v.string(), integer(0, MAX_UNITS));
 /** A number of units for every rule, or a table by unit. In a table, a 0 leaves a rule out. */
-export const Cost = v.union(
-  [integer(0, MAX_UNITS), v.record(v.string(), integer(0, MAX_UNITS))],
-  COST_ALLOWED,
-);
+export const Cost = v.union([integer(0, MAX_UNITS), byUnit], COST_ALLOWED);
 /** The same, without 0 as a number. */
-export const Units = v.union(
-  [integer(1, MAX_UNITS), v.record(v.string(), integer(0, MAX_UNITS))],
-  UNITS_ALLOWED,
-);
+export const Units = v.union([integer(1, MAX_UNITS), byUnit], UNITS_ALLOWED);
 
 const BY_UNIT = "A number counts for every rule. In a table by unit, a unit that is left out counts 1.";
 
@@ -62,7 +54,7 @@ function units(description: string) {
   return described(Units, `${description} ${BY_UNIT}`);
 }
 
-export const priority = optional(
+const priority = optional(
   v.string("the name of a priority"),
   "How important the call is: critical, high, normal (the default) or low, unless the policy has other names. A " +
     "policy may keep a part of its limit for more important calls.",

@@ -5,16 +5,7 @@ import { MAX_RESERVING, RESERVATIONS_PROTOCOL } from "../../../core/protocol/res
 import { described, integer, table } from "../../../core/validation.ts";
 import { Decision, RuleDecision } from "./answer-schemas.ts";
 import { ProblemDetails } from "./problem-schemas.ts";
-import {
-  amount,
-  key,
-  LimitRequest,
-  milliseconds,
-  policy,
-  priority,
-  optional,
-  text,
-} from "./request-schemas.ts";
+import { amount, LimitRequest, milliseconds, optional, text } from "./request-schemas.ts";
 
 const MAX_HOLDER_BYTES = 64;
 const holder = described(
@@ -26,7 +17,7 @@ const turn = described(
   "Rises with each message of the holder. A message with a lower one is late, and changes nothing.",
 );
 const used = described(integer(0, Number.MAX_SAFE_INTEGER), "Units that the holder has used since it began.");
-const cost = LimitRequest.entries.cost;
+const { policy, key, cost, priority } = LimitRequest.entries;
 const CALL_ALLOWED = "an object with one of the fields giveBack, limit, reserve";
 const CALLS_ALLOWED = `a list of 1 to ${MAX_RESERVING} calls`;
 
