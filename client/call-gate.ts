@@ -104,21 +104,16 @@ export class CallGate {
   }
 }
 
-/** Makes a call through a caller's gate, if it has one. At a bound the call is not made. */
+/** Makes a call that a gate has admitted. At a bound it is not made. @param entered absent: there is no gate */
 export async function through<Answer>(
-  gate: CallGate | undefined,
-  policy: PolicyView,
-  key: string,
-  nowMs: number,
+  entered: Full | (() => void) | undefined,
   call: () => Promise<Answer>,
-  kind: CallKind = "ask",
 ): Promise<Answer | Full> {
-  const leave = gate?.enter(policy, key, nowMs, kind);
-  if (leave !== undefined && "full" in leave) return leave;
+  if (entered !== undefined && "full" in entered) return entered;
   try {
     return await call();
   } finally {
-    leave?.();
+    entered?.();
   }
 }
 

@@ -3,7 +3,7 @@ import type { KeyCount, KeyList, ListedKey } from "../../core/protocol/answers.t
 import { type KeysCall, PROTOCOL } from "../../core/protocol/messages.ts";
 import { type KeyPlace, sharedObjectName, sharedObjects } from "../../core/protocol/names.ts";
 import { type Answered, Problem } from "../../core/protocol/problems.ts";
-import type { Caller } from "../call-gate.ts";
+import { type Caller, through } from "../call-gate.ts";
 import { boundReached, unavailable } from "../read-answer.ts";
 import { type LimiterStub, readAnswer } from "../transports/send-batch.ts";
 
@@ -84,14 +84,11 @@ export class KeyLists {
   ): Answered<Answer> {
     const { objects, gate, time } = this.#caller;
     const name = sharedObjectName(policy, object);
-    const leave = gate?.enterObject(name, policy, time.nowMs());
-    if (leave !== undefined && "full" in leave) return boundReached(leave);
-    try {
-      const ask = async (stub: LimiterStub) => readAnswer<Answer>(await call(stub));
-      const reply = await objects.askByName(policy, name, ask, { waitMs: MORE_TIME_MS, isRepeatable: true });
-      return reply?.answer ?? unavailable("one of the policy's objects did not answer: ask again");
-    } finally {
-      leave?.();
-    }
+    const ask = async (stub: LimiterStub) => readAnswer<Answer>(await call(stub));
+    const reply = await through(gate?.enterObject(name, policy, time.nowMs()), () =>
+      objects.askByName(policy, name, ask, { waitMs: MORE_TIME_MS, isRepeatable: true }),
+    );
+    if (reply !== undefined && "full" in reply) return boundReached(reply);
+    return reply?.answer ?? unavailable("one of the policy's objects did not answer: ask again");
   }
 }

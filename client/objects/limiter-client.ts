@@ -36,7 +36,6 @@ import type { ComparisonCounts } from "../../core/stats/counts.ts";
 import { type Caller, CallGate, type ObjectStarts, through } from "../call-gate.ts";
 import { LocalLimiter } from "../local-limiter.ts";
 import {
-  chargeMissing,
   decisionOf,
   reportOf,
   unavailable,
@@ -225,7 +224,7 @@ export class LimiterClient {
         : object.refundCharge({ ...message, charge: ownKey(callerId, charge) });
     const answer = await this.#objects.ask(policy, key, refund, TWICE);
     const detail = "whether the units were given back is not known: ask again with the same idempotencyKey";
-    return decisionOf(policy, key, answer ?? unavailable(detail), chargeMissing);
+    return decisionOf(policy, key, answer ?? unavailable(detail), "charge");
   }
 
   /** Reads a key without taking: the decision for a cost of 1, and who holds units or waits. */
@@ -273,7 +272,7 @@ export class LimiterClient {
     const { objects, gate, time } = this.#parts;
     const kind = call.giveBack === undefined ? "ask" : "return";
     const ask = () => objects.call<MadeAnswer & object>(policy, key, withVersion(policy, call));
-    const reply = await through(gate, policy, key, time.nowMs(), ask, kind);
+    const reply = await through(gate?.enter(policy, key, time.nowMs(), kind), ask);
     // An admission takes units that a denial here did not count, and returned units may lift one.
     if (call.giveBack !== undefined) this.#local.forgetDenials(policy, key);
     return reply !== undefined && "full" in reply ? { answer: reply } : reply;

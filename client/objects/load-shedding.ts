@@ -142,7 +142,7 @@ export class LoadShedding {
     known.sum = 0;
     known.count = 0;
     const ask = async () => {
-      const reply = await through(caller.gate, policy, key, nowMs, () =>
+      const reply = await through(caller.gate?.enter(policy, key, nowMs, "ask"), () =>
         caller.objects.ask(policy, key, async (object) =>
           readAnswer<SheddingLevel>(await object.shedding(message)),
         ),

@@ -24,8 +24,7 @@ import {
   boundReached,
   decisionOf,
   hasNoRules,
-  holdMissing,
-  leaseMissing,
+  notFound,
   toShedDecision,
   unavailable,
 } from "../read-answer.ts";
@@ -167,7 +166,7 @@ export class ObjectCalls {
     call: () => Promise<Reply<Result>>,
   ): Promise<Result | Problem | undefined> {
     const { gate, time } = this.#caller;
-    const reply = await through(gate, policy, key, time.nowMs(), call, kind);
+    const reply = await through(gate?.enter(policy, key, time.nowMs(), kind), call);
     return reply !== undefined && "full" in reply ? boundReached(reply) : reply?.answer;
   }
 }
@@ -223,7 +222,7 @@ export class ClaimClient {
   ): Answered<Decision> {
     const answer = await this.#objects.ask(policy, key, end, ENDING);
     const detail = `whether the hold was ${outcome} is not known: ask again, it takes effect only once`;
-    return decisionOf(policy, key, answer ?? unavailable(detail), holdMissing);
+    return decisionOf(policy, key, answer ?? unavailable(detail), "hold");
   }
 
   /** Leases units, waiting for up to `call.waitMs`; `signal` ends the wait, and then nothing is granted. */
@@ -289,7 +288,7 @@ export class ClaimClient {
       ttlMs === undefined ? object.renew(policy.name, key, id) : object.renew(policy.name, key, id, ttlMs);
     const answer = await this.#objects.ask<Lease | Missing>(policy, key, renew, ENDING);
     if (answer === undefined) return unavailable("whether the lease was renewed is not known: ask again");
-    return "missing" in answer ? leaseMissing() : answer;
+    return "missing" in answer ? notFound("lease") : answer;
   }
 
   /** Ends a lease with its report. The first caller in the queue gets its units at once. */
@@ -313,7 +312,7 @@ export class ClaimClient {
     if (answer === OLDER_VERSION) answer = await this.#objects.askFor(policy, key, release, ENDING);
     if (answer === undefined) return unavailable("whether the lease was released is not known: ask again");
     if (answer instanceof Problem) return answer;
-    return answer.isReleased ? undefined : leaseMissing();
+    return answer.isReleased ? undefined : notFound("lease");
   }
 
   /** Opens a WebSocket to the object. The lease lasts while the socket is open. */

@@ -51,11 +51,7 @@ const limitRecords = {
     answer: ALL_DECISIONS,
     summary:
       "Take units of up to 16 keys' quotas, of all or of none; or of up to 100, each decided by itself",
-    ok: {
-      says: "All decisions, whether they admit or not",
-      schema: "AllDecisions",
-      headers: RETRY_AFTER,
-    },
+    ok: { says: "All decisions, whether they admit or not", schema: "AllDecisions", headers: RETRY_AFTER },
     denials: ["SeveralExceeded", "SeveralReduced", RETRY_AFTER],
   }),
   refund: call({
@@ -95,11 +91,7 @@ const LIST_FIELDS = [
 const LIST_DEFAULT = KeyListRequest.entries.limit.default;
 const SINCE = HistoryRequest.entries.since.wrapped.pipe[1].description;
 const POLICY_FIELD = query("policy", { type: "string" }, true);
-const KEY_OK = {
-  says: "The key's decision",
-  schema: "KeyReport",
-  headers: DENIAL_HEADERS,
-} as const;
+const KEY_OK = { says: "The key's decision", schema: "KeyReport", headers: DENIAL_HEADERS } as const;
 /** Whether it runs: nothing is checked. */
 const UP = { type: "object", properties: { status: { type: "string", const: "ok" } }, required: ["status"] };
 
@@ -187,9 +179,11 @@ const statsRecords = {
     path: "/metrics",
     tag: "stats",
     scopes: ["metrics", "admin"],
-    handle: async ({ env, principal, request }) => {
-      const answered = await callMetrics(env.STATS, principal);
-      return "counts" in answered ? { ...answered, accept: request?.headers.get("accept") } : answered;
+    handle: async (context) => {
+      const answered = await callMetrics(context);
+      return "counts" in answered
+        ? { ...answered, accept: context.request?.headers.get("accept") }
+        : answered;
     },
     answer: METRICS,
     summary: "All counts, for Prometheus; needs the scope metrics or admin",
@@ -205,7 +199,7 @@ const statsRecords = {
       query("since", { type: "string", description: SINCE }),
       query("step", { type: "string", enum: STEPS, default: HistoryRequest.entries.step.default }),
     ],
-    handle: (context, input) => callHistory(context.env.STATS, context, input),
+    handle: callHistory,
     answer: JSON_ANSWER,
     summary: "What happened under a policy, by the minute or by the hour; needs the scope admin",
     ok: { says: "The steps with traffic", schema: "History" },
@@ -216,7 +210,7 @@ const statsRecords = {
     path: "/v1/stats/keys",
     ...STATS,
     query: [POLICY_FIELD, query("by", { type: "string", enum: TOP_KINDS, default: "denied" })],
-    handle: (context, input) => callTopKeys(context.env.STATS, context, input),
+    handle: callTopKeys,
     answer: JSON_ANSWER,
     summary: "The keys of a policy that came, or were denied, most often; needs the scope admin",
     ok: { says: "The keys, the highest counts first", schema: "TopKeyList" },
@@ -229,9 +223,7 @@ const statsRecords = {
     handle: () => ({ status: "ok" }),
     answer: JSON_ANSWER,
     summary: "Whether the worker runs",
-    responses: {
-      200: { description: "The worker runs", content: { "application/json": { schema: UP } } },
-    },
+    responses: { 200: { description: "The worker runs", content: { "application/json": { schema: UP } } } },
   }),
 };
 

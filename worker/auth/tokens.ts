@@ -78,6 +78,11 @@ export function mayUse({ policies }: Principal, policy: string): boolean {
   return policies === undefined || policies.includes(policy);
 }
 
+export function policyProblem(principal: Principal, policy: string): Problem | undefined {
+  if (mayUse(principal, policy)) return undefined;
+  return new Problem(PROBLEMS.forbidden, `${principal.title} may not use this policy`);
+}
+
 export function keyProblem(principal: Principal, key: string): Problem | undefined {
   const { keyPrefix } = principal;
   return keyPrefix === undefined || key.startsWith(keyPrefix) ? undefined : prefixProblem(principal);
@@ -136,19 +141,18 @@ function unauthorized(detail: string): Problem {
 
 /** Problems name the entry and the field, and quote no value of the secret. */
 function parseTokens(secret: string | undefined): readonly Token[] | Problem {
-  if (secret === undefined || secret.trim() === "")
-    return notConfigured(`the secret API_TOKENS is not set. ${HOW_TO}`);
+  if (secret === undefined || secret.trim() === "") return notConfigured("the secret API_TOKENS is not set");
   const allowed = `the secret API_TOKENS must be a JSON array of { "name", "sha256", "scopes", "policies"?, "keyPrefix"?, "maxCallsAtOnce"?, "maxNewKeysPerSecond"? }`;
   let value: unknown;
   try {
     value = JSON.parse(secret);
   } catch {
-    return notConfigured(`${allowed}, and it is not JSON. ${HOW_TO}`);
+    return notConfigured(`${allowed}, and it is not JSON`);
   }
   const parsed = v.safeParse(v.pipe(v.array(TokenEntry), v.minLength(1)), value);
   if (!parsed.success) {
     const fields = violationsOf(parsed.issues).map(({ path }) => path.join(".") || "the array");
-    return notConfigured(`${allowed}, and something is wrong with: ${fields.join(", ")}. ${HOW_TO}`);
+    return notConfigured(`${allowed}, and something is wrong with: ${fields.join(", ")}`);
   }
   return parsed.output.map(tokenOf);
 }
@@ -171,8 +175,8 @@ export function knowTokens(entries: readonly unknown[]): void {
   authenticated.clear();
 }
 
-function notConfigured(detail: string): Problem {
-  return new Problem(PROBLEMS.notConfigured, detail);
+function notConfigured(why: string): Problem {
+  return new Problem(PROBLEMS.notConfigured, `${why}. ${HOW_TO}`);
 }
 
 /**

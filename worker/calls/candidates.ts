@@ -47,8 +47,6 @@ export function holdCandidate(
   const { idempotencyKey, ...others } = call;
   const params = { ...others, ...(id !== undefined && { id }), ...sameOnce(idempotencyKey, id) };
   compare(client, target, decision, async (beside, tried) => {
-    const blocked = blockedDecision(tried, key);
-    if (blocked !== undefined) return blocked;
     const answer = await beside.claims.hold(tried, key, params);
     // No caller has this hold, so no call would end it.
     if (id === undefined && answer !== undefined && "hold" in answer && answer.hold !== undefined)
@@ -72,8 +70,6 @@ export function acquireCandidate(
   const once = sameOnce(idempotencyKey, granted);
   const params = { id, cost, priority, ttlMs: Math.min(ttlMs, terms.maxTtlMs), waitMs: 0, ...once };
   compare(client, target, decision, async (beside, tried) => {
-    const blocked = blockedDecision(tried, key);
-    if (blocked !== undefined) return blocked;
     const answer = await beside.claims.acquire(tried, key, params);
     if (granted === undefined && !(answer instanceof Problem) && answer.lease !== undefined)
       await beside.claims.release(tried, key, id, { outcome: "ignore" });
@@ -117,7 +113,7 @@ function compare(
   const count = (tried: Decided) =>
     client.candidates.compared({ policy: name, version, key, deniedBy: deniedBy(decision, tried) });
   const isMade = client.candidates.make((beside) => {
-    const tried = decide(beside, policy);
+    const tried = blockedDecision(policy, key) ?? decide(beside, policy);
     return tried instanceof Promise ? tried.then(count) : count(tried);
   });
   if (!isMade) count(undefined);

@@ -1,7 +1,7 @@
 /** The calls on holds and leases. */
 import type * as v from "valibot";
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
-import { blockedDecision, decisionOf, holdMissing, leaseMissing } from "../../client/read-answer.ts";
+import { blockedDecision, decisionOf, notFound } from "../../client/read-answer.ts";
 import { MAX_UNITS } from "../../core/algorithms/algorithm.ts";
 import { normaliseKey } from "../../core/catalog/keys.ts";
 import { readClockMs } from "../../core/clock.ts";
@@ -23,15 +23,7 @@ import {
   unitsProblem,
   utilizationProblem,
 } from "./limits.ts";
-import {
-  AcquireRequest,
-  CancelRequest,
-  HoldRequest,
-  ReleaseRequest,
-  RenewRequest,
-  SettleRequest,
-  SocketRequest,
-} from "./schemas/request-schemas.ts";
+import * as requests from "./schemas/request-schemas.ts";
 import { parse, refused, type Target } from "./validate.ts";
 
 /** A hold or lease of a key. Its secret is the unguessable part of its id. */
@@ -77,13 +69,9 @@ export function findClaim(context: CallContext, kind: ClaimKind, id: string): Cl
 function claimMissing({ client, principal }: CallContext, kind: ClaimKind, id: string): Problem {
   const name = readClaimId(kind, id)?.policy;
   const isGone = name !== undefined && client.policies.get(name) === undefined;
-  if (!isGone || !mayUse(principal, publicName(name)))
-    return kind === "lease" ? leaseMissing() : holdMissing();
+  if (!isGone || !mayUse(principal, publicName(name))) return notFound(kind);
   const shown = JSON.stringify(clip(publicName(name)));
-  return new Problem(
-    kind === "lease" ? PROBLEMS.leaseNotFound : PROBLEMS.holdNotFound,
-    `it is of the policy ${shown}, which this deployment does not have (any more)`,
-  );
+  return notFound(kind, `it is of the policy ${shown}, which this deployment does not have (any more)`);
 }
 
 export interface Acquire extends Target {
@@ -106,7 +94,7 @@ export function callAcquire(context: AcquireContext, input: unknown): ReturnType
 }
 
 const acquire = onKey(
-  AcquireRequest,
+  requests.AcquireRequest,
   async (target, request, { client, request: http, waitUntil }: AcquireContext, input) => {
     const acquiring = acquireOf(client, target, request, input);
     if (acquiring instanceof Problem) return acquiring;
@@ -138,7 +126,7 @@ function toBeConfirmed(answer: Decision | Problem): Decision | Problem {
 }
 
 /** Opens a WebSocket. Its first message is the decision, and the lease lasts while the socket is open. */
-export const callSocket = onKey(SocketRequest, (target, request, context, input) => {
+export const callSocket = onKey(requests.SocketRequest, (target, request, context, input) => {
   const { client } = context;
   const acquiring = acquireOf(client, target, request, input);
   if (acquiring instanceof Problem) return acquiring;
@@ -165,18 +153,12 @@ export function linkedOf(
   if (problem !== undefined) return problem;
   const claim = resume === undefined ? undefined : findClaim(context, "lease", resume);
   if (resume !== undefined && (claim?.policy.name !== policy.name || claim.key !== key))
-    return leaseMissing();
+    return notFound("lease");
   return { graceMs, resume: claim?.secret };
 }
 
-interface AcquireFields {
-  readonly units: Cost;
-  readonly ttlMs?: number | undefined;
-  readonly waitMs: number;
-  readonly priority?: string | undefined;
-  readonly utilization?: number | undefined;
-  readonly idempotencyKey?: string | undefined;
-}
+type Fields = v.InferOutput<typeof requests.AcquireRequest>;
+type AcquireFields = Pick<Fields, "units" | "waitMs"> & Partial<Fields>;
 
 /** The acquire, or what its policy does not allow. @param input the request before it was parsed */
 export function acquireOf(
@@ -219,7 +201,7 @@ function ttlProblem({ lease }: Policy, ms: number | undefined, field = "ttlMs"):
   return refused([field], ms, `an integer from 1 to ${maxMs}, the policy's maxTtl`);
 }
 
-export const callRenew = onClaim("lease", RenewRequest, async (claim, { ttlMs }) => {
+export const callRenew = onClaim("lease", requests.RenewRequest, async (claim, { ttlMs }) => {
   const { policy, key, secret, client } = claim;
   const problem = ttlProblem(policy, ttlMs);
   if (problem !== undefined) return problem;
@@ -232,13 +214,13 @@ export const callRenew = onClaim("lease", RenewRequest, async (claim, { ttlMs })
   return { id: claimId("lease", { policy: policy.name, key }, id), ...lease };
 });
 
-export const callRelease = onClaim("lease", ReleaseRequest, (claim, { outcome, durationMs }) => {
+export const callRelease = onClaim("lease", requests.ReleaseRequest, (claim, { outcome, durationMs }) => {
   const { policy, key, secret, client } = claim;
   const report = { outcome, durationMs };
   return withCandidate(client, policy, (each, its) => each.claims.release(its, key, secret, report));
 });
 
-export const callHold = onKey(HoldRequest, async ({ policy, key }, request, { client }, input) => {
+export const callHold = onKey(requests.HoldRequest, async ({ policy, key }, request, { client }, input) => {
   const { units, ttlMs, priority, idempotencyKey } = request;
   const problem =
     rateProblem(policy, units) ?? unitsProblem(policy, units, input) ?? priorityProblem(policy, priority);
@@ -258,7 +240,7 @@ export const callHold = onKey(HoldRequest, async ({ policy, key }, request, { cl
   return client.recordDecision(answer);
 });
 
-export const callSettle = onClaim("hold", SettleRequest, async (claim, { used }, input) => {
+export const callSettle = onClaim("hold", requests.SettleRequest, async (claim, { used }, input) => {
   const { policy, key, secret, client } = claim;
   const problem = costProblem(policy, ["used"], used, input);
   if (problem !== undefined) return problem;
@@ -267,7 +249,7 @@ export const callSettle = onClaim("hold", SettleRequest, async (claim, { used },
   return answer instanceof Problem ? answer : { policy, answer };
 });
 
-export const callCancel = onClaim("hold", CancelRequest, async ({ policy, key, secret, client }) => {
+export const callCancel = onClaim("hold", requests.CancelRequest, async ({ policy, key, secret, client }) => {
   const answer = await withCandidate(client, policy, (each, its) => each.claims.cancel(its, key, secret));
   return answer instanceof Problem ? answer : undefined;
 });

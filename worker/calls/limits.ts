@@ -9,17 +9,9 @@ import type { Decision } from "../../core/protocol/decision.ts";
 import type { LimitParams } from "../../core/protocol/messages.ts";
 import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { oneOfNames, pointerTo, violation } from "../../core/violations.ts";
-import { keyProblem, mayUse, type Principal, type Scope, scopeProblem } from "../auth/tokens.ts";
+import { keyProblem, mayUse, policyProblem, type Principal, scopeProblem } from "../auth/tokens.ts";
 import { limitCandidate, withCandidate } from "./candidates.ts";
-import {
-  COST_ALLOWED,
-  KeyRequest,
-  LimitRequest,
-  PeekRequest,
-  RefundRequest,
-  SetRequest,
-  UNITS_ALLOWED,
-} from "./schemas/request-schemas.ts";
+import * as requests from "./schemas/request-schemas.ts";
 import { given, notAllowed, parse, refused, type Target } from "./validate.ts";
 
 export interface CallContext {
@@ -81,8 +73,8 @@ export function findPolicy(
   name: string,
   below: readonly string[] = [],
 ): Policy | Problem {
-  if (!mayUse(principal, name))
-    return new Problem(PROBLEMS.forbidden, `${principal.title} may not use this policy`);
+  const refusal = policyProblem(principal, name);
+  if (refusal !== undefined) return refusal;
   const policy = named.get(name);
   if (policy !== undefined) return policy;
   const names = [...named.keys()].filter((each) => mayUse(principal, each));
@@ -101,7 +93,7 @@ export function costProblem(
   if (typeof cost === "number") return undefined;
   const givenCost = given(input, path.at(-1) ?? "");
   if (typeof givenCost !== "object" || givenCost === null) return undefined;
-  if (Array.isArray(givenCost)) return refused(path, givenCost, COST_ALLOWED);
+  if (Array.isArray(givenCost)) return refused(path, givenCost, requests.COST_ALLOWED);
   const names = unitsOf(rules);
   const unknown = Object.keys(givenCost).filter((unit) => !names.includes(unit));
   if (unknown.length === 0) return undefined;
@@ -109,11 +101,13 @@ export function costProblem(
   return notAllowed(unknown.map((unit) => ({ path: [...path, unit], detail: `${unit} ${allowed}` })));
 }
 
+const NOT_ALL_ZERO = `${requests.UNITS_ALLOWED}, at least one of them not 0`;
+
 /** The same for units that must not all be 0. */
 export function unitsProblem(policy: Policy, units: Cost, input: unknown): Problem | undefined {
   const problem = costProblem(policy, ["units"], units, input);
   if (problem !== undefined || policy.rules.some((rule) => costOf(rule, units) > 0)) return problem;
-  return refused(["units"], given(input, "units"), `${UNITS_ALLOWED}, at least one of them not 0`);
+  return refused(["units"], given(input, "units"), NOT_ALL_ZERO);
 }
 
 export function priorityProblem({ priorities: { names } }: Policy, priority?: string): Problem | undefined {
@@ -149,24 +143,19 @@ function forceProblem(policy: Policy, cost: Cost, input: unknown): Problem | und
   if (policy.pool !== undefined)
     return refused(["force"], true, 'left out under a policy with pool = "redis"');
   if (!takesNothing(policy, cost)) return undefined;
-  return refused(["cost"], given(input, "cost"), `${UNITS_ALLOWED}, at least one of them not 0, with force`);
+  return refused(["cost"], given(input, "cost"), `${NOT_ALL_ZERO}, with force`);
 }
 
 function unitsOf(rules: readonly { readonly unit: string }[]): readonly string[] {
   return [...new Set(rules.map(({ unit }) => unit))];
 }
 
-export const callLimit = onKey(LimitRequest, (target, request, { client, principal, request: http }, input) =>
-  limitOf(client, principal, target, request, input, http?.signal),
+export const callLimit = onKey(requests.LimitRequest, (target, request, context, input) =>
+  limitOf(context.client, context.principal, target, request, input, context.request?.signal),
 );
 
-type ParsedLimit = Pick<v.InferOutput<typeof LimitRequest>, "cost" | "idempotencyKey"> & {
-  readonly priority?: string | undefined;
-  readonly utilization?: number | undefined;
-  readonly refundable?: boolean;
-  readonly waitMs?: number;
-  readonly force?: boolean;
-};
+type Fields = v.InferOutput<typeof requests.LimitRequest>;
+type ParsedLimit = Readonly<Pick<Fields, "cost"> & Partial<Fields>>;
 
 /** Decides a request. @param input before it was parsed @param signal aborted when the caller has left */
 export function limitOf(
@@ -198,8 +187,8 @@ export function limitOf(
 }
 
 const COST = ["cost"] as const;
-const LIMITING: readonly Scope[] = ["limit"];
-const FORCING: readonly Scope[] = ["force", "admin"];
+const LIMITING = ["limit"] as const;
+const FORCING = ["force", "admin"] as const;
 
 /** Decides, counts, and sends the call to a candidate. Local decisions get no promise. */
 export function decide(
@@ -227,7 +216,7 @@ async function withCharge(decided: ReturnType<LimiterClient["limit"]>, charge: s
 
 /** Returns taken units that were not used. */
 export const callRefund = onKey(
-  RefundRequest,
+  requests.RefundRequest,
   ({ policy, key }, { units, idempotencyKey, charge }, { client, principal }, input) => {
     const problem =
       // A refund without a charge can return other callers' units, and units that time has already refilled.
@@ -241,7 +230,8 @@ export const callRefund = onKey(
 );
 
 /** Reads a key: at once, or when the key has no leases. */
-export const callPeek = onKey(PeekRequest, ({ policy, key }, { waitFor, waitMs }, { client, request }) => {
+export const callPeek = onKey(requests.PeekRequest, ({ policy, key }, { waitFor, waitMs }, context) => {
+  const { client, request } = context;
   const { lease } = policy;
   if (waitFor === undefined && waitMs > 0) return refused(["waitMs"], waitMs, "left out, or with waitFor");
   if (lease === undefined || waitMs === 0) return client.peek(policy, key);
@@ -249,11 +239,11 @@ export const callPeek = onKey(PeekRequest, ({ policy, key }, { waitFor, waitMs }
   return problem ?? client.waitForIdle(policy, key, waitMs, request?.signal);
 });
 
-export const callReset = onKey(KeyRequest, ({ policy, key }, _, { client }) =>
+export const callReset = onKey(requests.KeyRequest, ({ policy, key }, _, { client }) =>
   withCandidate(client, policy, (each, its) => each.reset(its, key)),
 );
 
-export const callSetUsed = onKey(SetRequest, ({ policy, key }, { used }, { client }, input) => {
+export const callSetUsed = onKey(requests.SetRequest, ({ policy, key }, { used }, { client }, input) => {
   const problem = costProblem(policy, ["used"], used, input);
   if (problem !== undefined) return problem;
   const name = publicName(policy.name);

@@ -21,6 +21,10 @@ import { type CallContext, findPolicy } from "./limits.ts";
 import { amount, KeyRequest, optional } from "./schemas/request-schemas.ts";
 import { parse, refused } from "./validate.ts";
 
+interface StatsContext extends CallContext {
+  readonly env: { readonly STATS?: StatsNamespace };
+}
+
 /** The longest wait for the object, in milliseconds. */
 const DEADLINE_MS = 5_000;
 
@@ -32,13 +36,10 @@ function totalsProblem({ title, keyPrefix }: Principal): Problem | undefined {
 }
 
 /** The counts that the principal may see: those of no policy, and of the policies that it may use. */
-export async function callMetrics(
-  namespace: StatsNamespace | undefined,
-  principal: Principal,
-): Promise<{ readonly counts: Counts } | Problem> {
+export async function callMetrics({ env, principal }: StatsContext): Answered<{ readonly counts: Counts }> {
   const refusal = totalsProblem(principal);
   if (refusal !== undefined) return refusal;
-  const totals = await askStats(namespace, (object) => object.totals());
+  const totals = await askStats(env.STATS, (object) => object.totals());
   if (totals instanceof Problem) return totals;
   const mine = Object.entries(totals.counts).filter(([series]) => {
     const [metric = "", policy = ""] = partsOf(series);
@@ -47,11 +48,8 @@ export async function callMetrics(
   return { counts: Object.fromEntries(mine) };
 }
 
-export async function callHistory(
-  namespace: StatsNamespace | undefined,
-  { client, principal }: CallContext,
-  input: unknown,
-): Answered<History> {
+export async function callHistory(context: StatsContext, input: unknown): Answered<History> {
+  const { env, client, principal } = context;
   const request = parse(HistoryRequest, input);
   if (request instanceof Problem) return request;
   const policy = totalsProblem(principal) ?? findPolicy(client.policies, principal, request.policy);
@@ -65,7 +63,7 @@ export async function callHistory(
     return refused(["since"], since, `${SINCE_ALLOWED}, ${range}`);
   }
   const name = publicName(policy.name);
-  const points = await askStats(namespace, (object) => object.history({ policy: name, step, sinceMs }));
+  const points = await askStats(env.STATS, (object) => object.history({ policy: name, step, sinceMs }));
   if (points instanceof Problem) return points;
   return {
     policy: name,
@@ -76,18 +74,15 @@ export async function callHistory(
 }
 
 /** The keys of a policy with the most calls or denials. A caller with a key prefix sees its own. */
-export async function callTopKeys(
-  namespace: StatsNamespace | undefined,
-  { client, principal }: CallContext,
-  input: unknown,
-): Answered<TopKeyList> {
+export async function callTopKeys(context: StatsContext, input: unknown): Answered<TopKeyList> {
+  const { env, client, principal } = context;
   const request = parse(TopKeysRequest, input);
   if (request instanceof Problem) return request;
   const policy = findPolicy(client.policies, principal, request.policy);
   if (policy instanceof Problem) return policy;
   const name = publicName(policy.name);
   const { by } = request;
-  const top = await askStats(namespace, (object) => object.topKeys({ policy: name, by }));
+  const top = await askStats(env.STATS, (object) => object.topKeys({ policy: name, by }));
   if (top instanceof Problem) return top;
   const { keyPrefix = "" } = principal;
   const keys = top.keys

@@ -212,11 +212,7 @@ const acquireBound = onKey(BoundAcquireRequest, async (target, request, context:
 });
 
 /** The problem of a lease without a link that has options for the link's end. */
-function detachedProblem(request: {
-  readonly detached: boolean;
-  readonly graceMs?: number | undefined;
-  readonly resume?: string | undefined;
-}): Problem | undefined {
+function detachedProblem(request: BoundAcquireRequest): Problem | undefined {
   if (!request.detached) return undefined;
   const field = request.graceMs === undefined ? "resume" : "graceMs";
   if (request[field] === undefined) return undefined;

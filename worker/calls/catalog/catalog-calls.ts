@@ -21,7 +21,13 @@ import { type Answered, Problem, PROBLEMS } from "../../../core/protocol/problem
 import { comparedSeries, type DeniedBy, keysOfCandidate } from "../../../core/stats/counts.ts";
 import type { StatsNamespace } from "../../../core/stats/messages.ts";
 import { clip, describe, integer, table } from "../../../core/validation.ts";
-import { isConfigured, mayUse, patternProblem, type Principal, scopeProblem } from "../../auth/tokens.ts";
+import {
+  isConfigured,
+  patternProblem,
+  policyProblem,
+  type Principal,
+  scopeProblem,
+} from "../../auth/tokens.ts";
 import { plainProblem } from "../plain-data.ts";
 import { askStats } from "../stats.ts";
 import { notAllowed, parse, refused, stray } from "../validate.ts";
@@ -61,7 +67,7 @@ export async function readPolicy(
   { catalog, principal }: CatalogCaller,
   { place: { policy = "" } }: Pick<CatalogInput, "place">,
 ): Answered<PolicyAnswer> {
-  return forbidden(principal, policy) ?? policyAnswer(await answerOf(catalog.policy(policy)));
+  return policyProblem(principal, policy) ?? policyAnswer(await answerOf(catalog.policy(policy)));
 }
 
 export async function writePolicy(caller: CatalogCaller, input: CatalogInput): Answered<PolicyAnswer> {
@@ -89,7 +95,7 @@ export async function readOverride(
   { catalog, principal }: CatalogCaller,
   { place: { policy = "", pattern = "" } }: CatalogInput,
 ): Answered<OverrideAnswer> {
-  const refusal = forbidden(principal, policy) ?? patternProblem(principal, pattern);
+  const refusal = policyProblem(principal, policy) ?? patternProblem(principal, pattern);
   return refusal ?? overrideAnswer(await answerOf(catalog.override(policy, pattern)));
 }
 
@@ -97,7 +103,7 @@ export async function listOverrides(
   { catalog, principal }: CatalogCaller,
   { place: { policy = "" }, cursor }: CatalogInput,
 ): Answered<{ overrides: OverrideAnswer[]; cursor?: string }> {
-  const refusal = forbidden(principal, policy) ?? notForPrefix(principal);
+  const refusal = policyProblem(principal, policy) ?? notForPrefix(principal);
   if (refusal !== undefined) return refusal;
   const page = await answerOf(catalog.overrides(policy, cursor));
   if (page instanceof Problem) return page;
@@ -117,7 +123,7 @@ export async function readCandidate(
   { catalog, principal, stats }: CatalogCaller,
   { place: { policy = "" } }: CatalogInput,
 ): Answered<ComparedCandidate> {
-  const refusal = forbidden(principal, policy);
+  const refusal = policyProblem(principal, policy);
   if (refusal !== undefined) return refusal;
   const read = await answerOf(catalog.candidate(policy));
   if (read instanceof Problem) return read;
@@ -277,14 +283,9 @@ export function readConditions(given: unknown = {}): Conditions | Problem {
 
 function rightsProblem(principal: Principal, what: Write): Problem | undefined {
   if (what.kind === "token" || what.kind === "catalog") return notForAll(principal);
-  const refusal = forbidden(principal, what.kind === "policy" ? what.name : what.policy);
+  const refusal = policyProblem(principal, what.kind === "policy" ? what.name : what.policy);
   if (refusal !== undefined) return refusal;
   return what.kind === "override" ? patternProblem(principal, what.pattern) : notForPrefix(principal);
-}
-
-function forbidden(principal: Principal, policy: string): Problem | undefined {
-  if (mayUse(principal, policy)) return undefined;
-  return new Problem(PROBLEMS.forbidden, `${principal.title} may not use this policy`);
 }
 
 /** The problem of a caller without rights to all policies and keys. */

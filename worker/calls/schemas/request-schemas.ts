@@ -212,6 +212,7 @@ export const BoundAcquireRequest = table({
   graceMs: ttlMs,
   resume: v.optional(leaseId),
 });
+export type BoundAcquireRequest = Readonly<v.InferOutput<typeof BoundAcquireRequest>>;
 
 /** Each check for pings wakes the object. In milliseconds. */
 export const MIN_PING_MS = 1_000;
