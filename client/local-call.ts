@@ -43,6 +43,12 @@ abstract class CallsByName {
         });
   }
 
+  abstract close(): Promise<void>;
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+
   protected abstract callByName(name: UniformCall, request: object): Promise<unknown>;
 }
 

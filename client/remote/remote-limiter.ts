@@ -125,10 +125,6 @@ export class RemoteLimiter extends UniformClient implements Limiter {
     await returnUnits(this.#reservations, this.#cache.endDue(Infinity));
   }
 
-  [Symbol.asyncDispose](): Promise<void> {
-    return this.close();
-  }
-
   async #limitUntilAborted({ signal, ...request }: LimitRequest & Abortable): Promise<Decision> {
     signal?.throwIfAborted();
     return request.waitMs === undefined

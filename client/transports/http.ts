@@ -197,10 +197,8 @@ class Requests {
     let isMade = false;
     const leave = () => {
       if (!isMade || isOnlyRead || this.#isClosed) return abort();
-      for (const oldest of this.#late) {
-        if (this.#late.size < MAX_LATE) break;
-        this.#late.delete(oldest);
-      }
+      const [oldest] = this.#late;
+      if (this.#late.size >= MAX_LATE && oldest !== undefined) this.#late.delete(oldest);
       this.#late.add(request);
       cancel = idle(LATE_MS, abort);
     };

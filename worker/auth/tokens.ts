@@ -250,15 +250,9 @@ export function bindingCaller(
   const { name, policy, region, scopes = [...SCOPES] } = parsed;
   const title = name === undefined ? "the service binding" : `the service binding ${JSON.stringify(name)}`;
   const id = JSON.stringify({ binding: name ?? sorted(parsed) });
-  const caller = {
-    principal: principalOf(title, id, { ...parsed, scopes }),
-    ...(policy !== undefined && { policy }),
-    ...(region !== undefined && { region }),
-  };
-  for (const oldest of known.keys()) {
-    if (known.size < MAX_KNOWN) break;
-    known.delete(oldest);
-  }
+  const caller = { principal: principalOf(title, id, { ...parsed, scopes }), policy, region };
+  const [oldest] = known.keys();
+  if (known.size >= MAX_KNOWN && oldest !== undefined) known.delete(oldest);
   known.set(text, caller);
   return caller;
 }

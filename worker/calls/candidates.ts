@@ -35,18 +35,13 @@ export function limitCandidate(
 }
 
 /** Its hold has the id of the policy's, so that both end together. */
-export function holdCandidate(
-  client: LimiterClient,
-  target: Target,
-  call: HoldParams,
-  decision: Decision | Problem,
-): void {
+export function holdCandidate(client: LimiterClient, target: Target, call: HoldParams, made: Decided): void {
   const { policy, key } = target;
-  if (policy.candidate === undefined || decision instanceof Problem) return;
-  const id = decision.hold && readClaimId("hold", decision.hold.id)?.secret;
+  if (policy.candidate === undefined || made instanceof Problem) return;
+  const id = made?.hold && readClaimId("hold", made.hold.id)?.secret;
   const { idempotencyKey, ...others } = call;
   const params = { ...others, ...(id !== undefined && { id }), ...sameOnce(idempotencyKey, id) };
-  compare(client, target, decision, async (beside, tried) => {
+  compare(client, target, made, async (beside, tried) => {
     const answer = await beside.claims.hold(tried, key, params);
     // No caller has this hold, so no call would end it.
     if (id === undefined && answer !== undefined && "hold" in answer && answer.hold !== undefined)

@@ -135,7 +135,7 @@ export function listPolicies({ client: { policies }, principal }: CallContext): 
       ...(policy.onFailure === "local" && {
         localShare: policy.pool?.localShare ?? 1 / policies.regions.length,
       }),
-      ...retryJitterOf(policy),
+      ...(policy.retryJitter && jitterOf(policy.retryJitter)),
       shadow: policy.shadow,
       keyKind: policy.keyKind,
       priorities: [...policy.priorities.names],
@@ -155,9 +155,8 @@ export function listPolicies({ client: { policies }, principal }: CallContext): 
   };
 }
 
-function retryJitterOf({ retryJitter }: Pick<Policy, "retryJitter">): object {
-  if (retryJitter === undefined) return {};
-  return "share" in retryJitter ? { retryJitter: retryJitter.share } : { retryJitterMs: retryJitter.mostMs };
+function jitterOf(jitter: NonNullable<Policy["retryJitter"]>): object {
+  return "share" in jitter ? { retryJitter: jitter.share } : { retryJitterMs: jitter.mostMs };
 }
 
 const LAYOUT = v.union([v.literal("per-key"), v.pipe(v.number(), v.integer())]);

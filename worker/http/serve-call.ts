@@ -58,7 +58,9 @@ async function inputOf(record: Call, c: Ctx): Answered<Read> {
   const { body, orQuery, path, query, scopes } = record;
   if (orQuery !== undefined && isInQuery(c, orQuery.beginning)) return await callInQuery(c, orQuery.numbers);
   if (body !== undefined) {
-    const deny = denyStatus(c);
+    // A `?dney=429` is refused: ignored, it would admit everything.
+    const beside = queryInput(c, [], ["deny"]);
+    const deny = beside instanceof Problem ? beside : statusOf(beside["deny"]);
     if (deny instanceof Problem) return deny;
     const read = await readJson(c.req.raw, body);
     if (read instanceof Problem) return read;
@@ -101,15 +103,7 @@ function withPlace(place: Readonly<Record<string, string>> | Problem, input: unk
   );
 }
 
-/**
- * 200, or 429 with `?deny=429`, for proxies that read only the status. A `?dney=429` is refused: ignored, it
- * would admit everything.
- */
-function denyStatus(c: Ctx): DenyStatus | Problem {
-  const query = queryInput(c, [], ["deny"]);
-  return query instanceof Problem ? query : statusOf(query["deny"]);
-}
-
+/** 200, or 429 with `?deny=429`, for proxies that read only the status. */
 function statusOf(deny: unknown): DenyStatus | Problem {
   if (deny === undefined) return 200;
   if (deny === "429") return 429;
