@@ -8,7 +8,7 @@ import { boundReached, unavailable } from "../read-answer.ts";
 import { type LimiterStub, readAnswer } from "../transports/send-batch.ts";
 
 /** Keys that share a number of objects. With an object for each key, the objects cannot be listed. */
-export type SharedPolicy = Policy & { readonly objects: number };
+type SharedPolicy = Policy & { readonly objects: number };
 
 /** The most objects of a page, called one after the other until it is full: many may have no key. */
 const MAX_OBJECTS_A_PAGE = 16;
@@ -17,6 +17,13 @@ const MAX_OBJECTS_A_COUNT = 256;
 const MAX_AT_ONCE = 20;
 /** Milliseconds beyond a decision's deadline for reading a thousand keys, or counting a million. */
 const MORE_TIME_MS = 10_000;
+
+/** The keys that begin with a prefix, from a place on. */
+export interface KeyRange {
+  readonly policy: SharedPolicy;
+  readonly prefix: string;
+  readonly from: KeyPlace;
+}
 
 /** A page of an answer, and the start of the next; absent: this is the last. */
 type Page<Answer> = Answer & { readonly next?: KeyPlace };
@@ -29,12 +36,7 @@ export class KeyLists {
   }
 
   /** The next keys, object by object in byte order. A page below `maxKeys` may not be the last. */
-  async list(
-    policy: SharedPolicy,
-    from: KeyPlace,
-    prefix: string,
-    maxKeys: number,
-  ): Answered<Page<{ readonly keys: readonly ListedKey[] }>> {
+  async list({ policy, from, prefix }: KeyRange, maxKeys: number): Answered<Page<{ keys: ListedKey[] }>> {
     const keys: ListedKey[] = [];
     let next: KeyPlace = from;
     for (let count = 0; count < MAX_OBJECTS_A_PAGE && keys.length < maxKeys; count += 1) {
@@ -53,7 +55,7 @@ export class KeyLists {
   }
 
   /** Counts the keys in the next objects, 256 at most. */
-  async count(policy: SharedPolicy, from: KeyPlace, prefix: string): Answered<Page<KeyCount>> {
+  async count({ policy, from, prefix }: KeyRange): Answered<Page<KeyCount>> {
     const all = sharedObjects(policy);
     const end = Math.min(from.object + MAX_OBJECTS_A_COUNT, all);
     const call = this.#call(policy, prefix);

@@ -118,7 +118,7 @@ export function followingBy(
   checkEveryMs = CHECK_EVERY_MS,
 ): Follow {
   return ({ name, inForce }, key, tell) => {
-    let toldVersion = inForce;
+    let sentVersion = inForce;
     let isOver = false;
     let cancel = () => {};
     const check = async () => {
@@ -126,8 +126,8 @@ export function followingBy(
       const named = policies.get(name);
       const now = named?.overrides?.find(key, time.nowMs()) ?? named;
       if (isOver) return;
-      if (now !== undefined && later(toldVersion, now.inForce) !== toldVersion) {
-        toldVersion = now.inForce;
+      if (now !== undefined && later(sentVersion, now.inForce) !== sentVersion) {
+        sentVersion = now.inForce;
         tell(now);
       }
       again();

@@ -1,6 +1,6 @@
 /** The calls about all keys of a policy: list them, and count them. */
 import * as v from "valibot";
-import type { SharedPolicy } from "../../client/objects/key-lists.ts";
+import type { KeyRange } from "../../client/objects/key-lists.ts";
 import { plainValuesOf } from "../../core/algorithms/penalty.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import {
@@ -22,8 +22,8 @@ export async function callKeys(context: CallContext, input: unknown): Answered<K
   if (request instanceof Problem) return request;
   const among = amongOf(context, request);
   if (among instanceof Problem) return among;
-  const page = await context.client.keys.list(among.policy, among.from, among.prefix, request.limit);
-  return page instanceof Problem ? page : { keys: [...page.keys], ...cursorOf(page) };
+  const page = await context.client.keys.list(among, request.limit);
+  return page instanceof Problem ? page : { keys: page.keys, ...cursorOf(page) };
 }
 
 export async function callKeyCount(context: CallContext, input: unknown): Answered<KeyCount> {
@@ -31,20 +31,14 @@ export async function callKeyCount(context: CallContext, input: unknown): Answer
   if (request instanceof Problem) return request;
   const among = amongOf(context, request);
   if (among instanceof Problem) return among;
-  const page = await context.client.keys.count(among.policy, among.from, among.prefix);
+  const page = await context.client.keys.count(among);
   return page instanceof Problem ? page : { count: page.count, ...cursorOf(page) };
-}
-
-interface Among {
-  readonly policy: SharedPolicy;
-  readonly prefix: string;
-  readonly from: KeyPlace;
 }
 
 function amongOf(
   { client, principal }: CallContext,
   request: v.InferOutput<typeof KeyCountRequest>,
-): Among | Problem {
+): KeyRange | Problem {
   const policy = findPolicy(client.policies, principal, request.policy);
   if (policy instanceof Problem) return policy;
   if (policy.pool !== undefined) {

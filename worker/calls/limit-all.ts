@@ -137,9 +137,7 @@ class AllOrNone {
     // A check with an idempotency key may have passed before: only its object knows.
     if (sampled.some(({ shed, idempotencyKey }) => shed !== undefined && idempotencyKey === undefined))
       return await this.#deny(sampled.map(shedOutcome));
-    let outcomes = await this.#withoutProblems(
-      await Promise.all(sampled.map((check) => this.#ask(check, 0))),
-    );
+    let outcomes = await this.#withoutProblems(await Promise.all(sampled.map((each) => this.#ask(each, 0))));
     if (outcomes instanceof Problem) return outcomes;
     if (
       outcomes.some(isContendedDenial) &&
@@ -177,10 +175,7 @@ class AllOrNone {
     const checks = this.#checks;
     if (!checks.some(({ policy }) => policy.shedding !== undefined && !policy.shadow)) return checks;
     const samples = await this.#client.sampleTogether(checks);
-    return checks.map((check, index) => ({
-      ...check,
-      shed: check.policy.shadow ? undefined : samples[index],
-    }));
+    return checks.map((each, index) => ({ ...each, shed: each.policy.shadow ? undefined : samples[index] }));
   }
 
   /** Asks one check after the other, in order of the keys, and stops at the first denial. */

@@ -108,13 +108,8 @@ const MAX_ENTRIES = {
 
 /** The tables of a document's entries, each with its place. */
 function tablesOf({ policies, overrides, tokens, candidates = {} }: CatalogDocument) {
-  const ofPolicies = Object.entries(overrides).map(([policy, its]) => [["overrides", policy], its] as const);
-  return [
-    [["policies"], policies],
-    ...ofPolicies,
-    [["tokens"], tokens],
-    [["candidates"], candidates],
-  ] as const;
+  const byPolicy = Object.entries(overrides).map(([policy, its]) => [["overrides", policy], its] as const);
+  return [[["policies"], policies], ...byPolicy, [["tokens"], tokens], [["candidates"], candidates]] as const;
 }
 
 /** The problem of a document with too many entries, found before any of them is read. */
