@@ -28,7 +28,7 @@ interface CatalogReaderParts {
 
 export class CatalogReader {
   /** When the message with the last answer was sent. */
-  #askedAtMs = -Infinity;
+  askedAtMs = -Infinity;
   readonly #parts: CatalogReaderParts;
   readonly #tokens = new Map<string, object>();
   /** The message under way, and when it was sent. */
@@ -42,9 +42,10 @@ export class CatalogReader {
   }
 
   /** Refreshes old knowledge; a promise: the call must wait. Calls use old knowledge if the catalog fails. */
-  freshen(nowMs = this.#parts.time.nowMs()): Promise<void> | undefined {
-    const ageMs = nowMs - this.#askedAtMs;
+  freshen(): Promise<void> | undefined {
     const { time, askAfterMs = ASK_AFTER_MS } = this.#parts;
+    const nowMs = time.nowMs();
+    const ageMs = nowMs - this.askedAtMs;
     // After a clock was put back, the age is unknown.
     if (ageMs >= 0 && ageMs < askAfterMs) return undefined;
     const failedMs = this.#failedMs ?? -Infinity;
@@ -81,15 +82,15 @@ export class CatalogReader {
       // An answer overtaken by a later one brings nothing new, and could remove what was added since.
       if (turn < this.#taken) return;
       this.#taken = turn;
-      this.#askedAtMs = nowMs;
+      this.askedAtMs = nowMs;
       this.#failedMs = undefined;
       this.#take(changes);
     } catch (error) {
       this.#failedMs = time.nowMs();
       const known =
-        this.#askedAtMs === -Infinity
+        this.askedAtMs === -Infinity
           ? "the deployment's file"
-          : `what was known ${time.nowMs() - this.#askedAtMs} ms ago`;
+          : `what was known ${time.nowMs() - this.askedAtMs} ms ago`;
       console.warn(`the catalog does not answer, so ${known} is in force: ${String(error)}`);
     } finally {
       if (this.#asking?.sinceMs === nowMs) this.#asking = undefined;

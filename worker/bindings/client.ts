@@ -19,7 +19,7 @@ import * as deployment from "../../durable-objects/deployment.ts";
 import { claimProofs } from "../auth/claim-proofs.ts";
 import { knowTokens, type Principal } from "../auth/tokens.ts";
 import { callLog } from "./call-log.ts";
-import { CatalogReader, followingBy } from "./catalog-reader.ts";
+import { ASK_AFTER_MS, CatalogReader, followingBy } from "./catalog-reader.ts";
 import type { Env } from "./env.ts";
 
 /** The one object with the catalog of a deployment. The name is stored: never change it. */
@@ -59,7 +59,9 @@ export function freshen(env: Env, isHeld = false): Promise<void> | undefined {
   const { catalog, stats } = clientsOf(env);
   const nowMs = SYSTEM_TIME.nowMs();
   if (!isHeld) stats?.sendIfDue(nowMs);
-  return catalog?.freshen(nowMs);
+  if (catalog === undefined) return undefined;
+  const isFresh = nowMs >= catalog.askedAtMs && nowMs < catalog.askedAtMs + ASK_AFTER_MS;
+  return isFresh ? undefined : catalog.freshen();
 }
 
 /** Returns all units of this isolate, and sends all its counts. */
