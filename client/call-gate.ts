@@ -25,7 +25,7 @@ export type CallKind = "ask" | "end" | "return" | "wait";
 interface EnteredCall {
   readonly goneAtMs: number;
 }
-/** Milliseconds after its deadline for which a call that waits on several keys still counts. */
+/** Milliseconds after its deadline for which a start, or a call that waits on several keys, still counts. */
 const LATE_MS = 1_000;
 
 /** Bounds the calls of one caller to the objects. */
@@ -104,21 +104,16 @@ export class CallGate {
   }
 }
 
-/** Makes a call through a caller's gate, if it has one. At a bound the call is not made. */
+/** Makes a call that a gate has admitted. At a bound it is not made. @param entered absent: there is no gate */
 export async function through<Answer>(
-  gate: CallGate | undefined,
-  policy: PolicyView,
-  key: string,
-  nowMs: number,
+  entered: Full | (() => void) | undefined,
   call: () => Promise<Answer>,
-  kind: CallKind = "ask",
 ): Promise<Answer | Full> {
-  const leave = gate?.enter(policy, key, nowMs, kind);
-  if (leave !== undefined && "full" in leave) return leave;
+  if (entered !== undefined && "full" in entered) return entered;
   try {
     return await call();
   } finally {
-    leave?.();
+    entered?.();
   }
 }
 
@@ -132,8 +127,6 @@ export interface ObjectBounds {
 
 /** workerd (1.20261023.1) drops an object 10 s after its last call, with some delay. */
 const IN_MEMORY_MS = 12_000;
-/** Milliseconds after its deadline for which a start still counts if its request has ended. */
-const LATE_START_MS = 1_000;
 
 /**
  * Milliseconds after `startsAtOnce` starts: without it, 1,600 of 3,000 simultaneous calls started objects in
@@ -186,26 +179,22 @@ export class ObjectStarts {
     const starts = this.#lanes[lane];
     this.#forget(starts, nowMs);
     const isThere = this.#recent.has(object);
-    const reached = isThere ? undefined : this.#reached(starts, caller, nowMs, lane);
+    const reached = isThere ? undefined : this.#reached(lane, caller, nowMs);
     if (reached !== undefined) return reached;
     this.#dropRecent(object);
     this.#recent.set(object, { atMs: nowMs, caller });
     caller.objects += 1;
     if (isThere) return () => undefined;
     this.#dropStart(starts, object);
-    starts.underWay.set(object, { goneAtMs: nowMs + deadlineMs + LATE_START_MS, caller });
+    starts.underWay.set(object, { goneAtMs: nowMs + deadlineMs + LATE_MS, caller });
     caller.starts += 1;
     caller.startedMs = nowMs;
     if (starts.underWay.size >= this.#bounds.startsAtOnce) starts.fullSinceMs = nowMs;
     return () => this.#dropStart(starts, object);
   }
 
-  #reached(
-    { underWay, fullSinceMs }: Starts,
-    caller: CallerLoad,
-    nowMs: number,
-    lane: Lane,
-  ): Full | undefined {
+  #reached(lane: Lane, caller: CallerLoad, nowMs: number): Full | undefined {
+    const { underWay, fullSinceMs } = this.#lanes[lane];
     const { startsAtOnce, inMemory } = this.#bounds;
     const isWithin = (sinceMs: number) => nowMs >= sinceMs && nowMs - sinceMs < PAUSE_MS;
     const isPaused = isWithin(fullSinceMs) && isWithin(caller.startedMs);

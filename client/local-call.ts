@@ -1,34 +1,13 @@
 /** The calls that all clients make in the same way, and the arguments of calls in a client's own process. */
 import { Problem, PROBLEMS } from "../core/protocol/problems.ts";
-import type { DescribedPolicy } from "../core/protocol/reservation-messages.ts";
 import { violation } from "../core/violations.ts";
-import type { PlainCall } from "./local-limiter.ts";
 import {
   type Abortable,
   type Address,
   ADDRESSES,
-  type KeyRequest,
   type LimiterCalls,
   type Signal,
 } from "./transports/transport.ts";
-
-export function isOf({ rules, priorityNames }: DescribedPolicy, { cost, priority }: PlainCall): boolean {
-  if (priority !== undefined && !priorityNames.includes(priority)) return false;
-  return (
-    typeof cost === "number" || Object.keys(cost).every((unit) => rules.some((rule) => rule.unit === unit))
-  );
-}
-
-/** Adds the default policy to a call that names none. @throws LimiterError when it is not an object */
-export function wholeCall<Request extends KeyRequest>(
-  request: Request,
-  defaultPolicy: string | undefined,
-): Request {
-  requireObject(request);
-  return defaultPolicy === undefined || request.policy !== undefined
-    ? request
-    : { ...request, policy: defaultPolicy };
-}
 
 /** The signal of a call. @throws LimiterError when the call is no object, or its signal no `AbortSignal` */
 export function signalOf(call: Abortable): Signal | undefined {
@@ -62,6 +41,12 @@ abstract class CallsByName {
             return this.callByName(name as UniformCall, request);
           },
         });
+  }
+
+  abstract close(): Promise<void>;
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
   }
 
   protected abstract callByName(name: UniformCall, request: object): Promise<unknown>;

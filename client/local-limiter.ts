@@ -134,7 +134,7 @@ export class LocalLimiter {
     }
     // The clock may have been set meanwhile.
     const waitedMs = Math.min(maxMs, Math.max(0, nowMs - sinceMs));
-    const decided = await through(caller.gate, policy, key, nowMs, () => {
+    const decided = await through(caller.gate?.enter(policy, key, nowMs, "ask"), () => {
       const isFree = reservation.isWorthUnits && reservation.messageAt(nowMs) === undefined;
       return isFree
         ? this.#send(caller, reservation, cost, nowMs, waitedMs)

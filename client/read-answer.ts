@@ -1,14 +1,7 @@
 /** Turns the answers of objects into decisions and problems for callers. */
 import { randomFraction, readClockMs } from "../core/clock.ts";
 import type { Policy, PolicyView } from "../core/policies/policy.ts";
-import type {
-  Answer,
-  AnswerText,
-  Decided,
-  Peeked,
-  Shed,
-  UnsupportedProtocol,
-} from "../core/protocol/answers.ts";
+import type { Answer, Decided, Peeked, Shed } from "../core/protocol/answers.ts";
 import {
   callerDecision,
   type Decision,
@@ -20,23 +13,15 @@ import {
 } from "../core/protocol/decision.ts";
 import { boundText, type Full, Problem, PROBLEMS } from "../core/protocol/problems.ts";
 
-/** @throws Error when an object of an older version refused the message */
-export function readAnswer<Read extends object = Answer>(text: AnswerText): Read {
-  const answer = JSON.parse(text) as Read | UnsupportedProtocol;
-  if ("unsupported" in answer)
-    throw new Error(`the object knows the protocol up to version ${answer.unsupported.protocol} only`);
-  return answer;
-}
-
-/** An answer as callers see it. @param missing makes the problem for a missing claim or charge */
+/** An answer as callers see it. @param claimed what the object may lack */
 export function decisionOf(
   policy: Policy,
   key: string,
   answer: Answer | Problem,
-  missing: () => Problem = leaseMissing,
+  claimed: keyof typeof NOT_FOUND = "lease",
 ): Decision | Problem {
   if (answer instanceof Problem) return answer;
-  if ("missing" in answer) return missing();
+  if ("missing" in answer) return notFound(claimed);
   if ("full" in answer) return boundReached(answer);
   if ("shed" in answer) return toShedDecision(policy, key, answer.shed);
   if (!("conflict" in answer)) return toDecision(policy, key, answer);
@@ -87,19 +72,18 @@ export function reportOf(policy: Policy, key: string, peeked: Peeked | Full | Pr
   return { ...decision, ...(override && { override: override.pattern }), ...report };
 }
 
-export function leaseMissing(): Problem {
-  return new Problem(PROBLEMS.leaseNotFound, "it was released, it has expired, or it never existed");
-}
+const NOT_FOUND = {
+  lease: [PROBLEMS.leaseNotFound, "it was released, it has expired, or it never existed"],
+  hold: [PROBLEMS.holdNotFound, "it was settled, it has expired, or it never existed"],
+  charge: [
+    PROBLEMS.chargeNotFound,
+    "nothing was taken under this charge, it was given back before, or it is not remembered any more",
+  ],
+} as const;
 
-export function holdMissing(): Problem {
-  return new Problem(PROBLEMS.holdNotFound, "it was settled, it has expired, or it never existed");
-}
-
-/** The problem for a charge that cannot be refunded. */
-export function chargeMissing(): Problem {
-  const detail =
-    "nothing was taken under this charge, it was given back before, or it is not remembered any more";
-  return new Problem(PROBLEMS.chargeNotFound, detail);
+/** The problem of a claim, or of a charge in a refund, that is not there (any more). */
+export function notFound(kind: keyof typeof NOT_FOUND, detail: string = NOT_FOUND[kind][1]): Problem {
+  return new Problem(NOT_FOUND[kind][0], detail);
 }
 
 export function unavailable(detail: string): Problem {

@@ -2,7 +2,7 @@
 import * as v from "valibot";
 import type { Policies } from "../core/policies/policy.ts";
 import { meant, violation, violationsOf } from "../core/validation.ts";
-import { Props } from "../worker/auth/binding-callers.ts";
+import { Props } from "../worker/auth/tokens.ts";
 
 export interface Bound {
   readonly name?: string | undefined;

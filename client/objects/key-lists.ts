@@ -3,12 +3,12 @@ import type { KeyCount, KeyList, ListedKey } from "../../core/protocol/answers.t
 import { type KeysCall, PROTOCOL } from "../../core/protocol/messages.ts";
 import { type KeyPlace, sharedObjectName, sharedObjects } from "../../core/protocol/names.ts";
 import { type Answered, Problem } from "../../core/protocol/problems.ts";
-import type { Caller } from "../call-gate.ts";
-import { boundReached, readAnswer, unavailable } from "../read-answer.ts";
-import type { LimiterStub } from "../transports/objects.ts";
+import { type Caller, through } from "../call-gate.ts";
+import { boundReached, unavailable } from "../read-answer.ts";
+import { type LimiterStub, readAnswer } from "../transports/send-batch.ts";
 
 /** Keys that share a number of objects. With an object for each key, the objects cannot be listed. */
-export type SharedPolicy = Policy & { readonly objects: number };
+type SharedPolicy = Policy & { readonly objects: number };
 
 /** The most objects of a page, called one after the other until it is full: many may have no key. */
 const MAX_OBJECTS_A_PAGE = 16;
@@ -17,6 +17,13 @@ const MAX_OBJECTS_A_COUNT = 256;
 const MAX_AT_ONCE = 20;
 /** Milliseconds beyond a decision's deadline for reading a thousand keys, or counting a million. */
 const MORE_TIME_MS = 10_000;
+
+/** The keys that begin with a prefix, from a place on. */
+export interface KeyRange {
+  readonly policy: SharedPolicy;
+  readonly prefix: string;
+  readonly from: KeyPlace;
+}
 
 /** A page of an answer, and the start of the next; absent: this is the last. */
 type Page<Answer> = Answer & { readonly next?: KeyPlace };
@@ -29,12 +36,7 @@ export class KeyLists {
   }
 
   /** The next keys, object by object in byte order. A page below `maxKeys` may not be the last. */
-  async list(
-    policy: SharedPolicy,
-    from: KeyPlace,
-    prefix: string,
-    maxKeys: number,
-  ): Promise<Page<{ readonly keys: readonly ListedKey[] }> | Problem> {
+  async list({ policy, from, prefix }: KeyRange, maxKeys: number): Answered<Page<{ keys: ListedKey[] }>> {
     const keys: ListedKey[] = [];
     let next: KeyPlace = from;
     for (let count = 0; count < MAX_OBJECTS_A_PAGE && keys.length < maxKeys; count += 1) {
@@ -53,11 +55,7 @@ export class KeyLists {
   }
 
   /** Counts the keys in the next objects, 256 at most. */
-  async count(
-    policy: SharedPolicy,
-    from: KeyPlace,
-    prefix: string,
-  ): Promise<Page<{ readonly count: number }> | Problem> {
+  async count({ policy, from, prefix }: KeyRange): Answered<Page<KeyCount>> {
     const all = sharedObjects(policy);
     const end = Math.min(from.object + MAX_OBJECTS_A_COUNT, all);
     const call = this.#call(policy, prefix);
@@ -88,14 +86,11 @@ export class KeyLists {
   ): Answered<Answer> {
     const { objects, gate, time } = this.#caller;
     const name = sharedObjectName(policy, object);
-    const leave = gate?.enterObject(name, policy, time.nowMs());
-    if (leave !== undefined && "full" in leave) return boundReached(leave);
-    try {
-      const ask = async (stub: LimiterStub) => readAnswer<Answer>(await call(stub));
-      const reply = await objects.askByName(policy, name, ask, { waitMs: MORE_TIME_MS, isRepeatable: true });
-      return reply?.answer ?? unavailable("one of the policy's objects did not answer: ask again");
-    } finally {
-      leave?.();
-    }
+    const ask = async (stub: LimiterStub) => readAnswer<Answer>(await call(stub));
+    const reply = await through(gate?.enterObject(name, policy, time.nowMs()), () =>
+      objects.askByName(policy, name, ask, { waitMs: MORE_TIME_MS, isRepeatable: true }),
+    );
+    if (reply !== undefined && "full" in reply) return boundReached(reply);
+    return reply?.answer ?? unavailable("one of the policy's objects did not answer: ask again");
   }
 }

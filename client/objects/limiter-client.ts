@@ -10,7 +10,7 @@ import {
   forPriority,
   takesNothing,
 } from "../../core/policies/policy.ts";
-import type { Peeked } from "../../core/protocol/answers.ts";
+import type { Answer, AnswerText, Peeked, UnsupportedProtocol } from "../../core/protocol/answers.ts";
 import {
   type Decision,
   type KeyReport,
@@ -36,7 +36,6 @@ import type { ComparisonCounts } from "../../core/stats/counts.ts";
 import { type Caller, CallGate, type ObjectStarts, through } from "../call-gate.ts";
 import { LocalLimiter } from "../local-limiter.ts";
 import {
-  chargeMissing,
   decisionOf,
   reportOf,
   unavailable,
@@ -46,11 +45,11 @@ import {
   toShedDecision,
 } from "../read-answer.ts";
 import { ReservationCache } from "../reservation-cache.ts";
-import { type LimiterStub, type ReturnedUnits, returnUnits } from "../transports/send-batch.ts";
-import { LeaseClient, HoldClient } from "./claim-clients.ts";
+import type { LimiterStub, Reply } from "../transports/objects.ts";
+import { type ReturnedUnits, returnUnits } from "../transports/send-batch.ts";
 import { KeyLists } from "./key-lists.ts";
 import { LoadShedding, type SheddingSample } from "./load-shedding.ts";
-import { namesOf, ObjectCalls } from "./object-calls.ts";
+import { ClaimClient, ObjectCalls } from "./object-calls.ts";
 
 export interface LimiterClientParts extends Caller {
   readonly policies: RegionalPolicies;
@@ -70,10 +69,9 @@ const TWICE = { isRepeatable: true } as const;
  */
 export class LimiterClient {
   readonly policies: RegionalPolicies;
-  readonly leases: LeaseClient;
-  readonly holds: HoldClient;
+  readonly claims: ClaimClient;
   readonly keys: KeyLists;
-  readonly candidates: CandidateCalls<LimiterClient>;
+  readonly candidates: ReturnType<typeof candidateCalls<LimiterClient>>;
   readonly #parts: LimiterClientParts;
   readonly #local: LocalLimiter;
   readonly #shedding: LoadShedding;
@@ -90,14 +88,13 @@ export class LimiterClient {
     this.#local = local;
     this.#shedding = shedding;
     this.#objects = new ObjectCalls(parts, local, shedding);
-    this.leases = new LeaseClient(this.#objects);
-    this.holds = new HoldClient(this.#objects);
+    this.claims = new ClaimClient(this.#objects);
     this.keys = new KeyLists(parts);
     // The caller's bounds are for the call itself. Candidates' objects are started as any others.
     const { gate: _, ...unbounded } = parts;
     const gate = parts.starts && { gate: new CallGate(MAX_BOUNDS, parts.starts) };
     const makeClient = () => new LimiterClient({ ...unbounded, ...gate }, local, shedding);
-    this.candidates = new CandidateCalls(parts, makeClient);
+    this.candidates = candidateCalls(parts, makeClient);
   }
 
   /**
@@ -123,7 +120,7 @@ export class LimiterClient {
     return this.#doubting;
   }
 
-  recordDecision<Answer extends Decision | Problem>(answer: Answer): Answer {
+  recordDecision<Decided extends Decision | Problem>(answer: Decided): Decided {
     if (!(answer instanceof Problem)) this.#parts.counter?.decided(answer);
     return answer;
   }
@@ -182,7 +179,8 @@ export class LimiterClient {
   ): Answered<Decision> {
     const here = isLocal ? this.#local.admit(this.#parts, policy, key, call.cost) : undefined;
     if (here !== undefined) return { ...here, waitedMs: 0 };
-    const answer = await this.#objects.waitForUnits(policy, key, call, signal);
+    const read = (text: AnswerText) => JSON.parse(text) as Answer | UnsupportedProtocol;
+    const answer = await this.#objects.wait(policy, key, "limit", call, signal, read);
     if (answer === undefined) return degradedDecision(policy, key);
     if (answer instanceof Problem) return answer;
     // During a rollout the object may be an older version, which decides but cannot let calls wait.
@@ -193,11 +191,9 @@ export class LimiterClient {
   /** Takes a cost unconditionally. A policy's `onFailure` is for decisions, so it does not apply. */
   async #force(policy: Policy, key: string, call: LimitParams): Answered<Decision> {
     const { waitMs: _, ...atOnce } = call;
-    const message = { ...this.#objects.own(atOnce), protocol: PROTOCOL, ...namesOf(policy, key) };
-    const isRepeatable = call.idempotencyKey !== undefined;
-    const answer = await this.#objects.ask(policy, key, (object) => object.limitCall(message), {
-      isRepeatable,
-    });
+    const message = this.#objects.message(policy, key, atOnce);
+    const options = { isRepeatable: call.idempotencyKey !== undefined };
+    const answer = await this.#objects.ask(policy, key, (object) => object.limitCall(message), options);
     const detail =
       "whether the units were taken is not known: ask again, with the same idempotencyKey if there is one";
     return decisionOf(policy, key, answer ?? unavailable(detail));
@@ -228,7 +224,7 @@ export class LimiterClient {
         : object.refundCharge({ ...message, charge: ownKey(callerId, charge) });
     const answer = await this.#objects.ask(policy, key, refund, TWICE);
     const detail = "whether the units were given back is not known: ask again with the same idempotencyKey";
-    return decisionOf(policy, key, answer ?? unavailable(detail), chargeMissing);
+    return decisionOf(policy, key, answer ?? unavailable(detail), "charge");
   }
 
   /** Reads a key without taking: the decision for a cost of 1, and who holds units or waits. */
@@ -272,15 +268,11 @@ export class LimiterClient {
   }
 
   /** Forwards a holder's message. The object answers it as it would answer this client. */
-  async forward(
-    policy: PolicyView,
-    key: string,
-    call: BatchedCall,
-  ): Promise<{ readonly answer: MadeAnswer | Full } | undefined> {
+  async forward(policy: PolicyView, key: string, call: BatchedCall): Promise<Reply<MadeAnswer | Full>> {
     const { objects, gate, time } = this.#parts;
     const kind = call.giveBack === undefined ? "ask" : "return";
     const ask = () => objects.call<MadeAnswer & object>(policy, key, withVersion(policy, call));
-    const reply = await through(gate, policy, key, time.nowMs(), ask, kind);
+    const reply = await through(gate?.enter(policy, key, time.nowMs(), kind), ask);
     // An admission takes units that a denial here did not count, and returned units may lift one.
     if (call.giveBack !== undefined) this.#local.forgetDenials(policy, key);
     return reply !== undefined && "full" in reply ? { answer: reply } : reply;
@@ -299,47 +291,40 @@ interface ComparisonCounter {
   compared(compared: ComparisonCounts): void;
 }
 
-/** Sends one caller's calls to candidates without waiting. Their failures never reach the caller. */
-export class CandidateCalls<Client> {
-  readonly #inBackground: Caller["inBackground"];
-  readonly #counter: ComparisonCounter | undefined;
-  readonly #makeClient: () => Client;
-  #client: Client | undefined;
-  #underWay = 0;
-
-  /** @param makeClient makes an unbounded client of the same caller: its bounds are for the call itself */
-  constructor(
-    parts: Pick<Caller, "inBackground"> & { readonly counter?: ComparisonCounter | undefined },
-    makeClient: () => Client,
-  ) {
-    this.#inBackground = parts.inBackground;
-    this.#counter = parts.counter;
-    this.#makeClient = makeClient;
-  }
-
-  /** Makes a call unless too many are under way: then `false`. Without a counter no call is needed. */
-  make(ask: (client: Client) => Promise<unknown> | void): boolean {
-    if (this.#counter === undefined) return true;
-    if (this.#underWay >= MAX_AT_ONCE) return false;
-    this.#client ??= this.#makeClient();
-    try {
-      const answer = ask(this.#client);
-      if (answer instanceof Promise) this.#inBackground(this.#untilAnswered(answer));
-    } catch (error) {
-      warn(error);
-    }
-    return true;
-  }
-
-  async #untilAnswered(answer: Promise<unknown>): Promise<void> {
-    this.#underWay += 1;
+/**
+ * Sends one caller's calls to candidates without waiting. Their failures never reach the caller.
+ * @param makeClient makes an unbounded client of the same caller: its bounds are for the call itself
+ */
+export function candidateCalls<Client>(
+  {
+    inBackground,
+    counter,
+  }: Pick<LimiterClientParts, "inBackground"> & { counter?: ComparisonCounter | undefined },
+  makeClient: () => Client,
+) {
+  let client: Client | undefined;
+  let underWay = 0;
+  const untilAnswered = async (answer: Promise<unknown>) => {
+    underWay += 1;
     await answer.catch(warn);
-    this.#underWay -= 1;
-  }
-
-  compared(compared: ComparisonCounts): void {
-    this.#counter?.compared(compared);
-  }
+    underWay -= 1;
+  };
+  return {
+    /** Makes a call unless too many are under way: then `false`. Without a counter no call is needed. */
+    make(ask: (client: Client) => Promise<unknown> | void): boolean {
+      if (counter === undefined) return true;
+      if (underWay >= MAX_AT_ONCE) return false;
+      client ??= makeClient();
+      try {
+        const answer = ask(client);
+        if (answer instanceof Promise) inBackground(untilAnswered(answer));
+      } catch (error) {
+        warn(error);
+      }
+      return true;
+    },
+    compared: (compared: ComparisonCounts) => counter?.compared(compared),
+  };
 }
 
 function warn(error: unknown): void {

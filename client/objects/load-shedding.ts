@@ -4,7 +4,7 @@ import type { Shed, SheddingLevel } from "../../core/protocol/answers.ts";
 import { PROTOCOL } from "../../core/protocol/messages.ts";
 import { chanceOf, FADES_MS, type Reports, restoredInMs } from "../../core/shedding/load-shedder.ts";
 import { type Caller, through } from "../call-gate.ts";
-import { readAnswer } from "../read-answer.ts";
+import { readAnswer } from "../transports/send-batch.ts";
 
 export type SheddingSample = Shed | undefined;
 
@@ -75,10 +75,12 @@ export class LoadShedding {
     if (policy.shedding === undefined || isNever(forPriority(policy, priority), cost)) return undefined;
     const known = this.#open(policy, key);
     this.#refresh(caller, policy, key, known);
-    const isUsable = caller.time.nowMs() < known.ofMs + USABLE_MS;
-    if (isUsable || known.hasFailed || known.answer === undefined)
-      return this.#sample(policy, known, priority, isUsable, draw);
-    return this.#whenKnown(caller, policy, known, priority, draw);
+    const isUsable = () => caller.time.nowMs() < known.ofMs + USABLE_MS;
+    // Without a usable answer nothing is shed.
+    const sample = () => (isUsable() ? this.#sample(policy, known, priority, draw) : undefined);
+    if (isUsable() || known.hasFailed || known.answer === undefined) return sample();
+    // Waits at most half the deadline, to leave time to decide.
+    return orTimeout(known.answer, caller.time, policy.deadlineMs / 2).then(sample);
   }
 
   /** Whether each of several joint calls is shed. All share one draw, so more calls are shed no sooner. */
@@ -99,30 +101,14 @@ export class LoadShedding {
     this.#known.delete(nameOf(policy, key));
   }
 
-  async #whenKnown(
-    caller: Caller,
-    policy: Policy,
-    known: KnownChance,
-    priority: string | undefined,
-    draw: number | undefined,
-  ): Promise<SheddingSample> {
-    // Waits at most half the deadline, to leave time to decide.
-    await orTimeout(known.answer, caller.time, policy.deadlineMs / 2);
-    return this.#sample(policy, known, priority, caller.time.nowMs() < known.ofMs + USABLE_MS, draw);
-  }
-
-  /** Without a usable answer nothing is shed. */
   #sample(
     { shedding, priorities }: Policy,
-    known: KnownChance,
+    { level: { level } }: KnownChance,
     priority: string | undefined,
-    isUsable: boolean,
     draw: number | undefined,
   ): SheddingSample {
-    if (shedding === undefined || !isUsable) return undefined;
-    const { level } = known.level;
     const chance = level === 0 ? 0 : chanceOf(priorities, level, priority);
-    if (chance === 0 || (draw ?? this.#random()) >= chance) return undefined;
+    if (shedding === undefined || chance === 0 || (draw ?? this.#random()) >= chance) return undefined;
     return { restoredInMs: restoredInMs(shedding, priorities, level, priority) };
   }
 
@@ -156,7 +142,7 @@ export class LoadShedding {
     known.sum = 0;
     known.count = 0;
     const ask = async () => {
-      const reply = await through(caller.gate, policy, key, nowMs, () =>
+      const reply = await through(caller.gate?.enter(policy, key, nowMs, "ask"), () =>
         caller.objects.ask(policy, key, async (object) =>
           readAnswer<SheddingLevel>(await object.shedding(message)),
         ),

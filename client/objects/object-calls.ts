@@ -1,21 +1,35 @@
-import { type Policy, versionOf } from "../../core/policies/policy.ts";
-import type { Answer, AnswerText, UnsupportedProtocol } from "../../core/protocol/answers.ts";
+/** Calls to a key's object: how they are made, and those on holds and leases. */
+import { type Cost, forPriority, type Policy, versionOf } from "../../core/policies/policy.ts";
+import type { Answer, AnswerText, Lease, Missing, Released } from "../../core/protocol/answers.ts";
+import { type Decision, degradedDecision } from "../../core/protocol/decision.ts";
 import {
   type AcquireCall,
   type AcquireParams,
+  type HoldParams,
   type IdleCall,
-  type LimitCall,
+  type LeaseReport,
   type LimitParams,
+  LINK_PROTOCOL,
   PROTOCOL,
+  RESUMING_PROTOCOL,
   WAITING_PROTOCOL,
 } from "../../core/protocol/messages.ts";
 import { ownKey } from "../../core/protocol/names.ts";
-import type { Problem } from "../../core/protocol/problems.ts";
+import type { Attached, MaybePromise } from "../../core/protocol/object-methods.ts";
+import { type Answered, Problem } from "../../core/protocol/problems.ts";
 import { type Caller, type CallKind, through } from "../call-gate.ts";
 import type { LocalLimiter } from "../local-limiter.ts";
-import { boundReached, readAnswer } from "../read-answer.ts";
-import type { LimiterStub } from "../transports/objects.ts";
-import { quietly } from "../transports/send-batch.ts";
+import {
+  asShadow,
+  boundReached,
+  decisionOf,
+  hasNoRules,
+  notFound,
+  toShedDecision,
+  unavailable,
+} from "../read-answer.ts";
+import type { LimiterStub, Reply } from "../transports/objects.ts";
+import { quietly, readAnswer } from "../transports/send-batch.ts";
 import type { LoadShedding, SheddingParams, SheddingSample } from "./load-shedding.ts";
 
 interface Options {
@@ -26,7 +40,17 @@ interface Options {
   readonly isRepeatable?: boolean;
 }
 
-type WaitingCall = AcquireParams | Omit<IdleCall, "policy" | "key" | "protocol">;
+type WaitingCall =
+  | AcquireParams
+  | Omit<IdleCall, "policy" | "key" | "protocol">
+  | (LimitParams & { readonly waitMs: number });
+
+/** What shedding makes of a call: a denial, a field of its message, or in shadow a mark on its decision. */
+interface Shedding {
+  readonly denial?: Decision;
+  readonly shed?: SheddingSample;
+  readonly isShadow?: boolean;
+}
 
 /**
  * Calls to a key's object, after held units are returned to it. Returns a problem at a bound, and `undefined`
@@ -43,12 +67,15 @@ export class ObjectCalls {
     this.#shedding = shedding;
   }
 
-  sampleShedding(
-    policy: Policy,
-    key: string,
-    call: SheddingParams,
-  ): SheddingSample | Promise<SheddingSample> {
+  sampleShedding(policy: Policy, key: string, call: SheddingParams): MaybePromise<SheddingSample> {
     return this.#shedding.sampleShedding(this.#caller, policy, key, call);
+  }
+
+  async shed(policy: Policy, key: string, call: AcquireParams): Promise<Shedding> {
+    const shed = call.resume === undefined ? await this.sampleShedding(policy, key, call) : undefined;
+    if (shed === undefined || policy.shadow) return { isShadow: shed !== undefined };
+    if (call.idempotencyKey !== undefined) return { shed };
+    return { denial: toShedDecision(forPriority(policy, call.priority), key, shed) };
   }
 
   ask<Read extends object = Answer>(
@@ -70,7 +97,7 @@ export class ObjectCalls {
     const callKind = isDoubted === true && kind === "end" ? "ask" : kind;
     const answer = await this.#through(policy, key, callKind, () => {
       const returned = this.#local.end(policy, key);
-      return objects.askAfter(returned, policy, key, telling(policy, key, call), { waitMs, isRepeatable });
+      return objects.ask(policy, key, telling(policy, key, call), { waitMs, isRepeatable, returned });
     });
     // A concurrent call may have been denied before this one took effect.
     this.#local.forgetDenials(policy, key);
@@ -88,40 +115,21 @@ export class ObjectCalls {
     });
   }
 
+  /**
+   * Waits at the object, and sends it each new version of the policy meanwhile. An object of an older version
+   * answers a `limit` that it does not support waiting.
+   */
   wait<Read extends object>(
     policy: Policy,
     key: string,
-    path: "acquire" | "idle",
+    path: "acquire" | "idle" | "limit",
     call: WaitingCall,
     signal: AbortSignal | undefined,
+    read: (text: AnswerText) => Read = readAnswer<Read>,
   ): Promise<Read | Problem | undefined> {
-    const message = { ...this.own(call), protocol: PROTOCOL, ...namesOf(policy, key) };
-    return this.#wait(policy, key, path, message, readAnswer<Read>, signal);
-  }
-
-  /** `wait` for a `limit`. An object of an older version answers that it does not support waiting. */
-  waitForUnits(
-    policy: Policy,
-    key: string,
-    call: LimitParams & { readonly waitMs: number },
-    signal: AbortSignal | undefined,
-  ): Promise<Answer | UnsupportedProtocol | Problem | undefined> {
-    const message = { ...this.own(call), protocol: WAITING_PROTOCOL, ...namesOf(policy, key) };
-    const read = (text: AnswerText) => JSON.parse(text) as Answer | UnsupportedProtocol;
-    return this.#wait(policy, key, "limit", message, read, signal);
-  }
-
-  /** Waits at the object, and sends it each new version of the policy meanwhile. */
-  #wait<Result>(
-    policy: Policy,
-    key: string,
-    path: "acquire" | "idle" | "limit",
-    message: (AcquireCall | IdleCall | LimitCall) & { readonly waitMs: number },
-    read: (text: AnswerText) => Result,
-    signal: AbortSignal | undefined,
-  ): Promise<Result | Problem | undefined> {
     const { objects, follow } = this.#caller;
-    return this.#through(policy, key, message.waitMs > 0 ? "wait" : "ask", async () => {
+    const message = this.message(policy, key, call, path === "limit" ? WAITING_PROTOCOL : PROTOCOL);
+    return this.#through(policy, key, call.waitMs > 0 ? "wait" : "ask", async () => {
       const returned = this.#local.end(policy, key);
       const stop = follow?.(policy, key, (now) => {
         const { name, inForce } = now;
@@ -135,31 +143,32 @@ export class ObjectCalls {
     });
   }
 
-  /** Adds the caller, and makes the idempotency key the caller's own. */
-  own<Call extends object>(call: Call): Call & { readonly caller?: string } {
+  /** A call with its key, its rules and its caller. An idempotency key becomes the caller's own. */
+  message<Call extends object>(policy: Policy, key: string, call: Call, protocol = PROTOCOL) {
     const { callerId } = this.#caller;
-    if (callerId === undefined) return call;
     const { idempotencyKey } = call as { readonly idempotencyKey?: string };
-    const key = idempotencyKey === undefined ? {} : { idempotencyKey: ownKey(callerId, idempotencyKey) };
-    return { ...call, ...key, caller: callerId };
+    return {
+      ...call,
+      ...(callerId !== undefined && { caller: callerId }),
+      ...(idempotencyKey !== undefined && { idempotencyKey: ownKey(callerId, idempotencyKey) }),
+      protocol,
+      policy: policy.name,
+      key,
+      ...(policy.terms !== undefined && { terms: policy.terms }),
+      ...versionOf(policy),
+    };
   }
 
   async #through<Result>(
     policy: Policy,
     key: string,
     kind: CallKind,
-    call: () => Promise<{ readonly answer: Result } | undefined>,
+    call: () => Promise<Reply<Result>>,
   ): Promise<Result | Problem | undefined> {
     const { gate, time } = this.#caller;
-    const reply = await through(gate, policy, key, time.nowMs(), call, kind);
+    const reply = await through(gate?.enter(policy, key, time.nowMs(), kind), call);
     return reply !== undefined && "full" in reply ? boundReached(reply) : reply?.answer;
   }
-}
-
-/** The fields of every message for a decision: its key and rules. */
-export function namesOf(policy: Policy, key: string) {
-  const { name, terms } = policy;
-  return { policy: name, key, ...(terms !== undefined && { terms }), ...versionOf(policy) };
 }
 
 /** Sends the version in force before the call, which may have no field for it. */
@@ -175,4 +184,163 @@ function telling<Result>(
     await isTold;
     return answer;
   };
+}
+
+const ENDING = { kind: "end", isRepeatable: true } as const;
+
+/** The calls on holds and leases. */
+export class ClaimClient {
+  readonly #objects: ObjectCalls;
+
+  constructor(objects: ObjectCalls) {
+    this.#objects = objects;
+  }
+
+  async hold(policy: Policy, key: string, call: HoldParams): Promise<Answer | Problem | undefined> {
+    // Checks on several keys were sampled together. In shadow nothing is shed.
+    const isSampled = call.provisional !== undefined || policy.shadow;
+    const shed = isSampled ? call.shed : await this.#objects.sampleShedding(policy, key, call);
+    if (shed !== undefined && call.idempotencyKey === undefined) return { shed };
+    const message = this.#objects.message(policy, key, { ...call, shed });
+    const options = { waitMs: call.provisional?.waitMs, isRepeatable: call.idempotencyKey !== undefined };
+    return await this.#objects.ask(policy, key, (object) => object.hold(message), options);
+  }
+
+  settle(policy: Policy, key: string, id: string, used: Cost): Answered<Decision> {
+    return this.#endHold(policy, key, "settled", (object) => object.settle(policy.name, key, id, used));
+  }
+
+  cancel(policy: Policy, key: string, id: string): Answered<Decision> {
+    return this.#endHold(policy, key, "cancelled", (object) => object.cancel(policy.name, key, id));
+  }
+
+  async #endHold(
+    policy: Policy,
+    key: string,
+    outcome: string,
+    end: (object: LimiterStub) => Promise<string>,
+  ): Answered<Decision> {
+    const answer = await this.#objects.ask(policy, key, end, ENDING);
+    const detail = `whether the hold was ${outcome} is not known: ask again, it takes effect only once`;
+    return decisionOf(policy, key, answer ?? unavailable(detail), "hold");
+  }
+
+  /** Leases units, waiting for up to `call.waitMs`; `signal` ends the wait, and then nothing is granted. */
+  async acquire(policy: Policy, key: string, call: AcquireParams, signal?: AbortSignal): Answered<Decision> {
+    const { denial, shed, isShadow } = await this.#objects.shed(policy, key, call);
+    if (denial !== undefined) return denial;
+    const answer = await this.#objects.wait<Answer>(policy, key, "acquire", { ...call, shed }, signal);
+    if (answer instanceof Problem) return answer;
+    const isAnswered = answer !== undefined && !hasNoRules(answer);
+    const decision = isAnswered ? decisionOf(policy, key, answer) : degradedDecision(policy, key);
+    return isShadow === true ? asShadow(decision) : decision;
+  }
+
+  /** Leases units until expiry, or the disposal of the handle in `attached`. `call.resume` takes over one. */
+  async acquireAttached(
+    policy: Policy,
+    key: string,
+    call: AcquireParams,
+  ): Promise<{ readonly decision: Decision | Problem; readonly attached: Attached } | undefined> {
+    const { denial, shed, isShadow } = await this.#objects.shed(policy, key, call);
+    if (denial !== undefined) return { decision: denial, attached: NOTHING_ATTACHED };
+    const isLinked = call.resume !== undefined || call.graceMs !== undefined;
+    const protocol = isLinked ? LINK_PROTOCOL : PROTOCOL;
+    const message = this.#objects.message(policy, key, { ...call, waitMs: 0, shed }, protocol);
+    const answer = await this.#objects.askFor(policy, key, async (object) => {
+      const attached = await object.acquire(message);
+      const decision = decisionOf(policy, key, readAnswer(attached.answer));
+      return { decision: isShadow === true ? asShadow(decision) : decision, attached };
+    });
+    return answer instanceof Problem ? { decision: answer, attached: NOTHING_ATTACHED } : answer;
+  }
+
+  /** Extends a lease granted for `confirmWithinMs`. @param isAttached it ends with the returned handle too */
+  async confirm(
+    policy: Policy,
+    key: string,
+    id: string,
+    ttlMs: number,
+    isAttached: boolean,
+  ): Promise<Attached | "ended" | undefined> {
+    const confirm = async (object: LimiterStub) => {
+      const attached = await object.confirm(policy.name, key, id, ttlMs, isAttached);
+      return "missing" in readAnswer<Lease | Missing>(attached.answer) ? "ended" : attached;
+    };
+    // Disposing of a lost answer's handle ends the lease, so a second attempt would not find it.
+    const options = isAttached ? ({ kind: "end" } as const) : ENDING;
+    const answer = await this.#objects.askFor(policy, key, confirm, options);
+    return answer instanceof Problem ? undefined : answer;
+  }
+
+  /** `confirm` of a lease that outlives its link for a grace, with its first ttl. */
+  async takeOver(policy: Policy, key: string, call: AcquireParams): Promise<Attached | "ended" | undefined> {
+    const granted = await this.acquireAttached(policy, key, call);
+    if (granted === undefined) return undefined;
+    const { decision, attached } = granted;
+    if (!(decision instanceof Problem)) return attached;
+    return decision.status === 404 ? "ended" : undefined;
+  }
+
+  /** Moves a lease's end to `ttlMs` from now; absent: the ttl of its acquire. */
+  async renew(policy: Policy, key: string, id: string, ttlMs?: number): Answered<Lease> {
+    const renew = (object: LimiterStub) =>
+      ttlMs === undefined ? object.renew(policy.name, key, id) : object.renew(policy.name, key, id, ttlMs);
+    const answer = await this.#objects.ask<Lease | Missing>(policy, key, renew, ENDING);
+    if (answer === undefined) return unavailable("whether the lease was renewed is not known: ask again");
+    return "missing" in answer ? notFound("lease") : answer;
+  }
+
+  /** Ends a lease with its report. The first caller in the queue gets its units at once. */
+  async release(policy: Policy, key: string, id: string, report: LeaseReport = {}): Answered<undefined> {
+    const release = async (object: LimiterStub) => ({
+      isReleased: await object.release(policy.name, key, id),
+    });
+    const message = { protocol: PROTOCOL, policy: policy.name, key, id, ...report };
+    const releaseAs = async (object: LimiterStub) => {
+      try {
+        const answer = readAnswer<Released | Missing>(await object.releaseCall(message));
+        return { isReleased: "released" in answer };
+      } catch (error) {
+        if (isUnknownMethod(error)) return OLDER_VERSION;
+        throw error;
+      }
+    };
+    const isReported = learns(policy) && Object.values(report).some((each) => each !== undefined);
+    let answer = await this.#objects.askFor(policy, key, isReported ? releaseAs : release, ENDING);
+    // An exception of an older version breaks its stub, so this call has a new one.
+    if (answer === OLDER_VERSION) answer = await this.#objects.askFor(policy, key, release, ENDING);
+    if (answer === undefined) return unavailable("whether the lease was released is not known: ask again");
+    if (answer instanceof Problem) return answer;
+    return answer.isReleased ? undefined : notFound("lease");
+  }
+
+  /** Opens a WebSocket to the object. The lease lasts while the socket is open. */
+  async openSocket(policy: Policy, key: string, call: AcquireParams): Answered<Response> {
+    // The object answers a shed call by a socket too.
+    const isShed = call.resume === undefined && !policy.shadow;
+    const shed = isShed ? await this.#objects.sampleShedding(policy, key, call) : undefined;
+    const protocol = call.resume === undefined ? PROTOCOL : RESUMING_PROTOCOL;
+    const message: AcquireCall = this.#objects.message(policy, key, { ...call, shed }, protocol);
+    const url = `https://object/socket?call=${encodeURIComponent(JSON.stringify(message))}`;
+    const answer = await this.#objects.askFor(policy, key, async (object) => {
+      const response = await object.fetch(url, { headers: { upgrade: "websocket" } });
+      if (response.status !== 101) throw new Error(`the object opened no socket: ${await response.text()}`);
+      return response;
+    });
+    return answer ?? unavailable("no socket was opened: ask again");
+  }
+}
+
+const NOTHING_ATTACHED: Attached = { answer: "" };
+const OLDER_VERSION = { isReleased: false };
+
+/** Whether a rule of the policy learns from reports. All others ignore them. */
+function learns({ rules }: Policy): boolean {
+  return rules.some(({ algorithm }) => algorithm.leasing?.released !== undefined);
+}
+
+/** Whether the object lacks the method: then workerd quotes its name. */
+function isUnknownMethod(error: unknown): boolean {
+  return error instanceof TypeError && error.message.includes('"releaseCall"');
 }

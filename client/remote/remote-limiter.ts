@@ -1,3 +1,7 @@
+/**
+ * A remote limiter, with units of hot keys in the caller's own process: the process decides by the same modules as an
+ * isolate of the limiter's worker.
+ */
 import { normaliseKey } from "../../core/catalog/keys.ts";
 import { randomId, type Time } from "../../core/clock.ts";
 import {
@@ -10,11 +14,7 @@ import {
 import { type AllDecisions, type Decision, degradedDecision } from "../../core/protocol/decision.ts";
 import { type ClaimKind, readClaimId } from "../../core/protocol/names.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import type { PolicyList } from "../../core/protocol/reservation-messages.ts";
-/**
- * A remote limiter, with units of hot keys in the caller's own process: the process decides by the same modules as an
- * isolate of the limiter's worker.
- */
+import type { DescribedPolicy, PolicyList } from "../../core/protocol/reservation-messages.ts";
 import type { Holding } from "../call-gate.ts";
 import {
   type Abortable,
@@ -29,11 +29,11 @@ import {
   type Signal,
   withRelease,
 } from "../limiter.ts";
-import { isOf, requireObject, signalOf, type UniformCall, UniformClient, wholeCall } from "../local-call.ts";
+import { requireObject, signalOf, type UniformCall, UniformClient } from "../local-call.ts";
 import { LocalLimiter, plainCall, type PlainCall } from "../local-limiter.ts";
 import { ReservationCache } from "../reservation-cache.ts";
 import { waitOf } from "../transports/http.ts";
-import { returnUnits } from "../transports/send-batch.ts";
+import { overdue, returnUnits } from "../transports/send-batch.ts";
 import { type Address, ADDRESSES, type LimiterTransport } from "../transports/transport.ts";
 import { limiterErrorOf, Outages, RemoteReservations } from "./remote-reservations.ts";
 
@@ -43,6 +43,8 @@ interface ClientParts {
   readonly time: Time;
   readonly inBackground: (work: Promise<unknown>) => void;
 }
+
+type Send<Answer> = (ended: AbortSignal) => Promise<Answer>;
 
 /** The deadline before the policy is known, in milliseconds. The first message also opens a connection. */
 const FIRST_DEADLINE_MS = 2_000;
@@ -107,10 +109,8 @@ export class RemoteLimiter extends UniformClient implements Limiter {
   }
 
   policies(): Promise<PolicyList> {
-    const { deadlineMs } = this.#policy();
-    return this.#orUnavailable(
-      this.#inTime((ended) => this.#transport.call("policies", {}, ended), deadlineMs),
-    );
+    const call = (ended: AbortSignal) => this.#transport.call("policies", {}, ended);
+    return this.#orElse(this.#inTime(call, this.#policy().deadlineMs), throwUnavailable);
   }
 
   async close(): Promise<void> {
@@ -123,10 +123,6 @@ export class RemoteLimiter extends UniformClient implements Limiter {
   async flush(): Promise<void> {
     this.#cache.endAll();
     await returnUnits(this.#reservations, this.#cache.endDue(Infinity));
-  }
-
-  [Symbol.asyncDispose](): Promise<void> {
-    return this.close();
   }
 
   async #limitUntilAborted({ signal, ...request }: LimitRequest & Abortable): Promise<Decision> {
@@ -178,14 +174,13 @@ export class RemoteLimiter extends UniformClient implements Limiter {
       ended.throwIfAborted();
       return await this.#transport.call("limitAll", request, ended);
     };
+    const names = checks.length === 0 ? [undefined] : checks.map((check) => check?.policy);
+    const maxMs = Math.max(...names.map((name) => this.#policy(name).deadlineMs));
     try {
-      const names = checks.length === 0 ? [undefined] : checks.map((check) => check?.policy);
-      const maxMs = Math.max(...names.map((name) => this.#policy(name).deadlineMs));
-      return await this.#inTime(send, maxMs);
-    } catch (error) {
-      this.#throwRefusal(error);
-      const decisions = checks.map(({ policy, key }) => degradedDecision(this.#policy(policy), key));
-      return { success: decisions.every(({ success }) => success), decisions };
+      return await this.#orElse(this.#inTime(send, maxMs), () => {
+        const decisions = checks.map(({ policy, key }) => degradedDecision(this.#policy(policy), key));
+        return { success: decisions.every(({ success }) => success), decisions };
+      });
     } finally {
       for (const check of checks) this.#forgetDenials(check);
     }
@@ -196,14 +191,9 @@ export class RemoteLimiter extends UniformClient implements Limiter {
    *
    * @throws the reason of `signal`, if that is aborted
    */
-  async #decide(name: keyof LimiterCalls, request: KeyRequest, signal?: Signal): Promise<Decision> {
-    try {
-      return await this.#send(request, (ended) => this.#callAwaited(name, request, ended), signal);
-    } catch (error) {
-      signal?.throwIfAborted();
-      this.#throwRefusal(error);
-      return degradedDecision(this.#policy(request.policy), request.key);
-    }
+  #decide(name: keyof LimiterCalls, request: KeyRequest, signal?: Signal): Promise<Decision> {
+    const sent = this.#send(request, (ended) => this.#callAwaited(name, request, ended), signal);
+    return this.#orElse(sent, () => degradedDecision(this.#policy(request.policy), request.key), signal);
   }
 
   /**
@@ -232,26 +222,28 @@ export class RemoteLimiter extends UniformClient implements Limiter {
     const request = on === "key" ? key : given;
     if (mayDegrade) return await this.#decide(name, key);
     const send = (ended: AbortSignal) => this.#transport.call(name, request as never, ended);
-    return await this.#orUnavailable(this.#send(key, send));
+    return await this.#orElse(this.#send(key, send), throwUnavailable);
   }
 
-  async #orUnavailable<Answer>(answer: Promise<Answer>): Promise<Answer> {
+  /** The limiter's answer; without one, that of `otherwise`. @throws LimiterError if it refused the call */
+  async #orElse<Answer>(
+    answer: Promise<Answer>,
+    otherwise: (error: unknown) => Answer,
+    signal?: Signal,
+  ): Promise<Answer> {
     try {
       return await answer;
     } catch (error) {
-      this.#throwRefusal(error);
-      const why = error instanceof Error ? error.message : String(error);
-      const detail = `whether the call was carried out is not known: the limiter did not answer (${why})`;
-      throw new Problem(PROBLEMS.unavailable, detail).toError();
+      signal?.throwIfAborted();
+      const refusal = limiterErrorOf(error);
+      if (refusal !== undefined) throw refusal;
+      this.#outages.note(String(error));
+      return otherwise(error);
     }
   }
 
   /** Gives back the units held of the key, then makes the call. */
-  async #send<Answer>(
-    key: KeyRequest,
-    send: (ended: AbortSignal) => Promise<Answer>,
-    signal?: Signal,
-  ): Promise<Answer> {
+  async #send<Answer>(key: KeyRequest, send: Send<Answer>, signal?: Signal): Promise<Answer> {
     signal?.throwIfAborted();
     await this.#returnUnitsOf(key);
     try {
@@ -278,29 +270,14 @@ export class RemoteLimiter extends UniformClient implements Limiter {
 
   #targetOf({ policy: name = "", key: written }: KeyRequest) {
     const policy = this.#reservations.policy(name);
-    const key =
-      policy !== undefined && typeof written === "string" ? normaliseKey(policy, written) : undefined;
+    const key = policy && typeof written === "string" ? normaliseKey(policy, written) : undefined;
     return policy === undefined || key === undefined ? undefined : { policy, key };
   }
 
-  /** Throws the limiter's own errors; any other means that it did not answer. */
-  #throwRefusal(error: unknown): void {
-    const refusal = limiterErrorOf(error);
-    if (refusal !== undefined) throw refusal;
-    this.#outages.note(String(error));
-  }
-
   /** Stops waiting after `ms`, or when `signal` is aborted, and then aborts `ended` of the call. */
-  async #inTime<Answer>(
-    send: (ended: AbortSignal) => Promise<Answer>,
-    ms: number,
-    signal?: Signal,
-  ): Promise<Answer> {
+  async #inTime<Answer>(send: Send<Answer>, ms: number, signal?: Signal): Promise<Answer> {
     const deadline = new AbortController();
-    const cancel =
-      ms === Infinity
-        ? () => {}
-        : this.#time.after(ms, () => deadline.abort(new Error(`deadline of ${ms} ms passed`)));
+    const cancel = this.#time.after(ms, () => deadline.abort(overdue(ms)));
     const ended =
       signal === undefined ? deadline.signal : AbortSignal.any([deadline.signal, signal as AbortSignal]);
     try {
@@ -317,9 +294,26 @@ export class RemoteLimiter extends UniformClient implements Limiter {
     return this.#reservations.policy(name) ?? { ...UNDESCRIBED, name, onFailure, deadlineMs };
   }
 
+  /** Adds the default policy to a call that names none. @throws LimiterError when it is not an object */
   #withPolicy<Request extends KeyRequest>(request: Request): Request {
-    return wholeCall(request, this.#options.policy);
+    requireObject(request);
+    const { policy } = this.#options;
+    return policy === undefined || request.policy !== undefined ? request : { ...request, policy };
   }
+}
+
+/** Whether the policy has the units and the priority of a call. */
+function isOf({ rules, priorityNames }: DescribedPolicy, { cost, priority }: PlainCall): boolean {
+  if (priority !== undefined && !priorityNames.includes(priority)) return false;
+  return (
+    typeof cost === "number" || Object.keys(cost).every((unit) => rules.some((rule) => rule.unit === unit))
+  );
+}
+
+function throwUnavailable(error: unknown): never {
+  const why = error instanceof Error ? error.message : String(error);
+  const detail = `whether the call was carried out is not known: the limiter did not answer (${why})`;
+  throw new Problem(PROBLEMS.unavailable, detail).toError();
 }
 
 /** The key that the id in a request names. */

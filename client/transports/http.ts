@@ -17,10 +17,8 @@ export interface HttpWay {
   readonly fetch?: (url: string, init: never) => Promise<unknown>;
 }
 
-export function overHttp(
-  { url, token, fetch: given = fetch }: HttpWay,
-  bounds?: RequestBounds,
-): LimiterTransport {
+export function overHttp(way: HttpWay, bounds?: RequestBounds): LimiterTransport {
+  const { url, token, fetch: given = fetch } = way;
   const send = given as (at: string, init: RequestInit) => Promise<Response>;
   const base = url.replace(/\/+$/, "");
   const headers = { authorization: `Bearer ${token}`, "content-type": "application/json" };
@@ -199,10 +197,8 @@ class Requests {
     let isMade = false;
     const leave = () => {
       if (!isMade || isOnlyRead || this.#isClosed) return abort();
-      for (const oldest of this.#late) {
-        if (this.#late.size < MAX_LATE) break;
-        this.#late.delete(oldest);
-      }
+      const [oldest] = this.#late;
+      if (this.#late.size >= MAX_LATE && oldest !== undefined) this.#late.delete(oldest);
       this.#late.add(request);
       cancel = idle(LATE_MS, abort);
     };

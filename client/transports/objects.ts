@@ -32,15 +32,15 @@ interface Together extends Pick<Sending, "inBackground"> {
   readonly queues: BatchQueues;
 }
 
+/** An answer; `undefined`: the object failed, or exceeded its deadline. */
+export type Reply<Answer> = { readonly answer: Answer } | undefined;
+
 interface AskOptions extends Attempts {
   readonly kind?: MessageKind;
   /** Milliseconds added to the policy's deadline; negative: that part is already over. */
   readonly waitMs?: number | undefined;
-}
-
-interface Waiting {
-  readonly signal?: AbortSignal | undefined;
-  readonly returned?: readonly Returned[];
+  /** Ended reservations, which are returned before the call on the same stub: it delivers in order. */
+  readonly returned?: readonly Returned[] | undefined;
 }
 
 /**
@@ -70,7 +70,7 @@ export class Objects {
     key: string,
     call: BatchedCall,
     waitMs = 0,
-  ): Promise<{ readonly answer: Read } | undefined> {
+  ): Promise<Reply<Read>> {
     const name = objectName(policy, key);
     const together = policy.pool === undefined ? this.#together : undefined;
     const queue = together?.queues.open(name, this.#time.nowMs());
@@ -89,18 +89,18 @@ export class Objects {
       send: async (calls) =>
         await counted(this.#reports.counter, this.#time, "batch", () =>
           sendTwice(() => this.#objectBy(policy, name), calls, this.#time, policy.terms),
-        ).catch(this.#unanswered(policy)),
+        ).catch((error: unknown) => this.#unanswered(policy, error)),
     });
     together.queues.release(name, this.#time.nowMs());
-    if (answer === undefined) return leftMs > 0 ? undefined : this.#unanswered(policy)(overdue(deadlineMs));
+    if (answer === undefined) return leftMs > 0 ? undefined : this.#unanswered(policy, overdue(deadlineMs));
     if (answer !== null && isForAlone(answer)) return alone(leftMs);
-    if (answer !== null && "failed" in answer) return this.#unanswered(policy)(answer.failed);
+    if (answer !== null && "failed" in answer) return this.#unanswered(policy, answer.failed);
     return { answer: answer as Read };
   }
 
   /**
    * Makes a call as a request instead of an RPC, so that it ends with its caller, and at its deadline, so
-   * that nothing is granted late. Ended reservations are returned first, on the same stub.
+   * that nothing is granted late.
    */
   wait<Answer>(
     policy: PolicyView,
@@ -108,8 +108,8 @@ export class Objects {
     path: string,
     message: AcquireCall | IdleCall | LimitCall,
     read: (text: AnswerText) => Answer,
-    { signal, returned = [] }: Waiting,
-  ): Promise<{ readonly answer: Answer } | undefined> {
+    { signal, returned }: Pick<AskOptions, "returned"> & { readonly signal: AbortSignal | undefined },
+  ): Promise<Reply<Answer>> {
     const stop = new AbortController();
     if (signal?.aborted === true) stop.abort();
     signal?.addEventListener("abort", () => stop.abort());
@@ -122,29 +122,18 @@ export class Objects {
     // A call that only reads, or that has an idempotency key, takes effect once.
     const { idempotencyKey } = message as { readonly idempotencyKey?: string };
     const isTwice = path === "idle" || idempotencyKey !== undefined;
-    const options = { waitMs: message.waitMs, isRepeatable: isTwice, onDeadline: () => stop.abort() };
-    return this.ask(policy, key, settling(policy, returned, call), { ...options, kind: "wait" });
+    const attempts = { isRepeatable: isTwice, onDeadline: () => stop.abort() };
+    return this.ask(policy, key, call, { ...attempts, waitMs: message.waitMs, returned, kind: "wait" });
   }
 
-  /** Returns ended reservations before the call, on the same stub, which delivers in order. */
-  askAfter<Answer>(
-    returned: readonly Returned[],
-    policy: PolicyView,
-    key: string,
-    call: (object: LimiterStub) => Promise<Answer>,
-    options?: AskOptions,
-  ): Promise<{ readonly answer: Answer } | undefined> {
-    return this.ask(policy, key, settling(policy, returned, call), options);
-  }
-
-  /** The object's answer; `undefined`: it failed, or exceeded the policy's deadline plus `waitMs`. */
+  /** The object's answer, within the policy's deadline plus `waitMs`. */
   ask<Answer>(
     policy: PolicyView,
     key: string,
     call: (object: LimiterStub) => Promise<Answer>,
-    options?: AskOptions,
-  ): Promise<{ readonly answer: Answer } | undefined> {
-    return this.askByName(policy, objectName(policy, key), call, options);
+    { returned = [], ...options }: AskOptions = {},
+  ): Promise<Reply<Answer>> {
+    return this.askByName(policy, objectName(policy, key), settling(policy, returned, call), options);
   }
 
   /** `ask` for the policy's object of this name. */
@@ -153,14 +142,14 @@ export class Objects {
     name: string,
     call: (object: LimiterStub) => Promise<Answer>,
     { waitMs = 0, kind = "single", ...attempts }: AskOptions = {},
-  ): Promise<{ readonly answer: Answer } | undefined> {
+  ): Promise<Reply<Answer>> {
     try {
       // A stub that has thrown stays broken, so each attempt has its own.
       const attempt = async () => await call(this.#objectBy(policy, name));
       const send = () => inTime(this.#time, policy.deadlineMs + waitMs, attempt, attempts);
       return { answer: await counted(this.#reports.counter, this.#time, kind, send) };
     } catch (error) {
-      return this.#unanswered(policy)(error);
+      return this.#unanswered(policy, error);
     }
   }
 
@@ -170,12 +159,9 @@ export class Objects {
   }
 
   /** The one place at which a failure becomes "no answer". */
-  #unanswered({ name }: PolicyView): (error: unknown) => undefined {
-    const { unanswered = warned } = this.#reports;
-    return (error) => {
-      unanswered(name, error);
-      return undefined;
-    };
+  #unanswered({ name }: PolicyView, error: unknown): undefined {
+    (this.#reports.unanswered ?? warned)(name, error);
+    return undefined;
   }
 
   #objectBy(policy: PolicyView, name: string): LimiterStub {

@@ -53,7 +53,7 @@ export async function askAlone(
 ): Promise<Answer | null> {
   const given = giveBack && quietly(object.giveBack(giveBack.policy, giveBack.returned));
   let answer: Answer | null = null;
-  if (limit !== undefined) answer = known(await askLimit(object, limit));
+  if (limit !== undefined) answer = readAnswer(await askLimit(object, limit));
   else if (reserve !== undefined) answer = await askReserve(object, { ...reserve, ...(terms && { terms }) });
   await given;
   return answer;
@@ -84,12 +84,12 @@ async function askReserve(object: LimiterStub, call: ReserveCall): Promise<Answe
     | UnsupportedProtocol;
   if (!("unsupported" in answer)) return answer;
   const { policy, key, cost, priority } = call;
-  return known(await askLimit(object, { policy, key, cost, priority }));
+  return readAnswer(await askLimit(object, { policy, key, cost, priority }));
 }
 
 /** @throws Error when an object of an older version refused the message */
-function known(text: AnswerText): Answer {
-  const answer = JSON.parse(text) as Answer | UnsupportedProtocol;
+export function readAnswer<Read extends object = Answer>(text: AnswerText): Read {
+  const answer = JSON.parse(text) as Read | UnsupportedProtocol;
   if ("unsupported" in answer)
     throw new Error(`the object knows the protocol up to version ${answer.unsupported.protocol} only`);
   return answer;

@@ -91,6 +91,6 @@ test("a call that fails leaves its place", async () => {
   const gate = gateOf(1);
   const failing = () => Promise.reject(new Error("no answer"));
   for (let call = 0; call < 3; call += 1)
-    await expect(through(gate, API, "a", 0, failing)).rejects.toThrow("no answer");
-  expect(await through(gate, API, "a", 0, () => Promise.resolve("answered"))).toBe("answered");
+    await expect(through(gate.enter(API, "a", 0, "ask"), failing)).rejects.toThrow("no answer");
+  expect(await through(gate.enter(API, "a", 0, "ask"), () => Promise.resolve("answered"))).toBe("answered");
 });

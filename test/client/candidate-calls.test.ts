@@ -1,9 +1,9 @@
 import { expect, test, vi } from "vitest";
-import { CandidateCalls } from "../../client/objects/limiter-client.ts";
+import { candidateCalls } from "../../client/objects/limiter-client.ts";
 
 const counter = { compared: () => undefined };
 const calls = (background: Promise<unknown>[] = []) =>
-  new CandidateCalls({ inBackground: (work) => void background.push(work), counter }, () => "client");
+  candidateCalls({ inBackground: (work) => void background.push(work), counter }, () => "client");
 
 test("whoever called hears nothing of what goes wrong with a candidate", async () => {
   const warned = vi.spyOn(console, "warn").mockImplementation(() => undefined);
@@ -38,10 +38,7 @@ test("100 calls of a caller are with candidates at a time, and others when those
 
 test("where nobody counts no call is made", () => {
   const ask = vi.fn();
-  const candidates = new CandidateCalls(
-    { inBackground: () => undefined, counter: undefined },
-    () => "client",
-  );
+  const candidates = candidateCalls({ inBackground: () => undefined, counter: undefined }, () => "client");
   expect(candidates.make(ask)).toBe(true);
   expect(ask).not.toHaveBeenCalled();
 });

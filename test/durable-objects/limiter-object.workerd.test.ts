@@ -1,6 +1,6 @@
 import { runInDurableObject } from "cloudflare:test";
 import { afterEach, describe, expect, test, vi } from "vitest";
-import { readAnswer } from "../../client/read-answer.ts";
+import { readAnswer } from "../../client/transports/send-batch.ts";
 import { UNTOUCHED } from "../../core/accounts/account.ts";
 import { KNOWN_PROTOCOL } from "../../core/protocol/messages.ts";
 import { KeyCache } from "../../durable-objects/keys/key-cache.ts";

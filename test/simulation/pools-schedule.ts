@@ -1,5 +1,5 @@
 /** One random history of a seed: isolates, the objects of some regions, and their shared pool. */
-import type { Objects } from "../../client/transports/objects.ts";
+import type { LimiterStub, Objects } from "../../client/transports/objects.ts";
 import type { Cost, Policy } from "../../core/policies/policy.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
 import type { PoolAnswer, PoolCall } from "../../durable-objects/pool/protocol.ts";
@@ -172,9 +172,8 @@ export class PoolHistory {
     this.#ask(running, place, async (objects) => {
       const { policy } = place;
       const returned = running.isolate.end(policy, this.#key);
-      const asked = await objects.askAfter(returned, policy, this.#key, (object) =>
-        object.limit(policy.name, this.#key, cost, idempotencyKey),
-      );
+      const limit = (object: LimiterStub) => object.limit(policy.name, this.#key, cost, idempotencyKey);
+      const asked = await objects.ask(policy, this.#key, limit, { returned });
       this.#note(asked === undefined ? "degraded" : "once");
     });
   }
@@ -184,9 +183,9 @@ export class PoolHistory {
     this.#ask(running, place, async (objects) => {
       const { policy } = place;
       const returned = running.isolate.end(policy, this.#key);
-      const asked = await objects.askAfter(returned, policy, this.#key, (object) =>
-        refund(object, policy.name, this.#key, number, onceName(this.#policy, number)),
-      );
+      const giveBack = (object: LimiterStub) =>
+        refund(object, policy.name, this.#key, number, onceName(this.#policy, number));
+      const asked = await objects.ask(policy, this.#key, giveBack, { returned });
       if (asked !== undefined) this.#note("refunds");
     });
   }
@@ -198,7 +197,7 @@ export class PoolHistory {
       const { policy } = place;
       const returned = running.isolate.end(policy, this.#key);
       const call = { policy: policy.name, key: this.#key, cost, ttlMs };
-      const asked = await objects.askAfter(returned, policy, this.#key, (object) => object.hold(call));
+      const asked = await objects.ask(policy, this.#key, (object) => object.hold(call), { returned });
       const { hold } = JSON.parse(asked?.answer ?? "{}") as Partial<Decided>;
       if (hold === undefined) return;
       this.#note("holds");

@@ -1,7 +1,7 @@
 /** Calls an object directly from inside workerd, reads its storage, and evicts or crashes it. */
 import { evictDurableObject, runDurableObjectAlarm, runInDurableObject } from "cloudflare:test";
 import { env } from "cloudflare:workers";
-import { readAnswer } from "../../client/read-answer.ts";
+import { readAnswer } from "../../client/transports/send-batch.ts";
 import { objectName } from "../../core/protocol/names.ts";
 import { policies } from "../../durable-objects/deployment.ts";
 import type { LimiterObject } from "../../durable-objects/limiter-object.ts";

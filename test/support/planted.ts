@@ -108,13 +108,6 @@ export const FAULTS: readonly Fault[] = [
         "record.isOfAll === true ? notForAdmin(principal) : undefined",
         "undefined as Problem | undefined",
       ],
-      [
-        "worker/calls/catalog/admin-calls.ts",
-        `const refusal = notForAdmin(caller.principal);
-  if (refusal !== undefined) return refusal;
-  if (!isDocument`,
-        "const refusal = undefined;\n  if (!isDocument",
-      ],
     ],
   },
   {
@@ -126,8 +119,8 @@ export const FAULTS: readonly Fault[] = [
       ["worker/http/serve-call.ts", "MAX_QUERY_FIELDS = 20", "MAX_QUERY_FIELDS = 1e6"],
       [
         "worker/http/serve-call.ts",
-        "const known = values.get(field);",
-        "const known = [...values].find(([name]) => name === field)?.[1];",
+        "const earlier = values.get(field);",
+        "const earlier = [...values].find(([name]) => name === field)?.[1];",
       ],
     ],
   },

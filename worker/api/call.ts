@@ -43,15 +43,6 @@ export interface CallDescription {
   /** Problems beside those of each call with such an input, and those that this call never has. */
   readonly alsoProblems?: readonly number[];
   readonly neverProblems?: readonly number[];
-  readonly example?: CallExample;
-}
-
-/** The request and the answers, by the names of the examples. */
-export interface CallExample {
-  readonly request?: object;
-  readonly answers?: Readonly<Record<string, object>>;
-  /** Under `?deny=429`. */
-  readonly denied?: object;
 }
 
 interface Place extends CallDescription {
@@ -86,9 +77,9 @@ export interface CatalogCall<Answer = unknown> extends Place {
   readonly writes?: true;
   /** It is a list: the query may have `cursor`. */
   readonly lists?: true;
-  /** It concerns all policies and keys. A caller without that right is refused before the body is read. */
+  /** It concerns all policies and keys, and needs the right to them, also before the body is read. */
   readonly isOfAll?: true;
-  readonly mostBytes?: number;
+  readonly maxBytes?: number;
   /** The name over the service binding, whose arguments are the parts of the path, the body, and conditions or a cursor. */
   readonly bound: string;
   handle(caller: CatalogCaller, input: CatalogInput): Answered<Answer>;

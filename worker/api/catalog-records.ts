@@ -1,11 +1,9 @@
+/** The calls that read and change the catalog. */
 import { SCOPES } from "../auth/tokens.ts";
 import * as admin from "../calls/catalog/admin-calls.ts";
 import * as calls from "../calls/catalog/catalog-calls.ts";
 import { call, catalogCall, ETAG } from "./call.ts";
-import * as examples from "./examples.ts";
 import { DOCUMENT, JSON_ANSWER, NOTHING, TAGGED } from "./responses.ts";
-/** The calls that read and change the catalog. */
-
 /** The largest document, in bytes: 10,000 overrides of 800 bytes. */
 const MAX_DOCUMENT_BYTES = 8 * 2 ** 20;
 const POLICY = "/v1/policies/:policy";
@@ -17,7 +15,7 @@ const CATALOG = { tag: "catalog", scopes: ["admin"] } as const;
 const READ = { ...CATALOG, method: "GET", answer: TAGGED, scopes: ["limit", "admin"] } as const;
 const PUT = { ...CATALOG, method: "PUT", writes: true, answer: TAGGED } as const;
 const DELETE = { ...CATALOG, method: "DELETE", writes: true, answer: NOTHING } as const;
-const LIST = { ...CATALOG, method: "GET", answer: JSON_ANSWER } as const;
+const LIST = { ...CATALOG, method: "GET", answer: JSON_ANSWER, isOfAll: true } as const;
 const AS_IT_IS = { says: "As it is", headers: ETAG };
 const AS_IT_IS_NOW = { says: "As it is now", headers: ETAG };
 const CATALOG_NOW = { says: "The catalog", schema: "Catalog", headers: ETAG } as const;
@@ -30,7 +28,6 @@ export const catalogRecords = {
     handle: calls.readPolicy,
     summary: "Look at a policy",
     ok: { ...AS_IT_IS, schema: "PolicyInForce" },
-    example: { answers: examples.policy.answers },
   }),
   putPolicy: catalogCall({
     ...PUT,
@@ -40,7 +37,6 @@ export const catalogRecords = {
     handle: calls.writePolicy,
     summary: "Change a policy, or make it; needs the scope admin",
     ok: { ...AS_IT_IS_NOW, schema: "PolicyInForce" },
-    example: examples.policy,
   }),
   deletePolicy: catalogCall({
     ...DELETE,
@@ -56,7 +52,6 @@ export const catalogRecords = {
     handle: calls.readCandidate,
     summary: "Look at a policy that is tried beside one",
     ok: { ...AS_IT_IS, schema: "ComparedCandidate" },
-    example: examples.comparedCandidate,
   }),
   putCandidate: catalogCall({
     ...PUT,
@@ -66,7 +61,6 @@ export const catalogRecords = {
     handle: calls.writeCandidate,
     summary: "Change a policy that is tried beside one, or make it; needs the scope admin",
     ok: { ...AS_IT_IS_NOW, schema: "Candidate" },
-    example: examples.candidate,
   }),
   deleteCandidate: catalogCall({
     ...DELETE,
@@ -86,7 +80,6 @@ export const catalogRecords = {
     answer: TAGGED,
     summary: "Make the candidate the policy; needs the scope admin",
     ok: { says: "The policy as it is now", schema: "PolicyInForce", headers: ETAG },
-    example: examples.promoted,
   }),
   listOverrides: catalogCall({
     ...READ,
@@ -97,7 +90,6 @@ export const catalogRecords = {
     answer: JSON_ANSWER,
     summary: "The overrides of a policy, page by page",
     ok: { says: "A page of overrides", schema: "OverrideList" },
-    example: examples.overrideList,
   }),
   getOverride: catalogCall({
     ...READ,
@@ -106,7 +98,6 @@ export const catalogRecords = {
     handle: calls.readOverride,
     summary: "Look at an override",
     ok: { ...AS_IT_IS, schema: "Override" },
-    example: { answers: examples.override.answers },
   }),
   putOverride: catalogCall({
     ...PUT,
@@ -116,7 +107,6 @@ export const catalogRecords = {
     handle: calls.writeOverride,
     summary: "Change an override, or make it; needs the scope admin",
     ok: { ...AS_IT_IS_NOW, schema: "Override" },
-    example: examples.override,
   }),
   deleteOverride: catalogCall({
     ...DELETE,
@@ -135,7 +125,6 @@ export const catalogRecords = {
     summary: "What the token of the caller may do; any token may ask",
     ok: { says: "The token", schema: "OwnToken" },
     neverProblems: [403, 404, 429],
-    example: { answers: { token: examples.token } },
   }),
   listTokens: catalogCall({
     ...LIST,
@@ -144,7 +133,6 @@ export const catalogRecords = {
     handle: admin.listTokens,
     summary: "The tokens that were issued at run time; needs the scope admin",
     ok: { says: "The tokens", schema: "TokenList" },
-    example: { answers: { tokens: { tokens: [examples.token] } } },
   }),
   issueToken: catalogCall({
     ...CATALOG,
@@ -158,7 +146,6 @@ export const catalogRecords = {
     summary: "Issue a token; needs the scope admin",
     ok: { says: "The token, shown this once", schema: "IssuedToken" },
     alsoProblems: [412],
-    example: examples.issuedToken,
   }),
   revokeToken: catalogCall({
     ...CATALOG,
@@ -173,12 +160,12 @@ export const catalogRecords = {
     ...CATALOG,
     method: "GET",
     path: "/v1/catalog",
+    isOfAll: true,
     bound: "read",
     handle: admin.readCatalog,
     answer: DOCUMENT,
     summary: "All that was changed at run time, as one document; needs the scope admin",
     ok: CATALOG_NOW,
-    example: { answers: examples.catalog.answers },
   }),
   putCatalog: catalogCall({
     ...CATALOG,
@@ -187,13 +174,12 @@ export const catalogRecords = {
     body: { schema: "Catalog" },
     writes: true,
     isOfAll: true,
-    mostBytes: MAX_DOCUMENT_BYTES,
+    maxBytes: MAX_DOCUMENT_BYTES,
     bound: "write",
     handle: admin.writeCatalog,
     answer: DOCUMENT,
     summary: "Make the catalog what a document says; needs the scope admin",
     ok: CATALOG_NOW,
-    example: examples.catalog,
   }),
   audit: catalogCall({
     ...LIST,
@@ -203,6 +189,5 @@ export const catalogRecords = {
     handle: admin.readAudit,
     summary: "Who changed what, the latest first, page by page; needs the scope admin",
     ok: { says: "A page of the audit log", schema: "AuditLog" },
-    example: examples.audit,
   }),
 } as const;

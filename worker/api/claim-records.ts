@@ -3,18 +3,9 @@ import { ADDRESSES } from "../../client/transports/transport.ts";
 import { readClockMs } from "../../core/clock.ts";
 import { CLOSE_BROKEN, CLOSE_FAILED, CLOSE_NORMAL } from "../../core/protocol/messages.ts";
 import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import {
-  callAcquire,
-  callCancel,
-  callHold,
-  callRelease,
-  callRenew,
-  callSettle,
-  callSocket,
-} from "../calls/claims.ts";
+import * as calls from "../calls/claims.ts";
 import { MIN_PING_MS } from "../calls/schemas/request-schemas.ts";
 import { call, type CallContext, DECISION_HEADERS, DENIAL_HEADERS as headers, query } from "./call.ts";
-import * as examples from "./examples.ts";
 import { DECISION, JSON_ANSWER, NOTHING, RESPONSE } from "./responses.ts";
 
 const HOLDS = { tag: "holds", scopes: ["limit"] } as const;
@@ -26,27 +17,25 @@ export const claimRecords = {
     ...ADDRESSES.hold,
     ...HOLDS,
     body: { schema: "HoldRequest" },
-    handle: callHold,
+    handle: calls.callHold,
     answer: DECISION,
     summary: "Set units apart until it is known how many were used",
     ok: { says: "A decision; if it admits, with the hold", schema: "HoldDecision", headers },
     denials: DENIALS,
-    example: examples.hold,
   }),
   settle: call({
     ...ADDRESSES.settle,
     ...HOLDS,
     body: { schema: "SettleRequest" },
-    handle: callSettle,
+    handle: calls.callSettle,
     answer: DECISION,
     summary: "End a hold with the units really used; late or again, it changes nothing",
     ok: { says: "The key's decision after the settling", schema: "Decision", headers: DECISION_HEADERS },
-    example: examples.settle,
   }),
   cancel: call({
     ...ADDRESSES.cancel,
     ...HOLDS,
-    handle: callCancel,
+    handle: calls.callCancel,
     answer: NOTHING,
     summary: "End a hold of which nothing was used",
   }),
@@ -55,12 +44,11 @@ export const claimRecords = {
     ...LEASES,
     body: { schema: "AcquireRequest" },
     on: "key",
-    handle: callAcquire,
+    handle: calls.callAcquire,
     answer: DECISION,
     summary: "Lease units, waiting in the queue if asked to",
     ok: { says: "A decision; if it admits, with the lease", schema: "LeaseDecision", headers },
     denials: DENIALS,
-    example: examples.acquire,
   }),
   acquireSocket: call({
     method: "GET",
@@ -91,11 +79,10 @@ export const claimRecords = {
     ...ADDRESSES.renew,
     ...LEASES,
     body: { schema: "RenewRequest", isOptional: true },
-    handle: callRenew,
+    handle: calls.callRenew,
     answer: JSON_ANSWER,
     summary: "Move a lease's end",
     ok: { says: "The lease", schema: "Lease" },
-    example: examples.renew,
   }),
   releaseWithReport: call({
     ...ADDRESSES.release,
@@ -103,17 +90,16 @@ export const claimRecords = {
     on: undefined,
     ...LEASES,
     body: { schema: "ReleaseRequest", isOptional: true },
-    handle: callRelease,
+    handle: calls.callRelease,
     answer: NOTHING,
     summary: "End a lease, and report how the call went; the next caller in the queue gets its units at once",
-    example: examples.releaseWithReport,
   }),
   release: call({
     method: "DELETE",
     path: "/v1/leases/:id",
     ...LEASES,
     on: "lease",
-    handle: callRelease,
+    handle: calls.callRelease,
     answer: NOTHING,
     summary: "End a lease; the next caller in the queue gets its units at once",
   }),
@@ -127,7 +113,7 @@ async function openSocket(context: CallContext, input: unknown): Answered<Respon
     const detail = "the Upgrade header must be websocket";
     return new Problem(PROBLEMS.upgradeRequired, detail, { headers: { upgrade: "websocket" } });
   }
-  const answered = await callSocket(context, input);
+  const answered = await calls.callSocket(context, input);
   if (answered instanceof Problem) return answered;
   return env.SOCKETS === "relayed" ? relayed(request, answered.answer) : answered.answer;
 }

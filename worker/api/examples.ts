@@ -1,6 +1,5 @@
 /** The examples of the OpenAPI document. A mock that answers with them behaves like a limiter. */
 import { claimId } from "../../core/protocol/names.ts";
-import type { CallExample } from "./call.ts";
 
 const EXPORT = { policy: "export", key: "customer:1" };
 const LLM = { policy: "llm", key: "customer:1" };
@@ -68,53 +67,13 @@ const POLICY = {
   reserve: {},
   headers: ["draft-11"],
 };
-const HOLDER = { holder: "b64u_5Zr1", turn: 1 };
-
-export const limit: CallExample = {
-  request: USER,
-  answers: { admitted, denied },
-  denied: { ...quotaExceeded, "violated-policies": ["api"], decision: denied },
-};
-export const limitAll: CallExample = {
-  request: { checks: [USER, { ...LLM, cost: UNITS }] },
-  answers: { admitted: several, denied: { success: false, decisions: someDenied } },
-  denied: { ...quotaExceeded, "violated-policies": ["api"], decision: denied, decisions: someDenied },
-};
-export const refund: CallExample = {
-  request: { ...USER, units: 1, charge: "order-7", idempotencyKey: "refund-of-order-7" },
-  answers: { given: admitted },
-};
 const HOLD = { id: claimId("hold", LLM, SECRET), units: UNITS, expiresAfterMs: 60_000 };
-export const hold: CallExample = {
-  request: { ...LLM, units: UNITS, ttlMs: 60_000 },
-  answers: { admitted: { ...estimated(98_800), hold: HOLD } },
-};
-export const settle: CallExample = {
-  request: { used: { tokens: 830 } },
-  answers: { settled: estimated(99_170) },
-};
-export const acquire: CallExample = {
-  request: { ...EXPORT, waitMs: 5_000 },
-  answers: { granted: { ...leased, lease: LEASE }, denied: waited },
-  denied: { ...quotaExceeded, "violated-policies": ["export"], decision: waited },
-};
-export const renew: CallExample = { request: { ttlMs: 60_000 }, answers: { renewed: LEASE } };
-export const releaseWithReport: CallExample = { request: { outcome: "ok", durationMs: 1_250 } };
+const HOLDER = { holder: "b64u_5Zr1", turn: 1 };
 const WANTED = { ttlMs: 4_000, isShort: true, rules: { api: { used: 0, kept: 0, wanted: 20 } } };
 const GRANTED = {
   rules: [{ name: "api", success: true, ...TAKEN }],
   reserved: { ttlMs: 4_000, isNew: true, units: { api: 20 } },
 };
-export const reserve: CallExample = {
-  request: { protocol: 1, calls: [{ reserve: { ...USER, cost: 1, ...HOLDER, ...WANTED } }] },
-  answers: { granted: { protocol: 1, answers: [GRANTED], policies: {} } },
-};
-export const policies: CallExample = { answers: { policies: { policies: [POLICY] } } };
-export const keys: CallExample = {
-  answers: { page: { keys: [{ key: "192.0.2.7", ...LISTED }], cursor: "MTp1c2Vy" } },
-};
-export const countKeys: CallExample = { answers: { count: { count: 1_204 } } };
-export const key: CallExample = { answers: { key: { ...admitted, ...NOBODY } } };
 const POINT = {
   at: "2026-11-22T18:04:00.000Z",
   admitted: 4_810,
@@ -122,29 +81,12 @@ const POINT = {
   degraded: 0,
   reasons: { quota: 92 },
 };
-export const history: CallExample = {
-  answers: { hour: { policy: "api", step: "minute", since: "2026-11-22T17:30:00.000Z", points: [POINT] } },
-};
 const TOP = { policy: "api", by: "denied", since: "2026-11-22T17:00:00.000Z" };
-export const topKeys: CallExample = {
-  answers: { keys: { ...TOP, keys: [{ key: "user:42", count: 88, error: 0 }] } },
-};
 
 const FIELDS = { algorithm: "token-bucket", limit: 200, window: "1s", burst: 500 };
 const CATALOG_POLICY = { policy: "api", version: 3, source: "catalog", overrides: 2, ...FIELDS };
 const TRIED = { ...FIELDS, limit: 150 };
 const CANDIDATE = { policy: "api", version: 5, candidate: TRIED, since: "2027-01-24T09:30:00.000Z" };
-const RAISED = { multiply: 10, expiresAt: "2027-01-31T12:00:00Z", note: "launch week" };
-const OVERRIDE = { policy: "api", pattern: "customer:7", version: 4, ...RAISED };
-export const token = { name: "billing", scopes: ["limit" as const], policies: ["api"] };
-const SHA_256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
-const CATALOG = {
-  policies: { api: FIELDS },
-  overrides: { api: { "customer:7": RAISED, "trial:*": { limit: 5, burst: 5 } } },
-  tokens: { billing: { sha256: SHA_256, scopes: ["limit"], policies: ["api"] } },
-};
-
-export const policy = { request: FIELDS, answers: { policy: CATALOG_POLICY } };
 const COMPARED = {
   calls: 48308,
   admittedByBoth: 47900,
@@ -154,21 +96,85 @@ const COMPARED = {
   undecided: 0,
 };
 const COMPARED_KEYS = [{ key: "customer:9", count: 288, error: 0 }];
-export const comparedCandidate: CallExample = {
-  answers: { candidate: { ...CANDIDATE, compared: COMPARED, keys: COMPARED_KEYS } },
+const RAISED = { multiply: 10, expiresAt: "2027-01-31T12:00:00Z", note: "launch week" };
+const OVERRIDE = { policy: "api", pattern: "customer:7", version: 4, ...RAISED };
+const TOKEN = { name: "billing", scopes: ["limit"], policies: ["api"] };
+const SHA_256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+const CATALOG = {
+  policies: { api: FIELDS },
+  overrides: { api: { "customer:7": RAISED, "trial:*": { limit: 5, burst: 5 } } },
+  tokens: { billing: { sha256: SHA_256, scopes: ["limit"], policies: ["api"] } },
 };
-export const candidate: CallExample = { request: TRIED, answers: { candidate: CANDIDATE } };
-export const promoted: CallExample = { answers: { policy: { ...CATALOG_POLICY, ...TRIED, version: 6 } } };
-export const overrideList: CallExample = { answers: { page: { overrides: [OVERRIDE] } } };
-export const override = { request: RAISED, answers: { override: OVERRIDE } };
-export const issuedToken: CallExample = {
-  request: token,
-  answers: { issued: { ...token, token: "weir_mT3xQ9vLwK2pZ7rN5sYb1A" } },
-};
-export const catalog = { request: CATALOG, answers: { catalog: CATALOG } };
 const CHANGE = { target: "override api customer:7", before: null, after: RAISED };
-export const audit: CallExample = {
-  answers: {
-    page: { entries: [{ id: 12, at: "2027-01-24T09:30:00.000Z", by: 'the token "ops"', ...CHANGE }] },
+
+const KEY = { key: { ...admitted, ...NOBODY } };
+
+/** An example of a call: its request, and its answers by the names of the examples. */
+export interface CallExample {
+  readonly request?: object;
+  readonly answers?: Readonly<Record<string, object>>;
+  /** Under `?deny=429`. */
+  readonly denied?: object;
+}
+
+/** By the id of the operation. */
+export const EXAMPLES: Readonly<Record<string, CallExample>> = {
+  limit: {
+    request: USER,
+    answers: { admitted, denied },
+    denied: { ...quotaExceeded, "violated-policies": ["api"], decision: denied },
   },
+  limitAll: {
+    request: { checks: [USER, { ...LLM, cost: UNITS }] },
+    answers: { admitted: several, denied: { success: false, decisions: someDenied } },
+    denied: { ...quotaExceeded, "violated-policies": ["api"], decision: denied, decisions: someDenied },
+  },
+  refund: {
+    request: { ...USER, units: 1, charge: "order-7", idempotencyKey: "refund-of-order-7" },
+    answers: { given: admitted },
+  },
+  reserve: {
+    request: { protocol: 1, calls: [{ reserve: { ...USER, cost: 1, ...HOLDER, ...WANTED } }] },
+    answers: { granted: { protocol: 1, answers: [GRANTED], policies: {} } },
+  },
+  hold: {
+    request: { ...LLM, units: UNITS, ttlMs: 60_000 },
+    answers: { admitted: { ...estimated(98_800), hold: HOLD } },
+  },
+  settle: { request: { used: { tokens: 830 } }, answers: { settled: estimated(99_170) } },
+  acquire: {
+    request: { ...EXPORT, waitMs: 5_000 },
+    answers: { granted: { ...leased, lease: LEASE }, denied: waited },
+    denied: { ...quotaExceeded, "violated-policies": ["export"], decision: waited },
+  },
+  renew: { request: { ttlMs: 60_000 }, answers: { renewed: LEASE } },
+  releaseWithReport: { request: { outcome: "ok", durationMs: 1_250 } },
+  policies: { answers: { policies: { policies: [POLICY] } } },
+  keys: { answers: { page: { keys: [{ key: "192.0.2.7", ...LISTED }], cursor: "MTp1c2Vy" } } },
+  countKeys: { answers: { count: { count: 1_204 } } },
+  peek: { answers: KEY },
+  setUsed: { request: { used: 1 }, answers: KEY },
+  getPolicy: { answers: { policy: CATALOG_POLICY } },
+  putPolicy: { request: FIELDS, answers: { policy: CATALOG_POLICY } },
+  getCandidate: { answers: { candidate: { ...CANDIDATE, compared: COMPARED, keys: COMPARED_KEYS } } },
+  putCandidate: { request: TRIED, answers: { candidate: CANDIDATE } },
+  promoteCandidate: { answers: { policy: { ...CATALOG_POLICY, ...TRIED, version: 6 } } },
+  listOverrides: { answers: { page: { overrides: [OVERRIDE] } } },
+  getOverride: { answers: { override: OVERRIDE } },
+  putOverride: { request: RAISED, answers: { override: OVERRIDE } },
+  ownToken: { answers: { token: TOKEN } },
+  listTokens: { answers: { tokens: { tokens: [TOKEN] } } },
+  issueToken: { request: TOKEN, answers: { issued: { ...TOKEN, token: "weir_mT3xQ9vLwK2pZ7rN5sYb1A" } } },
+  getCatalog: { answers: { catalog: CATALOG } },
+  putCatalog: { request: CATALOG, answers: { catalog: CATALOG } },
+  audit: {
+    answers: {
+      page: { entries: [{ id: 12, at: "2027-01-24T09:30:00.000Z", by: 'the token "ops"', ...CHANGE }] },
+    },
+  },
+  history: {
+    answers: { hour: { policy: "api", step: "minute", since: "2026-11-22T17:30:00.000Z", points: [POINT] } },
+  },
+  topKeys: { answers: { keys: { ...TOP, keys: [{ key: "user:42", count: 88, error: 0 }] } } },
+  healthz: { answers: { up: { status: "ok" } } },
 };

@@ -28,7 +28,6 @@ const REQUESTS = {
   SetRequest: without(requests.SetRequest.entries, ["policy", "key"]),
   ...pick(catalog, "PolicyFields", "OverrideRequest", "TokenRequest"),
 };
-const { ProblemDetails, ...byStatus } = problems;
 const { RuleDecision, Lease, Hold, ...decisions } = answers;
 const ANSWERS = {
   RuleDecision,
@@ -45,8 +44,9 @@ const ANSWERS = {
   ...pick(catalog, "PolicyInForce", "Candidate", "ComparedCandidate", "Override", "OverrideList", "OwnToken"),
   ...pick(catalog, "IssuedToken", "TokenList", "Catalog", "AuditLog"),
   ...pick(stats, "HistoryPoint", "History", "TopKey", "TopKeyList"),
-  Problem: ProblemDetails,
-  ...byStatus,
+  Problem: problems.ProblemDetails,
+  ...problems.PROBLEM_SCHEMAS,
+  ...pick(problems, "QuotaExceeded", "ReducedCapacity", "SeveralExceeded", "SeveralReduced"),
 };
 
 /** The name of a schema in the document. */

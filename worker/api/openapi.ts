@@ -1,6 +1,8 @@
 import { hash, MAX_KEY_BYTES } from "../../core/protocol/names.ts";
-import { PROBLEMS as KINDS } from "../../core/protocol/problems.ts";
+import { PROBLEMS } from "../../core/protocol/problems.ts";
+import { type Status, STATUSES } from "../calls/schemas/problem-schemas.ts";
 import { type Call, type CatalogCall, header } from "./call.ts";
+import { type CallExample, EXAMPLES } from "./examples.ts";
 import { type Component, namedSchemas, reference, type SchemaName } from "./openapi-schemas.ts";
 import { RECORDS } from "./records.ts";
 
@@ -65,7 +67,8 @@ function paths(): object {
 }
 
 function operation(operationId: string, record: Call | CatalogCall): object {
-  const { tag, summary, description, scopes, body: sent, example = {} } = record;
+  const { tag, summary, description, scopes, body: sent } = record;
+  const { [operationId]: example = {} } = EXAMPLES;
   const parameters = parametersOf(record);
   return {
     tags: [tag],
@@ -80,7 +83,7 @@ function operation(operationId: string, record: Call | CatalogCall): object {
         example.request && { request: example.request },
       ),
     }),
-    responses: responsesOf(record),
+    responses: responsesOf(record, example),
   };
 }
 
@@ -118,8 +121,8 @@ function pathParameter(path: string, name: string): object {
 }
 
 /** The responses of an operation: success, denials, and the problems of calls with such an input. */
-function responsesOf(record: Call | CatalogCall): object {
-  const { ok, denials, example = {} } = record;
+function responsesOf(record: Call | CatalogCall, { answers, denied }: CallExample): object {
+  const { ok, denials } = record;
   const done: Readonly<Record<number, object>> =
     ok === undefined
       ? { 204: { description: "Done" } }
@@ -130,8 +133,8 @@ function responsesOf(record: Call | CatalogCall): object {
     ...(denials !== undefined && denialsOf(...denials)),
   };
   for (const [status, examples] of [
-    [200, example.answers],
-    [429, example.denied && { denied: example.denied }],
+    [200, answers],
+    [429, denied && { denied }],
   ] as const)
     if (responses[status] !== undefined) responses[status] = withExamples(responses[status], examples);
   return responses;
@@ -176,35 +179,15 @@ function withExamples<Part extends Content>(part: Part, given: Readonly<Record<s
 
 /* Problems, and denials under `?deny=429`. */
 
-const PROBLEMS = {
-  400: ["Malformed", "The body is not JSON, or the address is not percent-encoded UTF-8"],
-  401: ["Unauthorized", "No token, or one that is not known"],
-  403: ["Forbidden", "The token lacks the scope, the policy or the key prefix"],
-  404: ["NotFound", "There is no such policy, override, lease, hold, charge or token"],
-  405: ["MethodNotAllowed", "This address takes other methods: `Allow` says which"],
-  409: ["IdempotencyKeyReused", "The idempotency key was used for another request"],
-  412: ["PreconditionFailed", "It is not what `If-Match` or `If-None-Match` says"],
-  413: ["BodyTooLarge", "The body is over 16 KiB"],
-  415: ["UnsupportedMediaType", "The body is not application/json"],
-  422: ["NotAllowed", "A value is not allowed; `errors` says which and what is"],
-  426: ["UpgradeRequired", "The request does not ask for a WebSocket"],
-  429: [
-    "BoundReached",
-    "A bound is reached (code `bound-reached`): there are as many as there may be, and nothing was touched",
-  ],
-  503: ["Unavailable", "Not configured, or the key's object did not answer"],
-} as const satisfies Record<number, readonly [SchemaName, string]>;
-type Status = keyof typeof PROBLEMS;
-
 function problem(status: Status): object {
-  const [name, description] = PROBLEMS[status];
+  const [name, description] = STATUSES[status];
   return { description, headers: HEADERS[status] ?? {}, content: problemContent(status, reference(name)) };
 }
 
 /** The answers to denials under `?deny=429`, beside the problems of the same status. */
 function denialsOf(exceeded: SchemaName, reduced: SchemaName, headers: object): Record<string, object> {
   const either = (status: 429 | 503, name: SchemaName, reason: string) => {
-    const [other, description] = PROBLEMS[status];
+    const [other, description] = STATUSES[status];
     return {
       description: `${reason}, if the call has \`?deny=429\`. Else: ${description}`,
       headers: { ...headers, ...HEADERS[status] },
@@ -218,8 +201,8 @@ function denialsOf(exceeded: SchemaName, reduced: SchemaName, headers: object): 
 }
 
 function problemContent(status: Status, schema: object): object {
-  const [, code, title] = Object.values(KINDS).find(([each]) => each === status) ?? KINDS.internal;
-  const detail = PROBLEMS[status][1];
+  const [, code, title] = Object.values(PROBLEMS).find(([each]) => each === status) ?? PROBLEMS.internal;
+  const detail = STATUSES[status][1];
   const value = { type: `urn:weir:problem:${code}`, title, status, detail };
   const errors = [{ pointer: "/cost", detail: "cost is -1: must be an integer from 0 to 1000000000" }];
   const examples = { problem: { value: status === 422 ? { ...value, errors } : value } };

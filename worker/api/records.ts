@@ -19,7 +19,6 @@ import {
 } from "./call.ts";
 import { catalogRecords } from "./catalog-records.ts";
 import { claimRecords } from "./claim-records.ts";
-import * as examples from "./examples.ts";
 import { ALL_DECISIONS, DECISION, JSON_ANSWER, METRICS, NOTHING } from "./responses.ts";
 
 const LIMITS = { tag: "limits", scopes: ["limit"] } as const;
@@ -42,7 +41,6 @@ const limitRecords = {
       "`POST /v1/limit?policy=api&key=user%3A42&cost=2`, beside `deny`.",
     ok: { says: "A decision, whether it admits or not", schema: "Decision", headers: DENIAL_HEADERS },
     denials: ["QuotaExceeded", "ReducedCapacity", DENIAL_HEADERS],
-    example: examples.limit,
   }),
   limitAll: call({
     ...ADDRESSES.limitAll,
@@ -53,13 +51,8 @@ const limitRecords = {
     answer: ALL_DECISIONS,
     summary:
       "Take units of up to 16 keys' quotas, of all or of none; or of up to 100, each decided by itself",
-    ok: {
-      says: "All decisions, whether they admit or not",
-      schema: "AllDecisions",
-      headers: RETRY_AFTER,
-    },
+    ok: { says: "All decisions, whether they admit or not", schema: "AllDecisions", headers: RETRY_AFTER },
     denials: ["SeveralExceeded", "SeveralReduced", RETRY_AFTER],
-    example: examples.limitAll,
   }),
   refund: call({
     ...ADDRESSES.refund,
@@ -70,7 +63,6 @@ const limitRecords = {
     answer: DECISION,
     summary: "Give back units that were taken and not used",
     ok: { says: "The key's decision after the refund", schema: "Decision", headers: DECISION_HEADERS },
-    example: examples.refund,
   }),
   reserve: call({
     ...ADDRESSES.reserve,
@@ -89,7 +81,6 @@ const limitRecords = {
       says: "An answer to each call, and the policies that the client has to know",
       schema: "ReservationsAnswer",
     },
-    example: examples.reserve,
   }),
 };
 
@@ -100,11 +91,7 @@ const LIST_FIELDS = [
 const LIST_DEFAULT = KeyListRequest.entries.limit.default;
 const SINCE = HistoryRequest.entries.since.wrapped.pipe[1].description;
 const POLICY_FIELD = query("policy", { type: "string" }, true);
-const KEY_OK = {
-  says: "The key's decision",
-  schema: "KeyReport",
-  headers: DENIAL_HEADERS,
-} as const;
+const KEY_OK = { says: "The key's decision", schema: "KeyReport", headers: DENIAL_HEADERS } as const;
 /** Whether it runs: nothing is checked. */
 const UP = { type: "object", properties: { status: { type: "string", const: "ok" } }, required: ["status"] };
 
@@ -119,7 +106,6 @@ const keyRecords = {
     summary: "The policies this token may use",
     ok: { says: "The policies", schema: "PolicyList" },
     neverProblems: [404, 429],
-    example: examples.policies,
   }),
   keys: call({
     method: "GET",
@@ -134,7 +120,6 @@ const keyRecords = {
     answer: JSON_ANSWER,
     summary: "The keys of a policy with a number of objects, page by page; needs the scope admin",
     ok: { says: "A page of keys", schema: "KeyList" },
-    example: examples.keys,
   }),
   countKeys: call({
     method: "GET",
@@ -146,7 +131,6 @@ const keyRecords = {
     answer: JSON_ANSWER,
     summary: "How many keys a policy with a number of objects has; needs the scope admin",
     ok: { says: "How many there are", schema: "KeyCount" },
-    example: examples.countKeys,
   }),
   peek: call({
     ...ADDRESSES.peek,
@@ -160,7 +144,6 @@ const keyRecords = {
     answer: DECISION,
     summary: "What a call of cost 1 would be answered, and how many units are held; takes nothing",
     ok: KEY_OK,
-    example: examples.key,
   }),
   setUsed: call({
     method: "PUT",
@@ -172,7 +155,6 @@ const keyRecords = {
     answer: DECISION,
     summary: "Set what the key has used, and look at it; needs the scope admin",
     ok: KEY_OK,
-    example: { request: { used: 1 }, ...examples.key },
   }),
   reset: call({
     ...ADDRESSES.reset,
@@ -197,9 +179,11 @@ const statsRecords = {
     path: "/metrics",
     tag: "stats",
     scopes: ["metrics", "admin"],
-    handle: async ({ env, principal, request }) => {
-      const answered = await callMetrics(env.STATS, principal);
-      return "counts" in answered ? { ...answered, accept: request?.headers.get("accept") } : answered;
+    handle: async (context) => {
+      const answered = await callMetrics(context);
+      return "counts" in answered
+        ? { ...answered, accept: context.request?.headers.get("accept") }
+        : answered;
     },
     answer: METRICS,
     summary: "All counts, for Prometheus; needs the scope metrics or admin",
@@ -215,24 +199,22 @@ const statsRecords = {
       query("since", { type: "string", description: SINCE }),
       query("step", { type: "string", enum: STEPS, default: HistoryRequest.entries.step.default }),
     ],
-    handle: (context, input) => callHistory(context.env.STATS, context, input),
+    handle: callHistory,
     answer: JSON_ANSWER,
     summary: "What happened under a policy, by the minute or by the hour; needs the scope admin",
     ok: { says: "The steps with traffic", schema: "History" },
     neverProblems: [429],
-    example: examples.history,
   }),
   topKeys: call({
     method: "GET",
     path: "/v1/stats/keys",
     ...STATS,
     query: [POLICY_FIELD, query("by", { type: "string", enum: TOP_KINDS, default: "denied" })],
-    handle: (context, input) => callTopKeys(context.env.STATS, context, input),
+    handle: callTopKeys,
     answer: JSON_ANSWER,
     summary: "The keys of a policy that came, or were denied, most often; needs the scope admin",
     ok: { says: "The keys, the highest counts first", schema: "TopKeyList" },
     neverProblems: [429],
-    example: examples.topKeys,
   }),
   healthz: call({
     method: "GET",
@@ -241,10 +223,7 @@ const statsRecords = {
     handle: () => ({ status: "ok" }),
     answer: JSON_ANSWER,
     summary: "Whether the worker runs",
-    responses: {
-      200: { description: "The worker runs", content: { "application/json": { schema: UP } } },
-    },
-    example: { answers: { up: { status: "ok" } } },
+    responses: { 200: { description: "The worker runs", content: { "application/json": { schema: UP } } } },
   }),
 };
 

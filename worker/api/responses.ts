@@ -11,7 +11,7 @@ import {
 import { allDeniedBody, deniedBody, longestWaitMs } from "../../core/protocol/denied-body.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { type Counts } from "../../core/stats/counts.ts";
-import { METRIC_FORMATS, type MetricFormat, metricsText } from "../../core/stats/metrics-text.ts";
+import { METRIC_FORMATS, metricsText } from "../../core/stats/metrics-text.ts";
 import type { TargetAnswer } from "../calls/limits.ts";
 
 export type DenyStatus = 200 | 429;
@@ -140,7 +140,9 @@ export const RESPONSE: AnswerKind<Response> = { respond: asItIs, value: asItIs }
 /** All counts, in the format that the caller takes. */
 export const METRICS: AnswerKind<{ readonly counts: Counts; readonly accept: string | null | undefined }> = {
   respond: ({ counts, accept }) => {
-    const format = formatOf(accept ?? null);
+    // OpenMetrics, unless the caller accepts only plain text.
+    const isPlain = accept?.includes("text/plain") && !accept.includes("application/openmetrics-text");
+    const format = isPlain === true ? "prometheus" : "openmetrics";
     const headers = { "content-type": METRIC_FORMATS[format], "cache-control": "no-store", vary: "accept" };
     return new Response(metricsText(counts, format), { headers });
   },
@@ -151,12 +153,6 @@ const NOT_STORED = { "cache-control": "no-store" };
 
 function taggedResponse(answer: object, version: number): Response {
   return Response.json(answer, { headers: { ...NOT_STORED, etag: `"${version}"` } });
-}
-
-/** OpenMetrics, unless the caller accepts only plain text. */
-function formatOf(accept: string | null): MetricFormat {
-  const isPlain = accept?.includes("text/plain") === true && !accept.includes("application/openmetrics-text");
-  return isPlain ? "prometheus" : "openmetrics";
 }
 
 /* Problems as HTTP answers them: application/problem+json, RFC 9457. */
@@ -174,11 +170,7 @@ export function internalProblem(error: unknown): Response {
   return toResponse(new Problem(PROBLEMS.internal, detail));
 }
 
-function problemResponse(
-  status: number,
-  body: object,
-  headers: Readonly<Record<string, string>> = {},
-): Response {
+function problemResponse(status: number, body: object, headers: Problem["headers"] = {}): Response {
   return new Response(JSON.stringify(body), {
     status,
     headers: { ...headers, "content-type": "application/problem+json", "cache-control": "no-store" },

@@ -72,6 +72,11 @@ export function mayUse({ policies }: Principal, policy: string): boolean {
   return policies === undefined || policies.includes(policy);
 }
 
+export function policyProblem(principal: Principal, policy: string): Problem | undefined {
+  if (mayUse(principal, policy)) return undefined;
+  return new Problem(PROBLEMS.forbidden, `${principal.title} may not use this policy`);
+}
+
 export function keyProblem(principal: Principal, key: string): Problem | undefined {
   const { keyPrefix } = principal;
   return keyPrefix === undefined || key.startsWith(keyPrefix) ? undefined : prefixProblem(principal);
@@ -88,15 +93,16 @@ function prefixProblem({ title, keyPrefix }: Principal): Problem {
   return new Problem(PROBLEMS.forbidden, detail);
 }
 
-/** The bounds of a caller, with defaults for those that its token or binding omits. */
-export function boundsOf(given: {
-  readonly [Field in keyof CallerBounds]?: number | undefined;
-}): CallerBounds {
-  const { maxCallsAtOnce, maxNewKeysPerSecond } = DEFAULT_BOUNDS;
-  return {
-    maxCallsAtOnce: given.maxCallsAtOnce ?? maxCallsAtOnce,
-    maxNewKeysPerSecond: given.maxNewKeysPerSecond ?? maxNewKeysPerSecond,
-  };
+type Grant = Pick<v.InferOutput<typeof StoredToken>, "scopes" | keyof typeof GRANT_FIELDS>;
+
+/** A caller with what its token or binding grants, and the default bounds where that omits them. */
+export function principalOf(title: string, id: string, grant: Grant): Principal {
+  const { scopes, policies, keyPrefix } = grant;
+  const {
+    maxCallsAtOnce = DEFAULT_BOUNDS.maxCallsAtOnce,
+    maxNewKeysPerSecond = DEFAULT_BOUNDS.maxNewKeysPerSecond,
+  } = grant;
+  return { title, id, scopes, policies, keyPrefix, bounds: { maxCallsAtOnce, maxNewKeysPerSecond } };
 }
 
 function tokensOf(secret: string | undefined): readonly Token[] | Problem {
@@ -129,32 +135,26 @@ function unauthorized(detail: string): Problem {
 
 /** Problems name the entry and the field, and quote no value of the secret. */
 function parseTokens(secret: string | undefined): readonly Token[] | Problem {
-  if (secret === undefined || secret.trim() === "")
-    return notConfigured(`the secret API_TOKENS is not set. ${HOW_TO}`);
+  if (secret === undefined || secret.trim() === "") return notConfigured("the secret API_TOKENS is not set");
   const allowed = `the secret API_TOKENS must be a JSON array of { "name", "sha256", "scopes", "policies"?, "keyPrefix"?, "maxCallsAtOnce"?, "maxNewKeysPerSecond"? }`;
   let value: unknown;
   try {
     value = JSON.parse(secret);
   } catch {
-    return notConfigured(`${allowed}, and it is not JSON. ${HOW_TO}`);
+    return notConfigured(`${allowed}, and it is not JSON`);
   }
   const parsed = v.safeParse(v.pipe(v.array(TokenEntry), v.minLength(1)), value);
   if (!parsed.success) {
     const fields = violationsOf(parsed.issues).map(({ path }) => path.join(".") || "the array");
-    return notConfigured(`${allowed}, and something is wrong with: ${fields.join(", ")}. ${HOW_TO}`);
+    return notConfigured(`${allowed}, and something is wrong with: ${fields.join(", ")}`);
   }
   return parsed.output.map(tokenOf);
 }
 
 function tokenOf(entry: v.InferOutput<typeof TokenEntry>): Token {
-  const { name, sha256, scopes, policies, keyPrefix, ...bounds } = entry;
+  const { name, sha256 } = entry;
   return {
-    title: `the token ${JSON.stringify(name)}`,
-    id: JSON.stringify({ token: name }),
-    scopes,
-    policies,
-    keyPrefix,
-    bounds: boundsOf(bounds),
+    ...principalOf(`the token ${JSON.stringify(name)}`, JSON.stringify({ token: name }), entry),
     digest: Uint8Array.from(sha256.match(/../g) ?? [], (pair) => Number.parseInt(pair, 16)),
   };
 }
@@ -169,8 +169,8 @@ export function knowTokens(entries: readonly unknown[]): void {
   authenticated.clear();
 }
 
-function notConfigured(detail: string): Problem {
-  return new Problem(PROBLEMS.notConfigured, detail);
+function notConfigured(why: string): Problem {
+  return new Problem(PROBLEMS.notConfigured, `${why}. ${HOW_TO}`);
 }
 
 /**
@@ -210,3 +210,48 @@ export const StoredToken = table({
 });
 
 const TokenEntry = table({ name: CALLER_NAME, ...StoredToken.entries });
+
+/* The callers over service bindings, as the bindings' `props` describe them. */
+
+export const Props = table({
+  policy: v.optional(v.string("the name of a policy")),
+  region: v.optional(v.string("the name of a region")),
+  /** Names the binding: what it makes stays its own when other props change. */
+  name: v.optional(CALLER_NAME),
+  scopes: v.optional(SCOPE_LIST),
+  ...GRANT_FIELDS,
+});
+export type Props = Readonly<v.InferOutput<typeof Props>>;
+
+export interface BindingCaller extends Pick<Props, "policy" | "region"> {
+  readonly principal: Principal;
+}
+
+/** By the text of the props, so that a caller's bounds outlive a call. The oldest is dropped first. */
+const known = new Map<string, BindingCaller>();
+const MAX_KNOWN = 1_000;
+
+/** A binding without scopes has all, because the owner of the account made it. */
+export function bindingCaller(
+  props: unknown,
+  parse: (schema: typeof Props, value: unknown) => Props | Problem,
+): BindingCaller | Problem {
+  const text = JSON.stringify(props ?? {});
+  const found = known.get(text);
+  if (found !== undefined) return found;
+  const parsed = parse(Props, props ?? {});
+  if (parsed instanceof Problem) return parsed;
+  const { name, policy, region, scopes = [...SCOPES] } = parsed;
+  const title = name === undefined ? "the service binding" : `the service binding ${JSON.stringify(name)}`;
+  const id = JSON.stringify({ binding: name ?? sorted(parsed) });
+  const caller = { principal: principalOf(title, id, { ...parsed, scopes }), policy, region };
+  const [oldest] = known.keys();
+  if (known.size >= MAX_KNOWN && oldest !== undefined) known.delete(oldest);
+  known.set(text, caller);
+  return caller;
+}
+
+/** One order of fields, so that equal props are one caller. */
+function sorted(props: Props): object {
+  return Object.fromEntries(Object.entries(props).toSorted(([a], [b]) => (a < b ? -1 : 1)));
+}

@@ -2,44 +2,24 @@ import type { LogSettings } from "../../core/policies/parse-policies.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 
 /** Logs calls as the table LOG configures: JSON lines without tokens, and by default without keys. */
-export class CallLog {
-  readonly #settings: LogSettings;
-  readonly #random: () => number;
-  readonly #print: (line: string) => void;
-
-  constructor(settings: LogSettings, random: () => number, print: (line: string) => void) {
-    this.#settings = settings;
-    this.#random = random;
-    this.#print = print;
-  }
-
-  get hasDenials(): boolean {
-    return this.#settings.denials > 0;
-  }
-
-  decided({ success, policy, key, reason, source, retryAfterMs }: Decision): void {
-    const { denials, keys } = this.#settings;
-    if (success || this.#random() >= denials) return;
-    this.#write({
-      event: "denial",
-      policy,
-      ...(keys && { key }),
-      reason,
-      source,
-      retryAfterMs,
-      rate: denials,
-    });
-  }
-
-  failed(policy: string, error: unknown): void {
-    const { failures, keys } = this.#settings;
-    if (this.#random() >= failures) return;
-    // An error may quote a key.
-    const text = keys ? String(error) : String(error).replaceAll(/"(?:[^"\\]|\\.)*"/g, '"…"');
-    this.#write({ event: "failure", policy, message: `no answer from the object: ${text}`, rate: failures });
-  }
-
-  #write(line: object): void {
-    this.#print(JSON.stringify(line));
-  }
+export function callLog(
+  { denials, failures, keys }: LogSettings,
+  random: () => number,
+  print: (line: string) => void,
+) {
+  return {
+    hasDenials: denials > 0,
+    decided({ success, policy, key, reason, source, retryAfterMs }: Decision): void {
+      if (success || random() >= denials) return;
+      const place = { policy, ...(keys && { key }) };
+      print(JSON.stringify({ event: "denial", ...place, reason, source, retryAfterMs, rate: denials }));
+    },
+    failed(policy: string, error: unknown): void {
+      if (random() >= failures) return;
+      // An error may quote a key.
+      const text = keys ? String(error) : String(error).replaceAll(/"(?:[^"\\]|\\.)*"/g, '"…"');
+      const message = `no answer from the object: ${text}`;
+      print(JSON.stringify({ event: "failure", policy, message, rate: failures }));
+    },
+  };
 }

@@ -3,6 +3,7 @@
  * no decision uses knowledge older than 8 s.
  */
 import type { Follow } from "../../client/call-gate.ts";
+import { inTime } from "../../client/transports/send-batch.ts";
 import type { CatalogChanges, CatalogMethods } from "../../core/catalog/calls.ts";
 import type { PoliciesInForce } from "../../core/catalog/policies-in-force.ts";
 import { orTimeout, type Time } from "../../core/clock.ts";
@@ -77,7 +78,7 @@ export class CatalogReader {
     this.#sent += 1;
     const turn = this.#sent;
     try {
-      const changes = await inTime(catalog().changes(policies.revision), time);
+      const changes = await inTime(time, DEADLINE_MS, async () => await catalog().changes(policies.revision));
       // An answer overtaken by a later one brings nothing new, and could remove what was added since.
       if (turn < this.#taken) return;
       this.#taken = turn;
@@ -108,19 +109,6 @@ export class CatalogReader {
   }
 }
 
-/** @throws Error when there is no answer in time */
-async function inTime<Answer>(answer: Promise<Answer>, time: Time): Promise<Answer> {
-  let cancel = () => {};
-  const late = new Promise<never>((_, reject) => {
-    cancel = time.after(DEADLINE_MS, () => reject(new Error(`no answer within ${DEADLINE_MS} ms`)));
-  });
-  try {
-    return await Promise.race([answer, late]);
-  } finally {
-    cancel();
-  }
-}
-
 /** Milliseconds between checks for a new policy during a wait, so the object learns it in some 9 s. */
 export const CHECK_EVERY_MS = 2_000;
 
@@ -131,7 +119,7 @@ export function followingBy(
   checkEveryMs = CHECK_EVERY_MS,
 ): Follow {
   return ({ name, inForce }, key, tell) => {
-    let toldVersion = inForce;
+    let sentVersion = inForce;
     let isOver = false;
     let cancel = () => {};
     const check = async () => {
@@ -139,8 +127,8 @@ export function followingBy(
       const named = policies.get(name);
       const now = named?.overrides?.find(key, time.nowMs()) ?? named;
       if (isOver) return;
-      if (now !== undefined && later(toldVersion, now.inForce) !== toldVersion) {
-        toldVersion = now.inForce;
+      if (now !== undefined && later(sentVersion, now.inForce) !== sentVersion) {
+        sentVersion = now.inForce;
         tell(now);
       }
       again();

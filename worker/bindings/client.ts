@@ -10,22 +10,16 @@ import { PoliciesInForce } from "../../core/catalog/policies-in-force.ts";
 import { randomFraction, randomId, SYSTEM_TIME } from "../../core/clock.ts";
 import { type Origin, regionOf } from "../../core/policies/parse-policies.ts";
 import type { Region } from "../../core/policies/policy.ts";
+import type { Decision } from "../../core/protocol/decision.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { policyOfKeys } from "../../core/stats/counts.ts";
 import { STATS_NAME, type StatsMessage, type StatsNamespace } from "../../core/stats/messages.ts";
 import { StatsSender, Tally } from "../../core/stats/tally.ts";
-import {
-  poolAddress,
-  regions,
-  deployed,
-  log,
-  regionalPolicies,
-  backgroundMs,
-} from "../../durable-objects/deployment.ts";
+import * as deployment from "../../durable-objects/deployment.ts";
 import { claimProofs } from "../auth/claim-proofs.ts";
 import { knowTokens, type Principal } from "../auth/tokens.ts";
-import { CallLog } from "./call-log.ts";
-import { CatalogReader, followingBy, ASK_AFTER_MS } from "./catalog-reader.ts";
+import { callLog } from "./call-log.ts";
+import { ASK_AFTER_MS, CatalogReader, followingBy } from "./catalog-reader.ts";
 import type { Env } from "./env.ts";
 
 /** The one object with the catalog of a deployment. The name is stored: never change it. */
@@ -37,7 +31,7 @@ interface Clients {
   readonly catalog?: CatalogReader;
   readonly reservations: ReservationCache;
   readonly objects: Objects;
-  readonly stats: WorkerStats | undefined;
+  readonly stats: ReturnType<typeof workerStats> | undefined;
   /** By the caller's bounds, a unique object for each token and binding. */
   readonly byCaller: WeakMap<Principal["bounds"], LimiterClient>;
 }
@@ -84,13 +78,17 @@ function clientsOf(env: Env): Clients {
 }
 
 function makeClients({ OBJECTS, OBJECT_BOUNDS: bounds, CATALOG, STATS, API_TOKENS }: Env): Clients {
-  const inForce = CATALOG && new PoliciesInForce(deployed);
-  const policies = inForce ?? regionalPolicies;
+  const inForce = CATALOG && new PoliciesInForce(deployment.deployed);
+  const policies = inForce ?? deployment.regionalPolicies;
   // One object without a jurisdiction has all counts.
   const mayHaveKeys = (name: string) => policies.named.get(policyOfKeys(name))?.jurisdiction === undefined;
-  const stats = STATS && new WorkerStats(STATS, mayHaveKeys);
+  const stats = STATS && workerStats(STATS, mayHaveKeys);
   const tally = stats?.tally;
-  const calls = new CallLog(log, randomFraction, (line) => console.log(line));
+  const calls = callLog(deployment.log, randomFraction, (line) => console.log(line));
+  const decided = (decision: Decision) => {
+    tally?.decided(decision);
+    calls.decided(decision);
+  };
   const objects = new Objects(
     OBJECTS,
     SYSTEM_TIME,
@@ -107,7 +105,7 @@ function makeClients({ OBJECTS, OBJECT_BOUNDS: bounds, CATALOG, STATS, API_TOKEN
       catalog: () => CATALOG.getByName(CATALOG_NAME),
       inBackground: waitUntil,
       onTokens: knowTokens,
-      askAfterMs: backgroundMs,
+      askAfterMs: deployment.backgroundMs,
     });
   const parts: LimiterClientParts = {
     objects,
@@ -115,9 +113,10 @@ function makeClients({ OBJECTS, OBJECT_BOUNDS: bounds, CATALOG, STATS, API_TOKEN
     time: SYSTEM_TIME,
     inBackground: waitUntil,
     ...(bounds !== undefined && { starts: new ObjectStarts(JSON.parse(bounds) as ObjectBounds) }),
-    counter: calls.hasDenials ? countedAndLogged(tally, calls) : tally,
+    counter: calls.hasDenials ? { decided, compared: (compared) => tally?.compared(compared) } : tally,
     ...(API_TOKENS !== undefined && { prove: claimProofs(API_TOKENS) }),
-    ...(catalog && inForce && { follow: followingBy(catalog, inForce, SYSTEM_TIME, backgroundMs) }),
+    ...(catalog &&
+      inForce && { follow: followingBy(catalog, inForce, SYSTEM_TIME, deployment.backgroundMs) }),
   };
   const shared = new LimiterClient(parts, new LocalLimiter(reservations));
   const made = { shared, reservations, objects, stats, byCaller: new WeakMap(), ...(catalog && { catalog }) };
@@ -125,43 +124,22 @@ function makeClients({ OBJECTS, OBJECT_BOUNDS: bounds, CATALOG, STATS, API_TOKEN
   return made;
 }
 
-function countedAndLogged(tally: Tally | undefined, calls: CallLog): LimiterClientParts["counter"] {
-  return {
-    decided: (decision) => {
-      tally?.decided(decision);
-      calls.decided(decision);
-    },
-    compared: (compared) => tally?.compared(compared),
-  };
-}
-
 /** Counts for one isolate, and sends the counts. No call waits for that. */
-class WorkerStats {
-  readonly tally: Tally;
-  readonly #sender: StatsSender;
-  readonly #push: (message: StatsMessage) => Promise<void>;
-
-  constructor(namespace: StatsNamespace, mayHaveKeys: (policy: string) => boolean) {
-    this.tally = new Tally(mayHaveKeys);
-    this.#sender = new StatsSender(
-      this.tally,
-      randomId,
-      (error) => console.warn(`what was counted could not be sent, and is sent again: ${String(error)}`),
-      backgroundMs,
-    );
-    // A new stub for each message: one that has thrown stays broken, and other requests may not use it.
-    this.#push = (message) => namespace.getByName(STATS_NAME).push(message);
-  }
-
-  /** Sends all counts before the process ends. */
-  sendAll(): Promise<void> {
-    return this.#sender.sendAll(SYSTEM_TIME, this.#push);
-  }
-
-  sendIfDue(nowMs: number): void {
-    if (this.#sender.isDue(nowMs))
-      waitUntil(this.#sender.begin(SYSTEM_TIME, this.#push, this.#sender.everyMs));
-  }
+function workerStats(namespace: StatsNamespace, mayHaveKeys: (policy: string) => boolean) {
+  const tally = new Tally(mayHaveKeys);
+  const onLost = (error: unknown) =>
+    console.warn(`what was counted could not be sent, and is sent again: ${String(error)}`);
+  const sender = new StatsSender(tally, randomId, onLost, deployment.backgroundMs);
+  // A new stub for each message: one that has thrown stays broken, and other requests may not use it.
+  const push = (message: StatsMessage) => namespace.getByName(STATS_NAME).push(message);
+  return {
+    tally,
+    /** Sends all counts before the process ends. */
+    sendAll: () => sender.sendAll(SYSTEM_TIME, push),
+    sendIfDue(nowMs: number) {
+      if (sender.isDue(nowMs)) waitUntil(sender.begin(SYSTEM_TIME, push, sender.everyMs));
+    },
+  };
 }
 
 /** The context of a call on the catalog, if there is one; this isolate reads its own changes at once. */
@@ -181,14 +159,16 @@ let here: Region | undefined;
 
 /** Adds the region if a policy has a pool. Otherwise `cf` is not read: it costs a tenth of a decision. */
 export function callingFrom(principal: Principal, request: Request): Principal {
-  if (poolAddress === undefined) return principal;
-  here = regionOf(regions, (request.cf ?? {}) as Origin);
+  if (deployment.poolAddress === undefined) return principal;
+  here = regionOf(deployment.regions, (request.cf ?? {}) as Origin);
   return { ...principal, region: here };
 }
 
 /** The region that an RPC call names, otherwise this isolate's; `undefined`: there is no such region. */
 export function regionNamed(name: unknown): Region | undefined {
-  return name === undefined ? (here ?? regions[0]) : regions.find((region) => region.name === name);
+  return name === undefined
+    ? (here ?? deployment.regions[0])
+    : deployment.regions.find((region) => region.name === name);
 }
 
-export const REGION_NAMES = regions.map(({ name }) => JSON.stringify(name)).join(", ");
+export const REGION_NAMES = deployment.regions.map(({ name }) => JSON.stringify(name)).join(", ");

@@ -15,38 +15,38 @@ import type { Target } from "./validate.ts";
 
 type Decided = Decision | Problem | undefined;
 
+/** Makes a call on the candidate's key. */
+type Decide = (candidate: LimiterClient, policy: Policy) => Decided | Promise<Decided>;
+
 export function limitCandidate(
   client: LimiterClient,
   target: Target,
   call: LimitParams,
-  told: Decided,
+  decision: Decided,
 ): void {
   const { policy, key } = target;
   const { candidate } = policy;
-  if (candidate === undefined || told instanceof Problem || takesNothing(policy, call.cost)) return;
+  if (candidate === undefined || decision instanceof Problem || takesNothing(policy, call.cost)) return;
   const { waitMs: _, ...atOnce } = call;
   // A debit ignores the limit: there is nothing to compare.
   if (call.force === true)
-    return withCandidate(client, policy, async (beside, tried) => await beside.limit(tried, key, atOnce));
-  compare(client, target, told, (beside) => beside.limit(candidate.policy, key, atOnce));
+    client.candidates.make(async (beside) => await beside.limit(candidate.policy, key, atOnce));
+  else compare(client, target, decision, (beside, tried) => beside.limit(tried, key, atOnce));
 }
 
 /** Its hold has the id of the policy's, so that both end together. */
-export function holdCandidate(client: LimiterClient, target: Target, call: HoldParams, told: Decided): void {
+export function holdCandidate(client: LimiterClient, target: Target, call: HoldParams, made: Decided): void {
   const { policy, key } = target;
-  const { candidate } = policy;
-  if (candidate === undefined || told instanceof Problem) return;
-  const id = told?.hold && readClaimId("hold", told.hold.id)?.secret;
+  if (policy.candidate === undefined || made instanceof Problem) return;
+  const id = made?.hold && readClaimId("hold", made.hold.id)?.secret;
   const { idempotencyKey, ...others } = call;
-  const asked = { ...others, ...(id !== undefined && { id }), ...sameOnce(idempotencyKey, id) };
-  compare(client, target, told, async (beside) => {
-    const blocked = blockedDecision(candidate.policy, key);
-    if (blocked !== undefined) return blocked;
-    const answer = await beside.holds.hold(candidate.policy, key, asked);
+  const params = { ...others, ...(id !== undefined && { id }), ...sameOnce(idempotencyKey, id) };
+  compare(client, target, made, async (beside, tried) => {
+    const answer = await beside.claims.hold(tried, key, params);
     // No caller has this hold, so no call would end it.
     if (id === undefined && answer !== undefined && "hold" in answer && answer.hold !== undefined)
-      await beside.holds.cancel(candidate.policy, key, answer.hold.id);
-    return answer === undefined ? undefined : decisionOf(candidate.policy, key, answer);
+      await beside.claims.cancel(tried, key, answer.hold.id);
+    return answer === undefined ? undefined : decisionOf(tried, key, answer);
   });
 }
 
@@ -54,30 +54,20 @@ export function holdCandidate(client: LimiterClient, target: Target, call: HoldP
 export function acquireCandidate(
   client: LimiterClient,
   target: Target,
-  call: AcquireParams,
-  told: Decided,
+  { cost, priority, ttlMs, idempotencyKey }: AcquireParams,
+  decision: Decision | Problem,
 ): void {
   const { policy, key } = target;
-  const { candidate } = policy;
-  const terms = candidate?.policy.lease;
-  if (candidate === undefined || terms === undefined || told instanceof Problem) return;
-  const granted = told?.lease && readClaimId("lease", told.lease.id)?.secret;
+  const terms = policy.candidate?.policy.lease;
+  if (terms === undefined || decision instanceof Problem) return;
+  const granted = decision.lease && readClaimId("lease", decision.lease.id)?.secret;
   const id = granted ?? randomId();
-  const { cost, priority } = call;
-  const asked = {
-    id,
-    cost,
-    priority,
-    ttlMs: Math.min(call.ttlMs, terms.maxTtlMs),
-    waitMs: 0,
-    ...sameOnce(call.idempotencyKey, granted),
-  };
-  compare(client, target, told, async (beside) => {
-    const blocked = blockedDecision(candidate.policy, key);
-    if (blocked !== undefined) return blocked;
-    const answer = await beside.leases.acquire(candidate.policy, key, asked);
+  const once = sameOnce(idempotencyKey, granted);
+  const params = { id, cost, priority, ttlMs: Math.min(ttlMs, terms.maxTtlMs), waitMs: 0, ...once };
+  compare(client, target, decision, async (beside, tried) => {
+    const answer = await beside.claims.acquire(tried, key, params);
     if (granted === undefined && !(answer instanceof Problem) && answer.lease !== undefined)
-      await beside.leases.release(candidate.policy, key, id, { outcome: "ignore" });
+      await beside.claims.release(tried, key, id, { outcome: "ignore" });
     return answer;
   });
 }
@@ -88,13 +78,15 @@ export function skipCandidate(client: LimiterClient, { policy: { name, candidate
     client.candidates.compared({ policy: name, version: candidate.version, key, deniedBy: "unknown" });
 }
 
-/** Repeats an end, renewal or reset on the candidate's key. Nothing is compared. */
-export function withCandidate(
+/** Makes an end, renewal or reset, and repeats it on the candidate's key. Nothing is compared. */
+export function withCandidate<Answer>(
   client: LimiterClient,
-  { candidate }: Policy,
-  work: (beside: LimiterClient, policy: Policy) => Promise<unknown>,
-): void {
+  policy: Policy,
+  work: (client: LimiterClient, policy: Policy) => Promise<Answer>,
+): Promise<Answer> {
+  const { candidate } = policy;
   if (candidate !== undefined) client.candidates.make((beside) => work(beside, candidate.policy));
+  return work(client, policy);
 }
 
 /** A call repeated under its idempotency key keeps its earlier result, and takes nothing again. */
@@ -107,28 +99,23 @@ function sameOnce(
 
 function compare(
   client: LimiterClient,
-  { policy, key }: Target,
-  told: Decision | undefined,
-  decide: (beside: LimiterClient) => Decided | Promise<Decided>,
+  { policy: { name, candidate }, key }: Target,
+  decision: Decision | undefined,
+  decide: Decide,
 ): void {
-  const { candidate, name } = policy;
   if (candidate === undefined) return;
+  const { version, policy } = candidate;
   const count = (tried: Decided) =>
-    client.candidates.compared({
-      policy: name,
-      version: candidate.version,
-      key,
-      deniedBy: deniedBy(told, tried),
-    });
+    client.candidates.compared({ policy: name, version, key, deniedBy: deniedBy(decision, tried) });
   const isMade = client.candidates.make((beside) => {
-    const tried = decide(beside);
+    const tried = blockedDecision(policy, key) ?? decide(beside, policy);
     return tried instanceof Promise ? tried.then(count) : count(tried);
   });
   if (!isMade) count(undefined);
 }
 
-function deniedBy(told: Decided, tried: Decided): DeniedBy {
-  const [byPolicy, byCandidate] = [isDenied(told), isDenied(tried)];
+function deniedBy(decision: Decided, tried: Decided): DeniedBy {
+  const [byPolicy, byCandidate] = [isDenied(decision), isDenied(tried)];
   if (byPolicy === undefined || byCandidate === undefined) return "unknown";
   if (byPolicy) return byCandidate ? "both" : "policy";
   return byCandidate ? "candidate" : "none";

@@ -1,7 +1,7 @@
 /** The calls on holds and leases. */
 import type * as v from "valibot";
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
-import { blockedDecision, decisionOf, holdMissing, leaseMissing } from "../../client/read-answer.ts";
+import { blockedDecision, decisionOf, notFound } from "../../client/read-answer.ts";
 import { MAX_UNITS } from "../../core/algorithms/algorithm.ts";
 import { normaliseKey } from "../../core/catalog/keys.ts";
 import { readClockMs } from "../../core/clock.ts";
@@ -11,26 +11,19 @@ import type { AcquireParams, HoldParams } from "../../core/protocol/messages.ts"
 import { claimId, type ClaimKind, isKeySized, readClaimId } from "../../core/protocol/names.ts";
 import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { clip } from "../../core/violations.ts";
-import { keyProblem, mayUse, type Principal } from "../auth/tokens.ts";
+import { keyProblem, mayUse } from "../auth/tokens.ts";
 import { acquireCandidate, holdCandidate, skipCandidate, withCandidate } from "./candidates.ts";
 import {
   type CallContext,
   costProblem,
+  maxWaitProblem,
   onKey,
   priorityProblem,
   rateProblem,
   unitsProblem,
   utilizationProblem,
 } from "./limits.ts";
-import {
-  AcquireRequest,
-  CancelRequest,
-  HoldRequest,
-  ReleaseRequest,
-  RenewRequest,
-  SettleRequest,
-  SocketRequest,
-} from "./schemas/request-schemas.ts";
+import * as requests from "./schemas/request-schemas.ts";
 import { parse, refused, type Target } from "./validate.ts";
 
 /** A hold or lease of a key. Its secret is the unguessable part of its id. */
@@ -49,22 +42,17 @@ function onClaim<Schema extends v.GenericSchema<unknown, { id: string }>, Answer
     input: unknown,
   ) => Answered<Answer> | Problem,
 ): (context: CallContext, input: unknown) => Answered<Answer> {
-  return async ({ client, principal }, input) => {
+  return async (context, input) => {
     const request = parse(schema, input);
     if (request instanceof Problem) return request;
-    const claim = findClaim(client, principal, kind, request.id);
-    if (claim === undefined) return claimMissing(client, principal, kind, request.id);
-    return await answerOf(claim, request, input);
+    const claim = findClaim(context, kind, request.id) ?? claimMissing(context, kind, request.id);
+    return claim instanceof Problem ? claim : await answerOf(claim, request, input);
   };
 }
 
 /** The claim of an id; `undefined`: malformed, or of a policy or key that this caller may not use. */
-export function findClaim(
-  client: LimiterClient,
-  principal: Principal,
-  kind: ClaimKind,
-  id: string,
-): ClaimTarget | undefined {
+export function findClaim(context: CallContext, kind: ClaimKind, id: string): ClaimTarget | undefined {
+  const { client, principal } = context;
   const claim = readClaimId(kind, id);
   const policy = claim && client.policies.get(claim.policy);
   if (claim === undefined || policy === undefined) return undefined;
@@ -78,21 +66,12 @@ export function findClaim(
 }
 
 /** The problem of an unknown id. A caller with rights to its policy learns if that was removed. */
-function claimMissing(
-  { policies }: LimiterClient,
-  principal: Principal,
-  kind: ClaimKind,
-  id: string,
-): Problem {
+function claimMissing({ client, principal }: CallContext, kind: ClaimKind, id: string): Problem {
   const name = readClaimId(kind, id)?.policy;
-  const isGone = name !== undefined && policies.get(name) === undefined;
-  if (!isGone || !mayUse(principal, publicName(name)))
-    return kind === "lease" ? leaseMissing() : holdMissing();
+  const isGone = name !== undefined && client.policies.get(name) === undefined;
+  if (!isGone || !mayUse(principal, publicName(name))) return notFound(kind);
   const shown = JSON.stringify(clip(publicName(name)));
-  return new Problem(
-    kind === "lease" ? PROBLEMS.leaseNotFound : PROBLEMS.holdNotFound,
-    `it is of the policy ${shown}, which this deployment does not have (any more)`,
-  );
+  return notFound(kind, `it is of the policy ${shown}, which this deployment does not have (any more)`);
 }
 
 export interface Acquire extends Target {
@@ -115,7 +94,7 @@ export function callAcquire(context: AcquireContext, input: unknown): ReturnType
 }
 
 const acquire = onKey(
-  AcquireRequest,
+  requests.AcquireRequest,
   async (target, request, { client, request: http, waitUntil }: AcquireContext, input) => {
     const acquiring = acquireOf(client, target, request, input);
     if (acquiring instanceof Problem) return acquiring;
@@ -126,13 +105,13 @@ const acquire = onKey(
     const brief = request.confirm && { confirmWithinMs: CONFIRM_WITHIN_MS };
     const params = { ...acquiring.params, ...brief };
     const signal = http?.signal ?? NEVER_ABORTED;
-    const acquired = await client.leases.acquire(policy, key, params, signal);
+    const acquired = await client.claims.acquire(policy, key, params, signal);
     const answer = request.confirm ? toBeConfirmed(acquired) : acquired;
     // The caller never learns of the lease. With an idempotency key, a repeated call finds it.
     const isUnknown =
       !(answer instanceof Problem) && answer.reason === "degraded" && answer.lease === undefined;
     if ((signal.aborted || isUnknown) && params.idempotencyKey === undefined)
-      waitUntil(client.leases.release(policy, key, params.id, { outcome: "ignore" }));
+      waitUntil(client.claims.release(policy, key, params.id, { outcome: "ignore" }));
     else acquireCandidate(client, acquiring, params, answer);
     return client.recordDecision(answer);
   },
@@ -147,7 +126,8 @@ function toBeConfirmed(answer: Decision | Problem): Decision | Problem {
 }
 
 /** Opens a WebSocket. Its first message is the decision, and the lease lasts while the socket is open. */
-export const callSocket = onKey(SocketRequest, (target, request, { client, principal }, input) => {
+export const callSocket = onKey(requests.SocketRequest, (target, request, context, input) => {
+  const { client } = context;
   const acquiring = acquireOf(client, target, request, input);
   if (acquiring instanceof Problem) return acquiring;
   const { policy, key, params } = acquiring;
@@ -158,34 +138,27 @@ export const callSocket = onKey(SocketRequest, (target, request, { client, princ
       PROBLEMS.forbidden,
       `the override ${JSON.stringify(blocked.override)} blocks this key`,
     );
-  const linked = linkedOf(client, principal, acquiring, request);
+  const linked = linkedOf(context, acquiring, request);
   if (linked instanceof Problem) return linked;
-  return client.leases.openSocket(policy, key, { ...params, ...linked, pingWithinMs: request.pingWithinMs });
+  return client.claims.openSocket(policy, key, { ...params, ...linked, pingWithinMs: request.pingWithinMs });
 });
 
 /** The grace after the socket or link ends, and the lease to take over; or what is wrong with them. */
 export function linkedOf(
-  client: LimiterClient,
-  principal: Principal,
+  context: CallContext,
   { policy, key }: Target,
   { graceMs, resume }: { readonly graceMs?: number | undefined; readonly resume?: string | undefined },
 ): Pick<AcquireParams, "graceMs" | "resume"> | Problem {
   const problem = ttlProblem(policy, graceMs, "graceMs");
   if (problem !== undefined) return problem;
-  const claim = resume === undefined ? undefined : findClaim(client, principal, "lease", resume);
+  const claim = resume === undefined ? undefined : findClaim(context, "lease", resume);
   if (resume !== undefined && (claim?.policy.name !== policy.name || claim.key !== key))
-    return leaseMissing();
+    return notFound("lease");
   return { graceMs, resume: claim?.secret };
 }
 
-interface AcquireFields {
-  readonly units: Cost;
-  readonly ttlMs?: number | undefined;
-  readonly waitMs: number;
-  readonly priority?: string | undefined;
-  readonly utilization?: number | undefined;
-  readonly idempotencyKey?: string | undefined;
-}
+type Fields = v.InferOutput<typeof requests.AcquireRequest>;
+type AcquireFields = Pick<Fields, "units" | "waitMs"> & Partial<Fields>;
 
 /** The acquire, or what its policy does not allow. @param input the request before it was parsed */
 export function acquireOf(
@@ -202,9 +175,8 @@ export function acquireOf(
       publicName(policy.name),
       "a policy with a concurrency rule (units of this one are not leased: limit, POST /v1/limit)",
     );
-  if (waitMs > lease.maxWaitMs)
-    return refused(["waitMs"], waitMs, `an integer from 0 to ${lease.maxWaitMs}, the policy's maxWait`);
   const problem =
+    maxWaitProblem(waitMs, lease.maxWaitMs) ??
     ttlProblem(policy, ttlMs) ??
     leasedProblem(policy, units, input) ??
     priorityProblem(policy, priority) ??
@@ -229,28 +201,26 @@ function ttlProblem({ lease }: Policy, ms: number | undefined, field = "ttlMs"):
   return refused([field], ms, `an integer from 1 to ${maxMs}, the policy's maxTtl`);
 }
 
-export const callRenew = onClaim("lease", RenewRequest, async (claim, { ttlMs }) => {
+export const callRenew = onClaim("lease", requests.RenewRequest, async (claim, { ttlMs }) => {
   const { policy, key, secret, client } = claim;
   const problem = ttlProblem(policy, ttlMs);
   if (problem !== undefined) return problem;
-  withCandidate(client, policy, (beside, tried) => {
-    const maxMs = tried.lease?.maxTtlMs ?? 0;
-    return beside.leases.renew(tried, key, secret, ttlMs === undefined ? ttlMs : Math.min(ttlMs, maxMs));
+  const answer = await withCandidate(client, policy, (each, its) => {
+    const maxMs = its.lease?.maxTtlMs ?? 0;
+    return each.claims.renew(its, key, secret, ttlMs === undefined ? ttlMs : Math.min(ttlMs, maxMs));
   });
-  const answer = await client.leases.renew(policy, key, secret, ttlMs);
   if (answer instanceof Problem) return answer;
   const { id, ...lease } = answer;
   return { id: claimId("lease", { policy: policy.name, key }, id), ...lease };
 });
 
-export const callRelease = onClaim("lease", ReleaseRequest, (claim, { outcome, durationMs }) => {
+export const callRelease = onClaim("lease", requests.ReleaseRequest, (claim, { outcome, durationMs }) => {
   const { policy, key, secret, client } = claim;
   const report = { outcome, durationMs };
-  withCandidate(client, policy, (beside, tried) => beside.leases.release(tried, key, secret, report));
-  return client.leases.release(policy, key, secret, report);
+  return withCandidate(client, policy, (each, its) => each.claims.release(its, key, secret, report));
 });
 
-export const callHold = onKey(HoldRequest, async ({ policy, key }, request, { client }, input) => {
+export const callHold = onKey(requests.HoldRequest, async ({ policy, key }, request, { client }, input) => {
   const { units, ttlMs, priority, idempotencyKey } = request;
   const problem =
     rateProblem(policy, units) ?? unitsProblem(policy, units, input) ?? priorityProblem(policy, priority);
@@ -264,24 +234,23 @@ export const callHold = onKey(HoldRequest, async ({ policy, key }, request, { cl
     priority,
     ...(idempotencyKey !== undefined && { idempotencyKey }),
   };
-  const held = await client.holds.hold(policy, key, params);
+  const held = await client.claims.hold(policy, key, params);
   const answer = held === undefined ? degradedDecision(policy, key) : decisionOf(policy, key, held);
   holdCandidate(client, { policy, key }, params, answer);
   return client.recordDecision(answer);
 });
 
-export const callSettle = onClaim("hold", SettleRequest, async (claim, { used }, input) => {
+export const callSettle = onClaim("hold", requests.SettleRequest, async (claim, { used }, input) => {
   const { policy, key, secret, client } = claim;
   const problem = costProblem(policy, ["used"], used, input);
   if (problem !== undefined) return problem;
-  withCandidate(client, policy, (beside, tried) => beside.holds.settle(tried, key, secret, used));
-  const answer = await client.holds.settle(policy, key, secret, used);
+  const settle = (each: LimiterClient, its: Policy) => each.claims.settle(its, key, secret, used);
+  const answer = await withCandidate(client, policy, settle);
   return answer instanceof Problem ? answer : { policy, answer };
 });
 
-export const callCancel = onClaim("hold", CancelRequest, async ({ policy, key, secret, client }) => {
-  withCandidate(client, policy, (beside, tried) => beside.holds.cancel(tried, key, secret));
-  const answer = await client.holds.cancel(policy, key, secret);
+export const callCancel = onClaim("hold", requests.CancelRequest, async ({ policy, key, secret, client }) => {
+  const answer = await withCandidate(client, policy, (each, its) => each.claims.cancel(its, key, secret));
   return answer instanceof Problem ? answer : undefined;
 });
 

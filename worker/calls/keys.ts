@@ -1,6 +1,6 @@
-import * as v from "valibot";
 /** The calls about all keys of a policy: list them, and count them. */
-import type { SharedPolicy } from "../../client/objects/key-lists.ts";
+import * as v from "valibot";
+import type { KeyRange } from "../../client/objects/key-lists.ts";
 import { plainValuesOf } from "../../core/algorithms/penalty.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import {
@@ -14,7 +14,7 @@ import { type Answered, Problem } from "../../core/protocol/problems.ts";
 import { described, integer, table } from "../../core/validation.ts";
 import { keyProblem, mayUse } from "../auth/tokens.ts";
 import { type CallContext, findPolicy } from "./limits.ts";
-import { amount, KeyRequest, milliseconds, text } from "./schemas/request-schemas.ts";
+import { amount, KeyRequest, milliseconds, optional, text } from "./schemas/request-schemas.ts";
 import { parse, refused } from "./validate.ts";
 
 export async function callKeys(context: CallContext, input: unknown): Answered<KeyList> {
@@ -22,8 +22,8 @@ export async function callKeys(context: CallContext, input: unknown): Answered<K
   if (request instanceof Problem) return request;
   const among = amongOf(context, request);
   if (among instanceof Problem) return among;
-  const page = await context.client.keys.list(among.policy, among.from, among.prefix, request.limit);
-  return page instanceof Problem ? page : { keys: [...page.keys], ...cursorOf(page) };
+  const page = await context.client.keys.list(among, request.limit);
+  return page instanceof Problem ? page : { keys: page.keys, ...cursorOf(page) };
 }
 
 export async function callKeyCount(context: CallContext, input: unknown): Answered<KeyCount> {
@@ -31,20 +31,14 @@ export async function callKeyCount(context: CallContext, input: unknown): Answer
   if (request instanceof Problem) return request;
   const among = amongOf(context, request);
   if (among instanceof Problem) return among;
-  const page = await context.client.keys.count(among.policy, among.from, among.prefix);
+  const page = await context.client.keys.count(among);
   return page instanceof Problem ? page : { count: page.count, ...cursorOf(page) };
-}
-
-interface Among {
-  readonly policy: SharedPolicy;
-  readonly prefix: string;
-  readonly from: KeyPlace;
 }
 
 function amongOf(
   { client, principal }: CallContext,
   request: v.InferOutput<typeof KeyCountRequest>,
-): Among | Problem {
+): KeyRange | Problem {
   const policy = findPolicy(client.policies, principal, request.policy);
   if (policy instanceof Problem) return policy;
   if (policy.pool !== undefined) {
@@ -75,11 +69,10 @@ function cursorOf({ next }: { readonly next?: KeyPlace }): { cursor?: string } {
 export const MAX_LISTED = 1_000;
 const DEFAULT_LISTED = 100;
 
-const prefix = v.optional(
-  described(text(MAX_KEY_BYTES), "Only keys that begin with it, compared byte by byte."),
-);
-const cursor = v.optional(
-  described(v.string("the cursor of an answer"), "The `cursor` of the page before; absent: the first page."),
+const prefix = optional(text(MAX_KEY_BYTES), "Only keys that begin with it, compared byte by byte.");
+const cursor = optional(
+  v.string("the cursor of an answer"),
+  "The `cursor` of the page before; absent: the first page.",
 );
 
 const KeyCountRequest = table({ policy: KeyRequest.entries.policy, prefix, cursor });
@@ -88,10 +81,10 @@ export const KeyListRequest = table({
   policy: KeyRequest.entries.policy,
   prefix,
   cursor,
-  limit: v.optional(described(integer(1, MAX_LISTED), "The most keys on the page."), DEFAULT_LISTED),
+  limit: optional(integer(1, MAX_LISTED), "The most keys on the page.", DEFAULT_LISTED),
 });
 
-const next = v.optional(described(v.string(), "Absent: this was the last page."));
+const next = optional(v.string(), "Absent: this was the last page.");
 
 export const ListedKey = v.object({
   key: v.string(),
@@ -136,7 +129,7 @@ export function listPolicies({ client: { policies }, principal }: CallContext): 
       ...(policy.onFailure === "local" && {
         localShare: policy.pool?.localShare ?? 1 / policies.regions.length,
       }),
-      ...retryJitterOf(policy),
+      ...(policy.retryJitter && jitterOf(policy.retryJitter)),
       shadow: policy.shadow,
       keyKind: policy.keyKind,
       priorities: [...policy.priorities.names],
@@ -156,9 +149,8 @@ export function listPolicies({ client: { policies }, principal }: CallContext): 
   };
 }
 
-function retryJitterOf({ retryJitter }: Pick<Policy, "retryJitter">): object {
-  if (retryJitter === undefined) return {};
-  return "share" in retryJitter ? { retryJitter: retryJitter.share } : { retryJitterMs: retryJitter.mostMs };
+function jitterOf(jitter: NonNullable<Policy["retryJitter"]>): object {
+  return "share" in jitter ? { retryJitter: jitter.share } : { retryJitterMs: jitter.mostMs };
 }
 
 const LAYOUT = v.union([v.literal("per-key"), v.pipe(v.number(), v.integer())]);
@@ -175,23 +167,19 @@ export const PolicyDescription = v.object({
   onFailure: v.picklist(["closed", "open", "local"]),
   deadlineMs: milliseconds("The longest a caller waits for a decision."),
   objects: LAYOUT,
-  objectsBefore: v.optional(
-    described(v.array(LAYOUT), "Where keys come from that have moved, the last layout first."),
-  ),
-  locationHint: v.optional(described(v.string(), "Where its objects are to be near.")),
-  jurisdiction: v.optional(described(v.string(), "What its objects never leave.")),
+  objectsBefore: optional(v.array(LAYOUT), "Where keys come from that have moved, the last layout first."),
+  locationHint: optional(v.string(), "Where its objects are to be near."),
+  jurisdiction: optional(v.string(), "What its objects never leave."),
   maxWaitMs: milliseconds("The longest that a caller may wait for units."),
   maxWaiters: amount("The most callers that wait for units of one key."),
   reservationTtlMs: milliseconds("The longest a reservation can live; 0: none are made."),
   denialTtlMs: milliseconds("The longest a denial is repeated from memory; 0: it is not."),
   pool: v.optional(v.literal("redis")),
-  localShare: v.optional(
-    described(
-      v.number(),
-      "The part of the limit that a region decides on alone while its pool does not answer.",
-    ),
+  localShare: optional(
+    v.number(),
+    "The part of the limit that a region decides on alone while its pool does not answer.",
   ),
-  retryJitter: v.optional(described(v.number(), "Denied callers are told up to this part of the wait more.")),
+  retryJitter: optional(v.number(), "Denied callers are told up to this part of the wait more."),
   retryJitterMs: v.optional(milliseconds("Denied callers are told up to this much more.")),
   shadow: v.boolean(),
   keyKind: v.picklist(["text", "ip"]),
@@ -204,20 +192,18 @@ export const PolicyDescription = v.object({
     v.record(v.string(), v.number()),
     "The part of each limit that is kept for calls of a priority and above it.",
   ),
-  shed: v.optional(
-    described(
-      v.object({
-        good: described(v.number(), "Below this utilization, what is shed comes back."),
-        bad: described(v.number(), "Above this utilization, more is shed."),
-        afterMs: milliseconds("How long it must have been bad before more is shed."),
-        overMs: milliseconds("How long it takes to shed all calls of one priority."),
-        by: described(
-          v.picklist(["leases", "reports"]),
-          "Where the utilization is from: the key's leases, or what callers report.",
-        ),
-      }),
-      "How calls are shed while machines are too busy.",
-    ),
+  shed: optional(
+    v.object({
+      good: described(v.number(), "Below this utilization, what is shed comes back."),
+      bad: described(v.number(), "Above this utilization, more is shed."),
+      afterMs: milliseconds("How long it must have been bad before more is shed."),
+      overMs: milliseconds("How long it takes to shed all calls of one priority."),
+      by: described(
+        v.picklist(["leases", "reports"]),
+        "Where the utilization is from: the key's leases, or what callers report.",
+      ),
+    }),
+    "How calls are shed while machines are too busy.",
   ),
   headers: described(
     v.array(v.picklist(["draft-11", "draft-7", "x-ratelimit", "x-ratelimit-delta"])),

@@ -15,7 +15,14 @@
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import type { SheddingSample } from "../../client/objects/load-shedding.ts";
 import { decisionOf, toShedDecision } from "../../client/read-answer.ts";
-import { takesNothing } from "../../core/policies/policy.ts";
+import {
+  type Cost,
+  costOf,
+  costText,
+  forPriority,
+  publicName,
+  takesNothing,
+} from "../../core/policies/policy.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
 import {
   type AllDecisions,
@@ -26,8 +33,9 @@ import {
 } from "../../core/protocol/decision.ts";
 import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { acquireCandidate, limitCandidate } from "./candidates.ts";
-import { type Check, compare, type IndependentCheck, isNever, nameOf, parseChecks } from "./checks.ts";
-import type { CallContext } from "./limits.ts";
+import { type CallContext, costProblem, findTarget, priorityProblem, rateProblem } from "./limits.ts";
+import * as requests from "./schemas/request-schemas.ts";
+import { given, parse, refused, type Target } from "./validate.ts";
 
 /** Decides several checks: all or none of them, or each by itself. */
 export async function callLimitSeveral(context: CallContext, input: unknown): Answered<AllDecisions> {
@@ -50,11 +58,8 @@ export async function callLimitSeveral(context: CallContext, input: unknown): An
   return answer;
 }
 
-function putToCandidate(
-  client: LimiterClient,
-  { policy, key, ...call }: IndependentCheck,
-  decision: Decision,
-): void {
+function putToCandidate(client: LimiterClient, check: IndependentCheck, decision: Decision): void {
+  const { policy, key, ...call } = check;
   const { lease } = policy;
   if (lease === undefined) return limitCandidate(client, { policy, key }, call, decision);
   const { cost, priority } = call;
@@ -132,9 +137,7 @@ class AllOrNone {
     // A check with an idempotency key may have passed before: only its object knows.
     if (sampled.some(({ shed, idempotencyKey }) => shed !== undefined && idempotencyKey === undefined))
       return await this.#deny(sampled.map(shedOutcome));
-    let outcomes = await this.#withoutProblems(
-      await Promise.all(sampled.map((check) => this.#ask(check, 0))),
-    );
+    let outcomes = await this.#withoutProblems(await Promise.all(sampled.map((each) => this.#ask(each, 0))));
     if (outcomes instanceof Problem) return outcomes;
     if (
       outcomes.some(isContendedDenial) &&
@@ -172,10 +175,7 @@ class AllOrNone {
     const checks = this.#checks;
     if (!checks.some(({ policy }) => policy.shedding !== undefined && !policy.shadow)) return checks;
     const samples = await this.#client.sampleTogether(checks);
-    return checks.map((check, index) => ({
-      ...check,
-      shed: check.policy.shadow ? undefined : samples[index],
-    }));
+    return checks.map((each, index) => ({ ...each, shed: each.policy.shadow ? undefined : samples[index] }));
   }
 
   /** Asks one check after the other, in order of the keys, and stops at the first denial. */
@@ -197,7 +197,7 @@ class AllOrNone {
       const decision = await this.#client.limit(policy, key, { cost: 0, priority });
       return decision instanceof Problem ? decision : { decision, isContended: false };
     }
-    const held = await this.#client.holds.hold(policy, key, {
+    const held = await this.#client.claims.hold(policy, key, {
       cost,
       priority,
       shed,
@@ -220,7 +220,7 @@ class AllOrNone {
   async #withoutProblems(outcomes: readonly (Outcome | Problem)[]): Answered<Outcome[]> {
     const problem = outcomes.find((each) => each instanceof Problem);
     if (problem === undefined) return outcomes as Outcome[];
-    await this.#forHolds(outcomes, ({ policy, key }, id) => this.#client.holds.cancel(policy, key, id));
+    await this.#forHolds(outcomes, ({ policy, key }, id) => this.#client.claims.cancel(policy, key, id));
     return problem;
   }
 
@@ -228,7 +228,7 @@ class AllOrNone {
   async #cancelAll(outcomes: readonly Outcome[]): Promise<Outcome[]> {
     const cancelled = [...outcomes];
     await this.#forHolds(outcomes, async ({ policy, key }, holdId, index) => {
-      const decision = await this.#client.holds.cancel(policy, key, holdId);
+      const decision = await this.#client.claims.cancel(policy, key, holdId);
       if (!(decision instanceof Problem)) cancelled[index] = { decision, isContended: false };
     });
     return cancelled;
@@ -239,7 +239,7 @@ class AllOrNone {
     const settled = outcomes.map(({ decision }) => decision);
     let wasCancelled = false;
     await this.#forHolds(outcomes, async ({ policy, key, cost, idempotencyKey }, holdId, index) => {
-      const decision = await this.#client.holds.settle(policy, key, holdId, cost);
+      const decision = await this.#client.claims.settle(policy, key, holdId, cost);
       const isMissing = decision instanceof Problem && decision.status === 404;
       // Calls with one idempotency key share holds: another was denied, and has cancelled this hold.
       wasCancelled ||= idempotencyKey !== undefined && isMissing;
@@ -268,4 +268,95 @@ class AllOrNone {
 
 function shedOutcome({ policy, key, shed }: SampledCheck): Outcome | undefined {
   return shed && { decision: toShedDecision(policy, key, shed), isContended: false };
+}
+
+/* The checks of a call: parsed, permitted, and named for idempotency. */
+
+interface IndependentCheck extends Target {
+  readonly cost: Cost;
+  readonly priority: string | undefined;
+  /** It is stored at the check's own key. */
+  readonly idempotencyKey?: string;
+}
+
+/** A check that passes with all others of its call, or takes nothing. */
+interface Check extends IndependentCheck {
+  /** The cost of all checks of the key in the call. */
+  readonly total: Cost;
+  /** The call as text, which idempotency compares. */
+  readonly request: string;
+}
+
+type Checks = { readonly together: readonly Check[] } | { readonly alone: readonly IndependentCheck[] };
+
+async function parseChecks({ client, principal }: CallContext, input: unknown): Answered<Checks> {
+  // First of all: thousands of checks would each be parsed, and answered with an error.
+  const raw = given(input, "checks") as readonly unknown[];
+  const maxChecks = given(input, "atomic") === false ? requests.MAX_INDEPENDENT_CHECKS : requests.MAX_CHECKS;
+  if (Array.isArray(raw) && raw.length > maxChecks) return refused(["checks"], raw, requests.CHECKS_ALLOWED);
+  const request = parse(requests.LimitAllRequest, input);
+  if (request instanceof Problem) return request;
+  const { atomic, idempotencyKey, priority } = request;
+  const targets: IndependentCheck[] = [];
+  for (const [index, check] of request.checks.entries()) {
+    const path = ["checks", String(index)];
+    const target = findTarget(client, principal, check, path);
+    if (target instanceof Problem) return target;
+    const { policy } = target;
+    const problem =
+      (atomic ? undefined : rateProblem(policy, check.cost, path)) ??
+      costProblem(policy, [...path, "cost"], check.cost, raw[index]) ??
+      priorityProblem(policy, priority);
+    if (problem !== undefined) return problem;
+    targets.push({ ...target, policy: forPriority(target.policy, priority), cost: check.cost, priority });
+  }
+  const checks = withKeys(targets, idempotencyKey);
+  if (!atomic) return { alone: checks };
+  const words = await requestText(targets);
+  return { together: checks.map((each) => ({ ...each, total: totalOf(targets, each), request: words })) };
+}
+
+/** Idempotency keys for checks: a call may check one key several times. Stored: never change the keys. */
+function withKeys(
+  checks: readonly IndependentCheck[],
+  idempotencyKey: string | undefined,
+): readonly IndependentCheck[] {
+  if (idempotencyKey === undefined) return checks;
+  const times = new Map<string, number>();
+  return checks.map((check) => {
+    const time = times.get(nameOf(check)) ?? 0;
+    times.set(nameOf(check), time + 1);
+    return { ...check, idempotencyKey: time === 0 ? idempotencyKey : `${idempotencyKey} (${time + 1})` };
+  });
+}
+
+/** The call as idempotency stores it, independent of the order of checks: never change it. */
+async function requestText(targets: readonly IndependentCheck[]): Promise<string> {
+  const texts = targets.map((target) => JSON.stringify([nameOf(target), costText(target.cost)]));
+  const lines = texts.toSorted(compare);
+  const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(lines.join("\n")));
+  const hex = Array.from(new Uint8Array(digest, 0, 8), (byte) => byte.toString(16).padStart(2, "0")).join("");
+  return `call on ${targets.length} checks (${hex})`;
+}
+
+/** Whether a check can never pass: its total is above a capacity. A shadow policy lets everything pass. */
+function isNever({ policy, total }: Check): boolean {
+  return !policy.shadow && policy.rules.some((rule) => costOf(rule, total) > rule.capacity);
+}
+
+function totalOf(targets: readonly IndependentCheck[], target: Target): Cost {
+  const units: Record<string, number> = {};
+  for (const { policy, cost } of targets.filter((each) => nameOf(each) === nameOf(target)))
+    for (const unit of new Set(policy.rules.map((rule) => rule.unit)))
+      units[unit] = (units[unit] ?? 0) + costOf({ unit }, cost);
+  return units;
+}
+
+/** The name by which all calls order keys. */
+function nameOf({ policy, key }: Target): string {
+  return `${publicName(policy.name)}/${key}`;
+}
+
+function compare(a: string, b: string): number {
+  return a < b ? -1 : a > b ? 1 : 0;
 }

@@ -4,29 +4,14 @@ import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { ADDRESS_ALLOWED, normaliseKey } from "../../core/catalog/keys.ts";
 import { randomId, readClockMs } from "../../core/clock.ts";
 import type { RegionalPolicies } from "../../core/policies/parse-policies.ts";
-import {
-  type Cost,
-  costOf,
-  type Policy,
-  publicName,
-  type Rule,
-  takesNothing,
-} from "../../core/policies/policy.ts";
+import { type Cost, costOf, type Policy, publicName, takesNothing } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { LimitParams } from "../../core/protocol/messages.ts";
 import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import { oneOfNames, violation } from "../../core/violations.ts";
-import { keyProblem, mayUse, type Principal, type Scope, scopeProblem } from "../auth/tokens.ts";
+import { oneOfNames, pointerTo, violation } from "../../core/violations.ts";
+import { keyProblem, mayUse, policyProblem, type Principal, scopeProblem } from "../auth/tokens.ts";
 import { limitCandidate, withCandidate } from "./candidates.ts";
-import {
-  COST_ALLOWED,
-  KeyRequest,
-  LimitRequest,
-  PeekRequest,
-  RefundRequest,
-  SetRequest,
-  UNITS_ALLOWED,
-} from "./schemas/request-schemas.ts";
+import * as requests from "./schemas/request-schemas.ts";
 import { given, notAllowed, parse, refused, type Target } from "./validate.ts";
 
 export interface CallContext {
@@ -88,16 +73,14 @@ export function findPolicy(
   name: string,
   below: readonly string[] = [],
 ): Policy | Problem {
-  if (!mayUse(principal, name))
-    return new Problem(PROBLEMS.forbidden, `${principal.title} may not use this policy`);
+  const refusal = policyProblem(principal, name);
+  if (refusal !== undefined) return refusal;
   const policy = named.get(name);
   if (policy !== undefined) return policy;
   const names = [...named.keys()].filter((each) => mayUse(principal, each));
   const path = [...below, "policy"];
   const detail = violation(path, name, oneOfNames(name, names));
-  return new Problem(PROBLEMS.policyNotFound, detail, {
-    errors: [{ pointer: `/${path.join("/")}`, detail }],
-  });
+  return new Problem(PROBLEMS.policyNotFound, detail, { errors: [{ pointer: pointerTo(path), detail }] });
 }
 
 /** The problem of units that no rule counts. @param input the request before it was parsed */
@@ -110,7 +93,7 @@ export function costProblem(
   if (typeof cost === "number") return undefined;
   const givenCost = given(input, path.at(-1) ?? "");
   if (typeof givenCost !== "object" || givenCost === null) return undefined;
-  if (Array.isArray(givenCost)) return refused(path, givenCost, COST_ALLOWED);
+  if (Array.isArray(givenCost)) return refused(path, givenCost, requests.COST_ALLOWED);
   const names = unitsOf(rules);
   const unknown = Object.keys(givenCost).filter((unit) => !names.includes(unit));
   if (unknown.length === 0) return undefined;
@@ -118,11 +101,13 @@ export function costProblem(
   return notAllowed(unknown.map((unit) => ({ path: [...path, unit], detail: `${unit} ${allowed}` })));
 }
 
+const NOT_ALL_ZERO = `${requests.UNITS_ALLOWED}, at least one of them not 0`;
+
 /** The same for units that must not all be 0. */
 export function unitsProblem(policy: Policy, units: Cost, input: unknown): Problem | undefined {
   const problem = costProblem(policy, ["units"], units, input);
   if (problem !== undefined || policy.rules.some((rule) => costOf(rule, units) > 0)) return problem;
-  return refused(["units"], given(input, "units"), `${UNITS_ALLOWED}, at least one of them not 0`);
+  return refused(["units"], given(input, "units"), NOT_ALL_ZERO);
 }
 
 export function priorityProblem({ priorities: { names } }: Policy, priority?: string): Problem | undefined {
@@ -144,38 +129,33 @@ export function rateProblem(policy: Policy, cost: Cost, below: readonly string[]
   return refused([...below, "policy"], publicName(policy.name), allowed);
 }
 
-function waitProblem({ waiting, pool }: Policy, waitMs: number): Problem | undefined {
-  const { maxWaitMs } = waiting;
+function waitProblem({ waiting: { maxWaitMs }, pool }: Policy, waitMs: number): Problem | undefined {
+  if (pool === undefined || maxWaitMs > 0 || waitMs === 0) return maxWaitProblem(waitMs, maxWaitMs);
+  return refused(["waitMs"], waitMs, "left out or 0, since nobody waits for units of a pool");
+}
+
+export function maxWaitProblem(waitMs: number, maxWaitMs: number): Problem | undefined {
   if (waitMs <= maxWaitMs) return undefined;
-  const allowed =
-    maxWaitMs === 0 && pool !== undefined
-      ? "left out or 0, since nobody waits for units of a pool"
-      : `an integer from 0 to ${maxWaitMs}, the policy's maxWait`;
-  return refused(["waitMs"], waitMs, allowed);
+  return refused(["waitMs"], waitMs, `an integer from 0 to ${maxWaitMs}, the policy's maxWait`);
 }
 
 function forceProblem(policy: Policy, cost: Cost, input: unknown): Problem | undefined {
   if (policy.pool !== undefined)
     return refused(["force"], true, 'left out under a policy with pool = "redis"');
   if (!takesNothing(policy, cost)) return undefined;
-  return refused(["cost"], given(input, "cost"), `${UNITS_ALLOWED}, at least one of them not 0, with force`);
+  return refused(["cost"], given(input, "cost"), `${NOT_ALL_ZERO}, with force`);
 }
 
-function unitsOf(rules: readonly Rule[]): readonly string[] {
+function unitsOf(rules: readonly { readonly unit: string }[]): readonly string[] {
   return [...new Set(rules.map(({ unit }) => unit))];
 }
 
-export const callLimit = onKey(LimitRequest, (target, request, { client, principal, request: http }, input) =>
-  limitOf(client, principal, target, request, input, http?.signal),
+export const callLimit = onKey(requests.LimitRequest, (target, request, context, input) =>
+  limitOf(context.client, context.principal, target, request, input, context.request?.signal),
 );
 
-type ParsedLimit = Pick<v.InferOutput<typeof LimitRequest>, "cost" | "idempotencyKey"> & {
-  readonly priority?: string | undefined;
-  readonly utilization?: number | undefined;
-  readonly refundable?: boolean;
-  readonly waitMs?: number;
-  readonly force?: boolean;
-};
+type Fields = v.InferOutput<typeof requests.LimitRequest>;
+type ParsedLimit = Readonly<Pick<Fields, "cost"> & Partial<Fields>>;
 
 /** Decides a request. @param input before it was parsed @param signal aborted when the caller has left */
 export function limitOf(
@@ -207,8 +187,8 @@ export function limitOf(
 }
 
 const COST = ["cost"] as const;
-const LIMITING: readonly Scope[] = ["limit"];
-const FORCING: readonly Scope[] = ["force", "admin"];
+const LIMITING = ["limit"] as const;
+const FORCING = ["force", "admin"] as const;
 
 /** Decides, counts, and sends the call to a candidate. Local decisions get no promise. */
 export function decide(
@@ -236,7 +216,7 @@ async function withCharge(decided: ReturnType<LimiterClient["limit"]>, charge: s
 
 /** Returns taken units that were not used. */
 export const callRefund = onKey(
-  RefundRequest,
+  requests.RefundRequest,
   ({ policy, key }, { units, idempotencyKey, charge }, { client, principal }, input) => {
     const problem =
       // A refund without a charge can return other callers' units, and units that time has already refilled.
@@ -244,29 +224,26 @@ export const callRefund = onKey(
       rateProblem(policy, units) ??
       unitsProblem(policy, units, input);
     if (problem !== undefined) return problem;
-    withCandidate(client, policy, (beside, tried) =>
-      beside.refund(tried, key, units, idempotencyKey, charge),
-    );
-    return client.refund(policy, key, units, idempotencyKey, charge);
+    const refund = (each: LimiterClient, its: Policy) => each.refund(its, key, units, idempotencyKey, charge);
+    return withCandidate(client, policy, refund);
   },
 );
 
 /** Reads a key: at once, or when the key has no leases. */
-export const callPeek = onKey(PeekRequest, ({ policy, key }, { waitFor, waitMs }, { client, request }) => {
+export const callPeek = onKey(requests.PeekRequest, ({ policy, key }, { waitFor, waitMs }, context) => {
+  const { client, request } = context;
   const { lease } = policy;
   if (waitFor === undefined && waitMs > 0) return refused(["waitMs"], waitMs, "left out, or with waitFor");
   if (lease === undefined || waitMs === 0) return client.peek(policy, key);
-  if (waitMs > lease.maxWaitMs)
-    return refused(["waitMs"], waitMs, `an integer from 0 to ${lease.maxWaitMs}, the policy's maxWait`);
-  return client.waitForIdle(policy, key, waitMs, request?.signal);
+  const problem = maxWaitProblem(waitMs, lease.maxWaitMs);
+  return problem ?? client.waitForIdle(policy, key, waitMs, request?.signal);
 });
 
-export const callReset = onKey(KeyRequest, ({ policy, key }, _, { client }) => {
-  withCandidate(client, policy, (beside, tried) => beside.reset(tried, key));
-  return client.reset(policy, key);
-});
+export const callReset = onKey(requests.KeyRequest, ({ policy, key }, _, { client }) =>
+  withCandidate(client, policy, (each, its) => each.reset(its, key)),
+);
 
-export const callSetUsed = onKey(SetRequest, ({ policy, key }, { used }, { client }, input) => {
+export const callSetUsed = onKey(requests.SetRequest, ({ policy, key }, { used }, { client }, input) => {
   const problem = costProblem(policy, ["used"], used, input);
   if (problem !== undefined) return problem;
   const name = publicName(policy.name);
@@ -275,13 +252,11 @@ export const callSetUsed = onKey(SetRequest, ({ policy, key }, { used }, { clien
   const rates = policy.rules.filter(({ lease }) => lease === undefined);
   if (rates.length === 0)
     return refused(["policy"], name, "a policy with a rule that counts a rate: leases are only released");
-  const isNamed = ({ unit }: Rule) => typeof used === "number" || Object.hasOwn(used, unit);
-  if (!rates.some(isNamed)) {
+  if (typeof used !== "number" && !rates.some(({ unit }) => Object.hasOwn(used, unit))) {
     const allowed = `a number, or a table with one of ${unitsOf(rates).join(", ")}`;
     return refused(["used"], given(input, "used"), allowed);
   }
-  withCandidate(client, policy, (beside, tried) => beside.setUsed(tried, key, used));
-  return client.setUsed(policy, key, used);
+  return withCandidate(client, policy, (each, its) => each.setUsed(its, key, used));
 });
 
 /** The handlers of calls on a key, by the name of the call, for limiters without a worker. */

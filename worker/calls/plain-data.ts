@@ -1,7 +1,7 @@
 /** Arguments over Workers RPC, or from the same process: only plain data of a bounded size is read. */
 import type { Problem } from "../../core/protocol/problems.ts";
 import { clip } from "../../core/violations.ts";
-import { notAllowed } from "./validate.ts";
+import { stray } from "./validate.ts";
 
 /** The most values in one argument. Units held over HTTP reach 1,930, 100 checks 503. */
 const MAX_VALUES = 2_000;
@@ -69,7 +69,7 @@ function strayIn(value: unknown, path: readonly string[], left: Budget): Problem
   return undefined;
 }
 
-function isPlain(value: object): boolean {
+export function isPlain(value: object): boolean {
   const prototype: unknown = Object.getPrototypeOf(value);
   return prototype === Object.prototype || prototype === null;
 }
@@ -77,8 +77,4 @@ function isPlain(value: object): boolean {
 function kindOf(value: unknown): string {
   if (typeof value !== "object" || value === null) return `a ${typeof value}`;
   return `a ${value.constructor.name}`;
-}
-
-function stray(path: readonly string[], detail: string): Problem {
-  return notAllowed([{ path, detail }]);
 }

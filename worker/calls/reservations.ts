@@ -39,10 +39,8 @@ interface Message extends CallContext {
 }
 
 /** Answers the message. Each call is refused by itself. */
-export async function callReserve(
-  { client, principal }: CallContext,
-  input: unknown,
-): Answered<ReservationsReply> {
+export async function callReserve(context: CallContext, input: unknown): Answered<ReservationsReply> {
+  const { client, principal } = context;
   const request = parse(ReservationsRequest, input);
   if (request instanceof Problem) return request;
   const problem = scopeProblem(principal, ["reserve"]);
@@ -60,11 +58,8 @@ export async function callReserve(
   return { protocol: RESERVATIONS_PROTOCOL, answers, policies: Object.fromEntries(message.unknown) };
 }
 
-async function answerOne(
-  message: Message,
-  { giveBack, limit, reserve }: Call,
-  input: unknown,
-): Answered<ReservationAnswer> {
+async function answerOne(message: Message, call: Call, input: unknown): Answered<ReservationAnswer> {
+  const { giveBack, limit, reserve } = call;
   if (giveBack !== undefined) return await answerGiveBack(message, giveBack);
   if (limit !== undefined) return await answerLimit(message, limit, given(input, "limit"));
   return reserve === undefined ? null : await answerReserve(message, reserve, given(input, "reserve"));
@@ -117,31 +112,27 @@ async function answerDecision(
   return decision instanceof Problem ? decision : { decision };
 }
 
-async function answerReserve(
-  message: Message,
-  reserve: Reserve,
-  input: unknown,
-): Answered<ReservationAnswer> {
-  const target = targetOf(message, reserve, input);
+async function answerReserve(message: Message, call: Reserve, input: unknown): Answered<ReservationAnswer> {
+  const target = targetOf(message, call, input);
   if (target instanceof Problem) return target;
   const { policy, key, isKnown } = target;
-  const { turn, ttlMs, isShort, rules } = reserve;
-  const holder = ownKey(message.principal.id, reserve.holder);
+  const { turn, ttlMs, isShort, rules } = call;
+  const holder = ownKey(message.principal.id, call.holder);
   const mayHold = policy.reservation.clients !== false;
   if (isKnown && mayHold && describePolicy(policy).localDecisions.denies) {
     const strays = Object.keys(rules).filter((name) => !policy.rules.some((rule) => rule.name === name));
     if (strays.length > 0) return notAllowed(strays.map((name) => strayRule(policy, name)));
-    const call = { ...messageOf(target, reserve), holder, turn, ttlMs, isShort, rules };
-    return answerOf(await message.client.forward(policy, key, { reserve: call }));
+    const reserve = { ...messageOf(target, call), holder, turn, ttlMs, isShort, rules };
+    return answerOf(await message.client.forward(policy, key, { reserve }));
   }
   // A client with other rules gets no units. It may spend those it has until this answer arrives, so they
   // stay held until reported or expired.
   const kept = Object.fromEntries(
     Object.entries(rules).map(([name, rule]) => [name, { ...rule, wanted: rule.kept }]),
   );
-  const noted = { ...messageOf(target, reserve), cost: 0, holder, turn, ttlMs: 0, isShort, rules: kept };
+  const noted = { ...messageOf(target, call), cost: 0, holder, turn, ttlMs: 0, isShort, rules: kept };
   await message.client.forward(policy, key, { reserve: noted });
-  return takesNothing(policy, reserve.cost) ? null : await answerDecision(message, target, reserve);
+  return takesNothing(policy, call.cost) ? null : await answerDecision(message, target, call);
 }
 
 function strayRule({ rules }: Policy, name: string) {

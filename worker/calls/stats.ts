@@ -1,6 +1,8 @@
 /** The calls on statistics: all counts, the history of a policy, its top keys. */
 import * as v from "valibot";
-import { instantText, orTimeout, SYSTEM_TIME } from "../../core/clock.ts";
+import { unavailable } from "../../client/read-answer.ts";
+import { inTime } from "../../client/transports/send-batch.ts";
+import { instantText, SYSTEM_TIME } from "../../core/clock.ts";
 import { parseDurationMs, parseInstantMs } from "../../core/policies/policy-fields.ts";
 import { publicName } from "../../core/policies/policy.ts";
 import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
@@ -16,11 +18,16 @@ import {
 import { described, oneOf, table } from "../../core/validation.ts";
 import { mayUse, type Principal } from "../auth/tokens.ts";
 import { type CallContext, findPolicy } from "./limits.ts";
-import { amount, KeyRequest } from "./schemas/request-schemas.ts";
+import { amount, KeyRequest, optional } from "./schemas/request-schemas.ts";
 import { parse, refused } from "./validate.ts";
+
+interface StatsContext extends CallContext {
+  readonly env: { readonly STATS?: StatsNamespace };
+}
 
 /** The longest wait for the object, in milliseconds. */
 const DEADLINE_MS = 5_000;
+
 /** The problem of a caller limited to some keys: counts are of all keys. */
 function totalsProblem({ title, keyPrefix }: Principal): Problem | undefined {
   if (keyPrefix === undefined) return undefined;
@@ -29,13 +36,10 @@ function totalsProblem({ title, keyPrefix }: Principal): Problem | undefined {
 }
 
 /** The counts that the principal may see: those of no policy, and of the policies that it may use. */
-export async function callMetrics(
-  namespace: StatsNamespace | undefined,
-  principal: Principal,
-): Promise<{ readonly counts: Counts } | Problem> {
+export async function callMetrics({ env, principal }: StatsContext): Answered<{ readonly counts: Counts }> {
   const refusal = totalsProblem(principal);
   if (refusal !== undefined) return refusal;
-  const totals = await askStats(namespace, (object) => object.totals());
+  const totals = await askStats(env.STATS, (object) => object.totals());
   if (totals instanceof Problem) return totals;
   const mine = Object.entries(totals.counts).filter(([series]) => {
     const [metric = "", policy = ""] = partsOf(series);
@@ -44,11 +48,8 @@ export async function callMetrics(
   return { counts: Object.fromEntries(mine) };
 }
 
-export async function callHistory(
-  namespace: StatsNamespace | undefined,
-  { client, principal }: CallContext,
-  input: unknown,
-): Answered<History> {
+export async function callHistory(context: StatsContext, input: unknown): Answered<History> {
+  const { env, client, principal } = context;
   const request = parse(HistoryRequest, input);
   if (request instanceof Problem) return request;
   const policy = totalsProblem(principal) ?? findPolicy(client.policies, principal, request.policy);
@@ -62,7 +63,7 @@ export async function callHistory(
     return refused(["since"], since, `${SINCE_ALLOWED}, ${range}`);
   }
   const name = publicName(policy.name);
-  const points = await askStats(namespace, (object) => object.history({ policy: name, step, sinceMs }));
+  const points = await askStats(env.STATS, (object) => object.history({ policy: name, step, sinceMs }));
   if (points instanceof Problem) return points;
   return {
     policy: name,
@@ -73,18 +74,15 @@ export async function callHistory(
 }
 
 /** The keys of a policy with the most calls or denials. A caller with a key prefix sees its own. */
-export async function callTopKeys(
-  namespace: StatsNamespace | undefined,
-  { client, principal }: CallContext,
-  input: unknown,
-): Answered<TopKeyList> {
+export async function callTopKeys(context: StatsContext, input: unknown): Answered<TopKeyList> {
+  const { env, client, principal } = context;
   const request = parse(TopKeysRequest, input);
   if (request instanceof Problem) return request;
   const policy = findPolicy(client.policies, principal, request.policy);
   if (policy instanceof Problem) return policy;
   const name = publicName(policy.name);
   const { by } = request;
-  const top = await askStats(namespace, (object) => object.topKeys({ policy: name, by }));
+  const top = await askStats(env.STATS, (object) => object.topKeys({ policy: name, by }));
   if (top instanceof Problem) return top;
   const { keyPrefix = "" } = principal;
   const keys = top.keys
@@ -115,15 +113,12 @@ export async function askStats<Answer extends object>(
     const detail = "nothing is counted: this deployment has no binding STATS to the class StatsObject";
     return new Problem(PROBLEMS.notConfigured, detail);
   }
-  let answer: Answer | undefined;
-  const answered = ask(namespace.getByName(STATS_NAME)).then(
-    (given) => (answer = given),
-    (error: unknown) => console.warn(`the object of the statistics does not answer: ${String(error)}`),
-  );
-  await orTimeout(answered, SYSTEM_TIME, DEADLINE_MS);
-  return (
-    answer ?? new Problem(PROBLEMS.unavailable, "the object of the statistics does not answer: ask again")
-  );
+  try {
+    return await inTime(SYSTEM_TIME, DEADLINE_MS, () => ask(namespace.getByName(STATS_NAME)));
+  } catch (error) {
+    console.warn(`the object of the statistics does not answer: ${String(error)}`);
+    return unavailable("the object of the statistics does not answer: ask again");
+  }
 }
 
 const { policy } = KeyRequest.entries;
@@ -141,15 +136,13 @@ function readSince(text: string, nowMs: number): number | undefined {
 
 export const HistoryRequest = table({
   policy,
-  since: v.optional(
-    described(
-      v.pipe(
-        v.string(SINCE_ALLOWED),
-        v.check((text) => readSince(text, 0) !== undefined, SINCE_ALLOWED),
-      ),
-      `From when on: ${SINCE_ALLOWED}. ${MAX_SINCE.minute} ago at most by the minute, ${MAX_SINCE.hour} by the ` +
-        `hour. Default: ${DEFAULT_SINCE.minute} by the minute, ${DEFAULT_SINCE.hour} by the hour.`,
+  since: optional(
+    v.pipe(
+      v.string(SINCE_ALLOWED),
+      v.check((text) => readSince(text, 0) !== undefined, SINCE_ALLOWED),
     ),
+    `From when on: ${SINCE_ALLOWED}. ${MAX_SINCE.minute} ago at most by the minute, ${MAX_SINCE.hour} by the ` +
+      `hour. Default: ${DEFAULT_SINCE.minute} by the minute, ${DEFAULT_SINCE.hour} by the hour.`,
   ),
   step: v.optional(oneOf(STEPS), "minute"),
 });

@@ -29,7 +29,12 @@ export function notAllowed(
 }
 
 export function refused(path: readonly string[], value: unknown, allowed: string): Problem {
-  return notAllowed([{ path, detail: violation(path, value, allowed) }]);
+  return stray(path, violation(path, value, allowed));
+}
+
+/** The problem of one value. */
+export function stray(path: readonly string[], detail: string): Problem {
+  return notAllowed([{ path, detail }]);
 }
 
 /** A field of the input before it was parsed: parsing drops names such as `__proto__`. */

@@ -106,10 +106,6 @@ export class DirectLimiter extends UniformClient implements Limiter {
     return this.#parts.close();
   }
 
-  [Symbol.asyncDispose](): Promise<void> {
-    return this.close();
-  }
-
   protected override async callByName(name: UniformCall, call: object): Promise<unknown> {
     const { on, shape }: Address = ADDRESSES[name];
     const input = on === "key" ? this.#withPolicy(plain(call) as KeyRequest) : plain(call);

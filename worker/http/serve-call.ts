@@ -1,14 +1,15 @@
 import type { Context } from "hono";
 import type { Conditions } from "../../core/catalog/calls.ts";
+import { DEFAULT_BOUNDS } from "../../core/policies/policy.ts";
 import { Problem, PROBLEMS, type Answered } from "../../core/protocol/problems.ts";
 import { clip, meant } from "../../core/validation.ts";
 import type { Call, CatalogCall } from "../api/call.ts";
 import { type DenyStatus, toResponse } from "../api/responses.ts";
-import { authenticate, boundsOf, type Principal, scopeProblem } from "../auth/tokens.ts";
+import { authenticate, type Principal, scopeProblem } from "../auth/tokens.ts";
 import { callingFrom, catalogCallerOf, clientOf, freshen } from "../bindings/client.ts";
 import type { Env } from "../bindings/env.ts";
 import { notForAdmin } from "../calls/catalog/catalog-calls.ts";
-import { notAllowed, refused } from "../calls/validate.ts";
+import { notAllowed, refused, stray } from "../calls/validate.ts";
 
 /** The handler of a call: finds the caller, reads the input by the call's record, and writes the answer. */
 export function serve(record: Call | CatalogCall): (c: Ctx) => Promise<Response> {
@@ -27,7 +28,7 @@ async function callerOf({ scopes = [] }: Call | CatalogCall, c: Ctx): Answered<P
   return scopeProblem(principal, scopes) ?? callingFrom(principal, c.req.raw);
 }
 
-const NOBODY: Principal = { title: "nobody", id: '"nobody"', scopes: [], bounds: boundsOf({}) };
+const NOBODY: Principal = { title: "nobody", id: '"nobody"', scopes: [], bounds: DEFAULT_BOUNDS };
 
 async function answerCall(record: Call, c: Ctx): Answered<Response> {
   const principal = record.scopes === undefined ? NOBODY : await callerOf(record, c);
@@ -53,30 +54,26 @@ interface Read {
   readonly deny: DenyStatus;
 }
 
-const NO_INPUT: Read = { input: {}, deny: 200 };
-
 async function inputOf(record: Call, c: Ctx): Answered<Read> {
-  const { body, orQuery } = record;
+  const { body, orQuery, path, query, scopes } = record;
   if (orQuery !== undefined && isInQuery(c, orQuery.beginning)) return await callInQuery(c, orQuery.numbers);
-  if (body === undefined) return inputBesideBody(record, c);
-  const deny = denyStatus(c);
-  if (deny instanceof Problem) return deny;
-  const read = await readJson(c.req.raw, body);
-  if (read instanceof Problem) return read;
-  const input = withPlace(placeIn(c, record.path), read.value);
-  return input instanceof Problem ? input : { input, deny };
-}
-
-function inputBesideBody({ path, query, scopes }: Call, c: Ctx): Read | Problem {
+  if (body !== undefined) {
+    // A `?dney=429` is refused: ignored, it would admit everything.
+    const beside = queryInput(c, [], ["deny"]);
+    const deny = beside instanceof Problem ? beside : statusOf(beside["deny"]);
+    if (deny instanceof Problem) return deny;
+    const read = await readJson(c.req.raw, body);
+    if (read instanceof Problem) return read;
+    const input = withPlace(placeIn(c, path), read.value);
+    return input instanceof Problem ? input : { input, deny };
+  }
   const place = placeIn(c, path);
   if (place instanceof Problem) return place;
-  if (scopes === undefined) return NO_INPUT;
+  if (scopes === undefined) return { input: {}, deny: 200 };
   const numbers = (query ?? []).filter(({ schema }) => schema.type === "integer").map(({ name }) => name);
-  const fields = c.req.raw.url.includes("?") ? queryInput(c, numbers) : {};
-  if (fields instanceof Problem) return fields;
   // A call that reads a query checks its fields itself.
-  const stray = query === undefined ? strayProblem(fields, []) : undefined;
-  return stray ?? { input: { ...fields, ...place }, deny: 200 };
+  const fields = queryInput(c, numbers, query === undefined ? [] : undefined);
+  return fields instanceof Problem ? fields : { input: { ...fields, ...place }, deny: 200 };
 }
 
 function isInQuery(c: Ctx, beginning: readonly string[]): boolean {
@@ -106,19 +103,7 @@ function withPlace(place: Readonly<Record<string, string>> | Problem, input: unk
   );
 }
 
-/**
- * 200, or 429 with `?deny=429`, for proxies that read only the status. A `?dney=429` is refused: ignored, it
- * would admit everything.
- */
-function denyStatus(c: Ctx): DenyStatus | Problem {
-  // Most calls have no query. Searching for a `?` costs less than parsing the address.
-  if (!c.req.raw.url.includes("?")) return 200;
-  const query = queryInput(c, []);
-  if (query instanceof Problem) return query;
-  const { deny, ...others } = query;
-  return strayProblem(others, ["deny"]) ?? statusOf(deny);
-}
-
+/** 200, or 429 with `?deny=429`, for proxies that read only the status. */
 function statusOf(deny: unknown): DenyStatus | Problem {
   if (deny === undefined) return 200;
   if (deny === "429") return 429;
@@ -136,7 +121,7 @@ async function answerCatalogCall(record: CatalogCall, c: Ctx): Answered<Response
   if (query instanceof Problem) return query;
   const refusal = record.isOfAll === true ? notForAdmin(principal) : undefined;
   if (refusal !== undefined) return refusal;
-  const body = record.body && (await readJson(c.req.raw, { ...record.body, mostBytes: record.mostBytes }));
+  const body = record.body && (await readJson(c.req.raw, { ...record.body, maxBytes: record.maxBytes }));
   if (body instanceof Problem) return body;
   const answered = await record.handle(caller, { place, body: body?.value, ...query });
   return answered instanceof Problem ? answered : record.answer.respond(answered, 200);
@@ -146,17 +131,9 @@ function catalogQuery(
   { writes, lists }: CatalogCall,
   c: Ctx,
 ): { readonly conditions: Conditions; readonly cursor?: string } | Problem {
-  const query = queryInput(c, []);
+  const query = queryInput(c, [], [...(writes ? ["dryRun"] : []), ...(lists ? ["cursor"] : [])]);
   if (query instanceof Problem) return query;
-  const { dryRun, cursor, ...others } = query;
-  const fields = [...(writes ? ["dryRun"] : []), ...(lists ? ["cursor"] : [])];
-  const strays = {
-    ...others,
-    ...(dryRun !== undefined && !writes && { dryRun }),
-    ...(cursor !== undefined && !lists && { cursor }),
-  };
-  const stray = strayProblem(strays, fields);
-  if (stray !== undefined) return stray;
+  const { dryRun, cursor } = query;
   if (dryRun !== undefined && dryRun !== "true" && dryRun !== "false")
     return refused(["dryRun"], dryRun, "true, false or left out");
   const conditions = conditionsIn(c.req.raw.headers);
@@ -190,40 +167,43 @@ const MAX_QUERY_FIELDS = 20;
 
 /**
  * The fields of a query, decoded strictly: a broken escape is an error, and not another key. A repeated field
- * becomes a list, which no call accepts. @param numbers fields that become numbers if they can
+ * becomes a list, which no call accepts.
+ * @param numbers fields that become numbers if they can
+ * @param known the fields that there may be. Absent: the call checks them itself
  */
-function queryInput(c: Ctx, numbers: readonly string[]): Record<string, unknown> | Problem {
+function queryInput(
+  c: Ctx,
+  numbers: readonly string[],
+  known?: readonly string[],
+): Record<string, unknown> | Problem {
+  // Most calls have no query. Searching for a `?` costs less than parsing the address.
+  if (!c.req.raw.url.includes("?")) return {};
   const { query } = addressOf(c);
   if (query.split("&", MAX_QUERY_FIELDS + 1).length > MAX_QUERY_FIELDS)
-    return notAllowed([
-      { path: [], detail: `the query has more than ${MAX_QUERY_FIELDS} fields: must have fewer` },
-    ]);
+    return stray([], `the query has more than ${MAX_QUERY_FIELDS} fields: must have fewer`);
   try {
     // URLSearchParams keeps a broken escape.
     decodeURIComponent(query);
   } catch {
     return malformed("the query must be percent-encoded UTF-8");
   }
-  const values = new Map<string, string[]>();
-  for (const [field, value] of new URLSearchParams(query)) {
-    const known = values.get(field);
-    if (known === undefined) values.set(field, [value]);
-    else known.push(value);
+  const values = new Map<string, unknown>();
+  for (const [field, text] of new URLSearchParams(query)) {
+    const earlier = values.get(field);
+    const value = numbers.includes(field) && /^\d{1,15}$/.test(text) ? Number(text) : text;
+    values.set(field, earlier === undefined ? value : [earlier, value].flat());
   }
-  const entries = [...values].map(([field, [value = "", ...others]]): [string, unknown] => {
-    if (others.length > 0) return [field, [value, ...others]];
-    return [field, numbers.includes(field) && /^\d{1,15}$/.test(value) ? Number(value) : value];
-  });
-  return Object.fromEntries(entries);
+  const problem = known && strayProblem(values.keys(), known);
+  return problem ?? Object.fromEntries(values);
 }
 
-function strayProblem(strays: object, known: readonly string[]): Problem | undefined {
-  const names = Object.keys(strays);
-  if (names.length === 0) return undefined;
+function strayProblem(given: Iterable<string>, known: readonly string[]): Problem | undefined {
+  const strays = [...given].filter((name) => !known.includes(name));
+  if (strays.length === 0) return undefined;
   const there = known.length === 0 ? "this call has none" : `there is ${known.join(", ")}`;
   const detailOf = (name: string) =>
     `${clip(name)} is not a field of the query: ${there}${meant(name, known)}`;
-  return notAllowed(names.map((name) => ({ path: [name], detail: detailOf(name) })));
+  return notAllowed(strays.map((name) => ({ path: [name], detail: detailOf(name) })));
 }
 
 /** The named parts of an address: `/v1/policies/api` at `/v1/policies/:policy` is `{ policy: "api" }`. */
@@ -258,7 +238,7 @@ export const MAX_BODY_BYTES = 16_384;
 /** Reads a JSON body. With `isOptional` it may be empty, also without a type, and is `{}` then. */
 async function readJson(
   request: Request,
-  { isOptional, mostBytes = MAX_BODY_BYTES }: { isOptional?: boolean; mostBytes?: number | undefined },
+  { isOptional, maxBytes = MAX_BODY_BYTES }: { isOptional?: boolean; maxBytes?: number | undefined },
 ): Promise<{ readonly value: unknown } | Problem> {
   const contentType = request.headers.get("content-type");
   if (contentType !== "application/json" && !isJson(contentType)) {
@@ -273,8 +253,8 @@ async function readJson(
     return new Problem(PROBLEMS.unsupportedMediaType, detail);
   }
   try {
-    const bytes = await readBytes(request, mostBytes);
-    if (bytes === undefined) return new Problem(PROBLEMS.tooLarge, `the body is over ${mostBytes} bytes`);
+    const bytes = await readBytes(request, maxBytes);
+    if (bytes === undefined) return new Problem(PROBLEMS.tooLarge, `the body is over ${maxBytes} bytes`);
     if (isOptional === true && bytes.byteLength === 0) return NOTHING;
     return { value: JSON.parse(utf8.decode(bytes)) as unknown };
   } catch (error) {
@@ -305,21 +285,15 @@ async function isEmpty(request: Request): Promise<boolean> {
   }
 }
 
-async function readBytes(request: Request, mostBytes: number): Promise<ArrayBuffer | Uint8Array | undefined> {
+async function readBytes(request: Request, maxBytes: number): Promise<ArrayBuffer | undefined> {
   const declared = request.headers.get("content-length");
-  if (declared !== null) return Number(declared) > mostBytes ? undefined : request.arrayBuffer();
+  if (declared !== null) return Number(declared) > maxBytes ? undefined : request.arrayBuffer();
   const chunks: Uint8Array[] = [];
   let length = 0;
   for await (const chunk of request.body ?? []) {
-    if (length + chunk.length > mostBytes) return undefined;
-    chunks.push(chunk);
     length += chunk.length;
+    if (length > maxBytes) return undefined;
+    chunks.push(chunk);
   }
-  const bytes = new Uint8Array(length);
-  let at = 0;
-  for (const chunk of chunks) {
-    bytes.set(chunk, at);
-    at += chunk.length;
-  }
-  return bytes;
+  return await new Blob(chunks).arrayBuffer();
 }

@@ -1,6 +1,5 @@
 import { RpcTarget, WorkerEntrypoint } from "cloudflare:workers";
 import type { UniformCall } from "../../client/local-call.ts";
-import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { blockedDecision } from "../../client/read-answer.ts";
 import type { CatalogService } from "../../client/transports/catalog-service.ts";
 import type { AcquireRequest, KeyRequest, LimiterCalls } from "../../client/transports/transport.ts";
@@ -12,12 +11,11 @@ import type { Attached } from "../../core/protocol/object-methods.ts";
 import { Problem, orThrow } from "../../core/protocol/problems.ts";
 import { type Call, type CallContext, type CatalogCall } from "../api/call.ts";
 import { RECORDS } from "../api/records.ts";
-import { type BindingCaller, bindingCaller } from "../auth/binding-callers.ts";
-import { type Principal, scopeProblem } from "../auth/tokens.ts";
+import { type BindingCaller, bindingCaller, scopeProblem } from "../auth/tokens.ts";
 import { REGION_NAMES, regionNamed, catalogCallerOf, clientOf, freshen } from "../bindings/client.ts";
 import type { Env } from "../bindings/env.ts";
 import { acquireCandidate, skipCandidate } from "../calls/candidates.ts";
-import { type CatalogCaller, readConditions } from "../calls/catalog/catalog-calls.ts";
+import { type CatalogCaller, notForAdmin, readConditions } from "../calls/catalog/catalog-calls.ts";
 import { type Acquire, acquireOf, CONFIRM_WITHIN_MS, linkedOf, findClaim } from "../calls/claims.ts";
 import type { KeyCount, KeyList } from "../calls/keys.ts";
 import { onKey } from "../calls/limits.ts";
@@ -164,16 +162,16 @@ export class CatalogTarget extends WithCatalogCalls {
 
   /** The arguments are the path's parts, the body, and a write's conditions or a list's cursor. */
   async #call(record: CatalogCall, args: readonly unknown[]): Promise<unknown> {
-    const { path, body, writes, lists, answer } = record;
+    const { path, body, writes, lists, isOfAll, answer } = record;
     const names = [...path.matchAll(/:(\w+)/g)].map(([, name = ""]) => name);
     const place = Object.fromEntries(names.map((name, at) => [name, text(name, args[at])]));
     const others = args.slice(names.length);
     const sent = body?.schema === undefined ? {} : others.shift();
     const conditions = writes ? orThrow(readConditions(others.shift())) : {};
     const cursor = lists && others[0] !== undefined ? text("cursor", others[0]) : undefined;
-    return answer.value(
-      orThrow(await record.handle(this.#caller, { place, body: sent, conditions, cursor })),
-    );
+    if (isOfAll === true) orThrow(notForAdmin(this.#caller.principal));
+    const answered = await record.handle(this.#caller, { place, body: sent, conditions, cursor });
+    return answer.value(orThrow(answered));
   }
 }
 
@@ -185,17 +183,18 @@ function text(field: string, value: unknown): string {
 /** A decision with its lease's handle, which releases it when disposed of, or after its caller ends. */
 export type Grant = Decision & Omit<Attached, "answer">;
 
-const acquireBound = onKey(BoundAcquireRequest, async (target, request, { client, principal }, input) => {
+const acquireBound = onKey(BoundAcquireRequest, async (target, request, context: CallContext, input) => {
+  const { client } = context;
   const acquire = acquireOf(client, target, request, input);
   if (acquire instanceof Problem) return acquire;
   const { policy, key, params } = acquire;
-  const linked = detachedProblem(request) ?? linkedOf(client, principal, acquire, request);
+  const linked = detachedProblem(request) ?? linkedOf(context, acquire, request);
   if (linked instanceof Problem) return linked;
   const blocked = linked.resume === undefined ? blockedDecision(policy, key) : undefined;
   if (blocked !== undefined) return client.recordDecision(blocked);
   if (request.utilization !== undefined) client.report(policy, key, request.utilization);
   if (request.detached) {
-    const { decision } = await acquireConfirmed(client, principal, acquire, undefined);
+    const { decision } = await acquireConfirmed(context, acquire, undefined);
     acquireCandidate(client, acquire, params, decision);
     return client.recordDecision(decision);
   }
@@ -203,8 +202,8 @@ const acquireBound = onKey(BoundAcquireRequest, async (target, request, { client
   skipCandidate(client, acquire);
   const isAtOnce = params.waitMs === 0 || linked.resume !== undefined;
   const granted = isAtOnce
-    ? await client.leases.acquireAttached(policy, key, { ...params, ...linked })
-    : await acquireConfirmed(client, principal, acquire, linked);
+    ? await client.claims.acquireAttached(policy, key, { ...params, ...linked })
+    : await acquireConfirmed(context, acquire, linked);
   const { decision, attached } = granted ?? { decision: degradedDecision(policy, key) };
   client.recordDecision(decision);
   if (decision instanceof Problem || attached?.slot === undefined) return decision;
@@ -213,11 +212,7 @@ const acquireBound = onKey(BoundAcquireRequest, async (target, request, { client
 });
 
 /** The problem of a lease without a link that has options for the link's end. */
-function detachedProblem(request: {
-  readonly detached: boolean;
-  readonly graceMs?: number | undefined;
-  readonly resume?: string | undefined;
-}): Problem | undefined {
+function detachedProblem(request: BoundAcquireRequest): Problem | undefined {
   if (!request.detached) return undefined;
   const field = request.graceMs === undefined ? "resume" : "graceMs";
   if (request[field] === undefined) return undefined;
@@ -229,23 +224,23 @@ function detachedProblem(request: {
  * that (a reset, a stalled machine), the call is made once more. @param link absent: the lease has no handle
  */
 async function acquireConfirmed(
-  client: LimiterClient,
-  principal: Principal,
+  context: CallContext,
   acquire: Acquire,
   link: Pick<AcquireParams, "graceMs"> | undefined,
 ): Promise<{ readonly decision: Decision | Problem; readonly attached?: Attached }> {
+  const { client } = context;
   const { policy, key, params } = acquire;
   const untilMs = readClockMs() + params.waitMs;
   for (const isLast of [false, true]) {
     const waitMs = isLast ? Math.max(0, untilMs - readClockMs()) : params.waitMs;
     const brief = { ...params, waitMs, confirmWithinMs: CONFIRM_WITHIN_MS };
-    const decision = await client.leases.acquire(policy, key, brief);
+    const decision = await client.claims.acquire(policy, key, brief);
     if (decision instanceof Problem || decision.lease === undefined) return { decision };
-    const secret = findClaim(client, principal, "lease", decision.lease.id)?.secret ?? "";
+    const secret = findClaim(context, "lease", decision.lease.id)?.secret ?? "";
     const attached =
       link?.graceMs === undefined
-        ? await client.leases.confirm(policy, key, secret, params.ttlMs, link !== undefined)
-        : await client.leases.takeOver(policy, key, { ...params, ...link, resume: secret });
+        ? await client.claims.confirm(policy, key, secret, params.ttlMs, link !== undefined)
+        : await client.claims.takeOver(policy, key, { ...params, ...link, resume: secret });
     if (attached === undefined) break;
     if (attached !== "ended")
       return {

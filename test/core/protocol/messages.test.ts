@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { readAnswer } from "../../../client/read-answer.ts";
+import { readAnswer } from "../../../client/transports/send-batch.ts";
 import { KNOWN_PROTOCOL, unsupportedOf } from "../../../core/protocol/messages.ts";
 
 test("a message without a number is of the first protocol, and known for ever", () => {

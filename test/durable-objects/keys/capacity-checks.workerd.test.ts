@@ -1,7 +1,7 @@
 /** Bounds on what callers keep in an object. Rows are put into storage by hand: a test cannot make 20,000 calls. */
 import { runInDurableObject } from "cloudflare:test";
 import { describe, expect, test } from "vitest";
-import { readAnswer } from "../../../client/read-answer.ts";
+import { readAnswer } from "../../../client/transports/send-batch.ts";
 import type { Answer } from "../../../core/protocol/answers.ts";
 import { ownKey, rangeOf } from "../../../core/protocol/names.ts";
 import {

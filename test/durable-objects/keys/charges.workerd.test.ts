@@ -1,5 +1,5 @@
 import { afterEach, describe, expect, test, vi } from "vitest";
-import { readAnswer } from "../../../client/read-answer.ts";
+import { readAnswer } from "../../../client/transports/send-batch.ts";
 import { KNOWN_PROTOCOL } from "../../../core/protocol/messages.ts";
 import { chargeOf, takenOf } from "../../../durable-objects/keys/idempotency.ts";
 import { Storage } from "../../../durable-objects/storage/storage.ts";

@@ -1,6 +1,6 @@
 /** What an object keeps of keys that nobody uses: nothing. */
 import { afterEach, beforeEach, describe, expect, test, vi, type MockInstance } from "vitest";
-import { readAnswer } from "../../../client/read-answer.ts";
+import { readAnswer } from "../../../client/transports/send-batch.ts";
 import { randomId } from "../../../core/clock.ts";
 import { PROTOCOL, type AcquireCall } from "../../../core/protocol/messages.ts";
 import { KeyCache } from "../../../durable-objects/keys/key-cache.ts";

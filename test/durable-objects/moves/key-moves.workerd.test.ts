@@ -2,7 +2,7 @@
 import { evictDurableObject, runInDurableObject } from "cloudflare:test";
 import { env } from "cloudflare:workers";
 import { expect, test } from "vitest";
-import { readAnswer } from "../../../client/read-answer.ts";
+import { readAnswer } from "../../../client/transports/send-batch.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
 import type { Answer, Decided, Peeked } from "../../../core/protocol/answers.ts";
 import { objectNames } from "../../../core/protocol/names.ts";

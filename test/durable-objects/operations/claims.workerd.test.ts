@@ -5,7 +5,7 @@
 import fc from "fast-check";
 import { isDeepStrictEqual } from "node:util";
 import { afterEach, expect, test, vi } from "vitest";
-import { readAnswer } from "../../../client/read-answer.ts";
+import { readAnswer } from "../../../client/transports/send-batch.ts";
 import type { Decided, Lease } from "../../../core/protocol/answers.ts";
 import { ClaimsModel } from "../../support/claims-model.ts";
 import { depth } from "../../support/depth.ts";

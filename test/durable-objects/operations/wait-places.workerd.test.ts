@@ -1,6 +1,6 @@
 /** Calls that wait, as many as there may be. */
 import { expect, test } from "vitest";
-import { readAnswer } from "../../../client/read-answer.ts";
+import { readAnswer } from "../../../client/transports/send-batch.ts";
 import type { Answer } from "../../../core/protocol/answers.ts";
 import { MAX_WAITS_OF_CALLER, MAX_WAITS_OF_OBJECT } from "../../../durable-objects/operations/wait-queue.ts";
 import { freshKey } from "../../support/limiter.ts";

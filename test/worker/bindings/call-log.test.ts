@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { Decision } from "../../../core/protocol/decision.ts";
-import { CallLog } from "../../../worker/bindings/call-log.ts";
+import { callLog } from "../../../worker/bindings/call-log.ts";
 import { seededRandom } from "../../support/random.ts";
 
 const DENIED: Decision = {
@@ -16,10 +16,10 @@ const DENIED: Decision = {
   rules: [],
 };
 
-function logged(settings: ConstructorParameters<typeof CallLog>[0], work: (log: CallLog) => void) {
+function logged(settings: Parameters<typeof callLog>[0], work: (log: ReturnType<typeof callLog>) => void) {
   const lines: string[] = [];
   const random = seededRandom(1);
-  work(new CallLog(settings, random, (line) => lines.push(line)));
+  work(callLog(settings, random, (line) => lines.push(line)));
   return lines.map((line) => JSON.parse(line) as Record<string, unknown>);
 }
 

@@ -10,19 +10,12 @@ import {
   type Versioned,
 } from "../../../core/catalog/calls.ts";
 import { randomId } from "../../../core/clock.ts";
-import { Problem } from "../../../core/protocol/problems.ts";
+import { type Answered, Problem } from "../../../core/protocol/problems.ts";
 import { clip, type Violation, violationsOf } from "../../../core/validation.ts";
 import { CALLER_NAME, type Principal, StoredToken, TokenFields } from "../../auth/tokens.ts";
-import { plainProblem } from "../plain-data.ts";
-import { MAX_PROBLEMS, notAllowed, parse, refused } from "../validate.ts";
-import {
-  answerOf,
-  type CatalogCaller,
-  type CatalogInput,
-  notForAdmin,
-  problemIn,
-  write,
-} from "./catalog-calls.ts";
+import { isPlain, plainProblem } from "../plain-data.ts";
+import { MAX_PROBLEMS, notAllowed, parse, refused, stray } from "../validate.ts";
+import { answerOf, type CatalogCaller, type CatalogInput, problemIn, write } from "./catalog-calls.ts";
 
 export function describeToken({ id, scopes, policies, keyPrefix }: Principal): object {
   const { token: name } = JSON.parse(id) as { readonly token: string };
@@ -36,9 +29,8 @@ export function describeToken({ id, scopes, policies, keyPrefix }: Principal): o
 
 export async function listTokens({
   catalog,
-  principal,
-}: CatalogCaller): Promise<{ tokens: (Table & { readonly name: string })[] } | Problem> {
-  const tokens = notForAdmin(principal) ?? (await answerOf(catalog.tokens()));
+}: CatalogCaller): Answered<{ tokens: (Table & { readonly name: string })[] }> {
+  const tokens = await answerOf(catalog.tokens());
   if (tokens instanceof Problem) return tokens;
   return { tokens: tokens.map(({ name, entry }) => ({ ...entry, name })) };
 }
@@ -47,8 +39,8 @@ export async function listTokens({
 export async function issueToken(
   caller: CatalogCaller,
   { body }: CatalogInput,
-): Promise<(Table & { readonly token: string }) | Problem> {
-  const parsed = notForAdmin(caller.principal) ?? plainProblem(body) ?? parse(TokenFields, body);
+): Answered<Table & { readonly token: string }> {
+  const parsed = plainProblem(body) ?? parse(TokenFields, body);
   if (parsed instanceof Problem) return parsed;
   const { name, ...entry } = parsed;
   const token = `weir_${randomId()}${randomId()}`;
@@ -66,34 +58,26 @@ export async function revokeToken(
   return problemIn(await write(caller, { kind: "token", name, entry: null }, {}));
 }
 
-export async function readCatalog({
-  catalog,
-  principal,
-}: CatalogCaller): Promise<Versioned<CatalogDocument> | Problem> {
-  return notForAdmin(principal) ?? (await answerOf(catalog.document()));
+export async function readCatalog({ catalog }: CatalogCaller): Answered<Versioned<CatalogDocument>> {
+  return await answerOf(catalog.document());
 }
 
 export async function writeCatalog(
   caller: CatalogCaller,
   { body: document, conditions }: CatalogInput,
-): Promise<Versioned<CatalogDocument> | Problem> {
-  const refusal = notForAdmin(caller.principal);
-  if (refusal !== undefined) return refusal;
-  if (!isDocument(document))
-    return notAllowed([{ path: [], detail: `the body must be ${DOCUMENT_ALLOWED}` }]);
-  const stray = sizeProblem(document) ?? tableProblem(document) ?? tokensProblem(document);
-  if (stray !== undefined) return stray;
+): Answered<Versioned<CatalogDocument>> {
+  if (!isDocument(document)) return stray([], `the body must be ${DOCUMENT_ALLOWED}`);
+  const problem = sizeProblem(document) ?? tableProblem(document) ?? tokensProblem(document);
+  if (problem !== undefined) return problem;
   const written = await write(caller, { kind: "catalog", document }, conditions);
   return written instanceof Problem ? written : await readCatalog(caller);
 }
 
 /** A page of the audit log, the latest first. */
 export async function readAudit(
-  { catalog, principal }: CatalogCaller,
+  { catalog }: CatalogCaller,
   { cursor }: CatalogInput,
-): Promise<{ entries: readonly AuditEntry[]; cursor?: string } | Problem> {
-  const refusal = notForAdmin(principal);
-  if (refusal !== undefined) return refusal;
+): Answered<{ entries: readonly AuditEntry[]; cursor?: string }> {
   if (cursor !== undefined && !/^\d{1,15}$/.test(cursor))
     return refused(["cursor"], cursor, "the cursor of an earlier answer");
   const page = await answerOf(catalog.audit(cursor === undefined ? undefined : Number(cursor)));
@@ -115,20 +99,28 @@ function isDocument(value: unknown): value is CatalogDocument {
   );
 }
 
+const MAX_ENTRIES = {
+  policies: MAX_POLICIES,
+  overrides: MAX_OVERRIDES,
+  tokens: MAX_TOKENS,
+  candidates: MAX_POLICIES,
+} as const;
+
+/** The tables of a document's entries, each with its place. */
+function tablesOf({ policies, overrides, tokens, candidates = {} }: CatalogDocument) {
+  const byPolicy = Object.entries(overrides).map(([policy, its]) => [["overrides", policy], its] as const);
+  return [[["policies"], policies], ...byPolicy, [["tokens"], tokens], [["candidates"], candidates]] as const;
+}
+
 /** The problem of a document with too many entries, found before any of them is read. */
-function sizeProblem({ policies, overrides, tokens, candidates = {} }: CatalogDocument): Problem | undefined {
-  const count = (table: object) => Object.keys(table).length;
-  const counted = [
-    ["policies", count(policies), MAX_POLICIES],
-    ["overrides", Object.values(overrides).reduce((sum, its) => sum + count(its), 0), MAX_OVERRIDES],
-    ["tokens", count(tokens), MAX_TOKENS],
-    ["candidates", count(candidates), MAX_POLICIES],
-  ] as const;
-  const violations = counted
-    .filter(([, entries, max]) => entries > max)
-    .map(([name, entries, max]) => ({
-      path: [name],
-      detail: `${name} has ${entries} entries: must have at most ${max}`,
+function sizeProblem(document: CatalogDocument): Problem | undefined {
+  const counts = { policies: 0, overrides: 0, tokens: 0, candidates: 0 };
+  for (const [[kind], entries] of tablesOf(document)) counts[kind] += Object.keys(entries).length;
+  const violations = (Object.keys(MAX_ENTRIES) as (keyof typeof MAX_ENTRIES)[])
+    .filter((kind) => counts[kind] > MAX_ENTRIES[kind])
+    .map((kind) => ({
+      path: [kind],
+      detail: `${kind} has ${counts[kind]} entries: must have at most ${MAX_ENTRIES[kind]}`,
     }));
   return violations.length === 0 ? undefined : notAllowed(violations);
 }
@@ -145,38 +137,19 @@ function tokensProblem({ tokens }: CatalogDocument): Problem | undefined {
   return bad.length === 0 ? undefined : notAllowed(bad);
 }
 
-function tableProblem({
-  policies,
-  overrides,
-  tokens,
-  candidates = {},
-}: CatalogDocument): Problem | undefined {
-  const places = [
-    ...placesIn(["policies"], policies),
-    ...Object.entries(overrides).flatMap(([policy, its]) => placesIn(["overrides", policy], its)),
-    ...placesIn(["tokens"], tokens),
-    ...placesIn(["candidates"], candidates),
-  ];
-  for (const [path, table] of places) {
-    const stray = plainProblem(table);
-    if (stray !== undefined)
-      return notAllowed([{ path, detail: `${clip(path.join("."))}: ${stray.detail}` }]);
-  }
+function tableProblem(document: CatalogDocument): Problem | undefined {
+  for (const [place, entries] of tablesOf(document))
+    for (const [name, entry] of Object.entries(entries)) {
+      const path = [...place, name];
+      const problem = plainProblem(entry);
+      if (problem !== undefined) return stray(path, `${clip(path.join("."))}: ${problem.detail}`);
+    }
   return undefined;
-}
-
-function placesIn(
-  path: readonly string[],
-  tables: Readonly<Record<string, Table>>,
-): (readonly [path: readonly string[], table: Table])[] {
-  return Object.entries(tables).map(([name, table]) => [[...path, name], table] as const);
 }
 
 /** A `Map`, which RPC allows, would count as an empty table, and so remove all entries. */
 function isTable(value: unknown): value is Record<string, unknown> {
-  if (typeof value !== "object" || value === null || Array.isArray(value)) return false;
-  const prototype: unknown = Object.getPrototypeOf(value);
-  return prototype === Object.prototype || prototype === null;
+  return typeof value === "object" && value !== null && isPlain(value);
 }
 
 function isTableOfTables(value: unknown): boolean {

@@ -17,14 +17,20 @@ import type {
   Write,
 } from "../../../core/catalog/calls.ts";
 import { instantText } from "../../../core/clock.ts";
-import { Problem, PROBLEMS } from "../../../core/protocol/problems.ts";
+import { type Answered, Problem, PROBLEMS } from "../../../core/protocol/problems.ts";
 import { comparedSeries, type DeniedBy, keysOfCandidate } from "../../../core/stats/counts.ts";
 import type { StatsNamespace } from "../../../core/stats/messages.ts";
 import { clip, describe, integer, table } from "../../../core/validation.ts";
-import { isConfigured, mayUse, patternProblem, type Principal, scopeProblem } from "../../auth/tokens.ts";
+import {
+  isConfigured,
+  patternProblem,
+  policyProblem,
+  type Principal,
+  scopeProblem,
+} from "../../auth/tokens.ts";
 import { plainProblem } from "../plain-data.ts";
 import { askStats } from "../stats.ts";
-import { notAllowed, parse, refused } from "../validate.ts";
+import { notAllowed, parse, refused, stray } from "../validate.ts";
 
 export interface CatalogCaller {
   readonly catalog: CatalogMethods;
@@ -44,37 +50,40 @@ export interface CatalogInput {
   readonly cursor?: string | undefined;
 }
 
+/** The write of an entry at a place. Without fields it is deleted. */
+type WriteOf = (place: CatalogInput["place"], fields: Table | null) => Write;
+
+const policyWrite: WriteOf = ({ policy: name = "" }, fields) => ({ kind: "policy", name, fields });
+const candidateWrite: WriteOf = ({ policy = "" }, fields) => ({ kind: "candidate", policy, fields });
+const overrideWrite: WriteOf = ({ policy = "", pattern = "" }, fields) => ({
+  kind: "override",
+  policy,
+  pattern,
+  fields,
+});
+
 /** Reads the policy in force for keys without an override. */
 export async function readPolicy(
   { catalog, principal }: CatalogCaller,
   { place: { policy = "" } }: Pick<CatalogInput, "place">,
-): Promise<PolicyAnswer | Problem> {
-  return forbidden(principal, policy) ?? policyAnswer(await answerOf(catalog.policy(policy)));
+): Answered<PolicyAnswer> {
+  return policyProblem(principal, policy) ?? policyAnswer(await answerOf(catalog.policy(policy)));
 }
 
-export async function writePolicy(
-  caller: CatalogCaller,
-  input: CatalogInput,
-): Promise<PolicyAnswer | Problem> {
-  const { policy: name = "" } = input.place;
-  const written = await writeBody(caller, input, (fields) => ({ kind: "policy", name, fields }));
+export async function writePolicy(caller: CatalogCaller, input: CatalogInput): Answered<PolicyAnswer> {
+  const written = await writeBody(caller, input, policyWrite);
   return written instanceof Problem ? written : await writtenPolicy(caller, input, written);
 }
 
 /** Deletes a policy: the file's one is in force again, or there is none. */
-export async function deletePolicy(
-  caller: CatalogCaller,
-  { place: { policy: name = "" }, conditions }: CatalogInput,
-): Promise<Problem | undefined> {
-  return problemIn(await write(caller, { kind: "policy", name, fields: null }, conditions));
-}
+export const deletePolicy = deleting(policyWrite);
 
 /** The policy after a write. After a dry run it cannot be read. */
 async function writtenPolicy(
   caller: CatalogCaller,
   input: CatalogInput,
   { version, value }: Versioned<unknown>,
-): Promise<PolicyAnswer | Problem> {
+): Answered<PolicyAnswer> {
   const read = await readPolicy(caller, input);
   if (input.conditions.isDryRun !== true) return read;
   const { policy: name = "" } = input.place;
@@ -85,16 +94,16 @@ async function writtenPolicy(
 export async function readOverride(
   { catalog, principal }: CatalogCaller,
   { place: { policy = "", pattern = "" } }: CatalogInput,
-): Promise<OverrideAnswer | Problem> {
-  const refusal = forbidden(principal, policy) ?? patternProblem(principal, pattern);
+): Answered<OverrideAnswer> {
+  const refusal = policyProblem(principal, policy) ?? patternProblem(principal, pattern);
   return refusal ?? overrideAnswer(await answerOf(catalog.override(policy, pattern)));
 }
 
 export async function listOverrides(
   { catalog, principal }: CatalogCaller,
   { place: { policy = "" }, cursor }: CatalogInput,
-): Promise<{ overrides: OverrideAnswer[]; cursor?: string } | Problem> {
-  const refusal = forbidden(principal, policy) ?? notForPrefix(principal);
+): Answered<{ overrides: OverrideAnswer[]; cursor?: string }> {
+  const refusal = policyProblem(principal, policy) ?? notForPrefix(principal);
   if (refusal !== undefined) return refusal;
   const page = await answerOf(catalog.overrides(policy, cursor));
   if (page instanceof Problem) return page;
@@ -102,28 +111,19 @@ export async function listOverrides(
   return { overrides, ...(page.next !== undefined && { cursor: page.next }) };
 }
 
-export async function writeOverride(
-  caller: CatalogCaller,
-  input: CatalogInput,
-): Promise<OverrideAnswer | Problem> {
-  const { policy = "", pattern = "" } = input.place;
-  const written = await writeBody(caller, input, (fields) => ({ kind: "override", policy, pattern, fields }));
+export async function writeOverride(caller: CatalogCaller, input: CatalogInput): Answered<OverrideAnswer> {
+  const written = await writeBody(caller, input, overrideWrite);
   return written instanceof Problem ? written : overrideAnswer(written as Versioned<OverrideInCatalog>);
 }
 
-export async function deleteOverride(
-  caller: CatalogCaller,
-  { place: { policy = "", pattern = "" }, conditions }: CatalogInput,
-): Promise<Problem | undefined> {
-  return problemIn(await write(caller, { kind: "override", policy, pattern, fields: null }, conditions));
-}
+export const deleteOverride = deleting(overrideWrite);
 
 /** The candidate of a policy, and both decisions on the same calls. Keys need the scope `admin`. */
 export async function readCandidate(
   { catalog, principal, stats }: CatalogCaller,
   { place: { policy = "" } }: CatalogInput,
-): Promise<ComparedCandidate | Problem> {
-  const refusal = forbidden(principal, policy);
+): Answered<ComparedCandidate> {
+  const refusal = policyProblem(principal, policy);
   if (refusal !== undefined) return refusal;
   const read = await answerOf(catalog.candidate(policy));
   if (read instanceof Problem) return read;
@@ -141,31 +141,17 @@ export async function readCandidate(
   return { ...answer, compared, keys: top.keys.map(([key, count, error]) => ({ key, count, error })) };
 }
 
-export async function writeCandidate(
-  caller: CatalogCaller,
-  input: CatalogInput,
-): Promise<CandidateAnswer | Problem> {
-  const { policy = "" } = input.place;
-  const written = await writeBody(caller, input, (fields) => ({ kind: "candidate", policy, fields }));
+export async function writeCandidate(caller: CatalogCaller, input: CatalogInput): Answered<CandidateAnswer> {
+  const written = await writeBody(caller, input, candidateWrite);
   return written instanceof Problem ? written : candidateAnswer(written as Versioned<CandidateInCatalog>);
 }
 
-export async function deleteCandidate(
-  caller: CatalogCaller,
-  { place: { policy = "" }, conditions }: CatalogInput,
-): Promise<Problem | undefined> {
-  return problemIn(await write(caller, { kind: "candidate", policy, fields: null }, conditions));
-}
+export const deleteCandidate = deleting(candidateWrite);
 
 /** Makes the candidate the policy. Units used under the policy stay used. */
-export async function promoteCandidate(
-  caller: CatalogCaller,
-  input: CatalogInput,
-): Promise<PolicyAnswer | Problem> {
+export async function promoteCandidate(caller: CatalogCaller, input: CatalogInput): Answered<PolicyAnswer> {
   if (JSON.stringify(input.body) !== "{}")
-    return notAllowed([
-      { path: [], detail: "the body must be left out: the candidate is promoted as it is" },
-    ]);
+    return stray([], "the body must be left out: the candidate is promoted as it is");
   const { policy = "" } = input.place;
   const written = await write(caller, { kind: "promotion", policy }, input.conditions);
   return written instanceof Problem ? written : await writtenPolicy(caller, input, written);
@@ -201,21 +187,26 @@ function comparisonOf(count: (by: DeniedBy) => number): Comparison {
 
 async function writeBody(
   caller: CatalogCaller,
-  { body, conditions }: CatalogInput,
-  writeOf: (fields: Table) => Write,
-): Promise<Versioned<unknown> | Problem> {
-  const stray = plainProblem(body);
-  if (stray !== undefined) return stray;
+  { place, body, conditions }: CatalogInput,
+  writeOf: WriteOf,
+): Answered<Versioned<unknown>> {
+  const problem = plainProblem(body);
+  if (problem !== undefined) return problem;
   if (typeof body !== "object" || body === null || Array.isArray(body))
-    return notAllowed([{ path: [], detail: "the body must be an object" }]);
-  return await write(caller, writeOf(body as Table), conditions);
+    return stray([], "the body must be an object");
+  return await write(caller, writeOf(place, body as Table), conditions);
+}
+
+function deleting(writeOf: WriteOf) {
+  return async (caller: CatalogCaller, { place, conditions }: CatalogInput): Answered<undefined> =>
+    problemIn(await write(caller, writeOf(place, null), conditions));
 }
 
 export async function write(
   caller: CatalogCaller,
   what: Write,
   conditions: Conditions,
-): Promise<Versioned<unknown> | Problem> {
+): Answered<Versioned<unknown>> {
   const { catalog, principal, onWritten } = caller;
   const refusal =
     scopeProblem(principal, ["admin"]) ?? rightsProblem(principal, what) ?? takenProblem(caller.secret, what);
@@ -247,7 +238,7 @@ function takenProblem(secret: string | undefined, what: Write): Problem | undefi
 
 export async function answerOf<Answer extends object>(
   answer: Promise<Answer | Refusal>,
-): Promise<Exclude<Answer, Refusal> | Problem> {
+): Answered<Exclude<Answer, Refusal>> {
   try {
     const value = await answer;
     return "refused" in value ? problemOf(value) : (value as Exclude<Answer, Refusal>);
@@ -262,7 +253,7 @@ export async function answerOf<Answer extends object>(
 }
 
 function problemOf({ refused: why, detail, violations = [] }: Refusal): Problem {
-  if (why === "not-allowed") return notAllowed(violations.length > 0 ? violations : [{ path: [], detail }]);
+  if (why === "not-allowed") return violations.length > 0 ? notAllowed(violations) : stray([], detail);
   const kind = { missing: PROBLEMS.notInCatalog, changed: PROBLEMS.preconditionFailed, full: PROBLEMS.bound }[
     why
   ];
@@ -292,14 +283,9 @@ export function readConditions(given: unknown = {}): Conditions | Problem {
 
 function rightsProblem(principal: Principal, what: Write): Problem | undefined {
   if (what.kind === "token" || what.kind === "catalog") return notForAll(principal);
-  const refusal = forbidden(principal, what.kind === "policy" ? what.name : what.policy);
+  const refusal = policyProblem(principal, what.kind === "policy" ? what.name : what.policy);
   if (refusal !== undefined) return refusal;
   return what.kind === "override" ? patternProblem(principal, what.pattern) : notForPrefix(principal);
-}
-
-function forbidden(principal: Principal, policy: string): Problem | undefined {
-  if (mayUse(principal, policy)) return undefined;
-  return new Problem(PROBLEMS.forbidden, `${principal.title} may not use this policy`);
 }
 
 /** The problem of a caller without rights to all policies and keys. */

@@ -1,9 +1,9 @@
 /** The catalog's requests and answers, for the OpenAPI document. Its fields are checked like the file's. */
 import * as v from "valibot";
+import { described } from "../../../core/validation.ts";
 import { SCOPE_LIST } from "../../auth/tokens.ts";
+import { optional } from "../schemas/request-schemas.ts";
 
-const described = <Schema extends v.GenericSchema>(schema: Schema, description: string) =>
-  v.pipe(schema, v.description(description));
 const version = described(
   v.pipe(v.number(), v.integer()),
   "Rises with each change. It is the entity tag, too.",
@@ -41,31 +41,27 @@ export const Candidate = v.object(candidate);
 
 export const ComparedCandidate = v.object({
   ...candidate,
-  compared: v.optional(
-    described(
-      v.object({
-        calls: described(calls, "Calls of which both have decided."),
-        admittedByBoth: calls,
-        deniedByBoth: calls,
-        deniedByPolicyAlone: calls,
-        deniedByCandidateAlone: calls,
-        undecided: described(calls, "Calls of which one of them could not decide."),
-      }),
-      "Absent: this deployment counts nothing.",
-    ),
+  compared: optional(
+    v.object({
+      calls: described(calls, "Calls of which both have decided."),
+      admittedByBoth: calls,
+      deniedByBoth: calls,
+      deniedByPolicyAlone: calls,
+      deniedByCandidateAlone: calls,
+      undecided: described(calls, "Calls of which one of them could not decide."),
+    }),
+    "Absent: this deployment counts nothing.",
   ),
-  keys: v.optional(
-    described(
-      v.array(v.object({ key: v.string(), count: calls, error: calls })),
-      "The keys that the candidate alone has denied most, in this hour and the last one. For the scope `admin`.",
-    ),
+  keys: optional(
+    v.array(v.object({ key: v.string(), count: calls, error: calls })),
+    "The keys that the candidate alone has denied most, in this hour and the last one. For the scope `admin`.",
   ),
 });
 
 const override = {
-  multiply: v.optional(described(v.number(), "All limits times so much.")),
-  blocked: v.optional(described(v.literal(true), "Every call is denied.")),
-  unlimited: v.optional(described(v.literal(true), "Every call is admitted, and none is counted.")),
+  multiply: optional(v.number(), "All limits times so much."),
+  blocked: optional(v.literal(true), "Every call is denied."),
+  unlimited: optional(v.literal(true), "Every call is admitted, and none is counted."),
   expiresAt: v.optional(instant),
   note: v.optional(v.string()),
 };
@@ -77,7 +73,7 @@ export const OverrideRequest = described(
 
 export const Override = v.looseObject({ policy: v.string(), pattern: v.string(), version, ...override });
 
-const cursor = v.optional(described(v.string(), "Where the next page begins. Absent: this is the last."));
+const cursor = optional(v.string(), "Where the next page begins. Absent: this is the last.");
 export const OverrideList = v.object({ overrides: v.array(Override), cursor });
 
 const token = {
@@ -100,7 +96,7 @@ export const Catalog = v.object({
   policies: v.record(v.string(), fields),
   overrides: described(v.record(v.string(), v.record(v.string(), fields)), "By policy and pattern."),
   tokens: described(v.record(v.string(), fields), "By name, with their SHA-256."),
-  candidates: v.optional(described(v.record(v.string(), fields), "By policy.")),
+  candidates: optional(v.record(v.string(), fields), "By policy."),
 });
 
 const entry = v.object({

@@ -5,7 +5,7 @@
 import * as v from "valibot";
 import { DENIAL_REASONS } from "../../../core/algorithms/algorithm.ts";
 import { described } from "../../../core/validation.ts";
-import { amount, milliseconds } from "./request-schemas.ts";
+import { amount, milliseconds, optional } from "./request-schemas.ts";
 
 const retryAfterMs = described(
   v.nullable(v.pipe(v.number(), v.integer(), v.minValue(0))),
@@ -61,9 +61,7 @@ const place = {
   policy: v.string(),
   key: described(v.string(), "The key that was counted; an IPv6 address counts with its /64."),
   limit: amount("The most units that can be admitted at once; where the limit adapts: today."),
-  override: v.optional(
-    described(v.string(), "The pattern of the override that applied to the key. Absent: none did."),
-  ),
+  override: optional(v.string(), "The pattern of the override that applied to the key. Absent: none did."),
 };
 const quota = {
   remaining: amount("The largest cost that would pass now."),
@@ -85,50 +83,41 @@ const violated = described(v.array(v.string()), "The rules that denied.");
 const waitedMs = v.optional(
   milliseconds("How long an acquire, or a `limit` with `waitMs`, stood in the queue."),
 );
-const charge = v.optional(
-  described(
-    v.string(),
-    "Names what this call has taken, for a refund. Present with `refundable`, if it took anything.",
-  ),
+const charge = optional(
+  v.string(),
+  "Names what this call has taken, for a refund. Present with `refundable`, if it took anything.",
 );
-const goesOn = described(v.literal(true), "The call may go on.");
-const stops = described(v.literal(false), "The call may not go on.");
+const goesOn = { success: described(v.literal(true), "The call may go on."), ...place };
+const stops = { success: described(v.literal(false), "The call may not go on."), ...place };
 const noWait = described(v.literal(0), "0: admitted.");
+const admission = { delayMs, rules, waitedMs, charge };
+const noRules = described(v.array(RuleDecision), "Empty: none was asked.");
 
 export const Admitted = v.object({
-  success: goesOn,
-  ...place,
+  ...goesOn,
   ...quota,
   retryAfterMs: noWait,
   reason: described(v.literal("ok"), "Admitted."),
   source,
-  delayMs,
-  rules,
-  waitedMs,
-  charge,
+  ...admission,
 });
 export const HoldAdmitted = v.object({ ...Admitted.entries, hold: Hold });
 export const LeaseAdmitted = v.object({ ...Admitted.entries, lease: Lease });
+const maybeClaims = { hold: v.optional(Hold), lease: v.optional(Lease) };
 
 export const AdmittedInShadow = v.object({
-  success: goesOn,
-  ...place,
+  ...goesOn,
   ...maybeQuota,
   retryAfterMs,
   reason: described(v.literal("shadow"), "Admitted, since the policy only reports. Else it would be denied."),
   source,
-  delayMs,
-  rules,
   violated: v.optional(violated),
-  waitedMs,
-  charge,
-  hold: v.optional(Hold),
-  lease: v.optional(Lease),
+  ...admission,
+  ...maybeClaims,
 });
 
 export const AdmittedDegraded = v.object({
-  success: goesOn,
-  ...place,
+  ...goesOn,
   ...maybeQuota,
   retryAfterMs: v.optional(noWait),
   reason: described(
@@ -136,18 +125,13 @@ export const AdmittedDegraded = v.object({
     'The limiter could not decide, and the policy says onFailure = "open" or "local".',
   ),
   source: fallback,
-  delayMs,
-  rules,
-  waitedMs,
-  charge,
-  hold: v.optional(Hold),
-  lease: v.optional(Lease),
+  ...admission,
+  ...maybeClaims,
 });
 
 const QUOTA_REASONS = DENIAL_REASONS.filter((reason) => reason !== "shed");
 export const Denied = v.object({
-  success: stops,
-  ...place,
+  ...stops,
   ...quota,
   retryAfterMs,
   reason: described(
@@ -163,8 +147,7 @@ export const Denied = v.object({
 });
 
 export const Shed = v.object({
-  success: stops,
-  ...place,
+  ...stops,
   ...maybeQuota,
   retryAfterMs,
   reason: described(
@@ -178,14 +161,13 @@ export const Shed = v.object({
 });
 
 export const DeniedDegraded = v.object({
-  success: stops,
-  ...place,
+  ...stops,
   reason: described(
     v.literal("degraded"),
     'The limiter could not decide, and the policy says onFailure = "closed", as it does by default.',
   ),
   source: fallback,
-  rules: described(v.array(RuleDecision), "Empty: none was asked."),
+  rules: noRules,
 });
 
 const DENIALS = [Denied, Shed, DeniedDegraded] as const;
@@ -196,8 +178,7 @@ export const HoldDecision = v.variant("success", [HoldAdmitted, ...OTHERS]);
 export const LeaseDecision = v.variant("success", [LeaseAdmitted, ...OTHERS]);
 
 export const Contended = v.object({
-  success: stops,
-  ...place,
+  ...stops,
   ...quota,
   retryAfterMs,
   reason: described(
@@ -208,11 +189,10 @@ export const Contended = v.object({
   rules,
 });
 export const Refused = v.object({
-  success: stops,
-  ...place,
+  ...stops,
   reason: described(v.literal("refused"), "This check was refused, and `problem` says why."),
   source,
-  rules: described(v.array(RuleDecision), "Empty: none was asked."),
+  rules: noRules,
   problem: described(
     v.object({ status: v.pipe(v.number(), v.integer()), code: v.string(), detail: v.string() }),
     "What this check would have been answered by itself.",
@@ -237,20 +217,18 @@ export const KeyFigures = v.object({
   reclaimed: amount("Leases that expired instead of being released, since the key was last forgotten."),
   queueLength: amount("Callers who wait for units."),
   longestWaitMs: milliseconds("How long the first caller in the queue has waited so far."),
-  shedding: v.optional(
-    described(
-      v.object({
-        utilization: described(
-          v.nullable(v.number()),
-          "How busy the machines are, from 0 to 1; null: no machine has reported lately.",
-        ),
-        chances: described(
-          v.record(v.string(), v.number()),
-          "By priority: the chance, from 0 to 1, with which a call is shed.",
-        ),
-      }),
-      "Of a policy that sheds calls while machines are too busy.",
-    ),
+  shedding: optional(
+    v.object({
+      utilization: described(
+        v.nullable(v.number()),
+        "How busy the machines are, from 0 to 1; null: no machine has reported lately.",
+      ),
+      chances: described(
+        v.record(v.string(), v.number()),
+        "By priority: the chance, from 0 to 1, with which a call is shed.",
+      ),
+    }),
+    "Of a policy that sheds calls while machines are too busy.",
   ),
 });
 export const KeyReport = v.intersect([Decision, KeyFigures]);

@@ -17,37 +17,45 @@ export const ProblemDetails = v.object({
   errors: v.optional(v.array(FieldError)),
 });
 
-type Status = (typeof PROBLEMS)[keyof typeof PROBLEMS][0];
+/** By status: the name of the schema of its problems, and what they say. */
+export const STATUSES = {
+  400: ["Malformed", "The body is not JSON, or the address is not percent-encoded UTF-8"],
+  401: ["Unauthorized", "No token, or one that is not known"],
+  403: ["Forbidden", "The token lacks the scope, the policy or the key prefix"],
+  404: ["NotFound", "There is no such policy, override, lease, hold, charge or token"],
+  405: ["MethodNotAllowed", "This address takes other methods: `Allow` says which"],
+  409: ["IdempotencyKeyReused", "The idempotency key was used for another request"],
+  412: ["PreconditionFailed", "It is not what `If-Match` or `If-None-Match` says"],
+  413: ["BodyTooLarge", "The body is over 16 KiB"],
+  415: ["UnsupportedMediaType", "The body is not application/json"],
+  422: ["NotAllowed", "A value is not allowed; `errors` says which and what is"],
+  426: ["UpgradeRequired", "The request does not ask for a WebSocket"],
+  429: [
+    "BoundReached",
+    "A bound is reached (code `bound-reached`): there are as many as there may be, and nothing was touched",
+  ],
+  503: ["Unavailable", "Not configured, or the key's object did not answer"],
+} as const satisfies Record<number, readonly [name: string, description: string]>;
+export type Status = keyof typeof STATUSES;
 
-/** The problems that have this status, as one schema. */
-function problem<Code extends Status>(status: Code) {
+const ERRORS = v.array(FieldError);
+
+/** The problems of a status, as one schema. A 422 always says where. */
+function problem(status: number): v.GenericSchema {
   const types = Object.values(PROBLEMS).filter(([each]) => each === status);
   return v.object({
     type: v.picklist(types.map(([, code]) => `urn:weir:problem:${code}`)),
     title: v.string(),
     status: v.literal(status),
     detail: described(v.string(), "What is wrong with this call."),
-    errors: v.optional(v.array(FieldError)),
+    errors: status === 422 ? described(ERRORS, "At most 20.") : v.optional(ERRORS),
   });
 }
 
-export const Malformed = problem(400);
-export const Unauthorized = problem(401);
-export const Forbidden = problem(403);
-export const NotFound = problem(404);
-export const MethodNotAllowed = problem(405);
-export const IdempotencyKeyReused = problem(409);
-export const PreconditionFailed = problem(412);
-export const BodyTooLarge = problem(413);
-export const UnsupportedMediaType = problem(415);
-/** The only one that always says where. */
-export const NotAllowed = v.object({
-  ...problem(422).entries,
-  errors: described(v.array(FieldError), "At most 20."),
-});
-export const UpgradeRequired = problem(426);
-export const BoundReached = problem(429);
-export const Unavailable = problem(503);
+/** By name. */
+export const PROBLEM_SCHEMAS = Object.fromEntries(
+  Object.entries(STATUSES).map(([status, [name]]) => [name, problem(Number(status))]),
+) as Readonly<Record<(typeof STATUSES)[Status][0], v.GenericSchema>>;
 
 const HTTP_PROBLEMS = "https://iana.org/assignments/http-problem-types#";
 const quota = {

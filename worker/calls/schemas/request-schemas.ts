@@ -14,11 +14,16 @@ export function amount(description: string) {
 /** The same in milliseconds. */
 export const milliseconds = amount;
 
-export const policy = described(
-  v.string("the name of a policy"),
-  "The name of a policy, as in wrangler.toml.",
-);
-export const key = described(
+/** A field that may be left out. @param value what it is then */
+export function optional<
+  Schema extends v.GenericSchema,
+  const Value extends v.Default<Schema, undefined> = undefined,
+>(schema: Schema, description: string, value?: Value) {
+  return v.optional(described(schema, description), value as Value);
+}
+
+const policy = described(v.string("the name of a policy"), "The name of a policy, as in wrangler.toml.");
+const key = described(
   text(MAX_KEY_BYTES),
   'What is limited: 1 to 512 bytes of UTF-8, compared byte by byte. Under a policy with keyKind "ip", an address.',
 );
@@ -33,16 +38,11 @@ const optionalIdempotencyKey = v.optional(idempotencyKey);
 export const COST_ALLOWED = `an integer from 0 to ${MAX_UNITS}, or a table of such integers by unit`;
 export const UNITS_ALLOWED = `an integer from 1 to ${MAX_UNITS}, or a table of such integers by unit`;
 
+const byUnit = v.record(v.string(), integer(0, MAX_UNITS));
 /** A number of units for every rule, or a table by unit. In a table, a 0 leaves a rule out. */
-export const Cost = v.union(
-  [integer(0, MAX_UNITS), v.record(v.string(), integer(0, MAX_UNITS))],
-  COST_ALLOWED,
-);
+export const Cost = v.union([integer(0, MAX_UNITS), byUnit], COST_ALLOWED);
 /** The same, without 0 as a number. */
-export const Units = v.union(
-  [integer(1, MAX_UNITS), v.record(v.string(), integer(0, MAX_UNITS))],
-  UNITS_ALLOWED,
-);
+export const Units = v.union([integer(1, MAX_UNITS), byUnit], UNITS_ALLOWED);
 
 const BY_UNIT = "A number counts for every rule. In a table by unit, a unit that is left out counts 1.";
 
@@ -54,36 +54,26 @@ function units(description: string) {
   return described(Units, `${description} ${BY_UNIT}`);
 }
 
-export const priority = v.optional(
-  described(
-    v.string("the name of a priority"),
-    "How important the call is: critical, high, normal (the default) or low, unless the policy has other names. A " +
-      "policy may keep a part of its limit for more important calls.",
-  ),
+const priority = optional(
+  v.string("the name of a priority"),
+  "How important the call is: critical, high, normal (the default) or low, unless the policy has other names. A " +
+    "policy may keep a part of its limit for more important calls.",
 );
 
-const utilization = v.optional(
-  described(
-    number(0, 1),
-    "How busy the caller's machine is, from 0 to 1. Under a policy that sheds calls by reports.",
-  ),
+const utilization = optional(
+  number(0, 1),
+  "How busy the caller's machine is, from 0 to 1. Under a policy that sheds calls by reports.",
 );
-
-function durationMs(max: number, description: string, whose = "", min = 1) {
-  return described(integer(min, max, whose), description);
-}
 
 function flag(description: string) {
-  return v.optional(described(v.boolean("true or false"), description), false);
+  return optional(v.boolean("true or false"), description, false);
 }
 
 /** No policy allows a longer lease or wait, in milliseconds. Each policy has its own maximum. */
 const MAX_LEASE_MS = 2_147_483_647;
-const waitMs = v.optional(
-  described(
-    integer(0, MAX_LEASE_MS),
-    "How long to wait for the call's turn, in milliseconds; at most the policy's maxWait.",
-  ),
+const waitMs = optional(
+  integer(0, MAX_LEASE_MS),
+  "How long to wait for the call's turn, in milliseconds; at most the policy's maxWait.",
   0,
 );
 
@@ -135,11 +125,9 @@ export const LimitAllRequest = table({
     ),
     `At most ${MAX_CHECKS}, unless atomic is false.`,
   ),
-  atomic: v.optional(
-    described(
-      v.boolean("true or false"),
-      "Whether all costs are taken or none. With false each check is decided by itself.",
-    ),
+  atomic: optional(
+    v.boolean("true or false"),
+    "Whether all costs are taken or none. With false each check is decided by itself.",
     true,
   ),
   priority,
@@ -152,13 +140,11 @@ export const RefundRequest = table({
   units: units(
     "Units to give back. Units beyond an untouched quota are lost: a refund never makes the quota larger.",
   ),
-  charge: v.optional(
-    described(
-      text(MAX_IDEMPOTENCY_KEY_BYTES),
-      "The idempotency key of the `limit` that took the units, or the `charge` of its decision. At most what it took " +
-        "comes back, once, and nothing that time has given back since. Without a charge, whatever is missing comes " +
-        "back: that needs the scope `refund`.",
-    ),
+  charge: optional(
+    text(MAX_IDEMPOTENCY_KEY_BYTES),
+    "The idempotency key of the `limit` that took the units, or the `charge` of its decision. At most what it took " +
+      "comes back, once, and nothing that time has given back since. Without a charge, whatever is missing comes " +
+      "back: that needs the scope `refund`.",
   ),
   idempotencyKey,
 });
@@ -170,11 +156,9 @@ export const HoldRequest = table({
   policy,
   key,
   units: units("Units to set apart, until it is known how many were used."),
-  ttlMs: v.optional(
-    durationMs(
-      MAX_HOLD_TTL_MS,
-      "How long the hold lasts, in milliseconds. A hold that expires counts as used.",
-    ),
+  ttlMs: optional(
+    integer(1, MAX_HOLD_TTL_MS),
+    "How long the hold lasts, in milliseconds. A hold that expires counts as used.",
     DEFAULT_HOLD_TTL_MS,
   ),
   priority,
@@ -195,12 +179,9 @@ export const SettleRequest = table({
 });
 export const CancelRequest = table({ id: holdId });
 
-const ttlMs = v.optional(
-  durationMs(
-    MAX_LEASE_MS,
-    "How long the lease lasts unless it is renewed, in milliseconds: at most the policy's maxTtl, by default its ttl.",
-    ", and at most the policy's maxTtl",
-  ),
+const ttlMs = optional(
+  integer(1, MAX_LEASE_MS, ", and at most the policy's maxTtl"),
+  "How long the lease lasts unless it is renewed, in milliseconds: at most the policy's maxTtl, by default its ttl.",
 );
 
 export const AcquireRequest = table({
@@ -231,6 +212,7 @@ export const BoundAcquireRequest = table({
   graceMs: ttlMs,
   resume: v.optional(leaseId),
 });
+export type BoundAcquireRequest = Readonly<v.InferOutput<typeof BoundAcquireRequest>>;
 
 /** Each check for pings wakes the object. In milliseconds. */
 export const MIN_PING_MS = 1_000;
@@ -242,13 +224,9 @@ export const SocketRequest = table({
   waitMs,
   priority,
   graceMs: ttlMs,
-  pingWithinMs: v.optional(
-    durationMs(
-      MAX_LEASE_MS,
-      "The holder sends `ping` at least so often, in milliseconds, or its connection counts as broken.",
-      "",
-      MIN_PING_MS,
-    ),
+  pingWithinMs: optional(
+    integer(MIN_PING_MS, MAX_LEASE_MS),
+    "The holder sends `ping` at least so often, in milliseconds, or its connection counts as broken.",
   ),
   resume: v.optional(leaseId),
 });
@@ -257,8 +235,9 @@ export const RenewRequest = table({ id: leaseId, ttlMs });
 export const PeekRequest = table({
   policy,
   key,
-  waitFor: v.optional(
-    described(oneOf(["idle"]), "With this, the answer comes when the key has no leases, or after waitMs."),
+  waitFor: optional(
+    oneOf(["idle"]),
+    "With this, the answer comes when the key has no leases, or after waitMs.",
   ),
   waitMs,
 });
@@ -268,18 +247,14 @@ export const KeyRequest = table({ policy, key });
 /** Over HTTP the id is part of the address. */
 export const ReleaseRequest = table({
   id: leaseId,
-  outcome: v.optional(
-    described(
-      oneOf(OUTCOMES),
-      "How the call went: `ok` (by default), `dropped` when the upstream was overloaded, `ignore` when the call says " +
-        "nothing of it. Only adaptive-concurrency reads it.",
-    ),
+  outcome: optional(
+    oneOf(OUTCOMES),
+    "How the call went: `ok` (by default), `dropped` when the upstream was overloaded, `ignore` when the call says " +
+      "nothing of it. Only adaptive-concurrency reads it.",
   ),
-  durationMs: v.optional(
-    described(
-      number(0, MAX_DURATION_MS),
-      "How long the call took, in milliseconds; by default the time since the grant.",
-    ),
+  durationMs: optional(
+    number(0, MAX_DURATION_MS),
+    "How long the call took, in milliseconds; by default the time since the grant.",
   ),
 });
 

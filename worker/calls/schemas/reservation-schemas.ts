@@ -5,7 +5,7 @@ import { MAX_RESERVING, RESERVATIONS_PROTOCOL } from "../../../core/protocol/res
 import { described, integer, table } from "../../../core/validation.ts";
 import { Decision, RuleDecision } from "./answer-schemas.ts";
 import { ProblemDetails } from "./problem-schemas.ts";
-import { amount, key, LimitRequest, milliseconds, policy, priority, text } from "./request-schemas.ts";
+import { amount, LimitRequest, milliseconds, optional, text } from "./request-schemas.ts";
 
 const MAX_HOLDER_BYTES = 64;
 const holder = described(
@@ -17,7 +17,7 @@ const turn = described(
   "Rises with each message of the holder. A message with a lower one is late, and changes nothing.",
 );
 const used = described(integer(0, Number.MAX_SAFE_INTEGER), "Units that the holder has used since it began.");
-const cost = LimitRequest.entries.cost;
+const { policy, key, cost, priority } = LimitRequest.entries;
 const CALL_ALLOWED = "an object with one of the fields giveBack, limit, reserve";
 const CALLS_ALLOWED = `a list of 1 to ${MAX_RESERVING} calls`;
 
@@ -74,11 +74,9 @@ export const ReservationsRequest = table({
     integer(1, RESERVATIONS_PROTOCOL),
     "The version of the message. A limiter refuses one that it does not know.",
   ),
-  known: v.optional(
-    described(
-      v.record(v.string(), v.string("the version of a description"), "a table of versions by policy"),
-      "The policies that the client knows, by name: the versions of their descriptions.",
-    ),
+  known: optional(
+    v.record(v.string(), v.string("the version of a description"), "a table of versions by policy"),
+    "The policies that the client knows, by name: the versions of their descriptions.",
     {},
   ),
   calls: v.pipe(
@@ -107,9 +105,7 @@ export const Decided = v.object({
   rules: v.array(RuleDecision),
   source: v.optional(v.picklist(["pool", "fallback"])),
   reserved: v.optional(Reserved),
-  next: v.optional(
-    described(v.array(RuleDecision), "What a call of cost 1 would be answered now, if denied."),
-  ),
+  next: optional(v.array(RuleDecision), "What a call of cost 1 would be answered now, if denied."),
   firmForMs: v.optional(milliseconds("How long a denial stands, unless a refund or a reset lifts it.")),
 });
 
