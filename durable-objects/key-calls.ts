@@ -5,7 +5,6 @@ import { publicDecision } from "../core/protocol/decision.ts";
 import { type KeysCall, unsupportedOf, type Versioned } from "../core/protocol/messages.ts";
 import type { Attached, KeyCall, MaybePromise } from "../core/protocol/object-methods.ts";
 import { closeLost, releaseLease, type ReleasingHost } from "./connections/lease-sockets.ts";
-import { WaitingCalls } from "./connections/waiting-calls.ts";
 import { KeyCache, SHARED_MEMORY } from "./keys/key-cache.ts";
 import type { KeyState } from "./keys/key-state.ts";
 import { KeyStore, type Timers } from "./keys/key-store.ts";
@@ -69,21 +68,7 @@ export function joinParts({ storage, timers, policies, loadPooled, time }: KeyHo
     const own = policies.get(policy);
     if (own !== undefined && own.terms !== terms) cache.fingerprints.note(own, terms, timers.nowMs());
   };
-  const waiting = new WaitingCalls(ask, queue);
-  return {
-    hear,
-    policyOf,
-    storage,
-    cache,
-    timers,
-    policies,
-    queue,
-    onWritten,
-    ask,
-    local,
-    shedders,
-    waiting,
-  };
+  return { hear, policyOf, storage, cache, timers, policies, queue, onWritten, ask, local, shedders };
 }
 
 export type KeyParts = ReturnType<typeof joinParts>;
@@ -143,6 +128,10 @@ function untilEnd<Result>(work: () => MaybePromise<Result>, onEnd: () => void): 
 }
 
 type CallOf<Op extends KeyCall["op"]> = Extract<KeyCall, { readonly op: Op }>;
+type DecidedCall = Exclude<
+  KeyCall,
+  CallOf<"giveBack" | "acquire" | "confirm" | "release" | "tell" | "reset">
+>;
 
 /** Leases that end with their callers. They need the platform, so a limiter in memory has none. */
 interface AttachedLeases {
@@ -221,10 +210,7 @@ export class KeyCalls {
   #decide(
     operations: Operations,
     keyState: KeyState,
-    call: Exclude<
-      KeyCall,
-      { readonly op: "giveBack" | "acquire" | "confirm" | "release" | "tell" | "reset" }
-    >,
+    call: DecidedCall,
     nowMs: number,
   ): MaybePromise<unknown> {
     const { local, shedders } = this.#parts;

@@ -26,6 +26,7 @@ import type {
   KeysStored,
   LimiterMethods,
   MaybePromise,
+  ObjectStub,
 } from "../core/protocol/object-methods.ts";
 import { full } from "../core/protocol/problems.ts";
 import { type KeyMoves, type Places, passOn, passRequest } from "./moves/key-moves.ts";
@@ -78,14 +79,25 @@ export function writeAnswer(method: WireMethod, answer: MaybePromise<unknown>): 
 }
 
 type MakeHere = (message: KeyCall, method: WireMethod) => MaybePromise<unknown>;
+type Host = { readonly moves: KeyMoves; readonly places: Places };
+
+/** The methods by which other objects and clients call this one. */
+export function stubOf(routing: OwnerRouting): Pick<ObjectStub, WireMethod> {
+  const methodOf =
+    (method: WireMethod) =>
+    async (...args: readonly unknown[]) =>
+      await routing.call(method, args);
+  const methods = WIRE_METHODS.map((method) => [method, methodOf(method)]);
+  return Object.fromEntries(methods) as Pick<ObjectStub, WireMethod>;
+}
 
 /** Executes each call where its key is: here, or in another object (moves/key-moves.ts). */
 export class OwnerRouting {
   readonly #makeHere: MakeHere;
-  readonly #host: { readonly moves: KeyMoves; readonly places: Places } | undefined;
+  readonly #host: Host | undefined;
 
   /** @param host absent: all keys are here */
-  constructor(makeHere: MakeHere, host?: { readonly moves: KeyMoves; readonly places: Places }) {
+  constructor(makeHere: MakeHere, host?: Host) {
     this.#makeHere = makeHere;
     this.#host = host;
   }

@@ -9,16 +9,14 @@ import {
   OUTCOMES,
   type ReleaseCall,
   unsupportedOf,
-  type Versioned,
-  type ReleaseParams,
 } from "../../core/protocol/messages.ts";
 import { claimId } from "../../core/protocol/names.ts";
-import type { Attached, ConfirmCall, MaybePromise } from "../../core/protocol/object-methods.ts";
+import type { Attached, ConfirmCall } from "../../core/protocol/object-methods.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { integer, number, oneOf, pointerTo, table, violationsOf } from "../../core/validation.ts";
-import { claimIn, endLease, linkOf } from "../operations/claims.ts";
-import type { AskAnywhere, AskKey } from "../operations/operations.ts";
-import { renewed, takenOver } from "./lease-sockets.ts";
+import { claimIn, linkOf } from "../operations/claims.ts";
+import type { AskKey } from "../operations/operations.ts";
+import { type LeasesAnywhere, renewed, takenOver } from "./lease-sockets.ts";
 
 /**
  * Ends a lease when its link ends: at once, or after a grace. The runtime disposes of the handle when the
@@ -41,7 +39,7 @@ class LeaseHandle extends RpcTarget {
 /** The parts of the object that grant leases, and end them wherever their key is. */
 interface LeaseHost {
   readonly ask: AskKey;
-  readonly anywhere: AskAnywhere;
+  readonly anywhere: LeasesAnywhere;
   readonly policyOf: (policy: string, key: string) => Policy | undefined;
 }
 
@@ -69,28 +67,19 @@ function leaseHandle(
   key: string,
   { id, link, graceMs }: LinkedLease,
 ): Omit<Required<Attached>, "answer"> {
-  const release = (ending: Omit<ReleaseParams, "id">, version: Versioned = {}) =>
-    anywhere(
-      policy,
-      key,
-      (operations, keyState, nowMs) => endLease(operations, keyState, { id, ...ending }, nowMs),
-      {
-        method: "releaseCall",
-        args: [{ ...version, policy, key, id, ...ending } satisfies ReleaseCall],
-        read: (returned) => "released" in (JSON.parse(returned as string) as Released | Missing),
-      },
-    );
-  const end = () =>
-    graceMs === undefined ? release({ link }) : release({ link, graceMs }, { protocol: LINK_PROTOCOL });
+  const release = (ending: Omit<ReleaseCall, "policy" | "key" | "id">) =>
+    anywhere.releaseCall({ policy, key, id, ...ending });
+  const grace = graceMs === undefined ? {} : { graceMs, protocol: LINK_PROTOCOL };
   return {
-    slot: new LeaseHandle(() => void unheard(end)),
+    slot: new LeaseHandle(() => void unheard(() => release({ link, ...grace }))),
     release: async (report) => {
       const parsed = read(REPORT, report, "a release takes outcome and durationMs alone");
-      if (!(await release(parsed))) throw leaseNotFound();
+      const answer = JSON.parse(await release(parsed)) as Released | Missing;
+      if ("missing" in answer) throw leaseNotFound();
     },
     renew: async (call) => {
       const ttlMs = renewalOf(policyOf(policy, key), call);
-      const lease = await renewed({ anywhere }, { policy, key }, id, ttlMs);
+      const lease = await renewed(anywhere, { policy, key }, id, ttlMs);
       if ("missing" in lease) throw leaseNotFound();
       return { ...lease, id: claimId("lease", { policy, key }, id) };
     },
@@ -98,7 +87,7 @@ function leaseHandle(
 }
 
 /** The disposal of a handle reports no failure: then the lease expires. */
-async function unheard(release: () => MaybePromise<boolean>): Promise<void> {
+async function unheard(release: () => Promise<unknown>): Promise<void> {
   try {
     await release();
   } catch (error) {

@@ -12,12 +12,14 @@ import {
   CLOSE_SILENT,
   type ReleaseParams,
 } from "../../core/protocol/messages.ts";
-import type { MaybePromise } from "../../core/protocol/object-methods.ts";
+import type { MaybePromise, ObjectStub } from "../../core/protocol/object-methods.ts";
 import { boundText, PROBLEMS } from "../../core/protocol/problems.ts";
 import { endLease } from "../operations/claims.ts";
-import type { AskAnywhere, AskKey } from "../operations/operations.ts";
+import type { AskKey } from "../operations/operations.ts";
 
-interface SocketHost extends SocketLeaseHost {
+interface SocketHost {
+  readonly ask: AskKey;
+  readonly anywhere: LeasesAnywhere;
   readonly policyOf: (policy: string, key: string) => Policy | undefined;
   readonly nowMs: () => number;
   /** Sets the object's alarm, so that `renew` is called by `dueMs`. */
@@ -62,8 +64,9 @@ export class LeaseSockets {
     const attachment = socket.deserializeAttachment() as Attachment;
     const { policy, key, id, graceMs } = attachment;
     if (id === undefined || this.#host.policyOf(policy, key) === undefined) return;
-    if (isBroken && graceMs !== undefined) void renewed(this.#host, attachment, id, graceMs);
-    else void released(this.#host, attachment, id);
+    const { anywhere } = this.#host;
+    if (isBroken && graceMs !== undefined) void renewed(anywhere, attachment, id, graceMs);
+    else void anywhere.release(policy, key, id);
   }
 
   /** Renews open sockets' leases, closes sockets of ended ones. Returns when to retry if a pool failed. */
@@ -96,7 +99,7 @@ export class LeaseSockets {
 
   async #renewLease(socket: WebSocket, policy: string, key: string, id: string): Promise<void> {
     const sinceMs = this.#host.nowMs();
-    const lease = await renewed(this.#host, { policy, key }, id);
+    const lease = await renewed(this.#host.anywhere, { policy, key }, id);
     if ("missing" in lease) return socket.close(CLOSE_LOST, LOST);
     const { expiresAfterMs } = lease;
     socket.send(JSON.stringify({ renewed: { expiresAfterMs } }));
@@ -198,7 +201,7 @@ const LATER_MS = 60_000;
 
 /** When a lease expires, or an instant soon if the object does not have it. */
 async function endOf(
-  { ask, nowMs: clock }: Pick<SocketLeaseHost, "ask"> & { readonly nowMs: () => number },
+  { ask, nowMs: clock }: Pick<SocketHost, "ask" | "nowMs">,
   { policy, key }: Attachment,
   id: string,
 ): Promise<number> {
@@ -226,45 +229,23 @@ function isSilent(ctx: DurableObjectState, socket: WebSocket, attachment: Attach
   return readClockMs() - Math.max(openedMs, pingedMs) > pingWithinMs;
 }
 
-interface SocketLeaseHost {
-  readonly ask: AskKey;
-  readonly anywhere: AskAnywhere;
-}
+/** The calls on a lease where its key is: the key may have moved since the grant. */
+export type LeasesAnywhere = Pick<ObjectStub, "renew" | "release" | "releaseCall">;
 
 /** Renews a lease by `ttlMs` from now, by default the lifetime in the acquire. */
-export function renewed(
-  { anywhere }: Pick<SocketLeaseHost, "anywhere">,
+export async function renewed(
+  anywhere: LeasesAnywhere,
   { policy, key }: Attachment,
   id: string,
   ttlMs?: number,
-): MaybePromise<Lease | Missing> {
-  return anywhere<Lease | Missing>(
-    policy,
-    key,
-    (operations, keyState, nowMs) => operations.renew(keyState, id, ttlMs, nowMs),
-    {
-      method: "renew",
-      args: ttlMs === undefined ? [policy, key, id] : [policy, key, id, ttlMs],
-      read: (returned) => JSON.parse(returned as string) as Lease | Missing,
-    },
-  );
-}
-
-function released(
-  { anywhere }: SocketLeaseHost,
-  { policy, key }: Attachment,
-  id: string,
-): MaybePromise<boolean> {
-  return anywhere(policy, key, (operations, keyState, nowMs) => operations.release(keyState, id, nowMs), {
-    method: "release",
-    args: [policy, key, id],
-    read: (returned) => returned === true,
-  });
+): Promise<Lease | Missing> {
+  const sent = ttlMs === undefined ? ([] as const) : ([ttlMs] as const);
+  return JSON.parse(await anywhere.renew(policy, key, id, ...sent)) as Lease | Missing;
 }
 
 /** Renews a lease for another socket or link. `Missing`: it has ended, or the kinds differ. */
 export function takenOver(
-  { ask }: Pick<SocketLeaseHost, "ask">,
+  { ask }: Pick<SocketHost, "ask">,
   { policy, key }: Attachment,
   id: string,
   link?: string,

@@ -1,4 +1,4 @@
-import type { Answer, Peeked, UnsupportedProtocol } from "../../core/protocol/answers.ts";
+import type { Answer, Peeked } from "../../core/protocol/answers.ts";
 import {
   KNOWN_PROTOCOL,
   type AcquireCall,
@@ -10,54 +10,59 @@ import type { AskKey } from "../operations/operations.ts";
 import { TO_NOBODY } from "../operations/turns.ts";
 import type { WaitQueue } from "../operations/wait-queue.ts";
 
+interface Host {
+  readonly ask: AskKey;
+  readonly queue: WaitQueue;
+}
+
 /**
- * Calls that may wait are requests, not RPC: only these have a signal that is aborted when the caller goes
- * (flag enable_request_signal; workerd 1.20261023.1: within 2 ms).
+ * Answers a call that may wait, by its path; an unknown one comes from a newer version. These calls are
+ * requests, not RPC: only a request has a signal that is aborted when the caller goes (flag
+ * enable_request_signal; workerd 1.20261023.1: within 2 ms).
  */
-export class WaitingCalls {
-  readonly #ask: AskKey;
-  readonly #queue: WaitQueue;
+export async function answerRequest(
+  host: Host,
+  path: string,
+  call: AcquireCall | IdleCall | LimitCall,
+  signal: AbortSignal,
+): Promise<object> {
+  if (path === "/idle") return await untilIdle(host, call as IdleCall, signal);
+  if (path !== "/acquire" && path !== "/limit") return { unsupported: { protocol: KNOWN_PROTOCOL } };
+  // A caller that left before is not charged.
+  if (signal.aborted) return TO_NOBODY;
+  return path === "/limit"
+    ? await limit(host, call as LimitCall, signal)
+    : await acquire(host, call as AcquireCall, signal);
+}
 
-  constructor(ask: AskKey, queue: WaitQueue) {
-    this.#ask = ask;
-    this.#queue = queue;
-  }
+async function limit({ ask }: Host, call: LimitCall, signal: AbortSignal): Promise<Answer> {
+  const { policy, key, ...params } = call;
+  return await ask(policy, key, (operations, keyState, nowMs) =>
+    operations.limit(keyState, { ...params, signal }, nowMs),
+  );
+}
 
-  /** Answers a request by its path. An unknown path comes from a newer version. */
-  answer(path: string, call: AcquireCall | IdleCall | LimitCall, signal: AbortSignal): Promise<object> {
-    if (path === "/acquire") return this.#acquire(call as AcquireCall, signal);
-    if (path === "/limit") return this.#limit(call as LimitCall, signal);
-    if (path === "/idle") return this.#untilIdle(call as IdleCall, signal);
-    return Promise.resolve({ unsupported: { protocol: KNOWN_PROTOCOL } } satisfies UnsupportedProtocol);
-  }
-
-  /** Takes units in the caller's turn. A caller that left before is not charged. */
-  async #limit({ policy, key, ...call }: LimitCall, signal: AbortSignal): Promise<Answer> {
-    if (signal.aborted) return TO_NOBODY;
-    return await this.#ask(policy, key, (operations, keyState, nowMs) =>
-      operations.limit(keyState, { ...call, signal }, nowMs),
+async function acquire({ ask }: Host, call: AcquireCall, signal: AbortSignal): Promise<Answer> {
+  const { policy, key, ...params } = call;
+  const answer = await ask(policy, key, (operations, keyState, nowMs) =>
+    operations.acquire(keyState, { ...params, signal }, nowMs),
+  );
+  // With an idempotency key the lease may belong to an earlier call: then it stays.
+  if (signal.aborted && call.idempotencyKey === undefined)
+    await ask(policy, key, (operations, keyState, nowMs) =>
+      operations.release(keyState, call.id, nowMs, { outcome: "ignore" }),
     );
-  }
+  return answer;
+}
 
-  async #acquire({ policy, key, ...call }: AcquireCall, signal: AbortSignal): Promise<Answer> {
-    if (signal.aborted) return TO_NOBODY;
-    const answer = await this.#ask(policy, key, (operations, keyState, nowMs) =>
-      operations.acquire(keyState, { ...call, signal }, nowMs),
-    );
-    // With an idempotency key the lease may belong to an earlier call: then it stays.
-    if (signal.aborted && call.idempotencyKey === undefined)
-      await this.#ask(policy, key, (operations, keyState, nowMs) =>
-        operations.release(keyState, call.id, nowMs, { outcome: "ignore" }),
-      );
-    return answer;
-  }
-
-  async #untilIdle({ policy, key, waitMs, caller }: IdleCall, signal: AbortSignal): Promise<Peeked | Full> {
-    const over = await this.#ask<Full | undefined>(policy, key, (_, keyState, nowMs) => {
-      const watcher = { untilMs: nowMs + waitMs, signal, caller };
-      return this.#queue.watchersFull(keyState, caller) ?? this.#queue.untilIdle(keyState, watcher);
-    });
-    if (over !== undefined) return over;
-    return await this.#ask(policy, key, (operations, keyState, nowMs) => operations.peek(keyState, nowMs));
-  }
+async function untilIdle(
+  { ask, queue }: Host,
+  { policy, key, waitMs, caller }: IdleCall,
+  signal: AbortSignal,
+): Promise<Peeked | Full> {
+  const over = await ask<Full | undefined>(policy, key, (_, keyState, nowMs) => {
+    const watcher = { untilMs: nowMs + waitMs, signal, caller };
+    return queue.watchersFull(keyState, caller) ?? queue.untilIdle(keyState, watcher);
+  });
+  return over ?? (await ask(policy, key, (operations, keyState, nowMs) => operations.peek(keyState, nowMs)));
 }

@@ -227,7 +227,7 @@ export function answersFull(
   const range = rangeOf(idempotencyKey);
   const { lengths } = storage.answers;
   if (lengths.all >= MAX_ANSWERS_LENGTH) return full("object-answers", MAX_ANSWERS_LENGTH);
-  if (callerIn(idempotencyKey) !== undefined && lengths.of(range) >= MAX_ANSWERS_LENGTH_OF_CALLER)
+  if (callerIn(idempotencyKey) !== undefined && lengths.of(range[0]) >= MAX_ANSWERS_LENGTH_OF_CALLER)
     return full("caller-object-answers", MAX_ANSWERS_LENGTH_OF_CALLER);
   const known = answersOf(storage, keyState, range);
   if (known.count < MAX_ANSWERS || nowMs >= known.oldestMs + MIN_REMEMBERED_MS) return undefined;

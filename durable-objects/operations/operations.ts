@@ -9,7 +9,7 @@ import type {
   AcquireParams,
   LimitParams,
 } from "../../core/protocol/messages.ts";
-import type { LimiterMethods, MaybePromise } from "../../core/protocol/object-methods.ts";
+import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../keys/key-state.ts";
 
 /** The answer if the hold or lease does not exist, or has ended. */
@@ -78,20 +78,6 @@ export type AskKey = <Result>(
   policy: string,
   key: string,
   ask: (operations: Operations, keyState: KeyState, nowMs: number) => MaybePromise<Result>,
-) => MaybePromise<Result>;
-
-interface SentCall<Result> {
-  readonly method: keyof LimiterMethods;
-  readonly args: readonly unknown[];
-  readonly read: (returned: unknown) => Result;
-}
-
-/** As `AskKey`, wherever the key is: it may have moved since its lease was granted. */
-export type AskAnywhere = <Result>(
-  policy: string,
-  key: string,
-  ask: (operations: Operations, keyState: KeyState, nowMs: number) => MaybePromise<Result>,
-  sent: SentCall<Result>,
 ) => MaybePromise<Result>;
 
 /** A caller that waits for units of a key. */

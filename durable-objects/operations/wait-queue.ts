@@ -3,6 +3,7 @@ import { SYSTEM_TIME, type Time } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import { full, type Full } from "../../core/protocol/problems.ts";
 import type { KeyState } from "../keys/key-state.ts";
+import { CallerCounts } from "../storage/records.ts";
 import type { IdleWatch, LeaveSignal, Line, Waiter } from "./operations.ts";
 
 type Timers = Pick<Time, "after">;
@@ -18,9 +19,7 @@ const NOBODY: readonly Waiter[] = [];
  */
 export class WaitQueue {
   readonly #lines = new Map<KeyState, Line>();
-  /** Waiting calls by caller. Callers without a name are `""`. */
-  readonly #waits = new Map<string, number>();
-  #count = 0;
+  readonly #waits = new CallerCounts();
   readonly #toNow: (keyState: KeyState) => number;
   readonly #time: Timers;
 
@@ -49,17 +48,10 @@ export class WaitQueue {
 
   /** The bound that another waiting call of this caller would exceed, if any. */
   fullFor(caller = ""): Full | undefined {
-    if (this.#count >= MAX_WAITS_OF_OBJECT) return full("object-waits", MAX_WAITS_OF_OBJECT);
-    if (caller !== "" && (this.#waits.get(caller) ?? 0) >= MAX_WAITS_OF_CALLER)
+    if (this.#waits.all >= MAX_WAITS_OF_OBJECT) return full("object-waits", MAX_WAITS_OF_OBJECT);
+    if (caller !== "" && this.#waits.of(caller) >= MAX_WAITS_OF_CALLER)
       return full("caller-waits", MAX_WAITS_OF_CALLER);
     return undefined;
-  }
-
-  #add(caller: string, more: number): void {
-    this.#count += more;
-    const waits = (this.#waits.get(caller) ?? 0) + more;
-    if (waits === 0) this.#waits.delete(caller);
-    else this.#waits.set(caller, waits);
   }
 
   /** The same for a call that waits until this key has no leases. */
@@ -83,7 +75,7 @@ export class WaitQueue {
     leaving?: { readonly signal: LeaveSignal; readonly answer: Result },
   ): Promise<Result> {
     const { caller = "" } = waiting;
-    this.#add(caller, 1);
+    this.#waits.add(caller, 1);
     const answered = new Promise<Result>((resolve, reject) => {
       const attempt = (atMs: number, isLast: boolean) => {
         try {
@@ -109,7 +101,7 @@ export class WaitQueue {
       insert(keyState.policy, this.#lineOf(keyState).waiters, waiter);
       this.serve(keyState);
     });
-    return answered.finally(() => this.#add(caller, -1));
+    return answered.finally(() => this.#waits.add(caller, -1));
   }
 
   /** Resolves when the key has no leases, at `untilMs`, or when the caller has gone. */
@@ -117,7 +109,7 @@ export class WaitQueue {
     keyState: KeyState,
     { untilMs, signal, caller = "" }: { untilMs: number; signal: AbortSignal; caller: string | undefined },
   ): Promise<undefined> {
-    this.#add(caller, 1);
+    this.#waits.add(caller, 1);
     const idle = new Promise<undefined>((done, fail) => {
       const idler: IdleWatch = { untilMs, resolve: () => done(undefined), fail };
       const { idlers } = this.#lineOf(keyState);
@@ -129,7 +121,7 @@ export class WaitQueue {
       });
       this.serve(keyState);
     });
-    return idle.finally(() => this.#add(caller, -1));
+    return idle.finally(() => this.#waits.add(caller, -1));
   }
 
   /** Answers callers in order as far as possible, and sets the timer for the next instant. */

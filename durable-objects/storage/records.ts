@@ -129,20 +129,54 @@ export interface Claim {
   readonly idempotencyKey?: string;
 }
 
-/** A key's record as stored, here and in the table `keys`. Stored: never rename a field. */
-export interface KeyRow {
+/** A number for each caller, and their sum. Callers without a name are `""`. */
+export class CallerCounts {
+  readonly #counts: Map<string, number>;
+  #all: number;
+
+  constructor(counts: Iterable<readonly [caller: string, count: number]> = []) {
+    this.#counts = new Map(counts);
+    this.#all = [...this.#counts.values()].reduce((sum, count) => sum + count, 0);
+  }
+
+  get all(): number {
+    return this.#all;
+  }
+
+  of(caller: string): number {
+    return this.#counts.get(caller) ?? 0;
+  }
+
+  add(caller: string, more: number): void {
+    const before = this.of(caller);
+    const after = Math.max(0, before + more);
+    this.#all += after - before;
+    if (after > 0) this.#counts.set(caller, after);
+    else this.#counts.delete(caller);
+  }
+
+  entries(): [caller: string, count: number][] {
+    return [...this.#counts];
+  }
+}
+
+/**
+ * A key's record as stored, here and in the table `keys`: never rename a field. A type, since an interface is
+ * none of SQLite's rows.
+ */
+export type KeyRow = {
   readonly key: string;
   readonly policy: string;
   /** JSON. */
   readonly rules: string;
   /** When the key is expected to be untouched. */
   readonly wholeAtMs: number;
-}
+};
 
-export interface SweptKey extends Omit<KeyRow, "rules"> {
+export type SweptKey = Omit<KeyRow, "rules"> & {
   /** The position of the policy version in the record (keys/versions.ts); 0: none. */
   readonly versionAt?: number;
-}
+};
 
 /** Stored: never rename it. */
 const ROW = "record";
@@ -239,15 +273,17 @@ export class Tables {
     this.#made.add(table);
   }
 
-  writeKey({ key, policy, rules, wholeAtMs }: KeyRow): void {
-    this.make("keys");
-    this.exec(
-      "INSERT OR REPLACE INTO keys (key, policy, rules, whole_at_ms) VALUES (?, ?, ?, ?)",
-      key,
-      policy,
-      rules,
-      wholeAtMs,
-    );
+  writeKey({ wholeAtMs, ...row }: KeyRow): void {
+    this.put("keys", { ...row, whole_at_ms: wholeAtMs });
+  }
+
+  /** Writes a row, by column. It replaces the one with the same primary key. */
+  put(table: Table, row: Readonly<Record<string, SqlStorageValue>>): void {
+    this.make(table);
+    const columns = Object.keys(row);
+    const values = columns.map(() => "?").join(", ");
+    const query = `INSERT OR REPLACE INTO ${table} (${columns.join(", ")}) VALUES (${values})`;
+    this.exec(query, ...Object.values(row));
   }
 
   /** The rows of a query on a table; none if the table does not exist. */
@@ -297,9 +333,8 @@ export class Tables {
   }
 
   #readMade(): Set<string> {
-    const tables = this.exec<{ name: string; sql: string }>(
-      "SELECT name, sql FROM sqlite_master WHERE type = 'table'",
-    ).toArray();
+    const query = "SELECT name, sql FROM sqlite_master WHERE type = 'table'";
+    const tables = this.exec<{ name: string; sql: string }>(query).toArray();
     // Version 0.1.0 made this table without the column.
     if (tables.some(({ name, sql }) => name === "holds" && !sql.includes(" caller ")))
       this.exec("ALTER TABLE holds ADD COLUMN caller TEXT");
