@@ -1,16 +1,26 @@
 import type { Time } from "../core/clock.ts";
 import type { PolicyLookup } from "../core/policies/policy.ts";
-import type { AnswerText, KeyCount, KeyList, ListedKey } from "../core/protocol/answers.ts";
+import type { Answer, AnswerText, KeyCount, KeyList, ListedKey, Peeked } from "../core/protocol/answers.ts";
 import { publicDecision } from "../core/protocol/decision.ts";
-import { type KeysCall, unsupportedOf, type Versioned } from "../core/protocol/messages.ts";
+import {
+  type AcquireCall,
+  type IdleCall,
+  KNOWN_PROTOCOL,
+  type KeysCall,
+  type LimitCall,
+  unsupportedOf,
+  type Versioned,
+} from "../core/protocol/messages.ts";
 import type { Attached, KeyCall, MaybePromise } from "../core/protocol/object-methods.ts";
-import { closeLost, releaseLease, type ReleasingHost } from "./connections/lease-sockets.ts";
+import type { Full } from "../core/protocol/problems.ts";
+import { releaseLease, type ReleasingHost } from "./connections/lease-sockets.ts";
 import { KeyCache, SHARED_MEMORY } from "./keys/key-cache.ts";
 import type { KeyState } from "./keys/key-state.ts";
 import { KeyStore, type Timers } from "./keys/key-store.ts";
 import { type LocalOperations, localOperations } from "./operations/local-operations.ts";
 import type { AskKey, Operations } from "./operations/operations.ts";
 import { Shedders } from "./operations/shedders.ts";
+import { TO_NOBODY } from "./operations/turns.ts";
 import { WaitQueue } from "./operations/wait-queue.ts";
 import type { KeyStorage } from "./storage/storage.ts";
 
@@ -133,6 +143,9 @@ type DecidedCall = Exclude<
   CallOf<"giveBack" | "acquire" | "confirm" | "release" | "tell" | "reset">
 >;
 
+/** A call that comes as a request and not over RPC: it waits, or opens a socket. */
+export type WaitingCall = AcquireCall | IdleCall | LimitCall;
+
 /** Leases that end with their callers. They need the platform, so a limiter in memory has none. */
 interface AttachedLeases {
   acquire(call: CallOf<"acquire">): Promise<Attached>;
@@ -182,7 +195,7 @@ export class KeyCalls {
       case "reset":
         return parts.ask(policy, key, (operations, keyState, nowMs) => {
           const done = operations.reset(keyState, nowMs);
-          const close = () => closeLost(parts, policy, keyState);
+          const close = () => parts.sockets.closeLost(policy, keyState);
           return done instanceof Promise ? done.then(close) : close();
         });
       case "cancel":
@@ -224,15 +237,15 @@ export class KeyCalls {
       case "reserve":
         return operations.reserve(keyState, call, nowMs);
       case "refund":
-        return operations.refund(keyState, call.units, call.idempotencyKey, call.charge, nowMs);
+        return operations.refund(keyState, call, nowMs);
       case "hold":
         return operations.hold(keyState, call, nowMs);
       case "settle":
-        return operations.settle(keyState, call.id, call.used, nowMs);
+        return operations.settle(keyState, call, nowMs);
       case "cancel":
-        return operations.cancel(keyState, call.id, nowMs);
+        return operations.cancel(keyState, call, nowMs);
       case "renew":
-        return operations.renew(keyState, call.id, call.ttlMs, nowMs);
+        return operations.renew(keyState, call, nowMs);
       case "shedding":
         return shedders.tell(keyState, call, nowMs);
       case "peek":
@@ -240,6 +253,21 @@ export class KeyCalls {
       default:
         return call satisfies never;
     }
+  }
+
+  /**
+   * Answers a call that may wait, by its path; an unknown one comes from a newer version. These calls are
+   * requests, not RPC: only a request has a signal that is aborted when the caller goes (flag
+   * enable_request_signal; workerd 1.20261023.1: within 2 ms).
+   */
+  async request(path: string, call: WaitingCall, signal: AbortSignal): Promise<unknown> {
+    if (path === "/idle") return await untilIdle(this.#parts, call as IdleCall, signal);
+    if (path !== "/acquire" && path !== "/limit") return { unsupported: { protocol: KNOWN_PROTOCOL } };
+    // A caller that left before is not charged.
+    if (signal.aborted) return TO_NOBODY;
+    if (path === "/acquire") return await acquire(this.#parts, call as AcquireCall, signal);
+    const limit = { op: "limit" as const, ...(call as LimitCall), signal };
+    return await this.call(limit);
   }
 
   async keys(call: KeysCall): Promise<AnswerText> {
@@ -259,6 +287,31 @@ export class KeyCalls {
     if (this.#attached === undefined) throw new Error("leases that end with their callers take the platform");
     return this.#attached;
   }
+}
+
+async function acquire({ ask }: KeyParts, call: AcquireCall, signal: AbortSignal): Promise<Answer> {
+  const { policy, key, ...params } = call;
+  const answer = await ask(policy, key, (operations, keyState, nowMs) =>
+    operations.acquire(keyState, { ...params, signal }, nowMs),
+  );
+  // With an idempotency key the lease may belong to an earlier call: then it stays.
+  if (signal.aborted && call.idempotencyKey === undefined)
+    await ask(policy, key, (operations, keyState, nowMs) =>
+      operations.release(keyState, { id: call.id, outcome: "ignore" }, nowMs),
+    );
+  return answer;
+}
+
+async function untilIdle(
+  { ask, queue }: KeyParts,
+  { policy, key, waitMs, caller }: IdleCall,
+  signal: AbortSignal,
+): Promise<Peeked | Full> {
+  const over = await ask<Full | undefined>(policy, key, (_, keyState, nowMs) => {
+    const watcher = { untilMs: nowMs + waitMs, signal, caller };
+    return queue.watchersFull(keyState, caller) ?? queue.untilIdle(keyState, watcher);
+  });
+  return over ?? (await ask(policy, key, (operations, keyState, nowMs) => operations.peek(keyState, nowMs)));
 }
 
 /** Other calls come in after this many keys of a long list. */

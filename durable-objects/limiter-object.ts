@@ -2,22 +2,14 @@ import { DurableObject } from "cloudflare:workers";
 import { randomId, SYSTEM_TIME } from "../core/clock.ts";
 import { localName, type Policy, type PolicyLookup, publicName } from "../core/policies/policy.ts";
 import type { AnswerText } from "../core/protocol/answers.ts";
-import {
-  type AcquireCall,
-  CLOSE_BROKEN,
-  type IdleCall,
-  type KeysCall,
-  type LimitCall,
-  unsupportedOf,
-} from "../core/protocol/messages.ts";
+import { type AcquireCall, CLOSE_BROKEN, type KeysCall, unsupportedOf } from "../core/protocol/messages.ts";
 import type { LimiterMethods } from "../core/protocol/object-methods.ts";
 import { STATS_NAME, type StatsMessage, type StatsNamespace } from "../core/stats/messages.ts";
 import { StatsSender, Tally } from "../core/stats/tally.ts";
 import { acquireAttached, confirmLease } from "./connections/lease-handle.ts";
 import { LeaseSockets } from "./connections/lease-sockets.ts";
-import { answerRequest } from "./connections/waiting-calls.ts";
 import { backgroundMs, isRemoved, poolAddress, regionalPolicies } from "./deployment.ts";
-import { KeyCalls, type PoolParts, joinParts } from "./key-calls.ts";
+import { KeyCalls, type PoolParts, joinParts, type WaitingCall } from "./key-calls.ts";
 import { cleaned } from "./keys/garbage-collection.ts";
 import { Timers } from "./keys/key-store.ts";
 import { KeyMoves, type ObjectNamespace, Places } from "./moves/key-moves.ts";
@@ -98,7 +90,7 @@ export class LimiterObject extends WithWireMethods {
   override async fetch(request: Request): Promise<Response> {
     const url = new URL(request.url);
     // The message is in the address when the request opens a socket, otherwise in the body.
-    const message = JSON.parse(url.searchParams.get("call") ?? (await request.text())) as Message;
+    const message = JSON.parse(url.searchParams.get("call") ?? (await request.text())) as WaitingCall;
     return await this.#routing.request(request, message, async () => {
       this.#count(message.policy, url.pathname.slice(1));
       const { sockets, hear } = this.#parts;
@@ -106,7 +98,7 @@ export class LimiterObject extends WithWireMethods {
       if (unsupported !== undefined) return Response.json(unsupported);
       hear(message.policy, message.key, message);
       if (url.pathname === "/socket") return sockets.accept(message as AcquireCall);
-      return Response.json(await answerRequest(this.#parts, url.pathname, message, request.signal));
+      return Response.json(await this.#calls.request(url.pathname, message, request.signal));
     });
   }
 
@@ -133,9 +125,6 @@ export class LimiterObject extends WithWireMethods {
   readonly #push = (message: StatsMessage) =>
     this.#stats?.getByName(STATS_NAME).push(message) ?? Promise.resolve();
 }
-
-/** A call that comes as a request and not over RPC: it waits, or opens a socket. */
-type Message = AcquireCall | IdleCall | LimitCall;
 
 /** Shared by all objects of this isolate: a single one would send a message for a few calls. */
 const tally = new Tally();

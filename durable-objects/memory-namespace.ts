@@ -1,10 +1,9 @@
 import type { NewSegment, Segment } from "../core/algorithms/algorithm.ts";
 import { SYSTEM_TIME, type Time } from "../core/clock.ts";
 import type { Policies } from "../core/policies/policy.ts";
-import type { AcquireCall, IdleCall, KeysCall, LimitCall } from "../core/protocol/messages.ts";
+import type { KeysCall } from "../core/protocol/messages.ts";
 import type { KeyRange } from "../core/protocol/names.ts";
-import { answerRequest } from "./connections/waiting-calls.ts";
-import { joinParts, KeyCalls } from "./key-calls.ts";
+import { joinParts, KeyCalls, type WaitingCall } from "./key-calls.ts";
 import { cleaned } from "./keys/garbage-collection.ts";
 import { Timers } from "./keys/key-store.ts";
 import { ANSWERS_DROPPED, type StoredAnswer, type StoredAnswers, type Swept } from "./storage/answers.ts";
@@ -49,9 +48,9 @@ function makeObject(policies: Pick<Policies, "get">, time: Time): object {
   const keys = async (call: KeysCall) => await calls.keys(call);
   const countKeys = async (call: KeysCall) => await Promise.resolve(calls.countKeys(call));
   const fetch = async (url: string, { body, signal }: RequestInit) => {
-    const call = JSON.parse(typeof body === "string" ? body : "{}") as AcquireCall | IdleCall | LimitCall;
+    const call = JSON.parse(typeof body === "string" ? body : "{}") as WaitingCall;
     const gone = signal ?? new AbortController().signal;
-    return Response.json(await answerRequest(parts, new URL(url).pathname, call, gone));
+    return Response.json(await calls.request(new URL(url).pathname, call, gone));
   };
   return { ...stubOf(routing), keys, countKeys, fetch };
 }

@@ -4,14 +4,11 @@
  */
 import type { AnswerText, Missing, Released, UnsupportedProtocol } from "../core/protocol/answers.ts";
 import {
-  type AcquireCall,
   type Batch,
   type BatchedAnswer,
   type BatchedCall,
   batchText,
-  type IdleCall,
   KNOWN_PROTOCOL,
-  type LimitCall,
   MAX_BATCH_LENGTH,
   MAX_BATCHED,
   type ReserveCall,
@@ -29,6 +26,7 @@ import type {
   ObjectStub,
 } from "../core/protocol/object-methods.ts";
 import { full } from "../core/protocol/problems.ts";
+import type { WaitingCall } from "./key-calls.ts";
 import { type KeyMoves, type Places, passOn, passRequest } from "./moves/key-moves.ts";
 
 export type WireMethod = Exclude<keyof LimiterMethods, "keys" | "countKeys">;
@@ -147,11 +145,7 @@ export class OwnerRouting {
     return { returned: await this.#make(method as WireMethod, args, true) };
   }
 
-  async request(
-    request: Request,
-    message: AcquireCall | IdleCall | LimitCall,
-    answer: () => Promise<Response>,
-  ): Promise<Response> {
+  async request(request: Request, message: WaitingCall, answer: () => Promise<Response>): Promise<Response> {
     if (this.#host === undefined) return await answer();
     const { moves, places } = this.#host;
     const { policy, key, mayBeAt } = message;

@@ -23,10 +23,10 @@ import { readClockMs } from "../../core/clock.ts";
 import { deployed } from "../deployment.ts";
 import { CatalogStore } from "./catalog-store.ts";
 import {
+  allUsed,
   candidateMisfit,
   changed,
   checkedOverride,
-  full,
   isRefusal,
   lengthsRefusal,
   missing,
@@ -202,7 +202,7 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
       if (refusal !== undefined) return refusal;
       if (isSame(fields, before?.fields)) return { version: before?.ownVersion ?? 0, value: fields };
       if (before?.fields === undefined && store.count("policies") >= MAX_POLICIES)
-        return full(`the catalog has ${MAX_POLICIES} policies, which are all that it may have`);
+        return allUsed(`the catalog has ${MAX_POLICIES} policies`);
     }
     const refusal = (after && this.#overridesMisfit(name, after)) ?? misfit;
     if (refusal !== undefined) return refusal;
@@ -258,13 +258,11 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
       return missing(`there is no override ${JSON.stringify(pattern)}`);
     if (before !== undefined && isSame(fields, before.value.fields)) return before;
     if (before === undefined && store.count("overrides") >= MAX_OVERRIDES)
-      return full(`the catalog has ${MAX_OVERRIDES} overrides, which are all that it may have`);
+      return allUsed(`the catalog has ${MAX_OVERRIDES} overrides`);
     const { multiWildcards } =
       before === undefined && isMultiWildcard ? store.overrideCounts(policy) : { multiWildcards: 0 };
     if (multiWildcards >= MAX_MULTI_WILDCARD)
-      return full(
-        `the policy has ${MAX_MULTI_WILDCARD} patterns with more than one *, which are all that it may have`,
-      );
+      return allUsed(`the policy has ${MAX_MULTI_WILDCARD} patterns with more than one *`);
     const candidate = store.candidate(policy)?.value.fields;
     const misfit = fields && overrideMisfit(policy, candidate, pattern, fields);
     if (misfit !== undefined) return misfit;
@@ -318,7 +316,7 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
     if (entry === undefined && before === undefined)
       return missing(`there is no token ${JSON.stringify(name)}`);
     if (before === undefined && store.count("tokens") >= MAX_TOKENS)
-      return full(`the catalog has ${MAX_TOKENS} tokens, which are all that it may have`);
+      return allUsed(`the catalog has ${MAX_TOKENS} tokens`);
     if (isSame(entry, before)) return { version: 1, value: entry };
     const isThere = (policy: string) => this.#tableOf(policy) !== undefined;
     const names = () => {

@@ -50,17 +50,7 @@ interface LinkedLease {
   readonly graceMs?: number | undefined;
 }
 
-function attached(
-  host: LeaseHost,
-  policy: string,
-  key: string,
-  answer: object,
-  lease: LinkedLease | undefined,
-): Attached {
-  const handle = lease === undefined ? {} : leaseHandle(host, policy, key, lease);
-  return { answer: JSON.stringify(answer), ...handle };
-}
-
+/** Lets its holder renew and release a lease, and releases it when the holder's link ends. */
 function leaseHandle(
   { anywhere, policyOf }: LeaseHost,
   policy: string,
@@ -138,12 +128,13 @@ export async function acquireAttached(host: LeaseHost, call: AcquireCall): Promi
   const answer =
     unsupportedOf(call) ??
     (resume === undefined ? await acquired(host, call) : await takenOver(host, { policy, key }, resume, id));
+  const text = JSON.stringify(answer);
   const lease = "lease" in answer ? answer.lease : undefined;
-  if (lease === undefined) return attached(host, policy, key, answer, undefined);
+  if (lease === undefined) return { answer: text };
   // Without a grace the same call may have an earlier answer: then both answers have one link.
   const isAnew = resume !== undefined || graceMs !== undefined || lease.id === id;
   const link = isAnew ? id : await linkNow(host, policy, key, lease.id);
-  return attached(host, policy, key, answer, { id: lease.id, link, graceMs });
+  return { answer: text, ...leaseHandle(host, policy, key, { id: lease.id, link, graceMs }) };
 }
 
 /** Leases units. A repeated call with a grace may have lost the earlier answer's link. */
@@ -170,8 +161,10 @@ export async function confirmLease(
   { policy, key, id, ttlMs, isAttached }: ConfirmCall,
 ): Promise<Attached> {
   const lease = await host.ask(policy, key, (operations, keyState, nowMs) =>
-    operations.renew(keyState, id, ttlMs, nowMs),
+    operations.renew(keyState, { id, ttlMs }, nowMs),
   );
-  if (!isAttached || "missing" in lease) return attached(host, policy, key, lease, undefined);
-  return attached(host, policy, key, lease, { id, link: await linkNow(host, policy, key, id) });
+  const answer = JSON.stringify(lease);
+  if (!isAttached || "missing" in lease) return { answer };
+  const link = await linkNow(host, policy, key, id);
+  return { answer, ...leaseHandle(host, policy, key, { id, link }) };
 }

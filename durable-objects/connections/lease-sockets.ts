@@ -106,11 +106,12 @@ export class LeaseSockets {
     this.#host.renewBy(sinceMs + expiresAfterMs / 2, sinceMs);
   }
 
-  closeLost(policy: string, key: string, isThere: (leaseId: string) => boolean): void {
+  /** Closes sockets of ended leases in the same call: later the policy of a key without rows may be unknown. */
+  closeLost(policy: string, { key, claims }: OpenKey): void {
     for (const socket of this.#ctx.getWebSockets()) {
       const attached = socket.deserializeAttachment() as Attachment;
       const isOfKey = attached.policy === policy && attached.key === key && attached.id !== undefined;
-      if (isOfKey && !isThere(attached.id)) socket.close(CLOSE_LOST, LOST);
+      if (isOfKey && !claims.has(attached.id)) socket.close(CLOSE_LOST, LOST);
     }
   }
 
@@ -255,7 +256,7 @@ export function takenOver(
     if (isSocket !== (link === undefined)) return { missing: true };
     const decided = (lease: Lease | Missing): Decided | Missing =>
       "missing" in lease ? lease : { rules: admitted(withoutTaking(keyState.ruleStates, nowMs, 0)), lease };
-    const lease = operations.renew(keyState, id, undefined, nowMs, { to: link });
+    const lease = operations.renew(keyState, { id, to: link }, nowMs);
     return lease instanceof Promise ? lease.then(decided) : decided(lease);
   });
 }
@@ -290,6 +291,11 @@ function withoutLease(socket: WebSocket): void {
   socket.serializeAttachment(rest satisfies Attachment);
 }
 
+interface OpenKey {
+  readonly key: string;
+  readonly claims: { has(leaseId: string): boolean };
+}
+
 export interface ReleasingHost {
   readonly ask: AskKey;
   readonly sockets: Pick<LeaseSockets, "closeLost">;
@@ -306,18 +312,9 @@ export async function releaseLease(
     const isSocket = keyState.claims.get(call.id)?.isSocket === true;
     const ended = endLease(operations, keyState, call, nowMs);
     const close = (isReleased: boolean) => {
-      if (isSocket) closeLost(host, policy, keyState);
+      if (isSocket) host.sockets.closeLost(policy, keyState);
       return isReleased;
     };
     return ended instanceof Promise ? ended.then(close) : close(ended);
   });
-}
-
-/** Closes sockets of ended leases in the same call: later the policy of a key without rows may be unknown. */
-export function closeLost(
-  { sockets }: Pick<ReleasingHost, "sockets">,
-  policy: string,
-  { key, claims }: { readonly key: string; readonly claims: { has(leaseId: string): boolean } },
-): void {
-  sockets.closeLost(policy, key, (leaseId) => claims.has(leaseId));
 }

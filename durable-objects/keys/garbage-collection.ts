@@ -3,7 +3,7 @@ import type { AnswerPlace, Swept } from "../storage/answers.ts";
 import type { SweptKey } from "../storage/records.ts";
 import { KEYS_SWEPT, type KeyStorage } from "../storage/storage.ts";
 import { FAILED_AGAIN_MS, FORGET_AFTER_MS, UNKNOWN_KEPT_MS } from "../storage/sweeps.ts";
-import { endExpired, REMEMBERED_MS } from "./idempotency.ts";
+import { REMEMBERED_MS } from "./idempotency.ts";
 import type { KeyCache } from "./key-cache.ts";
 import type { Timers } from "./key-store.ts";
 
@@ -146,7 +146,7 @@ function forgetKey(
   // An only key is deleted with everything else. Until then it stays in memory: reading its record again
   // would presume units.
   if (storage.loneKey === key) return undefined;
-  for (const claim of keyState.expired) endExpired(storage, keyState, claim);
+  for (const claim of keyState.expired) cache.answers.endExpired(keyState, claim);
   storage.remove(key);
   cache.drop(keyState);
   return undefined;

@@ -9,7 +9,7 @@ export interface HolderUnits {
 /**
  * An isolate, or a client in its caller's process, that reserves units. A crash forgets it (write-behind.ts).
  */
-export interface Holder {
+export interface KnownHolder {
   /** The number of the last accepted message. Others up to it are late or repeated, and ignored. */
   readonly turn: number;
   /** The id of its hold in every rule's account. */
@@ -41,7 +41,7 @@ const REMEMBERED_MS = 5_000;
 /** About the bytes of memory of a holder without its hold. */
 export const HOLDER_BYTES = 300;
 
-export class Holders extends Map<string, Holder> {
+export class Holders extends Map<string, KnownHolder> {
   hasRoomFor(id: string): boolean {
     if (this.has(id) || this.size < MAX_HOLDERS_OF_CALLER) return true;
     return this.size < MAX_HOLDERS && this.#countOfCaller(callerIn(id)) < MAX_HOLDERS_OF_CALLER;

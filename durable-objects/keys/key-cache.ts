@@ -1,9 +1,9 @@
 import { UNTOUCHED, unstoredOf } from "../../core/accounts/account.ts";
 import type { Account } from "../../core/accounts/hold.ts";
 import { isOfAnother, later, type Policy, type PolicyRevision } from "../../core/policies/policy.ts";
-import { type StoredAccount, record } from "../storage/records.ts";
+import { record } from "../storage/records.ts";
 import type { KeyStorage } from "../storage/storage.ts";
-import { endExpired } from "./idempotency.ts";
+import { KeyAnswers } from "./idempotency.ts";
 import { KeyState } from "./key-state.ts";
 import {
   type ChosenVersion,
@@ -103,6 +103,7 @@ const GROWTH_STEPS = 64;
 export class KeyCache {
   readonly fingerprints = new RuleFingerprints();
   readonly versions = new Versions();
+  readonly answers: KeyAnswers;
   readonly #storage: KeyStorage;
   readonly #memory: MemoryBudget;
   readonly #share: MemoryShare;
@@ -111,6 +112,7 @@ export class KeyCache {
   /** @param memory shared with other objects; absent: not shared */
   constructor(storage: KeyStorage, memory = new MemoryBudget(MAX_KEYS, MAX_BYTES)) {
     this.#storage = storage;
+    this.answers = new KeyAnswers(storage);
     this.#memory = memory;
     this.#share = memory.join();
   }
@@ -170,29 +172,19 @@ export class KeyCache {
     const { key, policy, ruleStates, expired } = keyState;
     const wholeMs = Math.max(minDueMs, keyState.wholeAtMs(accounts, nowMs));
     const { memory } = storage.allowances;
-    const records = ruleStates.map(({ rule, stored }, index) =>
-      record(
-        rule,
-        accounts[index] ?? UNTOUCHED,
-        ahead[index] ?? 0,
-        nowMs,
-        policy.reservation,
-        stored,
-        memory,
-      ),
-    );
-    const stored = records.map((each) => each.stored);
-    const rules: Record<string, StoredAccount> = {};
-    for (const [index, { rule }] of ruleStates.entries()) rules[rule.name] = stored[index] as StoredAccount;
-    Object.assign(rules, storedVersion(keyState.inForce));
+    const records = ruleStates.map(({ rule, stored }, index) => {
+      const account = accounts[index] ?? UNTOUCHED;
+      const units = ahead[index] ?? 0;
+      return { rule, ...record(rule, account, units, nowMs, policy.reservation, stored, memory) };
+    });
+    const stored = Object.fromEntries(records.map((each) => [each.rule.name, each.stored]));
     const write = () => {
       // Segments first: their table makes the table of records, so that a first record is not written twice.
-      for (const [index, { rule }] of ruleStates.entries()) {
-        const segment = records[index]?.segment;
+      for (const { rule, segment } of records)
         if (segment !== undefined) storage.writeSegment(key, rule.name, segment);
-      }
+      const rules = { ...stored, ...storedVersion(keyState.inForce) };
       storage.write({ key, policy: policy.name, rules }, wholeMs);
-      for (const claim of expired) endExpired(storage, keyState, claim);
+      for (const claim of expired) this.answers.endExpired(keyState, claim);
     };
     const isOneRow = expired.length === 0 && records.every(({ segment }) => segment === undefined);
     if (isOneRow) write();

@@ -1,4 +1,11 @@
-import { advance, restoredOf, unstoredOf, UNTOUCHED, wholeAtMs } from "../../core/accounts/account.ts";
+import {
+  advance,
+  restoredOf,
+  settle,
+  unstoredOf,
+  UNTOUCHED,
+  wholeAtMs,
+} from "../../core/accounts/account.ts";
 import { type Account, type Hold, type RuleAccount } from "../../core/accounts/hold.ts";
 import { dualState, singleState } from "../../core/algorithms/dual-config.ts";
 import { forPriority, later, type Policy, type PolicyRevision } from "../../core/policies/policy.ts";
@@ -84,6 +91,13 @@ export class KeyState {
 
   get accounts(): readonly Account[] {
     return this.#ruleStates.map(({ account }) => account);
+  }
+
+  /** The accounts after these claims have ended unused. */
+  accountsWithout(claims: readonly Claim[], nowMs: number): readonly Account[] {
+    return this.#ruleStates.map(({ rule, account }) =>
+      claims.reduce((current, { id }) => settle(rule, current, nowMs, id, 0), account),
+    );
   }
 
   /** The rules with their accounts as calls of this priority see them (core/policies/parse-policy.ts). */
@@ -273,10 +287,14 @@ export class KeyState {
   }
 
   /** These records were written, due at `dueMs`, and the rows of expired claims deleted. */
-  noteWritten(records: readonly StoredAccount[], accounts: readonly Account[], dueMs: number): void {
+  noteWritten(
+    records: Readonly<Record<string, StoredAccount>>,
+    accounts: readonly Account[],
+    dueMs: number,
+  ): void {
     this.dueMs = dueMs;
     for (const [index, ruleState] of this.#ruleStates.entries()) {
-      ruleState.stored = records[index];
+      ruleState.stored = records[ruleState.rule.name];
       ruleState.presumed = restoredOf(accounts[index] ?? UNTOUCHED);
       ruleState.storedWholeMs = recordWholeAtMs(ruleState.rule, accounts[index]?.state);
     }

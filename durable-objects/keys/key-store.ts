@@ -1,24 +1,10 @@
-import { settle } from "../../core/accounts/account.ts";
 import type { Account } from "../../core/accounts/hold.ts";
 import { readClockMs } from "../../core/clock.ts";
 import type { Policies } from "../../core/policies/policy.ts";
-import type { Conflict, Decided } from "../../core/protocol/answers.ts";
 import type { Full } from "../../core/protocol/problems.ts";
 import type { Claim } from "../storage/records.ts";
 import type { KeyStorage } from "../storage/storage.ts";
-import {
-  answersFull,
-  claimsFull,
-  endOfHold,
-  findAnswer,
-  findCharge,
-  forgetCharge,
-  type Idempotent,
-  rememberAnswer,
-  type Remembered,
-  type RememberedAnswer,
-  type StandingCharge,
-} from "./idempotency.ts";
+import { claimsFull, type KeyAnswers, type Remembered } from "./idempotency.ts";
 import type { KeyCache } from "./key-cache.ts";
 import type { KeyState } from "./key-state.ts";
 
@@ -67,19 +53,8 @@ export class KeyStore {
     this.#cache.release(keyState);
   }
 
-  /** The valid answer under an idempotency key, if any. */
-  earlier(keyState: KeyState, call: Idempotent | undefined, nowMs: number): Decided | Conflict | undefined {
-    // A `ClaimEnd` is stored under the request of `endOfHold`, which no call has: none is returned here.
-    return call && (findAnswer(this.#storage, keyState, call, nowMs) as Decided | Conflict | undefined);
-  }
-
-  chargeOf(keyState: KeyState, idempotencyKey: string, nowMs: number): StandingCharge | undefined {
-    return findCharge(this.#storage, keyState, idempotencyKey, nowMs);
-  }
-
-  /** How a hold ended, or the answer to its settle; `undefined`: unknown. */
-  endOf(keyState: KeyState, holdId: string, nowMs: number): RememberedAnswer | Conflict | undefined {
-    return findAnswer(this.#storage, keyState, endOfHold(holdId), nowMs);
+  get answers(): KeyAnswers {
+    return this.#cache.answers;
   }
 
   /** Commits a change unless it exceeds a bound. Then nothing changes. */
@@ -88,7 +63,7 @@ export class KeyStore {
     const [answered] = remember;
     const over =
       (put.length > 0 ? claimsFull(this.#storage, keyState, put) : undefined) ??
-      (answered && answersFull(this.#storage, keyState, answered.idempotencyKey, nowMs));
+      (answered && this.answers.full(keyState, answered.idempotencyKey, nowMs));
     if (over === undefined) this.commit(keyState, change, nowMs);
     return over;
   }
@@ -119,9 +94,8 @@ export class KeyStore {
       for (const claim of end) storage.claims.remove(key, claim.id);
       for (const claim of put) storage.claims.write(key, claim, !keyState.claims.has(claim.id));
       for (const each of forget) storage.answers.remove(key, each);
-      if (uncharge !== undefined) forgetCharge(storage, keyState, uncharge);
-      for (const { answer, charge, ...each } of remember)
-        rememberAnswer(storage, keyState, each, answer, nowMs, charge);
+      if (uncharge !== undefined) this.answers.forgetCharge(keyState, uncharge);
+      for (const each of remember) this.answers.remember(keyState, each, nowMs);
       return writeRecord();
     };
     const wholeMs = writesRows ? this.#allOrNothing(keyState, writeAll, nowMs) : writeRecord();
@@ -150,9 +124,7 @@ export class KeyStore {
   /** Ends all holds and leases of a key as unused, and deletes its answers. */
   endClaims(keyState: KeyState, nowMs: number): void {
     const end = [...keyState.claims.values()];
-    const accounts = keyState.ruleStates.map(({ rule, account }) =>
-      end.reduce((current, { id }) => settle(rule, current, nowMs, id, 0), account),
-    );
+    const accounts = keyState.accountsWithout(end, nowMs);
     this.#storage.answers.removeAll(keyState.key);
     this.commit(keyState, { accounts, end }, nowMs);
   }

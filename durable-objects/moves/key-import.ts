@@ -12,7 +12,7 @@ import {
   type RequestedKey,
 } from "../../core/protocol/object-methods.ts";
 import type { Move } from "../storage/moves.ts";
-import { type MovesHost, storePresumed, storeRows, takeBack } from "./moved-rows.ts";
+import { type MovesHost, storeRows, takeBack, writeRecord } from "./moved-rows.ts";
 
 export interface KeptKey {
   readonly by: string;
@@ -129,7 +129,8 @@ export class KeyImport {
       cache.forget(key);
       takeBack(storage, policy, key, own, presumed);
       onWritten(own.dueMs, nowMs);
-    } else if (!cache.has(key) && storePresumed(storage, policy, key, presumed, nowMs))
+    } else if (!cache.has(key) && writeRecord(storage, policy, key, undefined, presumed, nowMs))
+      // The alarm finds out when the key is untouched.
       onWritten(nowMs, nowMs);
     residents.add(key);
     return undefined;

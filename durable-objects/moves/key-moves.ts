@@ -10,6 +10,7 @@
 import type { Policy } from "../../core/policies/policy.ts";
 import { objectNames } from "../../core/protocol/names.ts";
 import {
+  type ForwardedCall,
   type LimiterMethods,
   type MaybePromise,
   MOVE_PROTOCOL,
@@ -112,13 +113,7 @@ async function orMoved<Result>(
   }
 }
 
-interface Passing {
-  readonly policy: string;
-  readonly key: string;
-  readonly method: keyof LimiterMethods;
-  readonly args: readonly unknown[];
-  readonly mayBeAt: readonly string[];
-}
+type Passing = ForwardedCall["passedOn"] & { readonly method: keyof LimiterMethods };
 
 /** Calls another object, as a client does if it is older. `NOT_OWNER`: the call was not executed. */
 export async function passOn(places: Places, { by, isOlder }: KeptKey, passing: Passing): Promise<unknown> {

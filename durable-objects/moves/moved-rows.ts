@@ -34,8 +34,7 @@ export function storeRows(
   const dueMs = wholeAtMs + Math.max(0, laterMs);
   storage.atomically(() => {
     removeRows(storage, key);
-    if (rules !== undefined || hasUnits(presumed))
-      storage.write({ key, policy: policy.name, rules: fromElsewhere(policy, rules ?? {}, presumed) }, dueMs);
+    writeRecord(storage, policy, key, rules, presumed, dueMs);
     storage.moves.putSegments(key, moved.segments);
     for (const { idempotencyKey, ...answer } of moved.answers)
       storage.answers.write(key, idempotencyKey, answer);
@@ -63,26 +62,16 @@ function fromElsewhere(
   presumed: PresumedUnits,
 ): Readonly<Record<string, StoredAccount>> {
   const came = Object.entries(records as Readonly<Record<string, StoredAccount>>);
-  const held = came.map(([name, account]): [string, StoredAccount] => [
-    name,
-    withAhead(withoutMemory(account), presumed.get(name) ?? 0, reservation.mostMs),
-  ]);
-  const others = rules.filter(({ name }) => !Object.hasOwn(records, name) && (presumed.get(name) ?? 0) > 0);
-  const ahead = others.map((rule): [string, StoredAccount] => [
-    rule.name,
-    withAhead({ algorithm: storedName(rule), ahead: 0 }, presumed.get(rule.name) ?? 0, reservation.mostMs),
-  ]);
-  return Object.fromEntries([...held, ...ahead]);
-}
-
-function withoutMemory(stored: StoredAccount): StoredAccount {
-  const { by: _, presumed: __, ...account } = stored;
-  return account;
-}
-
-function withAhead(account: StoredAccount, units: number, ttlMs: number): StoredAccount {
-  if (units === 0) return account;
-  return { ...account, ahead: account.ahead + units, ttlMs: Math.max(account.ttlMs ?? 0, ttlMs) };
+  const unrecorded = rules
+    .filter(({ name }) => !Object.hasOwn(records, name) && (presumed.get(name) ?? 0) > 0)
+    .map((rule): [string, StoredAccount] => [rule.name, { algorithm: storedName(rule), ahead: 0 }]);
+  const all = [...came, ...unrecorded].map(([name, stored]) => {
+    const { by: _, presumed: __, ...account } = stored;
+    const units = presumed.get(name) ?? 0;
+    const ttlMs = Math.max(account.ttlMs ?? 0, reservation.mostMs);
+    return [name, units === 0 ? account : { ...account, ahead: account.ahead + units, ttlMs }] as const;
+  });
+  return Object.fromEntries(all);
 }
 
 export function takeBack(
@@ -93,31 +82,24 @@ export function takeBack(
   presumed: PresumedUnits,
 ): void {
   storage.atomically(() => {
-    const record = storage.read(key);
-    if (record !== undefined || hasUnits(presumed))
-      storage.write(
-        { key, policy: policy.name, rules: fromElsewhere(policy, record?.rules ?? {}, presumed) },
-        move.dueMs,
-      );
+    writeRecord(storage, policy, key, storage.read(key)?.rules, presumed, move.dueMs);
     storage.moves.write(key, { ...move, other: null });
   });
 }
 
-/** Stores the presumed units of an unknown key, if any. The alarm finds out when it is untouched. */
-export function storePresumed(
+/** Writes the record of a key from elsewhere, or only its presumed units. Returns whether it has any of both. */
+export function writeRecord(
   storage: Storage,
   policy: Policy,
   key: string,
+  rules: MovedKey["rules"],
   presumed: PresumedUnits,
-  nowMs: number,
+  dueMs: number,
 ): boolean {
-  if (!hasUnits(presumed)) return false;
-  storage.write({ key, policy: policy.name, rules: fromElsewhere(policy, {}, presumed) }, nowMs);
+  const hasUnits = [...presumed.values()].some((units) => units > 0);
+  if (rules === undefined && !hasUnits) return false;
+  storage.write({ key, policy: policy.name, rules: fromElsewhere(policy, rules ?? {}, presumed) }, dueMs);
   return true;
-}
-
-function hasUnits(presumed: PresumedUnits): boolean {
-  return [...presumed.values()].some((units) => units > 0);
 }
 
 interface ObjectFinder {

@@ -16,7 +16,7 @@ import { full, type Full } from "../../core/protocol/problems.ts";
 import { chargeOf, type Idempotent, remembering, takenOf, takesAll } from "../keys/idempotency.ts";
 import type { KeyState, RuleState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
-import { type Limiting, MISSING, type Operations } from "./operations.ts";
+import { type Limiting, MISSING, type Operations, type Params } from "./operations.ts";
 import {
   cacheableDenial,
   cacheableForMs,
@@ -75,7 +75,7 @@ export class Limits {
   }
 
   #earlier(keyState: KeyState, { cost, idempotencyKey }: Limiting, atMs: number): Answer | undefined {
-    return this.#store.earlier(keyState, idempotentOf("limit", cost, idempotencyKey), atMs);
+    return this.#store.answers.earlier(keyState, idempotentOf("limit", cost, idempotencyKey), atMs);
   }
 
   /** The earlier answer to the same call, except a counted denial, which is decided again. */
@@ -122,15 +122,13 @@ export class Limits {
 
   readonly refund = (
     keyState: KeyState,
-    units: Cost,
-    idempotencyKey: string,
-    charge: string | undefined,
+    { units, idempotencyKey, charge }: Params<"refund">,
     nowMs: number,
   ): Answer => {
     const idempotent = { idempotencyKey, request: refundText(units, charge) };
-    const earlier = this.#store.earlier(keyState, idempotent, nowMs);
+    const earlier = this.#store.answers.earlier(keyState, idempotent, nowMs);
     if (earlier !== undefined) return earlier;
-    const standing = charge === undefined ? undefined : this.#store.chargeOf(keyState, charge, nowMs);
+    const standing = charge === undefined ? undefined : this.#store.answers.chargeOf(keyState, charge, nowMs);
     if (charge !== undefined && standing === undefined) return MISSING;
     const refunded = keyState.seenBy().map(({ rule, account }) => ({
       rule,
@@ -155,7 +153,7 @@ export class Limits {
   force(keyState: KeyState, { cost, idempotencyKey }: LimitParams, nowMs: number): Answer {
     checkNoPool(keyState);
     const idempotent = idempotentOf("debit", cost, idempotencyKey);
-    const earlier = this.#store.earlier(keyState, idempotent, nowMs);
+    const earlier = this.#store.answers.earlier(keyState, idempotent, nowMs);
     if (earlier !== undefined) return earlier;
     const { ruleStates, policy } = keyState;
     const accounts = accountsOf(ruleStates, ({ rule, account }) =>

@@ -47,53 +47,38 @@ export function takeTurn(
 ): MaybePromise<Answer> {
   queue.serve(keyState);
   const { cost, ttlMs, signal, caller, idempotencyKey, priority } = call;
+  const waitedAt = (atMs: number) => (call.waitMs === undefined ? {} : { waitedMs: atMs - nowMs });
   const standing = (atMs: number): Answer | undefined => {
-    const waited = call.waitMs === undefined ? {} : { waitedMs: atMs - nowMs };
     const hasLeases = keyState.policy.lease !== undefined;
     return (
       answers.earlier(atMs) ??
-      (hasLeases === ttlMs > 0 ? undefined : { ...kindMismatch(keyState, atMs), ...waited })
+      (hasLeases === ttlMs > 0 ? undefined : { ...kindMismatch(keyState, atMs), ...waitedAt(atMs) })
     );
   };
   const earlier = standing(nowMs);
   if (earlier !== undefined) return earlier;
   const { policy } = keyState;
   const waiters = queue.aheadOf(keyState, priority, nowMs);
-  const waitedMs = call.waitMs === undefined ? undefined : 0;
-  const granted = waiters.length === 0 ? answers.grant(nowMs, waitedMs) : undefined;
+  const granted = waiters.length === 0 ? answers.grant(nowMs, waitedAt(nowMs).waitedMs) : undefined;
   if (granted !== undefined) return granted;
   const waitMs = policy.shadow ? 0 : (call.waitMs ?? 0);
   const minMs =
     waitMs === 0 ? Infinity : (leastWaitMs(keyState.seenBy(priority), waiters, cost, nowMs) ?? Infinity);
-  const deny = (atMs: number, outcome: Pick<Decided, "reason"> & { waitedMs: number | undefined }) =>
-    denyBehind(queue, keyState, call, atMs, answers, outcome);
-  if (minMs > waitMs) return deny(nowMs, { waitedMs });
-  if (waiters.length >= policy.waiting.maxWaiters) return deny(nowMs, { waitedMs, reason: "queue-full" });
+  const deny = (atMs: number, reason?: Decided["reason"]): Answer => {
+    const ahead = queue.aheadOf(keyState, priority, atMs);
+    const answer = ahead.length === 0 ? answers.deny(atMs) : { rules: behind(keyState, call, atMs, ahead) };
+    return { ...answer, ...waitedAt(atMs), ...(reason && { reason }) };
+  };
+  if (minMs > waitMs) return deny(nowMs);
+  if (waiters.length >= policy.waiting.maxWaiters) return deny(nowMs, "queue-full");
   const over = queue.fullFor(caller);
   if (over !== undefined) return over;
   const apart = keyState.seenBy(priority).map(({ rule }) => rule.apart ?? 0);
   const untilMs = nowMs + waitMs;
   const waiting = { cost, ttlMs, sinceMs: nowMs, untilMs, caller, idempotencyKey, priority, apart };
   const answerAt = (atMs: number, isLast: boolean) =>
-    standing(atMs) ??
-    (isLast
-      ? deny(atMs, { waitedMs: atMs - nowMs, reason: "wait-timeout" })
-      : answers.grant(atMs, atMs - nowMs));
+    standing(atMs) ?? (isLast ? deny(atMs, "wait-timeout") : answers.grant(atMs, atMs - nowMs));
   return queue.wait(keyState, waiting, answerAt, signal && { signal, answer: TO_NOBODY });
-}
-
-function denyBehind(
-  queue: WaitQueue,
-  keyState: KeyState,
-  call: TurnCall,
-  nowMs: number,
-  answers: TurnAnswers,
-  { waitedMs, reason }: Pick<Decided, "reason"> & { readonly waitedMs: number | undefined },
-): Answer {
-  const waiters = queue.aheadOf(keyState, call.priority, nowMs);
-  const answer =
-    waiters.length === 0 ? answers.deny(nowMs) : { rules: behind(keyState, call, nowMs, waiters) };
-  return { ...answer, ...(waitedMs !== undefined && { waitedMs }), ...(reason && { reason }) };
 }
 
 export function peekTurn(

@@ -1,16 +1,45 @@
-import { jointWaitMs } from "../../core/accounts/hold.ts";
+import { jointWaitMs, type QueuedCost } from "../../core/accounts/hold.ts";
 import { SYSTEM_TIME, type Time } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import { full, type Full } from "../../core/protocol/problems.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import { CallerCounts } from "../storage/records.ts";
-import type { IdleWatch, LeaveSignal, Line, Waiter } from "./operations.ts";
+import type { LeaveSignal } from "./operations.ts";
 
 type Timers = Pick<Time, "after">;
 
 /** The longest timer, in milliseconds: it fires early, and `serve` sets the next one. */
 const LONGEST_TIMER_MS = 60_000;
 const NOBODY: readonly Waiter[] = [];
+
+/** A caller that waits for units of a key. */
+export interface Waiter extends QueuedCost {
+  readonly sinceMs: number;
+  /** See wait-queue.ts. Absent: the usual priority. */
+  readonly priority?: string | undefined;
+  /** It waits only for calls on several keys (turns.ts): where nothing is leased, others may pass it. */
+  readonly isBrief?: boolean | undefined;
+  /** `undefined`: the caller is answered. Otherwise the time to the next try; Infinity: unknown. */
+  attempt(nowMs: number): number | undefined;
+  giveUp(nowMs: number): void;
+  fail(error: Error): void;
+}
+
+/** A caller that waits until a key has no leases, at most until `untilMs`. */
+interface IdleWatch {
+  readonly untilMs: number;
+  resolve(): void;
+  fail(error: Error): void;
+}
+
+interface Line {
+  policy: Policy;
+  readonly waiters: Waiter[];
+  readonly idlers: Set<IdleWatch>;
+  cancel: (() => void) | undefined;
+  /** The key stays in memory while callers wait for it. */
+  readonly unpin: () => void;
+}
 
 /**
  * The waiting callers, in one line per key, served strictly in order: small requests never starve a large

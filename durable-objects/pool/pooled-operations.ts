@@ -1,13 +1,20 @@
 import { randomId } from "../../core/clock.ts";
 import { type Cost, costOf, costText } from "../../core/policies/policy.ts";
 import type { Answer, Lease, Missing, Peeked, RuleDecision } from "../../core/protocol/answers.ts";
-import type { Returned, HoldParams, LimitParams } from "../../core/protocol/messages.ts";
+import type { Returned } from "../../core/protocol/messages.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import { refundText } from "../operations/limits.ts";
 import type { LocalOperations } from "../operations/local-operations.ts";
-import { type Acquiring, MISSING, type Operations, type Reserve } from "../operations/operations.ts";
+import {
+  type Acquiring,
+  MISSING,
+  type Operations,
+  type Params,
+  type Releasing,
+  type Renewing,
+} from "../operations/operations.ts";
 import { PooledLeases } from "./pooled-leases.ts";
 import { PooledLimits } from "./pooled-limits.ts";
 import type { PoolAnswer, PoolCall } from "./protocol.ts";
@@ -52,7 +59,7 @@ export class PooledOperations implements Operations {
     this.#leases = new PooledLeases(this.#session, host.queue);
   }
 
-  limit(keyState: KeyState, { cost, idempotencyKey }: LimitParams): Promise<Answer> {
+  limit(keyState: KeyState, { cost, idempotencyKey }: Params<"limit">): Promise<Answer> {
     const isPlain = idempotencyKey === undefined && costsOf(keyState, cost).some((units) => units > 0);
     const request = idempotencyKey === undefined ? {} : { request: `limit of ${costText(cost)}` };
     return this.#orAlone(
@@ -65,12 +72,8 @@ export class PooledOperations implements Operations {
     );
   }
 
-  refund(
-    keyState: KeyState,
-    units: Cost,
-    idempotencyKey: string,
-    charge: string | undefined,
-  ): Promise<Answer> {
+  refund(keyState: KeyState, call: Params<"refund">): Promise<Answer> {
+    const { units, idempotencyKey, charge } = call;
     const isNamed = charge === undefined ? {} : { isNamed: true as const };
     const request = refundText(units, charge);
     const names = [...named(charge), ...named(idempotencyKey)];
@@ -78,7 +81,7 @@ export class PooledOperations implements Operations {
       keyState,
       () => this.#decide(keyState, { op: "refund", cost: units, request, ...isNamed }, names),
       (alone, nowMs) => {
-        const answer = this.#host.local.refund(alone, units, idempotencyKey, charge, nowMs);
+        const answer = this.#host.local.refund(alone, call, nowMs);
         // The pool may know the charge, and does not answer.
         if ("missing" in answer) throw new PoolFailure("the charge is not known here");
         return answer;
@@ -86,7 +89,7 @@ export class PooledOperations implements Operations {
     );
   }
 
-  reserve(keyState: KeyState, call: Reserve): Promise<Answer> {
+  reserve(keyState: KeyState, call: Params<"reserve">): Promise<Answer> {
     return this.#orAlone(
       keyState,
       () => this.#limits.reserve(keyState, call),
@@ -100,7 +103,7 @@ export class PooledOperations implements Operations {
     this.#limits.gaveBack(keyState);
   }
 
-  hold(keyState: KeyState, call: HoldParams): Promise<Answer> {
+  hold(keyState: KeyState, call: Params<"hold">): Promise<Answer> {
     const { lease, rules } = keyState.policy;
     const alone = (own: KeyState, nowMs: number) => this.#host.local.hold(own, call, nowMs);
     // Slots are held for as long as the lease; units of rates beside them for as long as the hold.
@@ -113,7 +116,7 @@ export class PooledOperations implements Operations {
     return this.#orAlone(keyState, ask, alone);
   }
 
-  #holdInPool(keyState: KeyState, call: HoldParams): Promise<Answer> {
+  #holdInPool(keyState: KeyState, call: Params<"hold">): Promise<Answer> {
     const { id = randomId(), cost, ttlMs, idempotencyKey, provisional } = call;
     const text = provisional?.request ?? `hold of ${costText(cost)}`;
     const request = idempotencyKey === undefined ? {} : { request: text };
@@ -127,9 +130,9 @@ export class PooledOperations implements Operations {
     return this.#askPool(keyState, { op: "hold", cost, id, ttlMs, ...request }, names, read);
   }
 
-  async settle(keyState: KeyState, id: string, used: Cost): Promise<Answer> {
+  async settle(keyState: KeyState, { id, used }: Params<"settle">): Promise<Answer> {
     const [own, nowMs] = this.#ownerOf(keyState, id);
-    if (own !== undefined) return this.#host.local.settle(own, id, used, nowMs);
+    if (own !== undefined) return this.#host.local.settle(own, { id, used }, nowMs);
     const units = keyState.ruleStates.map(({ rule }) => {
       const isLeftOut = typeof used === "object" && !Object.hasOwn(used, rule.unit);
       return isLeftOut ? AS_HELD : costOf(rule, used);
@@ -137,11 +140,11 @@ export class PooledOperations implements Operations {
     return await this.#decide(keyState, { op: "settle", cost: 0, id, used: units }, held(id));
   }
 
-  async cancel(keyState: KeyState, id: string): Promise<Answer> {
+  async cancel(keyState: KeyState, { id }: Params<"cancel">): Promise<Answer> {
     const [own, nowMs] = this.#ownerOf(keyState, id);
     if (own === undefined) return await this.#decide(keyState, { op: "settle", cost: 0, id }, held(id));
     await this.#leases.adopt(keyState);
-    const answer = this.#host.local.cancel(own, id, nowMs);
+    const answer = this.#host.local.cancel(own, { id }, nowMs);
     this.#leases.serve(keyState);
     return answer;
   }
@@ -157,24 +160,25 @@ export class PooledOperations implements Operations {
     return this.#orAlone(keyState, ask, acquire);
   }
 
-  async renew(...[keyState, id, ttlMs, , link]: Parameters<Operations["renew"]>): Promise<Lease | Missing> {
+  async renew(keyState: KeyState, call: Renewing): Promise<Lease | Missing> {
+    const { id } = call;
     const [own, nowMs] = this.#ownerOf(keyState, id);
     const claim = own?.claims.get(id);
     if (own === undefined || claim === undefined) return MISSING;
-    if (own !== keyState) return this.#host.local.renew(own, id, ttlMs, nowMs, link);
-    const leaseMs = ttlMs ?? claim.ttlMs;
+    if (own !== keyState) return this.#host.local.renew(own, call, nowMs);
+    const leaseMs = call.ttlMs ?? claim.ttlMs;
     return await this.#leases.withSlots(keyState, 0, leaseMs, (atMs) => {
       const isShort = keyState.ruleStates.some((ruleState) => freeUnits(ruleState) < 0);
       if (atMs + leaseMs > keyState.endsByMs || isShort)
         throw new PoolFailure("the pool does not keep the slot for so long");
-      return this.#host.local.renew(keyState, id, ttlMs, atMs, link);
+      return this.#host.local.renew(keyState, call, atMs);
     });
   }
 
-  async release(...[keyState, id, , releasing]: Parameters<Operations["release"]>): Promise<boolean> {
+  async release(keyState: KeyState, call: Releasing): Promise<boolean> {
     await this.#leases.adopt(keyState);
-    const [own, nowMs] = this.#ownerOf(keyState, id);
-    const isReleased = own !== undefined && this.#host.local.release(own, id, nowMs, releasing);
+    const [own, nowMs] = this.#ownerOf(keyState, call.id);
+    const isReleased = own !== undefined && this.#host.local.release(own, call, nowMs);
     this.#leases.serve(keyState);
     return isReleased;
   }

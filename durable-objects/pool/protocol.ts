@@ -6,7 +6,7 @@
  * reads. A list of units has one number per rule, in the order of `rules`.
  */
 import type { Policies } from "../../core/policies/policy.ts";
-import type { RuleDecision } from "../../core/protocol/answers.ts";
+import type { Peeked, RuleDecision } from "../../core/protocol/answers.ts";
 import type { Full } from "../../core/protocol/problems.ts";
 import { describe } from "../../core/validation.ts";
 
@@ -133,13 +133,7 @@ export interface PoolAnswer {
   readonly granted?: PoolGrant;
   /** With `granted`, the denial of a cost of 1, if it would be denied. */
   readonly next?: readonly RuleDecision[];
-  readonly report?: {
-    readonly outstanding: number;
-    readonly holds: number;
-    readonly leases: number;
-    readonly reclaimed: number;
-    readonly queueLength: number;
-  };
+  readonly report?: Pick<Peeked, "outstanding" | "holds" | "leases" | "reclaimed" | "queueLength">;
 }
 
 export interface PoolGrant {

@@ -1,6 +1,12 @@
 /** A region's share of a pool, as an algorithm: it decides with the region's units. */
 import { outstandingOf } from "../../core/accounts/account.ts";
-import type { Algorithm, AnyAlgorithm, LeaseTerms, Leasing } from "../../core/algorithms/algorithm.ts";
+import {
+  type Algorithm,
+  type AnyAlgorithm,
+  type LeaseTerms,
+  type Leasing,
+  replay,
+} from "../../core/algorithms/algorithm.ts";
 import { type Cost, costOf, type Policy, type Rule } from "../../core/policies/policy.ts";
 import { mostUnits, spendableMs } from "../../core/reservations/sizing.ts";
 import type { KeyState, RuleState } from "../keys/key-state.ts";
@@ -123,23 +129,7 @@ const share: Algorithm<ShareConfig, ShareState> = {
   uncharge: (_, state) => state,
   untouchedAtMs: (_, state = NO_SHARE) => state.endsAtMs,
 
-  forecast(config, state = NO_SHARE) {
-    let current = state;
-    const take = (atMs: number, units: number) => {
-      current = share.debit(config, current, atMs, units) ?? NO_SHARE;
-    };
-    return {
-      take,
-      debit({ endsMs, units }, from, to) {
-        for (let index = from; index < to; index += 1) take(endsMs[index] ?? 0, units[index] ?? 0);
-      },
-      passesAtMs(atMs, cost, outstanding) {
-        const decision = share.decide(config, current, atMs, cost, outstanding);
-        return decision.allowed ? atMs : atMs + (decision.retryAfterMs ?? Infinity);
-      },
-      isCertain: () => true,
-    };
-  },
+  forecast: (config, state) => replay(share, config, state, () => true),
 
   // Shares are not stored: after a crash the pool counts their units as used when the hold expires.
   covers: () => true,

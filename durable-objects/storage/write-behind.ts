@@ -258,25 +258,14 @@ export class CrashAllowances {
     return wholeAtMs(policy, allowance);
   }
 
-  /** When keys have refilled without further calls. Unknown policies may return. -Infinity: there is none. */
+  /** When keys have refilled without further calls. -Infinity: there is no allowance. */
   endsAtMs(policies: PolicyLookup): number {
-    let endsMs = -Infinity;
-    for (const [name, allowance] of this.#made) {
-      const policy = policies.get(name);
-      if (policy !== undefined) endsMs = Math.max(endsMs, wholeAtMs(policy, allowance));
-      else if (policies.isRemoved?.(name) !== true)
-        endsMs = Math.max(endsMs, allowance.untilMs + UNKNOWN_KEPT_MS);
-    }
-    return endsMs;
+    return Math.max(...[...this.#made].map(([name, allowance]) => endOf(policies, name, allowance)));
   }
 
   /** All keys are stored exactly: memory is not ahead. Earlier allowances may still have an effect. */
   end(policies: PolicyLookup, nowMs: number): void {
-    const kept = [...this.#found].filter(([name, { untilMs }]) => {
-      const policy = policies.get(name);
-      if (policy !== undefined) return this.isPresumed(policy, nowMs);
-      return policies.isRemoved?.(name) !== true && nowMs < untilMs + UNKNOWN_KEPT_MS;
-    });
+    const kept = [...this.#found].filter(([name, allowance]) => nowMs < endOf(policies, name, allowance));
     if (this.#made.size > 0) this.#storage.kv.put<Stored>(ROW, kept);
     this.#made = new Map(kept);
   }
@@ -307,6 +296,13 @@ export class CrashAllowances {
     });
     return { ...(made !== this.#found.get(policy.name) && made?.rules), ...Object.fromEntries(rules) };
   }
+}
+
+/** When an allowance has no effect any more. An unknown policy may return, unless it was removed. */
+function endOf(policies: PolicyLookup, name: string, allowance: StoredAllowance): number {
+  const policy = policies.get(name);
+  if (policy !== undefined) return wholeAtMs(policy, allowance);
+  return policies.isRemoved?.(name) === true ? -Infinity : allowance.untilMs + UNKNOWN_KEPT_MS;
 }
 
 /** The units by which a key may have been ahead. A new rule continues from removed ones (conversions.ts). */

@@ -136,7 +136,7 @@ export class SimulatedObject {
   refund(policy: string, key: string, units: Cost, idempotencyKey: string): AnswerText {
     return now(
       this.#memory.ask(policy, key, (operations, keyState, nowMs) =>
-        operations.refund(keyState, units, idempotencyKey, undefined, nowMs),
+        operations.refund(keyState, { units, idempotencyKey }, nowMs),
       ),
     );
   }
