@@ -18,7 +18,7 @@ import { KeyCache, SHARED_MEMORY } from "./keys/key-cache.ts";
 import type { KeyState } from "./keys/key-state.ts";
 import { KeyStore, type Timers } from "./keys/key-store.ts";
 import { type LocalOperations, localOperations } from "./operations/local-operations.ts";
-import type { AskKey, Operations } from "./operations/operations.ts";
+import { andThen, type AskKey, type Operations } from "./operations/operations.ts";
 import { Shedders } from "./operations/shedders.ts";
 import { TO_NOBODY } from "./operations/turns.ts";
 import { WaitQueue } from "./operations/wait-queue.ts";
@@ -153,9 +153,8 @@ interface AttachedLeases {
 }
 
 /**
- * The calls on keys that are here: load, decide, save, answer. Nothing is awaited between reading and
- * writing, so there are no locks and no races. The output gate holds an answer back until the write that
- * covers it is durable.
+ * The calls on keys that are here. Nothing is awaited between reading and writing, so there are no locks and
+ * no races. The output gate holds an answer back until the write that covers it is durable.
  */
 export class KeyCalls {
   readonly #parts: KeyParts & ReleasingHost;
@@ -183,21 +182,17 @@ export class KeyCalls {
         return this.#leases.acquire(message);
       case "confirm":
         return this.#leases.confirm(message);
-      case "release": {
-        const answer = (isReleased: boolean) => (isReleased ? { released: true } : { missing: true });
-        return unsupportedOf(message) ?? releaseLease(parts, policy, key, message).then(answer);
-      }
+      case "release":
+        return unsupportedOf(message) ?? releaseLease(parts, policy, key, message);
       case "tell":
         parts.hear(policy, key, message);
         // Serves callers that wait for the key. A key that is not in memory has none.
         if (parts.cache.has(key)) void parts.ask(policy, key, () => undefined);
         return undefined;
       case "reset":
-        return parts.ask(policy, key, (operations, keyState, nowMs) => {
-          const done = operations.reset(keyState, nowMs);
-          const close = () => parts.sockets.closeLost(policy, keyState);
-          return done instanceof Promise ? done.then(close) : close();
-        });
+        return parts.ask(policy, key, (operations, keyState, nowMs) =>
+          andThen(operations.reset(keyState, nowMs), () => parts.sockets.closeLost(policy, keyState)),
+        );
       case "cancel":
       case "hold":
       case "limit":

@@ -137,7 +137,7 @@ export class MemoryStorage implements KeyStorage {
   }
 }
 
-class MemoryAnswers implements Pick<StoredAnswers, keyof StoredAnswers> {
+class MemoryAnswers implements Omit<StoredAnswers, "forgetLengths"> {
   readonly #hasRecord: (key: string) => boolean;
   readonly #answers = new Map<string, Map<string, StoredAnswer>>();
 
@@ -176,7 +176,6 @@ class MemoryAnswers implements Pick<StoredAnswers, keyof StoredAnswers> {
 
   /** A process has one caller, and its memory ends with it. */
   readonly lengths = new CallerCounts();
-  forgetLengths(): void {}
 
   removeAll(key: string): void {
     this.#answers.delete(key);
@@ -208,7 +207,7 @@ class MemoryAnswers implements Pick<StoredAnswers, keyof StoredAnswers> {
   }
 }
 
-class MemoryClaims implements Pick<StoredClaims, keyof StoredClaims> {
+class MemoryClaims implements Omit<StoredClaims, "forgetCounts"> {
   readonly #claims = new Map<string, Map<string, Claim>>();
 
   read(key: string): Claim[] {
@@ -236,10 +235,5 @@ class MemoryClaims implements Pick<StoredClaims, keyof StoredClaims> {
     for (const ofKey of this.#claims.values())
       for (const { caller = "" } of ofKey.values()) counts.add(caller, 1);
     return counts;
-  }
-
-  /** They are counted each time. */
-  forgetCounts(): void {
-    return undefined;
   }
 }

@@ -1,7 +1,4 @@
-/**
- * The methods of an object over Workers RPC, and their messages here. Isolates and objects of other versions
- * call them during a rollout: never rename one, and never change its arguments.
- */
+/** An object's methods over Workers RPC. Other versions call them: never change a name or an argument. */
 import type { AnswerText, Missing, Released, UnsupportedProtocol } from "../core/protocol/answers.ts";
 import {
   type Batch,
@@ -28,6 +25,7 @@ import type {
 import { full } from "../core/protocol/problems.ts";
 import type { WaitingCall } from "./key-calls.ts";
 import { type KeyMoves, type Places, passOn, passRequest } from "./moves/key-moves.ts";
+import { andThen } from "./operations/operations.ts";
 
 export type WireMethod = Exclude<keyof LimiterMethods, "keys" | "countKeys">;
 
@@ -72,8 +70,7 @@ const WRITERS: Partial<Record<WireMethod, (answer: unknown) => unknown>> = {
 export const WIRE_METHODS = Object.keys(READERS) as readonly WireMethod[];
 
 export function writeAnswer(method: WireMethod, answer: MaybePromise<unknown>): MaybePromise<unknown> {
-  const write = WRITERS[method] ?? JSON.stringify;
-  return answer instanceof Promise ? answer.then(write) : write(answer);
+  return andThen(answer, WRITERS[method] ?? JSON.stringify);
 }
 
 type MakeHere = (message: KeyCall, method: WireMethod) => MaybePromise<unknown>;
@@ -193,10 +190,7 @@ function answerOne(
 ): MaybePromise<AnswerText> {
   const given =
     giveBack &&
-    orFailed(() => {
-      const done = make("giveBack", [giveBack.policy, giveBack.returned]);
-      return done instanceof Promise ? done.then(() => text(null)) : text(null);
-    });
+    orFailed(() => andThen(make("giveBack", [giveBack.policy, giveBack.returned]), () => text(null)));
   const said = terms === undefined ? {} : { terms };
   if (limit !== undefined)
     return limit.waitMs === undefined

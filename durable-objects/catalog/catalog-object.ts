@@ -48,9 +48,8 @@ const MAX_ALARM_MS = 365 * 24 * 3_600_000;
 const PAGE = 100;
 
 /**
- * The one object with the run-time changes to the deployment's file. A write is checked, then made fully or
- * not at all, with an audit entry per change. Some checks follow written rows: a refusal ends the
- * transaction.
+ * The one object with the run-time changes to the deployment's file. A write is made fully or not at all, with
+ * an audit entry per change. Some checks follow written rows: a refusal ends the transaction.
  */
 export class CatalogObject extends DurableObject implements CatalogMethods {
   readonly #store: CatalogStore;

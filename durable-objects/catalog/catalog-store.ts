@@ -46,10 +46,7 @@ interface StoredPolicy extends PolicyChange {
   readonly last?: Table;
 }
 
-/**
- * The counts with a bound: overrides, and a policy's patterns with several wildcards and lengths of pattern
- * texts.
- */
+/** Bounded counts: overrides, and of a policy patterns with several wildcards and lengths of their texts. */
 export type OverrideCounts = Readonly<Record<"overrides" | "multiWildcards" | "beginnings" | "ends", number>>;
 
 type Row = Record<string, SqlStorageValue>;

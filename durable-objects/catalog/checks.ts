@@ -31,10 +31,7 @@ export interface CheckedOverride {
   readonly endsAtMs?: number;
 }
 
-/**
- * A change of these moves keys between objects. Only a deployment can do that, since objects and isolates
- * have to know both layouts.
- */
+/** Changed only by a deployment: that moves keys, and objects and isolates have to know both layouts. */
 const PLACES = ["objects", "objectsBefore", "keyKind", "pool", "locationHint", "jurisdiction"] as const;
 
 export function isRefusal(answer: object): answer is Refusal {

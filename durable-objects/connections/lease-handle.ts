@@ -6,6 +6,7 @@ import {
   type AcquireCall,
   LINK_PROTOCOL,
   MAX_DURATION_MS,
+  type OfKey,
   OUTCOMES,
   type ReleaseCall,
   unsupportedOf,
@@ -43,32 +44,26 @@ interface LeaseHost {
   readonly policyOf: (policy: string, key: string) => Policy | undefined;
 }
 
-/** A lease, its holder's link, and how long it stays if that link ends without a release. */
-interface LinkedLease {
-  readonly id: string;
-  readonly link: string;
-  readonly graceMs?: number | undefined;
-}
-
-/** Lets its holder renew and release a lease, and releases it when the holder's link ends. */
+/** By it the holder renews and releases its lease, which ends with its link, or `graceMs` later. */
 function leaseHandle(
   { anywhere, policyOf }: LeaseHost,
-  policy: string,
-  key: string,
-  { id, link, graceMs }: LinkedLease,
+  { policy, key }: OfKey,
+  { id, link, graceMs }: Pick<ReleaseCall, "id" | "link" | "graceMs">,
 ): Omit<Required<Attached>, "answer"> {
   const release = (ending: Omit<ReleaseCall, "policy" | "key" | "id">) =>
     anywhere.releaseCall({ policy, key, id, ...ending });
   const grace = graceMs === undefined ? {} : { graceMs, protocol: LINK_PROTOCOL };
   return {
-    slot: new LeaseHandle(() => void unheard(() => release({ link, ...grace }))),
+    slot: new LeaseHandle(() => void release({ link, ...grace }).catch(unheard)),
     release: async (report) => {
       const parsed = read(REPORT, report, "a release takes outcome and durationMs alone");
       const answer = JSON.parse(await release(parsed)) as Released | Missing;
       if ("missing" in answer) throw leaseNotFound();
     },
     renew: async (call) => {
-      const ttlMs = renewalOf(policyOf(policy, key), call);
+      const { maxTtlMs = 0 } = policyOf(policy, key)?.lease ?? {};
+      const schema = table({ ttlMs: v.optional(integer(1, maxTtlMs, ", the policy's maxTtl")) });
+      const { ttlMs } = read(schema, call, "a renewal takes ttlMs alone");
       const lease = await renewed(anywhere, { policy, key }, id, ttlMs);
       if ("missing" in lease) throw leaseNotFound();
       return { ...lease, id: claimId("lease", { policy, key }, id) };
@@ -77,20 +72,8 @@ function leaseHandle(
 }
 
 /** The disposal of a handle reports no failure: then the lease expires. */
-async function unheard(release: () => Promise<unknown>): Promise<void> {
-  try {
-    await release();
-  } catch (error) {
-    console.warn(`a lease was not released: ${String(error)}`);
-  }
-}
-
-/** The `ttlMs` of a renewal, if any. @throws LimiterError with the field, the value and the allowed ones */
-function renewalOf(policy: Policy | undefined, call: unknown): number | undefined {
-  const schema = table({
-    ttlMs: v.optional(integer(1, policy?.lease?.maxTtlMs ?? 0, ", the policy's maxTtl")),
-  });
-  return read(schema, call, "a renewal takes ttlMs alone").ttlMs;
+function unheard(error: unknown): void {
+  console.warn(`a lease was not released: ${String(error)}`);
 }
 
 const REPORT = table({
@@ -98,7 +81,7 @@ const REPORT = table({
   durationMs: v.optional(number(0, MAX_DURATION_MS)),
 });
 
-/** The optional argument of a holder. @throws LimiterError as `renewalOf` does */
+/** The optional argument of a holder. @throws LimiterError with the field, the value and the allowed ones */
 function read<Schema extends v.GenericSchema>(
   schema: Schema,
   argument: unknown,
@@ -124,17 +107,17 @@ function leaseNotFound(): Error {
 
 /** Leases units without waiting, or takes over a lease whose link may be broken. A link has its call's id. */
 export async function acquireAttached(host: LeaseHost, call: AcquireCall): Promise<Attached> {
-  const { policy, key, resume, graceMs, id } = call;
+  const { resume, graceMs, id } = call;
   const answer =
     unsupportedOf(call) ??
-    (resume === undefined ? await acquired(host, call) : await takenOver(host, { policy, key }, resume, id));
+    (resume === undefined ? await acquired(host, call) : await takenOver(host, call, resume, id));
   const text = JSON.stringify(answer);
   const lease = "lease" in answer ? answer.lease : undefined;
   if (lease === undefined) return { answer: text };
   // Without a grace the same call may have an earlier answer: then both answers have one link.
   const isAnew = resume !== undefined || graceMs !== undefined || lease.id === id;
-  const link = isAnew ? id : await linkNow(host, policy, key, lease.id);
-  return { answer: text, ...leaseHandle(host, policy, key, { id: lease.id, link, graceMs }) };
+  const link = isAnew ? id : await linkNow(host, call, lease.id);
+  return { answer: text, ...leaseHandle(host, call, { id: lease.id, link, graceMs }) };
 }
 
 /** Leases units. A repeated call with a grace may have lost the earlier answer's link. */
@@ -149,22 +132,19 @@ async function acquired(host: LeaseHost, { policy, key, ...call }: AcquireCall):
   return "missing" in taken ? taken : { ...answer, ...(taken.lease && { lease: taken.lease }) };
 }
 
-async function linkNow({ ask }: LeaseHost, policy: string, key: string, id: string): Promise<string> {
+async function linkNow({ ask }: LeaseHost, { policy, key }: OfKey, id: string): Promise<string> {
   return await ask(policy, key, (_, keyState) => {
     const claim = claimIn(keyState, "lease", id);
     return claim === undefined ? id : linkOf(claim);
   });
 }
 
-export async function confirmLease(
-  host: LeaseHost,
-  { policy, key, id, ttlMs, isAttached }: ConfirmCall,
-): Promise<Attached> {
+export async function confirmLease(host: LeaseHost, call: ConfirmCall): Promise<Attached> {
+  const { policy, key, id, ttlMs, isAttached } = call;
   const lease = await host.ask(policy, key, (operations, keyState, nowMs) =>
     operations.renew(keyState, { id, ttlMs }, nowMs),
   );
   const answer = JSON.stringify(lease);
   if (!isAttached || "missing" in lease) return { answer };
-  const link = await linkNow(host, policy, key, id);
-  return { answer, ...leaseHandle(host, policy, key, { id, link }) };
+  return { answer, ...leaseHandle(host, call, { id, link: await linkNow(host, call, id) }) };
 }

@@ -1,7 +1,7 @@
 import { withoutTaking } from "../../core/accounts/account.ts";
 import { randomFraction, readClockMs } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
-import type { Decided, Lease, Missing, RuleDecision, Shed } from "../../core/protocol/answers.ts";
+import type { Decided, Lease, Missing, Released, RuleDecision } from "../../core/protocol/answers.ts";
 import { type Decision, publicDecision, shedDecision, withJitter } from "../../core/protocol/decision.ts";
 import {
   type AcquireCall,
@@ -10,12 +10,13 @@ import {
   CLOSE_LOST,
   CLOSE_RESUMED,
   CLOSE_SILENT,
+  type OfKey,
   type ReleaseParams,
 } from "../../core/protocol/messages.ts";
 import type { MaybePromise, ObjectStub } from "../../core/protocol/object-methods.ts";
 import { boundText, PROBLEMS } from "../../core/protocol/problems.ts";
 import { endLease } from "../operations/claims.ts";
-import type { AskKey } from "../operations/operations.ts";
+import { andThen, type AskKey, MISSING } from "../operations/operations.ts";
 
 interface SocketHost {
   readonly ask: AskKey;
@@ -115,18 +116,15 @@ export class LeaseSockets {
     }
   }
 
-  async #acquire(
-    socket: WebSocket,
-    { policy, key, ...call }: AcquireCall,
-    attachment: Attachment,
-  ): Promise<void> {
+  async #acquire(socket: WebSocket, call: AcquireCall, attachment: Attachment): Promise<void> {
+    const { policy: name, key, ...params } = call;
     await this.#whileOpen(socket, async (signal) => {
-      const asked = { ...call, isSocket: true, signal };
-      const answer = await this.#host.ask(policy, key, (operations, keyState, nowMs) =>
-        operations.acquire(keyState, asked, nowMs),
+      const answer = await this.#host.ask(name, key, (operations, keyState, nowMs) =>
+        operations.acquire(keyState, { ...params, isSocket: true, signal }, nowMs),
       );
       if ("full" in answer) refuse(socket, CLOSE_DENIED, PROBLEMS.bound, boundText(answer));
-      else if ("shed" in answer) this.#shed(socket, { policy, key }, answer.shed);
+      else if ("shed" in answer)
+        this.#send(socket, attachment, (policy) => shedDecision(policy, key, answer.shed));
       else if ("rules" in answer && answer.rules.length > 0) this.#tell(socket, attachment, answer, signal);
     });
   }
@@ -155,18 +153,16 @@ export class LeaseSockets {
     }
   }
 
-  #shed(socket: WebSocket, { policy: name, key }: Attachment, shed: Shed): void {
+  /** Sends a decision under the key's policy, if there is still one. A denial closes the socket. */
+  #send(socket: WebSocket, { policy: name, key }: OfKey, decide: (policy: Policy) => Decision): void {
     const policy = this.#host.policyOf(name, key);
-    if (policy !== undefined) this.#send(socket, policy, shedDecision(policy, key, shed));
-  }
-
-  #send(socket: WebSocket, policy: Policy, decided: Decision): void {
-    const decision = withJitter(policy, decided, randomFraction);
+    if (policy === undefined) return;
+    const decision = withJitter(policy, decide(policy), randomFraction);
     socket.send(JSON.stringify(decision));
     if (!decision.success) socket.close(CLOSE_DENIED, decision.reason);
   }
 
-  /** Stores the lease's id with the socket, and sends the decision. A denial closes the socket. */
+  /** Stores the lease's id with the socket, and sends the decision. */
   #tell(socket: WebSocket, attachment: Attachment, decided: Decided, gone: AbortSignal): void {
     const { lease } = decided;
     if (lease !== undefined) {
@@ -176,9 +172,8 @@ export class LeaseSockets {
       if (gone.aborted || socket.readyState !== WebSocket.OPEN) return this.closed(socket, true);
       this.#host.renewBy(nowMs + lease.expiresAfterMs / 2, nowMs);
     }
-    const policy = this.#host.policyOf(attachment.policy, attachment.key);
-    if (gone.aborted || policy === undefined) return;
-    this.#send(socket, policy, publicDecision(policy, attachment.key, decided));
+    if (gone.aborted) return;
+    this.#send(socket, attachment, (policy) => publicDecision(policy, attachment.key, decided));
   }
 }
 
@@ -203,7 +198,7 @@ const LATER_MS = 60_000;
 /** When a lease expires, or an instant soon if the object does not have it. */
 async function endOf(
   { ask, nowMs: clock }: Pick<SocketHost, "ask" | "nowMs">,
-  { policy, key }: Attachment,
+  { policy, key }: OfKey,
   id: string,
 ): Promise<number> {
   try {
@@ -236,7 +231,7 @@ export type LeasesAnywhere = Pick<ObjectStub, "renew" | "release" | "releaseCall
 /** Renews a lease by `ttlMs` from now, by default the lifetime in the acquire. */
 export async function renewed(
   anywhere: LeasesAnywhere,
-  { policy, key }: Attachment,
+  { policy, key }: OfKey,
   id: string,
   ttlMs?: number,
 ): Promise<Lease | Missing> {
@@ -247,7 +242,7 @@ export async function renewed(
 /** Renews a lease for another socket or link. `Missing`: it has ended, or the kinds differ. */
 export function takenOver(
   { ask }: Pick<SocketHost, "ask">,
-  { policy, key }: Attachment,
+  { policy, key }: OfKey,
   id: string,
   link?: string,
 ): MaybePromise<Decided | Missing> {
@@ -256,8 +251,7 @@ export function takenOver(
     if (isSocket !== (link === undefined)) return { missing: true };
     const decided = (lease: Lease | Missing): Decided | Missing =>
       "missing" in lease ? lease : { rules: admitted(withoutTaking(keyState.ruleStates, nowMs, 0)), lease };
-    const lease = operations.renew(keyState, { id, to: link }, nowMs);
-    return lease instanceof Promise ? lease.then(decided) : decided(lease);
+    return andThen(operations.renew(keyState, { id, to: link }, nowMs), decided);
   });
 }
 
@@ -301,20 +295,18 @@ export interface ReleasingHost {
   readonly sockets: Pick<LeaseSockets, "closeLost">;
 }
 
-/** Ends a lease as reported, or after its link. Returns whether the lease existed. */
+/** Ends a lease as reported, or after its link. */
 export async function releaseLease(
   host: ReleasingHost,
   policy: string,
   key: string,
   call: ReleaseParams,
-): Promise<boolean> {
+): Promise<Released | Missing> {
   return await host.ask(policy, key, (operations, keyState, nowMs) => {
     const isSocket = keyState.claims.get(call.id)?.isSocket === true;
-    const ended = endLease(operations, keyState, call, nowMs);
-    const close = (isReleased: boolean) => {
+    return andThen(endLease(operations, keyState, call, nowMs), (isReleased) => {
       if (isSocket) host.sockets.closeLost(policy, keyState);
-      return isReleased;
-    };
-    return ended instanceof Promise ? ended.then(close) : close(ended);
+      return isReleased ? { released: true } : MISSING;
+    });
   });
 }

@@ -20,8 +20,7 @@ interface GarbageHost {
 
 /**
  * An alarm: renews sockets' leases, collects garbage, and deletes everything if nothing is left. The runtime
- * drops an alarm that failed six times. So no failure here is thrown, and a repeated alarm first sets the
- * next.
+ * drops an alarm that failed six times: no failure here is thrown, and a repeated alarm first sets the next.
  *
  * @param isRepeated whether this alarm came before, and did not end
  */

@@ -1,6 +1,6 @@
 import { callerIn } from "../../core/protocol/names.ts";
 
-export interface HolderUnits {
+interface HolderUnits {
   readonly used: number;
   readonly wanted: number;
   readonly held: number;
@@ -20,14 +20,6 @@ export interface KnownHolder {
   readonly rules: ReadonlyMap<string, HolderUnits>;
   /** Until then its requests count when units are divided, unless it sends another. */
   readonly untilMs: number;
-}
-
-export interface OtherHolders {
-  readonly wanted: number;
-  /** Units of the same caller's other clients; 0 for an isolate. */
-  readonly heldByOwn: number;
-  /** Whether a holder of another caller wants units. */
-  readonly isContested: boolean;
 }
 
 /** The most holders of one key, at about 300 bytes each. Further isolates always call the object. */
@@ -59,8 +51,8 @@ export class Holders extends Map<string, KnownHolder> {
     for (const [id, { untilMs }] of this) if (untilMs + REMEMBERED_MS <= nowMs) this.delete(id);
   }
 
-  /** The units of a rule that holders other than `id` want and have. `max`: the most units of one holder. */
-  others(id: string | undefined, rule: string, max: number, nowMs: number): OtherHolders {
+  /** What other holders of a rule want, up to `max` each, and what its caller's other clients have. */
+  others(id: string | undefined, rule: string, max: number, nowMs: number) {
     const own = id === undefined ? undefined : callerIn(id);
     const wishes = new Map<string, number>();
     let [wanted, heldByOwn] = [0, 0];

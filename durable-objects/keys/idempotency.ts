@@ -71,8 +71,8 @@ export class KeyAnswers {
     return this.#find(keyState, endOfHold(holdId), nowMs);
   }
 
-  /** The charge of the call with this idempotency key; `undefined`: unknown or refunded. */
-  chargeOf(keyState: KeyState, idempotencyKey: string, nowMs: number): StandingCharge | undefined {
+  /** The charge of the call with this idempotency key, and its instant; `undefined`: unknown or refunded. */
+  chargeOf(keyState: KeyState, idempotencyKey: string, nowMs: number) {
     const found = this.#stored(keyState, idempotencyKey, nowMs);
     if (found === undefined || isEnding(found.answer)) return undefined;
     const { charge } = JSON.parse(found.answer) as StoredDecision;
@@ -177,11 +177,6 @@ interface TakenUnits {
   readonly units: number;
   /** The terms at the time. Under others it is unknown which units have refilled. */
   readonly terms: string;
-}
-
-export interface StandingCharge {
-  readonly charge: Charge;
-  readonly atMs: number;
 }
 
 /** The charge of a cost; `undefined`: the cost takes nothing. */

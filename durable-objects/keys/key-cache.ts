@@ -221,10 +221,15 @@ export class KeyCache {
     if (keyState !== undefined) this.drop(keyState);
   }
 
-  /** Reads the key again after a rollback. */
-  reload(keyState: KeyState, nowMs: number): void {
-    keyState.reload(this.#storage, nowMs, true);
-    this.#weigh(keyState);
+  /** Runs `work` in a transaction. After a rollback the key is read again. */
+  atomically<Result>(keyState: KeyState, work: () => Result, nowMs: number): Result {
+    try {
+      return this.#storage.atomically(work);
+    } catch (error) {
+      keyState.reload(this.#storage, nowMs, true);
+      this.#weigh(keyState);
+      throw error;
+    }
   }
 
   /** Ends an operation. A key without state is dropped, so that a peek at an unused key leaves nothing. */

@@ -98,7 +98,8 @@ export class KeyStore {
       for (const each of remember) this.answers.remember(keyState, each, nowMs);
       return writeRecord();
     };
-    const wholeMs = writesRows ? this.#allOrNothing(keyState, writeAll, nowMs) : writeRecord();
+    // A charge without its answer could be made twice, an answer without its charge never.
+    const wholeMs = writesRows ? this.#cache.atomically(keyState, writeAll, nowMs) : writeRecord();
     if (put.length + end.length > 0) keyState.noteClaims(end, put);
     this.#cache.take(keyState, accounts, nowMs, isExact);
     return [allowanceEndsMs, wholeMs].filter((each) => each !== undefined);
@@ -147,17 +148,7 @@ export class KeyStore {
       return [];
     };
     // All or nothing: without the earlier record the units of isolates would be unknown.
-    for (const wholeMs of this.#allOrNothing(keyState, reset, nowMs)) this.#onWritten(wholeMs, nowMs);
-  }
-
-  /** A charge without its answer could be made twice, an answer without its charge never. */
-  #allOrNothing<Result>(keyState: KeyState, work: () => Result, nowMs: number): Result {
-    try {
-      return this.#storage.atomically(work);
-    } catch (error) {
-      this.#cache.reload(keyState, nowMs);
-      throw error;
-    }
+    for (const wholeMs of this.#cache.atomically(keyState, reset, nowMs)) this.#onWritten(wholeMs, nowMs);
   }
 }
 

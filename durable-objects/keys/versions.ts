@@ -23,10 +23,7 @@ export interface ChosenVersion {
 
 export type Choose = (kept: PolicyRevision | undefined) => ChosenVersion;
 
-/**
- * Versions in force from calls, for keys not in memory or not yet of that version. The latest of the file's,
- * calls' and the key's decides, so a caller that lags behind does not set a key back.
- */
+/** Versions in force from calls. The latest of these and the key's decides: who lags sets no key back. */
 export class Versions extends Map<string, PolicyRevision> {
   note(key: string, inForce: PolicyRevision): void {
     const latest = later(this.get(key), inForce);

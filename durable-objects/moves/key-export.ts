@@ -107,14 +107,9 @@ export class KeyExport {
       storage.moves.write(key, given);
       return given;
     };
-    try {
-      const given = storage.atomically(write);
-      cache.forget(key);
-      onWritten(given.dueMs, nowMs);
-      return given;
-    } catch (error) {
-      cache.reload(keyState, nowMs);
-      throw error;
-    }
+    const given = cache.atomically(keyState, write, nowMs);
+    cache.forget(key);
+    onWritten(given.dueMs, nowMs);
+    return given;
   }
 }

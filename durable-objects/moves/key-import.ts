@@ -53,10 +53,7 @@ export class KeyImport {
     return this.#underWay.has(key);
   }
 
-  /**
-   * Brings a key here; `undefined`: it is here. Rejects without an answer within the policy's deadline.
-   * Nothing is lost: the sender keeps its rows until their arrival is confirmed.
-   */
+  /** Brings a key here; `undefined`: it is here. Rejects without an answer within the policy's deadline. */
   take(policy: Policy, key: string): Promise<KeptKey | undefined> {
     const known = this.#underWay.get(key);
     if (known !== undefined) return known;

@@ -21,7 +21,7 @@ import { type KeptKey, KeyImport } from "./key-import.ts";
 import { KeyHasMoved, type MovesHost } from "./moved-rows.ts";
 
 /** The receiver of a forwarded call is not to have the key either. */
-export const NOT_OWNER = Symbol("elsewhere");
+const NOT_OWNER = Symbol("elsewhere");
 
 interface MovingCall<Result> {
   /** Another object has forwarded it: it is executed here or rejected. */

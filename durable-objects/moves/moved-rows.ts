@@ -52,10 +52,7 @@ export function removeRows(storage: Storage, key: string): void {
   storage.remove(key);
 }
 
-/**
- * No memory of this object wrote these records: isolates' and presumed units are held for a reservation's
- * life.
- */
+/** No memory of this object wrote these: isolates' and presumed units are held for a reservation's life. */
 function fromElsewhere(
   { rules, reservation }: Policy,
   records: NonNullable<MovedKey["rules"]>,

@@ -20,6 +20,7 @@ import type { KeyStore } from "../keys/key-store.ts";
 import type { Claim } from "../storage/records.ts";
 import {
   type Acquiring,
+  andThen,
   MISSING,
   type Operations,
   type Releasing,
@@ -48,8 +49,7 @@ export function endLease(
 ): MaybePromise<boolean> {
   if (graceMs === undefined) return operations.release(keyState, { id, outcome, durationMs, link }, nowMs);
   const renewed = operations.renew(keyState, { id, ttlMs: graceMs, from: link }, nowMs);
-  const isThere = (lease: Lease | Missing) => !("missing" in lease);
-  return renewed instanceof Promise ? renewed.then(isThere) : isThere(renewed);
+  return andThen(renewed, (lease) => !("missing" in lease));
 }
 
 /** Operations on holds (units set aside until the caller knows its usage) and on leases. */
@@ -94,11 +94,10 @@ export class Claims {
     const claim = claimIn(keyState, "hold", id);
     if (claim === undefined) return this.#settledBefore(keyState, id, nowMs);
     const accounts = keyState.ruleStates.map((ruleState) => settled(ruleState, claim, used, nowMs));
-    const after = keyState.seenBy().map(({ rule }, index) => ({
-      rule,
-      account: accounts[index] as Account,
-    }));
-    const answer = { rules: withoutTaking(after, nowMs, 0) };
+    const settledRules = keyState
+      .seenBy()
+      .map(({ rule }, index) => ({ rule, account: accounts[index] as Account }));
+    const answer = { rules: withoutTaking(settledRules, nowMs, 0) };
     const isRepeatable = claim.isProvisional !== true || claim.idempotencyKey !== undefined;
     const remember = isRepeatable ? remembering(endOfHold(id), answer) : [];
     this.#store.commit(keyState, { accounts, end: [claim], remember }, nowMs);

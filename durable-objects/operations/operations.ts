@@ -53,6 +53,14 @@ export interface Operations {
   reset(keyState: KeyState, nowMs: number): MaybePromise<void>;
 }
 
+/** `work` with a value: at once if it is there. */
+export function andThen<Value, Result>(
+  value: MaybePromise<Value>,
+  work: (value: Value) => Result,
+): MaybePromise<Result> {
+  return value instanceof Promise ? value.then(work) : work(value);
+}
+
 /** Opens a key and runs `ask` with its operations: a promise if they must be loaded first. */
 export type AskKey = <Result>(
   policy: string,

@@ -16,7 +16,7 @@ import { grantedTogether, heldMs, isSpare, mostUnits, type Wish } from "../../co
 import type { KnownHolder } from "../keys/holders.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
-import type { Operations, Params } from "./operations.ts";
+import { andThen, type Operations, type Params } from "./operations.ts";
 import { cacheableDenial, cacheableForMs, isProvisionallyBlocked, peekTurn } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
@@ -61,10 +61,10 @@ export class Reservations {
     const reserved = this.settleMessage(keyState, call, nowMs);
     const next = peekTurn(this.#queue, keyState, { cost: 1, priority }, nowMs);
     const isDenied = next.some(({ success }) => !success);
-    const withReserved = (answer: Answer): Answer =>
-      reserved === undefined ? answer : { ...answer, reserved, ...(isDenied && { next }) };
-    const answer = this.#limit(keyState, { cost, priority, isBatched }, nowMs);
-    return answer instanceof Promise ? answer.then(withReserved) : withReserved(answer);
+    const answered = this.#limit(keyState, { cost, priority, isBatched }, nowMs);
+    return andThen(answered, (answer): Answer =>
+      reserved === undefined ? answer : { ...answer, reserved, ...(isDenied && { next }) },
+    );
   }
 
   /** The first half of `reserve`, before the pool is called; `undefined`: a later message came first. */

@@ -1,7 +1,4 @@
-/**
- * First come, first served: a call takes units in its turn. A wait that cannot end in time is denied at once,
- * with the exact wait behind the others.
- */
+/** A call takes units in its turn, or is denied at once, with the exact wait, if that cannot end in time. */
 import { admitsUnprovisional, withoutTaking } from "../../core/accounts/account.ts";
 import { leastWaitMs, type QueuedCost, waitBehindMs } from "../../core/accounts/hold.ts";
 import { type Cost, costOf } from "../../core/policies/policy.ts";
@@ -122,10 +119,7 @@ export function kindMismatch(keyState: KeyState, nowMs: number): Decided {
   return { rules };
 }
 
-/*
- * Calls on several keys hold units provisionally on each, and end all holds a few messages later. A call that
- * would pass without these holds waits for their end.
- */
+/* Calls on several keys hold units provisionally. A call that would pass without these waits for their end. */
 
 /** At most half the policy's deadline. A denial at once would be needless, its `retryAfterMs` wrong. */
 const CONTENTION_WAIT_MS = 250;
@@ -145,10 +139,7 @@ export function isProvisionallyBlocked(
   return false;
 }
 
-/**
- * Waits in the key's line until `answerAt` answers, which it must when `isLast`. The wait is at most
- * `waitMs`, or `CONTENTION_WAIT_MS` if absent.
- */
+/** Waits until `answerAt` answers, as it must when `isLast`: for `waitMs`, by default `CONTENTION_WAIT_MS`. */
 export function whenUncontended<Result>(
   queue: WaitQueue,
   keyState: KeyState,

@@ -22,14 +22,12 @@ export interface Waiter extends QueuedCost {
   /** `undefined`: the caller is answered. Otherwise the time to the next try; Infinity: unknown. */
   attempt(nowMs: number): number | undefined;
   giveUp(nowMs: number): void;
-  fail(error: Error): void;
+  reject(error: Error): void;
 }
 
 /** A caller that waits until a key has no leases, at most until `untilMs`. */
-interface IdleWatch {
+interface IdleWatch extends PromiseWithResolvers<undefined> {
   readonly untilMs: number;
-  resolve(): void;
-  fail(error: Error): void;
 }
 
 interface Line {
@@ -91,13 +89,12 @@ export class WaitQueue {
   }
 
   /**
-   * Waits in line for an answer: `answerAt` is called while the caller is first, and at the end of its wait,
-   * where `isLast` requires an answer. If it throws, only this promise rejects. When `leaving.signal` is
-   * aborted, the caller gets its `answer`.
+   * Waits in line: `answerAt` is called while the caller is first, and at the end of its wait, where `isLast`
+   * requires an answer. If it throws, only this promise rejects. `leaving`: the answer of an aborted call.
    */
   wait<Result>(
     keyState: KeyState,
-    waiting: Omit<Waiter, "attempt" | "giveUp" | "fail"> & {
+    waiting: Omit<Waiter, "attempt" | "giveUp" | "reject"> & {
       readonly caller?: string | undefined;
     },
     answerAt: (atMs: number, isLast: boolean) => Result | undefined,
@@ -121,7 +118,7 @@ export class WaitQueue {
         ...waiting,
         attempt: (atMs) => attempt(atMs, false),
         giveUp: (atMs) => void attempt(atMs, true),
-        fail: reject,
+        reject,
       };
       leaving?.signal.addEventListener("abort", () => {
         this.#leave(keyState, waiter);
@@ -138,19 +135,17 @@ export class WaitQueue {
     keyState: KeyState,
     { untilMs, signal, caller = "" }: { untilMs: number; signal: AbortSignal; caller: string | undefined },
   ): Promise<undefined> {
-    this.#waits.add(caller, 1);
-    const idle = new Promise<undefined>((done, fail) => {
-      const idler: IdleWatch = { untilMs, resolve: () => done(undefined), fail };
-      const { idlers } = this.#lineOf(keyState);
-      idlers.add(idler);
-      signal.addEventListener("abort", () => {
-        idlers.delete(idler);
-        idler.resolve();
-        this.serve(keyState);
-      });
+    const idler = { untilMs, ...Promise.withResolvers<undefined>() };
+    const { idlers } = this.#lineOf(keyState);
+    idlers.add(idler);
+    signal.addEventListener("abort", () => {
+      idlers.delete(idler);
+      idler.resolve(undefined);
       this.serve(keyState);
     });
-    return idle.finally(() => this.#waits.add(caller, -1));
+    this.serve(keyState);
+    this.#waits.add(caller, 1);
+    return idler.promise.finally(() => this.#waits.add(caller, -1));
   }
 
   /** Answers callers in order as far as possible, and sets the timer for the next instant. */
@@ -163,7 +158,7 @@ export class WaitQueue {
     for (const idler of line.idlers) {
       if (!isIdle(keyState) && idler.untilMs > nowMs) continue;
       line.idlers.delete(idler);
-      idler.resolve();
+      idler.resolve(undefined);
     }
     line.cancel?.();
     line.cancel = undefined;
@@ -188,7 +183,7 @@ export class WaitQueue {
     if (line === undefined) return;
     line.cancel?.();
     this.#close(keyState, line);
-    for (const each of [...line.waiters, ...line.idlers]) each.fail(error);
+    for (const each of [...line.waiters, ...line.idlers]) each.reject(error);
   }
 
   #leave(keyState: KeyState, waiter: Waiter): void {

@@ -5,7 +5,7 @@ import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import { mostUnits } from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
-import type { Params } from "../operations/operations.ts";
+import { andThen, type Params } from "../operations/operations.ts";
 import { type Reservations, wishOf } from "../operations/reservations.ts";
 import type { PoolSession } from "./session.ts";
 import { costsOf, freeUnits, stateOf } from "./share-algorithm.ts";
@@ -83,10 +83,7 @@ export class PooledLimits {
       void this.#session.report(keyState);
   }
 
-  /**
-   * Tries the share, again after each message under way, for a quarter of the deadline at most. `undefined`:
-   * only the pool can decide.
-   */
+  /** Tries the share, and again after each message, for a quarter of the deadline. Else the pool decides. */
   async #untilHere<Result>(
     keyState: KeyState,
     cost: Cost,
@@ -136,8 +133,7 @@ export class PooledLimits {
     if (denied === undefined) return undefined;
     const { rules } = denied;
     const reserved = this.#reservations.reserve(keyState, { ...call, cost: 0 }, nowMs);
-    const withDenial = (answer: Answer): Answer => ({ ...answer, rules });
-    return reserved instanceof Promise ? reserved.then(withDenial) : withDenial(reserved);
+    return andThen(reserved, (answer): Answer => ({ ...answer, rules }));
   }
 }
 

@@ -77,7 +77,6 @@ export class PoolSession {
     if (isForSlots && !isFree) throw new PoolFailure("another message for slots is under way");
     const queueLength = this.#host.queue.waitersOf(keyState).length;
     const message = isFree ? share.ask(call, { ...request, queueLength }, nowMs) : undefined;
-    let result: Result | undefined;
     const work = async () => {
       const answer = await this.#call(keyState, message, call, names);
       const atMs = this.toNow(keyState);
@@ -86,12 +85,13 @@ export class PoolSession {
       // The region has continued without this answer. Its next message returns the grant.
       if (!isTaken && answer.granted?.overtakenBy === undefined)
         throw new PoolFailure("the pool's answer came late");
-      result = onAnswer(answer, atMs);
+      return { result: onAnswer(answer, atMs) };
     };
     const answered = work();
     if (message !== undefined) this.#answers.set(message, answered);
-    await answered;
-    return await (result as Result);
+    return await (
+      await answered
+    ).result;
   }
 
   async #call(

@@ -182,10 +182,7 @@ export function lentUnits({ ruleStates, holders }: KeyState, nowMs: number, lend
   });
 }
 
-/**
- * Keeps wanted and outstanding units of a rule's share, and returns their number. Others are given up, like
- * all wanted ones when the share's time is over (of slots: `endsByMs`).
- */
+/** Keeps a share's wanted units, until its time is over, and outstanding ones. Returns how many; others go. */
 export function keepUnits(keyState: KeyState, ruleState: RuleState, wanted: number, nowMs: number): number {
   const { account, rule } = ruleState;
   const state = stateOf(ruleState);

@@ -14,11 +14,6 @@ export type Move = {
   readonly dueMs: number;
 };
 
-export interface SweptMoves {
-  readonly left: number;
-  readonly dueMs: number;
-}
-
 /** A key brings its newest answers: more would not fit in a message. */
 const MAX_ANSWERS_MOVED = 20_000;
 
@@ -54,7 +49,7 @@ export class StoredMoves {
   }
 
   /** Deletes rows of moves that have no effect any more and whose keys have no record. */
-  sweep(nowMs: number): SweptMoves {
+  sweep(nowMs: number) {
     if (this.isEmpty) return { left: 0, dueMs: Infinity };
     const isUnrecorded = "NOT EXISTS (SELECT 1 FROM keys WHERE keys.key = moves.key)";
     this.#tables.exec(`DELETE FROM moves WHERE due_ms <= ? AND ${isUnrecorded}`, nowMs);

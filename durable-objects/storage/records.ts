@@ -11,10 +11,7 @@ export interface StoredAccount {
   readonly state?: unknown;
   /** Units that holders had, and that memory may admit before the next write (write-behind.ts). */
   readonly ahead: number;
-  /**
-   * The longest that holders may spend units of `ahead` beside `presumed`. Absent: none, or an earlier
-   * version.
-   */
+  /** How long holders may spend units of `ahead` beside `presumed`. Absent: none, or an earlier version. */
   readonly ttlMs?: number;
   /** The part of `ahead` that was presumed, and its remaining time. Absent: none, or an earlier version. */
   readonly presumed?: readonly (readonly [units: number, leftMs: number])[];
@@ -160,10 +157,7 @@ export class CallerCounts {
   }
 }
 
-/**
- * A key's record as stored, here and in the table `keys`: never rename a field. A type, since an interface is
- * none of SQLite's rows.
- */
+/** A key's record as stored: never rename a field. A type, since an interface is none of SQLite's rows. */
 export type KeyRow = {
   readonly key: string;
   readonly policy: string;
@@ -177,47 +171,6 @@ export type SweptKey = Omit<KeyRow, "rules"> & {
   /** The position of the policy version in the record (keys/versions.ts); 0: none. */
   readonly versionAt?: number;
 };
-
-/** Stored: never rename it. */
-const ROW = "record";
-
-/**
- * The record of an object's only key. While only it and the crash allowances are stored, it is a row of the
- * key-value table, which costs no row to make: a table costs two. So a key with its own object writes two
- * rows, this and the alarm. When anything more is stored, the record moves to the table `keys`.
- */
-export class LoneRecord {
-  readonly #storage: DurableObjectStorage;
-  #row: KeyRow | undefined;
-
-  constructor(storage: DurableObjectStorage) {
-    this.#storage = storage;
-    this.reload();
-  }
-
-  get row(): KeyRow | undefined {
-    return this.#row;
-  }
-
-  write(row: KeyRow): void {
-    this.#storage.kv.put<KeyRow>(ROW, row);
-    this.#row = row;
-  }
-
-  remove(): void {
-    if (this.#row === undefined) return;
-    this.#storage.kv.delete(ROW);
-    this.#row = undefined;
-  }
-
-  reload(): void {
-    this.#row = this.#storage.kv.get<KeyRow>(ROW);
-  }
-
-  forget(): void {
-    this.#row = undefined;
-  }
-}
 
 /**
  * Never rename tables or columns. A table is made at its first write, because that costs two rows. With
@@ -243,15 +196,17 @@ const SCHEMA = {
   ) WITHOUT ROWID`,
 };
 export type Table = keyof typeof SCHEMA;
+/** The name of an only key's row. Stored: never rename it. */
+const ROW = "record";
 
 export class Tables {
   readonly #storage: DurableObjectStorage;
-  readonly #lone: LoneRecord;
   #made: Set<string>;
+  #loneRow: KeyRow | undefined;
 
   constructor(storage: DurableObjectStorage) {
     this.#storage = storage;
-    this.#lone = new LoneRecord(storage);
+    this.#loneRow = storage.kv.get<KeyRow>(ROW);
     // Reading at once costs no file: the runtime makes an object's file before its code runs
     // (scripts/workerd.ts).
     this.#made = this.#readMade();
@@ -261,8 +216,24 @@ export class Tables {
     return this.#made.has(table);
   }
 
-  get lone(): LoneRecord | undefined {
-    return this.#made.has("keys") ? undefined : this.#lone;
+  /**
+   * The record of an object's only key; `undefined`: it is in a table. While only it and the crash allowances
+   * are stored, it is a row of the key-value table, which costs no row to make: a table costs two. So a key
+   * with its own object writes two rows, this and the alarm. When anything more is stored, the record moves
+   * to the table `keys`.
+   */
+  get lone(): { readonly row: KeyRow | undefined } | undefined {
+    return this.#made.has("keys") ? undefined : { row: this.#loneRow };
+  }
+
+  writeLone(row: KeyRow): void {
+    this.#storage.kv.put<KeyRow>(ROW, row);
+    this.#loneRow = row;
+  }
+
+  removeLone(): void {
+    if (this.#loneRow !== undefined) this.#storage.kv.delete(ROW);
+    this.#loneRow = undefined;
   }
 
   /** Makes the table if needed. Every stored part of a key needs a record, so `keys` is made first. */
@@ -311,7 +282,7 @@ export class Tables {
     } catch (error) {
       // The rollback also removed each table that `work` made.
       this.#made = this.#readMade();
-      this.#lone.reload();
+      this.#loneRow = this.#storage.kv.get<KeyRow>(ROW);
       throw error;
     }
   }
@@ -319,17 +290,16 @@ export class Tables {
   removeAll(): Promise<void> {
     // workerd deletes the tables before the promise resolves, so the next write must make its table again.
     this.#made.clear();
-    this.#lone.forget();
+    this.#loneRow = undefined;
     return this.#storage.deleteAll();
   }
 
   #makeKeys(): void {
     this.#storage.sql.exec(SCHEMA.keys);
     this.#made.add("keys");
-    const { row } = this.#lone;
-    if (row === undefined) return;
-    this.writeKey(row);
-    this.#lone.remove();
+    if (this.#loneRow === undefined) return;
+    this.writeKey(this.#loneRow);
+    this.removeLone();
   }
 
   #readMade(): Set<string> {

@@ -11,8 +11,8 @@ export const KEYS_SWEPT = 1_000;
 
 /** Keys record by record, in the object's storage or in memory (memory-namespace.ts). */
 export interface KeyStorage extends Omit<Pick<Storage, keyof Storage>, "answers" | "claims" | "moves"> {
-  readonly answers: Pick<StoredAnswers, keyof StoredAnswers>;
-  readonly claims: Pick<StoredClaims, keyof StoredClaims>;
+  readonly answers: Omit<StoredAnswers, "forgetLengths">;
+  readonly claims: Omit<StoredClaims, "forgetCounts">;
   readonly moves: Pick<StoredMoves, "isAway" | "isEmpty" | "sweep">;
 }
 
@@ -108,14 +108,14 @@ export class Storage {
   write({ key, policy, rules }: StoredKey, wholeAtMs: number): void {
     const row = { key, policy, rules: JSON.stringify(rules), wholeAtMs };
     const { lone } = this.#tables;
-    if (lone !== undefined && (lone.row?.key ?? key) === key) lone.write(row);
+    if (lone !== undefined && (lone.row?.key ?? key) === key) this.#tables.writeLone(row);
     else this.#tables.writeKey(row);
     this.sweeps.wrote(wholeAtMs);
   }
 
   remove(key: string): void {
     const { lone } = this.#tables;
-    if (lone !== undefined) return lone.row?.key === key ? lone.remove() : undefined;
+    if (lone !== undefined) return lone.row?.key === key ? this.#tables.removeLone() : undefined;
     this.claims.removeAll(key);
     for (const table of ["keys", "segments"] as const)
       this.#tables.rows(table, `DELETE FROM ${table} WHERE key = ?`, key);

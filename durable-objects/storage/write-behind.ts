@@ -31,10 +31,7 @@ import { mostLost } from "../../core/reservations/sizing.ts";
 import { type StoredAccount, isReadable, readable, storedName } from "./records.ts";
 import { type RowStorage, UNKNOWN_KEPT_MS } from "./sweeps.ts";
 
-/**
- * The most of the capacity. A limit of 100,000 a second writes one row per 2,000 decisions; a small, slow one
- * writes every decision and loses none.
- */
+/** Of the capacity: 100,000 a second write a row per 2,000 decisions; a small, slow limit writes each. */
 const MAX_SHARE = 0.02;
 
 /** A record is ahead by at most this part of the known use, so objects that are often evicted lose little. */
@@ -172,10 +169,7 @@ const RESTORED = "write-ahead";
 /** The row's part for one policy. Stored: never rename a field. */
 interface StoredAllowance {
   readonly untilMs: number;
-  /**
-   * Beside `exactFromMs` one less than the longest life: too short for earlier versions, which so write
-   * first.
-   */
+  /** Beside `exactFromMs` one less than the longest life, so earlier versions find it too short and write. */
   readonly ttlMs: number;
   /** When no holder has units of a version without `presumed`. Absent: such a version wrote this row. */
   readonly exactFromMs?: number;

@@ -148,7 +148,17 @@ export const POOL_SCRIPT =
     later("concurrency", [], CONCURRENCY),
     later(
       "defineHolds",
-      ["loadHolds", "readRest", "findHold", "removeHold", "placeHold", "isRegional", "exactly", "takeTokens"],
+      [
+        "loadHolds",
+        "readRest",
+        "findHold",
+        "removeHold",
+        "removeHolds",
+        "placeHold",
+        "isRegional",
+        "exactly",
+        "takeTokens",
+      ],
       HOLDS,
     ),
     READING,

@@ -32,8 +32,8 @@ class Queue {
       return undefined;
     };
     const giveUp = () => void this.ended.push(`${name} gives up`);
-    const fail = () => undefined;
-    const waiter = { cost: 1, ttlMs: 0, sinceMs, untilMs, attempt, giveUp, fail, key: name };
+    const reject = () => undefined;
+    const waiter = { cost: 1, ttlMs: 0, sinceMs, untilMs, attempt, giveUp, reject, key: name };
     insert(this.#policy, this.waiters, { ...waiter, ...(priority !== undefined && { priority }) });
   }
 
