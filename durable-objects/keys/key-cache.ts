@@ -60,17 +60,15 @@ export class MemoryBudget {
   }
 
   hasTooManyKeys(share: MemoryShare, others: number): boolean {
-    const isOver = () => {
-      const own = share.keys + others;
-      return this.#keys + others > this.#maxKeys && own * this.#shares.size > this.#maxKeys;
-    };
-    return this.#isStill(isOver);
+    return this.#isStill(() => this.#isOver(this.#keys + others, share.keys + others, this.#maxKeys));
   }
 
   hasTooManyBytes(share: MemoryShare): boolean {
-    return this.#isStill(
-      () => this.#bytes > this.#maxBytes && share.bytes * this.#shares.size > this.#maxBytes,
-    );
+    return this.#isStill(() => this.#isOver(this.#bytes, share.bytes, this.#maxBytes));
+  }
+
+  #isOver(all: number, own: number, max: number): boolean {
+    return all > max && own * this.#shares.size > max;
   }
 
   #isStill(isOver: () => boolean): boolean {

@@ -140,8 +140,7 @@ export class KeyState {
   }
 
   get isUnrecorded(): boolean {
-    for (const { stored } of this.#ruleStates) if (stored !== undefined) return false;
-    return true;
+    return this.#ruleStates.every(({ stored }) => stored === undefined);
   }
 
   /** Whether no row, claim or pin of the key exists, and memory knows no more than storage. */

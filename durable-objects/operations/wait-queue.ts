@@ -26,8 +26,10 @@ export interface Waiter extends QueuedCost {
 }
 
 /** A caller that waits until a key has no leases, at most until `untilMs`. */
-interface IdleWatch extends PromiseWithResolvers<undefined> {
+interface IdleWatch {
   readonly untilMs: number;
+  resolve(done: undefined): void;
+  reject(error: Error): void;
 }
 
 interface Line {
@@ -135,17 +137,19 @@ export class WaitQueue {
     keyState: KeyState,
     { untilMs, signal, caller = "" }: { untilMs: number; signal: AbortSignal; caller: string | undefined },
   ): Promise<undefined> {
-    const idler = { untilMs, ...Promise.withResolvers<undefined>() };
-    const { idlers } = this.#lineOf(keyState);
-    idlers.add(idler);
-    signal.addEventListener("abort", () => {
-      idlers.delete(idler);
-      idler.resolve(undefined);
+    this.#waits.add(caller, 1);
+    const idle = new Promise<undefined>((resolve, reject) => {
+      const idler = { untilMs, resolve, reject };
+      const { idlers } = this.#lineOf(keyState);
+      idlers.add(idler);
+      signal.addEventListener("abort", () => {
+        idlers.delete(idler);
+        resolve(undefined);
+        this.serve(keyState);
+      });
       this.serve(keyState);
     });
-    this.serve(keyState);
-    this.#waits.add(caller, 1);
-    return idler.promise.finally(() => this.#waits.add(caller, -1));
+    return idle.finally(() => this.#waits.add(caller, -1));
   }
 
   /** Answers callers in order as far as possible, and sets the timer for the next instant. */

@@ -121,13 +121,7 @@ export class PooledOperations implements Operations {
     const text = provisional?.request ?? `hold of ${costText(cost)}`;
     const request = idempotencyKey === undefined ? {} : { request: text };
     const names = [...held(id), ...named(idempotencyKey)];
-    const read = ({ rules = [], conflict, full, hold }: PoolAnswer): Answer => {
-      if (full !== undefined) return { full };
-      if (conflict !== undefined) return { conflict };
-      const made = hold && { id: hold.id, units: cost, expiresAfterMs: hold.expiresAfterMs };
-      return { rules, source: "pool", ...(made && { hold: made }) };
-    };
-    return this.#askPool(keyState, { op: "hold", cost, id, ttlMs, ...request }, names, read);
+    return this.#decide(keyState, { op: "hold", cost, id, ttlMs, ...request }, names);
   }
 
   async settle(keyState: KeyState, { id, used }: Params<"settle">): Promise<Answer> {
@@ -214,7 +208,7 @@ export class PooledOperations implements Operations {
   }
 
   #decide(keyState: KeyState, params: PoolParams, names: readonly string[]): Promise<Answer> {
-    return this.#askPool(keyState, params, names, answerOf);
+    return this.#askPool(keyState, params, names, (answer) => answerOf(answer, params.cost));
   }
 
   #askPool<Result>(
@@ -273,9 +267,12 @@ function held(id: string): string[] {
   return [`hold:${id}`];
 }
 
-function answerOf({ rules = [], missing, conflict }: PoolAnswer): Answer {
+function answerOf({ rules = [], missing, conflict, full, hold }: PoolAnswer, units: Cost): Answer {
   if (missing === true) return MISSING;
-  return conflict === undefined ? { rules, source: "pool" } : { conflict };
+  if (full !== undefined) return { full };
+  if (conflict !== undefined) return { conflict };
+  if (hold === undefined) return { rules, source: "pool" };
+  return { rules, source: "pool", hold: { id: hold.id, units, expiresAfterMs: hold.expiresAfterMs } };
 }
 
 /** The pool's decisions, with a shorter wait where leases of this region end before the pool has slots. */
