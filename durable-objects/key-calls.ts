@@ -1,6 +1,6 @@
 import type { Time } from "../core/clock.ts";
 import type { PolicyLookup } from "../core/policies/policy.ts";
-import type { Answer, AnswerText, KeyCount, KeyList, ListedKey, Peeked } from "../core/protocol/answers.ts";
+import type { Answer, AnswerText, KeyCount, KeyList, ListedKey } from "../core/protocol/answers.ts";
 import { publicDecision } from "../core/protocol/decision.ts";
 import {
   type AcquireCall,
@@ -102,11 +102,8 @@ export function makeAsk({ local, loadPooled, open, release }: AskHost): AskKey {
   const load = async () => (pooled = await loadPooled());
   return (policy, key, ask) => {
     const [keyState, nowMs] = open(policy, key);
-    if (keyState.policy.pool === undefined)
-      return untilEnd(
-        () => ask(local, keyState, nowMs),
-        () => release(keyState),
-      );
+    const onLocalEnd = () => release(keyState);
+    if (keyState.policy.pool === undefined) return untilEnd(() => ask(local, keyState, nowMs), onLocalEnd);
     const askPool = (operations: Operations, state: KeyState, atMs: number) => {
       const unpin = state.pin();
       const onEnd = () => {
@@ -183,7 +180,7 @@ export class KeyCalls {
       case "confirm":
         return this.#leases.confirm(message);
       case "release":
-        return unsupportedOf(message) ?? releaseLease(parts, policy, key, message);
+        return unsupportedOf(message) ?? releaseLease(parts, message);
       case "tell":
         parts.hear(policy, key, message);
         // Serves callers that wait for the key. A key that is not in memory has none.
@@ -215,12 +212,7 @@ export class KeyCalls {
     }
   }
 
-  #decide(
-    operations: Operations,
-    keyState: KeyState,
-    call: DecidedCall,
-    nowMs: number,
-  ): MaybePromise<unknown> {
+  #decide(operations: Operations, keyState: KeyState, call: DecidedCall, nowMs: number): unknown {
     const { local, shedders } = this.#parts;
     switch (call.op) {
       case "limit":
@@ -297,11 +289,8 @@ async function acquire({ ask }: KeyParts, call: AcquireCall, signal: AbortSignal
   return answer;
 }
 
-async function untilIdle(
-  { ask, queue }: KeyParts,
-  { policy, key, waitMs, caller }: IdleCall,
-  signal: AbortSignal,
-): Promise<Peeked | Full> {
+async function untilIdle({ ask, queue }: KeyParts, call: IdleCall, signal: AbortSignal) {
+  const { policy, key, waitMs, caller } = call;
   const over = await ask<Full | undefined>(policy, key, (_, keyState, nowMs) => {
     const watcher = { untilMs: nowMs + waitMs, signal, caller };
     return queue.watchersFull(keyState, caller) ?? queue.untilIdle(keyState, watcher);
@@ -315,10 +304,9 @@ const KEYS_A_TURN = 50;
 /**
  * Lists keys with a record and keys only in memory, each with a peek; untouched ones until their deletion.
  */
-async function listKeys(
-  { storage, cache, ask, policies }: Pick<KeyParts, "storage" | "cache" | "ask" | "policies">,
-  { policy: name, prefix = "", after, most = 0 }: KeysCall,
-): Promise<KeyList> {
+async function listKeys(parts: KeyParts, call: KeysCall): Promise<KeyList> {
+  const { storage, cache, ask, policies } = parts;
+  const { policy: name, prefix = "", after, most = 0 } = call;
   const stored = storage.keysAfter(prefix, after, most + 1);
   const others = unrecorded(cache, prefix).filter((key) => after === undefined || byBytes(key, after) > 0);
   const found = others.length === 0 ? stored : [...stored, ...others].toSorted(byBytes).slice(0, most + 1);

@@ -128,12 +128,9 @@ export class LimiterObject extends WithWireMethods {
 
 /** Shared by all objects of this isolate: a single one would send a message for a few calls. */
 const tally = new Tally();
-const sender = new StatsSender(
-  tally,
-  randomId,
-  (error) => console.warn(`what objects counted could not be sent, and is sent again: ${String(error)}`),
-  backgroundMs,
-);
+const unsent = (error: unknown) =>
+  console.warn(`what objects counted could not be sent, and is sent again: ${String(error)}`);
+const sender = new StatsSender(tally, randomId, unsent, backgroundMs);
 
 function makeParts(ctx: DurableObjectState, namespace: ObjectNamespace) {
   const counted = countedStorage(ctx.storage, tally);
@@ -179,9 +176,7 @@ const sharesByPolicy = new Map<string, Policy>();
  */
 const ALONE = "alone/".padEnd(512, "/");
 
-/**
- * @throws Error while versions mix: this version of the object was deployed without the address of a Redis
- */
+/** @throws Error while versions mix: this version was deployed without the address of a Redis */
 async function loadPool({ nowMs, open, ...parts }: PoolParts): Promise<Operations> {
   if (poolAddress === undefined) throw new Error("this version of the object has no pools");
   const [{ PooledOperations }, { RedisPool }] = await Promise.all([

@@ -125,10 +125,8 @@ export class MemoryStorage implements KeyStorage {
     const isKept = ({ log, from, toMs }: NewSegment) =>
       log === segment.log && toMs >= segment.keepFromMs && from !== segment.from;
     const kept = (rules.get(rule) ?? []).filter(isKept);
-    rules.set(
-      rule,
-      [...kept, segment].toSorted((a, b) => a.log - b.log || a.from - b.from),
-    );
+    const sorted = [...kept, segment].toSorted((a, b) => a.log - b.log || a.from - b.from);
+    rules.set(rule, sorted);
   }
 
   /** All at once, since finding those after a key would sort them all. */

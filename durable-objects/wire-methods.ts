@@ -156,10 +156,7 @@ export class OwnerRouting {
   }
 }
 
-type MakeCall = (
-  method: "giveBack" | "limitCall" | "reserve",
-  args: readonly unknown[],
-) => MaybePromise<unknown>;
+type MakeCall = (method: "giveBack" | "limitCall" | "reserve", args: readonly unknown[]) => unknown;
 
 /**
  * Answers several calls in one turn, so the runtime commits their writes together. A call that cannot be

@@ -23,14 +23,6 @@ import type { OverrideCounts } from "./catalog-store.ts";
 
 export type WriteResult = Versioned<unknown> | Refusal;
 
-/** An override that may be written. */
-export interface CheckedOverride {
-  /** As stored. */
-  readonly pattern: string;
-  readonly isMultiWildcard: boolean;
-  readonly endsAtMs?: number;
-}
-
 /** Changed only by a deployment: that moves keys, and objects and isolates have to know both layouts. */
 const PLACES = ["objects", "objectsBefore", "keyKind", "pool", "locationHint", "jurisdiction"] as const;
 
@@ -62,18 +54,8 @@ function wrongValue(field: string, value: unknown, allowed: string): Refusal {
   return notAllowedBy(violation([field], value, allowed), field);
 }
 
-/**
- * Why a policy may not be written, if so.
- *
- * @param file the policy's table in the deployment's file
- * @param last its table in the catalog, now or before it was deleted
- */
-export function policyRefusal(
-  name: string,
-  fields: Table,
-  file: Table | undefined,
-  last: Table | undefined,
-): Refusal | undefined {
+/** Why a policy may not be written, if so. `last`: its table in the catalog, now or before it was deleted. */
+export function policyRefusal(name: string, fields: Table, file?: Table, last?: Table): Refusal | undefined {
   if (!NAME.test(name)) return wrongValue("policy", name, NAME_ALLOWED);
   const long = lengthRefusal(fields);
   if (long !== undefined) return long;
@@ -94,14 +76,8 @@ export function policyRefusal(
   return notAllowed(violations);
 }
 
-/** An override as it is stored, or its refusal. */
-export function checkedOverride(
-  name: string,
-  base: Table,
-  pattern: string,
-  fields: Table,
-  nowMs = -Infinity,
-): CheckedOverride | Refusal {
+/** The pattern of an override as it is stored, and when it ends; or its refusal. */
+export function checkOverride(name: string, base: Table, pattern: string, fields: Table, nowMs = -Infinity) {
   const policy = parsed(name, base);
   const keyKind = policy?.keyKind ?? "text";
   const read = parsePattern({ keyKind }, pattern);
@@ -140,11 +116,7 @@ export function tokenRefusal(
 }
 
 /** Why a policy and its candidate, which decide the same calls, do not fit. */
-export function candidateMisfit(
-  name: string,
-  fields: Table | undefined,
-  candidate: Table | undefined,
-): Refusal | undefined {
+export function candidateMisfit(name: string, fields?: Table, candidate?: Table): Refusal | undefined {
   if (fields === undefined || candidate === undefined) return undefined;
   const leases = (table: Table) => parsed(name, table)?.lease !== undefined;
   if (leases(fields) === leases(candidate)) return undefined;
@@ -154,13 +126,8 @@ export function candidateMisfit(
 }
 
 /** Why an override may not be written: under it, the candidate could not be promoted. */
-export function overrideMisfit(
-  policy: string,
-  candidate: Table | undefined,
-  pattern: string,
-  fields: Table,
-): Refusal | undefined {
-  const checked = candidate && checkedOverride(policy, candidate, pattern, fields);
+export function overrideMisfit(policy: string, pattern: string, fields: Table, candidate?: Table) {
+  const checked = candidate && checkOverride(policy, candidate, pattern, fields);
   if (checked === undefined || !isRefusal(checked)) return undefined;
   const violations = (checked.violations ?? []).map(({ path, detail }) => ({
     path,

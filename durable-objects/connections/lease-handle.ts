@@ -1,6 +1,5 @@
 import { RpcTarget } from "cloudflare:workers";
 import * as v from "valibot";
-import type { Policy } from "../../core/policies/policy.ts";
 import type { Answer, Missing, Released } from "../../core/protocol/answers.ts";
 import {
   type AcquireCall,
@@ -16,8 +15,7 @@ import type { Attached, ConfirmCall } from "../../core/protocol/object-methods.t
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { integer, number, oneOf, pointerTo, table, violationsOf } from "../../core/validation.ts";
 import { claimIn, linkOf } from "../operations/claims.ts";
-import type { AskKey } from "../operations/operations.ts";
-import { type LeasesAnywhere, renewed, takenOver } from "./lease-sockets.ts";
+import { type LeaseHost, renewed, takenOver } from "./lease-sockets.ts";
 
 /**
  * Ends a lease when its link ends: at once, or after a grace. The runtime disposes of the handle when the
@@ -35,13 +33,6 @@ class LeaseHandle extends RpcTarget {
   [Symbol.dispose](): void {
     this.#end();
   }
-}
-
-/** The parts of the object that grant leases, and end them wherever their key is. */
-interface LeaseHost {
-  readonly ask: AskKey;
-  readonly anywhere: LeasesAnywhere;
-  readonly policyOf: (policy: string, key: string) => Policy | undefined;
 }
 
 /** By it the holder renews and releases its lease, which ends with its link, or `graceMs` later. */
@@ -110,7 +101,7 @@ export async function acquireAttached(host: LeaseHost, call: AcquireCall): Promi
   const { resume, graceMs, id } = call;
   const answer =
     unsupportedOf(call) ??
-    (resume === undefined ? await acquired(host, call) : await takenOver(host, call, resume, id));
+    (resume === undefined ? await acquired(host, call) : await takenOver(host.ask, call, resume, id));
   const text = JSON.stringify(answer);
   const lease = "lease" in answer ? answer.lease : undefined;
   if (lease === undefined) return { answer: text };
@@ -128,7 +119,7 @@ async function acquired(host: LeaseHost, { policy, key, ...call }: AcquireCall):
   );
   const lease = "lease" in answer ? answer.lease : undefined;
   if (lease === undefined || lease.id === call.id || call.graceMs === undefined) return answer;
-  const taken = await takenOver(host, { policy, key }, lease.id, call.id);
+  const taken = await takenOver(host.ask, { policy, key }, lease.id, call.id);
   return "missing" in taken ? taken : { ...answer, ...(taken.lease && { lease: taken.lease }) };
 }
 

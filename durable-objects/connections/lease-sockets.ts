@@ -11,17 +11,21 @@ import {
   CLOSE_RESUMED,
   CLOSE_SILENT,
   type OfKey,
-  type ReleaseParams,
+  type ReleaseCall,
 } from "../../core/protocol/messages.ts";
-import type { MaybePromise, ObjectStub } from "../../core/protocol/object-methods.ts";
+import type { ObjectStub } from "../../core/protocol/object-methods.ts";
 import { boundText, PROBLEMS } from "../../core/protocol/problems.ts";
 import { endLease } from "../operations/claims.ts";
 import { andThen, type AskKey, MISSING } from "../operations/operations.ts";
 
-interface SocketHost {
+/** The parts of an object that grant leases, and end them wherever their key is. */
+export interface LeaseHost {
   readonly ask: AskKey;
   readonly anywhere: LeasesAnywhere;
   readonly policyOf: (policy: string, key: string) => Policy | undefined;
+}
+
+interface SocketHost extends LeaseHost {
   readonly nowMs: () => number;
   /** Sets the object's alarm, so that `renew` is called by `dueMs`. */
   renewBy(dueMs: number, nowMs: number): void;
@@ -86,10 +90,20 @@ export class LeaseSockets {
       } catch (error) {
         // The pool did not answer. The lease lasts until its end, and `renew` is called again then.
         console.warn(`policy ${policy}: a socket's lease was not renewed: ${String(error)}`);
-        againMs = Math.min(againMs, await endOf(this.#host, attachment, id));
+        againMs = Math.min(againMs, await this.#endOf(attachment, id));
       }
     }
     return againMs;
+  }
+
+  /** When a lease expires, or an instant soon if the object does not have it. */
+  async #endOf({ policy, key }: OfKey, id: string): Promise<number> {
+    const { ask, nowMs: clock } = this.#host;
+    try {
+      return await ask(policy, key, (_, { claims }, nowMs) => claims.get(id)?.expiresAtMs ?? nowMs + SOON_MS);
+    } catch {
+      return clock() + LATER_MS;
+    }
   }
 
   #giveUp(socket: WebSocket): void {
@@ -132,7 +146,7 @@ export class LeaseSockets {
   /** Takes over the lease of a broken socket, which may not have been detected yet. */
   async #resume(socket: WebSocket, attachment: Attachment, id: string): Promise<void> {
     await this.#whileOpen(socket, async (signal) => {
-      const answer = await takenOver(this.#host, attachment, id);
+      const answer = await takenOver(this.#host.ask, attachment, id);
       if ("missing" in answer) return refuse(socket, CLOSE_LOST, PROBLEMS.leaseNotFound, LOST);
       leaveToOther(this.#ctx.getWebSockets(), id);
       this.#tell(socket, attachment, answer, signal);
@@ -195,19 +209,6 @@ const SOON_MS = 50;
 /** As `SOON_MS`, but if the object cannot know whether it has the lease. */
 const LATER_MS = 60_000;
 
-/** When a lease expires, or an instant soon if the object does not have it. */
-async function endOf(
-  { ask, nowMs: clock }: Pick<SocketHost, "ask" | "nowMs">,
-  { policy, key }: OfKey,
-  id: string,
-): Promise<number> {
-  try {
-    return await ask(policy, key, (_, { claims }, nowMs) => claims.get(id)?.expiresAtMs ?? nowMs + SOON_MS);
-  } catch {
-    return clock() + LATER_MS;
-  }
-}
-
 function attachmentOf({ policy, key, graceMs, pingWithinMs }: AcquireCall): Attachment {
   return {
     policy,
@@ -229,23 +230,13 @@ function isSilent(ctx: DurableObjectState, socket: WebSocket, attachment: Attach
 export type LeasesAnywhere = Pick<ObjectStub, "renew" | "release" | "releaseCall">;
 
 /** Renews a lease by `ttlMs` from now, by default the lifetime in the acquire. */
-export async function renewed(
-  anywhere: LeasesAnywhere,
-  { policy, key }: OfKey,
-  id: string,
-  ttlMs?: number,
-): Promise<Lease | Missing> {
+export async function renewed(anywhere: LeasesAnywhere, { policy, key }: OfKey, id: string, ttlMs?: number) {
   const sent = ttlMs === undefined ? ([] as const) : ([ttlMs] as const);
   return JSON.parse(await anywhere.renew(policy, key, id, ...sent)) as Lease | Missing;
 }
 
 /** Renews a lease for another socket or link. `Missing`: it has ended, or the kinds differ. */
-export function takenOver(
-  { ask }: Pick<SocketHost, "ask">,
-  { policy, key }: OfKey,
-  id: string,
-  link?: string,
-): MaybePromise<Decided | Missing> {
+export function takenOver(ask: AskKey, { policy, key }: OfKey, id: string, link?: string) {
   return ask<Decided | Missing>(policy, key, (operations, keyState, nowMs) => {
     const isSocket = keyState.claims.get(id)?.isSocket === true;
     if (isSocket !== (link === undefined)) return { missing: true };
@@ -296,12 +287,8 @@ export interface ReleasingHost {
 }
 
 /** Ends a lease as reported, or after its link. */
-export async function releaseLease(
-  host: ReleasingHost,
-  policy: string,
-  key: string,
-  call: ReleaseParams,
-): Promise<Released | Missing> {
+export async function releaseLease(host: ReleasingHost, call: ReleaseCall): Promise<Released | Missing> {
+  const { policy, key } = call;
   return await host.ask(policy, key, (operations, keyState, nowMs) => {
     const isSocket = keyState.claims.get(call.id)?.isSocket === true;
     return andThen(endLease(operations, keyState, call, nowMs), (isReleased) => {

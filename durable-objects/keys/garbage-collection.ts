@@ -1,4 +1,4 @@
-import type { PolicyLookup, Policy } from "../../core/policies/policy.ts";
+import type { PolicyLookup } from "../../core/policies/policy.ts";
 import type { AnswerPlace, Swept } from "../storage/answers.ts";
 import type { SweptKey } from "../storage/records.ts";
 import { KEYS_SWEPT, type KeyStorage } from "../storage/storage.ts";
@@ -109,9 +109,8 @@ function* sweepKeys(host: GarbageHost): Generator<undefined, void> {
 function sweepKey(host: GarbageHost, swept: SweptKey, nowMs: number): number | undefined {
   const { storage, policies } = host;
   if (policies.isRemoved?.(swept.policy) === true) return removeKey(storage, swept.key);
-  const policy = policies.get(swept.policy);
-  const isUnknown = policy === undefined && (swept.versionAt ?? 0) === 0;
-  return isUnknown ? keepUnknown(storage, swept, nowMs) : forgetKey(host, swept, policy, nowMs);
+  const isUnknown = policies.get(swept.policy) === undefined && (swept.versionAt ?? 0) === 0;
+  return isUnknown ? keepUnknown(storage, swept, nowMs) : forgetKey(host, swept, nowMs);
 }
 
 /** Deletes a key's rows. An only key's record is deleted with everything else: alone it would cost a row. */
@@ -127,12 +126,9 @@ function keepUnknown(storage: KeyStorage, { key, wholeAtMs }: SweptKey, nowMs: n
 }
 
 /** Deletes a key if it is untouched. Otherwise returns when to read it again. */
-function forgetKey(
-  { storage, cache }: GarbageHost,
-  { policy: name, key }: SweptKey,
-  policy: Policy | undefined,
-  nowMs: number,
-): number | undefined {
+function forgetKey(host: GarbageHost, { policy: name, key }: SweptKey, nowMs: number): number | undefined {
+  const { storage, cache, policies } = host;
+  const policy = policies.get(name);
   // No call opens a key that was given away, and the rest of it is untouched.
   if (policy?.objectsBefore !== undefined && storage.moves.isAway(key)) return removeKey(storage, key);
   // Memory may know better than the record, or the policy has changed since.

@@ -30,11 +30,7 @@ type ClaimEnd = "expired" | "cancelled";
 export type Remembered = Idempotent & { readonly answer: RememberedAnswer; readonly charge?: Charge };
 
 /** Empty for a call without an idempotency key. */
-export function remembering(
-  call: Idempotent | undefined,
-  answer: RememberedAnswer,
-  charge?: Charge,
-): readonly Remembered[] {
+export function remembering(call: Idempotent | undefined, answer: RememberedAnswer, charge?: Charge) {
   return call === undefined ? [] : [{ ...call, answer, ...(charge && { charge }) }];
 }
 
@@ -155,9 +151,8 @@ export class KeyAnswers {
 /** How a hold ended is stored as it is, an answer as JSON. Stored: never change. */
 function textOf(remembered: RememberedAnswer, charge?: Charge): string {
   if (typeof remembered === "string") return remembered;
-  return JSON.stringify(
-    charge === undefined ? remembered : ({ ...remembered, charge } satisfies StoredDecision),
-  );
+  const stored: StoredDecision = charge === undefined ? remembered : { ...remembered, charge };
+  return JSON.stringify(stored);
 }
 
 function rememberedIn(text: string): RememberedAnswer {

@@ -124,11 +124,7 @@ export class KeyCache {
     return this.#keys.values();
   }
 
-  /**
-   * The key at `nowMs`, from memory or storage. `file`: the policy in the deployment's file.
-   *
-   * @throws Error when there is no such policy
-   */
+  /** The key at `nowMs`. `file`: the policy in the deployment's file. @throws Error when there is none */
   open(name: string, file: Policy | undefined, key: string, nowMs: number): KeyState {
     const { versions, fingerprints } = this;
     const latest = versions.size === 0 ? undefined : versions.take(key);

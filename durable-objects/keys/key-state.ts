@@ -11,7 +11,14 @@ import { dualState, singleState } from "../../core/algorithms/dual-config.ts";
 import { forPriority, later, type Policy, type PolicyRevision } from "../../core/policies/policy.ts";
 import type { AnswerCount } from "../storage/answers.ts";
 import { converted, convertedClaims } from "../storage/conversions.ts";
-import { CLAIM_BYTES, type Claim, type StoredAccount, isReadable, storedName } from "../storage/records.ts";
+import {
+  CLAIM_BYTES,
+  type Claim,
+  type StoredAccount,
+  type StoredKey,
+  isReadable,
+  storedName,
+} from "../storage/records.ts";
 import type { DueKey, KeyStorage } from "../storage/storage.ts";
 import {
   aheadOfRecord,
@@ -286,11 +293,7 @@ export class KeyState {
   }
 
   /** These records were written, due at `dueMs`, and the rows of expired claims deleted. */
-  noteWritten(
-    records: Readonly<Record<string, StoredAccount>>,
-    accounts: readonly Account[],
-    dueMs: number,
-  ): void {
+  noteWritten(records: StoredKey["rules"], accounts: readonly Account[], dueMs: number): void {
     this.dueMs = dueMs;
     for (const [index, ruleState] of this.#ruleStates.entries()) {
       ruleState.stored = records[ruleState.rule.name];

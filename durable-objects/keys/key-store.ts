@@ -106,12 +106,7 @@ export class KeyStore {
   }
 
   /** Renews the crash allowance if needed. Returns when it has no effect any more, if it was written. */
-  #renewAllowance(
-    { policy }: KeyState,
-    accounts: readonly Account[],
-    nowMs: number,
-    isAhead: boolean,
-  ): number | undefined {
+  #renewAllowance({ policy }: KeyState, accounts: readonly Account[], nowMs: number, isAhead: boolean) {
     // A region's share of a pool is not stored.
     if (policy.pool !== undefined) return undefined;
     let neededMs = isAhead ? nowMs : -Infinity;

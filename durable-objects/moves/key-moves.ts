@@ -49,9 +49,8 @@ export class KeyMoves {
   mayTake(policyName: string, key: string, mayBeAt: readonly string[]): boolean {
     const policy = this.#host.policies.get(policyName);
     const names = policy === undefined ? [] : objectNames(policy, key);
-    return (
-      names.some((name) => this.#host.places.isHere(name)) && mayBeAt.every((name) => names.includes(name))
-    );
+    const isOneHere = names.some((name) => this.#host.places.isHere(name));
+    return isOneHere && mayBeAt.every((name) => names.includes(name));
   }
 
   /** Executes a call, at once if the key is here and is to stay. */
@@ -102,9 +101,7 @@ export class KeyMoves {
 }
 
 /** `undefined`: the key has moved while the call waited. */
-async function orMoved<Result>(
-  make: () => MaybePromise<Result>,
-): Promise<{ readonly answer: Result } | undefined> {
+async function orMoved<Result>(make: () => MaybePromise<Result>): Promise<{ answer: Result } | undefined> {
   try {
     return { answer: await make() };
   } catch (error) {

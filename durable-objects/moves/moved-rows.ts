@@ -4,7 +4,7 @@ import type { MovedKey, ObjectStub } from "../../core/protocol/object-methods.ts
 import type { KeyCache } from "../keys/key-cache.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { Move } from "../storage/moves.ts";
-import { type Claim, type StoredAccount, storedName } from "../storage/records.ts";
+import { type Claim, type StoredAccount, type StoredKey, storedName } from "../storage/records.ts";
 import type { Storage } from "../storage/storage.ts";
 
 /** By rule name: units that isolates may have. */
@@ -52,50 +52,31 @@ export function removeRows(storage: Storage, key: string): void {
   storage.remove(key);
 }
 
-/** No memory of this object wrote these: isolates' and presumed units are held for a reservation's life. */
-function fromElsewhere(
-  { rules, reservation }: Policy,
-  records: NonNullable<MovedKey["rules"]>,
-  presumed: PresumedUnits,
-): Readonly<Record<string, StoredAccount>> {
-  const came = Object.entries(records as Readonly<Record<string, StoredAccount>>);
-  const unrecorded = rules
-    .filter(({ name }) => !Object.hasOwn(records, name) && (presumed.get(name) ?? 0) > 0)
-    .map((rule): [string, StoredAccount] => [rule.name, { algorithm: storedName(rule), ahead: 0 }]);
-  const all = [...came, ...unrecorded].map(([name, stored]) => {
-    const { by: _, presumed: __, ...account } = stored;
-    const units = presumed.get(name) ?? 0;
-    const ttlMs = Math.max(account.ttlMs ?? 0, reservation.mostMs);
-    return [name, units === 0 ? account : { ...account, ahead: account.ahead + units, ttlMs }] as const;
-  });
-  return Object.fromEntries(all);
-}
-
-export function takeBack(
-  storage: Storage,
-  policy: Policy,
-  key: string,
-  move: Move,
-  presumed: PresumedUnits,
-): void {
-  storage.atomically(() => {
-    writeRecord(storage, policy, key, storage.read(key)?.rules, presumed, move.dueMs);
-    storage.moves.write(key, { ...move, other: null });
-  });
-}
-
-/** Writes the record of a key from elsewhere, or only its presumed units. Returns whether it has any of both. */
+/**
+ * Writes the record of a key from elsewhere, or only its presumed units. No memory of this object wrote it, so
+ * isolates' and presumed units are held for a reservation's life. Returns whether there was any to write.
+ */
 export function writeRecord(
   storage: Storage,
   policy: Policy,
   key: string,
-  rules: MovedKey["rules"],
+  records: MovedKey["rules"],
   presumed: PresumedUnits,
   dueMs: number,
 ): boolean {
+  const known = (records ?? {}) as StoredKey["rules"];
+  const unrecorded = policy.rules
+    .filter(({ name }) => !Object.hasOwn(known, name) && (presumed.get(name) ?? 0) > 0)
+    .map((rule): [string, StoredAccount] => [rule.name, { algorithm: storedName(rule), ahead: 0 }]);
   const hasUnits = [...presumed.values()].some((units) => units > 0);
-  if (rules === undefined && !hasUnits) return false;
-  storage.write({ key, policy: policy.name, rules: fromElsewhere(policy, rules ?? {}, presumed) }, dueMs);
+  if (records === undefined && !hasUnits) return false;
+  const rules = [...Object.entries(known), ...unrecorded].map(([name, stored]) => {
+    const { by: _, presumed: __, ...account } = stored;
+    const units = presumed.get(name) ?? 0;
+    const ttlMs = Math.max(account.ttlMs ?? 0, policy.reservation.mostMs);
+    return [name, units === 0 ? account : { ...account, ahead: account.ahead + units, ttlMs }] as const;
+  });
+  storage.write({ key, policy: policy.name, rules: Object.fromEntries(rules) }, dueMs);
   return true;
 }
 

@@ -11,7 +11,6 @@ import { randomId } from "../../core/clock.ts";
 import { type Cost, costOf, costText, publicName } from "../../core/policies/policy.ts";
 import type { Answer, Decided, Lease, Missing } from "../../core/protocol/answers.ts";
 import { ownHoldId } from "../../core/protocol/names.ts";
-import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import type { Full } from "../../core/protocol/problems.ts";
 import type { Counter } from "../../core/stats/tally.ts";
 import { endOfHold, type Idempotent, remembering } from "../keys/idempotency.ts";
@@ -41,13 +40,9 @@ export function linkOf({ link, id }: Claim): string {
 }
 
 /** Ends a lease where its key is: at once, or in `graceMs` so that a disconnected holder may return. */
-export function endLease(
-  operations: Operations,
-  keyState: KeyState,
-  { id, outcome, durationMs, link, graceMs }: Params<"release">,
-  nowMs: number,
-): MaybePromise<boolean> {
-  if (graceMs === undefined) return operations.release(keyState, { id, outcome, durationMs, link }, nowMs);
+export function endLease(operations: Operations, keyState: KeyState, call: Params<"release">, nowMs: number) {
+  const { id, link, graceMs } = call;
+  if (graceMs === undefined) return operations.release(keyState, call, nowMs);
   const renewed = operations.renew(keyState, { id, ttlMs: graceMs, from: link }, nowMs);
   return andThen(renewed, (lease) => !("missing" in lease));
 }
@@ -196,11 +191,8 @@ export class Claims {
     return answer;
   };
 
-  readonly renew = (
-    keyState: KeyState,
-    { id, ttlMs, from, to }: Renewing,
-    nowMs: number,
-  ): Lease | Missing => {
+  readonly renew = (keyState: KeyState, call: Renewing, nowMs: number): Lease | Missing => {
+    const { id, ttlMs, from, to } = call;
     const claim = claimIn(keyState, "lease", id);
     if (claim === undefined || isOthers(claim, from)) return MISSING;
     const expiresAtMs = nowMs + (ttlMs ?? claim.ttlMs);

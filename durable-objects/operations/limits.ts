@@ -90,14 +90,9 @@ export class Limits {
     return decideTogether(keyState.seenBy(priority), atMs, cost);
   }
 
-  #answer(
-    keyState: KeyState,
-    call: Limiting,
-    { admitted, accounts, rules }: JointDecision,
-    atMs: number,
-    waitedMs?: number,
-  ): Answer {
+  #answer(keyState: KeyState, call: Limiting, decided: JointDecision, atMs: number, waitedMs?: number) {
     const { cost, idempotencyKey, priority } = call;
+    const { admitted, accounts, rules } = decided;
     // A denial that a rule counted (`countDenied`) is not counted again.
     const isCounted = !admitted && this.#earlier(keyState, call, atMs) !== undefined;
     if (isCounted) return { rules: withoutTaking(keyState.seenBy(priority), atMs, cost) };
@@ -120,11 +115,8 @@ export class Limits {
     return { ...answer, ...cacheableDenial(keyState, undefined, priority, isInLine, atMs) };
   }
 
-  readonly refund = (
-    keyState: KeyState,
-    { units, idempotencyKey, charge }: Params<"refund">,
-    nowMs: number,
-  ): Answer => {
+  readonly refund = (keyState: KeyState, call: Params<"refund">, nowMs: number): Answer => {
+    const { units, idempotencyKey, charge } = call;
     const idempotent = { idempotencyKey, request: refundText(units, charge) };
     const earlier = this.#store.answers.earlier(keyState, idempotent, nowMs);
     if (earlier !== undefined) return earlier;
@@ -182,11 +174,7 @@ export class Limits {
   }
 }
 
-function idempotentOf(
-  call: "limit" | "debit",
-  cost: Cost,
-  idempotencyKey: string | undefined,
-): Idempotent | undefined {
+function idempotentOf(call: "limit" | "debit", cost: Cost, idempotencyKey?: string): Idempotent | undefined {
   return idempotencyKey === undefined
     ? undefined
     : { idempotencyKey, request: `${call} of ${costText(cost)}` };

@@ -41,7 +41,7 @@ export class Reservations {
     if (noted === undefined) return this.#limit(keyState, { cost, priority, isBatched }, nowMs);
     const { admitted, accounts = [], rules: decisions } = decideTogether(noted.rules, nowMs, cost);
     if (!admitted && isProvisionallyBlocked(keyState, call, nowMs)) {
-      this.#commit(keyState, call.holder, noted, nowMs);
+      this.#commit(keyState, noted, nowMs);
       return this.#limit(keyState, { cost, priority, isBatched }, nowMs);
     }
     const rules = noted.rules.map((report, index) => ({
@@ -92,7 +92,7 @@ export class Reservations {
     // Whether no isolate has units of the key any more.
     const isLast = noted.rules.every(({ account }) => unstoredOf(account) === 0);
     const isAhead = keyState.ruleStates.some(({ stored }) => stored !== undefined && stored.ahead > 0);
-    this.#commit(keyState, holder, noted, nowMs, isLast && isAhead);
+    this.#commit(keyState, noted, nowMs, isLast && isAhead);
     this.#queue.serve(keyState);
   };
 
@@ -114,7 +114,7 @@ export class Reservations {
       return { ...report, held, account: held === 0 ? without : place(without, holding) };
     });
     const holder = { ...noted.holder, untilMs: expiresAtMs };
-    this.#commit(keyState, call.holder, { holder, rules }, nowMs);
+    this.#commit(keyState, { id: noted.id, holder, rules }, nowMs);
     this.#queue.serve(keyState);
     const named = Object.fromEntries(rules.map(({ rule }, index) => [rule.name, units[index] ?? 0]));
     const reserved = { ttlMs, isNew: noted.isNew, units: named };
@@ -124,13 +124,8 @@ export class Reservations {
     return { ...reserved, prospects: Object.fromEntries(prospects) as Record<string, Prospect> };
   }
 
-  #commit(
-    keyState: KeyState,
-    id: string,
-    { rules, holder }: Pick<HolderReport, "rules" | "holder">,
-    nowMs: number,
-    isExact = false,
-  ): void {
+  #commit(keyState: KeyState, report: Omit<HolderReport, "isNew">, nowMs: number, isExact = false): void {
+    const { id, rules, holder } = report;
     const accounts = rules.map(({ account }) => account);
     // Without a change there is no commit: that could write.
     if (keyState.ruleStates.some(({ account }, index) => account !== accounts[index]))
@@ -159,12 +154,9 @@ function prospectOf({ rule, account }: RuleAccount, ttlMs: number, nowMs: number
 const MAX_SHARE_OF_CALLER = 1 / 2;
 
 /** How many units to grant, and for how long: above the shortest lifetime only if they can be spared. */
-function granted(
-  keyState: KeyState,
-  { holder: id, ttlMs: askedMs, isShort }: Params<"reserve">,
-  { rules, holder }: HolderReport,
-  nowMs: number,
-): { readonly ttlMs: number; readonly units: readonly number[] } {
+function granted(keyState: KeyState, call: Params<"reserve">, noted: HolderReport, nowMs: number) {
+  const { ttlMs: askedMs, isShort } = call;
+  const { id, rules, holder } = noted;
   const { holders, policy } = keyState;
   const { leastMs, mostMs } = policy.reservation;
   const ttlMs = Math.min(askedMs, mostMs, keyState.endsByMs - nowMs);
@@ -212,19 +204,17 @@ interface RuleReport extends RuleAccount {
 }
 
 interface HolderReport {
+  readonly id: string;
   readonly rules: readonly RuleReport[];
   readonly holder: Omit<KnownHolder, "rules">;
   /** The holder gets a new hold, and must not spend kept units (`Reserved.isNew`). */
   readonly isNew: boolean;
 }
 
+type Message = Pick<Params<"reserve">, "holder" | "turn" | "ttlMs" | "rules" | "priority">;
+
 /** Reads a holder's message; `undefined`: a later one came first. `isAgain`: `settleMessage` has read it. */
-function noteMessage(
-  keyState: KeyState,
-  message: Pick<Params<"reserve">, "holder" | "turn" | "ttlMs" | "rules" | "priority">,
-  nowMs: number,
-  isAgain = false,
-): HolderReport | undefined {
+function noteMessage(keyState: KeyState, message: Message, nowMs: number, isAgain = false) {
   const { holders } = keyState;
   const { holder: id, turn, ttlMs } = message;
   holders.forgetEnded(nowMs);
@@ -263,7 +253,7 @@ function noteMessage(
     const settled = settle(rule, account, nowMs, held.id, delta);
     return { ...report, account: kept === 0 ? settled : place(settled, { ...held, units: kept }) };
   });
-  return { rules, holder, isNew };
+  return { id, rules, holder, isNew };
 }
 
 /** An isolate's number is trusted; a client's counts up to its maximum. */

@@ -78,12 +78,7 @@ export function takeTurn(
   return queue.wait(keyState, waiting, answerAt, signal && { signal, answer: TO_NOBODY });
 }
 
-export function peekTurn(
-  queue: WaitQueue,
-  keyState: KeyState,
-  call: RequestedUnits,
-  nowMs: number,
-): RuleDecision[] {
+export function peekTurn(queue: WaitQueue, keyState: KeyState, call: RequestedUnits, nowMs: number) {
   const waiters = queue.aheadOf(keyState, call.priority, nowMs);
   return waiters.length === 0
     ? withoutTaking(keyState.seenBy(call.priority), nowMs, call.cost)
@@ -91,12 +86,8 @@ export function peekTurn(
 }
 
 /** Decides a cost behind these waiters: only a rate beside a rule that leases has units before they do. */
-function behind(
-  keyState: KeyState,
-  { cost, priority }: RequestedUnits,
-  nowMs: number,
-  waiters: readonly QueuedCost[],
-): RuleDecision[] {
+function behind(keyState: KeyState, call: RequestedUnits, nowMs: number, waiters: readonly QueuedCost[]) {
+  const { cost, priority } = call;
   const { policy } = keyState;
   const ruleStates = keyState.seenBy(priority);
   const retryAfterMs = waitBehindMs(ruleStates, waiters, cost, nowMs);
@@ -125,11 +116,8 @@ export function kindMismatch(keyState: KeyState, nowMs: number): Decided {
 const CONTENTION_WAIT_MS = 250;
 
 /** Whether the cost would pass without provisional holds. */
-export function isProvisionallyBlocked(
-  keyState: KeyState,
-  { cost, priority }: RequestedUnits,
-  nowMs: number,
-): boolean {
+export function isProvisionallyBlocked(keyState: KeyState, call: RequestedUnits, nowMs: number): boolean {
+  const { cost, priority } = call;
   for (const { isProvisional } of keyState.claims.values()) {
     if (isProvisional !== true) continue;
     return keyState

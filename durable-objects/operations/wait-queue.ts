@@ -96,9 +96,7 @@ export class WaitQueue {
    */
   wait<Result>(
     keyState: KeyState,
-    waiting: Omit<Waiter, "attempt" | "giveUp" | "reject"> & {
-      readonly caller?: string | undefined;
-    },
+    waiting: Omit<Waiter, "attempt" | "giveUp" | "reject"> & { readonly caller?: string | undefined },
     answerAt: (atMs: number, isLast: boolean) => Result | undefined,
     leaving?: { readonly signal: LeaveSignal; readonly answer: Result },
   ): Promise<Result> {

@@ -62,14 +62,12 @@ export class PooledOperations implements Operations {
   limit(keyState: KeyState, { cost, idempotencyKey }: Params<"limit">): Promise<Answer> {
     const isPlain = idempotencyKey === undefined && costsOf(keyState, cost).some((units) => units > 0);
     const request = idempotencyKey === undefined ? {} : { request: `limit of ${costText(cost)}` };
-    return this.#orAlone(
-      keyState,
-      () =>
-        isPlain
-          ? this.#limits.limit(keyState, cost)
-          : this.#decide(keyState, { op: "limit", cost, ...request }, named(idempotencyKey)),
-      (alone, nowMs) => this.#host.local.limit(alone, { cost, idempotencyKey }, nowMs),
-    );
+    const { local } = this.#host;
+    const ask = () =>
+      isPlain
+        ? this.#limits.limit(keyState, cost)
+        : this.#decide(keyState, { op: "limit", cost, ...request }, named(idempotencyKey));
+    return this.#orAlone(keyState, ask, (own, nowMs) => local.limit(own, { cost, idempotencyKey }, nowMs));
   }
 
   refund(keyState: KeyState, call: Params<"refund">): Promise<Answer> {
@@ -77,25 +75,20 @@ export class PooledOperations implements Operations {
     const isNamed = charge === undefined ? {} : { isNamed: true as const };
     const request = refundText(units, charge);
     const names = [...named(charge), ...named(idempotencyKey)];
-    return this.#orAlone(
-      keyState,
-      () => this.#decide(keyState, { op: "refund", cost: units, request, ...isNamed }, names),
-      (alone, nowMs) => {
-        const answer = this.#host.local.refund(alone, call, nowMs);
-        // The pool may know the charge, and does not answer.
-        if ("missing" in answer) throw new PoolFailure("the charge is not known here");
-        return answer;
-      },
-    );
+    const ask = () => this.#decide(keyState, { op: "refund", cost: units, request, ...isNamed }, names);
+    return this.#orAlone(keyState, ask, (alone, nowMs) => {
+      const answer = this.#host.local.refund(alone, call, nowMs);
+      // The pool may know the charge, and does not answer.
+      if ("missing" in answer) throw new PoolFailure("the charge is not known here");
+      return answer;
+    });
   }
 
   reserve(keyState: KeyState, call: Params<"reserve">): Promise<Answer> {
-    return this.#orAlone(
-      keyState,
-      () => this.#limits.reserve(keyState, call),
-      // Nothing is reserved while the region is alone: every answer needs `source: "fallback"`.
-      (alone, nowMs) => this.#host.local.limit(alone, { cost: call.cost }, nowMs),
-    );
+    const { local } = this.#host;
+    const ask = () => this.#limits.reserve(keyState, call);
+    // Nothing is reserved while the region is alone: every answer needs `source: "fallback"`.
+    return this.#orAlone(keyState, ask, (own, nowMs) => local.limit(own, { cost: call.cost }, nowMs));
   }
 
   giveBack(keyState: KeyState, returned: Returned, nowMs: number): void {
@@ -276,12 +269,7 @@ function answerOf({ rules = [], missing, conflict, full, hold }: PoolAnswer, uni
 }
 
 /** The pool's decisions, with a shorter wait where leases of this region end before the pool has slots. */
-function sooner(
-  keyState: KeyState,
-  rules: readonly RuleDecision[],
-  cost: Cost,
-  nowMs: number,
-): readonly RuleDecision[] {
+function sooner(keyState: KeyState, rules: readonly RuleDecision[], cost: Cost, nowMs: number) {
   return rules.map((rule, index): RuleDecision => {
     const ruleState = keyState.ruleStates[index];
     if (rule.success || rule.retryAfterMs === null || ruleState?.rule.lease === undefined) return rule;

@@ -11,11 +11,7 @@ import type { Full } from "../../core/protocol/problems.ts";
 import { describe } from "../../core/validation.ts";
 
 export interface Pool {
-  /**
-   * Makes one call in one round trip. `keys`: all that it may touch (`poolKeys`).
-   *
-   * @throws without a valid answer within the deadline; the pool may still execute the call
-   */
+  /** `keys`: all that the call may touch. @throws without a valid answer in time; it may still be executed */
   call(keys: readonly string[], call: PoolCall, deadlineMs: number): Promise<PoolAnswer>;
 }
 

@@ -78,7 +78,7 @@ export class PoolSession {
     const queueLength = this.#host.queue.waitersOf(keyState).length;
     const message = isFree ? share.ask(call, { ...request, queueLength }, nowMs) : undefined;
     const work = async () => {
-      const answer = await this.#call(keyState, message, call, names);
+      const answer = await this.#call(keyState, call, names, message);
       const atMs = this.toNow(keyState);
       const isTaken = message === undefined || share.answered(message, answer, atMs);
       this.watch(keyState);
@@ -94,12 +94,7 @@ export class PoolSession {
     ).result;
   }
 
-  async #call(
-    keyState: KeyState,
-    message: PoolMessage | undefined,
-    call: PoolCall,
-    names: readonly string[],
-  ): Promise<PoolAnswer> {
+  async #call(keyState: KeyState, call: PoolCall, names: readonly string[], message?: PoolMessage) {
     // The key stays in memory until the call has ended.
     const unpin = keyState.pin();
     try {

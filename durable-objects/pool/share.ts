@@ -4,7 +4,7 @@ import type { Cost } from "../../core/policies/policy.ts";
 import { Holder, type PendingRequest } from "../../core/reservations/holder.ts";
 import { heldMs, type WantedUnits } from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../keys/key-state.ts";
-import type { HolderMessage, PoolAnswer, PoolCall, PoolLifetime, PoolMark, PoolSizing } from "./protocol.ts";
+import type { HolderMessage, PoolAnswer, PoolCall, PoolMark, PoolSizing } from "./protocol.ts";
 import {
   addUnits,
   freeUnits,
@@ -237,12 +237,7 @@ function slotMs(leaseMs: number): number {
 }
 
 /** How long a region wants units, for the measured demand. `leaseTtlMs`: of a waiting caller; 0: none. */
-function lifetimesOf(
-  { policy, claims }: KeyState,
-  ttlMs: number,
-  leaseTtlMs: number,
-  nowMs: number,
-): { readonly lifetime: PoolLifetime; readonly shortest: PoolLifetime } {
+function lifetimesOf({ policy, claims }: KeyState, ttlMs: number, leaseTtlMs: number, nowMs: number) {
   const { lease, reservation } = policy;
   const ofRates = (ms: number) => ({ ttlMs: ms, heldMs: heldMs(ms) });
   if (lease === undefined)

@@ -44,10 +44,7 @@ export function readable({ algorithm }: Rule, state: unknown): unknown {
 /** A record keeps the units apart that were presumed after this many crashes. Others end a little later. */
 const MAX_PRESUMED = 4;
 
-/**
- * @param ahead units that memory may admit before the next write, beside those that holders have now
- * @param by the memory that has the account
- */
+/** `ahead`: units that memory may admit before the next write. `by`: the memory that has the account. */
 export function record(
   rule: Rule,
   account: Account,
@@ -75,12 +72,8 @@ export function record(
 }
 
 /** How long holders may have units of this record. Exceeding it costs another row, so it is doubled. */
-function lifeMs(
-  account: Account,
-  nowMs: number,
-  { leastMs, mostMs }: Lifetimes,
-  before: StoredAccount | undefined,
-): number {
+function lifeMs(account: Account, nowMs: number, lifetimes: Lifetimes, before?: StoredAccount): number {
+  const { leastMs, mostMs } = lifetimes;
   const heldMs = spendableUntilMs(account) - nowMs;
   if (heldMs <= leastMs) return leastMs;
   return Math.max(heldMs, Math.min(2 * heldMs, mostMs), before?.ttlMs ?? 0);
@@ -196,6 +189,7 @@ const SCHEMA = {
   ) WITHOUT ROWID`,
 };
 export type Table = keyof typeof SCHEMA;
+type SqlRow = Readonly<Record<string, SqlStorageValue>>;
 /** The name of an only key's row. Stored: never rename it. */
 const ROW = "record";
 
@@ -249,7 +243,7 @@ export class Tables {
   }
 
   /** Writes a row, by column. It replaces the one with the same primary key. */
-  put(table: Table, row: Readonly<Record<string, SqlStorageValue>>): void {
+  put(table: Table, row: SqlRow): void {
     this.make(table);
     const columns = Object.keys(row);
     const values = columns.map(() => "?").join(", ");
@@ -258,15 +252,11 @@ export class Tables {
   }
 
   /** The rows of a query on a table; none if the table does not exist. */
-  rows<Row extends Record<string, SqlStorageValue>>(
-    table: Table,
-    query: string,
-    ...bindings: SqlStorageValue[]
-  ): Row[] {
+  rows<Row extends SqlRow>(table: Table, query: string, ...bindings: SqlStorageValue[]): Row[] {
     return this.has(table) ? this.exec<Row>(query, ...bindings).toArray() : [];
   }
 
-  exec<Row extends Record<string, SqlStorageValue>>(query: string, ...bindings: SqlStorageValue[]) {
+  exec<Row extends SqlRow>(query: string, ...bindings: SqlStorageValue[]) {
     return this.#storage.sql.exec<Row>(query, ...bindings);
   }
 

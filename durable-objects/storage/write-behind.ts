@@ -101,14 +101,10 @@ export function restore(
   const read = isReadable(rule, stored) ? stored : undefined;
   const known = readable(rule, read?.state);
   const state = known === undefined ? undefined : algorithm.unpack(config, known, segments);
-  const untouched: Account = state === undefined ? UNTOUCHED : { state, holds: [] };
-  return presumed(rule, read, state, nowMs, ttlMs, allowance).reduce(
-    (account, { units, expiresAtMs }, index) =>
-      units === 0
-        ? account
-        : place(account, { id: `${RESTORED}:${index}`, units, expiresAtMs, isRestored: true }),
-    untouched,
-  );
+  let account: Account = state === undefined ? UNTOUCHED : { state, holds: [] };
+  for (const [index, hold] of presumed(rule, read, state, nowMs, ttlMs, allowance).entries())
+    if (hold.units !== 0) account = place(account, { ...hold, id: `${RESTORED}:${index}`, isRestored: true });
+  return account;
 }
 
 /** The units that may have been admitted beyond a record, and until when holders may spend them. */

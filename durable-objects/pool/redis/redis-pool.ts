@@ -120,11 +120,7 @@ export class SendQueue {
     this.#time = time;
   }
 
-  /**
-   * Calls `send` in its turn, and returns its result. `send` must end: it has one of the places until then.
-   *
-   * @throws Error when there is no answer within `maxMs`
-   */
+  /** The result of `send`, called in its turn. It must end. @throws Error without an answer within `maxMs` */
   run<Result>(send: () => Promise<Result>, maxMs: number): Promise<Result> {
     return new Promise((resolve, reject) => {
       const untilMs = this.#time.nowMs() + maxMs;
