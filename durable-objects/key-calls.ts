@@ -135,10 +135,7 @@ function untilEnd<Result>(work: () => MaybePromise<Result>, onEnd: () => void): 
 }
 
 type CallOf<Op extends KeyCall["op"]> = Extract<KeyCall, { readonly op: Op }>;
-type DecidedCall = Exclude<
-  KeyCall,
-  CallOf<"giveBack" | "acquire" | "confirm" | "release" | "tell" | "reset">
->;
+type PlainCall = Exclude<KeyCall, CallOf<"giveBack" | "acquire" | "confirm" | "release" | "tell" | "reset">>;
 
 /** A call that comes as a request and not over RPC: it waits, or opens a socket. */
 export type WaitingCall = AcquireCall | IdleCall | LimitCall;
@@ -212,7 +209,7 @@ export class KeyCalls {
     }
   }
 
-  #decide(operations: Operations, keyState: KeyState, call: DecidedCall, nowMs: number): unknown {
+  #decide(operations: Operations, keyState: KeyState, call: PlainCall, nowMs: number): unknown {
     const { local, shedders } = this.#parts;
     switch (call.op) {
       case "limit":
@@ -264,10 +261,8 @@ export class KeyCalls {
   countKeys(call: KeysCall): AnswerText {
     const { storage, cache } = this.#parts;
     const { prefix = "" } = call;
-    const counted = (): KeyCount => ({
-      count: storage.countKeys(prefix) + unrecorded(cache, prefix).length,
-    });
-    return JSON.stringify(unsupportedOf(call) ?? counted());
+    const count = () => storage.countKeys(prefix) + unrecorded(cache, prefix).length;
+    return JSON.stringify(unsupportedOf(call) ?? ({ count: count() } satisfies KeyCount));
   }
 
   get #leases(): AttachedLeases {
@@ -301,9 +296,7 @@ async function untilIdle({ ask, queue }: KeyParts, call: IdleCall, signal: Abort
 /** Other calls come in after this many keys of a long list. */
 const KEYS_A_TURN = 50;
 
-/**
- * Lists keys with a record and keys only in memory, each with a peek; untouched ones until their deletion.
- */
+/** Lists stored keys and keys only in memory, each with a peek; untouched ones until their deletion. */
 async function listKeys(parts: KeyParts, call: KeysCall): Promise<KeyList> {
   const { storage, cache, ask, policies } = parts;
   const { policy: name, prefix = "", after, most = 0 } = call;

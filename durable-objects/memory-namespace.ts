@@ -57,7 +57,6 @@ function makeObject(policies: Pick<Policies, "get">, time: Time): object {
 
 /** A longer timer would end at once. */
 const MAX_TIMER_MS = 2 ** 31 - 1;
-
 const NOT_KEPT = { kv: { get: () => undefined, put: () => undefined } };
 
 /** Storage in memory, for a limiter that need not survive its process. */

@@ -1,7 +1,7 @@
 import { withoutTaking } from "../../core/accounts/account.ts";
 import { randomFraction, readClockMs } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
-import type { Decided, Lease, Missing, Released, RuleDecision } from "../../core/protocol/answers.ts";
+import type { Decided, Lease, Missing, Released } from "../../core/protocol/answers.ts";
 import { type Decision, publicDecision, shedDecision, withJitter } from "../../core/protocol/decision.ts";
 import {
   type AcquireCall,
@@ -51,8 +51,13 @@ export class LeaseSockets {
   accept(call: AcquireCall): Response {
     const { 0: client, 1: socket } = new WebSocketPair();
     this.#ctx.acceptWebSocket(socket);
-    const { resume } = call;
-    const attachment = attachmentOf(call);
+    const { policy, key, resume, graceMs, pingWithinMs } = call;
+    const attachment: Attachment = {
+      policy,
+      key,
+      ...(graceMs !== undefined && { graceMs }),
+      ...(pingWithinMs !== undefined && { pingWithinMs, openedMs: readClockMs() }),
+    };
     socket.serializeAttachment(attachment);
     // The runtime's own answer wakes no object, and keeps idle connections open in proxies.
     this.#ctx.setWebSocketAutoResponse(new WebSocketRequestResponsePair("ping", "pong"));
@@ -122,7 +127,7 @@ export class LeaseSockets {
   }
 
   /** Closes sockets of ended leases in the same call: later the policy of a key without rows may be unknown. */
-  closeLost(policy: string, { key, claims }: OpenKey): void {
+  closeLost(policy: string, { key, claims }: { key: string; claims: { has(id: string): boolean } }): void {
     for (const socket of this.#ctx.getWebSockets()) {
       const attached = socket.deserializeAttachment() as Attachment;
       const isOfKey = attached.policy === policy && attached.key === key && attached.id !== undefined;
@@ -148,7 +153,12 @@ export class LeaseSockets {
     await this.#whileOpen(socket, async (signal) => {
       const answer = await takenOver(this.#host.ask, attachment, id);
       if ("missing" in answer) return refuse(socket, CLOSE_LOST, PROBLEMS.leaseNotFound, LOST);
-      leaveToOther(this.#ctx.getWebSockets(), id);
+      // The lease is detached from its other sockets: their end does not end it any more.
+      for (const other of this.#ctx.getWebSockets()) {
+        if ((other.deserializeAttachment() as Attachment).id !== id) continue;
+        withoutLease(other);
+        other.close(CLOSE_RESUMED, "the lease was resumed by another socket");
+      }
       this.#tell(socket, attachment, answer, signal);
     });
   }
@@ -209,15 +219,6 @@ const SOON_MS = 50;
 /** As `SOON_MS`, but if the object cannot know whether it has the lease. */
 const LATER_MS = 60_000;
 
-function attachmentOf({ policy, key, graceMs, pingWithinMs }: AcquireCall): Attachment {
-  return {
-    policy,
-    key,
-    ...(graceMs !== undefined && { graceMs }),
-    ...(pingWithinMs !== undefined && { pingWithinMs, openedMs: readClockMs() }),
-  };
-}
-
 /** Whether expected pings are missing: TCP detects power loss late, workerd no reset during the opening. */
 function isSilent(ctx: DurableObjectState, socket: WebSocket, attachment: Attachment): boolean {
   const { pingWithinMs, openedMs = 0 } = attachment;
@@ -239,16 +240,15 @@ export async function renewed(anywhere: LeasesAnywhere, { policy, key }: OfKey, 
 export function takenOver(ask: AskKey, { policy, key }: OfKey, id: string, link?: string) {
   return ask<Decided | Missing>(policy, key, (operations, keyState, nowMs) => {
     const isSocket = keyState.claims.get(id)?.isSocket === true;
-    if (isSocket !== (link === undefined)) return { missing: true };
-    const decided = (lease: Lease | Missing): Decided | Missing =>
-      "missing" in lease ? lease : { rules: admitted(withoutTaking(keyState.ruleStates, nowMs, 0)), lease };
-    return andThen(operations.renew(keyState, { id, to: link }, nowMs), decided);
+    if (isSocket !== (link === undefined)) return MISSING;
+    return andThen(operations.renew(keyState, { id, to: link }, nowMs), (lease) => {
+      if ("missing" in lease) return lease;
+      // The lease was admitted before, whatever its rules would decide now.
+      const admitted = { success: true, retryAfterMs: 0, reason: "ok" } as const;
+      const rules = withoutTaking(keyState.ruleStates, nowMs, 0).map((rule) => ({ ...rule, ...admitted }));
+      return { rules, lease };
+    });
   });
-}
-
-/** The lease was admitted before, whatever its rules would decide now. */
-function admitted(rules: readonly RuleDecision[]): RuleDecision[] {
-  return rules.map((rule) => ({ ...rule, success: true, retryAfterMs: 0, reason: "ok" }));
 }
 
 function refuse(
@@ -261,24 +261,10 @@ function refuse(
   socket.close(closeCode, closeCode === CLOSE_LOST ? detail : code);
 }
 
-/** Detaches a lease from its sockets: their end does not end it any more. */
-function leaveToOther(sockets: readonly WebSocket[], id: string): void {
-  for (const socket of sockets) {
-    if ((socket.deserializeAttachment() as Attachment).id !== id) continue;
-    withoutLease(socket);
-    socket.close(CLOSE_RESUMED, "the lease was resumed by another socket");
-  }
-}
-
 /** The socket's end does not end its lease any more. */
 function withoutLease(socket: WebSocket): void {
   const { id: _, ...rest } = socket.deserializeAttachment() as Attachment;
   socket.serializeAttachment(rest satisfies Attachment);
-}
-
-interface OpenKey {
-  readonly key: string;
-  readonly claims: { has(leaseId: string): boolean };
 }
 
 export interface ReleasingHost {

@@ -6,9 +6,7 @@ interface HolderUnits {
   readonly held: number;
 }
 
-/**
- * An isolate, or a client in its caller's process, that reserves units. A crash forgets it (write-behind.ts).
- */
+/** An isolate, or a client in another process, with reserved units. A crash forgets it (write-behind.ts). */
 export interface KnownHolder {
   /** The number of the last accepted message. Others up to it are late or repeated, and ignored. */
   readonly turn: number;

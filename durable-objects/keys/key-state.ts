@@ -10,7 +10,7 @@ import { type Account, type Hold, type RuleAccount } from "../../core/accounts/h
 import { dualState, singleState } from "../../core/algorithms/dual-config.ts";
 import { forPriority, later, type Policy, type PolicyRevision } from "../../core/policies/policy.ts";
 import type { AnswerCount } from "../storage/answers.ts";
-import { converted, convertedClaims } from "../storage/conversions.ts";
+import { converted, convertedClaim } from "../storage/conversions.ts";
 import {
   CLAIM_BYTES,
   type Claim,
@@ -220,7 +220,7 @@ export class KeyState {
 
   #take(storage: KeyStorage, record: DueKey | undefined, nowMs: number, isLost: boolean): void {
     const stored = storage.claims.read(this.key);
-    this.#claims = stored.length === 0 ? new Map() : convertedClaims(this.policy, stored);
+    this.#claims = new Map(stored.map((claim) => [claim.id, convertedClaim(this.policy, claim)]));
     this.#ruleStates = this.#read(storage, record, nowMs, isLost);
     this.dueMs = record?.wholeAtMs ?? -Infinity;
     this.#comparison = undefined;

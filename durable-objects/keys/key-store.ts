@@ -22,6 +22,7 @@ interface Change {
 
 /** Opens keys, and saves changes before memory changes. It is synchronous, so no other call comes between. */
 export class KeyStore {
+  readonly answers: KeyAnswers;
   readonly #policies: Pick<Policies, "get">;
   readonly #storage: KeyStorage;
   readonly #cache: KeyCache;
@@ -37,6 +38,7 @@ export class KeyStore {
     this.#policies = policies;
     this.#storage = storage;
     this.#cache = cache;
+    this.answers = cache.answers;
     this.#onWritten = onWritten;
   }
 
@@ -51,10 +53,6 @@ export class KeyStore {
 
   release(keyState: KeyState): void {
     this.#cache.release(keyState);
-  }
-
-  get answers(): KeyAnswers {
-    return this.#cache.answers;
   }
 
   /** Commits a change unless it exceeds a bound. Then nothing changes. */

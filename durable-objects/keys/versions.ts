@@ -9,7 +9,6 @@ import { type StoredKey, storedName } from "../storage/records.ts";
 const PLACE = "@";
 /** Its algorithm name, which no algorithm has. Stored: never rename it. */
 const KIND = "in-force";
-
 const MAX_READ = 256;
 const MAX_PENDING = 1_000;
 

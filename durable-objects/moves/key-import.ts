@@ -35,11 +35,7 @@ interface Copy {
   readonly laterMs: number;
 }
 
-interface Handed {
-  readonly moved?: MovedKey;
-  readonly given?: GivenKey;
-  readonly presumed?: PresumedByRule;
-}
+type Handed = Partial<{ moved: MovedKey; given: GivenKey; presumed: PresumedByRule }>;
 
 /** A policy's layouts have four places for a key, and each gets a few questions at most. */
 const MAX_QUESTIONS = 24;
@@ -174,9 +170,7 @@ interface OwnerReport {
   readonly layouts: readonly Layout[];
 }
 
-interface Question extends PromiseWithResolvers<OwnerReport> {
-  readonly asked: RequestedKey;
-}
+type Question = PromiseWithResolvers<OwnerReport> & { readonly asked: RequestedKey };
 
 /** Asks other objects for keys. The questions of one turn go to each object in one message. */
 export class KeyQuestions {

@@ -30,9 +30,7 @@ interface Shedder {
   ofMs: number;
 }
 
-/**
- * In memory only. Clients send their last level with each message: a new object continues from the latest.
- */
+/** In memory only. Clients send their last level with each message: a new object goes on from the latest. */
 export class Shedders {
   /** In order of their last use. */
   readonly #shedders = new Map<string, Shedder>();

@@ -157,8 +157,9 @@ export class WaitQueue {
     line.policy = keyState.policy;
     const nowMs = this.#toNow(keyState);
     const headMs = serveInOrder(keyState.policy, line.waiters, nowMs);
+    const isLeased = () => [...keyState.claims.values()].some(({ kind }) => kind === "lease");
     for (const idler of line.idlers) {
-      if (!isIdle(keyState) && idler.untilMs > nowMs) continue;
+      if (idler.untilMs > nowMs && isLeased()) continue;
       line.idlers.delete(idler);
       idler.resolve(undefined);
     }
@@ -215,11 +216,6 @@ export class WaitQueue {
     this.#lines.delete(keyState);
     line.unpin();
   }
-}
-
-function isIdle({ claims }: KeyState): boolean {
-  for (const { kind } of claims.values()) if (kind === "lease") return false;
-  return true;
 }
 
 /*

@@ -28,9 +28,7 @@ export interface PooledHost extends PoolSessionHost {
   openAlone(keyState: KeyState): [keyState: KeyState, nowMs: number];
 }
 
-interface PoolParams extends Omit<PoolCall, "cost" | "rules" | "holding"> {
-  readonly cost: Cost;
-}
+type PoolParams = Omit<PoolCall, "cost" | "rules" | "holding"> & { readonly cost: Cost };
 
 /** In `used` of a `settle` call: as many units as were held. */
 const AS_HELD = -1;

@@ -174,12 +174,7 @@ export function requirePool(
   if (hasUrl && hasToken) return { url, token };
   const urlProblem = `UPSTASH_REDIS_REST_URL is ${url === undefined ? "missing" : describe(url)}: ${HOW} (an address that begins with https:// or http://)`;
   const tokenProblem = `UPSTASH_REDIS_REST_TOKEN is ${token === undefined ? "missing" : "empty"}: ${HOW}`;
-  throw new Error(
-    [
-      "bad configuration, not serving:",
-      `policy ${JSON.stringify(pooled.name)}: pool = "redis" needs two secrets`,
-      ...(hasUrl ? [] : [urlProblem]),
-      ...(hasToken ? [] : [tokenProblem]),
-    ].join("\n"),
-  );
+  const needs = `policy ${JSON.stringify(pooled.name)}: pool = "redis" needs two secrets`;
+  const problems = [...(hasUrl ? [] : [urlProblem]), ...(hasToken ? [] : [tokenProblem])];
+  throw new Error(["bad configuration, not serving:", needs, ...problems].join("\n"));
 }

@@ -172,10 +172,7 @@ export function poolKeys(
   answerNames: readonly string[] = [],
 ): string[] {
   const pool = `weir:{${policy}/${key}}`;
-  return [
-    pool,
-    `${pool}:holds`,
-    ...ruleNames.map((name) => `${pool}:log:${name}`),
-    ...answerNames.map((name) => `${pool}:answer:${encodeURIComponent(name)}`),
-  ];
+  const logs = ruleNames.map((name) => `${pool}:log:${name}`);
+  const answers = answerNames.map((name) => `${pool}:answer:${encodeURIComponent(name)}`);
+  return [pool, `${pool}:holds`, ...logs, ...answers];
 }

@@ -83,9 +83,7 @@ interface StoredMinute extends OpenMinute {
 }
 
 /** A message that is answered when it is stored. */
-interface Waiting extends PromiseWithResolvers<void> {
-  readonly message: StatsMessage;
-}
+type Waiting = PromiseWithResolvers<void> & { readonly message: StatsMessage };
 
 /** Counts messages, and stores them before it answers. */
 export class Recorder {

@@ -11,9 +11,7 @@ export type StoredAnswer = {
   readonly atMs: number;
 };
 
-/**
- * Of one caller per key: 24 hours of one call in 17 seconds. Finding the oldest of twice as many takes 9 ms.
- */
+/** Of one caller per key: 24 hours of a call in 17 seconds. Finding the oldest of twice as many takes 9 ms. */
 export const MAX_ANSWERS = 5_000;
 /** Deleted at once: a call reads all answers to find the oldest. */
 export const ANSWERS_DROPPED = 100;
@@ -26,7 +24,6 @@ export interface AnswerCount {
 }
 
 const OF_CALLER = "FROM answers WHERE key = ?1 AND idempotency_key >= ?2 AND idempotency_key < ?3";
-
 const IS_RECORDED = "EXISTS (SELECT 1 FROM keys WHERE keys.key = answers.key)";
 
 /** Answers read in one step, so that calls do not wait: deleting all of them takes up to 5 ms. */

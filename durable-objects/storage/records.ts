@@ -121,16 +121,12 @@ export interface Claim {
 
 /** A number for each caller, and their sum. Callers without a name are `""`. */
 export class CallerCounts {
+  all: number;
   readonly #counts: Map<string, number>;
-  #all: number;
 
   constructor(counts: Iterable<readonly [caller: string, count: number]> = []) {
     this.#counts = new Map(counts);
-    this.#all = [...this.#counts.values()].reduce((sum, count) => sum + count, 0);
-  }
-
-  get all(): number {
-    return this.#all;
+    this.all = [...this.#counts.values()].reduce((sum, count) => sum + count, 0);
   }
 
   of(caller: string): number {
@@ -140,7 +136,7 @@ export class CallerCounts {
   add(caller: string, more: number): void {
     const before = this.of(caller);
     const after = Math.max(0, before + more);
-    this.#all += after - before;
+    this.all += after - before;
     if (after > 0) this.#counts.set(caller, after);
     else this.#counts.delete(caller);
   }
@@ -165,10 +161,7 @@ export type SweptKey = Omit<KeyRow, "rules"> & {
   readonly versionAt?: number;
 };
 
-/**
- * Never rename tables or columns. A table is made at its first write, because that costs two rows. With
- * `WITHOUT ROWID` a write costs one row instead of two.
- */
+/** Never rename tables or columns. Making one costs two rows, and a rowid another per write. */
 const SCHEMA = {
   keys: `CREATE TABLE IF NOT EXISTS keys (
     key TEXT PRIMARY KEY, policy TEXT NOT NULL, rules TEXT NOT NULL, whole_at_ms INTEGER NOT NULL
@@ -258,11 +251,6 @@ export class Tables {
 
   exec<Row extends SqlRow>(query: string, ...bindings: SqlStorageValue[]) {
     return this.#storage.sql.exec<Row>(query, ...bindings);
-  }
-
-  /** The column `number` of a query's only row; `undefined`: null. */
-  number(query: string, ...bindings: SqlStorageValue[]): number | undefined {
-    return this.exec<{ number: number | null }>(query, ...bindings).one().number ?? undefined;
   }
 
   /** Runs `work` in a transaction, which is rolled back if `work` throws. */

@@ -95,7 +95,7 @@ export class Storage {
   countKeys(prefix: string): number {
     if (this.#tables.lone !== undefined) return this.keysAfter(prefix, undefined, 1).length;
     const query = `SELECT count(*) AS number FROM keys WHERE key >= ? AND key <= ? ${this.#isHere}`;
-    return this.#tables.number(query, prefix, lastWith(prefix)) ?? 0;
+    return this.#tables.rows<{ number: number }>("keys", query, prefix, lastWith(prefix))[0]?.number ?? 0;
   }
 
   /** Excludes keys that were given away: their records stay until they have arrived. */
