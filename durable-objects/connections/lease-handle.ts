@@ -44,6 +44,8 @@ function leaseHandle(
   const release = (ending: Omit<ReleaseCall, "policy" | "key" | "id">) =>
     anywhere.releaseCall({ policy, key, id, ...ending });
   const grace = graceMs === undefined ? {} : { graceMs, protocol: LINK_PROTOCOL };
+  // The disposal of a handle reports no failure: then the lease expires.
+  const unheard = (error: unknown) => console.warn(`a lease was not released: ${String(error)}`);
   return {
     slot: new LeaseHandle(() => void release({ link, ...grace }).catch(unheard)),
     release: async (report) => {
@@ -60,11 +62,6 @@ function leaseHandle(
       return { ...lease, id: claimId("lease", { policy, key }, id) };
     },
   };
-}
-
-/** The disposal of a handle reports no failure: then the lease expires. */
-function unheard(error: unknown): void {
-  console.warn(`a lease was not released: ${String(error)}`);
 }
 
 const REPORT = table({

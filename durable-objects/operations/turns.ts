@@ -47,10 +47,9 @@ export function takeTurn(
   const waitedAt = (atMs: number) => (call.waitMs === undefined ? {} : { waitedMs: atMs - nowMs });
   const standing = (atMs: number): Answer | undefined => {
     const hasLeases = keyState.policy.lease !== undefined;
-    return (
-      answers.earlier(atMs) ??
-      (hasLeases === ttlMs > 0 ? undefined : { ...kindMismatch(keyState, atMs), ...waitedAt(atMs) })
-    );
+    const known = answers.earlier(atMs);
+    if (known !== undefined || hasLeases === ttlMs > 0) return known;
+    return { ...kindMismatch(keyState, atMs), ...waitedAt(atMs) };
   };
   const earlier = standing(nowMs);
   if (earlier !== undefined) return earlier;

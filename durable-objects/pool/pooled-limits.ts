@@ -156,7 +156,7 @@ function isPoor(keyState: KeyState, { rules }: Params<"reserve">, nowMs: number)
   });
 }
 
-function isAllowed(rules: readonly RuleDecision[]): boolean {
+export function isAllowed(rules: readonly RuleDecision[]): boolean {
   return rules.every(({ success }) => success);
 }
 

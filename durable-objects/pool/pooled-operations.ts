@@ -16,7 +16,7 @@ import {
   type Renewing,
 } from "../operations/operations.ts";
 import { PooledLeases } from "./pooled-leases.ts";
-import { PooledLimits } from "./pooled-limits.ts";
+import { isAllowed, PooledLimits } from "./pooled-limits.ts";
 import type { PoolAnswer, PoolCall } from "./protocol.ts";
 import { PoolFailure, PoolSession, type PoolSessionHost } from "./session.ts";
 import { costsOf, freeUnits, leaseWaitMs } from "./share-algorithm.ts";
@@ -278,7 +278,6 @@ function sooner(keyState: KeyState, rules: readonly RuleDecision[], cost: Cost, 
 
 /** The answer with the pool's decisions, unless the pool and the region decided differently. */
 function withRulesOfPool(answer: Answer, rules: readonly RuleDecision[]): Answer {
-  const isAdmission = (each: readonly RuleDecision[]) => each.every(({ success }) => success);
-  if (!("rules" in answer) || isAdmission(answer.rules) !== isAdmission(rules)) return answer;
+  if (!("rules" in answer) || isAllowed(answer.rules) !== isAllowed(rules)) return answer;
   return { ...answer, rules, source: "pool" };
 }

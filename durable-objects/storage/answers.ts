@@ -53,16 +53,7 @@ export class StoredAnswers {
   }
 
   /** In characters, by the beginning of a caller's range. Without a caller and ends of holds: in `all` only. */
-  get lengths(): Pick<CallerCounts, "all" | "of"> {
-    return this.#readLengths();
-  }
-
-  /** Call it after a rollback or a deletion of everything. */
-  forgetLengths(): void {
-    this.#lengths = undefined;
-  }
-
-  #readLengths(): CallerCounts {
+  get lengths(): CallerCounts {
     if (this.#lengths === undefined) {
       this.#lengths = new CallerCounts(this.#kv.get<[string, number][]>(LENGTHS_ROW));
       this.#uncounted = 0;
@@ -70,8 +61,13 @@ export class StoredAnswers {
     return this.#lengths;
   }
 
+  /** Call it after a rollback or a deletion of everything. */
+  forgetLengths(): void {
+    this.#lengths = undefined;
+  }
+
   #addLength(idempotencyKey: string, length: number): void {
-    const lengths = this.#readLengths();
+    const { lengths } = this;
     const [caller] = rangeOf(idempotencyKey);
     lengths.add(caller, length);
     this.#uncounted += 1;
