@@ -89,9 +89,8 @@ export class PoolSession {
     };
     const answered = work();
     if (message !== undefined) this.#answers.set(message, answered);
-    return await (
-      await answered
-    ).result;
+    const { result } = await answered;
+    return await result;
   }
 
   async #call(keyState: KeyState, call: PoolCall, names: readonly string[], message?: PoolMessage) {

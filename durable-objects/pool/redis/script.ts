@@ -148,17 +148,7 @@ export const POOL_SCRIPT =
     later("concurrency", [], CONCURRENCY),
     later(
       "defineHolds",
-      [
-        "loadHolds",
-        "readRest",
-        "findHold",
-        "removeHold",
-        "removeHolds",
-        "placeHold",
-        "isRegional",
-        "exactly",
-        "takeTokens",
-      ],
+      ["loadHolds", "readRest", "findHold", "removeHold", "placeHold", "isRegional", "exactly", "takeTokens"],
       HOLDS,
     ),
     READING,

@@ -243,16 +243,6 @@ function removeHold(id)
   pool.changed[id], pool.isChanged = false, true
 end
 
--- Removes all holds of holders, or all others.
-function removeHolds(areRegional)
-  readRest()
-  local ids = {}
-  for _, hold in ipairs(pool.live) do
-    if isRegional(hold.id) == areRegional then ids[#ids + 1] = hold.id end
-  end
-  for _, id in ipairs(ids) do removeHold(id) end
-end
-
 -- Sets units apart, in place of what the id had. A holder without any units has no hold.
 function placeHold(id, atMs, units)
   removeHold(id)

@@ -312,7 +312,12 @@ end
 
 -- As new, but for what holders may still be spending: that stays apart.
 calls.reset = function()
-  removeHolds(false)
+  readRest()
+  local ids = {}
+  for _, hold in ipairs(pool.live) do
+    if not isRegional(hold.id) then ids[#ids + 1] = hold.id end
+  end
+  for _, id in ipairs(ids) do removeHold(id) end
   for _, book in ipairs(books) do book.state = nil end
   -- A reset says that no slots of before lost writes are in use, or that it does not matter.
   pool.blockedMs = 0

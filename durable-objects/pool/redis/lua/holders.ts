@@ -38,7 +38,12 @@ end
 
 -- It is unknown what was taken meanwhile, but it cannot have been more than everything. What holders had is within that.
 local function coverLostWrites()
-  removeHolds(true)
+  readRest()
+  local regional = {}
+  for _, hold in ipairs(pool.live) do
+    if isRegional(hold.id) then regional[#regional + 1] = hold.id end
+  end
+  for _, id in ipairs(regional) do removeHold(id) end
   for _, book in ipairs(books) do book.state = book.rule.algorithm.empty(book.rule, book.state, nowMs) end
   pool.holders, pool.holderTexts, pool.holdersCount = {}, {}, 0
   pool.blockedMs = math.max(pool.blockedMs, nowMs + holding.mostHeldMs)
