@@ -56,7 +56,7 @@ interface Call {
 let turn = 1;
 const idOf = (answer: unknown) => (answer as { hold: { id: string } }).hold.id;
 const hold = (key: BoundedKey) => key.operations.hold(key.open(), { cost: 1, ttlMs: TTL_MS }, key.nowMs);
-const cancel = (key: BoundedKey, id: string) => key.operations.cancel(key.open(), id, key.nowMs);
+const cancel = (key: BoundedKey, id: string) => key.operations.cancel(key.open(), { id }, key.nowMs);
 const limit = (key: BoundedKey, cost: number, idempotencyKey?: string) =>
   key.operations.limit(key.open(), { cost, idempotencyKey }, key.nowMs);
 let prepared = "";
@@ -75,7 +75,7 @@ const CALLS: readonly Call[] = [
     name: "settle",
     isFor: "rates",
     prepare: (key) => void (prepared = idOf(hold(key))),
-    call: (key) => key.operations.settle(key.open(), prepared, 1, key.nowMs),
+    call: (key) => key.operations.settle(key.open(), { id: prepared, used: 1 }, key.nowMs),
   },
   {
     name: "cancel",
@@ -102,7 +102,8 @@ const CALLS: readonly Call[] = [
   {
     name: "refund",
     isFor: "rates",
-    call: (key, count) => key.operations.refund(key.open(), 1, `r${turn}-${count}`, undefined, key.nowMs),
+    call: (key, count) =>
+      key.operations.refund(key.open(), { units: 1, idempotencyKey: `r${turn}-${count}` }, key.nowMs),
   },
   // Last of the rates: a log that counts denied calls is full then.
   { name: "limit, denied or waits", isFor: "rates", call: (key) => limit(key, 99_000) },
@@ -110,7 +111,7 @@ const CALLS: readonly Call[] = [
     name: "acquire, granted or queued",
     isFor: "leases",
     call: (key, count) => key.acquire(`a${count}`, 1, 0),
-    undo: (key, _, count) => key.operations.release(key.open(), `a${count}`, key.nowMs),
+    undo: (key, _, count) => key.operations.release(key.open(), { id: `a${count}` }, key.nowMs),
   },
   { name: "acquire, denied", isFor: "leases", call: (key) => key.acquire("d", 18_999, 0) },
   {
@@ -118,13 +119,14 @@ const CALLS: readonly Call[] = [
     isFor: "leases",
     call: (key, count) => {
       const { id } = key.claims[(count * 37) % 5_000] ?? { id: "" };
-      return key.operations.renew(key.open(), id, TTL_MS, key.nowMs);
+      return key.operations.renew(key.open(), { id, ttlMs: TTL_MS }, key.nowMs);
     },
   },
   {
     name: "release",
     isFor: "leases",
-    call: (key, count) => key.operations.release(key.open(), key.claims[count + 200]?.id ?? "", key.nowMs),
+    call: (key, count) =>
+      key.operations.release(key.open(), { id: key.claims[count + 200]?.id ?? "" }, key.nowMs),
   },
   {
     name: "acquire, waits",

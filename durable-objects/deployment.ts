@@ -20,10 +20,7 @@ const vars = env as {
 
 requireKnownNames(env);
 
-/**
- * Read while the worker starts: a bad policy stops the start. A deployment restarts the worker and its
- * objects.
- */
+/** Read at the start, which a bad policy stops. A deployment restarts the worker and its objects. */
 export const deployed = parseDeployment({
   policies: vars.POLICIES,
   regions: vars.REGIONS,

@@ -1,17 +1,26 @@
 import type { Time } from "../core/clock.ts";
 import type { PolicyLookup } from "../core/policies/policy.ts";
-import type { AnswerText, KeyCount, KeyList, ListedKey } from "../core/protocol/answers.ts";
+import type { Answer, AnswerText, KeyCount, KeyList, ListedKey } from "../core/protocol/answers.ts";
 import { publicDecision } from "../core/protocol/decision.ts";
-import { type KeysCall, unsupportedOf, type Versioned } from "../core/protocol/messages.ts";
+import {
+  type AcquireCall,
+  type IdleCall,
+  KNOWN_PROTOCOL,
+  type KeysCall,
+  type LimitCall,
+  unsupportedOf,
+  type Versioned,
+} from "../core/protocol/messages.ts";
 import type { Attached, KeyCall, MaybePromise } from "../core/protocol/object-methods.ts";
-import { closeLost, releaseLease, type ReleasingHost } from "./connections/lease-sockets.ts";
-import { WaitingCalls } from "./connections/waiting-calls.ts";
+import type { Full } from "../core/protocol/problems.ts";
+import { releaseLease, type ReleasingHost } from "./connections/lease-sockets.ts";
 import { KeyCache, SHARED_MEMORY } from "./keys/key-cache.ts";
 import type { KeyState } from "./keys/key-state.ts";
 import { KeyStore, type Timers } from "./keys/key-store.ts";
 import { type LocalOperations, localOperations } from "./operations/local-operations.ts";
-import type { AskKey, Operations } from "./operations/operations.ts";
+import { andThen, type AskKey, type Operations } from "./operations/operations.ts";
 import { Shedders } from "./operations/shedders.ts";
+import { TO_NOBODY } from "./operations/turns.ts";
 import { WaitQueue } from "./operations/wait-queue.ts";
 import type { KeyStorage } from "./storage/storage.ts";
 
@@ -69,21 +78,7 @@ export function joinParts({ storage, timers, policies, loadPooled, time }: KeyHo
     const own = policies.get(policy);
     if (own !== undefined && own.terms !== terms) cache.fingerprints.note(own, terms, timers.nowMs());
   };
-  const waiting = new WaitingCalls(ask, queue);
-  return {
-    hear,
-    policyOf,
-    storage,
-    cache,
-    timers,
-    policies,
-    queue,
-    onWritten,
-    ask,
-    local,
-    shedders,
-    waiting,
-  };
+  return { hear, policyOf, storage, cache, timers, policies, queue, onWritten, ask, local, shedders };
 }
 
 export type KeyParts = ReturnType<typeof joinParts>;
@@ -107,11 +102,8 @@ export function makeAsk({ local, loadPooled, open, release }: AskHost): AskKey {
   const load = async () => (pooled = await loadPooled());
   return (policy, key, ask) => {
     const [keyState, nowMs] = open(policy, key);
-    if (keyState.policy.pool === undefined)
-      return untilEnd(
-        () => ask(local, keyState, nowMs),
-        () => release(keyState),
-      );
+    const onLocalEnd = () => release(keyState);
+    if (keyState.policy.pool === undefined) return untilEnd(() => ask(local, keyState, nowMs), onLocalEnd);
     const askPool = (operations: Operations, state: KeyState, atMs: number) => {
       const unpin = state.pin();
       const onEnd = () => {
@@ -143,6 +135,10 @@ function untilEnd<Result>(work: () => MaybePromise<Result>, onEnd: () => void): 
 }
 
 type CallOf<Op extends KeyCall["op"]> = Extract<KeyCall, { readonly op: Op }>;
+type PlainCall = Exclude<KeyCall, CallOf<"giveBack" | "acquire" | "confirm" | "release" | "tell" | "reset">>;
+
+/** A call that comes as a request and not over RPC: it waits, or opens a socket. */
+export type WaitingCall = AcquireCall | IdleCall | LimitCall;
 
 /** Leases that end with their callers. They need the platform, so a limiter in memory has none. */
 interface AttachedLeases {
@@ -151,9 +147,8 @@ interface AttachedLeases {
 }
 
 /**
- * The calls on keys that are here: load, decide, save, answer. Nothing is awaited between reading and
- * writing, so there are no locks and no races. The output gate holds an answer back until the write that
- * covers it is durable.
+ * The calls on keys that are here. Nothing is awaited between reading and writing, so there are no locks and
+ * no races. The output gate holds an answer back until the write that covers it is durable.
  */
 export class KeyCalls {
   readonly #parts: KeyParts & ReleasingHost;
@@ -181,21 +176,17 @@ export class KeyCalls {
         return this.#leases.acquire(message);
       case "confirm":
         return this.#leases.confirm(message);
-      case "release": {
-        const answer = (isReleased: boolean) => (isReleased ? { released: true } : { missing: true });
-        return unsupportedOf(message) ?? releaseLease(parts, policy, key, message).then(answer);
-      }
+      case "release":
+        return unsupportedOf(message) ?? releaseLease(parts, message);
       case "tell":
         parts.hear(policy, key, message);
         // Serves callers that wait for the key. A key that is not in memory has none.
         if (parts.cache.has(key)) void parts.ask(policy, key, () => undefined);
         return undefined;
       case "reset":
-        return parts.ask(policy, key, (operations, keyState, nowMs) => {
-          const done = operations.reset(keyState, nowMs);
-          const close = () => closeLost(parts, policy, keyState);
-          return done instanceof Promise ? done.then(close) : close();
-        });
+        return parts.ask(policy, key, (operations, keyState, nowMs) =>
+          andThen(operations.reset(keyState, nowMs), () => parts.sockets.closeLost(policy, keyState)),
+        );
       case "cancel":
       case "hold":
       case "limit":
@@ -218,15 +209,7 @@ export class KeyCalls {
     }
   }
 
-  #decide(
-    operations: Operations,
-    keyState: KeyState,
-    call: Exclude<
-      KeyCall,
-      { readonly op: "giveBack" | "acquire" | "confirm" | "release" | "tell" | "reset" }
-    >,
-    nowMs: number,
-  ): MaybePromise<unknown> {
+  #decide(operations: Operations, keyState: KeyState, call: PlainCall, nowMs: number): unknown {
     const { local, shedders } = this.#parts;
     switch (call.op) {
       case "limit":
@@ -238,15 +221,15 @@ export class KeyCalls {
       case "reserve":
         return operations.reserve(keyState, call, nowMs);
       case "refund":
-        return operations.refund(keyState, call.units, call.idempotencyKey, call.charge, nowMs);
+        return operations.refund(keyState, call, nowMs);
       case "hold":
         return operations.hold(keyState, call, nowMs);
       case "settle":
-        return operations.settle(keyState, call.id, call.used, nowMs);
+        return operations.settle(keyState, call, nowMs);
       case "cancel":
-        return operations.cancel(keyState, call.id, nowMs);
+        return operations.cancel(keyState, call, nowMs);
       case "renew":
-        return operations.renew(keyState, call.id, call.ttlMs, nowMs);
+        return operations.renew(keyState, call, nowMs);
       case "shedding":
         return shedders.tell(keyState, call, nowMs);
       case "peek":
@@ -256,6 +239,21 @@ export class KeyCalls {
     }
   }
 
+  /**
+   * Answers a call that may wait, by its path; an unknown one comes from a newer version. These calls are
+   * requests, not RPC: only a request has a signal that is aborted when the caller goes (flag
+   * enable_request_signal; workerd 1.20261023.1: within 2 ms).
+   */
+  async request(path: string, call: WaitingCall, signal: AbortSignal): Promise<unknown> {
+    if (path === "/idle") return await untilIdle(this.#parts, call as IdleCall, signal);
+    if (path !== "/acquire" && path !== "/limit") return { unsupported: { protocol: KNOWN_PROTOCOL } };
+    // A caller that left before is not charged.
+    if (signal.aborted) return TO_NOBODY;
+    if (path === "/acquire") return await acquire(this.#parts, call as AcquireCall, signal);
+    const limit = { op: "limit" as const, ...(call as LimitCall), signal };
+    return await this.call(limit);
+  }
+
   async keys(call: KeysCall): Promise<AnswerText> {
     return JSON.stringify(unsupportedOf(call) ?? (await listKeys(this.#parts, call)));
   }
@@ -263,10 +261,8 @@ export class KeyCalls {
   countKeys(call: KeysCall): AnswerText {
     const { storage, cache } = this.#parts;
     const { prefix = "" } = call;
-    const counted = (): KeyCount => ({
-      count: storage.countKeys(prefix) + unrecorded(cache, prefix).length,
-    });
-    return JSON.stringify(unsupportedOf(call) ?? counted());
+    const count = () => storage.countKeys(prefix) + unrecorded(cache, prefix).length;
+    return JSON.stringify(unsupportedOf(call) ?? ({ count: count() } satisfies KeyCount));
   }
 
   get #leases(): AttachedLeases {
@@ -275,16 +271,35 @@ export class KeyCalls {
   }
 }
 
+async function acquire({ ask }: KeyParts, call: AcquireCall, signal: AbortSignal): Promise<Answer> {
+  const { policy, key, ...params } = call;
+  const answer = await ask(policy, key, (operations, keyState, nowMs) =>
+    operations.acquire(keyState, { ...params, signal }, nowMs),
+  );
+  // With an idempotency key the lease may belong to an earlier call: then it stays.
+  if (signal.aborted && call.idempotencyKey === undefined)
+    await ask(policy, key, (operations, keyState, nowMs) =>
+      operations.release(keyState, { id: call.id, outcome: "ignore" }, nowMs),
+    );
+  return answer;
+}
+
+async function untilIdle({ ask, queue }: KeyParts, call: IdleCall, signal: AbortSignal) {
+  const { policy, key, waitMs, caller } = call;
+  const over = await ask<Full | undefined>(policy, key, (_, keyState, nowMs) => {
+    const watcher = { untilMs: nowMs + waitMs, signal, caller };
+    return queue.watchersFull(keyState, caller) ?? queue.untilIdle(keyState, watcher);
+  });
+  return over ?? (await ask(policy, key, (operations, keyState, nowMs) => operations.peek(keyState, nowMs)));
+}
+
 /** Other calls come in after this many keys of a long list. */
 const KEYS_A_TURN = 50;
 
-/**
- * Lists keys with a record and keys only in memory, each with a peek; untouched ones until their deletion.
- */
-async function listKeys(
-  { storage, cache, ask, policies }: Pick<KeyParts, "storage" | "cache" | "ask" | "policies">,
-  { policy: name, prefix = "", after, most = 0 }: KeysCall,
-): Promise<KeyList> {
+/** Lists stored keys and keys only in memory, each with a peek; untouched ones until their deletion. */
+async function listKeys(parts: KeyParts, call: KeysCall): Promise<KeyList> {
+  const { storage, cache, ask, policies } = parts;
+  const { policy: name, prefix = "", after, most = 0 } = call;
   const stored = storage.keysAfter(prefix, after, most + 1);
   const others = unrecorded(cache, prefix).filter((key) => after === undefined || byBytes(key, after) > 0);
   const found = others.length === 0 ? stored : [...stored, ...others].toSorted(byBytes).slice(0, most + 1);

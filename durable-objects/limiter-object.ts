@@ -2,30 +2,23 @@ import { DurableObject } from "cloudflare:workers";
 import { randomId, SYSTEM_TIME } from "../core/clock.ts";
 import { localName, type Policy, type PolicyLookup, publicName } from "../core/policies/policy.ts";
 import type { AnswerText } from "../core/protocol/answers.ts";
-import {
-  type AcquireCall,
-  CLOSE_BROKEN,
-  type IdleCall,
-  type KeysCall,
-  type LimitCall,
-  unsupportedOf,
-} from "../core/protocol/messages.ts";
+import { type AcquireCall, CLOSE_BROKEN, type KeysCall, unsupportedOf } from "../core/protocol/messages.ts";
 import type { LimiterMethods } from "../core/protocol/object-methods.ts";
 import { STATS_NAME, type StatsMessage, type StatsNamespace } from "../core/stats/messages.ts";
 import { StatsSender, Tally } from "../core/stats/tally.ts";
 import { acquireAttached, confirmLease } from "./connections/lease-handle.ts";
 import { LeaseSockets } from "./connections/lease-sockets.ts";
 import { backgroundMs, isRemoved, poolAddress, regionalPolicies } from "./deployment.ts";
-import { KeyCalls, type PoolParts, joinParts } from "./key-calls.ts";
+import { KeyCalls, type PoolParts, joinParts, type WaitingCall } from "./key-calls.ts";
 import { cleaned } from "./keys/garbage-collection.ts";
 import { Timers } from "./keys/key-store.ts";
-import { KeyMoves, NOT_OWNER, type ObjectNamespace, Places, passOn } from "./moves/key-moves.ts";
+import { KeyMoves, type ObjectNamespace, Places } from "./moves/key-moves.ts";
 import { OwnedKeys } from "./moves/moved-rows.ts";
-import type { AskAnywhere, Operations } from "./operations/operations.ts";
+import type { Operations } from "./operations/operations.ts";
 import { sharesOf } from "./pool/share-algorithm.ts";
 import { countedStorage, Storage } from "./storage/storage.ts";
 import { FAILED_AGAIN_MS } from "./storage/sweeps.ts";
-import { OwnerRouting, WIRE_METHODS, type WireMethod, writeAnswer } from "./wire-methods.ts";
+import { OwnerRouting, stubOf, WIRE_METHODS, type WireMethod, writeAnswer } from "./wire-methods.ts";
 
 interface Bindings {
   readonly OBJECTS: ObjectNamespace;
@@ -60,11 +53,15 @@ export class LimiterObject extends WithWireMethods {
     super(ctx, env);
     const { OBJECTS, STATS } = env as unknown as Bindings;
     const parts = makeParts(ctx, OBJECTS);
-    this.#parts = parts;
+    const own = new OwnerRouting((message, method) => writeAnswer(method, this.#calls.call(message)), parts);
+    const anywhere = stubOf(own);
+    const renewBy = (dueMs: number, atMs: number) => parts.timers.alarmBy(dueMs, atMs, 0);
+    const sockets = new LeaseSockets(ctx, { ...parts, anywhere, renewBy });
+    this.#parts = { ...parts, sockets };
     this.#stats = STATS;
-    this.#calls = new KeyCalls(parts, {
-      acquire: (call) => acquireAttached(parts, call),
-      confirm: (call) => confirmLease(parts, call),
+    this.#calls = new KeyCalls(this.#parts, {
+      acquire: (call) => acquireAttached({ ...parts, anywhere }, call),
+      confirm: (call) => confirmLease({ ...parts, anywhere }, call),
     });
     this.#routing = new OwnerRouting((message, method) => {
       this.#count(message.policy, method);
@@ -93,15 +90,15 @@ export class LimiterObject extends WithWireMethods {
   override async fetch(request: Request): Promise<Response> {
     const url = new URL(request.url);
     // The message is in the address when the request opens a socket, otherwise in the body.
-    const message = JSON.parse(url.searchParams.get("call") ?? (await request.text())) as Message;
+    const message = JSON.parse(url.searchParams.get("call") ?? (await request.text())) as WaitingCall;
     return await this.#routing.request(request, message, async () => {
       this.#count(message.policy, url.pathname.slice(1));
-      const { sockets, waiting, hear } = this.#parts;
+      const { sockets, hear } = this.#parts;
       const unsupported = unsupportedOf(message);
       if (unsupported !== undefined) return Response.json(unsupported);
       hear(message.policy, message.key, message);
       if (url.pathname === "/socket") return sockets.accept(message as AcquireCall);
-      return Response.json(await waiting.answer(url.pathname, message, request.signal));
+      return Response.json(await this.#calls.request(url.pathname, message, request.signal));
     });
   }
 
@@ -129,24 +126,18 @@ export class LimiterObject extends WithWireMethods {
     this.#stats?.getByName(STATS_NAME).push(message) ?? Promise.resolve();
 }
 
-/** A call that comes as a request and not over RPC: it waits, or opens a socket. */
-type Message = AcquireCall | IdleCall | LimitCall;
-
 /** Shared by all objects of this isolate: a single one would send a message for a few calls. */
 const tally = new Tally();
-const sender = new StatsSender(
-  tally,
-  randomId,
-  (error) => console.warn(`what objects counted could not be sent, and is sent again: ${String(error)}`),
-  backgroundMs,
-);
+const unsent = (error: unknown) =>
+  console.warn(`what objects counted could not be sent, and is sent again: ${String(error)}`);
+const sender = new StatsSender(tally, randomId, unsent, backgroundMs);
 
 function makeParts(ctx: DurableObjectState, namespace: ObjectNamespace) {
   const counted = countedStorage(ctx.storage, tally);
   const storage = new Storage(counted, tally);
   const timers = new Timers(counted);
   const parts = joinParts({ storage, timers, policies: objectPolicies, loadPooled: loadPool });
-  const { cache, ask, onWritten, queue, policyOf } = parts;
+  const { cache, onWritten, queue } = parts;
   const nowMs = () => timers.nowMs();
   const places = new Places(namespace, ctx.id, (name) => objectPolicies.get(name)?.jurisdiction);
   const moves = new KeyMoves({
@@ -160,21 +151,10 @@ function makeParts(ctx: DurableObjectState, namespace: ObjectNamespace) {
     time: SYSTEM_TIME,
     endLine: (keyState, moved) => queue.end(keyState, moved),
   });
-  const anywhere: AskAnywhere = (policy, key, here, { read, ...sent }) =>
-    moves.make(policy, key, {
-      isPassedOn: false,
-      here: () => ask(policy, key, here),
-      there: async (kept, mayBeAt) => {
-        const returned = await passOn(places, kept, { policy, key, mayBeAt, ...sent });
-        return returned === NOT_OWNER ? NOT_OWNER : read(returned);
-      },
-    });
-  const renewBy = (dueMs: number, atMs: number) => timers.alarmBy(dueMs, atMs, 0);
-  const sockets = new LeaseSockets(ctx, { policyOf, ask, anywhere, nowMs, renewBy });
-  return { ...parts, places, moves, anywhere, sockets };
+  return { ...parts, nowMs, places, moves };
 }
 
-type ObjectParts = ReturnType<typeof makeParts>;
+type ObjectParts = ReturnType<typeof makeParts> & { readonly sockets: LeaseSockets };
 
 /** The policies of objects. With a pool, each rule is replaced by the region's share of it. */
 const objectPolicies: PolicyLookup = {
@@ -196,9 +176,7 @@ const sharesByPolicy = new Map<string, Policy>();
  */
 const ALONE = "alone/".padEnd(512, "/");
 
-/**
- * @throws Error while versions mix: this version of the object was deployed without the address of a Redis
- */
+/** @throws Error while versions mix: this version was deployed without the address of a Redis */
 async function loadPool({ nowMs, open, ...parts }: PoolParts): Promise<Operations> {
   if (poolAddress === undefined) throw new Error("this version of the object has no pools");
   const [{ PooledOperations }, { RedisPool }] = await Promise.all([

@@ -1,17 +1,17 @@
 import type { NewSegment, Segment } from "../core/algorithms/algorithm.ts";
 import { SYSTEM_TIME, type Time } from "../core/clock.ts";
 import type { Policies } from "../core/policies/policy.ts";
-import type { AcquireCall, IdleCall, KeysCall, LimitCall } from "../core/protocol/messages.ts";
+import type { KeysCall } from "../core/protocol/messages.ts";
 import type { KeyRange } from "../core/protocol/names.ts";
-import { joinParts, KeyCalls } from "./key-calls.ts";
+import { joinParts, KeyCalls, type WaitingCall } from "./key-calls.ts";
 import { cleaned } from "./keys/garbage-collection.ts";
 import { Timers } from "./keys/key-store.ts";
 import { ANSWERS_DROPPED, type StoredAnswer, type StoredAnswers, type Swept } from "./storage/answers.ts";
-import type { Claim, StoredKey, SweptKey } from "./storage/records.ts";
-import type { ClaimCounts, DueKey, KeyStorage, StoredClaims } from "./storage/storage.ts";
+import { CallerCounts, type Claim, type StoredKey, type SweptKey } from "./storage/records.ts";
+import type { DueKey, KeyStorage, StoredClaims } from "./storage/storage.ts";
 import { Sweeps } from "./storage/sweeps.ts";
 import { CrashAllowances } from "./storage/write-behind.ts";
-import { OwnerRouting, WIRE_METHODS, writeAnswer } from "./wire-methods.ts";
+import { OwnerRouting, stubOf, writeAnswer } from "./wire-methods.ts";
 
 /** The objects of a limiter in this process: one per policy, whatever its `objects`. */
 export class MemoryNamespace {
@@ -45,23 +45,18 @@ function makeObject(policies: Pick<Policies, "get">, time: Time): object {
   const parts = joinParts({ storage: new MemoryStorage(), timers, policies, loadPooled, time });
   const calls = new KeyCalls({ ...parts, sockets: { closeLost: () => undefined } });
   const routing = new OwnerRouting((message, method) => writeAnswer(method, calls.call(message)));
-  const methods = WIRE_METHODS.map((method) => [
-    method,
-    async (...args: readonly unknown[]) => await routing.call(method, args),
-  ]);
   const keys = async (call: KeysCall) => await calls.keys(call);
   const countKeys = async (call: KeysCall) => await Promise.resolve(calls.countKeys(call));
   const fetch = async (url: string, { body, signal }: RequestInit) => {
-    const call = JSON.parse(typeof body === "string" ? body : "{}") as AcquireCall | IdleCall | LimitCall;
+    const call = JSON.parse(typeof body === "string" ? body : "{}") as WaitingCall;
     const gone = signal ?? new AbortController().signal;
-    return Response.json(await parts.waiting.answer(new URL(url).pathname, call, gone));
+    return Response.json(await calls.request(new URL(url).pathname, call, gone));
   };
-  return { ...Object.fromEntries(methods), keys, countKeys, fetch };
+  return { ...stubOf(routing), keys, countKeys, fetch };
 }
 
 /** A longer timer would end at once. */
 const MAX_TIMER_MS = 2 ** 31 - 1;
-
 const NOT_KEPT = { kv: { get: () => undefined, put: () => undefined } };
 
 /** Storage in memory, for a limiter that need not survive its process. */
@@ -90,7 +85,7 @@ export class MemoryStorage implements KeyStorage {
     for (const key of this.#keys.keys()) this.remove(key);
     this.answers.clear();
     this.allowances.forget();
-    this.sweeps.forget();
+    this.sweeps.begin();
     return Promise.resolve();
   }
 
@@ -129,10 +124,8 @@ export class MemoryStorage implements KeyStorage {
     const isKept = ({ log, from, toMs }: NewSegment) =>
       log === segment.log && toMs >= segment.keepFromMs && from !== segment.from;
     const kept = (rules.get(rule) ?? []).filter(isKept);
-    rules.set(
-      rule,
-      [...kept, segment].toSorted((a, b) => a.log - b.log || a.from - b.from),
-    );
+    const sorted = [...kept, segment].toSorted((a, b) => a.log - b.log || a.from - b.from);
+    rules.set(rule, sorted);
   }
 
   /** All at once, since finding those after a key would sort them all. */
@@ -141,7 +134,7 @@ export class MemoryStorage implements KeyStorage {
   }
 }
 
-class MemoryAnswers implements Pick<StoredAnswers, keyof StoredAnswers> {
+class MemoryAnswers implements Omit<StoredAnswers, "forgetLengths"> {
   readonly #hasRecord: (key: string) => boolean;
   readonly #answers = new Map<string, Map<string, StoredAnswer>>();
 
@@ -179,8 +172,7 @@ class MemoryAnswers implements Pick<StoredAnswers, keyof StoredAnswers> {
   }
 
   /** A process has one caller, and its memory ends with it. */
-  readonly lengths = { all: 0, of: () => 0 };
-  forgetLengths(): void {}
+  readonly lengths = new CallerCounts();
 
   removeAll(key: string): void {
     this.#answers.delete(key);
@@ -212,7 +204,7 @@ class MemoryAnswers implements Pick<StoredAnswers, keyof StoredAnswers> {
   }
 }
 
-class MemoryClaims implements Pick<StoredClaims, keyof StoredClaims> {
+class MemoryClaims implements Omit<StoredClaims, "forgetCounts"> {
   readonly #claims = new Map<string, Map<string, Claim>>();
 
   read(key: string): Claim[] {
@@ -235,16 +227,10 @@ class MemoryClaims implements Pick<StoredClaims, keyof StoredClaims> {
     this.#claims.delete(key);
   }
 
-  get counts(): ClaimCounts {
-    const all = [...this.#claims.values()].flatMap((ofKey) => [...ofKey.values()]);
-    return {
-      all: all.length,
-      of: (caller) => all.filter((claim) => (claim.caller ?? "") === caller).length,
-    };
-  }
-
-  /** They are counted each time. */
-  forgetCounts(): void {
-    return undefined;
+  get counts(): CallerCounts {
+    const counts = new CallerCounts();
+    for (const ofKey of this.#claims.values())
+      for (const { caller = "" } of ofKey.values()) counts.add(caller, 1);
+    return counts;
   }
 }

@@ -1,17 +1,11 @@
-/**
- * The methods of an object over Workers RPC, and their messages here. Isolates and objects of other versions
- * call them during a rollout: never rename one, and never change its arguments.
- */
+/** An object's methods over Workers RPC. Other versions call them: never change a name or an argument. */
 import type { AnswerText, Missing, Released, UnsupportedProtocol } from "../core/protocol/answers.ts";
 import {
-  type AcquireCall,
   type Batch,
   type BatchedAnswer,
   type BatchedCall,
   batchText,
-  type IdleCall,
   KNOWN_PROTOCOL,
-  type LimitCall,
   MAX_BATCH_LENGTH,
   MAX_BATCHED,
   type ReserveCall,
@@ -26,9 +20,12 @@ import type {
   KeysStored,
   LimiterMethods,
   MaybePromise,
+  ObjectStub,
 } from "../core/protocol/object-methods.ts";
 import { full } from "../core/protocol/problems.ts";
+import type { WaitingCall } from "./key-calls.ts";
 import { type KeyMoves, type Places, passOn, passRequest } from "./moves/key-moves.ts";
+import { andThen } from "./operations/operations.ts";
 
 export type WireMethod = Exclude<keyof LimiterMethods, "keys" | "countKeys">;
 
@@ -73,19 +70,29 @@ const WRITERS: Partial<Record<WireMethod, (answer: unknown) => unknown>> = {
 export const WIRE_METHODS = Object.keys(READERS) as readonly WireMethod[];
 
 export function writeAnswer(method: WireMethod, answer: MaybePromise<unknown>): MaybePromise<unknown> {
-  const write = WRITERS[method] ?? JSON.stringify;
-  return answer instanceof Promise ? answer.then(write) : write(answer);
+  return andThen(answer, WRITERS[method] ?? JSON.stringify);
 }
 
 type MakeHere = (message: KeyCall, method: WireMethod) => MaybePromise<unknown>;
+type Host = { readonly moves: KeyMoves; readonly places: Places };
+
+/** The methods by which other objects and clients call this one. */
+export function stubOf(routing: OwnerRouting): Pick<ObjectStub, WireMethod> {
+  const methodOf =
+    (method: WireMethod) =>
+    async (...args: readonly unknown[]) =>
+      await routing.call(method, args);
+  const methods = WIRE_METHODS.map((method) => [method, methodOf(method)]);
+  return Object.fromEntries(methods) as Pick<ObjectStub, WireMethod>;
+}
 
 /** Executes each call where its key is: here, or in another object (moves/key-moves.ts). */
 export class OwnerRouting {
   readonly #makeHere: MakeHere;
-  readonly #host: { readonly moves: KeyMoves; readonly places: Places } | undefined;
+  readonly #host: Host | undefined;
 
   /** @param host absent: all keys are here */
-  constructor(makeHere: MakeHere, host?: { readonly moves: KeyMoves; readonly places: Places }) {
+  constructor(makeHere: MakeHere, host?: Host) {
     this.#makeHere = makeHere;
     this.#host = host;
   }
@@ -135,11 +142,7 @@ export class OwnerRouting {
     return { returned: await this.#make(method as WireMethod, args, true) };
   }
 
-  async request(
-    request: Request,
-    message: AcquireCall | IdleCall | LimitCall,
-    answer: () => Promise<Response>,
-  ): Promise<Response> {
+  async request(request: Request, message: WaitingCall, answer: () => Promise<Response>): Promise<Response> {
     if (this.#host === undefined) return await answer();
     const { moves, places } = this.#host;
     const { policy, key, mayBeAt } = message;
@@ -153,10 +156,7 @@ export class OwnerRouting {
   }
 }
 
-type MakeCall = (
-  method: "giveBack" | "limitCall" | "reserve",
-  args: readonly unknown[],
-) => MaybePromise<unknown>;
+type MakeCall = (method: "giveBack" | "limitCall" | "reserve", args: readonly unknown[]) => unknown;
 
 /**
  * Answers several calls in one turn, so the runtime commits their writes together. A call that cannot be
@@ -187,10 +187,7 @@ function answerOne(
 ): MaybePromise<AnswerText> {
   const given =
     giveBack &&
-    orFailed(() => {
-      const done = make("giveBack", [giveBack.policy, giveBack.returned]);
-      return done instanceof Promise ? done.then(() => text(null)) : text(null);
-    });
+    orFailed(() => andThen(make("giveBack", [giveBack.policy, giveBack.returned]), () => text(null)));
   const said = terms === undefined ? {} : { terms };
   if (limit !== undefined)
     return limit.waitMs === undefined

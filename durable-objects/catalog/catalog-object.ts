@@ -8,6 +8,7 @@ import {
   MAX_OVERRIDES,
   MAX_POLICIES,
   MAX_TOKENS,
+  type OverrideChange,
   type OverrideInCatalog,
   type Page,
   type PolicyInCatalog,
@@ -23,10 +24,10 @@ import { readClockMs } from "../../core/clock.ts";
 import { deployed } from "../deployment.ts";
 import { CatalogStore } from "./catalog-store.ts";
 import {
+  allUsed,
   candidateMisfit,
   changed,
-  checkedOverride,
-  full,
+  checkOverride,
   isRefusal,
   lengthsRefusal,
   missing,
@@ -41,6 +42,8 @@ import {
   type WriteResult,
 } from "./checks.ts";
 
+type OverrideWrite = Extract<Write, { kind: "override" }>;
+
 /** The runtime takes no alarm after 2189, and an override may end in 9999. */
 const MAX_ALARM_MS = 365 * 24 * 3_600_000;
 
@@ -48,9 +51,8 @@ const MAX_ALARM_MS = 365 * 24 * 3_600_000;
 const PAGE = 100;
 
 /**
- * The one object with the run-time changes to the deployment's file. A write is checked, then made fully or
- * not at all, with an audit entry per change. Some checks follow written rows: a refusal ends the
- * transaction.
+ * The one object with the run-time changes to the deployment's file. A write is made fully or not at all, with
+ * an audit entry per change. Some checks follow written rows: a refusal ends the transaction.
  */
 export class CatalogObject extends DurableObject implements CatalogMethods {
   readonly #store: CatalogStore;
@@ -73,12 +75,8 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
       : ifNoneMatch === true && isThere
         ? changed(`it is there already, with the entity tag "${version}"`)
         : undefined;
-    const answer =
-      refusal ??
-      this.#store.atomically(
-        () => this.#write(write, by, keyPrefix),
-        (result) => !isRefusal(result) && isDryRun !== true,
-      );
+    const isKept = (result: WriteResult) => !isRefusal(result) && isDryRun !== true;
+    const answer = refusal ?? this.#store.atomically(() => this.#write(write, by, keyPrefix), isKept);
     await this.#setAlarm();
     return answer;
   }
@@ -126,7 +124,7 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
     if (ended.length > 0)
       this.#store.atomically(() => {
         for (const { value } of ended)
-          this.#putOverride("its expiresAt", value.policy, value.pattern, undefined, value.fields);
+          this.#putOverride("its expiresAt", { policy: value.policy, pattern: value.pattern }, value.fields);
       });
     await this.#setAlarm();
   }
@@ -145,7 +143,7 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
   /** The override of a pattern in any form. */
   #storedOverride(policy: string, pattern: string): Versioned<OverrideInCatalog> | undefined {
     const base = this.#tableOf(policy);
-    const checked = base && checkedOverride(policy, base, pattern, { blocked: true });
+    const checked = base && checkOverride(policy, base, pattern, { blocked: true });
     if (checked === undefined || isRefusal(checked)) return undefined;
     return this.#store.override(policy, checked.pattern);
   }
@@ -170,7 +168,7 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
       case "policy":
         return this.#writePolicy(by, write.name, write.fields ?? undefined);
       case "override":
-        return this.#writeLimitedOverride(by, write.policy, write.pattern, write.fields, keyPrefix);
+        return this.#writeLimitedOverride(by, write, keyPrefix);
       case "token":
         return this.#writeToken(by, write.name, write.entry ?? undefined);
       case "candidate":
@@ -202,14 +200,14 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
       if (refusal !== undefined) return refusal;
       if (isSame(fields, before?.fields)) return { version: before?.ownVersion ?? 0, value: fields };
       if (before?.fields === undefined && store.count("policies") >= MAX_POLICIES)
-        return full(`the catalog has ${MAX_POLICIES} policies, which are all that it may have`);
+        return allUsed(`the catalog has ${MAX_POLICIES} policies`);
     }
     const refusal = (after && this.#overridesMisfit(name, after)) ?? misfit;
     if (refusal !== undefined) return refusal;
     // Without the policy there is nothing to override.
     if (after === undefined)
       for (const { value } of store.overridesAfter(name, "", MAX_OVERRIDES))
-        this.#putOverride(by, name, value.pattern, undefined, value.fields);
+        this.#putOverride(by, { policy: name, pattern: value.pattern }, value.fields);
     const version = store.writePolicy(name, fields);
     this.#addToAudit(by, `policy ${name}`, before?.fields, fields);
     return { version, value: fields ?? null };
@@ -218,7 +216,7 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
   /** The refusal of a table under which one of the policy's overrides has no effect. */
   #overridesMisfit(name: string, fields: Table): Refusal | undefined {
     for (const { value } of this.#store.overridesAfter(name, "", MAX_OVERRIDES)) {
-      const checked = checkedOverride(name, fields, value.pattern, value.fields);
+      const checked = checkOverride(name, fields, value.pattern, value.fields);
       if (isRefusal(checked))
         return {
           refused: "not-allowed",
@@ -229,13 +227,8 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
   }
 
   /** Writes one override. A new one may exceed the bound on lengths, or a prefix's share. */
-  #writeLimitedOverride(
-    by: string,
-    policy: string,
-    pattern: string,
-    fields: Table | null,
-    keyPrefix: string | undefined,
-  ): WriteResult {
+  #writeLimitedOverride(by: string, override: OverrideWrite, keyPrefix?: string): WriteResult {
+    const { policy, pattern, fields } = override;
     const counts = (prefix?: string) => this.#store.overrideCounts(policy, prefix);
     const isNew = this.#storedOverride(policy, pattern) === undefined;
     const before = isNew && keyPrefix !== undefined ? counts(keyPrefix) : undefined;
@@ -250,7 +243,7 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
     const store = this.#store;
     const base = this.#tableOf(policy);
     if (base === undefined) return noPolicy(policy);
-    const checked = checkedOverride(policy, base, given, fields ?? { blocked: true }, readClockMs());
+    const checked = checkOverride(policy, base, given, fields ?? { blocked: true }, readClockMs());
     if (isRefusal(checked)) return checked;
     const { pattern, isMultiWildcard, endsAtMs } = checked;
     const before = store.override(policy, pattern);
@@ -258,28 +251,21 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
       return missing(`there is no override ${JSON.stringify(pattern)}`);
     if (before !== undefined && isSame(fields, before.value.fields)) return before;
     if (before === undefined && store.count("overrides") >= MAX_OVERRIDES)
-      return full(`the catalog has ${MAX_OVERRIDES} overrides, which are all that it may have`);
+      return allUsed(`the catalog has ${MAX_OVERRIDES} overrides`);
     const { multiWildcards } =
       before === undefined && isMultiWildcard ? store.overrideCounts(policy) : { multiWildcards: 0 };
     if (multiWildcards >= MAX_MULTI_WILDCARD)
-      return full(
-        `the policy has ${MAX_MULTI_WILDCARD} patterns with more than one *, which are all that it may have`,
-      );
+      return allUsed(`the policy has ${MAX_MULTI_WILDCARD} patterns with more than one *`);
     const candidate = store.candidate(policy)?.value.fields;
-    const misfit = fields && overrideMisfit(policy, candidate, pattern, fields);
+    const misfit = fields && overrideMisfit(policy, pattern, fields, candidate);
     if (misfit !== undefined) return misfit;
-    const version = this.#putOverride(by, policy, pattern, fields, before?.value.fields, endsAtMs);
+    const override = { policy, pattern, ...(fields && { fields }) };
+    const version = this.#putOverride(by, override, before?.value.fields, endsAtMs);
     return { version, value: { policy, pattern, fields: fields ?? null } };
   }
 
-  #putOverride(
-    by: string,
-    policy: string,
-    pattern: string,
-    fields: Table | undefined,
-    before: Table | undefined,
-    endsAtMs?: number,
-  ): number {
+  #putOverride(by: string, override: OverrideChange, before?: Table, endsAtMs?: number): number {
+    const { policy, pattern, fields } = override;
     const version = this.#store.writeOverride(policy, pattern, fields, endsAtMs);
     this.#addToAudit(by, `override ${policy} ${pattern}`, before, fields);
     return version;
@@ -318,7 +304,7 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
     if (entry === undefined && before === undefined)
       return missing(`there is no token ${JSON.stringify(name)}`);
     if (before === undefined && store.count("tokens") >= MAX_TOKENS)
-      return full(`the catalog has ${MAX_TOKENS} tokens, which are all that it may have`);
+      return allUsed(`the catalog has ${MAX_TOKENS} tokens`);
     if (isSame(entry, before)) return { version: 1, value: entry };
     const isThere = (policy: string) => this.#tableOf(policy) !== undefined;
     const names = () => {

@@ -46,10 +46,7 @@ interface StoredPolicy extends PolicyChange {
   readonly last?: Table;
 }
 
-/**
- * The counts with a bound: overrides, and a policy's patterns with several wildcards and lengths of pattern
- * texts.
- */
+/** Bounded counts: overrides, and of a policy patterns with several wildcards and lengths of their texts. */
 export type OverrideCounts = Readonly<Record<"overrides" | "multiWildcards" | "beginnings" | "ends", number>>;
 
 type Row = Record<string, SqlStorageValue>;
@@ -179,9 +176,8 @@ export class CatalogStore {
     if (fields === undefined)
       this.#run("DELETE FROM overrides WHERE policy = ? AND pattern = ?", policy, pattern);
     else {
-      const query =
-        "INSERT OR REPLACE INTO overrides (policy, pattern, version, fields, ends_at_ms) VALUES (?, ?, ?, ?, ?)";
-      this.#run(query, policy, pattern, version, JSON.stringify(fields), endsAtMs ?? null);
+      const row = { policy, pattern, version, fields: JSON.stringify(fields), ends_at_ms: endsAtMs ?? null };
+      this.#replace("overrides", row);
     }
     return version;
   }
@@ -191,19 +187,14 @@ export class CatalogStore {
     const version = this.#note("policy", policy);
     this.#put({ name: policy, ownVersion: 0, ...this.policy(policy), version });
     if (fields === undefined) this.#run("DELETE FROM candidates WHERE policy = ?", policy);
-    else {
-      const query =
-        "INSERT OR REPLACE INTO candidates (policy, version, fields, since_ms) VALUES (?, ?, ?, ?)";
-      this.#run(query, policy, version, JSON.stringify(fields), sinceMs);
-    }
+    else this.#replace("candidates", { policy, version, fields: JSON.stringify(fields), since_ms: sinceMs });
     return version;
   }
 
   writeToken(name: string, entry: Table | undefined): number {
     const version = this.#note("token", name);
-    const query = "INSERT OR REPLACE INTO tokens (name, version, entry) VALUES (?, ?, ?)";
     if (entry === undefined) this.#run("DELETE FROM tokens WHERE name = ?", name);
-    else this.#run(query, name, version, JSON.stringify(entry));
+    else this.#replace("tokens", { name, version, entry: JSON.stringify(entry) });
     return version;
   }
 
@@ -261,8 +252,8 @@ export class CatalogStore {
 
   /** `undefined` before or after: there was or is no value. */
   addToAudit(atMs: number, by: string, target: string, before: Table | undefined, after: Table | undefined) {
-    const query = "INSERT INTO audit (at_ms, who, target, before, after) VALUES (?, ?, ?, ?, ?)";
-    this.#run(query, atMs, by, target, textOrNull(before), textOrNull(after));
+    const values = { before: textOrNull(before), after: textOrNull(after) };
+    this.#replace("audit", { at_ms: atMs, who: by, target, ...values });
     this.#run("DELETE FROM audit WHERE id <= (SELECT max(id) FROM audit) - ?", MAX_ENTRIES);
   }
 
@@ -280,18 +271,24 @@ export class CatalogStore {
   }
 
   #put({ name, version, ownVersion, fields, last }: StoredPolicy): void {
-    const query =
-      "INSERT OR REPLACE INTO policies (name, version, own_version, fields, last) VALUES (?, ?, ?, ?, ?)";
-    this.#run(query, name, version, ownVersion, textOrNull(fields), textOrNull(last));
+    const values = { fields: textOrNull(fields), last: textOrNull(last) };
+    this.#replace("policies", { name, version, own_version: ownVersion, ...values });
   }
 
   /** Adds a change, and returns its revision. */
   #note(kind: "policy" | "override" | "token", name: string, pattern = ""): number {
     const revision = this.revision + 1;
-    const query = "INSERT INTO changes (revision, kind, name, pattern) VALUES (?, ?, ?, ?)";
-    this.#run(query, revision, kind, name, pattern);
+    this.#replace("changes", { revision, kind, name, pattern });
     this.#run("DELETE FROM changes WHERE revision <= ?", revision - MAX_CHANGES);
     return revision;
+  }
+
+  /** Writes a row, by column. It replaces the one with the same primary key. */
+  #replace(table: string, row: Row): void {
+    const columns = Object.keys(row);
+    const values = columns.map(() => "?").join(", ");
+    const query = `INSERT OR REPLACE INTO ${table} (${columns.join(", ")}) VALUES (${values})`;
+    this.#run(query, ...Object.values(row));
   }
 
   #run(query: string, ...bindings: SqlStorageValue[]): void {

@@ -23,18 +23,7 @@ import type { OverrideCounts } from "./catalog-store.ts";
 
 export type WriteResult = Versioned<unknown> | Refusal;
 
-/** An override that may be written. */
-export interface CheckedOverride {
-  /** As stored. */
-  readonly pattern: string;
-  readonly isMultiWildcard: boolean;
-  readonly endsAtMs?: number;
-}
-
-/**
- * A change of these moves keys between objects. Only a deployment can do that, since objects and isolates
- * have to know both layouts.
- */
+/** Changed only by a deployment: that moves keys, and objects and isolates have to know both layouts. */
 const PLACES = ["objects", "objectsBefore", "keyKind", "pool", "locationHint", "jurisdiction"] as const;
 
 export function isRefusal(answer: object): answer is Refusal {
@@ -48,78 +37,63 @@ export const noCandidate = (policy: string) =>
 export const noOverride = (policy: string, pattern: string) =>
   missing(`the policy ${JSON.stringify(policy)} has no override ${JSON.stringify(pattern)}`);
 export const changed = (detail: string): Refusal => ({ refused: "changed", detail });
-export const full = (detail: string): Refusal => ({ refused: "full", detail });
+const full = (detail: string): Refusal => ({ refused: "full", detail });
+export const allUsed = (present: string, owner = "it") =>
+  full(`${present}, which are all that ${owner} may have`);
 
-function notAllowed(...violations: readonly Violation[]): Refusal {
+function notAllowed(violations: readonly Violation[]): Refusal {
   return { refused: "not-allowed", detail: violations.map(({ detail }) => detail).join("; "), violations };
 }
 
-/**
- * Why a policy may not be written, if so.
- *
- * @param file the policy's table in the deployment's file
- * @param last its table in the catalog, now or before it was deleted
- */
-export function policyRefusal(
-  name: string,
-  fields: Table,
-  file: Table | undefined,
-  last: Table | undefined,
-): Refusal | undefined {
-  if (!NAME.test(name))
-    return notAllowed({ path: ["policy"], detail: violation(["policy"], name, NAME_ALLOWED) });
+/** @param field absent: it is not due to a single field */
+function notAllowedBy(detail: string, ...field: readonly string[]): Refusal {
+  return notAllowed([{ path: field, detail }]);
+}
+
+function wrongValue(field: string, value: unknown, allowed: string): Refusal {
+  return notAllowedBy(violation([field], value, allowed), field);
+}
+
+/** Why a policy may not be written, if so. `last`: its table in the catalog, now or before it was deleted. */
+export function policyRefusal(name: string, fields: Table, file?: Table, last?: Table): Refusal | undefined {
+  if (!NAME.test(name)) return wrongValue("policy", name, NAME_ALLOWED);
   const long = lengthRefusal(fields);
   if (long !== undefined) return long;
   const problems = problemsOf(name, fields);
-  if (problems.length > 0) return notAllowed(...problems);
-  if (fields["pool"] !== undefined) {
-    const detail = 'pool is "redis": must be left out of a policy that is made at run time';
-    return notAllowed({ path: ["pool"], detail });
-  }
+  if (problems.length > 0) return notAllowed(problems);
+  if (fields["pool"] !== undefined)
+    return notAllowedBy('pool is "redis": must be left out of a policy that is made at run time', "pool");
   const [before, after] = [parsed(name, file ?? last), parsed(name, fields)];
   if (before === undefined || after === undefined) return undefined;
   const moved = PLACES.filter((field) => JSON.stringify(before[field]) !== JSON.stringify(after[field]));
   if (moved.length === 0) return undefined;
   const where = file === undefined ? "as it was when the policy was made" : "as in wrangler.toml";
   const shown = (value: unknown) => (value === undefined ? "left out" : JSON.stringify(value));
-  return notAllowed(
-    ...moved.map((field) => ({
-      path: [field],
-      detail: `${field} is ${shown(after[field])}: must be ${shown(before[field])}, ${where}, since only a deployment moves keys`,
-    })),
-  );
+  const violations = moved.map((field) => ({
+    path: [field],
+    detail: `${field} is ${shown(after[field])}: must be ${shown(before[field])}, ${where}, since only a deployment moves keys`,
+  }));
+  return notAllowed(violations);
 }
 
-/** An override as it is stored, or its refusal. */
-export function checkedOverride(
-  name: string,
-  base: Table,
-  pattern: string,
-  fields: Table,
-  nowMs = -Infinity,
-): CheckedOverride | Refusal {
+/** The pattern of an override as it is stored, and when it ends; or its refusal. */
+export function checkOverride(name: string, base: Table, pattern: string, fields: Table, nowMs = -Infinity) {
   const policy = parsed(name, base);
   const keyKind = policy?.keyKind ?? "text";
   const read = parsePattern({ keyKind }, pattern);
-  if (read === undefined) {
-    const allowed = keyKind === "ip" ? RANGE_ALLOWED : PATTERN_ALLOWED;
-    return notAllowed({ path: ["pattern"], detail: violation(["pattern"], pattern, allowed) });
-  }
+  if (read === undefined)
+    return wrongValue("pattern", pattern, keyKind === "ip" ? RANGE_ALLOWED : PATTERN_ALLOWED);
   const long = lengthRefusal(fields);
   if (long !== undefined) return long;
   const override = readOverride(name, base, fields);
-  if ("problems" in override) return notAllowed(...override.problems);
+  if ("problems" in override) return notAllowed(override.problems);
   const { endsAtMs } = override;
   if (policy?.pool !== undefined)
-    return notAllowed({
-      path: [],
-      detail:
-        'the policy has pool = "redis": its regions share one limit, and its keys can have no overrides',
-    });
-  if (endsAtMs !== undefined && !(endsAtMs > nowMs)) {
-    const detail = violation(["expiresAt"], fields["expiresAt"], "an instant in the future (RFC 3339)");
-    return notAllowed({ path: ["expiresAt"], detail });
-  }
+    return notAllowedBy(
+      'the policy has pool = "redis": its regions share one limit, and its keys can have no overrides',
+    );
+  if (endsAtMs !== undefined && !(endsAtMs > nowMs))
+    return wrongValue("expiresAt", fields["expiresAt"], "an instant in the future (RFC 3339)");
   const isMultiWildcard = read.kind === "glob" && read.parts.length > 2;
   return { pattern: read.text, isMultiWildcard, ...(endsAtMs !== undefined && { endsAtMs }) };
 }
@@ -138,50 +112,38 @@ export function tokenRefusal(
     const path = ["policies", String(index)];
     return { path, detail: violation(path, name, `the name of a policy that there is${meant(name, known)}`) };
   });
-  return notAllowed(...violations);
+  return notAllowed(violations);
 }
 
 /** Why a policy and its candidate, which decide the same calls, do not fit. */
-export function candidateMisfit(
-  name: string,
-  fields: Table | undefined,
-  candidate: Table | undefined,
-): Refusal | undefined {
+export function candidateMisfit(name: string, fields?: Table, candidate?: Table): Refusal | undefined {
   if (fields === undefined || candidate === undefined) return undefined;
   const leases = (table: Table) => parsed(name, table)?.lease !== undefined;
   if (leases(fields) === leases(candidate)) return undefined;
-  const detail =
-    "a policy and its candidate must both have a concurrency rule, or none: they decide the same calls";
-  return notAllowed({ path: [], detail });
+  return notAllowedBy(
+    "a policy and its candidate must both have a concurrency rule, or none: they decide the same calls",
+  );
 }
 
 /** Why an override may not be written: under it, the candidate could not be promoted. */
-export function overrideMisfit(
-  policy: string,
-  candidate: Table | undefined,
-  pattern: string,
-  fields: Table,
-): Refusal | undefined {
-  const checked = candidate && checkedOverride(policy, candidate, pattern, fields);
+export function overrideMisfit(policy: string, pattern: string, fields: Table, candidate?: Table) {
+  const checked = candidate && checkOverride(policy, candidate, pattern, fields);
   if (checked === undefined || !isRefusal(checked)) return undefined;
   const violations = (checked.violations ?? []).map(({ path, detail }) => ({
     path,
     detail: `the override would not fit the candidate of the policy: ${detail}`,
   }));
-  return notAllowed(...violations);
+  return notAllowed(violations);
 }
 
 /** Refuses patterns of further lengths: each length costs every call of the policy a lookup. */
 export function lengthsRefusal({ beginnings, ends }: OverrideCounts): Refusal | undefined {
-  const lengths =
-    beginnings > MAX_BEGINNING_LENGTHS
-      ? `${MAX_BEGINNING_LENGTHS} lengths before their first *`
-      : ends > MAX_END_LENGTHS
-        ? `${MAX_END_LENGTHS} lengths after their last *`
-        : undefined;
-  return lengths === undefined
-    ? undefined
-    : full(`the policy's patterns have texts of ${lengths}, which are all that they may have`);
+  const texts = "the policy's patterns have texts of";
+  if (beginnings > MAX_BEGINNING_LENGTHS)
+    return allUsed(`${texts} ${MAX_BEGINNING_LENGTHS} lengths before their first *`, "they");
+  if (ends > MAX_END_LENGTHS)
+    return allUsed(`${texts} ${MAX_END_LENGTHS} lengths after their last *`, "they");
+  return undefined;
 }
 
 const SHARED_BOUNDS = [
@@ -224,8 +186,7 @@ export function placed(place: readonly string[], answer: WriteResult): WriteResu
 function lengthRefusal(table: Table): Refusal | undefined {
   const { length } = JSON.stringify(table);
   if (length <= MAX_TABLE_LENGTH) return undefined;
-  const detail = `it has ${length} characters as JSON: must have at most ${MAX_TABLE_LENGTH}`;
-  return notAllowed({ path: [], detail });
+  return notAllowedBy(`it has ${length} characters as JSON: must have at most ${MAX_TABLE_LENGTH}`);
 }
 
 function parsed(name: string, fields: Table | undefined): Policy | undefined {

@@ -1,24 +1,21 @@
 import { RpcTarget } from "cloudflare:workers";
 import * as v from "valibot";
-import type { Policy } from "../../core/policies/policy.ts";
 import type { Answer, Missing, Released } from "../../core/protocol/answers.ts";
 import {
   type AcquireCall,
   LINK_PROTOCOL,
   MAX_DURATION_MS,
+  type OfKey,
   OUTCOMES,
   type ReleaseCall,
   unsupportedOf,
-  type Versioned,
-  type ReleaseParams,
 } from "../../core/protocol/messages.ts";
 import { claimId } from "../../core/protocol/names.ts";
-import type { Attached, ConfirmCall, MaybePromise } from "../../core/protocol/object-methods.ts";
+import type { Attached, ConfirmCall } from "../../core/protocol/object-methods.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { integer, number, oneOf, pointerTo, table, violationsOf } from "../../core/validation.ts";
-import { claimIn, endLease, linkOf } from "../operations/claims.ts";
-import type { AskAnywhere, AskKey } from "../operations/operations.ts";
-import { renewed, takenOver } from "./lease-sockets.ts";
+import { claimIn, linkOf } from "../operations/claims.ts";
+import { type LeaseHost, renewed, takenOver } from "./lease-sockets.ts";
 
 /**
  * Ends a lease when its link ends: at once, or after a grace. The runtime disposes of the handle when the
@@ -38,80 +35,33 @@ class LeaseHandle extends RpcTarget {
   }
 }
 
-/** The parts of the object that grant leases, and end them wherever their key is. */
-interface LeaseHost {
-  readonly ask: AskKey;
-  readonly anywhere: AskAnywhere;
-  readonly policyOf: (policy: string, key: string) => Policy | undefined;
-}
-
-/** A lease, its holder's link, and how long it stays if that link ends without a release. */
-interface LinkedLease {
-  readonly id: string;
-  readonly link: string;
-  readonly graceMs?: number | undefined;
-}
-
-function attached(
-  host: LeaseHost,
-  policy: string,
-  key: string,
-  answer: object,
-  lease: LinkedLease | undefined,
-): Attached {
-  const handle = lease === undefined ? {} : leaseHandle(host, policy, key, lease);
-  return { answer: JSON.stringify(answer), ...handle };
-}
-
+/** By it the holder renews and releases its lease, which ends with its link, or `graceMs` later. */
 function leaseHandle(
   { anywhere, policyOf }: LeaseHost,
-  policy: string,
-  key: string,
-  { id, link, graceMs }: LinkedLease,
+  { policy, key }: OfKey,
+  { id, link, graceMs }: Pick<ReleaseCall, "id" | "link" | "graceMs">,
 ): Omit<Required<Attached>, "answer"> {
-  const release = (ending: Omit<ReleaseParams, "id">, version: Versioned = {}) =>
-    anywhere(
-      policy,
-      key,
-      (operations, keyState, nowMs) => endLease(operations, keyState, { id, ...ending }, nowMs),
-      {
-        method: "releaseCall",
-        args: [{ ...version, policy, key, id, ...ending } satisfies ReleaseCall],
-        read: (returned) => "released" in (JSON.parse(returned as string) as Released | Missing),
-      },
-    );
-  const end = () =>
-    graceMs === undefined ? release({ link }) : release({ link, graceMs }, { protocol: LINK_PROTOCOL });
+  const release = (ending: Omit<ReleaseCall, "policy" | "key" | "id">) =>
+    anywhere.releaseCall({ policy, key, id, ...ending });
+  const grace = graceMs === undefined ? {} : { graceMs, protocol: LINK_PROTOCOL };
+  // The disposal of a handle reports no failure: then the lease expires.
+  const unheard = (error: unknown) => console.warn(`a lease was not released: ${String(error)}`);
   return {
-    slot: new LeaseHandle(() => void unheard(end)),
+    slot: new LeaseHandle(() => void release({ link, ...grace }).catch(unheard)),
     release: async (report) => {
       const parsed = read(REPORT, report, "a release takes outcome and durationMs alone");
-      if (!(await release(parsed))) throw leaseNotFound();
+      const answer = JSON.parse(await release(parsed)) as Released | Missing;
+      if ("missing" in answer) throw leaseNotFound();
     },
     renew: async (call) => {
-      const ttlMs = renewalOf(policyOf(policy, key), call);
-      const lease = await renewed({ anywhere }, { policy, key }, id, ttlMs);
+      const { maxTtlMs = 0 } = policyOf(policy, key)?.lease ?? {};
+      const schema = table({ ttlMs: v.optional(integer(1, maxTtlMs, ", the policy's maxTtl")) });
+      const { ttlMs } = read(schema, call, "a renewal takes ttlMs alone");
+      const lease = await renewed(anywhere, { policy, key }, id, ttlMs);
       if ("missing" in lease) throw leaseNotFound();
       return { ...lease, id: claimId("lease", { policy, key }, id) };
     },
   };
-}
-
-/** The disposal of a handle reports no failure: then the lease expires. */
-async function unheard(release: () => MaybePromise<boolean>): Promise<void> {
-  try {
-    await release();
-  } catch (error) {
-    console.warn(`a lease was not released: ${String(error)}`);
-  }
-}
-
-/** The `ttlMs` of a renewal, if any. @throws LimiterError with the field, the value and the allowed ones */
-function renewalOf(policy: Policy | undefined, call: unknown): number | undefined {
-  const schema = table({
-    ttlMs: v.optional(integer(1, policy?.lease?.maxTtlMs ?? 0, ", the policy's maxTtl")),
-  });
-  return read(schema, call, "a renewal takes ttlMs alone").ttlMs;
 }
 
 const REPORT = table({
@@ -119,7 +69,7 @@ const REPORT = table({
   durationMs: v.optional(number(0, MAX_DURATION_MS)),
 });
 
-/** The optional argument of a holder. @throws LimiterError as `renewalOf` does */
+/** The optional argument of a holder. @throws LimiterError with the field, the value and the allowed ones */
 function read<Schema extends v.GenericSchema>(
   schema: Schema,
   argument: unknown,
@@ -145,16 +95,17 @@ function leaseNotFound(): Error {
 
 /** Leases units without waiting, or takes over a lease whose link may be broken. A link has its call's id. */
 export async function acquireAttached(host: LeaseHost, call: AcquireCall): Promise<Attached> {
-  const { policy, key, resume, graceMs, id } = call;
+  const { resume, graceMs, id } = call;
   const answer =
     unsupportedOf(call) ??
-    (resume === undefined ? await acquired(host, call) : await takenOver(host, { policy, key }, resume, id));
+    (resume === undefined ? await acquired(host, call) : await takenOver(host.ask, call, resume, id));
+  const text = JSON.stringify(answer);
   const lease = "lease" in answer ? answer.lease : undefined;
-  if (lease === undefined) return attached(host, policy, key, answer, undefined);
+  if (lease === undefined) return { answer: text };
   // Without a grace the same call may have an earlier answer: then both answers have one link.
   const isAnew = resume !== undefined || graceMs !== undefined || lease.id === id;
-  const link = isAnew ? id : await linkNow(host, policy, key, lease.id);
-  return attached(host, policy, key, answer, { id: lease.id, link, graceMs });
+  const link = isAnew ? id : await linkNow(host, call, lease.id);
+  return { answer: text, ...leaseHandle(host, call, { id: lease.id, link, graceMs }) };
 }
 
 /** Leases units. A repeated call with a grace may have lost the earlier answer's link. */
@@ -165,24 +116,23 @@ async function acquired(host: LeaseHost, { policy, key, ...call }: AcquireCall):
   );
   const lease = "lease" in answer ? answer.lease : undefined;
   if (lease === undefined || lease.id === call.id || call.graceMs === undefined) return answer;
-  const taken = await takenOver(host, { policy, key }, lease.id, call.id);
+  const taken = await takenOver(host.ask, { policy, key }, lease.id, call.id);
   return "missing" in taken ? taken : { ...answer, ...(taken.lease && { lease: taken.lease }) };
 }
 
-async function linkNow({ ask }: LeaseHost, policy: string, key: string, id: string): Promise<string> {
+async function linkNow({ ask }: LeaseHost, { policy, key }: OfKey, id: string): Promise<string> {
   return await ask(policy, key, (_, keyState) => {
     const claim = claimIn(keyState, "lease", id);
     return claim === undefined ? id : linkOf(claim);
   });
 }
 
-export async function confirmLease(
-  host: LeaseHost,
-  { policy, key, id, ttlMs, isAttached }: ConfirmCall,
-): Promise<Attached> {
+export async function confirmLease(host: LeaseHost, call: ConfirmCall): Promise<Attached> {
+  const { policy, key, id, ttlMs, isAttached } = call;
   const lease = await host.ask(policy, key, (operations, keyState, nowMs) =>
-    operations.renew(keyState, id, ttlMs, nowMs),
+    operations.renew(keyState, { id, ttlMs }, nowMs),
   );
-  if (!isAttached || "missing" in lease) return attached(host, policy, key, lease, undefined);
-  return attached(host, policy, key, lease, { id, link: await linkNow(host, policy, key, id) });
+  const answer = JSON.stringify(lease);
+  if (!isAttached || "missing" in lease) return { answer };
+  return { answer, ...leaseHandle(host, call, { id, link: await linkNow(host, call, id) }) };
 }

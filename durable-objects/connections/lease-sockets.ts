@@ -1,7 +1,7 @@
 import { withoutTaking } from "../../core/accounts/account.ts";
 import { randomFraction, readClockMs } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
-import type { Decided, Lease, Missing, RuleDecision, Shed } from "../../core/protocol/answers.ts";
+import type { Decided, Lease, Missing, Released } from "../../core/protocol/answers.ts";
 import { type Decision, publicDecision, shedDecision, withJitter } from "../../core/protocol/decision.ts";
 import {
   type AcquireCall,
@@ -10,15 +10,22 @@ import {
   CLOSE_LOST,
   CLOSE_RESUMED,
   CLOSE_SILENT,
-  type ReleaseParams,
+  type OfKey,
+  type ReleaseCall,
 } from "../../core/protocol/messages.ts";
-import type { MaybePromise } from "../../core/protocol/object-methods.ts";
+import type { ObjectStub } from "../../core/protocol/object-methods.ts";
 import { boundText, PROBLEMS } from "../../core/protocol/problems.ts";
 import { endLease } from "../operations/claims.ts";
-import type { AskAnywhere, AskKey } from "../operations/operations.ts";
+import { andThen, type AskKey, MISSING } from "../operations/operations.ts";
 
-interface SocketHost extends SocketLeaseHost {
+/** The parts of an object that grant leases, and end them wherever their key is. */
+export interface LeaseHost {
+  readonly ask: AskKey;
+  readonly anywhere: LeasesAnywhere;
   readonly policyOf: (policy: string, key: string) => Policy | undefined;
+}
+
+interface SocketHost extends LeaseHost {
   readonly nowMs: () => number;
   /** Sets the object's alarm, so that `renew` is called by `dueMs`. */
   renewBy(dueMs: number, nowMs: number): void;
@@ -44,8 +51,13 @@ export class LeaseSockets {
   accept(call: AcquireCall): Response {
     const { 0: client, 1: socket } = new WebSocketPair();
     this.#ctx.acceptWebSocket(socket);
-    const { resume } = call;
-    const attachment = attachmentOf(call);
+    const { policy, key, resume, graceMs, pingWithinMs } = call;
+    const attachment: Attachment = {
+      policy,
+      key,
+      ...(graceMs !== undefined && { graceMs }),
+      ...(pingWithinMs !== undefined && { pingWithinMs, openedMs: readClockMs() }),
+    };
     socket.serializeAttachment(attachment);
     // The runtime's own answer wakes no object, and keeps idle connections open in proxies.
     this.#ctx.setWebSocketAutoResponse(new WebSocketRequestResponsePair("ping", "pong"));
@@ -62,8 +74,9 @@ export class LeaseSockets {
     const attachment = socket.deserializeAttachment() as Attachment;
     const { policy, key, id, graceMs } = attachment;
     if (id === undefined || this.#host.policyOf(policy, key) === undefined) return;
-    if (isBroken && graceMs !== undefined) void renewed(this.#host, attachment, id, graceMs);
-    else void released(this.#host, attachment, id);
+    const { anywhere } = this.#host;
+    if (isBroken && graceMs !== undefined) void renewed(anywhere, attachment, id, graceMs);
+    else void anywhere.release(policy, key, id);
   }
 
   /** Renews open sockets' leases, closes sockets of ended ones. Returns when to retry if a pool failed. */
@@ -82,10 +95,20 @@ export class LeaseSockets {
       } catch (error) {
         // The pool did not answer. The lease lasts until its end, and `renew` is called again then.
         console.warn(`policy ${policy}: a socket's lease was not renewed: ${String(error)}`);
-        againMs = Math.min(againMs, await endOf(this.#host, attachment, id));
+        againMs = Math.min(againMs, await this.#endOf(attachment, id));
       }
     }
     return againMs;
+  }
+
+  /** When a lease expires, or an instant soon if the object does not have it. */
+  async #endOf({ policy, key }: OfKey, id: string): Promise<number> {
+    const { ask, nowMs: clock } = this.#host;
+    try {
+      return await ask(policy, key, (_, { claims }, nowMs) => claims.get(id)?.expiresAtMs ?? nowMs + SOON_MS);
+    } catch {
+      return clock() + LATER_MS;
+    }
   }
 
   #giveUp(socket: WebSocket): void {
@@ -96,33 +119,31 @@ export class LeaseSockets {
 
   async #renewLease(socket: WebSocket, policy: string, key: string, id: string): Promise<void> {
     const sinceMs = this.#host.nowMs();
-    const lease = await renewed(this.#host, { policy, key }, id);
+    const lease = await renewed(this.#host.anywhere, { policy, key }, id);
     if ("missing" in lease) return socket.close(CLOSE_LOST, LOST);
     const { expiresAfterMs } = lease;
     socket.send(JSON.stringify({ renewed: { expiresAfterMs } }));
     this.#host.renewBy(sinceMs + expiresAfterMs / 2, sinceMs);
   }
 
-  closeLost(policy: string, key: string, isThere: (leaseId: string) => boolean): void {
+  /** Closes sockets of ended leases in the same call: later the policy of a key without rows may be unknown. */
+  closeLost(policy: string, { key, claims }: { key: string; claims: { has(id: string): boolean } }): void {
     for (const socket of this.#ctx.getWebSockets()) {
       const attached = socket.deserializeAttachment() as Attachment;
       const isOfKey = attached.policy === policy && attached.key === key && attached.id !== undefined;
-      if (isOfKey && !isThere(attached.id)) socket.close(CLOSE_LOST, LOST);
+      if (isOfKey && !claims.has(attached.id)) socket.close(CLOSE_LOST, LOST);
     }
   }
 
-  async #acquire(
-    socket: WebSocket,
-    { policy, key, ...call }: AcquireCall,
-    attachment: Attachment,
-  ): Promise<void> {
+  async #acquire(socket: WebSocket, call: AcquireCall, attachment: Attachment): Promise<void> {
+    const { policy: name, key, ...params } = call;
     await this.#whileOpen(socket, async (signal) => {
-      const asked = { ...call, isSocket: true, signal };
-      const answer = await this.#host.ask(policy, key, (operations, keyState, nowMs) =>
-        operations.acquire(keyState, asked, nowMs),
+      const answer = await this.#host.ask(name, key, (operations, keyState, nowMs) =>
+        operations.acquire(keyState, { ...params, isSocket: true, signal }, nowMs),
       );
       if ("full" in answer) refuse(socket, CLOSE_DENIED, PROBLEMS.bound, boundText(answer));
-      else if ("shed" in answer) this.#shed(socket, { policy, key }, answer.shed);
+      else if ("shed" in answer)
+        this.#send(socket, attachment, (policy) => shedDecision(policy, key, answer.shed));
       else if ("rules" in answer && answer.rules.length > 0) this.#tell(socket, attachment, answer, signal);
     });
   }
@@ -130,9 +151,14 @@ export class LeaseSockets {
   /** Takes over the lease of a broken socket, which may not have been detected yet. */
   async #resume(socket: WebSocket, attachment: Attachment, id: string): Promise<void> {
     await this.#whileOpen(socket, async (signal) => {
-      const answer = await takenOver(this.#host, attachment, id);
+      const answer = await takenOver(this.#host.ask, attachment, id);
       if ("missing" in answer) return refuse(socket, CLOSE_LOST, PROBLEMS.leaseNotFound, LOST);
-      leaveToOther(this.#ctx.getWebSockets(), id);
+      // The lease is detached from its other sockets: their end does not end it any more.
+      for (const other of this.#ctx.getWebSockets()) {
+        if ((other.deserializeAttachment() as Attachment).id !== id) continue;
+        withoutLease(other);
+        other.close(CLOSE_RESUMED, "the lease was resumed by another socket");
+      }
       this.#tell(socket, attachment, answer, signal);
     });
   }
@@ -151,18 +177,16 @@ export class LeaseSockets {
     }
   }
 
-  #shed(socket: WebSocket, { policy: name, key }: Attachment, shed: Shed): void {
+  /** Sends a decision under the key's policy, if there is still one. A denial closes the socket. */
+  #send(socket: WebSocket, { policy: name, key }: OfKey, decide: (policy: Policy) => Decision): void {
     const policy = this.#host.policyOf(name, key);
-    if (policy !== undefined) this.#send(socket, policy, shedDecision(policy, key, shed));
-  }
-
-  #send(socket: WebSocket, policy: Policy, decided: Decision): void {
-    const decision = withJitter(policy, decided, randomFraction);
+    if (policy === undefined) return;
+    const decision = withJitter(policy, decide(policy), randomFraction);
     socket.send(JSON.stringify(decision));
     if (!decision.success) socket.close(CLOSE_DENIED, decision.reason);
   }
 
-  /** Stores the lease's id with the socket, and sends the decision. A denial closes the socket. */
+  /** Stores the lease's id with the socket, and sends the decision. */
   #tell(socket: WebSocket, attachment: Attachment, decided: Decided, gone: AbortSignal): void {
     const { lease } = decided;
     if (lease !== undefined) {
@@ -172,9 +196,8 @@ export class LeaseSockets {
       if (gone.aborted || socket.readyState !== WebSocket.OPEN) return this.closed(socket, true);
       this.#host.renewBy(nowMs + lease.expiresAfterMs / 2, nowMs);
     }
-    const policy = this.#host.policyOf(attachment.policy, attachment.key);
-    if (gone.aborted || policy === undefined) return;
-    this.#send(socket, policy, publicDecision(policy, attachment.key, decided));
+    if (gone.aborted) return;
+    this.#send(socket, attachment, (policy) => publicDecision(policy, attachment.key, decided));
   }
 }
 
@@ -196,28 +219,6 @@ const SOON_MS = 50;
 /** As `SOON_MS`, but if the object cannot know whether it has the lease. */
 const LATER_MS = 60_000;
 
-/** When a lease expires, or an instant soon if the object does not have it. */
-async function endOf(
-  { ask, nowMs: clock }: Pick<SocketLeaseHost, "ask"> & { readonly nowMs: () => number },
-  { policy, key }: Attachment,
-  id: string,
-): Promise<number> {
-  try {
-    return await ask(policy, key, (_, { claims }, nowMs) => claims.get(id)?.expiresAtMs ?? nowMs + SOON_MS);
-  } catch {
-    return clock() + LATER_MS;
-  }
-}
-
-function attachmentOf({ policy, key, graceMs, pingWithinMs }: AcquireCall): Attachment {
-  return {
-    policy,
-    key,
-    ...(graceMs !== undefined && { graceMs }),
-    ...(pingWithinMs !== undefined && { pingWithinMs, openedMs: readClockMs() }),
-  };
-}
-
 /** Whether expected pings are missing: TCP detects power loss late, workerd no reset during the opening. */
 function isSilent(ctx: DurableObjectState, socket: WebSocket, attachment: Attachment): boolean {
   const { pingWithinMs, openedMs = 0 } = attachment;
@@ -226,62 +227,28 @@ function isSilent(ctx: DurableObjectState, socket: WebSocket, attachment: Attach
   return readClockMs() - Math.max(openedMs, pingedMs) > pingWithinMs;
 }
 
-interface SocketLeaseHost {
-  readonly ask: AskKey;
-  readonly anywhere: AskAnywhere;
-}
+/** The calls on a lease where its key is: the key may have moved since the grant. */
+export type LeasesAnywhere = Pick<ObjectStub, "renew" | "release" | "releaseCall">;
 
 /** Renews a lease by `ttlMs` from now, by default the lifetime in the acquire. */
-export function renewed(
-  { anywhere }: Pick<SocketLeaseHost, "anywhere">,
-  { policy, key }: Attachment,
-  id: string,
-  ttlMs?: number,
-): MaybePromise<Lease | Missing> {
-  return anywhere<Lease | Missing>(
-    policy,
-    key,
-    (operations, keyState, nowMs) => operations.renew(keyState, id, ttlMs, nowMs),
-    {
-      method: "renew",
-      args: ttlMs === undefined ? [policy, key, id] : [policy, key, id, ttlMs],
-      read: (returned) => JSON.parse(returned as string) as Lease | Missing,
-    },
-  );
-}
-
-function released(
-  { anywhere }: SocketLeaseHost,
-  { policy, key }: Attachment,
-  id: string,
-): MaybePromise<boolean> {
-  return anywhere(policy, key, (operations, keyState, nowMs) => operations.release(keyState, id, nowMs), {
-    method: "release",
-    args: [policy, key, id],
-    read: (returned) => returned === true,
-  });
+export async function renewed(anywhere: LeasesAnywhere, { policy, key }: OfKey, id: string, ttlMs?: number) {
+  const sent = ttlMs === undefined ? ([] as const) : ([ttlMs] as const);
+  return JSON.parse(await anywhere.renew(policy, key, id, ...sent)) as Lease | Missing;
 }
 
 /** Renews a lease for another socket or link. `Missing`: it has ended, or the kinds differ. */
-export function takenOver(
-  { ask }: Pick<SocketLeaseHost, "ask">,
-  { policy, key }: Attachment,
-  id: string,
-  link?: string,
-): MaybePromise<Decided | Missing> {
+export function takenOver(ask: AskKey, { policy, key }: OfKey, id: string, link?: string) {
   return ask<Decided | Missing>(policy, key, (operations, keyState, nowMs) => {
     const isSocket = keyState.claims.get(id)?.isSocket === true;
-    if (isSocket !== (link === undefined)) return { missing: true };
-    const decided = (lease: Lease | Missing): Decided | Missing =>
-      "missing" in lease ? lease : { rules: admitted(withoutTaking(keyState.ruleStates, nowMs, 0)), lease };
-    const lease = operations.renew(keyState, id, undefined, nowMs, { to: link });
-    return lease instanceof Promise ? lease.then(decided) : decided(lease);
+    if (isSocket !== (link === undefined)) return MISSING;
+    return andThen(operations.renew(keyState, { id, to: link }, nowMs), (lease) => {
+      if ("missing" in lease) return lease;
+      // The lease was admitted before, whatever its rules would decide now.
+      const admitted = { success: true, retryAfterMs: 0, reason: "ok" } as const;
+      const rules = withoutTaking(keyState.ruleStates, nowMs, 0).map((rule) => ({ ...rule, ...admitted }));
+      return { rules, lease };
+    });
   });
-}
-
-/** The lease was admitted before, whatever its rules would decide now. */
-function admitted(rules: readonly RuleDecision[]): RuleDecision[] {
-  return rules.map((rule) => ({ ...rule, success: true, retryAfterMs: 0, reason: "ok" }));
 }
 
 function refuse(
@@ -292,15 +259,6 @@ function refuse(
 ): void {
   socket.send(JSON.stringify({ type: `urn:weir:problem:${code}`, title, status, detail }));
   socket.close(closeCode, closeCode === CLOSE_LOST ? detail : code);
-}
-
-/** Detaches a lease from its sockets: their end does not end it any more. */
-function leaveToOther(sockets: readonly WebSocket[], id: string): void {
-  for (const socket of sockets) {
-    if ((socket.deserializeAttachment() as Attachment).id !== id) continue;
-    withoutLease(socket);
-    socket.close(CLOSE_RESUMED, "the lease was resumed by another socket");
-  }
 }
 
 /** The socket's end does not end its lease any more. */
@@ -314,29 +272,14 @@ export interface ReleasingHost {
   readonly sockets: Pick<LeaseSockets, "closeLost">;
 }
 
-/** Ends a lease as reported, or after its link. Returns whether the lease existed. */
-export async function releaseLease(
-  host: ReleasingHost,
-  policy: string,
-  key: string,
-  call: ReleaseParams,
-): Promise<boolean> {
+/** Ends a lease as reported, or after its link. */
+export async function releaseLease(host: ReleasingHost, call: ReleaseCall): Promise<Released | Missing> {
+  const { policy, key } = call;
   return await host.ask(policy, key, (operations, keyState, nowMs) => {
     const isSocket = keyState.claims.get(call.id)?.isSocket === true;
-    const ended = endLease(operations, keyState, call, nowMs);
-    const close = (isReleased: boolean) => {
-      if (isSocket) closeLost(host, policy, keyState);
-      return isReleased;
-    };
-    return ended instanceof Promise ? ended.then(close) : close(ended);
+    return andThen(endLease(operations, keyState, call, nowMs), (isReleased) => {
+      if (isSocket) host.sockets.closeLost(policy, keyState);
+      return isReleased ? { released: true } : MISSING;
+    });
   });
-}
-
-/** Closes sockets of ended leases in the same call: later the policy of a key without rows may be unknown. */
-export function closeLost(
-  { sockets }: Pick<ReleasingHost, "sockets">,
-  policy: string,
-  { key, claims }: { readonly key: string; readonly claims: { has(leaseId: string): boolean } },
-): void {
-  sockets.closeLost(policy, key, (leaseId) => claims.has(leaseId));
 }

@@ -1,15 +1,13 @@
 import { callerIn } from "../../core/protocol/names.ts";
 
-export interface HolderUnits {
+interface HolderUnits {
   readonly used: number;
   readonly wanted: number;
   readonly held: number;
 }
 
-/**
- * An isolate, or a client in its caller's process, that reserves units. A crash forgets it (write-behind.ts).
- */
-export interface Holder {
+/** An isolate, or a client in another process, with reserved units. A crash forgets it (write-behind.ts). */
+export interface KnownHolder {
   /** The number of the last accepted message. Others up to it are late or repeated, and ignored. */
   readonly turn: number;
   /** The id of its hold in every rule's account. */
@@ -20,14 +18,6 @@ export interface Holder {
   readonly rules: ReadonlyMap<string, HolderUnits>;
   /** Until then its requests count when units are divided, unless it sends another. */
   readonly untilMs: number;
-}
-
-export interface OtherHolders {
-  readonly wanted: number;
-  /** Units of the same caller's other clients; 0 for an isolate. */
-  readonly heldByOwn: number;
-  /** Whether a holder of another caller wants units. */
-  readonly isContested: boolean;
 }
 
 /** The most holders of one key, at about 300 bytes each. Further isolates always call the object. */
@@ -41,7 +31,7 @@ const REMEMBERED_MS = 5_000;
 /** About the bytes of memory of a holder without its hold. */
 export const HOLDER_BYTES = 300;
 
-export class Holders extends Map<string, Holder> {
+export class Holders extends Map<string, KnownHolder> {
   hasRoomFor(id: string): boolean {
     if (this.has(id) || this.size < MAX_HOLDERS_OF_CALLER) return true;
     return this.size < MAX_HOLDERS && this.#countOfCaller(callerIn(id)) < MAX_HOLDERS_OF_CALLER;
@@ -59,8 +49,8 @@ export class Holders extends Map<string, Holder> {
     for (const [id, { untilMs }] of this) if (untilMs + REMEMBERED_MS <= nowMs) this.delete(id);
   }
 
-  /** The units of a rule that holders other than `id` want and have. `max`: the most units of one holder. */
-  others(id: string | undefined, rule: string, max: number, nowMs: number): OtherHolders {
+  /** What other holders of a rule want, up to `max` each, and what its caller's other clients have. */
+  others(id: string | undefined, rule: string, max: number, nowMs: number) {
     const own = id === undefined ? undefined : callerIn(id);
     const wishes = new Map<string, number>();
     let [wanted, heldByOwn] = [0, 0];

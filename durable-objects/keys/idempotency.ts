@@ -30,11 +30,7 @@ type ClaimEnd = "expired" | "cancelled";
 export type Remembered = Idempotent & { readonly answer: RememberedAnswer; readonly charge?: Charge };
 
 /** Empty for a call without an idempotency key. */
-export function remembering(
-  call: Idempotent | undefined,
-  answer: RememberedAnswer,
-  charge?: Charge,
-): readonly Remembered[] {
+export function remembering(call: Idempotent | undefined, answer: RememberedAnswer, charge?: Charge) {
   return call === undefined ? [] : [{ ...call, answer, ...(charge && { charge }) }];
 }
 
@@ -52,95 +48,111 @@ export function endOfHold(id: string): Idempotent {
   return { idempotencyKey: id, request: END_OF_HOLD, range: rangeOfEnds(id) };
 }
 
-/** The valid answer under this idempotency key, if any. A denial that changed nothing is not remembered. */
-export function findAnswer(
-  storage: KeyStorage,
-  keyState: KeyState,
-  { idempotencyKey, request }: Idempotent,
-  nowMs: number,
-): RememberedAnswer | Conflict | undefined {
-  const found =
-    findStored(storage, keyState, idempotencyKey, nowMs) ??
-    findShared(storage, keyState, sharedKey(idempotencyKey), nowMs);
-  if (found === undefined) return undefined;
-  if (found.request !== request) return { conflict: { request: found.request } };
-  return rememberedIn(found.answer);
-}
+/** The answers of an object's calls with an idempotency key, and how its holds ended. */
+export class KeyAnswers {
+  readonly #storage: KeyStorage;
 
-/** The charge of the call with this idempotency key; `undefined`: unknown or refunded. */
-export function findCharge(
-  storage: KeyStorage,
-  keyState: KeyState,
-  idempotencyKey: string,
-  nowMs: number,
-): StandingCharge | undefined {
-  const found = findStored(storage, keyState, idempotencyKey, nowMs);
-  if (found === undefined || isEnding(found.answer)) return undefined;
-  const { charge } = JSON.parse(found.answer) as StoredDecision;
-  return charge && { charge, atMs: found.atMs };
-}
+  constructor(storage: KeyStorage) {
+    this.#storage = storage;
+  }
 
-/** After a refund the call keeps its answer, but its charge cannot be found any more. */
-export function forgetCharge(storage: KeyStorage, { key }: KeyState, idempotencyKey: string): void {
-  const found = storage.answers.read(key, idempotencyKey);
-  if (found === undefined) return;
-  storage.answers.remove(key, idempotencyKey);
-  storage.answers.write(key, idempotencyKey, { ...found, answer: textOf(rememberedIn(found.answer)) });
-}
+  /** The valid answer to the same call, if any. A denial that changed nothing is not remembered. */
+  earlier(keyState: KeyState, call: Idempotent | undefined, nowMs: number): Decided | Conflict | undefined {
+    // A `ClaimEnd` is stored under the request of `endOfHold`, which no call has: none is returned here.
+    return call && (this.#find(keyState, call, nowMs) as Decided | Conflict | undefined);
+  }
 
-function findStored(
-  storage: KeyStorage,
-  keyState: KeyState,
-  idempotencyKey: string,
-  nowMs: number,
-): StoredAnswer | undefined {
-  const found = storage.answers.read(keyState.key, idempotencyKey);
-  if (found === undefined) return undefined;
-  return nowMs >= found.atMs + REMEMBERED_MS && keyState.isWhole(nowMs) ? undefined : found;
-}
+  /** How a hold ended, or the answer to its settle; `undefined`: unknown. */
+  endOf(keyState: KeyState, holdId: string, nowMs: number): RememberedAnswer | Conflict | undefined {
+    return this.#find(keyState, endOfHold(holdId), nowMs);
+  }
 
-/** Version 0.1.0 stored answers without their caller, so any caller may read them, but not ends of holds. */
-function findShared(
-  storage: KeyStorage,
-  keyState: KeyState,
-  shared: string | undefined,
-  nowMs: number,
-): StoredAnswer | undefined {
-  const found = shared === undefined ? undefined : findStored(storage, keyState, shared, nowMs);
-  return found?.request === END_OF_HOLD ? undefined : found;
-}
+  /** The charge of the call with this idempotency key, and its instant; `undefined`: unknown or refunded. */
+  chargeOf(keyState: KeyState, idempotencyKey: string, nowMs: number) {
+    const found = this.#stored(keyState, idempotencyKey, nowMs);
+    if (found === undefined || isEnding(found.answer)) return undefined;
+    const { charge } = JSON.parse(found.answer) as StoredDecision;
+    return charge && { charge, atMs: found.atMs };
+  }
 
-/** Remembers an answer. A caller's oldest ones are deleted beyond `MAX_ANSWERS` of the key. */
-export function rememberAnswer(
-  storage: KeyStorage,
-  keyState: KeyState,
-  { idempotencyKey, request, range = rangeOf(idempotencyKey) }: Idempotent,
-  remembered: RememberedAnswer,
-  nowMs: number,
-  charge?: Charge,
-): void {
-  const { key, answers } = keyState;
-  const { count, oldestMs } = answersOf(storage, keyState, range);
-  const isMost = count >= MAX_ANSWERS;
-  if (isMost) storage.answers.removeOldest(key, range);
-  storage.answers.write(key, idempotencyKey, { request, answer: textOf(remembered, charge), atMs: nowMs });
-  const left = isMost ? count - ANSWERS_DROPPED : count;
-  answers.set(range[0], { count: left + 1, oldestMs: Math.min(oldestMs, nowMs), isExact: false });
-}
+  /** After a refund the call keeps its answer, but its charge cannot be found any more. */
+  forgetCharge({ key }: KeyState, idempotencyKey: string): void {
+    const { answers } = this.#storage;
+    const found = answers.read(key, idempotencyKey);
+    if (found === undefined) return;
+    answers.remove(key, idempotencyKey);
+    answers.write(key, idempotencyKey, { ...found, answer: textOf(rememberedIn(found.answer)) });
+  }
 
-export function endExpired(storage: KeyStorage, keyState: KeyState, claim: Claim): void {
-  storage.claims.remove(keyState.key, claim.id);
-  if (claim.kind === "lease") storage.counter?.add("leases_reclaimed", [publicName(keyState.policy.name)]);
-  if (claim.kind === "lease" || claim.isProvisional === true) return;
-  rememberAnswer(storage, keyState, endOfHold(claim.id), "expired", claim.expiresAtMs);
+  /** Remembers an answer. A caller's oldest ones are deleted beyond `MAX_ANSWERS` of the key. */
+  remember(keyState: KeyState, remembered: Remembered, nowMs: number): void {
+    const { idempotencyKey, request, range = rangeOf(idempotencyKey), answer, charge } = remembered;
+    const { key, answers } = keyState;
+    const { count, oldestMs } = this.#count(keyState, range);
+    const isMost = count >= MAX_ANSWERS;
+    const stored = this.#storage.answers;
+    if (isMost) stored.removeOldest(key, range);
+    stored.write(key, idempotencyKey, { request, answer: textOf(answer, charge), atMs: nowMs });
+    const left = isMost ? count - ANSWERS_DROPPED : count;
+    answers.set(range[0], { count: left + 1, oldestMs: Math.min(oldestMs, nowMs), isExact: false });
+  }
+
+  endExpired(keyState: KeyState, { id, kind, isProvisional, expiresAtMs }: Claim): void {
+    const storage = this.#storage;
+    storage.claims.remove(keyState.key, id);
+    if (kind === "lease") storage.counter?.add("leases_reclaimed", [publicName(keyState.policy.name)]);
+    if (kind === "lease" || isProvisional === true) return;
+    this.remember(keyState, { ...endOfHold(id), answer: "expired" }, expiresAtMs);
+  }
+
+  /** The bound that another answer would exceed. The oldest makes room unless its call may be repeated. */
+  full(keyState: KeyState, idempotencyKey: string, nowMs: number): Full | undefined {
+    const range = rangeOf(idempotencyKey);
+    const { lengths } = this.#storage.answers;
+    if (lengths.all >= MAX_ANSWERS_LENGTH) return full("object-answers", MAX_ANSWERS_LENGTH);
+    if (callerIn(idempotencyKey) !== undefined && lengths.of(range[0]) >= MAX_ANSWERS_LENGTH_OF_CALLER)
+      return full("caller-object-answers", MAX_ANSWERS_LENGTH_OF_CALLER);
+    const known = this.#count(keyState, range);
+    if (known.count < MAX_ANSWERS || nowMs >= known.oldestMs + MIN_REMEMBERED_MS) return undefined;
+    return full("caller-answers", MAX_ANSWERS);
+  }
+
+  #find(keyState: KeyState, call: Idempotent, nowMs: number): RememberedAnswer | Conflict | undefined {
+    const { idempotencyKey, request } = call;
+    const found =
+      this.#stored(keyState, idempotencyKey, nowMs) ?? this.#shared(keyState, idempotencyKey, nowMs);
+    if (found === undefined) return undefined;
+    return found.request === request ? rememberedIn(found.answer) : { conflict: { request: found.request } };
+  }
+
+  #stored(keyState: KeyState, idempotencyKey: string, nowMs: number): StoredAnswer | undefined {
+    const found = this.#storage.answers.read(keyState.key, idempotencyKey);
+    if (found === undefined) return undefined;
+    return nowMs >= found.atMs + REMEMBERED_MS && keyState.isWhole(nowMs) ? undefined : found;
+  }
+
+  /** Version 0.1.0 stored answers without their caller: any caller may read them, but not ends of holds. */
+  #shared(keyState: KeyState, idempotencyKey: string, nowMs: number): StoredAnswer | undefined {
+    const shared = sharedKey(idempotencyKey);
+    const found = shared === undefined ? undefined : this.#stored(keyState, shared, nowMs);
+    return found?.request === END_OF_HOLD ? undefined : found;
+  }
+
+  /** Counts a caller's answers after loading and when there seem too many: the alarm deletes unnoticed. */
+  #count({ key, answers }: KeyState, range: KeyRange): AnswerCount {
+    const known = answers.get(range[0]);
+    if (known !== undefined && (known.count < MAX_ANSWERS || known.isExact)) return known;
+    const counted = { ...this.#storage.answers.count(key, range), isExact: true };
+    answers.set(range[0], counted);
+    return counted;
+  }
 }
 
 /** How a hold ended is stored as it is, an answer as JSON. Stored: never change. */
 function textOf(remembered: RememberedAnswer, charge?: Charge): string {
   if (typeof remembered === "string") return remembered;
-  return JSON.stringify(
-    charge === undefined ? remembered : ({ ...remembered, charge } satisfies StoredDecision),
-  );
+  const stored: StoredDecision = charge === undefined ? remembered : { ...remembered, charge };
+  return JSON.stringify(stored);
 }
 
 function rememberedIn(text: string): RememberedAnswer {
@@ -160,11 +172,6 @@ interface TakenUnits {
   readonly units: number;
   /** The terms at the time. Under others it is unknown which units have refilled. */
   readonly terms: string;
-}
-
-export interface StandingCharge {
-  readonly charge: Charge;
-  readonly atMs: number;
 }
 
 /** The charge of a cost; `undefined`: the cost takes nothing. */
@@ -215,30 +222,4 @@ export function claimsFull(storage: KeyStorage, keyState: KeyState, put: readonl
   if (caller !== "" && counts.of(caller) + begun.length > MAX_CLAIMS_OF_CALLER)
     return full("caller-claims", MAX_CLAIMS_OF_CALLER);
   return undefined;
-}
-
-/** The bound that another answer would exceed. The oldest makes room unless its call may be repeated. */
-export function answersFull(
-  storage: KeyStorage,
-  keyState: KeyState,
-  idempotencyKey: string,
-  nowMs: number,
-): Full | undefined {
-  const range = rangeOf(idempotencyKey);
-  const { lengths } = storage.answers;
-  if (lengths.all >= MAX_ANSWERS_LENGTH) return full("object-answers", MAX_ANSWERS_LENGTH);
-  if (callerIn(idempotencyKey) !== undefined && lengths.of(range) >= MAX_ANSWERS_LENGTH_OF_CALLER)
-    return full("caller-object-answers", MAX_ANSWERS_LENGTH_OF_CALLER);
-  const known = answersOf(storage, keyState, range);
-  if (known.count < MAX_ANSWERS || nowMs >= known.oldestMs + MIN_REMEMBERED_MS) return undefined;
-  return full("caller-answers", MAX_ANSWERS);
-}
-
-/** Counts a caller's answers after loading and when there seem too many: the alarm deletes unnoticed. */
-export function answersOf(storage: KeyStorage, { key, answers }: KeyState, range: KeyRange): AnswerCount {
-  const known = answers.get(range[0]);
-  if (known !== undefined && (known.count < MAX_ANSWERS || known.isExact)) return known;
-  const counted = { ...storage.answers.count(key, range), isExact: true };
-  answers.set(range[0], counted);
-  return counted;
 }

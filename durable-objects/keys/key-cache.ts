@@ -1,9 +1,9 @@
 import { UNTOUCHED, unstoredOf } from "../../core/accounts/account.ts";
 import type { Account } from "../../core/accounts/hold.ts";
 import { isOfAnother, later, type Policy, type PolicyRevision } from "../../core/policies/policy.ts";
-import { type StoredAccount, record } from "../storage/records.ts";
+import { record } from "../storage/records.ts";
 import type { KeyStorage } from "../storage/storage.ts";
-import { endExpired } from "./idempotency.ts";
+import { KeyAnswers } from "./idempotency.ts";
 import { KeyState } from "./key-state.ts";
 import {
   type ChosenVersion,
@@ -60,17 +60,15 @@ export class MemoryBudget {
   }
 
   hasTooManyKeys(share: MemoryShare, others: number): boolean {
-    const isOver = () => {
-      const own = share.keys + others;
-      return this.#keys + others > this.#maxKeys && own * this.#shares.size > this.#maxKeys;
-    };
-    return this.#isStill(isOver);
+    return this.#isStill(() => this.#isOver(this.#keys + others, share.keys + others, this.#maxKeys));
   }
 
   hasTooManyBytes(share: MemoryShare): boolean {
-    return this.#isStill(
-      () => this.#bytes > this.#maxBytes && share.bytes * this.#shares.size > this.#maxBytes,
-    );
+    return this.#isStill(() => this.#isOver(this.#bytes, share.bytes, this.#maxBytes));
+  }
+
+  #isOver(all: number, own: number, max: number): boolean {
+    return all > max && own * this.#shares.size > max;
   }
 
   #isStill(isOver: () => boolean): boolean {
@@ -103,6 +101,7 @@ const GROWTH_STEPS = 64;
 export class KeyCache {
   readonly fingerprints = new RuleFingerprints();
   readonly versions = new Versions();
+  readonly answers: KeyAnswers;
   readonly #storage: KeyStorage;
   readonly #memory: MemoryBudget;
   readonly #share: MemoryShare;
@@ -111,6 +110,7 @@ export class KeyCache {
   /** @param memory shared with other objects; absent: not shared */
   constructor(storage: KeyStorage, memory = new MemoryBudget(MAX_KEYS, MAX_BYTES)) {
     this.#storage = storage;
+    this.answers = new KeyAnswers(storage);
     this.#memory = memory;
     this.#share = memory.join();
   }
@@ -124,11 +124,7 @@ export class KeyCache {
     return this.#keys.values();
   }
 
-  /**
-   * The key at `nowMs`, from memory or storage. `file`: the policy in the deployment's file.
-   *
-   * @throws Error when there is no such policy
-   */
+  /** The key at `nowMs`. `file`: the policy in the deployment's file. @throws Error when there is none */
   open(name: string, file: Policy | undefined, key: string, nowMs: number): KeyState {
     const { versions, fingerprints } = this;
     const latest = versions.size === 0 ? undefined : versions.take(key);
@@ -170,29 +166,19 @@ export class KeyCache {
     const { key, policy, ruleStates, expired } = keyState;
     const wholeMs = Math.max(minDueMs, keyState.wholeAtMs(accounts, nowMs));
     const { memory } = storage.allowances;
-    const records = ruleStates.map(({ rule, stored }, index) =>
-      record(
-        rule,
-        accounts[index] ?? UNTOUCHED,
-        ahead[index] ?? 0,
-        nowMs,
-        policy.reservation,
-        stored,
-        memory,
-      ),
-    );
-    const stored = records.map((each) => each.stored);
-    const rules: Record<string, StoredAccount> = {};
-    for (const [index, { rule }] of ruleStates.entries()) rules[rule.name] = stored[index] as StoredAccount;
-    Object.assign(rules, storedVersion(keyState.inForce));
+    const records = ruleStates.map(({ rule, stored }, index) => {
+      const account = accounts[index] ?? UNTOUCHED;
+      const units = ahead[index] ?? 0;
+      return { rule, ...record(rule, account, units, nowMs, policy.reservation, stored, memory) };
+    });
+    const stored = Object.fromEntries(records.map((each) => [each.rule.name, each.stored]));
     const write = () => {
       // Segments first: their table makes the table of records, so that a first record is not written twice.
-      for (const [index, { rule }] of ruleStates.entries()) {
-        const segment = records[index]?.segment;
+      for (const { rule, segment } of records)
         if (segment !== undefined) storage.writeSegment(key, rule.name, segment);
-      }
+      const rules = { ...stored, ...storedVersion(keyState.inForce) };
       storage.write({ key, policy: policy.name, rules }, wholeMs);
-      for (const claim of expired) endExpired(storage, keyState, claim);
+      for (const claim of expired) this.answers.endExpired(keyState, claim);
     };
     const isOneRow = expired.length === 0 && records.every(({ segment }) => segment === undefined);
     if (isOneRow) write();
@@ -229,10 +215,15 @@ export class KeyCache {
     if (keyState !== undefined) this.drop(keyState);
   }
 
-  /** Reads the key again after a rollback. */
-  reload(keyState: KeyState, nowMs: number): void {
-    keyState.reload(this.#storage, nowMs, true);
-    this.#weigh(keyState);
+  /** Runs `work` in a transaction. After a rollback the key is read again. */
+  atomically<Result>(keyState: KeyState, work: () => Result, nowMs: number): Result {
+    try {
+      return this.#storage.atomically(work);
+    } catch (error) {
+      keyState.reload(this.#storage, nowMs, true);
+      this.#weigh(keyState);
+      throw error;
+    }
   }
 
   /** Ends an operation. A key without state is dropped, so that a peek at an unused key leaves nothing. */

@@ -1,10 +1,24 @@
-import { advance, restoredOf, unstoredOf, UNTOUCHED, untouchedAtMs } from "../../core/accounts/account.ts";
+import {
+  advance,
+  restoredOf,
+  settle,
+  unstoredOf,
+  UNTOUCHED,
+  untouchedAtMs,
+} from "../../core/accounts/account.ts";
 import { type Account, type Hold, type RuleAccount } from "../../core/accounts/hold.ts";
 import { dualState, singleState } from "../../core/algorithms/dual-config.ts";
 import { forPriority, later, type Policy, type PolicyRevision } from "../../core/policies/policy.ts";
 import type { AnswerCount } from "../storage/answers.ts";
-import { converted, convertedClaims } from "../storage/conversions.ts";
-import { CLAIM_BYTES, type Claim, type StoredAccount, isReadable, storedName } from "../storage/records.ts";
+import { converted, convertedClaim } from "../storage/conversions.ts";
+import {
+  CLAIM_BYTES,
+  type Claim,
+  type StoredAccount,
+  type StoredKey,
+  isReadable,
+  storedName,
+} from "../storage/records.ts";
 import type { DueKey, KeyStorage } from "../storage/storage.ts";
 import {
   aheadOfRecord,
@@ -86,6 +100,13 @@ export class KeyState {
     return this.#ruleStates.map(({ account }) => account);
   }
 
+  /** The accounts after these claims have ended unused. */
+  accountsWithout(claims: readonly Claim[], nowMs: number): readonly Account[] {
+    return this.#ruleStates.map(({ rule, account }) =>
+      claims.reduce((current, { id }) => settle(rule, current, nowMs, id, 0), account),
+    );
+  }
+
   /** The rules with their accounts as calls of this priority see them (core/policies/parse-policy.ts). */
   seenBy(priority?: string): readonly RuleState[] {
     const { rules } = forPriority(this.policy, priority);
@@ -126,8 +147,7 @@ export class KeyState {
   }
 
   get isUnrecorded(): boolean {
-    for (const { stored } of this.#ruleStates) if (stored !== undefined) return false;
-    return true;
+    return this.#ruleStates.every(({ stored }) => stored === undefined);
   }
 
   /** Whether no row, claim or pin of the key exists, and memory knows no more than storage. */
@@ -201,7 +221,7 @@ export class KeyState {
 
   #take(storage: KeyStorage, record: DueKey | undefined, nowMs: number, isLost: boolean): void {
     const stored = storage.claims.read(this.key);
-    this.#claims = stored.length === 0 ? new Map() : convertedClaims(this.policy, stored);
+    this.#claims = new Map(stored.map((claim) => [claim.id, convertedClaim(this.policy, claim)]));
     this.#ruleStates = this.#read(storage, record, nowMs, isLost);
     this.dueMs = record?.wholeAtMs ?? -Infinity;
     this.#comparison = undefined;
@@ -274,10 +294,10 @@ export class KeyState {
   }
 
   /** These records were written, due at `dueMs`, and the rows of expired claims deleted. */
-  noteWritten(records: readonly StoredAccount[], accounts: readonly Account[], dueMs: number): void {
+  noteWritten(records: StoredKey["rules"], accounts: readonly Account[], dueMs: number): void {
     this.dueMs = dueMs;
     for (const [index, ruleState] of this.#ruleStates.entries()) {
-      ruleState.stored = records[index];
+      ruleState.stored = records[ruleState.rule.name];
       ruleState.presumed = restoredOf(accounts[index] ?? UNTOUCHED);
       ruleState.storedWholeMs = recordWholeAtMs(ruleState.rule, accounts[index]?.state);
     }

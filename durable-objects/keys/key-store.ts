@@ -1,24 +1,10 @@
-import { settle } from "../../core/accounts/account.ts";
 import type { Account } from "../../core/accounts/hold.ts";
 import { readClockMs } from "../../core/clock.ts";
 import type { Policies } from "../../core/policies/policy.ts";
-import type { Conflict, Decided } from "../../core/protocol/answers.ts";
 import type { Full } from "../../core/protocol/problems.ts";
 import type { Claim } from "../storage/records.ts";
 import type { KeyStorage } from "../storage/storage.ts";
-import {
-  answersFull,
-  claimsFull,
-  endOfHold,
-  findAnswer,
-  findCharge,
-  forgetCharge,
-  type Idempotent,
-  rememberAnswer,
-  type Remembered,
-  type RememberedAnswer,
-  type StandingCharge,
-} from "./idempotency.ts";
+import { claimsFull, type KeyAnswers, type Remembered } from "./idempotency.ts";
 import type { KeyCache } from "./key-cache.ts";
 import type { KeyState } from "./key-state.ts";
 
@@ -36,6 +22,7 @@ interface Change {
 
 /** Opens keys, and saves changes before memory changes. It is synchronous, so no other call comes between. */
 export class KeyStore {
+  readonly answers: KeyAnswers;
   readonly #policies: Pick<Policies, "get">;
   readonly #storage: KeyStorage;
   readonly #cache: KeyCache;
@@ -51,6 +38,7 @@ export class KeyStore {
     this.#policies = policies;
     this.#storage = storage;
     this.#cache = cache;
+    this.answers = cache.answers;
     this.#onWritten = onWritten;
   }
 
@@ -67,28 +55,13 @@ export class KeyStore {
     this.#cache.release(keyState);
   }
 
-  /** The valid answer under an idempotency key, if any. */
-  earlier(keyState: KeyState, call: Idempotent | undefined, nowMs: number): Decided | Conflict | undefined {
-    // A `ClaimEnd` is stored under the request of `endOfHold`, which no call has: none is returned here.
-    return call && (findAnswer(this.#storage, keyState, call, nowMs) as Decided | Conflict | undefined);
-  }
-
-  chargeOf(keyState: KeyState, idempotencyKey: string, nowMs: number): StandingCharge | undefined {
-    return findCharge(this.#storage, keyState, idempotencyKey, nowMs);
-  }
-
-  /** How a hold ended, or the answer to its settle; `undefined`: unknown. */
-  endOf(keyState: KeyState, holdId: string, nowMs: number): RememberedAnswer | Conflict | undefined {
-    return findAnswer(this.#storage, keyState, endOfHold(holdId), nowMs);
-  }
-
   /** Commits a change unless it exceeds a bound. Then nothing changes. */
   commitWithin(keyState: KeyState, change: Change, nowMs: number): Full | undefined {
     const { put = [], remember = [] } = change;
     const [answered] = remember;
     const over =
       (put.length > 0 ? claimsFull(this.#storage, keyState, put) : undefined) ??
-      (answered && answersFull(this.#storage, keyState, answered.idempotencyKey, nowMs));
+      (answered && this.answers.full(keyState, answered.idempotencyKey, nowMs));
     if (over === undefined) this.commit(keyState, change, nowMs);
     return over;
   }
@@ -119,24 +92,19 @@ export class KeyStore {
       for (const claim of end) storage.claims.remove(key, claim.id);
       for (const claim of put) storage.claims.write(key, claim, !keyState.claims.has(claim.id));
       for (const each of forget) storage.answers.remove(key, each);
-      if (uncharge !== undefined) forgetCharge(storage, keyState, uncharge);
-      for (const { answer, charge, ...each } of remember)
-        rememberAnswer(storage, keyState, each, answer, nowMs, charge);
+      if (uncharge !== undefined) this.answers.forgetCharge(keyState, uncharge);
+      for (const each of remember) this.answers.remember(keyState, each, nowMs);
       return writeRecord();
     };
-    const wholeMs = writesRows ? this.#allOrNothing(keyState, writeAll, nowMs) : writeRecord();
+    // A charge without its answer could be made twice, an answer without its charge never.
+    const wholeMs = writesRows ? this.#cache.atomically(keyState, writeAll, nowMs) : writeRecord();
     if (put.length + end.length > 0) keyState.noteClaims(end, put);
     this.#cache.take(keyState, accounts, nowMs, isExact);
     return [allowanceEndsMs, wholeMs].filter((each) => each !== undefined);
   }
 
   /** Renews the crash allowance if needed. Returns when it has no effect any more, if it was written. */
-  #renewAllowance(
-    { policy }: KeyState,
-    accounts: readonly Account[],
-    nowMs: number,
-    isAhead: boolean,
-  ): number | undefined {
+  #renewAllowance({ policy }: KeyState, accounts: readonly Account[], nowMs: number, isAhead: boolean) {
     // A region's share of a pool is not stored.
     if (policy.pool !== undefined) return undefined;
     let neededMs = isAhead ? nowMs : -Infinity;
@@ -150,9 +118,7 @@ export class KeyStore {
   /** Ends all holds and leases of a key as unused, and deletes its answers. */
   endClaims(keyState: KeyState, nowMs: number): void {
     const end = [...keyState.claims.values()];
-    const accounts = keyState.ruleStates.map(({ rule, account }) =>
-      end.reduce((current, { id }) => settle(rule, current, nowMs, id, 0), account),
-    );
+    const accounts = keyState.accountsWithout(end, nowMs);
     this.#storage.answers.removeAll(keyState.key);
     this.commit(keyState, { accounts, end }, nowMs);
   }
@@ -175,17 +141,7 @@ export class KeyStore {
       return [];
     };
     // All or nothing: without the earlier record the units of isolates would be unknown.
-    for (const wholeMs of this.#allOrNothing(keyState, reset, nowMs)) this.#onWritten(wholeMs, nowMs);
-  }
-
-  /** A charge without its answer could be made twice, an answer without its charge never. */
-  #allOrNothing<Result>(keyState: KeyState, work: () => Result, nowMs: number): Result {
-    try {
-      return this.#storage.atomically(work);
-    } catch (error) {
-      this.#cache.reload(keyState, nowMs);
-      throw error;
-    }
+    for (const wholeMs of this.#cache.atomically(keyState, reset, nowMs)) this.#onWritten(wholeMs, nowMs);
   }
 }
 

@@ -3,13 +3,12 @@ import { dualConfig, type DualConfig } from "../../core/algorithms/dual-config.t
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import { parsePolicy } from "../../core/policies/parse-policy.ts";
 import { later, type Policy, type PolicyRevision, type Rule } from "../../core/policies/policy.ts";
-import { type StoredAccount, storedName } from "../storage/records.ts";
+import { type StoredKey, storedName } from "../storage/records.ts";
 
 /** The version's place in a record. No rule has this name. Stored: never rename it. */
 const PLACE = "@";
 /** Its algorithm name, which no algorithm has. Stored: never rename it. */
 const KIND = "in-force";
-
 const MAX_READ = 256;
 const MAX_PENDING = 1_000;
 
@@ -23,10 +22,7 @@ export interface ChosenVersion {
 
 export type Choose = (kept: PolicyRevision | undefined) => ChosenVersion;
 
-/**
- * Versions in force from calls, for keys not in memory or not yet of that version. The latest of the file's,
- * calls' and the key's decides, so a caller that lags behind does not set a key back.
- */
+/** Versions in force from calls. The latest of these and the key's decides: who lags sets no key back. */
 export class Versions extends Map<string, PolicyRevision> {
   note(key: string, inForce: PolicyRevision): void {
     const latest = later(this.get(key), inForce);
@@ -53,9 +49,8 @@ export function readPolicy(name: string, fields: string): Policy | undefined {
   if (known !== undefined) return known;
   const policy = parsePolicy(name, JSON.parse(fields));
   if ("problems" in policy) {
-    console.warn(
-      `policy ${name}: another version has what this one cannot read: ${policy.problems.join("; ")}`,
-    );
+    const problems = policy.problems.join("; ");
+    console.warn(`policy ${name}: another version has what this one cannot read: ${problems}`);
     return undefined;
   }
   for (const oldest of read.keys()) {
@@ -67,16 +62,12 @@ export function readPolicy(name: string, fields: string): Policy | undefined {
 }
 
 /** The version as a part of a record, beside its rules; empty: the file's. */
-export function storedVersion(inForce: PolicyRevision | undefined): Readonly<Record<string, StoredAccount>> {
+export function storedVersion(inForce: PolicyRevision | undefined): StoredKey["rules"] {
   return inForce === undefined ? {} : { [PLACE]: { algorithm: KIND, ahead: 0, state: inForce } };
 }
 
-export function versionIn(
-  rules: Readonly<Record<string, StoredAccount>> | undefined,
-): PolicyRevision | undefined {
-  return rules !== undefined && Object.hasOwn(rules, PLACE)
-    ? (rules[PLACE]?.state as PolicyRevision)
-    : undefined;
+export function versionIn(rules: StoredKey["rules"] = {}): PolicyRevision | undefined {
+  return Object.hasOwn(rules, PLACE) ? (rules[PLACE]?.state as PolicyRevision) : undefined;
 }
 
 /** How long another version's rules count after the last call with them, in milliseconds. */

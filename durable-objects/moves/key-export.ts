@@ -23,10 +23,8 @@ export class KeyExport {
   }
 
   /** @throws Error while versions mix: this version does not know the policy */
-  handOver(
-    { policy: name, layout, keys }: HandOver["handOver"],
-    isComing: (key: string) => boolean,
-  ): HandedOver {
+  handOver(request: HandOver["handOver"], isComing: (key: string) => boolean): HandedOver {
+    const { policy: name, layout, keys } = request;
     const policy = this.#host.policies.get(name);
     if (policy === undefined)
       throw new Error(`this version of the object has no policy ${JSON.stringify(name)}`);
@@ -107,14 +105,9 @@ export class KeyExport {
       storage.moves.write(key, given);
       return given;
     };
-    try {
-      const given = storage.atomically(write);
-      cache.forget(key);
-      onWritten(given.dueMs, nowMs);
-      return given;
-    } catch (error) {
-      cache.reload(keyState, nowMs);
-      throw error;
-    }
+    const given = cache.atomically(keyState, write, nowMs);
+    cache.forget(key);
+    onWritten(given.dueMs, nowMs);
+    return given;
   }
 }

@@ -12,7 +12,7 @@ import {
   type RequestedKey,
 } from "../../core/protocol/object-methods.ts";
 import type { Move } from "../storage/moves.ts";
-import { type MovesHost, storePresumed, storeRows, takeBack } from "./moved-rows.ts";
+import { type MovesHost, type PresumedUnits, storeRows, writeRecord } from "./moved-rows.ts";
 
 export interface KeptKey {
   readonly by: string;
@@ -35,6 +35,8 @@ interface Copy {
   readonly laterMs: number;
 }
 
+type Handed = Partial<{ moved: MovedKey; given: GivenKey; presumed: PresumedByRule }>;
+
 /** A policy's layouts have four places for a key, and each gets a few questions at most. */
 const MAX_QUESTIONS = 24;
 
@@ -53,10 +55,7 @@ export class KeyImport {
     return this.#underWay.has(key);
   }
 
-  /**
-   * Brings a key here; `undefined`: it is here. Rejects without an answer within the policy's deadline.
-   * Nothing is lost: the sender keeps its rows until their arrival is confirmed.
-   */
+  /** Brings a key here; `undefined`: it is here. Rejects without an answer within the policy's deadline. */
   take(policy: Policy, key: string): Promise<KeptKey | undefined> {
     const known = this.#underWay.get(key);
     if (known !== undefined) return known;
@@ -73,18 +72,13 @@ export class KeyImport {
     const copies: Copy[] = [];
     const names = objectNames(policy, key).filter((name) => !places.isHere(name));
     const toAsk: Asking[] = names.map((name) => ({ name }));
-    for (
-      let next = toAsk.shift(), left = MAX_QUESTIONS;
-      next !== undefined;
-      next = toAsk.shift(), left -= 1
-    ) {
-      if (left === 0) throw new Error(`nobody is found to have the key ${JSON.stringify(key)}`);
+    let left = MAX_QUESTIONS;
+    for (let next = toAsk.shift(); next !== undefined; next = toAsk.shift()) {
+      left -= 1;
+      if (left < 0) throw new Error(`nobody is found to have the key ${JSON.stringify(key)}`);
       const { name, lost, chased } = next;
-      const { handed, nowMs, layouts } = await this.#questions.ask(policy, name, {
-        key,
-        move,
-        ...(lost && { lost }),
-      });
+      const asked = { key, move, ...(lost && { lost }) };
+      const { handed, nowMs, layouts } = await this.#questions.ask(policy, name, asked);
       // Another version may know more places.
       for (const other of namesBy(layouts, policy, key)) {
         if (names.includes(other) || places.isHere(other)) continue;
@@ -94,7 +88,7 @@ export class KeyImport {
       if (handed === "older") return { by: name, isOlder: true };
       if (handed === "kept") return { by: name, isOlder: false };
       if (handed === "busy") throw new Error(`the key ${JSON.stringify(key)} is on its way elsewhere`);
-      const { moved, given, presumed: units } = read(handed);
+      const { moved, given, presumed: units }: Handed = handed === "nothing" ? {} : handed;
       if (moved !== undefined) copies.push({ from: name, moved, laterMs: this.#host.nowMs() - nowMs });
       if (units !== undefined) presumed.set(name, units);
       // The receiver answers that the key has not come, or has nothing later.
@@ -115,27 +109,26 @@ export class KeyImport {
   }
 
   /** No object has the key. It begins here, unless memory knows more or rows given away never arrived. */
-  #begin(
-    policy: Policy,
-    key: string,
-    presumed: ReadonlyMap<string, number>,
-    names: readonly string[],
-  ): undefined {
+  #begin(policy: Policy, key: string, presumed: PresumedUnits, names: readonly string[]): undefined {
     const { storage, cache, residents, onWritten } = this.#host;
     const own = storage.moves.read(key);
     const nowMs = this.#host.nowMs();
     if (isAway(own)) {
       checkNamed(names, key, own.other);
       cache.forget(key);
-      takeBack(storage, policy, key, own, presumed);
+      storage.atomically(() => {
+        writeRecord(storage, policy, key, storage.read(key)?.rules, presumed, own.dueMs);
+        storage.moves.write(key, { ...own, other: null });
+      });
       onWritten(own.dueMs, nowMs);
-    } else if (!cache.has(key) && storePresumed(storage, policy, key, presumed, nowMs))
+    } else if (!cache.has(key) && writeRecord(storage, policy, key, undefined, presumed, nowMs))
+      // The alarm finds out when the key is untouched.
       onWritten(nowMs, nowMs);
     residents.add(key);
     return undefined;
   }
 
-  #store(policy: Policy, key: string, { moved, laterMs }: Copy, presumed: ReadonlyMap<string, number>): void {
+  #store(policy: Policy, key: string, { moved, laterMs }: Copy, presumed: PresumedUnits): void {
     const { storage, cache, residents, nowMs, onWritten } = this.#host;
     cache.forget(key);
     storeRows(storage, policy, key, moved, laterMs, presumed);
@@ -146,10 +139,9 @@ export class KeyImport {
   /** Sent after the key is stored durably. If it is lost, the old rows are deleted when untouched. */
   #tell({ name }: Policy, key: string, { from, moved }: Copy): void {
     const taken = { policy: name, keys: [{ key, move: moved.move }] };
-    const told = this.#host.places.objectAt(from).reserve({ protocol: MOVE_PROTOCOL, taken });
-    told.catch((error: unknown) =>
-      console.warn(`an object was not told that a key has arrived: ${String(error)}`),
-    );
+    const failed = (error: unknown) =>
+      console.warn(`an object was not told that a key has arrived: ${String(error)}`);
+    this.#host.places.objectAt(from).reserve({ protocol: MOVE_PROTOCOL, taken }).catch(failed);
   }
 }
 
@@ -165,14 +157,6 @@ function checkNamed(names: readonly string[], key: string, to: string): void {
   );
 }
 
-function read(handed: Exclude<HandOverResult, string> | "nothing"): {
-  readonly moved?: MovedKey;
-  readonly given?: GivenKey;
-  readonly presumed?: PresumedByRule;
-} {
-  return handed === "nothing" ? {} : handed;
-}
-
 function sumOf(presumed: ReadonlyMap<string, PresumedByRule>): Map<string, number> {
   const sums = new Map<string, number>();
   for (const units of presumed.values())
@@ -186,9 +170,7 @@ interface OwnerReport {
   readonly layouts: readonly Layout[];
 }
 
-interface Question extends PromiseWithResolvers<OwnerReport> {
-  readonly asked: RequestedKey;
-}
+type Question = PromiseWithResolvers<OwnerReport> & { readonly asked: RequestedKey };
 
 /** Asks other objects for keys. The questions of one turn go to each object in one message. */
 export class KeyQuestions {
@@ -226,20 +208,14 @@ export class KeyQuestions {
     }
   }
 
-  async #handOver(
-    policy: Policy,
-    name: string,
-    questions: readonly Question[],
-  ): Promise<readonly OwnerReport[]> {
+  async #handOver(policy: Policy, name: string, questions: readonly Question[]): Promise<OwnerReport[]> {
     const [first] = questions;
     const isOwn = (objects: Policy["objects"]) =>
       this.#host.places.isHere(objectName({ name: policy.name, objects }, first?.asked.key ?? ""));
     const layout = layoutsOf(policy).find(isOwn) ?? policy.objects;
     const keys = questions.map(({ asked }) => asked);
-    const text = await this.#host.places.objectAt(name).reserve({
-      protocol: MOVE_PROTOCOL,
-      handOver: { policy: policy.name, layout, keys },
-    });
+    const handOver = { policy: policy.name, layout, keys };
+    const text = await this.#host.places.objectAt(name).reserve({ protocol: MOVE_PROTOCOL, handOver });
     const answer = JSON.parse(text) as HandedOver | UnsupportedProtocol;
     if ("unsupported" in answer) return questions.map(() => ({ handed: "older", nowMs: 0, layouts: [] }));
     if (answer.keys.length === 0) throw new Error(`the object ${name} handed nothing over`);

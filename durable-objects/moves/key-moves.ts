@@ -10,6 +10,7 @@
 import type { Policy } from "../../core/policies/policy.ts";
 import { objectNames } from "../../core/protocol/names.ts";
 import {
+  type ForwardedCall,
   type LimiterMethods,
   type MaybePromise,
   MOVE_PROTOCOL,
@@ -20,7 +21,7 @@ import { type KeptKey, KeyImport } from "./key-import.ts";
 import { KeyHasMoved, type MovesHost } from "./moved-rows.ts";
 
 /** The receiver of a forwarded call is not to have the key either. */
-export const NOT_OWNER = Symbol("elsewhere");
+const NOT_OWNER = Symbol("elsewhere");
 
 interface MovingCall<Result> {
   /** Another object has forwarded it: it is executed here or rejected. */
@@ -48,9 +49,8 @@ export class KeyMoves {
   mayTake(policyName: string, key: string, mayBeAt: readonly string[]): boolean {
     const policy = this.#host.policies.get(policyName);
     const names = policy === undefined ? [] : objectNames(policy, key);
-    return (
-      names.some((name) => this.#host.places.isHere(name)) && mayBeAt.every((name) => names.includes(name))
-    );
+    const isOneHere = names.some((name) => this.#host.places.isHere(name));
+    return isOneHere && mayBeAt.every((name) => names.includes(name));
   }
 
   /** Executes a call, at once if the key is here and is to stay. */
@@ -101,9 +101,7 @@ export class KeyMoves {
 }
 
 /** `undefined`: the key has moved while the call waited. */
-async function orMoved<Result>(
-  make: () => MaybePromise<Result>,
-): Promise<{ readonly answer: Result } | undefined> {
+async function orMoved<Result>(make: () => MaybePromise<Result>): Promise<{ answer: Result } | undefined> {
   try {
     return { answer: await make() };
   } catch (error) {
@@ -112,13 +110,7 @@ async function orMoved<Result>(
   }
 }
 
-interface Passing {
-  readonly policy: string;
-  readonly key: string;
-  readonly method: keyof LimiterMethods;
-  readonly args: readonly unknown[];
-  readonly mayBeAt: readonly string[];
-}
+type Passing = ForwardedCall["passedOn"] & { readonly method: keyof LimiterMethods };
 
 /** Calls another object, as a client does if it is older. `NOT_OWNER`: the call was not executed. */
 export async function passOn(places: Places, { by, isOlder }: KeptKey, passing: Passing): Promise<unknown> {

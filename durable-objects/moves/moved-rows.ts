@@ -4,7 +4,7 @@ import type { MovedKey, ObjectStub } from "../../core/protocol/object-methods.ts
 import type { KeyCache } from "../keys/key-cache.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { Move } from "../storage/moves.ts";
-import { type Claim, type StoredAccount, storedName } from "../storage/records.ts";
+import { type Claim, type StoredAccount, type StoredKey, storedName } from "../storage/records.ts";
 import type { Storage } from "../storage/storage.ts";
 
 /** By rule name: units that isolates may have. */
@@ -34,8 +34,7 @@ export function storeRows(
   const dueMs = wholeAtMs + Math.max(0, laterMs);
   storage.atomically(() => {
     removeRows(storage, key);
-    if (rules !== undefined || hasUnits(presumed))
-      storage.write({ key, policy: policy.name, rules: fromElsewhere(policy, rules ?? {}, presumed) }, dueMs);
+    writeRecord(storage, policy, key, rules, presumed, dueMs);
     storage.moves.putSegments(key, moved.segments);
     for (const { idempotencyKey, ...answer } of moved.answers)
       storage.answers.write(key, idempotencyKey, answer);
@@ -54,70 +53,31 @@ export function removeRows(storage: Storage, key: string): void {
 }
 
 /**
- * No memory of this object wrote these records: isolates' and presumed units are held for a reservation's
- * life.
+ * Writes the record of a key from elsewhere, or only its presumed units. No memory of this object wrote it, so
+ * isolates' and presumed units are held for a reservation's life. Returns whether there was any to write.
  */
-function fromElsewhere(
-  { rules, reservation }: Policy,
-  records: NonNullable<MovedKey["rules"]>,
-  presumed: PresumedUnits,
-): Readonly<Record<string, StoredAccount>> {
-  const came = Object.entries(records as Readonly<Record<string, StoredAccount>>);
-  const held = came.map(([name, account]): [string, StoredAccount] => [
-    name,
-    withAhead(withoutMemory(account), presumed.get(name) ?? 0, reservation.mostMs),
-  ]);
-  const others = rules.filter(({ name }) => !Object.hasOwn(records, name) && (presumed.get(name) ?? 0) > 0);
-  const ahead = others.map((rule): [string, StoredAccount] => [
-    rule.name,
-    withAhead({ algorithm: storedName(rule), ahead: 0 }, presumed.get(rule.name) ?? 0, reservation.mostMs),
-  ]);
-  return Object.fromEntries([...held, ...ahead]);
-}
-
-function withoutMemory(stored: StoredAccount): StoredAccount {
-  const { by: _, presumed: __, ...account } = stored;
-  return account;
-}
-
-function withAhead(account: StoredAccount, units: number, ttlMs: number): StoredAccount {
-  if (units === 0) return account;
-  return { ...account, ahead: account.ahead + units, ttlMs: Math.max(account.ttlMs ?? 0, ttlMs) };
-}
-
-export function takeBack(
+export function writeRecord(
   storage: Storage,
   policy: Policy,
   key: string,
-  move: Move,
+  records: MovedKey["rules"],
   presumed: PresumedUnits,
-): void {
-  storage.atomically(() => {
-    const record = storage.read(key);
-    if (record !== undefined || hasUnits(presumed))
-      storage.write(
-        { key, policy: policy.name, rules: fromElsewhere(policy, record?.rules ?? {}, presumed) },
-        move.dueMs,
-      );
-    storage.moves.write(key, { ...move, other: null });
-  });
-}
-
-/** Stores the presumed units of an unknown key, if any. The alarm finds out when it is untouched. */
-export function storePresumed(
-  storage: Storage,
-  policy: Policy,
-  key: string,
-  presumed: PresumedUnits,
-  nowMs: number,
+  dueMs: number,
 ): boolean {
-  if (!hasUnits(presumed)) return false;
-  storage.write({ key, policy: policy.name, rules: fromElsewhere(policy, {}, presumed) }, nowMs);
+  const known = (records ?? {}) as StoredKey["rules"];
+  const unrecorded = policy.rules
+    .filter(({ name }) => !Object.hasOwn(known, name) && (presumed.get(name) ?? 0) > 0)
+    .map((rule): [string, StoredAccount] => [rule.name, { algorithm: storedName(rule), ahead: 0 }]);
+  const hasUnits = [...presumed.values()].some((units) => units > 0);
+  if (records === undefined && !hasUnits) return false;
+  const rules = [...Object.entries(known), ...unrecorded].map(([name, stored]) => {
+    const { by: _, presumed: __, ...account } = stored;
+    const units = presumed.get(name) ?? 0;
+    const ttlMs = Math.max(account.ttlMs ?? 0, policy.reservation.mostMs);
+    return [name, units === 0 ? account : { ...account, ahead: account.ahead + units, ttlMs }] as const;
+  });
+  storage.write({ key, policy: policy.name, rules: Object.fromEntries(rules) }, dueMs);
   return true;
-}
-
-function hasUnits(presumed: PresumedUnits): boolean {
-  return [...presumed.values()].some((units) => units > 0);
 }
 
 interface ObjectFinder {

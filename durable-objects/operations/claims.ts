@@ -10,16 +10,22 @@ import type { Account } from "../../core/accounts/hold.ts";
 import { randomId } from "../../core/clock.ts";
 import { type Cost, costOf, costText, publicName } from "../../core/policies/policy.ts";
 import type { Answer, Decided, Lease, Missing } from "../../core/protocol/answers.ts";
-import type { HoldParams, ReleaseParams } from "../../core/protocol/messages.ts";
 import { ownHoldId } from "../../core/protocol/names.ts";
-import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import type { Full } from "../../core/protocol/problems.ts";
 import type { Counter } from "../../core/stats/tally.ts";
 import { endOfHold, type Idempotent, remembering } from "../keys/idempotency.ts";
 import type { KeyState, RuleState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import type { Claim } from "../storage/records.ts";
-import { type Acquiring, type LinkChange, MISSING, type Operations, type Releasing } from "./operations.ts";
+import {
+  type Acquiring,
+  andThen,
+  MISSING,
+  type Operations,
+  type Releasing,
+  type Renewing,
+  type Params,
+} from "./operations.ts";
 import type { Shedders } from "./shedders.ts";
 import { isProvisionallyBlocked, peekTurn, takeTurn, whenUncontended } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
@@ -34,16 +40,11 @@ export function linkOf({ link, id }: Claim): string {
 }
 
 /** Ends a lease where its key is: at once, or in `graceMs` so that a disconnected holder may return. */
-export function endLease(
-  operations: Operations,
-  keyState: KeyState,
-  { id, outcome, durationMs, link, graceMs }: ReleaseParams,
-  nowMs: number,
-): MaybePromise<boolean> {
-  if (graceMs === undefined) return operations.release(keyState, id, nowMs, { outcome, durationMs, link });
-  const renewed = operations.renew(keyState, id, graceMs, nowMs, { from: link });
-  const isThere = (lease: Lease | Missing) => !("missing" in lease);
-  return renewed instanceof Promise ? renewed.then(isThere) : isThere(renewed);
+export function endLease(operations: Operations, keyState: KeyState, call: Params<"release">, nowMs: number) {
+  const { id, link, graceMs } = call;
+  if (graceMs === undefined) return operations.release(keyState, call, nowMs);
+  const renewed = operations.renew(keyState, { id, ttlMs: graceMs, from: link }, nowMs);
+  return andThen(renewed, (lease) => !("missing" in lease));
 }
 
 /** Operations on holds (units set aside until the caller knows its usage) and on leases. */
@@ -84,15 +85,14 @@ export class Claims {
     });
   };
 
-  readonly settle = (keyState: KeyState, id: string, used: Cost, nowMs: number): Answer => {
+  readonly settle = (keyState: KeyState, { id, used }: Params<"settle">, nowMs: number): Answer => {
     const claim = claimIn(keyState, "hold", id);
     if (claim === undefined) return this.#settledBefore(keyState, id, nowMs);
     const accounts = keyState.ruleStates.map((ruleState) => settled(ruleState, claim, used, nowMs));
-    const after = keyState.seenBy().map(({ rule }, index) => ({
-      rule,
-      account: accounts[index] as Account,
-    }));
-    const answer = { rules: withoutTaking(after, nowMs, 0) };
+    const settledRules = keyState
+      .seenBy()
+      .map(({ rule }, index) => ({ rule, account: accounts[index] as Account }));
+    const answer = { rules: withoutTaking(settledRules, nowMs, 0) };
     const isRepeatable = claim.isProvisional !== true || claim.idempotencyKey !== undefined;
     const remember = isRepeatable ? remembering(endOfHold(id), answer) : [];
     this.#store.commit(keyState, { accounts, end: [claim], remember }, nowMs);
@@ -100,18 +100,16 @@ export class Claims {
     return answer;
   };
 
-  readonly cancel = (keyState: KeyState, id: string, nowMs: number): Answer => {
+  readonly cancel = (keyState: KeyState, { id }: Params<"cancel">, nowMs: number): Answer => {
     const claim = claimIn(keyState, "hold", id);
     if (claim === undefined) {
-      const isCancelled = this.#store.endOf(keyState, id, nowMs) === "cancelled";
+      const isCancelled = this.#store.answers.endOf(keyState, id, nowMs) === "cancelled";
       return isCancelled ? rulesNow(keyState, nowMs) : MISSING;
     }
     const { lease = "", isProvisional, idempotencyKey } = claim;
     const leased = claimIn(keyState, "lease", lease);
     const end = leased === undefined ? [claim] : [claim, leased];
-    const accounts = keyState.ruleStates.map(({ rule, account }) =>
-      end.reduce((current, { id: each }) => settle(rule, current, nowMs, each, 0), account),
-    );
+    const accounts = keyState.accountsWithout(end, nowMs);
     // Another key denied the call, so its hold here is cancelled. A repetition is decided again.
     const forget = isProvisional === true && idempotencyKey !== undefined ? [idempotencyKey] : [];
     const remember = isProvisional === true ? [] : remembering(endOfHold(id), "cancelled");
@@ -122,13 +120,13 @@ export class Claims {
 
   #settledBefore(keyState: KeyState, id: string, nowMs: number): Answer {
     const isExpired = keyState.expired.some((claim) => claim.id === id && claim.kind === "hold");
-    const earlier = isExpired ? "expired" : this.#store.endOf(keyState, id, nowMs);
+    const earlier = isExpired ? "expired" : this.#store.answers.endOf(keyState, id, nowMs);
     if (earlier === undefined) return MISSING;
     return typeof earlier === "string" ? rulesNow(keyState, nowMs) : earlier;
   }
 
   /** Takes the hold, and a lease if a rule leases; `undefined`: a rule denies the cost. */
-  #place(keyState: KeyState, call: HoldParams, nowMs: number): Decided | Full | undefined {
+  #place(keyState: KeyState, call: Params<"hold">, nowMs: number): Decided | Full | undefined {
     const { cost, ttlMs, idempotencyKey, provisional, caller } = call;
     const ruleAccounts = keyState.seenBy(call.priority);
     if (!admitsTogether(ruleAccounts, nowMs, cost)) return undefined;
@@ -161,7 +159,7 @@ export class Claims {
     return this.#store.commitWithin(keyState, change, nowMs) ?? answer;
   }
 
-  #denyHold(keyState: KeyState, call: HoldParams, nowMs: number): Decided {
+  #denyHold(keyState: KeyState, call: Params<"hold">, nowMs: number): Decided {
     const { admitted, accounts, rules } = decideTogether(keyState.seenBy(call.priority), nowMs, call.cost);
     // A cost admitted here still waits behind other callers. It takes nothing and may be repeated.
     if (!admitted && accounts !== undefined) this.#store.commit(keyState, { accounts }, nowMs);
@@ -170,8 +168,8 @@ export class Claims {
   }
 
   /** The earlier answer to the same call, with the remaining time of its hold. */
-  #earlierHold(keyState: KeyState, call: HoldParams, nowMs: number): Answer | undefined {
-    const earlier = this.#store.earlier(keyState, idempotentHold(call), nowMs);
+  #earlierHold(keyState: KeyState, call: Params<"hold">, nowMs: number): Answer | undefined {
+    const earlier = this.#store.answers.earlier(keyState, idempotentHold(call), nowMs);
     if (earlier === undefined || "conflict" in earlier || earlier.hold === undefined) return earlier;
     const claim = claimIn(keyState, "hold", earlier.hold.id);
     if (claim === undefined) return earlier;
@@ -193,13 +191,8 @@ export class Claims {
     return answer;
   };
 
-  readonly renew = (
-    keyState: KeyState,
-    id: string,
-    ttlMs: number | undefined,
-    nowMs: number,
-    { from, to }: LinkChange = {},
-  ): Lease | Missing => {
+  readonly renew = (keyState: KeyState, call: Renewing, nowMs: number): Lease | Missing => {
+    const { id, ttlMs, from, to } = call;
     const claim = claimIn(keyState, "lease", id);
     if (claim === undefined || isOthers(claim, from)) return MISSING;
     const expiresAtMs = nowMs + (ttlMs ?? claim.ttlMs);
@@ -210,13 +203,14 @@ export class Claims {
     return leaseOf(renewed, nowMs);
   };
 
-  readonly release = (keyState: KeyState, id: string, nowMs: number, report: Releasing = {}): boolean => {
+  readonly release = (keyState: KeyState, call: Releasing, nowMs: number): boolean => {
+    const { id, outcome = "ok" } = call;
     const claim = claimIn(keyState, "lease", id);
-    const isEnded = claim !== undefined && !isOthers(claim, report.link);
+    const isEnded = claim !== undefined && !isOthers(claim, call.link);
     if (isEnded) {
       const { grantedAtMs } = claim;
-      const { outcome = "ok", durationMs = grantedAtMs === undefined ? undefined : nowMs - grantedAtMs } =
-        report;
+      const sinceMs = grantedAtMs === undefined ? undefined : nowMs - grantedAtMs;
+      const { durationMs = sinceMs } = call;
       const accounts = keyState.ruleStates.map(({ rule, account }) =>
         endLeaseIn(rule, account, nowMs, id, { outcome, durationMs }),
       );
@@ -230,7 +224,7 @@ export class Claims {
 
   /** The earlier answer to the same call, if its lease has not ended, with the lease's remaining time. */
   #earlierLease(keyState: KeyState, call: Acquiring, nowMs: number): Answer | undefined {
-    const earlier = this.#store.earlier(keyState, idempotentLease(call), nowMs);
+    const earlier = this.#store.answers.earlier(keyState, idempotentLease(call), nowMs);
     if (earlier === undefined || "conflict" in earlier || earlier.lease === undefined) return earlier;
     const claim = claimIn(keyState, "lease", earlier.lease.id);
     return claim && { ...earlier, lease: leaseOf(claim, nowMs) };
@@ -290,7 +284,7 @@ function newLease(
   return { ...lease, kind: "lease", units, fencingToken, ...(learns && { grantedAtMs: nowMs }) };
 }
 
-function idempotentHold({ idempotencyKey, cost, provisional }: HoldParams): Idempotent | undefined {
+function idempotentHold({ idempotencyKey, cost, provisional }: Params<"hold">): Idempotent | undefined {
   if (idempotencyKey === undefined) return undefined;
   return { idempotencyKey, request: provisional?.request ?? `hold of ${costText(cost)}` };
 }

@@ -15,7 +15,7 @@ import { full, type Full } from "../../core/protocol/problems.ts";
 import { chargeOf, type Idempotent, remembering, takenOf, takesAll } from "../keys/idempotency.ts";
 import type { KeyState, RuleState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
-import { type Limiting, MISSING, type Operations } from "./operations.ts";
+import { type Limiting, MISSING, type Operations, type Params } from "./operations.ts";
 import {
   cacheableDenial,
   cacheableForMs,
@@ -74,7 +74,7 @@ export class Limits {
   }
 
   #earlier(keyState: KeyState, { cost, idempotencyKey }: Limiting, atMs: number): Answer | undefined {
-    return this.#store.earlier(keyState, idempotentOf("limit", cost, idempotencyKey), atMs);
+    return this.#store.answers.earlier(keyState, idempotentOf("limit", cost, idempotencyKey), atMs);
   }
 
   /** The earlier answer to the same call, except a counted denial, which is decided again. */
@@ -89,14 +89,9 @@ export class Limits {
     return decideTogether(keyState.seenBy(priority), atMs, cost);
   }
 
-  #answer(
-    keyState: KeyState,
-    call: Limiting,
-    { admitted, accounts, rules }: JointDecision,
-    atMs: number,
-    waitedMs?: number,
-  ): Answer {
+  #answer(keyState: KeyState, call: Limiting, decided: JointDecision, atMs: number, waitedMs?: number) {
     const { cost, idempotencyKey, priority } = call;
+    const { admitted, accounts, rules } = decided;
     // A denial that a rule counted (`countDenied`) is not counted again.
     const isCounted = !admitted && this.#earlier(keyState, call, atMs) !== undefined;
     if (isCounted) return { rules: withoutTaking(keyState.seenBy(priority), atMs, cost) };
@@ -119,17 +114,12 @@ export class Limits {
     return { ...answer, ...cacheableDenial(keyState, undefined, priority, isInLine, atMs) };
   }
 
-  readonly refund = (
-    keyState: KeyState,
-    units: Cost,
-    idempotencyKey: string,
-    charge: string | undefined,
-    nowMs: number,
-  ): Answer => {
+  readonly refund = (keyState: KeyState, call: Params<"refund">, nowMs: number): Answer => {
+    const { units, idempotencyKey, charge } = call;
     const idempotent = { idempotencyKey, request: refundText(units, charge) };
-    const earlier = this.#store.earlier(keyState, idempotent, nowMs);
+    const earlier = this.#store.answers.earlier(keyState, idempotent, nowMs);
     if (earlier !== undefined) return earlier;
-    const standing = charge === undefined ? undefined : this.#store.chargeOf(keyState, charge, nowMs);
+    const standing = charge === undefined ? undefined : this.#store.answers.chargeOf(keyState, charge, nowMs);
     if (charge !== undefined && standing === undefined) return MISSING;
     const refunded = keyState.seenBy().map(({ rule, account }) => {
       const returned = standing === undefined ? costOf(rule, units) : takenOf(rule, standing.charge, units);
@@ -151,7 +141,7 @@ export class Limits {
   force(keyState: KeyState, { cost, idempotencyKey }: LimitParams, nowMs: number): Answer {
     checkNoPool(keyState);
     const idempotent = idempotentOf("debit", cost, idempotencyKey);
-    const earlier = this.#store.earlier(keyState, idempotent, nowMs);
+    const earlier = this.#store.answers.earlier(keyState, idempotent, nowMs);
     if (earlier !== undefined) return earlier;
     const { ruleStates, policy } = keyState;
     const accounts = accountsOf(ruleStates, ({ rule, account }) =>
@@ -180,11 +170,7 @@ export class Limits {
   }
 }
 
-function idempotentOf(
-  call: "limit" | "debit",
-  cost: Cost,
-  idempotencyKey: string | undefined,
-): Idempotent | undefined {
+function idempotentOf(call: "limit" | "debit", cost: Cost, idempotencyKey?: string): Idempotent | undefined {
   return idempotencyKey === undefined
     ? undefined
     : { idempotencyKey, request: `${call} of ${costText(cost)}` };

@@ -25,7 +25,7 @@ export function localOperations(
   counter?: Pick<Counter, "add">,
 ): LocalOperations {
   const limits = new Limits(store, queue);
-  const reservations = new Reservations(store, limits, queue);
+  const reservations = new Reservations(store, limits.limit, queue);
   const { hold, settle, cancel, acquire, renew, release } = new Claims(store, queue, shedders, counter);
   return {
     limits,

@@ -1,32 +1,24 @@
-import type { QueuedCost } from "../../core/accounts/hold.ts";
-import type { Cost, Policy } from "../../core/policies/policy.ts";
 import type { Answer, Lease, Missing, Peeked } from "../../core/protocol/answers.ts";
-import type {
-  LeaseReport,
-  ReserveCall,
-  Returned,
-  HoldParams,
-  AcquireParams,
-  LimitParams,
-} from "../../core/protocol/messages.ts";
-import type { LimiterMethods, MaybePromise } from "../../core/protocol/object-methods.ts";
+import type { Returned } from "../../core/protocol/messages.ts";
+import type { KeyCall, MaybePromise } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../keys/key-state.ts";
 
 /** The answer if the hold or lease does not exist, or has ended. */
 export const MISSING: Missing = { missing: true };
 
-export type Reserve = Omit<ReserveCall, "policy" | "key">;
-/** The link that must have the lease, and the one that gets it. Absent: any, and the same. */
-export interface LinkChange {
+/** A call whose key is open. */
+export type Params<Op extends KeyCall["op"]> = Omit<Extract<KeyCall, { op: Op }>, "op" | "policy" | "key">;
+/** `from`: the link that must have the lease; absent: any. `to`: the one that gets it; absent: the same. */
+export type Renewing = Params<"renew"> & {
   readonly from?: string | undefined;
   readonly to?: string | undefined;
-}
-/** How a lease ends. With a link: only if that link still has it. */
-export type Releasing = LeaseReport & { readonly link?: string | undefined };
+};
+/** Ends a lease as reported. With a link: only if that link still has it. */
+export type Releasing = Omit<Params<"release">, "graceMs">;
 /** A `LimitCall` whose key is open. An aborted `signal` removes the call from the queue. */
-export type Limiting = LimitParams & { readonly signal?: LeaveSignal };
+export type Limiting = Params<"limit"> & { readonly signal?: LeaveSignal };
 /** An `AcquireCall` whose key is open, with its caller's connection. */
-export type Acquiring = AcquireParams & {
+export type Acquiring = Params<"acquire"> & {
   /** A WebSocket will have the lease. */
   readonly isSocket?: boolean;
   /** Aborted when the caller has gone: the call leaves the queue, and is granted nothing. */
@@ -38,39 +30,35 @@ export interface Operations {
   /** Takes a cost if every rule admits it: at once or, with `waitMs`, in the caller's turn. */
   limit(keyState: KeyState, call: Limiting, nowMs: number): MaybePromise<Answer>;
   /** `charge`: the idempotency key of a `limit`, whose units return once, without any that have refilled. */
-  refund(
-    keyState: KeyState,
-    units: Cost,
-    idempotencyKey: string,
-    charge: string | undefined,
-    nowMs: number,
-  ): MaybePromise<Answer>;
+  refund(keyState: KeyState, call: Params<"refund">, nowMs: number): MaybePromise<Answer>;
   /** Settles a holder's usage, decides on a cost, and reserves units for the holder. */
-  reserve(keyState: KeyState, call: Reserve, nowMs: number): MaybePromise<Answer>;
+  reserve(keyState: KeyState, call: Params<"reserve">, nowMs: number): MaybePromise<Answer>;
   /** Ends a reservation with the holder's usage. A late or repeated message changes nothing. */
   giveBack(keyState: KeyState, returned: Returned, nowMs: number): void;
   /** Holds units if every rule admits them. It waits only for provisional holds (turns.ts). */
-  hold(keyState: KeyState, call: HoldParams, nowMs: number): MaybePromise<Answer>;
+  hold(keyState: KeyState, call: Params<"hold">, nowMs: number): MaybePromise<Answer>;
   /** Ends a hold with the units used. A late or repeated settle gets an answer and changes nothing. */
-  settle(keyState: KeyState, id: string, used: Cost, nowMs: number): MaybePromise<Answer>;
+  settle(keyState: KeyState, call: Params<"settle">, nowMs: number): MaybePromise<Answer>;
   /** Ends a hold, and the lease taken with it, as unused. */
-  cancel(keyState: KeyState, id: string, nowMs: number): MaybePromise<Answer>;
+  cancel(keyState: KeyState, call: Params<"cancel">, nowMs: number): MaybePromise<Answer>;
   /** Grants a lease at once or in the caller's turn, or denies it. */
   acquire(keyState: KeyState, call: Acquiring, nowMs: number): MaybePromise<Answer>;
-  /** Moves a lease's end to `ttlMs` from now; `undefined`: the lifetime in the acquire. */
-  renew(
-    keyState: KeyState,
-    id: string,
-    ttlMs: number | undefined,
-    nowMs: number,
-    link?: LinkChange,
-  ): MaybePromise<Lease | Missing>;
-  /** Ends a lease as reported, and serves waiting callers. Returns whether the lease existed. */
-  release(keyState: KeyState, id: string, nowMs: number, releasing?: Releasing): MaybePromise<boolean>;
+  /** Moves a lease's end to `ttlMs` from now; absent: the lifetime in the acquire. */
+  renew(keyState: KeyState, call: Renewing, nowMs: number): MaybePromise<Lease | Missing>;
+  /** Ends a lease, and serves waiting callers. Returns whether the lease existed. */
+  release(keyState: KeyState, call: Releasing, nowMs: number): MaybePromise<boolean>;
   /** The answer to a call of cost 1, without taking it, and the held units and waiting callers. */
   peek(keyState: KeyState, nowMs: number): MaybePromise<Peeked>;
   /** Makes the key untouched, but units that isolates may still spend stay held. */
   reset(keyState: KeyState, nowMs: number): MaybePromise<void>;
+}
+
+/** `work` with a value: at once if it is there. */
+export function andThen<Value, Result>(
+  value: MaybePromise<Value>,
+  work: (value: Value) => Result,
+): MaybePromise<Result> {
+  return value instanceof Promise ? value.then(work) : work(value);
 }
 
 /** Opens a key and runs `ask` with its operations: a promise if they must be loaded first. */
@@ -79,49 +67,6 @@ export type AskKey = <Result>(
   key: string,
   ask: (operations: Operations, keyState: KeyState, nowMs: number) => MaybePromise<Result>,
 ) => MaybePromise<Result>;
-
-interface SentCall<Result> {
-  readonly method: keyof LimiterMethods;
-  readonly args: readonly unknown[];
-  readonly read: (returned: unknown) => Result;
-}
-
-/** As `AskKey`, wherever the key is: it may have moved since its lease was granted. */
-export type AskAnywhere = <Result>(
-  policy: string,
-  key: string,
-  ask: (operations: Operations, keyState: KeyState, nowMs: number) => MaybePromise<Result>,
-  sent: SentCall<Result>,
-) => MaybePromise<Result>;
-
-/** A caller that waits for units of a key. */
-export interface Waiter extends QueuedCost {
-  readonly sinceMs: number;
-  /** See wait-queue.ts. Absent: the usual priority. */
-  readonly priority?: string | undefined;
-  /** It waits only for calls on several keys (turns.ts): where nothing is leased, others may pass it. */
-  readonly isBrief?: boolean | undefined;
-  /** `undefined`: the caller is answered. Otherwise the time to the next try; Infinity: unknown. */
-  attempt(nowMs: number): number | undefined;
-  giveUp(nowMs: number): void;
-  fail(error: Error): void;
-}
-
-/** A caller that waits until a key has no leases, at most until `untilMs`. */
-export interface IdleWatch {
-  readonly untilMs: number;
-  resolve(): void;
-  fail(error: Error): void;
-}
-
-export interface Line {
-  policy: Policy;
-  readonly waiters: Waiter[];
-  readonly idlers: Set<IdleWatch>;
-  cancel: (() => void) | undefined;
-  /** The key stays in memory while callers wait for it. */
-  readonly unpin: () => void;
-}
 
 /** The part of an `AbortSignal` by which a waiting caller leaves. */
 export type LeaveSignal = Pick<AbortSignal, "aborted" | "addEventListener">;

@@ -30,19 +30,14 @@ interface Shedder {
   ofMs: number;
 }
 
-/**
- * In memory only. Clients send their last level with each message: a new object continues from the latest.
- */
+/** In memory only. Clients send their last level with each message: a new object goes on from the latest. */
 export class Shedders {
   /** In order of their last use. */
   readonly #shedders = new Map<string, Shedder>();
 
   /** Adds callers' reports, and returns what is shed of a key's calls. */
-  tell(
-    keyState: KeyState,
-    { reports, known, caller }: Pick<SheddingCall, "reports" | "known" | "caller">,
-    nowMs: number,
-  ): SheddingLevel {
+  tell(keyState: KeyState, call: Omit<SheddingCall, "policy" | "key">, nowMs: number): SheddingLevel {
+    const { reports, known, caller } = call;
     const { shedding, priorities } = keyState.policy;
     const shedder = shedding === undefined ? undefined : this.#open(keyState, nowMs, caller);
     if (shedding === undefined || shedder === undefined) return levelOf(newShedder(keyState, nowMs), nowMs);

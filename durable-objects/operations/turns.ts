@@ -1,7 +1,4 @@
-/**
- * First come, first served: a call takes units in its turn. A wait that cannot end in time is denied at once,
- * with the exact wait behind the others.
- */
+/** A call takes units in its turn, or is denied at once, with the exact wait, if that cannot end in time. */
 import { admitsUnprovisional, withoutTaking } from "../../core/accounts/account.ts";
 import { leastWaitMs, type QueuedCost, waitBehindMs } from "../../core/accounts/hold.ts";
 import { type Cost, costOf } from "../../core/policies/policy.ts";
@@ -47,61 +44,40 @@ export function takeTurn(
 ): MaybePromise<Answer> {
   queue.serve(keyState);
   const { cost, ttlMs, signal, caller, idempotencyKey, priority } = call;
+  const waitedAt = (atMs: number) => (call.waitMs === undefined ? {} : { waitedMs: atMs - nowMs });
   const standing = (atMs: number): Answer | undefined => {
-    const waited = call.waitMs === undefined ? {} : { waitedMs: atMs - nowMs };
     const hasLeases = keyState.policy.lease !== undefined;
-    return (
-      answers.earlier(atMs) ??
-      (hasLeases === ttlMs > 0 ? undefined : { ...kindMismatch(keyState, atMs), ...waited })
-    );
+    const known = answers.earlier(atMs);
+    if (known !== undefined || hasLeases === ttlMs > 0) return known;
+    return { ...kindMismatch(keyState, atMs), ...waitedAt(atMs) };
   };
   const earlier = standing(nowMs);
   if (earlier !== undefined) return earlier;
   const { policy } = keyState;
   const waiters = queue.aheadOf(keyState, priority, nowMs);
-  const waitedMs = call.waitMs === undefined ? undefined : 0;
-  const granted = waiters.length === 0 ? answers.grant(nowMs, waitedMs) : undefined;
+  const granted = waiters.length === 0 ? answers.grant(nowMs, waitedAt(nowMs).waitedMs) : undefined;
   if (granted !== undefined) return granted;
   const waitMs = policy.shadow ? 0 : (call.waitMs ?? 0);
   const minMs =
     waitMs === 0 ? Infinity : (leastWaitMs(keyState.seenBy(priority), waiters, cost, nowMs) ?? Infinity);
-  const deny = (atMs: number, outcome: Pick<Decided, "reason"> & { waitedMs: number | undefined }) =>
-    denyBehind(queue, keyState, call, atMs, answers, outcome);
-  if (minMs > waitMs) return deny(nowMs, { waitedMs });
-  if (waiters.length >= policy.waiting.maxWaiters) return deny(nowMs, { waitedMs, reason: "queue-full" });
+  const deny = (atMs: number, reason?: Decided["reason"]): Answer => {
+    const ahead = queue.aheadOf(keyState, priority, atMs);
+    const answer = ahead.length === 0 ? answers.deny(atMs) : { rules: behind(keyState, call, atMs, ahead) };
+    return { ...answer, ...waitedAt(atMs), ...(reason && { reason }) };
+  };
+  if (minMs > waitMs) return deny(nowMs);
+  if (waiters.length >= policy.waiting.maxWaiters) return deny(nowMs, "queue-full");
   const over = queue.fullFor(caller);
   if (over !== undefined) return over;
   const apart = keyState.seenBy(priority).map(({ rule }) => rule.apart ?? 0);
   const untilMs = nowMs + waitMs;
   const waiting = { cost, ttlMs, sinceMs: nowMs, untilMs, caller, idempotencyKey, priority, apart };
   const answerAt = (atMs: number, isLast: boolean) =>
-    standing(atMs) ??
-    (isLast
-      ? deny(atMs, { waitedMs: atMs - nowMs, reason: "wait-timeout" })
-      : answers.grant(atMs, atMs - nowMs));
+    standing(atMs) ?? (isLast ? deny(atMs, "wait-timeout") : answers.grant(atMs, atMs - nowMs));
   return queue.wait(keyState, waiting, answerAt, signal && { signal, answer: TO_NOBODY });
 }
 
-function denyBehind(
-  queue: WaitQueue,
-  keyState: KeyState,
-  call: TurnCall,
-  nowMs: number,
-  answers: TurnAnswers,
-  { waitedMs, reason }: Pick<Decided, "reason"> & { readonly waitedMs: number | undefined },
-): Answer {
-  const waiters = queue.aheadOf(keyState, call.priority, nowMs);
-  const answer =
-    waiters.length === 0 ? answers.deny(nowMs) : { rules: behind(keyState, call, nowMs, waiters) };
-  return { ...answer, ...(waitedMs !== undefined && { waitedMs }), ...(reason && { reason }) };
-}
-
-export function peekTurn(
-  queue: WaitQueue,
-  keyState: KeyState,
-  call: RequestedUnits,
-  nowMs: number,
-): RuleDecision[] {
+export function peekTurn(queue: WaitQueue, keyState: KeyState, call: RequestedUnits, nowMs: number) {
   const waiters = queue.aheadOf(keyState, call.priority, nowMs);
   return waiters.length === 0
     ? withoutTaking(keyState.seenBy(call.priority), nowMs, call.cost)
@@ -109,12 +85,8 @@ export function peekTurn(
 }
 
 /** Decides a cost behind these waiters: only a rate beside a rule that leases has units before they do. */
-function behind(
-  keyState: KeyState,
-  { cost, priority }: RequestedUnits,
-  nowMs: number,
-  waiters: readonly QueuedCost[],
-): RuleDecision[] {
+function behind(keyState: KeyState, call: RequestedUnits, nowMs: number, waiters: readonly QueuedCost[]) {
+  const { cost, priority } = call;
   const { policy } = keyState;
   const ruleStates = keyState.seenBy(priority);
   const retryAfterMs = waitBehindMs(ruleStates, waiters, cost, nowMs);
@@ -137,20 +109,14 @@ export function kindMismatch(keyState: KeyState, nowMs: number): Decided {
   return { rules };
 }
 
-/*
- * Calls on several keys hold units provisionally on each, and end all holds a few messages later. A call that
- * would pass without these holds waits for their end.
- */
+/* Calls on several keys hold units provisionally. A call that would pass without these waits for their end. */
 
 /** At most half the policy's deadline. A denial at once would be needless, its `retryAfterMs` wrong. */
 const CONTENTION_WAIT_MS = 250;
 
 /** Whether the cost would pass without provisional holds. */
-export function isProvisionallyBlocked(
-  keyState: KeyState,
-  { cost, priority }: RequestedUnits,
-  nowMs: number,
-): boolean {
+export function isProvisionallyBlocked(keyState: KeyState, call: RequestedUnits, nowMs: number): boolean {
+  const { cost, priority } = call;
   for (const { isProvisional } of keyState.claims.values()) {
     if (isProvisional !== true) continue;
     return keyState
@@ -160,10 +126,7 @@ export function isProvisionallyBlocked(
   return false;
 }
 
-/**
- * Waits in the key's line until `answerAt` answers, which it must when `isLast`. The wait is at most
- * `waitMs`, or `CONTENTION_WAIT_MS` if absent.
- */
+/** Waits until `answerAt` answers, as it must when `isLast`: for `waitMs`, by default `CONTENTION_WAIT_MS`. */
 export function whenUncontended<Result>(
   queue: WaitQueue,
   keyState: KeyState,

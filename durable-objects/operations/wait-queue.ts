@@ -1,15 +1,45 @@
-import { waitBehindMs } from "../../core/accounts/hold.ts";
+import { waitBehindMs, type QueuedCost } from "../../core/accounts/hold.ts";
 import { SYSTEM_TIME, type Time } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import { full, type Full } from "../../core/protocol/problems.ts";
 import type { KeyState } from "../keys/key-state.ts";
-import type { IdleWatch, LeaveSignal, Line, Waiter } from "./operations.ts";
+import { CallerCounts } from "../storage/records.ts";
+import type { LeaveSignal } from "./operations.ts";
 
 type Timers = Pick<Time, "after">;
 
 /** The longest timer, in milliseconds: it fires early, and `serve` sets the next one. */
 const LONGEST_TIMER_MS = 60_000;
 const NOBODY: readonly Waiter[] = [];
+
+/** A caller that waits for units of a key. */
+export interface Waiter extends QueuedCost {
+  readonly sinceMs: number;
+  /** See wait-queue.ts. Absent: the usual priority. */
+  readonly priority?: string | undefined;
+  /** It waits only for calls on several keys (turns.ts): where nothing is leased, others may pass it. */
+  readonly isBrief?: boolean | undefined;
+  /** `undefined`: the caller is answered. Otherwise the time to the next try; Infinity: unknown. */
+  attempt(nowMs: number): number | undefined;
+  giveUp(nowMs: number): void;
+  reject(error: Error): void;
+}
+
+/** A caller that waits until a key has no leases, at most until `untilMs`. */
+interface IdleWatch {
+  readonly untilMs: number;
+  resolve(done: undefined): void;
+  reject(error: Error): void;
+}
+
+interface Line {
+  policy: Policy;
+  readonly waiters: Waiter[];
+  readonly idlers: Set<IdleWatch>;
+  cancel: (() => void) | undefined;
+  /** The key stays in memory while callers wait for it. */
+  readonly unpin: () => void;
+}
 
 /**
  * The waiting callers, in one line per key, served strictly in order: small requests never starve a large
@@ -18,9 +48,7 @@ const NOBODY: readonly Waiter[] = [];
  */
 export class WaitQueue {
   readonly #lines = new Map<KeyState, Line>();
-  /** Waiting calls by caller. Callers without a name are `""`. */
-  readonly #waits = new Map<string, number>();
-  #count = 0;
+  readonly #waits = new CallerCounts();
   readonly #toNow: (keyState: KeyState) => number;
   readonly #time: Timers;
 
@@ -49,17 +77,10 @@ export class WaitQueue {
 
   /** The bound that another waiting call of this caller would exceed, if any. */
   fullFor(caller = ""): Full | undefined {
-    if (this.#count >= MAX_WAITS_OF_OBJECT) return full("object-waits", MAX_WAITS_OF_OBJECT);
-    if (caller !== "" && (this.#waits.get(caller) ?? 0) >= MAX_WAITS_OF_CALLER)
+    if (this.#waits.all >= MAX_WAITS_OF_OBJECT) return full("object-waits", MAX_WAITS_OF_OBJECT);
+    if (caller !== "" && this.#waits.of(caller) >= MAX_WAITS_OF_CALLER)
       return full("caller-waits", MAX_WAITS_OF_CALLER);
     return undefined;
-  }
-
-  #add(caller: string, more: number): void {
-    this.#count += more;
-    const waits = (this.#waits.get(caller) ?? 0) + more;
-    if (waits === 0) this.#waits.delete(caller);
-    else this.#waits.set(caller, waits);
   }
 
   /** The same for a call that waits until this key has no leases. */
@@ -70,20 +91,17 @@ export class WaitQueue {
   }
 
   /**
-   * Waits in line for an answer: `answerAt` is called while the caller is first, and at the end of its wait,
-   * where `isLast` requires an answer. If it throws, only this promise rejects. When `leaving.signal` is
-   * aborted, the caller gets its `answer`.
+   * Waits in line: `answerAt` is called while the caller is first, and at the end of its wait, where `isLast`
+   * requires an answer. If it throws, only this promise rejects. `leaving`: the answer of an aborted call.
    */
   wait<Result>(
     keyState: KeyState,
-    waiting: Omit<Waiter, "attempt" | "giveUp" | "fail"> & {
-      readonly caller?: string | undefined;
-    },
+    waiting: Omit<Waiter, "attempt" | "giveUp" | "reject"> & { readonly caller?: string | undefined },
     answerAt: (atMs: number, isLast: boolean) => Result | undefined,
     leaving?: { readonly signal: LeaveSignal; readonly answer: Result },
   ): Promise<Result> {
     const { caller = "" } = waiting;
-    this.#add(caller, 1);
+    this.#waits.add(caller, 1);
     const answered = new Promise<Result>((resolve, reject) => {
       const attempt = (atMs: number, isLast: boolean) => {
         try {
@@ -100,7 +118,7 @@ export class WaitQueue {
         ...waiting,
         attempt: (atMs) => attempt(atMs, false),
         giveUp: (atMs) => void attempt(atMs, true),
-        fail: reject,
+        reject,
       };
       leaving?.signal.addEventListener("abort", () => {
         this.#leave(keyState, waiter);
@@ -109,7 +127,7 @@ export class WaitQueue {
       insert(keyState.policy, this.#lineOf(keyState).waiters, waiter);
       this.serve(keyState);
     });
-    return answered.finally(() => this.#add(caller, -1));
+    return answered.finally(() => this.#waits.add(caller, -1));
   }
 
   /** Resolves when the key has no leases, at `untilMs`, or when the caller has gone. */
@@ -117,19 +135,19 @@ export class WaitQueue {
     keyState: KeyState,
     { untilMs, signal, caller = "" }: { untilMs: number; signal: AbortSignal; caller: string | undefined },
   ): Promise<undefined> {
-    this.#add(caller, 1);
-    const idle = new Promise<undefined>((done, fail) => {
-      const idler: IdleWatch = { untilMs, resolve: () => done(undefined), fail };
+    this.#waits.add(caller, 1);
+    const idle = new Promise<undefined>((resolve, reject) => {
+      const idler = { untilMs, resolve, reject };
       const { idlers } = this.#lineOf(keyState);
       idlers.add(idler);
       signal.addEventListener("abort", () => {
         idlers.delete(idler);
-        idler.resolve();
+        resolve(undefined);
         this.serve(keyState);
       });
       this.serve(keyState);
     });
-    return idle.finally(() => this.#add(caller, -1));
+    return idle.finally(() => this.#waits.add(caller, -1));
   }
 
   /** Answers callers in order as far as possible, and sets the timer for the next instant. */
@@ -139,10 +157,11 @@ export class WaitQueue {
     line.policy = keyState.policy;
     const nowMs = this.#toNow(keyState);
     const headMs = serveInOrder(keyState.policy, line.waiters, nowMs);
+    const isLeased = () => [...keyState.claims.values()].some(({ kind }) => kind === "lease");
     for (const idler of line.idlers) {
-      if (!isIdle(keyState) && idler.untilMs > nowMs) continue;
+      if (idler.untilMs > nowMs && isLeased()) continue;
       line.idlers.delete(idler);
-      idler.resolve();
+      idler.resolve(undefined);
     }
     line.cancel?.();
     line.cancel = undefined;
@@ -167,7 +186,7 @@ export class WaitQueue {
     if (line === undefined) return;
     line.cancel?.();
     this.#close(keyState, line);
-    for (const each of [...line.waiters, ...line.idlers]) each.fail(error);
+    for (const each of [...line.waiters, ...line.idlers]) each.reject(error);
   }
 
   #leave(keyState: KeyState, waiter: Waiter): void {
@@ -197,11 +216,6 @@ export class WaitQueue {
     this.#lines.delete(keyState);
     line.unpin();
   }
-}
-
-function isIdle({ claims }: KeyState): boolean {
-  for (const { kind } of claims.values()) if (kind === "lease") return false;
-  return true;
 }
 
 /*

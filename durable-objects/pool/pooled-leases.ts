@@ -17,10 +17,7 @@ interface Pending {
   readonly units: readonly number[];
 }
 
-/**
- * Leases in slots of a pool. The region's object leases its slots as any object does (operations/claims.ts),
- * until the pool's hold for them ends (`endsByMs`).
- */
+/** The object leases a pool's slots as any object does, until the pool's hold for them ends (`endsByMs`). */
 export class PooledLeases {
   readonly #session: PoolSession;
   readonly #queue: WaitQueue;

@@ -5,7 +5,7 @@ import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import { maxUnits } from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
-import type { Reserve } from "../operations/operations.ts";
+import { andThen, type Params } from "../operations/operations.ts";
 import { type Reservations, wishOf } from "../operations/reservations.ts";
 import type { PoolSession } from "./session.ts";
 import { costsOf, freeUnits, stateOf } from "./share-algorithm.ts";
@@ -33,7 +33,7 @@ export class PooledLimits {
     return await this.#ask(keyState, cost, isHolding ? {} : undefined);
   }
 
-  async reserve(keyState: KeyState, call: Reserve): Promise<Answer> {
+  async reserve(keyState: KeyState, call: Params<"reserve">): Promise<Answer> {
     const { cost, holder, rules } = call;
     const share = this.#session.shareOf(keyState);
     share.note(0, this.#session.toNow(keyState));
@@ -51,7 +51,7 @@ export class PooledLimits {
       return reserved;
     });
     if (here !== undefined) return asOfPool(keyState, here);
-    const home = this.#reservations.bringHome(keyState, call, this.#session.toNow(keyState));
+    const home = this.#reservations.settleMessage(keyState, call, this.#session.toNow(keyState));
     if (home === undefined) return await this.limit(keyState, cost);
     return await this.#ask(keyState, cost, { lending }, (nowMs) => {
       // The pool has charged the cost, so only the isolate's wanted units remain to be granted.
@@ -83,10 +83,7 @@ export class PooledLimits {
       void this.#session.report(keyState);
   }
 
-  /**
-   * Tries the share, again after each message under way, for a quarter of the deadline at most. `undefined`:
-   * only the pool can decide.
-   */
+  /** Tries the share, and again after each message, for a quarter of the deadline. Else the pool decides. */
   async #untilHere<Result>(
     keyState: KeyState,
     cost: Cost,
@@ -131,13 +128,12 @@ export class PooledLimits {
   }
 
   /** Repeats a denial for an isolate, and applies its message: returned units may serve the next call. */
-  #denyAgain(keyState: KeyState, call: Reserve, nowMs: number): MaybePromise<Answer> | undefined {
+  #denyAgain(keyState: KeyState, call: Params<"reserve">, nowMs: number): MaybePromise<Answer> | undefined {
     const denied = call.cost === 0 ? undefined : this.#deny(keyState, call.cost, nowMs);
     if (denied === undefined) return undefined;
     const { rules } = denied;
     const reserved = this.#reservations.reserve(keyState, { ...call, cost: 0 }, nowMs);
-    const withDenial = (answer: Answer): Answer => ({ ...answer, rules });
-    return reserved instanceof Promise ? reserved.then(withDenial) : withDenial(reserved);
+    return andThen(reserved, (answer): Answer => ({ ...answer, rules }));
   }
 }
 
@@ -152,7 +148,7 @@ function withLeft({ ruleStates }: KeyState, rules: readonly RuleDecision[]): Rul
 }
 
 /** Whether the share has less than half of the units an isolate lacks. False during the pool's last wait. */
-function isPoor(keyState: KeyState, { rules }: Reserve, nowMs: number): boolean {
+function isPoor(keyState: KeyState, { rules }: Params<"reserve">, nowMs: number): boolean {
   return keyState.ruleStates.some((ruleState) => {
     const { wanted = 0, kept = 0 } = rules[ruleState.rule.name] ?? {};
     const missing = Math.min(wanted, maxUnits(ruleState.rule)) - kept;
@@ -160,7 +156,7 @@ function isPoor(keyState: KeyState, { rules }: Reserve, nowMs: number): boolean 
   });
 }
 
-function isAllowed(rules: readonly RuleDecision[]): boolean {
+export function isAllowed(rules: readonly RuleDecision[]): boolean {
   return rules.every(({ success }) => success);
 }
 

@@ -1,15 +1,22 @@
 import { randomId } from "../../core/clock.ts";
 import { type Cost, costOf, costText } from "../../core/policies/policy.ts";
 import type { Answer, Lease, Missing, Peeked, RuleDecision } from "../../core/protocol/answers.ts";
-import type { Returned, HoldParams, LimitParams } from "../../core/protocol/messages.ts";
+import type { Returned } from "../../core/protocol/messages.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import { refundText } from "../operations/limits.ts";
 import type { LocalOperations } from "../operations/local-operations.ts";
-import { type Acquiring, MISSING, type Operations, type Reserve } from "../operations/operations.ts";
+import {
+  type Acquiring,
+  MISSING,
+  type Operations,
+  type Params,
+  type Releasing,
+  type Renewing,
+} from "../operations/operations.ts";
 import { PooledLeases } from "./pooled-leases.ts";
-import { PooledLimits } from "./pooled-limits.ts";
+import { isAllowed, PooledLimits } from "./pooled-limits.ts";
 import type { PoolAnswer, PoolCall } from "./protocol.ts";
 import { PoolFailure, PoolSession, type PoolSessionHost } from "./session.ts";
 import { costsOf, freeUnits, leaseWaitMs } from "./share-algorithm.ts";
@@ -21,9 +28,7 @@ export interface PooledHost extends PoolSessionHost {
   openAlone(keyState: KeyState): [keyState: KeyState, nowMs: number];
 }
 
-interface PoolParams extends Omit<PoolCall, "cost" | "rules" | "holding"> {
-  readonly cost: Cost;
-}
+type PoolParams = Omit<PoolCall, "cost" | "rules" | "holding"> & { readonly cost: Cost };
 
 /** In `used` of a `settle` call: as many units as were held. */
 const AS_HELD = -1;
@@ -52,47 +57,36 @@ export class PooledOperations implements Operations {
     this.#leases = new PooledLeases(this.#session, host.queue);
   }
 
-  limit(keyState: KeyState, { cost, idempotencyKey }: LimitParams): Promise<Answer> {
+  limit(keyState: KeyState, { cost, idempotencyKey }: Params<"limit">): Promise<Answer> {
     const isPlain = idempotencyKey === undefined && costsOf(keyState, cost).some((units) => units > 0);
     const request = idempotencyKey === undefined ? {} : { request: `limit of ${costText(cost)}` };
-    return this.#orAlone(
-      keyState,
-      () =>
-        isPlain
-          ? this.#limits.limit(keyState, cost)
-          : this.#decide(keyState, { op: "limit", cost, ...request }, named(idempotencyKey)),
-      (alone, nowMs) => this.#host.local.limit(alone, { cost, idempotencyKey }, nowMs),
-    );
+    const { local } = this.#host;
+    const ask = () =>
+      isPlain
+        ? this.#limits.limit(keyState, cost)
+        : this.#decide(keyState, { op: "limit", cost, ...request }, named(idempotencyKey));
+    return this.#orAlone(keyState, ask, (own, nowMs) => local.limit(own, { cost, idempotencyKey }, nowMs));
   }
 
-  refund(
-    keyState: KeyState,
-    units: Cost,
-    idempotencyKey: string,
-    charge: string | undefined,
-  ): Promise<Answer> {
+  refund(keyState: KeyState, call: Params<"refund">): Promise<Answer> {
+    const { units, idempotencyKey, charge } = call;
     const isNamed = charge === undefined ? {} : { isNamed: true as const };
     const request = refundText(units, charge);
     const names = [...named(charge), ...named(idempotencyKey)];
-    return this.#orAlone(
-      keyState,
-      () => this.#decide(keyState, { op: "refund", cost: units, request, ...isNamed }, names),
-      (alone, nowMs) => {
-        const answer = this.#host.local.refund(alone, units, idempotencyKey, charge, nowMs);
-        // The pool may know the charge, and does not answer.
-        if ("missing" in answer) throw new PoolFailure("the charge is not known here");
-        return answer;
-      },
-    );
+    const ask = () => this.#decide(keyState, { op: "refund", cost: units, request, ...isNamed }, names);
+    return this.#orAlone(keyState, ask, (alone, nowMs) => {
+      const answer = this.#host.local.refund(alone, call, nowMs);
+      // The pool may know the charge, and does not answer.
+      if ("missing" in answer) throw new PoolFailure("the charge is not known here");
+      return answer;
+    });
   }
 
-  reserve(keyState: KeyState, call: Reserve): Promise<Answer> {
-    return this.#orAlone(
-      keyState,
-      () => this.#limits.reserve(keyState, call),
-      // Nothing is reserved while the region is alone: every answer needs `source: "fallback"`.
-      (alone, nowMs) => this.#host.local.limit(alone, { cost: call.cost }, nowMs),
-    );
+  reserve(keyState: KeyState, call: Params<"reserve">): Promise<Answer> {
+    const { local } = this.#host;
+    const ask = () => this.#limits.reserve(keyState, call);
+    // Nothing is reserved while the region is alone: every answer needs `source: "fallback"`.
+    return this.#orAlone(keyState, ask, (own, nowMs) => local.limit(own, { cost: call.cost }, nowMs));
   }
 
   giveBack(keyState: KeyState, returned: Returned, nowMs: number): void {
@@ -100,7 +94,7 @@ export class PooledOperations implements Operations {
     this.#limits.gaveBack(keyState);
   }
 
-  hold(keyState: KeyState, call: HoldParams): Promise<Answer> {
+  hold(keyState: KeyState, call: Params<"hold">): Promise<Answer> {
     const { lease, rules } = keyState.policy;
     const alone = (own: KeyState, nowMs: number) => this.#host.local.hold(own, call, nowMs);
     // Slots are held for as long as the lease; units of rates beside them for as long as the hold.
@@ -113,23 +107,17 @@ export class PooledOperations implements Operations {
     return this.#orAlone(keyState, ask, alone);
   }
 
-  #holdInPool(keyState: KeyState, call: HoldParams): Promise<Answer> {
+  #holdInPool(keyState: KeyState, call: Params<"hold">): Promise<Answer> {
     const { id = randomId(), cost, ttlMs, idempotencyKey, provisional } = call;
     const text = provisional?.request ?? `hold of ${costText(cost)}`;
     const request = idempotencyKey === undefined ? {} : { request: text };
     const names = [...held(id), ...named(idempotencyKey)];
-    const read = ({ rules = [], conflict, full, hold }: PoolAnswer): Answer => {
-      if (full !== undefined) return { full };
-      if (conflict !== undefined) return { conflict };
-      const made = hold && { id: hold.id, units: cost, expiresAfterMs: hold.expiresAfterMs };
-      return { rules, source: "pool", ...(made && { hold: made }) };
-    };
-    return this.#askPool(keyState, { op: "hold", cost, id, ttlMs, ...request }, names, read);
+    return this.#decide(keyState, { op: "hold", cost, id, ttlMs, ...request }, names);
   }
 
-  async settle(keyState: KeyState, id: string, used: Cost): Promise<Answer> {
+  async settle(keyState: KeyState, { id, used }: Params<"settle">): Promise<Answer> {
     const [own, nowMs] = this.#ownerOf(keyState, id);
-    if (own !== undefined) return this.#host.local.settle(own, id, used, nowMs);
+    if (own !== undefined) return this.#host.local.settle(own, { id, used }, nowMs);
     const units = keyState.ruleStates.map(({ rule }) => {
       const isLeftOut = typeof used === "object" && !Object.hasOwn(used, rule.unit);
       return isLeftOut ? AS_HELD : costOf(rule, used);
@@ -137,11 +125,11 @@ export class PooledOperations implements Operations {
     return await this.#decide(keyState, { op: "settle", cost: 0, id, used: units }, held(id));
   }
 
-  async cancel(keyState: KeyState, id: string): Promise<Answer> {
+  async cancel(keyState: KeyState, { id }: Params<"cancel">): Promise<Answer> {
     const [own, nowMs] = this.#ownerOf(keyState, id);
     if (own === undefined) return await this.#decide(keyState, { op: "settle", cost: 0, id }, held(id));
     await this.#leases.adopt(keyState);
-    const answer = this.#host.local.cancel(own, id, nowMs);
+    const answer = this.#host.local.cancel(own, { id }, nowMs);
     this.#leases.serve(keyState);
     return answer;
   }
@@ -157,24 +145,25 @@ export class PooledOperations implements Operations {
     return this.#orAlone(keyState, ask, acquire);
   }
 
-  async renew(...[keyState, id, ttlMs, , link]: Parameters<Operations["renew"]>): Promise<Lease | Missing> {
+  async renew(keyState: KeyState, call: Renewing): Promise<Lease | Missing> {
+    const { id } = call;
     const [own, nowMs] = this.#ownerOf(keyState, id);
     const claim = own?.claims.get(id);
     if (own === undefined || claim === undefined) return MISSING;
-    if (own !== keyState) return this.#host.local.renew(own, id, ttlMs, nowMs, link);
-    const leaseMs = ttlMs ?? claim.ttlMs;
+    if (own !== keyState) return this.#host.local.renew(own, call, nowMs);
+    const leaseMs = call.ttlMs ?? claim.ttlMs;
     return await this.#leases.withSlots(keyState, 0, leaseMs, (atMs) => {
       const isShort = keyState.ruleStates.some((ruleState) => freeUnits(ruleState) < 0);
       if (atMs + leaseMs > keyState.endsByMs || isShort)
         throw new PoolFailure("the pool does not keep the slot for so long");
-      return this.#host.local.renew(keyState, id, ttlMs, atMs, link);
+      return this.#host.local.renew(keyState, call, atMs);
     });
   }
 
-  async release(...[keyState, id, , releasing]: Parameters<Operations["release"]>): Promise<boolean> {
+  async release(keyState: KeyState, call: Releasing): Promise<boolean> {
     await this.#leases.adopt(keyState);
-    const [own, nowMs] = this.#ownerOf(keyState, id);
-    const isReleased = own !== undefined && this.#host.local.release(own, id, nowMs, releasing);
+    const [own, nowMs] = this.#ownerOf(keyState, call.id);
+    const isReleased = own !== undefined && this.#host.local.release(own, call, nowMs);
     this.#leases.serve(keyState);
     return isReleased;
   }
@@ -210,7 +199,7 @@ export class PooledOperations implements Operations {
   }
 
   #decide(keyState: KeyState, params: PoolParams, names: readonly string[]): Promise<Answer> {
-    return this.#askPool(keyState, params, names, answerOf);
+    return this.#askPool(keyState, params, names, (answer) => answerOf(answer, params.cost));
   }
 
   #askPool<Result>(
@@ -269,18 +258,16 @@ function held(id: string): string[] {
   return [`hold:${id}`];
 }
 
-function answerOf({ rules = [], missing, conflict }: PoolAnswer): Answer {
+function answerOf({ rules = [], missing, conflict, full, hold }: PoolAnswer, units: Cost): Answer {
   if (missing === true) return MISSING;
-  return conflict === undefined ? { rules, source: "pool" } : { conflict };
+  if (full !== undefined) return { full };
+  if (conflict !== undefined) return { conflict };
+  if (hold === undefined) return { rules, source: "pool" };
+  return { rules, source: "pool", hold: { id: hold.id, units, expiresAfterMs: hold.expiresAfterMs } };
 }
 
 /** The pool's decisions, with a shorter wait where leases of this region end before the pool has slots. */
-function sooner(
-  keyState: KeyState,
-  rules: readonly RuleDecision[],
-  cost: Cost,
-  nowMs: number,
-): readonly RuleDecision[] {
+function sooner(keyState: KeyState, rules: readonly RuleDecision[], cost: Cost, nowMs: number) {
   return rules.map((rule, index): RuleDecision => {
     const ruleState = keyState.ruleStates[index];
     if (rule.success || rule.retryAfterMs === null || ruleState?.rule.lease === undefined) return rule;
@@ -291,7 +278,6 @@ function sooner(
 
 /** The answer with the pool's decisions, unless the pool and the region decided differently. */
 function withRulesOfPool(answer: Answer, rules: readonly RuleDecision[]): Answer {
-  const isAdmission = (each: readonly RuleDecision[]) => each.every(({ success }) => success);
-  if (!("rules" in answer) || isAdmission(answer.rules) !== isAdmission(rules)) return answer;
+  if (!("rules" in answer) || isAllowed(answer.rules) !== isAllowed(rules)) return answer;
   return { ...answer, rules, source: "pool" };
 }

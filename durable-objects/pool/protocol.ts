@@ -6,16 +6,12 @@
  * reads. A list of units has one number per rule, in the order of `rules`.
  */
 import type { Policies } from "../../core/policies/policy.ts";
-import type { RuleDecision } from "../../core/protocol/answers.ts";
+import type { Peeked, RuleDecision } from "../../core/protocol/answers.ts";
 import type { Full } from "../../core/protocol/problems.ts";
 import { describe } from "../../core/validation.ts";
 
 export interface Pool {
-  /**
-   * Makes one call in one round trip. `keys`: all that it may touch (`poolKeys`).
-   *
-   * @throws without a valid answer within the deadline; the pool may still execute the call
-   */
+  /** `keys`: all that the call may touch. @throws without a valid answer in time; it may still be executed */
   call(keys: readonly string[], call: PoolCall, deadlineMs: number): Promise<PoolAnswer>;
 }
 
@@ -133,13 +129,7 @@ export interface PoolAnswer {
   readonly granted?: PoolGrant;
   /** With `granted`, the denial of a cost of 1, if it would be denied. */
   readonly next?: readonly RuleDecision[];
-  readonly report?: {
-    readonly outstanding: number;
-    readonly holds: number;
-    readonly leases: number;
-    readonly reclaimed: number;
-    readonly queueLength: number;
-  };
+  readonly report?: Pick<Peeked, "outstanding" | "holds" | "leases" | "reclaimed" | "queueLength">;
 }
 
 export interface PoolGrant {
@@ -184,12 +174,7 @@ export function requirePool(
   if (hasUrl && hasToken) return { url, token };
   const urlProblem = `UPSTASH_REDIS_REST_URL is ${url === undefined ? "missing" : describe(url)}: ${HOW} (an address that begins with https:// or http://)`;
   const tokenProblem = `UPSTASH_REDIS_REST_TOKEN is ${token === undefined ? "missing" : "empty"}: ${HOW}`;
-  throw new Error(
-    [
-      "bad configuration, not serving:",
-      `policy ${JSON.stringify(pooled.name)}: pool = "redis" needs two secrets`,
-      ...(hasUrl ? [] : [urlProblem]),
-      ...(hasToken ? [] : [tokenProblem]),
-    ].join("\n"),
-  );
+  const needs = `policy ${JSON.stringify(pooled.name)}: pool = "redis" needs two secrets`;
+  const problems = [...(hasUrl ? [] : [urlProblem]), ...(hasToken ? [] : [tokenProblem])];
+  throw new Error(["bad configuration, not serving:", needs, ...problems].join("\n"));
 }

@@ -77,29 +77,23 @@ export class PoolSession {
     if (isForSlots && !isFree) throw new PoolFailure("another message for slots is under way");
     const queueLength = this.#host.queue.waitersOf(keyState).length;
     const message = isFree ? share.ask(call, { ...request, queueLength }, nowMs) : undefined;
-    let result: Result | undefined;
     const work = async () => {
-      const answer = await this.#call(keyState, message, call, names);
+      const answer = await this.#call(keyState, call, names, message);
       const atMs = this.toNow(keyState);
       const isTaken = message === undefined || share.answered(message, answer, atMs);
       this.watch(keyState);
       // The region has continued without this answer. Its next message returns the grant.
       if (!isTaken && answer.granted?.overtakenBy === undefined)
         throw new PoolFailure("the pool's answer came late");
-      result = onAnswer(answer, atMs);
+      return { result: onAnswer(answer, atMs) };
     };
     const answered = work();
     if (message !== undefined) this.#answers.set(message, answered);
-    await answered;
-    return await (result as Result);
+    const { result } = await answered;
+    return await result;
   }
 
-  async #call(
-    keyState: KeyState,
-    message: PoolMessage | undefined,
-    call: PoolCall,
-    names: readonly string[],
-  ): Promise<PoolAnswer> {
+  async #call(keyState: KeyState, call: PoolCall, names: readonly string[], message?: PoolMessage) {
     // The key stays in memory until the call has ended.
     const unpin = keyState.pin();
     try {
@@ -177,10 +171,7 @@ export function poolKeys(
   answerNames: readonly string[] = [],
 ): string[] {
   const pool = `weir:{${policy}/${key}}`;
-  return [
-    pool,
-    `${pool}:holds`,
-    ...ruleNames.map((name) => `${pool}:log:${name}`),
-    ...answerNames.map((name) => `${pool}:answer:${encodeURIComponent(name)}`),
-  ];
+  const logs = ruleNames.map((name) => `${pool}:log:${name}`);
+  const answers = answerNames.map((name) => `${pool}:answer:${encodeURIComponent(name)}`);
+  return [pool, `${pool}:holds`, ...logs, ...answers];
 }

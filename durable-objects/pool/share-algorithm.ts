@@ -1,6 +1,12 @@
 /** A region's share of a pool, as an algorithm: it decides with the region's units. */
 import { outstandingOf } from "../../core/accounts/account.ts";
-import type { Algorithm, AnyAlgorithm, LeaseTerms, Leasing } from "../../core/algorithms/algorithm.ts";
+import {
+  type Algorithm,
+  type AnyAlgorithm,
+  type LeaseTerms,
+  type Leasing,
+  replay,
+} from "../../core/algorithms/algorithm.ts";
 import { type Cost, costOf, type Policy, type Rule } from "../../core/policies/policy.ts";
 import { maxUnits, spendableMs } from "../../core/reservations/sizing.ts";
 import type { KeyState, RuleState } from "../keys/key-state.ts";
@@ -120,23 +126,7 @@ const share: Algorithm<ShareConfig, ShareState> = {
   credit: (_, state) => state,
   untouchedAtMs: (_, state = NO_SHARE) => state.endsAtMs,
 
-  forecast(config, state = NO_SHARE) {
-    let current = state;
-    const take = (atMs: number, units: number) => {
-      current = share.debit(config, current, atMs, units) ?? NO_SHARE;
-    };
-    return {
-      take,
-      debit({ endsMs, units }, from, to) {
-        for (let index = from; index < to; index += 1) take(endsMs[index] ?? 0, units[index] ?? 0);
-      },
-      passesAtMs(atMs, cost, outstanding) {
-        const decision = share.decide(config, current, atMs, cost, outstanding);
-        return decision.allowed ? atMs : atMs + (decision.retryAfterMs ?? Infinity);
-      },
-      isCertain: () => true,
-    };
-  },
+  forecast: (config, state) => replay(share, config, state, () => true),
 
   // Shares are not stored: after a crash the pool counts their units as used when the hold expires.
   covers: () => true,
@@ -189,10 +179,7 @@ export function lentUnits({ ruleStates, holders }: KeyState, nowMs: number, lend
   });
 }
 
-/**
- * Keeps wanted and outstanding units of a rule's share, and returns their number. Others are given up, like
- * all wanted ones when the share's time is over (of slots: `endsByMs`).
- */
+/** Keeps a share's wanted units, until its time is over, and outstanding ones. Returns how many; others go. */
 export function keepUnits(keyState: KeyState, ruleState: RuleState, wanted: number, nowMs: number): number {
   const { account, rule } = ruleState;
   const state = stateOf(ruleState);

@@ -4,7 +4,7 @@ import type { Cost } from "../../core/policies/policy.ts";
 import { Holder, type PendingRequest } from "../../core/reservations/holder.ts";
 import { heldMs, type WantedUnits } from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../keys/key-state.ts";
-import type { HolderMessage, PoolAnswer, PoolCall, PoolLifetime, PoolMark, PoolSizing } from "./protocol.ts";
+import type { HolderMessage, PoolAnswer, PoolCall, PoolMark, PoolSizing } from "./protocol.ts";
 import {
   addUnits,
   freeUnits,
@@ -37,10 +37,7 @@ export interface ShareRequest {
   readonly isGivingBack?: boolean;
 }
 
-/**
- * A region's object as the holder of a pool's units of one key, which are in the key's accounts
- * (share-algorithm.ts). The pool's side is redis/lua/holders.ts.
- */
+/** A region's object as the holder of a pool's units of one key. The pool's side is redis/lua/holders.ts. */
 export class Share extends Holder<ShareCall> {
   /** The object had slots before it left memory, and has no answer of the pool since. */
   isUnknown: boolean;
@@ -190,10 +187,7 @@ export class Share extends Holder<ShareCall> {
     return this.#ruleStates.map(({ account }) => outstandingOf(account));
   }
 
-  /**
-   * Requests, of rates: callers' demand, and twice what isolates want, since they renew early. Of slots: the
-   * recent use. Then demand is measured again.
-   */
+  /** Of rates: callers' demand, and twice what isolates want, since they renew early. Of slots: recent use. */
   #want({ lending, isGivingBack, slots }: ShareRequest, nowMs: number): WantedUnits {
     const measured = this.want(nowMs);
     const { admits } = this.#keyState.policy.localDecisions;
@@ -219,10 +213,7 @@ export class Share extends Holder<ShareCall> {
   }
 }
 
-/**
- * As core/reservations/sizing.ts, for few regions with slower messages: one may have a quarter of the
- * capacity, which is also the loss if it vanishes.
- */
+/** As core/reservations/sizing.ts, for few regions with slow messages. If one vanishes, its share is lost. */
 export const POOL_SIZING: PoolSizing = {
   mostShare: 1 / 4,
   spareShare: 1 / 32,
@@ -246,12 +237,7 @@ function slotMs(leaseMs: number): number {
 }
 
 /** How long a region wants units, for the measured demand. `leaseTtlMs`: of a waiting caller; 0: none. */
-function lifetimesOf(
-  { policy, claims }: KeyState,
-  ttlMs: number,
-  leaseTtlMs: number,
-  nowMs: number,
-): { readonly lifetime: PoolLifetime; readonly shortest: PoolLifetime } {
+function lifetimesOf({ policy, claims }: KeyState, ttlMs: number, leaseTtlMs: number, nowMs: number) {
   const { lease, reservation } = policy;
   const ofRates = (ms: number) => ({ ttlMs: ms, heldMs: heldMs(ms) });
   if (lease === undefined)

@@ -41,12 +41,8 @@ export class StatsObject extends DurableObject {
     const { ANALYTICS, BACKGROUND_MS } = env as unknown as Bindings;
     const analytics = ANALYTICS && new Analytics(ANALYTICS);
     const onCounted = (counts: Counts) => analytics?.write(counts);
-    this.#recorder = new Recorder(
-      new StatsStorage(ctx.storage),
-      SYSTEM_TIME,
-      onCounted,
-      parseBackgroundMs(BACKGROUND_MS),
-    );
+    const storage = new StatsStorage(ctx.storage);
+    this.#recorder = new Recorder(storage, SYSTEM_TIME, onCounted, parseBackgroundMs(BACKGROUND_MS));
   }
 
   /** Counts an isolate's message once, by its number. Answers when it is stored. */
@@ -87,11 +83,7 @@ interface StoredMinute extends OpenMinute {
 }
 
 /** A message that is answered when it is stored. */
-interface Waiting {
-  readonly message: StatsMessage;
-  readonly answer: () => void;
-  readonly fail: (error: unknown) => void;
-}
+type Waiting = PromiseWithResolvers<void> & { readonly message: StatsMessage };
 
 /** Counts messages, and stores them before it answers. */
 export class Recorder {
@@ -128,10 +120,8 @@ export class Recorder {
     this.#closed = storage.read<ClosedMinute>(CLOSED) ?? nothing;
     this.#latestMs = this.#open.minute * MINUTE_MS;
     this.#names = namesIn(this.#open.counts, namesIn(this.#closed.totals));
-    const stored = storage.names(TOPS).flatMap((name) => {
-      const tops = storage.read<PolicyTops>(name);
-      return tops === undefined ? [] : [[name.slice(TOPS.length), tops] as const];
-    });
+    const names = storage.names(TOPS);
+    const stored = names.map((name) => [name.slice(TOPS.length), storage.read(name) as PolicyTops] as const);
     this.#tops = new Tops(stored, recent);
   }
 
@@ -139,18 +129,18 @@ export class Recorder {
   push(message: StatsMessage): Promise<void> {
     if (this.#waiting.length >= MAX_WAITING)
       return Promise.reject(new Error(`${MAX_WAITING} messages wait to be counted: send it again`));
-    return new Promise((answer, fail) => {
-      this.#waiting.push({ message, answer, fail });
-      const leftMs = this.#nextWriteMs - this.#now();
-      if (leftMs <= 0) this.#write();
-      else if (!this.#isTimed) {
-        this.#isTimed = true;
-        this.#time.after(leftMs, () => {
-          this.#isTimed = false;
-          this.#write();
-        });
-      }
-    });
+    const waiting = { message, ...Promise.withResolvers<void>() };
+    this.#waiting.push(waiting);
+    const leftMs = this.#nextWriteMs - this.#now();
+    if (leftMs <= 0) this.#write();
+    else if (!this.#isTimed) {
+      this.#isTimed = true;
+      this.#time.after(leftMs, () => {
+        this.#isTimed = false;
+        this.#write();
+      });
+    }
+    return waiting.promise;
   }
 
   totals(): Totals {
@@ -187,14 +177,12 @@ export class Recorder {
     const nowMs = this.#now();
     this.#nextWriteMs = nowMs + this.#writeEveryMs;
     try {
-      const fresh = this.#store(
-        waiting.map(({ message }) => message),
-        nowMs,
-      );
-      for (const { answer } of waiting) answer();
+      const messages = waiting.map(({ message }) => message);
+      const fresh = this.#store(messages, nowMs);
+      for (const { resolve } of waiting) resolve();
       this.#onCounted(fresh.map(({ counts }) => counts).reduce(merged, {}));
     } catch (error) {
-      for (const { fail } of waiting) fail(error);
+      for (const { reject } of waiting) reject(error);
     }
   }
 

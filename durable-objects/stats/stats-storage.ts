@@ -12,10 +12,7 @@ const SCHEMA = [
   ) WITHOUT ROWID`,
 ];
 
-/**
- * A day of minutes, and 30 days of hours. A row replaces the one that is that much older, so nothing has to
- * be deleted. Stored: a row's place depends on it.
- */
+/** A day of minutes, 30 days of hours. The place of a row, where it replaces an older one: never change. */
 export const STEPS_KEPT: Readonly<Record<Step, number>> = { minute: 1_440, hour: 720 };
 
 /** A value may have 2 MB, and a character at most four bytes. */
@@ -97,10 +94,7 @@ export interface AnalyticsDataset {
 /** The data points that one invocation may write. */
 const MAX_POINTS = 25;
 
-/**
- * Writes decisions to Analytics Engine: a data point with a number per policy, outcome, reason and source.
- * The largest numbers come first; the next invocation writes the rest.
- */
+/** Writes a data point per policy, outcome, reason and source: the largest first, the rest next time. */
 export class Analytics {
   readonly #dataset: AnalyticsDataset;
   #left: Counts = {};

@@ -1,18 +1,17 @@
 import { type KeyRange, rangeOf } from "../../core/protocol/names.ts";
-import type { Tables } from "./records.ts";
+import { CallerCounts, type Tables } from "./records.ts";
 import type { RowStorage } from "./sweeps.ts";
 
-export interface StoredAnswer {
+/** A type, since an interface is none of SQLite's rows. */
+export type StoredAnswer = {
   /** The request as text: it identifies another request under the same idempotency key. */
   readonly request: string;
   /** JSON, or how a hold ended (keys/idempotency.ts). */
   readonly answer: string;
   readonly atMs: number;
-}
+};
 
-/**
- * Of one caller per key: 24 hours of one call in 17 seconds. Finding the oldest of twice as many takes 9 ms.
- */
+/** Of one caller per key: 24 hours of a call in 17 seconds. Finding the oldest of twice as many takes 9 ms. */
 export const MAX_ANSWERS = 5_000;
 /** Deleted at once: a call reads all answers to find the oldest. */
 export const ANSWERS_DROPPED = 100;
@@ -25,7 +24,6 @@ export interface AnswerCount {
 }
 
 const OF_CALLER = "FROM answers WHERE key = ?1 AND idempotency_key >= ?2 AND idempotency_key < ?3";
-
 const IS_RECORDED = "EXISTS (SELECT 1 FROM keys WHERE keys.key = answers.key)";
 
 /** Answers read in one step, so that calls do not wait: deleting all of them takes up to 5 ms. */
@@ -40,98 +38,53 @@ const LENGTHS_ROW = "answers";
 /** Answers added or deleted per write of that row. As many are not counted if the object crashes. */
 const LENGTHS_WRITTEN_EVERY = 256;
 
-/** The lengths of an object's answers. Those without a caller and ends of holds count in `all` only. */
-class AnswerLengths {
-  readonly #kv: LengthStorage;
-  #lengths: Map<string, number> | undefined;
-  #all = 0;
-  #unwritten = 0;
-
-  constructor(kv: LengthStorage) {
-    this.#kv = kv;
-  }
-
-  get all(): number {
-    this.#read();
-    return this.#all;
-  }
-
-  of([caller]: KeyRange): number {
-    return this.#read().get(caller) ?? 0;
-  }
-
-  add(idempotencyKey: string, length: number): void {
-    const lengths = this.#read();
-    const [caller] = rangeOf(idempotencyKey);
-    const before = lengths.get(caller) ?? 0;
-    const after = Math.max(0, before + length);
-    this.#all += after - before;
-    if (after > 0) lengths.set(caller, after);
-    else lengths.delete(caller);
-    this.#unwritten += 1;
-    if (this.#unwritten < LENGTHS_WRITTEN_EVERY) return;
-    this.#kv.put(LENGTHS_ROW, [...lengths]);
-    this.#unwritten = 0;
-  }
-
-  /** Call it after a rollback or a deletion of everything. */
-  forget(): void {
-    this.#lengths = undefined;
-  }
-
-  #read(): Map<string, number> {
-    if (this.#lengths !== undefined) return this.#lengths;
-    this.#lengths = new Map(this.#kv.get<[string, number][]>(LENGTHS_ROW));
-    this.#all = [...this.#lengths.values()].reduce((sum, each) => sum + each, 0);
-    this.#unwritten = 0;
-    return this.#lengths;
-  }
-}
-
-type LengthStorage = RowStorage["kv"];
-
 const RETURNING = `RETURNING idempotency_key AS idempotencyKey,
   length(key) + length(idempotency_key) + length(request) + length(answer) AS length`;
 
 export class StoredAnswers {
   readonly #tables: Tables;
-  readonly #lengths: AnswerLengths;
+  readonly #kv: RowStorage["kv"];
+  #lengths: CallerCounts | undefined;
+  #uncounted = 0;
 
-  constructor(tables: Tables, kv: LengthStorage) {
+  constructor(tables: Tables, kv: RowStorage["kv"]) {
     this.#tables = tables;
-    this.#lengths = new AnswerLengths(kv);
+    this.#kv = kv;
   }
 
-  /** In characters: of all answers of the object, and of one caller's. */
-  get lengths(): { readonly all: number; of(range: KeyRange): number } {
+  /** In characters, by the beginning of a caller's range. Without a caller and ends of holds: in `all` only. */
+  get lengths(): CallerCounts {
+    if (this.#lengths === undefined) {
+      this.#lengths = new CallerCounts(this.#kv.get<[string, number][]>(LENGTHS_ROW));
+      this.#uncounted = 0;
+    }
     return this.#lengths;
   }
 
+  /** Call it after a rollback or a deletion of everything. */
   forgetLengths(): void {
-    this.#lengths.forget();
+    this.#lengths = undefined;
+  }
+
+  #addLength(idempotencyKey: string, length: number): void {
+    const { lengths } = this;
+    const [caller] = rangeOf(idempotencyKey);
+    lengths.add(caller, length);
+    this.#uncounted += 1;
+    if (this.#uncounted < LENGTHS_WRITTEN_EVERY) return;
+    this.#kv.put(LENGTHS_ROW, lengths.entries());
+    this.#uncounted = 0;
   }
 
   read(key: string, idempotencyKey: string): StoredAnswer | undefined {
     const query = "SELECT request, answer, at_ms AS atMs FROM answers WHERE key = ? AND idempotency_key = ?";
-    return this.#tables.rows<{ request: string; answer: string; atMs: number }>(
-      "answers",
-      query,
-      key,
-      idempotencyKey,
-    )[0];
+    return this.#tables.rows<StoredAnswer>("answers", query, key, idempotencyKey)[0];
   }
 
   write(key: string, idempotencyKey: string, { request, answer, atMs }: StoredAnswer): void {
-    this.#tables.make("answers");
-    this.#lengths.add(idempotencyKey, key.length + idempotencyKey.length + request.length + answer.length);
-    this.#tables.exec(
-      "INSERT OR REPLACE INTO answers (key, idempotency_key, request, answer, at_ms) VALUES (?, ?, ?, ?, ?)",
-      key,
-      idempotencyKey,
-      request,
-      answer,
-      atMs,
-    );
+    const length = key.length + idempotencyKey.length + request.length + answer.length;
+    this.#addLength(idempotencyKey, length);
+    this.#tables.put("answers", { key, idempotency_key: idempotencyKey, request, answer, at_ms: atMs });
   }
 
   remove(key: string, idempotencyKey: string): void {
@@ -139,36 +92,22 @@ export class StoredAnswers {
   }
 
   #delete(query: string, ...bindings: SqlStorageValue[]): void {
-    const gone = this.#tables.rows<{ idempotencyKey: string; length: number }>(
-      "answers",
-      `${query} ${RETURNING}`,
-      ...bindings,
-    );
-    for (const { idempotencyKey, length } of gone) this.#lengths.add(idempotencyKey, -length);
+    type Gone = { idempotencyKey: string; length: number };
+    for (const gone of this.#tables.rows<Gone>("answers", `${query} ${RETURNING}`, ...bindings))
+      this.#addLength(gone.idempotencyKey, -gone.length);
   }
 
   count(key: string, [from, to]: KeyRange): { readonly count: number; readonly oldestMs: number } {
-    if (!this.#tables.has("answers")) return { count: 0, oldestMs: Infinity };
-    const { count, oldestMs } = this.#tables
-      .exec<{ count: number; oldestMs: number | null }>(
-        `SELECT count(*) AS count, min(at_ms) AS oldestMs ${OF_CALLER}`,
-        key,
-        from,
-        to,
-      )
-      .one();
-    return { count, oldestMs: oldestMs ?? Infinity };
+    const query = `SELECT count(*) AS count, min(at_ms) AS oldestMs ${OF_CALLER}`;
+    type Counted = { count: number; oldestMs: number | null };
+    const [found] = this.#tables.rows<Counted>("answers", query, key, from, to);
+    return { count: found?.count ?? 0, oldestMs: found?.oldestMs ?? Infinity };
   }
 
   removeOldest(key: string, [from, to]: KeyRange): void {
-    this.#delete(
-      `DELETE FROM answers WHERE key = ?1 AND idempotency_key IN
-        (SELECT idempotency_key ${OF_CALLER} ORDER BY at_ms LIMIT ?4)`,
-      key,
-      from,
-      to,
-      ANSWERS_DROPPED,
-    );
+    const oldest = `SELECT idempotency_key ${OF_CALLER} ORDER BY at_ms LIMIT ?4`;
+    const query = `DELETE FROM answers WHERE key = ?1 AND idempotency_key IN (${oldest})`;
+    this.#delete(query, key, from, to, ANSWERS_DROPPED);
   }
 
   has(key: string): boolean {
@@ -181,14 +120,11 @@ export class StoredAnswers {
 
   /** Deletes old answers of untouched keys. An index by time would cost one more row per answer. */
   sweep(after: AnswerPlace, untilMs: number): Swept {
-    const rows = this.#tables.rows<{ key: string; idempotencyKey: string; atMs: number; isRecorded: number }>(
-      "answers",
-      `SELECT key, idempotency_key AS idempotencyKey, at_ms AS atMs, ${IS_RECORDED} AS isRecorded FROM answers
-        WHERE (key, idempotency_key) > (?, ?) ORDER BY key, idempotency_key LIMIT ?`,
-      after.key,
-      after.idempotencyKey,
-      ANSWERS_SWEPT,
-    );
+    const query = `SELECT key, idempotency_key AS idempotencyKey, at_ms AS atMs, ${IS_RECORDED} AS isRecorded
+      FROM answers WHERE (key, idempotency_key) > (?, ?) ORDER BY key, idempotency_key LIMIT ?`;
+    type Row = { key: string; idempotencyKey: string; atMs: number; isRecorded: number };
+    const place = [after.key, after.idempotencyKey] as const;
+    const rows = this.#tables.rows<Row>("answers", query, ...place, ANSWERS_SWEPT);
     let [left, oldestMs] = [0, Infinity];
     for (const { key, idempotencyKey, atMs, isRecorded } of rows) {
       if (isRecorded === 0 && atMs <= untilMs) {

@@ -14,7 +14,6 @@
  * Leases continue under another rule or name in the same way. Units of a rate occupy no slots, and a released
  * slot has used nothing: no conversion happens between rates and slots.
  */
-import type { AnyAlgorithm } from "../../core/algorithms/algorithm.ts";
 import { blockIn, withoutBlock } from "../../core/algorithms/penalty.ts";
 import { algorithms } from "../../core/policies/algorithms.ts";
 import type { Policy, Rule } from "../../core/policies/policy.ts";
@@ -22,11 +21,6 @@ import { type Claim, type StoredAccount, storedName } from "./records.ts";
 import type { DueKey } from "./storage.ts";
 
 const USUAL_UNIT = "requests";
-
-interface Source {
-  readonly stored: StoredAccount;
-  readonly algorithm: AnyAlgorithm;
-}
 
 /** The record from which a rule continues if it cannot read its own; `undefined`: none. */
 export function converted(
@@ -51,7 +45,8 @@ export function converted(
     if (latest === 0) return undefined;
     return { algorithm: storedName(rule), ahead: 0, state: pack(algorithm.leasing?.resumed(latest)) };
   }
-  const used = wholeAtMs <= nowMs ? 0 : Math.max(...sources.map(usedIn));
+  const usedBy = sources.map((each) => each.algorithm.used(withoutBlock(each.stored.state) ?? null));
+  const used = wholeAtMs <= nowMs ? 0 : Math.max(...usedBy);
   const ahead = Math.max(...sources.map(({ stored }) => stored.ahead));
   const block = algorithm.hasPenalty === true ? blockIn(own?.state) : undefined;
   if (used + ahead === 0 && block === undefined) return undefined;
@@ -69,12 +64,8 @@ export function converted(
   };
 }
 
-export function convertedClaims(policy: Policy, claims: readonly Claim[]): Map<string, Claim> {
-  return new Map(claims.map((claim) => [claim.id, convertedClaim(policy, claim)]));
-}
-
 /** Adds units of new rules: the most that the claim had of a removed rule of the same kind. */
-function convertedClaim(policy: Policy, claim: Claim): Claim {
+export function convertedClaim(policy: Policy, claim: Claim): Claim {
   const isGone = (name: string) => policy.rules.every((rule) => rule.name !== name);
   const gone = Object.entries(claim.units).filter(([name]) => isGone(name));
   const most = Math.max(0, ...gone.map(([, units]) => units));
@@ -87,7 +78,7 @@ function convertedClaim(policy: Policy, claim: Claim): Claim {
 }
 
 /** A rule continues from its own record, or from all of its unit or its kind of lease. */
-function sourcesOf(policy: Policy, rule: Rule, rules: DueKey["rules"]): readonly Source[] {
+function sourcesOf(policy: Policy, rule: Rule, rules: DueKey["rules"]) {
   const counted = Object.entries(rules).flatMap(([name, stored]) => {
     const algorithm = algorithms.get(stored.algorithm);
     if (algorithm === undefined || (algorithm.leasing !== undefined) !== (rule.lease !== undefined))
@@ -104,8 +95,4 @@ function sourcesOf(policy: Policy, rule: Rule, rules: DueKey["rules"]): readonly
     // Earlier versions wrote no unit: if no rule counts requests any more, it may be any unit.
     return kept === undefined && stored.unit === undefined && !isOf(USUAL_UNIT);
   });
-}
-
-function usedIn({ stored, algorithm }: Source): number {
-  return algorithm.used(withoutBlock(stored.state) ?? null);
 }

@@ -1,7 +1,9 @@
 import type { MovedKey, MovedSegment } from "../../core/protocol/object-methods.ts";
+import type { StoredAnswer } from "./answers.ts";
 import type { Tables } from "./records.ts";
 
-export interface Move {
+/** A type, since an interface is none of SQLite's rows. */
+export type Move = {
   /** It rises with each move of the key. */
   readonly move: number;
   /** The name of the object that received the key; `null`: the key has arrived here. */
@@ -10,12 +12,7 @@ export interface Move {
   readonly times: number;
   /** When nothing sent with the key counts any more. */
   readonly dueMs: number;
-}
-
-export interface SweptMoves {
-  readonly left: number;
-  readonly dueMs: number;
-}
+};
 
 /** A key brings its newest answers: more would not fit in a message. */
 const MAX_ANSWERS_MOVED = 20_000;
@@ -40,20 +37,11 @@ export class StoredMoves {
 
   read(key: string): Move | undefined {
     const query = "SELECT move, other, times, due_ms AS dueMs FROM moves WHERE key = ?";
-    type Row = { move: number; other: string | null; times: number; dueMs: number };
-    return this.#tables.rows<Row>("moves", query, key)[0];
+    return this.#tables.rows<Move>("moves", query, key)[0];
   }
 
   write(key: string, { move, other, times, dueMs }: Move): void {
-    this.#tables.make("moves");
-    this.#tables.exec(
-      "INSERT OR REPLACE INTO moves (key, move, other, times, due_ms) VALUES (?, ?, ?, ?, ?)",
-      key,
-      move,
-      other,
-      times,
-      dueMs,
-    );
+    this.#tables.put("moves", { key, move, other, times, due_ms: dueMs });
   }
 
   remove(key: string): void {
@@ -61,55 +49,31 @@ export class StoredMoves {
   }
 
   /** Deletes rows of moves that have no effect any more and whose keys have no record. */
-  sweep(nowMs: number): SweptMoves {
+  sweep(nowMs: number) {
     if (this.isEmpty) return { left: 0, dueMs: Infinity };
-    this.#tables.exec(
-      "DELETE FROM moves WHERE due_ms <= ? AND NOT EXISTS (SELECT 1 FROM keys WHERE keys.key = moves.key)",
-      nowMs,
-    );
-    const { left, dueMs } = this.#tables
-      .exec<{ left: number; dueMs: number | null }>(
-        "SELECT count(*) AS left, min(due_ms) AS dueMs FROM moves",
-      )
-      .one();
+    const isUnrecorded = "NOT EXISTS (SELECT 1 FROM keys WHERE keys.key = moves.key)";
+    this.#tables.exec(`DELETE FROM moves WHERE due_ms <= ? AND ${isUnrecorded}`, nowMs);
+    const query = "SELECT count(*) AS left, min(due_ms) AS dueMs FROM moves";
+    const { left, dueMs } = this.#tables.exec<{ left: number; dueMs: number | null }>(query).one();
     return { left, dueMs: dueMs ?? Infinity };
   }
 
   rowsOf(key: string): Pick<MovedKey, "segments" | "answers"> {
+    type SegmentRow = { rule: string; log: number; start: number; toMs: number; entries: ArrayBuffer };
+    const query = "SELECT rule, log, start, to_ms AS toMs, entries FROM segments WHERE key = ?";
     const segments = this.#tables
-      .rows<{ rule: string; log: number; start: number; toMs: number; entries: ArrayBuffer }>(
-        "segments",
-        "SELECT rule, log, start, to_ms AS toMs, entries FROM segments WHERE key = ?",
-        key,
-      )
+      .rows<SegmentRow>("segments", query, key)
       .map(({ entries, ...segment }) => ({ ...segment, entries: [...new Float64Array(entries)] }));
-    const answers = this.#tables.rows<{
-      idempotencyKey: string;
-      request: string;
-      answer: string;
-      atMs: number;
-    }>(
-      "answers",
-      `SELECT idempotency_key AS idempotencyKey, request, answer, at_ms AS atMs FROM answers
-        WHERE key = ? ORDER BY at_ms DESC LIMIT ?`,
-      key,
-      MAX_ANSWERS_MOVED,
-    );
-    return { segments, answers };
+    const newest = `SELECT idempotency_key AS idempotencyKey, request, answer, at_ms AS atMs
+      FROM answers WHERE key = ? ORDER BY at_ms DESC LIMIT ?`;
+    type AnswerRow = StoredAnswer & { readonly idempotencyKey: string };
+    return { segments, answers: this.#tables.rows<AnswerRow>("answers", newest, key, MAX_ANSWERS_MOVED) };
   }
 
   putSegments(key: string, segments: readonly MovedSegment[]): void {
-    for (const { rule, log, start, toMs, entries } of segments) {
-      this.#tables.make("segments");
-      this.#tables.exec(
-        "INSERT OR REPLACE INTO segments (key, rule, log, start, to_ms, entries) VALUES (?, ?, ?, ?, ?, ?)",
-        key,
-        rule,
-        log,
-        start,
-        toMs,
-        Float64Array.from(entries).buffer,
-      );
+    for (const { toMs, entries, ...segment } of segments) {
+      const { buffer } = Float64Array.from(entries);
+      this.#tables.put("segments", { key, ...segment, to_ms: toMs, entries: buffer });
     }
   }
 }

@@ -11,10 +11,7 @@ export interface StoredAccount {
   readonly state?: unknown;
   /** Units that holders had, and that memory may admit before the next write (write-behind.ts). */
   readonly ahead: number;
-  /**
-   * The longest that holders may spend units of `ahead` beside `presumed`. Absent: none, or an earlier
-   * version.
-   */
+  /** How long holders may spend units of `ahead` beside `presumed`. Absent: none, or an earlier version. */
   readonly ttlMs?: number;
   /** The part of `ahead` that was presumed, and its remaining time. Absent: none, or an earlier version. */
   readonly presumed?: readonly (readonly [units: number, leftMs: number])[];
@@ -47,10 +44,7 @@ export function readable({ algorithm }: Rule, state: unknown): unknown {
 /** A record keeps the units apart that were presumed after this many crashes. Others end a little later. */
 const MAX_PRESUMED = 4;
 
-/**
- * @param ahead units that memory may admit before the next write, beside those that holders have now
- * @param by the memory that has the account
- */
+/** `ahead`: units that memory may admit before the next write. `by`: the memory that has the account. */
 export function record(
   rule: Rule,
   account: Account,
@@ -78,12 +72,8 @@ export function record(
 }
 
 /** How long holders may have units of this record. Exceeding it costs another row, so it is doubled. */
-function lifeMs(
-  account: Account,
-  nowMs: number,
-  { leastMs, mostMs }: Lifetimes,
-  before: StoredAccount | undefined,
-): number {
+function lifeMs(account: Account, nowMs: number, lifetimes: Lifetimes, before?: StoredAccount): number {
+  const { leastMs, mostMs } = lifetimes;
   const heldMs = spendableUntilMs(account) - nowMs;
   if (heldMs <= leastMs) return leastMs;
   return Math.max(heldMs, Math.min(2 * heldMs, mostMs), before?.ttlMs ?? 0);
@@ -129,66 +119,49 @@ export interface Claim {
   readonly idempotencyKey?: string;
 }
 
-/** A key's record as stored, here and in the table `keys`. Stored: never rename a field. */
-export interface KeyRow {
+/** A number for each caller, and their sum. Callers without a name are `""`. */
+export class CallerCounts {
+  all: number;
+  readonly #counts: Map<string, number>;
+
+  constructor(counts: Iterable<readonly [caller: string, count: number]> = []) {
+    this.#counts = new Map(counts);
+    this.all = [...this.#counts.values()].reduce((sum, count) => sum + count, 0);
+  }
+
+  of(caller: string): number {
+    return this.#counts.get(caller) ?? 0;
+  }
+
+  add(caller: string, more: number): void {
+    const before = this.of(caller);
+    const after = Math.max(0, before + more);
+    this.all += after - before;
+    if (after > 0) this.#counts.set(caller, after);
+    else this.#counts.delete(caller);
+  }
+
+  entries(): [caller: string, count: number][] {
+    return [...this.#counts];
+  }
+}
+
+/** A key's record as stored: never rename a field. A type, since an interface is none of SQLite's rows. */
+export type KeyRow = {
   readonly key: string;
   readonly policy: string;
   /** JSON. */
   readonly rules: string;
   /** When the key is expected to be untouched. */
   readonly wholeAtMs: number;
-}
+};
 
-export interface SweptKey extends Omit<KeyRow, "rules"> {
+export type SweptKey = Omit<KeyRow, "rules"> & {
   /** The position of the policy version in the record (keys/versions.ts); 0: none. */
   readonly versionAt?: number;
-}
+};
 
-/** Stored: never rename it. */
-const ROW = "record";
-
-/**
- * The record of an object's only key. While only it and the crash allowances are stored, it is a row of the
- * key-value table, which costs no row to make: a table costs two. So a key with its own object writes two
- * rows, this and the alarm. When anything more is stored, the record moves to the table `keys`.
- */
-export class LoneRecord {
-  readonly #storage: DurableObjectStorage;
-  #row: KeyRow | undefined;
-
-  constructor(storage: DurableObjectStorage) {
-    this.#storage = storage;
-    this.reload();
-  }
-
-  get row(): KeyRow | undefined {
-    return this.#row;
-  }
-
-  write(row: KeyRow): void {
-    this.#storage.kv.put<KeyRow>(ROW, row);
-    this.#row = row;
-  }
-
-  remove(): void {
-    if (this.#row === undefined) return;
-    this.#storage.kv.delete(ROW);
-    this.#row = undefined;
-  }
-
-  reload(): void {
-    this.#row = this.#storage.kv.get<KeyRow>(ROW);
-  }
-
-  forget(): void {
-    this.#row = undefined;
-  }
-}
-
-/**
- * Never rename tables or columns. A table is made at its first write, because that costs two rows. With
- * `WITHOUT ROWID` a write costs one row instead of two.
- */
+/** Never rename tables or columns. Making one costs two rows, and a rowid another per write. */
 const SCHEMA = {
   keys: `CREATE TABLE IF NOT EXISTS keys (
     key TEXT PRIMARY KEY, policy TEXT NOT NULL, rules TEXT NOT NULL, whole_at_ms INTEGER NOT NULL
@@ -209,15 +182,18 @@ const SCHEMA = {
   ) WITHOUT ROWID`,
 };
 export type Table = keyof typeof SCHEMA;
+type SqlRow = Readonly<Record<string, SqlStorageValue>>;
+/** The name of an only key's row. Stored: never rename it. */
+const ROW = "record";
 
 export class Tables {
   readonly #storage: DurableObjectStorage;
-  readonly #lone: LoneRecord;
   #made: Set<string>;
+  #loneRow: KeyRow | undefined;
 
   constructor(storage: DurableObjectStorage) {
     this.#storage = storage;
-    this.#lone = new LoneRecord(storage);
+    this.#loneRow = storage.kv.get<KeyRow>(ROW);
     // Reading at once costs no file: the runtime makes an object's file before its code runs
     // (scripts/workerd.ts).
     this.#made = this.#readMade();
@@ -227,8 +203,24 @@ export class Tables {
     return this.#made.has(table);
   }
 
-  get lone(): LoneRecord | undefined {
-    return this.#made.has("keys") ? undefined : this.#lone;
+  /**
+   * The record of an object's only key; `undefined`: it is in a table. While only it and the crash allowances
+   * are stored, it is a row of the key-value table, which costs no row to make: a table costs two. So a key
+   * with its own object writes two rows, this and the alarm. When anything more is stored, the record moves
+   * to the table `keys`.
+   */
+  get lone(): { readonly row: KeyRow | undefined } | undefined {
+    return this.#made.has("keys") ? undefined : { row: this.#loneRow };
+  }
+
+  writeLone(row: KeyRow): void {
+    this.#storage.kv.put<KeyRow>(ROW, row);
+    this.#loneRow = row;
+  }
+
+  removeLone(): void {
+    if (this.#loneRow !== undefined) this.#storage.kv.delete(ROW);
+    this.#loneRow = undefined;
   }
 
   /** Makes the table if needed. Every stored part of a key needs a record, so `keys` is made first. */
@@ -239,33 +231,26 @@ export class Tables {
     this.#made.add(table);
   }
 
-  writeKey({ key, policy, rules, wholeAtMs }: KeyRow): void {
-    this.make("keys");
-    this.exec(
-      "INSERT OR REPLACE INTO keys (key, policy, rules, whole_at_ms) VALUES (?, ?, ?, ?)",
-      key,
-      policy,
-      rules,
-      wholeAtMs,
-    );
+  writeKey({ wholeAtMs, ...row }: KeyRow): void {
+    this.put("keys", { ...row, whole_at_ms: wholeAtMs });
+  }
+
+  /** Writes a row, by column. It replaces the one with the same primary key. */
+  put(table: Table, row: SqlRow): void {
+    this.make(table);
+    const columns = Object.keys(row);
+    const values = columns.map(() => "?").join(", ");
+    const query = `INSERT OR REPLACE INTO ${table} (${columns.join(", ")}) VALUES (${values})`;
+    this.exec(query, ...Object.values(row));
   }
 
   /** The rows of a query on a table; none if the table does not exist. */
-  rows<Row extends Record<string, SqlStorageValue>>(
-    table: Table,
-    query: string,
-    ...bindings: SqlStorageValue[]
-  ): Row[] {
+  rows<Row extends SqlRow>(table: Table, query: string, ...bindings: SqlStorageValue[]): Row[] {
     return this.has(table) ? this.exec<Row>(query, ...bindings).toArray() : [];
   }
 
-  exec<Row extends Record<string, SqlStorageValue>>(query: string, ...bindings: SqlStorageValue[]) {
+  exec<Row extends SqlRow>(query: string, ...bindings: SqlStorageValue[]) {
     return this.#storage.sql.exec<Row>(query, ...bindings);
-  }
-
-  /** The column `number` of a query's only row; `undefined`: null. */
-  number(query: string, ...bindings: SqlStorageValue[]): number | undefined {
-    return this.exec<{ number: number | null }>(query, ...bindings).one().number ?? undefined;
   }
 
   /** Runs `work` in a transaction, which is rolled back if `work` throws. */
@@ -275,7 +260,7 @@ export class Tables {
     } catch (error) {
       // The rollback also removed each table that `work` made.
       this.#made = this.#readMade();
-      this.#lone.reload();
+      this.#loneRow = this.#storage.kv.get<KeyRow>(ROW);
       throw error;
     }
   }
@@ -283,23 +268,21 @@ export class Tables {
   removeAll(): Promise<void> {
     // workerd deletes the tables before the promise resolves, so the next write must make its table again.
     this.#made.clear();
-    this.#lone.forget();
+    this.#loneRow = undefined;
     return this.#storage.deleteAll();
   }
 
   #makeKeys(): void {
     this.#storage.sql.exec(SCHEMA.keys);
     this.#made.add("keys");
-    const { row } = this.#lone;
-    if (row === undefined) return;
-    this.writeKey(row);
-    this.#lone.remove();
+    if (this.#loneRow === undefined) return;
+    this.writeKey(this.#loneRow);
+    this.removeLone();
   }
 
   #readMade(): Set<string> {
-    const tables = this.exec<{ name: string; sql: string }>(
-      "SELECT name, sql FROM sqlite_master WHERE type = 'table'",
-    ).toArray();
+    const query = "SELECT name, sql FROM sqlite_master WHERE type = 'table'";
+    const tables = this.exec<{ name: string; sql: string }>(query).toArray();
     // Version 0.1.0 made this table without the column.
     if (tables.some(({ name, sql }) => name === "holds" && !sql.includes(" caller ")))
       this.exec("ALTER TABLE holds ADD COLUMN caller TEXT");

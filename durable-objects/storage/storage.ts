@@ -2,7 +2,7 @@ import type { NewSegment, Segment } from "../../core/algorithms/algorithm.ts";
 import type { Counter } from "../../core/stats/tally.ts";
 import { StoredAnswers } from "./answers.ts";
 import { StoredMoves } from "./moves.ts";
-import { type Claim, type KeyRow, type StoredKey, type SweptKey, Tables } from "./records.ts";
+import { CallerCounts, type Claim, type KeyRow, type StoredKey, type SweptKey, Tables } from "./records.ts";
 import { Sweeps } from "./sweeps.ts";
 import { CrashAllowances } from "./write-behind.ts";
 
@@ -11,8 +11,8 @@ export const KEYS_SWEPT = 1_000;
 
 /** Keys record by record, in the object's storage or in memory (memory-namespace.ts). */
 export interface KeyStorage extends Omit<Pick<Storage, keyof Storage>, "answers" | "claims" | "moves"> {
-  readonly answers: Pick<StoredAnswers, keyof StoredAnswers>;
-  readonly claims: Pick<StoredClaims, keyof StoredClaims>;
+  readonly answers: Omit<StoredAnswers, "forgetLengths">;
+  readonly claims: Omit<StoredClaims, "forgetCounts">;
   readonly moves: Pick<StoredMoves, "isAway" | "isEmpty" | "sweep">;
 }
 
@@ -64,7 +64,7 @@ export class Storage {
     this.claims.forgetCounts();
     this.answers.forgetLengths();
     this.allowances.forget();
-    this.sweeps.forget();
+    this.sweeps.begin();
     return this.#tables.removeAll();
   }
 
@@ -72,7 +72,7 @@ export class Storage {
   read(key: string): DueKey | undefined {
     const { lone } = this.#tables;
     const query = "SELECT key, policy, rules, whole_at_ms AS wholeAtMs FROM keys WHERE key = ?";
-    const row = lone === undefined ? this.#tables.rows<StoredRow>("keys", query, key)[0] : lone.row;
+    const row = lone === undefined ? this.#tables.rows<KeyRow>("keys", query, key)[0] : lone.row;
     if (row === undefined || row.key !== key) return undefined;
     const { policy, wholeAtMs } = row;
     return { key, policy, wholeAtMs, rules: JSON.parse(row.rules) as StoredKey["rules"] };
@@ -95,7 +95,7 @@ export class Storage {
   countKeys(prefix: string): number {
     if (this.#tables.lone !== undefined) return this.keysAfter(prefix, undefined, 1).length;
     const query = `SELECT count(*) AS number FROM keys WHERE key >= ? AND key <= ? ${this.#isHere}`;
-    return this.#tables.number(query, prefix, lastWith(prefix)) ?? 0;
+    return this.#tables.rows<{ number: number }>("keys", query, prefix, lastWith(prefix))[0]?.number ?? 0;
   }
 
   /** Excludes keys that were given away: their records stay until they have arrived. */
@@ -108,14 +108,14 @@ export class Storage {
   write({ key, policy, rules }: StoredKey, wholeAtMs: number): void {
     const row = { key, policy, rules: JSON.stringify(rules), wholeAtMs };
     const { lone } = this.#tables;
-    if (lone !== undefined && (lone.row?.key ?? key) === key) lone.write(row);
+    if (lone !== undefined && (lone.row?.key ?? key) === key) this.#tables.writeLone(row);
     else this.#tables.writeKey(row);
     this.sweeps.wrote(wholeAtMs);
   }
 
   remove(key: string): void {
     const { lone } = this.#tables;
-    if (lone !== undefined) return lone.row?.key === key ? lone.remove() : undefined;
+    if (lone !== undefined) return lone.row?.key === key ? this.#tables.removeLone() : undefined;
     this.claims.removeAll(key);
     for (const table of ["keys", "segments"] as const)
       this.#tables.rows(table, `DELETE FROM ${table} WHERE key = ?`, key);
@@ -130,23 +130,10 @@ export class Storage {
 
   /** Adds a segment, and deletes the rule's segments that are no longer needed. */
   writeSegment(key: string, rule: string, { log, from, toMs, keepFromMs, entries }: NewSegment): void {
-    this.#tables.make("segments");
-    this.#tables.exec(
-      "DELETE FROM segments WHERE key = ? AND rule = ? AND (log <> ? OR to_ms < ?)",
-      key,
-      rule,
-      log,
-      keepFromMs,
-    );
-    this.#tables.exec(
-      "INSERT OR REPLACE INTO segments (key, rule, log, start, to_ms, entries) VALUES (?, ?, ?, ?, ?, ?)",
-      key,
-      rule,
-      log,
-      from,
-      toMs,
-      Float64Array.from(entries).buffer,
-    );
+    const query = "DELETE FROM segments WHERE key = ? AND rule = ? AND (log <> ? OR to_ms < ?)";
+    this.#tables.rows("segments", query, key, rule, log, keepFromMs);
+    const { buffer } = Float64Array.from(entries);
+    this.#tables.put("segments", { key, rule, log, start: from, to_ms: toMs, entries: buffer });
   }
 
   /** The next `KEYS_SWEPT` keys after one, in table order, and when each was expected to be untouched. */
@@ -157,13 +144,9 @@ export class Storage {
       return row !== undefined && row.key > after ? [{ ...row, versionAt: row.rules.indexOf(MARK) + 1 }] : [];
     const query =
       "SELECT key, policy, whole_at_ms AS wholeAtMs, instr(rules, ?) AS versionAt FROM keys WHERE key > ? ORDER BY key LIMIT ?";
-    return this.#tables.rows<SweptRow>("keys", query, MARK, after, KEYS_SWEPT);
+    return this.#tables.rows<Required<SweptKey>>("keys", query, MARK, after, KEYS_SWEPT);
   }
 }
-
-/** A type of SQLite's values, which an interface is not. */
-type StoredRow = { [Field in keyof KeyRow]: KeyRow[Field] };
-type SweptRow = Omit<StoredRow, "rules"> & { versionAt: number };
 
 /** A key's record, with the instant from which a sweep reads it. */
 export type DueKey = StoredKey & Pick<KeyRow, "wholeAtMs">;
@@ -224,16 +207,10 @@ export function countedStorage(storage: Used, counter: Pick<Counter, "add">): Du
   return counted as DurableObjectStorage;
 }
 
-/** The object's claims: all, and each caller's. Claims from before callers were recorded belong to `""`. */
-export interface ClaimCounts {
-  readonly all: number;
-  of(caller: string): number;
-}
-
 export class StoredClaims {
   readonly #tables: Tables;
-  /** By caller. `undefined`: not counted since the start or the last rollback. */
-  #counts: Map<string, number> | undefined;
+  /** Claims from before callers were recorded belong to `""`. `undefined`: not counted since a start or rollback. */
+  #counts: CallerCounts | undefined;
 
   constructor(tables: Tables) {
     this.#tables = tables;
@@ -246,16 +223,9 @@ export class StoredClaims {
 
   /** @param isNew whether the claim begins; otherwise it is renewed */
   write(key: string, claim: Claim, isNew: boolean): void {
-    this.#tables.make("holds");
     const { id, caller = "" } = claim;
-    this.#tables.exec(
-      "INSERT OR REPLACE INTO holds (key, id, claim, caller) VALUES (?, ?, ?, ?)",
-      key,
-      id,
-      JSON.stringify(claim),
-      caller,
-    );
-    if (isNew) this.#count(caller, 1);
+    this.#tables.put("holds", { key, id, claim: JSON.stringify(claim), caller });
+    if (isNew) this.#counts?.add(caller, 1);
   }
 
   remove(key: string, id: string): void {
@@ -267,32 +237,22 @@ export class StoredClaims {
   }
 
   /** Counted at the first use, then updated with each claim. */
-  get counts(): ClaimCounts {
-    const counts = (this.#counts ??= this.#read());
-    let all = 0;
-    for (const count of counts.values()) all += count;
-    return { all, of: (caller) => counts.get(caller) ?? 0 };
+  get counts(): Pick<CallerCounts, "all" | "of"> {
+    return (this.#counts ??= this.#count());
   }
 
   forgetCounts(): void {
     this.#counts = undefined;
   }
 
-  #read(): Map<string, number> {
+  #count(): CallerCounts {
     const query = "SELECT caller, count(*) AS number FROM holds GROUP BY caller";
     const rows = this.#tables.rows<{ caller: string | null; number: number }>("holds", query);
-    return new Map(rows.map(({ caller, number }) => [caller ?? "", number]));
+    return new CallerCounts(rows.map(({ caller, number }) => [caller ?? "", number]));
   }
 
   #uncount(query: string, ...bindings: string[]): void {
     for (const { caller } of this.#tables.rows<{ caller: string | null }>("holds", query, ...bindings))
-      this.#count(caller ?? "", -1);
-  }
-
-  #count(caller: string, more: number): void {
-    if (this.#counts === undefined) return;
-    const count = (this.#counts.get(caller) ?? 0) + more;
-    if (count > 0) this.#counts.set(caller, count);
-    else this.#counts.delete(caller);
+      this.#counts?.add(caller ?? "", -1);
   }
 }

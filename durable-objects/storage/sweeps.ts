@@ -71,7 +71,7 @@ export class Sweeps {
     return untilMs > nowMs ? untilMs : undefined;
   }
 
-  /** Begins a sweep, which calls `leave` for the rows that it leaves, and `end`. */
+  /** Begins a sweep, which calls `leave` for the rows that it leaves, and `end`. Also: all rows are gone. */
   begin(): void {
     this.#rows = 0;
     this.#notBeforeMs = -Infinity;
@@ -92,10 +92,6 @@ export class Sweeps {
     if (this.#rows >= MANY_ROWS)
       this.#storage.kv.put<StoredSweep>(ROW, { rows: this.#rows, notBeforeMs: this.#notBeforeMs });
     return Math.max(this.#earliestMs, this.#notBeforeMs, nowMs + APART_MS);
-  }
-
-  forget(): void {
-    this.begin();
   }
 
   /** The clock may have been set back: the rest is never longer than it was. */

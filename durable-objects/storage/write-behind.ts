@@ -31,10 +31,7 @@ import { maxLost } from "../../core/reservations/sizing.ts";
 import { type StoredAccount, isReadable, readable, storedName } from "./records.ts";
 import { type RowStorage, UNKNOWN_KEPT_MS } from "./sweeps.ts";
 
-/**
- * The most of the capacity. A limit of 100,000 a second writes one row per 2,000 decisions; a small, slow one
- * writes every decision and loses none.
- */
+/** Of the capacity: 100,000 a second write a row per 2,000 decisions; a small, slow limit writes each. */
 const MAX_SHARE = 0.02;
 
 /** A record is ahead by at most this part of the known use, so objects that are often evicted lose little. */
@@ -104,14 +101,10 @@ export function restore(
   const read = isReadable(rule, stored) ? stored : undefined;
   const known = readable(rule, read?.state);
   const state = known === undefined ? undefined : algorithm.unpack(config, known, segments);
-  const untouched: Account = state === undefined ? UNTOUCHED : { state, holds: [] };
-  return presumed(rule, read, state, nowMs, ttlMs, allowance).reduce(
-    (account, { units, expiresAtMs }, index) =>
-      units === 0
-        ? account
-        : place(account, { id: `${RESTORED}:${index}`, units, expiresAtMs, isRestored: true }),
-    untouched,
-  );
+  let account: Account = state === undefined ? UNTOUCHED : { state, holds: [] };
+  for (const [index, hold] of presumed(rule, read, state, nowMs, ttlMs, allowance).entries())
+    if (hold.units !== 0) account = place(account, { ...hold, id: `${RESTORED}:${index}`, isRestored: true });
+  return account;
 }
 
 /** The units that may have been admitted beyond a record, and until when holders may spend them. */
@@ -172,10 +165,7 @@ const RESTORED = "write-ahead";
 /** The row's part for one policy. Stored: never rename a field. */
 interface StoredAllowance {
   readonly untilMs: number;
-  /**
-   * Beside `exactFromMs` one less than the longest life: too short for earlier versions, which so write
-   * first.
-   */
+  /** Beside `exactFromMs` one less than the longest life, so earlier versions find it too short and write. */
   readonly ttlMs: number;
   /** When no holder has units of a version without `presumed`. Absent: such a version wrote this row. */
   readonly exactFromMs?: number;
@@ -258,25 +248,14 @@ export class CrashAllowances {
     return wholeAtMs(policy, allowance);
   }
 
-  /** When keys have refilled without further calls. Unknown policies may return. -Infinity: there is none. */
+  /** When keys have refilled without further calls. -Infinity: there is no allowance. */
   endsAtMs(policies: PolicyLookup): number {
-    let endsMs = -Infinity;
-    for (const [name, allowance] of this.#made) {
-      const policy = policies.get(name);
-      if (policy !== undefined) endsMs = Math.max(endsMs, wholeAtMs(policy, allowance));
-      else if (policies.isRemoved?.(name) !== true)
-        endsMs = Math.max(endsMs, allowance.untilMs + UNKNOWN_KEPT_MS);
-    }
-    return endsMs;
+    return Math.max(...[...this.#made].map(([name, allowance]) => endOf(policies, name, allowance)));
   }
 
   /** All keys are stored exactly: memory is not ahead. Earlier allowances may still have an effect. */
   end(policies: PolicyLookup, nowMs: number): void {
-    const kept = [...this.#found].filter(([name, { untilMs }]) => {
-      const policy = policies.get(name);
-      if (policy !== undefined) return this.isPresumed(policy, nowMs);
-      return policies.isRemoved?.(name) !== true && nowMs < untilMs + UNKNOWN_KEPT_MS;
-    });
+    const kept = [...this.#found].filter(([name, allowance]) => nowMs < endOf(policies, name, allowance));
     if (this.#made.size > 0) this.#storage.kv.put<Stored>(ROW, kept);
     this.#made = new Map(kept);
   }
@@ -307,6 +286,13 @@ export class CrashAllowances {
     });
     return { ...(made !== this.#found.get(policy.name) && made?.rules), ...Object.fromEntries(rules) };
   }
+}
+
+/** When an allowance has no effect any more. An unknown policy may return, unless it was removed. */
+function endOf(policies: PolicyLookup, name: string, allowance: StoredAllowance): number {
+  const policy = policies.get(name);
+  if (policy !== undefined) return wholeAtMs(policy, allowance);
+  return policies.isRemoved?.(name) === true ? -Infinity : allowance.untilMs + UNKNOWN_KEPT_MS;
 }
 
 /** The units by which a key may have been ahead. A new rule continues from removed ones (conversions.ts). */

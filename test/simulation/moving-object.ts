@@ -99,9 +99,7 @@ export class MovingObject {
       case "settle":
         return made("settle", [policy, key, call.id, call.used], () =>
           JSON.stringify(
-            ask(policy, key, (operations, keyState, nowMs) =>
-              operations.settle(keyState, call.id, call.used, nowMs),
-            ),
+            ask(policy, key, (operations, keyState, nowMs) => operations.settle(keyState, call, nowMs)),
           ),
         );
       case "acquire":

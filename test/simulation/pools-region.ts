@@ -158,17 +158,17 @@ function answerOf(asked: Asked, operations: Operations, keyState: KeyState, nowM
     case "hold":
       return operations.hold(keyState, asked.call, nowMs);
     case "settle":
-      return operations.settle(keyState, asked.id, asked.used, nowMs);
+      return operations.settle(keyState, asked, nowMs);
     case "cancel":
-      return operations.cancel(keyState, asked.id, nowMs);
+      return operations.cancel(keyState, asked, nowMs);
     case "refund":
-      return operations.refund(keyState, asked.units, asked.idempotencyKey, asked.charge, nowMs);
+      return operations.refund(keyState, asked, nowMs);
     case "acquire":
       return operations.acquire(keyState, asked.call, nowMs);
     case "renew":
-      return operations.renew(keyState, asked.id, asked.ttlMs, nowMs);
+      return operations.renew(keyState, asked, nowMs);
     case "release":
-      return operations.release(keyState, asked.id, nowMs);
+      return operations.release(keyState, asked, nowMs);
     case "reset":
       break;
   }

@@ -75,8 +75,13 @@ export class SimulatedObject {
   /** The alarm: forgets refilled keys. */
   collectGarbage(): void {
     const { cache, storage } = this.#memory;
-    storage.sweeps.forget();
-    const work = collectGarbage(storage, cache, this.#policies, () => this.nowMs);
+    storage.sweeps.begin();
+    const work = collectGarbage({
+      storage,
+      cache,
+      policies: this.#policies,
+      timers: { nowMs: () => this.nowMs },
+    });
     let step = work.next();
     while (step.done !== true) step = work.next();
     if (step.value === undefined) void storage.removeAll();
@@ -131,7 +136,7 @@ export class SimulatedObject {
   refund(policy: string, key: string, units: Cost, idempotencyKey: string): AnswerText {
     return now(
       this.#memory.ask(policy, key, (operations, keyState, nowMs) =>
-        operations.refund(keyState, units, idempotencyKey, undefined, nowMs),
+        operations.refund(keyState, { units, idempotencyKey }, nowMs),
       ),
     );
   }

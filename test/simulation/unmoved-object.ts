@@ -34,7 +34,7 @@ export class UnmovedObject {
     const id = this.#ids.get(String(args[2])) ?? String(args[2]);
     return JSON.stringify(
       this.#object.ask(policy, key, (operations, keyState, nowMs) =>
-        operations.settle(keyState, id, Number(args[3]), nowMs),
+        operations.settle(keyState, { id, used: Number(args[3]) }, nowMs),
       ),
     );
   }

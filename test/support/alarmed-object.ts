@@ -76,7 +76,11 @@ export class AlarmedObject {
   }
 
   renew(key: string, id: string, ttlMs?: number, policy = "p"): Lease | Missing {
-    return this.ask(key, (each, keyState, nowMs) => each.renew(keyState, id, ttlMs, nowMs), policy) as Lease;
+    return this.ask(
+      key,
+      (each, keyState, nowMs) => each.renew(keyState, { id, ttlMs }, nowMs),
+      policy,
+    ) as Lease;
   }
 
   /** Advances the clock, with the alarms that are due. */

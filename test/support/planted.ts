@@ -138,8 +138,8 @@ export const FAULTS: readonly Fault[] = [
       SMALL_ANSWERS,
       [
         "durable-objects/keys/idempotency.ts",
-        "lengths.of(range) >= MAX_ANSWERS_LENGTH_OF_CALLER",
-        "lengths.of(range) >= Infinity * MAX_ANSWERS_LENGTH_OF_CALLER",
+        "lengths.of(range[0]) >= MAX_ANSWERS_LENGTH_OF_CALLER",
+        "lengths.of(range[0]) >= Infinity * MAX_ANSWERS_LENGTH_OF_CALLER",
       ],
     ],
   },

@@ -18,10 +18,7 @@ const MAX_TEXT = 200;
 
 type Script = ReturnType<Redis["createScript"]>;
 
-/**
- * A pool in Redis, over Upstash's REST API. Each object has its own: requests cannot share I/O across
- * objects.
- */
+/** A pool in Redis, over Upstash's REST API. Each object has its own: I/O cannot be shared across objects. */
 export class RedisPool implements Pool {
   readonly #address: PoolAddress;
   readonly #breaker: CircuitBreakerPolicy;
@@ -90,10 +87,7 @@ export function readPoolAnswer(text: unknown): PoolAnswer {
   throw new Error(`not an answer of a pool: ${String(text).slice(0, MAX_TEXT)}`);
 }
 
-/**
- * The runtime allows an object six waiting connections, and silently delays more while their timers run:
- * calls that were never sent then look like a dead Redis.
- */
+/** The runtime silently delays further connections: unsent calls, whose timers run, look like a dead Redis. */
 const MAX_UNDER_WAY = 6;
 
 /** The weight of one call in the mean duration of calls: about the last round of calls decides. */
@@ -126,12 +120,7 @@ export class SendQueue {
     this.#time = time;
   }
 
-  /**
-   * Calls `send` in its turn, and returns its result. `send` must end, since it has one of the places until
-   * then.
-   *
-   * @throws Error when there is no answer within `maxMs`
-   */
+  /** The result of `send`, called in its turn. It must end. @throws Error without an answer within `maxMs` */
   run<Result>(send: () => Promise<Result>, maxMs: number): Promise<Result> {
     return new Promise((resolve, reject) => {
       const untilMs = this.#time.nowMs() + maxMs;

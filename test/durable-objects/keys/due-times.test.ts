@@ -73,12 +73,12 @@ async function play(object: AlarmedObject, { what, policy, ttlMs, which }: Opera
     async (each, keyState, nowMs) => {
       if (what === "take" && which > 0) await each.limit(keyState, { cost: which }, nowMs);
       else if (what === "take") await each.hold(keyState, { cost: 2, ttlMs }, nowMs);
-      else if (what === "renew") await each.renew(keyState, lease, ttlMs, nowMs);
-      else if (what === "release") await each.release(keyState, lease, nowMs);
-      else if (what === "settle") await each.settle(keyState, hold, which, nowMs);
-      else if (what === "cancel") await each.cancel(keyState, hold, nowMs);
+      else if (what === "renew") await each.renew(keyState, { id: lease, ttlMs }, nowMs);
+      else if (what === "release") await each.release(keyState, { id: lease }, nowMs);
+      else if (what === "settle") await each.settle(keyState, { id: hold, used: which }, nowMs);
+      else if (what === "cancel") await each.cancel(keyState, { id: hold }, nowMs);
       else if (what === "set") object.parts.local.limits.setUsed(keyState, { used: which }, nowMs);
-      else if (what === "refund") await each.refund(keyState, 1, idempotencyKey, undefined, nowMs);
+      else if (what === "refund") await each.refund(keyState, { units: 1, idempotencyKey }, nowMs);
     },
     policy,
   );

@@ -37,7 +37,12 @@ function stored(
 
 /** Collects garbage to the end. Returns when it comes again, and how often calls could come in between. */
 function collect(storage: Storage, between: () => void = () => undefined) {
-  const work = collectGarbage(storage, new KeyCache(storage), POLICIES, () => NOW_MS);
+  const work = collectGarbage({
+    storage,
+    cache: new KeyCache(storage),
+    policies: POLICIES,
+    timers: { nowMs: () => NOW_MS },
+  });
   let turns = 0;
   let step = work.next();
   for (; step.done !== true; step = work.next()) {
@@ -125,8 +130,8 @@ test("an only key that is whole stays in memory until its record goes with every
   );
   if (policy !== undefined) storage.allowances.renew(policy, NOW_MS, NOW_MS);
   const sweepAt = (nowMs: number) => {
-    storage.sweeps.forget();
-    const work = collectGarbage(storage, cache, policies, () => nowMs);
+    storage.sweeps.begin();
+    const work = collectGarbage({ storage, cache, policies, timers: { nowMs: () => nowMs } });
     let step = work.next();
     while (step.done !== true) step = work.next();
     return step.value;

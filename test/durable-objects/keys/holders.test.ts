@@ -1,8 +1,8 @@
 import { expect, test } from "vitest";
 import { ownKey } from "../../../core/protocol/names.ts";
-import { type Holder, Holders } from "../../../durable-objects/keys/holders.ts";
+import { type KnownHolder, Holders } from "../../../durable-objects/keys/holders.ts";
 
-const wanting = (wanted: number): Holder => ({
+const wanting = (wanted: number): KnownHolder => ({
   turn: 1,
   hold: "hold",
   rules: new Map([["rule", { used: 0, wanted, held: 0 }]]),

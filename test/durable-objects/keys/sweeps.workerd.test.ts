@@ -54,7 +54,12 @@ function swept(state: DurableObjectState, table: keyof typeof FILLINGS, hours: n
   cursors.length = 0;
   let [atMs, sweeps] = [START_MS, 0];
   while (atMs < START_MS + hours * HOUR_MS) {
-    const work = collectGarbage(storage, new KeyCache(storage), policies, () => atMs);
+    const work = collectGarbage({
+      storage,
+      cache: new KeyCache(storage),
+      policies,
+      timers: { nowMs: () => atMs },
+    });
     let step = work.next();
     while (step.done !== true) step = work.next();
     sweeps += 1;

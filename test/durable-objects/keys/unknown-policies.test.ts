@@ -44,7 +44,9 @@ test("what was consumed is still consumed, and a hold can be settled", async () 
   await object.restart(known(BUCKET));
   // A unit comes back each 6 minutes.
   expect(object.limit("a", 2)).toMatchObject({ rules: [{ success: false, remaining: 1 }] });
-  const settled = object.ask("a", (each, keyState, nowMs) => each.settle(keyState, hold?.id ?? "", 4, nowMs));
+  const settled = object.ask("a", (each, keyState, nowMs) =>
+    each.settle(keyState, { id: hold?.id ?? "", used: 4 }, nowMs),
+  );
   expect(settled).toMatchObject({ rules: [{ remaining: 1 }] });
 });
 

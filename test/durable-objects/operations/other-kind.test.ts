@@ -105,7 +105,7 @@ class Changing {
 
   release(id: string): MaybePromise<boolean> {
     return this.#object.ask("p", KEY, (operations, keyState, nowMs) =>
-      operations.release(keyState, id, nowMs),
+      operations.release(keyState, { id }, nowMs),
     );
   }
 

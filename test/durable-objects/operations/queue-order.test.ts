@@ -2,8 +2,12 @@ import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
-import type { Waiter } from "../../../durable-objects/operations/operations.ts";
-import { aheadOf, insert, serveInOrder } from "../../../durable-objects/operations/wait-queue.ts";
+import {
+  aheadOf,
+  insert,
+  serveInOrder,
+  type Waiter,
+} from "../../../durable-objects/operations/wait-queue.ts";
 
 const policyOf = (fields: object = {}) =>
   parsePolicies({ a: { algorithm: "token-bucket", limit: 10, window: "1s", ...fields } }).get("a") as Policy;
@@ -28,8 +32,8 @@ class Queue {
       return undefined;
     };
     const giveUp = () => void this.ended.push(`${name} gives up`);
-    const fail = () => undefined;
-    const waiter = { cost: 1, ttlMs: 0, sinceMs, untilMs, attempt, giveUp, fail, key: name };
+    const reject = () => undefined;
+    const waiter = { cost: 1, ttlMs: 0, sinceMs, untilMs, attempt, giveUp, reject, key: name };
     insert(this.#policy, this.waiters, { ...waiter, ...(priority !== undefined && { priority }) });
   }
 

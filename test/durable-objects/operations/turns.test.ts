@@ -157,7 +157,7 @@ class Both {
     this.model.settle(name, used);
     const id = this.#holdIds.get(name) ?? "";
     void this.object.ask("modelled", KEY, (operations, keyState, nowMs) =>
-      operations.settle(keyState, id, used, nowMs),
+      operations.settle(keyState, { id, used }, nowMs),
     );
   }
 
@@ -166,7 +166,7 @@ class Both {
     const id = `refund ${(this.#names += 1)}`;
     this.model.refund(units);
     void this.object.ask("modelled", KEY, (operations, keyState, nowMs) =>
-      operations.refund(keyState, units, id, undefined, nowMs),
+      operations.refund(keyState, { units, idempotencyKey: id }, nowMs),
     );
   }
 
@@ -322,7 +322,7 @@ test("where denials count, a call that waits is not counted, and one that waited
   await pass(500);
   expect(told).toEqual(["first timeout after 500"]);
   void object.ask("hammered", KEY, (operations, keyState, nowMs) =>
-    operations.cancel(keyState, held.hold?.id ?? "", nowMs),
+    operations.cancel(keyState, { id: held.hold?.id ?? "" }, nowMs),
   );
   expect(remaining("hammered")).toBe(1);
   await pass(1_000);

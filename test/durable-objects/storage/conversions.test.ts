@@ -203,7 +203,9 @@ describe("leases", () => {
     await object.restart(known({ p: { rules: { slots: jobs } } }));
     expect(object.acquire("a", { id: "second" })).toMatchObject(isDenied);
     expect(object.renew("a", "first")).toMatchObject({ id: "first" });
-    expect(object.ask("a", (each, keyState, nowMs) => each.release(keyState, "first", nowMs))).toBe(true);
+    expect(object.ask("a", (each, keyState, nowMs) => each.release(keyState, { id: "first" }, nowMs))).toBe(
+      true,
+    );
     expect(object.acquire("a", { id: "second" })).toMatchObject({ rules: [{ success: true }] });
   });
 
@@ -222,7 +224,7 @@ describe("leases", () => {
     await object.restart(known({ p: { rules: { other: BUCKET.p } } }));
     expect(object.limit("a", 0).rules).toMatchObject([{ remaining: 2 }]);
     const settled = object.ask("a", (each, keyState, nowMs) =>
-      each.settle(keyState, hold?.id ?? "", 3, nowMs),
+      each.settle(keyState, { id: hold?.id ?? "", used: 3 }, nowMs),
     );
     expect(settled).toMatchObject({ rules: [{ remaining: 7 }] });
   });

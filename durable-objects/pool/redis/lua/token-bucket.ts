@@ -36,7 +36,7 @@ tokenBucket.write = function(state)
 end
 
 local function bucketState(rule, spent, atMs)
-  if spent == 0 then return nil end
+  if spent <= 0 then return nil end
   return { spent = spent, windowMs = rule.windowMs, burst = rule.burst, atMs = atMs }
 end
 
@@ -88,15 +88,12 @@ tokenBucket.debit = function(rule, state, nowMs, units)
 end
 
 tokenBucket.credit = function(rule, state, nowMs, units)
-  local spent = spentAt(rule, state, nowMs) - units * rule.windowMs
-  if spent <= 0 then return nil end
-  return bucketState(rule, spent, stamp(state, nowMs))
+  return bucketState(rule, spentAt(rule, state, nowMs) - units * rule.windowMs, stamp(state, nowMs))
 end
 
 tokenBucket.uncharge = function(rule, state, nowMs, units, atMs)
   local refilled = rule.limit * math.max(0, nowMs - atMs)
   local spent = spentAt(rule, state, nowMs) - math.max(0, units * rule.windowMs - refilled)
-  if spent <= 0 then return nil end
   return bucketState(rule, spent, stamp(state, nowMs))
 end
 
