@@ -31,11 +31,12 @@ import {
 } from "../limiter.ts";
 import { isOf, requireObject, signalOf, type UniformCall, UniformClient, wholeCall } from "../local-call.ts";
 import { LocalLimiter, plainCall, type PlainCall } from "../local-limiter.ts";
+import { Outages } from "../outages.ts";
 import { ReservationCache } from "../reservation-cache.ts";
 import { waitOf } from "../transports/http.ts";
 import { returnUnits } from "../transports/send-batch.ts";
 import { type Address, ADDRESSES, type LimiterTransport } from "../transports/transport.ts";
-import { limiterErrorOf, Outages, RemoteReservations } from "./remote-reservations.ts";
+import { limiterErrorOf, RemoteReservations } from "./remote-reservations.ts";
 
 /** How the limiter is reached, and what the process provides. */
 interface ClientParts {
@@ -305,7 +306,7 @@ export class RemoteLimiter extends UniformClient implements Limiter {
       signal === undefined ? deadline.signal : AbortSignal.any([deadline.signal, signal as AbortSignal]);
     try {
       const answer = await unlessAborted(send(ended), ended);
-      this.#outages.answered();
+      this.#outages.flush();
       return answer;
     } finally {
       cancel();

@@ -14,6 +14,7 @@ import {
   type RuleDescription,
 } from "../../core/protocol/reservation-messages.ts";
 import type { UnitSource } from "../call-gate.ts";
+import type { Outages } from "../outages.ts";
 import { toDecision } from "../read-answer.ts";
 import { BatchQueue, type QueuedCall } from "../transports/batch-queue.ts";
 import { MAX_QUEUED, QUEUE_FULL } from "../transports/http.ts";
@@ -116,6 +117,7 @@ export class RemoteReservations implements UnitSource {
     if (answer === null)
       return isDecision(call) ? this.#unanswered(call, "the answer has no decision") : null;
     if ("problem" in answer) return problemOf(answer.problem);
+    if ("overloaded" in answer) return this.#unanswered(call, this.#failure);
     if ("failed" in answer) return this.#unanswered(call, answer.failed);
     if ("unsupported" in answer || "full" in answer) return undefined;
     return answer;
@@ -150,7 +152,7 @@ export class RemoteReservations implements UnitSource {
       const withinMs = Math.max(...calls.map(({ untilMs }) => untilMs)) - time.nowMs();
       const { answers, policies } = await transport.call("reserve", message, withinMs);
       if (answers.length !== calls.length) throw new Error("the limiter did not answer every call");
-      this.#parts.outages.answered();
+      this.#parts.outages.flush();
       this.#learn(policies);
       return answers;
     } catch (error) {
@@ -218,50 +220,4 @@ export function limiterErrorOf(error: unknown): LimiterError | undefined {
   if (typeof status !== "number" || typeof code !== "string") return undefined;
   const errors = "errors" in error && Array.isArray(error.errors) ? error.errors : [];
   return new LimiterError({ status, code, title: message, detail: message, errors }, message);
-}
-
-const QUIET_MS = 10_000;
-
-/** Logs an outage at once, and its calls later, without a timer: in a worker it belongs to one request. */
-export class Outages {
-  readonly #time: Time;
-  #loggedAtMs = -Infinity;
-  #calls = 0;
-  #cause = "";
-
-  constructor(time: Time) {
-    this.#time = time;
-  }
-
-  /** @param calls how many were answered without the limiter; 0: none waited for the failed message */
-  note(cause: string, calls = 1): void {
-    const isFirst = this.#calls === 0;
-    this.#calls += calls;
-    this.#cause = cause;
-    const nowMs = this.#time.nowMs();
-    if (!this.#isDue(nowMs)) return;
-    if (!isFirst) return this.#log(nowMs);
-    this.#loggedAtMs = nowMs;
-    this.#calls = 0;
-    console.warn(`weir: no answer from the limiter: ${cause}`);
-  }
-
-  answered(): void {
-    if (this.#calls === 0) return;
-    const nowMs = this.#time.nowMs();
-    if (this.#isDue(nowMs)) this.#log(nowMs);
-  }
-
-  #isDue(nowMs: number): boolean {
-    // The clock may have been set back.
-    return nowMs < this.#loggedAtMs || nowMs - this.#loggedAtMs >= QUIET_MS;
-  }
-
-  #log(nowMs: number): void {
-    const calls = this.#calls === 1 ? "1 call was" : `${this.#calls} calls were`;
-    const seconds = Math.max(1, Math.round((nowMs - this.#loggedAtMs) / 1_000));
-    this.#loggedAtMs = nowMs;
-    this.#calls = 0;
-    console.warn(`weir: ${calls} answered without the limiter in the last ${seconds} s: ${this.#cause}`);
-  }
 }

@@ -12,11 +12,14 @@ import {
 } from "../../core/protocol/messages.ts";
 import { objectName } from "../../core/protocol/names.ts";
 import type { Counter } from "../../core/stats/tally.ts";
-import type { BatchQueues, Sending } from "./batch-queue.ts";
+import { type Outage, Outages } from "../outages.ts";
+import { type BatchQueues, OVERLOADED, type Sending } from "./batch-queue.ts";
 import {
   askAlone,
   type Attempts,
+  DeadlineError,
   inTime,
+  isOverloaded,
   isRepeatable,
   type LimiterNamespace,
   type LimiterStub,
@@ -54,14 +57,16 @@ export class Objects {
   readonly #namespace: LimiterNamespace;
   readonly #time: Time;
   readonly #together: Together | undefined;
-  readonly #reports: MessageReports;
+  readonly #counter: MessageCounter | undefined;
+  readonly #outages: Outages;
 
   /** @param together absent: each call is sent alone */
   constructor(namespace: LimiterNamespace, time: Time, together?: Together, reports: MessageReports = {}) {
     this.#namespace = namespace;
     this.#time = time;
     this.#together = together;
-    this.#reports = reports;
+    this.#counter = reports.counter;
+    this.#outages = new Outages(time, reports.unanswered ?? warn);
   }
 
   /** Makes a call as `ask`, possibly in a batch, except to a slow pool. `null`: it only returned units. */
@@ -87,14 +92,16 @@ export class Objects {
       inBackground: together.inBackground,
       // Each of these has its own deadline.
       send: async (calls) =>
-        await counted(this.#reports.counter, this.#time, "batch", () =>
+        await counted(this.#counter, this.#time, "batch", () =>
           sendTwice(() => this.#objectBy(policy, name), calls, this.#time, policy.terms),
-        ).catch(this.#unanswered(policy)),
+        ).catch((error: unknown) => (isOverloaded(error) ? OVERLOADED : this.#unanswered(policy)(error))),
     });
     together.queues.release(name, this.#time.nowMs());
     if (answer === undefined) return leftMs > 0 ? undefined : this.#unanswered(policy)(overdue(deadlineMs));
+    if (answer !== null && "overloaded" in answer) return this.#unanswered(policy)(OVERLOADED_TEXT);
     if (answer !== null && isForAlone(answer)) return alone(leftMs);
     if (answer !== null && "failed" in answer) return this.#unanswered(policy)(answer.failed);
+    this.#outages.flush();
     return { answer: answer as Read };
   }
 
@@ -154,12 +161,23 @@ export class Objects {
     call: (object: LimiterStub) => Promise<Answer>,
     { waitMs = 0, kind = "single", ...attempts }: AskOptions = {},
   ): Promise<{ readonly answer: Answer } | undefined> {
+    const queues = this.#together?.queues;
+    const sentMs = this.#time.nowMs();
+    const deadlineMs = policy.deadlineMs + waitMs;
+    if (queues?.find(name)?.pace.admits(sentMs, deadlineMs) === false)
+      return this.#unanswered(policy)(OVERLOADED_TEXT);
     try {
       // A stub that has thrown stays broken, so each attempt has its own.
       const attempt = async () => await call(this.#objectBy(policy, name));
-      const send = () => inTime(this.#time, policy.deadlineMs + waitMs, attempt, attempts);
-      return { answer: await counted(this.#reports.counter, this.#time, kind, send) };
+      const send = () => inTime(this.#time, deadlineMs, attempt, attempts);
+      const answer = await counted(this.#counter, this.#time, kind, send);
+      if (kind !== "wait") queues?.find(name)?.pace.answered(this.#time.nowMs() - sentMs, deadlineMs);
+      this.#outages.flush();
+      return { answer };
     } catch (error) {
+      const nowMs = this.#time.nowMs();
+      if (isOverloaded(error) || error instanceof DeadlineError)
+        queues?.open(name, nowMs)?.pace.miss(nowMs, isOverloaded(error));
       return this.#unanswered(policy)(error);
     }
   }
@@ -171,9 +189,8 @@ export class Objects {
 
   /** The one place at which a failure becomes "no answer". */
   #unanswered({ name }: PolicyView): (error: unknown) => undefined {
-    const { unanswered = warned } = this.#reports;
     return (error) => {
-      unanswered(name, error);
+      this.#outages.note(String(error), 1, name);
       return undefined;
     };
   }
@@ -198,16 +215,19 @@ function settling<Answer>(
   };
 }
 
-function warned(policy: string, error: unknown): void {
-  console.warn(`policy ${policy}: no answer from the object: ${String(error)}`);
+const OVERLOADED_TEXT = "the object is overloaded: calls are not sent for a while";
+
+function warn({ cause, calls, seconds }: Outage, policy: string): void {
+  const since = seconds === undefined ? "" : ` for ${calls} calls in the last ${seconds} s`;
+  console.warn(`policy ${policy}: no answer from the object${since}: ${cause}`);
 }
 
 type MessageCounter = Pick<Counter, "add" | "lasted">;
 
 interface MessageReports {
   readonly counter?: MessageCounter | undefined;
-  /** Called with the reason for a missing answer. Absent: it is logged. */
-  readonly unanswered?: (policy: string, error: unknown) => void;
+  /** Reports calls without an answer. Absent: on the console. */
+  readonly unanswered?: (outage: Outage, policy: string) => void;
 }
 
 /** Kinds of messages in the counts: several calls, one call, or one that may wait. */

@@ -104,6 +104,12 @@ export interface LimiterNamespace {
   getByName(name: string, options?: { readonly locationHint?: LocationHint }): LimiterStub;
 }
 
+export function isOverloaded(error: unknown): boolean {
+  return (
+    typeof error === "object" && error !== null && (error as { overloaded?: unknown }).overloaded === true
+  );
+}
+
 export function within(namespace: LimiterNamespace, { jurisdiction }: PolicyView): LimiterNamespace {
   if (jurisdiction === undefined) return namespace;
   const there = namespace.jurisdiction?.(jurisdiction);
@@ -197,8 +203,10 @@ export function inTime<Result>(
   });
 }
 
+export class DeadlineError extends Error {}
+
 export function overdue(deadlineMs: number): Error {
-  return new Error(`deadline of ${deadlineMs} ms passed`);
+  return new DeadlineError(`deadline of ${deadlineMs} ms passed`);
 }
 
 /** Repeats failed calls if that is safe and their callers wait. Async, so that a failing stub rejects. */

@@ -1,3 +1,4 @@
+import type { Outage } from "../../client/outages.ts";
 import type { LogSettings } from "../../core/policies/parse-policies.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 
@@ -31,12 +32,13 @@ export class CallLog {
     });
   }
 
-  failed(policy: string, error: unknown): void {
+  failed(policy: string, { cause, calls, seconds }: Outage): void {
     const { failures, keys } = this.#settings;
     if (this.#random() >= failures) return;
     // An error may quote a key.
-    const text = keys ? String(error) : String(error).replaceAll(/"(?:[^"\\]|\\.)*"/g, '"…"');
-    this.#write({ event: "failure", policy, message: `no answer from the object: ${text}`, rate: failures });
+    const text = keys ? cause : cause.replaceAll(/"(?:[^"\\]|\\.)*"/g, '"…"');
+    const message = `no answer from the object: ${text}`;
+    this.#write({ event: "failure", policy, message, calls, ...(seconds && { seconds }), rate: failures });
   }
 
   #write(line: object): void {

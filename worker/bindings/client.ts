@@ -95,7 +95,7 @@ function makeClients({ OBJECTS, OBJECT_BOUNDS: bounds, CATALOG, STATS, API_TOKEN
     OBJECTS,
     SYSTEM_TIME,
     { queues: new BatchQueues(), inBackground: waitUntil },
-    { counter: tally, unanswered: (policy, error) => calls.failed(policy, error) },
+    { counter: tally, unanswered: (outage, policy) => calls.failed(policy, outage) },
   );
   const reservations = new ReservationCache(randomId);
   const catalog =

@@ -1,0 +1,104 @@
+/**
+ * How fast a holder sends messages to one object. The next message goes when the last one is answered, or overdue by the
+ * holder's own measure of the round trip: the smoothed mean and deviation of RFC 6298, section 2. Each further overdue
+ * message doubles that time, with jitter. After `MAX_MISSED` of them the object counts as overloaded: for a while calls
+ * are answered without it, at once, except one that probes it. So a slow object gets fewer messages and not more.
+ */
+import { randomFraction } from "../../core/clock.ts";
+
+/** A message is overdue no sooner: an isolate itself may stand still for as long. */
+export const MIN_OVERDUE_MS = 25;
+/** The time before the first answer. Half of the usual deadline, so that a lost first message loses no call. */
+const FIRST_OVERDUE_MS = 250;
+/** As many overdue messages in a row mean that the object is overloaded, or away. */
+const MAX_MISSED = 3;
+/** How long calls are then answered without it, doubled with each probe that fails. */
+const FIRST_PAUSE_MS = 1_000;
+const MAX_PAUSE_MS = 8_000;
+/** The most that is added to a doubled time, as a part of it: holders that failed together do not come again together. */
+const JITTER = 0.5;
+
+export class Pace {
+  readonly #all: Pace | undefined;
+  readonly #random: () => number;
+  #meanMs: number | undefined;
+  #deviationMs = 0;
+  #missed = 0;
+  #pausedAtMs = -Infinity;
+  #pauseMs = 0;
+  #probedAtMs = -Infinity;
+
+  /** @param all that of the isolate's messages to all objects, which holds until this object has answered */
+  constructor(all?: Pace, random = randomFraction) {
+    this.#all = all;
+    this.#random = random;
+  }
+
+  /** Whether it knows nothing that a new one does not: the object is near, and answers. */
+  get isUsual(): boolean {
+    return this.#missed === 0 && (this.#meanMs === undefined || (this.#roundTripMs ?? 0) <= MIN_OVERDUE_MS);
+  }
+
+  /** The time after which a message that is sent now is overdue; at most `maxMs`, the deadline of its calls. */
+  overdueMs(maxMs: number): number {
+    const onceMs = Math.max(MIN_OVERDUE_MS, this.#roundTripMs ?? FIRST_OVERDUE_MS);
+    return Math.min(maxMs, Math.ceil(this.#spread(onceMs, this.#missed)));
+  }
+
+  /** An answer came. One that was later than its calls could wait is measured only. */
+  answered(tookMs: number, maxMs: number): void {
+    this.#measure(Math.min(Math.max(0, tookMs), maxMs));
+    if (tookMs > maxMs) return;
+    this.#missed = 0;
+    this.#pauseMs = 0;
+  }
+
+  /** A message is overdue, or the object said that it is overloaded. */
+  miss(nowMs: number, isOverloaded = false): void {
+    this.#missed = Math.max(this.#missed + 1, isOverloaded ? MAX_MISSED : 0);
+    if (this.#missed < MAX_MISSED) return;
+    this.#pausedAtMs = nowMs;
+    this.#pauseMs = Math.min(MAX_PAUSE_MS, this.#spread(FIRST_PAUSE_MS, this.#missed - MAX_MISSED));
+  }
+
+  /**
+   * Whether a call may be sent to the object. After a pause this is one call, the probe, until it is answered or
+   * overdue.
+   */
+  admits(nowMs: number, maxMs: number): boolean {
+    if (this.#missed < MAX_MISSED) return true;
+    if (this.isPaused(nowMs) || isWithin(nowMs, this.#probedAtMs, maxMs)) return false;
+    this.#probedAtMs = nowMs;
+    return true;
+  }
+
+  /** Whether calls are answered without the object. */
+  isPaused(nowMs: number): boolean {
+    return isWithin(nowMs, this.#pausedAtMs, this.#pauseMs);
+  }
+
+  get #roundTripMs(): number | undefined {
+    if (this.#meanMs !== undefined) return this.#meanMs + 4 * this.#deviationMs;
+    return this.#all === undefined ? undefined : this.#all.#roundTripMs;
+  }
+
+  #measure(tookMs: number): void {
+    if (this.#all !== undefined) this.#all.#measure(tookMs);
+    if (this.#meanMs === undefined) {
+      this.#meanMs = tookMs;
+      this.#deviationMs = tookMs / 2;
+      return;
+    }
+    this.#deviationMs += (Math.abs(this.#meanMs - tookMs) - this.#deviationMs) / 4;
+    this.#meanMs += (tookMs - this.#meanMs) / 8;
+  }
+
+  #spread(ms: number, doublings: number): number {
+    return doublings === 0 ? ms : ms * 2 ** Math.min(doublings, 8) * (1 + JITTER * this.#random());
+  }
+}
+
+/** A clock that was set back ends the time. */
+function isWithin(nowMs: number, sinceMs: number, ms: number): boolean {
+  return nowMs >= sinceMs && nowMs < sinceMs + ms;
+}
