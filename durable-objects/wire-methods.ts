@@ -2,13 +2,16 @@
  * The methods of an object over Workers RPC, and their messages here. Isolates and objects of other versions
  * call them during a rollout: never rename one, and never change its arguments.
  */
+import { SYSTEM_TIME, type Time } from "../core/clock.ts";
 import type { AnswerText, Missing, Released, UnsupportedProtocol } from "../core/protocol/answers.ts";
+import { Arrivals, STALE } from "../core/protocol/lateness.ts";
 import {
   type AcquireCall,
   type Batch,
   type BatchedAnswer,
   type BatchedCall,
   batchText,
+  type Failed,
   type IdleCall,
   KNOWN_PROTOCOL,
   type LimitCall,
@@ -83,19 +86,32 @@ type MakeHere = (message: KeyCall, method: WireMethod) => MaybePromise<unknown>;
 export class OwnerRouting {
   readonly #makeHere: MakeHere;
   readonly #host: { readonly moves: KeyMoves; readonly places: Places } | undefined;
+  readonly #time: Pick<Time, "nowMs">;
+  readonly #arrivals = new Arrivals();
 
   /** @param host absent: all keys are here */
-  constructor(makeHere: MakeHere, host?: { readonly moves: KeyMoves; readonly places: Places }) {
+  constructor(
+    makeHere: MakeHere,
+    host?: { readonly moves: KeyMoves; readonly places: Places },
+    time: Pick<Time, "nowMs"> = SYSTEM_TIME,
+  ) {
     this.#makeHere = makeHere;
     this.#host = host;
+    this.#time = time;
   }
 
   call(method: WireMethod, args: readonly unknown[]): MaybePromise<unknown> {
     const [first] = args as [string | ReserveCall | Batch | HandOver | KeysStored | ForwardedCall];
     if (method === "giveBack") return this.#giveBack(...(args as [string, readonly Returned[]]));
-    if (method !== "reserve" || typeof first === "string" || "holder" in first)
-      return this.#make(method, args);
-    if ("calls" in first) return answerBatch(first, (...call) => this.call(...call));
+    if (method !== "reserve" || typeof first === "string") return this.#make(method, args);
+    if ("holder" in first) {
+      const isStale = this.#arrivals.note(first.sent, this.#time.nowMs());
+      return isStale({ reserve: first }, 0) ? text(NOT_DECIDED) : this.#make(method, args);
+    }
+    if ("calls" in first) {
+      const isStale = this.#arrivals.note(first.sent, this.#time.nowMs());
+      return answerBatch(first, (...call) => this.call(...call), isStale);
+    }
     return this.#answerMove(first);
   }
 
@@ -164,14 +180,20 @@ type MakeCall = (
  *
  * @throws Error when the batch is not a list of calls
  */
-export function answerBatch({ calls, terms, ...version }: Batch, make: MakeCall): MaybePromise<AnswerText> {
+export function answerBatch(
+  { calls, terms, ...version }: Batch,
+  make: MakeCall,
+  isStale: ReturnType<Arrivals["note"]> = () => false,
+): MaybePromise<AnswerText> {
   const unsupported = unsupportedOf(version);
   if (unsupported !== undefined) return text(unsupported);
   if (calls.length > MAX_BATCH_LENGTH) return text(full("batch-length", MAX_BATCH_LENGTH));
   const all = JSON.parse(calls) as unknown;
   if (!Array.isArray(all)) throw new TypeError("a batch is a list of calls");
   if (all.length > MAX_BATCHED) return text(full("batch-calls", MAX_BATCHED));
-  const answers = all.map((call: BatchedCall) => orFailed(() => answerOne(call, terms, make)));
+  const answers = all.map((call: BatchedCall, index) =>
+    isStale(call, index) ? takenBack(call, make) : orFailed(() => answerOne(call, terms, make)),
+  );
   // Only calls on keys that move take time, and calls to a pool, which clients never batch.
   const isThere = (answer: MaybePromise<AnswerText>) => typeof answer === "string";
   return answers.every(isThere)
@@ -179,18 +201,26 @@ export function answerBatch({ calls, terms, ...version }: Batch, make: MakeCall)
     : Promise.all(answers.map((answer) => Promise.resolve(answer))).then(batchText);
 }
 
+const NOT_DECIDED: Failed = { failed: STALE };
+
+/** A call whose caller has left is not decided, but the units that come with it are taken back. */
+function takenBack(call: BatchedCall, make: MakeCall): AnswerText {
+  void answerGiveBack(call, make);
+  return text(NOT_DECIDED);
+}
+
+function answerGiveBack({ giveBack }: BatchedCall, make: MakeCall): MaybePromise<AnswerText> | undefined {
+  if (giveBack === undefined) return undefined;
+  return orFailed(() => {
+    const done = make("giveBack", [giveBack.policy, giveBack.returned]);
+    return done instanceof Promise ? done.then(() => text(null)) : text(null);
+  });
+}
+
 /** Returned units serve the call with them. If the return fails, the call is executed all the same. */
-function answerOne(
-  { giveBack, limit, reserve }: BatchedCall,
-  terms: string | undefined,
-  make: MakeCall,
-): MaybePromise<AnswerText> {
-  const given =
-    giveBack &&
-    orFailed(() => {
-      const done = make("giveBack", [giveBack.policy, giveBack.returned]);
-      return done instanceof Promise ? done.then(() => text(null)) : text(null);
-    });
+function answerOne(call: BatchedCall, terms: string | undefined, make: MakeCall): MaybePromise<AnswerText> {
+  const { limit, reserve } = call;
+  const given = answerGiveBack(call, make);
   const said = terms === undefined ? {} : { terms };
   if (limit !== undefined)
     return limit.waitMs === undefined

@@ -2,6 +2,7 @@ import { normaliseKey } from "../../core/catalog/keys.ts";
 import type { Time } from "../../core/clock.ts";
 import { forPriority, type PolicyView, type RuleView, takesNothing } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
+import { Departures, STALE } from "../../core/protocol/lateness.ts";
 import type { BatchedCall, LimitCall, MadeAnswer } from "../../core/protocol/messages.ts";
 import { LimiterError, Problem } from "../../core/protocol/problems.ts";
 import {
@@ -44,6 +45,9 @@ export class RemoteReservations implements UnitSource {
   readonly #queue = new BatchQueue<ReservationAnswer>(BOUNDS);
   readonly #known = new Map<string, DescribedPolicy>();
   readonly #refusals = new WeakMap<DescribedPolicy, { readonly problem: Problem; checkedAtMs: number }>();
+  readonly #departures = new Departures();
+  /** Whether the limiter reads when a message was sent. */
+  #readsSent = false;
   #refusedUntilMs = -Infinity;
   #failure = "";
 
@@ -118,7 +122,10 @@ export class RemoteReservations implements UnitSource {
       return isDecision(call) ? this.#unanswered(call, "the answer has no decision") : null;
     if ("problem" in answer) return problemOf(answer.problem);
     if ("overloaded" in answer) return this.#unanswered(call, this.#failure);
-    if ("failed" in answer) return this.#unanswered(call, answer.failed);
+    if ("failed" in answer) {
+      if (answer.failed === STALE) this.#departures.restart();
+      return this.#unanswered(call, answer.failed);
+    }
     if ("unsupported" in answer || "full" in answer) return undefined;
     return answer;
   }
@@ -148,9 +155,16 @@ export class RemoteReservations implements UnitSource {
       if (policy !== undefined) known[policy.name] = policy.version;
     }
     try {
-      const message = { protocol: RESERVATIONS_PROTOCOL, known, calls: calls.map(({ call }) => call) };
+      const sent = this.#readsSent && { sent: this.#departures.stamp(calls, time.nowMs()) };
+      const message = {
+        protocol: RESERVATIONS_PROTOCOL,
+        known,
+        calls: calls.map(({ call }) => call),
+        ...sent,
+      };
       const withinMs = Math.max(...calls.map(({ untilMs }) => untilMs)) - time.nowMs();
-      const { answers, policies } = await transport.call("reserve", message, withinMs);
+      const { answers, policies, readsSent } = await transport.call("reserve", message, withinMs);
+      this.#readsSent = readsSent === true;
       if (answers.length !== calls.length) throw new Error("the limiter did not answer every call");
       this.#parts.outages.flush();
       this.#learn(policies);

@@ -9,6 +9,7 @@
  */
 import { orTimeout, type Time } from "../../core/clock.ts";
 import type { UnsupportedProtocol } from "../../core/protocol/answers.ts";
+import { Departures } from "../../core/protocol/lateness.ts";
 import {
   type BatchedAnswer,
   type BatchedCall,
@@ -234,6 +235,8 @@ const SWEEP_MS = 1_000;
 export class BatchQueues {
   readonly #queues = new Map<string, BatchQueue>();
   readonly #pace = new Pace();
+  /** When this isolate's messages were sent. */
+  readonly departures = new Departures();
   #sweptMs = -Infinity;
 
   get size(): number {

@@ -1,6 +1,7 @@
 import type { Time } from "../../core/clock.ts";
 import type { PolicyView } from "../../core/policies/policy.ts";
 import type { AnswerText } from "../../core/protocol/answers.ts";
+import { STALE } from "../../core/protocol/lateness.ts";
 import {
   type AcquireCall,
   type BatchedCall,
@@ -93,14 +94,23 @@ export class Objects {
       // Each of these has its own deadline.
       send: async (calls) =>
         await counted(this.#counter, this.#time, "batch", () =>
-          sendTwice(() => this.#objectBy(policy, name), calls, this.#time, policy.terms),
+          sendTwice(
+            () => this.#objectBy(policy, name),
+            calls,
+            this.#time,
+            policy.terms,
+            together.queues.departures,
+          ),
         ).catch((error: unknown) => (isOverloaded(error) ? OVERLOADED : this.#unanswered(policy)(error))),
     });
     together.queues.release(name, this.#time.nowMs());
     if (answer === undefined) return leftMs > 0 ? undefined : this.#unanswered(policy)(overdue(deadlineMs));
     if (answer !== null && "overloaded" in answer) return this.#unanswered(policy)(OVERLOADED_TEXT);
     if (answer !== null && isForAlone(answer)) return alone(leftMs);
-    if (answer !== null && "failed" in answer) return this.#unanswered(policy)(answer.failed);
+    if (answer !== null && "failed" in answer) {
+      if (answer.failed === STALE) together.queues.departures.restart();
+      return this.#unanswered(policy)(answer.failed);
+    }
     this.#outages.flush();
     return { answer: answer as Read };
   }

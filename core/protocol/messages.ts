@@ -6,6 +6,7 @@ import type { Outcome } from "../algorithms/algorithm.ts";
 import { type Cost, type PolicyRevision, versionOf } from "../policies/policy.ts";
 import type { Reports } from "../shedding/load-shedder.ts";
 import type { Answer, AnswerText, Shed, SheddingLevel, UnsupportedProtocol } from "./answers.ts";
+import type { Sent } from "./lateness.ts";
 
 /** An object answers `unsupported` to unknown versions. Methods with plain arguments keep version 1. */
 export const PROTOCOL = 1;
@@ -57,6 +58,8 @@ export interface ReserveCall extends UnitsCall {
   /** Calls already wait for units, so granted units are used at once. */
   readonly isShort: boolean;
   readonly rules: Readonly<Record<string, Reserving>>;
+  /** Of a call that is sent alone. */
+  readonly sent?: Sent | undefined;
 }
 
 export interface Reserving {
@@ -203,6 +206,7 @@ export interface BatchedCall {
 
 export interface Batch extends Versioned {
   readonly calls: string;
+  readonly sent?: Sent | undefined;
 }
 
 /** The call threw. It may have been charged. */
