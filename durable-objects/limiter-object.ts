@@ -10,7 +10,7 @@ import {
   type LimitCall,
   unsupportedOf,
 } from "../core/protocol/messages.ts";
-import type { LimiterMethods } from "../core/protocol/object-methods.ts";
+import type { KeyCall, LimiterMethods } from "../core/protocol/object-methods.ts";
 import { STATS_NAME, type StatsMessage, type StatsNamespace } from "../core/stats/messages.ts";
 import { StatsSender, Tally } from "../core/stats/tally.ts";
 import { acquireAttached, confirmLease } from "./connections/lease-handle.ts";
@@ -66,10 +66,14 @@ export class LimiterObject extends WithWireMethods {
       acquire: (call) => acquireAttached(parts, call),
       confirm: (call) => confirmLease(parts, call),
     });
-    this.#routing = new OwnerRouting((message, method) => {
+    const makeHere = (message: KeyCall, method: WireMethod) => {
       this.#count(message.policy, method);
       return writeAnswer(method, this.#calls.call(message));
-    }, parts);
+    };
+    const onDropped = (policy: string) => {
+      if (STATS !== undefined) tally.add("calls_dropped", [publicName(policy)]);
+    };
+    this.#routing = new OwnerRouting(makeHere, { time: SYSTEM_TIME, elsewhere: parts, onDropped });
     if (!parts.storage.isEmpty) void ctx.blockConcurrencyWhile(() => parts.timers.readAlarm(FAILED_AGAIN_MS));
   }
 

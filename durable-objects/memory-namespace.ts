@@ -46,7 +46,7 @@ function makeObject(policies: Pick<Policies, "get">, time: Time): object {
   const parts = joinParts({ storage: new MemoryStorage(), timers, policies, loadPooled, time });
   const calls = new KeyCalls({ ...parts, sockets: { closeLost: () => undefined } });
   const makeHere = (message: KeyCall, method: WireMethod) => writeAnswer(method, calls.call(message));
-  const routing = new OwnerRouting(makeHere, undefined, time);
+  const routing = new OwnerRouting(makeHere, { time });
   const methods = WIRE_METHODS.map((method) => [
     method,
     async (...args: readonly unknown[]) => await routing.call(method, args),

@@ -2,7 +2,7 @@
  * The methods of an object over Workers RPC, and their messages here. Isolates and objects of other versions
  * call them during a rollout: never rename one, and never change its arguments.
  */
-import { SYSTEM_TIME, type Time } from "../core/clock.ts";
+import type { Time } from "../core/clock.ts";
 import type { AnswerText, Missing, Released, UnsupportedProtocol } from "../core/protocol/answers.ts";
 import { Arrivals, STALE } from "../core/protocol/lateness.ts";
 import {
@@ -19,6 +19,7 @@ import {
   MAX_BATCHED,
   type ReserveCall,
   type Returned,
+  type Sent,
   unsupportedOf,
 } from "../core/protocol/messages.ts";
 import type {
@@ -82,43 +83,52 @@ export function writeAnswer(method: WireMethod, answer: MaybePromise<unknown>): 
 
 type MakeHere = (message: KeyCall, method: WireMethod) => MaybePromise<unknown>;
 
+interface RoutingHost {
+  readonly time: Pick<Time, "nowMs">;
+  /** Absent: all keys are here. */
+  readonly elsewhere?: { readonly moves: KeyMoves; readonly places: Places };
+  /** A call was not decided, since its caller had left. */
+  readonly onDropped?: (policy: string) => void;
+}
+
 /** Executes each call where its key is: here, or in another object (moves/key-moves.ts). */
 export class OwnerRouting {
   readonly #makeHere: MakeHere;
-  readonly #host: { readonly moves: KeyMoves; readonly places: Places } | undefined;
-  readonly #time: Pick<Time, "nowMs">;
+  readonly #host: RoutingHost;
   readonly #arrivals = new Arrivals();
 
-  /** @param host absent: all keys are here */
-  constructor(
-    makeHere: MakeHere,
-    host?: { readonly moves: KeyMoves; readonly places: Places },
-    time: Pick<Time, "nowMs"> = SYSTEM_TIME,
-  ) {
+  constructor(makeHere: MakeHere, host: RoutingHost) {
     this.#makeHere = makeHere;
     this.#host = host;
-    this.#time = time;
   }
 
   call(method: WireMethod, args: readonly unknown[]): MaybePromise<unknown> {
     const [first] = args as [string | ReserveCall | Batch | HandOver | KeysStored | ForwardedCall];
     if (method === "giveBack") return this.#giveBack(...(args as [string, readonly Returned[]]));
     if (method !== "reserve" || typeof first === "string") return this.#make(method, args);
-    if ("holder" in first) {
-      const isStale = this.#arrivals.note(first.sent, this.#time.nowMs());
-      return isStale({ reserve: first }, 0) ? text(NOT_DECIDED) : this.#make(method, args);
-    }
-    if ("calls" in first) {
-      const isStale = this.#arrivals.note(first.sent, this.#time.nowMs());
-      return answerBatch(first, (...call) => this.call(...call), isStale);
-    }
+    if ("holder" in first)
+      return this.#staleness(first.sent)({ reserve: first }, 0)
+        ? text(NOT_DECIDED)
+        : this.#make(method, args);
+    if ("calls" in first)
+      return answerBatch(first, (...call) => this.call(...call), this.#staleness(first.sent));
     return this.#answerMove(first);
+  }
+
+  #staleness(sent: Sent | undefined): ReturnType<Arrivals["note"]> {
+    const isStale = this.#arrivals.note(sent, this.#host.time.nowMs());
+    return (call, index) => {
+      if (!isStale(call, index)) return false;
+      this.#host.onDropped?.((call.limit ?? call.reserve)?.policy ?? "");
+      return true;
+    };
   }
 
   #make(method: WireMethod, args: readonly unknown[], isPassedOn = false): MaybePromise<unknown> {
     const message = (READERS[method] as (...given: readonly unknown[]) => KeyCall)(...args);
-    if (this.#host === undefined) return this.#makeHere(message, method);
-    const { moves, places } = this.#host;
+    const { elsewhere } = this.#host;
+    if (elsewhere === undefined) return this.#makeHere(message, method);
+    const { moves, places } = elsewhere;
     const { policy, key } = message;
     return moves.make<unknown>(policy, key, {
       isPassedOn,
@@ -135,8 +145,9 @@ export class OwnerRouting {
 
   #answerMove(message: HandOver | KeysStored | ForwardedCall): MaybePromise<AnswerText | ForwardedResult> {
     const unsupported = unsupportedOf(message);
-    if (unsupported !== undefined || this.#host === undefined) return JSON.stringify(unsupported);
-    const { moves } = this.#host;
+    const { elsewhere } = this.#host;
+    if (unsupported !== undefined || elsewhere === undefined) return JSON.stringify(unsupported);
+    const { moves } = elsewhere;
     if ("passedOn" in message) return this.#makePassed(moves, message.passedOn);
     const { departures, arrivals } = moves;
     if ("handOver" in message)
@@ -156,8 +167,9 @@ export class OwnerRouting {
     message: AcquireCall | IdleCall | LimitCall,
     answer: () => Promise<Response>,
   ): Promise<Response> {
-    if (this.#host === undefined) return await answer();
-    const { moves, places } = this.#host;
+    const { elsewhere } = this.#host;
+    if (elsewhere === undefined) return await answer();
+    const { moves, places } = elsewhere;
     const { policy, key, mayBeAt } = message;
     if (mayBeAt !== undefined && !moves.mayTake(policy, key, mayBeAt))
       throw new Error(`the key ${JSON.stringify(key)} is not to be here`);

@@ -31,9 +31,9 @@ import {
 } from "../limiter.ts";
 import { isOf, requireObject, signalOf, type UniformCall, UniformClient, wholeCall } from "../local-call.ts";
 import { LocalLimiter, plainCall, type PlainCall } from "../local-limiter.ts";
-import { Outages } from "../outages.ts";
 import { ReservationCache } from "../reservation-cache.ts";
 import { waitOf } from "../transports/http.ts";
+import { Outages } from "../transports/outages.ts";
 import { returnUnits } from "../transports/send-batch.ts";
 import { type Address, ADDRESSES, type LimiterTransport } from "../transports/transport.ts";
 import { limiterErrorOf, RemoteReservations } from "./remote-reservations.ts";

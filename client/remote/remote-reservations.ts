@@ -1,5 +1,5 @@
 import { normaliseKey } from "../../core/catalog/keys.ts";
-import type { Time } from "../../core/clock.ts";
+import { randomId, type Time } from "../../core/clock.ts";
 import { forPriority, type PolicyView, type RuleView, takesNothing } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { Departures, STALE } from "../../core/protocol/lateness.ts";
@@ -15,10 +15,10 @@ import {
   type RuleDescription,
 } from "../../core/protocol/reservation-messages.ts";
 import type { UnitSource } from "../call-gate.ts";
-import type { Outages } from "../outages.ts";
 import { toDecision } from "../read-answer.ts";
 import { BatchQueue, type QueuedCall } from "../transports/batch-queue.ts";
 import { MAX_QUEUED, QUEUE_FULL } from "../transports/http.ts";
+import type { Outages } from "../transports/outages.ts";
 import type { LimiterTransport } from "../transports/transport.ts";
 
 /** An HTTP message has at most 16 KiB. The policies' versions, beside the calls, are shorter than these. */
@@ -45,7 +45,7 @@ export class RemoteReservations implements UnitSource {
   readonly #queue = new BatchQueue<ReservationAnswer>(BOUNDS);
   readonly #known = new Map<string, DescribedPolicy>();
   readonly #refusals = new WeakMap<DescribedPolicy, { readonly problem: Problem; checkedAtMs: number }>();
-  readonly #departures = new Departures();
+  readonly #departures = new Departures(randomId);
   /** Whether the limiter reads when a message was sent. */
   #readsSent = false;
   #refusedUntilMs = -Infinity;
@@ -162,7 +162,7 @@ export class RemoteReservations implements UnitSource {
         calls: calls.map(({ call }) => call),
         ...sent,
       };
-      const withinMs = Math.max(...calls.map(({ untilMs }) => untilMs)) - time.nowMs();
+      const withinMs = Math.max(1, Math.max(...calls.map(({ untilMs }) => untilMs)) - time.nowMs());
       const { answers, policies, readsSent } = await transport.call("reserve", message, withinMs);
       this.#readsSent = readsSent === true;
       if (answers.length !== calls.length) throw new Error("the limiter did not answer every call");

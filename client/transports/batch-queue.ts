@@ -7,7 +7,7 @@
  * and its deadline. Calls of ended requests are dropped. Calls of a failed batch may have been charged, so
  * they are not sent again.
  */
-import { orTimeout, type Time } from "../../core/clock.ts";
+import { orTimeout, randomId, type Time } from "../../core/clock.ts";
 import type { UnsupportedProtocol } from "../../core/protocol/answers.ts";
 import { Departures } from "../../core/protocol/lateness.ts";
 import {
@@ -235,9 +235,15 @@ const SWEEP_MS = 1_000;
 export class BatchQueues {
   readonly #queues = new Map<string, BatchQueue>();
   readonly #pace = new Pace();
+  readonly #onPause: (() => void) | undefined;
   /** When this isolate's messages were sent. */
-  readonly departures = new Departures();
+  readonly departures = new Departures(randomId);
   #sweptMs = -Infinity;
+
+  /** @param onPause called when an object is overloaded, or has answered nothing in time */
+  constructor(onPause?: () => void) {
+    this.#onPause = onPause;
+  }
 
   get size(): number {
     return this.#queues.size;
@@ -254,7 +260,7 @@ export class BatchQueues {
     if (known !== undefined) return known.isForAlone(nowMs) ? undefined : known;
     if (this.#queues.size >= MAX_QUEUES) this.#sweep(nowMs);
     if (this.#queues.size >= MAX_QUEUES) return undefined;
-    const queue = new BatchQueue(OBJECT_BOUNDS, new Pace(this.#pace));
+    const queue = new BatchQueue(OBJECT_BOUNDS, new Pace(this.#pace, this.#onPause));
     this.#queues.set(name, queue);
     return queue;
   }

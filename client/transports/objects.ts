@@ -13,8 +13,8 @@ import {
 } from "../../core/protocol/messages.ts";
 import { objectName } from "../../core/protocol/names.ts";
 import type { Counter } from "../../core/stats/tally.ts";
-import { type Outage, Outages } from "../outages.ts";
 import { type BatchQueues, OVERLOADED, type Sending } from "./batch-queue.ts";
+import { type Outage, Outages } from "./outages.ts";
 import {
   askAlone,
   type Attempts,

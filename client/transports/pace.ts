@@ -20,6 +20,7 @@ const JITTER = 0.5;
 
 export class Pace {
   readonly #all: Pace | undefined;
+  readonly #onPause: () => void;
   readonly #random: () => number;
   #meanMs: number | undefined;
   #deviationMs = 0;
@@ -29,8 +30,9 @@ export class Pace {
   #probedAtMs = -Infinity;
 
   /** @param all that of the isolate's messages to all objects, which holds until this object has answered */
-  constructor(all?: Pace, random = randomFraction) {
+  constructor(all?: Pace, onPause = () => {}, random = randomFraction) {
     this.#all = all;
+    this.#onPause = onPause;
     this.#random = random;
   }
 
@@ -57,6 +59,7 @@ export class Pace {
   miss(nowMs: number, isOverloaded = false): void {
     this.#missed = Math.max(this.#missed + 1, isOverloaded ? MAX_MISSED : 0);
     if (this.#missed < MAX_MISSED) return;
+    this.#onPause();
     this.#pausedAtMs = nowMs;
     this.#pauseMs = Math.min(MAX_PAUSE_MS, this.#spread(FIRST_PAUSE_MS, this.#missed - MAX_MISSED));
   }

@@ -1,7 +1,7 @@
 import type { Time } from "../../core/clock.ts";
 import type { Jurisdiction, LocationHint, PolicyView } from "../../core/policies/policy.ts";
 import type { Answer, AnswerText, UnsupportedProtocol } from "../../core/protocol/answers.ts";
-import type { Departures, Sent } from "../../core/protocol/lateness.ts";
+import type { Departures } from "../../core/protocol/lateness.ts";
 import {
   type Batch,
   BATCH_PROTOCOL,
@@ -12,6 +12,7 @@ import {
   type LimitCall,
   PROTOCOL,
   type ReserveCall,
+  type Sent,
   type Returned,
 } from "../../core/protocol/messages.ts";
 import { objectName } from "../../core/protocol/names.ts";

@@ -4,17 +4,7 @@
  * difference between them is the same for all messages of a sender. So a message is late by as much as its difference is
  * larger than the smallest one of that sender.
  */
-import { randomId } from "../clock.ts";
-import type { BatchedCall } from "./messages.ts";
-
-export interface Sent {
-  /** Names the sender. One whose clock is set back takes another name. */
-  readonly from: string;
-  /** By the sender's clock. */
-  readonly atMs: number;
-  /** For each call, how long its caller waits from then on. */
-  readonly leftMs: readonly number[];
-}
+import type { BatchedCall, Sent } from "./messages.ts";
 
 /** The answer to a call that was not decided: as one that failed, which all versions know. */
 export const STALE = "the caller has stopped waiting: not decided";
@@ -29,10 +19,16 @@ const MAX_LEFT_MS = 3_600_000;
 
 /** The sending side of an isolate or process. */
 export class Departures {
+  readonly #makeId: () => string;
   #from = "";
 
+  /** @param makeId not called at start-up, when a worker has no randomness */
+  constructor(makeId: () => string) {
+    this.#makeId = makeId;
+  }
+
   stamp(calls: readonly { readonly untilMs: number }[], nowMs: number): Sent {
-    if (this.#from === "") this.#from = randomId();
+    if (this.#from === "") this.#from = this.#makeId();
     const leftMs = calls.map(({ untilMs }) => Math.min(Math.max(0, Math.ceil(untilMs - nowMs)), MAX_LEFT_MS));
     return { from: this.#from, atMs: nowMs, leftMs };
   }

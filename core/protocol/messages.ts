@@ -6,7 +6,6 @@ import type { Outcome } from "../algorithms/algorithm.ts";
 import { type Cost, type PolicyRevision, versionOf } from "../policies/policy.ts";
 import type { Reports } from "../shedding/load-shedder.ts";
 import type { Answer, AnswerText, Shed, SheddingLevel, UnsupportedProtocol } from "./answers.ts";
-import type { Sent } from "./lateness.ts";
 
 /** An object answers `unsupported` to unknown versions. Methods with plain arguments keep version 1. */
 export const PROTOCOL = 1;
@@ -202,6 +201,16 @@ export interface BatchedCall {
   readonly giveBack?: { readonly policy: string; readonly returned: readonly Returned[] };
   readonly limit?: LimitCall;
   readonly reserve?: ReserveCall;
+}
+
+/** When a message was sent (lateness.ts). */
+export interface Sent {
+  /** Names the sender. One whose clock is set back takes another name. */
+  readonly from: string;
+  /** By the sender's clock. */
+  readonly atMs: number;
+  /** For each call, how long its caller waits from then on. */
+  readonly leftMs: readonly number[];
 }
 
 export interface Batch extends Versioned {

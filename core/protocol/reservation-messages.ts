@@ -7,8 +7,7 @@ import type { LocalDecisions } from "../algorithms/algorithm.ts";
 import type { HeaderStyle, Lifetimes, PolicyView, RetryJitter } from "../policies/policy.ts";
 import type { Decided } from "./answers.ts";
 import type { Decision } from "./decision.ts";
-import type { Sent } from "./lateness.ts";
-import type { BatchedCall, Failed } from "./messages.ts";
+import type { BatchedCall, Failed, Sent } from "./messages.ts";
 import type { Problem } from "./problems.ts";
 
 export const RESERVATIONS_PROTOCOL = 1;

@@ -127,12 +127,22 @@ export const FAMILIES = [
   seconds("waited_seconds", [POLICY_LABEL], "How long calls waited for their turn."),
   counter("object_messages", ["kind"], "Messages sent to objects. One of the kind batch has several calls."),
   counter("object_unanswered", ["kind"], "Messages to objects that had no answer in time, or an error."),
+  counter(
+    "object_pauses",
+    [],
+    "Objects that were overloaded, or answered three messages in a row too late: calls go without them for a while.",
+  ),
   seconds(
     "object_latency_seconds",
     ["kind"],
     "How long objects took to answer a message. Messages that may wait for a turn are not in it.",
   ),
   counter("object_calls", [POLICY_LABEL, "method"], "Calls on keys that objects carried out."),
+  counter(
+    "calls_dropped",
+    [POLICY_LABEL],
+    "Calls that were not decided, since their callers had stopped waiting.",
+  ),
   counter("rows_read", [], "Rows that objects read from their tables."),
   counter("rows_written", [], "Rows that objects wrote, alarms included."),
   counter("leases_granted", [POLICY_LABEL], "Leases that objects granted."),

@@ -1,8 +1,8 @@
 /** What the console says while the limiter does not answer. */
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { Outages } from "../../client/outages.ts";
 import { RemoteLimiter } from "../../client/remote/remote-limiter.ts";
 import { overHttp } from "../../client/transports/http.ts";
+import { Outages } from "../../client/transports/outages.ts";
 import type { LimiterTransport } from "../../client/transports/transport.ts";
 import { manualClock } from "../../package/testing.ts";
 

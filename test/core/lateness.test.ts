@@ -10,9 +10,11 @@ const UNITS: BatchedCall = {
   },
 };
 
+let senders = 0;
+
 /** A sender and a receiver whose clocks differ by `aheadMs`, on a way of 40 ms. */
 function path(aheadMs: number) {
-  const departures = new Departures();
+  const departures = new Departures(() => `sender-${(senders += 1)}`);
   const arrivals = new Arrivals();
   const arrive = (sentMs: number, lateMs: number, leftMs: number, call = LIMIT) => {
     const sent = departures.stamp([{ untilMs: sentMs + leftMs }], sentMs);

@@ -94,7 +94,7 @@ function makeClients({ OBJECTS, OBJECT_BOUNDS: bounds, CATALOG, STATS, API_TOKEN
   const objects = new Objects(
     OBJECTS,
     SYSTEM_TIME,
-    { queues: new BatchQueues(), inBackground: waitUntil },
+    { queues: new BatchQueues(() => tally?.add("object_pauses", [])), inBackground: waitUntil },
     { counter: tally, unanswered: (outage, policy) => calls.failed(policy, outage) },
   );
   const reservations = new ReservationCache(randomId);

@@ -1,4 +1,4 @@
-import type { Time } from "../core/clock.ts";
+import type { Time } from "../../core/clock.ts";
 
 /** Calls that were answered without the limiter or an object, since the last report of the same name. */
 export interface Outage {
