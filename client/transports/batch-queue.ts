@@ -146,7 +146,7 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
 
   async #send({ time, send, inBackground, deadlineMs }: Sending<Answer>): Promise<void> {
     const beganMs = time.nowMs();
-    const overdueMs = this.pace.overdueMs(deadlineMs);
+    const overdueMs = this.pace.overdueMs(beganMs, deadlineMs);
     const sender: Sender = { sinceMs: beganMs, overdueMs, batch: -1, steps: [] };
     this.#sender = sender;
     this.#extend(sender);
@@ -163,7 +163,7 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
       const calls = nowMs - beganMs > MAX_SENDING_MS ? [] : this.#take(nowMs, sender);
       if (calls.length === 0) break;
       sender.sinceMs = nowMs;
-      sender.overdueMs = this.pace.overdueMs(deadlineMs);
+      sender.overdueMs = this.pace.overdueMs(nowMs, deadlineMs);
       // A request that sends only its own call is kept alive by its own wait.
       if (calls.length > 1) keep();
       // If this request ends, nobody knows whether the object is slow, so nothing is counted as missed.

@@ -4,7 +4,6 @@
  * message doubles that time, with jitter. After `MAX_MISSED` of them the object counts as overloaded: for a while calls
  * are answered without it, at once, except one that probes it. So a slow object gets fewer messages and not more.
  */
-import { randomFraction } from "../../core/clock.ts";
 
 /** A message is overdue no sooner: an isolate itself may stand still for as long. */
 export const MIN_OVERDUE_MS = 25;
@@ -21,7 +20,6 @@ const JITTER = 0.5;
 export class Pace {
   readonly #all: Pace | undefined;
   readonly #onPause: () => void;
-  readonly #random: () => number;
   #meanMs: number | undefined;
   #deviationMs = 0;
   #missed = 0;
@@ -30,10 +28,9 @@ export class Pace {
   #probedAtMs = -Infinity;
 
   /** @param all that of the isolate's messages to all objects, which holds until this object has answered */
-  constructor(all?: Pace, onPause = () => {}, random = randomFraction) {
+  constructor(all?: Pace, onPause = () => {}) {
     this.#all = all;
     this.#onPause = onPause;
-    this.#random = random;
   }
 
   /** Whether it knows nothing that a new one does not: the object is near, and answers. */
@@ -42,9 +39,9 @@ export class Pace {
   }
 
   /** The time after which a message that is sent now is overdue; at most `maxMs`, the deadline of its calls. */
-  overdueMs(maxMs: number): number {
+  overdueMs(nowMs: number, maxMs: number): number {
     const onceMs = Math.max(MIN_OVERDUE_MS, this.#roundTripMs ?? FIRST_OVERDUE_MS);
-    return Math.min(maxMs, Math.ceil(this.#spread(onceMs, this.#missed)));
+    return Math.min(maxMs, Math.ceil(spread(onceMs, this.#missed, nowMs)));
   }
 
   /** An answer came. One that was later than its calls could wait is measured only. */
@@ -61,7 +58,7 @@ export class Pace {
     if (this.#missed < MAX_MISSED) return;
     this.#onPause();
     this.#pausedAtMs = nowMs;
-    this.#pauseMs = Math.min(MAX_PAUSE_MS, this.#spread(FIRST_PAUSE_MS, this.#missed - MAX_MISSED));
+    this.#pauseMs = Math.min(MAX_PAUSE_MS, spread(FIRST_PAUSE_MS / 2, this.#missed - MAX_MISSED + 1, nowMs));
   }
 
   /**
@@ -95,11 +92,16 @@ export class Pace {
     this.#deviationMs += (Math.abs(this.#meanMs - tookMs) - this.#deviationMs) / 4;
     this.#meanMs += (tookMs - this.#meanMs) / 8;
   }
-
-  #spread(ms: number, doublings: number): number {
-    return doublings === 0 ? ms : ms * 2 ** Math.min(doublings, 8) * (1 + JITTER * this.#random());
-  }
 }
+
+/** The jitter follows from the instant: each holder has one of its own, and a simulation repeats itself. */
+function spread(ms: number, doublings: number, nowMs: number): number {
+  const part = (Math.imul(nowMs, GOLDEN) >>> 0) / 2 ** 32;
+  return ms * 2 ** Math.min(doublings, 8) * (doublings === 0 ? 1 : 1 + JITTER * part);
+}
+
+/** The golden ratio in 32 bits: Knuth, The Art of Computer Programming, volume 3, section 6.4. */
+const GOLDEN = 0x9e3779b1;
 
 /** A clock that was set back ends the time. */
 function isWithin(nowMs: number, sinceMs: number, ms: number): boolean {

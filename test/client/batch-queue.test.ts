@@ -239,10 +239,10 @@ test("the next message goes when the last one is overdue: after four deviations 
 test("before the first answer of any object a message is overdue after 250 ms, and then as those to other objects are", async () => {
   const queues = new BatchQueues();
   const near = queues.open("near", 0);
-  expect(near?.pace.overdueMs(1_000)).toBe(250);
+  expect(near?.pace.overdueMs(0, 1_000)).toBe(250);
   near?.pace.answered(1, 1_000);
   near?.pace.answered(1, 1_000);
-  expect(queues.open("other", 0)?.pace.overdueMs(1_000)).toBe(MIN_OVERDUE_MS);
+  expect(queues.open("other", 0)?.pace.overdueMs(0, 1_000)).toBe(MIN_OVERDUE_MS);
 });
 
 test("an object that answers nothing gets ever fewer messages, and calls do not wait for it after three", async () => {
