@@ -137,7 +137,7 @@ export class FarObject {
       const units = admittedUnits(message, answer);
       if (units > 0) laws.admitted(units, ticks.nowMs);
       return writeAnswer(method, answer);
-    });
+    }, { time });
   }
 
   /** The units that it may admit now, beside those that it has handed out. */

@@ -11,9 +11,9 @@ export const MIN_OVERDUE_MS = 25;
 const FIRST_OVERDUE_MS = 250;
 /** As many overdue messages in a row mean that the object is overloaded, or away. */
 const MAX_MISSED = 3;
-/** How long calls are then answered without it, doubled with each probe that fails. */
+/** How long calls are then answered without it, doubled with each probe that fails. At most 4.5 s after it answers again. */
 const FIRST_PAUSE_MS = 1_000;
-const MAX_PAUSE_MS = 8_000;
+const MAX_PAUSE_MS = 4_500;
 /** The most that is added to a doubled time, as a part of it: holders that failed together do not come again together. */
 const JITTER = 0.5;
 
