@@ -70,7 +70,8 @@ export class ObjectCalls {
     const callKind = isDoubted === true && kind === "end" ? "ask" : kind;
     const answer = await this.#through(policy, key, callKind, () => {
       const returned = this.#local.end(policy, key);
-      return objects.askAfter(returned, policy, key, telling(policy, key, call), { waitMs, isRepeatable });
+      const options = { waitMs, isRepeatable, isEnd: kind === "end" };
+      return objects.askAfter(returned, policy, key, telling(policy, key, call), options);
     });
     // A concurrent call may have been denied before this one took effect.
     this.#local.forgetDenials(policy, key);

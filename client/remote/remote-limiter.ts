@@ -32,6 +32,7 @@ import {
 import { isOf, requireObject, signalOf, type UniformCall, UniformClient, wholeCall } from "../local-call.ts";
 import { LocalLimiter, plainCall, type PlainCall } from "../local-limiter.ts";
 import { ReservationCache } from "../reservation-cache.ts";
+import { OVERLOADED_TEXT } from "../transports/batch-queue.ts";
 import { waitOf } from "../transports/http.ts";
 import { Outages } from "../transports/outages.ts";
 import { returnUnits } from "../transports/send-batch.ts";
@@ -180,6 +181,7 @@ export class RemoteLimiter extends UniformClient implements Limiter {
       return await this.#transport.call("limitAll", request, ended);
     };
     try {
+      this.#requirePace();
       const names = checks.length === 0 ? [undefined] : checks.map((check) => check?.policy);
       const maxMs = Math.max(...names.map((name) => this.#policy(name).deadlineMs));
       return await this.#inTime(send, maxMs);
@@ -199,6 +201,7 @@ export class RemoteLimiter extends UniformClient implements Limiter {
    */
   async #decide(name: keyof LimiterCalls, request: KeyRequest, signal?: Signal): Promise<Decision> {
     try {
+      this.#requirePace();
       return await this.#send(request, (ended) => this.#callAwaited(name, request, ended), signal);
     } catch (error) {
       signal?.throwIfAborted();
@@ -291,6 +294,12 @@ export class RemoteLimiter extends UniformClient implements Limiter {
     this.#outages.note(String(error));
   }
 
+  /** @throws Error if the limiter is overloaded, or has answered nothing in time: the policy decides at once */
+  #requirePace(): void {
+    if (!this.#reservations.pace.admits(this.#time.nowMs(), FIRST_DEADLINE_MS))
+      throw new Error(OVERLOADED_TEXT);
+  }
+
   /** Stops waiting after `ms`, or when `signal` is aborted, and then aborts `ended` of the call. */
   async #inTime<Answer>(
     send: (ended: AbortSignal) => Promise<Answer>,
@@ -301,11 +310,15 @@ export class RemoteLimiter extends UniformClient implements Limiter {
     const cancel =
       ms === Infinity
         ? () => {}
-        : this.#time.after(ms, () => deadline.abort(new Error(`deadline of ${ms} ms passed`)));
+        : this.#time.after(ms, () => {
+            deadline.abort(new Error(`deadline of ${ms} ms passed`));
+            this.#reservations.pace.miss(this.#time.nowMs());
+          });
     const ended =
       signal === undefined ? deadline.signal : AbortSignal.any([deadline.signal, signal as AbortSignal]);
     try {
       const answer = await unlessAborted(send(ended), ended);
+      this.#reservations.pace.restore();
       this.#outages.flush();
       return answer;
     } finally {

@@ -16,9 +16,10 @@ import {
 } from "../../core/protocol/reservation-messages.ts";
 import type { UnitSource } from "../call-gate.ts";
 import { toDecision } from "../read-answer.ts";
-import { BatchQueue, type QueuedCall } from "../transports/batch-queue.ts";
+import { BatchQueue, OVERLOADED_TEXT, type QueuedCall } from "../transports/batch-queue.ts";
 import { MAX_QUEUED, QUEUE_FULL } from "../transports/http.ts";
 import type { Outages } from "../transports/outages.ts";
+import type { Pace } from "../transports/pace.ts";
 import type { LimiterTransport } from "../transports/transport.ts";
 
 /** An HTTP message has at most 16 KiB. The policies' versions, beside the calls, are shorter than these. */
@@ -53,6 +54,11 @@ export class RemoteReservations implements UnitSource {
 
   constructor(parts: RemoteReservationsParts) {
     this.#parts = parts;
+  }
+
+  /** How fast messages are sent to the limiter. */
+  get pace(): Pace {
+    return this.#queue.pace;
   }
 
   /** A policy as the limiter last described it; `undefined`: it has not. */
@@ -121,7 +127,7 @@ export class RemoteReservations implements UnitSource {
     if (answer === null)
       return isDecision(call) ? this.#unanswered(call, "the answer has no decision") : null;
     if ("problem" in answer) return problemOf(answer.problem);
-    if ("overloaded" in answer) return this.#unanswered(call, this.#failure);
+    if ("overloaded" in answer) return this.#unanswered(call, OVERLOADED_TEXT);
     if ("failed" in answer) {
       if (answer.failed === STALE) this.#departures.restart();
       return this.#unanswered(call, answer.failed);

@@ -301,6 +301,7 @@ export interface Overloaded {
 }
 
 export const OVERLOADED: Overloaded = { overloaded: true };
+export const OVERLOADED_TEXT = "it is overloaded: calls are not sent for a while";
 
 /** A call that waits to be sent, or for its answer. */
 export class QueuedCall<Answer = BatchedAnswer> {

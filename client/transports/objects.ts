@@ -13,7 +13,7 @@ import {
 } from "../../core/protocol/messages.ts";
 import { objectName } from "../../core/protocol/names.ts";
 import type { Counter } from "../../core/stats/tally.ts";
-import { type BatchQueues, OVERLOADED, type Sending } from "./batch-queue.ts";
+import { type BatchQueues, OVERLOADED, OVERLOADED_TEXT, type Sending } from "./batch-queue.ts";
 import { type Outage, Outages } from "./outages.ts";
 import {
   askAlone,
@@ -40,6 +40,8 @@ interface AskOptions extends Attempts {
   readonly kind?: MessageKind;
   /** Milliseconds added to the policy's deadline; negative: that part is already over. */
   readonly waitMs?: number | undefined;
+  /** It ends a claim, which frees units: it is sent although the object is overloaded. */
+  readonly isEnd?: boolean;
 }
 
 interface Waiting {
@@ -169,12 +171,12 @@ export class Objects {
     policy: PolicyView,
     name: string,
     call: (object: LimiterStub) => Promise<Answer>,
-    { waitMs = 0, kind = "single", ...attempts }: AskOptions = {},
+    { waitMs = 0, kind = "single", isEnd, ...attempts }: AskOptions = {},
   ): Promise<{ readonly answer: Answer } | undefined> {
     const queues = this.#together?.queues;
     const sentMs = this.#time.nowMs();
     const deadlineMs = policy.deadlineMs + waitMs;
-    if (queues?.find(name)?.pace.admits(sentMs, deadlineMs) === false)
+    if (isEnd !== true && queues?.find(name)?.pace.admits(sentMs, deadlineMs) === false)
       return this.#unanswered(policy)(OVERLOADED_TEXT);
     try {
       // A stub that has thrown stays broken, so each attempt has its own.
@@ -224,8 +226,6 @@ function settling<Answer>(
     return answer;
   };
 }
-
-const OVERLOADED_TEXT = "the object is overloaded: calls are not sent for a while";
 
 function warn({ cause, calls, seconds }: Outage, policy: string): void {
   const since = seconds === undefined ? "" : ` for ${calls} calls in the last ${seconds} s`;

@@ -47,13 +47,19 @@ export class Pace {
   /** An answer came. One that was later than its calls could wait is measured only. */
   answered(tookMs: number, maxMs: number): void {
     this.#measure(Math.min(Math.max(0, tookMs), maxMs));
-    if (tookMs > maxMs) return;
+    if (tookMs <= maxMs) this.restore();
+  }
+
+  /** A call of another kind was answered in time. */
+  restore(): void {
     this.#missed = 0;
     this.#pauseMs = 0;
   }
 
   /** A message is overdue, or the object said that it is overloaded. */
   miss(nowMs: number, isOverloaded = false): void {
+    // Of many calls that fail together, the first ones say it.
+    if (this.isPaused(nowMs)) return;
     this.#missed = Math.max(this.#missed + 1, isOverloaded ? MAX_MISSED : 0);
     if (this.#missed < MAX_MISSED) return;
     this.#onPause();
