@@ -3,7 +3,7 @@ import { randomId, SYSTEM_TIME } from "../core/clock.ts";
 import { localName, type Policy, type PolicyLookup, publicName } from "../core/policies/policy.ts";
 import type { AnswerText } from "../core/protocol/answers.ts";
 import { type AcquireCall, CLOSE_BROKEN, type KeysCall, unsupportedOf } from "../core/protocol/messages.ts";
-import type { LimiterMethods } from "../core/protocol/object-methods.ts";
+import type { KeyCall, LimiterMethods } from "../core/protocol/object-methods.ts";
 import { STATS_NAME, type StatsMessage, type StatsNamespace } from "../core/stats/messages.ts";
 import { StatsSender, Tally } from "../core/stats/tally.ts";
 import { acquireAttached, confirmLease } from "./connections/lease-handle.ts";
@@ -53,8 +53,9 @@ export class LimiterObject extends WithWireMethods {
     super(ctx, env);
     const { OBJECTS, STATS } = env as unknown as Bindings;
     const parts = makeParts(ctx, OBJECTS);
-    const own = new OwnerRouting((message, method) => writeAnswer(method, this.#calls.call(message)), parts);
-    const anywhere = stubOf(own);
+    const host = { time: SYSTEM_TIME, elsewhere: parts };
+    const make = (message: KeyCall, method: WireMethod) => writeAnswer(method, this.#calls.call(message));
+    const anywhere = stubOf(new OwnerRouting(make, host));
     const renewBy = (dueMs: number, atMs: number) => parts.timers.alarmBy(dueMs, atMs, 0);
     const sockets = new LeaseSockets(ctx, { ...parts, anywhere, renewBy });
     this.#parts = { ...parts, sockets };
@@ -63,10 +64,14 @@ export class LimiterObject extends WithWireMethods {
       acquire: (call) => acquireAttached({ ...parts, anywhere }, call),
       confirm: (call) => confirmLease({ ...parts, anywhere }, call),
     });
-    this.#routing = new OwnerRouting((message, method) => {
+    const makeCounted = (message: KeyCall, method: WireMethod) => {
       this.#count(message.policy, method);
-      return writeAnswer(method, this.#calls.call(message));
-    }, parts);
+      return make(message, method);
+    };
+    const onDropped = (policy: string) => {
+      if (STATS !== undefined) tally.add("calls_dropped", [publicName(policy)]);
+    };
+    this.#routing = new OwnerRouting(makeCounted, { ...host, onDropped });
     if (!parts.storage.isEmpty) void ctx.blockConcurrencyWhile(() => parts.timers.readAlarm(FAILED_AGAIN_MS));
   }
 

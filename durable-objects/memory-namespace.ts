@@ -3,6 +3,7 @@ import { SYSTEM_TIME, type Time } from "../core/clock.ts";
 import type { Policies } from "../core/policies/policy.ts";
 import type { KeysCall } from "../core/protocol/messages.ts";
 import type { KeyRange } from "../core/protocol/names.ts";
+import type { KeyCall } from "../core/protocol/object-methods.ts";
 import { joinParts, KeyCalls, type WaitingCall } from "./key-calls.ts";
 import { cleaned } from "./keys/garbage-collection.ts";
 import { Timers } from "./keys/key-store.ts";
@@ -11,7 +12,7 @@ import { CallerCounts, type Claim, type StoredKey, type SweptKey } from "./stora
 import type { DueKey, KeyStorage, StoredClaims } from "./storage/storage.ts";
 import { Sweeps } from "./storage/sweeps.ts";
 import { CrashAllowances } from "./storage/write-behind.ts";
-import { OwnerRouting, stubOf, writeAnswer } from "./wire-methods.ts";
+import { OwnerRouting, stubOf, type WireMethod, writeAnswer } from "./wire-methods.ts";
 
 /** The objects of a limiter in this process: one per policy, whatever its `objects`. */
 export class MemoryNamespace {
@@ -44,7 +45,8 @@ function makeObject(policies: Pick<Policies, "get">, time: Time): object {
   const loadPooled = () => Promise.reject(new Error("a limiter in memory has no pools"));
   const parts = joinParts({ storage: new MemoryStorage(), timers, policies, loadPooled, time });
   const calls = new KeyCalls({ ...parts, sockets: { closeLost: () => undefined } });
-  const routing = new OwnerRouting((message, method) => writeAnswer(method, calls.call(message)));
+  const makeHere = (message: KeyCall, method: WireMethod) => writeAnswer(method, calls.call(message));
+  const routing = new OwnerRouting(makeHere, { time });
   const keys = async (call: KeysCall) => await calls.keys(call);
   const countKeys = async (call: KeysCall) => await Promise.resolve(calls.countKeys(call));
   const fetch = async (url: string, { body, signal }: RequestInit) => {

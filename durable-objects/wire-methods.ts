@@ -1,15 +1,19 @@
 /** An object's methods over Workers RPC. Other versions call them: never change a name or an argument. */
+import type { Time } from "../core/clock.ts";
 import type { AnswerText, Missing, Released, UnsupportedProtocol } from "../core/protocol/answers.ts";
+import { Arrivals, STALE } from "../core/protocol/lateness.ts";
 import {
   type Batch,
   type BatchedAnswer,
   type BatchedCall,
   batchText,
+  type Failed,
   KNOWN_PROTOCOL,
   MAX_BATCH_LENGTH,
   MAX_BATCHED,
   type ReserveCall,
   type Returned,
+  type Sent,
   unsupportedOf,
 } from "../core/protocol/messages.ts";
 import type {
@@ -74,7 +78,6 @@ export function writeAnswer(method: WireMethod, answer: MaybePromise<unknown>): 
 }
 
 type MakeHere = (message: KeyCall, method: WireMethod) => MaybePromise<unknown>;
-type Host = { readonly moves: KeyMoves; readonly places: Places };
 
 /** The methods by which other objects and clients call this one. */
 export function stubOf(routing: OwnerRouting): Pick<ObjectStub, WireMethod> {
@@ -86,13 +89,21 @@ export function stubOf(routing: OwnerRouting): Pick<ObjectStub, WireMethod> {
   return Object.fromEntries(methods) as Pick<ObjectStub, WireMethod>;
 }
 
+interface RoutingHost {
+  readonly time: Pick<Time, "nowMs">;
+  /** Absent: all keys are here. */
+  readonly elsewhere?: { readonly moves: KeyMoves; readonly places: Places };
+  /** A call was not decided, since its caller had left. */
+  readonly onDropped?: (policy: string) => void;
+}
+
 /** Executes each call where its key is: here, or in another object (moves/key-moves.ts). */
 export class OwnerRouting {
   readonly #makeHere: MakeHere;
-  readonly #host: Host | undefined;
+  readonly #host: RoutingHost;
+  readonly #arrivals = new Arrivals();
 
-  /** @param host absent: all keys are here */
-  constructor(makeHere: MakeHere, host?: Host) {
+  constructor(makeHere: MakeHere, host: RoutingHost) {
     this.#makeHere = makeHere;
     this.#host = host;
   }
@@ -100,16 +111,30 @@ export class OwnerRouting {
   call(method: WireMethod, args: readonly unknown[]): MaybePromise<unknown> {
     const [first] = args as [string | ReserveCall | Batch | HandOver | KeysStored | ForwardedCall];
     if (method === "giveBack") return this.#giveBack(...(args as [string, readonly Returned[]]));
-    if (method !== "reserve" || typeof first === "string" || "holder" in first)
-      return this.#make(method, args);
-    if ("calls" in first) return answerBatch(first, (...call) => this.call(...call));
+    if (method !== "reserve" || typeof first === "string") return this.#make(method, args);
+    if ("holder" in first)
+      return this.#staleness(first.sent)({ reserve: first }, 0)
+        ? text(NOT_DECIDED)
+        : this.#make(method, args);
+    if ("calls" in first)
+      return answerBatch(first, (...call) => this.call(...call), this.#staleness(first.sent));
     return this.#answerMove(first);
+  }
+
+  #staleness(sent: Sent | undefined): ReturnType<Arrivals["note"]> {
+    const isStale = this.#arrivals.note(sent, this.#host.time.nowMs());
+    return (call, index) => {
+      if (!isStale(call, index)) return false;
+      this.#host.onDropped?.((call.limit ?? call.reserve)?.policy ?? "");
+      return true;
+    };
   }
 
   #make(method: WireMethod, args: readonly unknown[], isPassedOn = false): MaybePromise<unknown> {
     const message = (READERS[method] as (...given: readonly unknown[]) => KeyCall)(...args);
-    if (this.#host === undefined) return this.#makeHere(message, method);
-    const { moves, places } = this.#host;
+    const { elsewhere } = this.#host;
+    if (elsewhere === undefined) return this.#makeHere(message, method);
+    const { moves, places } = elsewhere;
     const { policy, key } = message;
     return moves.make<unknown>(policy, key, {
       isPassedOn,
@@ -126,8 +151,9 @@ export class OwnerRouting {
 
   #answerMove(message: HandOver | KeysStored | ForwardedCall): MaybePromise<AnswerText | ForwardedResult> {
     const unsupported = unsupportedOf(message);
-    if (unsupported !== undefined || this.#host === undefined) return JSON.stringify(unsupported);
-    const { moves } = this.#host;
+    const { elsewhere } = this.#host;
+    if (unsupported !== undefined || elsewhere === undefined) return JSON.stringify(unsupported);
+    const { moves } = elsewhere;
     if ("passedOn" in message) return this.#makePassed(moves, message.passedOn);
     const { departures, arrivals } = moves;
     if ("handOver" in message)
@@ -143,8 +169,9 @@ export class OwnerRouting {
   }
 
   async request(request: Request, message: WaitingCall, answer: () => Promise<Response>): Promise<Response> {
-    if (this.#host === undefined) return await answer();
-    const { moves, places } = this.#host;
+    const { elsewhere } = this.#host;
+    if (elsewhere === undefined) return await answer();
+    const { moves, places } = elsewhere;
     const { policy, key, mayBeAt } = message;
     if (mayBeAt !== undefined && !moves.mayTake(policy, key, mayBeAt))
       throw new Error(`the key ${JSON.stringify(key)} is not to be here`);
@@ -164,14 +191,20 @@ type MakeCall = (method: "giveBack" | "limitCall" | "reserve", args: readonly un
  *
  * @throws Error when the batch is not a list of calls
  */
-export function answerBatch({ calls, terms, ...version }: Batch, make: MakeCall): MaybePromise<AnswerText> {
+export function answerBatch(
+  { calls, terms, ...version }: Batch,
+  make: MakeCall,
+  isStale: ReturnType<Arrivals["note"]> = () => false,
+): MaybePromise<AnswerText> {
   const unsupported = unsupportedOf(version);
   if (unsupported !== undefined) return text(unsupported);
   if (calls.length > MAX_BATCH_LENGTH) return text(full("batch-length", MAX_BATCH_LENGTH));
   const all = JSON.parse(calls) as unknown;
   if (!Array.isArray(all)) throw new TypeError("a batch is a list of calls");
   if (all.length > MAX_BATCHED) return text(full("batch-calls", MAX_BATCHED));
-  const answers = all.map((call: BatchedCall) => orFailed(() => answerOne(call, terms, make)));
+  const answers = all.map((call: BatchedCall, index) =>
+    isStale(call, index) ? takenBack(call, make) : orFailed(() => answerOne(call, terms, make)),
+  );
   // Only calls on keys that move take time, and calls to a pool, which clients never batch.
   const isThere = (answer: MaybePromise<AnswerText>) => typeof answer === "string";
   return answers.every(isThere)
@@ -179,15 +212,23 @@ export function answerBatch({ calls, terms, ...version }: Batch, make: MakeCall)
     : Promise.all(answers.map((answer) => Promise.resolve(answer))).then(batchText);
 }
 
+const NOT_DECIDED: Failed = { failed: STALE };
+
+/** A call whose caller has left is not decided, but the units that come with it are taken back. */
+function takenBack(call: BatchedCall, make: MakeCall): AnswerText {
+  void answerGiveBack(call, make);
+  return text(NOT_DECIDED);
+}
+
+function answerGiveBack({ giveBack }: BatchedCall, make: MakeCall): MaybePromise<AnswerText> | undefined {
+  if (giveBack === undefined) return undefined;
+  return orFailed(() => andThen(make("giveBack", [giveBack.policy, giveBack.returned]), () => text(null)));
+}
+
 /** Returned units serve the call with them. If the return fails, the call is executed all the same. */
-function answerOne(
-  { giveBack, limit, reserve }: BatchedCall,
-  terms: string | undefined,
-  make: MakeCall,
-): MaybePromise<AnswerText> {
-  const given =
-    giveBack &&
-    orFailed(() => andThen(make("giveBack", [giveBack.policy, giveBack.returned]), () => text(null)));
+function answerOne(call: BatchedCall, terms: string | undefined, make: MakeCall): MaybePromise<AnswerText> {
+  const { limit, reserve } = call;
+  const given = answerGiveBack(call, make);
   const said = terms === undefined ? {} : { terms };
   if (limit !== undefined)
     return limit.waitMs === undefined

@@ -106,6 +106,10 @@ export class LimiterClient {
     return new LimiterClient(parts, this.#local, this.#shedding);
   }
 
+  get nowMs(): number {
+    return this.#parts.time.nowMs();
+  }
+
   newSecret(kind: ClaimKind, policy: Pick<Policy, "name">, key: string): string {
     const { callerId, prove } = this.#parts;
     const id = kind === "hold" ? ownHoldId(callerId, randomId()) : randomId();

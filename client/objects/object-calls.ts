@@ -97,7 +97,8 @@ export class ObjectCalls {
     const callKind = isDoubted === true && kind === "end" ? "ask" : kind;
     const answer = await this.#through(policy, key, callKind, () => {
       const returned = this.#local.end(policy, key);
-      return objects.ask(policy, key, telling(policy, key, call), { waitMs, isRepeatable, returned });
+      const isEnd = kind === "end";
+      return objects.ask(policy, key, telling(policy, key, call), { waitMs, isRepeatable, isEnd, returned });
     });
     // A concurrent call may have been denied before this one took effect.
     this.#local.forgetDenials(policy, key);

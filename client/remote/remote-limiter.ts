@@ -32,10 +32,12 @@ import {
 import { requireObject, signalOf, type UniformCall, UniformClient } from "../local-call.ts";
 import { LocalLimiter, plainCall, type PlainCall } from "../local-limiter.ts";
 import { ReservationCache } from "../reservation-cache.ts";
+import { OVERLOADED_TEXT } from "../transports/batch-queue.ts";
 import { waitOf } from "../transports/http.ts";
+import { Outages } from "../transports/outages.ts";
 import { overdue, returnUnits } from "../transports/send-batch.ts";
 import { type Address, ADDRESSES, type LimiterTransport } from "../transports/transport.ts";
-import { limiterErrorOf, Outages, RemoteReservations } from "./remote-reservations.ts";
+import { limiterErrorOf, RemoteReservations } from "./remote-reservations.ts";
 
 /** How the limiter is reached, and what the process provides. */
 interface ClientParts {
@@ -177,10 +179,13 @@ export class RemoteLimiter extends UniformClient implements Limiter {
     const names = checks.length === 0 ? [undefined] : checks.map((check) => check?.policy);
     const maxMs = Math.max(...names.map((name) => this.#policy(name).deadlineMs));
     try {
-      return await this.#orElse(this.#inTime(send, maxMs), () => {
-        const decisions = checks.map(({ policy, key }) => degradedDecision(this.#policy(policy), key));
-        return { success: decisions.every(({ success }) => success), decisions };
-      });
+      return await this.#orElse(
+        this.#unlessPaused(() => this.#inTime(send, maxMs)),
+        () => {
+          const decisions = checks.map(({ policy, key }) => degradedDecision(this.#policy(policy), key));
+          return { success: decisions.every(({ success }) => success), decisions };
+        },
+      );
     } finally {
       for (const check of checks) this.#forgetDenials(check);
     }
@@ -192,7 +197,8 @@ export class RemoteLimiter extends UniformClient implements Limiter {
    * @throws the reason of `signal`, if that is aborted
    */
   #decide(name: keyof LimiterCalls, request: KeyRequest, signal?: Signal): Promise<Decision> {
-    const sent = this.#send(request, (ended) => this.#callAwaited(name, request, ended), signal);
+    const send = (ended: AbortSignal) => this.#callAwaited(name, request, ended);
+    const sent = this.#unlessPaused(() => this.#send(request, send, signal));
     return this.#orElse(sent, () => degradedDecision(this.#policy(request.policy), request.key), signal);
   }
 
@@ -274,15 +280,25 @@ export class RemoteLimiter extends UniformClient implements Limiter {
     return policy === undefined || key === undefined ? undefined : { policy, key };
   }
 
+  /** If the limiter is overloaded, or has answered nothing in time, the call fails at once: its policy decides. */
+  #unlessPaused<Answer>(call: () => Promise<Answer>): Promise<Answer> {
+    const mayCall = this.#reservations.pace.admits(this.#time.nowMs(), FIRST_DEADLINE_MS);
+    return mayCall ? call() : Promise.reject(new Error(OVERLOADED_TEXT));
+  }
+
   /** Stops waiting after `ms`, or when `signal` is aborted, and then aborts `ended` of the call. */
   async #inTime<Answer>(send: Send<Answer>, ms: number, signal?: Signal): Promise<Answer> {
     const deadline = new AbortController();
-    const cancel = this.#time.after(ms, () => deadline.abort(overdue(ms)));
+    const cancel = this.#time.after(ms, () => {
+      deadline.abort(overdue(ms));
+      this.#reservations.pace.miss(this.#time.nowMs());
+    });
     const ended =
       signal === undefined ? deadline.signal : AbortSignal.any([deadline.signal, signal as AbortSignal]);
     try {
       const answer = await unlessAborted(send(ended), ended);
-      this.#outages.answered();
+      this.#reservations.pace.restore();
+      this.#outages.flush();
       return answer;
     } finally {
       cancel();

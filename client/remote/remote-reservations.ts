@@ -1,7 +1,8 @@
 import { normaliseKey } from "../../core/catalog/keys.ts";
-import type { Time } from "../../core/clock.ts";
+import { randomId, type Time } from "../../core/clock.ts";
 import { forPriority, type PolicyView, type RuleView, takesNothing } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
+import { Departures, STALE } from "../../core/protocol/lateness.ts";
 import type { BatchedCall, LimitCall, MadeAnswer } from "../../core/protocol/messages.ts";
 import { LimiterError, Problem } from "../../core/protocol/problems.ts";
 import {
@@ -15,8 +16,10 @@ import {
 } from "../../core/protocol/reservation-messages.ts";
 import type { UnitSource } from "../call-gate.ts";
 import { toDecision } from "../read-answer.ts";
-import { BatchQueue, type QueuedCall } from "../transports/batch-queue.ts";
+import { BatchQueue, OVERLOADED_TEXT, type QueuedCall } from "../transports/batch-queue.ts";
 import { MAX_QUEUED, QUEUE_FULL } from "../transports/http.ts";
+import type { Outages } from "../transports/outages.ts";
+import type { Pace } from "../transports/pace.ts";
 import type { LimiterTransport } from "../transports/transport.ts";
 
 /** An HTTP message has at most 16 KiB. The policies' versions, beside the calls, are shorter than these. */
@@ -43,11 +46,19 @@ export class RemoteReservations implements UnitSource {
   readonly #queue = new BatchQueue<ReservationAnswer>(BOUNDS);
   readonly #known = new Map<string, DescribedPolicy>();
   readonly #refusals = new WeakMap<DescribedPolicy, { readonly problem: Problem; checkedAtMs: number }>();
+  readonly #departures = new Departures(randomId);
+  /** Whether the limiter reads when a message was sent. */
+  #readsSent = false;
   #refusedUntilMs = -Infinity;
   #failure = "";
 
   constructor(parts: RemoteReservationsParts) {
     this.#parts = parts;
+  }
+
+  /** How fast messages are sent to the limiter. */
+  get pace(): Pace {
+    return this.#queue.pace;
   }
 
   /** A policy as the limiter last described it; `undefined`: it has not. */
@@ -116,7 +127,11 @@ export class RemoteReservations implements UnitSource {
     if (answer === null)
       return isDecision(call) ? this.#unanswered(call, "the answer has no decision") : null;
     if ("problem" in answer) return problemOf(answer.problem);
-    if ("failed" in answer) return this.#unanswered(call, answer.failed);
+    if ("overloaded" in answer) return this.#unanswered(call, OVERLOADED_TEXT);
+    if ("failed" in answer) {
+      if (answer.failed === STALE) this.#departures.restart();
+      return this.#unanswered(call, answer.failed);
+    }
     if ("unsupported" in answer || "full" in answer) return undefined;
     return answer;
   }
@@ -146,11 +161,18 @@ export class RemoteReservations implements UnitSource {
       if (policy !== undefined) known[policy.name] = policy.version;
     }
     try {
-      const message = { protocol: RESERVATIONS_PROTOCOL, known, calls: calls.map(({ call }) => call) };
-      const withinMs = Math.max(...calls.map(({ untilMs }) => untilMs)) - time.nowMs();
-      const { answers, policies } = await transport.call("reserve", message, withinMs);
+      const sent = this.#readsSent && { sent: this.#departures.stamp(calls, time.nowMs()) };
+      const message = {
+        protocol: RESERVATIONS_PROTOCOL,
+        known,
+        calls: calls.map(({ call }) => call),
+        ...sent,
+      };
+      const withinMs = Math.max(1, Math.max(...calls.map(({ untilMs }) => untilMs)) - time.nowMs());
+      const { answers, policies, readsSent } = await transport.call("reserve", message, withinMs);
+      this.#readsSent = readsSent === true;
       if (answers.length !== calls.length) throw new Error("the limiter did not answer every call");
-      this.#parts.outages.answered();
+      this.#parts.outages.flush();
       this.#learn(policies);
       return answers;
     } catch (error) {
@@ -218,50 +240,4 @@ export function limiterErrorOf(error: unknown): LimiterError | undefined {
   if (typeof status !== "number" || typeof code !== "string") return undefined;
   const errors = "errors" in error && Array.isArray(error.errors) ? error.errors : [];
   return new LimiterError({ status, code, title: message, detail: message, errors }, message);
-}
-
-const QUIET_MS = 10_000;
-
-/** Logs an outage at once, and its calls later, without a timer: in a worker it belongs to one request. */
-export class Outages {
-  readonly #time: Time;
-  #loggedAtMs = -Infinity;
-  #calls = 0;
-  #cause = "";
-
-  constructor(time: Time) {
-    this.#time = time;
-  }
-
-  /** @param calls how many were answered without the limiter; 0: none waited for the failed message */
-  note(cause: string, calls = 1): void {
-    const isFirst = this.#calls === 0;
-    this.#calls += calls;
-    this.#cause = cause;
-    const nowMs = this.#time.nowMs();
-    if (!this.#isDue(nowMs)) return;
-    if (!isFirst) return this.#log(nowMs);
-    this.#loggedAtMs = nowMs;
-    this.#calls = 0;
-    console.warn(`weir: no answer from the limiter: ${cause}`);
-  }
-
-  answered(): void {
-    if (this.#calls === 0) return;
-    const nowMs = this.#time.nowMs();
-    if (this.#isDue(nowMs)) this.#log(nowMs);
-  }
-
-  #isDue(nowMs: number): boolean {
-    // The clock may have been set back.
-    return nowMs < this.#loggedAtMs || nowMs - this.#loggedAtMs >= QUIET_MS;
-  }
-
-  #log(nowMs: number): void {
-    const calls = this.#calls === 1 ? "1 call was" : `${this.#calls} calls were`;
-    const seconds = Math.max(1, Math.round((nowMs - this.#loggedAtMs) / 1_000));
-    this.#loggedAtMs = nowMs;
-    this.#calls = 0;
-    console.warn(`weir: ${calls} answered without the limiter in the last ${seconds} s: ${this.#cause}`);
-  }
 }

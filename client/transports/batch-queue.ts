@@ -7,8 +7,9 @@
  * and its deadline. Calls of ended requests are dropped. Calls of a failed batch may have been charged, so
  * they are not sent again.
  */
-import { orTimeout, type Time } from "../../core/clock.ts";
+import { orTimeout, randomId, type Time } from "../../core/clock.ts";
 import type { UnsupportedProtocol } from "../../core/protocol/answers.ts";
+import { Departures } from "../../core/protocol/lateness.ts";
 import {
   type BatchedAnswer,
   type BatchedCall,
@@ -16,9 +17,8 @@ import {
   MAX_BATCHED,
 } from "../../core/protocol/messages.ts";
 import type { Full } from "../../core/protocol/problems.ts";
+import { Pace } from "./pace.ts";
 
-/** A batch in flight delays the next by this at most: the cost of an ended sender or slow object. */
-export const POLL_MS = 25;
 /** The interval at which a sent call polls for its answer, in case its wake is lost. */
 const ANSWER_POLL_MS = 250;
 /** After this many batches, or this time, another request sends. An invocation may make 50 calls. */
@@ -34,21 +34,32 @@ interface Step {
 }
 
 interface Sender {
+  /** When the batch in flight was sent, and after how long it is overdue, so that another request may send. */
   sinceMs: number;
-  /** Resolves when that has been answered, if the sender still lives. */
-  step: Step;
+  overdueMs: number;
+  /** The number of the batch in flight; -1 before the first. */
+  batch: number;
+  /**
+   * By number, for the batch in flight and those that the queue will take: resolves when the batch has been answered, if
+   * the sender still lives. So a call wakes up for its own batch, and not for each one.
+   */
+  readonly steps: Step[];
 }
 
 const OBJECT_BOUNDS: MessageBounds = { maxCalls: MAX_BATCHED, maxLength: MAX_BATCH_LENGTH };
 
 export class BatchQueue<Answer extends object | null = BatchedAnswer> {
+  /** How fast messages are sent to the object. */
+  readonly pace: Pace;
   readonly #bounds: MessageBounds;
   readonly #queued = new Set<QueuedCall<Answer>>();
   #sender: Sender | undefined;
+  #count = 0;
   #aloneUntilMs = -Infinity;
 
-  constructor(bounds = OBJECT_BOUNDS) {
+  constructor(bounds = OBJECT_BOUNDS, pace = new Pace()) {
     this.#bounds = bounds;
+    this.pace = pace;
   }
 
   /** Whether calls for this object go alone, because it does not know batches. */
@@ -69,13 +80,15 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
   /** Makes a call: this request or another sends it, and its deadline ends it. */
   async post(call: BatchedCall, request: Sending<Answer>): Promise<QueuedAnswer<Answer>> {
     const { time, deadlineMs } = request;
+    if (!this.pace.admits(time.nowMs(), deadlineMs)) return { answer: OVERLOADED, leftMs: deadlineMs };
     let leftMs = deadlineMs;
-    const posted = new QueuedCall<Answer>(call, time.nowMs() + deadlineMs);
+    const posted = new QueuedCall<Answer>(call, time.nowMs() + deadlineMs, (this.#count += 1));
     this.#queued.add(posted);
     while (posted.state !== "ended" && leftMs > 0) {
       if (posted.state === "queued" && this.#isFree(time.nowMs())) void this.#send(request);
-      const maxMs = posted.state === "queued" ? POLL_MS : ANSWER_POLL_MS;
+      const maxMs = posted.state === "queued" ? this.#pollMs(posted, time.nowMs()) : ANSWER_POLL_MS;
       leftMs -= await this.#step(posted, time, Math.min(maxMs, leftMs));
+      if (posted.state === "queued" && this.pace.isPaused(time.nowMs())) posted.end(OVERLOADED);
     }
     const { answer } = posted;
     this.#queued.delete(posted);
@@ -87,7 +100,7 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
    * Waits up to `ms` for the answer or the sender's next step, and returns the time waited. It awaits the
    * sender's promise: settling a promise of this request elsewhere would continue in the other request.
    */
-  async #step({ step }: QueuedCall<Answer>, time: Time, ms: number): Promise<number> {
+  async #step(posted: QueuedCall<Answer>, time: Time, ms: number): Promise<number> {
     const sinceMs = time.nowMs();
     let isOver = false;
     const after: Time["after"] = (afterMs, work) =>
@@ -95,55 +108,97 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
         isOver = true;
         work();
       });
-    const next = step ?? this.#sender?.step.promise ?? new Promise(() => undefined);
-    await orTimeout(next, { nowMs: () => time.nowMs(), after }, ms);
+    await orTimeout(posted.step ?? this.#stepOf(posted), { nowMs: () => time.nowMs(), after }, ms);
     // The clock may have been set meanwhile.
     return isOver ? ms : Math.min(ms, Math.max(0, time.nowMs() - sinceMs));
   }
 
-  #isFree(nowMs: number): boolean {
-    if (this.#sender === undefined) return true;
-    const underWayMs = nowMs - this.#sender.sinceMs;
-    // Requests may read slightly different times. A clock further behind was put back.
-    return Math.abs(underWayMs) >= POLL_MS;
+  /** The answer to the batch that will take this queued call, if no call ahead of it leaves. */
+  #stepOf({ number }: QueuedCall<Answer>): Promise<unknown> | undefined {
+    if (this.#sender === undefined) return new Promise(() => undefined);
+    const { steps, batch } = this.#sender;
+    return steps[Math.min(batch + 1 + this.#batchesAhead(number), steps.length - 1)]?.promise;
   }
 
-  async #send({ time, send, inBackground }: Sending<Answer>): Promise<void> {
+  /** When a queued call looks whether the sender has ended: the first in the queue sooner than those behind it. */
+  #pollMs({ number }: QueuedCall<Answer>, nowMs: number): number {
+    return (
+      Math.max(0, this.#untilFreeMs(nowMs)) + this.#batchesAhead(number) * (this.#sender?.overdueMs ?? 0)
+    );
+  }
+
+  #batchesAhead(number: number): number {
+    const [first] = this.#queued;
+    return Math.floor((number - (first?.number ?? number)) / this.#bounds.maxCalls);
+  }
+
+  #isFree(nowMs: number): boolean {
+    return this.#untilFreeMs(nowMs) <= 0;
+  }
+
+  /** When another request may send, if the batch in flight is not answered. */
+  #untilFreeMs(nowMs: number): number {
+    if (this.#sender === undefined) return 0;
+    const { sinceMs, overdueMs } = this.#sender;
+    // Requests may read slightly different times. A clock further behind was put back.
+    return overdueMs - Math.abs(nowMs - sinceMs);
+  }
+
+  async #send({ time, send, inBackground, deadlineMs }: Sending<Answer>): Promise<void> {
     const beganMs = time.nowMs();
-    const sender: Sender = { sinceMs: beganMs, step: newStep() };
+    const overdueMs = this.pace.overdueMs(beganMs, deadlineMs);
+    const sender: Sender = { sinceMs: beganMs, overdueMs, batch: -1, steps: [] };
     this.#sender = sender;
+    this.#extend(sender);
     let end: (() => void) | undefined;
     const keep = () => {
       if (end === undefined) inBackground(new Promise<void>((done) => (end = done)));
     };
     // All calls made in this turn of the event loop go together, e.g. those of one request.
     await Promise.resolve();
-    for (let messages = 0; messages < MAX_MESSAGES && this.#sender === sender; messages += 1) {
+    while (sender.batch + 1 < MAX_MESSAGES && this.#sender === sender) {
       const nowMs = time.nowMs();
+      sender.batch += 1;
+      this.#extend(sender);
       const calls = nowMs - beganMs > MAX_SENDING_MS ? [] : this.#take(nowMs, sender);
       if (calls.length === 0) break;
       sender.sinceMs = nowMs;
+      sender.overdueMs = this.pace.overdueMs(nowMs, deadlineMs);
       // A request that sends only its own call is kept alive by its own wait.
       if (calls.length > 1) keep();
+      // If this request ends, nobody knows whether the object is slow, so nothing is counted as missed.
+      const answered = time.after(sender.overdueMs, () => this.pace.miss(time.nowMs()));
       const answers = await send(calls);
+      answered();
+      this.#note(answers, time.nowMs(), nowMs, deadlineMs);
       if (this.#queued.size > 0) keep();
       const isList = answers !== undefined && "length" in answers;
-      if (answers !== undefined && !isList) this.#aloneUntilMs = time.nowMs() + ALONE_MS;
       for (const [index, posted] of calls.entries()) posted.end(isList ? answers[index] : answers);
       if (this.#queued.size === 0) break;
-      const { step } = sender;
-      sender.step = newStep();
-      step.resolve();
+      sender.steps[sender.batch]?.resolve();
       // Requests that were answered together call again together: these calls join the batch.
       await new Promise<void>((done) => time.after(0, done));
     }
     if (this.#sender === sender) this.#sender = undefined;
-    sender.step.resolve();
+    for (const { resolve } of sender.steps) resolve();
     end?.();
   }
 
+  /** A step for the batch in flight, and for each that the queue will take. */
+  #extend({ batch, steps }: Sender): void {
+    const last = batch + 1 + Math.ceil(this.#queued.size / this.#bounds.maxCalls);
+    while (steps.length <= Math.min(last, MAX_MESSAGES)) steps.push(newStep());
+  }
+
+  #note(answers: object | undefined, nowMs: number, sentMs: number, deadlineMs: number): void {
+    if (answers === undefined) return;
+    if ("overloaded" in answers) this.pace.miss(nowMs, true);
+    else this.pace.answered(nowMs - sentMs, deadlineMs);
+    if ("unsupported" in answers || "full" in answers) this.#aloneUntilMs = nowMs + ALONE_MS;
+  }
+
   /** Takes the calls for the next batch. Calls of ended requests are dropped, uncharged. */
-  #take(nowMs: number, { step }: Sender): QueuedCall<Answer>[] {
+  #take(nowMs: number, { steps, batch }: Sender): QueuedCall<Answer>[] {
     const calls: QueuedCall<Answer>[] = [];
     const { maxCalls, maxLength } = this.#bounds;
     const isAlone = this.#queued.size === 1;
@@ -158,7 +213,7 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
       if (calls.length === maxCalls || (calls.length > 0 && length > maxLength)) break;
       this.#queued.delete(posted);
       posted.state = "sent";
-      posted.step = step.promise;
+      posted.step = steps[batch]?.promise;
       calls.push(posted);
     }
     return calls;
@@ -176,13 +231,27 @@ const MAX_QUEUES = 4_096;
 /** At that number, the interval at which queues of ended requests are swept. */
 const SWEEP_MS = 1_000;
 
-/** The queues of one isolate by object name. An object has one only during calls to it. */
+/** The queues of one isolate by object name. A near object that answers has one only during calls to it. */
 export class BatchQueues {
   readonly #queues = new Map<string, BatchQueue>();
+  readonly #pace = new Pace();
+  readonly #onPause: (() => void) | undefined;
+  /** When this isolate's messages were sent. */
+  readonly departures = new Departures(randomId);
   #sweptMs = -Infinity;
+
+  /** @param onPause called when an object is overloaded, or has answered nothing in time */
+  constructor(onPause?: () => void) {
+    this.#onPause = onPause;
+  }
 
   get size(): number {
     return this.#queues.size;
+  }
+
+  /** The queue of an object, if there is one: it has the pace of its messages. */
+  find(name: string): BatchQueue | undefined {
+    return this.#queues.get(name);
   }
 
   /** The queue for calls to an object; `undefined`: a call goes alone. */
@@ -191,20 +260,21 @@ export class BatchQueues {
     if (known !== undefined) return known.isForAlone(nowMs) ? undefined : known;
     if (this.#queues.size >= MAX_QUEUES) this.#sweep(nowMs);
     if (this.#queues.size >= MAX_QUEUES) return undefined;
-    const queue = new BatchQueue();
+    const queue = new BatchQueue(OBJECT_BOUNDS, new Pace(this.#pace, this.#onPause));
     this.#queues.set(name, queue);
     return queue;
   }
 
-  /** A call has ended: drops its queue if it is idle. */
+  /** A call has ended: drops its queue if it is idle, and the pace of its object need not be kept. */
   release(name: string, nowMs: number): void {
-    if (this.#queues.get(name)?.isIdle(nowMs) === true) this.#queues.delete(name);
+    const queue = this.#queues.get(name);
+    if (queue?.pace.isUsual === true && queue.isIdle(nowMs)) this.#queues.delete(name);
   }
 
   #sweep(nowMs: number): void {
     if (nowMs >= this.#sweptMs && nowMs < this.#sweptMs + SWEEP_MS) return;
     this.#sweptMs = nowMs;
-    for (const name of this.#queues.keys()) this.release(name, nowMs);
+    for (const [name, queue] of this.#queues) if (queue.isIdle(nowMs)) this.#queues.delete(name);
   }
 }
 
@@ -215,29 +285,40 @@ export interface Sending<Answer = BatchedAnswer> {
   /** Sends calls in one message, on its own stub; `undefined`: no answer. It does not reject. */
   readonly send: (
     calls: readonly QueuedCall<Answer>[],
-  ) => Promise<readonly Answer[] | UnsupportedProtocol | Full | undefined>;
+  ) => Promise<readonly Answer[] | UnsupportedProtocol | Full | Overloaded | undefined>;
   readonly inBackground: (work: Promise<unknown>) => void;
 }
 
 /** The answer to a call; `undefined`: none. `leftMs` is the rest of its deadline. */
 export interface QueuedAnswer<Answer = BatchedAnswer> {
-  readonly answer: Answer | UnsupportedProtocol | Full | undefined;
+  readonly answer: Answer | UnsupportedProtocol | Full | Overloaded | undefined;
   readonly leftMs: number;
 }
+
+/** The object is overloaded: the runtime says so, or it has answered nothing in time. The call may not have been sent. */
+export interface Overloaded {
+  readonly overloaded: true;
+}
+
+export const OVERLOADED: Overloaded = { overloaded: true };
+export const OVERLOADED_TEXT = "it is overloaded: calls are not sent for a while";
 
 /** A call that waits to be sent, or for its answer. */
 export class QueuedCall<Answer = BatchedAnswer> {
   readonly call: BatchedCall;
   readonly untilMs: number;
+  /** Rises with each call of the queue. */
+  readonly number: number;
   state: "queued" | "sent" | "ended" = "queued";
   /** Settles when its batch has been answered, if the sender still lives. */
   step: Promise<void> | undefined;
   answer: QueuedAnswer<Answer>["answer"];
   #text: string | undefined;
 
-  constructor(call: BatchedCall, untilMs: number) {
+  constructor(call: BatchedCall, untilMs: number, number = 0) {
     this.call = call;
     this.untilMs = untilMs;
+    this.number = number;
   }
 
   get text(): string {

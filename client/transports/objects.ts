@@ -1,6 +1,7 @@
 import type { Time } from "../../core/clock.ts";
 import type { PolicyView } from "../../core/policies/policy.ts";
 import type { AnswerText } from "../../core/protocol/answers.ts";
+import { STALE } from "../../core/protocol/lateness.ts";
 import {
   type AcquireCall,
   type BatchedCall,
@@ -12,11 +13,14 @@ import {
 } from "../../core/protocol/messages.ts";
 import { objectName } from "../../core/protocol/names.ts";
 import type { Counter } from "../../core/stats/tally.ts";
-import type { BatchQueues, Sending } from "./batch-queue.ts";
+import { type BatchQueues, OVERLOADED, OVERLOADED_TEXT, type Sending } from "./batch-queue.ts";
+import { type Outage, Outages } from "./outages.ts";
 import {
   askAlone,
   type Attempts,
+  DeadlineError,
   inTime,
+  isOverloaded,
   isRepeatable,
   type LimiterNamespace,
   type LimiterStub,
@@ -41,6 +45,8 @@ interface AskOptions extends Attempts {
   readonly waitMs?: number | undefined;
   /** Ended reservations, which are returned before the call on the same stub: it delivers in order. */
   readonly returned?: readonly Returned[] | undefined;
+  /** It ends a claim, which frees units: it is sent although the object is overloaded. */
+  readonly isEnd?: boolean;
 }
 
 /**
@@ -54,14 +60,16 @@ export class Objects {
   readonly #namespace: LimiterNamespace;
   readonly #time: Time;
   readonly #together: Together | undefined;
-  readonly #reports: MessageReports;
+  readonly #counter: MessageCounter | undefined;
+  readonly #outages: Outages;
 
   /** @param together absent: each call is sent alone */
   constructor(namespace: LimiterNamespace, time: Time, together?: Together, reports: MessageReports = {}) {
     this.#namespace = namespace;
     this.#time = time;
     this.#together = together;
-    this.#reports = reports;
+    this.#counter = reports.counter;
+    this.#outages = new Outages(time, reports.unanswered ?? warn);
   }
 
   /** Makes a call as `ask`, possibly in a batch, except to a slow pool. `null`: it only returned units. */
@@ -87,14 +95,25 @@ export class Objects {
       inBackground: together.inBackground,
       // Each of these has its own deadline.
       send: async (calls) =>
-        await counted(this.#reports.counter, this.#time, "batch", () =>
-          sendTwice(() => this.#objectBy(policy, name), calls, this.#time, policy.terms),
-        ).catch((error: unknown) => this.#unanswered(policy, error)),
+        await counted(this.#counter, this.#time, "batch", () =>
+          sendTwice(
+            () => this.#objectBy(policy, name),
+            calls,
+            this.#time,
+            policy.terms,
+            together.queues.departures,
+          ),
+        ).catch((error: unknown) => (isOverloaded(error) ? OVERLOADED : this.#unanswered(policy, error))),
     });
     together.queues.release(name, this.#time.nowMs());
     if (answer === undefined) return leftMs > 0 ? undefined : this.#unanswered(policy, overdue(deadlineMs));
+    if (answer !== null && "overloaded" in answer) return this.#unanswered(policy, OVERLOADED_TEXT);
     if (answer !== null && isForAlone(answer)) return alone(leftMs);
-    if (answer !== null && "failed" in answer) return this.#unanswered(policy, answer.failed);
+    if (answer !== null && "failed" in answer) {
+      if (answer.failed === STALE) together.queues.departures.restart();
+      return this.#unanswered(policy, answer.failed);
+    }
+    this.#outages.flush();
     return { answer: answer as Read };
   }
 
@@ -141,14 +160,25 @@ export class Objects {
     policy: PolicyView,
     name: string,
     call: (object: LimiterStub) => Promise<Answer>,
-    { waitMs = 0, kind = "single", ...attempts }: AskOptions = {},
+    { waitMs = 0, kind = "single", isEnd, ...attempts }: AskOptions = {},
   ): Promise<Reply<Answer>> {
+    const queues = this.#together?.queues;
+    const sentMs = this.#time.nowMs();
+    const deadlineMs = policy.deadlineMs + waitMs;
+    if (isEnd !== true && queues?.find(name)?.pace.admits(sentMs, deadlineMs) === false)
+      return this.#unanswered(policy, OVERLOADED_TEXT);
     try {
       // A stub that has thrown stays broken, so each attempt has its own.
       const attempt = async () => await call(this.#objectBy(policy, name));
-      const send = () => inTime(this.#time, policy.deadlineMs + waitMs, attempt, attempts);
-      return { answer: await counted(this.#reports.counter, this.#time, kind, send) };
+      const send = () => inTime(this.#time, deadlineMs, attempt, attempts);
+      const answer = await counted(this.#counter, this.#time, kind, send);
+      if (kind !== "wait") queues?.find(name)?.pace.answered(this.#time.nowMs() - sentMs, deadlineMs);
+      this.#outages.flush();
+      return { answer };
     } catch (error) {
+      const nowMs = this.#time.nowMs();
+      if (isOverloaded(error) || error instanceof DeadlineError)
+        queues?.open(name, nowMs)?.pace.miss(nowMs, isOverloaded(error));
       return this.#unanswered(policy, error);
     }
   }
@@ -160,8 +190,7 @@ export class Objects {
 
   /** The one place at which a failure becomes "no answer". */
   #unanswered({ name }: PolicyView, error: unknown): undefined {
-    (this.#reports.unanswered ?? warned)(name, error);
-    return undefined;
+    this.#outages.note(String(error), 1, name);
   }
 
   #objectBy(policy: PolicyView, name: string): LimiterStub {
@@ -184,16 +213,17 @@ function settling<Answer>(
   };
 }
 
-function warned(policy: string, error: unknown): void {
-  console.warn(`policy ${policy}: no answer from the object: ${String(error)}`);
+function warn({ cause, calls, seconds }: Outage, policy: string): void {
+  const since = seconds === undefined ? "" : ` for ${calls} calls in the last ${seconds} s`;
+  console.warn(`policy ${policy}: no answer from the object${since}: ${cause}`);
 }
 
 type MessageCounter = Pick<Counter, "add" | "lasted">;
 
 interface MessageReports {
   readonly counter?: MessageCounter | undefined;
-  /** Called with the reason for a missing answer. Absent: it is logged. */
-  readonly unanswered?: (policy: string, error: unknown) => void;
+  /** Reports calls without an answer. Absent: on the console. */
+  readonly unanswered?: (outage: Outage, policy: string) => void;
 }
 
 /** Kinds of messages in the counts: several calls, one call, or one that may wait. */

@@ -1,6 +1,7 @@
 import type { Time } from "../../core/clock.ts";
 import type { Jurisdiction, LocationHint, PolicyView } from "../../core/policies/policy.ts";
 import type { Answer, AnswerText, UnsupportedProtocol } from "../../core/protocol/answers.ts";
+import type { Departures } from "../../core/protocol/lateness.ts";
 import {
   type Batch,
   BATCH_PROTOCOL,
@@ -11,6 +12,7 @@ import {
   type LimitCall,
   PROTOCOL,
   type ReserveCall,
+  type Sent,
   type Returned,
 } from "../../core/protocol/messages.ts";
 import { objectName } from "../../core/protocol/names.ts";
@@ -29,13 +31,15 @@ export async function sendTogether(
   object: LimiterStub,
   calls: readonly { readonly call: BatchedCall; readonly text: string }[],
   terms?: string,
+  sent?: Sent,
 ): Promise<Answers> {
   const [first] = calls;
   const isAlone = first !== undefined && calls.length === 1;
   if (isAlone && (terms === undefined || first.call.limit === undefined))
-    return [await askAlone(object, first.call, terms)];
+    return [await askAlone(object, first.call, terms, sent)];
   const text = batchText(calls.map((each) => each.text));
-  const batch: Batch = { protocol: BATCH_PROTOCOL, calls: text, ...(terms !== undefined && { terms }) };
+  const more = { ...(terms !== undefined && { terms }), ...(sent !== undefined && { sent }) };
+  const batch: Batch = { protocol: BATCH_PROTOCOL, calls: text, ...more };
   const answers = JSON.parse(await object.reserve(batch)) as Answers;
   const isComplete = "length" in answers ? answers.length === calls.length : isForAlone(answers);
   if (!isComplete) throw new Error("the object did not answer every call of a message");
@@ -50,11 +54,13 @@ export async function askAlone(
   object: LimiterStub,
   { giveBack, limit, reserve }: BatchedCall,
   terms?: string,
+  sent?: Sent,
 ): Promise<Answer | null> {
   const given = giveBack && quietly(object.giveBack(giveBack.policy, giveBack.returned));
   let answer: Answer | null = null;
   if (limit !== undefined) answer = readAnswer(await askLimit(object, limit));
-  else if (reserve !== undefined) answer = await askReserve(object, { ...reserve, ...(terms && { terms }) });
+  else if (reserve !== undefined)
+    answer = await askReserve(object, { ...reserve, ...(terms && { terms }), ...(sent && { sent }) });
   await given;
   return answer;
 }
@@ -102,6 +108,12 @@ export interface LimiterNamespace {
   /** The objects of a jurisdiction. This throws on plain workerd, which has none. */
   jurisdiction?(name: Jurisdiction): LimiterNamespace;
   getByName(name: string, options?: { readonly locationHint?: LocationHint }): LimiterStub;
+}
+
+export function isOverloaded(error: unknown): boolean {
+  return (
+    typeof error === "object" && error !== null && (error as { overloaded?: unknown }).overloaded === true
+  );
 }
 
 export function within(namespace: LimiterNamespace, { jurisdiction }: PolicyView): LimiterNamespace {
@@ -197,8 +209,10 @@ export function inTime<Result>(
   });
 }
 
+export class DeadlineError extends Error {}
+
 export function overdue(deadlineMs: number): Error {
-  return new Error(`deadline of ${deadlineMs} ms passed`);
+  return new DeadlineError(`deadline of ${deadlineMs} ms passed`);
 }
 
 /** Repeats failed calls if that is safe and their callers wait. Async, so that a failing stub rejects. */
@@ -207,14 +221,17 @@ export async function sendTwice(
   calls: readonly QueuedCall[],
   time: Time,
   terms?: string,
+  departures?: Departures,
 ): Promise<Answers> {
+  const send = (each: typeof calls) =>
+    sendTogether(objectOf(), each, terms, departures?.stamp(each, time.nowMs()));
   try {
-    return await sendTogether(objectOf(), calls, terms);
+    return await send(calls);
   } catch (error) {
     const nowMs = time.nowMs();
     const again = calls.filter(({ call, untilMs }) => isRepeatable(call) && nowMs < untilMs);
     if (!mayPass(error) || again.length === 0) throw error;
-    const answers = await sendTogether(objectOf(), again, terms);
+    const answers = await send(again);
     const failed = { failed: String(error) };
     return calls.map((each) => {
       const index = again.indexOf(each);

@@ -57,6 +57,8 @@ export interface ReserveCall extends UnitsCall {
   /** Calls already wait for units, so granted units are used at once. */
   readonly isShort: boolean;
   readonly rules: Readonly<Record<string, Reserving>>;
+  /** Of a call that is sent alone. */
+  readonly sent?: Sent | undefined;
 }
 
 export interface Reserving {
@@ -201,8 +203,19 @@ export interface BatchedCall {
   readonly reserve?: ReserveCall;
 }
 
+/** When a message was sent (lateness.ts). */
+export interface Sent {
+  /** Names the sender. One whose clock is set back takes another name. */
+  readonly from: string;
+  /** By the sender's clock. */
+  readonly atMs: number;
+  /** For each call, how long its caller waits from then on. */
+  readonly leftMs: readonly number[];
+}
+
 export interface Batch extends Versioned {
   readonly calls: string;
+  readonly sent?: Sent | undefined;
 }
 
 /** The call threw. It may have been charged. */

@@ -7,7 +7,7 @@ import type { Waiting } from "../algorithms/algorithm.ts";
 import type { HeaderStyle, PolicyView, RuleView } from "../policies/policy.ts";
 import type { Decided } from "./answers.ts";
 import type { Decision } from "./decision.ts";
-import type { BatchedCall, Failed } from "./messages.ts";
+import type { BatchedCall, Failed, Sent } from "./messages.ts";
 import type { Problem } from "./problems.ts";
 
 export const RESERVATIONS_PROTOCOL = 1;
@@ -19,6 +19,8 @@ export interface ReservationsMessage {
   /** By name: the versions of the policy descriptions that the client has. */
   readonly known?: Readonly<Record<string, string>>;
   readonly calls: readonly BatchedCall[];
+  /** Only for a limiter that has said that it reads it (`readsSent`). */
+  readonly sent?: Sent;
 }
 
 /** A decision for a client that does not know the policy, and so could not read the object's answer. */
@@ -39,6 +41,8 @@ export interface ReservationsReply {
   readonly answers: readonly ReservationAnswer[];
   /** By name: the calls' policies that the client does not know, or that have changed. */
   readonly policies: Readonly<Record<string, PolicyDescription>>;
+  /** Absent: a limiter of an earlier version, which refuses a message with `sent`. */
+  readonly readsSent?: true;
 }
 
 export interface RuleDescription extends Pick<RuleView, "name" | "unit" | "capacity"> {

@@ -114,11 +114,19 @@ export const FAMILIES = {
     labels: ["kind"],
     help: "Messages to objects that had no answer in time, or an error.",
   },
+  object_pauses: {
+    labels: [],
+    help: "Objects that were overloaded, or late three times in a row: calls go without them for a while.",
+  },
   object_latency_seconds: {
     labels: ["kind"],
     help: "How long objects took to answer a message. Messages that may wait for a turn are not in it.",
   },
   object_calls: { labels: [POLICY_LABEL, "method"], help: "Calls on keys that objects carried out." },
+  calls_dropped: {
+    labels: [POLICY_LABEL],
+    help: "Calls that were not decided, since their callers had stopped waiting.",
+  },
   rows_read: { labels: [], help: "Rows that objects read from their tables." },
   rows_written: { labels: [], help: "Rows that objects wrote, alarms included." },
   leases_granted: { labels: [POLICY_LABEL], help: "Leases that objects granted." },

@@ -1,6 +1,7 @@
 /** Calls that travel together, in virtual time: requests end at any moment, messages are lost, late, or fail. */
 import { afterEach, expect, test, vi } from "vitest";
-import { BatchQueue, BatchQueues, POLL_MS, QueuedCall } from "../../client/transports/batch-queue.ts";
+import { BatchQueue, BatchQueues, QueuedCall } from "../../client/transports/batch-queue.ts";
+import { MIN_OVERDUE_MS } from "../../client/transports/pace.ts";
 import type { Answers } from "../../client/transports/send-batch.ts";
 import type { Time } from "../../core/clock.ts";
 import { type BatchedCall, MAX_BATCH_LENGTH, MAX_BATCHED } from "../../core/protocol/messages.ts";
@@ -74,7 +75,7 @@ class History {
         this.open -= 1;
         const tookMs = this.time.nowMs - startMs;
         law(tookMs <= DEADLINE_MS, `a call took ${tookMs} ms`);
-        if (answer === undefined) this.unanswered += 1;
+        if (answer === undefined || (answer !== null && "overloaded" in answer)) this.unanswered += 1;
         else {
           this.answered += 1;
           law(JSON.stringify(answer).includes(`"${key}"`), `${key} got the answer ${JSON.stringify(answer)}`);
@@ -208,13 +209,129 @@ test("calls that one turn of the event loop makes go in one message", async () =
   expect(history.messages.map(({ keys }) => keys)).toEqual([["a", "b", "c"]]);
 });
 
-test("a slow message holds up the others for no longer than a look", async () => {
+/** Calls one after the other, each answered after `backMs`: the round trip is then known. */
+function warm(history: History, backMs: number, calls = 20): number {
+  for (let call = 0; call < calls; call += 1)
+    history.time.at(call * 2 * backMs, () => void history.call(`warm-${call}`, () => ({ backMs })));
+  return calls * 2 * backMs;
+}
+
+test("the next message goes when the last one is overdue: after four deviations of the round trip, with a near object 25 ms", async () => {
+  for (const [backMs, overdueMs] of [
+    [1, MIN_OVERDUE_MS],
+    [100, 100],
+  ] as const) {
+    const history = new History();
+    const fromMs = warm(history, backMs);
+    history.time.at(fromMs, () => void history.call("lost", () => ({})));
+    history.time.at(fromMs + 5, () => void history.call("next", () => ({ backMs })));
+    await history.time.run(20_000, () => undefined);
+    const [lost, next] = history.messages.slice(-2);
+    expect(lost?.keys).toEqual(["lost"]);
+    expect(next?.keys).toEqual(["next"]);
+    const waitedMs = (next?.atMs ?? 0) - (lost?.atMs ?? 0);
+    expect(waitedMs).toBeGreaterThanOrEqual(overdueMs);
+    // After 20 answers of 100 ms the deviation, 50 ms at first, is below 1 ms.
+    expect(waitedMs).toBeLessThan(overdueMs + 5);
+  }
+});
+
+test("before the first answer of any object a message is overdue after 250 ms, and then as those to other objects are", async () => {
+  const queues = new BatchQueues();
+  const near = queues.open("near", 0);
+  expect(near?.pace.overdueMs(0, 1_000)).toBe(250);
+  near?.pace.answered(1, 1_000);
+  near?.pace.answered(1, 1_000);
+  expect(queues.open("other", 0)?.pace.overdueMs(0, 1_000)).toBe(MIN_OVERDUE_MS);
+});
+
+test("an object that answers nothing gets ever fewer messages, and calls do not wait for it after three", async () => {
   const history = new History();
-  history.time.at(0, () => void history.call("slow", () => ({ backMs: 200 })));
-  history.time.at(5, () => void history.call("quick", () => ({ backMs: 2 })));
-  await history.time.run(1_000, () => undefined);
-  expect(history.messages.map(({ atMs }) => atMs)).toEqual([0, 5 + POLL_MS]);
-  expect(history.answered).toBe(2);
+  const fromMs = warm(history, 10);
+  const waits: number[] = [];
+  for (let atMs = fromMs; atMs < fromMs + 20_000; atMs += 10)
+    history.time.at(
+      atMs,
+      () => void history.call(`at-${atMs}`, () => ({})).then(() => waits.push(history.time.nowMs - atMs)),
+    );
+  await history.time.run(fromMs + 30_000, () => undefined);
+  const after = history.messages.filter(({ atMs }) => atMs >= fromMs);
+  // Three until it pauses, then a probe after 1, 2, 4 and 4.5 s, each up to half as long again at first.
+  expect(after.length).toBeGreaterThanOrEqual(5);
+  expect(after.length).toBeLessThanOrEqual(13);
+  expect(waits.filter((ms) => ms === 0).length).toBeGreaterThan(1_900);
+});
+
+test("an object that answers again gets all calls at once after one probe", async () => {
+  const history = new History();
+  const fromMs = warm(history, 10);
+  const backMs = () => (history.time.nowMs < fromMs + 1_000 ? {} : { backMs: 10 });
+  for (let atMs = fromMs; atMs < fromMs + 4_000; atMs += 10)
+    history.time.at(atMs, () => void history.call(`at-${atMs}`, backMs));
+  const seen: number[] = [];
+  history.time.at(fromMs + 3_000, () => seen.push(history.answered));
+  history.time.at(fromMs + 4_000, () => seen.push(history.answered));
+  await history.time.run(fromMs + 10_000, () => undefined);
+  expect((seen[1] ?? 0) - (seen[0] ?? 0)).toBe(100);
+});
+
+test("requests that end while their message is under way do not make the object count as overloaded", async () => {
+  const history = new History();
+  let atMs = warm(history, 10);
+  for (let call = 0; call < 10; call += 1, atMs += 1_000)
+    history.time.at(atMs, () => void history.call(`gone-${call}`, () => ({ backMs: 10 }), 5));
+  history.time.at(atMs, () => void history.call("last", () => ({ backMs: 10 })));
+  const before = history.answered;
+  await history.time.run(atMs + 1_000, () => undefined);
+  expect(history.answered - before).toBe(21);
+});
+
+test("an object that says it is overloaded gets no further call for a while", async () => {
+  const queue = new BatchQueue();
+  const time = new VirtualTime();
+  let messages = 0;
+  const sending = {
+    time: time.clock({ ms: 0 }),
+    deadlineMs: DEADLINE_MS,
+    send: async () => {
+      messages += 1;
+      return { overloaded: true } as const;
+    },
+    inBackground: () => undefined,
+  };
+  for (let atMs = 0; atMs < 900; atMs += 100)
+    time.at(atMs, async () =>
+      expect(await queue.post(callOf("key"), sending)).toMatchObject({ answer: { overloaded: true } }),
+    );
+  await time.run(2_000, () => undefined);
+  expect(messages).toBe(1);
+});
+
+test("a call wakes up for its own batch, and not for each one that goes before it", async () => {
+  const history = new History();
+  let timers = 0;
+  const calls = 20 * MAX_BATCHED;
+  const queue = new BatchQueue();
+  const clock = history.time.clock({ ms: 0 });
+  const time: Time = {
+    nowMs: () => clock.nowMs(),
+    after: (ms, work) => {
+      timers += 1;
+      return clock.after(ms, work);
+    },
+  };
+  const send = (sent: readonly QueuedCall[]): Promise<Answers> =>
+    new Promise((done) => clock.after(10, () => done(sent.map(() => ({ rules: [] }) as never))));
+  let answered = 0;
+  history.time.at(0, () => {
+    for (let call = 0; call < calls; call += 1)
+      void queue
+        .post(callOf(`${call}`), { time, deadlineMs: 10_000, send, inBackground: () => undefined })
+        .then(() => (answered += 1));
+  });
+  await history.time.run(5_000, () => undefined);
+  expect(answered).toBe(calls);
+  expect(timers).toBeLessThan(4 * calls);
 });
 
 test("whose request has ended, or whose deadline is over, is not sent any more", async () => {
@@ -231,11 +348,11 @@ test("a message has so many calls and characters, and no more", async () => {
   const history = new History();
   const long = "k".repeat(MAX_BATCH_LENGTH / 4);
   for (let call = 0; call < 8; call += 1) void history.call(`${long}${call}`, () => ({ backMs: 1 }));
-  await history.time.run(100, () => undefined);
+  await history.time.run(1_000, () => undefined);
   expect(history.messages.map(({ keys }) => keys.length)).toEqual([3, 3, 2]);
   const many = new History();
   for (let call = 0; call < MAX_BATCHED + 1; call += 1) void many.call(`${call}`, () => ({ backMs: 1 }));
-  await many.time.run(100, () => undefined);
+  await many.time.run(1_000, () => undefined);
   expect(many.messages.map(({ keys }) => keys.length)).toEqual([MAX_BATCHED, 1]);
 });
 

@@ -1,8 +1,8 @@
 /** What the console says while the limiter does not answer. */
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { RemoteLimiter } from "../../client/remote/remote-limiter.ts";
-import { Outages } from "../../client/remote/remote-reservations.ts";
 import { overHttp } from "../../client/transports/http.ts";
+import { Outages } from "../../client/transports/outages.ts";
 import type { LimiterTransport } from "../../client/transports/transport.ts";
 import { manualClock } from "../../package/testing.ts";
 
@@ -38,11 +38,11 @@ test("an outage is told at once, and then at most every 10 s, with all calls tha
 test("what was not told when the limiter answers again is told then, once", async () => {
   const { clock, outages } = outagesOf();
   for (let call = 0; call < 3; call += 1) outages.note("refused");
-  outages.answered();
+  outages.flush();
   expect(said).toHaveLength(1);
   await clock.advance("25s");
-  outages.answered();
-  outages.answered();
+  outages.flush();
+  outages.flush();
   expect(said.slice(1)).toEqual([
     "weir: 2 calls were answered without the limiter in the last 25 s: refused",
   ]);
@@ -52,7 +52,7 @@ test("one that comes and goes is not told with every call", () => {
   const { outages } = outagesOf();
   for (let call = 0; call < 100; call += 1) {
     outages.note("refused");
-    outages.answered();
+    outages.flush();
   }
   expect(said).toHaveLength(1);
 });

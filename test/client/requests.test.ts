@@ -185,7 +185,11 @@ test("what has to go by itself waits for a place, and past the bound of those th
   expect(played.underWay.size).toBe(PROCESS_BOUNDS.asking);
   expect(await made).toEqual({ ok: 100, degraded: PROCESS_BOUNDS.asking + MAX_QUEUED + more - 100 });
   expect([played.underWay.size, played.most]).toEqual([0, PROCESS_BOUNDS.asking]);
+  // Nothing was answered in time: for a while no call goes to the limiter, then one.
   played.isQuick = true;
+  expect(await played.make(10, { idempotencyKey: "once" })).toEqual({ degraded: 10 });
+  await played.clock.advance(1_500);
+  expect(await played.make(10, { idempotencyKey: "once" })).toEqual({ ok: 1, degraded: 9 });
   expect(await played.make(1_000, { idempotencyKey: "once" })).toEqual({ ok: 1_000 });
 });
 

@@ -60,7 +60,10 @@ export class MovingObject {
     };
     this.moves = new KeyMoves(host);
     world.breakage?.(host, this.moves);
-    this.placed = new OwnerRouting((call) => this.#make(call), { moves: this.moves, places });
+    this.placed = new OwnerRouting((call) => this.#make(call), {
+      time,
+      elsewhere: { moves: this.moves, places },
+    });
   }
 
   receive(method: MovingMethod, args: readonly unknown[]): unknown {

@@ -1,3 +1,4 @@
+import type { Outage } from "../../client/transports/outages.ts";
 import type { LogSettings } from "../../core/policies/parse-policies.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 
@@ -14,12 +15,21 @@ export function callLog(
       const place = { policy, ...(keys && { key }) };
       print(JSON.stringify({ event: "denial", ...place, reason, source, retryAfterMs, rate: denials }));
     },
-    failed(policy: string, error: unknown): void {
+    failed(policy: string, { cause, calls, seconds }: Outage): void {
       if (random() >= failures) return;
       // An error may quote a key.
-      const text = keys ? String(error) : String(error).replaceAll(/"(?:[^"\\]|\\.)*"/g, '"…"');
+      const text = keys ? cause : cause.replaceAll(/"(?:[^"\\]|\\.)*"/g, '"…"');
       const message = `no answer from the object: ${text}`;
-      print(JSON.stringify({ event: "failure", policy, message, rate: failures }));
+      print(
+        JSON.stringify({
+          event: "failure",
+          policy,
+          message,
+          calls,
+          ...(seconds && { seconds }),
+          rate: failures,
+        }),
+      );
     },
   };
 }

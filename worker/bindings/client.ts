@@ -92,8 +92,8 @@ function makeClients({ OBJECTS, OBJECT_BOUNDS: bounds, CATALOG, STATS, API_TOKEN
   const objects = new Objects(
     OBJECTS,
     SYSTEM_TIME,
-    { queues: new BatchQueues(), inBackground: waitUntil },
-    { counter: tally, unanswered: (policy, error) => calls.failed(policy, error) },
+    { queues: new BatchQueues(() => tally?.add("object_pauses", [])), inBackground: waitUntil },
+    { counter: tally, unanswered: (outage, policy) => calls.failed(policy, outage) },
   );
   const reservations = new ReservationCache(randomId);
   const catalog =

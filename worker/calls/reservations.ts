@@ -3,7 +3,8 @@ import type * as v from "valibot";
 import { boundReached, unavailable } from "../../client/read-answer.ts";
 import { normaliseKey } from "../../core/catalog/keys.ts";
 import { forPriority, type Policy, publicName, takesNothing, type Rule } from "../../core/policies/policy.ts";
-import type { MadeAnswer } from "../../core/protocol/messages.ts";
+import { Arrivals, STALE } from "../../core/protocol/lateness.ts";
+import type { BatchedCall, MadeAnswer, Sent } from "../../core/protocol/messages.ts";
 import { ownKey, hash } from "../../core/protocol/names.ts";
 import { type Full, Problem, type Answered } from "../../core/protocol/problems.ts";
 import {
@@ -47,15 +48,26 @@ export async function callReserve(context: CallContext, input: unknown): Answere
   if (problem !== undefined) return problem;
   const message = { client, principal, known: request.known, unknown: new Map<string, PolicyDescription>() };
   const calls = given(input, "calls") as readonly unknown[];
+  const isStale = arrivals.note(request.sent && fromCaller(principal.id, request.sent), client.nowMs);
   const answers = await Promise.all(
     request.calls.map(async (call, index) => {
-      const answer = await answerOne(message, call, calls[index]);
+      const answer = isStale(call as BatchedCall, index)
+        ? { failed: STALE }
+        : await answerOne(message, call, calls[index]);
       if (!(answer instanceof Problem)) return answer;
       const { status, code, title, detail, errors } = answer;
       return { problem: { status, code, title, detail, errors } };
     }),
   );
-  return { protocol: RESERVATIONS_PROTOCOL, answers, policies: Object.fromEntries(message.unknown) };
+  const policies = Object.fromEntries(message.unknown);
+  return { protocol: RESERVATIONS_PROTOCOL, answers, policies, readsSent: true };
+}
+
+/** Of this isolate. */
+const arrivals = new Arrivals();
+
+function fromCaller(callerId: string, sent: Sent): Sent {
+  return { ...sent, from: ownKey(callerId, sent.from) };
 }
 
 async function answerOne(message: Message, call: Call, input: unknown): Answered<ReservationAnswer> {

@@ -42,7 +42,7 @@ test("of many the part is logged that was asked for, and each line says which pa
   const lines = logged({ denials: 0.1, failures: 0.5, keys: false }, (log) => {
     for (let call = 0; call < 10_000; call += 1) {
       log.decided(DENIED);
-      log.failed("login", new Error("gone"));
+      log.failed("login", { cause: "gone", calls: 1, seconds: undefined });
     }
   });
   const denials = lines.filter(({ event }) => event === "denial");
@@ -54,12 +54,16 @@ test("of many the part is logged that was asked for, and each line says which pa
 });
 
 test("what an error quotes is left out, since it may be a key", () => {
-  const gone = new Error(String.raw`key "user:\"secret\"" is elsewhere`);
-  const [line] = logged({ denials: 0, failures: 1, keys: false }, (log) => log.failed("login", gone));
+  const cause = String.raw`Error: key "user:\"secret\"" is elsewhere`;
+  const [line] = logged({ denials: 0, failures: 1, keys: false }, (log) =>
+    log.failed("login", { cause, calls: 3, seconds: 12 }),
+  );
   expect(line).toEqual({
     event: "failure",
     policy: "login",
     message: 'no answer from the object: Error: key "…" is elsewhere',
+    calls: 3,
+    seconds: 12,
     rate: 1,
   });
 });

@@ -19,6 +19,7 @@ const turn = described(
 const used = described(integer(0, Number.MAX_SAFE_INTEGER), "Units that the holder has used since it began.");
 const { policy, key, cost, priority } = LimitRequest.entries;
 const CALL_ALLOWED = "an object with one of the fields giveBack, limit, reserve";
+const LEFT_ALLOWED = `a list of 1 to ${MAX_RESERVING} times in milliseconds, one for each call`;
 const CALLS_ALLOWED = `a list of 1 to ${MAX_RESERVING} calls`;
 
 const Limit = table({ policy, key, cost, priority });
@@ -69,6 +70,22 @@ export const ReservationCall = table({
   reserve: v.optional(Reserve),
 });
 
+const Sent = described(
+  table({
+    from: described(text(MAX_HOLDER_BYTES), "Names the process that sends. It must be random."),
+    atMs: described(integer(0, Number.MAX_SAFE_INTEGER), "When it was sent, by the sender's own clock."),
+    leftMs: described(
+      v.pipe(
+        v.array(integer(0, Number.MAX_SAFE_INTEGER), LEFT_ALLOWED),
+        v.minLength(1, LEFT_ALLOWED),
+        v.maxLength(MAX_RESERVING, LEFT_ALLOWED),
+      ),
+      "For each call, how long its caller waits from then on.",
+    ),
+  }),
+  "A call whose caller has stopped waiting when the message arrives is not decided, and its answer is failed. Only for a limiter that has answered with readsSent.",
+);
+
 export const ReservationsRequest = table({
   protocol: described(
     integer(1, RESERVATIONS_PROTOCOL),
@@ -79,6 +96,7 @@ export const ReservationsRequest = table({
     "The policies that the client knows, by name: the versions of their descriptions.",
     {},
   ),
+  sent: v.optional(Sent),
   calls: v.pipe(
     v.array(v.pipe(ReservationCall, v.entries(1, CALL_ALLOWED)), CALLS_ALLOWED),
     v.minLength(1, CALLS_ALLOWED),
@@ -135,4 +153,5 @@ export const ReservationsAnswer = v.object({
     v.record(v.string(), describedPolicy),
     "Policies of the calls that the client does not know, or that have changed.",
   ),
+  readsSent: v.optional(described(v.literal(true), "The limiter reads the field sent.")),
 });

@@ -1,0 +1,156 @@
+/**
+ * `npm run bench:far`: processes with the packed client, far from the limiter, behind a side that takes few messages a
+ * second: 60 of them, 40 ms each way, 5 ms a message in one queue, on one key. CLIENTS, AWAY_MS, MESSAGE_MS and SECONDS
+ * change that. The first 5 s of each row are not counted.
+ */
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { mkdtempSync, rmSync } from "node:fs";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { text } from "node:stream/consumers";
+import { setTimeout as sleep } from "node:timers/promises";
+import { createLimiter } from "../package/client.ts";
+import { BUNDLE, build } from "../scripts/project.ts";
+import { makeToken } from "../scripts/tokens.ts";
+import { serve } from "../scripts/workerd.ts";
+
+const numberOf = (name: string, usual: number) => Number(process.env[name] ?? usual);
+const CLIENTS = numberOf("CLIENTS", 60);
+const AWAY_MS = numberOf("AWAY_MS", 40);
+const MESSAGE_MS = numberOf("MESSAGE_MS", 5);
+const SECONDS = numberOf("SECONDS", 15);
+const FIRST_MS = 5_000;
+const LIMIT = 20_000;
+/** The load as a part of the limit. */
+const LOADS = [0.125, 0.5, 2];
+
+const POLICIES = { hot: { algorithm: "token-bucket", limit: LIMIT, burst: LIMIT, window: "1s" } };
+
+interface Counts {
+  calls: number;
+  admitted: number;
+  degraded: number;
+  /** Of the calls that waited for a message, in milliseconds. */
+  readonly waitsMs: number[];
+}
+
+/** One process: calls that arrive at random, `rate` a second. */
+async function runClient(url: string, token: string, rate: number): Promise<Counts> {
+  const limiter = createLimiter({ url, token, policy: "hot" });
+  const counts: Counts = { calls: 0, admitted: 0, degraded: 0, waitsMs: [] };
+  const beganMs = performance.now();
+  const call = async (atMs: number) => {
+    const { success, reason } = await limiter.limit({ key: "all" });
+    if (atMs < FIRST_MS) return;
+    counts.calls += 1;
+    if (success) counts.admitted += 1;
+    if (reason === "degraded") counts.degraded += 1;
+    const tookMs = performance.now() - beganMs - atMs;
+    if (tookMs > AWAY_MS) counts.waitsMs.push(Math.round(tookMs));
+  };
+  const under: Promise<void>[] = [];
+  for (let atMs = 0; atMs < FIRST_MS + SECONDS * 1_000; atMs -= (Math.log(Math.random()) * 1_000) / rate) {
+    const waitMs = beganMs + atMs - performance.now();
+    if (waitMs > 1) await sleep(waitMs);
+    under.push(call(performance.now() - beganMs));
+  }
+  await Promise.all(under);
+  await limiter.close();
+  return counts;
+}
+
+/** A way of `AWAY_MS`, and one queue in which each message takes `MESSAGE_MS`. */
+async function openWay(target: string) {
+  const messages: number[] = [];
+  let queue = Promise.resolve();
+  const server = createServer((request, response) => {
+    void (async () => {
+      const body = await text(request);
+      await sleep(AWAY_MS);
+      messages.push(performance.now());
+      queue = queue.then(() => sleep(MESSAGE_MS));
+      await queue;
+      const { authorization = "" } = request.headers;
+      const headers = { authorization, "content-type": "application/json" };
+      const answer = await fetch(`${target}${request.url}`, {
+        method: request.method ?? "POST",
+        headers,
+        body,
+      });
+      const answered = await answer.text();
+      await sleep(AWAY_MS);
+      response.writeHead(answer.status, { "content-type": answer.headers.get("content-type") ?? "" });
+      response.end(answered);
+    })().catch(() => response.destroy());
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address() as AddressInfo;
+  return { server, url: `http://127.0.0.1:${port}`, messages };
+}
+
+async function row(target: string, token: string, load: number): Promise<string> {
+  const { server, url, messages } = await openWay(target);
+  const sinceMs = performance.now();
+  const rate = (load * LIMIT) / CLIENTS;
+  const clients = Array.from({ length: CLIENTS }, async () => {
+    const args = [import.meta.filename, url, token, String(rate)];
+    const child = spawn(process.execPath, args, { stdio: ["ignore", "pipe", "inherit"] });
+    return JSON.parse(await text(child.stdout)) as Counts;
+  });
+  const all = await Promise.all(clients);
+  server.close();
+  server.closeAllConnections();
+  const sum = (of: (counts: Counts) => number) => all.reduce((total, counts) => total + of(counts), 0);
+  const [calls, admitted, degraded] = [sum((c) => c.calls), sum((c) => c.admitted), sum((c) => c.degraded)];
+  const waitsMs = all.flatMap((counts) => counts.waitsMs).toSorted((a, b) => a - b);
+  const steady = messages.filter(
+    (ms) => ms > sinceMs + FIRST_MS && ms < sinceMs + FIRST_MS + SECONDS * 1_000,
+  );
+  const possible = Math.min(calls, LIMIT * SECONDS);
+  const percent = (part: number) => `${(100 * part).toFixed(1)} %`;
+  const cells = [
+    `${load} of ${LIMIT}/s`,
+    percent(admitted / possible),
+    percent(degraded / calls),
+    percent(waitsMs.length / calls),
+    `${waitsMs[Math.floor(0.99 * waitsMs.length)] ?? 0} ms`,
+    (steady.length / SECONDS).toFixed(0),
+  ];
+  return `| ${cells.join(" | ")} |`;
+}
+
+async function main(): Promise<void> {
+  build();
+  const folder = mkdtempSync(join(tmpdir(), "weir-far-"));
+  const { token, entry } = makeToken({ name: "bench", scopes: ["limit", "reserve"] });
+  const apiTokens = JSON.stringify([entry]);
+  console.log(
+    `${CLIENTS} processes, ${AWAY_MS} ms each way, ${MESSAGE_MS} ms a message, ${SECONDS} s a row\n`,
+  );
+  console.log(
+    "| load | admitted of what is possible | degraded | calls that waited | p99 of their wait | messages a second |",
+  );
+  console.log("| --- | --- | --- | --- | --- | --- |");
+  try {
+    for (const load of LOADS) {
+      const limiter = await serve({
+        stateDir: join(folder, `${load}`),
+        policies: POLICIES,
+        apiTokens,
+        main: BUNDLE,
+      });
+      console.log(await row(limiter.url, token, load));
+      await limiter.stop();
+    }
+  } finally {
+    rmSync(folder, { recursive: true, force: true });
+  }
+}
+
+const [url, token, rate] = process.argv.slice(2);
+if (url === undefined || token === undefined || rate === undefined) await main();
+else console.log(JSON.stringify(await runClient(url, token, Number(rate))));

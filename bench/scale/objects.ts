@@ -1,0 +1,201 @@
+/**
+ * Objects far away: the production object's calls on its storage, one queue for each object, and the way of messages to
+ * it and back.
+ */
+import type { LimiterNamespace, LimiterStub } from "../../client/transports/objects.ts";
+import type { Policies } from "../../core/policies/policy.ts";
+import type { Decided } from "../../core/protocol/answers.ts";
+import type { KeyCall } from "../../core/protocol/object-methods.ts";
+import { joinParts, KeyCalls } from "../../durable-objects/key-calls.ts";
+import { Timers } from "../../durable-objects/keys/key-store.ts";
+import { Storage } from "../../durable-objects/storage/storage.ts";
+import {
+  OwnerRouting,
+  WIRE_METHODS,
+  type WireMethod,
+  writeAnswer,
+} from "../../durable-objects/wire-methods.ts";
+import { Database } from "../../test/simulation/database.ts";
+import { delayMs, type Place, REGIONS } from "./cities.ts";
+import type { Laws } from "./laws.ts";
+import type { Ticks } from "./ticks.ts";
+
+/** An object takes so long for a message, and for each call in it, whatever they do. */
+const [MESSAGE_MS, DECISION_MS] = [1, 0.006];
+/** With so many messages in its queue, some 10 s of work, an object answers that it is overloaded. */
+const MAX_QUEUED = 10_000;
+/** A message is late by up to this part of its delay, but never overtakes another one on the same way. */
+const JITTER = 0.1;
+/** Where an object is without a `locationHint`. */
+const HOME = REGIONS.enam;
+/** The clock of objects is ahead of virtual time, so that no instant is 0. */
+const AHEAD_MS = 1_000_000;
+
+export interface ObjectsParts {
+  readonly ticks: Ticks;
+  readonly policies: Policies;
+  readonly laws: Laws;
+  readonly random: () => number;
+  /** The part of all messages that is lost, on either way. */
+  readonly lost: number;
+  /** From the first instant to the second, objects stand still. */
+  readonly stalled: readonly [fromMs: number, toMs: number];
+  /** Messages and work are counted from here on. */
+  readonly countedFromMs: number;
+  /** Changes an answer: a planted mistake. */
+  readonly plant?: ((answer: unknown, message: KeyCall) => unknown) | undefined;
+}
+
+interface QueuedMessage {
+  readonly method: WireMethod;
+  readonly args: readonly unknown[];
+  /** Called with the answer, which leaves at this instant. */
+  readonly answer: (leavesAtMs: number, answer: Promise<unknown>) => void;
+}
+
+/** The objects by name. Each is made when it is called first. */
+export class FarObjects {
+  readonly all = new Map<string, FarObject>();
+  readonly #parts: ObjectsParts;
+
+  constructor(parts: ObjectsParts) {
+    this.#parts = parts;
+  }
+
+  /** The objects as a holder in this place reaches them. */
+  namespaceFrom(place: Place): LimiterNamespace {
+    const stubs = new Map<string, LimiterStub>();
+    return {
+      getByName: (name, options) => {
+        const stub = stubs.get(name) ?? this.#stub(place, this.#open(name, options?.locationHint));
+        stubs.set(name, stub);
+        return stub;
+      },
+    };
+  }
+
+  #open(name: string, hint: keyof typeof REGIONS | undefined): FarObject {
+    const place = hint === undefined ? HOME : REGIONS[hint];
+    const object = this.all.get(name) ?? new FarObject(this.#parts, place);
+    this.all.set(name, object);
+    return object;
+  }
+
+  #stub(place: Place, object: FarObject): LimiterStub {
+    const { ticks, random, lost } = this.#parts;
+    const oneWayMs = delayMs(place, object.place);
+    const wayMs = () => oneWayMs * (1 + JITTER * random());
+    let lastArrivesAtMs = 0;
+    const send = (method: WireMethod, args: readonly unknown[]) =>
+      new Promise((resolve) => {
+        const fate = random();
+        if (fate < lost / 2) return;
+        lastArrivesAtMs = Math.max(lastArrivesAtMs, ticks.nowMs + wayMs());
+        const answer: QueuedMessage["answer"] = (leavesAtMs, answered) => {
+          if (fate >= lost) ticks.at(leavesAtMs + wayMs(), () => resolve(answered));
+        };
+        ticks.at(lastArrivesAtMs, () => object.receive({ method, args, answer }));
+      });
+    const methods = WIRE_METHODS.map((method) => [
+      method,
+      (...args: readonly unknown[]) => send(method, args),
+    ]);
+    return Object.fromEntries(methods) as LimiterStub;
+  }
+}
+
+/** One object: it makes one message after another, in the order in which they come. */
+export class FarObject {
+  readonly place: Place;
+  received = 0;
+  busyMs = 0;
+  readonly #parts: ObjectsParts;
+  readonly #routing: OwnerRouting;
+  readonly #queue: QueuedMessage[] = [];
+  #freeAtMs = 0;
+  #isServing = false;
+  #calls = 0;
+
+  constructor(parts: ObjectsParts, place: Place) {
+    this.place = place;
+    this.#parts = parts;
+    const { ticks, policies, laws, plant } = parts;
+    const time = ticks.clock(AHEAD_MS);
+    const alarm = { getAlarm: () => Promise.resolve(null), setAlarm: () => Promise.resolve() };
+    const joined = joinParts({
+      storage: new Storage(new Database().storage),
+      timers: new Timers(alarm, () => time.nowMs()),
+      policies,
+      loadPooled: () => Promise.reject(new Error("there are no pools")),
+      time,
+    });
+    const calls = new KeyCalls({ ...joined, sockets: { closeLost: () => undefined } });
+    this.#routing = new OwnerRouting(
+      (message, method) => {
+        this.#calls += 1;
+        const made = calls.call(message);
+        const answer = plant === undefined ? made : plant(made, message);
+        const units = admittedUnits(message, answer);
+        if (units > 0) laws.admitted(units, ticks.nowMs);
+        return writeAnswer(method, answer);
+      },
+      { time },
+    );
+  }
+
+  /** The units that it may admit now, beside those that it has handed out. */
+  unitsLeft(policy: string, key: string): number {
+    const answer = this.#routing.call("limit", [policy, key, 0]) as string;
+    return (JSON.parse(answer) as Decided).rules[0]?.remaining ?? 0;
+  }
+
+  receive(message: QueuedMessage): void {
+    const { ticks, countedFromMs } = this.#parts;
+    if (ticks.nowMs >= countedFromMs) this.received += 1;
+    if (this.#queue.length >= MAX_QUEUED)
+      return message.answer(ticks.nowMs, refused(new Error("Durable Object is overloaded.")));
+    this.#queue.push(message);
+    if (!this.#isServing) this.#serve();
+  }
+
+  #serve(): void {
+    const { ticks, stalled, countedFromMs } = this.#parts;
+    const [stallsAtMs, resumesAtMs] = stalled;
+    for (let message = this.#queue[0]; message !== undefined; message = this.#queue[0]) {
+      const readyAtMs = Math.max(this.#freeAtMs, ticks.nowMs);
+      const beginsAtMs = readyAtMs >= stallsAtMs && readyAtMs < resumesAtMs ? resumesAtMs : readyAtMs;
+      this.#isServing = Math.floor(beginsAtMs) > ticks.nowMs;
+      if (this.#isServing) return ticks.at(Math.floor(beginsAtMs), () => this.#serve());
+      this.#queue.shift();
+      this.#calls = 0;
+      const answer = this.#make(message);
+      const tookMs = MESSAGE_MS + DECISION_MS * this.#calls;
+      this.#freeAtMs = beginsAtMs + tookMs;
+      if (beginsAtMs >= countedFromMs) this.busyMs += tookMs;
+      message.answer(this.#freeAtMs, answer);
+    }
+  }
+
+  #make({ method, args }: QueuedMessage): Promise<unknown> {
+    try {
+      return Promise.resolve(this.#routing.call(method, args));
+    } catch (error) {
+      return refused(error);
+    }
+  }
+}
+
+/** A rejection that may never be awaited: its answer can be lost. */
+function refused(error: unknown): Promise<never> {
+  const failed = Promise.reject(Object.assign(error as Error, { overloaded: true }));
+  failed.catch(() => undefined);
+  return failed;
+}
+
+/** The units that a call has taken by the object's decision. */
+function admittedUnits(message: KeyCall, answer: unknown): number {
+  if (message.op !== "limit" && message.op !== "reserve") return 0;
+  if (typeof answer !== "object" || answer === null || !("rules" in answer)) return 0;
+  const isAdmitted = (answer as Decided).rules.every(({ success }) => success);
+  return isAdmitted && typeof message.cost === "number" ? message.cost : 0;
+}

@@ -1,0 +1,142 @@
+import { parseDeployment } from "../../core/policies/parse-policies.ts";
+/** One cell of the table: holders far away, a load on one key, and what is admitted of it, in virtual time. */
+import type { Policy } from "../../core/policies/policy.ts";
+import type { Decision } from "../../core/protocol/decision.ts";
+import { seededRandom, whole } from "../../test/support/random.ts";
+import { drawCity } from "./cities.ts";
+import { HOLDERS, type Holder, KEY } from "./holders.ts";
+import { ExactQuota, Laws, type Quota, type Share } from "./laws.ts";
+import { type Figures, LATE_MS, Measures, WARM_MS } from "./measures.ts";
+import { FarObjects, type ObjectsParts } from "./objects.ts";
+import { Ticks } from "./ticks.ts";
+
+export interface Cell {
+  readonly quota: Quota;
+  readonly holders: number;
+  readonly kind: keyof typeof HOLDERS;
+  /** Calls a second, as a multiple of the limit. */
+  readonly load: number;
+  /** `turning`: at `EVENT_MS` nine tenths of the load move from one half of the holders to the other. */
+  readonly shape: "even" | "zipf" | "turning";
+  /** `stall`: from `EVENT_MS` on objects stand still for 10 s. `loss`: one message in ten is lost. */
+  readonly fault: "none" | "stall" | "loss";
+  readonly seed: number;
+  /** How long calls are made. */
+  readonly durationMs: number;
+  /** How often the second law is checked. */
+  readonly lawEveryMs: number;
+  readonly plant?: ObjectsParts["plant"];
+}
+
+/** When the load turns, or objects begin to stand still. */
+export const EVENT_MS = 10_000;
+const STALL_MS = 10_000;
+/** A cell in which nothing was admitted for this long after the cold start ends then: it does not come back. */
+const HOPELESS_MS = 2_500;
+
+/** Runs a cell. The seed alone decides what happens. */
+export async function runCell(cell: Cell): Promise<Figures> {
+  const { warn } = console;
+  let lines = 0;
+  console.warn = () => (lines += 1);
+  try {
+    const figures = await run(cell);
+    return { ...figures, logLines: lines / figures.seconds };
+  } finally {
+    console.warn = warn;
+  }
+}
+
+async function run(cell: Cell): Promise<Omit<Figures, "logLines">> {
+  const { quota, holders: count, fault, shape, seed } = cell;
+  const hasEvent = fault === "stall" || shape === "turning";
+  const random = seededRandom(seed);
+  const ticks = new Ticks();
+  const laws = new Laws(quota);
+  const { algorithm, limit, windowMs } = quota;
+  const { policies, regionalPolicies } = parseDeployment({
+    policies: { api: { algorithm, limit, window: `${windowMs}ms` } },
+  });
+  const objects = new FarObjects({
+    ticks,
+    policies,
+    laws,
+    random: seededRandom(seed + 1),
+    lost: fault === "loss" ? 0.1 : 0,
+    stalled: fault === "stall" ? [EVENT_MS, EVENT_MS + STALL_MS] : [Infinity, Infinity],
+    countedFromMs: WARM_MS,
+    plant: cell.plant,
+  });
+  const policy = regionalPolicies.get("api") as Policy;
+  const holders = Array.from({ length: count }, (_, index) =>
+    HOLDERS[cell.kind]({
+      name: `holder-${index}`,
+      // No two clocks are the same.
+      time: ticks.clock(2_000_000 + whole(random, 1_000)),
+      namespace: objects.namespaceFrom(drawCity(random)),
+      policies: regionalPolicies,
+      onAdmitted: () => laws.admitted(1, ticks.nowMs),
+    }),
+  );
+  const shares = function* (): Iterable<Share> {
+    for (const object of objects.all.values()) yield { units: object.unitsLeft(policy.name, KEY) };
+    for (const holder of holders) yield { units: holder.unitsOf(policy) };
+  };
+  const measures = new Measures(cell.durationMs, count, new ExactQuota(quota));
+  const draw = drawHolder(cell, random);
+  const callsPerMs = (limit * cell.load) / windowMs;
+  let nextAtMs = 0;
+  let { durationMs } = cell;
+  let busiest = { messages: 0, busy: 0 };
+  const isOver = () => ticks.nowMs >= durationMs + LATE_MS;
+  await ticks.run(isOver, (nowMs) => {
+    if (nowMs === WARM_MS + HOPELESS_MS && measures.admitted === 0) durationMs = nowMs;
+    for (; nextAtMs < Math.min(nowMs + 1, durationMs); nextAtMs -= Math.log(1 - random()) / callsPerMs) {
+      const holder = draw(nowMs);
+      const call = measures.begin(holder, nowMs);
+      const end = (decision: Decision | undefined) => measures.end(call, decision, ticks.nowMs);
+      const decided = (holders[holder] as Holder).limit(policy);
+      if (decided instanceof Promise) void decided.then(end);
+      else end(decided);
+    }
+    if (nowMs === durationMs) busiest = busiestOf(objects, durationMs - WARM_MS);
+    if (nowMs % cell.lawEveryMs === 0) laws.handedOut(shares(), nowMs);
+  });
+  const eventMs = fault === "stall" ? EVENT_MS + STALL_MS : EVENT_MS;
+  return {
+    ...measures.figures(),
+    ...busiest,
+    admittedOver: laws.admittedOver,
+    handedOutOver: laws.handedOutOver,
+    coldS: measures.normalAfterS(0, hasEvent ? EVENT_MS : durationMs),
+    backS: hasEvent ? measures.normalAfterS(eventMs, durationMs) : Number.NaN,
+    seconds: durationMs / 1_000,
+  };
+}
+
+function busiestOf({ all }: FarObjects, ms: number): Pick<Figures, "messages" | "busy"> {
+  const { received, busyMs } = [...all.values()].reduce((a, b) => (a.busyMs > b.busyMs ? a : b));
+  return { messages: (1_000 * received) / ms, busy: busyMs / ms };
+}
+
+/** Draws the holder of each call. */
+function drawHolder({ shape, holders }: Cell, random: () => number): (nowMs: number) => number {
+  if (shape === "even" || holders === 1) return () => whole(random, holders);
+  if (shape === "turning")
+    return (nowMs) => {
+      const isOdd = random() < 0.9 === nowMs < EVENT_MS;
+      return 2 * whole(random, Math.floor(holders / 2)) + (isOdd ? 1 : 0);
+    };
+  const sums = [0];
+  for (let rank = 1; rank <= holders; rank += 1) sums.push((sums.at(-1) ?? 0) + 1 / rank);
+  return () => {
+    const drawn = random() * (sums.at(-1) ?? 0);
+    let [low, high] = [0, holders - 1];
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      if ((sums[middle] ?? 0) <= drawn) low = middle;
+      else high = middle - 1;
+    }
+    return low;
+  };
+}

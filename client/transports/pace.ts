@@ -1,0 +1,115 @@
+/**
+ * How fast a holder sends messages to one object. The next message goes when the last one is answered, or overdue by the
+ * holder's own measure of the round trip: the smoothed mean and deviation of RFC 6298, section 2. Each further overdue
+ * message doubles that time, with jitter. After `MAX_MISSED` of them the object counts as overloaded: for a while calls
+ * are answered without it, at once, except one that probes it. So a slow object gets fewer messages and not more.
+ */
+
+/** A message is overdue no sooner: an isolate itself may stand still for as long. */
+export const MIN_OVERDUE_MS = 25;
+/** The time before the first answer. Half of the usual deadline, so that a lost first message loses no call. */
+const FIRST_OVERDUE_MS = 250;
+/** As many overdue messages in a row mean that the object is overloaded, or away. */
+const MAX_MISSED = 3;
+/** How long calls are then answered without it, doubled with each probe that fails. At most 4.5 s after it answers again. */
+const FIRST_PAUSE_MS = 1_000;
+const MAX_PAUSE_MS = 4_500;
+/** The most that is added to a doubled time, as a part of it: holders that failed together do not come again together. */
+const JITTER = 0.5;
+
+export class Pace {
+  readonly #all: Pace | undefined;
+  readonly #onPause: () => void;
+  #meanMs: number | undefined;
+  #deviationMs = 0;
+  #missed = 0;
+  #pausedAtMs = -Infinity;
+  #pauseMs = 0;
+  #probedAtMs = -Infinity;
+
+  /** @param all that of the isolate's messages to all objects, which holds until this object has answered */
+  constructor(all?: Pace, onPause = () => {}) {
+    this.#all = all;
+    this.#onPause = onPause;
+  }
+
+  /** Whether it knows nothing that a new one does not: the object is near, and answers. */
+  get isUsual(): boolean {
+    return this.#missed === 0 && (this.#meanMs === undefined || (this.#roundTripMs ?? 0) <= MIN_OVERDUE_MS);
+  }
+
+  /** The time after which a message that is sent now is overdue; at most `maxMs`, the deadline of its calls. */
+  overdueMs(nowMs: number, maxMs: number): number {
+    const onceMs = Math.max(MIN_OVERDUE_MS, this.#roundTripMs ?? FIRST_OVERDUE_MS);
+    return Math.min(maxMs, Math.ceil(spread(onceMs, this.#missed, nowMs)));
+  }
+
+  /** An answer came. One that was later than its calls could wait is measured only. */
+  answered(tookMs: number, maxMs: number): void {
+    this.#measure(Math.min(Math.max(0, tookMs), maxMs));
+    if (tookMs <= maxMs) this.restore();
+  }
+
+  /** A call of another kind was answered in time. */
+  restore(): void {
+    this.#missed = 0;
+    this.#pauseMs = 0;
+  }
+
+  /** A message is overdue, or the object said that it is overloaded. */
+  miss(nowMs: number, isOverloaded = false): void {
+    // Of many calls that fail together, the first ones say it.
+    if (this.isPaused(nowMs)) return;
+    this.#missed = Math.max(this.#missed + 1, isOverloaded ? MAX_MISSED : 0);
+    if (this.#missed < MAX_MISSED) return;
+    this.#onPause();
+    this.#pausedAtMs = nowMs;
+    this.#pauseMs = Math.min(MAX_PAUSE_MS, spread(FIRST_PAUSE_MS / 2, this.#missed - MAX_MISSED + 1, nowMs));
+  }
+
+  /**
+   * Whether a call may be sent to the object. After a pause this is one call, the probe, until it is answered or
+   * overdue.
+   */
+  admits(nowMs: number, maxMs: number): boolean {
+    if (this.#missed < MAX_MISSED) return true;
+    if (this.isPaused(nowMs) || isWithin(nowMs, this.#probedAtMs, maxMs)) return false;
+    this.#probedAtMs = nowMs;
+    return true;
+  }
+
+  /** Whether calls are answered without the object. */
+  isPaused(nowMs: number): boolean {
+    return isWithin(nowMs, this.#pausedAtMs, this.#pauseMs);
+  }
+
+  get #roundTripMs(): number | undefined {
+    if (this.#meanMs !== undefined) return this.#meanMs + 4 * this.#deviationMs;
+    return this.#all === undefined ? undefined : this.#all.#roundTripMs;
+  }
+
+  #measure(tookMs: number): void {
+    if (this.#all !== undefined) this.#all.#measure(tookMs);
+    if (this.#meanMs === undefined) {
+      this.#meanMs = tookMs;
+      this.#deviationMs = tookMs / 2;
+      return;
+    }
+    this.#deviationMs += (Math.abs(this.#meanMs - tookMs) - this.#deviationMs) / 4;
+    this.#meanMs += (tookMs - this.#meanMs) / 8;
+  }
+}
+
+/** The jitter follows from the instant: each holder has one of its own, and a simulation repeats itself. */
+function spread(ms: number, doublings: number, nowMs: number): number {
+  const part = (Math.imul(nowMs, GOLDEN) >>> 0) / 2 ** 32;
+  return ms * 2 ** Math.min(doublings, 8) * (doublings === 0 ? 1 : 1 + JITTER * part);
+}
+
+/** The golden ratio in 32 bits: Knuth, The Art of Computer Programming, volume 3, section 6.4. */
+const GOLDEN = 0x9e3779b1;
+
+/** A clock that was set back ends the time. */
+function isWithin(nowMs: number, sinceMs: number, ms: number): boolean {
+  return nowMs >= sinceMs && nowMs < sinceMs + ms;
+}

@@ -1,0 +1,54 @@
+/** The laws of `npm run bench:scale`, in one small cell: nothing over, and nothing handed out twice. */
+import { expect, test } from "vitest";
+import { type Cell, runCell } from "../../bench/scale/run.ts";
+import type { Decided } from "../../core/protocol/answers.ts";
+
+const CELL: Cell = {
+  quota: { algorithm: "token-bucket", limit: 1_000, windowMs: 1_000 },
+  holders: 32,
+  kind: "isolate",
+  load: 2,
+  shape: "even",
+  fault: "none",
+  seed: 1,
+  durationMs: 6_000,
+  lawEveryMs: 1,
+};
+/** The object grants each holder twice the units that it keeps apart. */
+const grantsTwice: Cell["plant"] = (answer) => {
+  const { reserved } = answer as Decided;
+  if (reserved === undefined) return answer;
+  const units = Object.entries(reserved.units).map(([rule, granted]) => [rule, 2 * granted]);
+  return { ...(answer as Decided), reserved: { ...reserved, units: Object.fromEntries(units) } };
+};
+
+test.each(["token-bucket", "sliding-log"] as const)(
+  "far holders admit and hold no unit too many of a %s",
+  async (algorithm) => {
+    const { admittedOver, handedOutOver, admitted } = await runCell({
+      ...CELL,
+      quota: { ...CELL.quota, algorithm },
+    });
+    expect(admittedOver).toBe(0);
+    expect(handedOutOver).toBe(0);
+    expect(admitted).toBeGreaterThan(0.5);
+  },
+);
+
+test("units that are granted twice are found, at once and when they are used", async () => {
+  const { admittedOver, handedOutOver } = await runCell({ ...CELL, plant: grantsTwice });
+  expect(handedOutOver).toBeGreaterThan(1);
+  expect(admittedOver).toBeGreaterThan(1);
+});
+
+test("below the limit only the law on what is handed out finds them", async () => {
+  const { admittedOver, handedOutOver } = await runCell({ ...CELL, load: 0.5, plant: grantsTwice });
+  expect(handedOutOver).toBeGreaterThan(1);
+  expect(admittedOver).toBe(0);
+});
+
+test("the seed alone decides what happens", async () => {
+  const cell: Cell = { ...CELL, fault: "loss", durationMs: 1_500 };
+  expect(await runCell(cell)).toEqual(await runCell(cell));
+  expect(await runCell(cell)).not.toEqual(await runCell({ ...cell, seed: 2 }));
+});
