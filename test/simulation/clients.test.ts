@@ -6,7 +6,7 @@ import { ClientSchedule, type ClientBreakage, type ClientOutcome } from "./clien
 import { Database } from "./database.ts";
 import { BrokenLaw } from "./laws.ts";
 
-const SCHEDULES = depth(40, 10_000);
+const SCHEDULES = depth(80, 10_000);
 const MAX = 60_000;
 const PATIENT = { timeout: 900_000 };
 

@@ -4,7 +4,7 @@ import { announcedSeed } from "../support/random.ts";
 import { Database } from "./database.ts";
 import { WaitingSchedule } from "./waiting.ts";
 
-const SCHEDULES = depth(50, 10_000);
+const SCHEDULES = depth(100, 10_000);
 
 // Each unanswered message is logged, and here there are many.
 beforeAll(() => void vi.spyOn(console, "warn").mockImplementation(() => undefined));
