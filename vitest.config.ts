@@ -50,7 +50,7 @@ const system = {
 };
 /** Black-box tests wait more than they compute, so twice as many run as there are cores. */
 const waitingWorkers = 2 * availableParallelism();
-/** They read or change what all files of a deployment have in common, its classes too, or expect storage of their own. */
+/** They read or change what all files of a deployment have in common, its classes too, or expect empty storage. */
 const OWN_STORAGE = [
   "test/client/retry.workerd.test.ts",
   "test/durable-objects/limiter-object.workerd.test.ts",
@@ -101,7 +101,14 @@ export default defineConfig({
       },
       {
         plugins: [insideWorkerd],
-        test: { ...workerd, name: "workerd-storage", include: OWN_STORAGE },
+        // The same, with storage that is empty before each file.
+        test: {
+          ...workerd,
+          name: "workerd-storage",
+          isolate: false,
+          setupFiles: [...setupFiles, "test/support/empty-storage.ts"],
+          include: OWN_STORAGE,
+        },
       },
       {
         // Black box: the built bundle on plain workerd, over HTTP, and killed.

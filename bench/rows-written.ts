@@ -10,12 +10,24 @@ type Cursor = Pick<SqlStorageCursor<Record<string, SqlStorageValue>>, "rowsRead"
 let rows = 0;
 let read = 0;
 let isCounting = false;
+/** By the storage of an object, its SQL and its key-value table: the rows that each has written. */
+const rowsBy = new WeakMap<object, number>();
 /** Cursors may be read after `exec` has returned, and only by their own object. */
 const cursors = new WeakMap<SqlStorage, Cursor[]>();
 
 /** How many rows were written since `countRows` was called first. */
 export function rowsWritten(): number {
   return rows;
+}
+
+/** How many of them by the object with this storage, since it is in memory. */
+export function rowsWrittenBy(storage: DurableObjectStorage): number {
+  return [storage, storage.sql, storage.kv].reduce((sum, part) => sum + (rowsBy.get(part) ?? 0), 0);
+}
+
+function note(part: object, count: number): void {
+  rows += count;
+  rowsBy.set(part, (rowsBy.get(part) ?? 0) + count);
 }
 
 /** How many were read, as far as `noteReads` was called. */
@@ -38,7 +50,7 @@ export function countRows(storage: DurableObjectStorage): void {
   sql.exec = function countedExec(this: SqlStorage, ...args: Parameters<SqlStorage["exec"]>) {
     const cursor = exec.apply(this, args);
     // When `exec` returns, its write is done. The cursor must not be read here: Weir would find nothing in it.
-    rows += cursor.rowsWritten;
+    note(this, cursor.rowsWritten);
     cursors.set(this, [...(cursors.get(this) ?? []), cursor]);
     return cursor;
   } as SqlStorage["exec"];
@@ -50,19 +62,19 @@ export function countRows(storage: DurableObjectStorage): void {
   } as SyncKvStorage["get"];
   const put = Reflect.get(kv, "put");
   kv.put = function countedPut(this: SyncKvStorage, ...args: Parameters<SyncKvStorage["put"]>) {
-    rows += 1;
+    note(this, 1);
     put.apply(this, args);
   };
   const remove = Reflect.get(kv, "delete");
   kv.delete = function countedDelete(this: SyncKvStorage, ...args: Parameters<SyncKvStorage["delete"]>) {
     const wasThere = remove.apply(this, args);
-    if (wasThere) rows += 1;
+    if (wasThere) note(this, 1);
     return wasThere;
   };
   const prototype = Object.getPrototypeOf(storage) as DurableObjectStorage;
   const setAlarm = Reflect.get(prototype, "setAlarm");
   prototype.setAlarm = function countedSetAlarm(this: DurableObjectStorage, ...args) {
-    rows += 1;
+    note(this, 1);
     return setAlarm.apply(this, args);
   };
 }

@@ -60,9 +60,14 @@ export function build(): void {
 
 /** Runs one of the project's tools on this terminal, and returns its exit code. */
 export function run(tool: string, args: readonly string[]): number {
-  return (
-    spawnSync(join(ROOT, "node_modules", ".bin", tool), args, { cwd: ROOT, stdio: "inherit" }).status ?? 1
-  );
+  // Node keeps what it has compiled: each process that loads wrangler starts half a second earlier.
+  const env = { NODE_COMPILE_CACHE: join(ROOT, "node_modules", ".cache", "compiled"), ...process.env };
+  const { status } = spawnSync(join(ROOT, "node_modules", ".bin", tool), args, {
+    cwd: ROOT,
+    stdio: "inherit",
+    env,
+  });
+  return status ?? 1;
 }
 
 /** Runs a tool in parallel: prints its output at the end, and resolves with its exit code. */

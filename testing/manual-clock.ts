@@ -12,6 +12,11 @@ export interface ManualClock extends Time {
   advance(by: number | string): Promise<void>;
 }
 
+interface Timer {
+  readonly atMs: number;
+  readonly work: () => void;
+}
+
 /** The default start: 2026-01-01, a Thursday, midnight in UTC. */
 const DEFAULT_START_MS = 1_767_225_600_000;
 /** More turns of the event loop than any call in memory takes. */
@@ -27,25 +32,25 @@ const nextTurn: (work: () => void) => unknown =
  */
 export function manualClock(startMs: number = DEFAULT_START_MS): ManualClock {
   requireInteger("startMs", startMs, 0);
-  const timers = new Set<{ readonly atMs: number; readonly work: () => void }>();
+  /** In the order in which they run. */
+  const timers: Timer[] = [];
   let nowMs = startMs;
-  /** The first timer until then; of several, the one that was set first. */
-  const firstUntil = (untilMs: number) => {
-    const [first] = [...timers].toSorted((one, other) => one.atMs - other.atMs);
-    return first !== undefined && first.atMs <= untilMs ? first : undefined;
+  const remove = (timer: Timer) => {
+    const index = timers.indexOf(timer);
+    if (index >= 0) timers.splice(index, 1);
   };
   return {
     nowMs: () => nowMs,
     after(ms, work) {
       const timer = { atMs: nowMs + Math.max(0, Math.ceil(ms)), work };
-      timers.add(timer);
-      return () => timers.delete(timer);
+      timers.splice(timers.findLastIndex(({ atMs }) => atMs <= timer.atMs) + 1, 0, timer);
+      return () => remove(timer);
     },
     async advance(by) {
       const untilMs = nowMs + durationMs(by);
       await settled();
-      for (let next = firstUntil(untilMs); next !== undefined; next = firstUntil(untilMs)) {
-        timers.delete(next);
+      for (let [next] = timers; next !== undefined && next.atMs <= untilMs; [next] = timers) {
+        timers.shift();
         nowMs = Math.max(nowMs, next.atMs);
         next.work();
         await settled();

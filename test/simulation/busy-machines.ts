@@ -35,6 +35,8 @@ export interface BusySecond {
   readonly utilization: number;
   readonly queueS: number;
   readonly level: number;
+  /** Messages to the object. */
+  readonly messages: number;
   readonly offered: Readonly<Record<Priority, number>>;
   readonly shed: Readonly<Record<Priority, number>>;
 }
@@ -54,9 +56,6 @@ export async function simulateBusy(who: Who, seed: number, faults: Faults = {}):
   return seconds;
 }
 
-/** Object calls per decisions. */
-export const counted = { messages: 0, calls: 0 };
-
 class Fleet {
   readonly #who: Who;
   readonly #faults: Faults;
@@ -68,6 +67,7 @@ class Fleet {
   readonly #queues = Array.from({ length: MACHINES }, () => 0);
   #level: Pick<SheddingLevel, "level"> = { level: 0 };
   #isBad = false;
+  #messages = 0;
 
   constructor(who: Who, seed: number, faults: Faults) {
     this.#who = who;
@@ -80,7 +80,7 @@ class Fleet {
     const clock = this.#time.clock({ ms: 1_000_000 });
     this.#object = new SimulatedObject(new Database(), policies, () => clock.nowMs());
     const handle: Parameters<typeof simulatedNamespace>[1] = (method, args) => {
-      counted.messages += 1;
+      this.#messages += 1;
       const answer = this.#object.handle(method, args) as string;
       this.#level = JSON.parse(answer) as SheddingLevel;
       return answer;
@@ -106,6 +106,7 @@ class Fleet {
     if (this.#faults.crashesAtS?.includes(second) === true) this.#object.crash();
     const offered = { critical: 0, high: 0, normal: 0, low: 0 };
     const shed = { ...offered };
+    this.#messages = 0;
     const busyS = this.#queues.map(() => 0);
     for (let tick = 0; tick < 1_000 / TICK_MS; tick += 1) {
       await this.#time.run(second * 1_000 + tick * TICK_MS, () => undefined);
@@ -121,7 +122,8 @@ class Fleet {
       this.#clients[machine % ISOLATES]?.report(this.#policy, KEY, Math.min(1, busy));
     const utilization = mean(busyS);
     this.#isBad = utilization > (this.#isBad ? 0.7 : 0.8);
-    return { utilization, queueS: mean(this.#queues), level: this.#level.level, offered, shed };
+    const queueS = mean(this.#queues);
+    return { utilization, queueS, level: this.#level.level, messages: this.#messages, offered, shed };
   }
 
   /** The calls of one tick. Admitted ones go to one machine each, as work. */
@@ -136,7 +138,6 @@ class Fleet {
       const priority = this.#priority();
       const machine = whole(this.#random, MACHINES);
       offered[priority] += 1;
-      counted.calls += 1;
       if (await this.#isShed(machine, priority)) shed[priority] += 1;
       else
         this.#queues[machine] = Math.min(

@@ -94,11 +94,11 @@ const PLANTED: Record<string, MoveBreakage> = {
   },
 };
 
-/** First seeds shortly before a history that shows the fault, where a search would be long. */
+/** The first seed is shortly before a history that shows the fault. One fault is rare, the others are in 18 to 32. */
 const FIRST_SEEDS: Readonly<Record<string, number>> = { "a key that is on its way and said not to be": 130 };
 
 test.each(Object.entries(PLANTED))("%s is found", PATIENT, async (name, breakage) => {
-  const found = await play(seedOr(FIRST_SEEDS[name] ?? 1), 3_000, { breakage }).then(
+  const found = await play(seedOr(FIRST_SEEDS[name] ?? 16), 3_000, { breakage }).then(
     () => undefined,
     (error: Error) => error,
   );

@@ -59,7 +59,8 @@ const STEERED: Readonly<Record<string, Breakage>> = {
     policies: ["slots"],
     firstSeed: 50_545,
   },
-  "slots that expired are kept": { policies: ["slots", "scarce"] },
+  "slots that expired are kept": { policies: ["slots", "scarce"], firstSeed: 30 },
+  "a message that was overtaken counts": { firstSeed: 18 },
 };
 
 /** @throws Error when the script no longer has such a text */
@@ -83,6 +84,7 @@ export const BROKEN_REGIONS: Readonly<Record<string, Breakage>> = {
     },
   },
   "units are spent after their end": {
+    firstSeed: 60,
     after: (region) => {
       const keyState = region.open();
       for (const ruleState of keyState.ruleStates)

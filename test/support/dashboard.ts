@@ -69,7 +69,7 @@ export async function openPage(browser: Browser, size = { width: 1_100, height: 
   // An open page would continue to make calls.
   onTestFinished(() => context.close());
   const page = await context.newPage();
-  page.setDefaultTimeout(30_000);
+  page.setDefaultTimeout(120_000);
   await page.setViewport(size);
   const faults: string[] = [];
   page.on("pageerror", (error) => faults.push(String(error)));

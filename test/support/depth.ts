@@ -4,7 +4,7 @@
  */
 import { test } from "vitest";
 
-const IS_DEEP = process.env["WEIR_DEEP"] === "1";
+export const IS_DEEP = process.env["WEIR_DEEP"] === "1";
 
 export function depth<Value>(quick: Value, deep: Value): Value {
   return IS_DEEP ? deep : quick;

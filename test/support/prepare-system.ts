@@ -4,6 +4,9 @@ import { ensureTool } from "../../scripts/installed-tool.ts";
 import { build } from "../../scripts/project.ts";
 
 export default function prepareSystem(): void {
+  // Each project of black-box tests calls it, with modules of its own in one process.
+  if (process.env["WEIR_PREPARED"] === `${process.pid}`) return;
+  process.env["WEIR_PREPARED"] = `${process.pid}`;
   build();
   for (const command of ["prometheus", "promtool"])
     ensureTool({

@@ -1,6 +1,10 @@
 /** Before each test file: properties begin with SEED or NEW_SEED if there is one, and failures print it. */
 import fc from "fast-check";
+import { chai } from "vitest";
 import { newSeed } from "./random.ts";
+
+// A proxy of each assertion would only report misspelled ones, and those do not compile.
+chai.config.useProxy = false;
 
 const seed = process.env["SEED"] ?? newSeed();
 

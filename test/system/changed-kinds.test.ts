@@ -17,10 +17,10 @@ import { HttpClient } from "../support/http-client.ts";
 import { worstExcess, type AdmittedCall } from "../support/interval-bound.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
 
-/** One way, in milliseconds, for each client. With it a call for itself would need a connection for so long. */
+/** One way, in milliseconds, for each client. A call by itself would need a connection for twice as long. */
 const DELAYS_MS = [60, 150];
-/** Calls a second of each client, in steps of some milliseconds. */
-const CALLS_PER_SECOND = 2_000;
+/** Calls a second of each client, in steps of some milliseconds. By themselves they would need 300 connections. */
+const CALLS_PER_SECOND = depth(1_000, 2_000);
 const STEP_MS = 5;
 const PHASE_MS = depth(600, 6_000);
 
@@ -96,7 +96,7 @@ class Loaded {
   #isOver = false;
 
   constructor(url: string) {
-    this.#limiter = createLimiter({ url, token: TOKENS.full, policy: "api" });
+    this.#limiter = createLimiter({ url, token: TOKENS.full, policy: "api", deadlineMs: 20_000 });
   }
 
   async run(): Promise<void> {

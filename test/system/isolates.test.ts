@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import type { Serving } from "../../scripts/workerd.ts";
-import { depth, inDeepRuns } from "../support/depth.ts";
+import { depth, inDeepRuns, IS_DEEP } from "../support/depth.ts";
 import { HttpClient } from "../support/http-client.ts";
 import { mostInWindow, worstExcess, type AdmittedCall } from "../support/interval-bound.ts";
 import { announcedSeed, seededRandoms } from "../support/random.ts";
@@ -38,7 +38,7 @@ let workersMade = 0;
 const states: string[] = [];
 const servings: Serving[] = [];
 afterAll(async () => {
-  for (const client of asked.clients) client.close();
+  for (const client of asked?.clients ?? []) client.close();
   for (const serving of servings) await serving.stop("SIGKILL");
   for (const state of states) removeState(state);
 });
@@ -54,12 +54,12 @@ async function serveIsolates(isolates: number, state: string, main?: string): Pr
 }
 
 /** Asked before the other tests begin, and looked at after them: so nobody waits for it to be forgotten. */
-let asked: { readonly clients: readonly HttpClient[]; readonly askedAtMs: number };
+let asked: { readonly clients: readonly HttpClient[]; readonly askedAtMs: number } | undefined;
 beforeAll(async () => {
-  asked = await askFour();
+  if (IS_DEEP) asked = await askFour();
 });
 
-async function askFour(): Promise<typeof asked> {
+async function askFour(): Promise<NonNullable<typeof asked>> {
   const state = makeState();
   states.push(state);
   const { urls } = await serveIsolates(4, state);
@@ -118,7 +118,8 @@ function expectBounds({ admitted }: Tally): void {
 
 const times = ({ sources }: Tally, answer: string) => sources[answer] ?? 0;
 
-describe.each([1, 4, 32])("%d isolates", (isolates) => {
+// Each isolate takes a tenth of a second to start: three servers of 32 are most of this file.
+describe.each(depth([1, 8], [1, 4, 32]))("%d isolates", (isolates) => {
   test("never admit more than the bound in any interval, and decide for themselves", async () => {
     const state = makeState();
     states.push(state);
@@ -163,7 +164,7 @@ describe.each([1, 4, 32])("%d isolates", (isolates) => {
 inDeepRuns(
   "an object that nobody asks leaves memory, and units that isolates did not use have come home before",
   async () => {
-    const { clients, askedAtMs } = asked;
+    const { clients, askedAtMs } = asked as NonNullable<typeof asked>;
     await sleep(Math.max(0, askedAtMs + QUIET_MS - Date.now()));
     for (const policy of ["auto", "long"]) {
       const { body } = await (clients[0] as HttpClient).peek(policy, "quiet");

@@ -8,7 +8,7 @@ import { Calls, pause } from "../../scripts/verify/calls.ts";
 import { verifyHoldExpiry } from "../../scripts/verify/holds.ts";
 import { maxHeld, staleTokens, verifyExpiry } from "../../scripts/verify/leases.ts";
 import { serve, type Serving } from "../../scripts/workerd.ts";
-import { inDeepRuns } from "../support/depth.ts";
+import { inDeepRuns, IS_DEEP } from "../support/depth.ts";
 import { eventually } from "../support/eventually.ts";
 import { TEST_TOKENS, TOKENS } from "../support/fixtures.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
@@ -58,6 +58,7 @@ const states = [makeState(), makeState(), makeState()] as const;
 let [served, leaking, greedy]: Serving[] = [];
 beforeAll(async () => {
   served = await serveBundle(states[0], policies);
+  if (!IS_DEEP) return;
   const support = join(import.meta.dirname, "..", "support");
   leaking = await serveBundle(states[1], policies, { main: join(support, "leaking-worker.mjs") });
   const llm = { ...policies.llm, reservation: "off" };
