@@ -6,6 +6,7 @@ import type { Decided } from "../../core/protocol/answers.ts";
 const CELL: Cell = {
   quota: { algorithm: "token-bucket", limit: 1_000, windowMs: 1_000 },
   holders: 32,
+  kind: "isolate",
   load: 2,
   shape: "even",
   fault: "none",

@@ -1,0 +1,111 @@
+/** Holders of units: isolates of a worker, or processes with a client of their own, which call an isolate nearby. */
+import { LocalLimiter } from "../../client/local-limiter.ts";
+import { LimiterClient } from "../../client/objects/limiter-client.ts";
+import { RemoteLimiter } from "../../client/remote/remote-limiter.ts";
+import { ReservationCache } from "../../client/reservation-cache.ts";
+import { BatchQueues } from "../../client/transports/batch-queue.ts";
+import { type LimiterNamespace, Objects } from "../../client/transports/objects.ts";
+import type { LimiterTransport } from "../../client/transports/transport.ts";
+import type { Time } from "../../core/clock.ts";
+import { DEFAULT_BOUNDS, type Policy } from "../../core/policies/policy.ts";
+import type { RegionalPolicies } from "../../core/policies/regional-policies.ts";
+import type { Decision } from "../../core/protocol/decision.ts";
+import { Problem } from "../../core/protocol/problems.ts";
+import type { ReservationsMessage, ReservationsReply } from "../../core/protocol/reservation-messages.ts";
+import { SCOPES } from "../../worker/auth/tokens.ts";
+import { callReserve } from "../../worker/calls/reservations.ts";
+
+/** The one key that all call. */
+export const KEY = "key";
+/** How long a message takes between a process and the isolate that it calls, one way. */
+const NEARBY_MS = 3;
+
+export interface HolderParts {
+  readonly name: string;
+  readonly time: Time;
+  readonly namespace: LimiterNamespace;
+  readonly policies: RegionalPolicies;
+  /** Called at the instant at which a holder admits a unit by itself. */
+  readonly onAdmitted: () => void;
+}
+
+export interface Holder {
+  /** Decides a call of cost 1. `undefined`: it is refused, as a bound of its caller is reached. */
+  limit(policy: Policy): MaybeLater<Decision | undefined>;
+  /** The units that it may spend without asking. */
+  unitsOf(policy: Policy): number;
+}
+
+type MaybeLater<Value> = Value | Promise<Value>;
+
+export const HOLDERS = { isolate: (parts: HolderParts) => new Isolate(parts), process: startProcess };
+
+/** The production client of an isolate, with the bounds of one caller. */
+class Isolate implements Holder {
+  readonly client: LimiterClient;
+  readonly #cache: ReservationCache;
+  readonly #time: Time;
+
+  constructor({ name, time, namespace, policies, onAdmitted }: HolderParts) {
+    this.#time = time;
+    this.#cache = new ReservationCache(() => name);
+    const inBackground = () => undefined;
+    const objects = new Objects(namespace, time, { queues: new BatchQueues(), inBackground });
+    const parts = { objects, policies, time, inBackground };
+    this.client = new LimiterClient(parts, new LocalLimiter(this.#cache)).for("caller", DEFAULT_BOUNDS);
+    const limit = this.client.limit.bind(this.client);
+    const noted = <Answer extends Decision | Problem>(answer: Answer): Answer => {
+      if (!(answer instanceof Problem) && isOwn(answer)) onAdmitted();
+      return answer;
+    };
+    this.client.limit = (...call) => {
+      const decided = limit(...call);
+      return decided instanceof Promise ? decided.then(noted) : noted(decided);
+    };
+  }
+
+  limit(policy: Policy): MaybeLater<Decision | undefined> {
+    const decided = this.client.limit(policy, KEY, { cost: 1 });
+    if (!(decided instanceof Promise)) return decided;
+    return decided.then((answer) => (answer instanceof Problem ? undefined : answer));
+  }
+
+  unitsOf(policy: Policy): number {
+    return this.#cache.find(policy, KEY)?.spendableAt(this.#time.nowMs())[0] ?? 0;
+  }
+}
+
+/** A process with the production client, and the isolate that it calls. Its own units cannot be seen from here. */
+function startProcess(parts: HolderParts): Holder {
+  const { time, onAdmitted } = parts;
+  const isolate = new Isolate(parts);
+  const principal = { title: "the client", id: `{"token":"t"}`, bounds: DEFAULT_BOUNDS, scopes: SCOPES };
+  const nearby = () => new Promise<void>((done) => time.after(NEARBY_MS, done));
+  const reserve = async (message: ReservationsMessage): Promise<ReservationsReply> => {
+    await nearby();
+    const reply = await callReserve({ client: isolate.client, principal }, message);
+    await nearby();
+    if (reply instanceof Problem) throw reply.toError();
+    // What the isolate has admitted by itself is not the process's own.
+    const answers = reply.answers.map((answer) =>
+      answer !== null && "decision" in answer
+        ? { decision: { ...answer.decision, source: "object" as const } }
+        : answer,
+    );
+    return { ...reply, answers };
+  };
+  const transport = { call: (_, message) => reserve(message as ReservationsMessage) } as LimiterTransport;
+  const limiter = new RemoteLimiter({ transport, time, inBackground: () => undefined });
+  const note = (decision: Decision) => {
+    if (isOwn(decision)) onAdmitted();
+    return decision;
+  };
+  return {
+    limit: ({ name }) => limiter.limit({ policy: name, key: KEY }).then(note, () => undefined),
+    unitsOf: (policy) => isolate.unitsOf(policy),
+  };
+}
+
+function isOwn({ success, source }: Decision): boolean {
+  return success && source === "isolate";
+}
