@@ -125,9 +125,9 @@ export class Measures {
   }
 }
 
-/** 1: all have the same part. 1/n: one of n has all. */
+/** 1: all have the same part. 1/n: one of n has all. `NaN`: none has any. */
 function jainIndex(parts: readonly number[]): number {
   const sum = parts.reduce((total, each) => total + each, 0);
   const squares = parts.reduce((total, each) => total + each * each, 0);
-  return squares === 0 ? 1 : sum ** 2 / (parts.length * squares);
+  return sum ** 2 / (parts.length * squares);
 }

@@ -116,7 +116,7 @@ async function run(cell: Cell): Promise<Omit<Figures, "logLines">> {
 
 function busiestOf({ all }: FarObjects, ms: number): Pick<Figures, "messages" | "busy"> {
   const { received, busyMs } = [...all.values()].reduce((a, b) => (a.busyMs > b.busyMs ? a : b));
-  return { messages: (1_000 * received) / ms, busy: busyMs / ms };
+  return { messages: (1_000 * received) / ms, busy: Math.min(1, busyMs / ms) };
 }
 
 /** Draws the holder of each call. */

@@ -114,7 +114,7 @@ function rowOf(cell: NamedCell, figures: Figures): readonly string[] {
     `${waitP50}, ${waitP99}`,
     figures.messages.toFixed(0),
     percent(figures.busy),
-    `${jain.toFixed(2)} (${jainExact.toFixed(2)})`,
+    `${Number.isNaN(jain) ? "none" : jain.toFixed(2)} (${jainExact.toFixed(2)})`,
     `${Number(admittedOver.toFixed(3))}, ${Number(handedOutOver.toFixed(3))}`,
     secondsText(coldS) + (Number.isNaN(backS) ? "" : `, ${secondsText(backS)}`),
     figures.logLines.toFixed(0),
