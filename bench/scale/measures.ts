@@ -1,6 +1,6 @@
 /** What became of the calls of a cell. */
 import type { Decision } from "../../core/protocol/decision.ts";
-import type { ExactQuota } from "./laws.ts";
+import { ExactQuota, type Quota } from "./laws.ts";
 
 /** A cold start may take this long; after it all is counted. */
 export const WARM_MS = 5_000;
@@ -8,8 +8,8 @@ export const WARM_MS = 5_000;
 export const LATE_MS = 3_000;
 /** Fairness is measured over this long, at the end. */
 const FAIR_MS = 10_000;
-/** The parts of a run in which what is admitted is compared, to say when it is normal. */
-const BIN_MS = 500;
+/** The parts of a run in which what is admitted is compared, to say when it is normal: a log's are its windows. */
+const MIN_BIN_MS = 500;
 const NORMAL = 0.9;
 
 export interface Figures {
@@ -51,15 +51,19 @@ export class Measures {
   readonly #counts = { calls: 0, exactly: 0, admitted: 0, degraded: 0, waited: 0 };
   /** Calls by their wait in whole milliseconds, the longest ones together. */
   readonly #waits = new Int32Array(LATE_MS);
-  /** By half a second. */
+  readonly #binMs: number;
   readonly #bins: { exactly: number; admitted: number }[] = [];
   /** By holder, in the last seconds. */
   readonly #fair: { calls: number; exactly: number; admitted: number }[];
 
-  constructor(durationMs: number, holders: number, exact: ExactQuota) {
+  constructor(durationMs: number, holders: number, quota: Quota) {
     this.#durationMs = durationMs;
-    this.#exact = exact;
-    this.#bins = Array.from({ length: Math.ceil(durationMs / BIN_MS) }, () => ({ exactly: 0, admitted: 0 }));
+    this.#exact = new ExactQuota(quota);
+    this.#binMs = quota.algorithm === "sliding-log" ? quota.windowMs : MIN_BIN_MS;
+    this.#bins = Array.from({ length: Math.ceil(durationMs / this.#binMs) }, () => ({
+      exactly: 0,
+      admitted: 0,
+    }));
     this.#fair = Array.from({ length: holders }, () => ({ calls: 0, exactly: 0, admitted: 0 }));
   }
 
@@ -84,7 +88,7 @@ export class Measures {
     if (what === "degraded" || what === "waited") return;
     const fair = this.#fair[holder];
     if (fair !== undefined && atMs >= this.#durationMs - FAIR_MS) fair[what] += 1;
-    const bin = this.#bins[Math.floor(atMs / BIN_MS)];
+    const bin = this.#bins[Math.floor(atMs / this.#binMs)];
     if (bin !== undefined && what !== "calls") bin[what] += 1;
   }
 
@@ -117,17 +121,19 @@ export class Measures {
 
   /** Seconds from `sinceMs` until what is admitted from then on, to `untilMs`, is `NORMAL`. */
   normalAfterS(sinceMs: number, untilMs: number): number {
-    const bins = this.#bins.slice(sinceMs / BIN_MS, untilMs / BIN_MS).filter(({ exactly }) => exactly > 0);
+    const bins = this.#bins
+      .slice(sinceMs / this.#binMs, untilMs / this.#binMs)
+      .filter(({ exactly }) => exactly > 0);
     const isNormal = (some: readonly { exactly: number; admitted: number }[]) =>
       some.reduce((sum, { exactly, admitted }) => sum + admitted - NORMAL * exactly, 0) >= 0;
     const index = bins.findIndex((bin, at) => isNormal([bin]) && isNormal(bins.slice(at)));
-    return index < 0 ? Infinity : (index * BIN_MS) / 1_000;
+    return index < 0 ? Infinity : (index * this.#binMs) / 1_000;
   }
 }
 
-/** 1: all have the same part. 1/n: one of n has all. */
+/** 1: all have the same part. 1/n: one of n has all. `NaN`: none has any. */
 function jainIndex(parts: readonly number[]): number {
   const sum = parts.reduce((total, each) => total + each, 0);
   const squares = parts.reduce((total, each) => total + each * each, 0);
-  return squares === 0 ? 1 : sum ** 2 / (parts.length * squares);
+  return sum ** 2 / (parts.length * squares);
 }

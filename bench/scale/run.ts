@@ -5,7 +5,7 @@ import type { Decision } from "../../core/protocol/decision.ts";
 import { seededRandom, whole } from "../../test/support/random.ts";
 import { drawCity } from "./cities.ts";
 import { HOLDERS, type Holder, KEY } from "./holders.ts";
-import { ExactQuota, Laws, type Quota, type Share } from "./laws.ts";
+import { Laws, type Quota, type Share } from "./laws.ts";
 import { type Figures, LATE_MS, Measures, WARM_MS } from "./measures.ts";
 import { FarObjects, type ObjectsParts } from "./objects.ts";
 import { Ticks } from "./ticks.ts";
@@ -82,7 +82,7 @@ async function run(cell: Cell): Promise<Omit<Figures, "logLines">> {
     for (const object of objects.all.values()) yield { units: object.unitsLeft(policy.name, KEY) };
     for (const holder of holders) yield { units: holder.unitsOf(policy) };
   };
-  const measures = new Measures(cell.durationMs, count, new ExactQuota(quota));
+  const measures = new Measures(cell.durationMs, count, quota);
   const draw = drawHolder(cell, random);
   const callsPerMs = (limit * cell.load) / windowMs;
   let nextAtMs = 0;
@@ -116,7 +116,7 @@ async function run(cell: Cell): Promise<Omit<Figures, "logLines">> {
 
 function busiestOf({ all }: FarObjects, ms: number): Pick<Figures, "messages" | "busy"> {
   const { received, busyMs } = [...all.values()].reduce((a, b) => (a.busyMs > b.busyMs ? a : b));
-  return { messages: (1_000 * received) / ms, busy: busyMs / ms };
+  return { messages: (1_000 * received) / ms, busy: Math.min(1, busyMs / ms) };
 }
 
 /** Draws the holder of each call. */

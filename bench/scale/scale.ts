@@ -6,8 +6,9 @@
  *     npm run bench:scale -- --only holders=300,limit=20000/s,load=0.5 --seed 2
  *
  * `--only` names what cells have to be: `limit`, `holders`, `load`, `shape`, `fault`; several values of one are joined by
- * `|`. With `--processes`, holders are processes with a client of their own. `--seconds` says how long calls are made, by default 15 s, or until 10 s after the event. A cell takes 5 s to two
- * minutes on a free processor, most where all calls wait (20,000/s, and 20 times the limit). Progress goes to stderr.
+ * `|`. With `--processes`, holders are processes with a client of their own. `--seconds` says how long calls are made, by
+ * default 15 s, or 10 s beyond the event. A cell takes some seconds where isolates decide, and minutes where all calls wait
+ * (20,000/s, and 20 times the limit). Progress goes to stderr.
  */
 import { parseArgs } from "node:util";
 import type { Quota } from "./laws.ts";
@@ -79,23 +80,22 @@ function chosenCells(only: string | undefined): NamedCell[] {
   );
 }
 
+/** Parts are in percent. */
 const HEAD = [
-  "limit, holders, load",
-  "admitted",
-  "(sketch)",
+  "cell",
+  "admitted (sketch)",
   "degraded",
   "waiting",
   "p50, p99 ms",
   "messages/s",
   "busy",
   "Jain (exact)",
-  "over, handed out",
+  "over",
   "0.9 after s",
-  "log lines/s",
 ];
 
-const percent = (part: number) => `${(100 * part).toFixed(1)} %`;
-const secondsText = (seconds: number) => (seconds === Infinity ? "never" : seconds.toFixed(1));
+const percent = (part: number) => String(Number((100 * part).toFixed(1)));
+const secondsText = (seconds: number) => (seconds === Infinity ? "never" : String(seconds));
 
 function nameOf({ limit, holders, load, shape, fault }: NamedCell): string {
   const events = [shape, fault].filter((each) => each !== "even" && each !== "none");
@@ -107,17 +107,15 @@ function rowOf(cell: NamedCell, figures: Figures): readonly string[] {
   const sketch = sketchOf(cell);
   return [
     nameOf(cell),
-    percent(figures.admitted),
-    sketch === undefined ? "" : `${sketch} %`,
+    percent(figures.admitted) + (sketch === undefined ? "" : ` (${sketch})`),
     percent(figures.degraded),
     percent(figures.waited),
     `${waitP50}, ${waitP99}`,
     figures.messages.toFixed(0),
     percent(figures.busy),
-    `${jain.toFixed(2)} (${jainExact.toFixed(2)})`,
+    `${Number.isNaN(jain) ? "none" : jain.toFixed(2)} (${jainExact.toFixed(2)})`,
     `${Number(admittedOver.toFixed(3))}, ${Number(handedOutOver.toFixed(3))}`,
     secondsText(coldS) + (Number.isNaN(backS) ? "" : `, ${secondsText(backS)}`),
-    figures.logLines.toFixed(0),
   ];
 }
 
@@ -149,7 +147,8 @@ async function printTable(): Promise<void> {
     });
     console.log(`| ${rowOf(cell, figures).join(" | ")} |`);
     const tookS = ((performance.now() - beganMs) / 1_000).toFixed(0);
-    console.error(`${index + 1}/${cells.length} ${nameOf(cell)}: ${figures.seconds} s in ${tookS} s`);
+    const about = `${figures.seconds} s in ${tookS} s, ${figures.logLines.toFixed(0)} log lines a second`;
+    console.error(`${index + 1}/${cells.length} ${nameOf(cell)}: ${about}`);
   }
 }
 

@@ -73,7 +73,10 @@ export function objectOf(policyName: string, key: string) {
 }
 
 /** On a busy machine a message of the object may be in flight for longer than one try waits. */
-async function evictWhenIdle(stub: () => Parameters<typeof evictDurableObject>[0], tries = 10): Promise<void> {
+async function evictWhenIdle(
+  stub: () => Parameters<typeof evictDurableObject>[0],
+  tries = 10,
+): Promise<void> {
   try {
     await evictDurableObject(stub());
   } catch (error) {
