@@ -38,6 +38,47 @@ export async function orTimeout(answer: Promise<unknown> | undefined, time: Time
   cancel();
 }
 
+export class DeadlineError extends Error {}
+
+export function overdue(deadlineMs: number): Error {
+  return new DeadlineError(`deadline of ${deadlineMs} ms passed`);
+}
+
+/** Waits until the deadline, shared by both attempts, if the first one's error may be repeated. A later answer is dropped. */
+export function inTime<Result>(
+  time: Time,
+  deadlineMs: number,
+  attempt: () => Promise<Result>,
+  { mayRepeat = () => false, onDeadline }: Attempts = {},
+): Promise<Result> {
+  return new Promise((resolve, reject) => {
+    let isOver = false;
+    const cancel = time.after(deadlineMs, () => {
+      isOver = true;
+      onDeadline?.();
+      reject(overdue(deadlineMs));
+    });
+    const again = (error: unknown): Promise<Result> => {
+      if (isOver || !mayRepeat(error)) throw error;
+      return attempt();
+    };
+    attempt().catch(again).then(resolve, reject).finally(cancel);
+  });
+}
+
+export interface Attempts {
+  readonly mayRepeat?: ((error: unknown) => boolean) | undefined;
+  readonly onDeadline?: (() => void) | undefined;
+}
+
+/** `work` with a value: at once if it is there. */
+export function andThen<Value, Result>(
+  value: Value | Promise<Value>,
+  work: (value: Value) => Result,
+): Result | Promise<Result> {
+  return value instanceof Promise ? value.then(work) : work(value);
+}
+
 /** An unguessable random number from 0 (included) to 1 (not included). */
 export function randomFraction(): number {
   return (crypto.getRandomValues(new Uint32Array(1))[0] ?? 0) / 2 ** 32;

@@ -1,4 +1,4 @@
-import type { Time } from "../core/clock.ts";
+import { type Time, andThen } from "../core/clock.ts";
 import type { PolicyLookup } from "../core/policies/policy.ts";
 import type { Answer, AnswerText, KeyCount, KeyList, ListedKey } from "../core/protocol/answers.ts";
 import { publicDecision } from "../core/protocol/decision.ts";
@@ -11,14 +11,14 @@ import {
   unsupportedOf,
   type Versioned,
 } from "../core/protocol/messages.ts";
-import type { Attached, KeyCall, MaybePromise } from "../core/protocol/object-methods.ts";
+import type { MaybePromise, Attached, KeyCall } from "../core/protocol/object-methods.ts";
 import type { Full } from "../core/protocol/problems.ts";
 import { releaseLease, type ReleasingHost } from "./connections/lease-sockets.ts";
 import { KeyCache, SHARED_MEMORY } from "./keys/key-cache.ts";
 import type { KeyState } from "./keys/key-state.ts";
 import { KeyStore, type Timers } from "./keys/key-store.ts";
 import { type LocalOperations, localOperations } from "./operations/local-operations.ts";
-import { andThen, type AskKey, type Operations } from "./operations/operations.ts";
+import type { AskKey, Operations } from "./operations/operations.ts";
 import { Shedders } from "./operations/shedders.ts";
 import { TO_NOBODY } from "./operations/turns.ts";
 import { WaitQueue } from "./operations/wait-queue.ts";

@@ -1,8 +1,9 @@
 /** An object's methods over Workers RPC. Other versions call them: never change a name or an argument. */
-import type { Time } from "../core/clock.ts";
+import { type Time, andThen } from "../core/clock.ts";
 import type { AnswerText, Missing, Released, UnsupportedProtocol } from "../core/protocol/answers.ts";
-import { Arrivals, STALE } from "../core/protocol/lateness.ts";
 import {
+  Arrivals,
+  STALE,
   type Batch,
   type BatchedAnswer,
   type BatchedCall,
@@ -17,19 +18,18 @@ import {
   unsupportedOf,
 } from "../core/protocol/messages.ts";
 import type {
+  MaybePromise,
   ForwardedCall,
   ForwardedResult,
   HandOver,
   KeyCall,
   KeysStored,
   LimiterMethods,
-  MaybePromise,
   ObjectStub,
 } from "../core/protocol/object-methods.ts";
 import { full } from "../core/protocol/problems.ts";
 import type { WaitingCall } from "./key-calls.ts";
 import { type KeyMoves, type Places, passOn, passRequest } from "./moves/key-moves.ts";
-import { andThen } from "./operations/operations.ts";
 
 export type WireMethod = Exclude<keyof LimiterMethods, "keys" | "countKeys">;
 

@@ -1,9 +1,5 @@
-/**
- * A remote limiter, with units of hot keys in the caller's own process: the process decides by the same modules as an
- * isolate of the limiter's worker.
- */
 import { normaliseKey } from "../../core/catalog/keys.ts";
-import { randomId, type Time } from "../../core/clock.ts";
+import { randomId, type Time, overdue } from "../../core/clock.ts";
 import {
   forPriority,
   type PolicyView,
@@ -15,6 +11,10 @@ import { type AllDecisions, type Decision, degradedDecision } from "../../core/p
 import { type ClaimKind, readClaimId } from "../../core/protocol/names.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import type { DescribedPolicy, PolicyList } from "../../core/protocol/reservation-messages.ts";
+/**
+ * A remote limiter, with units of hot keys in the caller's own process: the process decides by the same modules as an
+ * isolate of the limiter's worker.
+ */
 import type { Holding } from "../call-gate.ts";
 import {
   type Abortable,
@@ -34,8 +34,7 @@ import { LocalLimiter, plainCall, type PlainCall } from "../local-limiter.ts";
 import { ReservationCache } from "../reservation-cache.ts";
 import { OVERLOADED_TEXT } from "../transports/batch-queue.ts";
 import { waitOf } from "../transports/http.ts";
-import { Outages } from "../transports/outages.ts";
-import { overdue, returnUnits } from "../transports/send-batch.ts";
+import { Outages, returnUnits } from "../transports/send-batch.ts";
 import { type Address, ADDRESSES, type LimiterTransport } from "../transports/transport.ts";
 import { limiterErrorOf, RemoteReservations } from "./remote-reservations.ts";
 

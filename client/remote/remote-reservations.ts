@@ -2,8 +2,13 @@ import { normaliseKey } from "../../core/catalog/keys.ts";
 import { randomId, type Time } from "../../core/clock.ts";
 import { forPriority, type PolicyView, type RuleView, takesNothing } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
-import { Departures, STALE } from "../../core/protocol/lateness.ts";
-import type { BatchedCall, LimitCall, MadeAnswer } from "../../core/protocol/messages.ts";
+import {
+  Departures,
+  STALE,
+  type BatchedCall,
+  type LimitCall,
+  type MadeAnswer,
+} from "../../core/protocol/messages.ts";
 import { LimiterError, Problem } from "../../core/protocol/problems.ts";
 import {
   type DescribedPolicy,
@@ -18,8 +23,8 @@ import type { UnitSource } from "../call-gate.ts";
 import { toDecision } from "../read-answer.ts";
 import { BatchQueue, OVERLOADED_TEXT, type QueuedCall } from "../transports/batch-queue.ts";
 import { MAX_QUEUED, QUEUE_FULL } from "../transports/http.ts";
-import type { Outages } from "../transports/outages.ts";
 import type { Pace } from "../transports/pace.ts";
+import type { Outages } from "../transports/send-batch.ts";
 import type { LimiterTransport } from "../transports/transport.ts";
 
 /** An HTTP message has at most 16 KiB. The policies' versions, beside the calls, are shorter than these. */

@@ -1,3 +1,13 @@
+import { orTimeout, randomId, type Time } from "../../core/clock.ts";
+import type { UnsupportedProtocol } from "../../core/protocol/answers.ts";
+import {
+  Departures,
+  type BatchedAnswer,
+  type BatchedCall,
+  MAX_BATCH_LENGTH,
+  MAX_BATCHED,
+} from "../../core/protocol/messages.ts";
+import type { Full } from "../../core/protocol/problems.ts";
 /**
  * The calls of one isolate to one object, sent in batches. If no batch is in flight, this request sends the
  * queue; calls that come meanwhile go with the next batch.
@@ -7,16 +17,6 @@
  * and its deadline. Calls of ended requests are dropped. Calls of a failed batch may have been charged, so
  * they are not sent again.
  */
-import { orTimeout, randomId, type Time } from "../../core/clock.ts";
-import type { UnsupportedProtocol } from "../../core/protocol/answers.ts";
-import { Departures } from "../../core/protocol/lateness.ts";
-import {
-  type BatchedAnswer,
-  type BatchedCall,
-  MAX_BATCH_LENGTH,
-  MAX_BATCHED,
-} from "../../core/protocol/messages.ts";
-import type { Full } from "../../core/protocol/problems.ts";
 import { Pace } from "./pace.ts";
 
 /** The interval at which a sent call polls for its answer, in case its wake is lost. */

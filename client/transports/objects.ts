@@ -1,8 +1,8 @@
-import type { Time } from "../../core/clock.ts";
+import { type Time, type Attempts, DeadlineError, inTime, overdue } from "../../core/clock.ts";
 import type { PolicyView } from "../../core/policies/policy.ts";
 import type { AnswerText } from "../../core/protocol/answers.ts";
-import { STALE } from "../../core/protocol/lateness.ts";
 import {
+  STALE,
   type AcquireCall,
   type BatchedCall,
   type IdleCall,
@@ -14,17 +14,15 @@ import {
 import { objectName } from "../../core/protocol/names.ts";
 import type { Counter } from "../../core/stats/tally.ts";
 import { type BatchQueues, OVERLOADED, OVERLOADED_TEXT, type Sending } from "./batch-queue.ts";
-import { type Outage, Outages } from "./outages.ts";
 import {
+  type Outage,
+  Outages,
   askAlone,
-  type Attempts,
-  DeadlineError,
-  inTime,
   isOverloaded,
   isRepeatable,
+  mayPass,
   type LimiterNamespace,
   type LimiterStub,
-  overdue,
   quietly,
   sendTwice,
   within,
@@ -39,7 +37,9 @@ interface Together extends Pick<Sending, "inBackground"> {
 /** An answer; `undefined`: the object failed, or exceeded its deadline. */
 export type Reply<Answer> = { readonly answer: Answer } | undefined;
 
-interface AskOptions extends Attempts {
+interface AskOptions extends Pick<Attempts, "onDeadline"> {
+  /** The call takes effect once, however often it is made, so a failed attempt may be repeated. */
+  readonly isRepeatable?: boolean | undefined;
   readonly kind?: MessageKind;
   /** Milliseconds added to the policy's deadline; negative: that part is already over. */
   readonly waitMs?: number | undefined;
@@ -160,7 +160,7 @@ export class Objects {
     policy: PolicyView,
     name: string,
     call: (object: LimiterStub) => Promise<Answer>,
-    { waitMs = 0, kind = "single", isEnd, ...attempts }: AskOptions = {},
+    { waitMs = 0, kind = "single", isEnd, isRepeatable: isTwice, onDeadline }: AskOptions = {},
   ): Promise<Reply<Answer>> {
     const queues = this.#together?.queues;
     const sentMs = this.#time.nowMs();
@@ -170,7 +170,8 @@ export class Objects {
     try {
       // A stub that has thrown stays broken, so each attempt has its own.
       const attempt = async () => await call(this.#objectBy(policy, name));
-      const send = () => inTime(this.#time, deadlineMs, attempt, attempts);
+      const mayRepeat = isTwice === true ? mayPass : undefined;
+      const send = () => inTime(this.#time, deadlineMs, attempt, { mayRepeat, onDeadline });
       const answer = await counted(this.#counter, this.#time, kind, send);
       if (kind !== "wait") queues?.find(name)?.pace.answered(this.#time.nowMs() - sentMs, deadlineMs);
       this.#outages.flush();

@@ -1,8 +1,8 @@
 import type { Time } from "../../core/clock.ts";
 import type { Jurisdiction, LocationHint, PolicyView } from "../../core/policies/policy.ts";
 import type { Answer, AnswerText, UnsupportedProtocol } from "../../core/protocol/answers.ts";
-import type { Departures } from "../../core/protocol/lateness.ts";
 import {
+  type Departures,
   type Batch,
   BATCH_PROTOCOL,
   type BatchedAnswer,
@@ -169,7 +169,7 @@ function byObject(endings: readonly ReturnedUnits[]): readonly (readonly Returne
  * deployment or move; plain workerd (1.20261023.1) only sets `durableObjectReset`. An
  * `overloaded` object gets no second attempt, since that would add to its load.
  */
-function mayPass(error: unknown): boolean {
+export function mayPass(error: unknown): boolean {
   if (typeof error !== "object" || error === null) return false;
   const { retryable, overloaded, durableObjectReset } = error as Partial<Record<string, unknown>>;
   return (retryable === true || durableObjectReset === true) && overloaded !== true;
@@ -180,39 +180,6 @@ export function isRepeatable({ limit, reserve }: BatchedCall): boolean {
   // The object recognizes a repeated message for units.
   if (reserve !== undefined && reserve.cost !== 0) return false;
   return limit === undefined || limit.cost === 0 || limit.idempotencyKey !== undefined;
-}
-
-export interface Attempts {
-  readonly isRepeatable?: boolean | undefined;
-  readonly onDeadline?: (() => void) | undefined;
-}
-
-/** Waits until the deadline, shared by both attempts. A later answer is dropped. */
-export function inTime<Result>(
-  time: Time,
-  deadlineMs: number,
-  attempt: () => Promise<Result>,
-  { isRepeatable: isTwice = false, onDeadline }: Attempts = {},
-): Promise<Result> {
-  return new Promise((resolve, reject) => {
-    let isOver = false;
-    const cancel = time.after(deadlineMs, () => {
-      isOver = true;
-      onDeadline?.();
-      reject(overdue(deadlineMs));
-    });
-    const again = (error: unknown): Promise<Result> => {
-      if (isOver || !isTwice || !mayPass(error)) throw error;
-      return attempt();
-    };
-    attempt().catch(again).then(resolve, reject).finally(cancel);
-  });
-}
-
-export class DeadlineError extends Error {}
-
-export function overdue(deadlineMs: number): Error {
-  return new DeadlineError(`deadline of ${deadlineMs} ms passed`);
 }
 
 /** Repeats failed calls if that is safe and their callers wait. Async, so that a failing stub rejects. */
@@ -240,4 +207,82 @@ export async function sendTwice(
       return answer === undefined ? failed : answer;
     });
   }
+}
+
+/* Calls without an answer. */
+
+/** Calls that were answered without the limiter or an object, since the last report of the same name. */
+export interface Outage {
+  readonly cause: string;
+  /** 0: a message failed that no call waited for. */
+  readonly calls: number;
+  /** Since the last report; `undefined`: this is the first for a while. */
+  readonly seconds: number | undefined;
+}
+
+interface Unreported {
+  reportedAtMs: number;
+  calls: number;
+  cause: string;
+}
+
+/** The least time between two reports of a name. */
+const QUIET_MS = 10_000;
+
+/**
+ * Reports an outage at once, and its further calls later with their number: one line for each call would cost more
+ * than the calls. It has no timer: in a worker that belongs to one request.
+ */
+export class Outages {
+  readonly #time: Time;
+  readonly #report: (outage: Outage, name: string) => void;
+  readonly #byName = new Map<string, Unreported>();
+
+  /** @param report Absent: a warning about the limiter on the console */
+  constructor(time: Time, report: (outage: Outage, name: string) => void = warn) {
+    this.#time = time;
+    this.#report = report;
+  }
+
+  /** @param name what does not answer: a policy, of which there are few */
+  note(cause: string, calls = 1, name = ""): void {
+    const nowMs = this.#time.nowMs();
+    const last = this.#byName.get(name) ?? { reportedAtMs: -Infinity, calls: 0, cause };
+    this.#byName.set(name, last);
+    const isFirst = last.calls === 0;
+    last.calls += calls;
+    last.cause = cause;
+    if (isDue(last, nowMs)) this.#say(name, last, nowMs, isFirst);
+  }
+
+  /** Reports what was not reported and is due. Called when the limiter answers, or at any other call. */
+  flush(): void {
+    for (const [name, last] of this.#byName) {
+      if (last.calls === 0) continue;
+      const nowMs = this.#time.nowMs();
+      if (isDue(last, nowMs)) this.#say(name, last, nowMs, false);
+    }
+  }
+
+  #say(name: string, last: Unreported, nowMs: number, isFirst: boolean): void {
+    const { cause, calls, reportedAtMs } = last;
+    const seconds = isFirst ? undefined : Math.max(1, Math.round((nowMs - reportedAtMs) / 1_000));
+    last.reportedAtMs = nowMs;
+    last.calls = 0;
+    this.#report({ cause, calls, seconds }, name);
+  }
+}
+
+function isDue({ reportedAtMs }: Unreported, nowMs: number): boolean {
+  // The clock may have been set back.
+  return nowMs < reportedAtMs || nowMs - reportedAtMs >= QUIET_MS;
+}
+
+function warn({ cause, calls, seconds }: Outage): void {
+  const were = calls === 1 ? "1 call was" : `${calls} calls were`;
+  console.warn(
+    seconds === undefined
+      ? `weir: no answer from the limiter: ${cause}`
+      : `weir: ${were} answered without the limiter in the last ${seconds} s: ${cause}`,
+  );
 }

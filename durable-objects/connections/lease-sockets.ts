@@ -1,5 +1,5 @@
 import { withoutTaking } from "../../core/accounts/account.ts";
-import { randomFraction, readClockMs } from "../../core/clock.ts";
+import { randomFraction, readClockMs, andThen } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { Decided, Lease, Missing, Released } from "../../core/protocol/answers.ts";
 import { type Decision, publicDecision, shedDecision, withJitter } from "../../core/protocol/decision.ts";
@@ -16,7 +16,7 @@ import {
 import type { ObjectStub } from "../../core/protocol/object-methods.ts";
 import { boundText, PROBLEMS } from "../../core/protocol/problems.ts";
 import { endLease } from "../operations/claims.ts";
-import { andThen, type AskKey, MISSING } from "../operations/operations.ts";
+import { type AskKey, MISSING } from "../operations/operations.ts";
 
 /** The parts of an object that grant leases, and end them wherever their key is. */
 export interface LeaseHost {

@@ -10,9 +10,9 @@
 import type { Policy } from "../../core/policies/policy.ts";
 import { objectNames } from "../../core/protocol/names.ts";
 import {
+  type MaybePromise,
   type ForwardedCall,
   type LimiterMethods,
-  type MaybePromise,
   MOVE_PROTOCOL,
   type ObjectStub,
 } from "../../core/protocol/object-methods.ts";

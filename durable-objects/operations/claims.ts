@@ -7,7 +7,7 @@ import {
   withoutTaking,
 } from "../../core/accounts/account.ts";
 import type { Account } from "../../core/accounts/hold.ts";
-import { randomId } from "../../core/clock.ts";
+import { randomId, andThen } from "../../core/clock.ts";
 import { type Cost, costOf, costText, publicName } from "../../core/policies/policy.ts";
 import type { Answer, Decided, Lease, Missing } from "../../core/protocol/answers.ts";
 import { ownHoldId } from "../../core/protocol/names.ts";
@@ -19,7 +19,6 @@ import type { KeyStore } from "../keys/key-store.ts";
 import type { Claim } from "../storage/records.ts";
 import {
   type Acquiring,
-  andThen,
   MISSING,
   type Operations,
   type Releasing,

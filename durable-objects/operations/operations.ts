@@ -1,6 +1,6 @@
 import type { Answer, Lease, Missing, Peeked } from "../../core/protocol/answers.ts";
 import type { Returned } from "../../core/protocol/messages.ts";
-import type { KeyCall, MaybePromise } from "../../core/protocol/object-methods.ts";
+import type { MaybePromise, KeyCall } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../keys/key-state.ts";
 
 /** The answer if the hold or lease does not exist, or has ended. */
@@ -51,14 +51,6 @@ export interface Operations {
   peek(keyState: KeyState, nowMs: number): MaybePromise<Peeked>;
   /** Makes the key untouched, but units that isolates may still spend stay held. */
   reset(keyState: KeyState, nowMs: number): MaybePromise<void>;
-}
-
-/** `work` with a value: at once if it is there. */
-export function andThen<Value, Result>(
-  value: MaybePromise<Value>,
-  work: (value: Value) => Result,
-): MaybePromise<Result> {
-  return value instanceof Promise ? value.then(work) : work(value);
 }
 
 /** Opens a key and runs `ask` with its operations: a promise if they must be loaded first. */

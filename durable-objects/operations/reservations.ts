@@ -7,6 +7,7 @@ import {
   decideTogether,
 } from "../../core/accounts/account.ts";
 import { holdWith, type RuleAccount } from "../../core/accounts/hold.ts";
+import { andThen } from "../../core/clock.ts";
 import { MIN_USEFUL_TTL_MS, type Rule } from "../../core/policies/policy.ts";
 import type { Answer, Prospect, Reserved } from "../../core/protocol/answers.ts";
 import type { Reserving } from "../../core/protocol/messages.ts";
@@ -16,7 +17,7 @@ import { grantedTogether, heldMs, isSpare, maxUnits, type Wish } from "../../cor
 import type { KnownHolder } from "../keys/holders.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
-import { andThen, type Operations, type Params } from "./operations.ts";
+import type { Operations, Params } from "./operations.ts";
 import { cacheableDenial, cacheableForMs, isProvisionallyBlocked, peekTurn } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 

@@ -1,11 +1,12 @@
 import { decideTogether } from "../../core/accounts/account.ts";
+import { andThen } from "../../core/clock.ts";
 import type { Cost } from "../../core/policies/policy.ts";
 import type { Answer, Decided, RuleDecision } from "../../core/protocol/answers.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import { maxUnits } from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
-import { andThen, type Params } from "../operations/operations.ts";
+import type { Params } from "../operations/operations.ts";
 import { type Reservations, wishOf } from "../operations/reservations.ts";
 import type { PoolSession } from "./session.ts";
 import { costsOf, freeUnits, stateOf } from "./share-algorithm.ts";

@@ -2,7 +2,7 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { RemoteLimiter } from "../../client/remote/remote-limiter.ts";
 import { overHttp } from "../../client/transports/http.ts";
-import { Outages } from "../../client/transports/outages.ts";
+import { Outages } from "../../client/transports/send-batch.ts";
 import type { LimiterTransport } from "../../client/transports/transport.ts";
 import { manualClock } from "../../package/testing.ts";
 

@@ -1,6 +1,7 @@
 import { expect, test } from "vitest";
 import { QueuedCall } from "../../client/transports/batch-queue.ts";
-import { inTime, type LimiterStub, sendTwice } from "../../client/transports/send-batch.ts";
+import { type LimiterStub, mayPass, sendTwice } from "../../client/transports/send-batch.ts";
+import { inTime } from "../../core/clock.ts";
 import type { BatchedCall } from "../../core/protocol/messages.ts";
 import { VirtualTime } from "../simulation/virtual-time.ts";
 
@@ -22,7 +23,7 @@ async function attempted(failures: readonly object[], isRepeatable: boolean, eac
   };
   let ended = "";
   const at = () => ` at ${virtual.nowMs}`;
-  void inTime(time, deadlineMs, attempt, { isRepeatable }).then(
+  void inTime(time, deadlineMs, attempt, { mayRepeat: isRepeatable ? mayPass : undefined }).then(
     (answer) => (ended = answer + at()),
     (error: unknown) => (ended = String(error) + at()),
   );

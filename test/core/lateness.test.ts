@@ -1,6 +1,12 @@
 import { expect, test } from "vitest";
-import { Arrivals, Departures, STALE } from "../../core/protocol/lateness.ts";
-import { BATCH_PROTOCOL, type Batch, type BatchedCall } from "../../core/protocol/messages.ts";
+import {
+  Arrivals,
+  Departures,
+  STALE,
+  BATCH_PROTOCOL,
+  type Batch,
+  type BatchedCall,
+} from "../../core/protocol/messages.ts";
 import { answerBatch } from "../../durable-objects/wire-methods.ts";
 
 const LIMIT: BatchedCall = { limit: { policy: "api", key: "a", cost: 1 } };

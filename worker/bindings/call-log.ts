@@ -1,4 +1,4 @@
-import type { Outage } from "../../client/transports/outages.ts";
+import type { Outage } from "../../client/transports/send-batch.ts";
 import type { LogSettings } from "../../core/policies/parse-policies.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 

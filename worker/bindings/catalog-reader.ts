@@ -3,10 +3,9 @@
  * no decision uses knowledge older than 8 s.
  */
 import type { Follow } from "../../client/call-gate.ts";
-import { inTime } from "../../client/transports/send-batch.ts";
 import type { CatalogChanges, CatalogMethods } from "../../core/catalog/calls.ts";
 import type { PoliciesInForce } from "../../core/catalog/policies-in-force.ts";
-import { orTimeout, type Time } from "../../core/clock.ts";
+import { inTime, orTimeout, type Time } from "../../core/clock.ts";
 import { later, type Policies } from "../../core/policies/policy.ts";
 
 /** Milliseconds after which the next call refreshes without waiting. Tests bind another value. */

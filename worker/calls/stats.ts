@@ -1,8 +1,7 @@
 /** The calls on statistics: all counts, the history of a policy, its top keys. */
 import * as v from "valibot";
 import { unavailable } from "../../client/read-answer.ts";
-import { inTime } from "../../client/transports/send-batch.ts";
-import { instantText, SYSTEM_TIME } from "../../core/clock.ts";
+import { inTime, instantText, SYSTEM_TIME } from "../../core/clock.ts";
 import { parseDurationMs, parseInstantMs } from "../../core/policies/policy-fields.ts";
 import { publicName } from "../../core/policies/policy.ts";
 import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
