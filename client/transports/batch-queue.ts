@@ -10,7 +10,7 @@ import {
 import type { Full } from "../../core/protocol/problems.ts";
 /**
  * The calls of one isolate to one object, sent in batches. If no batch is in flight, this request sends the
- * queue; calls that come meanwhile go with the next batch.
+ * queue; calls that come meanwhile go with the next batch, or with a further one as soon as that is full.
  *
  * The sending request may end at any moment: its client leaves, or the runtime ends it. So requests share
  * only plain data, and each polls by its own timer for an answer (its wake may be lost), the sender's end,
@@ -46,6 +46,13 @@ interface Sender {
   readonly steps: Step[];
 }
 
+interface Flight {
+  readonly nowMs: number;
+  readonly sentMs: number;
+  readonly deadlineMs: number;
+  readonly isUsed: boolean;
+}
+
 const OBJECT_BOUNDS: MessageBounds = { maxCalls: MAX_BATCHED, maxLength: MAX_BATCH_LENGTH };
 
 export class BatchQueue<Answer extends object | null = BatchedAnswer> {
@@ -55,6 +62,8 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
   readonly #queued = new Set<QueuedCall<Answer>>();
   #sender: Sender | undefined;
   #count = 0;
+  /** Until when each message in flight is not overdue. */
+  #flights: number[] = [];
   #aloneUntilMs = -Infinity;
 
   constructor(bounds = OBJECT_BOUNDS, pace = new Pace()) {
@@ -133,7 +142,14 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
   }
 
   #isFree(nowMs: number): boolean {
-    return this.#untilFreeMs(nowMs) <= 0;
+    return this.#untilFreeMs(nowMs) <= 0 || this.#isFull(nowMs);
+  }
+
+  /** Whether a full message waits, which another request may send at once: a far object would be called too rarely. */
+  #isFull(nowMs: number): boolean {
+    if (this.#queued.size < this.#bounds.maxCalls || this.#sender?.batch === -1) return false;
+    this.#flights = this.#flights.filter((untilMs) => nowMs < untilMs);
+    return this.#flights.length < this.pace.maxFlights;
   }
 
   /** When another request may send, if the batch in flight is not answered. */
@@ -164,13 +180,19 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
       if (calls.length === 0) break;
       sender.sinceMs = nowMs;
       sender.overdueMs = this.pace.overdueMs(nowMs, deadlineMs);
+      const flightMs = nowMs + sender.overdueMs;
+      this.#flights.push(flightMs);
       // A request that sends only its own call is kept alive by its own wait.
       if (calls.length > 1) keep();
       // If this request ends, nobody knows whether the object is slow, so nothing is counted as missed.
       const answered = time.after(sender.overdueMs, () => this.pace.miss(time.nowMs()));
       const answers = await send(calls);
       answered();
-      this.#note(answers, time.nowMs(), nowMs, deadlineMs);
+      const isUsed =
+        this.#flights.length >= this.pace.maxFlights && this.#queued.size >= this.#bounds.maxCalls;
+      const flight = this.#flights.indexOf(flightMs);
+      if (flight >= 0) this.#flights.splice(flight, 1);
+      this.#note(answers, { nowMs: time.nowMs(), sentMs: nowMs, deadlineMs, isUsed });
       if (this.#queued.size > 0) keep();
       const isList = answers !== undefined && "length" in answers;
       for (const [index, posted] of calls.entries()) posted.end(isList ? answers[index] : answers);
@@ -190,10 +212,10 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
     while (steps.length <= Math.min(last, MAX_MESSAGES)) steps.push(newStep());
   }
 
-  #note(answers: object | undefined, nowMs: number, sentMs: number, deadlineMs: number): void {
+  #note(answers: object | undefined, { nowMs, sentMs, deadlineMs, isUsed }: Flight): void {
     if (answers === undefined) return;
     if ("overloaded" in answers) this.pace.miss(nowMs, true);
-    else this.pace.answered(nowMs - sentMs, deadlineMs);
+    else this.pace.answered(nowMs - sentMs, deadlineMs, isUsed);
     if ("unsupported" in answers || "full" in answers) this.#aloneUntilMs = nowMs + ALONE_MS;
   }
 

@@ -14,6 +14,8 @@ const MAX_MISSED = 3;
 /** How long calls are then answered without it, doubled with each probe that fails. At most 4.5 s after it answers again. */
 const FIRST_PAUSE_MS = 1_000;
 const MAX_PAUSE_MS = 4_500;
+/** The most messages in flight, where each further one is full: 250 ms away they are 64 a second. */
+const MAX_FLIGHTS = 16;
 /** The most that is added to a doubled time, as a part of it: holders that failed together do not come again together. */
 const JITTER = 0.5;
 
@@ -22,6 +24,8 @@ export class Pace {
   readonly #onPause: () => void;
   #meanMs: number | undefined;
   #deviationMs = 0;
+  #leastMs = Infinity;
+  #window = 1;
   #missed = 0;
   #pausedAtMs = -Infinity;
   #pauseMs = 0;
@@ -38,15 +42,25 @@ export class Pace {
     return this.#missed === 0 && (this.#meanMs === undefined || (this.#roundTripMs ?? 0) <= MIN_OVERDUE_MS);
   }
 
+  /** How many messages may be in flight, if each further one is full. */
+  get maxFlights(): number {
+    return Math.floor(this.#window);
+  }
+
   /** The time after which a message that is sent now is overdue; at most `maxMs`, the deadline of its calls. */
   overdueMs(nowMs: number, maxMs: number): number {
     const onceMs = Math.max(MIN_OVERDUE_MS, this.#roundTripMs ?? FIRST_OVERDUE_MS);
     return Math.min(maxMs, Math.ceil(spread(onceMs, this.#missed, nowMs)));
   }
 
-  /** An answer came. One that was later than its calls could wait is measured only. */
-  answered(tookMs: number, maxMs: number): void {
+  /**
+   * An answer came. One that was later than its calls could wait is measured only. @param isUsed as many messages were in
+   * flight as may be: the window grows by one in a round trip, as TCP's does, and halves where messages wait for each other
+   */
+  answered(tookMs: number, maxMs: number, isUsed = false): void {
     this.#measure(Math.min(Math.max(0, tookMs), maxMs));
+    if (tookMs > 2 * this.#leastMs + MIN_OVERDUE_MS) this.#window = Math.max(1, this.#window / 2);
+    else if (isUsed) this.#window = Math.min(MAX_FLIGHTS, this.#window + 1 / this.#window);
     if (tookMs <= maxMs) this.restore();
   }
 
@@ -61,6 +75,7 @@ export class Pace {
     // Of many calls that fail together, the first ones say it.
     if (this.isPaused(nowMs)) return;
     this.#missed = Math.max(this.#missed + 1, isOverloaded ? MAX_MISSED : 0);
+    this.#window = 1;
     if (this.#missed < MAX_MISSED) return;
     this.#onPause();
     this.#pausedAtMs = nowMs;
@@ -90,6 +105,7 @@ export class Pace {
 
   #measure(tookMs: number): void {
     if (this.#all !== undefined) this.#all.#measure(tookMs);
+    this.#leastMs = Math.min(this.#leastMs, tookMs);
     if (this.#meanMs === undefined) {
       this.#meanMs = tookMs;
       this.#deviationMs = tookMs / 2;

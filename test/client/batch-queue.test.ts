@@ -307,10 +307,45 @@ test("an object that says it is overloaded gets no further call for a while", as
   expect(messages).toBe(1);
 });
 
+test("full messages go at once to a far object that keeps up, and one after the other to one that does not", async () => {
+  /** The most messages under way, if each is 40 ms on its way, and takes `workMs` of the object. */
+  const most = async (workMs: number) => {
+    const time = new VirtualTime();
+    const clock = time.clock({ ms: 0 });
+    const queue = new BatchQueue();
+    let [underWay, maxUnderWay, answered, freeAtMs] = [0, 0, 0, 0];
+    const send = (sent: readonly QueuedCall[]): Promise<Answers> => {
+      underWay += 1;
+      maxUnderWay = Math.max(maxUnderWay, time.nowMs < 3_000 ? 0 : underWay);
+      freeAtMs = Math.max(freeAtMs, time.nowMs) + workMs;
+      return new Promise((done) =>
+        clock.after(40 + freeAtMs - time.nowMs, () => {
+          underWay -= 1;
+          done(sent.map(() => ({ rules: [] }) as never));
+        }),
+      );
+    };
+    const request = { time: clock, deadlineMs: 10_000, send, inBackground: () => undefined };
+    const perMs = MAX_BATCHED / 40;
+    let made = 0;
+    for (let atMs = 0; atMs < 6_000; atMs += 1)
+      time.at(atMs, () => {
+        for (; made < atMs * perMs; made += 1)
+          void queue.post(callOf(`${made}`), request).then(() => (answered += 1));
+      });
+    await time.run(30_000, () => undefined);
+    expect(answered).toBe(made);
+    return maxUnderWay;
+  };
+  // A full message comes every 40 ms.
+  expect(await most(10)).toBeGreaterThan(1);
+  expect(await most(50)).toBeLessThanOrEqual(6);
+});
+
 test("a call wakes up for its own batch, and not for each one that goes before it", async () => {
   const history = new History();
   let timers = 0;
-  const calls = 20 * MAX_BATCHED;
+  const calls = 60 * MAX_BATCHED;
   const queue = new BatchQueue();
   const clock = history.time.clock({ ms: 0 });
   const time: Time = {
