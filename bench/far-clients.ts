@@ -1,7 +1,7 @@
 /**
  * `npm run bench:far`: processes with the packed client, far from the limiter, behind a side that takes few messages a
- * second: 60 of them, 40 ms each way, 5 ms a message in one queue, on one key. CLIENTS, AWAY_MS, MESSAGE_MS and SECONDS
- * change that. The first 5 s of each row are not counted.
+ * second: 60 of them, 40 ms each way, 5 ms a message in one queue, on one key. CLIENTS, AWAY_MS, MESSAGE_MS, SECONDS
+ * and LOADS change that. The first 5 s of each row are not counted.
  */
 import { spawn } from "node:child_process";
 import { once } from "node:events";
@@ -12,55 +12,22 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { text } from "node:stream/consumers";
 import { setTimeout as sleep } from "node:timers/promises";
-import { createLimiter } from "../package/client.ts";
 import { BUNDLE, build } from "../scripts/project.ts";
 import { makeToken } from "../scripts/tokens.ts";
 import { serve } from "../scripts/workerd.ts";
+import { bundled } from "./bundled.ts";
+import { type Counts, FIRST_MS } from "./far-client.ts";
 
 const numberOf = (name: string, usual: number) => Number(process.env[name] ?? usual);
 const CLIENTS = numberOf("CLIENTS", 60);
 const AWAY_MS = numberOf("AWAY_MS", 40);
 const MESSAGE_MS = numberOf("MESSAGE_MS", 5);
 const SECONDS = numberOf("SECONDS", 15);
-const FIRST_MS = 5_000;
 const LIMIT = 20_000;
 /** The load as a part of the limit. */
-const LOADS = [0.125, 0.5, 2];
+const LOADS = (process.env["LOADS"] ?? "0.125,0.5,2").split(",").map(Number);
 
 const POLICIES = { hot: { algorithm: "token-bucket", limit: LIMIT, burst: LIMIT, window: "1s" } };
-
-interface Counts {
-  calls: number;
-  admitted: number;
-  degraded: number;
-  /** Of the calls that waited for a message, in milliseconds. */
-  readonly waitsMs: number[];
-}
-
-/** One process: calls that arrive at random, `rate` a second. */
-async function runClient(url: string, token: string, rate: number): Promise<Counts> {
-  const limiter = createLimiter({ url, token, policy: "hot" });
-  const counts: Counts = { calls: 0, admitted: 0, degraded: 0, waitsMs: [] };
-  const beganMs = performance.now();
-  const call = async (atMs: number) => {
-    const { success, reason } = await limiter.limit({ key: "all" });
-    if (atMs < FIRST_MS) return;
-    counts.calls += 1;
-    if (success) counts.admitted += 1;
-    if (reason === "degraded") counts.degraded += 1;
-    const tookMs = performance.now() - beganMs - atMs;
-    if (tookMs > AWAY_MS) counts.waitsMs.push(Math.round(tookMs));
-  };
-  const under: Promise<void>[] = [];
-  for (let atMs = 0; atMs < FIRST_MS + SECONDS * 1_000; atMs -= (Math.log(Math.random()) * 1_000) / rate) {
-    const waitMs = beganMs + atMs - performance.now();
-    if (waitMs > 1) await sleep(waitMs);
-    under.push(call(performance.now() - beganMs));
-  }
-  await Promise.all(under);
-  await limiter.close();
-  return counts;
-}
 
 /** A way of `AWAY_MS`, and one queue in which each message takes `MESSAGE_MS`. */
 async function openWay(target: string) {
@@ -70,7 +37,7 @@ async function openWay(target: string) {
     void (async () => {
       const body = await text(request);
       await sleep(AWAY_MS);
-      messages.push(performance.now());
+      messages.push(Date.now());
       queue = queue.then(() => sleep(MESSAGE_MS));
       await queue;
       const { authorization = "" } = request.headers;
@@ -92,12 +59,13 @@ async function openWay(target: string) {
   return { server, url: `http://127.0.0.1:${port}`, messages };
 }
 
-async function row(target: string, token: string, load: number): Promise<string> {
+async function row(program: string, target: string, token: string, load: number): Promise<string> {
   const { server, url, messages } = await openWay(target);
-  const sinceMs = performance.now();
+  // All start at once, when the last process has.
+  const startMs = Date.now() + 1_000 + 150 * CLIENTS;
   const rate = (load * LIMIT) / CLIENTS;
   const clients = Array.from({ length: CLIENTS }, async () => {
-    const args = [import.meta.filename, url, token, String(rate)];
+    const args = [program, url, token, String(rate), String(startMs), String(SECONDS)];
     const child = spawn(process.execPath, args, { stdio: ["ignore", "pipe", "inherit"] });
     return JSON.parse(await text(child.stdout)) as Counts;
   });
@@ -108,7 +76,7 @@ async function row(target: string, token: string, load: number): Promise<string>
   const [calls, admitted, degraded] = [sum((c) => c.calls), sum((c) => c.admitted), sum((c) => c.degraded)];
   const waitsMs = all.flatMap((counts) => counts.waitsMs).toSorted((a, b) => a - b);
   const steady = messages.filter(
-    (ms) => ms > sinceMs + FIRST_MS && ms < sinceMs + FIRST_MS + SECONDS * 1_000,
+    (ms) => ms > startMs + FIRST_MS && ms < startMs + FIRST_MS + SECONDS * 1_000,
   );
   const possible = Math.min(calls, LIMIT * SECONDS);
   const percent = (part: number) => `${(100 * part).toFixed(1)} %`;
@@ -126,6 +94,7 @@ async function row(target: string, token: string, load: number): Promise<string>
 async function main(): Promise<void> {
   build();
   const folder = mkdtempSync(join(tmpdir(), "weir-far-"));
+  const program = await bundled(folder, "far-client", { platform: "node" });
   const { token, entry } = makeToken({ name: "bench", scopes: ["limit", "reserve"] });
   const apiTokens = JSON.stringify([entry]);
   console.log(
@@ -143,7 +112,7 @@ async function main(): Promise<void> {
         apiTokens,
         main: BUNDLE,
       });
-      console.log(await row(limiter.url, token, load));
+      console.log(await row(program, limiter.url, token, load));
       await limiter.stop();
     }
   } finally {
@@ -151,6 +120,4 @@ async function main(): Promise<void> {
   }
 }
 
-const [url, token, rate] = process.argv.slice(2);
-if (url === undefined || token === undefined || rate === undefined) await main();
-else console.log(JSON.stringify(await runClient(url, token, Number(rate))));
+await main();

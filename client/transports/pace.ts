@@ -7,8 +7,11 @@
 
 /** A message is overdue no sooner: an isolate itself may stand still for as long. */
 export const MIN_OVERDUE_MS = 25;
-/** The time before the first answer. Half of the usual deadline, so that a lost first message loses no call. */
-const FIRST_OVERDUE_MS = 250;
+/**
+ * The time before the first answer: half of the usual deadline, so that a lost first message loses no call, and longer
+ * than holders that all start at once wait for each other.
+ */
+const FIRST_OVERDUE_MS = 500;
 /** As many overdue messages in a row mean that the object is overloaded, or away. */
 const MAX_MISSED = 3;
 /** How long calls are then answered without it, doubled with each probe that fails. At most 4.5 s after it answers again. */

@@ -182,7 +182,9 @@ test("a wake that gets lost costs no answer", async () => {
     reject: () => undefined,
   }));
   const history = new History();
-  for (let call = 0; call < 5; call += 1) void history.call(`key-${call}`, () => ({ backMs: 5 }));
+  history.time.at(0, () => {
+    for (let call = 0; call < 5; call += 1) void history.call(`key-${call}`, () => ({ backMs: 5 }));
+  });
   await history.time.run(1_000, () => undefined);
   expect(history).toMatchObject({ answered: 5, open: 0 });
 });
@@ -236,10 +238,10 @@ test("the next message goes when the last one is overdue: after four deviations 
   }
 });
 
-test("before the first answer of any object a message is overdue after 250 ms, and then as those to other objects are", async () => {
+test("before the first answer of any object a message is overdue after 500 ms, and then as those to other objects are", async () => {
   const queues = new BatchQueues();
   const near = queues.open("near", 0);
-  expect(near?.pace.overdueMs(0, 1_000)).toBe(250);
+  expect(near?.pace.overdueMs(0, 1_000)).toBe(500);
   near?.pace.answered(1, 1_000);
   near?.pace.answered(1, 1_000);
   expect(queues.open("other", 0)?.pace.overdueMs(0, 1_000)).toBe(MIN_OVERDUE_MS);
@@ -382,11 +384,15 @@ test("whose request has ended, or whose deadline is over, is not sent any more",
 test("a message has so many calls and characters, and no more", async () => {
   const history = new History();
   const long = "k".repeat(MAX_BATCH_LENGTH / 4);
-  for (let call = 0; call < 8; call += 1) void history.call(`${long}${call}`, () => ({ backMs: 1 }));
+  history.time.at(0, () => {
+    for (let call = 0; call < 8; call += 1) void history.call(`${long}${call}`, () => ({ backMs: 1 }));
+  });
   await history.time.run(1_000, () => undefined);
   expect(history.messages.map(({ keys }) => keys.length)).toEqual([3, 3, 2]);
   const many = new History();
-  for (let call = 0; call < MAX_BATCHED + 1; call += 1) void many.call(`${call}`, () => ({ backMs: 1 }));
+  many.time.at(0, () => {
+    for (let call = 0; call < MAX_BATCHED + 1; call += 1) void many.call(`${call}`, () => ({ backMs: 1 }));
+  });
   await many.time.run(1_000, () => undefined);
   expect(many.messages.map(({ keys }) => keys.length)).toEqual([MAX_BATCHED, 1]);
 });
