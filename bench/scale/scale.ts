@@ -59,12 +59,25 @@ const SKETCH: Readonly<Record<string, readonly number[]>> = {
   "20000/s, × 20": [100.1, 100, 100, 100, 96.1],
 };
 
-function sketchOf(cell: NamedCell): number | undefined {
+/** What was admitted before messages followed the round trip and late calls were dropped, at 36e99a0. */
+const BEFORE: typeof SKETCH = {
+  "1000/s, × 0.5": [100, 100, 100, 100, 100, 100, 100, 15.1, 95.3],
+  "1000/s, × 2": [102, 99.8, 0, 0, 0, 101.7, 0, 0, 0],
+  "1000/s, × 20": [102, 101, 0, 0, 0],
+  "20000/s, × 0.5": [88.4, 100, 0, 0, 0, 0, 0, 0, 0],
+  "20000/s, × 2": [45.6, 100.2, 0],
+  "2000 in any 2 s, × 0.5": [100, 100, 100, 100, 100],
+  "2000 in any 2 s, × 2": [82.7, 97.5, 0, 0, 0],
+  "2000 in any 2 s, × 20": [74.2, 103, 0],
+};
+
+/** The figure of such a table for a cell; empty: there is none. */
+function figureIn(table: typeof SKETCH, cell: NamedCell): string {
   const event = EVENTS.findIndex((each) =>
     Object.entries(each).every(([name, value]) => cell[name as keyof NamedCell] === value),
   );
   const column = event < 0 ? HOLDERS.indexOf(cell.holders) : HOLDERS.length + event;
-  return SKETCH[`${cell.limit}, × ${cell.load}`]?.[column];
+  return String(table[`${cell.limit}, × ${cell.load}`]?.[column] ?? "");
 }
 
 /** The cells that have one of the values of each name. @throws Error for an unknown name */
@@ -83,7 +96,9 @@ function chosenCells(only: string | undefined): NamedCell[] {
 /** Parts are in percent. */
 const HEAD = [
   "cell",
-  "admitted (sketch)",
+  "admitted",
+  "before",
+  "sketch",
   "degraded",
   "waiting",
   "p50, p99 ms",
@@ -104,10 +119,11 @@ function nameOf({ limit, holders, load, shape, fault }: NamedCell): string {
 
 function rowOf(cell: NamedCell, figures: Figures): readonly string[] {
   const { waitP50, waitP99, jain, jainExact, admittedOver, handedOutOver, coldS, backS } = figures;
-  const sketch = sketchOf(cell);
   return [
     nameOf(cell),
-    percent(figures.admitted) + (sketch === undefined ? "" : ` (${sketch})`),
+    percent(figures.admitted),
+    figureIn(BEFORE, cell),
+    figureIn(SKETCH, cell),
     percent(figures.degraded),
     percent(figures.waited),
     `${waitP50}, ${waitP99}`,

@@ -41,6 +41,8 @@ export abstract class Holder<Call> {
   protected spendableUntilMs = -Infinity;
   protected settledAtMs = -Infinity;
   #refillAtMs = -Infinity;
+  /** The smoothed round trip of its messages. */
+  #tripMs = 0;
   /** By rule: the remaining units at which to request more. */
   #low: readonly number[];
   /** Calls since the last pause that was longer than the longest lifetime. */
@@ -104,10 +106,12 @@ export abstract class Holder<Call> {
       const units = rules.map(() => FEW_UNITS);
       return { ttlMs: reservation.mostMs, units, low: rules.map(() => 0), isShort: false };
     }
-    const ttlMs = lifetimeMs(measured, nowMs, reservation);
+    const ttlMs = lifetimeMs(measured, nowMs, reservation, this.#tripMs);
     const units = wantedUnits(measured, nowMs, ttlMs);
     const elapsedMs = nowMs - measured.sinceMs;
-    const low = units.map((each, index) => lowUnits(each, measured.units[index] ?? 0, elapsedMs));
+    const low = units.map((each, index) =>
+      lowUnits(each, measured.units[index] ?? 0, elapsedMs, this.#tripMs),
+    );
     return { ttlMs, units, low, isShort };
   }
 
@@ -145,8 +149,13 @@ export abstract class Holder<Call> {
     return true;
   }
 
-  /** All remaining units may be spent for a lifetime of `ttlMs` since the message was sent. */
-  protected begin({ sentAtMs, wanted }: PendingRequest<Call>, ttlMs: number): void {
+  /**
+   * All remaining units may be spent for a lifetime of `ttlMs` since the message was sent.
+   * @param nowMs when its answer came. Absent: the round trip is not measured
+   */
+  protected begin({ sentAtMs, wanted }: PendingRequest<Call>, ttlMs: number, nowMs = sentAtMs): void {
+    const tookMs = Math.max(0, nowMs - sentAtMs);
+    this.#tripMs = this.#tripMs === 0 ? tookMs : this.#tripMs + (tookMs - this.#tripMs) / 4;
     this.spendableUntilMs = sentAtMs + spendableMs(ttlMs);
     this.settledAtMs = sentAtMs + ttlMs;
     this.#refillAtMs = sentAtMs + refillMs(ttlMs);

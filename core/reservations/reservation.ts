@@ -126,7 +126,7 @@ export class Reservation extends Holder<ReserveCall> {
       // Units spent since the message was sent came from units that the object counts as used.
       if (reserved.isNew) this.#used[index] = call.rules[name]?.used ?? 0;
     }
-    this.begin(message, Math.min(call.ttlMs, reserved.ttlMs));
+    this.begin(message, Math.min(call.ttlMs, reserved.ttlMs), nowMs);
     // An empty, settled reservation need not end, except that a region only forwards an isolate's units when it ends.
     const isSettled = names.every((name, index) => call.rules[name]?.used === this.#used[index]);
     this.isHeld = this.policy.pool !== undefined || !isSettled || !this.#isEmpty;

@@ -9,7 +9,8 @@
  *   that come twice and not again. More would send every call of a key with a call every few seconds to the object.
  * - *Lifetime*: time for `CALLS_PER_LIFETIME` calls at the measured pace, within the policy's bounds (1 to 8 s). A
  *   busy key has the shortest: it needs the fewest units, follows a change of demand within a second, and units of a
- *   vanished isolate are missing for the shortest time (`heldMs`). A key with one call a second would use two units of
+ *   vanished isolate are missing for the shortest time (`heldMs`). It has at least `LIFETIME_TRIPS` round trips, so
+ *   holders that are far away, or wait for each other, send fewer messages. A key with one call a second would use two units of
  *   such a reservation, so it keeps a few for longer, but only while they are at most `SPARE_SHARE` of the free units.
  * - *Wanted*: the demand measured since the last message, over the lifetime, but at most `GROWTH` times the units of
  *   the calls since then. So the first reservation is small, four small ones reach any size, and a single burst
@@ -22,8 +23,8 @@
  *   single units to calls. No holder has more than `MAX_SHARE` of the capacity, or more than returns soon
  *   (`maxLost`), which bounds the loss by one vanished isolate. Therefore limits below 32 reserve nothing, nor do
  *   slow ones below 2,000.
- * - *Refilled*: before units are missing, when the remaining ones last `AHEAD_MS`, which is longer than a message
- *   takes, when they are half of the reservation, or in the last quarter of a lifetime.
+ * - *Refilled*: before units are missing, when the remaining ones last `AHEAD_MS`, or one and a half round trips if
+ *   that is longer, when they are half of the reservation, or in the last quarter of a lifetime.
  *
  * `test/simulation/` tests these numbers with up to 32 isolates. docs/performance.md has the results.
  */
@@ -36,6 +37,7 @@ const GROWTH = 4;
 const MAX_SHARE = 1 / 16;
 const SPARE_SHARE = 1 / 32;
 const AHEAD_MS = 100;
+const LIFETIME_TRIPS = 8;
 /** The longest repetition of a denial where other holders may return units. */
 export const MAX_DENIED_MS = 1_000;
 /**
@@ -90,9 +92,11 @@ export function lifetimeMs(
   { calls, sinceMs }: MeasuredDemand,
   nowMs: number,
   { leastMs, mostMs }: Lifetimes,
+  tripMs = 0,
 ): number {
   const paceMs = Math.max(1, nowMs - sinceMs) / Math.max(1, calls);
-  return Math.min(mostMs, Math.max(leastMs, Math.ceil(CALLS_PER_LIFETIME * paceMs)));
+  const ttlMs = Math.ceil(Math.max(CALLS_PER_LIFETIME * paceMs, LIFETIME_TRIPS * tripMs));
+  return Math.min(mostMs, Math.max(leastMs, ttlMs));
 }
 
 /** By rule: units that the holder needs for a lifetime of `ttlMs`, including those that remain. */
@@ -122,8 +126,9 @@ export function refillMs(ttlMs: number): number {
 }
 
 /** The remaining units at which to request more. `used`: by the calls in the last `elapsedMs`. */
-export function lowUnits(units: number, used: number, elapsedMs: number): number {
-  return Math.floor(Math.min(units / 2, (used / Math.max(1, elapsedMs)) * AHEAD_MS));
+export function lowUnits(units: number, used: number, elapsedMs: number, tripMs = 0): number {
+  const aheadMs = Math.max(AHEAD_MS, 1.5 * tripMs);
+  return Math.floor(Math.min(units / 2, (used / Math.max(1, elapsedMs)) * aheadMs));
 }
 
 export interface Wish {

@@ -63,6 +63,20 @@ test("a lifetime is eight calls long, within what the policy allows", () => {
   ]);
 });
 
+test("a lifetime is eight round trips at least, within what the policy allows, and units are asked for one and a half before", () => {
+  const hot = { calls: 1_000, units: [1_000], sinceMs: 0 };
+  const allowed = { leastMs: 1_000, mostMs: 8_000 };
+  expect([0, 1, 125, 280, 2_000].map((tripMs) => lifetimeMs(hot, 1_000, allowed, tripMs))).toEqual([
+    1_000, 1_000, 1_000, 2_240, 8_000,
+  ]);
+  expect([0, 60, 280].map((tripMs) => lowUnits(10_000, 1_000, 1_000, tripMs))).toEqual([100, 100, 420]);
+  // The units that are left when it asks last until the answer comes.
+  for (let tripMs = 125; tripMs < 1_000; tripMs += 25) {
+    const ttlMs = lifetimeMs(hot, 1_000, allowed, tripMs);
+    expect(spendableMs(ttlMs) - refillMs(ttlMs)).toBeGreaterThanOrEqual(1.4 * tripMs);
+  }
+});
+
 test("who has units renews them before their end, stops before it, and the object lets go after it", () => {
   fc.assert(
     fc.property(fc.integer({ min: 1, max: 20_000 }), (ttlMs) => {
