@@ -1,11 +1,11 @@
-// @ts-expect-error The built bundle, given to workerd under this name.
-import * as weir from "weir.js";
 /**
  * The built bundle with all counted that Cloudflare bills, for a run that is not timed. The real class runs on the real
  * storage, and wrapped methods count. In one workerd process the worker and all its objects share an isolate, so plain
  * variables can count, and all of them have a clock that can be put on. An object that has had nothing to do for 10 s of
  * that clock leaves memory.
  */
+// @ts-expect-error The built bundle, given to workerd under this name.
+import * as weir from "weir.js";
 import type { LimiterObject as Real } from "../durable-objects/limiter-object.ts";
 import { logLines, pendingTimers, TimeInMemory, watchLogs, watchTimers, whileInObject } from "./in-memory.ts";
 import { countRows, noteReads, rowsRead, rowsWritten } from "./rows-written.ts";

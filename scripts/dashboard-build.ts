@@ -1,5 +1,5 @@
-import { build } from "esbuild";
 /** Builds the dashboard: a page, a script and a style, in one module that the worker imports. */
+import { build } from "esbuild";
 import { createHash } from "node:crypto";
 import { existsSync, readFileSync, renameSync, writeFileSync } from "node:fs";
 import { join } from "node:path";

@@ -1,5 +1,5 @@
-import { build, type BuildOptions } from "esbuild";
 /** How the npm package is built: each entry is bundled completely, so the package has no dependencies. */
+import { build, type BuildOptions } from "esbuild";
 import { spawnSync } from "node:child_process";
 import { chmodSync, cpSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";

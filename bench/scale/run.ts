@@ -1,5 +1,5 @@
-import { parseDeployment } from "../../core/policies/parse-policies.ts";
 /** One cell of the table: holders far away, a load on one key, and what is admitted of it, in virtual time. */
+import { parseDeployment } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { seededRandom, whole } from "../../test/support/random.ts";

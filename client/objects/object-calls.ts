@@ -1,3 +1,4 @@
+/** Calls to a key's object: how they are made, and those on holds and leases. */
 import { type Cost, forPriority, type Policy, versionOf } from "../../core/policies/policy.ts";
 import type { Answer, AnswerText, Lease, Missing, Released } from "../../core/protocol/answers.ts";
 import { type Decision, degradedDecision } from "../../core/protocol/decision.ts";
@@ -16,7 +17,6 @@ import {
 import { ownKey } from "../../core/protocol/names.ts";
 import type { MaybePromise, Attached } from "../../core/protocol/object-methods.ts";
 import { type Answered, Problem } from "../../core/protocol/problems.ts";
-/** Calls to a key's object: how they are made, and those on holds and leases. */
 import { type Caller, type CallKind, through } from "../call-gate.ts";
 import type { LocalLimiter } from "../local-limiter.ts";
 import {

@@ -1,3 +1,7 @@
+/**
+ * A remote limiter, with units of hot keys in the caller's own process: the process decides by the same modules as an
+ * isolate of the limiter's worker.
+ */
 import { normaliseKey } from "../../core/catalog/keys.ts";
 import { randomId, type Time, overdue } from "../../core/clock.ts";
 import {
@@ -11,10 +15,6 @@ import { type AllDecisions, type Decision, degradedDecision } from "../../core/p
 import { type ClaimKind, readClaimId } from "../../core/protocol/names.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import type { DescribedPolicy, PolicyList } from "../../core/protocol/reservation-messages.ts";
-/**
- * A remote limiter, with units of hot keys in the caller's own process: the process decides by the same modules as an
- * isolate of the limiter's worker.
- */
 import type { Holding } from "../call-gate.ts";
 import {
   type Abortable,

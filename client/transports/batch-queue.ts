@@ -1,3 +1,12 @@
+/**
+ * The calls of one isolate to one object, sent in batches. If no batch is in flight, this request sends the
+ * queue; calls that come meanwhile go with the next batch, or with a further one as soon as that is full.
+ *
+ * The sending request may end at any moment: its client leaves, or the runtime ends it. So requests share
+ * only plain data, and each polls by its own timer for an answer (its wake may be lost), the sender's end,
+ * and its deadline. Calls of ended requests are dropped. Calls of a failed batch may have been charged, so
+ * they are not sent again.
+ */
 import { orTimeout, randomId, type Time } from "../../core/clock.ts";
 import type { UnsupportedProtocol } from "../../core/protocol/answers.ts";
 import {
@@ -8,15 +17,6 @@ import {
   MAX_BATCHED,
 } from "../../core/protocol/messages.ts";
 import type { Full } from "../../core/protocol/problems.ts";
-/**
- * The calls of one isolate to one object, sent in batches. If no batch is in flight, this request sends the
- * queue; calls that come meanwhile go with the next batch, or with a further one as soon as that is full.
- *
- * The sending request may end at any moment: its client leaves, or the runtime ends it. So requests share
- * only plain data, and each polls by its own timer for an answer (its wake may be lost), the sender's end,
- * and its deadline. Calls of ended requests are dropped. Calls of a failed batch may have been charged, so
- * they are not sent again.
- */
 import { Pace } from "./pace.ts";
 
 /** The interval at which a sent call polls for its answer, in case its wake is lost. */

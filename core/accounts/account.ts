@@ -1,6 +1,3 @@
-import type { AlgorithmDecision, Denial, Outcome } from "../algorithms/algorithm.ts";
-import { type Cost, costOf, type Rule } from "../policies/policy.ts";
-import type { RuleDecision } from "../protocol/answers.ts";
 /**
  * Accounts: for one key and one rule, the algorithm's state and the holds. A hold is units set aside for a holder (an
  * isolate or a caller).
@@ -19,6 +16,9 @@ import type { RuleDecision } from "../protocol/answers.ts";
  *
  * Pure: values in, values out, and time is an argument.
  */
+import type { AlgorithmDecision, Denial, Outcome } from "../algorithms/algorithm.ts";
+import { type Cost, costOf, type Rule } from "../policies/policy.ts";
+import type { RuleDecision } from "../protocol/answers.ts";
 import {
   type Account,
   heldUnits,

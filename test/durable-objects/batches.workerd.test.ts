@@ -1,5 +1,5 @@
-import { env } from "cloudflare:workers";
 /** Several calls in one message to a real object. */
+import { env } from "cloudflare:workers";
 import { expect, test } from "vitest";
 import { type LimiterNamespace, sendTogether } from "../../client/transports/send-batch.ts";
 import type { Decided } from "../../core/protocol/answers.ts";

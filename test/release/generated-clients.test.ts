@@ -1,5 +1,5 @@
-import { build } from "esbuild";
 /** Clients that two generators make of the OpenAPI document: strict types, calls of a real limiter and of a mock. */
+import { build } from "esbuild";
 import { execFile, execFileSync, spawnSync } from "node:child_process";
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";

@@ -1,5 +1,5 @@
-import { gzipSync } from "node:zlib";
 /** What the dashboard is built to. */
+import { gzipSync } from "node:zlib";
 import { expect, test } from "vitest";
 import { FILES } from "../../worker/http/dashboard-files.js";
 

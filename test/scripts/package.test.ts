@@ -1,5 +1,5 @@
-import { build } from "esbuild";
 /** What the npm package is, as far as it can be told without installing it: test/release/package.test.ts does that. */
+import { build } from "esbuild";
 import { execFileSync } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { dirname, join } from "node:path";

@@ -1,10 +1,10 @@
-import { LocalLimiter } from "../../client/local-limiter.ts";
-import { LimiterClient } from "../../client/objects/limiter-client.ts";
 /**
  * One random history of a seed: clients that hold units in their own processes, a worker of the limiter, and
  * the object. Messages between client and worker are lost, late or doubled. Clients die, their machines
  * sleep, and their wall clocks are set.
  */
+import { LocalLimiter } from "../../client/local-limiter.ts";
+import { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { RemoteLimiter } from "../../client/remote/remote-limiter.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
 import { BatchQueues } from "../../client/transports/batch-queue.ts";

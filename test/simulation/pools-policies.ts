@@ -1,7 +1,7 @@
+/** Policies for histories with a pool: units become scarce, and lifetimes are as long as a few messages. */
 import { parseRegions, RegionalPolicies } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import { sharesOf } from "../../durable-objects/pool/share-algorithm.ts";
-/** Policies for histories with a pool: units become scarce, and lifetimes are as long as a few messages. */
 import { parsePolicies } from "../support/milliseconds.ts";
 
 const BUCKET = { algorithm: "token-bucket", limit: 40, window: 1_000 };

@@ -1,10 +1,10 @@
-import { LocalLimiter } from "../../client/local-limiter.ts";
-import { LimiterClient } from "../../client/objects/limiter-client.ts";
 /**
  * Random histories of a policy that changes at run time: isolates that learn late, an object that they
  * inform, remote clients in their callers' processes, messages that are late, lost and doubled, and crashes.
  * A seed makes each history.
  */
+import { LocalLimiter } from "../../client/local-limiter.ts";
+import { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { RemoteLimiter } from "../../client/remote/remote-limiter.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
 import { BatchQueues } from "../../client/transports/batch-queue.ts";

@@ -1,5 +1,5 @@
-import { LocalLimiter } from "../../client/local-limiter.ts";
 /** One random history of waiting and other callers: isolates, an object and the messages between. */
+import { LocalLimiter } from "../../client/local-limiter.ts";
 import { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
 import { Objects, type LimiterNamespace } from "../../client/transports/objects.ts";

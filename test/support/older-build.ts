@@ -1,8 +1,8 @@
-import { build, type Plugin } from "esbuild";
 /**
  * The worker before two changes: an object without batches of calls, moves of keys and terms, and a caller
  * that sends no terms. It is this project's code with three lines of it as they would have been.
  */
+import { build, type Plugin } from "esbuild";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { WORKER_BUNDLING } from "../../scripts/package-build.ts";

@@ -1,7 +1,7 @@
+/** A reservation by itself, and answers made by hand. */
 import type { PolicyView, Policy } from "../../core/policies/policy.ts";
 import type { Decided, RuleDecision } from "../../core/protocol/answers.ts";
 import { Reservation } from "../../core/reservations/reservation.ts";
-/** A reservation by itself, and answers made by hand. */
 import { parsePolicies } from "./milliseconds.ts";
 
 export const TTL_MS = 1_000;

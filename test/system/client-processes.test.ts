@@ -1,8 +1,8 @@
-import { buildSync } from "esbuild";
 /**
  * Processes that hold units of one key, beside isolates of the limiter's worker. Some are killed. The bound holds in
  * every interval, nearly all of it is admitted, and hardly anybody is asked.
  */
+import { buildSync } from "esbuild";
 import { spawn, type ChildProcess } from "node:child_process";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";

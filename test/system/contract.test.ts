@@ -1,5 +1,5 @@
-import { buildSync } from "esbuild";
 /** The contract of limiters over each way to a real one. In memory it runs in memory-limiter.test.ts. */
+import { buildSync } from "esbuild";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";

@@ -1,5 +1,5 @@
-import { buildSync } from "esbuild";
 /** Has the driver make calls over the service binding, in batches. */
+import { buildSync } from "esbuild";
 import { join } from "node:path";
 import type { Serving } from "../../../scripts/workerd.ts";
 import type { Asked, Told } from "./binding/driver.ts";

@@ -1,5 +1,5 @@
-import fc from "fast-check";
 /** Calls to a pool in histories of callers that come and leave, and of calls that are answered or fail. */
+import fc from "fast-check";
 import { setImmediate as turn } from "node:timers/promises";
 import { describe, expect, test } from "vitest";
 import { SendQueue } from "../../../../durable-objects/pool/redis/redis-pool.ts";

@@ -1,5 +1,5 @@
-import { openApiDocument } from "../../../../worker/api/openapi.ts";
 /** A worker with the service binding LIMITER that makes thousands of random calls for one request. */
+import { openApiDocument } from "../../../../worker/api/openapi.ts";
 import type { Limiter } from "../../../../worker/rpc/limiter.ts";
 import { seededRandom } from "../../random.ts";
 import { Operations, type OpenApi } from "../openapi-operations.ts";
