@@ -58,7 +58,7 @@ export async function askAlone(
 ): Promise<Answer | null> {
   const given = giveBack && quietly(object.giveBack(giveBack.policy, giveBack.returned));
   let answer: Answer | null = null;
-  if (limit !== undefined) answer = readAnswer(await askLimit(object, limit));
+  if (limit !== undefined) answer = readAnswer<Answer>(await askLimit(object, limit));
   else if (reserve !== undefined)
     answer = await askReserve(object, { ...reserve, ...(terms && { terms }), ...(sent && { sent }) });
   await given;
