@@ -57,12 +57,25 @@ export async function askAlone(
   sent?: Sent,
 ): Promise<Answer | null> {
   const given = giveBack && quietly(object.giveBack(giveBack.policy, giveBack.returned));
-  let answer: Answer | null = null;
-  if (limit !== undefined) answer = readAnswer<Answer>(await askLimit(object, limit));
-  else if (reserve !== undefined)
-    answer = await askReserve(object, { ...reserve, ...(terms && { terms }), ...(sent && { sent }) });
+  const answer = await answerOf(
+    object,
+    limit,
+    reserve && { ...reserve, ...(terms && { terms }), ...(sent && { sent }) },
+  );
   await given;
   return answer;
+}
+
+async function answerOf(
+  object: LimiterStub,
+  limit?: LimitCall,
+  reserve?: ReserveCall,
+): Promise<Answer | null> {
+  if (limit !== undefined) {
+    const answer: Answer = readAnswer(await askLimit(object, limit));
+    return answer;
+  }
+  return reserve === undefined ? null : await askReserve(object, reserve);
 }
 
 /** Logs a failure instead of throwing. Unreturned units count as used. */
