@@ -102,7 +102,7 @@ const HEAD = [
   "degraded",
   "waiting",
   "p50, p99 ms",
-  "messages/s",
+  "msgs/s",
   "busy",
   "Jain (exact)",
   "over",
