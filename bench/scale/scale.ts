@@ -104,7 +104,7 @@ const HEAD = [
   "p50, p99 ms",
   "msgs/s",
   "busy",
-  "Jain (exact)",
+  "Jain",
   "over",
   "0.9 after s",
 ];
