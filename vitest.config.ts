@@ -48,8 +48,8 @@ const system = {
   testTimeout: 300_000,
   hookTimeout: 120_000,
 };
-/** Black-box tests wait more than they compute, so three times as many run as there are cores. */
-const waitingWorkers = 3 * availableParallelism();
+/** Black-box tests wait more than they compute, so more run than there are cores; at full length they compute more. */
+const waitingWorkers = (process.env["WEIR_DEEP"] === undefined ? 3 : 2) * availableParallelism();
 /** They read or change what all files of a deployment have in common, its classes too, or expect empty storage. */
 const OWN_STORAGE = [
   "test/client/retry.workerd.test.ts",
