@@ -114,6 +114,15 @@ export async function press(page: Page, name: string, within = "body"): Promise<
   await page.locator(selectorOf(name, within)).click();
 }
 
+/** Presses a button until what it opens is there: the page may be drawn again between the look and the press. */
+export async function open(page: Page, name: string, selector: string): Promise<void> {
+  await until(async () => {
+    await press(page, name);
+    const opened = page.waitForSelector(selector, { timeout: 5_000 });
+    return (await opened.catch(() => null)) !== null;
+  });
+}
+
 function selectorOf(name: string, within: string): string {
   return ["button", "link"].map((role) => `${within} ::-p-aria([name="${name}"][role="${role}"])`).join(", ");
 }

@@ -7,16 +7,17 @@ import {
   goTo,
   HAMMERING,
   limitOf,
+  open,
   openPage,
   press,
   says,
   send,
+  serveDashboard,
   signIn,
   textOf,
   traffic,
-  until,
-  serveDashboard,
   type ServedDashboard,
+  until,
 } from "../support/dashboard.ts";
 import { TOKENS } from "../support/fixtures.ts";
 
@@ -135,8 +136,8 @@ test("an override is added, edited and deleted, and a bad one is refused beside 
   await signIn(page, url, TOKENS.full);
   await goTo(page, "#/policy/api");
   const read = () => send(url, "GET", "/v1/policies/api/overrides/trial:*");
-  await press(page, "Add an override");
-  await (await page.waitForSelector("input[name=pattern]"))?.type("trial:*");
+  await open(page, "Add an override", "input[name=pattern]");
+  await page.type("input[name=pattern]", "trial:*");
   await fill(page, "textarea[name=fields]", '{ "limit": 5, "brust": 5 }');
   await press(page, "Save override");
   await says(page, "brust");
