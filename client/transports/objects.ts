@@ -173,7 +173,10 @@ export class Objects {
       const mayRepeat = isTwice === true ? mayPass : undefined;
       const send = () => inTime(this.#time, deadlineMs, attempt, { mayRepeat, onDeadline });
       const answer = await counted(this.#counter, this.#time, kind, send);
-      if (kind !== "wait") queues?.find(name)?.pace.answered(this.#time.nowMs() - sentMs, deadlineMs);
+      const pace = queues?.find(name)?.pace;
+      // How long a call waited for its turn says nothing of the round trip.
+      if (kind === "wait") pace?.restore();
+      else pace?.answered(this.#time.nowMs() - sentMs, deadlineMs);
       this.#outages.flush();
       return { answer };
     } catch (error) {

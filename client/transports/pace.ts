@@ -14,7 +14,7 @@ export const MIN_OVERDUE_MS = 25;
 const FIRST_OVERDUE_MS = 500;
 /** As many overdue messages in a row mean that the object is overloaded, or away. */
 const MAX_MISSED = 3;
-/** How long calls are then answered without it, doubled with each probe that fails. At most 4.5 s after it answers again. */
+/** How long calls are then answered without it, doubled with each probe that fails. */
 const FIRST_PAUSE_MS = 1_000;
 const MAX_PAUSE_MS = 4_500;
 /** The most messages in flight, where each further one is full: 250 ms away they are 64 a second. */
@@ -67,7 +67,7 @@ export class Pace {
     if (tookMs <= maxMs) this.restore();
   }
 
-  /** A call of another kind was answered in time. */
+  /** The object has answered in time, so calls go to it again. */
   restore(): void {
     this.#missed = 0;
     this.#pauseMs = 0;

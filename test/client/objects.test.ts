@@ -1,0 +1,36 @@
+/** Calls that go alone to an object that did not answer for a while. */
+import { expect, test, vi } from "vitest";
+import { BatchQueues } from "../../client/transports/batch-queue.ts";
+import { type LimiterStub, Objects } from "../../client/transports/objects.ts";
+import { parsePolicies } from "../../core/policies/parse-policies.ts";
+import { manualClock } from "../../package/testing.ts";
+
+const policies = parsePolicies({ jobs: { algorithm: "concurrency", limit: 5 } });
+
+test("an object that answers calls that may wait gets all of them again, after one probe", async () => {
+  vi.spyOn(console, "warn").mockImplementation(() => undefined);
+  const clock = manualClock();
+  let isAway = true;
+  const fetch = () =>
+    isAway ? new Promise<never>(() => undefined) : Promise.resolve(Response.json({ rules: [] }));
+  const stub = { fetch } as unknown as LimiterStub;
+  const together = { queues: new BatchQueues(), inBackground: () => undefined };
+  const objects = new Objects({ getByName: () => stub }, clock, together);
+  const policy = policies.get("jobs");
+  if (policy === undefined) throw new Error("there is no policy");
+  const acquire = async () => {
+    const call = { policy: "jobs", key: "a", cost: 1, ttlMs: 1_000, waitMs: 0, id: "a" };
+    return (
+      (await objects.wait(policy, "a", "acquire", call, JSON.parse, { signal: undefined })) !== undefined
+    );
+  };
+  const missed = [acquire(), acquire(), acquire()];
+  await clock.advance(policy.deadlineMs);
+  expect(await Promise.all(missed)).toEqual([false, false, false]);
+  expect(await acquire()).toBe(false);
+  isAway = false;
+  await clock.advance(1_500);
+  expect(await acquire()).toBe(true);
+  expect(await Promise.all([acquire(), acquire(), acquire()])).toEqual([true, true, true]);
+  vi.restoreAllMocks();
+});
