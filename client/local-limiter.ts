@@ -7,7 +7,7 @@
  * timer. If the sender dies, the message counts as lost after the policy's deadline.
  */
 import { MAX_UNITS } from "../core/algorithms/algorithm.ts";
-import { orTimeout, randomFraction, readClockMs } from "../core/clock.ts";
+import { orTimeout, randomFraction, readClockMs, shared } from "../core/clock.ts";
 import { type Cost, type PolicyView, versionOf } from "../core/policies/policy.ts";
 import type { Decided } from "../core/protocol/answers.ts";
 import { callerDecision, type Decision, degradedDecision } from "../core/protocol/decision.ts";
@@ -174,7 +174,7 @@ export class LocalLimiter {
       reservation.answered(message, reply.answer, this.#cache.now(caller.time.nowMs()));
       return reply.answer;
     };
-    const answered = answer();
+    const answered = shared(answer());
     this.#answers.set(message, answered);
     caller.inBackground(answered);
     this.#reaper.keep(caller, nowMs);

@@ -38,6 +38,18 @@ export async function orTimeout(answer: Promise<unknown> | undefined, time: Time
   cancel();
 }
 
+/**
+ * A promise that other requests of the isolate may wait for, each with a timer of its own. The runtime notes with a promise
+ * which request made it, so that whoever waits goes on in his own request. Optimized code (V8 in workerd 1.20261023.1)
+ * makes the promises of `new Promise` and of async functions without that note. Where the flag
+ * `handle_cross_request_promise_resolution` is off, as in Cloudflare's plugin for vitest, whoever waits for such a promise
+ * goes on in the request that settles it, and fails.
+ */
+export function shared<Answer>(answer: Promise<Answer>): Promise<Answer> {
+  // oxlint-disable-next-line unicorn/no-single-promise-in-promise-methods -- race() notes the request.
+  return Promise.race([answer]);
+}
+
 export class DeadlineError extends Error {}
 
 export function overdue(deadlineMs: number): Error {

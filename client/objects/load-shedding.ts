@@ -1,4 +1,4 @@
-import { orTimeout } from "../../core/clock.ts";
+import { orTimeout, shared } from "../../core/clock.ts";
 import { type Cost, costOf, forPriority, type Policy } from "../../core/policies/policy.ts";
 import type { Shed, SheddingLevel } from "../../core/protocol/answers.ts";
 import { PROTOCOL } from "../../core/protocol/messages.ts";
@@ -154,7 +154,7 @@ export class LoadShedding {
       known.level = reply.answer;
       known.ofMs = nowMs;
     };
-    const answer = ask();
+    const answer = shared(ask());
     known.answer = answer;
     caller.inBackground(answer);
   }

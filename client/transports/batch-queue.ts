@@ -7,7 +7,7 @@
  * and its deadline. Calls of ended requests are dropped. Calls of a failed batch may have been charged, so
  * they are not sent again.
  */
-import { orTimeout, randomId, type Time } from "../../core/clock.ts";
+import { orTimeout, randomId, shared, type Time } from "../../core/clock.ts";
 import type { UnsupportedProtocol } from "../../core/protocol/answers.ts";
 import {
   Departures,
@@ -185,7 +185,10 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
       // A request that sends only its own call is kept alive by its own wait.
       if (calls.length > 1) keep();
       // If this request ends, nobody knows whether the object is slow, so nothing is counted as missed.
-      const answered = time.after(sender.overdueMs, () => this.pace.miss(time.nowMs()));
+      const answered = time.after(sender.overdueMs, () => {
+        this.pace.miss(time.nowMs());
+        this.#wakeQueued(sender);
+      });
       const answers = await send(calls);
       answered();
       const isUsed =
@@ -210,6 +213,14 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
   #extend({ batch, steps }: Sender): void {
     const last = batch + 1 + Math.ceil(this.#queued.size / this.#bounds.maxCalls);
     while (steps.length <= Math.min(last, MAX_MESSAGES)) steps.push(newStep());
+  }
+
+  /** Wakes the calls that wait to be sent: another request may send, or the object is overloaded. */
+  #wakeQueued(sender: Sender): void {
+    const woken = sender.steps.splice(sender.batch + 1);
+    // A clock that is behind its timer sends nothing yet: such a call waits for a new step.
+    this.#extend(sender);
+    for (const { resolve } of woken) resolve();
   }
 
   #note(answers: object | undefined, { nowMs, sentMs, deadlineMs, isUsed }: Flight): void {
@@ -245,7 +256,7 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
 function newStep(): Step {
   let resolve = () => {};
   const promise = new Promise<void>((done) => (resolve = done));
-  return { promise, resolve };
+  return { promise: shared(promise), resolve };
 }
 
 /** The most queues, at about 200 bytes each plus their calls. Calls to further objects go alone. */

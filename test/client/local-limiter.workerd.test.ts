@@ -1,4 +1,5 @@
 import { afterEach, describe, expect, test, vi } from "vitest";
+import { inDeepRuns } from "../support/depth.ts";
 import { eventually } from "../support/eventually.ts";
 import { call, freshKey, idIn, limit, report } from "../support/limiter.ts";
 import { objectOf } from "../support/objects.ts";
@@ -36,6 +37,22 @@ describe.each(["hot", "hot-log", "hot-rules"])("%s", (policy) => {
     expect(units).toBe(1_000);
   });
 });
+
+/** So many calls are needed until V8 optimizes the code: see `shared` in core/clock.ts. */
+inDeepRuns(
+  "requests that wait for each other's messages are answered by optimized code too",
+  { timeout: 300_000 },
+  async () => {
+    for (let wave = 0; wave < 120; wave += 1) {
+      const keys = Array.from({ length: 20 }, freshKey);
+      for (const key of keys) await Promise.all([1, 2, 3].map(() => limit("hot", key)));
+      const answers = await Promise.all(
+        keys.flatMap((key) => Array.from({ length: 10 }, () => limit("hot", key))),
+      );
+      expect(admitted(answers.map(({ body }) => body))).toBe(200);
+    }
+  },
+);
 
 test("with reservations off the object decides every call, and a denial is not remembered", async () => {
   const key = freshKey();

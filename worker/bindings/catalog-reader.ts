@@ -5,7 +5,7 @@
 import type { Follow } from "../../client/call-gate.ts";
 import type { CatalogChanges, CatalogMethods } from "../../core/catalog/calls.ts";
 import type { PoliciesInForce } from "../../core/catalog/policies-in-force.ts";
-import { inTime, orTimeout, type Time } from "../../core/clock.ts";
+import { inTime, orTimeout, shared, type Time } from "../../core/clock.ts";
 import { later, type Policies } from "../../core/policies/policy.ts";
 
 /** Milliseconds after which the next call refreshes without waiting. Tests bind another value. */
@@ -66,7 +66,7 @@ export class CatalogReader {
     const isUnderWay =
       asking !== undefined && nowMs >= asking.sinceMs && nowMs < asking.sinceMs + DEADLINE_MS;
     if (isUnderWay && !isForced) return asking.answer;
-    const answer = this.#read(nowMs);
+    const answer = shared(this.#read(nowMs));
     this.#asking = { answer, sinceMs: nowMs };
     this.#parts.inBackground(answer);
     return answer;
