@@ -2,12 +2,12 @@
  * The isolate's limiter decides from reservations where it can, and otherwise calls the object.
  *
  * Requests share an isolate, and one runs at a time. A request may end at any await: its client leaves, or
- * the runtime ends it. So requests share only plain data and the promise of a message's answer, never stubs
- * or timers. `waitUntil` of the sending request keeps that promise alive; each waiting request has its own
+ * the runtime ends it. So requests share only plain data and a latch that a message's answer opens, never stubs,
+ * promises or timers. `waitUntil` of the sending request keeps the message alive; each waiting request has its own
  * timer. If the sender dies, the message counts as lost after the policy's deadline.
  */
 import { MAX_UNITS } from "../core/algorithms/algorithm.ts";
-import { orTimeout, randomFraction, readClockMs, shared } from "../core/clock.ts";
+import { Latch, randomFraction, readClockMs } from "../core/clock.ts";
 import { type Cost, type PolicyView, versionOf } from "../core/policies/policy.ts";
 import type { Decided } from "../core/protocol/answers.ts";
 import { callerDecision, type Decision, degradedDecision } from "../core/protocol/decision.ts";
@@ -65,7 +65,7 @@ const MAX_WAITS = 3;
 
 export class LocalLimiter {
   readonly #cache: ReservationCache;
-  readonly #answers = new WeakMap<ReserveRequest, Promise<CarriedDecision | Problem | undefined>>();
+  readonly #answers = new WeakMap<ReserveRequest, Latch>();
   readonly #reaper: ReservationReaper;
 
   constructor(cache: ReservationCache) {
@@ -124,7 +124,7 @@ export class LocalLimiter {
       const message = reservation.messageAt(nowMs);
       if (!reservation.isHot || message === undefined || !message.promise(policy, cost)) break;
       reservation.miss();
-      await orTimeout(this.#answers.get(message), caller.time, Math.min(maxMs, sinceMs + maxMs - nowMs));
+      await this.#answers.get(message)?.wait(caller.time, Math.min(maxMs, sinceMs + maxMs - nowMs));
       nowMs = this.#cache.now(caller.time.nowMs());
       const admitted = this.#admit(caller, reservation, cost, nowMs);
       // Another call's answer brought the units, so no message is under way for the calls denied meanwhile.
@@ -174,8 +174,8 @@ export class LocalLimiter {
       reservation.answered(message, reply.answer, this.#cache.now(caller.time.nowMs()));
       return reply.answer;
     };
-    const answered = shared(answer());
-    this.#answers.set(message, answered);
+    const answered = answer();
+    this.#answers.set(message, Latch.after(answered));
     caller.inBackground(answered);
     this.#reaper.keep(caller, nowMs);
     return answered;

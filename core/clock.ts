@@ -39,15 +39,69 @@ export async function orTimeout(answer: Promise<unknown> | undefined, time: Time
 }
 
 /**
- * A promise that other requests of the isolate may wait for, each with a timer of its own. The runtime notes with a promise
- * which request made it, so that whoever waits goes on in his own request. Optimized code (V8 in workerd 1.20261023.1)
- * makes the promises of `new Promise` and of async functions without that note. Where the flag
- * `handle_cross_request_promise_resolution` is off, as in Cloudflare's plugin for vitest, whoever waits for such a promise
- * goes on in the request that settles it, and fails.
+ * Whether a request may settle a promise of another one, which then goes on in its own context. Not with a compatibility
+ * date before 2024-10-14, nor under Cloudflare's plugin for vitest.
  */
-export function shared<Answer>(answer: Promise<Answer>): Promise<Answer> {
-  // oxlint-disable-next-line unicorn/no-single-promise-in-promise-methods -- race() notes the request.
-  return Promise.race([answer]);
+const MAY_SETTLE =
+  (globalThis as { Cloudflare?: Pick<typeof Cloudflare, "compatibilityFlags"> }).Cloudflare
+    ?.compatibilityFlags["handle_cross_request_promise_resolution"] !== false;
+/** How often a request that waits looks by itself: the request that was to open the latch may have ended. */
+const LOOK_MS = 250;
+
+/**
+ * Made and opened by one request of an isolate; others wait for that. Each waits for a promise and a timer of its own, since
+ * the runtime warns of each request that has waited for another one's promise and left before it was settled.
+ */
+export class Latch {
+  isOpen = false;
+  readonly #wakes = new Set<() => void>();
+  /** Where each cannot have a promise of its own. */
+  readonly #opened: Promise<void> | undefined;
+
+  constructor() {
+    if (MAY_SETTLE) return;
+    // Optimized code (V8 in workerd 1.20261023.1) makes promises that do not know their request; this function never does.
+    const { promise, resolve } = Promise.withResolvers<void>();
+    this.#wakes.add(resolve);
+    this.#opened = promise;
+  }
+
+  /** One that opens when `work` of this request ends. */
+  static after(work: Promise<unknown>): Latch {
+    const latch = new Latch();
+    const open = () => latch.open();
+    work.then(open, open);
+    return latch;
+  }
+
+  open(): void {
+    this.isOpen = true;
+    for (const wake of this.#wakes) wake();
+  }
+
+  /** Waits until it is open, for up to `ms` milliseconds. Returns the time waited. */
+  async wait(time: Time, ms: number): Promise<number> {
+    let leftMs = ms;
+    while (!this.isOpen && leftMs > 0) leftMs -= await this.#look(time, Math.min(leftMs, LOOK_MS));
+    return ms - leftMs;
+  }
+
+  async #look(time: Time, ms: number): Promise<number> {
+    const sinceMs = time.nowMs();
+    let isOver = false;
+    let wake = () => {};
+    const woken = new Promise<void>((done) => (wake = done));
+    const cancel = time.after(ms, () => {
+      isOver = true;
+      wake();
+    });
+    if (this.#opened === undefined) this.#wakes.add(wake);
+    await Promise.race([this.#opened ?? woken, woken]);
+    this.#wakes.delete(wake);
+    cancel();
+    // The clock may have been set meanwhile.
+    return isOver ? ms : Math.min(ms, Math.max(0, time.nowMs() - sinceMs));
+  }
 }
 
 export class DeadlineError extends Error {}

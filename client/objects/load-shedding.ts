@@ -1,4 +1,4 @@
-import { orTimeout, shared } from "../../core/clock.ts";
+import { Latch } from "../../core/clock.ts";
 import { type Cost, costOf, forPriority, type Policy } from "../../core/policies/policy.ts";
 import type { Shed, SheddingLevel } from "../../core/protocol/answers.ts";
 import { PROTOCOL } from "../../core/protocol/messages.ts";
@@ -26,7 +26,7 @@ interface KnownChance {
   ofMs: number;
   askedAtMs: number;
   /** The message under way; each request that waits for it has its own timer. */
-  answer?: Promise<void>;
+  answer?: Latch;
   /** The last message was not answered, so no call waits for the next. */
   hasFailed: boolean;
   /** Reports since the last message, and the time of the latest. */
@@ -80,7 +80,7 @@ export class LoadShedding {
     const sample = () => (isUsable() ? this.#sample(policy, known, priority, draw) : undefined);
     if (isUsable() || known.hasFailed || known.answer === undefined) return sample();
     // Waits at most half the deadline, to leave time to decide.
-    return orTimeout(known.answer, caller.time, policy.deadlineMs / 2).then(sample);
+    return known.answer.wait(caller.time, policy.deadlineMs / 2).then(sample);
   }
 
   /** Whether each of several joint calls is shed. All share one draw, so more calls are shed no sooner. */
@@ -154,9 +154,10 @@ export class LoadShedding {
       known.level = reply.answer;
       known.ofMs = nowMs;
     };
-    const answer = shared(ask());
+    const asked = ask();
+    const answer = Latch.after(asked);
     known.answer = answer;
-    caller.inBackground(answer);
+    caller.inBackground(asked);
   }
 }
 

@@ -3,11 +3,11 @@
  * queue; calls that come meanwhile go with the next batch, or with a further one as soon as that is full.
  *
  * The sending request may end at any moment: its client leaves, or the runtime ends it. So requests share
- * only plain data, and each polls by its own timer for an answer (its wake may be lost), the sender's end,
- * and its deadline. Calls of ended requests are dropped. Calls of a failed batch may have been charged, so
+ * only plain data and latches, and each looks by its own timer for an answer (its wake may be lost), the sender's
+ * end, and its deadline. Calls of ended requests are dropped. Calls of a failed batch may have been charged, so
  * they are not sent again.
  */
-import { orTimeout, randomId, shared, type Time } from "../../core/clock.ts";
+import { Latch, randomId, type Time } from "../../core/clock.ts";
 import type { UnsupportedProtocol } from "../../core/protocol/answers.ts";
 import {
   Departures,
@@ -19,19 +19,11 @@ import {
 import type { Full } from "../../core/protocol/problems.ts";
 import { Pace } from "./pace.ts";
 
-/** The interval at which a sent call polls for its answer, in case its wake is lost. */
-const ANSWER_POLL_MS = 250;
 /** After this many batches, or this time, another request sends. An invocation may make 50 calls. */
 const MAX_MESSAGES = 32;
 const MAX_SENDING_MS = 1_000;
 /** How long calls to an object without batches go alone. A deployment takes minutes. */
 const ALONE_MS = 10_000;
-
-/** Node 20 has no Promise.withResolvers. */
-interface Step {
-  readonly promise: Promise<void>;
-  readonly resolve: () => void;
-}
 
 interface Sender {
   /** When the batch in flight was sent, and after how long it is overdue, so that another request may send. */
@@ -40,10 +32,10 @@ interface Sender {
   /** The number of the batch in flight; -1 before the first. */
   batch: number;
   /**
-   * By number, for the batch in flight and those that the queue will take: resolves when the batch has been answered, if
+   * By number, for the batch in flight and those that the queue will take: opened when the batch has been answered, if
    * the sender still lives. So a call wakes up for its own batch, and not for each one.
    */
-  readonly steps: Step[];
+  readonly steps: Latch[];
 }
 
 interface Flight {
@@ -95,8 +87,8 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
     this.#queued.add(posted);
     while (posted.state !== "ended" && leftMs > 0) {
       if (posted.state === "queued" && this.#isFree(time.nowMs())) void this.#send(request);
-      const maxMs = posted.state === "queued" ? this.#pollMs(posted, time.nowMs()) : ANSWER_POLL_MS;
-      leftMs -= await this.#step(posted, time, Math.min(maxMs, leftMs));
+      const maxMs = posted.state === "queued" ? this.#pollMs(posted, time.nowMs()) : leftMs;
+      leftMs -= await (posted.step ?? this.#stepOf(posted)).wait(time, Math.min(maxMs, leftMs));
       if (posted.state === "queued" && this.pace.isPaused(time.nowMs())) posted.end(OVERLOADED);
     }
     const { answer } = posted;
@@ -105,34 +97,16 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
     return { answer, leftMs: Math.max(0, leftMs) };
   }
 
-  /**
-   * Waits up to `ms` for the answer or the sender's next step, and returns the time waited. It awaits the
-   * sender's promise: settling a promise of this request elsewhere would continue in the other request.
-   */
-  async #step(posted: QueuedCall<Answer>, time: Time, ms: number): Promise<number> {
-    const sinceMs = time.nowMs();
-    let isOver = false;
-    const after: Time["after"] = (afterMs, work) =>
-      time.after(afterMs, () => {
-        isOver = true;
-        work();
-      });
-    await orTimeout(posted.step ?? this.#stepOf(posted), { nowMs: () => time.nowMs(), after }, ms);
-    // The clock may have been set meanwhile.
-    return isOver ? ms : Math.min(ms, Math.max(0, time.nowMs() - sinceMs));
-  }
-
   /** The answer to the batch that will take this queued call, if no call ahead of it leaves. */
-  #stepOf({ number }: QueuedCall<Answer>): Promise<unknown> | undefined {
-    if (this.#sender === undefined) return new Promise(() => undefined);
-    const { steps, batch } = this.#sender;
-    return steps[Math.min(batch + 1 + this.#batchesAhead(number), steps.length - 1)]?.promise;
+  #stepOf({ number }: QueuedCall<Answer>): Latch {
+    const { steps = [], batch = 0 } = this.#sender ?? {};
+    return steps[Math.min(batch + 1 + this.#batchesAhead(number), steps.length - 1)] ?? new Latch();
   }
 
   /** When a queued call looks whether the sender has ended: the first in the queue sooner than those behind it. */
   #pollMs({ number }: QueuedCall<Answer>, nowMs: number): number {
     return (
-      Math.max(0, this.#untilFreeMs(nowMs)) + this.#batchesAhead(number) * (this.#sender?.overdueMs ?? 0)
+      Math.max(1, this.#untilFreeMs(nowMs)) + this.#batchesAhead(number) * (this.#sender?.overdueMs ?? 0)
     );
   }
 
@@ -185,10 +159,7 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
       // A request that sends only its own call is kept alive by its own wait.
       if (calls.length > 1) keep();
       // If this request ends, nobody knows whether the object is slow, so nothing is counted as missed.
-      const answered = time.after(sender.overdueMs, () => {
-        this.pace.miss(time.nowMs());
-        this.#wakeQueued(sender);
-      });
+      const answered = time.after(sender.overdueMs, () => this.pace.miss(time.nowMs()));
       const answers = await send(calls);
       answered();
       const isUsed =
@@ -200,27 +171,19 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
       const isList = answers !== undefined && "length" in answers;
       for (const [index, posted] of calls.entries()) posted.end(isList ? answers[index] : answers);
       if (this.#queued.size === 0) break;
-      sender.steps[sender.batch]?.resolve();
+      sender.steps[sender.batch]?.open();
       // Requests that were answered together call again together: these calls join the batch.
       await new Promise<void>((done) => time.after(0, done));
     }
     if (this.#sender === sender) this.#sender = undefined;
-    for (const { resolve } of sender.steps) resolve();
+    for (const step of sender.steps) step.open();
     end?.();
   }
 
   /** A step for the batch in flight, and for each that the queue will take. */
   #extend({ batch, steps }: Sender): void {
     const last = batch + 1 + Math.ceil(this.#queued.size / this.#bounds.maxCalls);
-    while (steps.length <= Math.min(last, MAX_MESSAGES)) steps.push(newStep());
-  }
-
-  /** Wakes the calls that wait to be sent: another request may send, or the object is overloaded. */
-  #wakeQueued(sender: Sender): void {
-    const woken = sender.steps.splice(sender.batch + 1);
-    // A clock that is behind its timer sends nothing yet: such a call waits for a new step.
-    this.#extend(sender);
-    for (const { resolve } of woken) resolve();
+    while (steps.length <= Math.min(last, MAX_MESSAGES)) steps.push(new Latch());
   }
 
   #note(answers: object | undefined, { nowMs, sentMs, deadlineMs, isUsed }: Flight): void {
@@ -246,17 +209,11 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
       if (calls.length === maxCalls || (calls.length > 0 && length > maxLength)) break;
       this.#queued.delete(posted);
       posted.state = "sent";
-      posted.step = steps[batch]?.promise;
+      posted.step = steps[batch];
       calls.push(posted);
     }
     return calls;
   }
-}
-
-function newStep(): Step {
-  let resolve = () => {};
-  const promise = new Promise<void>((done) => (resolve = done));
-  return { promise: shared(promise), resolve };
 }
 
 /** The most queues, at about 200 bytes each plus their calls. Calls to further objects go alone. */
@@ -343,8 +300,8 @@ export class QueuedCall<Answer = BatchedAnswer> {
   /** Rises with each call of the queue. */
   readonly number: number;
   state: "queued" | "sent" | "ended" = "queued";
-  /** Settles when its batch has been answered, if the sender still lives. */
-  step: Promise<void> | undefined;
+  /** Opened when its batch has been answered, if the sender still lives. */
+  step: Latch | undefined;
   answer: QueuedAnswer<Answer>["answer"];
   #text: string | undefined;
 

@@ -5,7 +5,7 @@
 import type { Follow } from "../../client/call-gate.ts";
 import type { CatalogChanges, CatalogMethods } from "../../core/catalog/calls.ts";
 import type { PoliciesInForce } from "../../core/catalog/policies-in-force.ts";
-import { inTime, orTimeout, shared, type Time } from "../../core/clock.ts";
+import { inTime, Latch, type Time } from "../../core/clock.ts";
 import { later, type Policies } from "../../core/policies/policy.ts";
 
 /** Milliseconds after which the next call refreshes without waiting. Tests bind another value. */
@@ -25,13 +25,19 @@ interface CatalogReaderParts {
   readonly askAfterMs?: number | undefined;
 }
 
+/** A message to the catalog. */
+interface Asking {
+  readonly answer: Latch;
+  readonly sinceMs: number;
+}
+
 export class CatalogReader {
   /** When the message with the last answer was sent. */
   askedAtMs = -Infinity;
   readonly #parts: CatalogReaderParts;
   readonly #tokens = new Map<string, object>();
   /** The message under way, and when it was sent. */
-  #asking: { readonly answer: Promise<void>; readonly sinceMs: number } | undefined;
+  #asking: Asking | undefined;
   #failedMs: number | undefined;
   #sent = 0;
   #taken = 0;
@@ -41,7 +47,7 @@ export class CatalogReader {
   }
 
   /** Refreshes old knowledge; a promise: the call must wait. Calls use old knowledge if the catalog fails. */
-  freshen(): Promise<void> | undefined {
+  freshen(): Promise<unknown> | undefined {
     const { time, askAfterMs = ASK_AFTER_MS } = this.#parts;
     const nowMs = time.nowMs();
     const ageMs = nowMs - this.askedAtMs;
@@ -49,27 +55,29 @@ export class CatalogReader {
     if (ageMs >= 0 && ageMs < askAfterMs) return undefined;
     const failedMs = this.#failedMs ?? -Infinity;
     if (nowMs >= failedMs && nowMs < failedMs + askAfterMs) return undefined;
-    const answer = this.#ask(nowMs);
+    const { answer } = this.#underWay(nowMs) ?? this.#ask(nowMs);
     // No call waits for a catalog whose last message failed.
     if ((ageMs >= 0 && ageMs < MAX_AGE_MS) || this.#failedMs !== undefined) return undefined;
-    return orTimeout(answer, time, DEADLINE_MS);
+    return answer.wait(time, DEADLINE_MS);
   }
 
   /** Refreshes at once, so that the caller of a write sees its change. */
   ask(): Promise<void> {
-    return this.#ask(this.#parts.time.nowMs(), true);
+    return this.#ask(this.#parts.time.nowMs()).read;
   }
 
-  #ask(nowMs: number, isForced = false): Promise<void> {
+  /** The message under way. The request that sent it may have ended, and then no answer comes. */
+  #underWay(nowMs: number): Asking | undefined {
     const asking = this.#asking;
-    // The calling request may have ended, and then no answer comes.
-    const isUnderWay =
-      asking !== undefined && nowMs >= asking.sinceMs && nowMs < asking.sinceMs + DEADLINE_MS;
-    if (isUnderWay && !isForced) return asking.answer;
-    const answer = shared(this.#read(nowMs));
-    this.#asking = { answer, sinceMs: nowMs };
-    this.#parts.inBackground(answer);
-    return answer;
+    const isAlive = asking !== undefined && nowMs >= asking.sinceMs && nowMs < asking.sinceMs + DEADLINE_MS;
+    return isAlive ? asking : undefined;
+  }
+
+  #ask(nowMs: number): Asking & { readonly read: Promise<void> } {
+    const read = this.#read(nowMs);
+    this.#parts.inBackground(read);
+    this.#asking = { answer: Latch.after(read), sinceMs: nowMs };
+    return { ...this.#asking, read };
   }
 
   async #read(nowMs: number): Promise<void> {

@@ -55,7 +55,7 @@ export function clientOf(env: Env, { id, bounds }: Principal): LimiterClient {
  * Refreshes an old catalog before each call, and before its caller is known, since tokens may be revoked.
  * @param isHeld the caller keeps stubs of this request, so background work must not prolong it
  */
-export function freshen(env: Env, isHeld = false): Promise<void> | undefined {
+export function freshen(env: Env, isHeld = false): Promise<unknown> | undefined {
   const { catalog, stats } = clientsOf(env);
   const nowMs = SYSTEM_TIME.nowMs();
   if (!isHeld) stats?.sendIfDue(nowMs);
