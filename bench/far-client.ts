@@ -1,4 +1,7 @@
-/** A process of far-clients.ts. Its arguments: the limiter, the token, calls a second, when to start, and for how many seconds. */
+/**
+ * A process of far-clients.ts with several clients. Its arguments: the limiter, the token, the clients, the calls a second of
+ * each, when to start, and for how many seconds.
+ */
 import { setTimeout as sleep } from "node:timers/promises";
 import { createLimiter } from "../package/client.ts";
 
@@ -18,6 +21,8 @@ export interface Counts {
 async function runClient(url: string, token: string, rate: number, startMs: number, seconds: number) {
   const limiter = createLimiter({ url, token, policy: "hot" });
   const counts: Counts = { calls: 0, admitted: 0, degraded: 0, waitsMs: [] };
+  // The first call of a process loads what fetch() needs.
+  await (await fetch(`${url}/healthz`)).text();
   await sleep(startMs - Date.now());
   const beganMs = performance.now();
   const call = async (atMs: number) => {
@@ -42,6 +47,7 @@ async function runClient(url: string, token: string, rate: number, startMs: numb
 
 const [url, token, ...numbers] = process.argv.slice(2);
 if (url !== undefined && token !== undefined) {
-  const [rate = 0, startMs = 0, seconds = 0] = numbers.map(Number);
-  console.log(JSON.stringify(await runClient(url, token, rate, startMs, seconds)));
+  const [clients = 0, rate = 0, startMs = 0, seconds = 0] = numbers.map(Number);
+  const each = () => runClient(url, token, rate, startMs, seconds);
+  console.log(JSON.stringify(await Promise.all(Array.from({ length: clients }, each))));
 }
