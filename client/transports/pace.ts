@@ -4,6 +4,7 @@
  * message doubles that time, with jitter. After `MAX_MISSED` of them the object counts as overloaded: for a while calls
  * are answered without it, at once, except one that probes it. So a slow object gets fewer messages and not more.
  */
+import { jitterAt } from "../../core/clock.ts";
 
 /** A message is overdue no sooner: an isolate itself may stand still for as long. */
 export const MIN_OVERDUE_MS = 25;
@@ -119,14 +120,9 @@ export class Pace {
   }
 }
 
-/** The jitter follows from the instant: each holder has one of its own, and a simulation repeats itself. */
 function spread(ms: number, doublings: number, nowMs: number): number {
-  const part = (Math.imul(nowMs, GOLDEN) >>> 0) / 2 ** 32;
-  return ms * 2 ** Math.min(doublings, 8) * (doublings === 0 ? 1 : 1 + JITTER * part);
+  return ms * 2 ** Math.min(doublings, 8) * (doublings === 0 ? 1 : 1 + JITTER * jitterAt(nowMs));
 }
-
-/** The golden ratio in 32 bits: Knuth, The Art of Computer Programming, volume 3, section 6.4. */
-const GOLDEN = 0x9e3779b1;
 
 /** A clock that was set back ends the time. */
 function isWithin(nowMs: number, sinceMs: number, ms: number): boolean {

@@ -131,6 +131,20 @@ export function lowUnits(units: number, used: number, elapsedMs: number, tripMs 
   return Math.floor(Math.min(units / 2, (used / Math.max(1, elapsedMs)) * aheadMs));
 }
 
+/** Fewer holders do not fill an object: each has one message under way. */
+const MANY_HOLDERS = 8;
+/** An object takes some 1,000 messages a second on Cloudflare, and 800 without a queue. */
+const MESSAGE_MS = 1.25;
+const MAX_QUIET_MS = 4_000;
+
+/**
+ * How long each of many holders denies by itself, if one unit is back each `unitMs`: until the object can hear each of them
+ * once, and the part of each in what is back is a unit. Otherwise all ask as soon as one unit is back. 0: they are few.
+ */
+export function quietMs(holders: number, unitMs: number): number {
+  return holders < MANY_HOLDERS ? 0 : Math.min(MAX_QUIET_MS, holders * Math.max(MESSAGE_MS, unitMs));
+}
+
 export interface Wish {
   readonly wanted: number;
   readonly kept: number;
