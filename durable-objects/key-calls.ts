@@ -278,10 +278,11 @@ export class KeyCalls {
 function withQuiet({ holders, policy }: KeyState, answer: Answer, nowMs: number): Answer {
   if (policy.pool !== undefined || !("rules" in answer)) return answer;
   const { rules, next } = answer;
-  const units = policy.rules.flatMap(({ quota: { windowMs = 0, units } }, index) =>
-    rules[index]?.success === false || next?.[index]?.success === false ? [windowMs / units] : [],
+  const isDenied = (index: number) => rules[index]?.success === false || next?.[index]?.success === false;
+  const waits = policy.rules.flatMap(({ quota: { windowMs = 0, units } }, index) =>
+    isDenied(index) ? [windowMs / units] : [],
   );
-  const ms = units.length === 0 ? 0 : quietMs(holders.size, Math.max(...units));
+  const ms = waits.length === 0 ? 0 : quietMs(holders.size, Math.max(...waits));
   return ms === 0 ? answer : { ...answer, quietMs: Math.round(ms * (0.75 + jitterAt(nowMs) / 2)) };
 }
 

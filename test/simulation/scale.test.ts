@@ -33,6 +33,13 @@ test.each([
   expect(figures.admitted).toBeGreaterThan(0.5);
 });
 
+test("300 far isolates at twice a limit get all of it, and each call an answer", async () => {
+  const figures = await runCell({ ...CELL, holders: 300, durationMs: 8_000, lawEveryMs: 100 });
+  expect(figures.admitted).toBeGreaterThan(0.9);
+  expect(figures.degraded).toBe(0);
+  expect(figures.busy).toBeLessThan(0.9);
+});
+
 test("units that are granted twice are found, at once and when they are used", async () => {
   const { admittedOver, handedOutOver } = await runCell({ ...CELL, durationMs: 4_000, plant: grantsTwice });
   expect(handedOutOver).toBeGreaterThan(1);
