@@ -18,6 +18,8 @@ const MAX_MISSED = 3;
 /** How long calls are then answered without it, doubled with each probe that fails. */
 const FIRST_PAUSE_MS = 1_000;
 const MAX_PAUSE_MS = 4_500;
+/** Whatever an object says. */
+const MAX_PACE_MS = 10_000;
 /** The most messages in flight, where each further one is full: 250 ms away they are 64 a second. */
 const MAX_FLIGHTS = 16;
 /** The most that is added to a doubled time, as a part of it: holders that failed together do not come again together. */
@@ -34,6 +36,8 @@ export class Pace {
   #pausedAtMs = -Infinity;
   #pauseMs = 0;
   #probedAtMs = -Infinity;
+  #followedAtMs = -Infinity;
+  #paceMs = 0;
 
   /** @param all that of the isolate's messages to all objects, which holds until this object has answered */
   constructor(all?: Pace, onPause = () => {}) {
@@ -95,6 +99,17 @@ export class Pace {
     if (this.isPaused(nowMs) || isWithin(nowMs, this.#probedAtMs, maxMs)) return false;
     this.#probedAtMs = nowMs;
     return true;
+  }
+
+  /** The object is behind, and wants the next message after this time. */
+  follow(paceMs: number, nowMs: number): void {
+    this.#followedAtMs = nowMs;
+    this.#paceMs = Math.min(MAX_PACE_MS, paceMs * (1 + (jitterAt(nowMs) - 0.5) / 2));
+  }
+
+  /** The time until the next message may be sent. */
+  untilNextMs(nowMs: number): number {
+    return isWithin(nowMs, this.#followedAtMs, this.#paceMs) ? this.#followedAtMs + this.#paceMs - nowMs : 0;
   }
 
   /** Whether calls are answered without the object. */

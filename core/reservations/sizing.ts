@@ -29,6 +29,7 @@
  * `test/simulation/` tests these numbers with up to 32 isolates. docs/performance.md has the results.
  */
 import type { Lifetimes, Rule } from "../policies/policy.ts";
+import { MESSAGE_MS } from "../protocol/messages.ts";
 
 /** Calls without a long pause that make a key hot. */
 export const HOT_CALLS = 3;
@@ -133,8 +134,6 @@ export function lowUnits(units: number, used: number, elapsedMs: number, tripMs 
 
 /** Fewer holders do not fill an object: each has one message under way. */
 const MANY_HOLDERS = 8;
-/** An object takes some 1,000 messages a second on Cloudflare, and 800 without a queue. */
-const MESSAGE_MS = 1.25;
 const MAX_QUIET_MS = 4_000;
 
 /**
