@@ -316,6 +316,8 @@ const ROUNDING_MS = 1;
 const SMOOTHING = 32;
 /** An object that is so late is behind. */
 const BEHIND_MS = 250;
+/** After it stood still messages are later than its queue is long. */
+const MAX_QUEUE_MS = 1_000;
 /** An object takes some 1,000 messages a second on Cloudflare, and 800 without a queue. */
 export const MESSAGE_MS = 1.25;
 
@@ -331,11 +333,11 @@ export class Arrivals {
 
   /**
    * The time until a sender's next message, if messages come late since they wait for each other: the object has time for
-   * one of each sender, and for fewer the longer its queue is. 0: at any time.
+   * its queue, and then for one of each sender. 0: at any time.
    */
   get paceMs(): number {
     if (this.#lateMs < BEHIND_MS) return 0;
-    return Math.round((MESSAGE_MS * this.#senders.size * this.#lateMs) / BEHIND_MS);
+    return Math.round(MESSAGE_MS * this.#senders.size + Math.min(MAX_QUEUE_MS, this.#lateMs));
   }
 
   /** Notes a message. @returns for a call at an index, whether its caller has stopped waiting */

@@ -42,7 +42,7 @@ test.each([0, 3_600_000, -3_600_000])(
   },
 );
 
-test("messages that are late have the pace of their senders, and of fewer the later they are", () => {
+test("where messages are late the next one of a sender is for after the queue, and one of each sender", () => {
   const arrivals = new Arrivals();
   const all = Array.from({ length: 1_000 }, (_, index) => new Departures(() => `of-${index}`));
   const round = (atMs: number, lateMs: number) => {
@@ -51,10 +51,11 @@ test("messages that are late have the pace of their senders, and of fewer the la
   };
   expect(round(0, 0)).toBe(0);
   expect(round(1_000, 200)).toBe(0);
-  const paceMs = round(2_000, 500);
-  expect(paceMs).toBeGreaterThan(1_000);
-  expect(round(5_000, 1_000) / paceMs).toBeCloseTo(2, 1);
-  expect(round(9_000, 10)).toBe(0);
+  expect(round(2_000, 500)).toBeCloseTo(1_250 + 500, -1);
+  expect(round(5_000, 800)).toBeCloseTo(1_250 + 800, -1);
+  // It stood still, and its queue is not as long.
+  expect(round(9_000, 10_000)).toBeCloseTo(1_250 + 1_000, -1);
+  expect(round(20_000, 10)).toBe(0);
 });
 
 test("an object that is behind says when it wants the next message, beside the answers, to those who say when they sent", async () => {
