@@ -38,7 +38,10 @@ async function openWay(target: string) {
   const server = createServer((request, response) => {
     void (async () => {
       const body = await text(request);
-      if (request.url === "/healthz") return void response.end();
+      if (request.url === "/healthz") {
+        response.end();
+        return;
+      }
       await sleep(AWAY_MS);
       messages.push(Date.now());
       queue = queue.then(() => sleep(MESSAGE_MS));

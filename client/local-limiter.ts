@@ -60,9 +60,6 @@ function isUnits(units: unknown): boolean {
   return Number.isInteger(units) && (units as number) >= 0 && (units as number) <= MAX_UNITS;
 }
 
-/** After this many answers without units, a request calls the object itself. */
-const MAX_WAITS = 3;
-
 export class LocalLimiter {
   readonly #cache: ReservationCache;
   readonly #answers = new WeakMap<ReserveRequest, Latch>();
@@ -117,14 +114,13 @@ export class LocalLimiter {
 
   async #ask(caller: Holding, reservation: Reservation, cost: Cost, sinceMs: number): Answered<Decision> {
     const { policy, key } = reservation;
-    // Waits at most half the deadline, to leave time for a call to the object.
-    const maxMs = policy.deadlineMs / 2;
     let nowMs = sinceMs;
-    for (let waits = 0; waits < MAX_WAITS && nowMs - sinceMs < maxMs; waits += 1) {
-      const message = reservation.messageAt(nowMs);
-      if (!reservation.isHot || message === undefined || !message.promise(policy, cost)) break;
+    const message = reservation.isHot ? reservation.messageAt(nowMs) : undefined;
+    let waitedMs = 0;
+    if (message?.promise(policy, cost) === true) {
       reservation.miss();
-      await this.#answers.get(message)?.wait(caller.time, Math.min(maxMs, sinceMs + maxMs - nowMs));
+      // At most half the deadline, and for one answer: a call to the object needs time too.
+      waitedMs = (await this.#answers.get(message)?.wait(caller.time, policy.deadlineMs / 2)) ?? 0;
       nowMs = this.#cache.now(caller.time.nowMs());
       const admitted = this.#admit(caller, reservation, cost, nowMs);
       // Another call's answer brought the units, so no message is under way for the calls denied meanwhile.
@@ -132,8 +128,6 @@ export class LocalLimiter {
       const decided = admitted ?? reservation.deny(cost, nowMs);
       if (decided !== undefined) return localDecision(policy, key, decided);
     }
-    // The clock may have been set meanwhile.
-    const waitedMs = Math.min(maxMs, Math.max(0, nowMs - sinceMs));
     const decided = await through(caller.gate?.enter(policy, key, nowMs, "ask"), () => {
       const isFree = reservation.isWorthUnits && reservation.messageAt(nowMs) === undefined;
       return isFree

@@ -145,6 +145,15 @@ export function andThen<Value, Result>(
   return value instanceof Promise ? value.then(work) : work(value);
 }
 
+/**
+ * A number from 0 to 1 that follows from the instant, and spreads what was told together: each holder has an instant of its
+ * own, and a simulation repeats itself. The factor is the golden ratio in 32 bits: Knuth, The Art of Computer Programming,
+ * volume 3, section 6.4.
+ */
+export function jitterAt(nowMs: number): number {
+  return (Math.imul(nowMs, 0x9e3779b1) >>> 0) / 2 ** 32;
+}
+
 /** An unguessable random number from 0 (included) to 1 (not included). */
 export function randomFraction(): number {
   return (crypto.getRandomValues(new Uint32Array(1))[0] ?? 0) / 2 ** 32;

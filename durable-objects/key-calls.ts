@@ -1,4 +1,4 @@
-import { type Time, andThen } from "../core/clock.ts";
+import { type Time, andThen, jitterAt } from "../core/clock.ts";
 import type { PolicyLookup } from "../core/policies/policy.ts";
 import type { Answer, AnswerText, KeyCount, KeyList, ListedKey } from "../core/protocol/answers.ts";
 import { publicDecision } from "../core/protocol/decision.ts";
@@ -13,6 +13,7 @@ import {
 } from "../core/protocol/messages.ts";
 import type { MaybePromise, Attached, KeyCall } from "../core/protocol/object-methods.ts";
 import type { Full } from "../core/protocol/problems.ts";
+import { quietMs } from "../core/reservations/sizing.ts";
 import { releaseLease, type ReleasingHost } from "./connections/lease-sockets.ts";
 import { KeyCache, SHARED_MEMORY } from "./keys/key-cache.ts";
 import type { KeyState } from "./keys/key-state.ts";
@@ -215,11 +216,13 @@ export class KeyCalls {
       case "limit":
         return call.force === true
           ? local.limits.force(keyState, call, nowMs)
-          : operations.limit(keyState, call, nowMs);
+          : andThen(operations.limit(keyState, call, nowMs), (answer) => withQuiet(keyState, answer, nowMs));
       case "set":
         return local.limits.setUsed(keyState, call, nowMs) ?? operations.peek(keyState, nowMs);
       case "reserve":
-        return operations.reserve(keyState, call, nowMs);
+        return andThen(operations.reserve(keyState, call, nowMs), (answer) =>
+          withQuiet(keyState, answer, nowMs),
+        );
       case "refund":
         return operations.refund(keyState, call, nowMs);
       case "hold":
@@ -269,6 +272,18 @@ export class KeyCalls {
     if (this.#attached === undefined) throw new Error("leases that end with their callers take the platform");
     return this.#attached;
   }
+}
+
+/** Tells each of many holders with a denial how long to deny by itself. Each gets another time, so they do not ask together. */
+function withQuiet({ holders, policy }: KeyState, answer: Answer, nowMs: number): Answer {
+  if (policy.pool !== undefined || !("rules" in answer)) return answer;
+  const { rules, next } = answer;
+  const isDenied = (index: number) => rules[index]?.success === false || next?.[index]?.success === false;
+  const waits = policy.rules.flatMap(({ quota: { windowMs = 0, units } }, index) =>
+    isDenied(index) ? [windowMs / units] : [],
+  );
+  const ms = waits.length === 0 ? 0 : quietMs(holders.size, Math.max(...waits));
+  return ms === 0 ? answer : { ...answer, quietMs: Math.round(ms * (0.75 + jitterAt(nowMs) / 2)) };
 }
 
 async function acquire({ ask }: KeyParts, call: AcquireCall, signal: AbortSignal): Promise<Answer> {

@@ -112,12 +112,17 @@ export class OwnerRouting {
     const [first] = args as [string | ReserveCall | Batch | HandOver | KeysStored | ForwardedCall];
     if (method === "giveBack") return this.#giveBack(...(args as [string, readonly Returned[]]));
     if (method !== "reserve" || typeof first === "string") return this.#make(method, args);
-    if ("holder" in first)
-      return this.#staleness(first.sent)({ reserve: first }, 0)
-        ? text(NOT_DECIDED)
-        : this.#make(method, args);
-    if ("calls" in first)
-      return answerBatch(first, (...call) => this.call(...call), this.#staleness(first.sent));
+    if ("holder" in first) {
+      const isStale = this.#staleness(first.sent)({ reserve: first }, 0);
+      return this.#paced(first, isStale ? text(NOT_DECIDED) : this.#make(method, args));
+    }
+    if ("calls" in first) {
+      const isStale = this.#staleness(first.sent);
+      return this.#paced(
+        first,
+        answerBatch(first, (...call) => this.call(...call), isStale),
+      );
+    }
     return this.#answerMove(first);
   }
 
@@ -128,6 +133,12 @@ export class OwnerRouting {
       this.#host.onDropped?.((call.limit ?? call.reserve)?.policy ?? "");
       return true;
     };
+  }
+
+  #paced({ sent }: Pick<Batch, "sent">, answers: MaybePromise<unknown>): MaybePromise<unknown> {
+    const { paceMs } = this.#arrivals;
+    if (sent === undefined || paceMs === 0) return answers;
+    return andThen(answers, (written) => `{"paceMs":${paceMs},"answers":${written as AnswerText}}`);
   }
 
   #make(method: WireMethod, args: readonly unknown[], isPassedOn = false): MaybePromise<unknown> {

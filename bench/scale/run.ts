@@ -32,7 +32,7 @@ export interface Cell {
 export const EVENT_MS = 10_000;
 const STALL_MS = 10_000;
 /** A cell in which nothing was admitted for this long after the cold start ends then: it does not come back. */
-const HOPELESS_MS = 2_500;
+const HOPELESS_MS = 10_000;
 
 /** Runs a cell. The seed alone decides what happens. */
 export async function runCell(cell: Cell): Promise<Figures> {

@@ -81,7 +81,9 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
   /** Makes a call: this request or another sends it, and its deadline ends it. */
   async post(call: BatchedCall, request: Sending<Answer>): Promise<QueuedAnswer<Answer>> {
     const { time, deadlineMs } = request;
-    if (!this.pace.admits(time.nowMs(), deadlineMs)) return { answer: OVERLOADED, leftMs: deadlineMs };
+    const isLate = this.pace.untilNextMs(time.nowMs()) >= deadlineMs;
+    if (isLate || !this.pace.admits(time.nowMs(), deadlineMs))
+      return { answer: OVERLOADED, leftMs: deadlineMs };
     let leftMs = deadlineMs;
     const posted = new QueuedCall<Answer>(call, time.nowMs() + deadlineMs, (this.#count += 1));
     this.#queued.add(posted);
@@ -121,6 +123,7 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
 
   /** Whether a full message waits, which another request may send at once: a far object would be called too rarely. */
   #isFull(nowMs: number): boolean {
+    if (this.pace.untilNextMs(nowMs) > 0) return false;
     if (this.#queued.size < this.#bounds.maxCalls || this.#sender?.batch === -1) return false;
     this.#flights = this.#flights.filter((untilMs) => nowMs < untilMs);
     return this.#flights.length < this.pace.maxFlights;
@@ -128,10 +131,11 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
 
   /** When another request may send, if the batch in flight is not answered. */
   #untilFreeMs(nowMs: number): number {
-    if (this.#sender === undefined) return 0;
+    const nextMs = this.pace.untilNextMs(nowMs);
+    if (this.#sender === undefined) return nextMs;
     const { sinceMs, overdueMs } = this.#sender;
     // Requests may read slightly different times. A clock further behind was put back.
-    return overdueMs - Math.abs(nowMs - sinceMs);
+    return Math.max(nextMs, overdueMs - Math.abs(nowMs - sinceMs));
   }
 
   async #send({ time, send, inBackground, deadlineMs }: Sending<Answer>): Promise<void> {
@@ -170,7 +174,7 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
       if (this.#queued.size > 0) keep();
       const isList = answers !== undefined && "length" in answers;
       for (const [index, posted] of calls.entries()) posted.end(isList ? answers[index] : answers);
-      if (this.#queued.size === 0) break;
+      if (this.#queued.size === 0 || this.pace.untilNextMs(time.nowMs()) > 0) break;
       sender.steps[sender.batch]?.open();
       // Requests that were answered together call again together: these calls join the batch.
       await new Promise<void>((done) => time.after(0, done));

@@ -102,6 +102,7 @@ export class Objects {
             this.#time,
             policy.terms,
             together.queues.departures,
+            (paceMs) => queue.pace.follow(paceMs, this.#time.nowMs()),
           ),
         ).catch((error: unknown) => (isOverloaded(error) ? OVERLOADED : this.#unanswered(policy, error))),
     });

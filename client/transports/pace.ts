@@ -4,6 +4,7 @@
  * message doubles that time, with jitter. After `MAX_MISSED` of them the object counts as overloaded: for a while calls
  * are answered without it, at once, except one that probes it. So a slow object gets fewer messages and not more.
  */
+import { jitterAt } from "../../core/clock.ts";
 
 /** A message is overdue no sooner: an isolate itself may stand still for as long. */
 export const MIN_OVERDUE_MS = 25;
@@ -17,6 +18,8 @@ const MAX_MISSED = 3;
 /** How long calls are then answered without it, doubled with each probe that fails. */
 const FIRST_PAUSE_MS = 1_000;
 const MAX_PAUSE_MS = 4_500;
+/** Whatever an object says. */
+const MAX_PACE_MS = 10_000;
 /** The most messages in flight, where each further one is full: 250 ms away they are 64 a second. */
 const MAX_FLIGHTS = 16;
 /** The most that is added to a doubled time, as a part of it: holders that failed together do not come again together. */
@@ -33,6 +36,8 @@ export class Pace {
   #pausedAtMs = -Infinity;
   #pauseMs = 0;
   #probedAtMs = -Infinity;
+  #followedAtMs = -Infinity;
+  #paceMs = 0;
 
   /** @param all that of the isolate's messages to all objects, which holds until this object has answered */
   constructor(all?: Pace, onPause = () => {}) {
@@ -96,6 +101,17 @@ export class Pace {
     return true;
   }
 
+  /** The object is behind, and wants the next message after this time. */
+  follow(paceMs: number, nowMs: number): void {
+    this.#followedAtMs = nowMs;
+    this.#paceMs = Math.min(MAX_PACE_MS, paceMs * (1 + (jitterAt(nowMs) - 0.5) / 2));
+  }
+
+  /** The time until the next message may be sent. */
+  untilNextMs(nowMs: number): number {
+    return isWithin(nowMs, this.#followedAtMs, this.#paceMs) ? this.#followedAtMs + this.#paceMs - nowMs : 0;
+  }
+
   /** Whether calls are answered without the object. */
   isPaused(nowMs: number): boolean {
     return isWithin(nowMs, this.#pausedAtMs, this.#pauseMs);
@@ -119,14 +135,9 @@ export class Pace {
   }
 }
 
-/** The jitter follows from the instant: each holder has one of its own, and a simulation repeats itself. */
 function spread(ms: number, doublings: number, nowMs: number): number {
-  const part = (Math.imul(nowMs, GOLDEN) >>> 0) / 2 ** 32;
-  return ms * 2 ** Math.min(doublings, 8) * (doublings === 0 ? 1 : 1 + JITTER * part);
+  return ms * 2 ** Math.min(doublings, 8) * (doublings === 0 ? 1 : 1 + JITTER * jitterAt(nowMs));
 }
-
-/** The golden ratio in 32 bits: Knuth, The Art of Computer Programming, volume 3, section 6.4. */
-const GOLDEN = 0x9e3779b1;
 
 /** A clock that was set back ends the time. */
 function isWithin(nowMs: number, sinceMs: number, ms: number): boolean {

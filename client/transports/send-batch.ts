@@ -10,6 +10,7 @@ import {
   batchText,
   isForAlone,
   type LimitCall,
+  type PacedReply,
   PROTOCOL,
   type ReserveCall,
   type Sent,
@@ -32,15 +33,16 @@ export async function sendTogether(
   calls: readonly { readonly call: BatchedCall; readonly text: string }[],
   terms?: string,
   sent?: Sent,
+  onPace?: OnPace,
 ): Promise<Answers> {
   const [first] = calls;
   const isAlone = first !== undefined && calls.length === 1;
   if (isAlone && (terms === undefined || first.call.limit === undefined))
-    return [await askAlone(object, first.call, terms, sent)];
+    return [await askAlone(object, first.call, terms, sent, onPace)];
   const text = batchText(calls.map((each) => each.text));
   const more = { ...(terms !== undefined && { terms }), ...(sent !== undefined && { sent }) };
   const batch: Batch = { protocol: BATCH_PROTOCOL, calls: text, ...more };
-  const answers = JSON.parse(await object.reserve(batch)) as Answers;
+  const answers = unpaced(JSON.parse(await object.reserve(batch)) as Answers, onPace);
   const isComplete = "length" in answers ? answers.length === calls.length : isForAlone(answers);
   if (!isComplete) throw new Error("the object did not answer every call of a message");
   return answers;
@@ -55,12 +57,14 @@ export async function askAlone(
   { giveBack, limit, reserve }: BatchedCall,
   terms?: string,
   sent?: Sent,
+  onPace?: OnPace,
 ): Promise<Answer | null> {
   const given = giveBack && quietly(object.giveBack(giveBack.policy, giveBack.returned));
   const answer = await answerOf(
     object,
     limit,
     reserve && { ...reserve, ...(terms && { terms }), ...(sent && { sent }) },
+    onPace,
   );
   await given;
   return answer;
@@ -70,12 +74,13 @@ async function answerOf(
   object: LimiterStub,
   limit?: LimitCall,
   reserve?: ReserveCall,
+  onPace?: OnPace,
 ): Promise<Answer | null> {
   if (limit !== undefined) {
     const answer: Answer = readAnswer(await askLimit(object, limit));
     return answer;
   }
-  return reserve === undefined ? null : await askReserve(object, reserve);
+  return reserve === undefined ? null : await askReserve(object, reserve, onPace);
 }
 
 /** Logs a failure instead of throwing. Unreturned units count as used. */
@@ -97,13 +102,23 @@ function askLimit(object: LimiterStub, call: LimitCall): Promise<AnswerText> {
 }
 
 /** During a rollout the object may be an older version, which can still decide a cost. */
-async function askReserve(object: LimiterStub, call: ReserveCall): Promise<Answer> {
-  const answer = JSON.parse(await object.reserve({ protocol: PROTOCOL, ...call })) as
+async function askReserve(object: LimiterStub, call: ReserveCall, onPace?: OnPace): Promise<Answer> {
+  const reply = JSON.parse(await object.reserve({ protocol: PROTOCOL, ...call })) as
     | Answer
     | UnsupportedProtocol;
+  const answer = unpaced(reply, onPace);
   if (!("unsupported" in answer)) return answer;
   const { policy, key, cost, priority } = call;
   return readAnswer(await askLimit(object, { policy, key, cost, priority }));
+}
+
+/** Hears when the object wants the next message. */
+type OnPace = (paceMs: number) => void;
+
+function unpaced<Answered extends object>(reply: Answered | PacedReply<Answered>, onPace?: OnPace): Answered {
+  if (!("paceMs" in reply)) return reply;
+  onPace?.(reply.paceMs);
+  return reply.answers;
 }
 
 /** @throws Error when an object of an older version refused the message */
@@ -202,9 +217,10 @@ export async function sendTwice(
   time: Time,
   terms?: string,
   departures?: Departures,
+  onPace?: OnPace,
 ): Promise<Answers> {
   const send = (each: typeof calls) =>
-    sendTogether(objectOf(), each, terms, departures?.stamp(each, time.nowMs()));
+    sendTogether(objectOf(), each, terms, departures?.stamp(each, time.nowMs()), onPace);
   try {
     return await send(calls);
   } catch (error) {

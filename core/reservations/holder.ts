@@ -42,7 +42,7 @@ export abstract class Holder<Call> {
   protected settledAtMs = -Infinity;
   #refillAtMs = -Infinity;
   /** The smoothed round trip of its messages. */
-  #tripMs = 0;
+  protected tripMs = 0;
   /** By rule: the remaining units at which to request more. */
   #low: readonly number[];
   /** Calls since the last pause that was longer than the longest lifetime. */
@@ -106,11 +106,11 @@ export abstract class Holder<Call> {
       const units = rules.map(() => FEW_UNITS);
       return { ttlMs: reservation.mostMs, units, low: rules.map(() => 0), isShort: false };
     }
-    const ttlMs = lifetimeMs(measured, nowMs, reservation, this.#tripMs);
+    const ttlMs = lifetimeMs(measured, nowMs, reservation, this.tripMs);
     const units = wantedUnits(measured, nowMs, ttlMs);
     const elapsedMs = nowMs - measured.sinceMs;
     const low = units.map((each, index) =>
-      lowUnits(each, measured.units[index] ?? 0, elapsedMs, this.#tripMs),
+      lowUnits(each, measured.units[index] ?? 0, elapsedMs, this.tripMs),
     );
     return { ttlMs, units, low, isShort };
   }
@@ -155,7 +155,7 @@ export abstract class Holder<Call> {
    */
   protected begin({ sentAtMs, wanted }: PendingRequest<Call>, ttlMs: number, nowMs = sentAtMs): void {
     const tookMs = Math.max(0, nowMs - sentAtMs);
-    this.#tripMs = this.#tripMs === 0 ? tookMs : this.#tripMs + (tookMs - this.#tripMs) / 4;
+    this.tripMs = this.tripMs === 0 ? tookMs : this.tripMs + (tookMs - this.tripMs) / 4;
     this.spendableUntilMs = sentAtMs + spendableMs(ttlMs);
     this.settledAtMs = sentAtMs + ttlMs;
     this.#refillAtMs = sentAtMs + refillMs(ttlMs);
@@ -205,14 +205,23 @@ const MAX_DENIALS = 4;
  * one second, or as long as the answer guarantees it, within the policy's `denialTtl`. Only the same cost is denied
  * again: a smaller one may fit, and the wait for a larger one is unknown here.
  *
+ * With many holders the answer says how long a holder denies by itself (`Decided.quietMs`).
+ *
  * After that, if calls are many, one of them goes to the object; until its answer comes the others are denied with a
  * short wait instead of queueing. So a flood costs the object one call at a time.
  */
 export class Denials {
   #denials: readonly Denial[] = [];
 
-  /** Remembers a denial, guaranteed for `firmForMs`. An admission forgets denials of that cost. */
-  learn(policy: PolicyView, cost: Cost, rules: readonly RuleDecision[], nowMs: number, firmForMs = 0): void {
+  /** Remembers a denial. An admission forgets denials of that cost. */
+  learn(
+    policy: PolicyView,
+    cost: Cost,
+    rules: readonly RuleDecision[],
+    nowMs: number,
+    firmForMs = 0,
+    quietMs = 0,
+  ): void {
     const { localDecisions, denialTtlMs, deadlineMs } = policy;
     if (!localDecisions.denies || denialTtlMs === 0 || rules.length !== policy.rules.length) return;
     const isUseful = ({ untilMs, requestedAtMs }: Denial) =>
@@ -224,7 +233,7 @@ export class Denials {
       costs: policy.rules.map((rule) => costOf(rule, cost)),
       rules,
       atMs: nowMs,
-      untilMs: nowMs + Math.min(maxMs, ...waits),
+      untilMs: nowMs + Math.max(Math.min(maxMs, ...waits), Math.min(denialTtlMs, quietMs)),
       repeatedAtMs: -Infinity,
       requestedAtMs: -Infinity,
     };
@@ -254,7 +263,7 @@ export class Denials {
       ({ success }, index) => !success && (units[index] ?? 0) >= (costs[index] ?? 0),
     );
     if (isEnough || !isRepeated(policy, denial, nowMs, isFresh)) return undefined;
-    const minWaitMs = nowMs < denial.untilMs ? 0 : REQUEST_WAIT_MS;
+    const minWaitMs = nowMs < denial.untilMs ? denial.untilMs - nowMs : REQUEST_WAIT_MS;
     return {
       rules: policy.rules.map((rule, index) => {
         const before = rules[index] as RuleDecision;

@@ -144,11 +144,17 @@ export class Reservation extends Holder<ReserveCall> {
   }
 
   /** Remembers the object's answer to a cost, but no denial if denials were forgotten since the call. */
-  learn(cost: Cost, { rules, reserved, next, firmForMs }: Decided, nowMs: number, asked = this.asked): void {
+  learn(
+    cost: Cost,
+    { rules, reserved, next, firmForMs, quietMs }: Decided,
+    nowMs: number,
+    asked = this.asked,
+  ): void {
     this.#estimate.learn(rules, reserved, asked.answers, nowMs);
     if (asked.forgotten !== this.#forgotten) return;
-    if (cost !== 0) this.denials.learn(this.policy, cost, rules, nowMs, firmForMs);
-    if (next !== undefined) this.denials.learn(this.policy, 1, next, nowMs, firmForMs);
+    const awayMs = quietMs && Math.max(quietMs, this.tripMs);
+    if (cost !== 0) this.denials.learn(this.policy, cost, rules, nowMs, firmForMs, awayMs);
+    if (next !== undefined) this.denials.learn(this.policy, 1, next, nowMs, firmForMs, awayMs);
   }
 
   /** Ends the reservation. Returns the message for the object; `undefined`: the object keeps nothing apart. */

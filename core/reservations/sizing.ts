@@ -29,6 +29,7 @@
  * `test/simulation/` tests these numbers with up to 32 isolates. docs/performance.md has the results.
  */
 import type { Lifetimes, Rule } from "../policies/policy.ts";
+import { MESSAGE_MS } from "../protocol/messages.ts";
 
 /** Calls without a long pause that make a key hot. */
 export const HOT_CALLS = 3;
@@ -129,6 +130,18 @@ export function refillMs(ttlMs: number): number {
 export function lowUnits(units: number, used: number, elapsedMs: number, tripMs = 0): number {
   const aheadMs = Math.max(AHEAD_MS, 1.5 * tripMs);
   return Math.floor(Math.min(units / 2, (used / Math.max(1, elapsedMs)) * aheadMs));
+}
+
+/** Fewer holders do not fill an object: each has one message under way. */
+const MANY_HOLDERS = 8;
+const MAX_QUIET_MS = 4_000;
+
+/**
+ * How long each of many holders denies by itself, if one unit is back each `unitMs`: until the object can hear each of them
+ * once, and the part of each in what is back is a unit. Otherwise all ask as soon as one unit is back. 0: they are few.
+ */
+export function quietMs(holders: number, unitMs: number): number {
+  return holders < MANY_HOLDERS ? 0 : Math.min(MAX_QUIET_MS, holders * Math.max(MESSAGE_MS, unitMs));
 }
 
 export interface Wish {

@@ -309,6 +309,30 @@ test("an object that says it is overloaded gets no further call for a while", as
   expect(messages).toBe(1);
 });
 
+test("where an object wants the next message later, calls wait for that and go together, or are answered at once", async () => {
+  const history = new History();
+  const fromMs = warm(history, 10);
+  const paceMs = DEADLINE_MS / 2;
+  history.time.at(fromMs, () => history.queue.pace.follow(paceMs, history.time.nowMs));
+  for (let call = 0; call < 10; call += 1)
+    history.time.at(fromMs + 1 + call, () => void history.call(`call-${call}`, () => ({ backMs: 10 })));
+  await history.time.run(fromMs + 2 * DEADLINE_MS, () => undefined);
+  const [first, ...others] = history.messages.filter(({ atMs }) => atMs >= fromMs);
+  expect(first?.keys.length).toBe(10);
+  expect(others).toEqual([]);
+  expect((first?.atMs ?? 0) - fromMs).toBeGreaterThanOrEqual(0.75 * paceMs);
+  expect((first?.atMs ?? 0) - fromMs).toBeLessThanOrEqual(1.25 * paceMs + 1);
+  const { unanswered } = history;
+  const laterMs = fromMs + 2 * DEADLINE_MS;
+  history.time.at(laterMs, async () => {
+    history.queue.pace.follow(2 * DEADLINE_MS, laterMs);
+    await history.call("late", () => ({ backMs: 10 }));
+    expect(history.time.nowMs).toBe(laterMs);
+  });
+  await history.time.run(laterMs + DEADLINE_MS, () => undefined);
+  expect(history.unanswered - unanswered).toBe(1);
+});
+
 test("full messages go at once to a far object that keeps up, and one after the other to one that does not", async () => {
   /** The most messages under way, if each is 40 ms on its way, and takes `workMs` of the object. */
   const most = async (workMs: number) => {

@@ -1,4 +1,5 @@
 import { expect, test } from "vitest";
+import { type LimiterStub, sendTogether } from "../../client/transports/send-batch.ts";
 import {
   Arrivals,
   Departures,
@@ -7,7 +8,7 @@ import {
   type Batch,
   type BatchedCall,
 } from "../../core/protocol/messages.ts";
-import { answerBatch } from "../../durable-objects/wire-methods.ts";
+import { answerBatch, OwnerRouting, stubOf } from "../../durable-objects/wire-methods.ts";
 
 const LIMIT: BatchedCall = { limit: { policy: "api", key: "a", cost: 1 } };
 const UNITS: BatchedCall = {
@@ -40,6 +41,46 @@ test.each([0, 3_600_000, -3_600_000])(
     expect(arrive(500, 0, 500)).toBe(false);
   },
 );
+
+test("messages that are late have the pace of their senders, and of fewer the later they are", () => {
+  const arrivals = new Arrivals();
+  const all = Array.from({ length: 1_000 }, (_, index) => new Departures(() => `of-${index}`));
+  const round = (atMs: number, lateMs: number) => {
+    for (const departures of all) arrivals.note(departures.stamp([], atMs), atMs + 40 + lateMs);
+    return arrivals.paceMs;
+  };
+  expect(round(0, 0)).toBe(0);
+  expect(round(1_000, 200)).toBe(0);
+  const paceMs = round(2_000, 500);
+  expect(paceMs).toBeGreaterThan(1_000);
+  expect(round(5_000, 1_000) / paceMs).toBeCloseTo(2, 1);
+  expect(round(9_000, 10)).toBe(0);
+});
+
+test("an object that is behind says when it wants the next message, beside the answers, to those who say when they sent", async () => {
+  let nowMs = 0;
+  const routing = new OwnerRouting(() => JSON.stringify({ rules: [] }), { time: { nowMs: () => nowMs } });
+  const stub = stubOf(routing) as unknown as LimiterStub;
+  const departures = new Departures(() => "a");
+  const paces: number[] = [];
+  const ask = async (lateMs: number, calls: readonly BatchedCall[], isSaid = true) => {
+    const sentMs = nowMs;
+    nowMs += 40 + lateMs;
+    const queued = calls.map((call) => ({ call, text: JSON.stringify(call), untilMs: sentMs + 5_000 }));
+    const sent = isSaid ? departures.stamp(queued, sentMs) : undefined;
+    const answers = await sendTogether(stub, queued, undefined, sent, (ms) => paces.push(ms));
+    expect(answers).toEqual(calls.map(() => ({ rules: [] })));
+  };
+  await ask(0, [LIMIT, LIMIT]);
+  expect(paces).toEqual([]);
+  for (let message = 0; message < 20; message += 1) await ask(2_000, [LIMIT, LIMIT]);
+  const said = paces.length;
+  expect(said).toBeGreaterThan(5);
+  await ask(2_000, [UNITS]);
+  expect(paces.length).toBe(said + 1);
+  await ask(2_000, [LIMIT, UNITS], false);
+  expect(paces.length).toBe(said + 1);
+});
 
 test("a first message that is late itself is not known to be, until a quicker one comes", () => {
   const { arrive } = path(0);

@@ -1,6 +1,7 @@
 /** The laws of `npm run bench:scale`, in one small cell: nothing over, and nothing handed out twice. */
-import { expect, test } from "vitest";
+import { expect, test, vi } from "vitest";
 import { type Cell, runCell } from "../../bench/scale/run.ts";
+import { Pace } from "../../client/transports/pace.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
 
 const CELL: Cell = {
@@ -31,6 +32,21 @@ test.each([
   expect(figures.admittedOver).toBe(0);
   expect(figures.handedOutOver).toBe(0);
   expect(figures.admitted).toBeGreaterThan(0.5);
+});
+
+test("300 far isolates at twice a limit get all of it, and each call an answer", async () => {
+  const figures = await runCell({ ...CELL, holders: 300, durationMs: 8_000, lawEveryMs: 100 });
+  expect(figures.admitted).toBeGreaterThan(0.9);
+  expect(figures.degraded).toBe(0);
+  expect(figures.busy).toBeLessThan(0.9);
+});
+
+test("1,000 far isolates that need more messages than an object takes slow down, and a pace that is ignored is found", async () => {
+  const cell: Cell = { ...CELL, holders: 1_000, durationMs: 15_000, lawEveryMs: 1_000 };
+  expect((await runCell(cell)).admitted).toBeGreaterThan(0.7);
+  const follow = vi.spyOn(Pace.prototype, "follow").mockImplementation(() => undefined);
+  expect((await runCell(cell)).admitted).toBeLessThan(0.6);
+  follow.mockRestore();
 });
 
 test("units that are granted twice are found, at once and when they are used", async () => {

@@ -18,6 +18,26 @@ test("a denial of the same cost is given again with the rest of the wait, until 
   );
 });
 
+test("a denial with a quiet time is repeated until that is over, says so, and no longer than denialTtl", () => {
+  const made = withUnits(0);
+  const deny = (quietMs: number, nowMs: number) =>
+    made.learn(1, { rules: denied(made.policy, 10), quietMs }, nowMs);
+  deny(300, 0);
+  expect([retryAt(made, 1, 5), retryAt(made, 1, 299), retryAt(made, 1, 300)]).toEqual([
+    [295],
+    [1],
+    undefined,
+  ]);
+  deny(5, 1_000);
+  expect([retryAt(made, 1, 1_009), retryAt(made, 1, 1_010)]).toEqual([[1], undefined]);
+  const { denialTtlMs } = made.policy;
+  deny(10 * denialTtlMs, 2_000);
+  expect([retryAt(made, 1, 2_000), retryAt(made, 1, 2_000 + denialTtlMs)]).toEqual([
+    [denialTtlMs],
+    undefined,
+  ]);
+});
+
 test("a denial tells what is here and not what was there, and waits that have no end stay so", () => {
   const made = withUnits(3);
   made.learn(5, { rules: denied(made.policy, null) }, 2);
