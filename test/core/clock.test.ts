@@ -1,6 +1,7 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { unsleepingClock } from "../../core/clock.ts";
+import { Latch, unsleepingClock } from "../../core/clock.ts";
+import { VirtualTime } from "../simulation/virtual-time.ts";
 
 /** What happens to a process: time passes on both clocks, the machine sleeps, or somebody sets the wall clock. */
 const event = fc.oneof(
@@ -47,4 +48,32 @@ test("rounding does not add up, however often it is read", () => {
   const begin = clock();
   for (; real < 10_000; real += 0.37) clock();
   expect(Math.abs(clock() - begin - real)).toBeLessThanOrEqual(SLACK_MS);
+});
+
+test("whoever waits for a latch goes on when it is opened or his time is over, and is told how long that was", async () => {
+  await fc.assert(
+    fc.asyncProperty(fc.array(fc.nat(2_000), { maxLength: 5 }), fc.nat(2_000), async (waits, openMs) => {
+      const time = new VirtualTime();
+      const latch = new Latch();
+      const waited: number[] = [];
+      const timers = time.clock({ ms: 0 });
+      for (const ms of waits) time.at(0, () => void latch.wait(timers, ms).then((each) => waited.push(each)));
+      time.at(openMs, () => latch.open());
+      await time.run(5_000, () => undefined);
+      expect(waited.toSorted()).toEqual(waits.map((ms) => Math.min(ms, openMs)).toSorted());
+      expect(await latch.wait(timers, 1_000)).toBe(0);
+    }),
+  );
+});
+
+test("a latch opens when its work ends or fails; if it never does, nobody waits for longer than he said", async () => {
+  const time = new VirtualTime();
+  const timers = time.clock({ ms: 0 });
+  const waited: number[] = [];
+  const note = (latch: Latch, ms: number) => void latch.wait(timers, ms).then((each) => waited.push(each));
+  const fails = new Promise((_, fail) => timers.after(30, () => fail(new Error("no answer"))));
+  note(Latch.after(fails), 1_000);
+  note(Latch.after(new Promise(() => undefined)), 700);
+  await time.run(2_000, () => undefined);
+  expect(waited).toEqual([30, 700]);
 });

@@ -7,6 +7,7 @@ import {
   lifetimeMs,
   lowUnits,
   maxUnits,
+  quietMs,
   refillMs,
   spendableMs,
   wantedUnits,
@@ -217,6 +218,18 @@ test("of what may be less than two units nothing is reserved", () => {
   fc.assert(
     fc.property(wishes, fc.double({ min: 0, max: 1.99, noNaN: true }), (wish, most) => {
       expect(grantedTogether([{ ...wish, max: most }])).toEqual([0]);
+    }),
+  );
+});
+
+test("few holders are not told to be quiet; many for one message of each and a unit for each, and for 4 s at most", () => {
+  fc.assert(
+    fc.property(fc.nat(5_000), fc.double({ min: 0, max: 100, noNaN: true }), (holders, unitMs) => {
+      const ms = quietMs(holders, unitMs);
+      // 800 messages a second.
+      const leastMs = holders < 8 ? 0 : Math.min(4_000, Math.max(holders / 0.8, holders * unitMs));
+      expect(ms).toBeGreaterThanOrEqual(leastMs);
+      expect(ms).toBeLessThanOrEqual(holders < 8 ? 0 : 4_000);
     }),
   );
 });
