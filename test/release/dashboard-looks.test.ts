@@ -7,6 +7,7 @@ import {
   DASHBOARD_POLICIES,
   goTo,
   limitOf,
+  open,
   openPage,
   press,
   says,
@@ -141,8 +142,7 @@ test.each(["light", "dark"])("axe finds no fault on any page, %s", async (scheme
     expect({ place, found: await violations() }).toEqual({ place, found: [] });
   }
   await goTo(page, "#/key/api/tenant-13");
-  await press(page, "Block");
-  await page.waitForSelector("dialog[open]");
+  await open(page, "Block", "dialog[open]");
   expect(await violations()).toEqual([]);
   expect(faults).toEqual([]);
 });
