@@ -152,9 +152,9 @@ export class Reservation extends Holder<ReserveCall> {
   ): void {
     this.#estimate.learn(rules, reserved, asked.answers, nowMs);
     if (asked.forgotten !== this.#forgotten) return;
-    const awayMs = quietMs && Math.max(quietMs, this.tripMs);
-    if (cost !== 0) this.denials.learn(this.policy, cost, rules, nowMs, firmForMs, awayMs);
-    if (next !== undefined) this.denials.learn(this.policy, 1, next, nowMs, firmForMs, awayMs);
+    const quietHereMs = quietMs && Math.max(quietMs, this.tripMs);
+    if (cost !== 0) this.denials.learn(this.policy, cost, rules, nowMs, firmForMs, quietHereMs);
+    if (next !== undefined) this.denials.learn(this.policy, 1, next, nowMs, firmForMs, quietHereMs);
   }
 
   /** Ends the reservation. Returns the message for the object; `undefined`: the object keeps nothing apart. */
