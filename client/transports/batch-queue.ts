@@ -163,7 +163,7 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
       // A request that sends only its own call is kept alive by its own wait.
       if (calls.length > 1) keep();
       // If this request ends, nobody knows whether the object is slow, so nothing is counted as missed.
-      const answered = time.after(sender.overdueMs, () => this.pace.miss(time.nowMs()));
+      const answered = time.after(sender.overdueMs, () => this.pace.missMessage(nowMs, time.nowMs()));
       const answers = await send(calls);
       answered();
       const isUsed =

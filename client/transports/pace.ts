@@ -6,8 +6,11 @@
  */
 import { jitterAt } from "../../core/clock.ts";
 
-/** A message is overdue no sooner: an isolate itself may stand still for as long. */
-export const MIN_OVERDUE_MS = 25;
+/**
+ * An isolate itself may stand still for as long, so a message is no sooner overdue than this after the mean (as RFC 6298
+ * does with the granularity of its clock). Where round trips hardly differ, four deviations of them are nothing.
+ */
+export const STILL_MS = 25;
 /**
  * The time before the first answer: half of the usual deadline, so that a lost first message loses no call, and longer
  * than holders that all start at once wait for each other.
@@ -33,6 +36,7 @@ export class Pace {
   #leastMs = Infinity;
   #window = 1;
   #missed = 0;
+  #missedAtMs = -Infinity;
   #pausedAtMs = -Infinity;
   #pauseMs = 0;
   #probedAtMs = -Infinity;
@@ -47,7 +51,7 @@ export class Pace {
 
   /** Whether it knows nothing that a new one does not: the object is near, and answers. */
   get isUsual(): boolean {
-    return this.#missed === 0 && (this.#meanMs === undefined || (this.#roundTripMs ?? 0) <= MIN_OVERDUE_MS);
+    return this.#missed === 0 && (this.#meanMs ?? 0) + 4 * this.#deviationMs <= STILL_MS;
   }
 
   /** How many messages may be in flight, if each further one is full. */
@@ -57,7 +61,7 @@ export class Pace {
 
   /** The time after which a message that is sent now is overdue; at most `maxMs`, the deadline of its calls. */
   overdueMs(nowMs: number, maxMs: number): number {
-    const onceMs = Math.max(MIN_OVERDUE_MS, this.#roundTripMs ?? FIRST_OVERDUE_MS);
+    const onceMs = this.#overdueOnceMs ?? FIRST_OVERDUE_MS;
     return Math.min(maxMs, Math.ceil(spread(onceMs, this.#missed, nowMs)));
   }
 
@@ -67,7 +71,7 @@ export class Pace {
    */
   answered(tookMs: number, maxMs: number, isUsed = false): void {
     this.#measure(Math.min(Math.max(0, tookMs), maxMs));
-    if (tookMs > 2 * this.#leastMs + MIN_OVERDUE_MS) this.#window = Math.max(1, this.#window / 2);
+    if (tookMs > 2 * this.#leastMs + STILL_MS) this.#window = Math.max(1, this.#window / 2);
     else if (isUsed) this.#window = Math.min(MAX_FLIGHTS, this.#window + 1 / this.#window);
     if (tookMs <= maxMs) this.restore();
   }
@@ -78,10 +82,17 @@ export class Pace {
     this.#pauseMs = 0;
   }
 
-  /** A message is overdue, or the object said that it is overloaded. */
+  /** A message is overdue. Those that were under way together are missed once: one pause may have delayed them all. */
+  missMessage(sentMs: number, nowMs: number): void {
+    const isMissed = sentMs < this.#missedAtMs && this.#missedAtMs <= nowMs;
+    if (!isMissed) this.miss(nowMs);
+  }
+
+  /** A call had no answer in time, or the object said that it is overloaded. */
   miss(nowMs: number, isOverloaded = false): void {
     // Of many calls that fail together, the first ones say it.
     if (this.isPaused(nowMs)) return;
+    this.#missedAtMs = nowMs;
     this.#missed = Math.max(this.#missed + 1, isOverloaded ? MAX_MISSED : 0);
     this.#window = 1;
     if (this.#missed < MAX_MISSED) return;
@@ -117,9 +128,9 @@ export class Pace {
     return isWithin(nowMs, this.#pausedAtMs, this.#pauseMs);
   }
 
-  get #roundTripMs(): number | undefined {
-    if (this.#meanMs !== undefined) return this.#meanMs + 4 * this.#deviationMs;
-    return this.#all === undefined ? undefined : this.#all.#roundTripMs;
+  get #overdueOnceMs(): number | undefined {
+    if (this.#meanMs !== undefined) return this.#meanMs + Math.max(STILL_MS, 4 * this.#deviationMs);
+    return this.#all === undefined ? undefined : this.#all.#overdueOnceMs;
   }
 
   #measure(tookMs: number): void {

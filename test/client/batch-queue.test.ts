@@ -1,7 +1,7 @@
 /** Calls that travel together, in virtual time: requests end at any moment, messages are lost, late, or fail. */
 import { afterEach, expect, test, vi } from "vitest";
 import { BatchQueue, BatchQueues, QueuedCall } from "../../client/transports/batch-queue.ts";
-import { MIN_OVERDUE_MS } from "../../client/transports/pace.ts";
+import { STILL_MS } from "../../client/transports/pace.ts";
 import type { Answers } from "../../client/transports/send-batch.ts";
 import type { Time } from "../../core/clock.ts";
 import { type BatchedCall, MAX_BATCH_LENGTH, MAX_BATCHED } from "../../core/protocol/messages.ts";
@@ -218,10 +218,10 @@ function warm(history: History, backMs: number, calls = 20): number {
   return calls * 2 * backMs;
 }
 
-test("the next message goes when the last one is overdue: after four deviations of the round trip, with a near object 25 ms", async () => {
+test("the next message goes when the last one is overdue: 25 ms after the mean of round trips that hardly differ", async () => {
   for (const [backMs, overdueMs] of [
-    [1, MIN_OVERDUE_MS],
-    [100, 100],
+    [1, 1 + STILL_MS],
+    [100, 100 + STILL_MS],
   ] as const) {
     const history = new History();
     const fromMs = warm(history, backMs);
@@ -233,7 +233,6 @@ test("the next message goes when the last one is overdue: after four deviations 
     expect(next?.keys).toEqual(["next"]);
     const waitedMs = (next?.atMs ?? 0) - (lost?.atMs ?? 0);
     expect(waitedMs).toBeGreaterThanOrEqual(overdueMs);
-    // After 20 answers of 100 ms the deviation, 50 ms at first, is below 1 ms.
     expect(waitedMs).toBeLessThan(overdueMs + 5);
   }
 });
@@ -244,7 +243,7 @@ test("before the first answer of any object a message is overdue after 500 ms, a
   expect(near?.pace.overdueMs(0, 1_000)).toBe(500);
   near?.pace.answered(1, 1_000);
   near?.pace.answered(1, 1_000);
-  expect(queues.open("other", 0)?.pace.overdueMs(0, 1_000)).toBe(MIN_OVERDUE_MS);
+  expect(queues.open("other", 0)?.pace.overdueMs(0, 1_000)).toBe(1 + STILL_MS);
 });
 
 test("an object that answers nothing gets ever fewer messages, and calls do not wait for it after three", async () => {
@@ -366,6 +365,39 @@ test("full messages go at once to a far object that keeps up, and one after the 
   // A full message comes every 40 ms.
   expect(await most(10)).toBeGreaterThan(1);
   expect(await most(50)).toBeLessThanOrEqual(6);
+});
+
+test("messages that are under way together when an object stands still for a moment do not make it count as overloaded", async () => {
+  const time = new VirtualTime();
+  const clock = time.clock({ ms: 0 });
+  const queue = new BatchQueue({ maxCalls: 8, maxLength: MAX_BATCH_LENGTH });
+  let underWay = 0;
+  const atStop: number[] = [];
+  const send = (sent: readonly QueuedCall[]): Promise<Answers> => {
+    underWay += 1;
+    const arrivesMs = time.nowMs + 20;
+    const answersMs = arrivesMs >= 3_000 && arrivesMs < 3_200 ? 3_200 : arrivesMs;
+    return new Promise((done) =>
+      clock.after(answersMs + 20 - time.nowMs, () => {
+        underWay -= 1;
+        done(sent.map(() => ({ rules: [] }) as never));
+      }),
+    );
+  };
+  time.at(3_020, () => void atStop.push(underWay));
+  const request = { time: clock, deadlineMs: 10_000, send, inBackground: () => undefined };
+  const overloaded: number[] = [];
+  for (let atMs = 0; atMs < 6_000; atMs += 1)
+    time.at(atMs, () => {
+      for (let call = 0; call < 2; call += 1)
+        void queue.post(callOf(`${atMs} ${call}`), request).then(({ answer }) => {
+          if (answer !== undefined && "overloaded" in answer) overloaded.push(atMs);
+        });
+    });
+  await time.run(30_000, () => undefined);
+  // As many as the load needs.
+  expect(atStop[0]).toBe(10);
+  expect(overloaded).toEqual([]);
 });
 
 test("a call wakes up for its own batch, and not for each one that goes before it", async () => {

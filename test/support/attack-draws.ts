@@ -100,6 +100,14 @@ function policiesOf(
   if (part === "pattern") return ["address", "api"];
   if (path.startsWith("/v1/leases") && body !== undefined) return ["slots"];
   if (id === "reserve") return ["hot"];
+  // Holds may have all units of a key for as long as they say, and then isolates decide nothing there.
+  if (id === "hold")
+    return [
+      pick(
+        random,
+        ATTACKED_POLICIES.filter((policy) => policy !== "hot"),
+      ),
+    ];
   const isLimit = id === "limit" && kind === "new" && (part === "key" || part === "idempotencyKey");
   return isLimit ? ATTACKED_POLICIES : [pick(random, ATTACKED_POLICIES)];
 }
