@@ -391,7 +391,7 @@ test("messages that are under way together when an object stands still for a mom
     time.at(atMs, () => {
       for (let call = 0; call < 2; call += 1)
         void queue.post(callOf(`${atMs} ${call}`), request).then(({ answer }) => {
-          if (answer !== undefined && "overloaded" in answer) overloaded.push(atMs);
+          if (answer && "overloaded" in answer) overloaded.push(atMs);
         });
     });
   await time.run(30_000, () => undefined);
