@@ -144,7 +144,7 @@ interface Month extends Line {
   readonly calls: number;
 }
 
-const MONTH_SECONDS = 30 * 86_400;
+export const MONTH_SECONDS = 30 * 86_400;
 
 /** Calls on one key at an interval, for a few hours. */
 function month(name: string, seconds: number, call: Line["call"]): Month {

@@ -1,11 +1,13 @@
 import { spawnSync } from "node:child_process";
-import { existsSync, mkdirSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { dirname, join, relative } from "node:path";
 import { parse as parseToml } from "smol-toml";
 import { describe, expect, test } from "vitest";
 import { parseDeployment } from "../core/policies/parse-policies.ts";
+import { metricsText } from "../core/stats/metrics-text.ts";
 import { depth } from "./support/depth.ts";
 import { readPages, type Fence, type Page } from "./support/docs.ts";
+import { parsedMetrics } from "./support/metrics.ts";
 
 const ROOT = join(import.meta.dirname, "..");
 /** Where the examples in TypeScript are checked; git ignores it. */
@@ -62,6 +64,30 @@ test("the README links to every page of docs/", () => {
   const links = byPath.get("README.md")?.links ?? [];
   const documents = own.map(({ path }) => path).filter((path) => path !== "README.md");
   expect(documents.filter((path) => !links.includes(path))).toEqual([]);
+});
+
+const ALERTS = readFileSync(join(ROOT, "docs", "alerts.yaml"), "utf8");
+
+test("the alerts are about metrics that /metrics has", () => {
+  const { types } = parsedMetrics(metricsText({}, "openmetrics"));
+  const samples = [...types].flatMap(([name, type]) =>
+    (type === "counter" ? ["total"] : ["bucket", "count", "sum"]).map((suffix) => `${name}_${suffix}`),
+  );
+  const named = ALERTS.match(/\bweir_\w+/g) ?? [];
+  expect(named.length).toBeGreaterThan(0);
+  expect(named.filter((name) => !samples.includes(name))).toEqual([]);
+});
+
+test("every alert has a heading of the runbook, which names it", () => {
+  const runbook = byPath.get("docs/runbook.md");
+  const [, ...alerts] = ALERTS.split(/^ +- alert: /m);
+  expect(alerts.length).toBeGreaterThan(0);
+  for (const alert of alerts) {
+    const [name = ""] = alert.split("\n");
+    const anchor = /^ +runbook: docs\/runbook\.md#(.+)$/m.exec(alert)?.[1];
+    expect([name, anchor !== undefined && runbook?.anchors.has(anchor)]).toEqual([name, true]);
+    expect(runbook?.lines.join("\n")).toContain(`\`${name}\``);
+  }
 });
 
 test.each(fencesIn("toml"))("$name is TOML, and its policies and regions are allowed", ({ fence }) => {

@@ -41,7 +41,15 @@ export function memoryLimiter(options: MemoryLimiterOptions): TestLimiter {
 const NO_LIMIT = 1_000_000_000;
 /** The lifetime of leases and holds in its answers, in milliseconds. */
 const DEFAULT_TTL_MS = 60_000;
-const UNUSED = { outstanding: 0, holds: 0, leases: 0, reclaimed: 0, queueLength: 0, longestWaitMs: 0 };
+const UNUSED = {
+  outstanding: 0,
+  holds: 0,
+  leases: 0,
+  reclaimed: 0,
+  queueLength: 0,
+  longestWaitMs: 0,
+  holders: 0,
+};
 
 /** A limiter that admits every call. It knows no policies, keys or ids, so it refuses none. */
 export function unlimited(): TestLimiter {

@@ -1,5 +1,5 @@
 import { type Time, type Attempts, DeadlineError, inTime, overdue } from "../../core/clock.ts";
-import type { PolicyView } from "../../core/policies/policy.ts";
+import { type PolicyView, publicName } from "../../core/policies/policy.ts";
 import type { AnswerText } from "../../core/protocol/answers.ts";
 import {
   STALE,
@@ -102,7 +102,10 @@ export class Objects {
             this.#time,
             policy.terms,
             together.queues.departures,
-            (paceMs) => queue.pace.follow(paceMs, this.#time.nowMs()),
+            (paceMs) => {
+              queue.pace.follow(paceMs, this.#time.nowMs());
+              this.#counter?.lasted("object_pace_seconds", [publicName(policy.name)], paceMs);
+            },
           ),
         ).catch((error: unknown) => (isOverloaded(error) ? OVERLOADED : this.#unanswered(policy, error))),
     });

@@ -121,6 +121,8 @@ export interface Peeked extends Decided {
   readonly reclaimed: number;
   readonly queueLength: number;
   readonly longestWaitMs: number;
+  /** Isolates and clients that hold units or want some; of a pool, those of the region. Older objects omit it. */
+  readonly holders?: number;
   readonly shedding?: SheddingReport;
 }
 

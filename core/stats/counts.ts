@@ -122,10 +122,18 @@ export const FAMILIES = {
     labels: ["kind"],
     help: "How long objects took to answer a message. Messages that may wait for a turn are not in it.",
   },
+  object_pace_seconds: {
+    labels: [POLICY_LABEL],
+    help: "Answers of objects that are behind, by how long they ask a sender to wait with its next message.",
+  },
   object_calls: { labels: [POLICY_LABEL, "method"], help: "Calls on keys that objects carried out." },
   calls_dropped: {
     labels: [POLICY_LABEL],
     help: "Calls that were not decided, since their callers had stopped waiting.",
+  },
+  units_reserved: {
+    labels: [POLICY_LABEL],
+    help: "Units that objects handed out, with which isolates and clients decide.",
   },
   rows_read: { labels: [], help: "Rows that objects read from their tables." },
   rows_written: { labels: [], help: "Rows that objects wrote, alarms included." },

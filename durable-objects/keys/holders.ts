@@ -44,6 +44,13 @@ export class Holders extends Map<string, KnownHolder> {
     return count;
   }
 
+  /** Those that hold units, or whose requests count when units are divided. */
+  countAt(nowMs: number): number {
+    let count = 0;
+    for (const { untilMs } of this.values()) if (untilMs > nowMs) count += 1;
+    return count;
+  }
+
   /** Deletes holders that ended long enough ago that no message of theirs can still arrive. */
   forgetEnded(nowMs: number): void {
     for (const [id, { untilMs }] of this) if (untilMs + REMEMBERED_MS <= nowMs) this.delete(id);

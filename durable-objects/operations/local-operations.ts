@@ -25,7 +25,7 @@ export function localOperations(
   counter?: Pick<Counter, "add">,
 ): LocalOperations {
   const limits = new Limits(store, queue);
-  const reservations = new Reservations(store, limits.limit, queue);
+  const reservations = new Reservations(store, limits.limit, queue, counter);
   const { hold, settle, cancel, acquire, renew, release } = new Claims(store, queue, shedders, counter);
   return {
     limits,
@@ -65,6 +65,7 @@ function peeked(keyState: KeyState, queue: WaitQueue, shedders: Shedders, nowMs:
     reclaimed: Math.max(...reclaimed),
     queueLength: waiters.length,
     longestWaitMs: waiters[0] === undefined ? 0 : nowMs - waiters[0].sinceMs,
+    holders: keyState.holders.countAt(nowMs),
     ...(shedding && { shedding }),
   };
 }

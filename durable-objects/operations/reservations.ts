@@ -8,12 +8,13 @@ import {
 } from "../../core/accounts/account.ts";
 import { holdWith, type RuleAccount } from "../../core/accounts/hold.ts";
 import { andThen } from "../../core/clock.ts";
-import { MIN_USEFUL_TTL_MS, type Rule } from "../../core/policies/policy.ts";
+import { MIN_USEFUL_TTL_MS, publicName, type Rule } from "../../core/policies/policy.ts";
 import type { Answer, Prospect, Reserved } from "../../core/protocol/answers.ts";
 import type { Reserving } from "../../core/protocol/messages.ts";
 import { callerIn } from "../../core/protocol/names.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import { grantedTogether, heldMs, isSpare, maxUnits, type Wish } from "../../core/reservations/sizing.ts";
+import type { Counter } from "../../core/stats/tally.ts";
 import type { KnownHolder } from "../keys/holders.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
@@ -25,11 +26,13 @@ export class Reservations {
   readonly #store: KeyStore;
   readonly #limit: Operations["limit"];
   readonly #queue: WaitQueue;
+  readonly #counter: Pick<Counter, "add"> | undefined;
 
-  constructor(store: KeyStore, limit: Operations["limit"], queue: WaitQueue) {
+  constructor(store: KeyStore, limit: Operations["limit"], queue: WaitQueue, counter?: Pick<Counter, "add">) {
     this.#store = store;
     this.#limit = limit;
     this.#queue = queue;
+    this.#counter = counter;
   }
 
   readonly reserve: Operations["reserve"] = (keyState, call, nowMs) => {
@@ -99,6 +102,8 @@ export class Reservations {
 
   #grant(keyState: KeyState, call: Params<"reserve">, noted: HolderReport, nowMs: number): Reserved {
     const { ttlMs, units } = granted(keyState, call, noted, nowMs);
+    const count = units.reduce((sum, each) => sum + each, 0);
+    if (count > 0) this.#counter?.add("units_reserved", [publicName(keyState.policy.name)], count);
     const { hold } = noted.holder;
     // Kept units never expire sooner than in an earlier answer: the holder relies on it if this one is lost.
     const keptHolds = noted.rules.flatMap(({ account, kept }) =>

@@ -177,6 +177,7 @@ export class PooledOperations implements Operations {
       source: "pool",
       ...report,
       longestWaitMs,
+      holders: keyState.holders.countAt(nowMs),
     }));
   }
 

@@ -3,9 +3,13 @@ import { expect, test, vi } from "vitest";
 import { BatchQueues } from "../../client/transports/batch-queue.ts";
 import { type LimiterStub, Objects } from "../../client/transports/objects.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
+import { Tally } from "../../core/stats/tally.ts";
 import { manualClock } from "../../package/testing.ts";
 
-const policies = parsePolicies({ jobs: { algorithm: "concurrency", limit: 5 } });
+const policies = parsePolicies({
+  jobs: { algorithm: "concurrency", limit: 5 },
+  api: { algorithm: "token-bucket", limit: 5, window: "1s" },
+});
 
 test("an object that answers calls that may wait gets all of them again, after one probe", async () => {
   vi.spyOn(console, "warn").mockImplementation(() => undefined);
@@ -33,4 +37,36 @@ test("an object that answers calls that may wait gets all of them again, after o
   expect(await acquire()).toBe(true);
   expect(await Promise.all([acquire(), acquire(), acquire()])).toEqual([true, true, true]);
   vi.restoreAllMocks();
+});
+
+test("an answer with a pace is counted, and how long the pace is", async () => {
+  const clock = manualClock();
+  let paceMs: number | undefined = 800;
+  const reserve = () => {
+    const answers = [{ rules: [] }, { rules: [] }];
+    return Promise.resolve(JSON.stringify(paceMs === undefined ? answers : { paceMs, answers }));
+  };
+  const together = { queues: new BatchQueues(), inBackground: () => undefined };
+  const counter = new Tally();
+  const namespace = { getByName: () => ({ reserve }) as unknown as LimiterStub };
+  const objects = new Objects(namespace, clock, together, { counter });
+  const policy = policies.get("api");
+  if (policy === undefined) throw new Error("there is no policy");
+  const two = async () => {
+    const limit = { policy: "api", key: "a", cost: 1 };
+    const made = [objects.call(policy, "a", { limit }), objects.call(policy, "a", { limit })];
+    await clock.advance(policy.deadlineMs);
+    expect(await Promise.all(made)).toEqual([{ answer: { rules: [] } }, { answer: { rules: [] } }]);
+  };
+  const paces = () =>
+    Object.entries(counter.take()?.counts ?? {}).filter(([series]) => series.startsWith("object_pace"));
+  await two();
+  expect(paces()).toEqual([
+    ["object_pace_seconds api 1000", 1],
+    ["object_pace_seconds api sum", 800],
+  ]);
+  paceMs = undefined;
+  await clock.advance(1_000);
+  await two();
+  expect(paces()).toEqual([]);
 });

@@ -1,6 +1,7 @@
 import { parsePolicies, removedIn } from "../../core/policies/parse-policies.ts";
 import type { Cost, PolicyLookup } from "../../core/policies/policy.ts";
 import type { Answer, Decided, Lease, Missing } from "../../core/protocol/answers.ts";
+import { Tally } from "../../core/stats/tally.ts";
 import { type KeyParts, joinParts } from "../../durable-objects/key-calls.ts";
 import { cleaned } from "../../durable-objects/keys/garbage-collection.ts";
 import type { KeyState } from "../../durable-objects/keys/key-state.ts";
@@ -17,6 +18,7 @@ export function known(given: object): PolicyLookup {
 /** An object on a real SQLite with a clock of the test's own, at which its alarms come. */
 export class AlarmedObject {
   readonly database = new Database();
+  readonly tally = new Tally();
   nowMs: number;
   alarmAtMs: number | null = null;
   alarms = 0;
@@ -36,7 +38,7 @@ export class AlarmedObject {
   }
 
   #begin(policies: PolicyLookup): Timers {
-    this.storage = new Storage(this.database.storage);
+    this.storage = new Storage(this.database.storage, this.tally);
     const alarm = {
       getAlarm: () => Promise.resolve(this.alarmAtMs),
       setAlarm: (atMs: number | Date) => {

@@ -44,7 +44,15 @@ const quotaExceeded = {
   status: 429,
   detail: "the same call passes in 10 ms if nobody else comes",
 };
-const NOBODY = { outstanding: 0, holds: 0, leases: 0, reclaimed: 0, queueLength: 0, longestWaitMs: 0 };
+const NOBODY = {
+  outstanding: 0,
+  holds: 0,
+  leases: 0,
+  reclaimed: 0,
+  queueLength: 0,
+  longestWaitMs: 0,
+  holders: 0,
+};
 const LISTED = { limit: 30, remaining: 28, resetAfterMs: 4_000, outstanding: 0, holds: 0, leases: 0 };
 
 const someDenied = [denied, estimated(100_000)];

@@ -217,6 +217,10 @@ export const KeyFigures = v.object({
   reclaimed: amount("Leases that expired instead of being released, since the key was last forgotten."),
   queueLength: amount("Callers who wait for units."),
   longestWaitMs: milliseconds("How long the first caller in the queue has waited so far."),
+  holders: optional(
+    v.pipe(v.number(), v.integer(), v.minValue(0)),
+    "Isolates and clients that hold units of the key or want some; of a pool, those of one region.",
+  ),
   shedding: optional(
     v.object({
       utilization: described(

@@ -1,0 +1,77 @@
+/** What an object says of its reservations: the counted units, and the holders of a key. */
+import { expect, test } from "vitest";
+import type { Answer, Peeked } from "../../../core/protocol/answers.ts";
+import type { Reserving } from "../../../core/protocol/messages.ts";
+import { AlarmedObject, known } from "../../support/alarmed-object.ts";
+
+const RULE = { algorithm: "token-bucket", limit: 100_000, window: "30d" };
+const POLICIES = known({
+  one: RULE,
+  two: { rules: { calls: RULE, tokens: { ...RULE, unit: "tokens" } } },
+  off: { ...RULE, reservation: "off" },
+});
+const TTL_MS = 1_000;
+
+function start() {
+  const object = new AlarmedObject(POLICIES, 1_000);
+  const reserve = (policy: string, holder: string, turn: number, rules: Record<string, Reserving>) =>
+    object.ask(
+      policy,
+      (each, keyState, nowMs) =>
+        each.reserve(keyState, { cost: 0, holder, turn, ttlMs: TTL_MS, isShort: false, rules }, nowMs),
+      policy,
+    ) as Answer;
+  const holders = (policy: string) =>
+    (object.ask(policy, (each, keyState, nowMs) => each.peek(keyState, nowMs), policy) as Peeked).holders;
+  const counted = () =>
+    Object.entries(object.tally.take()?.counts ?? {}).filter(([series]) => series.startsWith("units"));
+  return { object, reserve, holders, counted };
+}
+
+const wanting = (wanted: number, kept = 0, used = 0): Reserving => ({ used, kept, wanted });
+
+test("units that are handed out are counted by policy, those of all rules, and kept ones only once", () => {
+  const { reserve, counted } = start();
+  reserve("one", "a", 1, { one: wanting(20) });
+  expect(counted()).toEqual([["units_reserved one", 20]]);
+  reserve("one", "a", 2, { one: wanting(25, 15, 5) });
+  reserve("two", "a", 1, { calls: wanting(3), tokens: wanting(30) });
+  expect(counted()).toEqual([
+    ["units_reserved one", 10],
+    ["units_reserved two", 33],
+  ]);
+});
+
+test("a message that is granted nothing counts nothing", () => {
+  const { reserve, counted } = start();
+  reserve("off", "a", 1, { off: wanting(20) });
+  reserve("one", "a", 2, { one: wanting(20) });
+  counted();
+  reserve("one", "a", 1, { one: wanting(20) });
+  reserve("one", "a", 3, { one: wanting(0, 0, 20) });
+  expect(counted()).toEqual([]);
+});
+
+test("a peek says how many isolates and clients have units of the key, or want some", () => {
+  const { object, reserve, holders } = start();
+  expect(holders("one")).toBe(0);
+  reserve("one", "a", 1, { one: wanting(20) });
+  reserve("one", "b", 1, { one: wanting(20) });
+  expect(holders("one")).toBe(2);
+  // It has returned its units.
+  object.ask(
+    "one",
+    (each, keyState, nowMs) => each.giveBack(keyState, { key: "one", holder: "a", turn: 2, used: {} }, nowMs),
+    "one",
+  );
+  expect(holders("one")).toBe(1);
+  object.nowMs += 60_000;
+  expect(holders("one")).toBe(0);
+});
+
+test("a holder counts although all units are taken", () => {
+  const { object, reserve, holders } = start();
+  object.limit("one", 100_000, "one");
+  expect(reserve("one", "a", 1, { one: wanting(20) })).toMatchObject({ reserved: { units: { one: 0 } } });
+  expect(holders("one")).toBe(1);
+});
