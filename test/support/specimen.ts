@@ -31,7 +31,7 @@ const DAY_MS = 24 * HOUR_MS;
 
 /** The shortest and longest length of each period in the zones below. */
 const LENGTHS_MS: Readonly<Record<string, readonly [shortest: number, longest: number]>> = {
-  "1 hour": [HOUR_MS / 2, 1.5 * HOUR_MS],
+  "1 hour": [HOUR_MS / 2, HOUR_MS],
   "1 day": [23 * HOUR_MS, 25 * HOUR_MS],
   "1 week": [7 * DAY_MS - HOUR_MS, 7 * DAY_MS + HOUR_MS],
   "1 month": [28 * DAY_MS - HOUR_MS, 31 * DAY_MS + HOUR_MS],

@@ -18,7 +18,7 @@ const MAX_MS = 8e15;
 
 /** Periods as if clocks showed UTC: `startOf` is the start of a period by its number. */
 const KINDS = {
-  hour: kind(HOUR_MS, 2 * HOUR_MS, (number) => number * HOUR_MS),
+  hour: kind(HOUR_MS, HOUR_MS, (number) => number * HOUR_MS),
   day: kind(DAY_MS, DAY_MS + MAX_BACK_MS, (number) => number * DAY_MS),
   // Weeks begin on Mondays (ISO 8601), and 1970 began on a Thursday.
   week: kind(7 * DAY_MS, 7 * DAY_MS + MAX_BACK_MS, (number) => (7 * number - 3) * DAY_MS),
@@ -33,8 +33,8 @@ function kind(nominalMs: number, longestMs: number, startOf: (number: number) =>
 /**
  * The periods of the calendar in a time zone. A period begins at the first instant at which the zone's clocks show its
  * beginning or later: where clocks skip midnight, the day begins after the gap. So each instant is in one period, and
- * a day in Europe/Berlin has 23 hours when summer time begins, and 25 when it ends. An hour always has 60 minutes: the
- * hour that the clocks show twice is two periods.
+ * a day in Europe/Berlin has 23 hours when summer time begins, and 25 when it ends. An hour also ends when the clocks
+ * change: the hour that they show twice is two periods, and one that they leave at 2:45 has 45 minutes.
  *
  * `Intl` has the rules of the zones. It takes microseconds, so the last two periods are cached.
  */
@@ -75,10 +75,12 @@ export class Calendar {
   #find(atMs: number): Span {
     const { nominalMs, startOf } = KINDS[this.period];
     if (!(Math.abs(atMs) < MAX_MS)) return { startMs: atMs, endMs: atMs + nominalMs };
-    const wallMs = atMs + this.#offsetMs(atMs);
+    const offsetMs = this.#offsetMs(atMs);
+    const wallMs = atMs + offsetMs;
     let number = Math.floor(wallMs / nominalMs);
     while (startOf(number + 1) <= wallMs) number += 1;
     while (startOf(number) > wallMs) number -= 1;
+    if (this.period === "hour") return this.#hour(startOf(number) - offsetMs, atMs);
     let startMs = this.#firstAt(startOf(number));
     let endMs = this.#firstAt(startOf(number + 1));
     // Clocks that are set back across the beginning show the period before again.
@@ -89,26 +91,39 @@ export class Calendar {
     return { startMs, endMs };
   }
 
-  #firstAt(wallMs: number): number {
-    let [fromMs, toMs] = [wallMs - REACH_MS, wallMs + REACH_MS];
-    const [before, after] = [this.#offsetMs(fromMs), this.#offsetMs(toMs)];
-    if (before === after) return wallMs - before;
-    // Search for the change of the clocks in between.
-    while (toMs - fromMs > 1) {
-      const betweenMs = Math.floor((fromMs + toMs) / 2);
-      if (this.#offsetMs(betweenMs) === before) fromMs = betweenMs;
-      else toMs = betweenMs;
-    }
-    return wallMs - before < toMs ? wallMs - before : Math.max(toMs, wallMs - after);
+  /** @param startMs when the hour began, had the clocks not changed since */
+  #hour(startMs: number, atMs: number): Span {
+    const endMs = startMs + HOUR_MS;
+    const changeMs = this.#changeIn(startMs, endMs);
+    return changeMs <= atMs ? { startMs: changeMs, endMs } : { startMs, endMs: changeMs };
   }
 
-  /** How far the clocks are ahead of UTC; for hours, only the minutes and seconds of that. */
+  #firstAt(wallMs: number): number {
+    const [fromMs, toMs] = [wallMs - REACH_MS, wallMs + REACH_MS];
+    const changeMs = this.#changeIn(fromMs, toMs);
+    const firstMs = wallMs - this.#offsetMs(fromMs);
+    return firstMs < changeMs ? firstMs : Math.max(changeMs, wallMs - this.#offsetMs(toMs));
+  }
+
+  /** When the clocks change after `fromMs` and before `toMs`; `toMs` if they do not. */
+  #changeIn(fromMs: number, toMs: number): number {
+    const before = this.#offsetMs(fromMs);
+    if (this.#offsetMs(toMs) === before) return toMs;
+    let [beforeMs, changedMs] = [fromMs, toMs];
+    while (changedMs - beforeMs > 1) {
+      const betweenMs = Math.floor((beforeMs + changedMs) / 2);
+      if (this.#offsetMs(betweenMs) === before) beforeMs = betweenMs;
+      else changedMs = betweenMs;
+    }
+    return changedMs;
+  }
+
+  /** How far the clocks are ahead of UTC. */
   #offsetMs(atMs: number): number {
     const shown: Partial<Record<Intl.DateTimeFormatPartTypes, number>> = {};
     for (const { type, value } of this.#clock.formatToParts(atMs)) shown[type] = Number(value);
     const { year = 0, month = 1, day = 1, hour = 0, minute = 0, second = 0 } = shown;
-    const offsetMs = Date.UTC(year, month - 1, day, hour, minute, second) - Math.floor(atMs / 1_000) * 1_000;
-    return this.period === "hour" ? ((offsetMs % HOUR_MS) + HOUR_MS) % HOUR_MS : offsetMs;
+    return Date.UTC(year, month - 1, day, hour, minute, second) - Math.floor(atMs / 1_000) * 1_000;
   }
 }
 

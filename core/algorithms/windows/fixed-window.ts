@@ -29,8 +29,8 @@ import { Calendar, type Period, PERIODS } from "./calendar.ts";
  * `jitter` prevents such herds: it delays the end of a window by 0 up to `jitter`, drawn from the instant of its first
  * request. (An algorithm does not know the key, and a decision must not depend on chance.) Keys that begin in
  * different milliseconds end in different ones. The next window begins with the first request after that, and ends at
- * its usual end, delayed by its own jitter. So a key has one window for each of the calendar, and `jitter` is at most
- * half of one. An interval of L ms then meets floor((L + jitter) / shortest window) + 2.
+ * its usual end, delayed by its own jitter. So a key has at most one window for each of the calendar. `jitter` is at
+ * most half of a usual one. An interval of L ms then meets floor((L + jitter) / shortest window) + 2.
  *
  * Held units are debited when they are settled, in the window of that instant. Units that an isolate spends after the
  * window in which it reserved them stay outstanding, so the new window offers fewer. At any instant taken +

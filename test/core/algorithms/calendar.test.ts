@@ -31,9 +31,26 @@ test.each<[Period, string, string, string, string, number]>([
   ["hour", "Europe/Berlin", "2025-10-26T00:30Z", "2025-10-26T00:00", "2025-10-26T01:00", 1],
   ["hour", "Europe/Berlin", "2025-10-26T01:30Z", "2025-10-26T01:00", "2025-10-26T02:00", 1],
   ["hour", "Asia/Kolkata", "2026-03-29T12:00Z", "2026-03-29T11:30", "2026-03-29T12:30", 1],
+  // At 2:45 the clocks are put forward to 3:45: 45 minutes of one hour, and 15 of the next.
+  ["hour", "Pacific/Chatham", "1994-10-01T13:15Z", "1994-10-01T13:15", "1994-10-01T14:00", 0.75],
+  ["hour", "Pacific/Chatham", "1994-10-01T14:00Z", "1994-10-01T14:00", "1994-10-01T14:15", 0.25],
+  // At 3:45 they are put back to 2:45. The last 15 minutes of the hour from 2:00 come again, then all of the next.
+  ["hour", "Pacific/Chatham", "2026-04-04T13:00Z", "2026-04-04T12:15", "2026-04-04T13:15", 1],
+  ["hour", "Pacific/Chatham", "2026-04-04T13:59Z", "2026-04-04T13:15", "2026-04-04T14:00", 0.75],
+  ["hour", "Pacific/Chatham", "2026-04-04T14:00Z", "2026-04-04T14:00", "2026-04-04T14:15", 0.25],
+  ["hour", "Pacific/Chatham", "2026-04-04T14:15Z", "2026-04-04T14:15", "2026-04-04T15:15", 1],
+  // By half an hour: forward at 2:00 to 2:30, back at 2:00 to 1:30.
+  ["hour", "Australia/Lord_Howe", "2026-10-03T15:30Z", "2026-10-03T15:30", "2026-10-03T16:00", 0.5],
+  ["hour", "Australia/Lord_Howe", "2026-04-04T14:59Z", "2026-04-04T14:00", "2026-04-04T15:00", 1],
+  ["hour", "Australia/Lord_Howe", "2026-04-04T15:00Z", "2026-04-04T15:00", "2026-04-04T15:30", 0.5],
+  // From 0:30 to 0:00: half an hour, and then all of it.
+  ["hour", "Asia/Colombo", "1996-10-25T17:45Z", "1996-10-25T17:30", "1996-10-25T18:00", 0.5],
+  ["hour", "Asia/Colombo", "1996-10-25T18:00Z", "1996-10-25T18:00", "1996-10-25T19:00", 1],
   ["week", "Asia/Kolkata", "2026-03-29T18:30Z", "2026-03-29T18:30", "2026-04-05T18:30", 7 * 24],
   // Clocks that skip midnight: the day begins at one o'clock.
   ["day", "America/Sao_Paulo", "2018-11-04T12:00Z", "2018-11-04T03:00", "2018-11-05T02:00", 23],
+  // Midnight comes again: at 0:00 the clocks were put back to 23:00, and the day ends at the second midnight.
+  ["day", "America/Sao_Paulo", "2018-02-18T02:30Z", "2018-02-17T02:00", "2018-02-18T03:00", 25],
   // At 0:01 the clocks were put back to 23:01. The day had begun, and goes on.
   ["day", "America/St_Johns", "2010-11-07T02:40Z", "2010-11-07T02:30", "2010-11-08T03:30", 25],
   // A day that there was not: Samoa went from the 29th to the 31st.
@@ -51,6 +68,7 @@ const ZONES = [
   "America/Santiago",
   "Africa/Casablanca",
   "Asia/Kathmandu",
+  "Australia/Lord_Howe",
   "Pacific/Chatham",
   "Pacific/Kiritimati",
 ];

@@ -356,6 +356,13 @@ describe("a policy that changes while a window lasts", () => {
     expect(counted({ window: "2h", align: "first" }, day, 12 * HOUR_MS - 1)).toBe(7);
   });
 
+  test("counts a stored hour that ended early, when the clocks changed, as of the hour of its last unit", () => {
+    const config = configOf({ limit: 3, window: "1 hour", timeZone: "Pacific/Chatham" });
+    const stored = { units: 3, startMs: at("1994-10-01T13:20Z"), lastMs: at("1994-10-01T14:05Z") };
+    const left = (instant: string) => fixedWindow.decide(config, stored, at(instant), 0, 0).remaining;
+    expect([left("1994-10-01T14:14Z"), left("1994-10-01T14:15Z")]).toEqual([0, 3]);
+  });
+
   test("counts all as if taken with the last, when the first would be over", () => {
     const long = configOf({ limit: 9, window: "1h", align: "first" });
     let state = taken(long, undefined, nowMs, 3);
