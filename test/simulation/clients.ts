@@ -35,7 +35,8 @@ const BUCKET = { algorithm: "token-bucket", limit: 40, window: 1_000, deadlineMs
 const POLICIES = parsePolicies({
   brief: { ...BUCKET, burst: 48, reservation: { ttl: 40 } },
   bucket: { ...BUCKET, limit: 200, burst: 96, reservation: { ttl: 120 } },
-  slow: { ...BUCKET, limit: 1, window: 60_000, burst: 64, reservation: { ttl: 60 } },
+  // Below 12 the object reserves nothing: a crash may cost only what returns within 10 s.
+  slow: { ...BUCKET, limit: 24, window: 60_000, burst: 64, reservation: { ttl: 60 } },
   auto: { ...BUCKET, limit: 500, burst: 400 },
   log: { algorithm: "sliding-log", limit: 64, window: 400, reservation: { ttl: 50 }, deadlineMs },
   two: {
@@ -120,7 +121,8 @@ export class ClientSchedule {
     for (let burst = 4 + this.#upTo(5); burst > 0; burst -= 1) {
       const index = this.#upTo(this.#clients.length - 1);
       const isOfWorker = this.#chance(0.2);
-      const paceMs = this.#of([0, 0, 1, 3, 10]);
+      // Calls of one instant come before the client's first units, so these are a quarter of the bursts.
+      const paceMs = this.#of([0, 1, 3, 10]);
       for (let call = 4 + this.#upTo(16); call > 0; call -= 1) {
         const cost = this.#of([1, 1, 1, 1, 1, 1, 2, 5]);
         this.#time.at(atMs, () => (isOfWorker ? this.#callWorker(cost) : this.#call(index, cost)));
