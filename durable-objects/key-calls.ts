@@ -277,12 +277,14 @@ export class KeyCalls {
 /** Tells each of many holders with a denial how long to deny by itself. Each gets another time, so they do not ask together. */
 function withQuiet({ holders, policy }: KeyState, answer: Answer, nowMs: number): Answer {
   if (policy.pool !== undefined || !("rules" in answer)) return answer;
-  const { rules, next } = answer;
+  const { rules, next, reserved } = answer;
   const isDenied = (index: number) => rules[index]?.success === false || next?.[index]?.success === false;
   const waits = policy.rules.flatMap(({ quota: { windowMs = 0, units } }, index) =>
     isDenied(index) ? [windowMs / units] : [],
   );
-  const ms = waits.length === 0 ? 0 : quietMs(holders.size, Math.max(...waits));
+  const quiet = waits.length === 0 ? 0 : quietMs(holders.size, Math.max(...waits));
+  // To who has a bucket of its own units come meanwhile.
+  const ms = quiet === 0 || reserved?.buckets === undefined ? quiet : Math.max(quiet, reserved.ttlMs / 2);
   return ms === 0 ? answer : { ...answer, quietMs: Math.round(ms * (0.75 + jitterAt(nowMs) / 2)) };
 }
 

@@ -6,6 +6,7 @@ import { ReservationCache } from "../../client/reservation-cache.ts";
 import { BatchQueues } from "../../client/transports/batch-queue.ts";
 import { type LimiterNamespace, Objects } from "../../client/transports/objects.ts";
 import type { LimiterTransport } from "../../client/transports/transport.ts";
+import { RATE_WINDOWS } from "../../core/accounts/hold.ts";
 import type { Time } from "../../core/clock.ts";
 import type { RegionalPolicies } from "../../core/policies/parse-policies.ts";
 import { DEFAULT_BOUNDS, type Policy } from "../../core/policies/policy.ts";
@@ -14,6 +15,7 @@ import { Problem } from "../../core/protocol/problems.ts";
 import type { ReservationsMessage, ReservationsReply } from "../../core/protocol/reservation-messages.ts";
 import { SCOPES } from "../../worker/auth/tokens.ts";
 import { callReserve } from "../../worker/calls/reservations.ts";
+import type { Share } from "./laws.ts";
 
 /** The one key that all call. */
 export const KEY = "key";
@@ -32,8 +34,8 @@ export interface HolderParts {
 export interface Holder {
   /** Decides a call of cost 1. `undefined`: it is refused, as a bound of its caller is reached. */
   limit(policy: Policy): MaybeLater<Decision | undefined>;
-  /** The units that it may spend without asking. */
-  unitsOf(policy: Policy): number;
+  /** What it may admit without asking. */
+  shareOf(policy: Policy): Share;
 }
 
 type MaybeLater<Value> = Value | Promise<Value>;
@@ -70,8 +72,12 @@ class Isolate implements Holder {
     return decided.then((answer) => (answer instanceof Problem ? undefined : answer));
   }
 
-  unitsOf(policy: Policy): number {
-    return this.#cache.find(policy, KEY)?.spendableAt(this.#time.nowMs())[0] ?? 0;
+  shareOf(policy: Policy): Share {
+    const reservation = this.#cache.find(policy, KEY);
+    const [units = 0] = reservation?.spendableAt(this.#time.nowMs()) ?? [];
+    const [bucket] = reservation?.buckets ?? [];
+    if (bucket === undefined) return { units };
+    return { units, perWindow: bucket.rate.units / RATE_WINDOWS, burst: bucket.most };
   }
 }
 
@@ -102,7 +108,7 @@ function startProcess(parts: HolderParts): Holder {
   };
   return {
     limit: ({ name }) => limiter.limit({ policy: name, key: KEY }).then(note, () => undefined),
-    unitsOf: (policy) => isolate.unitsOf(policy),
+    shareOf: (policy) => isolate.shareOf(policy),
   };
 }
 

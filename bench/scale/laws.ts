@@ -91,7 +91,9 @@ export class Laws {
       bursts += burst;
     }
     const { limit } = this.#quota;
-    const over = Math.max(units - this.#exact.leftAt(nowMs), rates - limit, bursts - limit);
+    // Rates are fractions, whose sum is not exact.
+    const tooFast = Math.round((rates - limit) * 1e6) / 1e6;
+    const over = Math.max(units - this.#exact.leftAt(nowMs), tooFast, bursts - limit);
     this.handedOutOver = Math.max(this.handedOutOver, over);
   }
 }

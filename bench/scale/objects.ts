@@ -3,6 +3,7 @@
  * it and back.
  */
 import type { LimiterNamespace, LimiterStub } from "../../client/transports/objects.ts";
+import { heldUnits, RATE_WINDOWS, type RuleAccount } from "../../core/accounts/hold.ts";
 import type { Policies } from "../../core/policies/policy.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
 import type { KeyCall } from "../../core/protocol/object-methods.ts";
@@ -17,7 +18,7 @@ import {
 } from "../../durable-objects/wire-methods.ts";
 import { Database } from "../../test/simulation/database.ts";
 import { delayMs, type Place, REGIONS } from "./cities.ts";
-import type { Laws } from "./laws.ts";
+import type { Laws, Share } from "./laws.ts";
 import type { Ticks } from "./ticks.ts";
 
 /** An object takes so long for a message, and for each call in it, whatever they do. */
@@ -111,6 +112,7 @@ export class FarObject {
   busyMs = 0;
   readonly #parts: ObjectsParts;
   readonly #routing: OwnerRouting;
+  readonly #rulesOf: (policy: string, key: string) => readonly RuleAccount[];
   readonly #queue: QueuedMessage[] = [];
   #freeAtMs = 0;
   #isServing = false;
@@ -129,6 +131,8 @@ export class FarObject {
       loadPooled: () => Promise.reject(new Error("there are no pools")),
       time,
     });
+    this.#rulesOf = (policy, key) =>
+      joined.ask(policy, key, (_, { ruleStates }) => ruleStates) as readonly RuleAccount[];
     const calls = new KeyCalls({ ...joined, sockets: { closeLost: () => undefined } });
     this.#routing = new OwnerRouting(
       (message, method) => {
@@ -143,10 +147,14 @@ export class FarObject {
     );
   }
 
-  /** The units that it may admit now, beside those that it has handed out. */
-  unitsLeft(policy: string, key: string): number {
+  /** What it may admit, beside what it has handed out. */
+  shareOf(policy: string, key: string): Share {
     const answer = this.#routing.call("limit", [policy, key, 0]) as string;
-    return (JSON.parse(answer) as Decided).rules[0]?.remaining ?? 0;
+    const units = (JSON.parse(answer) as Decided).rules[0]?.remaining ?? 0;
+    const { rule, account } = this.#rulesOf(policy, key)[0] ?? {};
+    if (rule === undefined || account === undefined) return { units };
+    const { all, rate } = heldUnits(account.holds);
+    return { units, perWindow: rule.quota.units - rate.units / RATE_WINDOWS, burst: rule.capacity - all };
   }
 
   receive(message: QueuedMessage): void {

@@ -79,8 +79,8 @@ async function run(cell: Cell): Promise<Omit<Figures, "logLines">> {
     }),
   );
   const shares = function* (): Iterable<Share> {
-    for (const object of objects.all.values()) yield { units: object.unitsLeft(policy.name, KEY) };
-    for (const holder of holders) yield { units: holder.unitsOf(policy) };
+    for (const object of objects.all.values()) yield object.shareOf(policy.name, KEY);
+    for (const holder of holders) yield holder.shareOf(policy);
   };
   const measures = new Measures(cell.durationMs, count, quota);
   const draw = drawHolder(cell, random);

@@ -21,11 +21,14 @@ import { type Cost, costOf, type Rule } from "../policies/policy.ts";
 import type { RuleDecision } from "../protocol/answers.ts";
 import {
   type Account,
+  configBeside,
   heldUnits,
   type Hold,
   holdWith,
   Outlook,
+  rateWindowMs,
   type RuleAccount,
+  unitsToCome,
   usesOf,
   withHold,
   withoutHold,
@@ -83,15 +86,45 @@ export function waitMs(rule: Rule, { state, holds }: Account, nowMs: number, cos
   return passesAtMs === Infinity ? null : passesAtMs - nowMs;
 }
 
-/** Debits every hold that has expired by `nowMs`, each at the instant when it expired. */
+/**
+ * Debits every hold that has expired by `nowMs`, each at the instant when it expired. While holders have rates, the state
+ * is brought to `nowMs`, so that each part of time is counted at the rate that was left then.
+ */
 export function advance(rule: Rule, account: Account, nowMs: number): Account {
   const { holds } = account;
-  let [state, expired] = [account.state, 0];
+  const { algorithm } = rule;
+  let [state, expired, left] = [account.state, 0, holds];
   for (let next = holds[0]; next !== undefined && next.expiresAtMs <= nowMs; next = holds[expired]) {
-    state = rule.algorithm.debit(rule.config, state, next.expiresAtMs, next.units);
+    state = algorithm.debit(configBeside(rule, left), state, next.expiresAtMs, next.units);
     expired += 1;
+    if (next.rate !== undefined) left = holds.slice(expired);
   }
-  return expired === 0 ? account : { state, holds: holds.slice(expired) };
+  if (expired > 0) left = holds.slice(expired);
+  if (hasRates(account))
+    return { state: algorithm.debit(configBeside(rule, left), state, nowMs, 0), holds: left };
+  return expired === 0 ? account : { state, holds: left };
+}
+
+function hasRates({ holds }: Account): boolean {
+  return holds.length > 0 && heldUnits(holds).rate.units > 0;
+}
+
+/** The account with its state brought to `nowMs`: then a holder may be given a rate. */
+export function broughtTo(rule: Rule, { state, holds }: Account, nowMs: number): Account {
+  return { state: rule.algorithm.debit(configBeside(rule, holds), state, nowMs, 0), holds };
+}
+
+/** The account under another rule: its rates go on if the rule has them, and are otherwise held as units. */
+export function underRule(rule: Rule, account: Account, nowMs: number): Account {
+  if (!hasRates(account)) return account;
+  const { rate } = heldUnits(account.holds);
+  const isSame = rate.windowMs === rateWindowMs(rule);
+  if (isSame && rule.algorithm.lessRate?.(rule.config, rate) !== undefined) return account;
+  const holds = account.holds.map((hold) => {
+    const units = hold.units + unitsToCome(hold, nowMs);
+    return { ...hold, units, rate: undefined };
+  });
+  return { state: account.state, holds };
 }
 
 /** Adds a hold without checking that there are enough units: call `decide` first. */
@@ -116,17 +149,21 @@ export function extend(account: Account, id: string, expiresAtMs: number): Accou
 export function settle(rule: Rule, account: Account, nowMs: number, id: string, used: number): Account {
   const holds = withoutHold(account.holds, id);
   if (holds === account.holds) return account;
-  return { state: rule.algorithm.debit(rule.config, account.state, nowMs, used), holds };
+  return {
+    state: rule.algorithm.debit(configBeside(rule, account.holds), account.state, nowMs, used),
+    holds,
+  };
 }
 
 /** Returns units; of a charge at `atMs`, not those that time has returned since. */
 export function refund(
-  { algorithm, config }: Rule,
+  rule: Rule,
   { state, holds }: Account,
   nowMs: number,
   units: number,
   atMs?: number,
 ): Account {
+  const { algorithm, config } = rule;
   return { state: algorithm.credit(config, state, nowMs, units, atMs), holds };
 }
 
@@ -136,6 +173,13 @@ export function outstandingOf({ holds }: Account): number {
 
 export function unstoredOf({ holds }: Account): number {
   return heldUnits(holds).unstored;
+}
+
+/** Those units, and what their holders get by themselves: what an object that starts now must presume used. */
+export function presumableOf(account: Account, nowMs: number): number {
+  const units = unstoredOf(account);
+  if (!hasRates(account)) return units;
+  return account.holds.reduce((sum, hold) => sum + unitsToCome(hold, nowMs), units);
 }
 
 /** The units of holds that represent units given out before a crash. */
@@ -173,19 +217,21 @@ const known = new WeakMap<readonly Hold[], { rule: Rule; state: unknown; atMs: n
 function emptyAtMs(rule: Rule, state: unknown, holds: readonly Hold[]): number {
   const earlier = known.get(holds);
   if (earlier?.rule === rule && earlier.state === state) return earlier.atMs;
-  const atMs = rule.algorithm.untouchedAtMs(rule.config, state, usesOf(holds));
+  const atMs = rule.algorithm.untouchedAtMs(configBeside(rule, holds), state, usesOf(holds));
   known.set(holds, { rule, state, atMs });
   return atMs;
 }
 
 /** Units kept for more important calls count as held; a denial due only to them has the reason `shed`. */
 function decideState(
-  { algorithm, config, apart, capacity }: Rule,
+  rule: Rule,
   { state, holds }: Account,
   nowMs: number,
   cost: number,
   held = heldUnits(holds).all,
 ): AlgorithmDecision<unknown> {
+  const { algorithm, apart, capacity } = rule;
+  const config = configBeside(rule, holds);
   if (apart === undefined) return algorithm.decide(config, state, nowMs, cost, held);
   const decision = algorithm.decide(config, state, nowMs, cost, held + apart);
   if (decision.allowed && decision.delayMs === undefined) return decision;

@@ -1,5 +1,5 @@
 /** Holds, and immutable lists of them in the order of expiry. */
-import type { Forecast, Uses } from "../algorithms/algorithm.ts";
+import type { Forecast, Rate, Uses } from "../algorithms/algorithm.ts";
 import { search } from "../algorithms/log/unit-log.ts";
 import { type Cost, costOf, type Rule } from "../policies/policy.ts";
 
@@ -14,6 +14,11 @@ export interface Hold {
   readonly isStored?: boolean;
   /** It belongs to a call on several keys, which ends it within moments. */
   readonly isProvisional?: boolean;
+  /**
+   * Its holder gets further units by itself, at this rate, and has `units` of them at most: a bucket of its own, cut from
+   * the account's. Until the hold ends, the account refills that much slower.
+   */
+  readonly rate?: Rate | undefined;
   /** Without a holder: units that may have been given out before a crash. */
   readonly isRestored?: boolean;
 }
@@ -23,6 +28,8 @@ export interface HeldUnits {
   readonly unstored: number;
   readonly provisional: number;
   readonly restored: number;
+  /** The sum of the rates of holders, in units per `windowMs` (0: none), which is the same for all. */
+  readonly rate: Rate;
 }
 
 interface Columns extends Uses {
@@ -57,7 +64,7 @@ export function withHold(holds: readonly Hold[], hold: Hold): readonly Hold[] {
     ids: ids.toSpliced(index, 0, hold.id),
     endsMs: endsMs.toSpliced(index, 0, hold.expiresAtMs),
     units: units.toSpliced(index, 0, hold.units),
-    sums: summed(sums, hold, hold.units),
+    sums: summed(sums, hold, 1),
   });
 }
 
@@ -70,7 +77,7 @@ export function withoutHold(holds: readonly Hold[], id: string): readonly Hold[]
     ids: ids.toSpliced(index, 1),
     endsMs: endsMs.toSpliced(index, 1),
     units: units.toSpliced(index, 1),
-    sums: summed(sums, hold, -hold.units),
+    sums: summed(sums, hold, -1),
   });
 }
 
@@ -85,26 +92,49 @@ export function indexAfter(endsMs: readonly number[], atMs: number): number {
   return search(0, endsMs.length, (index) => (endsMs[index] ?? Infinity) > atMs);
 }
 
-const NOTHING: HeldUnits = { all: 0, unstored: 0, provisional: 0, restored: 0 };
+const NO_RATE: Rate = { units: 0, windowMs: 0 };
+const NOTHING: HeldUnits = { all: 0, unstored: 0, provisional: 0, restored: 0, rate: NO_RATE };
 
 function columnsOf(holds: readonly Hold[]): Columns {
   const columns = known.get(holds) ?? {
     ids: holds.map(({ id }) => id),
     endsMs: holds.map(({ expiresAtMs }) => expiresAtMs),
     units: holds.map(({ units }) => units),
-    sums: holds.reduce((sums, hold) => summed(sums, hold, hold.units), NOTHING),
+    sums: holds.reduce((sums, hold) => summed(sums, hold, 1), NOTHING),
   };
   known.set(holds, columns);
   return columns;
 }
 
-function summed(sums: HeldUnits, hold: Hold, units: number): HeldUnits {
+function summed(sums: HeldUnits, hold: Hold, sign: 1 | -1): HeldUnits {
+  const units = sign * hold.units;
   return {
     all: sums.all + units,
     unstored: sums.unstored + (hold.isStored === true ? 0 : units),
     provisional: sums.provisional + (hold.isProvisional === true ? units : 0),
     restored: sums.restored + (hold.isRestored === true ? units : 0),
+    rate:
+      hold.rate === undefined ? sums.rate : { ...hold.rate, units: sums.rate.units + sign * hold.rate.units },
   };
+}
+
+/** Rates are in units per this time: a window would round the rates of many holders to few units, or none. */
+export function rateWindowMs({ quota: { windowMs = 1 } }: Pick<Rule, "quota">): number {
+  return RATE_WINDOWS * windowMs;
+}
+
+export const RATE_WINDOWS = 1_000;
+
+/** The most units that a holder gets at its rate from now on until its hold ends. */
+export function unitsToCome({ rate, expiresAtMs }: Hold, nowMs: number): number {
+  return rate === undefined ? 0 : Math.ceil((rate.units * Math.max(0, expiresAtMs - nowMs)) / rate.windowMs);
+}
+
+/** The rule's configuration without the rates that holders have. */
+export function configBeside({ algorithm, config }: Rule, holds: readonly Hold[]): object {
+  if (holds.length === 0) return config;
+  const { rate } = heldUnits(holds);
+  return rate.units === 0 ? config : (algorithm.lessRate?.(config, rate) ?? config);
 }
 
 /** One rule's state and holds, for one key. */
@@ -134,7 +164,7 @@ export class Outlook {
 
   constructor(rule: Rule, state: unknown, holds: readonly Hold[]) {
     this.#rule = rule;
-    this.#forecast = rule.algorithm.forecast(rule.config, state);
+    this.#forecast = rule.algorithm.forecast(configBeside(rule, holds), state);
     this.#holds = usesOf(holds);
     this.#outstanding = heldUnits(holds).all;
   }

@@ -42,6 +42,13 @@ export interface Algorithm<Config extends object, State> {
   /** The configuration for a part (above 0, at most 1) of the quota, rounded down; `undefined`: less than one unit. */
   scale(config: Config, part: number): Config | undefined;
 
+  /**
+   * The configuration without a part of its rate that holders have; `undefined`: nothing would be left. Present when
+   * units return at a constant rate, so that a quota may be cut into parts that together admit what it admits: each
+   * has a rate and a capacity, and neither is more than the quota's in sum.
+   */
+  lessRate?(config: Config, rate: Rate): Config | undefined;
+
   /** Decides on `cost` units; 0 takes nothing. A denial has a state (`counted`) only with `countDenied`. */
   decide(
     config: Config,
@@ -115,6 +122,12 @@ export interface Algorithm<Config extends object, State> {
 
   /** The memory of a state. Present when it can be large. */
   bytes?(state: State): number;
+}
+
+/** A part of the rate of a quota. */
+export interface Rate {
+  readonly units: number;
+  readonly windowMs: number;
 }
 
 /** What an isolate may decide with reserved units, without the rule's state. */

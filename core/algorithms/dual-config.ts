@@ -56,6 +56,13 @@ export function dualConfig(own: AnyAlgorithm, other: AnyAlgorithm): DualAlgorith
         Math.min(...both(config, state, (each, ...its) => each.limitNow?.(...its, nowMs) ?? Infinity)),
     }),
     scale: () => undefined,
+    ...(own.lessRate &&
+      other.lessRate && {
+        lessRate(config, rate) {
+          const less = [own.lessRate?.(config.own, rate), other.lessRate?.(config.other, rate)] as const;
+          return less[0] && less[1] && { own: less[0], other: less[1] };
+        },
+      }),
     decide: (config, state, nowMs, cost, held) =>
       stricter(state, ...both(config, state, (each, ...its) => each.decide(...its, nowMs, cost, held))),
     ...(own.noteHold && {

@@ -1,5 +1,11 @@
 import { type Algorithm, type ConfigProblem, configProblem } from "./algorithm.ts";
-import { MAX_PARTS, tokenBucket, type TokenBucketConfig, type TokenBucketState } from "./token-bucket.ts";
+import {
+  lessRate,
+  MAX_PARTS,
+  tokenBucket,
+  type TokenBucketConfig,
+  type TokenBucketState,
+} from "./token-bucket.ts";
 
 /**
  * Leaky bucket as a queue: calls flow out at a steady rate, and a faster call gets a delay until its turn. nginx's
@@ -38,6 +44,7 @@ export const leakyBucket: Algorithm<LeakyBucketConfig, TokenBucketState> = {
   name: "leaky-bucket",
   // The script of pools has no delays.
   isPoolable: undefined,
+  lessRate,
   fields: { limit: "units", window: "duration", burst: "count?", delay: "count?", nodelay: "boolean?" },
 
   configure(fields): LeakyBucketConfig | ConfigProblem {

@@ -1,4 +1,4 @@
-import { type Algorithm, type AlgorithmDecision, configProblem, type Uses } from "./algorithm.ts";
+import { type Algorithm, type AlgorithmDecision, configProblem, type Rate, type Uses } from "./algorithm.ts";
 
 /**
  * Token bucket: `limit` units per window, refilled continuously, at most `burst` at once.
@@ -72,6 +72,8 @@ export const tokenBucket: Algorithm<Config, State> = {
     const scaled = Math.floor(burst * part);
     return scaled < 1 ? undefined : { limit, windowMs: Math.ceil(windowMs / part), burst: scaled };
   },
+
+  lessRate,
 
   decide(config, state, nowMs, cost, outstanding): AlgorithmDecision<State> {
     const { limit, windowMs, burst } = config;
@@ -232,6 +234,15 @@ function stateOf(
   if (spentParts === 0) return undefined;
   if (beyond === 0) return { spentParts, windowMs, burst, atMs };
   return { spentParts, windowMs, burst, atMs, totalParts: Math.min(spentParts + beyond, MAX_PARTS) };
+}
+
+/** The bucket without a part of its rate, rounded down. */
+export function lessRate<Bucket extends Pick<Config, "limit" | "windowMs">>(
+  config: Bucket,
+  { units, windowMs }: Rate,
+): Bucket | undefined {
+  const less = Math.ceil(units / (windowMs / config.windowMs));
+  return config.limit <= less ? undefined : { ...config, limit: config.limit - less };
 }
 
 /**

@@ -10,7 +10,7 @@ export interface RuleView {
   readonly capacity: number;
   /** Made by `algorithm.configure`, and only read by `algorithm`. */
   readonly config: object;
-  readonly algorithm: Pick<AnyAlgorithm, "refillMs">;
+  readonly algorithm: Pick<AnyAlgorithm, "refillMs" | "lessRate">;
 }
 
 export interface Rule extends RuleView {

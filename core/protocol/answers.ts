@@ -1,5 +1,5 @@
 /** An object's answers to the messages of clients (isolates). Fields are only added, as optional; never renamed. */
-import type { DenialReason } from "../algorithms/algorithm.ts";
+import type { DenialReason, Rate } from "../algorithms/algorithm.ts";
 import type { Cost } from "../policies/policy.ts";
 import type { Full } from "./problems.ts";
 
@@ -96,8 +96,20 @@ export interface Reserved {
   /** The object did not know the holder's units (after a crash, for example): it may not spend the kept ones. */
   readonly isNew: boolean;
   readonly units: Readonly<Record<string, number>>;
+  /**
+   * By rule, a bucket of the holder's own, which is cut from the object's, for `ttlMs` or until the next answer; `units` are
+   * those that it has more now. Absent: it has units alone.
+   */
+  readonly buckets?: Readonly<Record<string, Bucket>>;
   /** By rule: what the holder may report until the next message. Older objects omit it. */
   readonly prospects?: Readonly<Record<string, Prospect>>;
+}
+
+export interface Bucket {
+  /** How fast units come. */
+  readonly rate: Rate;
+  /** The most units in it. If that is less than the holder has kept, it gives up the rest with its next message. */
+  readonly most: number;
 }
 
 export interface Prospect {

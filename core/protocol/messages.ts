@@ -54,6 +54,8 @@ export interface ReserveCall extends UnitsCall {
   readonly turn: number;
   /** The lifetime of the units. The holder counts from before it sends, so it stops first. */
   readonly ttlMs: number;
+  /** The object is far: the holder takes a bucket of its own, if it gets one (`Reserved.buckets`). */
+  readonly takesBucket?: true | undefined;
   /** Calls already wait for units, so granted units are used at once. */
   readonly isShort: boolean;
   readonly rules: Readonly<Record<string, Reserving>>;
@@ -67,6 +69,12 @@ export interface Reserving {
   readonly kept: number;
   /** The units that the holder needs, the kept ones included. */
   readonly wanted: number;
+  /** The units that its calls need in a second. Absent: of an older version, or the rule cannot be cut. */
+  readonly demand?: number;
+  /** The rate of its bucket, if it has one; then `kept` is the most units in it. */
+  readonly rate?: number;
+  /** Of its bucket: the units that it returns unused. */
+  readonly left?: number;
 }
 
 export interface Returned {
@@ -74,6 +82,8 @@ export interface Returned {
   readonly holder: string;
   readonly turn: number;
   readonly used: Readonly<Record<string, number>>;
+  /** `Reserving.left`. */
+  readonly left?: Readonly<Record<string, number>>;
 }
 
 interface UnitsCall extends OfKey {

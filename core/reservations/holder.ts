@@ -16,6 +16,9 @@ import {
   wantedUnits,
 } from "./sizing.ts";
 
+/** Calls this long ago count a third of new ones for a part of the rate. */
+const RECENT_MS = 1_000;
+
 /**
  * Holds units of the level beneath and spends them without a message: an isolate or process those of an object
  * (reservation.ts), a region those of a pool (durable-objects/pool/share.ts). An isolate keeps its units as numbers, a
@@ -52,12 +55,16 @@ export abstract class Holder<Call> {
   #isShort = false;
   #sinceMs: number;
   #lastMs: number;
+  /** By rule: the units of its calls, and the time, each counted with less weight the longer ago it was. */
+  readonly #recent: number[];
+  #recentMs = 0;
 
   constructor(policy: PolicyView, holder: string, nowMs: number) {
     this.policy = policy;
     this.holder = holder;
     this.#low = policy.rules.map(() => 0);
     this.#demand = this.#low.slice();
+    this.#recent = this.#low.slice();
     this.#sinceMs = nowMs;
     this.#lastMs = nowMs;
   }
@@ -115,7 +122,17 @@ export abstract class Holder<Call> {
     return { ttlMs, units, low, isShort };
   }
 
+  /** By rule: the units that its calls need in a second, by those of the last seconds. */
+  protected get demandPerSecond(): readonly number[] {
+    return this.#recent.map((units) => (this.#recentMs === 0 ? 0 : (1_000 * units) / this.#recentMs));
+  }
+
   #measureFrom(nowMs: number): void {
+    const elapsedMs = Math.max(0, nowMs - this.#sinceMs);
+    const weight = Math.exp(-elapsedMs / RECENT_MS);
+    for (const [index, units] of this.#demand.entries())
+      this.#recent[index] = weight * (this.#recent[index] ?? 0) + units;
+    this.#recentMs = weight * this.#recentMs + elapsedMs;
     this.#isShort = false;
     this.#calls = 0;
     this.#demand = this.#demand.map(() => 0);
@@ -153,13 +170,21 @@ export abstract class Holder<Call> {
    * All remaining units may be spent for a lifetime of `ttlMs` since the message was sent.
    * @param nowMs when its answer came. Absent: the round trip is not measured
    */
-  protected begin({ sentAtMs, wanted }: PendingRequest<Call>, ttlMs: number, nowMs = sentAtMs): void {
+  protected begin(
+    { sentAtMs, wanted }: PendingRequest<Call>,
+    ttlMs: number,
+    nowMs = sentAtMs,
+    hasRate = false,
+  ): void {
     const tookMs = Math.max(0, nowMs - sentAtMs);
     this.tripMs = this.tripMs === 0 ? tookMs : this.tripMs + (tookMs - this.tripMs) / 4;
     this.spendableUntilMs = sentAtMs + spendableMs(ttlMs);
     this.settledAtMs = sentAtMs + ttlMs;
     this.#refillAtMs = sentAtMs + refillMs(ttlMs);
-    this.#low = wanted.low.map((units, index) => Math.min(units, Math.floor(this.unitsLeft(index) / 2)));
+    // Who gets units at a rate is not short of them when they are few.
+    this.#low = wanted.low.map((units, index) =>
+      hasRate ? -1 : Math.min(units, Math.floor(this.unitsLeft(index) / 2)),
+    );
   }
 }
 

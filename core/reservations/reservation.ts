@@ -1,8 +1,12 @@
 import { type Cost, costOf, type PolicyView, type RuleView, versionOf } from "../policies/policy.ts";
-import type { Decided, Reserved, RuleDecision } from "../protocol/answers.ts";
+import type { Bucket, Decided, Reserved, RuleDecision } from "../protocol/answers.ts";
 import type { ReserveCall, Returned } from "../protocol/messages.ts";
 import { Holder, type PendingRequest } from "./holder.ts";
+import { bucketOf, OwnBuckets } from "./own-buckets.ts";
 import { heldMs } from "./sizing.ts";
+
+/** From this round trip on a holder takes a bucket of its own: nearer ones are served as fast with units alone. */
+const FAR_MS = 20;
 
 export type ReserveRequest = PendingRequest<ReserveCall>;
 
@@ -10,6 +14,8 @@ export type ReserveRequest = PendingRequest<ReserveCall>;
 export class Reservation extends Holder<ReserveCall> {
   readonly key: string;
   #units: number[];
+  /** Present when units come by themselves. */
+  #buckets: OwnBuckets | undefined;
   readonly #used: number[];
   readonly #estimate: QuotaEstimate;
   #forgotten = 0;
@@ -23,7 +29,7 @@ export class Reservation extends Holder<ReserveCall> {
     this.#estimate = new QuotaEstimate(policy);
   }
 
-  /** When unused units must be returned; `undefined`: the object keeps nothing apart. */
+  /** When unused units must be returned; `undefined`: the object keeps nothing abuckets. */
   get endsAtMs(): number | undefined {
     return this.isHeld ? this.spendableUntilMs : undefined;
   }
@@ -41,7 +47,14 @@ export class Reservation extends Holder<ReserveCall> {
     return this.#used;
   }
 
+  /** By rule: how fast units come by themselves, and how many there may be then. */
+  get buckets(): readonly (Bucket | undefined)[] {
+    const { rates = [], most = [] } = this.#buckets ?? {};
+    return rates.map((rate, index) => rate && { rate, most: most[index] ?? 0 });
+  }
+
   spendableAt(nowMs: number): readonly number[] {
+    this.#refill(nowMs);
     return nowMs < this.spendableUntilMs ? this.#units : this.#units.map(() => 0);
   }
 
@@ -53,6 +66,7 @@ export class Reservation extends Holder<ReserveCall> {
   spend(cost: Cost, nowMs: number): boolean {
     const { rules } = this.policy;
     if (nowMs >= this.spendableUntilMs) return false;
+    this.#refill(nowMs);
     if (!rules.every((rule, index) => costOf(rule, cost) <= (this.#units[index] ?? 0))) return false;
     // In place, without a list of costs: every call runs this.
     for (const [index, rule] of rules.entries()) {
@@ -65,7 +79,9 @@ export class Reservation extends Holder<ReserveCall> {
 
   /** The decision on a taken cost. Other holders may have calls too (`QuotaEstimate`). */
   admitted(nowMs: number): Decided {
-    return { rules: this.#estimate.admitted(this.spendableAt(nowMs), this.settledAtMs, nowMs) };
+    // Of a bucket only the object knows how it settles.
+    const settledAtMs = this.#buckets === undefined ? this.settledAtMs : Infinity;
+    return { rules: this.#estimate.admitted(this.spendableAt(nowMs), settledAtMs, nowMs) };
   }
 
   /** An admission by the object, to which no units were returned: units here remain too. */
@@ -84,7 +100,20 @@ export class Reservation extends Holder<ReserveCall> {
     const units = this.spendableAt(nowMs);
     const estimateOf = (rule: RuleView, index: number) =>
       this.#estimate.denied(rule, index, units[index] ?? 0, nowMs);
-    return this.denials.find(this.policy, cost, units, nowMs, estimateOf, isFresh);
+    const denied = this.denials.find(this.policy, cost, units, nowMs, estimateOf, isFresh);
+    const buckets = this.#buckets;
+    if (denied === undefined || buckets === undefined) return denied;
+    const rules = denied.rules.map((rule, index) => {
+      if (rule.success || rule.retryAfterMs === null) return rule;
+      const missing = costOf(this.policy.rules[index] as RuleView, cost) - (units[index] ?? 0);
+      return { ...rule, retryAfterMs: Math.min(rule.retryAfterMs, buckets.waitMs(index, missing)) };
+    });
+    return { ...denied, rules };
+  }
+
+  /** The units that came at its rate. */
+  #refill(nowMs: number): void {
+    this.#buckets?.refill(this.#units, Math.min(nowMs, this.spendableUntilMs));
   }
 
   /**
@@ -94,8 +123,16 @@ export class Reservation extends Holder<ReserveCall> {
   ask(cost: Cost, nowMs: number, sinceMs = nowMs): ReserveRequest {
     const wanted = this.want(nowMs);
     const before = this.spendableAt(nowMs);
+    const hadBuckets = this.#buckets !== undefined;
+    if (nowMs >= this.spendableUntilMs) this.#buckets = undefined;
+    const buckets = this.#buckets;
     const kept = before.map((units, index) => (cost === 0 ? Math.min(units, wanted.units[index] ?? 0) : 0));
+    if (buckets !== undefined) {
+      buckets.shrink();
+      for (const [index, units] of before.entries()) kept[index] = Math.min(units, buckets.most[index] ?? 0);
+    }
     if (this.#units.some((units, index) => units > (kept[index] ?? 0))) this.forgetDenials();
+    const left = this.#units.map((units, index) => units - (kept[index] ?? 0));
     this.#estimate.addReturned(before.map((units, index) => units - (kept[index] ?? 0)));
     this.#units = kept;
     this.#requested = this.asked;
@@ -103,12 +140,18 @@ export class Reservation extends Holder<ReserveCall> {
     const { key, holder, policy, turn } = this;
     const { ttlMs, isShort } = wanted;
     const about = { policy: policy.name, key, cost, priority: policy.priority, ...versionOf(policy) };
+    const demand = this.demandPerSecond;
+    const hasRates = policy.pool === undefined && policy.rules.every(({ algorithm }) => algorithm.lessRate);
+    const isFar = hasRates && this.tripMs >= FAR_MS && { takesBucket: true as const };
     const rules = this.#byRule((index) => ({
       used: this.#used[index] ?? 0,
-      kept: kept[index] ?? 0,
+      kept: (buckets === undefined ? kept[index] : buckets.most[index]) ?? 0,
       wanted: wanted.units[index] ?? 0,
+      ...(hasRates && { demand: demand[index] ?? 0 }),
+      ...(buckets && { rate: buckets.rates[index]?.units ?? 0 }),
+      ...(hadBuckets && { left: left[index] ?? 0 }),
     }));
-    const call = { ...about, holder, turn, ttlMs, isShort, rules };
+    const call = { ...about, holder, turn, ttlMs, isShort, ...isFar, rules };
     return this.send(call, wanted, sinceMs);
   }
 
@@ -120,16 +163,30 @@ export class Reservation extends Holder<ReserveCall> {
     this.learn(call.cost, answer, nowMs, this.#requested);
     if (reserved === undefined) return;
     const names = this.policy.rules.map(({ name }) => name);
+    this.#refill(nowMs);
+    const kept: number[] = [];
     for (const [index, name] of names.entries()) {
       const granted = Object.hasOwn(reserved.units, name) ? (reserved.units[name] ?? 0) : 0;
       this.#units[index] = (reserved.isNew ? 0 : (this.#units[index] ?? 0)) + granted;
+      kept.push(reserved.isNew ? 0 : (call.rules[name]?.kept ?? 0));
       // Units spent since the message was sent came from units that the object counts as used.
       if (reserved.isNew) this.#used[index] = call.rules[name]?.used ?? 0;
     }
-    this.begin(message, Math.min(call.ttlMs, reserved.ttlMs), nowMs);
+    const { buckets } = reserved;
+    const before = reserved.isNew ? undefined : this.#buckets;
+    this.#buckets =
+      buckets &&
+      new OwnBuckets(
+        names.map((name) => bucketOf(buckets, name)),
+        kept,
+        nowMs,
+        before,
+      );
+    const maxMs = buckets === undefined ? call.ttlMs : this.policy.reservation.mostMs;
+    this.begin(message, Math.min(maxMs, reserved.ttlMs), nowMs, buckets !== undefined);
     // An empty, settled reservation need not end, except that a region only forwards an isolate's units when it ends.
     const isSettled = names.every((name, index) => call.rules[name]?.used === this.#used[index]);
-    this.isHeld = this.policy.pool !== undefined || !isSettled || !this.#isEmpty;
+    this.isHeld = this.policy.pool !== undefined || !isSettled || !this.#isEmpty || buckets !== undefined;
   }
 
   /** No answer came. Kept units may be spent until their lifetime ends; granted ones are lost here. */
@@ -157,7 +214,7 @@ export class Reservation extends Holder<ReserveCall> {
     if (next !== undefined) this.denials.learn(this.policy, 1, next, nowMs, firmForMs, quietHereMs);
   }
 
-  /** Ends the reservation. Returns the message for the object; `undefined`: the object keeps nothing apart. */
+  /** Ends the reservation. Returns the message for the object; `undefined`: the object keeps nothing abuckets. */
   giveBack(): Returned | undefined {
     if (!this.isHeld) return undefined;
     this.isHeld = false;
@@ -167,11 +224,14 @@ export class Reservation extends Holder<ReserveCall> {
       this.#estimate.forget();
       this.forgetDenials();
     }
+    const left = this.#buckets && this.#byRule((index) => this.#units[index] ?? 0);
     this.#units.fill(0);
+    this.#buckets = undefined;
     this.spendableUntilMs = -Infinity;
     this.turn += 1;
     const { key, holder, turn } = this;
-    return { key, holder, turn, used: this.#byRule((index) => this.#used[index] ?? 0) };
+    const used = this.#byRule((index) => this.#used[index] ?? 0);
+    return { key, holder, turn, used, ...(left && { left }) };
   }
 
   /** Forgets all denials: returned units may admit a denied cost now. */

@@ -4,6 +4,8 @@ interface HolderUnits {
   readonly used: number;
   readonly wanted: number;
   readonly held: number;
+  /** Wanted units in a millisecond. */
+  readonly demand: number;
 }
 
 /** An isolate, or a client in another process, with reserved units. A crash forgets it (write-behind.ts). */
@@ -21,7 +23,7 @@ export interface KnownHolder {
 }
 
 /** The most holders of one key, at about 300 bytes each. Further isolates always call the object. */
-const MAX_HOLDERS = 1_000;
+const MAX_HOLDERS = 4_000;
 /** The most clients of one caller: they cannot keep isolates from reserving. */
 const MAX_HOLDERS_OF_CALLER = 500;
 /** A caller's clients together want at most as much as this many holders that each want their maximum. */
@@ -34,11 +36,12 @@ export const HOLDER_BYTES = 300;
 export class Holders extends Map<string, KnownHolder> {
   hasRoomFor(id: string): boolean {
     if (this.has(id) || this.size < MAX_HOLDERS_OF_CALLER) return true;
-    return this.size < MAX_HOLDERS && this.#countOfCaller(callerIn(id)) < MAX_HOLDERS_OF_CALLER;
+    const caller = callerIn(id);
+    if (this.size >= MAX_HOLDERS) return false;
+    return caller === undefined || this.#countOfCaller(caller) < MAX_HOLDERS_OF_CALLER;
   }
 
-  #countOfCaller(caller: string | undefined): number {
-    if (caller === undefined) return 0;
+  #countOfCaller(caller: string): number {
     let count = 0;
     for (const id of this.keys()) if (callerIn(id) === caller) count += 1;
     return count;
@@ -60,18 +63,19 @@ export class Holders extends Map<string, KnownHolder> {
   others(id: string | undefined, rule: string, max: number, nowMs: number) {
     const own = id === undefined ? undefined : callerIn(id);
     const wishes = new Map<string, number>();
-    let [wanted, heldByOwn] = [0, 0];
+    let [wanted, heldByOwn, demand] = [0, 0, 0];
     let isContested = false;
     for (const [each, { rules, untilMs }] of this) {
       const units = rules.get(rule);
       if (each === id || units === undefined || untilMs <= nowMs) continue;
       const caller = callerIn(each);
+      demand += units.demand;
       if (caller === undefined) wanted += units.wanted;
       else wishes.set(caller, (wishes.get(caller) ?? 0) + units.wanted);
       if (own !== undefined && caller === own) heldByOwn += units.held;
       else isContested ||= units.wanted > 0;
     }
     for (const wish of wishes.values()) wanted += Math.min(wish, MAX_WISHES_OF_CALLER * max);
-    return { wanted, heldByOwn, isContested };
+    return { wanted, heldByOwn, isContested, demand };
   }
 }

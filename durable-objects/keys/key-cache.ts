@@ -138,7 +138,7 @@ export class KeyCache {
       this.#weigh(known);
     }
     const isCompared = fingerprints.size > 0 && keyState.inForce?.fields === undefined;
-    keyState.compare(isCompared ? fingerprints.comparison(name, nowMs) : undefined);
+    keyState.compare(isCompared ? fingerprints.comparison(name, nowMs) : undefined, nowMs);
     keyState.advance(nowMs);
     return keyState;
   }
@@ -275,7 +275,7 @@ export class KeyCache {
     if (isOfAnother(keyState.inForce, to.inForce)) return this.#beginAnew(keyState, to, nowMs);
     keyState.advance(nowMs);
     if (!keyState.isUnrecorded || !keyState.isWhole(nowMs)) this.#writeExact(keyState, nowMs);
-    keyState.compare(undefined);
+    keyState.compare(undefined, nowMs);
     keyState.adopt(this.#storage, to, nowMs);
     if (!keyState.isUnrecorded) this.#writeExact(keyState, nowMs);
   }
@@ -289,7 +289,7 @@ export class KeyCache {
     });
     keyState.noteDeleted();
     keyState.replaceAccounts([], true);
-    keyState.compare(undefined);
+    keyState.compare(undefined, nowMs);
     keyState.adopt(storage, to, nowMs);
     keyState.replaceAccounts([], true);
     // An object that starts presumes units of a key without a record for a while.

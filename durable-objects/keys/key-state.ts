@@ -1,8 +1,9 @@
 import {
   advance,
+  presumableOf,
   restoredOf,
   settle,
-  unstoredOf,
+  underRule,
   UNTOUCHED,
   untouchedAtMs,
 } from "../../core/accounts/account.ts";
@@ -120,8 +121,9 @@ export class KeyState {
   }
 
   /** Decides rules together with those of another version; `undefined`: alone. */
-  compare(comparison: Comparison | undefined): void {
+  compare(comparison: Comparison | undefined, nowMs: number): void {
     if (comparison === this.#comparison) return;
+    this.advance(nowMs);
     this.#comparison = comparison;
     this.#ruleStates = this.#ruleStates.map((ruleState, index) => {
       const own = this.policy.rules[index] ?? ruleState.rule;
@@ -129,7 +131,7 @@ export class KeyState {
       const { state, holds } = ruleState.account;
       const single = ruleState.rule === own ? state : singleState(state);
       const account = { state: rule === undefined ? single : dualState(single), holds };
-      return { ...ruleState, rule: rule ?? own, account };
+      return { ...ruleState, rule: rule ?? own, account: underRule(rule ?? own, account, nowMs) };
     });
   }
 
@@ -188,12 +190,12 @@ export class KeyState {
   }
 
   /** By rule: how far memory may go ahead of a new record of these accounts. */
-  noteGiven(accounts: readonly Account[]): number[] {
+  noteGiven(accounts: readonly Account[], nowMs: number): number[] {
     return this.#ruleStates.map((ruleState, index) => {
       const { rule, stored, presumed } = ruleState;
       // Units since the last write of the record. Without a record their number is unknown.
       const account = accounts[index] ?? UNTOUCHED;
-      const own = unstoredOf(account) - restoredOf(account);
+      const own = presumableOf(account, nowMs) - restoredOf(account);
       ruleState.given += 1 + Math.max(0, (stored?.ahead ?? 0) - presumed - own);
       return aheadOfRecord(rule, ruleState.given);
     });
@@ -215,7 +217,11 @@ export class KeyState {
     for (const ruleState of this.#ruleStates) {
       const earlier = before.find(({ rule }) => rule.name === ruleState.rule.name);
       if (earlier !== undefined && storedName(earlier.rule) === storedName(ruleState.rule))
-        ruleState.account = { state: ruleState.account.state, holds: earlier.account.holds };
+        ruleState.account = underRule(
+          ruleState.rule,
+          { state: ruleState.account.state, holds: earlier.account.holds },
+          nowMs,
+        );
     }
   }
 
@@ -264,7 +270,7 @@ export class KeyState {
     let hasExpired = false;
     for (const ruleState of this.#ruleStates) {
       const account = advance(ruleState.rule, ruleState.account, nowMs);
-      hasExpired ||= account !== ruleState.account;
+      hasExpired ||= account.holds !== ruleState.account.holds;
       ruleState.account = account;
     }
     if (!hasExpired) return;

@@ -81,7 +81,7 @@ export class KeyStore {
     const isNew = keyState.dueMs === -Infinity;
     // A record written for claims alone leaves time to renew them once.
     const dueMs = writesState || isNew ? minDueMs : minDueMs + Math.max(0, minDueMs - nowMs);
-    const ahead = isSaved ? [] : keyState.noteGiven(accounts);
+    const ahead = isSaved ? [] : keyState.noteGiven(accounts, nowMs);
     const writeRecord = () =>
       writesRecord ? this.#cache.write(keyState, accounts, nowMs, ahead, dueMs) : undefined;
     const isExact = writesRecord && !ahead.some((units) => units > 0);

@@ -1,15 +1,17 @@
 import {
+  broughtTo,
   place,
+  refund,
   remainingOf,
   settle,
   unstoredOf,
   untouchedAtMs,
   decideTogether,
 } from "../../core/accounts/account.ts";
-import { holdWith, type RuleAccount } from "../../core/accounts/hold.ts";
+import { type Hold, holdWith, rateWindowMs, type RuleAccount } from "../../core/accounts/hold.ts";
 import { andThen } from "../../core/clock.ts";
 import { MIN_USEFUL_TTL_MS, publicName, type Rule } from "../../core/policies/policy.ts";
-import type { Answer, Prospect, Reserved } from "../../core/protocol/answers.ts";
+import type { Answer, Bucket, Prospect, Reserved } from "../../core/protocol/answers.ts";
 import type { Reserving } from "../../core/protocol/messages.ts";
 import { callerIn } from "../../core/protocol/names.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
@@ -19,6 +21,7 @@ import type { KnownHolder } from "../keys/holders.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import type { Operations, Params } from "./operations.ts";
+import { earlyUnits, isInDemand, ownBuckets, withoutUnits } from "./own-buckets.ts";
 import { cacheableDenial, cacheableForMs, isProvisionallyBlocked, peekTurn } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
@@ -53,7 +56,11 @@ export class Reservations {
       account: (cost === 0 ? undefined : accounts[index]) ?? report.account,
     }));
     const reserved = this.#grant(keyState, call, { ...noted, rules }, nowMs);
-    const denial = cacheableDenial(keyState, call.holder, priority, false, nowMs);
+    const isFull = reserved.buckets !== undefined && isInDemand(keyState);
+    // What is left here is for holders without a bucket: one with a bucket asks rarely.
+    const denial = isFull
+      ? { next: decisions.map((rule) => withoutUnits(rule, reserved)) }
+      : cacheableDenial(keyState, call.holder, priority, false, nowMs);
     const isCached = admitted || denial.next !== undefined;
     const firmMs = isCached ? 0 : cacheableForMs(keyState, call.holder, false);
     return { rules: decisions, reserved, ...denial, ...(firmMs > 0 && { firmForMs: firmMs }) };
@@ -73,10 +80,10 @@ export class Reservations {
 
   /** The first half of `reserve`, before the pool is called; `undefined`: a later message came first. */
   settleMessage(keyState: KeyState, call: Params<"reserve">, nowMs: number): Reserved | undefined {
-    const reports = Object.entries(call.rules).map(
-      ([name, { used, kept }]) => [name, { used, kept, wanted: kept }] as const,
+    const rules = Object.entries(call.rules).map(
+      ([name, rule]) => [name, { ...rule, wanted: rule.kept }] as const,
     );
-    const message = { ...call, rules: Object.fromEntries(reports) };
+    const message = { ...call, takesBucket: undefined, rules: Object.fromEntries(rules) };
     const noted = noteMessage(keyState, message, nowMs);
     return noted && this.#grant(keyState, message, noted, nowMs);
   }
@@ -87,9 +94,12 @@ export class Reservations {
     return noted && this.#grant(keyState, call, noted, nowMs);
   }
 
-  readonly giveBack: Operations["giveBack"] = (keyState, { holder, turn, used }, nowMs) => {
+  readonly giveBack: Operations["giveBack"] = (keyState, { holder, turn, used, left = {} }, nowMs) => {
     const rules = Object.fromEntries(
-      Object.entries(used).map(([name, units]) => [name, { used: units, kept: 0, wanted: 0 }]),
+      Object.entries(used).map(([name, units]) => [
+        name,
+        { used: units, kept: 0, wanted: 0, left: (Object.hasOwn(left, name) && left[name]) || 0 },
+      ]),
     );
     const noted = noteMessage(keyState, { holder, turn, ttlMs: 0, rules }, nowMs);
     if (noted === undefined) return;
@@ -101,7 +111,7 @@ export class Reservations {
   };
 
   #grant(keyState: KeyState, call: Params<"reserve">, noted: HolderReport, nowMs: number): Reserved {
-    const { ttlMs, units } = granted(keyState, call, noted, nowMs);
+    const { ttlMs, units, buckets } = granted(keyState, call, noted, nowMs);
     const count = units.reduce((sum, each) => sum + each, 0);
     if (count > 0) this.#counter?.add("units_reserved", [publicName(keyState.policy.name)], count);
     const { hold } = noted.holder;
@@ -114,16 +124,31 @@ export class Reservations {
     const spendableUntilMs = Math.max(nowMs + ttlMs, ...spentMs);
     const rules = noted.rules.map((report, index) => {
       const { rule, account, kept } = report;
-      const held = kept + (units[index] ?? 0);
+      const bucket = buckets?.[index];
+      const got = units[index] ?? 0;
+      // Until its next message says that it has the new rate, the holder may have the one that it had.
+      const perWindow = Math.max(bucket?.rate.units ?? 0, kept === 0 ? 0 : report.rate);
+      const most = bucket === undefined ? kept + got : Math.max(kept, bucket.most);
+      const held = most + earlyUnits(rule, perWindow);
       const without = kept === 0 ? account : settle(rule, account, nowMs, hold, 0);
-      const holding = { id: hold, units: held, expiresAtMs, spendableUntilMs };
-      return { ...report, held, account: held === 0 ? without : place(without, holding) };
+      const rate = perWindow > 0 && { rate: { units: perWindow, windowMs: rateWindowMs(rule) } };
+      const holding = { id: hold, units: held, expiresAtMs, spendableUntilMs, ...rate };
+      // What its bucket lacks at first was used: the rest of the account lacks that much less.
+      const missing = held - got - (kept === 0 ? 0 : kept + earlyUnits(rule, report.rate));
+      const before = rate === false ? without : refund(rule, broughtTo(rule, without, nowMs), nowMs, missing);
+      return { ...report, held, account: held === 0 ? without : place(before, holding) };
     });
     const holder = { ...noted.holder, untilMs: expiresAtMs };
     this.#commit(keyState, { id: noted.id, holder, rules }, nowMs);
     this.#queue.serve(keyState);
-    const named = Object.fromEntries(rules.map(({ rule }, index) => [rule.name, units[index] ?? 0]));
-    const reserved = { ttlMs, isNew: noted.isNew, units: named };
+    const named = <Value>(values: readonly Value[]) =>
+      Object.fromEntries(rules.map(({ rule }, index) => [rule.name, values[index] as Value]));
+    const reserved: Reserved = {
+      ttlMs,
+      isNew: noted.isNew,
+      units: named(units),
+      ...(buckets && { buckets: named(buckets) }),
+    };
     // Of a pool only its last answer is known here, not the other regions.
     if (keyState.policy.pool !== undefined) return reserved;
     const prospects = rules.map((each) => [each.rule.name, prospectOf(each, ttlMs, nowMs)]);
@@ -138,7 +163,8 @@ export class Reservations {
       this.#store.commit(keyState, { accounts, isExact }, nowMs);
     if (!keyState.holders.hasRoomFor(id)) return;
     const units = rules.map(
-      ({ rule, used, wanted, held = 0 }) => [rule.name, { used, wanted, held }] as const,
+      ({ rule, used, wanted, demand, held = 0 }) =>
+        [rule.name, { used, wanted, demand: demand ?? 0, held }] as const,
     );
     keyState.holders.set(id, { ...holder, rules: new Map(units) });
   }
@@ -152,15 +178,21 @@ function prospectOf({ rule, account }: RuleAccount, ttlMs: number, nowMs: number
   const free = remainingOf(rule, account, nowMs);
   const gain = (step: number) =>
     remainingOf(rule, account, nowMs + Math.floor((ttlMs * step) / GAIN_STEPS)) - free;
-  if (gain(GAIN_STEPS) === 0) return { resetAfterMs };
+  if (gain(GAIN_STEPS) === 0 || account.holds.some(({ rate }) => rate !== undefined)) return { resetAfterMs };
   return { resetAfterMs, gains: Array.from({ length: GAIN_STEPS }, (_, index) => gain(index + 1)) };
 }
 
 /** The part of a capacity that the clients of one caller may hold together while others want units. */
 const MAX_SHARE_OF_CALLER = 1 / 2;
 
+interface Granted {
+  readonly ttlMs: number;
+  readonly units: readonly number[];
+  readonly buckets?: readonly Bucket[];
+}
+
 /** How many units to grant, and for how long: above the shortest lifetime only if they can be spared. */
-function granted(keyState: KeyState, call: Params<"reserve">, noted: HolderReport, nowMs: number) {
+function granted(keyState: KeyState, call: Params<"reserve">, noted: HolderReport, nowMs: number): Granted {
   const { ttlMs: askedMs, isShort } = call;
   const { id, rules, holder } = noted;
   const { holders, policy } = keyState;
@@ -173,6 +205,8 @@ function granted(keyState: KeyState, call: Params<"reserve">, noted: HolderRepor
     ttlMs < Math.min(askedMs, MIN_USEFUL_TTL_MS)
   )
     return { ttlMs: Math.max(0, ttlMs), units: rules.map(() => 0) };
+  const cut = call.takesBucket === true ? ownBuckets(keyState, noted, nowMs) : undefined;
+  if (cut !== undefined) return cut;
   const wishes = rules.map(({ rule, account, kept, wanted }): Wish => {
     const max = maxUnits(rule);
     const others = holders.others(id, rule.name, max, nowMs);
@@ -204,7 +238,13 @@ interface RuleReport extends RuleAccount {
   /** Since the holder began. */
   readonly used: number;
   readonly wanted: number;
+  /** Wanted units in a millisecond. */
+  readonly demand: number | undefined;
   readonly kept: number;
+  /** The rate that it has. */
+  readonly rate: number;
+  /** Of those with a rate: units that it returns unused. */
+  readonly left: number;
   /** Absent: nothing is granted. */
   readonly held?: number;
 }
@@ -228,13 +268,21 @@ function noteMessage(keyState: KeyState, message: Message, nowMs: number, isAgai
   if (before !== undefined && (isAgain ? turn < before.turn : turn <= before.turn)) return undefined;
   const reports = keyState.seenBy(message.priority).map(({ rule, account }) => {
     const { rules } = message;
-    const { used, kept, wanted } = (Object.hasOwn(rules, rule.name) && rules[rule.name]) || NOTHING;
+    const {
+      used,
+      kept,
+      wanted,
+      demand,
+      rate = 0,
+      left = 0,
+    } = (Object.hasOwn(rules, rule.name) && rules[rule.name]) || NOTHING;
     const usedBefore = before?.rules.get(rule.name)?.used ?? 0;
     const held = before && holdWith(account.holds, before.hold);
-    const report = { rule, account, used: Math.max(used, usedBefore), kept };
+    const report = { rule, account, used: Math.max(used, usedBefore), kept, rate, left };
     return {
       ...report,
       wanted: wishOf(id, rule, { kept, wanted }),
+      demand: demand === undefined ? undefined : demand / 1_000,
       held,
       delta: Math.max(0, used - usedBefore),
     };
@@ -243,7 +291,7 @@ function noteMessage(keyState: KeyState, message: Message, nowMs: number, isAgai
   // late. Those units are covered by the restored record, or settled. An old hold stays until it expires.
   const isNew =
     before === undefined ||
-    reports.some(({ kept, delta, held }) => (held === undefined ? kept > 0 : delta + kept > held.units));
+    reports.some(({ kept, delta, held, rate }) => claimsMore({ kept, delta, rate }, held));
   const isHeld = (hold: string) => reports.some(({ account }) => holdWith(account.holds, hold) !== undefined);
   const replaced = isNew && before !== undefined && isHeld(before.hold) ? before.hold : before?.replaced;
   const holder = {
@@ -253,13 +301,29 @@ function noteMessage(keyState: KeyState, message: Message, nowMs: number, isAgai
     untilMs: nowMs + ttlMs,
   };
   const rules = reports.map(({ held, delta, ...report }): RuleReport => {
-    const { rule, account, kept } = report;
-    if (isNew) return { ...report, kept: 0 };
+    const { rule, account, kept, rate, left } = report;
+    if (isNew) return { ...report, kept: 0, rate: 0 };
     if (held === undefined) return report;
-    const settled = settle(rule, account, nowMs, held.id, delta);
-    return { ...report, account: kept === 0 ? settled : place(settled, { ...held, units: kept }) };
+    // What came at its rate was counted as it came. Of its units, those that it neither keeps nor returns are used.
+    const stays = kept === 0 ? 0 : kept + earlyUnits(rule, rate);
+    const used = held.rate === undefined ? delta : Math.max(0, held.units - stays - left);
+    const settled = settle(rule, account, nowMs, held.id, used);
+    if (kept === 0) return { ...report, account: settled };
+    const { rate: heldRate, ...plain } = held;
+    const going = heldRate !== undefined && rate > 0 && { rate: { ...heldRate, units: rate } };
+    return { ...report, account: place(settled, { ...plain, units: stays, ...going }) };
   });
   return { id, rules, holder, isNew };
+}
+
+/** Whether a holder has more than is held for it: another hold, or none, is known here. */
+function claimsMore(
+  { kept, delta, rate }: { readonly kept: number; readonly delta: number; readonly rate: number },
+  held: Hold | undefined,
+): boolean {
+  if (held === undefined) return kept > 0;
+  if (held.rate === undefined) return rate > 0 || delta + kept > held.units;
+  return kept > held.units || rate > held.rate.units;
 }
 
 /** An isolate's number is trusted; a client's counts up to its maximum. */

@@ -1,5 +1,5 @@
 /** The stored parts of a key, as JSON or columns: never rename a field. */
-import { spendableUntilMs, unstoredOf } from "../../core/accounts/account.ts";
+import { presumableOf, spendableUntilMs } from "../../core/accounts/account.ts";
 import type { Account } from "../../core/accounts/hold.ts";
 import type { PackedState } from "../../core/algorithms/algorithm.ts";
 import { withoutBlock } from "../../core/algorithms/penalty.ts";
@@ -56,7 +56,7 @@ export function record(
 ): { readonly stored: StoredAccount; readonly segment?: PackedState["segment"] } {
   const { state } = account;
   const { isShare = false } = rule.algorithm;
-  const units = isShare ? 0 : ahead + unstoredOf(account);
+  const units = isShare ? 0 : ahead + presumableOf(account, nowMs);
   const ttlMs = lifeMs(account, nowMs, lifetimes, before);
   const header = {
     algorithm: storedName(rule),

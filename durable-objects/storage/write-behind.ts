@@ -22,7 +22,7 @@
  *
  * These functions are pure: time is an argument.
  */
-import { place, spendableUntilMs, unstoredOf, UNTOUCHED } from "../../core/accounts/account.ts";
+import { place, presumableOf, spendableUntilMs, UNTOUCHED } from "../../core/accounts/account.ts";
 import type { Account } from "../../core/accounts/hold.ts";
 import type { Segment } from "../../core/algorithms/algorithm.ts";
 import { randomFraction } from "../../core/clock.ts";
@@ -65,7 +65,7 @@ export function covers(
   ahead = stored?.ahead ?? 0,
 ): boolean {
   const known = readable(rule, stored?.state);
-  return rule.algorithm.covers(rule.config, known, ahead, account.state, unstoredOf(account), nowMs);
+  return rule.algorithm.covers(rule.config, known, ahead, account.state, presumableOf(account, nowMs), nowMs);
 }
 
 export interface CrashAllowance {

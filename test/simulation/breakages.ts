@@ -2,7 +2,7 @@
 import { place, refund, settle } from "../../core/accounts/account.ts";
 import type { Account, Hold } from "../../core/accounts/hold.ts";
 import type { Policy, Rule } from "../../core/policies/policy.ts";
-import { heldMs } from "../../core/reservations/sizing.ts";
+import { heldMs, MAX_MARGIN_MS } from "../../core/reservations/sizing.ts";
 import type { Breakage } from "./schedule.ts";
 import type { SimulatedObject } from "./simulated-object.ts";
 
@@ -71,6 +71,31 @@ export function shortenedWhenKept(): Breakage {
           holds: holds.map((hold) => ({ ...hold, expiresAtMs: Math.min(hold.expiresAtMs, until) })),
         };
       }),
+  };
+}
+
+/** What comes to buckets of holders comes to the object too. */
+export function refilledTwice(): Breakage {
+  return {
+    after: (object, policy) =>
+      eachAccount(object, policy, (_, { state, holds }) => ({
+        state,
+        holds: holds.map((hold) => ({ ...hold, rate: undefined })),
+      })),
+  };
+}
+
+/** Nothing is held for what comes to a bucket early, when its holder's clock is set forward. */
+export function unheldWhenEarly(): Breakage {
+  return {
+    after: (object, policy) =>
+      eachAccount(object, policy, (rule, account, nowMs) =>
+        account.holds.reduce((current, hold) => {
+          const { units: perWindow = 0, windowMs = 1 } = hold.rate ?? {};
+          const units = Math.max(1, hold.units - Math.ceil((perWindow * MAX_MARGIN_MS) / windowMs));
+          return place(settle(rule, current, nowMs, hold.id, 0), { ...hold, units });
+        }, account),
+      ),
   };
 }
 

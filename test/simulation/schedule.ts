@@ -109,6 +109,8 @@ export interface Breakage {
   /** Changes a message on its way to the object. */
   readonly message?: (args: readonly unknown[]) => readonly unknown[];
   readonly isAlone?: boolean;
+  /** Isolates are far from the object, so they have buckets of their own. Otherwise in every fourth history. */
+  readonly isFar?: boolean;
   readonly policies?: readonly string[];
 }
 
@@ -167,6 +169,8 @@ export class Schedule {
   readonly #oracles: Oracles;
   readonly #isolates: Running[] = [];
   readonly #isFaulty: boolean;
+  /** What each message takes at least, one way. */
+  readonly #wayMs: number;
   readonly #breakage: Breakage;
   readonly #open = new Map<number, Running>();
   #failure: unknown;
@@ -178,6 +182,7 @@ export class Schedule {
     this.#jitter = seededRandom(seed + 1);
     this.#breakage = breakage;
     this.#isFaulty = this.#chance(0.8) && breakage.isAlone !== true;
+    this.#wayMs = breakage.isFar === true || seed % 4 === 2 ? 12 : 0;
     this.#policy = ALL.get(this.#of(breakage.policies ?? NAMES)) as Policy;
     this.#oracles = new Oracles(this.#policy);
     this.#objectClock = { ms: 1_000_000 + this.#upTo(500) };
@@ -380,7 +385,7 @@ export class Schedule {
     const delayMs = () =>
       this.#isFaulty && this.#chance(0.06)
         ? this.#upTo(2.5 * this.#policy.reservation.leastMs)
-        : this.#upTo(4);
+        : this.#wayMs + this.#upTo(4);
     const isLost = () => this.#isFaulty && this.#chance(0.05);
     return {
       ...(!isLost() && { thereMs: delayMs() }),

@@ -2,7 +2,14 @@ import { afterAll, beforeAll, expect, test, vi } from "vitest";
 import { QuotaEstimate } from "../../core/reservations/reservation.ts";
 import { depth } from "../support/depth.ts";
 import { announcedSeed, seedOr } from "../support/random.ts";
-import { debitAtReservation, forgottenAtCrash, freeAtExpiry, shortenedWhenKept } from "./breakages.ts";
+import {
+  debitAtReservation,
+  forgottenAtCrash,
+  freeAtExpiry,
+  refilledTwice,
+  shortenedWhenKept,
+  unheldWhenEarly,
+} from "./breakages.ts";
 import { BrokenLaw } from "./laws.ts";
 import { simulate } from "./run.ts";
 import { PRIORITISED_NAMES, type Breakage } from "./schedule.ts";
@@ -103,7 +110,7 @@ const BREAKAGES = {
 
 test.each(Object.entries(BREAKAGES))("%s is found, by its bound alone", PATIENT, async (_, breakage) => {
   // The first is rare, found in 13 seconds on average: this search begins shortly before it.
-  const [steered, first] = breakage === debitAtReservation ? [{ policies: ["two"] }, 1_900] : [{}, 1];
+  const [steered, first] = breakage === debitAtReservation ? [{ policies: ["two"] }, 35_790] : [{}, 1];
   await expectFound(() => ({ ...breakage(), ...steered, isBoundOnly: true }), first);
 });
 
@@ -114,6 +121,16 @@ test.each(
   }),
 )("%s is found", PATIENT, async (_, breakage) => {
   await expectFound(breakage);
+});
+
+test.each(
+  Object.entries({
+    "that what comes to buckets of holders comes to the object too": refilledTwice,
+    "that nothing is held for what a clock that is set forward brings early": unheldWhenEarly,
+    "forgetting at a crash what is outstanding, and what is to come": forgottenAtCrash,
+  }),
+)("with isolates that have buckets of their own: %s is found", PATIENT, async (_, breakage) => {
+  await expectFound(() => ({ ...breakage(), isFar: true, policies: ["bucket"], isBoundOnly: true }));
 });
 
 const isMessage = (given: unknown) => typeof given === "object" && given !== null && "rules" in given;

@@ -1,5 +1,11 @@
 import { type Algorithm, type ConfigProblem, configProblem } from "../algorithm.ts";
-import { MAX_PARTS, tokenBucket, type TokenBucketConfig, type TokenBucketState } from "../token-bucket.ts";
+import {
+  lessRate,
+  MAX_PARTS,
+  tokenBucket,
+  type TokenBucketConfig,
+  type TokenBucketState,
+} from "../token-bucket.ts";
 
 /**
  * Smooth bursty, as Guava's RateLimiter.create(rate): permits come evenly, up to `maxBurst` are saved while no call
@@ -43,6 +49,7 @@ export const smoothBursty: Algorithm<SmoothBurstyConfig, TokenBucketState> = {
   name: "smooth-bursty",
   // The script of pools has no delays.
   isPoolable: undefined,
+  lessRate,
   fields: { limit: "units", window: "duration", maxBurst: "duration?", maxDelay: "duration?" },
 
   configure(fields): SmoothBurstyConfig | ConfigProblem {

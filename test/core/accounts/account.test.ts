@@ -201,6 +201,7 @@ test("a list of holds that others were added to and taken from has the sums of i
       { isStored: true },
       { isStored: true, isProvisional: true },
       { isRestored: true },
+      { rate: { units: 7, windowMs: 1_000 } },
     ),
   });
   fc.assert(
@@ -217,6 +218,9 @@ test("a list of holds that others were added to and taken from has the sums of i
         unstored: sum(({ isStored }) => isStored !== true),
         provisional: sum(({ isProvisional }) => isProvisional === true),
         restored: sum(({ isRestored }) => isRestored === true),
+        rate: expect.objectContaining({
+          units: holds.reduce((all, { rate }) => all + (rate?.units ?? 0), 0),
+        }),
       });
       expect(usesOf(holds)).toMatchObject({
         endsMs: holds.map(({ expiresAtMs }) => expiresAtMs),

@@ -5,7 +5,7 @@ import { type KnownHolder, Holders } from "../../../durable-objects/keys/holders
 const wanting = (wanted: number): KnownHolder => ({
   turn: 1,
   hold: "hold",
-  rules: new Map([["rule", { used: 0, wanted, held: 0 }]]),
+  rules: new Map([["rule", { used: 0, wanted, held: 0, demand: wanted }]]),
   untilMs: 1_000,
 });
 const holder = wanting(1);
@@ -18,8 +18,8 @@ test("one caller's clients leave room for isolates and for other callers, and th
   expect(one).toBe(500);
   expect(holders.hasRoomFor(of("one", 0))).toBe(true);
   expect(holders.hasRoomFor(of("other", 0))).toBe(true);
-  for (; holders.hasRoomFor(`isolate.${isolates}`) && isolates < 2_000; isolates += 1)
+  for (; holders.hasRoomFor(`isolate.${isolates}`) && isolates < 9_000; isolates += 1)
     holders.set(`isolate.${isolates}`, holder);
-  expect(isolates).toBe(500);
+  expect(isolates).toBe(3_500);
   expect(holders.hasRoomFor(of("other", 0))).toBe(false);
 });

@@ -1,0 +1,71 @@
+import type { Rate } from "../algorithms/algorithm.ts";
+import type { Bucket } from "../protocol/answers.ts";
+import { MAX_MARGIN_MS } from "./sizing.ts";
+
+/**
+ * The buckets of one holder, one for each rule: parts of the object's (durable-objects/operations/own-buckets.ts). Units come
+ * by themselves until the holder's lifetime ends, so a holder that is far away, or one of many, decides without a message
+ * for seconds, and knows its exact wait.
+ */
+export class OwnBuckets {
+  readonly rates: readonly (Rate | undefined)[];
+  /** The most units in each. */
+  most: readonly number[];
+  /** What it keeps of them with the next message. */
+  readonly #fair: readonly number[];
+  /** Parts of a unit that have come, or are owed: units per window times milliseconds. */
+  readonly #parts: number[];
+  #atMs: number;
+
+  constructor(
+    buckets: readonly (Bucket | undefined)[],
+    kept: readonly number[],
+    nowMs: number,
+    before?: OwnBuckets,
+  ) {
+    this.rates = buckets.map((bucket) => bucket?.rate);
+    this.#fair = buckets.map((bucket) => bucket?.most ?? 0);
+    this.most = this.#fair.map((units, index) => Math.max(units, kept[index] ?? 0));
+    // Its clock may be set forward by so much: what comes early then is what has not come yet.
+    this.#parts = buckets.map((bucket, index) => {
+      const [units, beforeUnits] = [bucket?.rate.units ?? 0, before?.rates[index]?.units ?? 0];
+      return (before?.partsOf(index) ?? 0) - Math.max(0, units - beforeUnits) * MAX_MARGIN_MS;
+    });
+    this.#atMs = nowMs;
+  }
+
+  partsOf(index: number): number {
+    return this.#parts[index] ?? 0;
+  }
+
+  /** Adds the units that have come. */
+  refill(units: number[], nowMs: number): void {
+    if (nowMs <= this.#atMs) return;
+    for (const [index, rate] of this.rates.entries()) {
+      if (rate === undefined) continue;
+      const [before, most] = [units[index] ?? 0, this.most[index] ?? 0];
+      const parts = (this.#parts[index] ?? 0) + rate.units * (nowMs - this.#atMs);
+      const came = Math.max(0, Math.floor(parts / rate.windowMs));
+      const after = Math.min(most, before + came);
+      this.#parts[index] = after === most ? Math.min(parts, 0) : parts - came * rate.windowMs;
+      units[index] = Math.max(before, after);
+    }
+    this.#atMs = nowMs;
+  }
+
+  /** Gives up what is not fair. */
+  shrink(): void {
+    this.most = this.most.map((units, index) => Math.min(units, this.#fair[index] ?? 0));
+  }
+
+  /** The time until so many more units have come. */
+  waitMs(index: number, missing: number): number {
+    const rate = this.rates[index];
+    if (rate === undefined || rate.units === 0) return Infinity;
+    return Math.max(1, Math.ceil((missing * rate.windowMs - (this.#parts[index] ?? 0)) / rate.units));
+  }
+}
+
+export function bucketOf(buckets: Readonly<Record<string, Bucket>>, name: string): Bucket | undefined {
+  return Object.hasOwn(buckets, name) ? buckets[name] : undefined;
+}
