@@ -283,7 +283,7 @@ function withQuiet({ holders, policy }: KeyState, answer: Answer, nowMs: number)
     isDenied(index) ? [windowMs / units] : [],
   );
   const quiet = waits.length === 0 ? 0 : quietMs(holders.size, Math.max(...waits));
-  // To who has a bucket of its own units come meanwhile.
+  // A holder with a bucket of its own gets units meanwhile.
   const ms = quiet === 0 || reserved?.buckets === undefined ? quiet : Math.max(quiet, reserved.ttlMs / 2);
   return ms === 0 ? answer : { ...answer, quietMs: Math.round(ms * (0.75 + jitterAt(nowMs) / 2)) };
 }

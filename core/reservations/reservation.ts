@@ -29,7 +29,7 @@ export class Reservation extends Holder<ReserveCall> {
     this.#estimate = new QuotaEstimate(policy);
   }
 
-  /** When unused units must be returned; `undefined`: the object keeps nothing abuckets. */
+  /** When unused units must be returned; `undefined`: the object keeps nothing apart. */
   get endsAtMs(): number | undefined {
     return this.isHeld ? this.spendableUntilMs : undefined;
   }
@@ -214,7 +214,7 @@ export class Reservation extends Holder<ReserveCall> {
     if (next !== undefined) this.denials.learn(this.policy, 1, next, nowMs, firmForMs, quietHereMs);
   }
 
-  /** Ends the reservation. Returns the message for the object; `undefined`: the object keeps nothing abuckets. */
+  /** Ends the reservation. Returns the message for the object; `undefined`: the object keeps nothing apart. */
   giveBack(): Returned | undefined {
     if (!this.isHeld) return undefined;
     this.isHeld = false;
