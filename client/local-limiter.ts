@@ -132,7 +132,7 @@ export class LocalLimiter {
       const isFree = reservation.isWorthUnits && reservation.messageAt(nowMs) === undefined;
       return isFree
         ? this.#send(caller, reservation, cost, nowMs, waitedMs)
-        : this.#askAlone(caller, reservation, cost, waitedMs);
+        : this.#askAlone(caller, reservation, cost, nowMs, waitedMs);
     });
     if (decided === undefined) return degradedDecision(policy, key);
     if (decided instanceof Problem) return decided;
@@ -179,6 +179,7 @@ export class LocalLimiter {
     { objects, time }: Holding,
     reservation: Reservation,
     cost: Cost,
+    sentAtMs: number,
     waitedMs: number,
   ): Promise<CarriedDecision | Problem | undefined> {
     const { policy, key, asked: askedAt } = reservation;
@@ -187,6 +188,7 @@ export class LocalLimiter {
     if (reply === undefined || reply instanceof Problem) return reservation.failed() ?? reply;
     if (reply.answer.told !== undefined) return reservation.failed() ?? reply.answer;
     const nowMs = this.#cache.now(time.nowMs());
+    reservation.measureTrip(sentAtMs, nowMs);
     reservation.learn(cost, reply.answer, nowMs, askedAt);
     return reservation.withOwn(reply.answer, nowMs);
   }

@@ -46,6 +46,10 @@ export abstract class Holder<Call> {
   #refillAtMs = -Infinity;
   /** The smoothed round trip of its messages. */
   protected tripMs = 0;
+  /** The shorter of the last two round trips, one after the other. A level beneath that starts cold is slow once. */
+  protected nearTripMs = 0;
+  #lastTripMs = 0;
+  #lastAnswerMs = -Infinity;
   /** By rule: the remaining units at which to request more. */
   #low: readonly number[];
   /** Calls since the last pause that was longer than the longest lifetime. */
@@ -166,6 +170,17 @@ export abstract class Holder<Call> {
     return true;
   }
 
+  /** Each answered message is measured. */
+  measureTrip(sentAtMs: number, nowMs: number): void {
+    const tookMs = Math.max(0, nowMs - sentAtMs);
+    this.tripMs = this.tripMs === 0 ? tookMs : this.tripMs + (tookMs - this.tripMs) / 4;
+    // What was under way together may have waited for the same.
+    if (sentAtMs < this.#lastAnswerMs) return;
+    this.nearTripMs = Math.min(this.#lastTripMs, tookMs);
+    this.#lastTripMs = tookMs;
+    this.#lastAnswerMs = nowMs;
+  }
+
   /**
    * All remaining units may be spent for a lifetime of `ttlMs` since the message was sent.
    * @param nowMs when its answer came. Absent: the round trip is not measured
@@ -176,8 +191,7 @@ export abstract class Holder<Call> {
     nowMs = sentAtMs,
     hasRate = false,
   ): void {
-    const tookMs = Math.max(0, nowMs - sentAtMs);
-    this.tripMs = this.tripMs === 0 ? tookMs : this.tripMs + (tookMs - this.tripMs) / 4;
+    this.measureTrip(sentAtMs, nowMs);
     this.spendableUntilMs = sentAtMs + spendableMs(ttlMs);
     this.settledAtMs = sentAtMs + ttlMs;
     this.#refillAtMs = sentAtMs + refillMs(ttlMs);

@@ -142,7 +142,7 @@ export class Reservation extends Holder<ReserveCall> {
     const about = { policy: policy.name, key, cost, priority: policy.priority, ...versionOf(policy) };
     const demand = this.demandPerSecond;
     const hasRates = policy.pool === undefined && policy.rules.every(({ algorithm }) => algorithm.lessRate);
-    const isFar = hasRates && this.tripMs >= FAR_MS && { takesBucket: true as const };
+    const isFar = hasRates && this.nearTripMs >= FAR_MS && { takesBucket: true as const };
     const rules = this.#byRule((index) => ({
       used: this.#used[index] ?? 0,
       kept: (buckets === undefined ? kept[index] : buckets.most[index]) ?? 0,
