@@ -129,6 +129,7 @@ export class LocalLimiter {
       if (decided !== undefined) return localDecision(policy, key, decided);
     }
     const decided = await through(caller.gate?.enter(policy, key, nowMs, "ask"), () => {
+      if (reservation.isBehind) return this.#awaitUnits(caller, reservation, cost, nowMs, waitedMs);
       const isFree = reservation.isWorthUnits && reservation.messageAt(nowMs) === undefined;
       return isFree
         ? this.#send(caller, reservation, cost, nowMs, waitedMs)
@@ -146,6 +147,27 @@ export class LocalLimiter {
     return localDecision(policy, key, reservation.admitted(nowMs));
   }
 
+  /** Waits for units of an object that is late. While their message is overdue, no call is held up. */
+  async #awaitUnits(
+    caller: Holding,
+    reservation: Reservation,
+    cost: Cost,
+    sinceMs: number,
+    waitedMs: number,
+  ): Promise<CarriedDecision | Problem | undefined> {
+    const { policy, key } = reservation;
+    if (reservation.messageAt(sinceMs) === undefined) void this.#send(caller, reservation, 0, sinceMs);
+    const message = reservation.messageAt(sinceMs);
+    const overdueMs = policy.deadlineMs - Math.max(waitedMs, sinceMs - (message?.sentAtMs ?? sinceMs));
+    const answered = message && this.#answers.get(message);
+    const tookMs = overdueMs > 0 ? await answered?.wait(caller.time, overdueMs) : 0;
+    const nowMs = this.#cache.now(caller.time.nowMs());
+    const decided = this.#admit(caller, reservation, cost, nowMs) ?? reservation.deny(cost, nowMs);
+    if (decided !== undefined) return { ...decided, told: localDecision(policy, key, decided) };
+    if (!reservation.isBehind)
+      return this.#askAlone(caller, reservation, cost, nowMs, waitedMs + (tookMs ?? 0));
+  }
+
   /** Sends a message for units and, unless `cost` is 0, for a decision. */
   #send(
     caller: Holding,
@@ -160,8 +182,10 @@ export class LocalLimiter {
     this.#cache.hold(reservation);
     const answer = async () => {
       const call = { reserve: message.call };
-      const reply = await caller.objects.call<CarriedDecision | null>(policy, key, call, -waitedMs);
-      if (reply === undefined || reply instanceof Problem) return reservation.failed(message) ?? reply;
+      const longerMs = cost === 0 ? reservation.messageMs - policy.deadlineMs : -waitedMs;
+      const reply = await caller.objects.call<CarriedDecision | null>(policy, key, call, longerMs);
+      if (reply === undefined) return reservation.unanswered(message);
+      if (reply instanceof Problem) return reservation.failed(message) ?? reply;
       // Other rules now decide the key: units held under the old ones end and are returned.
       if (reply.answer === null) return reservation.failed(message) ?? this.#cache.retire(reservation);
       if (reply.answer.told !== undefined) return reservation.failed(message) ?? reply.answer;
@@ -185,7 +209,8 @@ export class LocalLimiter {
     const { policy, key, asked: askedAt } = reservation;
     const limit = { policy: policy.name, key, cost, priority: policy.priority, ...versionOf(policy) };
     const reply = await objects.call<CarriedDecision>(policy, key, { limit }, -waitedMs);
-    if (reply === undefined || reply instanceof Problem) return reservation.failed() ?? reply;
+    if (reply === undefined) return reservation.unanswered();
+    if (reply instanceof Problem) return reservation.failed() ?? reply;
     if (reply.answer.told !== undefined) return reservation.failed() ?? reply.answer;
     const nowMs = this.#cache.now(time.nowMs());
     reservation.measureTrip(sentAtMs, nowMs);

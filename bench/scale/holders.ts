@@ -74,9 +74,10 @@ class Isolate implements Holder {
 
   shareOf(policy: Policy): Share {
     const reservation = this.#cache.find(policy, KEY);
-    const [units = 0] = reservation?.spendableAt(this.#time.nowMs()) ?? [];
+    const nowMs = this.#time.nowMs();
+    const [units = 0] = reservation?.spendableAt(nowMs) ?? [];
     const [bucket] = reservation?.buckets ?? [];
-    if (bucket === undefined) return { units };
+    if (bucket === undefined || nowMs >= (reservation?.endsAtMs ?? -Infinity)) return { units };
     return { units, perWindow: bucket.rate.units / RATE_WINDOWS, burst: bucket.most };
   }
 }

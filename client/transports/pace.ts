@@ -11,11 +11,8 @@ import { jitterAt } from "../../core/clock.ts";
  * does with the granularity of its clock). Where round trips hardly differ, four deviations of them are nothing.
  */
 export const STILL_MS = 25;
-/**
- * The time before the first answer: half of the usual deadline, so that a lost first message loses no call, and longer
- * than holders that all start at once wait for each other.
- */
-const FIRST_OVERDUE_MS = 500;
+/** The time before the first answer (RFC 6298, 2.1): holders that all start at once wait for each other. */
+const FIRST_OVERDUE_MS = 1_000;
 /** As many overdue messages in a row mean that the object is overloaded, or away. */
 const MAX_MISSED = 3;
 /** How long calls are then answered without it, doubled with each probe that fails. */

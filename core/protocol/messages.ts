@@ -54,8 +54,10 @@ export interface ReserveCall extends UnitsCall {
   readonly turn: number;
   /** The lifetime of the units. The holder counts from before it sends, so it stops first. */
   readonly ttlMs: number;
-  /** The object is far: the holder takes a bucket of its own, if it gets one (`Reserved.buckets`). */
-  readonly takesBucket?: true | undefined;
+  /**
+   * The holder takes a bucket of its own (`Reserved.buckets`). `true`: the object is far. `false`: if holders are many.
+   */
+  readonly takesBucket?: boolean | undefined;
   /** Calls already wait for units, so granted units are used at once. */
   readonly isShort: boolean;
   readonly rules: Readonly<Record<string, Reserving>>;
@@ -73,6 +75,8 @@ export interface Reserving {
   readonly demand?: number;
   /** The rate of its bucket, if it has one; then `kept` is the most units in it. */
   readonly rate?: number;
+  /** The units in it now. Absent: of an older version. */
+  readonly level?: number;
   /** Of its bucket: the units that it returns unused. */
   readonly left?: number;
 }

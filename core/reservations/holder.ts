@@ -1,14 +1,11 @@
 import { type Cost, costOf, type PolicyView, type RuleView } from "../policies/policy.ts";
-import type { Decided, RuleDecision } from "../protocol/answers.ts";
+import { Denials } from "./denials.ts";
 import {
   FEW_UNITS,
-  FLOOD_MS,
   HOT_CALLS,
   lifetimeMs,
   lowUnits,
-  MAX_DENIED_MS,
   MAX_MARGIN_MS,
-  REQUEST_WAIT_MS,
   refillMs,
   spendableMs,
   WARM_CALLS,
@@ -16,8 +13,13 @@ import {
   wantedUnits,
 } from "./sizing.ts";
 
-/** Calls this long ago count a third of new ones for a part of the rate. */
-const RECENT_MS = 1_000;
+/**
+ * Calls this long ago count a third of new ones for a part of the rate. Until a holder's next message the object counts the
+ * larger of its old and new rate, so chance in the demand costs a part of the limit: over 1 s it was 2 %.
+ */
+const RECENT_MS = 3_000;
+/** A key is hot because calls came fast, so over less time their rate is too high. */
+const MIN_RECENT_MS = 500;
 
 /**
  * Holds units of the level beneath and spends them without a message: an isolate or process those of an object
@@ -128,7 +130,8 @@ export abstract class Holder<Call> {
 
   /** By rule: the units that its calls need in a second, by those of the last seconds. */
   protected get demandPerSecond(): readonly number[] {
-    return this.#recent.map((units) => (this.#recentMs === 0 ? 0 : (1_000 * units) / this.#recentMs));
+    const ms = Math.max(this.#recentMs, MIN_RECENT_MS);
+    return this.#recent.map((units) => (1_000 * units) / ms);
   }
 
   #measureFrom(nowMs: number): void {
@@ -143,10 +146,15 @@ export abstract class Holder<Call> {
     this.#sinceMs = nowMs;
   }
 
-  /** The unanswered message within its deadline. */
+  /** How long an answer to its message is waited for. */
+  get messageMs(): number {
+    return this.policy.deadlineMs;
+  }
+
+  /** The unanswered message that is waited for. */
   messageAt(nowMs: number): PendingRequest<Call> | undefined {
     const { message } = this;
-    return message !== undefined && nowMs < message.sentAtMs + this.policy.deadlineMs ? message : undefined;
+    return message !== undefined && nowMs < message.sentAtMs + this.messageMs ? message : undefined;
   }
 
   /** Whether to request more units now, before a call has to wait. */
@@ -170,6 +178,10 @@ export abstract class Holder<Call> {
     return true;
   }
 
+  protected get isAnswered(): boolean {
+    return this.#lastAnswerMs > -Infinity;
+  }
+
   /** Each answered message is measured. */
   measureTrip(sentAtMs: number, nowMs: number): void {
     const tookMs = Math.max(0, nowMs - sentAtMs);
@@ -183,18 +195,17 @@ export abstract class Holder<Call> {
 
   /**
    * All remaining units may be spent for a lifetime of `ttlMs` since the message was sent.
-   * @param nowMs when its answer came. Absent: the round trip is not measured
+   * @param renewAtMs when the next message is sent at the latest
    */
   protected begin(
     { sentAtMs, wanted }: PendingRequest<Call>,
     ttlMs: number,
-    nowMs = sentAtMs,
+    renewAtMs = sentAtMs + refillMs(ttlMs),
     hasRate = false,
   ): void {
-    this.measureTrip(sentAtMs, nowMs);
     this.spendableUntilMs = sentAtMs + spendableMs(ttlMs);
     this.settledAtMs = sentAtMs + ttlMs;
-    this.#refillAtMs = sentAtMs + refillMs(ttlMs);
+    this.#refillAtMs = renewAtMs;
     // Who gets units at a rate is not short of them when they are few.
     this.#low = wanted.low.map((units, index) =>
       hasRate ? -1 : Math.min(units, Math.floor(this.unitsLeft(index) / 2)),
@@ -223,130 +234,6 @@ export class PendingRequest<Call> {
     this.#promised.splice(0, after.length, ...after);
     return true;
   }
-}
-
-interface Denial {
-  readonly costs: readonly number[];
-  readonly rules: readonly RuleDecision[];
-  readonly atMs: number;
-  /** It is repeated only before this instant. */
-  readonly untilMs: number;
-  /** When it was repeated last, and since when a call has been in flight for it. */
-  repeatedAtMs: number;
-  requestedAtMs: number;
-}
-
-/** Calls on a denied key mostly have one of a few costs. */
-const MAX_DENIALS = 4;
-
-/**
- * Denials of one key. A denial is repeated until the first of the rules that denied would admit the cost: for at most
- * one second, or as long as the answer guarantees it, within the policy's `denialTtl`. Only the same cost is denied
- * again: a smaller one may fit, and the wait for a larger one is unknown here.
- *
- * With many holders the answer says how long a holder denies by itself (`Decided.quietMs`).
- *
- * After that, if calls are many, one of them goes to the object; until its answer comes the others are denied with a
- * short wait instead of queueing. So a flood costs the object one call at a time.
- */
-export class Denials {
-  #denials: readonly Denial[] = [];
-
-  /** Remembers a denial. An admission forgets denials of that cost. */
-  learn(
-    policy: PolicyView,
-    cost: Cost,
-    rules: readonly RuleDecision[],
-    nowMs: number,
-    firmForMs = 0,
-    quietMs = 0,
-  ): void {
-    const { localDecisions, denialTtlMs, deadlineMs } = policy;
-    if (!localDecisions.denies || denialTtlMs === 0 || rules.length !== policy.rules.length) return;
-    const isUseful = ({ untilMs, requestedAtMs }: Denial) =>
-      nowMs < Math.max(untilMs, requestedAtMs + deadlineMs) + FLOOD_MS;
-    const others = this.#denials.filter((each) => isUseful(each) && !isOf(policy, each, cost));
-    const waits = rules.filter(({ success }) => !success).map(({ retryAfterMs }) => retryAfterMs ?? Infinity);
-    const maxMs = Math.min(denialTtlMs, Math.max(MAX_DENIED_MS, firmForMs));
-    const denial = {
-      costs: policy.rules.map((rule) => costOf(rule, cost)),
-      rules,
-      atMs: nowMs,
-      untilMs: nowMs + Math.max(Math.min(maxMs, ...waits), Math.min(denialTtlMs, quietMs)),
-      repeatedAtMs: -Infinity,
-      requestedAtMs: -Infinity,
-    };
-    this.#denials = waits.length === 0 ? others : [denial, ...others].slice(0, MAX_DENIALS);
-  }
-
-  /**
-   * The denial of the same cost, updated; `undefined`: only the level beneath can decide.
-   *
-   * @param units by rule, the units that may be spent here
-   * @param isFresh the call is new: it is denied while another one with the same cost is in flight
-   */
-  find(
-    policy: PolicyView,
-    cost: Cost,
-    units: readonly number[],
-    nowMs: number,
-    estimateOf: (rule: RuleView, index: number) => Pick<RuleDecision, "remaining" | "resetAfterMs">,
-    isFresh = false,
-  ): Decided | undefined {
-    if (this.#denials.length === 0) return undefined;
-    const denial = this.#denials.find((each) => isOf(policy, each, cost));
-    if (denial === undefined) return undefined;
-    const { rules, costs, atMs } = denial;
-    // Units granted since then may be enough now.
-    const isEnough = rules.some(
-      ({ success }, index) => !success && (units[index] ?? 0) >= (costs[index] ?? 0),
-    );
-    if (isEnough || !isRepeated(policy, denial, nowMs, isFresh)) return undefined;
-    const minWaitMs = nowMs < denial.untilMs ? denial.untilMs - nowMs : REQUEST_WAIT_MS;
-    return {
-      rules: policy.rules.map((rule, index) => {
-        const before = rules[index] as RuleDecision;
-        const { success, retryAfterMs } = before;
-        const { remaining, resetAfterMs } = estimateOf(rule, index);
-        // Newer knowledge of a quota does not revoke the denial.
-        const max = success ? Infinity : Math.max(0, (costs[index] ?? 0) - 1);
-        const isKnown = success || retryAfterMs === null;
-        return {
-          ...before,
-          remaining: Math.min(remaining, max),
-          resetAfterMs,
-          retryAfterMs: isKnown ? retryAfterMs : Math.max(minWaitMs, atMs + retryAfterMs - nowMs),
-        };
-      }),
-    };
-  }
-
-  /** Without an answer, calls on an ended denial go to the object again, each for itself. */
-  endRequests(): void {
-    this.#denials = this.#denials.filter(({ requestedAtMs }) => requestedAtMs === -Infinity);
-  }
-
-  forget(): void {
-    this.#denials = [];
-  }
-}
-
-function isOf({ rules }: PolicyView, { costs }: Denial, cost: Cost): boolean {
-  return rules.every((rule, index) => costs[index] === costOf(rule, cost));
-}
-
-/** Whether the denial answers a call. If not, and calls are many, that call goes to the object for all. */
-function isRepeated(policy: PolicyView, denial: Denial, nowMs: number, isFresh: boolean): boolean {
-  const isOver = nowMs >= denial.untilMs;
-  if (isOver && !isFresh) return false;
-  if (!isOver || nowMs < denial.requestedAtMs + policy.deadlineMs) {
-    denial.repeatedAtMs = nowMs;
-    return true;
-  }
-  // Without a flood all may be admitted now; with short waits, waiting for an answer would lose units.
-  const isLong = denial.untilMs - denial.atMs >= FLOOD_MS;
-  if (isLong && nowMs < denial.repeatedAtMs + FLOOD_MS) denial.requestedAtMs = nowMs;
-  return false;
 }
 
 /**

@@ -2,6 +2,8 @@ import type { Rate } from "../algorithms/algorithm.ts";
 import type { Bucket } from "../protocol/answers.ts";
 import { MAX_MARGIN_MS } from "./sizing.ts";
 
+const MUCH_SMALLER = 0.75;
+
 /**
  * The buckets of one holder, one for each rule: parts of the object's (durable-objects/operations/own-buckets.ts). Units come
  * by themselves until the holder's lifetime ends, so a holder that is far away, or one of many, decides without a message
@@ -51,6 +53,14 @@ export class OwnBuckets {
       units[index] = Math.max(before, after);
     }
     this.#atMs = nowMs;
+  }
+
+  /** Whether a rate is much smaller: the object counts the one before until it hears that it is given up. */
+  isMuchSmallerThan(before: OwnBuckets | undefined): boolean {
+    return this.rates.some((rate, index) => {
+      const { units = 0 } = before?.rates[index] ?? {};
+      return rate !== undefined && rate.units < MUCH_SMALLER * units;
+    });
   }
 
   /** Gives up what is not fair. */

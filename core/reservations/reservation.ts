@@ -1,12 +1,16 @@
 import { type Cost, costOf, type PolicyView, type RuleView, versionOf } from "../policies/policy.ts";
-import type { Bucket, Decided, Reserved, RuleDecision } from "../protocol/answers.ts";
+import type { Bucket, Decided } from "../protocol/answers.ts";
 import type { ReserveCall, Returned } from "../protocol/messages.ts";
 import { Holder, type PendingRequest } from "./holder.ts";
 import { bucketOf, OwnBuckets } from "./own-buckets.ts";
-import { heldMs } from "./sizing.ts";
+import { QuotaEstimate } from "./quota-estimate.ts";
+import { refillMs } from "./sizing.ts";
 
 /** From this round trip on a holder takes a bucket of its own: nearer ones are served as fast with units alone. */
 const FAR_MS = 20;
+/** How long a holder waits for the first units of an object that is late, and the longest wait for later ones. */
+const FIRST_LATE_MS = 6_000;
+const MAX_LATE_MS = 8_000;
 
 export type ReserveRequest = PendingRequest<ReserveCall>;
 
@@ -19,6 +23,8 @@ export class Reservation extends Holder<ReserveCall> {
   readonly #used: number[];
   readonly #estimate: QuotaEstimate;
   #forgotten = 0;
+  /** Messages in a row without an answer in time. */
+  #unanswered = 0;
   #requested: SentRequest | undefined;
 
   constructor(policy: PolicyView, key: string, holder: string, nowMs: number) {
@@ -41,6 +47,21 @@ export class Reservation extends Holder<ReserveCall> {
 
   override get isHot(): boolean {
     return this.policy.localDecisions.admits && super.isHot;
+  }
+
+  /**
+   * The last message had no answer in time, or none of a hot key had one so far. A decision would be late as well, so calls
+   * wait for units, which are of use however late they come.
+   */
+  get isBehind(): boolean {
+    const isUnknown = !this.isAnswered && this.isHot;
+    return this.policy.localDecisions.admits && (isUnknown || this.#unanswered > 0);
+  }
+
+  override get messageMs(): number {
+    if (!this.isBehind) return super.messageMs;
+    if (!this.isAnswered) return FIRST_LATE_MS;
+    return Math.min(MAX_LATE_MS, Math.max(super.messageMs, 2 * this.tripMs) * 2 ** (this.#unanswered - 1));
   }
 
   get used(): readonly number[] {
@@ -138,28 +159,32 @@ export class Reservation extends Holder<ReserveCall> {
     this.#requested = this.asked;
     this.turn += 1;
     const { key, holder, policy, turn } = this;
-    const { ttlMs, isShort } = wanted;
+    // The lifetime begins now, and may be half over when the answer comes.
+    const ttlMs = this.isBehind ? policy.reservation.mostMs : wanted.ttlMs;
+    const { isShort } = wanted;
     const about = { policy: policy.name, key, cost, priority: policy.priority, ...versionOf(policy) };
     const demand = this.demandPerSecond;
     const hasRates = policy.pool === undefined && policy.rules.every(({ algorithm }) => algorithm.lessRate);
-    const isFar = hasRates && this.nearTripMs >= FAR_MS && { takesBucket: true as const };
+    const isFar = this.#unanswered > 0 || this.nearTripMs >= FAR_MS;
     const rules = this.#byRule((index) => ({
       used: this.#used[index] ?? 0,
       kept: (buckets === undefined ? kept[index] : buckets.most[index]) ?? 0,
       wanted: wanted.units[index] ?? 0,
       ...(hasRates && { demand: demand[index] ?? 0 }),
-      ...(buckets && { rate: buckets.rates[index]?.units ?? 0 }),
+      ...(buckets && { rate: buckets.rates[index]?.units ?? 0, level: kept[index] ?? 0 }),
       ...(hadBuckets && { left: left[index] ?? 0 }),
     }));
-    const call = { ...about, holder, turn, ttlMs, isShort, ...isFar, rules };
+    const call = { ...about, holder, turn, ttlMs, isShort, ...(hasRates && { takesBucket: isFar }), rules };
     return this.send(call, wanted, sinceMs);
   }
 
   /** Takes the granted units. Only the answer to the last message counts, and only once. */
   answered(message: ReserveRequest, answer: Decided, nowMs: number): void {
     if (!this.ended(message)) return;
-    const { call } = message;
+    const { call, sentAtMs } = message;
     const { reserved } = answer;
+    this.#unanswered = 0;
+    this.measureTrip(sentAtMs, nowMs);
     this.learn(call.cost, answer, nowMs, this.#requested);
     if (reserved === undefined) return;
     const names = this.policy.rules.map(({ name }) => name);
@@ -182,8 +207,12 @@ export class Reservation extends Holder<ReserveCall> {
         nowMs,
         before,
       );
+    // Since it said how many units it has, more may have come.
+    this.#units = this.#units.map((units, index) => Math.min(units, this.#buckets?.most[index] ?? units));
     const maxMs = buckets === undefined ? call.ttlMs : this.policy.reservation.mostMs;
-    this.begin(message, Math.min(maxMs, reserved.ttlMs), nowMs, buckets !== undefined);
+    const ttlMs = Math.min(maxMs, reserved.ttlMs);
+    const isSmaller = this.#buckets?.isMuchSmallerThan(before) === true;
+    this.begin(message, ttlMs, isSmaller ? nowMs + refillMs(ttlMs) / 8 : undefined, buckets !== undefined);
     // An empty, settled reservation need not end, except that a region only forwards an isolate's units when it ends.
     const isSettled = names.every((name, index) => call.rules[name]?.used === this.#used[index]);
     this.isHeld = this.policy.pool !== undefined || !isSettled || !this.#isEmpty || buckets !== undefined;
@@ -193,6 +222,12 @@ export class Reservation extends Holder<ReserveCall> {
   failed(message?: ReserveRequest): undefined {
     this.ended(message);
     this.denials.endRequests();
+  }
+
+  /** No answer came in time. */
+  unanswered(message?: ReserveRequest): undefined {
+    if (message === undefined || message === this.message) this.#unanswered += 1;
+    return this.failed(message);
   }
 
   /** The state at the time of a call, for `learn` with its answer. */
@@ -252,130 +287,4 @@ export class Reservation extends Holder<ReserveCall> {
 interface SentRequest {
   readonly forgotten: number;
   readonly answers: number;
-}
-
-interface ObjectReport {
-  /** Units that no holder had. */
-  readonly free: number;
-  /** Growth of `free` after each step of `stepMs` since `atMs`, if none are taken. */
-  readonly gains: readonly number[];
-  readonly stepMs: number;
-  readonly atMs: number;
-  /** When the quota is full, whatever this holder still uses of its units; Infinity: not reported. */
-  readonly fullAtMs: number;
-}
-
-const UNKNOWN: ObjectReport = { free: 0, gains: [], stepMs: 1, atMs: 0, fullAtMs: -Infinity };
-
-/**
- * A holder's best knowledge of a quota: the object's last report, minus later use by the holder, plus what time has
- * returned: the object's remaining units plus the holder's.
- *
- * While no other holder calls, `remaining` is never more than the object and the holder have together, and
- * `resetAfterMs` never too short. Use by others shows only in the next answer.
- */
-export class QuotaEstimate {
-  readonly #policy: PolicyView;
-  #reports: readonly ObjectReport[];
-  /** Answers so far. Those of overlapping calls have no known order. */
-  answers = 0;
-
-  constructor(policy: PolicyView) {
-    this.#policy = policy;
-    this.#reports = policy.rules.map(() => UNKNOWN);
-  }
-
-  /** @param answersBefore `answers` when the call was sent; if others came since, the worse count is used */
-  learn(
-    rules: readonly RuleDecision[],
-    reserved: Reserved | undefined,
-    answersBefore: number,
-    nowMs: number,
-  ): void {
-    if (rules.length !== this.#reports.length) return;
-    const isLatest = answersBefore === this.answers;
-    this.answers += 1;
-    this.#reports = rules.map((rule, index) => {
-      const report = reportOf(rule, reserved, nowMs);
-      const before = this.#reports[index];
-      if (isLatest || before === undefined || before === UNKNOWN) return report;
-      // The earlier report counts at its present value, without gains: the other may have counted the same units.
-      const max = freeAt(before, nowMs);
-      const free = Math.min(report.free, max);
-      const gains = report.gains.map((gain) => Math.min(report.free + gain, max) - free);
-      return { ...report, free, gains, fullAtMs: Math.max(report.fullAtMs, before.fullAtMs) };
-    });
-  }
-
-  /** Units of each rule return with a message: the object has them when it answers. */
-  addReturned(units: readonly number[]): void {
-    this.#reports = this.#reports.map((report, index) => ({
-      ...report,
-      free: report.free + (units[index] ?? 0),
-    }));
-  }
-
-  /** Forgets all reports: returned units are not in any answer yet. */
-  forget(): void {
-    this.#reports = this.#reports.map(() => UNKNOWN);
-  }
-
-  remaining(rule: RuleView, index: number, units: number, nowMs: number): number {
-    return Math.min(rule.capacity, freeAt(this.#reports[index] ?? UNKNOWN, nowMs) + units);
-  }
-
-  /** @param settledAtMs when the holder settles with the object at the latest: until then used units are missing */
-  admitted(units: readonly number[], settledAtMs: number, nowMs: number): RuleDecision[] {
-    return this.#policy.rules.map((rule, index) => {
-      const { name, capacity: limit } = rule;
-      const remaining = this.remaining(rule, index, units[index] ?? 0, nowMs);
-      const resetAfterMs = this.#fullAfterMs(rule, index, limit - remaining, settledAtMs, nowMs);
-      return { name, success: true, limit, remaining, resetAfterMs, retryAfterMs: 0, reason: "ok" };
-    });
-  }
-
-  /** The knowledge of a rule whose cost is denied; `units`: those of the holder. */
-  denied(rule: RuleView, index: number, units: number, nowMs: number) {
-    const remaining = this.remaining(rule, index, units, nowMs);
-    const reportedMs = this.#reportedAfterMs(index, nowMs);
-    // A denied key may lack more than its capacity, known only to the object.
-    const resetAfterMs =
-      reportedMs < Infinity ? reportedMs : this.#fullAfterMs(rule, index, rule.capacity, nowMs, nowMs);
-    return { remaining, resetAfterMs };
-  }
-
-  #fullAfterMs(rule: RuleView, index: number, missing: number, settledAtMs: number, nowMs: number): number {
-    if (missing === 0) return 0;
-    const { pool, reservation } = this.#policy;
-    // A region settles what its isolates have used, and after that its pool.
-    const laterMs = pool === undefined ? 0 : heldMs(reservation.mostMs);
-    const settledMs = Math.max(0, settledAtMs - nowMs) + laterMs;
-    const refilledMs = settledMs + rule.algorithm.refillMs(rule.config, missing);
-    return Math.min(this.#reportedAfterMs(index, nowMs), refilledMs);
-  }
-
-  #reportedAfterMs(index: number, nowMs: number): number {
-    return Math.max(0, (this.#reports[index] ?? UNKNOWN).fullAtMs - nowMs);
-  }
-}
-
-function reportOf(
-  { name, remaining, resetAfterMs }: RuleDecision,
-  reserved: Reserved | undefined,
-  atMs: number,
-): ObjectReport {
-  if (reserved === undefined)
-    return { free: remaining, gains: [], stepMs: 1, atMs, fullAtMs: atMs + resetAfterMs };
-  const { units, prospects = {}, ttlMs } = reserved;
-  const granted = Object.hasOwn(units, name) ? (units[name] ?? 0) : 0;
-  const prospect = Object.hasOwn(prospects, name) ? prospects[name] : undefined;
-  const gains = prospect?.gains ?? [];
-  const fullAtMs = atMs + (prospect?.resetAfterMs ?? Infinity);
-  return { free: Math.max(0, remaining - granted), gains, stepMs: ttlMs / gains.length, atMs, fullAtMs };
-}
-
-function freeAt({ free, gains, stepMs, atMs }: ObjectReport, nowMs: number): number {
-  if (gains.length === 0) return free;
-  const steps = Math.min(gains.length, Math.floor((nowMs - atMs) / stepMs));
-  return free + (steps > 0 ? (gains[steps - 1] ?? 0) : 0);
 }

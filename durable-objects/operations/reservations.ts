@@ -8,7 +8,14 @@ import {
   untouchedAtMs,
   decideTogether,
 } from "../../core/accounts/account.ts";
-import { type Hold, holdWith, rateWindowMs, type RuleAccount } from "../../core/accounts/hold.ts";
+import {
+  type Account,
+  configBeside,
+  type Hold,
+  holdWith,
+  rateWindowMs,
+  type RuleAccount,
+} from "../../core/accounts/hold.ts";
 import { andThen } from "../../core/clock.ts";
 import { MIN_USEFUL_TTL_MS, publicName, type Rule } from "../../core/policies/policy.ts";
 import type { Answer, Bucket, Prospect, Reserved } from "../../core/protocol/answers.ts";
@@ -21,7 +28,7 @@ import type { KnownHolder } from "../keys/holders.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import type { Operations, Params } from "./operations.ts";
-import { earlyUnits, isInDemand, ownBuckets, withoutUnits } from "./own-buckets.ts";
+import { earlyUnits, ownBuckets, withoutUnits } from "./own-buckets.ts";
 import { cacheableDenial, cacheableForMs, isProvisionallyBlocked, peekTurn } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
@@ -55,9 +62,8 @@ export class Reservations {
       ...report,
       account: (cost === 0 ? undefined : accounts[index]) ?? report.account,
     }));
-    const reserved = this.#grant(keyState, call, { ...noted, rules }, nowMs);
-    const isFull = reserved.buckets !== undefined && isInDemand(keyState);
-    // What is left here is for holders without a bucket: one with a bucket asks rarely.
+    const { reserved, isFull } = this.#grant(keyState, call, { ...noted, rules }, nowMs);
+    // A holder whose bucket is empty while others want units as well need not ask before it has a unit.
     const denial = isFull
       ? { next: decisions.map((rule) => withoutUnits(rule, reserved)) }
       : cacheableDenial(keyState, call.holder, priority, false, nowMs);
@@ -85,13 +91,13 @@ export class Reservations {
     );
     const message = { ...call, takesBucket: undefined, rules: Object.fromEntries(rules) };
     const noted = noteMessage(keyState, message, nowMs);
-    return noted && this.#grant(keyState, message, noted, nowMs);
+    return noted && this.#grant(keyState, message, noted, nowMs).reserved;
   }
 
   /** The second half: reserves wanted units, also new ones from the pool; `undefined`: see `settleMessage`. */
   grantNoted(keyState: KeyState, call: Params<"reserve">, nowMs: number): Reserved | undefined {
     const noted = noteMessage(keyState, call, nowMs, true);
-    return noted && this.#grant(keyState, call, noted, nowMs);
+    return noted && this.#grant(keyState, call, noted, nowMs).reserved;
   }
 
   readonly giveBack: Operations["giveBack"] = (keyState, { holder, turn, used, left = {} }, nowMs) => {
@@ -110,8 +116,8 @@ export class Reservations {
     this.#queue.serve(keyState);
   };
 
-  #grant(keyState: KeyState, call: Params<"reserve">, noted: HolderReport, nowMs: number): Reserved {
-    const { ttlMs, units, buckets } = granted(keyState, call, noted, nowMs);
+  #grant(keyState: KeyState, call: Params<"reserve">, noted: HolderReport, nowMs: number) {
+    const { ttlMs, units, buckets, isFull = false } = granted(keyState, call, noted, nowMs);
     const count = units.reduce((sum, each) => sum + each, 0);
     if (count > 0) this.#counter?.add("units_reserved", [publicName(keyState.policy.name)], count);
     const { hold } = noted.holder;
@@ -133,9 +139,10 @@ export class Reservations {
       const without = kept === 0 ? account : settle(rule, account, nowMs, hold, 0);
       const rate = perWindow > 0 && { rate: { units: perWindow, windowMs: rateWindowMs(rule) } };
       const holding = { id: hold, units: held, expiresAtMs, spendableUntilMs, ...rate };
-      // What its bucket lacks at first was used: the rest of the account lacks that much less.
+      // What its bucket lacks was used: the rest of the account lacks that much less.
       const missing = held - got - (kept === 0 ? 0 : kept + earlyUnits(rule, report.rate));
-      const before = rate === false ? without : refund(rule, broughtTo(rule, without, nowMs), nowMs, missing);
+      const before =
+        rate === false ? without : credited(rule, broughtTo(rule, without, nowMs), nowMs, missing);
       return { ...report, held, account: held === 0 ? without : place(before, holding) };
     });
     const holder = { ...noted.holder, untilMs: expiresAtMs };
@@ -150,9 +157,10 @@ export class Reservations {
       ...(buckets && { buckets: named(buckets) }),
     };
     // Of a pool only its last answer is known here, not the other regions.
-    if (keyState.policy.pool !== undefined) return reserved;
+    if (keyState.policy.pool !== undefined) return { reserved, isFull };
     const prospects = rules.map((each) => [each.rule.name, prospectOf(each, ttlMs, nowMs)]);
-    return { ...reserved, prospects: Object.fromEntries(prospects) as Record<string, Prospect> };
+    const hasProspects = { prospects: Object.fromEntries(prospects) as Record<string, Prospect> };
+    return { reserved: { ...reserved, ...hasProspects }, isFull };
   }
 
   #commit(keyState: KeyState, report: Omit<HolderReport, "isNew">, nowMs: number, isExact = false): void {
@@ -168,6 +176,13 @@ export class Reservations {
     );
     keyState.holders.set(id, { ...holder, rules: new Map(units) });
   }
+}
+
+/** Returns units, or takes some. */
+function credited(rule: Rule, account: Account, nowMs: number, units: number): Account {
+  if (units >= 0) return refund(rule, account, nowMs, units);
+  const { state, holds } = account;
+  return { state: rule.algorithm.debit(configBeside(rule, holds), state, nowMs, -units), holds };
 }
 
 /** In this many steps an answer tells how a quota refills while a holder has its units. */
@@ -189,6 +204,8 @@ interface Granted {
   readonly ttlMs: number;
   readonly units: readonly number[];
   readonly buckets?: readonly Bucket[];
+  /** Nothing is left beside buckets, and holders want more. */
+  readonly isFull?: boolean;
 }
 
 /** How many units to grant, and for how long: above the shortest lifetime only if they can be spared. */
@@ -205,7 +222,7 @@ function granted(keyState: KeyState, call: Params<"reserve">, noted: HolderRepor
     ttlMs < Math.min(askedMs, MIN_USEFUL_TTL_MS)
   )
     return { ttlMs: Math.max(0, ttlMs), units: rules.map(() => 0) };
-  const cut = call.takesBucket === true ? ownBuckets(keyState, noted, nowMs) : undefined;
+  const cut = ownBuckets(keyState, call, noted, nowMs);
   if (cut !== undefined) return cut;
   const wishes = rules.map(({ rule, account, kept, wanted }): Wish => {
     const max = maxUnits(rule);
@@ -238,11 +255,13 @@ interface RuleReport extends RuleAccount {
   /** Since the holder began. */
   readonly used: number;
   readonly wanted: number;
-  /** Wanted units in a millisecond. */
+  /** The units that its calls need in a millisecond. */
   readonly demand: number | undefined;
+  /** Of its bucket, the most units in it; otherwise those that it keeps. */
   readonly kept: number;
-  /** The rate that it has. */
+  /** The rate that it has, and how many units there are. */
   readonly rate: number;
+  readonly level: number;
   /** Of those with a rate: units that it returns unused. */
   readonly left: number;
   /** Absent: nothing is granted. */
@@ -274,11 +293,12 @@ function noteMessage(keyState: KeyState, message: Message, nowMs: number, isAgai
       wanted,
       demand,
       rate = 0,
+      level = kept,
       left = 0,
     } = (Object.hasOwn(rules, rule.name) && rules[rule.name]) || NOTHING;
     const usedBefore = before?.rules.get(rule.name)?.used ?? 0;
     const held = before && holdWith(account.holds, before.hold);
-    const report = { rule, account, used: Math.max(used, usedBefore), kept, rate, left };
+    const report = { rule, account, used: Math.max(used, usedBefore), kept, rate, level, left };
     return {
       ...report,
       wanted: wishOf(id, rule, { kept, wanted }),
@@ -302,7 +322,7 @@ function noteMessage(keyState: KeyState, message: Message, nowMs: number, isAgai
   };
   const rules = reports.map(({ held, delta, ...report }): RuleReport => {
     const { rule, account, kept, rate, left } = report;
-    if (isNew) return { ...report, kept: 0, rate: 0 };
+    if (isNew) return { ...report, kept: 0, rate: 0, level: 0 };
     if (held === undefined) return report;
     // What came at its rate was counted as it came. Of its units, those that it neither keeps nor returns are used.
     const stays = kept === 0 ? 0 : kept + earlyUnits(rule, rate);
