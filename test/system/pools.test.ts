@@ -39,6 +39,9 @@ const LOADS = { even: [8, 8, 8], skewed: [20, 3, 1] };
 const LOAD_MS = depth(2_000, 8_000);
 const MIN = depth({ small: 0.7, bucket: 0.8, log: 0.8 }, { small: 0.95, bucket: 0.98, log: 0.98 });
 
+/** A key has little load at the quick length: then its tests share their time, and several keys have load at once. */
+const sharing = depth(test.concurrent, test);
+
 let world: World;
 beforeAll(async () => {
   world = await startWorld(POLICIES, CONTINENTS);
@@ -61,7 +64,7 @@ async function load(policy: string, workers: readonly number[], key: string): Pr
   return tally;
 }
 
-test.each(["one", "one-log"])("%s: whoever waits as told is admitted, once a window", async (policy) => {
+sharing.each(["one", "one-log"])("%s: whoever waits as told is admitted, once a window", async (policy) => {
   const { client } = world.regions[0] as World["regions"][number];
   let admitted = 0;
   for (let call = 0; call < 20; call += 1) {
@@ -83,7 +86,7 @@ test("all that a lone region and its isolate hold is there for a large cost", as
 
 describe.each(depth(Object.entries(LOADS).slice(1), Object.entries(LOADS)))("%s load", (name, workers) => {
   // Of the small one a part is what is left in it at the end: a few of some hundred units.
-  test.each(["small", "bucket", "log"] as const)(`%s: never over, and hardly less`, async (policy) => {
+  sharing.each(["small", "bucket", "log"] as const)(`%s: never over, and hardly less`, async (policy) => {
     const tally = await load(policy, workers, name);
     expect(excessOf(tally, RATES[policy])).toBe(0);
     expect(shareOfBound(tally, RATES[policy])).toBeGreaterThanOrEqual(MIN[policy]);
