@@ -10,8 +10,8 @@ const env = Object.fromEntries(
   ),
 );
 const setupFiles = ["test/support/seed.ts"];
-/** On two cores vitest would use one of them. */
-const maxWorkers = "100%";
+/** On two cores vitest would use one of them. Some tests wait, so more run than there are cores. */
+const maxWorkers = Math.ceil(1.5 * availableParallelism());
 
 // Examples import the package by its name: here that is its source.
 const ownPackage = {
@@ -71,6 +71,8 @@ const SATURATING = ["pools", "exactness", "isolates", "client-processes", "chang
 export default defineConfig({
   test: {
     globalSetup: ["test/support/prepare.ts"],
+    // Transformed modules are kept between runs.
+    experimental: { fsModuleCache: true },
     projects: [
       {
         // The pure core and the project's structure: plain Node, thousands of cases a second.

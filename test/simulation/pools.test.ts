@@ -71,5 +71,5 @@ test.each(Object.entries(BROKEN_REGIONS))("found in a region: %s", PATIENT, asyn
 });
 
 test("a seed repeats a history", PATIENT, async () => {
-  expect(await simulatePools(5, 20)).toEqual(await simulatePools(5, 20));
+  expect(await simulatePools(5, 10)).toEqual(await simulatePools(5, 10));
 });

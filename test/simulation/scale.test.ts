@@ -42,7 +42,7 @@ test("300 far isolates at twice a limit get all of it, and each call an answer",
 });
 
 test("1,000 far isolates that need more messages than an object takes slow down, and a pace that is ignored is found", async () => {
-  const cell: Cell = { ...CELL, holders: 1_000, durationMs: 15_000, lawEveryMs: 1_000 };
+  const cell: Cell = { ...CELL, holders: 1_000, durationMs: 12_000, lawEveryMs: 1_000 };
   expect((await runCell(cell)).admitted).toBeGreaterThan(0.7);
   const follow = vi.spyOn(Pace.prototype, "follow").mockImplementation(() => undefined);
   expect((await runCell(cell)).admitted).toBeLessThan(0.6);

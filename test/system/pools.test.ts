@@ -61,18 +61,22 @@ async function load(policy: string, workers: readonly number[], key: string): Pr
   return tally;
 }
 
-test.each(["one", "one-log"])("%s: whoever waits as told is admitted, once a window", async (policy) => {
-  const { client } = world.regions[0] as World["regions"][number];
-  let admitted = 0;
-  for (let call = 0; call < 20; call += 1) {
-    const { body } = await client.limit(policy, "told");
-    if (body["success"] === true) admitted += 1;
-    // Nobody else is here, so no wait is longer than the window.
-    expect(body["retryAfterMs"]).toBeLessThanOrEqual(300);
-    await new Promise((done) => setTimeout(done, Number(body["retryAfterMs"])));
-  }
-  expect(admitted).toBeGreaterThanOrEqual(9);
-});
+// They mostly wait.
+test.concurrent.each(["one", "one-log"])(
+  "%s: whoever waits as told is admitted, once a window",
+  async (policy) => {
+    const { client } = world.regions[0] as World["regions"][number];
+    let admitted = 0;
+    for (let call = 0; call < 20; call += 1) {
+      const { body } = await client.limit(policy, "told");
+      if (body["success"] === true) admitted += 1;
+      // Nobody else is here, so no wait is longer than the window.
+      expect(body["retryAfterMs"]).toBeLessThanOrEqual(300);
+      await new Promise((done) => setTimeout(done, Number(body["retryAfterMs"])));
+    }
+    expect(admitted).toBeGreaterThanOrEqual(9);
+  },
+);
 
 test("all that a lone region and its isolate hold is there for a large cost", async () => {
   const { client } = world.regions[1] as World["regions"][number];

@@ -8,7 +8,7 @@ import { mostInWindow, worstExcess } from "../support/interval-bound.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
 
 const PATIENT = { deadlineMs: 30_000 };
-const WINDOW_MS = 1_500;
+const WINDOW_MS = 700;
 const policies = {
   /** Nothing is refilled while a test runs. */
   slow: { algorithm: "token-bucket", limit: 1, burst: 100, window: "30d", ...PATIENT },

@@ -2,6 +2,7 @@
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import type { Serving } from "../../scripts/workerd.ts";
+import { depth } from "../support/depth.ts";
 import { eventually } from "../support/eventually.ts";
 import { TOKENS } from "../support/fixtures.ts";
 import { HttpClient } from "../support/http-client.ts";
@@ -19,7 +20,7 @@ const policies = {
 /** So many ask for a socket and go at once. */
 const EARLY = 30;
 /** And twenty at once so often. */
-const BURSTS = 15;
+const BURSTS = depth(10, 15);
 
 const state = makeState();
 let serving: Serving;

@@ -42,8 +42,9 @@ export async function fuzzBinding(fuzz: BindingFuzz): Promise<Outcomes> {
   const { serving, seed, calls, isEnough, concurrency, check } = fuzz;
   const outcomes: Outcomes = new Map();
   const goesOn = (made: number) => made < LONGEST * calls && !isEnough(outcomes);
-  for (let from = 0; from < calls || goesOn(from); from += BATCH) {
-    const asked: Asked = { seed, from, calls: Math.min(BATCH, calls), concurrency };
+  const batch = Math.min(BATCH, calls);
+  for (let from = 0; from < calls || goesOn(from); from += batch) {
+    const asked: Asked = { seed, from, calls: batch, concurrency };
     const [told] = await Promise.all([drive(serving.callerUrl, asked), check?.(from)]);
     for (const [method, counts] of Object.entries(told.outcomes)) note(outcomes, method, counts);
     if (told.fault !== undefined) throw new Error(`SEED=${seed}: ${told.fault}`);

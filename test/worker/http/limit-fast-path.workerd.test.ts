@@ -55,7 +55,7 @@ async function withoutTime<Answer>(answer: Answer | Promise<Answer>): Promise<An
   const noted = Promise.resolve(answer).finally(() => (isThere = true));
   while (!isThere) {
     vi.advanceTimersByTime(0);
-    await scheduler.wait(1);
+    await scheduler.wait(0);
   }
   return await noted;
 }
@@ -214,7 +214,7 @@ async function historyBy(fetch: Fetch, policy: string, costs: readonly unknown[]
   for (const cost of costs) {
     const { body, ...answer } = await answerBy(fetch, { url, body: { policy, key, cost } });
     // What the isolate asks for beside the answer comes before the next call, whichever way it goes.
-    for (let idle = 0; idle < 3; idle = underWay > 0 ? 0 : idle + 1) await withoutTime(scheduler.wait(2));
+    for (let idle = 0; idle < 3; idle = underWay > 0 ? 0 : idle + 1) await withoutTime(scheduler.wait(1));
     answers.push({ ...answer, body: body.replaceAll(key, "KEY") });
   }
   return answers;
