@@ -71,8 +71,6 @@ const SATURATING = ["pools", "exactness", "isolates", "client-processes", "chang
 export default defineConfig({
   test: {
     globalSetup: ["test/support/prepare.ts"],
-    // Transformed modules are kept between runs.
-    experimental: { fsModuleCache: true },
     projects: [
       {
         // The pure core and the project's structure: plain Node, thousands of cases a second.
