@@ -2,7 +2,7 @@ import type { Rate } from "../algorithms/algorithm.ts";
 import type { Bucket } from "../protocol/answers.ts";
 import { MAX_MARGIN_MS } from "./sizing.ts";
 
-const MUCH_SMALLER = 0.75;
+const MUCH_SLOWER = 0.75;
 
 /**
  * The buckets of one holder, one for each rule: parts of the object's (durable-objects/operations/own-buckets.ts). Units come
@@ -55,12 +55,8 @@ export class OwnBuckets {
     this.#atMs = nowMs;
   }
 
-  /** Whether a rate is much smaller: the object counts the one before until it hears that it is given up. */
-  isMuchSmallerThan(before: OwnBuckets | undefined): boolean {
-    return this.rates.some((rate, index) => {
-      const { units = 0 } = before?.rates[index] ?? {};
-      return rate !== undefined && rate.units < MUCH_SMALLER * units;
-    });
+  isMuchSlowerThan({ rates }: OwnBuckets): boolean {
+    return this.rates.some((rate, index) => (rate?.units ?? 0) < MUCH_SLOWER * (rates[index]?.units ?? 0));
   }
 
   /** Gives up what is not fair. */

@@ -8,9 +8,8 @@ import { refillMs } from "./sizing.ts";
 
 /** From this round trip on a holder takes a bucket of its own: nearer ones are served as fast with units alone. */
 const FAR_MS = 20;
-/** How long a holder waits for the first units of an object that is late, and the longest wait for later ones. */
-const FIRST_LATE_MS = 6_000;
-const MAX_LATE_MS = 8_000;
+/** The longest wait for units of an object that is late. */
+const MAX_LATE_MS = 6_000;
 
 export type ReserveRequest = PendingRequest<ReserveCall>;
 
@@ -54,14 +53,15 @@ export class Reservation extends Holder<ReserveCall> {
    * wait for units, which are of use however late they come.
    */
   get isBehind(): boolean {
-    const isUnknown = !this.isAnswered && this.isHot;
-    return this.policy.localDecisions.admits && (isUnknown || this.#unanswered > 0);
+    return (this.#unanswered > 0 || !this.isAnswered) && this.isHot;
   }
 
   override get messageMs(): number {
-    if (!this.isBehind) return super.messageMs;
-    if (!this.isAnswered) return FIRST_LATE_MS;
-    return Math.min(MAX_LATE_MS, Math.max(super.messageMs, 2 * this.tripMs) * 2 ** (this.#unanswered - 1));
+    const { deadlineMs } = this.policy;
+    if (!this.isBehind) return deadlineMs;
+    // The first wait is the longest: holders that all start at once wait for each other.
+    const tripMs = this.isAnswered ? 2 * this.tripMs : MAX_LATE_MS;
+    return Math.min(MAX_LATE_MS, Math.max(deadlineMs, tripMs) * 2 ** this.#unanswered);
   }
 
   get used(): readonly number[] {
@@ -211,8 +211,10 @@ export class Reservation extends Holder<ReserveCall> {
     this.#units = this.#units.map((units, index) => Math.min(units, this.#buckets?.most[index] ?? units));
     const maxMs = buckets === undefined ? call.ttlMs : this.policy.reservation.mostMs;
     const ttlMs = Math.min(maxMs, reserved.ttlMs);
-    const isSmaller = this.#buckets?.isMuchSmallerThan(before) === true;
-    this.begin(message, ttlMs, isSmaller ? nowMs + refillMs(ttlMs) / 8 : undefined, buckets !== undefined);
+    // The object did not know all holders, or counts the rate before until it hears that it is given up.
+    const isNews =
+      this.#buckets !== undefined && (before === undefined || this.#buckets.isMuchSlowerThan(before));
+    this.begin(message, ttlMs, isNews ? nowMs + refillMs(ttlMs) / 4 : undefined, buckets !== undefined);
     // An empty, settled reservation need not end, except that a region only forwards an isolate's units when it ends.
     const isSettled = names.every((name, index) => call.rules[name]?.used === this.#used[index]);
     this.isHeld = this.policy.pool !== undefined || !isSettled || !this.#isEmpty || buckets !== undefined;

@@ -237,10 +237,10 @@ test("the next message goes when the last one is overdue: 25 ms after the mean o
   }
 });
 
-test("before the first answer of any object a message is overdue after 500 ms, and then as those to other objects are", async () => {
+test("before the first answer of any object a message is overdue after 1 s, and then as those to other objects are", async () => {
   const queues = new BatchQueues();
   const near = queues.open("near", 0);
-  expect(near?.pace.overdueMs(0, 1_000)).toBe(500);
+  expect(near?.pace.overdueMs(0, 5_000)).toBe(1_000);
   near?.pace.answered(1, 1_000);
   near?.pace.answered(1, 1_000);
   expect(queues.open("other", 0)?.pace.overdueMs(0, 1_000)).toBe(1 + STILL_MS);

@@ -96,15 +96,42 @@ describe("a message", () => {
   });
 
   test("is not waited for after the deadline, or when it failed", () => {
-    const made = withUnits(0);
-    const message = made.ask(0, 0);
-    const { deadlineMs } = made.policy;
-    expect([made.messageAt(deadlineMs - 1), made.messageAt(deadlineMs)]).toEqual([message, undefined]);
-    const next = made.ask(0, deadlineMs);
+    const made = withUnits(1);
+    const message = made.ask(0, 2);
+    const untilMs = 2 + made.policy.deadlineMs;
+    expect([made.messageAt(untilMs - 1), made.messageAt(untilMs)]).toEqual([message, undefined]);
+    const next = made.ask(0, untilMs);
     made.failed(next);
-    expect(made.messageAt(deadlineMs)).toBeUndefined();
-    made.answered(next, granting(made.policy, 20), deadlineMs + 1);
-    expect(made.spendableAt(deadlineMs + 1)).toEqual([0]);
+    expect(made.messageAt(untilMs)).toBeUndefined();
+    made.answered(next, granting(made.policy, 20), untilMs + 1);
+    expect(made.spendableAt(untilMs + 1)).toEqual([0]);
+  });
+
+  test("is waited for longer while the object is late: the more have had no answer in time, the longer", () => {
+    const made = withUnits(1);
+    const { deadlineMs } = made.policy;
+    const waits = [1, 2, 3, 4, 5].map((count) => {
+      const message = made.ask(0, count * 10_000);
+      let waitMs = deadlineMs;
+      while (made.messageAt(count * 10_000 + waitMs) === message) waitMs += 500;
+      made.unanswered(message);
+      return waitMs;
+    });
+    expect(waits).toEqual([1_000, 2_000, 4_000, 6_000, 6_000].map((ms) => (ms * deadlineMs) / 1_000));
+    expect(made.isBehind).toBe(true);
+    made.answered(made.ask(0, 60_000), granting(made.policy, 1), 60_001);
+    expect(made.isBehind).toBe(false);
+  });
+
+  test("says that the object is far when two round trips in a row were long: a cold one is slow once", () => {
+    const made = withUnits(0);
+    const askedFar = (tookMs: readonly number[]) =>
+      tookMs.map((ms, index) => {
+        const message = made.ask(0, 1_000 * index);
+        made.answered(message, granting(made.policy, 20), 1_000 * index + ms);
+        return message.call.takesBucket;
+      });
+    expect(askedFar([300, 2, 40, 40, 2, 2])).toEqual([false, false, false, false, true, false]);
   });
 
   test("answered by an object that did not know of the units drops what was kept, and what was spent of it since", () => {
