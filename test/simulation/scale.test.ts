@@ -41,6 +41,15 @@ test("300 far isolates at twice a limit get all of it, and each call an answer",
   expect(figures.busy).toBeLessThan(0.9);
 });
 
+test("300 far isolates share what is left beside their buckets, and nothing of it twice", async () => {
+  const quota = { ...CELL.quota, limit: 20_000 };
+  const figures = await runCell({ ...CELL, quota, holders: 300, durationMs: 14_000, lawEveryMs: 100 });
+  expect(figures.admittedOver).toBe(0);
+  expect(figures.handedOutOver).toBe(0);
+  expect(figures.admitted).toBeGreaterThan(0.97);
+  expect(figures.jain).toBeGreaterThan(0.95);
+});
+
 test("1,000 far isolates that start at once soon get what they ask for, with equal parts", async () => {
   const quota = { ...CELL.quota, limit: 20_000 };
   const cell: Cell = { ...CELL, quota, holders: 1_000, load: 0.5, durationMs: 8_000, lawEveryMs: 1_000 };

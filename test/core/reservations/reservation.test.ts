@@ -1,5 +1,6 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
+import type { Reserved } from "../../../core/protocol/answers.ts";
 import { type ReserveRequest, Reservation } from "../../../core/reservations/reservation.ts";
 import { refillMs, spendableMs } from "../../../core/reservations/sizing.ts";
 import { granting, policyOf, said, TTL_MS, withUnits } from "../../support/reservations.ts";
@@ -121,6 +122,23 @@ describe("a message", () => {
     expect(made.isBehind).toBe(true);
     made.answered(made.ask(0, 60_000), granting(made.policy, 1), 60_001);
     expect(made.isBehind).toBe(false);
+  });
+
+  test("that fills a bucket up fills it no higher than it is, whatever has come meanwhile", () => {
+    const made = withUnits(0, "auto");
+    const { policy } = made;
+    const bucket = { rate: { units: 10_000, windowMs: 1_000_000 }, most: 20 };
+    const filling = (units: number) => {
+      const { rules, reserved } = granting(policy, units, { ttlMs: 8_000 });
+      const named = Object.fromEntries(policy.rules.map(({ name }) => [name, bucket]));
+      return { rules, reserved: { ...reserved, buckets: named } as Reserved };
+    };
+    made.answered(made.ask(0, 0), filling(20), 1);
+    expect(made.spend(15, 1_000)).toBe(true);
+    const message = made.ask(0, 1_000);
+    expect(of(message)).toMatchObject({ kept: 20, level: 5, rate: 10_000 });
+    made.answered(message, filling(15), 1_600);
+    expect(made.spendableAt(1_600)).toEqual([20]);
   });
 
   test("says that the object is far when two round trips in a row were long: a cold one is slow once", () => {
