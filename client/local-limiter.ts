@@ -164,8 +164,10 @@ export class LocalLimiter {
     const nowMs = this.#cache.now(caller.time.nowMs());
     const decided = this.#admit(caller, reservation, cost, nowMs) ?? reservation.deny(cost, nowMs);
     if (decided !== undefined) return { ...decided, told: localDecision(policy, key, decided) };
-    if (!reservation.isBehind)
-      return this.#askAlone(caller, reservation, cost, nowMs, waitedMs + (tookMs ?? 0));
+    // The object may have answered, but without units.
+    const isAnswered = reservation.messageAt(nowMs) !== message && reservation.missedAnswers === 0;
+    if (!isAnswered) return undefined;
+    return this.#askAlone(caller, reservation, cost, nowMs, waitedMs + (tookMs ?? 0));
   }
 
   /** Sends a message for units and, unless `cost` is 0, for a decision. */

@@ -1,11 +1,13 @@
 import { type Cost, costOf, type PolicyView, type RuleView } from "../policies/policy.ts";
-import { Denials } from "./denials.ts";
+import type { Decided, RuleDecision } from "../protocol/answers.ts";
 import {
   FEW_UNITS,
+  FLOOD_MS,
   HOT_CALLS,
   lifetimeMs,
   lowUnits,
-  MAX_MARGIN_MS,
+  MAX_DENIED_MS,
+  REQUEST_WAIT_MS,
   refillMs,
   spendableMs,
   WARM_CALLS,
@@ -236,56 +238,126 @@ export class PendingRequest<Call> {
   }
 }
 
+interface Denial {
+  readonly costs: readonly number[];
+  readonly rules: readonly RuleDecision[];
+  readonly atMs: number;
+  /** It is repeated only before this instant. */
+  readonly untilMs: number;
+  /** When it was repeated last, and since when a call has been in flight for it. */
+  repeatedAtMs: number;
+  requestedAtMs: number;
+}
+
+/** Calls on a denied key mostly have one of a few costs. */
+const MAX_DENIALS = 4;
+
 /**
- * The clock of one isolate for the lifetimes of its units. Its requests may read slightly different instants: the
- * runtime makes clocks coarse, stops them while code runs, and may move a request to another thread. So the largest
- * instant counts.
+ * Denials of one key. A denial is repeated until the first of the rules that denied would admit the cost: for at most
+ * one second, or as long as the answer guarantees it, within the policy's `denialTtl`. Only the same cost is denied
+ * again: a smaller one may fit, and the wait for a larger one is unknown here.
  *
- * If the clock is set back, it stops here until it has caught up, which makes lifetimes longer. That is harmless
- * within the margin at the end of a lifetime, in which nothing is spent. More is a jump: all units must be returned.
+ * With many holders the answer says how long a holder denies by itself (`Decided.quietMs`).
+ *
+ * After that, if calls are many, one of them goes to the object; until its answer comes the others are denied with a
+ * short wait instead of queueing. So a flood costs the object one call at a time.
  */
-export class HolderClock {
-  latestMs = -Infinity;
-  /** By how much the clock may be set back: the shortest margin of all held units. */
-  #marginMs = MAX_MARGIN_MS;
+export class Denials {
+  #denials: readonly Denial[] = [];
 
-  /** Takes a reading. Returns whether it is a jump, after which that reading counts. */
-  read(readMs: number): boolean {
-    if (readMs >= this.latestMs) {
-      this.latestMs = readMs;
-      return false;
-    }
-    if (this.latestMs - readMs <= this.#marginMs) return false;
-    this.#restart(readMs);
-    return true;
-  }
-
-  hold(marginMs: number): void {
-    this.#marginMs = Math.min(this.#marginMs, marginMs);
-  }
-
-  release(): void {
-    this.#marginMs = MAX_MARGIN_MS;
+  /** Remembers a denial. An admission forgets denials of that cost. */
+  learn(
+    policy: PolicyView,
+    cost: Cost,
+    rules: readonly RuleDecision[],
+    nowMs: number,
+    firmForMs = 0,
+    quietMs = 0,
+  ): void {
+    const { localDecisions, denialTtlMs, deadlineMs } = policy;
+    if (!localDecisions.denies || denialTtlMs === 0 || rules.length !== policy.rules.length) return;
+    const isUseful = ({ untilMs, requestedAtMs }: Denial) =>
+      nowMs < Math.max(untilMs, requestedAtMs + deadlineMs) + FLOOD_MS;
+    const others = this.#denials.filter((each) => isUseful(each) && !isOf(policy, each, cost));
+    const waits = rules.filter(({ success }) => !success).map(({ retryAfterMs }) => retryAfterMs ?? Infinity);
+    const maxMs = Math.min(denialTtlMs, Math.max(MAX_DENIED_MS, firmForMs));
+    const denial = {
+      costs: policy.rules.map((rule) => costOf(rule, cost)),
+      rules,
+      atMs: nowMs,
+      untilMs: nowMs + Math.max(Math.min(maxMs, ...waits), Math.min(denialTtlMs, quietMs)),
+      repeatedAtMs: -Infinity,
+      requestedAtMs: -Infinity,
+    };
+    this.#denials = waits.length === 0 ? others : [denial, ...others].slice(0, MAX_DENIALS);
   }
 
   /**
-   * Reads the clock in steps that a timer measures, which detects a clock that is repeatedly set back by a little: a
-   * timer is never early. Returns whether the steps together are a jump.
+   * The denial of the same cost, updated; `undefined`: only the level beneath can decide.
+   *
+   * @param units by rule, the units that may be spent here
+   * @param isFresh the call is new: it is denied while another one with the same cost is in flight
    */
-  steps(): (stepMs: number, readMs: number) => boolean {
-    let [steppedMs, maxAheadMs] = [0, -Infinity];
-    return (stepMs, readMs) => {
-      steppedMs += stepMs;
-      const aheadMs = readMs - steppedMs;
-      const isBack = maxAheadMs - aheadMs > this.#marginMs;
-      maxAheadMs = isBack ? aheadMs : Math.max(maxAheadMs, aheadMs);
-      if (isBack) this.#restart(readMs);
-      return isBack;
+  find(
+    policy: PolicyView,
+    cost: Cost,
+    units: readonly number[],
+    nowMs: number,
+    estimateOf: (rule: RuleView, index: number) => Pick<RuleDecision, "remaining" | "resetAfterMs">,
+    isFresh = false,
+  ): Decided | undefined {
+    if (this.#denials.length === 0) return undefined;
+    const denial = this.#denials.find((each) => isOf(policy, each, cost));
+    if (denial === undefined) return undefined;
+    const { rules, costs, atMs } = denial;
+    // Units granted since then may be enough now.
+    const isEnough = rules.some(
+      ({ success }, index) => !success && (units[index] ?? 0) >= (costs[index] ?? 0),
+    );
+    if (isEnough || !isRepeated(policy, denial, nowMs, isFresh)) return undefined;
+    const minWaitMs = nowMs < denial.untilMs ? denial.untilMs - nowMs : REQUEST_WAIT_MS;
+    return {
+      rules: policy.rules.map((rule, index) => {
+        const before = rules[index] as RuleDecision;
+        const { success, retryAfterMs } = before;
+        const { remaining, resetAfterMs } = estimateOf(rule, index);
+        // Newer knowledge of a quota does not revoke the denial.
+        const max = success ? Infinity : Math.max(0, (costs[index] ?? 0) - 1);
+        const isKnown = success || retryAfterMs === null;
+        return {
+          ...before,
+          remaining: Math.min(remaining, max),
+          resetAfterMs,
+          retryAfterMs: isKnown ? retryAfterMs : Math.max(minWaitMs, atMs + retryAfterMs - nowMs),
+        };
+      }),
     };
   }
 
-  #restart(readMs: number): void {
-    this.latestMs = readMs;
-    this.release();
+  /** Without an answer, calls on an ended denial go to the object again, each for itself. */
+  endRequests(): void {
+    this.#denials = this.#denials.filter(({ requestedAtMs }) => requestedAtMs === -Infinity);
   }
+
+  forget(): void {
+    this.#denials = [];
+  }
+}
+
+function isOf({ rules }: PolicyView, { costs }: Denial, cost: Cost): boolean {
+  return rules.every((rule, index) => costs[index] === costOf(rule, cost));
+}
+
+/** Whether the denial answers a call. If not, and calls are many, that call goes to the object for all. */
+function isRepeated(policy: PolicyView, denial: Denial, nowMs: number, isFresh: boolean): boolean {
+  const isOver = nowMs >= denial.untilMs;
+  if (isOver && !isFresh) return false;
+  if (!isOver || nowMs < denial.requestedAtMs + policy.deadlineMs) {
+    denial.repeatedAtMs = nowMs;
+    return true;
+  }
+  // Without a flood all may be admitted now; with short waits, waiting for an answer would lose units.
+  const isLong = denial.untilMs - denial.atMs >= FLOOD_MS;
+  if (isLong && nowMs < denial.repeatedAtMs + FLOOD_MS) denial.requestedAtMs = nowMs;
+  return false;
 }

@@ -2,6 +2,7 @@ import type { Rate } from "../algorithms/algorithm.ts";
 import type { Bucket } from "../protocol/answers.ts";
 import { MAX_MARGIN_MS } from "./sizing.ts";
 
+/** A rate that is so much smaller than the one before is confirmed soon. */
 const MUCH_SLOWER = 0.75;
 
 /**
@@ -19,12 +20,15 @@ export class OwnBuckets {
   readonly #parts: number[];
   #atMs: number;
 
+  /** @param kept of the buckets before, the most units in each: the object counts them until it hears more */
   constructor(
-    buckets: readonly (Bucket | undefined)[],
+    named: Readonly<Record<string, Bucket>>,
+    names: readonly string[],
     kept: readonly number[],
     nowMs: number,
     before?: OwnBuckets,
   ) {
+    const buckets = names.map((name) => (Object.hasOwn(named, name) ? named[name] : undefined));
     this.rates = buckets.map((bucket) => bucket?.rate);
     this.#fair = buckets.map((bucket) => bucket?.most ?? 0);
     this.most = this.#fair.map((units, index) => Math.max(units, kept[index] ?? 0));
@@ -70,8 +74,4 @@ export class OwnBuckets {
     if (rate === undefined || rate.units === 0) return Infinity;
     return Math.max(1, Math.ceil((missing * rate.windowMs - (this.#parts[index] ?? 0)) / rate.units));
   }
-}
-
-export function bucketOf(buckets: Readonly<Record<string, Bucket>>, name: string): Bucket | undefined {
-  return Object.hasOwn(buckets, name) ? buckets[name] : undefined;
 }

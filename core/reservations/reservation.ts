@@ -1,10 +1,9 @@
 import { type Cost, costOf, type PolicyView, type RuleView, versionOf } from "../policies/policy.ts";
-import type { Bucket, Decided } from "../protocol/answers.ts";
+import type { Bucket, Decided, Reserved, RuleDecision } from "../protocol/answers.ts";
 import type { ReserveCall, Returned } from "../protocol/messages.ts";
 import { Holder, type PendingRequest } from "./holder.ts";
-import { bucketOf, OwnBuckets } from "./own-buckets.ts";
-import { QuotaEstimate } from "./quota-estimate.ts";
-import { refillMs } from "./sizing.ts";
+import { OwnBuckets } from "./own-buckets.ts";
+import { heldMs, refillMs } from "./sizing.ts";
 
 /** From this round trip on a holder takes a bucket of its own: nearer ones are served as fast with units alone. */
 const FAR_MS = 20;
@@ -22,9 +21,9 @@ export class Reservation extends Holder<ReserveCall> {
   readonly #used: number[];
   readonly #estimate: QuotaEstimate;
   #forgotten = 0;
-  /** Messages in a row without an answer in time. */
-  #unanswered = 0;
-  #requested: SentRequest | undefined;
+  /** Messages in a row that have had no answer in time. */
+  missedAnswers = 0;
+  #requested: Reservation["asked"] | undefined;
 
   constructor(policy: PolicyView, key: string, holder: string, nowMs: number) {
     super(policy, holder, nowMs);
@@ -53,7 +52,7 @@ export class Reservation extends Holder<ReserveCall> {
    * wait for units, which are of use however late they come.
    */
   get isBehind(): boolean {
-    return (this.#unanswered > 0 || !this.isAnswered) && this.isHot;
+    return (this.missedAnswers > 0 || !this.isAnswered) && this.isHot;
   }
 
   override get messageMs(): number {
@@ -61,7 +60,7 @@ export class Reservation extends Holder<ReserveCall> {
     if (!this.isBehind) return deadlineMs;
     // The first wait is the longest: holders that all start at once wait for each other.
     const tripMs = this.isAnswered ? 2 * this.tripMs : MAX_LATE_MS;
-    return Math.min(MAX_LATE_MS, Math.max(deadlineMs, tripMs) * 2 ** this.#unanswered);
+    return Math.min(MAX_LATE_MS, Math.max(deadlineMs, tripMs) * 2 ** this.missedAnswers);
   }
 
   get used(): readonly number[] {
@@ -109,11 +108,12 @@ export class Reservation extends Holder<ReserveCall> {
   withOwn(decided: Decided, nowMs: number): Decided {
     const units = this.spendableAt(nowMs);
     if (units.every((each) => each === 0) || decided.rules.some(({ success }) => !success)) return decided;
-    const rules = decided.rules.map((rule, index) => {
-      const remaining = Math.min(rule.limit, rule.remaining + (units[index] ?? 0));
-      return { ...rule, remaining };
-    });
-    return { ...decided, rules };
+    const remaining = (rule: RuleDecision, index: number) =>
+      Math.min(rule.limit, rule.remaining + (units[index] ?? 0));
+    return {
+      ...decided,
+      rules: decided.rules.map((rule, index) => ({ ...rule, remaining: remaining(rule, index) })),
+    };
   }
 
   /** Repeats the object's denial of a cost; `undefined`: only the object can decide. */
@@ -147,11 +147,9 @@ export class Reservation extends Holder<ReserveCall> {
     const hadBuckets = this.#buckets !== undefined;
     if (nowMs >= this.spendableUntilMs) this.#buckets = undefined;
     const buckets = this.#buckets;
-    const kept = before.map((units, index) => (cost === 0 ? Math.min(units, wanted.units[index] ?? 0) : 0));
-    if (buckets !== undefined) {
-      buckets.shrink();
-      for (const [index, units] of before.entries()) kept[index] = Math.min(units, buckets.most[index] ?? 0);
-    }
+    buckets?.shrink();
+    const most = buckets?.most ?? (cost === 0 ? wanted.units : []);
+    const kept = before.map((units, index) => Math.min(units, most[index] ?? 0));
     if (this.#units.some((units, index) => units > (kept[index] ?? 0))) this.forgetDenials();
     const left = this.#units.map((units, index) => units - (kept[index] ?? 0));
     this.#estimate.addReturned(before.map((units, index) => units - (kept[index] ?? 0)));
@@ -159,16 +157,16 @@ export class Reservation extends Holder<ReserveCall> {
     this.#requested = this.asked;
     this.turn += 1;
     const { key, holder, policy, turn } = this;
+    const { isShort } = wanted;
     // The lifetime begins now, and may be half over when the answer comes.
     const ttlMs = this.isBehind ? policy.reservation.mostMs : wanted.ttlMs;
-    const { isShort } = wanted;
     const about = { policy: policy.name, key, cost, priority: policy.priority, ...versionOf(policy) };
     const demand = this.demandPerSecond;
     const hasRates = policy.pool === undefined && policy.rules.every(({ algorithm }) => algorithm.lessRate);
-    const isFar = this.#unanswered > 0 || this.nearTripMs >= FAR_MS;
+    const isFar = this.missedAnswers > 0 || this.nearTripMs >= FAR_MS;
     const rules = this.#byRule((index) => ({
       used: this.#used[index] ?? 0,
-      kept: (buckets === undefined ? kept[index] : buckets.most[index]) ?? 0,
+      kept: (buckets === undefined ? kept : most)[index] ?? 0,
       wanted: wanted.units[index] ?? 0,
       ...(hasRates && { demand: demand[index] ?? 0 }),
       ...(buckets && { rate: buckets.rates[index]?.units ?? 0, level: kept[index] ?? 0 }),
@@ -181,10 +179,10 @@ export class Reservation extends Holder<ReserveCall> {
   /** Takes the granted units. Only the answer to the last message counts, and only once. */
   answered(message: ReserveRequest, answer: Decided, nowMs: number): void {
     if (!this.ended(message)) return;
-    const { call, sentAtMs } = message;
+    const { call } = message;
     const { reserved } = answer;
-    this.#unanswered = 0;
-    this.measureTrip(sentAtMs, nowMs);
+    this.missedAnswers = 0;
+    this.measureTrip(message.sentAtMs, nowMs);
     this.learn(call.cost, answer, nowMs, this.#requested);
     if (reserved === undefined) return;
     const names = this.policy.rules.map(({ name }) => name);
@@ -199,14 +197,7 @@ export class Reservation extends Holder<ReserveCall> {
     }
     const { buckets } = reserved;
     const before = reserved.isNew ? undefined : this.#buckets;
-    this.#buckets =
-      buckets &&
-      new OwnBuckets(
-        names.map((name) => bucketOf(buckets, name)),
-        kept,
-        nowMs,
-        before,
-      );
+    this.#buckets = buckets && new OwnBuckets(buckets, names, kept, nowMs, before);
     // Since it said how many units it has, more may have come.
     this.#units = this.#units.map((units, index) => Math.min(units, this.#buckets?.most[index] ?? units));
     const maxMs = buckets === undefined ? call.ttlMs : this.policy.reservation.mostMs;
@@ -220,30 +211,25 @@ export class Reservation extends Holder<ReserveCall> {
     this.isHeld = this.policy.pool !== undefined || !isSettled || !this.#isEmpty || buckets !== undefined;
   }
 
-  /** No answer came. Kept units may be spent until their lifetime ends; granted ones are lost here. */
+  /** No answer came (`unanswered`: in time). Kept units may be spent until they end; granted ones are lost here. */
   failed(message?: ReserveRequest): undefined {
     this.ended(message);
     this.denials.endRequests();
   }
 
-  /** No answer came in time. */
   unanswered(message?: ReserveRequest): undefined {
-    if (message === undefined || message === this.message) this.#unanswered += 1;
+    if (message === undefined || message === this.message) this.missedAnswers += 1;
     return this.failed(message);
   }
 
   /** The state at the time of a call, for `learn` with its answer. */
-  get asked(): SentRequest {
+  get asked() {
     return { forgotten: this.#forgotten, answers: this.#estimate.answers };
   }
 
   /** Remembers the object's answer to a cost, but no denial if denials were forgotten since the call. */
-  learn(
-    cost: Cost,
-    { rules, reserved, next, firmForMs, quietMs }: Decided,
-    nowMs: number,
-    asked = this.asked,
-  ): void {
+  learn(cost: Cost, decided: Decided, nowMs: number, asked = this.asked): void {
+    const { rules, reserved, next, firmForMs, quietMs } = decided;
     this.#estimate.learn(rules, reserved, asked.answers, nowMs);
     if (asked.forgotten !== this.#forgotten) return;
     const quietHereMs = quietMs && Math.max(quietMs, this.tripMs);
@@ -286,7 +272,125 @@ export class Reservation extends Holder<ReserveCall> {
   }
 }
 
-interface SentRequest {
-  readonly forgotten: number;
-  readonly answers: number;
+interface ObjectReport {
+  /** Units that no holder had. */
+  readonly free: number;
+  /** Growth of `free` after each step of `stepMs` since `atMs`, if none are taken. */
+  readonly gains: readonly number[];
+  readonly stepMs: number;
+  readonly atMs: number;
+  /** When the quota is full, whatever this holder still uses of its units; Infinity: not reported. */
+  readonly fullAtMs: number;
+}
+
+const UNKNOWN: ObjectReport = { free: 0, gains: [], stepMs: 1, atMs: 0, fullAtMs: -Infinity };
+
+/**
+ * A holder's best knowledge of a quota: the object's last report, minus later use by the holder, plus what time has
+ * returned: the object's remaining units plus the holder's.
+ *
+ * While no other holder calls, `remaining` is never more than the object and the holder have together, and
+ * `resetAfterMs` never too short. Use by others shows only in the next answer.
+ */
+export class QuotaEstimate {
+  readonly #policy: PolicyView;
+  #reports: readonly ObjectReport[];
+  /** Answers so far. Those of overlapping calls have no known order. */
+  answers = 0;
+
+  constructor(policy: PolicyView) {
+    this.#policy = policy;
+    this.#reports = policy.rules.map(() => UNKNOWN);
+  }
+
+  /** @param answersBefore `answers` when the call was sent; if others came since, the worse count is used */
+  learn(
+    rules: readonly RuleDecision[],
+    reserved: Reserved | undefined,
+    answersBefore: number,
+    nowMs: number,
+  ) {
+    if (rules.length !== this.#reports.length) return;
+    const isLatest = answersBefore === this.answers;
+    this.answers += 1;
+    this.#reports = rules.map((rule, index) => {
+      const report = reportOf(rule, reserved, nowMs);
+      const before = this.#reports[index];
+      if (isLatest || before === undefined || before === UNKNOWN) return report;
+      // The earlier report counts at its present value, without gains: the other may have counted the same units.
+      const max = freeAt(before, nowMs);
+      const free = Math.min(report.free, max);
+      const gains = report.gains.map((gain) => Math.min(report.free + gain, max) - free);
+      return { ...report, free, gains, fullAtMs: Math.max(report.fullAtMs, before.fullAtMs) };
+    });
+  }
+
+  /** Units of each rule return with a message: the object has them when it answers. */
+  addReturned(units: readonly number[]): void {
+    this.#reports = this.#reports.map((report, index) => ({
+      ...report,
+      free: report.free + (units[index] ?? 0),
+    }));
+  }
+
+  /** Forgets all reports: returned units are not in any answer yet. */
+  forget(): void {
+    this.#reports = this.#reports.map(() => UNKNOWN);
+  }
+
+  remaining(rule: RuleView, index: number, units: number, nowMs: number): number {
+    return Math.min(rule.capacity, freeAt(this.#reports[index] ?? UNKNOWN, nowMs) + units);
+  }
+
+  /** @param settledAtMs when the holder settles with the object at the latest: until then used units are missing */
+  admitted(units: readonly number[], settledAtMs: number, nowMs: number): RuleDecision[] {
+    return this.#policy.rules.map((rule, index) => {
+      const { name, capacity: limit } = rule;
+      const remaining = this.remaining(rule, index, units[index] ?? 0, nowMs);
+      const resetAfterMs = this.#fullAfterMs(rule, index, limit - remaining, settledAtMs, nowMs);
+      return { name, success: true, limit, remaining, resetAfterMs, retryAfterMs: 0, reason: "ok" };
+    });
+  }
+
+  /** The knowledge of a rule whose cost is denied; `units`: those of the holder. */
+  denied(rule: RuleView, index: number, units: number, nowMs: number) {
+    const remaining = this.remaining(rule, index, units, nowMs);
+    const reportedMs = this.#reportedAfterMs(index, nowMs);
+    // A denied key may lack more than its capacity, known only to the object.
+    const resetAfterMs =
+      reportedMs < Infinity ? reportedMs : this.#fullAfterMs(rule, index, rule.capacity, nowMs, nowMs);
+    return { remaining, resetAfterMs };
+  }
+
+  #fullAfterMs(rule: RuleView, index: number, missing: number, settledAtMs: number, nowMs: number): number {
+    if (missing === 0) return 0;
+    const { pool, reservation } = this.#policy;
+    // A region settles what its isolates have used, and after that its pool.
+    const laterMs = pool === undefined ? 0 : heldMs(reservation.mostMs);
+    const settledMs = Math.max(0, settledAtMs - nowMs) + laterMs;
+    const refilledMs = settledMs + rule.algorithm.refillMs(rule.config, missing);
+    return Math.min(this.#reportedAfterMs(index, nowMs), refilledMs);
+  }
+
+  #reportedAfterMs(index: number, nowMs: number): number {
+    return Math.max(0, (this.#reports[index] ?? UNKNOWN).fullAtMs - nowMs);
+  }
+}
+
+function reportOf(rule: RuleDecision, reserved: Reserved | undefined, atMs: number): ObjectReport {
+  const { name, remaining, resetAfterMs } = rule;
+  if (reserved === undefined)
+    return { free: remaining, gains: [], stepMs: 1, atMs, fullAtMs: atMs + resetAfterMs };
+  const { units, prospects = {}, ttlMs } = reserved;
+  const granted = Object.hasOwn(units, name) ? (units[name] ?? 0) : 0;
+  const prospect = Object.hasOwn(prospects, name) ? prospects[name] : undefined;
+  const gains = prospect?.gains ?? [];
+  const fullAtMs = atMs + (prospect?.resetAfterMs ?? Infinity);
+  return { free: Math.max(0, remaining - granted), gains, stepMs: ttlMs / gains.length, atMs, fullAtMs };
+}
+
+function freeAt({ free, gains, stepMs, atMs }: ObjectReport, nowMs: number): number {
+  if (gains.length === 0) return free;
+  const steps = Math.min(gains.length, Math.floor((nowMs - atMs) / stepMs));
+  return free + (steps > 0 ? (gains[steps - 1] ?? 0) : 0);
 }

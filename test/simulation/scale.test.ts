@@ -1,7 +1,6 @@
 /** The laws of `npm run bench:scale`, in one small cell: nothing over, and nothing handed out twice. */
-import { expect, test, vi } from "vitest";
+import { expect, test } from "vitest";
 import { type Cell, runCell } from "../../bench/scale/run.ts";
-import { Pace } from "../../client/transports/pace.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
 
 const CELL: Cell = {

@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { HolderClock } from "../../../core/reservations/holder.ts";
+import { HolderClock } from "../../../client/reservation-cache.ts";
 import { marginMs } from "../../../core/reservations/sizing.ts";
 
 const TTL_MS = 1_000;
