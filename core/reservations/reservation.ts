@@ -23,6 +23,8 @@ export class Reservation extends Holder<ReserveCall> {
   #forgotten = 0;
   /** Messages in a row that have had no answer in time. */
   missedAnswers = 0;
+  /** Whether the object had units for it at the last answer. */
+  #getsUnits = true;
   #requested: Reservation["asked"] | undefined;
 
   constructor(policy: PolicyView, key: string, holder: string, nowMs: number) {
@@ -52,7 +54,7 @@ export class Reservation extends Holder<ReserveCall> {
    * wait for units, which are of use however late they come.
    */
   get isBehind(): boolean {
-    return (this.missedAnswers > 0 || !this.isAnswered) && this.isHot;
+    return this.#getsUnits && (this.missedAnswers > 0 || !this.isAnswered) && this.isHot;
   }
 
   override get messageMs(): number {
@@ -196,6 +198,7 @@ export class Reservation extends Holder<ReserveCall> {
       if (reserved.isNew) this.#used[index] = call.rules[name]?.used ?? 0;
     }
     const { buckets } = reserved;
+    this.#getsUnits = Object.values(reserved.units).some((units) => units > 0) || buckets !== undefined;
     const before = reserved.isNew ? undefined : this.#buckets;
     this.#buckets = buckets && new OwnBuckets(buckets, names, kept, nowMs, before);
     // Since it said how many units it has, more may have come.
