@@ -23,7 +23,7 @@ export class Reservation extends Holder<ReserveCall> {
   #forgotten = 0;
   /** Messages in a row that have had no answer in time. */
   missedAnswers = 0;
-  /** Whether the object had units for it at the last answer. */
+  /** Whether its last answer brought units. */
   #getsUnits = true;
   #requested: Reservation["asked"] | undefined;
 
@@ -183,7 +183,6 @@ export class Reservation extends Holder<ReserveCall> {
     if (!this.ended(message)) return;
     const { call } = message;
     const { reserved } = answer;
-    this.missedAnswers = 0;
     this.measureTrip(message.sentAtMs, nowMs);
     this.learn(call.cost, answer, nowMs, this.#requested);
     if (reserved === undefined) return;
@@ -214,15 +213,16 @@ export class Reservation extends Holder<ReserveCall> {
     this.isHeld = this.policy.pool !== undefined || !isSettled || !this.#isEmpty || buckets !== undefined;
   }
 
-  /** No answer came (`unanswered`: in time). Kept units may be spent until they end; granted ones are lost here. */
+  /** No units came. Kept ones may be spent until their lifetime ends. */
   failed(message?: ReserveRequest): undefined {
-    this.ended(message);
+    if (message !== undefined && this.ended(message)) this.#getsUnits = false;
     this.denials.endRequests();
   }
 
+  /** No answer came in time. Granted units are lost here. */
   unanswered(message?: ReserveRequest): undefined {
-    if (message === undefined || message === this.message) this.missedAnswers += 1;
-    return this.failed(message);
+    if (message === undefined || this.ended(message)) this.missedAnswers += 1;
+    this.denials.endRequests();
   }
 
   /** The state at the time of a call, for `learn` with its answer. */
@@ -233,6 +233,7 @@ export class Reservation extends Holder<ReserveCall> {
   /** Remembers the object's answer to a cost, but no denial if denials were forgotten since the call. */
   learn(cost: Cost, decided: Decided, nowMs: number, asked = this.asked): void {
     const { rules, reserved, next, firmForMs, quietMs } = decided;
+    this.missedAnswers = 0;
     this.#estimate.learn(rules, reserved, asked.answers, nowMs);
     if (asked.forgotten !== this.#forgotten) return;
     const quietHereMs = quietMs && Math.max(quietMs, this.tripMs);

@@ -141,6 +141,19 @@ describe("a message", () => {
     expect(made.spendableAt(1_600)).toEqual([20]);
   });
 
+  test("is not waited for by calls when it brought no units, or another answer", () => {
+    for (const end of [
+      (made: Reservation, message: ReserveRequest) => made.answered(message, granting(made.policy, 0), 10),
+      (made: Reservation, message: ReserveRequest) => made.failed(message),
+    ]) {
+      const made = withUnits(0);
+      expect(made.isBehind).toBe(true);
+      end(made, made.ask(0, 2));
+      made.unanswered();
+      expect(made.isBehind).toBe(false);
+    }
+  });
+
   test("says that the object is far when two round trips in a row were long: a cold one is slow once", () => {
     const made = withUnits(0);
     const askedFar = (tookMs: readonly number[]) =>
