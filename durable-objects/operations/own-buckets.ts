@@ -1,8 +1,8 @@
 /**
- * Buckets of holders: a holder that is far away, or one of many, gets a bucket of its own for some seconds, with a rate r and
- * at most b units, and decides by itself. The account is then a bucket of R - Σr and B - Σb. A bucket that is cut into buckets admits in
- * any interval what it admitted whole, B + R L, whoever has which part. Units alone count against B until they are used,
- * so holders that keep them for a time T cap a key at B / T units a second.
+ * Buckets of holders: a holder that is far away, or one of many, gets a bucket of its own for some seconds, with a rate r
+ * and at most b units, and decides by itself. The account is then a bucket of R - Σr and B - Σb. A bucket that is cut into
+ * buckets admits in any interval what it admitted whole, B + R L, whoever has which part. Units alone count against B until
+ * they are used, so holders that keep them for a time T cap a key at B / T units a second.
  *
  * A bucket is a hold with a rate (core/accounts/hold.ts): its units are b and those that may come early, and what came at
  * its rate counts as used as it comes. Of a holder's old and new rate the larger counts until its next message says which it
