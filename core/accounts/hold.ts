@@ -130,6 +130,12 @@ export function unitsToCome({ rate, expiresAtMs }: Hold, nowMs: number): number 
   return rate === undefined ? 0 : Math.ceil((rate.units * Math.max(0, expiresAtMs - nowMs)) / rate.windowMs);
 }
 
+/** When the first rate of a holder ends, and the account refills faster; Infinity: none has one. */
+export function rateEndsAtMs(holds: readonly Hold[]): number {
+  if (heldUnits(holds).rate.units === 0) return Infinity;
+  return holds.find(({ rate }) => rate !== undefined)?.expiresAtMs ?? Infinity;
+}
+
 /** The rule's configuration without the rates that holders have. */
 export function configBeside({ algorithm, config }: Rule, holds: readonly Hold[]): object {
   if (holds.length === 0) return config;

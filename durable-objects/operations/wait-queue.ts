@@ -1,4 +1,4 @@
-import { waitBehindMs, type QueuedCost } from "../../core/accounts/hold.ts";
+import { rateEndsAtMs, waitBehindMs, type QueuedCost } from "../../core/accounts/hold.ts";
 import { SYSTEM_TIME, type Time } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import { full, type Full } from "../../core/protocol/problems.ts";
@@ -166,7 +166,8 @@ export class WaitQueue {
     line.cancel?.();
     line.cancel = undefined;
     if (line.waiters.length + line.idlers.size === 0) return this.#close(keyState, line);
-    let nextMs = headMs;
+    // Rates that end make a wait shorter than it is now.
+    let nextMs = Math.min(headMs, ...keyState.accounts.map(({ holds }) => rateEndsAtMs(holds)));
     for (const { untilMs } of [...line.waiters, ...line.idlers]) nextMs = Math.min(nextMs, untilMs);
     if (line.idlers.size > 0)
       for (const { expiresAtMs } of keyState.claims.values()) nextMs = Math.min(nextMs, expiresAtMs);
