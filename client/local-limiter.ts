@@ -158,7 +158,8 @@ export class LocalLimiter {
     const { policy, key } = reservation;
     if (reservation.messageAt(sinceMs) === undefined) void this.#send(caller, reservation, 0, sinceMs);
     const message = reservation.messageAt(sinceMs);
-    const overdueMs = policy.deadlineMs - Math.max(waitedMs, sinceMs - (message?.sentAtMs ?? sinceMs));
+    const leftMs = policy.deadlineMs - waitedMs;
+    const overdueMs = Math.min(leftMs, reservation.lateMs - (sinceMs - (message?.sentAtMs ?? sinceMs)));
     const answered = message && this.#answers.get(message);
     const tookMs = overdueMs > 0 ? await answered?.wait(caller.time, overdueMs) : 0;
     const nowMs = this.#cache.now(caller.time.nowMs());

@@ -153,6 +153,12 @@ export abstract class Holder<Call> {
     return this.policy.deadlineMs;
   }
 
+  /** How long calls wait for units that are late: as long as messages take, or at first as the deadline allows. */
+  get lateMs(): number {
+    const { deadlineMs } = this.policy;
+    return this.isAnswered ? Math.min(deadlineMs, 2 * this.tripMs + REQUEST_WAIT_MS) : deadlineMs;
+  }
+
   /** The unanswered message that is waited for. */
   messageAt(nowMs: number): PendingRequest<Call> | undefined {
     const { message } = this;
