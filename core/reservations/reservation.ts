@@ -50,8 +50,8 @@ export class Reservation extends Holder<ReserveCall> {
   }
 
   /**
-   * The last message had no answer in time, or none of a hot key had one so far. A decision would be late as well, so calls
-   * wait for units, which are of use however late they come.
+   * The last answer, or the first one of a hot key, is late. A decision would be late as well, so calls wait for units, which
+   * are of use however late they come.
    */
   get isBehind(): boolean {
     return this.#getsUnits && (this.missedAnswers > 0 || !this.isAnswered) && this.isHot;
@@ -181,8 +181,7 @@ export class Reservation extends Holder<ReserveCall> {
   /** Takes the granted units. Only the answer to the last message counts, and only once. */
   answered(message: ReserveRequest, answer: Decided, nowMs: number): void {
     if (!this.ended(message)) return;
-    const { call } = message;
-    const { reserved } = answer;
+    const [{ call }, { reserved }] = [message, answer];
     this.measureTrip(message.sentAtMs, nowMs);
     this.learn(call.cost, answer, nowMs, this.#requested);
     if (reserved === undefined) return;
