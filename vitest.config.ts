@@ -10,8 +10,9 @@ const env = Object.fromEntries(
   ),
 );
 const setupFiles = ["test/support/seed.ts"];
-/** On two cores vitest would use one of them. Some tests wait, so more run than there are cores. */
-const maxWorkers = Math.ceil(1.5 * availableParallelism());
+const isDeep = process.env["WEIR_DEEP"] !== undefined;
+/** On two cores vitest would use one of them. Quick tests wait more than those at full length, so more of them run. */
+const maxWorkers = Math.ceil((isDeep ? 1 : 1.5) * availableParallelism());
 
 // Examples import the package by its name: here that is its source.
 const ownPackage = {
@@ -49,7 +50,7 @@ const system = {
   hookTimeout: 120_000,
 };
 /** Black-box tests wait more than they compute, so more run than there are cores; at full length they compute more. */
-const waitingWorkers = (process.env["WEIR_DEEP"] === undefined ? 3 : 2) * availableParallelism();
+const waitingWorkers = (isDeep ? 2 : 3) * availableParallelism();
 /** They read or change what all files of a deployment have in common, its classes too, or expect empty storage. */
 const OWN_STORAGE = [
   "test/client/retry.workerd.test.ts",

@@ -109,9 +109,25 @@ export async function named(page: Page, name: string, within = "body"): Promise<
   return found as ElementHandle;
 }
 
-/** Presses a button or follows a link when it is at rest: the page above it may still be loading. */
+interface Pressable {
+  readonly isConnected: boolean;
+  readonly disabled?: boolean;
+  click(): void;
+}
+
+/** Presses a button or follows a link. */
 export async function press(page: Page, name: string, within = "body"): Promise<void> {
-  await page.locator(selectorOf(name, within)).click();
+  await until(async () => {
+    const found = await page.waitForSelector(selectorOf(name, within), { visible: true });
+    // In one step of the page, which may be drawn again at any other moment: a press at its place could be lost.
+    const isPressed = await found?.evaluate((element) => {
+      const button = element as unknown as Pressable;
+      if (!button.isConnected || button.disabled === true) return false;
+      button.click();
+      return true;
+    });
+    return isPressed === true;
+  });
 }
 
 /** Presses a button until what it opens is there: the page may be drawn again between the look and the press. */
