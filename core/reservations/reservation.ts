@@ -161,7 +161,7 @@ export class Reservation extends Holder<ReserveCall> {
     const { key, holder, policy, turn } = this;
     const { isShort } = wanted;
     // The lifetime begins now, and may be half over when the answer comes.
-    const ttlMs = this.isBehind ? policy.reservation.mostMs : wanted.ttlMs;
+    const ttlMs = this.missedAnswers > 0 ? policy.reservation.mostMs : wanted.ttlMs;
     const about = { policy: policy.name, key, cost, priority: policy.priority, ...versionOf(policy) };
     const demand = this.demandPerSecond;
     const hasRates = policy.pool === undefined && policy.rules.every(({ algorithm }) => algorithm.lessRate);
