@@ -20,6 +20,13 @@ import {
  * larger of its old and new rate, so chance in the demand costs a part of the limit: over 1 s it was 2 %.
  */
 const RECENT_MS = 3_000;
+/** From this round trip on a holder is far: nearer ones are served as fast with units alone. */
+const FAR_MS = 20;
+/**
+ * A holder that has had answers for this long gets a bucket. If it dies, most of the limit is lost until the bucket ends,
+ * and a server that is killed soon after its start would lose it each time.
+ */
+const KNOWN_AFTER_MS = 2_000;
 /** A key is hot because calls came fast, so over less time their rate is too high. */
 const MIN_RECENT_MS = 500;
 
@@ -50,8 +57,9 @@ export abstract class Holder<Call> {
   #refillAtMs = -Infinity;
   /** The smoothed round trip of its messages. */
   protected tripMs = 0;
-  /** The shorter of the last two round trips, one after the other. A level beneath that starts cold is slow once. */
-  protected nearTripMs = 0;
+  /** The last two round trips were long, one after the other. A level beneath that starts cold is slow once. */
+  protected isFar = false;
+  #firstAnswerMs = Infinity;
   #lastTripMs = 0;
   #lastAnswerMs = -Infinity;
   /** By rule: the remaining units at which to request more. */
@@ -190,15 +198,20 @@ export abstract class Holder<Call> {
     return this.#lastAnswerMs > -Infinity;
   }
 
+  protected isKnownAt(nowMs: number): boolean {
+    return nowMs >= this.#firstAnswerMs + KNOWN_AFTER_MS;
+  }
+
   /** Each answered message is measured. */
   measureTrip(sentAtMs: number, nowMs: number): void {
     const tookMs = Math.max(0, nowMs - sentAtMs);
     this.tripMs = this.tripMs === 0 ? tookMs : this.tripMs + (tookMs - this.tripMs) / 4;
     // What was under way together may have waited for the same.
     if (sentAtMs < this.#lastAnswerMs) return;
-    this.nearTripMs = Math.min(this.#lastTripMs, tookMs);
+    this.isFar = Math.min(this.#lastTripMs, tookMs) >= FAR_MS;
     this.#lastTripMs = tookMs;
     this.#lastAnswerMs = nowMs;
+    this.#firstAnswerMs = Math.min(this.#firstAnswerMs, nowMs);
   }
 
   /**

@@ -5,8 +5,6 @@ import { Holder, type PendingRequest } from "./holder.ts";
 import { OwnBuckets } from "./own-buckets.ts";
 import { heldMs, refillMs } from "./sizing.ts";
 
-/** From this round trip on a holder takes a bucket of its own: nearer ones are served as fast with units alone. */
-const FAR_MS = 20;
 /** The longest wait for units of an object that is late. */
 const MAX_LATE_MS = 6_000;
 
@@ -165,7 +163,7 @@ export class Reservation extends Holder<ReserveCall> {
     const about = { policy: policy.name, key, cost, priority: policy.priority, ...versionOf(policy) };
     const demand = this.demandPerSecond;
     const hasRates = policy.pool === undefined && policy.rules.every(({ algorithm }) => algorithm.lessRate);
-    const isFar = this.missedAnswers > 0 || this.nearTripMs >= FAR_MS;
+    const isFar = this.isKnownAt(nowMs) && (this.missedAnswers > 0 || this.isFar);
     const rules = this.#byRule((index) => ({
       used: this.#used[index] ?? 0,
       kept: (buckets === undefined ? kept : most)[index] ?? 0,
