@@ -4,7 +4,7 @@ import {
   type TokenBucketState,
 } from "../core/algorithms/token-bucket.ts";
 import type { Time } from "../core/clock.ts";
-import type { CallerBounds, Policy, PolicyView } from "../core/policies/policy.ts";
+import type { CallerBounds, LocationHint, Policy, PolicyView } from "../core/policies/policy.ts";
 import type { BatchedCall, MadeAnswer } from "../core/protocol/messages.ts";
 import { hash, objectName } from "../core/protocol/names.ts";
 import { full, type Full, type Problem } from "../core/protocol/problems.ts";
@@ -243,6 +243,7 @@ export interface UnitSource {
     key: string,
     call: BatchedCall,
     waitMs?: number,
+    region?: LocationHint,
   ): Promise<{ readonly answer: Read } | Problem | undefined>;
   /** The most simultaneous messages that give units back. Absent: no bound. */
   readonly mostAtOnce?: number;
@@ -252,6 +253,8 @@ export interface Holding {
   readonly objects: UnitSource;
   readonly time: Time;
   readonly gate?: CallGate;
+  /** Where the holder is. `undefined`: unknown, so it asks the home object of each key. */
+  readonly region?: () => LocationHint | undefined;
   readonly inBackground: (work: Promise<unknown>) => void;
 }
 

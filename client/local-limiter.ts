@@ -9,9 +9,9 @@
 import { MAX_UNITS } from "../core/algorithms/algorithm.ts";
 import { Latch, randomFraction, readClockMs } from "../core/clock.ts";
 import { type Cost, type PolicyView, versionOf } from "../core/policies/policy.ts";
-import type { Decided } from "../core/protocol/answers.ts";
+import type { AskHome, Decided } from "../core/protocol/answers.ts";
 import { callerDecision, type Decision, degradedDecision } from "../core/protocol/decision.ts";
-import type { Returned } from "../core/protocol/messages.ts";
+import { REGION_PROTOCOL, type Returned } from "../core/protocol/messages.ts";
 import { isKeySized, MAX_KEY_BYTES } from "../core/protocol/names.ts";
 import { type Answered, Problem } from "../core/protocol/problems.ts";
 import type { Reservation, ReserveRequest } from "../core/reservations/reservation.ts";
@@ -60,6 +60,14 @@ function isUnits(units: unknown): boolean {
   return Number.isInteger(units) && (units as number) >= 0 && (units as number) <= MAX_UNITS;
 }
 
+/** `undefined`: no answer in time. */
+type Asked = CarriedDecision | AskHome | Problem | undefined;
+
+/** How long a holder asks the home object after the object in its region did not decide. */
+const HOME_MS = 2_000;
+/** So many answers in a row may be missing before it is not asked any more. */
+const MAX_MISSED = 3;
+
 export class LocalLimiter {
   readonly #cache: ReservationCache;
   readonly #answers = new WeakMap<ReserveRequest, Latch>();
@@ -93,7 +101,11 @@ export class LocalLimiter {
   /** Ends the key's reservations before a call to its object. Returns units for the same stub. */
   end(policy: PolicyView, key: string): readonly Returned[] {
     this.forgetDenials(policy, key);
-    return this.#all(policy, key).flatMap((reservation) => this.#cache.end(reservation) ?? []);
+    return this.#all(policy, key).flatMap((reservation) => {
+      // What is another object's goes back to it by itself.
+      if (reservation.region !== undefined) this.#cache.retire(reservation);
+      return this.#cache.end(reservation) ?? [];
+    });
   }
 
   /** Forgets the key's denials: a call may have returned units, or been under way unseen. */
@@ -115,6 +127,8 @@ export class LocalLimiter {
   async #ask(caller: Holding, reservation: Reservation, cost: Cost, sinceMs: number): Answered<Decision> {
     const { policy, key } = reservation;
     let nowMs = sinceMs;
+    // Where many holders start at once, the first answer of the home object comes seconds later.
+    if (reservation.isLateAtFirst(nowMs)) reservation.region = caller.region?.();
     const message = reservation.isHot ? reservation.messageAt(nowMs) : undefined;
     let waitedMs = 0;
     if (message?.promise(policy, cost) === true) {
@@ -137,6 +151,7 @@ export class LocalLimiter {
     });
     if (decided === undefined) return degradedDecision(policy, key);
     if (decided instanceof Problem) return decided;
+    if ("askHome" in decided) return this.#ask(caller, reservation, cost, nowMs);
     if ("full" in decided) return reservation.failed() ?? boundReached(decided);
     if (decided.told !== undefined) return decided.told;
     // The units that the object lacked may have been on their way to this isolate.
@@ -154,7 +169,7 @@ export class LocalLimiter {
     cost: Cost,
     sinceMs: number,
     waitedMs: number,
-  ): Promise<CarriedDecision | Problem | undefined> {
+  ): Promise<Asked> {
     const { policy, key } = reservation;
     if (reservation.messageAt(sinceMs) === undefined) void this.#send(caller, reservation, 0, sinceMs);
     const message = reservation.messageAt(sinceMs);
@@ -172,27 +187,31 @@ export class LocalLimiter {
   }
 
   /** Sends a message for units and, unless `cost` is 0, for a decision. */
-  #send(
-    caller: Holding,
-    reservation: Reservation,
-    cost: Cost,
-    nowMs: number,
-    waitedMs = 0,
-  ): Promise<CarriedDecision | Problem | undefined> {
+  #send(caller: Holding, reservation: Reservation, cost: Cost, nowMs: number, waitedMs = 0): Promise<Asked> {
     const { policy, key } = reservation;
     // The request's own clock may be earlier than the shared instant: then the lifetime begins earlier too.
     const message = reservation.ask(cost, nowMs, Math.min(nowMs, caller.time.nowMs()));
     this.#cache.hold(reservation);
     const answer = async () => {
-      const call = { reserve: message.call };
+      const call = { reserve: { ...message.call, ...placeOf(reservation, caller, nowMs) } };
       const longerMs = cost === 0 ? reservation.messageMs - policy.deadlineMs : -waitedMs;
-      const reply = await caller.objects.call<CarriedDecision | null>(policy, key, call, longerMs);
-      if (reply === undefined) return reservation.unanswered(message);
+      const { region } = reservation;
+      const reply = await caller.objects.call<CarriedDecision | AskHome | null>(
+        policy,
+        key,
+        call,
+        longerMs,
+        region,
+      );
+      if (reply === undefined) return this.#unanswered(caller, reservation, message);
       if (reply instanceof Problem) return reservation.failed(message) ?? reply;
       // Other rules now decide the key: units held under the old ones end and are returned.
       if (reply.answer === null) return reservation.failed(message) ?? this.#cache.retire(reservation);
+      if ("askHome" in reply.answer)
+        return reservation.failed(message) ?? this.#askHome(caller, reservation, reply.answer);
       if (reply.answer.told !== undefined) return reservation.failed(message) ?? reply.answer;
       reservation.answered(message, reply.answer, this.#cache.now(caller.time.nowMs()));
+      if (reply.answer.reserved?.asksRegion === true) this.#cache.move(reservation, caller.region?.());
       return reply.answer;
     };
     const answered = answer();
@@ -202,24 +221,53 @@ export class LocalLimiter {
     return answered;
   }
 
+  /** No answer came in time. After some in a row from an object in the region, the home object is asked. */
+  #unanswered(caller: Holding, reservation: Reservation, message?: ReserveRequest): undefined {
+    reservation.unanswered(message);
+    if (reservation.region !== undefined && reservation.missedAnswers > MAX_MISSED)
+      this.#toHome(caller, reservation);
+  }
+
+  #askHome(caller: Holding, reservation: Reservation, answer: AskHome): AskHome | undefined {
+    if (reservation.region === undefined) return undefined;
+    this.#toHome(caller, reservation);
+    return answer;
+  }
+
+  #toHome(caller: Holding, reservation: Reservation): void {
+    reservation.homeUntilMs = this.#cache.now(caller.time.nowMs()) + HOME_MS;
+    this.#cache.move(reservation, undefined);
+  }
+
   async #askAlone(
-    { objects, time }: Holding,
+    caller: Holding,
     reservation: Reservation,
     cost: Cost,
     sentAtMs: number,
     waitedMs: number,
-  ): Promise<CarriedDecision | Problem | undefined> {
-    const { policy, key, asked: askedAt } = reservation;
-    const limit = { policy: policy.name, key, cost, priority: policy.priority, ...versionOf(policy) };
-    const reply = await objects.call<CarriedDecision>(policy, key, { limit }, -waitedMs);
-    if (reply === undefined) return reservation.unanswered();
+  ): Promise<Asked> {
+    const { policy, key, asked: askedAt, region } = reservation;
+    const about = { policy: policy.name, key, cost, priority: policy.priority, ...versionOf(policy) };
+    const limit = { ...about, ...(region && { region, protocol: REGION_PROTOCOL }) };
+    const call = { limit };
+    const reply = await caller.objects.call<CarriedDecision | AskHome>(policy, key, call, -waitedMs, region);
+    if (reply === undefined) return this.#unanswered(caller, reservation);
     if (reply instanceof Problem) return reservation.failed() ?? reply;
+    if ("askHome" in reply.answer)
+      return reservation.failed() ?? this.#askHome(caller, reservation, reply.answer);
     if (reply.answer.told !== undefined) return reservation.failed() ?? reply.answer;
-    const nowMs = this.#cache.now(time.nowMs());
+    const nowMs = this.#cache.now(caller.time.nowMs());
     reservation.measureTrip(sentAtMs, nowMs);
     reservation.learn(cost, reply.answer, nowMs, askedAt);
     return reservation.withOwn(reply.answer, nowMs);
   }
+}
+
+/** The home object may send a holder to the object in its region; that one needs to know that it is asked as such. */
+function placeOf({ region, homeUntilMs }: Reservation, caller: Holding, nowMs: number) {
+  if (region !== undefined) return { region, protocol: REGION_PROTOCOL };
+  const mayAsk = nowMs >= homeUntilMs && caller.region?.() !== undefined;
+  return mayAsk ? { mayAskRegion: true as const } : {};
 }
 
 function localDecision(policy: PolicyView, key: string, decided: Decided): Decision {

@@ -24,6 +24,7 @@ export function decisionOf(
   if ("missing" in answer) return notFound(claimed);
   if ("full" in answer) return boundReached(answer);
   if ("shed" in answer) return toShedDecision(policy, key, answer.shed);
+  if ("askHome" in answer) return unavailable("the key's object is another one");
   if (!("conflict" in answer)) return toDecision(policy, key, answer);
   const detail = `the idempotency key was used for a ${answer.conflict.request}: use a new key for a different request`;
   return new Problem(PROBLEMS.idempotencyConflict, detail, {

@@ -1,5 +1,11 @@
 import type { Time } from "../core/clock.ts";
-import { MIN_USEFUL_TTL_MS, type PolicyView, saysTheSame, MAX_TTL_MS } from "../core/policies/policy.ts";
+import {
+  type LocationHint,
+  MIN_USEFUL_TTL_MS,
+  type PolicyView,
+  saysTheSame,
+  MAX_TTL_MS,
+} from "../core/policies/policy.ts";
 import type { Returned } from "../core/protocol/messages.ts";
 import { Reservation } from "../core/reservations/reservation.ts";
 import { marginMs, MAX_MARGIN_MS } from "../core/reservations/sizing.ts";
@@ -147,6 +153,14 @@ export class ReservationCache {
     this.#last = undefined;
     this.#reservations.clear();
     this.#nameLength = 0;
+  }
+
+  /** From now on another object is asked for its units. */
+  move(reservation: Reservation, region: LocationHint | undefined): void {
+    if (reservation.region === region) return;
+    this.retire(reservation);
+    reservation.region = region;
+    reservation.missedAnswers = 0;
   }
 
   /** Ends a reservation. `endDue` returns its message to the object. */

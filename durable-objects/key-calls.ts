@@ -32,6 +32,8 @@ interface KeyHost {
   /** Absent: the real one. */
   readonly time?: Time;
   readonly loadPooled: (parts: PoolParts) => Promise<Operations>;
+  /** Absent: as many as one object should hear of. */
+  readonly holdersForRegions?: number | undefined;
 }
 
 export interface PoolParts {
@@ -46,7 +48,7 @@ export interface PoolParts {
 type OpenKey = (policy: string, key: string) => [keyState: KeyState, nowMs: number];
 
 /** Joins the parts that decide the keys of one object. They are independent of the platform. */
-export function joinParts({ storage, timers, policies, loadPooled, time }: KeyHost) {
+export function joinParts({ storage, timers, policies, loadPooled, time, holdersForRegions }: KeyHost) {
   const cache = new KeyCache(storage, SHARED_MEMORY);
   const onWritten = (wholeMs: number, nowMs: number) =>
     timers.alarmBy(storage.sweeps.dueMs(wholeMs, nowMs), nowMs);
@@ -64,7 +66,7 @@ export function joinParts({ storage, timers, policies, loadPooled, time }: KeyHo
   };
   const queue = new WaitQueue(toNow, time);
   const shedders = new Shedders();
-  const local = localOperations(store, queue, shedders, storage.counter);
+  const local = localOperations(store, queue, shedders, { counter: storage.counter, holdersForRegions });
   const ask = makeAsk({
     local,
     loadPooled: () => loadPooled({ store, queue, local, toNow, open, nowMs: () => timers.nowMs() }),
@@ -275,12 +277,19 @@ export class KeyCalls {
 }
 
 /** Tells each of many holders with a denial how long to deny by itself. Each gets another time, so they do not ask together. */
-function withQuiet({ holders, policy }: KeyState, answer: Answer, nowMs: number): Answer {
+export function withQuiet({ holders, policy, ruleStates }: KeyState, answer: Answer, nowMs: number): Answer {
   if (policy.pool !== undefined || !("rules" in answer)) return answer;
   const { rules, next, reserved } = answer;
   const isDenied = (index: number) => rules[index]?.success === false || next?.[index]?.success === false;
-  const waits = policy.rules.flatMap(({ quota: { windowMs = 0, units } }, index) =>
-    isDenied(index) ? [windowMs / units] : [],
+  const waits = ruleStates.flatMap(
+    (
+      {
+        rule: {
+          quota: { windowMs = 0, units },
+        },
+      },
+      index,
+    ) => (isDenied(index) ? [windowMs / units] : []),
   );
   const quiet = waits.length === 0 ? 0 : quietMs(holders.size, Math.max(...waits));
   // A holder with a bucket of its own gets units meanwhile.

@@ -3,6 +3,7 @@ import { randomId, SYSTEM_TIME } from "../core/clock.ts";
 import { localName, type Policy, type PolicyLookup, publicName } from "../core/policies/policy.ts";
 import type { AnswerText } from "../core/protocol/answers.ts";
 import { type AcquireCall, CLOSE_BROKEN, type KeysCall, unsupportedOf } from "../core/protocol/messages.ts";
+import { objectName } from "../core/protocol/names.ts";
 import type { KeyCall, LimiterMethods } from "../core/protocol/object-methods.ts";
 import { STATS_NAME, type StatsMessage, type StatsNamespace } from "../core/stats/messages.ts";
 import { StatsSender, Tally } from "../core/stats/tally.ts";
@@ -16,6 +17,7 @@ import { KeyMoves, type ObjectNamespace, Places } from "./moves/key-moves.ts";
 import { OwnedKeys } from "./moves/moved-rows.ts";
 import type { Operations } from "./operations/operations.ts";
 import { sharesOf } from "./pool/share-algorithm.ts";
+import { RegionKeys } from "./regions.ts";
 import { countedStorage, Storage } from "./storage/storage.ts";
 import { FAILED_AGAIN_MS } from "./storage/sweeps.ts";
 import { OwnerRouting, stubOf, WIRE_METHODS, type WireMethod, writeAnswer } from "./wire-methods.ts";
@@ -71,7 +73,10 @@ export class LimiterObject extends WithWireMethods {
     const onDropped = (policy: string) => {
       if (STATS !== undefined) tally.add("calls_dropped", [publicName(policy)]);
     };
-    this.#routing = new OwnerRouting(makeCounted, { ...host, onDropped });
+    const home = ({ name, objects }: Policy, key: string) =>
+      parts.places.objectAt(objectName({ name, objects }, key));
+    const regions = new RegionKeys({ policies: objectPolicies, time: SYSTEM_TIME, home });
+    this.#routing = new OwnerRouting(makeCounted, { ...host, onDropped, regions });
     if (!parts.storage.isEmpty) void ctx.blockConcurrencyWhile(() => parts.timers.readAlarm(FAILED_AGAIN_MS));
   }
 

@@ -93,6 +93,8 @@ interface RoutingHost {
   readonly time: Pick<Time, "nowMs">;
   /** Absent: all keys are here. */
   readonly elsewhere?: { readonly moves: KeyMoves; readonly places: Places };
+  /** The keys for which this is the object of a region. Absent: it is of none. */
+  readonly regions?: { call(message: KeyCall): MaybePromise<unknown> };
   /** A call was not decided, since its caller had left. */
   readonly onDropped?: (policy: string) => void;
 }
@@ -143,7 +145,9 @@ export class OwnerRouting {
 
   #make(method: WireMethod, args: readonly unknown[], isPassedOn = false): MaybePromise<unknown> {
     const message = (READERS[method] as (...given: readonly unknown[]) => KeyCall)(...args);
-    const { elsewhere } = this.#host;
+    const { elsewhere, regions } = this.#host;
+    if (isForRegion(message))
+      return writeAnswer(method, regions === undefined ? { askHome: true } : regions.call(message));
     if (elsewhere === undefined) return this.#makeHere(message, method);
     const { moves, places } = elsewhere;
     const { policy, key } = message;
@@ -192,6 +196,11 @@ export class OwnerRouting {
       there: (kept, names) => passRequest(places, kept, request, message, names),
     });
   }
+}
+
+function isForRegion(message: KeyCall): boolean {
+  if (message.op === "giveBack") return message.returned.some(({ region }) => region !== undefined);
+  return (message.op === "limit" || message.op === "reserve") && message.region !== undefined;
 }
 
 type MakeCall = (method: "giveBack" | "limitCall" | "reserve", args: readonly unknown[]) => unknown;

@@ -104,6 +104,12 @@ export const REGIONS = {
   me: { name: "Dubai", latitude: 25.2, longitude: 55.27 },
 } as const satisfies Readonly<Record<string, Place>>;
 
+/** The region that is nearest to a place. */
+export function regionOf(place: Place): keyof typeof REGIONS {
+  const names = Object.keys(REGIONS) as (keyof typeof REGIONS)[];
+  return names.reduce((a, b) => (delayMs(place, REGIONS[b]) < delayMs(place, REGIONS[a]) ? b : a));
+}
+
 interface City extends Place {
   readonly thousands: number;
 }

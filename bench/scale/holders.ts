@@ -9,7 +9,7 @@ import type { LimiterTransport } from "../../client/transports/transport.ts";
 import { RATE_WINDOWS } from "../../core/accounts/hold.ts";
 import type { Time } from "../../core/clock.ts";
 import type { RegionalPolicies } from "../../core/policies/parse-policies.ts";
-import { DEFAULT_BOUNDS, type Policy } from "../../core/policies/policy.ts";
+import { DEFAULT_BOUNDS, type LocationHint, type Policy } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import type { ReservationsMessage, ReservationsReply } from "../../core/protocol/reservation-messages.ts";
@@ -27,6 +27,7 @@ export interface HolderParts {
   readonly time: Time;
   readonly namespace: LimiterNamespace;
   readonly policies: RegionalPolicies;
+  readonly region: LocationHint;
   /** Called at the instant at which a holder admits a unit by itself. */
   readonly onAdmitted: () => void;
 }
@@ -48,12 +49,12 @@ class Isolate implements Holder {
   readonly #cache: ReservationCache;
   readonly #time: Time;
 
-  constructor({ name, time, namespace, policies, onAdmitted }: HolderParts) {
+  constructor({ name, time, namespace, policies, region, onAdmitted }: HolderParts) {
     this.#time = time;
     this.#cache = new ReservationCache(() => name);
     const inBackground = () => undefined;
     const objects = new Objects(namespace, time, { queues: new BatchQueues(), inBackground });
-    const parts = { objects, policies, time, inBackground };
+    const parts = { objects, policies, time, inBackground, region: () => region };
     this.client = new LimiterClient(parts, new LocalLimiter(this.#cache)).for("caller", DEFAULT_BOUNDS);
     const limit = this.client.limit.bind(this.client);
     const noted = <Answer extends Decision | Problem>(answer: Answer): Answer => {

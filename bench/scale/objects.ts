@@ -3,12 +3,17 @@
  * it and back.
  */
 import type { LimiterNamespace, LimiterStub } from "../../client/transports/objects.ts";
-import { heldUnits, RATE_WINDOWS, type RuleAccount } from "../../core/accounts/hold.ts";
-import type { Policies } from "../../core/policies/policy.ts";
+import { advance, remainingOf } from "../../core/accounts/account.ts";
+import { heldUnits, type RuleAccount } from "../../core/accounts/hold.ts";
+import type { TokenBucketConfig } from "../../core/algorithms/token-bucket.ts";
+import { andThen } from "../../core/clock.ts";
+import type { Policies, Policy } from "../../core/policies/policy.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
+import { objectName } from "../../core/protocol/names.ts";
 import type { KeyCall } from "../../core/protocol/object-methods.ts";
 import { joinParts, KeyCalls } from "../../durable-objects/key-calls.ts";
 import { Timers } from "../../durable-objects/keys/key-store.ts";
+import { RegionKeys } from "../../durable-objects/regions.ts";
 import { Storage } from "../../durable-objects/storage/storage.ts";
 import {
   OwnerRouting,
@@ -77,7 +82,9 @@ export class FarObjects {
 
   #open(name: string, hint: keyof typeof REGIONS | undefined): FarObject {
     const place = hint === undefined ? HOME : REGIONS[hint];
-    const object = this.all.get(name) ?? new FarObject(this.#parts, place);
+    const home = ({ name: policy, objects }: Policy, key: string) =>
+      this.#stub(place, this.#open(objectName({ name: policy, objects }, key), undefined));
+    const object = this.all.get(name) ?? new FarObject(this.#parts, place, name.includes("/region/"), home);
     this.all.set(name, object);
     return object;
   }
@@ -108,21 +115,31 @@ export class FarObjects {
 /** One object: it makes one message after another, in the order in which they come. */
 export class FarObject {
   readonly place: Place;
+  readonly isRegional: boolean;
   received = 0;
   busyMs = 0;
   readonly #parts: ObjectsParts;
   readonly #routing: OwnerRouting;
+  readonly #regions: RegionKeys;
+  readonly #nowMs: () => number;
   readonly #rulesOf: (policy: string, key: string) => readonly RuleAccount[];
   readonly #queue: QueuedMessage[] = [];
   #freeAtMs = 0;
   #isServing = false;
   #calls = 0;
 
-  constructor(parts: ObjectsParts, place: Place) {
+  constructor(
+    parts: ObjectsParts,
+    place: Place,
+    isRegional: boolean,
+    home: (policy: Policy, key: string) => LimiterStub,
+  ) {
     this.place = place;
+    this.isRegional = isRegional;
     this.#parts = parts;
     const { ticks, policies, laws, plant } = parts;
     const time = ticks.clock(AHEAD_MS);
+    this.#nowMs = () => time.nowMs();
     const alarm = { getAlarm: () => Promise.resolve(null), setAlarm: () => Promise.resolve() };
     const joined = joinParts({
       storage: new Storage(new Database().storage),
@@ -134,27 +151,45 @@ export class FarObject {
     this.#rulesOf = (policy, key) =>
       joined.ask(policy, key, (_, { ruleStates }) => ruleStates) as readonly RuleAccount[];
     const calls = new KeyCalls({ ...joined, sockets: { closeLost: () => undefined } });
-    this.#routing = new OwnerRouting(
-      (message, method) => {
+    const noted = (message: KeyCall, made: unknown) => {
+      const answer = plant === undefined ? made : plant(made, message);
+      const units = admittedUnits(message, answer);
+      if (units > 0) laws.admitted(units, ticks.nowMs);
+      return answer;
+    };
+    this.#regions = new RegionKeys({ policies, time, home });
+    const regions = {
+      call: (message: KeyCall) => {
         this.#calls += 1;
-        const made = calls.call(message);
-        const answer = plant === undefined ? made : plant(made, message);
-        const units = admittedUnits(message, answer);
-        if (units > 0) laws.admitted(units, ticks.nowMs);
-        return writeAnswer(method, answer);
+        return andThen(this.#regions.call(message), (made) => noted(message, made));
       },
-      { time },
-    );
+    };
+    const here = (message: KeyCall, method: WireMethod) => {
+      this.#calls += 1;
+      return writeAnswer(method, noted(message, calls.call(message)));
+    };
+    this.#routing = new OwnerRouting(here, { time, regions });
   }
 
   /** What it may admit, beside what it has handed out. */
-  shareOf(policy: string, key: string): Share {
-    const answer = this.#routing.call("limit", [policy, key, 0]) as string;
-    const units = (JSON.parse(answer) as Decided).rules[0]?.remaining ?? 0;
-    const { rule, account } = this.#rulesOf(policy, key)[0] ?? {};
-    if (rule === undefined || account === undefined) return { units };
-    const { all, rate } = heldUnits(account.holds);
-    return { units, perWindow: rule.quota.units - rate.units / RATE_WINDOWS, burst: rule.capacity - all };
+  sharesOf(policy: string, key: string): readonly Share[] {
+    const nowMs = this.#nowMs();
+    const accounts = this.isRegional
+      ? this.#regions.accountsOf(policy, key)
+      : this.#rulesOf(policy, key).map(({ rule, account }) => ({
+          rule,
+          account: advance(rule, account, nowMs),
+        }));
+    return accounts.slice(0, 1).map(({ rule, account }) => {
+      const units = remainingOf(rule, account, nowMs);
+      const { all, rate } = heldUnits(account.holds);
+      const { burst = rule.capacity, limit = 0, windowMs = 1 } = rule.config as Partial<TokenBucketConfig>;
+      const perWindow =
+        ((limit - rate.units / (rate.windowMs === 0 ? 1 : rate.windowMs / windowMs)) *
+          (rule.quota.windowMs ?? 1)) /
+        windowMs;
+      return { units, perWindow, burst: burst - all };
+    });
   }
 
   receive(message: QueuedMessage): void {

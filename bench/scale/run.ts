@@ -3,7 +3,7 @@ import { parseDeployment } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { seededRandom, whole } from "../../test/support/random.ts";
-import { drawCity } from "./cities.ts";
+import { drawCity, regionOf } from "./cities.ts";
 import { HOLDERS, type Holder, KEY } from "./holders.ts";
 import { Laws, type Quota, type Share } from "./laws.ts";
 import { type Figures, LATE_MS, Measures, WARM_MS } from "./measures.ts";
@@ -68,18 +68,21 @@ async function run(cell: Cell): Promise<Omit<Figures, "logLines">> {
     plant: cell.plant,
   });
   const policy = regionalPolicies.get("api") as Policy;
-  const holders = Array.from({ length: count }, (_, index) =>
-    HOLDERS[cell.kind]({
+  const holders = Array.from({ length: count }, (_, index) => {
+    // No two clocks are the same.
+    const time = ticks.clock(2_000_000 + whole(random, 1_000));
+    const city = drawCity(random);
+    return HOLDERS[cell.kind]({
       name: `holder-${index}`,
-      // No two clocks are the same.
-      time: ticks.clock(2_000_000 + whole(random, 1_000)),
-      namespace: objects.namespaceFrom(drawCity(random)),
+      time,
+      namespace: objects.namespaceFrom(city),
+      region: regionOf(city),
       policies: regionalPolicies,
       onAdmitted: () => laws.admitted(1, ticks.nowMs),
-    }),
-  );
+    });
+  });
   const shares = function* (): Iterable<Share> {
-    for (const object of objects.all.values()) yield object.shareOf(policy.name, KEY);
+    for (const object of objects.all.values()) yield* object.sharesOf(policy.name, KEY);
     for (const holder of holders) yield holder.shareOf(policy);
   };
   const measures = new Measures(cell.durationMs, count, quota);

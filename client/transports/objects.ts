@@ -1,5 +1,5 @@
 import { type Time, type Attempts, DeadlineError, inTime, overdue } from "../../core/clock.ts";
-import { type PolicyView, publicName } from "../../core/policies/policy.ts";
+import { type LocationHint, type PolicyView, publicName } from "../../core/policies/policy.ts";
 import type { AnswerText } from "../../core/protocol/answers.ts";
 import {
   STALE,
@@ -11,7 +11,7 @@ import {
   type MadeAnswer,
   type Returned,
 } from "../../core/protocol/messages.ts";
-import { objectName } from "../../core/protocol/names.ts";
+import { objectName, regionalName } from "../../core/protocol/names.ts";
 import type { Counter } from "../../core/stats/tally.ts";
 import { type BatchQueues, OVERLOADED, OVERLOADED_TEXT, type Sending } from "./batch-queue.ts";
 import {
@@ -47,6 +47,8 @@ interface AskOptions extends Pick<Attempts, "onDeadline"> {
   readonly returned?: readonly Returned[] | undefined;
   /** It ends a claim, which frees units: it is sent although the object is overloaded. */
   readonly isEnd?: boolean;
+  /** Where the object is to be near. Absent: as the policy says. */
+  readonly region?: LocationHint | undefined;
 }
 
 /**
@@ -78,14 +80,16 @@ export class Objects {
     key: string,
     call: BatchedCall,
     waitMs = 0,
+    region?: LocationHint,
   ): Promise<Reply<Read>> {
-    const name = objectName(policy, key);
+    const name = nameIn(policy, key, region);
     const together = policy.pool === undefined ? this.#together : undefined;
     const queue = together?.queues.open(name, this.#time.nowMs());
     const alone = (leftMs: number) =>
       this.askByName(policy, name, async (object) => (await askAlone(object, call)) as Read, {
         waitMs: leftMs - policy.deadlineMs,
         isRepeatable: isRepeatable(call),
+        region,
       });
     const deadlineMs = policy.deadlineMs + waitMs;
     if (together === undefined || queue === undefined) return alone(deadlineMs);
@@ -97,7 +101,7 @@ export class Objects {
       send: async (calls) =>
         await counted(this.#counter, this.#time, "batch", () =>
           sendTwice(
-            () => this.#objectBy(policy, name),
+            () => this.#objectBy(policy, name, region),
             calls,
             this.#time,
             policy.terms,
@@ -164,7 +168,7 @@ export class Objects {
     policy: PolicyView,
     name: string,
     call: (object: LimiterStub) => Promise<Answer>,
-    { waitMs = 0, kind = "single", isEnd, isRepeatable: isTwice, onDeadline }: AskOptions = {},
+    { waitMs = 0, kind = "single", isEnd, isRepeatable: isTwice, onDeadline, region }: AskOptions = {},
   ): Promise<Reply<Answer>> {
     const queues = this.#together?.queues;
     const sentMs = this.#time.nowMs();
@@ -173,7 +177,7 @@ export class Objects {
       return this.#unanswered(policy, OVERLOADED_TEXT);
     try {
       // A stub that has thrown stays broken, so each attempt has its own.
-      const attempt = async () => await call(this.#objectBy(policy, name));
+      const attempt = async () => await call(this.#objectBy(policy, name, region));
       const mayRepeat = isTwice === true ? mayPass : undefined;
       const send = () => inTime(this.#time, deadlineMs, attempt, { mayRepeat, onDeadline });
       const answer = await counted(this.#counter, this.#time, kind, send);
@@ -201,10 +205,16 @@ export class Objects {
     this.#outages.note(String(error), 1, name);
   }
 
-  #objectBy(policy: PolicyView, name: string): LimiterStub {
-    const hint = policy.locationHint ?? policy.region?.locationHint;
+  #objectBy(policy: PolicyView, name: string, region?: LocationHint): LimiterStub {
+    const hint = region ?? policy.locationHint ?? policy.region?.locationHint;
     return within(this.#namespace, policy).getByName(name, hint && { locationHint: hint });
   }
+}
+
+/** @param region present: the key's object there */
+function nameIn(policy: PolicyView, key: string, region: LocationHint | undefined): string {
+  const home = objectName(policy, key);
+  return region === undefined ? home : regionalName(home, region);
 }
 
 function settling<Answer>(

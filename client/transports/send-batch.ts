@@ -1,6 +1,6 @@
 import type { Time } from "../../core/clock.ts";
 import type { Jurisdiction, LocationHint, PolicyView } from "../../core/policies/policy.ts";
-import type { Answer, AnswerText, UnsupportedProtocol } from "../../core/protocol/answers.ts";
+import type { Answer, AnswerText, AskHome, UnsupportedProtocol } from "../../core/protocol/answers.ts";
 import {
   type Departures,
   type Batch,
@@ -91,15 +91,21 @@ export async function quietly(sent: Promise<void>): Promise<void> {
 }
 
 /** Asks an object for a decision. Calls with only a cost and an idempotency key work with any version. */
-function askLimit(object: LimiterStub, call: LimitCall): Promise<AnswerText> {
+async function askLimit(object: LimiterStub, call: LimitCall): Promise<AnswerText> {
   const { policy, key, cost, idempotencyKey, ...more } = call;
+  if (call.region !== undefined) {
+    const answer = await object.limitCall(call);
+    return "unsupported" in (JSON.parse(answer) as object) ? JSON.stringify(ASK_HOME) : answer;
+  }
   if (Object.values(more).some((value) => value !== undefined))
-    return object.limitCall({ protocol: PROTOCOL, ...call });
+    return await object.limitCall({ protocol: PROTOCOL, ...call });
   // RPC would send an argument that is `undefined`, so it is omitted.
   return idempotencyKey === undefined
-    ? object.limit(policy, key, cost)
-    : object.limit(policy, key, cost, idempotencyKey);
+    ? await object.limit(policy, key, cost)
+    : await object.limit(policy, key, cost, idempotencyKey);
 }
+
+const ASK_HOME: AskHome = { askHome: true };
 
 /** During a rollout the object may be an older version, which can still decide a cost. */
 async function askReserve(object: LimiterStub, call: ReserveCall, onPace?: OnPace): Promise<Answer> {
@@ -108,6 +114,7 @@ async function askReserve(object: LimiterStub, call: ReserveCall, onPace?: OnPac
     | UnsupportedProtocol;
   const answer = unpaced(reply, onPace);
   if (!("unsupported" in answer)) return answer;
+  if (call.region !== undefined) return ASK_HOME;
   const { policy, key, cost, priority } = call;
   return readAnswer(await askLimit(object, { policy, key, cost, priority }));
 }
@@ -158,7 +165,15 @@ export interface ReturnedUnits {
 
 /** Returns ended reservations, in one message for each object. If it is lost, the units count as used. */
 export async function returnUnits(
-  objects: { call(policy: PolicyView, key: string, call: BatchedCall): Promise<unknown> },
+  objects: {
+    call(
+      policy: PolicyView,
+      key: string,
+      call: BatchedCall,
+      waitMs?: number,
+      region?: LocationHint,
+    ): Promise<unknown>;
+  },
   endings: readonly ReturnedUnits[],
 ): Promise<void> {
   await Promise.all(
@@ -167,7 +182,8 @@ export async function returnUnits(
       if (first === undefined) return;
       const { policy, returned } = first;
       const all = each.map((ending) => ending.returned);
-      await objects.call(policy, returned.key, { giveBack: { policy: policy.name, returned: all } });
+      const giveBack = { policy: policy.name, returned: all };
+      await objects.call(policy, returned.key, { giveBack }, 0, returned.region);
     }),
   );
 }
@@ -184,7 +200,8 @@ function byObject(endings: readonly ReturnedUnits[]): readonly (readonly Returne
   // Node 20 has no Map.groupBy.
   const groups = new Map<string, ReturnedUnits[]>();
   for (const ending of endings) {
-    const name = objectName(ending.policy, ending.returned.key);
+    const { region = "" } = ending.returned;
+    const name = `${region} ${objectName(ending.policy, ending.returned.key)}`;
     const group = groups.get(name);
     if (group === undefined) groups.set(name, [ending]);
     else group.push(ending);

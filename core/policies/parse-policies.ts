@@ -6,6 +6,7 @@ import { NAME, NAME_ALLOWED } from "./policy-fields.ts";
 import {
   localName,
   LOCATION_HINTS,
+  type LocationHint,
   type Policies,
   type Policy,
   publicName,
@@ -230,6 +231,8 @@ export interface Origin {
   readonly colo?: unknown;
   readonly country?: unknown;
   readonly continent?: unknown;
+  /** In degrees, as text. */
+  readonly longitude?: unknown;
 }
 
 /** The first region also has the requests of no region. */
@@ -278,6 +281,27 @@ export function parseRegions(vars: unknown = CONTINENTS): Regions {
   refuseBad(problems);
   if (first === undefined) throw badConfiguration([violation(["REGIONS"], vars, wanted)]);
   return [first, ...others];
+}
+
+/** Where an object is near this request; `undefined`: the request does not say where it is from. */
+export function locationHintOf({ continent, longitude }: Origin): LocationHint | undefined {
+  const east = typeof longitude === "string" ? Number(longitude) : 0;
+  switch (continent) {
+    case "NA":
+      return east < -100 ? "wnam" : "enam";
+    case "SA":
+      return "sam";
+    case "EU":
+      return east > 15 ? "eeur" : "weur";
+    case "AS":
+      return east > 0 && east < 63 ? "me" : "apac";
+    case "OC":
+      return "oc";
+    case "AF":
+      return "afr";
+    default:
+      return undefined;
+  }
 }
 
 /** The region of a request, by colo, then country, then continent; by default the first region. */

@@ -101,6 +101,8 @@ export interface Reserved {
    * those that it has more now. Absent: it has units alone.
    */
   readonly buckets?: Readonly<Record<string, Bucket>>;
+  /** The key has so many holders that this one asks the object in its region from now on. */
+  readonly asksRegion?: true;
   /** By rule: what the holder may report until the next message. Older objects omit it. */
   readonly prospects?: Readonly<Record<string, Prospect>>;
 }
@@ -119,7 +121,12 @@ export interface Prospect {
   readonly gains?: readonly number[];
 }
 
-export type Answer = Decided | Conflict | Missing | Full | { readonly shed: Shed };
+/** The object in a region does not decide this call: the key's home object does. */
+export interface AskHome {
+  readonly askHome: true;
+}
+
+export type Answer = Decided | Conflict | Missing | Full | AskHome | { readonly shed: Shed };
 
 /** An answer as JSON text. A nested object instead costs a tenth of the entire call. */
 export type AnswerText = string;

@@ -3,7 +3,7 @@
  * only added, as optional, never renamed. A change that an older object would misread needs a higher `PROTOCOL`.
  */
 import type { Outcome } from "../algorithms/algorithm.ts";
-import { type Cost, type PolicyRevision, versionOf } from "../policies/policy.ts";
+import { type Cost, type LocationHint, type PolicyRevision, versionOf } from "../policies/policy.ts";
 import type { Reports } from "../shedding/load-shedder.ts";
 import type { Answer, AnswerText, Shed, SheddingLevel, UnsupportedProtocol } from "./answers.ts";
 
@@ -22,8 +22,11 @@ export const RESUMING_PROTOCOL = 5;
 /** The version of a lease whose link may break. Objects of lower versions would end it, or grant a second one. */
 export const LINK_PROTOCOL = 6;
 
+/** The version of a call on a key's object in a region. Objects of lower versions would decide it by the whole limit. */
+export const REGION_PROTOCOL = 7;
+
 /** The highest known version. 4 is `MOVE_PROTOCOL`. */
-export const KNOWN_PROTOCOL = LINK_PROTOCOL;
+export const KNOWN_PROTOCOL = REGION_PROTOCOL;
 
 /** Absent: version 1, whose senders sent no version. */
 export interface Versioned {
@@ -54,6 +57,10 @@ export interface ReserveCall extends UnitsCall {
   readonly turn: number;
   /** The lifetime of the units. The holder counts from before it sends, so it stops first. */
   readonly ttlMs: number;
+  /** The holder may ask an object in its region instead (`Reserved.asksRegion`). */
+  readonly mayAskRegion?: true | undefined;
+  /** The holder is a region's object, which has so many holders. */
+  readonly holders?: number | undefined;
   /**
    * The holder takes a bucket of its own (`Reserved.buckets`). `true`: the object is far. `false`: if holders are many.
    */
@@ -88,6 +95,8 @@ export interface Returned {
   readonly used: Readonly<Record<string, number>>;
   /** `Reserving.left`. */
   readonly left?: Readonly<Record<string, number>>;
+  /** The units are of the object in this region. */
+  readonly region?: LocationHint | undefined;
 }
 
 interface UnitsCall extends OfKey {
@@ -95,6 +104,8 @@ interface UnitsCall extends OfKey {
   readonly shed?: Shed | undefined;
   /** One of the policy's priorities. Absent: the usual one. */
   readonly priority?: string | undefined;
+  /** Present: the receiver is the key's object in this region (durable-objects/regions.ts). */
+  readonly region?: LocationHint | undefined;
   /** Part of a batch, which must not wait: it is refused instead. */
   readonly isBatched?: true | undefined;
 }

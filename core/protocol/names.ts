@@ -8,6 +8,12 @@ export function objectName({ name, objects }: Pick<Policy, "name" | "objects">, 
   return objects === "per-key" ? `${name}/key/${key}` : sharedObjectName({ name }, hash(key) % objects);
 }
 
+/** The name of the object that has, in a region, what this home object has. No home object has such a name. */
+export function regionalName(home: string, region: string): string {
+  const end = home.indexOf("/");
+  return `${home.slice(0, end)}/region/${region}${home.slice(end)}`;
+}
+
 /** The name of one of the objects that share all keys of a policy, from 0. */
 export function sharedObjectName({ name }: Pick<Policy, "name">, index: number): string {
   return `${name}/shared/${index}`;

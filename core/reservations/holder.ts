@@ -47,6 +47,7 @@ export abstract class Holder<Call> {
   policy: PolicyView;
   readonly holder: string;
   readonly denials = new Denials();
+  readonly bornAtMs: number;
   /** The level beneath may keep units apart for this holder. */
   isHeld = false;
   protected turn = 0;
@@ -83,6 +84,7 @@ export abstract class Holder<Call> {
     this.#recent = this.#low.slice();
     this.#sinceMs = nowMs;
     this.#lastMs = nowMs;
+    this.bornAtMs = nowMs;
   }
 
   /** Units of a rule that are held and neither spent nor lent, also after their lifetime. */
@@ -194,7 +196,7 @@ export abstract class Holder<Call> {
     return true;
   }
 
-  protected get isAnswered(): boolean {
+  get isAnswered(): boolean {
     return this.#lastAnswerMs > -Infinity;
   }
 

@@ -16,6 +16,8 @@ export interface KnownHolder {
   readonly hold: string;
   /** Its hold before it claimed units that were not held for it. Until that ends, it is granted no other. */
   readonly replaced?: string | undefined;
+  /** Of a region's object: its holders. */
+  readonly count?: number | undefined;
   /** By name: another version of the policy may have other rules, or another order. */
   readonly rules: ReadonlyMap<string, HolderUnits>;
   /** Until then its requests count when units are divided, unless it sends another. */
@@ -52,6 +54,17 @@ export class Holders extends Map<string, KnownHolder> {
     let count = 0;
     for (const { untilMs } of this.values()) if (untilMs > nowMs) count += 1;
     return count;
+  }
+
+  /** The holders of the key, also those that ask an object in their region. */
+  countsAt(nowMs: number): { readonly all: number; readonly regional: number } {
+    let [all, regional] = [0, 0];
+    for (const { untilMs, count } of this.values()) {
+      if (untilMs <= nowMs) continue;
+      all += count ?? 1;
+      regional += count ?? 0;
+    }
+    return { all, regional };
   }
 
   /** Deletes holders that ended long enough ago that no message of theirs can still arrive. */

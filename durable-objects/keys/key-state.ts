@@ -135,6 +135,11 @@ export class KeyState {
     });
   }
 
+  /** Other rules decide from now on, of the same names and in the same order: a region's parts of them. */
+  decideBy(ruleAccounts: readonly RuleAccount[]): void {
+    this.#ruleStates = this.#ruleStates.map((ruleState, index) => ({ ...ruleState, ...ruleAccounts[index] }));
+  }
+
   /** Callers' holds and leases by id. Storage has them too. */
   get claims(): ReadonlyMap<string, Claim> {
     return this.#claims;

@@ -1,12 +1,11 @@
 import { outstandingOf } from "../../core/accounts/account.ts";
 import type { Peeked } from "../../core/protocol/answers.ts";
-import type { Counter } from "../../core/stats/tally.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import { Claims } from "./claims.ts";
 import { Limits } from "./limits.ts";
 import type { Operations } from "./operations.ts";
-import { Reservations } from "./reservations.ts";
+import { type ReservationOptions, Reservations } from "./reservations.ts";
 import type { Shedders } from "./shedders.ts";
 import { peekTurn } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
@@ -22,11 +21,16 @@ export function localOperations(
   store: KeyStore,
   queue: WaitQueue,
   shedders: Shedders,
-  counter?: Pick<Counter, "add">,
+  options: ReservationOptions = {},
 ): LocalOperations {
   const limits = new Limits(store, queue);
-  const reservations = new Reservations(store, limits.limit, queue, counter);
-  const { hold, settle, cancel, acquire, renew, release } = new Claims(store, queue, shedders, counter);
+  const reservations = new Reservations(store, limits.limit, queue, options);
+  const { hold, settle, cancel, acquire, renew, release } = new Claims(
+    store,
+    queue,
+    shedders,
+    options.counter,
+  );
   return {
     limits,
     reservations,

@@ -41,6 +41,8 @@ const BURST_MS = 1_000;
 const MIN_BURST = 6;
 /** Of what calls need: holders that come first leave something for those that come later. */
 const MAX_RATE = 1.5;
+/** More holders come to a region's object, and it hears late of those that it has. */
+const MAX_RATE_OF_REGION = 3;
 
 /** What a holder says of one rule. */
 interface Asking extends RuleAccount {
@@ -55,7 +57,7 @@ interface Asking extends RuleAccount {
 /** Cuts buckets for a holder. @returns `undefined`: a rule cannot be cut, or its bucket would be too small */
 export function ownBuckets(
   { holders, policy, endsByMs }: KeyState,
-  { takesBucket, ttlMs: askedMs }: Pick<ReserveCall, "takesBucket" | "ttlMs">,
+  { takesBucket, ttlMs: askedMs, holders: count = 1 }: Pick<ReserveCall, "takesBucket" | "ttlMs" | "holders">,
   { id, rules }: { readonly id: string; readonly rules: readonly Asking[] },
   nowMs: number,
 ) {
@@ -77,11 +79,14 @@ export function ownBuckets(
     // What this holder has now is its own until it has another.
     const taken = heldUnits(account.holds).rate.units - (kept === 0 ? 0 : own);
     const shared = Math.floor(perWindows * SHARED);
-    const wanted = MAX_RATE * demand * windowMs;
+    const wanted = (count > 1 ? MAX_RATE_OF_REGION : MAX_RATE) * demand * windowMs;
     const perWindow = Math.floor(Math.min(perWindows * share, wanted, shared - taken));
     const { capacity } = rule;
-    const need = Math.max(MIN_BURST, demand * BURST_MS);
-    const fair = Math.floor(Math.min(maxUnits(rule), capacity * share - earlyUnits(rule, perWindow), need));
+    // A region's object cuts buckets from its own, each with what may come early.
+    const isRegion = count > 1;
+    const need = Math.max(MIN_BURST * count, demand * BURST_MS * (isRegion ? 2 : 1));
+    const max = isRegion ? capacity : maxUnits(rule);
+    const fair = Math.floor(Math.min(max, capacity * share - earlyUnits(rule, perWindow), need));
     const early = earlyUnits(rule, perWindow) - earlyUnits(rule, kept === 0 ? 0 : own);
     const uncut = Math.floor(capacity * SHARED) - (outstandingOf(account) - kept) - early;
     // What it gives up counts as used, so it keeps what nobody else needs now.

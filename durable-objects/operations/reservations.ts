@@ -32,24 +32,43 @@ import { earlyUnits, ownBuckets, withoutUnits } from "./own-buckets.ts";
 import { cacheableDenial, cacheableForMs, isProvisionallyBlocked, peekTurn } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
+export interface ReservationOptions {
+  readonly counter?: Pick<Counter, "add"> | undefined;
+  /** From so many holders on, those that know their region ask an object there (durable-objects/regions.ts). */
+  readonly holdersForRegions?: number | undefined;
+}
+
+/** One object hears fewer holders often enough: each sends a message in some seconds, and one takes it a millisecond. */
+const HOLDERS_FOR_REGIONS = 1_500;
+
 export class Reservations {
-  readonly #store: KeyStore;
+  readonly #store: Pick<KeyStore, "commit">;
   readonly #limit: Operations["limit"];
   readonly #queue: WaitQueue;
   readonly #counter: Pick<Counter, "add"> | undefined;
+  readonly #holdersForRegions: number;
 
-  constructor(store: KeyStore, limit: Operations["limit"], queue: WaitQueue, counter?: Pick<Counter, "add">) {
+  constructor(
+    store: Pick<KeyStore, "commit">,
+    limit: Operations["limit"],
+    queue: WaitQueue,
+    { counter, holdersForRegions = HOLDERS_FOR_REGIONS }: ReservationOptions = {},
+  ) {
     this.#store = store;
     this.#limit = limit;
     this.#queue = queue;
     this.#counter = counter;
+    this.#holdersForRegions = holdersForRegions;
   }
 
   readonly reserve: Operations["reserve"] = (keyState, call, nowMs) => {
-    const { cost, priority, isBatched } = call;
+    const { cost, priority, isBatched, holders } = call;
     this.#queue.serve(keyState);
     const isBehind = this.#queue.aheadOf(keyState, priority, nowMs).length > 0;
     if (keyState.policy.lease !== undefined || isBehind) return this.#reserveBehind(keyState, call, nowMs);
+    // The region's object has too few holders now, and they come here.
+    if (holders !== undefined && !this.#hasRegions(keyState, nowMs))
+      return this.#reserveBehind(keyState, call, nowMs);
     const noted = noteMessage(keyState, call, nowMs);
     // A later message came first. The caller is answered, and nothing is reserved.
     if (noted === undefined) return this.#limit(keyState, { cost, priority, isBatched }, nowMs);
@@ -62,6 +81,13 @@ export class Reservations {
       ...report,
       account: (cost === 0 ? undefined : accounts[index]) ?? report.account,
     }));
+    if (call.mayAskRegion === true && this.#hasRegions(keyState, nowMs)) {
+      // Its calls are its region's from now on.
+      const moved = rules.map((rule) => ({ ...rule, wanted: 0, demand: 0 }));
+      this.#commit(keyState, { ...noted, holder: { ...noted.holder, untilMs: nowMs }, rules: moved }, nowMs);
+      const units = Object.fromEntries(rules.map(({ rule }) => [rule.name, 0]));
+      return { rules: decisions, reserved: { ttlMs: 0, isNew: noted.isNew, units, asksRegion: true } };
+    }
     const { reserved, isFull } = this.#grant(keyState, call, { ...noted, rules }, nowMs);
     // A holder whose bucket is empty while others want units as well need not ask before it has a unit.
     const denial = isFull
@@ -82,6 +108,14 @@ export class Reservations {
     return andThen(answered, (answer): Answer =>
       reserved === undefined ? answer : { ...answer, reserved, ...(isDenied && { next }) },
     );
+  }
+
+  /** While regions' objects have holders, half as many are enough, so that they do not come and go. */
+  #hasRegions({ holders, policy }: KeyState, nowMs: number): boolean {
+    const { pool, jurisdiction, priorities } = policy;
+    if (pool !== undefined || jurisdiction !== undefined || priorities.seen.size > 0) return false;
+    const { all, regional } = holders.countsAt(nowMs);
+    return all >= this.#holdersForRegions / (regional > 0 ? 2 : 1);
   }
 
   /** The first half of `reserve`, before the pool is called; `undefined`: a later message came first. */
@@ -276,7 +310,10 @@ interface HolderReport {
   readonly isNew: boolean;
 }
 
-type Message = Pick<Params<"reserve">, "holder" | "turn" | "ttlMs" | "rules" | "priority">;
+type Message = Pick<
+  Params<"reserve">,
+  "holder" | "turn" | "ttlMs" | "rules" | "priority" | "mayAskRegion" | "holders"
+>;
 
 /** Reads a holder's message; `undefined`: a later one came first. `isAgain`: `settleMessage` has read it. */
 function noteMessage(keyState: KeyState, message: Message, nowMs: number, isAgain = false) {
@@ -319,6 +356,7 @@ function noteMessage(keyState: KeyState, message: Message, nowMs: number, isAgai
     hold: isNew ? `${id}.${turn}` : before.hold,
     ...(replaced !== undefined && isHeld(replaced) && { replaced }),
     untilMs: nowMs + ttlMs,
+    ...(message.holders !== undefined && { count: message.holders }),
   };
   const rules = reports.map(({ held, delta, ...report }): RuleReport => {
     const { rule, account, kept, rate, left } = report;

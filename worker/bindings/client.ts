@@ -8,8 +8,8 @@ import { type LimiterNamespace, Objects } from "../../client/transports/objects.
 import { returnUnits } from "../../client/transports/send-batch.ts";
 import { PoliciesInForce } from "../../core/catalog/policies-in-force.ts";
 import { randomFraction, randomId, SYSTEM_TIME } from "../../core/clock.ts";
-import { type Origin, regionOf } from "../../core/policies/parse-policies.ts";
-import type { Region } from "../../core/policies/policy.ts";
+import { locationHintOf, type Origin, regionOf } from "../../core/policies/parse-policies.ts";
+import type { LocationHint, Region } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { policyOfKeys } from "../../core/stats/counts.ts";
@@ -112,6 +112,7 @@ function makeClients({ OBJECTS, OBJECT_BOUNDS: bounds, CATALOG, STATS, API_TOKEN
     policies,
     time: SYSTEM_TIME,
     inBackground: waitUntil,
+    region: () => nearby ?? undefined,
     ...(bounds !== undefined && { starts: new ObjectStarts(JSON.parse(bounds) as ObjectBounds) }),
     counter: calls.hasDenials ? { decided, compared: (compared) => tally?.compared(compared) } : tally,
     ...(API_TOKENS !== undefined && { prove: claimProofs(API_TOKENS) }),
@@ -154,11 +155,15 @@ export function catalogCallerOf(env: Env, principal: Principal) {
   return new Problem(PROBLEMS.notConfigured, detail);
 }
 
+/** Where this isolate is, by its first HTTP request. `null`: that did not say. */
+let nearby: LocationHint | null | undefined;
+
 /** The region of the latest HTTP request, for RPC calls that name none. It selects a pool's object. */
 let here: Region | undefined;
 
 /** Adds the region if a policy has a pool. Otherwise `cf` is not read: it costs a tenth of a decision. */
 export function callingFrom(principal: Principal, request: Request): Principal {
+  if (nearby === undefined) nearby = locationHintOf((request.cf ?? {}) as Origin) ?? null;
   if (deployment.poolAddress === undefined) return principal;
   here = regionOf(deployment.regions, (request.cf ?? {}) as Origin);
   return { ...principal, region: here };

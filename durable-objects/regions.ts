@@ -1,0 +1,416 @@
+/**
+ * A key's object in a region. Where a key has many holders, those in a region ask an object there instead of the key's home
+ * object. It is a holder of the home object as they are holders of it: it has a bucket of its own, cut from the home
+ * object's (operations/own-buckets.ts), and cuts theirs from that. Whatever either level loses, no unit is spent twice:
+ *
+ * - What it hands out ends before its own bucket does, and that ends before the home object counts it as ended.
+ * - Its messages say how much it has handed out, so a smaller bucket counts only when all of that fits into it.
+ * - It stores nothing. After it has lost its memory it is another holder, and its holders are unknown to it.
+ *
+ * It decides calls that take units and need nothing else. Others go to the home object, also those that cost more than its
+ * bucket can have.
+ */
+import { admitsTogether, broughtTo, decideTogether, outstandingOf } from "../core/accounts/account.ts";
+import { heldUnits, RATE_WINDOWS, type RuleAccount, rateWindowMs } from "../core/accounts/hold.ts";
+import type { AnyAlgorithm } from "../core/algorithms/algorithm.ts";
+import { MAX_PARTS, tokenBucket, type TokenBucketState } from "../core/algorithms/token-bucket.ts";
+import { inTime, randomId, type Time } from "../core/clock.ts";
+import {
+  type Cost,
+  costOf,
+  later,
+  type Policy,
+  type PolicyLookup,
+  type PolicyRevision,
+  type Rule,
+} from "../core/policies/policy.ts";
+import type { Answer, AskHome, Decided } from "../core/protocol/answers.ts";
+import type { LimitCall, ReserveCall } from "../core/protocol/messages.ts";
+import type { KeyCall, MaybePromise, ObjectStub } from "../core/protocol/object-methods.ts";
+import { Holder, type PendingRequest } from "../core/reservations/holder.ts";
+import { MAX_MARGIN_MS } from "../core/reservations/sizing.ts";
+import { withQuiet } from "./key-calls.ts";
+import { KeyState } from "./keys/key-state.ts";
+import { readPolicy } from "./keys/versions.ts";
+import { MemoryStorage } from "./memory-namespace.ts";
+import { earlyUnits } from "./operations/own-buckets.ts";
+import { Reservations } from "./operations/reservations.ts";
+import { WaitQueue } from "./operations/wait-queue.ts";
+
+/** How long an answer of the home object is waited for: doubled twice, since thousands of holders may start at once. */
+const MESSAGE_MS = 2_000;
+/** After the home object has given no bucket, holders ask it themselves for this long. */
+const REFUSED_MS = 1_000;
+/** Regions are few, so the home object can hear of each this often, and divide the limit by what calls need now. */
+const EVERY_MS = 1_000;
+/** When calls come so much faster than at the last message, the next one does not wait so long. */
+const MUCH_FASTER = 1.5;
+const EARLY_MS = 250;
+/** The most keys of one object. Holders of further ones ask their home objects. */
+const MAX_KEYS = 1_000;
+const ASK_HOME: AskHome = { askHome: true };
+
+interface RegionHost {
+  readonly policies: PolicyLookup;
+  readonly time: Time;
+  /** The key's home object. A new stub for each message. */
+  readonly home: (policy: Policy, key: string) => Pick<ObjectStub, "reserve">;
+}
+
+/** The keys of one object for which it is the object of a region. */
+export class RegionKeys {
+  readonly #host: RegionHost;
+  readonly #keys = new Map<string, RegionKey>();
+
+  constructor(host: RegionHost) {
+    this.#host = host;
+  }
+
+  /** Makes a call whose `region` is present. */
+  call(message: KeyCall): MaybePromise<Answer | undefined> {
+    const nowMs = this.#host.time.nowMs();
+    if (message.op === "giveBack") {
+      for (const returned of message.returned)
+        this.#keys.get(`${message.policy}/${returned.key}`)?.giveBack(returned, nowMs);
+      return undefined;
+    }
+    if (message.op !== "reserve" && message.op !== "limit") return ASK_HOME;
+    const key = this.#open(message, nowMs);
+    if (key === undefined || key.isRefused(nowMs)) return ASK_HOME;
+    key.hear(message, nowMs);
+    if (key.needsMessage(nowMs)) this.#send(key, nowMs);
+    const isShort = key.hasBucket(nowMs) && key.lacksUnits(message.cost, nowMs);
+    if (isShort && key.messageAt(nowMs) === undefined) this.#send(key, nowMs);
+    if (key.hasBucket(nowMs) && !isShort) return key.decide(message, nowMs);
+    return (key.sent ?? Promise.resolve()).then(() => {
+      const atMs = this.#host.time.nowMs();
+      return key.hasBucket(atMs) ? key.decide(message, atMs) : ASK_HOME;
+    });
+  }
+
+  /** What each key has and has not handed out: for tests and simulations. */
+  accountsOf(policy: string, key: string): readonly RuleAccount[] {
+    const nowMs = this.#host.time.nowMs();
+    const found = this.#keys.get(`${policy}/${key}`);
+    return found?.hasBucket(nowMs) === true ? found.accountsAt(nowMs) : [];
+  }
+
+  #open(call: LimitCall | ReserveCall, nowMs: number): RegionKey | undefined {
+    const { terms, inForce } = call;
+    const fields = inForce?.fields;
+    const policy =
+      (fields === undefined ? undefined : readPolicy(call.policy, fields)) ??
+      this.#host.policies.get(call.policy);
+    // During a rollout the home object decides by both versions.
+    if (policy === undefined || (fields === undefined && terms !== undefined && terms !== policy.terms))
+      return undefined;
+    const name = `${call.policy}/${call.key}`;
+    const known = this.#keys.get(name);
+    if (known?.isFor(policy) === true) return known;
+    for (const [each, key] of this.#keys) if (key.isOver(nowMs)) this.#keys.delete(each);
+    // One under other rules is used up first, and ends by itself.
+    if (this.#keys.size >= MAX_KEYS || this.#keys.has(name)) return undefined;
+    const key = new RegionKey(policy, call.key, this.#host.time);
+    this.#keys.set(name, key);
+    return key;
+  }
+
+  #send(key: RegionKey, nowMs: number): void {
+    const { time, home } = this.#host;
+    const message = key.ask(nowMs);
+    const ask = async () => await home(key.policy, key.key).reserve(message.call);
+    key.sent = inTime(time, key.messageMs, ask).then(
+      (text) => key.answered(message, JSON.parse(text as string) as Answer, time.nowMs()),
+      () => key.failed(message),
+    );
+  }
+}
+
+/** A bucket by one rule: units in a window of `rateWindowMs`, and the most in it. */
+interface Cut {
+  readonly rate: number;
+  readonly most: number;
+}
+
+const NOTHING: Cut = { rate: 0, most: 0 };
+
+/** One key of a region's object. */
+class RegionKey extends Holder<ReserveCall> {
+  override readonly policy: Policy;
+  readonly key: string;
+  /** The message under way, until it is answered or lost. */
+  sent: Promise<void> | undefined;
+  readonly #time: Time;
+  #keyState: KeyState;
+  #reservations: Reservations;
+  #inForce: PolicyRevision | undefined;
+  /** By rule: what the home object gave, by which holders' buckets are cut. */
+  #fair: readonly Cut[];
+  /** What is used until all that is handed out fits into that: as the last message says, or less. */
+  #cuts: readonly Cut[];
+  /** What holders need that wait for its first bucket. */
+  readonly #expected = new Map<string, readonly number[]>();
+  /** What calls needed at the last message. */
+  #demand: readonly number[];
+  #sentAtMs = -Infinity;
+  #refusedAtMs = -Infinity;
+  #missed = 0;
+  #isFull = false;
+
+  constructor(policy: Policy, key: string, time: Time) {
+    const nowMs = time.nowMs();
+    super(policy, randomId(), nowMs);
+    this.policy = policy;
+    this.key = key;
+    this.#time = time;
+    this.#fair = policy.rules.map(() => NOTHING);
+    this.#cuts = this.#fair;
+    this.#demand = policy.rules.map(() => 0);
+    [this.#keyState, this.#reservations] = this.#begin(nowMs);
+  }
+
+  isFor(policy: Policy): boolean {
+    const { rules } = this.policy;
+    return (
+      policy.rules.length === rules.length && policy.rules.every(({ name }, at) => name === rules[at]?.name)
+    );
+  }
+
+  /** A call has come. The later of two versions is said to the home object, which decides what it means. */
+  hear(call: LimitCall | ReserveCall, nowMs: number): void {
+    this.#inForce = later(this.#inForce, call.inForce);
+    if (this.hasBucket(nowMs)) return;
+    const { rules } = this.policy;
+    if ("holder" in call) {
+      const demand = rules.map(({ name }) => call.rules[name]?.demand ?? 0);
+      this.#expected.set(call.holder, demand);
+    } else {
+      const costs = rules.map((rule) => costOf(rule, call.cost));
+      this.#expected.set(`call ${this.#expected.size}`, costs);
+    }
+  }
+
+  hasBucket(nowMs: number): boolean {
+    return nowMs < this.spendableUntilMs;
+  }
+
+  isRefused(nowMs: number): boolean {
+    return nowMs < this.#refusedAtMs + REFUSED_MS;
+  }
+
+  isOver(nowMs: number): boolean {
+    return !this.hasBucket(nowMs) && !this.isRefused(nowMs) && this.messageAt(nowMs) === undefined;
+  }
+
+  override get messageMs(): number {
+    return MESSAGE_MS * 2 ** Math.min(this.#missed, 2);
+  }
+
+  /** Whether a message is due: its bucket needs to be renewed, or is too small. */
+  needsMessage(nowMs: number): boolean {
+    if (this.messageAt(nowMs) !== undefined) return false;
+    if (!this.hasBucket(nowMs) || nowMs >= this.#sentAtMs + EVERY_MS) return true;
+    if (nowMs < this.#sentAtMs + EARLY_MS) return false;
+    return this.#demandAt(nowMs).some((units, index) => units > MUCH_FASTER * (this.#demand[index] ?? 0));
+  }
+
+  accountsAt(nowMs: number): readonly RuleAccount[] {
+    this.#keyState.advance(nowMs);
+    return this.#keyState.ruleStates;
+  }
+
+  giveBack(returned: Parameters<Reservations["giveBack"]>[1], nowMs: number): void {
+    this.#keyState.advance(nowMs);
+    this.#reservations.giveBack(this.#keyState, returned, nowMs);
+  }
+
+  decide(call: Extract<KeyCall, { readonly op: "limit" | "reserve" }>, nowMs: number): MaybePromise<Answer> {
+    const keyState = this.#keyState;
+    keyState.advance(nowMs);
+    const { ruleStates } = keyState;
+    if (ruleStates.some(({ rule }) => costOf(rule, call.cost) > rule.capacity)) return ASK_HOME;
+    const made =
+      call.op === "reserve"
+        ? this.#reservations.reserve(keyState, { ...call, takesBucket: true, mayAskRegion: undefined }, nowMs)
+        : this.#limit(call, nowMs);
+    const answer = withQuiet(keyState, made as Answer, nowMs);
+    if (!("rules" in answer)) return answer;
+    const limit = (index: number) => this.policy.rules[index]?.capacity ?? 0;
+    return { ...answer, rules: answer.rules.map((rule, index) => ({ ...rule, limit: limit(index) })) };
+  }
+
+  #limit({ cost }: Pick<LimitCall, "cost">, nowMs: number): Decided {
+    const { accounts, rules } = decideTogether(this.#keyState.ruleStates, nowMs, cost);
+    if (accounts !== undefined) this.#keyState.replaceAccounts(accounts, true);
+    return { rules };
+  }
+
+  /** The message by which it gets a bucket, or keeps it for longer. */
+  ask(nowMs: number): PendingRequest<ReserveCall> {
+    if (!this.hasBucket(nowMs)) this.#clear(nowMs);
+    this.#cutTo(this.#used(), nowMs);
+    this.#demand = this.#demandAt(nowMs);
+    this.#sentAtMs = nowMs;
+    this.turn += 1;
+    const { policy, key, holder, turn } = this;
+    const rules = policy.rules.map(({ name }, index) => {
+      const { rate, most } = this.#cuts[index] ?? NOTHING;
+      const of = { used: 0, kept: most, wanted: most, demand: this.#demand[index] ?? 0 };
+      return [name, most === 0 ? of : { ...of, rate, level: this.#levelOf(index) }] as const;
+    });
+    const call: ReserveCall = {
+      policy: policy.name,
+      key,
+      cost: 0,
+      holder,
+      turn,
+      ttlMs: policy.reservation.mostMs,
+      isShort: false,
+      takesBucket: true,
+      holders: 1 + this.#keyState.holders.countAt(nowMs),
+      rules: Object.fromEntries(rules),
+      ...(this.#inForce && { inForce: this.#inForce }),
+    };
+    const none = policy.rules.map(() => 0);
+    return this.send(call, { ttlMs: call.ttlMs, units: none, low: none, isShort: false }, nowMs);
+  }
+
+  answered(message: PendingRequest<ReserveCall>, answer: Answer, nowMs: number): void {
+    if (!this.ended(message)) return;
+    const { reserved, next } = answer as Partial<Decided>;
+    const { buckets } = reserved ?? {};
+    this.#missed = 0;
+    this.#isFull = next !== undefined;
+    if (reserved === undefined || buckets === undefined) {
+      // What it has, and its holders have, ends by itself.
+      this.#refusedAtMs = nowMs;
+      return;
+    }
+    // The home object counts what it did not know of until that has ended.
+    if (reserved.isNew) this.#clear(nowMs);
+    const { rules } = this.policy;
+    this.#fair = rules.map(({ name }) => {
+      const { rate, most } = buckets[name] ?? { rate: { units: 0 }, most: 0 };
+      return { rate: rate.units, most };
+    });
+    this.#cutTo(
+      this.#used(),
+      nowMs,
+      rules.map(({ name }) => reserved.units[name] ?? 0),
+    );
+    this.begin(message, reserved.ttlMs, undefined, true);
+    this.#keyState.endsByMs = this.spendableUntilMs;
+    this.#expected.clear();
+  }
+
+  failed(message: PendingRequest<ReserveCall>): void {
+    if (this.ended(message)) this.#missed += 1;
+  }
+
+  /** Whether the home object had units left, and a call is denied here without them. */
+  lacksUnits(cost: Cost, nowMs: number): boolean {
+    this.#keyState.advance(nowMs);
+    return cost !== 0 && !this.#isFull && !admitsTogether(this.#keyState.ruleStates, nowMs, cost);
+  }
+
+  /** Its units are in its account. */
+  protected unitsLeft(): number {
+    return Infinity;
+  }
+
+  /** Nothing that was handed out is known any more. */
+  #clear(nowMs: number): void {
+    [this.#keyState, this.#reservations] = this.#begin(nowMs);
+    this.#fair = this.policy.rules.map(() => NOTHING);
+    this.#cuts = this.#fair;
+    this.spendableUntilMs = -Infinity;
+  }
+
+  #begin(nowMs: number): [KeyState, Reservations] {
+    const { policy } = this;
+    const inForce = this.#inForce;
+    const keyState = new KeyState(new MemoryStorage(), () => ({ policy, inForce }), this.key, nowMs);
+    const commit: ConstructorParameters<typeof Reservations>[0]["commit"] = (state, { accounts = [] }) =>
+      state.replaceAccounts(accounts, true);
+    const queue = new WaitQueue(
+      (state) => (state.advance(this.#time.nowMs()), this.#time.nowMs()),
+      this.#time,
+    );
+    const limit = (_: KeyState, { cost }: Pick<LimitCall, "cost">, atMs: number) =>
+      this.#limit({ cost }, atMs);
+    return [keyState, new Reservations({ commit }, limit, queue)];
+  }
+
+  /** By rule: what must be kept, since it is handed out, or what the home object gave. */
+  #used(): Cut[] {
+    return this.#keyState.ruleStates.map(({ account }, index) => {
+      const { rate, most } = this.#fair[index] ?? NOTHING;
+      const lent = heldUnits(account.holds).rate.units;
+      const cutRate = Math.max(rate, lent === 0 ? 0 : lent + 1);
+      const own = this.policy.rules[index] as Rule;
+      return { rate: cutRate, most: Math.max(most, outstandingOf(account) - earlyUnits(own, cutRate)) };
+    });
+  }
+
+  /** Resizes its buckets. What was spent stays spent, and what comes early by a clock set forward is owed. */
+  #cutTo(cuts: readonly Cut[], nowMs: number, granted: readonly number[] = []): void {
+    if (this.#fair.every(({ most }) => most === 0)) return;
+    const accounts = this.#keyState.ruleStates.map(({ rule, account }, index): RuleAccount => {
+      const own = this.policy.rules[index] as Rule;
+      const [before, cut] = [this.#cuts[index] ?? NOTHING, cuts[index] ?? NOTHING];
+      const windowMs = rateWindowMs(own);
+      const isFirst = before.most === 0;
+      const { state, holds } = isFirst ? account : broughtTo(rule, account, nowMs);
+      const spent = (state as TokenBucketState | undefined)?.spentParts ?? 0;
+      const owed = Math.max(0, cut.rate - before.rate) * MAX_MARGIN_MS;
+      const burst = burstOf(own, cut);
+      const more = burst - burstOf(own, before) - (granted[index] ?? 0);
+      const parts = spent + more * windowMs + owed;
+      const spentParts = Math.min(Math.max(0, parts), MAX_PARTS);
+      const resized = spentParts === 0 ? undefined : { spentParts, windowMs, burst, atMs: nowMs };
+      return {
+        rule: resizedRule(own, this.#fair[index] ?? NOTHING, cut),
+        account: { state: resized, holds },
+      };
+    });
+    this.#cuts = cuts;
+    this.#keyState.decideBy(accounts);
+  }
+
+  /** The units in its bucket, also those that are handed out. */
+  #levelOf(index: number): number {
+    const { account } = this.#keyState.ruleStates[index] as RuleAccount;
+    const { spentParts = 0, windowMs = 1 } = (account.state ?? {}) as Partial<TokenBucketState>;
+    const cut = this.#cuts[index] ?? NOTHING;
+    const level = burstOf(this.policy.rules[index] as Rule, cut) - Math.ceil(spentParts / windowMs);
+    return Math.min(cut.most, Math.max(0, level));
+  }
+
+  #demandAt(nowMs: number): number[] {
+    const { holders } = this.#keyState;
+    const expected = (index: number) =>
+      [...this.#expected.values()].reduce((sum, demand) => sum + (demand[index] ?? 0), 0);
+    return this.policy.rules.map(
+      ({ name }, index) => expected(index) + 1_000 * holders.others(undefined, name, 0, nowMs).demand,
+    );
+  }
+}
+
+/**
+ * What holders' buckets are cut from: also what comes early by a clock set forward. Each unit comes early once, to a holder
+ * or to what is left, so what the home object keeps for this object serves for its holders.
+ */
+function burstOf(rule: Rule, { rate, most }: Cut): number {
+  return most === 0 ? 0 : most + earlyUnits(rule, rate);
+}
+
+function resizedRule(rule: Rule, fair: Cut, cut: Cut): Rule {
+  const windowMs = rateWindowMs(rule);
+  return {
+    ...rule,
+    algorithm: tokenBucket as unknown as AnyAlgorithm,
+    capacity: burstOf(rule, fair),
+    quota: { ...rule.quota, units: fair.rate / RATE_WINDOWS },
+    config: { limit: cut.rate, windowMs, burst: burstOf(rule, cut) },
+  };
+}
