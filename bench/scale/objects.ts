@@ -6,9 +6,10 @@ import type { LimiterNamespace, LimiterStub } from "../../client/transports/obje
 import { advance, remainingOf } from "../../core/accounts/account.ts";
 import { heldUnits, type RuleAccount } from "../../core/accounts/hold.ts";
 import type { TokenBucketConfig } from "../../core/algorithms/token-bucket.ts";
-import { andThen } from "../../core/clock.ts";
+import { andThen, type Time } from "../../core/clock.ts";
 import type { Policies, Policy } from "../../core/policies/policy.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
+import type { ReserveCall } from "../../core/protocol/messages.ts";
 import { objectName } from "../../core/protocol/names.ts";
 import type { KeyCall } from "../../core/protocol/object-methods.ts";
 import { joinParts, KeyCalls } from "../../durable-objects/key-calls.ts";
@@ -50,6 +51,14 @@ export interface ObjectsParts {
   readonly countedFromMs: number;
   /** Changes an answer: a planted mistake. */
   readonly plant?: ((answer: unknown, message: KeyCall) => unknown) | undefined;
+  /** Changes the messages from regions' objects to a home object, and the answers: planted mistakes. */
+  readonly plantBetween?:
+    | {
+        readonly message?: (message: ReserveCall) => ReserveCall;
+        readonly answer?: (answer: Decided) => Decided;
+      }
+    | undefined;
+  readonly holdersForRegions?: number | undefined;
 }
 
 interface QueuedMessage {
@@ -119,11 +128,11 @@ export class FarObject {
   received = 0;
   busyMs = 0;
   readonly #parts: ObjectsParts;
-  readonly #routing: OwnerRouting;
-  readonly #regions: RegionKeys;
-  readonly #nowMs: () => number;
-  readonly #rulesOf: (policy: string, key: string) => readonly RuleAccount[];
+  readonly #home: (policy: Policy, key: string) => LimiterStub;
+  readonly #database = new Database();
+  readonly #time: Time;
   readonly #queue: QueuedMessage[] = [];
+  #memory: ReturnType<FarObject["start"]>;
   #freeAtMs = 0;
   #isServing = false;
   #calls = 0;
@@ -137,18 +146,30 @@ export class FarObject {
     this.place = place;
     this.isRegional = isRegional;
     this.#parts = parts;
-    const { ticks, policies, laws, plant } = parts;
-    const time = ticks.clock(AHEAD_MS);
-    this.#nowMs = () => time.nowMs();
+    this.#home = home;
+    this.#time = parts.ticks.clock(AHEAD_MS);
+    this.#memory = this.start();
+  }
+
+  /** It loses its memory, and goes on with what is stored. */
+  restart(): void {
+    this.#memory = this.start();
+  }
+
+  /** Everything that is only in its memory. */
+  protected start() {
+    const { ticks, policies, laws, plant, plantBetween, holdersForRegions } = this.#parts;
+    const time = this.#time;
     const alarm = { getAlarm: () => Promise.resolve(null), setAlarm: () => Promise.resolve() };
     const joined = joinParts({
-      storage: new Storage(new Database().storage),
+      storage: new Storage(this.#database.storage),
       timers: new Timers(alarm, () => time.nowMs()),
       policies,
       loadPooled: () => Promise.reject(new Error("there are no pools")),
       time,
+      holdersForRegions,
     });
-    this.#rulesOf = (policy, key) =>
+    const rulesOf = (policy: string, key: string) =>
       joined.ask(policy, key, (_, { ruleStates }) => ruleStates) as readonly RuleAccount[];
     const calls = new KeyCalls({ ...joined, sockets: { closeLost: () => undefined } });
     const noted = (message: KeyCall, made: unknown) => {
@@ -157,26 +178,35 @@ export class FarObject {
       if (units > 0) laws.admitted(units, ticks.nowMs);
       return answer;
     };
-    this.#regions = new RegionKeys({ policies, time, home });
+    const home = (policy: Policy, key: string) => {
+      const stub = this.#home(policy, key);
+      if (plantBetween === undefined) return stub;
+      const { message = (same) => same, answer = (same) => same } = plantBetween;
+      const reserve = async (call: ReserveCall) =>
+        JSON.stringify(answer(JSON.parse(await stub.reserve(message(call))) as Decided));
+      return { reserve } as LimiterStub;
+    };
+    const keys = new RegionKeys({ policies, time, home });
     const regions = {
       call: (message: KeyCall) => {
         this.#calls += 1;
-        return andThen(this.#regions.call(message), (made) => noted(message, made));
+        return andThen(keys.call(message), (made) => noted(message, made));
       },
     };
     const here = (message: KeyCall, method: WireMethod) => {
       this.#calls += 1;
       return writeAnswer(method, noted(message, calls.call(message)));
     };
-    this.#routing = new OwnerRouting(here, { time, regions });
+    return { routing: new OwnerRouting(here, { time, regions }), keys, rulesOf };
   }
 
   /** What it may admit, beside what it has handed out. */
   sharesOf(policy: string, key: string): readonly Share[] {
-    const nowMs = this.#nowMs();
+    const nowMs = this.#time.nowMs();
+    const { keys, rulesOf } = this.#memory;
     const accounts = this.isRegional
-      ? this.#regions.accountsOf(policy, key)
-      : this.#rulesOf(policy, key).map(({ rule, account }) => ({
+      ? keys.accountsOf(policy, key)
+      : rulesOf(policy, key).map(({ rule, account }) => ({
           rule,
           account: advance(rule, account, nowMs),
         }));
@@ -221,7 +251,7 @@ export class FarObject {
 
   #make({ method, args }: QueuedMessage): Promise<unknown> {
     try {
-      return Promise.resolve(this.#routing.call(method, args));
+      return Promise.resolve(this.#memory.routing.call(method, args));
     } catch (error) {
       return refused(error);
     }

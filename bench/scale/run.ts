@@ -26,6 +26,12 @@ export interface Cell {
   /** How often the second law is checked. */
   readonly lawEveryMs: number;
   readonly plant?: ObjectsParts["plant"];
+  /** From so many holders on they ask objects in their regions. Absent: as in production. */
+  readonly holdersForRegions?: number;
+  /** So often an object loses its memory, one after the other. Absent: never. */
+  readonly restart?: { readonly everyMs: number; readonly of: "regions" | "all" };
+  /** Changes what a region's object says to the home object, and hears of it: planted mistakes. */
+  readonly plantBetween?: ObjectsParts["plantBetween"];
 }
 
 /** When the load turns, or objects begin to stand still. */
@@ -66,6 +72,8 @@ async function run(cell: Cell): Promise<Omit<Figures, "logLines">> {
     stalled: fault === "stall" ? [EVENT_MS, EVENT_MS + STALL_MS] : [Infinity, Infinity],
     countedFromMs: WARM_MS,
     plant: cell.plant,
+    plantBetween: cell.plantBetween,
+    holdersForRegions: cell.holdersForRegions,
   });
   const policy = regionalPolicies.get("api") as Policy;
   const holders = Array.from({ length: count }, (_, index) => {
@@ -101,6 +109,11 @@ async function run(cell: Cell): Promise<Omit<Figures, "logLines">> {
       const decided = (holders[holder] as Holder).limit(policy);
       if (decided instanceof Promise) void decided.then(end);
       else end(decided);
+    }
+    const { restart } = cell;
+    if (restart !== undefined && nowMs > 0 && nowMs % restart.everyMs === 0) {
+      const all = [...objects.all.values()].filter(({ isRegional }) => isRegional || restart.of === "all");
+      all[(nowMs / restart.everyMs) % all.length]?.restart();
     }
     if (nowMs === durationMs) busiest = busiestOf(objects, durationMs - WARM_MS);
     if (nowMs % cell.lawEveryMs === 0) laws.handedOut(shares(), nowMs);

@@ -1,0 +1,120 @@
+/** Objects in regions between many far isolates and a key's home object: nothing over, and nothing handed out twice. */
+import { expect, test } from "vitest";
+import { type Cell, runCell } from "../../bench/scale/run.ts";
+import type { Decided } from "../../core/protocol/answers.ts";
+import type { ReserveCall } from "../../core/protocol/messages.ts";
+import { depth } from "../support/depth.ts";
+import { announcedSeed } from "../support/random.ts";
+
+const CELL: Cell = {
+  quota: { algorithm: "token-bucket", limit: 1_000, windowMs: 1_000 },
+  holders: 40,
+  holdersForRegions: 10,
+  kind: "isolate",
+  load: 2,
+  shape: "even",
+  fault: "none",
+  seed: 1,
+  durationMs: 8_000,
+  lawEveryMs: 5,
+};
+const NOTHING_OVER = { admittedOver: 0, handedOutOver: 0 };
+
+test.each([
+  ["as usual", {}],
+  ["below the limit", { load: 0.5 }],
+  ["with a message in ten lost", { fault: "loss" }],
+  ["with a load that moves", { shape: "turning", durationMs: 13_000 }],
+  ["when regions' objects lose their memory", { restart: { everyMs: 300, of: "regions" } }],
+  ["when they do, and messages are lost", { restart: { everyMs: 400, of: "regions" }, fault: "loss" }],
+  ["when the home object stands still", { fault: "stall", durationMs: 13_000 }],
+] as const)("%s: nothing is over", async (_, change) => {
+  const seed = announcedSeed("regions");
+  for (let run = 0; run < depth(1, 12); run += 1) {
+    const { admittedOver, handedOutOver } = await runCell({ ...CELL, ...change, seed: seed + run });
+    expect({ admittedOver, handedOutOver }).toEqual(NOTHING_OVER);
+  }
+});
+
+/** After that the home object holds units for the rates that it handed out: the second law reads rates alone. */
+test("when the home object loses its memory too, nothing is admitted over the limit", async () => {
+  const seed = announcedSeed("regions");
+  for (let run = 0; run < depth(2, 12); run += 1) {
+    const restart = { everyMs: 300, of: "all" } as const;
+    const { admittedOver } = await runCell({ ...CELL, restart, durationMs: 12_000, seed: seed + run });
+    expect(admittedOver).toBe(0);
+  }
+});
+
+test("all get a part of the limit, and its home object hears little", async () => {
+  const figures = await runCell({ ...CELL, durationMs: 20_000, lawEveryMs: 1_000 });
+  expect(figures.admitted).toBeGreaterThan(0.9);
+  expect(figures.jain).toBeGreaterThan(0.9);
+  expect(figures.degraded).toBe(0);
+});
+
+/** Each holder's bucket by the rule's name. */
+function scaled<Value>(values: Readonly<Record<string, Value>>, change: (value: Value) => Value) {
+  return Object.fromEntries(Object.entries(values).map(([rule, value]) => [rule, change(value)]));
+}
+
+const PLANTED: readonly (readonly [string, NonNullable<Cell["plantBetween"]>])[] = [
+  ["a bucket that outlives its end", outliving()],
+  [
+    "a bucket that is given up while holders still have parts of it",
+    {
+      message: (call: ReserveCall) => ({
+        ...call,
+        rules: scaled(call.rules, (rule) => ({ ...rule, kept: rule.kept / 4, rate: (rule.rate ?? 0) / 4 })),
+      }),
+    },
+  ],
+  [
+    "a bucket that is larger than the home object counts",
+    {
+      answer: withReserved((reserved) => ({
+        ...reserved,
+        ...(reserved.buckets && {
+          buckets: scaled(reserved.buckets, ({ rate, most }) => ({
+            rate: { ...rate, units: 2 * rate.units },
+            most,
+          })),
+        }),
+      })),
+    },
+  ],
+  [
+    "units that come again with each answer",
+    {
+      answer: withReserved((reserved) => ({
+        ...reserved,
+        units: scaled(reserved.units, (units) => units + 50),
+      })),
+    },
+  ],
+];
+
+function withReserved(
+  change: (reserved: NonNullable<Decided["reserved"]>) => NonNullable<Decided["reserved"]>,
+) {
+  return (answer: Decided): Decided =>
+    answer.reserved === undefined ? answer : { ...answer, reserved: change(answer.reserved) };
+}
+
+/** Regions' objects go on for four times as long as the home object counts, and it does not hear of them any more. */
+function outliving(): NonNullable<Cell["plantBetween"]> {
+  let messages = 0;
+  return {
+    message: (call) => {
+      messages += 1;
+      if (messages > 40) throw new Error("lost");
+      return call;
+    },
+    answer: withReserved((reserved) => ({ ...reserved, ttlMs: 4 * reserved.ttlMs })),
+  };
+}
+
+test.each(PLANTED)("%s is found", async (_, plantBetween) => {
+  const { handedOutOver } = await runCell({ ...CELL, durationMs: 20_000, plantBetween });
+  expect(handedOutOver).toBeGreaterThan(1);
+});
