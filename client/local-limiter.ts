@@ -127,8 +127,6 @@ export class LocalLimiter {
   async #ask(caller: Holding, reservation: Reservation, cost: Cost, sinceMs: number): Answered<Decision> {
     const { policy, key } = reservation;
     let nowMs = sinceMs;
-    // Where many holders start at once, the first answer of the home object comes seconds later.
-    if (reservation.isLateAtFirst(nowMs)) reservation.region = caller.region?.();
     const message = reservation.isHot ? reservation.messageAt(nowMs) : undefined;
     let waitedMs = 0;
     if (message?.promise(policy, cost) === true) {

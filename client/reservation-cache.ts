@@ -1,4 +1,4 @@
-import type { Time } from "../core/clock.ts";
+import { HolderClock, type Time } from "../core/clock.ts";
 import {
   type LocationHint,
   MIN_USEFUL_TTL_MS,
@@ -34,7 +34,7 @@ export class ReservationCache {
   readonly #held = new Set<Reservation>();
   #ended: ReturnedUnits[] = [];
   #nameLength = 0;
-  readonly #clock = new HolderClock();
+  readonly #clock = new HolderClock(MAX_MARGIN_MS);
   #count = 0;
   #holder = "";
 
@@ -244,58 +244,4 @@ async function pause(time: Time, ms: number): Promise<void> {
     if (time.idle === undefined) time.after(ms, done);
     else time.idle(ms, done);
   });
-}
-
-/**
- * The clock of one isolate for the lifetimes of its units. Its requests may read slightly different instants: the
- * runtime makes clocks coarse, stops them while code runs, and may move a request to another thread. So the largest
- * instant counts.
- *
- * If the clock is set back, it stops here until it has caught up, which makes lifetimes longer. That is harmless
- * within the margin at the end of a lifetime, in which nothing is spent. More is a jump: all units must be returned.
- */
-export class HolderClock {
-  latestMs = -Infinity;
-  /** By how much the clock may be set back: the shortest margin of all held units. */
-  #marginMs = MAX_MARGIN_MS;
-
-  /** Takes a reading. Returns whether it is a jump, after which that reading counts. */
-  read(readMs: number): boolean {
-    if (readMs >= this.latestMs) {
-      this.latestMs = readMs;
-      return false;
-    }
-    if (this.latestMs - readMs <= this.#marginMs) return false;
-    this.#restart(readMs);
-    return true;
-  }
-
-  hold(forMs: number): void {
-    this.#marginMs = Math.min(this.#marginMs, forMs);
-  }
-
-  release(): void {
-    this.#marginMs = MAX_MARGIN_MS;
-  }
-
-  /**
-   * Reads the clock in steps that a timer measures, which detects a clock that is repeatedly set back by a little: a
-   * timer is never early. Returns whether the steps together are a jump.
-   */
-  steps(): (stepMs: number, readMs: number) => boolean {
-    let [steppedMs, maxAheadMs] = [0, -Infinity];
-    return (stepMs, readMs) => {
-      steppedMs += stepMs;
-      const aheadMs = readMs - steppedMs;
-      const isBack = maxAheadMs - aheadMs > this.#marginMs;
-      maxAheadMs = isBack ? aheadMs : Math.max(maxAheadMs, aheadMs);
-      if (isBack) this.#restart(readMs);
-      return isBack;
-    };
-  }
-
-  #restart(readMs: number): void {
-    this.latestMs = readMs;
-    this.release();
-  }
 }

@@ -14,7 +14,7 @@ import { admitsTogether, broughtTo, decideTogether, outstandingOf } from "../cor
 import { heldUnits, RATE_WINDOWS, type RuleAccount, rateWindowMs } from "../core/accounts/hold.ts";
 import type { AnyAlgorithm } from "../core/algorithms/algorithm.ts";
 import { MAX_PARTS, tokenBucket, type TokenBucketState } from "../core/algorithms/token-bucket.ts";
-import { inTime, randomId, type Time } from "../core/clock.ts";
+import { HolderClock, inTime, randomId, type Time } from "../core/clock.ts";
 import {
   type Cost,
   costOf,
@@ -61,6 +61,7 @@ interface RegionHost {
 export class RegionKeys {
   readonly #host: RegionHost;
   readonly #keys = new Map<string, RegionKey>();
+  readonly #clock = new HolderClock(MAX_MARGIN_MS);
 
   constructor(host: RegionHost) {
     this.#host = host;
@@ -68,7 +69,7 @@ export class RegionKeys {
 
   /** Makes a call whose `region` is present. */
   call(message: KeyCall): MaybePromise<Answer | undefined> {
-    const nowMs = this.#host.time.nowMs();
+    const nowMs = this.#now();
     if (message.op === "giveBack") {
       for (const returned of message.returned)
         this.#keys.get(`${message.policy}/${returned.key}`)?.giveBack(returned, nowMs);
@@ -83,16 +84,22 @@ export class RegionKeys {
     if (isShort && key.messageAt(nowMs) === undefined) this.#send(key, nowMs);
     if (key.hasBucket(nowMs) && !isShort) return key.decide(message, nowMs);
     return (key.sent ?? Promise.resolve()).then(() => {
-      const atMs = this.#host.time.nowMs();
+      const atMs = this.#now();
       return key.hasBucket(atMs) ? key.decide(message, atMs) : ASK_HOME;
     });
   }
 
   /** What each key has and has not handed out: for tests and simulations. */
   accountsOf(policy: string, key: string): readonly RuleAccount[] {
-    const nowMs = this.#host.time.nowMs();
+    const nowMs = this.#now();
     const found = this.#keys.get(`${policy}/${key}`);
     return found?.hasBucket(nowMs) === true ? found.accountsAt(nowMs) : [];
+  }
+
+  /** After the clock was set back, buckets would last longer than the home object counts. */
+  #now(): number {
+    if (this.#clock.read(this.#host.time.nowMs())) this.#keys.clear();
+    return this.#clock.latestMs;
   }
 
   #open(call: LimitCall | ReserveCall, nowMs: number): RegionKey | undefined {
@@ -110,7 +117,7 @@ export class RegionKeys {
     for (const [each, key] of this.#keys) if (key.isOver(nowMs)) this.#keys.delete(each);
     // One under other rules is used up first, and ends by itself.
     if (this.#keys.size >= MAX_KEYS || this.#keys.has(name)) return undefined;
-    const key = new RegionKey(policy, call.key, this.#host.time);
+    const key = new RegionKey(policy, call.key, () => this.#now());
     this.#keys.set(name, key);
     return key;
   }
@@ -120,7 +127,7 @@ export class RegionKeys {
     const message = key.ask(nowMs);
     const ask = async () => await home(key.policy, key.key).reserve(message.call);
     key.sent = inTime(time, key.messageMs, ask).then(
-      (text) => key.answered(message, JSON.parse(text as string) as Answer, time.nowMs()),
+      (text) => key.answered(message, JSON.parse(text as string) as Answer, this.#now()),
       () => key.failed(message),
     );
   }
@@ -140,7 +147,7 @@ class RegionKey extends Holder<ReserveCall> {
   readonly key: string;
   /** The message under way, until it is answered or lost. */
   sent: Promise<void> | undefined;
-  readonly #time: Time;
+  readonly #now: () => number;
   #keyState: KeyState;
   #reservations: Reservations;
   #inForce: PolicyRevision | undefined;
@@ -157,12 +164,12 @@ class RegionKey extends Holder<ReserveCall> {
   #missed = 0;
   #isFull = false;
 
-  constructor(policy: Policy, key: string, time: Time) {
-    const nowMs = time.nowMs();
+  constructor(policy: Policy, key: string, now: () => number) {
+    const nowMs = now();
     super(policy, randomId(), nowMs);
     this.policy = policy;
     this.key = key;
-    this.#time = time;
+    this.#now = now;
     this.#fair = policy.rules.map(() => NOTHING);
     this.#cuts = this.#fair;
     this.#demand = policy.rules.map(() => 0);
@@ -332,10 +339,8 @@ class RegionKey extends Holder<ReserveCall> {
     const keyState = new KeyState(new MemoryStorage(), () => ({ policy, inForce }), this.key, nowMs);
     const commit: ConstructorParameters<typeof Reservations>[0]["commit"] = (state, { accounts = [] }) =>
       state.replaceAccounts(accounts, true);
-    const queue = new WaitQueue(
-      (state) => (state.advance(this.#time.nowMs()), this.#time.nowMs()),
-      this.#time,
-    );
+    // Nobody waits here: such calls go to the home object.
+    const queue = new WaitQueue(this.#now);
     const limit = (_: KeyState, { cost }: Pick<LimitCall, "cost">, atMs: number) =>
       this.#limit({ cost }, atMs);
     return [keyState, new Reservations({ commit }, limit, queue)];

@@ -45,7 +45,7 @@ export interface ObjectsParts {
   readonly random: () => number;
   /** The part of all messages that is lost, on either way. */
   readonly lost: number;
-  /** From the first instant to the second, objects stand still. */
+  /** From the first instant to the second, home objects stand still. */
   readonly stalled: readonly [fromMs: number, toMs: number];
   /** Messages and work are counted from here on. */
   readonly countedFromMs: number;
@@ -214,11 +214,10 @@ export class FarObject {
       const units = remainingOf(rule, account, nowMs);
       const { all, rate } = heldUnits(account.holds);
       const { burst = rule.capacity, limit = 0, windowMs = 1 } = rule.config as Partial<TokenBucketConfig>;
-      const perWindow =
-        ((limit - rate.units / (rate.windowMs === 0 ? 1 : rate.windowMs / windowMs)) *
-          (rule.quota.windowMs ?? 1)) /
-        windowMs;
-      return { units, perWindow, burst: burst - all };
+      const handedOut = rate.units / (rate.windowMs === 0 ? 1 : rate.windowMs / windowMs);
+      const perWindow = ((limit - handedOut) * (rule.quota.windowMs ?? 1)) / windowMs;
+      // What it has handed out beyond that is over, and not made up for by others.
+      return { units, perWindow: Math.max(0, perWindow), burst: Math.max(0, burst - all) };
     });
   }
 
@@ -233,7 +232,7 @@ export class FarObject {
 
   #serve(): void {
     const { ticks, stalled, countedFromMs } = this.#parts;
-    const [stallsAtMs, resumesAtMs] = stalled;
+    const [stallsAtMs, resumesAtMs] = this.isRegional ? [Infinity, Infinity] : stalled;
     for (let message = this.#queue[0]; message !== undefined; message = this.#queue[0]) {
       const readyAtMs = Math.max(this.#freeAtMs, ticks.nowMs);
       const beginsAtMs = readyAtMs >= stallsAtMs && readyAtMs < resumesAtMs ? resumesAtMs : readyAtMs;

@@ -16,8 +16,11 @@ export interface Cell {
   readonly kind: keyof typeof HOLDERS;
   /** Calls a second, as a multiple of the limit. */
   readonly load: number;
-  /** `turning`: at `EVENT_MS` nine tenths of the load move from one half of the holders to the other. */
-  readonly shape: "even" | "zipf" | "turning";
+  /**
+   * `turning`: at `EVENT_MS` nine tenths of the load move from one half of the holders to the other. `world`: each four
+   * seconds they move from half of the regions to the others.
+   */
+  readonly shape: "even" | "zipf" | "turning" | "world";
   /** `stall`: from `EVENT_MS` on objects stand still for 10 s. `loss`: one message in ten is lost. */
   readonly fault: "none" | "stall" | "loss";
   readonly seed: number;
@@ -76,10 +79,11 @@ async function run(cell: Cell): Promise<Omit<Figures, "logLines">> {
     holdersForRegions: cell.holdersForRegions,
   });
   const policy = regionalPolicies.get("api") as Policy;
-  const holders = Array.from({ length: count }, (_, index) => {
+  const drawn = Array.from({ length: count }, () => drawCity(random));
+  const cities = shape === "world" ? drawn.toSorted((a, b) => (regionOf(a) < regionOf(b) ? -1 : 1)) : drawn;
+  const holders = cities.map((city, index) => {
     // No two clocks are the same.
     const time = ticks.clock(2_000_000 + whole(random, 1_000));
-    const city = drawCity(random);
     return HOLDERS[cell.kind]({
       name: `holder-${index}`,
       time,
@@ -138,6 +142,12 @@ function busiestOf({ all }: FarObjects, ms: number): Pick<Figures, "messages" | 
 /** Draws the holder of each call. */
 function drawHolder({ shape, holders }: Cell, random: () => number): (nowMs: number) => number {
   if (shape === "even" || holders === 1) return () => whole(random, holders);
+  if (shape === "world")
+    return (nowMs) => {
+      const isLast = random() < 0.9 === nowMs % 8_000 < 4_000;
+      const half = Math.floor(holders / 2);
+      return whole(random, half) + (isLast ? half : 0);
+    };
   if (shape === "turning")
     return (nowMs) => {
       const isOdd = random() < 0.9 === nowMs < EVENT_MS;

@@ -47,7 +47,6 @@ export abstract class Holder<Call> {
   policy: PolicyView;
   readonly holder: string;
   readonly denials = new Denials();
-  readonly bornAtMs: number;
   /** The level beneath may keep units apart for this holder. */
   isHeld = false;
   protected turn = 0;
@@ -84,7 +83,6 @@ export abstract class Holder<Call> {
     this.#recent = this.#low.slice();
     this.#sinceMs = nowMs;
     this.#lastMs = nowMs;
-    this.bornAtMs = nowMs;
   }
 
   /** Units of a rule that are held and neither spent nor lent, also after their lifetime. */
@@ -196,7 +194,7 @@ export abstract class Holder<Call> {
     return true;
   }
 
-  get isAnswered(): boolean {
+  protected get isAnswered(): boolean {
     return this.#lastAnswerMs > -Infinity;
   }
 

@@ -1,19 +1,10 @@
-import {
-  type Cost,
-  costOf,
-  type LocationHint,
-  type PolicyView,
-  type RuleView,
-  versionOf,
-} from "../policies/policy.ts";
+import { type Cost, costOf, type PolicyView, type RuleView, versionOf } from "../policies/policy.ts";
 import type { Bucket, Decided, Reserved, RuleDecision } from "../protocol/answers.ts";
 import type { ReserveCall, Returned } from "../protocol/messages.ts";
 import { Holder, type PendingRequest } from "./holder.ts";
 import { OwnBuckets } from "./own-buckets.ts";
 import { heldMs, refillMs } from "./sizing.ts";
 
-/** Sooner than a message is overdue, so that no second one is sent. */
-const LATE_AT_FIRST_MS = 750;
 /** The longest wait for units of an object that is late. */
 const MAX_LATE_MS = 6_000;
 
@@ -22,9 +13,9 @@ export type ReserveRequest = PendingRequest<ReserveCall>;
 /** What one isolate or process knows of one key (the object's part: durable-objects/operations/reservations.ts). */
 export class Reservation extends Holder<ReserveCall> {
   readonly key: string;
-  /** It asks the key's object in this region, not its home object. */
-  region: LocationHint | undefined;
-  /** Until then it asks the home object: the one in its region did not answer, or has no units. */
+  /** Present: it asks the key's object there, and not its home object. */
+  region: ReserveCall["region"];
+  /** Until then it asks the home object. */
   homeUntilMs = -Infinity;
   #units: number[];
   /** Present when units come by themselves. */
@@ -66,12 +57,6 @@ export class Reservation extends Holder<ReserveCall> {
    */
   get isBehind(): boolean {
     return this.#getsUnits && (this.missedAnswers > 0 || !this.isAnswered) && this.isHot;
-  }
-
-  /** It has had no answer of the home object for so long that it may ask the object in its region. */
-  isLateAtFirst(nowMs: number): boolean {
-    const isNew = !this.isAnswered && this.region === undefined && nowMs >= this.homeUntilMs;
-    return isNew && nowMs > this.bornAtMs + LATE_AT_FIRST_MS;
   }
 
   override get messageMs(): number {
@@ -272,9 +257,9 @@ export class Reservation extends Holder<ReserveCall> {
     this.#buckets = undefined;
     this.spendableUntilMs = -Infinity;
     this.turn += 1;
-    const { key, holder, turn } = this;
+    const { key, holder, turn, region } = this;
     const used = this.#byRule((index) => this.#used[index] ?? 0);
-    return { key, holder, turn, used, ...(left && { left }), ...(this.region && { region: this.region }) };
+    return { key, holder, turn, used, ...(left && { left }), ...(region && { region }) };
   }
 
   /** Forgets all denials: returned units may admit a denied cost now. */

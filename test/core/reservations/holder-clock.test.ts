@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { HolderClock } from "../../../client/reservation-cache.ts";
-import { marginMs } from "../../../core/reservations/sizing.ts";
+import { HolderClock } from "../../../core/clock.ts";
+import { marginMs, MAX_MARGIN_MS } from "../../../core/reservations/sizing.ts";
 
 const TTL_MS = 1_000;
 const MARGIN_MS = marginMs(TTL_MS);
@@ -12,7 +12,7 @@ test("however requests' readings jitter within the margin, nothing jumps, and no
       fc.array(fc.record({ passMs: fc.nat(400), behindMs: fc.nat(MARGIN_MS) }), { minLength: 2 }),
       fc.nat(30),
       (readings, asksAt) => {
-        const clock = new HolderClock();
+        const clock = new HolderClock(MAX_MARGIN_MS);
         clock.hold(MARGIN_MS);
         let [trueMs, beganMs] = [10_000, Infinity];
         let askedMs = Infinity;
@@ -29,7 +29,7 @@ test("however requests' readings jitter within the margin, nothing jumps, and no
 });
 
 test("a clock that is put back by more than the margin is a jump, and the next reading counts from there", () => {
-  const clock = new HolderClock();
+  const clock = new HolderClock(MAX_MARGIN_MS);
   clock.hold(MARGIN_MS);
   expect([10_000, 10_000 - MARGIN_MS, 10_000 - MARGIN_MS - 1].map((readMs) => clock.read(readMs))).toEqual([
     false,
@@ -41,7 +41,7 @@ test("a clock that is put back by more than the margin is a jump, and the next r
 });
 
 test("the shortest lifetime that is held says how much is a jump", () => {
-  const clock = new HolderClock();
+  const clock = new HolderClock(MAX_MARGIN_MS);
   clock.hold(marginMs(40));
   clock.hold(marginMs(8_000));
   clock.read(10_000);
