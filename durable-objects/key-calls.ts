@@ -1,4 +1,4 @@
-import { type Time, andThen, jitterAt } from "../core/clock.ts";
+import { type Time, andThen } from "../core/clock.ts";
 import type { PolicyLookup } from "../core/policies/policy.ts";
 import type { Answer, AnswerText, KeyCount, KeyList, ListedKey } from "../core/protocol/answers.ts";
 import { publicDecision } from "../core/protocol/decision.ts";
@@ -13,7 +13,6 @@ import {
 } from "../core/protocol/messages.ts";
 import type { MaybePromise, Attached, KeyCall } from "../core/protocol/object-methods.ts";
 import type { Full } from "../core/protocol/problems.ts";
-import { quietMs } from "../core/reservations/sizing.ts";
 import { releaseLease, type ReleasingHost } from "./connections/lease-sockets.ts";
 import { KeyCache, SHARED_MEMORY } from "./keys/key-cache.ts";
 import type { KeyState } from "./keys/key-state.ts";
@@ -21,7 +20,7 @@ import { KeyStore, type Timers } from "./keys/key-store.ts";
 import { type LocalOperations, localOperations } from "./operations/local-operations.ts";
 import type { AskKey, Operations } from "./operations/operations.ts";
 import { Shedders } from "./operations/shedders.ts";
-import { TO_NOBODY } from "./operations/turns.ts";
+import { TO_NOBODY, withQuiet } from "./operations/turns.ts";
 import { WaitQueue } from "./operations/wait-queue.ts";
 import type { KeyStorage } from "./storage/storage.ts";
 
@@ -274,27 +273,6 @@ export class KeyCalls {
     if (this.#attached === undefined) throw new Error("leases that end with their callers take the platform");
     return this.#attached;
   }
-}
-
-/** Tells each of many holders with a denial how long to deny by itself. Each gets another time, so they do not ask together. */
-export function withQuiet({ holders, policy, ruleStates }: KeyState, answer: Answer, nowMs: number): Answer {
-  if (policy.pool !== undefined || !("rules" in answer)) return answer;
-  const { rules, next, reserved } = answer;
-  const isDenied = (index: number) => rules[index]?.success === false || next?.[index]?.success === false;
-  const waits = ruleStates.flatMap(
-    (
-      {
-        rule: {
-          quota: { windowMs = 0, units },
-        },
-      },
-      index,
-    ) => (isDenied(index) ? [windowMs / units] : []),
-  );
-  const quiet = waits.length === 0 ? 0 : quietMs(holders.size, Math.max(...waits));
-  // A holder with a bucket of its own gets units meanwhile.
-  const ms = quiet === 0 || reserved?.buckets === undefined ? quiet : Math.max(quiet, reserved.ttlMs / 2);
-  return ms === 0 ? answer : { ...answer, quietMs: Math.round(ms * (0.75 + jitterAt(nowMs) / 2)) };
 }
 
 async function acquire({ ask }: KeyParts, call: AcquireCall, signal: AbortSignal): Promise<Answer> {

@@ -2,9 +2,10 @@ import { DurableObject } from "cloudflare:workers";
 import { randomId, SYSTEM_TIME } from "../core/clock.ts";
 import { localName, type Policy, type PolicyLookup, publicName } from "../core/policies/policy.ts";
 import type { AnswerText } from "../core/protocol/answers.ts";
-import { type AcquireCall, CLOSE_BROKEN, type KeysCall, unsupportedOf } from "../core/protocol/messages.ts";
+import { type AcquireCall, type KeysCall, unsupportedOf } from "../core/protocol/messages.ts";
 import { objectName } from "../core/protocol/names.ts";
 import type { KeyCall, LimiterMethods } from "../core/protocol/object-methods.ts";
+import { CLOSE_BROKEN } from "../core/protocol/problems.ts";
 import { STATS_NAME, type StatsMessage, type StatsNamespace } from "../core/stats/messages.ts";
 import { StatsSender, Tally } from "../core/stats/tally.ts";
 import { acquireAttached, confirmLease } from "./connections/lease-handle.ts";
@@ -17,7 +18,7 @@ import { KeyMoves, type ObjectNamespace, Places } from "./moves/key-moves.ts";
 import { OwnedKeys } from "./moves/moved-rows.ts";
 import type { Operations } from "./operations/operations.ts";
 import { sharesOf } from "./pool/share-algorithm.ts";
-import { RegionKeys } from "./regions.ts";
+import { RegionKeys } from "./regions/region-keys.ts";
 import { countedStorage, Storage } from "./storage/storage.ts";
 import { FAILED_AGAIN_MS } from "./storage/sweeps.ts";
 import { OwnerRouting, stubOf, WIRE_METHODS, type WireMethod, writeAnswer } from "./wire-methods.ts";
@@ -75,7 +76,13 @@ export class LimiterObject extends WithWireMethods {
     };
     const home = ({ name, objects }: Policy, key: string) =>
       parts.places.objectAt(objectName({ name, objects }, key));
-    const regions = new RegionKeys({ policies: objectPolicies, time: SYSTEM_TIME, home });
+    const keys = new RegionKeys({ policies: objectPolicies, time: SYSTEM_TIME, home });
+    const regions = {
+      call: (message: KeyCall) => {
+        this.#count(message.policy, message.op);
+        return keys.call(message);
+      },
+    };
     this.#routing = new OwnerRouting(makeCounted, { ...host, onDropped, regions });
     if (!parts.storage.isEmpty) void ctx.blockConcurrencyWhile(() => parts.timers.readAlarm(FAILED_AGAIN_MS));
   }

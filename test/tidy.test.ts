@@ -204,6 +204,7 @@ const SMALL: Readonly<Record<string, string>> = {
   "core/algorithms/gcra.ts": "an algorithm is one file, with its test",
   "durable-objects/pool/redis/lua/gcra.ts": "an algorithm is one part of the script",
   "durable-objects/pool/redis/lua/concurrency.ts": "an algorithm is one part of the script",
+  "durable-objects/memory-namespace.ts": "objects without the platform, of which storage knows nothing",
   "worker/auth/claim-proofs.ts": "the only user of a package for hashes",
   "worker/bindings/call-log.ts": "is tested without the platform",
   "worker/http/stop-header.ts": "is read by scripts that run in Node",

@@ -14,7 +14,7 @@ import { objectName } from "../../core/protocol/names.ts";
 import type { KeyCall } from "../../core/protocol/object-methods.ts";
 import { joinParts, KeyCalls } from "../../durable-objects/key-calls.ts";
 import { Timers } from "../../durable-objects/keys/key-store.ts";
-import { RegionKeys } from "../../durable-objects/regions.ts";
+import { RegionKeys } from "../../durable-objects/regions/region-keys.ts";
 import { Storage } from "../../durable-objects/storage/storage.ts";
 import {
   OwnerRouting,

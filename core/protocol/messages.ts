@@ -104,7 +104,7 @@ interface UnitsCall extends OfKey {
   readonly shed?: Shed | undefined;
   /** One of the policy's priorities. Absent: the usual one. */
   readonly priority?: string | undefined;
-  /** Present: the receiver is the key's object in this region (durable-objects/regions.ts). */
+  /** Present: the receiver is the key's object in this region (durable-objects/regions/). */
   readonly region?: LocationHint | undefined;
   /** Part of a batch, which must not wait: it is refused instead. */
   readonly isBatched?: true | undefined;
@@ -394,17 +394,3 @@ export class Arrivals {
     this.#senders.delete(oldest);
   }
 }
-
-/* The close codes of sockets, from RFC 6455 and its range for private use. */
-
-/** "Normal closure" and "internal error": RFC 6455, section 7.4.1. */
-export const CLOSE_NORMAL = 1000;
-export const CLOSE_FAILED = 1011;
-/** The holder's connection broke. Sent only by a worker that relays a socket. */
-export const CLOSE_BROKEN = 4400;
-export const CLOSE_LOST = 4408;
-/** Another socket took over its lease. */
-export const CLOSE_RESUMED = 4409;
-/** Its holder sent no `ping` in time. */
-export const CLOSE_SILENT = 4410;
-export const CLOSE_DENIED = 4429;

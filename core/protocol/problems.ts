@@ -155,3 +155,17 @@ export function boundText({ full: { bound, most } }: Full): string {
     : ([`of what is called ${bound}`, "ask again later"] as const);
   return `there are ${most} ${what} already, the most there may be: ${remedy}`;
 }
+
+/* The close codes of sockets, from RFC 6455 and its range for private use. */
+
+/** "Normal closure" and "internal error": RFC 6455, section 7.4.1. */
+export const CLOSE_NORMAL = 1000;
+export const CLOSE_FAILED = 1011;
+/** The holder's connection broke. Sent only by a worker that relays a socket. */
+export const CLOSE_BROKEN = 4400;
+export const CLOSE_LOST = 4408;
+/** Another socket took over its lease. */
+export const CLOSE_RESUMED = 4409;
+/** Its holder sent no `ping` in time. */
+export const CLOSE_SILENT = 4410;
+export const CLOSE_DENIED = 4429;

@@ -13,9 +13,8 @@ export type ReserveRequest = PendingRequest<ReserveCall>;
 /** What one isolate or process knows of one key (the object's part: durable-objects/operations/reservations.ts). */
 export class Reservation extends Holder<ReserveCall> {
   readonly key: string;
-  /** Present: it asks the key's object there, and not its home object. */
+  /** Present: it asks the key's object there, and not its home object, but that one until `homeUntilMs`. */
   region: ReserveCall["region"];
-  /** Until then it asks the home object. */
   homeUntilMs = -Infinity;
   #units: number[];
   /** Present when units come by themselves. */

@@ -3,18 +3,17 @@ import { randomFraction, readClockMs, andThen } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { Decided, Lease, Missing, Released } from "../../core/protocol/answers.ts";
 import { type Decision, publicDecision, shedDecision, withJitter } from "../../core/protocol/decision.ts";
+import type { AcquireCall, OfKey, ReleaseCall } from "../../core/protocol/messages.ts";
+import type { ObjectStub } from "../../core/protocol/object-methods.ts";
 import {
-  type AcquireCall,
+  boundText,
   CLOSE_DENIED,
   CLOSE_FAILED,
   CLOSE_LOST,
   CLOSE_RESUMED,
   CLOSE_SILENT,
-  type OfKey,
-  type ReleaseCall,
-} from "../../core/protocol/messages.ts";
-import type { ObjectStub } from "../../core/protocol/object-methods.ts";
-import { boundText, PROBLEMS } from "../../core/protocol/problems.ts";
+  PROBLEMS,
+} from "../../core/protocol/problems.ts";
 import { endLease } from "../operations/claims.ts";
 import { type AskKey, MISSING } from "../operations/operations.ts";
 

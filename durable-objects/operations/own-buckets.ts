@@ -17,6 +17,7 @@ import {
   rateWindowMs,
   type RuleAccount,
 } from "../../core/accounts/hold.ts";
+import { MAX_PARTS } from "../../core/algorithms/token-bucket.ts";
 import type { Rule } from "../../core/policies/policy.ts";
 import type { Bucket, Reserved, RuleDecision } from "../../core/protocol/answers.ts";
 import type { ReserveCall } from "../../core/protocol/messages.ts";
@@ -101,6 +102,11 @@ export function ownBuckets(
     units.push(got);
   }
   return { ttlMs, units, buckets, isFull };
+}
+
+/** Whether a region's object can count its part of a rule exactly: in parts of a unit, as core/algorithms/token-bucket.ts. */
+export function canHaveRegions(rule: Rule): boolean {
+  return rule.algorithm.lessRate !== undefined && rule.capacity * rateWindowMs(rule) <= MAX_PARTS;
 }
 
 /** What a bucket may get early, since its holder's clock may be set forward: this is held for it as well. */

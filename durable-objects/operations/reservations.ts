@@ -28,13 +28,13 @@ import type { KnownHolder } from "../keys/holders.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import type { Operations, Params } from "./operations.ts";
-import { earlyUnits, ownBuckets, withoutUnits } from "./own-buckets.ts";
+import { canHaveRegions, earlyUnits, ownBuckets, withoutUnits } from "./own-buckets.ts";
 import { cacheableDenial, cacheableForMs, isProvisionallyBlocked, peekTurn } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
 export interface ReservationOptions {
   readonly counter?: Pick<Counter, "add"> | undefined;
-  /** From so many holders on, those that know their region ask an object there (durable-objects/regions.ts). */
+  /** From so many holders on, those that know their region ask an object there (durable-objects/regions/). */
   readonly holdersForRegions?: number | undefined;
 }
 
@@ -112,8 +112,9 @@ export class Reservations {
 
   /** While regions' objects have holders, half as many are enough, so that they do not come and go. */
   #hasRegions({ holders, policy }: KeyState, nowMs: number): boolean {
-    const { pool, jurisdiction, priorities } = policy;
-    if (pool !== undefined || jurisdiction !== undefined || priorities.seen.size > 0) return false;
+    const { pool, jurisdiction, priorities, rules } = policy;
+    const isAlone = pool === undefined && jurisdiction === undefined && priorities.seen.size === 0;
+    if (!isAlone || !rules.every(canHaveRegions)) return false;
     const { all, regional } = holders.countsAt(nowMs);
     return all >= this.#holdersForRegions / (regional > 0 ? 2 : 1);
   }

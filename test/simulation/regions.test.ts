@@ -55,6 +55,7 @@ test("when the home object loses its memory too, nothing is admitted over the li
 
 test("all get a part of the limit, and its home object hears little", async () => {
   const figures = await runCell({ ...CELL, durationMs: 20_000, lawEveryMs: 1_000 });
+  console.log(figures);
   expect(figures.admitted).toBeGreaterThan(0.9);
   expect(figures.jain).toBeGreaterThan(0.9);
   expect(figures.degraded).toBe(0);

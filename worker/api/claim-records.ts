@@ -1,8 +1,14 @@
 /** The calls on holds and leases. */
 import { ADDRESSES } from "../../client/transports/transport.ts";
 import { readClockMs } from "../../core/clock.ts";
-import { CLOSE_BROKEN, CLOSE_FAILED, CLOSE_NORMAL } from "../../core/protocol/messages.ts";
-import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import {
+  type Answered,
+  CLOSE_BROKEN,
+  CLOSE_FAILED,
+  CLOSE_NORMAL,
+  Problem,
+  PROBLEMS,
+} from "../../core/protocol/problems.ts";
 import * as calls from "../calls/claims.ts";
 import { MIN_PING_MS } from "../calls/schemas/request-schemas.ts";
 import { call, type CallContext, DECISION_HEADERS, DENIAL_HEADERS as headers, query } from "./call.ts";

@@ -1,41 +1,26 @@
-/**
- * A key's object in a region. Where a key has many holders, those in a region ask an object there instead of the key's home
- * object. It is a holder of the home object as they are holders of it: it has a bucket of its own, cut from the home
- * object's (operations/own-buckets.ts), and cuts theirs from that. Whatever either level loses, no unit is spent twice:
- *
- * - What it hands out ends before its own bucket does, and that ends before the home object counts it as ended.
- * - Its messages say how much it has handed out, so a smaller bucket counts only when all of that fits into it.
- * - It stores nothing. After it has lost its memory it is another holder, and its holders are unknown to it.
- *
- * It decides calls that take units and need nothing else. Others go to the home object, also those that cost more than its
- * bucket can have.
- */
-import { admitsTogether, broughtTo, decideTogether, outstandingOf } from "../core/accounts/account.ts";
-import { heldUnits, RATE_WINDOWS, type RuleAccount, rateWindowMs } from "../core/accounts/hold.ts";
-import type { AnyAlgorithm } from "../core/algorithms/algorithm.ts";
-import { MAX_PARTS, tokenBucket, type TokenBucketState } from "../core/algorithms/token-bucket.ts";
-import { HolderClock, inTime, randomId, type Time } from "../core/clock.ts";
+import { admitsTogether, broughtTo, decideTogether, outstandingOf } from "../../core/accounts/account.ts";
+import { heldUnits, RATE_WINDOWS, type RuleAccount, rateWindowMs } from "../../core/accounts/hold.ts";
+import { MAX_PARTS, tokenBucket, type TokenBucketState } from "../../core/algorithms/token-bucket.ts";
+import { randomId } from "../../core/clock.ts";
 import {
   type Cost,
   costOf,
   later,
   type Policy,
-  type PolicyLookup,
   type PolicyRevision,
   type Rule,
-} from "../core/policies/policy.ts";
-import type { Answer, AskHome, Decided } from "../core/protocol/answers.ts";
-import type { LimitCall, ReserveCall } from "../core/protocol/messages.ts";
-import type { KeyCall, MaybePromise, ObjectStub } from "../core/protocol/object-methods.ts";
-import { Holder, type PendingRequest } from "../core/reservations/holder.ts";
-import { MAX_MARGIN_MS } from "../core/reservations/sizing.ts";
-import { withQuiet } from "./key-calls.ts";
-import { KeyState } from "./keys/key-state.ts";
-import { readPolicy } from "./keys/versions.ts";
-import { MemoryStorage } from "./memory-namespace.ts";
-import { earlyUnits } from "./operations/own-buckets.ts";
-import { Reservations } from "./operations/reservations.ts";
-import { WaitQueue } from "./operations/wait-queue.ts";
+} from "../../core/policies/policy.ts";
+import type { Answer, AskHome, Decided } from "../../core/protocol/answers.ts";
+import type { LimitCall, ReserveCall } from "../../core/protocol/messages.ts";
+import type { KeyCall, MaybePromise } from "../../core/protocol/object-methods.ts";
+import { Holder, type PendingRequest } from "../../core/reservations/holder.ts";
+import { MAX_MARGIN_MS } from "../../core/reservations/sizing.ts";
+import { KeyState } from "../keys/key-state.ts";
+import { earlyUnits } from "../operations/own-buckets.ts";
+import { Reservations } from "../operations/reservations.ts";
+import { withQuiet } from "../operations/turns.ts";
+import { WaitQueue } from "../operations/wait-queue.ts";
+import { MemoryStorage } from "../storage/memory-storage.ts";
 
 /** How long an answer of the home object is waited for: doubled twice, since thousands of holders may start at once. */
 const MESSAGE_MS = 2_000;
@@ -46,92 +31,9 @@ const EVERY_MS = 1_000;
 /** When calls come so much faster than at the last message, the next one does not wait so long. */
 const MUCH_FASTER = 1.5;
 const EARLY_MS = 250;
-/** The most keys of one object. Holders of further ones ask their home objects. */
-const MAX_KEYS = 1_000;
-const ASK_HOME: AskHome = { askHome: true };
-
-interface RegionHost {
-  readonly policies: PolicyLookup;
-  readonly time: Time;
-  /** The key's home object. A new stub for each message. */
-  readonly home: (policy: Policy, key: string) => Pick<ObjectStub, "reserve">;
-}
-
-/** The keys of one object for which it is the object of a region. */
-export class RegionKeys {
-  readonly #host: RegionHost;
-  readonly #keys = new Map<string, RegionKey>();
-  readonly #clock = new HolderClock(MAX_MARGIN_MS);
-
-  constructor(host: RegionHost) {
-    this.#host = host;
-  }
-
-  /** Makes a call whose `region` is present. */
-  call(message: KeyCall): MaybePromise<Answer | undefined> {
-    const nowMs = this.#now();
-    if (message.op === "giveBack") {
-      for (const returned of message.returned)
-        this.#keys.get(`${message.policy}/${returned.key}`)?.giveBack(returned, nowMs);
-      return undefined;
-    }
-    if (message.op !== "reserve" && message.op !== "limit") return ASK_HOME;
-    const key = this.#open(message, nowMs);
-    if (key === undefined || key.isRefused(nowMs)) return ASK_HOME;
-    key.hear(message, nowMs);
-    if (key.needsMessage(nowMs)) this.#send(key, nowMs);
-    const isShort = key.hasBucket(nowMs) && key.lacksUnits(message.cost, nowMs);
-    if (isShort && key.messageAt(nowMs) === undefined) this.#send(key, nowMs);
-    if (key.hasBucket(nowMs) && !isShort) return key.decide(message, nowMs);
-    return (key.sent ?? Promise.resolve()).then(() => {
-      const atMs = this.#now();
-      return key.hasBucket(atMs) ? key.decide(message, atMs) : ASK_HOME;
-    });
-  }
-
-  /** What each key has and has not handed out: for tests and simulations. */
-  accountsOf(policy: string, key: string): readonly RuleAccount[] {
-    const nowMs = this.#now();
-    const found = this.#keys.get(`${policy}/${key}`);
-    return found?.hasBucket(nowMs) === true ? found.accountsAt(nowMs) : [];
-  }
-
-  /** After the clock was set back, buckets would last longer than the home object counts. */
-  #now(): number {
-    if (this.#clock.read(this.#host.time.nowMs())) this.#keys.clear();
-    return this.#clock.latestMs;
-  }
-
-  #open(call: LimitCall | ReserveCall, nowMs: number): RegionKey | undefined {
-    const { terms, inForce } = call;
-    const fields = inForce?.fields;
-    const policy =
-      (fields === undefined ? undefined : readPolicy(call.policy, fields)) ??
-      this.#host.policies.get(call.policy);
-    // During a rollout the home object decides by both versions.
-    if (policy === undefined || (fields === undefined && terms !== undefined && terms !== policy.terms))
-      return undefined;
-    const name = `${call.policy}/${call.key}`;
-    const known = this.#keys.get(name);
-    if (known?.isFor(policy) === true) return known;
-    for (const [each, key] of this.#keys) if (key.isOver(nowMs)) this.#keys.delete(each);
-    // One under other rules is used up first, and ends by itself.
-    if (this.#keys.size >= MAX_KEYS || this.#keys.has(name)) return undefined;
-    const key = new RegionKey(policy, call.key, () => this.#now());
-    this.#keys.set(name, key);
-    return key;
-  }
-
-  #send(key: RegionKey, nowMs: number): void {
-    const { time, home } = this.#host;
-    const message = key.ask(nowMs);
-    const ask = async () => await home(key.policy, key.key).reserve(message.call);
-    key.sent = inTime(time, key.messageMs, ask).then(
-      (text) => key.answered(message, JSON.parse(text as string) as Answer, this.#now()),
-      () => key.failed(message),
-    );
-  }
-}
+/** The most calls without a holder that count as demand before the first bucket. */
+const MAX_EXPECTED = 4_096;
+export const ASK_HOME: AskHome = { askHome: true };
 
 /** A bucket by one rule: units in a window of `rateWindowMs`, and the most in it. */
 interface Cut {
@@ -141,8 +43,8 @@ interface Cut {
 
 const NOTHING: Cut = { rate: 0, most: 0 };
 
-/** One key of a region's object. */
-class RegionKey extends Holder<ReserveCall> {
+/** One key of a region's object, as a holder of its home object. */
+export class RegionKey extends Holder<ReserveCall> {
   override readonly policy: Policy;
   readonly key: string;
   /** The message under way, until it is answered or lost. */
@@ -191,7 +93,7 @@ class RegionKey extends Holder<ReserveCall> {
     if ("holder" in call) {
       const demand = rules.map(({ name }) => call.rules[name]?.demand ?? 0);
       this.#expected.set(call.holder, demand);
-    } else {
+    } else if (this.#expected.size < MAX_EXPECTED) {
       const costs = rules.map((rule) => costOf(rule, call.cost));
       this.#expected.set(`call ${this.#expected.size}`, costs);
     }
@@ -274,7 +176,7 @@ class RegionKey extends Holder<ReserveCall> {
       ttlMs: policy.reservation.mostMs,
       isShort: false,
       takesBucket: true,
-      holders: 1 + this.#keyState.holders.countAt(nowMs),
+      holders: 1 + this.#keyState.holders.countAt(nowMs) + this.#expected.size,
       rules: Object.fromEntries(rules),
       ...(this.#inForce && { inForce: this.#inForce }),
     };
@@ -291,6 +193,7 @@ class RegionKey extends Holder<ReserveCall> {
     if (reserved === undefined || buckets === undefined) {
       // What it has, and its holders have, ends by itself.
       this.#refusedAtMs = nowMs;
+      this.#expected.clear();
       return;
     }
     // The home object counts what it did not know of until that has ended.
@@ -337,7 +240,7 @@ class RegionKey extends Holder<ReserveCall> {
     const { policy } = this;
     const inForce = this.#inForce;
     const keyState = new KeyState(new MemoryStorage(), () => ({ policy, inForce }), this.key, nowMs);
-    const commit: ConstructorParameters<typeof Reservations>[0]["commit"] = (state, { accounts = [] }) =>
+    const commit: ConstructorParameters<typeof Reservations>[0]["commit"] = (state, { accounts }) =>
       state.replaceAccounts(accounts, true);
     // Nobody waits here: such calls go to the home object.
     const queue = new WaitQueue(this.#now);
@@ -413,7 +316,7 @@ function resizedRule(rule: Rule, fair: Cut, cut: Cut): Rule {
   const windowMs = rateWindowMs(rule);
   return {
     ...rule,
-    algorithm: tokenBucket as unknown as AnyAlgorithm,
+    algorithm: tokenBucket,
     capacity: burstOf(rule, fair),
     quota: { ...rule.quota, units: fair.rate / RATE_WINDOWS },
     config: { limit: cut.rate, windowMs, burst: burstOf(rule, cut) },

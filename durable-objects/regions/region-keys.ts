@@ -1,0 +1,113 @@
+/**
+ * A key's object in a region. Where a key has many holders, those in a region ask an object there instead of the key's home
+ * object. It is a holder of the home object as they are holders of it: it has a bucket of its own, cut from the home
+ * object's (operations/own-buckets.ts), and cuts theirs from that. Whatever either level loses, no unit is spent twice:
+ *
+ * - What it hands out ends before its own bucket does, and that ends before the home object counts it as ended.
+ * - Its messages say how much it has handed out, so a smaller bucket counts only when all of that fits into it.
+ * - It stores nothing. After it has lost its memory it is another holder, and its holders are unknown to it.
+ *
+ * It decides calls that take units and need nothing else. Others go to the home object, also those that cost more than its
+ * bucket can have.
+ */
+import type { RuleAccount } from "../../core/accounts/hold.ts";
+import { HolderClock, inTime, type Time } from "../../core/clock.ts";
+import type { Policy, PolicyLookup } from "../../core/policies/policy.ts";
+import type { Answer } from "../../core/protocol/answers.ts";
+import type { LimitCall, ReserveCall } from "../../core/protocol/messages.ts";
+import type { KeyCall, MaybePromise, ObjectStub } from "../../core/protocol/object-methods.ts";
+import { MAX_MARGIN_MS } from "../../core/reservations/sizing.ts";
+import { readPolicy } from "../keys/versions.ts";
+import { canHaveRegions } from "../operations/own-buckets.ts";
+import { ASK_HOME, RegionKey } from "./region-key.ts";
+
+/** The most keys of one object. Holders of further ones ask their home objects. */
+const MAX_KEYS = 1_000;
+
+interface RegionHost {
+  readonly policies: PolicyLookup;
+  readonly time: Time;
+  /** The key's home object. A new stub for each message. */
+  readonly home: (policy: Policy, key: string) => Pick<ObjectStub, "reserve">;
+}
+
+/** The keys of one object for which it is the object of a region. */
+export class RegionKeys {
+  readonly #host: RegionHost;
+  readonly #keys = new Map<string, RegionKey>();
+  readonly #clock = new HolderClock(MAX_MARGIN_MS);
+
+  constructor(host: RegionHost) {
+    this.#host = host;
+  }
+
+  /** Makes a call whose `region` is present. */
+  call(message: KeyCall): MaybePromise<Answer | undefined> {
+    const nowMs = this.#now();
+    if (message.op === "giveBack") {
+      for (const returned of message.returned)
+        this.#keys.get(nameOf({ policy: message.policy, key: returned.key }))?.giveBack(returned, nowMs);
+      return undefined;
+    }
+    if (message.op !== "reserve" && message.op !== "limit") return ASK_HOME;
+    const key = this.#open(message, nowMs);
+    if (key === undefined || key.isRefused(nowMs)) return ASK_HOME;
+    key.hear(message, nowMs);
+    if (key.needsMessage(nowMs)) this.#send(key, nowMs);
+    const isShort = key.hasBucket(nowMs) && key.lacksUnits(message.cost, nowMs);
+    if (isShort && key.messageAt(nowMs) === undefined) this.#send(key, nowMs);
+    if (key.hasBucket(nowMs) && !isShort) return key.decide(message, nowMs);
+    return (key.sent ?? Promise.resolve()).then(() => {
+      const atMs = this.#now();
+      const isHere = this.#keys.get(nameOf(message)) === key;
+      return isHere && key.hasBucket(atMs) ? key.decide(message, atMs) : ASK_HOME;
+    });
+  }
+
+  /** What each key has and has not handed out: for tests and simulations. */
+  accountsOf(policy: string, key: string): readonly RuleAccount[] {
+    const nowMs = this.#now();
+    const found = this.#keys.get(nameOf({ policy, key }));
+    return found?.hasBucket(nowMs) === true ? found.accountsAt(nowMs) : [];
+  }
+
+  /** After the clock was set back, buckets would last longer than the home object counts. */
+  #now(): number {
+    if (this.#clock.read(this.#host.time.nowMs())) this.#keys.clear();
+    return this.#clock.latestMs;
+  }
+
+  #open(call: LimitCall | ReserveCall, nowMs: number): RegionKey | undefined {
+    const { terms, inForce } = call;
+    const fields = inForce?.fields;
+    const policy =
+      (fields === undefined ? undefined : readPolicy(call.policy, fields)) ??
+      this.#host.policies.get(call.policy);
+    // During a rollout the home object decides by both versions.
+    if (policy === undefined || (fields === undefined && terms !== undefined && terms !== policy.terms))
+      return undefined;
+    if (!policy.rules.every(canHaveRegions)) return undefined;
+    const name = nameOf(call);
+    const known = this.#keys.get(name);
+    if (known?.isFor(policy) === true) return known;
+    for (const [each, key] of this.#keys) if (key.isOver(nowMs)) this.#keys.delete(each);
+    // One under other rules is used up first, and ends by itself.
+    if (this.#keys.size >= MAX_KEYS || this.#keys.has(name)) return undefined;
+    const key = new RegionKey(policy, call.key, () => this.#now());
+    this.#keys.set(name, key);
+    return key;
+  }
+
+  #send(key: RegionKey, nowMs: number): void {
+    const { time, home } = this.#host;
+    const message = key.ask(nowMs);
+    const ask = async () => await home(key.policy, key.key).reserve(message.call);
+    key.sent = inTime(time, key.messageMs, ask)
+      .then((text) => key.answered(message, JSON.parse(text) as Answer, this.#now()))
+      .catch(() => key.failed(message));
+  }
+}
+
+function nameOf({ policy, key }: { readonly policy: string; readonly key: string }): string {
+  return `${policy}/${key}`;
+}

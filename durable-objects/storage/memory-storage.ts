@@ -1,0 +1,185 @@
+import type { NewSegment, Segment } from "../../core/algorithms/algorithm.ts";
+import type { KeyRange } from "../../core/protocol/names.ts";
+import { ANSWERS_DROPPED, type StoredAnswer, type StoredAnswers, type Swept } from "./answers.ts";
+import { CallerCounts, type Claim, type StoredKey, type SweptKey } from "./records.ts";
+import type { DueKey, KeyStorage, StoredClaims } from "./storage.ts";
+import { Sweeps } from "./sweeps.ts";
+import { CrashAllowances } from "./write-behind.ts";
+
+const NOT_KEPT = { kv: { get: () => undefined, put: () => undefined } };
+
+/** Storage in memory, for a limiter that need not survive its process. */
+export class MemoryStorage implements KeyStorage {
+  readonly answers = new MemoryAnswers((key) => this.#keys.has(key));
+  readonly claims = new MemoryClaims();
+  /** Never read: there is no start after a crash. */
+  readonly allowances = new CrashAllowances(NOT_KEPT);
+  readonly sweeps = new Sweeps(NOT_KEPT);
+  readonly loneKey = undefined;
+  /** Each policy has one object here, so keys never move. */
+  readonly moves = { isEmpty: true, isAway: () => false, sweep: () => ({ left: 0, dueMs: Infinity }) };
+  readonly #keys = new Map<string, DueKey>();
+  readonly #segments = new Map<string, Map<string, NewSegment[]>>();
+
+  get isEmpty(): boolean {
+    return this.#keys.size === 0 && this.allowances.isEmpty;
+  }
+
+  /** Only a bug can make it fail halfway, and then the process should end. */
+  atomically<Result>(work: () => Result): Result {
+    return work();
+  }
+
+  removeAll(): Promise<void> {
+    for (const key of this.#keys.keys()) this.remove(key);
+    this.answers.clear();
+    this.allowances.forget();
+    this.sweeps.begin();
+    return Promise.resolve();
+  }
+
+  read(key: string): DueKey | undefined {
+    return this.#keys.get(key);
+  }
+
+  keysAfter(prefix: string, after: string | undefined, most: number): string[] {
+    const found = [...this.#keys.keys()].filter((key) => key.startsWith(prefix) && (!after || key > after));
+    return found.toSorted((a, b) => (a < b ? -1 : 1)).slice(0, most);
+  }
+
+  countKeys(prefix: string): number {
+    return [...this.#keys.keys()].filter((key) => key.startsWith(prefix)).length;
+  }
+
+  write(record: StoredKey, wholeAtMs: number): void {
+    this.#keys.set(record.key, { ...record, wholeAtMs });
+    this.sweeps.wrote(wholeAtMs);
+  }
+
+  remove(key: string): void {
+    this.claims.removeAll(key);
+    this.#keys.delete(key);
+    this.#segments.delete(key);
+  }
+
+  segments(key: string, rule: string): Segment[] {
+    const kept = this.#segments.get(key)?.get(rule) ?? [];
+    return kept.map(({ log, from, entries }) => ({ log, from, entries: Float64Array.from(entries) }));
+  }
+
+  writeSegment(key: string, rule: string, segment: NewSegment): void {
+    const rules = this.#segments.get(key) ?? new Map<string, NewSegment[]>();
+    this.#segments.set(key, rules);
+    const isKept = ({ log, from, toMs }: NewSegment) =>
+      log === segment.log && toMs >= segment.keepFromMs && from !== segment.from;
+    const kept = (rules.get(rule) ?? []).filter(isKept);
+    const sorted = [...kept, segment].toSorted((a, b) => a.log - b.log || a.from - b.from);
+    rules.set(rule, sorted);
+  }
+
+  /** All at once, since finding those after a key would sort them all. */
+  keysSwept(after: string): SweptKey[] {
+    return after === "" ? [...this.#keys.values()] : [];
+  }
+}
+
+class MemoryAnswers implements Omit<StoredAnswers, "forgetLengths"> {
+  readonly #hasRecord: (key: string) => boolean;
+  readonly #answers = new Map<string, Map<string, StoredAnswer>>();
+
+  constructor(hasRecord: (key: string) => boolean) {
+    this.#hasRecord = hasRecord;
+  }
+
+  read(key: string, idempotencyKey: string): StoredAnswer | undefined {
+    return this.#answers.get(key)?.get(idempotencyKey);
+  }
+
+  write(key: string, idempotencyKey: string, answer: StoredAnswer): void {
+    const ofKey = this.#answers.get(key) ?? new Map<string, StoredAnswer>();
+    this.#answers.set(key, ofKey);
+    ofKey.set(idempotencyKey, answer);
+  }
+
+  remove(key: string, idempotencyKey: string): void {
+    const ofKey = this.#answers.get(key);
+    ofKey?.delete(idempotencyKey);
+    if (ofKey?.size === 0) this.#answers.delete(key);
+  }
+
+  count(key: string, range: KeyRange): { readonly count: number; readonly oldestMs: number } {
+    const found = this.#within(key, range);
+    return { count: found.length, oldestMs: found[0]?.[1].atMs ?? Infinity };
+  }
+
+  removeOldest(key: string, range: KeyRange): void {
+    for (const [each] of this.#within(key, range).slice(0, ANSWERS_DROPPED)) this.remove(key, each);
+  }
+
+  has(key: string): boolean {
+    return this.#answers.has(key);
+  }
+
+  /** A process has one caller, and its memory ends with it. */
+  readonly lengths = new CallerCounts();
+
+  removeAll(key: string): void {
+    this.#answers.delete(key);
+  }
+
+  sweep(_: object, untilMs: number): Swept {
+    let [left, oldestMs] = [0, Infinity];
+    for (const [key, answers] of this.#answers) {
+      const isRecorded = this.#hasRecord(key);
+      for (const [each, { atMs }] of answers) {
+        if (!isRecorded && atMs <= untilMs) {
+          this.remove(key, each);
+          continue;
+        }
+        left += 1;
+        if (!isRecorded) oldestMs = Math.min(oldestMs, atMs);
+      }
+    }
+    return { left, oldestMs };
+  }
+
+  clear(): void {
+    this.#answers.clear();
+  }
+
+  #within(key: string, [from, to]: KeyRange): [string, StoredAnswer][] {
+    const found = [...(this.#answers.get(key) ?? [])].filter(([each]) => each >= from && each < to);
+    return found.toSorted(([, a], [, b]) => a.atMs - b.atMs);
+  }
+}
+
+class MemoryClaims implements Omit<StoredClaims, "forgetCounts"> {
+  readonly #claims = new Map<string, Map<string, Claim>>();
+
+  read(key: string): Claim[] {
+    return [...(this.#claims.get(key)?.values() ?? [])];
+  }
+
+  write(key: string, claim: Claim): void {
+    const ofKey = this.#claims.get(key) ?? new Map<string, Claim>();
+    this.#claims.set(key, ofKey);
+    ofKey.set(claim.id, claim);
+  }
+
+  remove(key: string, id: string): void {
+    const ofKey = this.#claims.get(key);
+    ofKey?.delete(id);
+    if (ofKey?.size === 0) this.#claims.delete(key);
+  }
+
+  removeAll(key: string): void {
+    this.#claims.delete(key);
+  }
+
+  get counts(): CallerCounts {
+    const counts = new CallerCounts();
+    for (const ofKey of this.#claims.values())
+      for (const { caller = "" } of ofKey.values()) counts.add(caller, 1);
+    return counts;
+  }
+}

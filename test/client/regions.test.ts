@@ -1,0 +1,157 @@
+/** A holder that its key's home object sends to the object in its region. */
+import { expect, test } from "vitest";
+import type { Holding } from "../../client/call-gate.ts";
+import { LocalLimiter } from "../../client/local-limiter.ts";
+import { ReservationCache } from "../../client/reservation-cache.ts";
+import { askAlone, type LimiterStub, returnUnits } from "../../client/transports/send-batch.ts";
+import { locationHintOf, parsePolicies } from "../../core/policies/parse-policies.ts";
+import type { LocationHint, Policy } from "../../core/policies/policy.ts";
+import type { Answer, Reserved } from "../../core/protocol/answers.ts";
+import { type BatchedCall, KNOWN_PROTOCOL, REGION_PROTOCOL } from "../../core/protocol/messages.ts";
+import { objectName, regionalName } from "../../core/protocol/names.ts";
+
+const POLICY = parsePolicies({ p: { algorithm: "token-bucket", limit: 1_000, window: "1s" } }).get(
+  "p",
+) as Policy;
+const ADMITTED = {
+  name: "p",
+  success: true,
+  limit: 1_000,
+  remaining: 500,
+  resetAfterMs: 500,
+  retryAfterMs: 0,
+  reason: "ok",
+} as const;
+
+interface Sent extends BatchedCall {
+  readonly to: LocationHint | "home";
+}
+
+/** An isolate, and the answers that it gets: what they reserve, or that the call is the home object's. */
+function isolateIn(
+  region: LocationHint | undefined,
+  reserving: (sent: Sent) => Partial<Reserved> | "askHome",
+) {
+  const sent: Sent[] = [];
+  let nowMs = 1_000_000;
+  const answer = (call: Sent): Answer => {
+    const reserved = reserving(call);
+    if (reserved === "askHome") return { askHome: true };
+    if (call.reserve === undefined) return { rules: [ADMITTED] };
+    return { rules: [ADMITTED], reserved: { ttlMs: 2_000, isNew: true, units: { p: 0 }, ...reserved } };
+  };
+  const holding = {
+    time: { nowMs: () => nowMs, after: () => () => undefined },
+    inBackground: () => undefined,
+    region: () => region,
+    objects: {
+      call: (_: unknown, __: string, call: BatchedCall, ___?: number, to?: LocationHint) => {
+        const message = { ...call, to: to ?? ("home" as const) };
+        sent.push(message);
+        return Promise.resolve({ answer: call.giveBack === undefined ? answer(message) : null });
+      },
+    },
+  } as unknown as Holding;
+  const cache = new ReservationCache(() => "isolate");
+  const local = new LocalLimiter(cache);
+  const call = async () => {
+    nowMs += 10;
+    return await local.limit(holding, POLICY, "key", 1);
+  };
+  return { sent, cache, local, call, holding, pass: (ms: number) => void (nowMs += ms) };
+}
+
+/** What the home object answers. `undefined`: another one is asked. */
+function asked({ to, reserve }: Sent): Partial<Reserved> | undefined {
+  if (to !== "home") return undefined;
+  return reserve?.mayAskRegion === true ? { asksRegion: true } : {};
+}
+
+async function calls(call: () => Promise<unknown>, count: number): Promise<void> {
+  for (let made = 0; made < count; made += 1) await call();
+}
+
+test("goes there as soon as it is told so, and says that it asks a region's object", async () => {
+  const { sent, call } = isolateIn("enam", (message) => asked(message) ?? {});
+  await calls(call, 6);
+  expect(sent.find(({ reserve }) => reserve !== undefined)?.reserve).toMatchObject({ mayAskRegion: true });
+  const there = sent.filter(({ to }) => to === "enam");
+  expect(there.length).toBeGreaterThan(0);
+  for (const { reserve, limit } of there)
+    expect(reserve ?? limit).toMatchObject({ region: "enam", protocol: REGION_PROTOCOL });
+  expect(sent.at(-1)?.to).toBe("enam");
+});
+
+test("stays where it does not know its region", async () => {
+  const { sent, call } = isolateIn(undefined, () => ({ asksRegion: true }));
+  await calls(call, 6);
+  for (const { reserve } of sent) expect(reserve?.mayAskRegion).toBeUndefined();
+  expect(new Set(sent.map(({ to }) => to))).toEqual(new Set(["home"]));
+});
+
+test("a call that the region's object does not decide is decided by the home object, and further ones for 2 s", async () => {
+  const { sent, call, pass } = isolateIn("enam", (message) => asked(message) ?? "askHome");
+  for (let made = 0; made < 6; made += 1) expect(await call()).toMatchObject({ success: true });
+  const made = sent.filter(({ giveBack }) => giveBack === undefined);
+  const first = made.findIndex(({ to }) => to === "enam");
+  expect(made.length).toBeGreaterThan(first + 1);
+  for (const { to, reserve } of made.slice(first + 1))
+    expect([to, reserve?.mayAskRegion]).toEqual(["home", undefined]);
+  pass(2_100);
+  await calls(call, 2);
+  const again = sent.filter(({ to, giveBack }) => to === "enam" && giveBack === undefined);
+  expect(again.length).toBeGreaterThan(1);
+});
+
+test("units of a region's object go back to it, and not to the home object with the next call there", async () => {
+  const { call, cache, local, holding } = isolateIn(
+    "enam",
+    (message) => asked(message) ?? { units: { p: 20 } },
+  );
+  await calls(call, 8);
+  expect(local.end(POLICY, "key")).toEqual([]);
+  const ended = cache.endDue(Infinity);
+  expect(ended.map(({ returned }) => returned.region)).toEqual(["enam"]);
+  const given: unknown[] = [];
+  const objects = {
+    call: (...[, , { giveBack }, , region]: Parameters<typeof holding.objects.call>) =>
+      given.push([giveBack, region]),
+  };
+  await returnUnits(objects as unknown as Parameters<typeof returnUnits>[0], ended);
+  expect(given).toMatchObject([[{ returned: [{ region: "enam" }] }, "enam"]]);
+});
+
+test("an object of an older version does not decide as one of a region", async () => {
+  const refused = JSON.stringify({ unsupported: { protocol: KNOWN_PROTOCOL - 1 } });
+  const stub = new Proxy({} as LimiterStub, {
+    get: (_, method) => (method === "limit" ? undefined : () => Promise.resolve(refused)),
+  });
+  const of = { policy: "p", key: "key", cost: 1, region: "enam", protocol: REGION_PROTOCOL } as const;
+  const reserve = { ...of, holder: "h", turn: 1, ttlMs: 1_000, isShort: false, rules: {} };
+  expect(await askAlone(stub, { reserve })).toEqual({ askHome: true });
+  expect(await askAlone(stub, { limit: of })).toEqual({ askHome: true });
+});
+
+test("no home object has the name of a region's object", () => {
+  for (const key of ["key", "region/enam/key/key", "enam/key"])
+    for (const objects of ["per-key", 4] as const) {
+      const home = objectName({ name: "p", objects }, key);
+      const there = regionalName(home, "enam");
+      expect(there).not.toBe(home);
+      expect(there.startsWith("p/region/enam/")).toBe(true);
+      expect(/^p\/(key|shared)\//.test(there)).toBe(false);
+    }
+});
+
+test.each([
+  [{ continent: "NA", longitude: "-122.4" }, "wnam"],
+  [{ continent: "NA", longitude: "-77.5" }, "enam"],
+  [{ continent: "EU", longitude: "21.0" }, "eeur"],
+  [{ continent: "EU" }, "weur"],
+  [{ continent: "AS", longitude: "55.3" }, "me"],
+  [{ continent: "AS", longitude: "139.7" }, "apac"],
+  [{ continent: "T1" }, undefined],
+  [{}, undefined],
+])("a request from %o is near %s", (origin, hint) => {
+  expect(locationHintOf(origin)).toBe(hint);
+});
