@@ -65,10 +65,10 @@ const OWN_STORAGE = [
   "test/worker/calls/catalog/*.workerd.test.ts",
 ];
 const systemFiles = (...names: readonly string[]) => names.map((name) => `test/system/${name}.test.ts`);
-/** They say how much must be admitted at least. */
-const SATURATING = systemFiles("pools", "exactness", "client-processes");
-/** They run dozens of isolates, or bring all that a machine answers in time, and say nothing of how much that is. */
-const STORMS = systemFiles("isolates", "changed-kinds", "lease-storm");
+/** They say how much must be admitted at least, or bring all that a machine answers in time. */
+const SATURATING = systemFiles("pools", "exactness", "client-processes", "changed-kinds");
+/** They run dozens of isolates or hundreds of clients, and wait as much as they compute. */
+const STORMS = systemFiles("isolates", "lease-storm");
 
 export default defineConfig({
   test: {
@@ -141,7 +141,7 @@ export default defineConfig({
         },
       },
       {
-        // The bundle too, in tests that wait, and bring more in between than six at a time can: two at a time.
+        // The bundle too, in tests that would be too much for six at a time: two at a time.
         test: {
           ...system,
           name: "storms",
