@@ -81,7 +81,7 @@ export function runAside(tool: string, args: readonly string[]): Promise<number>
   });
 }
 
-const TEST_PROJECTS = ["core", "simulation", "workerd", "workerd-storage", "system", "saturation"];
+const TEST_PROJECTS = ["core", "simulation", "workerd", "workerd-storage", "system", "storms", "saturation"];
 
 /** The arguments for vitest, with all projects of `npm test` when none is named. */
 export function testArguments(given: readonly string[]): readonly string[] {

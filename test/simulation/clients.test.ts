@@ -52,7 +52,7 @@ test.each<[name: string, breakage: () => ClientBreakage, firstSeed?: number]>([
     "counting lifetimes by a clock that stands still while the machine sleeps",
     () => ({ clockOf: bySteady, faults: ["sleep"] }),
     // One history in 6,000 shows it: the search begins shortly before one.
-    2_060,
+    6_100,
   ],
   ["taking unused units for free when a lifetime ends", freeAtExpiry],
   ["forgetting at a crash what is outstanding", forgottenAtCrash],

@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
 import { depth } from "../support/depth.ts";
+import { type Pools, startPools } from "../support/pools.ts";
 import { announcedSeed, seedOr } from "../support/random.ts";
 import { BrokenLaw } from "./laws.ts";
 import { BROKEN_REGIONS, BROKEN_SCRIPTS, brokenScript } from "./pools-breakages.ts";
@@ -16,11 +17,16 @@ const PATIENT = { timeout: 300_000 };
 beforeAll(() => void vi.spyOn(console, "warn").mockImplementation(() => undefined));
 afterAll(() => void vi.restoreAllMocks());
 
+// One server for all: each search empties it, and a start takes as long as many histories.
+let pools: Pools;
+beforeAll(async () => void (pools = await startPools()));
+afterAll(() => pools.stop());
+
 test(
   `in ${HISTORIES} random histories of regions over one pool nothing is admitted or leased over the bound, no unit is in two places or lost for ever, and every call is answered`,
   PATIENT,
   async () => {
-    const sum = await simulatePools(announcedSeed("pools"), HISTORIES);
+    const sum = await simulatePools(pools, announcedSeed("pools"), HISTORIES);
     // The test is meaningless unless all of this happens often.
     const least = {
       calls: 20,
@@ -52,7 +58,7 @@ test(
 /** The first history that breaks a law; its seed alone breaks the same law again. */
 async function expectFound(breakage: Breakage): Promise<void> {
   const search = (first: number, histories: number) =>
-    simulatePools(first, histories, breakage).then(
+    simulatePools(pools, first, histories, breakage).then(
       () => undefined,
       (error: Error) => error,
     );
@@ -71,5 +77,5 @@ test.each(Object.entries(BROKEN_REGIONS))("found in a region: %s", PATIENT, asyn
 });
 
 test("a seed repeats a history", PATIENT, async () => {
-  expect(await simulatePools(5, 10)).toEqual(await simulatePools(5, 10));
+  expect(await simulatePools(pools, 5, 10)).toEqual(await simulatePools(pools, 5, 10));
 });
