@@ -1,6 +1,6 @@
 /**
  * `npm run bench:holders`: what a hot key costs by its number of holders, for docs/costs.md. The messages a second are
- * those of cells of `npm run bench:scale`. All month is like their last 10 s, and the key's object is always awake.
+ * those of cells of `npm run bench:scale`. All month is like a minute, and its objects are always awake.
  */
 import { MONTH_SECONDS } from "../cost-lines.ts";
 import { type Billed, dollarsOf, gbSecondsOf } from "../prices.ts";
@@ -24,10 +24,11 @@ const HEAD = [
   "holders",
   "calls/s",
   "admitted",
+  "objects",
   "messages/s",
   "object requests",
   "GB-s",
-  "the object a month",
+  "objects a month",
   "worker requests",
 ];
 
@@ -39,7 +40,11 @@ async function printTable(): Promise<void> {
   row(HEAD.map(() => "---"));
   for (const limit of LIMITS)
     for (const holders of HOLDERS) {
-      const { admitted, messages } = await runCell({
+      const {
+        admitted,
+        allMessages: messages,
+        objects,
+      } = await runCell({
         quota: { algorithm: "token-bucket", limit, windowMs: 1_000 },
         holders,
         kind: "isolate",
@@ -47,16 +52,17 @@ async function printTable(): Promise<void> {
         shape: "even",
         fault: "none",
         seed: 1,
-        durationMs: 15_000,
-        lawEveryMs: 50,
+        durationMs: 60_000,
+        lawEveryMs: 1_000,
       });
       const calls = LOAD * limit;
       const requests = dollarsOf({ ...NOTHING, objectRequests: messages * MONTH_SECONDS });
-      const time = dollarsOf({ ...NOTHING, gbSeconds: gbSecondsOf(1_000 * MONTH_SECONDS) });
+      const time = dollarsOf({ ...NOTHING, gbSeconds: gbSecondsOf(1_000 * objects * MONTH_SECONDS) });
       row([
         holders.toLocaleString("en-US"),
         calls.toLocaleString("en-US"),
         `${(100 * admitted).toFixed(0)} %`,
+        String(objects),
         messages.toFixed(0),
         inDollars(requests),
         inDollars(time),

@@ -24,6 +24,9 @@ export interface Figures {
   /** At the busiest object: messages a second that are sent to it, and the part of the time in which it works. */
   readonly messages: number;
   readonly busy: number;
+  /** All objects, and the messages a second that are sent to them. */
+  readonly objects: number;
+  readonly allMessages: number;
   /** Jain's index of the admitted parts of holders' calls, and that of one exact limiter. */
   readonly jain: number;
   readonly jainExact: number;

@@ -102,7 +102,7 @@ async function run(cell: Cell): Promise<Omit<Figures, "logLines">> {
   const callsPerMs = (limit * cell.load) / windowMs;
   let nextAtMs = 0;
   let { durationMs } = cell;
-  let busiest = { messages: 0, busy: 0 };
+  let messages: MessageFigures = { messages: 0, busy: 0, objects: 0, allMessages: 0 };
   const isOver = () => ticks.nowMs >= durationMs + LATE_MS;
   await ticks.run(isOver, (nowMs) => {
     if (nowMs === WARM_MS + HOPELESS_MS && measures.admitted === 0) durationMs = nowMs;
@@ -119,13 +119,13 @@ async function run(cell: Cell): Promise<Omit<Figures, "logLines">> {
       const all = [...objects.all.values()].filter(({ isRegional }) => isRegional || restart.of === "all");
       all[(nowMs / restart.everyMs) % all.length]?.restart();
     }
-    if (nowMs === durationMs) busiest = busiestOf(objects, durationMs - WARM_MS);
+    if (nowMs === durationMs) messages = messagesOf(objects, durationMs - WARM_MS);
     if (nowMs % cell.lawEveryMs === 0) laws.handedOut(shares(), nowMs);
   });
   const eventMs = fault === "stall" ? EVENT_MS + STALL_MS : EVENT_MS;
   return {
     ...measures.figures(),
-    ...busiest,
+    ...messages,
     admittedOver: laws.admittedOver,
     handedOutOver: laws.handedOutOver,
     coldS: measures.normalAfterS(0, hasEvent ? EVENT_MS : durationMs),
@@ -134,9 +134,17 @@ async function run(cell: Cell): Promise<Omit<Figures, "logLines">> {
   };
 }
 
-function busiestOf({ all }: FarObjects, ms: number): Pick<Figures, "messages" | "busy"> {
+type MessageFigures = Pick<Figures, "messages" | "busy" | "objects" | "allMessages">;
+
+function messagesOf({ all }: FarObjects, ms: number): MessageFigures {
   const { received, busyMs } = [...all.values()].reduce((a, b) => (a.busyMs > b.busyMs ? a : b));
-  return { messages: (1_000 * received) / ms, busy: Math.min(1, busyMs / ms) };
+  const sum = [...all.values()].reduce((messages, object) => messages + object.received, 0);
+  return {
+    messages: (1_000 * received) / ms,
+    busy: Math.min(1, busyMs / ms),
+    objects: all.size,
+    allMessages: (1_000 * sum) / ms,
+  };
 }
 
 /** Draws the holder of each call. */

@@ -23,10 +23,10 @@ const RECENT_MS = 3_000;
 /** From this round trip on a holder is far: nearer ones are served as fast with units alone. */
 const FAR_MS = 20;
 /**
- * A holder that has had answers for this long gets a bucket. If it dies, most of the limit is lost until the bucket ends,
- * and a server that is killed soon after its start would lose it each time.
+ * A holder that has had answers for so many of the shortest lifetimes gets a bucket. If it dies, most of the limit is lost
+ * until the bucket ends, and a server that is killed soon after its start would lose it each time.
  */
-const KNOWN_AFTER_MS = 2_000;
+const KNOWN_AFTER_LIFETIMES = 2;
 /** A key is hot because calls came fast, so over less time their rate is too high. */
 const MIN_RECENT_MS = 500;
 
@@ -199,7 +199,7 @@ export abstract class Holder<Call> {
   }
 
   protected isKnownAt(nowMs: number): boolean {
-    return nowMs >= this.#firstAnswerMs + KNOWN_AFTER_MS;
+    return nowMs >= this.#firstAnswerMs + KNOWN_AFTER_LIFETIMES * this.policy.reservation.leastMs;
   }
 
   /** Each answered message is measured. */
