@@ -58,7 +58,11 @@ interface Asking extends RuleAccount {
 /** Cuts buckets for a holder. @returns `undefined`: a rule cannot be cut, or its bucket would be too small */
 export function ownBuckets(
   { holders, policy, endsByMs }: KeyState,
-  { takesBucket, ttlMs: askedMs, holders: count = 1 }: Pick<ReserveCall, "takesBucket" | "ttlMs" | "holders">,
+  {
+    takesBucket,
+    ttlMs: askedMs,
+    holders: holdersThere,
+  }: Pick<ReserveCall, "takesBucket" | "ttlMs" | "holders">,
   { id, rules }: { readonly id: string; readonly rules: readonly Asking[] },
   nowMs: number,
 ) {
@@ -68,6 +72,9 @@ export function ownBuckets(
     return undefined;
   const lifeMs = Math.max(MIN_LIFE_MS, LIFE_MS_PER_HOLDER * holders.size, askedMs);
   const ttlMs = Math.min(lifeMs, policy.reservation.mostMs, endsByMs - nowMs);
+  // A region's object cuts buckets from its own, each with what may come early. Its first message knows of few calls.
+  const isRegion = holdersThere !== undefined;
+  const minUnits = isRegion ? 1 : MIN_UNITS;
   const units: number[] = [];
   const buckets: Bucket[] = [];
   let isFull = false;
@@ -80,20 +87,19 @@ export function ownBuckets(
     // What this holder has now is its own until it has another.
     const taken = heldUnits(account.holds).rate.units - (kept === 0 ? 0 : own);
     const shared = Math.floor(perWindows * SHARED);
-    const wanted = (count > 1 ? MAX_RATE_OF_REGION : MAX_RATE) * demand * windowMs;
+    const wanted = (isRegion ? MAX_RATE_OF_REGION : MAX_RATE) * demand * windowMs;
     const perWindow = Math.floor(Math.min(perWindows * share, wanted, shared - taken));
     const { capacity } = rule;
-    // A region's object cuts buckets from its own, each with what may come early.
-    const isRegion = count > 1;
-    const need = Math.max(MIN_BURST * count, demand * BURST_MS * (isRegion ? 2 : 1));
+    const need = Math.max(MIN_BURST * (holdersThere ?? 1), demand * BURST_MS * (isRegion ? 2 : 1));
     const max = isRegion ? capacity : maxUnits(rule);
-    const fair = Math.floor(Math.min(max, capacity * share - earlyUnits(rule, perWindow), need));
+    const part = Math.min(max, capacity * share - earlyUnits(rule, perWindow), need);
+    const fair = Math.max(isRegion ? MIN_BURST : 0, Math.floor(part));
     const early = earlyUnits(rule, perWindow) - earlyUnits(rule, kept === 0 ? 0 : own);
     const uncut = Math.floor(capacity * SHARED) - (outstandingOf(account) - kept) - early;
     // What it gives up counts as used, so it keeps what nobody else needs now.
     const isSpare = uncut - kept >= fair;
     const most = Math.min(Math.max(uncut, kept), fair < kept && isSpare ? kept : fair);
-    if ((perWindow * ttlMs) / windowMs < MIN_UNITS || most < MIN_UNITS || isInDebt(rule, account, nowMs))
+    if ((perWindow * ttlMs) / windowMs < minUnits || most < minUnits || isInDebt(rule, account, nowMs))
       return undefined;
     const room = remainingOf(rule, account, nowMs);
     const got = Math.max(0, Math.min(most - level, room));
