@@ -17,10 +17,11 @@ import { releaseLease, type ReleasingHost } from "./connections/lease-sockets.ts
 import { KeyCache, SHARED_MEMORY } from "./keys/key-cache.ts";
 import type { KeyState } from "./keys/key-state.ts";
 import { KeyStore, type Timers } from "./keys/key-store.ts";
+import { withQuiet } from "./operations/limits.ts";
 import { type LocalOperations, localOperations } from "./operations/local-operations.ts";
 import type { AskKey, Operations } from "./operations/operations.ts";
 import { Shedders } from "./operations/shedders.ts";
-import { TO_NOBODY, withQuiet } from "./operations/turns.ts";
+import { TO_NOBODY } from "./operations/turns.ts";
 import { WaitQueue } from "./operations/wait-queue.ts";
 import type { KeyStorage } from "./storage/storage.ts";
 

@@ -10,7 +10,7 @@ const MAX_LATE_MS = 6_000;
 
 export type ReserveRequest = PendingRequest<ReserveCall>;
 
-/** What one isolate or process knows of one key (the object's part: durable-objects/operations/reservations.ts). */
+/** What one isolate or process knows of one key (the object's part: operations/reservations.ts). */
 export class Reservation extends Holder<ReserveCall> {
   readonly key: string;
   /** Present: it asks the key's object there, and not its home object, but that one until `homeUntilMs`. */
@@ -164,14 +164,13 @@ export class Reservation extends Holder<ReserveCall> {
     // The lifetime begins now, and may be half over when the answer comes.
     const ttlMs = this.missedAnswers > 0 ? policy.reservation.mostMs : wanted.ttlMs;
     const about = { policy: policy.name, key, cost, priority: policy.priority, ...versionOf(policy) };
-    const demand = this.demandPerSecond;
     const hasRates = policy.pool === undefined && policy.rules.every(({ algorithm }) => algorithm.lessRate);
     const isFar = this.isKnownAt(nowMs) && (this.missedAnswers > 0 || this.isFar);
     const rules = this.#byRule((index) => ({
       used: this.#used[index] ?? 0,
       kept: (buckets === undefined ? kept : most)[index] ?? 0,
       wanted: wanted.units[index] ?? 0,
-      ...(hasRates && { demand: demand[index] ?? 0 }),
+      ...(hasRates && { demand: this.demandPerSecond[index] ?? 0 }),
       ...(buckets && { rate: buckets.rates[index]?.units ?? 0, level: kept[index] ?? 0 }),
       ...(hadBuckets && { left: left[index] ?? 0 }),
     }));

@@ -6,12 +6,14 @@ import {
   withoutTaking,
 } from "../../core/accounts/account.ts";
 import type { Account } from "../../core/accounts/hold.ts";
+import { jitterAt } from "../../core/clock.ts";
 import { type Cost, costOf, costText, type Rule, takesNothing } from "../../core/policies/policy.ts";
 import type { Answer, Decided } from "../../core/protocol/answers.ts";
 import type { LimitParams, SetParams } from "../../core/protocol/messages.ts";
 import { writtenKey } from "../../core/protocol/names.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import { full, type Full } from "../../core/protocol/problems.ts";
+import { quietMs } from "../../core/reservations/sizing.ts";
 import { chargeOf, type Idempotent, remembering, takenOf, takesAll } from "../keys/idempotency.ts";
 import type { KeyState, RuleState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
@@ -223,4 +225,25 @@ function debited(rule: Rule, { state, holds }: Account, nowMs: number, units: nu
   const most = algorithm.maxDebit?.(config, state, nowMs) ?? Infinity;
   if (units > most) return { most: algorithm.maxDebit?.(config, undefined, nowMs) ?? most };
   return { state: algorithm.debit(config, state, nowMs, units), holds };
+}
+
+/** Tells each of many holders with a denial how long to deny by itself. Each gets another time, so they do not ask together. */
+export function withQuiet({ holders, policy, ruleStates }: KeyState, answer: Answer, nowMs: number): Answer {
+  if (policy.pool !== undefined || !("rules" in answer)) return answer;
+  const { rules, next, reserved } = answer;
+  const isDenied = (index: number) => rules[index]?.success === false || next?.[index]?.success === false;
+  const waits = ruleStates.flatMap(
+    (
+      {
+        rule: {
+          quota: { windowMs = 0, units },
+        },
+      },
+      index,
+    ) => (isDenied(index) ? [windowMs / units] : []),
+  );
+  const quiet = waits.length === 0 ? 0 : quietMs(holders.size, Math.max(...waits));
+  // A holder with a bucket of its own gets units meanwhile.
+  const ms = quiet === 0 || reserved?.buckets === undefined ? quiet : Math.max(quiet, reserved.ttlMs / 2);
+  return ms === 0 ? answer : { ...answer, quietMs: Math.round(ms * (0.75 + jitterAt(nowMs) / 2)) };
 }

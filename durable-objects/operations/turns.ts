@@ -1,11 +1,9 @@
 /** A call takes units in its turn, or is denied at once, with the exact wait, if that cannot end in time. */
 import { admitsUnprovisional, withoutTaking } from "../../core/accounts/account.ts";
 import { leastWaitMs, type QueuedCost, waitBehindMs } from "../../core/accounts/hold.ts";
-import { jitterAt } from "../../core/clock.ts";
 import { type Cost, costOf } from "../../core/policies/policy.ts";
 import type { Answer, Decided, RuleDecision } from "../../core/protocol/answers.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
-import { quietMs } from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { LeaveSignal } from "./operations.ts";
 import type { WaitQueue } from "./wait-queue.ts";
@@ -181,25 +179,4 @@ export function cacheableDenial(
   if (next.every(({ success }) => success)) return {};
   const firmMs = cacheableForMs(keyState, holder, isInLine);
   return { next, ...(firmMs > 0 && { firmForMs: firmMs }) };
-}
-
-/** Tells each of many holders with a denial how long to deny by itself. Each gets another time, so they do not ask together. */
-export function withQuiet({ holders, policy, ruleStates }: KeyState, answer: Answer, nowMs: number): Answer {
-  if (policy.pool !== undefined || !("rules" in answer)) return answer;
-  const { rules, next, reserved } = answer;
-  const isDenied = (index: number) => rules[index]?.success === false || next?.[index]?.success === false;
-  const waits = ruleStates.flatMap(
-    (
-      {
-        rule: {
-          quota: { windowMs = 0, units },
-        },
-      },
-      index,
-    ) => (isDenied(index) ? [windowMs / units] : []),
-  );
-  const quiet = waits.length === 0 ? 0 : quietMs(holders.size, Math.max(...waits));
-  // A holder with a bucket of its own gets units meanwhile.
-  const ms = quiet === 0 || reserved?.buckets === undefined ? quiet : Math.max(quiet, reserved.ttlMs / 2);
-  return ms === 0 ? answer : { ...answer, quietMs: Math.round(ms * (0.75 + jitterAt(nowMs) / 2)) };
 }

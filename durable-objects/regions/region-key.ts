@@ -16,9 +16,9 @@ import type { KeyCall, MaybePromise } from "../../core/protocol/object-methods.t
 import { Holder, type PendingRequest } from "../../core/reservations/holder.ts";
 import { MAX_MARGIN_MS } from "../../core/reservations/sizing.ts";
 import { KeyState } from "../keys/key-state.ts";
+import { withQuiet } from "../operations/limits.ts";
 import { earlyUnits } from "../operations/own-buckets.ts";
 import { Reservations } from "../operations/reservations.ts";
-import { withQuiet } from "../operations/turns.ts";
 import { WaitQueue } from "../operations/wait-queue.ts";
 import { MemoryStorage } from "../storage/memory-storage.ts";
 

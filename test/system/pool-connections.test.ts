@@ -36,14 +36,14 @@ async function burst(calls: number): Promise<Record<string, number>> {
 }
 
 test("whoever is answered in time behind the others is answered by the pool", async () => {
-  world.network.setFault({ kind: "delay-request", ms: DEADLINE_MS / 10 });
+  world.network.setFault({ kind: "delay-request", ms: DEADLINE_MS / 20 });
   expect(await burst(4 * CONNECTIONS)).toEqual({ pool: 4 * CONNECTIONS });
   expect(world.network.mostAtOnce()).toBe(CONNECTIONS);
 });
 
 test("callers whose time is over in the queue are degraded, and the next ones are not", async () => {
   const requests = world.network.requests();
-  world.network.setFault({ kind: "delay-request", ms: 0.4 * DEADLINE_MS });
+  world.network.setFault({ kind: "delay-request", ms: 0.3 * DEADLINE_MS });
   // Two times six are answered in time, then six are under way, and the others have not been sent.
   const { pool = 0, fallback = 0 } = await burst(10 * CONNECTIONS);
   expect(pool).toBeGreaterThanOrEqual(CONNECTIONS);
