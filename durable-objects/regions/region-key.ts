@@ -78,10 +78,13 @@ export class RegionKey extends Holder<ReserveCall> {
     [this.#keyState, this.#reservations] = this.#begin(nowMs);
   }
 
-  isFor(policy: Policy): boolean {
-    const { rules } = this.policy;
+  /** Whether its parts of the rules are in the same units of time, also in another version of its policy. */
+  isFor({ rules }: Policy): boolean {
+    const isSame = ({ name, quota }: Rule, own?: Rule) =>
+      name === own?.name && quota.windowMs === own.quota.windowMs;
     return (
-      policy.rules.length === rules.length && policy.rules.every(({ name }, at) => name === rules[at]?.name)
+      rules.length === this.policy.rules.length &&
+      rules.every((rule, index) => isSame(rule, this.policy.rules[index]))
     );
   }
 
@@ -187,10 +190,13 @@ export class RegionKey extends Holder<ReserveCall> {
   answered(message: PendingRequest<ReserveCall>, answer: Answer, nowMs: number): void {
     if (!this.ended(message)) return;
     const { reserved, next } = answer as Partial<Decided>;
-    const { buckets } = reserved ?? {};
+    const { buckets = {} } = reserved ?? {};
     this.#missed = 0;
     this.#isFull = next !== undefined;
-    if (reserved === undefined || buckets === undefined) {
+    const { rules } = this.policy;
+    // The home object may have another version of the policy, with another window.
+    const isReadable = rules.every((rule) => buckets[rule.name]?.rate.windowMs === rateWindowMs(rule));
+    if (reserved === undefined || !isReadable) {
       // What it has, and its holders have, ends by itself.
       this.#refusedAtMs = nowMs;
       this.#expected.clear();
@@ -198,7 +204,6 @@ export class RegionKey extends Holder<ReserveCall> {
     }
     // The home object counts what it did not know of until that has ended.
     if (reserved.isNew) this.#clear(nowMs);
-    const { rules } = this.policy;
     this.#fair = rules.map(({ name }) => {
       const { rate, most } = buckets[name] ?? { rate: { units: 0 }, most: 0 };
       return { rate: rate.units, most };

@@ -2,12 +2,12 @@ import { runInDurableObject } from "cloudflare:test";
 /** The object of a key in a region, in the real runtime: it gets its bucket from the key's home object, and cuts from it. */
 import { env } from "cloudflare:workers";
 import { expect, test } from "vitest";
-import { askAlone, type LimiterNamespace } from "../../client/transports/send-batch.ts";
-import type { AskHome, Decided } from "../../core/protocol/answers.ts";
-import { REGION_PROTOCOL, type ReserveCall } from "../../core/protocol/messages.ts";
-import { objectName, regionalName } from "../../core/protocol/names.ts";
-import { freshKey } from "../support/limiter.ts";
-import { objectOf } from "../support/objects.ts";
+import { askAlone, type LimiterNamespace } from "../../../client/transports/send-batch.ts";
+import type { AskHome, Decided } from "../../../core/protocol/answers.ts";
+import { REGION_PROTOCOL, type ReserveCall } from "../../../core/protocol/messages.ts";
+import { objectName, regionalName } from "../../../core/protocol/names.ts";
+import { freshKey } from "../../support/limiter.ts";
+import { objectOf } from "../../support/objects.ts";
 
 const POLICY = "fast";
 const LIMIT = 1_000_000;

@@ -1,0 +1,109 @@
+/** A region's object and what it hears of a key's home object: other versions of the policy, and its clock. */
+import { expect, test } from "vitest";
+import type { Time } from "../../../core/clock.ts";
+import { parsePolicies } from "../../../core/policies/parse-policies.ts";
+import type { Policy } from "../../../core/policies/policy.ts";
+import type { Answer, AskHome, Decided } from "../../../core/protocol/answers.ts";
+import type { LimitCall, ReserveCall } from "../../../core/protocol/messages.ts";
+import { RegionKeys } from "../../../durable-objects/regions/region-keys.ts";
+
+const ASK_HOME: AskHome = { askHome: true };
+const WINDOW_MS = 1_000_000;
+const POLICIES = parsePolicies({ p: { algorithm: "token-bucket", limit: 1_000, window: "1s" } });
+const { terms } = POLICIES.get("p") as Policy;
+const RULE = {
+  name: "p",
+  success: true,
+  limit: 1_000,
+  remaining: 900,
+  resetAfterMs: 100,
+  retryAfterMs: 0,
+  reason: "ok",
+} as const;
+
+/** A region's object, and a home object that gives it 100 units a second and at once. */
+function regionWith(answer: (call: ReserveCall) => Partial<Decided> = () => ({})) {
+  let nowMs = 1_000_000;
+  const asked: ReserveCall[] = [];
+  const time: Time = { nowMs: () => nowMs, after: () => () => undefined };
+  const reserve = (call: ReserveCall) => {
+    asked.push(call);
+    const buckets = { p: { rate: { units: 100_000, windowMs: WINDOW_MS }, most: 100 } };
+    const reserved = { ttlMs: 4_000, isNew: asked.length === 1, units: { p: 100 }, buckets };
+    return Promise.resolve(JSON.stringify({ rules: [RULE], reserved, ...answer(call) }));
+  };
+  const keys = new RegionKeys({
+    policies: { get: (name) => POLICIES.get(name), isRemoved: () => false },
+    time,
+    home: () => ({ reserve }) as unknown as ReturnType<ConstructorParameters<typeof RegionKeys>[0]["home"]>,
+  });
+  const limit = async (more: Partial<LimitCall> = {}) =>
+    (await keys.call({ op: "limit", policy: "p", key: "key", cost: 1, region: "enam", ...more })) as Answer;
+  return { limit, asked, keys, set: (ms: number) => (nowMs += ms) };
+}
+
+test("decides from its bucket, and says of the limit what the policy says", async () => {
+  const { limit, asked } = regionWith();
+  expect(await limit()).toMatchObject({ rules: [{ success: true, limit: 1_000 }] });
+  expect(await limit({ cost: 50 })).toMatchObject({ rules: [{ success: true }] });
+  expect(asked).toHaveLength(1);
+  expect(asked[0]).toMatchObject({ cost: 0, takesBucket: true, holders: 2 });
+});
+
+test("is over when its bucket ends, and asks again", async () => {
+  const { limit, asked, set } = regionWith();
+  await limit();
+  set(3_800);
+  await limit();
+  // It has nothing to keep: the home object counts that as ended soon.
+  expect(asked.at(-1)?.rules["p"]).toMatchObject({ kept: 0 });
+});
+
+test("drops all after its clock was set back, since the home object's has not been", async () => {
+  const { limit, asked, set, keys } = regionWith();
+  await limit();
+  expect(keys.accountsOf("p", "key")).toHaveLength(1);
+  set(-10_000);
+  await limit();
+  expect(asked).toHaveLength(2);
+  expect(asked[0]?.holder).not.toBe(asked[1]?.holder);
+});
+
+test("a rate in another window is not its own: the home object has another version of the policy", async () => {
+  const buckets = { p: { rate: { units: 100_000, windowMs: 60 * WINDOW_MS }, most: 100 } };
+  const { limit } = regionWith(() => ({
+    reserved: { ttlMs: 4_000, isNew: true, units: { p: 100 }, buckets },
+  }));
+  expect(await limit()).toEqual(ASK_HOME);
+});
+
+test("under another window calls are the home object's, as long as the bucket of the one before lasts", async () => {
+  const { limit, set } = regionWith();
+  const fields = JSON.stringify({ algorithm: "token-bucket", limit: 1_000, window: "1m" });
+  await limit();
+  const inForce = { version: 2, sinceMs: 1, fields };
+  expect(await limit({ inForce })).toEqual(ASK_HOME);
+  expect(await limit()).toMatchObject({ rules: [{ success: true }] });
+  set(10_000);
+  // Then it begins anew, and this home object still has the first version.
+  expect(await limit({ inForce })).toEqual(ASK_HOME);
+});
+
+test("while deployments mix, calls of another one are the home object's, which decides by both", async () => {
+  const { limit } = regionWith();
+  expect(await limit({ terms })).toMatchObject({ rules: [{ success: true }] });
+  expect(await limit({ terms: '[["p",{"limit":10}]]' })).toEqual(ASK_HOME);
+});
+
+test("without a bucket it leaves calls to the home object for a second, and then asks again", async () => {
+  let gives = false;
+  const { limit, asked, set } = regionWith(() =>
+    gives ? {} : { reserved: { ttlMs: 0, isNew: true, units: { p: 0 } } },
+  );
+  expect(await limit()).toEqual(ASK_HOME);
+  expect(await limit()).toEqual(ASK_HOME);
+  expect(asked).toHaveLength(1);
+  gives = true;
+  set(1_001);
+  expect(await limit()).toMatchObject({ rules: [{ success: true }] });
+});
