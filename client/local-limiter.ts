@@ -8,7 +8,7 @@
  */
 import { MAX_UNITS } from "../core/algorithms/algorithm.ts";
 import { Latch, randomFraction, readClockMs } from "../core/clock.ts";
-import { type Cost, type PolicyView, versionOf } from "../core/policies/policy.ts";
+import { type Cost, type LocationHint, type PolicyView, versionOf } from "../core/policies/policy.ts";
 import type { AskHome, Decided } from "../core/protocol/answers.ts";
 import { callerDecision, type Decision, degradedDecision } from "../core/protocol/decision.ts";
 import { REGION_PROTOCOL, type Returned } from "../core/protocol/messages.ts";
@@ -201,12 +201,12 @@ export class LocalLimiter {
         longerMs,
         region,
       );
-      if (reply === undefined) return this.#unanswered(caller, reservation, message);
+      if (reply === undefined) return this.#unanswered(caller, reservation, region, message);
       if (reply instanceof Problem) return reservation.failed(message) ?? reply;
       // Other rules now decide the key: units held under the old ones end and are returned.
       if (reply.answer === null) return reservation.failed(message) ?? this.#cache.retire(reservation);
       if ("askHome" in reply.answer)
-        return reservation.failed(message) ?? this.#askHome(caller, reservation, reply.answer);
+        return reservation.failed(message) ?? this.#askHome(caller, reservation, region, reply.answer);
       if (reply.answer.told !== undefined) return reservation.failed(message) ?? reply.answer;
       reservation.answered(message, reply.answer, this.#cache.now(caller.time.nowMs()));
       if (reply.answer.reserved?.asksRegion === true) this.#cache.move(reservation, caller.region?.());
@@ -219,16 +219,32 @@ export class LocalLimiter {
     return answered;
   }
 
-  /** No answer came in time. After some in a row from an object in the region, the home object is asked. */
-  #unanswered(caller: Holding, reservation: Reservation, message?: ReserveRequest): undefined {
-    reservation.unanswered(message);
-    if (reservation.region !== undefined && reservation.missedAnswers > MAX_MISSED)
-      this.#toHome(caller, reservation);
+  /**
+   * No answer came in time. After some in a row from an object in the region, the home object is asked.
+   * @param region which object was asked: the reservation may have moved meanwhile
+   */
+  #unanswered(
+    caller: Holding,
+    reservation: Reservation,
+    region: LocationHint | undefined,
+    message?: ReserveRequest,
+  ): undefined {
+    if (reservation.region !== region) reservation.failed();
+    else {
+      reservation.unanswered(message);
+      if (region !== undefined && reservation.missedAnswers > MAX_MISSED) this.#toHome(caller, reservation);
+    }
   }
 
-  #askHome(caller: Holding, reservation: Reservation, answer: AskHome): AskHome | undefined {
-    if (reservation.region === undefined) return undefined;
-    this.#toHome(caller, reservation);
+  /** The object in the region does not decide. Of several calls that hear so, the first moves the reservation. */
+  #askHome(
+    caller: Holding,
+    reservation: Reservation,
+    region: LocationHint | undefined,
+    answer: AskHome,
+  ): AskHome | undefined {
+    if (region === undefined) return undefined;
+    if (reservation.region === region) this.#toHome(caller, reservation);
     return answer;
   }
 
@@ -246,13 +262,12 @@ export class LocalLimiter {
   ): Promise<Asked> {
     const { policy, key, asked: askedAt, region } = reservation;
     const about = { policy: policy.name, key, cost, priority: policy.priority, ...versionOf(policy) };
-    const limit = { ...about, ...(region && { region, protocol: REGION_PROTOCOL }) };
-    const call = { limit };
+    const call = { limit: { ...about, ...(region && { region, protocol: REGION_PROTOCOL }) } };
     const reply = await caller.objects.call<CarriedDecision | AskHome>(policy, key, call, -waitedMs, region);
-    if (reply === undefined) return this.#unanswered(caller, reservation);
+    if (reply === undefined) return this.#unanswered(caller, reservation, region);
     if (reply instanceof Problem) return reservation.failed() ?? reply;
     if ("askHome" in reply.answer)
-      return reservation.failed() ?? this.#askHome(caller, reservation, reply.answer);
+      return reservation.failed() ?? this.#askHome(caller, reservation, region, reply.answer);
     if (reply.answer.told !== undefined) return reservation.failed() ?? reply.answer;
     const nowMs = this.#cache.now(caller.time.nowMs());
     reservation.measureTrip(sentAtMs, nowMs);

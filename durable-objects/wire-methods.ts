@@ -1,6 +1,12 @@
 /** An object's methods over Workers RPC. Other versions call them: never change a name or an argument. */
 import { type Time, andThen } from "../core/clock.ts";
-import type { AnswerText, Missing, Released, UnsupportedProtocol } from "../core/protocol/answers.ts";
+import {
+  type AnswerText,
+  ASK_HOME,
+  type Missing,
+  type Released,
+  type UnsupportedProtocol,
+} from "../core/protocol/answers.ts";
 import {
   Arrivals,
   STALE,
@@ -147,7 +153,7 @@ export class OwnerRouting {
     const message = (READERS[method] as (...given: readonly unknown[]) => KeyCall)(...args);
     const { elsewhere, regions } = this.#host;
     if (isForRegion(message))
-      return writeAnswer(method, regions === undefined ? { askHome: true } : regions.call(message));
+      return writeAnswer(method, regions === undefined ? ASK_HOME : regions.call(message));
     if (elsewhere === undefined) return this.#makeHere(message, method);
     const { moves, places } = elsewhere;
     const { policy, key } = message;

@@ -1,6 +1,11 @@
 import type { Time } from "../../core/clock.ts";
 import type { Jurisdiction, LocationHint, PolicyView } from "../../core/policies/policy.ts";
-import type { Answer, AnswerText, AskHome, UnsupportedProtocol } from "../../core/protocol/answers.ts";
+import {
+  type Answer,
+  type AnswerText,
+  ASK_HOME,
+  type UnsupportedProtocol,
+} from "../../core/protocol/answers.ts";
 import {
   type Departures,
   type Batch,
@@ -104,8 +109,6 @@ async function askLimit(object: LimiterStub, call: LimitCall): Promise<AnswerTex
     ? await object.limit(policy, key, cost)
     : await object.limit(policy, key, cost, idempotencyKey);
 }
-
-const ASK_HOME: AskHome = { askHome: true };
 
 /** During a rollout the object may be an older version, which can still decide a cost. */
 async function askReserve(object: LimiterStub, call: ReserveCall, onPace?: OnPace): Promise<Answer> {

@@ -125,6 +125,7 @@ export interface Prospect {
 export interface AskHome {
   readonly askHome: true;
 }
+export const ASK_HOME: AskHome = { askHome: true };
 
 export type Answer = Decided | Conflict | Missing | Full | AskHome | { readonly shed: Shed };
 

@@ -10,7 +10,7 @@ import {
   type PolicyRevision,
   type Rule,
 } from "../../core/policies/policy.ts";
-import type { Answer, AskHome, Decided } from "../../core/protocol/answers.ts";
+import { type Answer, ASK_HOME, type Decided } from "../../core/protocol/answers.ts";
 import type { LimitCall, ReserveCall } from "../../core/protocol/messages.ts";
 import type { KeyCall, MaybePromise } from "../../core/protocol/object-methods.ts";
 import { Holder, type PendingRequest } from "../../core/reservations/holder.ts";
@@ -33,7 +33,6 @@ const MUCH_FASTER = 1.5;
 const EARLY_MS = 250;
 /** The most calls without a holder that count as demand before the first bucket. */
 const MAX_EXPECTED = 4_096;
-export const ASK_HOME: AskHome = { askHome: true };
 
 /** A bucket by one rule: units in a window of `rateWindowMs`, and the most in it. */
 interface Cut {

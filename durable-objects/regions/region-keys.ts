@@ -13,13 +13,13 @@
 import type { RuleAccount } from "../../core/accounts/hold.ts";
 import { HolderClock, inTime, type Time } from "../../core/clock.ts";
 import type { Policy, PolicyLookup } from "../../core/policies/policy.ts";
-import type { Answer } from "../../core/protocol/answers.ts";
+import { type Answer, ASK_HOME } from "../../core/protocol/answers.ts";
 import type { LimitCall, ReserveCall } from "../../core/protocol/messages.ts";
 import type { KeyCall, MaybePromise, ObjectStub } from "../../core/protocol/object-methods.ts";
 import { MAX_MARGIN_MS } from "../../core/reservations/sizing.ts";
 import { readPolicy } from "../keys/versions.ts";
 import { canHaveRegions } from "../operations/own-buckets.ts";
-import { ASK_HOME, RegionKey } from "./region-key.ts";
+import { RegionKey } from "./region-key.ts";
 
 /** The most keys of one object. Holders of further ones ask their home objects. */
 const MAX_KEYS = 1_000;

@@ -41,7 +41,7 @@ describe.each(["hot", "hot-log", "hot-rules"])("%s", (policy) => {
 /** So many calls are needed until V8 optimizes the code: see `shared` in core/clock.ts. */
 inDeepRuns(
   "requests that wait for each other's messages are answered by optimized code too",
-  { timeout: 300_000 },
+  { timeout: 600_000 },
   async () => {
     for (let wave = 0; wave < 120; wave += 1) {
       const keys = Array.from({ length: 20 }, freshKey);

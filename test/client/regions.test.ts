@@ -45,18 +45,20 @@ function isolateIn(
     inBackground: () => undefined,
     region: () => region,
     objects: {
-      call: (_: unknown, __: string, call: BatchedCall, ___?: number, to?: LocationHint) => {
+      call: async (_: unknown, __: string, call: BatchedCall, ___?: number, to?: LocationHint) => {
         const message = { ...call, to: to ?? ("home" as const) };
         sent.push(message);
-        return Promise.resolve({ answer: call.giveBack === undefined ? answer(message) : null });
+        // Calls that are made at once are all sent before the first one is answered.
+        await new Promise((done) => setImmediate(done));
+        return { answer: call.giveBack === undefined ? answer(message) : null };
       },
     },
   } as unknown as Holding;
   const cache = new ReservationCache(() => "isolate");
   const local = new LocalLimiter(cache);
-  const call = async () => {
+  const call = async (cost = 1) => {
     nowMs += 10;
-    return await local.limit(holding, POLICY, "key", 1);
+    return await local.limit(holding, POLICY, "key", cost);
   };
   return { sent, cache, local, call, holding, pass: (ms: number) => void (nowMs += ms) };
 }
@@ -101,6 +103,17 @@ test("a call that the region's object does not decide is decided by the home obj
   await calls(call, 2);
   const again = sent.filter(({ to, giveBack }) => to === "enam" && giveBack === undefined);
   expect(again.length).toBeGreaterThan(1);
+});
+
+test("calls made at once that the region's object does not decide are all decided by the home object", async () => {
+  let isAsking = false;
+  const { sent, call } = isolateIn("enam", (message) => asked(message) ?? (isAsking ? "askHome" : {}));
+  while (sent.at(-1)?.to !== "enam") await call();
+  isAsking = true;
+  for (const decision of await Promise.all(Array.from({ length: 10 }, () => call(40))))
+    expect(decision).toMatchObject({ success: true, source: "object" });
+  expect(sent.filter(({ to, limit }) => to === "enam" && limit?.cost === 40).length).toBeGreaterThan(1);
+  expect(sent.at(-1)?.to).toBe("home");
 });
 
 test("units of a region's object go back to it, and not to the home object with the next call there", async () => {

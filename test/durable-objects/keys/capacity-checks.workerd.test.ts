@@ -81,7 +81,7 @@ test("a key has so many holds; one that ends makes room for one, also after an e
     expect(await hold(object, key)).toEqual(full("key-claims", MAX_CLAIMS_OF_KEY));
     await object.stub.reset("crowd", `${key} other`);
   });
-}, 60_000);
+});
 
 test("no caller takes all places of an object, and an object has no more than so many", async () => {
   const keys = [freshKey(), freshKey(), freshKey()] as const;
@@ -99,7 +99,7 @@ test("no caller takes all places of an object, and an object has no more than so
     expect(await hold(object, fresh, "one")).toHaveProperty("hold");
     await object.stub.reset("crowd", fresh);
   });
-}, 60_000);
+});
 
 describe("answers under idempotency keys", () => {
   const LENGTHS = "answers";

@@ -59,7 +59,7 @@ test("waiting calls are bounded by caller and by object, and one that leaves mak
   third.abort();
   other.abort();
   await waiting;
-}, 120_000);
+});
 
 test("as many calls may wait for a key to be idle as may wait for its units", async () => {
   const key = freshKey();

@@ -1,5 +1,5 @@
 /** POST /v1/limit has a short way past the router: whatever comes, it answers what the router would. */
-import { createExecutionContext } from "cloudflare:test";
+import { abortAllDurableObjects, createExecutionContext } from "cloudflare:test";
 import { env } from "cloudflare:workers";
 import { beforeAll, afterAll, describe, expect, test, vi } from "vitest";
 import type { LimiterStub } from "../../../client/transports/send-batch.ts";
@@ -81,7 +81,11 @@ beforeAll(async () => {
   vi.useFakeTimers({ toFake: ["Date", "setTimeout", "clearTimeout"] });
   for (const token of KNOWN) await answerBy(LONG, { token, body: look() });
 });
-afterAll(() => void vi.useRealTimers());
+// An object whose timer never comes would stay busy for the tests of other files.
+afterAll(async () => {
+  vi.useRealTimers();
+  await abortAllDurableObjects();
+});
 
 test.each<[string, Call]>([
   ["plain", { body: look() }],
