@@ -29,11 +29,20 @@ export interface QueryField {
   readonly schema: { readonly type: string } & Readonly<Record<string, unknown>>;
 }
 
+/** An example of a call: its request, and its answers by the names of the examples. */
+export interface CallExample {
+  readonly request?: object;
+  readonly answers?: Readonly<Record<string, object>>;
+  /** Under `?deny=429`. */
+  readonly denied?: object;
+}
+
 /** How the OpenAPI document describes a call. */
 export interface CallDescription {
   readonly tag: string;
   readonly summary: string;
   readonly description?: string;
+  readonly example?: CallExample;
   /** What is answered with 200. Absent: 204, and nothing. */
   readonly ok?: { readonly says: string; readonly schema: Component; readonly headers?: object };
   /** Instead of `ok`: all that is answered with success, as OpenAPI has it. */

@@ -3,6 +3,7 @@ import { SCOPES } from "../auth/tokens.ts";
 import * as admin from "../calls/catalog/admin-calls.ts";
 import * as calls from "../calls/catalog/catalog-calls.ts";
 import { call, catalogCall, ETAG } from "./call.ts";
+import * as examples from "./examples.ts";
 import { DOCUMENT, JSON_ANSWER, NOTHING, TAGGED } from "./responses.ts";
 /** The largest document, in bytes: 10,000 overrides of 800 bytes. */
 const MAX_DOCUMENT_BYTES = 8 * 2 ** 20;
@@ -28,6 +29,7 @@ export const catalogRecords = {
     handle: calls.readPolicy,
     summary: "Look at a policy",
     ok: { ...AS_IT_IS, schema: "PolicyInForce" },
+    example: { answers: { policy: examples.CATALOG_POLICY } },
   }),
   putPolicy: catalogCall({
     ...PUT,
@@ -37,6 +39,7 @@ export const catalogRecords = {
     handle: calls.writePolicy,
     summary: "Change a policy, or make it; needs the scope admin",
     ok: { ...AS_IT_IS_NOW, schema: "PolicyInForce" },
+    example: { request: examples.FIELDS, answers: { policy: examples.CATALOG_POLICY } },
   }),
   deletePolicy: catalogCall({
     ...DELETE,
@@ -52,6 +55,11 @@ export const catalogRecords = {
     handle: calls.readCandidate,
     summary: "Look at a policy that is tried beside one",
     ok: { ...AS_IT_IS, schema: "ComparedCandidate" },
+    example: {
+      answers: {
+        candidate: { ...examples.CANDIDATE, compared: examples.COMPARED, keys: examples.COMPARED_KEYS },
+      },
+    },
   }),
   putCandidate: catalogCall({
     ...PUT,
@@ -61,6 +69,7 @@ export const catalogRecords = {
     handle: calls.writeCandidate,
     summary: "Change a policy that is tried beside one, or make it; needs the scope admin",
     ok: { ...AS_IT_IS_NOW, schema: "Candidate" },
+    example: { request: examples.TRIED, answers: { candidate: examples.CANDIDATE } },
   }),
   deleteCandidate: catalogCall({
     ...DELETE,
@@ -80,6 +89,7 @@ export const catalogRecords = {
     answer: TAGGED,
     summary: "Make the candidate the policy; needs the scope admin",
     ok: { says: "The policy as it is now", schema: "PolicyInForce", headers: ETAG },
+    example: { answers: { policy: { ...examples.CATALOG_POLICY, ...examples.TRIED, version: 6 } } },
   }),
   listOverrides: catalogCall({
     ...READ,
@@ -90,6 +100,7 @@ export const catalogRecords = {
     answer: JSON_ANSWER,
     summary: "The overrides of a policy, page by page",
     ok: { says: "A page of overrides", schema: "OverrideList" },
+    example: { answers: { page: { overrides: [examples.OVERRIDE] } } },
   }),
   getOverride: catalogCall({
     ...READ,
@@ -98,6 +109,7 @@ export const catalogRecords = {
     handle: calls.readOverride,
     summary: "Look at an override",
     ok: { ...AS_IT_IS, schema: "Override" },
+    example: { answers: { override: examples.OVERRIDE } },
   }),
   putOverride: catalogCall({
     ...PUT,
@@ -107,6 +119,7 @@ export const catalogRecords = {
     handle: calls.writeOverride,
     summary: "Change an override, or make it; needs the scope admin",
     ok: { ...AS_IT_IS_NOW, schema: "Override" },
+    example: { request: examples.RAISED, answers: { override: examples.OVERRIDE } },
   }),
   deleteOverride: catalogCall({
     ...DELETE,
@@ -125,6 +138,7 @@ export const catalogRecords = {
     summary: "What the token of the caller may do; any token may ask",
     ok: { says: "The token", schema: "OwnToken" },
     neverProblems: [403, 404, 429],
+    example: { answers: { token: examples.TOKEN } },
   }),
   listTokens: catalogCall({
     ...LIST,
@@ -133,6 +147,7 @@ export const catalogRecords = {
     handle: admin.listTokens,
     summary: "The tokens that were issued at run time; needs the scope admin",
     ok: { says: "The tokens", schema: "TokenList" },
+    example: { answers: { tokens: { tokens: [examples.TOKEN] } } },
   }),
   issueToken: catalogCall({
     ...CATALOG,
@@ -146,6 +161,10 @@ export const catalogRecords = {
     summary: "Issue a token; needs the scope admin",
     ok: { says: "The token, shown this once", schema: "IssuedToken" },
     alsoProblems: [412],
+    example: {
+      request: examples.TOKEN,
+      answers: { issued: { ...examples.TOKEN, token: "weir_mT3xQ9vLwK2pZ7rN5sYb1A" } },
+    },
   }),
   revokeToken: catalogCall({
     ...CATALOG,
@@ -166,6 +185,7 @@ export const catalogRecords = {
     answer: DOCUMENT,
     summary: "All that was changed at run time, as one document; needs the scope admin",
     ok: CATALOG_NOW,
+    example: { answers: { catalog: examples.CATALOG } },
   }),
   putCatalog: catalogCall({
     ...CATALOG,
@@ -180,6 +200,7 @@ export const catalogRecords = {
     answer: DOCUMENT,
     summary: "Make the catalog what a document says; needs the scope admin",
     ok: CATALOG_NOW,
+    example: { request: examples.CATALOG, answers: { catalog: examples.CATALOG } },
   }),
   audit: catalogCall({
     ...LIST,
@@ -189,5 +210,12 @@ export const catalogRecords = {
     handle: admin.readAudit,
     summary: "Who changed what, the latest first, page by page; needs the scope admin",
     ok: { says: "A page of the audit log", schema: "AuditLog" },
+    example: {
+      answers: {
+        page: {
+          entries: [{ id: 12, at: "2027-01-24T09:30:00.000Z", by: 'the token "ops"', ...examples.CHANGE }],
+        },
+      },
+    },
   }),
 } as const;

@@ -12,6 +12,7 @@ import {
 import * as calls from "../calls/claims.ts";
 import { MIN_PING_MS } from "../calls/schemas/request-schemas.ts";
 import { call, type CallContext, DECISION_HEADERS, DENIAL_HEADERS as headers, query } from "./call.ts";
+import * as examples from "./examples.ts";
 import { DECISION, JSON_ANSWER, NOTHING, RESPONSE } from "./responses.ts";
 
 const HOLDS = { tag: "holds", scopes: ["limit"] } as const;
@@ -28,6 +29,10 @@ export const claimRecords = {
     summary: "Set units apart until it is known how many were used",
     ok: { says: "A decision; if it admits, with the hold", schema: "HoldDecision", headers },
     denials: DENIALS,
+    example: {
+      request: { ...examples.LLM, units: examples.UNITS, ttlMs: 60_000 },
+      answers: { admitted: { ...examples.estimated(98_800), hold: examples.HOLD } },
+    },
   }),
   settle: call({
     ...ADDRESSES.settle,
@@ -37,6 +42,7 @@ export const claimRecords = {
     answer: DECISION,
     summary: "End a hold with the units really used; late or again, it changes nothing",
     ok: { says: "The key's decision after the settling", schema: "Decision", headers: DECISION_HEADERS },
+    example: { request: { used: { tokens: 830 } }, answers: { settled: examples.estimated(99_170) } },
   }),
   cancel: call({
     ...ADDRESSES.cancel,
@@ -55,6 +61,11 @@ export const claimRecords = {
     summary: "Lease units, waiting in the queue if asked to",
     ok: { says: "A decision; if it admits, with the lease", schema: "LeaseDecision", headers },
     denials: DENIALS,
+    example: {
+      request: { ...examples.EXPORT, waitMs: 5_000 },
+      answers: { granted: { ...examples.leased, lease: examples.LEASE }, denied: examples.waited },
+      denied: { ...examples.quotaExceeded, "violated-policies": ["export"], decision: examples.waited },
+    },
   }),
   acquireSocket: call({
     method: "GET",
@@ -89,6 +100,7 @@ export const claimRecords = {
     answer: JSON_ANSWER,
     summary: "Move a lease's end",
     ok: { says: "The lease", schema: "Lease" },
+    example: { request: { ttlMs: 60_000 }, answers: { renewed: examples.LEASE } },
   }),
   releaseWithReport: call({
     ...ADDRESSES.release,
@@ -99,6 +111,7 @@ export const claimRecords = {
     handle: calls.callRelease,
     answer: NOTHING,
     summary: "End a lease, and report how the call went; the next caller in the queue gets its units at once",
+    example: { request: { outcome: "ok", durationMs: 1_250 } },
   }),
   release: call({
     method: "DELETE",

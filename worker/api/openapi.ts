@@ -1,8 +1,7 @@
 import { hash, MAX_KEY_BYTES } from "../../core/protocol/names.ts";
 import { PROBLEMS } from "../../core/protocol/problems.ts";
 import { type Status, STATUSES } from "../calls/schemas/problem-schemas.ts";
-import { type Call, type CatalogCall, header } from "./call.ts";
-import { type CallExample, EXAMPLES } from "./examples.ts";
+import { type Call, type CallExample, type CatalogCall, header } from "./call.ts";
 import { type Component, namedSchemas, reference, type SchemaName } from "./openapi-schemas.ts";
 import { RECORDS } from "./records.ts";
 
@@ -67,8 +66,7 @@ function paths(): object {
 }
 
 function operation(operationId: string, record: Call | CatalogCall): object {
-  const { tag, summary, description, scopes, body: sent } = record;
-  const { [operationId]: example = {} } = EXAMPLES;
+  const { tag, summary, description, scopes, body: sent, example = {} } = record;
   const parameters = parametersOf(record);
   return {
     tags: [tag],

@@ -19,6 +19,7 @@ import {
 } from "./call.ts";
 import { catalogRecords } from "./catalog-records.ts";
 import { claimRecords } from "./claim-records.ts";
+import * as examples from "./examples.ts";
 import { ALL_DECISIONS, DECISION, JSON_ANSWER, METRICS, NOTHING } from "./responses.ts";
 
 const LIMITS = { tag: "limits", scopes: ["limit"] } as const;
@@ -41,6 +42,11 @@ const limitRecords = {
       "`POST /v1/limit?policy=api&key=user%3A42&cost=2`, beside `deny`.",
     ok: { says: "A decision, whether it admits or not", schema: "Decision", headers: DENIAL_HEADERS },
     denials: ["QuotaExceeded", "ReducedCapacity", DENIAL_HEADERS],
+    example: {
+      request: examples.USER,
+      answers: { admitted: examples.admitted, denied: examples.denied },
+      denied: { ...examples.quotaExceeded, "violated-policies": ["api"], decision: examples.denied },
+    },
   }),
   limitAll: call({
     ...ADDRESSES.limitAll,
@@ -53,6 +59,16 @@ const limitRecords = {
       "Take units of up to 16 keys' quotas, of all or of none; or of up to 100, each decided by itself",
     ok: { says: "All decisions, whether they admit or not", schema: "AllDecisions", headers: RETRY_AFTER },
     denials: ["SeveralExceeded", "SeveralReduced", RETRY_AFTER],
+    example: {
+      request: { checks: [examples.USER, { ...examples.LLM, cost: examples.UNITS }] },
+      answers: { admitted: examples.several, denied: { success: false, decisions: examples.someDenied } },
+      denied: {
+        ...examples.quotaExceeded,
+        "violated-policies": ["api"],
+        decision: examples.denied,
+        decisions: examples.someDenied,
+      },
+    },
   }),
   refund: call({
     ...ADDRESSES.refund,
@@ -63,6 +79,10 @@ const limitRecords = {
     answer: DECISION,
     summary: "Give back units that were taken and not used",
     ok: { says: "The key's decision after the refund", schema: "Decision", headers: DECISION_HEADERS },
+    example: {
+      request: { ...examples.USER, units: 1, charge: "order-7", idempotencyKey: "refund-of-order-7" },
+      answers: { given: examples.admitted },
+    },
   }),
   reserve: call({
     ...ADDRESSES.reserve,
@@ -80,6 +100,13 @@ const limitRecords = {
     ok: {
       says: "An answer to each call, and the policies that the client has to know",
       schema: "ReservationsAnswer",
+    },
+    example: {
+      request: {
+        protocol: 1,
+        calls: [{ reserve: { ...examples.USER, cost: 1, ...examples.HOLDER, ...examples.WANTED } }],
+      },
+      answers: { granted: { protocol: 1, answers: [examples.GRANTED], policies: {} } },
     },
   }),
 };
@@ -106,6 +133,7 @@ const keyRecords = {
     summary: "The policies this token may use",
     ok: { says: "The policies", schema: "PolicyList" },
     neverProblems: [404, 429],
+    example: { answers: { policies: { policies: [examples.POLICY] } } },
   }),
   keys: call({
     method: "GET",
@@ -120,6 +148,7 @@ const keyRecords = {
     answer: JSON_ANSWER,
     summary: "The keys of a policy with a number of objects, page by page; needs the scope admin",
     ok: { says: "A page of keys", schema: "KeyList" },
+    example: { answers: { page: { keys: [{ key: "192.0.2.7", ...examples.LISTED }], cursor: "MTp1c2Vy" } } },
   }),
   countKeys: call({
     method: "GET",
@@ -131,6 +160,7 @@ const keyRecords = {
     answer: JSON_ANSWER,
     summary: "How many keys a policy with a number of objects has; needs the scope admin",
     ok: { says: "How many there are", schema: "KeyCount" },
+    example: { answers: { count: { count: 1_204 } } },
   }),
   peek: call({
     ...ADDRESSES.peek,
@@ -144,6 +174,7 @@ const keyRecords = {
     answer: DECISION,
     summary: "What a call of cost 1 would be answered, and how many units are held; takes nothing",
     ok: KEY_OK,
+    example: { answers: examples.KEY },
   }),
   setUsed: call({
     method: "PUT",
@@ -155,6 +186,7 @@ const keyRecords = {
     answer: DECISION,
     summary: "Set what the key has used, and look at it; needs the scope admin",
     ok: KEY_OK,
+    example: { request: { used: 1 }, answers: examples.KEY },
   }),
   reset: call({
     ...ADDRESSES.reset,
@@ -204,6 +236,11 @@ const statsRecords = {
     summary: "What happened under a policy, by the minute or by the hour; needs the scope admin",
     ok: { says: "The steps with traffic", schema: "History" },
     neverProblems: [429],
+    example: {
+      answers: {
+        hour: { policy: "api", step: "minute", since: "2026-11-22T17:30:00.000Z", points: [examples.POINT] },
+      },
+    },
   }),
   topKeys: call({
     method: "GET",
@@ -215,6 +252,7 @@ const statsRecords = {
     summary: "The keys of a policy that came, or were denied, most often; needs the scope admin",
     ok: { says: "The keys, the highest counts first", schema: "TopKeyList" },
     neverProblems: [429],
+    example: { answers: { keys: { ...examples.TOP, keys: [{ key: "user:42", count: 88, error: 0 }] } } },
   }),
   healthz: call({
     method: "GET",
@@ -224,6 +262,7 @@ const statsRecords = {
     answer: JSON_ANSWER,
     summary: "Whether the worker runs",
     responses: { 200: { description: "The worker runs", content: { "application/json": { schema: UP } } } },
+    example: { answers: { up: { status: "ok" } } },
   }),
 };
 
