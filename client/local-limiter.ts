@@ -8,10 +8,10 @@
  */
 import { MAX_UNITS } from "../core/algorithms/algorithm.ts";
 import { Latch, randomFraction, readClockMs } from "../core/clock.ts";
-import { type Cost, type LocationHint, type PolicyView, versionOf } from "../core/policies/policy.ts";
+import { type Cost, type PolicyView, versionOf } from "../core/policies/policy.ts";
 import type { AskHome, Decided } from "../core/protocol/answers.ts";
 import { callerDecision, type Decision, degradedDecision } from "../core/protocol/decision.ts";
-import { REGION_PROTOCOL, type Returned } from "../core/protocol/messages.ts";
+import { type BatchedCall, REGION_PROTOCOL, type Returned } from "../core/protocol/messages.ts";
 import { isKeySized, MAX_KEY_BYTES } from "../core/protocol/names.ts";
 import { type Answered, Problem } from "../core/protocol/problems.ts";
 import type { Reservation, ReserveRequest } from "../core/reservations/reservation.ts";
@@ -63,9 +63,14 @@ function isUnits(units: unknown): boolean {
 /** `undefined`: no answer in time. */
 type Asked = CarriedDecision | AskHome | Problem | undefined;
 
+function isDecided(asked: Asked | null): asked is CarriedDecision {
+  if (asked === undefined || asked === null || asked instanceof Problem) return false;
+  return !("askHome" in asked) && asked.told === undefined;
+}
+
 /** How long a holder asks the home object after the object in its region did not decide. */
 const HOME_MS = 2_000;
-/** So many answers in a row may be missing before it is not asked any more. */
+/** After so many missing answers in a row from the object in its region it asks the home object too. */
 const MAX_MISSED = 3;
 
 export class LocalLimiter {
@@ -186,71 +191,16 @@ export class LocalLimiter {
 
   /** Sends a message for units and, unless `cost` is 0, for a decision. */
   #send(caller: Holding, reservation: Reservation, cost: Cost, nowMs: number, waitedMs = 0): Promise<Asked> {
-    const { policy, key } = reservation;
     // The request's own clock may be earlier than the shared instant: then the lifetime begins earlier too.
     const message = reservation.ask(cost, nowMs, Math.min(nowMs, caller.time.nowMs()));
     this.#cache.hold(reservation);
-    const answer = async () => {
-      const call = { reserve: { ...message.call, ...placeOf(reservation, caller, nowMs) } };
-      const longerMs = cost === 0 ? reservation.messageMs - policy.deadlineMs : -waitedMs;
-      const { region } = reservation;
-      const reply = await caller.objects.call<CarriedDecision | AskHome | null>(
-        policy,
-        key,
-        call,
-        longerMs,
-        region,
-      );
-      if (reply === undefined) return this.#unanswered(caller, reservation, region, message);
-      if (reply instanceof Problem) return reservation.failed(message) ?? reply;
-      // Other rules now decide the key: units held under the old ones end and are returned.
-      if (reply.answer === null) return reservation.failed(message) ?? this.#cache.retire(reservation);
-      if ("askHome" in reply.answer)
-        return reservation.failed(message) ?? this.#askHome(caller, reservation, region, reply.answer);
-      if (reply.answer.told !== undefined) return reservation.failed(message) ?? reply.answer;
-      reservation.answered(message, reply.answer, this.#cache.now(caller.time.nowMs()));
-      if (reply.answer.reserved?.asksRegion === true) this.#cache.move(reservation, caller.region?.());
-      return reply.answer;
-    };
-    const answered = answer();
+    const reserve = { ...message.call, ...placeOf(reservation, caller, nowMs) };
+    const longerMs = cost === 0 ? reservation.messageMs - reservation.policy.deadlineMs : -waitedMs;
+    const answered = this.#request(caller, reservation, { reserve }, longerMs, message);
     this.#answers.set(message, Latch.after(answered));
     caller.inBackground(answered);
     this.#reaper.keep(caller, nowMs);
     return answered;
-  }
-
-  /**
-   * No answer came in time. After some in a row from an object in the region, the home object is asked.
-   * @param region which object was asked: the reservation may have moved meanwhile
-   */
-  #unanswered(
-    caller: Holding,
-    reservation: Reservation,
-    region: LocationHint | undefined,
-    message?: ReserveRequest,
-  ): undefined {
-    if (reservation.region !== region) reservation.failed();
-    else {
-      reservation.unanswered(message);
-      if (region !== undefined && reservation.missedAnswers > MAX_MISSED) this.#toHome(caller, reservation);
-    }
-  }
-
-  /** The object in the region does not decide. Of several calls that hear so, the first moves the reservation. */
-  #askHome(
-    caller: Holding,
-    reservation: Reservation,
-    region: LocationHint | undefined,
-    answer: AskHome,
-  ): AskHome | undefined {
-    if (region === undefined) return undefined;
-    if (reservation.region === region) this.#toHome(caller, reservation);
-    return answer;
-  }
-
-  #toHome(caller: Holding, reservation: Reservation): void {
-    reservation.homeUntilMs = this.#cache.now(caller.time.nowMs()) + HOME_MS;
-    this.#cache.move(reservation, undefined);
   }
 
   async #askAlone(
@@ -262,17 +212,52 @@ export class LocalLimiter {
   ): Promise<Asked> {
     const { policy, key, asked: askedAt, region } = reservation;
     const about = { policy: policy.name, key, cost, priority: policy.priority, ...versionOf(policy) };
-    const call = { limit: { ...about, ...(region && { region, protocol: REGION_PROTOCOL }) } };
-    const reply = await caller.objects.call<CarriedDecision | AskHome>(policy, key, call, -waitedMs, region);
-    if (reply === undefined) return this.#unanswered(caller, reservation, region);
-    if (reply instanceof Problem) return reservation.failed() ?? reply;
-    if ("askHome" in reply.answer)
-      return reservation.failed() ?? this.#askHome(caller, reservation, region, reply.answer);
-    if (reply.answer.told !== undefined) return reservation.failed() ?? reply.answer;
+    const limit = { ...about, ...(region && { region, protocol: REGION_PROTOCOL }) };
+    const answer = await this.#request(caller, reservation, { limit }, -waitedMs);
+    if (!isDecided(answer)) return answer;
     const nowMs = this.#cache.now(caller.time.nowMs());
     reservation.measureTrip(sentAtMs, nowMs);
-    reservation.learn(cost, reply.answer, nowMs, askedAt);
-    return reservation.withOwn(reply.answer, nowMs);
+    reservation.learn(cost, answer, nowMs, askedAt);
+    return reservation.withOwn(answer, nowMs);
+  }
+
+  /** Makes a call to the object that the reservation asks. @param message what the call asks of units */
+  async #request(
+    caller: Holding,
+    reservation: Reservation,
+    call: BatchedCall,
+    longerMs: number,
+    message?: ReserveRequest,
+  ): Promise<Asked> {
+    const { policy, key, region } = reservation;
+    const reply = await caller.objects.call<CarriedDecision | AskHome | null>(
+      policy,
+      key,
+      call,
+      longerMs,
+      region,
+    );
+    const answer = reply instanceof Problem ? reply : reply?.answer;
+    const nowMs = this.#cache.now(caller.time.nowMs());
+    if (isDecided(answer)) {
+      if (message === undefined) return answer;
+      reservation.answered(message, answer, nowMs);
+      if (answer.reserved?.asksRegion === true) this.#cache.move(reservation, caller.region?.());
+      return answer;
+    }
+    // Several calls were under way, and another one's answer may have moved the reservation.
+    const isThere = reservation.region === region;
+    if (reply === undefined && isThere) reservation.unanswered(message);
+    else reservation.failed(message);
+    // Other rules now decide the key: units held under the old ones end and are returned.
+    if (answer === null) return this.#cache.retire(reservation);
+    const asksHome = answer !== undefined && "askHome" in answer;
+    if (region === undefined) return asksHome ? undefined : answer;
+    if (isThere && (asksHome || reservation.missedAnswers > MAX_MISSED)) {
+      reservation.homeUntilMs = nowMs + HOME_MS;
+      this.#cache.move(reservation, undefined);
+    }
+    return answer;
   }
 }
 
