@@ -135,6 +135,10 @@ export const FAMILIES = {
     labels: [POLICY_LABEL],
     help: "Units that objects handed out, with which isolates and clients decide.",
   },
+  buckets_reserved: {
+    labels: [POLICY_LABEL],
+    help: "Answers that gave an isolate, or a region's object, a bucket with a part of the rate.",
+  },
   rows_read: { labels: [], help: "Rows that objects read from their tables." },
   rows_written: { labels: [], help: "Rows that objects wrote, alarms included." },
   leases_granted: { labels: [POLICY_LABEL], help: "Leases that objects granted." },

@@ -154,7 +154,9 @@ export class Reservations {
   #grant(keyState: KeyState, call: Params<"reserve">, noted: HolderReport, nowMs: number) {
     const { ttlMs, units, buckets, isFull = false } = granted(keyState, call, noted, nowMs);
     const count = units.reduce((sum, each) => sum + each, 0);
-    if (count > 0) this.#counter?.add("units_reserved", [publicName(keyState.policy.name)], count);
+    const label = [publicName(keyState.policy.name)];
+    if (count > 0) this.#counter?.add("units_reserved", label, count);
+    if (buckets !== undefined) this.#counter?.add("buckets_reserved", label);
     const { hold } = noted.holder;
     // Kept units never expire sooner than in an earlier answer: the holder relies on it if this one is lost.
     const keptHolds = noted.rules.flatMap(({ account, kept }) =>

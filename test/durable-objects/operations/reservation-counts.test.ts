@@ -1,30 +1,42 @@
 /** What an object says of its reservations: the counted units, and the holders of a key. */
 import { expect, test } from "vitest";
-import type { Answer, Peeked } from "../../../core/protocol/answers.ts";
+import type { Answer, Decided, Peeked } from "../../../core/protocol/answers.ts";
 import type { Reserving } from "../../../core/protocol/messages.ts";
 import { AlarmedObject, known } from "../../support/alarmed-object.ts";
 
 const RULE = { algorithm: "token-bucket", limit: 100_000, window: "30d" };
+const FAST = { algorithm: "token-bucket", limit: 1_000, window: "1s" };
 const POLICIES = known({
   one: RULE,
   two: { rules: { calls: RULE, tokens: { ...RULE, unit: "tokens" } } },
   off: { ...RULE, reservation: "off" },
+  fast: { rules: { calls: FAST, tokens: { ...FAST, unit: "tokens" } } },
 });
 const TTL_MS = 1_000;
 
 function start() {
   const object = new AlarmedObject(POLICIES, 1_000);
-  const reserve = (policy: string, holder: string, turn: number, rules: Record<string, Reserving>) =>
+  const reserve = (
+    policy: string,
+    holder: string,
+    turn: number,
+    rules: Record<string, Reserving>,
+    more: { readonly takesBucket?: true } = {},
+  ) =>
     object.ask(
       policy,
       (each, keyState, nowMs) =>
-        each.reserve(keyState, { cost: 0, holder, turn, ttlMs: TTL_MS, isShort: false, rules }, nowMs),
+        each.reserve(
+          keyState,
+          { cost: 0, holder, turn, ttlMs: TTL_MS, isShort: false, rules, ...more },
+          nowMs,
+        ),
       policy,
     ) as Answer;
   const holders = (policy: string) =>
     (object.ask(policy, (each, keyState, nowMs) => each.peek(keyState, nowMs), policy) as Peeked).holders;
   const counted = () =>
-    Object.entries(object.tally.take()?.counts ?? {}).filter(([series]) => series.startsWith("units"));
+    Object.entries(object.tally.take()?.counts ?? {}).filter(([series]) => /^(units|buckets)/.test(series));
   return { object, reserve, holders, counted };
 }
 
@@ -40,6 +52,15 @@ test("units that are handed out are counted by policy, those of all rules, and k
     ["units_reserved one", 10],
     ["units_reserved two", 33],
   ]);
+});
+
+test("an answer with a bucket is counted once for all rules, beside the units that are in it", () => {
+  const { reserve, counted } = start();
+  const demand = { demand: 50 };
+  const rules = { calls: { ...wanting(20), ...demand }, tokens: { ...wanting(20), ...demand } };
+  const { reserved } = reserve("fast", "a", 1, rules, { takesBucket: true }) as Decided;
+  expect(Object.keys(reserved?.buckets ?? {})).toEqual(["calls", "tokens"]);
+  expect(counted()).toContainEqual(["buckets_reserved fast", 1]);
 });
 
 test("a message that is granted nothing counts nothing", () => {
