@@ -1,9 +1,11 @@
-/** Once before system tests: the bundle, Prometheus for /metrics, and Chromium for the dashboard. */
+/** Once before black-box tests: the bundle, Prometheus for /metrics, and for those of a release Chromium. */
+import type { TestProject } from "vitest/node";
 import { ensureChromium } from "../../scripts/chromium.ts";
 import { ensureTool } from "../../scripts/installed-tool.ts";
 import { build } from "../../scripts/project.ts";
 
-export default function prepareSystem(): void {
+export default function prepareSystem({ name }: TestProject): void {
+  if (name === "release") ensureChromium();
   // Each project of black-box tests calls it, with modules of its own in one process.
   if (process.env["WEIR_PREPARED"] === `${process.pid}`) return;
   process.env["WEIR_PREPARED"] = `${process.pid}`;
@@ -15,5 +17,4 @@ export default function prepareSystem(): void {
       brew: "prometheus",
       elsewhere: ["elsewhere:       prometheus and promtool, version 2.42 or newer, on the PATH"],
     });
-  ensureChromium();
 }

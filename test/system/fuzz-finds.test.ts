@@ -1,5 +1,6 @@
 /** Mistakes that the fuzzing is meant to find are put into the worker on purpose, and have to be found. */
 import { expect, test } from "vitest";
+import { inDeepRuns } from "../support/depth.ts";
 import { fuzzedOverBinding, fuzzedOverHttp } from "../support/fuzz/fuzzed-limiter.ts";
 import { announcedSeed } from "../support/random.ts";
 
@@ -48,7 +49,7 @@ const overBinding = (limiter: string) =>
 const SEEN = String.raw`^SEED=\d+: request \d+: `;
 const A_POST = `if (method !== "POST" || !(await text().catch(() => "")).includes("constructor")) return await answer();`;
 
-test.each([
+inDeepRuns.each([
   ["an exception", `${A_POST} throw new Error("planted");`, `${SEEN}a status of 5xx: .* to "POST `],
   [
     "an error without a problem document",
@@ -87,7 +88,7 @@ test.each([
   await expect(overHttp(onFetch)).rejects.toThrow(new RegExp(found));
 });
 
-test.each([
+inDeepRuns.each([
   [
     "an exception that is no LimiterError",
     `limit(asked) { if (typeof asked?.key === "object") throw new TypeError("planted"); return super.limit(asked); }`,

@@ -5,6 +5,7 @@
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
 import { BUNDLE } from "../../scripts/project.ts";
 import type { Serving } from "../../scripts/workerd.ts";
+import { depth } from "../support/depth.ts";
 import { HttpClient, type TimedAnswer } from "../support/http-client.ts";
 import { buildOlder } from "../support/older-build.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
@@ -80,10 +81,16 @@ async function take(client: HttpClient, policy: string, key: string, calls: numb
 
 const idOf = (answer: TimedAnswer["body"], claim: "lease" | "hold") => (answer[claim] as { id: string }).id;
 
-describe.each([
-  ["older objects and newer callers", () => ({ main: older, callersMain: BUNDLE })],
-  ["newer objects and older callers", () => ({ main: BUNDLE, callersMain: older })],
-])("%s", (_, builds) => {
+const OLDER_OBJECTS = [
+  "older objects and newer callers",
+  () => ({ main: older, callersMain: BUNDLE }),
+] as const;
+const NEWER_OBJECTS = [
+  "newer objects and older callers",
+  () => ({ main: BUNDLE, callersMain: older }),
+] as const;
+
+describe.each(depth([NEWER_OBJECTS], [NEWER_OBJECTS, OLDER_OBJECTS]))("%s", (_, builds) => {
   test("a hot key that all ask at once: never over the limit, and next to nothing is lost", async () => {
     const [one, other] = await serve(POLICIES, { isolates: 2, ...builds() });
     const taken = await Promise.all([one, other, one].map((client) => take(client, "bucket", "hot", 400, 8)));
