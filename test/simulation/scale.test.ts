@@ -2,6 +2,7 @@
 import { expect, test } from "vitest";
 import { type Cell, runCell } from "../../bench/scale/run.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
+import { inDeepRuns } from "../support/depth.ts";
 
 const CELL: Cell = {
   quota: { algorithm: "token-bucket", limit: 1_000, windowMs: 1_000 },
@@ -40,7 +41,7 @@ test("300 far isolates at twice a limit get all of it, and each call an answer",
   expect(figures.busy).toBeLessThan(0.9);
 });
 
-test("300 far isolates share what is left beside their buckets, and nothing of it twice", async () => {
+inDeepRuns("300 far isolates share what is left beside their buckets, and nothing of it twice", async () => {
   const quota = { ...CELL.quota, limit: 20_000 };
   const figures = await runCell({ ...CELL, quota, holders: 300, durationMs: 14_000, lawEveryMs: 100 });
   expect(figures.admittedOver).toBe(0);
