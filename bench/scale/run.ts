@@ -18,9 +18,9 @@ export interface Cell {
   readonly load: number;
   /**
    * `turning`: at `EVENT_MS` nine tenths of the load move from one half of the holders to the other. `world`: each four
-   * seconds they move from half of the regions to the others.
+   * seconds they move from half of the regions to the others. `crowd`: for 8 s of each 24 all make calls, then only one.
    */
-  readonly shape: "even" | "zipf" | "turning" | "world";
+  readonly shape: "even" | "zipf" | "turning" | "world" | "crowd";
   /** `stall`: from `EVENT_MS` on objects stand still for 10 s. `loss`: one message in ten is lost. */
   readonly fault: "none" | "stall" | "loss";
   readonly seed: number;
@@ -156,6 +156,7 @@ function drawHolder({ shape, holders }: Cell, random: () => number): (nowMs: num
       const half = Math.floor(holders / 2);
       return whole(random, half) + (isLast ? half : 0);
     };
+  if (shape === "crowd") return (nowMs) => whole(random, nowMs % 24_000 < 8_000 ? holders : 1);
   if (shape === "turning")
     return (nowMs) => {
       const isOdd = random() < 0.9 === nowMs < EVENT_MS;
