@@ -34,12 +34,12 @@ export class CallGate {
   readonly #newKeyRate: TokenBucketConfig;
   readonly #waiting = new Map<string, Set<EnteredCall>>();
   readonly #recentKeys = new Int32Array(RECENT_KEYS);
-  readonly #starts: ObjectStarts | undefined;
+  readonly #starts: ObjectStartLimit | undefined;
   readonly #caller = newCaller();
   #newKeys: TokenBucketState | undefined;
 
   /** @param starts present where all objects are in one process; it counts the calls of all callers */
-  constructor(bounds: CallerBounds, starts?: ObjectStarts) {
+  constructor(bounds: CallerBounds, starts?: ObjectStartLimit) {
     this.#bounds = bounds;
     this.#starts = starts;
     const limit = bounds.maxNewKeysPerSecond;
@@ -155,7 +155,7 @@ interface CallerLoad {
 export const newCaller = (): CallerLoad => ({ objects: 0, starts: 0, startedMs: -Infinity });
 
 /** The objects that this process has started. Calls to those in memory, or already starting, pass. */
-export class ObjectStarts {
+export class ObjectStartLimit {
   readonly #bounds: ObjectBounds;
   /** By object name: its last call and caller, least recent first. */
   readonly #recent = new Map<string, { readonly atMs: number; readonly caller: CallerLoad }>();

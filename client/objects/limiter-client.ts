@@ -33,7 +33,7 @@ import {
 } from "../../core/protocol/names.ts";
 import { type Full, Problem, type Answered } from "../../core/protocol/problems.ts";
 import type { ComparisonCounts } from "../../core/stats/counts.ts";
-import { type Caller, CallGate, type ObjectStarts, through } from "../call-gate.ts";
+import { type Caller, CallGate, type ObjectStartLimit, through } from "../call-gate.ts";
 import { LocalLimiter } from "../local-limiter.ts";
 import {
   decisionOf,
@@ -53,7 +53,7 @@ import { ClaimClient, ObjectCalls } from "./object-calls.ts";
 
 export interface LimiterClientParts extends Caller {
   readonly policies: RegionalPolicies;
-  readonly starts?: ObjectStarts;
+  readonly starts?: ObjectStartLimit;
   /** Proves the ids of claims. Absent: ids are unproven. */
   readonly prove?: ProveClaim | undefined;
   /** Counts the decisions that callers get. Absent: they are not counted. */

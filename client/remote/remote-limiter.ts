@@ -34,7 +34,7 @@ import { LocalLimiter, plainCall, type PlainCall } from "../local-limiter.ts";
 import { ReservationCache } from "../reservation-cache.ts";
 import { OVERLOADED_TEXT } from "../transports/batch-queue.ts";
 import { waitOf } from "../transports/http.ts";
-import { Outages, returnUnits } from "../transports/send-batch.ts";
+import { FailureLog, returnUnits } from "../transports/send-batch.ts";
 import { type Address, ADDRESSES, type LimiterTransport } from "../transports/transport.ts";
 import { limiterErrorOf, RemoteReservations } from "./remote-reservations.ts";
 
@@ -59,7 +59,7 @@ export class RemoteLimiter extends UniformClient implements Limiter {
   readonly #local = new LocalLimiter(this.#cache);
   readonly #reservations: RemoteReservations;
   readonly #holding: Holding;
-  readonly #outages: Outages;
+  readonly #failures: FailureLog;
   #isClosed = false;
 
   constructor({ transport, time, inBackground }: ClientParts, options: ClientOptions = {}) {
@@ -67,13 +67,13 @@ export class RemoteLimiter extends UniformClient implements Limiter {
     this.#transport = transport;
     this.#time = time;
     this.#options = options;
-    this.#outages = new Outages(time);
+    this.#failures = new FailureLog(time);
     this.#reservations = new RemoteReservations({
       transport,
       time,
       inBackground,
       deadlineMs: options.deadlineMs,
-      outages: this.#outages,
+      failures: this.#failures,
       onChange: () => this.#cache.endAll(),
     });
     this.#holding = { objects: this.#reservations, time, inBackground };
@@ -242,7 +242,7 @@ export class RemoteLimiter extends UniformClient implements Limiter {
       signal?.throwIfAborted();
       const refusal = limiterErrorOf(error);
       if (refusal !== undefined) throw refusal;
-      this.#outages.note(String(error));
+      this.#failures.note(String(error));
       return otherwise(error);
     }
   }
@@ -281,7 +281,7 @@ export class RemoteLimiter extends UniformClient implements Limiter {
 
   /** If the limiter is overloaded, or has answered nothing in time, the call fails at once: its policy decides. */
   #unlessPaused<Answer>(call: () => Promise<Answer>): Promise<Answer> {
-    const mayCall = this.#reservations.pace.admits(this.#time.nowMs(), FIRST_DEADLINE_MS);
+    const mayCall = this.#reservations.congestion.admits(this.#time.nowMs(), FIRST_DEADLINE_MS);
     return mayCall ? call() : Promise.reject(new Error(OVERLOADED_TEXT));
   }
 
@@ -290,14 +290,14 @@ export class RemoteLimiter extends UniformClient implements Limiter {
     const deadline = new AbortController();
     const cancel = this.#time.after(ms, () => {
       deadline.abort(overdue(ms));
-      this.#reservations.pace.miss(this.#time.nowMs());
+      this.#reservations.congestion.miss(this.#time.nowMs());
     });
     const ended =
       signal === undefined ? deadline.signal : AbortSignal.any([deadline.signal, signal as AbortSignal]);
     try {
       const answer = await unlessAborted(send(ended), ended);
-      this.#reservations.pace.restore();
-      this.#outages.flush();
+      this.#reservations.congestion.restore();
+      this.#failures.flush();
       return answer;
     } finally {
       cancel();

@@ -22,9 +22,9 @@ import {
 import type { UnitSource } from "../call-gate.ts";
 import { toDecision } from "../read-answer.ts";
 import { BatchQueue, OVERLOADED_TEXT, type QueuedCall } from "../transports/batch-queue.ts";
+import type { CongestionControl } from "../transports/congestion-control.ts";
 import { MAX_QUEUED, QUEUE_FULL } from "../transports/http.ts";
-import type { Pace } from "../transports/pace.ts";
-import type { Outages } from "../transports/send-batch.ts";
+import type { FailureLog } from "../transports/send-batch.ts";
 import type { LimiterTransport } from "../transports/transport.ts";
 
 /** An HTTP message has at most 16 KiB. The policies' versions, beside the calls, are shorter than these. */
@@ -40,7 +40,7 @@ interface RemoteReservationsParts {
   readonly inBackground: (work: Promise<unknown>) => void;
   /** Overrides the deadline of each policy, in milliseconds. */
   readonly deadlineMs?: number | undefined;
-  readonly outages: Outages;
+  readonly failures: FailureLog;
   /** A policy has changed: units held under it must be returned. */
   readonly onChange: () => void;
 }
@@ -62,8 +62,8 @@ export class RemoteReservations implements UnitSource {
   }
 
   /** How fast messages are sent to the limiter. */
-  get pace(): Pace {
-    return this.#queue.pace;
+  get congestion(): CongestionControl {
+    return this.#queue.congestion;
   }
 
   /** A policy as the limiter last described it; `undefined`: it has not. */
@@ -152,7 +152,7 @@ export class RemoteReservations implements UnitSource {
   }
 
   #unanswered(call: BatchedCall, cause: string): undefined {
-    this.#parts.outages.note(cause, isDecision(call) ? 1 : 0);
+    this.#parts.failures.note(cause, isDecision(call) ? 1 : 0);
   }
 
   /** It does not reject: a failed message has no answers. */
@@ -177,7 +177,7 @@ export class RemoteReservations implements UnitSource {
       const { answers, policies, readsSent } = await transport.call("reserve", message, withinMs);
       this.#readsSent = readsSent === true;
       if (answers.length !== calls.length) throw new Error("the limiter did not answer every call");
-      this.#parts.outages.flush();
+      this.#parts.failures.flush();
       this.#learn(policies);
       return answers;
     } catch (error) {

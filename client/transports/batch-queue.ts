@@ -17,7 +17,7 @@ import {
   MAX_BATCHED,
 } from "../../core/protocol/messages.ts";
 import type { Full } from "../../core/protocol/problems.ts";
-import { Pace } from "./pace.ts";
+import { CongestionControl } from "./congestion-control.ts";
 
 /** After this many batches, or this time, another request sends. An invocation may make 50 calls. */
 const MAX_MESSAGES = 32;
@@ -49,7 +49,7 @@ const OBJECT_BOUNDS: MessageBounds = { maxCalls: MAX_BATCHED, maxLength: MAX_BAT
 
 export class BatchQueue<Answer extends object | null = BatchedAnswer> {
   /** How fast messages are sent to the object. */
-  readonly pace: Pace;
+  readonly congestion: CongestionControl;
   readonly #bounds: MessageBounds;
   readonly #queued = new Set<QueuedCall<Answer>>();
   #sender: Sender | undefined;
@@ -58,9 +58,9 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
   #flights: number[] = [];
   #aloneUntilMs = -Infinity;
 
-  constructor(bounds = OBJECT_BOUNDS, pace = new Pace()) {
+  constructor(bounds = OBJECT_BOUNDS, congestion = new CongestionControl()) {
     this.#bounds = bounds;
-    this.pace = pace;
+    this.congestion = congestion;
   }
 
   /** Whether calls for this object go alone, because it does not know batches. */
@@ -81,8 +81,8 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
   /** Makes a call: this request or another sends it, and its deadline ends it. */
   async post(call: BatchedCall, request: Sending<Answer>): Promise<QueuedAnswer<Answer>> {
     const { time, deadlineMs } = request;
-    const isLate = this.pace.untilNextMs(time.nowMs()) >= deadlineMs;
-    if (isLate || !this.pace.admits(time.nowMs(), deadlineMs))
+    const isLate = this.congestion.untilNextMs(time.nowMs()) >= deadlineMs;
+    if (isLate || !this.congestion.admits(time.nowMs(), deadlineMs))
       return { answer: OVERLOADED, leftMs: deadlineMs };
     let leftMs = deadlineMs;
     const posted = new QueuedCall<Answer>(call, time.nowMs() + deadlineMs, (this.#count += 1));
@@ -91,7 +91,7 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
       if (posted.state === "queued" && this.#isFree(time.nowMs())) void this.#send(request);
       const maxMs = posted.state === "queued" ? this.#pollMs(posted, time.nowMs()) : leftMs;
       leftMs -= await (posted.step ?? this.#stepOf(posted)).wait(time, Math.min(maxMs, leftMs));
-      if (posted.state === "queued" && this.pace.isPaused(time.nowMs())) posted.end(OVERLOADED);
+      if (posted.state === "queued" && this.congestion.isPaused(time.nowMs())) posted.end(OVERLOADED);
     }
     const { answer } = posted;
     this.#queued.delete(posted);
@@ -123,15 +123,15 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
 
   /** Whether a full message waits, which another request may send at once: a far object would be called too rarely. */
   #isFull(nowMs: number): boolean {
-    if (this.pace.untilNextMs(nowMs) > 0) return false;
+    if (this.congestion.untilNextMs(nowMs) > 0) return false;
     if (this.#queued.size < this.#bounds.maxCalls || this.#sender?.batch === -1) return false;
     this.#flights = this.#flights.filter((untilMs) => nowMs < untilMs);
-    return this.#flights.length < this.pace.maxFlights;
+    return this.#flights.length < this.congestion.maxFlights;
   }
 
   /** When another request may send, if the batch in flight is not answered. */
   #untilFreeMs(nowMs: number): number {
-    const nextMs = this.pace.untilNextMs(nowMs);
+    const nextMs = this.congestion.untilNextMs(nowMs);
     if (this.#sender === undefined) return nextMs;
     const { sinceMs, overdueMs } = this.#sender;
     // Requests may read slightly different times. A clock further behind was put back.
@@ -140,7 +140,7 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
 
   async #send({ time, send, inBackground, deadlineMs }: Sending<Answer>): Promise<void> {
     const beganMs = time.nowMs();
-    const overdueMs = this.pace.overdueMs(beganMs, deadlineMs);
+    const overdueMs = this.congestion.overdueMs(beganMs, deadlineMs);
     const sender: Sender = { sinceMs: beganMs, overdueMs, batch: -1, steps: [] };
     this.#sender = sender;
     this.#extend(sender);
@@ -157,24 +157,24 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
       const calls = nowMs - beganMs > MAX_SENDING_MS ? [] : this.#take(nowMs, sender);
       if (calls.length === 0) break;
       sender.sinceMs = nowMs;
-      sender.overdueMs = this.pace.overdueMs(nowMs, deadlineMs);
+      sender.overdueMs = this.congestion.overdueMs(nowMs, deadlineMs);
       const flightMs = nowMs + sender.overdueMs;
       this.#flights.push(flightMs);
       // A request that sends only its own call is kept alive by its own wait.
       if (calls.length > 1) keep();
       // If this request ends, nobody knows whether the object is slow, so nothing is counted as missed.
-      const answered = time.after(sender.overdueMs, () => this.pace.missMessage(nowMs, time.nowMs()));
+      const answered = time.after(sender.overdueMs, () => this.congestion.missMessage(nowMs, time.nowMs()));
       const answers = await send(calls);
       answered();
       const isUsed =
-        this.#flights.length >= this.pace.maxFlights && this.#queued.size >= this.#bounds.maxCalls;
+        this.#flights.length >= this.congestion.maxFlights && this.#queued.size >= this.#bounds.maxCalls;
       const flight = this.#flights.indexOf(flightMs);
       if (flight >= 0) this.#flights.splice(flight, 1);
       this.#note(answers, { nowMs: time.nowMs(), sentMs: nowMs, deadlineMs, isUsed });
       if (this.#queued.size > 0) keep();
       const isList = answers !== undefined && "length" in answers;
       for (const [index, posted] of calls.entries()) posted.end(isList ? answers[index] : answers);
-      if (this.#queued.size === 0 || this.pace.untilNextMs(time.nowMs()) > 0) break;
+      if (this.#queued.size === 0 || this.congestion.untilNextMs(time.nowMs()) > 0) break;
       sender.steps[sender.batch]?.open();
       // Requests that were answered together call again together: these calls join the batch.
       await new Promise<void>((done) => time.after(0, done));
@@ -192,8 +192,8 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
 
   #note(answers: object | undefined, { nowMs, sentMs, deadlineMs, isUsed }: Flight): void {
     if (answers === undefined) return;
-    if ("overloaded" in answers) this.pace.miss(nowMs, true);
-    else this.pace.answered(nowMs - sentMs, deadlineMs, isUsed);
+    if ("overloaded" in answers) this.congestion.miss(nowMs, true);
+    else this.congestion.answered(nowMs - sentMs, deadlineMs, isUsed);
     if ("unsupported" in answers || "full" in answers) this.#aloneUntilMs = nowMs + ALONE_MS;
   }
 
@@ -228,7 +228,7 @@ const SWEEP_MS = 1_000;
 /** The queues of one isolate by object name. A near object that answers has one only during calls to it. */
 export class BatchQueues {
   readonly #queues = new Map<string, BatchQueue>();
-  readonly #pace = new Pace();
+  readonly #congestion = new CongestionControl();
   readonly #onPause: (() => void) | undefined;
   /** When this isolate's messages were sent. */
   readonly departures = new Departures(randomId);
@@ -243,7 +243,7 @@ export class BatchQueues {
     return this.#queues.size;
   }
 
-  /** The queue of an object, if there is one: it has the pace of its messages. */
+  /** The queue of an object, if there is one: it knows how fast it answers. */
   find(name: string): BatchQueue | undefined {
     return this.#queues.get(name);
   }
@@ -254,15 +254,15 @@ export class BatchQueues {
     if (known !== undefined) return known.isForAlone(nowMs) ? undefined : known;
     if (this.#queues.size >= MAX_QUEUES) this.#sweep(nowMs);
     if (this.#queues.size >= MAX_QUEUES) return undefined;
-    const queue = new BatchQueue(OBJECT_BOUNDS, new Pace(this.#pace, this.#onPause));
+    const queue = new BatchQueue(OBJECT_BOUNDS, new CongestionControl(this.#congestion, this.#onPause));
     this.#queues.set(name, queue);
     return queue;
   }
 
-  /** A call has ended: drops its queue if it is idle, and the pace of its object need not be kept. */
+  /** A call has ended: drops its queue if it is idle, and what it knows of its object need not be kept. */
   release(name: string, nowMs: number): void {
     const queue = this.#queues.get(name);
-    if (queue?.pace.isUsual === true && queue.isIdle(nowMs)) this.#queues.delete(name);
+    if (queue?.congestion.isUsual === true && queue.isIdle(nowMs)) this.#queues.delete(name);
   }
 
   #sweep(nowMs: number): void {

@@ -15,8 +15,8 @@ import { objectName, regionalName } from "../../core/protocol/names.ts";
 import type { Counter } from "../../core/stats/tally.ts";
 import { type BatchQueues, OVERLOADED, OVERLOADED_TEXT, type Sending } from "./batch-queue.ts";
 import {
-  type Outage,
-  Outages,
+  type Failure,
+  FailureLog,
   askAlone,
   isOverloaded,
   isRepeatable,
@@ -63,7 +63,7 @@ export class Objects {
   readonly #time: Time;
   readonly #together: Together | undefined;
   readonly #counter: MessageCounter | undefined;
-  readonly #outages: Outages;
+  readonly #failures: FailureLog;
 
   /** @param together absent: each call is sent alone */
   constructor(namespace: LimiterNamespace, time: Time, together?: Together, reports: MessageReports = {}) {
@@ -71,7 +71,7 @@ export class Objects {
     this.#time = time;
     this.#together = together;
     this.#counter = reports.counter;
-    this.#outages = new Outages(time, reports.unanswered ?? warn);
+    this.#failures = new FailureLog(time, reports.unanswered ?? warn);
   }
 
   /** Makes a call as `ask`, possibly in a batch, except to a slow pool. `null`: it only returned units. */
@@ -107,7 +107,7 @@ export class Objects {
             policy.terms,
             together.queues.departures,
             (paceMs) => {
-              queue.pace.follow(paceMs, this.#time.nowMs());
+              queue.congestion.follow(paceMs, this.#time.nowMs());
               this.#counter?.lasted("object_pace_seconds", [publicName(policy.name)], paceMs);
             },
           ),
@@ -121,7 +121,7 @@ export class Objects {
       if (answer.failed === STALE) together.queues.departures.restart();
       return this.#unanswered(policy, answer.failed);
     }
-    this.#outages.flush();
+    this.#failures.flush();
     return { answer: answer as Read };
   }
 
@@ -173,7 +173,7 @@ export class Objects {
     const queues = this.#together?.queues;
     const sentMs = this.#time.nowMs();
     const deadlineMs = policy.deadlineMs + waitMs;
-    if (isEnd !== true && queues?.find(name)?.pace.admits(sentMs, deadlineMs) === false)
+    if (isEnd !== true && queues?.find(name)?.congestion.admits(sentMs, deadlineMs) === false)
       return this.#unanswered(policy, OVERLOADED_TEXT);
     try {
       // A stub that has thrown stays broken, so each attempt has its own.
@@ -181,16 +181,16 @@ export class Objects {
       const mayRepeat = isTwice === true ? mayPass : undefined;
       const send = () => inTime(this.#time, deadlineMs, attempt, { mayRepeat, onDeadline });
       const answer = await counted(this.#counter, this.#time, kind, send);
-      const pace = queues?.find(name)?.pace;
+      const congestion = queues?.find(name)?.congestion;
       // How long a call waited for its turn says nothing of the round trip.
-      if (kind === "wait") pace?.restore();
-      else pace?.answered(this.#time.nowMs() - sentMs, deadlineMs);
-      this.#outages.flush();
+      if (kind === "wait") congestion?.restore();
+      else congestion?.answered(this.#time.nowMs() - sentMs, deadlineMs);
+      this.#failures.flush();
       return { answer };
     } catch (error) {
       const nowMs = this.#time.nowMs();
       if (isOverloaded(error) || error instanceof DeadlineError)
-        queues?.open(name, nowMs)?.pace.miss(nowMs, isOverloaded(error));
+        queues?.open(name, nowMs)?.congestion.miss(nowMs, isOverloaded(error));
       return this.#unanswered(policy, error);
     }
   }
@@ -202,7 +202,7 @@ export class Objects {
 
   /** The one place at which a failure becomes "no answer". */
   #unanswered({ name }: PolicyView, error: unknown): undefined {
-    this.#outages.note(String(error), 1, name);
+    this.#failures.note(String(error), 1, name);
   }
 
   #objectBy(policy: PolicyView, name: string, region?: LocationHint): LimiterStub {
@@ -231,7 +231,7 @@ function settling<Answer>(
   };
 }
 
-function warn({ cause, calls, seconds }: Outage, policy: string): void {
+function warn({ cause, calls, seconds }: Failure, policy: string): void {
   const since = seconds === undefined ? "" : ` for ${calls} calls in the last ${seconds} s`;
   console.warn(`policy ${policy}: no answer from the object${since}: ${cause}`);
 }
@@ -241,7 +241,7 @@ type MessageCounter = Pick<Counter, "add" | "lasted">;
 interface MessageReports {
   readonly counter?: MessageCounter | undefined;
   /** Reports calls without an answer. Absent: on the console. */
-  readonly unanswered?: (outage: Outage, policy: string) => void;
+  readonly unanswered?: (failure: Failure, policy: string) => void;
 }
 
 /** Kinds of messages in the counts: several calls, one call, or one that may wait. */

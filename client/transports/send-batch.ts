@@ -261,7 +261,7 @@ export async function sendTwice(
 /* Calls without an answer. */
 
 /** Calls that were answered without the limiter or an object, since the last report of the same name. */
-export interface Outage {
+export interface Failure {
   readonly cause: string;
   /** 0: a message failed that no call waited for. */
   readonly calls: number;
@@ -282,13 +282,13 @@ const QUIET_MS = 10_000;
  * Reports an outage at once, and its further calls later with their number: one line for each call would cost more
  * than the calls. It has no timer: in a worker that belongs to one request.
  */
-export class Outages {
+export class FailureLog {
   readonly #time: Time;
-  readonly #report: (outage: Outage, name: string) => void;
+  readonly #report: (failure: Failure, name: string) => void;
   readonly #byName = new Map<string, Unreported>();
 
   /** @param report Absent: a warning about the limiter on the console */
-  constructor(time: Time, report: (outage: Outage, name: string) => void = warn) {
+  constructor(time: Time, report: (failure: Failure, name: string) => void = warn) {
     this.#time = time;
     this.#report = report;
   }
@@ -327,7 +327,7 @@ function isDue({ reportedAtMs }: Unreported, nowMs: number): boolean {
   return nowMs < reportedAtMs || nowMs - reportedAtMs >= QUIET_MS;
 }
 
-function warn({ cause, calls, seconds }: Outage): void {
+function warn({ cause, calls, seconds }: Failure): void {
   const were = calls === 1 ? "1 call was" : `${calls} calls were`;
   console.warn(
     seconds === undefined

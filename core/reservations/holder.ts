@@ -50,7 +50,7 @@ export abstract class Holder<Call> {
   /** The level beneath may keep units apart for this holder. */
   isHeld = false;
   protected turn = 0;
-  protected message: PendingRequest<Call> | undefined;
+  protected message: UnansweredMessage<Call> | undefined;
   /** From this instant on no unit may be spent; all are settled by then. */
   protected spendableUntilMs = -Infinity;
   protected settledAtMs = -Infinity;
@@ -168,7 +168,7 @@ export abstract class Holder<Call> {
   }
 
   /** The unanswered message that is waited for. */
-  messageAt(nowMs: number): PendingRequest<Call> | undefined {
+  messageAt(nowMs: number): UnansweredMessage<Call> | undefined {
     const { message } = this;
     return message !== undefined && nowMs < message.sentAtMs + this.messageMs ? message : undefined;
   }
@@ -183,12 +183,12 @@ export abstract class Holder<Call> {
   }
 
   /** A message whose units live from `sentAtMs` on. From now on only the answer to it counts. */
-  protected send(call: Call, wanted: WantedUnits, sentAtMs: number): PendingRequest<Call> {
+  protected send(call: Call, wanted: WantedUnits, sentAtMs: number): UnansweredMessage<Call> {
     this.isHeld = true;
-    return (this.message = new PendingRequest(call, wanted, sentAtMs));
+    return (this.message = new UnansweredMessage(call, wanted, sentAtMs));
   }
 
-  protected ended(message: PendingRequest<Call> | undefined): boolean {
+  protected ended(message: UnansweredMessage<Call> | undefined): boolean {
     if (message !== this.message) return false;
     this.message = undefined;
     return true;
@@ -219,7 +219,7 @@ export abstract class Holder<Call> {
    * @param renewAtMs when the next message is sent at the latest
    */
   protected begin(
-    { sentAtMs, wanted }: PendingRequest<Call>,
+    { sentAtMs, wanted }: UnansweredMessage<Call>,
     ttlMs: number,
     renewAtMs = sentAtMs + refillMs(ttlMs),
     hasRate = false,
@@ -235,7 +235,7 @@ export abstract class Holder<Call> {
 }
 
 /** An unanswered message, and its units that are promised to waiting calls. */
-export class PendingRequest<Call> {
+export class UnansweredMessage<Call> {
   readonly call: Call;
   readonly sentAtMs: number;
   readonly wanted: WantedUnits;

@@ -1,14 +1,14 @@
 import { type Cost, costOf, type PolicyView, type RuleView, versionOf } from "../policies/policy.ts";
 import type { Bucket, Decided, Reserved, RuleDecision } from "../protocol/answers.ts";
 import type { ReserveCall, Returned } from "../protocol/messages.ts";
-import { Holder, type PendingRequest } from "./holder.ts";
+import { Holder, type UnansweredMessage } from "./holder.ts";
 import { OwnBuckets } from "./own-buckets.ts";
 import { heldMs, refillMs } from "./sizing.ts";
 
 /** The longest wait for units of an object that is late. */
 const MAX_LATE_MS = 6_000;
 
-export type ReserveRequest = PendingRequest<ReserveCall>;
+export type ReserveRequest = UnansweredMessage<ReserveCall>;
 
 /** What one isolate or process knows of one key (the object's part: operations/reservations.ts). */
 export class Reservation extends Holder<ReserveCall> {

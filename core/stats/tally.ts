@@ -248,7 +248,7 @@ const POLL_MS = 25;
 /** After this time a message is not sent again: the object forgets senders later (ledger.ts). */
 export const SENT_AGAIN_MS = 600_000;
 
-interface UnansweredMessage {
+interface UnansweredCounts {
   readonly message: StatsMessage;
   readonly sinceMs: number;
 }
@@ -261,7 +261,7 @@ export class StatsSender {
   readonly #deadlineMs: number;
   #id = "";
   #number = 0;
-  #unanswered: UnansweredMessage | undefined;
+  #unanswered: UnansweredCounts | undefined;
   #nextMs = -Infinity;
   #underWayUntilMs = -Infinity;
 

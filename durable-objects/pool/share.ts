@@ -1,7 +1,7 @@
 import { outstandingOf } from "../../core/accounts/account.ts";
 import { randomId } from "../../core/clock.ts";
 import type { Cost } from "../../core/policies/policy.ts";
-import { Holder, type PendingRequest } from "../../core/reservations/holder.ts";
+import { Holder, type UnansweredMessage } from "../../core/reservations/holder.ts";
 import { heldMs, type WantedUnits } from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { HolderMessage, PoolAnswer, PoolCall, PoolMark, PoolSizing } from "./protocol.ts";
@@ -22,7 +22,7 @@ const PAUSE_MS = 250;
 type ShareCall = PoolCall & { readonly holding: HolderMessage };
 
 /** A call with the region's message. */
-export type PoolMessage = PendingRequest<ShareCall>;
+export type PoolMessage = UnansweredMessage<ShareCall>;
 
 /** The region's requests in a message, beside its call. */
 export interface ShareRequest {

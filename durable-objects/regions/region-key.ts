@@ -13,7 +13,7 @@ import {
 import { type Answer, ASK_HOME, type Decided } from "../../core/protocol/answers.ts";
 import type { LimitCall, ReserveCall } from "../../core/protocol/messages.ts";
 import type { KeyCall, MaybePromise } from "../../core/protocol/object-methods.ts";
-import { Holder, type PendingRequest } from "../../core/reservations/holder.ts";
+import { Holder, type UnansweredMessage } from "../../core/reservations/holder.ts";
 import { MAX_MARGIN_MS } from "../../core/reservations/sizing.ts";
 import { KeyState } from "../keys/key-state.ts";
 import { withQuiet } from "../operations/limits.ts";
@@ -157,7 +157,7 @@ export class RegionKey extends Holder<ReserveCall> {
   }
 
   /** The message by which it gets a bucket, or keeps it for longer. */
-  ask(nowMs: number): PendingRequest<ReserveCall> {
+  ask(nowMs: number): UnansweredMessage<ReserveCall> {
     if (!this.hasBucket(nowMs)) this.#clear(nowMs);
     this.#cutTo(this.#used(), nowMs);
     this.#demand = this.#demandAt(nowMs);
@@ -186,7 +186,7 @@ export class RegionKey extends Holder<ReserveCall> {
     return this.send(call, { ttlMs: call.ttlMs, units: none, low: none, isShort: false }, nowMs);
   }
 
-  answered(message: PendingRequest<ReserveCall>, answer: Answer, nowMs: number): void {
+  answered(message: UnansweredMessage<ReserveCall>, answer: Answer, nowMs: number): void {
     if (!this.ended(message)) return;
     const { reserved, next } = answer as Partial<Decided>;
     const { buckets = {} } = reserved ?? {};
@@ -217,7 +217,7 @@ export class RegionKey extends Holder<ReserveCall> {
     this.#expected.clear();
   }
 
-  failed(message: PendingRequest<ReserveCall>): void {
+  failed(message: UnansweredMessage<ReserveCall>): void {
     if (this.ended(message)) this.#missed += 1;
   }
 

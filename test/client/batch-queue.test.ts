@@ -1,7 +1,7 @@
 /** Calls that travel together, in virtual time: requests end at any moment, messages are lost, late, or fail. */
 import { afterEach, expect, test, vi } from "vitest";
 import { BatchQueue, BatchQueues, QueuedCall } from "../../client/transports/batch-queue.ts";
-import { STILL_MS } from "../../client/transports/pace.ts";
+import { STILL_MS } from "../../client/transports/congestion-control.ts";
 import type { Answers } from "../../client/transports/send-batch.ts";
 import type { Time } from "../../core/clock.ts";
 import { type BatchedCall, MAX_BATCH_LENGTH, MAX_BATCHED } from "../../core/protocol/messages.ts";
@@ -240,10 +240,10 @@ test("the next message goes when the last one is overdue: 25 ms after the mean o
 test("before the first answer of any object a message is overdue after 1 s, and then as those to other objects are", async () => {
   const queues = new BatchQueues();
   const near = queues.open("near", 0);
-  expect(near?.pace.overdueMs(0, 5_000)).toBe(1_000);
-  near?.pace.answered(1, 1_000);
-  near?.pace.answered(1, 1_000);
-  expect(queues.open("other", 0)?.pace.overdueMs(0, 1_000)).toBe(1 + STILL_MS);
+  expect(near?.congestion.overdueMs(0, 5_000)).toBe(1_000);
+  near?.congestion.answered(1, 1_000);
+  near?.congestion.answered(1, 1_000);
+  expect(queues.open("other", 0)?.congestion.overdueMs(0, 1_000)).toBe(1 + STILL_MS);
 });
 
 test("an object that answers nothing gets ever fewer messages, and calls do not wait for it after three", async () => {
@@ -312,7 +312,7 @@ test("where an object wants the next message later, calls wait for that and go t
   const history = new History();
   const fromMs = warm(history, 10);
   const paceMs = DEADLINE_MS / 2;
-  history.time.at(fromMs, () => history.queue.pace.follow(paceMs, history.time.nowMs));
+  history.time.at(fromMs, () => history.queue.congestion.follow(paceMs, history.time.nowMs));
   for (let call = 0; call < 10; call += 1)
     history.time.at(fromMs + 1 + call, () => void history.call(`call-${call}`, () => ({ backMs: 10 })));
   await history.time.run(fromMs + 2 * DEADLINE_MS, () => undefined);
@@ -324,7 +324,7 @@ test("where an object wants the next message later, calls wait for that and go t
   const { unanswered } = history;
   const laterMs = fromMs + 2 * DEADLINE_MS;
   history.time.at(laterMs, async () => {
-    history.queue.pace.follow(2 * DEADLINE_MS, laterMs);
+    history.queue.congestion.follow(2 * DEADLINE_MS, laterMs);
     await history.call("late", () => ({ backMs: 10 }));
     expect(history.time.nowMs).toBe(laterMs);
   });

@@ -1,4 +1,4 @@
-import type { Outage } from "../../client/transports/send-batch.ts";
+import type { Failure } from "../../client/transports/send-batch.ts";
 import type { LogSettings } from "../../core/policies/parse-policies.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 
@@ -15,7 +15,7 @@ export function callLog(
       const place = { policy, ...(keys && { key }) };
       print(JSON.stringify({ event: "denial", ...place, reason, source, retryAfterMs, rate: denials }));
     },
-    failed(policy: string, { cause, calls, seconds }: Outage): void {
+    failed(policy: string, { cause, calls, seconds }: Failure): void {
       if (random() >= failures) return;
       // An error may quote a key.
       const text = keys ? cause : cause.replaceAll(/"(?:[^"\\]|\\.)*"/g, '"…"');

@@ -1,5 +1,5 @@
 import { waitUntil } from "cloudflare:workers";
-import { type ObjectBounds, ObjectStarts } from "../../client/call-gate.ts";
+import { type ObjectBounds, ObjectStartLimit } from "../../client/call-gate.ts";
 import { LocalLimiter } from "../../client/local-limiter.ts";
 import { LimiterClient, type LimiterClientParts } from "../../client/objects/limiter-client.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
@@ -93,7 +93,7 @@ function makeClients({ OBJECTS, OBJECT_BOUNDS: bounds, CATALOG, STATS, API_TOKEN
     OBJECTS,
     SYSTEM_TIME,
     { queues: new BatchQueues(() => tally?.add("object_pauses", [])), inBackground: waitUntil },
-    { counter: tally, unanswered: (outage, policy) => calls.failed(policy, outage) },
+    { counter: tally, unanswered: (failure, policy) => calls.failed(policy, failure) },
   );
   const reservations = new ReservationCache(randomId);
   const catalog =
@@ -113,7 +113,7 @@ function makeClients({ OBJECTS, OBJECT_BOUNDS: bounds, CATALOG, STATS, API_TOKEN
     time: SYSTEM_TIME,
     inBackground: waitUntil,
     region: () => nearby ?? undefined,
-    ...(bounds !== undefined && { starts: new ObjectStarts(JSON.parse(bounds) as ObjectBounds) }),
+    ...(bounds !== undefined && { starts: new ObjectStartLimit(JSON.parse(bounds) as ObjectBounds) }),
     counter: calls.hasDenials ? { decided, compared: (compared) => tally?.compared(compared) } : tally,
     ...(API_TOKENS !== undefined && { prove: claimProofs(API_TOKENS) }),
     ...(catalog &&

@@ -2,7 +2,7 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { RemoteLimiter } from "../../client/remote/remote-limiter.ts";
 import { overHttp } from "../../client/transports/http.ts";
-import { Outages } from "../../client/transports/send-batch.ts";
+import { FailureLog } from "../../client/transports/send-batch.ts";
 import type { LimiterTransport } from "../../client/transports/transport.ts";
 import { manualClock } from "../../package/testing.ts";
 
@@ -13,46 +13,46 @@ beforeEach(() => {
 });
 afterEach(() => void vi.restoreAllMocks());
 
-function outagesOf() {
+function failuresOf() {
   const clock = manualClock();
-  return { clock, outages: new Outages(clock) };
+  return { clock, failures: new FailureLog(clock) };
 }
 
 test("an outage is told at once, and then at most every 10 s, with all calls that it concerned", async () => {
-  const { clock, outages } = outagesOf();
-  for (let call = 0; call < 500; call += 1) outages.note("refused");
+  const { clock, failures } = failuresOf();
+  for (let call = 0; call < 500; call += 1) failures.note("refused");
   expect(said).toEqual(["weir: no answer from the limiter: refused"]);
   await clock.advance("9999ms");
-  outages.note("refused");
+  failures.note("refused");
   expect(said).toHaveLength(1);
   await clock.advance("1ms");
-  outages.note("reset");
+  failures.note("reset");
   expect(said.slice(1)).toEqual([
     "weir: 501 calls were answered without the limiter in the last 10 s: reset",
   ]);
   await clock.advance("10s");
-  outages.note("reset");
+  failures.note("reset");
   expect(said.slice(2)).toEqual(["weir: no answer from the limiter: reset"]);
 });
 
 test("what was not told when the limiter answers again is told then, once", async () => {
-  const { clock, outages } = outagesOf();
-  for (let call = 0; call < 3; call += 1) outages.note("refused");
-  outages.flush();
+  const { clock, failures } = failuresOf();
+  for (let call = 0; call < 3; call += 1) failures.note("refused");
+  failures.flush();
   expect(said).toHaveLength(1);
   await clock.advance("25s");
-  outages.flush();
-  outages.flush();
+  failures.flush();
+  failures.flush();
   expect(said.slice(1)).toEqual([
     "weir: 2 calls were answered without the limiter in the last 25 s: refused",
   ]);
 });
 
 test("one that comes and goes is not told with every call", () => {
-  const { outages } = outagesOf();
+  const { failures } = failuresOf();
   for (let call = 0; call < 100; call += 1) {
-    outages.note("refused");
-    outages.flush();
+    failures.note("refused");
+    failures.flush();
   }
   expect(said).toHaveLength(1);
 });

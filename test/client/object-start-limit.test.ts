@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { CallGate, newCaller, ObjectStarts } from "../../client/call-gate.ts";
+import { CallGate, newCaller, ObjectStartLimit } from "../../client/call-gate.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 
@@ -8,8 +8,8 @@ const DEADLINE_MS = 500;
 const caller = newCaller();
 const FULL = { full: { bound: "object-starts", most: 2 } };
 
-function twoAtOnce(inMemory = 100): ObjectStarts {
-  return new ObjectStarts({ startsAtOnce: 2, inMemory });
+function twoAtOnce(inMemory = 100): ObjectStartLimit {
+  return new ObjectStartLimit({ startsAtOnce: 2, inMemory });
 }
 
 function leaving(entered: unknown): void {
@@ -49,7 +49,7 @@ test("calls to objects that are there are no starts", () => {
 });
 
 test("one call after the other is never refused, until as many are in memory as may; an eighth is for what ends", () => {
-  const starts = new ObjectStarts({ startsAtOnce: 2, inMemory: 10_000 });
+  const starts = new ObjectStartLimit({ startsAtOnce: 2, inMemory: 10_000 });
   const enter = (key: number, lane: "ask" | "end") => {
     const entered = starts.enter(String(key), DEADLINE_MS, 0, caller, lane);
     leaving(entered);
@@ -63,7 +63,7 @@ test("one call after the other is never refused, until as many are in memory as 
 });
 
 test("who has started nothing lately starts, and has room, whatever another does", () => {
-  const starts = new ObjectStarts({ startsAtOnce: 16, inMemory: 80 });
+  const starts = new ObjectStartLimit({ startsAtOnce: 16, inMemory: 80 });
   const [flood, neighbour] = [newCaller(), newCaller()];
   const entered: unknown[] = [];
   for (let key = 0; key < 1_000; key += 1) {
@@ -98,7 +98,7 @@ test("never do more objects start, or are in memory, than may, in any order of c
   });
   fc.assert(
     fc.property(fc.array(call, { maxLength: 60 }), (calls) => {
-      const starts = new ObjectStarts({ startsAtOnce: 2, inMemory: 5 });
+      const starts = new ObjectStartLimit({ startsAtOnce: 2, inMemory: 5 });
       const under = new Map<() => void, number>();
       const known = new Map<number, number>();
       let nowMs = 0;

@@ -25,8 +25,8 @@ const MAX_FLIGHTS = 16;
 /** The most that is added to a doubled time, as a part of it: holders that failed together do not come again together. */
 const JITTER = 0.5;
 
-export class Pace {
-  readonly #all: Pace | undefined;
+export class CongestionControl {
+  readonly #all: CongestionControl | undefined;
   readonly #onPause: () => void;
   #meanMs: number | undefined;
   #deviationMs = 0;
@@ -41,7 +41,7 @@ export class Pace {
   #paceMs = 0;
 
   /** @param all that of the isolate's messages to all objects, which holds until this object has answered */
-  constructor(all?: Pace, onPause = () => {}) {
+  constructor(all?: CongestionControl, onPause = () => {}) {
     this.#all = all;
     this.#onPause = onPause;
   }
