@@ -14,7 +14,7 @@ import {
 import type { MaybePromise, Attached, KeyCall } from "../core/protocol/object-methods.ts";
 import type { Full } from "../core/protocol/problems.ts";
 import { releaseLease, type ReleasingHost } from "./connections/lease-sockets.ts";
-import { KeyCache, SHARED_MEMORY } from "./keys/key-cache.ts";
+import { KeyCache, type MemoryBudget } from "./keys/key-cache.ts";
 import type { KeyState } from "./keys/key-state.ts";
 import { KeyStore, type Timers } from "./keys/key-store.ts";
 import { withQuiet } from "./operations/limits.ts";
@@ -29,6 +29,8 @@ interface KeyHost {
   readonly storage: KeyStorage;
   readonly timers: Timers;
   readonly policies: PolicyLookup;
+  /** Shared with other objects. Absent: its own. */
+  readonly memory?: MemoryBudget;
   /** Absent: the real one. */
   readonly time?: Time;
   readonly loadPooled: (parts: PoolParts) => Promise<Operations>;
@@ -48,8 +50,16 @@ export interface PoolParts {
 type OpenKey = (policy: string, key: string) => [keyState: KeyState, nowMs: number];
 
 /** Joins the parts that decide the keys of one object. They are independent of the platform. */
-export function joinParts({ storage, timers, policies, loadPooled, time, holdersForRegions }: KeyHost) {
-  const cache = new KeyCache(storage, SHARED_MEMORY);
+export function joinParts({
+  storage,
+  timers,
+  policies,
+  memory,
+  loadPooled,
+  time,
+  holdersForRegions,
+}: KeyHost) {
+  const cache = new KeyCache(storage, memory);
   const onWritten = (wholeMs: number, nowMs: number) =>
     timers.alarmBy(storage.sweeps.dueMs(wholeMs, nowMs), nowMs);
   const store = new KeyStore(policies, storage, cache, onWritten);

@@ -13,6 +13,7 @@ import { LeaseSockets } from "./connections/lease-sockets.ts";
 import { backgroundMs, isRemoved, poolAddress, regionalPolicies } from "./deployment.ts";
 import { KeyCalls, type PoolParts, joinParts, type WaitingCall } from "./key-calls.ts";
 import { cleaned } from "./keys/garbage-collection.ts";
+import { SHARED_MEMORY } from "./keys/key-cache.ts";
 import { Timers } from "./keys/key-store.ts";
 import { KeyMoves, type ObjectNamespace, Places } from "./moves/key-moves.ts";
 import { OwnedKeys } from "./moves/moved-rows.ts";
@@ -153,7 +154,13 @@ function makeParts(ctx: DurableObjectState, namespace: ObjectNamespace) {
   const counted = countedStorage(ctx.storage, tally);
   const storage = new Storage(counted, tally);
   const timers = new Timers(counted);
-  const parts = joinParts({ storage, timers, policies: objectPolicies, loadPooled: loadPool });
+  const parts = joinParts({
+    storage,
+    memory: SHARED_MEMORY,
+    timers,
+    policies: objectPolicies,
+    loadPooled: loadPool,
+  });
   const { cache, onWritten, queue } = parts;
   const nowMs = () => timers.nowMs();
   const places = new Places(namespace, ctx.id, (name) => objectPolicies.get(name)?.jurisdiction);

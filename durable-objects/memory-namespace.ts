@@ -4,6 +4,7 @@ import type { KeysCall } from "../core/protocol/messages.ts";
 import type { KeyCall } from "../core/protocol/object-methods.ts";
 import { joinParts, KeyCalls, type WaitingCall } from "./key-calls.ts";
 import { cleaned } from "./keys/garbage-collection.ts";
+import { SHARED_MEMORY } from "./keys/key-cache.ts";
 import { Timers } from "./keys/key-store.ts";
 import { MemoryStorage } from "./storage/memory-storage.ts";
 import { OwnerRouting, stubOf, type WireMethod, writeAnswer } from "./wire-methods.ts";
@@ -37,7 +38,8 @@ function makeObject(policies: Pick<Policies, "get">, time: Time): object {
   };
   const timers = new Timers({ getAlarm: () => Promise.resolve(null), setAlarm }, () => time.nowMs());
   const loadPooled = () => Promise.reject(new Error("a limiter in memory has no pools"));
-  const parts = joinParts({ storage: new MemoryStorage(), timers, policies, loadPooled, time });
+  const storage = new MemoryStorage();
+  const parts = joinParts({ storage, memory: SHARED_MEMORY, timers, policies, loadPooled, time });
   const calls = new KeyCalls({ ...parts, sockets: { closeLost: () => undefined } });
   const makeHere = (message: KeyCall, method: WireMethod) => writeAnswer(method, calls.call(message));
   const routing = new OwnerRouting(makeHere, { time });
