@@ -27,8 +27,8 @@ test.each([
   ["when regions' objects lose their memory", { restart: { everyMs: 300, of: "regions" } }],
   ["when they do, and messages are lost", { restart: { everyMs: 400, of: "regions" }, fault: "loss" }],
   ["with a load that moves to other regions", { shape: "world", durationMs: 20_000 }],
-  ["when holders come and go, and the regions' objects with them", { shape: "crowd", durationMs: 54_000 }],
-  ["when they do, with a message in ten lost", { shape: "crowd", fault: "loss", durationMs: 54_000 }],
+  ["when holders come and go, and the regions' objects with them", { shape: "crowd", durationMs: 32_000 }],
+  ["when they do, with a message in ten lost", { shape: "crowd", fault: "loss", durationMs: 32_000 }],
   ["when the home object stands still", { fault: "stall", durationMs: 24_000 }],
   ["under twenty times the limit", { load: 20, durationMs: 12_000 }],
 ] as const)("%s: nothing is over", async (_, change) => {
