@@ -261,7 +261,7 @@ export interface Holding {
 /** Reports later versions of a key's policy to a waiting call, until the returned function is called. */
 export type Follow = (policy: Policy, key: string, tell: (now: Policy) => void) => () => void;
 
-export interface Caller extends Holding {
+export interface ClientContext extends Holding {
   readonly objects: Objects;
   /** Present where policies change at run time. */
   readonly follow?: Follow;

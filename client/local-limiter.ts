@@ -11,7 +11,7 @@ import { Latch, randomFraction, readClockMs } from "../core/clock.ts";
 import { type Cost, type PolicyView, versionOf } from "../core/policies/policy.ts";
 import type { AskHome, Decided } from "../core/protocol/answers.ts";
 import { callerDecision, type Decision, degradedDecision } from "../core/protocol/decision.ts";
-import { type BatchedCall, REGION_PROTOCOL, type Returned } from "../core/protocol/messages.ts";
+import { type BatchedCall, REGION_PROTOCOL, type GiveBackMessage } from "../core/protocol/messages.ts";
 import { isKeySized, MAX_KEY_BYTES } from "../core/protocol/names.ts";
 import { type Answered, Problem } from "../core/protocol/problems.ts";
 import type { Reservation, ReserveRequest } from "../core/reservations/reservation.ts";
@@ -104,7 +104,7 @@ export class LocalLimiter {
   }
 
   /** Ends the key's reservations before a call to its object. Returns units for the same stub. */
-  end(policy: PolicyView, key: string): readonly Returned[] {
+  end(policy: PolicyView, key: string): readonly GiveBackMessage[] {
     this.forgetDenials(policy, key);
     return this.#all(policy, key).flatMap((reservation) => {
       // What is another object's goes back to it by itself.

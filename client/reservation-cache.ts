@@ -6,11 +6,11 @@ import {
   saysTheSame,
   MAX_TTL_MS,
 } from "../core/policies/policy.ts";
-import type { Returned } from "../core/protocol/messages.ts";
+import type { GiveBackMessage } from "../core/protocol/messages.ts";
 import { Reservation } from "../core/reservations/reservation.ts";
 import { marginMs, MAX_MARGIN_MS } from "../core/reservations/sizing.ts";
 import type { Holding } from "./call-gate.ts";
-import { type ReturnedUnits, returnUnits, split } from "./transports/send-batch.ts";
+import { type UnsentGiveBack, returnUnits, split } from "./transports/send-batch.ts";
 
 /** The most keys. Each takes its name and about 1 KiB of the isolate's 128 MB. */
 const MAX_KEYS = 16_384;
@@ -32,7 +32,7 @@ export class ReservationCache {
   #last: CachedReservation | undefined;
   /** Those that may have units to return. */
   readonly #held = new Set<Reservation>();
-  #ended: ReturnedUnits[] = [];
+  #ended: UnsentGiveBack[] = [];
   #nameLength = 0;
   readonly #clock = new HolderClock(MAX_MARGIN_MS);
   #count = 0;
@@ -104,13 +104,13 @@ export class ReservationCache {
   }
 
   /** Ends a reservation. Returns the message to the object; `undefined`: there is nothing to settle. */
-  end(reservation: Reservation): Returned | undefined {
+  end(reservation: Reservation): GiveBackMessage | undefined {
     this.#held.delete(reservation);
     return reservation.giveBack();
   }
 
   /** Ends the reservations whose lifetime is over. Returns all that have ended since the last call. */
-  endDue(nowMs: number): readonly ReturnedUnits[] {
+  endDue(nowMs: number): readonly UnsentGiveBack[] {
     for (const reservation of this.#held) {
       // A reservation that waits for its first answer has no end yet.
       const isWaiting = reservation.messageAt(nowMs) !== undefined;
@@ -123,7 +123,7 @@ export class ReservationCache {
   }
 
   /** Takes back unsent results of `endDue`. Beyond a bound the oldest are lost, and count as used. */
-  putBack(endings: readonly ReturnedUnits[]): void {
+  putBack(endings: readonly UnsentGiveBack[]): void {
     this.#ended = [...endings, ...this.#ended].slice(-MAX_KEYS);
   }
 

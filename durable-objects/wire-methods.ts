@@ -19,7 +19,7 @@ import {
   MAX_BATCH_LENGTH,
   MAX_BATCHED,
   type ReserveCall,
-  type Returned,
+  type GiveBackMessage,
   type Sent,
   unsupportedOf,
 } from "../core/protocol/messages.ts";
@@ -118,7 +118,7 @@ export class OwnerRouting {
 
   call(method: WireMethod, args: readonly unknown[]): MaybePromise<unknown> {
     const [first] = args as [string | ReserveCall | Batch | HandOver | KeysStored | ForwardedCall];
-    if (method === "giveBack") return this.#giveBack(...(args as [string, readonly Returned[]]));
+    if (method === "giveBack") return this.#giveBack(...(args as [string, readonly GiveBackMessage[]]));
     if (method !== "reserve" || typeof first === "string") return this.#make(method, args);
     if ("holder" in first) {
       const isStale = this.#staleness(first.sent)({ reserve: first }, 0);
@@ -164,7 +164,7 @@ export class OwnerRouting {
     });
   }
 
-  #giveBack(policy: string, returned: readonly Returned[]): MaybePromise<void> {
+  #giveBack(policy: string, returned: readonly GiveBackMessage[]): MaybePromise<void> {
     const done = returned.map((each) => this.#make("giveBack", [policy, [each]]));
     const late = done.filter((each) => each instanceof Promise);
     if (late.length > 0) return Promise.all(late).then(() => undefined);
@@ -251,7 +251,7 @@ function answerGiveBack({ giveBack }: BatchedCall, make: MakeCall): MaybePromise
   return orFailed(() => andThen(make("giveBack", [giveBack.policy, giveBack.returned]), () => text(null)));
 }
 
-/** Returned units serve the call with them. If the return fails, the call is executed all the same. */
+/** GiveBackMessage units serve the call with them. If the return fails, the call is executed all the same. */
 function answerOne(call: BatchedCall, terms: string | undefined, make: MakeCall): MaybePromise<AnswerText> {
   const { limit, reserve } = call;
   const given = answerGiveBack(call, make);

@@ -3,7 +3,7 @@ import type { KeyCount, KeyList, ListedKey } from "../../core/protocol/answers.t
 import { type KeysCall, PROTOCOL } from "../../core/protocol/messages.ts";
 import { type KeyPlace, sharedObjectName, sharedObjects } from "../../core/protocol/names.ts";
 import { type Answered, Problem } from "../../core/protocol/problems.ts";
-import { type Caller, through } from "../call-gate.ts";
+import { type ClientContext, through } from "../call-gate.ts";
 import { boundReached, unavailable } from "../read-answer.ts";
 import { type LimiterStub, readAnswer } from "../transports/send-batch.ts";
 
@@ -29,9 +29,9 @@ export interface KeyRange {
 type Page<Answer> = Answer & { readonly next?: KeyPlace };
 
 export class KeyLists {
-  readonly #caller: Caller;
+  readonly #caller: ClientContext;
 
-  constructor(caller: Caller) {
+  constructor(caller: ClientContext) {
     this.#caller = caller;
   }
 

@@ -32,8 +32,8 @@ import {
   type ProveClaim,
 } from "../../core/protocol/names.ts";
 import { type Full, Problem, type Answered } from "../../core/protocol/problems.ts";
-import type { ComparisonCounts } from "../../core/stats/counts.ts";
-import { type Caller, CallGate, type ObjectStartLimit, through } from "../call-gate.ts";
+import type { ComparedCall } from "../../core/stats/counts.ts";
+import { type ClientContext, CallGate, type ObjectStartLimit, through } from "../call-gate.ts";
 import { LocalLimiter } from "../local-limiter.ts";
 import {
   decisionOf,
@@ -46,12 +46,12 @@ import {
 } from "../read-answer.ts";
 import { ReservationCache } from "../reservation-cache.ts";
 import type { LimiterStub, Reply } from "../transports/objects.ts";
-import { type ReturnedUnits, returnUnits } from "../transports/send-batch.ts";
+import { type UnsentGiveBack, returnUnits } from "../transports/send-batch.ts";
 import { KeyLists } from "./key-lists.ts";
 import { LoadShedding, type SheddingSample } from "./load-shedding.ts";
 import { ClaimClient, ObjectCalls } from "./object-calls.ts";
 
-export interface LimiterClientParts extends Caller {
+export interface LimiterClientParts extends ClientContext {
   readonly policies: RegionalPolicies;
   readonly starts?: ObjectStartLimit;
   /** Proves the ids of claims. Absent: ids are unproven. */
@@ -283,7 +283,7 @@ export class LimiterClient {
   }
 
   /** Forwards units that a remote holder returns. Lost ones count as used. */
-  giveBack(endings: readonly ReturnedUnits[]): Promise<void> {
+  giveBack(endings: readonly UnsentGiveBack[]): Promise<void> {
     return returnUnits({ call: (policy, key, call) => this.forward(policy, key, call) }, endings);
   }
 }
@@ -292,7 +292,7 @@ export class LimiterClient {
 const MAX_AT_ONCE = 100;
 
 interface ComparisonCounter {
-  compared(compared: ComparisonCounts): void;
+  compared(compared: ComparedCall): void;
 }
 
 /**
@@ -327,7 +327,7 @@ export function candidateCalls<Client>(
       }
       return true;
     },
-    compared: (compared: ComparisonCounts) => counter?.compared(compared),
+    compared: (compared: ComparedCall) => counter?.compared(compared),
   };
 }
 

@@ -3,7 +3,7 @@ import { type Cost, costOf, forPriority, type Policy } from "../../core/policies
 import type { Shed, SheddingLevel } from "../../core/protocol/answers.ts";
 import { PROTOCOL } from "../../core/protocol/messages.ts";
 import { chanceOf, FADES_MS, type Reports, restoredInMs } from "../../core/shedding/load-shedder.ts";
-import { type Caller, through } from "../call-gate.ts";
+import { type ClientContext, through } from "../call-gate.ts";
 import { readAnswer } from "../transports/send-batch.ts";
 
 export type SheddingSample = Shed | undefined;
@@ -49,7 +49,7 @@ export class LoadShedding {
   }
 
   /** Takes the utilization of a caller's machine, from 0 to 1. */
-  report(caller: Caller, policy: Policy, key: string, utilization: number): void {
+  report(caller: ClientContext, policy: Policy, key: string, utilization: number): void {
     const known = this.#open(policy, key);
     const nowMs = caller.time.nowMs();
     known.sum += utilization;
@@ -65,7 +65,7 @@ export class LoadShedding {
 
   /** Whether a call is shed; a promise if no recent chance of the key is known. */
   sampleShedding(
-    caller: Caller,
+    caller: ClientContext,
     policy: Policy,
     key: string,
     { cost, priority }: SheddingParams,
@@ -85,7 +85,7 @@ export class LoadShedding {
 
   /** Whether each of several joint calls is shed. All share one draw, so more calls are shed no sooner. */
   sampleTogether(
-    caller: Caller,
+    caller: ClientContext,
     calls: readonly (SheddingParams & { readonly policy: Policy; readonly key: string })[],
   ): Promise<SheddingSample[]> {
     const draw = this.#random();
@@ -123,7 +123,7 @@ export class LoadShedding {
   }
 
   /** Refreshes in the background if the last message is old. A lost message loses its reports. */
-  #refresh(caller: Caller, policy: Policy, key: string, known: KnownChance): void {
+  #refresh(caller: ClientContext, policy: Policy, key: string, known: KnownChance): void {
     const nowMs = caller.time.nowMs();
     const sinceMs = nowMs - known.askedAtMs;
     if (sinceMs >= 0 && sinceMs < REFRESH_MS) return;

@@ -17,7 +17,7 @@ import {
 import { ownKey } from "../../core/protocol/names.ts";
 import type { MaybePromise, Attached } from "../../core/protocol/object-methods.ts";
 import { type Answered, Problem } from "../../core/protocol/problems.ts";
-import { type Caller, type CallKind, through } from "../call-gate.ts";
+import { type ClientContext, type CallKind, through } from "../call-gate.ts";
 import type { LocalLimiter } from "../local-limiter.ts";
 import {
   asShadow,
@@ -57,11 +57,11 @@ interface Shedding {
  * when the object does not answer.
  */
 export class ObjectCalls {
-  readonly #caller: Caller;
+  readonly #caller: ClientContext;
   readonly #local: LocalLimiter;
   readonly #shedding: LoadShedding;
 
-  constructor(caller: Caller, local: LocalLimiter, shedding: LoadShedding) {
+  constructor(caller: ClientContext, local: LocalLimiter, shedding: LoadShedding) {
     this.#caller = caller;
     this.#local = local;
     this.#shedding = shedding;

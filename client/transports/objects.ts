@@ -9,7 +9,7 @@ import {
   isForAlone,
   type LimitCall,
   type MadeAnswer,
-  type Returned,
+  type GiveBackMessage,
 } from "../../core/protocol/messages.ts";
 import { objectName, regionalName } from "../../core/protocol/names.ts";
 import type { Counter } from "../../core/stats/tally.ts";
@@ -44,7 +44,7 @@ interface AskOptions extends Pick<Attempts, "onDeadline"> {
   /** Milliseconds added to the policy's deadline; negative: that part is already over. */
   readonly waitMs?: number | undefined;
   /** Ended reservations, which are returned before the call on the same stub: it delivers in order. */
-  readonly returned?: readonly Returned[] | undefined;
+  readonly returned?: readonly GiveBackMessage[] | undefined;
   /** It ends a claim, which frees units: it is sent although the object is overloaded. */
   readonly isEnd?: boolean;
   /** Where the object is to be near. Absent: as the policy says. */
@@ -219,7 +219,7 @@ function nameIn(policy: PolicyView, key: string, region: LocationHint | undefine
 
 function settling<Answer>(
   policy: PolicyView,
-  returned: readonly Returned[],
+  returned: readonly GiveBackMessage[],
   call: (object: LimiterStub) => Promise<Answer>,
 ): (object: LimiterStub) => Promise<Answer> {
   if (returned.length === 0) return call;

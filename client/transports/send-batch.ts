@@ -19,7 +19,7 @@ import {
   PROTOCOL,
   type ReserveCall,
   type Sent,
-  type Returned,
+  type GiveBackMessage,
 } from "../../core/protocol/messages.ts";
 import { objectName } from "../../core/protocol/names.ts";
 import type { ObjectStub } from "../../core/protocol/object-methods.ts";
@@ -161,9 +161,9 @@ export function within(namespace: LimiterNamespace, { jurisdiction }: PolicyView
   return there;
 }
 
-export interface ReturnedUnits {
+export interface UnsentGiveBack {
   readonly policy: PolicyView;
-  readonly returned: Returned;
+  readonly returned: GiveBackMessage;
 }
 
 /** Returns ended reservations, in one message for each object. If it is lost, the units count as used. */
@@ -177,7 +177,7 @@ export async function returnUnits(
       region?: LocationHint,
     ): Promise<unknown>;
   },
-  endings: readonly ReturnedUnits[],
+  endings: readonly UnsentGiveBack[],
 ): Promise<void> {
   await Promise.all(
     byObject(endings).map(async (each) => {
@@ -192,16 +192,16 @@ export async function returnUnits(
 }
 
 export function split(
-  endings: readonly ReturnedUnits[],
+  endings: readonly UnsentGiveBack[],
   maxMessages: number,
-): { readonly first: readonly ReturnedUnits[]; readonly rest: readonly ReturnedUnits[] } {
+): { readonly first: readonly UnsentGiveBack[]; readonly rest: readonly UnsentGiveBack[] } {
   const groups = byObject(endings);
   return { first: groups.slice(0, maxMessages).flat(), rest: groups.slice(maxMessages).flat() };
 }
 
-function byObject(endings: readonly ReturnedUnits[]): readonly (readonly ReturnedUnits[])[] {
+function byObject(endings: readonly UnsentGiveBack[]): readonly (readonly UnsentGiveBack[])[] {
   // Node 20 has no Map.groupBy.
-  const groups = new Map<string, ReturnedUnits[]>();
+  const groups = new Map<string, UnsentGiveBack[]>();
   for (const ending of endings) {
     const { region = "" } = ending.returned;
     const name = `${region} ${objectName(ending.policy, ending.returned.key)}`;

@@ -57,6 +57,7 @@ export interface Address {
   readonly mayDegrade?: true;
   /** Fields of the request that are sent in the query, of a call without a body. */
   readonly query?: readonly string[];
+  /** Nothing has to be ended that a late answer brings, as a lease has. */
   readonly isOnlyRead?: boolean;
 }
 

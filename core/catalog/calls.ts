@@ -7,7 +7,7 @@ export type Table = Readonly<Record<string, unknown>>;
 export type OverrideFields = Table;
 
 /** `null` deletes. */
-export type Write =
+export type CatalogChange =
   | { readonly kind: "policy"; readonly name: string; readonly fields: Table | null }
   | {
       readonly kind: "override";
@@ -29,7 +29,7 @@ export interface Conditions {
 }
 
 export interface WriteCall extends Conditions {
-  readonly write: Write;
+  readonly write: CatalogChange;
   readonly by: string;
   /** The prefix of the caller's keys: a part of each bound is reserved for other callers. */
   readonly keyPrefix?: string | undefined;

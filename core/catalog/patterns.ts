@@ -82,7 +82,7 @@ export function matchesParts(parts: readonly string[], key: string): boolean {
   return true;
 }
 
-export function addressOf(key: string): Address | undefined {
+export function ipAddressIn(key: string): Address | undefined {
   if (!key.endsWith("/64")) {
     const bytes = key.split(".");
     if (bytes.length !== 4) return undefined;
@@ -103,7 +103,7 @@ function parseAddresses(policy: Pick<Policy, "keyKind">, given: string): Pattern
   if (key !== undefined) return { kind: "exact", text: key };
   const { start = "", length = "" } = /^(?<start>[^/]+)\/(?<length>\d{1,3})$/.exec(given)?.groups ?? {};
   const first = normaliseKey(policy, start);
-  const address = first === undefined ? undefined : addressOf(first);
+  const address = first === undefined ? undefined : ipAddressIn(first);
   const bits = Number(length);
   if (first === undefined || address === undefined || length === "") return undefined;
   const { family } = address;
@@ -216,7 +216,7 @@ export class OverrideIndex<Value> {
   }
 
   #findRange(key: string, isThere: IsThere<Value>): Value | undefined {
-    const address = this.#ranges.size === 0 ? undefined : addressOf(key);
+    const address = this.#ranges.size === 0 ? undefined : ipAddressIn(key);
     if (address === undefined) return undefined;
     for (const bits of this.#rangeBits[address.family].all) {
       const found = this.#ranges.get(rangeName(address, bits));

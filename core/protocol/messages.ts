@@ -88,7 +88,7 @@ export interface Reserving {
   readonly left?: number;
 }
 
-export interface Returned {
+export interface GiveBackMessage {
   readonly key: string;
   readonly holder: string;
   readonly turn: number;
@@ -223,7 +223,7 @@ export const MAX_BATCH_LENGTH = 2 ** 17;
 
 /** A call of a batch: its messages by the names of their methods, in this order. */
 export interface BatchedCall {
-  readonly giveBack?: { readonly policy: string; readonly returned: readonly Returned[] };
+  readonly giveBack?: { readonly policy: string; readonly returned: readonly GiveBackMessage[] };
   readonly limit?: LimitCall;
   readonly reserve?: ReserveCall;
 }

@@ -11,7 +11,7 @@ import type {
   RefundCall,
   ReleaseCall,
   ReserveCall,
-  Returned,
+  GiveBackMessage,
   SetCall,
   SheddingCall,
   Versioned,
@@ -39,7 +39,7 @@ export type KeyCall =
   | ({ readonly op: "limit" } & LimitCall)
   | ({ readonly op: "set" } & SetCall)
   | ({ readonly op: "reserve" } & ReserveCall)
-  | ({ readonly op: "giveBack"; readonly returned: readonly Returned[] } & OfKey)
+  | ({ readonly op: "giveBack"; readonly returned: readonly GiveBackMessage[] } & OfKey)
   | ({ readonly op: "refund"; readonly charge?: string } & Omit<RefundCall, "charge">)
   | ({ readonly op: "hold" } & HoldCall)
   | ({ readonly op: "settle"; readonly id: string; readonly used: Cost } & OfKey)
@@ -68,7 +68,7 @@ export interface LimiterMethods {
   /** A forwarded call: returns the method's result. Objects of lower versions refuse it by value. */
   reserve(call: ForwardedCall): Promise<ForwardedResult | AnswerText>;
   reserve(call: ReserveCall | Batch | HandOver | KeysStored): MaybePromise<AnswerText>;
-  giveBack(policy: string, returned: readonly Returned[]): MaybePromise<void>;
+  giveBack(policy: string, returned: readonly GiveBackMessage[]): MaybePromise<void>;
   refund(policy: string, key: string, units: Cost, idempotencyKey: string): MaybePromise<AnswerText>;
   refundCharge(call: RefundCall): MaybePromise<AnswerText>;
   hold(call: HoldCall): MaybePromise<AnswerText>;

@@ -1,6 +1,6 @@
 import { type Cost, costOf, type PolicyView, type RuleView, versionOf } from "../policies/policy.ts";
 import type { Bucket, Decided, Reserved, RuleDecision } from "../protocol/answers.ts";
-import type { ReserveCall, Returned } from "../protocol/messages.ts";
+import type { ReserveCall, GiveBackMessage } from "../protocol/messages.ts";
 import { Holder, type UnansweredMessage } from "./holder.ts";
 import { OwnBuckets } from "./own-buckets.ts";
 import { heldMs, refillMs } from "./sizing.ts";
@@ -241,7 +241,7 @@ export class Reservation extends Holder<ReserveCall> {
   }
 
   /** Ends the reservation. Returns the message for the object; `undefined`: the object keeps nothing apart. */
-  giveBack(): Returned | undefined {
+  giveBack(): GiveBackMessage | undefined {
     if (!this.isHeld) return undefined;
     this.isHeld = false;
     this.message = undefined;

@@ -55,7 +55,7 @@ export type DeniedBy = (typeof DENIED_BY)[number];
 /** In no policy's name. Stored: never change it. */
 const MARK = "~";
 
-export interface ComparisonCounts {
+export interface ComparedCall {
   readonly policy: string;
   readonly version: number;
   readonly key: string;
@@ -91,7 +91,7 @@ export function ofLatestCandidates(counts: Counts): Counts {
   return kept.length === Object.keys(counts).length ? counts : Object.fromEntries(kept);
 }
 
-export interface Family {
+export interface MetricFamily {
   readonly labels: readonly string[];
   readonly help: string;
 }
@@ -155,11 +155,11 @@ export const FAMILIES = {
     labels: ["result"],
     help: "Messages with counts that have arrived: counted, or repeated and not counted again.",
   },
-} as const satisfies Readonly<Record<string, Family>>;
+} as const satisfies Readonly<Record<string, MetricFamily>>;
 
 export type Metric = keyof typeof FAMILIES;
 
-export function familyOf(metric: string): Family | undefined {
+export function familyOf(metric: string): MetricFamily | undefined {
   return Object.hasOwn(FAMILIES, metric) ? FAMILIES[metric as Metric] : undefined;
 }
 

@@ -4,7 +4,7 @@ import { type Decision, REASONS } from "../protocol/decision.ts";
 import {
   bucketOf,
   comparedSeries,
-  type ComparisonCounts,
+  type ComparedCall,
   type Counts,
   keysOfCandidate,
   MAX_POLICIES,
@@ -59,7 +59,7 @@ export class Tally implements Counter {
     if (decision.waitedMs !== undefined) this.lasted("waited_seconds", [slot.policy], decision.waitedMs);
   }
 
-  compared({ policy, version, key, deniedBy }: ComparisonCounts): void {
+  compared({ policy, version, key, deniedBy }: ComparedCall): void {
     const series = comparedSeries(policy, version, deniedBy);
     this.#others.set(series, (this.#others.get(series) ?? 0) + 1);
     if (deniedBy === "candidate") this.#slotOf(keysOfCandidate(policy, version)).keys?.denied.count(key);

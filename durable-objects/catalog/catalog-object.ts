@@ -16,7 +16,7 @@ import {
   type Table,
   type TokenInCatalog,
   type Versioned,
-  type Write,
+  type CatalogChange,
   type WriteCall,
 } from "../../core/catalog/calls.ts";
 import { MAX_MULTI_WILDCARD, WILDCARD } from "../../core/catalog/patterns.ts";
@@ -42,7 +42,7 @@ import {
   type WriteResult,
 } from "./checks.ts";
 
-type OverrideWrite = Extract<Write, { kind: "override" }>;
+type OverrideWrite = Extract<CatalogChange, { kind: "override" }>;
 
 /** The runtime takes no alarm after 2189, and an override may end in 9999. */
 const MAX_ALARM_MS = 365 * 24 * 3_600_000;
@@ -149,7 +149,7 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
   }
 
   /** For conditions: whether a read finds a value, and its entity tag. */
-  #stateOf(write: Write): { readonly version: number; readonly isThere: boolean } {
+  #stateOf(write: CatalogChange): { readonly version: number; readonly isThere: boolean } {
     const versionOf = () => {
       if (write.kind === "catalog") return this.#store.revision;
       if (write.kind === "token") return this.#store.token(write.name) && 1;
@@ -163,7 +163,7 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
     return { version: version ?? 0, isThere: version !== undefined };
   }
 
-  #write(write: Write, by: string, keyPrefix: string | undefined): WriteResult {
+  #write(write: CatalogChange, by: string, keyPrefix: string | undefined): WriteResult {
     switch (write.kind) {
       case "policy":
         return this.#writePolicy(by, write.name, write.fields ?? undefined);

@@ -14,7 +14,7 @@ import { claimId } from "../../core/protocol/names.ts";
 import type { Attached, ConfirmCall } from "../../core/protocol/object-methods.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { integer, number, oneOf, pointerTo, table, violationsOf } from "../../core/validation.ts";
-import { claimIn, linkOf } from "../operations/claims.ts";
+import { claimIn, leaseLink } from "../operations/claims.ts";
 import { type LeaseHost, renewed, takenOver } from "./lease-sockets.ts";
 
 /**
@@ -123,7 +123,7 @@ async function acquired(host: LeaseHost, { policy, key, ...call }: AcquireCall):
 async function linkNow({ ask }: LeaseHost, { policy, key }: OfKey, id: string): Promise<string> {
   return await ask(policy, key, (_, keyState) => {
     const claim = claimIn(keyState, "lease", id);
-    return claim === undefined ? id : linkOf(claim);
+    return claim === undefined ? id : leaseLink(claim);
   });
 }
 

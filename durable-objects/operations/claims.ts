@@ -34,7 +34,7 @@ export function claimIn(keyState: KeyState, kind: Claim["kind"], id: string): Cl
   return claim?.kind === kind ? claim : undefined;
 }
 
-export function linkOf({ link, id }: Claim): string {
+export function leaseLink({ link, id }: Claim): string {
   return link ?? id;
 }
 
@@ -294,7 +294,7 @@ function idempotentLease({ idempotencyKey, cost, ttlMs }: Acquiring): Idempotent
 }
 
 function isOthers(claim: Claim, link: string | undefined): boolean {
-  return link !== undefined && linkOf(claim) !== link;
+  return link !== undefined && leaseLink(claim) !== link;
 }
 
 function rulesNow(keyState: KeyState, nowMs: number): Decided {

@@ -1,5 +1,5 @@
 import type { Answer, Lease, Missing, Peeked } from "../../core/protocol/answers.ts";
-import type { Returned } from "../../core/protocol/messages.ts";
+import type { GiveBackMessage } from "../../core/protocol/messages.ts";
 import type { MaybePromise, KeyCall } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../keys/key-state.ts";
 
@@ -34,7 +34,7 @@ export interface Operations {
   /** Settles a holder's usage, decides on a cost, and reserves units for the holder. */
   reserve(keyState: KeyState, call: Params<"reserve">, nowMs: number): MaybePromise<Answer>;
   /** Ends a reservation with the holder's usage. A late or repeated message changes nothing. */
-  giveBack(keyState: KeyState, returned: Returned, nowMs: number): void;
+  giveBack(keyState: KeyState, returned: GiveBackMessage, nowMs: number): void;
   /** Holds units if every rule admits them. It waits only for provisional holds (turns.ts). */
   hold(keyState: KeyState, call: Params<"hold">, nowMs: number): MaybePromise<Answer>;
   /** Ends a hold with the units used. A late or repeated settle gets an answer and changes nothing. */

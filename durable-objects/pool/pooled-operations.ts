@@ -1,7 +1,7 @@
 import { randomId } from "../../core/clock.ts";
 import { type Cost, costOf, costText } from "../../core/policies/policy.ts";
 import type { Answer, Lease, Missing, Peeked, RuleDecision } from "../../core/protocol/answers.ts";
-import type { Returned } from "../../core/protocol/messages.ts";
+import type { GiveBackMessage } from "../../core/protocol/messages.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
@@ -89,7 +89,7 @@ export class PooledOperations implements Operations {
     return this.#orAlone(keyState, ask, (own, nowMs) => local.limit(own, { cost: call.cost }, nowMs));
   }
 
-  giveBack(keyState: KeyState, returned: Returned, nowMs: number): void {
+  giveBack(keyState: KeyState, returned: GiveBackMessage, nowMs: number): void {
     this.#host.local.giveBack(keyState, returned, nowMs);
     this.#limits.gaveBack(keyState);
   }

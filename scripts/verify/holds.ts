@@ -22,7 +22,7 @@ const BRIEF_TTL_MS = 2_000;
 /** The most units held at once, and the duration of the work. */
 const MAX_HELD = 5;
 const WORK_MS = 30;
-/** Returned units may wait for an isolate that remembers a denial. */
+/** GiveBackMessage units may wait for an isolate that remembers a denial. */
 const BACK_WITHIN_MS = 12_000;
 
 async function place(

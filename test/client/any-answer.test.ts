@@ -11,7 +11,7 @@ import { SYSTEM_TIME } from "../../core/clock.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import { LimiterError } from "../../core/protocol/problems.ts";
 import type { ReservationsMessage } from "../../core/protocol/reservation-messages.ts";
-import { describePolicy } from "../../worker/calls/reservations.ts";
+import { describeForClient } from "../../worker/calls/reservations.ts";
 import { Dice } from "../simulation/dice.ts";
 import { depth } from "../support/depth.ts";
 import { announcedSeed } from "../support/random.ts";
@@ -24,7 +24,7 @@ const POLICY = { algorithm: "token-bucket", limit: 100_000, window: "10s", deadl
 const VERSIONS = [99_999, 100_000].map((limit) => {
   const policy = parsePolicies({ hot: { ...POLICY, limit } }).get("hot");
   if (policy === undefined) throw new Error("no policy");
-  return describePolicy(policy);
+  return describeForClient(policy);
 });
 
 beforeEach(() => void vi.spyOn(console, "warn").mockImplementation(() => undefined));

@@ -15,7 +15,7 @@ import type {
 } from "../../core/protocol/reservation-messages.ts";
 import { manualClock } from "../../package/testing.ts";
 import type { PolicyList as ListedSchema } from "../../worker/calls/keys.ts";
-import { describePolicy } from "../../worker/calls/reservations.ts";
+import { describeForClient } from "../../worker/calls/reservations.ts";
 import type { Limiter } from "../../worker/rpc/limiter.ts";
 import { transportOf } from "../support/transport.ts";
 
@@ -59,11 +59,11 @@ class Played {
   }
 
   #answer({ calls, known = {} }: ReservationsMessage): ReservationsReply {
-    const unknown: Record<string, ReturnType<typeof describePolicy>> = {};
+    const unknown: Record<string, ReturnType<typeof describeForClient>> = {};
     const answers = calls.map(({ limit, reserve }) => {
       const asked = limit ?? reserve;
       if (asked === undefined) return null;
-      const description = describePolicy(named(asked.policy));
+      const description = describeForClient(named(asked.policy));
       const version = this.version ?? description.version;
       const rules = [{ name: asked.policy, success: true, limit: 100_000, remaining: 50_000 }].map(
         (rule) => ({
@@ -104,7 +104,7 @@ test("the first decision of a process takes one message, and calls that are made
   const keys = Array.from({ length: 40 }, (_, index) => `key-${index}`);
   await Promise.all(keys.map((key) => limiter.limit({ policy: "hot", key })));
   expect(played.messages.map(({ calls }) => calls.length)).toEqual([1, 40]);
-  expect(played.messages[1]?.known).toEqual({ hot: describePolicy(named("hot")).version });
+  expect(played.messages[1]?.known).toEqual({ hot: describeForClient(named("hot")).version });
 });
 
 // Of 32 that came at once to a new isolate one was answered as degraded, though the object had admitted it.
@@ -247,7 +247,7 @@ test("when a policy has changed, all that is held under it goes home", async () 
 
 test("a description says all that a holder needs, and refills no sooner than the policy does", () => {
   for (const [name, policy] of policies) {
-    const described = describedPolicy(name, JSON.parse(JSON.stringify(describePolicy(policy))) as never);
+    const described = describedPolicy(name, JSON.parse(JSON.stringify(describeForClient(policy))) as never);
     expect(described).toMatchObject({
       name,
       deadlineMs: policy.deadlineMs,

@@ -12,7 +12,7 @@ import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import { LimiterError } from "../../core/protocol/problems.ts";
 import type { ReservationsMessage } from "../../core/protocol/reservation-messages.ts";
 import { manualClock } from "../../package/testing.ts";
-import { describePolicy } from "../../worker/calls/reservations.ts";
+import { describeForClient } from "../../worker/calls/reservations.ts";
 
 let warned: string[] = [];
 beforeEach(() => {
@@ -30,7 +30,7 @@ const KINDS = {
 const describe = (kind: keyof typeof KINDS) => {
   const policy = parsePolicies({ api: { ...KINDS[kind], deadlineMs: 2_000 } }).get("api");
   if (policy === undefined) throw new Error("no policy");
-  return describePolicy(policy);
+  return describeForClient(policy);
 };
 
 const REFUSED = {

@@ -3,7 +3,7 @@ import { ReservationCache } from "../../client/reservation-cache.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import type { Policies, Policy } from "../../core/policies/policy.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
-import type { Returned } from "../../core/protocol/messages.ts";
+import type { GiveBackMessage } from "../../core/protocol/messages.ts";
 import type { Reservation } from "../../core/reservations/reservation.ts";
 import { Database } from "./database.ts";
 import { SimulatedObject } from "./simulated-object.ts";
@@ -46,7 +46,7 @@ export class OneIsolate {
     this.#nowMs += ms;
     if (this.#nowMs < this.#lookedAtMs + LOOK_MS) return;
     this.#lookedAtMs = this.#nowMs;
-    const byObject = new Map<SimulatedObject, Returned[]>();
+    const byObject = new Map<SimulatedObject, GiveBackMessage[]>();
     for (const { returned } of this.#cache.endDue(Math.floor(this.#nowMs))) {
       const object = this.#objectOf(Number(returned.key));
       byObject.set(object, [...(byObject.get(object) ?? []), returned]);

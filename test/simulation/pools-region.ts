@@ -1,6 +1,6 @@
 import type { Time } from "../../core/clock.ts";
 import type { Cost, Policies } from "../../core/policies/policy.ts";
-import type { HoldCall, AcquireCall, ReserveCall, Returned } from "../../core/protocol/messages.ts";
+import type { HoldCall, AcquireCall, ReserveCall, GiveBackMessage } from "../../core/protocol/messages.ts";
 import { makeAsk } from "../../durable-objects/key-calls.ts";
 import { KeyCache } from "../../durable-objects/keys/key-cache.ts";
 import type { KeyState } from "../../durable-objects/keys/key-state.ts";
@@ -18,7 +18,7 @@ import type { VirtualTime } from "./virtual-time.ts";
 export type Asked =
   | { readonly method: "limit"; readonly cost: Cost; readonly idempotencyKey?: string }
   | { readonly method: "reserve"; readonly call: ReserveCall }
-  | { readonly method: "giveBack"; readonly returned: readonly Returned[] }
+  | { readonly method: "giveBack"; readonly returned: readonly GiveBackMessage[] }
   | { readonly method: "hold"; readonly call: HoldCall }
   | { readonly method: "settle"; readonly id: string; readonly used: Cost }
   | { readonly method: "cancel"; readonly id: string }

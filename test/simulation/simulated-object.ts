@@ -4,7 +4,7 @@ import type { Answer, AnswerText } from "../../core/protocol/answers.ts";
 import type {
   LimitCall,
   ReserveCall,
-  Returned,
+  GiveBackMessage,
   SheddingCall,
   Versioned,
 } from "../../core/protocol/messages.ts";
@@ -126,7 +126,7 @@ export class SimulatedObject {
     );
   }
 
-  giveBack(policy: string, returned: readonly Returned[]): void {
+  giveBack(policy: string, returned: readonly GiveBackMessage[]): void {
     for (const each of returned)
       void this.#memory.ask(policy, each.key, (operations, keyState, nowMs) =>
         operations.giveBack(keyState, each, nowMs),

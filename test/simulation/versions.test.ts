@@ -2,7 +2,7 @@ import { afterAll, beforeAll, expect, test, vi } from "vitest";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { ReserveCall } from "../../core/protocol/messages.ts";
 import type { ReservationsMessage } from "../../core/protocol/reservation-messages.ts";
-import { describePolicy } from "../../worker/calls/reservations.ts";
+import { describeForClient } from "../../worker/calls/reservations.ts";
 import { depth } from "../support/depth.ts";
 import { announcedSeed } from "../support/random.ts";
 import { Database } from "./database.ts";
@@ -61,7 +61,7 @@ test.each<[name: string, breakage: Breakage, firstSeed?: number]>([
 
 /** A message of another version says nothing about the units that its sender keeps. */
 function withoutKept(message: ReservationsMessage, policy: Policy): ReservationsMessage {
-  const isKnown = message.known?.[policy.name] === describePolicy(policy).version;
+  const isKnown = message.known?.[policy.name] === describeForClient(policy).version;
   if (isKnown && policy.override === undefined) return message;
   const calls = message.calls.map(({ reserve, ...call }) => ({
     ...call,

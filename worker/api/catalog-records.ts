@@ -133,7 +133,7 @@ export const catalogRecords = {
     method: "GET",
     path: "/v1/token",
     scopes: SCOPES,
-    handle: ({ principal }) => admin.describeToken(principal),
+    handle: ({ principal }) => admin.describeOwnToken(principal),
     answer: JSON_ANSWER,
     summary: "What the token of the caller may do; any token may ask",
     ok: { says: "The token", schema: "OwnToken" },

@@ -53,7 +53,14 @@ const NOBODY = {
   longestWaitMs: 0,
   holders: 0,
 };
-export const LISTED = { limit: 30, remaining: 28, resetAfterMs: 4_000, outstanding: 0, holds: 0, leases: 0 };
+export const LISTED_KEY = {
+  limit: 30,
+  remaining: 28,
+  resetAfterMs: 4_000,
+  outstanding: 0,
+  holds: 0,
+  leases: 0,
+};
 
 export const someDenied = [denied, estimated(100_000)];
 export const several = { success: true, decisions: [admitted, estimated(98_800)] };

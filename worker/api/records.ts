@@ -148,7 +148,9 @@ const keyRecords = {
     answer: JSON_ANSWER,
     summary: "The keys of a policy with a number of objects, page by page; needs the scope admin",
     ok: { says: "A page of keys", schema: "KeyList" },
-    example: { answers: { page: { keys: [{ key: "192.0.2.7", ...examples.LISTED }], cursor: "MTp1c2Vy" } } },
+    example: {
+      answers: { page: { keys: [{ key: "192.0.2.7", ...examples.LISTED_KEY }], cursor: "MTp1c2Vy" } },
+    },
   }),
   countKeys: call({
     method: "GET",

@@ -99,7 +99,7 @@ function targetOf(message: Message, call: Limit, input: unknown): (Target & { is
 }
 
 function noteKnown({ known, unknown }: Message, policy: Policy): boolean {
-  const [name, description] = [publicName(policy.name), describePolicy(policy)];
+  const [name, description] = [publicName(policy.name), describeForClient(policy)];
   const isKnown = Object.hasOwn(known, name) && known[name] === description.version;
   if (!isKnown) unknown.set(name, description);
   return isKnown;
@@ -111,7 +111,7 @@ async function answerLimit(message: Message, limit: Limit, input: unknown): Answ
   if (target instanceof Problem) return target;
   const { policy, key, isKnown } = target;
   const isByObject =
-    isKnown && describePolicy(policy).localDecisions.denies && !takesNothing(policy, limit.cost);
+    isKnown && describeForClient(policy).localDecisions.denies && !takesNothing(policy, limit.cost);
   if (!isByObject) return await answerDecision(message, target, limit);
   return answerOf(await message.client.forward(policy, key, { limit: messageOf(target, limit) }));
 }
@@ -136,7 +136,7 @@ async function answerReserve(message: Message, call: Reserve, input: unknown): A
   const { turn, ttlMs, isShort, rules } = call;
   const holder = ownKey(message.principal.id, call.holder);
   const mayHold = policy.reservation.clients !== false;
-  if (isKnown && mayHold && describePolicy(policy).localDecisions.denies) {
+  if (isKnown && mayHold && describeForClient(policy).localDecisions.denies) {
     const strays = Object.keys(rules).filter((name) => !policy.rules.some((rule) => rule.name === name));
     if (strays.length > 0) return notAllowed(strays.map((name) => strayRule(policy, name)));
     const reserve = { ...messageOf(target, call), holder, turn, ttlMs, isShort, rules };
@@ -192,7 +192,7 @@ function answerOf(
 const descriptions = new WeakMap<Policy, PolicyDescription>();
 
 /** The description of a policy. A client decides nothing if calls are shed, lease, or need no object. */
-export function describePolicy(policy: Policy): PolicyDescription {
+export function describeForClient(policy: Policy): PolicyDescription {
   const before = descriptions.get(policy);
   if (before !== undefined) return before;
   const { priorities, pool, lease, shedding, isStateless, retryJitter, reservation } = policy;

@@ -77,7 +77,7 @@ async function inputOf(record: Call, c: Ctx): Answered<Read> {
 }
 
 function isInQuery(c: Ctx, beginning: readonly string[]): boolean {
-  const names = addressOf(c).query.split("&", MAX_QUERY_FIELDS);
+  const names = pathAndQueryOf(c).query.split("&", MAX_QUERY_FIELDS);
   return names.some((part) => beginning.includes(part.split("=", 1)[0] ?? ""));
 }
 
@@ -178,7 +178,7 @@ function queryInput(
 ): Record<string, unknown> | Problem {
   // Most calls have no query. Searching for a `?` costs less than parsing the address.
   if (!c.req.raw.url.includes("?")) return {};
-  const { query } = addressOf(c);
+  const { query } = pathAndQueryOf(c);
   if (query.split("&", MAX_QUERY_FIELDS + 1).length > MAX_QUERY_FIELDS)
     return stray([], `the query has more than ${MAX_QUERY_FIELDS} fields: must have fewer`);
   try {
@@ -208,7 +208,7 @@ function strayProblem(given: Iterable<string>, known: readonly string[]): Proble
 
 /** The named parts of an address: `/v1/policies/api` at `/v1/policies/:policy` is `{ policy: "api" }`. */
 function placeIn(c: Ctx, route: string): Readonly<Record<string, string>> | Problem {
-  const parts = addressOf(c).path.split("/");
+  const parts = pathAndQueryOf(c).path.split("/");
   try {
     const named = route.split("/").flatMap((part, index): [string, string][] => {
       const given = parts[index] ?? "";
@@ -224,7 +224,7 @@ function placeIn(c: Ctx, route: string): Readonly<Record<string, string>> | Prob
  * Path and query as sent. `URL` would resolve a `..` or a backslash in a key to another key, and throws for
  * an odd Host header.
  */
-function addressOf(c: Ctx): { path: string; query: string } {
+function pathAndQueryOf(c: Ctx): { path: string; query: string } {
   const [url = ""] = c.req.raw.url.split("#", 1);
   // 4 skips "://" and one character of the host.
   const path = url.slice(url.indexOf("/", url.indexOf(":") + 4));

@@ -17,7 +17,7 @@ import {
   recordedUnits,
   roomIn,
   search,
-  totalOf,
+  unitsInLog,
   type UnitLog,
   type UnitLogRecord,
   unpackLog,
@@ -135,7 +135,9 @@ export const slidingLog: Algorithm<Config, State> = {
     if (state.end - (record?.end ?? 0) > MAX_SEGMENT) return false;
     // Units taken since the record was written; if the record is of an older log, all units that count.
     const isSameLog = record?.sinceMs === state.sinceMs;
-    const since = isSameLog ? totalOf(state) - totalOf(record) : countedAt(state, config.windowMs, nowMs);
+    const since = isSameLog
+      ? unitsInLog(state) - unitsInLog(record)
+      : countedAt(state, config.windowMs, nowMs);
     return since >= 0 && since + outstanding <= ahead;
   },
 

@@ -54,7 +54,7 @@ export function add(log: UnitLog, windowMs: number, nowMs: number, units: number
     runs = runs.with(first, end, log.openMs, closedUnits);
     [end, openUnits] = [end + 1, 0];
   }
-  openUnits += Math.min(units, MAX_COUNTED - (totalOf(log) - goneUnits));
+  openUnits += Math.min(units, MAX_COUNTED - (unitsInLog(log) - goneUnits));
   const counted = closedUnits + openUnits - goneUnits - unitsInHoles(log.holes, goneUnits);
   const gone = after(log.holes, goneUnits, Math.max(0, counted - max));
   const holes = holesFrom(log.holes, gone);
@@ -82,7 +82,7 @@ export function withoutUnits(
   const isOpen = position === log.end;
   if ((isOpen ? log.openMs : log.runs.atMs(position)) !== atMs) return log;
   const from = Math.max(goneUnits, position > first ? unitsTo(log, position - 1) : 0);
-  const to = isOpen ? totalOf(log) : unitsTo(log, position);
+  const to = isOpen ? unitsInLog(log) : unitsTo(log, position);
   const counted = to - from - (unitsInHoles(log.holes, from) - unitsInHoles(log.holes, to));
   const given = Math.min(units, counted);
   if (given <= 0) return log;
@@ -94,14 +94,14 @@ export function withoutUnits(
 export function countedAt(log: UnitLog | undefined, windowMs: number, nowMs: number): number {
   if (log === undefined) return 0;
   const { goneUnits } = countingFrom(log, windowMs, nowMs);
-  return totalOf(log) - goneUnits - unitsInHoles(log.holes, goneUnits);
+  return unitsInLog(log) - goneUnits - unitsInHoles(log.holes, goneUnits);
 }
 
 /** How many units may join: as many as can be counted, and none if the log has `maxRuns` runs. */
 export function roomIn(log: UnitLog | undefined, windowMs: number, nowMs: number, maxRuns: number): number {
   if (log === undefined) return MAX_COUNTED;
   const { first, goneUnits } = countingFrom(log, windowMs, nowMs);
-  return log.end - first >= maxRuns ? 0 : MAX_COUNTED - (totalOf(log) - goneUnits);
+  return log.end - first >= maxRuns ? 0 : MAX_COUNTED - (unitsInLog(log) - goneUnits);
 }
 
 /** The instant at which the oldest `units` of those that count at `nowMs` have left the window. */
@@ -113,20 +113,20 @@ export function leavesAtMs(log: UnitLog, windowMs: number, nowMs: number, units:
 /** The instant at which the last unit leaves the window; -Infinity: no unit could count. */
 export function emptyAtMs(log: UnitLog, windowMs: number): number {
   const { first, goneUnits, holes } = log;
-  const total = totalOf(log);
+  const total = unitsInLog(log);
   if (holes.at(-1) !== total) return total > goneUnits ? windowMs + log.openMs : -Infinity;
   const last = holes.at(-2) ?? 0;
   return last > goneUnits ? windowMs + loggedAtMs(log, first, last) : -Infinity;
 }
 
 /** All units since the log began, including those that no longer count. */
-export function totalOf({ closedUnits, openUnits }: Pick<UnitLog, "closedUnits" | "openUnits">): number {
+export function unitsInLog({ closedUnits, openUnits }: Pick<UnitLog, "closedUnits" | "openUnits">): number {
   return closedUnits + openUnits;
 }
 
 /** The units of a record that counted when it was written. */
 export function recordedUnits({ goneUnits, holes = NO_HOLES, ...counts }: UnitLogRecord): number {
-  return totalOf(counts) - goneUnits - unitsInHoles(holes, goneUnits);
+  return unitsInLog(counts) - goneUnits - unitsInHoles(holes, goneUnits);
 }
 
 /** The log as stored. `before`: the last written record. */
@@ -168,7 +168,7 @@ export function unpackLog(
 function countingFrom(log: UnitLog, windowMs: number, nowMs: number): Gone {
   const { runs, end, openMs } = log;
   const leftMs = nowMs - windowMs;
-  if (openMs <= leftMs) return { first: end, goneUnits: totalOf(log) };
+  if (openMs <= leftMs) return { first: end, goneUnits: unitsInLog(log) };
   const counts = (at: number) => runs.atMs(at) > leftMs && unitsTo(log, at) > log.goneUnits;
   const first = search(log.first, end, counts);
   const before = first > log.first ? unitsTo(log, first - 1) : 0;

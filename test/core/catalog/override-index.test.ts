@@ -2,7 +2,7 @@ import * as fc from "fast-check";
 import { describe, expect, test, vi } from "vitest";
 import { normaliseKey } from "../../../core/catalog/keys.ts";
 import {
-  addressOf,
+  ipAddressIn,
   matchesParts,
   MAX_BEGINNING_LENGTHS,
   MAX_END_LENGTHS,
@@ -175,9 +175,9 @@ describe("a pattern", () => {
   });
 
   test("canonical addresses are numbers, in the order of their bits", () => {
-    expect(addressOf("192.0.2.1")).toEqual({ family: 4, value: 0xc0000201n });
-    expect(addressOf("2001:db8:1:2::/64")).toEqual({ family: 6, value: 0x20010db800010002n });
-    expect(addressOf("::/64")).toEqual({ family: 6, value: 0n });
-    expect(addressOf("customer:7")).toBeUndefined();
+    expect(ipAddressIn("192.0.2.1")).toEqual({ family: 4, value: 0xc0000201n });
+    expect(ipAddressIn("2001:db8:1:2::/64")).toEqual({ family: 6, value: 0x20010db800010002n });
+    expect(ipAddressIn("::/64")).toEqual({ family: 6, value: 0n });
+    expect(ipAddressIn("customer:7")).toBeUndefined();
   });
 });

@@ -15,9 +15,9 @@ import { clip, type Violation, violationsOf } from "../../../core/validation.ts"
 import { CALLER_NAME, type Principal, StoredToken, TokenFields } from "../../auth/tokens.ts";
 import { isPlain, plainProblem } from "../plain-data.ts";
 import { MAX_PROBLEMS, notAllowed, parse, refused, stray } from "../validate.ts";
-import { answerOf, type CatalogCaller, type CatalogInput, problemIn, write } from "./catalog-calls.ts";
+import { catalogAnswer, type CatalogCaller, type CatalogInput, asProblem, write } from "./catalog-calls.ts";
 
-export function describeToken({ id, scopes, policies, keyPrefix }: Principal): object {
+export function describeOwnToken({ id, scopes, policies, keyPrefix }: Principal): object {
   const { token: name } = JSON.parse(id) as { readonly token: string };
   return {
     name,
@@ -30,7 +30,7 @@ export function describeToken({ id, scopes, policies, keyPrefix }: Principal): o
 export async function listTokens({
   catalog,
 }: CatalogCaller): Answered<{ tokens: (Table & { readonly name: string })[] }> {
-  const tokens = await answerOf(catalog.tokens());
+  const tokens = await catalogAnswer(catalog.tokens());
   if (tokens instanceof Problem) return tokens;
   return { tokens: tokens.map(({ name, entry }) => ({ ...entry, name })) };
 }
@@ -55,11 +55,11 @@ export async function revokeToken(
   caller: CatalogCaller,
   { place: { name = "" } }: CatalogInput,
 ): Promise<Problem | undefined> {
-  return problemIn(await write(caller, { kind: "token", name, entry: null }, {}));
+  return asProblem(await write(caller, { kind: "token", name, entry: null }, {}));
 }
 
 export async function readCatalog({ catalog }: CatalogCaller): Answered<Versioned<CatalogDocument>> {
-  return await answerOf(catalog.document());
+  return await catalogAnswer(catalog.document());
 }
 
 export async function writeCatalog(
@@ -80,7 +80,7 @@ export async function readAudit(
 ): Answered<{ entries: readonly AuditEntry[]; cursor?: string }> {
   if (cursor !== undefined && !/^\d{1,15}$/.test(cursor))
     return refused(["cursor"], cursor, "the cursor of an earlier answer");
-  const page = await answerOf(catalog.audit(cursor === undefined ? undefined : Number(cursor)));
+  const page = await catalogAnswer(catalog.audit(cursor === undefined ? undefined : Number(cursor)));
   if (page instanceof Problem) return page;
   return { entries: page.items, ...(page.next !== undefined && { cursor: page.next }) };
 }

@@ -14,7 +14,7 @@ import type {
   Refusal,
   Table,
   Versioned,
-  Write,
+  CatalogChange,
 } from "../../../core/catalog/calls.ts";
 import { instantText } from "../../../core/clock.ts";
 import { type Answered, Problem, PROBLEMS } from "../../../core/protocol/problems.ts";
@@ -51,7 +51,7 @@ export interface CatalogInput {
 }
 
 /** The write of an entry at a place. Without fields it is deleted. */
-type WriteOf = (place: CatalogInput["place"], fields: Table | null) => Write;
+type WriteOf = (place: CatalogInput["place"], fields: Table | null) => CatalogChange;
 
 const policyWrite: WriteOf = ({ policy: name = "" }, fields) => ({ kind: "policy", name, fields });
 const candidateWrite: WriteOf = ({ policy = "" }, fields) => ({ kind: "candidate", policy, fields });
@@ -67,7 +67,7 @@ export async function readPolicy(
   { catalog, principal }: CatalogCaller,
   { place: { policy = "" } }: Pick<CatalogInput, "place">,
 ): Answered<PolicyAnswer> {
-  return policyProblem(principal, policy) ?? policyAnswer(await answerOf(catalog.policy(policy)));
+  return policyProblem(principal, policy) ?? policyAnswer(await catalogAnswer(catalog.policy(policy)));
 }
 
 export async function writePolicy(caller: CatalogCaller, input: CatalogInput): Answered<PolicyAnswer> {
@@ -96,7 +96,7 @@ export async function readOverride(
   { place: { policy = "", pattern = "" } }: CatalogInput,
 ): Answered<OverrideAnswer> {
   const refusal = policyProblem(principal, policy) ?? patternProblem(principal, pattern);
-  return refusal ?? overrideAnswer(await answerOf(catalog.override(policy, pattern)));
+  return refusal ?? overrideAnswer(await catalogAnswer(catalog.override(policy, pattern)));
 }
 
 export async function listOverrides(
@@ -105,7 +105,7 @@ export async function listOverrides(
 ): Answered<{ overrides: OverrideAnswer[]; cursor?: string }> {
   const refusal = policyProblem(principal, policy) ?? notForPrefix(principal);
   if (refusal !== undefined) return refusal;
-  const page = await answerOf(catalog.overrides(policy, cursor));
+  const page = await catalogAnswer(catalog.overrides(policy, cursor));
   if (page instanceof Problem) return page;
   const overrides = page.items.map((each) => overrideAnswer(each) as OverrideAnswer);
   return { overrides, ...(page.next !== undefined && { cursor: page.next }) };
@@ -125,7 +125,7 @@ export async function readCandidate(
 ): Answered<ComparedCandidate> {
   const refusal = policyProblem(principal, policy);
   if (refusal !== undefined) return refusal;
-  const read = await answerOf(catalog.candidate(policy));
+  const read = await catalogAnswer(catalog.candidate(policy));
   if (read instanceof Problem) return read;
   const answer = candidateAnswer(read);
   // The counts are of all keys.
@@ -199,12 +199,12 @@ async function writeBody(
 
 function deleting(writeOf: WriteOf) {
   return async (caller: CatalogCaller, { place, conditions }: CatalogInput): Answered<undefined> =>
-    problemIn(await write(caller, writeOf(place, null), conditions));
+    asProblem(await write(caller, writeOf(place, null), conditions));
 }
 
 export async function write(
   caller: CatalogCaller,
-  what: Write,
+  what: CatalogChange,
   conditions: Conditions,
 ): Answered<Versioned<unknown>> {
   const { catalog, principal, onWritten } = caller;
@@ -212,7 +212,7 @@ export async function write(
     scopeProblem(principal, ["admin"]) ?? rightsProblem(principal, what) ?? takenProblem(caller.secret, what);
   if (refusal !== undefined) return refusal;
   const { title: by, keyPrefix } = principal;
-  const written = await answerOf(
+  const written = await catalogAnswer(
     catalog.write({ write: what, by, ...(keyPrefix !== undefined && { keyPrefix }), ...conditions }),
   );
   if (!(written instanceof Problem) && conditions.isDryRun !== true) await onWritten();
@@ -222,7 +222,7 @@ export async function write(
 const FREE_NAME = "a name that no token of the secret API_TOKENS has";
 
 /** A token's name identifies its caller: a catalog token with a name of the secret would be that caller. */
-function takenProblem(secret: string | undefined, what: Write): Problem | undefined {
+function takenProblem(secret: string | undefined, what: CatalogChange): Problem | undefined {
   if (what.kind === "token" && what.entry !== null && isConfigured(secret, what.name))
     return refused(["name"], what.name, FREE_NAME);
   if (what.kind !== "catalog") return undefined;
@@ -236,7 +236,7 @@ function takenProblem(secret: string | undefined, what: Write): Problem | undefi
   );
 }
 
-export async function answerOf<Answer extends object>(
+export async function catalogAnswer<Answer extends object>(
   answer: Promise<Answer | Refusal>,
 ): Answered<Exclude<Answer, Refusal>> {
   try {
@@ -260,7 +260,7 @@ function problemOf({ refused: why, detail, violations = [] }: Refusal): Problem 
   return new Problem(kind, detail);
 }
 
-export function problemIn(answer: unknown): Problem | undefined {
+export function asProblem(answer: unknown): Problem | undefined {
   return answer instanceof Problem ? answer : undefined;
 }
 
@@ -281,7 +281,7 @@ export function readConditions(given: unknown = {}): Conditions | Problem {
 
 /* A caller limited to some policies or keys may change only those. */
 
-function rightsProblem(principal: Principal, what: Write): Problem | undefined {
+function rightsProblem(principal: Principal, what: CatalogChange): Problem | undefined {
   if (what.kind === "token" || what.kind === "catalog") return notForAll(principal);
   const refusal = policyProblem(principal, what.kind === "policy" ? what.name : what.policy);
   if (refusal !== undefined) return refusal;

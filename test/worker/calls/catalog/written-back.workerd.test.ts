@@ -16,7 +16,7 @@ const admin = (method: string, path: string, body?: unknown) =>
 const errorsOf = ({ body }: { readonly body: Record<string, unknown> }) => JSON.stringify(body["errors"]);
 
 /** A write of any kind. Many of them do not fit each other. */
-const Write = fc.oneof(
+const CatalogChange = fc.oneof(
   fc.record({ path: fc.constant(POLICY), body: fc.constantFrom(LOG, BUCKET, SLOTS, undefined) }),
   fc.record({ path: fc.constant(CANDIDATE), body: fc.constantFrom(LOG, BUCKET, SLOTS, undefined) }),
   fc.record({
@@ -33,7 +33,7 @@ async function write({ path, body }: { readonly path: string; readonly body: unk
 
 test("the document that is read can be written into an empty catalog, after any writes", async () => {
   await fc.assert(
-    fc.asyncProperty(fc.array(Write, { minLength: 3, maxLength: 10 }), async (writes) => {
+    fc.asyncProperty(fc.array(CatalogChange, { minLength: 3, maxLength: 10 }), async (writes) => {
       await admin("PUT", "/v1/catalog", EMPTY);
       await write({ path: POLICY, body: LOG });
       for (const each of writes) await write(each);
