@@ -24,7 +24,7 @@ import {
   utilizationProblem,
 } from "./limits.ts";
 import * as requests from "./schemas/request-schemas.ts";
-import { parse, refused, type Target } from "./validate.ts";
+import { parse, badValue, type Target } from "./validate.ts";
 
 /** A hold or lease of a key. Its secret is the unguessable part of its id. */
 interface ClaimTarget extends Target {
@@ -170,7 +170,7 @@ export function acquireOf(
   const { policy } = target;
   const { lease } = policy;
   if (lease === undefined)
-    return refused(
+    return badValue(
       ["policy"],
       publicName(policy.name),
       "a policy with a concurrency rule (units of this one are not leased: limit, POST /v1/limit)",
@@ -192,13 +192,13 @@ function leasedProblem(policy: Policy, units: Cost, input: unknown): Problem | u
   const problem = unitsProblem(policy, units, input);
   const none = policy.rules.find((rule) => rule.lease !== undefined && costOf(rule, units) === 0);
   if (problem !== undefined || none === undefined) return problem;
-  return refused(["units", none.unit], 0, `an integer from 1 to ${MAX_UNITS}`);
+  return badValue(["units", none.unit], 0, `an integer from 1 to ${MAX_UNITS}`);
 }
 
 function ttlProblem({ lease }: Policy, ms: number | undefined, field = "ttlMs"): Problem | undefined {
   const maxMs = lease?.maxTtlMs ?? 0;
   if (ms === undefined || ms <= maxMs) return undefined;
-  return refused([field], ms, `an integer from 1 to ${maxMs}, the policy's maxTtl`);
+  return badValue([field], ms, `an integer from 1 to ${maxMs}, the policy's maxTtl`);
 }
 
 export const callRenew = onClaim("lease", requests.RenewRequest, async (claim, { ttlMs }) => {

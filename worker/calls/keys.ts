@@ -15,7 +15,7 @@ import { described, integer, table } from "../../core/validation.ts";
 import { keyProblem, mayUse } from "../auth/tokens.ts";
 import { type CallContext, findPolicy } from "./limits.ts";
 import { amount, KeyRequest, milliseconds, optional, text } from "./schemas/request-schemas.ts";
-import { parse, refused } from "./validate.ts";
+import { parse, badValue } from "./validate.ts";
 
 export async function callKeys(context: CallContext, input: unknown): Answered<KeyList> {
   const request = parse(KeyListRequest, input);
@@ -43,21 +43,21 @@ function amongOf(
   if (policy instanceof Problem) return policy;
   if (policy.pool !== undefined) {
     const allowed = "a policy without a pool (the keys of this one are in its Redis: list them there)";
-    return refused(["policy"], request.policy, allowed);
+    return badValue(["policy"], request.policy, allowed);
   }
   const { objects } = policy;
   if (objects === "per-key") {
     const allowed =
       "a policy whose keys share a number of objects (this one has an object for each key, and nobody knows all " +
       'objects: keep a list of your keys and look at each, or set objects in the policy, with objectsBefore = "per-key")';
-    return refused(["policy"], request.policy, allowed);
+    return badValue(["policy"], request.policy, allowed);
   }
   // A token with a key prefix lists no other keys.
   const { prefix = principal.keyPrefix ?? "" } = request;
   const from =
     request.cursor === undefined ? { object: 0 } : readKeyCursor(request.cursor, sharedObjects(policy));
   if (from === undefined || from.after?.startsWith(prefix) === false)
-    return refused(["cursor"], request.cursor, "the cursor of an answer to the same request");
+    return badValue(["cursor"], request.cursor, "the cursor of an answer to the same request");
   return keyProblem(principal, prefix) ?? { policy: { ...policy, objects }, prefix, from };
 }
 

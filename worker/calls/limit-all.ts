@@ -35,7 +35,7 @@ import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.t
 import { acquireCandidate, limitCandidate } from "./candidates.ts";
 import { type CallContext, costProblem, findTarget, priorityProblem, rateProblem } from "./limits.ts";
 import * as requests from "./schemas/request-schemas.ts";
-import { given, parse, refused, type Target } from "./validate.ts";
+import { given, parse, badValue, type Target } from "./validate.ts";
 
 /** Decides several checks: all or none of them, or each by itself. */
 export async function callLimitSeveral(context: CallContext, input: unknown): Answered<AllDecisions> {
@@ -293,7 +293,7 @@ async function parseChecks({ client, principal }: CallContext, input: unknown): 
   // First of all: thousands of checks would each be parsed, and answered with an error.
   const raw = given(input, "checks") as readonly unknown[];
   const maxChecks = given(input, "atomic") === false ? requests.MAX_INDEPENDENT_CHECKS : requests.MAX_CHECKS;
-  if (Array.isArray(raw) && raw.length > maxChecks) return refused(["checks"], raw, requests.CHECKS_ALLOWED);
+  if (Array.isArray(raw) && raw.length > maxChecks) return badValue(["checks"], raw, requests.CHECKS_ALLOWED);
   const request = parse(requests.LimitAllRequest, input);
   if (request instanceof Problem) return request;
   const { atomic, idempotencyKey, priority } = request;

@@ -12,7 +12,7 @@ import { oneOfNames, pointerTo, violation } from "../../core/violations.ts";
 import { keyProblem, mayUse, policyProblem, type Principal, scopeProblem } from "../auth/tokens.ts";
 import { limitCandidate, withCandidate } from "./candidates.ts";
 import * as requests from "./schemas/request-schemas.ts";
-import { given, notAllowed, parse, refused, type Target } from "./validate.ts";
+import { given, notAllowed, parse, badValue, type Target } from "./validate.ts";
 
 export interface CallContext {
   readonly client: LimiterClient;
@@ -59,7 +59,7 @@ export function findTarget(
   const policy = findPolicy(policies, principal, name, below);
   if (policy instanceof Problem) return policy;
   const key = policy.keyKind === "text" ? givenKey : normaliseKey(policy, givenKey);
-  if (key === undefined) return refused([...below, "key"], givenKey, ADDRESS_ALLOWED);
+  if (key === undefined) return badValue([...below, "key"], givenKey, ADDRESS_ALLOWED);
   const problem = keyProblem(principal, key);
   if (problem !== undefined) return problem;
   const overridden = policy.overrides?.find(key, readClockMs());
@@ -93,7 +93,7 @@ export function costProblem(
   if (typeof cost === "number") return undefined;
   const givenCost = given(input, path.at(-1) ?? "");
   if (typeof givenCost !== "object" || givenCost === null) return undefined;
-  if (Array.isArray(givenCost)) return refused(path, givenCost, requests.COST_ALLOWED);
+  if (Array.isArray(givenCost)) return badValue(path, givenCost, requests.COST_ALLOWED);
   const names = unitsOf(rules);
   const unknown = Object.keys(givenCost).filter((unit) => !names.includes(unit));
   if (unknown.length === 0) return undefined;
@@ -107,18 +107,18 @@ const NOT_ALL_ZERO = `${requests.UNITS_ALLOWED}, at least one of them not 0`;
 export function unitsProblem(policy: Policy, units: Cost, input: unknown): Problem | undefined {
   const problem = costProblem(policy, ["units"], units, input);
   if (problem !== undefined || policy.rules.some((rule) => costOf(rule, units) > 0)) return problem;
-  return refused(["units"], given(input, "units"), NOT_ALL_ZERO);
+  return badValue(["units"], given(input, "units"), NOT_ALL_ZERO);
 }
 
 export function priorityProblem({ priorities: { names } }: Policy, priority?: string): Problem | undefined {
   if (priority === undefined || names.includes(priority)) return undefined;
   const allowed = `one of ${names.map((name) => JSON.stringify(name)).join(", ")}, the policy's priorities`;
-  return refused(["priority"], priority, allowed);
+  return badValue(["priority"], priority, allowed);
 }
 
 export function utilizationProblem({ shedding }: Policy, utilization?: number): Problem | undefined {
   if (utilization === undefined || shedding?.by === "reports") return undefined;
-  return refused(["utilization"], utilization, 'left out: this policy has no shed = { by = "reports" }');
+  return badValue(["utilization"], utilization, 'left out: this policy has no shed = { by = "reports" }');
 }
 
 /** The problem of taking units from a policy that leases them. A cost of 0 only reads. */
@@ -126,24 +126,24 @@ export function rateProblem(policy: Policy, cost: Cost, below: readonly string[]
   if (policy.lease === undefined || takesNothing(policy, cost)) return undefined;
   const allowed =
     "a policy without a concurrency rule (units of this one are leased: acquire, POST /v1/leases)";
-  return refused([...below, "policy"], publicName(policy.name), allowed);
+  return badValue([...below, "policy"], publicName(policy.name), allowed);
 }
 
 function waitProblem({ waiting: { maxWaitMs }, pool }: Policy, waitMs: number): Problem | undefined {
   if (pool === undefined || maxWaitMs > 0 || waitMs === 0) return maxWaitProblem(waitMs, maxWaitMs);
-  return refused(["waitMs"], waitMs, "left out or 0, since nobody waits for units of a pool");
+  return badValue(["waitMs"], waitMs, "left out or 0, since nobody waits for units of a pool");
 }
 
 export function maxWaitProblem(waitMs: number, maxWaitMs: number): Problem | undefined {
   if (waitMs <= maxWaitMs) return undefined;
-  return refused(["waitMs"], waitMs, `an integer from 0 to ${maxWaitMs}, the policy's maxWait`);
+  return badValue(["waitMs"], waitMs, `an integer from 0 to ${maxWaitMs}, the policy's maxWait`);
 }
 
 function forceProblem(policy: Policy, cost: Cost, input: unknown): Problem | undefined {
   if (policy.pool !== undefined)
-    return refused(["force"], true, 'left out under a policy with pool = "redis"');
+    return badValue(["force"], true, 'left out under a policy with pool = "redis"');
   if (!takesNothing(policy, cost)) return undefined;
-  return refused(["cost"], given(input, "cost"), `${NOT_ALL_ZERO}, with force`);
+  return badValue(["cost"], given(input, "cost"), `${NOT_ALL_ZERO}, with force`);
 }
 
 function unitsOf(rules: readonly { readonly unit: string }[]): readonly string[] {
@@ -233,7 +233,7 @@ export const callRefund = onKey(
 export const callPeek = onKey(requests.PeekRequest, ({ policy, key }, { waitFor, waitMs }, context) => {
   const { client, request } = context;
   const { lease } = policy;
-  if (waitFor === undefined && waitMs > 0) return refused(["waitMs"], waitMs, "left out, or with waitFor");
+  if (waitFor === undefined && waitMs > 0) return badValue(["waitMs"], waitMs, "left out, or with waitFor");
   if (lease === undefined || waitMs === 0) return client.peek(policy, key);
   const problem = maxWaitProblem(waitMs, lease.maxWaitMs);
   return problem ?? client.waitForIdle(policy, key, waitMs, request?.signal);
@@ -248,13 +248,13 @@ export const callSetUsed = onKey(requests.SetRequest, ({ policy, key }, { used }
   if (problem !== undefined) return problem;
   const name = publicName(policy.name);
   if (policy.pool !== undefined)
-    return refused(["policy"], name, "a policy without a pool, to set what a key has used");
+    return badValue(["policy"], name, "a policy without a pool, to set what a key has used");
   const rates = policy.rules.filter(({ lease }) => lease === undefined);
   if (rates.length === 0)
-    return refused(["policy"], name, "a policy with a rule that counts a rate: leases are only released");
+    return badValue(["policy"], name, "a policy with a rule that counts a rate: leases are only released");
   if (typeof used !== "number" && !rates.some(({ unit }) => Object.hasOwn(used, unit))) {
     const allowed = `a number, or a table with one of ${unitsOf(rates).join(", ")}`;
-    return refused(["used"], given(input, "used"), allowed);
+    return badValue(["used"], given(input, "used"), allowed);
   }
   return withCandidate(client, policy, (each, its) => each.setUsed(its, key, used));
 });

@@ -18,7 +18,7 @@ import { described, oneOf, table } from "../../core/validation.ts";
 import { mayUse, type Principal } from "../auth/tokens.ts";
 import { type CallContext, findPolicy } from "./limits.ts";
 import { amount, KeyRequest, optional } from "./schemas/request-schemas.ts";
-import { parse, refused } from "./validate.ts";
+import { parse, badValue } from "./validate.ts";
 
 interface StatsContext extends CallContext {
   readonly env: { readonly STATS?: StatsNamespace };
@@ -59,7 +59,7 @@ export async function callHistory(context: StatsContext, input: unknown): Answer
   const maxMs = parseDurationMs(MAX_SINCE[step]) ?? 0;
   if (sinceMs === undefined || sinceMs < nowMs - maxMs || sinceMs > nowMs) {
     const range = `not before ${MAX_SINCE[step]} ago by the ${step} and not after now`;
-    return refused(["since"], since, `${SINCE_ALLOWED}, ${range}`);
+    return badValue(["since"], since, `${SINCE_ALLOWED}, ${range}`);
   }
   const name = publicName(policy.name);
   const points = await askStats(env.STATS, (object) => object.history({ policy: name, step, sinceMs }));

@@ -28,7 +28,7 @@ export function notAllowed(
   return new Problem(PROBLEMS.notAllowed, detail, { errors });
 }
 
-export function refused(path: readonly string[], value: unknown, allowed: string): Problem {
+export function badValue(path: readonly string[], value: unknown, allowed: string): Problem {
   return stray(path, violation(path, value, allowed));
 }
 

@@ -9,7 +9,7 @@ import { authenticate, type Principal, scopeProblem } from "../auth/tokens.ts";
 import { callingFrom, catalogCallerOf, clientOf, freshen } from "../bindings/client.ts";
 import type { Env } from "../bindings/env.ts";
 import { notForAdmin } from "../calls/catalog/catalog-calls.ts";
-import { notAllowed, refused, stray } from "../calls/validate.ts";
+import { notAllowed, badValue, stray } from "../calls/validate.ts";
 
 /** The handler of a call: finds the caller, reads the input by the call's record, and writes the answer. */
 export function serve(record: Call | CatalogCall): (c: Ctx) => Promise<Response> {
@@ -107,7 +107,7 @@ function withPlace(place: Readonly<Record<string, string>> | Problem, input: unk
 function statusOf(deny: unknown): DenyStatus | Problem {
   if (deny === undefined) return 200;
   if (deny === "429") return 429;
-  return refused(["deny"], deny, "429, or left out");
+  return badValue(["deny"], deny, "429, or left out");
 }
 
 async function answerCatalogCall(record: CatalogCall, c: Ctx): Answered<Response> {
@@ -135,7 +135,7 @@ function catalogQuery(
   if (query instanceof Problem) return query;
   const { dryRun, cursor } = query;
   if (dryRun !== undefined && dryRun !== "true" && dryRun !== "false")
-    return refused(["dryRun"], dryRun, "true, false or left out");
+    return badValue(["dryRun"], dryRun, "true, false or left out");
   const conditions = conditionsIn(c.req.raw.headers);
   if (conditions instanceof Problem) return conditions;
   return {

@@ -21,7 +21,7 @@ import type { KeyCount, KeyList } from "../calls/keys.ts";
 import { onKey } from "../calls/limits.ts";
 import { plain } from "../calls/plain-data.ts";
 import { BoundAcquireRequest } from "../calls/schemas/request-schemas.ts";
-import { parse, refused } from "../calls/validate.ts";
+import { parse, badValue } from "../calls/validate.ts";
 
 interface Regional {
   /** The region of a policy with a pool. Absent: that of the isolate's latest HTTP request. */
@@ -128,7 +128,7 @@ function completed(
   if (typeof argument !== "object" || argument === null) return { input: argument };
   const { region: name = caller.region, ...fields } = argument as Readonly<Record<string, unknown>>;
   const region = regionNamed(name);
-  if (region === undefined) throw refused(["region"], name, `left out, or one of ${REGION_NAMES}`).toError();
+  if (region === undefined) throw badValue(["region"], name, `left out, or one of ${REGION_NAMES}`).toError();
   if (!hasChecks) {
     const { policy = caller.policy, ...others } = fields;
     return { input: { policy, ...others }, region };
@@ -177,7 +177,7 @@ export class CatalogTarget extends WithCatalogCalls {
 
 function text(field: string, value: unknown): string {
   if (typeof value === "string") return value;
-  throw refused([field], value, "text").toError();
+  throw badValue([field], value, "text").toError();
 }
 
 /** A decision with its lease's handle, which releases it when disposed of, or after its caller ends. */
@@ -216,7 +216,7 @@ function detachedProblem(request: BoundAcquireRequest): Problem | undefined {
   if (!request.detached) return undefined;
   const field = request.graceMs === undefined ? "resume" : "graceMs";
   if (request[field] === undefined) return undefined;
-  return refused([field], request[field], "left out where detached is true: such a lease has no link");
+  return badValue([field], request[field], "left out where detached is true: such a lease has no link");
 }
 
 /**

@@ -14,7 +14,7 @@ import { type Answered, Problem } from "../../../core/protocol/problems.ts";
 import { clip, type Violation, violationsOf } from "../../../core/validation.ts";
 import { CALLER_NAME, type Principal, StoredToken, TokenFields } from "../../auth/tokens.ts";
 import { isPlain, plainProblem } from "../plain-data.ts";
-import { MAX_PROBLEMS, notAllowed, parse, refused, stray } from "../validate.ts";
+import { MAX_PROBLEMS, notAllowed, parse, badValue, stray } from "../validate.ts";
 import { catalogAnswer, type CatalogCaller, type CatalogInput, asProblem, write } from "./catalog-calls.ts";
 
 export function describeOwnToken({ id, scopes, policies, keyPrefix }: Principal): object {
@@ -79,7 +79,7 @@ export async function readAudit(
   { cursor }: CatalogInput,
 ): Answered<{ entries: readonly AuditEntry[]; cursor?: string }> {
   if (cursor !== undefined && !/^\d{1,15}$/.test(cursor))
-    return refused(["cursor"], cursor, "the cursor of an earlier answer");
+    return badValue(["cursor"], cursor, "the cursor of an earlier answer");
   const page = await catalogAnswer(catalog.audit(cursor === undefined ? undefined : Number(cursor)));
   if (page instanceof Problem) return page;
   return { entries: page.items, ...(page.next !== undefined && { cursor: page.next }) };

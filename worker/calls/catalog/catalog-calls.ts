@@ -30,7 +30,7 @@ import {
 } from "../../auth/tokens.ts";
 import { plainProblem } from "../plain-data.ts";
 import { askStats } from "../stats.ts";
-import { notAllowed, parse, refused, stray } from "../validate.ts";
+import { notAllowed, parse, badValue, stray } from "../validate.ts";
 
 export interface CatalogCaller {
   readonly catalog: CatalogMethods;
@@ -224,7 +224,7 @@ const FREE_NAME = "a name that no token of the secret API_TOKENS has";
 /** A token's name identifies its caller: a catalog token with a name of the secret would be that caller. */
 function takenProblem(secret: string | undefined, what: CatalogChange): Problem | undefined {
   if (what.kind === "token" && what.entry !== null && isConfigured(secret, what.name))
-    return refused(["name"], what.name, FREE_NAME);
+    return badValue(["name"], what.name, FREE_NAME);
   if (what.kind !== "catalog") return undefined;
   const taken = Object.keys(what.document.tokens).filter((name) => isConfigured(secret, name));
   if (taken.length === 0) return undefined;
