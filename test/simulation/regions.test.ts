@@ -20,18 +20,22 @@ const CELL: Cell = {
 };
 const NOTHING_OVER = { admittedOver: 0, handedOutOver: 0 };
 
-test.each([
+const CELLS: readonly (readonly [string, Partial<Cell>])[] = [
   ["as usual", {}],
-  ["below the limit", { load: 0.5 }],
   ["with a message in ten lost", { fault: "loss" }],
   ["when regions' objects lose their memory", { restart: { everyMs: 300, of: "regions" } }],
-  ["when they do, and messages are lost", { restart: { everyMs: 400, of: "regions" }, fault: "loss" }],
   ["with a load that moves to other regions", { shape: "world", durationMs: 20_000 }],
   ["when holders come and go, and the regions' objects with them", { shape: "crowd", durationMs: 32_000 }],
-  ["when they do, with a message in ten lost", { shape: "crowd", fault: "loss", durationMs: 32_000 }],
+];
+const FURTHER: typeof CELLS = [
+  ["below the limit", { load: 0.5 }],
+  ["when they lose it, and messages are lost", { restart: { everyMs: 400, of: "regions" }, fault: "loss" }],
+  ["when holders come and go, and messages are lost", { shape: "crowd", fault: "loss", durationMs: 32_000 }],
   ["when the home object stands still", { fault: "stall", durationMs: 24_000 }],
   ["under twenty times the limit", { load: 20, durationMs: 12_000 }],
-] as const)("%s: nothing is over", async (_, change) => {
+];
+
+test.each(depth(CELLS, [...CELLS, ...FURTHER]))("%s: nothing is over", async (_, change) => {
   const seed = announcedSeed("regions");
   for (let run = 0; run < depth(1, 6); run += 1) {
     const { admittedOver, handedOutOver } = await runCell({ ...CELL, ...change, seed: seed + run });

@@ -50,7 +50,7 @@ inDeepRuns("300 far isolates share what is left beside their buckets, and nothin
   expect(figures.jain).toBeGreaterThan(0.95);
 });
 
-test("1,000 far isolates that start at once soon get what they ask for, with equal parts", async () => {
+inDeepRuns("1,000 far isolates that start at once soon get what they ask for, with equal parts", async () => {
   const quota = { ...CELL.quota, limit: 20_000 };
   const cell: Cell = { ...CELL, quota, holders: 1_000, load: 0.5, durationMs: 8_000, lawEveryMs: 1_000 };
   const figures = await runCell(cell);

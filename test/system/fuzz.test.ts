@@ -3,7 +3,7 @@
  * limiter of its own, since workerd has one thread.
  */
 import { describe, expect, test } from "vitest";
-import { depth } from "../support/depth.ts";
+import { depth, IS_DEEP } from "../support/depth.ts";
 import type { Outcomes } from "../support/fuzz/binding-fuzz.ts";
 import { fuzzedOverBinding, fuzzedOverHttp } from "../support/fuzz/fuzzed-limiter.ts";
 import type { Answered } from "../support/fuzz/http-fuzz.ts";
@@ -46,10 +46,10 @@ describe.concurrent("whatever is sent, each answer is one that the document prom
     const { answered, operations } = await fuzzedOverHttp({
       seed: announcedSeed("fuzz over HTTP"),
       count: REQUESTS,
-      isEnough: (met, all) => unmet(met, all).length === 0,
+      isEnough: (met, all) => !IS_DEEP || unmet(met, all).length === 0,
       concurrency: 32,
     });
-    expect(unmet(answered, operations)).toEqual([]);
+    if (IS_DEEP) expect(unmet(answered, operations)).toEqual([]);
     // What is open to all is never refused.
     const open = operations.filter(({ path }) => OPEN.has(path));
     expect(open.filter(({ id }) => had(answered, id, (status) => status >= 400))).toEqual([]);
@@ -59,9 +59,9 @@ describe.concurrent("whatever is sent, each answer is one that the document prom
     const outcomes = await fuzzedOverBinding({
       seed: announcedSeed("fuzz over the binding"),
       count: CALLS,
-      isEnough: (met) => unmetMethods(met).length === 0,
+      isEnough: (met) => !IS_DEEP || unmetMethods(met).length === 0,
       concurrency: 64,
     });
-    expect(unmetMethods(outcomes)).toEqual([]);
+    if (IS_DEEP) expect(unmetMethods(outcomes)).toEqual([]);
   });
 });
