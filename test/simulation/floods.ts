@@ -14,7 +14,7 @@ import { Dice } from "./dice.ts";
 import { law } from "./laws.ts";
 import { simulatedNamespace, type Method } from "./network.ts";
 import { SimulatedObject } from "./simulated-object.ts";
-import { VirtualTime } from "./virtual-time.ts";
+import { manyTurns, VirtualTime } from "./virtual-time.ts";
 
 const KEY = "key";
 const COSTS = [1, 5];
@@ -82,7 +82,7 @@ function soonerMs({ rules }: Policy): number {
 
 export class FloodSchedule {
   readonly #dice: Dice;
-  readonly #time = new VirtualTime();
+  readonly #time = new VirtualTime(manyTurns);
   readonly #object: SimulatedObject;
   readonly #policy: Policy;
   readonly #mistake: Mistake;
