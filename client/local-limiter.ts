@@ -60,18 +60,23 @@ function isUnits(units: unknown): boolean {
   return Number.isInteger(units) && (units as number) >= 0 && (units as number) <= MAX_UNITS;
 }
 
-/** `undefined`: no answer in time. */
-type Asked = CarriedDecision | AskHome | Problem | undefined;
+/** Another object decides the call, which the reservation asks by now. */
+const ASK_ELSEWHERE = "ask elsewhere";
 
-function isDecided(asked: Asked | null): asked is CarriedDecision {
-  if (asked === undefined || asked === null || asked instanceof Problem) return false;
-  return !("askHome" in asked) && asked.told === undefined;
+/** `undefined`: no answer in time. */
+type Asked = CarriedDecision | typeof ASK_ELSEWHERE | Problem | undefined;
+
+function isDecided(
+  answer: CarriedDecision | AskHome | Problem | null | undefined,
+): answer is CarriedDecision {
+  if (answer === undefined || answer === null || answer instanceof Problem) return false;
+  return !("askHome" in answer);
 }
 
 /** How long a holder asks the home object after the object in its region did not decide. */
 const HOME_MS = 2_000;
-/** After so many missing answers in a row from the object in its region it asks the home object too. */
-const MAX_MISSED = 3;
+/** After the object in its region has answered nothing for so long, it asks the home object too. */
+const MAX_SILENT_MS = 3_000;
 
 export class LocalLimiter {
   readonly #cache: ReservationCache;
@@ -129,15 +134,22 @@ export class LocalLimiter {
     return reservation.admitted(nowMs);
   }
 
-  async #ask(caller: Holding, reservation: Reservation, cost: Cost, sinceMs: number): Answered<Decision> {
+  /** @param askedMs how long another object was asked before */
+  async #ask(
+    caller: Holding,
+    reservation: Reservation,
+    cost: Cost,
+    sinceMs: number,
+    askedMs = 0,
+  ): Answered<Decision> {
     const { policy, key } = reservation;
     let nowMs = sinceMs;
     const message = reservation.isHot ? reservation.messageAt(nowMs) : undefined;
-    let waitedMs = 0;
+    let waitedMs = askedMs;
     if (message?.promise(policy, cost) === true) {
       reservation.miss();
       // At most half the deadline, and for one answer: a call to the object needs time too.
-      waitedMs = (await this.#answers.get(message)?.wait(caller.time, policy.deadlineMs / 2)) ?? 0;
+      waitedMs += (await this.#answers.get(message)?.wait(caller.time, policy.deadlineMs / 2)) ?? 0;
       nowMs = this.#cache.now(caller.time.nowMs());
       const admitted = this.#admit(caller, reservation, cost, nowMs);
       // Another call's answer brought the units, so no message is under way for the calls denied meanwhile.
@@ -146,15 +158,23 @@ export class LocalLimiter {
       if (decided !== undefined) return localDecision(policy, key, decided);
     }
     const decided = await through(caller.gate?.enter(policy, key, nowMs, "ask"), () => {
-      if (reservation.isBehind) return this.#awaitUnits(caller, reservation, cost, nowMs, waitedMs);
-      const isFree = reservation.isWorthUnits && reservation.messageAt(nowMs) === undefined;
-      return isFree
+      // The key may have so many holders that this one is sent to its region: it says who it is from its first call on, and
+      // nothing more to the home object before that has answered.
+      const isRegional = reservation.canHaveBuckets && mayBeRegional(reservation, caller, nowMs);
+      const underWay = reservation.messageAt(nowMs);
+      const isFirst = !reservation.isAnswered && underWay !== undefined && underWay.sentAtMs < nowMs;
+      if (reservation.isBehind || (isRegional && isFirst))
+        return this.#awaitUnits(caller, reservation, cost, nowMs, waitedMs);
+      return (isRegional || reservation.isWorthUnits) && underWay === undefined
         ? this.#send(caller, reservation, cost, nowMs, waitedMs)
         : this.#askAlone(caller, reservation, cost, nowMs, waitedMs);
     });
     if (decided === undefined) return degradedDecision(policy, key);
     if (decided instanceof Problem) return decided;
-    if ("askHome" in decided) return this.#ask(caller, reservation, cost, nowMs);
+    if (decided === ASK_ELSEWHERE) {
+      const answeredAtMs = this.#cache.now(caller.time.nowMs());
+      return this.#ask(caller, reservation, cost, answeredAtMs, waitedMs + answeredAtMs - nowMs);
+    }
     if ("full" in decided) return reservation.failed() ?? boundReached(decided);
     if (decided.told !== undefined) return decided.told;
     // The units that the object lacked may have been on their way to this isolate.
@@ -214,7 +234,7 @@ export class LocalLimiter {
     const about = { policy: policy.name, key, cost, priority: policy.priority, ...versionOf(policy) };
     const limit = { ...about, ...(region && { region, protocol: REGION_PROTOCOL }) };
     const answer = await this.#request(caller, reservation, { limit }, -waitedMs);
-    if (!isDecided(answer)) return answer;
+    if (answer === undefined || answer === ASK_ELSEWHERE || answer instanceof Problem) return answer;
     const nowMs = this.#cache.now(caller.time.nowMs());
     reservation.measureTrip(sentAtMs, nowMs);
     reservation.learn(cost, answer, nowMs, askedAt);
@@ -242,30 +262,41 @@ export class LocalLimiter {
     if (isDecided(answer)) {
       if (message === undefined) return answer;
       reservation.answered(message, answer, nowMs);
-      if (answer.reserved?.asksRegion === true) this.#cache.move(reservation, caller.region?.());
-      return answer;
+      if (answer.reserved?.asksRegion !== true) return answer;
+      this.#cache.move(reservation, caller.region?.());
+      reservation.forgetDenials();
+      // What the home object lacks, the region's may have.
+      return answer.rules.every(({ success }) => success) ? answer : ASK_ELSEWHERE;
     }
     // Several calls were under way, and another one's answer may have moved the reservation.
     const isThere = reservation.region === region;
-    if (reply === undefined && isThere) reservation.unanswered(message);
-    else reservation.failed(message);
+    if (reply === undefined && isThere) {
+      // Thousands may have started at once, and ask the object in their region by now.
+      const isLost = !reservation.isAnswered && reservation.canHaveBuckets && reservation.isHot;
+      if (isLost && region === undefined) this.#cache.move(reservation, caller.region?.());
+      reservation.unanswered(nowMs, message);
+    } else reservation.failed(message);
     // Other rules now decide the key: units held under the old ones end and are returned.
     if (answer === null) return this.#cache.retire(reservation);
     const asksHome = answer !== undefined && "askHome" in answer;
-    if (region === undefined) return asksHome ? undefined : answer;
-    if (isThere && (asksHome || reservation.missedAnswers > MAX_MISSED)) {
+    if (region !== undefined && isThere && (asksHome || nowMs >= reservation.silentSinceMs + MAX_SILENT_MS)) {
       reservation.homeUntilMs = nowMs + HOME_MS;
       this.#cache.move(reservation, undefined);
     }
-    return answer;
+    if (!asksHome) return answer;
+    return region === undefined ? undefined : ASK_ELSEWHERE;
   }
 }
 
 /** The home object may send a holder to the object in its region; that one needs to know that it is asked as such. */
-function placeOf({ region, homeUntilMs }: Reservation, caller: Holding, nowMs: number) {
+function placeOf(reservation: Reservation, caller: Holding, nowMs: number) {
+  const { region } = reservation;
   if (region !== undefined) return { region, protocol: REGION_PROTOCOL };
-  const mayAsk = nowMs >= homeUntilMs && caller.region?.() !== undefined;
-  return mayAsk ? { mayAskRegion: true as const } : {};
+  return mayBeRegional(reservation, caller, nowMs) ? { mayAskRegion: true as const } : {};
+}
+
+function mayBeRegional({ region, homeUntilMs }: Reservation, caller: Holding, nowMs: number): boolean {
+  return region !== undefined || (nowMs >= homeUntilMs && caller.region?.() !== undefined);
 }
 
 function localDecision(policy: PolicyView, key: string, decided: Decided): Decision {

@@ -158,9 +158,11 @@ export class ReservationCache {
   /** From now on another object is asked for its units. */
   move(reservation: Reservation, region: LocationHint | undefined): void {
     if (reservation.region === region) return;
-    this.retire(reservation);
+    // An object that has never answered is late, and gets no further message: what it grants ends by itself.
+    if (reservation.isAnswered) this.retire(reservation);
+    else this.end(reservation);
     reservation.region = region;
-    reservation.missedAnswers = 0;
+    reservation.heard();
   }
 
   /** Ends a reservation. `endDue` returns its message to the object. */

@@ -40,6 +40,8 @@ export interface Figures {
   readonly logLines: number;
   /** How long calls were made, in seconds. */
   readonly seconds: number;
+  /** `Measures.timeline`. */
+  readonly timeline: readonly number[];
 }
 
 interface CallMade {
@@ -112,6 +114,11 @@ export class Measures {
       jain: jainIndex(called.map((each) => each.admitted / each.calls)),
       jainExact: jainIndex(called.map((each) => each.exactly / each.calls)),
     };
+  }
+
+  /** What is admitted in each part of the run, as a part of what one exact limiter admits in it. */
+  get timeline(): readonly number[] {
+    return this.#bins.map(({ exactly, admitted }) => admitted / exactly);
   }
 
   #waitAt(part: number): number {

@@ -131,6 +131,7 @@ async function run(cell: Cell): Promise<Omit<Figures, "logLines">> {
     coldS: measures.normalAfterS(0, hasEvent ? EVENT_MS : durationMs),
     backS: hasEvent ? measures.normalAfterS(eventMs, durationMs) : Number.NaN,
     seconds: durationMs / 1_000,
+    timeline: measures.timeline,
   };
 }
 

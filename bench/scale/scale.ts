@@ -7,7 +7,8 @@
  *
  * `--only` names what cells have to be: `limit`, `holders`, `load`, `shape`, `fault`; several values of one are joined by
  * `|`. With `--processes`, holders are processes with a client of their own. `--seconds` says how long calls are made, by
- * default 15 s, with 3,000 holders 40 s, or 10 s beyond the event. A cell takes some seconds where isolates decide, and minutes where all calls wait
+ * default 15 s, or 10 s beyond the event. `--timeline` also says what is admitted in each half second, and `--regions-from`
+ * from how many holders on they ask objects in their regions. A cell takes some seconds where isolates decide, and minutes where all calls wait
  * (20,000/s, and 20 times the limit). Progress goes to stderr.
  */
 import { parseArgs } from "node:util";
@@ -135,10 +136,8 @@ function rowOf(cell: NamedCell, figures: Figures): readonly string[] {
   ];
 }
 
-function durationMsOf({ shape, fault, holders }: NamedCell, seconds: string | undefined): number {
+function durationMsOf({ shape, fault }: NamedCell, seconds: string | undefined): number {
   if (seconds !== undefined) return 1_000 * Number(seconds);
-  // From then on they ask objects in their regions, which take time to start.
-  if (holders >= 3_000) return 40_000;
   if (fault === "stall") return EVENT_MS + 20_000;
   return shape === "turning" ? EVENT_MS + 10_000 : 15_000;
 }
@@ -149,8 +148,10 @@ async function printTable(): Promise<void> {
     seed: { type: "string" },
     seconds: { type: "string" },
     processes: { type: "boolean" },
+    timeline: { type: "boolean" },
+    "regions-from": { type: "string" },
   } as const;
-  const { only, seed, seconds, processes } = parseArgs({ options }).values;
+  const { only, seed, seconds, processes, timeline, "regions-from": from } = parseArgs({ options }).values;
   const cells = chosenCells(only);
   console.log(`| ${HEAD.join(" | ")} |\n|${" --- |".repeat(HEAD.length)}`);
   for (const [index, cell] of cells.entries()) {
@@ -162,10 +163,12 @@ async function printTable(): Promise<void> {
       seed: Number(seed ?? "1"),
       durationMs: durationMsOf(cell, seconds),
       lawEveryMs: 50,
+      ...(from !== undefined && { holdersForRegions: Number(from) }),
     });
     console.log(`| ${rowOf(cell, figures).join(" | ")} |`);
     const tookS = ((performance.now() - beganMs) / 1_000).toFixed(0);
     const about = `${figures.seconds} s in ${tookS} s, ${figures.logLines.toFixed(0)} log lines a second`;
+    if (timeline === true) console.error(figures.timeline.map((part) => Math.round(100 * part)).join(" "));
     console.error(`${index + 1}/${cells.length} ${nameOf(cell)}: ${about}`);
   }
 }

@@ -55,6 +55,9 @@ export abstract class Holder<Call> {
   protected spendableUntilMs = -Infinity;
   protected settledAtMs = -Infinity;
   #refillAtMs = -Infinity;
+  /** Messages in a row that have had no answer in time, and since when. */
+  missedAnswers = 0;
+  silentSinceMs = Infinity;
   /** The smoothed round trip of its messages. */
   protected tripMs = 0;
   /** The last two round trips were long, one after the other. A level beneath that starts cold is slow once. */
@@ -100,6 +103,12 @@ export abstract class Holder<Call> {
     return isCheap && this.#streak >= WARM_CALLS && this.#demand.every((units) => units === this.#calls);
   }
 
+  /** Whether the object can cut its rules into buckets of holders. */
+  get canHaveBuckets(): boolean {
+    const { pool, rules, localDecisions } = this.policy;
+    return localDecisions.admits && pool === undefined && rules.every(({ algorithm }) => algorithm.lessRate);
+  }
+
   /** Counts a call, once, before it is decided. */
   note(cost: Cost, nowMs: number): void {
     const { rules, reservation } = this.policy;
@@ -118,15 +127,16 @@ export abstract class Holder<Call> {
     this.#isShort = true;
   }
 
-  protected want(nowMs: number): WantedUnits {
+  /** @param isWorthUnits otherwise it says only what its calls need */
+  protected want(nowMs: number, isWorthUnits = true): WantedUnits {
     const { rules, reservation } = this.policy;
     const measured = { calls: this.#calls, units: this.#demand, sinceMs: this.#sinceMs };
     const isShort = this.#isShort;
     const areFew = this.#streak < HOT_CALLS && this.isWarm;
     this.#measureFrom(nowMs);
     // Without this many spare units for this lifetime, the object grants none.
-    if (areFew) {
-      const units = rules.map(() => FEW_UNITS);
+    if (areFew || !isWorthUnits) {
+      const units = rules.map(() => (areFew ? FEW_UNITS : 0));
       return { ttlMs: reservation.mostMs, units, low: rules.map(() => 0), isShort: false };
     }
     const ttlMs = lifetimeMs(measured, nowMs, reservation, this.tripMs);
@@ -194,12 +204,18 @@ export abstract class Holder<Call> {
     return true;
   }
 
-  protected get isAnswered(): boolean {
+  get isAnswered(): boolean {
     return this.#lastAnswerMs > -Infinity;
   }
 
   protected isKnownAt(nowMs: number): boolean {
     return nowMs >= this.#firstAnswerMs + KNOWN_AFTER_LIFETIMES * this.policy.reservation.leastMs;
+  }
+
+  /** The level beneath answers, or another one is asked. */
+  heard(): void {
+    this.missedAnswers = 0;
+    this.silentSinceMs = Infinity;
   }
 
   /** Each answered message is measured. */

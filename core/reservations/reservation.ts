@@ -19,11 +19,10 @@ export class Reservation extends Holder<ReserveCall> {
   #units: number[];
   /** Present when units come by themselves. */
   #buckets: OwnBuckets | undefined;
-  readonly #used: number[];
+  /** By rule, since it began. */
+  readonly used: number[];
   readonly #estimate: QuotaEstimate;
   #forgotten = 0;
-  /** Messages in a row that have had no answer in time. */
-  missedAnswers = 0;
   /** Whether its last answer brought units. */
   #getsUnits = true;
   #requested: Reservation["asked"] | undefined;
@@ -32,7 +31,7 @@ export class Reservation extends Holder<ReserveCall> {
     super(policy, holder, nowMs);
     this.key = key;
     this.#units = policy.rules.map(() => 0);
-    this.#used = this.#units.slice();
+    this.used = this.#units.slice();
     this.#estimate = new QuotaEstimate(policy);
   }
 
@@ -66,10 +65,6 @@ export class Reservation extends Holder<ReserveCall> {
     return Math.min(MAX_LATE_MS, Math.max(deadlineMs, tripMs) * 2 ** this.missedAnswers);
   }
 
-  get used(): readonly number[] {
-    return this.#used;
-  }
-
   /** By rule: how fast units come by themselves, and how many there may be then. */
   get buckets(): readonly (Bucket | undefined)[] {
     const { rates = [], most = [] } = this.#buckets ?? {};
@@ -95,7 +90,7 @@ export class Reservation extends Holder<ReserveCall> {
     for (const [index, rule] of rules.entries()) {
       const units = costOf(rule, cost);
       this.#units[index] = (this.#units[index] ?? 0) - units;
-      this.#used[index] = (this.#used[index] ?? 0) + units;
+      this.used[index] = (this.used[index] ?? 0) + units;
     }
     return true;
   }
@@ -145,7 +140,7 @@ export class Reservation extends Holder<ReserveCall> {
    * object decides with everything.
    */
   ask(cost: Cost, nowMs: number, sinceMs = nowMs): ReserveRequest {
-    const wanted = this.want(nowMs);
+    const wanted = this.want(nowMs, this.isWorthUnits);
     const before = this.spendableAt(nowMs);
     const hadBuckets = this.#buckets !== undefined;
     if (nowMs >= this.spendableUntilMs) this.#buckets = undefined;
@@ -160,21 +155,20 @@ export class Reservation extends Holder<ReserveCall> {
     this.#requested = this.asked;
     this.turn += 1;
     const { key, holder, policy, turn } = this;
-    const { isShort } = wanted;
     // The lifetime begins now, and may be half over when the answer comes.
     const ttlMs = this.missedAnswers > 0 ? policy.reservation.mostMs : wanted.ttlMs;
     const about = { policy: policy.name, key, cost, priority: policy.priority, ...versionOf(policy) };
-    const hasRates = policy.pool === undefined && policy.rules.every(({ algorithm }) => algorithm.lessRate);
     const isFar = this.isKnownAt(nowMs) && (this.missedAnswers > 0 || this.isFar);
     const rules = this.#byRule((index) => ({
-      used: this.#used[index] ?? 0,
+      used: this.used[index] ?? 0,
       kept: (buckets === undefined ? kept : most)[index] ?? 0,
       wanted: wanted.units[index] ?? 0,
-      ...(hasRates && { demand: this.demandPerSecond[index] ?? 0 }),
+      ...(this.canHaveBuckets && { demand: this.demandPerSecond[index] ?? 0 }),
       ...(buckets && { rate: buckets.rates[index]?.units ?? 0, level: kept[index] ?? 0 }),
       ...(hadBuckets && { left: left[index] ?? 0 }),
     }));
-    const call = { ...about, holder, turn, ttlMs, isShort, ...(hasRates && { takesBucket: isFar }), rules };
+    const takesBucket = this.canHaveBuckets && { takesBucket: isFar };
+    const call = { ...about, holder, turn, ttlMs, isShort: wanted.isShort, ...takesBucket, rules };
     return this.send(call, wanted, sinceMs);
   }
 
@@ -193,7 +187,7 @@ export class Reservation extends Holder<ReserveCall> {
       this.#units[index] = (reserved.isNew ? 0 : (this.#units[index] ?? 0)) + granted;
       kept.push(reserved.isNew ? 0 : (call.rules[name]?.kept ?? 0));
       // Units spent since the message was sent came from units that the object counts as used.
-      if (reserved.isNew) this.#used[index] = call.rules[name]?.used ?? 0;
+      if (reserved.isNew) this.used[index] = call.rules[name]?.used ?? 0;
     }
     const { buckets } = reserved;
     this.#getsUnits = Object.values(reserved.units).some((units) => units > 0) || buckets !== undefined;
@@ -208,7 +202,7 @@ export class Reservation extends Holder<ReserveCall> {
       this.#buckets !== undefined && (before === undefined || this.#buckets.isMuchSlowerThan(before));
     this.begin(message, ttlMs, isNews ? nowMs + refillMs(ttlMs) / 4 : undefined, buckets !== undefined);
     // An empty, settled reservation need not end, except that a region only forwards an isolate's units when it ends.
-    const isSettled = names.every((name, index) => call.rules[name]?.used === this.#used[index]);
+    const isSettled = names.every((name, index) => call.rules[name]?.used === this.used[index]);
     this.isHeld = this.policy.pool !== undefined || !isSettled || !this.#isEmpty || buckets !== undefined;
   }
 
@@ -219,8 +213,11 @@ export class Reservation extends Holder<ReserveCall> {
   }
 
   /** No answer came in time. Granted units are lost here. */
-  unanswered(message?: ReserveRequest): undefined {
-    if (message === undefined || this.ended(message)) this.missedAnswers += 1;
+  unanswered(nowMs: number, message?: ReserveRequest): undefined {
+    // Of calls that were sent alone, many may fail together.
+    if (message === undefined) this.missedAnswers = Math.max(1, this.missedAnswers);
+    else if (this.ended(message)) this.missedAnswers += 1;
+    this.silentSinceMs = Math.min(this.silentSinceMs, nowMs);
     this.denials.endRequests();
   }
 
@@ -232,7 +229,7 @@ export class Reservation extends Holder<ReserveCall> {
   /** Remembers the object's answer to a cost, but no denial if denials were forgotten since the call. */
   learn(cost: Cost, decided: Decided, nowMs: number, asked = this.asked): void {
     const { rules, reserved, next, firmForMs, quietMs } = decided;
-    this.missedAnswers = 0;
+    this.heard();
     this.#estimate.learn(rules, reserved, asked.answers, nowMs);
     if (asked.forgotten !== this.#forgotten) return;
     const quietHereMs = quietMs && Math.max(quietMs, this.tripMs);
@@ -256,7 +253,7 @@ export class Reservation extends Holder<ReserveCall> {
     this.spendableUntilMs = -Infinity;
     this.turn += 1;
     const { key, holder, turn, region } = this;
-    const used = this.#byRule((index) => this.#used[index] ?? 0);
+    const used = this.#byRule((index) => this.used[index] ?? 0);
     return { key, holder, turn, used, ...(left && { left }), ...(region && { region }) };
   }
 

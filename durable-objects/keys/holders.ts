@@ -32,10 +32,14 @@ const MAX_HOLDERS_OF_CALLER = 500;
 const MAX_WISHES_OF_CALLER = 4;
 /** How long a holder is kept after its end, in milliseconds: its messages may arrive late. */
 const REMEMBERED_MS = 5_000;
+/** Holders that were sent to their regions are counted there, and a region's object reports them soon, but not at once. */
+const FIRST_REPORTS_MS = 5_000;
 /** About the bytes of memory of a holder without its hold. */
 export const HOLDER_BYTES = 300;
 
 export class Holders extends Map<string, KnownHolder> {
+  #regionalUntilMs = -Infinity;
+
   hasRoomFor(id: string): boolean {
     if (this.has(id) || this.size < MAX_HOLDERS_OF_CALLER) return true;
     const caller = callerIn(id);
@@ -56,15 +60,19 @@ export class Holders extends Map<string, KnownHolder> {
     return count;
   }
 
-  /** The holders of the key, also those that ask an object in their region. */
-  countsAt(nowMs: number): { readonly all: number; readonly regional: number } {
+  /**
+   * Whether there are so many that they ask objects in their regions. While those have holders, half as many are enough, and
+   * at first they need time to say how many they have, so that they do not come and go.
+   */
+  areForRegions(most: number, nowMs: number): boolean {
     let [all, regional] = [0, 0];
     for (const { untilMs, count } of this.values()) {
       if (untilMs <= nowMs) continue;
       all += count ?? 1;
       regional += count ?? 0;
     }
-    return { all, regional };
+    if (regional === 0 && all >= most) this.#regionalUntilMs = nowMs + FIRST_REPORTS_MS;
+    return nowMs < this.#regionalUntilMs || all >= most / (regional > 0 ? 2 : 1);
   }
 
   /** Deletes holders that ended long enough ago that no message of theirs can still arrive. */

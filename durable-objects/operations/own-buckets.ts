@@ -27,6 +27,8 @@ import type { KeyState } from "../keys/key-state.ts";
 
 /** The part of a rule that is cut into buckets of holders: the rest decides single calls. */
 const SHARED = 0.98;
+/** Where holders ask objects in regions, the home object decides few calls. */
+const SHARED_WITH_REGIONS = 0.995;
 /** As many holders get buckets also where they are near: the object hears less often of each. */
 const MANY_HOLDERS = 64;
 /** A bucket lasts until the object has heard each holder once, at 200 messages a second. */
@@ -39,11 +41,16 @@ const MIN_LIFE_MS = 2_000;
 const MIN_UNITS = 4;
 /** A bucket has room for the calls of this time: at its rate it is soon full again. */
 const BURST_MS = 1_000;
-const MIN_BURST = 6;
+export const MIN_BURST = 6;
+/** A region's object needs more for each of its holders: its bucket is cut again. */
+const MIN_BURST_OF_REGION = 8;
 /** Of what calls need: holders that come first leave something for those that come later. */
 const MAX_RATE = 1.5;
 /** More holders come to a region's object, and it hears late of those that it has. */
-const MAX_RATE_OF_REGION = 3;
+const MAX_RATE_OF_REGION = 2;
+
+/** A region's object asks for its first bucket before it knows its holders: it has few until the next one, which takes a trip. */
+const FIRST_SHARE = 1 / 32;
 
 /** What a holder says of one rule. */
 interface Asking extends RuleAccount {
@@ -78,29 +85,40 @@ export function ownBuckets(
   const units: number[] = [];
   const buckets: Bucket[] = [];
   let isFull = false;
-  for (const { rule, account, kept, demand, level, rate: own } of rules) {
-    if (rule.algorithm.lessRate === undefined || demand === undefined || demand <= 0) return undefined;
+  for (const { rule, account, kept, demand: said = 0, level, rate: own } of rules) {
+    if (rule.algorithm.lessRate === undefined || said <= 0) return undefined;
     const windowMs = rateWindowMs(rule);
     const perWindows = RATE_WINDOWS * rule.quota.units;
+    const demand = isRegion && kept === 0 ? Math.max(said, (FIRST_SHARE * perWindows) / windowMs) : said;
     const allDemand = demand + holders.others(id, rule.name, maxUnits(rule), nowMs).demand;
-    const share = (SHARED * demand) / allDemand;
-    // What this holder has now is its own until it has another.
-    const taken = heldUnits(account.holds).rate.units - (kept === 0 ? 0 : own);
-    const shared = Math.floor(perWindows * SHARED);
+    const shared = isRegion ? SHARED_WITH_REGIONS : SHARED;
+    const share = (shared * demand) / allDemand;
+    // What this holder has now is its own until it has another, also where a region's object has less to cut than before.
+    const present = kept === 0 ? 0 : own;
+    const taken = heldUnits(account.holds).rate.units - present;
+    const owes = isInDebt(rule, account, nowMs);
+    const uncutRate = owes ? present : Math.max(present, Math.floor(perWindows * shared) - taken);
     const wanted = (isRegion ? MAX_RATE_OF_REGION : MAX_RATE) * demand * windowMs;
-    const perWindow = Math.floor(Math.min(perWindows * share, wanted, shared - taken));
+    const perWindow = Math.floor(Math.min(perWindows * share, wanted, uncutRate));
     const { capacity } = rule;
-    const need = Math.max(MIN_BURST * (holdersThere ?? 1), demand * BURST_MS * (isRegion ? 2 : 1));
+    const need = Math.max(
+      isRegion ? MIN_BURST_OF_REGION * holdersThere : MIN_BURST,
+      demand * BURST_MS * (isRegion ? 1.5 : 1),
+    );
     const max = isRegion ? capacity : maxUnits(rule);
     const part = Math.min(max, capacity * share - earlyUnits(rule, perWindow), need);
-    const fair = Math.max(isRegion ? MIN_BURST : 0, Math.floor(part));
-    const early = earlyUnits(rule, perWindow) - earlyUnits(rule, kept === 0 ? 0 : own);
-    const uncut = Math.floor(capacity * SHARED) - (outstandingOf(account) - kept) - early;
+    const isRoomy =
+      holders.size >= MANY_HOLDERS &&
+      capacity >= MIN_UNITS * holders.size &&
+      capacity * share >= MIN_UNITS / 2;
+    const least = isRegion ? MIN_BURST : isRoomy ? Math.min(max, MIN_UNITS) : 0;
+    const fair = Math.max(least, Math.floor(part));
+    const early = earlyUnits(rule, perWindow) - earlyUnits(rule, present);
+    const uncut = owes ? kept : Math.floor(capacity * shared) - (outstandingOf(account) - kept) - early;
     // What it gives up counts as used, so it keeps what nobody else needs now.
     const isSpare = uncut - kept >= fair;
     const most = Math.min(Math.max(uncut, kept), fair < kept && isSpare ? kept : fair);
-    if ((perWindow * ttlMs) / windowMs < minUnits || most < minUnits || isInDebt(rule, account, nowMs))
-      return undefined;
+    if ((perWindow * ttlMs) / windowMs < minUnits || most < minUnits) return undefined;
     const room = remainingOf(rule, account, nowMs);
     const got = Math.max(0, Math.min(most - level, room));
     isFull ||= allDemand * windowMs > perWindows && room - got < 1;
@@ -127,7 +145,7 @@ export function withoutUnits(decision: RuleDecision, { buckets = {} }: Reserved)
   return { ...decision, success: false, reason: "quota", remaining: 0, retryAfterMs };
 }
 
-/** Whether more was used than there was: a new bucket would begin without its part of that. */
+/** Whether more was used than there was: what a bucket gets more would come without its part of that. */
 function isInDebt(rule: Rule, account: Account, nowMs: number): boolean {
   const spentMs = rule.algorithm.untouchedAtMs(rule.config, account.state) - nowMs;
   const { units, windowMs = 1 } = rule.quota;

@@ -28,7 +28,7 @@ import type { KnownHolder } from "../keys/holders.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import type { Operations, Params } from "./operations.ts";
-import { canHaveRegions, earlyUnits, ownBuckets, withoutUnits } from "./own-buckets.ts";
+import { canHaveRegions, earlyUnits, MIN_BURST, ownBuckets, withoutUnits } from "./own-buckets.ts";
 import { cacheableDenial, cacheableForMs, isProvisionallyBlocked, peekTurn } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
@@ -39,7 +39,10 @@ export interface ReservationOptions {
 }
 
 /** One object hears fewer holders often enough: each sends a message in some seconds, and one takes it a millisecond. */
-const HOLDERS_FOR_REGIONS = 1_500;
+const HOLDERS_FOR_REGIONS = 256;
+/** Fewer, if a burst is not enough for the buckets of more: these are small, and there is room for twice as many. */
+const BURST_OF_HOLDER = 2 * MIN_BURST;
+const MIN_HOLDERS_FOR_REGIONS = 64;
 
 export class Reservations {
   readonly #store: Pick<KeyStore, "commit">;
@@ -110,13 +113,15 @@ export class Reservations {
     );
   }
 
-  /** While regions' objects have holders, half as many are enough, so that they do not come and go. */
   #hasRegions({ holders, policy }: KeyState, nowMs: number): boolean {
     const { pool, jurisdiction, priorities, rules } = policy;
     const isAlone = pool === undefined && jurisdiction === undefined && priorities.seen.size === 0;
     if (!isAlone || !rules.every(canHaveRegions)) return false;
-    const { all, regional } = holders.countsAt(nowMs);
-    return all >= this.#holdersForRegions / (regional > 0 ? 2 : 1);
+    const most = Math.max(
+      MIN_HOLDERS_FOR_REGIONS,
+      Math.min(...rules.map(({ capacity }) => capacity / BURST_OF_HOLDER)),
+    );
+    return holders.areForRegions(Math.min(most, this.#holdersForRegions), nowMs);
   }
 
   /** The first half of `reserve`, before the pool is called; `undefined`: a later message came first. */

@@ -22,8 +22,9 @@ import { Reservations } from "../operations/reservations.ts";
 import { WaitQueue } from "../operations/wait-queue.ts";
 import { MemoryStorage } from "../storage/memory-storage.ts";
 
-/** How long an answer of the home object is waited for: doubled twice, since thousands of holders may start at once. */
+/** How long an answer of the home object is waited for. Thousands of holders may have asked it before the first one. */
 const MESSAGE_MS = 2_000;
+const FIRST_MESSAGE_MS = 4_000;
 /** After the home object has given no bucket, holders ask it themselves for this long. */
 const REFUSED_MS = 1_000;
 /** Regions are few, so the home object can hear of each this often, and divide the limit by what calls need now. */
@@ -114,7 +115,8 @@ export class RegionKey extends Holder<ReserveCall> {
   }
 
   override get messageMs(): number {
-    return MESSAGE_MS * 2 ** Math.min(this.#missed, 2);
+    const ms = this.spendableUntilMs === -Infinity ? FIRST_MESSAGE_MS : MESSAGE_MS;
+    return ms * 2 ** Math.min(this.#missed, 2);
   }
 
   /** Whether a message is due: its bucket needs to be renewed, or is too small. */
@@ -144,7 +146,8 @@ export class RegionKey extends Holder<ReserveCall> {
       call.op === "reserve"
         ? this.#reservations.reserve(keyState, { ...call, takesBucket: true, mayAskRegion: undefined }, nowMs)
         : this.#limit(call, nowMs);
-    const answer = withQuiet(keyState, made as Answer, nowMs);
+    // While the home object has more, a denial is over as soon as its next answer comes.
+    const answer = this.#isFull ? withQuiet(keyState, made as Answer, nowMs) : (made as Answer);
     if (!("rules" in answer)) return answer;
     const limit = (index: number) => this.policy.rules[index]?.capacity ?? 0;
     return { ...answer, rules: answer.rules.map((rule, index) => ({ ...rule, limit: limit(index) })) };
@@ -188,10 +191,9 @@ export class RegionKey extends Holder<ReserveCall> {
 
   answered(message: UnansweredMessage<ReserveCall>, answer: Answer, nowMs: number): void {
     if (!this.ended(message)) return;
-    const { reserved, next } = answer as Partial<Decided>;
+    const { reserved } = answer as Partial<Decided>;
     const { buckets = {} } = reserved ?? {};
     this.#missed = 0;
-    this.#isFull = next !== undefined;
     const { rules } = this.policy;
     // The home object may have another version of the policy, with another window.
     const isReadable = rules.every((rule) => buckets[rule.name]?.rate.windowMs === rateWindowMs(rule));
@@ -207,6 +209,10 @@ export class RegionKey extends Holder<ReserveCall> {
       const { rate, most } = buckets[name] ?? { rate: { units: 0 }, most: 0 };
       return { rate: rate.units, most };
     });
+    this.#isFull = this.#fair.some(
+      ({ rate }, index) =>
+        rate < ((this.#demand[index] ?? 0) * RATE_WINDOWS * (rules[index]?.quota.windowMs ?? 0)) / 1_000,
+    );
     this.#cutTo(
       this.#used(),
       nowMs,

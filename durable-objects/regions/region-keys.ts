@@ -56,12 +56,19 @@ export class RegionKeys {
     if (key.needsMessage(nowMs)) this.#send(key, nowMs);
     const isShort = key.hasBucket(nowMs) && key.lacksUnits(message.cost, nowMs);
     if (isShort && key.messageAt(nowMs) === undefined) this.#send(key, nowMs);
-    if (key.hasBucket(nowMs) && !isShort) return key.decide(message, nowMs);
-    return (key.sent ?? Promise.resolve()).then(() => {
-      const atMs = this.#now();
-      const isHere = this.#keys.get(nameOf(message)) === key;
-      return isHere && key.hasBucket(atMs) ? key.decide(message, atMs) : ASK_HOME;
-    });
+    return key.hasBucket(nowMs) && !isShort ? key.decide(message, nowMs) : this.#decideLater(key, message);
+  }
+
+  /** @throws Error when the home object does not answer: the key's holders would wait there as well */
+  async #decideLater(key: RegionKey, message: Parameters<RegionKey["decide"]>[0]): Promise<Answer> {
+    for (let waits = 0; waits < 2; waits += 1) {
+      await key.sent;
+      const nowMs = this.#now();
+      if (this.#keys.get(nameOf(message)) !== key || key.isRefused(nowMs)) return ASK_HOME;
+      if (key.hasBucket(nowMs)) return await key.decide(message, nowMs);
+      if (key.needsMessage(nowMs)) this.#send(key, nowMs);
+    }
+    throw new Error("the key's home object has not answered the object of this region");
   }
 
   /** What each key has and has not handed out: for tests and simulations. */

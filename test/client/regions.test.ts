@@ -23,22 +23,27 @@ const ADMITTED = {
   reason: "ok",
 } as const;
 
+const DENIED = { success: false, remaining: 0, retryAfterMs: 1_000, reason: "quota" } as const;
+
 interface Sent extends BatchedCall {
   readonly to: LocationHint | "home";
 }
 
-/** An isolate, and the answers that it gets: what they reserve, or that the call is the home object's. */
+/** An isolate, and the answers that it gets: what they reserve, that the call is the home object's, or none. */
 function isolateIn(
   region: LocationHint | undefined,
-  reserving: (sent: Sent) => Partial<Reserved> | "askHome",
+  reserving: (sent: Sent) => (Partial<Reserved> & { readonly isDenied?: true }) | "askHome" | "lost",
 ) {
   const sent: Sent[] = [];
   let nowMs = 1_000_000;
-  const answer = (call: Sent): Answer => {
-    const reserved = reserving(call);
-    if (reserved === "askHome") return { askHome: true };
-    if (call.reserve === undefined) return { rules: [ADMITTED] };
-    return { rules: [ADMITTED], reserved: { ttlMs: 2_000, isNew: true, units: { p: 0 }, ...reserved } };
+  const answer = (call: Sent): Answer | undefined => {
+    const said = reserving(call);
+    if (said === "lost") return undefined;
+    if (said === "askHome") return { askHome: true };
+    const { isDenied, ...reserved } = said;
+    const rules = [isDenied === true ? { ...ADMITTED, ...DENIED } : ADMITTED];
+    if (call.reserve === undefined) return { rules };
+    return { rules, reserved: { ttlMs: 2_000, isNew: true, units: { p: 0 }, ...reserved } };
   };
   const holding = {
     time: { nowMs: () => nowMs, after: () => () => undefined },
@@ -50,7 +55,9 @@ function isolateIn(
         sent.push(message);
         // Calls that are made at once are all sent before the first one is answered.
         await new Promise((done) => setImmediate(done));
-        return { answer: call.giveBack === undefined ? answer(message) : null };
+        if (call.giveBack !== undefined) return { answer: null };
+        const answered = answer(message);
+        return answered && { answer: answered };
       },
     },
   } as unknown as Holding;
@@ -82,6 +89,53 @@ test("goes there as soon as it is told so, and says that it asks a region's obje
   for (const { reserve, limit } of there)
     expect(reserve ?? limit).toMatchObject({ region: "enam", protocol: REGION_PROTOCOL });
   expect(sent.at(-1)?.to).toBe("enam");
+});
+
+test("says who it is from its first call on, so that it goes there with the second one", async () => {
+  const { sent, call } = isolateIn("enam", (message) => asked(message) ?? {});
+  await calls(call, 2);
+  expect(sent[0]?.reserve).toMatchObject({
+    cost: 1,
+    mayAskRegion: true,
+    rules: { p: { wanted: 0, kept: 0 } },
+  });
+  expect(sent.map(({ to }) => to)).toEqual(["home", "enam"]);
+});
+
+test("a call that the home object denies while it sends the holder there is decided there", async () => {
+  const { sent, call } = isolateIn("enam", (message) =>
+    message.to === "home" ? { asksRegion: true, isDenied: true } : {},
+  );
+  expect(await call()).toMatchObject({ success: true, source: "object" });
+  expect(sent.map(({ to }) => to)).toEqual(["home", "enam"]);
+  expect(await call()).toMatchObject({ success: true });
+});
+
+test("before the first answer a later call sends no other message to the home object", async () => {
+  const { sent, call } = isolateIn("enam", (message) => asked(message) ?? {});
+  await Promise.all([call(), call(), call()]);
+  expect(sent.filter(({ to }) => to === "home")).toHaveLength(1);
+});
+
+test("a hot key whose first message has no answer is asked for there, and nothing is given back to the late object", async () => {
+  const { sent, call, cache } = isolateIn("enam", ({ to }) => (to === "home" ? "lost" : {}));
+  for (let made = 0; made < 4; made += 1) await call();
+  expect(sent.at(-1)?.to).toBe("enam");
+  expect(cache.endDue(-Infinity)).toEqual([]);
+  expect(await call()).toMatchObject({ success: true, source: "object" });
+});
+
+test("an object there that answers nothing for 3 s is left for the home object", async () => {
+  let isLost = false;
+  const { sent, call, pass } = isolateIn("enam", (message) => asked(message) ?? (isLost ? "lost" : {}));
+  await calls(call, 3);
+  isLost = true;
+  const end = sent.length;
+  await calls(call, 20);
+  expect(new Set(sent.slice(end).map(({ to }) => to))).toEqual(new Set(["enam"]));
+  pass(3_000);
+  await calls(call, 2);
+  expect(sent.at(-1)?.to).toBe("home");
 });
 
 test("stays where it does not know its region", async () => {

@@ -119,7 +119,7 @@ test("a key is hot at its third call, and no longer after a pause as long as the
   expect(demand.isHot).toBe(true);
   demand.note(1, 3_001);
   expect(demand.isHot).toBe(false);
-  expect(demand.ask(0, 3_001).wanted.units).toEqual([4]);
+  expect(demand.ask(0, 3_001).wanted.units).toEqual([0]);
 });
 
 describe("a key that comes a second time", () => {

@@ -115,7 +115,7 @@ describe("a message", () => {
       const message = made.ask(0, count * 10_000);
       let waitMs = deadlineMs;
       while (made.messageAt(count * 10_000 + waitMs) === message) waitMs += 500;
-      made.unanswered(message);
+      made.unanswered(count * 10_000, message);
       return waitMs;
     });
     expect(waits).toEqual([1_000, 2_000, 4_000, 6_000, 6_000].map((ms) => (ms * deadlineMs) / 1_000));
@@ -149,7 +149,7 @@ describe("a message", () => {
       const made = withUnits(0);
       expect(made.isBehind).toBe(true);
       end(made, made.ask(0, 2));
-      made.unanswered();
+      made.unanswered(3);
       expect(made.isBehind).toBe(false);
     }
   });

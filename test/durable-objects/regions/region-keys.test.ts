@@ -107,3 +107,61 @@ test("without a bucket it leaves calls to the home object for a second, and then
   set(1_001);
   expect(await limit()).toMatchObject({ rules: [{ success: true }] });
 });
+
+/** A holder of a region's object, and the rate that it has. */
+function holderOf(keys: RegionKeys, holder: string, demand: number) {
+  let [turn, has] = [0, { units: 0, most: 0 }];
+  return async () => {
+    const bucket = has.units === 0 ? {} : { rate: has.units, level: has.most };
+    const rules = { p: { used: 0, kept: has.most, wanted: 0, demand, ...bucket } };
+    const to = { op: "reserve", policy: "p", key: "key", region: "enam", cost: 0, ttlMs: 2_000 } as const;
+    const message = { ...to, holder, turn: (turn += 1), isShort: false, takesBucket: false, rules };
+    const { reserved } = (await keys.call(message)) as Decided;
+    const given = reserved?.buckets?.["p"];
+    has = { units: given?.rate.units ?? 0, most: given?.most ?? 0 };
+    return has.units / 1_000;
+  };
+}
+
+test("when its bucket becomes smaller, each holder loses a part of its own, and none all of it", async () => {
+  let perSecond = 100;
+  const { keys, set } = regionWith(() => {
+    const buckets = { p: { rate: { units: 1_000 * perSecond, windowMs: WINDOW_MS }, most: 100 } };
+    const isFirst = perSecond === 100;
+    return { reserved: { ttlMs: 4_000, isNew: isFirst, units: { p: isFirst ? 100 : 0 }, buckets } };
+  });
+  const holders = ["a", "b", "c"].map((name) => holderOf(keys, name, 20));
+  for (const renew of holders) expect(await renew()).toBeCloseTo(30, 0);
+  perSecond = 50;
+  set(1_000);
+  // The first of these makes it ask the home object.
+  for (const renew of holders) await renew();
+  const after = [];
+  for (const renew of holders) after.push(await renew());
+  for (const rate of after) expect(rate).toBeCloseTo((0.98 * 50) / 3, 0);
+});
+
+test("while the home object answers nothing, calls fail, and do not go there as well", async () => {
+  let answers = false;
+  const { limit, asked, set } = regionWith(() => {
+    if (!answers) throw new Error("it does not answer");
+    return {};
+  });
+  await expect(limit()).rejects.toThrow("has not answered");
+  expect(asked.length).toBeGreaterThan(1);
+  answers = true;
+  set(10);
+  expect(await limit()).toMatchObject({ rules: [{ success: true }] });
+});
+
+test("tells no holder to be quiet while the home object gives all that calls need", async () => {
+  const buckets = { p: { rate: { units: 100_000, windowMs: WINDOW_MS }, most: 100 } };
+  const { limit, keys } = regionWith(({ turn }) => ({
+    reserved: { ttlMs: 4_000, isNew: turn === 1, units: { p: turn === 1 ? 100 : 0 }, buckets },
+  }));
+  for (let holder = 0; holder < 20; holder += 1) await holderOf(keys, `isolate ${holder}`, 1)();
+  let denied: Decided | undefined;
+  for (let made = 0; made < 20; made += 1) denied = (await limit({ cost: 10 })) as Decided;
+  expect(denied?.rules[0]?.success).toBe(false);
+  expect(denied?.quietMs).toBeUndefined();
+});

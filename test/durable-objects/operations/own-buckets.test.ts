@@ -1,0 +1,98 @@
+/** Buckets that a key's object cuts for holders: how they begin, and that a renewed one is not lost. */
+import { afterEach, expect, test } from "vitest";
+import type { Decided } from "../../../core/protocol/answers.ts";
+import type { ReserveCall } from "../../../core/protocol/messages.ts";
+import { Database } from "../../simulation/database.ts";
+import { SimulatedObject } from "../../simulation/simulated-object.ts";
+import { parsePolicies } from "../../support/milliseconds.ts";
+
+const LIMIT = 1_000;
+const POLICIES = parsePolicies({ p: { algorithm: "token-bucket", limit: LIMIT, window: "1s" } });
+const WINDOWS = 1_000;
+/** So many holders of a burst of 1,000 are the last ones that do not ask objects in their regions. */
+const FEW = Math.ceil(LIMIT / 12);
+const database = new Database();
+afterEach(() => database.clear());
+
+interface Message extends Partial<ReserveCall> {
+  readonly demand?: number;
+  readonly kept?: number;
+  readonly rate?: number;
+  readonly level?: number;
+}
+
+function start() {
+  const clock = { ms: 1_000_000 };
+  const object = new SimulatedObject(database, POLICIES, () => clock.ms);
+  const reserve = ({ demand = 1, kept = 0, rate, level, ...more }: Message = {}) => {
+    const bucket = rate === undefined ? {} : { rate, level: level ?? kept };
+    const rules = { p: { used: 0, kept, wanted: 0, demand, ...bucket } };
+    const to = {
+      policy: "p",
+      key: "key",
+      cost: 0,
+      holder: "a",
+      turn: 1,
+      ttlMs: 2_000,
+      isShort: false,
+    } as const;
+    return JSON.parse(object.reserve({ ...to, rules, ...more })) as Decided;
+  };
+  const isolates = (count: number, from = 0) =>
+    Array.from({ length: count }, (_, index) =>
+      reserve({ holder: `isolate ${from + index}`, cost: 1, mayAskRegion: true, takesBucket: false }),
+    );
+  const bucketOf = ({ reserved }: Decided) => reserved?.buckets?.["p"];
+  return { clock, object, reserve, isolates, bucketOf };
+}
+
+test("holders are sent to their regions before their buckets take the whole burst, and not sooner", () => {
+  const { isolates } = start();
+  const answers = isolates(FEW + 2);
+  const sent = answers.map(({ reserved }) => reserved?.asksRegion === true);
+  expect(sent.indexOf(true)).toBe(FEW);
+  expect(sent.slice(FEW)).toEqual([true, true]);
+});
+
+test("a region's object gets a sixteenth before it knows its holders, though few holders are left by then", () => {
+  const { isolates, reserve, bucketOf } = start();
+  isolates(FEW);
+  const asks = { holder: "region", takesBucket: true, holders: 2, turn: 1 };
+  const bucket = bucketOf(reserve({ ...asks, demand: 1 }));
+  expect((bucket?.rate.units ?? 0) / WINDOWS).toBeCloseTo(LIMIT / 16, -1);
+  const more = bucketOf(
+    reserve({ ...asks, turn: 2, demand: 400, kept: bucket?.most ?? 0, rate: bucket?.rate.units ?? 0 }),
+  );
+  expect((more?.rate.units ?? 0) / WINDOWS).toBeGreaterThan(400);
+});
+
+test("regions have 5 s to say how many holders they have, and are no longer asked if these are few", () => {
+  const { isolates, reserve, bucketOf, clock } = start();
+  isolates(FEW + 1);
+  clock.ms += 4_900;
+  const asks = { holder: "region", takesBucket: true, holders: 2 };
+  expect(bucketOf(reserve(asks))).toBeDefined();
+  clock.ms += 10_000;
+  expect(bucketOf(reserve({ ...asks, turn: 2 }))).toBeUndefined();
+});
+
+test("while more was used than there was, no bucket grows, and none is lost", () => {
+  const { object, reserve, bucketOf, clock } = start();
+  const far = { takesBucket: true, demand: 10 };
+  const before = bucketOf(reserve(far));
+  expect(before).toBeDefined();
+  if (before === undefined) return;
+  const keyState = object.open({ name: "p" }, "key");
+  const accounts = keyState.ruleStates.map(({ rule, account: { state, holds } }) => ({
+    state: rule.algorithm.debit(rule.config, state, clock.ms, 2 * LIMIT),
+    holds,
+  }));
+  keyState.replaceAccounts(accounts, true);
+  const has = { kept: before.most, rate: before.rate.units };
+  const after = bucketOf(reserve({ ...far, ...has, turn: 2, demand: 900 }));
+  expect(after).toBeDefined();
+  expect(after?.rate.units).toBeLessThanOrEqual(before.rate.units);
+  expect(after?.most).toBeLessThanOrEqual(before.most);
+  // One that has none gets none.
+  expect(bucketOf(reserve({ ...far, holder: "b" }))).toBeUndefined();
+});
