@@ -3,7 +3,7 @@
  * and on what may be admitted at an instant. It shares no code with the product. Instants are whole milliseconds.
  */
 export interface Quota {
-  readonly algorithm: "token-bucket" | "sliding-log";
+  readonly algorithm: "token-bucket" | "sliding-log" | "fixed-window";
   readonly limit: number;
   readonly windowMs: number;
 }
@@ -26,6 +26,8 @@ export class ExactQuota {
     const { algorithm, limit, windowMs } = this.#quota;
     if (algorithm === "token-bucket")
       this.#left = Math.min(limit, this.#left + (limit * (nowMs - this.#atMs)) / windowMs);
+    else if (algorithm === "fixed-window")
+      this.#left = nowMs % windowMs < nowMs - this.#atMs ? limit : this.#left;
     else
       for (let ms = this.#atMs + 1; ms <= nowMs; ms += 1) {
         this.#left += this.#log[ms % windowMs] ?? 0;
@@ -90,10 +92,12 @@ export class Laws {
       rates += perWindow;
       bursts += burst;
     }
-    const { limit } = this.#quota;
+    const { algorithm, limit } = this.#quota;
     // Rates are fractions, whose sum is not exact.
-    const tooFast = Math.round((rates - limit) * 1e6) / 1e6;
-    const over = Math.max(units - this.#exact.leftAt(nowMs), tooFast, bursts - limit);
+    const rounded = Math.round(rates * 1e6) / 1e6;
+    // A log or window counts all that is admitted in it, at once or at a rate.
+    const most = algorithm === "token-bucket" ? Math.max(rounded, bursts) : rounded + bursts;
+    const over = Math.max(units - this.#exact.leftAt(nowMs), most - limit);
     this.handedOutOver = Math.max(this.handedOutOver, over);
   }
 }

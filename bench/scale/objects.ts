@@ -216,6 +216,8 @@ export class FarObject {
       const { burst = rule.capacity, limit = 0, windowMs = 1 } = rule.config as Partial<TokenBucketConfig>;
       const handedOut = rate.units / (rate.windowMs === 0 ? 1 : rate.windowMs / windowMs);
       const perWindow = ((limit - handedOut) * (rule.quota.windowMs ?? 1)) / windowMs;
+      // A log knows no rate.
+      if (rule.algorithm.isCutByWindow === true) return { units, burst: Math.max(0, burst - all) };
       // What it has handed out beyond that is over, and not made up for by others.
       return { units, perWindow: Math.max(0, perWindow), burst: Math.max(0, burst - all) };
     });

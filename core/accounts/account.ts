@@ -118,7 +118,7 @@ export function broughtTo(rule: Rule, { state, holds }: Account, nowMs: number):
 export function underRule(rule: Rule, account: Account, nowMs: number): Account {
   if (!hasRates(account)) return account;
   const { rate } = heldUnits(account.holds);
-  const isSame = rate.windowMs === rateWindowMs(rule);
+  const isSame = rate.windowMs === rateWindowMs(rule) && (rate.isHeld ?? !rule.algorithm.isCutByWindow);
   if (isSame && rule.algorithm.lessRate?.(rule.config, rate) !== undefined) return account;
   const holds = account.holds.map((hold) => {
     const units = hold.units + unitsToCome(hold, nowMs);

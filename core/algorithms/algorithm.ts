@@ -49,6 +49,12 @@ export interface Algorithm<Config extends object, State> {
    */
   lessRate?(config: Config, rate: Rate): Config | undefined;
 
+  /**
+   * It counts units for a window and knows no rate, so `lessRate` leaves it as it is: what a bucket of a holder may admit in
+   * a window is held as units (durable-objects/operations/own-buckets.ts).
+   */
+  readonly isCutByWindow?: true;
+
   /** Decides on `cost` units; 0 takes nothing. A denial has a state (`counted`) only with `countDenied`. */
   decide(
     config: Config,
@@ -124,8 +130,19 @@ export interface Algorithm<Config extends object, State> {
   bytes?(state: State): number;
 }
 
+/** In a longer window units that holders keep for seconds are few, and what a bucket gives up counts as used for all of it. */
+const MAX_CUT_WINDOW_MS = 10_000;
+
+export function cutByWindow<Config extends { readonly windowMs: number }>(
+  config: Config,
+): Config | undefined {
+  return config.windowMs <= MAX_CUT_WINDOW_MS ? config : undefined;
+}
+
 /** A part of the rate of a quota. */
 export interface Rate {
+  /** What comes in a window is among the held units (`isCutByWindow`). */
+  readonly isHeld?: true;
   readonly units: number;
   readonly windowMs: number;
 }

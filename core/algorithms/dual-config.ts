@@ -56,8 +56,10 @@ export function dualConfig(own: AnyAlgorithm, other: AnyAlgorithm): DualAlgorith
         Math.min(...both(config, state, (each, ...its) => each.limitNow?.(...its, nowMs) ?? Infinity)),
     }),
     scale: () => undefined,
+    ...(own.isCutByWindow && { isCutByWindow: true }),
     ...(own.lessRate &&
-      other.lessRate && {
+      other.lessRate &&
+      own.isCutByWindow === other.isCutByWindow && {
         lessRate(config, rate) {
           const less = [own.lessRate?.(config.own, rate), other.lessRate?.(config.other, rate)] as const;
           return less[0] && less[1] && { own: less[0], other: less[1] };

@@ -13,6 +13,11 @@ export interface RuleView {
   readonly algorithm: Pick<AnyAlgorithm, "refillMs" | "lessRate">;
 }
 
+/** Whether an object can cut the rule into buckets of holders. */
+export function isCuttable({ algorithm, config }: RuleView): boolean {
+  return algorithm.lessRate?.(config, { units: 0, windowMs: 1 }) !== undefined;
+}
+
 export interface Rule extends RuleView {
   readonly algorithm: AnyAlgorithm;
   /** For calls of one priority: units kept for more important calls, not included in `capacity`. */

@@ -1,4 +1,4 @@
-import { type Cost, costOf, type PolicyView, type RuleView } from "../policies/policy.ts";
+import { type Cost, costOf, isCuttable, type PolicyView, type RuleView } from "../policies/policy.ts";
 import type { Decided, RuleDecision } from "../protocol/answers.ts";
 import {
   FEW_UNITS,
@@ -106,7 +106,7 @@ export abstract class Holder<Call> {
   /** Whether the object can cut its rules into buckets of holders. */
   get canHaveBuckets(): boolean {
     const { pool, rules, localDecisions } = this.policy;
-    return localDecisions.admits && pool === undefined && rules.every(({ algorithm }) => algorithm.lessRate);
+    return localDecisions.admits && pool === undefined && rules.every(isCuttable);
   }
 
   /** Counts a call, once, before it is decided. */

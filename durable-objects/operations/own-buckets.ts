@@ -18,7 +18,7 @@ import {
   type RuleAccount,
 } from "../../core/accounts/hold.ts";
 import { MAX_PARTS } from "../../core/algorithms/token-bucket.ts";
-import type { Rule } from "../../core/policies/policy.ts";
+import { isCuttable, type Rule } from "../../core/policies/policy.ts";
 import type { Bucket, Reserved, RuleDecision } from "../../core/protocol/answers.ts";
 import type { ReserveCall } from "../../core/protocol/messages.ts";
 import { callerIn } from "../../core/protocol/names.ts";
@@ -51,6 +51,11 @@ const MAX_RATE_OF_REGION = 2;
 
 /** A region's object asks for its first bucket before it knows its holders: it has few until the next one, which takes a trip. */
 const FIRST_SHARE = 1 / 32;
+/** What it does not need counts as used for a window. */
+const FIRST_SHARE_OF_WINDOW = 1 / 96;
+/** Of a log or window, the burst is held twice. Where calls are more than it admits, each unit is used as it comes. */
+const MAX_TIGHT_BURST = 6;
+const MUCH_SMALLER = 0.75;
 
 /** What a holder says of one rule. */
 interface Asking extends RuleAccount {
@@ -85,14 +90,29 @@ export function ownBuckets(
   const units: number[] = [];
   const buckets: Bucket[] = [];
   let isFull = false;
-  for (const { rule, account, kept, demand: said = 0, level, rate: own } of rules) {
-    if (rule.algorithm.lessRate === undefined || said <= 0) return undefined;
+  for (const asking of rules) {
+    const { rule, account, kept, demand: said = 0, level, rate: own } = asking;
+    if (!isCuttable(rule) || said <= 0) return undefined;
     const windowMs = rateWindowMs(rule);
     const perWindows = RATE_WINDOWS * rule.quota.units;
-    const demand = isRegion && kept === 0 ? Math.max(said, (FIRST_SHARE * perWindows) / windowMs) : said;
+    const demand =
+      isRegion && kept === 0
+        ? Math.max(
+            said,
+            ((rule.algorithm.isCutByWindow === true ? FIRST_SHARE_OF_WINDOW : FIRST_SHARE) * perWindows) /
+              windowMs,
+          )
+        : said;
     const allDemand = demand + holders.others(id, rule.name, maxUnits(rule), nowMs).demand;
     const shared = isRegion ? SHARED_WITH_REGIONS : SHARED;
     const share = (shared * demand) / allDemand;
+    if (rule.algorithm.isCutByWindow === true) {
+      const cut = isRegion ? cutOfWindow(asking, { demand, share, shared }, nowMs) : undefined;
+      if (cut === undefined) return undefined;
+      buckets.push({ rate: { units: cut.rate, windowMs }, most: cut.most });
+      units.push(Math.max(0, cut.most - kept));
+      continue;
+    }
     // What this holder has now is its own until it has another, also where a region's object has less to cut than before.
     const present = kept === 0 ? 0 : own;
     const taken = heldUnits(account.holds).rate.units - present;
@@ -128,13 +148,53 @@ export function ownBuckets(
   return { ttlMs, units, buckets, isFull };
 }
 
+/** What one of many holders may have of a rule. */
+interface Share {
+  readonly demand: number;
+  readonly share: number;
+  readonly shared: number;
+}
+
+/**
+ * A bucket for a region's object, cut from a limit for any window. In each window it admits no more than is held for it
+ * (`heldFor`), so it gets no more than what nobody used in the last window and nobody holds. Isolates keep units.
+ */
+function cutOfWindow({ rule, account, kept, rate }: Asking, { demand, share, shared }: Share, nowMs: number) {
+  const { capacity, quota } = rule;
+  const present = heldFor(rule, kept, rate);
+  const uncut = Math.floor(capacity * shared) - (outstandingOf(account) - present);
+  const room = Math.max(present, Math.min(uncut, present + remainingOf(rule, account, nowMs)));
+  const calls = MAX_RATE_OF_REGION * demand * (quota.windowMs ?? 0);
+  const roomy = Math.max(MIN_BURST_OF_REGION, Math.floor(calls / 8));
+  const fair = Math.floor(Math.min(capacity * share, calls + 2 * roomy));
+  // What it gives up counts as used for a window, so it keeps a little more than is fair.
+  const isFairEnough = fair < present && fair > MUCH_SMALLER * present && present <= uncut;
+  const held = isFairEnough ? present : Math.min(fair, room);
+  const tight = Math.max(1, Math.min(MAX_TIGHT_BURST, Math.floor(held / 20)), Math.floor(held / 64));
+  const wanted = held >= calls + 2 * roomy ? roomy : tight;
+  // Until its next message it may have the larger of both bursts and of both rates.
+  const isTooMuch = 2 * wanted + Math.max(held - 2 * wanted, Math.ceil(rate / RATE_WINDOWS)) > room;
+  const most = kept > 0 && wanted > kept && isTooMuch ? kept : wanted;
+  const units = held - 2 * Math.max(most, kept);
+  return units < 1 ? undefined : { rate: units * RATE_WINDOWS, most };
+}
+
 /** Whether a region's object can count its part of a rule exactly: in parts of a unit, as core/algorithms/token-bucket.ts. */
 export function canHaveRegions(rule: Rule): boolean {
-  return rule.algorithm.lessRate !== undefined && rule.capacity * rateWindowMs(rule) <= MAX_PARTS;
+  return isCuttable(rule) && rule.capacity * rateWindowMs(rule) <= MAX_PARTS;
+}
+
+/** What is held for a bucket with so many units at most. */
+export function heldFor(rule: Rule, most: number, perWindow: number): number {
+  if (most === 0) return 0;
+  if (rule.algorithm.isCutByWindow !== true) return most + earlyUnits(rule, perWindow);
+  // In a window it may be full twice, if its holder's clock is set forward.
+  return perWindow === 0 ? most : 2 * most + Math.ceil(perWindow / RATE_WINDOWS);
 }
 
 /** What a bucket may get early, since its holder's clock may be set forward: this is held for it as well. */
 export function earlyUnits(rule: Rule, perWindow: number): number {
+  if (rule.algorithm.isCutByWindow === true) return 0;
   return Math.ceil((perWindow * MAX_MARGIN_MS) / rateWindowMs(rule));
 }
 

@@ -28,7 +28,7 @@ import type { KnownHolder } from "../keys/holders.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import type { Operations, Params } from "./operations.ts";
-import { canHaveRegions, earlyUnits, MIN_BURST, ownBuckets, withoutUnits } from "./own-buckets.ts";
+import { canHaveRegions, heldFor, MIN_BURST, ownBuckets, withoutUnits } from "./own-buckets.ts";
 import { cacheableDenial, cacheableForMs, isProvisionallyBlocked, peekTurn } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
@@ -177,14 +177,19 @@ export class Reservations {
       // Until its next message says that it has the new rate, the holder may have the one that it had.
       const perWindow = Math.max(bucket?.rate.units ?? 0, kept === 0 ? 0 : report.rate);
       const most = bucket === undefined ? kept + got : Math.max(kept, bucket.most);
-      const held = most + earlyUnits(rule, perWindow);
+      const held = heldFor(rule, most, perWindow);
       const without = kept === 0 ? account : settle(rule, account, nowMs, hold, 0);
-      const rate = perWindow > 0 && { rate: { units: perWindow, windowMs: rateWindowMs(rule) } };
+      const { isCutByWindow: isHeld } = rule.algorithm;
+      const rate = perWindow > 0 && {
+        rate: { units: perWindow, windowMs: rateWindowMs(rule), ...(isHeld && { isHeld }) },
+      };
       const holding = { id: hold, units: held, expiresAtMs, spendableUntilMs, ...rate };
-      // What its bucket lacks was used: the rest of the account lacks that much less.
-      const missing = held - got - (kept === 0 ? 0 : kept + earlyUnits(rule, report.rate));
+      // What its bucket lacks was used: the rest of the account lacks that much less. A log or window is cut from what is left.
+      const missing = held - got - heldFor(rule, kept, report.rate);
       const before =
-        rate === false ? without : credited(rule, broughtTo(rule, without, nowMs), nowMs, missing);
+        rate === false || isHeld === true
+          ? without
+          : credited(rule, broughtTo(rule, without, nowMs), nowMs, missing);
       return { ...report, held, account: held === 0 ? without : place(before, holding) };
     });
     const holder = { ...noted.holder, untilMs: expiresAtMs };
@@ -371,7 +376,7 @@ function noteMessage(keyState: KeyState, message: Message, nowMs: number, isAgai
     if (isNew) return { ...report, kept: 0, rate: 0, level: 0 };
     if (held === undefined) return report;
     // What came at its rate was counted as it came. Of its units, those that it neither keeps nor returns are used.
-    const stays = kept === 0 ? 0 : kept + earlyUnits(rule, rate);
+    const stays = heldFor(rule, kept, rate);
     const used = held.rate === undefined ? delta : Math.max(0, held.units - stays - left);
     const settled = settle(rule, account, nowMs, held.id, used);
     if (kept === 0) return { ...report, account: settled };

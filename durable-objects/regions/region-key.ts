@@ -10,7 +10,7 @@ import {
   type PolicyRevision,
   type Rule,
 } from "../../core/policies/policy.ts";
-import { type Answer, ASK_HOME, type Decided } from "../../core/protocol/answers.ts";
+import { type Answer, ASK_HOME, type Decided, type RuleDecision } from "../../core/protocol/answers.ts";
 import type { LimitCall, ReserveCall } from "../../core/protocol/messages.ts";
 import type { KeyCall, MaybePromise } from "../../core/protocol/object-methods.ts";
 import { Holder, type UnansweredMessage } from "../../core/reservations/holder.ts";
@@ -32,6 +32,8 @@ const EVERY_MS = 1_000;
 /** When calls come so much faster than at the last message, the next one does not wait so long. */
 const MUCH_FASTER = 1.5;
 const EARLY_MS = 250;
+/** While the home object gives so much more with each answer, calls need not be told to wait for long. */
+const MUCH_MORE = 1.25;
 /** The most calls without a holder that count as demand before the first bucket. */
 const MAX_EXPECTED = 4_096;
 
@@ -62,8 +64,10 @@ export class RegionKey extends Holder<ReserveCall> {
   /** What calls needed at the last message. */
   #demand: readonly number[];
   #sentAtMs = -Infinity;
-  #refusedAtMs = -Infinity;
+  #refusedUntilMs = -Infinity;
+  #denial: readonly RuleDecision[] | undefined;
   #missed = 0;
+  /** The home object gives less than calls need. */
   #isFull = false;
 
   constructor(policy: Policy, key: string, now: () => number) {
@@ -106,12 +110,16 @@ export class RegionKey extends Holder<ReserveCall> {
     return nowMs < this.spendableUntilMs;
   }
 
-  isRefused(nowMs: number): boolean {
-    return nowMs < this.#refusedAtMs + REFUSED_MS;
+  /** The answer while the home object gives no bucket: its own denial if it has nothing left, or that it decides. */
+  refusal({ cost }: LimitCall | ReserveCall, nowMs: number): Answer | undefined {
+    if (nowMs >= this.#refusedUntilMs) return undefined;
+    if (this.#denial === undefined) return ASK_HOME;
+    if (this.hasBucket(nowMs)) return undefined;
+    return cost === 1 ? { rules: this.#denial } : ASK_HOME;
   }
 
   isOver(nowMs: number): boolean {
-    return !this.hasBucket(nowMs) && !this.isRefused(nowMs) && this.messageAt(nowMs) === undefined;
+    return !this.hasBucket(nowMs) && nowMs >= this.#refusedUntilMs && this.messageAt(nowMs) === undefined;
   }
 
   override get messageMs(): number {
@@ -191,7 +199,7 @@ export class RegionKey extends Holder<ReserveCall> {
 
   answered(message: UnansweredMessage<ReserveCall>, answer: Answer, nowMs: number): void {
     if (!this.ended(message)) return;
-    const { reserved } = answer as Partial<Decided>;
+    const { reserved, next } = answer as Partial<Decided>;
     const { buckets = {} } = reserved ?? {};
     this.#missed = 0;
     const { rules } = this.policy;
@@ -199,20 +207,22 @@ export class RegionKey extends Holder<ReserveCall> {
     const isReadable = rules.every((rule) => buckets[rule.name]?.rate.windowMs === rateWindowMs(rule));
     if (reserved === undefined || !isReadable) {
       // What it has, and its holders have, ends by itself.
-      this.#refusedAtMs = nowMs;
+      this.#denial = next;
+      this.#refusedUntilMs = nowMs + (next === undefined ? REFUSED_MS : EARLY_MS);
       this.#expected.clear();
       return;
     }
     // The home object counts what it did not know of until that has ended.
     if (reserved.isNew) this.#clear(nowMs);
+    const before = this.#fair;
     this.#fair = rules.map(({ name }) => {
       const { rate, most } = buckets[name] ?? { rate: { units: 0 }, most: 0 };
       return { rate: rate.units, most };
     });
-    this.#isFull = this.#fair.some(
-      ({ rate }, index) =>
-        rate < ((this.#demand[index] ?? 0) * RATE_WINDOWS * (rules[index]?.quota.windowMs ?? 0)) / 1_000,
-    );
+    this.#isFull = this.#fair.some(({ rate }, index) => {
+      const needed = ((this.#demand[index] ?? 0) * rateWindowMs(rules[index] as Rule)) / 1_000;
+      return rate < needed && rate <= MUCH_MORE * (before[index]?.rate ?? 0);
+    });
     this.#cutTo(
       this.#used(),
       nowMs,
@@ -280,7 +290,8 @@ export class RegionKey extends Holder<ReserveCall> {
       const isFirst = before.most === 0;
       const { state, holds } = isFirst ? account : broughtTo(rule, account, nowMs);
       const spent = (state as TokenBucketState | undefined)?.spentParts ?? 0;
-      const owed = Math.max(0, cut.rate - before.rate) * MAX_MARGIN_MS;
+      const owed =
+        own.algorithm.isCutByWindow === true ? 0 : Math.max(0, cut.rate - before.rate) * MAX_MARGIN_MS;
       const burst = burstOf(own, cut);
       const more = burst - burstOf(own, before) - (granted[index] ?? 0);
       const parts = spent + more * windowMs + owed;

@@ -51,7 +51,9 @@ export class RegionKeys {
     }
     if (message.op !== "reserve" && message.op !== "limit") return ASK_HOME;
     const key = this.#open(message, nowMs);
-    if (key === undefined || key.isRefused(nowMs)) return ASK_HOME;
+    if (key === undefined) return ASK_HOME;
+    const refusal = key.refusal(message, nowMs);
+    if (refusal !== undefined) return refusal;
     key.hear(message, nowMs);
     if (key.needsMessage(nowMs)) this.#send(key, nowMs);
     const isShort = key.hasBucket(nowMs) && key.lacksUnits(message.cost, nowMs);
@@ -64,7 +66,9 @@ export class RegionKeys {
     for (let waits = 0; waits < 2; waits += 1) {
       await key.sent;
       const nowMs = this.#now();
-      if (this.#keys.get(nameOf(message)) !== key || key.isRefused(nowMs)) return ASK_HOME;
+      if (this.#keys.get(nameOf(message)) !== key) return ASK_HOME;
+      const refusal = key.refusal(message, nowMs);
+      if (refusal !== undefined) return refusal;
       if (key.hasBucket(nowMs)) return await key.decide(message, nowMs);
       if (key.needsMessage(nowMs)) this.#send(key, nowMs);
     }

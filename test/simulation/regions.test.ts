@@ -27,7 +27,30 @@ const CELLS: readonly (readonly [string, Partial<Cell>])[] = [
   ["with a load that moves to other regions", { shape: "world", durationMs: 20_000 }],
   ["when holders come and go, and the regions' objects with them", { shape: "crowd", durationMs: 32_000 }],
 ];
+const LOG = { algorithm: "sliding-log", limit: 2_000, windowMs: 2_000 } as const;
+const WINDOW = { algorithm: "fixed-window", limit: 2_000, windowMs: 2_000 } as const;
+/** Laws of logs and windows, whose parts in regions are counted for each window. */
+const OF_WINDOWS = [
+  ["a log", { quota: LOG }],
+  [
+    "a log, when regions' objects lose their memory, and messages are lost",
+    { quota: LOG, restart: { everyMs: 400, of: "regions" }, fault: "loss" },
+  ],
+  ["a log, with a load that moves to other regions", { quota: LOG, shape: "world", durationMs: 20_000 }],
+  ["a fixed window, with messages lost", { quota: WINDOW, fault: "loss" }],
+] as const satisfies typeof CELLS;
 const FURTHER: typeof CELLS = [
+  ["a log, when holders come and go", { quota: LOG, shape: "crowd", durationMs: 32_000 }],
+  ["a log under twenty times the limit", { quota: LOG, load: 20, durationMs: 12_000 }],
+  ["a log, when the home object stands still", { quota: LOG, fault: "stall", durationMs: 24_000 }],
+  [
+    "a fixed window, with a load that moves to other regions",
+    { quota: WINDOW, shape: "world", durationMs: 20_000 },
+  ],
+  [
+    "a fixed window, when regions' objects lose their memory",
+    { quota: WINDOW, restart: { everyMs: 400, of: "regions" } },
+  ],
   ["below the limit", { load: 0.5 }],
   ["when they lose it, and messages are lost", { restart: { everyMs: 400, of: "regions" }, fault: "loss" }],
   ["when holders come and go, and messages are lost", { shape: "crowd", fault: "loss", durationMs: 32_000 }],
@@ -35,13 +58,16 @@ const FURTHER: typeof CELLS = [
   ["under twenty times the limit", { load: 20, durationMs: 12_000 }],
 ];
 
-test.each(depth(CELLS, [...CELLS, ...FURTHER]))("%s: nothing is over", async (_, change) => {
-  const seed = announcedSeed("regions");
-  for (let run = 0; run < depth(1, 6); run += 1) {
-    const { admittedOver, handedOutOver } = await runCell({ ...CELL, ...change, seed: seed + run });
-    expect({ admittedOver, handedOutOver }).toEqual(NOTHING_OVER);
-  }
-});
+test.each(depth([...CELLS, ...OF_WINDOWS], [...CELLS, ...OF_WINDOWS, ...FURTHER]))(
+  "%s: nothing is over",
+  async (_, change) => {
+    const seed = announcedSeed("regions");
+    for (let run = 0; run < depth(1, 6); run += 1) {
+      const { admittedOver, handedOutOver } = await runCell({ ...CELL, ...change, seed: seed + run });
+      expect({ admittedOver, handedOutOver }).toEqual(NOTHING_OVER);
+    }
+  },
+);
 
 /** After that the home object holds units for the rates that it handed out: the second law reads rates alone. */
 test("when the home object loses its memory too, nothing is admitted over the limit", async () => {

@@ -2,6 +2,7 @@ import {
   type Algorithm,
   type AlgorithmDecision,
   configProblem,
+  cutByWindow,
   type Denial,
   type Forecast,
   scaleLimit,
@@ -83,6 +84,8 @@ export const slidingLog: Algorithm<Config, State> = {
   }),
   refillMs: ({ windowMs, minIntervalMs }) => Math.max(windowMs, minIntervalMs),
   scale: scaleLimit,
+  isCutByWindow: true,
+  lessRate: cutByWindow,
 
   decide(config, state, nowMs, cost, outstanding): AlgorithmDecision<State> {
     const { minIntervalMs, limit, countDenied } = config;

@@ -3,6 +3,7 @@ import {
   type Algorithm,
   type ConfigProblem,
   configProblem,
+  cutByWindow,
   type Fields,
   replay,
   scaleLimit,
@@ -73,6 +74,9 @@ export const fixedWindow: Algorithm<Config, WindowUse> = {
   localDecisions: () => ({ admits: true, denies: true }),
   refillMs: ({ windowMs, jitterMs, calendar }) => (calendar?.longestMs ?? windowMs) + jitterMs,
   scale: scaleLimit,
+  isCutByWindow: true,
+  lessRate: (config) =>
+    config.calendar === undefined && config.jitterMs === 0 ? cutByWindow(config) : undefined,
 
   decide(config, state, nowMs, cost, outstanding) {
     const { limit } = config;
