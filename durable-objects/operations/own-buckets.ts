@@ -17,6 +17,7 @@ import {
   rateWindowMs,
   type RuleAccount,
 } from "../../core/accounts/hold.ts";
+import type { Rate } from "../../core/algorithms/algorithm.ts";
 import { MAX_PARTS } from "../../core/algorithms/token-bucket.ts";
 import { isCuttable, type Rule } from "../../core/policies/policy.ts";
 import type { Bucket, Reserved, RuleDecision } from "../../core/protocol/answers.ts";
@@ -41,7 +42,7 @@ const MIN_LIFE_MS = 2_000;
 const MIN_UNITS = 4;
 /** A bucket has room for the calls of this time: at its rate it is soon full again. */
 const BURST_MS = 1_000;
-export const MIN_BURST = 6;
+const MIN_BURST = 6;
 /** A region's object needs more for each of its holders: its bucket is cut again. */
 const MIN_BURST_OF_REGION = 8;
 /** Of what calls need: holders that come first leave something for those that come later. */
@@ -182,6 +183,17 @@ function cutOfWindow({ rule, account, kept, rate }: Asking, { demand, share, sha
 /** Whether a region's object can count its part of a rule exactly: in parts of a unit, as core/algorithms/token-bucket.ts. */
 export function canHaveRegions(rule: Rule): boolean {
   return isCuttable(rule) && rule.capacity * rateWindowMs(rule) <= MAX_PARTS;
+}
+
+/** The part of its rate that a bucket has. */
+export function rateOf(rule: Rule, perWindow: number): Rate {
+  const { isCutByWindow } = rule.algorithm;
+  return { units: perWindow, windowMs: rateWindowMs(rule), ...(isCutByWindow && { isHeld: isCutByWindow }) };
+}
+
+/** For so many holders the burst is enough: their buckets are small, and there is room for twice as many. */
+export function holdersInBurst(rules: readonly Rule[]): number {
+  return Math.max(MANY_HOLDERS, Math.min(...rules.map(({ capacity }) => capacity / (2 * MIN_BURST))));
 }
 
 /** What is held for a bucket with so many units at most. */

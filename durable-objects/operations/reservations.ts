@@ -13,7 +13,6 @@ import {
   configBeside,
   type Hold,
   holdWith,
-  rateWindowMs,
   type RuleAccount,
 } from "../../core/accounts/hold.ts";
 import { andThen } from "../../core/clock.ts";
@@ -28,7 +27,7 @@ import type { KnownHolder } from "../keys/holders.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import type { Operations, Params } from "./operations.ts";
-import { canHaveRegions, heldFor, MIN_BURST, ownBuckets, withoutUnits } from "./own-buckets.ts";
+import { canHaveRegions, heldFor, holdersInBurst, ownBuckets, rateOf, withoutUnits } from "./own-buckets.ts";
 import { cacheableDenial, cacheableForMs, isProvisionallyBlocked, peekTurn } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
@@ -40,9 +39,6 @@ export interface ReservationOptions {
 
 /** One object hears fewer holders often enough: each sends a message in some seconds, and one takes it a millisecond. */
 const HOLDERS_FOR_REGIONS = 256;
-/** Fewer, if a burst is not enough for the buckets of more: these are small, and there is room for twice as many. */
-const BURST_OF_HOLDER = 2 * MIN_BURST;
-const MIN_HOLDERS_FOR_REGIONS = 64;
 
 export class Reservations {
   readonly #store: Pick<KeyStore, "commit">;
@@ -117,11 +113,7 @@ export class Reservations {
     const { pool, jurisdiction, priorities, rules } = policy;
     const isAlone = pool === undefined && jurisdiction === undefined && priorities.seen.size === 0;
     if (!isAlone || !rules.every(canHaveRegions)) return false;
-    const most = Math.max(
-      MIN_HOLDERS_FOR_REGIONS,
-      Math.min(...rules.map(({ capacity }) => capacity / BURST_OF_HOLDER)),
-    );
-    return holders.areForRegions(Math.min(most, this.#holdersForRegions), nowMs);
+    return holders.areForRegions(Math.min(holdersInBurst(rules), this.#holdersForRegions), nowMs);
   }
 
   /** The first half of `reserve`, before the pool is called; `undefined`: a later message came first. */
@@ -179,15 +171,12 @@ export class Reservations {
       const most = bucket === undefined ? kept + got : Math.max(kept, bucket.most);
       const held = heldFor(rule, most, perWindow);
       const without = kept === 0 ? account : settle(rule, account, nowMs, hold, 0);
-      const { isCutByWindow: isHeld } = rule.algorithm;
-      const rate = perWindow > 0 && {
-        rate: { units: perWindow, windowMs: rateWindowMs(rule), ...(isHeld && { isHeld }) },
-      };
+      const rate = perWindow > 0 && { rate: rateOf(rule, perWindow) };
       const holding = { id: hold, units: held, expiresAtMs, spendableUntilMs, ...rate };
       // What its bucket lacks was used: the rest of the account lacks that much less. A log or window is cut from what is left.
       const missing = held - got - heldFor(rule, kept, report.rate);
       const before =
-        rate === false || isHeld === true
+        rate === false || rule.algorithm.isCutByWindow === true
           ? without
           : credited(rule, broughtTo(rule, without, nowMs), nowMs, missing);
       return { ...report, held, account: held === 0 ? without : place(before, holding) };

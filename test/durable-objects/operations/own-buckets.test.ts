@@ -7,7 +7,11 @@ import { SimulatedObject } from "../../simulation/simulated-object.ts";
 import { parsePolicies } from "../../support/milliseconds.ts";
 
 const LIMIT = 1_000;
-const POLICIES = parsePolicies({ p: { algorithm: "token-bucket", limit: LIMIT, window: "1s" } });
+const POLICIES = parsePolicies({
+  p: { algorithm: "token-bucket", limit: LIMIT, window: "1s" },
+  log: { algorithm: "sliding-log", limit: LIMIT, window: "2s" },
+  window: { algorithm: "fixed-window", limit: LIMIT, window: "2s" },
+});
 const WINDOWS = 1_000;
 /** So many holders of a burst of 1,000 are the last ones that do not ask objects in their regions. */
 const FEW = Math.ceil(LIMIT / 12);
@@ -96,3 +100,40 @@ test("while more was used than there was, no bucket grows, and none is lost", ()
   // One that has none gets none.
   expect(bucketOf(reserve({ ...far, holder: "b" }))).toBeUndefined();
 });
+
+/** What a region's object has of these policies, in one window: its rate, and its burst once and once more. */
+test.each(["log", "window"])(
+  "of a %s a region gets no more than nobody used in the last window",
+  (policy) => {
+    const { object, clock } = start();
+    const reserve = (more: Partial<ReserveCall>, rule: object) => {
+      const about = { policy, key: "key", cost: 0, ttlMs: 2_000, isShort: false, takesBucket: true } as const;
+      const rules = { [policy]: { used: 0, kept: 0, wanted: 0, demand: 1_000, ...rule } };
+      const call = { ...about, holder: "region", holders: 200, turn: 1, rules, ...more };
+      const { reserved } = JSON.parse(object.reserve(call)) as Decided;
+      const { rate = { units: 0 }, most = 0 } = reserved?.buckets?.[policy] ?? {};
+      return { rate: rate.units, kept: most };
+    };
+    const held = ({ rate, kept }: { readonly rate: number; readonly kept: number }) =>
+      rate / WINDOWS + 2 * kept;
+    const free = () => (JSON.parse(object.limit(policy, "key", 0)) as Decided).rules[0]?.remaining;
+    for (let index = 0; index < 90; index += 1)
+      reserve(
+        { holder: `isolate ${index}`, holders: undefined, mayAskRegion: true, takesBucket: false },
+        { demand: 1 },
+      );
+    object.limit(policy, "key", 900);
+    const first = reserve({}, {});
+    expect(held(first)).toBeGreaterThan(80);
+    expect(held(first)).toBeLessThanOrEqual(100);
+    expect(free()).toBe(100 - held(first));
+    // The window is over, and so is what was used in it.
+    clock.ms += 2_000;
+    const second = reserve({ turn: 2 }, first);
+    expect(held(second)).toBeGreaterThan(900);
+    // What it gives up counts as used for a window.
+    const less = { rate: second.rate / 10, kept: second.kept };
+    reserve({ turn: 3 }, { ...less, demand: 1 });
+    expect(free()).toBeLessThanOrEqual(LIMIT - held(second));
+  },
+);
