@@ -95,6 +95,39 @@ export function stubOf(routing: OwnerRouting): Pick<ObjectStub, WireMethod> {
   return Object.fromEntries(methods) as Pick<ObjectStub, WireMethod>;
 }
 
+/** The most answers, and their UTF-16 units: a message comes again within a second. */
+const MAX_ANSWERS = 2_048;
+const MAX_ANSWERS_LENGTH = 2 ** 20;
+
+/**
+ * The answers to the last messages. A message whose answer is lost or late comes again, and is answered as before, so its
+ * calls are charged once. An object that has lost its memory in between charges them twice.
+ */
+class RecentAnswers {
+  readonly #answers = new Map<string, MaybePromise<unknown>>();
+  #length = 0;
+
+  once(sent: Sent | undefined, make: () => MaybePromise<unknown>): MaybePromise<unknown> {
+    if (sent?.number === undefined) return make();
+    const name = `${sent.from} ${sent.number}`;
+    const known = this.#answers.get(name);
+    if (known !== undefined) return known;
+    const answer = make();
+    this.#answers.set(name, answer);
+    this.#length += lengthOf(answer);
+    for (const [oldest, each] of this.#answers) {
+      if (this.#answers.size <= MAX_ANSWERS && this.#length <= MAX_ANSWERS_LENGTH) break;
+      this.#answers.delete(oldest);
+      this.#length -= lengthOf(each);
+    }
+    return answer;
+  }
+}
+
+function lengthOf(answer: unknown): number {
+  return typeof answer === "string" ? answer.length : 0;
+}
+
 interface RoutingHost {
   readonly time: Pick<Time, "nowMs">;
   /** Absent: all keys are here. */
@@ -110,6 +143,7 @@ export class OwnerRouting {
   readonly #makeHere: MakeHere;
   readonly #host: RoutingHost;
   readonly #arrivals = new Arrivals();
+  readonly #answers = new RecentAnswers();
 
   constructor(makeHere: MakeHere, host: RoutingHost) {
     this.#makeHere = makeHere;
@@ -120,17 +154,19 @@ export class OwnerRouting {
     const [first] = args as [string | ReserveCall | Batch | HandOver | KeysStored | ForwardedCall];
     if (method === "giveBack") return this.#giveBack(...(args as [string, readonly GiveBackMessage[]]));
     if (method !== "reserve" || typeof first === "string") return this.#make(method, args);
-    if ("holder" in first) {
-      const isStale = this.#staleness(first.sent)({ reserve: first }, 0);
-      return this.#paced(first, isStale ? text(NOT_DECIDED) : this.#make(method, args));
-    }
-    if ("calls" in first) {
-      const isStale = this.#staleness(first.sent);
-      return this.#paced(
-        first,
-        answerBatch(first, (...call) => this.call(...call), isStale),
-      );
-    }
+    if ("holder" in first)
+      return this.#answers.once(first.sent, () => {
+        const isStale = this.#staleness(first.sent)({ reserve: first }, 0);
+        return this.#paced(first, isStale ? text(NOT_DECIDED) : this.#make(method, args));
+      });
+    if ("calls" in first)
+      return this.#answers.once(first.sent, () => {
+        const isStale = this.#staleness(first.sent);
+        return this.#paced(
+          first,
+          answerBatch(first, (...call) => this.call(...call), isStale),
+        );
+      });
     return this.#answerMove(first);
   }
 

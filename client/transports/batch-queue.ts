@@ -43,6 +43,7 @@ interface Flight {
   readonly sentMs: number;
   readonly deadlineMs: number;
   readonly isUsed: boolean;
+  readonly isAgain: boolean;
 }
 
 const OBJECT_BOUNDS: MessageBounds = { maxCalls: MAX_BATCHED, maxLength: MAX_BATCH_LENGTH };
@@ -162,15 +163,12 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
       this.#flights.push(flightMs);
       // A request that sends only its own call is kept alive by its own wait.
       if (calls.length > 1) keep();
-      // If this request ends, nobody knows whether the object is slow, so nothing is counted as missed.
-      const answered = time.after(sender.overdueMs, () => this.congestion.missMessage(nowMs, time.nowMs()));
-      const answers = await send(calls);
-      answered();
+      const { answers, isAgain } = await this.#deliver(calls, sender, { time, deadlineMs, send });
       const isUsed =
         this.#flights.length >= this.congestion.maxFlights && this.#queued.size >= this.#bounds.maxCalls;
       const flight = this.#flights.indexOf(flightMs);
       if (flight >= 0) this.#flights.splice(flight, 1);
-      this.#note(answers, { nowMs: time.nowMs(), sentMs: nowMs, deadlineMs, isUsed });
+      this.#note(answers, { nowMs: time.nowMs(), sentMs: nowMs, deadlineMs, isUsed, isAgain });
       if (this.#queued.size > 0) keep();
       const isList = answers !== undefined && "length" in answers;
       for (const [index, posted] of calls.entries()) posted.end(isList ? answers[index] : answers);
@@ -184,15 +182,48 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
     end?.();
   }
 
+  /** Sends a message, and again each time it is overdue while its calls wait, if the object then answers it as before. */
+  #deliver(
+    calls: readonly QueuedCall<Answer>[],
+    sender: Sender,
+    { time, deadlineMs, send }: Pick<Sending<Answer>, "time" | "deadlineMs" | "send">,
+  ): Promise<{ readonly answers: Replied<Answer>; readonly isAgain: boolean }> {
+    return new Promise((done) => {
+      const message: Message = {};
+      let isAgain = false;
+      const attempt = (): void => {
+        const sentMs = time.nowMs();
+        // If this request ends, nobody knows whether the object is slow, so nothing is counted as missed.
+        const stop = time.after(sender.overdueMs, () => {
+          const nowMs = time.nowMs();
+          this.congestion.missMessage(sentMs, nowMs);
+          const isAwaited = calls.some(({ state, untilMs }) => state === "sent" && nowMs < untilMs);
+          if (message.number === undefined || !isAwaited || this.congestion.isPaused(nowMs)) return;
+          isAgain = true;
+          sender.sinceMs = nowMs;
+          sender.overdueMs = this.congestion.overdueMs(nowMs, deadlineMs);
+          attempt();
+        });
+        void send(calls, message).then((answers) => {
+          stop();
+          done({ answers, isAgain });
+        });
+      };
+      attempt();
+    });
+  }
+
   /** A step for the batch in flight, and for each that the queue will take. */
   #extend({ batch, steps }: Sender): void {
     const last = batch + 1 + Math.ceil(this.#queued.size / this.#bounds.maxCalls);
     while (steps.length <= Math.min(last, MAX_MESSAGES)) steps.push(new Latch());
   }
 
-  #note(answers: object | undefined, { nowMs, sentMs, deadlineMs, isUsed }: Flight): void {
+  #note(answers: object | undefined, { nowMs, sentMs, deadlineMs, isUsed, isAgain }: Flight): void {
     if (answers === undefined) return;
     if ("overloaded" in answers) this.congestion.miss(nowMs, true);
+    // Nobody knows which of its messages was answered (Karn's algorithm).
+    else if (isAgain) this.congestion.restore();
     else this.congestion.answered(nowMs - sentMs, deadlineMs, isUsed);
     if ("unsupported" in answers || "full" in answers) this.#aloneUntilMs = nowMs + ALONE_MS;
   }
@@ -233,6 +264,7 @@ export class BatchQueues {
   /** When this isolate's messages were sent. */
   readonly departures = new Departures(randomId);
   #sweptMs = -Infinity;
+  #number = 0;
 
   /** @param onPause called when an object is overloaded, or has answered nothing in time */
   constructor(onPause?: () => void) {
@@ -241,6 +273,11 @@ export class BatchQueues {
 
   get size(): number {
     return this.#queues.size;
+  }
+
+  /** Of a message. */
+  nextNumber(): number {
+    return (this.#number += 1);
   }
 
   /** The queue of an object, if there is one: it knows how fast it answers. */
@@ -272,14 +309,20 @@ export class BatchQueues {
   }
 }
 
+/** `undefined`: no answer. */
+type Replied<Answer> = readonly Answer[] | UnsupportedProtocol | Full | Overloaded | undefined;
+
+/** Sent again with the same number, it has no other effect. Absent: it may have. */
+export interface Message {
+  number?: number | undefined;
+}
+
 /** The sending parts of a request; no other request uses them. */
 export interface Sending<Answer = BatchedAnswer> {
   readonly time: Time;
   readonly deadlineMs: number;
-  /** Sends calls in one message, on its own stub; `undefined`: no answer. It does not reject. */
-  readonly send: (
-    calls: readonly QueuedCall<Answer>[],
-  ) => Promise<readonly Answer[] | UnsupportedProtocol | Full | Overloaded | undefined>;
+  /** Sends calls in one message, on its own stub. It does not reject. */
+  readonly send: (calls: readonly QueuedCall<Answer>[], message: Message) => Promise<Replied<Answer>>;
   readonly inBackground: (work: Promise<unknown>) => void;
 }
 

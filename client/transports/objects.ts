@@ -24,6 +24,7 @@ import {
   type LimiterNamespace,
   type LimiterStub,
   quietly,
+  isKnownAgain,
   sendTwice,
   within,
 } from "./send-batch.ts";
@@ -98,20 +99,22 @@ export class Objects {
       deadlineMs,
       inBackground: together.inBackground,
       // Each of these has its own deadline.
-      send: async (calls) =>
-        await counted(this.#counter, this.#time, "batch", () =>
+      send: async (calls, message) => {
+        if (isKnownAgain(calls, policy.terms)) message.number ??= together.queues.nextNumber();
+        return await counted(this.#counter, this.#time, "batch", () =>
           sendTwice(
             () => this.#objectBy(policy, name, region),
             calls,
             this.#time,
             policy.terms,
-            together.queues.departures,
+            (each, nowMs) => together.queues.departures.stamp(each, nowMs, message.number),
             (paceMs) => {
               queue.congestion.follow(paceMs, this.#time.nowMs());
               this.#counter?.lasted("object_pace_seconds", [publicName(policy.name)], paceMs);
             },
           ),
-        ).catch((error: unknown) => (isOverloaded(error) ? OVERLOADED : this.#unanswered(policy, error))),
+        ).catch((error: unknown) => (isOverloaded(error) ? OVERLOADED : this.#unanswered(policy, error)));
+      },
     });
     together.queues.release(name, this.#time.nowMs());
     if (answer === undefined) return leftMs > 0 ? undefined : this.#unanswered(policy, overdue(deadlineMs));

@@ -7,7 +7,6 @@ import {
   type UnsupportedProtocol,
 } from "../../core/protocol/answers.ts";
 import {
-  type Departures,
   type Batch,
   BATCH_PROTOCOL,
   type BatchedAnswer,
@@ -223,6 +222,11 @@ export function mayPass(error: unknown): boolean {
   return (retryable === true || durableObjectReset === true) && overloaded !== true;
 }
 
+/** Whether the object knows a message of these calls again: not if it is a single call as all versions know it. */
+export function isKnownAgain(calls: readonly { readonly call: BatchedCall }[], terms?: string): boolean {
+  return terms !== undefined || calls.length > 1 || calls[0]?.call.limit === undefined;
+}
+
 /** Whether repeating a call has one effect: it returns units, reads, or has an idempotency key. */
 export function isRepeatable({ limit, reserve }: BatchedCall): boolean {
   // The object recognizes a repeated message for units.
@@ -236,11 +240,11 @@ export async function sendTwice(
   calls: readonly QueuedCall[],
   time: Time,
   terms?: string,
-  departures?: Departures,
+  stamp?: (calls: readonly QueuedCall[], nowMs: number) => Sent,
   onPace?: OnPace,
 ): Promise<Answers> {
   const send = (each: typeof calls) =>
-    sendTogether(objectOf(), each, terms, departures?.stamp(each, time.nowMs()), onPace);
+    sendTogether(objectOf(), each, terms, stamp?.(each, time.nowMs()), onPace);
   try {
     return await send(calls);
   } catch (error) {

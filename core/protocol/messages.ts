@@ -232,6 +232,8 @@ export interface BatchedCall {
 export interface Sent {
   /** Names the sender. One whose clock is set back takes another name. */
   readonly from: string;
+  /** Of the message: one that comes again is answered as before. Absent: none comes again. */
+  readonly number?: number | undefined;
   /** By the sender's clock. */
   readonly atMs: number;
   /** For each call, how long its caller waits from then on. */
@@ -312,10 +314,10 @@ export class Departures {
     this.#makeId = makeId;
   }
 
-  stamp(calls: readonly { readonly untilMs: number }[], nowMs: number): Sent {
+  stamp(calls: readonly { readonly untilMs: number }[], nowMs: number, number?: number): Sent {
     if (this.#from === "") this.#from = this.#makeId();
     const leftMs = calls.map(({ untilMs }) => Math.min(Math.max(0, Math.ceil(untilMs - nowMs)), MAX_LEFT_MS));
-    return { from: this.#from, atMs: nowMs, leftMs };
+    return { from: this.#from, atMs: nowMs, leftMs, ...(number !== undefined && { number }) };
   }
 
   /** A call came back as stale although its caller waits: this clock was set back, or the other one forward. */

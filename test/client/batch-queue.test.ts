@@ -1,6 +1,6 @@
 /** Calls that travel together, in virtual time: requests end at any moment, messages are lost, late, or fail. */
 import { afterEach, expect, test, vi } from "vitest";
-import { BatchQueue, BatchQueues, QueuedCall } from "../../client/transports/batch-queue.ts";
+import { BatchQueue, BatchQueues, type Message, QueuedCall } from "../../client/transports/batch-queue.ts";
 import { STILL_MS } from "../../client/transports/congestion-control.ts";
 import type { Answers } from "../../client/transports/send-batch.ts";
 import type { Time } from "../../core/clock.ts";
@@ -36,6 +36,9 @@ class History {
   readonly time = new VirtualTime(() => new Promise((done) => setImmediate(done)));
   readonly queue = new BatchQueue();
   readonly messages: { readonly atMs: number; readonly keys: readonly string[] }[] = [];
+  /** By number, of messages that may come again. */
+  readonly numbered: string[] = [];
+  again = 0;
   readonly sent = new Set<string>();
   readonly left = new Set<string>();
   answered = 0;
@@ -43,9 +46,11 @@ class History {
   died = 0;
   open = 0;
   readonly #breakage: Breakage;
+  readonly #mayRepeat: boolean;
 
-  constructor(breakage: Breakage = {}) {
+  constructor(breakage: Breakage = {}, mayRepeat = false) {
     this.#breakage = breakage;
+    this.#mayRepeat = mayRepeat;
   }
 
   /** A request with one call, that may end after `diesAfterMs`. `fate` is how its messages fare, if it sends any. */
@@ -66,7 +71,8 @@ class History {
         this.died += 1;
         this.open -= 1;
       });
-    const send = (calls: readonly QueuedCall[]) => this.#send(calls, fate(), isGone);
+    const send = (calls: readonly QueuedCall[], message: Message) =>
+      this.#send(calls, fate(), isGone, message);
     return this.queue
       .post(callOf(key), { time, deadlineMs: DEADLINE_MS, send, inBackground: () => undefined })
       .then(({ answer }) => {
@@ -87,14 +93,21 @@ class History {
     calls: readonly QueuedCall[],
     { backMs, isFailed = false }: { backMs?: number; isFailed?: boolean },
     isGone: () => boolean,
+    message: Message,
   ): Promise<Answers | undefined> {
     const keys = calls.map(keyOf);
     this.messages.push({ atMs: this.time.nowMs, keys });
     law(keys.length <= MAX_BATCHED, "too many calls in a message");
-    for (const key of keys) {
-      law(!this.sent.has(key), `${key} was sent twice`);
-      this.sent.add(key);
-    }
+    const { number } = message;
+    if (number !== undefined) {
+      law(this.numbered[number] === keys.join(), `message ${number} came again with other calls`);
+      this.again += 1;
+    } else
+      for (const key of keys) {
+        law(!this.sent.has(key), `${key} was sent twice`);
+        this.sent.add(key);
+      }
+    if (this.#mayRepeat && number === undefined) message.number = this.numbered.push(keys.join()) - 1;
     return new Promise((done) => {
       if (backMs === undefined) return;
       this.time.at(this.time.nowMs + backMs, () => {
@@ -107,9 +120,9 @@ class History {
 }
 
 /** A random history; its calls come in bursts. */
-async function run(seed: number, breakage?: Breakage): Promise<History> {
+async function run(seed: number, breakage?: Breakage, mayRepeat = false): Promise<History> {
   const dice = new Dice(seed);
-  const history = new History(breakage);
+  const history = new History(breakage, mayRepeat);
   const isFaulty = dice.chance(0.7);
   let failure: unknown;
   let atMs = 0;
@@ -160,6 +173,21 @@ test(`in ${HISTORIES} random histories every call ends in time, with its own ans
   expect(sum.unanswered).toBeGreaterThan(HISTORIES);
   expect(sum.died).toBeGreaterThan(HISTORIES);
   expect(sum.messages).toBeLessThan(sum.calls * 0.8);
+});
+
+test(`in ${HISTORIES} more a message may come again: with its own number and calls, and fewer calls have no answer`, async () => {
+  const first = announcedSeed("outbox");
+  const sum = { again: 0, unanswered: 0, without: 0 };
+  for (let seed = first; seed < first + HISTORIES; seed += 1) {
+    const { again, unanswered } = await run(seed, undefined, true).catch((error: Error) => {
+      throw new Error(`SEED=${seed}: ${error.message}`, { cause: error });
+    });
+    sum.again += again;
+    sum.unanswered += unanswered;
+    sum.without += (await run(seed)).unanswered;
+  }
+  expect(sum.again).toBeGreaterThan(HISTORIES / 4);
+  expect(sum.unanswered).toBeLessThan(0.8 * sum.without);
 });
 
 test("an answer of a batch that is given to the wrong caller is found", async () => {
@@ -235,6 +263,39 @@ test("the next message goes when the last one is overdue: 25 ms after the mean o
     expect(waitedMs).toBeGreaterThanOrEqual(overdueMs);
     expect(waitedMs).toBeLessThan(overdueMs + 5);
   }
+});
+
+test("a message that is overdue comes again while its call waits, and what that took is no measure", async () => {
+  const history = new History({}, true);
+  const fromMs = warm(history, 20);
+  const { congestion } = history.queue;
+  let answers = 0;
+  const fate = () => ((answers += 1) === 3 ? { backMs: 20 } : {});
+  let overdueMs = 0;
+  history.time.at(fromMs, () => {
+    overdueMs = congestion.overdueMs(fromMs, DEADLINE_MS);
+    void history.call("lost", fate);
+  });
+  await history.time.run(fromMs + 5_000, () => undefined);
+  const lost = history.messages.filter(({ keys }) => keys[0] === "lost");
+  expect(lost).toHaveLength(3);
+  expect(history).toMatchObject({ again: 2, unanswered: 0 });
+  // Each waits twice as long as the one before, or more.
+  const gaps = lost.slice(1).map(({ atMs }, index) => atMs - (lost[index]?.atMs ?? 0));
+  expect(gaps[0]).toBe(overdueMs);
+  expect(gaps[1]).toBeGreaterThanOrEqual(2 * overdueMs);
+  expect(congestion.overdueMs(fromMs + 5_000, DEADLINE_MS)).toBe(overdueMs);
+});
+
+test.each([
+  ["whose caller has left", 100, 2],
+  ["to an object that is overloaded", 5, 3],
+])("no message comes again %s", async (_, backMs, times) => {
+  const history = new History({}, true);
+  const fromMs = warm(history, backMs);
+  history.time.at(fromMs, () => void history.call("lost", () => ({})));
+  await history.time.run(fromMs + 10_000, () => undefined);
+  expect(history.messages.filter(({ keys }) => keys.includes("lost"))).toHaveLength(times);
 });
 
 test("before the first answer of any object a message is overdue after 1 s, and then as those to other objects are", async () => {

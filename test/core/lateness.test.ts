@@ -1,4 +1,4 @@
-import { expect, test } from "vitest";
+import { describe, expect, test } from "vitest";
 import { type LimiterStub, sendTogether } from "../../client/transports/send-batch.ts";
 import {
   Arrivals,
@@ -7,6 +7,7 @@ import {
   BATCH_PROTOCOL,
   type Batch,
   type BatchedCall,
+  type Sent,
 } from "../../core/protocol/messages.ts";
 import { answerBatch, OwnerRouting, stubOf } from "../../durable-objects/wire-methods.ts";
 
@@ -132,4 +133,64 @@ test("of a message only the calls whose callers have left are not decided, and w
   const answers = JSON.parse(await answerBatch(batch, make, isStale)) as unknown[];
   expect(answers).toEqual([{ rules: [] }, { failed: STALE }, { failed: STALE }, { rules: [] }]);
   expect(made).toEqual(["limitCall", "giveBack", "reserve"]);
+});
+
+describe("a message that comes again", () => {
+  const HOLDER = {
+    policy: "api",
+    key: "a",
+    cost: 1,
+    holder: "h",
+    turn: 1,
+    ttlMs: 1,
+    isShort: false,
+    rules: {},
+  };
+  const batch = (sent?: Sent) => ({
+    protocol: BATCH_PROTOCOL,
+    calls: JSON.stringify([LIMIT, LIMIT]),
+    ...(sent && { sent }),
+  });
+  const single = (sent?: Sent) => ({ ...HOLDER, ...(sent && { sent }) });
+
+  function object() {
+    let made = 0;
+    const answer = () => JSON.stringify({ rules: [], made: (made += 1) });
+    const routing = new OwnerRouting(answer, { time: { nowMs: () => 0 } });
+    const departures = new Departures(() => `again-${(senders += 1)}`);
+    const stamp = (number?: number) => departures.stamp([{ untilMs: 500 }, { untilMs: 500 }], 0, number);
+    return { stamp, call: (message: object) => routing.call("reserve", [message]), made: () => made };
+  }
+
+  test.each([
+    ["of several calls", batch, 2],
+    ["of one call", single, 1],
+  ])("%s is answered as before, and made once", (_, message, count) => {
+    const { stamp, call, made } = object();
+    const first = call(message(stamp(1)));
+    expect(call(message(stamp(1)))).toBe(first);
+    expect(made()).toBe(count);
+    call(message(stamp(2)));
+    expect(made()).toBe(2 * count);
+  });
+
+  test("without a number, or with that of another sender, it is made again", () => {
+    const { stamp, call, made } = object();
+    for (let message = 0; message < 2; message += 1) call(single(stamp()));
+    expect(made()).toBe(2);
+    call(single(stamp(1)));
+    call(single({ ...stamp(1), from: "another" }));
+    expect(made()).toBe(4);
+  });
+
+  test("is remembered for 2,048 messages", () => {
+    const { stamp, call, made } = object();
+    call(single(stamp(0)));
+    for (let number = 1; number < 2_048; number += 1) call(single(stamp(number)));
+    call(single(stamp(0)));
+    expect(made()).toBe(2_048);
+    call(single(stamp(2_048)));
+    call(single(stamp(0)));
+    expect(made()).toBe(2_050);
+  });
 });
