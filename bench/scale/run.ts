@@ -32,7 +32,7 @@ export interface Cell {
   /** From so many holders on they ask objects in their regions. Absent: as in production. */
   readonly holdersForRegions?: number;
   /** So often an object loses its memory, one after the other. Absent: never. */
-  readonly restart?: { readonly everyMs: number; readonly of: "regions" | "all" };
+  readonly restart?: { readonly everyMs: number; readonly of: "regions" | "homes" | "all" };
   /** Changes what a region's object says to the home object, and hears of it: planted mistakes. */
   readonly plantBetween?: ObjectsParts["plantBetween"];
 }
@@ -116,7 +116,9 @@ async function run(cell: Cell): Promise<Omit<Figures, "logLines">> {
     }
     const { restart } = cell;
     if (restart !== undefined && nowMs > 0 && nowMs % restart.everyMs === 0) {
-      const all = [...objects.all.values()].filter(({ isRegional }) => isRegional || restart.of === "all");
+      const all = [...objects.all.values()].filter(
+        ({ isRegional }) => restart.of === "all" || isRegional === (restart.of === "regions"),
+      );
       all[(nowMs / restart.everyMs) % all.length]?.restart();
     }
     if (nowMs === durationMs) messages = messagesOf(objects, durationMs - WARM_MS);

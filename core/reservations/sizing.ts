@@ -73,6 +73,14 @@ export const FEW_UNITS = 7;
 /** Calls without a long pause that are worth these few units. */
 export const WARM_CALLS = 2;
 
+/** A region's object goes on for so many of the longest lifetimes: a home object that stands still for 10 s is not noticed. */
+const LIVES_OF_REGION = 1.5;
+
+/** The longest time for which any holder may have units. */
+export function longestMs({ mostMs }: Lifetimes): number {
+  return LIVES_OF_REGION * mostMs;
+}
+
 interface MeasuredDemand {
   readonly calls: number;
   readonly units: readonly number[];

@@ -10,6 +10,7 @@ import {
 import { type Account, type Hold, type RuleAccount } from "../../core/accounts/hold.ts";
 import { dualState, singleState } from "../../core/algorithms/dual-config.ts";
 import { forPriority, later, type Policy, type PolicyRevision } from "../../core/policies/policy.ts";
+import { longestMs } from "../../core/reservations/sizing.ts";
 import type { AnswerCount } from "../storage/answers.ts";
 import { converted, convertedClaim } from "../storage/conversions.ts";
 import {
@@ -250,7 +251,14 @@ export class KeyState {
       const other = record && converted(policy, rule, record, nowMs);
       const segments = found === undefined ? [] : storage.segments(key, rule.name);
       const allowance = storage.allowances.of(policy, rule, nowMs, isLost);
-      const restored = restore(rule, other ?? found, segments, nowMs, policy.reservation.mostMs, allowance);
+      const restored = restore(
+        rule,
+        other ?? found,
+        segments,
+        nowMs,
+        longestMs(policy.reservation),
+        allowance,
+      );
       return {
         rule,
         account: withClaims(rule.name, restored, this.#claims),

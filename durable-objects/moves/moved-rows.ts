@@ -1,6 +1,7 @@
 import type { Time } from "../../core/clock.ts";
 import type { Policies, Policy } from "../../core/policies/policy.ts";
 import type { MovedKey, ObjectStub } from "../../core/protocol/object-methods.ts";
+import { longestMs } from "../../core/reservations/sizing.ts";
 import type { KeyCache } from "../keys/key-cache.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { Move } from "../storage/moves.ts";
@@ -73,7 +74,7 @@ export function writeRecord(
   const rules = [...Object.entries(known), ...unrecorded].map(([name, stored]) => {
     const { by: _, presumed: __, ...account } = stored;
     const units = presumed.get(name) ?? 0;
-    const ttlMs = Math.max(account.ttlMs ?? 0, policy.reservation.mostMs);
+    const ttlMs = Math.max(account.ttlMs ?? 0, longestMs(policy.reservation));
     return [name, units === 0 ? account : { ...account, ahead: account.ahead + units, ttlMs }] as const;
   });
   storage.write({ key, policy: policy.name, rules: Object.fromEntries(rules) }, dueMs);

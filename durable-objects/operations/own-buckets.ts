@@ -23,7 +23,7 @@ import { isCuttable, type Rule } from "../../core/policies/policy.ts";
 import type { Bucket, Reserved, RuleDecision } from "../../core/protocol/answers.ts";
 import type { ReserveCall } from "../../core/protocol/messages.ts";
 import { callerIn } from "../../core/protocol/names.ts";
-import { MAX_MARGIN_MS, maxUnits } from "../../core/reservations/sizing.ts";
+import { longestMs, MAX_MARGIN_MS, maxUnits } from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../keys/key-state.ts";
 
 /** The part of a rule that is cut into buckets of holders: the rest decides single calls. */
@@ -84,9 +84,10 @@ export function ownBuckets(
   if (!isWanted || policy.pool !== undefined || policy.priorities.seen.size > 0 || callerIn(id) !== undefined)
     return undefined;
   const lifeMs = Math.max(MIN_LIFE_MS, LIFE_MS_PER_HOLDER * holders.size, askedMs);
-  const ttlMs = Math.min(lifeMs, policy.reservation.mostMs, endsByMs - nowMs);
   // A region's object cuts buckets from its own, each with what may come early. Its first message knows of few calls.
   const isRegion = holdersThere !== undefined;
+  const { mostMs } = policy.reservation;
+  const ttlMs = Math.min(lifeMs, isRegion ? longestMs(policy.reservation) : mostMs, endsByMs - nowMs);
   const minUnits = isRegion ? 1 : MIN_UNITS;
   const units: number[] = [];
   const buckets: Bucket[] = [];

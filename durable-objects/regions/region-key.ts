@@ -14,7 +14,7 @@ import { type Answer, ASK_HOME, type Decided, type RuleDecision } from "../../co
 import type { LimitCall, ReserveCall } from "../../core/protocol/messages.ts";
 import type { KeyCall, MaybePromise } from "../../core/protocol/object-methods.ts";
 import { Holder, type UnansweredMessage } from "../../core/reservations/holder.ts";
-import { MAX_MARGIN_MS } from "../../core/reservations/sizing.ts";
+import { longestMs, MAX_MARGIN_MS } from "../../core/reservations/sizing.ts";
 import { KeyState } from "../keys/key-state.ts";
 import { withQuiet } from "../operations/limits.ts";
 import { earlyUnits } from "../operations/own-buckets.ts";
@@ -186,7 +186,7 @@ export class RegionKey extends Holder<ReserveCall> {
       cost: 0,
       holder,
       turn,
-      ttlMs: policy.reservation.mostMs,
+      ttlMs: longestMs(policy.reservation),
       isShort: false,
       takesBucket: true,
       holders: 1 + this.#keyState.holders.countAt(nowMs) + this.#expected.size,

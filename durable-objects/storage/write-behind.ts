@@ -27,7 +27,7 @@ import type { Account } from "../../core/accounts/hold.ts";
 import type { Segment } from "../../core/algorithms/algorithm.ts";
 import { randomFraction } from "../../core/clock.ts";
 import type { Rule, Policy, PolicyLookup } from "../../core/policies/policy.ts";
-import { maxLost } from "../../core/reservations/sizing.ts";
+import { longestMs, maxLost } from "../../core/reservations/sizing.ts";
 import { type StoredAccount, isReadable, readable, storedName } from "./records.ts";
 import { type RowStorage, UNKNOWN_KEPT_MS } from "./sweeps.ts";
 
@@ -179,7 +179,7 @@ const ROW = "lead";
 /** How long the row is valid when written, in milliseconds: it is renewed about every 30 s. */
 const LEAD_MS = 45_000;
 /** Renewed this much before its end, in milliseconds: two machines' clocks may differ as much. */
-const MARGIN_MS = 10_000;
+const MARGIN_MS = 14_000;
 
 export class CrashAllowances {
   /** Identifies this memory of the object. A clock could not: it may have been set back. */
@@ -238,7 +238,7 @@ export class CrashAllowances {
     const isValid = made !== undefined && made.untilMs >= neededMs + MARGIN_MS;
     if (isValid && isEnough(policy, made)) return undefined;
     const untilMs = Math.max(made?.untilMs ?? 0, neededMs + MARGIN_MS, nowMs + LEAD_MS);
-    const ttlMs = Math.max(policy.reservation.mostMs, isValid ? maxTtlOf(made) : 0) - 1;
+    const ttlMs = Math.max(longestMs(policy.reservation), isValid ? maxTtlOf(made) : 0) - 1;
     const found = this.#found.get(policy.name);
     const fromMs = found === undefined ? 0 : exactFromMs(found);
     const allowance = { untilMs, ttlMs, exactFromMs: fromMs, rules: this.#units(policy, nowMs) };
@@ -313,7 +313,7 @@ function exactFromMs(allowance: StoredAllowance): number {
 }
 
 function isEnough(policy: Policy, allowance: StoredAllowance): boolean {
-  if (maxTtlOf(allowance) < policy.reservation.mostMs) return false;
+  if (maxTtlOf(allowance) < longestMs(policy.reservation)) return false;
   return policy.rules.every((rule) => {
     const own = Object.hasOwn(allowance.rules, rule.name) ? allowance.rules[rule.name] : undefined;
     return (own?.algorithm === storedName(rule) ? own.units : 0) >= aheadUnits(rule);

@@ -11,7 +11,8 @@ afterEach(() => database.clear());
 
 const NOW_MS = 1_000_000;
 const HOUR = 3_600_000;
-const RESERVED_MS = 8_000;
+/** The longest lifetime of units, and half of it more: a bucket of a region's object. */
+const RESERVED_MS = 12_000;
 
 function policyOf(limit: number, algorithm = "token-bucket", window = "1h"): Policy {
   return parsePolicies({ p: { algorithm, limit, window } }).get("p") as Policy;
