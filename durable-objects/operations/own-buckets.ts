@@ -192,9 +192,15 @@ export function rateOf(rule: Rule, perWindow: number): Rate {
   return { units: perWindow, windowMs: rateWindowMs(rule), ...(isCutByWindow && { isHeld: isCutByWindow }) };
 }
 
+/** One object serves fewer for less than ten cost, each awake all month. */
+const MIN_HOLDERS_FOR_REGIONS = 128;
+
 /** For so many holders the burst is enough: their buckets are small, and there is room for twice as many. */
 export function holdersInBurst(rules: readonly Rule[]): number {
-  return Math.max(MANY_HOLDERS, Math.min(...rules.map(({ capacity }) => capacity / (2 * MIN_BURST))));
+  return Math.max(
+    MIN_HOLDERS_FOR_REGIONS,
+    Math.min(...rules.map(({ capacity }) => capacity / (2 * MIN_BURST))),
+  );
 }
 
 /** What is held for a bucket with so many units at most. */
