@@ -4,8 +4,8 @@
  *
  * The sending request may end at any moment: its client leaves, or the runtime ends it. So requests share
  * only plain data and latches, and each looks by its own timer for an answer (its wake may be lost), the sender's
- * end, and its deadline. Calls of ended requests are dropped. Calls of a failed batch may have been charged, so
- * they are not sent again.
+ * end, and its deadline. Calls of ended requests are dropped. A batch that is overdue is sent again with its number, by
+ * which the object knows it. Calls of one that failed may have been charged, so they are not sent again.
  */
 import { Latch, randomId, type Time } from "../../core/clock.ts";
 import type { UnsupportedProtocol } from "../../core/protocol/answers.ts";
@@ -191,10 +191,11 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
     return new Promise((done) => {
       const message: Message = {};
       let isAgain = false;
+      let stop: (() => void) | undefined;
       const attempt = (): void => {
         const sentMs = time.nowMs();
         // If this request ends, nobody knows whether the object is slow, so nothing is counted as missed.
-        const stop = time.after(sender.overdueMs, () => {
+        stop = time.after(sender.overdueMs, () => {
           const nowMs = time.nowMs();
           this.congestion.missMessage(sentMs, nowMs);
           const isAwaited = calls.some(({ state, untilMs }) => state === "sent" && nowMs < untilMs);
@@ -205,7 +206,7 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
           attempt();
         });
         void send(calls, message).then((answers) => {
-          stop();
+          stop?.();
           done({ answers, isAgain });
         });
       };

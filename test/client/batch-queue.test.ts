@@ -287,6 +287,19 @@ test("a message that is overdue comes again while its call waits, and what that 
   expect(congestion.overdueMs(fromMs + 5_000, DEADLINE_MS)).toBe(overdueMs);
 });
 
+test("when the first answer comes after all, the message that came again is not missed", async () => {
+  const history = new History({}, true);
+  const fromMs = warm(history, 20);
+  const { congestion } = history.queue;
+  const overdueMs = congestion.overdueMs(fromMs, DEADLINE_MS);
+  let answers = 0;
+  const fate = () => ((answers += 1) === 1 ? { backMs: overdueMs + 10 } : {});
+  history.time.at(fromMs, () => void history.call("late", fate));
+  await history.time.run(fromMs + 5_000, () => undefined);
+  expect(history).toMatchObject({ again: 1, unanswered: 0 });
+  expect(congestion.overdueMs(fromMs + 5_000, DEADLINE_MS)).toBe(overdueMs);
+});
+
 test.each([
   ["whose caller has left", 100, 2],
   ["to an object that is overloaded", 5, 3],
