@@ -291,10 +291,12 @@ test("when the first answer comes after all, the message that came again is not 
   const history = new History({}, true);
   const fromMs = warm(history, 20);
   const { congestion } = history.queue;
-  const overdueMs = congestion.overdueMs(fromMs, DEADLINE_MS);
-  let answers = 0;
+  let [overdueMs, answers] = [0, 0];
   const fate = () => ((answers += 1) === 1 ? { backMs: overdueMs + 10 } : {});
-  history.time.at(fromMs, () => void history.call("late", fate));
+  history.time.at(fromMs, () => {
+    overdueMs = congestion.overdueMs(fromMs, DEADLINE_MS);
+    void history.call("late", fate);
+  });
   await history.time.run(fromMs + 5_000, () => undefined);
   expect(history).toMatchObject({ again: 1, unanswered: 0 });
   expect(congestion.overdueMs(fromMs + 5_000, DEADLINE_MS)).toBe(overdueMs);
