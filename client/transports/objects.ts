@@ -8,6 +8,7 @@ import {
   type IdleCall,
   isForAlone,
   type LimitCall,
+  type BatchedAnswer,
   type MadeAnswer,
   type GiveBackMessage,
 } from "../../core/protocol/messages.ts";
@@ -87,7 +88,7 @@ export class Objects {
     const together = policy.pool === undefined ? this.#together : undefined;
     const queue = together?.queues.open(name, this.#time.nowMs());
     const alone = (leftMs: number) =>
-      this.askByName(policy, name, async (object) => (await askAlone(object, call)) as Read, {
+      this.askByName(policy, name, async (object) => madeIn<Read>(await askAlone(object, call)), {
         waitMs: leftMs - policy.deadlineMs,
         isRepeatable: isRepeatable(call),
         region,
@@ -212,6 +213,12 @@ export class Objects {
     const hint = region ?? policy.locationHint ?? policy.region?.locationHint;
     return within(this.#namespace, policy).getByName(name, hint && { locationHint: hint });
   }
+}
+
+/** @throws Error when the call failed there */
+function madeIn<Read extends MadeAnswer>(answer: BatchedAnswer): Read {
+  if (answer !== null && "failed" in answer) throw new Error(answer.failed);
+  return answer as Read;
 }
 
 /** @param region present: the key's object there */

@@ -127,9 +127,7 @@ export const RATE_WINDOWS = 1_000;
 
 /** The most units that a holder gets at its rate from now on until its hold ends. */
 export function unitsToCome({ rate, expiresAtMs }: Hold, nowMs: number): number {
-  return rate === undefined || rate.isHeld === true
-    ? 0
-    : Math.ceil((rate.units * Math.max(0, expiresAtMs - nowMs)) / rate.windowMs);
+  return rate === undefined ? 0 : Math.ceil((rate.units * Math.max(0, expiresAtMs - nowMs)) / rate.windowMs);
 }
 
 /** When the first rate of a holder ends, and the account refills faster; Infinity: none has one. */

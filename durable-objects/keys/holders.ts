@@ -32,6 +32,8 @@ const MAX_HOLDERS_OF_CALLER = 500;
 const MAX_WISHES_OF_CALLER = 4;
 /** How long a holder is kept after its end, in milliseconds: its messages may arrive late. */
 const REMEMBERED_MS = 5_000;
+/** With fewer calls a second, one object costs less than ten, however many holders make them. */
+const MIN_CALLS = 50;
 /** Holders that were sent to their regions are counted there, and a region's object reports them soon, but not at once. */
 const FIRST_REPORTS_MS = 5_000;
 /** About the bytes of memory of a holder without its hold. */
@@ -39,6 +41,9 @@ export const HOLDER_BYTES = 300;
 
 export class Holders extends Map<string, KnownHolder> {
   #regionalUntilMs = -Infinity;
+  /** In the last second, those longer ago with less weight. */
+  #messages = 0;
+  #messageAtMs = -Infinity;
 
   hasRoomFor(id: string): boolean {
     if (this.has(id) || this.size < MAX_HOLDERS_OF_CALLER) return true;
@@ -61,18 +66,26 @@ export class Holders extends Map<string, KnownHolder> {
   }
 
   /**
-   * Whether there are so many that they ask objects in their regions. While those have holders, half as many are enough, and
-   * at first they need time to say how many they have, so that they do not come and go.
+   * Whether there are so many, with so many calls, that they ask objects in their regions. While those have holders, half of
+   * both is enough, and at first they need time to say how many they have, so that they do not come and go.
    */
   areForRegions(most: number, nowMs: number): boolean {
-    let [all, regional] = [0, 0];
-    for (const { untilMs, count } of this.values()) {
+    let [all, regional, calls] = [0, 0, 0];
+    for (const { untilMs, count, rules } of this.values()) {
       if (untilMs <= nowMs) continue;
       all += count ?? 1;
-      regional += count ?? 0;
+      if (count === undefined) continue;
+      regional += count;
+      calls += 1_000 * Math.max(...[...rules.values()].map(({ demand }) => demand));
     }
-    if (regional === 0 && all >= most) this.#regionalUntilMs = nowMs + FIRST_REPORTS_MS;
-    return nowMs < this.#regionalUntilMs || all >= most / (regional > 0 ? 2 : 1);
+    // Of isolates it is not known how many calls they have, but how many messages come.
+    this.#messages = this.#messages * Math.exp(Math.min(0, this.#messageAtMs - nowMs) / 1_000) + 1;
+    this.#messageAtMs = nowMs;
+    if (nowMs < this.#regionalUntilMs) return true;
+    if (regional > 0) return all >= most / 2 && calls >= MIN_CALLS / 2;
+    if (all < most || this.#messages < MIN_CALLS) return false;
+    this.#regionalUntilMs = nowMs + FIRST_REPORTS_MS;
+    return true;
   }
 
   /** Deletes holders that ended long enough ago that no message of theirs can still arrive. */

@@ -97,18 +97,13 @@ export function ownBuckets(
     if (!isCuttable(rule) || said <= 0) return undefined;
     const windowMs = rateWindowMs(rule);
     const perWindows = RATE_WINDOWS * rule.quota.units;
-    const demand =
-      isRegion && kept === 0
-        ? Math.max(
-            said,
-            ((rule.algorithm.isCutByWindow === true ? FIRST_SHARE_OF_WINDOW : FIRST_SHARE) * perWindows) /
-              windowMs,
-          )
-        : said;
+    const isByWindow = rule.algorithm.isCutByWindow === true;
+    const first = ((isByWindow ? FIRST_SHARE_OF_WINDOW : FIRST_SHARE) * perWindows) / windowMs;
+    const demand = isRegion && kept === 0 ? Math.max(said, first) : said;
     const allDemand = demand + holders.others(id, rule.name, maxUnits(rule), nowMs).demand;
     const shared = isRegion ? SHARED_WITH_REGIONS : SHARED;
     const share = (shared * demand) / allDemand;
-    if (rule.algorithm.isCutByWindow === true) {
+    if (isByWindow) {
       const cut = isRegion ? cutOfWindow(asking, { demand, share, shared }, nowMs) : undefined;
       if (cut === undefined) return undefined;
       buckets.push({ rate: { units: cut.rate, windowMs }, most: cut.most });

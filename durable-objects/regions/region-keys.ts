@@ -14,7 +14,7 @@ import type { RuleAccount } from "../../core/accounts/hold.ts";
 import { HolderClock, inTime, type Time } from "../../core/clock.ts";
 import type { Policy, PolicyLookup } from "../../core/policies/policy.ts";
 import { type Answer, ASK_HOME } from "../../core/protocol/answers.ts";
-import type { LimitCall, ReserveCall } from "../../core/protocol/messages.ts";
+import type { Failed, LimitCall, ReserveCall } from "../../core/protocol/messages.ts";
 import type { KeyCall, MaybePromise, ObjectStub } from "../../core/protocol/object-methods.ts";
 import { MAX_MARGIN_MS } from "../../core/reservations/sizing.ts";
 import { readPolicy } from "../keys/versions.ts";
@@ -42,7 +42,7 @@ export class RegionKeys {
   }
 
   /** Makes a call whose `region` is present. */
-  call(message: KeyCall): MaybePromise<Answer | undefined> {
+  call(message: KeyCall): MaybePromise<Answer | Failed | undefined> {
     const nowMs = this.#now();
     if (message.op === "giveBack") {
       for (const returned of message.returned)
@@ -61,8 +61,8 @@ export class RegionKeys {
     return key.hasBucket(nowMs) && !isShort ? key.decide(message, nowMs) : this.#decideLater(key, message);
   }
 
-  /** @throws Error when the home object does not answer: the key's holders would wait there as well */
-  async #decideLater(key: RegionKey, message: Parameters<RegionKey["decide"]>[0]): Promise<Answer> {
+  /** When the home object does not answer, the call fails: the key's holders would wait there as well. */
+  async #decideLater(key: RegionKey, message: Parameters<RegionKey["decide"]>[0]): Promise<Answer | Failed> {
     for (let waits = 0; waits < 2; waits += 1) {
       await key.sent;
       const nowMs = this.#now();
@@ -72,7 +72,7 @@ export class RegionKeys {
       if (key.hasBucket(nowMs)) return await key.decide(message, nowMs);
       if (key.needsMessage(nowMs)) this.#send(key, nowMs);
     }
-    throw new Error("the key's home object has not answered the object of this region");
+    return { failed: "the key's home object has not answered the object of this region" };
   }
 
   /** What each key has and has not handed out: for tests and simulations. */

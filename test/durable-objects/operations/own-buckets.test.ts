@@ -42,9 +42,9 @@ function start() {
     } as const;
     return JSON.parse(object.reserve({ ...to, rules, ...more })) as Decided;
   };
-  const isolates = (count: number, from = 0) =>
+  const isolates = (count: number, from = 0, ttlMs = 2_000) =>
     Array.from({ length: count }, (_, index) =>
-      reserve({ holder: `isolate ${from + index}`, cost: 1, mayAskRegion: true, takesBucket: false }),
+      reserve({ holder: `isolate ${from + index}`, cost: 1, ttlMs, mayAskRegion: true, takesBucket: false }),
     );
   const bucketOf = ({ reserved }: Decided) => reserved?.buckets?.["p"];
   return { clock, object, reserve, isolates, bucketOf };
@@ -56,6 +56,26 @@ test("holders are sent to their regions before their buckets take the whole burs
   const sent = answers.map(({ reserved }) => reserved?.asksRegion === true);
   expect(sent.indexOf(true)).toBe(FEW);
   expect(sent.slice(FEW)).toEqual([true, true]);
+});
+
+test("few calls of many holders are one object's, also when regions have objects by then", () => {
+  const { isolates, reserve, bucketOf, clock } = start();
+  for (let index = 0; index < 2 * FEW; index += 1) {
+    const [answer] = isolates(1, index, 8_000);
+    expect(answer?.reserved?.asksRegion).toBeUndefined();
+    clock.ms += 30;
+  }
+  clock.ms += 12_000;
+  isolates(2 * FEW, 1_000);
+  const region = { holder: "region", takesBucket: true, holders: 2 * FEW, ttlMs: 12_000 };
+  const bucket = bucketOf(reserve({ ...region, demand: 30 }));
+  expect(bucket).toBeDefined();
+  clock.ms += 5_100;
+  const has = { kept: bucket?.most ?? 0, rate: bucket?.rate.units ?? 0 };
+  expect(bucketOf(reserve({ ...region, ...has, turn: 2, demand: 30 }))).toBeDefined();
+  clock.ms += 1_000;
+  expect(bucketOf(reserve({ ...region, ...has, turn: 3, demand: 20 }))).toBeDefined();
+  expect(bucketOf(reserve({ ...region, ...has, turn: 4, demand: 20 }))).toBeUndefined();
 });
 
 test("a region's object gets a sixteenth before it knows its holders, though few holders are left by then", () => {
