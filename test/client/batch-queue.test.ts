@@ -1,123 +1,18 @@
 /** Calls that travel together, in virtual time: requests end at any moment, messages are lost, late, or fail. */
 import { afterEach, expect, test, vi } from "vitest";
-import { BatchQueue, BatchQueues, type Message, QueuedCall } from "../../client/transports/batch-queue.ts";
+import { BatchQueue, BatchQueues, QueuedCall } from "../../client/transports/batch-queue.ts";
 import { STILL_MS } from "../../client/transports/congestion-control.ts";
 import type { Answers } from "../../client/transports/send-batch.ts";
 import type { Time } from "../../core/clock.ts";
-import { type BatchedCall, MAX_BATCH_LENGTH, MAX_BATCHED } from "../../core/protocol/messages.ts";
+import { MAX_BATCH_LENGTH, MAX_BATCHED } from "../../core/protocol/messages.ts";
 import { Dice } from "../simulation/dice.ts";
 import { VirtualTime } from "../simulation/virtual-time.ts";
 import { announcedSeed } from "../support/random.ts";
+import { type Breakage, BrokenLaw, callOf, DEADLINE_MS, History, law, warm } from "./batch-history.ts";
 
-const DEADLINE_MS = 300;
 const HISTORIES = 300;
 
 afterEach(() => void vi.restoreAllMocks());
-
-/** A mistake that is made on purpose. */
-interface Breakage {
-  readonly answers?: (answers: Answers) => Answers;
-  /** Takes a request's clock, and gives one that does not do all of its timers. */
-  readonly clock?: (time: Time) => Time;
-}
-
-/** A law that does not hold. */
-class BrokenLaw extends Error {}
-function law(holds: boolean, text: string): void {
-  if (!holds) throw new BrokenLaw(text);
-}
-
-const callOf = (key: string): BatchedCall => ({ limit: { policy: "api", key, cost: 1 } });
-const keyOf = ({ call }: Pick<QueuedCall, "call">) => call.limit?.key ?? "";
-
-/** One isolate whose requests call one object. */
-class History {
-  // Long chains of promises have to settle between two instants.
-  readonly time = new VirtualTime(() => new Promise((done) => setImmediate(done)));
-  readonly queue = new BatchQueue();
-  readonly messages: { readonly atMs: number; readonly keys: readonly string[] }[] = [];
-  /** By number, of messages that may come again. */
-  readonly numbered: string[] = [];
-  again = 0;
-  readonly sent = new Set<string>();
-  readonly left = new Set<string>();
-  answered = 0;
-  unanswered = 0;
-  died = 0;
-  open = 0;
-  readonly #breakage: Breakage;
-  readonly #mayRepeat: boolean;
-
-  constructor(breakage: Breakage = {}, mayRepeat = false) {
-    this.#breakage = breakage;
-    this.#mayRepeat = mayRepeat;
-  }
-
-  /** A request with one call, that may end after `diesAfterMs`. `fate` is how its messages fare, if it sends any. */
-  call(
-    key: string,
-    fate: () => { backMs?: number; isFailed?: boolean },
-    diesAfterMs = Infinity,
-  ): Promise<void> {
-    const startMs = this.time.nowMs;
-    const isGone = () => this.time.nowMs >= startMs + diesAfterMs;
-    const clock = this.time.clock({ ms: 0 }, isGone);
-    const time = this.#breakage.clock?.(clock) ?? clock;
-    this.open += 1;
-    if (diesAfterMs < Infinity)
-      this.time.at(startMs + diesAfterMs, () => {
-        if (this.left.has(key)) return;
-        this.left.add(key);
-        this.died += 1;
-        this.open -= 1;
-      });
-    const send = (calls: readonly QueuedCall[], message: Message) =>
-      this.#send(calls, fate(), isGone, message);
-    return this.queue
-      .post(callOf(key), { time, deadlineMs: DEADLINE_MS, send, inBackground: () => undefined })
-      .then(({ answer }) => {
-        if (isGone()) return;
-        this.left.add(key);
-        this.open -= 1;
-        const tookMs = this.time.nowMs - startMs;
-        law(tookMs <= DEADLINE_MS, `a call took ${tookMs} ms`);
-        if (answer === undefined || (answer !== null && "overloaded" in answer)) this.unanswered += 1;
-        else {
-          this.answered += 1;
-          law(JSON.stringify(answer).includes(`"${key}"`), `${key} got the answer ${JSON.stringify(answer)}`);
-        }
-      });
-  }
-
-  #send(
-    calls: readonly QueuedCall[],
-    { backMs, isFailed = false }: { backMs?: number; isFailed?: boolean },
-    isGone: () => boolean,
-    message: Message,
-  ): Promise<Answers | undefined> {
-    const keys = calls.map(keyOf);
-    this.messages.push({ atMs: this.time.nowMs, keys });
-    law(keys.length <= MAX_BATCHED, "too many calls in a message");
-    const { number } = message;
-    if (number !== undefined) {
-      law(this.numbered[number] === keys.join(), `message ${number} came again with other calls`);
-      this.again += 1;
-    } else
-      for (const key of keys) {
-        law(!this.sent.has(key), `${key} was sent twice`);
-        this.sent.add(key);
-      }
-    if (this.#mayRepeat && number === undefined) message.number = this.numbered.push(keys.join()) - 1;
-    return new Promise((done) => {
-      if (backMs === undefined) return;
-      this.time.at(this.time.nowMs + backMs, () => {
-        if (isGone()) return;
-        const answers: Answers = keys.map((key) => ({ rules: [], key }) as never);
-        done(isFailed ? undefined : (this.#breakage.answers?.(answers) ?? answers));
-      });
-    });
-  }
-}
 
 /** A random history; its calls come in bursts. */
 async function run(seed: number, breakage?: Breakage, mayRepeat = false): Promise<History> {
@@ -238,13 +133,6 @@ test("calls that one turn of the event loop makes go in one message", async () =
   await history.time.run(100, () => undefined);
   expect(history.messages.map(({ keys }) => keys)).toEqual([["a", "b", "c"]]);
 });
-
-/** Calls one after the other, each answered after `backMs`: the round trip is then known. */
-function warm(history: History, backMs: number, calls = 20): number {
-  for (let call = 0; call < calls; call += 1)
-    history.time.at(call * 2 * backMs, () => void history.call(`warm-${call}`, () => ({ backMs })));
-  return calls * 2 * backMs;
-}
 
 test("the next message goes when the last one is overdue: 25 ms after the mean of round trips that hardly differ", async () => {
   for (const [backMs, overdueMs] of [
@@ -443,4 +331,39 @@ test("whose request has ended, or whose deadline is over, is not sent any more",
   history.time.at(1_000, () => void history.call("later", () => ({ backMs: 10 })));
   await history.time.run(2_000, () => undefined);
   expect([...history.sent]).toEqual(["a", "later"]);
+});
+
+test("a message has so many calls and characters, and no more", async () => {
+  const history = new History();
+  const long = "k".repeat(MAX_BATCH_LENGTH / 4);
+  history.time.at(0, () => {
+    for (let call = 0; call < 8; call += 1) void history.call(`${long}${call}`, () => ({ backMs: 1 }));
+  });
+  await history.time.run(1_000, () => undefined);
+  expect(history.messages.map(({ keys }) => keys.length)).toEqual([3, 3, 2]);
+  const many = new History();
+  many.time.at(0, () => {
+    for (let call = 0; call < MAX_BATCHED + 1; call += 1) void many.call(`${call}`, () => ({ backMs: 1 }));
+  });
+  await many.time.run(1_000, () => undefined);
+  expect(many.messages.map(({ keys }) => keys.length)).toEqual([MAX_BATCHED, 1]);
+});
+
+test("queues are forgotten when nobody calls, those of requests that have ended too, and there are so many at most", () => {
+  const queues = new BatchQueues();
+  expect(queues.open("a", 0)).toBe(queues.open("a", 0));
+  queues.release("a", 0);
+  expect(queues.size).toBe(0);
+  const time = new VirtualTime().clock({ ms: 0 }, () => true);
+  const dead = {
+    time,
+    deadlineMs: DEADLINE_MS,
+    send: () => new Promise<undefined>(() => undefined),
+    inBackground: () => undefined,
+  };
+  for (let index = 0; index < 10_000; index += 1) void queues.open(`${index}`, 0)?.post(callOf("key"), dead);
+  const most = queues.size;
+  expect(queues.open("one more", 0)).toBeUndefined();
+  expect(queues.open("one more", 5_000)).toBeDefined();
+  expect(queues.size).toBeLessThan(most);
 });
