@@ -136,14 +136,14 @@ function presumed(
   const isExact = by !== undefined && (isOwn || (found !== undefined && found.exactFromMs <= startMs));
   const before = (isExact && read?.presumed) || [];
   // Isolates of the deployment that wrote this keep units for as long as its policy allowed.
-  const longestMs =
+  const lifeMs =
     isExact && read?.presumed !== undefined
       ? (read.ttlMs ?? 0)
       : Math.max(ttlMs, read?.ttlMs ?? 0, found?.ttlMs ?? 0);
   const given = units - before.reduce((sum, [each]) => sum + each, 0);
   // The limit may be lower than at the write, and no more than the capacity can be reserved.
   let room = rule.capacity;
-  return [[given, longestMs] as const, ...before]
+  return [[given, lifeMs] as const, ...before]
     .toSorted(([, a], [, b]) => b - a)
     .map(([each, leftMs]) => {
       const held = Math.min(each, room);
