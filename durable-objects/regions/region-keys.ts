@@ -11,11 +11,18 @@
  * bucket can have.
  */
 import type { RuleAccount } from "../../core/accounts/hold.ts";
-import { HolderClock, inTime, type Time } from "../../core/clock.ts";
+import { HolderClock, inTime, randomId, type Time } from "../../core/clock.ts";
 import type { Policy, PolicyLookup } from "../../core/policies/policy.ts";
 import { type Answer, ASK_HOME } from "../../core/protocol/answers.ts";
-import type { Failed, LimitCall, ReserveCall } from "../../core/protocol/messages.ts";
+import {
+  Departures,
+  type Failed,
+  type LimitCall,
+  type PacedReply,
+  type ReserveCall,
+} from "../../core/protocol/messages.ts";
 import type { KeyCall, MaybePromise, ObjectStub } from "../../core/protocol/object-methods.ts";
+import type { UnansweredMessage } from "../../core/reservations/holder.ts";
 import { MAX_MARGIN_MS } from "../../core/reservations/sizing.ts";
 import { readPolicy } from "../keys/versions.ts";
 import { canHaveRegions } from "../operations/own-buckets.ts";
@@ -23,6 +30,8 @@ import { RegionKey } from "./region-key.ts";
 
 /** The most keys of one object. Holders of further ones ask their home objects. */
 const MAX_KEYS = 1_000;
+/** A message to the home object that is not answered comes again after so long. */
+const AGAIN_MS = 500;
 
 interface RegionHost {
   readonly policies: PolicyLookup;
@@ -36,6 +45,8 @@ export class RegionKeys {
   readonly #host: RegionHost;
   readonly #keys = new Map<string, RegionKey>();
   readonly #clock = new HolderClock(MAX_MARGIN_MS);
+  readonly #departures = new Departures(randomId);
+  #number = 0;
 
   constructor(host: RegionHost) {
     this.#host = host;
@@ -110,13 +121,36 @@ export class RegionKeys {
   }
 
   #send(key: RegionKey, nowMs: number): void {
-    const { time, home } = this.#host;
     const message = key.ask(nowMs);
-    const ask = async () => await home(key.policy, key.key).reserve(message.call);
-    key.sent = inTime(time, key.messageMs, ask)
-      .then((text) => key.answered(message, JSON.parse(text) as Answer, this.#now()))
+    key.sent = inTime(this.#host.time, key.messageMs, () => this.#ask(key, message))
+      .then((answer) => key.answered(message, answer, this.#now()))
       .catch(() => key.failed(message));
   }
+
+  /** Sends a message again and again until it is answered: the home object knows it by its number. */
+  #ask(key: RegionKey, message: UnansweredMessage<ReserveCall>): Promise<Answer> {
+    const { home, time } = this.#host;
+    const number = (this.#number += 1);
+    const ask = async () => {
+      const nowMs = this.#now();
+      const sent = this.#departures.stamp([{ untilMs: nowMs + key.messageMs }], nowMs, number);
+      const reply = await home(key.policy, key.key).reserve({ ...message.call, sent });
+      return unpaced(JSON.parse(reply) as Answer | PacedReply<Answer>);
+    };
+    return new Promise((done, fail) => {
+      const attempt = (): void => {
+        if (key.messageAt(this.#now()) !== message) return;
+        void ask().then(done, fail);
+        time.after(AGAIN_MS, attempt);
+      };
+      attempt();
+    });
+  }
+}
+
+/** Regions are few, and each sends a message in a second, whatever pace the home object asks of isolates. */
+function unpaced(reply: Answer | PacedReply<Answer>): Answer {
+  return "paceMs" in reply ? reply.answers : reply;
 }
 
 function nameOf({ policy, key }: { readonly policy: string; readonly key: string }): string {

@@ -22,15 +22,22 @@ const RULE = {
 } as const;
 
 /** A region's object, and a home object that gives it 100 units a second and at once. */
-function regionWith(answer: (call: ReserveCall) => Partial<Decided> = () => ({})) {
+function regionWith(answer: (call: ReserveCall) => Partial<Decided> | "lost" = () => ({})) {
   let nowMs = 1_000_000;
   const asked: ReserveCall[] = [];
-  const time: Time = { nowMs: () => nowMs, after: () => () => undefined };
+  const timers: { readonly ms: number; readonly work: () => void }[] = [];
+  const after: Time["after"] = (ms, work) => {
+    timers.push({ ms, work });
+    return () => undefined;
+  };
+  const time: Time = { nowMs: () => nowMs, after };
   const reserve = (call: ReserveCall) => {
     asked.push(call);
     const buckets = { p: { rate: { units: 100_000, windowMs: WINDOW_MS }, most: 100 } };
     const reserved = { ttlMs: 4_000, isNew: asked.length === 1, units: { p: 100 }, buckets };
-    return Promise.resolve(JSON.stringify({ rules: [RULE], reserved, ...answer(call) }));
+    const more = answer(call);
+    if (more === "lost") return new Promise<never>(() => undefined);
+    return Promise.resolve(JSON.stringify({ rules: [RULE], reserved, ...more }));
   };
   const keys = new RegionKeys({
     policies: { get: (name) => POLICIES.get(name), isRemoved: () => false },
@@ -39,7 +46,12 @@ function regionWith(answer: (call: ReserveCall) => Partial<Decided> = () => ({})
   });
   const limit = async (more: Partial<LimitCall> = {}) =>
     (await keys.call({ op: "limit", policy: "p", key: "key", cost: 1, region: "enam", ...more })) as Answer;
-  return { limit, asked, keys, set: (ms: number) => (nowMs += ms) };
+  /** Half a second passes. */
+  const wait = () => {
+    nowMs += 500;
+    for (const { ms, work } of timers.splice(0)) if (ms === 500) work();
+  };
+  return { limit, asked, keys, wait, set: (ms: number) => (nowMs += ms) };
 }
 
 test("decides from its bucket, and says of the limit what the policy says", async () => {
@@ -164,4 +176,35 @@ test("tells no holder to be quiet while the home object gives all that calls nee
   for (let made = 0; made < 20; made += 1) denied = (await limit({ cost: 10 })) as Decided;
   expect(denied?.rules[0]?.success).toBe(false);
   expect(denied?.quietMs).toBeUndefined();
+});
+
+test("asks the home object again with the same number, as long as it has not answered", async () => {
+  let isLost = true;
+  const { limit, asked, wait } = regionWith(() => (isLost ? "lost" : {}));
+  const decided = limit();
+  wait();
+  isLost = false;
+  wait();
+  expect(await decided).toMatchObject({ rules: [{ success: true }] });
+  wait();
+  expect(asked.map(({ turn, sent }) => [turn, sent?.number])).toEqual(
+    [1, 1, 1].map((turn) => [turn, asked[0]?.sent?.number]),
+  );
+  expect(asked[0]?.sent?.number).toBeDefined();
+});
+
+test("reads an answer of a home object that is behind", async () => {
+  const answers = (call: ReserveCall) => ({
+    rules: [RULE],
+    reserved: {
+      ttlMs: 4_000,
+      isNew: call.turn === 1,
+      units: { p: 9 },
+      buckets: { p: { rate: { units: 9_000, windowMs: WINDOW_MS }, most: 9 } },
+    },
+  });
+  const { limit } = regionWith((call) => ({ paceMs: 2_000, answers: answers(call) }) as object);
+  const { rules } = (await limit()) as Decided;
+  expect(rules[0]?.success).toBe(true);
+  expect(rules[0]?.remaining).toBeLessThan(10);
 });
