@@ -160,7 +160,7 @@ export class LocalLimiter {
     const decided = await through(caller.gate?.enter(policy, key, nowMs, "ask"), () => {
       // The key may have so many holders that this one is sent to its region: it says who it is from its first call on, and
       // nothing more to the home object before that has answered.
-      const isRegional = reservation.canHaveBuckets && mayBeRegional(reservation, caller, nowMs);
+      const isRegional = mayBeRegional(reservation, caller, nowMs);
       const underWay = reservation.messageAt(nowMs);
       const isFirst = !reservation.isAnswered && underWay !== undefined && underWay.sentAtMs < nowMs;
       if (reservation.isBehind || (isRegional && isFirst))
@@ -272,7 +272,8 @@ export class LocalLimiter {
     const isThere = reservation.region === region;
     if (reply === undefined && isThere) {
       // Thousands may have started at once, and ask the object in their region by now.
-      const isLost = !reservation.isAnswered && reservation.canHaveBuckets && reservation.isHot;
+      const isLost =
+        !reservation.isAnswered && reservation.isHot && mayBeRegional(reservation, caller, nowMs);
       if (isLost && region === undefined) this.#cache.move(reservation, caller.region?.());
       reservation.unanswered(nowMs, message);
     } else reservation.failed(message);
@@ -295,8 +296,15 @@ function placeOf(reservation: Reservation, caller: Holding, nowMs: number) {
   return mayBeRegional(reservation, caller, nowMs) ? { mayAskRegion: true as const } : {};
 }
 
-function mayBeRegional({ region, homeUntilMs }: Reservation, caller: Holding, nowMs: number): boolean {
-  return region !== undefined || (nowMs >= homeUntilMs && caller.region?.() !== undefined);
+function mayBeRegional(reservation: Reservation, caller: Holding, nowMs: number): boolean {
+  const { region, homeUntilMs, policy, canHaveBuckets } = reservation;
+  if (region !== undefined) return true;
+  return (
+    canHaveBuckets &&
+    policy.jurisdiction === undefined &&
+    nowMs >= homeUntilMs &&
+    caller.region?.() !== undefined
+  );
 }
 
 function localDecision(policy: PolicyView, key: string, decided: Decided): Decision {

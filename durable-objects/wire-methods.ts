@@ -95,30 +95,33 @@ export function stubOf(routing: OwnerRouting): Pick<ObjectStub, WireMethod> {
   return Object.fromEntries(methods) as Pick<ObjectStub, WireMethod>;
 }
 
-/** The most answers, and their UTF-16 units: a message comes again within a second. */
+/** The most answers, their UTF-16 units, and how long they are kept: a message comes again while its calls wait. */
 const MAX_ANSWERS = 2_048;
 const MAX_ANSWERS_LENGTH = 2 ** 20;
+const ANSWER_KEPT_MS = 3_000;
 
 /**
  * The answers to the last messages. A message whose answer is lost or late comes again, and is answered as before, so its
  * calls are charged once. An object that has lost its memory in between charges them twice.
  */
 class RecentAnswers {
-  readonly #answers = new Map<string, MaybePromise<unknown>>();
+  readonly #answers = new Map<string, { readonly answer: MaybePromise<unknown>; readonly atMs: number }>();
   #length = 0;
 
-  once(sent: Sent | undefined, make: () => MaybePromise<unknown>): MaybePromise<unknown> {
+  once(sent: Sent | undefined, nowMs: number, make: () => MaybePromise<unknown>): MaybePromise<unknown> {
     if (sent?.number === undefined) return make();
     const name = `${sent.from} ${sent.number}`;
     const known = this.#answers.get(name);
-    if (known !== undefined) return known;
+    if (known !== undefined) return known.answer;
     const answer = make();
-    this.#answers.set(name, answer);
+    this.#answers.set(name, { answer, atMs: nowMs });
     this.#length += lengthOf(answer);
+    // Thousands of objects may share the memory of one isolate.
     for (const [oldest, each] of this.#answers) {
-      if (this.#answers.size <= MAX_ANSWERS && this.#length <= MAX_ANSWERS_LENGTH) break;
+      const isRoomy = this.#answers.size <= MAX_ANSWERS && this.#length <= MAX_ANSWERS_LENGTH;
+      if (isRoomy && nowMs < each.atMs + ANSWER_KEPT_MS) break;
       this.#answers.delete(oldest);
-      this.#length -= lengthOf(each);
+      this.#length -= lengthOf(each.answer);
     }
     return answer;
   }
@@ -155,12 +158,12 @@ export class OwnerRouting {
     if (method === "giveBack") return this.#giveBack(...(args as [string, readonly GiveBackMessage[]]));
     if (method !== "reserve" || typeof first === "string") return this.#make(method, args);
     if ("holder" in first)
-      return this.#answers.once(first.sent, () => {
+      return this.#answers.once(first.sent, this.#host.time.nowMs(), () => {
         const isStale = this.#staleness(first.sent)({ reserve: first }, 0);
         return this.#paced(first, isStale ? text(NOT_DECIDED) : this.#make(method, args));
       });
     if ("calls" in first)
-      return this.#answers.once(first.sent, () => {
+      return this.#answers.once(first.sent, this.#host.time.nowMs(), () => {
         const isStale = this.#staleness(first.sent);
         return this.#paced(
           first,

@@ -139,7 +139,7 @@ describe("a message that comes again", () => {
   const HOLDER = {
     policy: "api",
     key: "a",
-    cost: 1,
+    cost: 0,
     holder: "h",
     turn: 1,
     ttlMs: 1,
@@ -154,12 +154,13 @@ describe("a message that comes again", () => {
   const single = (sent?: Sent) => ({ ...HOLDER, ...(sent && { sent }) });
 
   function object() {
-    let made = 0;
+    let [made, nowMs] = [0, 0];
     const answer = () => JSON.stringify({ rules: [], made: (made += 1) });
-    const routing = new OwnerRouting(answer, { time: { nowMs: () => 0 } });
+    const routing = new OwnerRouting(answer, { time: { nowMs: () => nowMs } });
     const departures = new Departures(() => `again-${(senders += 1)}`);
     const stamp = (number?: number) => departures.stamp([{ untilMs: 500 }, { untilMs: 500 }], 0, number);
-    return { stamp, call: (message: object) => routing.call("reserve", [message]), made: () => made };
+    const call = (message: object) => routing.call("reserve", [message]);
+    return { stamp, call, made: () => made, pass: (ms: number) => (nowMs += ms) };
   }
 
   test.each([
@@ -180,6 +181,21 @@ describe("a message that comes again", () => {
     expect(made()).toBe(2);
     call(single(stamp(1)));
     call(single({ ...stamp(1), from: "another" }));
+    expect(made()).toBe(4);
+  });
+
+  test("is remembered for 3 s, since many objects share an isolate's memory", () => {
+    const { stamp, call, made, pass } = object();
+    call(single(stamp(0)));
+    pass(2_999);
+    call(single(stamp(1)));
+    call(single(stamp(0)));
+    expect(made()).toBe(2);
+    pass(1);
+    call(single(stamp(2)));
+    call(single(stamp(0)));
+    expect(made()).toBe(4);
+    call(single(stamp(1)));
     expect(made()).toBe(4);
   });
 
