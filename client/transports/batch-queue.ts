@@ -22,6 +22,8 @@ import { CongestionControl } from "./congestion-control.ts";
 /** After this many batches, or this time, another request sends. An invocation may make 50 calls. */
 const MAX_MESSAGES = 32;
 const MAX_SENDING_MS = 1_000;
+/** How often one message is sent: of ten that are lost on either way, one in a thousand has no answer then. */
+const MAX_SENDS = 3;
 /** How long calls to an object without batches go alone. A deployment takes minutes. */
 const ALONE_MS = 10_000;
 
@@ -190,24 +192,29 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
   ): Promise<{ readonly answers: Replied<Answer>; readonly isAgain: boolean }> {
     return new Promise((done) => {
       const message: Message = {};
-      let isAgain = false;
+      let sends = 0;
       let stop: (() => void) | undefined;
       const attempt = (): void => {
         const sentMs = time.nowMs();
+        sends += 1;
         // If this request ends, nobody knows whether the object is slow, so nothing is counted as missed.
         stop = time.after(sender.overdueMs, () => {
           const nowMs = time.nowMs();
-          this.congestion.missMessage(sentMs, nowMs);
+          // One message is missed once, however often it was sent: the object may only be slow.
+          if (sends === 1) this.congestion.missMessage(sentMs, nowMs);
           const isAwaited = calls.some(({ state, untilMs }) => state === "sent" && nowMs < untilMs);
-          if (message.number === undefined || !isAwaited || this.congestion.isPaused(nowMs)) return;
-          isAgain = true;
+          const mayRepeat = message.number !== undefined && sends < MAX_SENDS;
+          if (!mayRepeat || !isAwaited || this.congestion.isPaused(nowMs)) return;
           sender.sinceMs = nowMs;
-          sender.overdueMs = this.congestion.overdueMs(nowMs, deadlineMs);
+          sender.overdueMs = Math.min(
+            deadlineMs,
+            sender.overdueMs + this.congestion.overdueMs(nowMs, deadlineMs),
+          );
           attempt();
         });
         void send(calls, message).then((answers) => {
           stop?.();
-          done({ answers, isAgain });
+          done({ answers, isAgain: sends > 1 });
         });
       };
       attempt();

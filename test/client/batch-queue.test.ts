@@ -191,14 +191,20 @@ test("when the first answer comes after all, the message that came again is not 
 });
 
 test.each([
-  ["whose caller has left", 100, 2],
-  ["to an object that is overloaded", 5, 3],
-])("no message comes again %s", async (_, backMs, times) => {
+  ["whose caller has left", 100, 0, 2],
+  ["more than twice", 5, 0, 3],
+  ["to an object that is overloaded", 20, 10, 1],
+])("no message comes again %s", async (_, backMs, pausedAfterMs, times) => {
   const history = new History({}, true);
   const fromMs = warm(history, backMs);
   history.time.at(fromMs, () => void history.call("lost", () => ({})));
+  if (pausedAfterMs > 0)
+    history.time.at(fromMs + pausedAfterMs, () => history.queue.congestion.miss(history.time.nowMs, true));
   await history.time.run(fromMs + 10_000, () => undefined);
   expect(history.messages.filter(({ keys }) => keys.includes("lost"))).toHaveLength(times);
+  // One slow answer does not make an object count as overloaded.
+  if (pausedAfterMs === 0)
+    expect(history.queue.congestion.admits(history.time.nowMs, DEADLINE_MS)).toBe(true);
 });
 
 test("before the first answer of any object a message is overdue after 1 s, and then as those to other objects are", async () => {

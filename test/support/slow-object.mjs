@@ -1,13 +1,14 @@
-/** The built bundle with an object that takes 1.5 s to answer `reserve` outside batches, and counts these. */
+/** The built bundle with an object that takes 1.5 s to answer `reserve` outside batches, and counts these once if they come again. */
 import * as weir from "weir.js";
 
 const SLOW_MS = 1_500;
-let reserves = 0;
+const reserves = new Set();
 
 export class LimiterObject extends weir.LimiterObject {
   async reserve(...args) {
     if ("calls" in args[0]) return super.reserve(...args);
-    reserves += 1;
+    const { from, number } = args[0].sent ?? {};
+    reserves.add(number === undefined ? Symbol() : `${from} ${number}`);
     await new Promise((done) => setTimeout(done, SLOW_MS));
     return super.reserve(...args);
   }
@@ -16,7 +17,7 @@ export class LimiterObject extends weir.LimiterObject {
 export const Limiter = weir.Limiter;
 export default {
   fetch(request, env, ctx) {
-    if (new URL(request.url).pathname === "/reserves") return Response.json(reserves);
+    if (new URL(request.url).pathname === "/reserves") return Response.json(reserves.size);
     return weir.default.fetch(request, env, ctx);
   },
 };
