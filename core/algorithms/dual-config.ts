@@ -61,6 +61,9 @@ export function dualConfig(own: AnyAlgorithm, other: AnyAlgorithm): DualAlgorith
       other.lessRate &&
       own.isCutByWindow === other.isCutByWindow && {
         lessRate(config, rate) {
+          // What is held for a window of one is not enough for a longer window of the other.
+          const isSameWindow = own.quota(config.own).windowMs === other.quota(config.other).windowMs;
+          if (own.isCutByWindow && !isSameWindow) return undefined;
           const less = [own.lessRate?.(config.own, rate), other.lessRate?.(config.other, rate)] as const;
           return less[0] && less[1] && { own: less[0], other: less[1] };
         },

@@ -1,5 +1,7 @@
 /** Buckets that a key's object cuts for holders: how they begin, and that a renewed one is not lost. */
 import { afterEach, expect, test } from "vitest";
+import { dualConfig } from "../../../core/algorithms/dual-config.ts";
+import { slidingLog } from "../../../core/algorithms/log/sliding-log.ts";
 import type { Decided } from "../../../core/protocol/answers.ts";
 import type { ReserveCall } from "../../../core/protocol/messages.ts";
 import { Database } from "../../simulation/database.ts";
@@ -157,3 +159,11 @@ test.each(["log", "window"])(
     expect(free()).toBeLessThanOrEqual(LIMIT - held(second));
   },
 );
+
+test("two versions of a log are cut together only if their windows are the same", () => {
+  const both = dualConfig(slidingLog, slidingLog);
+  const log = (windowMs: number) => ({ limit: LIMIT, windowMs, minIntervalMs: 0, countDenied: false });
+  const rate = { units: 100_000, windowMs: 2_000 * WINDOWS };
+  expect(both.lessRate?.({ own: log(2_000), other: log(2_000) }, rate)).toBeDefined();
+  expect(both.lessRate?.({ own: log(2_000), other: log(5_000) }, rate)).toBeUndefined();
+});
