@@ -9,6 +9,7 @@ import {
   type PolicyView,
   forPriority,
   takesNothing,
+  versionOf,
 } from "../../core/policies/policy.ts";
 import type { Answer, AnswerText, Peeked, UnsupportedProtocol } from "../../core/protocol/answers.ts";
 import {
@@ -22,7 +23,6 @@ import {
   type LimitParams,
   type MadeAnswer,
   PROTOCOL,
-  withVersion,
 } from "../../core/protocol/messages.ts";
 import {
   type ClaimKind,
@@ -333,4 +333,13 @@ export function candidateCalls<Client>(
 
 function warn(error: unknown): void {
   console.warn(`a call to a candidate has failed: ${String(error)}`);
+}
+
+function withVersion(policy: PolicyView, { limit, reserve, ...call }: BatchedCall): BatchedCall {
+  const version = versionOf(policy);
+  return {
+    ...call,
+    ...(limit && { limit: { ...limit, ...version } }),
+    ...(reserve && { reserve: { ...reserve, ...version } }),
+  };
 }

@@ -272,7 +272,6 @@ export class BatchQueues {
   /** When this isolate's messages were sent. */
   readonly departures = new Departures(randomId);
   #sweptMs = -Infinity;
-  #number = 0;
 
   /** @param onPause called when an object is overloaded, or has answered nothing in time */
   constructor(onPause?: () => void) {
@@ -281,11 +280,6 @@ export class BatchQueues {
 
   get size(): number {
     return this.#queues.size;
-  }
-
-  /** Of a message. */
-  nextNumber(): number {
-    return (this.#number += 1);
   }
 
   /** The queue of an object, if there is one: it knows how fast it answers. */

@@ -6,7 +6,6 @@ import {
   type AcquireCall,
   type BatchedCall,
   type IdleCall,
-  isForAlone,
   type LimitCall,
   type BatchedAnswer,
   type MadeAnswer,
@@ -25,6 +24,7 @@ import {
   type LimiterNamespace,
   type LimiterStub,
   quietly,
+  isForAlone,
   isKnownAgain,
   sendTwice,
   within,
@@ -101,7 +101,7 @@ export class Objects {
       inBackground: together.inBackground,
       // Each of these has its own deadline.
       send: async (calls, message) => {
-        if (isKnownAgain(calls, policy.terms)) message.number ??= together.queues.nextNumber();
+        if (isKnownAgain(calls, policy.terms)) message.number ??= together.queues.departures.nextNumber();
         return await counted(this.#counter, this.#time, "batch", () =>
           sendTwice(
             () => this.#objectBy(policy, name, region),

@@ -12,13 +12,12 @@ import {
   type BatchedAnswer,
   type BatchedCall,
   batchText,
-  isForAlone,
   type LimitCall,
-  type PacedReply,
   PROTOCOL,
   type ReserveCall,
   type Sent,
   type GiveBackMessage,
+  unpaced,
 } from "../../core/protocol/messages.ts";
 import { objectName } from "../../core/protocol/names.ts";
 import type { ObjectStub } from "../../core/protocol/object-methods.ts";
@@ -124,12 +123,6 @@ async function askReserve(object: LimiterStub, call: ReserveCall, onPace?: OnPac
 /** Hears when the object wants the next message. */
 type OnPace = (paceMs: number) => void;
 
-function unpaced<Answered extends object>(reply: Answered | PacedReply<Answered>, onPace?: OnPace): Answered {
-  if (!("paceMs" in reply)) return reply;
-  onPace?.(reply.paceMs);
-  return reply.answers;
-}
-
 /** @throws Error when an object of an older version refused the message */
 export function readAnswer<Read extends object = Answer>(text: AnswerText): Read {
   const answer = JSON.parse(text) as Read | UnsupportedProtocol;
@@ -221,6 +214,14 @@ export function mayPass(error: unknown): boolean {
   const { retryable, overloaded, durableObjectReset } = error as Partial<Record<string, unknown>>;
   return (retryable === true || durableObjectReset === true) && overloaded !== true;
 }
+
+/** Whether the object refused a batch or call, without a change, whose calls can be made alone. */
+export function isForAlone(answer: object): boolean {
+  if ("unsupported" in answer) return true;
+  return "full" in answer && BATCH_BOUNDS.has((answer as { full: { bound: string } }).full.bound);
+}
+
+const BATCH_BOUNDS: ReadonlySet<string> = new Set(["batch-calls", "batch-length", "batch-waits"]);
 
 /** Whether the object knows a message of these calls again: not if it is a single call as all versions know it. */
 export function isKnownAgain(calls: readonly { readonly call: BatchedCall }[], terms?: string): boolean {

@@ -3,7 +3,7 @@
  * only added, as optional, never renamed. A change that an older object would misread needs a higher `PROTOCOL`.
  */
 import type { Outcome } from "../algorithms/algorithm.ts";
-import { type Cost, type LocationHint, type PolicyRevision, versionOf } from "../policies/policy.ts";
+import type { Cost, LocationHint, PolicyRevision } from "../policies/policy.ts";
 import type { Reports } from "../shedding/load-shedder.ts";
 import type { Answer, AnswerText, Shed, SheddingLevel, UnsupportedProtocol } from "./answers.ts";
 
@@ -260,30 +260,19 @@ export interface PacedReply<Answers> {
   readonly paceMs: number;
 }
 
+export function unpaced<Answered extends object>(
+  reply: Answered | PacedReply<Answered>,
+  onPace?: (paceMs: number) => void,
+): Answered {
+  if (!("paceMs" in reply)) return reply;
+  onPace?.(reply.paceMs);
+  return reply.answers;
+}
+
 export type BatchedAnswer = MadeAnswer | UnsupportedProtocol | Failed;
 
 export function batchText(answers: readonly AnswerText[]): AnswerText {
   return `[${answers.join(",")}]`;
-}
-
-/** Whether the object refused a batch or call, without a change, whose calls can be made alone. */
-export function isForAlone(answer: object): boolean {
-  if ("unsupported" in answer) return true;
-  return "full" in answer && BATCH_BOUNDS.has((answer as { full: { bound: string } }).full.bound);
-}
-
-const BATCH_BOUNDS: ReadonlySet<string> = new Set(["batch-calls", "batch-length", "batch-waits"]);
-
-export function withVersion(
-  policy: Parameters<typeof versionOf>[0],
-  { limit, reserve, ...call }: BatchedCall,
-): BatchedCall {
-  const version = versionOf(policy);
-  return {
-    ...call,
-    ...(limit && { limit: { ...limit, ...version } }),
-    ...(reserve && { reserve: { ...reserve, ...version } }),
-  };
 }
 
 /*
@@ -308,6 +297,7 @@ const MAX_LEFT_MS = 3_600_000;
 export class Departures {
   readonly #makeId: () => string;
   #from = "";
+  #number = 0;
 
   /** @param makeId not called at start-up, when a worker has no randomness */
   constructor(makeId: () => string) {
@@ -318,6 +308,11 @@ export class Departures {
     if (this.#from === "") this.#from = this.#makeId();
     const leftMs = calls.map(({ untilMs }) => Math.min(Math.max(0, Math.ceil(untilMs - nowMs)), MAX_LEFT_MS));
     return { from: this.#from, atMs: nowMs, leftMs, ...(number !== undefined && { number }) };
+  }
+
+  /** Of a message that may come again. */
+  nextNumber(): number {
+    return (this.#number += 1);
   }
 
   /** A call came back as stale although its caller waits: this clock was set back, or the other one forward. */

@@ -20,6 +20,7 @@ import {
   type LimitCall,
   type PacedReply,
   type ReserveCall,
+  unpaced,
 } from "../../core/protocol/messages.ts";
 import type { KeyCall, MaybePromise, ObjectStub } from "../../core/protocol/object-methods.ts";
 import type { UnansweredMessage } from "../../core/reservations/holder.ts";
@@ -46,7 +47,6 @@ export class RegionKeys {
   readonly #keys = new Map<string, RegionKey>();
   readonly #clock = new HolderClock(MAX_MARGIN_MS);
   readonly #departures = new Departures(randomId);
-  #number = 0;
 
   constructor(host: RegionHost) {
     this.#host = host;
@@ -130,11 +130,12 @@ export class RegionKeys {
   /** Sends a message again and again until it is answered: the home object knows it by its number. */
   #ask(key: RegionKey, message: UnansweredMessage<ReserveCall>): Promise<Answer> {
     const { home, time } = this.#host;
-    const number = (this.#number += 1);
+    const number = this.#departures.nextNumber();
     const ask = async () => {
       const nowMs = this.#now();
       const sent = this.#departures.stamp([{ untilMs: nowMs + key.messageMs }], nowMs, number);
       const reply = await home(key.policy, key.key).reserve({ ...message.call, sent });
+      // Regions are few, and each sends a message in a second, whatever pace the home object asks of isolates.
       return unpaced(JSON.parse(reply) as Answer | PacedReply<Answer>);
     };
     return new Promise((done, fail) => {
@@ -146,11 +147,6 @@ export class RegionKeys {
       attempt();
     });
   }
-}
-
-/** Regions are few, and each sends a message in a second, whatever pace the home object asks of isolates. */
-function unpaced(reply: Answer | PacedReply<Answer>): Answer {
-  return "paceMs" in reply ? reply.answers : reply;
 }
 
 function nameOf({ policy, key }: { readonly policy: string; readonly key: string }): string {
