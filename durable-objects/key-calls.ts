@@ -233,7 +233,7 @@ export class KeyCalls {
         return local.limits.setUsed(keyState, call, nowMs) ?? operations.peek(keyState, nowMs);
       case "reserve":
         return andThen(operations.reserve(keyState, call, nowMs), (answer) =>
-          withQuiet(keyState, answer, nowMs),
+          withQuiet(keyState, answer, nowMs, { holder: call.holder }),
         );
       case "refund":
         return operations.refund(keyState, call, nowMs);

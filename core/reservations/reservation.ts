@@ -203,7 +203,9 @@ export class Reservation extends Holder<ReserveCall> {
     this.begin(message, ttlMs, isNews ? nowMs + refillMs(ttlMs) / 4 : undefined, buckets !== undefined);
     // An empty, settled reservation need not end, except that a region only forwards an isolate's units when it ends.
     const isSettled = names.every((name, index) => call.rules[name]?.used === this.used[index]);
-    this.isHeld = this.policy.pool !== undefined || !isSettled || !this.#isEmpty || buckets !== undefined;
+    // A bucket that is not renewed is held for it until it says that it has given it up.
+    const hasBuckets = this.#buckets !== undefined || before !== undefined;
+    this.isHeld = this.policy.pool !== undefined || !isSettled || !this.#isEmpty || hasBuckets;
   }
 
   /** No units came. Kept ones may be spent until their lifetime ends. */

@@ -88,6 +88,12 @@ export class Holders extends Map<string, KnownHolder> {
     return true;
   }
 
+  /** The holder's requests count until this instant at least. */
+  stay(id: string, untilMs: number): void {
+    const known = this.get(id);
+    if (known !== undefined && known.untilMs < untilMs) this.set(id, { ...known, untilMs });
+  }
+
   /** Deletes holders that ended long enough ago that no message of theirs can still arrive. */
   forgetEnded(nowMs: number): void {
     for (const [id, { untilMs }] of this) if (untilMs + REMEMBERED_MS <= nowMs) this.delete(id);

@@ -227,8 +227,16 @@ function debited(rule: Rule, { state, holds }: Account, nowMs: number, units: nu
   return { state: algorithm.debit(config, state, nowMs, units), holds };
 }
 
-/** Tells each of many holders with a denial how long to deny by itself. Each gets another time, so they do not ask together. */
-export function withQuiet({ holders, policy, ruleStates }: KeyState, answer: Answer, nowMs: number): Answer {
+/**
+ * Tells each of many holders with a denial how long to deny by itself. Each gets another time, so they do not ask together.
+ * What a holder needs counts until it may ask again. @param part of the time in which the part of each becomes a unit
+ */
+export function withQuiet(
+  { holders, policy, ruleStates }: KeyState,
+  answer: Answer,
+  nowMs: number,
+  { holder, part = 1 }: { readonly holder?: string | undefined; readonly part?: number } = {},
+): Answer {
   if (policy.pool !== undefined || !("rules" in answer)) return answer;
   const { rules, next, reserved } = answer;
   const isDenied = (index: number) => rules[index]?.success === false || next?.[index]?.success === false;
@@ -245,5 +253,8 @@ export function withQuiet({ holders, policy, ruleStates }: KeyState, answer: Ans
   const quiet = waits.length === 0 ? 0 : quietMs(holders.size, Math.max(...waits));
   // A holder with a bucket of its own gets units meanwhile.
   const ms = quiet === 0 || reserved?.buckets === undefined ? quiet : Math.max(quiet, reserved.ttlMs / 2);
-  return ms === 0 ? answer : { ...answer, quietMs: Math.round(ms * (0.75 + jitterAt(nowMs) / 2)) };
+  if (ms === 0) return answer;
+  const ownMs = Math.round(part * ms * (0.75 + jitterAt(nowMs) / 2));
+  if (holder !== undefined) holders.stay(holder, nowMs + 2 * ownMs);
+  return { ...answer, quietMs: ownMs };
 }

@@ -34,6 +34,8 @@ const MUCH_FASTER = 1.5;
 const EARLY_MS = 250;
 /** While the home object gives so much more with each answer, calls need not be told to wait for long. */
 const MUCH_MORE = 1.25;
+/** A bucket that is cut from a window is full after a few units, and then more are lost: holders ask again sooner. */
+const QUIET_PART_OF_WINDOW = 0.6;
 /** The most calls without a holder that count as demand before the first bucket. */
 const MAX_EXPECTED = 4_096;
 
@@ -155,7 +157,11 @@ export class RegionKey extends Holder<ReserveCall> {
         ? this.#reservations.reserve(keyState, { ...call, takesBucket: true, mayAskRegion: undefined }, nowMs)
         : this.#limit(call, nowMs);
     // While the home object has more, a denial is over as soon as its next answer comes.
-    const answer = this.#isFull ? withQuiet(keyState, made as Answer, nowMs) : (made as Answer);
+    const quiet = {
+      holder: call.op === "reserve" ? call.holder : undefined,
+      part: this.policy.rules.some(({ algorithm }) => algorithm.isCutByWindow) ? QUIET_PART_OF_WINDOW : 1,
+    };
+    const answer = this.#isFull ? withQuiet(keyState, made as Answer, nowMs, quiet) : (made as Answer);
     if (!("rules" in answer)) return answer;
     const limit = (index: number) => this.policy.rules[index]?.capacity ?? 0;
     return { ...answer, rules: answer.rules.map((rule, index) => ({ ...rule, limit: limit(index) })) };

@@ -138,6 +138,24 @@ test("an object there that answers nothing for 3 s is left for the home object",
   expect(sent.at(-1)?.to).toBe("home");
 });
 
+test("a bucket of the home object is given up there when the holder goes to its region", async () => {
+  const buckets = { p: { rate: { units: 3_000, windowMs: 1_000_000 }, most: 6 } };
+  let isMoving = false;
+  const { sent, call, cache } = isolateIn("enam", ({ to }) => {
+    if (to !== "home") return {};
+    return isMoving ? { isNew: false, asksRegion: true } : { isNew: false, units: { p: 6 }, buckets };
+  });
+  await calls(call, 7);
+  // Its bucket is empty, and the next call asks.
+  isMoving = true;
+  while (sent.at(-1)?.to !== "enam") await call();
+  const last = sent.findLast(({ to, reserve }) => to === "home" && reserve !== undefined)?.reserve;
+  expect(last?.rules["p"]).toMatchObject({ kept: 6, rate: 3_000 });
+  const [given] = cache.endDue(-Infinity);
+  expect([given?.returned.holder, given?.returned.region]).toEqual([last?.holder, undefined]);
+  expect(given?.returned.turn).toBeGreaterThan(last?.turn ?? Infinity);
+});
+
 test("stays where it does not know its region", async () => {
   const { sent, call } = isolateIn(undefined, () => ({ asksRegion: true }));
   await calls(call, 6);

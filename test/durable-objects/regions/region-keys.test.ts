@@ -178,6 +178,39 @@ test("tells no holder to be quiet while the home object gives all that calls nee
   expect(denied?.quietMs).toBeUndefined();
 });
 
+test("says what holders need that it has told to be quiet, until they may ask again", async () => {
+  const HOLDERS = 400;
+  const buckets = { p: { rate: { units: 100_000, windowMs: WINDOW_MS }, most: 100 } };
+  const { keys, asked, set } = regionWith(({ turn }) => ({
+    reserved: { ttlMs: 8_000, isNew: turn === 1, units: { p: turn === 1 ? 100 : 0 }, buckets },
+  }));
+  const ask = async (holder: number, turn: number) => {
+    const rules = { p: { used: 0, kept: 0, wanted: 0, demand: 1 } };
+    const to = { op: "reserve", policy: "p", key: "key", region: "enam", cost: 1, ttlMs: 100 } as const;
+    const message = { ...to, holder: `isolate ${holder}`, turn, isShort: false, takesBucket: false, rules };
+    return (await keys.call(message)) as Decided;
+  };
+  const demand = () => asked.at(-1)?.rules["p"]?.demand;
+  // The second time it knows that the home object has no more.
+  const quiet: number[] = [];
+  for (const turn of [1, 2]) {
+    for (let holder = 0; holder < HOLDERS; holder += 1)
+      quiet[holder] = (await ask(holder, turn)).quietMs ?? 0;
+    set(1_000);
+  }
+  // The others were admitted.
+  const told = quiet.filter((ms) => ms > 2_000).length;
+  expect(told).toBeGreaterThan(HOLDERS / 2);
+  set(1_500);
+  await ask(0, 3);
+  expect(demand()).toBeGreaterThanOrEqual(told);
+  set(10_000);
+  await ask(0, 4);
+  set(1_000);
+  await ask(0, 5);
+  expect(demand()).toBeLessThan(10);
+});
+
 test("asks the home object again with the same number, as long as it has not answered", async () => {
   let isLost = true;
   const { limit, asked, wait } = regionWith(() => (isLost ? "lost" : {}));
