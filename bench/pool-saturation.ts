@@ -21,9 +21,7 @@ const policies = Object.fromEntries(
 );
 const world = await startWorld(policies, ["EU", "NA", "AS"]);
 try {
-  console.log(
-    "| limit | load | calls/s | admitted of the bound | over it | script calls per 1,000 calls |",
-  );
+  console.log("| limit | load | calls/s | admitted of the bound | over it | script calls per 1,000 calls |");
   console.log("| --- | --- | --- | --- | --- | --- |");
   for (const [name, rate] of Object.entries(RATES))
     for (const [load, workers] of Object.entries(LOADS))

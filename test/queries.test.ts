@@ -3,7 +3,7 @@ import { parser } from "@prometheus-io/lezer-promql";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, test } from "vitest";
-import { FAMILIES, type Metric, typeOf } from "../core/stats/counts.ts";
+import { FAMILIES, typeOf } from "../core/stats/counts.ts";
 import { readPages } from "./support/docs.ts";
 
 const DOCS = join(import.meta.dirname, "..", "docs");
@@ -13,7 +13,7 @@ const ALERTS = readFileSync(join(DOCS, "alerts.yaml"), "utf8");
 const SAMPLES: ReadonlyMap<string, readonly string[]> = new Map(
   Object.entries(FAMILIES).flatMap(([metric, { labels }]): [string, readonly string[]][] => {
     const name = `weir_${metric}`;
-    if (typeOf(metric as Metric) === "counter") return [[`${name}_total`, labels]];
+    if (typeOf(metric) === "counter") return [[`${name}_total`, labels]];
     return [
       [`${name}_bucket`, [...labels, "le"]],
       [`${name}_count`, labels],
@@ -137,7 +137,7 @@ test("the checks find a wrong query", () => {
 });
 
 test("each panel of the dashboard says what it shows, by labels of its queries, from the chosen Prometheus", () => {
-  const [source] = DASHBOARD.templating.list.filter(({ type }) => type === "datasource");
+  const source = DASHBOARD.templating.list.find(({ type }) => type === "datasource");
   for (const { title, description, datasource, targets = [] } of PANELS) {
     expect([title, (description ?? "").length > 10, targets.length > 0]).toEqual([title, true, true]);
     for (const each of [datasource, ...targets.map((target) => target.datasource)])

@@ -82,15 +82,14 @@ test("docs/costs.md has these calls, and no other", () => {
 test.each(ROWS)("$name: $commands commands", async ({ name, commands, dollars }) => {
   const known = CALLS[name];
   if (known === undefined) throw new Error("the test knows no such call");
-  const { rule, before, call, answer } = known;
-  const pool = pools.create([rule]);
-  await before?.(pool);
+  const pool = pools.create([known.rule]);
+  await known.before?.(pool);
   // A log's units of one millisecond are one run.
   await sleep(5);
   const from = await counted();
-  const answered = await call(pool);
+  const answered = await known.call(pool);
   expect([(await counted()) - from, PRICE * commands]).toEqual([commands, dollars]);
-  expect(answered).toMatchObject(answer);
+  expect(answered).toMatchObject(known.answer);
 });
 
 test("`cost: 0` is as many commands as a denial", async () => {
