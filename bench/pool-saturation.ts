@@ -1,5 +1,5 @@
 /**
- * Measures how much of a pool's limit three regions admit when callers ask for more, and how many commands Redis gets:
+ * Measures how much of a pool's limit three regions admit when callers ask for more, and how many script calls Redis gets:
  * `npm run build`, then `node bench/pool-saturation.ts`. Each region is a workerd of its own. Redis is on this machine.
  */
 import { excessOf, hammer, newTally, pooled, shareOfBound, type Rate } from "../test/support/pool-load.ts";
@@ -21,9 +21,7 @@ const policies = Object.fromEntries(
 );
 const world = await startWorld(policies, ["EU", "NA", "AS"]);
 try {
-  console.log(
-    "| limit | load | calls/s | admitted of the bound | over it | Redis commands per 1,000 calls |",
-  );
+  console.log("| limit | load | calls/s | admitted of the bound | over it | script calls per 1,000 calls |");
   console.log("| --- | --- | --- | --- | --- | --- |");
   for (const [name, rate] of Object.entries(RATES))
     for (const [load, workers] of Object.entries(LOADS))

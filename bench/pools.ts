@@ -41,7 +41,7 @@ interface Measured {
   /** The worst of the processes. */
   readonly p50Ms: number;
   readonly p99Ms: number;
-  /** Redis commands per 1,000 decisions. */
+  /** Calls of the script per 1,000 decisions. Each is several commands: docs/costs.md. */
   readonly commands: number;
 }
 
@@ -149,7 +149,7 @@ function print(targets: ReturnType<typeof targetsOf>): void {
     return `| ${name} | ${perSecond} | ${median(commands).toFixed(2)} (${spread}) | ${of("p50Ms")} | ${of("p99Ms")} |`;
   });
   console.log(`
-| | requests/s | Redis commands per 1,000 decisions | p50 ms | p99 ms |
+| | requests/s | script calls per 1,000 decisions | p50 ms | p99 ms |
 | --- | --- | --- | --- | --- |
 ${rows.join("\n")}
 

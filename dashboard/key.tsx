@@ -9,7 +9,7 @@ import { DoneNote, Figure, Part, ProblemNote, Rows, To, type Done } from "./part
 import { usePoll } from "./poll.ts";
 import { count, duration, instant, overrideLine } from "./words.ts";
 
-const EVERY_MS = 2_000;
+const EVERY_MS = 5_000;
 
 export function KeyPage({ policy, name }: { readonly policy: string; readonly name: string }) {
   const { ask } = useSession();

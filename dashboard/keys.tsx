@@ -7,7 +7,9 @@ import { Part, ProblemNote, Rows, To } from "./parts.tsx";
 import { usePoll } from "./poll.ts";
 import { count, duration } from "./words.ts";
 
-const EVERY_MS = 2_000;
+const EVERY_MS = 5_000;
+/** Each time it makes a call for each key. */
+const ACTIVE_EVERY_MS = 10_000;
 const ON_A_PAGE = 50;
 /** The number of keys read by separate calls: a list has no queues, and some policies have no list. */
 const LOOKED_AT = 8;
@@ -68,7 +70,7 @@ function ListedKeys({ policy }: { readonly policy: string }) {
 
 function ActiveKeys({ policy }: { readonly policy: string }) {
   const { ask } = useSession();
-  const { value = [], problem } = usePoll(policy, EVERY_MS, () => activeReports(ask, policy));
+  const { value = [], problem } = usePoll(policy, ACTIVE_EVERY_MS, () => activeReports(ask, policy));
   return (
     <>
       <p class="quiet">

@@ -1,6 +1,8 @@
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import type { Problem } from "./answers.ts";
 import type { Answer } from "./api.ts";
+import { readClockMs } from "./clock.ts";
+import { intervalMs, isSlow } from "./pace.ts";
 
 export interface Polled<Value> {
   readonly value?: Value;
@@ -9,7 +11,30 @@ export interface Polled<Value> {
   readonly again: () => Promise<void>;
 }
 
-/** Calls every `everyMs` (0: once) while the page is visible. A new `about` drops the last answer. */
+/** What shows that somebody uses the page. */
+const INPUTS = ["pointerdown", "pointermove", "wheel", "touchstart", "keydown"] as const;
+let lastInputMs = readClockMs();
+const idleMs = () => readClockMs() - lastInputMs;
+/** The loops of all that is polled: they go on when the page is shown, or used after a pause. */
+const loops = new Set<() => void>();
+
+function resume(): void {
+  lastInputMs = readClockMs();
+  for (const loop of loops) loop();
+}
+function onInput(): void {
+  if (isSlow(idleMs())) resume();
+  else lastInputMs = readClockMs();
+}
+for (const kind of INPUTS) addEventListener(kind, onInput, { capture: true, passive: true });
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden) resume();
+});
+
+/**
+ * Calls every `everyMs` (0: once) while the page is visible, less often while nobody uses it. A new `about` drops the
+ * last answer.
+ */
 export function usePoll<Value>(
   about: string,
   everyMs: number,
@@ -33,21 +58,22 @@ export function usePoll<Value>(
   useEffect(() => {
     let timer: ReturnType<typeof setTimeout> | undefined;
     let isOver = false;
-    const loop = async () => {
+    const run = async () => {
       clearTimeout(timer);
-      if (!document.hidden) await again();
+      // A hidden page has no timer either: it goes on when it is shown.
+      if (document.hidden && everyMs > 0) return;
+      await again();
+      clearTimeout(timer);
       // The interval begins with the answer: a slow limiter never gets two calls at a time.
-      if (!isOver && everyMs > 0) timer = setTimeout(() => void loop(), everyMs);
+      if (!isOver && everyMs > 0) timer = setTimeout(loop, intervalMs(everyMs, idleMs()));
     };
-    const onVisible = () => {
-      if (!document.hidden && everyMs > 0) void loop();
-    };
-    void loop();
-    document.addEventListener("visibilitychange", onVisible);
+    const loop = () => void run();
+    if (everyMs > 0) loops.add(loop);
+    loop();
     return () => {
       isOver = true;
+      loops.delete(loop);
       clearTimeout(timer);
-      document.removeEventListener("visibilitychange", onVisible);
     };
   }, [about, everyMs, again]);
 

@@ -5,7 +5,7 @@ import { Part, ProblemNote, Rows, To } from "./parts.tsx";
 import { usePoll } from "./poll.ts";
 import { count } from "./words.ts";
 
-const EVERY_MS = 5_000;
+const EVERY_MS = 10_000;
 const SHOWN = 10;
 
 export function TopKeysPart({ policy }: { readonly policy: string }) {

@@ -4,10 +4,8 @@ import { dirname, join, relative } from "node:path";
 import { parse as parseToml } from "smol-toml";
 import { describe, expect, test } from "vitest";
 import { parseDeployment } from "../core/policies/parse-policies.ts";
-import { metricsText } from "../core/stats/metrics-text.ts";
 import { depth } from "./support/depth.ts";
 import { readPages, type Fence, type Page } from "./support/docs.ts";
-import { parsedMetrics } from "./support/metrics.ts";
 
 const ROOT = join(import.meta.dirname, "..");
 /** Where the examples in TypeScript are checked; git ignores it. */
@@ -67,16 +65,6 @@ test("the README links to every page of docs/", () => {
 });
 
 const ALERTS = readFileSync(join(ROOT, "docs", "alerts.yaml"), "utf8");
-
-test("the alerts are about metrics that /metrics has", () => {
-  const { types } = parsedMetrics(metricsText({}, "openmetrics"));
-  const samples = [...types].flatMap(([name, type]) =>
-    (type === "counter" ? ["total"] : ["bucket", "count", "sum"]).map((suffix) => `${name}_${suffix}`),
-  );
-  const named = ALERTS.match(/\bweir_\w+/g) ?? [];
-  expect(named.length).toBeGreaterThan(0);
-  expect(named.filter((name) => !samples.includes(name))).toEqual([]);
-});
 
 test("every alert has a heading of the runbook, which names it", () => {
   const runbook = byPath.get("docs/runbook.md");

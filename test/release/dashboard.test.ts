@@ -1,4 +1,5 @@
 /** Operators use the dashboard in a real browser over real traffic: keys, policies, candidates and the catalog. */
+import { setTimeout as sleep } from "node:timers/promises";
 import { expect, test } from "vitest";
 import {
   DASHBOARD_POLICIES,
@@ -338,5 +339,54 @@ test("a history of a month is asked for when somebody wants it", async () => {
   await press(page, "the last month");
   await says(page, "in the last month");
   expect(asked.some((url) => url.includes("since=30d&step=hour"))).toBe(true);
+  expect(faults).toEqual([]);
+});
+
+test("a page that nobody uses calls less often, and a hidden one not at all", async () => {
+  const { page, faults } = await openPage(browser);
+  // The intervals that the page asks for, which are shortened only then, and a clock that can be put ahead.
+  await page.evaluateOnNewDocument(`{
+    const [after, nowMs] = [window.setTimeout, Date.now];
+    window.intervals = [];
+    window.setTimeout = (work, ms, ...args) => (window.intervals.push(ms), after(work, ms, ...args));
+    window.aheadMs = 0;
+    Date.now = () => nowMs() + window.aheadMs;
+  }`);
+  let calls = 0;
+  page.on("request", (request) => (calls += request.url().includes("/v1/") ? 1 : 0));
+  await signIn(page, serving.url, TOKENS.full);
+  await goTo(page, "#/key/api/tenant-1");
+  await page.waitForSelector("[data-reason]");
+  const intervals = async () =>
+    (await page.evaluate("intervals.splice(0).filter((ms) => ms >= 1_000)")) as number[];
+  /** Waits until parts ask for this interval, and for no other. */
+  const becomes = (intervalMs: number) =>
+    until(async () => {
+      const seen = await intervals();
+      return seen.length > 0 && seen.every((ms) => ms === intervalMs);
+    });
+  await becomes(5_000);
+  await page.evaluate("aheadMs = 3 * 60_000");
+  await becomes(30_000);
+  await page.evaluate("aheadMs = 60 * 60_000");
+  await becomes(300_000);
+
+  // Whoever comes back sees what is so now, and does not wait for minutes.
+  const before = calls;
+  await page.mouse.move(100, 100);
+  await until(async () => Promise.resolve(calls > before));
+  await becomes(5_000);
+
+  const other = await page.browserContext().newPage();
+  await other.bringToFront();
+  await page.waitForFunction("document.hidden");
+  // Calls under way come to their end.
+  await page.waitForNetworkIdle();
+  await intervals();
+  const hidden = calls;
+  await sleep(2_000);
+  expect([calls, await intervals()]).toEqual([hidden, []]);
+  await page.bringToFront();
+  await until(async () => Promise.resolve(calls > hidden));
   expect(faults).toEqual([]);
 });
