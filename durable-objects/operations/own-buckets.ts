@@ -76,18 +76,16 @@ export function ownBuckets(
     ttlMs: askedMs,
     holders: holdersThere,
   }: Pick<ReserveCall, "takesBucket" | "ttlMs" | "holders">,
-  { id, rules, isNew }: { readonly id: string; readonly rules: readonly Asking[]; readonly isNew: boolean },
+  { id, rules }: { readonly id: string; readonly rules: readonly Asking[] },
   nowMs: number,
 ) {
   const isWanted = takesBucket === true || (takesBucket === false && holders.size >= MANY_HOLDERS);
   // A bucket knows nothing of units that are kept for more important calls.
   if (!isWanted || policy.pool !== undefined || policy.priorities.seen.size > 0 || callerIn(id) !== undefined)
     return undefined;
+  const lifeMs = Math.max(MIN_LIFE_MS, LIFE_MS_PER_HOLDER * holders.size, askedMs);
   // A region's object cuts buckets from its own, each with what may come early. Its first message knows of few calls.
   const isRegion = holdersThere !== undefined;
-  // At an isolate's first message nobody knows how many will come, and its second one may send it to its region.
-  const saidMs = isNew && !isRegion ? 0 : askedMs;
-  const lifeMs = Math.max(MIN_LIFE_MS, LIFE_MS_PER_HOLDER * holders.size, saidMs);
   const { mostMs } = policy.reservation;
   const ttlMs = Math.min(lifeMs, isRegion ? longestMs(policy.reservation) : mostMs, endsByMs - nowMs);
   const minUnits = isRegion ? 1 : MIN_UNITS;

@@ -2,6 +2,7 @@
 import { expect, test, vi } from "vitest";
 import { BatchQueues } from "../../client/transports/batch-queue.ts";
 import { type LimiterStub, Objects } from "../../client/transports/objects.ts";
+import { returnUnits } from "../../client/transports/send-batch.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import { Tally } from "../../core/stats/tally.ts";
 import { manualClock } from "../../package/testing.ts";
@@ -69,4 +70,30 @@ test("an answer with a pace is counted, and how long the pace is", async () => {
   await clock.advance(1_000);
   await two();
   expect(paces()).toEqual([]);
+});
+
+test("units go back to an object that is behind, though it wants them later than a call waits", async () => {
+  const clock = manualClock();
+  const policy = policies.get("api");
+  if (policy === undefined) throw new Error("there is no policy");
+  const paceMs = policy.deadlineMs + 1_000;
+  const given: unknown[] = [];
+  const stub = {
+    reserve: () => Promise.resolve(JSON.stringify({ paceMs, answers: [{ rules: [] }, { rules: [] }] })),
+    giveBack: (_: string, returned: readonly unknown[]) => Promise.resolve(void given.push(...returned)),
+  } as unknown as LimiterStub;
+  const together = { queues: new BatchQueues(), inBackground: () => undefined };
+  const objects = new Objects({ getByName: () => stub }, clock, together);
+  const limit = { policy: "api", key: "a", cost: 1 };
+  const made = [objects.call(policy, "a", { limit }), objects.call(policy, "a", { limit })];
+  await clock.advance(10);
+  await Promise.all(made);
+  const returned = { key: "a", holder: "h", turn: 1, used: { api: 1 } };
+  const sent = returnUnits(objects, [{ policy, returned }]);
+  // A pace is spread by a quarter of it.
+  await clock.advance(paceMs / 2);
+  expect(given).toEqual([]);
+  await clock.advance(paceMs);
+  expect(given).toEqual([returned]);
+  await sent;
 });

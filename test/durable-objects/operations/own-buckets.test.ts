@@ -92,18 +92,6 @@ test("a region's object gets a sixteenth before it knows its holders, though few
   expect((more?.rate.units ?? 0) / WINDOWS).toBeGreaterThan(400);
 });
 
-test("an isolate's first bucket is short, since many may come after it, and a region's is not", () => {
-  const { reserve, bucketOf } = start();
-  const lasts = (more: Message) => {
-    const answer = reserve({ takesBucket: true, demand: 10, ttlMs: 8_000, ...more });
-    return [bucketOf(answer), answer.reserved?.ttlMs] as const;
-  };
-  const [bucket, firstMs] = lasts({ turn: 1 });
-  expect(firstMs).toBe(2_000);
-  const [, nextMs] = lasts({ turn: 2, kept: bucket?.most ?? 0, rate: bucket?.rate.units ?? 0 });
-  expect(nextMs).toBe(8_000);
-});
-
 test("regions have 5 s to say how many holders they have, and are no longer asked if these are few", () => {
   const { isolates, reserve, bucketOf, clock } = start();
   isolates(FEW + 1);
