@@ -254,7 +254,8 @@ export function withQuiet(
   // A holder with a bucket of its own gets units meanwhile.
   const ms = quiet === 0 || reserved?.buckets === undefined ? quiet : Math.max(quiet, reserved.ttlMs / 2);
   if (ms === 0) return answer;
-  const ownMs = Math.round(part * ms * (0.75 + jitterAt(nowMs) / 2));
+  // Widely spread: holders that started together were denied together, and nobody would ask until all do.
+  const ownMs = Math.round(part * ms * (0.25 + 1.5 * jitterAt(nowMs)));
   if (holder !== undefined) holders.stay(holder, nowMs + 2 * ownMs);
   return { ...answer, quietMs: ownMs };
 }
