@@ -124,16 +124,36 @@ test("a message without an answer is lost after ten seconds, and from then on no
   expect(limit()).toBe(7);
 });
 
-test("an overtaken answer brings nothing, and a late one does not undo what is known", async () => {
-  const { asked, limit, pass, reader, time } = isolate();
-  for (const ms of [0, 10, 20]) time.at(ms, () => void reader.ask());
+test("an overtaken answer brings nothing, an overtaken failure means nothing, and a late one undoes nothing", async () => {
+  const { asked, counted, limit, pass, reader, time } = isolate();
+  for (const ms of [0, 10, 20, 21]) time.at(ms, () => void reader.ask());
+  time.at(22, () => asked[2]?.fail());
   time.at(30, () => asked[1]?.answer(8, 2));
   time.at(40, () => asked[0]?.answer(7, 1));
   await pass(50);
-  expect([limit(), reader.askedAtMs]).toEqual([8, 1_000_010]);
-  asked[2]?.fail();
-  await pass(10);
-  expect([limit(), reader.askedAtMs]).toEqual([8, 1_000_010]);
+  expect([limit(), reader.askedAtMs, counted]).toEqual([8, 1_000_010, []]);
+  time.at(60, () => asked[3]?.fail());
+  await pass(20);
+  expect([limit(), reader.askedAtMs, counted.length]).toEqual([8, 1_000_010, 2]);
+});
+
+test("an answer ends the pause after failures", async () => {
+  const { asked, callAfter, pass, reader, time } = isolate();
+  callAfter(0);
+  time.at(0, () => asked[0]?.answer(7, 1));
+  for (let each = 0; each < 100; each += 1) {
+    const { length } = asked;
+    callAfter(1_000);
+    await pass(1_000);
+    if (asked.length > length) time.at(time.nowMs, () => asked.at(-1)?.fail());
+    await pass(0);
+  }
+  const { length } = asked;
+  time.at(time.nowMs, () => void reader.ask());
+  time.at(time.nowMs, () => asked[length]?.answer(8, 2));
+  callAfter(ASK_AFTER_MS);
+  await pass(ASK_AFTER_MS);
+  expect(asked).toHaveLength(length + 2);
 });
 
 test("a caller who only the catalog may know waits for it, also after failures, until it was reached once", async () => {
@@ -145,10 +165,11 @@ test("a caller who only the catalog may know waits for it, also after failures, 
   time.at(ASK_AFTER_MS + 20, () => asked[1]?.answer(7, 1));
   await pass(ASK_AFTER_MS + 20);
   expect([known.waitedMs, stranger.waitedMs, asked.length]).toEqual([0, 20, 2]);
-  callAfter(MAX_AGE_MS);
-  time.at(time.nowMs + MAX_AGE_MS, () => asked[2]?.fail());
-  const later = callAfter(MAX_AGE_MS + ASK_AFTER_MS + 1, true);
-  await pass(MAX_AGE_MS + ASK_AFTER_MS + 1);
+  const old = callAfter(MAX_AGE_MS);
+  time.at(time.nowMs + MAX_AGE_MS + 10, () => asked[2]?.fail());
+  const later = callAfter(MAX_AGE_MS + ASK_AFTER_MS + 10, true);
+  await pass(MAX_AGE_MS + ASK_AFTER_MS + 10);
+  expect(old.waitedMs).toBe(10);
   expect([later.waitedMs, asked.length]).toEqual([0, 4]);
 });
 
@@ -176,8 +197,13 @@ test("after failures an isolate asks again after a pause, doubled up to a minute
       expect(pauses[index]).toBeGreaterThanOrEqual(0.75 * ms);
       expect(pauses[index]).toBeLessThanOrEqual(ms + 100);
     }
+    // Those that failed at other instants come again at others.
+    expect(new Set(pausesMs.map((ms, index) => ms - (pauses[index] ?? 0))).size).toBeGreaterThan(3);
     const failures = counted.filter(([metric]) => metric === "catalog_failures");
     expect(failures).toEqual(failedAtMs.map(() => ["catalog_failures", isWarm ? "catalog" : "file"]));
+    // A line in ten seconds at most.
+    expect(vi.mocked(console.warn).mock.calls.length).toBeLessThanOrEqual(1 + time.nowMs / 10_000);
+    vi.mocked(console.warn).mockClear();
     const ages = counted.filter(([metric]) => metric === "catalog_age_seconds").map(([, ms]) => ms);
     expect(ages).toEqual(isWarm ? failedAtMs : []);
   }
