@@ -73,19 +73,21 @@ export class CatalogReader {
 
   /**
    * Refreshes old knowledge; a promise: the call must wait. Calls use old knowledge if the catalog fails.
-   * @param isStranger the caller's token is not known: without the catalog there is no answer but to call again
+   * @param caller `stranger`: its token is not known, so only the catalog has an answer for it; `holder`: it keeps stubs
+   * of this request, which is not prolonged for a late answer
    */
-  freshen(isStranger = false): Promise<unknown> | undefined {
+  freshen(caller?: "stranger" | "holder"): Promise<unknown> | undefined {
     const { time } = this.#parts;
     const nowMs = time.nowMs();
     // After a clock was put back, the age is unknown.
     if (nowMs >= this.askedAtMs && nowMs < this.freshUntilMs) return undefined;
-    const message = this.#messageUnderWay(nowMs) ?? (this.#mayAsk(nowMs) ? this.#ask(nowMs) : undefined);
+    const message =
+      this.#messageUnderWay(nowMs) ?? (this.#mayAsk(nowMs) ? this.#ask(nowMs, caller) : undefined);
     if (message === undefined) return undefined;
     const ageMs = nowMs - this.askedAtMs;
     if (ageMs >= 0 && ageMs < MAX_AGE_MS) return undefined;
     // No call that can be decided waits for a catalog whose last message failed.
-    if (this.#failures > 0 && !(isStranger && ageMs === Infinity)) return undefined;
+    if (this.#failures > 0 && !(caller === "stranger" && ageMs === Infinity)) return undefined;
     const leftMs = Math.min(DEADLINE_MS, message.sentAtMs + DEADLINE_MS - nowMs);
     return leftMs > 0 ? message.ended.wait(time, leftMs) : undefined;
   }
@@ -99,7 +101,8 @@ export class CatalogReader {
   #messageUnderWay(nowMs: number): Message | undefined {
     const message = this.#underWay;
     // The request that sent it may have ended, and then nothing tells that it is lost.
-    if (message !== undefined && Math.abs(nowMs - message.sentAtMs) >= LOST_AFTER_MS) this.#lose(message);
+    if (message !== undefined && Math.abs(nowMs - message.sentAtMs) >= LOST_AFTER_MS)
+      this.#fail(message, `no answer within ${LOST_AFTER_MS} ms`);
     return this.#underWay;
   }
 
@@ -107,13 +110,14 @@ export class CatalogReader {
     return nowMs < this.#failedAtMs || nowMs >= this.#failedAtMs + this.#pauseMs;
   }
 
-  #ask(nowMs: number): Message {
+  #ask(nowMs: number, caller?: "stranger" | "holder"): Message {
     const { time, inBackground } = this.#parts;
     this.#sent += 1;
     const message = { turn: this.#sent, sentAtMs: nowMs, ended: new Latch() };
     this.#underWay = message;
-    const read = this.#read(message);
-    inBackground(orTimeout(read, time, LOST_AFTER_MS).then(() => this.#lose(message)));
+    const keptMs = caller === "holder" ? DEADLINE_MS : LOST_AFTER_MS;
+    const ended = orTimeout(this.#read(message), time, keptMs);
+    inBackground(ended.then(() => this.#messageUnderWay(time.nowMs())));
     return message;
   }
 
@@ -135,10 +139,6 @@ export class CatalogReader {
     const isLatest = this.#underWay === message;
     if (isLatest) this.#underWay = undefined;
     return isLatest;
-  }
-
-  #lose(message: Message): void {
-    if (this.#underWay === message) this.#fail(message, `no answer within ${LOST_AFTER_MS} ms`);
   }
 
   #fail(message: Message, cause: string): void {

@@ -61,7 +61,7 @@ export async function authenticated(env: Env, authorization: string | null): Ans
   let caller = await find();
   if (caller instanceof Problem) return caller;
   const { catalog, shared } = clientsOf(env);
-  const late = caller === undefined ? catalog?.freshen(true) : freshen(env);
+  const late = caller === undefined ? catalog?.freshen("stranger") : freshen(env);
   if (late !== undefined) {
     await late;
     caller = await find();
@@ -82,7 +82,7 @@ export function freshen(env: Env, isHeld = false): Promise<unknown> | undefined 
   if (!isHeld) stats?.sendIfDue(nowMs);
   if (catalog === undefined) return undefined;
   const isFresh = nowMs >= catalog.askedAtMs && nowMs < catalog.freshUntilMs;
-  return isFresh ? undefined : catalog.freshen();
+  return isFresh ? undefined : catalog.freshen(isHeld ? "holder" : undefined);
 }
 
 /** Returns all units of this isolate, and sends all its counts. */

@@ -30,6 +30,7 @@ function isolate() {
     fail: () => void;
   }[] = [];
   const counted: (readonly [metric: string, value: unknown])[] = [];
+  const prolongedMs: number[] = [];
   const inForce = new PoliciesInForce({ policies, tables, regions });
   const reader = new CatalogReader({
     policies: inForce,
@@ -53,7 +54,10 @@ function isolate() {
           });
         }),
     }),
-    inBackground: (work) => void work,
+    inBackground: (work) => {
+      const sinceMs = time.nowMs;
+      void work.then(() => prolongedMs.push(time.nowMs - sinceMs));
+    },
     onTokens: () => undefined,
     counter: {
       add: (metric, labels) => counted.push([metric, labels[0]]),
@@ -62,18 +66,18 @@ function isolate() {
   });
   const limit = () => inForce.named.get("api")?.rules[0].capacity;
   /** Lets so much time pass; a call begins at its end. Returns after how long it may go on, in milliseconds. */
-  const callAfter = (ms: number, isStranger = false) => {
+  const callAfter = (ms: number, caller?: "stranger" | "holder") => {
     const begun = { waitedMs: undefined as number | undefined };
     time.at(time.nowMs + ms, () => {
       const sinceMs = time.nowMs;
-      const late = reader.freshen(isStranger);
+      const late = reader.freshen(caller);
       if (late === undefined) begun.waitedMs = 0;
       else void late.then(() => (begun.waitedMs = time.nowMs - sinceMs));
     });
     return begun;
   };
   const pass = (ms: number) => time.run(time.nowMs + ms, () => undefined);
-  return { asked, counted, inForce, limit, callAfter, pass, reader, time };
+  return { asked, counted, prolongedMs, inForce, limit, callAfter, pass, reader, time };
 }
 
 test("the first call waits for the answer, and those after it go on by that for five seconds", async () => {
@@ -137,6 +141,19 @@ test("an overtaken answer brings nothing, an overtaken failure means nothing, an
   expect([limit(), reader.askedAtMs, counted.length]).toEqual([8, 1_000_010, 2]);
 });
 
+test("a request whose caller holds a lease is prolonged by a second at most, and its message's answer counts", async () => {
+  const { asked, counted, prolongedMs, limit, callAfter, pass, time } = isolate();
+  callAfter(0, "holder");
+  time.at(3_000, () => asked[0]?.answer(7, 1));
+  await pass(3_000);
+  expect([prolongedMs, limit(), counted]).toEqual([[DEADLINE_MS], 7, []]);
+  callAfter(MAX_AGE_MS, "holder");
+  // The request has ended, so a later one finds the message lost.
+  callAfter(MAX_AGE_MS + LOST_AFTER_MS);
+  await pass(MAX_AGE_MS + LOST_AFTER_MS);
+  expect(counted.map(([metric]) => metric)).toEqual(["catalog_failures", "catalog_age_seconds"]);
+});
+
 test("an answer ends the pause after failures", async () => {
   const { asked, callAfter, pass, reader, time } = isolate();
   callAfter(0);
@@ -161,13 +178,13 @@ test("a caller who only the catalog may know waits for it, also after failures, 
   callAfter(0);
   time.at(1, () => asked[0]?.fail());
   const known = callAfter(ASK_AFTER_MS);
-  const stranger = callAfter(ASK_AFTER_MS, true);
+  const stranger = callAfter(ASK_AFTER_MS, "stranger");
   time.at(ASK_AFTER_MS + 20, () => asked[1]?.answer(7, 1));
   await pass(ASK_AFTER_MS + 20);
   expect([known.waitedMs, stranger.waitedMs, asked.length]).toEqual([0, 20, 2]);
   const old = callAfter(MAX_AGE_MS);
   time.at(time.nowMs + MAX_AGE_MS + 10, () => asked[2]?.fail());
-  const later = callAfter(MAX_AGE_MS + ASK_AFTER_MS + 10, true);
+  const later = callAfter(MAX_AGE_MS + ASK_AFTER_MS + 10, "stranger");
   await pass(MAX_AGE_MS + ASK_AFTER_MS + 10);
   expect(old.waitedMs).toBe(10);
   expect([later.waitedMs, asked.length]).toEqual([0, 4]);
