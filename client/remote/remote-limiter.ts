@@ -241,8 +241,9 @@ export class RemoteLimiter extends UniformClient implements Limiter {
     } catch (error) {
       signal?.throwIfAborted();
       const refusal = limiterErrorOf(error);
-      // A call that the limiter could not decide yet has taken nothing.
-      if (refusal !== undefined && refusal.code !== PROBLEMS.catalogUnreached[1]) throw refusal;
+      // Decisions that need the catalog are made by onFailure.
+      const isFinal = otherwise === throwUnavailable || refusal?.code !== PROBLEMS.catalogUnreached[1];
+      if (refusal !== undefined && isFinal) throw refusal;
       this.#failures.note(String(error));
       return otherwise(error);
     }
@@ -327,8 +328,6 @@ function isOf({ rules, priorityNames }: DescribedPolicy, { cost, priority }: Pla
 }
 
 function throwUnavailable(error: unknown): never {
-  const refusal = limiterErrorOf(error);
-  if (refusal !== undefined) throw refusal;
   const why = error instanceof Error ? error.message : String(error);
   const detail = `whether the call was carried out is not known: the limiter did not answer (${why})`;
   throw new Problem(PROBLEMS.unavailable, detail).toError();

@@ -83,7 +83,7 @@ export const PROBLEMS = {
   internal: [500, "internal", "The limiter failed"],
   notConfigured: [503, "not-configured", "The limiter is not configured"],
   unavailable: [503, "unavailable", "The key's object did not answer"],
-  catalogUnreached: [503, "catalog-unreached", "The catalog has not been reached yet"],
+  catalogUnreached: [503, "catalog-unreached", "The catalog did not answer"],
 } as const satisfies Record<string, Kind>;
 
 /** @param what the token or policy that the deployment does not have, and the catalog may have */
