@@ -73,18 +73,19 @@ export function reportOf(policy: Policy, key: string, peeked: Peeked | Full | Pr
   return { ...decision, ...(override && { override: override.pattern }), ...report };
 }
 
+/** By the names of problems: a bundle drops it where nothing needs it. */
 const NOT_FOUND = {
-  lease: [PROBLEMS.leaseNotFound, "it was released, it has expired, or it never existed"],
-  hold: [PROBLEMS.holdNotFound, "it was settled, it has expired, or it never existed"],
+  lease: ["leaseNotFound", "it was released, it has expired, or it never existed"],
+  hold: ["holdNotFound", "it was settled, it has expired, or it never existed"],
   charge: [
-    PROBLEMS.chargeNotFound,
+    "chargeNotFound",
     "nothing was taken under this charge, it was given back before, or it is not remembered any more",
   ],
 } as const;
 
 /** The problem of a claim, or of a charge in a refund, that is not there (any more). */
 export function notFound(kind: keyof typeof NOT_FOUND, detail: string = NOT_FOUND[kind][1]): Problem {
-  return new Problem(NOT_FOUND[kind][0], detail);
+  return new Problem(PROBLEMS[NOT_FOUND[kind][0]], detail);
 }
 
 export function unavailable(detail: string): Problem {

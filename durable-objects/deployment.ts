@@ -3,6 +3,7 @@ import {
   parseBackgroundMs,
   parseDeployment,
   parseLog,
+  requireHome,
   requireKnownNames,
 } from "../core/policies/parse-policies.ts";
 import { requirePool } from "./pool/protocol.ts";
@@ -11,6 +12,7 @@ const vars = env as {
   readonly POLICIES?: unknown;
   readonly REGIONS?: unknown;
   readonly LOG?: unknown;
+  readonly HOME?: unknown;
   /** `ignored` where plain workerd runs the worker: it has no jurisdictions. Never set on Cloudflare. */
   readonly JURISDICTIONS?: unknown;
   readonly BACKGROUND_MS?: unknown;
@@ -19,6 +21,7 @@ const vars = env as {
 };
 
 requireKnownNames(env);
+requireHome(vars.HOME);
 
 /** Read at the start, which a bad policy stops. A deployment restarts the worker and its objects. */
 export const deployed = parseDeployment({

@@ -6,7 +6,7 @@ import { type AcquireCall, type KeysCall, unsupportedOf } from "../core/protocol
 import { objectName } from "../core/protocol/names.ts";
 import type { KeyCall, LimiterMethods } from "../core/protocol/object-methods.ts";
 import { CLOSE_BROKEN } from "../core/protocol/problems.ts";
-import { STATS_NAME, type StatsMessage, type StatsNamespace } from "../core/stats/messages.ts";
+import { type StatsBindings, type StatsMessage, statsStub } from "../core/stats/messages.ts";
 import { StatsSender, Tally } from "../core/stats/tally.ts";
 import { acquireAttached, confirmLease } from "./connections/lease-handle.ts";
 import { LeaseSockets } from "./connections/lease-sockets.ts";
@@ -24,10 +24,8 @@ import { countedStorage, Storage } from "./storage/storage.ts";
 import { FAILED_AGAIN_MS } from "./storage/sweeps.ts";
 import { OwnerRouting, stubOf, WIRE_METHODS, type WireMethod, writeAnswer } from "./wire-methods.ts";
 
-interface Bindings {
+interface Bindings extends StatsBindings {
   readonly OBJECTS: ObjectNamespace;
-  /** Absent: counts are not kept. */
-  readonly STATS?: StatsNamespace;
 }
 
 /** Has the methods of wire-methods.ts, which are added below: Workers RPC finds methods on the prototype. */
@@ -40,7 +38,7 @@ export class LimiterObject extends WithWireMethods {
   readonly #parts: ObjectParts;
   readonly #calls: KeyCalls;
   readonly #routing: OwnerRouting;
-  readonly #stats: StatsNamespace | undefined;
+  readonly #bindings: StatsBindings;
 
   static {
     for (const method of WIRE_METHODS)
@@ -55,7 +53,8 @@ export class LimiterObject extends WithWireMethods {
 
   constructor(ctx: DurableObjectState, env: Cloudflare.Env) {
     super(ctx, env);
-    const { OBJECTS, STATS } = env as unknown as Bindings;
+    const bindings = env as unknown as Bindings;
+    const { OBJECTS, STATS } = bindings;
     const parts = makeParts(ctx, OBJECTS);
     const host = { time: SYSTEM_TIME, elsewhere: parts };
     const make = (message: KeyCall, method: WireMethod) => writeAnswer(method, this.#calls.call(message));
@@ -63,7 +62,7 @@ export class LimiterObject extends WithWireMethods {
     const renewBy = (dueMs: number, atMs: number) => parts.timers.alarmBy(dueMs, atMs, 0);
     const sockets = new LeaseSockets(ctx, { ...parts, anywhere, renewBy });
     this.#parts = { ...parts, sockets };
-    this.#stats = STATS;
+    this.#bindings = bindings;
     this.#calls = new KeyCalls(this.#parts, {
       acquire: (call) => acquireAttached({ ...parts, anywhere }, call),
       confirm: (call) => confirmLease({ ...parts, anywhere }, call),
@@ -101,7 +100,7 @@ export class LimiterObject extends WithWireMethods {
     const { timers, cache, storage } = this.#parts;
     const atMs = timers.nowMs();
     if (cache.writeAll(atMs)) storage.allowances.end(objectPolicies, atMs);
-    if (this.#stats === undefined) return;
+    if (this.#bindings.STATS === undefined) return;
     await sender.sendAll(SYSTEM_TIME, this.#push);
   }
 
@@ -135,13 +134,12 @@ export class LimiterObject extends WithWireMethods {
 
   /** Counts are sent in later calls: no call waits for it, and no timer keeps an object in memory. */
   #count(policy: string, method: string): void {
-    if (this.#stats === undefined) return;
+    if (this.#bindings.STATS === undefined) return;
     tally.add("object_calls", [publicName(policy), method]);
     if (sender.isDue(SYSTEM_TIME.nowMs())) this.ctx.waitUntil(sender.begin(SYSTEM_TIME, this.#push, 0));
   }
 
-  readonly #push = (message: StatsMessage) =>
-    this.#stats?.getByName(STATS_NAME).push(message) ?? Promise.resolve();
+  readonly #push = (message: StatsMessage) => statsStub(this.#bindings)?.push(message) ?? Promise.resolve();
 }
 
 /** Shared by all objects of this isolate: a single one would send a message for a few calls. */

@@ -1,7 +1,12 @@
 /** The configuration of wrangler.toml, checked before anything is started or uploaded. */
 import { readFileSync } from "node:fs";
 import { basename } from "node:path";
-import { parseDeployment, parseLog, requireKnownNames } from "../core/policies/parse-policies.ts";
+import {
+  parseDeployment,
+  parseLog,
+  requireHome,
+  requireKnownNames,
+} from "../core/policies/parse-policies.ts";
 import type { Policies } from "../core/policies/policy.ts";
 import { propsProblems } from "./binding-props.ts";
 import { readWranglerToml, WRANGLER_TOML } from "./project.ts";
@@ -33,6 +38,7 @@ export function readConfiguration(
   try {
     requireKnownNames(toml.vars);
     parseLog(toml.log);
+    requireHome(toml.home);
     const { policies } = parseDeployment(given);
     // Replaced policies need not be those that the file's bindings name.
     const wrong = POLICIES === undefined ? propsProblems(toml.bound, policies) : [];
@@ -72,7 +78,7 @@ function withLines(message: string, file: string, above: readonly string[]): str
     }
     const logged = /^LOG: (\w+) is/.exec(line)?.[1];
     if (logged !== undefined) return place(["LOG", logged]) + line;
-    const variable = /^(\S+) is not a variable that is read/.exec(line)?.[1];
+    const variable = /^(HOME|\S+(?= is not a variable that is read)) /.exec(line)?.[1];
     return variable === undefined ? line : place([variable]) + line;
   });
   return lines.join("\n");

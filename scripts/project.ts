@@ -21,6 +21,7 @@ export function readWranglerToml(
   policies: unknown;
   regions: unknown;
   log: unknown;
+  home: unknown;
   vars: object;
   bound: Bound;
 } {
@@ -33,6 +34,7 @@ export function readWranglerToml(
     policies: vars["POLICIES"],
     regions: vars["REGIONS"],
     log: vars["LOG"],
+    home: vars["HOME"],
     vars,
     bound: { name: config.name, services: config.services },
   };

@@ -22,6 +22,8 @@ export interface ServeOptions {
   readonly pool?: { readonly url?: string; readonly token?: string } | undefined;
   /** Absent: those of wrangler.toml; if it has none either, one for each continent but Antarctica. */
   readonly regions?: unknown;
+  /** Absent: that of wrangler.toml. Plain workerd is in one place; a bad value is refused there too. */
+  readonly home?: string;
   /** For tests: the name of a header that has `request.cf` as JSON, the origin of a request. */
   readonly originHeader?: string;
   /** The path of the module to run; absent: the built bundle. */
@@ -55,7 +57,7 @@ type Settled = ServeOptions & {
 /** Cap'n Proto's text form. `uniqueKey` names the folder of stored objects: never change it. */
 export function workerdConfig(options: Settled, configDir: string): string {
   const { host, ports, stateDir, apiTokens } = options;
-  const { compatibilityDate, compatibilityFlags, policies, regions, log } = readWranglerToml();
+  const { compatibilityDate, compatibilityFlags, policies, regions, log, home } = readWranglerToml();
   const hostName = host.includes(":") ? `[${host}]` : host;
   const { main = BUNDLE, callersMain = main } = options;
   const embedded = embed({ "index.js": main, ...options.modules }, configDir, "module");
@@ -79,6 +81,9 @@ export function workerdConfig(options: Settled, configDir: string): string {
     // Otherwise it does not report a socket whose caller left before it was opened.
     `(name = "SOCKETS", text = "relayed")`,
     ...(log === undefined ? [] : [`(name = "LOG", json = ${text(JSON.stringify(log))})`]),
+    ...[options.home ?? home].flatMap((each) =>
+      typeof each === "string" ? [`(name = "HOME", text = ${text(each)})`] : [],
+    ),
     ...poolBindings(options, options.regions ?? regions),
   ];
   const flags = `compatibilityDate = ${text(compatibilityDate)}, compatibilityFlags = [${compatibilityFlags.map(text).join(", ")}],`;

@@ -241,7 +241,9 @@ export class RemoteLimiter extends UniformClient implements Limiter {
     } catch (error) {
       signal?.throwIfAborted();
       const refusal = limiterErrorOf(error);
-      if (refusal !== undefined) throw refusal;
+      // Decisions that need the catalog are made by onFailure.
+      const isFinal = otherwise === throwUnavailable || refusal?.code !== PROBLEMS.catalogUnreached[1];
+      if (refusal !== undefined && isFinal) throw refusal;
       this.#failures.note(String(error));
       return otherwise(error);
     }

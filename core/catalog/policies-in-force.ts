@@ -18,7 +18,7 @@ type Deployed = Pick<Deployment, "policies" | "tables" | "regions"> & {
   readonly areJurisdictionsIgnored?: boolean | undefined;
 };
 
-/** The policies of one isolate: the deployment's file, then the catalog's changes. */
+/** The policies of one isolate: the deployment's file, then the catalog's changes. Complete once there were changes. */
 export class PoliciesInForce extends RegionalPolicies {
   readonly #deployed: Deployed;
   readonly #named: Map<string, Policy>;
@@ -30,6 +30,7 @@ export class PoliciesInForce extends RegionalPolicies {
     super(named, deployed.regions);
     this.#named = named;
     this.#deployed = deployed;
+    this.isComplete = false;
   }
 
   get revision(): number {
@@ -52,6 +53,7 @@ export class PoliciesInForce extends RegionalPolicies {
       if (policy === undefined) this.#named.delete(name);
       else this.#named.set(name, policy);
     }
+    this.isComplete = true;
   }
 
   #entryOf(name: string): PolicyEntry {

@@ -110,6 +110,12 @@ export function parseBackgroundMs(given: unknown): number | undefined {
   throw badConfiguration([`BACKGROUND_MS is ${JSON.stringify(given)}: must be ${allowed}`]);
 }
 
+/** HOME, where the catalog and the statistics are made. @throws Error with the allowed hints */
+export function requireHome(given: unknown): void {
+  const parsed = v.safeParse(v.optional(oneOf(LOCATION_HINTS)), given);
+  if (!parsed.success) refuseBad(violationsOf(parsed.issues, ["HOME"]).map(({ detail }) => detail));
+}
+
 /**
  * A policy with a pool gets a copy for each region. @throws Error that names every bad field and value, and the
  * allowed values: such a worker does not start
@@ -161,6 +167,8 @@ function changed(policy: Policy, change: (each: Policy) => Policy): Policy {
 export class RegionalPolicies {
   readonly named: Policies;
   readonly regions: Regions;
+  /** False: there may be policies that are not known here yet. */
+  isComplete = true;
   /** The copies, by their own names: `api@eu`, `api@eu/local`. */
   readonly #known = new Map<string, Policy>();
 

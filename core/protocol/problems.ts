@@ -83,7 +83,14 @@ export const PROBLEMS = {
   internal: [500, "internal", "The limiter failed"],
   notConfigured: [503, "not-configured", "The limiter is not configured"],
   unavailable: [503, "unavailable", "The key's object did not answer"],
+  catalogUnreached: [503, "catalog-unreached", "The catalog did not answer"],
 } as const satisfies Record<string, Kind>;
+
+/** @param what the token or policy that the deployment does not have, and the catalog may have */
+export function catalogUnreached(what: string): Problem {
+  const detail = `the deployment does not have ${what}, and its catalog has not answered yet: call again`;
+  return new Problem(PROBLEMS.catalogUnreached, detail);
+}
 
 /** Bounds. Objects and clients of different versions exchange the names: never rename one. */
 type Bound = keyof typeof BOUNDS;

@@ -155,6 +155,14 @@ export const FAMILIES = {
     labels: ["result"],
     help: "Messages with counts that have arrived: counted, or repeated and not counted again.",
   },
+  catalog_failures: {
+    labels: ["in_force"],
+    help: "Messages to the catalog that failed, by what isolates went on with: the catalog as last known, or the file.",
+  },
+  catalog_age_seconds: {
+    labels: [],
+    help: "How old the catalog was with which isolates went on after a message to it had failed.",
+  },
 } as const satisfies Readonly<Record<string, MetricFamily>>;
 
 export type Metric = keyof typeof FAMILIES;

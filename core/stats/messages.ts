@@ -1,4 +1,5 @@
 /** Messages to the statistics object. Versions mix in a rollout: fields are only added, as optional. */
+import type { LocationHint } from "../policies/policy.ts";
 import type { Counts } from "./counts.ts";
 
 /** The object's name, which is stored for ever: never change it. */
@@ -74,5 +75,18 @@ export interface StatsStub {
 }
 
 export interface StatsNamespace {
-  getByName(name: string): StatsStub;
+  getByName(name: string, options?: { readonly locationHint: LocationHint }): StatsStub;
+}
+
+/** The bindings of the statistics. */
+export interface StatsBindings {
+  /** Absent: nothing is counted. */
+  readonly STATS?: StatsNamespace;
+  /** Where the catalog and the statistics are made. Absent: near their first caller. */
+  readonly HOME?: LocationHint;
+}
+
+/** A new stub for each message: one that has thrown stays broken, and other requests may not use it. */
+export function statsStub({ STATS, HOME }: StatsBindings): StatsStub | undefined {
+  return STATS?.getByName(STATS_NAME, HOME && { locationHint: HOME });
 }

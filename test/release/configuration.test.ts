@@ -45,6 +45,11 @@ test.each([
     "wrangler.toml:18: LOG: denials is 2: must be a number from 0 to 1",
   ],
   [
+    "home",
+    `[vars]\nHOME = "mars"\n${POLICY}`,
+    'wrangler.toml:13: HOME is "mars": must be one of "wnam", "enam"',
+  ],
+  [
     "regions",
     `${POLICY}[vars.REGION.eu]\ncontinents = ["EU"]\n`,
     "wrangler.toml:16: REGION is not a variable that is read (did you mean REGIONS?)",

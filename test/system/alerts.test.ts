@@ -26,6 +26,7 @@ const HEALTHY: Readonly<Record<string, string>> = {
   weir_object_pauses_total: "0+0x20 3+0x40",
   'weir_calls_dropped_total{policy="api"}': "7+0x20 30+0x40",
   'weir_object_pace_seconds_count{policy="api"}': "7+0x20 30+0x40",
+  'weir_catalog_failures_total{in_force="catalog"}': "7+0x20 30+0x40",
   [COUNTED]: rising(6),
 };
 
@@ -36,6 +37,7 @@ test.each<[fires: string | undefined, series: Readonly<Record<string, string>>]>
   ["WeirObjectsPaused", { weir_object_pauses_total: rising(1) }],
   ["WeirCallsDropped", { 'weir_calls_dropped_total{policy="api"}': rising(1) }],
   ["WeirObjectsBehind", { 'weir_object_pace_seconds_count{policy="api"}': rising(1) }],
+  ["WeirCatalogAway", { 'weir_catalog_failures_total{in_force="catalog"}': rising(1) }],
   ["WeirStatisticsMissing", { [COUNTED]: "7+0x60" }],
   ["WeirStatisticsMissing", { [COUNTED]: "_x60" }],
 ])("%s fires, and no other", (fires, series) => {

@@ -1,5 +1,6 @@
-/** A policy in a jurisdiction where there is none: served by plain workerd. */
+/** Where objects are made, served by plain workerd: a jurisdiction where there is none, and the home of a deployment. */
 import { expect, test } from "vitest";
+import { serve } from "../../scripts/workerd.ts";
 import { TOKENS } from "../support/fixtures.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
 
@@ -38,4 +39,11 @@ test("plain workerd goes without jurisdictions: the same policies are served, ex
     await served.stop();
     removeState(state);
   }
+});
+
+test("a home that is none does not start: it says what is allowed", async () => {
+  const state = makeState();
+  const starting = serve({ stateDir: state, policies, home: "mars", onOutput: () => undefined });
+  await expect(starting).rejects.toThrow(/HOME is "mars": must be one of "wnam", /);
+  removeState(state);
 });

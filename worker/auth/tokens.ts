@@ -1,7 +1,7 @@
 import * as v from "valibot";
 import { isWithinPrefix } from "../../core/catalog/patterns.ts";
 import { type CallerBounds, DEFAULT_BOUNDS, MAX_BOUNDS, type Region } from "../../core/policies/policy.ts";
-import { Problem, PROBLEMS, type Answered } from "../../core/protocol/problems.ts";
+import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { integer, oneOf, table, violationsOf } from "../../core/validation.ts";
 
 export interface Principal {
@@ -34,11 +34,14 @@ let issued: readonly Token[] = [];
 /** By the header `Bearer TOKEN`, so there is at most one entry for each token. */
 const authenticated = new Map<string, Principal>();
 
-/** The caller of an Authorization header. Without tokens every call is refused. @param secret API_TOKENS */
+/**
+ * The caller of an Authorization header; `undefined`: its token is not known. Without tokens every call is refused.
+ * @param secret API_TOKENS
+ */
 export function authenticate(
   authorization: string | null,
   secret: string | undefined,
-): Principal | Problem | Answered<Principal> {
+): Principal | Problem | Promise<Principal | Problem | undefined> {
   const tokens = tokensOf(secret);
   if (tokens instanceof Problem) return tokens;
   if (authorization === null)
@@ -113,7 +116,10 @@ function tokensOf(secret: string | undefined): readonly Token[] | Problem {
   return configured.tokens;
 }
 
-async function verify(authorization: string, tokens: readonly Token[]): Answered<Principal> {
+async function verify(
+  authorization: string,
+  tokens: readonly Token[],
+): Promise<Principal | Problem | undefined> {
   const presented = /^Bearer +([\x21-\x7e]+) *$/i.exec(authorization)?.[1];
   if (presented === undefined)
     return unauthorized("the Authorization header is not of the form Bearer TOKEN");
@@ -122,13 +128,13 @@ async function verify(authorization: string, tokens: readonly Token[]): Answered
   // Compares every entry in constant time, so that the duration reveals nothing about any of them.
   for (const token of [...tokens, ...issued])
     if (crypto.subtle.timingSafeEqual(digest, token.digest)) principal ??= token;
-  if (principal === undefined) return unauthorized("the token is not known");
   // A valid token has many spellings (`bearer`, spaces). Only one is remembered.
-  if (authorization === `Bearer ${presented}`) authenticated.set(authorization, principal);
+  if (principal !== undefined && authorization === `Bearer ${presented}`)
+    authenticated.set(authorization, principal);
   return principal;
 }
 
-function unauthorized(detail: string): Problem {
+export function unauthorized(detail: string): Problem {
   const headers = { "www-authenticate": 'Bearer realm="weir"' };
   return new Problem(PROBLEMS.unauthorized, detail, { headers });
 }

@@ -1,19 +1,30 @@
 /**
- * An isolate's knowledge of the catalog, refreshed in the background. Only a call after a pause waits for it:
- * no decision uses knowledge older than 8 s.
+ * An isolate's knowledge of the catalog, refreshed in the background. Only a call after a pause waits for it: while the
+ * catalog answers, no decision uses knowledge older than 8 s. If it does not, the last known catalog counts, however old.
  */
 import type { Follow } from "../../client/call-gate.ts";
+import { FailureLog } from "../../client/transports/send-batch.ts";
 import type { CatalogChanges, CatalogMethods } from "../../core/catalog/calls.ts";
 import type { PoliciesInForce } from "../../core/catalog/policies-in-force.ts";
-import { inTime, Latch, type Time } from "../../core/clock.ts";
+import { jitterAt, Latch, orTimeout, type Time } from "../../core/clock.ts";
 import { later, type Policies } from "../../core/policies/policy.ts";
+import type { Counter } from "../../core/stats/tally.ts";
 
 /** Milliseconds after which the next call refreshes without waiting. Tests bind another value. */
 export const ASK_AFTER_MS = 5_000;
 /** The oldest knowledge that decides, in ms. A change applies within 10 s, less a deadline of 1 s. */
 export const MAX_AGE_MS = 8_000;
-/** The longest that a call waits for the catalog, in milliseconds. Then it uses the known one. */
+/** The longest that calls wait for a message, in milliseconds. Then they use what is known. */
 const DEADLINE_MS = 1_000;
+/** A message without an answer after this time counts as lost. Until then its answer counts, and no other is sent. */
+export const LOST_AFTER_MS = 10_000;
+/** The longest pause after failures, as a multiple of the first one. */
+const MAX_PAUSES = 12;
+/** An isolate that knows only the file asks sooner after a failure: its pauses are this part of the others. */
+const COLD_PART = 1 / 5;
+const MAX_COLD_PAUSES = 5;
+/** The most by which a pause is shorter, as a part of it: isolates that failed together do not come again together. */
+const JITTER = 0.25;
 
 interface CatalogReaderParts {
   readonly policies: PoliciesInForce;
@@ -22,97 +33,147 @@ interface CatalogReaderParts {
   readonly catalog: () => Pick<CatalogMethods, "changes">;
   readonly inBackground: (work: Promise<unknown>) => void;
   readonly onTokens: (entries: readonly object[]) => void;
+  readonly counter?: Pick<Counter, "add" | "lasted"> | undefined;
   readonly askAfterMs?: number | undefined;
 }
 
-/** A message to the catalog. */
-interface Asking {
-  readonly answer: Latch;
-  readonly sinceMs: number;
+interface Message {
+  readonly turn: number;
+  readonly sentAtMs: number;
+  /** Opens when the message is answered or has failed. */
+  readonly ended: Latch;
 }
 
 export class CatalogReader {
-  /** When the message with the last answer was sent. */
+  /** When the message with the last answer was sent. `-Infinity`: only the file is known. */
   askedAtMs = -Infinity;
+  /** Until then no call refreshes. */
+  freshUntilMs = -Infinity;
   readonly #parts: CatalogReaderParts;
+  readonly #askAfterMs: number;
+  readonly #log: FailureLog;
   readonly #tokens = new Map<string, object>();
-  /** The message under way, and when it was sent. */
-  #asking: Asking | undefined;
-  #failedMs: number | undefined;
+  /** The latest message, unless it has ended. */
+  #underWay: Message | undefined;
+  /** Since the last answer. */
+  #failures = 0;
+  #failedAtMs = -Infinity;
+  #pauseMs = 0;
   #sent = 0;
   #taken = 0;
 
   constructor(parts: CatalogReaderParts) {
     this.#parts = parts;
+    this.#askAfterMs = parts.askAfterMs ?? ASK_AFTER_MS;
+    this.#log = new FailureLog(parts.time, ({ cause, calls, seconds }) => {
+      const often = seconds === undefined ? "" : ` (${calls} messages in ${seconds} s)`;
+      console.warn(`the catalog does not answer${often}, so ${this.#known} is in force: ${cause}`);
+    });
   }
 
-  /** Refreshes old knowledge; a promise: the call must wait. Calls use old knowledge if the catalog fails. */
-  freshen(): Promise<unknown> | undefined {
-    const { time, askAfterMs = ASK_AFTER_MS } = this.#parts;
+  /**
+   * Refreshes old knowledge; a promise: the call must wait. Calls use old knowledge if the catalog fails.
+   * @param caller `stranger`: its token is not known, so only the catalog has an answer for it; `holder`: it keeps stubs
+   * of this request, which is not prolonged for a late answer
+   */
+  freshen(caller?: "stranger" | "holder"): Promise<unknown> | undefined {
+    const { time } = this.#parts;
     const nowMs = time.nowMs();
-    const ageMs = nowMs - this.askedAtMs;
     // After a clock was put back, the age is unknown.
-    if (ageMs >= 0 && ageMs < askAfterMs) return undefined;
-    const failedMs = this.#failedMs ?? -Infinity;
-    if (nowMs >= failedMs && nowMs < failedMs + askAfterMs) return undefined;
-    const { answer } = this.#underWay(nowMs) ?? this.#ask(nowMs);
-    // No call waits for a catalog whose last message failed.
-    if ((ageMs >= 0 && ageMs < MAX_AGE_MS) || this.#failedMs !== undefined) return undefined;
-    return answer.wait(time, DEADLINE_MS);
+    if (nowMs >= this.askedAtMs && nowMs < this.freshUntilMs) return undefined;
+    const message =
+      this.#messageUnderWay(nowMs) ?? (this.#mayAsk(nowMs) ? this.#ask(nowMs, caller) : undefined);
+    if (message === undefined) return undefined;
+    const ageMs = nowMs - this.askedAtMs;
+    if (ageMs >= 0 && ageMs < MAX_AGE_MS) return undefined;
+    // No call that can be decided waits for a catalog whose last message failed.
+    if (this.#failures > 0 && !(caller === "stranger" && ageMs === Infinity)) return undefined;
+    const leftMs = Math.min(DEADLINE_MS, message.sentAtMs + DEADLINE_MS - nowMs);
+    return leftMs > 0 ? message.ended.wait(time, leftMs) : undefined;
   }
 
   /** Refreshes at once, so that the caller of a write sees its change. */
-  ask(): Promise<void> {
-    return this.#ask(this.#parts.time.nowMs()).read;
+  async ask(): Promise<void> {
+    const { time } = this.#parts;
+    await this.#ask(time.nowMs()).ended.wait(time, DEADLINE_MS);
   }
 
-  /** The message under way. The request that sent it may have ended, and then no answer comes. */
-  #underWay(nowMs: number): Asking | undefined {
-    const asking = this.#asking;
-    const isAlive = asking !== undefined && nowMs >= asking.sinceMs && nowMs < asking.sinceMs + DEADLINE_MS;
-    return isAlive ? asking : undefined;
+  #messageUnderWay(nowMs: number): Message | undefined {
+    const message = this.#underWay;
+    // The request that sent it may have ended, and then nothing tells that it is lost.
+    if (message !== undefined && Math.abs(nowMs - message.sentAtMs) >= LOST_AFTER_MS)
+      this.#fail(message, `no answer within ${LOST_AFTER_MS} ms`);
+    return this.#underWay;
   }
 
-  #ask(nowMs: number): Asking & { readonly read: Promise<void> } {
-    const read = this.#read(nowMs);
-    this.#parts.inBackground(read);
-    this.#asking = { answer: Latch.after(read), sinceMs: nowMs };
-    return { ...this.#asking, read };
+  #mayAsk(nowMs: number): boolean {
+    return nowMs < this.#failedAtMs || nowMs >= this.#failedAtMs + this.#pauseMs;
   }
 
-  async #read(nowMs: number): Promise<void> {
-    const { policies, catalog, time } = this.#parts;
+  #ask(nowMs: number, caller?: "stranger" | "holder"): Message {
+    const { time, inBackground } = this.#parts;
     this.#sent += 1;
-    const turn = this.#sent;
+    const message = { turn: this.#sent, sentAtMs: nowMs, ended: new Latch() };
+    this.#underWay = message;
+    const keptMs = caller === "holder" ? DEADLINE_MS : LOST_AFTER_MS;
+    const ended = orTimeout(this.#read(message), time, keptMs);
+    inBackground(ended.then(() => this.#messageUnderWay(time.nowMs())));
+    return message;
+  }
+
+  async #read(message: Message): Promise<void> {
+    const { policies, catalog } = this.#parts;
     try {
-      const changes = await inTime(time, DEADLINE_MS, async () => await catalog().changes(policies.revision));
+      const changes = await catalog().changes(policies.revision);
       // An answer overtaken by a later one brings nothing new, and could remove what was added since.
-      if (turn < this.#taken) return;
-      this.#taken = turn;
-      this.askedAtMs = nowMs;
-      this.#failedMs = undefined;
-      this.#take(changes);
+      if (message.turn > this.#taken) this.#take(message, changes);
+      this.#end(message);
     } catch (error) {
-      this.#failedMs = time.nowMs();
-      const known =
-        this.askedAtMs === -Infinity
-          ? "the deployment's file"
-          : `what was known ${time.nowMs() - this.askedAtMs} ms ago`;
-      console.warn(`the catalog does not answer, so ${known} is in force: ${String(error)}`);
-    } finally {
-      if (this.#asking?.sinceMs === nowMs) this.#asking = undefined;
+      this.#fail(message, String(error));
     }
   }
 
-  #take(changes: CatalogChanges): void {
+  /** Ends a message. Returns whether it was still under way. */
+  #end(message: Message): boolean {
+    message.ended.open();
+    const isLatest = this.#underWay === message;
+    if (isLatest) this.#underWay = undefined;
+    return isLatest;
+  }
+
+  #fail(message: Message, cause: string): void {
+    if (!this.#end(message)) return;
+    const { time, counter } = this.#parts;
+    const nowMs = time.nowMs();
+    const isCold = this.askedAtMs === -Infinity;
+    const firstMs = isCold ? COLD_PART * this.#askAfterMs : this.#askAfterMs;
+    const pauses = Math.min(2 ** this.#failures, isCold ? MAX_COLD_PAUSES : MAX_PAUSES);
+    this.#failures += 1;
+    this.#failedAtMs = nowMs;
+    this.#pauseMs = firstMs * pauses * (1 - JITTER * jitterAt(nowMs));
+    counter?.add("catalog_failures", [isCold ? "file" : "catalog"]);
+    if (!isCold) counter?.lasted("catalog_age_seconds", [], nowMs - this.askedAtMs);
+    this.#log.note(cause);
+  }
+
+  get #known(): string {
+    if (this.askedAtMs === -Infinity) return "the deployment's file";
+    return `what was known ${this.#parts.time.nowMs() - this.askedAtMs} ms ago`;
+  }
+
+  #take({ turn, sentAtMs }: Message, changes: CatalogChanges): void {
     const { policies, onTokens } = this.#parts;
+    this.#taken = turn;
     policies.apply(changes);
     if (changes.isWhole) this.#tokens.clear();
-    if (changes.tokens.length === 0 && !changes.isWhole) return;
     for (const { name, entry } of changes.tokens)
       if (entry === undefined) this.#tokens.delete(name);
       else this.#tokens.set(name, { ...entry, name });
-    onTokens([...this.#tokens.values()]);
+    if (changes.tokens.length > 0 || changes.isWhole) onTokens([...this.#tokens.values()]);
+    this.askedAtMs = sentAtMs;
+    this.freshUntilMs = sentAtMs + this.#askAfterMs;
+    this.#failures = 0;
+    this.#pauseMs = 0;
   }
 }
 

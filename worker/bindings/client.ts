@@ -6,20 +6,21 @@ import { ReservationCache } from "../../client/reservation-cache.ts";
 import { BatchQueues } from "../../client/transports/batch-queue.ts";
 import { type LimiterNamespace, Objects } from "../../client/transports/objects.ts";
 import { returnUnits } from "../../client/transports/send-batch.ts";
+import type { CatalogMethods } from "../../core/catalog/calls.ts";
 import { PoliciesInForce } from "../../core/catalog/policies-in-force.ts";
 import { randomFraction, randomId, SYSTEM_TIME } from "../../core/clock.ts";
 import { locationHintOf, type Origin, regionOf } from "../../core/policies/parse-policies.ts";
 import type { LocationHint, Region } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
-import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { type Answered, catalogUnreached, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { policyOfKeys } from "../../core/stats/counts.ts";
-import { STATS_NAME, type StatsMessage, type StatsNamespace } from "../../core/stats/messages.ts";
+import { type StatsBindings, type StatsMessage, statsStub } from "../../core/stats/messages.ts";
 import { StatsSender, Tally } from "../../core/stats/tally.ts";
 import * as deployment from "../../durable-objects/deployment.ts";
 import { claimProofs } from "../auth/claim-proofs.ts";
-import { knowTokens, type Principal } from "../auth/tokens.ts";
+import { authenticate, knowTokens, type Principal, unauthorized } from "../auth/tokens.ts";
 import { callLog } from "./call-log.ts";
-import { ASK_AFTER_MS, CatalogReader, followingBy } from "./catalog-reader.ts";
+import { CatalogReader, followingBy } from "./catalog-reader.ts";
 import type { Env } from "./env.ts";
 
 /** The one object with the catalog of a deployment. The name is stored: never change it. */
@@ -52,7 +53,27 @@ export function clientOf(env: Env, { id, bounds }: Principal): LimiterClient {
 }
 
 /**
- * Refreshes an old catalog before each call, and before its caller is known, since tokens may be revoked.
+ * The caller of an Authorization header. A known one refreshes an old catalog, since its token may be revoked; an unknown
+ * one does too, since its token may be new. Other strangers reach no object.
+ */
+export async function authenticated(env: Env, authorization: string | null): Answered<Principal> {
+  const find = () => authenticate(authorization, env.API_TOKENS);
+  let caller = await find();
+  if (caller instanceof Problem) return caller;
+  const { catalog, shared } = clientsOf(env);
+  const late = caller === undefined ? catalog?.freshen("stranger") : freshen(env);
+  if (late !== undefined) {
+    await late;
+    caller = await find();
+  }
+  if (caller !== undefined) return caller;
+  return shared.policies.isComplete
+    ? unauthorized("the token is not known")
+    : catalogUnreached("the caller's token");
+}
+
+/**
+ * Refreshes an old catalog before a call.
  * @param isHeld the caller keeps stubs of this request, so background work must not prolong it
  */
 export function freshen(env: Env, isHeld = false): Promise<unknown> | undefined {
@@ -60,8 +81,8 @@ export function freshen(env: Env, isHeld = false): Promise<unknown> | undefined 
   const nowMs = SYSTEM_TIME.nowMs();
   if (!isHeld) stats?.sendIfDue(nowMs);
   if (catalog === undefined) return undefined;
-  const isFresh = nowMs >= catalog.askedAtMs && nowMs < catalog.askedAtMs + ASK_AFTER_MS;
-  return isFresh ? undefined : catalog.freshen();
+  const isFresh = nowMs >= catalog.askedAtMs && nowMs < catalog.freshUntilMs;
+  return isFresh ? undefined : catalog.freshen(isHeld ? "holder" : undefined);
 }
 
 /** Returns all units of this isolate, and sends all its counts. */
@@ -77,12 +98,13 @@ function clientsOf(env: Env): Clients {
   return clients.get(env.OBJECTS) ?? makeClients(env);
 }
 
-function makeClients({ OBJECTS, OBJECT_BOUNDS: bounds, CATALOG, STATS, API_TOKENS }: Env): Clients {
+function makeClients(env: Env): Clients {
+  const { OBJECTS, OBJECT_BOUNDS: bounds, CATALOG, API_TOKENS } = env;
   const inForce = CATALOG && new PoliciesInForce(deployment.deployed);
   const policies = inForce ?? deployment.regionalPolicies;
   // One object without a jurisdiction has all counts.
   const mayHaveKeys = (name: string) => policies.named.get(policyOfKeys(name))?.jurisdiction === undefined;
-  const stats = STATS && workerStats(STATS, mayHaveKeys);
+  const stats = env.STATS && workerStats(env, mayHaveKeys);
   const tally = stats?.tally;
   const calls = callLog(deployment.log, randomFraction, (line) => console.log(line));
   const decided = (decision: Decision) => {
@@ -102,9 +124,10 @@ function makeClients({ OBJECTS, OBJECT_BOUNDS: bounds, CATALOG, STATS, API_TOKEN
     new CatalogReader({
       policies: inForce,
       time: SYSTEM_TIME,
-      catalog: () => CATALOG.getByName(CATALOG_NAME),
+      catalog: () => catalogStub(env, CATALOG),
       inBackground: waitUntil,
       onTokens: knowTokens,
+      counter: tally,
       askAfterMs: deployment.backgroundMs,
     });
   const parts: LimiterClientParts = {
@@ -126,13 +149,12 @@ function makeClients({ OBJECTS, OBJECT_BOUNDS: bounds, CATALOG, STATS, API_TOKEN
 }
 
 /** Counts for one isolate, and sends the counts. No call waits for that. */
-function workerStats(namespace: StatsNamespace, mayHaveKeys: (policy: string) => boolean) {
+function workerStats(bindings: StatsBindings, mayHaveKeys: (policy: string) => boolean) {
   const tally = new Tally(mayHaveKeys);
   const onLost = (error: unknown) =>
     console.warn(`what was counted could not be sent, and is sent again: ${String(error)}`);
   const sender = new StatsSender(tally, randomId, onLost, deployment.backgroundMs);
-  // A new stub for each message: one that has thrown stays broken, and other requests may not use it.
-  const push = (message: StatsMessage) => namespace.getByName(STATS_NAME).push(message);
+  const push = (message: StatsMessage) => statsStub(bindings)?.push(message) ?? Promise.resolve();
   return {
     tally,
     /** Sends all counts before the process ends. */
@@ -145,14 +167,18 @@ function workerStats(namespace: StatsNamespace, mayHaveKeys: (policy: string) =>
 
 /** The context of a call on the catalog, if there is one; this isolate reads its own changes at once. */
 export function catalogCallerOf(env: Env, principal: Principal) {
-  const { CATALOG, STATS: stats, API_TOKENS: secret } = env;
+  const { CATALOG, API_TOKENS: secret } = env;
   if (CATALOG !== undefined) {
     const onWritten = async () => await clientsOf(env).catalog?.ask();
-    return { catalog: CATALOG.getByName(CATALOG_NAME), principal, stats, secret, onWritten };
+    return { catalog: catalogStub(env, CATALOG), principal, stats: env, secret, onWritten };
   }
   const detail =
     "the deployment has no binding CATALOG, so nothing can be changed at run time: docs/deploying.md has it";
   return new Problem(PROBLEMS.notConfigured, detail);
+}
+
+function catalogStub({ HOME }: Env, namespace: NonNullable<Env["CATALOG"]>): CatalogMethods {
+  return namespace.getByName(CATALOG_NAME, HOME && { locationHint: HOME });
 }
 
 /** Where this isolate is, by its first HTTP request. `null`: that did not say. */

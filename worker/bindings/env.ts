@@ -1,17 +1,16 @@
 import type { LimiterNamespace } from "../../client/transports/objects.ts";
 import type { CatalogMethods } from "../../core/catalog/calls.ts";
-import type { StatsNamespace } from "../../core/stats/messages.ts";
+import type { LocationHint } from "../../core/policies/policy.ts";
+import type { StatsBindings } from "../../core/stats/messages.ts";
 
 interface CatalogNamespace {
-  getByName(name: string): CatalogMethods;
+  getByName(name: string, options?: { readonly locationHint: LocationHint }): CatalogMethods;
 }
 
-export interface Env {
+export interface Env extends StatsBindings {
   readonly OBJECTS: LimiterNamespace;
   /** Absent: nothing changes at run time, and the deployment's file is in force. */
   readonly CATALOG?: CatalogNamespace;
-  /** The statistics. Absent: nothing is counted. */
-  readonly STATS?: StatsNamespace;
   /** A secret. Without it, every call but /healthz is refused. */
   readonly API_TOKENS?: string;
   /** Only under `npm run serve`: the secret of the request that ends the worker. */

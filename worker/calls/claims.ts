@@ -9,7 +9,7 @@ import { type Cost, costOf, type Policy, publicName } from "../../core/policies/
 import { type Decision, degradedDecision } from "../../core/protocol/decision.ts";
 import type { AcquireParams, HoldParams } from "../../core/protocol/messages.ts";
 import { claimId, type ClaimKind, isKeySized, readClaimId } from "../../core/protocol/names.ts";
-import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { type Answered, catalogUnreached, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { clip } from "../../core/violations.ts";
 import { keyProblem, mayUse } from "../auth/tokens.ts";
 import { acquireCandidate, holdCandidate, skipCandidate, withCandidate } from "./candidates.ts";
@@ -71,6 +71,7 @@ function claimMissing({ client, principal }: CallContext, kind: ClaimKind, id: s
   const isGone = name !== undefined && client.policies.get(name) === undefined;
   if (!isGone || !mayUse(principal, publicName(name))) return notFound(kind);
   const shown = JSON.stringify(clip(publicName(name)));
+  if (!client.policies.isComplete) return catalogUnreached(`the policy ${shown}`);
   return notFound(kind, `it is of the policy ${shown}, which this deployment does not have (any more)`);
 }
 

@@ -7,7 +7,7 @@ import type { RegionalPolicies } from "../../core/policies/parse-policies.ts";
 import { type Cost, costOf, type Policy, publicName, takesNothing } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { LimitParams } from "../../core/protocol/messages.ts";
-import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { type Answered, catalogUnreached, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { oneOfNames, pointerTo, violation } from "../../core/violations.ts";
 import { keyProblem, mayUse, policyProblem, type Principal, scopeProblem } from "../auth/tokens.ts";
 import { limitCandidate, withCandidate } from "./candidates.ts";
@@ -68,7 +68,7 @@ export function findTarget(
 }
 
 export function findPolicy(
-  { named }: RegionalPolicies,
+  { named, isComplete }: RegionalPolicies,
   principal: Principal,
   name: string,
   below: readonly string[] = [],
@@ -77,6 +77,7 @@ export function findPolicy(
   if (refusal !== undefined) return refusal;
   const policy = named.get(name);
   if (policy !== undefined) return policy;
+  if (!isComplete) return catalogUnreached(`the policy ${JSON.stringify(name)}`);
   const names = [...named.keys()].filter((each) => mayUse(principal, each));
   const path = [...below, "policy"];
   const detail = violation(path, name, oneOfNames(name, names));

@@ -61,6 +61,8 @@ export async function callReserve(context: CallContext, input: unknown): Answere
         : await answerOne(message, call, calls[index]);
       if (!(answer instanceof Problem)) return answer;
       const { status, code, title, detail, errors } = answer;
+      // A client answers the call as its policy's onFailure says.
+      if (status >= 500) return { failed: detail };
       return { problem: { status, code, title, detail, errors } };
     }),
   );

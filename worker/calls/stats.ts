@@ -7,8 +7,8 @@ import { publicName } from "../../core/policies/policy.ts";
 import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { type Counts, familyOf, partsOf, POLICY_LABEL } from "../../core/stats/counts.ts";
 import {
-  STATS_NAME,
-  type StatsNamespace,
+  type StatsBindings,
+  statsStub,
   type StatsStub,
   type Step,
   STEPS,
@@ -21,7 +21,7 @@ import { amount, KeyRequest, optional } from "./schemas/request-schemas.ts";
 import { parse, badValue } from "./validate.ts";
 
 interface StatsContext extends CallContext {
-  readonly env: { readonly STATS?: StatsNamespace };
+  readonly env: StatsBindings;
 }
 
 /** The longest wait for the object, in milliseconds. */
@@ -38,7 +38,7 @@ function totalsProblem({ title, keyPrefix }: Principal): Problem | undefined {
 export async function callMetrics({ env, principal }: StatsContext): Answered<{ readonly counts: Counts }> {
   const refusal = totalsProblem(principal);
   if (refusal !== undefined) return refusal;
-  const totals = await askStats(env.STATS, (object) => object.totals());
+  const totals = await askStats(env, (object) => object.totals());
   if (totals instanceof Problem) return totals;
   const mine = Object.entries(totals.counts).filter(([series]) => {
     const [metric = "", policy = ""] = partsOf(series);
@@ -62,7 +62,7 @@ export async function callHistory(context: StatsContext, input: unknown): Answer
     return badValue(["since"], since, `${SINCE_ALLOWED}, ${range}`);
   }
   const name = publicName(policy.name);
-  const points = await askStats(env.STATS, (object) => object.history({ policy: name, step, sinceMs }));
+  const points = await askStats(env, (object) => object.history({ policy: name, step, sinceMs }));
   if (points instanceof Problem) return points;
   return {
     policy: name,
@@ -81,7 +81,7 @@ export async function callTopKeys(context: StatsContext, input: unknown): Answer
   if (policy instanceof Problem) return policy;
   const name = publicName(policy.name);
   const { by } = request;
-  const top = await askStats(env.STATS, (object) => object.topKeys({ policy: name, by }));
+  const top = await askStats(env, (object) => object.topKeys({ policy: name, by }));
   if (top instanceof Problem) return top;
   const { keyPrefix = "" } = principal;
   const keys = top.keys
@@ -105,15 +105,14 @@ function sumsOf(counts: Counts) {
 }
 
 export async function askStats<Answer extends object>(
-  namespace: StatsNamespace | undefined,
+  bindings: StatsBindings,
   ask: (object: StatsStub) => Promise<Answer>,
 ): Answered<Answer> {
-  if (namespace === undefined) {
+  try {
+    const object = statsStub(bindings);
+    if (object !== undefined) return await inTime(SYSTEM_TIME, DEADLINE_MS, () => ask(object));
     const detail = "nothing is counted: this deployment has no binding STATS to the class StatsObject";
     return new Problem(PROBLEMS.notConfigured, detail);
-  }
-  try {
-    return await inTime(SYSTEM_TIME, DEADLINE_MS, () => ask(namespace.getByName(STATS_NAME)));
   } catch (error) {
     console.warn(`the object of the statistics does not answer: ${String(error)}`);
     return unavailable("the object of the statistics does not answer: ask again");

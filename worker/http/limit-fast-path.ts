@@ -34,8 +34,7 @@ const PATH = "/v1/limit";
 export function answerLimit(request: Request, env: Env): Response | Promise<Response> | undefined {
   if (request.method !== "POST") return undefined;
   const query = queryOf(request.url);
-  // A call that has to wait for the catalog goes through app.ts.
-  if (query === undefined || freshen(env) !== undefined) return undefined;
+  if (query === undefined) return undefined;
   if (query === "") return answerBody(request, env, 200);
   return query === "deny=429" ? answerBody(request, env, 429) : answerQuery(request, env, query);
 }
@@ -102,10 +101,11 @@ function hasPlainBody(headers: Headers): boolean {
   return declared !== null && Number(declared) <= MAX_BODY_BYTES;
 }
 
-/** The caller, if it was verified before and may take units. */
+/** The caller, if it was verified before and may take units. A call that must wait for the catalog goes through app.ts. */
 function limitCaller(request: Request, env: Env): Principal | undefined {
   const principal = knownCaller(request.headers.get("authorization"), env.API_TOKENS);
-  return principal?.scopes.includes("limit") === true ? principal : undefined;
+  if (principal?.scopes.includes("limit") !== true) return undefined;
+  return freshen(env) === undefined ? principal : undefined;
 }
 
 function decideBody(

@@ -5,8 +5,8 @@ import { Problem, PROBLEMS, type Answered } from "../../core/protocol/problems.t
 import { clip, meant } from "../../core/validation.ts";
 import type { Call, CatalogCall } from "../api/call.ts";
 import { type DenyStatus, toResponse } from "../api/responses.ts";
-import { authenticate, type Principal, scopeProblem } from "../auth/tokens.ts";
-import { callingFrom, catalogCallerOf, clientOf, freshen } from "../bindings/client.ts";
+import { type Principal, scopeProblem } from "../auth/tokens.ts";
+import { authenticated, callingFrom, catalogCallerOf, clientOf } from "../bindings/client.ts";
 import type { Env } from "../bindings/env.ts";
 import { notForAdmin } from "../calls/catalog/catalog-calls.ts";
 import { notAllowed, badValue, stray } from "../calls/validate.ts";
@@ -15,15 +15,13 @@ import { notAllowed, badValue, stray } from "../calls/validate.ts";
 export function serve(record: Call | CatalogCall): (c: Ctx) => Promise<Response> {
   const answer = record.kind === "call" ? answerCall : answerCatalogCall;
   return async (c) => {
-    const late = record.scopes === undefined ? undefined : freshen(c.env);
-    if (late !== undefined) await late;
     const response = await answer(record as never, c);
     return response instanceof Problem ? toResponse(response) : response;
   };
 }
 
 async function callerOf({ scopes = [] }: Call | CatalogCall, c: Ctx): Answered<Principal> {
-  const principal = await authenticate(c.req.raw.headers.get("authorization"), c.env.API_TOKENS);
+  const principal = await authenticated(c.env, c.req.raw.headers.get("authorization"));
   if (principal instanceof Problem) return principal;
   return scopeProblem(principal, scopes) ?? callingFrom(principal, c.req.raw);
 }

@@ -1,7 +1,13 @@
 import { expect, test } from "vitest";
 import { Objects, type LimiterNamespace } from "../../../client/transports/objects.ts";
 import { SYSTEM_TIME } from "../../../core/clock.ts";
-import { parseBackgroundMs, parseDeployment, parsePolicies } from "../../../core/policies/parse-policies.ts";
+import {
+  parseBackgroundMs,
+  parseDeployment,
+  parsePolicies,
+  requireHome,
+} from "../../../core/policies/parse-policies.ts";
+import { LOCATION_HINTS } from "../../../core/policies/policy.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
 import { type ObjectNamespace, Places } from "../../../durable-objects/moves/key-moves.ts";
 
@@ -74,4 +80,12 @@ test("tests may have work in the background due sooner; anything else is refused
   expect([undefined, "200", 50].map(parseBackgroundMs)).toEqual([undefined, 200, 50]);
   for (const other of ["", "soon", 49, 10_001, 200.5])
     expect(() => parseBackgroundMs(other)).toThrow("must be a whole number from 50 to 10000");
+});
+
+test("the home of a deployment is one of Cloudflare's location hints, or left out", () => {
+  for (const home of [undefined, ...LOCATION_HINTS]) expect(() => requireHome(home)).not.toThrow();
+  for (const other of ["", "WEUR", "mars", 5, null, ["weur"]])
+    expect(() => requireHome(other)).toThrow(
+      /^bad configuration, not serving:\nHOME is .*: must be one of "wnam", .*"me"$/,
+    );
 });

@@ -19,7 +19,7 @@ import type {
 import { instantText } from "../../../core/clock.ts";
 import { type Answered, Problem, PROBLEMS } from "../../../core/protocol/problems.ts";
 import { comparedSeries, type DeniedBy, keysOfCandidate } from "../../../core/stats/counts.ts";
-import type { StatsNamespace } from "../../../core/stats/messages.ts";
+import type { StatsBindings } from "../../../core/stats/messages.ts";
 import { clip, describe, integer, table } from "../../../core/validation.ts";
 import {
   isConfigured,
@@ -37,8 +37,8 @@ export interface CatalogCaller {
   readonly principal: Principal;
   /** Reads the catalog at once, so that this isolate knows its own changes. */
   readonly onWritten: () => Promise<void>;
-  /** Counts decisions of candidates. Absent: nothing is counted. */
-  readonly stats?: StatsNamespace | undefined;
+  /** Where decisions of candidates are counted. */
+  readonly stats: StatsBindings;
   /** The secret API_TOKENS, whose names no other token may have. */
   readonly secret: string | undefined;
 }
@@ -129,7 +129,7 @@ export async function readCandidate(
   if (read instanceof Problem) return read;
   const answer = candidateAnswer(read);
   // The counts are of all keys.
-  if (stats === undefined || principal.keyPrefix !== undefined) return answer;
+  if (stats.STATS === undefined || principal.keyPrefix !== undefined) return answer;
   const totals = await askStats(stats, (object) => object.totals());
   if (totals instanceof Problem) return totals;
   const { version } = answer;

@@ -34,7 +34,7 @@ export const STATUSES = {
     "BoundReached",
     "A bound is reached (code `bound-reached`): there are as many as there may be, and nothing was touched",
   ],
-  503: ["Unavailable", "Not configured, or the key's object did not answer"],
+  503: ["Unavailable", "Not configured, or an object that the call needs did not answer"],
 } as const satisfies Record<number, readonly [name: string, description: string]>;
 export type Status = keyof typeof STATUSES;
 
