@@ -194,17 +194,17 @@ test("says what holders need that it has told to be quiet, until they may ask ag
   // The second time it knows that the home object has no more.
   const quiet: number[] = [];
   for (const turn of [1, 2]) {
+    set(1_000);
     for (let holder = 0; holder < HOLDERS; holder += 1)
       quiet[holder] = (await ask(holder, turn)).quietMs ?? 0;
-    set(1_000);
   }
   // The others were admitted.
-  const told = quiet.filter((ms) => ms > 2_000).length;
-  expect(told).toBeGreaterThan(HOLDERS / 2);
-  set(1_500);
+  const told = quiet.filter((ms) => ms > 0);
+  expect(told.length).toBeGreaterThan(HOLDERS / 2);
+  set(Math.min(...told));
   await ask(0, 3);
-  expect(demand()).toBeGreaterThanOrEqual(told);
-  set(10_000);
+  expect(demand()).toBeGreaterThanOrEqual(told.length);
+  set(20_000);
   await ask(0, 4);
   set(1_000);
   await ask(0, 5);
