@@ -15,17 +15,13 @@ import {
   wantedUnits,
 } from "./sizing.ts";
 
-/**
- * Calls this long ago count a third of new ones for a part of the rate. Until a holder's next message the object counts the
- * larger of its old and new rate, so chance in the demand costs a part of the limit: over 1 s it was 2 %.
- */
+/** Calls this long ago count a third of new ones: chance in the demand costs a part of the limit, over 1 s it was 2 %. */
 const RECENT_MS = 3_000;
+/** Calls at random are fewer than expected by so many standard deviations once in 30,000 times. Then others need its part. */
+const FALL = 4;
 /** From this round trip on a holder is far: nearer ones are served as fast with units alone. */
 const FAR_MS = 20;
-/**
- * A holder that has had answers for so many of the shortest lifetimes gets a bucket. If it dies, most of the limit is lost
- * until the bucket ends, and a server that is killed soon after its start would lose it each time.
- */
+/** A holder gets a bucket after answers for so many of the shortest lifetimes: if it dies soon, the bucket is lost. */
 const KNOWN_AFTER_LIFETIMES = 2;
 /** A key is hot because calls came fast, so over less time their rate is too high. */
 const MIN_RECENT_MS = 500;
@@ -76,6 +72,7 @@ export abstract class Holder<Call> {
   #lastMs: number;
   /** By rule: the units of its calls, and the time, each counted with less weight the longer ago it was. */
   readonly #recent: number[];
+  #recentCalls = 0;
   #recentMs = 0;
 
   constructor(policy: PolicyView, holder: string, nowMs: number) {
@@ -156,7 +153,10 @@ export abstract class Holder<Call> {
 
   #measureFrom(nowMs: number): void {
     const elapsedMs = Math.max(0, nowMs - this.#sinceMs);
-    const weight = Math.exp(-elapsedMs / RECENT_MS);
+    const expected = (this.#recentCalls * elapsedMs) / this.#recentMs;
+    const hasFallen = expected - this.#calls > FALL * Math.sqrt(expected);
+    const weight = hasFallen ? 0 : Math.exp(-elapsedMs / RECENT_MS);
+    this.#recentCalls = weight * this.#recentCalls + this.#calls;
     for (const [index, units] of this.#demand.entries())
       this.#recent[index] = weight * (this.#recent[index] ?? 0) + units;
     this.#recentMs = weight * this.#recentMs + elapsedMs;

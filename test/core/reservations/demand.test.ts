@@ -4,6 +4,7 @@ import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
 import { Reservation } from "../../../core/reservations/reservation.ts";
 import { HOT_CALLS, refillMs, spendableMs, type WantedUnits } from "../../../core/reservations/sizing.ts";
+import { seededRandom } from "../../support/random.ts";
 
 function policyWith(reservation: unknown): Policy {
   const fields = { algorithm: "token-bucket", limit: 1_000_000, window: "1s", reservation };
@@ -146,4 +147,34 @@ describe("a key that comes a second time", () => {
   ])("is not, of %s", (_, fields, costs) => {
     expect(secondTime(fields, costs).isWorthUnits).toBe(false);
   });
+});
+
+/** What a holder says that its calls need in a second, each second, if so many come at random. */
+function said(perSecond: (second: number) => number, seconds: number, seed: number): number[] {
+  const random = seededRandom(seed);
+  const demand = demandOf(policyWith({ ttl: "8s" }));
+  return Array.from({ length: seconds }, (_, second) => {
+    const [fromMs, untilMs] = [1_000 * second, 1_000 * (second + 1)];
+    for (let atMs = fromMs; ;) {
+      atMs -= (1_000 * Math.log(1 - random())) / perSecond(second);
+      if (atMs >= untilMs) break;
+      demand.note(1, Math.floor(atMs));
+    }
+    return demand.ask(0, untilMs).call.rules["test"]?.demand ?? Number.NaN;
+  });
+}
+
+test("when calls become much rarer the next message says how many are left, since others need the rest", () => {
+  for (let seed = 1; seed <= 50; seed += 1) {
+    const all = said((second) => (second < 10 ? 72 : 8), 12, seed);
+    expect(all[9]).toBeGreaterThan(50);
+    expect(all[10]).toBeLessThan(20);
+    expect(all[11]).toBeLessThan(20);
+  }
+});
+
+test("calls at random are averaged over seconds: chance does not count as a fall", () => {
+  const all = Array.from({ length: 20 }, (_, seed) => said(() => 20, 100, seed + 1).slice(10)).flat();
+  const isOff = (demand: number) => Math.abs(demand - 20) > 10;
+  expect(all.filter(isOff).length / all.length).toBeLessThan(0.001);
 });
