@@ -123,7 +123,10 @@ export class RemoteLimiter extends UniformClient implements Limiter {
   /** Gives back all that is held. A call that comes later may hold units again, unless the limiter is closed. */
   async flush(): Promise<void> {
     this.#cache.endAll();
-    await returnUnits(this.#reservations, this.#cache.endDue(Infinity));
+    // Whoever closes it waits no longer than for a decision.
+    const call: RemoteReservations["call"] = (...[policy, key, made]) =>
+      this.#reservations.call(policy, key, made);
+    await returnUnits({ call }, this.#cache.endDue(Infinity));
   }
 
   async #limitUntilAborted({ signal, ...request }: LimitRequest & Abortable): Promise<Decision> {

@@ -158,8 +158,8 @@ export interface UnsentGiveBack {
   readonly returned: GiveBackMessage;
 }
 
-/** An object that is behind wants the next message after up to some seconds. Units are missing there until they are back. */
-const MAX_PACE_OF_UNITS_MS = 2_000;
+/** How much longer than a decision units wait for their turn, if the object is behind: they are missing there until then. */
+const LONGER_FOR_UNITS_MS = 2_000;
 
 /** Returns ended reservations, in one message for each object. If it is lost, the units count as used. */
 export async function returnUnits(
@@ -181,7 +181,7 @@ export async function returnUnits(
       const { policy, returned } = first;
       const all = each.map((ending) => ending.returned);
       const giveBack = { policy: policy.name, returned: all };
-      await objects.call(policy, returned.key, { giveBack }, MAX_PACE_OF_UNITS_MS, returned.region);
+      await objects.call(policy, returned.key, { giveBack }, LONGER_FOR_UNITS_MS, returned.region);
     }),
   );
 }

@@ -39,7 +39,6 @@ export class PoliciesInForce extends RegionalPolicies {
 
   apply({ revision, isWhole, policies, overrides }: CatalogChanges): void {
     if (revision <= this.#revision && !isWhole) return;
-    this.#revision = revision;
     if (isWhole) {
       this.#entries.clear();
       this.#named.clear();
@@ -53,6 +52,7 @@ export class PoliciesInForce extends RegionalPolicies {
       if (policy === undefined) this.#named.delete(name);
       else this.#named.set(name, policy);
     }
+    this.#revision = revision;
     this.isComplete = true;
   }
 

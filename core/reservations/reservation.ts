@@ -25,6 +25,8 @@ export class Reservation extends Holder<ReserveCall> {
   #forgotten = 0;
   /** Whether its last answer brought units. */
   #getsUnits = true;
+  /** The object holds a bucket for it until it is given up, also if it was not renewed. */
+  #isCut = false;
   #requested: Reservation["asked"] | undefined;
 
   constructor(policy: PolicyView, key: string, holder: string, nowMs: number) {
@@ -203,9 +205,8 @@ export class Reservation extends Holder<ReserveCall> {
     this.begin(message, ttlMs, isNews ? nowMs + refillMs(ttlMs) / 4 : undefined, buckets !== undefined);
     // An empty, settled reservation need not end, except that a region only forwards an isolate's units when it ends.
     const isSettled = names.every((name, index) => call.rules[name]?.used === this.used[index]);
-    // A bucket that is not renewed is held for it until it says that it has given it up.
-    const hasBuckets = this.#buckets !== undefined || before !== undefined;
-    this.isHeld = this.policy.pool !== undefined || !isSettled || !this.#isEmpty || hasBuckets;
+    this.#isCut = this.#buckets !== undefined || before !== undefined;
+    this.isHeld = this.policy.pool !== undefined || !isSettled || !this.#isEmpty || this.#isCut;
   }
 
   /** No units came. Kept ones may be spent until their lifetime ends. */
@@ -249,7 +250,7 @@ export class Reservation extends Holder<ReserveCall> {
       this.#estimate.forget();
       this.forgetDenials();
     }
-    const left = this.#buckets && this.#byRule((index) => this.#units[index] ?? 0);
+    const left = this.#isCut && this.#byRule((index) => this.#units[index] ?? 0);
     this.#units.fill(0);
     this.#buckets = undefined;
     this.spendableUntilMs = -Infinity;

@@ -88,10 +88,11 @@ export class Holders extends Map<string, KnownHolder> {
     return true;
   }
 
-  /** The holder's requests count until this instant at least. */
-  stay(id: string, untilMs: number): void {
+  /** The holder's requests count until this instant at least, unless it has ended or asks its region by now. */
+  stay(id: string, untilMs: number, nowMs: number): void {
     const known = this.get(id);
-    if (known !== undefined && known.untilMs < untilMs) this.set(id, { ...known, untilMs });
+    if (known !== undefined && known.untilMs > nowMs && known.untilMs < untilMs)
+      this.set(id, { ...known, untilMs });
   }
 
   /** Deletes holders that ended long enough ago that no message of theirs can still arrive. */

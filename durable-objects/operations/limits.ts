@@ -256,6 +256,6 @@ export function withQuiet(
   if (ms === 0) return answer;
   // Widely spread: holders that started together were denied together, and nobody would ask until all do.
   const ownMs = Math.round(part * ms * (0.25 + 1.5 * jitterAt(nowMs)));
-  if (holder !== undefined) holders.stay(holder, nowMs + 2 * ownMs);
+  if (holder !== undefined) holders.stay(holder, nowMs + 2 * ownMs, nowMs);
   return { ...answer, quietMs: ownMs };
 }

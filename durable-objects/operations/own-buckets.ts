@@ -116,8 +116,11 @@ export function ownBuckets(
     const owes = isInDebt(rule, account, nowMs);
     const uncutRate = owes ? present : Math.max(present, Math.floor(perWindows * shared) - taken);
     const wanted = (isRegion ? MAX_RATE_OF_REGION : MAX_RATE) * demand * windowMs;
-    const perWindow = Math.floor(Math.min(perWindows * share, wanted, uncutRate));
     const { capacity } = rule;
+    // What the others leave has room for its units, and for those that come early at its rate.
+    const free = Math.floor(capacity * shared) - (outstandingOf(account) - heldFor(rule, kept, present));
+    const mostRate = Math.max(present, Math.floor(((free - kept) * windowMs) / MAX_MARGIN_MS));
+    const perWindow = Math.floor(Math.min(perWindows * share, wanted, uncutRate, mostRate));
     const need = Math.max(
       isRegion ? MIN_BURST_OF_REGION * holdersThere : MIN_BURST,
       demand * BURST_MS * (isRegion ? 1.5 : 1),
@@ -130,8 +133,8 @@ export function ownBuckets(
       capacity * share >= MIN_UNITS / 2;
     const least = isRegion ? MIN_BURST : isRoomy ? Math.min(max, MIN_UNITS) : 0;
     const fair = Math.max(least, Math.floor(part));
-    const early = earlyUnits(rule, perWindow) - earlyUnits(rule, present);
-    const uncut = owes ? kept : Math.floor(capacity * shared) - (outstandingOf(account) - kept) - early;
+    // Until its next message it may have the rate that it has now.
+    const uncut = owes ? kept : free - earlyUnits(rule, Math.max(perWindow, present));
     // What it gives up counts as used, so it keeps what nobody else needs now.
     const isSpare = uncut - kept >= fair;
     const most = Math.min(Math.max(uncut, kept), fair < kept && isSpare ? kept : fair);

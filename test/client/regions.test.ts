@@ -152,7 +152,8 @@ test("a bucket of the home object is given up there when the holder goes to its 
   const last = sent.findLast(({ to, reserve }) => to === "home" && reserve !== undefined)?.reserve;
   expect(last?.rules["p"]).toMatchObject({ kept: 6, rate: 3_000 });
   const [given] = cache.endDue(-Infinity);
-  expect([given?.returned.holder, given?.returned.region]).toEqual([last?.holder, undefined]);
+  const { holder, region, left } = given?.returned ?? {};
+  expect([holder, region, left]).toEqual([last?.holder, undefined, { p: 0 }]);
   expect(given?.returned.turn).toBeGreaterThan(last?.turn ?? Infinity);
 });
 

@@ -16,11 +16,14 @@ export const ASK_AFTER_MS = 5_000;
 export const MAX_AGE_MS = 8_000;
 /** The longest that calls wait for a message, in milliseconds. Then they use what is known. */
 const DEADLINE_MS = 1_000;
-/** A message without an answer after this time counts as lost. Until then its answer counts, and no other is sent. */
-export const LOST_AFTER_MS = 10_000;
-/** The longest pause after failures, as a multiple of the first one. */
-const MAX_PAUSES = 12;
-/** An isolate that knows only the file asks sooner after a failure: its pauses are this part of the others. */
+/** After this time without an answer another message may be sent. */
+export const LOST_AFTER_MS = 5_000;
+/** A late answer counts for so long. */
+const KEPT_MS = 10_000;
+/**
+ * After a failure an isolate asks again as soon as it would ask after an answer, so a change applies within 10 s however the
+ * catalog was before. One that knows only the file asks sooner, at first after this part of the time, then after twice that.
+ */
 const COLD_PART = 1 / 5;
 const MAX_COLD_PAUSES = 5;
 /** The most by which a pause is shorter, as a part of it: isolates that failed together do not come again together. */
@@ -85,7 +88,7 @@ export class CatalogReader {
       this.#messageUnderWay(nowMs) ?? (this.#mayAsk(nowMs) ? this.#ask(nowMs, caller) : undefined);
     if (message === undefined) return undefined;
     const ageMs = nowMs - this.askedAtMs;
-    if (ageMs >= 0 && ageMs < MAX_AGE_MS) return undefined;
+    if ((ageMs >= 0 && ageMs < MAX_AGE_MS) || nowMs < message.sentAtMs) return undefined;
     // No call that can be decided waits for a catalog whose last message failed.
     if (this.#failures > 0 && !(caller === "stranger" && ageMs === Infinity)) return undefined;
     const leftMs = Math.min(DEADLINE_MS, message.sentAtMs + DEADLINE_MS - nowMs);
@@ -102,7 +105,7 @@ export class CatalogReader {
     const message = this.#underWay;
     // The request that sent it may have ended, and then nothing tells that it is lost.
     if (message !== undefined && Math.abs(nowMs - message.sentAtMs) >= LOST_AFTER_MS)
-      this.#fail(message, `no answer within ${LOST_AFTER_MS} ms`);
+      this.#fail(message, `no answer within ${LOST_AFTER_MS} ms`, false);
     return this.#underWay;
   }
 
@@ -115,7 +118,7 @@ export class CatalogReader {
     this.#sent += 1;
     const message = { turn: this.#sent, sentAtMs: nowMs, ended: new Latch() };
     this.#underWay = message;
-    const keptMs = caller === "holder" ? DEADLINE_MS : LOST_AFTER_MS;
+    const keptMs = caller === "holder" ? DEADLINE_MS : KEPT_MS;
     const ended = orTimeout(this.#read(message), time, keptMs);
     inBackground(ended.then(() => this.#messageUnderWay(time.nowMs())));
     return message;
@@ -141,16 +144,15 @@ export class CatalogReader {
     return isLatest;
   }
 
-  #fail(message: Message, cause: string): void {
+  #fail(message: Message, cause: string, isPaused = true): void {
     if (!this.#end(message)) return;
     const { time, counter } = this.#parts;
     const nowMs = time.nowMs();
     const isCold = this.askedAtMs === -Infinity;
-    const firstMs = isCold ? COLD_PART * this.#askAfterMs : this.#askAfterMs;
-    const pauses = Math.min(2 ** this.#failures, isCold ? MAX_COLD_PAUSES : MAX_PAUSES);
+    const part = isCold ? COLD_PART * Math.min(2 ** this.#failures, MAX_COLD_PAUSES) : 1;
     this.#failures += 1;
     this.#failedAtMs = nowMs;
-    this.#pauseMs = firstMs * pauses * (1 - JITTER * jitterAt(nowMs));
+    this.#pauseMs = isPaused ? part * this.#askAfterMs * (1 - JITTER * jitterAt(nowMs)) : 0;
     counter?.add("catalog_failures", [isCold ? "file" : "catalog"]);
     if (!isCold) counter?.lasted("catalog_age_seconds", [], nowMs - this.askedAtMs);
     this.#log.note(cause);
@@ -164,16 +166,17 @@ export class CatalogReader {
   #take({ turn, sentAtMs }: Message, changes: CatalogChanges): void {
     const { policies, onTokens } = this.#parts;
     this.#taken = turn;
-    policies.apply(changes);
     if (changes.isWhole) this.#tokens.clear();
     for (const { name, entry } of changes.tokens)
       if (entry === undefined) this.#tokens.delete(name);
       else this.#tokens.set(name, { ...entry, name });
     if (changes.tokens.length > 0 || changes.isWhole) onTokens([...this.#tokens.values()]);
+    policies.apply(changes);
     this.askedAtMs = sentAtMs;
     this.freshUntilMs = sentAtMs + this.#askAfterMs;
     this.#failures = 0;
     this.#pauseMs = 0;
+    this.#log.flush();
   }
 }
 
@@ -191,7 +194,8 @@ export function followingBy(
     let isOver = false;
     let cancel = () => {};
     const check = async () => {
-      await catalog.freshen();
+      // The caller may leave with a lease meanwhile.
+      await catalog.freshen("holder");
       const named = policies.get(name);
       const now = named?.overrides?.find(key, time.nowMs()) ?? named;
       if (isOver) return;

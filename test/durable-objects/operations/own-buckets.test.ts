@@ -1,5 +1,6 @@
 /** Buckets that a key's object cuts for holders: how they begin, and that a renewed one is not lost. */
 import { afterEach, expect, test } from "vitest";
+import { outstandingOf } from "../../../core/accounts/account.ts";
 import { dualConfig } from "../../../core/algorithms/dual-config.ts";
 import { slidingLog } from "../../../core/algorithms/log/sliding-log.ts";
 import type { Decided } from "../../../core/protocol/answers.ts";
@@ -7,6 +8,7 @@ import type { ReserveCall } from "../../../core/protocol/messages.ts";
 import { Database } from "../../simulation/database.ts";
 import { SimulatedObject } from "../../simulation/simulated-object.ts";
 import { parsePolicies } from "../../support/milliseconds.ts";
+import { announcedSeed, seededRandom } from "../../support/random.ts";
 
 const LIMIT = 1_000;
 const POLICIES = parsePolicies({
@@ -166,4 +168,37 @@ test("two versions of a log are cut together only if their windows are the same"
   const rate = { units: 100_000, windowMs: 2_000 * WINDOWS };
   expect(both.lessRate?.({ own: log(2_000), other: log(2_000) }, rate)).toBeDefined();
   expect(both.lessRate?.({ own: log(2_000), other: log(5_000) }, rate)).toBeUndefined();
+});
+
+test("whatever regions need, whose answers may be lost: what they hold is together no more than the limit", () => {
+  const random = seededRandom(announcedSeed("own buckets"));
+  const below = (most: number) => Math.floor(random() * most);
+  for (let run = 0; run < 40; run += 1) {
+    database.clear();
+    const { object, reserve, bucketOf, isolates, clock } = start();
+    isolates(FEW + 1);
+    const has = Array.from({ length: 6 }, () => ({ kept: 0, rate: 0, turn: 0 }));
+    for (let message = 0; message < 60; message += 1) {
+      const holder = below(has.length);
+      const { kept, rate, turn } = has[holder] ?? { kept: 0, rate: 0, turn: 0 };
+      const need = { demand: 1 + below(10 ** (1 + below(3))), holders: 1 + below(200) };
+      const bucket = bucketOf(
+        reserve({
+          ...need,
+          ...(rate > 0 && { kept, rate }),
+          holder: `region ${holder}`,
+          turn: turn + 1,
+          takesBucket: true,
+          ttlMs: 12_000,
+        }),
+      );
+      const isLost = below(4) === 0;
+      const given =
+        isLost || bucket === undefined ? { kept, rate } : { kept: bucket.most, rate: bucket.rate.units };
+      has[holder] = { ...given, turn: turn + 1 };
+      clock.ms += below(200);
+      for (const { account } of object.open({ name: "p" }, "key").ruleStates)
+        expect(outstandingOf(account)).toBeLessThanOrEqual(LIMIT);
+    }
+  }
 });
