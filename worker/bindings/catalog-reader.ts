@@ -174,9 +174,9 @@ export class CatalogReader {
     policies.apply(changes);
     this.askedAtMs = sentAtMs;
     this.freshUntilMs = sentAtMs + this.#askAfterMs;
+    if (this.#failures > 0) this.#log.flush();
     this.#failures = 0;
     this.#pauseMs = 0;
-    this.#log.flush();
   }
 }
 
