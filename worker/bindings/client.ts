@@ -81,6 +81,7 @@ export function freshen(env: Env, isHeld = false): Promise<unknown> | undefined 
   const nowMs = SYSTEM_TIME.nowMs();
   if (!isHeld) stats?.sendIfDue(nowMs);
   if (catalog === undefined) return undefined;
+  // As the reader itself decides: a hot call needs nothing else of it.
   const isFresh = nowMs >= catalog.askedAtMs && nowMs < catalog.freshUntilMs;
   return isFresh ? undefined : catalog.freshen(isHeld ? "holder" : undefined);
 }
