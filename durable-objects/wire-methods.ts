@@ -182,10 +182,14 @@ export class OwnerRouting {
     };
   }
 
+  /** Says when the object wants the sender's next message, if it is behind. */
   #paced({ sent }: Pick<Batch, "sent">, answers: MaybePromise<unknown>): MaybePromise<unknown> {
-    const { paceMs } = this.#arrivals;
-    if (sent === undefined || paceMs === 0) return answers;
-    return andThen(answers, (written) => `{"paceMs":${paceMs},"answers":${written as AnswerText}}`);
+    if (sent === undefined) return answers;
+    return andThen(answers, (written) => {
+      if ((written as AnswerText).includes(ASKS_REGION)) this.#arrivals.forget(sent.from);
+      const { paceMs } = this.#arrivals;
+      return paceMs === 0 ? written : `{"paceMs":${paceMs},"answers":${written as AnswerText}}`;
+    });
   }
 
   #make(method: WireMethod, args: readonly unknown[], isPassedOn = false): MaybePromise<unknown> {
@@ -277,6 +281,8 @@ export function answerBatch(
     : Promise.all(answers.map((answer) => Promise.resolve(answer))).then(batchText);
 }
 
+/** In the text of an answer after which its sender asks another object (`Reserved.asksRegion`). */
+const ASKS_REGION = '"asksRegion":true';
 const NOT_DECIDED: Failed = { failed: STALE };
 
 /** A call whose caller has left is not decided, but the units that come with it are taken back. */

@@ -386,6 +386,11 @@ export class Arrivals {
     return differenceMs - Math.min(sender.leastMs, sender.beforeMs);
   }
 
+  /** A sender asks another object from now on: no time is kept for its messages. */
+  forget(from: string): void {
+    this.#senders.delete(from);
+  }
+
   #forgetOldest(): void {
     const [oldest = ""] = this.#senders.keys();
     this.#senders.delete(oldest);

@@ -41,6 +41,8 @@ export const HOLDER_BYTES = 300;
 
 export class Holders extends Map<string, KnownHolder> {
   #regionalUntilMs = -Infinity;
+  /** So many were sent to their regions since these have been asked. */
+  #sent = 0;
   /** In the last second, those longer ago with less weight. */
   #messages = 0;
   #messageAtMs = -Infinity;
@@ -85,7 +87,25 @@ export class Holders extends Map<string, KnownHolder> {
     if (regional > 0) return all >= most / 2 && calls >= MIN_CALLS / 2;
     if (all < most || this.#messages < MIN_CALLS) return false;
     this.#regionalUntilMs = nowMs + FIRST_REPORTS_MS;
+    this.#sent = 0;
     return true;
+  }
+
+  /** A holder asks the object in its region from now on. */
+  noteLeaving(): void {
+    this.#sent += 1;
+  }
+
+  /**
+   * How many times as many holders ask in regions as these have said by now. What regions that have not asked yet will need
+   * is left for them: otherwise the first ones take all.
+   * @param own the holders of the region's object that asks, which is not counted by its id
+   */
+  unheardPart(id: string, own: number, nowMs: number): number {
+    if (nowMs >= this.#regionalUntilMs) return 1;
+    let heard = own;
+    for (const [each, { untilMs, count = 0 }] of this) if (each !== id && untilMs > nowMs) heard += count;
+    return Math.max(1, this.#sent / Math.max(1, heard));
   }
 
   /** The holder's requests count until this instant at least, unless it has ended or asks its region by now. */

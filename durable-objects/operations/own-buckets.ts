@@ -86,6 +86,7 @@ export function ownBuckets(
   const lifeMs = Math.max(MIN_LIFE_MS, LIFE_MS_PER_HOLDER * holders.size, askedMs);
   // A region's object cuts buckets from its own, each with what may come early. Its first message knows of few calls.
   const isRegion = holdersThere !== undefined;
+  const unheardPart = isRegion ? holders.unheardPart(id, holdersThere, nowMs) : 1;
   const { mostMs } = policy.reservation;
   const ttlMs = Math.min(lifeMs, isRegion ? longestMs(policy.reservation) : mostMs, endsByMs - nowMs);
   const minUnits = isRegion ? 1 : MIN_UNITS;
@@ -100,7 +101,8 @@ export function ownBuckets(
     const isByWindow = rule.algorithm.isCutByWindow === true;
     const first = ((isByWindow ? FIRST_SHARE_OF_WINDOW : FIRST_SHARE) * perWindows) / windowMs;
     const demand = isRegion && kept === 0 ? Math.max(said, first) : said;
-    const allDemand = demand + holders.others(id, rule.name, maxUnits(rule), nowMs).demand;
+    const others = holders.others(id, rule.name, maxUnits(rule), nowMs);
+    const allDemand = unheardPart * (demand + others.demand);
     const shared = isRegion ? SHARED_WITH_REGIONS : SHARED;
     const share = (shared * demand) / allDemand;
     if (isByWindow) {

@@ -61,8 +61,9 @@ export class RegionKey extends Holder<ReserveCall> {
   #fair: readonly Cut[];
   /** What is used until all that is handed out fits into that: as the last message says, or less. */
   #cuts: readonly Cut[];
-  /** What holders need that wait for its first bucket. */
+  /** What holders need that wait for its first bucket, and calls of which the holder is not known. */
   readonly #expected = new Map<string, readonly number[]>();
+  readonly #expectedCalls: (readonly number[])[] = [];
   /** What calls needed at the last message. */
   #demand: readonly number[];
   #sentAtMs = -Infinity;
@@ -102,10 +103,8 @@ export class RegionKey extends Holder<ReserveCall> {
     if ("holder" in call) {
       const demand = rules.map(({ name }) => call.rules[name]?.demand ?? 0);
       this.#expected.set(call.holder, demand);
-    } else if (this.#expected.size < MAX_EXPECTED) {
-      const costs = rules.map((rule) => costOf(rule, call.cost));
-      this.#expected.set(`call ${this.#expected.size}`, costs);
-    }
+    } else if (this.#expectedCalls.length < MAX_EXPECTED)
+      this.#expectedCalls.push(rules.map((rule) => costOf(rule, call.cost)));
   }
 
   hasBucket(nowMs: number): boolean {
@@ -195,7 +194,11 @@ export class RegionKey extends Holder<ReserveCall> {
       ttlMs: longestMs(policy.reservation),
       isShort: false,
       takesBucket: true,
-      holders: 1 + this.#keyState.holders.countAt(nowMs) + this.#expected.size,
+      // A holder may have made all of the calls of which the holder is not known.
+      holders:
+        1 +
+        this.#keyState.holders.countAt(nowMs) +
+        Math.max(this.#expected.size, Math.sign(this.#expectedCalls.length)),
       rules: Object.fromEntries(rules),
       ...(this.#inForce && { inForce: this.#inForce }),
     };
@@ -215,7 +218,7 @@ export class RegionKey extends Holder<ReserveCall> {
       // What it has, and its holders have, ends by itself.
       this.#denial = next;
       this.#refusedUntilMs = nowMs + (next === undefined ? REFUSED_MS : EARLY_MS);
-      this.#expected.clear();
+      this.#forgetExpected();
       return;
     }
     // The home object counts what it did not know of until that has ended.
@@ -236,7 +239,12 @@ export class RegionKey extends Holder<ReserveCall> {
     );
     this.begin(message, reserved.ttlMs, undefined, true);
     this.#keyState.endsByMs = this.spendableUntilMs;
+    this.#forgetExpected();
+  }
+
+  #forgetExpected(): void {
     this.#expected.clear();
+    this.#expectedCalls.length = 0;
   }
 
   failed(message: UnansweredMessage<ReserveCall>): void {
@@ -324,7 +332,7 @@ export class RegionKey extends Holder<ReserveCall> {
   #demandAt(nowMs: number): number[] {
     const { holders } = this.#keyState;
     const expected = (index: number) =>
-      [...this.#expected.values()].reduce((sum, demand) => sum + (demand[index] ?? 0), 0);
+      [...this.#expected.values(), ...this.#expectedCalls].reduce((sum, demand) => sum + (demand[index] ?? 0), 0);
     return this.policy.rules.map(
       ({ name }, index) => expected(index) + 1_000 * holders.others(undefined, name, 0, nowMs).demand,
     );

@@ -59,6 +59,15 @@ test("where messages are late the next one of a sender is for after the queue, a
   expect(round(20_000, 10)).toBe(0);
 });
 
+test("no time is kept for those that ask another object", () => {
+  const arrivals = new Arrivals();
+  const all = Array.from({ length: 1_000 }, (_, index) => new Departures(() => `of-${index}`));
+  for (const atMs of [0, 1_000]) for (const each of all) arrivals.note(each.stamp([], atMs), 1.5 * atMs);
+  expect(arrivals.paceMs).toBeGreaterThan(1_250);
+  for (let index = 0; index < 900; index += 1) arrivals.forget(`of-${index}`);
+  expect(arrivals.paceMs).toBeLessThan(1_250 / 10 + 500 + 1);
+});
+
 test("an object that is behind says when it wants the next message, beside the answers, to those who say when they sent", async () => {
   let nowMs = 0;
   const routing = new OwnerRouting(() => JSON.stringify({ rules: [] }), { time: { nowMs: () => nowMs } });

@@ -104,6 +104,18 @@ test("regions have 5 s to say how many holders they have, and are no longer aske
   expect(bucketOf(reserve({ ...asks, turn: 2 }))).toBeUndefined();
 });
 
+test("the first region gets no more than its holders' part of all that were sent to their regions, for 5 s", () => {
+  const { isolates, reserve, bucketOf, clock } = start();
+  isolates(FEW + 400);
+  const asks = { holder: "region", takesBucket: true, demand: 10_000, holders: 100, ttlMs: 12_000 };
+  const first = bucketOf(reserve(asks));
+  expect(first?.rate.units).toBeLessThan((LIMIT * WINDOWS) / 3);
+  clock.ms += 5_100;
+  const has = { kept: first?.most ?? 0, rate: first?.rate.units ?? 0 };
+  const later = bucketOf(reserve({ ...asks, ...has, turn: 2 }));
+  expect(later?.rate.units).toBeGreaterThan((LIMIT * WINDOWS) / 2);
+});
+
 test("while more was used than there was, no bucket grows, and none is lost", () => {
   const { object, reserve, bucketOf, clock } = start();
   const far = { takesBucket: true, demand: 10 };
