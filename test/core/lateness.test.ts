@@ -59,13 +59,27 @@ test("where messages are late the next one of a sender is for after the queue, a
   expect(round(20_000, 10)).toBe(0);
 });
 
-test("no time is kept for those that ask another object", () => {
-  const arrivals = new Arrivals();
+test("an object keeps no time for those that it has sent to another one", () => {
+  let nowMs = 0;
+  let more = {};
+  const routing = new OwnerRouting(() => JSON.stringify({ rules: [], ...more }), {
+    time: { nowMs: () => nowMs },
+  });
   const all = Array.from({ length: 1_000 }, (_, index) => new Departures(() => `of-${index}`));
-  for (const atMs of [0, 1_000]) for (const each of all) arrivals.note(each.stamp([], atMs), 1.5 * atMs);
-  expect(arrivals.paceMs).toBeGreaterThan(1_250);
-  for (let index = 0; index < 900; index += 1) arrivals.forget(`of-${index}`);
-  expect(arrivals.paceMs).toBeLessThan(1_250 / 10 + 500 + 1);
+  const askAll = (senders: readonly Departures[], sentMs: number, lateMs: number) => {
+    nowMs = sentMs + lateMs;
+    const answers = senders.map((departures) => {
+      const sent = departures.stamp([{ untilMs: sentMs + 5_000 }], sentMs);
+      return JSON.parse(routing.call("reserve", [{ ...UNITS.reserve, sent }]) as string) as { paceMs?: number };
+    });
+    return answers.at(-1)?.paceMs ?? 0;
+  };
+  expect(askAll(all, 0, 0)).toBe(0);
+  expect(askAll(all, 1_000, 500)).toBeGreaterThan(1_250);
+  more = { reserved: { ttlMs: 0, isNew: false, units: {}, asksRegion: true } };
+  askAll(all.slice(100), 2_000, 500);
+  more = {};
+  expect(askAll(all.slice(0, 100), 3_000, 500)).toBeLessThan(1_250 / 10 + 501);
 });
 
 test("an object that is behind says when it wants the next message, beside the answers, to those who say when they sent", async () => {
