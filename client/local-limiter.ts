@@ -169,7 +169,10 @@ export class LocalLimiter {
         ? this.#send(caller, reservation, cost, nowMs, waitedMs)
         : this.#askAlone(caller, reservation, cost, nowMs, waitedMs);
     });
-    if (decided === undefined) return degradedDecision(policy, key);
+    if (decided === undefined) {
+      const alone = caller.objects.decideAlone?.(reservation, cost, this.#cache.now(caller.time.nowMs()));
+      return alone === undefined ? degradedDecision(policy, key) : localDecision(policy, key, alone);
+    }
     if (decided instanceof Problem) return decided;
     if (decided === ASK_ELSEWHERE) {
       const answeredAtMs = this.#cache.now(caller.time.nowMs());

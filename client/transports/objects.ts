@@ -1,6 +1,6 @@
 import { type Time, type Attempts, DeadlineError, inTime, overdue } from "../../core/clock.ts";
-import { type LocationHint, type PolicyView, publicName } from "../../core/policies/policy.ts";
-import type { AnswerText } from "../../core/protocol/answers.ts";
+import { type Cost, type LocationHint, type PolicyView, publicName } from "../../core/policies/policy.ts";
+import type { AnswerText, Decided } from "../../core/protocol/answers.ts";
 import {
   STALE,
   type AcquireCall,
@@ -12,6 +12,7 @@ import {
   type GiveBackMessage,
 } from "../../core/protocol/messages.ts";
 import { objectName, regionalName } from "../../core/protocol/names.ts";
+import type { Reservation } from "../../core/reservations/reservation.ts";
 import type { Counter } from "../../core/stats/tally.ts";
 import { type BatchQueues, OVERLOADED, OVERLOADED_TEXT, type Sending } from "./batch-queue.ts";
 import {
@@ -75,6 +76,8 @@ export class Objects {
     this.#counter = reports.counter;
     this.#failures = new FailureLog(time, reports.unanswered ?? warn);
   }
+
+  readonly decideAlone = decideAlone;
 
   /** Makes a call as `ask`, possibly in a batch, except to a slow pool. `null`: it only returned units. */
   async call<Read extends MadeAnswer>(
@@ -219,6 +222,21 @@ export class Objects {
 function madeIn<Read extends MadeAnswer>(answer: BatchedAnswer): Read {
   if (answer !== null && "failed" in answer) throw new Error(answer.failed);
   return answer as Read;
+}
+
+/** What a holder's bucket says of a call that its object does not decide; `undefined`: it has none. */
+export function decideAlone(reservation: Reservation, cost: Cost, nowMs: number): Decided | undefined {
+  const { policy, endsAtMs = nowMs, buckets, denials } = reservation;
+  if (nowMs >= endsAtMs || buckets.length === 0) return undefined;
+  const units = reservation.spendableAt(nowMs);
+  // Its denials say when the next unit comes, if that is sooner.
+  const retryAfterMs = endsAtMs - nowMs;
+  const denied = { success: false, remaining: 0, retryAfterMs, reason: "quota" } as const;
+  const rules = reservation
+    .admitted(nowMs)
+    .rules.map((rule, index) => (units[index] === 0 ? { ...rule, ...denied } : rule));
+  denials.learn(policy, 1, rules, nowMs);
+  return reservation.deny(cost, nowMs);
 }
 
 /** @param region present: the key's object there */

@@ -3,10 +3,12 @@ import { expect, test } from "vitest";
 import type { Holding } from "../../client/call-gate.ts";
 import { LocalLimiter } from "../../client/local-limiter.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
+import { decideAlone } from "../../client/transports/objects.ts";
 import { askAlone, type LimiterStub, returnUnits } from "../../client/transports/send-batch.ts";
 import { locationHintOf, parsePolicies } from "../../core/policies/parse-policies.ts";
 import type { LocationHint, Policy } from "../../core/policies/policy.ts";
 import type { Answer, Reserved } from "../../core/protocol/answers.ts";
+import type { Decision } from "../../core/protocol/decision.ts";
 import { type BatchedCall, KNOWN_PROTOCOL, REGION_PROTOCOL } from "../../core/protocol/messages.ts";
 import { objectName, regionalName } from "../../core/protocol/names.ts";
 
@@ -50,6 +52,7 @@ function isolateIn(
     inBackground: () => undefined,
     region: () => region,
     objects: {
+      decideAlone,
       call: async (_: unknown, __: string, call: BatchedCall, ___?: number, to?: LocationHint) => {
         const message = { ...call, to: to ?? ("home" as const) };
         sent.push(message);
@@ -155,6 +158,31 @@ test("a bucket of the home object is given up there when the holder goes to its 
   const { holder, region, left } = given?.returned ?? {};
   expect([holder, region, left]).toEqual([last?.holder, undefined, { p: 0 }]);
   expect(given?.returned.turn).toBeGreaterThan(last?.turn ?? Infinity);
+});
+
+test("while its object says nothing its bucket denies, with its own wait, until it ends", async () => {
+  const buckets = { p: { rate: { units: 5_000, windowMs: 1_000_000 }, most: 6 } };
+  let isLost = false;
+  const { call, pass } = isolateIn("enam", () =>
+    isLost ? "lost" : { isNew: false, units: { p: 6 }, buckets },
+  );
+  await calls(call, 4);
+  isLost = true;
+  const decided: Decision[] = [];
+  for (let made = 0; made < 20; made += 1) decided.push((await call()) as Decision);
+  expect(new Set(decided.map(({ reason }) => reason))).toEqual(new Set(["ok", "quota"]));
+  const denied = decided.filter(({ success }) => !success);
+  for (const each of denied) expect(each).toMatchObject({ source: "isolate", remaining: 0 });
+  // Calls come each 10 ms, and each is told the same instant.
+  const waits = denied.map(({ retryAfterMs }, index) => (retryAfterMs ?? 0) + 10 * index);
+  expect([waits.length > 10, new Set(waits).size]).toEqual([true, 1]);
+  pass((denied.at(-1)?.retryAfterMs ?? 0) - 20);
+  expect(await call()).toMatchObject({ success: false });
+  expect(await call()).toMatchObject({ success: true, source: "isolate" });
+  // What costs more than one unit, it does not know.
+  expect(await call(6)).toMatchObject({ reason: "degraded" });
+  pass(2_000);
+  expect(await call()).toMatchObject({ reason: "degraded" });
 });
 
 test("stays where it does not know its region", async () => {
