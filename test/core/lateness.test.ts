@@ -66,9 +66,9 @@ test("an object keeps no time for those that it has sent to another one", () => 
     time: { nowMs: () => nowMs },
   });
   const all = Array.from({ length: 1_000 }, (_, index) => new Departures(() => `of-${index}`));
-  const askAll = (senders: readonly Departures[], sentMs: number, lateMs: number) => {
+  const askAll = (asking: readonly Departures[], sentMs: number, lateMs: number) => {
     nowMs = sentMs + lateMs;
-    const answers = senders.map((departures) => {
+    const answers = asking.map((departures) => {
       const sent = departures.stamp([{ untilMs: sentMs + 5_000 }], sentMs);
       return JSON.parse(routing.call("reserve", [{ ...UNITS.reserve, sent }]) as string) as { paceMs?: number };
     });
