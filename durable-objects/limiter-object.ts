@@ -139,7 +139,7 @@ export class LimiterObject extends WithWireMethods {
     if (sender.isDue(SYSTEM_TIME.nowMs())) this.ctx.waitUntil(sender.begin(SYSTEM_TIME, this.#push, 0));
   }
 
-  readonly #push = (message: StatsMessage) => statsStub(this.#bindings)?.push(message) ?? Promise.resolve();
+  readonly #push = async (message: StatsMessage) => await statsStub(this.#bindings)?.push(message);
 }
 
 /** Shared by all objects of this isolate: a single one would send a message for a few calls. */

@@ -155,7 +155,7 @@ function workerStats(bindings: StatsBindings, mayHaveKeys: (policy: string) => b
   const onLost = (error: unknown) =>
     console.warn(`what was counted could not be sent, and is sent again: ${String(error)}`);
   const sender = new StatsSender(tally, randomId, onLost, deployment.backgroundMs);
-  const push = (message: StatsMessage) => statsStub(bindings)?.push(message) ?? Promise.resolve();
+  const push = async (message: StatsMessage) => await statsStub(bindings)?.push(message);
   return {
     tally,
     /** Sends all counts before the process ends. */
