@@ -367,9 +367,9 @@ export class StatsSender {
     if (turn !== this.#turn) return false;
     this.#underWayUntilMs = -Infinity;
     if (receipt === undefined) return false;
-    const { received, stored, everyMs = this.everyMs } = receipt;
+    const { received, stored, everyMs = 0 } = receipt;
     this.#received = received;
-    this.#paceMs = everyMs;
+    this.#paceMs = Math.max(this.everyMs, everyMs);
     this.#kept = this.#kept.filter((each) => each.message.number > stored);
     return true;
   }

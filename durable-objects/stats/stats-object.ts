@@ -32,7 +32,7 @@ import { Analytics, type AnalyticsDataset, StatsStorage } from "./stats-storage.
 
 interface Bindings {
   readonly ANALYTICS?: AnalyticsDataset;
-  /** Only in tests. */
+  /** Less in tests. */
   readonly BACKGROUND_MS?: unknown;
 }
 
@@ -139,9 +139,9 @@ export class Recorder {
     storage: StatsStorage,
     time: Pick<Time, "nowMs">,
     work: RecorderWork,
-    writeEveryMs = WRITE_EVERY_MS,
+    backgroundMs = WRITE_EVERY_MS,
   ) {
-    this.#writeEveryMs = writeEveryMs;
+    this.#writeEveryMs = Math.min(backgroundMs, WRITE_EVERY_MS);
     this.#storage = storage;
     this.#time = time;
     this.#work = work;
