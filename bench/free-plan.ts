@@ -14,7 +14,7 @@ export interface Needed {
 /** What a day needs beside the calls, however many they are: the catalog and counts of one isolate and one object. */
 export type Background = Pick<Needed, "objectRequests" | "rowsWritten">;
 
-/** How many calls a day the plan is enough for, and what is used up first. */
+/** How many calls a day the plan is enough for, in two digits, and what is used up first. */
 export function freeCallsADay(
   { calls, workerRequests, objectRequests, rowsWritten }: Needed,
   background: Background,
@@ -35,7 +35,8 @@ export function freeCallsADay(
     calls: ((A_DAY[bound] - used[bound]) * calls) / needed[bound],
   }));
   const least = most.reduce((fewest, each) => (each.calls < fewest.calls ? each : fewest));
-  return { ...least, calls: Number(Math.floor(least.calls).toPrecision(2)) };
+  const digit = 10 ** Math.max(0, Math.floor(Math.log10(least.calls)) - 1);
+  return { ...least, calls: digit * Math.floor(least.calls / digit) };
 }
 
 /** A text of a page without its links: the first table has them. */

@@ -35,7 +35,9 @@ export class Senders {
 
   /** A copy, to try a change. */
   copy(): Senders {
-    return new Senders(this.#marks.values());
+    const copy = new Senders();
+    for (const [sender, mark] of this.#marks) copy.#marks.set(sender, mark);
+    return copy;
   }
 
   /** The number of a sender's last message; 0: none is known. */
@@ -53,11 +55,15 @@ export class Senders {
     const last = this.lastOf(sender);
     this.#marks.delete(sender);
     this.#marks.set(sender, [sender, Math.max(number, last), nowMs]);
+    return number > last;
+  }
+
+  /** Forgets the longest silent ones. Not with each message: a map is slow to begin where much was deleted. */
+  forget(nowMs: number): void {
     for (const [id, [, , atMs]] of this.#marks) {
       if (this.#marks.size <= MAX_SENDERS && nowMs - atMs < SENDER_KEPT_MS) break;
       this.#marks.delete(id);
     }
-    return number > last;
   }
 
   /** As it is stored. */
@@ -97,8 +103,15 @@ export function withMessages(
     addTo(counts, seriesOf("stats_messages", [isFresh ? "counted" : "repeated"]), 1);
     return isFresh;
   });
+  senders.forget(nowMs);
+  // Isolates count much the same series.
+  const known = new Map<string, string>();
   for (const message of fresh)
-    for (const [series, count] of Object.entries(message.counts)) addTo(counts, named(series, names), count);
+    for (const [series, count] of Object.entries(message.counts)) {
+      const own = known.get(series) ?? named(series, names);
+      known.set(series, own);
+      addTo(counts, own, count);
+    }
   return { open: { ...open, senders, counts }, fresh };
 }
 

@@ -77,8 +77,8 @@ test("plain workerd has no jurisdictions: what it serves says so, and goes witho
 });
 
 test("work in the background may be due sooner or later; anything else is refused with what is allowed", () => {
-  expect([undefined, "200", 50].map(parseBackgroundMs)).toEqual([undefined, 200, 50]);
-  for (const other of ["", "soon", 49, 10_001, 200.5])
+  expect([undefined, "200", 50, "60000"].map(parseBackgroundMs)).toEqual([undefined, 200, 50, 60_000]);
+  for (const other of ["", "soon", 49, 60_001, 200.5])
     expect(() => parseBackgroundMs(other)).toThrow("must be a whole number from 50 to 60000");
 });
 
