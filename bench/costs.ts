@@ -14,7 +14,7 @@ import { serve } from "../scripts/workerd.ts";
 import { bundled } from "./bundled.ts";
 import { AN_HOUR, LINES, MONTHS, POLICIES, type Line } from "./cost-lines.ts";
 import { Limiter } from "./counted-limiter.ts";
-import { freeCallsADay, withoutLinks } from "./free-plan.ts";
+import { type Background, freeCallsADay, withoutLinks } from "./free-plan.ts";
 import { dollarsOf, gbSecondsOf, logEventsOf, type Billed } from "./prices.ts";
 
 const DAY_MS = 86_400_000;
@@ -77,8 +77,20 @@ const row = (cells: readonly string[]) => console.log(`| ${cells.join(" | ")} |`
 const folder = mkdtempSync(join(tmpdir(), "weir-costs-"));
 let servings = 0;
 
+/** What a deployment may do without, or less often. */
+interface Deployed {
+  /** Whether it has a catalog and counts. */
+  readonly hasDeploymentObjects?: boolean;
+  readonly backgroundMs?: number;
+}
+
 /** Measures a line with a limiter of its own. */
-async function measureAnew(main: string, line: Line, calls: number): Promise<Measured> {
+async function measureAnew(
+  main: string,
+  line: Line,
+  calls: number,
+  { hasDeploymentObjects = true, backgroundMs }: Deployed = {},
+): Promise<Measured> {
   servings += 1;
   const { token, entry } = makeToken({ name: "bench", scopes: ["limit"] });
   const running = await serve({
@@ -87,6 +99,8 @@ async function measureAnew(main: string, line: Line, calls: number): Promise<Mea
     apiTokens: JSON.stringify([{ ...entry, maxNewKeysPerSecond: MAX_BOUNDS.maxNewKeysPerSecond }]),
     main,
     modules: { "weir.js": BUNDLE },
+    hasDeploymentObjects,
+    backgroundMs,
     // workerd logs each object that leaves memory.
     onOutput: () => undefined,
   });
@@ -97,13 +111,50 @@ async function measureAnew(main: string, line: Line, calls: number): Promise<Mea
   }
 }
 
+const BARE: Deployed = { hasDeploymentObjects: false };
+/** As for the free plan. */
+const SLOW_BACKGROUND_MS = 60_000;
+const HOURS_A_DAY = 24;
+
+/** What an hour of one isolate and one object with a call a second needs beside the calls, with catalog and counts. */
+async function backgroundOf(main: string): Promise<readonly Background[]> {
+  const rates = [1, 100];
+  const millions = rates.map((rate) => `a million calls, ${rate} a second`);
+  row(["beside the calls, an hour", "object requests", "rows written", "a month", ...millions]);
+  row(Array<string>(4 + rates.length).fill("---"));
+  const found: Background[] = [];
+  for (const [name, deployed] of [
+    ["an object alone", BARE],
+    ["with catalog and counts", {}],
+    [`the same, \`BACKGROUND_MS = "${SLOW_BACKGROUND_MS}"\``, { backgroundMs: SLOW_BACKGROUND_MS }],
+  ] as const) {
+    const { billed } = await measureAnew(main, AN_HOUR, AN_HOUR.count, deployed);
+    const { rowsWritten, gbSeconds } = billed;
+    const objectRequests = billed.objectRequests - AN_HOUR.count;
+    const nothing = { workerRequests: 0, rowsRead: 0, logEvents: 0 };
+    const dollars = dollarsOf({ ...nothing, objectRequests, rowsWritten, gbSeconds });
+    row([
+      name,
+      ...[objectRequests, rowsWritten].map((count) => Math.round(count).toLocaleString("en-US")),
+      inDollars(30 * HOURS_A_DAY * dollars),
+      ...rates.map((rate) => `$${((dollars * A_MILLION) / (3_600 * rate)).toFixed(3)}`),
+    ]);
+    if (deployed !== BARE)
+      found.push({ objectRequests: HOURS_A_DAY * objectRequests, rowsWritten: HOURS_A_DAY * rowsWritten });
+  }
+  console.log();
+  return found;
+}
+
 /** A million decisions of each line, and how many the free plan is enough for. */
 async function printMillions(main: string): Promise<void> {
+  const backgrounds = await backgroundOf(main);
   row(["a million decisions", "written", "forgotten", "read", "object requests", "GB-s", "cost", "logged"]);
   row(Array<string>(8).fill("---"));
-  const free: string[][] = [];
+  const frees: string[][] = [];
   for (const line of LINES) {
-    const { billed, forgotten, eventsIfEach } = await measureAnew(main, line, A_MILLION);
+    // What the catalog and the counts need goes by time, and a few thousand calls are made in less than any.
+    const { billed, forgotten, eventsIfEach } = await measureAnew(main, line, A_MILLION, BARE);
     const { rowsWritten, rowsRead, objectRequests, gbSeconds } = billed;
     const numbers = [rowsWritten - forgotten, forgotten, rowsRead, objectRequests].map(rounded);
     const logged = dollarsOf({ ...billed, logEvents: eventsIfEach });
@@ -114,18 +165,23 @@ async function printMillions(main: string): Promise<void> {
       inDollars(dollarsOf(billed)),
       inDollars(logged),
     ]);
-    const { calls, bound } = freeCallsADay({
+    const needed = {
       calls: A_MILLION,
       workerRequests: billed.workerRequests,
       objectRequests: shown(objectRequests),
       rowsWritten: shown(rowsWritten - forgotten) + shown(forgotten),
-    });
-    free.push([withoutLinks(line.name), calls.toLocaleString("en-US"), bound]);
+    };
+    const free = backgrounds.map((background) => freeCallsADay(needed, background));
+    frees.push([
+      withoutLinks(line.name),
+      ...free.map(({ calls }) => calls.toLocaleString("en-US")),
+      free[0]?.bound ?? "",
+    ]);
   }
   console.log();
-  row(["on the free plan", "a day", "and then there are no more"]);
-  row(["---", "---", "---"]);
-  for (const cells of free) row(cells);
+  row(["on the free plan", "a day", "slowed down", "and then there are no more"]);
+  row(["---", "---", "---", "---"]);
+  for (const cells of frees) row(cells);
 }
 
 /** A month of one key that is called now and then. */
@@ -154,9 +210,6 @@ try {
   const main = await bundled(folder, "counting");
   await printMillions(main);
   await printMonths(main);
-  const { billed } = await measureAnew(main, AN_HOUR, AN_HOUR.count);
-  console.log(`
-An object with a call a second for an hour: ${Math.round(billed.rowsWritten)} rows, ${Math.round(billed.objectRequests) - AN_HOUR.count} requests beside the calls.`);
 } finally {
   rmSync(folder, { recursive: true, force: true });
 }

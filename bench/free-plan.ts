@@ -11,22 +11,32 @@ export interface Needed {
   readonly rowsWritten: number;
 }
 
-/** How many calls a day the plan is enough for, and what is used up first. */
-export function freeCallsADay({ calls, workerRequests, objectRequests, rowsWritten }: Needed): {
-  readonly calls: number;
-  readonly bound: keyof typeof A_DAY;
-} {
+/** What a day needs beside the calls, however many they are: the catalog and counts of one isolate and one object. */
+export type Background = Pick<Needed, "objectRequests" | "rowsWritten">;
+
+/** How many calls a day the plan is enough for, in two digits, and what is used up first. */
+export function freeCallsADay(
+  { calls, workerRequests, objectRequests, rowsWritten }: Needed,
+  background: Background,
+): { readonly calls: number; readonly bound: keyof typeof A_DAY } {
+  const used = {
+    "worker requests": 0,
+    "object requests": background.objectRequests,
+    "rows written": background.rowsWritten,
+  };
   const needed = {
     "worker requests": workerRequests,
     "object requests": objectRequests,
     "rows written": rowsWritten,
   };
-  const most = Object.entries(needed).map(([bound, count]) => ({
-    bound: bound as keyof typeof A_DAY,
-    calls: (A_DAY[bound as keyof typeof A_DAY] * calls) / count,
+  const bounds = ["worker requests", "object requests", "rows written"] as const;
+  const most = bounds.map((bound) => ({
+    bound,
+    calls: ((A_DAY[bound] - used[bound]) * calls) / needed[bound],
   }));
   const least = most.reduce((fewest, each) => (each.calls < fewest.calls ? each : fewest));
-  return { ...least, calls: Number(Math.floor(least.calls).toPrecision(2)) };
+  const digit = 10 ** Math.max(0, Math.floor(Math.log10(least.calls)) - 1);
+  return { ...least, calls: digit * Math.floor(least.calls / digit) };
 }
 
 /** A text of a page without its links: the first table has them. */

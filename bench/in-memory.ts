@@ -47,23 +47,49 @@ export function pendingTimers(): number {
   return pending.size;
 }
 
+/** From this length on a timer of the isolate runs by the clock that is put on: that before counts are sent. */
+const LONG_MS = 5_000;
+/** How long what a timer began gets to reach its object. */
+const SETTLES_MS = 10;
+const long = new Map<unknown, { readonly atMs: number; readonly work: () => void }>();
+
 /** Wraps the timers of this isolate. */
 export function watchTimers(): void {
   const { setTimeout: set, clearTimeout: clear } = globalThis;
-  const watched = (work: () => void, ms?: number) => {
+  const watched = (work: () => void, ms = 0) => {
     const isOfObject = isInObject;
     const timer: unknown = set(() => {
       pending.delete(timer);
+      long.delete(timer);
       work();
     }, ms);
     if (isOfObject) pending.add(timer);
+    else if (ms >= LONG_MS) long.set(timer, { atMs: Date.now() + ms, work });
     return timer;
   };
   Reflect.set(globalThis, "setTimeout", watched);
   Reflect.set(globalThis, "clearTimeout", (timer: never) => {
     pending.delete(timer);
+    long.delete(timer);
     clear(timer);
   });
+}
+
+/** Runs the isolate's long timers that are due first, until an instant. Returns when they were due; `undefined`: none is. */
+export async function runLongTimers(
+  untilMs: number,
+  putClockOn: (atMs: number) => void,
+): Promise<number | undefined> {
+  const atMs = Math.min(...[...long.values()].map((each) => each.atMs));
+  if (!(atMs <= untilMs)) return undefined;
+  putClockOn(atMs);
+  for (const [timer, { atMs: dueMs, work }] of long)
+    if (dueMs <= atMs) {
+      clearTimeout(timer as never);
+      work();
+    }
+  await new Promise((done) => setTimeout(done, SETTLES_MS));
+  return atMs;
 }
 
 let lines = 0;

@@ -60,7 +60,7 @@ export function Overview() {
             key={name}
             name={name}
             described={known.find((each) => each.name === name)}
-            readings={readings ?? []}
+            readings={problem === undefined ? (readings ?? []) : undefined}
           />
         ))}
       </div>
@@ -71,7 +71,8 @@ export function Overview() {
 function Card(props: {
   readonly name: string;
   readonly described: PolicyDescription | undefined;
-  readonly readings: readonly Reading[];
+  /** Absent: they cannot be had, as the page says. */
+  readonly readings: readonly Reading[] | undefined;
 }) {
   const { name, described, readings } = props;
   const rights = useRights();
@@ -84,7 +85,7 @@ function Card(props: {
           {described.shadow && " (in shadow: denies no call)"}
         </p>
       )}
-      {rights.counts && <LiveFigures policy={name} readings={readings} />}
+      {rights.counts && readings !== undefined && <LiveFigures policy={name} readings={readings} />}
       {rights.history && <WhenSeen of={name} />}
     </article>
   );

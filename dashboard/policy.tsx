@@ -46,7 +46,7 @@ export function PolicyPage({ policy }: { readonly policy: string }) {
       {rights.counts && (
         <Part title="Now">
           <ProblemNote problem={readings.problem} />
-          <LiveFigures policy={policy} readings={readings.value ?? []} />
+          {readings.problem === undefined && <LiveFigures policy={policy} readings={readings.value ?? []} />}
         </Part>
       )}
       {rights.history && (

@@ -44,6 +44,11 @@ export function totalsIn(text: string): TotalsByPolicy {
   return found;
 }
 
+/** Whether the limiter could read its counts. */
+export function hasCounts(text: string): boolean {
+  return !/^weir_stats_up 0$/m.test(text);
+}
+
 export function withReading(readings: readonly Reading[], reading: Reading): readonly Reading[] {
   const all = [...readings, reading];
   const recent = all.filter(({ atMs }) => atMs > reading.atMs - RATE_OVER_MS);

@@ -35,7 +35,7 @@ export const { policies, regions, regionalPolicies, isRemoved } = deployed;
 
 export const log = parseLog(vars.LOG);
 
-/** The interval of isolates' catalog reads and statistics, in tests. `undefined`: their own constants. */
+/** The interval of isolates' catalog reads and statistics. `undefined`: their own constants. */
 export const backgroundMs = parseBackgroundMs(vars.BACKGROUND_MS);
 
 /** The address and the token of the pools' Redis; `undefined`: no policy has a pool. */

@@ -7,7 +7,7 @@ import { objectName } from "../core/protocol/names.ts";
 import type { KeyCall, LimiterMethods } from "../core/protocol/object-methods.ts";
 import { CLOSE_BROKEN } from "../core/protocol/problems.ts";
 import { type StatsBindings, type StatsMessage, statsStub } from "../core/stats/messages.ts";
-import { StatsSender, Tally } from "../core/stats/tally.ts";
+import { SEND_EVERY_MS, StatsSender, Tally } from "../core/stats/tally.ts";
 import { acquireAttached, confirmLease } from "./connections/lease-handle.ts";
 import { LeaseSockets } from "./connections/lease-sockets.ts";
 import { backgroundMs, isRemoved, poolAddress, regionalPolicies } from "./deployment.ts";
@@ -139,14 +139,18 @@ export class LimiterObject extends WithWireMethods {
     if (sender.isDue(SYSTEM_TIME.nowMs())) this.ctx.waitUntil(sender.begin(SYSTEM_TIME, this.#push, 0));
   }
 
-  readonly #push = (message: StatsMessage) => statsStub(this.#bindings)?.push(message) ?? Promise.resolve();
+  readonly #push = async (message: StatsMessage) => await statsStub(this.#bindings)?.push(message);
 }
 
 /** Shared by all objects of this isolate: a single one would send a message for a few calls. */
 const tally = new Tally();
 const unsent = (error: unknown) =>
   console.warn(`what objects counted could not be sent, and is sent again: ${String(error)}`);
-const sender = new StatsSender(tally, randomId, unsent, backgroundMs);
+/** Ten seconds of decisions are sent by the worker's isolates. What objects count may wait longer than that. */
+const SEND_AFTER = 6;
+const MAX_SEND_EVERY_MS = 60_000;
+const everyMs = Math.min(MAX_SEND_EVERY_MS, SEND_AFTER * (backgroundMs ?? SEND_EVERY_MS));
+const sender = new StatsSender(tally, randomId, unsent, everyMs);
 
 function makeParts(ctx: DurableObjectState, namespace: ObjectNamespace) {
   const counted = countedStorage(ctx.storage, tally);

@@ -13,6 +13,7 @@ const ALERTS = readFileSync(join(DOCS, "alerts.yaml"), "utf8");
 const SAMPLES: ReadonlyMap<string, readonly string[]> = new Map(
   Object.entries(FAMILIES).flatMap(([metric, { labels }]): [string, readonly string[]][] => {
     const name = `weir_${metric}`;
+    if (typeOf(metric) === "gauge") return [[name, labels]];
     if (typeOf(metric) === "counter") return [[`${name}_total`, labels]];
     return [
       [`${name}_bucket`, [...labels, "le"]],

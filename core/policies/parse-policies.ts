@@ -99,7 +99,7 @@ export function parseLog(given: unknown): LogSettings {
   return parsed.output as LogSettings;
 }
 
-const [MIN_BACKGROUND_MS, MAX_BACKGROUND_MS] = [50, 10_000];
+const [MIN_BACKGROUND_MS, MAX_BACKGROUND_MS] = [50, 60_000];
 
 /** The interval of background work; `undefined`: the default. @throws Error with the allowed numbers */
 export function parseBackgroundMs(given: unknown): number | undefined {

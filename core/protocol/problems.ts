@@ -82,7 +82,7 @@ export const PROBLEMS = {
   bound: [429, "bound-reached", "There are as many as there may be"],
   internal: [500, "internal", "The limiter failed"],
   notConfigured: [503, "not-configured", "The limiter is not configured"],
-  unavailable: [503, "unavailable", "The key's object did not answer"],
+  unavailable: [503, "unavailable", "An object did not answer"],
   catalogUnreached: [503, "catalog-unreached", "The catalog did not answer"],
 } as const satisfies Record<string, Kind>;
 

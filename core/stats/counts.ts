@@ -101,6 +101,10 @@ export const POLICY_LABEL = "policy";
 
 /** All metrics, as in docs/metrics.md. The public name is `weir_` and this; a counter's ends in `_total`. */
 export const FAMILIES = {
+  stats_up: {
+    labels: [],
+    help: "Whether the object with the counts has answered: 1, or 0 without all other metrics.",
+  },
   decisions: {
     labels: [POLICY_LABEL, "outcome", "reason", "source"],
     help: "Decisions that callers were told. The outcome is admitted or denied.",
@@ -171,8 +175,9 @@ export function familyOf(metric: string): MetricFamily | undefined {
   return Object.hasOwn(FAMILIES, metric) ? FAMILIES[metric as Metric] : undefined;
 }
 
-/** Durations are histograms. */
-export function typeOf(metric: string): "counter" | "histogram" {
+/** Durations are histograms. A gauge is not counted: it is what the isolate finds when it is asked. */
+export function typeOf(metric: string): "counter" | "histogram" | "gauge" {
+  if (metric.endsWith("_up")) return "gauge";
   return metric.endsWith("_seconds") ? "histogram" : "counter";
 }
 

@@ -19,18 +19,65 @@ export const MINUTE_MS = 60_000;
 export const MINUTES_AN_HOUR = 60;
 /** A sender is forgotten after this silence. It repeats no message after a third of that (tally.ts). */
 export const SENDER_KEPT_MS = 1_800_000;
-/** Of more senders, the longest silent ones are forgotten. */
-export const MAX_SENDERS = 2_000;
+/** Of more senders, the longest silent ones are forgotten. So many are three rows of a write. */
+export const MAX_SENDERS = 20_000;
 
 /** The last message of a sender. Stored: never change the order. */
 export type SenderMark = readonly [sender: string, number: number, atMs: number];
+
+/** The last messages of senders, from the one that has been silent longest on. */
+export class Senders {
+  readonly #marks: Map<string, SenderMark>;
+
+  constructor(marks: Iterable<SenderMark> = []) {
+    this.#marks = new Map(Array.from(marks, (mark) => [mark[0], mark]));
+  }
+
+  /** A copy, to try a change. */
+  copy(): Senders {
+    const copy = new Senders();
+    for (const [sender, mark] of this.#marks) copy.#marks.set(sender, mark);
+    return copy;
+  }
+
+  /** The number of a sender's last message; 0: none is known. */
+  lastOf(sender: string): number {
+    return this.#marks.get(sender)?.[1] ?? 0;
+  }
+
+  /** How many have sent something since then. */
+  countSince(atMs: number): number {
+    return this.toJSON().filter((mark) => mark[2] >= atMs).length;
+  }
+
+  /** Notes a message. Returns whether it is to be counted: a repeated or overtaken one is not. */
+  note({ sender, number }: StatsMessage, nowMs: number): boolean {
+    const last = this.lastOf(sender);
+    this.#marks.delete(sender);
+    this.#marks.set(sender, [sender, Math.max(number, last), nowMs]);
+    return number > last;
+  }
+
+  /** Forgets the longest silent ones. Not with each message: a map is slow to begin where much was deleted. */
+  forget(nowMs: number): void {
+    for (const [id, [, , atMs]] of this.#marks) {
+      if (this.#marks.size <= MAX_SENDERS && nowMs - atMs < SENDER_KEPT_MS) break;
+      this.#marks.delete(id);
+    }
+  }
+
+  /** As it is stored. */
+  toJSON(): readonly SenderMark[] {
+    return [...this.#marks.values()];
+  }
+}
 
 /** Counts since the minute began, and the senders. Stored: never rename a field. */
 export interface OpenMinute {
   /** Since 1970. */
   readonly minute: number;
   readonly counts: Counts;
-  readonly senders: readonly SenderMark[];
+  readonly senders: Senders;
 }
 
 /** Counts before the open minute. Stored: never rename a field. */
@@ -42,33 +89,38 @@ export interface ClosedMinute {
   readonly hourCounts: Counts;
 }
 
-/** The open minute with a message. A repeated message only counts as repeated. */
-export function withMessage(
+/** The open minute with messages. `fresh` are counted for the first time; others count only as repeated. */
+export function withMessages(
   open: OpenMinute,
-  message: StatsMessage,
+  messages: readonly StatsMessage[],
   names: PolicyNames,
   nowMs: number,
-): OpenMinute {
-  const { sender, number } = message;
-  const mark = open.senders.find(([id]) => id === sender);
-  const others = open.senders.filter((each) => each !== mark && nowMs - each[2] < SENDER_KEPT_MS);
-  const isRepeated = mark !== undefined && number <= mark[1];
-  const result = seriesOf("stats_messages", [isRepeated ? "repeated" : "counted"]);
-  const last = isRepeated ? mark[1] : number;
-  const senders: SenderMark[] = [...others.slice(-(MAX_SENDERS - 1)), [sender, last, nowMs]];
-  const counts = isRepeated ? {} : named(message.counts, names);
-  return { ...open, senders, counts: merged(merged(open.counts, counts), { [result]: 1 }) };
+): { readonly open: OpenMinute; readonly fresh: readonly StatsMessage[] } {
+  const senders = open.senders.copy();
+  const counts = { ...open.counts };
+  const fresh = messages.filter((message) => {
+    const isFresh = senders.note(message, nowMs);
+    addTo(counts, seriesOf("stats_messages", [isFresh ? "counted" : "repeated"]), 1);
+    return isFresh;
+  });
+  senders.forget(nowMs);
+  // Isolates count much the same series.
+  const known = new Map<string, string>();
+  for (const message of fresh)
+    for (const [series, count] of Object.entries(message.counts)) {
+      const own = known.get(series) ?? named(series, names);
+      known.set(series, own);
+      addTo(counts, own, count);
+    }
+  return { open: { ...open, senders, counts }, fresh };
 }
 
-function named(counts: Counts, names: PolicyNames): Counts {
-  const all: Record<string, number> = {};
-  for (const [series, count] of Object.entries(counts)) {
-    const [metric = "", ...labels] = partsOf(series);
-    const policy = policyIn(series);
-    const own = policy === undefined ? series : seriesOf(metric, [names.of(policy), ...labels.slice(1)]);
-    addTo(all, own, count);
-  }
-  return all;
+/** The series, with the name of its policy that is counted. */
+function named(series: string, names: PolicyNames): string {
+  const policy = policyIn(series);
+  if (policy === undefined) return series;
+  const [metric = "", , ...labels] = partsOf(series);
+  return seriesOf(metric, [names.of(policy), ...labels]);
 }
 
 /** The names, with the policies of counts added. */

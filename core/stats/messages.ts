@@ -34,6 +34,20 @@ export interface Content {
 export interface StatsMessage extends Content {
   readonly sender: string;
   readonly number: number;
+  /** The sender keeps it until a receipt says that it is stored. Absent: it is stored before it is answered. */
+  readonly isKept?: true;
+  /** The number of a message before it that the sender still keeps. Where that is not counted, this one is not either. */
+  readonly after?: number;
+}
+
+/** What the object has of a sender. Numbers of messages; 0: none. */
+export interface Receipt {
+  /** The last one that is counted, if only in memory. */
+  readonly received: number;
+  /** The last one that is stored: neither it nor one before it is counted again. */
+  readonly stored: number;
+  /** How long the sender is to wait between messages, in milliseconds. Absent: as ever. */
+  readonly everyMs?: number;
 }
 
 export interface Totals {
@@ -68,7 +82,8 @@ export interface TopKeysAnswer {
 
 /** The methods of the object. Never change a name or an argument. */
 export interface StatsStub {
-  push(message: StatsMessage): Promise<void>;
+  /** `undefined`: the object is of an older version, and has stored the message. */
+  push(message: StatsMessage): Promise<Receipt | undefined>;
   totals(): Promise<Totals>;
   history(call: HistoryCall): Promise<readonly HistoryPoint[]>;
   topKeys(call: TopKeysCall): Promise<TopKeysAnswer>;

@@ -14,11 +14,17 @@ interface Sample {
   readonly count: number;
 }
 
-/** The text of all metrics that this version knows. Other counts are omitted. */
-export function metricsText(counts: Counts, format: MetricFormat): string {
-  const inOrder = Object.entries(counts).toSorted(([a], [b]) => (a < b ? -1 : 1));
+/**
+ * The text of all metrics that this version knows. Other counts are omitted.
+ * @param counts absent: they could not be read. No sample stands for that: a lower one would be a counter's new start
+ */
+export function metricsText(counts: Counts | undefined, format: MetricFormat): string {
+  const inOrder = Object.entries(counts ?? {}).toSorted(([a], [b]) => (a < b ? -1 : 1));
   const byMetric = Map.groupBy(inOrder, ([series]) => partsOf(series)[0] ?? "");
   const families = Object.entries(FAMILIES).flatMap(([metric, { labels, help }]) => {
+    if (typeOf(metric) === "gauge")
+      return [...headLines(metric, help, format), `weir_${metric} ${counts === undefined ? 0 : 1}`];
+    if (counts === undefined) return [];
     const samples = (byMetric.get(metric) ?? []).map(([series, count]): Sample => {
       const [, ...values] = partsOf(series);
       return { labels: values.slice(0, labels.length), rest: values[labels.length], count };

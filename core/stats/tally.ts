@@ -13,7 +13,7 @@ import {
   seriesOf,
   SUM,
 } from "./counts.ts";
-import type { Content, PolicyKeys, StatsMessage, Summary, TopKind } from "./messages.ts";
+import type { Content, PolicyKeys, Receipt, StatsMessage, Summary, TopKind } from "./messages.ts";
 
 /** The policies with top keys in one message: twice 64 keys each, some 10,000 keys. */
 export const MAX_WITH_KEYS = 100;
@@ -231,9 +231,11 @@ function byCount(one: KeyCounter, other: KeyCounter): number {
 }
 
 /*
- * When an isolate sends its counts: at most one message in 10 s, and one at a time. Each has a number. A message
- * without an answer, which may have been counted, is sent again unchanged with the same number, while later counts
- * wait. So nothing is counted twice, and only unsent counts of an ended isolate are lost.
+ * When an isolate sends its counts: at most one message in 10 s, and one at a time. Each has a number and never changes.
+ * The object answers at once, since an object that sends counts is billed while it waits, and stores later. So the
+ * sender keeps a message until the answer to a later one says that it is stored. If the object has lost its memory
+ * meanwhile, it says so, and gets again what it has lost. So nothing is counted twice, and only counts of an ended
+ * isolate that were not stored are lost.
  *
  * Any request may end at any moment, so no code here waits for a promise of another request: a message counts as lost
  * after its deadline.
@@ -241,28 +243,37 @@ function byCount(one: KeyCounter, other: KeyCounter): number {
 
 /** The least time between two messages, unless tests bind another interval. */
 export const SEND_EVERY_MS = 10_000;
-/** How long after the next message is due an unanswered one counts as lost. */
-const LATE_MS = 2_000;
+/** After this time an unanswered message counts as lost. */
+const DEADLINE_MS = 2_000;
 /** How often the end of a process checks whether a message is in flight. */
 const POLL_MS = 25;
 /** After this time a message is not sent again: the object forgets senders later (ledger.ts). */
 export const SENT_AGAIN_MS = 600_000;
+/** The messages that are kept. Then the last one is sent again, until the object has stored some. */
+const MAX_KEPT = 3;
 
-interface UnansweredCounts {
+interface KeptMessage {
   readonly message: StatsMessage;
   readonly sinceMs: number;
 }
+
+type Push = (message: StatsMessage) => Promise<Receipt | undefined>;
 
 export class StatsSender {
   readonly #tally: Tally;
   readonly #makeId: () => string;
   readonly #onLost: (error: unknown) => void;
   readonly everyMs: number;
-  readonly #deadlineMs: number;
+  /** As the object has asked for. */
+  #paceMs: number;
   #id = "";
   #number = 0;
-  #unanswered: UnansweredCounts | undefined;
+  /** Messages that are not known to be stored, in their order. */
+  #kept: readonly KeptMessage[] = [];
+  /** The last one that the object has counted. */
+  #received = 0;
   #nextMs = -Infinity;
+  #turn = 0;
   #underWayUntilMs = -Infinity;
 
   /** @param makeId called for the first message, since start-up has no randomness */
@@ -274,7 +285,7 @@ export class StatsSender {
   ) {
     this.#onLost = onLost;
     this.everyMs = everyMs;
-    this.#deadlineMs = everyMs + LATE_MS;
+    this.#paceMs = everyMs;
     this.#tally = tally;
     this.#makeId = makeId;
   }
@@ -282,60 +293,84 @@ export class StatsSender {
   /** Whether a request has to send the next message: 10 s have passed since the last one began. */
   isDue(nowMs: number): boolean {
     // A clock set far back would stop all messages.
-    return nowMs >= this.#nextMs || nowMs < this.#nextMs - 2 * this.everyMs;
+    return nowMs >= this.#nextMs || nowMs < this.#nextMs - 2 * this.#paceMs;
   }
 
   /** Sends the next message after `afterMs`, with all counts up to then. */
-  async begin(time: Time, push: (message: StatsMessage) => Promise<void>, afterMs: number): Promise<void> {
-    this.#nextMs = time.nowMs() + this.everyMs;
+  async begin(time: Time, push: Push, afterMs: number): Promise<void> {
+    this.#nextMs = time.nowMs() + this.#paceMs;
     if (afterMs > 0) await new Promise<void>((done) => time.after(afterMs, done));
     await this.send(time, push);
   }
 
-  /** Sends the present counts, and never throws. Returns whether nothing is left to send. */
-  async send(time: Time, push: (message: StatsMessage) => Promise<void>): Promise<boolean> {
-    const nowMs = time.nowMs();
-    if (this.#isUnderWay(nowMs)) return false;
-    const message = this.#nextMessage(nowMs);
-    if (message === undefined) return true;
-    this.#underWayUntilMs = nowMs + this.#deadlineMs;
-    let isAnswered = false;
-    const answered = (async () => {
-      await push(message);
-      isAnswered = true;
-    })().catch(this.#onLost);
-    await orTimeout(answered, time, this.#deadlineMs);
-    // The answer may be late, when another message is in flight.
-    if (this.#unanswered?.message !== message) return false;
-    this.#underWayUntilMs = -Infinity;
-    if (isAnswered) this.#unanswered = undefined;
-    return isAnswered;
+  /**
+   * Sends the present counts, and what the object has lost. It never throws. Returns whether the object has all.
+   * @param isLast the process is about to end: all must be stored
+   */
+  async send(time: Time, push: Push, isLast = false): Promise<boolean> {
+    if (this.#isUnderWay(time.nowMs())) return false;
+    let message = this.#nextMessage(time.nowMs(), isLast);
+    for (let sent = 0; message !== undefined && sent <= MAX_KEPT; sent += 1) {
+      if (!(await this.#isAnswered(time, push, message, isLast))) return false;
+      message = this.#unreceived();
+    }
+    return message === undefined;
   }
 
   /** Sends everything when the process is about to end. It never throws. */
-  async sendAll(time: Time, push: (message: StatsMessage) => Promise<void>): Promise<void> {
-    // First the unanswered message, then later counts. Another request may be sending either.
+  async sendAll(time: Time, push: Push): Promise<void> {
+    // First what the object does not have, then later counts. Another request may be sending either.
     for (let messages = 0; messages < 2; messages += 1) {
       while (this.#isUnderWay(time.nowMs())) await new Promise<void>((done) => time.after(POLL_MS, done));
-      await this.send(time, push);
+      await this.send(time, push, true);
     }
   }
 
   #isUnderWay(nowMs: number): boolean {
-    return nowMs < this.#underWayUntilMs && this.#underWayUntilMs - nowMs <= this.#deadlineMs;
+    return nowMs < this.#underWayUntilMs && this.#underWayUntilMs - nowMs <= DEADLINE_MS;
   }
 
-  #nextMessage(nowMs: number): StatsMessage | undefined {
-    const unanswered = this.#unanswered;
-    if (unanswered !== undefined && Math.abs(nowMs - unanswered.sinceMs) < SENT_AGAIN_MS)
-      return unanswered.message;
-    this.#unanswered = undefined;
-    const content = this.#tally.take();
-    if (content === undefined) return undefined;
+  #nextMessage(nowMs: number, isLast: boolean): StatsMessage | undefined {
+    this.#kept = this.#kept.filter(({ sinceMs }) => Math.abs(nowMs - sinceMs) < SENT_AGAIN_MS);
+    const unreceived = this.#unreceived();
+    if (unreceived !== undefined) return unreceived;
+    const isFull = this.#kept.length >= MAX_KEPT;
+    const content = isFull ? undefined : this.#tally.take();
+    if (content === undefined) return isFull || isLast ? this.#kept.at(-1)?.message : undefined;
     if (this.#id === "") this.#id = this.#makeId();
     this.#number += 1;
     const message = { ...content, sender: this.#id, number: this.#number };
-    this.#unanswered = { message, sinceMs: nowMs };
+    this.#kept = [...this.#kept, { message, sinceMs: nowMs }];
     return message;
+  }
+
+  #unreceived(): StatsMessage | undefined {
+    return this.#kept.find(({ message }) => message.number > this.#received)?.message;
+  }
+
+  async #isAnswered(time: Time, push: Push, message: StatsMessage, isLast: boolean): Promise<boolean> {
+    const { number } = message;
+    const turn = (this.#turn += 1);
+    this.#underWayUntilMs = time.nowMs() + DEADLINE_MS;
+    const after = this.#kept.findLast((each) => each.message.number < number)?.message.number;
+    const sent = {
+      ...message,
+      ...(!isLast && { isKept: true as const }),
+      ...(after !== undefined && { after }),
+    };
+    let receipt: Receipt | undefined;
+    const answered = (async () => {
+      receipt = (await push(sent)) ?? { received: number, stored: number };
+    })().catch(this.#onLost);
+    await orTimeout(answered, time, DEADLINE_MS);
+    // The answer may be late, when another message is in flight.
+    if (turn !== this.#turn) return false;
+    this.#underWayUntilMs = -Infinity;
+    if (receipt === undefined) return false;
+    const { received, stored, everyMs = 0 } = receipt;
+    this.#received = received;
+    this.#paceMs = Math.max(this.everyMs, everyMs);
+    this.#kept = this.#kept.filter((each) => each.message.number > stored);
+    return true;
   }
 }

@@ -13,22 +13,26 @@ import {
   type OpenMinute,
   type PolicyTops,
   type PolicyWithTops,
+  type SenderMark,
+  Senders,
   Tops,
-  withMessage,
+  withMessages,
 } from "../../core/stats/ledger.ts";
 import type {
   HistoryCall,
   HistoryPoint,
+  Receipt,
   StatsMessage,
   TopKeysAnswer,
   TopKeysCall,
   Totals,
 } from "../../core/stats/messages.ts";
+import { SEND_EVERY_MS } from "../../core/stats/tally.ts";
 import { Analytics, type AnalyticsDataset, StatsStorage } from "./stats-storage.ts";
 
 interface Bindings {
   readonly ANALYTICS?: AnalyticsDataset;
-  /** Only in tests. */
+  /** Less in tests. */
   readonly BACKGROUND_MS?: unknown;
 }
 
@@ -40,14 +44,24 @@ export class StatsObject extends DurableObject {
     super(ctx, env);
     const { ANALYTICS, BACKGROUND_MS } = env as unknown as Bindings;
     const analytics = ANALYTICS && new Analytics(ANALYTICS);
-    const onCounted = (counts: Counts) => analytics?.write(counts);
+    const work = {
+      onCounted: (counts: Counts) => analytics?.write(counts),
+      wakeAfter: (ms: number) => {
+        ctx.storage.setAlarm(SYSTEM_TIME.nowMs() + ms).catch(warnUnstored);
+      },
+    };
     const storage = new StatsStorage(ctx.storage);
-    this.#recorder = new Recorder(storage, SYSTEM_TIME, onCounted, parseBackgroundMs(BACKGROUND_MS));
+    this.#recorder = new Recorder(storage, SYSTEM_TIME, work, parseBackgroundMs(BACKGROUND_MS));
   }
 
-  /** Counts an isolate's message once, by its number. Answers when it is stored. */
-  push(message: StatsMessage): Promise<void> {
+  /** Counts an isolate's message once, by its number. Answers at once, and says what is stored. */
+  push(message: StatsMessage): Receipt {
     return this.#recorder.push(message);
+  }
+
+  /** Stores what no later message has caused to be stored. */
+  override alarm(): void {
+    this.#recorder.write();
   }
 
   totals(): Totals {
@@ -64,10 +78,19 @@ export class StatsObject extends DurableObject {
   }
 }
 
-/** Messages within this time are written together, since each write costs a row. In milliseconds. */
+/** A write costs a row, so it waits until so much time has passed for each. In milliseconds. */
 const WRITE_EVERY_MS = 2_000;
-/** Messages that may wait for a write. Further ones are refused, and are sent again. */
+/** Writes that do not wait, after a pause: messages of a few isolates are stored at once. */
+const BURST = 5;
+/** Messages that may wait for a write. */
 const MAX_WAITING = 1_000;
+/** An alarm writes what waits, before an idle object loses its memory after 10 s. A timer would cost more than a row. */
+const WAKE_AFTER_WRITES = 4;
+/** Messages a second that all isolates together send. Of more isolates each sends less often. */
+const MESSAGES_PER_SECOND = 100;
+const MAX_SEND_EVERY_MS = 60_000;
+/** A sender with no message for so long counts no longer for that. */
+const ACTIVE_MS = 2 * MAX_SEND_EVERY_MS;
 /** Each policy's top keys cost a row. Until then they are in the row of the open minute. */
 const TOPS_EVERY_MINUTES = 10;
 /** Their longest text in that row, which is written with each batch of messages. */
@@ -77,78 +100,101 @@ const MAX_RECENT_LENGTH = 300_000;
 const [OPEN, CLOSED, TOPS] = ["open", "closed", "tops "];
 
 /** Stored: never rename a field. */
-interface StoredMinute extends OpenMinute {
+interface StoredMinute extends Omit<OpenMinute, "senders"> {
+  readonly senders: readonly SenderMark[];
   /** Top keys without a current row of their own. Absent: none, or they are too long. */
   readonly tops?: readonly PolicyWithTops[];
 }
 
-/** A message that is answered when it is stored. */
-type Waiting = PromiseWithResolvers<void> & { readonly message: StatsMessage };
+const warnUnstored = (error: unknown) =>
+  console.warn(`counts could not be stored, and are sent again: ${String(error)}`);
 
-/** Counts messages, and stores them before it answers. */
+interface RecorderWork {
+  /** Called with messages counted for the first time, after they were stored. */
+  readonly onCounted: (counts: Counts) => void;
+  /** Has `write` called after `ms` milliseconds, also if the object has nothing to do until then. */
+  readonly wakeAfter: (ms: number) => void;
+}
+
+/** Counts messages. What is answered is what is stored: messages in memory are in no total. */
 export class Recorder {
   readonly #writeEveryMs: number;
   readonly #storage: StatsStorage;
-  readonly #time: Time;
-  readonly #onCounted: (counts: Counts) => void;
+  readonly #time: Pick<Time, "nowMs">;
+  readonly #work: RecorderWork;
   #open: OpenMinute;
   #closed: ClosedMinute;
   readonly #names: PolicyNames;
   #tops: Tops;
-  #waiting: Waiting[] = [];
-  #isTimed = false;
-  #nextWriteMs = -Infinity;
+  #waiting: StatsMessage[] = [];
+  /** By sender: the last message that waits. */
+  readonly #received = new Map<string, number>();
+  /** When writes have waited for all that were made. */
+  #writtenUntilMs = -Infinity;
+  #wakeAtMs = -Infinity;
   #latestMs: number;
+  #sendEveryMs: number;
 
-  /** @param onCounted is called with messages counted for the first time, after they were stored */
   constructor(
     storage: StatsStorage,
-    time: Time,
-    onCounted: (counts: Counts) => void,
-    writeEveryMs = WRITE_EVERY_MS,
+    time: Pick<Time, "nowMs">,
+    work: RecorderWork,
+    backgroundMs = WRITE_EVERY_MS,
   ) {
-    this.#writeEveryMs = writeEveryMs;
+    this.#writeEveryMs = Math.min(backgroundMs, WRITE_EVERY_MS);
     this.#storage = storage;
     this.#time = time;
-    this.#onCounted = onCounted;
+    this.#work = work;
     const nowMs = time.nowMs();
     const minute = Math.floor(nowMs / MINUTE_MS);
     const empty: StoredMinute = { minute, counts: {}, senders: [] };
-    const { tops: recent = [], ...open } = storage.read<StoredMinute>(OPEN) ?? empty;
+    const { tops: recent = [], senders, ...open } = storage.read<StoredMinute>(OPEN) ?? empty;
     const nothing: ClosedMinute = { sinceMs: nowMs, totals: {}, hour: 0, hourCounts: {} };
-    this.#open = open;
+    this.#open = { ...open, senders: new Senders(senders) };
     this.#closed = storage.read<ClosedMinute>(CLOSED) ?? nothing;
     this.#latestMs = this.#open.minute * MINUTE_MS;
+    this.#sendEveryMs = this.#pace();
     this.#names = namesIn(this.#open.counts, namesIn(this.#closed.totals));
     const names = storage.names(TOPS);
     const stored = names.map((name) => [name.slice(TOPS.length), storage.read(name) as PolicyTops] as const);
     this.#tops = new Tops(stored, recent);
   }
 
-  /** Counts a message once. Settles when it is stored. */
-  push(message: StatsMessage): Promise<void> {
-    if (this.#waiting.length >= MAX_WAITING)
-      return Promise.reject(new Error(`${MAX_WAITING} messages wait to be counted: send it again`));
-    const waiting = { message, ...Promise.withResolvers<void>() };
-    this.#waiting.push(waiting);
-    const leftMs = this.#nextWriteMs - this.#now();
-    if (leftMs <= 0) this.#write();
-    else if (!this.#isTimed) {
-      this.#isTimed = true;
-      this.#time.after(leftMs, () => {
-        this.#isTimed = false;
-        this.#write();
-      });
+  /**
+   * Counts a message once, unless one before it is lost.
+   * @throws Error if what waits could not be stored: then none of it is counted
+   */
+  push(message: StatsMessage): Receipt {
+    const { sender, number, isKept = false, after = 0 } = message;
+    const last = this.#lastOf(sender);
+    if (last >= after) {
+      this.#waiting.push(message);
+      this.#received.set(sender, Math.max(last, number));
     }
-    return waiting.promise;
+    if (!isKept || this.#mayWrite() || this.#waiting.length >= MAX_WAITING) this.#write();
+    else this.#wake();
+    const stored = this.#open.senders.lastOf(sender);
+    const everyMs = this.#sendEveryMs;
+    return { received: this.#lastOf(sender), stored, ...(everyMs > SEND_EVERY_MS && { everyMs }) };
+  }
+
+  /** Stores the messages that wait. If it cannot, their senders have them. */
+  write(): void {
+    try {
+      this.#write();
+    } catch (error) {
+      warnUnstored(error);
+    }
   }
 
   totals(): Totals {
+    this.#catchUp();
     return { counts: merged(this.#closed.totals, this.#open.counts), sinceMs: this.#closed.sinceMs };
   }
 
   /** Without steps that have no traffic. */
   history({ policy, step, sinceMs }: HistoryCall): readonly HistoryPoint[] {
+    this.#catchUp();
     const stepMs = step === "minute" ? MINUTE_MS : MINUTE_MS * MINUTES_AN_HOUR;
     const from = Math.floor(sinceMs / stepMs);
     const { number, counts } = this.#openStep(step, policy);
@@ -158,6 +204,7 @@ export class Recorder {
   }
 
   topKeys(call: TopKeysCall): TopKeysAnswer {
+    this.#catchUp();
     return this.#tops.answer(call, this.#now());
   }
 
@@ -169,21 +216,42 @@ export class Recorder {
     return { number: hour, counts: historyOf(merged(before, counts)).get(policy) };
   }
 
-  /** Stores and answers all waiting messages, or refuses all: a message that is not stored is not counted. */
+  #lastOf(sender: string): number {
+    return this.#received.get(sender) ?? this.#open.senders.lastOf(sender);
+  }
+
+  #mayWrite(): boolean {
+    return this.#writtenUntilMs - this.#now() <= (BURST - 1) * this.#writeEveryMs;
+  }
+
+  #catchUp(): void {
+    if (this.#mayWrite()) this.write();
+  }
+
+  #wake(): void {
+    const nowMs = this.#now();
+    if (nowMs < this.#wakeAtMs) return;
+    const ms = WAKE_AFTER_WRITES * this.#writeEveryMs;
+    this.#wakeAtMs = nowMs + ms;
+    this.#work.wakeAfter(ms);
+  }
+
+  #pace(): number {
+    const active = this.#open.senders.countSince(this.#now() - ACTIVE_MS);
+    return Math.min(MAX_SEND_EVERY_MS, (active * 1_000) / MESSAGES_PER_SECOND);
+  }
+
+  /** Stores all waiting messages, or forgets all: a message that is not stored is not counted. */
   #write(): void {
     const waiting = this.#waiting;
     this.#waiting = [];
+    this.#received.clear();
     if (waiting.length === 0) return;
     const nowMs = this.#now();
-    this.#nextWriteMs = nowMs + this.#writeEveryMs;
-    try {
-      const messages = waiting.map(({ message }) => message);
-      const fresh = this.#store(messages, nowMs);
-      for (const { resolve } of waiting) resolve();
-      this.#onCounted(fresh.map(({ counts }) => counts).reduce(merged, {}));
-    } catch (error) {
-      for (const { reject } of waiting) reject(error);
-    }
+    const untilMs = Math.max(this.#writtenUntilMs, nowMs) + this.#writeEveryMs;
+    this.#writtenUntilMs = Math.min(untilMs, nowMs + BURST * this.#writeEveryMs);
+    const fresh = this.#store(waiting, nowMs);
+    this.#work.onCounted(fresh.map(({ counts }) => counts).reduce(merged, {}));
   }
 
   /** Stores messages, then changes memory. Returns those that were not counted before. */
@@ -191,13 +259,8 @@ export class Recorder {
     const minute = Math.floor(nowMs / MINUTE_MS);
     const isOver = minute > this.#open.minute;
     const close = isOver ? closing(this.#closed, this.#open, minute) : undefined;
-    let open: OpenMinute = isOver ? { ...this.#open, minute, counts: {} } : this.#open;
-    const fresh: StatsMessage[] = [];
-    for (const message of messages) {
-      const { sender, number } = message;
-      if (!open.senders.some(([id, last]) => id === sender && number <= last)) fresh.push(message);
-      open = withMessage(open, message, this.#names, nowMs);
-    }
+    const begun: OpenMinute = isOver ? { ...this.#open, minute, counts: {} } : this.#open;
+    const { open, fresh } = withMessages(begun, messages, this.#names, nowMs);
     const tops = this.#tops.copy();
     for (const { keys } of fresh) tops.add(keys, nowMs);
     this.#storage.atomically(() => {
@@ -217,6 +280,7 @@ export class Recorder {
     this.#open = open;
     this.#closed = close?.closed ?? this.#closed;
     this.#tops = tops;
+    if (isOver) this.#sendEveryMs = this.#pace();
     if (isTopsDue) this.#storeTops();
     return fresh;
   }

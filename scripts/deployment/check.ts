@@ -84,7 +84,7 @@ function variableLines({ vars }: Config): Line[] {
   const count = Object.keys(vars).length;
   if (count > free)
     sizes.push({ verdict: "note", text: `${count}: the free plan has ${free}, the paid one ${paid}` });
-  for (const name of ["JURISDICTIONS", "OBJECT_BOUNDS", "SOCKETS", "BACKGROUND_MS"])
+  for (const name of ["JURISDICTIONS", "OBJECT_BOUNDS", "SOCKETS"])
     if (vars[name] !== undefined)
       sizes.push({ verdict: "BAD", text: `${name} is for plain workerd: take it away` });
   return sizes;

@@ -1,6 +1,13 @@
 import { expect, test } from "vitest";
 import { metricsText } from "../../core/stats/metrics-text.ts";
-import { ratesOf, RATE_OVER_MS, totalsIn, withReading, type Reading } from "../../dashboard/rates.ts";
+import {
+  hasCounts,
+  ratesOf,
+  RATE_OVER_MS,
+  totalsIn,
+  withReading,
+  type Reading,
+} from "../../dashboard/rates.ts";
 
 const line = (policy: string, outcome: string, reason: string, source: string, count: number) =>
   `weir_decisions_total{policy="${policy}",outcome="${outcome}",reason="${reason}",source="${source}"} ${count}\n`;
@@ -17,6 +24,13 @@ test("decisions are added up by policy, and other metrics are left alone", () =>
     ["login", { admitted: 0, denied: 2, isolate: 0, degraded: 2 }],
   ]);
   expect(totalsIn(metricsText({}, "openmetrics")).size).toBe(0);
+});
+
+test("metrics without counts are not taken for counts of 0", () => {
+  expect([metricsText({}, "openmetrics"), metricsText(undefined, "openmetrics")].map(hasCounts)).toEqual([
+    true,
+    false,
+  ]);
 });
 
 const reading = (atMs: number, admitted: number): Reading => ({

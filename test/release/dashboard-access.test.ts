@@ -1,4 +1,5 @@
 /** What a token may not do is not offered, and what callers write is never taken for HTML. */
+import { join } from "node:path";
 import { expect, test } from "vitest";
 import { BUNDLE } from "../../scripts/project.ts";
 import {
@@ -163,6 +164,31 @@ test("a limiter that keeps no counts and no catalog says so in the parts that ne
     expect(faults).toEqual([]);
   } finally {
     await bare.stop("SIGKILL");
+    removeState(folder);
+  }
+});
+
+test("while the statistics do not answer the pages say so instead of rates, and have them again afterwards", async () => {
+  const folder = makeState();
+  const main = join(import.meta.dirname, "..", "support", "unsteady-stats.mjs");
+  const unsteady = await serveBundle(folder, DASHBOARD_POLICIES, { main, hasDeploymentObjects: true });
+  const answering = (fate: string) => fetch(`${unsteady.url}/statistics`, { method: "PUT", body: fate });
+  try {
+    await answering("failing");
+    const { page, faults } = await openPage(browser);
+    await signIn(page, unsteady.url, TOKENS.full);
+    for (const place of ["#/policy/api", "#/"]) {
+      await goTo(page, place);
+      await says(page, "the object with the statistics does not answer");
+      expect(await textOf(page)).not.toContain("rates…");
+      expect(await page.$$("[data-figure]")).toEqual([]);
+    }
+    await answering("well");
+    await page.waitForSelector("[data-figure]");
+    expect(await textOf(page)).not.toContain("does not answer");
+    expect(faults).toEqual([]);
+  } finally {
+    await unsteady.stop("SIGKILL");
     removeState(folder);
   }
 });

@@ -21,15 +21,26 @@ const number = (cell = "") => (cell.startsWith("under") ? 0 : Number(cell.replac
 
 test("what is used up first says how many calls a day are free", () => {
   const needed = { calls: 100, workerRequests: 100, objectRequests: 100, rowsWritten: 0 };
-  expect(freeCallsADay(needed)).toEqual({ calls: 100_000, bound: "worker requests" });
-  expect(freeCallsADay({ ...needed, rowsWritten: 300 })).toEqual({ calls: 33_000, bound: "rows written" });
-  expect(freeCallsADay({ ...needed, objectRequests: 250 })).toEqual({
-    calls: 40_000,
-    bound: "object requests",
+  const nothing = { objectRequests: 0, rowsWritten: 0 };
+  const free = (further: object, background: object = {}) =>
+    freeCallsADay({ ...needed, ...further }, { ...nothing, ...background });
+  expect(free({})).toEqual({ calls: 100_000, bound: "worker requests" });
+  expect(free({ rowsWritten: 300 })).toEqual({ calls: 33_000, bound: "rows written" });
+  expect(free({ objectRequests: 250 })).toEqual({ calls: 40_000, bound: "object requests" });
+  // What goes by time is taken off first.
+  expect(free({}, { objectRequests: 27_600 })).toEqual({ calls: 72_000, bound: "object requests" });
+  expect(free({ rowsWritten: 300 }, { rowsWritten: 40_000 })).toEqual({
+    calls: 20_000,
+    bound: "rows written",
   });
 });
 
-test("the table of the free plan follows from what a million decisions were counted to need", () => {
+test("the table of the free plan follows from what a million decisions, and a day of counting, need", () => {
+  const [, ...backgrounds] = rowsOf("beside the calls, an hour").map(([, objectRequests, rowsWritten]) => ({
+    objectRequests: 24 * number(objectRequests),
+    rowsWritten: 24 * number(rowsWritten),
+  }));
+  expect(backgrounds.length).toBe(2);
   const counted = rowsOf("a million decisions");
   expect(counted.length).toBeGreaterThan(10);
   const expected = counted.map(
@@ -45,21 +56,21 @@ test("the table of the free plan follows from what a million decisions were coun
       });
       // The price tells how many worker requests there were.
       const workerRequests = Math.round((Number(dollars.slice(1)) - besides) / 0.3) * 1_000_000;
-      return {
-        name: withoutLinks(name),
-        ...freeCallsADay({
-          calls: 1_000_000,
-          workerRequests,
-          objectRequests: number(objectRequests),
-          rowsWritten,
-        }),
+      const needed = {
+        calls: 1_000_000,
+        workerRequests,
+        objectRequests: number(objectRequests),
+        rowsWritten,
       };
+      const free = backgrounds.map((background) => freeCallsADay(needed, background));
+      return [withoutLinks(name), ...free.map(({ calls }) => calls), free[0]?.bound];
     },
   );
-  const told = rowsOf("on the free plan").map(([name, calls, bound]) => ({
+  const told = rowsOf("on the free plan").map(([name, calls, slowly, bound]) => [
     name,
-    calls: number(calls),
+    number(calls),
+    number(slowly),
     bound,
-  }));
+  ]);
   expect(told).toEqual(expected);
 });

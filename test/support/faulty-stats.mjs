@@ -11,9 +11,10 @@ export class StatsObject extends weir.StatsObject {
     pushes += 1;
     if (fate === "lost") throw new Error("the message is lost");
     if (fate === "hangs") await new Promise(() => {});
-    await super.push(message);
+    const receipt = super.push(message);
     if (fate === "unanswered") throw new Error("the answer is lost");
     if (fate === "dies") this.ctx.abort("its memory is lost");
+    return receipt;
   }
 }
 

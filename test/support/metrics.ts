@@ -12,6 +12,7 @@ const SAMPLE =
   /^([a-zA-Z_:][\w:]*(?:\{(?:\w+="(?:[^"\\\n]|\\["\\n])*",?)*\})?) (-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)$/;
 const SUFFIXES: Readonly<Record<string, RegExp>> = {
   counter: /^_total$/,
+  gauge: /^$/,
   histogram: /^_(bucket|count|sum)$/,
 };
 

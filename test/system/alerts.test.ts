@@ -28,6 +28,8 @@ const HEALTHY: Readonly<Record<string, string>> = {
   'weir_object_pace_seconds_count{policy="api"}': "7+0x20 30+0x40",
   'weir_catalog_failures_total{in_force="catalog"}': "7+0x20 30+0x40",
   [COUNTED]: rising(6),
+  // Some reads find the object on its way from one machine to another.
+  weir_stats_up: "1+0x20 0+0x2 1+0x40",
 };
 
 test.each<[fires: string | undefined, series: Readonly<Record<string, string>>]>([
@@ -38,6 +40,17 @@ test.each<[fires: string | undefined, series: Readonly<Record<string, string>>]>
   ["WeirCallsDropped", { 'weir_calls_dropped_total{policy="api"}': rising(1) }],
   ["WeirObjectsBehind", { 'weir_object_pace_seconds_count{policy="api"}': rising(1) }],
   ["WeirCatalogAway", { 'weir_catalog_failures_total{in_force="catalog"}': rising(1) }],
+  [
+    "WeirStatisticsAway",
+    {
+      weir_stats_up: "0+0x60",
+      ...Object.fromEntries(
+        Object.keys(HEALTHY)
+          .slice(0, -1)
+          .map((name) => [name, "_x60"]),
+      ),
+    },
+  ],
   ["WeirStatisticsMissing", { [COUNTED]: "7+0x60" }],
   ["WeirStatisticsMissing", { [COUNTED]: "_x60" }],
 ])("%s fires, and no other", (fires, series) => {

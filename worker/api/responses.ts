@@ -138,7 +138,10 @@ export const DOCUMENT: AnswerKind<{ readonly version: number; readonly value: ob
 /** A response that the call has made. */
 export const RESPONSE: AnswerKind<Response> = { respond: asItIs, value: asItIs };
 /** All counts, in the format that the caller takes. */
-export const METRICS: AnswerKind<{ readonly counts: Counts; readonly accept: string | null | undefined }> = {
+export const METRICS: AnswerKind<{
+  readonly counts: Counts | undefined;
+  readonly accept: string | null | undefined;
+}> = {
   respond: ({ counts, accept }) => {
     // OpenMetrics, unless the caller accepts only plain text.
     const isPlain = accept?.includes("text/plain") && !accept.includes("application/openmetrics-text");

@@ -10,7 +10,7 @@ import { jitterAt, Latch, orTimeout, type Time } from "../../core/clock.ts";
 import { later, type Policies } from "../../core/policies/policy.ts";
 import type { Counter } from "../../core/stats/tally.ts";
 
-/** Milliseconds after which the next call refreshes without waiting. Tests bind another value. */
+/** Milliseconds after which the next call refreshes without waiting. A deployment may bind another value. */
 export const ASK_AFTER_MS = 5_000;
 /** The oldest knowledge that decides, in ms. A change applies within 10 s, less a deadline of 1 s. */
 export const MAX_AGE_MS = 8_000;
@@ -187,8 +187,9 @@ export function followingBy(
   catalog: Pick<CatalogReader, "freshen">,
   policies: Pick<Policies, "get">,
   time: Time,
-  checkEveryMs = CHECK_EVERY_MS,
+  backgroundMs = CHECK_EVERY_MS,
 ): Follow {
+  const checkEveryMs = Math.min(backgroundMs, CHECK_EVERY_MS);
   return ({ name, inForce }, key, tell) => {
     let sentVersion = inForce;
     let isOver = false;

@@ -15,7 +15,7 @@ import type { Decision } from "../../core/protocol/decision.ts";
 import { type Answered, catalogUnreached, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { policyOfKeys } from "../../core/stats/counts.ts";
 import { type StatsBindings, type StatsMessage, statsStub } from "../../core/stats/messages.ts";
-import { StatsSender, Tally } from "../../core/stats/tally.ts";
+import { SEND_EVERY_MS, StatsSender, Tally } from "../../core/stats/tally.ts";
 import * as deployment from "../../durable-objects/deployment.ts";
 import { claimProofs } from "../auth/claim-proofs.ts";
 import { authenticate, knowTokens, type Principal, unauthorized } from "../auth/tokens.ts";
@@ -155,13 +155,15 @@ function workerStats(bindings: StatsBindings, mayHaveKeys: (policy: string) => b
   const onLost = (error: unknown) =>
     console.warn(`what was counted could not be sent, and is sent again: ${String(error)}`);
   const sender = new StatsSender(tally, randomId, onLost, deployment.backgroundMs);
-  const push = (message: StatsMessage) => statsStub(bindings)?.push(message) ?? Promise.resolve();
+  // The runtime ends what a request waits for in the background after 30 s.
+  const delayMs = Math.min(sender.everyMs, SEND_EVERY_MS);
+  const push = async (message: StatsMessage) => await statsStub(bindings)?.push(message);
   return {
     tally,
     /** Sends all counts before the process ends. */
     sendAll: () => sender.sendAll(SYSTEM_TIME, push),
     sendIfDue(nowMs: number) {
-      if (sender.isDue(nowMs)) waitUntil(sender.begin(SYSTEM_TIME, push, sender.everyMs));
+      if (sender.isDue(nowMs)) waitUntil(sender.begin(SYSTEM_TIME, push, delayMs));
     },
   };
 }

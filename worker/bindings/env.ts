@@ -19,6 +19,6 @@ export interface Env extends StatsBindings {
   readonly SOCKETS?: string;
   /** Only on plain workerd, as JSON: how many objects its process can have. */
   readonly OBJECT_BOUNDS?: string;
-  /** Only in tests: milliseconds between background work. Read by deployment.ts. */
+  /** Milliseconds between background work: more on the free plan, less in tests. Read by deployment.ts. */
   readonly BACKGROUND_MS?: string;
 }

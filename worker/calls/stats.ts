@@ -34,12 +34,19 @@ function totalsProblem({ title, keyPrefix }: Principal): Problem | undefined {
   return new Problem(PROBLEMS.forbidden, `${only}, and these counts are of all keys`);
 }
 
-/** The counts that the principal may see: those of no policy, and of the policies that it may use. */
-export async function callMetrics({ env, principal }: StatsContext): Answered<{ readonly counts: Counts }> {
+/**
+ * The counts that the principal may see: those of no policy, and of the policies that it may use. `undefined`: the object
+ * does not answer, which is an answer too, since Prometheus reads no metrics in a problem.
+ */
+export async function callMetrics({
+  env,
+  principal,
+}: StatsContext): Answered<{ readonly counts: Counts | undefined }> {
   const refusal = totalsProblem(principal);
   if (refusal !== undefined) return refusal;
   const totals = await askStats(env, (object) => object.totals());
-  if (totals instanceof Problem) return totals;
+  if (totals instanceof Problem)
+    return totals.code === PROBLEMS.unavailable[1] ? { counts: undefined } : totals;
   const mine = Object.entries(totals.counts).filter(([series]) => {
     const [metric = "", policy = ""] = partsOf(series);
     return familyOf(metric)?.labels[0] !== POLICY_LABEL || mayUse(principal, policy);

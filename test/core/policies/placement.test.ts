@@ -76,10 +76,10 @@ test("plain workerd has no jurisdictions: what it serves says so, and goes witho
   expect(ignored.policies.get("a")).not.toHaveProperty("jurisdiction");
 });
 
-test("tests may have work in the background due sooner; anything else is refused with what is allowed", () => {
-  expect([undefined, "200", 50].map(parseBackgroundMs)).toEqual([undefined, 200, 50]);
-  for (const other of ["", "soon", 49, 10_001, 200.5])
-    expect(() => parseBackgroundMs(other)).toThrow("must be a whole number from 50 to 10000");
+test("work in the background may be due sooner or later; anything else is refused with what is allowed", () => {
+  expect([undefined, "200", 50, "60000"].map(parseBackgroundMs)).toEqual([undefined, 200, 50, 60_000]);
+  for (const other of ["", "soon", 49, 60_001, 200.5])
+    expect(() => parseBackgroundMs(other)).toThrow("must be a whole number from 50 to 60000");
 });
 
 test("the home of a deployment is one of Cloudflare's location hints, or left out", () => {

@@ -5,7 +5,7 @@ import {
   ofLatestCandidates,
   policyOfKeys,
 } from "../../../core/stats/counts.ts";
-import { closing, type ClosedMinute, type OpenMinute } from "../../../core/stats/ledger.ts";
+import { closing, type ClosedMinute, type OpenMinute, Senders } from "../../../core/stats/ledger.ts";
 import { Tally } from "../../../core/stats/tally.ts";
 
 test("of each policy only the counts of its last candidate stay, and all else stays", () => {
@@ -32,7 +32,7 @@ test("they stay when a minute ends, also those of an isolate that lags behind", 
   const open: OpenMinute = {
     minute: 1,
     counts: { [comparedSeries("api", 4, "none")]: 2, [comparedSeries("api", 3, "none")]: 8 },
-    senders: [],
+    senders: new Senders(),
   };
   expect(closing(closed, open, 2).closed.totals).toEqual({ [comparedSeries("api", 4, "none")]: 7 });
 });

@@ -5,25 +5,38 @@ import {
   hourOf,
   MAX_SENDERS,
   SENDER_KEPT_MS,
-  withMessage,
+  Senders,
+  withMessages,
   type ClosedMinute,
   type OpenMinute,
+  type SenderMark,
 } from "../../../core/stats/ledger.ts";
+import type { StatsMessage } from "../../../core/stats/messages.ts";
 import { SENT_AGAIN_MS } from "../../../core/stats/tally.ts";
 import { seededRandom, seedOr, pick, whole } from "../../support/random.ts";
 
-const OPEN: OpenMinute = { minute: 0, counts: {}, senders: [] };
+const OPEN: OpenMinute = { minute: 0, counts: {}, senders: new Senders() };
 const CLOSED: ClosedMinute = { sinceMs: 0, totals: {}, hour: 0, hourCounts: {} };
 const messageOf = (sender: string, number: number, counts: Counts) => ({ sender, number, counts, keys: [] });
+const withMessage = (open: OpenMinute, message: StatsMessage, names: PolicyNames, nowMs: number) =>
+  withMessages(open, [message], names, nowMs).open;
+const idsOf = ({ senders }: OpenMinute) => senders.toJSON().map(([id]) => id);
 
 test("a message counts once, however often it comes, and an earlier one does not count after it", () => {
-  const names = new PolicyNames();
   const first = messageOf("a", 1, { rows_read: 2 });
-  let open = withMessage(OPEN, first, names, 0);
-  open = withMessage(open, messageOf("a", 2, { rows_read: 3 }), names, 1);
-  for (const again of [first, messageOf("a", 2, { rows_read: 3 })]) open = withMessage(open, again, names, 2);
-  open = withMessage(open, messageOf("b", 1, { rows_read: 4 }), names, 3);
-  expect(open.counts).toEqual({ rows_read: 9, "stats_messages counted": 3, "stats_messages repeated": 2 });
+  const second = messageOf("a", 2, { rows_read: 3 });
+  const messages = [first, second, first, second, messageOf("b", 1, { rows_read: 4 })];
+  const expected = { rows_read: 9, "stats_messages counted": 3, "stats_messages repeated": 2 };
+  // It does not matter which of them come together.
+  for (let cut = 0; cut <= messages.length; cut += 1) {
+    const names = new PolicyNames();
+    const one = withMessages(OPEN, messages.slice(0, cut), names, 0);
+    const other = withMessages(one.open, messages.slice(cut), names, 1);
+    expect(other.open.counts).toEqual(expected);
+    expect([...one.fresh, ...other.fresh]).toEqual([first, second, messages[4]]);
+  }
+  expect(OPEN.counts).toEqual({});
+  expect(idsOf(OPEN)).toEqual([]);
 });
 
 test("a sender is remembered for longer than it sends a message again", () => {
@@ -31,18 +44,20 @@ test("a sender is remembered for longer than it sends a message again", () => {
   expect(SENDER_KEPT_MS).toBeGreaterThan(2 * SENT_AGAIN_MS);
   let open = withMessage(OPEN, messageOf("a", 1, {}), names, 0);
   open = withMessage(open, messageOf("b", 1, {}), names, SENDER_KEPT_MS - 1);
-  expect(open.senders.map(([id]) => id)).toEqual(["a", "b"]);
+  expect(idsOf(open)).toEqual(["a", "b"]);
   open = withMessage(open, messageOf("c", 1, {}), names, SENDER_KEPT_MS);
-  expect(open.senders.map(([id]) => id)).toEqual(["b", "c"]);
+  expect(idsOf(open)).toEqual(["b", "c"]);
 });
 
-test("so many senders are remembered and no more: those that were heard last", () => {
-  const names = new PolicyNames();
-  let open = OPEN;
-  for (let sender = 0; sender < MAX_SENDERS + 10; sender += 1)
-    open = withMessage(open, messageOf(`s${sender}`, 1, {}), names, 0);
-  expect(open.senders.length).toBe(MAX_SENDERS);
-  expect(open.senders.at(-1)?.[0]).toBe(`s${MAX_SENDERS + 9}`);
+test("so many senders are remembered and no more: those that were heard last, also after a start", () => {
+  const messages = Array.from({ length: MAX_SENDERS + 10 }, (_, sender) => messageOf(`s${sender}`, 1, {}));
+  const again = [...messages.slice(0, MAX_SENDERS), messageOf("s3", 2, {}), ...messages.slice(MAX_SENDERS)];
+  const { open } = withMessages(OPEN, again, new PolicyNames(), 0);
+  const started = new Senders(JSON.parse(JSON.stringify(open.senders)) as SenderMark[]);
+  expect(started.toJSON()).toEqual(open.senders.toJSON());
+  expect(idsOf(open).length).toBe(MAX_SENDERS);
+  expect(idsOf(open).at(-1)).toBe(`s${MAX_SENDERS + 9}`);
+  expect(["s3", "s2", "s11", "never"].map((id) => started.lastOf(id))).toEqual([2, 0, 1, 0]);
 });
 
 test("policies past the bound are counted under one name, and lose nothing", () => {

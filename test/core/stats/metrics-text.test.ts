@@ -45,6 +45,17 @@ test("a histogram's buckets have all that is below them, and the last one has al
   expect(samples.get('weir_waited_seconds_sum{policy="export"}')).toBe(41.25);
 });
 
+test("without counts only the gauge says so: no counter begins anew at 0", () => {
+  expect(parsedMetrics(metricsText(COUNTS, "openmetrics")).samples.get("weir_stats_up")).toBe(1);
+  for (const format of ["openmetrics", "prometheus"] as const) {
+    const text = metricsText(undefined, format);
+    expect(text.split("\n").filter((line) => line !== "" && !line.startsWith("#"))).toEqual([
+      "weir_stats_up 0",
+    ]);
+  }
+  expect(parsedMetrics(metricsText(undefined, "openmetrics")).types.get("weir_stats_up")).toBe("gauge");
+});
+
 test("every metric has a type and a help, and histograms have a unit that ends their name", () => {
   const { types, help, units } = parsedMetrics(metricsText({}, "openmetrics"));
   for (const metric of Object.keys(FAMILIES)) {

@@ -1,162 +1,176 @@
-/** An isolate that sends over a bad line to an object that dies: the object has what was counted, once. */
+/** When an isolate sends its counts, and what. That each count is stored once: senders.workerd.test.ts. */
 import { expect, test } from "vitest";
-import type { Time } from "../../../core/clock.ts";
-import { PolicyNames } from "../../../core/stats/counts.ts";
-import { withMessage, type OpenMinute } from "../../../core/stats/ledger.ts";
-import type { StatsMessage } from "../../../core/stats/messages.ts";
-import { SEND_EVERY_MS, StatsSender, Tally } from "../../../core/stats/tally.ts";
-import { seededRandom, seedOr, whole } from "../../support/random.ts";
+import type { Receipt, StatsMessage } from "../../../core/stats/messages.ts";
+import { SEND_EVERY_MS, SENT_AGAIN_MS, StatsSender, Tally } from "../../../core/stats/tally.ts";
+import { VirtualTime } from "../../simulation/virtual-time.ts";
 
-const HISTORIES = 300;
-const SERIES = "decisions api admitted ok isolate";
-const EMPTY: OpenMinute = { minute: 0, counts: {}, senders: [] };
-
-/** Time that goes on when it is told to. Timers run when they are due. */
-class Clock implements Time {
-  #nowMs = 0;
-  #timers: { readonly atMs: number; readonly work: () => void }[] = [];
-
-  nowMs(): number {
-    return this.#nowMs;
-  }
-
-  after(ms: number, work: () => void): () => void {
-    const timer = { atMs: this.#nowMs + ms, work };
-    this.#timers.push(timer);
-    return () => (this.#timers = this.#timers.filter((each) => each !== timer));
-  }
+/** An object that answers as it is told to, and a sender with a message due whenever it is asked to send. */
+class Line {
+  readonly virtual = new VirtualTime();
+  readonly time = this.virtual.clock({ ms: 0 });
+  readonly tally = new Tally();
+  readonly sender = new StatsSender(this.tally, () => "isolate");
+  readonly pushed: StatsMessage[] = [];
+  answer: (message: StatsMessage) => Promise<Receipt | undefined> | Receipt | undefined = () => undefined;
+  readonly push = async (message: StatsMessage) => {
+    this.pushed.push(message);
+    return await this.answer(message);
+  };
 
   async pass(ms: number): Promise<void> {
-    const untilMs = this.#nowMs + ms;
-    for (;;) {
-      for (let turn = 0; turn < 20; turn += 1) await Promise.resolve();
-      const [next] = this.#timers.filter(({ atMs }) => atMs <= untilMs).toSorted((a, b) => a.atMs - b.atMs);
-      if (next === undefined) break;
-      this.#timers = this.#timers.filter((each) => each !== next);
-      this.#nowMs = Math.max(this.#nowMs, next.atMs);
-      next.work();
-    }
-    this.#nowMs = untilMs;
+    const untilMs = this.virtual.nowMs + ms;
+    this.virtual.at(untilMs, () => undefined);
+    await this.virtual.run(untilMs, () => undefined);
+  }
+
+  /** Counts something, and sends. Returns whether the object has all. */
+  async send(rows: number): Promise<boolean> {
+    if (rows > 0) this.tally.add("rows_read", [], rows);
+    const sent = this.sender.send(this.time, this.push);
+    await this.pass(3_000);
+    return await sent;
+  }
+
+  /** What was pushed since it was asked last: numbers, rows, and what each comes after. */
+  get taken(): (readonly (number | undefined)[])[] {
+    return this.pushed
+      .splice(0)
+      .map(({ number, counts, after }) => [
+        number,
+        counts["rows_read"],
+        ...(after === undefined ? [] : [after]),
+      ]);
   }
 }
 
-/** The object: what it has stored, which survives its death. */
-class Recorded {
-  stored = EMPTY;
-  count(message: StatsMessage, nowMs: number): void {
-    this.stored = withMessage(this.stored, message, new PolicyNames(), nowMs);
-  }
-  get total(): number {
-    return this.stored.counts[SERIES] ?? 0;
-  }
-}
-
-async function history(seed: number): Promise<void> {
-  const random = seededRandom(seed);
-  const [clock, object, tally] = [new Clock(), new Recorded(), new Tally()];
-  const sender = new StatsSender(tally, () => "isolate");
-  let [counted, sent] = [0, 0];
-  let isGood = false;
-  const push = async (message: StatsMessage): Promise<void> => {
-    sent += 1;
-    const fate = isGood ? 1 : random();
-    // Lost on its way; counted, but its answer is lost; the answer comes after the deadline; the object hangs.
-    if (fate < 0.2) throw new Error("lost");
-    if (fate < 0.3) await new Promise(() => undefined);
-    object.count(message, clock.nowMs());
-    if (fate < 0.4) object.count(message, clock.nowMs());
-    if (fate < 0.5) throw new Error("the answer is lost");
-    if (fate < 0.6) await new Promise<void>((done) => clock.after(whole(random, 30_000), done));
-  };
-  const request = () => {
-    tally.decided({ policy: "api", key: "a", success: true, reason: "ok", source: "isolate" });
-    counted += 1;
-    // The request that keeps the message may be ended, and then nothing of it runs any more.
-    const isDue = sender.isDue(clock.nowMs());
-    const time =
-      isGood || random() < 0.8 ? clock : { nowMs: () => clock.nowMs(), after: () => () => undefined };
-    if (isDue) void sender.begin(time, push, SEND_EVERY_MS);
-  };
-  for (let step = 0; step < 60; step += 1) {
-    request();
-    await clock.pass(whole(random, 8_000));
-    expect(object.total).toBeLessThanOrEqual(counted);
-  }
-  isGood = true;
-  for (let step = 0; step < 6; step += 1) {
-    request();
-    await clock.pass(2 * SEND_EVERY_MS);
-  }
-  await clock.pass(2 * SEND_EVERY_MS);
-  expect(object.total).toBe(counted);
-  // One in 10 s at most, and one more while others are under way.
-  expect(sent).toBeLessThanOrEqual(clock.nowMs() / SEND_EVERY_MS + 1);
-}
-
-test("everything is counted once, whatever is lost, late or repeated, and whoever ends", async () => {
-  const first = seedOr(1);
-  for (let seed = first; seed < first + HISTORIES; seed += 1)
-    await history(seed).catch((error: unknown) => {
-      throw new Error(`SEED=${seed}: ${String(error)}`, { cause: error });
-    });
-});
+const lost = () => Promise.reject(new Error("lost"));
 
 test("a message without an answer goes again as it was, and what was counted since waits", async () => {
-  const [clock, tally] = [new Clock(), new Tally()];
-  const sender = new StatsSender(tally, () => "isolate");
-  const messages: StatsMessage[] = [];
-  let isLost = true;
-  const push = async (message: StatsMessage) => {
-    messages.push(message);
-    if (isLost) throw new Error("lost");
-  };
-  tally.add("rows_read", []);
-  expect(await sender.send(clock, push)).toBe(false);
-  tally.add("rows_read", [], 5);
-  isLost = false;
-  expect(await sender.send(clock, push)).toBe(true);
-  expect(await sender.send(clock, push)).toBe(true);
-  expect(messages.map(({ number, counts }) => [number, counts["rows_read"]])).toEqual([
+  const line = new Line();
+  line.answer = lost;
+  expect(await line.send(1)).toBe(false);
+  line.answer = ({ number }) => ({ received: number, stored: number });
+  expect(await line.send(5)).toBe(true);
+  expect(await line.send(0)).toBe(true);
+  expect(line.taken).toEqual([
     [1, 1],
     [1, 1],
     [2, 5],
   ]);
-  expect(await sender.send(clock, push)).toBe(true);
-  expect(messages.length).toBe(3);
+  expect(await line.send(0)).toBe(true);
+  expect(line.taken).toEqual([]);
 });
 
-test("while a message is under way there is no other", async () => {
-  const [clock, tally] = [new Clock(), new Tally()];
-  const sender = new StatsSender(tally, () => "isolate");
-  let pushes = 0;
-  const push = async () => {
-    pushes += 1;
-    await new Promise(() => undefined);
+test("a message is kept until a later answer says that it is stored, and goes again if the object has lost it", async () => {
+  const line = new Line();
+  line.answer = ({ number }) => ({ received: number, stored: number - 1 });
+  for (const rows of [1, 2, 3]) expect(await line.send(rows)).toBe(true);
+  expect(line.taken).toEqual([
+    [1, 1],
+    [2, 2, 1],
+    [3, 3, 2],
+  ]);
+  // It has lost its memory, and only knows what it had stored.
+  let received = 2;
+  line.answer = ({ number, after = 0 }) => {
+    if (received >= after) received = number;
+    return { received, stored: 2 };
   };
-  tally.add("rows_read", []);
-  void sender.send(clock, push);
-  expect(await sender.send(clock, push)).toBe(false);
-  expect(pushes).toBe(1);
-  await clock.pass(20_000);
-  void sender.send(clock, push);
-  await clock.pass(0);
-  expect(pushes).toBe(2);
+  expect(await line.send(4)).toBe(true);
+  expect(line.taken).toEqual([
+    [4, 4, 3],
+    [3, 3],
+    [4, 4, 3],
+  ]);
 });
 
-test("at the end of a process all is sent, also what was counted while a message was under way", async () => {
-  const [clock, tally] = [new Clock(), new Tally()];
-  const sender = new StatsSender(tally, () => "isolate");
-  const counted: unknown[] = [];
-  const push = async (message: StatsMessage) => {
-    await new Promise<void>((done) => clock.after(500, done));
-    counted.push(message.counts["rows_read"]);
+test("an object of an older version stores before it answers", async () => {
+  const line = new Line();
+  expect([await line.send(1), await line.send(2), await line.send(0)]).toEqual([true, true, true]);
+  expect(line.taken).toEqual([
+    [1, 1],
+    [2, 2],
+  ]);
+});
+
+test("an object that never stores gets no more than three messages, until they are given up", async () => {
+  const line = new Line();
+  line.answer = ({ number }) => ({ received: number, stored: 0 });
+  for (let each = 0; each < 8; each += 1) await line.send(1);
+  expect(line.taken.map(([number]) => number)).toEqual([1, 2, 3, 3, 3, 3, 3, 3]);
+  await line.pass(SENT_AGAIN_MS);
+  await line.send(0);
+  expect(line.taken).toEqual([[4, 5]]);
+});
+
+test("while a message is under way there is no other, and after two seconds it counts as lost", async () => {
+  const line = new Line();
+  line.answer = () => new Promise(() => undefined);
+  line.tally.add("rows_read", []);
+  const sent = line.sender.send(line.time, line.push);
+  await line.pass(1_999);
+  expect(await line.sender.send(line.time, line.push)).toBe(false);
+  expect(line.taken.length).toBe(1);
+  await line.pass(1);
+  expect(await sent).toBe(false);
+  void line.sender.send(line.time, line.push);
+  await line.pass(0);
+  expect(line.taken.length).toBe(1);
+});
+
+test("an isolate sends every ten seconds, or less often if the object asks for that", async () => {
+  const line = new Line();
+  const sentIn = async (ms: number) => {
+    for (let passed = 0; passed < ms; passed += 500) {
+      line.tally.add("rows_read", []);
+      if (line.sender.isDue(line.time.nowMs())) void line.sender.begin(line.time, line.push, 0);
+      await line.pass(500);
+    }
+    return line.taken.length;
   };
-  tally.add("rows_read", []);
-  void sender.begin(clock, push, 0);
-  await clock.pass(100);
-  tally.add("rows_read", [], 5);
-  const ended = sender.sendAll(clock, push);
-  await clock.pass(2_000);
+  expect(await sentIn(6 * SEND_EVERY_MS)).toBe(6);
+  line.answer = ({ number }) => ({ received: number, stored: number, everyMs: 3 * SEND_EVERY_MS });
+  await sentIn(SEND_EVERY_MS);
+  await sentIn(2 * SEND_EVERY_MS);
+  expect(await sentIn(6 * SEND_EVERY_MS)).toBe(2);
+  line.answer = ({ number }) => ({ received: number, stored: number });
+  await sentIn(3 * SEND_EVERY_MS);
+  expect(await sentIn(6 * SEND_EVERY_MS)).toBe(6);
+});
+
+test("at the end of a process all is stored, also what was counted while a message was under way", async () => {
+  const line = new Line();
+  let stored = 0;
+  line.answer = async ({ number, isKept }) => {
+    await new Promise<void>((done) => line.time.after(500, done));
+    if (isKept !== true) stored = number;
+    return { received: number, stored };
+  };
+  line.tally.add("rows_read", []);
+  void line.sender.begin(line.time, line.push, 0);
+  await line.pass(100);
+  line.tally.add("rows_read", [], 5);
+  const ended = line.sender.sendAll(line.time, line.push);
+  await line.pass(2_000);
   await ended;
-  expect(counted).toEqual([1, 5]);
+  expect([stored, line.taken]).toEqual([
+    2,
+    [
+      [1, 1],
+      [2, 5, 1],
+    ],
+  ]);
+});
+
+test("at the end of a process with nothing new, what is not known to be stored is stored", async () => {
+  const line = new Line();
+  line.answer = ({ number }) => ({ received: number, stored: 0 });
+  await line.send(1);
+  expect(line.pushed.map(({ isKept }) => isKept)).toEqual([true]);
+  line.answer = ({ number }) => ({ received: number, stored: number });
+  await line.sender.sendAll(line.time, line.push);
+  expect(line.pushed.map(({ number, isKept }) => [number, isKept])).toEqual([
+    [1, true],
+    [1, undefined],
+  ]);
 });

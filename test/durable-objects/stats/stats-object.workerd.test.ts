@@ -1,4 +1,4 @@
-import { evictDurableObject, runInDurableObject } from "cloudflare:test";
+import { evictDurableObject, runDurableObjectAlarm, runInDurableObject } from "cloudflare:test";
 import { env } from "cloudflare:workers";
 import { describe, expect, test } from "vitest";
 import type { Time } from "../../../core/clock.ts";
@@ -11,6 +11,8 @@ const { STATS } = env as unknown as { STATS: DurableObjectNamespace<StatsObject>
 const ADMITTED = "decisions api admitted ok isolate";
 const DENIED = "decisions api denied quota object";
 const MINUTE_MS = 60_000;
+/** Longer than writes wait. */
+const PAUSE_MS = 10_000;
 /** The beginning of a day, by the clock of these tests. */
 const DAY_MS = 86_400_000 * 20_000;
 
@@ -26,30 +28,32 @@ const messageOf = (sender: string, number: number, counts: Counts, keys: StatsMe
   keys,
 });
 
-/** A clock that is set, and whose timers run when they are told to. */
-class Clock implements Time {
+/** As isolates send it. */
+const keptOf = (sender: string, number: number, counts: Counts, after?: number): StatsMessage => ({
+  ...messageOf(sender, number, counts),
+  isKept: true,
+  ...(after !== undefined && { after }),
+});
+
+/** A clock that is set, and the times after which it is to wake. */
+class Clock implements Pick<Time, "nowMs"> {
   atMs = DAY_MS;
-  timers: (() => void)[] = [];
+  readonly wakes: number[] = [];
   nowMs(): number {
     return this.atMs;
-  }
-  after(_ms: number, work: () => void): () => void {
-    this.timers.push(work);
-    return () => undefined;
-  }
-  run(): void {
-    for (const work of this.timers.splice(0)) work();
   }
 }
 
 /** Runs with a recorder on the storage of an object. `open` makes a new one, as after a crash. */
 function withRecorder(
-  work: (open: () => Recorder, clock: Clock, storage: DurableObjectStorage, told: Counts[]) => Promise<void>,
+  work: (open: () => Recorder, clock: Clock, storage: DurableObjectStorage, told: Counts[]) => unknown,
 ): Promise<void> {
   return runInDurableObject(freshStats()(), async (_object, { storage }) => {
     const [clock, told] = [new Clock(), [] as Counts[]];
+    const onCounted = (counts: Counts) => void told.push(counts);
+    const wakeAfter = (ms: number) => void clock.wakes.push(ms);
     await work(
-      () => new Recorder(new StatsStorage(storage), clock, (counts) => told.push(counts)),
+      () => new Recorder(new StatsStorage(storage), clock, { onCounted, wakeAfter }),
       clock,
       storage,
       told,
@@ -57,7 +61,12 @@ function withRecorder(
   });
 }
 
-describe("a message that was answered", () => {
+/** Sends messages of other isolates until one is not stored at once. */
+function useUpWrites(recorder: Recorder): void {
+  while (recorder.push(keptOf(crypto.randomUUID(), 1, {})).stored === 1);
+}
+
+describe("a message that was stored", () => {
   test("is there after an eviction, and counts once if it comes again", async () => {
     const stats = freshStats();
     await stats().push(messageOf("a", 1, { [ADMITTED]: 3 }));
@@ -71,76 +80,149 @@ describe("a message that was answered", () => {
   });
 
   test("is there after a crash at any moment between minutes and hours", () =>
-    withRecorder(async (open, clock) => {
+    withRecorder((open, clock) => {
       let recorder = open();
       let [number, counted] = [0, 0];
       for (const minutes of [0, 1, 1, 58, 1, 60, 200, 3_000]) {
         clock.atMs += minutes * MINUTE_MS;
         number += 1;
         counted += number;
-        await recorder.push(messageOf("a", number, { [ADMITTED]: number }));
+        recorder.push(messageOf("a", number, { [ADMITTED]: number }));
         recorder = open();
-        const again = recorder.push(messageOf("a", number, { [ADMITTED]: number }));
-        clock.run();
-        await again;
+        recorder.push(messageOf("a", number, { [ADMITTED]: number }));
         expect(recorder.totals().counts[ADMITTED]).toBe(counted);
       }
     }));
+});
 
-  test("is written together with others that come at the same time: one row for all", () =>
-    withRecorder(async (open, clock, storage) => {
+describe("a message that its sender keeps", () => {
+  test("is answered at once, and stored at once after a pause, or else with others in one row", () =>
+    withRecorder((open, clock, storage) => {
       const recorder = open();
-      await recorder.push(messageOf("first", 1, { [ADMITTED]: 1 }));
-      const before = storage.sql.exec("SELECT total_changes() AS n").one()["n"] as number;
-      const pushed = Array.from({ length: 50 }, (_, index) =>
-        recorder.push(messageOf(`s${index}`, 1, { [ADMITTED]: 1 })),
-      );
-      expect(recorder.totals().counts[ADMITTED]).toBe(1);
-      clock.run();
-      await Promise.all(pushed);
-      expect(recorder.totals().counts[ADMITTED]).toBe(51);
-      expect((storage.sql.exec("SELECT total_changes() AS n").one()["n"] as number) - before).toBe(1);
+      expect(recorder.push(keptOf("first", 1, { [ADMITTED]: 1 }))).toEqual({ received: 1, stored: 1 });
+      useUpWrites(recorder);
+      const changes = () => storage.sql.exec("SELECT total_changes() AS n").one()["n"] as number;
+      const before = changes();
+      for (let each = 0; each < 50; each += 1)
+        expect(recorder.push(keptOf(`s${each}`, 1, { [ADMITTED]: 1 }))).toEqual({ received: 1, stored: 0 });
+      expect(changes()).toBe(before);
+      clock.atMs += PAUSE_MS;
+      expect(recorder.push(keptOf("s0", 2, { [ADMITTED]: 1 }, 1))).toEqual({ received: 2, stored: 2 });
+      expect(changes() - before).toBe(1);
+      expect(recorder.totals().counts[ADMITTED]).toBe(52);
+    }));
+
+  test("is in no total before it is stored, and a reader has it stored when its time has come", () =>
+    withRecorder((open, clock) => {
+      const recorder = open();
+      useUpWrites(recorder);
+      recorder.push(keptOf("a", 1, { [ADMITTED]: 4 }));
+      expect(recorder.totals().counts[ADMITTED]).toBeUndefined();
+      clock.atMs += PAUSE_MS;
+      expect(recorder.totals().counts[ADMITTED]).toBe(4);
+      expect(open().totals().counts[ADMITTED]).toBe(4);
+    }));
+
+  test("is not counted if the one before it is lost, and both are when they come again", () =>
+    withRecorder((open, clock) => {
+      const recorder = open();
+      useUpWrites(recorder);
+      recorder.push(keptOf("a", 1, { [ADMITTED]: 1 }));
+      const next = open();
+      useUpWrites(next);
+      const second = keptOf("a", 2, { [ADMITTED]: 2 }, 1);
+      expect(next.push(second)).toEqual({ received: 0, stored: 0 });
+      expect(next.push(keptOf("a", 1, { [ADMITTED]: 1 }))).toEqual({ received: 1, stored: 0 });
+      expect(next.push(second)).toEqual({ received: 2, stored: 0 });
+      clock.atMs += PAUSE_MS;
+      expect(next.totals().counts[ADMITTED]).toBe(3);
+    }));
+
+  test("is stored by an alarm if nothing else comes, while the object still has it", async () => {
+    const stats = freshStats();
+    for (let number = 1; ; number += 1)
+      if ((await stats().push(keptOf("a", number, { [ADMITTED]: 1 }, number - 1))).stored < number) break;
+    const { counts } = await stats().totals();
+    expect(await runDurableObjectAlarm(stats())).toBe(true);
+    await evictDurableObject(stats());
+    expect((await stats().totals()).counts[ADMITTED]).toBe((counts[ADMITTED] ?? 0) + 1);
+  });
+
+  test("sets one alarm for all that wait, before an idle object leaves memory", () =>
+    withRecorder((open, clock) => {
+      const recorder = open();
+      useUpWrites(recorder);
+      for (let each = 0; each < 20; each += 1) recorder.push(keptOf(`s${each}`, 1, {}));
+      expect(clock.wakes).toEqual([8_000]);
+      clock.atMs += 8_000;
+      recorder.write();
+      useUpWrites(recorder);
+      expect(clock.wakes).toEqual([8_000, 8_000]);
+    }));
+
+  test("and that of an older isolate, which does not keep it, is stored with it before both are answered", () =>
+    withRecorder((open) => {
+      const recorder = open();
+      useUpWrites(recorder);
+      recorder.push(keptOf("a", 1, { [ADMITTED]: 1 }));
+      recorder.push(messageOf("old", 1, { [ADMITTED]: 2 }));
+      expect(open().totals().counts[ADMITTED]).toBe(3);
+    }));
+
+  test("waits only with so many others, so that memory has a bound", () =>
+    withRecorder((open) => {
+      const recorder = open();
+      useUpWrites(recorder);
+      for (let each = 0; each < 1_000; each += 1) recorder.push(keptOf(`s${each}`, 1, { [ADMITTED]: 1 }));
+      expect(recorder.totals().counts[ADMITTED]).toBeGreaterThan(900);
     }));
 });
 
 describe("a message that could not be stored", () => {
-  test("is refused and not counted, and counts when it comes again", () =>
-    withRecorder(async (open, clock, storage, told) => {
+  test("is refused and not counted, as all that waited with it, and counts when it comes again", () =>
+    withRecorder((open, clock, storage, told) => {
       const recorder = open();
-      await recorder.push(messageOf("a", 1, { [ADMITTED]: 1 }));
+      recorder.push(messageOf("a", 1, { [ADMITTED]: 1 }));
+      useUpWrites(recorder);
+      recorder.push(keptOf("b", 1, { [ADMITTED]: 4 }));
       clock.atMs += MINUTE_MS;
       // What runs when the storage is full: a statement throws, and the transaction is rolled back.
       storage.sql.exec("ALTER TABLE documents RENAME TO elsewhere");
-      await expect(recorder.push(messageOf("a", 2, { [ADMITTED]: 2 }))).rejects.toThrow();
+      expect(() => recorder.push(messageOf("a", 2, { [ADMITTED]: 2 }))).toThrow();
       expect(recorder.totals().counts[ADMITTED]).toBe(1);
       storage.sql.exec("ALTER TABLE elsewhere RENAME TO documents");
       expect(recorder.history({ policy: "api", step: "minute", sinceMs: DAY_MS })).toHaveLength(1);
       clock.atMs += MINUTE_MS;
-      await recorder.push(messageOf("a", 2, { [ADMITTED]: 2 }));
+      expect(recorder.push(messageOf("a", 2, { [ADMITTED]: 2 }))).toEqual({ received: 2, stored: 2 });
+      expect(recorder.push(keptOf("b", 2, {}, 1))).toEqual({ received: 0, stored: 0 });
       expect(recorder.totals().counts[ADMITTED]).toBe(3);
-      expect(told.map((counts) => counts[ADMITTED])).toEqual([1, 2]);
-    }));
-
-  test("is refused when too many wait, so that memory has a bound", () =>
-    withRecorder(async (open, clock) => {
-      const recorder = open();
-      await recorder.push(messageOf("a", 1, {}));
-      const waiting = Array.from({ length: 1_000 }, (_, index) =>
-        recorder.push(messageOf(`s${index}`, 1, {})),
-      );
-      await expect(recorder.push(messageOf("late", 1, {}))).rejects.toThrow("wait to be counted");
-      clock.run();
-      await Promise.all(waiting);
+      expect(told.flatMap((counts) => counts[ADMITTED] ?? [])).toEqual([1, 2]);
     }));
 });
 
+test("of more than a thousand isolates each sends less often, and of those that are gone no more", () =>
+  withRecorder((open, clock) => {
+    const recorder = open();
+    const everyMs = (isolates: number) => {
+      for (let each = 0; each < isolates; each += 1) recorder.push(keptOf(`s${each}`, clock.atMs, {}));
+      clock.atMs += MINUTE_MS;
+      recorder.push(keptOf("last", clock.atMs, {}));
+      return recorder.push(keptOf("last", clock.atMs, {})).everyMs;
+    };
+    expect(everyMs(900)).toBeUndefined();
+    expect(everyMs(2_999)).toBe(30_000);
+    expect(everyMs(9_000)).toBe(60_000);
+    clock.atMs += 10 * MINUTE_MS;
+    expect(everyMs(10)).toBeUndefined();
+  }));
+
 describe("the history", () => {
   test("has each minute with traffic, the open one included, and nothing before it was asked for", () =>
-    withRecorder(async (open, clock) => {
+    withRecorder((open, clock) => {
       const recorder = open();
-      await recorder.push(messageOf("a", 1, { [ADMITTED]: 1, [DENIED]: 2 }));
+      recorder.push(messageOf("a", 1, { [ADMITTED]: 1, [DENIED]: 2 }));
       clock.atMs += 5 * MINUTE_MS;
-      await recorder.push(messageOf("a", 2, { [DENIED]: 3, "decisions other denied quota object": 1 }));
+      recorder.push(messageOf("a", 2, { [DENIED]: 3, "decisions other denied quota object": 1 }));
       const of = (sinceMs: number, policy = "api") => recorder.history({ policy, step: "minute", sinceMs });
       expect(of(DAY_MS)).toEqual([
         { atMs: DAY_MS, counts: { "admitted ok": 1, "denied quota": 2 } },
@@ -152,12 +234,12 @@ describe("the history", () => {
     }));
 
   test("has each hour with traffic, also the one that is not over, and after a start", () =>
-    withRecorder(async (open, clock) => {
+    withRecorder((open, clock) => {
       let [recorder, number] = [open(), 0];
       for (const minutes of [0, 10, 55, 30, 600]) {
         clock.atMs += minutes * MINUTE_MS;
         number += 1;
-        await recorder.push(messageOf("a", number, { [ADMITTED]: number }));
+        recorder.push(messageOf("a", number, { [ADMITTED]: number }));
         recorder = open();
       }
       const points = recorder.history({ policy: "api", step: "hour", sinceMs: DAY_MS });
@@ -169,13 +251,13 @@ describe("the history", () => {
     }));
 
   test("has a row for each minute of a day at most, and each is written once", () =>
-    withRecorder(async (open, clock, storage) => {
+    withRecorder((open, clock, storage) => {
       const recorder = open();
       let number = 0;
       const minutes = STEPS_KEPT.minute + 100;
       for (let minute = 0; minute <= minutes; minute += 1) {
         number += 1;
-        await recorder.push(messageOf("a", number, { [ADMITTED]: 1 }));
+        recorder.push(messageOf("a", number, { [ADMITTED]: 1 }));
         clock.atMs += MINUTE_MS;
       }
       const rows = storage.sql
@@ -197,13 +279,13 @@ describe("top keys", () => {
   ];
 
   test("are those of this hour and of the last one", () =>
-    withRecorder(async (open, clock) => {
+    withRecorder((open, clock) => {
       const recorder = open();
-      await recorder.push(messageOf("a", 1, {}, keysOf("x", 5)));
+      recorder.push(messageOf("a", 1, {}, keysOf("x", 5)));
       clock.atMs += 60 * MINUTE_MS;
-      await recorder.push(messageOf("a", 2, {}, keysOf("x", 2)));
+      recorder.push(messageOf("a", 2, {}, keysOf("x", 2)));
       clock.atMs += MINUTE_MS;
-      await recorder.push(messageOf("b", 1, {}, keysOf("y", 4)));
+      recorder.push(messageOf("b", 1, {}, keysOf("y", 4)));
       expect(recorder.topKeys({ policy: "api", by: "denied" })).toEqual({
         sinceMs: DAY_MS,
         keys: [
@@ -224,50 +306,48 @@ describe("top keys", () => {
   const topOf = (recorder: Recorder, policy = "api") => recorder.topKeys({ policy, by: "denied" }).keys;
 
   test("are there after each start, in the row that is written anyway", () =>
-    withRecorder(async (open, clock, storage) => {
-      await open().push(messageOf("a", 1, {}, keysOf("x", 5)));
+    withRecorder((open, clock, storage) => {
+      open().push(messageOf("a", 1, {}, keysOf("x", 5)));
       expect(topOf(open())).toEqual([["x", 5, 0]]);
       // Of a policy that came before the rows of single policies were written, and of one that comes after.
       clock.atMs += 10 * MINUTE_MS;
-      await open().push(messageOf("a", 2, {}, keysOf("y", 1)));
+      open().push(messageOf("a", 2, {}, keysOf("y", 1)));
       clock.atMs += MINUTE_MS;
       const before = storage.sql.exec("SELECT count(*) AS rows FROM documents").one()["rows"];
-      await open().push(
-        messageOf("a", 3, {}, [{ policy: "login", denied: { keys: [["z", 2, 0]], least: 0 } }]),
-      );
+      open().push(messageOf("a", 3, {}, [{ policy: "login", denied: { keys: [["z", 2, 0]], least: 0 } }]));
       expect(storage.sql.exec("SELECT count(*) AS rows FROM documents").one()["rows"]).toBe(before);
       expect(topOf(open())).toEqual([
         ["x", 5, 0],
         ["y", 1, 0],
       ]);
       clock.atMs += 10 * MINUTE_MS;
-      await open().push(messageOf("a", 4, {}));
+      open().push(messageOf("a", 4, {}));
       expect(topOf(open(), "login")).toEqual([["z", 2, 0]]);
     }));
 
   test("that would make the row long are there after a start when ten minutes have passed", () =>
-    withRecorder(async (open, clock) => {
+    withRecorder((open, clock) => {
       const long = Array.from({ length: 64 }, (_, index) => [`${index}${"k".repeat(500)}`, 1, 0] as const);
       const keys = Array.from({ length: 12 }, (_, index) => ({
         policy: `p${index}`,
         denied: { keys: long, least: 0 },
       }));
-      await open().push(messageOf("a", 1, {}, keys));
+      open().push(messageOf("a", 1, {}, keys));
       expect(topOf(open(), "p3")).toEqual([]);
       const recorder = open();
-      await recorder.push(messageOf("a", 2, {}, keys));
+      recorder.push(messageOf("a", 2, {}, keys));
       clock.atMs += 10 * MINUTE_MS;
-      await recorder.push(messageOf("a", 3, {}));
+      recorder.push(messageOf("a", 3, {}));
       expect(topOf(open(), "p3")).toHaveLength(64);
     }));
 
   test("of a message that comes twice count once", () =>
-    withRecorder(async (open, clock) => {
+    withRecorder((open, clock) => {
       const recorder = open();
       const message = messageOf("a", 1, {}, keysOf("x", 5));
-      await recorder.push(message);
+      recorder.push(message);
       clock.atMs += MINUTE_MS;
-      await recorder.push(message);
+      recorder.push(message);
       expect(recorder.topKeys({ policy: "api", by: "denied" }).keys).toEqual([["x", 5, 0]]);
     }));
 });
