@@ -1,0 +1,114 @@
+import {
+  ANY_SNAPSHOT,
+  type CatalogChanges,
+  type SnapshotPage,
+  type WantedPage,
+} from "../../core/catalog/calls.ts";
+import { randomId, readClockMs } from "../../core/clock.ts";
+import type { CatalogStore } from "./catalog-store.ts";
+
+/** Characters on a page, of up to two bytes each. With a page of 256 KiB each, 200 isolates take 50 MiB while it is sent. */
+const PAGE_LENGTH = 2 ** 18;
+/** A text is sent with the changes since it was made, up to so many: at most 4 Mi characters. With more, a new one is made. */
+const MAX_CHANGES = 256;
+/** Readers are sent to an entry for so long. It exists twice as long, for those that are on their way. */
+const ENTRY_SECONDS = 86_400;
+/** After a failure it is not written again for so long. */
+const PAUSE_MS = 60_000;
+
+const NOTHING = { isWhole: false, policies: [], overrides: [], tokens: [] } as const;
+
+interface Snapshot {
+  /** Another one for each text, since another version of this code may write the same revision otherwise. */
+  readonly id: string;
+  readonly revision: number;
+  readonly text: string;
+}
+
+/** A namespace of Workers KV, as far as it is written. */
+export interface EntryWriter {
+  put(key: string, text: string, options: { readonly expirationTtl: number }): Promise<void>;
+}
+
+/**
+ * Everything in the catalog as one text, which is made once and sent page by page, not read for each isolate. A text of
+ * several pages is also written to Workers KV, if that is bound, and isolates read it there: the object answers with
+ * the key and with the changes since. A key is written once, under a name that nobody could have looked up before, since
+ * KV remembers for a minute that a key is missing. So the object stays the truth, and KV never says what is in force.
+ */
+export class Snapshots {
+  readonly #store: CatalogStore;
+  readonly #entries: EntryWriter | undefined;
+  readonly #inBackground: (work: Promise<unknown>) => void;
+  #made: Snapshot | undefined;
+  #isWriting = false;
+  #writeAtMs = -Infinity;
+
+  constructor(
+    store: CatalogStore,
+    entries: EntryWriter | undefined,
+    inBackground: (work: Promise<unknown>) => void,
+  ) {
+    this.#store = store;
+    this.#entries = entries;
+    this.#inBackground = inBackground;
+  }
+
+  /** The changes after a revision; if that is unknown or long ago, a page of a snapshot with the changes after it. */
+  answer(since: number, wanted: WantedPage): CatalogChanges {
+    const changes = this.#store.changes(since, MAX_CHANGES);
+    if (changes !== undefined) return changes;
+    if (wanted.id !== ANY_SNAPSHOT.id) return this.#page(wanted);
+    const nowMs = readClockMs();
+    const stored = this.#stored(nowMs);
+    if (stored !== undefined) return stored;
+    const first = this.#page(wanted);
+    if (this.#made !== undefined && first.snapshot.pages > 1) this.#write(this.#made, nowMs);
+    return first;
+  }
+
+  /** The entry that readers may use, if there is one. */
+  #stored(nowMs: number): CatalogChanges | undefined {
+    const entry = this.#entries && this.#store.entry;
+    const later =
+      entry && nowMs < entry.untilMs ? this.#store.changes(entry.revision, MAX_CHANGES) : undefined;
+    return entry && later && { ...later, snapshot: { id: entry.id } };
+  }
+
+  #page(wanted: WantedPage): CatalogChanges & { readonly snapshot: SnapshotPage } {
+    const known = this.#made && this.#store.changes(this.#made.revision, MAX_CHANGES);
+    const made = this.#made !== undefined && known !== undefined ? this.#made : this.#make();
+    const later = known ?? { ...NOTHING, revision: made.revision };
+    const { id, text } = made;
+    const pages = Math.ceil(text.length / PAGE_LENGTH);
+    const page = wanted.id === id && wanted.page < pages ? wanted.page : 0;
+    const beginning = page * PAGE_LENGTH;
+    return { ...later, snapshot: { id, page, pages, text: text.slice(beginning, beginning + PAGE_LENGTH) } };
+  }
+
+  #make(): Snapshot {
+    const everything = this.#store.everything();
+    const { revision } = everything;
+    const id = `catalog-${revision}-${randomId()}`;
+    this.#made = { id, revision, text: JSON.stringify(everything) };
+    return this.#made;
+  }
+
+  /** Writes it to Workers KV. */
+  #write(made: Snapshot, nowMs: number): void {
+    if (this.#entries === undefined || this.#isWriting || nowMs < this.#writeAtMs) return;
+    this.#isWriting = true;
+    const { id, revision, text } = made;
+    const written = this.#entries
+      .put(id, text, { expirationTtl: 2 * ENTRY_SECONDS })
+      .then(() => this.#store.writeEntry({ id, revision, untilMs: nowMs + ENTRY_SECONDS * 1_000 }))
+      .catch((error: unknown) => {
+        this.#writeAtMs = readClockMs() + PAUSE_MS;
+        console.warn(
+          `the catalog was not written to Workers KV, so isolates read it from here: ${String(error)}`,
+        );
+      })
+      .finally(() => (this.#isWriting = false));
+    this.#inBackground(written);
+  }
+}
