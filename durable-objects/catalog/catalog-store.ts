@@ -263,18 +263,21 @@ export class CatalogStore {
     this.#replace("entries", { number: 1, id, revision, until_ms: untilMs });
   }
 
-  /** The size of the document as JSON, within some bytes. */
+  /** The size of the document as JSON, some bytes too large. */
   get bytes(): number {
-    const size = (columns: string, from: string) =>
-      this.#number(`SELECT sum(${columns} + 4) AS number FROM ${from}`) ?? 0;
     const text = (column: string) => `octet_length(json_quote(${column}))`;
-    return (
-      size(`${text("name")} + octet_length(fields)`, "policies WHERE fields IS NOT NULL") +
-      size(`${text("pattern")} + octet_length(fields)`, "overrides") +
-      size(text("policy"), "(SELECT DISTINCT policy FROM overrides)") +
-      size(`${text("policy")} + octet_length(fields)`, "candidates") +
-      size(`${text("name")} + octet_length(entry)`, "tokens")
-    );
+    // Each entry has a colon and a comma, and the overrides of a policy have braces too.
+    const parts = [
+      [`${text("name")} + octet_length(fields) + 2`, "policies WHERE fields IS NOT NULL"],
+      [`${text("pattern")} + octet_length(fields) + 2`, "overrides"],
+      [`${text("policy")} + 4`, "(SELECT DISTINCT policy FROM overrides)"],
+      [`${text("policy")} + octet_length(fields) + 2`, "candidates"],
+      [`${text("name")} + octet_length(entry) + 2`, "tokens"],
+    ] as const;
+    const empty = JSON.stringify({ policies: {}, overrides: {}, tokens: {}, candidates: {} }).length;
+    const size = ([bytes, rows]: (typeof parts)[number]) =>
+      this.#number(`SELECT sum(${bytes}) AS number FROM ${rows}`) ?? 0;
+    return parts.reduce((sum, part) => sum + size(part), empty);
   }
 
   document(): CatalogDocument {
