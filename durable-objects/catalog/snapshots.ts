@@ -7,9 +7,11 @@ import {
 import { randomId, readClockMs } from "../../core/clock.ts";
 import type { CatalogStore } from "./catalog-store.ts";
 
-/** Characters on a page, of up to two bytes each. With a page of 256 KiB each, 200 isolates take 50 MiB while it is sent. */
+/** Characters on a page, of one or two bytes. Smaller pages are more messages, and larger ones more memory on their way. */
 const PAGE_LENGTH = 2 ** 18;
-/** A text is sent with the changes since it was made, up to so many: at most 4 Mi characters. With more, a new one is made. */
+/** A text up to so long is not written to Workers KV. */
+const MAX_UNWRITTEN_LENGTH = 2 ** 16;
+/** A text is sent with the changes since it was made, up to so many, of at most 4 Mi characters. Then a new one is made. */
 const MAX_CHANGES = 256;
 /** Readers are sent to an entry for so long. It exists twice as long, for those that are on their way. */
 const ENTRY_SECONDS = 86_400;
@@ -31,8 +33,8 @@ export interface EntryWriter {
 }
 
 /**
- * Everything in the catalog as one text, which is made once and sent page by page, not read for each isolate. A text of
- * several pages is also written to Workers KV, if that is bound, and isolates read it there: the object answers with
+ * Everything in the catalog as one text, which is made once and sent page by page, not read for each isolate. A long
+ * text is also written to Workers KV, if that is bound, and isolates read it there: the object answers with
  * the key and with the changes since. A key is written once, under a name that nobody could have looked up before, since
  * KV remembers for a minute that a key is missing. So the object stays the truth, and KV never says what is in force.
  */
@@ -63,7 +65,7 @@ export class Snapshots {
     const stored = this.#stored(nowMs);
     if (stored !== undefined) return stored;
     const first = this.#page(wanted);
-    if (this.#made !== undefined && first.snapshot.pages > 1) this.#write(this.#made, nowMs);
+    if (this.#made !== undefined) this.#write(this.#made, nowMs);
     return first;
   }
 
@@ -94,11 +96,12 @@ export class Snapshots {
     return this.#made;
   }
 
-  /** Writes it to Workers KV. */
+  /** Writes it to Workers KV, if it is long. */
   #write(made: Snapshot, nowMs: number): void {
-    if (this.#entries === undefined || this.#isWriting || nowMs < this.#writeAtMs) return;
-    this.#isWriting = true;
     const { id, revision, text } = made;
+    const isDue = !this.#isWriting && nowMs >= this.#writeAtMs;
+    if (this.#entries === undefined || text.length <= MAX_UNWRITTEN_LENGTH || !isDue) return;
+    this.#isWriting = true;
     const written = this.#entries
       .put(id, text, { expirationTtl: 2 * ENTRY_SECONDS })
       .then(() => this.#store.writeEntry({ id, revision, untilMs: nowMs + ENTRY_SECONDS * 1_000 }))

@@ -156,9 +156,9 @@ export class CatalogReader {
   async #readChanges(message: Message): Promise<readonly CatalogChanges[]> {
     const { policies, catalog, time } = this.#parts;
     const since = policies.revision;
-    const ask = async (wanted: WantedPage) => {
+    const ask = (wanted: WantedPage) => {
       message.pageAtMs = time.nowMs();
-      return await catalog().changes(since, wanted);
+      return catalog().changes(since, wanted);
     };
     let changes = await ask(ANY_SNAPSHOT);
     const pages: string[] = [];

@@ -116,6 +116,19 @@ test("a new isolate reads page after page, and has all of it", async () => {
   expectAll();
 });
 
+test("it is read from storage once, however many isolates ask at once, and again after many changes", async () => {
+  const ask = async () => {
+    const asked = Array.from({ length: 200 }, () => stub().changes(0, { id: "gone", page: 0 }));
+    return [...new Set((await Promise.all(asked)).map(({ snapshot }) => snapshot?.id))];
+  };
+  const [first, ...others] = await ask();
+  await put("changed", { limit: 1 });
+  expect([others, await ask()]).toEqual([[], [first]]);
+  await changeMany();
+  const [then, ...more] = await ask();
+  expect([more, then === first]).toEqual([[], false]);
+});
+
 test("whatever happens between its pages, it has all of one revision, and what came before its last message", async () => {
   const random = seededRandom(announcedSeed("changes between pages"));
   for (let each = 0; each < depth(4, 40); each += 1) {
