@@ -43,7 +43,7 @@ import {
   tokenRefusal,
   type WriteResult,
 } from "./checks.ts";
-import { type EntryWriter, Snapshots } from "./snapshots.ts";
+import { type EntryWriter, MAX_LATER_CHANGES, Snapshots } from "./snapshots.ts";
 
 type OverrideWrite = Extract<CatalogChange, { kind: "override" }>;
 
@@ -64,13 +64,13 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
   constructor(ctx: DurableObjectState, env: Cloudflare.Env) {
     super(ctx, env);
     this.#store = new CatalogStore(ctx.storage);
-    const { SNAPSHOTS } = env as { readonly SNAPSHOTS?: EntryWriter };
-    this.#snapshots = new Snapshots(this.#store, SNAPSHOTS, (work) => ctx.waitUntil(work));
+    const { SNAPSHOTS: entries } = env as { readonly SNAPSHOTS?: EntryWriter };
+    this.#snapshots = new Snapshots(this.#store, entries, (work) => ctx.waitUntil(work));
   }
 
   async changes(since: number, wanted?: WantedPage): Promise<CatalogChanges> {
-    if (wanted !== undefined) return this.#snapshots.answer(since, wanted);
-    return this.#store.changes(since) ?? this.#store.everything();
+    if (wanted === undefined) return this.#store.changes(since) ?? this.#store.everything();
+    return this.#store.changes(since, MAX_LATER_CHANGES) ?? this.#snapshots.read(wanted);
   }
 
   async write({ write, by, keyPrefix, ifMatch, ifNoneMatch, isDryRun }: WriteCall): Promise<WriteResult> {
@@ -172,8 +172,7 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
 
   #writeLimited(write: CatalogChange, by: string, keyPrefix: string | undefined): WriteResult {
     const written = this.#write(write, by, keyPrefix);
-    if (isRefusal(written) || isDeletion(write)) return written;
-    return sizeRefusal(this.#store.bytes) ?? written;
+    return isRefusal(written) || isDeletion(write) ? written : (sizeRefusal(this.#store.bytes) ?? written);
   }
 
   #write(write: CatalogChange, by: string, keyPrefix: string | undefined): WriteResult {

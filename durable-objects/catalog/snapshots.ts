@@ -12,7 +12,7 @@ const PAGE_LENGTH = 2 ** 18;
 /** A text up to so long is not written to Workers KV. */
 const MAX_UNWRITTEN_LENGTH = 2 ** 16;
 /** A text is sent with the changes since it was made, up to so many, of at most 4 Mi characters. Then a new one is made. */
-const MAX_CHANGES = 256;
+export const MAX_LATER_CHANGES = 256;
 /** Readers are sent to an entry for so long. It exists twice as long, for those that are on their way. */
 const ENTRY_SECONDS = 86_400;
 /** After a failure it is not written again for so long. */
@@ -56,10 +56,8 @@ export class Snapshots {
     this.#inBackground = inBackground;
   }
 
-  /** The changes after a revision; if that is unknown or long ago, a page of a snapshot with the changes after it. */
-  answer(since: number, wanted: WantedPage): CatalogChanges {
-    const changes = this.#store.changes(since, MAX_CHANGES);
-    if (changes !== undefined) return changes;
+  /** Where everything is, or a page of it, with the changes after it. */
+  read(wanted: WantedPage): CatalogChanges {
     if (wanted.id !== ANY_SNAPSHOT.id) return this.#page(wanted);
     const nowMs = readClockMs();
     const stored = this.#stored(nowMs);
@@ -73,12 +71,12 @@ export class Snapshots {
   #stored(nowMs: number): CatalogChanges | undefined {
     const entry = this.#entries && this.#store.entry;
     const later =
-      entry && nowMs < entry.untilMs ? this.#store.changes(entry.revision, MAX_CHANGES) : undefined;
+      entry && nowMs < entry.untilMs ? this.#store.changes(entry.revision, MAX_LATER_CHANGES) : undefined;
     return entry && later && { ...later, snapshot: { id: entry.id } };
   }
 
   #page(wanted: WantedPage): CatalogChanges & { readonly snapshot: SnapshotPage } {
-    const known = this.#made && this.#store.changes(this.#made.revision, MAX_CHANGES);
+    const known = this.#made && this.#store.changes(this.#made.revision, MAX_LATER_CHANGES);
     const made = this.#made !== undefined && known !== undefined ? this.#made : this.#make();
     const later = known ?? { ...NOTHING, revision: made.revision };
     const { id, text } = made;
