@@ -27,6 +27,7 @@ function isolate() {
     since: number;
     atMs: number;
     answer: (limit: number, revision: number) => void;
+    answerWith: (changes: CatalogChanges) => void;
     fail: () => void;
   }[] = [];
   const counted: (readonly [metric: string, value: unknown])[] = [];
@@ -50,6 +51,7 @@ function isolate() {
                 overrides: [],
                 tokens: [],
               }),
+            answerWith: resolve,
             fail: () => reject(new Error("killed")),
           });
         }),
@@ -199,6 +201,29 @@ test("a request whose caller holds a lease is prolonged by a second at most, and
   callAfter(MAX_AGE_MS + LOST_AFTER_MS);
   await pass(MAX_AGE_MS + LOST_AFTER_MS);
   expect(counted.map(([metric]) => metric)).toEqual(["catalog_failures", "catalog_age_seconds"]);
+});
+
+test("a snapshot is in force when all its pages are there, however slowly they come, and is as old as the last message", async () => {
+  const { asked, counted, inForce, limit, callAfter, pass, reader, time } = isolate();
+  const fields = { algorithm: "token-bucket", limit: 7, window: "1s" };
+  const nothing = { revision: 3, isWhole: false, policies: [], overrides: [], tokens: [] };
+  const everything = { ...nothing, isWhole: true, policies: [{ name: "api", version: 3, fields }] };
+  const later = { ...nothing, revision: 4, policies: [{ name: "made", version: 4, fields }] };
+  const text = JSON.stringify(everything);
+  const [slowMs, length] = [0.8 * LOST_AFTER_MS, Math.ceil(text.length / 3)];
+  callAfter(0);
+  for (const [page, atMs] of [slowMs, 2 * slowMs, 3 * slowMs].entries()) {
+    const part = text.slice(page * length, (page + 1) * length);
+    const snapshot = { id: "one", page, pages: 3, text: part };
+    time.at(atMs, () => asked[page]?.answerWith({ ...(page === 2 ? later : nothing), snapshot }));
+    const call = callAfter(slowMs - 1);
+    await pass(slowMs - 1);
+    expect([limit(), inForce.isComplete, inForce.named.has("made")]).toEqual([100, false, false]);
+    expect(call.waitedMs ?? 0).toBe(0);
+    await pass(1);
+  }
+  expect([limit(), inForce.revision, inForce.named.has("made")]).toEqual([7, 4, true]);
+  expect([asked.length, counted, reader.askedAtMs]).toEqual([3, [], 1_000_000 + 2 * slowMs]);
 });
 
 test("an answer ends the pause after failures", async () => {
