@@ -84,7 +84,7 @@ export function memoryMiB(pid: number): number {
 }
 
 /** The processor time that a process has had, in µs. */
-function processorUs(pid: number): number {
+export function processorUs(pid: number): number {
   const fields = readFileSync(`/proc/${pid}/stat`, "utf8").split(") ")[1]?.split(" ") ?? [];
   // Of the fields after the name, the 12th and 13th: user and system, in hundredths of a second.
   return (Number(fields[11]) + Number(fields[12])) * 10_000;

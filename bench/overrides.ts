@@ -1,12 +1,13 @@
 /**
  * What 10,000 overrides cost an isolate: a hot decision with and without them, in rounds that take turns, and their memory;
- * then what they cost a request. `npm run bench:overrides`.
+ * then what they cost a request, and new isolates. `npm run bench:overrides`.
  */
 import type { CatalogChanges } from "../core/catalog/calls.ts";
 import { PoliciesInForce } from "../core/catalog/policies-in-force.ts";
 import { parseDeployment } from "../core/policies/parse-policies.ts";
 import type { Principal } from "../worker/auth/tokens.ts";
 import { findTarget } from "../worker/calls/limits.ts";
+import { printHerd } from "./herd.ts";
 import { printServed } from "./overrides-served.ts";
 
 const TABLE = { algorithm: "token-bucket", limit: 1_000_000, window: "1s" };
@@ -65,3 +66,4 @@ for (let round = 0; round < ROUNDS; round += 1)
 for (const [name, all] of Object.entries(times)) console.log(`${name}: ${median(all).toFixed(0)} ns`);
 console.log(`memory of ${OVERRIDES} overrides, before any is used: ${(bytes / 2 ** 20).toFixed(1)} MiB`);
 await printServed();
+await printHerd();

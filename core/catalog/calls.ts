@@ -126,8 +126,12 @@ export interface TokenInCatalog {
 }
 
 export interface CatalogMethods {
-  /** All changes after a revision; after 0: everything. */
-  changes(since: number): Promise<CatalogChanges>;
+  /**
+   * All changes after a revision; everything, if that is unknown or long ago, or after 0.
+   * @param wanted the page of a snapshot that the reader wants next. Absent: an isolate of an earlier version asks, which
+   * gets everything in one answer. An object of an earlier version ignores it.
+   */
+  changes(since: number, wanted?: WantedPage): Promise<CatalogChanges>;
   write(call: WriteCall): Promise<Versioned<unknown> | Refusal>;
   policy(name: string): Promise<Versioned<PolicyInCatalog> | Refusal>;
   candidate(policy: string): Promise<Versioned<CandidateInCatalog> | Refusal>;
@@ -143,6 +147,8 @@ export const MAX_OVERRIDES = 10_000;
 export const MAX_TOKENS = 1_000;
 /** The longest table of a policy, an override or a token, as JSON. */
 export const MAX_TABLE_LENGTH = 16_384;
+/** The largest catalog, in bytes of its document: 10,000 overrides of 800 bytes. */
+export const MAX_CATALOG_BYTES = 8 * 2 ** 20;
 
 /* Changes, as isolates read them. */
 
@@ -175,4 +181,27 @@ export interface CatalogChanges {
   readonly policies: readonly PolicyChange[];
   readonly overrides: readonly OverrideChange[];
   readonly tokens: readonly TokenChange[];
+  /** The reader has to read this first. Then these changes, which came after it, apply too. */
+  readonly snapshot?: SnapshotPage | SnapshotEntry;
 }
+
+export interface WantedPage {
+  /** The snapshot's. Empty: any snapshot, which may be read from Workers KV. */
+  readonly id: string;
+  readonly page: number;
+}
+
+/**
+ * A page of everything at one revision. All pages together are the JSON of `CatalogChanges`. If the wanted snapshot is
+ * gone, this is the first page of another one, and the reader begins again.
+ */
+export interface SnapshotPage extends WantedPage {
+  /** How many pages there are. */
+  readonly pages: number;
+  readonly text: string;
+}
+
+/** Workers KV has the text of all pages, under the id. */
+export type SnapshotEntry = Pick<SnapshotPage, "id">;
+
+export const ANY_SNAPSHOT: WantedPage = { id: "", page: 0 };

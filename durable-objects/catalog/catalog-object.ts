@@ -17,6 +17,7 @@ import {
   type TokenInCatalog,
   type Versioned,
   type CatalogChange,
+  type WantedPage,
   type WriteCall,
 } from "../../core/catalog/calls.ts";
 import { MAX_MULTI_WILDCARD, WILDCARD } from "../../core/catalog/patterns.ts";
@@ -38,9 +39,11 @@ import {
   placed,
   policyRefusal,
   shareRefusal,
+  sizeRefusal,
   tokenRefusal,
   type WriteResult,
 } from "./checks.ts";
+import { type EntryWriter, MAX_LATER_CHANGES, Snapshots } from "./snapshots.ts";
 
 type OverrideWrite = Extract<CatalogChange, { kind: "override" }>;
 
@@ -56,14 +59,18 @@ const PAGE = 100;
  */
 export class CatalogObject extends DurableObject implements CatalogMethods {
   readonly #store: CatalogStore;
+  readonly #snapshots: Snapshots;
 
   constructor(ctx: DurableObjectState, env: Cloudflare.Env) {
     super(ctx, env);
     this.#store = new CatalogStore(ctx.storage);
+    const { SNAPSHOTS: entries } = env as { readonly SNAPSHOTS?: EntryWriter };
+    this.#snapshots = new Snapshots(this.#store, entries, (work) => ctx.waitUntil(work));
   }
 
-  async changes(since: number): Promise<CatalogChanges> {
-    return this.#store.changes(since);
+  async changes(since: number, wanted?: WantedPage): Promise<CatalogChanges> {
+    if (wanted === undefined) return this.#store.changes(since) ?? this.#store.everything();
+    return this.#store.changes(since, MAX_LATER_CHANGES) ?? this.#snapshots.read(wanted);
   }
 
   async write({ write, by, keyPrefix, ifMatch, ifNoneMatch, isDryRun }: WriteCall): Promise<WriteResult> {
@@ -76,7 +83,7 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
         ? changed(`it is there already, with the entity tag "${version}"`)
         : undefined;
     const isKept = (result: WriteResult) => !isRefusal(result) && isDryRun !== true;
-    const answer = refusal ?? this.#store.atomically(() => this.#write(write, by, keyPrefix), isKept);
+    const answer = refusal ?? this.#store.atomically(() => this.#writeLimited(write, by, keyPrefix), isKept);
     await this.#setAlarm();
     return answer;
   }
@@ -161,6 +168,11 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
     };
     const version = versionOf();
     return { version: version ?? 0, isThere: version !== undefined };
+  }
+
+  #writeLimited(write: CatalogChange, by: string, keyPrefix: string | undefined): WriteResult {
+    const written = this.#write(write, by, keyPrefix);
+    return isRefusal(written) || isDeletion(write) ? written : (sizeRefusal(this.#store.bytes) ?? written);
   }
 
   #write(write: CatalogChange, by: string, keyPrefix: string | undefined): WriteResult {
@@ -365,6 +377,11 @@ function pageOf<Item>(found: readonly Item[], cursorOf: (item: Item) => string):
   const items = found.slice(0, PAGE);
   const last = found.length > PAGE ? items.at(-1) : undefined;
   return { items, ...(last !== undefined && { next: cursorOf(last) }) };
+}
+
+/** Makes room, so it is never refused for want of room. */
+function isDeletion(write: CatalogChange): boolean {
+  return ("fields" in write && write.fields === null) || (write.kind === "token" && write.entry === null);
 }
 
 /** The audit log has each token's rights, but not its hash. */

@@ -29,6 +29,10 @@ const SCHEMA = [
     policy TEXT PRIMARY KEY, version INTEGER NOT NULL, fields TEXT NOT NULL, since_ms INTEGER NOT NULL
   ) WITHOUT ROWID`,
   `CREATE TABLE IF NOT EXISTS tokens (name TEXT PRIMARY KEY, version INTEGER NOT NULL, entry TEXT NOT NULL) WITHOUT ROWID`,
+  // The latest snapshot in Workers KV: one row.
+  `CREATE TABLE IF NOT EXISTS entries (
+    number INTEGER PRIMARY KEY, id TEXT NOT NULL, revision INTEGER NOT NULL, until_ms INTEGER NOT NULL
+  )`,
   `CREATE TABLE IF NOT EXISTS changes (revision INTEGER PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, pattern TEXT NOT NULL)`,
   `CREATE TABLE IF NOT EXISTS audit (
     id INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, who TEXT NOT NULL, target TEXT NOT NULL, before TEXT, after TEXT
@@ -48,6 +52,15 @@ interface StoredPolicy extends PolicyChange {
 
 /** Bounded counts: overrides, and of a policy patterns with several wildcards and lengths of their texts. */
 export type OverrideCounts = Readonly<Record<"overrides" | "multiWildcards" | "beginnings" | "ends", number>>;
+
+/** A snapshot in Workers KV. */
+export interface StoredEntry {
+  /** Its key. */
+  readonly id: string;
+  readonly revision: number;
+  /** No reader is sent there later. */
+  readonly untilMs: number;
+}
 
 type Row = Record<string, SqlStorageValue>;
 
@@ -198,19 +211,22 @@ export class CatalogStore {
     return version;
   }
 
-  /** The current state of each item changed after a revision; everything, if that is unknown. */
-  changes(since: number): CatalogChanges {
+  everything(): CatalogChanges {
+    return {
+      revision: this.revision,
+      isWhole: true,
+      policies: this.policies().map(changeOf),
+      overrides: this.allOverrides().map(({ value }) => value),
+      tokens: this.tokens(),
+    };
+  }
+
+  /** The current state of each item changed after a revision; `undefined`: that is unknown, or there are more changes. */
+  changes(since: number, max = MAX_CHANGES): CatalogChanges | undefined {
     const { revision } = this;
     const firstRevision = this.#number("SELECT min(revision) AS number FROM changes") ?? 0;
-    const isKnown = since > 0 && since <= revision && since >= firstRevision - 1;
-    if (!isKnown)
-      return {
-        revision,
-        isWhole: true,
-        policies: this.policies().map(changeOf),
-        overrides: this.allOverrides().map(({ value }) => value),
-        tokens: this.tokens(),
-      };
+    if (since <= 0 || since > revision || since < firstRevision - 1 || revision - since > max)
+      return undefined;
     const query = "SELECT DISTINCT kind, name, pattern FROM changes WHERE revision > ?";
     const names = { policy: new Set<string>(), token: new Set<string>() };
     const overrides: OverrideChange[] = [];
@@ -230,6 +246,38 @@ export class CatalogStore {
         return { name, ...(entry && { entry }) };
       }),
     };
+  }
+
+  get entry(): StoredEntry | undefined {
+    const row = this.#rows("SELECT * FROM entries")[0];
+    return (
+      row && {
+        id: textIn(row, "id"),
+        revision: Number(row["revision"]),
+        untilMs: Number(row["until_ms"]),
+      }
+    );
+  }
+
+  writeEntry({ id, revision, untilMs }: StoredEntry): void {
+    this.#replace("entries", { number: 1, id, revision, until_ms: untilMs });
+  }
+
+  /** The size of the document as JSON, some bytes too large. */
+  get bytes(): number {
+    const text = (column: string) => `octet_length(json_quote(${column}))`;
+    // Each entry has a colon and a comma, and the overrides of a policy have braces too.
+    const parts = [
+      [`${text("name")} + octet_length(fields) + 2`, "policies WHERE fields IS NOT NULL"],
+      [`${text("pattern")} + octet_length(fields) + 2`, "overrides"],
+      [`${text("policy")} + 4`, "(SELECT DISTINCT policy FROM overrides)"],
+      [`${text("policy")} + octet_length(fields) + 2`, "candidates"],
+      [`${text("name")} + octet_length(entry) + 2`, "tokens"],
+    ] as const;
+    const empty = JSON.stringify({ policies: {}, overrides: {}, tokens: {}, candidates: {} }).length;
+    const size = ([bytes, rows]: (typeof parts)[number]) =>
+      this.#number(`SELECT sum(${bytes}) AS number FROM ${rows}`) ?? 0;
+    return parts.reduce((sum, part) => sum + size(part), empty);
   }
 
   document(): CatalogDocument {

@@ -1,5 +1,6 @@
 /** Checks of writes to the catalog. */
 import {
+  MAX_CATALOG_BYTES,
   MAX_OVERRIDES,
   MAX_TABLE_LENGTH,
   type Refusal,
@@ -166,6 +167,14 @@ export function shareRefusal(
         `keys that begin with ${JSON.stringify(keyPrefix)} have as much as is left for others of the ${max} ${words} that there may be: a token with this prefix adds no more`,
       );
   return undefined;
+}
+
+/** Why a catalog may not become so large: each new isolate reads all of it. */
+export function sizeRefusal(bytes: number): Refusal | undefined {
+  if (bytes <= MAX_CATALOG_BYTES) return undefined;
+  return notAllowedBy(
+    `the catalog has ${bytes} bytes as JSON with it: must have at most ${MAX_CATALOG_BYTES}`,
+  );
 }
 
 /** Adds the place in a document to a refusal. */

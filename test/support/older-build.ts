@@ -1,6 +1,6 @@
 /**
- * The worker before two changes: an object without batches of calls, moves of keys and terms, and a caller
- * that sends no terms. It is this project's code with three lines of it as they would have been.
+ * The worker before three changes: an object without batches of calls, moves of keys and terms, a caller that sends no
+ * terms, and a catalog without snapshots. It is this project's code with five lines of it as they would have been.
  */
 import { build, type Plugin } from "esbuild";
 import { readFileSync } from "node:fs";
@@ -29,6 +29,16 @@ const EDITS: readonly Edit[] = [
     file: "durable-objects/key-calls.ts",
     now: "if (terms === undefined || inForce?.fields !== undefined) return;",
     before: "return;",
+  },
+  {
+    file: "worker/bindings/catalog-reader.ts",
+    now: "return catalog().changes(since, wanted);",
+    before: "return catalog().changes(since);",
+  },
+  {
+    file: "durable-objects/catalog/catalog-object.ts",
+    now: "if (wanted === undefined) return",
+    before: "return",
   },
 ];
 

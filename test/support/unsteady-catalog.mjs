@@ -11,14 +11,14 @@ let fate = "well";
 let messages = 0;
 
 export class CatalogObject extends weir.CatalogObject {
-  async changes(since) {
+  async changes(...asked) {
     messages += 1;
     if (fate === "failing") throw new Error("the catalog fails");
     if (fate === "dead") this.ctx.abort("the catalog is dead");
     if (fate === "slow") await sleep(SLOW_MS);
     // With a timer: the runtime ends a call that waits for nothing.
     while (fate === "silent") await sleep(STEP_MS);
-    return super.changes(since);
+    return super.changes(...asked);
   }
 }
 

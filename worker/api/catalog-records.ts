@@ -1,12 +1,11 @@
 /** The calls that read and change the catalog. */
+import { MAX_CATALOG_BYTES } from "../../core/catalog/calls.ts";
 import { SCOPES } from "../auth/tokens.ts";
 import * as admin from "../calls/catalog/admin-calls.ts";
 import * as calls from "../calls/catalog/catalog-calls.ts";
 import { call, catalogCall, ETAG } from "./call.ts";
 import * as examples from "./examples.ts";
 import { DOCUMENT, JSON_ANSWER, NOTHING, TAGGED } from "./responses.ts";
-/** The largest document, in bytes: 10,000 overrides of 800 bytes. */
-const MAX_DOCUMENT_BYTES = 8 * 2 ** 20;
 const POLICY = "/v1/policies/:policy";
 const CANDIDATE = `${POLICY}/candidate`;
 const OVERRIDES = `${POLICY}/overrides`;
@@ -194,7 +193,7 @@ export const catalogRecords = {
     body: { schema: "Catalog" },
     writes: true,
     isOfAll: true,
-    maxBytes: MAX_DOCUMENT_BYTES,
+    maxBytes: MAX_CATALOG_BYTES,
     bound: "write",
     handle: admin.writeCatalog,
     answer: DOCUMENT,

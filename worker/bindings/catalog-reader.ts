@@ -4,13 +4,22 @@
  */
 import type { Follow } from "../../client/call-gate.ts";
 import { FailureLog } from "../../client/transports/send-batch.ts";
-import type { CatalogChanges, CatalogMethods } from "../../core/catalog/calls.ts";
+import {
+  ANY_SNAPSHOT,
+  type CatalogChanges,
+  type CatalogMethods,
+  type WantedPage,
+} from "../../core/catalog/calls.ts";
 import type { PoliciesInForce } from "../../core/catalog/policies-in-force.ts";
-import { jitterAt, Latch, orTimeout, type Time } from "../../core/clock.ts";
+import { inTime, jitterAt, Latch, orTimeout, type Time } from "../../core/clock.ts";
 import { later, type Policies } from "../../core/policies/policy.ts";
 import type { Counter } from "../../core/stats/tally.ts";
+import type { SnapshotNamespace } from "./env.ts";
 
-/** Milliseconds after which the next call refreshes without waiting. A deployment may bind another value. */
+/**
+ * Milliseconds after which the next call refreshes without waiting, give or take an eighth: isolates that began together
+ * do not go on together. A deployment may bind another value.
+ */
 export const ASK_AFTER_MS = 5_000;
 /** The oldest knowledge that decides, in ms. A change applies within 10 s, less a deadline of 1 s. */
 export const MAX_AGE_MS = 8_000;
@@ -26,14 +35,20 @@ const KEPT_MS = 10_000;
  */
 const COLD_PART = 1 / 5;
 const MAX_COLD_PAUSES = 5;
-/** The most by which a pause is shorter, as a part of it: isolates that failed together do not come again together. */
+/** Times between messages differ by so much, as a part of them: isolates that failed together do not come again together. */
 const JITTER = 0.25;
+/** The longest that Workers KV is waited for, in milliseconds: then the object is asked for the pages. */
+const ENTRY_DEADLINE_MS = 1_000;
+/** An entry of Workers KV is never written again, so a location may keep it as long as it is in use. */
+const ENTRY_SECONDS = 86_400;
 
 interface CatalogReaderParts {
   readonly policies: PoliciesInForce;
   readonly time: Time;
   /** A new stub for each message: a stub may not be used by another request. */
   readonly catalog: () => Pick<CatalogMethods, "changes">;
+  /** Workers KV with snapshots. Absent: the object is asked for all pages. */
+  readonly snapshots?: SnapshotNamespace | undefined;
   readonly inBackground: (work: Promise<unknown>) => void;
   readonly onTokens: (entries: readonly object[]) => void;
   readonly counter?: Pick<Counter, "add" | "lasted"> | undefined;
@@ -43,6 +58,8 @@ interface CatalogReaderParts {
 interface Message {
   readonly turn: number;
   readonly sentAtMs: number;
+  /** When it was sent, or the latest of its pages was asked for. */
+  pageAtMs: number;
   /** Opens when the message is answered or has failed. */
   readonly ended: Latch;
 }
@@ -104,7 +121,7 @@ export class CatalogReader {
   #messageUnderWay(nowMs: number): Message | undefined {
     const message = this.#underWay;
     // The request that sent it may have ended, and then nothing tells that it is lost.
-    if (message !== undefined && Math.abs(nowMs - message.sentAtMs) >= LOST_AFTER_MS)
+    if (message !== undefined && Math.abs(nowMs - message.pageAtMs) >= LOST_AFTER_MS)
       this.#fail(message, `no answer within ${LOST_AFTER_MS} ms`, false);
     return this.#underWay;
   }
@@ -116,7 +133,7 @@ export class CatalogReader {
   #ask(nowMs: number, caller?: "stranger" | "holder"): Message {
     const { time, inBackground } = this.#parts;
     this.#sent += 1;
-    const message = { turn: this.#sent, sentAtMs: nowMs, ended: new Latch() };
+    const message = { turn: this.#sent, sentAtMs: nowMs, pageAtMs: nowMs, ended: new Latch() };
     this.#underWay = message;
     const keptMs = caller === "holder" ? DEADLINE_MS : KEPT_MS;
     const ended = orTimeout(this.#read(message), time, keptMs);
@@ -125,14 +142,55 @@ export class CatalogReader {
   }
 
   async #read(message: Message): Promise<void> {
-    const { policies, catalog } = this.#parts;
     try {
-      const changes = await catalog().changes(policies.revision);
+      const read = await this.#readChanges(message);
       // An answer overtaken by a later one brings nothing new, and could remove what was added since.
-      if (message.turn > this.#taken) this.#take(message, changes);
+      if (message.turn > this.#taken) this.#take(message, read);
       this.#end(message);
     } catch (error) {
       this.#fail(message, String(error));
+    }
+  }
+
+  /** What is new, in the order to apply it, when all of it is there: changes, or a snapshot and the changes after it. */
+  async #readChanges(message: Message): Promise<readonly CatalogChanges[]> {
+    const { policies, catalog, time } = this.#parts;
+    const since = policies.revision;
+    const ask = (wanted: WantedPage) => {
+      message.pageAtMs = time.nowMs();
+      return catalog().changes(since, wanted);
+    };
+    let changes = await ask(ANY_SNAPSHOT);
+    const pages: string[] = [];
+    for (let { snapshot } = changes; snapshot !== undefined; { snapshot } = changes) {
+      const { id } = snapshot;
+      if (!("text" in snapshot)) {
+        const everything = await this.#readEntry(id);
+        if (everything !== undefined) return [everything, changes];
+        changes = await ask({ id, page: 0 });
+        continue;
+      }
+      // The first page of another snapshot may come instead of the next one.
+      pages.splice(snapshot.page, Infinity, snapshot.text);
+      if (pages.length === snapshot.pages) return [JSON.parse(pages.join("")) as CatalogChanges, changes];
+      changes = await ask({ id, page: pages.length });
+    }
+    return [changes];
+  }
+
+  /** `undefined`: it is not there, or not in time. */
+  async #readEntry(id: string): Promise<CatalogChanges | undefined> {
+    const { snapshots, time } = this.#parts;
+    if (snapshots === undefined) return undefined;
+    try {
+      const read = () => snapshots.get(id, { cacheTtl: ENTRY_SECONDS });
+      const text = await inTime(time, ENTRY_DEADLINE_MS, read);
+      return text === null ? undefined : (JSON.parse(text) as CatalogChanges);
+    } catch (error) {
+      console.warn(
+        `Workers KV has no answer, so the catalog's object is asked for all of it: ${String(error)}`,
+      );
+      return undefined;
     }
   }
 
@@ -163,17 +221,20 @@ export class CatalogReader {
     return `what was known ${this.#parts.time.nowMs() - this.askedAtMs} ms ago`;
   }
 
-  #take({ turn, sentAtMs }: Message, changes: CatalogChanges): void {
+  #take({ turn, pageAtMs }: Message, read: readonly CatalogChanges[]): void {
     const { policies, onTokens } = this.#parts;
     this.#taken = turn;
-    if (changes.isWhole) this.#tokens.clear();
-    for (const { name, entry } of changes.tokens)
-      if (entry === undefined) this.#tokens.delete(name);
-      else this.#tokens.set(name, { ...entry, name });
-    if (changes.tokens.length > 0 || changes.isWhole) onTokens([...this.#tokens.values()]);
-    policies.apply(changes);
-    this.askedAtMs = sentAtMs;
-    this.freshUntilMs = sentAtMs + this.#askAfterMs;
+    for (const changes of read) {
+      if (changes.isWhole) this.#tokens.clear();
+      for (const { name, entry } of changes.tokens)
+        if (entry === undefined) this.#tokens.delete(name);
+        else this.#tokens.set(name, { ...entry, name });
+      policies.apply(changes);
+    }
+    if (read.some(({ isWhole, tokens }) => isWhole || tokens.length > 0))
+      onTokens([...this.#tokens.values()]);
+    this.askedAtMs = pageAtMs;
+    this.freshUntilMs = pageAtMs + this.#askAfterMs * (1 + JITTER * (jitterAt(pageAtMs) - 0.5));
     if (this.#failures > 0) this.#log.flush();
     this.#failures = 0;
     this.#pauseMs = 0;

@@ -126,6 +126,7 @@ function makeClients(env: Env): Clients {
       policies: inForce,
       time: SYSTEM_TIME,
       catalog: () => catalogStub(env, CATALOG),
+      snapshots: env.SNAPSHOTS,
       inBackground: waitUntil,
       onTokens: knowTokens,
       counter: tally,

@@ -7,10 +7,17 @@ interface CatalogNamespace {
   getByName(name: string, options?: { readonly locationHint: LocationHint }): CatalogMethods;
 }
 
+/** A namespace of Workers KV, as far as it is read. */
+export interface SnapshotNamespace {
+  get(key: string, options: { readonly cacheTtl: number }): Promise<string | null>;
+}
+
 export interface Env extends StatsBindings {
   readonly OBJECTS: LimiterNamespace;
   /** Absent: nothing changes at run time, and the deployment's file is in force. */
   readonly CATALOG?: CatalogNamespace;
+  /** Absent: new isolates read a large catalog from its object alone. */
+  readonly SNAPSHOTS?: SnapshotNamespace;
   /** A secret. Without it, every call but /healthz is refused. */
   readonly API_TOKENS?: string;
   /** Only under `npm run serve`: the secret of the request that ends the worker. */

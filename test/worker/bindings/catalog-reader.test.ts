@@ -27,6 +27,7 @@ function isolate() {
     since: number;
     atMs: number;
     answer: (limit: number, revision: number) => void;
+    answerWith: (changes: CatalogChanges) => void;
     fail: () => void;
   }[] = [];
   const counted: (readonly [metric: string, value: unknown])[] = [];
@@ -50,6 +51,7 @@ function isolate() {
                 overrides: [],
                 tokens: [],
               }),
+            answerWith: resolve,
             fail: () => reject(new Error("killed")),
           });
         }),
@@ -80,13 +82,37 @@ function isolate() {
   return { asked, counted, prolongedMs, inForce, limit, callAfter, pass, reader, time };
 }
 
-test("the first call waits for the answer, and those after it go on by that for five seconds", async () => {
+test("the first call waits for the answer, and those after it go on by that for five seconds, less an eighth", async () => {
   const { asked, limit, callAfter, pass, time } = isolate();
   const first = callAfter(0);
   time.at(30, () => asked[0]?.answer(7, 1));
-  const next = callAfter(ASK_AFTER_MS - 1);
-  await pass(ASK_AFTER_MS);
+  const next = callAfter(0.875 * ASK_AFTER_MS - 1);
+  await pass(0.875 * ASK_AFTER_MS - 1);
   expect([first.waitedMs, next.waitedMs, asked.length, limit()]).toEqual([30, 0, 1, 7]);
+});
+
+test("isolates that begin together ask at other times a minute later, and as often as every five seconds", async () => {
+  const spread = new Set<number>();
+  let messages = 0;
+  for (let each = 0; each < 50; each += 1) {
+    const { asked, callAfter, pass, time } = isolate();
+    // Their first calls come within a second.
+    const beganMs = 20 * each;
+    for (let ms = 0; ms < 60_000; ms += 50) {
+      const { length } = asked;
+      callAfter(ms === 0 ? beganMs : 50);
+      await pass(ms === 0 ? beganMs : 50);
+      if (asked.length > length) time.at(time.nowMs, () => asked.at(-1)?.answer(7, asked.length));
+    }
+    const gaps = asked.slice(1).map(({ atMs }, index) => atMs - (asked[index]?.atMs ?? 0));
+    expect(Math.min(...gaps)).toBeGreaterThanOrEqual(0.875 * ASK_AFTER_MS);
+    expect(Math.max(...gaps)).toBeLessThanOrEqual(1.125 * ASK_AFTER_MS + 50);
+    messages += gaps.length;
+    spread.add(Math.floor(((asked.at(-1)?.atMs ?? 0) / 1_000) % 5));
+  }
+  expect(spread.size).toBe(5);
+  expect(messages / 50).toBeGreaterThan(10.5);
+  expect(messages / 50).toBeLessThan(12.5);
 });
 
 test("a call waits for nobody while the last answer is young, and does when it is old", async () => {
@@ -115,7 +141,7 @@ test("a catalog that hangs holds up calls for a second, once, and its answer cou
 });
 
 test("a message without an answer is lost after five seconds, and from then on nobody waits", async () => {
-  const { asked, counted, limit, callAfter, pass } = isolate();
+  const { asked, counted, limit, callAfter, pass, time } = isolate();
   callAfter(0);
   callAfter(LOST_AFTER_MS);
   await pass(LOST_AFTER_MS);
@@ -124,7 +150,7 @@ test("a message without an answer is lost after five seconds, and from then on n
   const calls = Array.from({ length: 100 }, (_, each) => callAfter(500 * each));
   await pass(50_000);
   expect(calls.map(({ waitedMs }) => waitedMs)).toEqual(calls.map(() => 0));
-  asked.at(-1)?.answer(7, 1);
+  time.at(time.nowMs, () => asked.at(-1)?.answer(7, 1));
   await pass(1);
   expect(limit()).toBe(7);
 });
@@ -143,7 +169,7 @@ test("after a lost message the next call asks at once, and a change applies with
     });
   await pass(backAtMs);
   expect(limit()).toBe(7);
-  const gaps = asked.slice(1).map(({ atMs }, index) => atMs - (asked[index]?.atMs ?? 0));
+  const gaps = asked.slice(2).map(({ atMs }, index) => atMs - (asked[index + 1]?.atMs ?? 0));
   expect(Math.max(...gaps)).toBeLessThanOrEqual(LOST_AFTER_MS + 500);
   await pass(8_000);
   expect(limit()).toBe(8);
@@ -175,6 +201,29 @@ test("a request whose caller holds a lease is prolonged by a second at most, and
   callAfter(MAX_AGE_MS + LOST_AFTER_MS);
   await pass(MAX_AGE_MS + LOST_AFTER_MS);
   expect(counted.map(([metric]) => metric)).toEqual(["catalog_failures", "catalog_age_seconds"]);
+});
+
+test("a snapshot is in force when all its pages are there, however slowly they come, and is as old as the last message", async () => {
+  const { asked, counted, inForce, limit, callAfter, pass, reader, time } = isolate();
+  const fields = { algorithm: "token-bucket", limit: 7, window: "1s" };
+  const nothing = { revision: 3, isWhole: false, policies: [], overrides: [], tokens: [] };
+  const everything = { ...nothing, isWhole: true, policies: [{ name: "api", version: 3, fields }] };
+  const later = { ...nothing, revision: 4, policies: [{ name: "made", version: 4, fields }] };
+  const text = JSON.stringify(everything);
+  const [slowMs, length] = [0.8 * LOST_AFTER_MS, Math.ceil(text.length / 3)];
+  callAfter(0);
+  for (const [page, atMs] of [slowMs, 2 * slowMs, 3 * slowMs].entries()) {
+    const part = text.slice(page * length, (page + 1) * length);
+    const snapshot = { id: "one", page, pages: 3, text: part };
+    time.at(atMs, () => asked[page]?.answerWith({ ...(page === 2 ? later : nothing), snapshot }));
+    const call = callAfter(slowMs - 1);
+    await pass(slowMs - 1);
+    expect([limit(), inForce.isComplete, inForce.named.has("made")]).toEqual([100, false, false]);
+    expect(call.waitedMs ?? 0).toBe(0);
+    await pass(1);
+  }
+  expect([limit(), inForce.revision, inForce.named.has("made")]).toEqual([7, 4, true]);
+  expect([asked.length, counted, reader.askedAtMs]).toEqual([3, [], 1_000_000 + 2 * slowMs]);
 });
 
 test("an answer ends the pause after failures", async () => {
