@@ -332,7 +332,10 @@ export class RegionKey extends Holder<ReserveCall> {
   #demandAt(nowMs: number): number[] {
     const { holders } = this.#keyState;
     const expected = (index: number) =>
-      [...this.#expected.values(), ...this.#expectedCalls].reduce((sum, demand) => sum + (demand[index] ?? 0), 0);
+      [...this.#expected.values(), ...this.#expectedCalls].reduce(
+        (sum, demand) => sum + (demand[index] ?? 0),
+        0,
+      );
     return this.policy.rules.map(
       ({ name }, index) => expected(index) + 1_000 * holders.others(undefined, name, 0, nowMs).demand,
     );

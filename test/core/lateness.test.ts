@@ -70,7 +70,9 @@ test("an object keeps no time for those that it has sent to another one", () => 
     nowMs = sentMs + lateMs;
     const answers = asking.map((departures) => {
       const sent = departures.stamp([{ untilMs: sentMs + 5_000 }], sentMs);
-      return JSON.parse(routing.call("reserve", [{ ...UNITS.reserve, sent }]) as string) as { paceMs?: number };
+      return JSON.parse(routing.call("reserve", [{ ...UNITS.reserve, sent }]) as string) as {
+        paceMs?: number;
+      };
     });
     return answers.at(-1)?.paceMs ?? 0;
   };
