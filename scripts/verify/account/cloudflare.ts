@@ -113,7 +113,11 @@ export class CloudflareApi {
   }
 
   /** The requests to objects of a namespace, by the place in which these ran. */
-  async colos(fromMs: number, toMs: number, namespaceId: string): Promise<Answer<ReadonlyMap<string, number>>> {
+  async colos(
+    fromMs: number,
+    toMs: number,
+    namespaceId: string,
+  ): Promise<Answer<ReadonlyMap<string, number>>> {
     const when = `datetime_geq: ${instant(fromMs)}, datetime_leq: ${instant(toMs)}`;
     const id = `namespaceId: ${JSON.stringify(namespaceId)}`;
     const rows = await this.#query({
@@ -136,7 +140,9 @@ export class CloudflareApi {
   ): Promise<Answer<readonly (readonly Record<string, unknown>[])[]>> {
     const fields = Object.entries(datasets).map(([name, rest]) => name + rest);
     const account = `accounts(filter: { accountTag: ${JSON.stringify(this.#accountId)} })`;
-    const answer = await this.#ask("/graphql", { query: `{ viewer { ${account} { ${fields.join(" ")} } } }` });
+    const answer = await this.#ask("/graphql", {
+      query: `{ viewer { ${account} { ${fields.join(" ")} } } }`,
+    });
     if ("problem" in answer) return answer;
     const { accounts } = recordOf(recordOf(answer.value["data"])["viewer"]);
     const [first] = Array.isArray(accounts) ? (accounts as unknown[]) : [];
@@ -195,8 +201,13 @@ export class CloudflareApi {
       return isRefused ? { problem: `${host} answers ${status}: ${says}` } : { value: answered };
     } catch (error) {
       const isLate = error instanceof DOMException && error.name === "TimeoutError";
-      const how = isLate ? `does not answer within ${this.#patienceMs} ms` : `is not reached: ${causeOf(error)}`;
-      return { problem: plain(`${host} ${how}`, [this.#token]), againAfterMs: Math.min(1_000, this.#maxPauseMs) };
+      const how = isLate
+        ? `does not answer within ${this.#patienceMs} ms`
+        : `is not reached: ${causeOf(error)}`;
+      return {
+        problem: plain(`${host} ${how}`, [this.#token]),
+        againAfterMs: Math.min(1_000, this.#maxPauseMs),
+      };
     }
   }
 

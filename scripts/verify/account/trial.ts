@@ -29,6 +29,7 @@ export interface Wrangler {
   readonly maxMs: number;
   /** What its output must not show. */
   readonly secrets: readonly string[];
+  readonly env: NodeJS.Dict<string>;
 }
 
 /** All that stays of a worker on trial, and how it is taken away. */
@@ -62,7 +63,11 @@ interface Parts {
 }
 
 function partsOf(name: string): Parts {
-  const { token, entry } = makeToken({ name: "trial", scopes: ["limit", "admin"], maxNewKeysPerSecond: 100_000 });
+  const { token, entry } = makeToken({
+    name: "trial",
+    scopes: ["limit", "admin"],
+    maxNewKeysPerSecond: 100_000,
+  });
   const folder = mkdtempSync(join(tmpdir(), "weir-trial-"));
   return { name, folder, token, apiTokens: JSON.stringify([entry]), sha256: entry.sha256 };
 }
@@ -102,7 +107,10 @@ export async function deployTrial(
 ): Promise<Trial> {
   const parts = partsOf(name);
   const told = join(parts.folder, "told.jsonl");
+  // A deployment under way goes on without this process: what it made would be left.
+  let underWay: Promise<unknown> = Promise.resolve();
   const remove = async () => {
+    await underWay;
     const { problem } = await runWrangler(wrangler, ["delete", name, "--force", "-c", configure(parts, "")]);
     rmSync(parts.folder, { recursive: true, force: true });
     return problem;
@@ -111,9 +119,11 @@ export async function deployTrial(
   await buildDashboard();
   const deploy = async (version: string) => {
     rmSync(told, { force: true });
-    const { problem } = await runWrangler(wrangler, ["deploy", "-c", configure(parts, version)], {
+    const deployed = runWrangler(wrangler, ["deploy", "-c", configure(parts, version)], {
       WRANGLER_OUTPUT_FILE_PATH: told,
     });
+    underWay = deployed;
+    const { problem } = await deployed;
     if (problem !== undefined) throw new Error(`the trial was not deployed: ${problem}`);
   };
   await deploy("1");
@@ -154,13 +164,14 @@ async function untilUp(url: string): Promise<void> {
 
 /** Runs wrangler apart from this terminal, so Ctrl-C does not stop it half way, and it can ask nothing. */
 export function runWrangler(
-  { command, maxMs, secrets }: Wrangler,
+  { command, maxMs, secrets, env: given }: Wrangler,
   args: readonly string[],
   variables: Readonly<Record<string, string>> = {},
 ): Promise<{ readonly problem?: string }> {
-  const [program = "", ...given] = command;
-  const { TOKEN: _, ...env } = process.env;
-  const child = spawn(program, [...given, ...args], {
+  const [program = "", ...before] = command;
+  // It has no use for the limiter's token.
+  const { TOKEN: _, ...env } = given;
+  const child = spawn(program, [...before, ...args], {
     cwd: ROOT,
     detached: true,
     stdio: ["ignore", "pipe", "pipe"],
@@ -179,7 +190,9 @@ export function runWrangler(
     const end = (how: string | undefined) => {
       clearTimeout(kill);
       const says = plain(output, secrets, 600);
-      done(how === undefined ? {} : { problem: `wrangler ${args[0]} ${how}: ${says || "it printed nothing"}` });
+      done(
+        how === undefined ? {} : { problem: `wrangler ${args[0]} ${how}: ${says || "it printed nothing"}` },
+      );
     };
     child.once("error", (error) => end(`does not run (${error.message})`));
     child.once("close", (code) => {
@@ -194,7 +207,12 @@ async function bundle(wrangler: Wrangler, parts: Parts): Promise<string> {
   await buildDashboard();
   const folder = join(parts.folder, "built");
   const { problem } = await runWrangler(wrangler, [
-    ...["deploy", "--dry-run", "--outdir", folder, "-c", configure(parts, "1")],
+    "deploy",
+    "--dry-run",
+    "--outdir",
+    folder,
+    "-c",
+    configure(parts, "1"),
   ]);
   if (problem !== undefined) throw new Error(`the trial was not built: ${problem}`);
   return join(folder, "trial-worker.js");
@@ -203,18 +221,10 @@ async function bundle(wrangler: Wrangler, parts: Parts): Promise<string> {
 /** Serves it with plain workerd. A new version is a restart, on the same port and storage. */
 export async function serveTrial(wrangler: Wrangler, onLeft: (left: Left) => void): Promise<Trial> {
   const parts = partsOf("weir-trial");
-  let serving: Serving | undefined;
-  onLeft({
-    remove: async () => {
-      await serving?.stop("SIGKILL");
-      rmSync(parts.folder, { recursive: true, force: true });
-      return undefined;
-    },
-  });
-  const [main, port] = [await bundle(wrangler, parts), await freePort()];
+  const port = await freePort();
   const stateDir = join(parts.folder, "state");
   mkdirSync(stateDir);
-  const start = (version: string) =>
+  const start = (main: string, version: string) =>
     serve({
       stateDir,
       port,
@@ -227,11 +237,26 @@ export async function serveTrial(wrangler: Wrangler, onLeft: (left: Left) => voi
       variables: { TRIAL_SHA256: parts.sha256, TRIAL_VERSION: version },
       onOutput: () => undefined,
     });
-  serving = await start("1");
+  const built = bundle(wrangler, parts);
+  let serving: Promise<Serving> = built.then((main) => start(main, "1"));
+  onLeft({
+    remove: async () => {
+      const last = await serving.catch(() => undefined);
+      await last?.stop("SIGKILL");
+      rmSync(parts.folder, { recursive: true, force: true });
+      return undefined;
+    },
+  });
   const redeploy = async (version: string) => {
-    await serving?.rest();
-    await serving?.stop();
-    serving = await start(version);
+    const [main, before] = [await built, await serving];
+    const restart = async () => {
+      await before.rest();
+      await before.stop();
+      return start(main, version);
+    };
+    serving = restart();
+    await serving;
   };
-  return { url: serving.url, token: parts.token, redeploy };
+  const { url } = await serving;
+  return { url, token: parts.token, redeploy };
 }
