@@ -126,12 +126,15 @@ async function measureAccount(
       stop.abort();
     });
   // It needs wrangler, which the other checks do not.
-  const { verifyAccount } = await import("./verify/account/run.ts");
+  const [{ verifyAccount }, lengths] = await Promise.all([
+    import("./verify/account/run.ts"),
+    import("./verify/account/parts.ts"),
+  ]);
   const { text, exitCode } = await verifyAccount({
     calls,
     policies,
     isPlain: ["127.0.0.1", "localhost", "[::1]"].includes(new URL(calls.url).hostname),
-    isQuick: quick,
+    lengths: quick ? lengths.QUICK : lengths.FULL,
     worker,
     env: process.env,
     say: (line) => console.error(line),
@@ -164,7 +167,9 @@ async function listed(calls: Calls, wanted: readonly string[] | undefined): Prom
     throw new Error(
       `${calls.url} answers ${answered.status}: ${JSON.stringify(answered.body["detail"] ?? "it is not a limiter")}`,
     );
-  const policies = answered.body["policies"] as ListedPolicy[];
+  const policies = answered.body["policies"] as ListedPolicy[] | undefined;
+  if (!Array.isArray(policies))
+    throw new Error(`${calls.url} answers no list of policies: it is not a limiter`);
   const unknown = wanted?.find((name) => !policies.some((policy) => policy.name === name));
   if (unknown !== undefined)
     throw new Error(`--policy is ${unknown}: must be one of ${policies.map(({ name }) => name).join(", ")}`);

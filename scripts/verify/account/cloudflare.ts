@@ -157,7 +157,8 @@ export class CloudflareApi {
   async #ask(path: string, body?: object): Promise<Answer<Readonly<Record<string, unknown>>>> {
     for (let attempt = 1; ; attempt += 1) {
       const answer = await this.#askOnce(path, body);
-      if (!("againAfterMs" in answer) || attempt === ATTEMPTS) return answer;
+      if (!("againAfterMs" in answer)) return answer;
+      if (attempt === ATTEMPTS) return { problem: answer.problem };
       await pause(answer.againAfterMs);
     }
   }
@@ -250,8 +251,8 @@ function messagesIn(answered: Readonly<Record<string, unknown>> | undefined): st
 }
 
 function causeOf(error: unknown): string {
-  const { cause } = error as { readonly cause?: { readonly code?: string } };
-  return cause?.code ?? String(error);
+  const { cause } = error as { readonly cause?: { readonly code?: string; readonly message?: string } };
+  return cause?.code ?? cause?.message ?? String(error);
 }
 
 function recordOf(value: unknown): Record<string, unknown> {

@@ -167,10 +167,12 @@ export async function hotKeys({ calls, lengths: { hotSeconds: seconds } }: Measu
       says.push(`${ms} ms away: no answer`);
       continue;
     }
-    const stalls = tookMs.filter((each) => each >= ms / 2).length;
+    // The first half has the start, when no units are held yet.
+    const halves = [tookMs.slice(0, tookMs.length >> 1), tookMs.slice(tookMs.length >> 1)];
+    const stalls = halves.map((half) => `${half.filter((each) => each >= ms / 2).length} of ${half.length}`);
     const { degraded, denied } = answered.body;
     says.push(
-      `${ms} ms away, ${HOT_PER_SECOND} a second for ${seconds} s: ${stalls} of ${tookMs.length} calls waited, ` +
+      `${ms} ms away, ${HOT_PER_SECOND} a second for ${seconds} s: ${stalls.join(" calls waited, then ")}, ` +
         `${percentiles(tookMs)}; ${String(degraded)} degraded, ${String(denied)} denied`,
     );
   }

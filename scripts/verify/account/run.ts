@@ -9,8 +9,8 @@ import { readWranglerToml, ROOT } from "../../project.ts";
 import { Calls, pause } from "../calls.ts";
 import { type Finding, linesOf } from "../report.ts";
 import { CloudflareApi, plain } from "./cloudflare.ts";
-import { type Account, partsOfFreeDay } from "./measure.ts";
-import { FULL, mostOf, PARTS, QUICK } from "./parts.ts";
+import { type Account, type Lengths, partsOfFreeDay } from "./measure.ts";
+import { mostOf, PARTS } from "./parts.ts";
 import { deployTrial, type Left, serveTrial, type Trial, trialName, type Wrangler } from "./trial.ts";
 
 export interface AccountOptions {
@@ -18,12 +18,12 @@ export interface AccountOptions {
   readonly policies: readonly ListedPolicy[];
   /** The limiter runs on plain workerd of this machine. */
   readonly isPlain: boolean;
-  readonly isQuick: boolean;
+  readonly lengths: Lengths;
   /** The limiter's name on the account; absent: by its address, or as in wrangler.toml. */
   readonly worker?: string | undefined;
   readonly env: NodeJS.Dict<string>;
-  /** How wrangler is called; absent: that of this project. */
-  readonly wrangler?: readonly string[];
+  /** How wrangler is called; absent: that of this project, for 3 minutes at most. */
+  readonly wrangler?: Pick<Wrangler, "command" | "maxMs">;
   readonly say: (line: string) => void;
   /** Whether to go on. It is asked before anything is deployed. */
   readonly confirm: (question: string) => Promise<boolean>;
@@ -45,19 +45,18 @@ const TOKENS_PAGE = "https://dash.cloudflare.com/profile/api-tokens";
 export async function verifyAccount(
   options: AccountOptions,
 ): Promise<{ readonly text: string; readonly exitCode: number }> {
-  const { calls, env, isPlain, isQuick, say, stop } = options;
+  const { calls, env, isPlain, lengths, say, stop } = options;
   const policy = options.policies.find(({ keyKind }) => keyKind === "text")?.name;
   if (policy === undefined)
     throw new Error("no policy of the limiter has keys that are texts: --account needs one");
   await requireAdmin(calls);
   const account = isPlain ? undefined : await accountOf(options);
-  const lengths = isQuick ? QUICK : FULL;
   const name = trialName();
   if (account !== undefined) {
     const most = mostOf(lengths);
     say(
       `This deploys the worker ${name} to the account ${env["CLOUDFLARE_ACCOUNT_ID"]}, calls it and ${account.script} for ` +
-        `${isQuick ? "about 5" : "about 15"} minutes, and deletes ${name} with its objects. ${account.script} is not changed.`,
+        `some minutes, and deletes ${name} with its objects. ${account.script} is not changed.`,
     );
     say(
       `It costs at most $${(Math.ceil(100 * dollarsOf(most)) / 100).toFixed(2)}: ${partsOfFreeDay(most)} of a free day.`,
@@ -67,8 +66,9 @@ export async function verifyAccount(
 
   const secrets = [calls.token, env["CLOUDFLARE_API_TOKEN"] ?? ""];
   const wrangler: Wrangler = {
-    command: options.wrangler ?? [join(ROOT, "node_modules", ".bin", "wrangler")],
+    command: [join(ROOT, "node_modules", ".bin", "wrangler")],
     maxMs: WRANGLER_MAX_MS,
+    ...options.wrangler,
     secrets,
     env,
   };
@@ -101,7 +101,7 @@ async function measureAll(
   {
     calls: limiter,
     account,
-    isQuick,
+    lengths,
     say,
     policy,
     trial,
@@ -116,7 +116,7 @@ async function measureAll(
   findings: Finding[],
 ): Promise<void> {
   const calls = new Calls(trial.url, trial.token, "");
-  const measuring = { limiter, policy, trial, calls, account, lengths: isQuick ? QUICK : FULL };
+  const measuring = { limiter, policy, trial, calls, account, lengths };
   for (const { name, documented, source, measure } of PARTS) {
     // A part that fails says so, and the others go on.
     const measured = measure(measuring).catch((error: unknown) => ({

@@ -169,16 +169,16 @@ async function hotKey({ object: key, ms, seconds, perSecond }: Asked, { OBJECTS,
   const calls: Promise<void>[] = [];
   const tookMs: number[] = [];
   let [degraded, denied] = [0, 0];
-  const call = async () => {
+  const call = async (index: number) => {
     const sentAtMs = Date.now();
     const { success, reason } = await limiter.limit({ policy: "hot", key });
-    tookMs.push(Date.now() - sentAtMs);
+    tookMs[index] = Date.now() - sentAtMs;
     if (reason === "degraded") degraded += 1;
     else if (!success) denied += 1;
   };
   const perTick = Math.max(1, Math.round((perSecond * TICK_MS) / 1_000));
   for (let tick = 0; tick < (seconds * 1_000) / TICK_MS; tick += 1) {
-    for (let each = 0; each < perTick; each += 1) calls.push(call());
+    for (let each = 0; each < perTick; each += 1) calls.push(call(calls.length));
     await later(TICK_MS);
   }
   await Promise.all(calls);

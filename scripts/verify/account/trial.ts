@@ -109,8 +109,11 @@ export async function deployTrial(
   const told = join(parts.folder, "told.jsonl");
   // A deployment under way goes on without this process: what it made would be left.
   let underWay: Promise<unknown> = Promise.resolve();
+  let isOver = false;
   const remove = async () => {
+    isOver = true;
     await underWay;
+    mkdirSync(parts.folder, { recursive: true });
     const { problem } = await runWrangler(wrangler, ["delete", name, "--force", "-c", configure(parts, "")]);
     rmSync(parts.folder, { recursive: true, force: true });
     return problem;
@@ -118,6 +121,8 @@ export async function deployTrial(
   onLeft({ script: name, remove });
   await buildDashboard();
   const deploy = async (version: string) => {
+    // A part that is still under way would bring it back.
+    if (isOver) throw new Error(`${name} is removed`);
     rmSync(told, { force: true });
     const deployed = runWrangler(wrangler, ["deploy", "-c", configure(parts, version)], {
       WRANGLER_OUTPUT_FILE_PATH: told,
@@ -239,8 +244,10 @@ export async function serveTrial(wrangler: Wrangler, onLeft: (left: Left) => voi
     });
   const built = bundle(wrangler, parts);
   let serving: Promise<Serving> = built.then((main) => start(main, "1"));
+  let isOver = false;
   onLeft({
     remove: async () => {
+      isOver = true;
       const last = await serving.catch(() => undefined);
       await last?.stop("SIGKILL");
       rmSync(parts.folder, { recursive: true, force: true });
@@ -249,6 +256,7 @@ export async function serveTrial(wrangler: Wrangler, onLeft: (left: Left) => voi
   });
   const redeploy = async (version: string) => {
     const [main, before] = [await built, await serving];
+    if (isOver) throw new Error("the trial is removed");
     const restart = async () => {
       await before.rest();
       await before.stop();
