@@ -125,16 +125,14 @@ async function measureAccount(
       );
       stop.abort();
     });
-  // It needs wrangler, which the other checks do not.
-  const [{ verifyAccount }, lengths] = await Promise.all([
-    import("./verify/account/run.ts"),
-    import("./verify/account/parts.ts"),
-  ]);
-  const { text, exitCode } = await verifyAccount({
+  // Its name is not written in the import, so the package's bundle does not have all of this.
+  const run = "./verify/account/run.ts";
+  const account = (await import(run)) as typeof import("./verify/account/run.ts");
+  const { text, exitCode } = await account.verifyAccount({
     calls,
     policies,
     isPlain: ["127.0.0.1", "localhost", "[::1]"].includes(new URL(calls.url).hostname),
-    lengths: quick ? lengths.QUICK : lengths.FULL,
+    lengths: quick ? account.QUICK : account.FULL,
     worker,
     env: process.env,
     say: (line) => console.error(line),

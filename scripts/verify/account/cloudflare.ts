@@ -22,6 +22,31 @@ export interface Usage {
   readonly gbSeconds: number;
 }
 
+/** The free plan's day. https://developers.cloudflare.com/durable-objects/platform/pricing/ */
+const FREE_DAY: Usage = {
+  workerRequests: 100_000,
+  objectRequests: 100_000,
+  rowsRead: 5_000_000,
+  rowsWritten: 100_000,
+  gbSeconds: 13_000,
+};
+
+/** Use, and how much of a free day that is. */
+export function partsOfFreeDay(used: Usage): string {
+  const kinds = Object.entries(FREE_DAY) as [keyof Usage, number][];
+  const percent = (kind: keyof Usage, most: number) => Math.round((100 * used[kind]) / most);
+  return kinds
+    .map(([kind, most]) => `${WORDS[kind]} ${Math.round(used[kind])} (${percent(kind, most)} %)`)
+    .join(", ");
+}
+const WORDS: Readonly<Record<keyof Usage, string>> = {
+  workerRequests: "worker requests",
+  objectRequests: "object requests",
+  rowsRead: "rows read",
+  rowsWritten: "rows written",
+  gbSeconds: "GB-s",
+};
+
 interface Access {
   readonly accountId: string;
   readonly token: string;

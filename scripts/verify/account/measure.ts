@@ -3,7 +3,7 @@ import { dollarsOf, gbSecondsOf } from "../../../bench/prices.ts";
 import { LOCATION_HINTS } from "../../../core/policies/policy.ts";
 import { pause, type Answered, type Calls } from "../calls.ts";
 import { percentiles } from "../report.ts";
-import type { Answer, CloudflareApi, Namespace, Usage } from "./cloudflare.ts";
+import { type Answer, type CloudflareApi, type Namespace, partsOfFreeDay, type Usage } from "./cloudflare.ts";
 import type { Trial } from "./trial.ts";
 
 /** The lengths of all parts. */
@@ -60,15 +60,6 @@ const COLD_AFTER_MS = 9_000;
 const REDEPLOYMENT_CALLERS = 16;
 /** A part of the overrides is called, so that the keys are known soon. */
 export const CALLED_KEYS = 500;
-
-/** The free plan's day. https://developers.cloudflare.com/durable-objects/platform/pricing/ */
-export const FREE_DAY: Usage = {
-  workerRequests: 100_000,
-  objectRequests: 100_000,
-  rowsRead: 5_000_000,
-  rowsWritten: 100_000,
-  gbSeconds: 13_000,
-};
 
 /** Calls by so many at once for a time, and no more than so many. */
 async function callFor(
@@ -312,22 +303,6 @@ export async function freePlan({
   if ("problem" in used) return [inOne, `use of the day: ${used.problem}`];
   return [inOne, `today's use of the account: ${partsOfFreeDay(used.value)}`];
 }
-
-/** Use, and how much of a free day that is. */
-export function partsOfFreeDay(used: Usage): string {
-  const kinds = Object.entries(FREE_DAY) as [keyof Usage, number][];
-  const percent = (kind: keyof Usage, most: number) => Math.round((100 * used[kind]) / most);
-  return kinds
-    .map(([kind, most]) => `${WORDS[kind]} ${Math.round(used[kind])} (${percent(kind, most)} %)`)
-    .join(", ");
-}
-const WORDS: Readonly<Record<keyof Usage, string>> = {
-  workerRequests: "worker requests",
-  objectRequests: "object requests",
-  rowsRead: "rows read",
-  rowsWritten: "rows written",
-  gbSeconds: "GB-s",
-};
 
 export async function bill({ account }: Measuring): Promise<Outcome> {
   if (account === undefined) return NO_ANALYTICS;

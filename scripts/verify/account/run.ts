@@ -8,10 +8,12 @@ import type { ListedPolicy } from "../../../core/protocol/reservation-messages.t
 import { readWranglerToml, ROOT } from "../../project.ts";
 import { Calls, pause } from "../calls.ts";
 import { type Finding, linesOf } from "../report.ts";
-import { CloudflareApi, plain } from "./cloudflare.ts";
-import { type Account, type Lengths, partsOfFreeDay } from "./measure.ts";
+import { CloudflareApi, partsOfFreeDay, plain } from "./cloudflare.ts";
+import type { Account, Lengths } from "./measure.ts";
 import { mostOf, PARTS } from "./parts.ts";
 import { deployTrial, type Left, serveTrial, type Trial, trialName, type Wrangler } from "./trial.ts";
+
+export { FULL, QUICK } from "./parts.ts";
 
 export interface AccountOptions {
   readonly calls: Calls;
@@ -64,6 +66,7 @@ export async function verifyAccount(
     if (!(await options.confirm("Go on?"))) throw new Error("nothing was deployed");
   } else say("The limiter runs on this machine: the trial does too, on plain workerd, and needs no account.");
 
+  if (stop.aborted) throw new Error("stopped: nothing was deployed");
   const secrets = [calls.token, env["CLOUDFLARE_API_TOKEN"] ?? ""];
   const wrangler: Wrangler = {
     command: [join(ROOT, "node_modules", ".bin", "wrangler")],
