@@ -47,13 +47,15 @@ export async function startApi(reply: (request: ApiRequest) => ApiReply): Promis
   return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, requests, stop };
 }
 
-/** In place of an address of workers.dev: forwards to a worker with its token, and notes those that came. */
+/** In place of an address of workers.dev: forwards to a worker with its token, and notes which came, and where to. */
 export async function startFront(to: { readonly url: string; readonly token: string }) {
   const tokens = new Set<string>();
+  const paths: string[] = [];
   const server = createServer((request, response) => void forward(request, response));
   const forward = async (request: IncomingMessage, response: ServerResponse) => {
     const given = request.headers.authorization?.replace("Bearer ", "");
     if (given !== undefined) tokens.add(given);
+    paths.push(request.url ?? "");
     const parts: Buffer[] = [];
     for await (const part of request) parts.push(part as Buffer);
     const answered = await fetch(to.url + request.url, {
@@ -70,7 +72,7 @@ export async function startFront(to: { readonly url: string; readonly token: str
     server.close();
     await once(server, "close");
   };
-  return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, tokens, stop };
+  return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, tokens, paths, stop };
 }
 
 export interface Recorded {

@@ -1,17 +1,16 @@
 /**
- * npm run verify -- URL --account: on plain workerd, and with servers and a process in place of Cloudflare's API and
- * wrangler. The worker on trial is real in both.
+ * npm run verify -- URL --account, with servers and a process in place of Cloudflare's API and wrangler. The worker on
+ * trial is real.
  */
-import { type ChildProcess, execFile } from "node:child_process";
 import { createHash } from "node:crypto";
-import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
+import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
 import { ROOT } from "../../scripts/project.ts";
 import { CloudflareApi } from "../../scripts/verify/account/cloudflare.ts";
 import { bill, freePlan, places, waiting } from "../../scripts/verify/account/measure.ts";
-import { PARTS, QUICK } from "../../scripts/verify/account/parts.ts";
+import { PARTS } from "../../scripts/verify/account/parts.ts";
 import { type AccountOptions, verifyAccount } from "../../scripts/verify/account/run.ts";
 import {
   deployTrial,
@@ -22,6 +21,7 @@ import {
 } from "../../scripts/verify/account/trial.ts";
 import { Calls } from "../../scripts/verify/calls.ts";
 import type { Serving } from "../../scripts/workerd.ts";
+import { partIn, POLICIES, SHORT } from "../support/account-lengths.ts";
 import {
   analytics,
   type Api,
@@ -31,28 +31,10 @@ import {
   startApi,
   startFront,
 } from "../support/cloudflare-api.ts";
-import { inDeepRuns, IS_DEEP } from "../support/depth.ts";
 import { eventually } from "../support/eventually.ts";
 import { TOKENS } from "../support/fixtures.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
 
-const POLICIES = { api: { algorithm: "token-bucket", limit: 1_000, window: "1s" } };
-const SHORT = {
-  ...QUICK,
-  loadMs: 200,
-  callers: [1, 4],
-  objects: 50,
-  messageCallers: [1],
-  restMs: 100,
-  maxMessages: 2_000,
-  waitMs: 200,
-  hotSeconds: 1,
-  overrides: 50,
-  settleMs: 300,
-  maxCalls: 400,
-  subrequests: 60,
-  analyticsMs: 1_000,
-};
 const CF_TOKEN = "cf_secret_0123456789";
 const ACCOUNT_ID = "0123456789abcdef0123456789abcdef";
 const WRANGLER = [join(ROOT, "node_modules", ".bin", "wrangler")];
@@ -80,6 +62,7 @@ afterAll(async () => {
 beforeEach(() => {
   rmSync(log, { force: true });
   front.tokens.clear();
+  front.paths.length = 0;
 });
 
 interface WranglerCall {
@@ -152,14 +135,6 @@ function withoutSecrets<Done extends object>(done: Done): Done {
   return done;
 }
 
-/** The lines of a part. */
-function partIn(text: string, name: string): string {
-  const lines = text.split("\n");
-  const begin = lines.findIndex((line) => line.endsWith(` ${name}`));
-  const length = lines.slice(begin + 1).findIndex((line) => !line.startsWith(" "));
-  return lines.slice(begin, length < 0 ? undefined : begin + 1 + length).join("\n");
-}
-
 describe("on an account", () => {
   test("all parts are measured beside what is documented, and what was deployed is removed", async () => {
     const { text, exitCode, said } = await onAccount();
@@ -192,6 +167,10 @@ describe("on an account", () => {
       "40.00 GB-s are billed, 0.05 are their waits",
     );
     expect(exitCode).toBe(0);
+    // The bounds of which the price was told.
+    const count = (path: string) => front.paths.filter((each) => each === path).length;
+    expect(count("/v1/limit")).toBe(SHORT.maxCalls);
+    expect(count("/trial/load")).toBeLessThanOrEqual((2 * SHORT.maxMessages) / 40);
     const [first, , again] = wranglerCalls();
     const name = first?.config.name ?? "";
     expect(inOrder()).toEqual(
@@ -216,6 +195,14 @@ describe("on an account", () => {
     expect(front.tokens.size).toBe(1);
     expect(JSON.stringify(again?.config)).toContain(createHash("sha256").update(token).digest("hex"));
     expect(JSON.stringify(again?.config)).not.toContain(token);
+  });
+
+  test("the calls on trial need the token of the run", async () => {
+    for (const authorization of ["", "Bearer ", "Bearer weir_test_full", `Basic ${trial.token}`]) {
+      const answered = await fetch(`${trial.url}/trial/isolate`, { headers: { authorization } });
+      expect(answered.status).toBe(401);
+    }
+    expect((await new Calls(trial.url, trial.token, "").make("GET", "/trial/isolate"))?.status).toBe(200);
   });
 
   test("analytics that fail, and classes that are not there, skip their parts alone", async () => {
@@ -246,9 +233,9 @@ describe("a wrangler that does not do its work", () => {
     ["silently", /wrangler does not say where it deployed the trial/],
     ["cut", /wrangler does not say where it deployed the trial/],
     ["asking", /wrangler deploy ended with code 1: Would you like to register/],
-    ["hanging", /wrangler deploy was stopped after 10 s: it printed nothing/],
+    ["hanging", /wrangler deploy was stopped after 6 s: it printed nothing/],
   ])("%s: it says so, and removes what may be there", async (deploy, words) => {
-    const wrangler = { command: FAKE, maxMs: 10_000 };
+    const wrangler = { command: FAKE, maxMs: 6_000 };
     const { said, exitCode } = await onAccount({ ways: { deploy }, options: { wrangler } });
     expect(exitCode).toBe(-1);
     expect(said).toMatch(words);
@@ -370,83 +357,5 @@ describe("bad input is refused before anything is deployed", () => {
     expect(exitCode).toBe(-1);
     expect(said).toMatch(words);
     expect(wranglerCalls()).toEqual([]);
-  });
-});
-
-describe("on plain workerd", () => {
-  const temporary = mkdtempSync(join(folder, "temporary-"));
-  const foldersLeft = () => readdirSync(temporary).filter((name) => name.startsWith("weir-"));
-  /** Runs the command, and calls `onTold` with what it printed so far. */
-  const command = (
-    args: readonly string[],
-    { token = TOKENS.full, url = serving.url }: { readonly token?: string; readonly url?: string } = {},
-    onTold: (told: string, child: ChildProcess) => void = () => undefined,
-  ) =>
-    new Promise<{ readonly exitCode: number; readonly printed: string }>((done) => {
-      const script = join(ROOT, "scripts", "verify.ts");
-      const env = { ...process.env, TOKEN: token, TMPDIR: temporary };
-      const child = execFile(
-        process.execPath,
-        [script, url, "--account", ...args],
-        { env },
-        (error, stdout, stderr) =>
-          done({
-            exitCode: error === null ? 0 : Number(error.code),
-            printed: stdout === "" ? stderr : stdout,
-          }),
-      );
-      let told = "";
-      child.stderr?.on("data", (text: Buffer | string) => onTold((told += String(text)), child));
-    });
-  const skipped = ["where CATALOG and STATS are", "a day's bill", "billed time of a waiting push"];
-  const expectParts = (text: string) => {
-    for (const { name } of PARTS)
-      expect(partIn(text, name)).toMatch(
-        skipped.includes(name) ? /^skipped .*\n +skipped: plain workerd / : /^measured /,
-      );
-    expect(partIn(text, "stalls of a hot key at 100, 200 and 300 ms distance")).toMatch(
-      /300 ms away, .* 0 degraded/,
-    );
-    expect(text).toContain(": a restart of plain workerd");
-  };
-
-  test("what needs no account is measured, the rest is skipped with its reason", async () => {
-    const wrangler = { command: WRANGLER, maxMs: 120_000 };
-    const env = { CLOUDFLARE_ACCOUNT_ID: undefined, CLOUDFLARE_API_TOKEN: undefined };
-    const { text, exitCode } = await onAccount({ env, options: { isPlain: true, wrangler } });
-    expectParts(text);
-    expect(exitCode).toBe(0);
-    expect(wranglerCalls()).toEqual([]);
-  });
-
-  inDeepRuns("the command does it, and leaves nothing", async () => {
-    const { exitCode, printed } = await command(["--quick"]);
-    expectParts(printed);
-    expect(exitCode).toBe(0);
-    expect(foldersLeft()).toEqual([]);
-  });
-
-  test.each(IS_DEEP ? (["SIGINT", "SIGTERM"] as const) : (["SIGINT"] as const))(
-    "%s ends it early, and nothing is left",
-    async (signal) => {
-      let isKilled = false;
-      const { exitCode, printed } = await command(["--quick"], {}, (told, child) => {
-        if (isKilled || !told.includes("measured: isolates per colo and load")) return;
-        isKilled = child.kill(signal);
-      });
-      expect(printed).toMatch(/^measured +isolates per colo and load/m);
-      expect(printed).toContain("stopped early");
-      expect(exitCode).toBe(130);
-      expect(foldersLeft()).toEqual([]);
-    },
-  );
-
-  test("an address that is no limiter is refused, and a token that may not", async () => {
-    const other = await startApi(() => ({ body: "<html></html>" }));
-    expect((await command([], { url: other.url })).printed).toMatch(
-      /no list of policies: it is not a limiter/,
-    );
-    await other.stop();
-    expect((await command([], { token: TOKENS.limit })).printed).toMatch(/--account needs limit and admin/);
   });
 });

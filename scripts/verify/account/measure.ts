@@ -17,6 +17,8 @@ export interface Lengths {
   readonly waiters: number;
   readonly waitMs: number;
   readonly coldRounds: number;
+  /** An isolate's knowledge of the catalog is old after 8 s without calls, in milliseconds. */
+  readonly coldAfterMs: number;
   readonly hotSeconds: number;
   readonly overrides: number;
   readonly settleMs: number;
@@ -55,9 +57,9 @@ const TRACE_URL = "https://cloudflare.com/cdn-cgi/trace";
 export const AT_ONCE = 40;
 export const HOT_PER_SECOND = 500;
 export const DISTANCES_MS = [100, 200, 300];
-/** An isolate's knowledge of the catalog is old after 8 s without calls. */
-const COLD_AFTER_MS = 9_000;
 const REDEPLOYMENT_CALLERS = 16;
+/** Looks for the new version, at 5 a second. */
+export const MAX_WATCHES = 2_000;
 /** A part of the overrides is called, so that the keys are known soon. */
 export const CALLED_KEYS = 500;
 
@@ -171,10 +173,14 @@ export async function hotKeys({ calls, lengths: { hotSeconds: seconds } }: Measu
 }
 
 /** Of the limiter itself. The second call of a pair waits for no catalog, so the difference is the catalog's. */
-export async function coldCalls({ limiter, policy, lengths: { coldRounds } }: Measuring): Promise<Outcome> {
+export async function coldCalls({
+  limiter,
+  policy,
+  lengths: { coldRounds, coldAfterMs },
+}: Measuring): Promise<Outcome> {
   const tookMs: { readonly first: number[]; readonly second: number[] } = { first: [], second: [] };
   for (let round = 0; round < coldRounds; round += 1) {
-    await pause(COLD_AFTER_MS);
+    await pause(coldAfterMs);
     // It opens the connection, starts an isolate and reads nothing.
     await limiter.make("GET", "/healthz");
     for (const which of ["first", "second"] as const) {
@@ -188,7 +194,7 @@ export async function coldCalls({ limiter, policy, lengths: { coldRounds } }: Me
   const middle = (all: readonly number[]) => all.toSorted((a, b) => a - b)[all.length >> 1] ?? 0;
   return [
     `the catalog's part is ${(middle(tookMs.first) - middle(tookMs.second)).toFixed(1)} ms, of ${pairs} pairs`,
-    `the first call after a pause of ${COLD_AFTER_MS / 1_000} s: ${percentiles(tookMs.first)}`,
+    `the first call after a pause of ${coldAfterMs / 1_000} s: ${percentiles(tookMs.first)}`,
     `the next call, of another new key: ${percentiles(tookMs.second)}`,
   ];
 }
@@ -228,7 +234,7 @@ export async function redeployment({ trial, calls, lengths }: Measuring): Promis
     }
   };
   const watch = async (sinceMs: number) => {
-    while (!isOver) {
+    for (let each = 0; !isOver && each < MAX_WATCHES; each += 1) {
       const version = (await calls.make("GET", "/trial/isolate"))?.body["version"];
       const atMs = performance.now() - sinceMs;
       if (version === "2") versions.firstNewMs ??= atMs;
