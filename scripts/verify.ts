@@ -1,4 +1,5 @@
 /** Verifies a deployment from outside: npm run verify -- https://... with TOKEN in the environment. */
+import { createInterface } from "node:readline/promises";
 import { parseArgs } from "node:util";
 import type { ListedPolicy } from "../core/protocol/reservation-messages.ts";
 import { takenByNpm } from "./call.ts";
@@ -17,13 +18,14 @@ import {
   RULES_NEEDED,
   rulesPolicy,
 } from "./verify/policies.ts";
-import { type Finding, report } from "./verify/report.ts";
+import { type Finding, percentiles, report } from "./verify/report.ts";
 import { verifyRules } from "./verify/rules.ts";
 import { verifySockets, watchRedeployment } from "./verify/sockets.ts";
 
 /** As its user types it: in this project, or in one that has the package. */
 const COMMAND = process.env["WEIR_PROJECT"] === undefined ? "npm run verify --" : "npx weir verify";
 const USAGE = `Usage: TOKEN=weir_... ${COMMAND} URL [--quick] [--redeploy] [--policy NAME ...] [--key-prefix TEXT]
+       TOKEN=weir_... ${COMMAND} URL --account [--quick] [--yes] [--worker NAME]
 
   URL           the limiter's address, such as https://weir.example.workers.dev
   TOKEN         a token with the scope limit; with admin too, keys are reset afterwards
@@ -31,6 +33,9 @@ const USAGE = `Usage: TOKEN=weir_... ${COMMAND} URL [--quick] [--redeploy] [--po
   --redeploy    keeps a socket and asks on for 50 s, while you deploy in another terminal
   --policy      only these policies; may be repeated; default: those of GET /v1/policies that can show something
   --key-prefix  what the token's keys must begin with
+  --account     measures the platform instead, with a worker on trial beside the limiter: see docs/deploying.md
+  --yes         does not ask before it deploys that
+  --worker      the limiter's name on the account; default: by its address, or as in wrangler.toml
 
 The exit code is 1 when a guarantee is broken, and 2 when there was nothing that could be tested.`;
 
@@ -60,6 +65,9 @@ async function main(): Promise<number> {
       redeploy: { type: "boolean", default: false },
       policy: { type: "string", multiple: true },
       "key-prefix": { type: "string", default: "" },
+      account: { type: "boolean", default: false },
+      yes: { type: "boolean", default: false },
+      worker: { type: "string" },
       help: { type: "boolean", short: "h", default: false },
     },
   });
@@ -67,7 +75,7 @@ async function main(): Promise<number> {
     console.log(USAGE);
     return 0;
   }
-  const [lost] = takenByNpm(["quick", "redeploy", "policy", "key-prefix"]);
+  const [lost] = takenByNpm(["quick", "redeploy", "policy", "key-prefix", "account", "worker"]);
   if (lost !== undefined)
     throw new Error(`${lost} was taken by npm as its own flag: write ${COMMAND} URL ${lost}`);
   const [url, ...others] = positionals;
@@ -77,6 +85,7 @@ async function main(): Promise<number> {
   if (token === "") throw new Error(`TOKEN is missing in the environment\n\n${USAGE}`);
   const calls = new Calls(url, token, values["key-prefix"]);
   const policies = await listed(calls, values.policy);
+  if (values.account) return await measureAccount(calls, policies, values);
   const findings: Finding[] = [];
   for (const check of checksOf(calls, policies, values.quick ? QUICK : FULL, values.redeploy)) {
     const found = await check();
@@ -89,6 +98,65 @@ async function main(): Promise<number> {
   return exitCode;
 }
 
+/** Measures the account of the limiter. The first signal ends it, and removes what it deployed. */
+async function measureAccount(
+  calls: Calls,
+  policies: readonly ListedPolicy[],
+  {
+    quick,
+    yes,
+    worker,
+  }: { readonly quick: boolean; readonly yes: boolean; readonly worker?: string | undefined },
+): Promise<number> {
+  if (process.env["WEIR_PROJECT"] !== undefined)
+    throw new Error(
+      "--account builds a worker from Weir's sources, which the package does not have: run it in a clone",
+    );
+  const stop = new AbortController();
+  let signals = 0;
+  for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const)
+    process.on(signal, () => {
+      signals += 1;
+      if (signals === 3) process.exit(1);
+      console.error(
+        signals === 1
+          ? "stopping: what was deployed is removed"
+          : "it is being removed; a third signal ends this at once, and LEAVES IT THERE",
+      );
+      stop.abort();
+    });
+  // Its name is not written in the import, so the package's bundle does not have all of this.
+  const run = "./verify/account/run.ts";
+  const account = (await import(run)) as typeof import("./verify/account/run.ts");
+  const { text, exitCode } = await account.verifyAccount({
+    calls,
+    policies,
+    isPlain: ["127.0.0.1", "localhost", "[::1]"].includes(new URL(calls.url).hostname),
+    lengths: quick ? account.QUICK : account.FULL,
+    worker,
+    env: process.env,
+    say: (line) => console.error(line),
+    confirm: (question) => (yes ? Promise.resolve(true) : confirmed(question, stop.signal)),
+    stop: stop.signal,
+  });
+  console.log(`\n${calls.url}, ${new Date().toISOString()}\n\n${text}`);
+  // A part may still be under way.
+  if (stop.signal.aborted) process.exit(exitCode);
+  return exitCode;
+}
+
+/** Whether the user types y or yes. @throws Error when nobody is there to ask */
+async function confirmed(question: string, signal: AbortSignal): Promise<boolean> {
+  if (!process.stdin.isTTY)
+    throw new Error("nothing was deployed: there is no terminal to ask, so add --yes");
+  const terminal = createInterface({ input: process.stdin, output: process.stderr });
+  try {
+    return /^y(es)?$/i.test((await terminal.question(`${question} [y/N] `, { signal })).trim());
+  } finally {
+    terminal.close();
+  }
+}
+
 async function listed(calls: Calls, wanted: readonly string[] | undefined): Promise<ListedPolicy[]> {
   const ask = () => calls.make("GET", "/v1/policies");
   const answered = (await ask()) ?? (await ask()) ?? (await ask());
@@ -97,7 +165,9 @@ async function listed(calls: Calls, wanted: readonly string[] | undefined): Prom
     throw new Error(
       `${calls.url} answers ${answered.status}: ${JSON.stringify(answered.body["detail"] ?? "it is not a limiter")}`,
     );
-  const policies = answered.body["policies"] as ListedPolicy[];
+  const policies = answered.body["policies"] as ListedPolicy[] | undefined;
+  if (!Array.isArray(policies))
+    throw new Error(`${calls.url} answers no list of policies: it is not a limiter`);
   const unknown = wanted?.find((name) => !policies.some((policy) => policy.name === name));
   if (unknown !== undefined)
     throw new Error(`--policy is ${unknown}: must be one of ${policies.map(({ name }) => name).join(", ")}`);
@@ -180,11 +250,4 @@ export async function measureLatency(calls: Calls, policy: string, times: number
     says.push(`${kind}: ${percentiles(tookMs)}`);
   }
   return { name: `latency, ${times} calls each, one after the other`, verdict: "measured", says };
-}
-
-export function percentiles(tookMs: readonly number[]): string {
-  if (tookMs.length === 0) return "no answer";
-  const inOrder = tookMs.toSorted((a, b) => a - b);
-  const at = (share: number) => (inOrder[Math.ceil(share * inOrder.length) - 1] ?? 0).toFixed(1);
-  return `p50 ${at(0.5)} ms, p95 ${at(0.95)} ms, p99 ${at(0.99)} ms`;
 }

@@ -30,6 +30,10 @@ export interface ServeOptions {
   readonly main?: string;
   /** Whether that module also has the classes of the catalog and the statistics. Absent: the bundle has. */
   readonly hasDeploymentObjects?: boolean;
+  /** By binding: further classes of objects that the module has. */
+  readonly classes?: Readonly<Record<string, string>>;
+  /** Further variables, as text. */
+  readonly variables?: Readonly<Record<string, string>>;
   /** The paths of further modules, by the names under which the module imports them. */
   readonly modules?: Readonly<Record<string, string>>;
   /** The number of isolates of the worker, with an address each and shared objects. Absent: one. */
@@ -85,6 +89,9 @@ export function workerdConfig(options: Settled, configDir: string): string {
       typeof each === "string" ? [`(name = "HOME", text = ${text(each)})`] : [],
     ),
     ...poolBindings(options, options.regions ?? regions),
+    ...Object.entries(options.variables ?? {}).map(
+      ([name, value]) => `(name = ${text(name)}, text = ${text(value)})`,
+    ),
   ];
   const flags = `compatibilityDate = ${text(compatibilityDate)}, compatibilityFlags = [${compatibilityFlags.map(text).join(", ")}],`;
   const { caller: callerService, callerSocket, worker: caller } = callerConfig(options, configDir, flags);
@@ -134,9 +141,14 @@ ${caller}${isolates.map(({ worker }) => worker).join("")}`;
 function classesOf({
   main,
   hasDeploymentObjects = main === undefined,
+  classes = {},
 }: Settled): readonly [string, string][] {
   const limiter: [string, string] = ["OBJECTS", "LimiterObject"];
-  return hasDeploymentObjects ? [limiter, ["CATALOG", "CatalogObject"], ["STATS", "StatsObject"]] : [limiter];
+  const ofDeployment: readonly [string, string][] = [
+    ["CATALOG", "CatalogObject"],
+    ["STATS", "StatsObject"],
+  ];
+  return [limiter, ...(hasDeploymentObjects ? ofDeployment : []), ...Object.entries(classes)];
 }
 
 /** Modules by their import names. `embed` takes a path relative to the configuration file. */
