@@ -41,8 +41,8 @@ export const HOLDER_BYTES = 300;
 
 export class Holders extends Map<string, KnownHolder> {
   #regionalUntilMs = -Infinity;
-  /** So many were sent to their regions since these have been asked. */
-  #sent = 0;
+  /** Those that were sent to their regions since these have been asked. */
+  readonly #sent = new Set<string>();
   /** In the last second, those longer ago with less weight. */
   #messages = 0;
   #messageAtMs = -Infinity;
@@ -87,13 +87,13 @@ export class Holders extends Map<string, KnownHolder> {
     if (regional > 0) return all >= most / 2 && calls >= MIN_CALLS / 2;
     if (all < most || this.#messages < MIN_CALLS) return false;
     this.#regionalUntilMs = nowMs + FIRST_REPORTS_MS;
-    this.#sent = 0;
+    this.#sent.clear();
     return true;
   }
 
   /** A holder asks the object in its region from now on. */
-  noteLeaving(): void {
-    this.#sent += 1;
+  noteLeaving(id: string): void {
+    if (this.#sent.size < MAX_HOLDERS) this.#sent.add(id);
   }
 
   /**
@@ -105,7 +105,7 @@ export class Holders extends Map<string, KnownHolder> {
     if (nowMs >= this.#regionalUntilMs) return 1;
     let heard = own;
     for (const [each, { untilMs, count = 0 }] of this) if (each !== id && untilMs > nowMs) heard += count;
-    return Math.max(1, this.#sent / Math.max(1, heard));
+    return Math.max(1, this.#sent.size / Math.max(1, heard));
   }
 
   /** The holder's requests count until this instant at least, unless it has ended or asks its region by now. */

@@ -102,7 +102,9 @@ export function ownBuckets(
     const first = ((isByWindow ? FIRST_SHARE_OF_WINDOW : FIRST_SHARE) * perWindows) / windowMs;
     const demand = isRegion && kept === 0 ? Math.max(said, first) : said;
     const others = holders.others(id, rule.name, maxUnits(rule), nowMs);
-    const allDemand = unheardPart * (demand + others.demand);
+    // Its first bucket is small in any case, and one that is cut from a window may be too small soon.
+    const all = kept === 0 || isByWindow ? 1 : unheardPart;
+    const allDemand = all * (demand + others.demand);
     const shared = isRegion ? SHARED_WITH_REGIONS : SHARED;
     const share = (shared * demand) / allDemand;
     if (isByWindow) {
