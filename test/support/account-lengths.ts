@@ -17,7 +17,7 @@ export const SHORT = {
   overrides: 50,
   settleMs: 300,
   coldAfterMs: 100,
-  maxCalls: 40,
+  maxCalls: 16,
   subrequests: 60,
   analyticsMs: 1_000,
 };
