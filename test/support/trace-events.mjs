@@ -1,0 +1,9 @@
+/** Prints each event of the traces of the worker that has this as its tail, as a line of JSON. */
+const print = (event) => console.log(`trace ${JSON.stringify(event)}`);
+
+export default {
+  tailStream(event) {
+    print(event);
+    return print;
+  },
+};
