@@ -4,7 +4,7 @@ import { parseLog, requireKnownNames } from "../../../core/policies/parse-polici
 test("without a table failures are logged, denials, keys and traces are not", () => {
   expect(parseLog(undefined)).toEqual({ denials: 0, failures: 1, keys: false, traces: false });
   expect(parseLog({ denials: 0.01 })).toEqual({ denials: 0.01, failures: 1, keys: false, traces: false });
-  expect(parseLog({ denials: 1, failures: 0, keys: true })).toEqual({ denials: 1, failures: 0, keys: true });
+  expect(parseLog({ denials: 1, failures: 0, keys: true, traces: false })).toEqual({ denials: 1, failures: 0, keys: true });
 });
 
 test.each([
