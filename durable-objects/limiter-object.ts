@@ -6,7 +6,7 @@ import { type AcquireCall, type KeysCall, unsupportedOf } from "../core/protocol
 import { objectName } from "../core/protocol/names.ts";
 import type { KeyCall, LimiterMethods } from "../core/protocol/object-methods.ts";
 import { CLOSE_BROKEN } from "../core/protocol/problems.ts";
-import { type StatsBindings, type StatsMessage, statsStub } from "../core/stats/messages.ts";
+import { OBJECTS_SENDER, type StatsBindings, type StatsMessage, statsStub } from "../core/stats/messages.ts";
 import { SEND_EVERY_MS, StatsSender, Tally } from "../core/stats/tally.ts";
 import { acquireAttached, confirmLease } from "./connections/lease-handle.ts";
 import { LeaseSockets } from "./connections/lease-sockets.ts";
@@ -150,7 +150,7 @@ const unsent = (error: unknown) =>
 const SEND_AFTER = 6;
 const MAX_SEND_EVERY_MS = 60_000;
 const everyMs = Math.min(MAX_SEND_EVERY_MS, SEND_AFTER * (backgroundMs ?? SEND_EVERY_MS));
-const sender = new StatsSender(tally, randomId, unsent, everyMs);
+const sender = new StatsSender(tally, () => `${OBJECTS_SENDER}${randomId()}`, unsent, everyMs);
 
 function makeParts(ctx: DurableObjectState, namespace: ObjectNamespace) {
   const counted = countedStorage(ctx.storage, tally);

@@ -48,6 +48,10 @@ export interface ServeOptions {
   readonly callerHasObjects?: boolean;
   /** By name: the `props` of the second worker's further bindings to the limiter. */
   readonly callerProps?: Readonly<Record<string, object>> | undefined;
+  /** For tests: LOG, instead of that of wrangler.toml. */
+  readonly log?: object | undefined;
+  /** For tests: the path of a further worker, which gets the events of the worker's traces as they happen. */
+  readonly tail?: string | undefined;
   /** Gets workerd's output; absent: workerd prints to this process's own output. */
   readonly onOutput?: (text: string) => void;
 }
@@ -61,7 +65,8 @@ type Settled = ServeOptions & {
 /** Cap'n Proto's text form. `uniqueKey` names the folder of stored objects: never change it. */
 export function workerdConfig(options: Settled, configDir: string): string {
   const { host, ports, stateDir, apiTokens } = options;
-  const { compatibilityDate, compatibilityFlags, policies, regions, log, home } = readWranglerToml();
+  const { compatibilityDate, compatibilityFlags, policies, regions, home, ...toml } = readWranglerToml();
+  const { log = toml.log } = options;
   const hostName = host.includes(":") ? `[${host}]` : host;
   const { main = BUNDLE, callersMain = main } = options;
   const embedded = embed({ "index.js": main, ...options.modules }, configDir, "module");
@@ -95,6 +100,7 @@ export function workerdConfig(options: Settled, configDir: string): string {
   ];
   const flags = `compatibilityDate = ${text(compatibilityDate)}, compatibilityFlags = [${compatibilityFlags.map(text).join(", ")}],`;
   const { caller: callerService, callerSocket, worker: caller } = callerConfig(options, configDir, flags);
+  const tail = tailConfig(options, configDir, flags);
   // The first worker has the objects. The others are isolates that reach the same objects.
   const isolates = ports.map((port, index) => {
     const name = index === 0 ? "weir" : `weir${index + 1}`;
@@ -124,6 +130,7 @@ export function workerdConfig(options: Settled, configDir: string): string {
   ${flags}
   bindings = [${bindings.join(", ")}],
   ${index === 0 ? ownsObjects : ""}
+  ${tail === undefined ? "" : `streamingTails = ["tail"],`}
 );
 `,
     };
@@ -131,11 +138,28 @@ export function workerdConfig(options: Settled, configDir: string): string {
   return `using Workerd = import "/workerd/workerd.capnp";
 const config :Workerd.Config = (
   services = [
-${isolates.map(({ service }) => service).join("")}${callerService}${options.pool === undefined ? "" : NETWORK}    (name = "state", disk = (path = ${text(resolve(stateDir))}, writable = true)),
+${isolates.map(({ service }) => service).join("")}${callerService}${tail?.service ?? ""}${options.pool === undefined ? "" : NETWORK}    (name = "state", disk = (path = ${text(resolve(stateDir))}, writable = true)),
   ],
   sockets = [${isolates.map(({ socket }) => socket).join(", ")}${callerSocket}],
 );
-${caller}${isolates.map(({ worker }) => worker).join("")}`;
+${caller}${tail?.worker ?? ""}${isolates.map(({ worker }) => worker).join("")}`;
+}
+
+function tailConfig(
+  { tail }: Settled,
+  configDir: string,
+  flags: string,
+): { service: string; worker: string } | undefined {
+  if (tail === undefined) return undefined;
+  copyFileSync(tail, join(configDir, "tail"));
+  return {
+    service: `    (name = "tail", worker = .tail),\n`,
+    worker: `const tail :Workerd.Worker = (
+  modules = [(name = "tail.js", esModule = embed "tail")],
+  ${flags}
+);
+`,
+  };
 }
 
 function classesOf({

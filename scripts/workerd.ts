@@ -58,11 +58,15 @@ async function serveLocked(options: ServeOptions, lock: StateLock): Promise<Serv
   writeFileSync(config, workerdConfig({ ...options, host, ports, callerPort, stopSecret }, configDir), {
     mode: 0o600,
   });
-  const child = spawn(join(ROOT, "node_modules", ".bin", "workerd"), ["serve", config], {
-    // Ctrl-C goes to the terminal's process group, and the server may have work to do before the end.
-    detached: options.isApart === true,
-    stdio: onOutput === undefined ? ["ignore", "inherit", "inherit"] : ["ignore", "pipe", "pipe"],
-  });
+  const child = spawn(
+    join(ROOT, "node_modules", ".bin", "workerd"),
+    ["serve", config, ...(options.tail === undefined ? [] : ["--experimental"])],
+    {
+      // Ctrl-C goes to the terminal's process group, and the server may have work to do before the end.
+      detached: options.isApart === true,
+      stdio: onOutput === undefined ? ["ignore", "inherit", "inherit"] : ["ignore", "pipe", "pipe"],
+    },
+  );
   lock.worksBy(child.pid);
   let printed = "";
   for (const stream of [child.stdout, child.stderr]) {

@@ -88,6 +88,8 @@ const LogTable = table({
   /** The logged part of the calls without an answer from the object. */
   failures: v.optional(number(0, 1), 1),
   keys: v.optional(v.boolean("true or false"), false),
+  /** Whether the span of a traced call has its decision as attributes. */
+  traces: v.optional(v.boolean("true or false"), false),
 });
 
 export type LogSettings = Readonly<v.InferOutput<typeof LogTable>>;

@@ -159,6 +159,10 @@ export const FAMILIES = {
     labels: ["result"],
     help: "Messages with counts that have arrived: counted, or repeated and not counted again.",
   },
+  isolates: {
+    labels: ["runs"],
+    help: "Isolates that have sent counts in the last two minutes, by what they run.",
+  },
   catalog_failures: {
     labels: ["in_force"],
     help: "Messages to the catalog that failed, by what isolates went on with: the catalog as last known, or the file.",
@@ -175,9 +179,9 @@ export function familyOf(metric: string): MetricFamily | undefined {
   return Object.hasOwn(FAMILIES, metric) ? FAMILIES[metric as Metric] : undefined;
 }
 
-/** Durations are histograms. A gauge is not counted: it is what the isolate finds when it is asked. */
+/** Durations are histograms. A gauge is not counted: it is what is found when it is asked for. */
 export function typeOf(metric: string): "counter" | "histogram" | "gauge" {
-  if (metric.endsWith("_up")) return "gauge";
+  if (metric === "isolates" || metric.endsWith("_up")) return "gauge";
   return metric.endsWith("_seconds") ? "histogram" : "counter";
 }
 

@@ -12,7 +12,14 @@ import {
   PolicyNames,
   seriesOf,
 } from "./counts.ts";
-import type { PolicyKeys, StatsMessage, Summary, TopKeysAnswer, TopKeysCall } from "./messages.ts";
+import {
+  OBJECTS_SENDER,
+  type PolicyKeys,
+  type StatsMessage,
+  type Summary,
+  type TopKeysAnswer,
+  type TopKeysCall,
+} from "./messages.ts";
 import { mergedKeys, NO_KEYS } from "./tally.ts";
 
 export const MINUTE_MS = 60_000;
@@ -45,9 +52,11 @@ export class Senders {
     return this.#marks.get(sender)?.[1] ?? 0;
   }
 
-  /** How many have sent something since then. */
-  countSince(atMs: number): number {
-    return this.toJSON().filter((mark) => mark[2] >= atMs).length;
+  /** How many have sent something since then, by what they run. */
+  countSince(atMs: number): Readonly<Record<"worker" | "objects", number>> {
+    const active = this.toJSON().filter((mark) => mark[2] >= atMs);
+    const objects = active.filter(([sender]) => sender.startsWith(OBJECTS_SENDER)).length;
+    return { worker: active.length - objects, objects };
   }
 
   /** Notes a message. Returns whether it is to be counted: a repeated or overtaken one is not. */

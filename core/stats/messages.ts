@@ -50,7 +50,11 @@ export interface Receipt {
   readonly everyMs?: number;
 }
 
+/** A sender that begins so runs objects. No other id has a dot. Sent and stored: never change it. */
+export const OBJECTS_SENDER = "o.";
+
 export interface Totals {
+  /** With the gauge `isolates`. An object of an older version has none. */
   readonly counts: Counts;
   readonly sinceMs: number;
 }

@@ -22,14 +22,14 @@ export function metricsText(counts: Counts | undefined, format: MetricFormat): s
   const inOrder = Object.entries(counts ?? {}).toSorted(([a], [b]) => (a < b ? -1 : 1));
   const byMetric = Map.groupBy(inOrder, ([series]) => partsOf(series)[0] ?? "");
   const families = Object.entries(FAMILIES).flatMap(([metric, { labels, help }]) => {
-    if (typeOf(metric) === "gauge")
+    if (metric === "stats_up")
       return [...headLines(metric, help, format), `weir_${metric} ${counts === undefined ? 0 : 1}`];
     if (counts === undefined) return [];
     const samples = (byMetric.get(metric) ?? []).map(([series, count]): Sample => {
       const [, ...values] = partsOf(series);
       return { labels: values.slice(0, labels.length), rest: values[labels.length], count };
     });
-    const linesOf = typeOf(metric) === "counter" ? counterLines : histogramLines;
+    const linesOf = LINES[typeOf(metric)];
     return [...headLines(metric, help, format), ...linesOf(metric, labels, samples)];
   });
   return [...families, ...(format === "openmetrics" ? ["# EOF"] : []), ""].join("\n");
@@ -47,6 +47,10 @@ function counterLines(metric: string, labels: readonly string[], samples: readon
   // A counter without labels exists from the start, which makes its first increase visible.
   const all = labels.length === 0 && samples.length === 0 ? [{ labels: [], count: 0 }] : samples;
   return all.map((sample) => `weir_${metric}_total${labelText(labels, sample.labels)} ${sample.count}`);
+}
+
+function gaugeLines(metric: string, labels: readonly string[], samples: readonly Sample[]): string[] {
+  return samples.map((sample) => `weir_${metric}${labelText(labels, sample.labels)} ${sample.count}`);
 }
 
 /** Counts are stored per bucket; the text has cumulative ones. */
@@ -72,6 +76,8 @@ function histogramLines(metric: string, labels: readonly string[], samples: read
     ];
   });
 }
+
+const LINES = { counter: counterLines, gauge: gaugeLines, histogram: histogramLines } as const;
 
 /** OpenMetrics has bounds as floats. */
 function secondsText(ms: number): string {

@@ -1,7 +1,7 @@
 import { DurableObject } from "cloudflare:workers";
 import { SYSTEM_TIME, type Time } from "../../core/clock.ts";
 import { parseBackgroundMs } from "../../core/policies/parse-policies.ts";
-import { type Counts, merged, type PolicyNames } from "../../core/stats/counts.ts";
+import { type Counts, merged, type PolicyNames, seriesOf } from "../../core/stats/counts.ts";
 import {
   type ClosedMinute,
   closing,
@@ -189,7 +189,11 @@ export class Recorder {
 
   totals(): Totals {
     this.#catchUp();
-    return { counts: merged(this.#closed.totals, this.#open.counts), sinceMs: this.#closed.sinceMs };
+    const isolates = Object.entries(this.#isolates()).map(
+      ([runs, count]) => [seriesOf("isolates", [runs]), count] as const,
+    );
+    const counts = merged(this.#closed.totals, this.#open.counts);
+    return { counts: { ...counts, ...Object.fromEntries(isolates) }, sinceMs: this.#closed.sinceMs };
   }
 
   /** Without steps that have no traffic. */
@@ -237,8 +241,12 @@ export class Recorder {
   }
 
   #pace(): number {
-    const active = this.#open.senders.countSince(this.#now() - ACTIVE_MS);
-    return Math.min(MAX_SEND_EVERY_MS, (active * 1_000) / MESSAGES_PER_SECOND);
+    const { worker, objects } = this.#isolates();
+    return Math.min(MAX_SEND_EVERY_MS, ((worker + objects) * 1_000) / MESSAGES_PER_SECOND);
+  }
+
+  #isolates() {
+    return this.#open.senders.countSince(this.#now() - ACTIVE_MS);
   }
 
   /** Stores all waiting messages, or forgets all: a message that is not stored is not counted. */

@@ -28,6 +28,9 @@ interface Options {
   readonly callersPolicies?: object;
   /** The bundle of all isolates but the first, which has the objects. */
   readonly callersMain?: string;
+  readonly log?: object;
+  /** The path of a worker that gets the events of the first's traces. */
+  readonly tail?: string;
   /** The entries of API_TOKENS. */
   readonly tokens?: readonly object[];
   readonly onOutput?: (text: string) => void;
@@ -57,6 +60,8 @@ export function serveBundle(
     callersPolicies,
     callersMain,
     isolates = 1,
+    log,
+    tail,
     tokens = TEST_TOKENS,
     onOutput = () => undefined,
   }: Options = {},
@@ -70,6 +75,8 @@ export function serveBundle(
     ...(main !== undefined && { main, modules: { "weir.js": BUNDLE } }),
     ...(hasDeploymentObjects !== undefined && { hasDeploymentObjects }),
     ...(caller !== undefined && { caller }),
+    log,
+    tail,
     ...(callerProps !== undefined && { callerProps }),
     ...(callersPolicies !== undefined && { callersPolicies: patient(callersPolicies) }),
     ...(callersMain !== undefined && { callersMain }),

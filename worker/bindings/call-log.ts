@@ -4,7 +4,7 @@ import type { Decision } from "../../core/protocol/decision.ts";
 
 /** Logs calls as the table LOG configures: JSON lines without tokens, and by default without keys. */
 export function callLog(
-  { denials, failures, keys }: LogSettings,
+  { denials, failures, keys }: Omit<LogSettings, "traces">,
   random: () => number,
   print: (line: string) => void,
 ) {

@@ -1,4 +1,4 @@
-import { waitUntil } from "cloudflare:workers";
+import { tracing, waitUntil } from "cloudflare:workers";
 import { type ObjectBounds, ObjectStartLimit } from "../../client/call-gate.ts";
 import { LocalLimiter } from "../../client/local-limiter.ts";
 import { LimiterClient, type LimiterClientParts } from "../../client/objects/limiter-client.ts";
@@ -107,10 +107,12 @@ function makeClients(env: Env): Clients {
   const mayHaveKeys = (name: string) => policies.named.get(policyOfKeys(name))?.jurisdiction === undefined;
   const stats = env.STATS && workerStats(env, mayHaveKeys);
   const tally = stats?.tally;
+  const { traces } = deployment.log;
   const calls = callLog(deployment.log, randomFraction, (line) => console.log(line));
   const decided = (decision: Decision) => {
     tally?.decided(decision);
     calls.decided(decision);
+    if (traces) describeSpan(decision);
   };
   const objects = new Objects(
     OBJECTS,
@@ -139,7 +141,8 @@ function makeClients(env: Env): Clients {
     inBackground: waitUntil,
     region: () => nearby ?? undefined,
     ...(bounds !== undefined && { starts: new ObjectStartLimit(JSON.parse(bounds) as ObjectBounds) }),
-    counter: calls.hasDenials ? { decided, compared: (compared) => tally?.compared(compared) } : tally,
+    counter:
+      calls.hasDenials || traces ? { decided, compared: (compared) => tally?.compared(compared) } : tally,
     ...(API_TOKENS !== undefined && { prove: claimProofs(API_TOKENS) }),
     ...(catalog &&
       inForce && { follow: followingBy(catalog, inForce, SYSTEM_TIME, deployment.backgroundMs) }),
@@ -148,6 +151,22 @@ function makeClients(env: Env): Clients {
   const made = { shared, reservations, objects, stats, byCaller: new WeakMap(), ...(catalog && { catalog }) };
   clients.set(OBJECTS, made);
   return made;
+}
+
+/**
+ * Gives the span of the call that runs its decision, without the key. The runtime needs 0.4 µs to find the span, more than
+ * counting takes, and also for a call that it does not trace: so this is a setting.
+ */
+function describeSpan({ policy, success, reason, source, waitedMs }: Decision): void {
+  const span = tracing.getActiveSpan();
+  if (span?.isTraced !== true) return;
+  span.setAttributes({
+    "weir.policy": policy,
+    "weir.outcome": success ? "admitted" : "denied",
+    "weir.reason": reason,
+    "weir.source": source,
+    "weir.waited_ms": waitedMs,
+  });
 }
 
 /** Counts for one isolate, and sends the counts. No call waits for that. */

@@ -48,10 +48,12 @@ export async function callLimitSeveral(context: CallContext, input: unknown): An
     : await limitEach(client, checks.alone);
   if (answer instanceof Problem) return answer;
   const made: readonly IndependentCheck[] = isTogether ? checks.together : checks.alone;
+  // Denials last: the call's span has the last decision.
+  for (const decision of answer.decisions.toSorted((a, b) => Number(b.success) - Number(a.success)))
+    client.recordDecision(decision);
   for (const [index, check] of made.entries()) {
     const decision = answer.decisions[index];
     if (decision === undefined) continue;
-    client.recordDecision(decision);
     // A check that passed, and took nothing since another was denied, compares nothing.
     if (answer.success || !isTogether || !decision.success) putToCandidate(client, check, decision);
   }

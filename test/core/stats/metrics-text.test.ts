@@ -14,6 +14,8 @@ const COUNTS: Counts = {
   "waited_seconds export inf": 1,
   "waited_seconds export sum": 41_250,
   "from_another_version api": 3,
+  "isolates worker": 4,
+  "isolates objects": 0,
 };
 
 test("the text has each count, under the names of OpenMetrics", () => {
@@ -27,6 +29,8 @@ test("the text has each count, under the names of OpenMetrics", () => {
   ).toBe(2);
   expect(samples.get("weir_rows_written_total")).toBe(9);
   expect(samples.get("weir_rows_read_total")).toBe(0);
+  expect(types.get("weir_isolates")).toBe("gauge");
+  expect(["worker", "objects"].map((runs) => samples.get(`weir_isolates{runs="${runs}"}`))).toEqual([4, 0]);
   expect([...samples.keys()].some((name) => name.includes("another"))).toBe(false);
 });
 
@@ -66,6 +70,11 @@ test("every metric has a type and a help, and histograms have a unit that ends t
     if (units.has(name)) expect(name.endsWith(`_${units.get(name)}`)).toBe(true);
     expect(units.has(name)).toBe(type === "histogram");
   }
+});
+
+test("an older object of the statistics, which finds no isolates, leaves the gauge without samples", () => {
+  const { samples } = parsedMetrics(metricsText({ rows_written: 1 }, "openmetrics"));
+  expect([...samples.keys()].filter((name) => name.includes("isolates"))).toEqual([]);
 });
 
 test("the older format differs in the names of counters, and has no end", () => {

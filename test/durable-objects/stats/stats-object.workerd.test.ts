@@ -3,7 +3,7 @@ import { env } from "cloudflare:workers";
 import { describe, expect, test } from "vitest";
 import type { Time } from "../../../core/clock.ts";
 import type { Counts } from "../../../core/stats/counts.ts";
-import type { StatsMessage } from "../../../core/stats/messages.ts";
+import { OBJECTS_SENDER, type StatsMessage } from "../../../core/stats/messages.ts";
 import { Recorder, type StatsObject } from "../../../durable-objects/stats/stats-object.ts";
 import { StatsStorage, STEPS_KEPT } from "../../../durable-objects/stats/stats-storage.ts";
 
@@ -272,6 +272,21 @@ describe("the history", () => {
       expect(recorder.totals().counts[ADMITTED]).toBe(minutes + 1);
     }));
 });
+
+test("isolates are those with a message in two minutes, by what they run, and after a start too", () =>
+  withRecorder((open, clock) => {
+    const isolatesOf = ({ counts }: ReturnType<Recorder["totals"]>) =>
+      ["worker", "objects"].map((runs) => counts[`isolates ${runs}`]);
+    const recorder = open();
+    expect(isolatesOf(recorder.totals())).toEqual([0, 0]);
+    for (const sender of ["a", "b", `${OBJECTS_SENDER}c`]) recorder.push(messageOf(sender, 1, {}));
+    expect(isolatesOf(recorder.totals())).toEqual([2, 1]);
+    clock.atMs += 2 * MINUTE_MS - 1;
+    recorder.push(messageOf("a", 2, {}));
+    expect(isolatesOf(open().totals())).toEqual([2, 1]);
+    clock.atMs += 2;
+    expect(isolatesOf(open().totals())).toEqual([1, 0]);
+  }));
 
 describe("top keys", () => {
   const keysOf = (key: string, count: number) => [
