@@ -228,6 +228,8 @@ function madeIn<Read extends MadeAnswer>(answer: BatchedAnswer): Read {
 export function decideAlone(reservation: Reservation, cost: Cost, nowMs: number): Decided | undefined {
   const { policy, endsAtMs = nowMs, buckets, denials } = reservation;
   if (nowMs >= endsAtMs || buckets.length === 0) return undefined;
+  // A unit may have come while the object was asked.
+  if (reservation.spend(cost, nowMs)) return reservation.admitted(nowMs);
   const units = reservation.spendableAt(nowMs);
   // Its denials say when the next unit comes, if that is sooner.
   const retryAfterMs = endsAtMs - nowMs;

@@ -358,19 +358,19 @@ export class StatsSender {
       ...(!isLast && { isKept: true as const }),
       ...(after !== undefined && { after }),
     };
-    let receipt: Receipt | undefined;
+    let isTaken = false;
     const answered = (async () => {
-      receipt = (await push(sent)) ?? { received: number, stored: number };
+      const receipt: Receipt = (await push(sent)) ?? { received: number, stored: number };
+      // A late answer counts, unless another message is in flight.
+      if (turn !== this.#turn) return;
+      isTaken = true;
+      const { received, stored, everyMs = 0 } = receipt;
+      this.#received = received;
+      this.#paceMs = Math.max(this.everyMs, everyMs);
+      this.#kept = this.#kept.filter((each) => each.message.number > stored);
     })().catch(this.#onLost);
     await orTimeout(answered, time, DEADLINE_MS);
-    // The answer may be late, when another message is in flight.
-    if (turn !== this.#turn) return false;
-    this.#underWayUntilMs = -Infinity;
-    if (receipt === undefined) return false;
-    const { received, stored, everyMs = 0 } = receipt;
-    this.#received = received;
-    this.#paceMs = Math.max(this.everyMs, everyMs);
-    this.#kept = this.#kept.filter((each) => each.message.number > stored);
-    return true;
+    if (turn === this.#turn) this.#underWayUntilMs = -Infinity;
+    return isTaken;
   }
 }

@@ -43,7 +43,7 @@ import {
   tokenRefusal,
   type WriteResult,
 } from "./checks.ts";
-import { type EntryWriter, MAX_LATER_CHANGES, Snapshots } from "./snapshots.ts";
+import { type EntryWriter, MAX_CHANGES_AT_ONCE, Snapshots } from "./snapshots.ts";
 
 type OverrideWrite = Extract<CatalogChange, { kind: "override" }>;
 
@@ -70,7 +70,7 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
 
   async changes(since: number, wanted?: WantedPage): Promise<CatalogChanges> {
     if (wanted === undefined) return this.#store.changes(since) ?? this.#store.everything();
-    return this.#store.changes(since, MAX_LATER_CHANGES) ?? this.#snapshots.read(wanted);
+    return this.#store.changes(since, MAX_CHANGES_AT_ONCE) ?? this.#snapshots.read(wanted);
   }
 
   async write({ write, by, keyPrefix, ifMatch, ifNoneMatch, isDryRun }: WriteCall): Promise<WriteResult> {

@@ -12,7 +12,9 @@ const PAGE_LENGTH = 2 ** 18;
 /** A text up to so long is not written to Workers KV. */
 const MAX_UNWRITTEN_LENGTH = 2 ** 16;
 /** A text is sent with the changes since it was made, up to so many, of at most 4 Mi characters. Then a new one is made. */
-export const MAX_LATER_CHANGES = 256;
+const MAX_LATER_CHANGES = 256;
+/** The most changes that an isolate reads one by one. With more it reads everything. */
+export const MAX_CHANGES_AT_ONCE = 1_024;
 /** Readers are sent to an entry for so long. It exists twice as long, for those that are on their way. */
 const ENTRY_SECONDS = 86_400;
 /** After a failure it is not written again for so long. */

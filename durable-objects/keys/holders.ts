@@ -92,8 +92,8 @@ export class Holders extends Map<string, KnownHolder> {
   }
 
   /** A holder asks the object in its region from now on. */
-  noteLeaving(id: string): void {
-    if (this.#sent.size < MAX_HOLDERS) this.#sent.add(id);
+  noteLeaving(id: string, nowMs: number): void {
+    if (nowMs < this.#regionalUntilMs && this.#sent.size < MAX_HOLDERS) this.#sent.add(id);
   }
 
   /**

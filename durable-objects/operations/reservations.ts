@@ -82,7 +82,7 @@ export class Reservations {
     }));
     if (call.mayAskRegion === true && this.#hasRegions(keyState, nowMs)) {
       // Its calls are its region's from now on.
-      keyState.holders.noteLeaving(noted.id);
+      keyState.holders.noteLeaving(noted.id, nowMs);
       const moved = rules.map((rule) => ({ ...rule, wanted: 0, demand: 0 }));
       this.#commit(keyState, { ...noted, holder: { ...noted.holder, untilMs: nowMs }, rules: moved }, nowMs);
       const units = Object.fromEntries(rules.map(({ rule }) => [rule.name, 0]));

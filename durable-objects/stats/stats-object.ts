@@ -180,6 +180,8 @@ export class Recorder {
 
   /** Stores the messages that wait. If it cannot, their senders have them. */
   write(): void {
+    // Also where this clock stands still, after it was set back.
+    this.#wakeAtMs = -Infinity;
     try {
       this.#write();
     } catch (error) {

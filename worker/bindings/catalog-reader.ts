@@ -135,10 +135,20 @@ export class CatalogReader {
     this.#sent += 1;
     const message = { turn: this.#sent, sentAtMs: nowMs, pageAtMs: nowMs, ended: new Latch() };
     this.#underWay = message;
-    const keptMs = caller === "holder" ? DEADLINE_MS : KEPT_MS;
-    const ended = orTimeout(this.#read(message), time, keptMs);
-    inBackground(ended.then(() => this.#messageUnderWay(time.nowMs())));
+    const read = this.#read(message);
+    const kept =
+      caller === "holder"
+        ? orTimeout(read, time, DEADLINE_MS)
+        : orTimeout(read, time, KEPT_MS).then(() => this.#readsOn(message, read));
+    inBackground(kept.then(() => this.#messageUnderWay(time.nowMs())));
     return message;
+  }
+
+  /** Keeps the request as long again while pages come: far from the object a large catalog takes more than 10 s. */
+  async #readsOn(message: Message, read: Promise<void>): Promise<void> {
+    const { time } = this.#parts;
+    const isRead = this.#underWay === message && time.nowMs() < message.pageAtMs + LOST_AFTER_MS;
+    if (isRead) await orTimeout(read, time, KEPT_MS);
   }
 
   async #read(message: Message): Promise<void> {

@@ -163,7 +163,7 @@ async function removed(
     if (
       listed !== undefined &&
       "value" in listed &&
-      !listed.value.some(({ script }) => script === left.script)
+      !listed.value.some(({ script }) => script.startsWith(left.script ?? ""))
     ) {
       say(`not there: ${left.script}`);
       return undefined;

@@ -180,7 +180,8 @@ export function runWrangler(
     cwd: ROOT,
     detached: true,
     stdio: ["ignore", "pipe", "pipe"],
-    env: { ...env, CI: "1", NO_COLOR: "1", WRANGLER_SEND_METRICS: "false", ...variables },
+    // An environment's name would be added to the worker's.
+    env: { ...env, CLOUDFLARE_ENV: "", CI: "1", NO_COLOR: "1", WRANGLER_SEND_METRICS: "false", ...variables },
   });
   let output = "";
   for (const stream of [child.stdout, child.stderr])

@@ -158,6 +158,11 @@ describe("a message that its sender keeps", () => {
       recorder.write();
       useUpWrites(recorder);
       expect(clock.wakes).toEqual([8_000, 8_000]);
+      // After the clock was set back, time stands still until it is where it was.
+      clock.atMs -= 3_600_000;
+      recorder.write();
+      recorder.push(keptOf("late", 1, {}));
+      expect(clock.wakes).toHaveLength(3);
     }));
 
   test("and that of an older isolate, which does not keep it, is stored with it before both are answered", () =>
