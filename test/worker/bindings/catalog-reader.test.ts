@@ -204,7 +204,7 @@ test("a request whose caller holds a lease is prolonged by a second at most, and
 });
 
 test("a snapshot is in force when all its pages are there, however slowly they come, and is as old as the last message", async () => {
-  const { asked, counted, inForce, limit, callAfter, pass, reader, time } = isolate();
+  const { asked, counted, inForce, limit, callAfter, pass, prolongedMs, reader, time } = isolate();
   const fields = { algorithm: "token-bucket", limit: 7, window: "1s" };
   const nothing = { revision: 3, isWhole: false, policies: [], overrides: [], tokens: [] };
   const everything = { ...nothing, isWhole: true, policies: [{ name: "api", version: 3, fields }] };
@@ -224,6 +224,8 @@ test("a snapshot is in force when all its pages are there, however slowly they c
   }
   expect([limit(), inForce.revision, inForce.named.has("made")]).toEqual([7, 4, true]);
   expect([asked.length, counted, reader.askedAtMs]).toEqual([3, [], 1_000_000 + 2 * slowMs]);
+  // The runtime ends what a request still does when it is no longer kept.
+  expect(prolongedMs).toEqual([3 * slowMs]);
 });
 
 test("an answer ends the pause after failures", async () => {
