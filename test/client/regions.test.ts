@@ -187,17 +187,17 @@ test("while its object says nothing its bucket denies, with its own wait, until 
 
 test("a unit that comes while its object says nothing is spent", async () => {
   const buckets = { p: { rate: { units: 5_000, windowMs: 1_000_000 }, most: 6 } };
-  let asked = 0;
+  let messages = 0;
   let isLost = false;
   const isolate = isolateIn("enam", () => {
     if (!isLost) return { isNew: false, units: { p: 6 }, buckets };
-    asked += 1;
+    messages += 1;
     isolate.pass(400);
     return "lost";
   });
   await calls(isolate.call, 4);
   isLost = true;
-  while (asked === 0) expect(await isolate.call()).toMatchObject({ success: true, source: "isolate" });
+  while (messages === 0) expect(await isolate.call()).toMatchObject({ success: true, source: "isolate" });
 });
 
 test("stays where it does not know its region", async () => {

@@ -185,7 +185,8 @@ test("while the statistics do not answer the pages say so instead of rates, and 
     }
     await answering("well");
     await page.waitForSelector("[data-figure]");
-    expect(await textOf(page)).not.toContain("does not answer");
+    // A card shows its history with its own next message.
+    await expect.poll(() => textOf(page), { timeout: 120_000 }).not.toContain("does not answer");
     expect(faults).toEqual([]);
   } finally {
     await unsteady.stop("SIGKILL");
