@@ -27,7 +27,7 @@ export interface Slot {
 const GRACE_MS = 5_000;
 const AGAIN_MS = 250;
 /** A connection that is not there after this long is tried again. */
-const PATIENCE_MS = 1_000;
+const PATIENCE_MS = 2_000;
 const PING_MS = 30_000;
 /** Without a ping for so long the slot is free: this machine has no power, or no network. */
 const PING_WITHIN_MS = 90_000;
