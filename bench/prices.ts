@@ -20,6 +20,15 @@ const OBJECT_GB = 0.128;
 /** How much of each is billed. */
 export type Billed = Readonly<Record<keyof typeof PRICES, number>>;
 
+export const NOTHING: Billed = {
+  workerRequests: 0,
+  objectRequests: 0,
+  rowsWritten: 0,
+  rowsRead: 0,
+  gbSeconds: 0,
+  logEvents: 0,
+};
+
 /** Prices in dollars. */
 export function dollarsOf(billed: Billed): number {
   let dollars = 0;

@@ -3,22 +3,13 @@
  * those of cells of `npm run bench:scale`. All month is like a minute, and its objects are always awake.
  */
 import { MONTH_SECONDS } from "../cost-lines.ts";
-import { type Billed, dollarsOf, gbSecondsOf } from "../prices.ts";
+import { dollarsOf, gbSecondsOf, NOTHING } from "../prices.ts";
 import { runCell } from "./run.ts";
 
 const LIMITS = [1_000, 20_000];
 const HOLDERS = [100, 1_000, 3_000];
 /** Of the limit. */
 const LOAD = 0.5;
-
-const NOTHING: Billed = {
-  workerRequests: 0,
-  objectRequests: 0,
-  rowsWritten: 0,
-  rowsRead: 0,
-  gbSeconds: 0,
-  logEvents: 0,
-};
 
 const HEAD = [
   "holders",

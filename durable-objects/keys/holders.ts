@@ -101,7 +101,7 @@ export class Holders extends Map<string, KnownHolder> {
    * is left for them: otherwise the first ones take all.
    * @param own the holders of the region's object that asks, which is not counted by its id
    */
-  unheardPart(id: string, own: number, nowMs: number): number {
+  unheardFactor(id: string, own: number, nowMs: number): number {
     if (nowMs >= this.#regionalUntilMs) return 1;
     let heard = own;
     for (const [each, { untilMs, count = 0 }] of this) if (each !== id && untilMs > nowMs) heard += count;

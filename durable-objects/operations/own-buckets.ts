@@ -86,7 +86,7 @@ export function ownBuckets(
   const lifeMs = Math.max(MIN_LIFE_MS, LIFE_MS_PER_HOLDER * holders.size, askedMs);
   // A region's object cuts buckets from its own, each with what may come early. Its first message knows of few calls.
   const isRegion = holdersThere !== undefined;
-  const unheardPart = isRegion ? holders.unheardPart(id, holdersThere, nowMs) : 1;
+  const unheardFactor = isRegion ? holders.unheardFactor(id, holdersThere, nowMs) : 1;
   const { mostMs } = policy.reservation;
   const ttlMs = Math.min(lifeMs, isRegion ? longestMs(policy.reservation) : mostMs, endsByMs - nowMs);
   const minUnits = isRegion ? 1 : MIN_UNITS;
@@ -103,8 +103,8 @@ export function ownBuckets(
     const demand = isRegion && kept === 0 ? Math.max(said, first) : said;
     const others = holders.others(id, rule.name, maxUnits(rule), nowMs);
     // Its first bucket is small in any case, and one that is cut from a window may be too small soon.
-    const all = kept === 0 || isByWindow ? 1 : unheardPart;
-    const allDemand = all * (demand + others.demand);
+    const factor = kept === 0 || isByWindow ? 1 : unheardFactor;
+    const allDemand = factor * (demand + others.demand);
     const shared = isRegion ? SHARED_WITH_REGIONS : SHARED;
     const share = (shared * demand) / allDemand;
     if (isByWindow) {

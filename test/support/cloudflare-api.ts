@@ -1,6 +1,6 @@
 import { once } from "node:events";
 /** A server in place of Cloudflare's API, which answers as a test says. */
-import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
 
 export interface ApiRequest {
@@ -37,6 +37,10 @@ export async function startApi(reply: (request: ApiRequest) => ApiReply): Promis
     if (body === undefined) return;
     response.writeHead(status, headers).end(typeof body === "string" ? body : JSON.stringify(body));
   };
+  return { ...(await listening(server)), requests };
+}
+
+async function listening(server: Server) {
   server.listen(0, "127.0.0.1");
   await once(server, "listening");
   const stop = async () => {
@@ -44,7 +48,7 @@ export async function startApi(reply: (request: ApiRequest) => ApiReply): Promis
     server.close();
     await once(server, "close");
   };
-  return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, requests, stop };
+  return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, stop };
 }
 
 /** In place of an address of workers.dev: forwards to a worker with its token, and notes which came, and where to. */
@@ -65,14 +69,7 @@ export async function startFront(to: { readonly url: string; readonly token: str
     }).catch(() => undefined);
     response.writeHead(answered?.status ?? 502).end(await answered?.text());
   };
-  server.listen(0, "127.0.0.1");
-  await once(server, "listening");
-  const stop = async () => {
-    server.closeAllConnections();
-    server.close();
-    await once(server, "close");
-  };
-  return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, tokens, paths, stop };
+  return { ...(await listening(server)), tokens, paths };
 }
 
 export interface Recorded {

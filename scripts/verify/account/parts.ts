@@ -1,5 +1,5 @@
 /** What is measured of an account, in this order: each with what is documented of it, and where. */
-import { type Billed, gbSecondsOf } from "../../../bench/prices.ts";
+import { type Billed, gbSecondsOf, NOTHING } from "../../../bench/prices.ts";
 import {
   AT_ONCE,
   bill,
@@ -121,14 +121,7 @@ export const PARTS: readonly Part[] = [
 
 /** The most that all parts use. Each keeps to its own bound. */
 export function mostOf(lengths: Lengths): Billed {
-  const most = {
-    workerRequests: 0,
-    objectRequests: 0,
-    rowsWritten: 0,
-    rowsRead: 0,
-    gbSeconds: 0,
-    logEvents: 0,
-  };
+  const most = { ...NOTHING };
   for (const part of PARTS)
     for (const [kind, count] of Object.entries(part.most?.(lengths) ?? {}))
       most[kind as keyof Billed] += count ?? 0;
