@@ -38,12 +38,12 @@ describe.each(["hot", "hot-log", "hot-rules"])("%s", (policy) => {
   });
 });
 
-/** So many calls are needed until V8 optimizes the code: see `shared` in core/clock.ts. */
+/** So many calls are needed until V8 optimizes the code: see `Latch` in core/clock.ts. */
 inDeepRuns(
   "requests that wait for each other's messages are answered by optimized code too",
   { timeout: 600_000 },
   async () => {
-    for (let wave = 0; wave < 120; wave += 1) {
+    for (let wave = 0; wave < 60; wave += 1) {
       const keys = Array.from({ length: 20 }, freshKey);
       for (const key of keys) await Promise.all([1, 2, 3].map(() => limit("hot", key)));
       const answers = await Promise.all(

@@ -7,7 +7,7 @@ import { Database } from "./database.ts";
 import { BrokenLaw } from "./laws.ts";
 
 // Clients admit 6.3 calls per history with a deviation of 9.0: 80 histories would have below 4 each for one seed in 300.
-const SCHEDULES = depth(300, 6_000);
+const SCHEDULES = depth(300, 3_500);
 const MAX = 60_000;
 const PATIENT = { timeout: 900_000 };
 

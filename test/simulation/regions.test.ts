@@ -62,7 +62,7 @@ test.each(depth([...CELLS, ...OF_WINDOWS], [...CELLS, ...OF_WINDOWS, ...FURTHER]
   "%s: nothing is over",
   async (_, change) => {
     const seed = announcedSeed("regions");
-    for (let run = 0; run < depth(1, 3); run += 1) {
+    for (let run = 0; run < depth(1, 2); run += 1) {
       const { admittedOver, handedOutOver } = await runCell({ ...CELL, ...change, seed: seed + run });
       expect({ admittedOver, handedOutOver }).toEqual(NOTHING_OVER);
     }
@@ -77,7 +77,7 @@ test.each([
   "when the home object loses its memory %s, nothing is admitted over the limit",
   async (_, restart) => {
     const seed = announcedSeed("regions");
-    for (let run = 0; run < depth(2, 4); run += 1)
+    for (let run = 0; run < 2; run += 1)
       for (const quota of [CELL.quota, LOG]) {
         const change = { load: 10, restart, durationMs: 16_000, seed: seed + run, quota };
         expect((await runCell({ ...CELL, ...change })).admittedOver).toBe(0);

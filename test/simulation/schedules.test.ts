@@ -15,8 +15,8 @@ import { simulate } from "./run.ts";
 import { PRIORITISED_NAMES, type Breakage } from "./schedule.ts";
 
 // 2,000 take three seconds. Each planted mistake that needs no steering is in the first 70.
-const SCHEDULES = depth(200, 10_000);
-const PRIORITISED = depth(40, 2_000);
+const SCHEDULES = depth(200, 6_000);
+const PRIORITISED = depth(40, 1_200);
 // The rarest mistake is in one history of 7,000: one search of 10^12 misses it.
 const MAX = 200_000;
 const PATIENT = { timeout: 900_000 };
@@ -62,7 +62,7 @@ test(
   "isolates decide rates that delay nobody as they do others: cycles, and a leaky bucket without delay",
   PATIENT,
   async () => {
-    const sum = await simulate(announcedSeed("undelayed"), depth(150, 3_000), () => ({
+    const sum = await simulate(announcedSeed("undelayed"), depth(150, 1_500), () => ({
       policies: ["cycles", "nodelay"],
     }));
     expect(sum.admittedByIsolates).toBeGreaterThan(300);

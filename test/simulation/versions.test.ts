@@ -9,7 +9,7 @@ import { Database } from "./database.ts";
 import { BrokenLaw } from "./laws.ts";
 import { History, type Breakage, type Outcome } from "./versions.ts";
 
-const HISTORIES = depth(15, 900);
+const HISTORIES = depth(15, 500);
 
 beforeAll(() => void vi.spyOn(console, "warn").mockImplementation(() => undefined));
 afterAll(() => void vi.restoreAllMocks());
