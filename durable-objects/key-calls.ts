@@ -190,6 +190,7 @@ export class KeyCalls {
       case "confirm":
         return this.#leases.confirm(message);
       case "release":
+        parts.hear(policy, key, message);
         return unsupportedOf(message) ?? releaseLease(parts, message);
       case "tell":
         parts.hear(policy, key, message);
@@ -202,6 +203,7 @@ export class KeyCalls {
         );
       case "cancel":
       case "hold":
+      case "lease":
       case "limit":
       case "peek":
       case "refund":
@@ -239,6 +241,8 @@ export class KeyCalls {
         return operations.refund(keyState, call, nowMs);
       case "hold":
         return operations.hold(keyState, call, nowMs);
+      case "lease":
+        return operations.acquire(keyState, call, nowMs);
       case "settle":
         return operations.settle(keyState, call, nowMs);
       case "cancel":

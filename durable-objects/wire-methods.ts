@@ -18,6 +18,7 @@ import {
   KNOWN_PROTOCOL,
   MAX_BATCH_LENGTH,
   MAX_BATCHED,
+  type OperationCall,
   type ReserveCall,
   type GiveBackMessage,
   type Sent,
@@ -62,6 +63,7 @@ const READERS: Readers = {
   release: (policy, key, id) => ({ op: "release", policy, key, id }),
   releaseCall: (call) => ({ op: "release", ...call }),
   shedding: (call) => ({ op: "shedding", ...call }),
+  operate: (call) => call,
   tell: (policy, key, inForce) => ({ op: "tell", policy, key, inForce }),
   peek: (policy, key) => ({ op: "peek", policy, key }),
   reset: (policy, key) => ({ op: "reset", policy, key }),
@@ -177,7 +179,7 @@ export class OwnerRouting {
     const isStale = this.#arrivals.note(sent, this.#host.time.nowMs());
     return (call, index) => {
       if (!isStale(call, index)) return false;
-      this.#host.onDropped?.((call.limit ?? call.reserve)?.policy ?? "");
+      this.#host.onDropped?.((call.limit ?? call.reserve ?? call.operation)?.policy ?? "");
       return true;
     };
   }
@@ -252,7 +254,10 @@ function isForRegion(message: KeyCall): boolean {
   return (message.op === "limit" || message.op === "reserve") && message.region !== undefined;
 }
 
-type MakeCall = (method: "giveBack" | "limitCall" | "reserve", args: readonly unknown[]) => unknown;
+type MakeCall = (
+  method: "giveBack" | "limitCall" | "operate" | "reserve",
+  args: readonly unknown[],
+) => unknown;
 
 /**
  * Answers several calls in one turn, so the runtime commits their writes together. A call that cannot be
@@ -298,7 +303,7 @@ function answerGiveBack({ giveBack }: BatchedCall, make: MakeCall): MaybePromise
 
 /** GiveBackMessage units serve the call with them. If the return fails, the call is executed all the same. */
 function answerOne(call: BatchedCall, terms: string | undefined, make: MakeCall): MaybePromise<AnswerText> {
-  const { limit, reserve } = call;
+  const { limit, reserve, operation } = call;
   const given = answerGiveBack(call, make);
   const said = terms === undefined ? {} : { terms };
   if (limit !== undefined)
@@ -307,7 +312,17 @@ function answerOne(call: BatchedCall, terms: string | undefined, make: MakeCall)
       : text(full("batch-waits", 0));
   if (reserve !== undefined)
     return make("reserve", [{ ...reserve, isBatched: true, ...said }]) as MaybePromise<AnswerText>;
+  if (operation !== undefined)
+    return mayWait(operation)
+      ? text(full("batch-waits", 0))
+      : (make("operate", [{ ...operation, isBatched: true, ...said }]) as MaybePromise<AnswerText>);
   return given ?? text({ unsupported: { protocol: KNOWN_PROTOCOL } });
+}
+
+function mayWait(operation: OperationCall): boolean {
+  return operation.op === "lease"
+    ? operation.waitMs > 0
+    : operation.op === "hold" && operation.provisional !== undefined;
 }
 
 function orFailed(work: () => MaybePromise<AnswerText>): MaybePromise<AnswerText> {

@@ -45,7 +45,7 @@ import {
   toShedDecision,
 } from "../read-answer.ts";
 import { ReservationCache } from "../reservation-cache.ts";
-import type { LimiterStub, Reply } from "../transports/objects.ts";
+import type { Reply } from "../transports/objects.ts";
 import { type UnsentGiveBack, returnUnits } from "../transports/send-batch.ts";
 import { KeyLists } from "./key-lists.ts";
 import { LoadShedding, type SheddingSample } from "./load-shedding.ts";
@@ -221,12 +221,17 @@ export class LimiterClient {
   ): Answered<Decision> {
     const { callerId } = this.#parts;
     const own = ownKey(callerId, idempotencyKey);
-    const message = { protocol: PROTOCOL, policy: policy.name, key, units, idempotencyKey: own };
-    const refund = (object: LimiterStub) =>
-      charge === undefined
-        ? object.refund(policy.name, key, units, own)
-        : object.refundCharge({ ...message, charge: ownKey(callerId, charge) });
-    const answer = await this.#objects.ask(policy, key, refund, TWICE);
+    const of = charge === undefined ? {} : { charge: ownKey(callerId, charge) };
+    const refund = {
+      op: "refund",
+      policy: policy.name,
+      key,
+      units,
+      idempotencyKey: own,
+      ...of,
+      ...versionOf(policy),
+    } as const;
+    const answer = await this.#objects.operate(policy, key, refund);
     const detail = "whether the units were given back is not known: ask again with the same idempotencyKey";
     return decisionOf(policy, key, answer ?? unavailable(detail), "charge");
   }

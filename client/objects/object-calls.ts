@@ -5,11 +5,13 @@ import { type Decision, degradedDecision } from "../../core/protocol/decision.ts
 import {
   type AcquireCall,
   type AcquireParams,
+  type BatchedCall,
   type HoldParams,
   type IdleCall,
   type LeaseReport,
   type LimitParams,
   LINK_PROTOCOL,
+  type OperationCall,
   PROTOCOL,
   RESUMING_PROTOCOL,
   WAITING_PROTOCOL,
@@ -29,7 +31,7 @@ import {
   unavailable,
 } from "../read-answer.ts";
 import type { LimiterStub, Reply } from "../transports/objects.ts";
-import { quietly, readAnswer } from "../transports/send-batch.ts";
+import { isEnding, quietly, readAnswer } from "../transports/send-batch.ts";
 import type { LoadShedding, SheddingParams, SheddingSample } from "./load-shedding.ts";
 
 interface Options {
@@ -108,11 +110,32 @@ export class ObjectCalls {
   /** Decides a cost, possibly in a batch with other calls to the object. */
   limit(policy: Policy, key: string, call: LimitParams): Promise<Answer | Problem | undefined> {
     const limit = { ...call, policy: policy.name, key, ...versionOf(policy) };
-    return this.#through(policy, key, "ask", () => {
+    return this.#post<Answer>(policy, key, "ask", { limit });
+  }
+
+  /** Makes a call on a hold, a lease or a charge, possibly in a batch. */
+  async operate<Read extends Answer | Lease | Released = Answer>(
+    policy: Policy,
+    key: string,
+    operation: OperationCall,
+  ): Promise<Read | Problem | undefined> {
+    const kind = isEnding(operation) && this.#caller.isDoubted !== true ? "end" : "ask";
+    const answer = await this.#post<Read>(policy, key, kind, { operation });
+    // A concurrent call may have been denied before this one took effect.
+    this.#local.forgetDenials(policy, key);
+    return answer;
+  }
+
+  #post<Read extends Answer | Lease | Released>(
+    policy: Policy,
+    key: string,
+    kind: CallKind,
+    call: BatchedCall,
+  ): Promise<Read | Problem | undefined> {
+    return this.#through(policy, key, kind, () => {
       const returned = this.#local.end(policy, key);
-      const giveBack = { policy: policy.name, returned };
-      const message = returned.length === 0 ? { limit } : { giveBack, limit };
-      return this.#caller.objects.call<Answer>(policy, key, message);
+      const giveBack = returned.length > 0 && { giveBack: { policy: policy.name, returned } };
+      return this.#caller.objects.call<Read>(policy, key, { ...giveBack, ...call });
     });
   }
 
@@ -203,25 +226,30 @@ export class ClaimClient {
     const shed = isSampled ? call.shed : await this.#objects.sampleShedding(policy, key, call);
     if (shed !== undefined && call.idempotencyKey === undefined) return { shed };
     const message = this.#objects.message(policy, key, { ...call, shed });
-    const options = { waitMs: call.provisional?.waitMs, isRepeatable: call.idempotencyKey !== undefined };
+    if (call.provisional === undefined)
+      return await this.#objects.operate(policy, key, { op: "hold", ...message });
+    // It may wait for others of its kind.
+    const options = { waitMs: call.provisional.waitMs, isRepeatable: call.idempotencyKey !== undefined };
     return await this.#objects.ask(policy, key, (object) => object.hold(message), options);
   }
 
   settle(policy: Policy, key: string, id: string, used: Cost): Answered<Decision> {
-    return this.#endHold(policy, key, "settled", (object) => object.settle(policy.name, key, id, used));
+    return this.#endHold(policy, key, "settled", { op: "settle", id, used });
   }
 
   cancel(policy: Policy, key: string, id: string): Answered<Decision> {
-    return this.#endHold(policy, key, "cancelled", (object) => object.cancel(policy.name, key, id));
+    return this.#endHold(policy, key, "cancelled", { op: "cancel", id });
   }
 
   async #endHold(
     policy: Policy,
     key: string,
     outcome: string,
-    end: (object: LimiterStub) => Promise<string>,
+    end:
+      | { readonly op: "settle"; readonly id: string; readonly used: Cost }
+      | { readonly op: "cancel"; readonly id: string },
   ): Answered<Decision> {
-    const answer = await this.#objects.ask(policy, key, end, ENDING);
+    const answer = await this.#objects.operate(policy, key, this.#objects.message(policy, key, end));
     const detail = `whether the hold was ${outcome} is not known: ask again, it takes effect only once`;
     return decisionOf(policy, key, answer ?? unavailable(detail), "hold");
   }
@@ -230,11 +258,19 @@ export class ClaimClient {
   async acquire(policy: Policy, key: string, call: AcquireParams, signal?: AbortSignal): Answered<Decision> {
     const { denial, shed, isShadow } = await this.#objects.shed(policy, key, call);
     if (denial !== undefined) return denial;
-    const answer = await this.#objects.wait<Answer>(policy, key, "acquire", { ...call, shed }, signal);
+    const answer = await this.#acquire(policy, key, { ...call, shed }, signal);
     if (answer instanceof Problem) return answer;
     const isAnswered = answer !== undefined && !hasNoRules(answer);
     const decision = isAnswered ? decisionOf(policy, key, answer) : degradedDecision(policy, key);
     return isShadow === true ? asShadow(decision) : decision;
+  }
+
+  /** A call that waits, also for a pool, ends with its caller. */
+  async #acquire(policy: Policy, key: string, call: AcquireParams, signal?: AbortSignal) {
+    if (call.waitMs > 0 || policy.pool !== undefined)
+      return await this.#objects.wait<Answer>(policy, key, "acquire", call, signal);
+    const message = this.#objects.message(policy, key, call);
+    return await this.#objects.operate(policy, key, { op: "lease", ...message });
   }
 
   /** Leases units until expiry, or the disposal of the handle in `attached`. `call.resume` takes over one. */
@@ -285,35 +321,23 @@ export class ClaimClient {
 
   /** Moves a lease's end to `ttlMs` from now; absent: the ttl of its acquire. */
   async renew(policy: Policy, key: string, id: string, ttlMs?: number): Answered<Lease> {
-    const renew = (object: LimiterStub) =>
-      ttlMs === undefined ? object.renew(policy.name, key, id) : object.renew(policy.name, key, id, ttlMs);
-    const answer = await this.#objects.ask<Lease | Missing>(policy, key, renew, ENDING);
+    const message = this.#objects.message(policy, key, { op: "renew", id, ttlMs } as const);
+    const answer = await this.#objects.operate<Lease | Missing>(policy, key, message);
     if (answer === undefined) return unavailable("whether the lease was renewed is not known: ask again");
     return "missing" in answer ? notFound("lease") : answer;
   }
 
   /** Ends a lease with its report. The first caller in the queue gets its units at once. */
   async release(policy: Policy, key: string, id: string, report: LeaseReport = {}): Answered<undefined> {
-    const release = async (object: LimiterStub) => ({
-      isReleased: await object.release(policy.name, key, id),
-    });
-    const message = { protocol: PROTOCOL, policy: policy.name, key, id, ...report };
-    const releaseAs = async (object: LimiterStub) => {
-      try {
-        const answer = readAnswer<Released | Missing>(await object.releaseCall(message));
-        return { isReleased: "released" in answer };
-      } catch (error) {
-        if (isUnknownMethod(error)) return OLDER_VERSION;
-        throw error;
-      }
-    };
-    const isReported = learns(policy) && Object.values(report).some((each) => each !== undefined);
-    let answer = await this.#objects.askFor(policy, key, isReported ? releaseAs : release, ENDING);
-    // An exception of an older version breaks its stub, so this call has a new one.
-    if (answer === OLDER_VERSION) answer = await this.#objects.askFor(policy, key, release, ENDING);
+    const message = this.#objects.message(policy, key, {
+      op: "release",
+      id,
+      ...(learns(policy) && report),
+    } as const);
+    const answer = await this.#objects.operate<Released | Missing>(policy, key, message);
     if (answer === undefined) return unavailable("whether the lease was released is not known: ask again");
     if (answer instanceof Problem) return answer;
-    return answer.isReleased ? undefined : notFound("lease");
+    return "released" in answer ? undefined : notFound("lease");
   }
 
   /** Opens a WebSocket to the object. The lease lasts while the socket is open. */
@@ -334,14 +358,8 @@ export class ClaimClient {
 }
 
 const NOTHING_ATTACHED: Attached = { answer: "" };
-const OLDER_VERSION = { isReleased: false };
 
 /** Whether a rule of the policy learns from reports. All others ignore them. */
 function learns({ rules }: Policy): boolean {
   return rules.some(({ algorithm }) => algorithm.leasing?.released !== undefined);
-}
-
-/** Whether the object lacks the method: then workerd quotes its name. */
-function isUnknownMethod(error: unknown): boolean {
-  return error instanceof TypeError && error.message.includes('"releaseCall"');
 }

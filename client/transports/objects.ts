@@ -1,6 +1,6 @@
 import { type Time, type Attempts, DeadlineError, inTime, overdue } from "../../core/clock.ts";
 import { type Cost, type LocationHint, type PolicyView, publicName } from "../../core/policies/policy.ts";
-import type { AnswerText, Decided } from "../../core/protocol/answers.ts";
+import type { AnswerText, Decided, Lease, Released } from "../../core/protocol/answers.ts";
 import {
   STALE,
   type AcquireCall,
@@ -25,6 +25,7 @@ import {
   type LimiterNamespace,
   type LimiterStub,
   quietly,
+  isEnding,
   isForAlone,
   isKnownAgain,
   sendTwice,
@@ -80,7 +81,7 @@ export class Objects {
   readonly decideAlone = decideAlone;
 
   /** Makes a call as `ask`, possibly in a batch, except to a slow pool. `null`: it only returned units. */
-  async call<Read extends MadeAnswer>(
+  async call<Read extends MadeAnswer | Lease | Released>(
     policy: PolicyView,
     key: string,
     call: BatchedCall,
@@ -88,12 +89,15 @@ export class Objects {
     region?: LocationHint,
   ): Promise<Reply<Read>> {
     const name = nameIn(policy, key, region);
+    const { operation } = call;
+    const isEnd = operation !== undefined && isEnding(operation);
     const together = policy.pool === undefined ? this.#together : undefined;
     const queue = together?.queues.open(name, this.#time.nowMs());
     const alone = (leftMs: number) =>
       this.askByName(policy, name, async (object) => madeIn<Read>(await askAlone(object, call)), {
         waitMs: leftMs - policy.deadlineMs,
         isRepeatable: isRepeatable(call),
+        isEnd,
         region,
       });
     const deadlineMs = policy.deadlineMs + waitMs;
@@ -122,8 +126,10 @@ export class Objects {
     });
     together.queues.release(name, this.#time.nowMs());
     if (answer === undefined) return leftMs > 0 ? undefined : this.#unanswered(policy, overdue(deadlineMs));
-    if (answer !== null && "overloaded" in answer) return this.#unanswered(policy, OVERLOADED_TEXT);
-    if (answer !== null && isForAlone(answer)) return alone(leftMs);
+    if (answer !== null && "overloaded" in answer)
+      return isEnd ? alone(leftMs) : this.#unanswered(policy, OVERLOADED_TEXT);
+    // An object of an older version only takes back the units that come with an operation.
+    if (answer === null ? operation !== undefined : isForAlone(answer)) return alone(leftMs);
     if (answer !== null && "failed" in answer) {
       if (answer.failed === STALE) together.queues.departures.restart();
       return this.#unanswered(policy, answer.failed);
@@ -219,7 +225,7 @@ export class Objects {
 }
 
 /** @throws Error when the call failed there */
-function madeIn<Read extends MadeAnswer>(answer: BatchedAnswer): Read {
+function madeIn<Read extends MadeAnswer | Lease | Released>(answer: BatchedAnswer): Read {
   if (answer !== null && "failed" in answer) throw new Error(answer.failed);
   return answer as Read;
 }

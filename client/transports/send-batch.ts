@@ -4,6 +4,8 @@ import {
   type Answer,
   type AnswerText,
   ASK_HOME,
+  type Lease,
+  type Released,
   type UnsupportedProtocol,
 } from "../../core/protocol/answers.ts";
 import {
@@ -13,6 +15,8 @@ import {
   type BatchedCall,
   batchText,
   type LimitCall,
+  type MadeAnswer,
+  type OperationCall,
   PROTOCOL,
   type ReserveCall,
   type Sent,
@@ -25,6 +29,8 @@ import type { Full } from "../../core/protocol/problems.ts";
 import type { QueuedCall } from "./batch-queue.ts";
 
 /** The answers to the calls of a message, in order, or the object's refusal of that message. */
+type Made = MadeAnswer | Lease | Released;
+
 export type Answers = readonly BatchedAnswer[] | UnsupportedProtocol | Full;
 
 /**
@@ -40,8 +46,9 @@ export async function sendTogether(
 ): Promise<Answers> {
   const [first] = calls;
   const isAlone = first !== undefined && calls.length === 1;
-  if (isAlone && (terms === undefined || first.call.limit === undefined))
-    return [await askAlone(object, first.call, terms, sent, onPace)];
+  const isOfOld =
+    first?.call.operation === undefined && (terms === undefined || first?.call.limit === undefined);
+  if (isAlone && isOfOld) return [await askAlone(object, first.call, terms, sent, onPace)];
   const text = batchText(calls.map((each) => each.text));
   const more = { ...(terms !== undefined && { terms }), ...(sent !== undefined && { sent }) };
   const batch: Batch = { protocol: BATCH_PROTOCOL, calls: text, ...more };
@@ -57,20 +64,68 @@ export async function sendTogether(
  */
 export async function askAlone(
   object: LimiterStub,
-  { giveBack, limit, reserve }: BatchedCall,
+  { giveBack, limit, reserve, operation }: BatchedCall,
   terms?: string,
   sent?: Sent,
   onPace?: OnPace,
-): Promise<Answer | null> {
+): Promise<Made> {
   const given = giveBack && quietly(object.giveBack(giveBack.policy, giveBack.returned));
-  const answer = await answerOf(
-    object,
-    limit,
-    reserve && { ...reserve, ...(terms && { terms }), ...(sent && { sent }) },
-    onPace,
-  );
+  const answer =
+    operation === undefined
+      ? await answerOf(
+          object,
+          limit,
+          reserve && { ...reserve, ...(terms && { terms }), ...(sent && { sent }) },
+          onPace,
+        )
+      : await operateAlone(object, operation);
   await given;
   return answer;
+}
+
+/** An operation in the messages of versions that do not know it in a batch. */
+async function operateAlone(object: LimiterStub, operation: OperationCall): Promise<Made> {
+  const { policy, key, inForce } = operation;
+  // Some of these methods have no field for the version in force.
+  const isTold = inForce && quietly(object.tell(policy, key, inForce));
+  const answer = readAnswer<NonNullable<Made>>(await askOperation(object, operation));
+  await isTold;
+  return answer;
+}
+
+async function askOperation(object: LimiterStub, operation: OperationCall): Promise<AnswerText> {
+  const { policy, key } = operation;
+  switch (operation.op) {
+    case "hold":
+      return await object.hold(operation);
+    case "settle":
+      return await object.settle(policy, key, operation.id, operation.used);
+    case "cancel":
+      return await object.cancel(policy, key, operation.id);
+    case "lease": {
+      const init = { method: "POST", body: JSON.stringify(operation) };
+      const response = await object.fetch("https://object/acquire", init);
+      if (!response.ok) throw new Error(`the object answered ${response.status}`);
+      return await response.text();
+    }
+    case "renew": {
+      const { id, ttlMs } = operation;
+      // RPC would send an argument that is `undefined`, so it is omitted.
+      return await (ttlMs === undefined
+        ? object.renew(policy, key, id)
+        : object.renew(policy, key, id, ttlMs));
+    }
+    case "release":
+      return await object.releaseCall(operation);
+    case "refund": {
+      const { units, idempotencyKey, charge } = operation;
+      return await (charge === undefined
+        ? object.refund(policy, key, units, idempotencyKey)
+        : object.refundCharge({ ...operation, charge }));
+    }
+    default:
+      return operation satisfies never;
+  }
 }
 
 async function answerOf(
@@ -231,8 +286,15 @@ export function isKnownAgain(calls: readonly { readonly call: BatchedCall }[], t
   return terms !== undefined || calls.length > 1 || calls[0]?.call.limit === undefined;
 }
 
-/** Whether repeating a call has one effect: it returns units, reads, or has an idempotency key. */
-export function isRepeatable({ limit, reserve }: BatchedCall): boolean {
+/** Whether an operation ends or prolongs a claim: it frees units, and takes effect once. */
+export function isEnding({ op }: OperationCall): boolean {
+  return op === "settle" || op === "cancel" || op === "renew" || op === "release";
+}
+
+/** Whether repeating a call has one effect: it returns units, reads, ends a claim, or has an idempotency key. */
+export function isRepeatable({ limit, reserve, operation }: BatchedCall): boolean {
+  if (operation !== undefined && !isEnding(operation))
+    return "idempotencyKey" in operation && operation.idempotencyKey !== undefined;
   // The object recognizes a repeated message for units.
   if (reserve !== undefined && reserve.cost !== 0) return false;
   return limit === undefined || limit.cost === 0 || limit.idempotencyKey !== undefined;

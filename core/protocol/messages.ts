@@ -5,7 +5,15 @@
 import type { Outcome } from "../algorithms/algorithm.ts";
 import type { Cost, LocationHint, PolicyRevision } from "../policies/policy.ts";
 import type { Reports } from "../shedding/load-shedder.ts";
-import type { Answer, AnswerText, Shed, SheddingLevel, UnsupportedProtocol } from "./answers.ts";
+import type {
+  Answer,
+  AnswerText,
+  Lease,
+  Released,
+  Shed,
+  SheddingLevel,
+  UnsupportedProtocol,
+} from "./answers.ts";
 
 /** An object answers `unsupported` to unknown versions. Methods with plain arguments keep version 1. */
 export const PROTOCOL = 1;
@@ -186,6 +194,16 @@ export interface HoldCall extends UnitsCall {
   readonly provisional?: { readonly waitMs: number; readonly request: string };
 }
 
+/** A call on a hold, a lease or a charge that is answered at once. */
+export type OperationCall =
+  | ({ readonly op: "hold" } & HoldCall)
+  | ({ readonly op: "settle"; readonly id: string; readonly used: Cost } & OfKey)
+  | ({ readonly op: "cancel"; readonly id: string } & OfKey)
+  | ({ readonly op: "lease" } & AcquireCall)
+  | ({ readonly op: "renew"; readonly id: string; readonly ttlMs?: number | undefined } & OfKey)
+  | ({ readonly op: "release" } & ReleaseCall)
+  | ({ readonly op: "refund"; readonly charge?: string } & Omit<RefundCall, "charge">);
+
 export interface SheddingCall extends OfKey {
   readonly reports: Reports;
   /** The last level that the sender received, for an object that lost its memory. */
@@ -226,6 +244,7 @@ export interface BatchedCall {
   readonly giveBack?: { readonly policy: string; readonly returned: readonly GiveBackMessage[] };
   readonly limit?: LimitCall;
   readonly reserve?: ReserveCall;
+  readonly operation?: OperationCall;
 }
 
 /** When a message was sent. */
@@ -269,7 +288,7 @@ export function unpaced<Answered extends object>(
   return reply.answers;
 }
 
-export type BatchedAnswer = MadeAnswer | UnsupportedProtocol | Failed;
+export type BatchedAnswer = MadeAnswer | Lease | Released | UnsupportedProtocol | Failed;
 
 export function batchText(answers: readonly AnswerText[]): AnswerText {
   return `[${answers.join(",")}]`;
@@ -286,8 +305,9 @@ export function batchText(answers: readonly AnswerText[]): AnswerText {
 export const STALE = "the caller has stopped waiting: not decided";
 
 /** Whether the call takes something for a caller. Units that are returned are taken in however late they come. */
-function isForCaller({ limit, reserve }: BatchedCall): boolean {
-  return limit !== undefined || (reserve !== undefined && reserve.cost !== 0);
+function isForCaller({ limit, reserve, operation }: BatchedCall): boolean {
+  const takes = operation?.op === "hold" || operation?.op === "lease";
+  return takes || limit !== undefined || (reserve !== undefined && reserve.cost !== 0);
 }
 
 /** JSON has no Infinity. */

@@ -8,6 +8,7 @@ import type {
   LeaseReport,
   LimitCall,
   OfKey,
+  OperationCall,
   RefundCall,
   ReleaseCall,
   ReserveCall,
@@ -40,14 +41,10 @@ export type KeyCall =
   | ({ readonly op: "set" } & SetCall)
   | ({ readonly op: "reserve" } & ReserveCall)
   | ({ readonly op: "giveBack"; readonly returned: readonly GiveBackMessage[] } & OfKey)
-  | ({ readonly op: "refund"; readonly charge?: string } & Omit<RefundCall, "charge">)
-  | ({ readonly op: "hold" } & HoldCall)
-  | ({ readonly op: "settle"; readonly id: string; readonly used: Cost } & OfKey)
-  | ({ readonly op: "cancel"; readonly id: string } & OfKey)
+  | OperationCall
+  /** A lease that may end with a handle. */
   | ({ readonly op: "acquire" } & AcquireCall)
   | ({ readonly op: "confirm" } & ConfirmCall)
-  | ({ readonly op: "renew"; readonly id: string; readonly ttlMs?: number | undefined } & OfKey)
-  | ({ readonly op: "release" } & ReleaseCall)
   | ({ readonly op: "shedding" } & SheddingCall)
   | ({ readonly op: "tell"; readonly inForce: PolicyRevision } & OfKey)
   | ({ readonly op: "peek" } & OfKey)
@@ -87,6 +84,8 @@ export interface LimiterMethods {
   keys(call: KeysCall): MaybePromise<AnswerText>;
   countKeys(call: KeysCall): MaybePromise<AnswerText>;
   releaseCall(call: ReleaseCall): MaybePromise<AnswerText>;
+  /** Only as a part of a batch: objects of lower versions refuse that part by value. */
+  operate(call: OperationCall): MaybePromise<AnswerText>;
   shedding(call: SheddingCall): MaybePromise<AnswerText>;
   /** Announces the version in force for a key, over the same stub, before a call that has no field for it. */
   tell(policy: string, key: string, inForce: PolicyRevision): MaybePromise<void>;

@@ -4,7 +4,7 @@ import type { Policy } from "../../core/policies/policy.ts";
 import type { Decided, Lease, Missing, Released } from "../../core/protocol/answers.ts";
 import { type Decision, publicDecision, shedDecision, withJitter } from "../../core/protocol/decision.ts";
 import type { AcquireCall, OfKey, ReleaseCall } from "../../core/protocol/messages.ts";
-import type { ObjectStub } from "../../core/protocol/object-methods.ts";
+import type { MaybePromise, ObjectStub } from "../../core/protocol/object-methods.ts";
 import {
   boundText,
   CLOSE_DENIED,
@@ -272,9 +272,9 @@ export interface ReleasingHost {
 }
 
 /** Ends a lease as reported, or after its link. */
-export async function releaseLease(host: ReleasingHost, call: ReleaseCall): Promise<Released | Missing> {
+export function releaseLease(host: ReleasingHost, call: ReleaseCall): MaybePromise<Released | Missing> {
   const { policy, key } = call;
-  return await host.ask(policy, key, (operations, keyState, nowMs) => {
+  return host.ask(policy, key, (operations, keyState, nowMs) => {
     const isSocket = keyState.claims.get(call.id)?.isSocket === true;
     return andThen(endLease(operations, keyState, call, nowMs), (isReleased) => {
       if (isSocket) host.sockets.closeLost(policy, keyState);

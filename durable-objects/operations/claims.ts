@@ -11,7 +11,7 @@ import { randomId, andThen } from "../../core/clock.ts";
 import { type Cost, costOf, costText, publicName } from "../../core/policies/policy.ts";
 import type { Answer, Decided, Lease, Missing } from "../../core/protocol/answers.ts";
 import { ownHoldId } from "../../core/protocol/names.ts";
-import type { Full } from "../../core/protocol/problems.ts";
+import { full, type Full } from "../../core/protocol/problems.ts";
 import type { Counter } from "../../core/stats/tally.ts";
 import { endOfHold, type Idempotent, remembering } from "../keys/idempotency.ts";
 import type { KeyState, RuleState } from "../keys/key-state.ts";
@@ -75,6 +75,7 @@ export class Claims {
     if (placed !== undefined) return placed;
     if (provisional?.waitMs === 0 || !isProvisionallyBlocked(keyState, call, nowMs))
       return this.#denyHold(keyState, call, nowMs);
+    if (call.isBatched === true) return full("batch-waits", 0);
     const waiting = { cost, ttlMs: call.ttlMs, ...(provisional && { waitMs: provisional.waitMs }) };
     return whenUncontended(this.#queue, keyState, waiting, nowMs, (atMs, isLast) => {
       // A repetition of this call may have been answered while this one waited.
@@ -243,8 +244,8 @@ export class Claims {
     if (claim === undefined) return { rules, waitedMs };
     const answer = { rules, waitedMs, lease: leaseOf(claim, nowMs) };
     const remember = remembering(idempotentLease(call), answer);
-    const full = this.#store.commitWithin(keyState, { accounts, put: [claim], remember }, nowMs);
-    if (full !== undefined) return full;
+    const over = this.#store.commitWithin(keyState, { accounts, put: [claim], remember }, nowMs);
+    if (over !== undefined) return over;
     this.#counter?.add("leases_granted", [publicName(keyState.policy.name)]);
     return answer;
   }

@@ -25,7 +25,7 @@ import { seededRandom } from "../support/random.ts";
 import { transportOf } from "../support/transport.ts";
 import type { Database } from "./database.ts";
 import { law, Oracles } from "./laws.ts";
-import { simulatedNamespace, type Method } from "./network.ts";
+import { asAlone, simulatedNamespace, type Method } from "./network.ts";
 import type { Breakage } from "./schedule.ts";
 import { SimulatedObject } from "./simulated-object.ts";
 import { manyTurns, VirtualTime } from "./virtual-time.ts";
@@ -308,7 +308,7 @@ export class ClientSchedule {
   #handle(method: Method, args: readonly unknown[]): unknown {
     const [message] = args;
     if (typeof message === "object" && message !== null && "calls" in message)
-      return answerBatch(message as Batch, (...each) => this.#handle(...each));
+      return answerBatch(message as Batch, (...each) => this.#handle(...asAlone(...each)));
     this.#breakage.before?.(this.#object, this.#policy);
     const answer = this.#object.handle(method, args);
     this.#breakage.after?.(this.#object, this.#policy);

@@ -108,6 +108,7 @@ export class MovingObject {
       case "acquire":
       case "cancel":
       case "confirm":
+      case "lease":
       case "peek":
       case "release":
       case "renew":

@@ -1,6 +1,6 @@
 import type { LimiterNamespace, LimiterStub } from "../../client/transports/objects.ts";
 import type { AnswerText } from "../../core/protocol/answers.ts";
-import type { Batch } from "../../core/protocol/messages.ts";
+import type { Batch, OperationCall } from "../../core/protocol/messages.ts";
 import { answerBatch } from "../../durable-objects/wire-methods.ts";
 import type { VirtualTime } from "./virtual-time.ts";
 
@@ -19,15 +19,27 @@ export function answeredTogether(
   onFailure: (error: unknown) => void,
 ): unknown {
   if (typeof message !== "object" || message === null || !("calls" in message)) return undefined;
-  const handle = (method: Method, args: readonly unknown[]) => {
+  const handle = (method: Method | "operate", args: readonly unknown[]) => {
     try {
-      return answer(method, args) as AnswerText;
+      return answer(...asAlone(method, args)) as AnswerText;
     } catch (error) {
       onFailure(error);
       throw error;
     }
   };
   return answerBatch(message as Batch, handle);
+}
+
+/** A call of a batch as it comes alone. */
+export function asAlone(
+  method: Method | "operate",
+  args: readonly unknown[],
+): [method: Method, args: readonly unknown[]] {
+  if (method !== "operate") return [method, args];
+  const [operation] = args as [OperationCall];
+  if (operation.op !== "refund") throw new Error(`no simulated caller makes a ${operation.op}`);
+  const { policy, key, units, idempotencyKey } = operation;
+  return ["refund", [policy, key, units, idempotencyKey]];
 }
 
 export type Method = "limit" | "limitCall" | "reserve" | "giveBack" | "refund" | "reset" | "shedding";

@@ -1,5 +1,4 @@
 /** Adaptive concurrency over HTTP and over the service binding. */
-import { runInDurableObject } from "cloudflare:test";
 import { exports } from "cloudflare:workers";
 import { afterEach, expect, test, vi } from "vitest";
 import type { Limiter } from "../../../worker/rpc/limiter.ts";
@@ -143,17 +142,4 @@ test("over the binding: release with a report, and a grant that reports", async 
   last[Symbol.dispose]();
   await eventually(async () => expect((await report("adaptive", key)).body["leases"]).toBe(2));
   expect(await limitOf(key)).toBe(5);
-});
-
-test("an object of a version that knows no reports releases the lease all the same", async () => {
-  const key = freshKey();
-  const [first = ""] = await take(key, 1);
-  await runInDurableObject(objectOf("adaptive", key).stub, (object) => {
-    Object.defineProperty(Object.getPrototypeOf(object), "releaseCall", {
-      value: undefined,
-      configurable: true,
-    });
-  });
-  expect((await releaseAs(first, { outcome: "dropped" })).status).toBe(204);
-  expect((await report("adaptive", key)).body).toMatchObject({ leases: 0 });
 });

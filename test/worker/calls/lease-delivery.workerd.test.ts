@@ -3,6 +3,7 @@ import { createExecutionContext, waitOnExecutionContext } from "cloudflare:test"
 import { env } from "cloudflare:workers";
 import { expect, test } from "vitest";
 import type { LimiterNamespace, LimiterStub } from "../../../client/transports/objects.ts";
+import type { Batch } from "../../../core/protocol/messages.ts";
 import type { Env } from "../../../worker/bindings/env.ts";
 import { app } from "../../../worker/http/app.ts";
 import { TEST_TOKENS, TOKENS } from "../../support/fixtures.ts";
@@ -15,14 +16,14 @@ async function acquireWith(
   key: string,
   fields: object,
   signal: AbortSignal,
-  between: (fetched: Promise<Response>) => Promise<Response>,
+  between: <Answered>(answer: Promise<Answered>) => Promise<Answered>,
 ): Promise<Response> {
   const OBJECTS: LimiterNamespace = {
     getByName: (name) => {
       const stub = real.OBJECTS.getByName(name);
       return {
         fetch: (url: string, init: RequestInit) => between(stub.fetch(url, init)),
-        release: (policy: string, of: string, id: string) => stub.release(policy, of, id),
+        reserve: (batch: Batch) => between(stub.reserve(batch)),
       } as unknown as LimiterStub;
     },
   };
@@ -43,10 +44,10 @@ test("a grant whose client has gone meanwhile is taken back, and the next gets t
   const key = freshKey();
   const held = await acquire("export", key, { units: 2 });
   const client = new AbortController();
-  const gone = acquireWith(key, { units: 2, waitMs: 20_000 }, client.signal, async (fetched) => {
-    const response = await fetched;
+  const gone = acquireWith(key, { units: 2, waitMs: 20_000 }, client.signal, async (answer) => {
+    const answered = await answer;
     client.abort();
-    return response;
+    return answered;
   });
   while ((await report("export", key)).body["queueLength"] !== 1);
   const next = acquire("export", key, { waitMs: 20_000 });
@@ -57,17 +58,29 @@ test("a grant whose client has gone meanwhile is taken back, and the next gets t
   expect((await report("export", key)).body).toMatchObject({ leases: 1, outstanding: 1, reclaimed: 0 });
 });
 
+test("so is one that did not wait", async () => {
+  const key = freshKey();
+  const client = new AbortController();
+  await acquireWith(key, {}, client.signal, async (answer) => {
+    const answered = await answer;
+    expect((await report("export", key)).body).toMatchObject({ leases: client.signal.aborted ? 0 : 1 });
+    client.abort();
+    return answered;
+  });
+  expect((await report("export", key)).body).toMatchObject({ leases: 0, outstanding: 0, reclaimed: 0 });
+});
+
 test("a client that had gone before it was asked for is granted nothing", async () => {
   const key = freshKey();
   const client = new AbortController();
   client.abort();
-  await acquireWith(key, {}, client.signal, (fetched) => fetched).catch(() => undefined);
+  await acquireWith(key, {}, client.signal, (answer) => answer).catch(() => undefined);
   expect((await report("export", key)).body).toMatchObject({ leases: 0 });
 });
 
 test("a client that stays has its lease, also with a signal", async () => {
   const key = freshKey();
-  const response = await acquireWith(key, {}, new AbortController().signal, (fetched) => fetched);
+  const response = await acquireWith(key, {}, new AbortController().signal, (answer) => answer);
   expect(await response.json()).toMatchObject({ success: true });
   expect((await report("export", key)).body).toMatchObject({ leases: 1 });
 });
