@@ -50,15 +50,27 @@ export function requestsFor(
 
 /** An acquire with each body, each followed by the release of its lease. */
 export function leasesFor(url: string, token: string, bodies: readonly string[]): Requests {
-  const { host } = new URL(url);
-  const followUp = (answer: string) => {
-    const id = /"id":"([^"]+)"/.exec(answer)?.[1];
-    if (id === undefined) throw new Error(`no lease: ${answer}`);
-    return Buffer.from(
-      `DELETE /v1/leases/${id} HTTP/1.1\r\nHost: ${host}\r\nAuthorization: Bearer ${token}\r\n\r\n`,
-    );
-  };
+  const followUp = endOf(url, token, (id) => `DELETE /v1/leases/${id}`);
   return { ...requestsFor(`${url}/v1/leases`, token, bodies), followUp };
+}
+
+/** A hold with each body, each followed by its settlement. */
+export function holdsFor(url: string, token: string, bodies: readonly string[]): Requests {
+  const followUp = endOf(url, token, (id) => `POST /v1/holds/${id}/settle`, '{"used":1}');
+  return { ...requestsFor(`${url}/v1/holds`, token, bodies), followUp };
+}
+
+/** Makes the request that ends the claim in an answer. */
+function endOf(url: string, token: string, lineOf: (id: string) => string, body?: string) {
+  const { host } = new URL(url);
+  const more =
+    body === undefined ? "" : `\r\nContent-Type: application/json\r\nContent-Length: ${body.length}`;
+  return (answer: string) => {
+    const id = /"id":"([^"]+)"/.exec(answer)?.[1];
+    if (id === undefined) throw new Error(`no claim: ${answer}`);
+    const head = `${lineOf(id)} HTTP/1.1\r\nHost: ${host}\r\nAuthorization: Bearer ${token}${more}`;
+    return Buffer.from(`${head}\r\n\r\n${body ?? ""}`);
+  };
 }
 
 /**

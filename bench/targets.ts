@@ -1,6 +1,6 @@
 /** What the benchmark loads: the baselines of baseline.ts, and Weir in its various uses. */
 import { seededRandom } from "../test/support/random.ts";
-import { leasesFor, requestsFor, zipfKeys, type Load, type Requests } from "./load.ts";
+import { holdsFor, leasesFor, requestsFor, zipfKeys, type Load, type Requests } from "./load.ts";
 
 const WARM_UP_SECONDS = 2;
 const MANY_KEYS_WARM_UP_SECONDS = 10;
@@ -64,6 +64,7 @@ export const POLICIES = {
   "on-1": { ...BUCKET, limit: 10_000, objects: 1 },
   tiny: { ...BUCKET, limit: 5, window: "1m", objects: 16 },
   slots: { algorithm: "concurrency", limit: 10_000, deadlineMs: 10_000 },
+  "slots-on-16": { algorithm: "concurrency", limit: 10_000, deadlineMs: 10_000, objects: 16 },
 };
 
 /** A module to run, and the requests to send to its address. */
@@ -158,6 +159,27 @@ export async function makeTargets({ token, baseline, main, upstash, count }: Mak
       await ofWeir("one hot key, in the query", [""], { path: `/v1/limit?${QUERY}` }),
       await ofWeir("one key far over its limit (10/s)", one("over")),
     ];
+  if (process.env["TARGETS"] === "claims") {
+    const thousand = Array.from({ length: 1_000 }, (_, index) => `user:${index}`);
+    const once = Array.from({ length: 60_000 }, (_, index) =>
+      JSON.stringify({ policy: "shared", key: thousand[index % 1_000], cost: 1, idempotencyKey: `${index}` }),
+    );
+    const units = (policy: string, of: readonly string[]) =>
+      of.map((key) => JSON.stringify({ policy, key, units: 1 }));
+    const pair = { path: "", requests: leasesFor };
+    return [
+      ofBaseline("(a) constant route", "/constant", 0, 0),
+      ...parsing,
+      await ofWeir("acquire and release, one hot key", units("slots", ["user:42"]), pair),
+      await ofWeir("acquire and release, 1,000 keys on 16 objects", units("slots-on-16", thousand), pair),
+      await ofWeir("hold and settle, one hot key", units("hot", ["user:42"]), {
+        path: "",
+        requests: holdsFor,
+      }),
+      await ofWeir("with an idempotency key, 1,000 keys on 16 objects", once),
+      await ofWeir("credits, one hot key", one("credits")),
+    ];
+  }
   if (process.env["TARGETS"] === "denied")
     return [
       ofBaseline("(a) constant route", "/constant", 0, 0),
