@@ -14,8 +14,8 @@ import { type Algorithm, configProblem, constantForecast, type LeaseTerms, scale
  *
  * The state is only what outlasts a lease. The fencing token rises with every grant: it is the time in microseconds
  * since the Unix epoch, or the last token plus 1 if that is larger. So it keeps rising after the state is forgotten,
- * unless the clock is set back by more than the key was idle. (Fencing: M. Kleppmann, "How to do distributed locking",
- * 2016.)
+ * unless the clock is set back by more than the key was idle. A record has a later token, so that not each grant writes
+ * one; after a crash tokens go on from there. (Fencing: M. Kleppmann, "How to do distributed locking", 2016.)
  *
  * The bound, at any instant: `limit` units. The worst boundary is a holder that pauses for longer than its lease
  * without noticing: the fencing token is for that. What it is bad at: a rate, since many short leases are many calls.
@@ -38,6 +38,8 @@ export const MAX_WAIT_MS = 600_000;
 export const DEFAULT_MAX_WAITERS = 1_000;
 /** Each waiter is a pending request in the object, which has 128 MB. With 2,000 waiters, each took 110 KB. */
 export const MAX_WAITERS = 1_000;
+/** A record covers the tokens of so many microseconds, about as long as an allowance for rates lasts. */
+const TOKENS_AHEAD = 10_000_000;
 /** 2^31 - 1 ms: the maximum of a timer. */
 const MAX_TTL_MS = 2_147_483_647;
 
@@ -95,19 +97,21 @@ export const concurrency: Algorithm<ConcurrencyConfig, ConcurrencyState> = {
 
   // No units are used up. Only the end of a lease returns units.
   credit: (_, state) => state,
-  untouchedAtMs: () => -Infinity,
+  // From then on the clock alone makes later tokens.
+  untouchedAtMs: (_, state) => (state === undefined ? -Infinity : Math.floor(state.fencingToken / 1_000) + 1),
 
   forecast: ({ limit }) =>
     constantForecast((atMs, cost, outstanding) =>
       cost === 0 || cost + outstanding <= limit ? atMs : Infinity,
     ),
 
-  // Every grant is written with its token: an acknowledged lease is never forgotten.
+  // Leases have rows of their own.
   covers: (_, stored, ahead, state, outstanding) =>
     outstanding <= ahead &&
-    (state === undefined || (stored as ConcurrencyState | undefined)?.fencingToken === state.fencingToken),
+    (state === undefined ||
+      ((stored as ConcurrencyState | undefined)?.fencingToken ?? 0) >= state.fencingToken),
 
-  pack: (_, state) => ({ record: state }),
+  pack: (_, state) => ({ record: { ...state, fencingToken: state.fencingToken + TOKENS_AHEAD } }),
   unpack: (_, record) => record as ConcurrencyState,
   used: () => 0,
 };

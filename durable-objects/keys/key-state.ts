@@ -174,8 +174,13 @@ export class KeyState {
 
   /** When all of these accounts are untouched without further calls. */
   wholeAtMs(accounts: readonly Account[], nowMs: number): number {
-    const of = ({ rule }: RuleState, index: number) =>
-      untouchedAtMs(rule, accounts[index] ?? UNTOUCHED, nowMs);
+    const of = ({ rule }: RuleState, index: number) => {
+      const account = accounts[index] ?? UNTOUCHED;
+      const fullAtMs = untouchedAtMs(rule, account, nowMs);
+      // Until then a fencing token is later than the clock.
+      if (rule.lease === undefined) return fullAtMs;
+      return Math.max(fullAtMs, rule.algorithm.untouchedAtMs(rule.config, account.state));
+    };
     return Math.max(...this.#ruleStates.map(of));
   }
 

@@ -1,6 +1,6 @@
 import type { Account } from "../../core/accounts/hold.ts";
 import { readClockMs } from "../../core/clock.ts";
-import type { Policies } from "../../core/policies/policy.ts";
+import type { Policies, Rule } from "../../core/policies/policy.ts";
 import type { Full } from "../../core/protocol/problems.ts";
 import type { Claim } from "../storage/records.ts";
 import type { KeyStorage } from "../storage/storage.ts";
@@ -87,7 +87,9 @@ export class KeyStore {
     const isExact = writesRecord && !ahead.some((units) => units > 0);
     const isAhead = !isExact && (writesRecord || keyState.isAhead(nowMs));
     const allowanceEndsMs = this.#renewAllowance(keyState, accounts, nowMs, isAhead);
-    const writesRows = put.length + end.length + remember.length + forget.length > 0;
+    const claims = put.length + end.length;
+    const writesRows = claims + remember.length + forget.length > 0;
+    const isOneRow = claims === 1 && remember.length + forget.length === 0 && !writesRecord;
     const writeAll = () => {
       for (const claim of end) storage.claims.remove(key, claim.id);
       for (const claim of put) storage.claims.write(key, claim, !keyState.claims.has(claim.id));
@@ -97,8 +99,8 @@ export class KeyStore {
       return writeRecord();
     };
     // A charge without its answer could be made twice, an answer without its charge never.
-    const wholeMs = writesRows ? this.#cache.atomically(keyState, writeAll, nowMs) : writeRecord();
-    if (put.length + end.length > 0) keyState.noteClaims(end, put);
+    const wholeMs = writesRows && !isOneRow ? this.#cache.atomically(keyState, writeAll, nowMs) : writeAll();
+    if (claims > 0) keyState.noteClaims(end, put);
     this.#cache.take(keyState, accounts, nowMs, isExact);
     return [allowanceEndsMs, wholeMs].filter((each) => each !== undefined);
   }
@@ -125,8 +127,8 @@ export class KeyStore {
 
   /** Makes the key untouched, but units that isolates may still spend stay held. */
   reset(keyState: KeyState, nowMs: number): void {
-    const accounts = keyState.accounts.map(({ holds }) => ({
-      state: undefined,
+    const accounts = keyState.ruleStates.map(({ rule, account: { state, holds } }) => ({
+      state: lastToken(rule, state, nowMs),
       holds: holds.filter(({ isStored }) => isStored !== true),
     }));
     const reset = () => {
@@ -135,7 +137,7 @@ export class KeyStore {
       keyState.noteDeleted();
       // The next object must not presume units from before this object started.
       const isExact = this.#storage.allowances.isPresumed(keyState.policy, nowMs);
-      if (isExact || accounts.some(({ holds }) => holds.length > 0))
+      if (isExact || accounts.some(({ state, holds }) => state !== undefined || holds.length > 0))
         return this.#save(keyState, { accounts, isExact }, nowMs);
       this.#cache.take(keyState, accounts, nowMs, true);
       return [];
@@ -143,6 +145,14 @@ export class KeyStore {
     // All or nothing: without the earlier record the units of isolates would be unknown.
     for (const wholeMs of this.#cache.atomically(keyState, reset, nowMs)) this.#onWritten(wholeMs, nowMs);
   }
+}
+
+/** What is left of a state after a reset: a fencing token that the clock has not reached. */
+function lastToken({ algorithm, config }: Rule, state: unknown, nowMs: number): unknown {
+  const { leasing } = algorithm;
+  if (leasing === undefined || state === undefined) return undefined;
+  const last = leasing.resumed(leasing.fencingToken(state));
+  return algorithm.untouchedAtMs(config, last) > nowMs ? last : undefined;
 }
 
 /**

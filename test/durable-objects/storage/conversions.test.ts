@@ -215,7 +215,7 @@ describe("leases", () => {
     const before = tokenOf(object.acquire("a", { id: "first" }));
     object.nowMs -= HOUR_MS;
     await object.restart(known({ p: { ...jobs, algorithm: "adaptive-concurrency", limit: 9, initial: 9 } }));
-    expect(tokenOf(object.acquire("a", { id: "second" }))).toBe(before + 1);
+    expect(tokenOf(object.acquire("a", { id: "second" }))).toBeGreaterThan(before);
   });
 
   test("a hold under a rule that was renamed is settled under the new one", async () => {

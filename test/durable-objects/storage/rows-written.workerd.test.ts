@@ -2,7 +2,7 @@
 import { runInDurableObject } from "cloudflare:test";
 import { afterEach, expect, test, vi } from "vitest";
 import { countRows, rowsWrittenBy } from "../../../bench/rows-written.ts";
-import { freshKey } from "../../support/limiter.ts";
+import { acquire, freshKey, idIn, release } from "../../support/limiter.ts";
 import { objectOf } from "../../support/objects.ts";
 import { at } from "../../support/virtual-date.ts";
 
@@ -53,4 +53,16 @@ test("a call with an idempotency key makes the tables", async () => {
   const { written, tables } = await rowsFor("slow", (object) => object.limit(1, "order-1"));
   // Two tables with two rows each, the record, the answer and the alarm.
   expect({ written, tables }).toEqual({ written: 7, tables: ["keys", "answers"] });
+});
+
+test("a lease writes a row when it is granted, and one when it ends", async () => {
+  const rowsOfPairs = async (pairs: number) => {
+    const key = freshKey();
+    const object = objectOf("export", key);
+    await runInDurableObject(object.stub, (_, { storage }) => countRows(storage));
+    at(START_MS);
+    for (let pair = 0; pair < pairs; pair += 1) await release(idIn(await acquire("export", key)));
+    return await rowsOf(object);
+  };
+  expect((await rowsOfPairs(6)) - (await rowsOfPairs(1))).toBe(2 * 5);
 });
