@@ -1,6 +1,6 @@
 /** Plain workerd has no Analytics Engine: a binding of the same shape stands for it. */
 import { expect, test } from "vitest";
-import { Analytics, type AnalyticsDataset } from "../../../durable-objects/stats/stats-storage.ts";
+import { Analytics, type AnalyticsDataset } from "../../../core/stats/analytics.ts";
 
 type Point = Parameters<AnalyticsDataset["writeDataPoint"]>[0];
 
