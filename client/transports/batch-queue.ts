@@ -141,7 +141,8 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
     return Math.max(nextMs, overdueMs - Math.abs(nowMs - sinceMs));
   }
 
-  async #send({ time, send, inBackground, deadlineMs }: Sending<Answer>): Promise<void> {
+  async #send(request: Sending<Answer>): Promise<void> {
+    const { time, send, inBackground, deadlineMs, maxMessages = MAX_MESSAGES } = request;
     const beganMs = time.nowMs();
     const overdueMs = this.congestion.overdueMs(beganMs, deadlineMs);
     const sender: Sender = { sinceMs: beganMs, overdueMs, batch: -1, steps: [] };
@@ -153,7 +154,7 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
     };
     // All calls made in this turn of the event loop go together, e.g. those of one request.
     await Promise.resolve();
-    while (sender.batch + 1 < MAX_MESSAGES && this.#sender === sender) {
+    while (sender.batch + 1 < maxMessages && this.#sender === sender) {
       const nowMs = time.nowMs();
       sender.batch += 1;
       this.#extend(sender);
@@ -326,6 +327,8 @@ export interface Sending<Answer = BatchedAnswer> {
   /** Sends calls in one message, on its own stub. It does not reject. */
   readonly send: (calls: readonly QueuedCall<Answer>[], message: Message) => Promise<Replied<Answer>>;
   readonly inBackground: (work: Promise<unknown>) => void;
+  /** The most messages that it sends, of which the later ones are others'. */
+  readonly maxMessages?: number | undefined;
 }
 
 /** The answer to a call; `undefined`: none. `leftMs` is the rest of its deadline. */

@@ -189,9 +189,14 @@ export async function returnUnits(
 export function split(
   endings: readonly UnsentGiveBack[],
   maxMessages: number,
-): { readonly first: readonly UnsentGiveBack[]; readonly rest: readonly UnsentGiveBack[] } {
+): {
+  readonly first: readonly UnsentGiveBack[];
+  readonly rest: readonly UnsentGiveBack[];
+  readonly messages: number;
+} {
   const groups = byObject(endings);
-  return { first: groups.slice(0, maxMessages).flat(), rest: groups.slice(maxMessages).flat() };
+  const [first, rest] = [groups.slice(0, maxMessages), groups.slice(maxMessages)];
+  return { first: first.flat(), rest: rest.flat(), messages: first.length };
 }
 
 function byObject(endings: readonly UnsentGiveBack[]): readonly (readonly UnsentGiveBack[])[] {

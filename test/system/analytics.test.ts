@@ -90,7 +90,7 @@ test.concurrent("without the statistics object each isolate writes its decisions
 test.concurrent("the last decisions before a pause are written without a further call", async ({ expect }) => {
   await using dataset = new Dataset();
   await using limiter = await limiterWith(await dataset.start(), WITHOUT_STATS);
-  const told = await traffic(limiter.serving.url, seededRandom(SEED), 1);
+  const told = await traffic(limiter.serving.url, seededRandom(SEED), 3);
   await expect.poll(() => sumOf(dataset.written), { timeout: 20_000 }).toBe(sumOf(told));
 });
 
