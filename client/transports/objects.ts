@@ -102,8 +102,6 @@ export class Objects {
       time: this.#time,
       deadlineMs,
       inBackground: together.inBackground,
-      // What one request gives back goes to many objects: it is not to send the calls of others to each of them.
-      maxMessages: call.limit ?? call.reserve ? undefined : 1,
       // Each of these has its own deadline.
       send: async (calls, message) => {
         if (isKnownAgain(calls, policy.terms)) message.number ??= together.queues.departures.nextNumber();

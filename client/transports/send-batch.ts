@@ -186,20 +186,8 @@ export async function returnUnits(
   );
 }
 
-export function split(
-  endings: readonly UnsentGiveBack[],
-  maxMessages: number,
-): {
-  readonly first: readonly UnsentGiveBack[];
-  readonly rest: readonly UnsentGiveBack[];
-  readonly messages: number;
-} {
-  const groups = byObject(endings);
-  const [first, rest] = [groups.slice(0, maxMessages), groups.slice(maxMessages)];
-  return { first: first.flat(), rest: rest.flat(), messages: first.length };
-}
-
-function byObject(endings: readonly UnsentGiveBack[]): readonly (readonly UnsentGiveBack[])[] {
+/** In one list for each object. */
+export function byObject(endings: readonly UnsentGiveBack[]): UnsentGiveBack[][] {
   // Node 20 has no Map.groupBy.
   const groups = new Map<string, UnsentGiveBack[]>();
   for (const ending of endings) {

@@ -71,7 +71,9 @@ async function limiterWith(analytics: string, options: Parameters<typeof serveBu
 
 const WITHOUT_STATS = { main: BUNDLE, classes: { CATALOG: "CatalogObject" } };
 
-test.concurrent("without the statistics object each isolate writes its decisions, each once", async ({ expect }) => {
+test.concurrent("without the statistics object each isolate writes its decisions, each once", async ({
+  expect,
+}) => {
   await using dataset = new Dataset();
   const options = { ...WITHOUT_STATS, isolates: 3 };
   await using limiter = await limiterWith(await dataset.start(), options);
@@ -87,14 +89,18 @@ test.concurrent("without the statistics object each isolate writes its decisions
   expect(dataset.written).toEqual(told);
 });
 
-test.concurrent("the last decisions before a pause are written without a further call", async ({ expect }) => {
+test.concurrent("the last decisions before a pause are written without a further call", async ({
+  expect,
+}) => {
   await using dataset = new Dataset();
   await using limiter = await limiterWith(await dataset.start(), WITHOUT_STATS);
   const told = await traffic(limiter.serving.url, seededRandom(SEED), 3);
   await expect.poll(() => sumOf(dataset.written), { timeout: 20_000 }).toBe(sumOf(told));
 });
 
-test.concurrent("with the object the isolates write nothing: each decision is written once", async ({ expect }) => {
+test.concurrent("with the object the isolates write nothing: each decision is written once", async ({
+  expect,
+}) => {
   await using dataset = new Dataset();
   await using limiter = await limiterWith(await dataset.start(), { isolates: 2 });
   const told: Decisions = new Map();
@@ -129,7 +135,11 @@ test.concurrent("without the object counts cannot be read, and the catalog goes 
     expect(await response.json()).toMatchObject({ type: "urn:weir:problem:not-configured" });
   }
   const override = JSON.stringify({ limit: 7 });
-  const written = await fetch(`${url}/v1/policies/hot/overrides/vip`, { method: "PUT", headers, body: override });
+  const written = await fetch(`${url}/v1/policies/hot/overrides/vip`, {
+    method: "PUT",
+    headers,
+    body: override,
+  });
   expect(written.ok).toBe(true);
   const body = JSON.stringify({ policy: "hot", key: "vip" });
   const decided = await fetch(`${url}/v1/limit`, { method: "POST", headers, body });
