@@ -193,7 +193,7 @@ const CHECK_EVERY_MS = 200;
 const SILENT_MS = 2_000;
 /**
  * Then another request takes over: after so many times `mostAtOnce` messages, which are 32. Cloudflare's free plan allows an
- * invocation 10 ms of processor time, of which a message takes about 0.1 ms, and 50 calls, or 1,000 to objects.
+ * invocation 10 ms of processor time, of which a message takes at most 0.2 ms, and 50 calls, or 1,000 to objects.
  */
 export const MAX_ROUNDS = 8;
 
