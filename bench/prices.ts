@@ -1,10 +1,13 @@
-/** What Cloudflare bills, and its prices: https://developers.cloudflare.com/durable-objects/platform/pricing/. */
+/** What Cloudflare bills, and its prices: https://developers.cloudflare.com/workers/platform/pricing/. */
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { parse } from "smol-toml";
 import { ROOT } from "../scripts/project.ts";
 
-/** Dollars per million, in November 2026. */
+/**
+ * Dollars per million, in November 2026. From 1 December 2026 log events are billed by their size
+ * (https://developers.cloudflare.com/observability/pricing/): $0.25 for each GB beyond 50 GB a month.
+ */
 const PRICES = {
   workerRequests: 0.3,
   objectRequests: 0.15,
@@ -14,11 +17,18 @@ const PRICES = {
   logEvents: 0.6,
 };
 
+/**
+ * The same for what goes by time: entries of Workers KV (https://developers.cloudflare.com/kv/platform/pricing/), and data
+ * points of Analytics Engine (https://developers.cloudflare.com/analytics/analytics-engine/pricing/), not billed yet.
+ */
+const PRICES_BY_TIME = { kvReads: 0.5, kvWrites: 5, dataPoints: 0.25 };
+
 /** An object is billed for so much memory, whatever it uses. */
 const OBJECT_GB = 0.128;
 
 /** How much of each is billed. */
 export type Billed = Readonly<Record<keyof typeof PRICES, number>>;
+export type BilledByTime = Readonly<Record<keyof typeof PRICES_BY_TIME, number>>;
 
 export const NOTHING: Billed = {
   workerRequests: 0,
@@ -30,10 +40,10 @@ export const NOTHING: Billed = {
 };
 
 /** Prices in dollars. */
-export function dollarsOf(billed: Billed): number {
+export function dollarsOf(billed: Billed | BilledByTime): number {
+  const prices: Readonly<Record<string, number>> = { ...PRICES, ...PRICES_BY_TIME };
   let dollars = 0;
-  for (const [kind, price] of Object.entries(PRICES))
-    dollars += (billed[kind as keyof Billed] * price) / 1_000_000;
+  for (const [kind, count] of Object.entries(billed)) dollars += (count * (prices[kind] ?? 0)) / 1_000_000;
   return dollars;
 }
 

@@ -52,6 +52,8 @@ export interface ServeOptions {
   readonly log?: object | undefined;
   /** For tests: the path of a further worker, which gets the events of the worker's traces as they happen. */
   readonly tail?: string | undefined;
+  /** For tests: the host and port of a server that gets each data point of the binding ANALYTICS as a request. */
+  readonly analytics?: string | undefined;
   /** Gets workerd's output; absent: workerd prints to this process's own output. */
   readonly onOutput?: (text: string) => void;
 }
@@ -93,6 +95,7 @@ export function workerdConfig(options: Settled, configDir: string): string {
     ...[options.home ?? home].flatMap((each) =>
       typeof each === "string" ? [`(name = "HOME", text = ${text(each)})`] : [],
     ),
+    ...(options.analytics === undefined ? [] : [`(name = "ANALYTICS", analyticsEngine = "analytics")`]),
     ...poolBindings(options, options.regions ?? regions),
     ...Object.entries(options.variables ?? {}).map(
       ([name, value]) => `(name = ${text(name)}, text = ${text(value)})`,
@@ -138,7 +141,7 @@ export function workerdConfig(options: Settled, configDir: string): string {
   return `using Workerd = import "/workerd/workerd.capnp";
 const config :Workerd.Config = (
   services = [
-${isolates.map(({ service }) => service).join("")}${callerService}${tail?.service ?? ""}${options.pool === undefined ? "" : NETWORK}    (name = "state", disk = (path = ${text(resolve(stateDir))}, writable = true)),
+${isolates.map(({ service }) => service).join("")}${callerService}${tail?.service ?? ""}${options.pool === undefined ? "" : NETWORK}${analyticsService(options)}    (name = "state", disk = (path = ${text(resolve(stateDir))}, writable = true)),
   ],
   sockets = [${isolates.map(({ socket }) => socket).join(", ")}${callerSocket}],
 );
@@ -160,6 +163,11 @@ function tailConfig(
 );
 `,
   };
+}
+
+function analyticsService({ analytics }: Settled): string {
+  if (analytics === undefined) return "";
+  return `    (name = "analytics", external = (address = ${text(analytics)}, http = ())),\n`;
 }
 
 function classesOf({

@@ -60,7 +60,7 @@ async function serveLocked(options: ServeOptions, lock: StateLock): Promise<Serv
   });
   const child = spawn(
     join(ROOT, "node_modules", ".bin", "workerd"),
-    ["serve", config, ...(options.tail === undefined ? [] : ["--experimental"])],
+    ["serve", config, ...((options.tail ?? options.analytics) ? ["--experimental"] : [])],
     {
       // Ctrl-C goes to the terminal's process group, and the server may have work to do before the end.
       detached: options.isApart === true,

@@ -91,7 +91,7 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
     const posted = new QueuedCall<Answer>(call, time.nowMs() + deadlineMs, (this.#count += 1));
     this.#queued.add(posted);
     while (posted.state !== "ended" && leftMs > 0) {
-      if (posted.state === "queued" && this.#isFree(time.nowMs())) void this.#send(request);
+      if (posted.state === "queued" && this.#isFree(time.nowMs())) void this.#send(request, call);
       const maxMs = posted.state === "queued" ? this.#pollMs(posted, time.nowMs()) : leftMs;
       leftMs -= await (posted.step ?? this.#stepOf(posted)).wait(time, Math.min(maxMs, leftMs));
       if (posted.state === "queued" && this.congestion.isPaused(time.nowMs())) posted.end(OVERLOADED);
@@ -141,7 +141,10 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
     return Math.max(nextMs, overdueMs - Math.abs(nowMs - sinceMs));
   }
 
-  async #send({ time, send, inBackground, deadlineMs }: Sending<Answer>): Promise<void> {
+  async #send(
+    { time, send, inBackground, deadlineMs }: Sending<Answer>,
+    { limit, reserve }: BatchedCall,
+  ): Promise<void> {
     const beganMs = time.nowMs();
     const overdueMs = this.congestion.overdueMs(beganMs, deadlineMs);
     const sender: Sender = { sinceMs: beganMs, overdueMs, batch: -1, steps: [] };
@@ -175,6 +178,8 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
       const isList = answers !== undefined && "length" in answers;
       for (const [index, posted] of calls.entries()) posted.end(isList ? answers[index] : answers);
       if (this.#queued.size === 0 || this.congestion.untilNextMs(time.nowMs()) > 0) break;
+      // A request that gives back units does so to many objects: it is not to send the calls of others to each.
+      if (!(limit ?? reserve)) break;
       sender.steps[sender.batch]?.open();
       // Requests that were answered together call again together: these calls join the batch.
       await new Promise<void>((done) => time.after(0, done));

@@ -241,15 +241,8 @@ export async function returnUnits(
   );
 }
 
-export function split(
-  endings: readonly UnsentGiveBack[],
-  maxMessages: number,
-): { readonly first: readonly UnsentGiveBack[]; readonly rest: readonly UnsentGiveBack[] } {
-  const groups = byObject(endings);
-  return { first: groups.slice(0, maxMessages).flat(), rest: groups.slice(maxMessages).flat() };
-}
-
-function byObject(endings: readonly UnsentGiveBack[]): readonly (readonly UnsentGiveBack[])[] {
+/** In one list for each object. */
+export function byObject(endings: readonly UnsentGiveBack[]): UnsentGiveBack[][] {
   // Node 20 has no Map.groupBy.
   const groups = new Map<string, UnsentGiveBack[]>();
   for (const ending of endings) {

@@ -1,5 +1,6 @@
 /** Messages to the statistics object. Versions mix in a rollout: fields are only added, as optional. */
 import type { LocationHint } from "../policies/policy.ts";
+import type { AnalyticsDataset } from "./analytics.ts";
 import type { Counts } from "./counts.ts";
 
 /** The object's name, which is stored for ever: never change it. */
@@ -99,8 +100,10 @@ export interface StatsNamespace {
 
 /** The bindings of the statistics. */
 export interface StatsBindings {
-  /** Absent: nothing is counted. */
+  /** Absent: nothing is counted, except for ANALYTICS. */
   readonly STATS?: StatsNamespace;
+  /** Gets decisions: from the object, or, without STATS, from each isolate of the worker. */
+  readonly ANALYTICS?: AnalyticsDataset;
   /** Where the catalog and the statistics are made. Absent: near their first caller. */
   readonly HOME?: LocationHint;
 }

@@ -1,6 +1,7 @@
 import { DurableObject } from "cloudflare:workers";
 import { SYSTEM_TIME, type Time } from "../../core/clock.ts";
 import { parseBackgroundMs } from "../../core/policies/parse-policies.ts";
+import { Analytics } from "../../core/stats/analytics.ts";
 import { type Counts, merged, type PolicyNames, seriesOf } from "../../core/stats/counts.ts";
 import {
   type ClosedMinute,
@@ -22,16 +23,16 @@ import type {
   HistoryCall,
   HistoryPoint,
   Receipt,
+  StatsBindings,
   StatsMessage,
   TopKeysAnswer,
   TopKeysCall,
   Totals,
 } from "../../core/stats/messages.ts";
 import { SEND_EVERY_MS } from "../../core/stats/tally.ts";
-import { Analytics, type AnalyticsDataset, StatsStorage } from "./stats-storage.ts";
+import { StatsStorage } from "./stats-storage.ts";
 
-interface Bindings {
-  readonly ANALYTICS?: AnalyticsDataset;
+interface Bindings extends Pick<StatsBindings, "ANALYTICS"> {
   /** Less in tests. */
   readonly BACKGROUND_MS?: unknown;
 }

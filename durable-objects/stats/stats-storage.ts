@@ -1,5 +1,5 @@
-/** Where statistics are written: tables, and Analytics Engine. */
-import { type Counts, merged, partsOf } from "../../core/stats/counts.ts";
+/** The tables of the statistics. */
+import type { Counts } from "../../core/stats/counts.ts";
 import type { Step } from "../../core/stats/messages.ts";
 
 /** Never rename tables or columns. With `WITHOUT ROWID` a write costs one row instead of two. */
@@ -79,44 +79,5 @@ export class StatsStorage {
       .exec<{ number: number; counts: string }>(query, step, policy, from)
       .toArray();
     return rows.map(({ number, counts }) => ({ number, counts: JSON.parse(counts) as Counts }));
-  }
-}
-
-/** The used part of the binding ANALYTICS, of Cloudflare's Analytics Engine. */
-export interface AnalyticsDataset {
-  writeDataPoint(point: {
-    readonly indexes: readonly string[];
-    readonly blobs: readonly string[];
-    readonly doubles: readonly number[];
-  }): void;
-}
-
-/** The data points that one invocation may write. */
-const MAX_POINTS = 25;
-
-/** Writes a data point per policy, outcome, reason and source: the largest first, the rest next time. */
-export class Analytics {
-  readonly #dataset: AnalyticsDataset;
-  #left: Counts = {};
-
-  constructor(dataset: AnalyticsDataset) {
-    this.#dataset = dataset;
-  }
-
-  /** Never throws: the counts are stored already. */
-  write(counts: Counts): void {
-    const decisions = Object.entries(counts).filter(([series]) => partsOf(series)[0] === "decisions");
-    const all = Object.entries(merged(this.#left, Object.fromEntries(decisions))).toSorted(
-      ([, a], [, b]) => b - a,
-    );
-    this.#left = Object.fromEntries(all.slice(MAX_POINTS));
-    try {
-      for (const [series, count] of all.slice(0, MAX_POINTS)) {
-        const [, ...blobs] = partsOf(series);
-        this.#dataset.writeDataPoint({ indexes: blobs.slice(0, 1), blobs, doubles: [count] });
-      }
-    } catch (error) {
-      console.error(`Analytics Engine refused a data point: ${String(error)}`);
-    }
   }
 }

@@ -16,7 +16,7 @@ const OBJECTS = [
     binding: "STATS",
     className: "StatsObject",
     tag: "v2",
-    without: "nothing is counted, and /metrics, history and top keys answer 503",
+    without: "only ANALYTICS gets counts, and /metrics, history and top keys answer 503",
     asks: "/metrics",
     scopes: "metrics or admin",
   },

@@ -97,3 +97,33 @@ test("units go back to an object that is behind, though it wants them later than
   expect(given).toEqual([returned]);
   await sent;
 });
+
+test("a request that only gives back sends none of the calls that come meanwhile", async () => {
+  const queues = new BatchQueues();
+  const policy = policies.get("api");
+  if (policy === undefined) throw new Error("there is no policy");
+  const clock = manualClock();
+  /** A request of the isolate, and how many messages it has sent. */
+  const request = () => {
+    const sent = { messages: 0 };
+    const answer = (text: string) => async () => {
+      sent.messages += 1;
+      await new Promise<void>((done) => clock.after(10, done));
+      return text;
+    };
+    const [decided, both] = [JSON.stringify({ rules: [] }), JSON.stringify([{ rules: [] }, { rules: [] }])];
+    const stub = { giveBack: answer("null"), limit: answer(decided), reserve: answer(both) };
+    const namespace = { getByName: () => stub as unknown as LimiterStub };
+    return { sent, objects: new Objects(namespace, clock, { queues, inBackground: () => undefined }) };
+  };
+  const [giver, ...callers] = [request(), request(), request()] as const;
+  const returned = [{ key: "a", holder: "one", turn: 1, used: {} }];
+  const given = giver.objects.call(policy, "a", { giveBack: { policy: "api", returned } });
+  await clock.advance(5);
+  const limit = { policy: "api", key: "a", cost: 1 };
+  const decided = callers.map(({ objects }) => objects.call(policy, "a", { limit }));
+  await clock.advance(policy.deadlineMs);
+  expect(await Promise.all(decided)).toEqual([{ answer: { rules: [] } }, { answer: { rules: [] } }]);
+  expect(await given).toEqual({ answer: null });
+  expect(giver.sent.messages).toBe(1);
+});

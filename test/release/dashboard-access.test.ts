@@ -156,7 +156,7 @@ test("a limiter that keeps no counts and no catalog says so in the parts that ne
   try {
     const { page, faults } = await openPage(browser);
     await signIn(page, bare.url, TOKENS.full);
-    await says(page, "nothing is counted: this deployment has no binding STATS");
+    await says(page, "there are no counts to read: this deployment has no binding STATS");
     await goTo(page, "#/catalog");
     await says(page, "CATALOG");
     await goTo(page, "#/key/api/tenant-1");

@@ -74,3 +74,20 @@ test("the table of the free plan follows from what a million decisions, and a da
   ]);
   expect(told).toEqual(expected);
 });
+
+test("the table of what is billed without an object follows from the prices", () => {
+  const rows = rowsOf("a month of");
+  expect(rows).toHaveLength(2);
+  const expected = rows.map(([, billed = ""]) => {
+    const [, reads] = /([\d,]+) KV reads/.exec(billed) ?? [];
+    const [, writes] = /([\d,]+) KV writes/.exec(billed) ?? [];
+    const [, points] = /([\d,]+) data points/.exec(billed) ?? [];
+    const dollars = dollarsOf({
+      kvReads: number(reads),
+      kvWrites: number(writes),
+      dataPoints: number(points),
+    });
+    return `$${dollars.toFixed(2)}`;
+  });
+  expect(rows.map(([, , cost]) => cost)).toEqual(expected);
+});

@@ -31,6 +31,10 @@ interface Options {
   readonly log?: object;
   /** The path of a worker that gets the events of the first's traces. */
   readonly tail?: string;
+  /** By binding: classes of that module, where it has not all. */
+  readonly classes?: Readonly<Record<string, string>>;
+  /** The host and port of a server that gets what is written to ANALYTICS. */
+  readonly analytics?: string;
   /** The entries of API_TOKENS. */
   readonly tokens?: readonly object[];
   readonly onOutput?: (text: string) => void;
@@ -62,6 +66,8 @@ export function serveBundle(
     isolates = 1,
     log,
     tail,
+    classes = {},
+    analytics,
     tokens = TEST_TOKENS,
     onOutput = () => undefined,
   }: Options = {},
@@ -77,6 +83,8 @@ export function serveBundle(
     ...(caller !== undefined && { caller }),
     log,
     tail,
+    classes,
+    analytics,
     ...(callerProps !== undefined && { callerProps }),
     ...(callersPolicies !== undefined && { callersPolicies: patient(callersPolicies) }),
     ...(callersMain !== undefined && { callersMain }),

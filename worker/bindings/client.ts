@@ -13,8 +13,9 @@ import { locationHintOf, type Origin, regionOf } from "../../core/policies/parse
 import type { LocationHint, Region } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { type Answered, catalogUnreached, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { Analytics } from "../../core/stats/analytics.ts";
 import { policyOfKeys } from "../../core/stats/counts.ts";
-import { type StatsBindings, type StatsMessage, statsStub } from "../../core/stats/messages.ts";
+import { type Receipt, type StatsBindings, type StatsMessage, statsStub } from "../../core/stats/messages.ts";
 import { SEND_EVERY_MS, StatsSender, Tally } from "../../core/stats/tally.ts";
 import * as deployment from "../../durable-objects/deployment.ts";
 import { claimProofs } from "../auth/claim-proofs.ts";
@@ -103,9 +104,11 @@ function makeClients(env: Env): Clients {
   const { OBJECTS, OBJECT_BOUNDS: bounds, CATALOG, API_TOKENS } = env;
   const inForce = CATALOG && new PoliciesInForce(deployment.deployed);
   const policies = inForce ?? deployment.regionalPolicies;
-  // One object without a jurisdiction has all counts.
-  const mayHaveKeys = (name: string) => policies.named.get(policyOfKeys(name))?.jurisdiction === undefined;
-  const stats = env.STATS && workerStats(env, mayHaveKeys);
+  // One object without a jurisdiction has all counts. Without the object nothing has keys.
+  const mayHaveKeys = (name: string) =>
+    env.STATS !== undefined && policies.named.get(policyOfKeys(name))?.jurisdiction === undefined;
+  const isCounting = env.STATS !== undefined || env.ANALYTICS !== undefined;
+  const stats = isCounting ? workerStats(env, mayHaveKeys) : undefined;
   const tally = stats?.tally;
   const { traces } = deployment.log;
   const calls = callLog(deployment.log, randomFraction, (line) => console.log(line));
@@ -177,7 +180,7 @@ function workerStats(bindings: StatsBindings, mayHaveKeys: (policy: string) => b
   const sender = new StatsSender(tally, randomId, onLost, deployment.backgroundMs);
   // The runtime ends what a request waits for in the background after 30 s.
   const delayMs = Math.min(sender.everyMs, SEND_EVERY_MS);
-  const push = async (message: StatsMessage) => await statsStub(bindings)?.push(message);
+  const push = pushTo(bindings);
   return {
     tally,
     /** Sends all counts before the process ends. */
@@ -185,6 +188,18 @@ function workerStats(bindings: StatsBindings, mayHaveKeys: (policy: string) => b
     sendIfDue(nowMs: number) {
       if (sender.isDue(nowMs)) waitUntil(sender.begin(SYSTEM_TIME, push, delayMs));
     },
+  };
+}
+
+/** Where an isolate's counts go: to the object, or without one their decisions to Analytics Engine, which answers nothing. */
+function pushTo(bindings: StatsBindings): (message: StatsMessage) => Promise<Receipt | undefined> {
+  const { STATS, ANALYTICS } = bindings;
+  if (STATS !== undefined || ANALYTICS === undefined)
+    return async (message) => await statsStub(bindings)?.push(message);
+  const analytics = new Analytics(ANALYTICS);
+  return ({ counts }) => {
+    analytics.write(counts);
+    return Promise.resolve(undefined);
   };
 }
 

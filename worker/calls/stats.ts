@@ -118,7 +118,8 @@ export async function askStats<Answer extends object>(
   try {
     const object = statsStub(bindings);
     if (object !== undefined) return await inTime(SYSTEM_TIME, DEADLINE_MS, () => ask(object));
-    const detail = "nothing is counted: this deployment has no binding STATS to the class StatsObject";
+    const detail =
+      "there are no counts to read: this deployment has no binding STATS to the class StatsObject";
     return new Problem(PROBLEMS.notConfigured, detail);
   } catch (error) {
     console.warn(`the object of the statistics does not answer: ${String(error)}`);

@@ -1,6 +1,6 @@
-/** Plain workerd has no Analytics Engine: a binding of the same shape stands for it. */
+/** The runtime's own binding is in test/system/analytics.test.ts: here one of the same shape stands for it. */
 import { expect, test } from "vitest";
-import { Analytics, type AnalyticsDataset } from "../../../durable-objects/stats/stats-storage.ts";
+import { Analytics, type AnalyticsDataset } from "../../../core/stats/analytics.ts";
 
 type Point = Parameters<AnalyticsDataset["writeDataPoint"]>[0];
 
@@ -41,6 +41,27 @@ test("one invocation writes 25 points at most, and what is left over is written 
     expect(written - before).toBeLessThanOrEqual(most);
   }
   expect(total).toBe(60 * 61);
+});
+
+test("what was written before a refusal is not written again", () => {
+  const written: string[] = [];
+  let refuses = false;
+  const analytics = new Analytics({
+    writeDataPoint: ({ blobs }) => {
+      if (refuses) throw new Error("too many");
+      written.push(blobs.join(" "));
+      refuses = written.length === 2;
+    },
+  });
+  analytics.write({
+    "decisions a admitted ok object": 3,
+    "decisions b admitted ok object": 2,
+    "decisions c admitted ok object": 1,
+  });
+  expect(written).toEqual(["a admitted ok object", "b admitted ok object"]);
+  refuses = false;
+  analytics.write({});
+  expect(new Set(written).size).toBe(written.length);
 });
 
 test("a dataset that refuses is no reason to fail", () => {
