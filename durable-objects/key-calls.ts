@@ -3,8 +3,6 @@ import type { PolicyLookup } from "../core/policies/policy.ts";
 import type { Answer, AnswerText, KeyCount, KeyList, ListedKey } from "../core/protocol/answers.ts";
 import { publicDecision } from "../core/protocol/decision.ts";
 import {
-  type AcquireCall,
-  type IdleCall,
   KNOWN_PROTOCOL,
   type KeysCall,
   type LimitCall,
@@ -12,6 +10,7 @@ import {
   type Versioned,
 } from "../core/protocol/messages.ts";
 import type { MaybePromise, Attached, KeyCall } from "../core/protocol/object-methods.ts";
+import type { AcquireCall, IdleCall } from "../core/protocol/operation-messages.ts";
 import type { Full } from "../core/protocol/problems.ts";
 import { releaseLease, type ReleasingHost } from "./connections/lease-sockets.ts";
 import { KeyCache, type MemoryBudget } from "./keys/key-cache.ts";

@@ -18,7 +18,6 @@ import {
   KNOWN_PROTOCOL,
   MAX_BATCH_LENGTH,
   MAX_BATCHED,
-  type OperationCall,
   type ReserveCall,
   type GiveBackMessage,
   type Sent,
@@ -34,6 +33,7 @@ import type {
   LimiterMethods,
   ObjectStub,
 } from "../core/protocol/object-methods.ts";
+import type { OperationCall } from "../core/protocol/operation-messages.ts";
 import { full } from "../core/protocol/problems.ts";
 import type { WaitingCall } from "./key-calls.ts";
 import { type KeyMoves, type Places, passOn, passRequest } from "./moves/key-moves.ts";

@@ -3,21 +3,23 @@ import { type Cost, forPriority, type Policy, versionOf } from "../../core/polic
 import type { Answer, AnswerText, Lease, Missing, Released } from "../../core/protocol/answers.ts";
 import { type Decision, degradedDecision } from "../../core/protocol/decision.ts";
 import {
-  type AcquireCall,
-  type AcquireParams,
   type BatchedCall,
-  type HoldParams,
-  type IdleCall,
-  type LeaseReport,
   type LimitParams,
   LINK_PROTOCOL,
-  type OperationCall,
   PROTOCOL,
   RESUMING_PROTOCOL,
   WAITING_PROTOCOL,
 } from "../../core/protocol/messages.ts";
 import { ownKey } from "../../core/protocol/names.ts";
 import type { MaybePromise, Attached } from "../../core/protocol/object-methods.ts";
+import type {
+  AcquireCall,
+  AcquireParams,
+  HoldParams,
+  IdleCall,
+  LeaseReport,
+  OperationCall,
+} from "../../core/protocol/operation-messages.ts";
 import { type Answered, Problem } from "../../core/protocol/problems.ts";
 import { type ClientContext, type CallKind, through } from "../call-gate.ts";
 import type { LocalLimiter } from "../local-limiter.ts";

@@ -3,15 +3,14 @@ import { type Cost, type LocationHint, type PolicyView, publicName } from "../..
 import type { AnswerText, Decided, Lease, Released } from "../../core/protocol/answers.ts";
 import {
   STALE,
-  type AcquireCall,
   type BatchedCall,
-  type IdleCall,
   type LimitCall,
   type BatchedAnswer,
   type MadeAnswer,
   type GiveBackMessage,
 } from "../../core/protocol/messages.ts";
 import { objectName, regionalName } from "../../core/protocol/names.ts";
+import type { AcquireCall, IdleCall } from "../../core/protocol/operation-messages.ts";
 import type { Reservation } from "../../core/reservations/reservation.ts";
 import type { Counter } from "../../core/stats/tally.ts";
 import { type BatchQueues, OVERLOADED, OVERLOADED_TEXT, type Sending } from "./batch-queue.ts";

@@ -16,7 +16,6 @@ import {
   batchText,
   type LimitCall,
   type MadeAnswer,
-  type OperationCall,
   PROTOCOL,
   type ReserveCall,
   type Sent,
@@ -25,6 +24,7 @@ import {
 } from "../../core/protocol/messages.ts";
 import { objectName } from "../../core/protocol/names.ts";
 import type { ObjectStub } from "../../core/protocol/object-methods.ts";
+import type { OperationCall } from "../../core/protocol/operation-messages.ts";
 import type { Full } from "../../core/protocol/problems.ts";
 import type { QueuedCall } from "./batch-queue.ts";
 

@@ -1,22 +1,24 @@
 import type { Cost, Layout, PolicyRevision } from "../policies/policy.ts";
 import type { AnswerText, Lease, Peeked } from "./answers.ts";
 import type {
-  AcquireCall,
   Batch,
-  HoldCall,
   KeysCall,
-  LeaseReport,
   LimitCall,
   OfKey,
-  OperationCall,
-  RefundCall,
-  ReleaseCall,
   ReserveCall,
   GiveBackMessage,
   SetCall,
   SheddingCall,
   Versioned,
 } from "./messages.ts";
+import type {
+  AcquireCall,
+  HoldCall,
+  LeaseReport,
+  OperationCall,
+  RefundCall,
+  ReleaseCall,
+} from "./operation-messages.ts";
 
 /**
  * The methods of an object over Workers RPC. Versions mix during a rollout: never change a name or an argument, add a

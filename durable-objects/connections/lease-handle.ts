@@ -1,17 +1,15 @@
 import { RpcTarget } from "cloudflare:workers";
 import * as v from "valibot";
 import type { Answer, Missing, Released } from "../../core/protocol/answers.ts";
-import {
-  type AcquireCall,
-  LINK_PROTOCOL,
-  MAX_DURATION_MS,
-  type OfKey,
-  OUTCOMES,
-  type ReleaseCall,
-  unsupportedOf,
-} from "../../core/protocol/messages.ts";
+import { LINK_PROTOCOL, type OfKey, unsupportedOf } from "../../core/protocol/messages.ts";
 import { claimId } from "../../core/protocol/names.ts";
 import type { Attached, ConfirmCall } from "../../core/protocol/object-methods.ts";
+import {
+  type AcquireCall,
+  MAX_DURATION_MS,
+  OUTCOMES,
+  type ReleaseCall,
+} from "../../core/protocol/operation-messages.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { integer, number, oneOf, pointerTo, table, violationsOf } from "../../core/validation.ts";
 import { claimIn, leaseLink } from "../operations/claims.ts";

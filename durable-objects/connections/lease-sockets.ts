@@ -3,8 +3,9 @@ import { randomFraction, readClockMs, andThen } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { Decided, Lease, Missing, Released } from "../../core/protocol/answers.ts";
 import { type Decision, publicDecision, shedDecision, withJitter } from "../../core/protocol/decision.ts";
-import type { AcquireCall, OfKey, ReleaseCall } from "../../core/protocol/messages.ts";
+import type { OfKey } from "../../core/protocol/messages.ts";
 import type { MaybePromise, ObjectStub } from "../../core/protocol/object-methods.ts";
+import type { AcquireCall, ReleaseCall } from "../../core/protocol/operation-messages.ts";
 import {
   boundText,
   CLOSE_DENIED,

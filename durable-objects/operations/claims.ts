@@ -62,7 +62,7 @@ export class Claims {
 
   readonly hold: Operations["hold"] = (keyState, call, nowMs) => {
     const { cost, provisional } = call;
-    const earlier = this.#earlierHold(keyState, call, nowMs);
+    const earlier = this.#earlierHold(keyState, call, nowMs) ?? standing(keyState, "hold", call, nowMs);
     if (earlier !== undefined) return earlier;
     if (call.shed !== undefined) return { shed: call.shed };
     // The call does not pass callers that wait for units of rates.
@@ -183,7 +183,8 @@ export class Claims {
     const answer = isShed
       ? (this.#earlierLease(keyState, call, nowMs) ?? { shed })
       : takeTurn(this.#queue, keyState, call, nowMs, {
-          earlier: (atMs) => this.#earlierLease(keyState, call, atMs),
+          earlier: (atMs) =>
+            this.#earlierLease(keyState, call, atMs) ?? standing(keyState, "lease", call, atMs),
           grant: (atMs, waitedMs = 0) => this.#grant(keyState, call, atMs, waitedMs),
           deny: (atMs) => this.#denyLease(keyState, call, atMs),
         });
@@ -296,6 +297,26 @@ function idempotentLease({ idempotencyKey, cost, ttlMs }: Acquiring): Idempotent
 
 function isOthers(claim: Claim, link: string | undefined): boolean {
   return link !== undefined && leaseLink(claim) !== link;
+}
+
+/** Its message came again, to an object that has lost its memory since: what it was given is stored. */
+function standing(
+  keyState: KeyState,
+  kind: Claim["kind"],
+  { id, cost }: { readonly id?: string | undefined; readonly cost: Cost },
+  nowMs: number,
+): Decided | undefined {
+  const claim = id === undefined ? undefined : claimIn(keyState, kind, id);
+  if (claim === undefined) return undefined;
+  const given = leaseOf(claim, nowMs);
+  if (kind === "lease") return { ...rulesNow(keyState, nowMs), waitedMs: 0, lease: given };
+  const { expiresAfterMs } = given;
+  const leased = claimIn(keyState, "lease", claim.lease ?? "");
+  return {
+    ...rulesNow(keyState, nowMs),
+    hold: { id: claim.id, units: cost, expiresAfterMs },
+    ...(leased && { lease: leaseOf(leased, nowMs) }),
+  };
 }
 
 function rulesNow(keyState: KeyState, nowMs: number): Decided {

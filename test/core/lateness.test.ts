@@ -16,6 +16,11 @@ const UNITS: BatchedCall = {
   reserve: { policy: "api", key: "a", cost: 0, holder: "h", turn: 1, ttlMs: 1, isShort: false, rules: {} },
 };
 
+const LEASE: BatchedCall = {
+  operation: { op: "lease", policy: "api", key: "a", id: "l", cost: 1, ttlMs: 1_000, waitMs: 0 },
+};
+const RELEASE: BatchedCall = { operation: { op: "release", policy: "api", key: "a", id: "l" } };
+
 let senders = 0;
 
 /** A sender and a receiver whose clocks differ by `aheadMs`, on a way of 40 ms. */
@@ -39,6 +44,8 @@ test.each([0, 3_600_000, -3_600_000])(
     expect(arrive(300, 600, 5_000)).toBe(false);
     // Units that come back, or are wanted for later calls, are taken in however late they come.
     expect(arrive(400, 600, 500, UNITS)).toBe(false);
+    expect(arrive(420, 600, 500, LEASE)).toBe(true);
+    expect(arrive(440, 600, 500, RELEASE)).toBe(false);
     expect(arrive(500, 0, 500)).toBe(false);
   },
 );

@@ -1,7 +1,7 @@
 /** Several calls in one message to a real object. */
 import { env } from "cloudflare:workers";
 import { expect, test } from "vitest";
-import { type LimiterNamespace, sendTogether } from "../../client/transports/send-batch.ts";
+import { type LimiterNamespace, type LimiterStub, sendTogether } from "../../client/transports/send-batch.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
 import {
   type BatchedCall,
@@ -11,7 +11,8 @@ import {
 } from "../../core/protocol/messages.ts";
 import { objectName } from "../../core/protocol/names.ts";
 import { policies } from "../../durable-objects/deployment.ts";
-import { freshKey } from "../support/limiter.ts";
+import { freshKey, report } from "../support/limiter.ts";
+import { objectOf } from "../support/objects.ts";
 
 const [name, policy] = [...policies.entries()].find(
   ([, each]) => each.objects !== "per-key" && each.lease === undefined,
@@ -31,6 +32,78 @@ test("each call is answered as it would be alone, in the order of the calls", as
   const answers = (await send([limit(a), limit(b, 2), limit(a), limit(b, 0)])) as readonly unknown[];
   const whole = (remaining(answers[0]) ?? 0) + 1;
   expect(answers.map(remaining)).toEqual([whole - 1, whole - 2, whole - 2, whole - 2]);
+});
+
+test("operations on holds, leases and charges are answered as they would be alone, in one message", async () => {
+  const key = freshKey();
+  const of = { policy: name, key };
+  const answers = (await send([
+    { operation: { op: "hold", ...of, id: "h1", cost: 2, ttlMs: 9_000 } },
+    { operation: { op: "hold", ...of, id: "h2", cost: 3, ttlMs: 9_000 } },
+    { operation: { op: "settle", ...of, id: "h1", used: 1 } },
+    { operation: { op: "cancel", ...of, id: "h2" } },
+    { operation: { op: "settle", ...of, id: "h1", used: 9 } },
+    { operation: { op: "settle", ...of, id: "never", used: 1 } },
+    { limit: { ...of, cost: 2, idempotencyKey: "charge" } },
+    { operation: { op: "refund", ...of, units: 2, idempotencyKey: "back", charge: "charge" } },
+    limit(key, 0),
+  ])) as readonly unknown[];
+  const whole = (remaining(answers[0]) ?? 0) + 2;
+  const left = [
+    whole - 2,
+    whole - 5,
+    whole - 4,
+    whole - 1,
+    whole - 4,
+    undefined,
+    whole - 3,
+    whole - 1,
+    whole - 1,
+  ];
+  // A repeated settle has the answer of the first.
+  expect(answers.map((answer) => ("rules" in (answer as object) ? remaining(answer) : undefined))).toEqual(
+    left,
+  );
+  expect(answers[5]).toEqual({ missing: true });
+});
+
+test("a lease is granted, renewed and released in one message, and one that may wait is made alone", async () => {
+  const key = freshKey();
+  const leases = objectOf("export", key);
+  const of = { policy: "export", key };
+  const lease = (id: string, more = {}) => ({
+    operation: { op: "lease", ...of, id, cost: 1, ttlMs: 60_000, waitMs: 0, ...more },
+  });
+  const ended = { operation: { op: "release", ...of, id: "a" } };
+  const messages = [
+    lease("a"),
+    // Its message came again after the object had lost its memory: it is the same lease.
+    lease("a"),
+    lease("b"),
+    lease("c"),
+    { operation: { op: "renew", ...of, id: "b", ttlMs: 90_000 } },
+    ended,
+    ended,
+    lease("d"),
+    lease("e", { waitMs: 5 }),
+  ];
+  const answers = await sendTogether(
+    leases.stub as unknown as LimiterStub,
+    messages.map((call) => ({ call: call as BatchedCall, text: JSON.stringify(call) })),
+  );
+  const granted = (id: string) => ({ rules: [{ success: true }], lease: { id } });
+  expect(answers).toMatchObject([
+    granted("a"),
+    granted("a"),
+    granted("b"),
+    { rules: [{ success: false }] },
+    { id: "b", expiresAfterMs: 90_000 },
+    { released: true },
+    { missing: true },
+    granted("d"),
+    { full: { bound: "batch-waits" } },
+  ]);
+  expect((await report("export", key)).body).toMatchObject({ leases: 2, outstanding: 2 });
 });
 
 test("calls that cannot be read, are unknown, or of an unknown policy fail alone", async () => {

@@ -6,8 +6,8 @@ import type { AcquireRequest, KeyRequest, LimiterCalls } from "../../client/tran
 import { readClockMs } from "../../core/clock.ts";
 import type { Cost, Region } from "../../core/policies/policy.ts";
 import { type Decision, degradedDecision, type KeyReport } from "../../core/protocol/decision.ts";
-import type { AcquireParams } from "../../core/protocol/messages.ts";
 import type { Attached } from "../../core/protocol/object-methods.ts";
+import type { AcquireParams } from "../../core/protocol/operation-messages.ts";
 import { Problem, orThrow } from "../../core/protocol/problems.ts";
 import { type Call, type CallContext, type CatalogCall } from "../api/call.ts";
 import { RECORDS } from "../api/records.ts";

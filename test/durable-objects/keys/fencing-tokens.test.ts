@@ -30,7 +30,7 @@ test.each(["concurrency", "adaptive-concurrency"])(
         if (step.is === "pass") await object.pass(step.ms);
         else if (step.is === "restart") await object.restart(policies);
         else if (step.is === "reset")
-          object.ask(step.key, (each, keyState, nowMs) => each.reset(keyState, nowMs));
+          void object.ask(step.key, (each, keyState, nowMs) => each.reset(keyState, nowMs));
         else {
           const id = `lease-${index}`;
           const { lease } = object.acquire(step.key, { id, ttlMs: 1_000 }) as Decided;
@@ -38,7 +38,7 @@ test.each(["concurrency", "adaptive-concurrency"])(
           expect(lease.fencingToken).toBeGreaterThan(last.get(step.key) ?? 0);
           last.set(step.key, lease.fencingToken);
           if (step.is === "pair")
-            object.ask(step.key, (each, state, nowMs) => each.release(state, { id }, nowMs));
+            void object.ask(step.key, (each, state, nowMs) => each.release(state, { id }, nowMs));
         }
       }
     });
@@ -51,7 +51,7 @@ test("a record whose token is ahead of the clock is kept until the clock has rea
   const object = new AlarmedObject(policies, START_MS);
   const grant = (id: string) => {
     const { lease } = object.acquire("a", { id, ttlMs: 1_000 }) as Decided;
-    object.ask("a", (each, keyState, nowMs) => each.release(keyState, { id }, nowMs));
+    void object.ask("a", (each, keyState, nowMs) => each.release(keyState, { id }, nowMs));
     return lease?.fencingToken ?? 0;
   };
   for (let each = 0; each < 100; each += 1) {
