@@ -4,6 +4,7 @@ import { BatchQueues } from "../../client/transports/batch-queue.ts";
 import { type LimiterStub, Objects } from "../../client/transports/objects.ts";
 import { returnUnits } from "../../client/transports/send-batch.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
+import type { Batch } from "../../core/protocol/messages.ts";
 import { Tally } from "../../core/stats/tally.ts";
 import { manualClock } from "../../package/testing.ts";
 
@@ -126,4 +127,59 @@ test("a request that only gives back sends none of the calls that come meanwhile
   expect(await Promise.all(decided)).toEqual([{ answer: { rules: [] } }, { answer: { rules: [] } }]);
   expect(await given).toEqual({ answer: null });
   expect(giver.sent.messages).toBe(1);
+});
+
+const jobs = policies.get("jobs");
+if (jobs === undefined) throw new Error("there is no policy");
+const RELEASE = { op: "release", policy: "jobs", key: "a", id: "l" } as const;
+
+test("operations made at once go in one message", async () => {
+  const batches: string[] = [];
+  const reserve = ({ calls }: Batch) => {
+    batches.push(calls);
+    return Promise.resolve(JSON.stringify((JSON.parse(calls) as unknown[]).map(() => ({ released: true }))));
+  };
+  const namespace = { getByName: () => ({ reserve }) as unknown as LimiterStub };
+  const together = { queues: new BatchQueues(), inBackground: () => undefined };
+  const objects = new Objects(namespace, manualClock(), together);
+  const made = Array.from({ length: 20 }, () => objects.call(jobs, "a", { operation: RELEASE }));
+  expect(await Promise.all(made)).toEqual(made.map(() => ({ answer: { released: true } })));
+  expect(batches).toHaveLength(1);
+});
+
+test.each([
+  ["that does not know it", { unsupported: { protocol: 1 } }],
+  ["that only takes back the units that come with it", null],
+])("to an object of a version %s an operation is made alone", async (_, answer) => {
+  const released: unknown[] = [];
+  const stub = {
+    reserve: () => Promise.resolve(JSON.stringify([answer])),
+    giveBack: () => Promise.resolve(),
+    releaseCall: (call: unknown) => {
+      released.push(call);
+      return Promise.resolve(JSON.stringify({ released: true }));
+    },
+  } as unknown as LimiterStub;
+  const together = { queues: new BatchQueues(), inBackground: () => undefined };
+  const objects = new Objects({ getByName: () => stub }, manualClock(), together);
+  const giveBack = { policy: "jobs", returned: [] };
+  const call = { giveBack, operation: RELEASE };
+  expect(await objects.call(jobs, "a", call)).toEqual({ answer: { released: true } });
+  expect(released).toEqual([RELEASE]);
+});
+
+test("what ends a claim goes to an object that is overloaded, and no other operation", async () => {
+  vi.spyOn(console, "warn").mockImplementation(() => undefined);
+  const overloaded = () => Promise.reject(Object.assign(new Error("overloaded"), { overloaded: true }));
+  const stub = {
+    reserve: overloaded,
+    releaseCall: () => Promise.resolve(JSON.stringify({ released: true })),
+  } as unknown as LimiterStub;
+  const together = { queues: new BatchQueues(), inBackground: () => undefined };
+  const objects = new Objects({ getByName: () => stub }, manualClock(), together);
+  const hold = { op: "hold", policy: "jobs", key: "a", cost: 1, ttlMs: 1_000 } as const;
+  expect(await objects.call(jobs, "a", { operation: hold })).toBe(undefined);
+  expect(await objects.call(jobs, "a", { operation: hold })).toBe(undefined);
+  expect(await objects.call(jobs, "a", { operation: RELEASE })).toEqual({ answer: { released: true } });
+  vi.restoreAllMocks();
 });
