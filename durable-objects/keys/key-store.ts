@@ -79,8 +79,8 @@ export class KeyStore {
     const writesState = !isSaved || change.isExact === true || remember.length > 0;
     const writesRecord = writesState || minDueMs > keyState.dueMs;
     const isNew = keyState.dueMs === -Infinity;
-    // A record written for claims alone leaves time to renew them once.
-    const dueMs = writesState || isNew ? minDueMs : minDueMs + Math.max(0, minDueMs - nowMs);
+    // A record that is written again leaves time to renew its claims once.
+    const dueMs = isNew ? minDueMs : minDueMs + Math.max(0, minDueMs - nowMs);
     const ahead = isSaved ? [] : keyState.noteGiven(accounts, nowMs);
     const writeRecord = () =>
       writesRecord ? this.#cache.write(keyState, accounts, nowMs, ahead, dueMs) : undefined;
