@@ -38,8 +38,8 @@ export const MAX_WAIT_MS = 600_000;
 export const DEFAULT_MAX_WAITERS = 1_000;
 /** Each waiter is a pending request in the object, which has 128 MB. With 2,000 waiters, each took 110 KB. */
 export const MAX_WAITERS = 1_000;
-/** A record covers the tokens of so many microseconds, about as long as an allowance for rates lasts. */
-const TOKENS_AHEAD = 10_000_000;
+/** A record covers the tokens of so many microseconds: a minute. A crash skips as many at most. */
+const TOKENS_AHEAD = 60_000_000;
 /** 2^31 - 1 ms: the maximum of a timer. */
 const MAX_TTL_MS = 2_147_483_647;
 
