@@ -1,7 +1,7 @@
 /** One key of an object, filled up to its bounds, on the production modules and a SQLite in memory. */
 import { performance } from "node:perf_hooks";
 import { parsePolicies } from "../core/policies/parse-policies.ts";
-import type { Reserving } from "../core/protocol/messages.ts";
+import type { Reserving } from "../core/protocol/calls.ts";
 import { KeyCache } from "../durable-objects/keys/key-cache.ts";
 import type { KeyState } from "../durable-objects/keys/key-state.ts";
 import { KeyStore } from "../durable-objects/keys/key-store.ts";

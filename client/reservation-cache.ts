@@ -6,7 +6,7 @@ import {
   saysTheSame,
   MAX_TTL_MS,
 } from "../core/policies/policy.ts";
-import type { GiveBackMessage } from "../core/protocol/messages.ts";
+import type { GiveBackMessage } from "../core/protocol/calls.ts";
 import { Reservation } from "../core/reservations/reservation.ts";
 import { marginMs, MAX_MARGIN_MS } from "../core/reservations/sizing.ts";
 import type { Holding } from "./call-gate.ts";

@@ -1,16 +1,10 @@
 import { type Time, andThen } from "../core/clock.ts";
 import type { PolicyLookup } from "../core/policies/policy.ts";
 import type { Answer, AnswerText, KeyCount, KeyList, ListedKey } from "../core/protocol/answers.ts";
+import type { AcquireCall, IdleCall, KeysCall, LimitCall, Versioned } from "../core/protocol/calls.ts";
 import { publicDecision } from "../core/protocol/decision.ts";
-import {
-  KNOWN_PROTOCOL,
-  type KeysCall,
-  type LimitCall,
-  unsupportedOf,
-  type Versioned,
-} from "../core/protocol/messages.ts";
+import { KNOWN_PROTOCOL, unsupportedOf } from "../core/protocol/messages.ts";
 import type { MaybePromise, Attached, KeyCall } from "../core/protocol/object-methods.ts";
-import type { AcquireCall, IdleCall } from "../core/protocol/operation-messages.ts";
 import type { Full } from "../core/protocol/problems.ts";
 import { releaseLease, type ReleasingHost } from "./connections/lease-sockets.ts";
 import { KeyCache, type MemoryBudget } from "./keys/key-cache.ts";

@@ -1,6 +1,6 @@
 import { SYSTEM_TIME, type Time } from "../core/clock.ts";
 import type { Policies } from "../core/policies/policy.ts";
-import type { KeysCall } from "../core/protocol/messages.ts";
+import type { KeysCall } from "../core/protocol/calls.ts";
 import type { KeyCall } from "../core/protocol/object-methods.ts";
 import { joinParts, KeyCalls, type WaitingCall } from "./key-calls.ts";
 import { cleaned } from "./keys/garbage-collection.ts";

@@ -7,6 +7,7 @@ import {
   type Released,
   type UnsupportedProtocol,
 } from "../core/protocol/answers.ts";
+import type { OperationCall, ReserveCall, GiveBackMessage, Sent } from "../core/protocol/calls.ts";
 import {
   Arrivals,
   STALE,
@@ -18,9 +19,6 @@ import {
   KNOWN_PROTOCOL,
   MAX_BATCH_LENGTH,
   MAX_BATCHED,
-  type ReserveCall,
-  type GiveBackMessage,
-  type Sent,
   unsupportedOf,
 } from "../core/protocol/messages.ts";
 import type {
@@ -33,7 +31,6 @@ import type {
   LimiterMethods,
   ObjectStub,
 } from "../core/protocol/object-methods.ts";
-import type { OperationCall } from "../core/protocol/operation-messages.ts";
 import { full } from "../core/protocol/problems.ts";
 import type { WaitingCall } from "./key-calls.ts";
 import { type KeyMoves, type Places, passOn, passRequest } from "./moves/key-moves.ts";

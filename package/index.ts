@@ -2,7 +2,7 @@
 export type { Hold, Lease, RuleDecision } from "../core/protocol/answers.ts";
 export type { Cost } from "../core/policies/policy.ts";
 export type { AllDecisions, Decision, KeyReport } from "../core/protocol/decision.ts";
-export type { LeaseReport } from "../core/protocol/operation-messages.ts";
+export type { LeaseReport } from "../core/protocol/calls.ts";
 export type { ListedPolicy, ListedRule, PolicyList } from "../core/protocol/reservation-messages.ts";
 export type { FieldError } from "../core/protocol/problems.ts";
 export type * from "../client/limiter.ts";

@@ -9,7 +9,7 @@ import type { TokenBucketConfig } from "../../core/algorithms/token-bucket.ts";
 import { andThen, type Time } from "../../core/clock.ts";
 import type { Policies, Policy } from "../../core/policies/policy.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
-import type { ReserveCall } from "../../core/protocol/messages.ts";
+import type { ReserveCall } from "../../core/protocol/calls.ts";
 import { objectName } from "../../core/protocol/names.ts";
 import type { KeyCall } from "../../core/protocol/object-methods.ts";
 import { joinParts, KeyCalls } from "../../durable-objects/key-calls.ts";

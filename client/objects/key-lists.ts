@@ -1,6 +1,7 @@
 import type { Policy } from "../../core/policies/policy.ts";
 import type { KeyCount, KeyList, ListedKey } from "../../core/protocol/answers.ts";
-import { type KeysCall, PROTOCOL } from "../../core/protocol/messages.ts";
+import type { KeysCall } from "../../core/protocol/calls.ts";
+import { PROTOCOL } from "../../core/protocol/messages.ts";
 import { type KeyPlace, sharedObjectName, sharedObjects } from "../../core/protocol/names.ts";
 import { type Answered, Problem } from "../../core/protocol/problems.ts";
 import { type ClientContext, through } from "../call-gate.ts";

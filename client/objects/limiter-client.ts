@@ -12,18 +12,14 @@ import {
   versionOf,
 } from "../../core/policies/policy.ts";
 import type { Answer, AnswerText, Peeked, UnsupportedProtocol } from "../../core/protocol/answers.ts";
+import type { LimitParams } from "../../core/protocol/calls.ts";
 import {
   type Decision,
   type KeyReport,
   degradedDecision,
   effectDecision,
 } from "../../core/protocol/decision.ts";
-import {
-  type BatchedCall,
-  type LimitParams,
-  type MadeAnswer,
-  PROTOCOL,
-} from "../../core/protocol/messages.ts";
+import { type BatchedCall, type MadeAnswer, PROTOCOL } from "../../core/protocol/messages.ts";
 import {
   type ClaimKind,
   type ClaimPlace,

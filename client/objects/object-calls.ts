@@ -1,17 +1,6 @@
 /** Calls to a key's object: how they are made, and those on holds and leases. */
 import { type Cost, forPriority, type Policy, versionOf } from "../../core/policies/policy.ts";
 import type { Answer, AnswerText, Lease, Missing, Released } from "../../core/protocol/answers.ts";
-import { type Decision, degradedDecision } from "../../core/protocol/decision.ts";
-import {
-  type BatchedCall,
-  type LimitParams,
-  LINK_PROTOCOL,
-  PROTOCOL,
-  RESUMING_PROTOCOL,
-  WAITING_PROTOCOL,
-} from "../../core/protocol/messages.ts";
-import { ownKey } from "../../core/protocol/names.ts";
-import type { MaybePromise, Attached } from "../../core/protocol/object-methods.ts";
 import type {
   AcquireCall,
   AcquireParams,
@@ -19,7 +8,18 @@ import type {
   IdleCall,
   LeaseReport,
   OperationCall,
-} from "../../core/protocol/operation-messages.ts";
+  LimitParams,
+} from "../../core/protocol/calls.ts";
+import { type Decision, degradedDecision } from "../../core/protocol/decision.ts";
+import {
+  type BatchedCall,
+  LINK_PROTOCOL,
+  PROTOCOL,
+  RESUMING_PROTOCOL,
+  WAITING_PROTOCOL,
+} from "../../core/protocol/messages.ts";
+import { ownKey } from "../../core/protocol/names.ts";
+import type { MaybePromise, Attached } from "../../core/protocol/object-methods.ts";
 import { type Answered, Problem } from "../../core/protocol/problems.ts";
 import { type ClientContext, type CallKind, through } from "../call-gate.ts";
 import type { LocalLimiter } from "../local-limiter.ts";

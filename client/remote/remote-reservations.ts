@@ -1,14 +1,9 @@
 import { normaliseKey } from "../../core/catalog/keys.ts";
 import { randomId, type Time } from "../../core/clock.ts";
 import { forPriority, type PolicyView, type RuleView, takesNothing } from "../../core/policies/policy.ts";
+import type { LimitCall } from "../../core/protocol/calls.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
-import {
-  Departures,
-  STALE,
-  type BatchedCall,
-  type LimitCall,
-  type MadeAnswer,
-} from "../../core/protocol/messages.ts";
+import { Departures, STALE, type BatchedCall, type MadeAnswer } from "../../core/protocol/messages.ts";
 import { LimiterError, Problem } from "../../core/protocol/problems.ts";
 import {
   type DescribedPolicy,

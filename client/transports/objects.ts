@@ -1,16 +1,14 @@
 import { type Time, type Attempts, DeadlineError, inTime, overdue } from "../../core/clock.ts";
 import { type Cost, type LocationHint, type PolicyView, publicName } from "../../core/policies/policy.ts";
 import type { AnswerText, Decided, Lease, Released } from "../../core/protocol/answers.ts";
+import type { AcquireCall, IdleCall, LimitCall, GiveBackMessage } from "../../core/protocol/calls.ts";
 import {
   STALE,
   type BatchedCall,
-  type LimitCall,
   type BatchedAnswer,
   type MadeAnswer,
-  type GiveBackMessage,
 } from "../../core/protocol/messages.ts";
 import { objectName, regionalName } from "../../core/protocol/names.ts";
-import type { AcquireCall, IdleCall } from "../../core/protocol/operation-messages.ts";
 import type { Reservation } from "../../core/reservations/reservation.ts";
 import type { Counter } from "../../core/stats/tally.ts";
 import { type BatchQueues, OVERLOADED, OVERLOADED_TEXT, type Sending } from "./batch-queue.ts";

@@ -8,23 +8,25 @@ import {
   type Released,
   type UnsupportedProtocol,
 } from "../../core/protocol/answers.ts";
+import type {
+  OperationCall,
+  LimitCall,
+  ReserveCall,
+  Sent,
+  GiveBackMessage,
+} from "../../core/protocol/calls.ts";
 import {
   type Batch,
   BATCH_PROTOCOL,
   type BatchedAnswer,
   type BatchedCall,
   batchText,
-  type LimitCall,
   type MadeAnswer,
   PROTOCOL,
-  type ReserveCall,
-  type Sent,
-  type GiveBackMessage,
   unpaced,
 } from "../../core/protocol/messages.ts";
 import { objectName } from "../../core/protocol/names.ts";
 import type { ObjectStub } from "../../core/protocol/object-methods.ts";
-import type { OperationCall } from "../../core/protocol/operation-messages.ts";
 import type { Full } from "../../core/protocol/problems.ts";
 import type { QueuedCall } from "./batch-queue.ts";
 
@@ -70,15 +72,10 @@ export async function askAlone(
   onPace?: OnPace,
 ): Promise<Made> {
   const given = giveBack && quietly(object.giveBack(giveBack.policy, giveBack.returned));
-  const answer =
-    operation === undefined
-      ? await answerOf(
-          object,
-          limit,
-          reserve && { ...reserve, ...(terms && { terms }), ...(sent && { sent }) },
-          onPace,
-        )
-      : await operateAlone(object, operation);
+  const reserving = reserve && { ...reserve, ...(terms && { terms }), ...(sent && { sent }) };
+  const answer = await (operation === undefined
+    ? answerOf(object, limit, reserving, onPace)
+    : operateAlone(object, operation));
   await given;
   return answer;
 }

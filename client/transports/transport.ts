@@ -1,7 +1,7 @@
 import type { Cost } from "../../core/policies/policy.ts";
 import type { Lease } from "../../core/protocol/answers.ts";
+import type { LeaseReport } from "../../core/protocol/calls.ts";
 import type { AllDecisions, Decision, KeyReport } from "../../core/protocol/decision.ts";
-import type { LeaseReport } from "../../core/protocol/operation-messages.ts";
 import type {
   PolicyList,
   ReservationsMessage,

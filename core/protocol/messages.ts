@@ -1,19 +1,10 @@
 /**
- * The messages from clients (isolates) to an object. Old and new versions exchange them during a rollout: fields are
- * only added, as optional, never renamed. A change that an older object would misread needs a higher `PROTOCOL`.
+ * The messages from clients (isolates) to an object: their versions, calls in one message, and how late one comes. Old and
+ * new versions exchange them during a rollout: fields are only added, as optional, never renamed. A change that an older
+ * object would misread needs a higher `PROTOCOL`.
  */
-import type { Cost, LocationHint, PolicyRevision } from "../policies/policy.ts";
-import type { Reports } from "../shedding/load-shedder.ts";
-import type {
-  Answer,
-  AnswerText,
-  Lease,
-  Released,
-  Shed,
-  SheddingLevel,
-  UnsupportedProtocol,
-} from "./answers.ts";
-import type { OperationCall } from "./operation-messages.ts";
+import type { Answer, AnswerText, Lease, Released, UnsupportedProtocol } from "./answers.ts";
+import type { GiveBackMessage, LimitCall, OperationCall, ReserveCall, Sent, Versioned } from "./calls.ts";
 
 /** An object answers `unsupported` to unknown versions. Methods with plain arguments keep version 1. */
 export const PROTOCOL = 1;
@@ -36,127 +27,8 @@ export const REGION_PROTOCOL = 7;
 /** The highest known version. 4 is `MOVE_PROTOCOL`. */
 export const KNOWN_PROTOCOL = REGION_PROTOCOL;
 
-/** Absent: version 1, whose senders sent no version. */
-export interface Versioned {
-  readonly protocol?: number;
-  /** The sender's rules of the policy as text (durable-objects/keys/versions.ts). */
-  readonly terms?: string | undefined;
-  /** The version in force for the key, as known to the sender. Absent: that of the deployment's file. */
-  readonly inForce?: PolicyRevision | undefined;
-  /** Another object forwarded the call: these objects may have the key, by its knowledge. */
-  readonly mayBeAt?: readonly string[];
-}
-
-export interface OfKey extends Versioned {
-  readonly policy: string;
-  readonly key: string;
-  /** Calls of one caller have bounds of their own. */
-  readonly caller?: string;
-}
-
-/**
- * Decides on a cost, and reserves units for a holder (an isolate) to spend without a message. Counts are totals since
- * the holder began, and `turn` rises with each message: lost, late and repeated messages do no harm.
- */
-export interface ReserveCall extends UnitsCall {
-  /** 0: no caller waits for a decision. */
-  readonly cost: Cost;
-  readonly holder: string;
-  readonly turn: number;
-  /** The lifetime of the units. The holder counts from before it sends, so it stops first. */
-  readonly ttlMs: number;
-  /** The holder may ask an object in its region instead (`Reserved.asksRegion`). */
-  readonly mayAskRegion?: true | undefined;
-  /** The holder is a region's object, which has so many holders. */
-  readonly holders?: number | undefined;
-  /**
-   * The holder takes a bucket of its own (`Reserved.buckets`). `true`: the object is far. `false`: if holders are many.
-   */
-  readonly takesBucket?: boolean | undefined;
-  /** Calls already wait for units, so granted units are used at once. */
-  readonly isShort: boolean;
-  readonly rules: Readonly<Record<string, Reserving>>;
-  /** Of a call that is sent alone. */
-  readonly sent?: Sent | undefined;
-}
-
-export interface Reserving {
-  readonly used: number;
-  /** Units that the holder keeps; it returns all others. */
-  readonly kept: number;
-  /** The units that the holder needs, the kept ones included. */
-  readonly wanted: number;
-  /** The units that its calls need in a second. Absent: of an older version, or the rule cannot be cut. */
-  readonly demand?: number;
-  /** The rate of its bucket, if it has one; then `kept` is the most units in it. */
-  readonly rate?: number;
-  /** The units in it now. Absent: of an older version. */
-  readonly level?: number;
-  /** Of its bucket: the units that it returns unused. */
-  readonly left?: number;
-}
-
-export interface GiveBackMessage {
-  readonly key: string;
-  readonly holder: string;
-  readonly turn: number;
-  readonly used: Readonly<Record<string, number>>;
-  /** `Reserving.left`. */
-  readonly left?: Readonly<Record<string, number>>;
-  /** The units are of the object in this region. */
-  readonly region?: LocationHint | undefined;
-}
-
-export interface UnitsCall extends OfKey {
-  /** The sender shed the call: it is answered only if it was answered before. */
-  readonly shed?: Shed | undefined;
-  /** One of the policy's priorities. Absent: the usual one. */
-  readonly priority?: string | undefined;
-  /** Present: the receiver is the key's object in this region (durable-objects/regions/). */
-  readonly region?: LocationHint | undefined;
-  /** Part of a batch, which must not wait: it is refused instead. */
-  readonly isBatched?: true | undefined;
-}
-
-/** Decides on a cost, and takes it if every rule admits it. */
-export interface LimitCall extends UnitsCall {
-  readonly cost: Cost;
-  readonly idempotencyKey?: string | undefined;
-  /** The longest wait for its turn. Absent: no wait. */
-  readonly waitMs?: number;
-  /** The units are taken in any case; missing ones become a debt. */
-  readonly force?: true | undefined;
-}
-
-/** Sets what a key has used. Held units are not changed. */
-export interface SetCall extends OfKey {
-  /** A number is for every rule that counts a rate. A rule without its unit in an object is not changed. */
-  readonly used: Cost;
-}
-
-export interface SheddingCall extends OfKey {
-  readonly reports: Reports;
-  /** The last level that the sender received, for an object that lost its memory. */
-  readonly known?: KnownLevel;
-}
-
-export interface KnownLevel extends SheddingLevel {
-  readonly agoMs: number;
-}
-
-export type LimitParams = Omit<LimitCall, "policy" | "key">;
-export type SetParams = Omit<SetCall, "policy" | "key" | "protocol">;
-
 export function unsupportedOf({ protocol = 1 }: Versioned): UnsupportedProtocol | undefined {
   return protocol > KNOWN_PROTOCOL ? { unsupported: { protocol: KNOWN_PROTOCOL } } : undefined;
-}
-
-export interface KeysCall extends Versioned {
-  readonly policy: string;
-  readonly prefix?: string;
-  /** Only keys after this one, in the order of their bytes. */
-  readonly after?: string;
-  readonly most?: number;
 }
 
 /* Several calls in one message of plain JSON, decided in one turn. A call fails alone. */
@@ -172,18 +44,6 @@ export interface BatchedCall {
   readonly limit?: LimitCall;
   readonly reserve?: ReserveCall;
   readonly operation?: OperationCall;
-}
-
-/** When a message was sent. */
-export interface Sent {
-  /** Names the sender. One whose clock is set back takes another name. */
-  readonly from: string;
-  /** Of the message: one that comes again is answered as before. Absent: none comes again. */
-  readonly number?: number | undefined;
-  /** By the sender's clock. */
-  readonly atMs: number;
-  /** For each call, how long its caller waits from then on. */
-  readonly leftMs: readonly number[];
 }
 
 export interface Batch extends Versioned {

@@ -1,7 +1,12 @@
 import type { Cost, Layout, PolicyRevision } from "../policies/policy.ts";
 import type { AnswerText, Lease, Peeked } from "./answers.ts";
 import type {
-  Batch,
+  AcquireCall,
+  HoldCall,
+  LeaseReport,
+  OperationCall,
+  RefundCall,
+  ReleaseCall,
   KeysCall,
   LimitCall,
   OfKey,
@@ -10,15 +15,8 @@ import type {
   SetCall,
   SheddingCall,
   Versioned,
-} from "./messages.ts";
-import type {
-  AcquireCall,
-  HoldCall,
-  LeaseReport,
-  OperationCall,
-  RefundCall,
-  ReleaseCall,
-} from "./operation-messages.ts";
+} from "./calls.ts";
+import type { Batch } from "./messages.ts";
 
 /**
  * The methods of an object over Workers RPC. Versions mix during a rollout: never change a name or an argument, add a

@@ -6,8 +6,9 @@
 import type { Waiting } from "../algorithms/algorithm.ts";
 import type { HeaderStyle, PolicyView, RuleView } from "../policies/policy.ts";
 import type { Decided } from "./answers.ts";
+import type { Sent } from "./calls.ts";
 import type { Decision } from "./decision.ts";
-import type { BatchedCall, Failed, Sent } from "./messages.ts";
+import type { BatchedCall, Failed } from "./messages.ts";
 import type { Problem } from "./problems.ts";
 
 export const RESERVATIONS_PROTOCOL = 1;

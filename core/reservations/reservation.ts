@@ -1,6 +1,6 @@
 import { type Cost, costOf, type PolicyView, type RuleView, versionOf } from "../policies/policy.ts";
 import type { Bucket, Decided, Reserved, RuleDecision } from "../protocol/answers.ts";
-import type { ReserveCall, GiveBackMessage } from "../protocol/messages.ts";
+import type { ReserveCall, GiveBackMessage } from "../protocol/calls.ts";
 import { Holder, type UnansweredMessage } from "./holder.ts";
 import { OwnBuckets } from "./own-buckets.ts";
 import { heldMs, refillMs } from "./sizing.ts";

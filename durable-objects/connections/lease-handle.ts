@@ -1,15 +1,16 @@
 import { RpcTarget } from "cloudflare:workers";
 import * as v from "valibot";
 import type { Answer, Missing, Released } from "../../core/protocol/answers.ts";
-import { LINK_PROTOCOL, type OfKey, unsupportedOf } from "../../core/protocol/messages.ts";
-import { claimId } from "../../core/protocol/names.ts";
-import type { Attached, ConfirmCall } from "../../core/protocol/object-methods.ts";
 import {
   type AcquireCall,
   MAX_DURATION_MS,
   OUTCOMES,
   type ReleaseCall,
-} from "../../core/protocol/operation-messages.ts";
+  type OfKey,
+} from "../../core/protocol/calls.ts";
+import { LINK_PROTOCOL, unsupportedOf } from "../../core/protocol/messages.ts";
+import { claimId } from "../../core/protocol/names.ts";
+import type { Attached, ConfirmCall } from "../../core/protocol/object-methods.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { integer, number, oneOf, pointerTo, table, violationsOf } from "../../core/validation.ts";
 import { claimIn, leaseLink } from "../operations/claims.ts";

@@ -2,10 +2,9 @@ import { withoutTaking } from "../../core/accounts/account.ts";
 import { randomFraction, readClockMs, andThen } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { Decided, Lease, Missing, Released } from "../../core/protocol/answers.ts";
+import type { AcquireCall, ReleaseCall, OfKey } from "../../core/protocol/calls.ts";
 import { type Decision, publicDecision, shedDecision, withJitter } from "../../core/protocol/decision.ts";
-import type { OfKey } from "../../core/protocol/messages.ts";
 import type { MaybePromise, ObjectStub } from "../../core/protocol/object-methods.ts";
-import type { AcquireCall, ReleaseCall } from "../../core/protocol/operation-messages.ts";
 import {
   boundText,
   CLOSE_DENIED,

@@ -9,7 +9,7 @@ import type { Account } from "../../core/accounts/hold.ts";
 import { jitterAt } from "../../core/clock.ts";
 import { type Cost, costOf, costText, type Rule, takesNothing } from "../../core/policies/policy.ts";
 import type { Answer, Decided } from "../../core/protocol/answers.ts";
-import type { LimitParams, SetParams } from "../../core/protocol/messages.ts";
+import type { LimitParams, SetParams } from "../../core/protocol/calls.ts";
 import { writtenKey } from "../../core/protocol/names.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import { full, type Full } from "../../core/protocol/problems.ts";

@@ -1,5 +1,5 @@
 import type { Answer, Lease, Missing, Peeked } from "../../core/protocol/answers.ts";
-import type { GiveBackMessage } from "../../core/protocol/messages.ts";
+import type { GiveBackMessage } from "../../core/protocol/calls.ts";
 import type { MaybePromise, KeyCall } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../keys/key-state.ts";
 

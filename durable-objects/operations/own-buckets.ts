@@ -21,7 +21,7 @@ import type { Rate } from "../../core/algorithms/algorithm.ts";
 import { MAX_PARTS } from "../../core/algorithms/token-bucket.ts";
 import { isCuttable, type Rule } from "../../core/policies/policy.ts";
 import type { Bucket, Reserved, RuleDecision } from "../../core/protocol/answers.ts";
-import type { ReserveCall } from "../../core/protocol/messages.ts";
+import type { ReserveCall } from "../../core/protocol/calls.ts";
 import { callerIn } from "../../core/protocol/names.ts";
 import { longestMs, MAX_MARGIN_MS, maxUnits } from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../keys/key-state.ts";

@@ -18,7 +18,7 @@ import {
 import { andThen } from "../../core/clock.ts";
 import { MIN_USEFUL_TTL_MS, publicName, type Rule } from "../../core/policies/policy.ts";
 import type { Answer, Bucket, Prospect, Reserved } from "../../core/protocol/answers.ts";
-import type { Reserving } from "../../core/protocol/messages.ts";
+import type { Reserving } from "../../core/protocol/calls.ts";
 import { callerIn } from "../../core/protocol/names.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import { grantedTogether, heldMs, isSpare, maxUnits, type Wish } from "../../core/reservations/sizing.ts";

@@ -1,6 +1,6 @@
 import { outstandingOf } from "../../core/accounts/account.ts";
 import type { SheddingLevel, SheddingReport } from "../../core/protocol/answers.ts";
-import type { KnownLevel, SheddingCall } from "../../core/protocol/messages.ts";
+import type { KnownLevel, SheddingCall } from "../../core/protocol/calls.ts";
 import {
   advanced,
   chanceOf,

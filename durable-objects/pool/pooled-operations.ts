@@ -1,7 +1,7 @@
 import { randomId } from "../../core/clock.ts";
 import { type Cost, costOf, costText } from "../../core/policies/policy.ts";
 import type { Answer, Lease, Missing, Peeked, RuleDecision } from "../../core/protocol/answers.ts";
-import type { GiveBackMessage } from "../../core/protocol/messages.ts";
+import type { GiveBackMessage } from "../../core/protocol/calls.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";

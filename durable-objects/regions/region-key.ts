@@ -11,7 +11,7 @@ import {
   type Rule,
 } from "../../core/policies/policy.ts";
 import { type Answer, ASK_HOME, type Decided, type RuleDecision } from "../../core/protocol/answers.ts";
-import type { LimitCall, ReserveCall } from "../../core/protocol/messages.ts";
+import type { LimitCall, ReserveCall } from "../../core/protocol/calls.ts";
 import type { KeyCall, MaybePromise } from "../../core/protocol/object-methods.ts";
 import { Holder, type UnansweredMessage } from "../../core/reservations/holder.ts";
 import { longestMs, MAX_MARGIN_MS } from "../../core/reservations/sizing.ts";

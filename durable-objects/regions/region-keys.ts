@@ -14,14 +14,8 @@ import type { RuleAccount } from "../../core/accounts/hold.ts";
 import { HolderClock, inTime, randomId, type Time } from "../../core/clock.ts";
 import type { Policy, PolicyLookup } from "../../core/policies/policy.ts";
 import { type Answer, ASK_HOME } from "../../core/protocol/answers.ts";
-import {
-  Departures,
-  type Failed,
-  type LimitCall,
-  type PacedReply,
-  type ReserveCall,
-  unpaced,
-} from "../../core/protocol/messages.ts";
+import type { LimitCall, ReserveCall } from "../../core/protocol/calls.ts";
+import { Departures, type Failed, type PacedReply, unpaced } from "../../core/protocol/messages.ts";
 import type { KeyCall, MaybePromise, ObjectStub } from "../../core/protocol/object-methods.ts";
 import type { UnansweredMessage } from "../../core/reservations/holder.ts";
 import { MAX_MARGIN_MS } from "../../core/reservations/sizing.ts";

@@ -5,7 +5,7 @@ import { LoadShedding, REFRESH_MS, USABLE_MS } from "../../client/objects/load-s
 import { Objects, type LimiterNamespace } from "../../client/transports/objects.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";
-import type { SheddingCall } from "../../core/protocol/messages.ts";
+import type { SheddingCall } from "../../core/protocol/calls.ts";
 import { VirtualTime } from "../simulation/virtual-time.ts";
 
 const policy = parsePolicies({ fleet: { algorithm: "unlimited", shed: true } }).get("fleet") as Policy;

@@ -1,5 +1,6 @@
 import { describe, expect, test } from "vitest";
 import { type LimiterStub, sendTogether } from "../../client/transports/send-batch.ts";
+import type { Sent } from "../../core/protocol/calls.ts";
 import {
   Arrivals,
   Departures,
@@ -7,7 +8,6 @@ import {
   BATCH_PROTOCOL,
   type Batch,
   type BatchedCall,
-  type Sent,
 } from "../../core/protocol/messages.ts";
 import { answerBatch, OwnerRouting, stubOf } from "../../durable-objects/wire-methods.ts";
 

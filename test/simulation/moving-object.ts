@@ -1,8 +1,7 @@
 /** An object whose keys may move: the production modules, with storage that outlives it, and a network. */
 import type { Policies } from "../../core/policies/policy.ts";
-import type { LimitCall, ReserveCall } from "../../core/protocol/messages.ts";
+import type { HoldCall, LimitCall, ReserveCall } from "../../core/protocol/calls.ts";
 import type { KeyCall, ObjectStub } from "../../core/protocol/object-methods.ts";
-import type { HoldCall } from "../../core/protocol/operation-messages.ts";
 import { KeyMoves, Places } from "../../durable-objects/moves/key-moves.ts";
 import { type MovesHost, OwnedKeys } from "../../durable-objects/moves/moved-rows.ts";
 import { OwnerRouting } from "../../durable-objects/wire-methods.ts";

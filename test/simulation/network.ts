@@ -1,7 +1,7 @@
 import type { LimiterNamespace, LimiterStub } from "../../client/transports/objects.ts";
 import type { AnswerText } from "../../core/protocol/answers.ts";
+import type { OperationCall } from "../../core/protocol/calls.ts";
 import type { Batch } from "../../core/protocol/messages.ts";
-import type { OperationCall } from "../../core/protocol/operation-messages.ts";
 import { answerBatch } from "../../durable-objects/wire-methods.ts";
 import type { VirtualTime } from "./virtual-time.ts";
 

@@ -3,7 +3,7 @@ import { ReservationCache } from "../../client/reservation-cache.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import type { Policies, Policy } from "../../core/policies/policy.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
-import type { GiveBackMessage } from "../../core/protocol/messages.ts";
+import type { GiveBackMessage } from "../../core/protocol/calls.ts";
 import type { Reservation } from "../../core/reservations/reservation.ts";
 import { Database } from "./database.ts";
 import { SimulatedObject } from "./simulated-object.ts";

@@ -4,7 +4,7 @@ import { ReservationCache } from "../../client/reservation-cache.ts";
 import { Objects, type LimiterNamespace, type LimiterStub } from "../../client/transports/objects.ts";
 import type { Time } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
-import type { RefundCall } from "../../core/protocol/operation-messages.ts";
+import type { RefundCall } from "../../core/protocol/calls.ts";
 import type { Fate } from "./network.ts";
 import type { Asked } from "./pools-region.ts";
 import type { VirtualTime } from "./virtual-time.ts";

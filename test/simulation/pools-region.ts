@@ -1,7 +1,6 @@
 import type { Time } from "../../core/clock.ts";
 import type { Cost, Policies } from "../../core/policies/policy.ts";
-import type { ReserveCall, GiveBackMessage } from "../../core/protocol/messages.ts";
-import type { HoldCall, AcquireCall } from "../../core/protocol/operation-messages.ts";
+import type { HoldCall, AcquireCall, ReserveCall, GiveBackMessage } from "../../core/protocol/calls.ts";
 import { makeAsk } from "../../durable-objects/key-calls.ts";
 import { KeyCache } from "../../durable-objects/keys/key-cache.ts";
 import type { KeyState } from "../../durable-objects/keys/key-state.ts";

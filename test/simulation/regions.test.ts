@@ -2,7 +2,7 @@
 import { expect, test } from "vitest";
 import { type Cell, runCell } from "../../bench/scale/run.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
-import type { ReserveCall } from "../../core/protocol/messages.ts";
+import type { ReserveCall } from "../../core/protocol/calls.ts";
 import { depth } from "../support/depth.ts";
 import { announcedSeed } from "../support/random.ts";
 

@@ -7,7 +7,7 @@ import type {
   GiveBackMessage,
   SheddingCall,
   Versioned,
-} from "../../core/protocol/messages.ts";
+} from "../../core/protocol/calls.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import { makeAsk } from "../../durable-objects/key-calls.ts";
 import { collectGarbage } from "../../durable-objects/keys/garbage-collection.ts";

@@ -1,7 +1,6 @@
 import type { Policies } from "../../core/policies/policy.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
-import type { LimitCall } from "../../core/protocol/messages.ts";
-import type { HoldCall } from "../../core/protocol/operation-messages.ts";
+import type { HoldCall, LimitCall } from "../../core/protocol/calls.ts";
 import { Database } from "./database.ts";
 import { law } from "./laws.ts";
 import type { MovingMethod } from "./moving-object.ts";

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
 import type { Policy } from "../../core/policies/policy.ts";
-import type { ReserveCall } from "../../core/protocol/messages.ts";
+import type { ReserveCall } from "../../core/protocol/calls.ts";
 import type { ReservationsMessage } from "../../core/protocol/reservation-messages.ts";
 import { describeForClient } from "../../worker/calls/reservations.ts";
 import { depth } from "../support/depth.ts";

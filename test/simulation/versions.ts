@@ -19,8 +19,8 @@ import {
   type PolicyRevision,
 } from "../../core/policies/policy.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
+import type { LimitCall, ReserveCall } from "../../core/protocol/calls.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
-import type { LimitCall, ReserveCall } from "../../core/protocol/messages.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import type { ReservationsReply, ReservationsMessage } from "../../core/protocol/reservation-messages.ts";
 import { SCOPES } from "../../worker/auth/tokens.ts";

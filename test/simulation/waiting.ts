@@ -6,8 +6,8 @@ import { Objects, type LimiterNamespace } from "../../client/transports/objects.
 import { admitsTogether } from "../../core/accounts/account.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { Answer, AnswerText, Decided, Peeked } from "../../core/protocol/answers.ts";
+import type { LimitCall, ReserveCall } from "../../core/protocol/calls.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
-import type { LimitCall, ReserveCall } from "../../core/protocol/messages.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import { parseDeployment } from "../support/milliseconds.ts";
 import { seededRandom } from "../support/random.ts";

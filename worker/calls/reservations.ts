@@ -3,13 +3,8 @@ import type * as v from "valibot";
 import { boundReached, unavailable } from "../../client/read-answer.ts";
 import { normaliseKey } from "../../core/catalog/keys.ts";
 import { forPriority, type Policy, publicName, takesNothing, type Rule } from "../../core/policies/policy.ts";
-import {
-  Arrivals,
-  STALE,
-  type BatchedCall,
-  type MadeAnswer,
-  type Sent,
-} from "../../core/protocol/messages.ts";
+import type { Sent } from "../../core/protocol/calls.ts";
+import { Arrivals, STALE, type BatchedCall, type MadeAnswer } from "../../core/protocol/messages.ts";
 import { ownKey, hash } from "../../core/protocol/names.ts";
 import { type Full, Problem, type Answered } from "../../core/protocol/problems.ts";
 import {

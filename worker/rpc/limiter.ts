@@ -5,9 +5,9 @@ import type { CatalogService } from "../../client/transports/catalog-service.ts"
 import type { AcquireRequest, KeyRequest, LimiterCalls } from "../../client/transports/transport.ts";
 import { readClockMs } from "../../core/clock.ts";
 import type { Cost, Region } from "../../core/policies/policy.ts";
+import type { AcquireParams } from "../../core/protocol/calls.ts";
 import { type Decision, degradedDecision, type KeyReport } from "../../core/protocol/decision.ts";
 import type { Attached } from "../../core/protocol/object-methods.ts";
-import type { AcquireParams } from "../../core/protocol/operation-messages.ts";
 import { Problem, orThrow } from "../../core/protocol/problems.ts";
 import { type Call, type CallContext, type CatalogCall } from "../api/call.ts";
 import { RECORDS } from "../api/records.ts";

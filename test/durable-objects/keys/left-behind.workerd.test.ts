@@ -2,8 +2,8 @@
 import { afterEach, beforeEach, describe, expect, test, vi, type MockInstance } from "vitest";
 import { readAnswer } from "../../../client/transports/send-batch.ts";
 import { randomId } from "../../../core/clock.ts";
+import type { AcquireCall } from "../../../core/protocol/calls.ts";
 import { PROTOCOL } from "../../../core/protocol/messages.ts";
-import type { AcquireCall } from "../../../core/protocol/operation-messages.ts";
 import { KeyCache } from "../../../durable-objects/keys/key-cache.ts";
 import type { KeyState } from "../../../durable-objects/keys/key-state.ts";
 import { KeyStore } from "../../../durable-objects/keys/key-store.ts";

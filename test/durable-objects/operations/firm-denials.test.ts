@@ -2,7 +2,7 @@
 import { expect, test } from "vitest";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Decided } from "../../../core/protocol/answers.ts";
-import type { LimitCall, ReserveCall } from "../../../core/protocol/messages.ts";
+import type { LimitCall, ReserveCall } from "../../../core/protocol/calls.ts";
 import { Database } from "../../simulation/database.ts";
 import { SimulatedObject } from "../../simulation/simulated-object.ts";
 import { VirtualTime } from "../../simulation/virtual-time.ts";

@@ -4,7 +4,7 @@ import { outstandingOf } from "../../../core/accounts/account.ts";
 import { dualConfig } from "../../../core/algorithms/dual-config.ts";
 import { slidingLog } from "../../../core/algorithms/log/sliding-log.ts";
 import type { Decided } from "../../../core/protocol/answers.ts";
-import type { ReserveCall } from "../../../core/protocol/messages.ts";
+import type { ReserveCall } from "../../../core/protocol/calls.ts";
 import { Database } from "../../simulation/database.ts";
 import { SimulatedObject } from "../../simulation/simulated-object.ts";
 import { parsePolicies } from "../../support/milliseconds.ts";

@@ -1,7 +1,7 @@
 /** What an object says of its reservations: the counted units, and the holders of a key. */
 import { expect, test } from "vitest";
 import type { Answer, Decided, Peeked } from "../../../core/protocol/answers.ts";
-import type { Reserving } from "../../../core/protocol/messages.ts";
+import type { Reserving } from "../../../core/protocol/calls.ts";
 import { AlarmedObject, known } from "../../support/alarmed-object.ts";
 
 const RULE = { algorithm: "token-bucket", limit: 100_000, window: "30d" };

@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { afterEach, describe, expect, test } from "vitest";
 import type { Decided } from "../../../core/protocol/answers.ts";
-import type { ReserveCall } from "../../../core/protocol/messages.ts";
+import type { ReserveCall } from "../../../core/protocol/calls.ts";
 import { ownKey } from "../../../core/protocol/names.ts";
 import { FEW_UNITS, heldMs, spendableMs } from "../../../core/reservations/sizing.ts";
 import { Database } from "../../simulation/database.ts";

@@ -4,7 +4,7 @@ import type { Time } from "../../../core/clock.ts";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
 import type { Answer, AskHome, Decided } from "../../../core/protocol/answers.ts";
-import type { LimitCall, ReserveCall } from "../../../core/protocol/messages.ts";
+import type { LimitCall, ReserveCall } from "../../../core/protocol/calls.ts";
 import { RegionKeys } from "../../../durable-objects/regions/region-keys.ts";
 
 const ASK_HOME: AskHome = { askHome: true };

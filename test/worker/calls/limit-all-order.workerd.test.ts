@@ -6,7 +6,7 @@ import { LimiterClient } from "../../../client/objects/limiter-client.ts";
 import { Objects, type LimiterNamespace, type LimiterStub } from "../../../client/transports/objects.ts";
 import { SYSTEM_TIME } from "../../../core/clock.ts";
 import { DEFAULT_BOUNDS } from "../../../core/policies/policy.ts";
-import type { HoldCall } from "../../../core/protocol/operation-messages.ts";
+import type { HoldCall } from "../../../core/protocol/calls.ts";
 import { Problem } from "../../../core/protocol/problems.ts";
 import { regionalPolicies } from "../../../durable-objects/deployment.ts";
 import { callLimitSeveral } from "../../../worker/calls/limit-all.ts";

@@ -1,8 +1,8 @@
 /** The schemas of requests. The parser, the types and the OpenAPI document are all made from them. */
 import * as v from "valibot";
 import { MAX_UNITS } from "../../../core/algorithms/algorithm.ts";
+import { MAX_DURATION_MS, OUTCOMES } from "../../../core/protocol/calls.ts";
 import { isKeySized, MAX_KEY_BYTES } from "../../../core/protocol/names.ts";
-import { MAX_DURATION_MS, OUTCOMES } from "../../../core/protocol/operation-messages.ts";
 import { described, integer, number, oneOf, table } from "../../../core/validation.ts";
 
 const MAX_IDEMPOTENCY_KEY_BYTES = 256;
