@@ -143,7 +143,7 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
 
   async #send(
     { time, send, inBackground, deadlineMs }: Sending<Answer>,
-    { limit, reserve }: BatchedCall,
+    { limit, reserve, operation }: BatchedCall,
   ): Promise<void> {
     const beganMs = time.nowMs();
     const overdueMs = this.congestion.overdueMs(beganMs, deadlineMs);
@@ -179,7 +179,7 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
       for (const [index, posted] of calls.entries()) posted.end(isList ? answers[index] : answers);
       if (this.#queued.size === 0 || this.congestion.untilNextMs(time.nowMs()) > 0) break;
       // A request that gives back units does so to many objects: it is not to send the calls of others to each.
-      if (!(limit ?? reserve)) break;
+      if (!(limit ?? reserve ?? operation)) break;
       sender.steps[sender.batch]?.open();
       // Requests that were answered together call again together: these calls join the batch.
       await new Promise<void>((done) => time.after(0, done));

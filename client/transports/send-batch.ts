@@ -30,14 +30,14 @@ import type { ObjectStub } from "../../core/protocol/object-methods.ts";
 import type { Full } from "../../core/protocol/problems.ts";
 import type { QueuedCall } from "./batch-queue.ts";
 
-/** The answers to the calls of a message, in order, or the object's refusal of that message. */
 type Made = MadeAnswer | Lease | Released;
 
+/** The answers to the calls of a message, in order, or the object's refusal of that message. */
 export type Answers = readonly BatchedAnswer[] | UnsupportedProtocol | Full;
 
 /**
- * Sends calls in one message. A single call is sent alone, so any version of an object knows it, unless it
- * has policy terms. @throws Error when the object throws, or answers in another form
+ * Sends calls in one message. A single call is sent alone, so any version of an object knows it, unless it is an
+ * operation, or has policy terms. @throws Error when the object throws, or answers in another form
  */
 export async function sendTogether(
   object: LimiterStub,
@@ -48,9 +48,9 @@ export async function sendTogether(
 ): Promise<Answers> {
   const [first] = calls;
   const isAlone = first !== undefined && calls.length === 1;
-  const isOfOld =
-    first?.call.operation === undefined && (terms === undefined || first?.call.limit === undefined);
-  if (isAlone && isOfOld) return [await askAlone(object, first.call, terms, sent, onPace)];
+  const { limit, operation } = first?.call ?? {};
+  if (isAlone && operation === undefined && (terms === undefined || limit === undefined))
+    return [await askAlone(object, first.call, terms, sent, onPace)];
   const text = batchText(calls.map((each) => each.text));
   const more = { ...(terms !== undefined && { terms }), ...(sent !== undefined && { sent }) };
   const batch: Batch = { protocol: BATCH_PROTOCOL, calls: text, ...more };
