@@ -69,7 +69,7 @@ export class LimiterObject extends WithWireMethods {
       confirm: (call) => confirmLease({ ...parts, anywhere }, call),
     });
     const makeCounted = (message: KeyCall, method: WireMethod) => {
-      this.#count(message.policy, method);
+      this.#count(message.policy, method === "operate" ? message.op : method);
       return make(message, method);
     };
     const onDropped = (policy: string) => {

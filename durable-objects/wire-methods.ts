@@ -202,7 +202,11 @@ export class OwnerRouting {
     return moves.make<unknown>(policy, key, {
       isPassedOn,
       here: () => this.#makeHere(message, method),
-      there: (kept, mayBeAt) => passOn(places, kept, { policy, key, method, args, mayBeAt }),
+      // The other object may be of a version that does not know it: its sender makes it alone.
+      there: (kept, mayBeAt) =>
+        method === "operate"
+          ? Promise.resolve(text({ unsupported: { protocol: KNOWN_PROTOCOL } }))
+          : passOn(places, kept, { policy, key, method, args, mayBeAt }),
     });
   }
 

@@ -122,7 +122,10 @@ export class ObjectCalls {
     operation: OperationCall,
   ): Promise<Read | Problem | undefined> {
     const kind = isEnding(operation) && this.#caller.isDoubted !== true ? "end" : "ask";
-    const answer = await this.#post<Read>(policy, key, kind, { operation });
+    // A batch says the rules once.
+    const answer = await this.#post<Read>(policy, key, kind, {
+      operation: { ...operation, terms: undefined },
+    });
     // A concurrent call may have been denied before this one took effect.
     this.#local.forgetDenials(policy, key);
     return answer;

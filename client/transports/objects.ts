@@ -11,7 +11,7 @@ import {
 import { objectName, regionalName } from "../../core/protocol/names.ts";
 import type { Reservation } from "../../core/reservations/reservation.ts";
 import type { Counter } from "../../core/stats/tally.ts";
-import { type BatchQueues, OVERLOADED, OVERLOADED_TEXT, type Sending } from "./batch-queue.ts";
+import { type BatchQueues, type Overloaded, OVERLOADED_TEXT, type Sending } from "./batch-queue.ts";
 import {
   type Failure,
   FailureLog,
@@ -90,8 +90,12 @@ export class Objects {
     const isEnd = operation !== undefined && isEnding(operation);
     const together = policy.pool === undefined ? this.#together : undefined;
     const queue = together?.queues.open(name, this.#time.nowMs());
+    // In a batch they are said once.
+    const { terms } = policy;
+    const byItself =
+      operation && terms !== undefined ? { ...call, operation: { ...operation, terms } } : call;
     const alone = (leftMs: number) =>
-      this.askByName(policy, name, async (object) => madeIn<Read>(await askAlone(object, call)), {
+      this.askByName(policy, name, async (object) => madeIn<Read>(await askAlone(object, byItself)), {
         waitMs: leftMs - policy.deadlineMs,
         isRepeatable: isRepeatable(call),
         isEnd,
@@ -118,13 +122,13 @@ export class Objects {
               this.#counter?.lasted("object_pace_seconds", [publicName(policy.name)], paceMs);
             },
           ),
-        ).catch((error: unknown) => (isOverloaded(error) ? OVERLOADED : this.#unanswered(policy, error)));
+        ).catch((error: unknown) => (isOverloaded(error) ? REFUSED : this.#unanswered(policy, error)));
       },
     });
     together.queues.release(name, this.#time.nowMs());
     if (answer === undefined) return leftMs > 0 ? undefined : this.#unanswered(policy, overdue(deadlineMs));
     if (answer !== null && "overloaded" in answer)
-      return isEnd ? alone(leftMs) : this.#unanswered(policy, OVERLOADED_TEXT);
+      return isEnd && answer !== REFUSED ? alone(leftMs) : this.#unanswered(policy, OVERLOADED_TEXT);
     // An object of an older version only takes back the units that come with an operation.
     if (answer === null ? operation !== undefined : isForAlone(answer)) return alone(leftMs);
     if (answer !== null && "failed" in answer) {
@@ -220,6 +224,9 @@ export class Objects {
     return within(this.#namespace, policy).getByName(name, hint && { locationHint: hint });
   }
 }
+
+/** The object was asked, and is overloaded: what was sent to it is not sent again. */
+const REFUSED: Overloaded = { overloaded: true };
 
 /** @throws Error when the call failed there */
 function madeIn<Read extends MadeAnswer | Lease | Released>(answer: BatchedAnswer): Read {

@@ -112,8 +112,11 @@ async function askOperation(object: LimiterStub, operation: OperationCall): Prom
         ? object.renew(policy, key, id)
         : object.renew(policy, key, id, ttlMs));
     }
-    case "release":
-      return await object.releaseCall(operation);
+    case "release": {
+      const { id, outcome, durationMs } = operation;
+      if (outcome !== undefined || durationMs !== undefined) return await object.releaseCall(operation);
+      return JSON.stringify((await object.release(policy, key, id)) ? { released: true } : { missing: true });
+    }
     case "refund": {
       const { units, idempotencyKey, charge } = operation;
       return await (charge === undefined

@@ -1,4 +1,11 @@
-import { type Algorithm, configProblem, constantForecast, type LeaseTerms, scaleLimit } from "./algorithm.ts";
+import {
+  type Algorithm,
+  type AnyAlgorithm,
+  configProblem,
+  constantForecast,
+  type LeaseTerms,
+  scaleLimit,
+} from "./algorithm.ts";
 
 /**
  * Concurrency: at most `limit` units held at once. It is a semaphore, and with a limit of 1 a mutex.
@@ -38,10 +45,18 @@ export const MAX_WAIT_MS = 600_000;
 export const DEFAULT_MAX_WAITERS = 1_000;
 /** Each waiter is a pending request in the object, which has 128 MB. With 2,000 waiters, each took 110 KB. */
 export const MAX_WAITERS = 1_000;
-/** A record covers the tokens of so many microseconds: a minute. A crash skips as many at most. */
+/** A record covers the tokens of the next minute, in microseconds. After a crash they go on from its end. */
 const TOKENS_AHEAD = 60_000_000;
+/** Of tokens that are ahead of the clock it covers so many: otherwise each restart would put them further ahead. */
+const TOKENS_MORE = 1_000;
 /** 2^31 - 1 ms: the maximum of a timer. */
 const MAX_TTL_MS = 2_147_483_647;
+
+/** From when on the clock alone makes later tokens than the last one of a rule that leases. Until then its state is kept. */
+export function tokenPassedMs({ leasing }: AnyAlgorithm, state: unknown): number {
+  const token = state === undefined ? 0 : (leasing?.fencingToken(state) ?? 0);
+  return Math.floor(token / 1_000) + 1;
+}
 
 export const concurrency: Algorithm<ConcurrencyConfig, ConcurrencyState> = {
   name: "concurrency",
@@ -97,8 +112,7 @@ export const concurrency: Algorithm<ConcurrencyConfig, ConcurrencyState> = {
 
   // No units are used up. Only the end of a lease returns units.
   credit: (_, state) => state,
-  // From then on the clock alone makes later tokens.
-  untouchedAtMs: (_, state) => (state === undefined ? -Infinity : Math.floor(state.fencingToken / 1_000) + 1),
+  untouchedAtMs: () => -Infinity,
 
   forecast: ({ limit }) =>
     constantForecast((atMs, cost, outstanding) =>
@@ -111,7 +125,10 @@ export const concurrency: Algorithm<ConcurrencyConfig, ConcurrencyState> = {
     (state === undefined ||
       ((stored as ConcurrencyState | undefined)?.fencingToken ?? 0) >= state.fencingToken),
 
-  pack: (_, state) => ({ record: { ...state, fencingToken: state.fencingToken + TOKENS_AHEAD } }),
+  pack(_, state, nowMs) {
+    const latest = Math.max(state.fencingToken + TOKENS_MORE, nowMs * 1_000 + TOKENS_AHEAD);
+    return { record: { ...state, fencingToken: latest } };
+  },
   unpack: (_, record) => record as ConcurrencyState,
   used: () => 0,
 };

@@ -174,7 +174,11 @@ export class Arrivals {
     if (sent === undefined) return () => false;
     const lateMs = this.#latenessOf(sent, nowMs) - ROUNDING_MS;
     this.#lateMs += (lateMs - this.#lateMs) / SMOOTHING;
-    return (call, index) => lateMs > (sent.leftMs[index] ?? Infinity) && isForCaller(call);
+    return (call, index) => {
+      const leftMs = sent.leftMs[index] ?? Infinity;
+      // A message that comes again has calls that nobody waits for any more.
+      return (leftMs <= 0 || lateMs > leftMs) && isForCaller(call);
+    };
   }
 
   #latenessOf({ from, atMs }: Sent, nowMs: number): number {

@@ -8,6 +8,7 @@ import {
   untouchedAtMs,
 } from "../../core/accounts/account.ts";
 import { type Account, type Hold, type RuleAccount } from "../../core/accounts/hold.ts";
+import { tokenPassedMs } from "../../core/algorithms/concurrency.ts";
 import { dualState, singleState } from "../../core/algorithms/dual-config.ts";
 import { forPriority, later, type Policy, type PolicyRevision } from "../../core/policies/policy.ts";
 import { longestMs } from "../../core/reservations/sizing.ts";
@@ -176,10 +177,7 @@ export class KeyState {
   wholeAtMs(accounts: readonly Account[], nowMs: number): number {
     const of = ({ rule }: RuleState, index: number) => {
       const account = accounts[index] ?? UNTOUCHED;
-      const fullAtMs = untouchedAtMs(rule, account, nowMs);
-      // Until then a fencing token is later than the clock.
-      if (rule.lease === undefined) return fullAtMs;
-      return Math.max(fullAtMs, rule.algorithm.untouchedAtMs(rule.config, account.state));
+      return Math.max(untouchedAtMs(rule, account, nowMs), tokenPassedMs(rule.algorithm, account.state));
     };
     return Math.max(...this.#ruleStates.map(of));
   }

@@ -1,4 +1,5 @@
 import type { Account } from "../../core/accounts/hold.ts";
+import { tokenPassedMs } from "../../core/algorithms/concurrency.ts";
 import { readClockMs } from "../../core/clock.ts";
 import type { Policies, Rule } from "../../core/policies/policy.ts";
 import type { Full } from "../../core/protocol/problems.ts";
@@ -148,11 +149,10 @@ export class KeyStore {
 }
 
 /** What is left of a state after a reset: a fencing token that the clock has not reached. */
-function lastToken({ algorithm, config }: Rule, state: unknown, nowMs: number): unknown {
+function lastToken({ algorithm }: Rule, state: unknown, nowMs: number): unknown {
   const { leasing } = algorithm;
-  if (leasing === undefined || state === undefined) return undefined;
-  const last = leasing.resumed(leasing.fencingToken(state));
-  return algorithm.untouchedAtMs(config, last) > nowMs ? last : undefined;
+  if (leasing === undefined || tokenPassedMs(algorithm, state) <= nowMs) return undefined;
+  return leasing.resumed(leasing.fencingToken(state));
 }
 
 /**

@@ -179,9 +179,9 @@ export const adaptiveConcurrency: Algorithm<Config, State> = {
     const decision = concurrency.decide({ ...config, limit }, state, nowMs, cost, outstanding);
     if (!decision.allowed) {
       // While no lease ends, the limit changes only when what was learned is forgotten.
-      const initialAtMs = forgottenAtMs(config, state);
-      const willFit = cost <= limit || (initialAtMs > nowMs && cost <= config.initial);
-      const retryAfterMs = willFit && cost > limit ? initialAtMs - nowMs : null;
+      const forgottenAtMs = adaptiveConcurrency.untouchedAtMs(config, state);
+      const willFit = cost <= limit || (forgottenAtMs > nowMs && cost <= config.initial);
+      const retryAfterMs = willFit && cost > limit ? forgottenAtMs - nowMs : null;
       return { ...decision, reason: willFit ? "quota" : "cost-over-limit", retryAfterMs };
     }
     const { learned } = state ?? {};
@@ -189,18 +189,18 @@ export const adaptiveConcurrency: Algorithm<Config, State> = {
     return { ...decision, state: { ...decision.state, learned } };
   },
 
-  untouchedAtMs: (config, state) =>
-    Math.max(concurrency.untouchedAtMs(config, state), forgottenAtMs(config, state)),
+  untouchedAtMs: ({ forgetAfterMs }, state) =>
+    state?.learned === undefined ? -Infinity : state.learned.atMs + forgetAfterMs,
 
   forecast: (config, state) =>
     constantForecast((atMs, cost, outstanding) => {
       if (cost === 0 || cost + outstanding <= limitNow(config, state, atMs)) return atMs;
-      const initialAtMs = forgottenAtMs(config, state);
-      const fitsThen = initialAtMs > atMs && cost + outstanding <= config.initial;
-      return fitsThen ? initialAtMs : Infinity;
+      const forgottenAtMs = adaptiveConcurrency.untouchedAtMs(config, state);
+      const fitsThen = forgottenAtMs > atMs && cost + outstanding <= config.initial;
+      return fitsThen ? forgottenAtMs : Infinity;
     }, false),
 
-  // Every grant and every report is written, so a crash forgets none.
+  // Every report is written, so a crash forgets none.
   covers(config, stored, ahead, state, outstanding, nowMs) {
     const { learned } = (stored ?? {}) as Partial<AdaptiveState>;
     const isLearned = learned?.samples === state?.learned?.samples && learned?.atMs === state?.learned?.atMs;
@@ -212,14 +212,9 @@ function boundsOf({ floor, limit }: Config): Bounds {
   return { floor, ceiling: limit };
 }
 
-/** When what was learned is forgotten; -Infinity: nothing was. */
-function forgottenAtMs({ forgetAfterMs }: Config, state: State | undefined): number {
-  return state?.learned === undefined ? -Infinity : state.learned.atMs + forgetAfterMs;
-}
-
 /** `undefined`: no reports, or they are forgotten. */
 function learnedAt(config: Config, state: State | undefined, nowMs: number): Learned | undefined {
-  return nowMs < forgottenAtMs(config, state) ? state?.learned : undefined;
+  return nowMs < adaptiveConcurrency.untouchedAtMs(config, state) ? state?.learned : undefined;
 }
 
 function limitNow(config: Config, state: State | undefined, nowMs: number): number {
