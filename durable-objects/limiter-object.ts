@@ -69,7 +69,7 @@ export class LimiterObject extends WithWireMethods {
       confirm: (call) => confirmLease({ ...parts, anywhere }, call),
     });
     const makeCounted = (message: KeyCall, method: WireMethod) => {
-      this.#count(message.policy, method === "operate" ? message.op : method);
+      this.#count(message.policy, method === "operate" ? calledOf(message) : method);
       return make(message, method);
     };
     const onDropped = (policy: string) => {
@@ -217,4 +217,9 @@ async function loadPool({ nowMs, open, ...parts }: PoolParts): Promise<Operation
     time,
     openAlone: ({ policy, key }) => open(localName(policy), ALONE + key),
   });
+}
+
+/** An operation of a batch counts as the same call alone. */
+function calledOf({ op }: KeyCall): string {
+  return op === "lease" ? "acquire" : op;
 }

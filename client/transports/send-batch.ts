@@ -108,9 +108,7 @@ async function askOperation(object: LimiterStub, operation: OperationCall): Prom
     case "renew": {
       const { id, ttlMs } = operation;
       // RPC would send an argument that is `undefined`, so it is omitted.
-      return await (ttlMs === undefined
-        ? object.renew(policy, key, id)
-        : object.renew(policy, key, id, ttlMs));
+      return await object.renew(policy, key, id, ...(ttlMs === undefined ? [] : [ttlMs]));
     }
     case "release": {
       const { id, outcome, durationMs } = operation;

@@ -147,6 +147,28 @@ test("operations made at once go in one message", async () => {
   expect(batches).toHaveLength(1);
 });
 
+test("a request that makes an operation sends those that come meanwhile too", async () => {
+  const [queues, clock] = [new BatchQueues(), manualClock()];
+  const request = () => {
+    const sent: number[] = [];
+    const reserve = async ({ calls }: Batch) => {
+      const all = JSON.parse(calls) as unknown[];
+      sent.push(all.length);
+      await new Promise<void>((done) => clock.after(10, done));
+      return JSON.stringify(all.map(() => ({ released: true })));
+    };
+    const namespace = { getByName: () => ({ reserve }) as unknown as LimiterStub };
+    return { sent, objects: new Objects(namespace, clock, { queues, inBackground: () => undefined }) };
+  };
+  const [first, ...others] = [request(), request(), request()] as const;
+  const made = [first.objects.call(jobs, "a", { operation: RELEASE })];
+  await clock.advance(5);
+  for (const { objects } of others) made.push(objects.call(jobs, "a", { operation: RELEASE }));
+  await clock.advance(50);
+  expect(await Promise.all(made)).toEqual(made.map(() => ({ answer: { released: true } })));
+  expect([first, ...others].map(({ sent }) => sent)).toEqual([[1, 2], [], []]);
+});
+
 test.each([
   ["that does not know it", { unsupported: { protocol: 1 } }],
   ["that only takes back the units that come with it", null],
@@ -155,9 +177,9 @@ test.each([
   const stub = {
     reserve: () => Promise.resolve(JSON.stringify([answer])),
     giveBack: () => Promise.resolve(),
-    releaseCall: (call: unknown) => {
+    release: (...call: readonly unknown[]) => {
       released.push(call);
-      return Promise.resolve(JSON.stringify({ released: true }));
+      return Promise.resolve(true);
     },
   } as unknown as LimiterStub;
   const together = { queues: new BatchQueues(), inBackground: () => undefined };
@@ -165,20 +187,25 @@ test.each([
   const giveBack = { policy: "jobs", returned: [] };
   const call = { giveBack, operation: RELEASE };
   expect(await objects.call(jobs, "a", call)).toEqual({ answer: { released: true } });
-  expect(released).toEqual([RELEASE]);
+  expect(released).toEqual([["jobs", "a", "l"]]);
 });
 
 test("what ends a claim goes to an object that is overloaded, and no other operation", async () => {
   vi.spyOn(console, "warn").mockImplementation(() => undefined);
   const overloaded = () => Promise.reject(Object.assign(new Error("overloaded"), { overloaded: true }));
-  const stub = {
-    reserve: overloaded,
-    releaseCall: () => Promise.resolve(JSON.stringify({ released: true })),
-  } as unknown as LimiterStub;
+  let alone = 0;
+  const release = () => {
+    alone += 1;
+    return Promise.resolve(true);
+  };
+  const stub = { reserve: overloaded, release } as unknown as LimiterStub;
   const together = { queues: new BatchQueues(), inBackground: () => undefined };
   const objects = new Objects({ getByName: () => stub }, manualClock(), together);
   const hold = { op: "hold", policy: "jobs", key: "a", cost: 1, ttlMs: 1_000 } as const;
-  expect(await objects.call(jobs, "a", { operation: hold })).toBe(undefined);
+  // What the object has refused is not sent again.
+  const refused = Array.from({ length: 50 }, () => objects.call(jobs, "a", { operation: RELEASE }));
+  expect(await Promise.all(refused)).toEqual(refused.map(() => undefined));
+  expect(alone).toBe(0);
   expect(await objects.call(jobs, "a", { operation: hold })).toBe(undefined);
   expect(await objects.call(jobs, "a", { operation: RELEASE })).toEqual({ answer: { released: true } });
   vi.restoreAllMocks();

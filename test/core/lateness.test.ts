@@ -9,6 +9,7 @@ import {
   type Batch,
   type BatchedCall,
 } from "../../core/protocol/messages.ts";
+import type { KeyMoves } from "../../durable-objects/moves/key-moves.ts";
 import { answerBatch, OwnerRouting, stubOf } from "../../durable-objects/wire-methods.ts";
 
 const LIMIT: BatchedCall = { limit: { policy: "api", key: "a", cost: 1 } };
@@ -49,6 +50,23 @@ test.each([0, 3_600_000, -3_600_000])(
     expect(arrive(500, 0, 500)).toBe(false);
   },
 );
+
+test("of a message that comes again no call is decided that nobody waits for any more", () => {
+  const { departures, arrivals, arrive } = path(0);
+  expect(arrive(0, 0, 500)).toBe(false);
+  const sent = departures.stamp([{ untilMs: 1_000 }, { untilMs: 1_500 }], 1_200);
+  const isStale = arrivals.note(sent, 1_240);
+  expect([isStale(LEASE, 0), isStale(LEASE, 1), isStale(RELEASE, 0)]).toEqual([true, false, false]);
+});
+
+test("an operation on a key that is elsewhere is not passed on, as that object may not know it", async () => {
+  const there: KeyMoves["make"] = (_, __, { there: pass }) => pass({} as never, []) as never;
+  const elsewhere = { moves: { make: there } as unknown as KeyMoves, places: {} as never };
+  const routing = new OwnerRouting(() => "here", { time: { nowMs: () => 0 }, elsewhere });
+  const batch: Batch = { protocol: BATCH_PROTOCOL, calls: JSON.stringify([RELEASE]) };
+  const answers = JSON.parse((await routing.call("reserve", [batch])) as string) as unknown[];
+  expect(answers).toMatchObject([{ unsupported: {} }]);
+});
 
 test("where messages are late the next one of a sender is for after the queue, and one of each sender", () => {
   const arrivals = new Arrivals();
