@@ -12,7 +12,7 @@ import {
 import { objectName } from "../../core/protocol/names.ts";
 import { policies } from "../../durable-objects/deployment.ts";
 import { freshKey, report } from "../support/limiter.ts";
-import { objectOf } from "../support/objects.ts";
+import { keyBeside, objectOf } from "../support/objects.ts";
 
 const [name, policy] = [...policies.entries()].find(
   ([, each]) => each.objects !== "per-key" && each.lease === undefined,
@@ -35,7 +35,8 @@ test("each call is answered as it would be alone, in the order of the calls", as
 });
 
 test("operations on holds, leases and charges are answered as they would be alone, in one message", async () => {
-  const key = freshKey();
+  // An object that does not have the key passes on other calls, and no operation.
+  const key = keyBeside(name, "any");
   const of = { policy: name, key };
   const answers = (await send([
     { operation: { op: "hold", ...of, id: "h1", cost: 2, ttlMs: 9_000 } },
@@ -46,7 +47,7 @@ test("operations on holds, leases and charges are answered as they would be alon
     { operation: { op: "settle", ...of, id: "never", used: 1 } },
     { limit: { ...of, cost: 2, idempotencyKey: "charge" } },
     { operation: { op: "refund", ...of, units: 2, idempotencyKey: "back", charge: "charge" } },
-    limit(key, 0),
+    { limit: { ...of, cost: 0 } },
   ])) as readonly unknown[];
   const whole = (remaining(answers[0]) ?? 0) + 2;
   const left = [
