@@ -89,7 +89,11 @@ export const FAULTS: readonly Fault[] = [
     operations: ["release", "cancel", "renew"],
     parts: ["id"],
     edits: [
-      ["client/objects/object-calls.ts", 'isDoubted === true && kind === "end" ? "ask" : kind', "kind"],
+      [
+        "client/objects/object-calls.ts",
+        "isEnding(operation) && this.#caller.isDoubted !== true",
+        "isEnding(operation)",
+      ],
       ["client/call-gate.ts", "if (!this.#isKnown(", 'if (kind !== "end" && !this.#isKnown('],
       [
         "client/call-gate.ts",

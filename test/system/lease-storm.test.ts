@@ -49,10 +49,11 @@ interface Held {
   untilMs: number;
 }
 
-/** A grant in the log: when the call came to the object, and its place among all grants of the key. */
+/** A grant in the log: between when its call came to the object, and its place among all grants of the key. */
 interface Grant {
   readonly key: string;
-  readonly arrivedAtMs: number;
+  readonly fromMs: number;
+  readonly toMs: number;
   readonly fencingToken: number;
 }
 
@@ -80,7 +81,7 @@ function noted(
   }
   counts.granted += 1;
   const { id, fencingToken, expiresAfterMs } = lease;
-  grants.push({ key, arrivedAtMs: Math.floor(fencingToken / 1_000) - waitedMs, fencingToken });
+  grants.push({ key, fromMs: sentAtMs, toMs: receivedAtMs - waitedMs + ROUNDING_MS, fencingToken });
   // The object granted it no earlier than the call had been sent and had waited.
   const untilMs = sentAtMs + waitedMs + expiresAfterMs - ROUNDING_MS;
   const entry: Held = { key, units, how, fromMs: receivedAtMs, untilMs };
@@ -252,9 +253,13 @@ function overHeld(): (readonly Held[])[] {
 /** Reservations that came before one that had been asked for earlier. */
 function outOfOrder(): Grant[] {
   return [...Map.groupBy(grants, ({ key }) => key).values()].flatMap((of) => {
-    const inOrder = of.toSorted((a, b) => a.fencingToken - b.fencingToken);
-    return inOrder.filter(
-      ({ arrivedAtMs }, index) => arrivedAtMs < (inOrder[index - 1]?.arrivedAtMs ?? arrivedAtMs),
-    );
+    let latestMs = -Infinity;
+    return of
+      .toSorted((a, b) => a.fencingToken - b.fencingToken)
+      .filter(({ fromMs, toMs }) => {
+        const isLate = toMs < latestMs;
+        latestMs = Math.max(latestMs, fromMs);
+        return isLate;
+      });
   });
 }
