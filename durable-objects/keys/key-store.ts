@@ -89,8 +89,8 @@ export class KeyStore {
     const isAhead = !isExact && (writesRecord || keyState.isAhead(nowMs));
     const allowanceEndsMs = this.#renewAllowance(keyState, accounts, nowMs, isAhead);
     const claims = put.length + end.length;
-    const writesRows = claims + remember.length + forget.length > 0;
-    const isOneRow = claims === 1 && remember.length + forget.length === 0 && !writesRecord;
+    // A row of a claim, or the record, needs no transaction.
+    const isOneRow = claims + (writesRecord ? 1 : 0) <= 1 && remember.length + forget.length === 0;
     const writeAll = () => {
       for (const claim of end) storage.claims.remove(key, claim.id);
       for (const claim of put) storage.claims.write(key, claim, !keyState.claims.has(claim.id));
@@ -100,7 +100,7 @@ export class KeyStore {
       return writeRecord();
     };
     // A charge without its answer could be made twice, an answer without its charge never.
-    const wholeMs = writesRows && !isOneRow ? this.#cache.atomically(keyState, writeAll, nowMs) : writeAll();
+    const wholeMs = isOneRow ? writeAll() : this.#cache.atomically(keyState, writeAll, nowMs);
     if (claims > 0) keyState.noteClaims(end, put);
     this.#cache.take(keyState, accounts, nowMs, isExact);
     return [allowanceEndsMs, wholeMs].filter((each) => each !== undefined);
