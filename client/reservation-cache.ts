@@ -245,7 +245,7 @@ export class ReservationReaper {
   }
 }
 
-async function pause(time: Time, ms: number): Promise<void> {
+export async function pause(time: Time, ms: number): Promise<void> {
   await new Promise<void>((done) => {
     if (time.idle === undefined) time.after(ms, done);
     else time.idle(ms, done);

@@ -1,6 +1,6 @@
 import { type Time, andThen } from "../core/clock.ts";
 import type { PolicyLookup } from "../core/policies/policy.ts";
-import type { Answer, AnswerText, KeyCount, KeyList, ListedKey } from "../core/protocol/answers.ts";
+import type { Answer, AnswerText, KeyCount, KeyList, ListedKey, Young } from "../core/protocol/answers.ts";
 import type { AcquireCall, IdleCall, KeysCall, LimitCall, Versioned } from "../core/protocol/calls.ts";
 import { publicDecision } from "../core/protocol/decision.ts";
 import { KNOWN_PROTOCOL, unsupportedOf } from "../core/protocol/messages.ts";
@@ -140,6 +140,8 @@ function untilEnd<Result>(work: () => MaybePromise<Result>, onEnd: () => void): 
   return answer;
 }
 
+const YOUNG: Young = { young: true };
+
 type CallOf<Op extends KeyCall["op"]> = Extract<KeyCall, { readonly op: Op }>;
 type PlainCall = Exclude<KeyCall, CallOf<"giveBack" | "acquire" | "confirm" | "release" | "tell" | "reset">>;
 
@@ -205,6 +207,7 @@ export class KeyCalls {
       case "set":
       case "settle":
       case "shedding":
+      case "slots":
         parts.hear(policy, key, message);
         return (
           unsupportedOf(message) ??
@@ -241,7 +244,10 @@ export class KeyCalls {
       case "cancel":
         return operations.cancel(keyState, call, nowMs);
       case "renew":
+        if (call.mayBeYoung === true && local.slots.mayBeYoung(keyState, call.id, nowMs)) return YOUNG;
         return operations.renew(keyState, call, nowMs);
+      case "slots":
+        return local.slots.take(keyState, call, nowMs);
       case "shedding":
         return shedders.tell(keyState, call, nowMs);
       case "peek":

@@ -25,6 +25,7 @@ import {
   type ClaimPlace,
   ownHoldId,
   ownKey,
+  withMark,
   type ProveClaim,
 } from "../../core/protocol/names.ts";
 import { type Full, Problem, type Answered } from "../../core/protocol/problems.ts";
@@ -41,6 +42,7 @@ import {
   toShedDecision,
 } from "../read-answer.ts";
 import { ReservationCache } from "../reservation-cache.ts";
+import { SlotHolder } from "../slot-holder.ts";
 import type { Reply } from "../transports/objects.ts";
 import { type UnsentGiveBack, returnUnits } from "../transports/send-batch.ts";
 import { KeyLists } from "./key-lists.ts";
@@ -71,6 +73,7 @@ export class LimiterClient {
   readonly #parts: LimiterClientParts;
   readonly #local: LocalLimiter;
   readonly #shedding: LoadShedding;
+  readonly #slots: SlotHolder;
   readonly #objects: ObjectCalls;
   #doubting: LimiterClient | undefined;
 
@@ -78,18 +81,20 @@ export class LimiterClient {
     parts: LimiterClientParts,
     local = new LocalLimiter(new ReservationCache(randomId)),
     shedding = new LoadShedding(randomFraction),
+    slots = new SlotHolder(),
   ) {
     this.policies = parts.policies;
     this.#parts = parts;
     this.#local = local;
     this.#shedding = shedding;
     this.#objects = new ObjectCalls(parts, local, shedding);
-    this.claims = new ClaimClient(this.#objects);
+    this.#slots = slots;
+    this.claims = new ClaimClient(parts, this.#objects, slots);
     this.keys = new KeyLists(parts);
     // The caller's bounds are for the call itself. Candidates' objects are started as any others.
     const { gate: _, ...unbounded } = parts;
     const gate = parts.starts && { gate: new CallGate(MAX_BOUNDS, parts.starts) };
-    const makeClient = () => new LimiterClient({ ...unbounded, ...gate }, local, shedding);
+    const makeClient = () => new LimiterClient({ ...unbounded, ...gate }, local, shedding, slots);
     this.candidates = candidateCalls(parts, makeClient);
   }
 
@@ -99,7 +104,7 @@ export class LimiterClient {
    */
   for(callerId: string, bounds: CallerBounds): LimiterClient {
     const parts = { ...this.#parts, callerId, gate: new CallGate(bounds, this.#parts.starts) };
-    return new LimiterClient(parts, this.#local, this.#shedding);
+    return new LimiterClient(parts, this.#local, this.#shedding, this.#slots);
   }
 
   get nowMs(): number {
@@ -108,7 +113,7 @@ export class LimiterClient {
 
   newSecret(kind: ClaimKind, policy: Pick<Policy, "name">, key: string): string {
     const { callerId, prove } = this.#parts;
-    const id = kind === "hold" ? ownHoldId(callerId, randomId()) : randomId();
+    const id = kind === "hold" ? ownHoldId(callerId, randomId()) : withMark(randomId(), this.#slots.name);
     return prove?.(kind, { policy: policy.name, key }, id) ?? id;
   }
 
@@ -116,7 +121,8 @@ export class LimiterClient {
   endingBy(kind: ClaimKind, place: ClaimPlace, secret: string): LimiterClient {
     const isProven = this.#parts.prove?.(kind, place, secret) === secret;
     if (isProven || this.#parts.gate === undefined) return this;
-    this.#doubting ??= new LimiterClient({ ...this.#parts, isDoubted: true }, this.#local, this.#shedding);
+    const parts = { ...this.#parts, isDoubted: true };
+    this.#doubting ??= new LimiterClient(parts, this.#local, this.#shedding, this.#slots);
     return this.#doubting;
   }
 

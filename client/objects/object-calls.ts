@@ -1,6 +1,6 @@
 /** Calls to a key's object: how they are made, and those on holds and leases. */
 import { type Cost, forPriority, type Policy, versionOf } from "../../core/policies/policy.ts";
-import type { Answer, AnswerText, Lease, Missing, Released } from "../../core/protocol/answers.ts";
+import type { Answer, AnswerText, Lease, Missing, Released, Young } from "../../core/protocol/answers.ts";
 import type {
   AcquireCall,
   AcquireParams,
@@ -13,6 +13,7 @@ import type {
 import { type Decision, degradedDecision } from "../../core/protocol/decision.ts";
 import {
   type BatchedCall,
+  type CallAnswer,
   LINK_PROTOCOL,
   PROTOCOL,
   RESUMING_PROTOCOL,
@@ -29,9 +30,11 @@ import {
   decisionOf,
   hasNoRules,
   notFound,
+  toDecision,
   toShedDecision,
   unavailable,
 } from "../read-answer.ts";
+import type { SlotHolder } from "../slot-holder.ts";
 import type { LimiterStub, Reply } from "../transports/objects.ts";
 import { isEnding, quietly, readAnswer } from "../transports/send-batch.ts";
 import type { LoadShedding, SheddingParams, SheddingSample } from "./load-shedding.ts";
@@ -116,7 +119,7 @@ export class ObjectCalls {
   }
 
   /** Makes a call on a hold, a lease or a charge, possibly in a batch. */
-  async operate<Read extends Answer | Lease | Released = Answer>(
+  async operate<Read extends Exclude<CallAnswer, null> = Answer>(
     policy: Policy,
     key: string,
     operation: OperationCall,
@@ -131,7 +134,7 @@ export class ObjectCalls {
     return answer;
   }
 
-  #post<Read extends Answer | Lease | Released>(
+  #post<Read extends Exclude<CallAnswer, null>>(
     policy: Policy,
     key: string,
     kind: CallKind,
@@ -215,14 +218,22 @@ function telling<Result>(
   };
 }
 
+/** A lease that another isolate has granted is known to the object within a second: so often it is asked for it. */
+const YOUNG_TRIES = 8;
+const YOUNG_MS = 250;
+
 const ENDING = { kind: "end", isRepeatable: true } as const;
 
 /** The calls on holds and leases. */
 export class ClaimClient {
+  readonly #caller: ClientContext;
   readonly #objects: ObjectCalls;
+  readonly #slots: SlotHolder;
 
-  constructor(objects: ObjectCalls) {
+  constructor(caller: ClientContext, objects: ObjectCalls, slots: SlotHolder) {
+    this.#caller = caller;
     this.#objects = objects;
+    this.#slots = slots;
   }
 
   async hold(policy: Policy, key: string, call: HoldParams): Promise<Answer | Problem | undefined> {
@@ -261,17 +272,22 @@ export class ClaimClient {
 
   /** Leases units, waiting for up to `call.waitMs`; `signal` ends the wait, and then nothing is granted. */
   async acquire(policy: Policy, key: string, call: AcquireParams, signal?: AbortSignal): Answered<Decision> {
+    const own = this.#slots.acquire(this.#caller, policy, key, call);
+    if (own !== undefined) return toDecision(policy, key, own, "isolate");
     const { denial, shed, isShadow } = await this.#objects.shed(policy, key, call);
     if (denial !== undefined) return denial;
     const answer = await this.#acquire(policy, key, { ...call, shed }, signal);
     if (answer instanceof Problem) return answer;
     const isAnswered = answer !== undefined && !hasNoRules(answer);
+    if (isAnswered && "lease" in answer && answer.lease !== undefined)
+      this.#slots.granted(this.#caller, policy, key, answer.lease.id);
     const decision = isAnswered ? decisionOf(policy, key, answer) : degradedDecision(policy, key);
     return isShadow === true ? asShadow(decision) : decision;
   }
 
   /** A call that waits, also for a pool, ends with its caller. */
   async #acquire(policy: Policy, key: string, call: AcquireParams, signal?: AbortSignal) {
+    if (call.waitMs > 0) this.#slots.waits(this.#caller, policy, key);
     if (call.waitMs > 0 || policy.pool !== undefined)
       return await this.#objects.wait<Answer>(policy, key, "acquire", call, signal);
     const message = this.#objects.message(policy, key, call);
@@ -326,18 +342,32 @@ export class ClaimClient {
 
   /** Moves a lease's end to `ttlMs` from now; absent: the ttl of its acquire. */
   async renew(policy: Policy, key: string, id: string, ttlMs?: number): Answered<Lease> {
-    const message = this.#objects.message(policy, key, { op: "renew", id, ttlMs } as const);
-    const answer = await this.#objects.operate<Lease | Missing>(policy, key, message);
-    if (answer === undefined) return unavailable("whether the lease was renewed is not known: ask again");
-    return "missing" in answer ? notFound("lease") : answer;
+    const own = await this.#slots.renew(this.#caller, policy, key, id, ttlMs);
+    if (own !== undefined) return own;
+    const renew = { op: "renew", id, ttlMs, ...this.#mayBeYoung(policy, key, id) } as const;
+    const message = this.#objects.message(policy, key, renew);
+    for (let tries = 0; ; tries += 1) {
+      const answer = await this.#objects.operate<Lease | Missing | Young>(policy, key, message);
+      const isYoung = answer !== undefined && "young" in answer;
+      if (answer === undefined || (isYoung && tries === YOUNG_TRIES))
+        return unavailable("whether the lease was renewed is not known: ask again");
+      if (!isYoung) return "missing" in answer ? notFound("lease") : answer;
+      await new Promise<void>((done) => void this.#caller.time.after(YOUNG_MS, done));
+    }
+  }
+
+  #mayBeYoung(policy: Policy, key: string, id: string): { readonly mayBeYoung?: true } {
+    return this.#slots.isOthers(policy, key, id) ? { mayBeYoung: true } : {};
   }
 
   /** Ends a lease with its report. The first caller in the queue gets its units at once. */
   async release(policy: Policy, key: string, id: string, report: LeaseReport = {}): Answered<undefined> {
+    if (this.#slots.release(this.#caller, policy, key, id)) return undefined;
     const message = this.#objects.message(policy, key, {
       op: "release",
       id,
       ...(learns(policy) && report),
+      ...this.#mayBeYoung(policy, key, id),
     } as const);
     const answer = await this.#objects.operate<Released | Missing>(policy, key, message);
     if (answer === undefined) return unavailable("whether the lease was released is not known: ask again");

@@ -1,12 +1,12 @@
 import { type Time, type Attempts, DeadlineError, inTime, overdue } from "../../core/clock.ts";
 import { type Cost, type LocationHint, type PolicyView, publicName } from "../../core/policies/policy.ts";
-import type { AnswerText, Decided, Lease, Released } from "../../core/protocol/answers.ts";
+import type { AnswerText, Decided } from "../../core/protocol/answers.ts";
 import type { AcquireCall, IdleCall, LimitCall, GiveBackMessage } from "../../core/protocol/calls.ts";
 import {
   STALE,
   type BatchedCall,
   type BatchedAnswer,
-  type MadeAnswer,
+  type CallAnswer,
 } from "../../core/protocol/messages.ts";
 import { objectName, regionalName } from "../../core/protocol/names.ts";
 import type { Reservation } from "../../core/reservations/reservation.ts";
@@ -78,7 +78,7 @@ export class Objects {
   readonly decideAlone = decideAlone;
 
   /** Makes a call as `ask`, possibly in a batch, except to a slow pool. `null`: it only returned units. */
-  async call<Read extends MadeAnswer | Lease | Released>(
+  async call<Read extends CallAnswer>(
     policy: PolicyView,
     key: string,
     call: BatchedCall,
@@ -229,7 +229,7 @@ export class Objects {
 const REFUSED: Overloaded = { overloaded: true };
 
 /** @throws Error when the call failed there */
-function madeIn<Read extends MadeAnswer | Lease | Released>(answer: BatchedAnswer): Read {
+function madeIn<Read extends CallAnswer>(answer: BatchedAnswer): Read {
   if (answer !== null && "failed" in answer) throw new Error(answer.failed);
   return answer as Read;
 }

@@ -4,8 +4,6 @@ import {
   type Answer,
   type AnswerText,
   ASK_HOME,
-  type Lease,
-  type Released,
   type UnsupportedProtocol,
 } from "../../core/protocol/answers.ts";
 import type {
@@ -21,7 +19,7 @@ import {
   type BatchedAnswer,
   type BatchedCall,
   batchText,
-  type MadeAnswer,
+  type CallAnswer,
   PROTOCOL,
   unpaced,
 } from "../../core/protocol/messages.ts";
@@ -29,8 +27,6 @@ import { objectName } from "../../core/protocol/names.ts";
 import type { ObjectStub } from "../../core/protocol/object-methods.ts";
 import type { Full } from "../../core/protocol/problems.ts";
 import type { QueuedCall } from "./batch-queue.ts";
-
-type Made = MadeAnswer | Lease | Released;
 
 /** The answers to the calls of a message, in order, or the object's refusal of that message. */
 export type Answers = readonly BatchedAnswer[] | UnsupportedProtocol | Full;
@@ -70,7 +66,7 @@ export async function askAlone(
   terms?: string,
   sent?: Sent,
   onPace?: OnPace,
-): Promise<Made> {
+): Promise<CallAnswer> {
   const given = giveBack && quietly(object.giveBack(giveBack.policy, giveBack.returned));
   const reserving = reserve && { ...reserve, ...(terms && { terms }), ...(sent && { sent }) };
   const answer = await (operation === undefined
@@ -81,11 +77,11 @@ export async function askAlone(
 }
 
 /** An operation in the messages of versions that do not know it in a batch. */
-async function operateAlone(object: LimiterStub, operation: OperationCall): Promise<Made> {
+async function operateAlone(object: LimiterStub, operation: OperationCall): Promise<CallAnswer> {
   const { policy, key, inForce } = operation;
   // Some of these methods have no field for the version in force.
   const isTold = inForce && quietly(object.tell(policy, key, inForce));
-  const answer = readAnswer<NonNullable<Made>>(await askOperation(object, operation));
+  const answer = readAnswer<NonNullable<CallAnswer>>(await askOperation(object, operation));
   await isTold;
   return answer;
 }
@@ -115,6 +111,9 @@ async function askOperation(object: LimiterStub, operation: OperationCall): Prom
       if (outcome !== undefined || durationMs !== undefined) return await object.releaseCall(operation);
       return JSON.stringify((await object.release(policy, key, id)) ? { released: true } : { missing: true });
     }
+    case "slots":
+      // Older versions know no slots.
+      return JSON.stringify({ missing: true });
     case "refund": {
       const { units, idempotencyKey, charge } = operation;
       return await (charge === undefined
@@ -284,6 +283,7 @@ export function isEnding({ op }: OperationCall): boolean {
 
 /** Whether repeating a call has one effect: it returns units, reads, ends a claim, or has an idempotency key. */
 export function isRepeatable({ limit, reserve, operation }: BatchedCall): boolean {
+  if (operation?.op === "slots") return true;
   if (operation !== undefined && !isEnding(operation))
     return "idempotencyKey" in operation && operation.idempotencyKey !== undefined;
   // The object recognizes a repeated message for units.

@@ -161,6 +161,14 @@ export interface Leasing<Config extends object, State> {
   /** The state of a key whose latest lease had this token under another algorithm. */
   resumed(fencingToken: number): State;
   reclaimed(state: State): number;
+  /** Whether holders may have slots, and lease them by themselves. */
+  isRelaxed?(config: Config): boolean;
+  /** Takes the next fencing tokens for as many leases. */
+  tokens?(
+    state: State | undefined,
+    nowMs: number,
+    count: number,
+  ): { readonly from: number; readonly state: State };
   /** Present when the algorithm learns from the reports of released leases. */
   released?(config: Config, state: State | undefined, nowMs: number, ended: EndedLease): State | undefined;
 }

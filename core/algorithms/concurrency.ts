@@ -29,7 +29,13 @@ import {
  */
 export interface ConcurrencyConfig extends LeaseTerms {
   readonly limit: number;
+  /** `relaxed`: holders may have slots, and lease them by themselves (durable-objects/operations/slots.ts). */
+  readonly order: (typeof ORDERS)[number];
 }
+
+const ORDERS = ["strict", "relaxed"] as const;
+/** From this limit on `relaxed` is the default: of fewer slots, those that lie idle with a holder are too many. */
+const RELAXED_FROM = 10;
 
 export interface ConcurrencyState {
   readonly fencingToken: number;
@@ -58,6 +64,14 @@ export function tokenPassedMs({ leasing }: AnyAlgorithm, state: unknown): number
   return Math.floor(token / 1_000) + 1;
 }
 
+function nextToken(state: ConcurrencyState | undefined, nowMs: number): number {
+  return Math.max((state?.fencingToken ?? 0) + 1, nowMs * 1_000);
+}
+
+function usualOrder(limit: number): ConcurrencyConfig["order"] {
+  return limit < RELAXED_FROM ? "strict" : "relaxed";
+}
+
 export const concurrency: Algorithm<ConcurrencyConfig, ConcurrencyState> = {
   name: "concurrency",
   isPoolable: true,
@@ -67,12 +81,18 @@ export const concurrency: Algorithm<ConcurrencyConfig, ConcurrencyState> = {
     maxTtl: "duration?",
     maxWait: "duration?",
     maxWaiters: "units?",
+    order: ORDERS,
   },
   leasing: {
     terms: (config) => config,
     fencingToken: (state) => state.fencingToken,
     resumed: (fencingToken) => ({ fencingToken, reclaimed: 0 }),
     reclaimed: (state) => state.reclaimed,
+    isRelaxed: ({ order }) => order === "relaxed",
+    tokens(state, nowMs, count) {
+      const from = nextToken(state, nowMs);
+      return { from, state: { fencingToken: from + count - 1, reclaimed: state?.reclaimed ?? 0 } };
+    },
   },
 
   configure(fields) {
@@ -85,7 +105,11 @@ export const concurrency: Algorithm<ConcurrencyConfig, ConcurrencyState> = {
       return configProblem("maxTtl", `at least the ttl of ${ttlMs} ms and at most ${MAX_TTL_MS} ms`);
     if (maxWaitMs > MAX_WAIT_MS) return configProblem("maxWait", `at most ${MAX_WAIT_MS} ms`);
     if (maxWaiters > MAX_WAITERS) return configProblem("maxWaiters", `at most ${MAX_WAITERS}`);
-    return { limit: Number(fields["limit"]), ttlMs, maxTtlMs, maxWaitMs, maxWaiters };
+    const limit = Number(fields["limit"]);
+    const order = (fields["order"] as (typeof ORDERS)[number] | undefined) ?? usualOrder(limit);
+    if (order === "relaxed" && limit === 1)
+      return configProblem("order", '"strict" where the limit is 1: fencing tokens rise with each lease');
+    return { limit, ttlMs, maxTtlMs, maxWaitMs, maxWaiters, order };
   },
 
   capacity: (config) => config.limit,
@@ -98,7 +122,7 @@ export const concurrency: Algorithm<ConcurrencyConfig, ConcurrencyState> = {
     const remaining = Math.max(0, limit - outstanding);
     if (cost === 0) return { allowed: true, state, remaining, resetAfterMs: 0 };
     if (cost <= remaining) {
-      const fencingToken = Math.max((state?.fencingToken ?? 0) + 1, nowMs * 1_000);
+      const fencingToken = nextToken(state, nowMs);
       const granted = { fencingToken, reclaimed: state?.reclaimed ?? 0 };
       return { allowed: true, state: granted, remaining: remaining - cost, resetAfterMs: 0 };
     }

@@ -265,6 +265,14 @@ export interface Overrides<Found> {
   find(key: string, nowMs: number): Found | undefined;
 }
 
+/** The rule of whose slots holders may have some; `undefined`: the object decides each lease. */
+export function relaxedRule({ rules, pool, shedding, shadow, priorities }: Policy): Rule | undefined {
+  const [rule, ...others] = rules;
+  const isPlain = others.length === 0 && pool === undefined && shedding === undefined && !shadow;
+  if (!isPlain || priorities.seen.size > 0) return undefined;
+  return rule.algorithm.leasing?.isRelaxed?.(rule.config) === true ? rule : undefined;
+}
+
 export function versionOf({ inForce }: Pick<Policy, "inForce">): Pick<Policy, "inForce"> {
   return inForce === undefined ? {} : { inForce };
 }

@@ -81,6 +81,46 @@ export interface Released {
   readonly released: true;
 }
 
+/** The lease is known to its holder alone (`SlotsCall`), which hands it over within a second: ask again. */
+export interface Young {
+  readonly young: true;
+}
+
+/** The answer to a `SlotsCall`. */
+export interface Slots {
+  readonly slots: {
+    /** The name of the object's memory of the key. */
+    readonly memory: string;
+    /** Absent: another memory answers, which has applied nothing. */
+    readonly given?: GivenSlots;
+  };
+}
+
+export interface GivenSlots {
+  /** Slots given beside the kept ones. */
+  readonly more: number;
+  /** The object did not know the holder: it has these slots alone, and none of its leases goes on. */
+  readonly isNew: boolean;
+  /** The key was reset: none of the holder's leases goes on. Its slots do. */
+  readonly isReset: boolean;
+  /** How long the holder may lease slots, from when it asked. */
+  readonly lifeMs: number;
+  /** When to ask again. */
+  readonly paceMs: number;
+  /** The longest of its leases. */
+  readonly ttlMs: number;
+  /** The tokens of its next leases, from the first (included) to the last (not included). */
+  readonly tokens: readonly [from: number, to: number];
+  /** Leases of it that ended elsewhere. They are named until the holder has heard of them. */
+  readonly ended: readonly string[];
+  /** Callers wait: a slot that is free goes home, and serves nobody before. */
+  readonly isHome: boolean;
+  /** The most slots that it may keep, beside those in use: its part, if holders need more than there are. */
+  readonly most: number;
+  /** Slots that are left at the object. */
+  readonly remaining: number;
+}
+
 export interface Missing {
   readonly missing: true;
 }

@@ -151,7 +151,13 @@ export interface LeaseReport {
   readonly durationMs?: number | undefined;
 }
 
-export interface ReleaseCall extends OfKey, LeaseReport {
+/** A call on a lease. */
+interface MayBeYoung extends OfKey {
+  /** The sender is not the holder of the lease, which may not have handed it over yet (`SlotsCall`). */
+  readonly mayBeYoung?: true | undefined;
+}
+
+export interface ReleaseCall extends MayBeYoung, LeaseReport {
   readonly id: string;
   /** This link to the holder ended: the lease ends if it still belongs to this link. Absent: the holder ends it. */
   readonly link?: string | undefined;
@@ -178,13 +184,49 @@ export interface HoldCall extends UnitsCall {
   readonly provisional?: { readonly waitMs: number; readonly request: string };
 }
 
-/** A call on a hold, a lease or a charge that is answered at once. */
+/**
+ * Takes slots of a key, which the holder (an isolate) leases by itself. The call says all that the holder has, and `turn`
+ * rises with each: lost, late and repeated messages do no harm.
+ */
+export interface SlotsCall extends OfKey {
+  readonly holder: string;
+  readonly turn: number;
+  /** The last turn of which the holder has heard the answer. */
+  readonly heard: number;
+  /** As in the last answer. An object that has lost its memory since applies nothing, and says its new name. */
+  readonly memory?: string | undefined;
+  /** The slots that it keeps, those of its own leases included; it returns all others. */
+  readonly kept: number;
+  /** Those of its own leases. */
+  readonly leased: number;
+  /** The slots that it needs, the kept ones included. */
+  readonly wanted: number;
+  /** The longest of its own leases, until the answer to its next message. */
+  readonly ttlMs: number;
+  /** Leases that are the object's from now on, with their slots. They are named until an answer is heard. */
+  readonly handed: readonly HandedLease[];
+  /** Since the holder began. */
+  readonly granted: number;
+  readonly released: number;
+}
+
+export interface HandedLease {
+  readonly id: string;
+  readonly units: number;
+  readonly ttlMs: number;
+  readonly leftMs: number;
+  readonly fencingToken: number;
+  readonly caller?: string | undefined;
+}
+
+/** A call on a hold, a lease, a charge or slots that is answered at once. */
 export type OperationCall =
+  | ({ readonly op: "slots" } & SlotsCall)
   | ({ readonly op: "hold" } & HoldCall)
   | ({ readonly op: "settle"; readonly id: string; readonly used: Cost } & OfKey)
   | ({ readonly op: "cancel"; readonly id: string } & OfKey)
   | ({ readonly op: "lease" } & AcquireCall)
-  | ({ readonly op: "renew"; readonly id: string; readonly ttlMs?: number | undefined } & OfKey)
+  | ({ readonly op: "renew"; readonly id: string; readonly ttlMs?: number | undefined } & MayBeYoung)
   | ({ readonly op: "release" } & ReleaseCall)
   | ({ readonly op: "refund"; readonly charge?: string } & Omit<RefundCall, "charge">);
 

@@ -3,7 +3,7 @@
  * new versions exchange them during a rollout: fields are only added, as optional, never renamed. A change that an older
  * object would misread needs a higher `PROTOCOL`.
  */
-import type { Answer, AnswerText, Lease, Released, UnsupportedProtocol } from "./answers.ts";
+import type { Answer, AnswerText, Lease, Released, Slots, UnsupportedProtocol, Young } from "./answers.ts";
 import type { GiveBackMessage, LimitCall, OperationCall, ReserveCall, Sent, Versioned } from "./calls.ts";
 
 /** An object answers `unsupported` to unknown versions. Methods with plain arguments keep version 1. */
@@ -75,7 +75,10 @@ export function unpaced<Answered extends object>(
   return reply.answers;
 }
 
-export type BatchedAnswer = MadeAnswer | Lease | Released | UnsupportedProtocol | Failed;
+/** The answer to a call of a batch that was made. */
+export type CallAnswer = MadeAnswer | Lease | Released | Slots | Young;
+
+export type BatchedAnswer = CallAnswer | UnsupportedProtocol | Failed;
 
 export function batchText(answers: readonly AnswerText[]): AnswerText {
   return `[${answers.join(",")}]`;

@@ -95,20 +95,30 @@ export function rangeOf(own: string): KeyRange {
   return [`${caller}${MARK}`, `${caller}${AFTER_MARK}`];
 }
 
-/** The characters of a hold's id that mark its caller: 24 bits. The other 108 bits are unguessable. */
-const HOLD_MARK = 4;
+/** The characters of an id that mark who made it: 24 bits. Of the other 108 bits 72 or more are unguessable. */
+const ID_MARK = 4;
 const BASE64URL = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
+/** The id with the mark of another one. */
+export function withMark(id: string, of: string): string {
+  return markOf(of) + id.slice(ID_MARK);
+}
+
+/** The mark of an id: its caller's, or of a lease the name of the holder that made it. */
+export function markOf(id: string): string {
+  return id.slice(0, ID_MARK);
+}
 
 /** All hold ids of a caller have the same first characters, so the stored ends of its holds can be counted. */
 export function ownHoldId(caller: string | undefined, id: string): string {
   const mark = hash(caller ?? "");
-  const digits = Array.from({ length: HOLD_MARK }, (_, index) => BASE64URL[(mark >>> (6 * index)) & 63]);
-  return `${digits.join("")}${id.slice(HOLD_MARK)}`;
+  const digits = Array.from({ length: ID_MARK }, (_, index) => BASE64URL[(mark >>> (6 * index)) & 63]);
+  return `${digits.join("")}${id.slice(ID_MARK)}`;
 }
 
 /** The ids of all holds of the caller that held this one. */
 export function rangeOfEnds(holdId: string): KeyRange {
-  const mark = holdId.slice(0, HOLD_MARK);
+  const mark = markOf(holdId);
   // No character of an id sorts after this one.
   return [mark, `${mark}\u007f`];
 }

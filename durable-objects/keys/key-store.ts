@@ -1,4 +1,4 @@
-import type { Account } from "../../core/accounts/hold.ts";
+import type { Account, Hold } from "../../core/accounts/hold.ts";
 import { tokenPassedMs } from "../../core/algorithms/concurrency.ts";
 import { readClockMs } from "../../core/clock.ts";
 import type { Policies, Rule } from "../../core/policies/policy.ts";
@@ -14,6 +14,8 @@ interface Change {
   readonly accounts: readonly Account[];
   readonly put?: readonly Claim[];
   readonly end?: readonly Claim[];
+  /** They end earlier than their rows say, which stay as they are. */
+  readonly sooner?: readonly Claim[];
   readonly remember?: readonly Remembered[];
   /** Write the record even if the last one covers the accounts, without units ahead of it. */
   readonly isExact?: boolean;
@@ -73,7 +75,7 @@ export class KeyStore {
   }
 
   #save(keyState: KeyState, change: Change, nowMs: number): number[] {
-    const { accounts, put = [], end = [], remember = [], forget = [], uncharge } = change;
+    const { accounts, put = [], end = [], sooner = [], remember = [], forget = [], uncharge } = change;
     const [storage, { key }] = [this.#storage, keyState];
     const isSaved = keyState.isCovered(accounts, nowMs);
     const minDueMs = put.length > 0 ? dueWith(keyState, put, nowMs) : -Infinity;
@@ -101,7 +103,7 @@ export class KeyStore {
     };
     // A charge without its answer could be made twice, an answer without its charge never.
     const wholeMs = isOneRow ? writeAll() : this.#cache.atomically(keyState, writeAll, nowMs);
-    if (claims > 0) keyState.noteClaims(end, put);
+    if (claims + sooner.length > 0) keyState.noteClaims(end, [...put, ...sooner]);
     this.#cache.take(keyState, accounts, nowMs, isExact);
     return [allowanceEndsMs, wholeMs].filter((each) => each !== undefined);
   }
@@ -128,9 +130,11 @@ export class KeyStore {
 
   /** Makes the key untouched, but units that isolates may still spend stay held. */
   reset(keyState: KeyState, nowMs: number): void {
+    const slots = [...keyState.claims.values()].filter(({ isSlots }) => isSlots === true);
+    const isLent = ({ isStored, id }: Hold) => isStored !== true || slots.some((claim) => claim.id === id);
     const accounts = keyState.ruleStates.map(({ rule, account: { state, holds } }) => ({
       state: lastToken(rule, state, nowMs),
-      holds: holds.filter(({ isStored }) => isStored !== true),
+      holds: holds.filter(isLent),
     }));
     const reset = () => {
       this.#storage.answers.removeAll(keyState.key);
@@ -139,7 +143,7 @@ export class KeyStore {
       // The next object must not presume units from before this object started.
       const isExact = this.#storage.allowances.isPresumed(keyState.policy, nowMs);
       if (isExact || accounts.some(({ state, holds }) => state !== undefined || holds.length > 0))
-        return this.#save(keyState, { accounts, isExact }, nowMs);
+        return this.#save(keyState, { accounts, isExact, put: slots }, nowMs);
       this.#cache.take(keyState, accounts, nowMs, true);
       return [];
     };

@@ -26,6 +26,7 @@ import {
   type Params,
 } from "./operations.ts";
 import type { Shedders } from "./shedders.ts";
+import type { SlotOwner } from "./slots.ts";
 import { isProvisionallyBlocked, peekTurn, takeTurn, whenUncontended } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
@@ -51,12 +52,20 @@ export class Claims {
   readonly #store: KeyStore;
   readonly #queue: WaitQueue;
   readonly #shedders: Shedders;
+  readonly #slots: SlotOwner;
   readonly #counter: Pick<Counter, "add"> | undefined;
 
-  constructor(store: KeyStore, queue: WaitQueue, shedders: Shedders, counter?: Pick<Counter, "add">) {
+  constructor(
+    store: KeyStore,
+    queue: WaitQueue,
+    shedders: Shedders,
+    slots: SlotOwner,
+    counter?: Pick<Counter, "add">,
+  ) {
     this.#store = store;
     this.#queue = queue;
     this.#shedders = shedders;
+    this.#slots = slots;
     this.#counter = counter;
   }
 
@@ -178,6 +187,7 @@ export class Claims {
 
   readonly acquire: Operations["acquire"] = (keyState, call, nowMs) => {
     const { idempotencyKey, shed } = call;
+    if (call.waitMs > 0) this.#slots.settleOwed(keyState, nowMs);
     // The same call may be waiting: then its turn answers both.
     const isShed = shed !== undefined && !this.#queue.hasWaiting(keyState, idempotencyKey);
     const answer = isShed
@@ -207,6 +217,7 @@ export class Claims {
   readonly release = (keyState: KeyState, call: Releasing, nowMs: number): boolean => {
     const { id, outcome = "ok" } = call;
     const claim = claimIn(keyState, "lease", id);
+    if (claim === undefined && call.mayBeYoung === true) return this.#slots.release(keyState, id, nowMs);
     const isEnded = claim !== undefined && !isOthers(claim, call.link);
     if (isEnded) {
       const { grantedAtMs } = claim;

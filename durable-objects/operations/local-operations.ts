@@ -7,6 +7,7 @@ import { Limits } from "./limits.ts";
 import type { Operations } from "./operations.ts";
 import { type ReservationOptions, Reservations } from "./reservations.ts";
 import type { Shedders } from "./shedders.ts";
+import { SlotOwner } from "./slots.ts";
 import { peekTurn } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
@@ -14,6 +15,7 @@ import type { WaitQueue } from "./wait-queue.ts";
 export interface LocalOperations extends Operations {
   readonly limits: Limits;
   readonly reservations: Reservations;
+  readonly slots: SlotOwner;
 }
 
 /** None of these operations waits for I/O. */
@@ -25,15 +27,18 @@ export function localOperations(
 ): LocalOperations {
   const limits = new Limits(store, queue);
   const reservations = new Reservations(store, limits.limit, queue, options);
+  const slots = new SlotOwner(store, queue, options.counter);
   const { hold, settle, cancel, acquire, renew, release } = new Claims(
     store,
     queue,
     shedders,
+    slots,
     options.counter,
   );
   return {
     limits,
     reservations,
+    slots,
     limit: limits.limit,
     refund: limits.refund,
     reserve: reservations.reserve,
@@ -44,18 +49,25 @@ export function localOperations(
     acquire,
     renew,
     release,
-    peek: (keyState, nowMs) => peeked(keyState, queue, shedders, nowMs),
+    peek: (keyState, nowMs) => peeked(keyState, { queue, shedders, slots }, nowMs),
     reset: (keyState, nowMs) => {
       store.reset(keyState, nowMs);
+      slots.reset(keyState);
       shedders.reset(keyState, nowMs);
       queue.serve(keyState);
     },
   };
 }
 
-function peeked(keyState: KeyState, queue: WaitQueue, shedders: Shedders, nowMs: number): Peeked {
-  const count = { hold: 0, lease: 0 };
-  for (const { kind } of keyState.claims.values()) count[kind] += 1;
+interface Parts {
+  readonly queue: WaitQueue;
+  readonly shedders: Shedders;
+  readonly slots: SlotOwner;
+}
+
+function peeked(keyState: KeyState, { queue, shedders, slots }: Parts, nowMs: number): Peeked {
+  const count = { hold: 0, lease: slots.leasedBy(keyState), holders: 0 };
+  for (const { kind, isSlots } of keyState.claims.values()) count[isSlots === true ? "holders" : kind] += 1;
   const reclaimed = keyState.ruleStates.map(({ rule, account }) =>
     account.state === undefined ? 0 : (rule.algorithm.leasing?.reclaimed(account.state) ?? 0),
   );
@@ -63,13 +75,13 @@ function peeked(keyState: KeyState, queue: WaitQueue, shedders: Shedders, nowMs:
   const shedding = shedders.report(keyState, nowMs);
   return {
     rules: peekTurn(queue, keyState, { cost: 1 }, nowMs),
-    outstanding: Math.max(...keyState.accounts.map(outstandingOf)),
+    outstanding: Math.max(...keyState.accounts.map(outstandingOf)) - slots.owed(keyState),
     holds: count.hold,
     leases: count.lease,
     reclaimed: Math.max(...reclaimed),
     queueLength: waiters.length,
     longestWaitMs: waiters[0] === undefined ? 0 : nowMs - waiters[0].sinceMs,
-    holders: keyState.holders.countAt(nowMs),
+    holders: keyState.holders.countAt(nowMs) + count.holders,
     ...(shedding && { shedding }),
   };
 }

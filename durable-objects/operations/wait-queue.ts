@@ -62,6 +62,11 @@ export class WaitQueue {
     return this.#lines.get(keyState)?.waiters ?? NOBODY;
   }
 
+  /** Whether calls wait for units of the key, or for it to be idle. */
+  hasCallers(keyState: KeyState): boolean {
+    return this.#lines.has(keyState);
+  }
+
   hasWaiting(keyState: KeyState, idempotencyKey: string | undefined): boolean {
     if (idempotencyKey === undefined) return false;
     return this.waitersOf(keyState).some((waiter) => waiter.idempotencyKey === idempotencyKey);

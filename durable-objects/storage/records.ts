@@ -108,6 +108,8 @@ export interface Claim {
   readonly fencingToken?: number;
   /** Of a lease that reports how it ended (adaptive limits): when it was granted. */
   readonly grantedAtMs?: number;
+  /** Of a lease: the slots of a holder, which leases them by itself (operations/slots.ts). Its row may end later. */
+  readonly isSlots?: boolean;
   /** Of a lease: it is renewed while its WebSocket is open. */
   readonly isSocket?: boolean;
   /** Of a lease: its link, by the id of the call that took it over. Absent: its own `id`. */

@@ -1,0 +1,157 @@
+/** The slots of one key that this isolate has: its leases, and what they need. Plain data, which its requests share. */
+import type { Policy } from "../core/policies/policy.ts";
+import type { HandedLease } from "../core/protocol/calls.ts";
+
+/** Until the object says otherwise. */
+export const PACE_MS = 500;
+/** In a pace: fewer acquires are not worth slots. */
+const LEAST_CALLS = 3;
+/** When its leases need more slots than it has, it asks before its pace. */
+const EARLY_PART = 0.2;
+/** A message without an answer is repeated after so many paces, and then more rarely. */
+const MAX_MISSED = 3;
+const SMOOTHING = 16;
+
+export interface YoungLease {
+  readonly id: string;
+  readonly units: number;
+  readonly ttlMs: number;
+  readonly fencingToken: number;
+  readonly grantedAtMs: number;
+  readonly caller: string | undefined;
+  expiresAtMs: number;
+}
+
+/** The slots of one key. */
+export class HeldSlots {
+  policy: Policy;
+  readonly key: string;
+  readonly young = new Map<string, YoungLease>();
+  /** Handed over, until the object has said so. */
+  readonly handed = new Map<string, YoungLease>();
+  /** Leases of the object for callers of this isolate, and when they were granted. */
+  readonly others = new Map<string, number>();
+  kept = 0;
+  leased = 0;
+  isHome = false;
+  /** Its part of the slots, if all holders together need more than there are. */
+  most = Infinity;
+  spendableUntilMs = -Infinity;
+  ttlMs = 0;
+  longestMs = 0;
+  offUntilMs = -Infinity;
+  token = 0;
+  tokensEnd = 0;
+  remaining = 0;
+  turn = 0;
+  heard = 0;
+  memory: string | undefined;
+  /** When the message under way was sent; `undefined`: none is. */
+  underWaySinceMs: number | undefined;
+  sentAtMs = -Infinity;
+  isAtOnce = false;
+  missed = 0;
+  paceMs = PACE_MS;
+  granted = 0;
+  released = 0;
+  wanted = 0;
+  /** Acquires in this period. */
+  calls = 0;
+  #sinceMs: number;
+  #callsPerPace = 0;
+  /** How long a lease takes a slot here: at most a pace, since it is handed over then. */
+  #heldMs: number | undefined;
+  #nextEndMs = Infinity;
+
+  constructor(policy: Policy, key: string, nowMs: number) {
+    this.policy = policy;
+    this.key = key;
+    this.#sinceMs = nowMs;
+  }
+
+  get idle(): number {
+    return this.kept - this.leased;
+  }
+
+  get isHolding(): boolean {
+    return this.kept > 0 || this.handed.size > 0;
+  }
+
+  put(lease: YoungLease): void {
+    this.young.set(lease.id, lease);
+    this.leased += lease.units;
+    this.#nextEndMs = Math.min(this.#nextEndMs, lease.expiresAtMs);
+  }
+
+  /** A lease of its own ends: its slot is free. */
+  end(id: string, nowMs: number): YoungLease | undefined {
+    const lease = this.young.get(id);
+    if (lease === undefined) return undefined;
+    this.#lasted(nowMs - lease.grantedAtMs);
+    this.young.delete(id);
+    this.leased -= lease.units;
+    return lease;
+  }
+
+  endOther(id: string, nowMs: number): void {
+    const grantedAtMs = this.others.get(id);
+    if (grantedAtMs === undefined) return;
+    this.others.delete(id);
+    this.#lasted(nowMs - grantedAtMs);
+  }
+
+  endExpired(nowMs: number): void {
+    if (nowMs < this.#nextEndMs) return;
+    this.#nextEndMs = Infinity;
+    for (const { id, expiresAtMs } of this.young.values())
+      if (expiresAtMs <= nowMs) this.end(id, nowMs);
+      else this.#nextEndMs = Math.min(this.#nextEndMs, expiresAtMs);
+  }
+
+  #lasted(ms: number): void {
+    const heldMs = Math.min(ms, this.paceMs);
+    this.#heldMs = this.#heldMs === undefined ? heldMs : this.#heldMs + (heldMs - this.#heldMs) / SMOOTHING;
+  }
+
+  /** The slots that its calls need (Little's law), and so many more that they seldom do not suffice. */
+  estimate(nowMs: number): void {
+    for (const [id, grantedAtMs] of this.others)
+      if (nowMs >= grantedAtMs + this.paceMs) this.endOther(id, nowMs);
+    const spanMs = nowMs - this.#sinceMs;
+    if (spanMs >= this.paceMs / 2) {
+      this.#callsPerPace = (this.#callsPerPace + (this.calls * this.paceMs) / spanMs) / 2;
+      this.#sinceMs = nowMs;
+      this.calls = 0;
+    }
+    const calls = Math.max(this.#callsPerPace, this.calls);
+    const inUse = (calls / this.paceMs) * (this.#heldMs ?? this.paceMs);
+    this.wanted = calls < LEAST_CALLS ? 0 : Math.max(1, Math.ceil(inUse + 2 * Math.sqrt(inUse)));
+  }
+
+  isUnderWay(nowMs: number): boolean {
+    if (this.underWaySinceMs === undefined) return false;
+    return nowMs < this.underWaySinceMs + this.policy.deadlineMs + PACE_MS;
+  }
+
+  needsMessage(nowMs: number): boolean {
+    if (nowMs < this.offUntilMs || this.isUnderWay(nowMs)) return false;
+    if (this.isAtOnce) return true;
+    const sinceMs = nowMs - this.sentAtMs;
+    if (this.idle > 0 && this.kept > this.most) return sinceMs > 0;
+    const paceMs = this.paceMs * 2 ** Math.min(this.missed, MAX_MISSED);
+    if (this.isHolding) return sinceMs >= (this.isShort ? EARLY_PART : 1) * paceMs;
+    return this.calls >= LEAST_CALLS && sinceMs >= paceMs;
+  }
+
+  /** It has no slot left for the next acquire. */
+  get isShort(): boolean {
+    if (this.missed > 0) return false;
+    return this.token >= this.tokensEnd || (this.idle <= 0 && this.kept < this.most);
+  }
+}
+
+export function handedOf(lease: YoungLease, nowMs: number): HandedLease {
+  const { id, units, ttlMs, expiresAtMs, fencingToken, caller } = lease;
+  const by = caller === undefined ? {} : { caller };
+  return { id, units, ttlMs, leftMs: expiresAtMs - nowMs, fencingToken, ...by };
+}

@@ -1,0 +1,316 @@
+/**
+ * Leases that this isolate grants by itself, from slots of a key that it has for a while: no message for a pair of
+ * acquire and release. durable-objects/operations/slots.ts has the protocol, and what the object promises.
+ *
+ * The isolate takes slots of a key with several acquires in a pace, as many as its leases need. Its requests share only
+ * plain data: each acquire or release may send the next message, and one request at a time goes on when no other comes.
+ */
+import { HolderClock, randomId } from "../core/clock.ts";
+import { costOf, type Policy, relaxedRule, versionOf } from "../core/policies/policy.ts";
+import type { Decided, GivenSlots, Lease, Slots } from "../core/protocol/answers.ts";
+import type { AcquireParams, SlotsCall } from "../core/protocol/calls.ts";
+import { markOf } from "../core/protocol/names.ts";
+import { Problem } from "../core/protocol/problems.ts";
+import type { ClientContext } from "./call-gate.ts";
+import { handedOf, HeldSlots, PACE_MS } from "./held-slots.ts";
+import { pause } from "./reservation-cache.ts";
+
+/** The most keys. One without slots is forgotten first. */
+const MAX_KEYS = 4_096;
+/** The longest lease that is granted here. */
+const MAX_YOUNG_MS = 10_000;
+/** The clock may be set back by so much unseen. */
+const MARGIN_MS = 250;
+/** After an object of an older version has answered. */
+const OFF_MS = 60_000;
+/** The most leases of the object for callers of this isolate whose time counts as demand. */
+const MAX_OTHERS = 1_024;
+/** The runtime ends background work of a request after 30 s. */
+const RUN_MS = 20_000;
+const SILENT_MS = 2_000;
+
+/** One request's work in the background. */
+interface Run {
+  readonly untilMs: number;
+  checkedAtMs: number;
+}
+
+/** The slots of this isolate, by key. */
+export class SlotHolder {
+  readonly #keys = new Map<string, HeldSlots>();
+  readonly #clock = new HolderClock(MARGIN_MS);
+  #name = "";
+  #run: Run | undefined;
+
+  /** Unguessable but for its mark, which the ids of leases have that this isolate makes. */
+  get name(): string {
+    // Not at start-up, when a worker has no randomness.
+    if (this.#name === "") this.#name = randomId();
+    return this.#name;
+  }
+
+  #now(readMs: number): number {
+    // After the clock is set back, slots would be leased for longer than the object expects.
+    if (this.#clock.read(readMs)) this.#stop();
+    return this.#clock.latestMs;
+  }
+
+  #stop(): void {
+    for (const slots of this.#keys.values()) slots.spendableUntilMs = -Infinity;
+  }
+
+  /** Grants a lease from a free slot; `undefined`: the object decides it. */
+  acquire(caller: ClientContext, policy: Policy, key: string, call: AcquireParams): Decided | undefined {
+    const rule = relaxedRule(policy);
+    const { id, cost, ttlMs } = call;
+    const isPlain =
+      call.idempotencyKey === undefined &&
+      call.confirmWithinMs === undefined &&
+      call.resume === undefined &&
+      call.graceMs === undefined;
+    if (rule === undefined || !isPlain || ttlMs > MAX_YOUNG_MS || markOf(id) !== markOf(this.name))
+      return undefined;
+    const nowMs = this.#now(caller.time.nowMs());
+    const units = costOf(rule, cost);
+    const slots = this.#open(policy, key, nowMs);
+    slots.endExpired(nowMs);
+    slots.calls += 1;
+    slots.longestMs = Math.max(slots.longestMs, ttlMs);
+    const isFree =
+      nowMs < slots.spendableUntilMs &&
+      !slots.isHome &&
+      ttlMs <= slots.ttlMs &&
+      units > 0 &&
+      units <= slots.idle &&
+      slots.token < slots.tokensEnd;
+    if (isFree) {
+      const fencingToken = slots.token;
+      slots.token += 1;
+      slots.granted += 1;
+      const { callerId } = caller;
+      const expiresAtMs = nowMs + ttlMs;
+      slots.put({ id, units, ttlMs, fencingToken, grantedAtMs: nowMs, caller: callerId, expiresAtMs });
+    }
+    this.#sendIfDue(caller, slots, nowMs);
+    if (!isFree) return undefined;
+    const remaining = slots.remaining + slots.idle;
+    return {
+      rules: [
+        {
+          name: rule.name,
+          success: true,
+          limit: rule.capacity,
+          remaining,
+          resetAfterMs: ttlMs,
+          retryAfterMs: 0,
+          reason: "ok",
+        },
+      ],
+      waitedMs: 0,
+      lease: { id, fencingToken: slots.token - 1, expiresAfterMs: ttlMs },
+    };
+  }
+
+  /** The object has granted a lease to a caller of this isolate. */
+  granted(caller: ClientContext, policy: Policy, key: string, id: string): void {
+    const slots = this.#find(policy, key);
+    if (slots === undefined || slots.others.size >= MAX_OTHERS) return;
+    slots.others.set(id, this.#now(caller.time.nowMs()));
+  }
+
+  /** A call waits at the object: until its next answer no other is served here before. */
+  waits(caller: ClientContext, policy: Policy, key: string): void {
+    const slots = this.#find(policy, key);
+    if (slots === undefined) return;
+    slots.isHome = true;
+    slots.most = 0;
+    this.#sendIfDue(caller, slots, this.#now(caller.time.nowMs()));
+  }
+
+  /** Ends a lease of its own. @returns whether it was one; otherwise the object is to end it */
+  release(caller: ClientContext, policy: Policy, key: string, id: string): boolean {
+    const slots = this.#find(policy, key);
+    if (slots === undefined) return false;
+    const nowMs = this.#now(caller.time.nowMs());
+    slots.endExpired(nowMs);
+    const isOwn = slots.end(id, nowMs) !== undefined;
+    if (isOwn) slots.released += 1;
+    else slots.endOther(id, nowMs);
+    this.#sendIfDue(caller, slots, nowMs);
+    return isOwn;
+  }
+
+  /** Prolongs a lease of its own; `undefined`: the object is to do it, and knows the lease. */
+  async renew(
+    caller: ClientContext,
+    policy: Policy,
+    key: string,
+    id: string,
+    ttlMs?: number,
+  ): Promise<Lease | undefined> {
+    const slots = this.#find(policy, key);
+    const nowMs = this.#now(caller.time.nowMs());
+    slots?.endExpired(nowMs);
+    const lease = slots?.young.get(id);
+    if (slots === undefined || lease === undefined) return undefined;
+    const forMs = ttlMs ?? lease.ttlMs;
+    if (nowMs >= slots.spendableUntilMs || forMs > slots.ttlMs) {
+      slots.end(id, nowMs);
+      slots.kept -= lease.units;
+      slots.handed.set(id, lease);
+      await this.#send(caller, slots, nowMs);
+      return undefined;
+    }
+    lease.expiresAtMs = nowMs + forMs;
+    this.#sendIfDue(caller, slots, nowMs);
+    return { id, fencingToken: lease.fencingToken, expiresAfterMs: forMs };
+  }
+
+  /** Whether only another holder may know such a lease, if the object does not. */
+  isOthers(policy: Policy, key: string, id: string): boolean {
+    return markOf(id) !== markOf(this.name) || this.#find(policy, key) === undefined;
+  }
+
+  /** Key and slots of what this isolate may lease now. */
+  *spendable(nowMs: number): Iterable<readonly [key: string, idle: number]> {
+    for (const slots of this.#keys.values())
+      yield [slots.key, nowMs < slots.spendableUntilMs ? slots.idle : 0];
+  }
+
+  #find(policy: Policy, key: string): HeldSlots | undefined {
+    return this.#keys.get(`${policy.name}/${key}`);
+  }
+
+  #open(policy: Policy, key: string, nowMs: number): HeldSlots {
+    const known = this.#find(policy, key);
+    if (known !== undefined) {
+      known.policy = policy;
+      return known;
+    }
+    if (this.#keys.size >= MAX_KEYS) this.#forgetOne();
+    const slots = new HeldSlots(policy, key, nowMs);
+    this.#keys.set(`${policy.name}/${key}`, slots);
+    return slots;
+  }
+
+  #forgetOne(): void {
+    for (const [name, slots] of this.#keys)
+      if (!slots.isHolding && slots.young.size === 0) {
+        this.#keys.delete(name);
+        return;
+      }
+  }
+
+  #sendIfDue(caller: ClientContext, slots: HeldSlots, nowMs: number): void {
+    if (!slots.needsMessage(nowMs)) return;
+    caller.inBackground(this.#send(caller, slots, nowMs));
+    this.#keep(caller, nowMs);
+  }
+
+  /** Says all that it has, and asks for what its leases need. */
+  async #send(caller: ClientContext, slots: HeldSlots, nowMs: number): Promise<void> {
+    slots.endExpired(nowMs);
+    slots.estimate(nowMs);
+    for (const lease of slots.young.values())
+      if (nowMs >= lease.grantedAtMs + slots.paceMs) {
+        slots.end(lease.id, nowMs);
+        slots.kept -= lease.units;
+        slots.handed.set(lease.id, lease);
+      }
+    const wanted = relaxedRule(slots.policy) === undefined ? 0 : slots.wanted;
+    slots.kept = Math.max(slots.leased, Math.min(slots.kept, wanted, slots.most));
+    slots.turn += 1;
+    slots.sentAtMs = nowMs;
+    slots.underWaySinceMs = nowMs;
+    slots.isAtOnce = false;
+    const { turn, policy, key } = slots;
+    const call: SlotsCall = {
+      policy: policy.name,
+      key,
+      ...versionOf(policy),
+      holder: this.#name,
+      turn,
+      heard: slots.heard,
+      memory: slots.memory,
+      kept: slots.kept,
+      leased: slots.leased,
+      wanted: Math.max(slots.leased, wanted),
+      ttlMs: slots.longestMs,
+      handed: [...slots.handed.values()].map((lease) => handedOf(lease, nowMs)),
+      granted: slots.granted,
+      released: slots.released,
+    };
+    const reply = await caller.objects.call<Slots>(policy, key, { operation: { op: "slots", ...call } });
+    if (slots.turn !== turn) return;
+    slots.underWaySinceMs = undefined;
+    const answer = reply === undefined || reply instanceof Problem ? undefined : reply.answer;
+    const atMs = this.#now(caller.time.nowMs());
+    if (answer === undefined) slots.missed += 1;
+    else if (!("slots" in answer)) slots.offUntilMs = atMs + OFF_MS;
+    else this.#answered(slots, call, answer, nowMs, atMs);
+    this.#sendIfDue(caller, slots, atMs);
+  }
+
+  #answered(
+    slots: HeldSlots,
+    call: SlotsCall,
+    { slots: said }: Slots,
+    sentAtMs: number,
+    nowMs: number,
+  ): void {
+    slots.missed = 0;
+    slots.isAtOnce = said.given === undefined && said.memory !== call.memory;
+    slots.memory = said.memory;
+    const { given } = said;
+    if (given === undefined) return;
+    slots.heard = call.turn;
+    for (const { id } of call.handed) slots.handed.delete(id);
+    this.#take(slots, given, nowMs);
+    slots.spendableUntilMs = Math.max(slots.spendableUntilMs, sentAtMs + given.lifeMs);
+  }
+
+  #take(slots: HeldSlots, given: GivenSlots, nowMs: number): void {
+    const { more, isNew, isReset, ended } = given;
+    if (isNew) slots.kept = 0;
+    for (const id of isNew || isReset ? [...slots.young.keys()] : ended)
+      if (slots.end(id, nowMs) !== undefined) slots.released += 1;
+    slots.kept += more;
+    slots.isHome = given.isHome;
+    slots.most = given.most;
+    slots.paceMs = given.paceMs;
+    slots.ttlMs = given.ttlMs;
+    slots.remaining = given.remaining;
+    [slots.token, slots.tokensEnd] = given.tokens;
+  }
+
+  /** Ensures that some request sends what is due while no other call comes. */
+  #keep(caller: ClientContext, nowMs: number): void {
+    const run = this.#run;
+    const isAlive =
+      run !== undefined && nowMs < run.checkedAtMs + SILENT_MS && nowMs < run.untilMs - SILENT_MS;
+    if (isAlive) return;
+    this.#run = { untilMs: nowMs + RUN_MS, checkedAtMs: nowMs };
+    caller.inBackground(this.#work(caller, this.#run));
+  }
+
+  async #work(caller: ClientContext, run: Run): Promise<void> {
+    const step = this.#clock.steps();
+    step(0, caller.time.nowMs());
+    const stepMs = PACE_MS / 2;
+    while (this.#run === run && run.checkedAtMs < run.untilMs) {
+      await pause(caller.time, stepMs);
+      const readMs = caller.time.nowMs();
+      if (step(stepMs, readMs)) this.#stop();
+      run.checkedAtMs = this.#now(readMs);
+      let isHolding = false;
+      for (const slots of this.#keys.values()) {
+        slots.endExpired(run.checkedAtMs);
+        isHolding ||= slots.isHolding;
+        if (slots.isHolding && slots.needsMessage(run.checkedAtMs))
+          caller.inBackground(this.#send(caller, slots, run.checkedAtMs));
+      }
+      if (!isHolding) break;
+    }
+    if (this.#run === run) this.#run = undefined;
+  }
+}

@@ -1,0 +1,347 @@
+/**
+ * Slots that holders (isolates) lease by themselves.
+ *
+ * A holder has some slots of a key for a while, and says in each message all that it has. They are one claim of the
+ * holder, which is stored before the answer leaves, so a crash forgets none. The claim lasts longer than the holder may
+ * lease, by the longest of its leases: a caller trusts its lease also when its isolate has gone. A lease that is older than
+ * a pace is handed over, and is a claim of its own from then on, as the object's own leases are. A younger one is known
+ * to its holder alone; the object tells the holder of an end that came here.
+ *
+ * No message can free a slot that is in use: a holder keeps no more slots than the last answer that it heard left it, one
+ * message is under way, and an older one is not applied. What was in memory about the order of messages is lost in a
+ * crash; so memories have names, and a message for another one changes nothing.
+ *
+ * While callers wait, slots that are free go home, and calls are served in their order. Otherwise a holder has what it
+ * needs, or its part. Slots that it lacks are owed to it: the object gives them to nobody else when they become free.
+ */
+import { outstandingOf, UNTOUCHED } from "../../core/accounts/account.ts";
+import { withHold, withoutHold } from "../../core/accounts/hold.ts";
+import { randomId } from "../../core/clock.ts";
+import { publicName, relaxedRule } from "../../core/policies/policy.ts";
+import type { GivenSlots, Slots } from "../../core/protocol/answers.ts";
+import type { SlotsCall } from "../../core/protocol/calls.ts";
+import { markOf } from "../../core/protocol/names.ts";
+import type { Counter } from "../../core/stats/tally.ts";
+import type { KeyState } from "../keys/key-state.ts";
+import type { KeyStore } from "../keys/key-store.ts";
+import type { Claim } from "../storage/records.ts";
+import type { WaitQueue } from "./wait-queue.ts";
+
+/** A holder asks so often, or more rarely when there are many: the object hears of 250 a second. */
+const PACE_MS = 500;
+const PACE_OF_HOLDER_MS = 4;
+/** A holder may lease slots for so many paces after a message, and this. */
+const LIFE_PACES = 4;
+const LIFE_MS = 500;
+/** By so much a holder's clock and the object's may differ while it counts its life. */
+const MARGIN_MS = 300;
+/** The longest lease of a holder: its slot is taken for so long after the holder has gone. Longer ones are the object's. */
+export const MAX_YOUNG_MS = 10_000;
+/** A row lasts longer, so that not each message writes one. After a crash the slots of a holder that has gone do, too. */
+const ROW_MS = 30_000;
+/** A holder that lacks slots asks again within this time. */
+const OWED_MS = 300;
+const OWED = "+owed";
+/** This part of the slots stays at the object for the calls of others, of a limit from 10 on. */
+const KEPT_PART = 0.1;
+const KEPT_FROM = 10;
+const TOKENS = 1_000;
+/** The most leases of a holder that have ended elsewhere since its last message. Ends of others are not known here. */
+const MAX_ENDED = 1_024;
+
+interface SlotHolder {
+  turn: number;
+  answer: Slots | undefined;
+  /** When it may lease no more. */
+  aliveUntilMs: number;
+  /** Until when its row lasts. */
+  rowUntilMs: number;
+  leased: number;
+  wanted: number;
+  granted: number;
+  released: number;
+  handed: ReadonlySet<string>;
+  /** By id: the turn in whose answer it was named first. */
+  readonly ended: Map<string, number>;
+  resetAt: number | undefined;
+}
+
+/** What is known of a key's holders until a crash. */
+interface Memory {
+  readonly name: string;
+  readonly holders: Map<string, SlotHolder>;
+}
+
+export class SlotOwner {
+  readonly #store: KeyStore;
+  readonly #queue: WaitQueue;
+  readonly #counter: Pick<Counter, "add"> | undefined;
+  readonly #memories = new WeakMap<KeyState, Memory>();
+
+  constructor(store: KeyStore, queue: WaitQueue, counter?: Pick<Counter, "add">) {
+    this.#store = store;
+    this.#queue = queue;
+    this.#counter = counter;
+  }
+
+  readonly take = (keyState: KeyState, call: SlotsCall, nowMs: number): Slots => {
+    const memory = this.#memoryOf(keyState);
+    const claim = slotsOf(keyState, call.holder);
+    const isFirst = call.memory === undefined && claim === undefined && call.kept === 0;
+    const holder = memory.holders.get(call.holder) ?? newHolder(claim);
+    if (call.turn === holder.turn && holder.answer !== undefined) return holder.answer;
+    const isApplied = (call.memory === memory.name || isFirst) && call.turn > holder.turn;
+    if (!isApplied) return { slots: { memory: memory.name } };
+    memory.holders.set(call.holder, holder);
+    const given = this.#apply(keyState, memory, holder, claim, call, nowMs);
+    holder.answer = { slots: { memory: memory.name, given } };
+    this.#forget(keyState, memory);
+    this.#queue.serve(keyState);
+    return holder.answer;
+  };
+
+  /** If the write throws, nothing has changed. */
+  #apply(
+    keyState: KeyState,
+    memory: Memory,
+    holder: SlotHolder,
+    claim: Claim | undefined,
+    call: SlotsCall,
+    nowMs: number,
+  ): GivenSlots {
+    const { ruleStates, accounts, policy } = keyState;
+    const name = ruleStates[0]?.rule.name ?? "";
+    const [account = UNTOUCHED] = accounts;
+    const had = claim?.units[name] ?? 0;
+    const kept = Math.min(call.kept, had);
+    const handed = handedLeases(keyState, holder, call, had - kept, name, nowMs);
+    const rule = relaxedRule(policy);
+    const capacity = rule?.capacity ?? 0;
+    // What is owed to holders is not in use.
+    const others = outstandingOf(account) - this.owed(keyState) - had;
+    const inUse = others + kept + handed.reduce((sum, { units }) => sum + units, 0);
+    const isHome = this.#queue.hasCallers(keyState);
+    const part = isHome ? 0 : partOf(memory, call, capacity, nowMs);
+    const more = Math.max(0, Math.min(part - kept, capacity - inUse));
+    const owed = Math.max(0, part - kept - more);
+    const units = kept + more;
+    const tokens = units === 0 ? undefined : rule?.algorithm.leasing?.tokens?.(account.state, nowMs, TOKENS);
+    const paceMs = Math.max(PACE_MS, PACE_OF_HOLDER_MS * memory.holders.size);
+    const lifeMs = LIFE_PACES * paceMs + LIFE_MS;
+    const ttlMs = Math.min(call.ttlMs, MAX_YOUNG_MS);
+    const aliveUntilMs = nowMs + lifeMs + MARGIN_MS;
+    const expiresAtMs = Math.max(claim?.expiresAtMs ?? 0, aliveUntilMs + ttlMs);
+    const own = { id: call.holder, units, expiresAtMs };
+    const slots: Claim = { ...own, kind: "lease", units: { [name]: units }, ttlMs: lifeMs, isSlots: true };
+    const hasRow = units === had && expiresAtMs <= holder.rowUntilMs;
+    const rowUntilMs = hasRow ? holder.rowUntilMs : expiresAtMs + ROW_MS;
+    const owedTo = owedId(call.holder);
+    let holds = withoutHold(withoutHold(account.holds, call.holder), owedTo);
+    for (const hold of units > 0 ? [own, ...handed] : handed)
+      holds = withHold(holds, {
+        id: hold.id,
+        units: hold.units,
+        expiresAtMs: hold.expiresAtMs,
+        isStored: true,
+      });
+    if (owed > 0)
+      holds = withHold(holds, { id: owedTo, units: owed, expiresAtMs: nowMs + OWED_MS, isStored: true });
+    const change = {
+      accounts: [{ state: tokens?.state ?? account.state, holds }, ...accounts.slice(1)],
+      put: [
+        ...handed.map(({ claim: lease }) => lease),
+        ...(units > 0 && !hasRow ? [{ ...slots, expiresAtMs: rowUntilMs }] : []),
+      ],
+      end: units === 0 && claim !== undefined ? [claim] : [],
+      sooner: units > 0 ? [slots] : [],
+    };
+    this.#store.commit(keyState, change, nowMs);
+    this.#count(keyState, holder, call);
+    holder.turn = call.turn;
+    holder.wanted = call.wanted;
+    holder.aliveUntilMs = aliveUntilMs;
+    holder.rowUntilMs = rowUntilMs;
+    holder.handed = new Set(call.handed.map(({ id }) => id));
+    for (const [id, turn] of holder.ended)
+      if (turn <= call.heard) holder.ended.delete(id);
+      else holder.ended.set(id, Math.min(turn, call.turn));
+    if (holder.resetAt !== undefined && holder.resetAt <= call.heard) holder.resetAt = undefined;
+    if (holder.resetAt !== undefined) holder.resetAt = Math.min(holder.resetAt, call.turn);
+    return {
+      more,
+      isNew: had === 0 && call.kept > 0,
+      isReset: holder.resetAt !== undefined,
+      lifeMs,
+      paceMs,
+      ttlMs,
+      tokens: tokens === undefined ? [0, 0] : [tokens.from, tokens.from + TOKENS],
+      ended: [...holder.ended.keys()],
+      isHome,
+      most: part,
+      remaining: Math.max(0, capacity - inUse - more),
+    };
+  }
+
+  #count(keyState: KeyState, holder: SlotHolder, call: SlotsCall): void {
+    const label = [publicName(keyState.policy.name)];
+    const add = (name: "leases_granted" | "leases_released", before: number, now: number) => {
+      if (now > before) this.#counter?.add(name, label, now - before);
+    };
+    // What it had counted before this memory is not known.
+    if (holder.turn > 0 || call.turn === 1) {
+      add("leases_granted", holder.granted, call.granted);
+      add("leases_released", holder.released, call.released);
+    }
+    holder.granted = call.granted;
+    holder.released = call.released;
+    holder.leased = call.leased;
+  }
+
+  /** Whether a lease is not known here, but a holder that lives may know it. */
+  mayBeYoung(keyState: KeyState, id: string, nowMs: number): boolean {
+    if (keyState.claims.has(id)) return false;
+    return this.#holdersOf(keyState, id, nowMs).some(({ ended }) => !ended.has(id));
+  }
+
+  /** A lease that is not known here was released: its holder frees the slot. @returns whether it may be its lease */
+  release(keyState: KeyState, id: string, nowMs: number): boolean {
+    let isTaken = false;
+    for (const { ended } of this.#holdersOf(keyState, id, nowMs))
+      if (!ended.has(id) && ended.size < MAX_ENDED) {
+        ended.set(id, Infinity);
+        isTaken = true;
+      }
+    return isTaken;
+  }
+
+  /** A call is to wait, and comes before all that is owed. */
+  settleOwed(keyState: KeyState, nowMs: number): void {
+    if (this.owed(keyState) === 0) return;
+    const accounts = keyState.accounts.map(({ state, holds }) => ({
+      state,
+      holds: holds.filter(({ id }) => !isOwed(id)),
+    }));
+    this.#store.commit(keyState, { accounts }, nowMs);
+  }
+
+  /** Slots that go to holders as soon as they are free, so that other calls do not take them before. */
+  owed({ accounts }: KeyState): number {
+    let owed = 0;
+    for (const { id, units } of accounts[0]?.holds ?? []) if (isOwed(id)) owed += units;
+    return owed;
+  }
+
+  /** All leases of holders are over. */
+  reset(keyState: KeyState): void {
+    for (const holder of this.#memories.get(keyState)?.holders.values() ?? []) {
+      holder.resetAt = Infinity;
+      holder.ended.clear();
+      holder.leased = 0;
+    }
+  }
+
+  /** How many leases of their own the key's holders had at their last messages. */
+  leasedBy(keyState: KeyState): number {
+    let leased = 0;
+    for (const [name, holder] of this.#memories.get(keyState)?.holders ?? [])
+      if (slotsOf(keyState, name) !== undefined) leased += holder.leased;
+    return leased;
+  }
+
+  #holdersOf(keyState: KeyState, id: string, nowMs: number): SlotHolder[] {
+    const found: SlotHolder[] = [];
+    for (const [name, holder] of this.#memories.get(keyState)?.holders ?? [])
+      if (markOf(name) === markOf(id) && nowMs < holder.aliveUntilMs) found.push(holder);
+    return found;
+  }
+
+  #memoryOf(keyState: KeyState): Memory {
+    const known = this.#memories.get(keyState);
+    if (known !== undefined) return known;
+    const memory = { name: randomId(), holders: new Map<string, SlotHolder>() };
+    this.#memories.set(keyState, memory);
+    return memory;
+  }
+
+  /** Holders without slots are forgotten, unless their leases may still be repeated. */
+  #forget(keyState: KeyState, { holders }: Memory): void {
+    for (const [name, { handed }] of holders)
+      if (slotsOf(keyState, name) === undefined && handed.size === 0) holders.delete(name);
+  }
+}
+
+function owedId(holder: string): string {
+  return `${holder}${OWED}`;
+}
+
+function isOwed(id: string): boolean {
+  return id.endsWith(OWED);
+}
+
+/** The part of a holder: what it needs, or of what there is as much as the others. */
+function partOf({ holders }: Memory, { holder, wanted }: SlotsCall, capacity: number, nowMs: number): number {
+  let all = wanted;
+  for (const [name, other] of holders) if (name !== holder && nowMs < other.aliveUntilMs) all += other.wanted;
+  const most = capacity - (capacity < KEPT_FROM ? 0 : Math.ceil(capacity * KEPT_PART));
+  return all <= most ? wanted : Math.floor((most * wanted) / all);
+}
+
+export function slotsOf({ claims }: KeyState, holder: string): Claim | undefined {
+  const claim = claims.get(holder);
+  return claim?.isSlots === true ? claim : undefined;
+}
+
+function newHolder(claim: Claim | undefined): SlotHolder {
+  return {
+    turn: 0,
+    answer: undefined,
+    aliveUntilMs: -Infinity,
+    rowUntilMs: claim?.expiresAtMs ?? -Infinity,
+    leased: 0,
+    wanted: 0,
+    granted: 0,
+    released: 0,
+    handed: new Set(),
+    ended: new Map(),
+    resetAt: undefined,
+  };
+}
+
+interface Handed {
+  readonly id: string;
+  readonly units: number;
+  readonly expiresAtMs: number;
+  readonly claim: Claim;
+}
+
+/** The leases that a message hands over, out of so many slots that it does not keep. */
+function handedLeases(
+  { claims }: KeyState,
+  holder: SlotHolder,
+  { handed }: SlotsCall,
+  slots: number,
+  rule: string,
+  nowMs: number,
+): Handed[] {
+  const taken: Handed[] = [];
+  let left = slots;
+  for (const { id, units, ttlMs, leftMs, fencingToken, caller } of handed) {
+    // An earlier message has handed it over, or it was released elsewhere.
+    if (holder.handed.has(id) || holder.ended.has(id) || claims.has(id)) continue;
+    if (units > left || leftMs <= 0) continue;
+    left -= units;
+    const expiresAtMs = nowMs + leftMs;
+    const by = caller === undefined ? {} : { caller };
+    const claim: Claim = {
+      id,
+      kind: "lease",
+      units: { [rule]: units },
+      ttlMs,
+      expiresAtMs,
+      fencingToken,
+      ...by,
+    };
+    taken.push({ id, units, expiresAtMs, claim });
+  }
+  return taken;
+}

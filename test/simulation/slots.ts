@@ -1,0 +1,435 @@
+import { Ticks } from "../../bench/scale/ticks.ts";
+/**
+ * One random history of leases: isolates that have slots of a key, their callers, and the object. Messages are lost,
+ * late or doubled; isolates die or stand still, the object loses its memory, and leases are released through other isolates.
+ */
+import { LimiterClient } from "../../client/objects/limiter-client.ts";
+import { BatchQueues } from "../../client/transports/batch-queue.ts";
+import { type LimiterNamespace, type LimiterStub, Objects } from "../../client/transports/objects.ts";
+import type { Time } from "../../core/clock.ts";
+import type { Policy } from "../../core/policies/policy.ts";
+import type { Slots } from "../../core/protocol/answers.ts";
+import type { AcquireCall, SlotsCall } from "../../core/protocol/calls.ts";
+import type { Decision } from "../../core/protocol/decision.ts";
+import { readClaimId } from "../../core/protocol/names.ts";
+import type { KeyCall } from "../../core/protocol/object-methods.ts";
+import { Problem } from "../../core/protocol/problems.ts";
+import { joinParts, KeyCalls } from "../../durable-objects/key-calls.ts";
+import { Timers } from "../../durable-objects/keys/key-store.ts";
+import { Storage } from "../../durable-objects/storage/storage.ts";
+import {
+  OwnerRouting,
+  WIRE_METHODS,
+  type WireMethod,
+  writeAnswer,
+} from "../../durable-objects/wire-methods.ts";
+import { parseDeployment } from "../support/milliseconds.ts";
+import { seededRandom, whole } from "../support/random.ts";
+import { Database } from "./database.ts";
+import { law } from "./laws.ts";
+
+const KEY = "key";
+
+export interface SlotsPlan {
+  readonly seed: number;
+  readonly limit: number;
+  readonly isolates: number;
+  readonly ttlMs: number;
+  /** The mean time that a lease is held. */
+  readonly heldMs: number;
+  readonly callsPerS: number;
+  readonly waitMs: number;
+  readonly lost: number;
+  readonly late: number;
+  readonly kills: number;
+  readonly restarts: number;
+  readonly freezes: number;
+  /** The part of leases that are released and renewed through another isolate. */
+  readonly elsewhere: number;
+  /** The part of leases that are never released. */
+  readonly abandoned: number;
+  readonly seconds: number;
+  readonly oneWayMs: number;
+  readonly faults?: SlotsFaults;
+}
+
+/** Planted mistakes. */
+export interface SlotsFaults {
+  /** Changes a holder's message. @param memory the name of the object's present memory, if it has been said */
+  readonly message?: (call: SlotsCall, memory: string | undefined) => SlotsCall;
+  readonly answer?: (answer: Slots, call: SlotsCall) => Slots;
+  /** The clocks of isolates stand still from now and then on. */
+  readonly isClockStill?: boolean;
+}
+
+export function randomPlan(seed: number, faults?: SlotsFaults): SlotsPlan {
+  const random = seededRandom(seed * 7_919 + 1);
+  const of = <Value>(...values: Value[]) => values[whole(random, values.length)] as Value;
+  const limit = of(2, 5, 10, 30);
+  const heldMs = of(20, 100, 400, 1_500);
+  return {
+    seed,
+    limit,
+    isolates: of(1, 2, 3, 5),
+    ttlMs: of(1_000, 3_000, 10_000),
+    heldMs,
+    callsPerS: Math.min(150, (1_000 * limit * of(0.3, 0.8, 1.5)) / heldMs),
+    waitMs: of(0, 0, 500, 3_000),
+    lost: of(0, 0, 0.05, 0.2),
+    late: of(0, 0.02, 0.1),
+    kills: of(0, 1, 4),
+    restarts: of(0, 1, 3),
+    freezes: of(0, 1, 3),
+    elsewhere: of(0, 0.3, 0.8),
+    abandoned: of(0, 0.05),
+    seconds: 15,
+    oneWayMs: of(1, 20, 60),
+    ...(faults && { faults }),
+  };
+}
+
+export interface SlotsOutcome {
+  granted: number;
+  /** By isolates themselves. */
+  own: number;
+  denied: number;
+  degraded: number;
+  renewed: number;
+  lost: number;
+  messages: number;
+  rows: number;
+}
+
+interface Isolate {
+  readonly client: LimiterClient;
+  readonly time: Time;
+  isDead: boolean;
+  frozenUntilMs: number;
+  stillSinceMs: number;
+}
+
+/** What a caller trusts. */
+interface Trusted {
+  readonly units: number;
+  untilMs: number;
+}
+
+export class SlotsHistory {
+  readonly #plan: SlotsPlan;
+  readonly #ticks = new Ticks();
+  readonly #random: () => number;
+  readonly #database = new Database();
+  readonly #policy: Policy;
+  readonly #deployment: ReturnType<typeof parseDeployment>;
+  readonly #isolates: Isolate[] = [];
+  readonly #trusted = new Set<Trusted>();
+  readonly #waitingSince = new Map<object, number>();
+  readonly #tokens = new Set<number>();
+  #memory: ReturnType<SlotsHistory["start"]>;
+  #memoryName: string | undefined;
+  #life = 0;
+  #latestToken = 0;
+  #failure: unknown;
+  readonly #outcome: SlotsOutcome = {
+    granted: 0,
+    own: 0,
+    denied: 0,
+    degraded: 0,
+    renewed: 0,
+    lost: 0,
+    messages: 0,
+    rows: 0,
+  };
+
+  constructor(plan: SlotsPlan) {
+    this.#plan = plan;
+    this.#random = seededRandom(plan.seed);
+    const { limit, ttlMs: ttl } = plan;
+    this.#deployment = parseDeployment({
+      policies: {
+        slots: { algorithm: "concurrency", limit, ttl, maxTtl: 60_000, order: "relaxed" },
+      },
+    });
+    this.#policy = this.#deployment.regionalPolicies.get("slots") as Policy;
+    this.#memory = this.start();
+    for (let count = 0; count < plan.isolates; count += 1) this.#isolates.push(this.#begin());
+  }
+
+  async run(): Promise<SlotsOutcome> {
+    const { seconds, callsPerS, kills, restarts, freezes, ttlMs, faults } = this.#plan;
+    const endMs = seconds * 1_000;
+    const draw = () => 100 + whole(this.#random, endMs);
+    for (let count = 0; count < kills; count += 1) this.#ticks.at(draw(), () => this.#kill());
+    for (let count = 0; count < freezes; count += 1) this.#ticks.at(draw(), () => this.#freeze());
+    for (let count = 0; count < restarts; count += 1) this.#ticks.at(draw(), () => this.#restart());
+    if (faults?.isClockStill === true)
+      this.#ticks.at(endMs / 2, () => {
+        for (const isolate of this.#isolates) isolate.stillSinceMs = this.#ticks.nowMs;
+      });
+    let nextAtMs = 1;
+    // All slots are free again when no holder and no lease can be left.
+    const overMs = endMs + 60_000;
+    let isOver = false;
+    await this.#ticks.run(
+      () => isOver || this.#failure !== undefined,
+      (nowMs) => {
+        for (
+          ;
+          nextAtMs < Math.min(nowMs + 1, endMs);
+          nextAtMs -= (Math.log(1 - this.#random()) * 1_000) / callsPerS
+        )
+          this.#call();
+        if (nowMs === endMs + ttlMs + 5_000) for (const isolate of this.#isolates) isolate.isDead = true;
+        isOver = nowMs >= overMs;
+      },
+    );
+    if (this.#failure !== undefined) throw this.#failure;
+    const left = this.#outstanding();
+    law(left === 0, () => `${left} slots were never freed`);
+    this.#outcome.rows = this.#database.rowsWritten;
+    return this.#outcome;
+  }
+
+  /** Everything that is only in the object's memory. */
+  protected start() {
+    const time = this.#ticks.clock(1_000_000);
+    const alarm = { getAlarm: () => Promise.resolve(null), setAlarm: () => Promise.resolve() };
+    const joined = joinParts({
+      storage: new Storage(this.#database.storage),
+      timers: new Timers(alarm, () => time.nowMs()),
+      policies: this.#deployment.policies,
+      loadPooled: () => Promise.reject(new Error("there are no pools")),
+      time,
+    });
+    const calls = new KeyCalls({ ...joined, sockets: { closeLost: () => undefined } });
+    const here = (message: KeyCall, method: WireMethod) => writeAnswer(method, this.#make(calls, message));
+    return { routing: new OwnerRouting(here, { time }), calls, joined };
+  }
+
+  #make(calls: KeyCalls, message: KeyCall): unknown {
+    const { message: changed, answer = (same: Slots) => same } = this.#plan.faults ?? {};
+    if (message.op !== "slots") return calls.call(message);
+    this.#outcome.messages += 1;
+    const call = changed === undefined ? message : { ...changed(message, this.#memoryName), op: message.op };
+    const said = calls.call(call as KeyCall) as Slots;
+    this.#memoryName = said.slots.memory;
+    return answer(said, message);
+  }
+
+  #outstanding(): number {
+    const { ask } = this.#memory.joined;
+    const peeked = ask("slots", KEY, (operations, keyState, nowMs) => operations.peek(keyState, nowMs));
+    return (peeked as { readonly outstanding: number }).outstanding;
+  }
+
+  #begin(): Isolate {
+    const aheadMs = 2_000_000 + whole(this.#random, 100_000);
+    const isolate = { isDead: false, frozenUntilMs: 0, stillSinceMs: Infinity } as {
+      -readonly [Field in keyof Isolate]: Isolate[Field];
+    };
+    const time: Time = {
+      nowMs: () => Math.min(this.#ticks.nowMs, isolate.stillSinceMs) + aheadMs,
+      after: (ms, work) => {
+        let left: (() => void) | undefined = work;
+        this.#ticks.at(this.#ticks.nowMs + ms, () => this.#awake(isolate, () => left?.()));
+        return () => {
+          left = undefined;
+        };
+      },
+    };
+    const inBackground = () => undefined;
+    const objects = new Objects(this.#namespace(isolate), time, { queues: new BatchQueues(), inBackground });
+    const policies = this.#deployment.regionalPolicies;
+    isolate.time = time;
+    isolate.client = new LimiterClient({ objects, policies, time, inBackground });
+    return isolate;
+  }
+
+  /** Runs work of an isolate: later if it stands still, and never after its death. */
+  #awake(isolate: Isolate, work: () => void): void {
+    if (isolate.isDead) return;
+    if (this.#ticks.nowMs >= isolate.frozenUntilMs) return work();
+    this.#ticks.at(isolate.frozenUntilMs, () => this.#awake(isolate, work));
+  }
+
+  #wayMs(): number {
+    const { oneWayMs, late } = this.#plan;
+    return oneWayMs * (0.5 + this.#random()) + (this.#random() < late ? 3_000 * this.#random() : 0);
+  }
+
+  #namespace(isolate: Isolate): LimiterNamespace {
+    const { lost } = this.#plan;
+    const send = (make: () => Promise<unknown>) =>
+      new Promise<unknown>((resolve, reject) => {
+        if (this.#random() < lost) return;
+        const arrive = () => {
+          const life = this.#life;
+          const answered = make();
+          const back = (end: () => void) => {
+            if (life !== this.#life || this.#random() < lost) return;
+            this.#ticks.at(this.#ticks.nowMs + this.#wayMs(), () => this.#awake(isolate, end));
+          };
+          answered.then(
+            (answer) => back(() => resolve(answer)),
+            (error: unknown) => back(() => reject(error as Error)),
+          );
+        };
+        this.#ticks.at(this.#ticks.nowMs + this.#wayMs(), arrive);
+        if (this.#random() < lost / 2) this.#ticks.at(this.#ticks.nowMs + 2 * this.#wayMs(), arrive);
+      });
+    const methods = WIRE_METHODS.map((method) => [
+      method,
+      (...args: readonly unknown[]) => send(async () => await this.#memory.routing.call(method, args)),
+    ]);
+    const fetch = async (url: string, { body, signal }: RequestInit) => {
+      const left = new AbortController();
+      signal?.addEventListener("abort", () =>
+        this.#ticks.at(this.#ticks.nowMs + this.#wayMs(), () => left.abort()),
+      );
+      const call = JSON.parse(String(body)) as AcquireCall;
+      const text = await send(async () =>
+        JSON.stringify(await this.#memory.calls.request(new URL(url).pathname, call, left.signal)),
+      );
+      return new Response(text as string);
+    };
+    const stub = { ...Object.fromEntries(methods), fetch } as LimiterStub;
+    return { getByName: () => stub };
+  }
+
+  #call(): void {
+    const { ttlMs, heldMs, waitMs } = this.#plan;
+    const isolate = this.#drawIsolate();
+    const sentAtMs = this.#ticks.nowMs;
+    const waiting = {};
+    const before = this.#latestToken;
+    const longMs = this.#random() < 0.5 ? 0.1 : 1.9;
+    const heldForMs = -Math.log(1 - this.#random()) * heldMs * longMs;
+    this.#awake(isolate, () => {
+      const { client } = isolate;
+      const id = client.newSecret("lease", this.#policy, KEY);
+      this.#waitingSince.set(waiting, this.#ticks.nowMs);
+      void client.claims
+        .acquire(this.#policy, KEY, { id, cost: 1, ttlMs, waitMs })
+        .then((decision) =>
+          this.#guarded(() => this.#answered(isolate, id, decision, sentAtMs, before, heldForMs)),
+        )
+        .finally(() => this.#waitingSince.delete(waiting));
+    });
+  }
+
+  #guarded(work: () => void): void {
+    try {
+      work();
+    } catch (error) {
+      this.#failure ??= error;
+    }
+  }
+
+  #answered(
+    isolate: Isolate,
+    id: string,
+    decision: Decision | Problem,
+    sentAtMs: number,
+    tokenBefore: number,
+    heldForMs: number,
+  ): void {
+    const { ttlMs } = this.#plan;
+    if (decision instanceof Problem || decision.reason === "degraded") {
+      this.#outcome.degraded += 1;
+      // As the worker does: the lease may have been granted.
+      void isolate.client.claims.release(this.#policy, KEY, id, { outcome: "ignore" });
+      return;
+    }
+    if (!decision.success || decision.lease === undefined) {
+      this.#outcome.denied += 1;
+      return;
+    }
+    this.#outcome.granted += 1;
+    const isOwn = decision.source === "isolate";
+    if (isOwn) this.#outcome.own += 1;
+    const { fencingToken } = decision.lease;
+    law(!this.#tokens.has(fencingToken), () => `token ${fencingToken} was given out twice`);
+    law(isOwn || fencingToken > tokenBefore, () => `a token of the object is below an earlier one`);
+    this.#tokens.add(fencingToken);
+    this.#latestToken = Math.max(this.#latestToken, fencingToken);
+    const trusted = { units: 1, untilMs: sentAtMs + ttlMs };
+    this.#trust(trusted);
+    this.#use(isolate, id, trusted, heldForMs);
+  }
+
+  #trust(trusted: Trusted): void {
+    const nowMs = this.#ticks.nowMs;
+    if (trusted.untilMs <= nowMs) return;
+    this.#trusted.add(trusted);
+    for (const other of this.#trusted) if (other.untilMs <= nowMs) this.#trusted.delete(other);
+    const { limit } = this.#plan;
+    law(this.#trusted.size <= limit, () => `${this.#trusted.size} callers trust a lease of ${limit}`);
+  }
+
+  #use(isolate: Isolate, id: string, trusted: Trusted, heldForMs: number): void {
+    const { ttlMs, elsewhere, abandoned } = this.#plan;
+    const endsAtMs = this.#ticks.nowMs + heldForMs;
+    const via = () => (isolate.isDead || this.#random() < elsewhere ? this.#drawIsolate() : isolate);
+    const renewLater = () => {
+      const atMs = this.#ticks.nowMs + ttlMs / 2;
+      if (atMs >= endsAtMs) return;
+      this.#ticks.at(atMs, () => {
+        if (!this.#trusted.has(trusted)) return;
+        const askedMs = this.#ticks.nowMs;
+        const through = via();
+        this.#awake(through, () => {
+          void through.client.claims.renew(this.#policy, KEY, id, ttlMs).then((lease) =>
+            this.#guarded(() => {
+              if (lease instanceof Problem) {
+                if (lease.status === 404) this.#outcome.lost += 1;
+                return;
+              }
+              this.#outcome.renewed += 1;
+              trusted.untilMs = Math.max(trusted.untilMs, askedMs + ttlMs);
+              if (this.#trusted.has(trusted)) this.#trust(trusted);
+              renewLater();
+            }),
+          );
+        });
+      });
+    };
+    renewLater();
+    this.#ticks.at(endsAtMs, () => {
+      this.#trusted.delete(trusted);
+      if (this.#random() < abandoned) return;
+      const through = via();
+      this.#awake(through, () => void through.client.claims.release(this.#policy, KEY, id));
+      // Once more, by chance, through any isolate.
+      if (this.#random() < 0.05) {
+        const again = this.#drawIsolate();
+        this.#ticks.at(endsAtMs + 2_000 * this.#random(), () =>
+          this.#awake(again, () => void again.client.claims.release(this.#policy, KEY, id)),
+        );
+      }
+    });
+  }
+
+  #drawIsolate(): Isolate {
+    return this.#isolates[whole(this.#random, this.#isolates.length)] as Isolate;
+  }
+
+  #kill(): void {
+    const index = whole(this.#random, this.#isolates.length);
+    const isolate = this.#isolates[index];
+    if (isolate !== undefined) isolate.isDead = true;
+    this.#isolates[index] = this.#begin();
+  }
+
+  #freeze(): void {
+    this.#drawIsolate().frozenUntilMs = this.#ticks.nowMs + whole(this.#random, 6_000);
+  }
+
+  #restart(): void {
+    this.#life += 1;
+    this.#memory = this.start();
+  }
+}
+
+export function idOf(claim: string): string {
+  return readClaimId("lease", claim)?.secret ?? "";
+}
