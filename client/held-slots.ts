@@ -1,6 +1,8 @@
 /** The slots of one key that this isolate has: its leases, and what they need. Plain data, which its requests share. */
+import type { Latch } from "../core/clock.ts";
 import type { Policy } from "../core/policies/policy.ts";
-import type { HandedLease } from "../core/protocol/calls.ts";
+import type { Decided } from "../core/protocol/answers.ts";
+import type { AcquireParams, HandedLease } from "../core/protocol/calls.ts";
 
 /** Until the object says otherwise. */
 export const PACE_MS = 500;
@@ -22,6 +24,18 @@ export interface YoungLease {
   expiresAtMs: number;
 }
 
+/** A call that waits for a slot: here, and at the object if that may be sooner. */
+export interface WaitingCall extends Pick<AcquireParams, "ttlMs"> {
+  readonly makeId: () => string;
+  readonly units: number;
+  readonly caller: string | undefined;
+  readonly sinceMs: number;
+  readonly signal: AbortSignal | undefined;
+  /** Open when it has its answer. */
+  readonly latch: Latch;
+  answer?: Decided;
+}
+
 /** The slots of one key. */
 export class HeldSlots {
   policy: Policy;
@@ -31,6 +45,8 @@ export class HeldSlots {
   readonly handed = new Map<string, YoungLease>();
   /** Leases of the object for callers of this isolate, and when they were granted. */
   readonly others = new Map<string, number>();
+  /** In the order in which they came. */
+  readonly waiting: WaitingCall[] = [];
   kept = 0;
   leased = 0;
   isHome = false;
@@ -75,6 +91,12 @@ export class HeldSlots {
 
   get isHolding(): boolean {
     return this.kept > 0 || this.handed.size > 0;
+  }
+
+  /** Whether a lease may be granted here. */
+  admits(units: number, ttlMs: number, nowMs: number): boolean {
+    const isOurs = nowMs < this.spendableUntilMs && !this.isHome && ttlMs <= this.ttlMs;
+    return isOurs && units > 0 && units <= this.idle && this.token < this.tokensEnd;
   }
 
   put(lease: YoungLease): void {

@@ -5,14 +5,14 @@
  * The isolate takes slots of a key with several acquires in a pace, as many as its leases need. Its requests share only
  * plain data: each acquire or release may send the next message, and one request at a time goes on when no other comes.
  */
-import { HolderClock, randomId } from "../core/clock.ts";
-import { costOf, type Policy, relaxedRule, versionOf } from "../core/policies/policy.ts";
+import { HolderClock, Latch, randomId } from "../core/clock.ts";
+import { costOf, type Policy, relaxedRule, type Rule, versionOf } from "../core/policies/policy.ts";
 import type { Decided, GivenSlots, Lease, Slots } from "../core/protocol/answers.ts";
 import type { AcquireParams, SlotsCall } from "../core/protocol/calls.ts";
 import { markOf } from "../core/protocol/names.ts";
 import { Problem } from "../core/protocol/problems.ts";
 import type { ClientContext } from "./call-gate.ts";
-import { handedOf, HeldSlots, PACE_MS } from "./held-slots.ts";
+import { handedOf, HeldSlots, PACE_MS, type WaitingCall, type YoungLease } from "./held-slots.ts";
 import { pause } from "./reservation-cache.ts";
 
 /** The most keys. One without slots is forgotten first. */
@@ -62,53 +62,81 @@ export class SlotHolder {
   /** Grants a lease from a free slot; `undefined`: the object decides it. */
   acquire(caller: ClientContext, policy: Policy, key: string, call: AcquireParams): Decided | undefined {
     const rule = relaxedRule(policy);
-    const { id, cost, ttlMs } = call;
-    const isPlain =
-      call.idempotencyKey === undefined &&
-      call.confirmWithinMs === undefined &&
-      call.resume === undefined &&
-      call.graceMs === undefined;
-    if (rule === undefined || !isPlain || ttlMs > MAX_YOUNG_MS || markOf(id) !== markOf(this.name))
-      return undefined;
+    if (rule === undefined || !this.#isPlain(call)) return undefined;
     const nowMs = this.#now(caller.time.nowMs());
-    const units = costOf(rule, cost);
+    const { id, ttlMs } = call;
+    const units = costOf(rule, call.cost);
     const slots = this.#open(policy, key, nowMs);
-    slots.endExpired(nowMs);
+    this.#serve(slots, nowMs);
     slots.calls += 1;
     slots.longestMs = Math.max(slots.longestMs, ttlMs);
-    const isFree =
-      nowMs < slots.spendableUntilMs &&
-      !slots.isHome &&
-      ttlMs <= slots.ttlMs &&
-      units > 0 &&
-      units <= slots.idle &&
-      slots.token < slots.tokensEnd;
-    if (isFree) {
-      const fencingToken = slots.token;
-      slots.token += 1;
-      slots.granted += 1;
-      const { callerId } = caller;
-      const expiresAtMs = nowMs + ttlMs;
-      slots.put({ id, units, ttlMs, fencingToken, grantedAtMs: nowMs, caller: callerId, expiresAtMs });
-    }
+    const isFree = slots.waiting.length === 0 && slots.admits(units, ttlMs, nowMs);
+    const lease = { units, ttlMs, caller: caller.callerId };
+    const answer = isFree ? grant(slots, rule, { ...lease, id }, nowMs, 0) : undefined;
     this.#sendIfDue(caller, slots, nowMs);
-    if (!isFree) return undefined;
-    const remaining = slots.remaining + slots.idle;
-    return {
-      rules: [
-        {
-          name: rule.name,
-          success: true,
-          limit: rule.capacity,
-          remaining,
-          resetAfterMs: ttlMs,
-          retryAfterMs: 0,
-          reason: "ok",
-        },
-      ],
-      waitedMs: 0,
-      lease: { id, fencingToken: slots.token - 1, expiresAfterMs: ttlMs },
+    return answer;
+  }
+
+  #isPlain({ id, ttlMs, idempotencyKey, confirmWithinMs, resume, graceMs }: AcquireParams): boolean {
+    const isPlain = idempotencyKey === undefined && confirmWithinMs === undefined;
+    const isAttached = resume !== undefined || graceMs !== undefined;
+    return isPlain && !isAttached && ttlMs <= MAX_YOUNG_MS && markOf(id) === markOf(this.name);
+  }
+
+  /** A call that `acquire` has not granted waits for a slot of this isolate; `undefined`: it cannot get one. */
+  enter(
+    caller: ClientContext,
+    policy: Policy,
+    key: string,
+    call: AcquireParams & Pick<WaitingCall, "makeId" | "signal">,
+  ): WaitingCall | undefined {
+    const rule = relaxedRule(policy);
+    const slots = this.#find(policy, key);
+    if (rule === undefined || slots === undefined || !this.#isPlain(call)) return undefined;
+    if (slots.waiting.length >= (policy.lease?.maxWaiters ?? 0)) return undefined;
+    const { makeId, signal, ttlMs } = call;
+    const waiting = {
+      makeId,
+      signal,
+      ttlMs,
+      units: costOf(rule, call.cost),
+      caller: caller.callerId,
+      sinceMs: this.#now(caller.time.nowMs()),
+      latch: new Latch(),
     };
+    slots.waiting.push(waiting);
+    return waiting;
+  }
+
+  leave(policy: Policy, key: string, call: WaitingCall): void {
+    const { waiting = [] } = this.#find(policy, key) ?? {};
+    const index = waiting.indexOf(call);
+    if (index >= 0) waiting.splice(index, 1);
+  }
+
+  /** Whether calls wait here alone: slots of this isolate come free sooner than others. */
+  isOwn(caller: ClientContext, policy: Policy, key: string): boolean {
+    const slots = this.#find(policy, key);
+    if (slots === undefined) return false;
+    const nowMs = this.#now(caller.time.nowMs());
+    this.#serve(slots, nowMs);
+    this.#sendIfDue(caller, slots, nowMs);
+    return !slots.isHome && slots.kept > 0 && nowMs < slots.spendableUntilMs;
+  }
+
+  /** Free slots go to the calls that wait, in their order. */
+  #serve(slots: HeldSlots, nowMs: number): void {
+    slots.endExpired(nowMs);
+    const { waiting } = slots;
+    const rule = relaxedRule(slots.policy);
+    for (let first = waiting[0]; rule !== undefined && first !== undefined; first = waiting[0]) {
+      const isGone = first.signal?.aborted === true;
+      if (!isGone && !slots.admits(first.units, first.ttlMs, nowMs)) return;
+      waiting.shift();
+      if (isGone) continue;
+      first.answer = grant(slots, rule, { ...first, id: first.makeId() }, nowMs, nowMs - first.sinceMs);
+      first.latch.open();
+    }
   }
 
   /** The object has granted a lease to a caller of this isolate. */
@@ -116,15 +144,6 @@ export class SlotHolder {
     const slots = this.#find(policy, key);
     if (slots === undefined || slots.others.size >= MAX_OTHERS) return;
     slots.others.set(id, this.#now(caller.time.nowMs()));
-  }
-
-  /** A call waits at the object: until its next answer no other is served here before. */
-  waits(caller: ClientContext, policy: Policy, key: string): void {
-    const slots = this.#find(policy, key);
-    if (slots === undefined) return;
-    slots.isHome = true;
-    slots.most = 0;
-    this.#sendIfDue(caller, slots, this.#now(caller.time.nowMs()));
   }
 
   /** Ends a lease of its own. @returns whether it was one; otherwise the object is to end it */
@@ -136,6 +155,7 @@ export class SlotHolder {
     const isOwn = slots.end(id, nowMs) !== undefined;
     if (isOwn) slots.released += 1;
     else slots.endOther(id, nowMs);
+    this.#serve(slots, nowMs);
     this.#sendIfDue(caller, slots, nowMs);
     return isOwn;
   }
@@ -267,6 +287,7 @@ export class SlotHolder {
     for (const { id } of call.handed) slots.handed.delete(id);
     this.#take(slots, given, nowMs);
     slots.spendableUntilMs = Math.max(slots.spendableUntilMs, sentAtMs + given.lifeMs);
+    this.#serve(slots, nowMs);
   }
 
   #take(slots: HeldSlots, given: GivenSlots, nowMs: number): void {
@@ -304,7 +325,7 @@ export class SlotHolder {
       run.checkedAtMs = this.#now(readMs);
       let isHolding = false;
       for (const slots of this.#keys.values()) {
-        slots.endExpired(run.checkedAtMs);
+        this.#serve(slots, run.checkedAtMs);
         isHolding ||= slots.isHolding;
         if (slots.isHolding && slots.needsMessage(run.checkedAtMs))
           caller.inBackground(this.#send(caller, slots, run.checkedAtMs));
@@ -313,4 +334,24 @@ export class SlotHolder {
     }
     if (this.#run === run) this.#run = undefined;
   }
+}
+
+function grant(
+  slots: HeldSlots,
+  { name, capacity }: Rule,
+  lease: Pick<YoungLease, "id" | "units" | "ttlMs" | "caller">,
+  nowMs: number,
+  waitedMs: number,
+): Decided {
+  const { id, units, ttlMs, caller } = lease;
+  const fencingToken = slots.token;
+  slots.token += 1;
+  slots.granted += 1;
+  slots.put({ id, units, ttlMs, caller, fencingToken, grantedAtMs: nowMs, expiresAtMs: nowMs + ttlMs });
+  const of = { name, limit: capacity, remaining: slots.remaining + slots.idle, resetAfterMs: ttlMs };
+  return {
+    rules: [{ ...of, success: true, retryAfterMs: 0, reason: "ok" }],
+    waitedMs,
+    lease: { id, fencingToken, expiresAfterMs: ttlMs },
+  };
 }

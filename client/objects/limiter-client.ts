@@ -45,9 +45,10 @@ import { ReservationCache } from "../reservation-cache.ts";
 import { SlotHolder } from "../slot-holder.ts";
 import type { Reply } from "../transports/objects.ts";
 import { type UnsentGiveBack, returnUnits } from "../transports/send-batch.ts";
+import { ClaimClient } from "./claim-client.ts";
 import { KeyLists } from "./key-lists.ts";
 import { LoadShedding, type SheddingSample } from "./load-shedding.ts";
-import { ClaimClient, ObjectCalls } from "./object-calls.ts";
+import { ObjectCalls } from "./object-calls.ts";
 
 export interface LimiterClientParts extends ClientContext {
   readonly policies: RegionalPolicies;
@@ -89,7 +90,9 @@ export class LimiterClient {
     this.#shedding = shedding;
     this.#objects = new ObjectCalls(parts, local, shedding);
     this.#slots = slots;
-    this.claims = new ClaimClient(parts, this.#objects, slots);
+    this.claims = new ClaimClient(parts, this.#objects, slots, (policy, key) =>
+      this.newSecret("lease", policy, key),
+    );
     this.keys = new KeyLists(parts);
     // The caller's bounds are for the call itself. Candidates' objects are started as any others.
     const { gate: _, ...unbounded } = parts;

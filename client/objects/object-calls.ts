@@ -1,40 +1,20 @@
-/** Calls to a key's object: how they are made, and those on holds and leases. */
-import { type Cost, forPriority, type Policy, versionOf } from "../../core/policies/policy.ts";
-import type { Answer, AnswerText, Lease, Missing, Released, Young } from "../../core/protocol/answers.ts";
-import type {
-  AcquireCall,
-  AcquireParams,
-  HoldParams,
-  IdleCall,
-  LeaseReport,
-  OperationCall,
-  LimitParams,
-} from "../../core/protocol/calls.ts";
-import { type Decision, degradedDecision } from "../../core/protocol/decision.ts";
+/** Calls to a key's object: how they are made. */
+import { forPriority, type Policy, versionOf } from "../../core/policies/policy.ts";
+import type { Answer, AnswerText } from "../../core/protocol/answers.ts";
+import type { AcquireParams, IdleCall, OperationCall, LimitParams } from "../../core/protocol/calls.ts";
+import type { Decision } from "../../core/protocol/decision.ts";
 import {
   type BatchedCall,
   type CallAnswer,
-  LINK_PROTOCOL,
   PROTOCOL,
-  RESUMING_PROTOCOL,
   WAITING_PROTOCOL,
 } from "../../core/protocol/messages.ts";
 import { ownKey } from "../../core/protocol/names.ts";
-import type { MaybePromise, Attached } from "../../core/protocol/object-methods.ts";
-import { type Answered, Problem } from "../../core/protocol/problems.ts";
+import type { MaybePromise } from "../../core/protocol/object-methods.ts";
+import type { Problem } from "../../core/protocol/problems.ts";
 import { type ClientContext, type CallKind, through } from "../call-gate.ts";
 import type { LocalLimiter } from "../local-limiter.ts";
-import {
-  asShadow,
-  boundReached,
-  decisionOf,
-  hasNoRules,
-  notFound,
-  toDecision,
-  toShedDecision,
-  unavailable,
-} from "../read-answer.ts";
-import type { SlotHolder } from "../slot-holder.ts";
+import { boundReached, toShedDecision } from "../read-answer.ts";
 import type { LimiterStub, Reply } from "../transports/objects.ts";
 import { isEnding, quietly, readAnswer } from "../transports/send-batch.ts";
 import type { LoadShedding, SheddingParams, SheddingSample } from "./load-shedding.ts";
@@ -216,185 +196,4 @@ function telling<Result>(
     await isTold;
     return answer;
   };
-}
-
-/** A lease that another isolate has granted is known to the object within a second: so often it is asked for it. */
-const YOUNG_TRIES = 8;
-const YOUNG_MS = 250;
-
-const ENDING = { kind: "end", isRepeatable: true } as const;
-
-/** The calls on holds and leases. */
-export class ClaimClient {
-  readonly #caller: ClientContext;
-  readonly #objects: ObjectCalls;
-  readonly #slots: SlotHolder;
-
-  constructor(caller: ClientContext, objects: ObjectCalls, slots: SlotHolder) {
-    this.#caller = caller;
-    this.#objects = objects;
-    this.#slots = slots;
-  }
-
-  async hold(policy: Policy, key: string, call: HoldParams): Promise<Answer | Problem | undefined> {
-    // Checks on several keys were sampled together. In shadow nothing is shed.
-    const isSampled = call.provisional !== undefined || policy.shadow;
-    const shed = isSampled ? call.shed : await this.#objects.sampleShedding(policy, key, call);
-    if (shed !== undefined && call.idempotencyKey === undefined) return { shed };
-    const message = this.#objects.message(policy, key, { ...call, shed });
-    if (call.provisional === undefined)
-      return await this.#objects.operate(policy, key, { op: "hold", ...message });
-    // It may wait for others of its kind.
-    const options = { waitMs: call.provisional.waitMs, isRepeatable: call.idempotencyKey !== undefined };
-    return await this.#objects.ask(policy, key, (object) => object.hold(message), options);
-  }
-
-  settle(policy: Policy, key: string, id: string, used: Cost): Answered<Decision> {
-    return this.#endHold(policy, key, "settled", { op: "settle", id, used });
-  }
-
-  cancel(policy: Policy, key: string, id: string): Answered<Decision> {
-    return this.#endHold(policy, key, "cancelled", { op: "cancel", id });
-  }
-
-  async #endHold(
-    policy: Policy,
-    key: string,
-    outcome: string,
-    end:
-      | { readonly op: "settle"; readonly id: string; readonly used: Cost }
-      | { readonly op: "cancel"; readonly id: string },
-  ): Answered<Decision> {
-    const answer = await this.#objects.operate(policy, key, this.#objects.message(policy, key, end));
-    const detail = `whether the hold was ${outcome} is not known: ask again, it takes effect only once`;
-    return decisionOf(policy, key, answer ?? unavailable(detail), "hold");
-  }
-
-  /** Leases units, waiting for up to `call.waitMs`; `signal` ends the wait, and then nothing is granted. */
-  async acquire(policy: Policy, key: string, call: AcquireParams, signal?: AbortSignal): Answered<Decision> {
-    const own = this.#slots.acquire(this.#caller, policy, key, call);
-    if (own !== undefined) return toDecision(policy, key, own, "isolate");
-    const { denial, shed, isShadow } = await this.#objects.shed(policy, key, call);
-    if (denial !== undefined) return denial;
-    const answer = await this.#acquire(policy, key, { ...call, shed }, signal);
-    if (answer instanceof Problem) return answer;
-    const isAnswered = answer !== undefined && !hasNoRules(answer);
-    if (isAnswered && "lease" in answer && answer.lease !== undefined)
-      this.#slots.granted(this.#caller, policy, key, answer.lease.id);
-    const decision = isAnswered ? decisionOf(policy, key, answer) : degradedDecision(policy, key);
-    return isShadow === true ? asShadow(decision) : decision;
-  }
-
-  /** A call that waits, also for a pool, ends with its caller. */
-  async #acquire(policy: Policy, key: string, call: AcquireParams, signal?: AbortSignal) {
-    if (call.waitMs > 0) this.#slots.waits(this.#caller, policy, key);
-    if (call.waitMs > 0 || policy.pool !== undefined)
-      return await this.#objects.wait<Answer>(policy, key, "acquire", call, signal);
-    const message = this.#objects.message(policy, key, call);
-    return await this.#objects.operate(policy, key, { op: "lease", ...message });
-  }
-
-  /** Leases units until expiry, or the disposal of the handle in `attached`. `call.resume` takes over one. */
-  async acquireAttached(
-    policy: Policy,
-    key: string,
-    call: AcquireParams,
-  ): Promise<{ readonly decision: Decision | Problem; readonly attached: Attached } | undefined> {
-    const { denial, shed, isShadow } = await this.#objects.shed(policy, key, call);
-    if (denial !== undefined) return { decision: denial, attached: NOTHING_ATTACHED };
-    const isLinked = call.resume !== undefined || call.graceMs !== undefined;
-    const protocol = isLinked ? LINK_PROTOCOL : PROTOCOL;
-    const message = this.#objects.message(policy, key, { ...call, waitMs: 0, shed }, protocol);
-    const answer = await this.#objects.askFor(policy, key, async (object) => {
-      const attached = await object.acquire(message);
-      const decision = decisionOf(policy, key, readAnswer(attached.answer));
-      return { decision: isShadow === true ? asShadow(decision) : decision, attached };
-    });
-    return answer instanceof Problem ? { decision: answer, attached: NOTHING_ATTACHED } : answer;
-  }
-
-  /** Extends a lease granted for `confirmWithinMs`. @param isAttached it ends with the returned handle too */
-  async confirm(
-    policy: Policy,
-    key: string,
-    id: string,
-    ttlMs: number,
-    isAttached: boolean,
-  ): Promise<Attached | "ended" | undefined> {
-    const confirm = async (object: LimiterStub) => {
-      const attached = await object.confirm(policy.name, key, id, ttlMs, isAttached);
-      return "missing" in readAnswer<Lease | Missing>(attached.answer) ? "ended" : attached;
-    };
-    // Disposing of a lost answer's handle ends the lease, so a second attempt would not find it.
-    const options = isAttached ? ({ kind: "end" } as const) : ENDING;
-    const answer = await this.#objects.askFor(policy, key, confirm, options);
-    return answer instanceof Problem ? undefined : answer;
-  }
-
-  /** `confirm` of a lease that outlives its link for a grace, with its first ttl. */
-  async takeOver(policy: Policy, key: string, call: AcquireParams): Promise<Attached | "ended" | undefined> {
-    const granted = await this.acquireAttached(policy, key, call);
-    if (granted === undefined) return undefined;
-    const { decision, attached } = granted;
-    if (!(decision instanceof Problem)) return attached;
-    return decision.status === 404 ? "ended" : undefined;
-  }
-
-  /** Moves a lease's end to `ttlMs` from now; absent: the ttl of its acquire. */
-  async renew(policy: Policy, key: string, id: string, ttlMs?: number): Answered<Lease> {
-    const own = await this.#slots.renew(this.#caller, policy, key, id, ttlMs);
-    if (own !== undefined) return own;
-    const renew = { op: "renew", id, ttlMs, ...this.#mayBeYoung(policy, key, id) } as const;
-    const message = this.#objects.message(policy, key, renew);
-    for (let tries = 0; ; tries += 1) {
-      const answer = await this.#objects.operate<Lease | Missing | Young>(policy, key, message);
-      const isYoung = answer !== undefined && "young" in answer;
-      if (answer === undefined || (isYoung && tries === YOUNG_TRIES))
-        return unavailable("whether the lease was renewed is not known: ask again");
-      if (!isYoung) return "missing" in answer ? notFound("lease") : answer;
-      await new Promise<void>((done) => void this.#caller.time.after(YOUNG_MS, done));
-    }
-  }
-
-  #mayBeYoung(policy: Policy, key: string, id: string): { readonly mayBeYoung?: true } {
-    return this.#slots.isOthers(policy, key, id) ? { mayBeYoung: true } : {};
-  }
-
-  /** Ends a lease with its report. The first caller in the queue gets its units at once. */
-  async release(policy: Policy, key: string, id: string, report: LeaseReport = {}): Answered<undefined> {
-    if (this.#slots.release(this.#caller, policy, key, id)) return undefined;
-    const message = this.#objects.message(policy, key, {
-      op: "release",
-      id,
-      ...(learns(policy) && report),
-      ...this.#mayBeYoung(policy, key, id),
-    } as const);
-    const answer = await this.#objects.operate<Released | Missing>(policy, key, message);
-    if (answer === undefined) return unavailable("whether the lease was released is not known: ask again");
-    if (answer instanceof Problem) return answer;
-    return "released" in answer ? undefined : notFound("lease");
-  }
-
-  /** Opens a WebSocket to the object. The lease lasts while the socket is open. */
-  async openSocket(policy: Policy, key: string, call: AcquireParams): Answered<Response> {
-    // The object answers a shed call by a socket too.
-    const isShed = call.resume === undefined && !policy.shadow;
-    const shed = isShed ? await this.#objects.sampleShedding(policy, key, call) : undefined;
-    const protocol = call.resume === undefined ? PROTOCOL : RESUMING_PROTOCOL;
-    const message: AcquireCall = this.#objects.message(policy, key, { ...call, shed }, protocol);
-    const url = `https://object/socket?call=${encodeURIComponent(JSON.stringify(message))}`;
-    const answer = await this.#objects.askFor(policy, key, async (object) => {
-      const response = await object.fetch(url, { headers: { upgrade: "websocket" } });
-      if (response.status !== 101) throw new Error(`the object opened no socket: ${await response.text()}`);
-      return response;
-    });
-    return answer ?? unavailable("no socket was opened: ask again");
-  }
-}
-
-const NOTHING_ATTACHED: Attached = { answer: "" };
-
-/** Whether a rule of the policy learns from reports. All others ignore them. */
-function learns({ rules }: Policy): boolean {
-  return rules.some(({ algorithm }) => algorithm.leasing?.released !== undefined);
 }

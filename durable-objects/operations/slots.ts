@@ -120,7 +120,7 @@ export class SlotOwner {
     // What is owed to holders is not in use.
     const others = outstandingOf(account) - this.owed(keyState) - had;
     const inUse = others + kept + handed.reduce((sum, { units }) => sum + units, 0);
-    const isHome = this.#queue.hasCallers(keyState);
+    const isHome = this.#queue.hasOthers(keyState, call.holder);
     const part = isHome ? 0 : partOf(memory, call, capacity, nowMs);
     const more = Math.max(0, Math.min(part - kept, capacity - inUse));
     const owed = Math.max(0, part - kept - more);
@@ -214,12 +214,13 @@ export class SlotOwner {
     return isTaken;
   }
 
-  /** A call is to wait, and comes before all that is owed. */
-  settleOwed(keyState: KeyState, nowMs: number): void {
+  /** A call is to wait, and comes before all that is owed to others than its isolate. */
+  settleOwed(keyState: KeyState, lease: string, nowMs: number): void {
     if (this.owed(keyState) === 0) return;
+    const isOthers = (id: string) => isOwed(id) && markOf(id) !== markOf(lease);
     const accounts = keyState.accounts.map(({ state, holds }) => ({
       state,
-      holds: holds.filter(({ id }) => !isOwed(id)),
+      holds: holds.filter(({ id }) => !isOthers(id)),
     }));
     this.#store.commit(keyState, { accounts }, nowMs);
   }

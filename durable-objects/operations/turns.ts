@@ -19,6 +19,8 @@ interface TurnCall extends RequestedUnits {
   /** The longest wait, in milliseconds. Absent: none, and none in the answer. */
   readonly waitMs?: number | undefined;
   readonly caller?: string | undefined;
+  /** Of its lease. */
+  readonly id?: string;
   readonly idempotencyKey?: string | undefined;
   /** Aborted when the caller has gone: the call leaves the queue, and is granted nothing. */
   readonly signal?: LeaveSignal | undefined;
@@ -71,7 +73,17 @@ export function takeTurn(
   if (over !== undefined) return over;
   const apart = keyState.seenBy(priority).map(({ rule }) => rule.apart ?? 0);
   const untilMs = nowMs + waitMs;
-  const waiting = { cost, ttlMs, sinceMs: nowMs, untilMs, caller, idempotencyKey, priority, apart };
+  const waiting = {
+    id: call.id,
+    cost,
+    ttlMs,
+    sinceMs: nowMs,
+    untilMs,
+    caller,
+    idempotencyKey,
+    priority,
+    apart,
+  };
   const answerAt = (atMs: number, isLast: boolean) =>
     standing(atMs) ?? (isLast ? deny(atMs, "wait-timeout") : answers.grant(atMs, atMs - nowMs));
   return queue.wait(keyState, waiting, answerAt, signal && { signal, answer: TO_NOBODY });

@@ -1,6 +1,7 @@
 import { rateEndsAtMs, waitBehindMs, type QueuedCost } from "../../core/accounts/hold.ts";
 import { SYSTEM_TIME, type Time } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
+import { markOf } from "../../core/protocol/names.ts";
 import { full, type Full } from "../../core/protocol/problems.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import { CallerCounts } from "../storage/records.ts";
@@ -15,6 +16,8 @@ const NOBODY: readonly Waiter[] = [];
 /** A caller that waits for units of a key. */
 export interface Waiter extends QueuedCost {
   readonly sinceMs: number;
+  /** Of the lease that it waits for. */
+  readonly id?: string | undefined;
   /** See wait-queue.ts. Absent: the usual priority. */
   readonly priority?: string | undefined;
   /** It waits only for calls on several keys (turns.ts): where nothing is leased, others may pass it. */
@@ -62,9 +65,11 @@ export class WaitQueue {
     return this.#lines.get(keyState)?.waiters ?? NOBODY;
   }
 
-  /** Whether calls wait for units of the key, or for it to be idle. */
-  hasCallers(keyState: KeyState): boolean {
-    return this.#lines.has(keyState);
+  /** Whether calls wait for units of the key that are not of this holder's isolate, or for it to be idle. */
+  hasOthers(keyState: KeyState, holder: string): boolean {
+    const line = this.#lines.get(keyState);
+    if (line === undefined) return false;
+    return line.idlers.size > 0 || line.waiters.some(({ id = "" }) => markOf(id) !== markOf(holder));
   }
 
   hasWaiting(keyState: KeyState, idempotencyKey: string | undefined): boolean {

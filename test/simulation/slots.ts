@@ -354,7 +354,8 @@ export class SlotsHistory {
     this.#latestToken = Math.max(this.#latestToken, fencingToken);
     const trusted = { units: 1, untilMs: sentAtMs + ttlMs };
     this.#trust(trusted);
-    this.#use(isolate, id, trusted, heldForMs);
+    const { secret = "" } = readClaimId("lease", decision.lease.id) ?? {};
+    this.#use(isolate, secret, trusted, heldForMs);
   }
 
   #trust(trusted: Trusted): void {
@@ -428,8 +429,4 @@ export class SlotsHistory {
     this.#life += 1;
     this.#memory = this.start();
   }
-}
-
-export function idOf(claim: string): string {
-  return readClaimId("lease", claim)?.secret ?? "";
 }
