@@ -63,8 +63,8 @@ export const POLICIES = {
   "on-4": { ...BUCKET, limit: 10_000, objects: 4 },
   "on-1": { ...BUCKET, limit: 10_000, objects: 1 },
   tiny: { ...BUCKET, limit: 5, window: "1m", objects: 16 },
-  slots: { algorithm: "concurrency", limit: 10_000, deadlineMs: 10_000 },
-  "slots-on-16": { algorithm: "concurrency", limit: 10_000, deadlineMs: 10_000, objects: 16 },
+  slots: { algorithm: "concurrency", limit: 10_000, ttl: "10s", deadlineMs: 10_000 },
+  "slots-on-16": { algorithm: "concurrency", limit: 10_000, ttl: "10s", deadlineMs: 10_000, objects: 16 },
 };
 
 /** A module to run, and the requests to send to its address. */

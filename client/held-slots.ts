@@ -7,7 +7,7 @@ import type { AcquireParams, HandedLease } from "../core/protocol/calls.ts";
 /** Until the object says otherwise. */
 export const PACE_MS = 500;
 /** In a pace: fewer acquires are not worth slots. */
-const LEAST_CALLS = 3;
+const MIN_CALLS = 3;
 /** When its leases need more slots than it has, it asks before its pace. */
 const EARLY_PART = 0.2;
 /** A message without an answer is repeated after so many paces, and then more rarely. */
@@ -147,7 +147,7 @@ export class HeldSlots {
     }
     const calls = Math.max(this.#callsPerPace, this.calls);
     const inUse = (calls / this.paceMs) * (this.#heldMs ?? this.paceMs);
-    this.wanted = calls < LEAST_CALLS ? 0 : Math.max(1, Math.ceil(inUse + 2 * Math.sqrt(inUse)));
+    this.wanted = calls < MIN_CALLS ? 0 : Math.max(1, Math.ceil(inUse + 2 * Math.sqrt(inUse)));
   }
 
   isUnderWay(nowMs: number): boolean {
@@ -162,7 +162,7 @@ export class HeldSlots {
     if (this.idle > 0 && this.kept > this.most) return sinceMs > 0;
     const paceMs = this.paceMs * 2 ** Math.min(this.missed, MAX_MISSED);
     if (this.isHolding) return sinceMs >= (this.isShort ? EARLY_PART : 1) * paceMs;
-    return this.calls >= LEAST_CALLS && sinceMs >= paceMs;
+    return this.calls >= MIN_CALLS && sinceMs >= paceMs;
   }
 
   /** It has no slot left for the next acquire. */

@@ -130,11 +130,13 @@ export class SlotOwner {
     const lifeMs = LIFE_PACES * paceMs + LIFE_MS;
     const ttlMs = Math.min(call.ttlMs, MAX_YOUNG_MS);
     const aliveUntilMs = nowMs + lifeMs + MARGIN_MS;
-    const expiresAtMs = Math.max(claim?.expiresAtMs ?? 0, aliveUntilMs + ttlMs);
+    const neededUntilMs = aliveUntilMs + ttlMs;
+    // Leases of an earlier, longer life may end later.
+    const expiresAtMs = Math.max(claim?.expiresAtMs ?? 0, neededUntilMs);
     const own = { id: call.holder, units, expiresAtMs };
     const slots: Claim = { ...own, kind: "lease", units: { [name]: units }, ttlMs: lifeMs, isSlots: true };
     const hasRow = units === had && expiresAtMs <= holder.rowUntilMs;
-    const rowUntilMs = hasRow ? holder.rowUntilMs : expiresAtMs + ROW_MS;
+    const rowUntilMs = hasRow ? holder.rowUntilMs : Math.max(expiresAtMs, neededUntilMs + ROW_MS);
     const owedTo = owedId(call.holder);
     let holds = withoutHold(withoutHold(account.holds, call.holder), owedTo);
     for (const hold of units > 0 ? [own, ...handed] : handed)

@@ -1,9 +1,13 @@
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
+import type { GivenSlots, Slots } from "../../core/protocol/answers.ts";
+import type { SlotsCall } from "../../core/protocol/calls.ts";
 import { depth } from "../support/depth.ts";
-import { announcedSeed } from "../support/random.ts";
+import { announcedSeed, seedOr } from "../support/random.ts";
+import { BrokenLaw } from "./laws.ts";
 import { randomPlan, SlotsHistory, type SlotsFaults, type SlotsOutcome } from "./slots.ts";
 
-const HISTORIES = depth(40, 300);
+const HISTORIES = depth(20, 200);
+const MAX = 2_000;
 const PATIENT = { timeout: 900_000 };
 
 // Each unanswered message is logged, and here there are many.
@@ -31,9 +35,70 @@ test(
   PATIENT,
   async () => {
     const sum = await simulate(announcedSeed("slots"), HISTORIES);
-    console.log(sum);
     expect(sum.granted).toBeGreaterThan(100 * HISTORIES);
     expect(sum.own).toBeGreaterThan(20 * HISTORIES);
     expect(sum.renewed).toBeGreaterThan(HISTORIES);
   },
 );
+
+test.each<[name: string, faults: () => SlotsFaults]>([
+  [
+    "freeing slots at the end of their holder, while callers go on",
+    () => ({ message: forget, answer: longer }),
+  ],
+  [
+    "freeing a slot more than a holder returns",
+    () => ({ message: (call) => ({ ...call, kept: Math.max(0, call.kept - 1) }) }),
+  ],
+  [
+    "applying messages for a memory that is lost",
+    () => ({ message: (call, memory) => ({ ...call, memory }) }),
+  ],
+  ["taking the answer to an earlier message", () => ({ answer: earlier() })],
+  ["giving out tokens twice", () => ({ answer: sameTokens() })],
+  ["counting a life by a clock that stands still", () => ({ isClockStill: true })],
+  ["renewing a lease that is not known", () => ({ renewsBlindly: true })],
+  [
+    "serving others while calls wait",
+    () => ({ answer: (said) => changed(said, { isHome: false, most: 1_000 }) }),
+  ],
+])("%s is found", PATIENT, async (_, faults) => {
+  let found: unknown;
+  for (let seed = seedOr(1); found === undefined && seed < MAX; seed += 1)
+    found = await new SlotsHistory(randomPlan(seed, faults())).run().then(
+      () => undefined,
+      (error: unknown) => error,
+    );
+  expect(found).toBeInstanceOf(BrokenLaw);
+});
+
+function changed(said: Slots, to: Partial<GivenSlots>): Slots {
+  const { given, memory } = said.slots;
+  return given === undefined ? said : { slots: { memory, given: { ...given, ...to } } };
+}
+
+function forget(call: SlotsCall): SlotsCall {
+  return { ...call, ttlMs: 1 };
+}
+
+function longer(said: Slots, call: SlotsCall): Slots {
+  return changed(said, { ttlMs: call.ttlMs });
+}
+
+function earlier(): (said: Slots, call: SlotsCall) => Slots {
+  const last = new Map<string, Slots>();
+  return (said, { holder }) => {
+    const before = last.get(holder) ?? said;
+    last.set(holder, said);
+    return before;
+  };
+}
+
+function sameTokens(): (said: Slots) => Slots {
+  let tokens: GivenSlots["tokens"] | undefined;
+  return (said) => {
+    const { given } = said.slots;
+    if (given !== undefined && given.tokens[0] > 0) tokens ??= given.tokens;
+    return tokens === undefined ? said : changed(said, { tokens });
+  };
+}

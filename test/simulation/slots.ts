@@ -8,7 +8,7 @@ import { BatchQueues } from "../../client/transports/batch-queue.ts";
 import { type LimiterNamespace, type LimiterStub, Objects } from "../../client/transports/objects.ts";
 import type { Time } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
-import type { Slots } from "../../core/protocol/answers.ts";
+import type { Lease, Slots } from "../../core/protocol/answers.ts";
 import type { AcquireCall, SlotsCall } from "../../core/protocol/calls.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { readClaimId } from "../../core/protocol/names.ts";
@@ -25,10 +25,13 @@ import {
 } from "../../durable-objects/wire-methods.ts";
 import { parseDeployment } from "../support/milliseconds.ts";
 import { seededRandom, whole } from "../support/random.ts";
-import { Database } from "./database.ts";
+import { Database, Died } from "./database.ts";
 import { law } from "./laws.ts";
 
 const KEY = "key";
+
+/** Until it hears of a call that waits, an isolate may serve its own: a pace, and the way there and back. */
+const OVERTAKEN_MS = 1_500;
 
 export interface SlotsPlan {
   readonly seed: number;
@@ -58,8 +61,10 @@ export interface SlotsFaults {
   /** Changes a holder's message. @param memory the name of the object's present memory, if it has been said */
   readonly message?: (call: SlotsCall, memory: string | undefined) => SlotsCall;
   readonly answer?: (answer: Slots, call: SlotsCall) => Slots;
-  /** The clocks of isolates stand still from now and then on. */
+  /** From the middle of the history on the clocks of isolates stand still. */
   readonly isClockStill?: boolean;
+  /** A lease that the object does not know is renewed as if it did. */
+  readonly renewsBlindly?: boolean;
 }
 
 export function randomPlan(seed: number, faults?: SlotsFaults): SlotsPlan {
@@ -82,7 +87,7 @@ export function randomPlan(seed: number, faults?: SlotsFaults): SlotsPlan {
     freezes: of(0, 1, 3),
     elsewhere: of(0, 0.3, 0.8),
     abandoned: of(0, 0.05),
-    seconds: 15,
+    seconds: 10,
     oneWayMs: of(1, 20, 60),
     ...(faults && { faults }),
   };
@@ -123,7 +128,7 @@ export class SlotsHistory {
   readonly #deployment: ReturnType<typeof parseDeployment>;
   readonly #isolates: Isolate[] = [];
   readonly #trusted = new Set<Trusted>();
-  readonly #waitingSince = new Map<object, number>();
+  readonly #waiting = new Set<{ readonly by: Isolate; readonly sinceMs: number }>();
   readonly #tokens = new Set<number>();
   #memory: ReturnType<SlotsHistory["start"]>;
   #memoryName: string | undefined;
@@ -161,33 +166,33 @@ export class SlotsHistory {
     const draw = () => 100 + whole(this.#random, endMs);
     for (let count = 0; count < kills; count += 1) this.#ticks.at(draw(), () => this.#kill());
     for (let count = 0; count < freezes; count += 1) this.#ticks.at(draw(), () => this.#freeze());
-    for (let count = 0; count < restarts; count += 1) this.#ticks.at(draw(), () => this.#restart());
+    for (let count = 0; count < restarts; count += 1) this.#ticks.at(draw(), () => this.#die());
     if (faults?.isClockStill === true)
       this.#ticks.at(endMs / 2, () => {
         for (const isolate of this.#isolates) isolate.stillSinceMs = this.#ticks.nowMs;
       });
     let nextAtMs = 1;
-    // All slots are free again when no holder and no lease can be left.
-    const overMs = endMs + 60_000;
-    let isOver = false;
+    // No call is under way any more.
+    const overMs = endMs + 5_000;
     await this.#ticks.run(
-      () => isOver || this.#failure !== undefined,
+      () => this.#ticks.nowMs >= overMs || this.#failure !== undefined,
       (nowMs) => {
-        for (
-          ;
-          nextAtMs < Math.min(nowMs + 1, endMs);
-          nextAtMs -= (Math.log(1 - this.#random()) * 1_000) / callsPerS
-        )
-          this.#call();
-        if (nowMs === endMs + ttlMs + 5_000) for (const isolate of this.#isolates) isolate.isDead = true;
-        isOver = nowMs >= overMs;
+        for (; nextAtMs < Math.min(nowMs + 1, endMs); nextAtMs += this.#untilNextMs(callsPerS)) this.#call();
       },
     );
     if (this.#failure !== undefined) throw this.#failure;
+    for (const isolate of this.#isolates) isolate.isDead = true;
+    this.#database.writesLeft = Infinity;
+    // No lease and no row of a holder lasts for longer.
+    this.#ticks.nowMs += ttlMs + 40_000;
     const left = this.#outstanding();
     law(left === 0, () => `${left} slots were never freed`);
     this.#outcome.rows = this.#database.rowsWritten;
     return this.#outcome;
+  }
+
+  #untilNextMs(callsPerS: number): number {
+    return (-Math.log(1 - this.#random()) * 1_000) / callsPerS;
   }
 
   /** Everything that is only in the object's memory. */
@@ -207,7 +212,21 @@ export class SlotsHistory {
   }
 
   #make(calls: KeyCalls, message: KeyCall): unknown {
-    const { message: changed, answer = (same: Slots) => same } = this.#plan.faults ?? {};
+    try {
+      return this.#planted(calls, message);
+    } catch (error) {
+      // The machine dies in the middle of its writes.
+      if (error instanceof Died) this.#restart();
+      throw error;
+    }
+  }
+
+  #planted(calls: KeyCalls, message: KeyCall): unknown {
+    const { message: changed, answer = (same: Slots) => same, renewsBlindly } = this.#plan.faults ?? {};
+    if (message.op === "renew" && renewsBlindly === true) {
+      const made = calls.call(message) as Lease | object;
+      return "id" in made ? made : { id: message.id, fencingToken: 1, expiresAfterMs: message.ttlMs ?? 1 };
+    }
     if (message.op !== "slots") return calls.call(message);
     this.#outcome.messages += 1;
     const call = changed === undefined ? message : { ...changed(message, this.#memoryName), op: message.op };
@@ -300,20 +319,20 @@ export class SlotsHistory {
     const { ttlMs, heldMs, waitMs } = this.#plan;
     const isolate = this.#drawIsolate();
     const sentAtMs = this.#ticks.nowMs;
-    const waiting = {};
     const before = this.#latestToken;
     const longMs = this.#random() < 0.5 ? 0.1 : 1.9;
     const heldForMs = -Math.log(1 - this.#random()) * heldMs * longMs;
     this.#awake(isolate, () => {
       const { client } = isolate;
       const id = client.newSecret("lease", this.#policy, KEY);
-      this.#waitingSince.set(waiting, this.#ticks.nowMs);
+      const waiting = { by: isolate, sinceMs: this.#ticks.nowMs };
+      if (waitMs > 0) this.#waiting.add(waiting);
       void client.claims
         .acquire(this.#policy, KEY, { id, cost: 1, ttlMs, waitMs })
         .then((decision) =>
           this.#guarded(() => this.#answered(isolate, id, decision, sentAtMs, before, heldForMs)),
         )
-        .finally(() => this.#waitingSince.delete(waiting));
+        .finally(() => this.#waiting.delete(waiting));
     });
   }
 
@@ -346,6 +365,7 @@ export class SlotsHistory {
     }
     this.#outcome.granted += 1;
     const isOwn = decision.source === "isolate";
+    if (isOwn) this.#checkOrder(isolate, sentAtMs);
     if (isOwn) this.#outcome.own += 1;
     const { fencingToken } = decision.lease;
     law(!this.#tokens.has(fencingToken), () => `token ${fencingToken} was given out twice`);
@@ -356,6 +376,18 @@ export class SlotsHistory {
     this.#trust(trusted);
     const { secret = "" } = readClaimId("lease", decision.lease.id) ?? {};
     this.#use(isolate, secret, trusted, heldForMs);
+  }
+
+  /** An isolate that has heard of it lets no call pass those that wait at the object for longer. */
+  #checkOrder(isolate: Isolate, sentAtMs: number): void {
+    const { lost, late, kills, restarts, freezes } = this.#plan;
+    if (lost + late + kills + restarts + freezes > 0) return;
+    const nowMs = this.#ticks.nowMs;
+    for (const { by, sinceMs } of this.#waiting)
+      law(
+        by === isolate || sinceMs >= sentAtMs || nowMs < sinceMs + OVERTAKEN_MS,
+        () => `a call was overtaken after ${nowMs - sinceMs} ms`,
+      );
   }
 
   #trust(trusted: Trusted): void {
@@ -425,7 +457,14 @@ export class SlotsHistory {
     this.#drawIsolate().frozenUntilMs = this.#ticks.nowMs + whole(this.#random, 6_000);
   }
 
+  /** At once, or in the middle of some later write. */
+  #die(): void {
+    if (this.#random() < 0.5) this.#restart();
+    else this.#database.writesLeft = whole(this.#random, 6);
+  }
+
   #restart(): void {
+    this.#database.writesLeft = Infinity;
     this.#life += 1;
     this.#memory = this.start();
   }

@@ -64,5 +64,16 @@ test("a policy that says only its limit gets leases of a minute, an hour at most
     maxTtlMs: 3_600_000,
     maxWaitMs: 30_000,
     maxWaiters: 1_000,
+    order: "strict",
+  });
+});
+
+test("from a limit of 10 on isolates may have slots, unless the order is strict; a mutex is always strict", () => {
+  expect(concurrency.configure({ limit: 9 })).toMatchObject({ order: "strict" });
+  expect(concurrency.configure({ limit: 10 })).toMatchObject({ order: "relaxed" });
+  expect(concurrency.configure({ limit: 10, order: "strict" })).toMatchObject({ order: "strict" });
+  expect(concurrency.configure({ limit: 2, order: "relaxed" })).toMatchObject({ order: "relaxed" });
+  expect(concurrency.configure({ limit: 1, order: "relaxed" })).toMatchObject({
+    problem: { field: "order" },
   });
 });
