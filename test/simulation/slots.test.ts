@@ -4,7 +4,7 @@ import type { SlotsCall } from "../../core/protocol/calls.ts";
 import { depth } from "../support/depth.ts";
 import { announcedSeed, seedOr } from "../support/random.ts";
 import { BrokenLaw } from "./laws.ts";
-import { randomPlan, SlotsHistory, type SlotsFaults, type SlotsOutcome } from "./slots.ts";
+import { randomPlan, SlotsHistory, type SlotsFaults, type SlotsOutcome, type SlotsPlan } from "./slots.ts";
 
 const HISTORIES = depth(20, 200);
 const MAX = 2_000;
@@ -41,10 +41,14 @@ test(
   },
 );
 
-test.each<[name: string, faults: () => SlotsFaults]>([
+/** Slots are scarce, and leases last as long as they may. */
+const LONG = { limit: 5, heldMs: 1_500, ttlMs: 10_000, callsPerS: 6, lost: 0, late: 0, elsewhere: 0 };
+
+test.each<[name: string, faults: () => SlotsFaults, plan?: Partial<SlotsPlan>]>([
   [
     "freeing slots at the end of their holder, while callers go on",
     () => ({ message: forget, answer: longer }),
+    { ...LONG, kills: 8, isolates: 3 },
   ],
   [
     "freeing a slot more than a holder returns",
@@ -53,19 +57,39 @@ test.each<[name: string, faults: () => SlotsFaults]>([
   [
     "applying messages for a memory that is lost",
     () => ({ message: (call, memory) => ({ ...call, memory }) }),
+    {
+      restarts: 25,
+      late: 0.5,
+      lost: 0,
+      isolates: 2,
+      limit: 10,
+      heldMs: 400,
+      ttlMs: 3_000,
+      callsPerS: 40,
+      elsewhere: 0,
+    },
   ],
   ["taking the answer to an earlier message", () => ({ answer: earlier() })],
   ["giving out tokens twice", () => ({ answer: sameTokens() })],
-  ["counting a life by a clock that stands still", () => ({ isClockStill: true })],
-  ["renewing a lease that is not known", () => ({ renewsBlindly: true })],
+  [
+    "counting a life by a clock that stands still",
+    () => ({ isClockStill: true }),
+    { ttlMs: 1_000, limit: 5 },
+  ],
+  [
+    "renewing a lease that is not known",
+    () => ({ renewsBlindly: true }),
+    { ...LONG, kills: 8, ttlMs: 1_000 },
+  ],
   [
     "serving others while calls wait",
     () => ({ answer: (said) => changed(said, { isHome: false, most: 1_000 }) }),
+    { limit: 5, isolates: 3, waitMs: 3_000, lost: 0, late: 0, kills: 0, restarts: 0, freezes: 0 },
   ],
-])("%s is found", PATIENT, async (_, faults) => {
+])("%s is found", PATIENT, async (_, faults, plan = {}) => {
   let found: unknown;
   for (let seed = seedOr(1); found === undefined && seed < MAX; seed += 1)
-    found = await new SlotsHistory(randomPlan(seed, faults())).run().then(
+    found = await new SlotsHistory({ ...randomPlan(seed, faults()), ...plan }).run().then(
       () => undefined,
       (error: unknown) => error,
     );

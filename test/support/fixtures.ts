@@ -123,6 +123,7 @@ export const TEST_POLICIES = {
   prepaid: { algorithm: "credits", limit: 1_000, initial: 2, deadlineMs: PATIENT_MS },
   free: { algorithm: "unlimited", deadlineMs: PATIENT_MS },
   shut: { algorithm: "token-bucket", limit: 0, window: "1s", deadlineMs: PATIENT_MS },
+  "hot-slots": { algorithm: "concurrency", limit: 20, ttl: "8s", deadlineMs: PATIENT_MS },
   "shut-slots": { algorithm: "concurrency", limit: 0, maxWait: "20s", deadlineMs: PATIENT_MS },
   /** Their keys were elsewhere before. */
   moved: {
