@@ -227,7 +227,7 @@ export class KeyCalls {
     const inEpoch = (holder?: string) => (answer: Answer) => {
       const quiet = withQuiet(keyState, answer, nowMs, { holder });
       // When nobody sends the other rules any more, the object's own ones may admit more.
-      const isMixed = cache.fingerprints.comparison(call.policy, nowMs) !== undefined;
+      const isMixed = cache.fingerprints.has(call.policy);
       return isMixed ? quiet : epochs.written(keyState, call, quiet);
     };
     switch (call.op) {

@@ -319,9 +319,8 @@ export class Denials {
   stand({ rules, next, firmForMs = 0 }: Decided, epoch: Epoch): void {
     for (const denial of this.#denials) {
       if (firmForMs === 0 || (denial.rules !== rules && denial.rules !== next)) continue;
-      const waits = denial.rules.map((rule) => (rule.success ? Infinity : (rule.retryAfterMs ?? Infinity)));
-      const endsAtMs = denial.atMs + Math.min(...waits) * (1 - DRIFT);
-      denial.standing = { epoch, forMs: firmForMs, endsAtMs };
+      const waits = denial.rules.map((each) => (each.success ? Infinity : (each.retryAfterMs ?? Infinity)));
+      denial.standing = { epoch, forMs: firmForMs, endsAtMs: denial.atMs + (1 - DRIFT) * Math.min(...waits) };
     }
   }
 

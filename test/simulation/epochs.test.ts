@@ -4,7 +4,6 @@ import { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { Objects } from "../../client/transports/objects.ts";
 import { parseDeployment } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";
-import type { Peeked } from "../../core/protocol/answers.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { ObjectStub } from "../../core/protocol/object-methods.ts";
 import type { Problem } from "../../core/protocol/problems.ts";
@@ -100,7 +99,7 @@ class Schedule {
     if (decided.success) return;
     this.sum.repeated += 1;
     const { nowMs } = this.#time;
-    const peeked = (await this.#object.peek(this.#policy.name, key)) as Peeked;
+    const peeked = await this.#object.peek(this.#policy.name, key);
     const waits = peeked.rules.map(({ success, retryAfterMs }) => (success ? 0 : (retryAfterMs ?? Infinity)));
     const waitMs = Math.max(...waits);
     if (waitMs > 0) return void this.#deniedUntilMs.set(key, nowMs + waitMs);
