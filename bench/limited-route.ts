@@ -21,7 +21,7 @@ type App = {
   Bindings: {
     readonly LIMITER: LimiterService;
     readonly OBJECTS: Parameters<typeof createObjectsLimiter>[0]["namespace"];
-    readonly POLICIES: Readonly<Record<string, { readonly limit: number }>>;
+    readonly POLICIES: Readonly<Record<string, { readonly limit: number; readonly window: `${number}s` }>>;
   };
   Variables: LimitVariables;
 };
@@ -59,9 +59,9 @@ const WAYS: Readonly<Record<string, (c: Route) => Limiter>> = {
 const NEIGHBOURS: Readonly<Record<string, (policy: string) => MiddlewareHandler<App>>> = {
   "upstash-ratelimit": (policy) => async (c, next) => {
     const limiter = kept(`upstash/${policy}`, () => {
-      const { limit = 0 } = c.env.POLICIES[policy] ?? {};
+      const { limit = 0, window = "1s" } = c.env.POLICIES[policy] ?? {};
       const redis = new Redis(REDIS);
-      return new Ratelimit({ redis, prefix: policy, limiter: Ratelimit.tokenBucket(limit, "1 s", limit) });
+      return new Ratelimit({ redis, prefix: policy, limiter: Ratelimit.tokenBucket(limit, window, limit) });
     });
     const { success, limit, remaining, pending } = await limiter.limit(keyOf(c));
     c.executionCtx.waitUntil(pending);
@@ -72,9 +72,9 @@ const NEIGHBOURS: Readonly<Record<string, (policy: string) => MiddlewareHandler<
   // In memory: each isolate counts for itself.
   "hono-rate-limiter": (policy) => async (c, next) => {
     const middleware = kept(`hono/${policy}`, () => {
-      const { limit = 0 } = c.env.POLICIES[policy] ?? {};
+      const { limit = 0, window = "1s" } = c.env.POLICIES[policy] ?? {};
       return rateLimiter<App>({
-        windowMs: 1_000,
+        windowMs: 1_000 * Number.parseFloat(window),
         limit,
         keyGenerator: keyOf,
         handler: (to) => to.body("denied"),
@@ -84,7 +84,7 @@ const NEIGHBOURS: Readonly<Record<string, (policy: string) => MiddlewareHandler<
   },
 };
 
-for (const policy of ["hot", "many", "over"]) {
+for (const policy of ["hot", "many", "over", "denied"]) {
   for (const [way, limiter] of Object.entries(WAYS)) {
     // The load takes only 200 for an answer.
     const onDenied = () => new Response("denied");

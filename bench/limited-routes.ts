@@ -14,11 +14,18 @@ const SECONDS = Number(process.env["SECONDS"] ?? 2);
 const KEYS = 10_000;
 const FIRST_CALLS = 200;
 const LIMITED_BY = ["service", "objects", "http", "memory", "hono-rate-limiter", "upstash-ratelimit"];
-const TABLES = {
+const ALL_TABLES = {
   hot: "one hot key",
   many: "10,000 Zipf keys",
   over: "one key, far over its limit",
+  denied: "10,000 Zipf keys, 2 per 600 s each, mostly denied",
 };
+/** TABLE=denied measures only that one. */
+const TABLES = Object.fromEntries(
+  Object.entries(ALL_TABLES).filter(([name]) => (process.env["TABLE"] ?? name) === name),
+);
+/** Thousands of keys use up what they have first. */
+const WARM_UP_SECONDS: Readonly<Record<string, number>> = { denied: 10 };
 
 /** Who calls, and what the routes count. */
 export interface Routed {
@@ -49,7 +56,7 @@ export async function printRoutes({ folder, token, apiTokens, policies }: Routed
         first.push(...(await firstCalls(running)));
         const routes = routesOf(running.callerUrl, token);
         for (const [route, requests] of round % 2 === 0 ? routes : routes.toReversed()) {
-          await load(requests, SECONDS);
+          await load(requests, WARM_UP_SECONDS[route.slice(route.lastIndexOf("/") + 1)] ?? SECONDS);
           const { requestsPerSecond } = await load(requests, SECONDS);
           perSecond.set(route, [...(perSecond.get(route) ?? []), requestsPerSecond]);
         }
@@ -74,18 +81,28 @@ function definesOf(port: number, token: string, { url, token: redisToken }: Dist
 /** The routes by their names, each with the requests to send. */
 function routesOf(url: string, token: string): [string, Requests][] {
   const keys = zipfKeys(KEYS, 4 * KEYS, seededRandom(1));
-  const withKeys = (path: string): Requests => {
-    const all = keys.map((key) => requestsFor(`${url}${path}?key=${encodeURIComponent(key)}`, token, [""]));
+  const withKeys = (path: string, prefix = ""): Requests => {
+    const all = keys.map((key) =>
+      requestsFor(`${url}${path}?key=${encodeURIComponent(prefix + key)}`, token, [""]),
+    );
     return { port: all[0]?.port ?? 0, bytes: all.flatMap(({ bytes }) => bytes) };
+  };
+  const requestsOf = (path: string, policy: string): Requests => {
+    if (policy === "many") return withKeys(path);
+    // Each way has keys of its own, which another one has not used up.
+    return policy === "denied" ? withKeys(path, path) : requestsFor(`${url}${path}`, token, [""]);
   };
   const of = (path: string, policy: string): [string, Requests] => [
     `${path}/${policy}`,
-    policy === "many" ? withKeys(path) : requestsFor(`${url}${path}`, token, [""]),
+    requestsOf(path, policy),
   ];
   return Object.keys(TABLES).flatMap((policy): [string, Requests][] => [
     of("/empty", policy),
     of("/headers", policy),
-    ...LIMITED_BY.map((way): [string, Requests] => [`/${way}/${policy}`, of(`/${way}/${policy}`, policy)[1]]),
+    ...LIMITED_BY.map((way): [string, Requests] => [
+      `/${way}/${policy}`,
+      requestsOf(`/${way}/${policy}`, policy),
+    ]),
   ]);
 }
 

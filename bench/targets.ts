@@ -3,7 +3,7 @@ import { seededRandom } from "../test/support/random.ts";
 import { holdsFor, leasesFor, requestsFor, zipfKeys, type Load, type Requests } from "./load.ts";
 
 const WARM_UP_SECONDS = 2;
-const MANY_KEYS_WARM_UP_SECONDS = 10;
+const MANY_KEYS_WARM_UP_SECONDS = Number(process.env["WARM_UP"] ?? 10);
 const KEYS = 10_000;
 
 /** A call in the query, for a route that reads it and for Weir. */
@@ -63,6 +63,7 @@ export const POLICIES = {
   "on-4": { ...BUCKET, limit: 10_000, objects: 4 },
   "on-1": { ...BUCKET, limit: 10_000, objects: 1 },
   tiny: { ...BUCKET, limit: 5, window: "1m", objects: 16 },
+  rare: { ...BUCKET, limit: 2, window: "600s", objects: 16 },
   slots: { algorithm: "concurrency", limit: 10_000, ttl: "10s", deadlineMs: 10_000 },
   "slots-on-16": { algorithm: "concurrency", limit: 10_000, ttl: "10s", deadlineMs: 10_000, objects: 16 },
 };
@@ -187,6 +188,11 @@ export async function makeTargets({ token, baseline, main, upstash, count }: Mak
       await ofWeir("10,000 Zipf keys, 5/min each, mostly denied", bodiesOf("tiny", keys), many),
       {
         ...ofUpstash("the same with `@upstash/ratelimit` and its cache", "/tiny", bodiesOf("tiny", keys)),
+        warmUp: MANY_KEYS_WARM_UP_SECONDS,
+      },
+      await ofWeir("10,000 Zipf keys, 2 per 600 s each, mostly denied", bodiesOf("rare", keys), many),
+      {
+        ...ofUpstash("the same with `@upstash/ratelimit` and its cache", "/rare", bodiesOf("rare", keys)),
         warmUp: MANY_KEYS_WARM_UP_SECONDS,
       },
       await ofWeir("one key far over its limit (10/s)", one("over")),

@@ -15,9 +15,10 @@ const { UPSTASH_REDIS_REST_URL: url, UPSTASH_REDIS_REST_TOKEN: token } = env as 
 >;
 const redis = new Redis({ url, token });
 const LIMIT = 1_000_000;
-/** The policies `tiny` and `over` of targets.ts. */
+/** The policies `tiny`, `rare` and `over` of targets.ts. */
 const SMALL = [
   ["/tiny", 5, "1 m"],
+  ["/rare", 2, "600 s"],
   ["/over", 10, "1 s"],
 ] as const;
 const limiters = new Map([
@@ -34,7 +35,7 @@ const limiters = new Map([
   ],
 ]);
 
-function limited(prefix: string, limit: number, window: "1 m" | "1 s"): Ratelimit {
+function limited(prefix: string, limit: number, window: "1 m" | "600 s" | "1 s"): Ratelimit {
   return new Ratelimit({
     redis,
     prefix,

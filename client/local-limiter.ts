@@ -242,7 +242,16 @@ export class LocalLimiter {
     const nowMs = this.#cache.now(caller.time.nowMs());
     reservation.measureTrip(sentAtMs, nowMs);
     reservation.learn(cost, answer, nowMs, askedAt);
+    this.#stand(reservation, answer, sentAtMs);
     return reservation.withOwn(answer, nowMs);
+  }
+
+  /** An answer renews the denials of all keys of its epoch. */
+  #stand(reservation: Reservation, answer: Decided, sentAtMs: number): void {
+    if (answer.epoch === undefined) return;
+    const epoch = this.#cache.epoch(answer.epoch, sentAtMs);
+    // What is held for this holder, and given back, may end a denial.
+    if (!reservation.isHeld) reservation.denials.stand(answer, epoch);
   }
 
   /** Makes a call to the object that the reservation asks. @param message what the call asks of units */
@@ -266,6 +275,7 @@ export class LocalLimiter {
     if (isDecided(answer)) {
       if (message === undefined) return answer;
       reservation.answered(message, answer, nowMs);
+      this.#stand(reservation, answer, message.sentAtMs);
       if (answer.reserved?.asksRegion !== true) return answer;
       this.#cache.move(reservation, caller.region?.());
       reservation.forgetDenials();

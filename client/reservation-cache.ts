@@ -7,6 +7,7 @@ import {
   MAX_TTL_MS,
 } from "../core/policies/policy.ts";
 import type { GiveBackMessage } from "../core/protocol/calls.ts";
+import type { Epoch } from "../core/reservations/holder.ts";
 import { Reservation } from "../core/reservations/reservation.ts";
 import { marginMs, MAX_MARGIN_MS } from "../core/reservations/sizing.ts";
 import type { Holding } from "./call-gate.ts";
@@ -22,6 +23,9 @@ interface CachedReservation {
   readonly usedAtMs: number;
 }
 
+/** The most epochs of objects: the denials of the others are asked for again. */
+const MAX_EPOCHS = 4_096;
+
 /** An isolate's reservations and denials by key. When full, it drops the least recently used key. */
 export class ReservationCache {
   /** The shortest possible lifetime of a reservation here, in milliseconds; Infinity: there was none. */
@@ -33,6 +37,7 @@ export class ReservationCache {
   /** Those that may have units to return. */
   readonly #held = new Set<Reservation>();
   #ended: UnsentGiveBack[] = [];
+  readonly #epochs = new Map<string, Epoch>();
   #nameLength = 0;
   readonly #clock = new HolderClock(MAX_MARGIN_MS);
   #count = 0;
@@ -95,6 +100,20 @@ export class ReservationCache {
     return this.#reservations.get(nameOf(policy, key))?.reservation;
   }
 
+  /** The epoch of an answer to what was sent at `sentAtMs`: the object had lifted no denial of that epoch by then. */
+  epoch(id: string, sentAtMs: number): Epoch {
+    const epoch = this.#epochs.get(id) ?? { sureAtMs: sentAtMs };
+    epoch.sureAtMs = Math.max(epoch.sureAtMs, sentAtMs);
+    // Those that were heard of last are at the end.
+    this.#epochs.delete(id);
+    this.#epochs.set(id, epoch);
+    for (const oldest of this.#epochs.keys()) {
+      if (this.#epochs.size <= MAX_EPOCHS) break;
+      this.#epochs.delete(oldest);
+    }
+    return epoch;
+  }
+
   hold(reservation: Reservation): void {
     const { pool, reservation: lifetimes } = reservation.policy;
     // A pool's region may have little time left, so the lifetimes of its units may be that short.
@@ -152,6 +171,7 @@ export class ReservationCache {
     this.#clock.release();
     this.#last = undefined;
     this.#reservations.clear();
+    this.#epochs.clear();
     this.#nameLength = 0;
   }
 

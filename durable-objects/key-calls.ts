@@ -10,7 +10,7 @@ import { releaseLease, type ReleasingHost } from "./connections/lease-sockets.ts
 import { KeyCache, type MemoryBudget } from "./keys/key-cache.ts";
 import type { KeyState } from "./keys/key-state.ts";
 import { KeyStore, type Timers } from "./keys/key-store.ts";
-import { withQuiet } from "./operations/limits.ts";
+import { Epochs, withQuiet } from "./operations/limits.ts";
 import { type LocalOperations, localOperations } from "./operations/local-operations.ts";
 import type { AskKey, Operations } from "./operations/operations.ts";
 import { Shedders } from "./operations/shedders.ts";
@@ -69,6 +69,7 @@ export function joinParts({
   };
   const queue = new WaitQueue(toNow, time);
   const shedders = new Shedders();
+  const epochs = new Epochs();
   const local = localOperations(store, queue, shedders, { counter: storage.counter, holdersForRegions });
   const ask = makeAsk({
     local,
@@ -79,12 +80,13 @@ export function joinParts({
   const policyOf = (policy: string, key: string) => cache.policyOf(policy, policies.get(policy), key);
   /** A call came with its sender's version of the policy. */
   const hear = (policy: string, key: string, { terms, inForce }: Versioned) => {
+    epochs.hear(inForce);
     if (inForce !== undefined) cache.versions.note(key, inForce);
     if (terms === undefined || inForce?.fields !== undefined) return;
     const own = policies.get(policy);
     if (own !== undefined && own.terms !== terms) cache.fingerprints.note(own, terms, timers.nowMs());
   };
-  return { hear, policyOf, storage, cache, timers, policies, queue, onWritten, ask, local, shedders };
+  return { hear, policyOf, storage, cache, timers, policies, queue, onWritten, ask, local, shedders, epochs };
 }
 
 export type KeyParts = ReturnType<typeof joinParts>;
@@ -193,6 +195,7 @@ export class KeyCalls {
         if (parts.cache.has(key)) void parts.ask(policy, key, () => undefined);
         return undefined;
       case "reset":
+        parts.epochs.lift();
         return parts.ask(policy, key, (operations, keyState, nowMs) =>
           andThen(operations.reset(keyState, nowMs), () => parts.sockets.closeLost(policy, keyState)),
         );
@@ -221,18 +224,24 @@ export class KeyCalls {
   }
 
   #decide(operations: Operations, keyState: KeyState, call: PlainCall, nowMs: number): unknown {
-    const { local, shedders } = this.#parts;
+    const { local, shedders, epochs, cache } = this.#parts;
+    const mayLift = call.op === "set" || call.op === "refund" || (call.op === "limit" && call.force === true);
+    if (mayLift) epochs.lift();
+    const inEpoch = (holder?: string) => (answer: Answer) => {
+      const quiet = withQuiet(keyState, answer, nowMs, { holder });
+      // When nobody sends the other rules any more, the object's own ones may admit more.
+      const isMixed = cache.fingerprints.has(call.policy);
+      return isMixed ? quiet : epochs.written(keyState, call, quiet);
+    };
     switch (call.op) {
       case "limit":
         return call.force === true
           ? local.limits.force(keyState, call, nowMs)
-          : andThen(operations.limit(keyState, call, nowMs), (answer) => withQuiet(keyState, answer, nowMs));
+          : andThen(operations.limit(keyState, call, nowMs), inEpoch());
       case "set":
         return local.limits.setUsed(keyState, call, nowMs) ?? operations.peek(keyState, nowMs);
       case "reserve":
-        return andThen(operations.reserve(keyState, call, nowMs), (answer) =>
-          withQuiet(keyState, answer, nowMs, { holder: call.holder }),
-        );
+        return andThen(operations.reserve(keyState, call, nowMs), inEpoch(call.holder));
       case "refund":
         return operations.refund(keyState, call, nowMs);
       case "hold":

@@ -34,6 +34,7 @@ import type {
 import { full } from "../core/protocol/problems.ts";
 import type { WaitingCall } from "./key-calls.ts";
 import { type KeyMoves, type Places, passOn, passRequest } from "./moves/key-moves.ts";
+import type { Epochs } from "./operations/limits.ts";
 
 export type WireMethod = Exclude<keyof LimiterMethods, "keys" | "countKeys">;
 
@@ -133,7 +134,11 @@ function lengthOf(answer: unknown): number {
 interface RoutingHost {
   readonly time: Pick<Time, "nowMs">;
   /** Absent: all keys are here. */
-  readonly elsewhere?: { readonly moves: KeyMoves; readonly places: Places };
+  readonly elsewhere?: {
+    readonly moves: KeyMoves;
+    readonly places: Places;
+    readonly epochs: Pick<Epochs, "lift">;
+  };
   /** The keys for which this is the object of a region. Absent: it is of none. */
   readonly regions?: { call(message: KeyCall): MaybePromise<unknown> };
   /** A call was not decided, since its caller had left. */
@@ -223,8 +228,11 @@ export class OwnerRouting {
     const { moves } = elsewhere;
     if ("passedOn" in message) return this.#makePassed(moves, message.passedOn);
     const { departures, arrivals } = moves;
-    if ("handOver" in message)
+    if ("handOver" in message) {
+      // Its denials are another object's from now on.
+      elsewhere.epochs.lift();
       return JSON.stringify(departures.handOver(message.handOver, (key) => arrivals.isUnderWay(key)));
+    }
     if ("taken" in message) departures.taken(message.taken);
     return JSON.stringify(null);
   }

@@ -326,6 +326,7 @@ const isDecided = having({
   ),
   next: maybe(listOf(isRule)),
   firmForMs: maybe(isNumber),
+  epoch: maybe(isText),
 });
 const isProblem = having({
   status: (value) => Number.isInteger(value),

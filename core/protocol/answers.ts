@@ -33,6 +33,8 @@ export interface Decided {
   readonly next?: readonly RuleDecision[];
   /** How long the denial lasts unless a refund, reset or other policy lifts it. Absent: held units may return. */
   readonly firmForMs?: number;
+  /** While answers have the same one, the object has lifted no denial (`Epochs`). Absent: it may have. */
+  readonly epoch?: string;
   /** How long the holder denies this cost by itself, longer than the denial lasts: the object gets too many messages. */
   readonly quietMs?: number;
   /** A hold was denied only because calls on several keys hold units, which end soon. */

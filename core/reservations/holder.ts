@@ -7,6 +7,7 @@ import {
   lifetimeMs,
   lowUnits,
   MAX_DENIED_MS,
+  RecentDemand,
   REQUEST_WAIT_MS,
   refillMs,
   spendableMs,
@@ -15,16 +16,10 @@ import {
   wantedUnits,
 } from "./sizing.ts";
 
-/** Calls this long ago count a third of new ones: chance in the demand costs a part of the limit, over 1 s it was 2 %. */
-const RECENT_MS = 3_000;
-/** Calls at random are fewer than expected by so many standard deviations once in 30,000 times. Then others need its part. */
-const FALL = 4;
 /** From this round trip on a holder is far: nearer ones are served as fast with units alone. */
 const FAR_MS = 20;
 /** A holder gets a bucket after answers for so many of the shortest lifetimes: if it dies soon, the bucket is lost. */
 const KNOWN_AFTER_LIFETIMES = 2;
-/** A key is hot because calls came fast, so over less time their rate is too high. */
-const MIN_RECENT_MS = 500;
 
 /**
  * Holds units of the level beneath and spends them without a message: an isolate or process those of an object
@@ -70,17 +65,14 @@ export abstract class Holder<Call> {
   #isShort = false;
   #sinceMs: number;
   #lastMs: number;
-  /** By rule: the units of its calls, and the time, each counted with less weight the longer ago it was. */
-  readonly #recent: number[];
-  #recentCalls = 0;
-  #recentMs = 0;
+  protected readonly recentDemand: RecentDemand;
 
   constructor(policy: PolicyView, holder: string, nowMs: number) {
     this.policy = policy;
     this.holder = holder;
     this.#low = policy.rules.map(() => 0);
     this.#demand = this.#low.slice();
-    this.#recent = this.#low.slice();
+    this.recentDemand = new RecentDemand(policy.rules.length);
     this.#sinceMs = nowMs;
     this.#lastMs = nowMs;
   }
@@ -145,21 +137,8 @@ export abstract class Holder<Call> {
     return { ttlMs, units, low, isShort };
   }
 
-  /** By rule: the units that its calls need in a second, by those of the last seconds. */
-  protected get demandPerSecond(): readonly number[] {
-    const ms = Math.max(this.#recentMs, MIN_RECENT_MS);
-    return this.#recent.map((units) => (1_000 * units) / ms);
-  }
-
   #measureFrom(nowMs: number): void {
-    const elapsedMs = Math.max(0, nowMs - this.#sinceMs);
-    const expected = (this.#recentCalls * elapsedMs) / this.#recentMs;
-    const hasFallen = expected - this.#calls > FALL * Math.sqrt(expected);
-    const weight = hasFallen ? 0 : Math.exp(-elapsedMs / RECENT_MS);
-    this.#recentCalls = weight * this.#recentCalls + this.#calls;
-    for (const [index, units] of this.#demand.entries())
-      this.#recent[index] = weight * (this.#recent[index] ?? 0) + units;
-    this.#recentMs = weight * this.#recentMs + elapsedMs;
+    this.recentDemand.add(this.#calls, this.#demand, Math.max(0, nowMs - this.#sinceMs));
     this.#isShort = false;
     this.#calls = 0;
     this.#demand = this.#demand.map(() => 0);
@@ -278,19 +257,28 @@ interface Denial {
   readonly rules: readonly RuleDecision[];
   readonly atMs: number;
   /** It is repeated only before this instant. */
-  readonly untilMs: number;
+  untilMs: number;
+  /** Present: it stands as long as its object lifts no denial, but not for longer than this after that was known last. */
+  standing?: { readonly epoch: Epoch; readonly forMs: number; readonly endsAtMs: number };
   /** When it was repeated last, and since when a call has been in flight for it. */
   repeatedAtMs: number;
   requestedAtMs: number;
 }
 
+/** An object's epoch (`Decided.epoch`): when it was last known that no denial had been lifted. */
+export interface Epoch {
+  sureAtMs: number;
+}
+
+/** Clocks may run at rates that differ by so much, so the end of a long wait is asked for. */
+const DRIFT = 0.001;
 /** Calls on a denied key mostly have one of a few costs. */
 const MAX_DENIALS = 4;
 
 /**
  * Denials of one key. A denial is repeated until the first of the rules that denied would admit the cost: for at most
- * one second, or as long as the answer guarantees it, within the policy's `denialTtl`. Only the same cost is denied
- * again: a smaller one may fit, and the wait for a larger one is unknown here.
+ * one second, or as long as the answer guarantees it, within the policy's `denialTtl` of the last answer of the object's
+ * epoch. Only the same cost is denied again: a smaller one may fit, and the wait for a larger one is unknown here.
  *
  * With many holders the answer says how long a holder denies by itself (`Decided.quietMs`).
  *
@@ -316,7 +304,7 @@ export class Denials {
     const others = this.#denials.filter((each) => isUseful(each) && !isOf(policy, each, cost));
     const waits = rules.filter(({ success }) => !success).map(({ retryAfterMs }) => retryAfterMs ?? Infinity);
     const maxMs = Math.min(denialTtlMs, Math.max(MAX_DENIED_MS, firmForMs));
-    const denial = {
+    const denial: Denial = {
       costs: policy.rules.map((rule) => costOf(rule, cost)),
       rules,
       atMs: nowMs,
@@ -325,6 +313,15 @@ export class Denials {
       requestedAtMs: -Infinity,
     };
     this.#denials = waits.length === 0 ? others : [denial, ...others].slice(0, MAX_DENIALS);
+  }
+
+  /** The denials of this answer stand while the epoch lasts. */
+  stand({ rules, next, firmForMs = 0 }: Decided, epoch: Epoch): void {
+    for (const denial of this.#denials) {
+      if (firmForMs === 0 || (denial.rules !== rules && denial.rules !== next)) continue;
+      const waits = denial.rules.map((each) => (each.success ? Infinity : (each.retryAfterMs ?? Infinity)));
+      denial.standing = { epoch, forMs: firmForMs, endsAtMs: denial.atMs + (1 - DRIFT) * Math.min(...waits) };
+    }
   }
 
   /**
@@ -344,7 +341,11 @@ export class Denials {
     if (this.#denials.length === 0) return undefined;
     const denial = this.#denials.find((each) => isOf(policy, each, cost));
     if (denial === undefined) return undefined;
-    const { rules, costs, atMs } = denial;
+    const { rules, costs, atMs, standing } = denial;
+    if (standing !== undefined) {
+      const sureMs = standing.epoch.sureAtMs + Math.min(standing.forMs, policy.denialTtlMs);
+      denial.untilMs = Math.max(denial.untilMs, Math.min(standing.endsAtMs, sureMs));
+    }
     // Units granted since then may be enough now.
     const isEnough = rules.some(
       ({ success }, index) => !success && (units[index] ?? 0) >= (costs[index] ?? 0),

@@ -165,7 +165,7 @@ export class Reservation extends Holder<ReserveCall> {
       used: this.used[index] ?? 0,
       kept: (buckets === undefined ? kept : most)[index] ?? 0,
       wanted: wanted.units[index] ?? 0,
-      ...(this.canHaveBuckets && { demand: this.demandPerSecond[index] ?? 0 }),
+      ...(this.canHaveBuckets && { demand: this.recentDemand.perSecond[index] ?? 0 }),
       ...(buckets && { rate: buckets.rates[index]?.units ?? 0, level: kept[index] ?? 0 }),
       ...(hadBuckets && { left: left[index] ?? 0 }),
     }));

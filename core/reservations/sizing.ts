@@ -108,6 +108,41 @@ export function lifetimeMs(
   return Math.min(mostMs, Math.max(leastMs, ttlMs));
 }
 
+/** Calls this long ago count a third of new ones: chance in the demand costs a part of the limit, over 1 s it was 2 %. */
+const RECENT_MS = 3_000;
+/** Calls at random are fewer than expected by so many standard deviations once in 30,000 times. Then others need its part. */
+const FALL = 4;
+/** A key is hot because calls came fast, so over less time their rate is too high. */
+const MIN_RECENT_MS = 500;
+
+/** The units that calls needed in the last seconds, and the time, each counted with less weight the longer ago it was. */
+export class RecentDemand {
+  readonly #units: number[];
+  #calls = 0;
+  #ms = 0;
+
+  constructor(rules: number) {
+    this.#units = Array.from({ length: rules }, () => 0);
+  }
+
+  /** @param units by rule, those of the calls */
+  add(calls: number, units: readonly number[], elapsedMs: number): void {
+    const expected = (this.#calls * elapsedMs) / this.#ms;
+    const hasFallen = expected - calls > FALL * Math.sqrt(expected);
+    const weight = hasFallen ? 0 : Math.exp(-elapsedMs / RECENT_MS);
+    this.#calls = weight * this.#calls + calls;
+    for (const [index, each] of units.entries())
+      this.#units[index] = weight * (this.#units[index] ?? 0) + each;
+    this.#ms = weight * this.#ms + elapsedMs;
+  }
+
+  /** By rule: the units that calls need in a second. */
+  get perSecond(): readonly number[] {
+    const ms = Math.max(this.#ms, MIN_RECENT_MS);
+    return this.#units.map((units) => (1_000 * units) / ms);
+  }
+}
+
 /** By rule: units that the holder needs for a lifetime of `ttlMs`, including those that remain. */
 export function wantedUnits({ units, sinceMs }: MeasuredDemand, nowMs: number, ttlMs: number): number[] {
   const lifetimes = ttlMs / Math.max(1, nowMs - sinceMs);

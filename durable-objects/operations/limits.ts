@@ -6,8 +6,15 @@ import {
   withoutTaking,
 } from "../../core/accounts/account.ts";
 import type { Account } from "../../core/accounts/hold.ts";
-import { jitterAt } from "../../core/clock.ts";
-import { type Cost, costOf, costText, type Rule, takesNothing } from "../../core/policies/policy.ts";
+import { jitterAt, randomId } from "../../core/clock.ts";
+import {
+  type Cost,
+  costOf,
+  costText,
+  type PolicyRevision,
+  type Rule,
+  takesNothing,
+} from "../../core/policies/policy.ts";
 import type { Answer, Decided } from "../../core/protocol/answers.ts";
 import type { LimitParams, SetParams } from "../../core/protocol/calls.ts";
 import { writtenKey } from "../../core/protocol/names.ts";
@@ -258,4 +265,47 @@ export function withQuiet(
   const ownMs = Math.round(part * ms * (0.25 + 1.5 * jitterAt(nowMs)));
   if (holder !== undefined) holders.stay(holder, nowMs + 2 * ownMs, nowMs);
   return { ...answer, quietMs: ownMs };
+}
+
+/** What tells a version of a policy from others. */
+type Version = Pick<PolicyRevision, "version" | "candidate">;
+const OF_THE_FILE: Version = { version: 0 };
+
+/**
+ * The times in which an object lifts no denial. A refund, a reset, a debit, another policy or a key that leaves begins the
+ * next one, as does each start of the object. An answer renews the denials of its epoch, whatever their keys: otherwise an
+ * isolate asks for each denied key again after each `denialTtl` (leases on volumes: Yin, Alvisi, Dahlin and Lin, 1999).
+ */
+export class Epochs {
+  #present: string | undefined;
+  #inForce = OF_THE_FILE;
+
+  /** A denial may end sooner than was said. */
+  lift(): void {
+    this.#present = undefined;
+  }
+
+  /** A call came with this version of its key's policy. */
+  hear(inForce: PolicyRevision | undefined): void {
+    if (inForce === undefined || inForce.version < this.#inForce.version || this.#isKnown(inForce)) return;
+    this.#inForce = inForce;
+    this.lift();
+  }
+
+  #isKnown({ version, candidate }: Version): boolean {
+    return version === this.#inForce.version && candidate === this.#inForce.candidate;
+  }
+
+  /** The answer with the present epoch, unless who asks has an earlier version: a key that has the later one may admit more. */
+  written(
+    { policy }: KeyState,
+    { inForce = OF_THE_FILE }: { readonly inForce?: Version | undefined },
+    answer: Answer,
+  ): Answer {
+    const { objects, pool, localDecisions } = policy;
+    const isShared = objects !== "per-key" && pool === undefined && localDecisions.denies;
+    if (!isShared || !("rules" in answer) || !this.#isKnown(inForce)) return answer;
+    this.#present ??= randomId();
+    return { ...answer, epoch: this.#present };
+  }
 }

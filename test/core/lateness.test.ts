@@ -61,7 +61,8 @@ test("of a message that comes again no call is decided that nobody waits for any
 
 test("an operation on a key that is elsewhere is not passed on, as that object may not know it", async () => {
   const there: KeyMoves["make"] = (_, __, { there: pass }) => pass({} as never, []) as never;
-  const elsewhere = { moves: { make: there } as unknown as KeyMoves, places: {} as never };
+  const epochs = { lift: () => undefined };
+  const elsewhere = { moves: { make: there } as unknown as KeyMoves, places: {} as never, epochs };
   const routing = new OwnerRouting(() => "here", { time: { nowMs: () => 0 }, elsewhere });
   const batch: Batch = { protocol: BATCH_PROTOCOL, calls: JSON.stringify([RELEASE]) };
   const answers = JSON.parse((await routing.call("reserve", [batch])) as string) as unknown[];

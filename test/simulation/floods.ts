@@ -24,16 +24,18 @@ const WAY_MS = 4;
 const UNSURE_MS = 1_000;
 
 const SLOW = { algorithm: "token-bucket", limit: 64, window: "1h" };
+/** Several keys have an object, so that its answers say in which epoch they are. */
+const SHARED = { objects: 1 };
 const { regionalPolicies } = parseDeployment({
   policies: {
     slow: SLOW,
-    brief: { ...SLOW, denialTtl: "3s" },
+    brief: { ...SLOW, ...SHARED, denialTtl: "3s" },
     never: { ...SLOW, denialTtl: "0s" },
     steady: { algorithm: "token-bucket", limit: 1, window: "2s", burst: 40 },
-    log: { algorithm: "sliding-log", limit: 64, window: "5s" },
+    log: { algorithm: "sliding-log", limit: 64, window: "5s", ...SHARED },
     spaced: { algorithm: "sliding-log", limit: 64, window: "5s", minInterval: "700ms" },
-    window: { algorithm: "fixed-window", limit: 64, window: "4s" },
-    counter: { algorithm: "sliding-window-counter", limit: 40, window: "6s" },
+    window: { algorithm: "fixed-window", limit: 64, window: "4s", ...SHARED },
+    counter: { algorithm: "sliding-window-counter", limit: 40, window: "6s", ...SHARED },
     credits: { algorithm: "credits", limit: 60 },
     two: {
       rules: { rate: { ...SLOW, window: "60s" }, log: { algorithm: "sliding-log", limit: 50, window: "8s" } },

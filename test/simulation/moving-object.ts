@@ -4,6 +4,7 @@ import type { HoldCall, LimitCall, ReserveCall } from "../../core/protocol/calls
 import type { KeyCall, ObjectStub } from "../../core/protocol/object-methods.ts";
 import { KeyMoves, Places } from "../../durable-objects/moves/key-moves.ts";
 import { type MovesHost, OwnedKeys } from "../../durable-objects/moves/moved-rows.ts";
+import { Epochs } from "../../durable-objects/operations/limits.ts";
 import { OwnerRouting } from "../../durable-objects/wire-methods.ts";
 import { Died, type Database } from "./database.ts";
 import { SimulatedObject } from "./simulated-object.ts";
@@ -62,7 +63,7 @@ export class MovingObject {
     world.breakage?.(host, this.moves);
     this.placed = new OwnerRouting((call) => this.#make(call), {
       time,
-      elsewhere: { moves: this.moves, places },
+      elsewhere: { moves: this.moves, places, epochs: new Epochs() },
     });
   }
 

@@ -1,4 +1,4 @@
-import type { Time } from "../../core/clock.ts";
+import { andThen, type Time } from "../../core/clock.ts";
 import type { Cost, Policies, Policy } from "../../core/policies/policy.ts";
 import type { Answer, AnswerText } from "../../core/protocol/answers.ts";
 import type {
@@ -14,6 +14,7 @@ import { collectGarbage } from "../../durable-objects/keys/garbage-collection.ts
 import { KeyCache, MAX_BYTES, MemoryBudget } from "../../durable-objects/keys/key-cache.ts";
 import type { KeyState } from "../../durable-objects/keys/key-state.ts";
 import { KeyStore } from "../../durable-objects/keys/key-store.ts";
+import { Epochs } from "../../durable-objects/operations/limits.ts";
 import { localOperations } from "../../durable-objects/operations/local-operations.ts";
 import type { AskKey } from "../../durable-objects/operations/operations.ts";
 import { Shedders } from "../../durable-objects/operations/shedders.ts";
@@ -30,6 +31,7 @@ export interface Memory {
   readonly queue: WaitQueue;
   readonly ask: AskKey;
   readonly shedders: Shedders;
+  readonly epochs: Epochs;
 }
 
 /** One object: the production modules on a storage that outlives them. Their clock never runs backwards. */
@@ -113,7 +115,9 @@ export class SimulatedObject {
   limitCall({ policy, key, ...call }: LimitCall): AnswerText {
     this.#hear(key, call);
     return now(
-      this.#memory.ask(policy, key, (operations, keyState, nowMs) => operations.limit(keyState, call, nowMs)),
+      this.#memory.ask(policy, key, (operations, keyState, nowMs) =>
+        andThen(operations.limit(keyState, call, nowMs), this.#inEpoch(keyState, call)),
+      ),
     );
   }
 
@@ -121,9 +125,13 @@ export class SimulatedObject {
     this.#hear(key, call);
     return now(
       this.#memory.ask(policy, key, (operations, keyState, nowMs) =>
-        operations.reserve(keyState, call, nowMs),
+        andThen(operations.reserve(keyState, call, nowMs), this.#inEpoch(keyState, call)),
       ),
     );
+  }
+
+  #inEpoch(keyState: KeyState, call: Versioned): (answer: Answer) => Answer {
+    return (answer) => this.#memory.epochs.written(keyState, call, answer);
   }
 
   giveBack(policy: string, returned: readonly GiveBackMessage[]): void {
@@ -134,6 +142,7 @@ export class SimulatedObject {
   }
 
   refund(policy: string, key: string, units: Cost, idempotencyKey: string): AnswerText {
+    this.#memory.epochs.lift();
     return now(
       this.#memory.ask(policy, key, (operations, keyState, nowMs) =>
         operations.refund(keyState, { units, idempotencyKey }, nowMs),
@@ -147,10 +156,12 @@ export class SimulatedObject {
   }
 
   reset(policy: string, key: string): void {
+    this.#memory.epochs.lift();
     void this.#memory.ask(policy, key, (operations, keyState, nowMs) => operations.reset(keyState, nowMs));
   }
 
   #hear(key: string, { inForce }: Versioned): void {
+    this.#memory.epochs.hear(inForce);
     if (inForce !== undefined) this.#memory.cache.versions.note(key, inForce);
   }
 
@@ -175,7 +186,7 @@ export class SimulatedObject {
       },
       release: (keyState) => cache.release(keyState),
     });
-    return { storage, cache, store, queue, ask, shedders };
+    return { storage, cache, store, queue, ask, shedders, epochs: new Epochs() };
   }
 }
 

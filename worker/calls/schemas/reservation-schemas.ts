@@ -125,6 +125,10 @@ export const Decided = v.object({
   reserved: v.optional(Reserved),
   next: optional(v.array(RuleDecision), "What a call of cost 1 would be answered now, if denied."),
   firmForMs: v.optional(milliseconds("How long a denial stands, unless a refund or a reset lifts it.")),
+  epoch: optional(
+    v.string(),
+    "Denials with this text and firmForMs stand for that time from any later message that was answered with the same text.",
+  ),
   quietMs: v.optional(
     milliseconds(
       "How long the client denies this cost by itself, even if a unit is back sooner: many share the key.",
