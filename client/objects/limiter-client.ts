@@ -22,7 +22,6 @@ import {
 import { type BatchedCall, type MadeAnswer, PROTOCOL } from "../../core/protocol/messages.ts";
 import {
   type ClaimKind,
-  type ClaimPlace,
   ownHoldId,
   ownKey,
   type ProveClaim,
@@ -113,9 +112,12 @@ export class LimiterClient {
   }
 
   /** The client that ends a claim. An unproven id may be forged, so it has the bounds of a new key. */
-  endingBy(kind: ClaimKind, place: ClaimPlace, secret: string): LimiterClient {
-    const isProven = this.#parts.prove?.(kind, place, secret) === secret;
-    if (isProven || this.#parts.gate === undefined) return this;
+  endingBy(kind: ClaimKind, policy: Policy, key: string, secret: string): LimiterClient {
+    const { gate, prove, time } = this.#parts;
+    if (gate === undefined) return this;
+    // Far from the bounds it makes no difference who ends the claim, and the proof would cost more than the rest.
+    if (policy.candidate === undefined && gate.hasRoom(policy, key, time.nowMs())) return this;
+    if (prove?.(kind, { policy: policy.name, key }, secret) === secret) return this;
     this.#doubting ??= new LimiterClient({ ...this.#parts, isDoubted: true }, this.#local, this.#shedding);
     return this.#doubting;
   }
