@@ -29,7 +29,8 @@ export function decisionResponse(
     const body = deniedBody(answer);
     return problemResponse(body.status, body, decisionHeaders(policy, answer, readClockMs));
   }
-  if (answer.rules.length > 0) return new Response(write(answer), { headers: currentHeaders(policy, answer) });
+  if (answer.rules.length > 0)
+    return new Response(write(answer), { headers: currentHeaders(policy, answer) });
   return new Response(JSON.stringify(answer), { headers: decisionHeaders(policy, answer, readClockMs) });
 }
 

@@ -1,7 +1,7 @@
 /**
  * The HTTP worker, with its most frequent calls past the router: router, schema and promises would be a third of a
- * local decision, and a fifth of a call to an object (docs/performance.md). Only plain calls are answered here; all
- * others go through app.ts.
+ * local decision, and the router a tenth of a call to an object. Only plain calls are answered here; all others go
+ * through app.ts.
  */
 import { type PlainCall, plainCall } from "../../client/local-limiter.ts";
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
@@ -32,11 +32,7 @@ export const handler = {
   },
 };
 
-function answerOther(
-  request: Request,
-  env: Env,
-  ctx: ExecutionContext,
-): Response | Promise<Response> {
+function answerOther(request: Request, env: Env, ctx: ExecutionContext): Response | Promise<Response> {
   return answerOperation(request, env, ctx) ?? answerStop(request, env) ?? app.fetch(request, env, ctx);
 }
 

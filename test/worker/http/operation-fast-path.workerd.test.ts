@@ -151,7 +151,12 @@ const step: fc.Arbitrary<Call> = fc.oneof(
   post(
     "/v1/leases",
     fields(onKey(slots), {
-      ...{ units, ttlMs, priority, utilization, idempotencyKey, odd },
+      units,
+      ttlMs,
+      priority,
+      utilization,
+      idempotencyKey,
+      odd,
       waitMs: mostly([0], -1, 1e9),
       confirm: mostly([true, false], 1),
     }),
