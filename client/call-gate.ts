@@ -64,6 +64,12 @@ export class CallGate {
     };
   }
 
+  /** Whether a call of any kind on the key would be let in: none of the bounds that kinds differ in is near. */
+  hasRoom(policy: PolicyView, key: string, nowMs: number): boolean {
+    const object = objectName(policy, key);
+    return !this.#isFull(object, "ask", nowMs) && this.#starts?.isStarted(object, nowMs) !== false;
+  }
+
   /** `enter` for a call on an object instead of a key. */
   enterObject(object: string, policy: PolicyView, nowMs: number): Full | (() => void) {
     if (this.#isFull(object, "ask", nowMs)) return full("caller-calls", this.#bounds.maxCallsAtOnce);
@@ -193,6 +199,12 @@ export class ObjectStartLimit {
     caller.startedMs = nowMs;
     if (starts.underWay.size >= this.#bounds.startsAtOnce) starts.fullSinceMs = nowMs;
     return () => this.#dropStart(starts, object);
+  }
+
+  /** Whether the object is in memory, or about to be: a call to it is no start. */
+  isStarted(object: string, nowMs: number): boolean {
+    const known = this.#recent.get(object);
+    return known !== undefined && known.atMs <= nowMs && nowMs - known.atMs < IN_MEMORY_MS;
   }
 
   #reached(lane: Lane, caller: CallerLoad, nowMs: number): Full | undefined {

@@ -1,5 +1,5 @@
 /** The deployed module: the HTTP worker, the entrypoint for service bindings, and the classes of objects. */
-export { handler as default } from "./http/limit-fast-path.ts";
+export { handler as default } from "./http/fast-path.ts";
 export { Limiter } from "./rpc/limiter.ts";
 export { LimiterObject } from "../durable-objects/limiter-object.ts";
 export { CatalogObject } from "../durable-objects/catalog/catalog-object.ts";

@@ -58,7 +58,11 @@ export class ObjectCalls {
     return this.#shedding.sampleShedding(this.#caller, policy, key, call);
   }
 
-  async shed(policy: Policy, key: string, call: AcquireParams): Promise<Shedding> {
+  shed(policy: Policy, key: string, call: AcquireParams): Shedding | Promise<Shedding> {
+    return policy.shedding === undefined ? {} : this.#shed(policy, key, call);
+  }
+
+  async #shed(policy: Policy, key: string, call: AcquireParams): Promise<Shedding> {
     const shed = call.resume === undefined ? await this.sampleShedding(policy, key, call) : undefined;
     if (shed === undefined || policy.shadow) return { isShadow: shed !== undefined };
     if (call.idempotencyKey !== undefined) return { shed };

@@ -112,8 +112,9 @@ export function markOf(id: string): string {
 /** All hold ids of a caller have the same first characters, so the stored ends of its holds can be counted. */
 export function ownHoldId(caller: string | undefined, id: string): string {
   const mark = hash(caller ?? "");
-  const digits = Array.from({ length: ID_MARK }, (_, index) => BASE64URL[(mark >>> (6 * index)) & 63]);
-  return `${digits.join("")}${id.slice(ID_MARK)}`;
+  let own = "";
+  for (let digit = 0; digit < ID_MARK; digit += 1) own += BASE64URL[(mark >>> (6 * digit)) & 63] ?? "";
+  return own + id.slice(ID_MARK);
 }
 
 /** The ids of all holds of the caller that held this one. */
@@ -190,8 +191,9 @@ export function readKeyCursor(cursor: string, objects: number): KeyPlace | undef
 }
 
 function toBase64Url(text: string): string {
-  const bytes = new TextEncoder().encode(text);
-  const binary = Array.from(bytes, (byte) => String.fromCharCode(byte)).join("");
+  const binary = ASCII.test(text)
+    ? text
+    : Array.from(encoder.encode(text), (byte) => String.fromCharCode(byte)).join("");
   return btoa(binary).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
 }
 
@@ -199,10 +201,14 @@ function toBase64Url(text: string): string {
 function fromBase64Url(encoded: string): string | undefined {
   try {
     const binary = atob(encoded.replaceAll("-", "+").replaceAll("_", "/"));
+    if (ASCII.test(binary)) return binary;
     return decoder.decode(Uint8Array.from(binary, (character) => character.charCodeAt(0)));
   } catch {
     return undefined;
   }
 }
 
+/** Text whose UTF-8 is itself: most names and keys. */
+const ASCII = /^[\0-\x7f]*$/;
+const encoder = new TextEncoder();
 const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });

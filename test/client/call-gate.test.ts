@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { CallGate, through } from "../../client/call-gate.ts";
+import { CallGate, ObjectStartLimit, through } from "../../client/call-gate.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 
@@ -93,4 +93,45 @@ test("a call that fails leaves its place", async () => {
   for (let call = 0; call < 3; call += 1)
     await expect(through(gate.enter(API, "a", 0, "ask"), failing)).rejects.toThrow("no answer");
   expect(await through(gate.enter(API, "a", 0, "ask"), () => Promise.resolve("answered"))).toBe("answered");
+});
+
+test("where there is room, a call that ends something is let in and counted as one that does not", () => {
+  const makeGate = () =>
+    new CallGate(
+      { maxCallsAtOnce: 2, maxNewKeysPerSecond: 2 },
+      new ObjectStartLimit({ startsAtOnce: 2, inMemory: 4 }),
+    );
+  const event = fc.record({
+    policy: fc.constantFrom(API, CROWD),
+    key: fc.constantFrom("a", "b", "c", "d", "e", "f"),
+    afterMs: fc.constantFrom(0, 0, 1, 600, 20_000),
+    isEnd: fc.boolean(),
+    leaves: fc.option(fc.nat(20), { nil: undefined }),
+  });
+  let withRoom = 0;
+  fc.assert(
+    fc.property(fc.array(event, { maxLength: 40 }), (events) => {
+      // The same calls at both. The second takes every end where there is room for a mere call.
+      const [gate, twin] = [makeGate(), makeGate()];
+      const inside: ReturnType<CallGate["enter"]>[][] = [];
+      let nowMs = 0;
+      for (const { policy, key, afterMs, isEnd, leaves } of events) {
+        nowMs += afterMs;
+        const hasRoom = gate.hasRoom(policy, key, nowMs);
+        expect(twin.hasRoom(policy, key, nowMs)).toBe(hasRoom);
+        const kind = isEnd ? "end" : "ask";
+        const entered = [
+          gate.enter(policy, key, nowMs, kind),
+          twin.enter(policy, key, nowMs, hasRoom ? "ask" : kind),
+        ];
+        expect("full" in (entered[1] ?? {})).toBe("full" in (entered[0] ?? {}));
+        if (hasRoom && isEnd) withRoom += 1;
+        inside.push(entered);
+        for (const left of (leaves !== undefined && inside[leaves]) || [])
+          if (typeof left === "function") left();
+      }
+    }),
+    { numRuns: 500 },
+  );
+  expect(withRoom).toBeGreaterThan(0);
 });

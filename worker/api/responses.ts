@@ -16,28 +16,41 @@ import type { TargetAnswer } from "../calls/limits.ts";
 
 export type DenyStatus = 200 | 429;
 
-/** Answers a decision: with 200, or a denial as `deny` says. A degraded denial is then a 503. */
-export function decisionResponse({ policy, answer }: TargetAnswer<Decision>, deny: DenyStatus): Response {
-  const headers = decisionHeaders(policy, answer, readClockMs);
-  if (answer.success || deny === 200) return new Response(JSON.stringify(answer), { headers });
-  const body = deniedBody(answer);
-  return problemResponse(body.status, body, headers);
+/**
+ * Answers a decision: with 200, or a denial as `deny` says. A degraded denial is then a 503. @param write makes its JSON
+ * from one with rules
+ */
+export function decisionResponse(
+  { policy, answer }: TargetAnswer<Decision>,
+  deny: DenyStatus,
+  write: (decision: Decision) => string = JSON.stringify,
+): Response {
+  if (!answer.success && deny !== 200) {
+    const body = deniedBody(answer);
+    return problemResponse(body.status, body, decisionHeaders(policy, answer, readClockMs));
+  }
+  if (answer.rules.length > 0)
+    return new Response(write(answer), { headers: currentHeaders(policy, answer) });
+  return new Response(JSON.stringify(answer), { headers: decisionHeaders(policy, answer, readClockMs) });
+}
+
+/** The same for a decision of this isolate, which has no lease and no hold. */
+export function plainResponse(policy: Policy, decision: Decision, deny: DenyStatus): Response {
+  return decisionResponse({ policy, answer: decision }, deny, decisionText);
 }
 
 /**
- * The same for a decision of this isolate, which has no lease and no hold. The headers that all decisions of a policy
- * share are made once: copying them costs less than checking four names and values again.
+ * The headers of a decision with rules, for the next response. Those that all decisions of a policy share are made once:
+ * copying them costs less than checking four names and values again.
  */
-export function plainResponse(policy: Policy, decision: Decision, deny: DenyStatus): Response {
-  if ((!decision.success && deny !== 200) || decision.rules.length === 0)
-    return decisionResponse({ policy, answer: decision }, deny);
+function currentHeaders(policy: Policy, decision: Decision): Headers {
   // These are set in the template itself, which the response copies. Nothing is awaited in between.
   const wait = decision.success ? null : (decision.retryAfterMs ?? null);
   const { admissions, denials } = sharedHeaders(policy);
   const headers = wait === null ? admissions : denials;
   setQuotaHeaders(headers, policy, decision, readClockMs);
   for (const [name, value] of Object.entries(retryAfter(wait))) headers.set(name, value);
-  return new Response(decisionText(decision), { headers });
+  return headers;
 }
 
 /** Headers that all decisions of a policy share, and templates of those without a Retry-After, and of those with one. */
@@ -164,6 +177,11 @@ function taggedResponse(answer: object, version: number): Response {
 export function toResponse({ code, status, title, detail, errors, headers }: Problem): Response {
   const body = { type: `urn:weir:problem:${code}`, title, status, detail };
   return problemResponse(status, errors.length === 0 ? body : { ...body, errors }, headers);
+}
+
+/** What a call answers, or the response of its problem. */
+export function responseOf(answer: Response | Problem): Response {
+  return answer instanceof Problem ? toResponse(answer) : answer;
 }
 
 /** Logs an error that must not happen, and answers 500. */

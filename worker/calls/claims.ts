@@ -61,8 +61,8 @@ export function findClaim(context: CallContext, kind: ClaimKind, id: string): Cl
   const { key, secret } = claim;
   if (key === "" || !isKeySized(key) || normaliseKey(policy, key) !== key) return undefined;
   if (keyProblem(principal, key) !== undefined) return undefined;
-  const overridden = policy.overrides?.find(key, readClockMs());
-  return { policy: overridden ?? policy, key, secret, client: client.endingBy(kind, claim, secret) };
+  const its = policy.overrides?.find(key, readClockMs()) ?? policy;
+  return { policy: its, key, secret, client: client.endingBy(kind, its, key, secret) };
 }
 
 /** The problem of an unknown id. A caller with rights to its policy learns if that was removed. */
@@ -85,7 +85,6 @@ interface AcquireContext extends CallContext {
 
 /** In milliseconds: long for a message between worker and object, short for an unused slot. */
 export const CONFIRM_WITHIN_MS = 5_000;
-const NEVER_ABORTED = new AbortController().signal;
 
 /** Leases units. If the caller leaves, the call leaves the queue, and a granted lease is released. */
 export function callAcquire(context: AcquireContext, input: unknown): ReturnType<typeof acquire> {
@@ -105,13 +104,15 @@ const acquire = onKey(
     if (request.utilization !== undefined) client.report(policy, key, request.utilization);
     const brief = request.confirm && { confirmWithinMs: CONFIRM_WITHIN_MS };
     const params = { ...acquiring.params, ...brief };
-    const signal = http?.signal ?? NEVER_ABORTED;
+    // The runtime has to make the signal, so a call that does not wait asks for it only when it has been answered.
+    const signal = params.waitMs > 0 || policy.pool !== undefined ? http?.signal : undefined;
     const acquired = await client.claims.acquire(policy, key, params, signal);
     const answer = request.confirm ? toBeConfirmed(acquired) : acquired;
     // The caller never learns of the lease. With an idempotency key, a repeated call finds it.
     const isUnknown =
       !(answer instanceof Problem) && answer.reason === "degraded" && answer.lease === undefined;
-    if ((signal.aborted || isUnknown) && params.idempotencyKey === undefined)
+    const isUnheard = isUnknown || http?.signal.aborted === true;
+    if (isUnheard && params.idempotencyKey === undefined)
       waitUntil(client.claims.release(policy, key, params.id, { outcome: "ignore" }));
     else acquireCandidate(client, acquiring, params, answer);
     return client.recordDecision(answer);

@@ -3,8 +3,8 @@ import type { Conditions } from "../../core/catalog/calls.ts";
 import { DEFAULT_BOUNDS } from "../../core/policies/policy.ts";
 import { Problem, PROBLEMS, type Answered } from "../../core/protocol/problems.ts";
 import { clip, meant } from "../../core/validation.ts";
-import type { Call, CatalogCall } from "../api/call.ts";
-import { type DenyStatus, toResponse } from "../api/responses.ts";
+import type { Call, CallContext, CatalogCall } from "../api/call.ts";
+import { type DenyStatus, responseOf } from "../api/responses.ts";
 import { type Principal, scopeProblem } from "../auth/tokens.ts";
 import { authenticated, callingFrom, catalogCallerOf, clientOf } from "../bindings/client.ts";
 import type { Env } from "../bindings/env.ts";
@@ -15,8 +15,7 @@ import { notAllowed, badValue, stray } from "../calls/validate.ts";
 export function serve(record: Call | CatalogCall): (c: Ctx) => Promise<Response> {
   const answer = record.kind === "call" ? answerCall : answerCatalogCall;
   return async (c) => {
-    const response = await answer(record as never, c);
-    return response instanceof Problem ? toResponse(response) : response;
+    return responseOf(await answer(record as never, c));
   };
 }
 
@@ -33,18 +32,26 @@ async function answerCall(record: Call, c: Ctx): Answered<Response> {
   if (principal instanceof Problem) return principal;
   const read = await inputOf(record, c);
   if (read instanceof Problem) return read;
+  const waitUntil = (work: Promise<unknown>) => c.executionCtx.waitUntil(work);
+  return await carryOut(record, { env: c.env, principal, request: c.req.raw, waitUntil }, read);
+}
+
+/** Makes a call whose caller has one of its scopes, and whose input was read. */
+export async function carryOut(
+  record: Call,
+  call: Pick<CallContext, "env" | "principal" | "request" | "waitUntil">,
+  { input, deny }: Read,
+): Answered<Response> {
+  const { env, principal } = call;
   const context = {
-    env: c.env,
+    ...call,
     // Only calls that need a token have a client.
     get client() {
-      return clientOf(c.env, principal);
+      return clientOf(env, principal);
     },
-    principal,
-    request: c.req.raw,
-    waitUntil: (work: Promise<unknown>) => c.executionCtx.waitUntil(work),
   };
-  const answered = await record.handle(context, read.input);
-  return answered instanceof Problem ? answered : record.answer.respond(answered, read.deny);
+  const answered = await record.handle(context, input);
+  return answered instanceof Problem ? answered : record.answer.respond(answered, deny);
 }
 
 interface Read {
@@ -62,7 +69,8 @@ async function inputOf(record: Call, c: Ctx): Answered<Read> {
     if (deny instanceof Problem) return deny;
     const read = await readJson(c.req.raw, body);
     if (read instanceof Problem) return read;
-    const input = withPlace(placeIn(c, path), read.value);
+    const place = placeIn(c, path);
+    const input = place instanceof Problem ? place : withPlace(place, read.value);
     return input instanceof Problem ? input : { input, deny };
   }
   const place = placeIn(c, path);
@@ -91,8 +99,7 @@ async function callInQuery(c: Ctx, numbers: readonly string[]): Answered<Read> {
 }
 
 /** The fields of the body, and those of the address, which the body must not have. */
-function withPlace(place: Readonly<Record<string, string>> | Problem, input: unknown): unknown {
-  if (place instanceof Problem) return place;
+export function withPlace(place: Readonly<Record<string, string>>, input: unknown): unknown {
   if (typeof input !== "object" || input === null || Array.isArray(input)) return input;
   const strays = Object.keys(place).filter((field) => Object.hasOwn(input, field));
   if (strays.length === 0) return { ...input, ...place };
@@ -253,7 +260,15 @@ async function readJson(
   try {
     const bytes = await readBytes(request, maxBytes);
     if (bytes === undefined) return new Problem(PROBLEMS.tooLarge, `the body is over ${maxBytes} bytes`);
-    if (isOptional === true && bytes.byteLength === 0) return NOTHING;
+    return readBody(bytes, isOptional);
+  } catch (error) {
+    return malformedBody(error);
+  }
+}
+
+export function readBody(bytes: ArrayBuffer, isOptional = false): { readonly value: unknown } | Problem {
+  if (isOptional && bytes.byteLength === 0) return NOTHING;
+  try {
     return { value: JSON.parse(utf8.decode(bytes)) as unknown };
   } catch (error) {
     return malformedBody(error);

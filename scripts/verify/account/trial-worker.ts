@@ -6,7 +6,7 @@ import { DurableObject } from "cloudflare:workers";
 import type { LimiterNamespace, LimiterStub } from "../../../client/transports/objects.ts";
 import type { LocationHint } from "../../../core/policies/policy.ts";
 import { createObjectsLimiter } from "../../../package/objects.ts";
-import { handler } from "../../../worker/http/limit-fast-path.ts";
+import { handler } from "../../../worker/http/fast-path.ts";
 
 export { Limiter } from "../../../worker/rpc/limiter.ts";
 export { LimiterObject } from "../../../durable-objects/limiter-object.ts";

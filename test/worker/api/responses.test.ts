@@ -3,8 +3,10 @@ import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
 import type { Decided, RuleDecision } from "../../../core/protocol/answers.ts";
-import { publicDecision, type Decision } from "../../../core/protocol/decision.ts";
+import { degradedDecision, publicDecision, type Decision } from "../../../core/protocol/decision.ts";
+import { deniedBody } from "../../../core/protocol/denied-body.ts";
 import {
+  decisionHeaders,
   decisionResponse,
   decisionText,
   plainResponse,
@@ -130,18 +132,37 @@ async function whole(response: Response): Promise<object> {
   return { status, headers: Object.fromEntries(headers), body: await response.text() };
 }
 
-test("what is answered the short way is what is answered the long way, also when many are made at once", async () => {
-  const asked = fc.array(fc.record({ each: cases, deny: fc.constantFrom<DenyStatus>(200, 429) }), {
-    maxLength: 8,
-  });
+/** What answers a decision, put together without anything that answers share. */
+function expected({ policy, decision }: Case, deny: DenyStatus): Promise<object> {
+  const headers = decisionHeaders(policy, decision, () => Date.now());
+  const isProblem = !decision.success && deny === 429;
+  const body: object = isProblem ? deniedBody(decision) : decision;
+  const status = isProblem ? deniedBody(decision).status : 200;
+  const type = isProblem ? "application/problem+json" : "application/json";
+  const all = { ...headers, "content-type": type, "cache-control": "no-store" };
+  return whole(new Response(JSON.stringify(body), { status, headers: all }));
+}
+
+const degraded = fc
+  .constantFrom(...POLICIES)
+  .map((policy): Case => ({ policy, decision: degradedDecision(policy, "k") }));
+
+test("an answer has its own text and headers, whichever way it is made, also when many are made at once", async () => {
+  const each = fc.oneof({ weight: 5, arbitrary: cases }, degraded);
+  const asked = fc.array(
+    fc.record({ each, deny: fc.constantFrom<DenyStatus>(200, 429), isPlain: fc.boolean() }),
+    { maxLength: 8 },
+  );
   await fc.assert(
     fc.asyncProperty(asked, async (many) => {
       // All are made before any is read: they share what they are made of, and nothing after.
-      const short = many.map(({ each, deny }) => plainResponse(each.policy, each.decision, deny));
-      for (const [index, { each, deny }] of many.entries()) {
-        const long = decisionResponse({ policy: each.policy, answer: each.decision }, deny);
-        expect(await whole(short[index] as Response)).toEqual(await whole(long));
-      }
+      const made = many.map(({ each: { policy, decision }, deny, isPlain }) =>
+        isPlain
+          ? plainResponse(policy, decision, deny)
+          : decisionResponse({ policy, answer: decision }, deny),
+      );
+      for (const [index, one] of many.entries())
+        expect(await whole(made[index] as Response)).toEqual(await expected(one.each, one.deny));
     }),
     { numRuns: 300 },
   );

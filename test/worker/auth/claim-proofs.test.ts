@@ -1,3 +1,4 @@
+import { blake2s } from "@noble/hashes/blake2.js";
 import fc from "fast-check";
 import { expect, test } from "vitest";
 import { claimId, readClaimId } from "../../../core/protocol/names.ts";
@@ -22,6 +23,19 @@ test("a proven secret is read as any other, and is proven for its own claim alon
       expect(isProven(prove, is === "hold" ? "lease" : "hold", at, proven)).toBe(false);
       if (at.policy !== elsewhere.policy || at.key !== elsewhere.key)
         expect(isProven(prove, is, elsewhere, proven)).toBe(false);
+    }),
+  );
+});
+
+test("a proof is the keyed hash of what is claimed, so that ids of older versions stay proven", () => {
+  const bytes = new TextEncoder();
+  const key = blake2s(bytes.encode("the text of API_TOKENS"));
+  const digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+  fc.assert(
+    fc.property(kind, place, secret, (is, at, id) => {
+      const text = bytes.encode([is, at.policy, id.slice(0, 16), at.key].join("\u0001"));
+      const proof = [...blake2s(text, { key, dkLen: 6 })].map((byte) => digits[byte & 63]).join("");
+      expect(prove(is, at, id)).toBe(id.slice(0, 16) + proof);
     }),
   );
 });

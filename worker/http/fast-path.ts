@@ -1,15 +1,19 @@
 /**
- * The HTTP worker, with POST /v1/limit past its router: router, schema and promises would be a third of a
- * local decision (docs/performance.md). Only plain calls are answered here; all others go through app.ts.
+ * The HTTP worker, with its most frequent calls past the router: router, schema and promises would be a third of a
+ * local decision, and the router a tenth of a call to an object. Only plain calls are answered here; all others go
+ * through app.ts.
  */
 import { type PlainCall, plainCall } from "../../client/local-limiter.ts";
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { Problem } from "../../core/protocol/problems.ts";
+import type { Call } from "../api/call.ts";
+import { RECORDS } from "../api/records.ts";
 import {
   decisionResponse,
   type DenyStatus,
   internalProblem,
   plainResponse,
+  responseOf,
   toResponse,
 } from "../api/responses.ts";
 import { knownCaller, type Principal } from "../auth/tokens.ts";
@@ -19,14 +23,18 @@ import { findTarget, limitOf } from "../calls/limits.ts";
 import { LimitRequest } from "../calls/schemas/request-schemas.ts";
 import { parse } from "../calls/validate.ts";
 import { app } from "./app.ts";
-import { malformedBody, MAX_BODY_BYTES, utf8 } from "./serve-call.ts";
+import { carryOut, malformedBody, MAX_BODY_BYTES, readBody, utf8, withPlace } from "./serve-call.ts";
 import { STOP_HEADER } from "./stop-header.ts";
 
 export const handler = {
   fetch(request: Request, env: Env, ctx: ExecutionContext): Response | Promise<Response> {
-    return answerLimit(request, env) ?? answerStop(request, env) ?? app.fetch(request, env, ctx);
+    return answerLimit(request, env) ?? answerOther(request, env, ctx);
   },
 };
+
+function answerOther(request: Request, env: Env, ctx: ExecutionContext): Response | Promise<Response> {
+  return answerOperation(request, env, ctx) ?? answerStop(request, env) ?? app.fetch(request, env, ctx);
+}
 
 const PATH = "/v1/limit";
 
@@ -82,9 +90,16 @@ function answerBody(request: Request, env: Env, deny: DenyStatus): Promise<Respo
   if (!hasPlainBody(request.headers)) return undefined;
   const principal = limitCaller(request, env);
   if (principal === undefined) return undefined;
+  return withBody(request, (bytes) => decideBody(request, env, principal, bytes, deny));
+}
+
+function withBody(
+  request: Request,
+  answer: (bytes: ArrayBuffer) => Response | Promise<Response>,
+): Promise<Response> {
   const respond = (bytes: ArrayBuffer) => {
     try {
-      return decideBody(request, env, principal, bytes, deny);
+      return answer(bytes);
     } catch (error) {
       return internalProblem(error);
     }
@@ -150,6 +165,44 @@ function decide(
       answer instanceof Problem ? toResponse(answer) : decisionResponse({ policy, answer }, deny),
     )
     .catch(internalProblem);
+}
+
+/** Calls on holds, leases and charges: by method and route, without those that have a query. */
+const OPERATIONS: ReadonlyMap<string, Call> = new Map(
+  Object.values(RECORDS).flatMap((record) =>
+    record.kind === "call" && record.query === undefined && /^\/v1\/(holds|leases|refund)/.test(record.path)
+      ? [[`${record.method} ${record.path}`, record] as const]
+      : [],
+  ),
+);
+/** Nothing in the id of a claim has to be decoded. */
+const OPERATION_PATH = /^(\/v1\/(?:holds|leases|refund))(?:\/([\w-]+\.[\w-]+)(\/[a-z]+)?)?$/;
+
+/** The answer to a call on a hold, a lease or a charge, as `answerLimit`. */
+export function answerOperation(
+  request: Request,
+  env: Env,
+  ctx: Pick<ExecutionContext, "waitUntil">,
+): Promise<Response> | undefined {
+  const { url, method } = request;
+  const [, base, id, end = ""] = OPERATION_PATH.exec(url.slice(url.indexOf("/", 8))) ?? [];
+  if (base === undefined) return undefined;
+  const record = OPERATIONS.get(`${method} ${base}${id === undefined ? "" : `/:id${end}`}`);
+  if (record === undefined || (record.body !== undefined && !hasPlainBody(request.headers))) return undefined;
+  const caller = limitCaller(request, env);
+  if (caller === undefined) return undefined;
+  const place = id === undefined ? {} : { id };
+  const waitUntil = (work: Promise<unknown>) => ctx.waitUntil(work);
+  const call = { env, principal: callingFrom(caller, request), request, waitUntil };
+  const make = (input: unknown) =>
+    carryOut(record, call, { input, deny: 200 }).then(responseOf).catch(internalProblem);
+  const { body } = record;
+  if (body === undefined) return make(place);
+  return withBody(request, (bytes) => {
+    const read = readBody(bytes, body.isOptional);
+    const input = read instanceof Problem ? read : withPlace(place, read.value);
+    return input instanceof Problem ? toResponse(input) : make(input);
+  });
 }
 
 /** Ends a process of `npm run serve`; `undefined`: another request. On Cloudflare there is no such secret. */

@@ -1,64 +1,20 @@
 /** POST /v1/limit has a short way past the router: whatever comes, it answers what the router would. */
-import { abortAllDurableObjects, createExecutionContext } from "cloudflare:test";
-import { env } from "cloudflare:workers";
-import { beforeAll, afterAll, describe, expect, test, vi } from "vitest";
-import type { LimiterStub } from "../../../client/transports/send-batch.ts";
+import { describe, expect, test } from "vitest";
 import type { Env } from "../../../worker/bindings/env.ts";
-import { app } from "../../../worker/http/app.ts";
-import { answerLimit } from "../../../worker/http/limit-fast-path.ts";
-import worker from "../../../worker/index.ts";
+import { answerLimit } from "../../../worker/http/fast-path.ts";
+import {
+  answerBy,
+  expectAlike,
+  type Fetch,
+  LONG,
+  real,
+  standStill,
+  untilIdle,
+  WHOLE,
+  withoutTime,
+} from "../../support/both-ways.ts";
 import { KNOWN, look, requestOf, TABLE, URL_OF, type Call } from "../../support/limit-calls.ts";
 import { freshKey } from "../../support/limiter.ts";
-
-/** How many calls of objects are on their way. */
-let underWay = 0;
-
-/** An object whose calls are counted while they are on their way. */
-const counting = (stub: LimiterStub): LimiterStub =>
-  new Proxy(stub, {
-    get:
-      (target, name) =>
-      async (...args: readonly unknown[]) => {
-        underWay += 1;
-        try {
-          return await (target[name as keyof LimiterStub] as (...args: readonly unknown[]) => unknown)(
-            ...args,
-          );
-        } finally {
-          underWay -= 1;
-        }
-      },
-  });
-
-/** Without a catalog: a call that has to wait for that goes the long way, so there would be nothing to compare. */
-const { CATALOG: catalog, ...others } = env as unknown as Env;
-void catalog;
-const real: Env = {
-  ...others,
-  OBJECTS: { getByName: (...args) => counting(others.OBJECTS.getByName(...args)) },
-};
-
-type Fetch = (request: Request, env: Env, ctx: ExecutionContext) => Response | Promise<Response>;
-const LONG: Fetch = (request, bindings, ctx) => app.fetch(request, bindings, ctx);
-const WHOLE: Fetch = (request, bindings, ctx) => worker.fetch(request, bindings, ctx);
-
-async function answerBy(fetch: Fetch, call: Call) {
-  const ctx = createExecutionContext();
-  const response = await withoutTime(fetch(requestOf(call), call.env ?? real, ctx));
-  const { status, headers } = response;
-  return { status, headers: Object.fromEntries(headers), body: await response.text() };
-}
-
-/** Waits for an answer while time stands still: only timers of no time end. */
-async function withoutTime<Answer>(answer: Answer | Promise<Answer>): Promise<Answer> {
-  let isThere = false;
-  const noted = Promise.resolve(answer).finally(() => (isThere = true));
-  while (!isThere) {
-    vi.advanceTimersByTime(0);
-    await scheduler.wait(0);
-  }
-  return await noted;
-}
 
 /** Whether the short way takes a call. */
 async function isShort(call: Call): Promise<boolean> {
@@ -67,25 +23,7 @@ async function isShort(call: Call): Promise<boolean> {
   return answered !== undefined;
 }
 
-/** Asks both ways, in either order; the answer. */
-async function expectAlike(call: Call) {
-  const answers = [];
-  for (const fetch of [WHOLE, LONG, WHOLE]) answers.push(await answerBy(fetch, call));
-  expect(answers[1]).toEqual(answers[0]);
-  expect(answers[2]).toEqual(answers[0]);
-  return answers[0];
-}
-
-// Nothing happens by itself: figures that count down stand still. A token is known once it has been seen.
-beforeAll(async () => {
-  vi.useFakeTimers({ toFake: ["Date", "setTimeout", "clearTimeout"] });
-  for (const token of KNOWN) await answerBy(LONG, { token, body: look() });
-});
-// An object whose timer never comes would stay busy for the tests of other files.
-afterAll(async () => {
-  vi.useRealTimers();
-  await abortAllDurableObjects();
-});
+standStill();
 
 test.each<[string, Call]>([
   ["plain", { body: look() }],
@@ -218,7 +156,7 @@ async function historyBy(fetch: Fetch, policy: string, costs: readonly unknown[]
   for (const cost of costs) {
     const { body, ...answer } = await answerBy(fetch, { url, body: { policy, key, cost } });
     // What the isolate asks for beside the answer comes before the next call, whichever way it goes.
-    for (let idle = 0; idle < 3; idle = underWay > 0 ? 0 : idle + 1) await withoutTime(scheduler.wait(1));
+    await untilIdle();
     answers.push({ ...answer, body: body.replaceAll(key, "KEY") });
   }
   return answers;
