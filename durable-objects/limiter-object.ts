@@ -47,10 +47,16 @@ export class LimiterObject extends WithWireMethods {
         configurable: true,
         writable: true,
         value(this: LimiterObject, ...args: readonly unknown[]) {
-          return this.#routing.call(method, args);
+          return this.#parts.storage.turn(() => this.#routing.call(method, args), this.#lost);
         },
       });
   }
+
+  /** What calls were promised is not stored: none is answered, and memory begins again with what is. */
+  readonly #lost = (error: unknown): never => {
+    this.ctx.abort(`a turn could not be stored: ${String(error)}`);
+    throw error;
+  };
 
   constructor(ctx: DurableObjectState, env: Cloudflare.Env) {
     super(ctx, env);
@@ -100,7 +106,9 @@ export class LimiterObject extends WithWireMethods {
   async rest(): Promise<void> {
     const { timers, cache, storage } = this.#parts;
     const atMs = timers.nowMs();
-    if (cache.writeAll(atMs)) storage.allowances.end(objectPolicies, atMs);
+    const isExact = cache.writeAll(atMs);
+    storage.fold();
+    if (isExact) storage.allowances.end(objectPolicies, atMs);
     if (this.#bindings.STATS === undefined) return;
     await sender.sendAll(SYSTEM_TIME, this.#push);
   }
@@ -178,7 +186,7 @@ function makeParts(ctx: DurableObjectState, namespace: ObjectNamespace) {
     time: SYSTEM_TIME,
     endLine: (keyState, moved) => queue.end(keyState, moved),
   });
-  return { ...parts, nowMs, places, moves };
+  return { ...parts, storage, nowMs, places, moves };
 }
 
 type ObjectParts = ReturnType<typeof makeParts> & { readonly sockets: LeaseSockets };
