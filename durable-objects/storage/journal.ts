@@ -54,7 +54,7 @@ class KeyChanges {
   }
 
   change(id: string, { claim, isNew }: ChangedClaim): void {
-    const isOwn = isNew || this.claims.get(id)?.isNew === true;
+    const isOwn = this.claims.get(id)?.isNew ?? isNew;
     if (claim === undefined && isOwn) this.claims.delete(id);
     else this.claims.set(id, { claim, isNew: isOwn });
   }
@@ -160,8 +160,8 @@ export class Journal {
       });
     } catch (error) {
       this.#pending.length = before;
-      if (before === 0 && !this.isTurn) this.#read();
-      else if (this.#tables.writes !== writes) this.#isBroken = true;
+      if (this.isTurn) this.#isBroken ||= this.#tables.writes !== writes;
+      else if (before === 0) this.#read();
       throw error;
     }
   }

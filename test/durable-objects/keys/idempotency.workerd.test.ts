@@ -160,8 +160,8 @@ test("a caller's answers on a key are bounded: its oldest go, and nobody else's"
   expect(await object.limit(1, one("call-0"))).toEqual(first);
   expect(await object.limit(1, one("call-1"))).toEqual(first);
 
-  // The oldest segment has the first call alone: it was not of an earlier version.
-  at(LATER_MS + MINUTE_MS - 1);
+  // The oldest segment has the first 512.
+  at(LATER_MS + MINUTE_MS + 254);
   const before = await object.remaining();
   expect(await object.limit(1, one("one-more"))).toEqual({
     full: { bound: "caller-answers", most: MAX_ANSWERS },
@@ -169,9 +169,10 @@ test("a caller's answers on a key are bounded: its oldest go, and nobody else's"
   expect(await object.remaining()).toBe(before);
   expect(await object.limit(1, one("call-0"))).toEqual(first);
 
-  at(LATER_MS + MINUTE_MS);
+  at(LATER_MS + MINUTE_MS + 255);
   expect(await object.limit(1, one("one-more"))).toMatchObject({ success: true });
-  expect(await object.limit(2, one("call-0"))).toMatchObject({ success: true });
+  expect(await object.limit(2, one("call-511"))).toMatchObject({ success: true });
+  expect(await object.limit(2, one("call-512"))).toHaveProperty("conflict");
   expect(await object.limit(2, one(`call-${MAX_ANSWERS - 2}`))).toHaveProperty("conflict");
   expect(await object.limit(1, other("call-0"))).toEqual(theirs);
 });
