@@ -11,10 +11,15 @@
  * - No row is deleted. Rows have `MAX_ROWS` places in turn, and each says which turn the journal begins with.
  *   After a fold it begins with a row that has no changes. So an end costs no delete, and a fold one row.
  *
+ * An earlier version does not know the journal: after a rollback it goes on with the tables. So the first
+ * change of a record also says which one it replaced (`base`): if the table has another by now, that one
+ * counts.
+ *
  * A fold is one transaction, so after a crash either all of it counts or the journal does as before. Rows are
  * about what is, not about what to add: reading one twice changes nothing. Segments of logs, moves and
  * deletions are written at once, in the same turn.
  */
+import { hash } from "../../core/protocol/names.ts";
 import type { StoredAnswer } from "./answers.ts";
 import type { Claim, DueKey, Tables } from "./records.ts";
 
@@ -91,6 +96,8 @@ interface StoredChanges {
   readonly anew?: true;
   readonly answersAnew?: true;
   readonly record?: Omit<DueKey, "key">;
+  /** Of the record in the table, when the journal had none of the key. */
+  readonly base?: number;
   readonly begun?: readonly Claim[];
   readonly renewed?: readonly Claim[];
   readonly ended?: readonly string[];
@@ -218,7 +225,13 @@ export class Journal {
       if (only[1].record !== undefined) this.#tables.writeRecord(only[1].record);
       return;
     }
-    const text = JSON.stringify([...changes].map(([key, each]) => [key, storedOf(each)]));
+    this.#tables.make("journal");
+    const text = JSON.stringify(
+      [...changes].map(([key, each]) => {
+        const isFirst = each.record !== undefined && this.#since.get(key)?.record === undefined;
+        return [key, { ...storedOf(each), ...(isFirst && { base: this.#baseOf(key) }) }];
+      }),
+    );
     const isLong = this.#length + text.length > MAX_LENGTH || this.#since.size + changes.size > MAX_KEYS;
     this.#since.merge(changes);
     if (isLong || this.#rows === MAX_ROWS) this.#fold();
@@ -234,8 +247,11 @@ export class Journal {
     this.#length += changes.length;
   }
 
+  #baseOf(key: string): number {
+    return hash(this.#tables.recordText(key) ?? "");
+  }
+
   #fold(): void {
-    this.#tables.make("journal");
     for (const [key, changes] of this.#since) this.#foldKey(key, changes);
     this.#append("[]", 1);
     this.#length = 0;
@@ -249,11 +265,16 @@ export class Journal {
     const [last] = this.#tables.rows<Row>("journal", query);
     if (last === undefined) return;
     const rows = "SELECT changes FROM journal WHERE turn >= ? ORDER BY turn";
+    const bases = new Map<string, number>();
     for (const { changes } of this.#tables.rows<{ changes: string }>("journal", rows, last.first)) {
       this.#length += changes.length;
-      for (const [key, stored] of JSON.parse(changes) as [string, StoredChanges][])
+      for (const [key, stored] of JSON.parse(changes) as [string, StoredChanges][]) {
         this.#since.of(key).merge(changesIn(key, stored));
+        if (stored.anew === true) bases.set(key, hash(""));
+        else if (stored.base !== undefined) bases.set(key, stored.base);
+      }
     }
+    for (const [key, base] of bases) if (base !== this.#baseOf(key)) this.#since.of(key).record = undefined;
     this.#turn = last.turn;
     this.#rows = last.turn - last.first + 1;
   }

@@ -230,6 +230,12 @@ export class Tables {
     this.#loneRow = row;
   }
 
+  /** What identifies a key's record in the table. */
+  recordText(key: string): string | undefined {
+    const query = "SELECT rules || whole_at_ms AS text FROM keys WHERE key = ?";
+    return this.rows<{ text: string }>("keys", query, key)[0]?.text;
+  }
+
   removeLone(): void {
     this.writes += 1;
     if (this.#loneRow !== undefined) this.#storage.kv.delete(ROW);

@@ -303,6 +303,38 @@ test("a row of the journal that was cut is not taken for less: the object does n
   expect(() => new Storage(database.storage)).toThrow(SyntaxError);
 });
 
+test("after a rollback, records that the earlier version wrote count, and what only the journal has is added", () => {
+  const database = new Database();
+  const storage = new Storage(database.storage);
+  for (const key of ["a", "b", "c"]) {
+    storage.write(recordOf(key, 1), 1);
+    storage.claims.write(key, CLAIM, true);
+  }
+  storage.fold();
+  for (const key of ["a", "b", "c"]) {
+    storage.claims.write(key, { ...CLAIM, id: "later" }, true);
+    storage.write(recordOf(key, 2), 2);
+    storage.write(recordOf(key, 3), 3);
+  }
+  storage.remove("c");
+  storage.write(recordOf("c", 4), 4);
+  const { sql } = database.storage;
+  sql.exec("UPDATE keys SET rules = '{}' WHERE key = 'a'");
+  const started = new Storage(database.storage);
+  expect(started.read("a")).toEqual({ key: "a", policy: "p", rules: {}, wholeAtMs: 1 });
+  expect(started.read("b")).toEqual({ ...recordOf("b", 3), wholeAtMs: 3 });
+  expect(started.read("c")).toEqual({ ...recordOf("c", 4), wholeAtMs: 4 });
+  expect(started.claims.read("a").map(({ id }) => id)).toEqual(["c", "later"]);
+  // It goes on from there, also in the same journal.
+  started.claims.remove("a", CLAIM);
+  started.write(recordOf("a", 5), 5);
+  expect(new Storage(database.storage).read("a")).toEqual({ ...recordOf("a", 5), wholeAtMs: 5 });
+  sql.exec("UPDATE keys SET rules = '{}' WHERE key = 'a'");
+  sql.exec("UPDATE keys SET whole_at_ms = 9 WHERE key = 'a'");
+  new Storage(database.storage).fold();
+  expect(new Storage(database.storage).read("a")).toMatchObject({ rules: {} });
+});
+
 test("what is stored is for ever", () => {
   const database = new Database();
   const storage = new Storage(database.storage);
@@ -322,6 +354,8 @@ test("what is stored is for ever", () => {
     renewed: [{ ...CLAIM, id: "renewed" }],
     ended: ["ended"],
     answers: [["order", { request: "r", answer: "{}", atMs: 1 }], ["gone"]],
+    // There was none.
+    base: 0x811c9dc5,
   };
   expect(rows).toEqual([{ place: 1, turn: 1, first: 1, changes: JSON.stringify([["a", changes]]) }]);
 });
