@@ -1,17 +1,27 @@
 /**
  * Answers under idempotency keys. New ones are in the journal, which is in memory. When it is folded, they go
- * into *segments*: a row has a hundred or more answers of one caller on one key, and is deleted as a whole
- * when the newest is no longer valid, or when the caller has too many.
- *
- * A segment also has a number for each of its answers' idempotency keys: a hash, with a seed that no caller
- * knows, or many could be made to have the same. Memory has these numbers of the keys that were asked for
- * lately, 4 bytes each, so that nearly every call that is new reads no segment.
+ * into segments (answer-segments.ts), and these are deleted as a whole when the newest of the answers is no longer
+ * valid, or when the caller has too many. Memory has the numbers in the segments of the keys that were asked
+ * for lately, 4 bytes for an answer, so that nearly every call that is new reads no segment.
  *
  * Earlier versions wrote a row per answer, in the same table. When a key's answers are asked for first, these
  * rows become segments.
  */
 import { randomFraction } from "../../core/clock.ts";
 import { hash, rangeOf, rangeOfEnds } from "../../core/protocol/names.ts";
+import {
+  answerIn,
+  type Entry,
+  includes,
+  MARK,
+  type NamedSegment,
+  nameOf,
+  REMOVED,
+  rowOf,
+  type Segment,
+  segmentIn,
+  segmentNamed,
+} from "./answer-segments.ts";
 import type { Journaled } from "./claims.ts";
 import { CallerCounts, type Tables } from "./records.ts";
 import type { RowStorage } from "./sweeps.ts";
@@ -62,28 +72,8 @@ const MAX_SEGMENT_LENGTH = 2 ** 18;
 /** The most idempotency keys of which memory has numbers, but for the last key that was asked for. */
 const MAX_HASHES = 2 ** 20;
 
-/** Marks a segment's row: the request of no answer begins with it. Stored: never change. */
-const MARK = "\u0003";
-/** The digits of a number in a segment. Stored: never change. */
-const DIGITS = 7;
-
 const LENGTH = "length(key) + length(idempotency_key) + length(request) + length(answer) AS length";
 const RETURNING = `RETURNING idempotency_key AS idempotencyKey, ${LENGTH}`;
-
-/** Answers of one caller. */
-interface Segment {
-  /** The beginning of the caller's range. */
-  readonly from: string;
-  readonly number: number;
-  readonly startMs: number;
-  readonly endMs: number;
-  readonly seed: string;
-  /** In ascending order. */
-  readonly hashes: Uint32Array;
-}
-
-type NamedSegment = Pick<Segment, "from" | "number" | "seed">;
-type Entry = readonly [idempotencyKey: string, request: string, answer: string, atMs: number];
 
 export class StoredAnswers {
   readonly #tables: Tables;
@@ -323,25 +313,13 @@ export class StoredAnswers {
   }
 
   /** Writes a segment, in place of the one of this number. */
-  #put(key: string, { from, number, seed }: NamedSegment, entries: readonly Entry[]): void {
-    const times = entries.map(([, , , atMs]) => atMs);
-    const numbers = entries.map(([id]) =>
-      hash(seed + id)
-        .toString(36)
-        .padStart(DIGITS, "0"),
-    );
-    const name = nameOf({ from, number });
-    const row = {
-      key,
-      idempotency_key: name,
-      request: `${MARK}${Math.min(...times)} ${seed} ${numbers.toSorted().join("")}`,
-      answer: JSON.stringify(entries),
-    };
+  #put(key: string, segment: NamedSegment, entries: readonly Entry[]): void {
+    const row = { key, ...rowOf(segment, entries) };
     const query = `SELECT ${LENGTH} FROM answers WHERE key = ? AND idempotency_key = ?`;
-    const [before] = this.#tables.rows<{ length: number }>("answers", query, key, name);
-    this.#tables.put("answers", { ...row, at_ms: Math.max(...times) });
-    const length = Object.values(row).reduce((sum, text) => sum + text.length, 0);
-    this.#addLength(from, length - (before?.length ?? 0));
+    const [before] = this.#tables.rows<{ length: number }>("answers", query, key, row.idempotency_key);
+    this.#tables.put("answers", row);
+    const length = key.length + row.idempotency_key.length + row.request.length + row.answer.length;
+    this.#addLength(segment.from, length - (before?.length ?? 0));
   }
 
   #entries(key: string, segment: Segment): readonly Entry[] {
@@ -355,47 +333,10 @@ function lengthOf(key: string, idempotencyKey: string, { request, answer }: Stor
   return key.length + idempotencyKey.length + request.length + answer.length;
 }
 
-/** An answer that was removed, in a segment. */
-const REMOVED: StoredAnswer = { request: "", answer: "", atMs: 0 };
-
-function answerIn([, request, answer, atMs]: Entry): StoredAnswer | undefined {
-  return request === REMOVED.request ? undefined : { request, answer, atMs };
-}
-
 /** The beginning of the range of all answers of the same caller, or of all ends of its holds. */
 export function callerOf(idempotencyKey: string, request: string): string {
   const [from] = request === END_OF_HOLD ? rangeOfEnds(idempotencyKey) : rangeOf(idempotencyKey);
   return from;
-}
-
-/** In place of an idempotency key. Stored: never change. */
-function nameOf({ from, number }: Pick<Segment, "from" | "number">): string {
-  return `${MARK}${from}${MARK}${number}`;
-}
-
-function segmentNamed(name: string): Pick<Segment, "from" | "number"> | undefined {
-  const end = name.lastIndexOf(MARK);
-  return end > 0 ? { from: name.slice(1, end), number: Number(name.slice(end + 1)) } : undefined;
-}
-
-function segmentIn(name: string, text: string, endMs: number): Segment {
-  const { from = "", number = 0 } = segmentNamed(name) ?? {};
-  const [startMs, seed = "", digits = ""] = text.slice(MARK.length).split(" ");
-  const hashes = new Uint32Array(digits.length / DIGITS);
-  for (let index = 0; index < hashes.length; index += 1)
-    hashes[index] = Number.parseInt(digits.slice(index * DIGITS, (index + 1) * DIGITS), 36);
-  return { from, number, startMs: Number(startMs), endMs, seed, hashes };
-}
-
-/** Whether a number is among these, which are in ascending order. */
-function includes(sorted: Uint32Array, number: number): boolean {
-  let [low, high] = [0, sorted.length];
-  while (low < high) {
-    const middle = (low + high) >>> 1;
-    if ((sorted[middle] ?? 0) < number) low = middle + 1;
-    else high = middle;
-  }
-  return sorted[low] === number;
 }
 
 export interface AnswerPlace {
