@@ -9,9 +9,8 @@ import {
   MAX_ANSWERS,
   MAX_ANSWERS_LENGTH,
   MAX_ANSWERS_LENGTH_OF_CALLER,
-  type StoredAnswer,
 } from "../storage/answers.ts";
-import type { Claim } from "../storage/records.ts";
+import type { Claim, StoredAnswer } from "../storage/records.ts";
 import type { KeyStorage } from "../storage/storage.ts";
 import type { KeyState } from "./key-state.ts";
 

@@ -4,7 +4,7 @@
  * to have the same. All of this is stored: never change it.
  */
 import { hash } from "../../core/protocol/names.ts";
-import type { StoredAnswer } from "./answers.ts";
+import type { StoredAnswer } from "./records.ts";
 
 export interface Segment {
   /** The beginning of the caller's range. */

@@ -23,17 +23,8 @@ import {
   segmentNamed,
 } from "./answer-segments.ts";
 import type { Journaled } from "./claims.ts";
-import { CallerCounts, type Tables } from "./records.ts";
+import { CallerCounts, type StoredAnswer, type Tables } from "./records.ts";
 import type { RowStorage } from "./sweeps.ts";
-
-/** A type, since an interface is none of SQLite's rows. */
-export type StoredAnswer = {
-  /** The request as text: it identifies another request under the same idempotency key. */
-  readonly request: string;
-  /** JSON, or how a hold ended (keys/idempotency.ts). */
-  readonly answer: string;
-  readonly atMs: number;
-};
 
 /** The request under which the end of a hold is stored. Stored: never reword. */
 export const END_OF_HOLD = "end of a hold";
@@ -293,7 +284,7 @@ export class StoredAnswers {
   #add(key: string, from: string, added: readonly Entry[]): void {
     const segments = this.#segmentsOf(key);
     const last = segments.findLast((segment) => segment.from === from);
-    const [{ 3: atMs = 0 } = []] = added;
+    const atMs = added[0]?.[3] ?? 0;
     const isOpen =
       last !== undefined && last.hashes.length < SEGMENT_ANSWERS && atMs < last.startMs + SEGMENT_MS;
     let number = isOpen ? last.number : 1 + Math.max(0, ...segments.map((each) => each.number));

@@ -20,8 +20,7 @@
  * deletions are written at once, in the same turn.
  */
 import { hash } from "../../core/protocol/names.ts";
-import type { StoredAnswer } from "./answers.ts";
-import type { Claim, DueKey, Tables } from "./records.ts";
+import type { Claim, DueKey, StoredAnswer, Tables } from "./records.ts";
 
 /** Read at each start: 256 rows and 256 KiB take some milliseconds, and rows read cost a thousandth of rows written. */
 const MAX_ROWS = 256;

@@ -1,7 +1,14 @@
 import type { NewSegment, Segment } from "../../core/algorithms/algorithm.ts";
-import { callerOf, type StoredAnswer, type StoredAnswers, type Swept } from "./answers.ts";
+import { callerOf, type StoredAnswers, type Swept } from "./answers.ts";
 import type { StoredClaims } from "./claims.ts";
-import { CallerCounts, type Claim, type DueKey, type StoredKey, type SweptKey } from "./records.ts";
+import {
+  CallerCounts,
+  type Claim,
+  type DueKey,
+  type StoredAnswer,
+  type StoredKey,
+  type SweptKey,
+} from "./records.ts";
 import type { KeyStorage } from "./storage.ts";
 import { Sweeps } from "./sweeps.ts";
 import { CrashAllowances } from "./write-behind.ts";

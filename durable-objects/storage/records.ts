@@ -119,6 +119,15 @@ export interface Claim {
   readonly idempotencyKey?: string;
 }
 
+/** A type, since an interface is none of SQLite's rows. */
+export type StoredAnswer = {
+  /** The request as text: it identifies another request under the same idempotency key. */
+  readonly request: string;
+  /** JSON, or how a hold ended (keys/idempotency.ts). */
+  readonly answer: string;
+  readonly atMs: number;
+};
+
 /** A number for each caller, and their sum. Callers without a name are `""`. */
 export class CallerCounts {
   all: number;

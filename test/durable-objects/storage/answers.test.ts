@@ -135,7 +135,7 @@ test("what is stored of a segment is for ever", () => {
     {
       key: "a",
       idempotency_key: "\u0003\u0002\u00031",
-      request: expect.stringMatching(/^\u00037 [a-z0-9]{1,10} [a-z0-9]{14}$/) as string,
+      request: expect.stringMatching(/^[^ ]7 [a-z0-9]{1,10} [a-z0-9]{14}$/) as string,
       answer: JSON.stringify([
         ["x", REQUEST, "{}", 7],
         ["y", REQUEST, "{}", 9],

@@ -1,7 +1,6 @@
 /** The journal: whatever is changed, and whenever the machine dies, what is read is what turns have left. */
 import { expect, test } from "vitest";
-import type { StoredAnswer } from "../../../durable-objects/storage/answers.ts";
-import type { Claim, DueKey } from "../../../durable-objects/storage/records.ts";
+import type { Claim, DueKey, StoredAnswer } from "../../../durable-objects/storage/records.ts";
 import { Storage } from "../../../durable-objects/storage/storage.ts";
 import { Database, Died } from "../../simulation/database.ts";
 import { depth } from "../../support/depth.ts";
