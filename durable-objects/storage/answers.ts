@@ -22,7 +22,7 @@ import {
   segmentIn,
   segmentNamed,
 } from "./answer-segments.ts";
-import type { Journaled } from "./claims.ts";
+import type { Journaled } from "./journal.ts";
 import { CallerCounts, type StoredAnswer, type Tables } from "./records.ts";
 import type { RowStorage } from "./sweeps.ts";
 

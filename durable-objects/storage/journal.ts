@@ -313,3 +313,11 @@ function changesIn(key: string, stored: StoredChanges): KeyChanges {
   for (const [id, answer] of answers) changes.answers.set(id, answer);
   return changes;
 }
+
+/** Where what only the journal has is. */
+export interface Journaled {
+  readonly journal: Journal | undefined;
+  /** The journal, made if need be. */
+  readonly made: Journal;
+  fold(): void;
+}

@@ -1,6 +1,5 @@
 import type { NewSegment, Segment } from "../../core/algorithms/algorithm.ts";
 import { callerOf, type StoredAnswers, type Swept } from "./answers.ts";
-import type { StoredClaims } from "./claims.ts";
 import {
   CallerCounts,
   type Claim,
@@ -9,7 +8,7 @@ import {
   type StoredKey,
   type SweptKey,
 } from "./records.ts";
-import type { KeyStorage } from "./storage.ts";
+import type { KeyStorage, StoredClaims } from "./storage.ts";
 import { Sweeps } from "./sweeps.ts";
 import { CrashAllowances } from "./write-behind.ts";
 

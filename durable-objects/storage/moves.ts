@@ -1,5 +1,5 @@
 import type { MovedSegment } from "../../core/protocol/object-methods.ts";
-import type { Journaled } from "./claims.ts";
+import type { Journaled } from "./journal.ts";
 import type { Tables } from "./records.ts";
 
 /** A type, since an interface is none of SQLite's rows. */
