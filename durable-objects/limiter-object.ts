@@ -14,7 +14,7 @@ import { LeaseSockets } from "./connections/lease-sockets.ts";
 import { backgroundMs, isRemoved, poolAddress, regionalPolicies } from "./deployment.ts";
 import { KeyCalls, type PoolParts, joinParts, type WaitingCall } from "./key-calls.ts";
 import { cleaned } from "./keys/garbage-collection.ts";
-import { SHARED_MEMORY } from "./keys/key-cache.ts";
+import { journalRoom, SHARED_MEMORY } from "./keys/key-cache.ts";
 import { Timers } from "./keys/key-store.ts";
 import { KeyMoves, type ObjectNamespace, Places } from "./moves/key-moves.ts";
 import { OwnedKeys } from "./moves/moved-rows.ts";
@@ -163,7 +163,7 @@ const sender = new StatsSender(tally, () => `${OBJECTS_SENDER}${randomId()}`, un
 
 function makeParts(ctx: DurableObjectState, namespace: ObjectNamespace) {
   const counted = countedStorage(ctx.storage, tally);
-  const storage = new Storage(counted, tally);
+  const storage = new Storage(counted, tally, journalRoom());
   const timers = new Timers(counted);
   const parts = joinParts({
     storage,

@@ -61,7 +61,7 @@ const SEGMENT_MS = 60 * 60 * 1_000;
 const MAX_SEGMENT_ANSWERS = 512;
 const MAX_SEGMENT_LENGTH = 2 ** 18;
 /** The most idempotency keys of which memory has numbers, but for the last key that was asked for. */
-const MAX_HASHES = 2 ** 20;
+const MAX_HASHES = 2 ** 18;
 
 const LENGTH = "length(key) + length(idempotency_key) + length(request) + length(answer) AS length";
 const RETURNING = `RETURNING idempotency_key AS idempotencyKey, ${LENGTH}`;

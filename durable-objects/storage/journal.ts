@@ -90,11 +90,20 @@ class Changes extends Map<string, KeyChanges> {
   }
 }
 
+/** The memory for the journals of all objects in an isolate. */
+export interface JournalRoom {
+  /** This object's journal has so many characters more. */
+  add(length: number): void;
+  /** Whether it is short, and this object has more than its part. */
+  isShort(): boolean;
+}
+
 /** A key's changes in a row. Stored: add fields, never rename one. */
 interface StoredChanges {
   readonly anew?: true;
   readonly answersAnew?: true;
-  readonly record?: Omit<DueKey, "key">;
+  /** JSON has no Infinity: the instant is a text then. */
+  readonly record?: Omit<DueKey, "key" | "wholeAtMs"> & { readonly wholeAtMs: number | string };
   /** Of the record in the table, when the journal had none of the key. */
   readonly base?: number;
   readonly begun?: readonly Claim[];
@@ -108,6 +117,7 @@ export class Journal {
   isTurn = false;
   readonly #tables: Tables;
   readonly #foldKey: (key: string, changes: KeyChanges) => void;
+  readonly #room: JournalRoom | undefined;
   /** What only the journal has. */
   #since = new Changes();
   /** What is not written yet: the turn's changes, and those of the parts of it that may still fail. */
@@ -118,9 +128,14 @@ export class Journal {
   #rows = 0;
   #length = 0;
 
-  constructor(tables: Tables, foldKey: (key: string, changes: KeyChanges) => void) {
+  constructor(
+    tables: Tables,
+    foldKey: (key: string, changes: KeyChanges) => void,
+    room: JournalRoom | undefined,
+  ) {
     this.#tables = tables;
     this.#foldKey = foldKey;
+    this.#room = room;
     this.#read();
   }
 
@@ -211,7 +226,12 @@ export class Journal {
     this.#pending = [];
     this.#turn = 0;
     this.#rows = 0;
-    this.#length = 0;
+    this.#add(-this.#length);
+  }
+
+  #add(length: number): void {
+    this.#length += length;
+    this.#room?.add(length);
   }
 
   /** Writes what is pending. */
@@ -233,7 +253,7 @@ export class Journal {
     );
     const isLong = this.#length + text.length > MAX_LENGTH || this.#since.size + changes.size > MAX_KEYS;
     this.#since.merge(changes);
-    if (isLong || this.#rows === MAX_ROWS) this.#fold();
+    if (isLong || this.#rows === MAX_ROWS || this.#room?.isShort() === true) this.#fold();
     else this.#append(text, this.#rows + 1);
   }
 
@@ -243,7 +263,7 @@ export class Journal {
     this.#tables.put("journal", { place: turn % MAX_ROWS, turn, first: turn - rows + 1, changes });
     this.#turn = turn;
     this.#rows = rows;
-    this.#length += changes.length;
+    this.#add(changes.length);
   }
 
   #baseOf(key: string): number {
@@ -253,7 +273,7 @@ export class Journal {
   #fold(): void {
     for (const [key, changes] of this.#since) this.#foldKey(key, changes);
     this.#append("[]", 1);
-    this.#length = 0;
+    this.#add(-this.#length);
     this.#since.clear();
   }
 
@@ -266,7 +286,7 @@ export class Journal {
     const rows = "SELECT changes FROM journal WHERE turn >= ? ORDER BY turn";
     const bases = new Map<string, number>();
     for (const { changes } of this.#tables.rows<{ changes: string }>("journal", rows, last.first)) {
-      this.#length += changes.length;
+      this.#add(changes.length);
       for (const [key, stored] of JSON.parse(changes) as [string, StoredChanges][]) {
         this.#since.of(key).merge(changesIn(key, stored));
         if (stored.anew === true) bases.set(key, hash(""));
@@ -285,11 +305,10 @@ function storedOf({ isAnew, areAnswersAnew, record, claims, answers }: KeyChange
     if (claim === undefined) ended.push(id);
     else (isNew ? begun : renewed).push(claim);
   }
-  const { key: _, ...rest } = record ?? {};
   return {
     ...(isAnew && { anew: true }),
     ...(areAnswersAnew && { answersAnew: true }),
-    ...(record !== undefined && { record: rest as Omit<DueKey, "key"> }),
+    ...(record !== undefined && { record: storedRecord(record) }),
     ...(begun.length > 0 && { begun }),
     ...(renewed.length > 0 && { renewed }),
     ...(ended.length > 0 && { ended }),
@@ -301,12 +320,16 @@ function storedOf({ isAnew, areAnswersAnew, record, claims, answers }: KeyChange
   };
 }
 
+function storedRecord({ policy, rules, wholeAtMs }: DueKey): NonNullable<StoredChanges["record"]> {
+  return { policy, rules, wholeAtMs: Number.isFinite(wholeAtMs) ? wholeAtMs : String(wholeAtMs) };
+}
+
 function changesIn(key: string, stored: StoredChanges): KeyChanges {
   const { anew, answersAnew, record, begun = [], renewed = [], ended = [], answers = [] } = stored;
   const changes = new KeyChanges();
   changes.isAnew = anew === true;
   changes.areAnswersAnew = answersAnew === true;
-  changes.record = record && { key, ...record };
+  changes.record = record && { ...record, key, wholeAtMs: Number(record.wholeAtMs) };
   for (const claim of begun) changes.change(claim.id, { claim, isNew: true });
   for (const claim of renewed) changes.change(claim.id, { claim, isNew: false });
   for (const id of ended) changes.claims.set(id, { claim: undefined, isNew: false });

@@ -1,7 +1,7 @@
 import type { NewSegment, Segment } from "../../core/algorithms/algorithm.ts";
 import type { Counter } from "../../core/stats/tally.ts";
 import { StoredAnswers } from "./answers.ts";
-import { Journal, type Journaled, type KeyChanges } from "./journal.ts";
+import { Journal, type Journaled, type JournalRoom, type KeyChanges } from "./journal.ts";
 import { StoredMoves } from "./moves.ts";
 import {
   CallerCounts,
@@ -41,9 +41,12 @@ export class Storage {
   /** Absent: nothing was journaled. Then a call that writes nothing does not look into it. */
   journal: Journal | undefined;
   #isTurn = false;
+  readonly #room: JournalRoom | undefined;
 
-  constructor(storage: DurableObjectStorage, counter?: Pick<Counter, "add">) {
+  /** @param room shared with other objects; absent: not bounded together */
+  constructor(storage: DurableObjectStorage, counter?: Pick<Counter, "add">, room?: JournalRoom) {
     this.counter = counter;
+    this.#room = room;
     this.#tables = new Tables(storage);
     this.answers = new StoredAnswers(this.#tables, this, storage.kv);
     this.claims = new StoredClaims(this.#tables, this);
@@ -61,7 +64,7 @@ export class Storage {
   }
 
   #makeJournal(): Journal {
-    return new Journal(this.#tables, (key, changes) => this.#foldKey(key, changes));
+    return new Journal(this.#tables, (key, changes) => this.#foldKey(key, changes), this.#room);
   }
 
   #foldKey(key: string, { record, claims, answers }: KeyChanges): void {

@@ -1,5 +1,6 @@
 /** The journal: whatever is changed, and whenever the machine dies, what is read is what turns have left. */
 import { expect, test } from "vitest";
+import { journalRoom, MemoryBudget } from "../../../durable-objects/keys/key-cache.ts";
 import type { Claim, DueKey, StoredAnswer } from "../../../durable-objects/storage/records.ts";
 import { Storage } from "../../../durable-objects/storage/storage.ts";
 import { Database, Died } from "../../simulation/database.ts";
@@ -300,6 +301,50 @@ test("a row of the journal that was cut is not taken for less: the object does n
   storage.claims.write("a", CLAIM, true);
   database.storage.sql.exec("UPDATE journal SET changes = substr(changes, 1, length(changes) - 9)");
   expect(() => new Storage(database.storage)).toThrow(SyntaxError);
+});
+
+test("an object's journal goes to its tables sooner while those of others take the room", () => {
+  const memory = new MemoryBudget(Infinity, 10_000);
+  const [one, other] = [0, 1].map(() => {
+    const database = new Database();
+    return { database, storage: new Storage(database.storage, undefined, journalRoom(memory)) };
+  }) as [Kept, Kept];
+  const write = ({ storage }: Kept, id: number) =>
+    storage.claims.write("a", { ...CLAIM, id: `${id}`.padEnd(900, "x") }, true);
+  const foldedIn = ({ database }: Kept) =>
+    database.storage.sql
+      .exec<{ turn: number; first: number }>("SELECT turn, first FROM journal ORDER BY turn")
+      .toArray()
+      .filter(({ turn, first }) => turn > 1 && turn === first).length;
+  for (let id = 0; id < 8; id += 1) write(one, id);
+  expect(foldedIn(one)).toBe(0);
+  for (let id = 0; id < 4; id += 1) write(other, id);
+  expect([foldedIn(one), foldedIn(other)]).toEqual([0, 0]);
+  write(one, 8);
+  expect([foldedIn(one), foldedIn(other)]).toEqual([1, 0]);
+  expect(new Storage(one.database.storage).claims.read("a")).toHaveLength(9);
+  for (let id = 4; id < 8; id += 1) write(other, id);
+  expect(foldedIn(other)).toBe(0);
+});
+
+interface Kept {
+  readonly database: Database;
+  readonly storage: Storage;
+}
+
+test("an instant that never comes, or was always, is kept", () => {
+  const database = new Database();
+  const storage = new Storage(database.storage);
+  for (const [key, wholeAtMs] of [
+    ["a", Infinity],
+    ["b", -Infinity],
+  ] as const) {
+    storage.claims.write(key, CLAIM, true);
+    storage.write(recordOf(key), wholeAtMs);
+    expect(new Storage(database.storage).read(key)).toMatchObject({ wholeAtMs });
+    new Storage(database.storage).fold();
+    expect(new Storage(database.storage).read(key)).toMatchObject({ wholeAtMs });
+  }
 });
 
 test("after a rollback, records that the earlier version wrote count, and what only the journal has is added", () => {
