@@ -15,7 +15,6 @@ export type PresumedUnits = ReadonlyMap<string, number>;
 const MAX_ANSWERS_MOVED = 20_000;
 
 export function packRows(storage: Storage, key: string, { move, dueMs }: Move): MovedKey {
-  storage.fold();
   const record = storage.read(key);
   return {
     move,

@@ -183,13 +183,20 @@ export class StoredAnswers {
     });
   }
 
-  /** All answers of a key that are in its table, the newest first. */
+  /** The answers of a key, and the newest if there are more. */
   all(key: string, most: number): (StoredAnswer & { readonly idempotencyKey: string })[] {
     const found = new Map<string, StoredAnswer>();
-    for (const segment of this.#segmentsOf(key).toSorted((a, b) => b.endMs - a.endMs)) {
+    const add = (idempotencyKey: string, answer = REMOVED) => {
+      if (!found.has(idempotencyKey)) found.set(idempotencyKey, answer);
+    };
+    let isAnew = false;
+    for (const { answers, areAnswersAnew } of this.#journaled.journal?.changesOf(key) ?? []) {
+      for (const [idempotencyKey, answer] of isAnew ? [] : answers) add(idempotencyKey, answer);
+      isAnew ||= areAnswersAnew;
+    }
+    for (const segment of isAnew ? [] : this.#segmentsOf(key).toSorted((a, b) => b.endMs - a.endMs)) {
       if (found.size >= most) break;
-      for (const entry of this.#entries(key, segment).toReversed())
-        if (!found.has(entry[0])) found.set(entry[0], answerIn(entry) ?? REMOVED);
+      for (const entry of this.#entries(key, segment).toReversed()) add(entry[0], answerIn(entry));
     }
     return [...found]
       .filter(([, answer]) => answer !== REMOVED)

@@ -214,10 +214,16 @@ export class Journal {
   fold(): void {
     if (this.#pending.length > 1) throw new Error("a part of a turn cannot be folded");
     if (this.#pending.length + this.#since.size === 0) return;
-    this.#tables.atomically(() => {
-      this.#write();
-      if (this.#since.size > 0) this.#fold();
-    });
+    try {
+      this.#tables.atomically(() => {
+        this.#write();
+        if (this.#since.size > 0) this.#fold();
+      });
+    } catch (error) {
+      if (this.isTurn) this.#isBroken = true;
+      else this.#read();
+      throw error;
+    }
   }
 
   /** Everything stored is deleted. */

@@ -108,10 +108,8 @@ export class Storage {
   atomically<Result>(work: () => Result): Result {
     const undoAllowance = this.allowances.mark();
     try {
-      return this.made.atomically(work);
+      return this.#orForget(() => this.made.atomically(work));
     } catch (error) {
-      this.claims.forgetCounts();
-      this.answers.forget();
       undoAllowance();
       throw error;
     }
@@ -119,7 +117,18 @@ export class Storage {
 
   /** Moves what only the journal has to the tables: queries read these. */
   fold(): void {
-    this.journal?.fold();
+    this.#orForget(() => this.journal?.fold());
+  }
+
+  /** What was counted and found in tables meanwhile does not count after a rollback. */
+  #orForget<Result>(work: () => Result): Result {
+    try {
+      return work();
+    } catch (error) {
+      this.claims.forgetCounts();
+      this.answers.forget();
+      throw error;
+    }
   }
 
   removeAll(): Promise<void> {
