@@ -14,7 +14,7 @@ import { LeaseSockets } from "./connections/lease-sockets.ts";
 import { backgroundMs, isRemoved, poolAddress, regionalPolicies } from "./deployment.ts";
 import { KeyCalls, type PoolParts, joinParts, type WaitingCall } from "./key-calls.ts";
 import { cleaned } from "./keys/garbage-collection.ts";
-import { SHARED_MEMORY } from "./keys/key-cache.ts";
+import { journalRoom, SHARED_MEMORY } from "./keys/key-cache.ts";
 import { Timers } from "./keys/key-store.ts";
 import { KeyMoves, type ObjectNamespace, Places } from "./moves/key-moves.ts";
 import { OwnedKeys } from "./moves/moved-rows.ts";
@@ -47,10 +47,16 @@ export class LimiterObject extends WithWireMethods {
         configurable: true,
         writable: true,
         value(this: LimiterObject, ...args: readonly unknown[]) {
-          return this.#routing.call(method, args);
+          return this.#parts.storage.turn(() => this.#routing.call(method, args), this.#lost);
         },
       });
   }
+
+  /** What calls were promised is not stored: none is answered, and memory begins again with what is. */
+  readonly #lost = (error: unknown): never => {
+    this.ctx.abort(`a turn could not be stored: ${String(error)}`);
+    throw error;
+  };
 
   constructor(ctx: DurableObjectState, env: Cloudflare.Env) {
     super(ctx, env);
@@ -100,7 +106,9 @@ export class LimiterObject extends WithWireMethods {
   async rest(): Promise<void> {
     const { timers, cache, storage } = this.#parts;
     const atMs = timers.nowMs();
-    if (cache.writeAll(atMs)) storage.allowances.end(objectPolicies, atMs);
+    const isExact = cache.writeAll(atMs);
+    storage.fold();
+    if (isExact) storage.allowances.end(objectPolicies, atMs);
     if (this.#bindings.STATS === undefined) return;
     await sender.sendAll(SYSTEM_TIME, this.#push);
   }
@@ -155,7 +163,7 @@ const sender = new StatsSender(tally, () => `${OBJECTS_SENDER}${randomId()}`, un
 
 function makeParts(ctx: DurableObjectState, namespace: ObjectNamespace) {
   const counted = countedStorage(ctx.storage, tally);
-  const storage = new Storage(counted, tally);
+  const storage = new Storage(counted, tally, journalRoom());
   const timers = new Timers(counted);
   const parts = joinParts({
     storage,
@@ -178,7 +186,7 @@ function makeParts(ctx: DurableObjectState, namespace: ObjectNamespace) {
     time: SYSTEM_TIME,
     endLine: (keyState, moved) => queue.end(keyState, moved),
   });
-  return { ...parts, nowMs, places, moves };
+  return { ...parts, storage, nowMs, places, moves };
 }
 
 type ObjectParts = ReturnType<typeof makeParts> & { readonly sockets: LeaseSockets };

@@ -141,8 +141,10 @@ function forgetKey(host: GarbageHost, { policy: name, key }: SweptKey, nowMs: nu
   // An only key is deleted with everything else. Until then it stays in memory: reading its record again
   // would presume units.
   if (storage.loneKey === key) return undefined;
-  for (const claim of keyState.expired) cache.answers.endExpired(keyState, claim);
-  storage.remove(key);
+  storage.atomically(() => {
+    for (const claim of keyState.expired) cache.answers.endExpired(keyState, claim);
+    storage.remove(key);
+  });
   cache.drop(keyState);
   return undefined;
 }

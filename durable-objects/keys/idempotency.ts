@@ -1,16 +1,16 @@
 import { type Cost, costOf, publicName, type Rule } from "../../core/policies/policy.ts";
 import type { Conflict, Decided } from "../../core/protocol/answers.ts";
-import { callerIn, type KeyRange, rangeOf, rangeOfEnds, sharedKey } from "../../core/protocol/names.ts";
+import { callerIn, sharedKey } from "../../core/protocol/names.ts";
 import { full, type Full } from "../../core/protocol/problems.ts";
 import {
   type AnswerCount,
-  ANSWERS_DROPPED,
+  callerOf,
+  END_OF_HOLD,
   MAX_ANSWERS,
   MAX_ANSWERS_LENGTH,
   MAX_ANSWERS_LENGTH_OF_CALLER,
-  type StoredAnswer,
 } from "../storage/answers.ts";
-import type { Claim } from "../storage/records.ts";
+import type { Claim, StoredAnswer } from "../storage/records.ts";
 import type { KeyStorage } from "../storage/storage.ts";
 import type { KeyState } from "./key-state.ts";
 
@@ -20,8 +20,6 @@ export interface Idempotent {
   readonly idempotencyKey: string;
   /** The request as text, to detect another one under the same idempotency key. Stored: never reword. */
   readonly request: string;
-  /** All answers of the same caller, if the idempotency key does not contain it. */
-  readonly range?: KeyRange;
 }
 
 export type RememberedAnswer = Decided | ClaimEnd;
@@ -40,12 +38,9 @@ type StoredDecision = Decided & { readonly charge?: Charge };
 /** How long an answer is valid, in milliseconds, or longer until its key is untouched. */
 export const REMEMBERED_MS = 24 * 60 * 60 * 1_000;
 
-/** Stored: never reword. */
-const END_OF_HOLD = "end of a hold";
-
 /** The end of a hold is stored under the hold's id, so a repeated settle gets the first answer. Stored. */
 export function endOfHold(id: string): Idempotent {
-  return { idempotencyKey: id, request: END_OF_HOLD, range: rangeOfEnds(id) };
+  return { idempotencyKey: id, request: END_OF_HOLD };
 }
 
 /** The answers of an object's calls with an idempotency key, and how its holds ended. */
@@ -80,26 +75,27 @@ export class KeyAnswers {
     const { answers } = this.#storage;
     const found = answers.read(key, idempotencyKey);
     if (found === undefined) return;
-    answers.remove(key, idempotencyKey);
     answers.write(key, idempotencyKey, { ...found, answer: textOf(rememberedIn(found.answer)) });
   }
 
   /** Remembers an answer. A caller's oldest ones are deleted beyond `MAX_ANSWERS` of the key. */
   remember(keyState: KeyState, remembered: Remembered, nowMs: number): void {
-    const { idempotencyKey, request, range = rangeOf(idempotencyKey), answer, charge } = remembered;
+    const { idempotencyKey, request, answer, charge } = remembered;
     const { key, answers } = keyState;
-    const { count, oldestMs } = this.#count(keyState, range);
+    const caller = callerOf(idempotencyKey, request);
+    const { count, oldestMs } = this.#count(keyState, caller);
     const isMost = count >= MAX_ANSWERS;
     const stored = this.#storage.answers;
-    if (isMost) stored.removeOldest(key, range);
+    if (isMost) stored.removeOldest(key, caller);
     stored.write(key, idempotencyKey, { request, answer: textOf(answer, charge), atMs: nowMs });
-    const left = isMost ? count - ANSWERS_DROPPED : count;
-    answers.set(range[0], { count: left + 1, oldestMs: Math.min(oldestMs, nowMs), isExact: false });
+    if (isMost) answers.delete(caller);
+    else answers.set(caller, { count: count + 1, oldestMs: Math.min(oldestMs, nowMs), isExact: false });
   }
 
-  endExpired(keyState: KeyState, { id, kind, isProvisional, expiresAtMs }: Claim): void {
+  endExpired(keyState: KeyState, claim: Claim): void {
+    const { id, kind, isProvisional, expiresAtMs } = claim;
     const storage = this.#storage;
-    storage.claims.remove(keyState.key, id);
+    storage.claims.remove(keyState.key, claim);
     if (kind === "lease") storage.counter?.add("leases_reclaimed", [publicName(keyState.policy.name)]);
     if (kind === "lease" || isProvisional === true) return;
     this.remember(keyState, { ...endOfHold(id), answer: "expired" }, expiresAtMs);
@@ -107,12 +103,12 @@ export class KeyAnswers {
 
   /** The bound that another answer would exceed. The oldest makes room unless its call may be repeated. */
   full(keyState: KeyState, idempotencyKey: string, nowMs: number): Full | undefined {
-    const range = rangeOf(idempotencyKey);
-    const { lengths } = this.#storage.answers;
-    if (lengths.all >= MAX_ANSWERS_LENGTH) return full("object-answers", MAX_ANSWERS_LENGTH);
-    if (callerIn(idempotencyKey) !== undefined && lengths.of(range[0]) >= MAX_ANSWERS_LENGTH_OF_CALLER)
+    const caller = callerOf(idempotencyKey, "");
+    const stored = this.#storage.answers;
+    if (stored.length >= MAX_ANSWERS_LENGTH) return full("object-answers", MAX_ANSWERS_LENGTH);
+    if (callerIn(idempotencyKey) !== undefined && stored.lengthOf(caller) >= MAX_ANSWERS_LENGTH_OF_CALLER)
       return full("caller-object-answers", MAX_ANSWERS_LENGTH_OF_CALLER);
-    const known = this.#count(keyState, range);
+    const known = this.#count(keyState, caller);
     if (known.count < MAX_ANSWERS || nowMs >= known.oldestMs + MIN_REMEMBERED_MS) return undefined;
     return full("caller-answers", MAX_ANSWERS);
   }
@@ -139,11 +135,11 @@ export class KeyAnswers {
   }
 
   /** Counts a caller's answers after loading and when there seem too many: the alarm deletes unnoticed. */
-  #count({ key, answers }: KeyState, range: KeyRange): AnswerCount {
-    const known = answers.get(range[0]);
+  #count({ key, answers }: KeyState, caller: string): AnswerCount {
+    const known = answers.get(caller);
     if (known !== undefined && (known.count < MAX_ANSWERS || known.isExact)) return known;
-    const counted = { ...this.#storage.answers.count(key, range), isExact: true };
-    answers.set(range[0], counted);
+    const counted = { ...this.#storage.answers.count(key, caller), isExact: true };
+    answers.set(caller, counted);
     return counted;
   }
 }

@@ -1,6 +1,7 @@
 import { UNTOUCHED, unstoredOf } from "../../core/accounts/account.ts";
 import type { Account } from "../../core/accounts/hold.ts";
 import { isOfAnother, later, type Policy, type PolicyRevision } from "../../core/policies/policy.ts";
+import type { JournalRoom } from "../storage/journal.ts";
 import { record } from "../storage/records.ts";
 import type { KeyStorage } from "../storage/storage.ts";
 import { KeyAnswers } from "./idempotency.ts";
@@ -94,6 +95,16 @@ export const MAX_KEYS = 20_000;
 /** The bytes that keys may take beside that: two of the largest states. Loads and changes weigh them. */
 export const MAX_BYTES = 32 * 2 ** 20;
 export const SHARED_MEMORY = new MemoryBudget(MAX_KEYS, MAX_BYTES);
+/** The characters of the journals of all objects in an isolate; in memory each takes some bytes. */
+const MAX_JOURNALS_LENGTH = 4 * 2 ** 20;
+const JOURNALS = new MemoryBudget(Infinity, MAX_JOURNALS_LENGTH);
+
+/** This object's part of the memory for journals. */
+export function journalRoom(memory = JOURNALS): JournalRoom {
+  const share = memory.join();
+  return { add: (length) => memory.add(share, 0, length), isShort: () => memory.hasTooManyBytes(share) };
+}
+
 /** A call to a growing key checks this many keys for one to drop. It mostly adds far less than one takes. */
 const GROWTH_STEPS = 64;
 

@@ -17,12 +17,13 @@ import { converted, convertedClaim } from "../storage/conversions.ts";
 import {
   CLAIM_BYTES,
   type Claim,
+  type DueKey,
   type StoredAccount,
   type StoredKey,
   isReadable,
   storedName,
 } from "../storage/records.ts";
-import type { DueKey, KeyStorage } from "../storage/storage.ts";
+import type { KeyStorage } from "../storage/storage.ts";
 import {
   aheadOfRecord,
   aheadUnits,

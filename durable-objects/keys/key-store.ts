@@ -90,20 +90,18 @@ export class KeyStore {
     const isExact = writesRecord && !ahead.some((units) => units > 0);
     const isAhead = !isExact && (writesRecord || keyState.isAhead(nowMs));
     const allowanceEndsMs = this.#renewAllowance(keyState, accounts, nowMs, isAhead);
-    const claims = put.length + end.length;
-    // A row of a claim, or the record, needs no transaction.
-    const isOneRow = claims + (writesRecord ? 1 : 0) <= 1 && remember.length + forget.length === 0;
     const writeAll = () => {
-      for (const claim of end) storage.claims.remove(key, claim.id);
+      for (const claim of end) storage.claims.remove(key, claim);
       for (const claim of put) storage.claims.write(key, claim, !keyState.claims.has(claim.id));
       for (const each of forget) storage.answers.remove(key, each);
       if (uncharge !== undefined) this.answers.forgetCharge(keyState, uncharge);
       for (const each of remember) this.answers.remember(keyState, each, nowMs);
       return writeRecord();
     };
+    const changes = writesRecord || put.length + end.length + forget.length > 0 || uncharge !== undefined;
     // A charge without its answer could be made twice, an answer without its charge never.
-    const wholeMs = isOneRow ? writeAll() : this.#cache.atomically(keyState, writeAll, nowMs);
-    if (claims + sooner.length > 0) keyState.noteClaims(end, [...put, ...sooner]);
+    const wholeMs = changes ? this.#cache.atomically(keyState, writeAll, nowMs) : undefined;
+    if (put.length + end.length + sooner.length > 0) keyState.noteClaims(end, [...put, ...sooner]);
     this.#cache.take(keyState, accounts, nowMs, isExact);
     return [allowanceEndsMs, wholeMs].filter((each) => each !== undefined);
   }

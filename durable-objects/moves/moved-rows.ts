@@ -11,6 +11,9 @@ import type { Storage } from "../storage/storage.ts";
 /** By rule name: units that isolates may have. */
 export type PresumedUnits = ReadonlyMap<string, number>;
 
+/** A key brings its newest answers: more would not fit in a message. */
+const MAX_ANSWERS_MOVED = 20_000;
+
 export function packRows(storage: Storage, key: string, { move, dueMs }: Move): MovedKey {
   const record = storage.read(key);
   return {
@@ -18,7 +21,8 @@ export function packRows(storage: Storage, key: string, { move, dueMs }: Move): 
     wholeAtMs: dueMs,
     ...(record && { rules: record.rules }),
     claims: storage.claims.read(key),
-    ...storage.moves.rowsOf(key),
+    segments: storage.moves.segmentsOf(key),
+    answers: storage.answers.all(key, MAX_ANSWERS_MOVED),
   };
 }
 

@@ -17,8 +17,7 @@
 import { blockIn, withoutBlock } from "../../core/algorithms/penalty.ts";
 import { algorithms } from "../../core/policies/algorithms.ts";
 import type { Policy, Rule } from "../../core/policies/policy.ts";
-import { type Claim, type StoredAccount, storedName } from "./records.ts";
-import type { DueKey } from "./storage.ts";
+import { type Claim, type DueKey, type StoredAccount, storedName } from "./records.ts";
 
 const USUAL_UNIT = "requests";
 

@@ -1,8 +1,14 @@
 import type { NewSegment, Segment } from "../../core/algorithms/algorithm.ts";
-import type { KeyRange } from "../../core/protocol/names.ts";
-import { ANSWERS_DROPPED, type StoredAnswer, type StoredAnswers, type Swept } from "./answers.ts";
-import { CallerCounts, type Claim, type StoredKey, type SweptKey } from "./records.ts";
-import type { DueKey, KeyStorage, StoredClaims } from "./storage.ts";
+import { callerOf, type StoredAnswers, type Swept } from "./answers.ts";
+import {
+  CallerCounts,
+  type Claim,
+  type DueKey,
+  type StoredAnswer,
+  type StoredKey,
+  type SweptKey,
+} from "./records.ts";
+import type { KeyStorage, StoredClaims } from "./storage.ts";
 import { Sweeps } from "./sweeps.ts";
 import { CrashAllowances } from "./write-behind.ts";
 
@@ -83,7 +89,10 @@ export class MemoryStorage implements KeyStorage {
   }
 }
 
-class MemoryAnswers implements Omit<StoredAnswers, "forgetLengths"> {
+/** Deleted at once: finding them reads all answers of the key. */
+const ANSWERS_DROPPED = 1_000;
+
+class MemoryAnswers implements Omit<StoredAnswers, "forget" | "fold" | "all"> {
   readonly #hasRecord: (key: string) => boolean;
   readonly #answers = new Map<string, Map<string, StoredAnswer>>();
 
@@ -107,13 +116,13 @@ class MemoryAnswers implements Omit<StoredAnswers, "forgetLengths"> {
     if (ofKey?.size === 0) this.#answers.delete(key);
   }
 
-  count(key: string, range: KeyRange): { readonly count: number; readonly oldestMs: number } {
-    const found = this.#within(key, range);
+  count(key: string, caller: string): { readonly count: number; readonly oldestMs: number } {
+    const found = this.#of(key, caller);
     return { count: found.length, oldestMs: found[0]?.[1].atMs ?? Infinity };
   }
 
-  removeOldest(key: string, range: KeyRange): void {
-    for (const [each] of this.#within(key, range).slice(0, ANSWERS_DROPPED)) this.remove(key, each);
+  removeOldest(key: string, caller: string): void {
+    for (const [each] of this.#of(key, caller).slice(0, ANSWERS_DROPPED)) this.remove(key, each);
   }
 
   has(key: string): boolean {
@@ -121,7 +130,10 @@ class MemoryAnswers implements Omit<StoredAnswers, "forgetLengths"> {
   }
 
   /** A process has one caller, and its memory ends with it. */
-  readonly lengths = new CallerCounts();
+  readonly length = 0;
+  lengthOf(): number {
+    return 0;
+  }
 
   removeAll(key: string): void {
     this.#answers.delete(key);
@@ -147,13 +159,14 @@ class MemoryAnswers implements Omit<StoredAnswers, "forgetLengths"> {
     this.#answers.clear();
   }
 
-  #within(key: string, [from, to]: KeyRange): [string, StoredAnswer][] {
-    const found = [...(this.#answers.get(key) ?? [])].filter(([each]) => each >= from && each < to);
-    return found.toSorted(([, a], [, b]) => a.atMs - b.atMs);
+  #of(key: string, caller: string): [string, StoredAnswer][] {
+    return [...(this.#answers.get(key) ?? [])].filter(
+      ([each, { request }]) => callerOf(each, request) === caller,
+    );
   }
 }
 
-class MemoryClaims implements Omit<StoredClaims, "forgetCounts"> {
+class MemoryClaims implements Omit<StoredClaims, "forgetCounts" | "fold"> {
   readonly #claims = new Map<string, Map<string, Claim>>();
 
   read(key: string): Claim[] {
@@ -166,7 +179,7 @@ class MemoryClaims implements Omit<StoredClaims, "forgetCounts"> {
     ofKey.set(claim.id, claim);
   }
 
-  remove(key: string, id: string): void {
+  remove(key: string, { id }: Pick<Claim, "id">): void {
     const ofKey = this.#claims.get(key);
     ofKey?.delete(id);
     if (ofKey?.size === 0) this.#claims.delete(key);

@@ -1,5 +1,5 @@
-import type { MovedKey, MovedSegment } from "../../core/protocol/object-methods.ts";
-import type { StoredAnswer } from "./answers.ts";
+import type { MovedSegment } from "../../core/protocol/object-methods.ts";
+import type { Journaled } from "./journal.ts";
 import type { Tables } from "./records.ts";
 
 /** A type, since an interface is none of SQLite's rows. */
@@ -14,15 +14,14 @@ export type Move = {
   readonly dueMs: number;
 };
 
-/** A key brings its newest answers: more would not fit in a message. */
-const MAX_ANSWERS_MOVED = 20_000;
-
 /** The keys that were given away or have arrived. A key that never moved has no row. */
 export class StoredMoves {
   readonly #tables: Tables;
+  readonly #journaled: Pick<Journaled, "fold">;
 
-  constructor(tables: Tables) {
+  constructor(tables: Tables, journaled: Pick<Journaled, "fold">) {
     this.#tables = tables;
+    this.#journaled = journaled;
   }
 
   /** One comparison for objects whose keys never moved. */
@@ -45,12 +44,13 @@ export class StoredMoves {
   }
 
   remove(key: string): void {
-    this.#tables.rows("moves", "DELETE FROM moves WHERE key = ?", key);
+    this.#tables.remove("moves", "key = ?", key);
   }
 
   /** Deletes rows of moves that have no effect any more and whose keys have no record. */
   sweep(nowMs: number) {
     if (this.isEmpty) return { left: 0, dueMs: Infinity };
+    this.#journaled.fold();
     const isUnrecorded = "NOT EXISTS (SELECT 1 FROM keys WHERE keys.key = moves.key)";
     this.#tables.exec(`DELETE FROM moves WHERE due_ms <= ? AND ${isUnrecorded}`, nowMs);
     const query = "SELECT count(*) AS left, min(due_ms) AS dueMs FROM moves";
@@ -58,16 +58,12 @@ export class StoredMoves {
     return { left, dueMs: dueMs ?? Infinity };
   }
 
-  rowsOf(key: string): Pick<MovedKey, "segments" | "answers"> {
+  segmentsOf(key: string): MovedSegment[] {
     type SegmentRow = { rule: string; log: number; start: number; toMs: number; entries: ArrayBuffer };
     const query = "SELECT rule, log, start, to_ms AS toMs, entries FROM segments WHERE key = ?";
-    const segments = this.#tables
+    return this.#tables
       .rows<SegmentRow>("segments", query, key)
       .map(({ entries, ...segment }) => ({ ...segment, entries: [...new Float64Array(entries)] }));
-    const newest = `SELECT idempotency_key AS idempotencyKey, request, answer, at_ms AS atMs
-      FROM answers WHERE key = ? ORDER BY at_ms DESC LIMIT ?`;
-    type AnswerRow = StoredAnswer & { readonly idempotencyKey: string };
-    return { segments, answers: this.#tables.rows<AnswerRow>("answers", newest, key, MAX_ANSWERS_MOVED) };
   }
 
   putSegments(key: string, segments: readonly MovedSegment[]): void {

@@ -92,7 +92,7 @@ function presumedIn({ holds }: Account, nowMs: number): NonNullable<StoredAccoun
 /** About the bytes of memory of a claim with its holds in the accounts (measured: 330 to 600). */
 export const CLAIM_BYTES = 500;
 
-/** A hold or a lease of a caller, in a row of its own. */
+/** A hold or a lease of a caller. */
 export interface Claim {
   /** Unguessable, and unique within its key. */
   readonly id: string;
@@ -121,6 +121,15 @@ export interface Claim {
   readonly idempotencyKey?: string;
 }
 
+/** A type, since an interface is none of SQLite's rows. */
+export type StoredAnswer = {
+  /** The request as text: it identifies another request under the same idempotency key. */
+  readonly request: string;
+  /** JSON, or how a hold ended (keys/idempotency.ts). */
+  readonly answer: string;
+  readonly atMs: number;
+};
+
 /** A number for each caller, and their sum. Callers without a name are `""`. */
 export class CallerCounts {
   all: number;
@@ -147,6 +156,9 @@ export class CallerCounts {
     return [...this.#counts];
   }
 }
+
+/** A key's record, with the instant from which a sweep reads it. */
+export type DueKey = StoredKey & Pick<KeyRow, "wholeAtMs">;
 
 /** A key's record as stored: never rename a field. A type, since an interface is none of SQLite's rows. */
 export type KeyRow = {
@@ -182,6 +194,9 @@ const SCHEMA = {
   moves: `CREATE TABLE IF NOT EXISTS moves (
     key TEXT PRIMARY KEY, move INTEGER NOT NULL, other TEXT, times INTEGER NOT NULL, due_ms INTEGER NOT NULL
   ) WITHOUT ROWID`,
+  journal: `CREATE TABLE IF NOT EXISTS journal (
+    place INTEGER PRIMARY KEY, turn INTEGER NOT NULL, first INTEGER NOT NULL, changes TEXT NOT NULL
+  )`,
 };
 export type Table = keyof typeof SCHEMA;
 type SqlRow = Readonly<Record<string, SqlStorageValue>>;
@@ -192,6 +207,8 @@ export class Tables {
   readonly #storage: DurableObjectStorage;
   #made: Set<string>;
   #loneRow: KeyRow | undefined;
+  /** Rises with each write. */
+  writes = 0;
 
   constructor(storage: DurableObjectStorage) {
     this.#storage = storage;
@@ -215,12 +232,23 @@ export class Tables {
     return this.#made.has("keys") ? undefined : { row: this.#loneRow };
   }
 
-  writeLone(row: KeyRow): void {
+  writeRecord({ rules, ...rest }: DueKey): void {
+    const row = { ...rest, rules: JSON.stringify(rules) };
+    const { lone } = this;
+    if (lone === undefined || (lone.row?.key ?? row.key) !== row.key) return this.#writeKey(row);
+    this.writes += 1;
     this.#storage.kv.put<KeyRow>(ROW, row);
     this.#loneRow = row;
   }
 
+  /** What identifies a key's record in the table. */
+  recordText(key: string): string | undefined {
+    const query = "SELECT rules || whole_at_ms AS text FROM keys WHERE key = ?";
+    return this.rows<{ text: string }>("keys", query, key)[0]?.text;
+  }
+
   removeLone(): void {
+    this.writes += 1;
     if (this.#loneRow !== undefined) this.#storage.kv.delete(ROW);
     this.#loneRow = undefined;
   }
@@ -233,7 +261,7 @@ export class Tables {
     this.#made.add(table);
   }
 
-  writeKey({ wholeAtMs, ...row }: KeyRow): void {
+  #writeKey({ wholeAtMs, ...row }: KeyRow): void {
     this.put("keys", { ...row, whole_at_ms: wholeAtMs });
   }
 
@@ -246,12 +274,18 @@ export class Tables {
     this.exec(query, ...Object.values(row));
   }
 
+  /** Deletes rows of a table, if it exists. */
+  remove(table: Table, condition: string, ...bindings: SqlStorageValue[]): void {
+    if (this.has(table)) this.exec(`DELETE FROM ${table} WHERE ${condition}`, ...bindings);
+  }
+
   /** The rows of a query on a table; none if the table does not exist. */
   rows<Row extends SqlRow>(table: Table, query: string, ...bindings: SqlStorageValue[]): Row[] {
     return this.has(table) ? this.exec<Row>(query, ...bindings).toArray() : [];
   }
 
   exec<Row extends SqlRow>(query: string, ...bindings: SqlStorageValue[]) {
+    if (!query.startsWith("SELECT")) this.writes += 1;
     return this.#storage.sql.exec<Row>(query, ...bindings);
   }
 
@@ -278,7 +312,7 @@ export class Tables {
     this.#storage.sql.exec(SCHEMA.keys);
     this.#made.add("keys");
     if (this.#loneRow === undefined) return;
-    this.writeKey(this.#loneRow);
+    this.#writeKey(this.#loneRow);
     this.removeLone();
   }
 

@@ -1,8 +1,17 @@
 import type { NewSegment, Segment } from "../../core/algorithms/algorithm.ts";
 import type { Counter } from "../../core/stats/tally.ts";
 import { StoredAnswers } from "./answers.ts";
+import { Journal, type Journaled, type JournalRoom, type KeyChanges } from "./journal.ts";
 import { StoredMoves } from "./moves.ts";
-import { CallerCounts, type Claim, type KeyRow, type StoredKey, type SweptKey, Tables } from "./records.ts";
+import {
+  CallerCounts,
+  type Claim,
+  type DueKey,
+  type KeyRow,
+  type StoredKey,
+  type SweptKey,
+  Tables,
+} from "./records.ts";
 import { Sweeps } from "./sweeps.ts";
 import { CrashAllowances } from "./write-behind.ts";
 
@@ -10,9 +19,12 @@ import { CrashAllowances } from "./write-behind.ts";
 export const KEYS_SWEPT = 1_000;
 
 /** Keys record by record, in the object's storage or in memory (memory-namespace.ts). */
-export interface KeyStorage extends Omit<Pick<Storage, keyof Storage>, "answers" | "claims" | "moves"> {
-  readonly answers: Omit<StoredAnswers, "forgetLengths">;
-  readonly claims: Omit<StoredClaims, "forgetCounts">;
+export interface KeyStorage extends Omit<
+  Pick<Storage, keyof Storage>,
+  "answers" | "claims" | "moves" | "journal" | "made" | "turn" | "fold"
+> {
+  readonly answers: Omit<StoredAnswers, "forget" | "fold" | "all">;
+  readonly claims: Omit<StoredClaims, "forgetCounts" | "fold">;
   readonly moves: Pick<StoredMoves, "isAway" | "isEmpty" | "sweep">;
 }
 
@@ -26,15 +38,39 @@ export class Storage {
   /** Counts expired leases. */
   readonly counter?: Pick<Counter, "add"> | undefined;
   readonly #tables: Tables;
+  /** Absent: nothing was journaled. Then a call that writes nothing does not look into it. */
+  journal: Journal | undefined;
+  #isTurn = false;
+  readonly #room: JournalRoom | undefined;
 
-  constructor(storage: DurableObjectStorage, counter?: Pick<Counter, "add">) {
+  /** @param room shared with other objects; absent: not bounded together */
+  constructor(storage: DurableObjectStorage, counter?: Pick<Counter, "add">, room?: JournalRoom) {
     this.counter = counter;
+    this.#room = room;
     this.#tables = new Tables(storage);
-    this.answers = new StoredAnswers(this.#tables, storage.kv);
-    this.claims = new StoredClaims(this.#tables);
+    this.answers = new StoredAnswers(this.#tables, this, storage.kv);
+    this.claims = new StoredClaims(this.#tables, this);
     this.allowances = new CrashAllowances(storage);
     this.sweeps = new Sweeps(storage);
-    this.moves = new StoredMoves(this.#tables);
+    this.moves = new StoredMoves(this.#tables, this);
+    if (this.#tables.has("journal")) this.journal = this.#makeJournal();
+  }
+
+  /** The journal, made if need be. */
+  get made(): Journal {
+    this.journal ??= this.#makeJournal();
+    this.journal.isTurn = this.#isTurn;
+    return this.journal;
+  }
+
+  #makeJournal(): Journal {
+    return new Journal(this.#tables, (key, changes) => this.#foldKey(key, changes), this.#room);
+  }
+
+  #foldKey(key: string, { record, claims, answers }: KeyChanges): void {
+    if (record !== undefined) this.#tables.writeRecord(record);
+    this.claims.fold(key, claims);
+    if (answers.size > 0) this.answers.fold(key, answers);
   }
 
   /** Everything stored of a key except its record has a table, and then the record has one too. */
@@ -48,28 +84,66 @@ export class Storage {
     return this.#tables.lone?.row?.key;
   }
 
+  /**
+   * A turn of the object, without I/O: what its calls change is written at its end, mostly as one row, before
+   * their answers leave. A part of it that throws changes nothing (`atomically`).
+   *
+   * @param lost the changes cannot be written: memory knows more than storage, and no answer may leave
+   */
+  turn<Result>(work: () => Result, lost: (error: unknown) => never): Result {
+    if (this.#isTurn) return work();
+    this.#isTurn = true;
+    try {
+      return work();
+    } finally {
+      this.#isTurn = false;
+      try {
+        this.journal?.endTurn();
+      } catch (error) {
+        lost(error);
+      }
+    }
+  }
+
   atomically<Result>(work: () => Result): Result {
     const undoAllowance = this.allowances.mark();
     try {
-      return this.#tables.atomically(work);
+      return this.#orForget(() => this.made.atomically(work));
+    } catch (error) {
+      undoAllowance();
+      throw error;
+    }
+  }
+
+  /** Moves what only the journal has to the tables: queries read these. */
+  fold(): void {
+    this.#orForget(() => this.journal?.fold());
+  }
+
+  /** What was counted and found in tables meanwhile does not count after a rollback. */
+  #orForget<Result>(work: () => Result): Result {
+    try {
+      return work();
     } catch (error) {
       this.claims.forgetCounts();
-      this.answers.forgetLengths();
-      undoAllowance();
+      this.answers.forget();
       throw error;
     }
   }
 
   removeAll(): Promise<void> {
     this.claims.forgetCounts();
-    this.answers.forgetLengths();
+    this.answers.forget();
     this.allowances.forget();
     this.sweeps.begin();
+    this.journal = undefined;
     return this.#tables.removeAll();
   }
 
   /** The key's record and its due time; `undefined`: only answers may be stored of the key. */
   read(key: string): DueKey | undefined {
+    for (const { record, isAnew } of this.journal?.changesOf(key) ?? [])
+      if (record !== undefined || isAnew) return record;
     const { lone } = this.#tables;
     const query = "SELECT key, policy, rules, whole_at_ms AS wholeAtMs FROM keys WHERE key = ?";
     const row = lone === undefined ? this.#tables.rows<KeyRow>("keys", query, key)[0] : lone.row;
@@ -80,6 +154,7 @@ export class Storage {
 
   /** The first keys with this prefix in byte order, after the key `after` if there is one. */
   keysAfter(prefix: string, after: string | undefined, most: number): string[] {
+    this.fold();
     const { lone } = this.#tables;
     if (lone !== undefined) {
       const { key } = lone.row ?? {};
@@ -93,6 +168,7 @@ export class Storage {
 
   /** Reads a row for each key. */
   countKeys(prefix: string): number {
+    this.fold();
     if (this.#tables.lone !== undefined) return this.keysAfter(prefix, undefined, 1).length;
     const query = `SELECT count(*) AS number FROM keys WHERE key >= ? AND key <= ? ${this.#isHere}`;
     return this.#tables.rows<{ number: number }>("keys", query, prefix, lastWith(prefix))[0]?.number ?? 0;
@@ -106,19 +182,21 @@ export class Storage {
 
   /** @param wholeAtMs when the key will be untouched without further calls: a sweep reads it then */
   write({ key, policy, rules }: StoredKey, wholeAtMs: number): void {
-    const row = { key, policy, rules: JSON.stringify(rules), wholeAtMs };
-    const { lone } = this.#tables;
-    if (lone !== undefined && (lone.row?.key ?? key) === key) this.#tables.writeLone(row);
-    else this.#tables.writeKey(row);
+    this.made.change(key, (changes) => {
+      changes.record = { key, policy, rules, wholeAtMs };
+    });
     this.sweeps.wrote(wholeAtMs);
   }
 
+  /** Deletes a key's record, claims and segments. */
   remove(key: string): void {
-    const { lone } = this.#tables;
-    if (lone !== undefined) return lone.row?.key === key ? this.#tables.removeLone() : undefined;
-    this.claims.removeAll(key);
-    for (const table of ["keys", "segments"] as const)
-      this.#tables.rows(table, `DELETE FROM ${table} WHERE key = ?`, key);
+    this.atomically(() => {
+      this.claims.removeAll(key);
+      this.journal?.begin(key, "begin");
+      const { lone } = this.#tables;
+      if (lone?.row?.key === key) this.#tables.removeLone();
+      for (const table of ["keys", "holds", "segments"] as const) this.#tables.remove(table, "key = ?", key);
+    });
   }
 
   segments(key: string, rule: string): Segment[] {
@@ -130,14 +208,15 @@ export class Storage {
 
   /** Adds a segment, and deletes the rule's segments that are no longer needed. */
   writeSegment(key: string, rule: string, { log, from, toMs, keepFromMs, entries }: NewSegment): void {
-    const query = "DELETE FROM segments WHERE key = ? AND rule = ? AND (log <> ? OR to_ms < ?)";
-    this.#tables.rows("segments", query, key, rule, log, keepFromMs);
+    const isOver = "key = ? AND rule = ? AND (log <> ? OR to_ms < ?)";
+    this.#tables.remove("segments", isOver, key, rule, log, keepFromMs);
     const { buffer } = Float64Array.from(entries);
     this.#tables.put("segments", { key, rule, log, start: from, to_ms: toMs, entries: buffer });
   }
 
   /** The next `KEYS_SWEPT` keys after one, in table order, and when each was expected to be untouched. */
   keysSwept(after: string): SweptKey[] {
+    this.fold();
     const { lone } = this.#tables;
     const row = lone?.row;
     if (lone !== undefined)
@@ -147,9 +226,6 @@ export class Storage {
     return this.#tables.rows<Required<SweptKey>>("keys", query, MARK, after, KEYS_SWEPT);
   }
 }
-
-/** A key's record, with the instant from which a sweep reads it. */
-export type DueKey = StoredKey & Pick<KeyRow, "wholeAtMs">;
 
 const MARK = '"@":';
 
@@ -207,33 +283,58 @@ export function countedStorage(storage: Used, counter: Pick<Counter, "add">): Du
   return counted as DurableObjectStorage;
 }
 
+/** Callers' holds and leases. */
 export class StoredClaims {
   readonly #tables: Tables;
+  readonly #journaled: Journaled;
   /** Claims from before callers were recorded belong to `""`. `undefined`: not counted since a start or rollback. */
   #counts: CallerCounts | undefined;
 
-  constructor(tables: Tables) {
+  constructor(tables: Tables, journaled: Journaled) {
     this.#tables = tables;
+    this.#journaled = journaled;
   }
 
   read(key: string): Claim[] {
-    const rows = this.#tables.rows<{ claim: string }>("holds", "SELECT claim FROM holds WHERE key = ?", key);
-    return rows.map(({ claim }) => JSON.parse(claim) as Claim);
+    const changes = [...(this.#journaled.journal?.changesOf(key) ?? [])];
+    const begin = changes.findIndex(({ isAnew }) => isAnew);
+    const found = new Map<string, Claim>();
+    const query = "SELECT claim FROM holds WHERE key = ?";
+    for (const row of begin < 0 ? this.#tables.rows<{ claim: string }>("holds", query, key) : []) {
+      const claim = JSON.parse(row.claim) as Claim;
+      found.set(claim.id, claim);
+    }
+    for (const { claims } of changes.slice(0, begin < 0 ? undefined : begin + 1).toReversed())
+      for (const [id, { claim }] of claims) {
+        if (claim === undefined) found.delete(id);
+        else found.set(id, claim);
+      }
+    return [...found.values()];
   }
 
   /** @param isNew whether the claim begins; otherwise it is renewed */
   write(key: string, claim: Claim, isNew: boolean): void {
-    const { id, caller = "" } = claim;
-    this.#tables.put("holds", { key, id, claim: JSON.stringify(claim), caller });
-    if (isNew) this.#counts?.add(caller, 1);
+    this.#journaled.made.change(key, (changes) => changes.change(claim.id, { claim, isNew }));
+    if (isNew) this.#counts?.add(claim.caller ?? "", 1);
   }
 
-  remove(key: string, id: string): void {
-    this.#uncount("DELETE FROM holds WHERE key = ? AND id = ? RETURNING caller", key, id);
+  remove(key: string, { id, caller = "" }: Pick<Claim, "id" | "caller">): void {
+    this.#journaled.made.change(key, (changes) => changes.change(id, { claim: undefined, isNew: false }));
+    this.#counts?.add(caller, -1);
   }
 
+  /** The rows of the key's claims are deleted with its others. */
   removeAll(key: string): void {
-    this.#uncount("DELETE FROM holds WHERE key = ? RETURNING caller", key);
+    for (const claim of this.#counts === undefined ? [] : this.read(key))
+      this.#counts?.add(claim.caller ?? "", -1);
+  }
+
+  /** Writes the claims that last, and deletes those that ended. */
+  fold(key: string, claims: KeyChanges["claims"]): void {
+    for (const [id, { claim }] of claims) {
+      if (claim === undefined) this.#tables.remove("holds", "key = ? AND id = ?", key, id);
+      else this.#tables.put("holds", { key, id, claim: JSON.stringify(claim), caller: claim.caller ?? "" });
+    }
   }
 
   /** Counted at the first use, then updated with each claim. */
@@ -246,13 +347,16 @@ export class StoredClaims {
   }
 
   #count(): CallerCounts {
-    const query = "SELECT caller, count(*) AS number FROM holds GROUP BY caller";
-    const rows = this.#tables.rows<{ caller: string | null; number: number }>("holds", query);
-    return new CallerCounts(rows.map(({ caller, number }) => [caller ?? "", number]));
-  }
-
-  #uncount(query: string, ...bindings: string[]): void {
-    for (const { caller } of this.#tables.rows<{ caller: string | null }>("holds", query, ...bindings))
-      this.#counts?.add(caller ?? "", -1);
+    const query = "SELECT key, id, caller FROM holds";
+    const counts = new CallerCounts();
+    type Row = { key: string; id: string; caller: string | null };
+    const all = new Map(this.#journaled.journal?.all);
+    for (const { key, id, caller } of this.#tables.rows<Row>("holds", query)) {
+      const changes = all.get(key);
+      if (changes?.isAnew !== true && changes?.claims.has(id) !== true) counts.add(caller ?? "", 1);
+    }
+    for (const { claims } of all.values())
+      for (const { claim } of claims.values()) if (claim !== undefined) counts.add(claim.caller ?? "", 1);
+    return counts;
   }
 }

@@ -17,7 +17,7 @@ async function breakStorage(policy: string, key: string): Promise<void> {
   await object.limit(1, "remembered");
   await runInDurableObject(
     object.stub,
-    (_, { storage }) => void storage.sql.exec("ALTER TABLE keys RENAME TO gone"),
+    (_, { storage }) => void storage.sql.exec("DROP TABLE journal; CREATE TABLE journal (broken TEXT)"),
   );
 }
 

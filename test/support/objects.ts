@@ -68,6 +68,8 @@ export function objectOf(policyName: string, key: string) {
           lead: storage.kv.get("lead"),
         };
       }),
+    /** Writes everything to its own table, as when the process ends in an orderly way. */
+    rest: () => runInDurableObject(stubNow(), (instance: LimiterObject) => instance.rest()),
     runAlarm: () => runDurableObjectAlarm(stubNow()),
   };
 }

@@ -142,8 +142,8 @@ export const FAULTS: readonly Fault[] = [
       SMALL_ANSWERS,
       [
         "durable-objects/keys/idempotency.ts",
-        "lengths.of(range[0]) >= MAX_ANSWERS_LENGTH_OF_CALLER",
-        "lengths.of(range[0]) >= Infinity * MAX_ANSWERS_LENGTH_OF_CALLER",
+        "stored.lengthOf(caller) >= MAX_ANSWERS_LENGTH_OF_CALLER",
+        "stored.lengthOf(caller) >= Infinity * MAX_ANSWERS_LENGTH_OF_CALLER",
       ],
     ],
   },

@@ -1,5 +1,5 @@
 /**
- * The storage of the catalog, and of the statistics, is full: on file systems of their own, which only root may make. For
+ * The storage of the catalog, of the statistics, or of the keys is full: on file systems of their own, which only root may make. For
  * others these tests are left out.
  */
 import { spawnSync } from "node:child_process";
@@ -12,7 +12,9 @@ import { makeState, removeState, serveBundle } from "../support/served.ts";
 import { metricDecisions, readMetrics, sumOf } from "../support/stats-traffic.ts";
 
 const SIZE = 400_000;
-const policies = { plan: { algorithm: "token-bucket", limit: 100, window: "30d", deadlineMs: 10_000 } };
+const policies = {
+  plan: { algorithm: "token-bucket", limit: 100, window: "30d", objects: 1, deadlineMs: 10_000 },
+};
 
 const state = makeState();
 let folder: string;
@@ -112,4 +114,38 @@ test("statistics without room say what they know, and count afterwards what came
     expect(sumOf(await metricDecisions(url))).toBe(9);
   }
   expect(await readMetrics(url)).toContain("weir_decisions_total");
+});
+
+test("keys without room admit nothing that is not stored, lose nothing that was, and go on afterwards", async () => {
+  if (!(await startOn("LimiterObject"))) return;
+  let acknowledged = 0;
+  const take = async () => {
+    const idempotencyKey = `order-${acknowledged}`;
+    const answers = await Promise.all([
+      call(0, "POST", "/v1/limit", { policy: "plan", key: "a", idempotencyKey }),
+      limit(0, "a"),
+      limit(0, "b"),
+    ]);
+    const ofA = answers.slice(0, 2).filter(({ body }) => body["success"] === true).length;
+    acknowledged += ofA;
+    return ofA;
+  };
+  const remaining = async () => Number((await call(0, "GET", "/v1/policies/plan/keys/a")).body["remaining"]);
+  for (let each = 0; each < 5; each += 1) expect(await take()).toBe(2);
+  expect(await remaining()).toBe(100 - acknowledged);
+  fill();
+  let refused = 0;
+  for (let each = 0; each < 10; each += 1) refused += 2 - (await take());
+  expect(refused).toBeGreaterThan(0);
+  makeRoom();
+  const left = await remaining();
+  // A call that was not answered may have been written.
+  expect(left).toBeLessThanOrEqual(100 - acknowledged);
+  expect(left).toBeGreaterThanOrEqual(100 - acknowledged - refused);
+  acknowledged = 1_000;
+  expect(await take()).toBe(2);
+  expect(await remaining()).toBe(left - 2);
+  await serving?.stop("SIGKILL");
+  serving = await serveBundle(state, policies, { isolates: 2, onOutput: () => undefined });
+  expect(await remaining()).toBe(left - 2);
 });

@@ -224,7 +224,7 @@ describe("9. many first calls at once see one state, and an eviction in mid-burs
 describe("11. an object that does not answer is no denial, and a denial is no failure", () => {
   const breakStorage = (policy: string, key: string) =>
     runInDurableObject(objectOf(policy, key).stub, (_: LimiterObject, state) => {
-      state.storage.sql.exec("CREATE TABLE keys (broken TEXT)");
+      state.storage.sql.exec("CREATE TABLE journal (broken TEXT)");
     });
 
   test("what could not be decided says degraded and has no figures", async () => {

@@ -12,12 +12,14 @@ import { Database } from "../../simulation/database.ts";
 const NOW_MS = 10 * REMEMBERED_MS;
 const POLICIES = parsePolicies({ p: { algorithm: "token-bucket", limit: 1, window: "30d" } });
 
-/** Storage with keys of which one unit is spent since this instant, and answers. */
+/** Storage with keys of which one unit is spent since this instant, and answers, a row for each. */
 function stored(
   keys: readonly { key: string; spentAtMs: number }[],
   answers: readonly { key: string; id: string; atMs: number }[],
 ) {
-  const storage = new Storage(new Database().storage);
+  const database = new Database();
+  const { sql } = database.storage;
+  const storage = new Storage(database.storage);
   const state = (atMs: number) => ({
     spentParts: 30 * REMEMBERED_MS,
     windowMs: 30 * REMEMBERED_MS,
@@ -29,9 +31,12 @@ function stored(
       const rules = { p: { algorithm: "token-bucket", ahead: 0, state: state(spentAtMs) } };
       storage.write({ key, policy: "p", rules }, spentAtMs + 30 * REMEMBERED_MS);
     }
-    for (const { key, id, atMs } of answers)
-      storage.answers.write(key, id, { request: "limit of 1", answer: "{}", atMs });
+    storage.answers.write("-", "-", { request: "limit of 1", answer: "{}", atMs: 0 });
   });
+  storage.fold();
+  sql.exec("DELETE FROM answers");
+  for (const { key, id, atMs } of answers)
+    sql.exec("INSERT INTO answers VALUES (?, ?, 'limit of 1', '{}', ?)", key, id, atMs);
   return storage;
 }
 
@@ -97,6 +102,23 @@ test("of keys without a record, answers of a day ago are forgotten, and the next
     ),
     { numRuns: 60 },
   );
+});
+
+test("a segment is forgotten when the newest of its answers is a day old, and none before", () => {
+  const storage = stored([{ key: "z", spentAtMs: NOW_MS - 5 }], []);
+  const write = (id: string, atMs: number) =>
+    storage.answers.write("a", id, { request: "limit of 1", answer: "{}", atMs });
+  const isThere = () => ["old", "young"].map((id) => storage.answers.read("a", id) !== undefined);
+  const [oldMs, youngMs] = [NOW_MS - REMEMBERED_MS - 1_000, NOW_MS - REMEMBERED_MS];
+  write("old", oldMs);
+  write("young", youngMs + 1);
+  expect(collect(storage).dueMs).toBe(NOW_MS + APART_MS);
+  expect(isThere()).toEqual([true, true]);
+  const later = stored([], []);
+  later.answers.write("a", "old", { request: "limit of 1", answer: "{}", atMs: oldMs });
+  later.answers.write("a", "young", { request: "limit of 1", answer: "{}", atMs: youngMs });
+  expect(collect(later).dueMs).toBeUndefined();
+  expect(later.answers.read("a", "young")).toBeUndefined();
 });
 
 test("a key whose answers are looked at later may be used in between: its answers stay", () => {

@@ -49,6 +49,7 @@ function swept(state: DurableObjectState, table: keyof typeof FILLINGS, hours: n
   };
   for (const key of ["first", "second"]) storage.write({ key, policy: "slow", rules }, START_MS + DAYS_MS);
   storage.answers.write("first", "order", { request: "", answer: "{}", atMs: START_MS });
+  storage.fold();
   const numbers = "WITH RECURSIVE number(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < ?1)";
   sql.exec(`${numbers} ${FILLINGS[table]}`, ROWS, START_MS, DAYS_MS);
   cursors.length = 0;

@@ -219,7 +219,7 @@ test("an object that does not answer is said, instead of a list or a count that 
   const key = freshKey("broken");
   await acquire("shared-export", key);
   await runInDurableObject(objectOf("shared-export", key).stub, (_: LimiterObject, state) => {
-    state.storage.sql.exec("DROP TABLE keys");
+    state.storage.sql.exec("DROP TABLE journal; CREATE TABLE journal (broken TEXT)");
   });
   for (const asked of [list("shared-export"), count("shared-export")])
     expect((await asked).body).toMatchObject({ status: 503, type: "urn:weir:problem:unavailable" });
