@@ -23,7 +23,7 @@ interface ShareConfig extends LeaseTerms {
 interface ShareState {
   /** Including units that isolates hold or callers lease: they are outstanding, as in any account. */
   readonly units: number;
-  /** Slots that the pool has given out over its limit, which was lowered: so many are not leased again. */
+  /** How far the pool was over its limit, which was lowered: as many are not spent or leased again. */
   readonly surplus: number;
   /** Units of a rate that were used since the share began. */
   readonly used: number;

@@ -80,11 +80,12 @@ export class Share extends Holder<ShareCall> {
 
   /** Another version of the policy is in force, with rules of the same names. Spare units are not spent any more. */
   follow(policy: PolicyView): void {
-    if (policy === this.policy) return;
-    this.policy = policy;
-    this.#isOutdated = true;
-    this.denials.forget();
-    this.#dropSpare();
+    if (policy !== this.policy) {
+      this.policy = policy;
+      this.#isOutdated = true;
+      this.denials.forget();
+    }
+    if (this.#isOutdated) this.#dropSpare();
   }
 
   #dropSpare(): void {

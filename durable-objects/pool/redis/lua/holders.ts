@@ -216,7 +216,8 @@ local function grantText(granted, units, ttlMs, isLeasing)
   local token = isLeasing and takeTokens(sizing.fencingTokens)
   for index, book in ipairs(books) do
     texts[index] = text(units[index])
-    local over = book.rule.isLeased and max(0, book.held.all - book.rule.capacity) or 0
+    local rule = book.rule
+    local over = max(0, book.held.all + rule.algorithm.counted(rule, book.state, nowMs) - rule.capacity)
     surplus[index], isSurplus = text(over), isSurplus or over > 0
   end
   return '{' .. (granted.overtakenBy and '"overtakenBy":' .. text(granted.overtakenBy) .. ',' or '')

@@ -64,6 +64,7 @@ local function holesIn(list)
 end
 
 local NEVER = -math.huge
+local slidingLog = {}
 
 local function logWith(log, changes)
   local copy = {}
@@ -124,6 +125,10 @@ local function countedAt(log, windowMs, nowMs)
   return log.total - gone - unitsInHoles(log.holes, gone)
 end
 
+slidingLog.counted = function(rule, log, nowMs)
+  return countedAt(log, rule.windowMs, nowMs)
+end
+
 -- When so many of the units that count will have left.
 local function leavesAtMs(log, windowMs, nowMs, units)
   return windowMs + (closedRunMs(log, after(log.holes, goneAt(log, windowMs, nowMs), units)) or log.openMs)
@@ -138,7 +143,6 @@ local function lastCountedMs(log)
 end
 
 local MAX_COUNTED = 4294967295
-local slidingLog = {}
 
 slidingLog.read = function(stored, holes, rule)
   local total, closed, gone, openMs, lastMs = string.match(stored, '^sliding%-log (%d+) (%d+) (%d+) (%d+) (%d+)$')

@@ -75,6 +75,10 @@ local function spentAt(rule, state, nowMs)
   return math.max(0, spentUnder(rule, state) - refilled(rule, state, nowMs))
 end
 
+tokenBucket.counted = function(rule, state, nowMs)
+  return math.ceil(spentAt(rule, state, nowMs) / rule.windowMs)
+end
+
 local function beyondAt(rule, state, nowMs)
   if not state or (not state.total and state.windowMs == rule.windowMs and state.burst == rule.burst) then return 0 end
   return math.max(0, totalOf(rule, state) - refilled(rule, state, nowMs) - spentAt(rule, state, nowMs))
