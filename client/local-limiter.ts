@@ -266,6 +266,8 @@ export class LocalLimiter {
     if (isDecided(answer)) {
       if (message === undefined) return answer;
       reservation.answered(message, answer, nowMs);
+      if (reservation.hasNews && reservation.messageAt(nowMs) === undefined)
+        void this.#send(caller, reservation, 0, nowMs);
       if (answer.reserved?.asksRegion !== true) return answer;
       this.#cache.move(reservation, caller.region?.());
       reservation.forgetDenials();

@@ -41,11 +41,7 @@ export interface PoolParts {
 }
 
 /** @param inForce the version of the policy that the caller knows */
-type OpenKey = (
-  policy: string,
-  key: string,
-  inForce?: PolicyRevision,
-) => [keyState: KeyState, nowMs: number];
+type OpenKey = (policy: string, key: string, inForce?: PolicyRevision) => [keyState: KeyState, nowMs: number];
 
 /** Joins the parts that decide the keys of one object. They are independent of the platform. */
 export function joinParts({

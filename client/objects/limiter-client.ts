@@ -330,7 +330,7 @@ export function candidateCalls<Client>(
       return true;
     },
     compared: (compared: ComparedCall) =>
-        counter?.compared({ ...compared, policy: publicName(compared.policy) }),
+      counter?.compared({ ...compared, policy: publicName(compared.policy) }),
   };
 }
 

@@ -196,7 +196,11 @@ export class RegionalPolicies {
   within(policy: Policy, region: Region | undefined): Policy {
     if (policy.pool === undefined || policy.region !== undefined) return policy;
     const { name } = region ?? this.regions[0];
-    return this.#copies.get(policy)?.get(name) ?? this.copyOf(policy, `${policy.name}${SEPARATOR}${name}`) ?? policy;
+    return (
+      this.#copies.get(policy)?.get(name) ??
+      this.copyOf(policy, `${policy.name}${SEPARATOR}${name}`) ??
+      policy
+    );
   }
 
   /** A copy of a policy with a pool, by its own name: `api@eu`, `api@eu/local`. `undefined`: there is no such region. */
@@ -206,7 +210,9 @@ export class RegionalPolicies {
     if (region === undefined) return undefined;
     const copies = this.#copies.get(policy) ?? new Map<string, Policy>();
     const id = isAlone ? name : regionName;
-    const copy = copies.get(id) ?? (isAlone ? alone(policy, name, region, this.regions) : this.#regional(policy, name, region));
+    const copy =
+      copies.get(id) ??
+      (isAlone ? alone(policy, name, region, this.regions) : this.#regional(policy, name, region));
     this.#copies.set(policy, copies.set(id, copy));
     return copy;
   }
@@ -225,7 +231,6 @@ export class RegionalPolicies {
       ...(candidate && { candidate: { ...candidate, policy: this.within(candidate.policy, region) } }),
     };
   }
-
 }
 
 /** The policy of a region without its pool: its part of each limit. */

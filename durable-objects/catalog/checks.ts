@@ -68,7 +68,9 @@ export function policyRefusal(name: string, fields: Table, file?: Table, last?: 
   if (before === undefined && after?.pool !== undefined)
     return notAllowedBy('pool is "redis": must be left out of a policy that is made at run time', "pool");
   if (before === undefined || after === undefined) return undefined;
-  const moved = PLACES.filter((field) => JSON.stringify(placeIn(before, field)) !== JSON.stringify(placeIn(after, field)));
+  const moved = PLACES.filter(
+    (field) => JSON.stringify(placeIn(before, field)) !== JSON.stringify(placeIn(after, field)),
+  );
   if (moved.length === 0) return poolRefusal(before, after);
   const where = file === undefined ? "as it was when the policy was made" : "as in wrangler.toml";
   const shown = (value: unknown) => (value === undefined ? "left out" : JSON.stringify(value));

@@ -1,11 +1,6 @@
 import { UNTOUCHED, unstoredOf } from "../../core/accounts/account.ts";
 import type { Account } from "../../core/accounts/hold.ts";
-import {
-  isOfAnother,
-  later,
-  type Policy,
-  type PolicyRevision,
-} from "../../core/policies/policy.ts";
+import { isOfAnother, later, type Policy, type PolicyRevision } from "../../core/policies/policy.ts";
 import { record } from "../storage/records.ts";
 import type { KeyStorage } from "../storage/storage.ts";
 import { KeyAnswers } from "./idempotency.ts";

@@ -10,7 +10,13 @@ import {
 import { type Account, type Hold, type RuleAccount } from "../../core/accounts/hold.ts";
 import { tokenPassedMs } from "../../core/algorithms/concurrency.ts";
 import { dualState, singleState } from "../../core/algorithms/dual-config.ts";
-import { forPriority, later, type Policy, type PolicyRevision, type Rule } from "../../core/policies/policy.ts";
+import {
+  forPriority,
+  later,
+  type Policy,
+  type PolicyRevision,
+  type Rule,
+} from "../../core/policies/policy.ts";
 import { longestMs } from "../../core/reservations/sizing.ts";
 import type { AnswerCount } from "../storage/answers.ts";
 import { converted, convertedClaim } from "../storage/conversions.ts";

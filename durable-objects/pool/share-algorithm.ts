@@ -65,6 +65,10 @@ export function pooledRules({ rules }: Policy): PoolRule[] {
   return rules.map(({ config }) => (config as ShareConfig).pooled);
 }
 
+export function isLogged({ config }: Rule): boolean {
+  return (config as ShareConfig).pooled.algorithm === "sliding-log";
+}
+
 function shareOf(rule: Rule): Rule {
   const { capacity, lease } = rule;
   const terms = lease ?? { ttlMs: 0, maxTtlMs: 0, maxWaitMs: 0, maxWaiters: 0 };

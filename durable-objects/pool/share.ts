@@ -2,13 +2,14 @@ import { outstandingOf } from "../../core/accounts/account.ts";
 import { randomId } from "../../core/clock.ts";
 import type { Cost, PolicyView } from "../../core/policies/policy.ts";
 import { Holder, type UnansweredMessage } from "../../core/reservations/holder.ts";
-import { heldMs, type WantedUnits } from "../../core/reservations/sizing.ts";
+import { FLOOD_MS, heldMs, type WantedUnits } from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { HolderMessage, PoolAnswer, PoolCall, PoolMark, PoolSizing } from "./protocol.ts";
 import {
   addUnits,
   freeUnits,
   idleSlots,
+  isLogged,
   keepUnits,
   type LentShare,
   lentUnits,
@@ -56,6 +57,8 @@ export class Share extends Holder<ShareCall> {
   /** The pool reserves units for it by an earlier version of the policy: its next message returns them. */
   #isOutdated = false;
   #askedUnder: PolicyView | undefined;
+  /** By rule: the used units that the last message reported. */
+  #reported: readonly number[] = [];
 
   constructor(keyState: KeyState, nowMs: number) {
     const { policy, ruleStates } = keyState;
@@ -108,6 +111,20 @@ export class Share extends Holder<ShareCall> {
     return nowMs >= this.#failedAtMs + PAUSE_MS && super.needsRefill(nowMs);
   }
 
+  /**
+   * Whether the pool should hear of used units now, since nothing is left and no call asks until later: a log counts
+   * units from when it hears of them. Each such message reports at least half of the units that the region has.
+   */
+  hasNews(nowMs: number): boolean {
+    if (!this.isHeld || this.messageAt(nowMs) !== undefined) return false;
+    return this.#ruleStates.some((ruleState, index) => {
+      const { used, retryAtMs } = stateOf(ruleState);
+      const news = used - (this.#reported[index] ?? 0);
+      const isLate = isLogged(ruleState.rule) && retryAtMs > nowMs + FLOOD_MS;
+      return isLate && news > 0 && news >= outstandingOf(ruleState.account);
+    });
+  }
+
   /** Whether units may not be spent any more, or slots have been idle for too long. */
   isOver(nowMs: number): boolean {
     const { lease } = this.#keyState.policy;
@@ -130,12 +147,13 @@ export class Share extends Holder<ShareCall> {
     // Higher than every turn before a crash, unless the clock was set back. Then the pool answers with the
     // turn it knows (`overtakenBy`), and the next message continues from there.
     this.turn = Math.max(this.turn + 1, nowMs * 1_000);
+    this.#reported = this.#ruleStates.map((ruleState) => stateOf(ruleState).used);
     const holding = {
       holder: this.holder,
       turn: this.turn,
       isFresh: this.#isFresh,
       ...(this.#seen !== undefined && { seen: this.#seen }),
-      used: this.#ruleStates.map((ruleState) => stateOf(ruleState).used),
+      used: this.#reported,
       kept,
       wanted: wanted.units,
       isShort: wanted.isShort,

@@ -75,7 +75,11 @@ export async function startWorld(
     return Object.assign(running, {
       continent,
       serving,
-      client: new HttpClient(serving.urls[known === undefined ? 0 : index] ?? serving.url, connections, headers),
+      client: new HttpClient(
+        serving.urls[known === undefined ? 0 : index] ?? serving.url,
+        connections,
+        headers,
+      ),
     });
   };
   const regions: RegionRunning[] = [];

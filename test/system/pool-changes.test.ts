@@ -147,7 +147,10 @@ test("overrides: figures, a factor, blocked and unlimited, in all regions and fo
   const hold = async (region: number, key: string, units: number) =>
     (await call(region, "POST", "/v1/holds", { policy: "plans", key, units })).body;
   expect(await hold(NA, "customer:9", 2)).toMatchObject({ success: false, limit: 5 });
-  expect(await limit(NA, "plans", "customer:1", { cost: 30 })).toMatchObject({ success: true, remaining: 10 });
+  expect(await limit(NA, "plans", "customer:1", { cost: 30 })).toMatchObject({
+    success: true,
+    remaining: 10,
+  });
   for (const region of BOTH) {
     expect(await limit(region, "plans", "customer:2")).toMatchObject({ success: false, reason: "blocked" });
     expect(await limit(region, "plans", "customer:3", { cost: 1_000 })).toMatchObject({ success: true });

@@ -292,7 +292,11 @@ test.each([
 test("a bucket's consumption under each further policy is what the algorithm says it is, to the part", async () => {
   const { fields } = specimens["token-bucket"] ?? {};
   if (fields === undefined) throw new Error("no specimen of a bucket");
-  const use = fc.record({ given: fields, cost: fc.oneof(fc.nat(20), fc.nat(1_000_000)), laterMs: fc.nat(5_000) });
+  const use = fc.record({
+    given: fields,
+    cost: fc.oneof(fc.nat(20), fc.nat(1_000_000)),
+    laterMs: fc.nat(5_000),
+  });
   await fc.assert(
     fc.asyncProperty(fc.array(use, { minLength: 2, maxLength: 6 }), async (uses) => {
       const pool = pools.create([]);
@@ -316,7 +320,13 @@ test("a bucket's consumption under each further policy is what the algorithm say
   );
 });
 
-const BUCKET = { name: "rate", algorithm: "token-bucket", limit: 40, windowMs: 86_400_000, burst: 40 } as const;
+const BUCKET = {
+  name: "rate",
+  algorithm: "token-bucket",
+  limit: 40,
+  windowMs: 86_400_000,
+  burst: 40,
+} as const;
 const LOG = { name: "rate", algorithm: "sliding-log", limit: 50, windowMs: 86_400_000 } as const;
 
 test("under another algorithm the used units count, as if taken at its first call, also if that is denied", async () => {
