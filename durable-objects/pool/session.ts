@@ -85,6 +85,8 @@ export class PoolSession {
       if (this.shareOf(keyState) !== share) throw new PoolFailure("the policy has other rules now");
       const isTaken = message === undefined || share.answered(message, answer, atMs);
       this.watch(keyState);
+      // All that it had may have been used while the message was under way.
+      if (share.hasNews(atMs)) void this.report(keyState);
       // The region has continued without this answer. Its next message returns the grant.
       if (!isTaken && answer.granted?.overtakenBy === undefined)
         throw new PoolFailure("the pool's answer came late");

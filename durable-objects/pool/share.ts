@@ -116,7 +116,7 @@ export class Share extends Holder<ShareCall> {
    * units from when it hears of them. Each such message reports at least half of the units that the region has.
    */
   hasNews(nowMs: number): boolean {
-    if (!this.isHeld || this.messageAt(nowMs) !== undefined) return false;
+    if (this.messageAt(nowMs) !== undefined) return false;
     return this.#ruleStates.some((ruleState, index) => {
       const { used, retryAtMs } = stateOf(ruleState);
       const news = used - (this.#reported[index] ?? 0);

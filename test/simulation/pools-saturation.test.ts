@@ -8,10 +8,10 @@ let pools: Pools;
 beforeAll(async () => void (pools = await startPools()));
 afterAll(() => pools.stop());
 
-const [LIMIT, WINDOW_MS, WINDOWS] = [100, 1_000, depth(6, 20)];
+const [LIMIT, WINDOW_MS, WINDOWS] = [1_000, 1_000, depth(2, 6)];
 
-// A log counts units from when the pool hears of them. When regions told it of the last ones of a window only with the next
-// window's first message, 1 to 7 % of a limit were missing.
+// A log counts units from when the pool hears of them. While regions told it of the last ones of a window only with their
+// next message, in the next window, those were missing there: 4 to 10 % of each window.
 test.each([
   ["even", [8, 8, 8]],
   ["skewed", [20, 3, 1]],
@@ -25,5 +25,9 @@ test.each([
   } as const;
   const calls = await saturatePool(pools, load);
   expect(mostInWindow(calls, WINDOW_MS)).toBeLessThanOrEqual(LIMIT);
-  expect(calls.length / (LIMIT * WINDOWS)).toBeGreaterThanOrEqual(0.99);
+  for (let window = 0; window < WINDOWS; window += 1) {
+    const [fromMs, toMs] = [window * WINDOW_MS, (window + 1) * WINDOW_MS];
+    const admitted = calls.filter(({ receivedAtMs }) => receivedAtMs >= fromMs && receivedAtMs < toMs);
+    expect(admitted.length).toBeGreaterThanOrEqual(0.99 * LIMIT);
+  }
 });
