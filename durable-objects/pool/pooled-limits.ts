@@ -51,7 +51,6 @@ export class PooledLimits {
       if (share.needsRefill(nowMs)) void this.#session.report(keyState, { lending });
       return reserved;
     });
-    if (share.hasNews(this.#session.toNow(keyState))) void this.#session.report(keyState);
     if (here !== undefined) return asOfPool(keyState, here);
     const home = this.#reservations.settleMessage(keyState, call, this.#session.toNow(keyState));
     if (home === undefined) return await this.limit(keyState, cost);
