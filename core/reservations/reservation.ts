@@ -205,9 +205,8 @@ export class Reservation extends Holder<ReserveCall> {
     // An empty, settled one need not end, but a region only forwards an isolate's units when it ends.
     const isSettled = names.every((name, index) => call.rules[name]?.used === this.used[index]);
     this.#isCut = this.#buckets !== undefined || before !== undefined;
-    const { pool } = this.policy;
-    this.hasNews = pool !== undefined && !isSettled && this.#isEmpty;
-    this.isHeld = pool !== undefined || !isSettled || !this.#isEmpty || this.#isCut;
+    this.hasNews = this.policy.pool !== undefined && !isSettled && this.#isEmpty;
+    this.isHeld = this.policy.pool !== undefined || !isSettled || !this.#isEmpty || this.#isCut;
   }
 
   /** No units came. Kept ones may be spent until their lifetime ends. */

@@ -2,7 +2,6 @@
 import fc from "fast-check";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { refund, UNTOUCHED } from "../../../../core/accounts/account.ts";
-import type { AnyAlgorithm } from "../../../../core/algorithms/algorithm.ts";
 import { tokenBucket } from "../../../../core/algorithms/token-bucket.ts";
 import { algorithms } from "../../../../core/policies/algorithms.ts";
 import type { PoolAnswer } from "../../../../durable-objects/pool/protocol.ts";
@@ -302,7 +301,7 @@ test("a bucket's consumption under each further policy is what the algorithm say
       const pool = pools.create([]);
       let [account, nowMs] = [UNTOUCHED, START_MS];
       for (const { given, cost, laterMs } of uses) {
-        const rule = { ...ruleWith(tokenBucket as AnyAlgorithm, given), name: "rate" };
+        const rule = { ...ruleWith(tokenBucket, given), name: "rate" };
         pool.rules = [poolRule(rule)];
         nowMs += laterMs;
         // What is left may be small, so as much is taken as there is, and a unit returned.
