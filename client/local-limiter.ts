@@ -276,6 +276,8 @@ export class LocalLimiter {
       if (message === undefined) return answer;
       reservation.answered(message, answer, nowMs);
       this.#stand(reservation, answer, message.sentAtMs);
+      if (reservation.hasNews && reservation.messageAt(nowMs) === undefined)
+        void this.#send(caller, reservation, 0, nowMs);
       if (answer.reserved?.asksRegion !== true) return answer;
       this.#cache.move(reservation, caller.region?.());
       reservation.forgetDenials();

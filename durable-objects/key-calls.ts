@@ -1,5 +1,5 @@
 import { type Time, andThen } from "../core/clock.ts";
-import type { PolicyLookup } from "../core/policies/policy.ts";
+import type { PolicyLookup, PolicyRevision } from "../core/policies/policy.ts";
 import type { Answer, AnswerText, KeyCount, KeyList, ListedKey, Young } from "../core/protocol/answers.ts";
 import type { AcquireCall, IdleCall, KeysCall, LimitCall, Versioned } from "../core/protocol/calls.ts";
 import { publicDecision } from "../core/protocol/decision.ts";
@@ -40,7 +40,8 @@ export interface PoolParts {
   readonly nowMs: () => number;
 }
 
-type OpenKey = (policy: string, key: string) => [keyState: KeyState, nowMs: number];
+/** @param inForce the version of the policy that the caller knows */
+type OpenKey = (policy: string, key: string, inForce?: PolicyRevision) => [keyState: KeyState, nowMs: number];
 
 /** Joins the parts that decide the keys of one object. They are independent of the platform. */
 export function joinParts({
@@ -52,12 +53,13 @@ export function joinParts({
   time,
   holdersForRegions,
 }: KeyHost) {
-  const cache = new KeyCache(storage, memory);
+  const cache = new KeyCache(storage, memory, policies);
   const onWritten = (wholeMs: number, nowMs: number) =>
     timers.alarmBy(storage.sweeps.dueMs(wholeMs, nowMs), nowMs);
   const store = new KeyStore(policies, storage, cache, onWritten);
-  const open: OpenKey = (policy, key) => {
+  const open: OpenKey = (policy, key, inForce) => {
     const nowMs = timers.nowMs();
+    if (inForce !== undefined) cache.versions.note(key, inForce);
     const keyState = store.open(policy, key, nowMs);
     queue.follow(keyState);
     return [keyState, nowMs];
@@ -121,10 +123,18 @@ export function makeAsk({ local, loadPooled, open, release }: AskHost): AskKey {
       return untilEnd(() => ask(operations, state, atMs), onEnd);
     };
     if (pooled !== undefined) return askPool(pooled, keyState, nowMs);
-    // The key may be dropped while the module is loading, so it is opened again.
-    release(keyState);
+    // While the module is loading the key keeps the version of the policy that the call brought.
+    const unpin = keyState.pin();
+    const opened = () => {
+      unpin();
+      return open(policy, key);
+    };
+    const failed = (error: unknown) => {
+      release(opened()[0]);
+      throw error;
+    };
     loading ??= load();
-    return loading.then((operations) => askPool(operations, ...open(policy, key)));
+    return loading.then((operations) => askPool(operations, ...opened()), failed);
   };
 }
 

@@ -193,16 +193,19 @@ type ObjectParts = ReturnType<typeof makeParts> & { readonly sockets: LeaseSocke
 
 /** The policies of objects. With a pool, each rule is replaced by the region's share of it. */
 const objectPolicies: PolicyLookup = {
-  get(name) {
-    const policy = regionalPolicies.get(name);
-    if (policy?.pool === undefined) return policy;
-    const shares = sharesByPolicy.get(name) ?? sharesOf(policy);
-    sharesByPolicy.set(name, shares);
-    return shares;
-  },
+  get: (name) => asShares(regionalPolicies.get(name)),
+  copyOf: (policy, name) =>
+    asShares(policy.pool === undefined ? policy : regionalPolicies.copyOf(policy, name)),
   isRemoved,
 };
-const sharesByPolicy = new Map<string, Policy>();
+const sharesByPolicy = new WeakMap<Policy, Policy>();
+
+function asShares(policy: Policy | undefined): Policy | undefined {
+  if (policy?.pool === undefined) return policy;
+  const shares = sharesByPolicy.get(policy) ?? sharesOf(policy);
+  sharesByPolicy.set(policy, shares);
+  return shares;
+}
 
 /**
  * A prefix for keys that a region counts while its pool does not answer (`onFailure = "local"`), in the same
@@ -223,7 +226,7 @@ async function loadPool({ nowMs, open, ...parts }: PoolParts): Promise<Operation
     ...parts,
     pool: new RedisPool(poolAddress, time),
     time,
-    openAlone: ({ policy, key }) => open(localName(policy), ALONE + key),
+    openAlone: ({ policy, key, inForce }) => open(localName(policy), ALONE + key, inForce),
   });
 }
 

@@ -8,6 +8,7 @@ import {
   type Policy,
   type PolicyView,
   forPriority,
+  publicName,
   takesNothing,
   versionOf,
 } from "../../core/policies/policy.ts";
@@ -333,7 +334,8 @@ export function candidateCalls<Client>(
       }
       return true;
     },
-    compared: (compared: ComparedCall) => counter?.compared(compared),
+    compared: (compared: ComparedCall) =>
+      counter?.compared({ ...compared, policy: publicName(compared.policy) }),
   };
 }
 

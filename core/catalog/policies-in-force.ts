@@ -119,7 +119,7 @@ class PolicyEntry {
     const { overrides: _, candidate: __, ...policy } = this.#policy;
     const candidate = this.#candidateWith();
     this.#policy = withAll(policy, {
-      ...(policy.pool === undefined && { inForce: this.#inForce }),
+      inForce: this.#inForce,
       ...(this.#overrides.size > 0 && { overrides: { find: (key, nowMs) => this.#find(key, nowMs) } }),
       ...(candidate && { candidate }),
     });

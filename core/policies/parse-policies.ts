@@ -4,12 +4,12 @@ import { nearest, number, oneOf, table, violation, violationsOf } from "../valid
 import { parsePolicy } from "./parse-policy.ts";
 import { NAME, NAME_ALLOWED } from "./policy-fields.ts";
 import {
-  localName,
   LOCATION_HINTS,
   type LocationHint,
   type Policies,
   type Policy,
   publicName,
+  regionIn,
   type Region,
   type Rule,
   SEPARATOR,
@@ -171,55 +171,98 @@ export class RegionalPolicies {
   readonly regions: Regions;
   /** False: there may be policies that are not known here yet. */
   isComplete = true;
-  /** The copies, by their own names: `api@eu`, `api@eu/local`. */
-  readonly #known = new Map<string, Policy>();
+  /** The copies of each policy by their regions, those without the pool by their whole names. */
+  readonly #copies = new WeakMap<Policy, Map<string, Policy>>();
 
   /** @throws Error when a region would have less than one unit of a limit without its pool */
   constructor(policies: Policies, regions: Regions) {
     this.named = policies;
     this.regions = regions;
-    for (const policy of policies.values())
-      if (policy.pool !== undefined) for (const region of regions) this.#add(policy, region);
+    for (const policy of policies.values()) {
+      const problem = aloneProblem(policy, regions);
+      if (problem !== undefined)
+        throw badConfiguration([`policy ${JSON.stringify(policy.name)}: ${problem}`]);
+    }
   }
 
   get(name: string): Policy | undefined {
-    return this.named.get(name) ?? this.#known.get(name);
+    const named = this.named.get(name);
+    if (named !== undefined) return named;
+    const policy = this.named.get(publicName(name));
+    return policy?.pool === undefined ? undefined : this.copyOf(policy, name);
   }
 
   /** @param region `undefined`: the first region, which has the calls of no region */
   within(policy: Policy, region: Region | undefined): Policy {
     if (policy.pool === undefined || policy.region !== undefined) return policy;
     const { name } = region ?? this.regions[0];
-    return this.#known.get(`${policy.name}${SEPARATOR}${name}`) ?? policy;
+    return (
+      this.#copies.get(policy)?.get(name) ??
+      this.copyOf(policy, `${policy.name}${SEPARATOR}${name}`) ??
+      policy
+    );
   }
 
-  #add(policy: Policy, region: Region): void {
-    const name = `${policy.name}${SEPARATOR}${region.name}`;
-    const regional = { ...policy, name, region };
-    this.#known.set(name, regional);
-    if (policy.onFailure === "local") this.#known.set(localName(regional), this.#alone(regional));
+  /** A copy of a policy with a pool, by its own name: `api@eu`, `api@eu/local`. `undefined`: there is no such region. */
+  copyOf(policy: Policy, name: string): Policy | undefined {
+    const { region: regionName, isAlone } = regionIn(name);
+    const region = this.regions.find((each) => each.name === regionName);
+    if (region === undefined) return undefined;
+    const copies = this.#copies.get(policy) ?? new Map<string, Policy>();
+    const id = isAlone ? name : regionName;
+    const copy =
+      copies.get(id) ??
+      (isAlone ? alone(policy, name, region, this.regions) : this.#regional(policy, name, region));
+    this.#copies.set(policy, copies.set(id, copy));
+    return copy;
   }
 
-  #alone({ pool, ...policy }: Policy): Policy {
-    const part = pool?.localShare ?? 1 / this.regions.length;
-    const scaled = policy.rules.map((rule) => scale(policy, rule, part));
-    const [first = policy.rules[0], ...others] = scaled;
-    return { ...policy, name: localName(policy), rules: [first, ...others] };
+  #regional(policy: Policy, name: string, region: Region): Policy {
+    const { overrides, candidate } = policy;
+    const found = (key: string, nowMs: number) => {
+      const overridden = overrides?.find(key, nowMs);
+      return overridden && this.within(overridden, region);
+    };
+    return {
+      ...policy,
+      name,
+      region,
+      ...(overrides && { overrides: { find: found } }),
+      ...(candidate && { candidate: { ...candidate, policy: this.within(candidate.policy, region) } }),
+    };
   }
 }
 
-function scale(policy: Pick<Policy, "name">, rule: Rule, part: number): Rule {
-  const { algorithm } = rule;
-  const config = algorithm.scale(rule.config, part);
-  if (config === undefined) {
-    const units = `${rule.capacity} times ${part.toFixed(3)} units of ${rule.name}, which is less than one`;
-    const wanted = "must have a larger localShare or another onFailure";
-    const name = JSON.stringify(publicName(policy.name));
-    throw badConfiguration([
-      `policy ${name}: with onFailure = "local" a region alone has ${units}: ${wanted}`,
-    ]);
-  }
-  return { ...rule, config, capacity: algorithm.capacity(config), quota: algorithm.quota(config) };
+/** The policy of a region without its pool: its part of each limit. */
+function alone({ pool, ...policy }: Policy, name: string, region: Region, regions: Regions): Policy {
+  const part = partOf(pool, regions);
+  const [first = policy.rules[0], ...others] = policy.rules.map((rule) => {
+    const { algorithm } = rule;
+    const config = algorithm.scale(rule.config, part);
+    // No version in force leaves a region less than a unit, unless its regions have become more since.
+    if (config === undefined) throw badConfiguration([tooSmall(rule, part)]);
+    return { ...rule, config, capacity: algorithm.capacity(config), quota: algorithm.quota(config) };
+  });
+  return { ...policy, name, region, rules: [first, ...others] };
+}
+
+function partOf(pool: Policy["pool"], regions: Regions): number {
+  return pool?.localShare ?? 1 / regions.length;
+}
+
+/** Why a region without its pool could not decide; `undefined`: it can, or need not. */
+export function aloneProblem(policy: Policy, regions: Regions): string | undefined {
+  const { onFailure, pool, rules } = policy;
+  if (onFailure !== "local") return undefined;
+  const part = partOf(pool, regions);
+  const small = rules.find(({ algorithm, config }) => algorithm.scale(config, part) === undefined);
+  return small && tooSmall(small, part);
+}
+
+function tooSmall({ name, capacity }: Rule, part: number): string {
+  const units = `${capacity} times ${part.toFixed(3)} units of ${name}, which is less than one`;
+  const wanted = "must have a larger localShare or another onFailure";
+  return `with onFailure = "local" a region alone has ${units}: ${wanted}`;
 }
 
 const READ = ["POLICIES", "REGIONS", "LOG"];

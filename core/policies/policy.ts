@@ -165,6 +165,8 @@ export type Policies = ReadonlyMap<string, Policy>;
 /** The policies that a version knows. Storage may have keys of others. */
 export interface PolicyLookup extends Pick<Policies, "get"> {
   isRemoved?(name: string): boolean;
+  /** A version of a policy as the object of this name decides it; `undefined`: this version knows no such region. */
+  copyOf?(policy: Policy, name: string): Policy | undefined;
 }
 
 export interface Priorities {
@@ -219,6 +221,13 @@ export function publicName(name: string): string {
 /** The name of the policy of a region without its pool. */
 export function localName({ name }: Pick<Policy, "name">): string {
   return `${name}${LOCAL}`;
+}
+
+/** The region in the name of a copy, and whether it is the one of a region without its pool. */
+export function regionIn(name: string): { readonly region: string; readonly isAlone: boolean } {
+  const region = name.slice(publicName(name).length + SEPARATOR.length);
+  const isAlone = region.endsWith(LOCAL);
+  return { region: isAlone ? region.slice(0, -LOCAL.length) : region, isAlone };
 }
 
 /* Changes at run time, as policies carry them from isolates to objects. */

@@ -25,6 +25,8 @@ export class Reservation extends Holder<ReserveCall> {
   #forgotten = 0;
   /** Whether its last answer brought units. */
   #getsUnits = true;
+  /** All units were used while the last message was under way: a pool is to hear of it (pool/share.ts). */
+  hasNews = false;
   /** The object holds a bucket for it until it is given up, also if it was not renewed. */
   #isCut = false;
   #requested: Reservation["asked"] | undefined;
@@ -51,10 +53,7 @@ export class Reservation extends Holder<ReserveCall> {
     return this.policy.localDecisions.admits && super.isHot;
   }
 
-  /**
-   * The last answer, or the first one of a hot key, is late. A decision would be late as well, so calls wait for units, which
-   * are of use however late they come.
-   */
+  /** The last answer, or a hot key's first, is late. A decision would be late too; units are of use however late. */
   get isBehind(): boolean {
     return this.#getsUnits && (this.missedAnswers > 0 || !this.isAnswered) && this.isHot;
   }
@@ -203,9 +202,10 @@ export class Reservation extends Holder<ReserveCall> {
     const isNews =
       this.#buckets !== undefined && (before === undefined || this.#buckets.isMuchSlowerThan(before));
     this.begin(message, ttlMs, isNews ? nowMs + refillMs(ttlMs) / 4 : undefined, buckets !== undefined);
-    // An empty, settled reservation need not end, except that a region only forwards an isolate's units when it ends.
+    // An empty, settled one need not end, but a region only forwards an isolate's units when it ends.
     const isSettled = names.every((name, index) => call.rules[name]?.used === this.used[index]);
     this.#isCut = this.#buckets !== undefined || before !== undefined;
+    this.hasNews = this.policy.pool !== undefined && !isSettled && this.#isEmpty;
     this.isHeld = this.policy.pool !== undefined || !isSettled || !this.#isEmpty || this.#isCut;
   }
 

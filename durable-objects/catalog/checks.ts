@@ -16,10 +16,12 @@ import {
   RANGE_ALLOWED,
 } from "../../core/catalog/patterns.ts";
 import { problemsOf, readOverride } from "../../core/catalog/policies-in-force.ts";
+import { aloneProblem } from "../../core/policies/parse-policies.ts";
 import { parsePolicy } from "../../core/policies/parse-policy.ts";
 import { NAME, NAME_ALLOWED } from "../../core/policies/policy-fields.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import { meant, violation, type Violation } from "../../core/validation.ts";
+import { deployed } from "../deployment.ts";
 import type { OverrideCounts } from "./catalog-store.ts";
 
 export type WriteResult = Versioned<unknown> | Refusal;
@@ -62,19 +64,47 @@ export function policyRefusal(name: string, fields: Table, file?: Table, last?: 
   if (long !== undefined) return long;
   const problems = problemsOf(name, fields);
   if (problems.length > 0) return notAllowed(problems);
-  if (fields["pool"] !== undefined)
-    return notAllowedBy('pool is "redis": must be left out of a policy that is made at run time', "pool");
   const [before, after] = [parsed(name, file ?? last), parsed(name, fields)];
+  if (before === undefined && after?.pool !== undefined)
+    return notAllowedBy('pool is "redis": must be left out of a policy that is made at run time', "pool");
   if (before === undefined || after === undefined) return undefined;
-  const moved = PLACES.filter((field) => JSON.stringify(before[field]) !== JSON.stringify(after[field]));
-  if (moved.length === 0) return undefined;
+  const moved = PLACES.filter(
+    (field) => JSON.stringify(placeIn(before, field)) !== JSON.stringify(placeIn(after, field)),
+  );
+  if (moved.length === 0) return poolRefusal(before, after);
   const where = file === undefined ? "as it was when the policy was made" : "as in wrangler.toml";
   const shown = (value: unknown) => (value === undefined ? "left out" : JSON.stringify(value));
   const violations = moved.map((field) => ({
     path: [field],
-    detail: `${field} is ${shown(after[field])}: must be ${shown(before[field])}, ${where}, since only a deployment moves keys`,
+    detail: `${field} is ${shown(placeIn(after, field))}: must be ${shown(placeIn(before, field))}, ${where}, since only a deployment moves keys`,
   }));
   return notAllowed(violations);
+}
+
+function placeIn(policy: Policy, field: (typeof PLACES)[number]): unknown {
+  return field === "pool" ? policy.pool?.kind : policy[field];
+}
+
+/** Why a policy with a pool may not be written: its consumption is stored by the names of its rules. */
+function poolRefusal(before: Policy, after: Policy): Refusal | undefined {
+  if (after.pool === undefined) return undefined;
+  const [named, given] = [rulesIn(before), rulesIn(after)];
+  if (named !== given)
+    return notAllowedBy(
+      `rules are ${given}: must be ${named}, as in wrangler.toml, since the policy's pool counts by them`,
+      "rules",
+    );
+  return aloneRefusal(after);
+}
+
+function rulesIn({ rules }: Policy): string {
+  const texts = rules.map(({ name, lease }) => `${JSON.stringify(name)}${lease ? " (concurrency)" : ""}`);
+  return texts.toSorted().join(", ");
+}
+
+function aloneRefusal(policy: Policy): Refusal | undefined {
+  const problem = aloneProblem(policy, deployed.regions);
+  return problem === undefined ? undefined : notAllowedBy(problem, "onFailure");
 }
 
 /** The pattern of an override as it is stored, and when it ends; or its refusal. */
@@ -89,10 +119,8 @@ export function checkOverride(name: string, base: Table, pattern: string, fields
   const override = readOverride(name, base, fields);
   if ("problems" in override) return notAllowed(override.problems);
   const { endsAtMs } = override;
-  if (policy?.pool !== undefined)
-    return notAllowedBy(
-      'the policy has pool = "redis": its regions share one limit, and its keys can have no overrides',
-    );
+  const alone = override.policy && aloneRefusal(override.policy);
+  if (alone !== undefined) return alone;
   if (endsAtMs !== undefined && !(endsAtMs > nowMs))
     return wrongValue("expiresAt", fields["expiresAt"], "an instant in the future (RFC 3339)");
   const isMultiWildcard = read.kind === "glob" && read.parts.length > 2;

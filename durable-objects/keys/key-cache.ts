@@ -11,6 +11,7 @@ import {
   readPolicy,
   RuleFingerprints,
   storedVersion,
+  type VersionedPolicies,
   versionIn,
   Versions,
 } from "./versions.ts";
@@ -114,13 +115,19 @@ export class KeyCache {
   readonly versions = new Versions();
   readonly answers: KeyAnswers;
   readonly #storage: KeyStorage;
+  readonly #policies: VersionedPolicies;
   readonly #memory: MemoryBudget;
   readonly #share: MemoryShare;
   readonly #keys = new Map<string, KeyState>();
 
   /** @param memory shared with other objects; absent: not shared */
-  constructor(storage: KeyStorage, memory = new MemoryBudget(MAX_KEYS, MAX_BYTES)) {
+  constructor(
+    storage: KeyStorage,
+    memory = new MemoryBudget(MAX_KEYS, MAX_BYTES),
+    policies: VersionedPolicies = {},
+  ) {
     this.#storage = storage;
+    this.#policies = policies;
     this.answers = new KeyAnswers(storage);
     this.#memory = memory;
     this.#share = memory.join();
@@ -141,11 +148,11 @@ export class KeyCache {
     const latest = versions.size === 0 ? undefined : versions.take(key);
     const known = this.#keys.get(key);
     // An object has keys of one policy. A call with another name is of an unknown policy.
-    if (known !== undefined && known.policy.name !== name) chosen(name, file, latest);
-    const keyState = known ?? this.#load(key, (kept) => chosen(name, file, later(kept, latest)), nowMs);
+    if (known !== undefined && known.policy.name !== name) this.#chosen(name, file, latest);
+    const keyState = known ?? this.#load(key, (kept) => this.#chosen(name, file, later(kept, latest)), nowMs);
     keyState.isTouched = true;
     if (known !== undefined && later(known.inForce, latest) !== known.inForce) {
-      this.#adopt(known, chosen(name, file, latest), nowMs);
+      this.#adopt(known, this.#chosen(name, file, latest), nowMs);
       this.#weigh(known);
     }
     const isCompared = fingerprints.size > 0 && keyState.inForce?.fields === undefined;
@@ -158,7 +165,7 @@ export class KeyCache {
   policyOf(name: string, file: Policy | undefined, key: string): Policy | undefined {
     const known = this.#keys.get(key);
     const inForce = known === undefined ? versionIn(this.#storage.read(key)?.rules) : known.inForce;
-    return inForce?.fields === undefined ? file : chosen(name, file, inForce).policy;
+    return inForce?.fields === undefined ? file : this.#chosen(name, file, inForce).policy;
   }
 
   /**
@@ -252,6 +259,15 @@ export class KeyCache {
     return isExact;
   }
 
+  /** @throws Error when neither a version nor the deployment's file has the policy */
+  #chosen(name: string, file: Policy | undefined, inForce: PolicyRevision | undefined): ChosenVersion {
+    const { fields } = inForce ?? {};
+    const policy = (fields === undefined ? undefined : readPolicy(name, fields, this.#policies)) ?? file;
+    if (policy === undefined)
+      throw new Error(`this version of the object has no policy ${JSON.stringify(name)}`);
+    return { policy, inForce };
+  }
+
   #load(key: string, choose: (kept: PolicyRevision | undefined) => ChosenVersion, nowMs: number): KeyState {
     // Two rounds find a key that is not pinned, if any. A large key may require several drops.
     while (this.#isFull(1) && this.#dropOne(nowMs, 2 * this.#keys.size));
@@ -285,6 +301,10 @@ export class KeyCache {
   #adopt(keyState: KeyState, to: ChosenVersion, nowMs: number): void {
     if (isOfAnother(keyState.inForce, to.inForce)) return this.#beginAnew(keyState, to, nowMs);
     keyState.advance(nowMs);
+    if (keyState.keepsShare(to)) {
+      if (!keyState.isUnrecorded) this.#writeExact(keyState, nowMs);
+      return;
+    }
     if (!keyState.isUnrecorded || !keyState.isWhole(nowMs)) this.#writeExact(keyState, nowMs);
     keyState.compare(undefined, nowMs);
     keyState.adopt(this.#storage, to, nowMs);
@@ -303,8 +323,8 @@ export class KeyCache {
     keyState.compare(undefined, nowMs);
     keyState.adopt(storage, to, nowMs);
     keyState.replaceAccounts([], true);
-    // An object that starts presumes units of a key without a record for a while.
-    this.#writeExact(keyState, nowMs);
+    // An object that starts presumes units of a key without a record for a while, but none of a pool.
+    if (to.policy.pool === undefined) this.#writeExact(keyState, nowMs);
   }
 
   #writeExact(keyState: KeyState, nowMs: number): void {
@@ -344,12 +364,4 @@ export class KeyCache {
     }
     return false;
   }
-}
-
-/** @throws Error when neither a version nor the deployment's file has the policy */
-function chosen(name: string, file: Policy | undefined, inForce: PolicyRevision | undefined): ChosenVersion {
-  const policy = (inForce?.fields === undefined ? undefined : readPolicy(name, inForce.fields)) ?? file;
-  if (policy === undefined)
-    throw new Error(`this version of the object has no policy ${JSON.stringify(name)}`);
-  return { policy, inForce };
 }

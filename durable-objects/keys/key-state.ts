@@ -10,7 +10,13 @@ import {
 import { type Account, type Hold, type RuleAccount } from "../../core/accounts/hold.ts";
 import { tokenPassedMs } from "../../core/algorithms/concurrency.ts";
 import { dualState, singleState } from "../../core/algorithms/dual-config.ts";
-import { forPriority, later, type Policy, type PolicyRevision } from "../../core/policies/policy.ts";
+import {
+  forPriority,
+  later,
+  type Policy,
+  type PolicyRevision,
+  type Rule,
+} from "../../core/policies/policy.ts";
 import { longestMs } from "../../core/reservations/sizing.ts";
 import type { AnswerCount } from "../storage/answers.ts";
 import { converted, convertedClaim } from "../storage/conversions.ts";
@@ -217,6 +223,21 @@ export class KeyState {
     const read = this.#choose(record && versionIn(record.rules));
     if (later(this.inForce, read.inForce) !== this.inForce) this.#chosen = read;
     this.#take(storage, record, nowMs, isLost);
+  }
+
+  /**
+   * With a pool: another version decides from now on, with the same units and slots of the pool. Returns false, and
+   * changes nothing, if it has other rules: the region then begins anew, as after a crash.
+   */
+  keepsShare(to: ChosenVersion): boolean {
+    const kind = ({ name, lease }: Rule) => `${lease === undefined}/${name}`;
+    const kinds = ({ rules }: Policy) => rules.map(kind).join();
+    const isShare = this.policy.pool !== undefined && to.policy.pool !== undefined;
+    if (!isShare || kinds(this.policy) !== kinds(to.policy)) return false;
+    this.#chosen = to;
+    for (const [index, ruleState] of this.#ruleStates.entries())
+      ruleState.rule = to.policy.rules[index] ?? ruleState.rule;
+    return true;
   }
 
   /** Another version decides from now on. Memory was just written under the previous one, so units stay. */

@@ -2,7 +2,14 @@ import type { AnyAlgorithm } from "../../core/algorithms/algorithm.ts";
 import { dualConfig, type DualConfig } from "../../core/algorithms/dual-config.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import { parsePolicy } from "../../core/policies/parse-policy.ts";
-import { later, type Policy, type PolicyRevision, type Rule } from "../../core/policies/policy.ts";
+import {
+  later,
+  type Policy,
+  type PolicyLookup,
+  type PolicyRevision,
+  publicName,
+  type Rule,
+} from "../../core/policies/policy.ts";
 import { type StoredKey, storedName } from "../storage/records.ts";
 
 /** The version's place in a record. No rule has this name. Stored: never rename it. */
@@ -42,8 +49,15 @@ export class Versions extends Map<string, PolicyRevision> {
   }
 }
 
-/** @param fields as JSON; the result is `undefined` if this version cannot read them */
-export function readPolicy(name: string, fields: string): Policy | undefined {
+export type VersionedPolicies = Pick<PolicyLookup, "copyOf">;
+
+/** @param fields as JSON; the result is `undefined` if this version cannot read them, or knows no such region */
+export function readPolicy(name: string, fields: string, { copyOf }: VersionedPolicies): Policy | undefined {
+  const policy = parsedPolicy(publicName(name), fields);
+  return policy === undefined || copyOf === undefined ? policy : copyOf(policy, name);
+}
+
+function parsedPolicy(name: string, fields: string): Policy | undefined {
   const id = `${name}/${fields}`;
   const known = read.get(id);
   if (known !== undefined) return known;

@@ -140,6 +140,8 @@ export interface PoolGrant {
   readonly isNew: boolean;
   /** Units beside the kept ones and the cost. Below 0: as many of the kept slots are gone. */
   readonly units: readonly number[];
+  /** By rule: used and held units over the limit, which was lowered. The holder leaves as many unused. Absent: none. */
+  readonly surplus?: readonly number[];
   /** In milliseconds, from `lifetime` or `shortest`. 0 if the pool ignored the message. */
   readonly ttlMs: number;
   /** Other holders want units too: this holder should return spare ones at once. */

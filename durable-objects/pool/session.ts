@@ -1,5 +1,5 @@
 import { orTimeout, type Time } from "../../core/clock.ts";
-import { publicName } from "../../core/policies/policy.ts";
+import { type PolicyRevision, publicName } from "../../core/policies/policy.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { WaitQueue } from "../operations/wait-queue.ts";
 import type { Pool, PoolAnswer, PoolCall } from "./protocol.ts";
@@ -44,6 +44,7 @@ export class PoolSession {
 
   shareOf(keyState: KeyState): Share {
     const known = this.#shares.get(keyState.ruleStates);
+    known?.follow(keyState.policy);
     if (known !== undefined) return known;
     const share = new Share(keyState, this.time.nowMs());
     this.#shares.set(keyState.ruleStates, share);
@@ -80,8 +81,12 @@ export class PoolSession {
     const work = async () => {
       const answer = await this.#call(keyState, call, names, message);
       const atMs = this.toNow(keyState);
+      // Other rules are in force since, and the region has begun anew: what was granted expires.
+      if (this.shareOf(keyState) !== share) throw new PoolFailure("the policy has other rules now");
       const isTaken = message === undefined || share.answered(message, answer, atMs);
       this.watch(keyState);
+      // All that it had may have been used while the message was under way.
+      if (share.hasNews(atMs)) void this.report(keyState);
       // The region has continued without this answer. Its next message returns the grant.
       if (!isTaken && answer.granted?.overtakenBy === undefined)
         throw new PoolFailure("the pool's answer came late");
@@ -97,9 +102,10 @@ export class PoolSession {
     // The key stays in memory until the call has ended.
     const unpin = keyState.pin();
     try {
-      const { name, rules, deadlineMs } = keyState.policy;
+      const { policy, key, inForce } = keyState;
+      const { name, rules, deadlineMs } = policy;
       const ruleNames = rules.map((rule) => rule.name);
-      const keys = poolKeys(publicName(name), keyState.key, ruleNames, names);
+      const keys = poolKeys(poolName(name, inForce), key, ruleNames, names);
       const maxMs = Math.ceil(deadlineMs * PART_OF_DEADLINE);
       return await this.#host.pool.call(keys, message?.call ?? call, maxMs);
     } catch (error) {
@@ -154,6 +160,12 @@ export class PoolSession {
     }
     if (!share.isHeld || share.isAtRest) this.#held.delete(keyState);
   }
+}
+
+/** A candidate begins with a pool of its own. */
+function poolName(name: string, inForce: PolicyRevision | undefined): string {
+  const policy = publicName(name);
+  return inForce?.candidate === undefined ? policy : `${policy}~${inForce.candidate}`;
 }
 
 /**

@@ -23,6 +23,8 @@ interface ShareConfig extends LeaseTerms {
 interface ShareState {
   /** Including units that isolates hold or callers lease: they are outstanding, as in any account. */
   readonly units: number;
+  /** How far the pool was over its limit, which was lowered: as many are not spent or leased again. */
+  readonly surplus: number;
   /** Units of a rate that were used since the share began. */
   readonly used: number;
   /** From then on units of a rate may not be spent. Leases end by the key's `endsByMs` instead. */
@@ -41,6 +43,7 @@ interface ShareState {
 
 const NO_SHARE: ShareState = {
   units: 0,
+  surplus: 0,
   used: 0,
   endsAtMs: -Infinity,
   left: 0,
@@ -60,6 +63,10 @@ export function sharesOf(policy: Policy): Policy {
 /** The pool's rules, from a policy that `sharesOf` made. */
 export function pooledRules({ rules }: Policy): PoolRule[] {
   return rules.map(({ config }) => (config as ShareConfig).pooled);
+}
+
+export function isLogged({ config }: Rule): boolean {
+  return (config as ShareConfig).pooled.algorithm === "sliding-log";
 }
 
 function shareOf(rule: Rule): Rule {
@@ -100,7 +107,7 @@ const share: Algorithm<ShareConfig, ShareState> = {
   scale: () => undefined,
 
   decide({ capacity, isLeased }, state = NO_SHARE, nowMs, cost, outstanding) {
-    const units = isLeased || nowMs < state.endsAtMs ? state.units : 0;
+    const units = isLeased || nowMs < state.endsAtMs ? state.units - state.surplus : 0;
     const free = Math.max(0, units - outstanding);
     const resetAfterMs = Math.max(0, state.wholeAtMs - nowMs);
     const remaining = free - cost;

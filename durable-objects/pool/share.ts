@@ -1,14 +1,15 @@
 import { outstandingOf } from "../../core/accounts/account.ts";
 import { randomId } from "../../core/clock.ts";
-import type { Cost } from "../../core/policies/policy.ts";
+import type { Cost, PolicyView } from "../../core/policies/policy.ts";
 import { Holder, type UnansweredMessage } from "../../core/reservations/holder.ts";
-import { heldMs, type WantedUnits } from "../../core/reservations/sizing.ts";
+import { FLOOD_MS, heldMs, type WantedUnits } from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { HolderMessage, PoolAnswer, PoolCall, PoolMark, PoolSizing } from "./protocol.ts";
 import {
   addUnits,
   freeUnits,
   idleSlots,
+  isLogged,
   keepUnits,
   type LentShare,
   lentUnits,
@@ -53,6 +54,11 @@ export class Share extends Holder<ShareCall> {
   /** When slots were last requested or leased. */
   #busyAtMs = -Infinity;
   #failedAtMs = -Infinity;
+  /** The pool reserves units for it by an earlier version of the policy: its next message returns them. */
+  #isOutdated = false;
+  #askedUnder: PolicyView | undefined;
+  /** By rule: the used units that the last message reported. */
+  #reported: readonly number[] = [];
 
   constructor(keyState: KeyState, nowMs: number) {
     const { policy, ruleStates } = keyState;
@@ -72,7 +78,21 @@ export class Share extends Holder<ShareCall> {
 
   /** Whether every slot has a lease, so that there is nothing to do until one ends. */
   get isAtRest(): boolean {
-    return this.#keyState.policy.lease !== undefined && idleSlots(this.#keyState) === 0;
+    return !this.#isOutdated && this.#keyState.policy.lease !== undefined && idleSlots(this.#keyState) === 0;
+  }
+
+  /** Another version of the policy is in force, with rules of the same names. Spare units are not spent any more. */
+  follow(policy: PolicyView): void {
+    if (policy !== this.policy) {
+      this.policy = policy;
+      this.#isOutdated = true;
+      this.denials.forget();
+    }
+    if (this.#isOutdated) this.#dropSpare();
+  }
+
+  #dropSpare(): void {
+    for (const ruleState of this.#ruleStates) keepUnits(this.#keyState, ruleState, 0, Infinity);
   }
 
   /** The share's demand and denials keep the key in memory from now on. A peek is not noted. */
@@ -91,18 +111,34 @@ export class Share extends Holder<ShareCall> {
     return nowMs >= this.#failedAtMs + PAUSE_MS && super.needsRefill(nowMs);
   }
 
+  /**
+   * Whether the pool should hear of used units now, since nothing is left and no call asks until later: a log counts
+   * units from when it hears of them. Each such message reports at least half of the units that the region has.
+   */
+  hasNews(nowMs: number): boolean {
+    if (this.messageAt(nowMs) !== undefined) return false;
+    return this.#ruleStates.some((ruleState, index) => {
+      const { used, retryAtMs } = stateOf(ruleState);
+      const news = used - (this.#reported[index] ?? 0);
+      const isLate = isLogged(ruleState.rule) && retryAtMs > nowMs + FLOOD_MS;
+      return isLate && news > 0 && news >= outstandingOf(ruleState.account);
+    });
+  }
+
   /** Whether units may not be spent any more, or slots have been idle for too long. */
   isOver(nowMs: number): boolean {
     const { lease } = this.#keyState.policy;
     const endsAtMs = lease === undefined ? this.spendableUntilMs : this.#busyAtMs + IDLE_SLOT_MS;
-    return this.isHeld && nowMs >= endsAtMs && this.messageAt(nowMs) === undefined && !this.isAtRest;
+    const isDue = this.#isOutdated || nowMs >= endsAtMs;
+    return this.isHeld && isDue && this.messageAt(nowMs) === undefined && !this.isAtRest;
   }
 
   /** Makes a call's message. From now on only units that the message keeps may be spent. */
   ask(call: Omit<PoolCall, "holding">, request: ShareRequest, nowMs: number): PoolMessage {
     this.#identify();
     const { policy, claims } = this.#keyState;
-    const wanted = this.#want(request, nowMs);
+    this.#askedUnder = policy;
+    const wanted = this.#want(this.#isOutdated ? { ...request, isGivingBack: true } : request, nowMs);
     // A call with a cost returns all free units, so the pool decides with all units.
     const isFor = call.cost.some((units) => units > 0);
     const kept = this.#ruleStates.map((ruleState, index) =>
@@ -111,12 +147,13 @@ export class Share extends Holder<ShareCall> {
     // Higher than every turn before a crash, unless the clock was set back. Then the pool answers with the
     // turn it knows (`overtakenBy`), and the next message continues from there.
     this.turn = Math.max(this.turn + 1, nowMs * 1_000);
+    this.#reported = this.#ruleStates.map((ruleState) => stateOf(ruleState).used);
     const holding = {
       holder: this.holder,
       turn: this.turn,
       isFresh: this.#isFresh,
       ...(this.#seen !== undefined && { seen: this.#seen }),
-      used: this.#ruleStates.map((ruleState) => stateOf(ruleState).used),
+      used: this.#reported,
       kept,
       wanted: wanted.units,
       isShort: wanted.isShort,
@@ -140,6 +177,7 @@ export class Share extends Holder<ShareCall> {
     const { holding } = call;
     this.#isFresh = false;
     this.isUnknown = false;
+    this.#isOutdated &&= this.#askedUnder !== this.policy;
     this.#seen = granted.mark;
     const isLeased = this.#keyState.policy.lease !== undefined && call.op === "limit";
     const isAdded = isLeased && call.request === undefined && rules.every(({ success }) => success);
@@ -150,7 +188,8 @@ export class Share extends Holder<ShareCall> {
       // The pool has decided, and then it has granted.
       const left = Math.max(0, (rules[index]?.remaining ?? 0) - (granted.units[index] ?? 0));
       const [retryAtMs, wholeAtMs] = [nowMs + (retryAfterMs ?? 0), nowMs + resetAfterMs];
-      updateShare(this.#keyState, ruleState, { left, retryAtMs, wholeAtMs });
+      const surplus = granted.surplus?.[index] ?? 0;
+      updateShare(this.#keyState, ruleState, { left, retryAtMs, wholeAtMs, surplus });
     }
     this.begin(message, granted.ttlMs);
     this.#busyAtMs = Math.max(this.#busyAtMs, sentAtMs);
@@ -160,6 +199,7 @@ export class Share extends Holder<ShareCall> {
     const isKept = !granted.isNew && holding.kept.some((units) => units > 0);
     this.#keyState.endsByMs = isKept ? Math.max(endsByMs, this.#keyState.endsByMs) : endsByMs;
     this.isHeld = this.#ruleStates.some((ruleState) => stateOf(ruleState).units > 0);
+    if (this.#isOutdated) this.#dropSpare();
     if (granted.units.some((units) => units > 0)) this.denials.forget();
     // With `next` nothing is left: calls that waited for this answer are denied without the pool.
     if (next !== undefined) this.denials.learn(this.policy, 1, next, nowMs);
@@ -193,12 +233,14 @@ export class Share extends Holder<ShareCall> {
     const { admits } = this.#keyState.policy.localDecisions;
     const lent = lentUnits(this.#keyState, nowMs, lending);
     const leased = this.#leased();
-    const units = this.#ruleStates.map(({ rule }, index) => {
+    const units = this.#ruleStates.map((ruleState, index) => {
+      const { rule } = ruleState;
       const inUse = leased[index] ?? 0;
       if (isGivingBack === true) return 0;
       if (admits) return Math.min(rule.capacity, (measured.units[index] ?? 0) + 2 * (lent[index] ?? 0));
       if (rule.lease === undefined) return inUse;
-      return Math.max(inUse + (slots?.[index] ?? 0), this.isContended ? 0 : (this.#peak[index] ?? 0));
+      const isReturning = this.isContended || stateOf(ruleState).surplus > 0;
+      return Math.max(inUse + (slots?.[index] ?? 0), isReturning ? 0 : (this.#peak[index] ?? 0));
     });
     this.#peak = leased;
     const low = measured.low.map((each, index) => Math.max(each, Math.floor((lent[index] ?? 0) / 2)));

@@ -97,7 +97,7 @@ export class RegionKeys {
     const { terms, inForce } = call;
     const fields = inForce?.fields;
     const policy =
-      (fields === undefined ? undefined : readPolicy(call.policy, fields)) ??
+      (fields === undefined ? undefined : readPolicy(call.policy, fields, this.#host.policies)) ??
       this.#host.policies.get(call.policy);
     // During a rollout the home object decides by both versions.
     if (policy === undefined || (fields === undefined && terms !== undefined && terms !== policy.terms))

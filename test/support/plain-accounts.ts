@@ -238,3 +238,14 @@ function outstandingOf({ holds }: Account): number {
   for (const hold of holds) units += hold.units;
   return units;
 }
+
+/** By rule, the used and held units beyond its limit, if there are any: a larger rule of the same kind counts them. */
+export function surplus(ruleAccounts: readonly RuleAccount[], nowMs: number): { surplus?: number[] } {
+  const over = ruleAccounts.map(({ rule, account }) => {
+    const max = 2 ** 20;
+    const config = { ...rule.config, ...("burst" in rule.config ? { burst: max } : { limit: max }) };
+    const { remaining } = rule.algorithm.decide(config, account.state, nowMs, 0, outstandingOf(account));
+    return Math.max(0, max - remaining - rule.capacity);
+  });
+  return over.some((units) => units > 0) ? { surplus: over } : {};
+}

@@ -16,6 +16,7 @@ import { costOf, type Rule } from "../../core/policies/policy.ts";
 import { grantedTogether, isSpare, type Wish } from "../../core/reservations/sizing.ts";
 import type { PoolGrant, HolderMessage, PoolAnswer, PoolCall } from "../../durable-objects/pool/protocol.ts";
 import { decide } from "./decide.ts";
+import { surplus } from "./plain-accounts.ts";
 import { isAllOf, SIZING, type PartOfCall } from "./pools.ts";
 
 interface Holder {
@@ -125,6 +126,7 @@ export class PoolModel {
       units: this.rules.map(() => 0),
       ttlMs: 0,
       isContended: this.#isContended(holding?.holder ?? ""),
+      ...surplus(this.ruleAccounts, this.nowMs),
       ...token,
     };
     return { ...answer, granted, ...this.#next() };
@@ -413,7 +415,8 @@ export class PoolModel {
     const token = isLeasing || isLeased ? { fencingToken: String(this.#tokens(SIZING.fencingTokens)) } : {};
     const isContended = this.#isContended(holding.holder);
     const change = units.map((each, index) => each - (own.lacking[index] ?? 0));
-    return { mark, isNew: own.isNew, units: change, ttlMs: lifetime.ttlMs, isContended, ...token };
+    const over = surplus(this.ruleAccounts, this.nowMs);
+    return { mark, isNew: own.isNew, units: change, ...over, ttlMs: lifetime.ttlMs, isContended, ...token };
   }
 
   #sized(holding: HolderMessage, own: Own) {

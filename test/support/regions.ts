@@ -35,6 +35,7 @@ interface Options {
   readonly connections?: number;
   readonly isolates?: number;
   readonly isOneProcess?: boolean;
+  readonly backgroundMs?: number;
   readonly toRedis?: number;
   /** The worker that has the service binding in each region. */
   readonly caller?: string;
@@ -48,7 +49,7 @@ interface Options {
 export async function startWorld(
   policies: object,
   continents: readonly string[],
-  { connections = 32, isolates = 1, isOneProcess = false, toRedis = Infinity, ...callers }: Options = {},
+  { connections = 32, isolates = 1, isOneProcess = false, toRedis = Infinity, ...served }: Options = {},
 ): Promise<World> {
   let redis = await startRedis();
   const { port } = redis;
@@ -66,7 +67,7 @@ export async function startWorld(
         pool: { url: network.url, token: TOKEN },
         originHeader: ORIGIN_HEADER,
         isolates,
-        ...callers,
+        ...served,
         onOutput: (text) => (running.printed += text),
       });
     const serving = known ?? (await begin());
@@ -74,7 +75,11 @@ export async function startWorld(
     return Object.assign(running, {
       continent,
       serving,
-      client: new HttpClient(serving.url, connections, headers),
+      client: new HttpClient(
+        serving.urls[known === undefined ? 0 : index] ?? serving.url,
+        connections,
+        headers,
+      ),
     });
   };
   const regions: RegionRunning[] = [];

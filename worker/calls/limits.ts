@@ -62,9 +62,8 @@ export function findTarget(
   if (key === undefined) return badValue([...below, "key"], givenKey, ADDRESS_ALLOWED);
   const problem = keyProblem(principal, key);
   if (problem !== undefined) return problem;
-  const overridden = policy.overrides?.find(key, readClockMs());
-  if (overridden !== undefined || policy.pool === undefined) return { policy: overridden ?? policy, key };
-  return { policy: policies.within(policy, principal.region), key };
+  const found = policy.overrides?.find(key, readClockMs()) ?? policy;
+  return { policy: found.pool === undefined ? found : policies.within(found, principal.region), key };
 }
 
 export function findPolicy(

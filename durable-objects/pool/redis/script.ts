@@ -23,7 +23,8 @@ import { TOKEN_BUCKET } from "./lua/token-bucket.ts";
  * - `now`: the latest instant of a change; `since`: that of the first
  * - `s:<rule>`: the rule's state; `o:<rule>`: its units outstanding, first all of them, then those of holders
  *   (regions)
- * - `g:<rule>`: refunded units of a sliding log, and the state that they belong to
+ * - `g:<rule>`: more of the state, which older scripts do not know, and the state that it belongs to: refunded
+ *   units of a sliding log, and what a bucket would count if it had never shrunk
  * - `u:<hold>`: the hold's units, by rule
  * - `holders`: all holders, each as JSON in JSON
  * - `fence`: the highest fencing token in use
@@ -81,34 +82,51 @@ local ALGORITHMS = { ['token-bucket'] = tokenBucket, ['sliding-log'] = slidingLo
   gcra = gcra }
 local algorithms = {}
 
-local function algorithmOf(rule)
-  local name = rule.algorithm
-  algorithms[name] = algorithms[name] or ALGORITHMS[name]()
+local function algorithmOf(name)
+  local make = ALGORITHMS[name]
+  algorithms[name] = algorithms[name] or (make and make())
   return algorithms[name]
 end
 
-local function readBook(index, rule, stored, held)
-  rule.algorithm = algorithmOf(rule)
+-- What belongs to the state: if an older script has changed that since, it is dropped.
+local function moreOf(stored, more)
+  local of, rest = string.match(more or '', '^(.-)|(.*)$')
+  return of == stored and rest or nil
+end
+
+local function readBook(index, rule, stored, held, more)
+  rule.algorithm = algorithmOf(rule.algorithm)
   rule.capacity = rule.burst or rule.limit
   rule.minIntervalMs = rule.minIntervalMs or 0
   rule.isLeased = rule.algorithm.isLeased
   rule.logKey = KEYS[2 + index]
-  local state = stored and rule.algorithm.read(stored, rule) or nil
+  local state = stored and rule.algorithm.read(stored, moreOf(stored, more), rule) or nil
   pool.held[rule.name] = heldFrom(held)
-  return { rule = rule, name = rule.name, held = pool.held[rule.name], state = state, before = state }
+  return { rule = rule, name = rule.name, held = pool.held[rule.name], state = state, before = state,
+    hasMore = more and true or false, other = not state and not rule.isLeased and stored, otherMore = more }
+end
+
+-- The rule had another algorithm: what that counts is charged again, as if taken now (storage/conversions.ts).
+local function convert(book)
+  local stored, rule = book.other, book.rule
+  local algorithm = algorithmOf(string.match(stored, '^%S+'))
+  local state = algorithm and algorithm.used and algorithm.read(stored, moreOf(stored, book.otherMore), rule)
+  if not state then return end
+  book.state = rule.algorithm.debit(rule, nil, nowMs, algorithm.used(state))
+  pool.isChanged = true
 end
 
 local function readRules()
   local rules, fields = call.rules, FIELDS
   for index = 1, #rules do
-    fields[FIXED + 2 * index - 1] = 's:' .. rules[index].name
-    fields[FIXED + 2 * index] = 'o:' .. rules[index].name
+    local at, name = FIXED + 3 * index, rules[index].name
+    fields[at - 2], fields[at - 1], fields[at] = 's:' .. name, 'o:' .. name, 'g:' .. name
   end
   local values = redis.call('HMGET', MAIN, unpack(fields))
   for index = 1, FIXED do pool.fields[fields[index]] = values[index] or nil end
   for index = 1, #rules do
-    local at = FIXED + 2 * index
-    books[index] = readBook(index, rules[index], values[at - 1], values[at])
+    local at = FIXED + 3 * index
+    books[index] = readBook(index, rules[index], values[at - 2], values[at - 1], values[at])
   end
 end
 
@@ -117,6 +135,9 @@ local function load()
   clockMs = time[1] * 1000 + math.floor(time[2] / 1000)
   readRules()
   nowMs = max(clockMs, numberIn('now'))
+  for _, book in ipairs(books) do
+    if book.other then convert(book) end
+  end
   pool.blockedMs = numberIn('blocked')
   local found = redis.call('ZRANGE', HOLDS, '0', text(CHUNK - 1), 'WITHSCORES')
   if found[1] or holding or call.op ~= 'limit' then defineHolds() end

@@ -97,7 +97,10 @@ local function save()
   for _, book in ipairs(books) do
     local rule, state = book.rule, book.state
     if state ~= book.before then
-      put(sets, deletes, 's:' .. book.name, state and rule.algorithm.write(state))
+      local stored, more = state and rule.algorithm.write(state), state and rule.algorithm.more
+      more = more and more(state)
+      put(sets, deletes, 's:' .. book.name, stored)
+      if more or book.hasMore then put(sets, deletes, 'g:' .. book.name, more and stored .. '|' .. more) end
       if rule.algorithm.save then rule.algorithm.save(rule, state) end
     end
     if rule.algorithm.save then keys[#keys + 1] = rule.logKey end

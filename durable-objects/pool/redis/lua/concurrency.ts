@@ -3,6 +3,7 @@ export const CONCURRENCY = `
 local concurrency = { isLeased = true }
 
 concurrency.read = function() return nil end
+concurrency.counted = function() return 0 end
 
 concurrency.decide = function(rule, _, _, cost, outstanding)
   local remaining = math.max(0, rule.limit - outstanding)

@@ -212,14 +212,20 @@ end
 
 -- "isLeasing": the holder gives out leases of what it gets.
 local function grantText(granted, units, ttlMs, isLeasing)
-  local texts, mark = {}, granted.mark
+  local texts, mark, surplus, isSurplus = {}, granted.mark, {}, false
   local token = isLeasing and takeTokens(sizing.fencingTokens)
-  for index in ipairs(books) do texts[index] = text(units[index]) end
+  for index, book in ipairs(books) do
+    texts[index] = text(units[index])
+    local rule = book.rule
+    local over = max(0, book.held.all + rule.algorithm.counted(rule, book.state, nowMs) - rule.capacity)
+    surplus[index], isSurplus = text(over), isSurplus or over > 0
+  end
   return '{' .. (granted.overtakenBy and '"overtakenBy":' .. text(granted.overtakenBy) .. ',' or '')
     .. format('"mark":{"turn":%d,"atMs":%d,"untilMs":%d,"wholeMs":%d}', mark.turn, mark.atMs, mark.rememberMs,
       mark.wholeMs or 0)
     .. ',"isNew":' .. tostring(granted.isNew or false)
     .. ',"units":' .. listed(texts)
+    .. (isSurplus and ',"surplus":' .. listed(surplus) or '')
     .. ',"ttlMs":' .. text(ttlMs)
     .. ',"isContended":' .. tostring(isContended())
     .. (token and ',"fencingToken":"' .. token .. '"' or '') .. '}'

@@ -7,9 +7,8 @@
  * the runs that it closed, the latest first, and only the final state is written.
  *
  * Holes are a list `{ from, to, from, to }` in a field of their own, `g:<rule>`, since older scripts could
- * not read a state with them. Beside them is the state that they belong to. If such a script has changed the
- * state since, they are dropped: refunded units count again until they leave the window, and nothing is
- * admitted twice.
+ * not read a state with them. If such a script has changed the state since, they are dropped: refunded units
+ * count again until they leave the window, and nothing is admitted twice.
  */
 export const SLIDING_LOG = `
 local MAX_HOLES = 64
@@ -57,29 +56,15 @@ local function holesFrom(holes, from)
   return list
 end
 
--- Those of a state as it is stored.
-local function readHoles(rule, stored)
-  local kept = redis.call('HGET', MAIN, 'g:' .. rule.name)
-  if not kept then return NO_HOLES end
-  rule.hadHoles = true
-  local of, list = string.match(kept, '^(.-)|(.*)$')
-  if of ~= stored then return NO_HOLES end
+local function holesIn(list)
+  if not list then return NO_HOLES end
   local holes = {}
   for number in string.gmatch(list, '%d+') do holes[#holes + 1] = tonumber(number) end
   return holes
 end
 
-local function writeHoles(rule, stored, holes)
-  if #holes > 0 then
-    local numbers = {}
-    for at, number in ipairs(holes) do numbers[at] = text(number) end
-    redis.call('HSET', MAIN, 'g:' .. rule.name, stored .. '|' .. table.concat(numbers, ' '))
-  elseif rule.hadHoles then
-    redis.call('HDEL', MAIN, 'g:' .. rule.name)
-  end
-end
-
 local NEVER = -math.huge
+local slidingLog = {}
 
 local function logWith(log, changes)
   local copy = {}
@@ -140,6 +125,10 @@ local function countedAt(log, windowMs, nowMs)
   return log.total - gone - unitsInHoles(log.holes, gone)
 end
 
+slidingLog.counted = function(rule, log, nowMs)
+  return countedAt(log, rule.windowMs, nowMs)
+end
+
 -- When so many of the units that count will have left.
 local function leavesAtMs(log, windowMs, nowMs, units)
   return windowMs + (closedRunMs(log, after(log.holes, goneAt(log, windowMs, nowMs), units)) or log.openMs)
@@ -154,17 +143,27 @@ local function lastCountedMs(log)
 end
 
 local MAX_COUNTED = 4294967295
-local slidingLog = {}
 
-slidingLog.read = function(stored, rule)
+slidingLog.read = function(stored, holes, rule)
   local total, closed, gone, openMs, lastMs = string.match(stored, '^sliding%-log (%d+) (%d+) (%d+) (%d+) (%d+)$')
   if not total then return nil end
   return { total = tonumber(total), closed = tonumber(closed), gone = tonumber(gone), openMs = tonumber(openMs),
-    lastMs = tonumber(lastMs), key = rule.logKey, holes = readHoles(rule, stored) }
+    lastMs = tonumber(lastMs), key = rule.logKey, holes = holesIn(holes) }
 end
 
 slidingLog.write = function(log)
   return format('sliding-log %d %d %d %d %d', log.total, log.closed, log.gone, log.openMs, log.lastMs)
+end
+
+slidingLog.used = function(log)
+  return log.total - log.gone - unitsInHoles(log.holes, log.gone)
+end
+
+slidingLog.more = function(log)
+  if #log.holes == 0 then return nil end
+  local numbers = {}
+  for at, number in ipairs(log.holes) do numbers[at] = text(number) end
+  return table.concat(numbers, ' ')
 end
 
 slidingLog.wholeAtMs = function(rule, log)
@@ -280,7 +279,6 @@ end
 
 -- Runs that have left go from the set, those that were closed join it.
 slidingLog.save = function(rule, log)
-  writeHoles(rule, log and slidingLog.write(log), log and log.holes or NO_HOLES)
   if not log or not log.key then redis.call('DEL', rule.logKey) end
   if not log then return end
   if log.forgetMs and log.key then redis.call('ZREMRANGEBYSCORE', log.key, '-inf', text(log.forgetMs)) end

@@ -25,33 +25,63 @@ end
 
 local tokenBucket = {}
 
-tokenBucket.read = function(stored)
+tokenBucket.read = function(stored, total)
   local spent, windowMs, burst, atMs = string.match(stored, '^token%-bucket (%d+) (%d+) (%d+) (%d+)$')
   if not spent then return nil end
-  return { spent = tonumber(spent), windowMs = tonumber(windowMs), burst = tonumber(burst), atMs = tonumber(atMs) }
+  return { spent = tonumber(spent), windowMs = tonumber(windowMs), burst = tonumber(burst), atMs = tonumber(atMs),
+    total = total and tonumber(total) }
 end
 
 tokenBucket.write = function(state)
   return format('token-bucket %d %d %d %d', state.spent, state.windowMs, state.burst, state.atMs)
 end
 
-local function bucketState(rule, spent, atMs)
-  if spent <= 0 then return nil end
-  return { spent = spent, windowMs = rule.windowMs, burst = rule.burst, atMs = atMs }
+tokenBucket.more = function(state)
+  return state.total and text(state.total)
 end
 
--- The same consumption under another policy: rounded up, and at most the whole new bucket.
-local function converted(state, rule)
-  local rest = math.fmod(state.spent, state.windowMs)
-  local units = (state.spent - rest) / state.windowMs
-  return math.min(units * rule.windowMs + scaledUp(rest, rule.windowMs, state.windowMs), rule.burst * rule.windowMs)
+tokenBucket.used = function(state)
+  return math.ceil((state.total or state.spent) / state.windowMs)
+end
+
+-- "beyond": what would be spent in addition if the bucket had never shrunk.
+local function bucketState(rule, spent, atMs, beyond)
+  if spent <= 0 then return nil end
+  local total = beyond > 0 and math.min(spent + beyond, MAX_PARTS) or nil
+  return { spent = spent, windowMs = rule.windowMs, burst = rule.burst, atMs = atMs, total = total }
+end
+
+-- All that was spent, in parts of this policy: rounded up.
+local function totalOf(rule, state)
+  local parts = state.total or state.spent
+  if state.windowMs == rule.windowMs then return parts end
+  local rest = math.fmod(parts, state.windowMs)
+  local units = (parts - rest) / state.windowMs
+  return units * rule.windowMs + scaledUp(rest, rule.windowMs, state.windowMs)
+end
+
+-- The same consumption under another policy is at most the whole new bucket.
+local function spentUnder(rule, state)
+  if state.windowMs == rule.windowMs and state.burst == rule.burst then return state.spent end
+  return math.min(totalOf(rule, state), rule.burst * rule.windowMs)
+end
+
+local function refilled(rule, state, nowMs)
+  return rule.limit * math.max(0, nowMs - state.atMs)
 end
 
 local function spentAt(rule, state, nowMs)
   if not state then return 0 end
-  local spent = state.spent
-  if state.windowMs ~= rule.windowMs or state.burst ~= rule.burst then spent = converted(state, rule) end
-  return math.max(0, spent - rule.limit * math.max(0, nowMs - state.atMs))
+  return math.max(0, spentUnder(rule, state) - refilled(rule, state, nowMs))
+end
+
+tokenBucket.counted = function(rule, state, nowMs)
+  return math.ceil(spentAt(rule, state, nowMs) / rule.windowMs)
+end
+
+local function beyondAt(rule, state, nowMs)
+  if not state or (not state.total and state.windowMs == rule.windowMs and state.burst == rule.burst) then return 0 end
+  return math.max(0, totalOf(rule, state) - refilled(rule, state, nowMs) - spentAt(rule, state, nowMs))
 end
 
 local function stamp(state, nowMs)
@@ -66,7 +96,7 @@ tokenBucket.decide = function(rule, state, nowMs, cost, outstanding)
   if cost == 0 or spent <= room then
     return {
       allowed = true,
-      state = bucketState(rule, spent + costParts, stamp(state, nowMs)),
+      state = bucketState(rule, spent + costParts, stamp(state, nowMs), beyondAt(rule, state, nowMs)),
       remaining = math.max(0, math.floor((room - spent) / rule.windowMs)),
       resetAfterMs = math.ceil((spent + costParts) / rule.limit) }
   end
@@ -84,23 +114,24 @@ end
 
 tokenBucket.debit = function(rule, state, nowMs, units)
   local spent = spentAt(rule, state, nowMs) + units * rule.windowMs
-  return bucketState(rule, math.min(spent, MAX_PARTS), stamp(state, nowMs))
+  return bucketState(rule, math.min(spent, MAX_PARTS), stamp(state, nowMs), beyondAt(rule, state, nowMs))
 end
 
 tokenBucket.credit = function(rule, state, nowMs, units)
-  return bucketState(rule, spentAt(rule, state, nowMs) - units * rule.windowMs, stamp(state, nowMs))
+  local spent = spentAt(rule, state, nowMs) - units * rule.windowMs
+  return bucketState(rule, spent, stamp(state, nowMs), beyondAt(rule, state, nowMs))
 end
 
 tokenBucket.uncharge = function(rule, state, nowMs, units, atMs)
-  local refilled = rule.limit * math.max(0, nowMs - atMs)
-  local spent = spentAt(rule, state, nowMs) - math.max(0, units * rule.windowMs - refilled)
-  return bucketState(rule, spent, stamp(state, nowMs))
+  local back = math.max(0, units * rule.windowMs - rule.limit * math.max(0, nowMs - atMs))
+  local spent = spentAt(rule, state, nowMs) - back
+  return bucketState(rule, spent, stamp(state, nowMs), beyondAt(rule, state, nowMs))
 end
 
 -- Nothing is left, whatever there was.
 tokenBucket.empty = function(rule, state, nowMs)
   local spent = math.max(spentAt(rule, state, nowMs), rule.burst * rule.windowMs)
-  return bucketState(rule, spent, stamp(state, nowMs))
+  return bucketState(rule, spent, stamp(state, nowMs), beyondAt(rule, state, nowMs))
 end
 
 tokenBucket.wholeAtMs = function(rule, state)

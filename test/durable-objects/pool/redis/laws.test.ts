@@ -1,8 +1,7 @@
 /** The laws of the algorithms (../algorithms/laws.test.ts), through the script on a real server. */
 import fc from "fast-check";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { UNTOUCHED } from "../../../../core/accounts/account.ts";
-import type { AnyAlgorithm } from "../../../../core/algorithms/algorithm.ts";
+import { refund, UNTOUCHED } from "../../../../core/accounts/account.ts";
 import { tokenBucket } from "../../../../core/algorithms/token-bucket.ts";
 import { algorithms } from "../../../../core/policies/algorithms.ts";
 import type { PoolAnswer } from "../../../../durable-objects/pool/protocol.ts";
@@ -289,34 +288,71 @@ test.each([
   expect(worstExcess(calls, config)).toBeGreaterThan(-1);
 });
 
-test("a bucket's consumption under another policy is what the algorithm says it is, to the part", async () => {
+test("a bucket's consumption under each further policy is what the algorithm says it is, to the part", async () => {
   const { fields } = specimens["token-bucket"] ?? {};
   if (fields === undefined) throw new Error("no specimen of a bucket");
+  const use = fc.record({
+    given: fields,
+    cost: fc.oneof(fc.nat(20), fc.nat(1_000_000)),
+    laterMs: fc.nat(5_000),
+  });
   await fc.assert(
-    fc.asyncProperty(
-      fields,
-      fields,
-      fc.nat(1_000_000),
-      fc.nat(5_000),
-      async (given, other, cost, laterMs) => {
-        const [before, after] = [given, other].map((each) => ruleWith(tokenBucket as AnyAlgorithm, each));
-        if (before === undefined || after === undefined) return;
-        const pool = pools.create([poolRule(before)]);
-        await pool.limit([Math.min(cost, before.capacity)], START_MS);
-        await pool.limit([1], START_MS + laterMs);
-        let account = UNTOUCHED;
-        for (const [units, atMs] of [
-          [Math.min(cost, before.capacity), 0],
-          [1, laterMs],
-        ] as const) {
-          const decision = decide(before, account, START_MS + atMs, units);
-          if (decision.allowed) ({ account } = decision);
-        }
-        pool.rules = [poolRule(after)];
-        const { remaining, resetAfterMs } = decide(after, account, START_MS + laterMs, 0);
-        expect(figures(await pool.peek(START_MS + laterMs))).toEqual({ remaining, resetAfterMs });
-      },
-    ),
-    { numRuns: depth(150, 500) },
+    fc.asyncProperty(fc.array(use, { minLength: 2, maxLength: 6 }), async (uses) => {
+      const pool = pools.create([]);
+      let [account, nowMs] = [UNTOUCHED, START_MS];
+      for (const { given, cost, laterMs } of uses) {
+        const rule = { ...ruleWith(tokenBucket, given), name: "rate" };
+        pool.rules = [poolRule(rule)];
+        nowMs += laterMs;
+        // What is left may be small, so as much is taken as there is, and a unit returned.
+        const { remaining } = decide(rule, account, nowMs, 0);
+        const decision = decide(rule, account, nowMs, Math.min(cost, remaining));
+        if (decision.allowed) ({ account } = decision);
+        await pool.limit([Math.min(cost, remaining)], nowMs);
+        account = refund(rule, account, nowMs, 1);
+        const { remaining: left, resetAfterMs } = decide(rule, account, nowMs, 0);
+        const returned = await pool.call({ op: "refund", cost: [1] }, nowMs);
+        expect(figures(returned)).toEqual({ remaining: left, resetAfterMs });
+      }
+    }),
+    { numRuns: depth(100, 500) },
   );
+});
+
+const BUCKET = {
+  name: "rate",
+  algorithm: "token-bucket",
+  limit: 40,
+  windowMs: 86_400_000,
+  burst: 40,
+} as const;
+const LOG = { name: "rate", algorithm: "sliding-log", limit: 50, windowMs: 86_400_000 } as const;
+
+test("under another algorithm the used units count, as if taken at its first call, also if that is denied", async () => {
+  const pool = pools.create([BUCKET]);
+  await pool.limit([30], START_MS);
+  pool.rules = [LOG];
+  expect(admitted(await pool.limit([21], START_MS + 5))).toBe(false);
+  await pool.limit([4], START_MS + 7);
+  expect(figures(await pool.peek(START_MS + 86_400_004))).toMatchObject({ remaining: 16 });
+  expect(figures(await pool.peek(START_MS + 86_400_005))).toMatchObject({ remaining: 46 });
+  await pool.call({ op: "refund", cost: [1], request: "back" }, START_MS + 8);
+  pool.rules = [BUCKET];
+  expect(figures(await pool.peek(START_MS + 9))).toMatchObject({ remaining: 7 });
+  // Of a log with more used than the new limit has, all count when it is raised again.
+  pool.rules = [{ ...LOG, limit: 10 }];
+  expect(figures(await pool.peek(START_MS + 10))).toMatchObject({ remaining: 0 });
+  pool.rules = [LOG];
+  expect(figures(await pool.peek(START_MS + 11))).toMatchObject({ remaining: 17 });
+});
+
+test("a rule that had no state, or one of an algorithm that this script does not know, begins untouched", async () => {
+  const pool = pools.create([{ name: "rate", algorithm: "concurrency", limit: 3 }]);
+  await pool.call({ op: "hold", id: "a", cost: [2], ttlMs: 1_000 }, START_MS);
+  pool.rules = [BUCKET];
+  // What was leased counts until its lease ends, and then as used.
+  expect(figures(await pool.peek(START_MS + 1))).toMatchObject({ remaining: 38 });
+  const other = pools.create([BUCKET]);
+  await other.client.hSet(other.name, "s:rate", "newer 1 2 3");
+  expect(figures(await other.peek(START_MS))).toEqual({ remaining: 40, resetAfterMs: 0 });
 });
