@@ -123,6 +123,8 @@ export class Journal {
   /** What is not written yet: the turn's changes, and those of the parts of it that may still fail. */
   #pending: Changes[] = [];
   #isBroken = false;
+  /** It could not be read again: nothing is decided before that. */
+  #isUnread = false;
   /** The number of the last row, and the rows and characters from the journal's first one on. */
   #turn = 0;
   #rows = 0;
@@ -141,6 +143,7 @@ export class Journal {
 
   /** A key's changes, the latest first. */
   *changesOf(key: string): Generator<KeyChanges, void> {
+    this.#readAgain();
     for (let index = this.#pending.length - 1; index >= 0; index -= 1) {
       const changes = this.#pending[index]?.get(key);
       if (changes !== undefined) yield changes;
@@ -151,6 +154,7 @@ export class Journal {
 
   /** All changes that are only in the journal, by key. */
   get all(): Iterable<readonly [key: string, changes: KeyChanges]> {
+    this.#readAgain();
     const all = new Changes();
     for (const changes of [this.#since, ...this.#pending]) all.merge(changes);
     return all;
@@ -170,6 +174,7 @@ export class Journal {
 
   /** All or none of the changes. A turn fails as a whole if `work` fails after it has written rows at once. */
   atomically<Result>(work: () => Result): Result {
+    this.#readAgain();
     const before = this.#pending.length;
     const { writes } = this.#tables;
     try {
@@ -212,6 +217,7 @@ export class Journal {
 
   /** Moves everything to the tables, so that queries find it there. */
   fold(): void {
+    this.#readAgain();
     if (this.#pending.length > 1) throw new Error("a part of a turn cannot be folded");
     if (this.#pending.length + this.#since.size === 0) return;
     try {
@@ -283,8 +289,18 @@ export class Journal {
     this.#since.clear();
   }
 
+  #readAgain(): void {
+    if (this.#isUnread) this.#read();
+  }
+
   #read(): void {
+    this.#isUnread = true;
     this.forget();
+    this.#readRows();
+    this.#isUnread = false;
+  }
+
+  #readRows(): void {
     type Row = { turn: number; first: number };
     const query = "SELECT turn, first FROM journal ORDER BY turn DESC LIMIT 1";
     const [last] = this.#tables.rows<Row>("journal", query);

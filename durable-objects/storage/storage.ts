@@ -93,6 +93,7 @@ export class Storage {
   turn<Result>(work: () => Result, lost: (error: unknown) => never): Result {
     if (this.#isTurn) return work();
     this.#isTurn = true;
+    if (this.journal !== undefined) this.journal.isTurn = true;
     try {
       return work();
     } finally {
