@@ -20,9 +20,8 @@ const YOUNG_MS = 250;
 /** How often a call that waits in this isolate looks whether it should rather ask the object. */
 const LOOK_MS = 250;
 
-function waitedLonger<Asked extends Answer | Problem | undefined>(answer: Asked, ms: number): Asked {
-  if (answer === undefined || answer instanceof Problem || !("rules" in answer)) return answer;
-  return { ...answer, waitedMs: ms + (answer.waitedMs ?? 0) };
+function waitedLonger(answer: Answer, ms: number): Answer {
+  return "rules" in answer ? { ...answer, waitedMs: ms + (answer.waitedMs ?? 0) } : answer;
 }
 
 const ENDING = { kind: "end", isRepeatable: true } as const;
@@ -130,7 +129,11 @@ export class ClaimClient {
       const isHere = async () => (await latch.wait(time, leftMs + policy.deadlineMs)) >= 0;
       await Promise.race([asked, isHere()]);
       this.#slots.leave(policy, key, turn);
-      if (!latch.isOpen) return waitedLonger(await asked, call.waitMs - leftMs);
+      if (!latch.isOpen) {
+        const answer = await asked;
+        const isAnswer = answer !== undefined && !(answer instanceof Problem);
+        return isAnswer ? waitedLonger(answer, call.waitMs - leftMs) : answer;
+      }
       // It may have granted a lease meanwhile.
       stop.abort();
       this.#caller.inBackground(asked.then(() => this.release(policy, key, call.id, { outcome: "ignore" })));

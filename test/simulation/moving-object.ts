@@ -115,6 +115,7 @@ export class MovingObject {
       case "renew":
       case "set":
       case "shedding":
+      case "slots":
       case "tell":
         break;
     }

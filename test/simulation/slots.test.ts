@@ -4,7 +4,8 @@ import type { SlotsCall } from "../../core/protocol/calls.ts";
 import { depth } from "../support/depth.ts";
 import { announcedSeed, seedOr } from "../support/random.ts";
 import { BrokenLaw } from "./laws.ts";
-import { randomPlan, SlotsHistory, type SlotsFaults, type SlotsOutcome, type SlotsPlan } from "./slots.ts";
+import { randomPlan, type SlotsFaults, type SlotsOutcome, type SlotsPlan } from "./slots-plan.ts";
+import { SlotsHistory } from "./slots.ts";
 
 const HISTORIES = depth(20, 200);
 const MAX = 2_000;

@@ -9,7 +9,7 @@ import { type LimiterNamespace, type LimiterStub, Objects } from "../../client/t
 import type { Time } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { Lease, Slots } from "../../core/protocol/answers.ts";
-import type { AcquireCall, SlotsCall } from "../../core/protocol/calls.ts";
+import type { AcquireCall } from "../../core/protocol/calls.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { readClaimId } from "../../core/protocol/names.ts";
 import type { KeyCall } from "../../core/protocol/object-methods.ts";
@@ -27,83 +27,12 @@ import { parseDeployment } from "../support/milliseconds.ts";
 import { seededRandom, whole } from "../support/random.ts";
 import { Database, Died } from "./database.ts";
 import { law } from "./laws.ts";
+import type { SlotsOutcome, SlotsPlan } from "./slots-plan.ts";
 
 const KEY = "key";
 
 /** Until it hears of a call that waits, an isolate may serve its own: a pace, and the way there and back. */
 const OVERTAKEN_MS = 1_500;
-
-export interface SlotsPlan {
-  readonly seed: number;
-  readonly limit: number;
-  readonly isolates: number;
-  readonly ttlMs: number;
-  /** The mean time that a lease is held. */
-  readonly heldMs: number;
-  readonly callsPerS: number;
-  readonly waitMs: number;
-  readonly lost: number;
-  readonly late: number;
-  readonly kills: number;
-  readonly restarts: number;
-  readonly freezes: number;
-  /** The part of leases that are released and renewed through another isolate. */
-  readonly elsewhere: number;
-  /** The part of leases that are never released. */
-  readonly abandoned: number;
-  readonly seconds: number;
-  readonly oneWayMs: number;
-  readonly faults?: SlotsFaults;
-}
-
-/** Planted mistakes. */
-export interface SlotsFaults {
-  /** Changes a holder's message. @param memory the name of the object's present memory, if it has been said */
-  readonly message?: (call: SlotsCall, memory: string | undefined) => SlotsCall;
-  readonly answer?: (answer: Slots, call: SlotsCall) => Slots;
-  /** From the middle of the history on the clocks of isolates stand still. */
-  readonly isClockStill?: boolean;
-  /** A lease that the object does not know is renewed as if it did. */
-  readonly renewsBlindly?: boolean;
-}
-
-export function randomPlan(seed: number, faults?: SlotsFaults): SlotsPlan {
-  const random = seededRandom(seed * 7_919 + 1);
-  const of = <Value>(...values: Value[]) => values[whole(random, values.length)] as Value;
-  const limit = of(2, 5, 10, 30);
-  const heldMs = of(20, 100, 400, 1_500);
-  return {
-    seed,
-    limit,
-    isolates: of(1, 2, 3, 5),
-    ttlMs: of(1_000, 3_000, 10_000),
-    heldMs,
-    callsPerS: Math.min(150, (1_000 * limit * of(0.3, 0.8, 1.5)) / heldMs),
-    waitMs: of(0, 0, 500, 3_000),
-    lost: of(0, 0, 0.05, 0.2),
-    late: of(0, 0.02, 0.1),
-    kills: of(0, 1, 4),
-    restarts: of(0, 1, 3),
-    freezes: of(0, 1, 3),
-    elsewhere: of(0, 0.3, 0.8),
-    abandoned: of(0, 0.05),
-    seconds: 10,
-    oneWayMs: of(1, 20, 60),
-    ...(faults && { faults }),
-  };
-}
-
-export interface SlotsOutcome {
-  granted: number;
-  /** By isolates themselves. */
-  own: number;
-  denied: number;
-  degraded: number;
-  renewed: number;
-  lost: number;
-  messages: number;
-  rows: number;
-}
 
 interface Isolate {
   readonly client: LimiterClient;
@@ -230,7 +159,7 @@ export class SlotsHistory {
     if (message.op !== "slots") return calls.call(message);
     this.#outcome.messages += 1;
     const call = changed === undefined ? message : { ...changed(message, this.#memoryName), op: message.op };
-    const said = calls.call(call as KeyCall) as Slots;
+    const said = calls.call(call) as Slots;
     this.#memoryName = said.slots.memory;
     return answer(said, message);
   }
@@ -290,7 +219,7 @@ export class SlotsHistory {
           };
           answered.then(
             (answer) => back(() => resolve(answer)),
-            (error: unknown) => back(() => reject(error as Error)),
+            (error: unknown) => back(() => reject(error)),
           );
         };
         this.#ticks.at(this.#ticks.nowMs + this.#wayMs(), arrive);
@@ -305,7 +234,7 @@ export class SlotsHistory {
       signal?.addEventListener("abort", () =>
         this.#ticks.at(this.#ticks.nowMs + this.#wayMs(), () => left.abort()),
       );
-      const call = JSON.parse(String(body)) as AcquireCall;
+      const call = JSON.parse(body as string) as AcquireCall;
       const text = await send(async () =>
         JSON.stringify(await this.#memory.calls.request(new URL(url).pathname, call, left.signal)),
       );
