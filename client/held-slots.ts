@@ -1,5 +1,5 @@
 /** The slots of one key that this isolate has: its leases, and what they need. Plain data, which its requests share. */
-import type { Latch } from "../core/clock.ts";
+import { type Latch, randomId } from "../core/clock.ts";
 import type { Policy } from "../core/policies/policy.ts";
 import type { Decided } from "../core/protocol/answers.ts";
 import type { AcquireParams, HandedLease } from "../core/protocol/calls.ts";
@@ -13,23 +13,30 @@ const EARLY_PART = 0.2;
 /** A message without an answer is repeated after so many paces, and then more rarely. */
 const MAX_MISSED = 3;
 const SMOOTHING = 16;
+/** The most leases that a message hands over. */
+export const MAX_HANDED = 256;
 
 export interface YoungLease {
   readonly id: string;
   readonly units: number;
   readonly ttlMs: number;
   readonly fencingToken: number;
-  readonly grantedAtMs: number;
+  grantedAtMs: number;
   readonly caller: string | undefined;
   expiresAtMs: number;
 }
 
+/** Makes the secret of a lease's id, with the mark of a holder. */
+export type MakeId = (holder: string) => string;
+
 /** A call that waits for a slot: here, and at the object if that may be sooner. */
 export interface WaitingCall extends Pick<AcquireParams, "ttlMs"> {
-  readonly makeId: () => string;
+  readonly makeId: MakeId;
   readonly units: number;
   readonly caller: string | undefined;
   readonly sinceMs: number;
+  /** Then its request has ended, if it is still here. */
+  readonly untilMs: number;
   readonly signal: AbortSignal | undefined;
   /** Open when it has its answer. */
   readonly latch: Latch;
@@ -40,6 +47,8 @@ export interface WaitingCall extends Pick<AcquireParams, "ttlMs"> {
 export class HeldSlots {
   policy: Policy;
   readonly key: string;
+  /** Unguessable but for its mark, which the ids of its leases have. */
+  readonly holder = randomId();
   readonly young = new Map<string, YoungLease>();
   /** Handed over, until the object has said so. */
   readonly handed = new Map<string, YoungLease>();
@@ -71,7 +80,7 @@ export class HeldSlots {
   granted = 0;
   released = 0;
   wanted = 0;
-  /** Acquires in this period. */
+  /** Units that were asked for in this period. */
   calls = 0;
   #sinceMs: number;
   #callsPerPace = 0;
@@ -91,6 +100,39 @@ export class HeldSlots {
 
   get isHolding(): boolean {
     return this.kept > 0 || this.handed.size > 0;
+  }
+
+  /** Whether it may be forgotten. */
+  get isAtRest(): boolean {
+    return !this.isHolding && this.waiting.length === 0 && this.underWaySinceMs === undefined;
+  }
+
+  /** After the clock was set back what it has is told again, and none of it is leased before an answer. */
+  restart(nowMs: number): void {
+    this.spendableUntilMs = -Infinity;
+    this.sentAtMs = -Infinity;
+    this.underWaySinceMs = undefined;
+    this.offUntilMs = -Infinity;
+    this.#sinceMs = nowMs;
+    for (const lease of this.young.values()) lease.grantedAtMs = -Infinity;
+  }
+
+  /** The first call that could be served by the slots that it has. */
+  get firstWaiting(): WaitingCall | undefined {
+    return this.waiting.find(({ units }) => units <= this.kept);
+  }
+
+  /** Leases that are old become the object's with the next message, which names so many at most. */
+  handOver(nowMs: number): void {
+    for (const [id, lease] of this.handed) if (lease.expiresAtMs <= nowMs) this.handed.delete(id);
+    for (const lease of this.young.values())
+      if (nowMs >= lease.grantedAtMs + this.paceMs && this.handed.size < MAX_HANDED) this.hand(lease, nowMs);
+  }
+
+  hand(lease: YoungLease, nowMs: number): void {
+    this.end(lease.id, nowMs);
+    this.kept -= lease.units;
+    this.handed.set(lease.id, lease);
   }
 
   /** Whether a lease may be granted here. */
@@ -175,5 +217,5 @@ export class HeldSlots {
 export function handedOf(lease: YoungLease, nowMs: number): HandedLease {
   const { id, units, ttlMs, expiresAtMs, fencingToken, caller } = lease;
   const by = caller === undefined ? {} : { caller };
-  return { id, units, ttlMs, leftMs: expiresAtMs - nowMs, fencingToken, ...by };
+  return { id, units, ttlMs, leftMs: Math.min(ttlMs, expiresAtMs - nowMs), fencingToken, ...by };
 }

@@ -5,14 +5,14 @@
  * The isolate takes slots of a key with several acquires in a pace, as many as its leases need. Its requests share only
  * plain data: each acquire or release may send the next message, and one request at a time goes on when no other comes.
  */
-import { HolderClock, Latch, randomId } from "../core/clock.ts";
+import { HolderClock, Latch } from "../core/clock.ts";
 import { costOf, type Policy, relaxedRule, type Rule, versionOf } from "../core/policies/policy.ts";
 import type { Decided, GivenSlots, Lease, Slots } from "../core/protocol/answers.ts";
 import type { AcquireParams, SlotsCall } from "../core/protocol/calls.ts";
 import { markOf } from "../core/protocol/names.ts";
 import { Problem } from "../core/protocol/problems.ts";
 import type { ClientContext } from "./call-gate.ts";
-import { handedOf, HeldSlots, PACE_MS, type WaitingCall, type YoungLease } from "./held-slots.ts";
+import { handedOf, HeldSlots, MAX_HANDED, PACE_MS, type WaitingCall, type YoungLease } from "./held-slots.ts";
 import { pause } from "./reservation-cache.ts";
 
 /** The most keys. One without slots is forgotten first. */
@@ -28,6 +28,8 @@ const MAX_OTHERS = 1_024;
 /** The runtime ends background work of a request after 30 s. */
 const RUN_MS = 20_000;
 const SILENT_MS = 2_000;
+/** A request may make 1,000 calls to objects, and has others to make. */
+const MAX_MESSAGES = 200;
 
 /** One request's work in the background. */
 interface Run {
@@ -39,15 +41,7 @@ interface Run {
 export class SlotHolder {
   readonly #keys = new Map<string, HeldSlots>();
   readonly #clock = new HolderClock(MARGIN_MS);
-  #name = "";
   #run: Run | undefined;
-
-  /** Unguessable but for its mark, which the ids of leases have that this isolate makes. */
-  get name(): string {
-    // Not at start-up, when a worker has no randomness.
-    if (this.#name === "") this.#name = randomId();
-    return this.#name;
-  }
 
   #now(readMs: number): number {
     // After the clock is set back, slots would be leased for longer than the object expects.
@@ -56,31 +50,31 @@ export class SlotHolder {
   }
 
   #stop(): void {
-    for (const slots of this.#keys.values()) slots.spendableUntilMs = -Infinity;
+    for (const slots of this.#keys.values()) slots.restart(this.#clock.latestMs);
   }
 
   /** Grants a lease from a free slot; `undefined`: the object decides it. */
-  acquire(caller: ClientContext, policy: Policy, key: string, call: AcquireParams): Decided | undefined {
+  acquire(
+    caller: ClientContext,
+    policy: Policy,
+    key: string,
+    call: AcquireParams & Pick<WaitingCall, "makeId">,
+  ): Decided | undefined {
     const rule = relaxedRule(policy);
-    if (rule === undefined || !this.#isPlain(call)) return undefined;
+    if (rule === undefined || !isPlain(call)) return undefined;
     const nowMs = this.#now(caller.time.nowMs());
-    const { id, ttlMs } = call;
+    const { ttlMs } = call;
     const units = costOf(rule, call.cost);
     const slots = this.#open(policy, key, nowMs);
     this.#serve(slots, nowMs);
-    slots.calls += 1;
+    slots.calls += units;
     slots.longestMs = Math.max(slots.longestMs, ttlMs);
-    const isFree = slots.waiting.length === 0 && slots.admits(units, ttlMs, nowMs);
+    const isFree = slots.firstWaiting === undefined && slots.admits(units, ttlMs, nowMs);
     const lease = { units, ttlMs, caller: caller.callerId };
-    const answer = isFree ? grant(slots, rule, { ...lease, id }, nowMs, 0) : undefined;
+    const makeId = () => call.makeId(slots.holder);
+    const answer = isFree ? grant(slots, rule, { ...lease, id: makeId() }, nowMs, 0) : undefined;
     this.#sendIfDue(caller, slots, nowMs);
     return answer;
-  }
-
-  #isPlain({ id, ttlMs, idempotencyKey, confirmWithinMs, resume, graceMs }: AcquireParams): boolean {
-    const isPlain = idempotencyKey === undefined && confirmWithinMs === undefined;
-    const isAttached = resume !== undefined || graceMs !== undefined;
-    return isPlain && !isAttached && ttlMs <= MAX_YOUNG_MS && markOf(id) === markOf(this.name);
   }
 
   /** A call that `acquire` has not granted waits for a slot of this isolate; `undefined`: it cannot get one. */
@@ -92,16 +86,19 @@ export class SlotHolder {
   ): WaitingCall | undefined {
     const rule = relaxedRule(policy);
     const slots = this.#find(policy, key);
-    if (rule === undefined || slots === undefined || !this.#isPlain(call)) return undefined;
-    if (slots.waiting.length >= (policy.lease?.maxWaiters ?? 0)) return undefined;
+    if (rule === undefined || slots === undefined || !isPlain(call)) return undefined;
+    const units = costOf(rule, call.cost);
+    if (units > slots.kept || slots.waiting.length >= (policy.lease?.maxWaiters ?? 0)) return undefined;
     const { makeId, signal, ttlMs } = call;
+    const sinceMs = this.#now(caller.time.nowMs());
     const waiting = {
       makeId,
       signal,
       ttlMs,
-      units: costOf(rule, call.cost),
+      units,
       caller: caller.callerId,
-      sinceMs: this.#now(caller.time.nowMs()),
+      sinceMs,
+      untilMs: sinceMs + call.waitMs + policy.deadlineMs,
       latch: new Latch(),
     };
     slots.waiting.push(waiting);
@@ -115,28 +112,38 @@ export class SlotHolder {
   }
 
   /** Whether calls wait here alone: slots of this isolate come free sooner than others. */
-  isOwn(caller: ClientContext, policy: Policy, key: string): boolean {
+  isOwn(caller: ClientContext, policy: Policy, key: string, { units }: WaitingCall): boolean {
     const slots = this.#find(policy, key);
     if (slots === undefined) return false;
     const nowMs = this.#now(caller.time.nowMs());
     this.#serve(slots, nowMs);
     this.#sendIfDue(caller, slots, nowMs);
-    return !slots.isHome && slots.kept > 0 && nowMs < slots.spendableUntilMs;
+    return !slots.isHome && units <= slots.kept && nowMs < slots.spendableUntilMs;
   }
 
   /** Free slots go to the calls that wait, in their order. */
   #serve(slots: HeldSlots, nowMs: number): void {
     slots.endExpired(nowMs);
-    const { waiting } = slots;
     const rule = relaxedRule(slots.policy);
-    for (let first = waiting[0]; rule !== undefined && first !== undefined; first = waiting[0]) {
-      const isGone = first.signal?.aborted === true;
+    for (
+      let first = slots.firstWaiting;
+      rule !== undefined && first !== undefined;
+      first = slots.firstWaiting
+    ) {
+      const isGone = first.signal?.aborted === true || nowMs >= first.untilMs;
       if (!isGone && !slots.admits(first.units, first.ttlMs, nowMs)) return;
-      waiting.shift();
+      slots.waiting.splice(slots.waiting.indexOf(first), 1);
       if (isGone) continue;
-      first.answer = grant(slots, rule, { ...first, id: first.makeId() }, nowMs, nowMs - first.sinceMs);
+      const id = first.makeId(slots.holder);
+      first.answer = grant(slots, rule, { ...first, id }, nowMs, nowMs - first.sinceMs);
       first.latch.open();
     }
+  }
+
+  /** The mark of the holder of a key. */
+  markOf(policy: Policy, key: string): string | undefined {
+    const slots = this.#find(policy, key);
+    return slots && markOf(slots.holder);
   }
 
   /** The object has granted a lease to a caller of this isolate. */
@@ -175,10 +182,14 @@ export class SlotHolder {
     if (slots === undefined || lease === undefined) return undefined;
     const forMs = ttlMs ?? lease.ttlMs;
     if (nowMs >= slots.spendableUntilMs || forMs > slots.ttlMs) {
-      slots.end(id, nowMs);
-      slots.kept -= lease.units;
-      slots.handed.set(id, lease);
-      await this.#send(caller, slots, nowMs);
+      // A message under way is not superseded: its answer may bring slots.
+      const isUnderWay = slots.isUnderWay(nowMs);
+      slots.isAtOnce = true;
+      if (isUnderWay || slots.handed.size >= MAX_HANDED) lease.grantedAtMs = -Infinity;
+      else {
+        slots.hand(lease, nowMs);
+        await this.#send(caller, slots, nowMs);
+      }
       return undefined;
     }
     lease.expiresAtMs = nowMs + forMs;
@@ -188,7 +199,9 @@ export class SlotHolder {
 
   /** Whether only another holder may know such a lease, if the object does not. */
   isOthers(policy: Policy, key: string, id: string): boolean {
-    return markOf(id) !== markOf(this.name) || this.#find(policy, key) === undefined;
+    const slots = this.#find(policy, key);
+    const isOwn = slots !== undefined && markOf(id) === markOf(slots.holder);
+    return !isOwn || slots.young.has(id) || slots.handed.has(id);
   }
 
   /** Key and slots of what this isolate may lease now. */
@@ -215,7 +228,7 @@ export class SlotHolder {
 
   #forgetOne(): void {
     for (const [name, slots] of this.#keys)
-      if (!slots.isHolding && slots.young.size === 0) {
+      if (slots.isAtRest) {
         this.#keys.delete(name);
         return;
       }
@@ -231,12 +244,7 @@ export class SlotHolder {
   async #send(caller: ClientContext, slots: HeldSlots, nowMs: number): Promise<void> {
     slots.endExpired(nowMs);
     slots.estimate(nowMs);
-    for (const lease of slots.young.values())
-      if (nowMs >= lease.grantedAtMs + slots.paceMs) {
-        slots.end(lease.id, nowMs);
-        slots.kept -= lease.units;
-        slots.handed.set(lease.id, lease);
-      }
+    slots.handOver(nowMs);
     const wanted = relaxedRule(slots.policy) === undefined ? 0 : slots.wanted;
     slots.kept = Math.max(slots.leased, Math.min(slots.kept, wanted, slots.most));
     slots.turn += 1;
@@ -248,7 +256,7 @@ export class SlotHolder {
       policy: policy.name,
       key,
       ...versionOf(policy),
-      holder: this.#name,
+      holder: slots.holder,
       turn,
       heard: slots.heard,
       memory: slots.memory,
@@ -285,16 +293,19 @@ export class SlotHolder {
     if (given === undefined) return;
     slots.heard = call.turn;
     for (const { id } of call.handed) slots.handed.delete(id);
-    this.#take(slots, given, nowMs);
+    this.#take(slots, given, sentAtMs, nowMs);
     slots.spendableUntilMs = Math.max(slots.spendableUntilMs, sentAtMs + given.lifeMs);
     this.#serve(slots, nowMs);
   }
 
-  #take(slots: HeldSlots, given: GivenSlots, nowMs: number): void {
-    const { more, isNew, isReset, ended } = given;
+  #take(slots: HeldSlots, given: GivenSlots, sentAtMs: number, nowMs: number): void {
+    const { more, isNew, resetAgoMs, ended } = given;
     if (isNew) slots.kept = 0;
-    for (const id of isNew || isReset ? [...slots.young.keys()] : ended)
-      if (slots.end(id, nowMs) !== undefined) slots.released += 1;
+    const over = isNew ? [...slots.young.keys()] : [...ended];
+    // Leases that were granted since go on.
+    const resetAtMs = sentAtMs - (resetAgoMs ?? Infinity);
+    for (const { id, grantedAtMs } of slots.young.values()) if (grantedAtMs < resetAtMs) over.push(id);
+    for (const id of over) if (slots.end(id, nowMs) !== undefined) slots.released += 1;
     slots.kept += more;
     slots.isHome = given.isHome;
     slots.most = given.most;
@@ -318,22 +329,34 @@ export class SlotHolder {
     const step = this.#clock.steps();
     step(0, caller.time.nowMs());
     const stepMs = PACE_MS / 2;
+    let messagesLeft = MAX_MESSAGES;
     while (this.#run === run && run.checkedAtMs < run.untilMs) {
       await pause(caller.time, stepMs);
       const readMs = caller.time.nowMs();
       if (step(stepMs, readMs)) this.#stop();
       run.checkedAtMs = this.#now(readMs);
+      const due: HeldSlots[] = [];
       let isHolding = false;
       for (const slots of this.#keys.values()) {
         this.#serve(slots, run.checkedAtMs);
         isHolding ||= slots.isHolding;
-        if (slots.isHolding && slots.needsMessage(run.checkedAtMs))
-          caller.inBackground(this.#send(caller, slots, run.checkedAtMs));
+        if (slots.isHolding && slots.needsMessage(run.checkedAtMs)) due.push(slots);
       }
-      if (!isHolding) break;
+      const now = due.slice(0, Math.min(messagesLeft, caller.objects.mostAtOnce));
+      messagesLeft -= now.length;
+      await Promise.all(now.map((slots) => this.#send(caller, slots, run.checkedAtMs)));
+      // Another request goes on.
+      if (!isHolding || messagesLeft <= 0) break;
     }
     if (this.#run === run) this.#run = undefined;
   }
+}
+
+function isPlain({ ttlMs, idempotencyKey, confirmWithinMs, resume, graceMs }: AcquireParams): boolean {
+  const isAttached = resume !== undefined || graceMs !== undefined;
+  return (
+    idempotencyKey === undefined && confirmWithinMs === undefined && !isAttached && ttlMs <= MAX_YOUNG_MS
+  );
 }
 
 function grant(

@@ -30,14 +30,14 @@ export class ClaimClient {
   readonly #caller: ClientContext;
   readonly #objects: ObjectCalls;
   readonly #slots: SlotHolder;
-  readonly #makeId: (policy: Policy, key: string) => string;
+  readonly #makeId: (policy: Policy, key: string, holder: string) => string;
 
-  /** @param makeId makes the secret of a lease's id */
+  /** @param makeId makes the secret of a lease's id, with the mark of a holder */
   constructor(
     caller: ClientContext,
     objects: ObjectCalls,
     slots: SlotHolder,
-    makeId: (policy: Policy, key: string) => string,
+    makeId: (policy: Policy, key: string, holder: string) => string,
   ) {
     this.#makeId = makeId;
     this.#caller = caller;
@@ -81,7 +81,8 @@ export class ClaimClient {
 
   /** Leases units, waiting for up to `call.waitMs`; `signal` ends the wait, and then nothing is granted. */
   async acquire(policy: Policy, key: string, call: AcquireParams, signal?: AbortSignal): Answered<Decision> {
-    const own = this.#slots.acquire(this.#caller, policy, key, call);
+    const makeId = (holder: string) => this.#makeId(policy, key, holder);
+    const own = this.#slots.acquire(this.#caller, policy, key, { ...call, makeId });
     if (own !== undefined) return toDecision(policy, key, own, "isolate");
     const { denial, shed, isShadow } = await this.#objects.shed(policy, key, call);
     if (denial !== undefined) return denial;
@@ -108,37 +109,37 @@ export class ClaimClient {
   async #acquireInTurn(policy: Policy, key: string, call: AcquireParams, signal?: AbortSignal) {
     const there = (params: AcquireParams, until = signal) =>
       this.#objects.wait<Answer>(policy, key, "acquire", params, until);
-    const makeId = () => this.#makeId(policy, key);
+    const makeId = (holder: string) => this.#makeId(policy, key, holder);
     const turn = this.#slots.enter(this.#caller, policy, key, { ...call, makeId, signal });
     if (turn === undefined) return await there(call);
     const { latch } = turn;
     const { time } = this.#caller;
     let leftMs = call.waitMs;
-    while (
-      !latch.isOpen &&
-      leftMs > 0 &&
-      signal?.aborted !== true &&
-      this.#slots.isOwn(this.#caller, policy, key)
-    )
+    const isHere = () => leftMs > 0 && this.#slots.isOwn(this.#caller, policy, key, turn);
+    while (!latch.isOpen && signal?.aborted !== true && isHere())
       leftMs -= await latch.wait(time, Math.min(leftMs, LOOK_MS));
+    if (latch.isOpen) return turn.answer && { here: turn.answer };
     const stop = new AbortController();
+    if (signal?.aborted === true) stop.abort();
     signal?.addEventListener("abort", () => stop.abort());
-    if (!latch.isOpen) {
-      // The object says why, if the time is over.
-      const asked = there({ ...call, waitMs: Math.max(1, leftMs) }, stop.signal);
-      const isHere = async () => (await latch.wait(time, leftMs + policy.deadlineMs)) >= 0;
-      await Promise.race([asked, isHere()]);
-      this.#slots.leave(policy, key, turn);
-      if (!latch.isOpen) {
-        const answer = await asked;
-        const isAnswer = answer !== undefined && !(answer instanceof Problem);
-        return isAnswer ? waitedLonger(answer, call.waitMs - leftMs) : answer;
-      }
-      // It may have granted a lease meanwhile.
-      stop.abort();
-      this.#caller.inBackground(asked.then(() => this.release(policy, key, call.id, { outcome: "ignore" })));
+    const mark = this.#slots.markOf(policy, key);
+    // The object says why, if the time is over.
+    const inBoth = { ...call, waitMs: Math.max(1, leftMs), ...(mark !== undefined && { mark }) };
+    const asked = there(inBoth, stop.signal);
+    await Promise.race([asked, latch.wait(time, leftMs + policy.deadlineMs)]);
+    this.#slots.leave(policy, key, turn);
+    // Otherwise its timer goes on.
+    latch.open();
+    const { answer: here } = turn;
+    if (here === undefined) {
+      const answer = await asked;
+      const isAnswer = answer !== undefined && !(answer instanceof Problem);
+      return isAnswer ? waitedLonger(answer, call.waitMs - leftMs) : answer;
     }
-    return turn.answer && { here: turn.answer };
+    // The object may have granted a lease meanwhile.
+    stop.abort();
+    this.#caller.inBackground(asked.then(() => this.release(policy, key, call.id, { outcome: "ignore" })));
+    return { here };
   }
 
   /** Leases units until expiry, or the disposal of the handle in `attached`. `call.resume` takes over one. */

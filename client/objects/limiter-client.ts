@@ -84,9 +84,9 @@ export class LimiterClient {
     this.#shedding = shedding;
     this.#objects = new ObjectCalls(parts, local, shedding);
     this.#slots = slots;
-    this.claims = new ClaimClient(parts, this.#objects, slots, (policy, key) =>
-      this.newSecret("lease", policy, key),
-    );
+    const makeId = (policy: Policy, key: string, holder: string) =>
+      this.#proven("lease", policy, key, withMark(randomId(), holder));
+    this.claims = new ClaimClient(parts, this.#objects, slots, makeId);
     this.keys = new KeyLists(parts);
     // The caller's bounds are for the call itself. Candidates' objects are started as any others.
     const { gate: _, ...unbounded } = parts;
@@ -109,9 +109,12 @@ export class LimiterClient {
   }
 
   newSecret(kind: ClaimKind, policy: Pick<Policy, "name">, key: string): string {
-    const { callerId, prove } = this.#parts;
-    const id = kind === "hold" ? ownHoldId(callerId, randomId()) : withMark(randomId(), this.#slots.name);
-    return prove?.(kind, { policy: policy.name, key }, id) ?? id;
+    const id = kind === "hold" ? ownHoldId(this.#parts.callerId, randomId()) : randomId();
+    return this.#proven(kind, policy, key, id);
+  }
+
+  #proven(kind: ClaimKind, policy: Pick<Policy, "name">, key: string, id: string): string {
+    return this.#parts.prove?.(kind, { policy: policy.name, key }, id) ?? id;
   }
 
   /** The client that ends a claim. An unproven id may be forged, so it has the bounds of a new key. */

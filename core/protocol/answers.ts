@@ -103,8 +103,8 @@ export interface GivenSlots {
   readonly more: number;
   /** The object did not know the holder: it has these slots alone, and none of its leases goes on. */
   readonly isNew: boolean;
-  /** The key was reset: none of the holder's leases goes on. Its slots do. */
-  readonly isReset: boolean;
+  /** The key was reset so long ago: leases granted before are over. Its slots go on. Absent: it was not. */
+  readonly resetAgoMs?: number;
   /** How long the holder may lease slots, from when it asked. */
   readonly lifeMs: number;
   /** When to ask again. */

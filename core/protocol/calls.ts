@@ -139,6 +139,8 @@ export interface AcquireCall extends UnitsCall {
   readonly resume?: string | undefined;
   /** The longest time between two `ping` on the socket. Absent: unlimited. */
   readonly pingWithinMs?: number | undefined;
+  /** It also waits in its isolate, for the slots of the holder with this mark. */
+  readonly mark?: string;
   /** The lease ends after this time unless `confirm` comes: the caller may have left while it waited. */
   readonly confirmWithinMs?: number;
 }

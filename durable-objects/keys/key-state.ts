@@ -254,6 +254,11 @@ export class KeyState {
           nowMs,
         );
     }
+    // A row may last longer than its claim.
+    for (const { id, expiresAtMs } of this.#ruleStates.flatMap(({ account }) => account.holds)) {
+      const claim = this.#claims.get(id);
+      if (claim !== undefined) this.#claims.set(id, { ...claim, expiresAtMs });
+    }
   }
 
   #take(storage: KeyStorage, record: DueKey | undefined, nowMs: number, isLost: boolean): void {
@@ -346,6 +351,12 @@ export class KeyState {
       ruleState.storedWholeMs = recordWholeAtMs(ruleState.rule, accounts[index]?.state);
     }
     this.#expired = [];
+  }
+
+  /** A claim that has ended begins again under its id: its row is not to be deleted. */
+  beginAgain(claims: readonly Claim[]): void {
+    if (this.#expired.length === 0) return;
+    this.#expired = this.#expired.filter(({ id }) => claims.every((claim) => claim.id !== id));
   }
 
   noteClaims(end: readonly Claim[], put: readonly Claim[]): void {

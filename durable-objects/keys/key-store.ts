@@ -90,6 +90,7 @@ export class KeyStore {
     const isExact = writesRecord && !ahead.some((units) => units > 0);
     const isAhead = !isExact && (writesRecord || keyState.isAhead(nowMs));
     const allowanceEndsMs = this.#renewAllowance(keyState, accounts, nowMs, isAhead);
+    keyState.beginAgain(put);
     const writeAll = () => {
       for (const claim of end) storage.claims.remove(key, claim);
       for (const claim of put) storage.claims.write(key, claim, !keyState.claims.has(claim.id));

@@ -187,7 +187,7 @@ export class Claims {
 
   readonly acquire: Operations["acquire"] = (keyState, call, nowMs) => {
     const { idempotencyKey, shed } = call;
-    if (call.waitMs > 0) this.#slots.settleOwed(keyState, call.id, nowMs);
+    if (call.waitMs > 0) this.#slots.settleOwed(keyState, call.mark, nowMs);
     // The same call may be waiting: then its turn answers both.
     const isShed = shed !== undefined && !this.#queue.hasWaiting(keyState, idempotencyKey);
     const answer = isShed

@@ -52,7 +52,7 @@ export function localOperations(
     peek: (keyState, nowMs) => peeked(keyState, { queue, shedders, slots }, nowMs),
     reset: (keyState, nowMs) => {
       store.reset(keyState, nowMs);
-      slots.reset(keyState);
+      slots.reset(keyState, nowMs);
       shedders.reset(keyState, nowMs);
       queue.serve(keyState);
     },
@@ -66,8 +66,11 @@ interface Parts {
 }
 
 function peeked(keyState: KeyState, { queue, shedders, slots }: Parts, nowMs: number): Peeked {
-  const count = { hold: 0, lease: slots.leasedBy(keyState), holders: 0 };
-  for (const { kind, isSlots } of keyState.claims.values()) count[isSlots === true ? "holders" : kind] += 1;
+  const count = { hold: 0, lease: 0, holders: 0 };
+  for (const claim of keyState.claims.values()) {
+    count[claim.isSlots === true ? "holders" : claim.kind] += 1;
+    if (claim.isSlots === true) count.lease += slots.leasedBy(keyState, claim);
+  }
   const reclaimed = keyState.ruleStates.map(({ rule, account }) =>
     account.state === undefined ? 0 : (rule.algorithm.leasing?.reclaimed(account.state) ?? 0),
   );

@@ -15,7 +15,7 @@
  * needs, or its part. Slots that it lacks are owed to it: the object gives them to nobody else when they become free.
  */
 import { outstandingOf, UNTOUCHED } from "../../core/accounts/account.ts";
-import { withHold, withoutHold } from "../../core/accounts/hold.ts";
+import { holdWith, withHold, withoutHold } from "../../core/accounts/hold.ts";
 import { randomId } from "../../core/clock.ts";
 import { publicName, relaxedRule } from "../../core/policies/policy.ts";
 import type { GivenSlots, Slots } from "../../core/protocol/answers.ts";
@@ -40,7 +40,7 @@ export const MAX_YOUNG_MS = 10_000;
 /** A row lasts longer, so that not each message writes one. After a crash the slots of a holder that has gone do, too. */
 const ROW_MS = 30_000;
 /** A holder that lacks slots asks again within this time. */
-const OWED_MS = 300;
+const OWED_MS = 1_000;
 const OWED = "+owed";
 /** This part of the slots stays at the object for the calls of others, of a limit from 10 on. */
 const KEPT_PART = 0.1;
@@ -48,6 +48,8 @@ const KEPT_FROM = 10;
 const TOKENS = 1_000;
 /** The most leases of a holder that have ended elsewhere since its last message. Ends of others are not known here. */
 const MAX_ENDED = 1_024;
+/** A lease that a holder has is handed over by then. */
+const HANDED_MS = 2 * PACE_MS + 500;
 
 interface SlotHolder {
   turn: number;
@@ -63,7 +65,12 @@ interface SlotHolder {
   handed: ReadonlySet<string>;
   /** By id: the turn in whose answer it was named first. */
   readonly ended: Map<string, number>;
-  resetAt: number | undefined;
+  /** Leases that are not known here, and when they were asked for first. */
+  readonly asked: Map<string, number>;
+  heardAtMs: number;
+  /** The last reset of the key of which the holder has not heard, and the turn in whose answer it was said first. */
+  resetAtMs: number | undefined;
+  resetTurn: number;
 }
 
 /** What is known of a key's holders until a crash. */
@@ -109,13 +116,14 @@ export class SlotOwner {
     call: SlotsCall,
     nowMs: number,
   ): GivenSlots {
-    const { ruleStates, accounts, policy } = keyState;
-    const name = ruleStates[0]?.rule.name ?? "";
-    const [account = UNTOUCHED] = accounts;
-    const had = claim?.units[name] ?? 0;
-    const kept = Math.min(call.kept, had);
-    const handed = handedLeases(keyState, holder, call, had - kept, name, nowMs);
-    const rule = relaxedRule(policy);
+    const { accounts } = keyState;
+    const { index, name, rule } = leasedRule(keyState);
+    const account = accounts[index] ?? UNTOUCHED;
+    const had = holdWith(account.holds, call.holder)?.units ?? 0;
+    // Its claim has ended: it has what it gets now, and none of its leases goes on.
+    const isNew = call.kept > had;
+    const kept = isNew ? 0 : call.kept;
+    const handed = isNew ? [] : handedLeases(keyState, holder, call, had - kept, name, nowMs);
     const capacity = rule?.capacity ?? 0;
     // What is owed to holders is not in use.
     const others = outstandingOf(account) - this.owed(keyState) - had;
@@ -149,7 +157,7 @@ export class SlotOwner {
     if (owed > 0)
       holds = withHold(holds, { id: owedTo, units: owed, expiresAtMs: nowMs + OWED_MS, isStored: true });
     const change = {
-      accounts: [{ state: tokens?.state ?? account.state, holds }, ...accounts.slice(1)],
+      accounts: accounts.with(index, { state: tokens?.state ?? account.state, holds }),
       put: [
         ...handed.map(({ claim: lease }) => lease),
         ...(units > 0 && !hasRow ? [{ ...slots, expiresAtMs: rowUntilMs }] : []),
@@ -159,20 +167,16 @@ export class SlotOwner {
     };
     this.#store.commit(keyState, change, nowMs);
     this.#count(keyState, holder, call);
-    holder.turn = call.turn;
-    holder.wanted = call.wanted;
+    heard(holder, call);
+    holder.heardAtMs = nowMs;
+    for (const [id, atMs] of holder.asked) if (nowMs >= atMs + 2 * HANDED_MS) holder.asked.delete(id);
     holder.aliveUntilMs = aliveUntilMs;
     holder.rowUntilMs = rowUntilMs;
-    holder.handed = new Set(call.handed.map(({ id }) => id));
-    for (const [id, turn] of holder.ended)
-      if (turn <= call.heard) holder.ended.delete(id);
-      else holder.ended.set(id, Math.min(turn, call.turn));
-    if (holder.resetAt !== undefined && holder.resetAt <= call.heard) holder.resetAt = undefined;
-    if (holder.resetAt !== undefined) holder.resetAt = Math.min(holder.resetAt, call.turn);
+    const { resetAtMs } = holder;
     return {
       more,
-      isNew: had === 0 && call.kept > 0,
-      isReset: holder.resetAt !== undefined,
+      isNew,
+      ...(resetAtMs !== undefined && { resetAgoMs: nowMs - resetAtMs }),
       lifeMs,
       paceMs,
       ttlMs,
@@ -199,10 +203,15 @@ export class SlotOwner {
     holder.leased = call.leased;
   }
 
-  /** Whether a lease is not known here, but a holder that lives may know it. */
+  /** Whether a lease is not known here, but a holder that lives may know it, and has had no time to hand it over. */
   mayBeYoung(keyState: KeyState, id: string, nowMs: number): boolean {
     if (keyState.claims.has(id)) return false;
-    return this.#holdersOf(keyState, id, nowMs).some(({ ended }) => !ended.has(id));
+    return this.#holdersOf(keyState, id, nowMs).some(({ ended, asked, heardAtMs }) => {
+      if (ended.has(id)) return false;
+      const askedAtMs = asked.get(id) ?? nowMs;
+      if (asked.size < MAX_ENDED) asked.set(id, askedAtMs);
+      return heardAtMs < askedAtMs + HANDED_MS;
+    });
   }
 
   /** A lease that is not known here was released: its holder frees the slot. @returns whether it may be its lease */
@@ -216,10 +225,10 @@ export class SlotOwner {
     return isTaken;
   }
 
-  /** A call is to wait, and comes before all that is owed to others than its isolate. */
-  settleOwed(keyState: KeyState, lease: string, nowMs: number): void {
+  /** A call is to wait, and comes before all that is owed to other isolates. @param mark of its own one */
+  settleOwed(keyState: KeyState, mark: string | undefined, nowMs: number): void {
     if (this.owed(keyState) === 0) return;
-    const isOthers = (id: string) => isOwed(id) && markOf(id) !== markOf(lease);
+    const isOthers = (id: string) => isOwed(id) && markOf(id) !== mark;
     const accounts = keyState.accounts.map(({ state, holds }) => ({
       state,
       holds: holds.filter(({ id }) => !isOthers(id)),
@@ -230,32 +239,39 @@ export class SlotOwner {
   /** Slots that go to holders as soon as they are free, so that other calls do not take them before. */
   owed({ accounts }: KeyState): number {
     let owed = 0;
-    for (const { id, units } of accounts[0]?.holds ?? []) if (isOwed(id)) owed += units;
+    for (const { holds } of accounts) for (const { id, units } of holds) if (isOwed(id)) owed += units;
     return owed;
   }
 
-  /** All leases of holders are over. */
-  reset(keyState: KeyState): void {
+  /** The leases that holders have granted until now are over. */
+  reset(keyState: KeyState, nowMs: number): void {
     for (const holder of this.#memories.get(keyState)?.holders.values() ?? []) {
-      holder.resetAt = Infinity;
-      holder.ended.clear();
+      holder.resetAtMs = nowMs;
+      holder.resetTurn = Infinity;
       holder.leased = 0;
+      // Its row was written with the end that is known here.
+      holder.rowUntilMs = -Infinity;
     }
   }
 
-  /** How many leases of their own the key's holders had at their last messages. */
-  leasedBy(keyState: KeyState): number {
-    let leased = 0;
-    for (const [name, holder] of this.#memories.get(keyState)?.holders ?? [])
-      if (slotsOf(keyState, name) !== undefined) leased += holder.leased;
-    return leased;
+  /** The leases of a holder: as it said last, or as many as it may have. */
+  leasedBy(keyState: KeyState, { id, units }: Claim): number {
+    const holder = this.#memories.get(keyState)?.holders.get(id);
+    const isKnown = holder !== undefined && holder.turn > 0;
+    return isKnown ? holder.leased : Math.max(0, ...Object.values(units));
   }
 
+  /** Those with this mark that live. What is only stored has begun before this memory. */
   #holdersOf(keyState: KeyState, id: string, nowMs: number): SlotHolder[] {
-    const found: SlotHolder[] = [];
-    for (const [name, holder] of this.#memories.get(keyState)?.holders ?? [])
-      if (markOf(name) === markOf(id) && nowMs < holder.aliveUntilMs) found.push(holder);
-    return found;
+    const { holders } = this.#memoryOf(keyState);
+    for (const claim of keyState.claims.values())
+      if (claim.isSlots === true && markOf(claim.id) === markOf(id) && !holders.has(claim.id)) {
+        const aliveUntilMs = nowMs + LIFE_PACES * PACE_MS + LIFE_MS;
+        holders.set(claim.id, { ...newHolder(claim), aliveUntilMs });
+      }
+    return [...holders]
+      .filter(([name, { aliveUntilMs }]) => markOf(name) === markOf(id) && nowMs < aliveUntilMs)
+      .map(([, holder]) => holder);
   }
 
   #memoryOf(keyState: KeyState): Memory {
@@ -294,6 +310,29 @@ export function slotsOf({ claims }: KeyState, holder: string): Claim | undefined
   return claim?.isSlots === true ? claim : undefined;
 }
 
+/** The rule that leases, and whether holders may have its slots: not while it is compared with another version's. */
+function leasedRule({ ruleStates, policy }: KeyState) {
+  const index = Math.max(
+    0,
+    ruleStates.findIndex(({ rule }) => rule.lease !== undefined),
+  );
+  const state = ruleStates[index];
+  const rule = relaxedRule(policy);
+  return { index, name: state?.rule.name ?? "", rule: rule === state?.rule ? rule : undefined };
+}
+
+/** A message was applied, and what it has heard of need not be said again. */
+function heard(holder: SlotHolder, call: SlotsCall): void {
+  holder.turn = call.turn;
+  holder.wanted = call.wanted;
+  holder.handed = new Set(call.handed.map(({ id }) => id));
+  for (const [id, turn] of holder.ended)
+    if (turn <= call.heard) holder.ended.delete(id);
+    else holder.ended.set(id, Math.min(turn, call.turn));
+  if (holder.resetTurn <= call.heard) holder.resetAtMs = undefined;
+  holder.resetTurn = holder.resetAtMs === undefined ? Infinity : Math.min(holder.resetTurn, call.turn);
+}
+
 function newHolder(claim: Claim | undefined): SlotHolder {
   return {
     turn: 0,
@@ -306,7 +345,10 @@ function newHolder(claim: Claim | undefined): SlotHolder {
     released: 0,
     handed: new Set(),
     ended: new Map(),
-    resetAt: undefined,
+    asked: new Map(),
+    heardAtMs: -Infinity,
+    resetAtMs: undefined,
+    resetTurn: Infinity,
   };
 }
 

@@ -19,8 +19,8 @@ interface TurnCall extends RequestedUnits {
   /** The longest wait, in milliseconds. Absent: none, and none in the answer. */
   readonly waitMs?: number | undefined;
   readonly caller?: string | undefined;
-  /** Of its lease. */
-  readonly id?: string;
+  /** `AcquireCall.mark`. */
+  readonly mark?: string | undefined;
   readonly idempotencyKey?: string | undefined;
   /** Aborted when the caller has gone: the call leaves the queue, and is granted nothing. */
   readonly signal?: LeaveSignal | undefined;
@@ -74,7 +74,7 @@ export function takeTurn(
   const apart = keyState.seenBy(priority).map(({ rule }) => rule.apart ?? 0);
   const untilMs = nowMs + waitMs;
   const waiting = {
-    id: call.id,
+    mark: call.mark,
     cost,
     ttlMs,
     sinceMs: nowMs,

@@ -16,8 +16,8 @@ const NOBODY: readonly Waiter[] = [];
 /** A caller that waits for units of a key. */
 export interface Waiter extends QueuedCost {
   readonly sinceMs: number;
-  /** Of the lease that it waits for. */
-  readonly id?: string | undefined;
+  /** `AcquireCall.mark`. */
+  readonly mark?: string | undefined;
   /** See wait-queue.ts. Absent: the usual priority. */
   readonly priority?: string | undefined;
   /** It waits only for calls on several keys (turns.ts): where nothing is leased, others may pass it. */
@@ -65,11 +65,11 @@ export class WaitQueue {
     return this.#lines.get(keyState)?.waiters ?? NOBODY;
   }
 
-  /** Whether calls wait for units of the key that are not of this holder's isolate, or for it to be idle. */
+  /** Whether calls wait for the key that do not also wait for slots of this holder. */
   hasOthers(keyState: KeyState, holder: string): boolean {
     const line = this.#lines.get(keyState);
     if (line === undefined) return false;
-    return line.idlers.size > 0 || line.waiters.some(({ id = "" }) => markOf(id) !== markOf(holder));
+    return line.idlers.size > 0 || line.waiters.some(({ mark }) => mark !== markOf(holder));
   }
 
   hasWaiting(keyState: KeyState, idempotencyKey: string | undefined): boolean {

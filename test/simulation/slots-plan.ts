@@ -17,6 +17,11 @@ export interface SlotsPlan {
   readonly kills: number;
   readonly restarts: number;
   readonly freezes: number;
+  /** An isolate is cut off from the object for up to 20 s. */
+  readonly cuts: number;
+  readonly resets: number;
+  /** The object drops the key from memory, and reads it again. */
+  readonly drops: number;
   /** The part of leases that are released and renewed through another isolate. */
   readonly elsewhere: number;
   /** The part of leases that are never released. */
@@ -55,6 +60,9 @@ export function randomPlan(seed: number, faults?: SlotsFaults): SlotsPlan {
     kills: of(0, 1, 4),
     restarts: of(0, 1, 3),
     freezes: of(0, 1, 3),
+    cuts: of(0, 0, 2),
+    resets: of(0, 0, 1, 3),
+    drops: of(0, 0, 2, 6),
     elsewhere: of(0, 0.3, 0.8),
     abandoned: of(0, 0.05),
     seconds: 10,

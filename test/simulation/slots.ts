@@ -39,12 +39,25 @@ interface Isolate {
   readonly time: Time;
   isDead: boolean;
   frozenUntilMs: number;
+  cutUntilMs: number;
   stillSinceMs: number;
+}
+
+interface MadeCall {
+  readonly id: string;
+  readonly sentAtMs: number;
+  /** The latest token before it was sent. */
+  readonly before: number;
+  readonly heldForMs: number;
+  readonly ttlMs: number;
+  readonly cost: number;
+  readonly gone: AbortSignal;
 }
 
 /** What a caller trusts. */
 interface Trusted {
   readonly units: number;
+  readonly sentAtMs: number;
   untilMs: number;
 }
 
@@ -63,6 +76,8 @@ export class SlotsHistory {
   #memoryName: string | undefined;
   #life = 0;
   #latestToken = 0;
+  /** Leases that were asked for before then may be over. */
+  #resetAtMs = -Infinity;
   #failure: unknown;
   readonly #outcome: SlotsOutcome = {
     granted: 0,
@@ -90,12 +105,15 @@ export class SlotsHistory {
   }
 
   async run(): Promise<SlotsOutcome> {
-    const { seconds, callsPerS, kills, restarts, freezes, ttlMs, faults } = this.#plan;
+    const { seconds, callsPerS, kills, restarts, freezes, cuts, resets, drops, ttlMs, faults } = this.#plan;
     const endMs = seconds * 1_000;
     const draw = () => 100 + whole(this.#random, endMs);
     for (let count = 0; count < kills; count += 1) this.#ticks.at(draw(), () => this.#kill());
     for (let count = 0; count < freezes; count += 1) this.#ticks.at(draw(), () => this.#freeze());
     for (let count = 0; count < restarts; count += 1) this.#ticks.at(draw(), () => this.#die());
+    for (let count = 0; count < cuts; count += 1) this.#ticks.at(draw(), () => this.#cut());
+    for (let count = 0; count < resets; count += 1) this.#ticks.at(draw(), () => this.#reset());
+    for (let count = 0; count < drops; count += 1) this.#ticks.at(draw(), () => this.#drop());
     if (faults?.isClockStill === true)
       this.#ticks.at(endMs / 2, () => {
         for (const isolate of this.#isolates) isolate.stillSinceMs = this.#ticks.nowMs;
@@ -172,7 +190,7 @@ export class SlotsHistory {
 
   #begin(): Isolate {
     const aheadMs = 2_000_000 + whole(this.#random, 100_000);
-    const isolate = { isDead: false, frozenUntilMs: 0, stillSinceMs: Infinity } as {
+    const isolate = { isDead: false, frozenUntilMs: 0, cutUntilMs: 0, stillSinceMs: Infinity } as {
       -readonly [Field in keyof Isolate]: Isolate[Field];
     };
     const time: Time = {
@@ -209,12 +227,13 @@ export class SlotsHistory {
     const { lost } = this.#plan;
     const send = (make: () => Promise<unknown>) =>
       new Promise<unknown>((resolve, reject) => {
-        if (this.#random() < lost) return;
+        if (this.#random() < lost || this.#ticks.nowMs < isolate.cutUntilMs) return;
         const arrive = () => {
           const life = this.#life;
           const answered = make();
           const back = (end: () => void) => {
-            if (life !== this.#life || this.#random() < lost) return;
+            if (life !== this.#life || this.#random() < lost || this.#ticks.nowMs < isolate.cutUntilMs)
+              return;
             this.#ticks.at(this.#ticks.nowMs + this.#wayMs(), () => this.#awake(isolate, end));
           };
           answered.then(
@@ -245,7 +264,13 @@ export class SlotsHistory {
   }
 
   #call(): void {
-    const { ttlMs, heldMs, waitMs } = this.#plan;
+    const { heldMs, waitMs, limit } = this.#plan;
+    // Some are longer than an isolate may grant.
+    const ttlMs = this.#random() < 0.1 ? 20_000 : this.#plan.ttlMs;
+    const cost = this.#random() < 0.2 ? Math.min(limit, 1 + whole(this.#random, 4)) : 1;
+    const gone = new AbortController();
+    if (this.#random() < 0.05)
+      this.#ticks.at(this.#ticks.nowMs + whole(this.#random, 1 + waitMs), () => gone.abort());
     const isolate = this.#drawIsolate();
     const sentAtMs = this.#ticks.nowMs;
     const before = this.#latestToken;
@@ -257,9 +282,15 @@ export class SlotsHistory {
       const waiting = { by: isolate, sinceMs: this.#ticks.nowMs };
       if (waitMs > 0) this.#waiting.add(waiting);
       void client.claims
-        .acquire(this.#policy, KEY, { id, cost: 1, ttlMs, waitMs })
+        .acquire(this.#policy, KEY, { id, cost, ttlMs, waitMs }, gone.signal)
         .then((decision) =>
-          this.#guarded(() => this.#answered(isolate, id, decision, sentAtMs, before, heldForMs)),
+          this.#guarded(() =>
+            this.#answered(
+              isolate,
+              { id, sentAtMs, before, heldForMs, ttlMs, cost, gone: gone.signal },
+              decision,
+            ),
+          ),
         )
         .finally(() => this.#waiting.delete(waiting));
     });
@@ -273,19 +304,15 @@ export class SlotsHistory {
     }
   }
 
-  #answered(
-    isolate: Isolate,
-    id: string,
-    decision: Decision | Problem,
-    sentAtMs: number,
-    tokenBefore: number,
-    heldForMs: number,
-  ): void {
-    const { ttlMs } = this.#plan;
-    if (decision instanceof Problem || decision.reason === "degraded") {
+  #answered(isolate: Isolate, call: MadeCall, decision: Decision | Problem): void {
+    const { id, sentAtMs, before, heldForMs, ttlMs, cost, gone } = call;
+    const { lease = { id: "", fencingToken: 0 } } = decision as Partial<Decision>;
+    const { secret = id } = readClaimId("lease", lease.id) ?? {};
+    const isUnknown = decision instanceof Problem || decision.reason === "degraded";
+    if (isUnknown || gone.aborted) {
       this.#outcome.degraded += 1;
       // As the worker does: the lease may have been granted.
-      void isolate.client.claims.release(this.#policy, KEY, id, { outcome: "ignore" });
+      void isolate.client.claims.release(this.#policy, KEY, secret, { outcome: "ignore" });
       return;
     }
     if (!decision.success || decision.lease === undefined) {
@@ -296,15 +323,14 @@ export class SlotsHistory {
     const isOwn = decision.source === "isolate";
     if (isOwn) this.#checkOrder(isolate, sentAtMs);
     if (isOwn) this.#outcome.own += 1;
-    const { fencingToken } = decision.lease;
+    const { fencingToken } = lease;
     law(!this.#tokens.has(fencingToken), () => `token ${fencingToken} was given out twice`);
-    law(isOwn || fencingToken > tokenBefore, () => `a token of the object is below an earlier one`);
+    law(isOwn || fencingToken > before, () => `a token of the object is below an earlier one`);
     this.#tokens.add(fencingToken);
     this.#latestToken = Math.max(this.#latestToken, fencingToken);
-    const trusted = { units: 1, untilMs: sentAtMs + ttlMs };
+    const trusted = { units: cost, sentAtMs, untilMs: sentAtMs + ttlMs };
     this.#trust(trusted);
-    const { secret = "" } = readClaimId("lease", decision.lease.id) ?? {};
-    this.#use(isolate, secret, trusted, heldForMs);
+    this.#use(isolate, secret, trusted, heldForMs, ttlMs);
   }
 
   /** An isolate that has heard of it lets no call pass those that wait at the object for longer. */
@@ -321,15 +347,18 @@ export class SlotsHistory {
 
   #trust(trusted: Trusted): void {
     const nowMs = this.#ticks.nowMs;
-    if (trusted.untilMs <= nowMs) return;
+    if (trusted.untilMs <= nowMs || trusted.sentAtMs <= this.#resetAtMs) return;
     this.#trusted.add(trusted);
-    for (const other of this.#trusted) if (other.untilMs <= nowMs) this.#trusted.delete(other);
+    let units = 0;
+    for (const other of this.#trusted)
+      if (other.untilMs <= nowMs) this.#trusted.delete(other);
+      else units += other.units;
     const { limit } = this.#plan;
-    law(this.#trusted.size <= limit, () => `${this.#trusted.size} callers trust a lease of ${limit}`);
+    law(units <= limit, () => `callers trust leases of ${units} of ${limit}`);
   }
 
-  #use(isolate: Isolate, id: string, trusted: Trusted, heldForMs: number): void {
-    const { ttlMs, elsewhere, abandoned } = this.#plan;
+  #use(isolate: Isolate, id: string, trusted: Trusted, heldForMs: number, ttlMs: number): void {
+    const { elsewhere, abandoned } = this.#plan;
     const endsAtMs = this.#ticks.nowMs + heldForMs;
     const via = () => (isolate.isDead || this.#random() < elsewhere ? this.#drawIsolate() : isolate);
     const renewLater = () => {
@@ -384,6 +413,27 @@ export class SlotsHistory {
 
   #freeze(): void {
     this.#drawIsolate().frozenUntilMs = this.#ticks.nowMs + whole(this.#random, 6_000);
+  }
+
+  #cut(): void {
+    this.#drawIsolate().cutUntilMs = this.#ticks.nowMs + whole(this.#random, 20_000);
+  }
+
+  #reset(): void {
+    const { ask } = this.#memory.joined;
+    try {
+      void ask("slots", KEY, (operations, keyState, nowMs) => operations.reset(keyState, nowMs));
+    } catch (error) {
+      if (!(error instanceof Died)) throw error;
+      return this.#restart();
+    }
+    this.#resetAtMs = this.#ticks.nowMs;
+    this.#trusted.clear();
+  }
+
+  #drop(): void {
+    const { cache } = this.#memory.joined;
+    for (const keyState of cache.states) if (!keyState.isPinned) cache.drop(keyState);
   }
 
   /** At once, or in the middle of some later write. */

@@ -112,8 +112,11 @@ const acquire = onKey(
     const isUnknown =
       !(answer instanceof Problem) && answer.reason === "degraded" && answer.lease === undefined;
     const isUnheard = isUnknown || http?.signal.aborted === true;
+    const { lease } = answer as Partial<Decision>;
+    // A lease of the isolate's own has another id than was asked for.
+    const id = (lease && readClaimId("lease", lease.id)?.secret) ?? params.id;
     if (isUnheard && params.idempotencyKey === undefined)
-      waitUntil(client.claims.release(policy, key, params.id, { outcome: "ignore" }));
+      waitUntil(client.claims.release(policy, key, id, { outcome: "ignore" }));
     else acquireCandidate(client, acquiring, params, answer);
     return client.recordDecision(answer);
   },
