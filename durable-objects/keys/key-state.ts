@@ -254,7 +254,6 @@ export class KeyState {
           nowMs,
         );
     }
-    // A row may last longer than its claim.
     for (const { id, expiresAtMs } of this.#ruleStates.flatMap(({ account }) => account.holds)) {
       const claim = this.#claims.get(id);
       if (claim !== undefined) this.#claims.set(id, { ...claim, expiresAtMs });
@@ -355,8 +354,7 @@ export class KeyState {
 
   /** A claim that has ended begins again under its id: its row is not to be deleted. */
   beginAgain(claims: readonly Claim[]): void {
-    if (this.#expired.length === 0) return;
-    this.#expired = this.#expired.filter(({ id }) => claims.every((claim) => claim.id !== id));
+    for (const { id } of claims) this.#expired = this.#expired.filter((each) => each.id !== id);
   }
 
   noteClaims(end: readonly Claim[], put: readonly Claim[]): void {
@@ -373,10 +371,7 @@ export class KeyState {
   pin(): () => void {
     this.#pins += 1;
     let left = 1;
-    return () => {
-      this.#pins -= left;
-      left = 0;
-    };
+    return () => void ([this.#pins, left] = [this.#pins - left, 0]);
   }
 }
 

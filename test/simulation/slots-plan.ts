@@ -33,8 +33,8 @@ export interface SlotsPlan {
 
 /** Planted mistakes. */
 export interface SlotsFaults {
-  /** Changes a holder's message. @param memory the name of the object's present memory, if it has been said */
-  readonly message?: (call: SlotsCall, memory: string | undefined) => SlotsCall;
+  /** Changes a holder's message. @param memory the name of the object's present memory */
+  readonly message?: (call: SlotsCall, memory: string) => SlotsCall;
   readonly answer?: (answer: Slots, call: SlotsCall) => Slots;
   /** From the middle of the history on the clocks of isolates stand still. */
   readonly isClockStill?: boolean;
@@ -78,7 +78,6 @@ export interface SlotsOutcome {
   denied: number;
   degraded: number;
   renewed: number;
-  lost: number;
   messages: number;
   rows: number;
 }

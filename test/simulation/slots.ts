@@ -73,7 +73,6 @@ export class SlotsHistory {
   readonly #waiting = new Set<{ readonly by: Isolate; readonly sinceMs: number }>();
   readonly #tokens = new Set<number>();
   #memory: ReturnType<SlotsHistory["start"]>;
-  #memoryName: string | undefined;
   #life = 0;
   #latestToken = 0;
   /** Leases that were asked for before then may be over. */
@@ -85,7 +84,6 @@ export class SlotsHistory {
     denied: 0,
     degraded: 0,
     renewed: 0,
-    lost: 0,
     messages: 0,
     rows: 0,
   };
@@ -128,7 +126,6 @@ export class SlotsHistory {
       },
     );
     if (this.#failure !== undefined) throw this.#failure;
-    for (const isolate of this.#isolates) isolate.isDead = true;
     this.#database.writesLeft = Infinity;
     // No lease and no row of a holder lasts for longer.
     this.#ticks.nowMs += ttlMs + 40_000;
@@ -144,7 +141,11 @@ export class SlotsHistory {
 
   /** Everything that is only in the object's memory. */
   protected start() {
-    const time = this.#ticks.clock(1_000_000);
+    const life = this.#life;
+    const clock = this.#ticks.clock(1_000_000);
+    // A memory that is lost does nothing more.
+    const after: Time["after"] = (ms, work) => clock.after(ms, () => void (life === this.#life && work()));
+    const time = { nowMs: () => clock.nowMs(), after };
     const alarm = { getAlarm: () => Promise.resolve(null), setAlarm: () => Promise.resolve() };
     const joined = joinParts({
       storage: new Storage(this.#database.storage),
@@ -176,9 +177,10 @@ export class SlotsHistory {
     }
     if (message.op !== "slots") return calls.call(message);
     this.#outcome.messages += 1;
-    const call = changed === undefined ? message : { ...changed(message, this.#memoryName), op: message.op };
+    // One that is for no memory is told the name, and changes nothing.
+    const { slots } = calls.call({ ...message, memory: "", turn: 0 }) as Slots;
+    const call = changed === undefined ? message : { ...changed(message, slots.memory), op: message.op };
     const said = calls.call(call) as Slots;
-    this.#memoryName = said.slots.memory;
     return answer(said, message);
   }
 
@@ -250,13 +252,14 @@ export class SlotsHistory {
     ]);
     const fetch = async (url: string, { body, signal }: RequestInit) => {
       const left = new AbortController();
-      signal?.addEventListener("abort", () =>
-        this.#ticks.at(this.#ticks.nowMs + this.#wayMs(), () => left.abort()),
-      );
+      let life = this.#life;
+      const leave = () => life === this.#life && left.abort();
+      signal?.addEventListener("abort", () => this.#ticks.at(this.#ticks.nowMs + this.#wayMs(), leave));
       const call = JSON.parse(body as string) as AcquireCall;
-      const text = await send(async () =>
-        JSON.stringify(await this.#memory.calls.request(new URL(url).pathname, call, left.signal)),
-      );
+      const text = await send(async () => {
+        life = this.#life;
+        return JSON.stringify(await this.#memory.calls.request(new URL(url).pathname, call, left.signal));
+      });
       return new Response(text as string);
     };
     const stub = { ...Object.fromEntries(methods), fetch } as LimiterStub;
@@ -271,7 +274,7 @@ export class SlotsHistory {
     const gone = new AbortController();
     if (this.#random() < 0.05)
       this.#ticks.at(this.#ticks.nowMs + whole(this.#random, 1 + waitMs), () => gone.abort());
-    const isolate = this.#drawIsolate();
+    const isolate = this.#drawn;
     const sentAtMs = this.#ticks.nowMs;
     const before = this.#latestToken;
     const longMs = this.#random() < 0.5 ? 0.1 : 1.9;
@@ -322,7 +325,7 @@ export class SlotsHistory {
     this.#outcome.granted += 1;
     const isOwn = decision.source === "isolate";
     if (isOwn) this.#checkOrder(isolate, sentAtMs);
-    if (isOwn) this.#outcome.own += 1;
+    this.#outcome.own += isOwn ? 1 : 0;
     const { fencingToken } = lease;
     law(!this.#tokens.has(fencingToken), () => `token ${fencingToken} was given out twice`);
     law(isOwn || fencingToken > before, () => `a token of the object is below an earlier one`);
@@ -360,7 +363,7 @@ export class SlotsHistory {
   #use(isolate: Isolate, id: string, trusted: Trusted, heldForMs: number, ttlMs: number): void {
     const { elsewhere, abandoned } = this.#plan;
     const endsAtMs = this.#ticks.nowMs + heldForMs;
-    const via = () => (isolate.isDead || this.#random() < elsewhere ? this.#drawIsolate() : isolate);
+    const via = () => (isolate.isDead || this.#random() < elsewhere ? this.#drawn : isolate);
     const renewLater = () => {
       const atMs = this.#ticks.nowMs + ttlMs / 2;
       if (atMs >= endsAtMs) return;
@@ -371,10 +374,7 @@ export class SlotsHistory {
         this.#awake(through, () => {
           void through.client.claims.renew(this.#policy, KEY, id, ttlMs).then((lease) =>
             this.#guarded(() => {
-              if (lease instanceof Problem) {
-                if (lease.status === 404) this.#outcome.lost += 1;
-                return;
-              }
+              if (lease instanceof Problem) return;
               this.#outcome.renewed += 1;
               trusted.untilMs = Math.max(trusted.untilMs, askedMs + ttlMs);
               if (this.#trusted.has(trusted)) this.#trust(trusted);
@@ -390,9 +390,8 @@ export class SlotsHistory {
       if (this.#random() < abandoned) return;
       const through = via();
       this.#awake(through, () => void through.client.claims.release(this.#policy, KEY, id));
-      // Once more, by chance, through any isolate.
       if (this.#random() < 0.05) {
-        const again = this.#drawIsolate();
+        const again = this.#drawn;
         this.#ticks.at(endsAtMs + 2_000 * this.#random(), () =>
           this.#awake(again, () => void again.client.claims.release(this.#policy, KEY, id)),
         );
@@ -400,23 +399,22 @@ export class SlotsHistory {
     });
   }
 
-  #drawIsolate(): Isolate {
+  get #drawn(): Isolate {
     return this.#isolates[whole(this.#random, this.#isolates.length)] as Isolate;
   }
 
   #kill(): void {
-    const index = whole(this.#random, this.#isolates.length);
-    const isolate = this.#isolates[index];
-    if (isolate !== undefined) isolate.isDead = true;
-    this.#isolates[index] = this.#begin();
+    const isolate = this.#drawn;
+    isolate.isDead = true;
+    this.#isolates[this.#isolates.indexOf(isolate)] = this.#begin();
   }
 
   #freeze(): void {
-    this.#drawIsolate().frozenUntilMs = this.#ticks.nowMs + whole(this.#random, 6_000);
+    this.#drawn.frozenUntilMs = this.#ticks.nowMs + whole(this.#random, 6_000);
   }
 
   #cut(): void {
-    this.#drawIsolate().cutUntilMs = this.#ticks.nowMs + whole(this.#random, 20_000);
+    this.#drawn.cutUntilMs = this.#ticks.nowMs + whole(this.#random, 20_000);
   }
 
   #reset(): void {

@@ -1,0 +1,156 @@
+/** The protocol by which a holder has slots, message by message. */
+import { expect, test } from "vitest";
+import type { Decided, GivenSlots, Peeked, Slots } from "../../../core/protocol/answers.ts";
+import type { SlotsCall } from "../../../core/protocol/calls.ts";
+import type { KeyCall } from "../../../core/protocol/object-methods.ts";
+import { joinParts, KeyCalls } from "../../../durable-objects/key-calls.ts";
+import { Timers } from "../../../durable-objects/keys/key-store.ts";
+import { Storage } from "../../../durable-objects/storage/storage.ts";
+import { Database } from "../../simulation/database.ts";
+import { parseDeployment } from "../../support/milliseconds.ts";
+
+const LIMIT = 10;
+const { policies } = parseDeployment({
+  policies: { slots: { algorithm: "concurrency", limit: LIMIT, ttl: 10_000, maxTtl: 60_000 } },
+});
+const OF = { policy: "slots", key: "key" };
+
+class Key {
+  nowMs = 1_000_000;
+  readonly #database = new Database();
+  #calls = this.#start();
+
+  #start(): KeyCalls {
+    const alarm = { getAlarm: () => Promise.resolve(null), setAlarm: () => Promise.resolve() };
+    const joined = joinParts({
+      storage: new Storage(this.#database.storage),
+      timers: new Timers(alarm, () => this.nowMs),
+      policies,
+      loadPooled: () => Promise.reject(new Error("there are no pools")),
+    });
+    return new KeyCalls({ ...joined, sockets: { closeLost: () => undefined } });
+  }
+
+  crash(): void {
+    this.#calls = this.#start();
+  }
+
+  call(call: object): unknown {
+    return this.#calls.call({ ...OF, ...call } as KeyCall);
+  }
+
+  slots(call: Partial<SlotsCall>): Slots["slots"] {
+    const none = {
+      heard: 0,
+      kept: 0,
+      leased: 0,
+      wanted: 0,
+      ttlMs: 10_000,
+      handed: [],
+      granted: 0,
+      released: 0,
+    };
+    return (this.call({ op: "slots", holder: "holder-a", ...none, ...call }) as Slots).slots;
+  }
+
+  /** Gets slots for a holder, which has heard so. */
+  take(holder: string, wanted: number): { readonly memory: string; readonly given: GivenSlots } {
+    const { memory, given } = this.slots({ holder, turn: 1, wanted });
+    if (given === undefined) throw new Error("nothing was given");
+    return { memory, given };
+  }
+
+  lease(id: string, cost = 1): boolean {
+    const lease = { op: "lease", id, cost, ttlMs: 60_000, waitMs: 0 };
+    return (this.call(lease) as Decided).rules.every(({ success }) => success);
+  }
+
+  get peeked(): Peeked {
+    return this.call({ op: "peek" }) as Peeked;
+  }
+}
+
+test("a message for another memory of the object changes nothing, however late it comes", () => {
+  const key = new Key();
+  const { memory, given } = key.take("holder-a", 8);
+  expect(given).toMatchObject({ more: 8, isNew: false, isHome: false });
+  key.crash();
+  expect(key.slots({ turn: 2, memory, kept: 0 }).given).toBeUndefined();
+  expect(key.peeked.outstanding).toBe(8);
+  const { memory: now } = key.slots({ turn: 3, memory, kept: 8, wanted: 8 });
+  expect(key.slots({ turn: 4, memory: now, kept: 8, wanted: 8 }).given).toMatchObject({
+    more: 0,
+    isNew: false,
+  });
+  expect(key.slots({ turn: 2, memory: now, kept: 0 }).given).toBeUndefined();
+  expect(key.peeked.outstanding).toBe(8);
+});
+
+test("a holder whose claim has ended is told so until it hears, also if an answer is lost", () => {
+  const key = new Key();
+  const { memory } = key.take("holder-a", 8);
+  key.nowMs += 60_000;
+  for (const id of ["b1", "b2", "b3", "b4", "b5", "b6", "b7"]) expect(key.lease(id)).toBe(true);
+  const first = key.slots({ turn: 2, memory, kept: 8, wanted: 8 }).given;
+  expect(first).toMatchObject({ isNew: true, more: 3 });
+  expect(key.slots({ turn: 3, memory, kept: 8, wanted: 8 }).given).toMatchObject({ isNew: true, more: 3 });
+  expect(key.peeked.outstanding).toBe(LIMIT);
+});
+
+test("slots outlast a crash after a reset, and after their holder has come back", () => {
+  for (const before of ["reset", "return"]) {
+    const key = new Key();
+    const { memory } = key.take("holder-a", 8);
+    if (before === "reset") key.call({ op: "reset" });
+    else key.nowMs += 60_000;
+    key.slots({ turn: 2, memory, kept: before === "reset" ? 8 : 0, wanted: 8 });
+    for (let turn = 3; turn < 30; turn += 1) {
+      key.nowMs += 500;
+      key.slots({ turn, heard: turn - 1, memory, kept: 8, wanted: 8, leased: 8 });
+      expect(key.lease(`other-${turn}`, 3)).toBe(false);
+    }
+    key.crash();
+    expect(key.peeked).toMatchObject({ outstanding: 8 });
+  }
+});
+
+test("a lease that is handed over is the object's, once, and ends by its id", () => {
+  const key = new Key();
+  const { memory } = key.take("holder-a", 5);
+  const lease = { id: "holdlease", units: 2, ttlMs: 10_000, leftMs: 9_000, fencingToken: 5 };
+  key.slots({ turn: 2, memory, kept: 3, wanted: 3, handed: [lease] });
+  expect(key.peeked.outstanding).toBe(5);
+  expect(key.call({ op: "release", id: lease.id })).toEqual({ released: true });
+  // The answer was lost: it is handed over again.
+  key.slots({ turn: 3, memory, kept: 3, wanted: 3, handed: [lease] });
+  expect(key.peeked.outstanding).toBe(3);
+  expect(key.call({ op: "release", id: lease.id })).toEqual({ missing: true });
+});
+
+test("a lease that ended elsewhere before it is handed over frees its slot, and its holder hears of it", () => {
+  const key = new Key();
+  const { memory } = key.take("hold-a", 5);
+  const lease = { id: "holdlease", units: 1, ttlMs: 10_000, leftMs: 9_000, fencingToken: 5 };
+  expect(key.call({ op: "renew", id: lease.id, mayBeYoung: true })).toEqual({ young: true });
+  expect(key.call({ op: "release", id: lease.id, mayBeYoung: true })).toEqual({ released: true });
+  expect(key.call({ op: "release", id: lease.id, mayBeYoung: true })).toEqual({ missing: true });
+  const of = { holder: "hold-a", memory, kept: 4, wanted: 4 };
+  expect(key.slots({ ...of, turn: 2, heard: 1, handed: [lease] }).given?.ended).toEqual([lease.id]);
+  expect(key.peeked.outstanding).toBe(4);
+  expect(key.slots({ ...of, turn: 3, heard: 2 }).given?.ended).toEqual([]);
+});
+
+test("while calls of others wait, slots go home; a holder's own calls that wait do not send them away", async () => {
+  const key = new Key();
+  const { memory } = key.take("hold-a", 9);
+  key.lease("last", 1);
+  const waiting = { op: "lease", cost: 1, ttlMs: 10_000, waitMs: 5_000 };
+  const own = key.call({ ...waiting, id: "one", mark: "hold" }) as Promise<Decided>;
+  const of = { holder: "hold-a", memory, wanted: 9 };
+  expect(key.slots({ ...of, turn: 2, kept: 9 }).given).toMatchObject({ isHome: false, most: 9 });
+  const others = key.call({ ...waiting, id: "two", mark: "else" }) as Promise<Decided>;
+  expect(key.slots({ ...of, turn: 3, kept: 9 }).given).toMatchObject({ isHome: true, most: 0 });
+  key.slots({ ...of, turn: 4, kept: 7, leased: 7 });
+  expect((await own).lease?.id).toBe("one");
+  expect((await others).lease?.id).toBe("two");
+});
