@@ -36,8 +36,6 @@ export interface SlotsFaults {
   /** Changes a holder's message. @param memory the name of the object's present memory */
   readonly message?: (call: SlotsCall, memory: string) => SlotsCall;
   readonly answer?: (answer: Slots, call: SlotsCall) => Slots;
-  /** From the middle of the history on the clocks of isolates stand still. */
-  readonly isClockStill?: boolean;
   /** A lease that the object does not know is renewed as if it did. */
   readonly renewsBlindly?: boolean;
 }

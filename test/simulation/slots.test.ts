@@ -70,14 +70,9 @@ test.each<[name: string, faults: () => SlotsFaults, plan?: Partial<SlotsPlan>]>(
   ["taking the answer to an earlier message", () => ({ answer: earlier() })],
   ["giving out tokens twice", () => ({ answer: sameTokens() })],
   [
-    "counting a life by a clock that stands still",
-    () => ({ isClockStill: true }),
-    { ttlMs: 1_000, limit: 5 },
-  ],
-  [
     "renewing a lease that is not known",
     () => ({ renewsBlindly: true }),
-    { ...LONG, kills: 8, ttlMs: 1_000 },
+    { ...LONG, kills: 8, ttlMs: 1_000, isolates: 3, elsewhere: 0.8, seconds: 15 },
   ],
   [
     "serving others while calls wait",

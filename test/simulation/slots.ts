@@ -40,7 +40,6 @@ interface Isolate {
   isDead: boolean;
   frozenUntilMs: number;
   cutUntilMs: number;
-  stillSinceMs: number;
 }
 
 interface MadeCall {
@@ -103,7 +102,7 @@ export class SlotsHistory {
   }
 
   async run(): Promise<SlotsOutcome> {
-    const { seconds, callsPerS, kills, restarts, freezes, cuts, resets, drops, ttlMs, faults } = this.#plan;
+    const { seconds, callsPerS, kills, restarts, freezes, cuts, resets, drops, ttlMs } = this.#plan;
     const endMs = seconds * 1_000;
     const draw = () => 100 + whole(this.#random, endMs);
     for (let count = 0; count < kills; count += 1) this.#ticks.at(draw(), () => this.#kill());
@@ -112,10 +111,6 @@ export class SlotsHistory {
     for (let count = 0; count < cuts; count += 1) this.#ticks.at(draw(), () => this.#cut());
     for (let count = 0; count < resets; count += 1) this.#ticks.at(draw(), () => this.#reset());
     for (let count = 0; count < drops; count += 1) this.#ticks.at(draw(), () => this.#drop());
-    if (faults?.isClockStill === true)
-      this.#ticks.at(endMs / 2, () => {
-        for (const isolate of this.#isolates) isolate.stillSinceMs = this.#ticks.nowMs;
-      });
     let nextAtMs = 1;
     // No call is under way any more.
     const overMs = endMs + 5_000;
@@ -192,11 +187,11 @@ export class SlotsHistory {
 
   #begin(): Isolate {
     const aheadMs = 2_000_000 + whole(this.#random, 100_000);
-    const isolate = { isDead: false, frozenUntilMs: 0, cutUntilMs: 0, stillSinceMs: Infinity } as {
+    const isolate = { isDead: false, frozenUntilMs: 0, cutUntilMs: 0 } as {
       -readonly [Field in keyof Isolate]: Isolate[Field];
     };
     const time: Time = {
-      nowMs: () => Math.min(this.#ticks.nowMs, isolate.stillSinceMs) + aheadMs,
+      nowMs: () => this.#ticks.nowMs + aheadMs,
       after: (ms, work) => {
         let left: (() => void) | undefined = work;
         this.#ticks.at(this.#ticks.nowMs + ms, () => this.#awake(isolate, () => left?.()));
