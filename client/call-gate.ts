@@ -185,7 +185,7 @@ export class ObjectStartLimit {
     lane: Lane = "ask",
   ): Full | (() => void) {
     const starts = this.#lanes[lane];
-    this.#forget(starts, nowMs);
+    this.#forget(nowMs);
     const isThere = this.#recent.has(object);
     const reached = isThere ? undefined : this.#reached(lane, caller, nowMs);
     if (reached !== undefined) return reached;
@@ -224,14 +224,14 @@ export class ObjectStartLimit {
     return full("objects-in-memory", lane === "end" ? inMemory : maxForAll);
   }
 
-  #forget({ underWay }: Starts, nowMs: number): void {
+  #forget(nowMs: number): void {
     for (const [object, { atMs }] of this.#recent) {
       if (atMs <= nowMs && nowMs - atMs < IN_MEMORY_MS) break;
       this.#dropRecent(object);
     }
-    if (underWay.size < this.#bounds.startsAtOnce) return;
-    for (const [object, { goneAtMs }] of underWay)
-      if (goneAtMs <= nowMs) this.#dropStart({ underWay }, object);
+    for (const { underWay } of [this.#lanes.ask, this.#lanes.end])
+      for (const [object, { goneAtMs }] of underWay.size < this.#bounds.startsAtOnce ? [] : underWay)
+        if (goneAtMs <= nowMs) this.#dropStart({ underWay }, object);
   }
 
   #dropRecent(object: string): void {
