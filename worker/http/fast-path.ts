@@ -191,7 +191,7 @@ export function answerOperation(
   if (record === undefined || (record.body !== undefined && !hasPlainBody(request.headers))) return undefined;
   const caller = limitCaller(request, env);
   if (caller === undefined) return undefined;
-  const place = id === undefined ? {} : { id };
+  const place: Record<string, string> = id === undefined ? {} : { id };
   const waitUntil = (work: Promise<unknown>) => ctx.waitUntil(work);
   const call = { env, principal: callingFrom(caller, request), request, waitUntil };
   const make = (input: unknown) =>
