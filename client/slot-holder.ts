@@ -204,12 +204,6 @@ export class SlotHolder {
     return !isOwn || slots.young.has(id) || slots.handed.has(id);
   }
 
-  /** Key and slots of what this isolate may lease now. */
-  *spendable(nowMs: number): Iterable<readonly [key: string, idle: number]> {
-    for (const slots of this.#keys.values())
-      yield [slots.key, nowMs < slots.spendableUntilMs ? slots.idle : 0];
-  }
-
   #find(policy: Policy, key: string): HeldSlots | undefined {
     return this.#keys.get(`${policy.name}/${key}`);
   }
