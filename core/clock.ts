@@ -96,7 +96,7 @@ export class Latch {
       wake();
     });
     if (this.#opened === undefined) this.#wakes.add(wake);
-    await (this.#opened === undefined ? woken : Promise.race([this.#opened, woken]));
+    await Promise.race([this.#opened ?? woken, woken]);
     this.#wakes.delete(wake);
     cancel();
     // The clock may have been set meanwhile.
