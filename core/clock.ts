@@ -96,6 +96,7 @@ export class Latch {
       wake();
     });
     if (this.#opened === undefined) this.#wakes.add(wake);
+    // A race is made by this request, whoever wakes it: a promise of optimized code may not know its own.
     await Promise.race([this.#opened ?? woken, woken]);
     this.#wakes.delete(wake);
     cancel();
