@@ -3,9 +3,8 @@ import { type Latch, randomId } from "../core/clock.ts";
 import type { Policy } from "../core/policies/policy.ts";
 import type { Decided } from "../core/protocol/answers.ts";
 import type { AcquireParams, HandedLease } from "../core/protocol/calls.ts";
+import { PACE_MS } from "../core/protocol/messages.ts";
 
-/** Until the object says otherwise. */
-export const PACE_MS = 500;
 /** In a pace: fewer acquires are not worth slots. */
 const MIN_CALLS = 3;
 /** When its leases need more slots than it has, it asks before its pace. */
@@ -79,7 +78,6 @@ export class HeldSlots {
   paceMs = PACE_MS;
   granted = 0;
   released = 0;
-  wanted = 0;
   /** Units that were asked for in this period. */
   calls = 0;
   #sinceMs: number;
@@ -178,7 +176,7 @@ export class HeldSlots {
   }
 
   /** The slots that its calls need (Little's law), and so many more that they seldom do not suffice. */
-  estimate(nowMs: number): void {
+  estimate(nowMs: number): number {
     for (const [id, grantedAtMs] of this.others)
       if (nowMs >= grantedAtMs + this.paceMs) this.endOther(id, nowMs);
     const spanMs = nowMs - this.#sinceMs;
@@ -189,7 +187,7 @@ export class HeldSlots {
     }
     const calls = Math.max(this.#callsPerPace, this.calls);
     const inUse = (calls / this.paceMs) * (this.#heldMs ?? this.paceMs);
-    this.wanted = calls < MIN_CALLS ? 0 : Math.max(1, Math.ceil(inUse + 2 * Math.sqrt(inUse)));
+    return calls < MIN_CALLS ? 0 : Math.max(1, Math.ceil(inUse + 2 * Math.sqrt(inUse)));
   }
 
   isUnderWay(nowMs: number): boolean {

@@ -9,16 +9,15 @@ import { HolderClock, Latch } from "../core/clock.ts";
 import { costOf, type Policy, relaxedRule, type Rule, versionOf } from "../core/policies/policy.ts";
 import type { Decided, GivenSlots, Lease, Slots } from "../core/protocol/answers.ts";
 import type { AcquireParams, SlotsCall } from "../core/protocol/calls.ts";
+import { MAX_YOUNG_MS, PACE_MS } from "../core/protocol/messages.ts";
 import { markOf } from "../core/protocol/names.ts";
 import { Problem } from "../core/protocol/problems.ts";
 import type { ClientContext } from "./call-gate.ts";
-import { handedOf, HeldSlots, MAX_HANDED, PACE_MS, type WaitingCall, type YoungLease } from "./held-slots.ts";
+import { handedOf, HeldSlots, MAX_HANDED, type WaitingCall, type YoungLease } from "./held-slots.ts";
 import { pause } from "./reservation-cache.ts";
 
 /** The most keys. One without slots is forgotten first. */
 const MAX_KEYS = 4_096;
-/** The longest lease that is granted here. */
-const MAX_YOUNG_MS = 10_000;
 /** The clock may be set back by so much unseen. */
 const MARGIN_MS = 250;
 /** After an object of an older version has answered. */
@@ -237,9 +236,9 @@ export class SlotHolder {
   /** Says all that it has, and asks for what its leases need. */
   async #send(caller: ClientContext, slots: HeldSlots, nowMs: number): Promise<void> {
     slots.endExpired(nowMs);
-    slots.estimate(nowMs);
+    const estimated = slots.estimate(nowMs);
+    const wanted = relaxedRule(slots.policy) === undefined ? 0 : estimated;
     slots.handOver(nowMs);
-    const wanted = relaxedRule(slots.policy) === undefined ? 0 : slots.wanted;
     slots.kept = Math.max(slots.leased, Math.min(slots.kept, wanted, slots.most));
     slots.turn += 1;
     slots.sentAtMs = nowMs;

@@ -31,6 +31,13 @@ export function unsupportedOf({ protocol = 1 }: Versioned): UnsupportedProtocol 
   return protocol > KNOWN_PROTOCOL ? { unsupported: { protocol: KNOWN_PROTOCOL } } : undefined;
 }
 
+/* Slots of a key that a holder leases by itself (`SlotsCall`). */
+
+/** How often a holder asks, until the object wants to hear of it more rarely. */
+export const PACE_MS = 500;
+/** The longest lease of a holder: its slot is taken for so long after the holder has gone. Longer ones are the object's. */
+export const MAX_YOUNG_MS = 10_000;
+
 /* Several calls in one message of plain JSON, decided in one turn. A call fails alone. */
 
 /** The most calls in one message. A decision takes some 20 µs, so an object needs under 10 ms. */

@@ -10,13 +10,7 @@ import {
 import { type Account, type Hold, type RuleAccount } from "../../core/accounts/hold.ts";
 import { tokenPassedMs } from "../../core/algorithms/concurrency.ts";
 import { dualState, singleState } from "../../core/algorithms/dual-config.ts";
-import {
-  forPriority,
-  later,
-  type Policy,
-  type PolicyRevision,
-  type Rule,
-} from "../../core/policies/policy.ts";
+import { forPriority, later, type Policy, type PolicyRevision } from "../../core/policies/policy.ts";
 import { longestMs } from "../../core/reservations/sizing.ts";
 import type { AnswerCount } from "../storage/answers.ts";
 import { converted, convertedClaim } from "../storage/conversions.ts";
@@ -230,8 +224,8 @@ export class KeyState {
    * changes nothing, if it has other rules: the region then begins anew, as after a crash.
    */
   keepsShare(to: ChosenVersion): boolean {
-    const kind = ({ name, lease }: Rule) => `${lease === undefined}/${name}`;
-    const kinds = ({ rules }: Policy) => rules.map(kind).join();
+    const kinds = ({ rules }: Policy) =>
+      rules.map(({ name, lease }) => `${lease === undefined}/${name}`).join();
     const isShare = this.policy.pool !== undefined && to.policy.pool !== undefined;
     if (!isShare || kinds(this.policy) !== kinds(to.policy)) return false;
     this.#chosen = to;
@@ -371,7 +365,10 @@ export class KeyState {
   pin(): () => void {
     this.#pins += 1;
     let left = 1;
-    return () => void ([this.#pins, left] = [this.#pins - left, 0]);
+    return () => {
+      this.#pins -= left;
+      left = 0;
+    };
   }
 }
 

@@ -20,6 +20,7 @@ import { randomId } from "../../core/clock.ts";
 import { publicName, relaxedRule } from "../../core/policies/policy.ts";
 import type { GivenSlots, Slots } from "../../core/protocol/answers.ts";
 import type { SlotsCall } from "../../core/protocol/calls.ts";
+import { MAX_YOUNG_MS, PACE_MS } from "../../core/protocol/messages.ts";
 import { markOf } from "../../core/protocol/names.ts";
 import type { Counter } from "../../core/stats/tally.ts";
 import type { KeyState } from "../keys/key-state.ts";
@@ -27,16 +28,13 @@ import type { KeyStore } from "../keys/key-store.ts";
 import type { Claim } from "../storage/records.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
-/** A holder asks so often, or more rarely when there are many: the object hears of 250 a second. */
-const PACE_MS = 500;
+/** Of many holders each asks more rarely: the object hears of 250 a second. */
 const PACE_OF_HOLDER_MS = 4;
 /** A holder may lease slots for so many paces after a message, and this. */
 const LIFE_PACES = 4;
 const LIFE_MS = 500;
 /** By so much a holder's clock and the object's may differ while it counts its life. */
 const MARGIN_MS = 300;
-/** The longest lease of a holder: its slot is taken for so long after the holder has gone. Longer ones are the object's. */
-export const MAX_YOUNG_MS = 10_000;
 /** A row lasts longer, so that not each message writes one. After a crash the slots of a holder that has gone do, too. */
 const ROW_MS = 30_000;
 /** A holder that lacks slots asks again within this time. */
@@ -48,10 +46,8 @@ const KEPT_FROM = 10;
 const TOKENS = 1_000;
 /** The most leases of a holder that have ended elsewhere since its last message. Ends of others are not known here. */
 const MAX_ENDED = 1_024;
-/** A lease that a holder has is handed over by then. */
-const HANDED_MS = 2 * PACE_MS + 500;
 
-interface SlotHolder {
+interface KnownHolder {
   turn: number;
   answer: Slots | undefined;
   /** When it may lease no more. */
@@ -68,6 +64,7 @@ interface SlotHolder {
   /** Leases that are not known here, and when they were asked for first. */
   readonly asked: Map<string, number>;
   heardAtMs: number;
+  paceMs: number;
   /** The last reset of the key of which the holder has not heard, and the turn in whose answer it was said first. */
   resetAtMs: number | undefined;
   resetTurn: number;
@@ -76,7 +73,7 @@ interface SlotHolder {
 /** What is known of a key's holders until a crash. */
 interface Memory {
   readonly name: string;
-  readonly holders: Map<string, SlotHolder>;
+  readonly holders: Map<string, KnownHolder>;
 }
 
 export class SlotOwner {
@@ -111,7 +108,7 @@ export class SlotOwner {
   #apply(
     keyState: KeyState,
     memory: Memory,
-    holder: SlotHolder,
+    holder: KnownHolder,
     claim: Claim | undefined,
     call: SlotsCall,
     nowMs: number,
@@ -169,7 +166,8 @@ export class SlotOwner {
     this.#count(keyState, holder, call);
     heard(holder, call);
     holder.heardAtMs = nowMs;
-    for (const [id, atMs] of holder.asked) if (nowMs >= atMs + 2 * HANDED_MS) holder.asked.delete(id);
+    holder.paceMs = paceMs;
+    for (const [id, atMs] of holder.asked) if (nowMs >= atMs + 2 * handedMs(holder)) holder.asked.delete(id);
     holder.aliveUntilMs = aliveUntilMs;
     holder.rowUntilMs = rowUntilMs;
     const { resetAtMs } = holder;
@@ -188,7 +186,7 @@ export class SlotOwner {
     };
   }
 
-  #count(keyState: KeyState, holder: SlotHolder, call: SlotsCall): void {
+  #count(keyState: KeyState, holder: KnownHolder, call: SlotsCall): void {
     const label = [publicName(keyState.policy.name)];
     const add = (name: "leases_granted" | "leases_released", before: number, now: number) => {
       if (now > before) this.#counter?.add(name, label, now - before);
@@ -206,11 +204,12 @@ export class SlotOwner {
   /** Whether a lease is not known here, but a holder that lives may know it, and has had no time to hand it over. */
   mayBeYoung(keyState: KeyState, id: string, nowMs: number): boolean {
     if (keyState.claims.has(id)) return false;
-    return this.#holdersOf(keyState, id, nowMs).some(({ ended, asked, heardAtMs }) => {
+    return this.#holdersOf(keyState, id, nowMs).some((holder) => {
+      const { ended, asked, heardAtMs } = holder;
       if (ended.has(id)) return false;
       const askedAtMs = asked.get(id) ?? nowMs;
       if (asked.size < MAX_ENDED) asked.set(id, askedAtMs);
-      return heardAtMs < askedAtMs + HANDED_MS;
+      return heardAtMs < askedAtMs + handedMs(holder);
     });
   }
 
@@ -262,7 +261,7 @@ export class SlotOwner {
   }
 
   /** Those with this mark that live. What is only stored has begun before this memory. */
-  #holdersOf(keyState: KeyState, id: string, nowMs: number): SlotHolder[] {
+  #holdersOf(keyState: KeyState, id: string, nowMs: number): KnownHolder[] {
     const { holders } = this.#memoryOf(keyState);
     for (const claim of keyState.claims.values())
       if (claim.isSlots === true && markOf(claim.id) === markOf(id) && !holders.has(claim.id)) {
@@ -277,7 +276,7 @@ export class SlotOwner {
   #memoryOf(keyState: KeyState): Memory {
     const known = this.#memories.get(keyState);
     if (known !== undefined) return known;
-    const memory = { name: randomId(), holders: new Map<string, SlotHolder>() };
+    const memory = { name: randomId(), holders: new Map<string, KnownHolder>() };
     this.#memories.set(keyState, memory);
     return memory;
   }
@@ -321,8 +320,13 @@ function leasedRule({ ruleStates, policy }: KeyState) {
   return { index, name: state?.rule.name ?? "", rule: rule === state?.rule ? rule : undefined };
 }
 
+/** A lease that a holder has is handed over after so long. */
+function handedMs({ paceMs }: KnownHolder): number {
+  return 2 * paceMs + 500;
+}
+
 /** A message was applied, and what it has heard of need not be said again. */
-function heard(holder: SlotHolder, call: SlotsCall): void {
+function heard(holder: KnownHolder, call: SlotsCall): void {
   holder.turn = call.turn;
   holder.wanted = call.wanted;
   holder.handed = new Set(call.handed.map(({ id }) => id));
@@ -333,7 +337,7 @@ function heard(holder: SlotHolder, call: SlotsCall): void {
   holder.resetTurn = holder.resetAtMs === undefined ? Infinity : Math.min(holder.resetTurn, call.turn);
 }
 
-function newHolder(claim: Claim | undefined): SlotHolder {
+function newHolder(claim: Claim | undefined): KnownHolder {
   return {
     turn: 0,
     answer: undefined,
@@ -347,6 +351,7 @@ function newHolder(claim: Claim | undefined): SlotHolder {
     ended: new Map(),
     asked: new Map(),
     heardAtMs: -Infinity,
+    paceMs: PACE_MS,
     resetAtMs: undefined,
     resetTurn: Infinity,
   };
@@ -362,7 +367,7 @@ interface Handed {
 /** The leases that a message hands over, out of so many slots that it does not keep. */
 function handedLeases(
   { claims }: KeyState,
-  holder: SlotHolder,
+  holder: KnownHolder,
   { handed }: SlotsCall,
   slots: number,
   rule: string,

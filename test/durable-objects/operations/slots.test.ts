@@ -11,14 +11,21 @@ import { parseDeployment } from "../../support/milliseconds.ts";
 
 const LIMIT = 10;
 const { policies } = parseDeployment({
-  policies: { slots: { algorithm: "concurrency", limit: LIMIT, ttl: 10_000, maxTtl: 60_000 } },
+  policies: {
+    slots: { algorithm: "concurrency", limit: LIMIT, ttl: 10_000, maxTtl: 60_000 },
+    many: { algorithm: "concurrency", limit: 1_000, ttl: 10_000 },
+  },
 });
-const OF = { policy: "slots", key: "key" };
 
 class Key {
   nowMs = 1_000_000;
+  readonly #policy: "many" | "slots";
   readonly #database = new Database();
   #calls = this.#start();
+
+  constructor(policy: "many" | "slots" = "slots") {
+    this.#policy = policy;
+  }
 
   #start(): KeyCalls {
     const alarm = { getAlarm: () => Promise.resolve(null), setAlarm: () => Promise.resolve() };
@@ -36,7 +43,7 @@ class Key {
   }
 
   call(call: object): unknown {
-    return this.#calls.call({ ...OF, ...call } as KeyCall);
+    return this.#calls.call({ policy: this.#policy, key: "key", ...call } as KeyCall);
   }
 
   slots(call: Partial<SlotsCall>): Slots["slots"] {
@@ -138,6 +145,25 @@ test("a lease that ended elsewhere before it is handed over frees its slot, and 
   expect(key.slots({ ...of, turn: 2, heard: 1, handed: [lease] }).given?.ended).toEqual([lease.id]);
   expect(key.peeked.outstanding).toBe(4);
   expect(key.slots({ ...of, turn: 3, heard: 2 }).given?.ended).toEqual([]);
+});
+
+test("of many holders each is heard of rarely, and its lease may be young for as long", () => {
+  const key = new Key("many");
+  for (let each = 0; each < 300; each += 1) key.take(`other-${each}`, 1);
+  const { memory } = key.take("hold-a", 1);
+  const renew = { op: "renew", id: "holdlease", mayBeYoung: true };
+  const of = { holder: "hold-a", memory, kept: 1, wanted: 1 };
+  expect(key.slots({ ...of, turn: 2, heard: 1 }).given?.paceMs).toBe(1_204);
+  expect(key.call(renew)).toEqual({ young: true });
+  for (const [afterMs, answer] of [
+    [1_204, { young: true }],
+    [1_204, { young: true }],
+    [1_204, { missing: true }],
+  ] as const) {
+    key.nowMs += afterMs;
+    key.slots({ ...of, turn: 2 + key.nowMs, heard: 2 });
+    expect(key.call(renew)).toEqual(answer);
+  }
 });
 
 test("while calls of others wait, slots go home; a holder's own calls that wait do not send them away", async () => {
