@@ -74,6 +74,8 @@ export class HeldSlots {
   underWaySinceMs: number | undefined;
   sentAtMs = -Infinity;
   isAtOnce = false;
+  /** The object has lost its memory, and has applied no message since. */
+  isRefused = false;
   missed = 0;
   paceMs = PACE_MS;
   granted = 0;

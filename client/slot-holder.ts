@@ -279,10 +279,12 @@ export class SlotHolder {
     sentAtMs: number,
     nowMs: number,
   ): void {
-    slots.missed = 0;
-    slots.isAtOnce = said.given === undefined && said.memory !== call.memory;
-    slots.memory = said.memory;
     const { given } = said;
+    slots.missed = 0;
+    // What it has is said again to an object that has lost its memory: at once, and if that loses it again, at its pace.
+    slots.isAtOnce = given === undefined && said.memory !== call.memory && !slots.isRefused;
+    slots.isRefused = given === undefined;
+    slots.memory = said.memory;
     if (given === undefined) return;
     slots.heard = call.turn;
     for (const { id } of call.handed) slots.handed.delete(id);

@@ -61,6 +61,8 @@ export class KeyState {
   endsByMs: number;
   /** Whether the key was used since the last search for a key to drop. */
   isTouched = true;
+  /** A holder is to come again, and finds what is known of it here. */
+  isAwaited = false;
   /** When a sweep reads the key's rows; -Infinity: it has no record. */
   dueMs = -Infinity;
   /** The bytes of its name, states, claims and holders at the last `weigh`, beside about 1 KiB per key. */
@@ -162,7 +164,7 @@ export class KeyState {
 
   /** Whether no row, claim or pin of the key exists, and memory knows no more than storage. */
   get isEmpty(): boolean {
-    if (!this.isUnrecorded) return false;
+    if (!this.isUnrecorded || this.isAwaited) return false;
     for (const { account } of this.#isWritten ? [] : this.#ruleStates)
       if (account.state !== undefined || account.holds.length > 0) return false;
     const size = this.#claims.size + this.#expired.length + this.holders.size;

@@ -95,6 +95,8 @@ export class SlotOwner {
     const holder = memory.holders.get(call.holder) ?? newHolder(claim);
     if (call.turn === holder.turn && holder.answer !== undefined) return holder.answer;
     const isApplied = (call.memory === memory.name || isFirst) && call.turn > holder.turn;
+    // The name is to be known when the holder comes again.
+    keyState.isAwaited = !isApplied;
     if (!isApplied) return { slots: { memory: memory.name } };
     memory.holders.set(call.holder, holder);
     const given = this.#apply(keyState, memory, holder, claim, call, nowMs);

@@ -64,6 +64,9 @@ export interface Sent {
   readonly tookMs: number;
 }
 
+/** No answer is so late, unless the limiter hangs. */
+const MAX_ANSWER_MS = 120_000;
+
 /** Sends over connections that stay open. */
 export class Sender {
   readonly #url: string;
@@ -89,6 +92,10 @@ export class Sender {
         );
       });
       sent.on("error", reject);
+      // Of whoever hangs the call is to be named.
+      sent.setTimeout(MAX_ANSWER_MS, () =>
+        sent.destroy(new Error(`${method} ${path} by ${token} is not answered: ${body?.slice(0, 500)}`)),
+      );
       sent.end(body);
     });
   }

@@ -121,6 +121,20 @@ test("slots outlast a crash after a reset, and after their holder has come back"
   }
 });
 
+test("a holder whose key is forgotten is refused once, and has new slots with its next message", () => {
+  const key = new Key();
+  const { memory } = key.take("holder-a", 8);
+  key.nowMs += 60_000;
+  key.call({ op: "reset" });
+  key.crash();
+  const refused = key.slots({ turn: 2, memory, kept: 8, wanted: 8 });
+  expect(refused).toEqual({ memory: expect.any(String) });
+  expect(key.slots({ turn: 3, memory: refused.memory, kept: 8, wanted: 8 }).given).toMatchObject({
+    more: 8,
+    isNew: true,
+  });
+});
+
 test("a lease that is handed over is the object's, once, and ends by its id", () => {
   const key = new Key();
   const { memory } = key.take("holder-a", 5);
