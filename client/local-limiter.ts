@@ -26,6 +26,8 @@ export interface PlainCall {
   readonly key: string;
   readonly cost: Cost;
   readonly priority?: string;
+  /** "": the policy's own figures. */
+  readonly plan: string;
 }
 
 /** The call, if it is plain and well-formed. A schema would cost as much as the decision. */
@@ -38,16 +40,18 @@ export function plainCall(input: unknown, defaultPolicy?: string): PlainCall | u
       field !== "key" &&
       field !== "cost" &&
       field !== "priority" &&
+      field !== "plan" &&
       call[field as keyof PlainCall] !== undefined
     )
       return undefined;
-  const { policy = defaultPolicy, key, cost = 1, priority } = call;
+  const { policy = defaultPolicy, key, cost = 1, priority, plan = "" } = call;
   if (typeof policy !== "string" || typeof key !== "string" || key === "" || !isCost(cost)) return undefined;
   // A UTF-16 unit takes at most three bytes of UTF-8, so short keys need not be measured.
   const isShort = key.length * 3 <= MAX_KEY_BYTES && key.isWellFormed();
   if (!isShort && !isKeySized(key)) return undefined;
-  if (priority === undefined) return { policy, key, cost };
-  return typeof priority === "string" ? { policy, key, cost, priority } : undefined;
+  if (typeof plan !== "string") return undefined;
+  if (priority === undefined) return { policy, key, cost, plan };
+  return typeof priority === "string" ? { policy, key, cost, plan, priority } : undefined;
 }
 
 function isCost(cost: unknown): cost is Cost {

@@ -148,8 +148,8 @@ export class ObjectCalls {
     return this.#through(policy, key, call.waitMs > 0 ? "wait" : "ask", async () => {
       const returned = this.#local.end(policy, key);
       const stop = follow?.(policy, key, (now) => {
-        const { name, inForce } = now;
-        if (inForce !== undefined) void quietly(objects.objectOf(now, key).tell(name, key, inForce));
+        const { inForce } = versionOf(now);
+        if (inForce !== undefined) void quietly(objects.objectOf(now, key).tell(now.name, key, inForce));
       });
       try {
         return await objects.wait(policy, key, path, message, read, { signal, returned });
@@ -189,13 +189,14 @@ export class ObjectCalls {
 
 /** Sends the version in force before the call, which may have no field for it. */
 function telling<Result>(
-  { name, inForce }: Policy,
+  policy: Policy,
   key: string,
   call: (object: LimiterStub) => Promise<Result>,
 ): (object: LimiterStub) => Promise<Result> {
+  const { inForce } = versionOf(policy);
   if (inForce === undefined) return call;
   return async (object) => {
-    const isTold = quietly(object.tell(name, key, inForce));
+    const isTold = quietly(object.tell(policy.name, key, inForce));
     const answer = await call(object);
     await isTold;
     return answer;

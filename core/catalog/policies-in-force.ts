@@ -2,12 +2,20 @@
 import * as v from "valibot";
 import { MAX_UNITS } from "../algorithms/algorithm.ts";
 import {
+  isTable,
+  multiplied,
+  plansWithout,
+  problem,
+  type Problems,
+  withFigures,
+} from "../policies/changed-tables.ts";
+import {
   type Deployment,
   RegionalPolicies,
   withAll,
   withoutJurisdiction,
 } from "../policies/parse-policies.ts";
-import { algorithmOf, parsePolicy } from "../policies/parse-policy.ts";
+import { parsePolicy } from "../policies/parse-policy.ts";
 import { OVERRIDE_FIELDS, parseInstantMs } from "../policies/policy-fields.ts";
 import { type Candidate, candidateName, type Policy, type PolicyRevision } from "../policies/policy.ts";
 import { clip, meant, violation, type Violation, violationsOf } from "../validation.ts";
@@ -237,14 +245,10 @@ function withEach(policy: Policy, fieldsOf: (each: Policy) => Partial<Policy>): 
 const OVERRIDE_ALLOWED =
   'figures of the policy, as { "limit": 1000 }, or one of { "multiply": 10 }, { "blocked": true } and { "unlimited": true }, each with expiresAt and note if wanted';
 
+const OF_OVERRIDE = { what: "an override", ownFields: Object.keys(OVERRIDE_FIELDS) };
 const OWN_NAMES = Object.keys(OVERRIDE_FIELDS);
 const OVERRIDE_SCHEMA = v.object(OVERRIDE_FIELDS);
 const EFFECTS = ["multiply", "blocked", "unlimited"] as const;
-/** Fields that all keys of a policy share: an override cannot change them. */
-const SHARED_FIELDS = ["algorithm", "unit"];
-
-type Problems = Readonly<Record<"problems", readonly Violation[]>>;
-
 interface ReadOverride {
   readonly effect?: "blocked" | "unlimited";
   readonly endsAtMs?: number;
@@ -274,16 +278,14 @@ export function readOverride(name: string, base: Table, given: unknown): ReadOve
   const ends = expiresAt === undefined ? {} : { endsAtMs: parseInstantMs(expiresAt) ?? Number.NaN };
   if (blocked === true) return { effect: "blocked", ...ends, fields: base };
   if (unlimited === true) return { effect: "unlimited", ...ends, fields: largest(name, base) };
-  const merged = multiply === undefined ? withChanges(base, changes) : { fields: multiplied(base, multiply) };
+  const merged =
+    multiply === undefined ? withFigures(base, changes, OF_OVERRIDE) : { fields: multiplied(base, multiply) };
   if ("problems" in merged) return merged;
-  const policy = parsePolicy(name, merged.fields);
-  return "problems" in policy
-    ? { problems: violationsIn(policy.problems) }
-    : { ...ends, fields: merged.fields, policy };
-}
-
-function problem(path: readonly string[], detail: string): Problems {
-  return { problems: [{ path, detail }] };
+  // An override comes before a plan, and a plan that has the same figures is as the policy.
+  const fields =
+    multiply === undefined ? { ...merged.fields, ...plansWithout(base, changes) } : merged.fields;
+  const policy = parsePolicy(name, fields);
+  return "problems" in policy ? { problems: violationsIn(policy.problems) } : { ...ends, fields, policy };
 }
 
 export function problemsOf(name: string, fields: Table): Violation[] {
@@ -298,51 +300,6 @@ function violationsIn(problems: readonly string[]): Violation[] {
   });
 }
 
-/** The table with changed fields of its rules. Several rules are changed by `{ rules: { tokens: { limit } } }`. */
-function withChanges(base: Table, changes: Table): { readonly fields: Table } | Problems {
-  const rules = base["rules"] as Readonly<Record<string, Table>> | undefined;
-  if (rules === undefined) {
-    const problems = changeProblems(base, changes, []);
-    return problems.length > 0 ? { problems } : { fields: { ...base, ...changes } };
-  }
-  const { rules: given, ...strays } = changes;
-  const names = Object.keys(rules);
-  if (Object.keys(strays).length > 0 || !isTable(given)) {
-    const stray = Object.keys(strays)[0] ?? "rules";
-    const near = stray === "rules" ? "" : meant(stray, ["rules", ...OWN_NAMES]);
-    const wanted = `given by rule, as { "rules": { ${JSON.stringify(names[0])}: { "limit": 1000 } } } (there are ${names.join(", ")})`;
-    return problem([stray], violation([stray], changes[stray], wanted) + near);
-  }
-  const problems = Object.entries(given).flatMap(([rule, table]): readonly Violation[] => {
-    const path = ["rules", rule];
-    const own = Object.hasOwn(rules, rule) ? rules[rule] : undefined;
-    if (own === undefined) {
-      const known = `there are ${names.join(", ")}${meant(rule, names)}`;
-      return problem(path, `${clip(rule)} is not a rule of this policy: ${known}`).problems;
-    }
-    if (isTable(table)) return changeProblems(own, table, path);
-    return problem(path, violation(path, table, 'a table of figures, as { "limit": 1000 }')).problems;
-  });
-  if (problems.length > 0) return { problems };
-  const changed = Object.entries(given as Readonly<Record<string, Table>>);
-  const merged = Object.fromEntries(changed.map(([rule, table]) => [rule, { ...rules[rule], ...table }]));
-  return { fields: { ...base, rules: { ...rules, ...merged } } };
-}
-
-/** Fields that the rule's algorithm lacks, or that all keys of a policy share. */
-function changeProblems(rule: Table, changes: Table, path: readonly string[]): Violation[] {
-  const known = [...Object.keys(algorithmOf(rule)?.fields ?? {}), ...(path.length === 0 ? OWN_NAMES : [])];
-  const strays = Object.keys(changes).filter((field) => !known.includes(field));
-  return strays.map((field) => {
-    const why =
-      SHARED_FIELDS.includes(field) || Object.hasOwn(rule, field)
-        ? "is the same for all keys of a policy"
-        : "is no figure of this rule";
-    const detail = `${clip([...path, field].join("."))} ${why}: an override may have ${known.join(", ")}${meant(field, known)}`;
-    return { path: [...path, field], detail };
-  });
-}
-
 /** The table with the largest limits that its algorithms can count. */
 function largest(name: string, base: Table): Table {
   for (let by = MAX_UNITS; by > 1; by /= 10) {
@@ -350,27 +307,4 @@ function largest(name: string, base: Table): Table {
     if (problemsOf(name, fields).length === 0) return fields;
   }
   return base;
-}
-
-function multiplied(base: Table, by: number): Table {
-  const rules = base["rules"] as Readonly<Record<string, Table>> | undefined;
-  if (rules === undefined) return multipliedRule(base, by);
-  const changed = Object.entries(rules).map(([rule, table]) => [rule, multipliedRule(table, by)]);
-  return { ...base, rules: Object.fromEntries(changed) };
-}
-
-function multipliedRule(rule: Table, by: number): Table {
-  const kinds = algorithmOf(rule)?.fields ?? {};
-  const scaled = Object.entries(rule).map(([field, value]) => {
-    const kind = kinds[field];
-    const isUnits = ["units", "units?", "count?"].some((each) => each === kind);
-    if (!isUnits || typeof value !== "number") return [field, value];
-    // A limit stays at least 1: only a limit of 0 closes a rule.
-    return [field, Math.min(MAX_UNITS, Math.max(Math.min(1, value), Math.floor(value * by)))];
-  });
-  return Object.fromEntries(scaled) as Table;
-}
-
-function isTable(value: unknown): value is Table {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
 }

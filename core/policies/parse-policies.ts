@@ -4,6 +4,7 @@ import { nearest, number, oneOf, table, violation, violationsOf } from "../valid
 import { parsePolicy } from "./parse-policy.ts";
 import { NAME, NAME_ALLOWED } from "./policy-fields.ts";
 import {
+  type LimitInCall,
   LOCATION_HINTS,
   type LocationHint,
   type Policies,
@@ -158,11 +159,32 @@ export function withAll(policy: Policy, more: Partial<Policy>): Policy {
   return changed(policy, (each) => ({ ...each, ...more }));
 }
 
-/** The changed policy, as calls of each priority see it too. */
+/** The changed policy, as calls of each priority and plan see it too. */
 function changed(policy: Policy, change: (each: Policy) => Policy): Policy {
-  const { priorities } = policy;
+  const { priorities, plans, limitInCall } = policy;
   const seen = new Map([...priorities.seen].map(([name, each]) => [name, change(each)]));
-  return { ...change(policy), priorities: { ...priorities, seen } };
+  const ofPlans = plans && new Map([...plans].map(([name, each]) => [name, changed(each, change)]));
+  return {
+    ...change(policy),
+    priorities: { ...priorities, seen },
+    ...(ofPlans && { plans: ofPlans }),
+    ...(limitInCall && { limitInCall: changedInCall(limitInCall, change) }),
+  };
+}
+
+function changedInCall({ max, withLimits }: LimitInCall, change: (each: Policy) => Policy): LimitInCall {
+  // A policy that is kept is the same one for all calls with its limits.
+  const known = new WeakMap<Policy, Policy>();
+  return {
+    max,
+    withLimits(limits) {
+      const limited = withLimits(limits);
+      if (limited === undefined) return undefined;
+      const policy = known.get(limited) ?? changed(limited, change);
+      known.set(limited, policy);
+      return policy;
+    },
+  };
 }
 
 /** All policies of a deployment, and for each policy with a pool a copy for each region. */
@@ -218,7 +240,8 @@ export class RegionalPolicies {
   }
 
   #regional(policy: Policy, name: string, region: Region): Policy {
-    const { overrides, candidate } = policy;
+    const { overrides, candidate, plans } = policy;
+    const ofPlans = plans && new Map([...plans].map(([plan, each]) => [plan, this.within(each, region)]));
     const found = (key: string, nowMs: number) => {
       const overridden = overrides?.find(key, nowMs);
       return overridden && this.within(overridden, region);
@@ -227,6 +250,7 @@ export class RegionalPolicies {
       ...policy,
       name,
       region,
+      ...(ofPlans && { plans: ofPlans }),
       ...(overrides && { overrides: { find: found } }),
       ...(candidate && { candidate: { ...candidate, policy: this.within(candidate.policy, region) } }),
     };
@@ -243,7 +267,10 @@ function alone({ pool, ...policy }: Policy, name: string, region: Region, region
     if (config === undefined) throw badConfiguration([tooSmall(rule, part)]);
     return { ...rule, config, capacity: algorithm.capacity(config), quota: algorithm.quota(config) };
   });
-  return { ...policy, name, region, rules: [first, ...others] };
+  const { plans } = policy;
+  const ofPlans =
+    plans && new Map([...plans].map(([plan, each]) => [plan, alone(each, name, region, regions)]));
+  return { ...policy, name, region, rules: [first, ...others], ...(ofPlans && { plans: ofPlans }) };
 }
 
 function partOf(pool: Policy["pool"], regions: Regions): number {
@@ -252,10 +279,11 @@ function partOf(pool: Policy["pool"], regions: Regions): number {
 
 /** Why a region without its pool could not decide; `undefined`: it can, or need not. */
 export function aloneProblem(policy: Policy, regions: Regions): string | undefined {
-  const { onFailure, pool, rules } = policy;
+  const { onFailure, pool, rules, plans = new Map<string, Policy>() } = policy;
   if (onFailure !== "local") return undefined;
   const part = partOf(pool, regions);
-  const small = rules.find(({ algorithm, config }) => algorithm.scale(config, part) === undefined);
+  const all = [...rules, ...[...plans.values()].flatMap((plan) => plan.rules)];
+  const small = all.find(({ algorithm, config }) => algorithm.scale(config, part) === undefined);
   return small && tooSmall(small, part);
 }
 

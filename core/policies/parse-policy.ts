@@ -4,7 +4,9 @@ import { DEFAULT_MAX_WAIT_MS, DEFAULT_MAX_WAITERS } from "../algorithms/concurre
 import { penalised } from "../algorithms/penalty.ts";
 import { zeroLimit } from "../algorithms/unlimited.ts";
 import { clip, meant, table, violation, violationsOf } from "../validation.ts";
-import { algorithms } from "./algorithms.ts";
+import { algorithmNameOf, algorithmOf, algorithms } from "./algorithms.ts";
+import type { Table } from "./changed-tables.ts";
+import { withPlans } from "./plans.ts";
 import {
   BEFORE_ALLOWED,
   fieldsOf,
@@ -21,7 +23,6 @@ import { MIN_USEFUL_TTL_MS, type Policy, type Priorities, type Rule } from "./po
 /** Every call decides all rules of its policy, and each rule is a member of a response header. */
 const MAX_RULES = 16;
 
-type Table = Readonly<Record<string, unknown>>;
 interface Problems {
   readonly problems: readonly string[];
 }
@@ -32,7 +33,15 @@ const ruleSchemas = new Map<string, ReturnType<typeof ruleSchema>>();
 
 type PolicyFields = v.InferOutput<typeof POLICY_SCHEMA>;
 
+/** Parses the table of a policy, with its plans. */
 export function parsePolicy(name: string, given: unknown): Policy | Problems {
+  const policy = parsePlan(name, given);
+  return "problems" in policy
+    ? policy
+    : withPlans(policy, given as Table, (fields) => parsePlan(name, fields));
+}
+
+function parsePlan(name: string, given: unknown): Policy | Problems {
   const { rules: tables, policyFields, problems } = splitRules(name, given);
   if (problems.length > 0) return { problems };
   const parsed = v.safeParse(POLICY_SCHEMA, policyFields);
@@ -49,7 +58,8 @@ export function parsePolicy(name: string, given: unknown): Policy | Problems {
   const lease = strictest(rules.flatMap((rule) => rule.lease ?? []));
   const problem = contradiction(fields, rules, lease !== undefined);
   if (problem !== undefined) return { problems: [problem] };
-  const { pool: kind, localShare, shed, denialTtl: denialTtlMs, maxWait, maxWaiters, ...others } = fields;
+  const { pool: kind, localShare, shed, denialTtl: denialTtlMs, maxWait, maxWaiters, ...further } = fields;
+  const { plans: _, limitInCall: __, ...others } = further;
   const { priorities: names, defaultPriority, reserve, ageing: ageingMs, ...plain } = others;
   const shedding = sheddingOf(shed, lease !== undefined, kind);
   if (shedding !== undefined && "problems" in shedding) return shedding;
@@ -172,15 +182,6 @@ function configuredBy(
   if ("problem" in config) return config as unknown as ConfigProblem;
   const { burst: _, initial: __, ...others } = config;
   return { algorithm: zeroLimit(algorithm), config: { ...others, limit: 0 } };
-}
-
-export function algorithmOf(given: unknown): AnyAlgorithm | undefined {
-  const name = algorithmNameOf(given);
-  return typeof name === "string" ? algorithms.get(name) : undefined;
-}
-
-function algorithmNameOf(given: unknown): unknown {
-  return typeof given === "object" && given !== null && "algorithm" in given ? given.algorithm : undefined;
 }
 
 /** The problems of a rule with an unknown algorithm: `algorithm` or `rules` may be misspelled. */

@@ -247,6 +247,9 @@ export const POLICY_FIELDS = {
     {},
   ),
   shed: v.optional(v.unknown()),
+  // Read by plans.ts.
+  plans: v.optional(v.unknown()),
+  limitInCall: v.optional(v.unknown()),
   retryJitter: v.optional(
     readBy(parseRetryJitter, 'a number above 0 and at most 1, or a duration of at most 1 day such as "5s"'),
   ),

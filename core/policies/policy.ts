@@ -60,6 +60,8 @@ export interface PolicyView {
   readonly retryJitter?: RetryJitter | undefined;
   readonly inForce?: PolicyRevision;
   readonly override?: AppliedOverride;
+  /** The plan that a call has named (plans.ts). Absent: the call names none, and its key keeps the plan that it has. */
+  readonly plan?: string;
 }
 
 /** How keys are limited: `[vars.POLICIES.<name>]`. */
@@ -77,10 +79,20 @@ export interface Policy extends PolicyView {
   readonly priorities: Priorities;
   readonly shedding?: Shedding;
   readonly overrides?: Overrides<Policy>;
+  /** The policy as calls of each plan see it, "" for those without a plan. Absent: it has no plans. */
+  readonly plans?: ReadonlyMap<string, Policy>;
+  /** Present when calls may bring limits of their own, up to `max`. */
+  readonly limitInCall?: LimitInCall;
   /** Present when another policy is on trial: it decides the same calls, but denies none. */
   readonly candidate?: Candidate;
   /** The styles of its headers, with no header in common. */
   readonly headers: readonly HeaderStyle[];
+}
+
+export interface LimitInCall {
+  readonly max: number;
+  /** The policy with these limits, by unit; `undefined`: one of its rules cannot have such a limit. */
+  readonly withLimits: (limits: Readonly<Record<string, number>>) => Policy | undefined;
 }
 
 export interface Candidate {
@@ -202,6 +214,41 @@ export function forPriority(policy: PolicyView, priority: string | undefined): P
   return seen.get(priority ?? usual) ?? policy;
 }
 
+/** A call's limits follow the plan in its text. No name of a plan has a brace. */
+const LIMITS = "{";
+
+/** The plan in the text, without a call's own limits. "": the policy's own figures. */
+export function planName(plan: string): string {
+  const end = plan.indexOf(LIMITS);
+  return end < 0 ? plan : plan.slice(0, end);
+}
+
+/** The name of a policy's plan as a field of an answer; none for the policy's own figures. */
+export function planIn({ plan = "" }: { readonly plan?: string | undefined }): { readonly plan?: string } {
+  const name = planName(plan);
+  return name === "" ? {} : { plan: name };
+}
+
+/** A plan with limits of a call. */
+export function withCallLimits(plan: string, limits: Readonly<Record<string, number>> | undefined): string {
+  if (limits === undefined) return plan;
+  const sorted = Object.entries(limits).toSorted(([one], [other]) => (one < other ? -1 : 1));
+  return `${plan}${JSON.stringify(Object.fromEntries(sorted))}`;
+}
+
+/** The policy as calls of a plan see it; itself: it does not have the plan, or the call names none. */
+export function planOf(policy: Policy, plan: string | undefined): Policy {
+  return (plan === undefined ? undefined : namedPlan(policy, plan)) ?? policy;
+}
+
+/** The same; `undefined`: the policy does not have the plan, or a rule of it cannot have such a limit. */
+export function namedPlan({ plans }: Policy, plan: string): Policy | undefined {
+  const own = plans?.get(planName(plan));
+  const from = plan.indexOf(LIMITS);
+  if (own === undefined || from < 0) return own;
+  return own.limitInCall?.withLimits(JSON.parse(plan.slice(from)) as Record<string, number>);
+}
+
 /* The names of copies of a policy. They are stored with keys: never change the marks. Policy names contain none. */
 
 /** A region's copy of `api` is `api@eu`, also in the names of its objects and reservations and the ids of leases. */
@@ -244,6 +291,8 @@ export interface PolicyRevision {
   readonly sinceMs?: number;
   /** In a candidate: its `Candidate.version`. Keys of another one begin untouched. */
   readonly candidate?: number;
+  /** As `PolicyView.plan`. */
+  readonly plan?: string;
 }
 
 /** Whether a key now has another candidate than in the version before. */
@@ -251,14 +300,18 @@ export function isOfAnother(before: PolicyRevision | undefined, now: PolicyRevis
   return now?.candidate !== undefined && now.candidate !== before?.candidate;
 }
 
-/** The later of two revisions; of equal ones the first. */
+/** The later of two revisions; of equal ones the first, but with the plan of the other one, if that names one. */
 export function later(
   one: PolicyRevision | undefined,
   other: PolicyRevision | undefined,
 ): PolicyRevision | undefined {
   const versions = (other?.version ?? 0) - (one?.version ?? 0);
-  if (versions !== 0) return versions > 0 ? other : one;
-  return (other?.sinceMs ?? 0) > (one?.sinceMs ?? 0) ? other : one;
+  if (other === undefined || versions < 0) return one;
+  const isLater = versions > 0 || (other.sinceMs ?? 0) > (one?.sinceMs ?? 0);
+  const plan = other.plan ?? one?.plan;
+  if (!isLater && plan === one?.plan) return one;
+  const latest = isLater ? other : (one ?? other);
+  return plan === undefined || latest.plan === plan ? latest : { ...latest, plan };
 }
 
 export interface AppliedOverride {
@@ -282,7 +335,11 @@ export function relaxedRule({ rules, pool, shedding, shadow, priorities }: Polic
   return rule.algorithm.leasing?.isRelaxed?.(rule.config) === true ? rule : undefined;
 }
 
-export function versionOf({ inForce }: Pick<Policy, "inForce">): Pick<Policy, "inForce"> {
+const OF_THE_FILE: PolicyRevision = { version: 0 };
+
+/** The version that a call says: with its plan, if the policy has plans and the call may name one. */
+export function versionOf({ inForce, plan }: Pick<Policy, "inForce" | "plan">): Pick<Policy, "inForce"> {
+  if (plan !== undefined) return { inForce: { ...(inForce ?? OF_THE_FILE), plan } };
   return inForce === undefined ? {} : { inForce };
 }
 
@@ -290,13 +347,14 @@ export function versionOf({ inForce }: Pick<Policy, "inForce">): Pick<Policy, "i
 export function saysTheSame(one: Versioned, other: Versioned): boolean {
   if (one.inForce === undefined || other.inForce === undefined) return false;
   return (
+    one.plan === other.plan &&
     one.inForce.candidate === other.inForce.candidate &&
     one.inForce.fields === other.inForce.fields &&
     one.override?.pattern === other.override?.pattern
   );
 }
 
-type Versioned = Pick<Policy, "inForce" | "override">;
+type Versioned = Pick<Policy, "inForce" | "override" | "plan">;
 
 /** The units of a call: a number for every rule, or one for each unit (`Rule.unit`), 1 by default. */
 export type Cost = number | Readonly<Record<string, number>>;

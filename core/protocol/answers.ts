@@ -185,6 +185,8 @@ export interface Peeked extends Decided {
   readonly longestWaitMs: number;
   /** Isolates and clients that hold units or want some; of a pool, those of the region. Older objects omit it. */
   readonly holders?: number;
+  /** The plan that the key has. Absent: none, or the object is older. */
+  readonly plan?: string;
   readonly shedding?: SheddingReport;
 }
 

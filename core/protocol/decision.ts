@@ -4,6 +4,7 @@ import {
   type HeaderStyle,
   type AppliedOverride,
   type Policy,
+  planIn,
   type PolicyView,
   publicName,
   type Rule,
@@ -49,6 +50,8 @@ export interface Decision {
   readonly charge?: string;
   /** The pattern of the override that applied to the key. */
   readonly override?: string;
+  /** The plan by which it was decided. Absent: by the policy's own figures. */
+  readonly plan?: string;
   /** With the reason `refused`, in a call of several checks: the problem of this check. */
   readonly problem?: Pick<Problem, "status" | "code" | "detail">;
 }
@@ -109,12 +112,14 @@ export function publicDecision(
     rules,
   };
   const delayMs = isAdmitted && !policy.shadow ? longestDelayMs(rules) : 0;
+  const isPlain = delayMs === 0 && waitedMs === undefined && !lease && !hold;
   // A decision from held units is complete here: a copy would double its cost.
-  if (isAdmitted && source !== "fallback" && delayMs === 0 && waitedMs === undefined && !lease && !hold)
-    return decision;
+  if (isAdmitted && source !== "fallback" && isPlain)
+    return policy.plan ? { ...decision, ...planIn(policy) } : decision;
   const place = { policy: policy.name, key };
   return {
     ...decision,
+    ...planIn(policy),
     ...(isAdmitted && source === "fallback" && { reason: "degraded" }),
     ...(delayMs > 0 && { delayMs }),
     ...(waitedMs !== undefined && { waitedMs }),
@@ -161,7 +166,8 @@ export function refusedDecision(
 function withoutRules(policy: PolicyView, key: string) {
   const limit = Math.min(...policy.rules.map(({ capacity }) => capacity));
   const source = "isolate" as const;
-  return { success: false, policy: publicName(policy.name), key, limit, source, rules: [] };
+  const place = { policy: publicName(policy.name), key };
+  return { success: false, ...place, limit, source, rules: [], ...planIn(policy) };
 }
 
 /** The rule with the longest wait; of equal waits (all admit, for example) the one with the least remaining. */
@@ -235,6 +241,8 @@ export type HeaderRule = Pick<Rule, "name" | "unit" | "quota" | "capacity">;
 export interface HeaderPolicy {
   readonly headers: readonly HeaderStyle[];
   readonly rules: readonly HeaderRule[];
+  /** As `PolicyView.plan`. */
+  readonly plan?: string | undefined;
 }
 
 /** The destination: `Headers`, or a map. */
@@ -249,7 +257,12 @@ interface Style {
 
 const STYLES: Readonly<Record<HeaderStyle, Style>> = {
   "draft-11": {
-    policy: (headers, { rules }) => headers.set("RateLimit-Policy", rules.map(quotaItem).join(", ")),
+    policy(headers, { rules, ...policy }) {
+      const { plan } = planIn(policy);
+      // A parameter of our own, as the draft allows.
+      const of = plan === undefined ? "" : `;plan="${plan}"`;
+      headers.set("RateLimit-Policy", rules.map((rule) => quotaItem(rule) + of).join(", "));
+    },
     quota(headers, { rules }) {
       const items = rules.map(
         ({ name, remaining, resetAfterMs }) => `"${name}";r=${remaining};t=${seconds(resetAfterMs)}`,

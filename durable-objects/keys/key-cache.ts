@@ -1,6 +1,6 @@
 import { UNTOUCHED, unstoredOf } from "../../core/accounts/account.ts";
 import type { Account } from "../../core/accounts/hold.ts";
-import { isOfAnother, later, type Policy, type PolicyRevision } from "../../core/policies/policy.ts";
+import { isOfAnother, later, planOf, type Policy, type PolicyRevision } from "../../core/policies/policy.ts";
 import type { JournalRoom } from "../storage/journal.ts";
 import { record } from "../storage/records.ts";
 import type { KeyStorage } from "../storage/storage.ts";
@@ -165,7 +165,7 @@ export class KeyCache {
   policyOf(name: string, file: Policy | undefined, key: string): Policy | undefined {
     const known = this.#keys.get(key);
     const inForce = known === undefined ? versionIn(this.#storage.read(key)?.rules) : known.inForce;
-    return inForce?.fields === undefined ? file : this.#chosen(name, file, inForce).policy;
+    return inForce === undefined ? file : this.#chosen(name, file, inForce).policy;
   }
 
   /**
@@ -265,7 +265,7 @@ export class KeyCache {
     const policy = (fields === undefined ? undefined : readPolicy(name, fields, this.#policies)) ?? file;
     if (policy === undefined)
       throw new Error(`this version of the object has no policy ${JSON.stringify(name)}`);
-    return { policy, inForce };
+    return { policy: planOf(policy, inForce?.plan), inForce };
   }
 
   #load(key: string, choose: (kept: PolicyRevision | undefined) => ChosenVersion, nowMs: number): KeyState {

@@ -1,4 +1,5 @@
 import { outstandingOf } from "../../core/accounts/account.ts";
+import { planIn } from "../../core/policies/policy.ts";
 import type { Peeked } from "../../core/protocol/answers.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
@@ -85,6 +86,7 @@ function peeked(keyState: KeyState, { queue, shedders, slots }: Parts, nowMs: nu
     queueLength: waiters.length,
     longestWaitMs: waiters[0] === undefined ? 0 : nowMs - waiters[0].sinceMs,
     holders: keyState.holders.countAt(nowMs) + count.holders,
+    ...planIn(keyState.policy),
     ...(shedding && { shedding }),
   };
 }

@@ -12,7 +12,7 @@
  */
 import type { RuleAccount } from "../../core/accounts/hold.ts";
 import { HolderClock, inTime, randomId, type Time } from "../../core/clock.ts";
-import type { Policy, PolicyLookup } from "../../core/policies/policy.ts";
+import { planOf, type Policy, type PolicyLookup } from "../../core/policies/policy.ts";
 import { type Answer, ASK_HOME } from "../../core/protocol/answers.ts";
 import type { LimitCall, ReserveCall } from "../../core/protocol/calls.ts";
 import { Departures, type Failed, type PacedReply, unpaced } from "../../core/protocol/messages.ts";
@@ -96,9 +96,10 @@ export class RegionKeys {
   #open(call: LimitCall | ReserveCall, nowMs: number): RegionKey | undefined {
     const { terms, inForce } = call;
     const fields = inForce?.fields;
-    const policy =
+    const found =
       (fields === undefined ? undefined : readPolicy(call.policy, fields, this.#host.policies)) ??
       this.#host.policies.get(call.policy);
+    const policy = found && planOf(found, inForce?.plan);
     // During a rollout the home object decides by both versions.
     if (policy === undefined || (fields === undefined && terms !== undefined && terms !== policy.terms))
       return undefined;

@@ -5,7 +5,7 @@
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { blockedDecision, decisionOf } from "../../client/read-answer.ts";
 import { randomId } from "../../core/clock.ts";
-import { type Policy, takesNothing } from "../../core/policies/policy.ts";
+import { type Candidate, planOf, type Policy, takesNothing } from "../../core/policies/policy.ts";
 import type { HoldParams, AcquireParams, LimitParams } from "../../core/protocol/calls.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { readClaimId } from "../../core/protocol/names.ts";
@@ -25,7 +25,7 @@ export function limitCandidate(
   decision: Decided,
 ): void {
   const { policy, key } = target;
-  const { candidate } = policy;
+  const candidate = candidateOf(policy);
   if (candidate === undefined || decision instanceof Problem || takesNothing(policy, call.cost)) return;
   const { waitMs: _, ...atOnce } = call;
   // A debit ignores the limit: there is nothing to compare.
@@ -58,7 +58,7 @@ export function acquireCandidate(
   decision: Decision | Problem,
 ): void {
   const { policy, key } = target;
-  const terms = policy.candidate?.policy.lease;
+  const terms = candidateOf(policy)?.policy.lease;
   if (terms === undefined || decision instanceof Problem) return;
   const granted = decision.lease && readClaimId("lease", decision.lease.id)?.secret;
   const id = granted ?? randomId();
@@ -84,9 +84,14 @@ export function withCandidate<Answer>(
   policy: Policy,
   work: (client: LimiterClient, policy: Policy) => Promise<Answer>,
 ): Promise<Answer> {
-  const { candidate } = policy;
+  const candidate = candidateOf(policy);
   if (candidate !== undefined) client.candidates.make((beside) => work(beside, candidate.policy));
   return work(client, policy);
+}
+
+/** The candidate as calls of the same plan see it. */
+function candidateOf({ candidate, plan }: Pick<Policy, "candidate" | "plan">): Candidate | undefined {
+  return candidate && { ...candidate, policy: planOf(candidate.policy, plan) };
 }
 
 /** A call repeated under its idempotency key keeps its earlier result, and takes nothing again. */
@@ -99,10 +104,11 @@ function sameOnce(
 
 function compare(
   client: LimiterClient,
-  { policy: { name, candidate }, key }: Target,
+  { policy: { name, ...target }, key }: Target,
   decision: Decision | undefined,
   decide: Decide,
 ): void {
+  const candidate = candidateOf(target);
   if (candidate === undefined) return;
   const { version, policy } = candidate;
   const count = (tried: Decided) =>

@@ -4,11 +4,19 @@ import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { ADDRESS_ALLOWED, normaliseKey } from "../../core/catalog/keys.ts";
 import { randomId, readClockMs } from "../../core/clock.ts";
 import type { RegionalPolicies } from "../../core/policies/parse-policies.ts";
-import { type Cost, costOf, type Policy, publicName, takesNothing } from "../../core/policies/policy.ts";
+import {
+  type Cost,
+  costOf,
+  namedPlan,
+  type Policy,
+  publicName,
+  takesNothing,
+  withCallLimits,
+} from "../../core/policies/policy.ts";
 import type { LimitParams } from "../../core/protocol/calls.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { type Answered, catalogUnreached, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import { oneOfNames, pointerTo, violation } from "../../core/violations.ts";
+import { clip, oneOfNames, pointerTo, violation } from "../../core/violations.ts";
 import { keyProblem, mayUse, policyProblem, type Principal, scopeProblem } from "../auth/tokens.ts";
 import { limitCandidate, withCandidate } from "./candidates.ts";
 import * as requests from "./schemas/request-schemas.ts";
@@ -53,9 +61,10 @@ export function onKey<
 export function findTarget(
   { policies }: Pick<LimiterClient, "policies">,
   principal: Principal,
-  { policy: name, key: givenKey }: { readonly policy: string; readonly key: string },
+  request: TargetFields,
   below: readonly string[] = [],
 ): Target | Problem {
+  const { policy: name, key: givenKey } = request;
   const policy = findPolicy(policies, principal, name, below);
   if (policy instanceof Problem) return policy;
   const key = policy.keyKind === "text" ? givenKey : normaliseKey(policy, givenKey);
@@ -63,7 +72,66 @@ export function findTarget(
   const problem = keyProblem(principal, key);
   if (problem !== undefined) return problem;
   const found = policy.overrides?.find(key, readClockMs()) ?? policy;
-  return { policy: found.pool === undefined ? found : policies.within(found, principal.region), key };
+  const planned = withPlan(found, request, below);
+  if (planned instanceof Problem) return planned;
+  return { policy: planned.pool === undefined ? planned : policies.within(planned, principal.region), key };
+}
+
+/** How a request names a key, and what counts for it. */
+interface TargetFields {
+  readonly policy: string;
+  readonly key: string;
+  /** "": the policy's own figures. Absent: those that the key has. */
+  readonly plan?: string | undefined;
+  readonly limits?: Readonly<Record<string, number>> | undefined;
+}
+
+/** The policy as the plan of a call sees it. A key with an override keeps that, whatever limits the call brings. */
+function withPlan(
+  policy: Policy,
+  { plan, limits }: TargetFields,
+  below: readonly string[],
+): Policy | Problem {
+  if (policy.plans === undefined) {
+    if (limits !== undefined) return badValue([...below, "limits"], limits, NO_LIMITS);
+    return plan === undefined || plan === "" ? policy : badValue([...below, "plan"], plan, NO_PLANS);
+  }
+  if (plan === undefined) return policy;
+  const own = policy.plans.get(plan);
+  if (own === undefined) {
+    const names = [...policy.plans.keys()].filter((name) => name !== "");
+    return badValue([...below, "plan"], plan, names.length === 0 ? NO_PLANS : oneOfNames(plan, names));
+  }
+  return limits === undefined ? own : withLimits(policy, own, limits, [...below, "limits"]);
+}
+
+const NO_PLANS = "left out: this policy has no plans";
+const NO_LIMITS = "left out: this policy has no limitInCall";
+
+function withLimits(
+  policy: Policy,
+  own: Policy,
+  limits: Readonly<Record<string, number>>,
+  path: readonly string[],
+): Policy | Problem {
+  const { limitInCall, rules, override, plan = "" } = own;
+  if (limitInCall === undefined) return badValue(path, limits, NO_LIMITS);
+  const units = unitsOf(rules);
+  const problems = Object.entries(limits).flatMap(([unit, limit]) => {
+    if (!units.includes(unit)) return [{ path: [...path, unit], detail: unknownUnit(unit, units) }];
+    const allowed = `an integer from 0 to ${limitInCall.max}, the policy's limitInCall.max`;
+    return limit <= limitInCall.max
+      ? []
+      : [{ path: [...path, unit], detail: violation([...path, unit], limit, allowed) }];
+  });
+  if (problems.length > 0) return notAllowed(problems);
+  if (override !== undefined) return own;
+  const limited = namedPlan(policy, withCallLimits(plan, limits));
+  return limited ?? badValue(path, limits, "limits that its algorithm can count");
+}
+
+function unknownUnit(unit: string, units: readonly string[]): string {
+  return `${clip(unit)} is not a unit of this policy: there are ${units.join(", ")}`;
 }
 
 export function findPolicy(
@@ -97,8 +165,7 @@ export function costProblem(
   const names = unitsOf(rules);
   const unknown = Object.keys(givenCost).filter((unit) => !names.includes(unit));
   if (unknown.length === 0) return undefined;
-  const allowed = `is not a unit of this policy: there are ${names.join(", ")}`;
-  return notAllowed(unknown.map((unit) => ({ path: [...path, unit], detail: `${unit} ${allowed}` })));
+  return notAllowed(unknown.map((unit) => ({ path: [...path, unit], detail: unknownUnit(unit, names) })));
 }
 
 const NOT_ALL_ZERO = `${requests.UNITS_ALLOWED}, at least one of them not 0`;

@@ -56,12 +56,13 @@ function queryOf(url: string): string | undefined {
   return query === "" || query.startsWith("?") ? query.slice(1) : undefined;
 }
 
-const QUERY = /^policy=([\w-]{1,64})&key=([^&#+]{1,512})(?:&cost=(\d{1,9}))?(&deny=429)?$/;
+const QUERY =
+  /^policy=([\w-]{1,64})&key=([^&#+]{1,512})(?:&cost=(\d{1,9}))?(?:&plan=([\w-]{1,64}))?(&deny=429)?$/;
 
 function answerQuery(request: Request, env: Env, query: string): Response | Promise<Response> | undefined {
-  const [, policy, encoded = "", cost = "1", deny] = QUERY.exec(query) ?? [];
+  const [, policy, encoded = "", cost = "1", plan, deny] = QUERY.exec(query) ?? [];
   if (policy === undefined || !hasNoBody(request)) return undefined;
-  const call = plainCall({ policy, key: decoded(encoded), cost: Number(cost) });
+  const call = plainCall({ policy, key: decoded(encoded), cost: Number(cost), plan });
   const principal = limitCaller(request, env);
   if (call === undefined || principal === undefined) return undefined;
   try {

@@ -62,6 +62,7 @@ const place = {
   key: described(v.string(), "The key that was counted; an IPv6 address counts with its /64."),
   limit: amount("The most units that can be admitted at once; where the limit adapts: today."),
   override: optional(v.string(), "The pattern of the override that applied to the key. Absent: none did."),
+  plan: optional(v.string(), "The plan by which the call was decided. Absent: the policy's own figures."),
 };
 const quota = {
   remaining: amount("The largest cost that would pass now."),

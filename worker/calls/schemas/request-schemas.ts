@@ -65,6 +65,18 @@ const utilization = optional(
   "How busy the caller's machine is, from 0 to 1. Under a policy that sheds calls by reports.",
 );
 
+const PLAN = "The plan whose figures count for the key, one of the policy's `plans`.";
+/** Of calls that are decided: without a plan the policy's own figures count. */
+const plan = optional(v.string("the name of a plan"), `${PLAN} By default the policy's own.`, "");
+/** Of calls that are not decided: without a plan the key keeps the one that it has. */
+const planOfKey = optional(v.string("the name of a plan"), `${PLAN} By default the one that the key has.`);
+const limits = optional(
+  v.record(v.string(), integer(0, MAX_UNITS), "a table of limits by unit"),
+  "Limits of the caller's own, by unit, instead of the plan's. Under a policy with limitInCall.",
+);
+/** How a call says what counts for its key. */
+const ofPlan = { plan, limits };
+
 function flag(description: string) {
   return optional(v.boolean("true or false"), description, false);
 }
@@ -97,6 +109,7 @@ export const LimitRequest = table({
   cost: v.optional(cost("Units to take if they all fit; 0 looks and takes nothing."), 1),
   idempotencyKey: optionalIdempotencyKey,
   priority,
+  ...ofPlan,
   refundable: flag(
     "Whether the decision carries a `charge`, which names what was taken in a refund. It is the idempotency key, and " +
       "one is drawn when there is none.",
@@ -114,7 +127,7 @@ export const MAX_CHECKS = 16;
 export const MAX_INDEPENDENT_CHECKS = 100;
 export const CHECKS_ALLOWED = `a list of 1 to ${MAX_CHECKS} checks { policy, key, cost }, with atomic false of up to ${MAX_INDEPENDENT_CHECKS}`;
 
-export const Check = table({ policy, key, cost: LimitRequest.entries.cost });
+export const Check = table({ policy, key, cost: LimitRequest.entries.cost, ...ofPlan });
 
 export const LimitAllRequest = table({
   checks: described(
@@ -137,6 +150,7 @@ export const LimitAllRequest = table({
 export const RefundRequest = table({
   policy,
   key,
+  plan: planOfKey,
   units: units(
     "Units to give back. Units beyond an untouched quota are lost: a refund never makes the quota larger.",
   ),
@@ -162,6 +176,7 @@ export const HoldRequest = table({
     DEFAULT_HOLD_TTL_MS,
   ),
   priority,
+  ...ofPlan,
   idempotencyKey: optionalIdempotencyKey,
 });
 
@@ -194,6 +209,7 @@ export const AcquireRequest = table({
   ttlMs,
   waitMs,
   priority,
+  ...ofPlan,
   utilization,
   idempotencyKey: optionalIdempotencyKey,
   confirm: flag(
@@ -223,6 +239,7 @@ export const SocketRequest = table({
   units: AcquireRequest.entries.units,
   waitMs,
   priority,
+  plan,
   graceMs: ttlMs,
   pingWithinMs: optional(
     integer(MIN_PING_MS, MAX_LEASE_MS),
@@ -235,6 +252,7 @@ export const RenewRequest = table({ id: leaseId, ttlMs });
 export const PeekRequest = table({
   policy,
   key,
+  plan: planOfKey,
   waitFor: optional(
     oneOf(["idle"]),
     "With this, the answer comes when the key has no leases, or after waitMs.",
@@ -242,7 +260,7 @@ export const PeekRequest = table({
   waitMs,
 });
 
-export const KeyRequest = table({ policy, key });
+export const KeyRequest = table({ policy, key, plan: planOfKey });
 
 /** Over HTTP the id is part of the address. */
 export const ReleaseRequest = table({

@@ -17,12 +17,12 @@ const turn = described(
   "Rises with each message of the holder. A message with a lower one is late, and changes nothing.",
 );
 const used = described(integer(0, Number.MAX_SAFE_INTEGER), "Units that the holder has used since it began.");
-const { policy, key, cost, priority } = LimitRequest.entries;
+const { policy, key, cost, priority, plan } = LimitRequest.entries;
 const CALL_ALLOWED = "an object with one of the fields giveBack, limit, reserve";
 const LEFT_ALLOWED = `a list of 1 to ${MAX_RESERVING} times in milliseconds, one for each call`;
 const CALLS_ALLOWED = `a list of 1 to ${MAX_RESERVING} calls`;
 
-const Limit = table({ policy, key, cost, priority });
+const Limit = table({ policy, key, cost, priority, plan });
 const GiveBack = table({
   policy,
   returned: described(
@@ -42,6 +42,7 @@ const Reserve = table({
   key,
   cost: described(cost, "The cost of a call that waits for a decision; 0: no call does."),
   priority,
+  plan,
   holder,
   turn,
   ttlMs: described(

@@ -1,0 +1,101 @@
+/** Plans in a policy's table, and the policies that calls of each plan see. */
+import { describe, expect, test } from "vitest";
+import { PoliciesInForce } from "../../../core/catalog/policies-in-force.ts";
+import { parsePolicy } from "../../../core/policies/parse-policy.ts";
+import { later, namedPlan, planIn, planOf, type Policy, withCallLimits } from "../../../core/policies/policy.ts";
+import { parseDeployment } from "../../support/milliseconds.ts";
+
+const BUCKET = { algorithm: "token-bucket", limit: 100, window: "1s", burst: 200 };
+const RULES = {
+  requests: { algorithm: "token-bucket", limit: 60, window: "1m" },
+  tokens: { algorithm: "sliding-log", limit: 1_000, window: "1m", unit: "tokens" },
+};
+
+function parsed(fields: object): Policy {
+  const policy = parsePolicy("api", fields);
+  if ("problems" in policy) throw new Error(policy.problems.join("; "));
+  return policy;
+}
+
+function problemsOf(fields: object): readonly string[] {
+  const policy = parsePolicy("api", fields);
+  return "problems" in policy ? policy.problems : [];
+}
+
+const capacities = ({ rules }: Policy) => rules.map(({ capacity }) => capacity);
+
+test("a plan has its own figures, and else those of the policy", () => {
+  const policy = parsed({ ...BUCKET, plans: { pro: { limit: 1_000, burst: 5_000 }, free: {}, slow: { window: "1m" } } });
+  expect(capacities(policy)).toEqual([200]);
+  expect(capacities(planOf(policy, "pro"))).toEqual([5_000]);
+  expect(capacities(planOf(policy, "free"))).toEqual([200]);
+  expect(planOf(policy, "slow").rules[0].quota).toEqual({ units: 100, windowMs: 60_000 });
+  expect(planOf(policy, undefined)).toBe(policy);
+  expect(namedPlan(policy, "gold")).toBeUndefined();
+  const several = parsed({ rules: RULES, plans: { pro: { rules: { tokens: { limit: 5_000 } } } } });
+  expect(capacities(planOf(several, "pro"))).toEqual([60, 5_000]);
+});
+
+describe("a bad plan is refused with its place", () => {
+  test.each([
+    ["another algorithm's field", { ...BUCKET, plans: { pro: { ttl: "1s" } } }, /^plans\.pro: ttl is no figure of this rule/],
+    ["another algorithm", { ...BUCKET, plans: { pro: { algorithm: "gcra" } } }, /algorithm is the same for all keys/],
+    ["a field of the policy", { ...BUCKET, plans: { pro: { shadow: true } } }, /plans\.pro: shadow is no figure/],
+    ["a bad value", { ...BUCKET, plans: { pro: { limit: -1 } } }, /^plans\.pro: limit is -1/],
+    ["a bad name", { ...BUCKET, plans: { "a b": { limit: 1 } } }, /^plans\.a b: its name is "a b"/],
+    ["a rule that is none", { rules: RULES, plans: { pro: { rules: { tokns: { limit: 1 } } } } }, /tokns is not a rule.*did you mean tokens/],
+    ["no table", { ...BUCKET, plans: 5 }, /^plans is 5: must be a table of 1 to 64 plans/],
+    ["no plans", { ...BUCKET, plans: {} }, /plans is .*: must be/],
+    ["too large a limit in calls", { ...BUCKET, limitInCall: { max: 1e12 } }, /^limitInCall is .*1 to 1000000000/],
+    ["a misspelt limit in calls", { ...BUCKET, limitInCall: { mx: 5 } }, /did you mean max/],
+    ["limits in calls of a pool", { ...BUCKET, pool: "redis", limitInCall: { max: 5 } }, /limitInCall .*left out with a pool/],
+  ])("%s", (_, fields, problem) => {
+    expect(problemsOf(fields)).toEqual([expect.stringMatching(problem)]);
+  });
+});
+
+test("limits of a call count instead of the plan's, and the same ones are the same policy", () => {
+  const policy = parsed({ ...BUCKET, limitInCall: { max: 1_000 }, plans: { pro: { window: "1m" } } });
+  const pro = namedPlan(policy, withCallLimits("pro", { requests: 7 }));
+  expect(pro?.rules[0].quota).toEqual({ units: 7, windowMs: 60_000 });
+  expect(pro).toBe(namedPlan(policy, withCallLimits("pro", { requests: 7 })));
+  expect(pro && planIn(pro)).toEqual({ plan: "pro" });
+  expect(capacities(planOf(policy, withCallLimits("", { requests: 7 })))).toEqual([7]);
+  expect(withCallLimits("", { b: 1, a: 2 })).toBe(withCallLimits("", { a: 2, b: 1 }));
+});
+
+test("an override comes before a plan, and a factor multiplies what the plan says", () => {
+  const { policies, tables, regions } = parseDeployment({
+    policies: { api: { ...BUCKET, window: 1_000, plans: { pro: { limit: 1_000, burst: 5_000 } } } },
+  });
+  const inForce = new PoliciesInForce({ policies, tables, regions });
+  inForce.apply({
+    revision: 1,
+    isWhole: true,
+    policies: [{ name: "api", version: 1 }],
+    overrides: [
+      { policy: "api", pattern: "own", fields: { burst: 70 } },
+      { policy: "api", pattern: "twice", fields: { multiply: 2 } },
+    ],
+  } as never);
+  const api = inForce.named.get("api");
+  const burstOf = (key: string, plan: string) => {
+    const found = api?.overrides?.find(key, 0) ?? api;
+    return found && capacities(planOf(found, plan))[0];
+  };
+  expect([burstOf("other", ""), burstOf("other", "pro")]).toEqual([200, 5_000]);
+  expect([burstOf("own", ""), burstOf("own", "pro")]).toEqual([70, 70]);
+  expect([burstOf("twice", ""), burstOf("twice", "pro")]).toEqual([400, 10_000]);
+});
+
+test("the later version keeps the plan that a key has, and an older one changes nothing", () => {
+  const pro = { version: 2, plan: "pro" };
+  expect(later(pro, { version: 3 })).toEqual({ version: 3, plan: "pro" });
+  expect(later(pro, { version: 3, plan: "" })).toEqual({ version: 3, plan: "" });
+  expect(later(pro, { version: 2, plan: "free" })).toEqual({ version: 2, plan: "free" });
+  expect(later(pro, { version: 1, plan: "free" })).toBe(pro);
+  expect(later(pro, { version: 2 })).toBe(pro);
+  expect(later(pro, pro)).toBe(pro);
+  expect(later(undefined, { version: 0 })).toBeUndefined();
+  expect(later(undefined, { version: 0, plan: "" })).toEqual({ version: 0, plan: "" });
+});
