@@ -19,6 +19,7 @@ import type { Reservation, ReserveRequest } from "../core/reservations/reservati
 import { type Holding, through } from "./call-gate.ts";
 import { boundReached, type CarriedDecision } from "./read-answer.ts";
 import { type ReservationCache, ReservationReaper } from "./reservation-cache.ts";
+import { returnUnits } from "./transports/send-batch.ts";
 
 /** A call with only a key and a cost: no other call is decided locally. */
 export interface PlainCall {
@@ -147,7 +148,10 @@ export class LocalLimiter {
     sinceMs: number,
     askedMs = 0,
   ): Answered<Decision> {
-    const { policy, key } = reservation;
+    const { policy, key, before } = reservation;
+    // The object decides with what another plan or policy has left.
+    if (before !== undefined) caller.inBackground(returnUnits(caller.objects, [before]));
+    reservation.before = undefined;
     let nowMs = sinceMs;
     const message = reservation.isHot ? reservation.messageAt(nowMs) : undefined;
     let waitedMs = askedMs;

@@ -18,6 +18,8 @@ export interface LeaseOptions<Args extends readonly unknown[]> extends SharedOpt
   readonly key: Given<Args, string>;
   /** Absent: 1. */
   readonly units?: Given<Args, Cost>;
+  /** The plan whose figures count, one of the policy's. Absent: the policy's own. */
+  readonly plan?: Given<Args, string>;
   /** The longest wait in the queue, in milliseconds. Absent: none. */
   readonly waitMs?: number;
   /** The lifetime between two renewals, in milliseconds. Absent: the policy's ttl. */
@@ -59,11 +61,12 @@ async function acquire<Args extends readonly unknown[]>(
   options: LeaseOptions<Args>,
   args: Args,
 ): Promise<Grant> {
-  const { policy, units, priority, waitMs, ttlMs } = options;
+  const { policy, units, plan, priority, waitMs, ttlMs } = options;
   const params: AcquireRequest = {
     ...(policy !== undefined && { policy: await valueOf(policy, args) }),
     key: await keyOf(options.key, args),
     ...(units !== undefined && { units: await valueOf(units, args) }),
+    ...(plan !== undefined && { plan: await valueOf(plan, args) }),
     ...(priority !== undefined && { priority: await valueOf(priority, args) }),
     ...(waitMs !== undefined && { waitMs }),
     ...(ttlMs !== undefined && { ttlMs }),

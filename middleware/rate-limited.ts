@@ -1,5 +1,5 @@
 /** Rate limiting of requests, without a framework. */
-import type { LimitAllRequest, Limiter, LimitRequest } from "../client/limiter.ts";
+import type { LimitAllRequest, Limiter, LimitRequest, Limits } from "../client/limiter.ts";
 import { SYSTEM_TIME, type Time } from "../core/clock.ts";
 import type { Cost } from "../core/policies/policy.ts";
 import { allDeniedBody, deniedBody } from "../core/protocol/denied-body.ts";
@@ -15,6 +15,10 @@ export interface Check<Args extends readonly unknown[]> {
   readonly key: Given<Args, string>;
   /** Absent: 1. */
   readonly cost?: Given<Args, Cost>;
+  /** The plan whose figures count, one of the policy's. Absent: the policy's own. */
+  readonly plan?: Given<Args, string>;
+  /** Limits by unit that count instead. Under a policy with `limitInCall`. */
+  readonly ownLimits?: Given<Args, Limits>;
 }
 
 export interface SharedOptions<Args extends readonly unknown[]> {
@@ -80,10 +84,13 @@ async function decide<Args extends readonly unknown[]>(
   return { success: decision.success, decisions: [decision] };
 }
 
-async function checkOf<Args extends readonly unknown[]>({ policy, key, cost }: Check<Args>, args: Args) {
+async function checkOf<Args extends readonly unknown[]>(check: Check<Args>, args: Args) {
+  const { policy, key, cost, plan, ownLimits } = check;
   return {
     ...(policy !== undefined && { policy: await valueOf(policy, args) }),
     key: await keyOf(key, args),
     ...(cost !== undefined && { cost: await valueOf(cost, args) }),
+    ...(plan !== undefined && { plan: await valueOf(plan, args) }),
+    ...(ownLimits !== undefined && { limits: await valueOf(ownLimits, args) }),
   };
 }

@@ -62,7 +62,9 @@ export class RequestLimits {
   /** Sets the headers of the decision that binds. @param nowMs reads the clock */
   setHeaders(headers: Target, nowMs: () => number): void {
     if (this.#binding === undefined) return;
-    const policy = this.#policies.get(this.#binding.policy) ?? { headers: DEFAULT_HEADERS, rules: [] };
+    const { policy: name, plan = "" } = this.#binding;
+    const described = this.#policies.get(name) ?? { headers: DEFAULT_HEADERS, rules: [] };
+    const policy = described.plans?.get(plan) ?? described;
     if (policy.rules.length > 0) setPolicyHeaders(headers, policy);
     setQuotaHeaders(headers, policy, this.#binding, nowMs);
     for (const [name, value] of Object.entries(retryAfter(this.#waitMs))) headers.set(name, value);
@@ -125,8 +127,11 @@ async function readPolicies(
   }
 }
 
-export function headerPolicy({ headers = DEFAULT_HEADERS, rules }: ListedPolicy): HeaderPolicy {
-  return { headers, rules: rules.map(headerRule) };
+export function headerPolicy({ headers = DEFAULT_HEADERS, rules, plans = {} }: ListedPolicy): HeaderPolicy {
+  const each = Object.entries(plans).map(
+    ([plan, its]) => [plan, { headers, rules: its.map(headerRule), plan }] as const,
+  );
+  return { headers, rules: rules.map(headerRule), plans: new Map(each) };
 }
 
 /** The capacity of a rule without a limit: the largest cost. */

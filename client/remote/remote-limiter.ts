@@ -141,9 +141,14 @@ export class RemoteLimiter extends UniformClient implements Limiter {
    * call must be sent alone, because the limiter refuses messages, or has to say what is wrong with the call.
    */
   #decideLocally(call: PlainCall): Decision | Promise<Decision | Problem> | undefined {
-    const policy = this.#reservations.policy(call.policy);
-    if (policy === undefined) return this.#reservations.isRefused ? undefined : this.#limitTogether(call);
-    const { cost, priority } = call;
+    const described = this.#reservations.policy(call.policy);
+    // A message to an earlier limiter has no field for a plan.
+    if (described === undefined && call.plan !== "") return undefined;
+    if (described === undefined) return this.#reservations.isRefused ? undefined : this.#limitTogether(call);
+    const { cost, priority, plan } = call;
+    const policy = described.plans === undefined && plan === "" ? described : described.plans?.get(plan);
+    // The limiter says what is wrong with the plan.
+    if (policy === undefined) return undefined;
     const key = isOf(policy, call) ? normaliseKey(policy, call.key) : undefined;
     if (key === undefined || this.#reservations.isRefused) return undefined;
     if (takesNothing(policy, cost)) return this.#limitTogether(call);

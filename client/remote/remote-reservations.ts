@@ -107,7 +107,8 @@ export class RemoteReservations implements UnitSource {
     if ("decision" in answer) return answer.decision;
     if (!("rules" in answer)) return undefined;
     // The policy became known while the call was queued, so the answer is the object's own.
-    const policy = this.#known.get(limit.policy);
+    const described = this.#known.get(limit.policy);
+    const policy = described?.plans?.get((limit as { readonly plan?: string }).plan ?? "") ?? described;
     if (policy === undefined) return undefined;
     const key = normaliseKey(policy, limit.key) ?? limit.key;
     return toDecision(forPriority(policy, limit.priority), key, answer, "object");
@@ -165,7 +166,7 @@ export class RemoteReservations implements UnitSource {
       const message = {
         protocol: RESERVATIONS_PROTOCOL,
         known,
-        calls: calls.map(({ call }) => call),
+        calls: calls.map(({ call }) => publicCall(call)),
         ...sent,
       };
       const withinMs = Math.max(1, Math.max(...calls.map(({ untilMs }) => untilMs)) - time.nowMs());
@@ -198,10 +199,47 @@ export class RemoteReservations implements UnitSource {
   }
 }
 
+/** A call as the limiter reads it: with the name of its plan, if the policy has plans. */
+function publicCall(call: BatchedCall): BatchedCall {
+  const { limit, reserve } = call as { readonly limit?: PlannedCall; readonly reserve?: PlannedCall };
+  const named = ({ inForce, plan = inForce?.plan, ...others }: PlannedCall) =>
+    plan ? { ...others, plan } : others;
+  return {
+    ...call,
+    ...(limit && { limit: named(limit) }),
+    ...(reserve && { reserve: named(reserve) }),
+  } as BatchedCall;
+}
+
+interface PlannedCall {
+  readonly inForce?: { readonly plan?: string };
+  readonly plan?: string;
+}
+
 export function describedPolicy(name: string, description: PolicyDescription): DescribedPolicy {
-  const { isPooled, priorities: priorityNames, defaultPriority: usual, seen, rules, ...policy } = description;
+  const { plans, ...usual } = description;
+  const policy = describedRules(name, usual);
+  if (plans === undefined) return policy;
+  const each = [["", usual] as const, ...Object.entries(plans)].map(([plan, rules]) => {
+    const { seen: _, ...others } = usual;
+    return [plan, describedRules(name, { ...others, ...rules }, plan)] as const;
+  });
+  return { ...policy, plans: new Map(each) };
+}
+
+function describedRules(name: string, description: PolicyDescription, plan?: string): DescribedPolicy {
+  const {
+    isPooled,
+    priorities: priorityNames,
+    defaultPriority: usual,
+    seen,
+    rules,
+    plans: _,
+    ...policy
+  } = description;
   const views = new Map<string, PolicyView>();
   const view = {
+    ...(plan !== undefined && { plan }),
     ...policy,
     name,
     priorityNames,

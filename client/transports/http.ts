@@ -342,6 +342,11 @@ const isAnswer: Check = (value) => {
   if ("failed" in value) return isText(value["failed"]);
   return "decision" in value ? isDecision(value["decision"]) : isDecided(value);
 };
+const isListOfRules = listOf(
+  having({ name: isText, unit: isText, capacity: isMs, wholeMs: having({ one: isMs, all: isMs }) }),
+  1,
+);
+const isSeen = maybe(tableOf(listOf(isNumber)));
 const isDescription = having({
   version: isText,
   onFailure: isText,
@@ -355,11 +360,9 @@ const isDescription = having({
   retryJitter: maybe((value) => having({ share: isMs })(value) || having({ mostMs: isMs })(value)),
   priorities: listOf(isText),
   defaultPriority: isText,
-  seen: maybe(tableOf(listOf(isNumber))),
-  rules: listOf(
-    having({ name: isText, unit: isText, capacity: isMs, wholeMs: having({ one: isMs, all: isMs }) }),
-    1,
-  ),
+  seen: isSeen,
+  rules: isListOfRules,
+  plans: maybe(tableOf(having({ seen: isSeen, rules: isListOfRules }))),
 });
 
 const KINDS = {

@@ -126,12 +126,19 @@ export interface LimiterTransport {
 export interface KeyRequest {
   readonly policy?: string;
   readonly key: string;
+  /** The plan whose figures count, one of the policy's. Absent: the policy's own, or of a key that is only read, its own. */
+  readonly plan?: string;
 }
 
 interface CostRequest extends KeyRequest {
   readonly priority?: string;
   readonly idempotencyKey?: string;
+  /** Limits of the caller's own, by unit. Under a policy with `limitInCall`. */
+  readonly limits?: Limits;
 }
+
+/** Limits that a call brings, by unit. */
+export type Limits = Readonly<Record<string, number>>;
 
 export interface LimitRequest extends CostRequest {
   /** Units to take if they all fit; 0 takes nothing. Absent: 1. */
@@ -147,7 +154,7 @@ export interface LimitRequest extends CostRequest {
 
 /** All checks pass or nothing is taken, unless `atomic` is false. */
 export interface LimitAllRequest {
-  readonly checks: readonly (KeyRequest & { readonly cost?: Cost })[];
+  readonly checks: readonly (KeyRequest & { readonly cost?: Cost; readonly limits?: Limits })[];
   readonly atomic?: boolean;
   readonly priority?: string;
   readonly idempotencyKey?: string;

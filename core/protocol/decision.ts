@@ -243,6 +243,8 @@ export interface HeaderPolicy {
   readonly rules: readonly HeaderRule[];
   /** As `PolicyView.plan`. */
   readonly plan?: string | undefined;
+  /** The same as calls of each plan see it. */
+  readonly plans?: ReadonlyMap<string, HeaderPolicy>;
 }
 
 /** The destination: `Headers`, or a map. */

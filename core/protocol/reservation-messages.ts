@@ -54,7 +54,7 @@ export interface RuleDescription extends Pick<RuleView, "name" | "unit" | "capac
 type ListedField = "deadlineMs" | "objects" | "denialTtlMs" | "shadow" | "keyKind";
 type DescribedField = ListedField | "localDecisions" | "reservation" | "retryJitter";
 
-export interface PolicyDescription extends Pick<PolicyView, DescribedField> {
+export interface PolicyDescription extends Pick<PolicyView, DescribedField>, DescribedRules {
   /** Changes with any other field. */
   readonly version: string;
   readonly onFailure: "closed" | "open";
@@ -62,6 +62,11 @@ export interface PolicyDescription extends Pick<PolicyView, DescribedField> {
   readonly isPooled?: true;
   readonly priorities: readonly string[];
   readonly defaultPriority: string;
+  /** By plan: its rules. Absent: the policy has no plans, and its calls name none. */
+  readonly plans?: Readonly<Record<string, DescribedRules>>;
+}
+
+interface DescribedRules {
   /** By priority: the capacity of each rule. Absent: the same for all. */
   readonly seen?: Readonly<Record<string, readonly number[]>>;
   readonly rules: readonly RuleDescription[];
@@ -70,6 +75,8 @@ export interface PolicyDescription extends Pick<PolicyView, DescribedField> {
 export interface DescribedPolicy extends PolicyView {
   readonly version: string;
   readonly priorityNames: readonly string[];
+  /** The policy as calls of each plan see it, "" for those without a plan. */
+  readonly plans?: ReadonlyMap<string, DescribedPolicy>;
 }
 
 export interface ListedRule {
@@ -81,6 +88,8 @@ export interface ListedRule {
 /** A policy in a list. Durations are in milliseconds. */
 export interface ListedPolicy extends Pick<PolicyView, "name" | "onFailure" | ListedField>, Waiting {
   readonly rules: readonly ListedRule[];
+  /** The rules as each plan has them. */
+  readonly plans?: Readonly<Record<string, readonly ListedRule[]>> | undefined;
   readonly reservationTtlMs: number;
   readonly priorities: readonly string[];
   readonly defaultPriority: string;

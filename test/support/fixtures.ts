@@ -118,6 +118,29 @@ export const TEST_POLICIES = {
     },
     ...PATIENT,
   },
+  planned: {
+    algorithm: "token-bucket",
+    limit: 10,
+    window: "30d",
+    limitInCall: { max: 1_000 },
+    plans: { pro: { limit: 40 }, max: { limit: 100_000 } },
+    ...PATIENT,
+  },
+  "planned-slots": {
+    algorithm: "concurrency",
+    limit: 2,
+    ttl: "60s",
+    plans: { pro: { limit: 5 } },
+    deadlineMs: PATIENT_MS,
+  },
+  "planned-rules": {
+    rules: {
+      requests: { algorithm: "token-bucket", limit: 10, window: "30d" },
+      tokens: { algorithm: "sliding-log", limit: 100, window: "30d", unit: "tokens" },
+    },
+    plans: { pro: { rules: { tokens: { limit: 1_000 } } } },
+    ...PATIENT,
+  },
   /** Refilled a millisecond after each unit. */
   brief: { algorithm: "token-bucket", limit: 1_000, window: "1s", deadlineMs: PATIENT_MS },
   prepaid: { algorithm: "credits", limit: 1_000, initial: 2, deadlineMs: PATIENT_MS },

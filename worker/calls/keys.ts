@@ -114,7 +114,7 @@ export type KeyCount = Readonly<v.InferOutput<typeof KeyCount>>;
 export function listPolicies({ client: { policies }, principal }: CallContext): PolicyList {
   const usable = [...policies.named.values()].filter(({ name }) => mayUse(principal, name));
   return {
-    policies: usable.map(({ name, rules, ...policy }) => ({
+    policies: usable.map(({ name, rules, plans, ...policy }) => ({
       name,
       onFailure: policy.onFailure,
       deadlineMs: policy.deadlineMs,
@@ -138,15 +138,25 @@ export function listPolicies({ client: { policies }, principal }: CallContext): 
       reserve: { ...policy.priorities.reserve },
       ...(policy.shedding && { shed: policy.shedding }),
       headers: [...policy.headers],
-      rules: rules.map(({ name: ruleName, algorithm, unit, capacity, config }) => ({
-        name: ruleName,
-        algorithm: algorithm.name,
-        unit,
-        capacity,
-        ...plainValuesOf(config),
-      })),
+      rules: listedRules(rules),
+      ...(plans && {
+        plans: Object.fromEntries(
+          [...plans].flatMap(([plan, each]) => (plan === "" ? [] : [[plan, listedRules(each.rules)]])),
+        ),
+      }),
+      ...(plans?.get("")?.limitInCall && { maxLimitInCall: plans.get("")?.limitInCall?.max ?? 0 }),
     })),
   };
+}
+
+function listedRules(rules: Policy["rules"]) {
+  return rules.map(({ name, algorithm, unit, capacity, config }) => ({
+    name,
+    algorithm: algorithm.name,
+    unit,
+    capacity,
+    ...plainValuesOf(config),
+  }));
 }
 
 function jitterOf(jitter: NonNullable<Policy["retryJitter"]>): object {
@@ -164,6 +174,8 @@ export const PolicyRule = v.objectWithRest(
 export const PolicyDescription = v.object({
   name: v.string(),
   rules: v.array(PolicyRule),
+  plans: optional(v.record(v.string(), v.array(PolicyRule)), "The rules as each plan has them."),
+  maxLimitInCall: v.optional(amount("Calls may bring limits of their own, up to this.")),
   onFailure: v.picklist(["closed", "open", "local"]),
   deadlineMs: milliseconds("The longest a caller waits for a decision."),
   objects: LAYOUT,

@@ -192,9 +192,9 @@ const descriptions = new WeakMap<Policy, PolicyDescription>();
 export function describeForClient(policy: Policy): PolicyDescription {
   const before = descriptions.get(policy);
   if (before !== undefined) return before;
-  const { priorities, pool, lease, shedding, isStateless, retryJitter, reservation } = policy;
+  const { priorities, pool, lease, shedding, isStateless, retryJitter, reservation, plans } = policy;
   const isByLimiter = lease !== undefined || shedding !== undefined || isStateless === true;
-  const seen = [...priorities.seen].map(([name, { rules }]) => [name, rules.map((rule) => rule.capacity)]);
+  const named = plans && [...plans].filter(([plan]) => plan !== "");
   const described = {
     onFailure: policy.onFailure === "open" ? ("open" as const) : ("closed" as const),
     deadlineMs: policy.deadlineMs,
@@ -210,12 +210,19 @@ export function describeForClient(policy: Policy): PolicyDescription {
     ...(retryJitter && { retryJitter }),
     priorities: priorities.names,
     defaultPriority: priorities.usual,
-    ...(seen.length > 0 && { seen: Object.fromEntries(seen) as PolicyDescription["seen"] & object }),
-    rules: policy.rules.map(describeRule),
+    ...describeRules(policy),
+    ...(named && { plans: Object.fromEntries(named.map(([plan, each]) => [plan, describeRules(each)])) }),
   };
   const description = { version: (hash(JSON.stringify(described)) >>> 0).toString(36), ...described };
   descriptions.set(policy, description);
   return description;
+}
+
+function describeRules({ priorities, rules }: Policy) {
+  const seen = [...priorities.seen].map(
+    ([name, each]) => [name, each.rules.map((rule) => rule.capacity)] as const,
+  );
+  return { ...(seen.length > 0 && { seen: Object.fromEntries(seen) }), rules: rules.map(describeRule) };
 }
 
 function describeRule({ name, unit, capacity, algorithm, config }: Rule): RuleDescription {

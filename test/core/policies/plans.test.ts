@@ -2,7 +2,14 @@
 import { describe, expect, test } from "vitest";
 import { PoliciesInForce } from "../../../core/catalog/policies-in-force.ts";
 import { parsePolicy } from "../../../core/policies/parse-policy.ts";
-import { later, namedPlan, planIn, planOf, type Policy, withCallLimits } from "../../../core/policies/policy.ts";
+import {
+  later,
+  namedPlan,
+  planIn,
+  planOf,
+  type Policy,
+  withCallLimits,
+} from "../../../core/policies/policy.ts";
 import { parseDeployment } from "../../support/milliseconds.ts";
 
 const BUCKET = { algorithm: "token-bucket", limit: 100, window: "1s", burst: 200 };
@@ -25,7 +32,10 @@ function problemsOf(fields: object): readonly string[] {
 const capacities = ({ rules }: Policy) => rules.map(({ capacity }) => capacity);
 
 test("a plan has its own figures, and else those of the policy", () => {
-  const policy = parsed({ ...BUCKET, plans: { pro: { limit: 1_000, burst: 5_000 }, free: {}, slow: { window: "1m" } } });
+  const policy = parsed({
+    ...BUCKET,
+    plans: { pro: { limit: 1_000, burst: 5_000 }, free: {}, slow: { window: "1m" } },
+  });
   expect(capacities(policy)).toEqual([200]);
   expect(capacities(planOf(policy, "pro"))).toEqual([5_000]);
   expect(capacities(planOf(policy, "free"))).toEqual([200]);
@@ -38,17 +48,41 @@ test("a plan has its own figures, and else those of the policy", () => {
 
 describe("a bad plan is refused with its place", () => {
   test.each([
-    ["another algorithm's field", { ...BUCKET, plans: { pro: { ttl: "1s" } } }, /^plans\.pro: ttl is no figure of this rule/],
-    ["another algorithm", { ...BUCKET, plans: { pro: { algorithm: "gcra" } } }, /algorithm is the same for all keys/],
-    ["a field of the policy", { ...BUCKET, plans: { pro: { shadow: true } } }, /plans\.pro: shadow is no figure/],
+    [
+      "another algorithm's field",
+      { ...BUCKET, plans: { pro: { ttl: "1s" } } },
+      /^plans\.pro: ttl is no figure of this rule/,
+    ],
+    [
+      "another algorithm",
+      { ...BUCKET, plans: { pro: { algorithm: "gcra" } } },
+      /algorithm is the same for all keys/,
+    ],
+    [
+      "a field of the policy",
+      { ...BUCKET, plans: { pro: { shadow: true } } },
+      /plans\.pro: shadow is no figure/,
+    ],
     ["a bad value", { ...BUCKET, plans: { pro: { limit: -1 } } }, /^plans\.pro: limit is -1/],
     ["a bad name", { ...BUCKET, plans: { "a b": { limit: 1 } } }, /^plans\.a b: its name is "a b"/],
-    ["a rule that is none", { rules: RULES, plans: { pro: { rules: { tokns: { limit: 1 } } } } }, /tokns is not a rule.*did you mean tokens/],
+    [
+      "a rule that is none",
+      { rules: RULES, plans: { pro: { rules: { tokns: { limit: 1 } } } } },
+      /tokns is not a rule.*did you mean tokens/,
+    ],
     ["no table", { ...BUCKET, plans: 5 }, /^plans is 5: must be a table of 1 to 64 plans/],
     ["no plans", { ...BUCKET, plans: {} }, /plans is .*: must be/],
-    ["too large a limit in calls", { ...BUCKET, limitInCall: { max: 1e12 } }, /^limitInCall is .*1 to 1000000000/],
+    [
+      "too large a limit in calls",
+      { ...BUCKET, limitInCall: { max: 1e12 } },
+      /^limitInCall is .*1 to 1000000000/,
+    ],
     ["a misspelt limit in calls", { ...BUCKET, limitInCall: { mx: 5 } }, /did you mean max/],
-    ["limits in calls of a pool", { ...BUCKET, pool: "redis", limitInCall: { max: 5 } }, /limitInCall .*left out with a pool/],
+    [
+      "limits in calls of a pool",
+      { ...BUCKET, pool: "redis", limitInCall: { max: 5 } },
+      /limitInCall .*left out with a pool/,
+    ],
   ])("%s", (_, fields, problem) => {
     expect(problemsOf(fields)).toEqual([expect.stringMatching(problem)]);
   });
