@@ -1,6 +1,6 @@
 /**
- * Random histories of a policy that changes at run time: isolates that learn late, an object that they
- * inform, remote clients in their callers' processes, messages that are late, lost and doubled, and crashes.
+ * Random histories of a policy that changes at run time, and of callers that name another plan of it from some
+ * time on: isolates that learn late, an object that they inform, remote clients in their callers' processes, messages that are late, lost and doubled, and crashes.
  * A seed makes each history.
  */
 import { LocalLimiter } from "../../client/local-limiter.ts";
@@ -10,10 +10,10 @@ import { ReservationCache } from "../../client/reservation-cache.ts";
 import { BatchQueues } from "../../client/transports/batch-queue.ts";
 import { Objects } from "../../client/transports/objects.ts";
 import type { Time } from "../../core/clock.ts";
-import type { RegionalPolicies } from "../../core/policies/parse-policies.ts";
+import { type RegionalPolicies, withAll } from "../../core/policies/parse-policies.ts";
 import {
   DEFAULT_BOUNDS,
-  later,
+  planOf,
   type Policies,
   type Policy,
   type PolicyRevision,
@@ -53,8 +53,12 @@ const FAR_MS = [0, 3, 12] as const;
 
 interface Version {
   readonly policy: Policy;
+  /** That calls name. */
+  readonly plan: string;
   readonly sinceMs: number;
 }
+
+const OTHER_PLAN = "other";
 
 interface Isolate {
   readonly limiter: LocalLimiter;
@@ -127,10 +131,12 @@ export class History {
     const changes = 1 + this.#dice.upTo(most === 0 ? 3 : 11);
     const drawn = () => (most === 0 ? this.#dice.of([20, 40, 64, 100, 160]) : most - this.#dice.upTo(1));
     const limits = Array.from({ length: changes + 1 }, drawn);
-    const tables = limits.map((limit) => ({ ...kind, limit, reservation: { ttl: TTL_MS }, deadlineMs: 50 }));
+    const common = { ...kind, reservation: { ttl: TTL_MS }, deadlineMs: 50 };
+    const tables = limits.map((limit) => ({ ...common, limit, plans: { [OTHER_PLAN]: { limit: drawn() } } }));
     const policies = tables.map((table) => parsePolicies({ [NAME]: table }).get(NAME) as Policy);
     this.#plan(policies, tables, most === 0 ? [1, 1, 4, 12] : [4, 12, 40, 40]);
-    const loosest = policies.reduce((one, other) =>
+    const all = policies.flatMap((policy) => [policy, planOf(policy, OTHER_PLAN)]);
+    const loosest = all.reduce((one, other) =>
       one.rules[0].capacity >= other.rules[0].capacity ? one : other,
     );
     this.#loosest = new Oracle(loosest.rules[0]);
@@ -152,6 +158,8 @@ export class History {
 
   #plan(policies: readonly Policy[], tables: readonly object[], bursts: readonly number[]): void {
     let version = 0;
+    let plan = "";
+    let before: Policy | undefined;
     for (const [index, policy] of policies.entries()) {
       const atMs = index === 0 ? 0 : Math.floor((index * END_MS) / policies.length) + this.#dice.upTo(200);
       const fields = JSON.stringify(textOf(tables[index] as object));
@@ -161,7 +169,12 @@ export class History {
       const inForce = { version, fields, ...(isEnd && { sinceMs: 1_000_000 + atMs }) };
       const isOverride = !isEnd && this.#dice.chance(0.3);
       const override = isOverride && { override: { pattern: KEY } };
-      const changed = { policy: index === 0 ? policy : { ...policy, inForce, ...override }, sinceMs: atMs };
+      const next = index === 0 ? policy : withAll(policy, { inForce, ...override });
+      // Its callers name another plan: nothing else changes.
+      const isOfPlan = before !== undefined && this.#dice.chance(0.4);
+      if (isOfPlan) plan = plan === "" ? OTHER_PLAN : "";
+      const changed = { policy: isOfPlan ? (before ?? next) : next, plan, sinceMs: atMs };
+      before = changed.policy;
       if (index === 0) this.#versions.push(changed);
       else this.#time.at(atMs, () => this.#change(changed));
     }
@@ -192,7 +205,7 @@ export class History {
         });
     const isOver = () => number === this.#versions.length - 1;
     this.#time.at(this.#time.nowMs + LAG_MS + 2 * TTL_MS + 50, () => {
-      if (isOver()) this.#strict = new Oracle(version.policy.rules[0]);
+      if (isOver()) this.#strict = new Oracle(planOf(version.policy, version.plan).rules[0]);
     });
   }
 
@@ -287,7 +300,8 @@ export class History {
 
   #callClient(index: number, cost: number): void {
     this.#outcome.calls += 1;
-    const decided = this.#clients[index]?.limit({ policy: NAME, key: KEY, cost });
+    const { plan = "" } = this.#versions.at(-1) ?? {};
+    const decided = this.#clients[index]?.limit({ policy: NAME, key: KEY, cost, ...(plan && { plan }) });
     const note = (decision: Decision) => {
       if (!decision.success || decision.source !== "isolate") return;
       this.#outcome.admittedByClients += 1;
@@ -313,8 +327,9 @@ export class History {
     this.#outcome.calls += 1;
     const time = this.#time.clock({ ms: 500 * index });
     const holding = { objects: this.#objects(time, isolate.queues), time, inBackground: () => undefined };
-    const { policy } = this.#versions[isolate.known] as Version;
-    const decided = isolate.limiter.limit(holding, this.#told(policy, isolate.known), KEY, cost);
+    const { policy, plan } = this.#versions[isolate.known] as Version;
+    const planned = planOf(this.#told(policy, isolate.known), plan);
+    const decided = isolate.limiter.limit(holding, planned, KEY, cost);
     if (decided instanceof Promise)
       void decided.then((late) => this.#decided(late, cost)).catch(this.#failed);
     else this.#decided(decided, cost);
@@ -326,7 +341,7 @@ export class History {
     const version = this.#breakage.told?.(known, this.#versions.length - 1) ?? inForce.version;
     const { sinceMs, ...timeless } =
       this.#breakage.isTimeless === true ? { ...inForce, sinceMs: undefined } : inForce;
-    return { ...policy, inForce: { ...timeless, version, ...(sinceMs !== undefined && { sinceMs }) } };
+    return withAll(policy, { inForce: { ...timeless, version, ...(sinceMs !== undefined && { sinceMs }) } });
   }
 
   #decided(decision: Decision | Problem, cost: number): void {
@@ -377,10 +392,10 @@ export class History {
     const said = (each: PolicyRevision | undefined) =>
       `version ${each?.version ?? 0} of ${each?.sinceMs ?? 0}`;
     law(
-      later(inForce, this.#seen) === inForce,
+      !isLater(this.#seen, inForce),
       () => `the object went back from ${said(this.#seen)} to ${said(inForce)}`,
     );
-    if (later(this.#seen, inForce) !== this.#seen) this.#outcome.adopted += 1;
+    if (isLater(inForce, this.#seen)) this.#outcome.adopted += 1;
     this.#seen = inForce;
   }
 
@@ -393,6 +408,12 @@ export class History {
       ...(this.#dice.chance(0.03) && { againMs: delayMs() }),
     };
   }
+}
+
+/** Whether one is of a later change. Callers that have not heard of a new plan set that back. */
+function isLater(one: PolicyRevision | undefined, other: PolicyRevision | undefined): boolean {
+  const versions = (one?.version ?? 0) - (other?.version ?? 0);
+  return versions > 0 || (versions === 0 && (one?.sinceMs ?? 0) > (other?.sinceMs ?? 0));
 }
 
 /** The table as in `wrangler.toml`: durations are text. */
