@@ -98,7 +98,7 @@ export class LocalLimiter {
   limit(caller: Holding, policy: PolicyView, key: string, cost: Cost): Decision | Answered<Decision> {
     const nowMs = this.#cache.now(caller.time.nowMs());
     if (this.#reaper.hasUnitsLeft) this.#reaper.keep(caller, nowMs);
-    const reservation = this.#cache.open(policy, key, nowMs);
+    const reservation = this.#open(caller, policy, key, nowMs);
     reservation.note(cost, nowMs);
     const decided = this.#admit(caller, reservation, cost, nowMs) ?? reservation.deny(cost, nowMs, true);
     if (decided === undefined) return this.#ask(caller, reservation, cost, nowMs);
@@ -108,10 +108,17 @@ export class LocalLimiter {
   /** Admits a cost above 0 from held units; `undefined`: too few. It repeats no denial. */
   admit(caller: Holding, policy: PolicyView, key: string, cost: Cost): Decision | undefined {
     const nowMs = this.#cache.now(caller.time.nowMs());
-    const reservation = this.#cache.open(policy, key, nowMs);
+    const reservation = this.#open(caller, policy, key, nowMs);
     reservation.note(cost, nowMs);
     const admitted = this.#admit(caller, reservation, cost, nowMs);
     return admitted && localDecision(policy, key, admitted);
+  }
+
+  #open(caller: Holding, policy: PolicyView, key: string, nowMs: number): Reservation {
+    const reservation = this.#cache.open(policy, key, nowMs);
+    const replaced = this.#cache.takeReplaced();
+    if (replaced !== undefined) caller.inBackground(returnUnits(caller.objects, [replaced]));
+    return reservation;
   }
 
   /** Ends the key's reservations before a call to its object. Returns units for the same stub. */
@@ -148,10 +155,7 @@ export class LocalLimiter {
     sinceMs: number,
     askedMs = 0,
   ): Answered<Decision> {
-    const { policy, key, before } = reservation;
-    // The object decides with what another plan or policy has left.
-    if (before !== undefined) caller.inBackground(returnUnits(caller.objects, [before]));
-    reservation.before = undefined;
+    const { policy, key } = reservation;
     let nowMs = sinceMs;
     const message = reservation.isHot ? reservation.messageAt(nowMs) : undefined;
     let waitedMs = askedMs;

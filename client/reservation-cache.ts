@@ -39,8 +39,7 @@ export class ReservationCache {
   #ended: UnsentGiveBack[] = [];
   readonly #epochs = new Map<string, Epoch>();
   #nameLength = 0;
-  /** Of a reservation that has just ended because its key has another policy. */
-  #changed: UnsentGiveBack | undefined;
+  #replaced: UnsentGiveBack | undefined;
   readonly #clock = new HolderClock(MAX_MARGIN_MS);
   #count = 0;
   #holder = "";
@@ -79,7 +78,6 @@ export class ReservationCache {
     if (known?.usedAtMs === nowMs) return known.reservation;
     if (known !== undefined) this.#reservations.delete(name);
     const reservation = known?.reservation ?? this.#make(policy, key, name, nowMs);
-    if (known === undefined) reservation.before = this.#takeChanged();
     this.#reservations.set(name, { reservation, usedAtMs: nowMs });
     return reservation;
   }
@@ -93,16 +91,17 @@ export class ReservationCache {
       return known;
     }
     const returned = this.end(known.reservation);
-    this.#changed = returned && { policy: known.reservation.policy, returned };
+    this.#replaced = returned && { policy: known.reservation.policy, returned };
     this.#reservations.delete(name);
     this.#nameLength -= name.length;
     return undefined;
   }
 
-  #takeChanged(): UnsentGiveBack | undefined {
-    const changed = this.#changed;
-    this.#changed = undefined;
-    return changed;
+  /** What the last `open` has ended, since the key has another policy: its object is to hear of it first. */
+  takeReplaced(): UnsentGiveBack | undefined {
+    const replaced = this.#replaced;
+    if (replaced !== undefined) this.#replaced = undefined;
+    return replaced;
   }
 
   /** The reservation of a key, if any. This does not count as a use. */
@@ -178,8 +177,6 @@ export class ReservationCache {
   /** After a clock is put back, lifetimes would last longer than the object expects. */
   endAll(): void {
     for (const reservation of this.#held) this.retire(reservation);
-    for (const { reservation } of this.#reservations.values())
-      if (reservation.before !== undefined) this.retire(reservation);
     this.#clock.release();
     this.#last = undefined;
     this.#reservations.clear();
@@ -199,8 +196,6 @@ export class ReservationCache {
 
   /** Ends a reservation. `endDue` returns its message to the object. */
   retire(reservation: Reservation): undefined {
-    if (reservation.before !== undefined) this.#ended.push(reservation.before);
-    reservation.before = undefined;
     const returned = this.end(reservation);
     if (returned !== undefined) this.#ended.push({ policy: reservation.policy, returned });
   }

@@ -16,8 +16,6 @@ export class Reservation extends Holder<ReserveCall> {
   /** Present: it asks the key's object there, and not its home object, but that one until `homeUntilMs`. */
   region: ReserveCall["region"];
   homeUntilMs = -Infinity;
-  /** What one under another policy has left, until the first message is sent. */
-  before: { readonly policy: PolicyView; readonly returned: GiveBackMessage } | undefined;
   #units: number[];
   /** Present when units come by themselves. */
   #buckets: OwnBuckets | undefined;

@@ -143,6 +143,7 @@ export const FAMILIES = {
     labels: [POLICY_LABEL],
     help: "Answers that gave an isolate, or a region's object, a bucket with a part of the rate.",
   },
+  plan_changes: { labels: [POLICY_LABEL], help: "Keys whose calls named another plan than before." },
   rows_read: { labels: [], help: "Rows that objects read from their tables." },
   rows_written: { labels: [], help: "Rows that objects wrote, alarms included." },
   leases_granted: { labels: [POLICY_LABEL], help: "Leases that objects granted." },

@@ -1,6 +1,13 @@
 import { UNTOUCHED, unstoredOf } from "../../core/accounts/account.ts";
 import type { Account } from "../../core/accounts/hold.ts";
-import { isOfAnother, later, planOf, type Policy, type PolicyRevision } from "../../core/policies/policy.ts";
+import {
+  isOfAnother,
+  later,
+  planOf,
+  type Policy,
+  type PolicyRevision,
+  publicName,
+} from "../../core/policies/policy.ts";
 import type { JournalRoom } from "../storage/journal.ts";
 import { record } from "../storage/records.ts";
 import type { KeyStorage } from "../storage/storage.ts";
@@ -300,6 +307,8 @@ export class KeyCache {
   /** Stores another version. Memory is written before, so nothing is presumed of a record. */
   #adopt(keyState: KeyState, to: ChosenVersion, nowMs: number): void {
     if (isOfAnother(keyState.inForce, to.inForce)) return this.#beginAnew(keyState, to, nowMs);
+    if ((keyState.inForce?.plan ?? "") !== (to.inForce?.plan ?? ""))
+      this.#storage.counter?.add("plan_changes", [publicName(to.policy.name)]);
     keyState.advance(nowMs);
     if (keyState.keepsShare(to)) {
       if (!keyState.isUnrecorded) this.#writeExact(keyState, nowMs);
