@@ -27,7 +27,8 @@ export function inBackgroundOf(context: unknown): InBackground {
 }
 
 const SHARED = ["limiter", "priority", "skip", "time", "onDenied"];
-const CHECK = ["policy", "key", "cost"];
+const PLANNED = ["policy", "key", "cost", "plan"];
+const CHECK = [...PLANNED, "ownLimits"];
 const LIMITER = "a limiter, as createLimiter makes one, or a function of the request that finds it";
 const KEY = "a text, or a function of the request that finds it";
 
@@ -53,7 +54,7 @@ export function requireRateLimitOptions(options: object): void {
 
 /** @throws TypeError that names the option, its value and what is allowed */
 export function requireLeaseOptions(options: object): void {
-  requireKnownOptions(options, [...SHARED, "policy", "key", "units", "waitMs", "ttlMs", "mostMs"]);
+  requireKnownOptions(options, [...SHARED, "policy", "key", "units", "plan", "waitMs", "ttlMs", "mostMs"]);
   const { limiter, key, waitMs, ttlMs, mostMs } = options as Unchecked;
   requireGiven("limiter", limiter, LIMITER);
   requireGiven("key", key, KEY);
@@ -64,7 +65,7 @@ export function requireLeaseOptions(options: object): void {
 
 /** @throws TypeError that names the option, its value and what is allowed */
 export function requireFetchOptions(options: object): void {
-  requireKnownOptions(options, ["limiter", ...CHECK, "waitMs", "attempts", "fetch", "time"]);
+  requireKnownOptions(options, ["limiter", ...PLANNED, "waitMs", "attempts", "fetch", "time"]);
   const { limiter, key, waitMs, attempts } = options as Unchecked;
   requireGiven("limiter", limiter, "a limiter, as createLimiter makes one");
   requireGiven("key", key, KEY);

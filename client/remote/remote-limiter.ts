@@ -142,8 +142,6 @@ export class RemoteLimiter extends UniformClient implements Limiter {
    */
   #decideLocally(call: PlainCall): Decision | Promise<Decision | Problem> | undefined {
     const described = this.#reservations.policy(call.policy);
-    // A message to an earlier limiter has no field for a plan.
-    if (described === undefined && call.plan !== "") return undefined;
     if (described === undefined) return this.#reservations.isRefused ? undefined : this.#limitTogether(call);
     const { cost, priority, plan } = call;
     const policy = described.plans === undefined && plan === "" ? described : described.plans?.get(plan);

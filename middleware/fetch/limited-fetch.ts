@@ -19,6 +19,8 @@ export interface LimitedFetchOptions {
   readonly key: Given<FetchArgs, string>;
   /** Absent: 1. */
   readonly cost?: Given<FetchArgs, Cost>;
+  /** The plan whose figures count, one of the policy's. Absent: the policy's own. */
+  readonly plan?: Given<FetchArgs, string>;
   /** The longest total wait of a request, in milliseconds. The policy must allow it with `maxWait`. */
   readonly waitMs: number;
   /** The most times that a request is sent. Absent: 3. */
@@ -62,7 +64,13 @@ export function limitedFetch(options: LimitedFetchOptions): Fetch {
     const send = options.fetch ?? fetch;
     const key = await valueOf(options.key, [input, init]);
     const cost = options.cost === undefined ? undefined : await valueOf(options.cost, [input, init]);
-    const request = { ...(policy !== "" && { policy }), key, ...(cost !== undefined && { cost }) };
+    const plan = options.plan === undefined ? undefined : await valueOf(options.plan, [input, init]);
+    const request = {
+      ...(policy !== "" && { policy }),
+      key,
+      ...(cost !== undefined && { cost }),
+      ...(plan !== undefined && { plan }),
+    };
     const turn = new Turn(limiter, request, time.nowMs() + waitMs, time, signalOf(input, init));
     for (let attempt = 1; ; attempt += 1) {
       await turn.come();

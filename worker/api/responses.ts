@@ -74,8 +74,8 @@ function sharedHeaders(policy: Policy): SharedHeaders {
 }
 
 /**
- * `JSON.stringify` of such a decision, written by hand. Only the key comes from the caller: names of policies and
- * rules have nothing to escape.
+ * `JSON.stringify` of such a decision, written by hand. Only the key comes from the caller: names of policies,
+ * plans and rules have nothing to escape.
  */
 export function decisionText(decision: Decision): string {
   const { success, policy, key, limit, remaining, resetAfterMs, retryAfterMs, reason, source, violated } =
@@ -87,7 +87,8 @@ export function decisionText(decision: Decision): string {
     rules += `{"name":"${rule.name}","success":${rule.success},"limit":${rule.limit},"remaining":${rule.remaining},${left}"resetAfterMs":${rule.resetAfterMs},"retryAfterMs":${rule.retryAfterMs},"reason":"${rule.reason}"}`;
   }
   const named = decision.override === undefined ? "" : `,"override":${JSON.stringify(decision.override)}`;
-  const end = (violated === undefined ? "" : `,"violated":${JSON.stringify(violated)}`) + named;
+  const plan = decision.plan === undefined ? "" : `,"plan":"${decision.plan}"`;
+  const end = plan + (violated === undefined ? "" : `,"violated":${JSON.stringify(violated)}`) + named;
   return `{"success":${success},"policy":"${policy}","key":${JSON.stringify(key)},"limit":${limit},"remaining":${remaining},"resetAfterMs":${resetAfterMs},"retryAfterMs":${retryAfterMs},"reason":"${reason}","source":"${source}","rules":[${rules}]${end}}`;
 }
 

@@ -9,6 +9,13 @@ const POLICIES = {
   old: { algorithm: "token-bucket", limit: 2, window: "1m", headers: "x-ratelimit" },
   open: { algorithm: "token-bucket", limit: 1, window: "1m", onFailure: "open" },
   slow: { algorithm: "token-bucket", limit: 1, window: "1s", maxWait: "5s" },
+  planned: {
+    algorithm: "token-bucket",
+    limit: 3,
+    window: "1m",
+    limitInCall: { max: 50 },
+    plans: { pro: { limit: 30 } },
+  },
   paced: { algorithm: "leaky-bucket", limit: 1, window: "1s", burst: 3 },
 };
 
@@ -52,6 +59,29 @@ describe("one limit", () => {
     });
     await clock.advance("20s");
     expect((await get()).status).toBe(200);
+  });
+
+  test("a request has the limits of its plan, or its own", async () => {
+    const { limiter } = start();
+    const app = new Hono();
+    const of = { limiter, policy: "planned", key: "ann" };
+    app.use("/plan", rateLimit({ ...of, plan: (c) => c.req.query("plan") ?? "" }));
+    app.use("/own", rateLimit({ ...of, ownLimits: () => ({ requests: 50 }) }));
+    app.use("/both", rateLimit({ limiter, limits: [{ policy: "planned", key: "ann", plan: "pro" }] }));
+    app.get("*", (c) => c.text("passed"));
+    const headersOf = async (path: string) => limitHeaders(await app.request(path));
+    expect(await headersOf("/plan?plan=pro")).toEqual({
+      ratelimit: '"planned";r=29;t=2',
+      "ratelimit-policy": '"planned";q=30;w=60;plan="pro"',
+    });
+    expect(await headersOf("/plan")).toMatchObject({ ratelimit: '"planned";r=1;t=40' });
+    expect(await headersOf("/own")).toMatchObject({
+      ratelimit: expect.stringContaining('"planned";r=47') as string,
+    });
+    expect(await headersOf("/both")).toMatchObject({
+      ratelimit: expect.stringContaining('"planned";r=26') as string,
+    });
+    expect((await app.request("/plan?plan=gold")).status).toBe(500);
   });
 
   test("key and cost may be functions, also those that wait", async () => {

@@ -1,5 +1,8 @@
 /** Plans and limits in the call, as callers see them over HTTP. */
+import { SELF } from "cloudflare:test";
 import { expect, test } from "vitest";
+import { createLimiter } from "../../../package/client.ts";
+import { TOKENS } from "../../support/fixtures.ts";
 import { call, freshKey, limit, report } from "../../support/limiter.ts";
 
 test("a call is decided by the plan that it names, and says so", async () => {
@@ -26,8 +29,11 @@ test("a key keeps its plan while nobody names another, and a peek shows it", asy
 test("a hot key with a plan is decided without its object", async () => {
   const key = freshKey();
   const sources = new Set<unknown>();
-  for (let number = 0; number < 30; number += 1)
-    sources.add((await limit("planned", key, { plan: "max" })).body["source"]);
+  for (let number = 0; number < 30; number += 1) {
+    const { body } = await limit("planned", key, { plan: "max" });
+    expect({ number, ...body }).toMatchObject({ number, success: true, plan: "max", limit: 100_000 });
+    sources.add(body["source"]);
+  }
   expect(sources).toContain("isolate");
   expect((await limit("planned", key, { plan: "pro" })).body).toMatchObject({ plan: "pro", remaining: 9 });
 });
@@ -100,6 +106,31 @@ test("leases, holds, joint checks and the query name plans too", async () => {
   expect(wrong.body["errors"]).toMatchObject([{ pointer: "/checks/0/plan" }]);
   const query = await call(`/v1/limit?policy=planned&key=${freshKey()}&plan=pro`, { method: "POST" });
   expect(query.body).toMatchObject({ plan: "pro", remaining: 39 });
+});
+
+test("a client in its caller's process decides by plans too", async () => {
+  const key = freshKey();
+  const limiter = createLimiter({
+    url: "https://weir.test",
+    token: TOKENS.reserve,
+    policy: "planned",
+    fetch: (input, init) => SELF.fetch(input, init),
+  });
+  const sources = new Set<string>();
+  for (let number = 0; number < 60; number += 1) {
+    const decision = await limiter.limit({ key, plan: "max" });
+    expect({ number, ...decision }).toMatchObject({ number, success: true, plan: "max", limit: 100_000 });
+    sources.add(decision.source);
+  }
+  expect(sources).toContain("isolate");
+  expect(await limiter.limit({ key })).toMatchObject({ success: false, limit: 10 });
+  await expect(limiter.limit({ key, plan: "mx" })).rejects.toThrow("did you mean max?");
+  expect(await limiter.limit({ key, limits: { requests: 500 } })).toMatchObject({
+    limit: 500,
+    remaining: 439,
+  });
+  expect(await limiter.limit({ key, plan: "pro", cost: 0 })).toMatchObject({ plan: "pro", remaining: 0 });
+  await limiter.close();
 });
 
 test("the list of policies has the plans", async () => {
