@@ -77,6 +77,7 @@ export interface KeyReport {
   readonly source: string;
   readonly rules: readonly RuleDecision[];
   readonly override?: string;
+  readonly plan?: string;
   readonly outstanding: number;
   readonly holds: number;
   readonly leases: number;

@@ -63,6 +63,7 @@ function State({ report, policy }: { readonly report: KeyReport; readonly policy
         </p>
         <dl class="figures">
           <Figure name="left" value={report.remaining === undefined ? "–" : count(report.remaining)} />
+          {report.plan !== undefined && <Figure name="plan" value={report.plan} />}
           <Figure name="in use" value={count(outstanding)} />
           <Figure name="holds" value={count(holds)} />
           <Figure name="leases" value={count(leases)} />

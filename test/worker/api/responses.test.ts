@@ -28,6 +28,9 @@ const POLICIES = [
     older: { ...RULE, headers: "draft-7" },
     oldest: { ...RULE, headers: ["draft-11", "x-ratelimit"] },
   }).values(),
+  ...(parsePolicies({ planned: { ...RULE, plans: { "pro-1": { limit: 9 } } } })
+    .get("planned")
+    ?.plans?.values() ?? []),
 ];
 
 const figures = fc.record({
