@@ -49,7 +49,7 @@ import {
   type LimiterTransport,
 } from "../transports/transport.ts";
 import { limiterErrorOf, RemoteReservations } from "./remote-reservations.ts";
-import { allDegraded, anyDegraded, isOf, tryHere } from "./several-keys.ts";
+import { allDegraded, anyDegraded, isOf, type PolicyOf, tryHere } from "./several-keys.ts";
 
 /** How the limiter is reached, and what the process provides. */
 interface ClientParts {
@@ -195,18 +195,15 @@ export class RemoteLimiter extends UniformClient implements Limiter {
 
   /** Makes a call on several keys. If the limiter does not answer, the checks are answered as their policies say. */
   async #onKeys<Name extends "limitAll" | "limitAny">(
-    name: Name,
+    call: Name,
     request: CallRequests[Name],
-    degraded: (
-      checks: readonly KeyRequest[],
-      policyOf: (name: string | undefined) => PolicyView,
-    ) => CallAnswers[Name],
+    degraded: (checks: readonly KeyRequest[], policyOf: PolicyOf) => CallAnswers[Name],
   ): Promise<CallAnswers[Name]> {
     const checks: readonly KeyRequest[] = Array.isArray(request.checks) ? request.checks : [];
     const send = async (ended: AbortSignal) => {
       await Promise.all(checks.map((check) => this.#returnUnitsOf(check)));
       ended.throwIfAborted();
-      return await this.#transport.call(name, request, ended);
+      return await this.#transport.call(call, request, ended);
     };
     const names = checks.length === 0 ? [undefined] : checks.map((check) => check?.policy);
     const maxMs = Math.max(...names.map((name) => this.#policy(name).deadlineMs));

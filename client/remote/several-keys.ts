@@ -14,7 +14,8 @@ import type { KeyRequest, LimitAnyRequest } from "../limiter.ts";
 import { plainCall, type PlainCall } from "../local-limiter.ts";
 import { tryInOrder } from "../try-in-order.ts";
 
-type PolicyOf = (name: string | undefined) => PolicyView;
+/** The policy of this name, as far as it is known. */
+export type PolicyOf = (name: string | undefined) => PolicyView;
 
 /** If the limiter does not answer, each check is answered as its policy says. */
 export function allDegraded(checks: readonly KeyRequest[], policyOf: PolicyOf): AllDecisions {

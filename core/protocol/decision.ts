@@ -72,15 +72,9 @@ export interface AnyDecision {
 }
 
 /** The decision that stands for the call: that of the chosen check, or the denial with the shortest wait. */
-export function standingFor<Decided extends Pick<Decision, "retryAfterMs">>({
-  chosen,
-  decisions,
-}: {
-  readonly chosen: number | null;
-  readonly decisions: readonly Decided[];
-}): Decided {
+export function standingFor({ chosen, decisions }: Omit<AnyDecision, "success">): Decision {
   // Unknown (degraded) is shorter than never.
-  const waitOf = ({ retryAfterMs = Number.MAX_VALUE }: Decided) => retryAfterMs ?? Infinity;
+  const waitOf = ({ retryAfterMs = Number.MAX_VALUE }: Decision) => retryAfterMs ?? Infinity;
   const first = decisions[chosen ?? 0];
   if (first === undefined) throw new RangeError("no check was tried");
   if (chosen !== null) return first;

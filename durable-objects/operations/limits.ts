@@ -227,8 +227,10 @@ function denials(
   reason: "blocked" | "shed",
   retryAfterMs: number | null,
 ): readonly RuleDecision[] {
-  const rules = withoutTaking(keyState.seenBy(priority), atMs, cost);
-  return rules.map(({ delayMs: _, ...rule }) => ({ ...rule, success: false, retryAfterMs, reason }));
+  return withoutTaking(keyState.seenBy(priority), atMs, cost).map((decision) => {
+    const { delayMs: _, ...rule } = decision;
+    return { ...rule, success: false, retryAfterMs, reason };
+  });
 }
 
 /** A refund as text, with the call whose charge it refunds. Stored: never reword. */
