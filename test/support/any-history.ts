@@ -113,12 +113,13 @@ class AnyHistory {
     await this.#settled();
   }
 
-  /** Every call that can be repeated is made again, twice and without faults, when no key has anything used. */
+  /** Every call that can be repeated is made again, twice and without faults, when one of its keys has nothing used. */
   async end(): Promise<void> {
     while (this.#live.length > 0) await this.#finish(this.#live[0] as Attempt);
     for (const call of this.#calls) {
       if (call.idempotencyKey === undefined) continue;
-      for (const policy of NAMES) for (const key of KEYS) await this.#refill(policy, key);
+      const { policy, key } = pick(this.#random, call.checks);
+      await this.#refill(policy, key);
       const first = await this.#finish(this.#begin(call));
       law(
         first.success,
