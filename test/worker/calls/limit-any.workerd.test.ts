@@ -114,19 +114,24 @@ test("the same call again is answered alike, though the check that had denied wo
   expect((await limitAny([quota, bought], { idempotencyKey: "new" })).body["chosen"]).toBe(0);
 });
 
-test("a call that all have denied is decided anew under the same idempotency key, from the first check on", async () => {
-  const [quota, bought] = await spent();
-  await limit("log", bought.key, { cost: 5 });
-  const fields = { idempotencyKey: "once" };
-  for (let time = 0; time < 3; time += 1)
-    expect((await limitAny([quota, bought], fields)).body).toMatchObject({ success: false, chosen: null });
-  await refill("slow", quota.key);
-  const charged = await limitAny([quota, bought], fields);
-  expect(charged.body).toMatchObject({ success: true, chosen: 0 });
-  await refill("log", bought.key);
-  expect((await limitAny([quota, bought], fields)).body).toEqual(charged.body);
-  expect([await remaining("slow", quota.key), await remaining("log", bought.key)]).toEqual([4, 5]);
-});
+test.each([0, 1])(
+  "a call that all have denied is decided anew: check %s has units again",
+  async (refilled) => {
+    const checks = await spent();
+    await limit("log", checks[1].key, { cost: 5 });
+    const fields = { idempotencyKey: "once" };
+    for (let time = 0; time < 3; time += 1)
+      expect((await limitAny(checks, fields)).body).toMatchObject({ success: false, chosen: null });
+    const [one, other] = refilled === 0 ? checks : checks.toReversed();
+    await refill(one?.policy ?? "", one?.key ?? "");
+    const charged = await limitAny(checks, fields);
+    expect(charged.body).toMatchObject({ success: true, chosen: refilled });
+    await refill(other?.policy ?? "", other?.key ?? "");
+    expect((await limitAny(checks, fields)).body).toEqual(charged.body);
+    const left = refilled === 0 ? [4, 5] : [5, 4];
+    expect([await remaining("slow", checks[0].key), await remaining("log", checks[1].key)]).toEqual(left);
+  },
+);
 
 test("another call under its idempotency key is a conflict, and charges nothing", async () => {
   const [quota, bought] = await spent();
