@@ -1,6 +1,7 @@
 /** Random histories of `limitAny` on real objects in SQLite, and faults that these must find. */
 import { expect, test } from "vitest";
 import { algorithms } from "../../../core/policies/algorithms.ts";
+import { AlarmedObject, known } from "../../support/alarmed-object.ts";
 import { ANY_POLICIES, type Met, type Plant, runAnyHistory } from "../../support/any-history.ts";
 import { depth } from "../../support/depth.ts";
 import { seedOr } from "../../support/random.ts";
@@ -27,6 +28,26 @@ test("a call charges one check or none, denied checks do not change, and its rep
   expect(all.retried).toBeGreaterThan(RUNS / 2);
   expect(all.lost).toBeGreaterThan(RUNS);
   expect(all.denied).toBeGreaterThan(RUNS);
+});
+
+test.each([
+  ["an override blocks it", { isBlocked: true }, {}],
+  ["it was shed", {}, { shed: { restoredInMs: 5 } }],
+] as const)("a denial is stored though no rule was asked: %s", (_, blocked, shed) => {
+  const object = new AlarmedObject(known({ p: { algorithm: "token-bucket", limit: 2, window: "1h" } }), 0);
+  const attempt = (round: number, how: object = {}, beside: object = {}) =>
+    object.ask("k", (each, keyState, nowMs) => {
+      const of = { request: "a call", round, ...how };
+      return each.limit(keyState, { cost: 1, idempotencyKey: "once", attempt: of, ...beside }, nowMs);
+    });
+  const left = () => object.limit("k", 0).rules[0]?.remaining;
+  attempt(1, blocked, shed);
+  expect(attempt(1)).toMatchObject({ rules: [{ success: false }], deniedIn: { round: 1, isEarlier: true } });
+  expect(left()).toBe(2);
+  const admitted = attempt(2);
+  expect(admitted).toMatchObject({ rules: [{ success: true, remaining: 1 }] });
+  for (const round of [1, 2, 3]) expect(attempt(round, blocked, shed)).toEqual(admitted);
+  expect(left()).toBe(1);
 });
 
 const isDenied = (text: string) => text.includes('"success":false');
