@@ -41,7 +41,7 @@ test.each([
       return each.limit(keyState, { cost: 1, idempotencyKey: "once", attempt: of, ...beside }, nowMs);
     });
   const left = () => object.limit("k", 0).rules[0]?.remaining;
-  attempt(1, blocked, shed);
+  void attempt(1, blocked, shed);
   expect(attempt(1)).toMatchObject({ rules: [{ success: false }], deniedIn: { round: 1, isEarlier: true } });
   expect(left()).toBe(2);
   const admitted = attempt(2);
