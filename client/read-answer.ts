@@ -1,10 +1,11 @@
 /** Turns the answers of objects into decisions and problems for callers. */
 import { randomFraction, readClockMs } from "../core/clock.ts";
 import type { Policy, PolicyView } from "../core/policies/policy.ts";
-import type { Answer, Decided, Peeked, Shed } from "../core/protocol/answers.ts";
+import type { Answer, Decided, Peeked, Shed, UnsupportedProtocol } from "../core/protocol/answers.ts";
 import {
   callerDecision,
   type Decision,
+  degradedDecision,
   effectDecision,
   type KeyReport,
   publicDecision,
@@ -30,6 +31,24 @@ export function decisionOf(
   return new Problem(PROBLEMS.idempotencyConflict, detail, {
     errors: [{ pointer: "/idempotencyKey", detail }],
   });
+}
+
+/** A decision, and the round for which its object has stored it, if it denies. */
+export interface Attempted {
+  readonly decision: Decision;
+  readonly deniedIn?: Decided["deniedIn"];
+}
+
+/** The answer to an `Attempt`. An object of an older version decides none: it would not store a denial. */
+export function attemptedOf(
+  policy: Policy,
+  key: string,
+  answer: Answer | UnsupportedProtocol | Problem | undefined,
+): Attempted | Problem {
+  if (answer === undefined || "unsupported" in answer) return { decision: degradedDecision(policy, key) };
+  const decision = decisionOf(policy, key, answer);
+  if (decision instanceof Problem) return decision;
+  return { decision, ...("rules" in answer && answer.deniedIn && { deniedIn: answer.deniedIn }) };
 }
 
 /** The decision on a shed call, with the policy's jitter. */

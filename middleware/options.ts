@@ -36,10 +36,12 @@ type Unchecked = Readonly<Partial<Record<string, unknown>>>;
 
 /** @throws TypeError that names the option, its value and what is allowed */
 export function requireRateLimitOptions(options: object): void {
-  requireKnownOptions(options, [...SHARED, ...CHECK, "waitMs", "limits"]);
-  const { limiter, key, limits, waitMs } = options as Unchecked;
+  requireKnownOptions(options, [...SHARED, ...CHECK, "waitMs", "limits", "mode"]);
+  const { limiter, key, limits, mode, waitMs } = options as Unchecked;
   requireGiven("limiter", limiter, LIMITER);
   requireInteger("waitMs", waitMs, 0);
+  if (mode !== undefined && (limits === undefined || (mode !== "all" && mode !== "any")))
+    throw new TypeError(`mode is ${JSON.stringify(mode)}: must be "all" or "any" beside limits, or left out`);
   if (limits === undefined) return requireGiven("key", key, KEY);
   if (!Array.isArray(limits) || limits.length === 0)
     throw new TypeError("limits is no list with checks in it: must be several of { policy, key, cost }");

@@ -2,12 +2,12 @@
 import type { LimitAllRequest, Limiter, LimitRequest, Limits } from "../client/limiter.ts";
 import { SYSTEM_TIME, type Time } from "../core/clock.ts";
 import type { Cost } from "../core/policies/policy.ts";
-import { allDeniedBody, deniedBody } from "../core/protocol/denied-body.ts";
+import { allDeniedBody, anyDeniedBody, deniedBody } from "../core/protocol/denied-body.ts";
 import { type Given, type InBackground, limiterOf, valueOf } from "./options.ts";
 import { headerPolicies, type Outcome } from "./request-limits.ts";
 import { keyOf, refusalOf, SKIPPED, type Verdict, verdictOn } from "./verdict.ts";
 
-export type DecidingLimiter = Pick<Limiter, "limit" | "limitAll" | "policies">;
+export type DecidingLimiter = Pick<Limiter, "limit" | "limitAll" | "limitAny" | "policies">;
 
 export interface Check<Args extends readonly unknown[]> {
   /** Absent: the limiter's own policy. */
@@ -29,14 +29,20 @@ export interface SharedOptions<Args extends readonly unknown[]> {
   readonly time?: Time;
 }
 
-/** One check, which may wait, or several that pass together or take nothing. */
+/** One check, which may wait, or several: all pass or nothing is taken, or with `any` the first that admits is charged. */
 export type Checks<Args extends readonly unknown[]> =
   | (Check<Args> & {
       /** The longest wait, in milliseconds. The policy must allow it with `maxWait`. */
       readonly waitMs?: number;
       readonly limits?: never;
+      readonly mode?: never;
     })
-  | { readonly limits: readonly Check<Args>[]; readonly key?: never };
+  | {
+      readonly limits: readonly Check<Args>[];
+      /** Absent: `all`. */
+      readonly mode?: "all" | "any";
+      readonly key?: never;
+    };
 
 export type DecideOptions<Args extends readonly unknown[]> = SharedOptions<Args> &
   Checks<Args> & { readonly limiter: Given<Args, DecidingLimiter> };
@@ -56,8 +62,9 @@ export async function rateLimited<Args extends readonly unknown[]>(
     headerPolicies(limiter, time, inBackground),
   ]);
   if (!("success" in outcome)) return outcome;
-  const { success, decisions } = outcome;
+  const { success, decisions, chosen } = outcome;
   const bodyOf = () => {
+    if (chosen !== undefined) return anyDeniedBody({ success, chosen, decisions });
     const [first] = decisions;
     return first !== undefined && decisions.length === 1 ? deniedBody(first) : allDeniedBody(decisions);
   };
@@ -75,7 +82,8 @@ async function decide<Args extends readonly unknown[]>(
   const priority = options.priority !== undefined && { priority: await valueOf(options.priority, args) };
   if (options.limits !== undefined) {
     const checks = await Promise.all(options.limits.map((check) => checkOf(check, args)));
-    return await limiter.limitAll({ checks, ...priority } satisfies LimitAllRequest);
+    const request = { checks, ...priority } satisfies LimitAllRequest;
+    return options.mode === "any" ? await limiter.limitAny(request) : await limiter.limitAll(request);
   }
   const { waitMs } = options;
   const check = await checkOf(options, args);

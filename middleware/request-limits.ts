@@ -9,6 +9,7 @@ import {
   retryAfter,
   setPolicyHeaders,
   setQuotaHeaders,
+  standingFor,
   type Target,
 } from "../core/protocol/decision.ts";
 import { longestWaitMs } from "../core/protocol/denied-body.ts";
@@ -19,8 +20,10 @@ export type Decisions = Readonly<Record<string, Decision>>;
 
 export interface Outcome {
   readonly success: boolean;
-  /** One for each check, in their order. */
+  /** One for each check that was tried, in their order. */
   readonly decisions: readonly Decision[];
+  /** Of a call that charges one check: the index of that; `null`: none was charged. Absent: the call has no choice. */
+  readonly chosen?: number | null;
 }
 
 /** Holds a request's limits. A `WeakMap` takes a tenth of an empty route's time: each GC walks it. */
@@ -46,8 +49,10 @@ export class RequestLimits {
   }
 
   /** Notes the decisions. A denial binds, or otherwise the decision with the least remaining. */
-  note({ success, decisions }: Outcome, policies: HeaderPolicies): void {
-    for (const decision of decisions) this.#decisions[decision.policy] = decision;
+  note({ success, decisions: tried, chosen }: Outcome, policies: HeaderPolicies): void {
+    for (const decision of tried) this.#decisions[decision.policy] = decision;
+    // Where one check is enough, the others do not bind.
+    const decisions = chosen === undefined ? tried : [standingFor({ chosen, decisions: tried })];
     const denied = decisions.filter((each) => !each.success);
     const least = (success ? decisions : denied).reduce<Decision | undefined>(
       (found, each) => (found !== undefined && remainingOf(found) <= remainingOf(each) ? found : each),

@@ -68,6 +68,11 @@ export function unlimited(): TestLimiter {
     ...(Object.fromEntries(answers) as Pick<Limiter, UniformCall>),
     limit: async (request) => admitted(request),
     limitAll: async ({ checks }) => ({ success: true, decisions: checks.map((check) => admitted(check)) }),
+    limitAny: async ({ checks }) => ({
+      success: true,
+      chosen: 0,
+      decisions: checks.slice(0, 1).map((check) => admitted(check)),
+    }),
     hold: async ({ units, ttlMs = DEFAULT_TTL_MS, ...request }) => {
       const hold = { id: idOf("hold"), units, expiresAfterMs: ttlMs };
       return { ...admitted(request), hold };

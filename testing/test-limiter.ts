@@ -169,7 +169,13 @@ async function degraded(
       rules: [],
     };
   };
-  if (method !== "limitAll") return decide(asked as KeyRequest);
-  const decisions = (asked as LimitAllRequest).checks.map(decide);
+  if (method !== "limitAll" && method !== "limitAny") return decide(asked as KeyRequest);
+  const { checks } = asked as LimitAllRequest;
+  // The first check that is not answered ends a call that charges one.
+  const decisions = (method === "limitAll" ? checks : checks.slice(0, 1)).map(decide);
+  if (method === "limitAny") {
+    const success = decisions.some((decision) => decision.success);
+    return { success, chosen: success ? 0 : null, decisions };
+  }
   return { success: decisions.every(({ success }) => success), decisions };
 }

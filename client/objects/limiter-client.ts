@@ -13,20 +13,28 @@ import {
   versionOf,
 } from "../../core/policies/policy.ts";
 import type { Answer, AnswerText, Peeked, UnsupportedProtocol } from "../../core/protocol/answers.ts";
-import type { LimitParams } from "../../core/protocol/calls.ts";
+import type { Attempt, LimitParams } from "../../core/protocol/calls.ts";
 import {
   type Decision,
   type KeyReport,
   degradedDecision,
   effectDecision,
 } from "../../core/protocol/decision.ts";
-import { type BatchedCall, type MadeAnswer, PROTOCOL } from "../../core/protocol/messages.ts";
+import {
+  ATTEMPT_PROTOCOL,
+  type BatchedCall,
+  type MadeAnswer,
+  PROTOCOL,
+} from "../../core/protocol/messages.ts";
 import { type ClaimKind, ownHoldId, ownKey, type ProveClaim, withMark } from "../../core/protocol/names.ts";
 import { type Full, Problem, type Answered } from "../../core/protocol/problems.ts";
 import type { ComparedCall } from "../../core/stats/counts.ts";
 import { type ClientContext, CallGate, type ObjectStartLimit, through } from "../call-gate.ts";
 import { LocalLimiter } from "../local-limiter.ts";
 import {
+  type Attempted,
+  attemptedOf,
+  blockedDecision,
   decisionOf,
   reportOf,
   unavailable,
@@ -214,6 +222,31 @@ export class LimiterClient {
     const own = idempotencyKey && ownKey(this.#parts.callerId, idempotencyKey);
     const answer = await this.#objects.limit(policy, key, { ...atOnce, idempotencyKey: own });
     return answer === undefined ? degradedDecision(policy, key) : decisionOf(policy, key, answer);
+  }
+
+  /**
+   * Decides one check of a call that charges the first check that admits. Its object stores a denial too (`Attempt`), so
+   * also an override that blocks is said to it.
+   */
+  async attempt(
+    policy: Policy,
+    key: string,
+    call: LimitParams & { readonly idempotencyKey: string; readonly attempt: Attempt },
+  ): Answered<Attempted> {
+    const { override } = policy;
+    const isBlocked = blockedDecision(policy, key) !== undefined;
+    if (override?.effect !== undefined && !isBlocked)
+      return { decision: effectDecision(policy, key, override, this.#parts.time.nowMs()) };
+    const mayShed = !isBlocked && !policy.shadow;
+    const shed = mayShed ? await this.#objects.sampleShedding(policy, key, call) : undefined;
+    const answer = await this.#objects.limit(policy, key, {
+      ...call,
+      shed,
+      idempotencyKey: ownKey(this.#parts.callerId, call.idempotencyKey),
+      attempt: { ...call.attempt, ...(isBlocked && { isBlocked }) },
+      protocol: ATTEMPT_PROTOCOL,
+    });
+    return attemptedOf(policy, key, answer);
   }
 
   /** Returns taken units. @param charge the idempotency key that took them; absent: refills all */

@@ -11,10 +11,15 @@ import {
   takesNothing,
   UNDESCRIBED,
 } from "../../core/policies/policy.ts";
-import { type AllDecisions, type Decision, degradedDecision } from "../../core/protocol/decision.ts";
+import {
+  type AllDecisions,
+  type AnyDecision,
+  type Decision,
+  degradedDecision,
+} from "../../core/protocol/decision.ts";
 import { type ClaimKind, readClaimId } from "../../core/protocol/names.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import type { DescribedPolicy, PolicyList } from "../../core/protocol/reservation-messages.ts";
+import type { PolicyList } from "../../core/protocol/reservation-messages.ts";
 import type { Holding } from "../call-gate.ts";
 import {
   type Abortable,
@@ -23,6 +28,7 @@ import {
   type Grant,
   type KeyRequest,
   type LimitAllRequest,
+  type LimitAnyRequest,
   type Limiter,
   type LimiterCalls,
   type LimitRequest,
@@ -35,8 +41,15 @@ import { ReservationCache } from "../reservation-cache.ts";
 import { OVERLOADED_TEXT } from "../transports/batch-queue.ts";
 import { waitOf } from "../transports/http.ts";
 import { FailureLog, returnUnits } from "../transports/send-batch.ts";
-import { type Address, ADDRESSES, type LimiterTransport } from "../transports/transport.ts";
+import {
+  type Address,
+  ADDRESSES,
+  type CallAnswers,
+  type CallRequests,
+  type LimiterTransport,
+} from "../transports/transport.ts";
 import { limiterErrorOf, RemoteReservations } from "./remote-reservations.ts";
+import { allDegraded, anyDegraded, isOf, ofPlan, type PolicyOf, tryHere } from "./several-keys.ts";
 
 /** How the limiter is reached, and what the process provides. */
 interface ClientParts {
@@ -95,11 +108,20 @@ export class RemoteLimiter extends UniformClient implements Limiter {
   }
 
   limitAll(request: LimitAllRequest): Promise<AllDecisions> {
-    requireObject(request);
-    const { checks } = request;
-    if (!Array.isArray(checks)) return this.#limitAll(request, []);
-    const named = checks.map((check) => this.#withPolicy(check));
-    return this.#limitAll({ ...request, checks: named }, named);
+    return this.#onKeys("limitAll", this.#withPolicies(request), allDegraded);
+  }
+
+  async limitAny(request: LimitAnyRequest): Promise<AnyDecision> {
+    const named = this.#withPolicies(request);
+    const local =
+      this.#isClosed || this.#reservations.isRefused
+        ? undefined
+        : await tryHere(
+            named,
+            (name) => this.#reservations.policy(name),
+            (policy, key, cost) => this.#local.limit(this.#holding, policy, key, cost),
+          );
+    return local ?? (await this.#onKeys("limitAny", named, anyDegraded));
   }
 
   async acquire(request: AcquireRequest & Abortable): Promise<Grant> {
@@ -144,7 +166,7 @@ export class RemoteLimiter extends UniformClient implements Limiter {
     const described = this.#reservations.policy(call.policy);
     if (described === undefined) return this.#reservations.isRefused ? undefined : this.#limitTogether(call);
     const { cost, priority, plan } = call;
-    const policy = described.plans === undefined && plan === "" ? described : described.plans?.get(plan);
+    const policy = ofPlan(described, plan);
     // The limiter says what is wrong with the plan.
     if (policy === undefined) return undefined;
     const key = isOf(policy, call) ? normaliseKey(policy, call.key) : undefined;
@@ -174,22 +196,24 @@ export class RemoteLimiter extends UniformClient implements Limiter {
     }
   }
 
-  /** If the limiter does not answer, each check is answered as its policy says. */
-  async #limitAll(request: LimitAllRequest, checks: readonly KeyRequest[]): Promise<AllDecisions> {
+  /** Makes a call on several keys. If the limiter does not answer, the checks are answered as their policies say. */
+  async #onKeys<Name extends "limitAll" | "limitAny">(
+    call: Name,
+    request: CallRequests[Name],
+    degraded: (checks: readonly KeyRequest[], policyOf: PolicyOf) => CallAnswers[Name],
+  ): Promise<CallAnswers[Name]> {
+    const checks: readonly KeyRequest[] = Array.isArray(request.checks) ? request.checks : [];
     const send = async (ended: AbortSignal) => {
       await Promise.all(checks.map((check) => this.#returnUnitsOf(check)));
       ended.throwIfAborted();
-      return await this.#transport.call("limitAll", request, ended);
+      return await this.#transport.call(call, request, ended);
     };
     const names = checks.length === 0 ? [undefined] : checks.map((check) => check?.policy);
     const maxMs = Math.max(...names.map((name) => this.#policy(name).deadlineMs));
     try {
       return await this.#orElse(
         this.#unlessPaused(() => this.#inTime(send, maxMs)),
-        () => {
-          const decisions = checks.map(({ policy, key }) => degradedDecision(this.#policy(policy), key));
-          return { success: decisions.every(({ success }) => success), decisions };
-        },
+        () => degraded(checks, (each) => this.#policy(each)),
       );
     } finally {
       for (const check of checks) this.#forgetDenials(check);
@@ -317,20 +341,20 @@ export class RemoteLimiter extends UniformClient implements Limiter {
     return this.#reservations.policy(name) ?? { ...UNDESCRIBED, name, onFailure, deadlineMs };
   }
 
+  /** The same for each check. What is no list is the limiter's to refuse. */
+  #withPolicies<Request extends Pick<LimitAllRequest, "checks">>(request: Request): Request {
+    requireObject(request);
+    const { checks } = request;
+    if (!Array.isArray(checks)) return request;
+    return { ...request, checks: checks.map((check) => this.#withPolicy(check)) };
+  }
+
   /** Adds the default policy to a call that names none. @throws LimiterError when it is not an object */
   #withPolicy<Request extends KeyRequest>(request: Request): Request {
     requireObject(request);
     const { policy } = this.#options;
     return policy === undefined || request.policy !== undefined ? request : { ...request, policy };
   }
-}
-
-/** Whether the policy has the units and the priority of a call. */
-function isOf({ rules, priorityNames }: DescribedPolicy, { cost, priority }: PlainCall): boolean {
-  if (priority !== undefined && !priorityNames.includes(priority)) return false;
-  return (
-    typeof cost === "number" || Object.keys(cost).every((unit) => rules.some((rule) => rule.unit === unit))
-  );
 }
 
 function throwUnavailable(error: unknown): never {

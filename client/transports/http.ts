@@ -369,6 +369,7 @@ const KINDS = {
   text: isText,
   flag: isFlag,
   number: isNumber,
+  choice: (value) => value === null || isNumber(value),
   tables: listOf(isTable),
   decisions: listOf(isDecision),
   answers: listOf(isAnswer),

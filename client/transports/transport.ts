@@ -1,7 +1,7 @@
 import type { Cost } from "../../core/policies/policy.ts";
 import type { Lease } from "../../core/protocol/answers.ts";
 import type { LeaseReport } from "../../core/protocol/calls.ts";
-import type { AllDecisions, Decision, KeyReport } from "../../core/protocol/decision.ts";
+import type { AllDecisions, AnyDecision, Decision, KeyReport } from "../../core/protocol/decision.ts";
 import type {
   PolicyList,
   ReservationsMessage,
@@ -18,6 +18,8 @@ export interface LimiterCalls {
   limit(request: LimitRequest): Promise<Decision>;
   /** Takes the costs of up to 16 checks, all or none; without `atomic` those of up to 100, each by itself. */
   limitAll(request: LimitAllRequest): Promise<AllDecisions>;
+  /** Takes the cost of the first of up to 16 checks that admits, and of no other. */
+  limitAny(request: LimitAnyRequest): Promise<AnyDecision>;
   /** Returns units, once for each idempotency key. */
   refund(request: RefundRequest): Promise<Decision>;
   /** Holds units until their use is known: `settle`, or `cancel` if none were used. */
@@ -43,7 +45,7 @@ export interface LimiterCalls {
 }
 
 /** A kind of field in an answer: see `KINDS` in http.ts. */
-type FieldKind = "text" | "flag" | "number" | "tables" | "decisions" | "answers" | "descriptions";
+type FieldKind = "text" | "flag" | "number" | "choice" | "tables" | "decisions" | "answers" | "descriptions";
 
 /** How a call is made: over HTTP, and by all clients. */
 export interface Address {
@@ -68,6 +70,12 @@ export const ADDRESSES = {
     method: "POST",
     path: "/v1/limit/all",
     shape: { success: "flag", decisions: "decisions" },
+    mayDegrade: true,
+  },
+  limitAny: {
+    method: "POST",
+    path: "/v1/limit/any",
+    shape: { success: "flag", chosen: "choice", decisions: "decisions" },
     mayDegrade: true,
   },
   refund: { method: "POST", path: "/v1/refund", shape: "decision", on: "key" },
@@ -157,6 +165,15 @@ export interface LimitAllRequest {
   readonly checks: readonly (KeyRequest & { readonly cost?: Cost; readonly limits?: Limits })[];
   readonly atomic?: boolean;
   readonly priority?: string;
+  readonly idempotencyKey?: string;
+}
+
+/** The checks are tried in their order: the first that admits is charged. */
+export interface LimitAnyRequest {
+  readonly checks: LimitAllRequest["checks"];
+  readonly priority?: string;
+  /** Whether the decision of the chosen check carries a `charge`, which a refund names. */
+  readonly refundable?: boolean;
   readonly idempotencyKey?: string;
 }
 

@@ -206,6 +206,11 @@ export const UNDESCRIBED: Omit<PolicyView, "name" | "onFailure" | "deadlineMs"> 
   priorities: { usual: "", seen: new Map() },
 };
 
+/** Whether a denial by the rule changes what later calls get: it counts as a call, or begins a block. */
+export function countsDenials({ algorithm, config }: Pick<Rule, "algorithm" | "config">): boolean {
+  return algorithm.hasPenalty === true || (config as { countDenied?: unknown }).countDenied === true;
+}
+
 /** The policy as calls of a priority see it; `undefined`: the default one. */
 export function forPriority(policy: Policy, priority: string | undefined): Policy;
 export function forPriority(policy: PolicyView, priority: string | undefined): PolicyView;

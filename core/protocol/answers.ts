@@ -39,6 +39,8 @@ export interface Decided {
   readonly quietMs?: number;
   /** A hold was denied only because calls on several keys hold units, which end soon. */
   readonly isContended?: boolean;
+  /** The denial of an `Attempt` is stored for this round. `isEarlier`: it was stored before. */
+  readonly deniedIn?: { readonly round: number; readonly isEarlier?: true };
   readonly source?: "pool" | "fallback";
 }
 

@@ -89,6 +89,9 @@ export interface UnitsCall extends OfKey {
   readonly isBatched?: true | undefined;
 }
 
+/** The most checks of a call that takes all of their costs or none, or that of one. */
+export const MAX_CHECKS = 16;
+
 /** Decides on a cost, and takes it if every rule admits it. */
 export interface LimitCall extends UnitsCall {
   readonly cost: Cost;
@@ -97,6 +100,21 @@ export interface LimitCall extends UnitsCall {
   readonly waitMs?: number;
   /** The units are taken in any case; missing ones become a debt. */
   readonly force?: true | undefined;
+  /** Present: one check of a call that charges the first check that admits (`ATTEMPT_PROTOCOL`). */
+  readonly attempt?: Attempt | undefined;
+}
+
+/**
+ * A check of a call with an idempotency key that charges the first check that admits. A denial is stored too: when the
+ * call comes again, the check denies again, so that no check before a charged one is charged.
+ */
+export interface Attempt {
+  /** The call as text, which idempotency compares. */
+  readonly request: string;
+  /** A denial of an earlier round is decided again. A round begins when all checks have denied in the one before. */
+  readonly round: number;
+  /** An override blocks the key: the denial is stored, and nothing is decided. */
+  readonly isBlocked?: true;
 }
 
 /** Sets what a key has used. Held units are not changed. */

@@ -65,6 +65,25 @@ export interface AllDecisions {
   readonly decisions: readonly Decision[];
 }
 
+/** The answer to a call that charges the first check that admits. */
+export interface AnyDecision {
+  readonly success: boolean;
+  /** The index of the check that was charged; `null`: none was. */
+  readonly chosen: number | null;
+  /** Those of the checks that were tried, in their order: the last one admits, unless none does. */
+  readonly decisions: readonly Decision[];
+}
+
+/** The decision that stands for the call: that of the chosen check, or the denial with the shortest wait. */
+export function standingFor({ chosen, decisions }: Omit<AnyDecision, "success">): Decision {
+  // Unknown (degraded) is shorter than never.
+  const waitOf = ({ retryAfterMs = Number.MAX_VALUE }: Decision) => retryAfterMs ?? Infinity;
+  const first = decisions[chosen ?? 0];
+  if (first === undefined) throw new RangeError("no check was tried");
+  if (chosen !== null) return first;
+  return decisions.reduce((least, each) => (waitOf(each) < waitOf(least) ? each : least), first);
+}
+
 /** The decision with the policy's jitter and the key's override. */
 export function callerDecision(
   policy: PolicyView,

@@ -1,5 +1,5 @@
 /** Denials over HTTP: the two problem types of draft-ietf-httpapi-ratelimit-headers-11. */
-import type { Decision } from "./decision.ts";
+import { type AnyDecision, type Decision, standingFor } from "./decision.ts";
 
 export interface DeniedBody {
   readonly type: string;
@@ -25,6 +25,15 @@ export function allDeniedBody(decisions: readonly Decision[]): DeniedBody {
   if (denied.every(isReduced)) return { ...temporarilyReduced(shown), decisions };
   const violated = [...new Set(denied.flatMap((each) => each.violated ?? []))];
   return { ...quotaExceeded(shown), "violated-policies": violated, decisions };
+}
+
+/** The body for a denied call that charges one check: of the denial that stands for it, and with all decisions. */
+export function anyDeniedBody(answer: AnyDecision): DeniedBody {
+  const { decisions } = answer;
+  const body = deniedBody(standingFor(answer));
+  if (body.status === 503) return { ...body, decisions };
+  const violated = [...new Set(decisions.flatMap((each) => each.violated ?? []))];
+  return { ...body, "violated-policies": violated, decisions };
 }
 
 /** The body for a call without a free slot: a retry may find a less busy server. */

@@ -24,8 +24,11 @@ export const LINK_PROTOCOL = 6;
 /** The version of a call on a key's object in a region. Objects of lower versions would decide it by the whole limit. */
 export const REGION_PROTOCOL = 7;
 
+/** The version of a `limit` with an `Attempt`. Objects of lower versions would not store its denial. */
+export const ATTEMPT_PROTOCOL = 8;
+
 /** The highest known version. 4 is `MOVE_PROTOCOL`. */
-export const KNOWN_PROTOCOL = REGION_PROTOCOL;
+export const KNOWN_PROTOCOL = ATTEMPT_PROTOCOL;
 
 export function unsupportedOf({ protocol = 1 }: Versioned): UnsupportedProtocol | undefined {
   return protocol > KNOWN_PROTOCOL ? { unsupported: { protocol: KNOWN_PROTOCOL } } : undefined;

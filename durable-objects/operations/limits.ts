@@ -15,7 +15,7 @@ import {
   type Rule,
   takesNothing,
 } from "../../core/policies/policy.ts";
-import type { Answer, Decided } from "../../core/protocol/answers.ts";
+import type { Answer, Decided, RuleDecision } from "../../core/protocol/answers.ts";
 import type { LimitParams, SetParams } from "../../core/protocol/calls.ts";
 import { writtenKey } from "../../core/protocol/names.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
@@ -54,7 +54,7 @@ export class Limits {
     const isBehind = this.#queue.aheadOf(keyState, priority, nowMs).length > 0;
     if (shed !== undefined || (waitMs === undefined && !isBehind))
       return this.#limitAtOnce(keyState, call, nowMs);
-    return takeTurn(this.#queue, keyState, { ...call, ttlMs: 0 }, nowMs, {
+    const answer = takeTurn(this.#queue, keyState, { ...call, ttlMs: 0 }, nowMs, {
       earlier: (atMs) => this.#standing(keyState, call, atMs),
       grant: (atMs, waitedMs) =>
         admitsTogether(keyState.seenBy(priority), atMs, cost)
@@ -62,19 +62,27 @@ export class Limits {
           : undefined,
       deny: (atMs) => this.#answer(keyState, call, this.#decide(keyState, call, atMs), atMs),
     });
+    // A check of several never waits for its turn, so this is no promise.
+    return answer instanceof Promise ? answer : this.#noteDenial(keyState, call, answer, nowMs);
   };
 
   /** Waits only for calls on several keys to end (turns.ts). */
   #limitAtOnce(keyState: KeyState, call: Limiting, nowMs: number): MaybePromise<Answer> {
-    const answerAt = (atMs: number, isLast: boolean): Answer | undefined => {
+    const decideAt = (atMs: number, isLast: boolean): Answer | undefined => {
       // Read each time: a repetition may have been answered while this call waited.
       const standing = this.#standing(keyState, call, atMs);
       if (standing !== undefined) return standing;
       if (keyState.policy.lease !== undefined) return kindMismatch(keyState, atMs);
+      if (call.attempt?.isBlocked === true) return { rules: denials(keyState, call, atMs, "blocked", null) };
       if (call.shed !== undefined) return { shed: call.shed };
       const decided = this.#decide(keyState, call, atMs);
       if (!decided.admitted && !isLast && isProvisionallyBlocked(keyState, call, atMs)) return undefined;
       return this.#answer(keyState, call, decided, atMs);
+    };
+    // In the same turn: another attempt may be admitted as soon as this one waits.
+    const answerAt = (atMs: number, isLast: boolean) => {
+      const decided = decideAt(atMs, isLast);
+      return decided && this.#noteDenial(keyState, call, decided, atMs);
     };
     const answer = answerAt(nowMs, false);
     if (answer !== undefined) return answer;
@@ -82,16 +90,38 @@ export class Limits {
     return whenUncontended(this.#queue, keyState, { cost: call.cost }, nowMs, answerAt);
   }
 
-  #earlier(keyState: KeyState, { cost, idempotencyKey }: Limiting, atMs: number): Answer | undefined {
-    return this.#store.answers.earlier(keyState, idempotentOf("limit", cost, idempotencyKey), atMs);
+  #earlier(keyState: KeyState, call: Limiting, atMs: number): Answer | undefined {
+    return this.#store.answers.earlier(keyState, idempotentLimit(call), atMs);
   }
 
-  /** The earlier answer to the same call, except a counted denial, which is decided again. */
+  /** The earlier answer to the same call, except a counted denial, or one of an earlier round: it is decided again. */
   #standing(keyState: KeyState, call: Limiting, atMs: number): Answer | undefined {
     const earlier = this.#earlier(keyState, call, atMs);
-    const isDenial =
-      earlier !== undefined && "rules" in earlier && earlier.rules.some(({ success }) => !success);
-    return isDenial ? undefined : earlier;
+    if (earlier === undefined || !isDenial(earlier)) return earlier;
+    const { round = -1 } = earlier.deniedIn ?? {};
+    if (call.attempt === undefined || round < call.attempt.round) return undefined;
+    return { ...earlier, deniedIn: { round, isEarlier: true } };
+  }
+
+  /** Stores the denial of an attempt (`Attempt`), in the turn in which it was decided. Only the answer changes. */
+  #noteDenial(keyState: KeyState, call: Limiting, answer: Answer, atMs: number): Answer {
+    const { attempt, idempotencyKey } = call;
+    if (attempt === undefined || idempotencyKey === undefined) return answer;
+    const { request, round } = attempt;
+    const deniedIn = { round };
+    const denied: Decided | undefined =
+      "shed" in answer
+        ? { rules: denials(keyState, call, atMs, "shed", answer.shed.restoredInMs), deniedIn }
+        : isDenial(answer) && answer.deniedIn === undefined
+          ? { rules: answer.rules, deniedIn }
+          : undefined;
+    if (denied === undefined) return answer;
+    const accounts = keyState.ruleStates.map(({ account }) => account);
+    const remember = remembering({ idempotencyKey, request }, denied);
+    return (
+      this.#store.commitWithin(keyState, { accounts, remember }, atMs) ??
+      ("shed" in answer ? answer : { ...answer, deniedIn })
+    );
   }
 
   #decide(keyState: KeyState, { cost, priority }: Limiting, atMs: number): JointDecision {
@@ -99,7 +129,7 @@ export class Limits {
   }
 
   #answer(keyState: KeyState, call: Limiting, decided: JointDecision, atMs: number, waitedMs?: number) {
-    const { cost, idempotencyKey, priority } = call;
+    const { cost, priority } = call;
     const { admitted, accounts, rules } = decided;
     // A denial that a rule counted (`countDenied`) is not counted again.
     const isCounted = !admitted && this.#earlier(keyState, call, atMs) !== undefined;
@@ -110,7 +140,7 @@ export class Limits {
       const firmMs = admitted ? 0 : cacheableForMs(keyState, undefined, isInLine);
       return firmMs > 0 ? { ...answer, firmForMs: firmMs } : answer;
     }
-    const idempotent = idempotentOf("limit", cost, idempotencyKey);
+    const idempotent = idempotentLimit(call);
     if (idempotent !== undefined) {
       const charge = admitted ? chargeOf(keyState.policy.rules, cost) : undefined;
       const remember = remembering(idempotent, answer, charge);
@@ -149,7 +179,8 @@ export class Limits {
   /** Takes a cost under all rules without a decision, once per idempotency key. The answer admits. */
   force(keyState: KeyState, { cost, idempotencyKey }: LimitParams, nowMs: number): Answer {
     checkNoPool(keyState);
-    const idempotent = idempotentOf("debit", cost, idempotencyKey);
+    const request = `debit of ${costText(cost)}`;
+    const idempotent = idempotencyKey === undefined ? undefined : { idempotencyKey, request };
     const earlier = this.#store.answers.earlier(keyState, idempotent, nowMs);
     if (earlier !== undefined) return earlier;
     const { ruleStates, policy } = keyState;
@@ -179,10 +210,27 @@ export class Limits {
   }
 }
 
-function idempotentOf(call: "limit" | "debit", cost: Cost, idempotencyKey?: string): Idempotent | undefined {
-  return idempotencyKey === undefined
-    ? undefined
-    : { idempotencyKey, request: `${call} of ${costText(cost)}` };
+function idempotentLimit({ idempotencyKey, cost, attempt }: Limiting): Idempotent | undefined {
+  if (idempotencyKey === undefined) return undefined;
+  return { idempotencyKey, request: attempt?.request ?? `limit of ${costText(cost)}` };
+}
+
+function isDenial(answer: Answer): answer is Decided {
+  return "rules" in answer && answer.rules.some(({ success }) => !success);
+}
+
+/** The decisions of rules that were not asked. */
+function denials(
+  keyState: KeyState,
+  { cost, priority }: Limiting,
+  atMs: number,
+  reason: "blocked" | "shed",
+  retryAfterMs: number | null,
+): readonly RuleDecision[] {
+  return withoutTaking(keyState.seenBy(priority), atMs, cost).map((decision) => {
+    const { delayMs: _, ...rule } = decision;
+    return { ...rule, success: false, retryAfterMs, reason };
+  });
 }
 
 /** A refund as text, with the call whose charge it refunds. Stored: never reword. */

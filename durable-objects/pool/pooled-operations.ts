@@ -1,3 +1,4 @@
+import { MAX_UNITS } from "../../core/algorithms/algorithm.ts";
 import { randomId } from "../../core/clock.ts";
 import { type Cost, costOf, costText } from "../../core/policies/policy.ts";
 import type { Answer, Lease, Missing, Peeked, RuleDecision } from "../../core/protocol/answers.ts";
@@ -32,6 +33,7 @@ type PoolParams = Omit<PoolCall, "cost" | "rules" | "holding"> & { readonly cost
 
 /** In `used` of a `settle` call: as many units as were held. */
 const AS_HELD = -1;
+const OVER_ANY_LIMIT = MAX_UNITS + 1;
 const NOTHING = { outstanding: 0, holds: 0, leases: 0, reclaimed: 0, queueLength: 0 };
 
 /**
@@ -57,15 +59,20 @@ export class PooledOperations implements Operations {
     this.#leases = new PooledLeases(this.#session, host.queue);
   }
 
-  limit(keyState: KeyState, { cost, idempotencyKey }: Params<"limit">): Promise<Answer> {
+  limit(keyState: KeyState, { cost, idempotencyKey, attempt }: Params<"limit">): Promise<Answer> {
     const isPlain = idempotencyKey === undefined && costsOf(keyState, cost).some((units) => units > 0);
-    const request = idempotencyKey === undefined ? {} : { request: `limit of ${costText(cost)}` };
+    const text = attempt?.request ?? `limit of ${costText(cost)}`;
+    const request = idempotencyKey === undefined ? {} : { request: text };
+    const round = attempt === undefined ? {} : { round: attempt.round };
+    // The pool knows no override that blocks. It denies this cost, and stores that.
+    const taken = attempt?.isBlocked === true ? OVER_ANY_LIMIT : cost;
     const { local } = this.#host;
     const ask = () =>
       isPlain
         ? this.#limits.limit(keyState, cost)
-        : this.#decide(keyState, { op: "limit", cost, ...request }, named(idempotencyKey));
-    return this.#orAlone(keyState, ask, (own, nowMs) => local.limit(own, { cost, idempotencyKey }, nowMs));
+        : this.#decide(keyState, { op: "limit", cost: taken, ...request, ...round }, named(idempotencyKey));
+    const call = { cost, idempotencyKey, attempt };
+    return this.#orAlone(keyState, ask, (own, nowMs) => local.limit(own, call, nowMs));
   }
 
   refund(keyState: KeyState, call: Params<"refund">): Promise<Answer> {
@@ -259,11 +266,12 @@ function held(id: string): string[] {
   return [`hold:${id}`];
 }
 
-function answerOf({ rules = [], missing, conflict, full, hold }: PoolAnswer, units: Cost): Answer {
+function answerOf(answer: PoolAnswer, units: Cost): Answer {
+  const { rules = [], missing, conflict, full, hold, deniedIn } = answer;
   if (missing === true) return MISSING;
   if (full !== undefined) return { full };
   if (conflict !== undefined) return { conflict };
-  if (hold === undefined) return { rules, source: "pool" };
+  if (hold === undefined) return { rules, source: "pool", ...(deniedIn && { deniedIn }) };
   return { rules, source: "pool", hold: { id: hold.id, units, expiresAfterMs: hold.expiresAfterMs } };
 }
 

@@ -6,7 +6,7 @@
  * reads. A list of units has one number per rule, in the order of `rules`.
  */
 import type { Policies } from "../../core/policies/policy.ts";
-import type { Peeked, RuleDecision } from "../../core/protocol/answers.ts";
+import type { Decided, Peeked, RuleDecision } from "../../core/protocol/answers.ts";
 import type { Full } from "../../core/protocol/problems.ts";
 import { describe } from "../../core/validation.ts";
 
@@ -38,6 +38,8 @@ export interface PoolCall {
   readonly used?: readonly number[];
   /** The request as text. With it, the last key is an idempotency key: the call is charged once. */
   readonly request?: string;
+  /** Of `limit` with `request`: a denial of this round or a later one stands (`Attempt`). */
+  readonly round?: number;
   /** Of `refund`: the last key but one is a `limit`'s idempotency key, whose remaining units return once. */
   readonly isNamed?: true;
   /** Present: the caller is a holder, and this is its message. */
@@ -126,6 +128,8 @@ export interface PoolAnswer {
   /** Of `hold`. Durations are in milliseconds. */
   readonly hold?: { readonly id: string; readonly expiresAfterMs: number; readonly fencingToken?: string };
   readonly expiresAfterMs?: number;
+  /** With `round`: the denial is stored. */
+  readonly deniedIn?: Decided["deniedIn"];
   readonly granted?: PoolGrant;
   /** With `granted`, the denial of a cost of 1, if it would be denied. */
   readonly next?: readonly RuleDecision[];

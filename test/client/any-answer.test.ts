@@ -48,6 +48,8 @@ const JUNK = [null, undefined, 0, -1, 1.5, 1e308, "", "x", true, [], {}, [null],
 function rightAnswer(dice: Dice, path: string, message: ReservationsMessage | undefined): unknown {
   if (path.endsWith("/settle") || path.endsWith("limit") || path.endsWith("refund")) return DECISION;
   if (path.endsWith("limit/all")) return { success: true, decisions: [DECISION, DECISION] };
+  if (path.endsWith("limit/any"))
+    return { success: false, chosen: dice.of([null, 0, 1]), decisions: [DECISION, DECISION] };
   if (path.endsWith("holds")) return { ...DECISION, hold: { id: "h", units: 1, expiresAfterMs: 1 } };
   if (path.endsWith("leases")) return { ...DECISION, lease: LEASE };
   if (path.endsWith("/renew")) return LEASE;
@@ -108,6 +110,7 @@ function hostileHttp(dice: Dice): LimiterTransport {
 /** By the names of the calls: where the same is over HTTP. */
 const PATHS: Readonly<Record<string, string>> = {
   limitAll: "limit/all",
+  limitAny: "limit/any",
   hold: "holds",
   acquire: "leases",
   settle: "x/settle",
@@ -136,6 +139,7 @@ function callsOf(limiter: RemoteLimiter, dice: Dice): Calls {
     ...Array.from({ length: 12 }, () => ["limit", hot] as const),
     ["limit", () => limiter.limit({ ...target, waitMs: 5 })],
     ["limitAll", () => limiter.limitAll({ checks: [target, target] })],
+    ["limitAny", () => limiter.limitAny({ checks: [target, target], refundable: dice.chance(0.5) })],
     ["refund", () => limiter.refund({ ...target, units: 1, idempotencyKey: "i" })],
     ["hold", () => limiter.hold({ ...target, units: 1 })],
     ["settle", () => limiter.settle({ id: "h", used: 1 })],

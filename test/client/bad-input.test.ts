@@ -28,6 +28,7 @@ test.each(Object.keys(STRAY))("a cost that is %s is bad input, and no outage", a
     await expect(limiter.hold({ policy: "api", key: "a", units: cost })).rejects.toMatchObject(refused);
     const checks = [{ policy: "api", key: "a", cost }];
     await expect(limiter.limitAll({ checks })).rejects.toMatchObject(refused);
+    await expect(limiter.limitAny({ checks })).rejects.toMatchObject(refused);
   }
   expect(await memory.peek({ policy: "api", key: "a" })).toMatchObject({ remaining: 400 });
 });
@@ -42,6 +43,7 @@ test.each([Number.NaN, Infinity, -Infinity])(
       for (const call of [
         () => limiter.limit({ ...asked, cost }),
         () => limiter.limitAll({ checks: [{ ...asked, cost }] }),
+        () => limiter.limitAny({ checks: [{ ...asked, cost }] }),
       ])
         await expect(call()).rejects.toMatchObject({
           status: 422,
@@ -86,6 +88,7 @@ test("a call without arguments, and a signal that is none, say so", async () => 
     for (const call of [
       "limit",
       "limitAll",
+      "limitAny",
       "acquire",
       "hold",
       "peek",

@@ -209,6 +209,45 @@ test.each([undefined, false])("several checks wait for one deadline, with atomic
   });
 });
 
+test("of several checks those with units or denials here are tried without a message", async () => {
+  const { played, limiter } = playing();
+  const [one, other] = [
+    { policy: "hot", key: "a" },
+    { policy: "hot", key: "b" },
+  ];
+  for (let call = 0; call < 30; call += 1) await limiter.limit(other);
+  await limiter.limitAny({ checks: [other, one] });
+  const asked = played.messages.length;
+  for (let call = 0; call < 20; call += 1)
+    expect(await limiter.limitAny({ checks: [other, one] })).toMatchObject({
+      chosen: 0,
+      decisions: [{ source: "isolate", key: "b" }],
+    });
+  expect([played.messages.length - asked, played.others.length]).toEqual([0, 0]);
+});
+
+test("a check that is not answered ends the call: no other one is charged", async () => {
+  const { played, limiter } = playing();
+  await limiter.limit({ policy: "hot", key: "warm" });
+  await limiter.limit({ policy: "open", key: "warm" });
+  played.failure = new Error("connection refused");
+  const checks = [
+    { policy: "hot", key: "a" },
+    { policy: "open", key: "a" },
+  ];
+  const ended = { success: false, chosen: null, decisions: [{ reason: "degraded" }] };
+  for (const idempotencyKey of [undefined, "once"]) {
+    const call = { checks, ...(idempotencyKey !== undefined && { idempotencyKey }) };
+    expect(await limiter.limitAny(call)).toMatchObject(ended);
+    const reversed = await limiter.limitAny({ ...call, checks: checks.toReversed() });
+    expect(reversed).toMatchObject({
+      success: true,
+      chosen: 0,
+      decisions: [{ policy: "open", reason: "degraded" }],
+    });
+  }
+});
+
 test("a call that is no decision throws when there is no answer", async () => {
   const { played, limiter } = playing();
   played.failure = new Error("connection refused");

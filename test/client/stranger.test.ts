@@ -23,6 +23,7 @@ test.each(Object.keys(PAGES) as (keyof typeof PAGES)[])("%s is taken for no answ
     limiter.hold({ ...ASKED, units: 1 }),
     limiter.acquire(ASKED),
     limiter.limitAll({ checks: [ASKED] }).then(({ decisions }) => decisions[0]),
+    limiter.limitAny({ checks: [ASKED, ASKED] }).then(({ decisions }) => decisions.at(-1)),
   ])
     expect(await decided).toMatchObject({ success: false, reason: "degraded" });
   const message = expect.stringContaining("(the address does not answer as Weir does: 20") as string;

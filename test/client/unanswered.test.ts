@@ -26,7 +26,7 @@ afterAll(() => {
   rmSync(folder, { recursive: true, force: true });
 });
 
-const NAMES = ["limit", "limitAll", "acquire", "hold", "settle", "peek", "policies"];
+const NAMES = ["limit", "limitAll", "limitAny", "acquire", "hold", "settle", "peek", "policies"];
 
 // The limiter never answers, so a process that waited for it would wait for as long as a request may take.
 test.concurrent.each(NAMES.flatMap((call) => [`${call} close`, call]))(

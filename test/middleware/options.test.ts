@@ -58,6 +58,11 @@ test.each(Object.entries(LIMITS))("%s reads each of its limits", (_, make) => {
     "policy stands beside limits, where it is not read",
   );
   expect(() => make({ limiter: who, limits: [check, check] })).not.toThrow();
+  expect(() => make({ limiter: who, limits: [check], mode: "any" })).not.toThrow();
+  expect(() => make({ limiter: who, limits: [check], mode: "one" })).toThrow(
+    'mode is "one": must be "all" or',
+  );
+  expect(() => make({ ...GOOD, mode: "any" })).toThrow('mode is "any": must be "all" or "any" beside limits');
 });
 
 test.each(Object.entries(LEASES))("%s reads its times", (_, make) => {

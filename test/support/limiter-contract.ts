@@ -171,6 +171,66 @@ export function describeContract(name: string, open: () => Promise<Called>): voi
       expect(await thrownBy(() => limiter.limitAll({ checks: [] }))).toMatchObject({ status: 422 });
     });
 
+    test("of several checks the first that admits is charged, and no other, once under an idempotency key", async () => {
+      const [one, other] = [key(), key()];
+      const checks = [
+        { policy: "slow", key: one, cost: 3 },
+        { policy: "log", key: other },
+      ];
+      const left = async () => [
+        (await limiter.peek({ policy: "slow", key: one })).remaining,
+        (await limiter.peek({ policy: "log", key: other })).remaining,
+      ];
+      expect(await limiter.limitAny({ checks })).toMatchObject({
+        success: true,
+        chosen: 0,
+        decisions: [{ policy: "slow", key: one, remaining: 2 }],
+      });
+      const bought = {
+        success: true,
+        chosen: 1,
+        decisions: [{ success: false }, { policy: "log", key: other }],
+      };
+      expect(await limiter.limitAny({ checks })).toMatchObject(bought);
+      const call = { checks, idempotencyKey: "once", refundable: true };
+      const first = await limiter.limitAny(call);
+      expect(first).toMatchObject({ ...bought, decisions: [{ success: false }, { charge: "once" }] });
+      expect(await limiter.limitAny(call)).toEqual(first);
+      expect(await left()).toEqual([2, 1]);
+      expect(await limiter.limitAny({ checks })).toMatchObject(bought);
+      const denied = await limiter.limitAny({ checks });
+      expect(denied).toMatchObject({ success: false, chosen: null, decisions: [{}, { remaining: 0 }] });
+      expect(await left()).toEqual([2, 0]);
+      await limiter.reset({ policy: "slow", key: one });
+      await limiter.reset({ policy: "log", key: other });
+      for (const wrong of [
+        { ...checks[0], cost: -1 },
+        { policy: "nowhere", key: one },
+        { policy: "export", key: one },
+      ]) {
+        const field = "cost" in wrong ? "cost" : "policy";
+        const error = await thrownBy(() => limiter.limitAny({ checks: [...checks, wrong as never] }));
+        expect(error).toMatchObject({ errors: [{ pointer: `/checks/2/${field}` }] });
+      }
+      expect(await thrownBy(() => limiter.limitAny({ checks: [] }))).toMatchObject({ status: 422 });
+      expect(await left()).toEqual([5, 3]);
+    });
+
+    test("hot keys of such a call are charged as exactly", async () => {
+      const checks = [
+        { policy: "kept", key: key() },
+        { policy: "hot", key: key() },
+      ];
+      const chosen: (number | null)[] = [];
+      for (let call = 0; call < 60; call += 1) chosen.push((await limiter.limitAny({ checks })).chosen);
+      // Half of 10 units are kept for more important calls.
+      expect(chosen).toEqual(Array.from({ length: 60 }, (_, call) => (call < 5 ? 0 : 1)));
+      const [kept, hot] = await Promise.all(checks.map((check) => limiter.peek(check)));
+      expect([kept?.remaining, hot?.remaining]).toEqual([0, 99_945]);
+      const urgent = await limiter.limitAny({ checks, priority: "critical" });
+      expect(urgent).toMatchObject({ chosen: 0, decisions: [{ policy: "kept" }] });
+    });
+
     test("a charge can be given back, once", async () => {
       const asked = { policy: "slow", key: key() };
       const { charge = "" } = await limiter.limit({ ...asked, cost: 3, refundable: true });

@@ -17,7 +17,7 @@ interface Edit {
 const EDITS: readonly Edit[] = [
   {
     file: "core/protocol/messages.ts",
-    now: "export const KNOWN_PROTOCOL = REGION_PROTOCOL;",
+    now: "export const KNOWN_PROTOCOL = ATTEMPT_PROTOCOL;",
     before: "export const KNOWN_PROTOCOL = WAITING_PROTOCOL;",
   },
   {

@@ -8,6 +8,7 @@ const asked = { policy: "api", key: "a" };
 const CALLS: Record<string, () => Promise<unknown>> = {
   limit: () => limiter.limit(asked),
   limitAll: () => limiter.limitAll({ checks: [asked] }),
+  limitAny: () => limiter.limitAny({ checks: [asked] }),
   acquire: () => limiter.acquire(asked),
   hold: () => limiter.hold({ ...asked, units: 1 }),
   settle: () => limiter.settle({ id: "hold_a", used: 1 }),

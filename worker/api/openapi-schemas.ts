@@ -17,6 +17,7 @@ const REQUESTS = {
     "LimitRequest",
     "Check",
     "LimitAllRequest",
+    "LimitAnyRequest",
     "RefundRequest",
     "HoldRequest",
   ),

@@ -5,6 +5,7 @@ import { STEPS, TOP_KINDS } from "../../core/stats/messages.ts";
 import { METRIC_FORMATS } from "../../core/stats/metrics-text.ts";
 import { callKeyCount, callKeys, KeyListRequest, listPolicies, MAX_LISTED } from "../calls/keys.ts";
 import { callLimitSeveral } from "../calls/limit-all.ts";
+import { callLimitAny } from "../calls/limit-any.ts";
 import { callLimit, callPeek, callRefund, callReset, callSetUsed } from "../calls/limits.ts";
 import { callReserve } from "../calls/reservations.ts";
 import { callHistory, callMetrics, callTopKeys, HistoryRequest } from "../calls/stats.ts";
@@ -20,7 +21,7 @@ import {
 import { catalogRecords } from "./catalog-records.ts";
 import { claimRecords } from "./claim-records.ts";
 import * as examples from "./examples.ts";
-import { ALL_DECISIONS, DECISION, JSON_ANSWER, METRICS, NOTHING } from "./responses.ts";
+import { ALL_DECISIONS, ANY_DECISION, DECISION, JSON_ANSWER, METRICS, NOTHING } from "./responses.ts";
 
 const LIMITS = { tag: "limits", scopes: ["limit"] } as const;
 const KEYS = { tag: "keys", scopes: ["admin"] } as const;
@@ -67,6 +68,38 @@ const limitRecords = {
         "violated-policies": ["api"],
         decision: examples.denied,
         decisions: examples.someDenied,
+      },
+    },
+  }),
+  limitAny: call({
+    ...ADDRESSES.limitAny,
+    ...LIMITS,
+    body: { schema: "LimitAnyRequest" },
+    on: "checks",
+    handle: callLimitAny,
+    answer: ANY_DECISION,
+    summary: "Take units of the first of up to 16 keys' quotas that has them, and of no other",
+    description:
+      "The checks are tried in their order. A check that is tried and denied changes nothing, so policies with " +
+      "`countDenied` or `blockFor` are refused. The headers are those of the chosen check; when all deny, those of the " +
+      "denial with the shortest wait. A check that is not answered ends the call, since it may have been charged.",
+    ok: {
+      says: "The decisions of the checks that were tried, and which of them was charged",
+      schema: "AnyDecision",
+      headers: DENIAL_HEADERS,
+    },
+    denials: ["SeveralExceeded", "SeveralReduced", DENIAL_HEADERS],
+    example: {
+      request: { checks: [examples.USER, examples.BOUGHT] },
+      answers: {
+        charged: { success: true, chosen: 1, decisions: [examples.denied, examples.bought] },
+        denied: { success: false, chosen: null, decisions: [examples.denied, examples.spent] },
+      },
+      denied: {
+        ...examples.quotaExceeded,
+        "violated-policies": ["api", "credits"],
+        decision: examples.denied,
+        decisions: [examples.denied, examples.spent],
       },
     },
   }),

@@ -3,12 +3,14 @@ import { readClockMs } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import {
   type AllDecisions,
+  type AnyDecision,
   type Decision,
   retryAfter,
   setPolicyHeaders,
   setQuotaHeaders,
+  standingFor,
 } from "../../core/protocol/decision.ts";
-import { allDeniedBody, deniedBody, longestWaitMs } from "../../core/protocol/denied-body.ts";
+import { allDeniedBody, anyDeniedBody, deniedBody, longestWaitMs } from "../../core/protocol/denied-body.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { type Counts } from "../../core/stats/counts.ts";
 import { METRIC_FORMATS, metricsText } from "../../core/stats/metrics-text.ts";
@@ -101,6 +103,14 @@ export function allResponse(answered: AllDecisions, deny: DenyStatus): Response 
   return problemResponse(body.status, body, headers);
 }
 
+/** The same for a call that charges one check: the headers are those of the decision that stands for it. */
+function anyResponse({ policy, answer }: TargetAnswer<AnyDecision>, deny: DenyStatus): Response {
+  const headers = decisionHeaders(policy, standingFor(answer), readClockMs);
+  if (answer.success || deny === 200) return new Response(JSON.stringify(answer), { headers });
+  const body = anyDeniedBody(answer);
+  return problemResponse(body.status, body, headers);
+}
+
 const JSON_NOT_STORED = { "content-type": "application/json", "cache-control": "no-store" };
 
 /** The headers of a decision, in the styles of its policy. A degraded decision has only those of the policy. */
@@ -130,6 +140,10 @@ export const DECISION: AnswerKind<TargetAnswer<Decision>> = {
   value: ({ answer }) => answer,
 };
 export const ALL_DECISIONS: AnswerKind<AllDecisions> = { respond: allResponse, value: asItIs };
+export const ANY_DECISION: AnswerKind<TargetAnswer<AnyDecision>> = {
+  respond: anyResponse,
+  value: ({ answer }) => answer,
+};
 /** 200, and what was answered. */
 export const JSON_ANSWER: AnswerKind<object> = {
   respond: (answer) => Response.json(answer, { headers: NOT_STORED }),

@@ -15,15 +15,9 @@
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import type { SheddingSample } from "../../client/objects/load-shedding.ts";
 import { decisionOf, toShedDecision } from "../../client/read-answer.ts";
-import {
-  type Cost,
-  costOf,
-  costText,
-  forPriority,
-  publicName,
-  takesNothing,
-} from "../../core/policies/policy.ts";
+import { type Cost, costOf, takesNothing } from "../../core/policies/policy.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
+import { MAX_CHECKS } from "../../core/protocol/calls.ts";
 import {
   type AllDecisions,
   type Decision,
@@ -33,7 +27,8 @@ import {
 } from "../../core/protocol/decision.ts";
 import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { acquireCandidate, limitCandidate } from "./candidates.ts";
-import { type CallContext, costProblem, findTarget, priorityProblem, rateProblem } from "./limits.ts";
+import { digestOf, findChecks, type IndependentCheck, nameOf, textOf, withKeys } from "./checks.ts";
+import { type CallContext, rateProblem } from "./limits.ts";
 import * as requests from "./schemas/request-schemas.ts";
 import { given, parse, badValue, type Target } from "./validate.ts";
 
@@ -272,14 +267,7 @@ function shedOutcome({ policy, key, shed }: SampledCheck): Outcome | undefined {
   return shed && { decision: toShedDecision(policy, key, shed), isContended: false };
 }
 
-/* The checks of a call: parsed, permitted, and named for idempotency. */
-
-interface IndependentCheck extends Target {
-  readonly cost: Cost;
-  readonly priority: string | undefined;
-  /** It is stored at the check's own key. */
-  readonly idempotencyKey?: string;
-}
+/* The checks of a call that pass together, as idempotency knows them. */
 
 /** A check that passes with all others of its call, or takes nothing. */
 interface Check extends IndependentCheck {
@@ -291,54 +279,28 @@ interface Check extends IndependentCheck {
 
 type Checks = { readonly together: readonly Check[] } | { readonly alone: readonly IndependentCheck[] };
 
-async function parseChecks({ client, principal }: CallContext, input: unknown): Answered<Checks> {
+async function parseChecks(context: CallContext, input: unknown): Answered<Checks> {
   // First of all: thousands of checks would each be parsed, and answered with an error.
   const raw = given(input, "checks") as readonly unknown[];
-  const maxChecks = given(input, "atomic") === false ? requests.MAX_INDEPENDENT_CHECKS : requests.MAX_CHECKS;
+  const maxChecks = given(input, "atomic") === false ? requests.MAX_INDEPENDENT_CHECKS : MAX_CHECKS;
   if (Array.isArray(raw) && raw.length > maxChecks) return badValue(["checks"], raw, requests.CHECKS_ALLOWED);
   const request = parse(requests.LimitAllRequest, input);
   if (request instanceof Problem) return request;
-  const { atomic, idempotencyKey, priority } = request;
-  const targets: IndependentCheck[] = [];
-  for (const [index, check] of request.checks.entries()) {
-    const path = ["checks", String(index)];
-    const target = findTarget(client, principal, check, path);
-    if (target instanceof Problem) return target;
-    const { policy } = target;
-    const problem =
-      (atomic ? undefined : rateProblem(policy, check.cost, path)) ??
-      costProblem(policy, [...path, "cost"], check.cost, raw[index]) ??
-      priorityProblem(policy, priority);
-    if (problem !== undefined) return problem;
-    targets.push({ ...target, policy: forPriority(target.policy, priority), cost: check.cost, priority });
-  }
+  const { atomic, idempotencyKey } = request;
+  const targets = findChecks(context, request, raw, (policy, cost, path) =>
+    atomic ? undefined : rateProblem(policy, cost, path),
+  );
+  if (targets instanceof Problem) return targets;
   const checks = withKeys(targets, idempotencyKey);
   if (!atomic) return { alone: checks };
   const words = await requestText(targets);
   return { together: checks.map((each) => ({ ...each, total: totalOf(targets, each), request: words })) };
 }
 
-/** Idempotency keys for checks: a call may check one key several times. Stored: never change the keys. */
-function withKeys(
-  checks: readonly IndependentCheck[],
-  idempotencyKey: string | undefined,
-): readonly IndependentCheck[] {
-  if (idempotencyKey === undefined) return checks;
-  const times = new Map<string, number>();
-  return checks.map((check) => {
-    const time = times.get(nameOf(check)) ?? 0;
-    times.set(nameOf(check), time + 1);
-    return { ...check, idempotencyKey: time === 0 ? idempotencyKey : `${idempotencyKey} (${time + 1})` };
-  });
-}
-
 /** The call as idempotency stores it, independent of the order of checks: never change it. */
 async function requestText(targets: readonly IndependentCheck[]): Promise<string> {
-  const texts = targets.map((target) => JSON.stringify([nameOf(target), costText(target.cost)]));
-  const lines = texts.toSorted(compare);
-  const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(lines.join("\n")));
-  const hex = Array.from(new Uint8Array(digest, 0, 8), (byte) => byte.toString(16).padStart(2, "0")).join("");
-  return `call on ${targets.length} checks (${hex})`;
+  const lines = targets.map(textOf).toSorted(compare);
+  return `call on ${targets.length} checks (${await digestOf(lines)})`;
 }
 
 /** Whether a check can never pass: its total is above a capacity. A shadow policy lets everything pass. */
@@ -352,11 +314,6 @@ function totalOf(targets: readonly IndependentCheck[], target: Target): Cost {
     for (const unit of new Set(policy.rules.map((rule) => rule.unit)))
       units[unit] = (units[unit] ?? 0) + costOf({ unit }, cost);
   return units;
-}
-
-/** The name by which all calls order keys. */
-function nameOf({ policy, key }: Target): string {
-  return `${publicName(policy.name)}/${key}`;
 }
 
 function compare(a: string, b: string): number {

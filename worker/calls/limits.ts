@@ -273,7 +273,10 @@ export function decide(
 }
 
 /** Adds the charge, if one was made and stored where a refund searches for it. */
-async function withCharge(decided: ReturnType<LimiterClient["limit"]>, charge: string): Answered<Decision> {
+export async function withCharge(
+  decided: ReturnType<LimiterClient["limit"]>,
+  charge: string,
+): Answered<Decision> {
   const decision = await decided;
   if (decision instanceof Problem) return decision;
   const isCharged =

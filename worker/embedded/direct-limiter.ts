@@ -4,6 +4,7 @@ import {
   type Grant,
   type KeyRequest,
   type LimitAllRequest,
+  type LimitAnyRequest,
   type LimitRequest,
   type Limiter,
   withRelease,
@@ -13,13 +14,14 @@ import { plainCall } from "../../client/local-limiter.ts";
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { type Address, ADDRESSES } from "../../client/transports/transport.ts";
 import { DEFAULT_BOUNDS, type Region } from "../../core/policies/policy.ts";
-import type { AllDecisions, Decision } from "../../core/protocol/decision.ts";
+import type { AllDecisions, AnyDecision, Decision } from "../../core/protocol/decision.ts";
 import { type Answered, orThrow } from "../../core/protocol/problems.ts";
 import type { PolicyList } from "../../core/protocol/reservation-messages.ts";
 import { SCOPES } from "../auth/tokens.ts";
 import { callAcquire, claimHandlers } from "../calls/claims.ts";
 import { listPolicies } from "../calls/keys.ts";
 import { callLimitSeveral } from "../calls/limit-all.ts";
+import { callLimitAny } from "../calls/limit-any.ts";
 import { type CallContext, findTarget, keyHandlers, limitOf, type TargetAnswer } from "../calls/limits.ts";
 import { plain } from "../calls/plain-data.ts";
 import { LimitRequest as LimitSchema } from "../calls/schemas/request-schemas.ts";
@@ -80,12 +82,11 @@ export class DirectLimiter extends UniformClient implements Limiter {
   }
 
   async limitAll(call: LimitAllRequest): Promise<AllDecisions> {
-    const input = plain(call);
-    const checks: unknown = input?.checks;
-    const withPolicies = Array.isArray(checks)
-      ? { ...input, checks: checks.map((check: KeyRequest) => this.#withPolicy(check)) }
-      : input;
-    return orThrow(await callLimitSeveral(this.#context, withPolicies));
+    return orThrow(await callLimitSeveral(this.#context, this.#withPolicies(call)));
+  }
+
+  async limitAny(call: LimitAnyRequest): Promise<AnyDecision> {
+    return orThrow(await callLimitAny(this.#context, this.#withPolicies(call))).answer;
   }
 
   async acquire(call: AcquireRequest & Abortable): Promise<Grant> {
@@ -111,6 +112,13 @@ export class DirectLimiter extends UniformClient implements Limiter {
     const input = on === "key" ? this.#withPolicy(plain(call) as KeyRequest) : plain(call);
     const answered: unknown = orThrow(await HANDLERS[name](this.#context, input));
     return on === "key" || shape === "decision" ? (answered as TargetAnswer<unknown>).answer : answered;
+  }
+
+  #withPolicies(call: LimitAllRequest | LimitAnyRequest): unknown {
+    const input = plain(call);
+    const checks: unknown = input?.checks;
+    if (!Array.isArray(checks)) return input;
+    return { ...input, checks: checks.map((check: KeyRequest) => this.#withPolicy(check)) };
   }
 
   /** The call with the default policy, if it names none. */

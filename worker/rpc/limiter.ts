@@ -34,7 +34,7 @@ type InRegion<Calls> = {
     : never;
 };
 
-type CallOnKeys = "limit" | "limitAll" | UniformCall<"key">;
+type CallOnKeys = "limit" | "limitAll" | "limitAny" | UniformCall<"key">;
 
 /** The calls over the service binding. `policy` may be left out when the binding's `props` have it. */
 interface BoundCalls

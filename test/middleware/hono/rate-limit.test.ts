@@ -282,6 +282,35 @@ describe("several limits", () => {
     expect(await limiter.peek({ policy: "day", key: "a" })).toMatchObject({ remaining: 4 });
   });
 
+  test("any of them: the first that admits is charged, and the headers are its own", async () => {
+    const { limiter, clock } = start();
+    const limits = [
+      { policy: "api", key: "a" },
+      { policy: "day", key: "a", cost: 2 },
+    ];
+    const app = new Hono().use(rateLimit({ limiter, limits, mode: "any", time: clock }));
+    app.get("/", (c) => c.json(Object.keys(c.var.limits)));
+    const all = [];
+    for (let call = 0; call < 6; call += 1) all.push(await app.request("/"));
+    expect(all.map(({ status }) => status)).toEqual([200, 200, 200, 200, 200, 429]);
+    expect(all.map((each) => limitHeaders(each)["ratelimit"])).toEqual([
+      '"api";r=2;t=20',
+      '"api";r=1;t=40',
+      '"api";r=0;t=60',
+      '"day";r=3;t=86400',
+      '"day";r=1;t=86400',
+      '"api";r=0;t=60',
+    ]);
+    expect(await all[0]?.json()).toEqual(["api"]);
+    expect(await all[4]?.json()).toEqual(["api", "day"]);
+    expect(limitHeaders(all[5] as Response)["retry-after"]).toBe("20");
+    expect(await all[5]?.json()).toMatchObject({
+      "violated-policies": ["api", "day"],
+      decision: { policy: "api" },
+      decisions: [{ policy: "api" }, { policy: "day" }],
+    });
+  });
+
   test("of a group and of what is beside it", async () => {
     const { limiter } = start();
     const group = new Hono().use(rateLimit({ limiter, policy: "open", key: "a" }));

@@ -9,6 +9,7 @@ import {
   Cost,
   HoldRequest,
   LimitAllRequest,
+  LimitAnyRequest,
 } from "../../../worker/calls/schemas/request-schemas.ts";
 import { matches } from "../../support/json-schema.ts";
 
@@ -157,6 +158,7 @@ test("the parser takes the requests of the examples", () => {
   const requestOf = (path: string) =>
     document.paths[path]?.["post"]?.requestBody?.content["application/json"]?.examples?.["request"]?.value;
   expect(v.is(LimitAllRequest, requestOf("/v1/limit/all"))).toBe(true);
+  expect(v.is(LimitAnyRequest, requestOf("/v1/limit/any"))).toBe(true);
   expect(v.is(HoldRequest, requestOf("/v1/holds"))).toBe(true);
   expect(v.is(AcquireRequest, requestOf("/v1/leases"))).toBe(true);
 });

@@ -103,6 +103,11 @@ test("every kind of answer is one that the document promises", async () => {
   expect(answered.body).toMatchObject({ decisions: [{ reason: "refused" }] });
   expectPromised("/v1/limit/all", "post", answered);
   expectPromised("/v1/limit/all", "post", await call("/v1/limit/all?deny=429", { body: refused }));
+  const chain = { checks: [...never.checks.slice(2), { policy: "several", key, cost: { tokens: 1 } }] };
+  expectPromised("/v1/limit/any", "post", await call("/v1/limit/any", { body: chain }));
+  const none = { checks: chain.checks.slice(0, 1) };
+  expectPromised("/v1/limit/any", "post", await call("/v1/limit/any", { body: none }));
+  expectPromised("/v1/limit/any", "post", await call("/v1/limit/any?deny=429", { body: none }));
   await limit("wide", key);
   for (const path of ["keys", "key-count"]) {
     expectPromised(`/v1/policies/{policy}/${path}`, "get", await call(`/v1/policies/wide/${path}`));

@@ -92,7 +92,18 @@ test("bad input throws what HTTP would say", async () => {
 
 test("a call without an argument is bad input too, whichever it is", async () => {
   const limiter = bound() as unknown as Record<string, (argument?: unknown) => Promise<unknown>>;
-  const methods = ["limit", "limitAll", "refund", "hold", "settle", "cancel", "acquire", "renew", "release"];
+  const methods = [
+    "limit",
+    "limitAll",
+    "limitAny",
+    "refund",
+    "hold",
+    "settle",
+    "cancel",
+    "acquire",
+    "renew",
+    "release",
+  ];
   for (const method of [...methods, "peek", "reset"])
     for (const argument of [undefined, null, "a", [], 1]) {
       const thrown = await thrownBy(() => limiter[method]?.(argument) ?? Promise.resolve());
@@ -133,6 +144,25 @@ test("limitAll takes all or nothing, and props name the policy of checks that na
   const never = await bound({ policy: "slow" }).limitAll({ checks: [...checks, { key: one, cost: 6 }] });
   expect(never.success).toBe(false);
   expect(await bound().peek({ policy: "slow", key: one })).toMatchObject({ remaining: 3 });
+});
+
+test("limitAny charges the first check that admits, and props name the policy of checks that name none", async () => {
+  const [one, other] = [freshKey(), freshKey()];
+  const checks = [
+    { key: one, cost: 3 },
+    { policy: "log", key: other },
+  ];
+  const limiter = bound({ policy: "slow" });
+  expect(await limiter.limitAny({ checks })).toMatchObject({ chosen: 0, decisions: [{ remaining: 2 }] });
+  expect(await limiter.limitAny({ checks })).toMatchObject({
+    success: true,
+    chosen: 1,
+    decisions: [
+      { policy: "slow", key: one, success: false },
+      { policy: "log", key: other, remaining: 4 },
+    ],
+  });
+  expect(await bound().peek({ policy: "slow", key: one })).toMatchObject({ remaining: 2 });
 });
 
 test("hold, settle and cancel answer as over HTTP, and an unknown hold throws", async () => {

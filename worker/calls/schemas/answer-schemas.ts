@@ -210,6 +210,18 @@ export const AllDecisions = v.object({
   decisions: described(v.array(CheckDecision), "One decision for each check, in the order of the checks."),
 });
 
+export const AnyDecision = v.object({
+  success: described(v.boolean(), "Whether a check admitted: exactly that one was charged."),
+  chosen: described(
+    v.nullable(v.pipe(v.number(), v.integer(), v.minValue(0))),
+    "The index of the check that was charged. `null`: none was, since all denied, or one was not answered.",
+  ),
+  decisions: described(
+    v.array(Decision),
+    "The decisions of the checks that were tried, in their order: the last one admits, unless none does.",
+  ),
+});
+
 /** What a key has besides its decision. */
 export const KeyFigures = v.object({
   outstanding: amount("Units that are held, reserved or leased at this moment."),

@@ -1,7 +1,7 @@
 /** The schemas of requests. The parser, the types and the OpenAPI document are all made from them. */
 import * as v from "valibot";
 import { MAX_UNITS } from "../../../core/algorithms/algorithm.ts";
-import { MAX_DURATION_MS, OUTCOMES } from "../../../core/protocol/calls.ts";
+import { MAX_CHECKS, MAX_DURATION_MS, OUTCOMES } from "../../../core/protocol/calls.ts";
 import { isKeySized, MAX_KEY_BYTES } from "../../../core/protocol/names.ts";
 import { described, integer, number, oneOf, table } from "../../../core/validation.ts";
 
@@ -122,8 +122,7 @@ export const LimitRequest = table({
   ),
 });
 
-/** The most checks in one call: of those that pass together, and of those that are each decided alone. */
-export const MAX_CHECKS = 16;
+/** The most checks in one call that are each decided alone. */
 export const MAX_INDEPENDENT_CHECKS = 100;
 export const CHECKS_ALLOWED = `a list of 1 to ${MAX_CHECKS} checks { policy, key, cost }, with atomic false of up to ${MAX_INDEPENDENT_CHECKS}`;
 
@@ -144,6 +143,22 @@ export const LimitAllRequest = table({
     true,
   ),
   priority,
+  idempotencyKey: optionalIdempotencyKey,
+});
+
+export const ANY_CHECKS_ALLOWED = `a list of 1 to ${MAX_CHECKS} checks { policy, key, cost }`;
+
+export const LimitAnyRequest = table({
+  checks: described(
+    v.pipe(
+      v.array(Check, ANY_CHECKS_ALLOWED),
+      v.minLength(1, ANY_CHECKS_ALLOWED),
+      v.maxLength(MAX_CHECKS, ANY_CHECKS_ALLOWED),
+    ),
+    "Tried in this order until one admits: that one is charged, and no other.",
+  ),
+  priority,
+  refundable: flag("Whether the decision of the chosen check carries a `charge`, as in `limit`."),
   idempotencyKey: optionalIdempotencyKey,
 });
 

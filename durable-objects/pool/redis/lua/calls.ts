@@ -179,17 +179,24 @@ local calls = {}
 calls.limit = function(hold)
   local earlier = repeated()
   if earlier and not earlier.isDenied then return earlier end
+  local round = call.round
+  -- A check of several denies again in its round.
+  if earlier and round and tonumber(earlier.round or -1) >= round then
+    earlier.isEarlier = true
+    return earlier
+  end
   -- A denial that was counted is not counted again, but decided anew.
   local rules, isAdmitted, hasCounted = decideTogether(call.cost, hold, earlier ~= nil)
-  if requestKey and takesAny(call.cost) and (isAdmitted or hasCounted) then
-    local answer = { request = call.request, rules = rules, isDenied = not isAdmitted }
+  local answer = { request = call.request, rules = rules, isDenied = not isAdmitted }
+  if round and not isAdmitted then answer.round = text(round) end
+  if requestKey and takesAny(call.cost) and (isAdmitted or hasCounted or round) then
     if isAdmitted then
       defineCharges()
       answer.charge, answer.atMs = chargeOf(call.cost), text(nowMs)
     end
     remember(requestKey, answer)
   end
-  return { rules = rules, isLeasing = isAdmitted and leases(call.cost) }
+  return { rules = rules, isLeasing = isAdmitted and leases(call.cost), round = answer.round }
 end
 `;
 
@@ -334,7 +341,7 @@ end
 /** Executes one call, from reading the pool to the answer as JSON. The script ends here. */
 export const ANSWERING = `
 local function answerText(answer, granted, next)
-  if call.op == 'limit' and answer.rules and not granted then return '{"rules":' .. answer.rules .. '}' end
+  if call.op == 'limit' and answer.rules and not answer.round and not granted then return '{"rules":' .. answer.rules .. '}' end
   local parts = {}
   local function add(name, value)
     if value then parts[#parts + 1] = '"' .. name .. '":' .. value end
@@ -345,6 +352,7 @@ local function answerText(answer, granted, next)
   add('full', answer.full and '{"bound":"pool-holds","most":' .. text(answer.full) .. '}')
   add('hold', answer.hold and holdText(answer.hold))
   add('expiresAfterMs', answer.expiresAfterMs and text(answer.expiresAfterMs))
+  add('deniedIn', answer.round and '{"round":' .. answer.round .. (answer.isEarlier and ',"isEarlier":true}' or '}'))
   add('granted', granted)
   add('next', next)
   add('report', answer.report)

@@ -67,6 +67,21 @@ describe("a call with an idempotency key", () => {
     expect((await pool.peek(T)).rules).toMatchObject([{ remaining: 6 }]);
   });
 
+  test("of several checks denies again in its round, and is decided anew in a later one", async () => {
+    const pool = pools.create([LOG]);
+    const call = { op: "limit", cost: [2], request: "limit of 2" } as const;
+    await pool.limit([3], T);
+    const denied = await pool.call({ ...call, round: 2 }, T);
+    expect(denied).toMatchObject({ rules: [{ success: false }], deniedIn: { round: 2 } });
+    const again = { rules: denied.rules, deniedIn: { round: 2, isEarlier: true } };
+    const later = T + LOG.windowMs;
+    for (const round of [1, 2]) expect(await pool.call({ ...call, round }, later)).toEqual(again);
+    const admitted = await pool.call({ ...call, round: 3 }, later);
+    expect(admitted).toMatchObject({ rules: [{ success: true }] });
+    for (const round of [1, 3, 9]) expect(await pool.call({ ...call, round }, later)).toEqual(admitted);
+    expect((await pool.peek(later)).rules).toMatchObject([{ remaining: LOG.limit - 2 }]);
+  });
+
   test("is decided anew when it was denied", async () => {
     const pool = pools.create([LOG]);
     const call = { op: "limit", cost: [2], request: "limit of 2" } as const;

@@ -15,6 +15,7 @@ export type Method = Exclude<keyof Limiter, keyof WorkerEntrypoint | "catalog">;
 const METHODS = Object.keys({
   limit: true,
   limitAll: true,
+  limitAny: true,
   refund: true,
   hold: true,
   settle: true,
