@@ -141,7 +141,14 @@ export class SlotOwner {
     // Leases of an earlier, longer life may end later.
     const expiresAtMs = Math.max(claim?.expiresAtMs ?? 0, neededUntilMs);
     const own = { id: call.holder, units, expiresAtMs };
-    const slots: Claim = { ...own, kind: "lease", units: { [name]: units }, ttlMs: lifeMs, isSlots: true };
+    const slots: Claim = {
+      ...own,
+      kind: "lease",
+      units: { [name]: units },
+      ttlMs: lifeMs,
+      isSlots: true,
+      leased: call.leased,
+    };
     const hasRow = units === had && expiresAtMs <= holder.rowUntilMs;
     const rowUntilMs = hasRow ? holder.rowUntilMs : Math.max(expiresAtMs, neededUntilMs + ROW_MS);
     const owedTo = owedId(call.holder);
