@@ -28,7 +28,6 @@ interface KeyHost {
   /** Absent: the real one. */
   readonly time?: Time;
   readonly loadPooled: (parts: PoolParts) => Promise<Operations>;
-  /** Absent: nobody is told when limits are reached. */
   readonly makeOutbox?: ((store: KeyStore) => Outbox) | undefined;
   /** Absent: as many as one object should hear of. */
   readonly holdersForRegions?: number | undefined;

@@ -33,13 +33,23 @@ export function parseNotices(
   isHere: boolean,
   policies: Policies = new Map(),
 ): NoticeTarget | undefined {
-  if (NOTICES === undefined) {
-    const silent = [...policies.values()].find(({ notify }) => notify !== undefined);
-    if (silent === undefined) return undefined;
-    return refuse(`policy ${JSON.stringify(silent.name)}: ${unsaidNotices(silent.notify)}`);
-  }
-  if (isQueue(NOTICES)) return { queue: NOTICES };
-  return { webhook: parseWebhook(NOTICES, isHere), secret: parseSecret(NOTICES_SECRET) };
+  const target = requireNotices(NOTICES, isHere, policies);
+  return target === undefined || "queue" in target
+    ? target
+    : { ...target, secret: parseSecret(NOTICES_SECRET) };
+}
+
+/** The same without the secret, which only the deployed worker knows. */
+export function requireNotices(
+  given: unknown,
+  isHere: boolean,
+  policies: Policies,
+): { readonly queue: NoticeQueue } | { readonly webhook: string } | undefined {
+  if (given !== undefined)
+    return isQueue(given) ? { queue: given } : { webhook: parseWebhook(given, isHere) };
+  const silent = [...policies.values()].find(({ notify }) => notify !== undefined);
+  if (silent === undefined) return undefined;
+  return refuse(`policy ${JSON.stringify(silent.name)}: ${unsaidNotices(silent.notify)}`);
 }
 
 /** A policy has thresholds, and there is nobody to tell. */
