@@ -42,6 +42,8 @@ export const NOTHING_NOTICED: Noticed = { reached: [], unsent: [] };
 
 /** How long a notice is sent again. */
 export const SENT_FOR_MS = 86_400_000;
+/** A key is kept longer by so much, until an alarm has given its notices up. */
+const GIVEN_UP_WITHIN_MS = 21_600_000;
 /** Of one rule of a key. Further ones replace the oldest: a receiver that is away hears of the last. */
 export const MAX_UNSENT = 16;
 
@@ -143,5 +145,5 @@ export function noticedAfter(
 /** Until when a key has to be kept for what is noticed of it; -Infinity: not for that. */
 export function noticedUntilMs({ reached, unsent }: Noticed): number {
   const ends = reached.map(({ untilMs = -Infinity }) => untilMs);
-  return Math.max(-Infinity, ...ends, ...unsent.map(({ atMs }) => atMs + SENT_FOR_MS));
+  return Math.max(-Infinity, ...ends, ...unsent.map(({ atMs }) => atMs + SENT_FOR_MS + GIVEN_UP_WITHIN_MS));
 }

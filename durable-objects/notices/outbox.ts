@@ -84,7 +84,7 @@ export class Outbox implements NoticeBox {
     this.#isRead = this.#keys.size < MAX_KEYS;
     if (timers.nowMs() >= this.#dueMs) await this.#run();
     if (this.#keys.size === 0) return this.#isRead ? Infinity : timers.nowMs() + MIN_WAIT_MS;
-    return Math.max(this.#dueMs, timers.nowMs() + MIN_WAIT_MS);
+    return Math.max(this.#dueMs, timers.nowMs());
   }
 
   #run(): Promise<void> {

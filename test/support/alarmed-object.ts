@@ -24,6 +24,7 @@ export class AlarmedObject {
   nowMs: number;
   alarmAtMs: number | null = null;
   alarms = 0;
+  alarmsSet = 0;
   /** The key that was the only one when the last of them came. */
   onlyAtAlarm: string | undefined;
   storage!: Storage;
@@ -51,6 +52,7 @@ export class AlarmedObject {
       getAlarm: () => Promise.resolve(this.alarmAtMs),
       setAlarm: (atMs: number | Date) => {
         this.alarmAtMs = Number(atMs);
+        this.alarmsSet += 1;
         return Promise.resolve();
       },
     };
