@@ -141,14 +141,7 @@ export class SlotOwner {
     // Leases of an earlier, longer life may end later.
     const expiresAtMs = Math.max(claim?.expiresAtMs ?? 0, neededUntilMs);
     const own = { id: call.holder, units, expiresAtMs };
-    const slots: Claim = {
-      ...own,
-      kind: "lease",
-      units: { [name]: units },
-      ttlMs: lifeMs,
-      isSlots: true,
-      leased: call.leased,
-    };
+    const slots: Claim = { ...own, kind: "lease", units: { [name]: units }, ttlMs: lifeMs, isSlots: true };
     const hasRow = units === had && expiresAtMs <= holder.rowUntilMs;
     const rowUntilMs = hasRow ? holder.rowUntilMs : Math.max(expiresAtMs, neededUntilMs + ROW_MS);
     const owedTo = owedId(call.holder);
@@ -166,10 +159,10 @@ export class SlotOwner {
       accounts: accounts.with(index, { state: tokens?.state ?? account.state, holds }),
       put: [
         ...handed.map(({ claim: lease }) => lease),
-        ...(units > 0 && !hasRow ? [{ ...slots, expiresAtMs: rowUntilMs }] : []),
+        ...(units > 0 && !hasRow ? [{ ...slots, expiresAtMs: rowUntilMs, leased: call.leased }] : []),
       ],
       end: units === 0 && claim !== undefined ? [claim] : [],
-      sooner: units > 0 ? [slots] : [],
+      sooner: units > 0 ? [{ ...slots, leased: call.leased }] : [],
     };
     this.#store.commit(keyState, change, nowMs);
     this.#count(keyState, holder, call);

@@ -85,7 +85,7 @@ function noticeLines(config: Config, policies: Policies): Line[] {
     if (target === undefined) return [];
     return [{ verdict: "ok", text: `notices go to ${"queue" in target ? "a Queue" : target.webhook}` }];
   } catch (error) {
-    return [{ verdict: "BAD", text: String((error as Error).message).replace(/^.*\n/, "") }];
+    return [{ verdict: "BAD", text: (error as Error).message.replace(/^.*\n/, "") }];
   }
 }
 

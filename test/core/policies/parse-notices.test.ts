@@ -145,5 +145,7 @@ test.each([
 
 test("notify is refused with a pool", () => {
   const table = { algorithm: "token-bucket", limit: 1, window: "1s", notify: [1], pool: "redis" };
-  expect(() => parsePolicies({ a: table })).toThrow("notify is an array of 1: must be left out, or without a pool");
+  expect(() => parsePolicies({ a: table })).toThrow(
+    "notify is an array of 1: must be left out, or without a pool",
+  );
 });

@@ -133,7 +133,7 @@ async function history(kind: Kind, random: () => number, steps: number, fault?: 
     else if (random() < 0.5) receiver.diesNext = true;
     else {
       await settle();
-      object.ask(key, (each, keyState, nowMs) => each.reset(keyState, nowMs));
+      void object.ask(key, (each, keyState, nowMs) => each.reset(keyState, nowMs));
       owed.forget(key);
     }
   }
