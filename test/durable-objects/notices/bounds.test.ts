@@ -1,5 +1,5 @@
 /** What a notice costs, how long it is sent again, and what there is at most of each. */
-import { expect, test } from "vitest";
+import { afterAll, beforeAll, expect, test, vi } from "vitest";
 import { MAX_UNSENT } from "../../../core/accounts/notices.ts";
 import type { Decided } from "../../../core/protocol/answers.ts";
 import type { Addressed } from "../../../durable-objects/notices/delivery.ts";
@@ -8,6 +8,9 @@ import { AlarmedObject, known } from "../../support/alarmed-object.ts";
 const START_MS = 1_800_000_000_000;
 const DAY_MS = 86_400_000;
 const BUCKET = { algorithm: "token-bucket", limit: 10, window: "60s" };
+
+beforeAll(() => void vi.spyOn(console, "warn").mockImplementation(() => undefined));
+afterAll(() => void vi.restoreAllMocks());
 
 const settle = async () => {
   for (let turn = 0; turn < 40; turn += 1) await Promise.resolve();

@@ -39,8 +39,8 @@ class Receiver {
     await Promise.resolve();
     if (life !== this.#life) return await new Promise<never>(() => undefined);
     if (this.isAway) throw new Error("it is away");
-    const known = this.ids.get(notice.id);
-    if (known !== undefined) expect(notice).toEqual(known);
+    const earlier = this.ids.get(notice.id);
+    if (earlier !== undefined) expect(notice).toEqual(earlier);
     this.ids.set(notice.id, notice);
     const of = `${key} ${notice.threshold}`;
     this.arrived.set(of, (this.arrived.get(of) ?? new Set()).add(notice.id));
@@ -70,7 +70,7 @@ class Owed {
   }
 
   forget(key: string): void {
-    for (const of of [...this.#reached.keys()]) if (of.startsWith(`${key} `)) this.#reached.delete(of);
+    for (const of of this.#reached.keys()) if (of.startsWith(`${key} `)) this.#reached.delete(of);
   }
 }
 
