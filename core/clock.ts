@@ -6,6 +6,11 @@ export function readClockMs(): number {
   return Date.now();
 }
 
+/** For libraries that want a `Date`. */
+export function instantOf(atMs: number): Date {
+  return new Date(atMs);
+}
+
 export function instantText(atMs: number): string {
   return new Date(atMs).toISOString();
 }

@@ -1,4 +1,5 @@
 import { env } from "cloudflare:workers";
+import { parseNotices } from "../core/policies/parse-notices.ts";
 import {
   parseBackgroundMs,
   parseDeployment,
@@ -16,6 +17,8 @@ const vars = env as {
   /** `ignored` where plain workerd runs the worker: it has no jurisdictions. Never set on Cloudflare. */
   readonly JURISDICTIONS?: unknown;
   readonly BACKGROUND_MS?: unknown;
+  readonly NOTICES?: unknown;
+  readonly NOTICES_SECRET?: unknown;
   readonly UPSTASH_REDIS_REST_URL?: unknown;
   readonly UPSTASH_REDIS_REST_TOKEN?: unknown;
 };
@@ -40,3 +43,6 @@ export const backgroundMs = parseBackgroundMs(vars.BACKGROUND_MS);
 
 /** The address and the token of the pools' Redis; `undefined`: no policy has a pool. */
 export const poolAddress = requirePool(policies, vars);
+
+/** Where notices go; `undefined`: no policy may have thresholds. */
+export const noticesTo = parseNotices(vars, vars.JURISDICTIONS === "ignored", policies);

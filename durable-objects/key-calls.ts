@@ -10,6 +10,7 @@ import { releaseLease, type ReleasingHost } from "./connections/lease-sockets.ts
 import { KeyCache, type MemoryBudget } from "./keys/key-cache.ts";
 import type { KeyState } from "./keys/key-state.ts";
 import { KeyStore, type Timers } from "./keys/key-store.ts";
+import type { Outbox } from "./notices/outbox.ts";
 import { Epochs, withQuiet } from "./operations/limits.ts";
 import { type LocalOperations, localOperations } from "./operations/local-operations.ts";
 import type { AskKey, Operations } from "./operations/operations.ts";
@@ -27,6 +28,7 @@ interface KeyHost {
   /** Absent: the real one. */
   readonly time?: Time;
   readonly loadPooled: (parts: PoolParts) => Promise<Operations>;
+  readonly makeOutbox?: ((store: KeyStore) => Outbox) | undefined;
   /** Absent: as many as one object should hear of. */
   readonly holdersForRegions?: number | undefined;
 }
@@ -52,16 +54,20 @@ export function joinParts({
   loadPooled,
   time,
   holdersForRegions,
+  makeOutbox,
 }: KeyHost) {
   const cache = new KeyCache(storage, memory, policies);
   const onWritten = (wholeMs: number, nowMs: number) =>
     timers.alarmBy(storage.sweeps.dueMs(wholeMs, nowMs), nowMs);
   const store = new KeyStore(policies, storage, cache, onWritten);
+  const outbox = makeOutbox?.(store);
+  store.notices = outbox;
   const open: OpenKey = (policy, key, inForce) => {
     const nowMs = timers.nowMs();
     if (inForce !== undefined) cache.versions.note(key, inForce);
     const keyState = store.open(policy, key, nowMs);
     queue.follow(keyState);
+    outbox?.follow(keyState, nowMs);
     return [keyState, nowMs];
   };
   const toNow = (keyState: KeyState) => {
@@ -78,6 +84,7 @@ export function joinParts({
     loadPooled: () => loadPooled({ store, queue, local, toNow, open, nowMs: () => timers.nowMs() }),
     open,
     release: (keyState) => cache.release(keyState),
+    ...(outbox && { onAnswer: (keyState, answer) => store.answered(keyState, answer, toNow(keyState)) }),
   });
   const policyOf = (policy: string, key: string) => cache.policyOf(policy, policies.get(policy), key);
   /** A call came with its sender's version of the policy. */
@@ -88,7 +95,21 @@ export function joinParts({
     const own = policies.get(policy);
     if (own !== undefined && own.terms !== terms) cache.fingerprints.note(own, terms, timers.nowMs());
   };
-  return { hear, policyOf, storage, cache, timers, policies, queue, onWritten, ask, local, shedders, epochs };
+  return {
+    outbox,
+    hear,
+    policyOf,
+    storage,
+    cache,
+    timers,
+    policies,
+    queue,
+    onWritten,
+    ask,
+    local,
+    shedders,
+    epochs,
+  };
 }
 
 export type KeyParts = ReturnType<typeof joinParts>;
@@ -98,6 +119,7 @@ interface AskHost extends Pick<PoolParts, "open"> {
   readonly loadPooled: () => Promise<Operations>;
   /** Ends `open`: a key without state is dropped. */
   readonly release: (keyState: KeyState) => void;
+  readonly onAnswer?: (keyState: KeyState, answer: unknown) => void;
 }
 
 /**
@@ -106,14 +128,19 @@ interface AskHost extends Pick<PoolParts, "open"> {
  * the next call makes another `KeyState`. No call may use a released one: two of one key could both save. So
  * calls to pools pin their key until they end, and a line pins the key of waiting local calls (`WaitQueue`).
  */
-export function makeAsk({ local, loadPooled, open, release }: AskHost): AskKey {
+export function makeAsk({ local, loadPooled, open, release, onAnswer }: AskHost): AskKey {
   let pooled: Operations | undefined;
   let loading: Promise<Operations> | undefined;
   const load = async () => (pooled = await loadPooled());
   return (policy, key, ask) => {
     const [keyState, nowMs] = open(policy, key);
     const onLocalEnd = () => release(keyState);
-    if (keyState.policy.pool === undefined) return untilEnd(() => ask(local, keyState, nowMs), onLocalEnd);
+    const asked = () => {
+      const answered = ask(local, keyState, nowMs);
+      if (onAnswer === undefined || keyState.policy.notify === undefined) return answered;
+      return andThen(answered, (answer) => (onAnswer(keyState, answer), answer));
+    };
+    if (keyState.policy.pool === undefined) return untilEnd(asked, onLocalEnd);
     const askPool = (operations: Operations, state: KeyState, atMs: number) => {
       const unpin = state.pin();
       const onEnd = () => {

@@ -11,13 +11,15 @@ import { OBJECTS_SENDER, type StatsBindings, type StatsMessage, statsStub } from
 import { SEND_EVERY_MS, StatsSender, Tally } from "../core/stats/tally.ts";
 import { acquireAttached, confirmLease } from "./connections/lease-handle.ts";
 import { LeaseSockets } from "./connections/lease-sockets.ts";
-import { backgroundMs, isRemoved, poolAddress, regionalPolicies } from "./deployment.ts";
+import { backgroundMs, isRemoved, noticesTo, poolAddress, regionalPolicies } from "./deployment.ts";
 import { KeyCalls, type PoolParts, joinParts, type WaitingCall } from "./key-calls.ts";
 import { cleaned } from "./keys/garbage-collection.ts";
 import { journalRoom, SHARED_MEMORY } from "./keys/key-cache.ts";
 import { Timers } from "./keys/key-store.ts";
 import { KeyMoves, type ObjectNamespace, Places } from "./moves/key-moves.ts";
 import { OwnedKeys } from "./moves/moved-rows.ts";
+import { deliveryTo } from "./notices/delivery.ts";
+import { Outbox } from "./notices/outbox.ts";
 import type { Operations } from "./operations/operations.ts";
 import { sharesOf } from "./pool/share-algorithm.ts";
 import { RegionKeys } from "./regions/region-keys.ts";
@@ -137,8 +139,9 @@ export class LimiterObject extends WithWireMethods {
   }
 
   override alarm(info?: AlarmInvocationInfo): Promise<void> {
-    const { sockets } = this.#parts;
-    return cleaned(this.#parts, () => sockets.renew(), info?.isRetry === true);
+    const { sockets, outbox } = this.#parts;
+    const wake = async () => Math.min(...(await Promise.all([sockets.renew(), outbox?.wake() ?? Infinity])));
+    return cleaned(this.#parts, wake, info?.isRetry === true);
   }
 
   /** Counts are sent in later calls: no call waits for it, and no timer keeps an object in memory. */
@@ -161,6 +164,8 @@ const MAX_SEND_EVERY_MS = 60_000;
 const everyMs = Math.min(MAX_SEND_EVERY_MS, SEND_AFTER * (backgroundMs ?? SEND_EVERY_MS));
 const sender = new StatsSender(tally, () => `${OBJECTS_SENDER}${randomId()}`, unsent, everyMs);
 
+const deliver = noticesTo && deliveryTo(noticesTo);
+
 function makeParts(ctx: DurableObjectState, namespace: ObjectNamespace) {
   const counted = countedStorage(ctx.storage, tally);
   const storage = new Storage(counted, tally, journalRoom());
@@ -171,6 +176,17 @@ function makeParts(ctx: DurableObjectState, namespace: ObjectNamespace) {
     timers,
     policies: objectPolicies,
     loadPooled: loadPool,
+    ...(deliver && {
+      makeOutbox: (store) =>
+        new Outbox({
+          store,
+          storage,
+          timers,
+          counter: tally,
+          deliver,
+          inBackground: (work) => ctx.waitUntil(work),
+        }),
+    }),
   });
   const { cache, onWritten, queue } = parts;
   const nowMs = () => timers.nowMs();

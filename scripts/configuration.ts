@@ -1,6 +1,7 @@
 /** The configuration of wrangler.toml, checked before anything is started or uploaded. */
 import { readFileSync } from "node:fs";
 import { basename } from "node:path";
+import { type NoticeQueue, parseNotices, requireNotices } from "../core/policies/parse-notices.ts";
 import {
   parseDeployment,
   parseLog,
@@ -16,11 +17,17 @@ import { lineOf } from "./toml-lines.ts";
 interface InPlace {
   readonly POLICIES?: string | undefined;
   readonly REGIONS?: string | undefined;
+  readonly NOTICES?: string | undefined;
 }
+
+/** Where the limiter is to run. Plain workerd has no Queues, and only the machine's owner may have a webhook there. */
+type Where =
+  | { readonly runsOn: "cloudflare" }
+  | { readonly runsOn: "wrangler" | "workerd"; readonly secret: string | undefined };
 
 /** Policies and regions as written, and the parsed policies. */
 export interface Configuration {
-  readonly given: { readonly policies: unknown; readonly regions: unknown };
+  readonly given: { readonly policies: unknown; readonly regions: unknown; readonly notices: unknown };
   readonly policies: Policies;
 }
 
@@ -29,17 +36,26 @@ export interface Configuration {
  * @throws Error that names file and line, every bad field and value, and what is allowed
  */
 export function readConfiguration(
-  { POLICIES, REGIONS }: InPlace = {},
+  { POLICIES, REGIONS, NOTICES }: InPlace = {},
   environment?: string,
   file = WRANGLER_TOML,
+  where: Where = { runsOn: "cloudflare" },
 ): Configuration {
   const toml = read(file, environment);
-  const given = { policies: POLICIES ?? toml.policies, regions: REGIONS ?? toml.regions };
+  const given = {
+    policies: POLICIES ?? toml.policies,
+    regions: REGIONS ?? toml.regions,
+    notices: NOTICES ?? toml.notices,
+  };
   try {
     requireKnownNames(toml.vars);
     parseLog(toml.log);
     requireHome(toml.home);
     const { policies } = parseDeployment(given);
+    const hasQueue = toml.hasNoticeQueue && where.runsOn !== "workerd";
+    const target = given.notices ?? (hasQueue ? A_QUEUE : undefined);
+    if (where.runsOn === "cloudflare") requireNotices(target, false, policies);
+    else parseNotices({ NOTICES: target, NOTICES_SECRET: where.secret }, true, policies);
     // Replaced policies need not be those that the file's bindings name.
     const wrong = POLICIES === undefined ? propsProblems(toml.bound, policies) : [];
     if (wrong.length > 0) throw new Error(wrong.map((each) => `${basename(file)}: ${each}`).join("\n"));
@@ -50,6 +66,9 @@ export function readConfiguration(
     throw new Error(withLines(error.message, file, above), { cause: error });
   }
 }
+
+/** In place of the binding, which only the worker has. */
+export const A_QUEUE: NoticeQueue = { send: () => Promise.resolve() };
 
 function read(file: string, environment: string | undefined) {
   try {
@@ -78,7 +97,7 @@ function withLines(message: string, file: string, above: readonly string[]): str
     }
     const logged = /^LOG: (\w+) is/.exec(line)?.[1];
     if (logged !== undefined) return place(["LOG", logged]) + line;
-    const variable = /^(HOME|\S+(?= is not a variable that is read)) /.exec(line)?.[1];
+    const variable = /^(HOME|NOTICES|\S+(?= is not a variable that is read))(?:\.webhook)? /.exec(line)?.[1];
     return variable === undefined ? line : place([variable]) + line;
   });
   return lines.join("\n");

@@ -22,6 +22,9 @@ export function readWranglerToml(
   regions: unknown;
   log: unknown;
   home: unknown;
+  notices: unknown;
+  /** Whether a Queue is bound as NOTICES. */
+  hasNoticeQueue: boolean;
   vars: object;
   bound: Bound;
 } {
@@ -35,9 +38,19 @@ export function readWranglerToml(
     regions: vars["REGIONS"],
     log: vars["LOG"],
     home: vars["HOME"],
+    notices: vars["NOTICES"],
+    hasNoticeQueue: hasNoticeQueue(config.queues),
     vars,
     bound: { name: config.name, services: config.services },
   };
+}
+
+export function hasNoticeQueue({
+  producers = [],
+}: {
+  readonly producers?: readonly { readonly binding: string }[];
+}) {
+  return producers.some(({ binding }) => binding === "NOTICES");
 }
 
 export function readDevVars(): NodeJS.Dict<string> {

@@ -3,16 +3,20 @@ import { readStateDir, requireNoFlags } from "./call.ts";
 import { readConfiguration } from "./configuration.ts";
 import { readPort } from "./listening.ts";
 import { objectBounds } from "./object-bounds.ts";
-import { build, readDevVars } from "./project.ts";
+import { build, readDevVars, WRANGLER_TOML } from "./project.ts";
 import { checkTokens } from "./tokens.ts";
 import { serve, type Serving } from "./workerd.ts";
 
 async function main(): Promise<void> {
   requireNoFlags("npm run serve");
-  const { HOST: host = "127.0.0.1", POLICIES, REGIONS, API_TOKENS } = process.env;
+  const { HOST: host = "127.0.0.1", POLICIES, REGIONS, NOTICES, API_TOKENS } = process.env;
+  const { NOTICES_SECRET: secret } = { ...readDevVars(), ...process.env };
   const [port, stateDir] = [readPort(), readStateDir()];
   // The worker would refuse all of this too, but after the build and with a stack.
-  const { given, policies } = readConfiguration({ POLICIES, REGIONS });
+  const { given, policies } = readConfiguration({ POLICIES, REGIONS, NOTICES }, undefined, WRANGLER_TOML, {
+    runsOn: "workerd",
+    secret,
+  });
   const names = [...policies.keys()];
   const apiTokens = API_TOKENS ?? readDevVars()["API_TOKENS"];
   if (apiTokens !== undefined) for (const note of checkTokens(apiTokens, policies)) console.warn(note);
@@ -28,6 +32,7 @@ async function main(): Promise<void> {
     apiTokens,
     regions: tables(given.regions),
     pool: poolOf({ ...readDevVars(), ...process.env }),
+    notices: { ...(given.notices !== undefined && { target: tables(given.notices) }), secret },
   });
   stopping.stops(serving);
   console.log(`Weir serves ${names.join(", ")} on ${serving.url}, storage in ${stateDir}`);

@@ -3,13 +3,14 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { requireNoFlags } from "./call.ts";
 import { readConfiguration } from "./configuration.ts";
 import { startLimiter, type LocalLimiter } from "./local-limiter.ts";
+import { readDevVars, WRANGLER_TOML } from "./project.ts";
 
 /** `npm run serve` reads these too, but here they would be ignored. */
 const NOT_READ = ["STATE_DIR", "API_TOKENS"];
 /** Milliseconds between reads of a file with an error. */
 const LOOK_EVERY_MS = 300;
 
-const { POLICIES, REGIONS } = process.env;
+const { POLICIES, REGIONS, NOTICES } = process.env;
 let running: LocalLimiter | undefined;
 let isStopping = false;
 
@@ -32,8 +33,12 @@ async function main(): Promise<void> {
 }
 
 async function runOnce(): Promise<number> {
-  const { policies } = readConfiguration({ POLICIES, REGIONS });
-  const given = { ...(POLICIES !== undefined && { POLICIES }), ...(REGIONS !== undefined && { REGIONS }) };
+  const { policies } = configuration();
+  const given = {
+    ...(POLICIES !== undefined && { POLICIES }),
+    ...(REGIONS !== undefined && { REGIONS }),
+    ...(NOTICES !== undefined && { NOTICES }),
+  };
   const limiter = await startLimiter(policies, given);
   running = limiter;
   if (await limiter.isUp)
@@ -46,9 +51,17 @@ async function runOnce(): Promise<number> {
   return code;
 }
 
+function configuration() {
+  const { NOTICES_SECRET: secret } = readDevVars();
+  return readConfiguration({ POLICIES, REGIONS, NOTICES }, undefined, WRANGLER_TOML, {
+    runsOn: "wrangler",
+    secret,
+  });
+}
+
 function problem(): string | undefined {
   try {
-    readConfiguration({ POLICIES, REGIONS });
+    configuration();
     return undefined;
   } catch (error) {
     return error instanceof Error ? error.message : String(error);

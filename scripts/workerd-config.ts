@@ -1,5 +1,6 @@
 import { copyFileSync } from "node:fs";
 import { join, resolve } from "node:path";
+import { isOwnMachine, parseWebhook } from "../core/policies/parse-notices.ts";
 import { BUNDLE, readWranglerToml } from "./project.ts";
 
 export interface ServeOptions {
@@ -20,6 +21,8 @@ export interface ServeOptions {
   readonly apiTokens?: string | undefined;
   /** The address and the token of the Redis with the pools; absent: no policy may have a pool. */
   readonly pool?: { readonly url?: string; readonly token?: string } | undefined;
+  /** Where notices go, and the secret that signs them. Absent: NOTICES of wrangler.toml, without a secret. */
+  readonly notices?: { readonly target?: unknown; readonly secret?: string | undefined } | undefined;
   /** Absent: those of wrangler.toml; if it has none either, one for each continent but Antarctica. */
   readonly regions?: unknown;
   /** Absent: that of wrangler.toml. Plain workerd is in one place; a bad value is refused there too. */
@@ -69,6 +72,7 @@ export function workerdConfig(options: Settled, configDir: string): string {
   const { host, ports, stateDir, apiTokens } = options;
   const { compatibilityDate, compatibilityFlags, policies, regions, home, ...toml } = readWranglerToml();
   const { log = toml.log } = options;
+  const notices = { target: toml.notices, ...options.notices };
   const hostName = host.includes(":") ? `[${host}]` : host;
   const { main = BUNDLE, callersMain = main } = options;
   const embedded = embed({ "index.js": main, ...options.modules }, configDir, "module");
@@ -97,6 +101,7 @@ export function workerdConfig(options: Settled, configDir: string): string {
     ),
     ...(options.analytics === undefined ? [] : [`(name = "ANALYTICS", analyticsEngine = "analytics")`]),
     ...poolBindings(options, options.regions ?? regions),
+    ...noticeBindings(notices),
     ...Object.entries(options.variables ?? {}).map(
       ([name, value]) => `(name = ${text(name)}, text = ${text(value)})`,
     ),
@@ -141,7 +146,7 @@ export function workerdConfig(options: Settled, configDir: string): string {
   return `using Workerd = import "/workerd/workerd.capnp";
 const config :Workerd.Config = (
   services = [
-${isolates.map(({ service }) => service).join("")}${callerService}${tail?.service ?? ""}${options.pool === undefined ? "" : NETWORK}${analyticsService(options)}    (name = "state", disk = (path = ${text(resolve(stateDir))}, writable = true)),
+${isolates.map(({ service }) => service).join("")}${callerService}${tail?.service ?? ""}${networkConfig(options, notices.target)}${analyticsService(options)}    (name = "state", disk = (path = ${text(resolve(stateDir))}, writable = true)),
   ],
   sockets = [${isolates.map(({ socket }) => socket).join(", ")}${callerSocket}],
 );
@@ -192,9 +197,25 @@ function embed(modules: Readonly<Record<string, string>>, configDir: string, pre
   return embedded.join(", ");
 }
 
-/** A pool may have a private address. workerd does not reach those unless its configuration allows it. */
-const NETWORK = `    (name = "internet", network = (allow = ["public", "private"], tlsOptions = (trustBrowserCas = true))),
+/**
+ * A pool may have a private address, and a webhook one of this machine. workerd reaches no others than public ones unless its
+ * configuration allows it, whatever a name resolves to.
+ */
+function networkConfig({ pool }: Settled, target: unknown): string {
+  const isLocal = target !== undefined && isOwnMachine(parseWebhook(target, true));
+  const allowed = ["public", ...(pool === undefined ? [] : ["private"]), ...(isLocal ? ["local"] : [])];
+  if (allowed.length === 1) return "";
+  const peers = allowed.map((each) => text(each)).join(", ");
+  return `    (name = "internet", network = (allow = [${peers}], tlsOptions = (trustBrowserCas = true))),
 `;
+}
+
+function noticeBindings({ target, secret }: NonNullable<ServeOptions["notices"]>): string[] {
+  return [
+    ...(target === undefined ? [] : [`(name = "NOTICES", json = ${text(JSON.stringify(target))})`]),
+    ...(secret === undefined ? [] : [`(name = "NOTICES_SECRET", text = ${text(secret)})`]),
+  ];
+}
 
 function poolBindings({ pool }: Settled, regions: unknown): string[] {
   const secrets = { UPSTASH_REDIS_REST_URL: pool?.url, UPSTASH_REDIS_REST_TOKEN: pool?.token };

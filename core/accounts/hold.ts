@@ -19,6 +19,8 @@ export interface Hold {
    * the account's. Until the hold ends, the account refills that much slower.
    */
   readonly rate?: Rate | undefined;
+  /** Of such a bucket: how many units it lacked when its holder last said so. The account's state has them all. */
+  readonly lacks?: number;
   /** Without a holder: units that may have been given out before a crash. */
   readonly isRestored?: boolean;
 }

@@ -117,6 +117,9 @@ export interface Algorithm<Config extends object, State> {
   /** Present when denials block the key for a while (penalty.ts). */
   readonly hasPenalty?: true;
 
+  /** Present when its units come back all at once, at the end of a window: then a notice is for a window (core/accounts/notices.ts). */
+  readonly hasWindows?: true;
+
   /** Present for a region's share of a pool: remaining units are the pool's, and none are stored here. */
   readonly isShare?: true;
 

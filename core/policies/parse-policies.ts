@@ -293,9 +293,9 @@ function tooSmall({ name, capacity }: Rule, part: number): string {
   return `with onFailure = "local" a region alone has ${units}: ${wanted}`;
 }
 
-const READ = ["POLICIES", "REGIONS", "LOG"];
+const READ = ["POLICIES", "REGIONS", "LOG", "NOTICES"];
 
-/** @throws Error that names a misspelled `POLICIES`, `REGIONS` or `LOG`. Other variables are ignored. */
+/** @throws Error that names a misspelled `POLICIES`, `REGIONS`, `LOG` or `NOTICES`. Other variables are ignored. */
 export function requireKnownNames(variables: object): void {
   const wrong = Object.entries(variables).flatMap(([name, value]: [string, unknown]) => {
     const meant = READ.includes(name) ? undefined : nearest(name, READ);

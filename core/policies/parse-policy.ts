@@ -222,6 +222,8 @@ function contradiction(fields: PolicyFields, rules: readonly Rule[], leases: boo
     // Regions get their units from the pool.
     [isPooled && objectsBefore.length > 0, "objectsBefore", "left out, or without a pool", before],
     [objectsBefore.includes(objects), "objectsBefore", BEFORE_ALLOWED, before],
+    // A region does not know what others use.
+    [isPooled && fields.notify !== undefined, "notify", "left out, or without a pool"],
     [isPooled && locationHint !== undefined, "locationHint", placed],
     [isPooled && jurisdiction !== undefined, "jurisdiction", placed],
     [locationHint !== undefined && jurisdiction !== undefined, "locationHint", withoutJurisdiction],

@@ -190,6 +190,18 @@ function parseRetryJitter(value: unknown): RetryJitter | undefined {
   return mostMs === undefined ? undefined : { mostMs };
 }
 
+/** Each may cost rows and a message. */
+const MAX_THRESHOLDS = 8;
+const NOTIFY_ALLOWED = `a list of 1 to ${MAX_THRESHOLDS} different fractions of the limit, each above 0 and at most 1, such as [0.8, 1]`;
+
+function parseNotify(value: unknown): readonly number[] | undefined {
+  const isList = Array.isArray(value) && value.length > 0 && value.length <= MAX_THRESHOLDS;
+  const given: readonly unknown[] = isList ? value : [];
+  const fractions = given.filter((each) => typeof each === "number" && each > 0 && each <= 1) as number[];
+  const isAllowed = isList && fractions.length === given.length && new Set(given).size === given.length;
+  return isAllowed ? fractions.toSorted((a, b) => a - b) : undefined;
+}
+
 /** The longest time that a caller whose quota returned may not notice it. */
 const MAX_DENIAL_TTL_MS = 3_600_000;
 
@@ -253,6 +265,7 @@ export const POLICY_FIELDS = {
   retryJitter: v.optional(
     readBy(parseRetryJitter, 'a number above 0 and at most 1, or a duration of at most 1 day such as "5s"'),
   ),
+  notify: v.optional(readBy(parseNotify, NOTIFY_ALLOWED)),
   headers: v.optional(readBy(parseHeaders, HEADERS_ALLOWED), "draft-11"),
   denialTtl: v.optional(
     durationBy(parseDenialTtlMs, `"0s", or ${DURATION_ALLOWED}, at most ${MAX_DENIAL_TTL_MS} ms`),

@@ -83,6 +83,8 @@ export interface Policy extends PolicyView {
   readonly plans?: ReadonlyMap<string, Policy>;
   /** Present when calls may bring limits of their own, up to `max`. */
   readonly limitInCall?: LimitInCall;
+  /** The fractions of each limit at which a notice is sent (core/accounts/notices.ts). */
+  readonly notify?: readonly number[] | undefined;
   /** Present when another policy is on trial: it decides the same calls, but denies none. */
   readonly candidate?: Candidate;
   /** The styles of its headers, with no header in common. */
@@ -258,11 +260,16 @@ export function namedPlan({ plans }: Policy, plan: string): Policy | undefined {
 
 /** A region's copy of `api` is `api@eu`, also in the names of its objects and reservations and the ids of leases. */
 export const SEPARATOR = "@";
+const CANDIDATE = "~candidate";
 /** Ends the name of the policy of a region without its pool: `api@eu/local`. */
 const LOCAL = "/local";
 
 export function candidateName(policy: string): string {
-  return `${policy}~candidate`;
+  return `${policy}${CANDIDATE}`;
+}
+
+export function isCandidate({ name }: Pick<Policy, "name">): boolean {
+  return name.endsWith(CANDIDATE);
 }
 
 export function publicName(name: string): string {

@@ -152,6 +152,10 @@ export const FAMILIES = {
     help: "Leases that ended since their holders, or a reset, ended them.",
   },
   leases_reclaimed: { labels: [POLICY_LABEL], help: "Leases that ended since nobody renewed them." },
+  notices: {
+    labels: [POLICY_LABEL, "result"],
+    help: "Notices that limits are reached: sent, attempts that failed and come again, and what was dropped.",
+  },
   compared: {
     labels: [POLICY_LABEL, "candidate", "denied_by"],
     help: "Calls that a candidate decided beside its policy, by who denied them.",

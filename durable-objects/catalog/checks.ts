@@ -16,12 +16,13 @@ import {
   RANGE_ALLOWED,
 } from "../../core/catalog/patterns.ts";
 import { problemsOf, readOverride } from "../../core/catalog/policies-in-force.ts";
+import { unsaidNotices } from "../../core/policies/parse-notices.ts";
 import { aloneProblem } from "../../core/policies/parse-policies.ts";
 import { parsePolicy } from "../../core/policies/parse-policy.ts";
 import { NAME, NAME_ALLOWED } from "../../core/policies/policy-fields.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import { meant, violation, type Violation } from "../../core/validation.ts";
-import { deployed } from "../deployment.ts";
+import { deployed, noticesTo } from "../deployment.ts";
 import type { OverrideCounts } from "./catalog-store.ts";
 
 export type WriteResult = Versioned<unknown> | Refusal;
@@ -64,6 +65,8 @@ export function policyRefusal(name: string, fields: Table, file?: Table, last?: 
   if (long !== undefined) return long;
   const problems = problemsOf(name, fields);
   if (problems.length > 0) return notAllowed(problems);
+  const { notify } = fields;
+  if (notify !== undefined && noticesTo === undefined) return notAllowedBy(unsaidNotices(notify), "notify");
   const [before, after] = [parsed(name, file ?? last), parsed(name, fields)];
   if (before === undefined && after?.pool !== undefined)
     return notAllowedBy('pool is "redis": must be left out of a policy that is made at run time', "pool");

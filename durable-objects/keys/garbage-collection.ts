@@ -19,14 +19,14 @@ interface GarbageHost {
 }
 
 /**
- * An alarm: renews sockets' leases, collects garbage, and deletes everything if nothing is left. The runtime
+ * An alarm: renews sockets' leases, sends notices, collects garbage, and deletes everything if nothing is left. The runtime
  * drops an alarm that failed six times: no failure here is thrown, and a repeated alarm first sets the next.
  *
  * @param isRepeated whether this alarm came before, and did not end
  */
 export async function cleaned(
   host: GarbageHost & { readonly timers: Timers },
-  renewSockets: () => Promise<number>,
+  wakeOthers: () => Promise<number>,
   isRepeated = false,
 ): Promise<void> {
   const { storage, timers } = host;
@@ -38,7 +38,7 @@ export async function cleaned(
     return nowMs + FAILED_AGAIN_MS;
   };
   if (isRepeated) failed("it did not end");
-  const againMs = await renewSockets().catch(failed);
+  const againMs = await wakeOthers().catch(failed);
   const work = collectGarbage(host);
   try {
     let step = work.next();

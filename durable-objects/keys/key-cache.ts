@@ -1,5 +1,6 @@
 import { UNTOUCHED, unstoredOf } from "../../core/accounts/account.ts";
 import type { Account } from "../../core/accounts/hold.ts";
+import { NOTHING_NOTICED } from "../../core/accounts/notices.ts";
 import {
   isOfAnother,
   later,
@@ -9,7 +10,7 @@ import {
   publicName,
 } from "../../core/policies/policy.ts";
 import type { JournalRoom } from "../storage/journal.ts";
-import { record } from "../storage/records.ts";
+import { record, storedNotices } from "../storage/records.ts";
 import type { KeyStorage } from "../storage/storage.ts";
 import { KeyAnswers } from "./idempotency.ts";
 import { KeyState } from "./key-state.ts";
@@ -196,7 +197,12 @@ export class KeyCache {
       const units = ahead[index] ?? 0;
       return { rule, ...record(rule, account, units, nowMs, policy.reservation, stored, memory) };
     });
-    const stored = Object.fromEntries(records.map((each) => [each.rule.name, each.stored]));
+    const stored = Object.fromEntries(
+      records.map((each, index) => {
+        const { noticed = NOTHING_NOTICED } = ruleStates[index] ?? {};
+        return [each.rule.name, { ...each.stored, ...storedNotices(noticed) }];
+      }),
+    );
     const write = () => {
       // Segments first: their table makes the table of records, so that a first record is not written twice.
       for (const { rule, segment } of records)

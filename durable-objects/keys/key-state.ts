@@ -7,7 +7,8 @@ import {
   UNTOUCHED,
   untouchedAtMs,
 } from "../../core/accounts/account.ts";
-import { type Account, type Hold, type RuleAccount } from "../../core/accounts/hold.ts";
+import type { Account, RuleAccount } from "../../core/accounts/hold.ts";
+import { noticedUntilMs, type Noticed } from "../../core/accounts/notices.ts";
 import { tokenPassedMs } from "../../core/algorithms/concurrency.ts";
 import { dualState, singleState } from "../../core/algorithms/dual-config.ts";
 import { forPriority, later, type Policy, type PolicyRevision } from "../../core/policies/policy.ts";
@@ -21,7 +22,9 @@ import {
   type StoredAccount,
   type StoredKey,
   isReadable,
+  noticesIn,
   storedName,
+  withClaims,
 } from "../storage/records.ts";
 import type { KeyStorage } from "../storage/storage.ts";
 import {
@@ -44,6 +47,8 @@ export interface RuleState extends RuleAccount {
   readonly storedWholeMs: number;
   /** A lower bound of the units granted since the key was loaded. */
   readonly given: number;
+  /** Thresholds that use has reached, and notices that are to be sent (core/accounts/notices.ts). */
+  readonly noticed: Noticed;
   /** The record was of other rules, and must be written again before any decision. */
   readonly isConverted: boolean;
 }
@@ -178,9 +183,10 @@ export class KeyState {
 
   /** When all of these accounts are untouched without further calls. */
   wholeAtMs(accounts: readonly Account[], nowMs: number): number {
-    const of = ({ rule }: RuleState, index: number) => {
+    const of = ({ rule, noticed }: RuleState, index: number) => {
       const account = accounts[index] ?? UNTOUCHED;
-      return Math.max(untouchedAtMs(rule, account, nowMs), tokenPassedMs(rule.algorithm, account.state));
+      const untouchedMs = untouchedAtMs(rule, account, nowMs);
+      return Math.max(untouchedMs, tokenPassedMs(rule.algorithm, account.state), noticedUntilMs(noticed));
     };
     return Math.max(...this.#ruleStates.map(of));
   }
@@ -211,6 +217,12 @@ export class KeyState {
       ruleState.given += 1 + Math.max(0, (stored?.ahead ?? 0) - presumed - own);
       return aheadOfRecord(rule, ruleState.given);
     });
+  }
+
+  /** By rule. The record is written next. */
+  noteNotices(noticed: readonly Noticed[]): void {
+    for (const [index, ruleState] of this.#ruleStates.entries())
+      ruleState.noticed = noticed[index] ?? ruleState.noticed;
   }
 
   /** Reads the key again. Its holders stay. `isLost`: memory knew more than is stored. */
@@ -287,6 +299,7 @@ export class KeyState {
       return {
         rule,
         account: withClaims(rule.name, restored, this.#claims),
+        noticed: noticesIn(rule, found, restored, nowMs),
         stored: isReadable(rule, found) ? found : undefined,
         presumed: found?.ahead ?? 0,
         storedWholeMs: recordWholeAtMs(rule, restored.state),
@@ -297,7 +310,10 @@ export class KeyState {
   }
 
   noteDeleted(): void {
-    for (const ruleState of this.#ruleStates) ruleState.stored = undefined;
+    for (const ruleState of this.#ruleStates) {
+      ruleState.stored = undefined;
+      ruleState.noticed = { reached: [], unsent: ruleState.noticed.unsent };
+    }
     this.dueMs = -Infinity;
     this.#claims = new Map();
     this.#expired = [];
@@ -378,21 +394,4 @@ export class KeyState {
 function aheadOf({ rule, stored, storedWholeMs }: RuleState, nowMs: number): number {
   if (stored === undefined) return aheadUnits(rule);
   return storedWholeMs <= nowMs ? Math.max(stored.ahead, aheadUnits(rule)) : stored.ahead;
-}
-
-/** Adds a hold for each claim that has units of the rule. They are sorted once: there may be thousands. */
-function withClaims(rule: string, restored: Account, claims: ReadonlyMap<string, Claim>): Account {
-  if (claims.size === 0) return restored;
-  const holds: Hold[] = [...restored.holds];
-  const leasesOfProvisional = new Set<string>();
-  for (const { lease, isProvisional } of claims.values())
-    if (lease !== undefined && isProvisional === true) leasesOfProvisional.add(lease);
-  for (const { id, units: byRule, expiresAtMs, isProvisional } of claims.values()) {
-    const units = Object.hasOwn(byRule, rule) ? (byRule[rule] ?? 0) : 0;
-    if (units === 0) continue;
-    const mark = (isProvisional === true || leasesOfProvisional.has(id)) && { isProvisional: true };
-    holds.push({ id, units, expiresAtMs, isStored: true, ...mark });
-  }
-  if (holds.length === restored.holds.length) return restored;
-  return { state: restored.state, holds: holds.toSorted((a, b) => a.expiresAtMs - b.expiresAtMs) };
 }

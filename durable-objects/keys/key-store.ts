@@ -1,4 +1,5 @@
 import type { Account, Hold } from "../../core/accounts/hold.ts";
+import type { Noticed } from "../../core/accounts/notices.ts";
 import { tokenPassedMs } from "../../core/algorithms/concurrency.ts";
 import { readClockMs } from "../../core/clock.ts";
 import type { Policies, Rule } from "../../core/policies/policy.ts";
@@ -7,6 +8,7 @@ import type { Claim } from "../storage/records.ts";
 import type { KeyStorage } from "../storage/storage.ts";
 import { claimsFull, type KeyAnswers, type Remembered } from "./idempotency.ts";
 import type { KeyCache } from "./key-cache.ts";
+import { aheadAgain, deniedIn, hasUnsent, type KeyChange, type NoticeBox, noticedOf } from "./key-notices.ts";
 import type { KeyState } from "./key-state.ts";
 
 /** One call's changes to a key. `commit` saves all of them or none. */
@@ -19,6 +21,8 @@ interface Change {
   readonly remember?: readonly Remembered[];
   /** Write the record even if the last one covers the accounts, without units ahead of it. */
   readonly isExact?: boolean;
+  /** By rule: what is noticed after it, if that must be written. */
+  readonly noticed?: readonly Noticed[] | undefined;
   readonly uncharge?: string | undefined;
   readonly forget?: readonly string[];
 }
@@ -31,6 +35,8 @@ export class KeyStore {
   readonly #cache: KeyCache;
   /** Is called after a write, with the instant from which the key is untouched without further calls. */
   readonly #onWritten: (wholeMs: number, nowMs: number) => void;
+  /** Absent: nobody is told when limits are reached. */
+  notices: NoticeBox | undefined;
 
   constructor(
     policies: Pick<Policies, "get">,
@@ -71,20 +77,48 @@ export class KeyStore {
 
   /** Writes what storage does not cover, then changes memory. If a write throws, nothing has changed. */
   commit(keyState: KeyState, change: Change, nowMs: number): void {
-    for (const wholeMs of this.#save(keyState, change, nowMs)) this.#onWritten(wholeMs, nowMs);
+    const noticed = change.noticed ?? this.#noticedAfter(keyState, change, nowMs);
+    for (const wholeMs of this.#save(keyState, { ...change, noticed }, nowMs))
+      this.#onWritten(wholeMs, nowMs);
+    if (noticed !== undefined && hasUnsent(keyState)) this.notices?.add(keyState, nowMs);
+  }
+
+  #noticedAfter(keyState: KeyState, change: KeyChange, nowMs: number): readonly Noticed[] | undefined {
+    return this.notices && noticedOf(keyState, change, this.notices, nowMs);
+  }
+
+  /** A denial for want of units may be the first of a key. */
+  answered(keyState: KeyState, answer: unknown, nowMs: number): void {
+    const denied = deniedIn(answer);
+    if (denied.length === 0) return;
+    const { accounts } = keyState;
+    const noticed = this.#noticedAfter(keyState, { accounts, denied }, nowMs);
+    if (noticed !== undefined) this.commit(keyState, { accounts, noticed }, nowMs);
+  }
+
+  /** These notices have arrived, or are given up. */
+  unsend(keyState: KeyState, ids: ReadonlySet<string>, nowMs: number): void {
+    const noticed = keyState.ruleStates.map(({ noticed: { reached, unsent } }) => ({
+      reached,
+      unsent: unsent.filter(({ id }) => !ids.has(id)),
+    }));
+    this.commit(keyState, { accounts: keyState.accounts, noticed }, nowMs);
   }
 
   #save(keyState: KeyState, change: Change, nowMs: number): number[] {
-    const { accounts, put = [], end = [], sooner = [], remember = [], forget = [], uncharge } = change;
+    const { accounts, put = [], end = [], sooner = [], remember = [], forget = [] } = change;
+    const { noticed, uncharge } = change;
     const [storage, { key }] = [this.#storage, keyState];
+    if (noticed !== undefined) keyState.noteNotices(noticed);
     const isSaved = keyState.isCovered(accounts, nowMs);
     const minDueMs = put.length > 0 ? dueWith(keyState, put, nowMs) : -Infinity;
-    const writesState = !isSaved || change.isExact === true || remember.length > 0;
+    const writesState = !isSaved || change.isExact === true || remember.length > 0 || noticed !== undefined;
     const writesRecord = writesState || minDueMs > keyState.dueMs;
     const isNew = keyState.dueMs === -Infinity;
     // A record that is written again leaves time to renew its claims once.
     const dueMs = isNew ? minDueMs : minDueMs + Math.max(0, minDueMs - nowMs);
-    const ahead = isSaved ? [] : keyState.noteGiven(accounts, nowMs);
+    const again = noticed === undefined ? [] : aheadAgain(keyState);
+    const ahead = isSaved ? again : keyState.noteGiven(accounts, nowMs);
     const writeRecord = () =>
       writesRecord ? this.#cache.write(keyState, accounts, nowMs, ahead, dueMs) : undefined;
     const isExact = writesRecord && !ahead.some((units) => units > 0);
@@ -140,7 +174,7 @@ export class KeyStore {
       this.#storage.remove(keyState.key);
       keyState.noteDeleted();
       // The next object must not presume units from before this object started.
-      const isExact = this.#storage.allowances.isPresumed(keyState.policy, nowMs);
+      const isExact = this.#storage.allowances.isPresumed(keyState.policy, nowMs) || hasUnsent(keyState);
       if (isExact || accounts.some(({ state, holds }) => state !== undefined || holds.length > 0))
         return this.#save(keyState, { accounts, isExact, put: slots }, nowMs);
       this.#cache.take(keyState, accounts, nowMs, true);

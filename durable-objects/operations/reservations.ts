@@ -173,13 +173,12 @@ export class Reservations {
       const held = heldFor(rule, most, perWindow);
       const without = kept === 0 ? account : settle(rule, account, nowMs, hold, 0);
       const rate = perWindow > 0 && { rate: rateOf(rule, perWindow) };
-      const holding = { id: hold, units: held, expiresAtMs, spendableUntilMs, ...rate };
       // What its bucket lacks was used: the rest of the account lacks that much less. A log or window is cut from what is left.
       const missing = held - got - heldFor(rule, kept, report.rate);
-      const before =
-        rate === false || rule.algorithm.isCutByWindow === true
-          ? without
-          : credited(rule, broughtTo(rule, without, nowMs), nowMs, missing);
+      const isPart = rate !== false && rule.algorithm.isCutByWindow !== true;
+      const before = isPart ? credited(rule, broughtTo(rule, without, nowMs), nowMs, missing) : without;
+      const lacks = rate !== false && { lacks: Math.max(0, most - report.level - got) };
+      const holding = { id: hold, units: held, expiresAtMs, spendableUntilMs, ...rate, ...lacks };
       return { ...report, held, account: held === 0 ? without : place(before, holding) };
     });
     const holder = { ...noted.holder, untilMs: expiresAtMs };

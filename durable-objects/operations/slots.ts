@@ -159,10 +159,10 @@ export class SlotOwner {
       accounts: accounts.with(index, { state: tokens?.state ?? account.state, holds }),
       put: [
         ...handed.map(({ claim: lease }) => lease),
-        ...(units > 0 && !hasRow ? [{ ...slots, expiresAtMs: rowUntilMs }] : []),
+        ...(units > 0 && !hasRow ? [{ ...slots, expiresAtMs: rowUntilMs, leased: call.leased }] : []),
       ],
       end: units === 0 && claim !== undefined ? [claim] : [],
-      sooner: units > 0 ? [slots] : [],
+      sooner: units > 0 ? [{ ...slots, leased: call.leased }] : [],
     };
     this.#store.commit(keyState, change, nowMs);
     this.#count(keyState, holder, call);

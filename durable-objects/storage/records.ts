@@ -1,6 +1,7 @@
 /** The stored parts of a key, as JSON or columns: never rename a field. */
 import { presumableOf, spendableUntilMs } from "../../core/accounts/account.ts";
-import type { Account } from "../../core/accounts/hold.ts";
+import type { Account, Hold } from "../../core/accounts/hold.ts";
+import { afterLow, NOTHING_NOTICED, type Noticed, useOf } from "../../core/accounts/notices.ts";
 import type { PackedState } from "../../core/algorithms/algorithm.ts";
 import { withoutBlock } from "../../core/algorithms/penalty.ts";
 import type { Lifetimes, Rule } from "../../core/policies/policy.ts";
@@ -19,6 +20,10 @@ export interface StoredAccount {
   readonly unit?: string;
   /** The memory that wrote this (`CrashAllowances.memory`). Absent in shares and earlier versions. */
   readonly by?: number;
+  /** Thresholds that use has reached. Absent: none. */
+  readonly reached?: Noticed["reached"];
+  /** Notices that are still to be sent. Absent: none. Storage is searched for its name (storage.ts). */
+  readonly unsent?: Noticed["unsent"];
 }
 
 /** One key's record, by rule name. */
@@ -26,6 +31,24 @@ export interface StoredKey {
   readonly key: string;
   readonly policy: string;
   readonly rules: Readonly<Record<string, StoredAccount>>;
+}
+
+/** What is noticed of a rule, as a part of its record, and as it was found there. */
+export function storedNotices({ reached, unsent }: Noticed): Pick<StoredAccount, "reached" | "unsent"> {
+  return { ...(reached.length > 0 && { reached }), ...(unsent.length > 0 && { unsent }) };
+}
+
+export function noticesIn(
+  rule: Rule,
+  { reached = [], unsent = [] }: Partial<StoredAccount> = {},
+  account: Account,
+  nowMs: number,
+): Noticed {
+  if (reached.length + unsent.length === 0) return NOTHING_NOTICED;
+  const noticed = { reached, unsent };
+  // While memory was ahead of this record, use may have been as low as the record says now, and no lower. What is leased
+  // is stored, and thresholds with it.
+  return rule.lease === undefined ? afterLow(noticed, useOf(rule, account, nowMs, 0), nowMs) : noticed;
 }
 
 export function storedName({ algorithm }: Rule): string {
@@ -110,6 +133,8 @@ export interface Claim {
   readonly grantedAtMs?: number;
   /** Of a lease: the slots of a holder, which leases them by itself (operations/slots.ts). Its row may end later. */
   readonly isSlots?: boolean;
+  /** Of such slots: how many of them its holder had leased when it last said so. Absent: unknown. */
+  readonly leased?: number;
   /** Of a lease: it is renewed while its WebSocket is open. */
   readonly isSocket?: boolean;
   /** Of a lease: its link, by the id of the call that took it over. Absent: its own `id`. */
@@ -119,6 +144,23 @@ export interface Claim {
   /** Of a hold: the id of the lease taken with it, and the idempotency key of its call. */
   readonly lease?: string;
   readonly idempotencyKey?: string;
+}
+
+/** Adds a hold for each claim that has units of the rule. They are sorted once: there may be thousands. */
+export function withClaims(rule: string, restored: Account, claims: ReadonlyMap<string, Claim>): Account {
+  if (claims.size === 0) return restored;
+  const holds: Hold[] = [...restored.holds];
+  const leasesOfProvisional = new Set<string>();
+  for (const { lease, isProvisional } of claims.values())
+    if (lease !== undefined && isProvisional === true) leasesOfProvisional.add(lease);
+  for (const { id, units: byRule, expiresAtMs, isProvisional } of claims.values()) {
+    const units = Object.hasOwn(byRule, rule) ? (byRule[rule] ?? 0) : 0;
+    if (units === 0) continue;
+    const mark = (isProvisional === true || leasesOfProvisional.has(id)) && { isProvisional: true };
+    holds.push({ id, units, expiresAtMs, isStored: true, ...mark });
+  }
+  if (holds.length === restored.holds.length) return restored;
+  return { state: restored.state, holds: holds.toSorted((a, b) => a.expiresAtMs - b.expiresAtMs) };
 }
 
 /** A type, since an interface is none of SQLite's rows. */

@@ -21,7 +21,7 @@ export const KEYS_SWEPT = 1_000;
 /** Keys record by record, in the object's storage or in memory (memory-namespace.ts). */
 export interface KeyStorage extends Omit<
   Pick<Storage, keyof Storage>,
-  "answers" | "claims" | "moves" | "journal" | "made" | "turn" | "fold"
+  "answers" | "claims" | "moves" | "journal" | "made" | "turn" | "fold" | "keysUnsent"
 > {
   readonly answers: Omit<StoredAnswers, "forget" | "fold" | "all">;
   readonly claims: Omit<StoredClaims, "forgetCounts" | "fold">;
@@ -215,6 +215,21 @@ export class Storage {
     this.#tables.put("segments", { key, rule, log, start: from, to_ms: toMs, entries: buffer });
   }
 
+  /** Keys with notices that are to be sent (`StoredAccount.unsent`). It reads all rows, and is used once after a start. */
+  keysUnsent(most: number): (readonly [key: string, policy: string])[] {
+    this.fold();
+    const { lone } = this.#tables;
+    const query = "SELECT key, policy FROM keys WHERE instr(rules, ?) > 0 LIMIT ?";
+    type Row = Pick<KeyRow, "key" | "policy">;
+    const rows =
+      lone === undefined
+        ? this.#tables.rows<Row>("keys", query, UNSENT, most)
+        : lone.row?.rules.includes(UNSENT) === true
+          ? [lone.row]
+          : [];
+    return rows.map(({ key, policy }) => [key, policy]);
+  }
+
   /** The next `KEYS_SWEPT` keys after one, in table order, and when each was expected to be untouched. */
   keysSwept(after: string): SweptKey[] {
     this.fold();
@@ -229,6 +244,8 @@ export class Storage {
 }
 
 const MARK = '"@":';
+/** A rule of that name has a table, not a list. */
+const UNSENT = '"unsent":[';
 
 /** A text after every key with this prefix: keys have at most 512 bytes, and this has as many more. */
 function lastWith(prefix: string): string {

@@ -6,10 +6,12 @@ import { join } from "node:path";
 import { parseArgs } from "node:util";
 import { gzipSync } from "node:zlib";
 import { unstable_readConfig as readConfig } from "wrangler";
+import { requireNotices } from "../../core/policies/parse-notices.ts";
 import { parseDeployment } from "../../core/policies/parse-policies.ts";
 import type { Policies } from "../../core/policies/policy.ts";
 import { propsProblems } from "../binding-props.ts";
-import { ROOT, WRANGLER_TOML } from "../project.ts";
+import { A_QUEUE } from "../configuration.ts";
+import { hasNoticeQueue, ROOT, WRANGLER_TOML } from "../project.ts";
 import { changes, type Deployed, type Line } from "./changes.ts";
 import { objectLines, reachedLines } from "./objects.ts";
 
@@ -38,7 +40,7 @@ export async function checkDeployment(args: readonly string[]): Promise<number> 
     ["objects", [...objectLines(config), ...(await reachedLines(asked.against, process.env["TOKEN"]))]],
     ["bindings", bindingLines(config, policies)],
     ["bundle", bundleLines(config, asked)],
-    ["secrets", secretLines(asked, policies)],
+    ["secrets", secretLines(asked, policies, config.vars["NOTICES"] !== undefined)],
     ["keys in use", policies === undefined ? [] : await changeLines(asked, policies)],
   ];
   console.log(
@@ -65,13 +67,30 @@ function askedBy(args: readonly string[]): Asked {
   return { environment: env, file: config, against };
 }
 
-function readPolicies({ vars }: Config): [Policies | undefined, Line[]] {
+function readPolicies(config: Config): [Policies | undefined, Line[]] {
+  const { vars } = config;
   try {
     const { policies } = parseDeployment({ policies: vars["POLICIES"], regions: vars["REGIONS"] });
-    return [policies, [{ verdict: "ok", text: `${policies.size}, all valid` }]];
+    const lines: Line[] = [{ verdict: "ok", text: `${policies.size}, all valid` }];
+    return [policies, [...lines, ...noticeLines(config, policies)]];
   } catch (error) {
     return [undefined, [{ verdict: "BAD", text: error instanceof Error ? error.message : String(error) }]];
   }
+}
+
+/** Where notices go, if that is said. */
+function noticeLines(config: Config, policies: Policies): Line[] {
+  try {
+    const target = requireNotices(noticesIn(config), false, policies);
+    if (target === undefined) return [];
+    return [{ verdict: "ok", text: `notices go to ${"queue" in target ? "a Queue" : target.webhook}` }];
+  } catch (error) {
+    return [{ verdict: "BAD", text: (error as Error).message.replace(/^.*\n/, "") }];
+  }
+}
+
+function noticesIn({ vars, queues }: Config): unknown {
+  return vars["NOTICES"] ?? (hasNoticeQueue(queues) ? A_QUEUE : undefined);
 }
 
 function variableLines({ vars }: Config): Line[] {
@@ -138,9 +157,13 @@ function namesOfSecrets({ environment, file }: Asked): readonly string[] | undef
   }
 }
 
-function secretLines(asked: Asked, policies: Policies | undefined): Line[] {
+function secretLines(asked: Asked, policies: Policies | undefined, hasWebhook: boolean): Line[] {
   const hasPool = [...(policies?.values() ?? [])].some(({ pool }) => pool !== undefined);
-  const needed = ["API_TOKENS", ...(hasPool ? ["UPSTASH_REDIS_REST_URL", "UPSTASH_REDIS_REST_TOKEN"] : [])];
+  const needed = [
+    "API_TOKENS",
+    ...(hasPool ? ["UPSTASH_REDIS_REST_URL", "UPSTASH_REDIS_REST_TOKEN"] : []),
+    ...(hasWebhook ? ["NOTICES_SECRET"] : []),
+  ];
   const there = namesOfSecrets(asked);
   if (there === undefined) {
     const text = `${needed.join(", ")}: whether they are set is not known (npx wrangler login; nothing is deployed yet?)`;

@@ -6,6 +6,8 @@ import { type KeyParts, joinParts } from "../../durable-objects/key-calls.ts";
 import { cleaned } from "../../durable-objects/keys/garbage-collection.ts";
 import type { KeyState } from "../../durable-objects/keys/key-state.ts";
 import { Timers } from "../../durable-objects/keys/key-store.ts";
+import type { Deliver } from "../../durable-objects/notices/delivery.ts";
+import { Outbox } from "../../durable-objects/notices/outbox.ts";
 import type { Acquiring, Operations } from "../../durable-objects/operations/operations.ts";
 import { Storage } from "../../durable-objects/storage/storage.ts";
 import { Database } from "../simulation/database.ts";
@@ -22,13 +24,20 @@ export class AlarmedObject {
   nowMs: number;
   alarmAtMs: number | null = null;
   alarms = 0;
+  alarmsSet = 0;
   /** The key that was the only one when the last of them came. */
   onlyAtAlarm: string | undefined;
   storage!: Storage;
   parts!: KeyParts;
 
-  constructor(policies: PolicyLookup, nowMs: number) {
+  /** What the object does besides its calls. */
+  background: Promise<unknown>[] = [];
+  readonly #deliverer: (() => Deliver) | undefined;
+
+  /** @param deliverer makes each life's own `Deliver`; absent: nobody is told when limits are reached */
+  constructor(policies: PolicyLookup, nowMs: number, deliverer?: () => Deliver) {
     this.nowMs = nowMs;
+    this.#deliverer = deliverer;
     this.#begin(policies);
   }
 
@@ -43,12 +52,24 @@ export class AlarmedObject {
       getAlarm: () => Promise.resolve(this.alarmAtMs),
       setAlarm: (atMs: number | Date) => {
         this.alarmAtMs = Number(atMs);
+        this.alarmsSet += 1;
         return Promise.resolve();
       },
     };
     const timers = new Timers(alarm, () => this.nowMs);
     const loadPooled = () => Promise.reject(new Error("there is no pool"));
-    this.parts = joinParts({ storage: this.storage, timers, policies, loadPooled });
+    const { storage, tally: counter } = this;
+    const deliver = this.#deliverer?.();
+    const inBackground = (work: Promise<unknown>) => void this.background.push(work);
+    this.parts = joinParts({
+      storage,
+      timers,
+      policies,
+      loadPooled,
+      ...(deliver && {
+        makeOutbox: (store) => new Outbox({ store, storage, timers, counter, deliver, inBackground }),
+      }),
+    });
     return timers;
   }
 
@@ -100,7 +121,7 @@ export class AlarmedObject {
     this.alarmAtMs = null;
     this.alarms += 1;
     this.onlyAtAlarm = this.storage.loneKey;
-    await cleaned(this.parts, () => Promise.resolve(Infinity), isRepeated);
+    await cleaned(this.parts, async () => (await this.parts.outbox?.wake()) ?? Infinity, isRepeated);
     if (this.storage.isEmpty) this.alarmAtMs = null;
   }
 }

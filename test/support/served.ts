@@ -37,6 +37,8 @@ interface Options {
   readonly analytics?: string;
   /** The entries of API_TOKENS. */
   readonly tokens?: readonly object[];
+  /** Where notices go, and the secret that signs them. */
+  readonly notices?: { readonly target: object; readonly secret?: string };
   readonly onOutput?: (text: string) => void;
 }
 
@@ -69,6 +71,7 @@ export function serveBundle(
     classes = {},
     analytics,
     tokens = TEST_TOKENS,
+    notices,
     onOutput = () => undefined,
   }: Options = {},
 ): Promise<Serving> {
@@ -85,6 +88,7 @@ export function serveBundle(
     tail,
     classes,
     analytics,
+    notices,
     ...(callerProps !== undefined && { callerProps }),
     ...(callersPolicies !== undefined && { callersPolicies: patient(callersPolicies) }),
     ...(callersMain !== undefined && { callersMain }),

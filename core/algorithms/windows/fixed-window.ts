@@ -75,6 +75,7 @@ export const fixedWindow: Algorithm<Config, WindowUse> = {
   refillMs: ({ windowMs, jitterMs, calendar }) => (calendar?.longestMs ?? windowMs) + jitterMs,
   scale: scaleLimit,
   isCutByWindow: true,
+  hasWindows: true,
   lessRate: (config) =>
     config.calendar === undefined && config.jitterMs === 0 ? cutByWindow(config) : undefined,
 
