@@ -11,6 +11,7 @@ import {
   type PolicyDescription,
   type RefusedCall,
   type ReservationAnswer,
+  type ReservationsReply,
   RESERVATIONS_PROTOCOL,
   type RuleDescription,
 } from "../../core/protocol/reservation-messages.ts";
@@ -26,6 +27,8 @@ import type { LimiterTransport } from "../transports/transport.ts";
 const BOUNDS = { maxCalls: MAX_RESERVING, maxLength: 11_500 };
 /** No message is sent for this long after the limiter refused one, e.g. because the token lacks the scope. */
 const REFUSED_MS = 60_000;
+/** If it has read newer messages before. */
+const REFUSED_ONCE_MS = 1_000;
 /** A concurrency policy refuses each call that takes units. One call in this time checks that again. */
 const REFUSAL_TTL_MS = 1_000;
 
@@ -36,7 +39,7 @@ interface RemoteReservationsParts {
   /** Overrides the deadline of each policy, in milliseconds. */
   readonly deadlineMs?: number | undefined;
   readonly failures: FailureLog;
-  /** A policy has changed: units held under it must be returned. */
+  /** A policy or the limiter has changed: what is held must be returned. */
   readonly onChange: () => void;
 }
 
@@ -47,8 +50,8 @@ export class RemoteReservations implements UnitSource {
   readonly #known = new Map<string, DescribedPolicy>();
   readonly #refusals = new WeakMap<DescribedPolicy, { readonly problem: Problem; checkedAtMs: number }>();
   readonly #departures = new Departures(randomId);
-  /** Whether the limiter reads when a message was sent. */
-  #readsSent = false;
+  /** What the limiter reads, as of its last answer. An earlier version refuses a message with fields that it does not know. */
+  #reads: Pick<ReservationsReply, "readsSent" | "readsBuckets"> = {};
   #refusedUntilMs = -Infinity;
   #failure = "";
 
@@ -161,16 +164,18 @@ export class RemoteReservations implements UnitSource {
       if (policy !== undefined) known[policy.name] = policy.version;
     }
     try {
-      const sent = this.#readsSent && { sent: this.#departures.stamp(calls, time.nowMs()) };
+      const { readsSent, readsBuckets } = this.#reads;
+      const sent = readsSent && { sent: this.#departures.stamp(calls, time.nowMs()) };
       const message = {
         protocol: RESERVATIONS_PROTOCOL,
         known,
-        calls: calls.map(({ call }) => call),
+        calls: calls.map(({ call }) => (readsBuckets ? call : withoutBuckets(call))),
         ...sent,
       };
       const withinMs = Math.max(1, Math.max(...calls.map(({ untilMs }) => untilMs)) - time.nowMs());
-      const { answers, policies, readsSent } = await transport.call("reserve", message, withinMs);
-      this.#readsSent = readsSent === true;
+      const reply = await transport.call("reserve", message, withinMs);
+      const { answers, policies } = reply;
+      this.#noteReads(reply);
       if (answers.length !== calls.length) throw new Error("the limiter did not answer every call");
       this.#parts.failures.flush();
       this.#learn(policies);
@@ -181,10 +186,20 @@ export class RemoteReservations implements UnitSource {
         this.#failure = String(error);
         return undefined;
       }
-      this.#refusedUntilMs = time.nowMs() + REFUSED_MS;
+      // An earlier version may answer now, which refuses what this one reads.
+      const isOfNow = Object.keys(this.#reads).length === 0;
+      this.#noteReads({});
+      this.#refusedUntilMs = time.nowMs() + (isOfNow ? REFUSED_MS : REFUSED_ONCE_MS);
       const { status, code, message: title, errors } = refused;
       return calls.map(() => ({ problem: { status, code, title, detail: title, errors } }));
     }
+  }
+
+  /** If an earlier version answers now, buckets end: it could not hear of them. */
+  #noteReads({ readsSent, readsBuckets }: Partial<ReservationsReply>): void {
+    const readBuckets = this.#reads.readsBuckets === true;
+    this.#reads = { ...(readsSent && { readsSent }), ...(readsBuckets && { readsBuckets }) };
+    if (readBuckets && readsBuckets !== true) this.#parts.onChange();
   }
 
   #learn(policies: Readonly<Record<string, PolicyDescription>>): void {
@@ -217,10 +232,28 @@ export function describedPolicy(name: string, description: PolicyDescription): D
 }
 
 /** Linear interpolation, never too short for rates that refill evenly, or all at once. */
-function viewedRule({ name, unit, capacity: max, wholeMs: { one, all } }: RuleDescription, capacity: number) {
+function viewedRule({ wholeMs: { one, all }, ...rule }: RuleDescription, capacity: number) {
+  const { name, unit, capacity: max, isCuttable } = rule;
   const eachMs = max > 1 ? (all - one) / (max - 1) : 0;
   const refillMs = (_: object, missing: number) => Math.ceil(one + (missing - 1) * eachMs);
-  return { name, unit, capacity, config: {}, algorithm: { refillMs } } satisfies RuleView;
+  // Only the limiter cuts it.
+  const algorithm = { refillMs, ...(isCuttable && { lessRate: (config: object) => config }) };
+  return { name, unit, capacity, config: {}, algorithm } satisfies RuleView;
+}
+
+/** The call as an earlier version reads it. What had a bucket has ended by now: it keeps nothing. */
+function withoutBuckets({ reserve, giveBack, ...call }: BatchedCall): BatchedCall {
+  if (giveBack !== undefined) {
+    const returned = giveBack.returned.map(({ key, holder, turn, used }) => ({ key, holder, turn, used }));
+    return { ...call, giveBack: { ...giveBack, returned } };
+  }
+  if (reserve === undefined) return call;
+  const { takesBucket: _, rules, ...asked } = reserve;
+  const plain = Object.entries(rules).map(([name, { used, kept, wanted, rate }]) => [
+    name,
+    { used, kept: rate === undefined ? kept : 0, wanted },
+  ]);
+  return { ...call, reserve: { ...asked, rules: Object.fromEntries(plain) as typeof rules } };
 }
 
 /** Whether the call is for a decision, and not only for units. */

@@ -44,11 +44,15 @@ export interface ReservationsReply {
   readonly policies: Readonly<Record<string, PolicyDescription>>;
   /** Absent: a limiter of an earlier version, which refuses a message with `sent`. */
   readonly readsSent?: true;
+  /** Absent: of an earlier version, which refuses `takesBucket`, and what goes with it. */
+  readonly readsBuckets?: true;
 }
 
 export interface RuleDescription extends Pick<RuleView, "name" | "unit" | "capacity"> {
   /** How long until a full quota if one unit is missing, and if all are. Sent: never rename a field. */
   readonly wholeMs: { readonly one: number; readonly all: number };
+  /** Clients may have buckets of their own. */
+  readonly isCuttable?: true;
 }
 
 type ListedField = "deadlineMs" | "objects" | "denialTtlMs" | "shadow" | "keyKind";
