@@ -11,7 +11,6 @@ import {
   type PolicyDescription,
   type RefusedCall,
   type ReservationAnswer,
-  type ReservationsReply,
   RESERVATIONS_PROTOCOL,
   type RuleDescription,
 } from "../../core/protocol/reservation-messages.ts";
@@ -27,8 +26,8 @@ import type { LimiterTransport } from "../transports/transport.ts";
 const BOUNDS = { maxCalls: MAX_RESERVING, maxLength: 11_500 };
 /** No message is sent for this long after the limiter refused one, e.g. because the token lacks the scope. */
 const REFUSED_MS = 60_000;
-/** If it has read newer messages before. */
-const REFUSED_ONCE_MS = 1_000;
+/** Or it could not read one: it is of an earlier version by now. */
+const UNREAD_MS = 1_000;
 /** A concurrency policy refuses each call that takes units. One call in this time checks that again. */
 const REFUSAL_TTL_MS = 1_000;
 
@@ -50,8 +49,8 @@ export class RemoteReservations implements UnitSource {
   readonly #known = new Map<string, DescribedPolicy>();
   readonly #refusals = new WeakMap<DescribedPolicy, { readonly problem: Problem; checkedAtMs: number }>();
   readonly #departures = new Departures(randomId);
-  /** What the limiter reads, as of its last answer. An earlier version refuses a message with fields that it does not know. */
-  #reads: Pick<ReservationsReply, "readsSent" | "readsBuckets"> = {};
+  /** Whether the limiter reads when a message was sent. */
+  #readsSent = false;
   #refusedUntilMs = -Infinity;
   #failure = "";
 
@@ -92,6 +91,8 @@ export class RemoteReservations implements UnitSource {
     call: BatchedCall,
     waitMs = 0,
   ): Promise<{ readonly answer: Read } | Problem | undefined> {
+    // After `#forgetAll` it may not be readable: the units end by themselves.
+    if (call.giveBack !== undefined && !this.#known.has(policy.name)) return undefined;
     const answer = await this.#post(call, policy.deadlineMs + waitMs);
     if (answer === undefined || answer instanceof Problem) return answer;
     if (answer === null || !("decision" in answer)) return { answer: answer as Read };
@@ -164,18 +165,16 @@ export class RemoteReservations implements UnitSource {
       if (policy !== undefined) known[policy.name] = policy.version;
     }
     try {
-      const { readsSent, readsBuckets } = this.#reads;
-      const sent = readsSent && { sent: this.#departures.stamp(calls, time.nowMs()) };
+      const sent = this.#readsSent && { sent: this.#departures.stamp(calls, time.nowMs()) };
       const message = {
         protocol: RESERVATIONS_PROTOCOL,
         known,
-        calls: calls.map(({ call }) => (readsBuckets ? call : withoutBuckets(call))),
+        calls: calls.map(({ call }) => call),
         ...sent,
       };
       const withinMs = Math.max(1, Math.max(...calls.map(({ untilMs }) => untilMs)) - time.nowMs());
-      const reply = await transport.call("reserve", message, withinMs);
-      const { answers, policies } = reply;
-      this.#noteReads(reply);
+      const { answers, policies, readsSent } = await transport.call("reserve", message, withinMs);
+      this.#readsSent = readsSent === true;
       if (answers.length !== calls.length) throw new Error("the limiter did not answer every call");
       this.#parts.failures.flush();
       this.#learn(policies);
@@ -186,20 +185,19 @@ export class RemoteReservations implements UnitSource {
         this.#failure = String(error);
         return undefined;
       }
-      // An earlier version may answer now, which refuses what this one reads.
-      const isOfNow = Object.keys(this.#reads).length === 0;
-      this.#noteReads({});
-      this.#refusedUntilMs = time.nowMs() + (isOfNow ? REFUSED_MS : REFUSED_ONCE_MS);
+      const isUnread = refused.status === 422;
+      if (isUnread) this.#forgetAll();
+      this.#refusedUntilMs = time.nowMs() + (isUnread ? UNREAD_MS : REFUSED_MS);
       const { status, code, message: title, errors } = refused;
       return calls.map(() => ({ problem: { status, code, title, detail: title, errors } }));
     }
   }
 
-  /** If an earlier version answers now, buckets end: it could not hear of them. */
-  #noteReads({ readsSent, readsBuckets }: Partial<ReservationsReply>): void {
-    const readBuckets = this.#reads.readsBuckets === true;
-    this.#reads = { ...(readsSent && { readsSent }), ...(readsBuckets && { readsBuckets }) };
-    if (readBuckets && readsBuckets !== true) this.#parts.onChange();
+  /** An earlier version answers now, which refuses what this one reads: of policies only what that one says is known. */
+  #forgetAll(): void {
+    this.#readsSent = false;
+    this.#known.clear();
+    this.#parts.onChange();
   }
 
   #learn(policies: Readonly<Record<string, PolicyDescription>>): void {
@@ -237,23 +235,8 @@ function viewedRule({ wholeMs: { one, all }, ...rule }: RuleDescription, capacit
   const eachMs = max > 1 ? (all - one) / (max - 1) : 0;
   const refillMs = (_: object, missing: number) => Math.ceil(one + (missing - 1) * eachMs);
   // Only the limiter cuts it.
-  const algorithm = { refillMs, ...(isCuttable && { lessRate: (config: object) => config }) };
-  return { name, unit, capacity, config: {}, algorithm } satisfies RuleView;
-}
-
-/** The call as an earlier version reads it. What had a bucket has ended by now: it keeps nothing. */
-function withoutBuckets({ reserve, giveBack, ...call }: BatchedCall): BatchedCall {
-  if (giveBack !== undefined) {
-    const returned = giveBack.returned.map(({ key, holder, turn, used }) => ({ key, holder, turn, used }));
-    return { ...call, giveBack: { ...giveBack, returned } };
-  }
-  if (reserve === undefined) return call;
-  const { takesBucket: _, rules, ...asked } = reserve;
-  const plain = Object.entries(rules).map(([name, { used, kept, wanted, rate }]) => [
-    name,
-    { used, kept: rate === undefined ? kept : 0, wanted },
-  ]);
-  return { ...call, reserve: { ...asked, rules: Object.fromEntries(plain) as typeof rules } };
+  const lessRate = (config: object) => (isCuttable ? config : undefined);
+  return { name, unit, capacity, config: {}, algorithm: { refillMs, lessRate } } satisfies RuleView;
 }
 
 /** Whether the call is for a decision, and not only for units. */

@@ -44,14 +44,12 @@ export interface ReservationsReply {
   readonly policies: Readonly<Record<string, PolicyDescription>>;
   /** Absent: a limiter of an earlier version, which refuses a message with `sent`. */
   readonly readsSent?: true;
-  /** Absent: of an earlier version, which refuses `takesBucket`, and what goes with it. */
-  readonly readsBuckets?: true;
 }
 
 export interface RuleDescription extends Pick<RuleView, "name" | "unit" | "capacity"> {
   /** How long until a full quota if one unit is missing, and if all are. Sent: never rename a field. */
   readonly wholeMs: { readonly one: number; readonly all: number };
-  /** Clients may have buckets of their own. */
+  /** Clients may have buckets of their own. An earlier version does not say so, and refuses a message that asks for one. */
   readonly isCuttable?: true;
 }
 

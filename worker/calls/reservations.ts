@@ -69,7 +69,7 @@ export async function callReserve(context: CallContext, input: unknown): Answere
     }),
   );
   const policies = Object.fromEntries(message.unknown);
-  return { protocol: RESERVATIONS_PROTOCOL, answers, policies, readsSent: true, readsBuckets: true };
+  return { protocol: RESERVATIONS_PROTOCOL, answers, policies, readsSent: true };
 }
 
 /** Of this isolate. */

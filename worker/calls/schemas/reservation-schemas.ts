@@ -62,7 +62,7 @@ const Reserve = table({
   takesBucket: v.optional(
     described(
       v.boolean("true or false"),
-      "The client takes a bucket of its own (reserved.buckets). true: it is far away. false: if the key has many holders. Only for a limiter that has answered with readsBuckets, as demand, rate, level and left.",
+      "The client takes a bucket of its own (reserved.buckets). true: it is far away. false: if the key has many holders. As demand, rate, level and left only for policies with a rule that is isCuttable.",
     ),
   ),
   rules: described(
@@ -205,7 +205,4 @@ export const ReservationsAnswer = v.object({
     "Policies of the calls that the client does not know, or that have changed.",
   ),
   readsSent: v.optional(described(v.literal(true), "The limiter reads the field sent.")),
-  readsBuckets: v.optional(
-    described(v.literal(true), "The limiter reads takesBucket, demand, rate, level and left."),
-  ),
 });
