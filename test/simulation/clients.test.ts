@@ -1,6 +1,5 @@
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
 import { holdWith, withHold, withoutHold } from "../../core/accounts/hold.ts";
-import type { GiveBackMessage } from "../../core/protocol/calls.ts";
 import type { ReservationsReply } from "../../core/protocol/reservation-messages.ts";
 import { depth } from "../support/depth.ts";
 import { announcedSeed, seedOr } from "../support/random.ts";
@@ -81,17 +80,16 @@ test.each<[name: string, breakage: () => ClientBreakage, firstSeed?: number]>([
 });
 
 /** Planted mistakes of buckets that clients have. */
-test.each<[name: string, breakage: () => ClientBreakage, words: RegExp]>([
-  ["a client's bucket that outlives its end", outliving, /not held for it/],
-  ["a rate that counts once while old and new may both be used", countedOnce, /not held for it/],
-  ["what a client has spent of its bucket, returned as left", returnedTwice, /over the bound/],
-])("%s is found", PATIENT, async (_, breakage, words) => {
+test.each<[name: string, breakage: () => ClientBreakage]>([
+  ["a client's bucket that outlives its end", outliving],
+  ["a rate that counts once while old and new may both be used", countedOnce],
+])("%s is found", PATIENT, async (_, breakage) => {
   const found = await simulate(seedOr(1), 400, breakage, true).then(
     () => undefined,
     (error: Error) => error,
   );
   expect(found?.cause).toBeInstanceOf(BrokenLaw);
-  expect(found?.message).toMatch(words);
+  expect(found?.message).toMatch(/that is not held for it/);
 });
 
 const bySteady = (_: () => number, steadyMs: () => number) => () => Math.floor(1e6 + steadyMs());
@@ -121,20 +119,5 @@ function countedOnce(): ClientBreakage {
         keyState.replaceAccount(ruleState, { state: account.state, holds });
       }
     },
-  };
-}
-
-function returnedTwice(): ClientBreakage {
-  const all = ({ left, ...each }: GiveBackMessage): GiveBackMessage => ({
-    ...each,
-    ...(left && { left: Object.fromEntries(Object.keys(left).map((name) => [name, 1e6])) }),
-  });
-  return {
-    read: (message) => ({
-      ...message,
-      calls: message.calls.map(({ giveBack, ...call }) =>
-        giveBack === undefined ? call : { giveBack: { ...giveBack, returned: giveBack.returned.map(all) } },
-      ),
-    }),
   };
 }
