@@ -39,11 +39,10 @@ export function mayHave(rule: Rule, held: Hold | undefined, before: KnownHolder 
   return Math.min(held.units, had + came);
 }
 
-/** What a holder says of its bucket, as far as it can be true. */
-export function trusted<Said extends Having>(id: string, said: Said, most: number): Said {
-  if (callerIn(id) === undefined) return said;
-  const level = Math.min(said.level, said.kept, Math.floor(most));
-  return { ...said, level, left: Math.min(said.left, Math.max(0, Math.floor(most) - level)) };
+/** What a holder returns, as far as it can be true. One that says that its bucket is full gets that much less. */
+export function returnedBy(id: string, { left, level }: Having, most: number): number {
+  if (callerIn(id) === undefined) return left;
+  return Math.min(left, Math.max(0, Math.floor(most) - level));
 }
 
 /** What the object counts. */

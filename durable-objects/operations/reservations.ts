@@ -20,7 +20,7 @@ import type { Counter } from "../../core/stats/tally.ts";
 import type { KnownHolder } from "../keys/holders.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
-import { claimsMore, mayHave, roomOfCaller, trusted, wishOf } from "./client-bounds.ts";
+import { claimsMore, mayHave, returnedBy, roomOfCaller, wishOf } from "./client-bounds.ts";
 import type { Operations, Params } from "./operations.ts";
 import { canHaveRegions, heldFor, holdersInBurst, ownBuckets, rateOf, withoutUnits } from "./own-buckets.ts";
 import { cacheableDenial, cacheableForMs, isProvisionallyBlocked, peekTurn } from "./turns.ts";
@@ -333,14 +333,16 @@ function noteMessage(keyState: KeyState, message: Message, nowMs: number, isAgai
     const usedBefore = before?.rules.get(rule.name)?.used ?? 0;
     const held = before && holdWith(account.holds, before.hold);
     const most = mayHave(rule, held, before, nowMs);
-    const having = trusted(id, { kept, rate, level, left }, most);
+    const having = { kept, rate, level, left };
+    const returned = returnedBy(id, having, most);
     return {
       ...having,
+      left: returned,
       rule,
       account,
       used: Math.max(used, usedBefore),
       most,
-      mayHave: kept === 0 ? 0 : held?.rate === undefined ? kept : most - having.left,
+      mayHave: kept === 0 ? 0 : held?.rate === undefined ? kept : most - returned,
       wanted: wishOf(id, rule, { kept, wanted }),
       demand: demand === undefined ? undefined : demand / 1_000,
       held,

@@ -94,6 +94,14 @@ test("a client that claims a larger bucket, a faster one, or both together, gets
   }
 });
 
+test("a client that says that its first bucket is full gets nothing in it, and returns nothing", () => {
+  const { giveBack, reserve, remaining } = start();
+  const { got, bucket } = reserve(client("a"), { rule: { level: 1e9 } });
+  expect([got, bucket === undefined]).toEqual([0, false]);
+  giveBack(client("a"), 1e9);
+  expect(remaining()).toBeLessThan(LIMIT);
+});
+
 test("a client that gives up its rate keeps no more units than came", () => {
   const { limit, reserve, remaining } = start();
   limit(LIMIT);
