@@ -316,7 +316,8 @@ export class ClientSchedule {
       const { rate, units = 0 } = holdWith(account.holds, hold) ?? {};
       const bucket = buckets[index];
       const isHeld = (rate?.units ?? 0) >= (bucket?.rate.units ?? 0) && units >= (bucket?.most ?? 0);
-      this.#note(isHeld, () => `a client has a bucket of ${rule.name} that is not held for it`);
+      if (!isHeld)
+        this.#failure ??= new BrokenLaw(`a client has a bucket of ${rule.name} that is not held for it`);
     }
   }
 
@@ -325,12 +326,8 @@ export class ClientSchedule {
     for (const { rule, account } of this.#object.open(this.#policy, KEY).ruleStates) {
       const { all, rate } = heldUnits(account.holds);
       const isThere = all <= rule.capacity && rate.units <= RATE_WINDOWS * rule.quota.units;
-      this.#note(isThere, () => `more of ${rule.name} is handed out than there is`);
+      if (!isThere) this.#failure ??= new BrokenLaw(`more of ${rule.name} is handed out than there is`);
     }
-  }
-
-  #note(isKept: boolean, inWords: () => string): void {
-    if (!isKept) this.#failure ??= new BrokenLaw(inWords());
   }
 
   #untilKilled(isKilled: () => boolean): Promise<undefined> {
