@@ -52,7 +52,6 @@ const POLICIES = parsePolicies({
     deadlineMs,
   },
 });
-/** Limits whose buckets far clients get a part of. */
 const FAR = { ...BUCKET, deadlineMs: 400 };
 const FAR_POLICIES = parsePolicies({
   brief: { ...FAR, limit: 400, burst: 300, reservation: { ttl: 500 } },
@@ -303,12 +302,11 @@ export class ClientSchedule {
   /** What a client admits from is held for it, whichever message or answer is lost: its rate, and all that may be in it. */
   #checkBucket({ cache, time }: Running): void {
     const reservation = cache.find(this.#policy, KEY);
-    const buckets = reservation?.buckets ?? [];
+    const { buckets = [] } = reservation ?? {};
     if (reservation === undefined || buckets.length === 0) return;
     this.#outcome.admittedFromBuckets += 1;
-    // An object that has lost its memory keeps all that is left for as long as that.
-    const lostMs = 2 * heldMs(this.#policy.reservation.mostMs);
-    if (this.#time.nowMs < this.#crashedAtMs + lostMs) return;
+    // An object that has lost its memory knows no buckets.
+    if (this.#time.nowMs < this.#crashedAtMs + 2 * heldMs(this.#policy.reservation.mostMs)) return;
     const { holders, ruleStates } = this.#object.open(this.#policy, KEY);
     const hold = holders.get(ownKey(CLIENT, reservation.holder))?.hold ?? "";
     const isSpendable = reservation.spendableAt(time.nowMs()).some((units) => units > 0);
