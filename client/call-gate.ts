@@ -4,12 +4,10 @@ import {
   type TokenBucketState,
 } from "../core/algorithms/token-bucket.ts";
 import type { Time } from "../core/clock.ts";
-import type { CallerBounds, Cost, LocationHint, Policy, PolicyView } from "../core/policies/policy.ts";
-import type { Decided } from "../core/protocol/answers.ts";
+import type { CallerBounds, LocationHint, Policy, PolicyView } from "../core/policies/policy.ts";
 import type { BatchedCall, MadeAnswer } from "../core/protocol/messages.ts";
 import { hash, objectName } from "../core/protocol/names.ts";
 import { full, type Full, type Problem } from "../core/protocol/problems.ts";
-import type { Reservation } from "../core/reservations/reservation.ts";
 import type { Objects } from "./transports/objects.ts";
 
 /** Seconds of the new-key rate that may come at once: an isolate that starts knows no keys. */
@@ -259,8 +257,6 @@ export interface UnitSource {
     waitMs?: number,
     region?: LocationHint,
   ): Promise<{ readonly answer: Read } | Problem | undefined>;
-  /** What a holder's bucket says of a call that its object does not decide; `undefined`: it has none. Absent: none has. */
-  readonly decideAlone?: (reservation: Reservation, cost: Cost, nowMs: number) => Decided | undefined;
   /** The most simultaneous messages that give units back. Absent: no bound. */
   readonly mostAtOnce?: number;
 }

@@ -183,7 +183,7 @@ export class LocalLimiter {
         : this.#askAlone(caller, reservation, cost, nowMs, waitedMs);
     });
     if (decided === undefined) {
-      const alone = caller.objects.decideAlone?.(reservation, cost, this.#cache.now(caller.time.nowMs()));
+      const alone = decideAlone(reservation, cost, this.#cache.now(caller.time.nowMs()));
       return alone === undefined ? degradedDecision(policy, key) : localDecision(policy, key, alone);
     }
     if (decided instanceof Problem) return decided;
@@ -333,6 +333,23 @@ function mayBeRegional(reservation: Reservation, caller: Holding, nowMs: number)
     nowMs >= homeUntilMs &&
     caller.region?.() !== undefined
   );
+}
+
+/** What a holder's bucket says of a call that its object does not decide; `undefined`: it has none. */
+function decideAlone(reservation: Reservation, cost: Cost, nowMs: number): Decided | undefined {
+  const { policy, endsAtMs = nowMs, buckets, denials } = reservation;
+  if (nowMs >= endsAtMs || buckets.length === 0) return undefined;
+  // A unit may have come while the object was asked.
+  if (reservation.spend(cost, nowMs)) return reservation.admitted(nowMs);
+  const units = reservation.spendableAt(nowMs);
+  // Its denials say when the next unit comes, if that is sooner.
+  const retryAfterMs = endsAtMs - nowMs;
+  const denied = { success: false, remaining: 0, retryAfterMs, reason: "quota" } as const;
+  const rules = reservation
+    .admitted(nowMs)
+    .rules.map((rule, index) => (units[index] === 0 ? { ...rule, ...denied } : rule));
+  denials.learn(policy, 1, rules, nowMs);
+  return reservation.deny(cost, nowMs);
 }
 
 function localDecision(policy: PolicyView, key: string, decided: Decided): Decision {

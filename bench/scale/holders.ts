@@ -9,7 +9,12 @@ import type { LimiterTransport } from "../../client/transports/transport.ts";
 import { RATE_WINDOWS } from "../../core/accounts/hold.ts";
 import type { Time } from "../../core/clock.ts";
 import type { RegionalPolicies } from "../../core/policies/parse-policies.ts";
-import { DEFAULT_BOUNDS, type LocationHint, type Policy } from "../../core/policies/policy.ts";
+import {
+  DEFAULT_BOUNDS,
+  type LocationHint,
+  type Policy,
+  type PolicyView,
+} from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import type { ReservationsMessage, ReservationsReply } from "../../core/protocol/reservation-messages.ts";
@@ -30,13 +35,15 @@ export interface HolderParts {
   readonly region: LocationHint;
   /** Called at the instant at which a holder admits a unit by itself. */
   readonly onAdmitted: () => void;
+  /** Changes what a process says to the isolate that it calls: a planted mistake. */
+  readonly plantFar?: ((message: ReservationsMessage) => ReservationsMessage) | undefined;
 }
 
 export interface Holder {
   /** Decides a call of cost 1. `undefined`: it is refused, as a bound of its caller is reached. */
   limit(policy: Policy): MaybeLater<Decision | undefined>;
   /** What it may admit without asking. */
-  shareOf(policy: Policy): Share;
+  sharesOf(policy: Policy): readonly Share[];
 }
 
 type MaybeLater<Value> = Value | Promise<Value>;
@@ -73,23 +80,29 @@ class Isolate implements Holder {
     return decided.then((answer) => (answer instanceof Problem ? undefined : answer));
   }
 
-  shareOf(policy: Policy): Share {
-    const reservation = this.#cache.find(policy, KEY);
-    const nowMs = this.#time.nowMs();
-    const [units = 0] = reservation?.spendableAt(nowMs) ?? [];
-    const [bucket] = reservation?.buckets ?? [];
-    if (bucket === undefined || nowMs >= (reservation?.endsAtMs ?? -Infinity)) return { units };
-    return { units, perWindow: bucket.rate.units / RATE_WINDOWS, burst: bucket.most };
+  sharesOf(policy: Policy): readonly Share[] {
+    return [shareIn(this.#cache, policy, this.#time.nowMs())];
   }
 }
 
-/** A process with the production client, and the isolate that it calls. Its own units cannot be seen from here. */
+function shareIn(cache: ReservationCache, policy: PolicyView, nowMs: number): Share {
+  const reservation = cache.find(policy, KEY);
+  const [units = 0] = reservation?.spendableAt(nowMs) ?? [];
+  const [bucket] = reservation?.buckets ?? [];
+  if (bucket === undefined || nowMs >= (reservation?.endsAtMs ?? -Infinity)) return { units };
+  return { units, perWindow: bucket.rate.units / RATE_WINDOWS, burst: bucket.most };
+}
+
+/** A process with the production client, and the isolate that it calls. */
 function startProcess(parts: HolderParts): Holder {
-  const { time, onAdmitted } = parts;
+  const { name: id, time, plantFar, onAdmitted } = parts;
+  const cache = new ReservationCache(() => id);
   const isolate = new Isolate(parts);
   const principal = { title: "the client", id: `{"token":"t"}`, bounds: DEFAULT_BOUNDS, scopes: SCOPES };
   const nearby = () => new Promise<void>((done) => time.after(NEARBY_MS, done));
-  const reserve = async (message: ReservationsMessage): Promise<ReservationsReply> => {
+  const reserve = async (asked: ReservationsMessage): Promise<ReservationsReply> => {
+    // As JSON, without what is undefined.
+    const message = JSON.parse(JSON.stringify(plantFar?.(asked) ?? asked)) as ReservationsMessage;
     await nearby();
     const reply = await callReserve({ client: isolate.client, principal }, message);
     await nearby();
@@ -103,14 +116,14 @@ function startProcess(parts: HolderParts): Holder {
     return { ...reply, answers };
   };
   const transport = { call: (_, message) => reserve(message as ReservationsMessage) } as LimiterTransport;
-  const limiter = new RemoteLimiter({ transport, time, inBackground: () => undefined });
+  const limiter = new RemoteLimiter({ transport, time, inBackground: () => undefined, cache });
   const note = (decision: Decision) => {
     if (isOwn(decision)) onAdmitted();
     return decision;
   };
   return {
     limit: ({ name }) => limiter.limit({ policy: name, key: KEY }).then(note, () => undefined),
-    shareOf: (policy) => isolate.shareOf(policy),
+    sharesOf: (policy) => [...isolate.sharesOf(policy), shareIn(cache, policy, time.nowMs())],
   };
 }
 

@@ -4,7 +4,7 @@ import type { Policy } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { seededRandom, whole } from "../../test/support/random.ts";
 import { drawCity, regionOf } from "./cities.ts";
-import { HOLDERS, type Holder, KEY } from "./holders.ts";
+import { HOLDERS, type Holder, type HolderParts, KEY } from "./holders.ts";
 import { Laws, type Quota, type Share } from "./laws.ts";
 import { type Figures, LATE_MS, Measures, WARM_MS } from "./measures.ts";
 import { FarObjects, type ObjectsParts } from "./objects.ts";
@@ -35,6 +35,8 @@ export interface Cell {
   readonly restart?: { readonly everyMs: number; readonly of: "regions" | "homes" | "all" };
   /** Changes what a region's object says to the home object, and hears of it: planted mistakes. */
   readonly plantBetween?: ObjectsParts["plantBetween"];
+  /** Changes what a process says: planted mistakes. */
+  readonly plantFar?: HolderParts["plantFar"];
 }
 
 /** When the load turns, or objects begin to stand still. */
@@ -91,11 +93,12 @@ async function run(cell: Cell): Promise<Omit<Figures, "logLines">> {
       region: regionOf(city),
       policies: regionalPolicies,
       onAdmitted: () => laws.admitted(1, ticks.nowMs),
+      plantFar: cell.plantFar,
     });
   });
   const shares = function* (): Iterable<Share> {
     for (const object of objects.all.values()) yield* object.sharesOf(policy.name, KEY);
-    for (const holder of holders) yield holder.shareOf(policy);
+    for (const holder of holders) yield* holder.sharesOf(policy);
   };
   const measures = new Measures(cell.durationMs, count, quota);
   const draw = drawHolder(cell, random);

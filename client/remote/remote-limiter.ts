@@ -56,6 +56,8 @@ interface ClientParts {
   readonly transport: LimiterTransport;
   readonly time: Time;
   readonly inBackground: (work: Promise<unknown>) => void;
+  /** What it holds. Absent: nobody else looks at it. */
+  readonly cache?: ReservationCache;
 }
 
 type Send<Answer> = (ended: AbortSignal) => Promise<Answer>;
@@ -68,15 +70,20 @@ export class RemoteLimiter extends UniformClient implements Limiter {
   readonly #transport: LimiterTransport;
   readonly #time: Time;
   readonly #options: ClientOptions;
-  readonly #cache = new ReservationCache(randomId);
-  readonly #local = new LocalLimiter(this.#cache);
+  readonly #cache: ReservationCache;
+  readonly #local: LocalLimiter;
   readonly #reservations: RemoteReservations;
   readonly #holding: Holding;
   readonly #failures: FailureLog;
   #isClosed = false;
 
-  constructor({ transport, time, inBackground }: ClientParts, options: ClientOptions = {}) {
+  constructor(
+    { transport, time, inBackground, cache = new ReservationCache(randomId) }: ClientParts,
+    options: ClientOptions = {},
+  ) {
     super();
+    this.#cache = cache;
+    this.#local = new LocalLimiter(cache);
     this.#transport = transport;
     this.#time = time;
     this.#options = options;

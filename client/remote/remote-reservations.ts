@@ -26,6 +26,8 @@ import type { LimiterTransport } from "../transports/transport.ts";
 const BOUNDS = { maxCalls: MAX_RESERVING, maxLength: 11_500 };
 /** No message is sent for this long after the limiter refused one, e.g. because the token lacks the scope. */
 const REFUSED_MS = 60_000;
+/** Or it could not read one: it is of an earlier version by now. */
+const UNREAD_MS = 1_000;
 /** A concurrency policy refuses each call that takes units. One call in this time checks that again. */
 const REFUSAL_TTL_MS = 1_000;
 
@@ -36,7 +38,7 @@ interface RemoteReservationsParts {
   /** Overrides the deadline of each policy, in milliseconds. */
   readonly deadlineMs?: number | undefined;
   readonly failures: FailureLog;
-  /** A policy has changed: units held under it must be returned. */
+  /** A policy or the limiter has changed: what is held must be returned. */
   readonly onChange: () => void;
 }
 
@@ -89,6 +91,8 @@ export class RemoteReservations implements UnitSource {
     call: BatchedCall,
     waitMs = 0,
   ): Promise<{ readonly answer: Read } | Problem | undefined> {
+    // After `#forgetAll` it may not be readable: the units end by themselves.
+    if (call.giveBack !== undefined && !this.#known.has(policy.name)) return undefined;
     const answer = await this.#post(call, policy.deadlineMs + waitMs);
     if (answer === undefined || answer instanceof Problem) return answer;
     if (answer === null || !("decision" in answer)) return { answer: answer as Read };
@@ -182,10 +186,19 @@ export class RemoteReservations implements UnitSource {
         this.#failure = String(error);
         return undefined;
       }
-      this.#refusedUntilMs = time.nowMs() + REFUSED_MS;
+      const isUnread = refused.status === 422;
+      if (isUnread) this.#forgetAll();
+      this.#refusedUntilMs = time.nowMs() + (isUnread ? UNREAD_MS : REFUSED_MS);
       const { status, code, message: title, errors } = refused;
       return calls.map(() => ({ problem: { status, code, title, detail: title, errors } }));
     }
+  }
+
+  /** An earlier version answers now, which refuses what this one reads: of policies only what that one says is known. */
+  #forgetAll(): void {
+    this.#readsSent = false;
+    this.#known.clear();
+    this.#parts.onChange();
   }
 
   #learn(policies: Readonly<Record<string, PolicyDescription>>): void {
@@ -255,10 +268,13 @@ function describedRules(name: string, description: PolicyDescription, plan?: str
 }
 
 /** Linear interpolation, never too short for rates that refill evenly, or all at once. */
-function viewedRule({ name, unit, capacity: max, wholeMs: { one, all } }: RuleDescription, capacity: number) {
+function viewedRule({ wholeMs: { one, all }, ...rule }: RuleDescription, capacity: number) {
+  const { name, unit, capacity: max, isCuttable } = rule;
   const eachMs = max > 1 ? (all - one) / (max - 1) : 0;
   const refillMs = (_: object, missing: number) => Math.ceil(one + (missing - 1) * eachMs);
-  return { name, unit, capacity, config: {}, algorithm: { refillMs } } satisfies RuleView;
+  // Only the limiter cuts it.
+  const lessRate = (config: object) => (isCuttable ? config : undefined);
+  return { name, unit, capacity, config: {}, algorithm: { refillMs, lessRate } } satisfies RuleView;
 }
 
 /** Whether the call is for a decision, and not only for units. */

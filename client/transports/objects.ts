@@ -1,6 +1,6 @@
 import { type Time, type Attempts, DeadlineError, inTime, overdue } from "../../core/clock.ts";
-import { type Cost, type LocationHint, type PolicyView, publicName } from "../../core/policies/policy.ts";
-import type { AnswerText, Decided } from "../../core/protocol/answers.ts";
+import { type LocationHint, type PolicyView, publicName } from "../../core/policies/policy.ts";
+import type { AnswerText } from "../../core/protocol/answers.ts";
 import type { AcquireCall, IdleCall, LimitCall, GiveBackMessage } from "../../core/protocol/calls.ts";
 import {
   STALE,
@@ -9,7 +9,6 @@ import {
   type CallAnswer,
 } from "../../core/protocol/messages.ts";
 import { objectName, regionalName } from "../../core/protocol/names.ts";
-import type { Reservation } from "../../core/reservations/reservation.ts";
 import type { Counter } from "../../core/stats/tally.ts";
 import { type BatchQueues, type Overloaded, OVERLOADED_TEXT, type Sending } from "./batch-queue.ts";
 import {
@@ -74,8 +73,6 @@ export class Objects {
     this.#counter = reports.counter;
     this.#failures = new FailureLog(time, reports.unanswered ?? warn);
   }
-
-  readonly decideAlone = decideAlone;
 
   /** Makes a call as `ask`, possibly in a batch, except to a slow pool. `null`: it only returned units. */
   async call<Read extends CallAnswer>(
@@ -232,23 +229,6 @@ const REFUSED: Overloaded = { overloaded: true };
 function madeIn<Read extends CallAnswer>(answer: BatchedAnswer): Read {
   if (answer !== null && "failed" in answer) throw new Error(answer.failed);
   return answer as Read;
-}
-
-/** What a holder's bucket says of a call that its object does not decide; `undefined`: it has none. */
-export function decideAlone(reservation: Reservation, cost: Cost, nowMs: number): Decided | undefined {
-  const { policy, endsAtMs = nowMs, buckets, denials } = reservation;
-  if (nowMs >= endsAtMs || buckets.length === 0) return undefined;
-  // A unit may have come while the object was asked.
-  if (reservation.spend(cost, nowMs)) return reservation.admitted(nowMs);
-  const units = reservation.spendableAt(nowMs);
-  // Its denials say when the next unit comes, if that is sooner.
-  const retryAfterMs = endsAtMs - nowMs;
-  const denied = { success: false, remaining: 0, retryAfterMs, reason: "quota" } as const;
-  const rules = reservation
-    .admitted(nowMs)
-    .rules.map((rule, index) => (units[index] === 0 ? { ...rule, ...denied } : rule));
-  denials.learn(policy, 1, rules, nowMs);
-  return reservation.deny(cost, nowMs);
 }
 
 /** @param region present: the key's object there */

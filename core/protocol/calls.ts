@@ -58,13 +58,13 @@ export interface Reserving {
   /** The units that the holder needs, the kept ones included. */
   readonly wanted: number;
   /** The units that its calls need in a second. Absent: of an older version, or the rule cannot be cut. */
-  readonly demand?: number;
+  readonly demand?: number | undefined;
   /** The rate of its bucket, if it has one; then `kept` is the most units in it. */
-  readonly rate?: number;
+  readonly rate?: number | undefined;
   /** The units in it now. Absent: of an older version. */
-  readonly level?: number;
+  readonly level?: number | undefined;
   /** Of its bucket: the units that it returns unused. */
-  readonly left?: number;
+  readonly left?: number | undefined;
 }
 
 export interface GiveBackMessage {
@@ -73,7 +73,7 @@ export interface GiveBackMessage {
   readonly turn: number;
   readonly used: Readonly<Record<string, number>>;
   /** `Reserving.left`. */
-  readonly left?: Readonly<Record<string, number>>;
+  readonly left?: Readonly<Record<string, number>> | undefined;
   /** The units are of the object in this region. */
   readonly region?: LocationHint | undefined;
 }

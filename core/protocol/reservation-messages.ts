@@ -49,6 +49,8 @@ export interface ReservationsReply {
 export interface RuleDescription extends Pick<RuleView, "name" | "unit" | "capacity"> {
   /** How long until a full quota if one unit is missing, and if all are. Sent: never rename a field. */
   readonly wholeMs: { readonly one: number; readonly all: number };
+  /** Clients may have buckets of their own. An earlier version does not say so, and refuses a message that asks for one. */
+  readonly isCuttable?: true;
 }
 
 type ListedField = "deadlineMs" | "objects" | "denialTtlMs" | "shadow" | "keyKind";

@@ -3,15 +3,18 @@ import { callerIn } from "../../core/protocol/names.ts";
 interface HolderUnits {
   readonly used: number;
   readonly wanted: number;
-  readonly held: number;
   /** Wanted units in a millisecond. */
   readonly demand: number;
+  /** Of its bucket: the most units that it had after its last message, if it used none since it began. */
+  readonly mayHave: number;
 }
 
 /** An isolate, or a client in another process, with reserved units. A crash forgets it (write-behind.ts). */
 export interface KnownHolder {
   /** The number of the last accepted message. Others up to it are late or repeated, and ignored. */
   readonly turn: number;
+  /** When that message came. */
+  readonly atMs: number;
   /** The id of its hold in every rule's account. */
   readonly hold: string;
   /** Its hold before it claimed units that were not held for it. Until that ends, it is granted no other. */
@@ -26,6 +29,8 @@ export interface KnownHolder {
 
 /** The most holders of one key, at about 300 bytes each. Further isolates always call the object. */
 const MAX_HOLDERS = 4_000;
+/** The part of a key that the clients of one caller may hold together while others want some of it. */
+export const MAX_SHARE_OF_CALLER = 1 / 2;
 /** The most clients of one caller: they cannot keep isolates from reserving. */
 const MAX_HOLDERS_OF_CALLER = 500;
 /** A caller's clients together want at most as much as this many holders that each want their maximum. */
@@ -120,11 +125,11 @@ export class Holders extends Map<string, KnownHolder> {
     for (const [id, { untilMs }] of this) if (untilMs + REMEMBERED_MS <= nowMs) this.delete(id);
   }
 
-  /** What other holders of a rule want, up to `max` each, and what its caller's other clients have. */
+  /** What other holders of a rule want, up to `max` each. */
   others(id: string | undefined, rule: string, max: number, nowMs: number) {
     const own = id === undefined ? undefined : callerIn(id);
     const wishes = new Map<string, number>();
-    let [wanted, heldByOwn, demand] = [0, 0, 0];
+    let [wanted, demand] = [0, 0];
     let isContested = false;
     for (const [each, { rules, untilMs }] of this) {
       const units = rules.get(rule);
@@ -133,10 +138,42 @@ export class Holders extends Map<string, KnownHolder> {
       demand += units.demand;
       if (caller === undefined) wanted += units.wanted;
       else wishes.set(caller, (wishes.get(caller) ?? 0) + units.wanted);
-      if (own !== undefined && caller === own) heldByOwn += units.held;
-      else isContested ||= units.wanted > 0;
+      if (own === undefined || caller !== own) isContested ||= units.wanted > 0;
     }
     for (const wish of wishes.values()) wanted += Math.min(wish, MAX_WISHES_OF_CALLER * max);
-    return { wanted, heldByOwn, isContested, demand };
+    return { wanted, isContested, demand };
+  }
+
+  /**
+   * The part of a rule's rate that is a holder's, by what calls need. A caller's clients may say anything: together they
+   * count as at most half of the rate, or as much as all isolates.
+   *
+   * @param said what the holder says that its calls need in a millisecond, as the `rate` of the rule
+   */
+  shareOf(id: string, rule: string, { said, rate }: { said: number; rate: number }, nowMs: number) {
+    const own = callerIn(id);
+    const ofCallers = new Map<string, number>();
+    let [ofIsolates, ofOwn] = [own === undefined ? said : 0, said];
+    let isContested = false;
+    for (const [each, { rules, untilMs }] of this) {
+      const units = rules.get(rule);
+      if (each === id || units === undefined || untilMs <= nowMs) continue;
+      const caller = callerIn(each);
+      if (caller === undefined) ofIsolates += units.demand;
+      else if (caller === own) ofOwn += units.demand;
+      else ofCallers.set(caller, (ofCallers.get(caller) ?? 0) + units.demand);
+      if (own !== undefined && caller !== own) isContested ||= units.wanted > 0;
+    }
+    if (own !== undefined) ofCallers.set(own, ofOwn);
+    const max = Math.max(MAX_SHARE_OF_CALLER * rate, ofIsolates);
+    let [demand, counted] = [ofIsolates, ofIsolates];
+    for (const each of ofCallers.values()) {
+      demand += each;
+      counted += Math.min(each, max);
+    }
+    if (own === undefined) return { demand, share: said / counted, isContested };
+    const ofCaller = Math.min(ofOwn, max) / counted;
+    const part = isContested ? Math.min(ofCaller, MAX_SHARE_OF_CALLER) : ofCaller;
+    return { demand, share: (part * said) / ofOwn, isContested };
   }
 }

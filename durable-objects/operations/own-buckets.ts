@@ -22,9 +22,9 @@ import { MAX_PARTS } from "../../core/algorithms/token-bucket.ts";
 import { isCuttable, type Rule } from "../../core/policies/policy.ts";
 import type { Bucket, Reserved, RuleDecision } from "../../core/protocol/answers.ts";
 import type { ReserveCall } from "../../core/protocol/calls.ts";
-import { callerIn } from "../../core/protocol/names.ts";
 import { longestMs, MAX_MARGIN_MS, maxUnits } from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../keys/key-state.ts";
+import { roomOfCaller } from "./client-bounds.ts";
 
 /** The part of a rule that is cut into buckets of holders: the rest decides single calls. */
 const SHARED = 0.98;
@@ -68,6 +68,11 @@ interface Asking extends RuleAccount {
   readonly demand: number | undefined;
 }
 
+interface AskingHolder {
+  readonly id: string;
+  readonly holder: { readonly hold: string };
+}
+
 /** Cuts buckets for a holder. @returns `undefined`: a rule cannot be cut, or its bucket would be too small */
 export function ownBuckets(
   { holders, policy, endsByMs }: KeyState,
@@ -76,78 +81,45 @@ export function ownBuckets(
     ttlMs: askedMs,
     holders: holdersThere,
   }: Pick<ReserveCall, "takesBucket" | "ttlMs" | "holders">,
-  { id, rules }: { readonly id: string; readonly rules: readonly Asking[] },
+  { id, rules, holder }: AskingHolder & { readonly rules: readonly Asking[] },
   nowMs: number,
 ) {
   const isWanted = takesBucket === true || (takesBucket === false && holders.size >= MANY_HOLDERS);
   // A bucket knows nothing of units that are kept for more important calls.
-  if (!isWanted || policy.pool !== undefined || policy.priorities.seen.size > 0 || callerIn(id) !== undefined)
-    return undefined;
+  if (!isWanted || policy.pool !== undefined || policy.priorities.seen.size > 0) return undefined;
   const lifeMs = Math.max(MIN_LIFE_MS, LIFE_MS_PER_HOLDER * holders.size, askedMs);
   // A region's object cuts buckets from its own, each with what may come early. Its first message knows of few calls.
   const isRegion = holdersThere !== undefined;
   const unheardFactor = isRegion ? holders.unheardFactor(id, holdersThere, nowMs) : 1;
   const { mostMs } = policy.reservation;
   const ttlMs = Math.min(lifeMs, isRegion ? longestMs(policy.reservation) : mostMs, endsByMs - nowMs);
-  const minUnits = isRegion ? 1 : MIN_UNITS;
   const units: number[] = [];
   const buckets: Bucket[] = [];
   let isFull = false;
   for (const asking of rules) {
-    const { rule, account, kept, demand: said = 0, level, rate: own } = asking;
+    const { rule, kept, demand: said = 0 } = asking;
     if (!isCuttable(rule) || said <= 0) return undefined;
     const windowMs = rateWindowMs(rule);
     const perWindows = RATE_WINDOWS * rule.quota.units;
     const isByWindow = rule.algorithm.isCutByWindow === true;
     const first = ((isByWindow ? FIRST_SHARE_OF_WINDOW : FIRST_SHARE) * perWindows) / windowMs;
     const demand = isRegion && kept === 0 ? Math.max(said, first) : said;
-    const others = holders.others(id, rule.name, maxUnits(rule), nowMs);
+    const part = holders.shareOf(id, rule.name, { said: demand, rate: perWindows / windowMs }, nowMs);
     // Its first bucket is small in any case, and one that is cut from a window may be too small soon.
     const factor = kept === 0 || isByWindow ? 1 : unheardFactor;
-    const allDemand = factor * (demand + others.demand);
     const shared = isRegion ? SHARED_WITH_REGIONS : SHARED;
-    const share = (shared * demand) / allDemand;
-    if (isByWindow) {
-      const cut = isRegion ? cutOfWindow(asking, { demand, share, shared }, nowMs) : undefined;
-      if (cut === undefined) return undefined;
-      buckets.push({ rate: { units: cut.rate, windowMs }, most: cut.most });
-      units.push(Math.max(0, cut.most - kept));
-      continue;
-    }
-    // What this holder has now is its own until it has another, also where a region's object has less to cut than before.
-    const present = kept === 0 ? 0 : own;
-    const taken = heldUnits(account.holds).rate.units - present;
-    const owes = isInDebt(rule, account, nowMs);
-    const uncutRate = owes ? present : Math.max(present, Math.floor(perWindows * shared) - taken);
-    const wanted = (isRegion ? MAX_RATE_OF_REGION : MAX_RATE) * demand * windowMs;
-    const { capacity } = rule;
-    // What the others leave has room for its units, and for those that come early at its rate.
-    const free = Math.floor(capacity * shared) - (outstandingOf(account) - heldFor(rule, kept, present));
-    const mostRate = Math.max(present, Math.floor(((free - kept) * windowMs) / MAX_MARGIN_MS));
-    const perWindow = Math.floor(Math.min(perWindows * share, wanted, uncutRate, mostRate));
-    const need = Math.max(
-      isRegion ? MIN_BURST_OF_REGION * holdersThere : MIN_BURST,
-      demand * BURST_MS * (isRegion ? 1.5 : 1),
-    );
-    const max = isRegion ? capacity : maxUnits(rule);
-    const part = Math.min(max, capacity * share - earlyUnits(rule, perWindow), need);
-    const isRoomy =
-      holders.size >= MANY_HOLDERS &&
-      capacity >= MIN_UNITS * holders.size &&
-      capacity * share >= MIN_UNITS / 2;
-    const least = isRegion ? MIN_BURST : isRoomy ? Math.min(max, MIN_UNITS) : 0;
-    const fair = Math.max(least, Math.floor(part));
-    // Until its next message it may have the rate that it has now.
-    const uncut = owes ? kept : free - earlyUnits(rule, Math.max(perWindow, present));
-    // What it gives up counts as used, so it keeps what nobody else needs now.
-    const isSpare = uncut - kept >= fair;
-    const most = Math.min(Math.max(uncut, kept), fair < kept && isSpare ? kept : fair);
-    if ((perWindow * ttlMs) / windowMs < minUnits || most < minUnits) return undefined;
-    const room = remainingOf(rule, account, nowMs);
-    const got = Math.max(0, Math.min(most - level, room));
-    isFull ||= allDemand * windowMs > perWindows && room - got < 1;
-    buckets.push({ rate: { units: perWindow, windowMs }, most });
-    units.push(got);
+    const share = { demand, share: (shared * part.share) / factor, shared };
+    const isFullOfHolders = factor * part.demand * windowMs > perWindows;
+    // One of a caller's clients gets no more than what these leave of their half.
+    const room = part.isContested ? roomOfCaller(asking, perWindows, { id, ...holder }) : undefined;
+    const count = { holders: holders.size, holdersThere };
+    const cut = isByWindow
+      ? isRegion && cutOfWindow(asking, share, nowMs)
+      : cutOfBucket(asking, share, { ttlMs, room, ...count }, nowMs);
+    if (cut === undefined || cut === false) return undefined;
+    buckets.push({ rate: { units: cut.rate, windowMs }, most: cut.most });
+    units.push(cut.got);
+    isFull ||= !isByWindow && isFullOfHolders && remainingOf(rule, asking.account, nowMs) - cut.got < 1;
   }
   return { ttlMs, units, buckets, isFull };
 }
@@ -157,6 +129,59 @@ interface Share {
   readonly demand: number;
   readonly share: number;
   readonly shared: number;
+}
+
+interface Bounds {
+  readonly ttlMs: number;
+  /** Of a client in another process: what its caller's clients leave of their half, which others want too. */
+  readonly room: { readonly units: number; readonly rate: number } | undefined;
+  readonly holders: number;
+  /** Of a region's object. */
+  readonly holdersThere: number | undefined;
+}
+
+/** A bucket for a holder, cut from a limit whose units come at a rate. */
+function cutOfBucket(
+  { rule, account, kept, level, rate: own }: Asking,
+  { demand, share, shared }: Share,
+  { ttlMs, room, holders, holdersThere }: Bounds,
+  nowMs: number,
+) {
+  const isRegion = holdersThere !== undefined;
+  const windowMs = rateWindowMs(rule);
+  const perWindows = RATE_WINDOWS * rule.quota.units;
+  // What this holder has now is its own until it has another, also where a region's object has less to cut than before.
+  const present = kept === 0 ? 0 : own;
+  const taken = heldUnits(account.holds).rate.units - present;
+  const owes = isInDebt(rule, account, nowMs);
+  const roomRate = Math.min(Math.floor(perWindows * shared) - taken, room?.rate ?? Infinity);
+  const uncutRate = owes ? present : Math.max(present, roomRate);
+  const wanted = (isRegion ? MAX_RATE_OF_REGION : MAX_RATE) * demand * windowMs;
+  const { capacity } = rule;
+  // What the others leave has room for its units, and for those that come early at its rate.
+  const others = outstandingOf(account) - heldFor(rule, kept, present);
+  const free = Math.min(Math.floor(capacity * shared) - others, room?.units ?? Infinity);
+  const mostRate = Math.max(present, Math.floor(((free - kept) * windowMs) / MAX_MARGIN_MS));
+  const rate = Math.floor(Math.min(perWindows * share, wanted, uncutRate, mostRate));
+  const need = Math.max(
+    isRegion ? MIN_BURST_OF_REGION * holdersThere : MIN_BURST,
+    demand * BURST_MS * (isRegion ? 1.5 : 1),
+  );
+  const max = isRegion ? capacity : maxUnits(rule);
+  const part = Math.min(max, capacity * share - earlyUnits(rule, rate), need);
+  const isRoomy =
+    holders >= MANY_HOLDERS && capacity >= MIN_UNITS * holders && capacity * share >= MIN_UNITS / 2;
+  const least = isRegion ? MIN_BURST : isRoomy ? Math.min(max, MIN_UNITS) : 0;
+  const fair = Math.max(least, Math.floor(part));
+  // Until its next message it may have the rate that it has now.
+  const uncut = owes ? kept : free - earlyUnits(rule, Math.max(rate, present));
+  // What it gives up counts as used, so it keeps what nobody else needs now.
+  const isSpare = room === undefined && uncut - kept >= fair;
+  const most = Math.min(Math.max(uncut, kept), fair < kept && isSpare ? kept : fair);
+  const minUnits = isRegion ? 1 : MIN_UNITS;
+  if ((rate * ttlMs) / windowMs < minUnits || most < minUnits) return undefined;
+  const got = Math.max(0, Math.min(most - level, remainingOf(rule, account, nowMs)));
+  return { rate, most, got };
 }
 
 /**
@@ -180,7 +205,7 @@ function cutOfWindow({ rule, account, kept, rate }: Asking, { demand, share, sha
   const isTooMuch = 2 * wanted + Math.max(held - 2 * wanted, Math.ceil(rate / RATE_WINDOWS)) > room;
   const most = kept > 0 && wanted > kept && isTooMuch ? kept : wanted;
   const units = held - 2 * Math.max(most, kept);
-  return units < 1 ? undefined : { rate: units * RATE_WINDOWS, most };
+  return units < 1 ? undefined : { rate: units * RATE_WINDOWS, most, got: Math.max(0, most - kept) };
 }
 
 /** Whether a region's object can count its part of a rule exactly: in parts of a unit, as core/algorithms/token-bucket.ts. */

@@ -8,13 +8,7 @@ import {
   untouchedAtMs,
   decideTogether,
 } from "../../core/accounts/account.ts";
-import {
-  type Account,
-  configBeside,
-  type Hold,
-  holdWith,
-  type RuleAccount,
-} from "../../core/accounts/hold.ts";
+import { type Account, configBeside, holdWith, type RuleAccount } from "../../core/accounts/hold.ts";
 import { andThen } from "../../core/clock.ts";
 import { MIN_USEFUL_TTL_MS, publicName, type Rule } from "../../core/policies/policy.ts";
 import type { Answer, Bucket, Prospect, Reserved } from "../../core/protocol/answers.ts";
@@ -26,6 +20,7 @@ import type { Counter } from "../../core/stats/tally.ts";
 import type { KnownHolder } from "../keys/holders.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
+import { claimsMore, mayHave, returnedBy, roomOfCaller, wishOf } from "./client-bounds.ts";
 import type { Operations, Params } from "./operations.ts";
 import { canHaveRegions, heldFor, holdersInBurst, ownBuckets, rateOf, withoutUnits } from "./own-buckets.ts";
 import { cacheableDenial, cacheableForMs, isProvisionallyBlocked, peekTurn } from "./turns.ts";
@@ -179,7 +174,8 @@ export class Reservations {
       const before = isPart ? credited(rule, broughtTo(rule, without, nowMs), nowMs, missing) : without;
       const lacks = rate !== false && { lacks: Math.max(0, most - report.level - got) };
       const holding = { id: hold, units: held, expiresAtMs, spendableUntilMs, ...rate, ...lacks };
-      return { ...report, held, account: held === 0 ? without : place(before, holding) };
+      const after = held === 0 ? without : place(before, holding);
+      return { ...report, mayHave: report.mayHave + got, account: after };
     });
     const holder = { ...noted.holder, untilMs: expiresAtMs };
     this.#commit(keyState, { id: noted.id, holder, rules }, nowMs);
@@ -207,8 +203,8 @@ export class Reservations {
       this.#store.commit(keyState, { accounts, isExact }, nowMs);
     if (!keyState.holders.hasRoomFor(id)) return;
     const units = rules.map(
-      ({ rule, used, wanted, demand, held = 0 }) =>
-        [rule.name, { used, wanted, demand: demand ?? 0, held }] as const,
+      ({ rule, used, wanted, demand, mayHave: had }) =>
+        [rule.name, { used, wanted, demand: demand ?? 0, mayHave: had }] as const,
     );
     keyState.holders.set(id, { ...holder, rules: new Map(units) });
   }
@@ -232,9 +228,6 @@ function prospectOf({ rule, account }: RuleAccount, ttlMs: number, nowMs: number
   if (gain(GAIN_STEPS) === 0 || account.holds.some(({ rate }) => rate !== undefined)) return { resetAfterMs };
   return { resetAfterMs, gains: Array.from({ length: GAIN_STEPS }, (_, index) => gain(index + 1)) };
 }
-
-/** The part of a capacity that the clients of one caller may hold together while others want units. */
-const MAX_SHARE_OF_CALLER = 1 / 2;
 
 interface Granted {
   readonly ttlMs: number;
@@ -260,16 +253,17 @@ function granted(keyState: KeyState, call: Params<"reserve">, noted: HolderRepor
     return { ttlMs: Math.max(0, ttlMs), units: rules.map(() => 0) };
   const cut = ownBuckets(keyState, call, noted, nowMs);
   if (cut !== undefined) return cut;
-  const wishes = rules.map(({ rule, account, kept, wanted }): Wish => {
+  const wishes = rules.map((report): Wish => {
+    const { rule, account, kept, wanted } = report;
     const max = maxUnits(rule);
     const others = holders.others(id, rule.name, max, nowMs);
     const free = remainingOf(rule, account, nowMs);
-    const room = rule.capacity * MAX_SHARE_OF_CALLER - others.heldByOwn - kept;
     const isBounded = others.isContested && callerIn(id) !== undefined;
+    const room = isBounded ? roomOfCaller(report, 0, { id, ...holder }).units - kept : Infinity;
     return {
       wanted,
       kept,
-      free: isBounded ? Math.max(0, Math.min(free, Math.floor(room))) : free,
+      free: Math.max(0, Math.min(free, room)),
       max,
       heldByOthers: unstoredOf(account) - kept,
       wantedByOthers: others.wanted,
@@ -300,8 +294,8 @@ interface RuleReport extends RuleAccount {
   readonly level: number;
   /** Of those with a rate: units that it returns unused. */
   readonly left: number;
-  /** Absent: nothing is granted. */
-  readonly held?: number;
+  /** The units that it may have kept, if it has used none. */
+  readonly mayHave: number;
 }
 
 interface HolderReport {
@@ -337,9 +331,17 @@ function noteMessage(keyState: KeyState, message: Message, nowMs: number, isAgai
     } = (Object.hasOwn(rules, rule.name) && rules[rule.name]) || NOTHING;
     const usedBefore = before?.rules.get(rule.name)?.used ?? 0;
     const held = before && holdWith(account.holds, before.hold);
-    const report = { rule, account, used: Math.max(used, usedBefore), kept, rate, level, left };
+    const most = mayHave(rule, held, before, nowMs);
+    const having = { kept, rate, level, left };
+    const returned = returnedBy(id, having, most);
     return {
-      ...report,
+      ...having,
+      left: returned,
+      rule,
+      account,
+      used: Math.max(used, usedBefore),
+      most,
+      mayHave: kept === 0 ? 0 : held?.rate === undefined ? kept : most - returned,
       wanted: wishOf(id, rule, { kept, wanted }),
       demand: demand === undefined ? undefined : demand / 1_000,
       held,
@@ -350,11 +352,14 @@ function noteMessage(keyState: KeyState, message: Message, nowMs: number, isAgai
   // late. Those units are covered by the restored record, or settled. An old hold stays until it expires.
   const isNew =
     before === undefined ||
-    reports.some(({ kept, delta, held, rate }) => claimsMore({ kept, delta, rate }, held));
+    reports.some(({ held, ...said }) =>
+      claimsMore(id, { ...said, stays: heldFor(said.rule, said.kept, said.rate) }, held),
+    );
   const isHeld = (hold: string) => reports.some(({ account }) => holdWith(account.holds, hold) !== undefined);
   const replaced = isNew && before !== undefined && isHeld(before.hold) ? before.hold : before?.replaced;
   const holder = {
     turn,
+    atMs: nowMs,
     hold: isNew ? `${id}.${turn}` : before.hold,
     ...(replaced !== undefined && isHeld(replaced) && { replaced }),
     untilMs: nowMs + ttlMs,
@@ -362,7 +367,7 @@ function noteMessage(keyState: KeyState, message: Message, nowMs: number, isAgai
   };
   const rules = reports.map(({ held, delta, ...report }): RuleReport => {
     const { rule, account, kept, rate, left } = report;
-    if (isNew) return { ...report, kept: 0, rate: 0, level: 0 };
+    if (isNew) return { ...report, kept: 0, rate: 0, level: 0, mayHave: 0 };
     if (held === undefined) return report;
     // What came at its rate was counted as it came. Of its units, those that it neither keeps nor returns are used.
     const stays = heldFor(rule, kept, rate);
@@ -374,20 +379,4 @@ function noteMessage(keyState: KeyState, message: Message, nowMs: number, isAgai
     return { ...report, account: place(settled, { ...plain, units: stays, ...going }) };
   });
   return { id, rules, holder, isNew };
-}
-
-/** Whether a holder has more than is held for it: another hold, or none, is known here. */
-function claimsMore(
-  { kept, delta, rate }: { readonly kept: number; readonly delta: number; readonly rate: number },
-  held: Hold | undefined,
-): boolean {
-  if (held === undefined) return kept > 0;
-  if (held.rate === undefined) return rate > 0 || delta + kept > held.units;
-  return kept > held.units || rate > held.rate.units;
-}
-
-/** An isolate's number is trusted; a client's counts up to its maximum. */
-export function wishOf(id: string, rule: Rule, { kept, wanted }: Pick<Reserving, "kept" | "wanted">): number {
-  if (callerIn(id) === undefined) return wanted;
-  return Math.min(wanted, Math.max(kept, Math.floor(maxUnits(rule))));
 }

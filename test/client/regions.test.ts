@@ -3,7 +3,6 @@ import { expect, test } from "vitest";
 import type { Holding } from "../../client/call-gate.ts";
 import { LocalLimiter } from "../../client/local-limiter.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
-import { decideAlone } from "../../client/transports/objects.ts";
 import { askAlone, type LimiterStub, returnUnits } from "../../client/transports/send-batch.ts";
 import { locationHintOf, parsePolicies } from "../../core/policies/parse-policies.ts";
 import type { LocationHint, Policy } from "../../core/policies/policy.ts";
@@ -52,7 +51,6 @@ function isolateIn(
     inBackground: () => undefined,
     region: () => region,
     objects: {
-      decideAlone,
       call: async (_: unknown, __: string, call: BatchedCall, ___?: number, to?: LocationHint) => {
         const message = { ...call, to: to ?? ("home" as const) };
         sent.push(message);

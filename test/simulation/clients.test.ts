@@ -1,4 +1,6 @@
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
+import { holdWith, withHold, withoutHold } from "../../core/accounts/hold.ts";
+import type { ReservationsReply } from "../../core/protocol/reservation-messages.ts";
 import { depth } from "../support/depth.ts";
 import { announcedSeed, seedOr } from "../support/random.ts";
 import { forgottenAtCrash, freeAtExpiry } from "./breakages.ts";
@@ -8,6 +10,7 @@ import { BrokenLaw } from "./laws.ts";
 
 // Clients admit 6.3 calls per history with a deviation of 9.0: 80 histories would have below 4 each for one seed in 300.
 const SCHEDULES = depth(300, 3_500);
+const FAR_SCHEDULES = depth(30, 400);
 const MAX = 60_000;
 const PATIENT = { timeout: 900_000 };
 
@@ -18,12 +21,12 @@ beforeAll(() => {
 });
 afterAll(() => void vi.restoreAllMocks());
 
-async function simulate(first: number, schedules: number, breakage?: () => ClientBreakage) {
+async function simulate(first: number, schedules: number, breakage?: () => ClientBreakage, isFar = false) {
   const database = new Database();
   const sum: Record<string, number> = {};
   for (let seed = first; seed < first + schedules; seed += 1) {
     try {
-      const outcome = await new ClientSchedule(seed, database, breakage?.()).run();
+      const outcome = await new ClientSchedule(seed, database, breakage?.(), isFar).run();
       for (const [name, count] of Object.entries(outcome)) sum[name] = (sum[name] ?? 0) + Number(count);
     } catch (error) {
       throw new Error(`SEED=${seed}: ${String(error)}`, { cause: error });
@@ -47,6 +50,17 @@ test(
   },
 );
 
+test(
+  `in ${FAR_SCHEDULES} random histories of busy far clients with buckets of their own, nothing is over the bound, and what each has is held for it`,
+  PATIENT,
+  async () => {
+    const sum = await simulate(announcedSeed("far clients"), FAR_SCHEDULES, undefined, true);
+    expect(sum.buckets).toBeGreaterThan(4 * FAR_SCHEDULES);
+    expect(sum.admittedFromBuckets).toBeGreaterThan(50 * FAR_SCHEDULES);
+    expect(sum.degraded).toBeGreaterThan(FAR_SCHEDULES / 4);
+  },
+);
+
 test.each<[name: string, breakage: () => ClientBreakage, firstSeed?: number]>([
   [
     "counting lifetimes by a clock that stands still while the machine sleeps",
@@ -65,4 +79,45 @@ test.each<[name: string, breakage: () => ClientBreakage, firstSeed?: number]>([
   expect(found?.message).toMatch(/units of \w+ over the bound/);
 });
 
+/** Planted mistakes of buckets that clients have. */
+test.each<[name: string, breakage: () => ClientBreakage]>([
+  ["a client's bucket that outlives its end", outliving],
+  ["a rate that counts once while old and new may both be used", countedOnce],
+])("%s is found", PATIENT, async (_, breakage) => {
+  const found = await simulate(seedOr(1), 400, breakage, true).then(
+    () => undefined,
+    (error: Error) => error,
+  );
+  expect(found?.cause).toBeInstanceOf(BrokenLaw);
+  expect(found?.message).toMatch(/that is not held for it/);
+});
+
 const bySteady = (_: () => number, steadyMs: () => number) => () => Math.floor(1e6 + steadyMs());
+
+function outliving(): ClientBreakage {
+  const longer = (answer: ReservationsReply["answers"][number]) => {
+    if (answer === null || !("reserved" in answer) || answer.reserved?.buckets === undefined) return answer;
+    return { ...answer, reserved: { ...answer.reserved, ttlMs: 5 * answer.reserved.ttlMs } };
+  };
+  // One that asks in time goes on with what the object knows.
+  return { answered: (reply) => ({ ...reply, answers: reply.answers.map(longer) }), faults: ["sleep"] };
+}
+
+/** Of the rates that a client may have the object counts the new one alone. */
+function countedOnce(): ClientBreakage {
+  return {
+    reserved: (object, policy, { holder }, { reserved }) => {
+      const keyState = object.open(policy, "key");
+      const id = keyState.holders.get(holder)?.hold ?? "";
+      for (const ruleState of keyState.ruleStates) {
+        const { rule, account } = ruleState;
+        const hold = holdWith(account.holds, id);
+        const bucket = reserved?.buckets?.[rule.name];
+        if (hold?.rate === undefined || bucket === undefined) continue;
+        const rate = { ...hold.rate, units: bucket.rate.units };
+        const holds = withHold(withoutHold(account.holds, id), { ...hold, rate });
+        keyState.replaceAccount(ruleState, { state: account.state, holds });
+      }
+    },
+  };
+}

@@ -9,14 +9,18 @@ import { RemoteLimiter } from "../../client/remote/remote-limiter.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
 import { BatchQueues } from "../../client/transports/batch-queue.ts";
 import { Objects } from "../../client/transports/objects.ts";
+import { heldUnits, holdWith, RATE_WINDOWS } from "../../core/accounts/hold.ts";
 import { unsleepingClock, type Time } from "../../core/clock.ts";
 import { parseRegions, RegionalPolicies } from "../../core/policies/parse-policies.ts";
-import { type Cost, DEFAULT_BOUNDS, type Policy } from "../../core/policies/policy.ts";
+import { type Cost, DEFAULT_BOUNDS, type Policies, type Policy } from "../../core/policies/policy.ts";
 import type { AnswerText, Decided } from "../../core/protocol/answers.ts";
+import type { ReserveCall } from "../../core/protocol/calls.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { Batch } from "../../core/protocol/messages.ts";
+import { ownKey } from "../../core/protocol/names.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import type { ReservationsReply, ReservationsMessage } from "../../core/protocol/reservation-messages.ts";
+import { heldMs } from "../../core/reservations/sizing.ts";
 import { answerBatch } from "../../durable-objects/wire-methods.ts";
 import { SCOPES } from "../../worker/auth/tokens.ts";
 import { callReserve } from "../../worker/calls/reservations.ts";
@@ -24,7 +28,7 @@ import { parsePolicies } from "../support/milliseconds.ts";
 import { seededRandom } from "../support/random.ts";
 import { transportOf } from "../support/transport.ts";
 import type { Database } from "./database.ts";
-import { law, Oracles } from "./laws.ts";
+import { BrokenLaw, law, Oracles } from "./laws.ts";
 import { asAlone, simulatedNamespace, type Method } from "./network.ts";
 import type { Breakage } from "./schedule.ts";
 import { SimulatedObject } from "./simulated-object.ts";
@@ -48,7 +52,23 @@ const POLICIES = parsePolicies({
     deadlineMs,
   },
 });
+const FAR = { ...BUCKET, deadlineMs: 400 };
+const FAR_POLICIES = parsePolicies({
+  brief: { ...FAR, limit: 400, burst: 300, reservation: { ttl: 500 } },
+  auto: { ...FAR, limit: 600, burst: 500 },
+  both: {
+    rules: {
+      rate: { algorithm: "token-bucket", limit: 400, window: 1_000, burst: 300 },
+      total: { algorithm: "token-bucket", limit: 900, window: 3_000, burst: 400 },
+    },
+    reservation: { ttl: 600 },
+    deadlineMs: 400,
+  },
+});
+const FAR_END_MS = 5_000;
+
 const KEY = "key";
+const CLIENT = `{"token":"t"}`;
 const FAULTS = ["crash", "kill", "sleep", "sleep", "clock", "close"] as const;
 type Fault = (typeof FAULTS)[number];
 
@@ -56,6 +76,12 @@ type Fault = (typeof FAULTS)[number];
 export interface ClientBreakage extends Pick<Breakage, "before" | "after" | "atCrash"> {
   readonly faults?: readonly Fault[];
   readonly clockOf?: (wallMs: () => number, steadyMs: () => number) => () => number;
+  /** What the limiter reads of a client's message. */
+  readonly read?: (message: ReservationsMessage) => ReservationsMessage;
+  /** What it answers. */
+  readonly answered?: (reply: ReservationsReply) => ReservationsReply;
+  /** Called after the object has answered a message for units. */
+  readonly reserved?: (object: SimulatedObject, policy: Policy, call: ReserveCall, answer: Decided) => void;
 }
 
 export interface ClientOutcome {
@@ -66,10 +92,15 @@ export interface ClientOutcome {
   readonly degraded: number;
   readonly messages: number;
   readonly sleeps: number;
+  /** Answers that gave a client a bucket of its own, and what clients admitted from these. */
+  readonly buckets: number;
+  readonly admittedFromBuckets: number;
 }
 
 interface Running {
   readonly limiter: RemoteLimiter;
+  readonly cache: ReservationCache;
+  readonly time: Time;
   readonly machine: { wallMs: number; sleptMs: number; wakesAtMs: number };
   isKilled: boolean;
 }
@@ -83,6 +114,9 @@ export class ClientSchedule {
   readonly #breakage: ClientBreakage;
   readonly #worker: LimiterClient;
   readonly #clients: Running[] = [];
+  readonly #isFar: boolean;
+  readonly #policies: Policies;
+  #crashedAtMs = -Infinity;
   #failure: unknown;
   #open = 0;
   #outcome = {
@@ -93,18 +127,28 @@ export class ClientSchedule {
     degraded: 0,
     messages: 0,
     sleeps: 0,
+    buckets: 0,
+    admittedFromBuckets: 0,
   };
 
-  constructor(seed: number, database: Database, breakage: ClientBreakage = {}) {
+  /** @param isFar clients are 15 to 60 ms away and busy, so that they get buckets of their own */
+  constructor(seed: number, database: Database, breakage: ClientBreakage = {}, isFar = false) {
     this.#random = seededRandom(seed);
     this.#breakage = breakage;
-    this.#policy = this.#of([...POLICIES.values()]);
+    this.#isFar = isFar;
+    this.#policies = isFar ? FAR_POLICIES : POLICIES;
+    this.#policy = this.#of([...this.#policies.values()]);
     this.#oracles = new Oracles(this.#policy);
     database.clear();
-    this.#object = new SimulatedObject(database, POLICIES, () => Math.floor(this.#time.nowMs) + 1_000_000);
+    this.#object = new SimulatedObject(
+      database,
+      this.#policies,
+      () => Math.floor(this.#time.nowMs) + 1_000_000,
+    );
     this.#worker = this.#makeWorker();
     for (let count = 1 + this.#upTo(3); count > 0; count -= 1) this.#clients.push(this.#start());
-    this.#plan();
+    if (isFar) this.#planFar();
+    else this.#plan();
   }
 
   async run(): Promise<ClientOutcome> {
@@ -131,6 +175,22 @@ export class ClientSchedule {
       if (this.#chance(0.4)) this.#time.at(atMs, () => this.#fault(index));
       atMs += this.#of([0, 2, 5, 20, 60, 200, 1_100]);
     }
+  }
+
+  /** Each client, and now and then the worker's isolate, calls at a pace that changes. */
+  #planFar(): void {
+    const callers = this.#clients.length;
+    for (let caller = 0; caller <= callers; caller += 1)
+      for (let atMs = this.#upTo(300); atMs < FAR_END_MS;) {
+        const untilMs = atMs + 300 + this.#upTo(1_500);
+        const paceMs = caller === callers ? this.#of([100, 400]) : this.#of([4, 8, 8, 20, 40]);
+        for (; atMs < untilMs; atMs += this.#upTo(2 * paceMs)) {
+          const cost = this.#of([1, 1, 1, 1, 1, 1, 2]);
+          this.#time.at(atMs, () => (caller === callers ? this.#callWorker(cost) : this.#call(caller, cost)));
+        }
+        if (caller < callers && this.#chance(0.2)) this.#time.at(atMs, () => this.#fault(caller));
+        if (this.#chance(0.2)) atMs += this.#upTo(1_500);
+      }
   }
 
   #call(index: number, cost: Cost): void {
@@ -175,6 +235,7 @@ export class ClientSchedule {
     if (what === "crash") {
       this.#breakage.atCrash?.(this.#object);
       this.#object.crash();
+      this.#crashedAtMs = this.#time.nowMs;
     } else if (what === "kill" && running !== undefined) {
       running.isKilled = true;
       this.#clients[index] = this.#start();
@@ -207,9 +268,12 @@ export class ClientSchedule {
       },
     };
     const transport = transportOf({ reserve: (asked) => this.#send(asked, machine, isKilled) });
-    const parts = { transport, time, inBackground: () => undefined };
+    const cache = new ReservationCache(() => `client-${this.#upTo(1e9)}`);
+    const parts = { transport, time, inBackground: () => undefined, cache };
     const running: Running = {
-      limiter: this.#noting(new RemoteLimiter(parts), isKilled),
+      limiter: this.#noting(new RemoteLimiter(parts), () => running),
+      cache,
+      time,
       machine,
       isKilled: false,
     };
@@ -217,7 +281,8 @@ export class ClientSchedule {
   }
 
   /** Records a client's admissions at their instants. */
-  #noting(limiter: RemoteLimiter, isKilled: () => boolean): RemoteLimiter {
+  #noting(limiter: RemoteLimiter, self: () => Running): RemoteLimiter {
+    const isKilled = () => self().isKilled;
     const limit = limiter.limit.bind(limiter);
     limiter.limit = async (asked) => {
       // A killed client is owed no answer.
@@ -227,10 +292,40 @@ export class ClientSchedule {
       if (decision.source === "isolate" && decision.success && before >= 0 && !isKilled()) {
         this.#outcome.admittedByClients += 1;
         this.#admit(asked.cost ?? 1);
+        this.#checkBucket(self());
       }
       return decision;
     };
     return limiter;
+  }
+
+  /** What a client admits from is held for it, whichever message or answer is lost: its rate, and all that may be in it. */
+  #checkBucket({ cache, time }: Running): void {
+    const reservation = cache.find(this.#policy, KEY);
+    const { buckets = [] } = reservation ?? {};
+    if (reservation === undefined || buckets.length === 0) return;
+    this.#outcome.admittedFromBuckets += 1;
+    // An object that has lost its memory knows no buckets.
+    if (this.#time.nowMs < this.#crashedAtMs + 2 * heldMs(this.#policy.reservation.mostMs)) return;
+    const { holders, ruleStates } = this.#object.open(this.#policy, KEY);
+    const hold = holders.get(ownKey(CLIENT, reservation.holder))?.hold ?? "";
+    const isSpendable = reservation.spendableAt(time.nowMs()).some((units) => units > 0);
+    for (const [index, { rule, account }] of isSpendable ? ruleStates.entries() : []) {
+      const { rate, units = 0 } = holdWith(account.holds, hold) ?? {};
+      const bucket = buckets[index];
+      const isHeld = (rate?.units ?? 0) >= (bucket?.rate.units ?? 0) && units >= (bucket?.most ?? 0);
+      if (!isHeld)
+        this.#failure ??= new BrokenLaw(`a client has a bucket of ${rule.name} that is not held for it`);
+    }
+  }
+
+  /** What is handed out is no more than there is. */
+  #checkHandedOut(): void {
+    for (const { rule, account } of this.#object.open(this.#policy, KEY).ruleStates) {
+      const { all, rate } = heldUnits(account.holds);
+      const isThere = all <= rule.capacity && rate.units <= RATE_WINDOWS * rule.quota.units;
+      if (!isThere) this.#failure ??= new BrokenLaw(`more of ${rule.name} is handed out than there is`);
+    }
   }
 
   #untilKilled(isKilled: () => boolean): Promise<undefined> {
@@ -277,17 +372,18 @@ export class ClientSchedule {
   }
 
   async #carryOut(text: string): Promise<string> {
-    const asked = JSON.parse(text) as ReservationsMessage;
-    const principal = { title: "the client", id: `{"token":"t"}`, bounds: DEFAULT_BOUNDS, scopes: SCOPES };
+    const { read = (same) => same, answered: told = (same) => same } = this.#breakage;
+    const asked = read(JSON.parse(text) as ReservationsMessage);
+    const principal = { title: "the client", id: CLIENT, bounds: DEFAULT_BOUNDS, scopes: SCOPES };
     const answered = await callReserve({ client: this.#worker, principal }, asked);
     if (answered instanceof Problem) throw answered.toError();
     // Excludes decisions of the worker's isolate from the client's own.
     const answers = answered.answers.map((answer) =>
       answer !== null && "decision" in answer
-        ? { decision: { ...answer.decision, source: "object" } }
+        ? { decision: { ...answer.decision, source: "object" as const } }
         : answer,
     );
-    return JSON.stringify({ ...answered, answers });
+    return JSON.stringify(told({ ...answered, answers }));
   }
 
   #makeWorker(): LimiterClient {
@@ -300,7 +396,7 @@ export class ClientSchedule {
     const namespace = simulatedNamespace(this.#time, handle, fate, () => false);
     const inBackground = () => undefined;
     const objects = new Objects(namespace, time, { queues: new BatchQueues(), inBackground });
-    const policies = new RegionalPolicies(POLICIES, parseRegions(undefined));
+    const policies = new RegionalPolicies(this.#policies, parseRegions(undefined));
     const local = new LocalLimiter(new ReservationCache(() => `worker-${this.#upTo(1e9)}`));
     return this.#notingWorker(new LimiterClient({ objects, policies, time, inBackground }, local));
   }
@@ -312,9 +408,14 @@ export class ClientSchedule {
     this.#breakage.before?.(this.#object, this.#policy);
     const answer = this.#object.handle(method, args);
     this.#breakage.after?.(this.#object, this.#policy);
+    if (this.#isFar) this.#checkHandedOut();
     if (method === "giveBack") return answer;
     const cost = method === "limit" ? (args[2] as Cost) : (message as { readonly cost: Cost }).cost;
-    const { rules } = JSON.parse(answer as AnswerText) as Decided;
+    const decided = JSON.parse(answer as AnswerText) as Decided;
+    const { rules, reserved } = decided;
+    if (reserved?.buckets !== undefined) this.#outcome.buckets += 1;
+    if (reserved !== undefined)
+      this.#breakage.reserved?.(this.#object, this.#policy, message as ReserveCall, decided);
     if (cost === 0 || rules.some(({ success }) => !success)) return answer;
     this.#outcome.admittedByObject += 1;
     this.#admit(cost);
@@ -330,6 +431,7 @@ export class ClientSchedule {
   }
 
   #delayMs(): number {
+    if (this.#isFar) return this.#chance(0.03) ? this.#upTo(800) : 15 + this.#upTo(45);
     return this.#chance(0.04) ? this.#upTo(2.5 * this.#policy.reservation.leastMs) : this.#upTo(12);
   }
 

@@ -2,7 +2,14 @@
 import type * as v from "valibot";
 import { boundReached, unavailable } from "../../client/read-answer.ts";
 import { normaliseKey } from "../../core/catalog/keys.ts";
-import { forPriority, type Policy, publicName, takesNothing, type Rule } from "../../core/policies/policy.ts";
+import {
+  forPriority,
+  isCuttable,
+  type Policy,
+  publicName,
+  takesNothing,
+  type Rule,
+} from "../../core/policies/policy.ts";
 import type { Sent } from "../../core/protocol/calls.ts";
 import { Arrivals, STALE, type BatchedCall, type MadeAnswer } from "../../core/protocol/messages.ts";
 import { ownKey, hash } from "../../core/protocol/names.ts";
@@ -130,19 +137,19 @@ async function answerReserve(message: Message, call: Reserve, input: unknown): A
   const target = targetOf(message, call, input);
   if (target instanceof Problem) return target;
   const { policy, key, isKnown } = target;
-  const { turn, ttlMs, isShort, rules } = call;
+  const { turn, ttlMs, isShort, takesBucket, rules } = call;
   const holder = ownKey(message.principal.id, call.holder);
   const mayHold = policy.reservation.clients !== false;
   if (isKnown && mayHold && describeForClient(policy).localDecisions.denies) {
     const strays = Object.keys(rules).filter((name) => !policy.rules.some((rule) => rule.name === name));
     if (strays.length > 0) return notAllowed(strays.map((name) => strayRule(policy, name)));
-    const reserve = { ...messageOf(target, call), holder, turn, ttlMs, isShort, rules };
+    const reserve = { ...messageOf(target, call), holder, turn, ttlMs, isShort, takesBucket, rules };
     return answerOf(await message.client.forward(policy, key, { reserve }));
   }
   // A client with other rules gets no units. It may spend those it has until this answer arrives, so they
   // stay held until reported or expired.
   const kept = Object.fromEntries(
-    Object.entries(rules).map(([name, rule]) => [name, { ...rule, wanted: rule.kept }]),
+    Object.entries(rules).map(([name, rule]) => [name, { ...rule, wanted: rule.kept, demand: 0 }]),
   );
   const noted = { ...messageOf(target, call), cost: 0, holder, turn, ttlMs: 0, isShort, rules: kept };
   await message.client.forward(policy, key, { reserve: noted });
@@ -227,5 +234,6 @@ function describeRules({ priorities, rules }: Policy) {
 
 function describeRule({ name, unit, capacity, algorithm, config }: Rule): RuleDescription {
   const wholeMs = { one: algorithm.refillMs(config, 1), all: algorithm.refillMs(config, capacity) };
-  return { name, unit, capacity, wholeMs };
+  const isCut = isCuttable({ name, unit, capacity, algorithm, config }) && algorithm.isCutByWindow !== true;
+  return { name, unit, capacity, wholeMs, ...(isCut && { isCuttable: true as const }) };
 }

@@ -5,7 +5,8 @@ import { type KnownHolder, Holders } from "../../../durable-objects/keys/holders
 const wanting = (wanted: number): KnownHolder => ({
   turn: 1,
   hold: "hold",
-  rules: new Map([["rule", { used: 0, wanted, held: 0, demand: wanted }]]),
+  atMs: 0,
+  rules: new Map([["rule", { used: 0, wanted, demand: wanted, mayHave: 0 }]]),
   untilMs: 1_000,
 });
 const holder = wanting(1);

@@ -1,5 +1,6 @@
 /** `POST /v1/reservations`: units of many keys, held by a client in its caller's process. */
 import { expect, test } from "vitest";
+import type { Reserved } from "../../../core/protocol/answers.ts";
 import type { ReservationsReply } from "../../../core/protocol/reservation-messages.ts";
 import { TOKENS } from "../../support/fixtures.ts";
 import { call, freshKey, limit, report } from "../../support/limiter.ts";
@@ -99,7 +100,7 @@ test("each call is checked as any other is, and one that is refused is refused b
   ]);
 });
 
-test.each([
+test.each<readonly [body: object, pointer: string]>([
   [{ protocol: 2, calls: [] }, "/protocol"],
   [{ protocol: 1, calls: [] }, "/calls"],
   [{ protocol: 1, calls: [{}] }, "/calls/0"],
@@ -107,6 +108,34 @@ test.each([
   [{ protocol: 1, calls: [{ limit: { policy: "slow", key: "" } }] }, "/calls/0/limit/key"],
   [{ protocol: 1, calls: [holding("slow", "a", { turn: 0 })] }, "/calls/0/reserve/turn"],
   [{ protocol: 1, calls: [holding("slow", "a", { holder: "h".repeat(65) })] }, "/calls/0/reserve/holder"],
+  [{ protocol: 1, calls: [holding("slow", "a", { takesBucket: "yes" })] }, "/calls/0/reserve/takesBucket"],
+  ...[
+    { demand: -1 },
+    { demand: 1e10 },
+    { rate: 0.5 },
+    { rate: -1 },
+    { level: -1 },
+    { left: 1e10 },
+    { burst: 1 },
+  ].map((field) => {
+    const rules = { slow: { used: 0, kept: 0, wanted: 0, ...field } };
+    const pointer = `/calls/0/reserve/rules/slow/${Object.keys(field).join("")}`;
+    return [{ protocol: 1, calls: [holding("slow", "a", { rules })] }, pointer] as const;
+  }),
+  [
+    {
+      protocol: 1,
+      calls: [
+        {
+          giveBack: {
+            policy: "slow",
+            returned: [{ key: "a", holder: "h", turn: 1, used: {}, left: { slow: -1 } }],
+          },
+        },
+      ],
+    },
+    "/calls/0/giveBack/returned/0/left/slow",
+  ],
 ])("a message that is malformed is refused as a whole: %j", async (body, pointer) => {
   const answered = await call("/v1/reservations", { body });
   expect(answered.status).toBe(422);
@@ -151,6 +180,41 @@ test("a policy may refuse units to clients: they are decided call by call, and h
   const { answers } = await send([holding("inside", key, { cost: 2 })], { inside: version });
   expect(answers).toMatchObject([{ decision: { success: true, remaining: 9_998 } }]);
   expect((await report("inside", key)).body).toMatchObject({ outstanding: 0, remaining: 9_998 });
+});
+
+test("a far client gets a bucket of its own, and gives back what it has not used of it", async () => {
+  const key = freshKey();
+  const first = await send([{ limit: { policy: "brief", key, cost: 0 } }]);
+  const { version, rules: described } = first.policies["brief"] ?? {};
+  expect(described).toMatchObject([{ isCuttable: true }]);
+  const known = { brief: version };
+  const asking = { used: 0, kept: 0, wanted: 100, demand: 100.5 };
+  const { answers } = await send(
+    [holding("brief", key, { takesBucket: true, rules: { brief: asking } })],
+    known,
+  );
+  const [answer] = answers as unknown as { reserved: Reserved }[];
+  const { rate, most } = answer?.reserved.buckets?.["brief"] ?? { rate: { units: 0 }, most: 0 };
+  expect(rate.units).toBeGreaterThan(0);
+  const has = { ...asking, kept: most, rate: rate.units, level: most };
+  const again = await send(
+    [holding("brief", key, { turn: 2, takesBucket: true, rules: { brief: has } })],
+    known,
+  );
+  expect(again.answers).toMatchObject([{ reserved: { isNew: false, buckets: { brief: { most } } } }]);
+  const { outstanding } = (await report("brief", key)).body as { outstanding: number };
+  expect(outstanding).toBeGreaterThanOrEqual(most);
+  const returned = [{ key, holder: "h", turn: 3, used: { brief: 0 }, left: { brief: most } }];
+  expect((await send([{ giveBack: { policy: "brief", returned } }], known)).answers).toEqual([null]);
+  expect((await report("brief", key)).body).toMatchObject({ outstanding: 0 });
+});
+
+test("a client of an older version says nothing of buckets, and gets none", async () => {
+  const key = freshKey();
+  const { answers } = await send([holding("ahead", key)], await versionOf("ahead"));
+  expect(Object.keys((answers as unknown as { reserved: Reserved }[])[0]?.reserved ?? {})).not.toContain(
+    "buckets",
+  );
 });
 
 test("a client decides nothing where calls are shed, lease units, or need no object", async () => {

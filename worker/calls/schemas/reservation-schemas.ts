@@ -2,7 +2,7 @@
 import * as v from "valibot";
 import { MAX_UNITS } from "../../../core/algorithms/algorithm.ts";
 import { MAX_RESERVING, RESERVATIONS_PROTOCOL } from "../../../core/protocol/reservation-messages.ts";
-import { described, integer, table } from "../../../core/validation.ts";
+import { described, integer, number, table } from "../../../core/validation.ts";
 import { Decision, RuleDecision } from "./answer-schemas.ts";
 import { ProblemDetails } from "./problem-schemas.ts";
 import { amount, LimitRequest, milliseconds, optional, text } from "./request-schemas.ts";
@@ -17,6 +17,10 @@ const turn = described(
   "Rises with each message of the holder. A message with a lower one is late, and changes nothing.",
 );
 const used = described(integer(0, Number.MAX_SAFE_INTEGER), "Units that the holder has used since it began.");
+const left = described(
+  integer(0, MAX_UNITS),
+  "Of its bucket: units that it returns unused. Others that it does not keep count as used.",
+);
 const { policy, key, cost, priority, plan } = LimitRequest.entries;
 const CALL_ALLOWED = "an object with one of the fields giveBack, limit, reserve";
 const LEFT_ALLOWED = `a list of 1 to ${MAX_RESERVING} times in milliseconds, one for each call`;
@@ -28,7 +32,13 @@ const GiveBack = table({
   returned: described(
     v.pipe(
       v.array(
-        table({ key, holder, turn, used: v.record(v.string(), used, "a table of units by rule") }),
+        table({
+          key,
+          holder,
+          turn,
+          used: v.record(v.string(), used, "a table of units by rule"),
+          left: v.optional(v.record(v.string(), left, "a table of units by rule")),
+        }),
         CALLS_ALLOWED,
       ),
       v.minLength(1, CALLS_ALLOWED),
@@ -50,6 +60,12 @@ const Reserve = table({
     "For how long the units are wanted, in milliseconds. The client counts from before it sends the message.",
   ),
   isShort: described(v.boolean("true or false"), "Whether calls wait for units already."),
+  takesBucket: v.optional(
+    described(
+      v.boolean("true or false"),
+      "The client takes a bucket of its own (reserved.buckets). true: it is far away. false: if the key has many holders. As demand, rate, level and left only for policies with a rule that is isCuttable.",
+    ),
+  ),
   rules: described(
     v.record(
       v.string(),
@@ -57,6 +73,15 @@ const Reserve = table({
         used,
         kept: described(integer(0, MAX_UNITS), "Units that it keeps. All others are free again."),
         wanted: described(integer(0, MAX_UNITS), "Units that it wants, the kept ones included."),
+        demand: v.optional(described(number(0, MAX_UNITS), "The units that its calls need in a second.")),
+        rate: v.optional(
+          described(
+            integer(0, Number.MAX_SAFE_INTEGER),
+            "The rate of its bucket, as it was given. Then kept is the most units in it.",
+          ),
+        ),
+        level: v.optional(described(integer(0, MAX_UNITS), "The units in its bucket now.")),
+        left: v.optional(left),
       }),
       "a table by rule",
     ),
@@ -111,6 +136,23 @@ export const Reserved = v.object({
   units: described(
     v.record(v.string(), amount("Units.")),
     "By rule: units that are granted in addition to the kept ones.",
+  ),
+  buckets: v.optional(
+    described(
+      v.record(
+        v.string(),
+        v.object({
+          rate: v.object({
+            units: described(v.number(), "Units that come in windowMs."),
+            windowMs: milliseconds("The time in which they come."),
+          }),
+          most: amount(
+            "The most units in the bucket. What was kept beyond is given up with the next message.",
+          ),
+        }),
+      ),
+      "By rule: a bucket of the client's own until ttlMs is over, or the next answer. Absent: it has units alone.",
+    ),
   ),
   prospects: v.optional(
     v.record(

@@ -1,0 +1,89 @@
+/**
+ * What clients in other processes say, and what they may have. An isolate's numbers are trusted; a client's count as far as
+ * they can be true, so one that lies takes from what its caller has, and not from others.
+ *
+ * - *Wants*: up to its maximum, and the rate that it needs as in `Holders.shareOf`.
+ * - *Has*: what is held for it. One that claims more gets a new hold, and the old one ends by itself.
+ * - *Returns*: what it was given, and what has come at its rate, less what it returned before.
+ * - *All clients of one caller*: half of a key, while others want some of it.
+ *
+ * A client that returns what it has spent is over the limit, as with units: the scope `reserve` trusts it in that.
+ */
+import type { Account, Hold } from "../../core/accounts/hold.ts";
+import type { Rule } from "../../core/policies/policy.ts";
+import type { Reserving } from "../../core/protocol/calls.ts";
+import { callerIn } from "../../core/protocol/names.ts";
+import { maxUnits } from "../../core/reservations/sizing.ts";
+import { type KnownHolder, MAX_SHARE_OF_CALLER } from "../keys/holders.ts";
+
+/** An isolate's number is trusted; a client's counts up to its maximum. */
+export function wishOf(id: string, rule: Rule, { kept, wanted }: Pick<Reserving, "kept" | "wanted">): number {
+  if (callerIn(id) === undefined) return wanted;
+  return Math.min(wanted, Math.max(kept, Math.floor(maxUnits(rule))));
+}
+
+/** What a holder says of its bucket, or of its units. */
+interface Having {
+  readonly kept: number;
+  readonly rate: number;
+  readonly level: number;
+  readonly left: number;
+}
+
+/** The most units that the holder of a bucket has: as if it had used none. Parts of units count too. */
+export function mayHave(rule: Rule, held: Hold | undefined, before: KnownHolder | undefined, nowMs: number) {
+  if (held === undefined || before === undefined) return 0;
+  if (held.rate === undefined) return held.units;
+  const { mayHave: had = 0 } = before.rules.get(rule.name) ?? {};
+  const came = (held.rate.units * Math.max(0, nowMs - before.atMs)) / held.rate.windowMs;
+  return Math.min(held.units, had + came);
+}
+
+/** What a holder returns, as far as it can be true. One that says that its bucket is full gets that much less. */
+export function returnedBy(id: string, { left, level }: Having, most: number): number {
+  if (callerIn(id) === undefined) return left;
+  return Math.min(left, Math.max(0, Math.floor(most) - level));
+}
+
+/** What the object counts. */
+interface Counted {
+  /** Units used since the last message. */
+  readonly delta: number;
+  /** `mayHave`. */
+  readonly most: number;
+  /** What would be held for what it keeps. */
+  readonly stays: number;
+}
+
+/** Whether a holder has more than is held for it: another hold, or none, is known here. */
+export function claimsMore(
+  id: string,
+  { kept, delta, rate, most, stays }: Having & Counted,
+  held: Hold | undefined,
+): boolean {
+  if (held === undefined) return kept > 0;
+  if (held.rate === undefined) return rate > 0 || delta + kept > held.units;
+  if (kept > held.units || rate > held.rate.units) return true;
+  if (callerIn(id) === undefined) return false;
+  // Without its rate it keeps units, which it must have.
+  return rate === 0 ? kept > most : stays > held.units;
+}
+
+/**
+ * What the clients of a holder's caller may hold beside what they hold, its own hold not counted, while others want some of
+ * it. Their holds count until they end, also if their holders are forgotten.
+ */
+export function roomOfCaller(
+  { account, rule }: { readonly account: Account; readonly rule: Rule },
+  perWindows: number,
+  { id, hold }: { readonly id: string; readonly hold: string },
+) {
+  const caller = callerIn(id);
+  let [units, rate] = [MAX_SHARE_OF_CALLER * rule.capacity, MAX_SHARE_OF_CALLER * perWindows];
+  for (const each of account.holds) {
+    if (each.id === hold || each.isStored === true || callerIn(each.id) !== caller) continue;
+    units -= each.units;
+    rate -= each.rate?.units ?? 0;
+  }
+  return { units: Math.floor(units), rate: Math.floor(rate) };
+}
