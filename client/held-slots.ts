@@ -164,6 +164,18 @@ export class HeldSlots {
     this.#lasted(nowMs - grantedAtMs);
   }
 
+  /** When so many of its slots are free, if none of its leases ends before its time; `undefined`: it has fewer. */
+  freeInMs(units: number, nowMs: number): number | undefined {
+    let free = this.idle;
+    let atMs = nowMs;
+    for (const lease of [...this.young.values()].toSorted((a, b) => a.expiresAtMs - b.expiresAtMs)) {
+      if (free >= units) break;
+      free += lease.units;
+      atMs = lease.expiresAtMs;
+    }
+    return free < units ? undefined : atMs - nowMs;
+  }
+
   endExpired(nowMs: number): void {
     if (nowMs < this.#nextEndMs) return;
     this.#nextEndMs = Infinity;

@@ -139,6 +139,20 @@ export class SlotHolder {
     }
   }
 
+  /** Ends the waits of calls in this isolate. The wait that they are told is until its own leases end. */
+  endWaits(caller: ClientContext, policy: Policy, key: string): void {
+    const slots = this.#find(policy, key);
+    const rule = relaxedRule(policy);
+    // Without one no call waits here alone.
+    if (slots === undefined || rule === undefined) return;
+    const nowMs = this.#now(caller.time.nowMs());
+    this.#serve(slots, nowMs);
+    for (const waiting of slots.waiting.splice(0)) {
+      waiting.answer = denial(slots, rule, waiting, nowMs);
+      waiting.latch.open();
+    }
+  }
+
   /** The mark of the holder of a key. */
   markOf(policy: Policy, key: string): string | undefined {
     const slots = this.#find(policy, key);
@@ -371,5 +385,15 @@ function grant(
     rules: [{ ...of, success: true, retryAfterMs: 0, reason: "ok" }],
     waitedMs,
     lease: { id, fencingToken, expiresAfterMs: ttlMs },
+  };
+}
+
+function denial(slots: HeldSlots, { name, capacity }: Rule, call: WaitingCall, nowMs: number): Decided {
+  const retryAfterMs = slots.freeInMs(call.units, nowMs) ?? null;
+  const of = { name, limit: capacity, remaining: 0, resetAfterMs: slots.freeInMs(slots.kept, nowMs) ?? 0 };
+  return {
+    rules: [{ ...of, success: false, retryAfterMs, reason: "quota" }],
+    reason: "wait-timeout",
+    waitedMs: nowMs - call.sinceMs,
   };
 }

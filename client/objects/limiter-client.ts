@@ -272,6 +272,18 @@ export class LimiterClient {
     return answer ?? unavailable("whether the key was reset is not known: ask again");
   }
 
+  /** Ends the waits of callers at the object, and in this isolate for its own slots. */
+  async endWaits(policy: Policy, key: string): Promise<Problem | undefined> {
+    const ended = await this.#objects.askFor(policy, key, async (object) => {
+      await object.endWaits(policy.name, key);
+      return "done" as const;
+    });
+    // After the object: a call that goes on to it meanwhile is still here too.
+    this.claims.endWaits(policy, key);
+    if (ended === "done") return undefined;
+    return ended ?? unavailable("whether all waits were ended is not known: ask again");
+  }
+
   /** Takes the utilization of a caller's machine, from 0 to 1, for policies that shed by reports. */
   report(policy: Policy, key: string, utilization: number): void {
     this.#shedding.report(this.#parts, policy, key, utilization);

@@ -56,6 +56,7 @@ export function localOperations(
       shedders.reset(keyState, nowMs);
       queue.serve(keyState);
     },
+    endWaits: (keyState, nowMs) => queue.endWaits(keyState, nowMs),
   };
 }
 

@@ -1,4 +1,5 @@
 /** Slots of an isolate, whose object answers what it may not. */
+import { randomUUID } from "node:crypto";
 import { expect, test } from "vitest";
 import { Ticks } from "../../bench/scale/ticks.ts";
 import type { ClientContext } from "../../client/call-gate.ts";
@@ -57,4 +58,45 @@ test("a holder sends a few messages a second, whatever memory the object has", a
     expect(messages).toBeGreaterThan(SECONDS / 8);
     expect(messages).toBeLessThan(SECONDS * 20);
   }
+});
+
+test("waits that end are denied with the time at which enough of the isolate's own leases end", async () => {
+  const policy = policies.get("slots");
+  if (policy === undefined) throw new Error("there is no policy");
+  const ticks = new Ticks();
+  let turns = 0;
+  const caller = {
+    time: ticks.clock(0),
+    objects: {
+      call: async () => {
+        await Promise.resolve();
+        turns += 1;
+        return { answer: { slots: { memory: "memory", given: { ...GIVEN, more: turns === 1 ? 2 : 0 } } } };
+      },
+    },
+    inBackground: (work: Promise<unknown>) => void work,
+  } as unknown as ClientContext;
+  const holder = new SlotHolder();
+  const call = (ttlMs: number, cost = 1) => ({ cost, ttlMs, waitMs: 9_000, makeId: randomUUID }) as never;
+  let waiting: readonly ReturnType<SlotHolder["enter"]>[] = [];
+  await ticks.run(
+    () => ticks.nowMs >= 600,
+    (nowMs) => {
+      if (nowMs <= 5) holder.acquire(caller, policy, "key", call(0));
+      if (nowMs === 590)
+        for (const ttlMs of [3_000, 7_000]) holder.acquire(caller, policy, "key", call(ttlMs));
+      if (nowMs === 592)
+        waiting = [
+          holder.enter(caller, policy, "key", call(1_000)),
+          holder.enter(caller, policy, "key", call(1_000, 2)),
+        ];
+      if (nowMs === 599) holder.endWaits(caller, policy, "key");
+    },
+  );
+  const [one, both] = waiting;
+  expect([one?.latch.isOpen, both?.latch.isOpen]).toEqual([true, true]);
+  const denied = { success: false, remaining: 0, resetAfterMs: 6_991, reason: "quota" };
+  const said = { reason: "wait-timeout", waitedMs: 7 };
+  expect(one?.answer).toMatchObject({ ...said, rules: [{ ...denied, retryAfterMs: 2_991 }] });
+  expect(both?.answer).toMatchObject({ ...said, rules: [{ ...denied, retryAfterMs: 6_991 }] });
 });
