@@ -24,6 +24,7 @@ import { type BatchedCall, type MadeAnswer, PROTOCOL } from "../../core/protocol
 import { type ClaimKind, ownHoldId, ownKey, type ProveClaim, withMark } from "../../core/protocol/names.ts";
 import { type Full, Problem, type Answered } from "../../core/protocol/problems.ts";
 import type { ComparedCall } from "../../core/stats/counts.ts";
+import type { Counter } from "../../core/stats/tally.ts";
 import { type ClientContext, CallGate, type ObjectStartLimit, through } from "../call-gate.ts";
 import { LocalLimiter } from "../local-limiter.ts";
 import {
@@ -50,7 +51,9 @@ export interface LimiterClientParts extends ClientContext {
   /** Proves the ids of claims. Absent: ids are unproven. */
   readonly prove?: ProveClaim | undefined;
   /** Counts the decisions that callers get. Absent: they are not counted. */
-  readonly counter?: (ComparisonCounter & { decided(decision: Decision): void }) | undefined;
+  readonly counter?:
+    | (ComparisonCounter & Pick<Counter, "add"> & { decided(decision: Decision): void })
+    | undefined;
 }
 
 /** A second attempt is safe: the call takes effect once. */

@@ -385,7 +385,7 @@ test("when waits end, a small lease behind a large one is granted, the large one
   expect(acquire("a", 1)).toHaveProperty("lease");
   await pass(1_000);
   const [large, small, last] = [acquire("b", 2), acquire("c", 1), acquire("d", 1)];
-  object.ask("slots", KEY, (operations, keyState, nowMs) => operations.endWaits(keyState, nowMs));
+  void object.ask("slots", KEY, (operations, keyState, nowMs) => operations.endWaits(keyState, nowMs));
   expect(await small).toMatchObject({ lease: { id: "c", expiresAfterMs: 9_000 } });
   const denied = { success: false, reason: "quota" };
   expect(await large).toEqual(
