@@ -165,7 +165,7 @@ function configuredBy(
     const config = algorithm.configure(fields);
     return "problem" in config ? config : { algorithm, config };
   }
-  const stray = ["burst", "initial"].find((field) => fields[field] !== undefined);
+  const stray = ["burst", "carry", "initial"].find((field) => fields[field] !== undefined);
   if (stray !== undefined)
     return { problem: { field: stray, allowed: "left out with a limit of 0: nothing passes at all" } };
   const config: Table | ConfigProblem = algorithm.configure({ ...fields, limit: 1 }) as Table;
