@@ -193,7 +193,7 @@ export class LimiterClient {
     if (here !== undefined) return { ...here, waitedMs: 0 };
     const read = (text: AnswerText) => JSON.parse(text) as Answer | UnsupportedProtocol;
     const answer = await this.#objects.wait(policy, key, "limit", call, signal, read);
-    if (answer === undefined) return degradedDecision(policy, key);
+    if (answer === undefined) return this.#failed(policy, key, call.cost);
     if (answer instanceof Problem) return answer;
     // During a rollout the object may be an older version, which decides but cannot let calls wait.
     if ("unsupported" in answer) return await this.limitByObject(policy, key, call);
@@ -216,7 +216,11 @@ export class LimiterClient {
     const { waitMs: _, idempotencyKey, ...atOnce } = call;
     const own = idempotencyKey && ownKey(this.#parts.callerId, idempotencyKey);
     const answer = await this.#objects.limit(policy, key, { ...atOnce, idempotencyKey: own });
-    return answer === undefined ? degradedDecision(policy, key) : decisionOf(policy, key, answer);
+    return answer === undefined ? this.#failed(policy, key, call.cost) : decisionOf(policy, key, answer);
+  }
+
+  #failed(policy: Policy, key: string, cost: Cost): Decision {
+    return this.#local.failures.decide(policy, key, cost, this.nowMs);
   }
 
   /** Returns taken units. @param charge the idempotency key that took them; absent: refills all */

@@ -50,7 +50,7 @@ export function parsePolicy(name: string, given: unknown): Policy | Problems {
   const problem = contradiction(fields, rules, lease !== undefined);
   if (problem !== undefined) return { problems: [problem] };
   const { pool: kind, localShare, shed, denialTtl: denialTtlMs, maxWait, maxWaiters, ...others } = fields;
-  const { priorities: names, defaultPriority, reserve, ageing: ageingMs, ...plain } = others;
+  const { priorities: names, defaultPriority, reserve, ageing: ageingMs, onFailure, ...plain } = others;
   const shedding = sheddingOf(shed, lease !== undefined, kind);
   if (shedding !== undefined && "problems" in shedding) return shedding;
   const { mostMs } = plain.reservation;
@@ -58,6 +58,9 @@ export function parsePolicy(name: string, given: unknown): Policy | Problems {
     mostMs > 0 && rules.every(({ algorithm, config }) => algorithm.localDecisions(config)[what]);
   const policy = {
     ...plain,
+    ...(typeof onFailure === "string"
+      ? { onFailure }
+      : { onFailure: "closed" as const, failureLimit: onFailure }),
     name,
     rules: [first, ...furtherRules] as const,
     denialTtlMs,

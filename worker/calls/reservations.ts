@@ -197,6 +197,7 @@ export function describeForClient(policy: Policy): PolicyDescription {
   const seen = [...priorities.seen].map(([name, { rules }]) => [name, rules.map((rule) => rule.capacity)]);
   const described = {
     onFailure: policy.onFailure === "open" ? ("open" as const) : ("closed" as const),
+    ...(policy.failureLimit && { failureLimit: policy.failureLimit }),
     deadlineMs: policy.deadlineMs,
     objects: policy.objects,
     localDecisions: isByLimiter
