@@ -24,7 +24,7 @@ const median = (values: readonly number[]) =>
 
 /** Nanoseconds to count a decision of one of `keys` keys. */
 function nanoseconds(keys: number): number {
-  const decided = { policy: "hot", success: true, reason: "ok", source: "isolate" } as const;
+  const decided = { policy: "hot", success: true, reason: "ok", source: "isolate", rules: [] } as const;
   const times = Array.from({ length: 7 }, () => {
     const tally = new Tally();
     const names = Array.from({ length: keys }, (_, index) => `user:${index}`);

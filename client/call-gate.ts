@@ -8,6 +8,7 @@ import type { CallerBounds, LocationHint, Policy, PolicyView } from "../core/pol
 import type { BatchedCall, MadeAnswer } from "../core/protocol/messages.ts";
 import { hash, objectName } from "../core/protocol/names.ts";
 import { full, type Full, type Problem } from "../core/protocol/problems.ts";
+import type { Counter } from "../core/stats/tally.ts";
 import type { Objects } from "./transports/objects.ts";
 
 /** Seconds of the new-key rate that may come at once: an isolate that starts knows no keys. */
@@ -275,6 +276,8 @@ export type Follow = (policy: Policy, key: string, tell: (now: Policy) => void) 
 
 export interface ClientContext extends Holding {
   readonly objects: Objects;
+  /** Counts the leases that isolates grant by themselves. */
+  readonly counter?: Pick<Counter, "add"> | undefined;
   /** Present where policies change at run time. */
   readonly follow?: Follow;
   /** JSON text unique to the caller; absent: calls have no caller. */

@@ -1,9 +1,10 @@
 /** The slots of one key that this isolate has: its leases, and what they need. Plain data, which its requests share. */
 import { type Latch, randomId } from "../core/clock.ts";
-import type { Policy } from "../core/policies/policy.ts";
+import type { Policy, Rule } from "../core/policies/policy.ts";
 import type { Decided } from "../core/protocol/answers.ts";
 import type { AcquireParams, HandedLease } from "../core/protocol/calls.ts";
 import { PACE_MS } from "../core/protocol/messages.ts";
+import { HeldTimes } from "../core/stats/held-times.ts";
 
 /** In a pace: fewer acquires are not worth slots. */
 const MIN_CALLS = 3;
@@ -20,6 +21,8 @@ export interface YoungLease {
   readonly units: number;
   readonly ttlMs: number;
   readonly fencingToken: number;
+  /** When it was granted, for the counts; `grantedAtMs` may be earlier, so that it is handed over. */
+  readonly beganAtMs: number;
   grantedAtMs: number;
   readonly caller: string | undefined;
   expiresAtMs: number;
@@ -53,6 +56,7 @@ export class HeldSlots {
   readonly handed = new Map<string, YoungLease>();
   /** Leases of the object for callers of this isolate, and when they were granted. */
   readonly others = new Map<string, number>();
+  readonly heldTimes = new HeldTimes();
   /** In the order in which they came. */
   readonly waiting: WaitingCall[] = [];
   kept = 0;
@@ -130,7 +134,7 @@ export class HeldSlots {
   }
 
   hand(lease: YoungLease, nowMs: number): void {
-    this.end(lease.id, nowMs);
+    this.#remove(lease, nowMs);
     this.kept -= lease.units;
     this.handed.set(lease.id, lease);
   }
@@ -141,7 +145,27 @@ export class HeldSlots {
     return isOurs && units > 0 && units <= this.idle && this.token < this.tokensEnd;
   }
 
-  put(lease: YoungLease): void {
+  /** Grants a lease from a free slot. */
+  grant(
+    { name, capacity }: Rule,
+    { id, units, ttlMs, caller }: Pick<YoungLease, "id" | "units" | "ttlMs" | "caller">,
+    nowMs: number,
+    waitedMs: number,
+  ): Decided {
+    const fencingToken = this.token;
+    this.token += 1;
+    this.granted += 1;
+    const at = { beganAtMs: nowMs, grantedAtMs: nowMs, expiresAtMs: nowMs + ttlMs };
+    this.#put({ id, units, ttlMs, caller, fencingToken, ...at });
+    const of = { name, limit: capacity, remaining: this.remaining + this.idle, resetAfterMs: ttlMs };
+    return {
+      rules: [{ ...of, success: true, retryAfterMs: 0, reason: "ok" }],
+      waitedMs,
+      lease: { id, fencingToken, expiresAfterMs: ttlMs },
+    };
+  }
+
+  #put(lease: YoungLease): void {
     this.young.set(lease.id, lease);
     this.leased += lease.units;
     this.#nextEndMs = Math.min(this.#nextEndMs, lease.expiresAtMs);
@@ -151,10 +175,15 @@ export class HeldSlots {
   end(id: string, nowMs: number): YoungLease | undefined {
     const lease = this.young.get(id);
     if (lease === undefined) return undefined;
-    this.#lasted(nowMs - lease.grantedAtMs);
-    this.young.delete(id);
-    this.leased -= lease.units;
+    this.#remove(lease, nowMs);
+    this.heldTimes.note(Math.min(nowMs, lease.expiresAtMs) - lease.beganAtMs);
     return lease;
+  }
+
+  #remove({ id, units, grantedAtMs }: YoungLease, nowMs: number): void {
+    this.#lasted(nowMs - grantedAtMs);
+    this.young.delete(id);
+    this.leased -= units;
   }
 
   endOther(id: string, nowMs: number): void {
@@ -162,6 +191,29 @@ export class HeldSlots {
     if (grantedAtMs === undefined) return;
     this.others.delete(id);
     this.#lasted(nowMs - grantedAtMs);
+  }
+
+  /** When so many of its slots are free, if none of its leases ends before its time; `undefined`: it has fewer. */
+  freeInMs(units: number, nowMs: number): number | undefined {
+    let free = this.idle;
+    let atMs = nowMs;
+    for (const lease of [...this.young.values()].toSorted((a, b) => a.expiresAtMs - b.expiresAtMs)) {
+      if (free >= units) break;
+      free += lease.units;
+      atMs = lease.expiresAtMs;
+    }
+    return free < units ? undefined : atMs - nowMs;
+  }
+
+  /** Of a call whose wait was ended: that it may pass sooner, by slots of others, is not known here. */
+  denial({ name, capacity }: Rule, { units, sinceMs }: WaitingCall, nowMs: number): Decided {
+    const retryAfterMs = this.freeInMs(units, nowMs) ?? null;
+    const of = { name, limit: capacity, remaining: 0, resetAfterMs: this.freeInMs(this.kept, nowMs) ?? 0 };
+    return {
+      rules: [{ ...of, success: false, retryAfterMs, reason: "quota" }],
+      reason: "wait-timeout",
+      waitedMs: nowMs - sinceMs,
+    };
   }
 
   endExpired(nowMs: number): void {
@@ -215,7 +267,8 @@ export class HeldSlots {
 }
 
 export function handedOf(lease: YoungLease, nowMs: number): HandedLease {
-  const { id, units, ttlMs, expiresAtMs, fencingToken, caller } = lease;
+  const { id, units, ttlMs, expiresAtMs, fencingToken, caller, beganAtMs } = lease;
   const by = caller === undefined ? {} : { caller };
-  return { id, units, ttlMs, leftMs: Math.min(ttlMs, expiresAtMs - nowMs), fencingToken, ...by };
+  const [leftMs, heldMs] = [Math.min(ttlMs, expiresAtMs - nowMs), Math.max(0, nowMs - beganAtMs)];
+  return { id, units, ttlMs, leftMs, heldMs, fencingToken, ...by };
 }

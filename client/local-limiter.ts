@@ -11,12 +11,13 @@ import { Latch, randomFraction, readClockMs } from "../core/clock.ts";
 import { type Cost, type PolicyView, versionOf } from "../core/policies/policy.ts";
 import type { AskHome, Decided } from "../core/protocol/answers.ts";
 import type { GiveBackMessage } from "../core/protocol/calls.ts";
-import { callerDecision, type Decision, degradedDecision } from "../core/protocol/decision.ts";
+import { callerDecision, type Decision } from "../core/protocol/decision.ts";
 import { type BatchedCall, REGION_PROTOCOL } from "../core/protocol/messages.ts";
 import { isKeySized, MAX_KEY_BYTES } from "../core/protocol/names.ts";
 import { type Answered, Problem } from "../core/protocol/problems.ts";
 import type { Reservation, ReserveRequest } from "../core/reservations/reservation.ts";
 import { type Holding, through } from "./call-gate.ts";
+import { FailureLimits } from "./failure-limits.ts";
 import { boundReached, type CarriedDecision } from "./read-answer.ts";
 import { type ReservationCache, ReservationReaper } from "./reservation-cache.ts";
 import { returnUnits } from "./transports/send-batch.ts";
@@ -88,6 +89,9 @@ export class LocalLimiter {
   readonly #cache: ReservationCache;
   readonly #answers = new WeakMap<ReserveRequest, Latch>();
   readonly #reaper: ReservationReaper;
+
+  /** Decides where nothing beneath has answered. */
+  readonly failures = new FailureLimits();
 
   constructor(cache: ReservationCache) {
     this.#cache = cache;
@@ -184,7 +188,9 @@ export class LocalLimiter {
     });
     if (decided === undefined) {
       const alone = decideAlone(reservation, cost, this.#cache.now(caller.time.nowMs()));
-      return alone === undefined ? degradedDecision(policy, key) : localDecision(policy, key, alone);
+      return alone === undefined
+        ? this.failures.decide(policy, key, cost, caller.time.nowMs())
+        : localDecision(policy, key, alone);
     }
     if (decided instanceof Problem) return decided;
     if (decided === ASK_ELSEWHERE) {

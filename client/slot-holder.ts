@@ -6,14 +6,14 @@
  * plain data: each acquire or release may send the next message, and one request at a time goes on when no other comes.
  */
 import { HolderClock, Latch } from "../core/clock.ts";
-import { costOf, type Policy, relaxedRule, type Rule, versionOf } from "../core/policies/policy.ts";
+import { costOf, type Policy, publicName, relaxedRule, versionOf } from "../core/policies/policy.ts";
 import type { Decided, GivenSlots, Lease, Slots } from "../core/protocol/answers.ts";
 import type { AcquireParams, SlotsCall } from "../core/protocol/calls.ts";
 import { MAX_YOUNG_MS, PACE_MS } from "../core/protocol/messages.ts";
 import { markOf } from "../core/protocol/names.ts";
 import { Problem } from "../core/protocol/problems.ts";
 import type { ClientContext } from "./call-gate.ts";
-import { handedOf, HeldSlots, MAX_HANDED, type WaitingCall, type YoungLease } from "./held-slots.ts";
+import { handedOf, HeldSlots, MAX_HANDED, type WaitingCall } from "./held-slots.ts";
 import { pause } from "./reservation-cache.ts";
 
 /** The most keys. One without slots is forgotten first. */
@@ -71,7 +71,7 @@ export class SlotHolder {
     const isFree = slots.firstWaiting === undefined && slots.admits(units, ttlMs, nowMs);
     const lease = { units, ttlMs, caller: caller.callerId };
     const makeId = () => call.makeId(slots.holder);
-    const answer = isFree ? grant(slots, rule, { ...lease, id: makeId() }, nowMs, 0) : undefined;
+    const answer = isFree ? slots.grant(rule, { ...lease, id: makeId() }, nowMs, 0) : undefined;
     this.#sendIfDue(caller, slots, nowMs);
     return answer;
   }
@@ -134,8 +134,22 @@ export class SlotHolder {
       slots.waiting.splice(slots.waiting.indexOf(first), 1);
       if (isGone) continue;
       const id = first.makeId(slots.holder);
-      first.answer = grant(slots, rule, { ...first, id }, nowMs, nowMs - first.sinceMs);
+      first.answer = slots.grant(rule, { ...first, id }, nowMs, nowMs - first.sinceMs);
       first.latch.open();
+    }
+  }
+
+  /** Ends the waits of calls in this isolate. The wait that they are told is until its own leases end. */
+  endWaits(caller: ClientContext, policy: Policy, key: string): void {
+    const slots = this.#find(policy, key);
+    const rule = relaxedRule(policy);
+    // Without one no call waits here alone.
+    if (slots === undefined || rule === undefined) return;
+    const nowMs = this.#now(caller.time.nowMs());
+    this.#serve(slots, nowMs);
+    for (const waiting of slots.waiting.splice(0)) {
+      waiting.answer = slots.denial(rule, waiting, nowMs);
+      waiting.latch.open();
     }
   }
 
@@ -245,6 +259,7 @@ export class SlotHolder {
     slots.underWaySinceMs = nowMs;
     slots.isAtOnce = false;
     const { turn, policy, key } = slots;
+    if (caller.counter !== undefined) slots.heldTimes.count(caller.counter, publicName(policy.name));
     const call: SlotsCall = {
       policy: policy.name,
       key,
@@ -352,24 +367,4 @@ function isPlain({ ttlMs, idempotencyKey, confirmWithinMs, resume, graceMs }: Ac
   return (
     idempotencyKey === undefined && confirmWithinMs === undefined && !isAttached && ttlMs <= MAX_YOUNG_MS
   );
-}
-
-function grant(
-  slots: HeldSlots,
-  { name, capacity }: Rule,
-  lease: Pick<YoungLease, "id" | "units" | "ttlMs" | "caller">,
-  nowMs: number,
-  waitedMs: number,
-): Decided {
-  const { id, units, ttlMs, caller } = lease;
-  const fencingToken = slots.token;
-  slots.token += 1;
-  slots.granted += 1;
-  slots.put({ id, units, ttlMs, caller, fencingToken, grantedAtMs: nowMs, expiresAtMs: nowMs + ttlMs });
-  const of = { name, limit: capacity, remaining: slots.remaining + slots.idle, resetAfterMs: ttlMs };
-  return {
-    rules: [{ ...of, success: true, retryAfterMs: 0, reason: "ok" }],
-    waitedMs,
-    lease: { id, fencingToken, expiresAfterMs: ttlMs },
-  };
 }

@@ -182,7 +182,10 @@ function untilEnd<Result>(work: () => MaybePromise<Result>, onEnd: () => void): 
 const YOUNG: Young = { young: true };
 
 type CallOf<Op extends KeyCall["op"]> = Extract<KeyCall, { readonly op: Op }>;
-type PlainCall = Exclude<KeyCall, CallOf<"giveBack" | "acquire" | "confirm" | "release" | "tell" | "reset">>;
+type PlainCall = Exclude<
+  KeyCall,
+  CallOf<"giveBack" | "acquire" | "confirm" | "release" | "tell" | "reset" | "endWaits">
+>;
 
 /** A call that comes as a request and not over RPC: it waits, or opens a socket. */
 export type WaitingCall = AcquireCall | IdleCall | LimitCall;
@@ -236,6 +239,8 @@ export class KeyCalls {
         return parts.ask(policy, key, (operations, keyState, nowMs) =>
           andThen(operations.reset(keyState, nowMs), () => parts.sockets.closeLost(policy, keyState)),
         );
+      case "endWaits":
+        return parts.ask(policy, key, (operations, keyState, nowMs) => operations.endWaits(keyState, nowMs));
       case "cancel":
       case "hold":
       case "lease":

@@ -65,6 +65,7 @@ const READERS: Readers = {
   tell: (policy, key, inForce) => ({ op: "tell", policy, key, inForce }),
   peek: (policy, key) => ({ op: "peek", policy, key }),
   reset: (policy, key) => ({ op: "reset", policy, key }),
+  endWaits: (policy, key) => ({ op: "endWaits", policy, key }),
 };
 
 const WRITERS: Partial<Record<WireMethod, (answer: unknown) => unknown>> = {
@@ -75,6 +76,7 @@ const WRITERS: Partial<Record<WireMethod, (answer: unknown) => unknown>> = {
   tell: () => undefined,
   peek: (peeked) => peeked,
   reset: () => undefined,
+  endWaits: () => undefined,
 };
 
 export const WIRE_METHODS = Object.keys(READERS) as readonly WireMethod[];

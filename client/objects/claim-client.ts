@@ -142,6 +142,11 @@ export class ClaimClient {
     return { here };
   }
 
+  /** Ends the waits of this isolate's callers for its slots. */
+  endWaits(policy: Policy, key: string): void {
+    this.#slots.endWaits(this.#caller, policy, key);
+  }
+
   /** Leases units until expiry, or the disposal of the handle in `attached`. `call.resume` takes over one. */
   async acquireAttached(
     policy: Policy,

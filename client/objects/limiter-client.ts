@@ -29,6 +29,7 @@ import {
 import { type ClaimKind, ownHoldId, ownKey, type ProveClaim, withMark } from "../../core/protocol/names.ts";
 import { type Full, Problem, type Answered } from "../../core/protocol/problems.ts";
 import type { ComparedCall } from "../../core/stats/counts.ts";
+import type { Counter } from "../../core/stats/tally.ts";
 import { type ClientContext, CallGate, type ObjectStartLimit, through } from "../call-gate.ts";
 import { LocalLimiter } from "../local-limiter.ts";
 import {
@@ -58,7 +59,9 @@ export interface LimiterClientParts extends ClientContext {
   /** Proves the ids of claims. Absent: ids are unproven. */
   readonly prove?: ProveClaim | undefined;
   /** Counts the decisions that callers get. Absent: they are not counted. */
-  readonly counter?: (ComparisonCounter & { decided(decision: Decision): void }) | undefined;
+  readonly counter?:
+    | (ComparisonCounter & Pick<Counter, "add"> & { decided(decision: Decision): void })
+    | undefined;
 }
 
 /** A second attempt is safe: the call takes effect once. */
@@ -198,7 +201,7 @@ export class LimiterClient {
     if (here !== undefined) return { ...here, waitedMs: 0 };
     const read = (text: AnswerText) => JSON.parse(text) as Answer | UnsupportedProtocol;
     const answer = await this.#objects.wait(policy, key, "limit", call, signal, read);
-    if (answer === undefined) return degradedDecision(policy, key);
+    if (answer === undefined) return this.#failed(policy, key, call.cost);
     if (answer instanceof Problem) return answer;
     // During a rollout the object may be an older version, which decides but cannot let calls wait.
     if ("unsupported" in answer) return await this.limitByObject(policy, key, call);
@@ -221,7 +224,11 @@ export class LimiterClient {
     const { waitMs: _, idempotencyKey, ...atOnce } = call;
     const own = idempotencyKey && ownKey(this.#parts.callerId, idempotencyKey);
     const answer = await this.#objects.limit(policy, key, { ...atOnce, idempotencyKey: own });
-    return answer === undefined ? degradedDecision(policy, key) : decisionOf(policy, key, answer);
+    return answer === undefined ? this.#failed(policy, key, call.cost) : decisionOf(policy, key, answer);
+  }
+
+  #failed(policy: Policy, key: string, cost: Cost): Decision {
+    return this.#local.failures.decide(policy, key, cost, this.nowMs);
   }
 
   /**
@@ -303,6 +310,18 @@ export class LimiterClient {
     });
     if (answer === "done") return undefined;
     return answer ?? unavailable("whether the key was reset is not known: ask again");
+  }
+
+  /** Ends the waits of callers at the object, and in this isolate for its own slots. */
+  async endWaits(policy: Policy, key: string): Promise<Problem | undefined> {
+    const ended = await this.#objects.askFor(policy, key, async (object) => {
+      await object.endWaits(policy.name, key);
+      return "done" as const;
+    });
+    // After the object: a call that goes on to it meanwhile is still here too.
+    this.claims.endWaits(policy, key);
+    if (ended === "done") return undefined;
+    return ended ?? unavailable("whether all waits were ended is not known: ask again");
   }
 
   /** Takes the utilization of a caller's machine, from 0 to 1, for policies that shed by reports. */

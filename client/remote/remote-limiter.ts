@@ -197,10 +197,14 @@ export class RemoteLimiter extends UniformClient implements Limiter {
     await this.#returnUnitsOf(call);
     try {
       const policy = this.#policy(call.policy);
-      return (await this.#reservations.decide(call, policy.deadlineMs)) ?? degradedDecision(policy, call.key);
+      return (await this.#reservations.decide(call, policy.deadlineMs)) ?? this.#failed(call);
     } finally {
       this.#forgetDenials(call);
     }
+  }
+
+  #failed({ policy, key, cost = 1 }: LimitRequest): Decision {
+    return this.#local.failures.decide(this.#policy(policy), key, cost, this.#time.nowMs());
   }
 
   /** Makes a call on several keys. If the limiter does not answer, the checks are answered as their policies say. */
@@ -235,7 +239,12 @@ export class RemoteLimiter extends UniformClient implements Limiter {
   #decide(name: keyof LimiterCalls, request: KeyRequest, signal?: Signal): Promise<Decision> {
     const send = (ended: AbortSignal) => this.#callAwaited(name, request, ended);
     const sent = this.#unlessPaused(() => this.#send(request, send, signal));
-    return this.#orElse(sent, () => degradedDecision(this.#policy(request.policy), request.key), signal);
+    const failed = () => degradedDecision(this.#policy(request.policy), request.key);
+    return this.#orElse(
+      sent,
+      name === "limit" && !("force" in request) ? () => this.#failed(request) : failed,
+      signal,
+    );
   }
 
   /**

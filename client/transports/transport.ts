@@ -38,6 +38,8 @@ export interface LimiterCalls {
   peek(request: PeekRequest): Promise<KeyReport>;
   /** Resets the key to an untouched quota. */
   reset(request: KeyRequest): Promise<void>;
+  /** Ends the waits of the key's callers: each that cannot pass now is denied with the reason `wait-timeout`. */
+  endWaits(request: KeyRequest): Promise<void>;
   /** The policies that the caller may use. */
   policies(): Promise<PolicyList>;
   /** Holds units of many keys in the caller's own process: the message of `POST /v1/reservations`. */
@@ -99,6 +101,12 @@ export const ADDRESSES = {
     isOnlyRead: true,
   },
   reset: { method: "DELETE", path: "/v1/policies/:policy/keys/:key", shape: "nothing", on: "key" },
+  endWaits: {
+    method: "DELETE",
+    path: "/v1/policies/:policy/keys/:key/waiters",
+    shape: "nothing",
+    on: "key",
+  },
   policies: { method: "GET", path: "/v1/policies", shape: { policies: "tables" }, isOnlyRead: true },
   reserve: {
     method: "POST",

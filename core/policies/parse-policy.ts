@@ -60,7 +60,7 @@ function parsePlan(name: string, given: unknown): Policy | Problems {
   if (problem !== undefined) return { problems: [problem] };
   const { pool: kind, localShare, shed, denialTtl: denialTtlMs, maxWait, maxWaiters, ...further } = fields;
   const { plans: _, limitInCall: __, ...others } = further;
-  const { priorities: names, defaultPriority, reserve, ageing: ageingMs, ...plain } = others;
+  const { priorities: names, defaultPriority, reserve, ageing: ageingMs, onFailure, ...plain } = others;
   const shedding = sheddingOf(shed, lease !== undefined, kind);
   if (shedding !== undefined && "problems" in shedding) return shedding;
   const { mostMs } = plain.reservation;
@@ -68,6 +68,9 @@ function parsePlan(name: string, given: unknown): Policy | Problems {
     mostMs > 0 && rules.every(({ algorithm, config }) => algorithm.localDecisions(config)[what]);
   const policy = {
     ...plain,
+    ...(typeof onFailure === "string"
+      ? { onFailure }
+      : { onFailure: "closed" as const, failureLimit: onFailure }),
     name,
     rules: [first, ...furtherRules] as const,
     denialTtlMs,
@@ -175,7 +178,7 @@ function configuredBy(
     const config = algorithm.configure(fields);
     return "problem" in config ? config : { algorithm, config };
   }
-  const stray = ["burst", "initial"].find((field) => fields[field] !== undefined);
+  const stray = ["burst", "carry", "initial"].find((field) => fields[field] !== undefined);
   if (stray !== undefined)
     return { problem: { field: stray, allowed: "left out with a limit of 0: nothing passes at all" } };
   const config: Table | ConfigProblem = algorithm.configure({ ...fields, limit: 1 }) as Table;

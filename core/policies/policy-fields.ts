@@ -2,11 +2,13 @@
 import * as v from "valibot";
 import { type AnyAlgorithm, type FieldKind, type Fields, MAX_UNITS } from "../algorithms/algorithm.ts";
 import { MAX_WAIT_MS, MAX_WAITERS } from "../algorithms/concurrency.ts";
+import { MAX_PARTS } from "../algorithms/token-bucket.ts";
 import { type Period, PERIODS } from "../algorithms/windows/calendar.ts";
 import { LAG_MS, type Shedding } from "../shedding/load-shedder.ts";
 import { integer, number, oneOf, table, violation, violationsOf } from "../validation.ts";
 import {
   HEADER_STYLES,
+  type FailureLimit,
   type HeaderStyle,
   JURISDICTIONS,
   type Layout,
@@ -218,8 +220,27 @@ const MAX_NAMES = 8;
 const PRIORITY_NAME = /^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$/;
 const NAMES_ALLOWED = `a list of 2 to ${MAX_NAMES} different names of up to 32 letters, digits, - or _, the most important first`;
 
+const ON_FAILURE = ["closed", "open", "local"] as const;
+const FAILURE_FIELDS = v.strictObject({ limit: UNITS, window: DURATION });
+
+function parseOnFailure(value: unknown): (typeof ON_FAILURE)[number] | FailureLimit | undefined {
+  const word = ON_FAILURE.find((each) => each === value);
+  if (word !== undefined) return word;
+  const parsed = v.safeParse(FAILURE_FIELDS, value);
+  if (!parsed.success) return undefined;
+  const { limit, window: windowMs } = parsed.output;
+  return limit * windowMs > MAX_PARTS ? undefined : { limit, windowMs };
+}
+
 export const POLICY_FIELDS = {
-  onFailure: v.optional(oneOf(["closed", "open", "local"]), "closed"),
+  onFailure: v.optional(
+    readBy(
+      parseOnFailure,
+      `"closed", "open", "local", or a table { limit = 20, window = "1s" } of an integer from 1 to ${MAX_UNITS} and ` +
+        `a duration of 1 ms or more, with limit times milliseconds at most 2^53`,
+    ),
+    "closed",
+  ),
   deadlineMs: v.optional(integer(1, MAX_DEADLINE_MS), DEFAULT_DEADLINE_MS),
   objects: v.optional(v.custom<Layout>(isLayout, LAYOUT_ALLOWED), "per-key"),
   reservation: v.optional(

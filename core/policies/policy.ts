@@ -1,6 +1,12 @@
 import type { AnyAlgorithm, LeaseTerms, LocalDecisions, Quota, Waiting } from "../algorithms/algorithm.ts";
 import type { Shedding } from "../shedding/load-shedder.ts";
 
+/** What each isolate or process admits of a key by itself while the object does not answer. */
+export interface FailureLimit {
+  readonly limit: number;
+  readonly windowMs: number;
+}
+
 /** What clients outside of the limiter know of a rule. */
 export interface RuleView {
   readonly name: string;
@@ -35,6 +41,8 @@ export interface PolicyView {
   readonly terms?: string;
   /** What happens when the object does not answer; `local`: a region decides without its unreachable pool. */
   readonly onFailure: "closed" | "open" | "local";
+  /** Present with `onFailure = { limit, window }`: then `onFailure` is "closed", which leases, holds and joint checks are. */
+  readonly failureLimit?: FailureLimit;
   readonly pool?: Pool;
   /** Present in a region's copy of a policy with a pool (parse-policies.ts). */
   readonly region?: Region;

@@ -235,6 +235,8 @@ export interface HandedLease {
   readonly units: number;
   readonly ttlMs: number;
   readonly leftMs: number;
+  /** Since its grant. Absent: an older build granted it. */
+  readonly heldMs?: number | undefined;
   readonly fencingToken: number;
   readonly caller?: string | undefined;
 }

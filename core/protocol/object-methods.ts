@@ -48,7 +48,8 @@ export type KeyCall =
   | ({ readonly op: "shedding" } & SheddingCall)
   | ({ readonly op: "tell"; readonly inForce: PolicyRevision } & OfKey)
   | ({ readonly op: "peek" } & OfKey)
-  | ({ readonly op: "reset" } & OfKey);
+  | ({ readonly op: "reset" } & OfKey)
+  | ({ readonly op: "endWaits" } & OfKey);
 
 export interface ConfirmCall extends OfKey {
   readonly id: string;
@@ -91,6 +92,7 @@ export interface LimiterMethods {
   tell(policy: string, key: string, inForce: PolicyRevision): MaybePromise<void>;
   peek(policy: string, key: string): MaybePromise<Peeked>;
   reset(policy: string, key: string): MaybePromise<void>;
+  endWaits(policy: string, key: string): MaybePromise<void>;
 }
 
 /** The methods as seen by callers: each call is a message, so each answer is a promise. */

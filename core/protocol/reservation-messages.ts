@@ -4,7 +4,7 @@
  * versions and languages use it: fields are only added, as optional.
  */
 import type { Waiting } from "../algorithms/algorithm.ts";
-import type { HeaderStyle, PolicyView, RuleView } from "../policies/policy.ts";
+import type { FailureLimit, HeaderStyle, PolicyView, RuleView } from "../policies/policy.ts";
 import type { Decided } from "./answers.ts";
 import type { Sent } from "./calls.ts";
 import type { Decision } from "./decision.ts";
@@ -60,6 +60,8 @@ export interface PolicyDescription extends Pick<PolicyView, DescribedField>, Des
   /** Changes with any other field. */
   readonly version: string;
   readonly onFailure: "closed" | "open";
+  /** An older client is closed. */
+  readonly failureLimit?: FailureLimit;
   /** The units are in a pool, so settling takes longer. */
   readonly isPooled?: true;
   readonly priorities: readonly string[];
@@ -92,6 +94,8 @@ export interface ListedPolicy extends Pick<PolicyView, "name" | "onFailure" | Li
   readonly rules: readonly ListedRule[];
   /** The rules as each plan has them. */
   readonly plans?: Readonly<Record<string, readonly ListedRule[]>> | undefined;
+  /** Present with `onFailure = { limit, window }`, beside "closed". */
+  readonly failureLimit?: FailureLimit | undefined;
   readonly reservationTtlMs: number;
   readonly priorities: readonly string[];
   readonly defaultPriority: string;

@@ -109,6 +109,10 @@ export const FAMILIES = {
     labels: [POLICY_LABEL, "outcome", "reason", "source"],
     help: "Decisions that callers were told. The outcome is admitted or denied.",
   },
+  near_limit: {
+    labels: [POLICY_LABEL],
+    help: "Admitted calls after which a rule had less than a fifth of its limit left.",
+  },
   waited_seconds: { labels: [POLICY_LABEL], help: "How long calls waited for their turn." },
   object_messages: {
     labels: ["kind"],
@@ -156,6 +160,10 @@ export const FAMILIES = {
     labels: [POLICY_LABEL, "result"],
     help: "Notices that limits are reached: sent, attempts that failed and come again, and what was dropped.",
   },
+  lease_held_seconds: {
+    labels: [POLICY_LABEL],
+    help: "How long leases were held, until they were released or ended unrenewed.",
+  },
   compared: {
     labels: [POLICY_LABEL, "candidate", "denied_by"],
     help: "Calls that a candidate decided beside its policy, by who denied them.",
@@ -191,12 +199,19 @@ export function typeOf(metric: string): "counter" | "histogram" | "gauge" {
 }
 
 /** The series of a duration's bucket: the last label is the bucket's upper bound in milliseconds. */
-export function bucketOf(durationMs: number): string {
-  return String(DURATION_BOUNDS_MS.find((boundMs) => durationMs <= boundMs) ?? "inf");
+export function bucketOf(metric: string, durationMs: number): string {
+  return String(boundsOf(metric).find((boundMs) => durationMs <= boundMs) ?? "inf");
 }
 
 /** Instead of a bucket: the sum of all durations, in milliseconds. */
 export const SUM = "sum";
 
-/** The upper bounds of the buckets of all histograms. Stored: never remove one. */
+/** The upper bounds of a histogram's buckets, in milliseconds. */
+export function boundsOf(metric: string): readonly number[] {
+  return metric === "lease_held_seconds" ? LEASE_BOUNDS_MS : DURATION_BOUNDS_MS;
+}
+
+/** Stored: never remove one. */
 export const DURATION_BOUNDS_MS = [1, 5, 10, 25, 50, 100, 250, 500, 1_000, 5_000, 30_000] as const;
+/** Work under a lease may take hours. Stored: never remove one. */
+const LEASE_BOUNDS_MS = [...DURATION_BOUNDS_MS, 60_000, 300_000, 1_800_000, 7_200_000] as const;

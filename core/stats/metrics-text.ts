@@ -1,5 +1,5 @@
 /** All counts as text: OpenMetrics 1.0, or the older Prometheus format, which differs in names and its end. */
-import { type Counts, DURATION_BOUNDS_MS, FAMILIES, partsOf, SUM, typeOf } from "./counts.ts";
+import { boundsOf, type Counts, FAMILIES, partsOf, SUM, typeOf } from "./counts.ts";
 
 export const METRIC_FORMATS = {
   openmetrics: "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -60,7 +60,7 @@ function histogramLines(metric: string, labels: readonly string[], samples: read
     const values = ofOne[0]?.labels ?? [];
     const countOf = (rest: string) => ofOne.find((sample) => sample.rest === rest)?.count ?? 0;
     let below = 0;
-    const buckets = [...DURATION_BOUNDS_MS.map(String), "inf"].map((bound): string => {
+    const buckets = [...boundsOf(metric).map(String), "inf"].map((bound): string => {
       below += countOf(bound);
       const text = labelText(
         [...labels, "le"],

@@ -24,7 +24,13 @@ const SOURCES = ["isolate", "object", "pool", "fallback", "other"] as const;
 const OUTCOMES = ["admitted", "denied"] as const;
 const CELLS = COUNTED_REASONS.length * SOURCES.length * OUTCOMES.length;
 
-export type CountedDecision = Pick<Decision, "policy" | "key" | "success" | "reason" | "source" | "waitedMs">;
+/** An admitted call of a rule with less than this part of its limit left is near it: 1 / 5. */
+const NEAR_PARTS = 5;
+
+export type CountedDecision = Pick<
+  Decision,
+  "policy" | "key" | "success" | "reason" | "source" | "waitedMs" | "rules"
+>;
 
 export interface Counter {
   decided(decision: CountedDecision): void;
@@ -36,6 +42,7 @@ interface Slot {
   readonly policy: string;
   readonly cells: Uint32Array;
   readonly keys: Readonly<Record<TopKind, TopKeys>> | undefined;
+  near: number;
 }
 
 export class Tally implements Counter {
@@ -56,6 +63,7 @@ export class Tally implements Counter {
     slot.cells[cell] = (slot.cells[cell] ?? 0) + 1;
     slot.keys?.active.count(decision.key);
     if (!decision.success) slot.keys?.denied.count(decision.key);
+    else if (isNearLimit(decision)) slot.near += 1;
     if (decision.waitedMs !== undefined) this.lasted("waited_seconds", [slot.policy], decision.waitedMs);
   }
 
@@ -73,7 +81,7 @@ export class Tally implements Counter {
   lasted(metric: Metric, labels: readonly string[], durationMs: number): void {
     // The clock may have been set back.
     const ms = Math.max(0, durationMs);
-    this.add(metric, [...labels, bucketOf(ms)]);
+    this.add(metric, [...labels, bucketOf(metric, ms)]);
     this.add(metric, [...labels, SUM], ms);
   }
 
@@ -81,7 +89,8 @@ export class Tally implements Counter {
     if (this.#slots.size + this.#others.size === 0) return undefined;
     const counts: Record<string, number> = Object.fromEntries(this.#others);
     const tops: PolicyKeys[] = [];
-    for (const { policy, cells, keys } of this.#slots.values()) {
+    for (const { policy, cells, keys, near } of this.#slots.values()) {
+      if (near > 0) counts[seriesOf("near_limit", [policy])] = near;
       for (const [cell, count] of cells.entries())
         if (count > 0) counts[seriesOf("decisions", [policy, ...labelsOf(cell)])] = count;
       if (keys) tops.push({ policy, active: keys.active.summary, denied: keys.denied.summary });
@@ -100,12 +109,18 @@ export class Tally implements Counter {
     if (slot === undefined) {
       const hasKeys = !isFull && this.#slots.size < MAX_WITH_KEYS && this.#mayHaveKeys(name);
       const keys = hasKeys ? { denied: new TopKeys(), active: new TopKeys() } : undefined;
-      slot = { policy: name, cells: new Uint32Array(CELLS), keys };
+      slot = { policy: name, cells: new Uint32Array(CELLS), keys, near: 0 };
       this.#slots.set(name, slot);
     }
     this.#last = slot;
     return slot;
   }
+}
+
+function isNearLimit({ rules }: CountedDecision): boolean {
+  for (const { remaining, quotaRemaining = remaining, limit } of rules)
+    if (quotaRemaining * NEAR_PARTS < limit) return true;
+  return false;
 }
 
 const REASON_INDEXES = new Map<string, number>(COUNTED_REASONS.map((reason, index) => [reason, index]));

@@ -2,6 +2,7 @@ import { type Cost, costOf, publicName, type Rule } from "../../core/policies/po
 import type { Conflict, Decided } from "../../core/protocol/answers.ts";
 import { callerIn, sharedKey } from "../../core/protocol/names.ts";
 import { full, type Full } from "../../core/protocol/problems.ts";
+import { countHeld } from "../../core/stats/held-times.ts";
 import {
   type AnswerCount,
   callerOf,
@@ -93,10 +94,14 @@ export class KeyAnswers {
   }
 
   endExpired(keyState: KeyState, claim: Claim): void {
-    const { id, kind, isProvisional, expiresAtMs } = claim;
+    const { id, kind, isProvisional, expiresAtMs, grantedAtMs } = claim;
     const storage = this.#storage;
     storage.claims.remove(keyState.key, claim);
-    if (kind === "lease") storage.counter?.add("leases_reclaimed", [publicName(keyState.policy.name)]);
+    if (kind === "lease") {
+      const policy = publicName(keyState.policy.name);
+      storage.counter?.add("leases_reclaimed", [policy]);
+      countHeld(storage.counter, policy, grantedAtMs, expiresAtMs);
+    }
     if (kind === "lease" || isProvisional === true) return;
     this.remember(keyState, { ...endOfHold(id), answer: "expired" }, expiresAtMs);
   }

@@ -12,7 +12,7 @@ import { type Cost, costOf, costText, publicName } from "../../core/policies/pol
 import type { Answer, Decided, Lease, Missing } from "../../core/protocol/answers.ts";
 import { ownHoldId } from "../../core/protocol/names.ts";
 import { full, type Full } from "../../core/protocol/problems.ts";
-import type { Counter } from "../../core/stats/tally.ts";
+import { countHeld, type LeaseCounter } from "../../core/stats/held-times.ts";
 import { endOfHold, type Idempotent, remembering } from "../keys/idempotency.ts";
 import type { KeyState, RuleState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
@@ -53,14 +53,14 @@ export class Claims {
   readonly #queue: WaitQueue;
   readonly #shedders: Shedders;
   readonly #slots: SlotOwner;
-  readonly #counter: Pick<Counter, "add"> | undefined;
+  readonly #counter: LeaseCounter | undefined;
 
   constructor(
     store: KeyStore,
     queue: WaitQueue,
     shedders: Shedders,
     slots: SlotOwner,
-    counter?: Pick<Counter, "add">,
+    counter?: LeaseCounter,
   ) {
     this.#store = store;
     this.#queue = queue;
@@ -228,6 +228,7 @@ export class Claims {
       );
       this.#store.commit(keyState, { accounts, end: [claim] }, nowMs);
       this.#counter?.add("leases_released", [publicName(keyState.policy.name)]);
+      countHeld(this.#counter, publicName(keyState.policy.name), grantedAtMs, nowMs);
       this.#queue.serve(keyState);
     }
     this.#shedders.note(keyState, nowMs);
@@ -284,16 +285,14 @@ function newLease(
 ): Claim | undefined {
   const units: Record<string, number> = {};
   let fencingToken = 0;
-  let learns = false;
   for (const [index, { rule }] of ruleStates.entries()) {
     const { leasing } = rule.algorithm;
     if (leasing === undefined || costOf(rule, cost) === 0) continue;
     units[rule.name] = costOf(rule, cost);
-    learns ||= leasing.released !== undefined;
     fencingToken = Math.max(fencingToken, leasing.fencingToken(accounts[index]?.state));
   }
   if (Object.keys(units).length === 0) return undefined;
-  return { ...lease, kind: "lease", units, fencingToken, ...(learns && { grantedAtMs: nowMs }) };
+  return { ...lease, kind: "lease", units, fencingToken, grantedAtMs: nowMs };
 }
 
 function idempotentHold({ idempotencyKey, cost, provisional }: Params<"hold">): Idempotent | undefined {

@@ -57,6 +57,7 @@ export function localOperations(
       shedders.reset(keyState, nowMs);
       queue.serve(keyState);
     },
+    endWaits: (keyState, nowMs) => queue.endWaits(keyState, nowMs),
   };
 }
 

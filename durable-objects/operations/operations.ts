@@ -51,6 +51,8 @@ export interface Operations {
   peek(keyState: KeyState, nowMs: number): MaybePromise<Peeked>;
   /** Makes the key untouched, but units that isolates may still spend stay held. */
   reset(keyState: KeyState, nowMs: number): MaybePromise<void>;
+  /** Ends all waits for the key. */
+  endWaits(keyState: KeyState, nowMs: number): MaybePromise<void>;
 }
 
 /** Opens a key and runs `ask` with its operations: a promise if they must be loaded first. */

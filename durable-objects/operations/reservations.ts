@@ -16,7 +16,7 @@ import type { Reserving } from "../../core/protocol/calls.ts";
 import { callerIn } from "../../core/protocol/names.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import { grantedTogether, heldMs, isSpare, maxUnits, type Wish } from "../../core/reservations/sizing.ts";
-import type { Counter } from "../../core/stats/tally.ts";
+import type { LeaseCounter } from "../../core/stats/held-times.ts";
 import type { KnownHolder } from "../keys/holders.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
@@ -27,7 +27,7 @@ import { cacheableDenial, cacheableForMs, isProvisionallyBlocked, peekTurn } fro
 import type { WaitQueue } from "./wait-queue.ts";
 
 export interface ReservationOptions {
-  readonly counter?: Pick<Counter, "add"> | undefined;
+  readonly counter?: LeaseCounter | undefined;
   /** From so many holders on, those that know their region ask an object there (durable-objects/regions/). */
   readonly holdersForRegions?: number | undefined;
 }
@@ -39,7 +39,7 @@ export class Reservations {
   readonly #store: Pick<KeyStore, "commit">;
   readonly #limit: Operations["limit"];
   readonly #queue: WaitQueue;
-  readonly #counter: Pick<Counter, "add"> | undefined;
+  readonly #counter: LeaseCounter | undefined;
   readonly #holdersForRegions: number;
 
   constructor(

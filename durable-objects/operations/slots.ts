@@ -377,22 +377,16 @@ function handedLeases(
 ): Handed[] {
   const taken: Handed[] = [];
   let left = slots;
-  for (const { id, units, ttlMs, leftMs, fencingToken, caller } of handed) {
+  for (const { id, units, ttlMs, leftMs, heldMs, fencingToken, caller } of handed) {
     // An earlier message has handed it over, or it was released elsewhere.
     if (holder.handed.has(id) || holder.ended.has(id) || claims.has(id)) continue;
     if (units > left || leftMs <= 0) continue;
     left -= units;
     const expiresAtMs = nowMs + leftMs;
     const by = caller === undefined ? {} : { caller };
-    const claim: Claim = {
-      id,
-      kind: "lease",
-      units: { [rule]: units },
-      ttlMs,
-      expiresAtMs,
-      fencingToken,
-      ...by,
-    };
+    const since = heldMs === undefined ? {} : { grantedAtMs: nowMs - heldMs };
+    const lease = { id, kind: "lease", ttlMs, expiresAtMs, fencingToken } as const;
+    const claim: Claim = { ...lease, units: { [rule]: units }, ...by, ...since };
     taken.push({ id, units, expiresAtMs, claim });
   }
   return taken;

@@ -191,6 +191,20 @@ export class WaitQueue {
     if (line !== undefined && line.policy !== keyState.policy) this.serve(keyState);
   }
 
+  /**
+   * Ends the waits of all callers, as if their time were over. Those that pass now, without others ahead of them, are
+   * admitted; the others have left the line before they are denied, so that the wait in their answers is exact. Calls
+   * that wait only for calls on several keys stay: they have not asked to wait, and do so for milliseconds.
+   */
+  endWaits(keyState: KeyState, nowMs: number): void {
+    const { waiters } = this.#lines.get(keyState) ?? {};
+    if (waiters === undefined) return;
+    const left = waiters.filter(({ isBrief }) => isBrief !== true);
+    waiters.splice(0, waiters.length, ...waiters.filter(({ isBrief }) => isBrief === true));
+    for (const waiter of left.filter((each) => each.attempt(nowMs) !== undefined)) waiter.giveUp(nowMs);
+    this.serve(keyState);
+  }
+
   /** Ends a key's line: all its callers get the error. */
   end(keyState: KeyState, error: Error): void {
     const line = this.#lines.get(keyState);

@@ -206,6 +206,16 @@ export class PooledOperations implements Operations {
     this.#leases.serve(keyState);
   }
 
+  /** Of callers that wait in this region. */
+  endWaits(keyState: KeyState, nowMs: number): void {
+    const { queue, store } = this.#host;
+    queue.endWaits(keyState, nowMs);
+    if (keyState.policy.onFailure !== "local") return;
+    const [alone, atMs] = this.#host.openAlone(keyState);
+    queue.endWaits(alone, atMs);
+    store.release(alone);
+  }
+
   #decide(keyState: KeyState, params: PoolParams, names: readonly string[]): Promise<Answer> {
     return this.#askPool(keyState, params, names, (answer) => answerOf(answer, params.cost));
   }

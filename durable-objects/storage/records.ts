@@ -129,7 +129,7 @@ export interface Claim {
   readonly caller?: string;
   /** Of a lease: it rises with each lease of the key. */
   readonly fencingToken?: number;
-  /** Of a lease that reports how it ended (adaptive limits): when it was granted. */
+  /** Of a lease: when it was granted. Absent: an older build granted it. */
   readonly grantedAtMs?: number;
   /** Of a lease: the slots of a holder, which leases them by itself (operations/slots.ts). Its row may end later. */
   readonly isSlots?: boolean;

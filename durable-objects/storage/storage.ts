@@ -1,4 +1,5 @@
 import type { NewSegment, Segment } from "../../core/algorithms/algorithm.ts";
+import type { LeaseCounter } from "../../core/stats/held-times.ts";
 import type { Counter } from "../../core/stats/tally.ts";
 import { StoredAnswers } from "./answers.ts";
 import { Journal, type Journaled, type JournalRoom, type KeyChanges } from "./journal.ts";
@@ -36,7 +37,7 @@ export class Storage {
   readonly sweeps: Sweeps;
   readonly moves: StoredMoves;
   /** Counts expired leases. */
-  readonly counter?: Pick<Counter, "add"> | undefined;
+  readonly counter?: LeaseCounter | undefined;
   readonly #tables: Tables;
   /** Absent: nothing was journaled. Then a call that writes nothing does not look into it. */
   journal: Journal | undefined;
@@ -44,7 +45,7 @@ export class Storage {
   readonly #room: JournalRoom | undefined;
 
   /** @param room shared with other objects; absent: not bounded together */
-  constructor(storage: DurableObjectStorage, counter?: Pick<Counter, "add">, room?: JournalRoom) {
+  constructor(storage: DurableObjectStorage, counter?: LeaseCounter, room?: JournalRoom) {
     this.counter = counter;
     this.#room = room;
     this.#tables = new Tables(storage);

@@ -1,10 +1,12 @@
 /** Slots of an isolate, whose object answers what it may not. */
+import { randomUUID } from "node:crypto";
 import { expect, test } from "vitest";
 import { Ticks } from "../../bench/scale/ticks.ts";
 import type { ClientContext } from "../../client/call-gate.ts";
 import { SlotHolder } from "../../client/slot-holder.ts";
 import type { Slots } from "../../core/protocol/answers.ts";
 import type { SlotsCall } from "../../core/protocol/calls.ts";
+import { Tally } from "../../core/stats/tally.ts";
 import { parseDeployment } from "../support/milliseconds.ts";
 
 const SECONDS = 20;
@@ -57,4 +59,82 @@ test("a holder sends a few messages a second, whatever memory the object has", a
     expect(messages).toBeGreaterThan(SECONDS / 8);
     expect(messages).toBeLessThan(SECONDS * 20);
   }
+});
+
+/** A holder that gets two slots with its first message, which it sends in the first milliseconds. */
+function start() {
+  const policy = policies.get("slots");
+  if (policy === undefined) throw new Error("there is no policy");
+  const ticks = new Ticks();
+  const tally = new Tally();
+  const sent: SlotsCall[] = [];
+  const caller = {
+    time: ticks.clock(0),
+    counter: tally,
+    objects: {
+      call: async (...[, , { operation }]: [unknown, unknown, { operation: SlotsCall }]) => {
+        await Promise.resolve();
+        sent.push(operation);
+        return {
+          answer: { slots: { memory: "memory", given: { ...GIVEN, more: sent.length === 1 ? 2 : 0 } } },
+        };
+      },
+    },
+    inBackground: (work: Promise<unknown>) => void work,
+  } as unknown as ClientContext;
+  const holder = new SlotHolder();
+  const call = (ttlMs: number, cost = 1) =>
+    ({ cost, ttlMs, waitMs: 9_000, makeId: () => randomUUID() }) as never;
+  const acquire = (ttlMs: number) => holder.acquire(caller, policy, "key", call(ttlMs))?.lease?.id;
+  return { ticks, tally, sent, caller, holder, policy, call, acquire };
+}
+
+test("waits that end are denied with the time at which enough of the isolate's own leases end", async () => {
+  const { ticks, caller, holder, policy, call, acquire } = start();
+  const enter = (cost: number) => holder.enter(caller, policy, "key", call(1_000, cost));
+  let waiting: readonly ReturnType<typeof enter>[] = [];
+  await ticks.run(
+    () => ticks.nowMs >= 20,
+    (nowMs) => {
+      if (nowMs <= 5) acquire(0);
+      if (nowMs === 10) expect([acquire(3_000), acquire(7_000)]).not.toContain(undefined);
+      if (nowMs === 12) waiting = [enter(1), enter(2)];
+      if (nowMs === 19) holder.endWaits(caller, policy, "key");
+    },
+  );
+  const [one, both] = waiting;
+  expect([one?.latch.isOpen, both?.latch.isOpen]).toEqual([true, true]);
+  const denied = { success: false, remaining: 0, resetAfterMs: 6_991, reason: "quota" };
+  const said = { reason: "wait-timeout", waitedMs: 7 };
+  expect(one?.answer).toMatchObject({ ...said, rules: [{ ...denied, retryAfterMs: 2_991 }] });
+  expect(both?.answer).toMatchObject({ ...said, rules: [{ ...denied, retryAfterMs: 6_991 }] });
+});
+
+test("a lease is counted where it ends: here until its release or its end, or handed over with its age", async () => {
+  const { ticks, tally, sent, caller, holder, policy, acquire } = start();
+  let released: string | undefined;
+  await ticks.run(
+    () => ticks.nowMs >= 1_600,
+    (nowMs) => {
+      if (nowMs <= 5) acquire(0);
+      if (nowMs === 10) released = acquire(9_000);
+      if (nowMs === 30) expect(holder.release(caller, policy, "key", released ?? "")).toBe(true);
+      // It ends by itself, unseen for a while.
+      if (nowMs === 31) acquire(70);
+      if (nowMs === 32) acquire(8_000);
+      // Calls send what is due.
+      if (nowMs > 32 && nowMs % 200 === 0) acquire(0);
+    },
+  );
+  const counts = tally.take()?.counts ?? {};
+  const young = counts["lease_held_seconds slots 1"] ?? 0;
+  expect(counts).toEqual({
+    ...(young > 0 && { "lease_held_seconds slots 1": young }),
+    "lease_held_seconds slots 25": 1,
+    "lease_held_seconds slots 100": 1,
+    "lease_held_seconds slots sum": 90,
+  });
+  const [handed] = sent.flatMap((each) => each.handed);
+  expect((handed?.heldMs ?? 0) + (handed?.leftMs ?? 0)).toBe(8_000);
+  expect(handed?.heldMs).toBeGreaterThan(500);
 });

@@ -109,6 +109,7 @@ export class MovingObject {
       case "acquire":
       case "cancel":
       case "confirm":
+      case "endWaits":
       case "lease":
       case "peek":
       case "release":

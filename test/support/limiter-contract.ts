@@ -1,6 +1,6 @@
 /** The contract of every limiter: one suite, run over each way to a limiter. */
 import { randomUUID } from "node:crypto";
-import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
 import type { Limiter } from "../../client/limiter.ts";
 import { LimiterError } from "../../core/protocol/problems.ts";
 
@@ -289,6 +289,18 @@ export function describeContract(name: string, open: () => Promise<Called>): voi
       expect(await limiter.limit(asked)).toMatchObject({ success: false });
       expect(await limiter.reset(asked)).toBeUndefined();
       expect(await limiter.limit(asked)).toMatchObject({ success: true, remaining: 2 });
+    });
+
+    test("waits that are ended are denied, and nobody waits any more", async () => {
+      const asked = { policy: "slow", key: key() };
+      await limiter.hold({ ...asked, units: 4 });
+      const waiting = limiter.limit({ ...asked, cost: 2, waitMs: 20_000 });
+      const isWaiting = async () => expect(await limiter.peek(asked)).toMatchObject({ queueLength: 1 });
+      await vi.waitFor(isWaiting, { timeout: 10_000 });
+      expect(await limiter.endWaits(asked)).toBeUndefined();
+      expect(await waiting).toMatchObject({ success: false, reason: "wait-timeout" });
+      expect(await limiter.peek(asked)).toMatchObject({ queueLength: 0, remaining: 1 });
+      expect(await limiter.endWaits(asked)).toBeUndefined();
     });
 
     test("a hot key is counted to the unit, wherever its calls are decided", async () => {

@@ -68,15 +68,27 @@ const periods = fc.record({
 const lengthsMs = ({ window }: FixedWindow) =>
   typeof window === "number" ? ([window, window] as const) : (LENGTHS_MS[window] ?? ([0, 0] as const));
 
+/** With units of earlier windows, by the day or the millisecond, a few or of a year. */
+const carrying = fc
+  .record({ fields: fc.oneof(durations, periods), share: fc.constantFrom(0.3, 1, 2.5, 12) })
+  .map(({ fields: { limit: most, window, ...others }, share }): FixedWindow => {
+    const zone =
+      typeof window === "string" ? { timeZone: String((others as { timeZone?: string }).timeZone) } : {};
+    return { limit: most, window, carry: Math.max(1, Math.floor(most * share)), ...zone };
+  });
+
 const fixedWindow: Specimen<FixedWindow> = {
   fields: fc.oneof(
     durations,
     periods,
+    carrying,
+    carrying,
     fc.tuple(periods, fc.integer({ min: 1, max: HOUR_MS / 2 })).map(jittered),
   ),
   keepsBound(given, units, lengthMs) {
     const jitterMs = Number(given["jitter"] ?? 0);
-    return units <= given.limit * (Math.floor((lengthMs + jitterMs) / lengthsMs(given)[0]) + 2);
+    const windows = Math.floor((lengthMs + jitterMs) / lengthsMs(given)[0]) + 2;
+    return units <= given.limit * windows + Number(given["carry"] ?? 0);
   },
   paceMs: (given) => Math.ceil((lengthsMs(given)[1] + Number(given["jitter"] ?? 0)) / given.limit),
 };

@@ -14,11 +14,15 @@ export const STATS_POLICIES = {
 /** The counts by the labels of weir_decisions_total. */
 export type Decisions = Map<string, number>;
 
+/** Admitted calls with less than a fifth left, by policy. */
+export type NearLimits = Map<string, number>;
+
 interface Answered {
   readonly policy: string;
   readonly success: boolean;
   readonly reason: string;
   readonly source: string;
+  readonly rules: readonly { readonly remaining: number; readonly limit: number }[];
 }
 
 async function call(url: string, path: string, body: object): Promise<Record<string, unknown>> {
@@ -30,10 +34,13 @@ async function call(url: string, path: string, body: object): Promise<Record<str
   return (await response.json()) as Record<string, unknown>;
 }
 
-function note(decisions: Decisions, { policy, success, reason, source }: Answered): void {
+function note(decisions: Decisions, near: NearLimits, answer: Answered): void {
+  const { policy, success, reason, source, rules } = answer;
   const outcome = success ? "admitted" : "denied";
   const labels = `policy="${policy}",outcome="${outcome}",reason="${reason}",source="${source}"`;
   decisions.set(labels, (decisions.get(labels) ?? 0) + 1);
+  if (success && rules.some(({ remaining, limit }) => remaining < limit / 5))
+    near.set(policy, (near.get(policy) ?? 0) + 1);
 }
 
 /** Makes calls of every kind, and records the answers. */
@@ -42,26 +49,28 @@ export async function traffic(
   random: () => number,
   calls: number,
   decisions: Decisions = new Map(),
+  near: NearLimits = new Map(),
 ): Promise<Decisions> {
   const key = () => `k${whole(random, 5)}`;
   for (let made = 0; made < calls; made += 1) {
     const kind = random();
     if (kind < 0.6) {
       const policy = pick(random, ["hot", "shared", "trial"]);
-      note(decisions, (await call(url, "/v1/limit", { policy, key: key() })) as unknown as Answered);
+      note(decisions, near, (await call(url, "/v1/limit", { policy, key: key() })) as unknown as Answered);
     } else if (kind < 0.7) {
       const checks = Array.from({ length: 3 }, (_, index) => ({ policy: "shared", key: `t${index}` }));
       const { decisions: all } = await call(url, "/v1/limit/all", { checks, atomic: random() < 0.5 });
-      for (const each of all as Answered[]) note(decisions, each);
+      for (const each of all as Answered[]) note(decisions, near, each);
     } else if (kind < 0.8) {
       note(
         decisions,
+        near,
         (await call(url, "/v1/holds", { policy: "hot", key: key(), units: 1 })) as unknown as Answered,
       );
     } else if (kind < 0.95) {
       const waitMs = whole(random, 20);
       const asked = { policy: "slots", key: key(), waitMs };
-      note(decisions, (await call(url, "/v1/leases", asked)) as unknown as Answered);
+      note(decisions, near, (await call(url, "/v1/leases", asked)) as unknown as Answered);
     }
     // A refused call is no decision.
     else await call(url, "/v1/limit", { policy: "hot", key: "" });

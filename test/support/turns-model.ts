@@ -131,6 +131,19 @@ export class TurnsModel {
     this.#serve();
   }
 
+  /** All waits end: those that pass without others ahead do. Returns how long the others are told to wait. */
+  endWaits(): ReadonlyMap<number, number | null> {
+    const left = this.#queue.filter((waiter) => {
+      if (!this.#isAnswered(waiter) && !this.#admits(waiter.cost)) return true;
+      if (!this.#isAnswered(waiter)) this.#take(waiter);
+      this.told.set(waiter.name, "admitted");
+      return false;
+    });
+    this.#queue = [];
+    for (const { name } of left) this.told.set(name, "timeout");
+    return new Map(left.map(({ name, cost }) => [name, this.waitOf(cost)]));
+  }
+
   leave(name: number): void {
     this.#queue = this.#queue.filter((waiter) => waiter.name !== name);
     this.#serve();

@@ -9,6 +9,7 @@ import { freePort } from "../../scripts/free-port.ts";
 import { BUNDLE } from "../../scripts/project.ts";
 import type { Serving } from "../../scripts/workerd.ts";
 import { TOKENS } from "../support/fixtures.ts";
+import { HttpClient } from "../support/http-client.ts";
 import { parsedMetrics } from "../support/metrics.ts";
 import { seededRandom, whole, announcedSeed } from "../support/random.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
@@ -55,7 +56,8 @@ class Limiter {
 test.concurrent("after real traffic the metrics are exactly what was answered, and Prometheus reads them", async () => {
   await using limiter = new Limiter();
   const url = await limiter.start();
-  const decisions = await traffic(url, limiter.random, 300);
+  const near = new Map<string, number>();
+  const decisions = await traffic(url, limiter.random, 300, new Map(), near);
   expect(await metricsWith(url, sumOf(decisions))).toEqual(decisions);
 
   const { samples } = parsedMetrics(await readMetrics(url));
@@ -64,6 +66,9 @@ test.concurrent("after real traffic the metrics are exactly what was answered, a
   const slots = [...decisions].filter(([labels]) => labels.startsWith('policy="slots"'));
   const waited = slots.reduce((sum, [, count]) => sum + count, 0);
   expect(samples.get('weir_waited_seconds_count{policy="slots"}')).toBe(waited);
+  expect(near.size).toBeGreaterThanOrEqual(2);
+  for (const [policy, count] of near)
+    expect(samples.get(`weir_near_limit_total{policy="${policy}"}`)).toBe(count);
 
   const checked = spawnSync("promtool", ["check", "metrics"], {
     input: await readMetrics(url, "text/plain"),
@@ -73,6 +78,30 @@ test.concurrent("after real traffic the metrics are exactly what was answered, a
     said: "",
   });
   expect(await scraped(url)).toBe(sumOf(decisions));
+});
+
+test.concurrent("each lease that has ended is in the histogram once, with how long it was held", async () => {
+  await using limiter = new Limiter();
+  const url = await limiter.start();
+  const client = new HttpClient(url, 10);
+  const ended = 9;
+  for (let lease = 0; lease < ended; lease += 1) {
+    // The last one ends by itself.
+    const fields = lease === ended - 1 ? { ttlMs: 1_000 } : {};
+    const { body } = await client.call("POST", "/v1/leases", { policy: "slots", key: "own", ...fields });
+    const { id } = body["lease"] as { id: string };
+    await sleep(lease === 0 ? 1_100 : 0);
+    if (lease < ended - 1) await client.call("DELETE", `/v1/leases/${id}`);
+  }
+  await sleep(1_100);
+  await client.peek("slots", "own");
+  await limiter.rest();
+  client.close();
+  const { samples } = parsedMetrics(await readMetrics(url));
+  const of = (name: string) => samples.get(`weir_${name}{policy="slots"}`) ?? 0;
+  expect(of("leases_released_total") + of("leases_reclaimed_total")).toBe(ended);
+  expect(of("lease_held_seconds_count")).toBe(ended);
+  expect(of("lease_held_seconds_sum")).toBeGreaterThanOrEqual(2.1);
 });
 
 test.concurrent("an orderly end loses no count, and a start goes on from there", async () => {

@@ -17,6 +17,7 @@ const policies = {
   /** What is used comes back long after the test: only a hold that ends makes room. */
   still: { algorithm: "sliding-log", limit: 20, window: "30d", ...WAIT },
   hot: { algorithm: "token-bucket", limit: 100_000, window: "30d", reservation: { ttl: "8s" }, ...WAIT },
+  slots: { algorithm: "concurrency", limit: 20, ttl: "8s", maxWait: "60s", deadlineMs },
   slot: { algorithm: "concurrency", limit: 1, ttl: "60s", maxWait: "60s", deadlineMs },
 };
 const BOUND = join(import.meta.dirname, "..", "support", "bound-caller.mjs");
@@ -143,6 +144,39 @@ test("an isolate's units serve its own waiting calls at once, and come home for 
   const waited = await there.limit("hot", key, { waitMs: 60_000 });
   expect(waited.body).toMatchObject({ success: true, source: "object" });
   expect(waited.body["waitedMs"]).toBeGreaterThan(0);
+});
+
+test("waits that are ended are denied, at the object and in the isolate of the call", async () => {
+  const key = freshKey();
+  const lease = async (fields: object = {}) =>
+    (await client.call("POST", "/v1/leases", { policy: "slots", key, ...fields })).body;
+  const release = ({ lease: { id = "" } = {} }: { lease?: { id?: string } }) =>
+    client.call("DELETE", `/v1/leases/${id}`);
+  let source: unknown;
+  while (source !== "isolate") {
+    const body = await lease();
+    ({ source } = body);
+    await release(body);
+  }
+  const all = (await Promise.all(Array.from({ length: 25 }, () => lease()))).filter(
+    ({ success }) => success === true,
+  );
+  const waiting = Array.from({ length: 5 }, () => lease({ waitMs: 60_000 }));
+  let answered = 0;
+  for (const each of waiting) void each.then(() => (answered += 1));
+  // Some may arrive after it.
+  await eventually(async () => {
+    const { status } = await client.call("DELETE", `/v1/policies/slots/keys/${key}/waiters`);
+    expect([status, answered]).toEqual([204, 5]);
+  });
+  const answers = await Promise.all(waiting);
+  for (const { success, reason, retryAfterMs } of answers) {
+    expect([success, reason]).toEqual([false, "wait-timeout"]);
+    expect(retryAfterMs).toBeGreaterThan(0);
+    expect(retryAfterMs).toBeLessThanOrEqual(8_000);
+  }
+  for (const body of all) expect((await release(body)).status).toBe(204);
+  await untilKey("slots", key, { leases: 0, queueLength: 0, outstanding: 0 });
 });
 
 test("over the service binding the same holds", async () => {

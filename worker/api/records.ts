@@ -6,7 +6,7 @@ import { METRIC_FORMATS } from "../../core/stats/metrics-text.ts";
 import { callKeyCount, callKeys, KeyListRequest, listPolicies, MAX_LISTED } from "../calls/keys.ts";
 import { callLimitSeveral } from "../calls/limit-all.ts";
 import { callLimitAny } from "../calls/limit-any.ts";
-import { callLimit, callPeek, callRefund, callReset, callSetUsed } from "../calls/limits.ts";
+import { callEndWaits, callLimit, callPeek, callRefund, callReset, callSetUsed } from "../calls/limits.ts";
 import { callReserve } from "../calls/reservations.ts";
 import { callHistory, callMetrics, callTopKeys, HistoryRequest } from "../calls/stats.ts";
 import {
@@ -229,6 +229,16 @@ const keyRecords = {
     handle: callReset,
     answer: NOTHING,
     summary: "Make the key as new; needs the scope admin",
+  }),
+  endWaits: call({
+    ...ADDRESSES.endWaits,
+    ...KEYS,
+    handle: callEndWaits,
+    answer: NOTHING,
+    summary: "End the waits of the key's callers; needs the scope admin",
+    description:
+      "Each caller that cannot pass now is denied with the reason `wait-timeout`. Callers that wait in another isolate, " +
+      "for slots that it leases by itself, go on.",
   }),
 };
 

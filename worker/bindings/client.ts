@@ -145,7 +145,13 @@ function makeClients(env: Env): Clients {
     region: () => nearby ?? undefined,
     ...(bounds !== undefined && { starts: new ObjectStartLimit(JSON.parse(bounds) as ObjectBounds) }),
     counter:
-      calls.hasDenials || traces ? { decided, compared: (compared) => tally?.compared(compared) } : tally,
+      calls.hasDenials || traces
+        ? {
+            decided,
+            compared: (compared) => tally?.compared(compared),
+            add: (...counted) => tally?.add(...counted),
+          }
+        : tally,
     ...(API_TOKENS !== undefined && { prove: claimProofs(API_TOKENS) }),
     ...(catalog &&
       inForce && { follow: followingBy(catalog, inForce, SYSTEM_TIME, deployment.backgroundMs) }),

@@ -117,6 +117,7 @@ export function listPolicies({ client: { policies }, principal }: CallContext): 
     policies: usable.map(({ name, rules, plans, ...policy }) => ({
       name,
       onFailure: policy.onFailure,
+      ...(policy.failureLimit && { failureLimit: { ...policy.failureLimit } }),
       deadlineMs: policy.deadlineMs,
       objects: policy.objects,
       ...(policy.objectsBefore && { objectsBefore: [...policy.objectsBefore] }),
@@ -178,6 +179,10 @@ export const PolicyDescription = v.object({
   plans: optional(v.record(v.string(), v.array(PolicyRule)), "The rules as each plan has them."),
   maxLimitInCall: v.optional(amount("Calls may bring limits of their own, up to this.")),
   onFailure: v.picklist(["closed", "open", "local"]),
+  failureLimit: optional(
+    v.object({ limit: amount("In each window."), windowMs: milliseconds("The length of a window.") }),
+    "What each isolate or process admits of a key by itself while its object does not answer.",
+  ),
   deadlineMs: milliseconds("The longest a caller waits for a decision."),
   objects: LAYOUT,
   objectsBefore: optional(v.array(LAYOUT), "Where keys come from that have moved, the last layout first."),

@@ -313,6 +313,11 @@ export const callReset = onKey(requests.KeyRequest, ({ policy, key }, _, { clien
   withCandidate(client, policy, (each, its) => each.reset(its, key)),
 );
 
+/** A candidate has no waiters. */
+export const callEndWaits = onKey(requests.KeyRequest, ({ policy, key }, _, { client }) =>
+  client.endWaits(policy, key),
+);
+
 export const callSetUsed = onKey(requests.SetRequest, ({ policy, key }, { used }, { client }, input) => {
   const problem = costProblem(policy, ["used"], used, input);
   if (problem !== undefined) return problem;
@@ -330,4 +335,4 @@ export const callSetUsed = onKey(requests.SetRequest, ({ policy, key }, { used }
 });
 
 /** The handlers of calls on a key, by the name of the call, for limiters without a worker. */
-export const keyHandlers = { refund: callRefund, peek: callPeek, reset: callReset };
+export const keyHandlers = { refund: callRefund, peek: callPeek, reset: callReset, endWaits: callEndWaits };

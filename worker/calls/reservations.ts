@@ -204,6 +204,7 @@ export function describeForClient(policy: Policy): PolicyDescription {
   const named = plans && [...plans].filter(([plan]) => plan !== "");
   const described = {
     onFailure: policy.onFailure === "open" ? ("open" as const) : ("closed" as const),
+    ...(policy.failureLimit && { failureLimit: policy.failureLimit }),
     deadlineMs: policy.deadlineMs,
     objects: policy.objects,
     localDecisions: isByLimiter

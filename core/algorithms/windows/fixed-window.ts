@@ -5,8 +5,8 @@ import {
   configProblem,
   cutByWindow,
   type Fields,
+  MAX_UNITS,
   replay,
-  scaleLimit,
 } from "../algorithm.ts";
 import { Calendar, type Period, PERIODS } from "./calendar.ts";
 
@@ -46,11 +46,28 @@ import { Calendar, type Period, PERIODS } from "./calendar.ts";
  * When a policy changes, the count stays: in the new policy's window of the first unit, or of the last unit if that
  * window would end before the last unit was taken.
  *
+ * `carry` adds what is left of a window to the next, up to so many units. What is counted is what is missing of both:
+ * units taken in this window, and what the carried units lack. At the end of a window
+ *
+ *     lacking  =  taken + lacking - limit,  at least 0 and at most `carry`
+ *
+ * so a window offers limit + carry - lacking, and any k windows in a row limit * k + carry. A key begins with all of it, as
+ * a bucket begins full: a key that has rested for long enough is equal to one that was never used, and both are forgotten.
+ * Held units lack only when they are settled, in a later window at most: that only denies. A debt is paid out of the
+ * carried units, the rest of it is forgiven with the window. When a policy changes, units taken in this window stay taken,
+ * and what the carried units lacked is lacking in the new `carry`, if that is so large. Windows that begin with a request,
+ * or end by chance, have no next one while a key rests: they carry nothing.
+ *
  * The Redis script does not implement it: Lua has no time zones there.
  */
 export interface FixedWindowConfig extends Windows {
   readonly limit: number;
+  /** The most units of earlier windows; 0: what is left of a window is gone. */
+  readonly carry: number;
 }
+
+/** In windows: so many have to be counted for one decision, and of the calendar each is looked up. */
+const MAX_CARRY_WINDOWS = 12;
 
 type Config = FixedWindowConfig;
 const ALIGNS = ["epoch", "calendar", "first"] as const;
@@ -58,7 +75,14 @@ const QUOTED_PERIODS = PERIODS.map((period) => `"1 ${period}"`).join(", ");
 
 export const fixedWindow: Algorithm<Config, WindowUse> = {
   name: "fixed-window",
-  fields: { limit: "units", window: "period", timeZone: "text?", align: ALIGNS, jitter: "duration?" },
+  fields: {
+    limit: "units",
+    window: "period",
+    carry: "units?",
+    timeZone: "text?",
+    align: ALIGNS,
+    jitter: "duration?",
+  },
 
   configure(fields) {
     const windows = typeof fields["window"] === "number" ? durations(fields) : periods(fields);
@@ -66,52 +90,79 @@ export const fixedWindow: Algorithm<Config, WindowUse> = {
     const jitterMs = Number(fields["jitter"] ?? 0);
     const maxMs = Math.floor(windows.windowMs / 2);
     if (jitterMs > maxMs) return configProblem("jitter", `at most half of the window: ${maxMs} ms`);
-    return { limit: Number(fields["limit"]), ...windows, jitterMs };
+    const [limit, carry] = [Number(fields["limit"]), Number(fields["carry"] ?? 0)];
+    if (carry > 0 && windows.align === "first")
+      return configProblem("carry", 'left out with align = "first": a key that rests has no next window');
+    if (carry > 0 && jitterMs > 0) return configProblem("carry", "left out with jitter");
+    const maxCarry = Math.min(MAX_CARRY_WINDOWS * limit, MAX_UNITS - limit);
+    if (carry > maxCarry)
+      return configProblem("carry", `at most ${MAX_CARRY_WINDOWS} times the limit: ${maxCarry}`);
+    return { limit, carry, ...windows, jitterMs };
   },
 
-  capacity: (config) => config.limit,
+  capacity: ({ limit, carry }) => limit + carry,
   quota: ({ limit, windowMs }) => ({ units: limit, windowMs }),
   localDecisions: () => ({ admits: true, denies: true }),
-  refillMs: ({ windowMs, jitterMs, calendar }) => (calendar?.longestMs ?? windowMs) + jitterMs,
-  scale: scaleLimit,
+  refillMs(config, missing) {
+    const { windowMs, jitterMs, calendar } = config;
+    return endsUntil(config, missing, 0) * (calendar?.longestMs ?? windowMs) + jitterMs;
+  },
+  scale(config, part) {
+    const limit = Math.floor(config.limit * part);
+    return limit < 1 ? undefined : { ...config, limit, carry: Math.floor(config.carry * part) };
+  },
   isCutByWindow: true,
   hasWindows: true,
+  // A bucket of a holder knows nothing of units that are carried.
   lessRate: (config) =>
-    config.calendar === undefined && config.jitterMs === 0 ? cutByWindow(config) : undefined,
+    config.calendar === undefined && config.jitterMs === 0 && config.carry === 0
+      ? cutByWindow(config)
+      : undefined,
 
   decide(config, state, nowMs, cost, outstanding) {
-    const { limit } = config;
-    const endMs = state === undefined ? -Infinity : windowOf(config, state).endMs;
-    const taken = state !== undefined && nowMs < endMs ? state.units : 0;
-    const free = limit - taken - outstanding;
+    const capacity = config.limit + config.carry;
+    const standing = standingAt(config, state, nowMs);
+    const missing = standing === undefined ? 0 : standing.taken + standing.lacking;
+    const endMs = standing?.endMs ?? endFromMs(config, nowMs);
+    const inMs = (units: number, left: number) => fallsToMs(config, endMs, units, left) - nowMs;
+    const free = capacity - missing - outstanding;
     if (cost > 0 && cost > free)
       return {
         allowed: false,
-        reason: cost > limit ? "cost-over-limit" : "quota",
-        retryAfterMs: cost + outstanding > limit ? null : endMs - nowMs,
+        reason: cost > capacity ? "cost-over-limit" : "quota",
+        retryAfterMs: cost + outstanding > capacity ? null : inMs(missing, capacity - cost - outstanding),
         remaining: Math.max(0, free),
-        resetAfterMs: taken === 0 ? 0 : endMs - nowMs,
+        resetAfterMs: missing === 0 ? 0 : inMs(missing, 0),
       };
     const remaining = Math.max(0, free - cost);
-    if (taken + cost === 0) return { allowed: true, state: undefined, remaining, resetAfterMs: 0 };
+    if (missing + cost === 0) return { allowed: true, state: undefined, remaining, resetAfterMs: 0 };
     const after = cost === 0 ? state : taking(config, state, nowMs, cost);
-    const untilMs = taken > 0 ? endMs : endFromMs(config, nowMs);
-    return { allowed: true, state: after, remaining, resetAfterMs: untilMs - nowMs };
+    return { allowed: true, state: after, remaining, resetAfterMs: inMs(missing + cost, 0) };
   },
 
   debit: (config, state, nowMs, units) => (units === 0 ? state : taking(config, state, nowMs, units)),
 
   credit(config, state, nowMs, units, atMs) {
-    if (state === undefined) return undefined;
-    const { fromMs, endMs } = windowOf(config, state);
-    const isOver = atMs !== undefined && (nowMs >= endMs || atMs < fromMs || atMs >= endMs);
-    if (isOver) return state;
-    return state.units <= units ? undefined : { ...state, units: state.units - units };
+    const standing = standingAt(config, state, nowMs);
+    if (state === undefined || standing === undefined) return undefined;
+    const { taken, lacking, fromMs, endMs, isNext } = standing;
+    if (atMs !== undefined && atMs >= endMs) return state;
+    const isEarlier = atMs !== undefined && (isNext || atMs < fromMs) && endFromMs(config, atMs) < endMs;
+    const ofTaken = isEarlier ? 0 : Math.min(units, taken);
+    const most = isEarlier ? stillLacking(config, standing, units, atMs, nowMs) : units - ofTaken;
+    const ofLacking = atMs !== undefined && !isEarlier ? 0 : Math.min(most, lacking);
+    if (ofTaken + ofLacking === 0) return state;
+    const left = { units: taken - ofTaken, lacking: lacking - ofLacking };
+    if (left.units + left.lacking === 0) return undefined;
+    const [startMs, lastMs] = isNext ? [nowMs, nowMs] : [state.startMs, state.lastMs];
+    return useOf(left.units, startMs, lastMs, left.lacking, standing.forgiven);
   },
 
   untouchedAtMs(config, state, uses) {
     const after = afterUses(fixedWindow, config, state, uses);
-    return after === undefined ? -Infinity : windowOf(config, after).endMs;
+    if (after === undefined) return -Infinity;
+    const { units, lacking = 0 } = after;
+    return fallsToMs(config, windowOf(config, after).endMs, units + Math.min(lacking, config.carry), 0);
   },
 
   // Units used before the window ends count in it as much as held ones.
@@ -119,17 +170,22 @@ export const fixedWindow: Algorithm<Config, WindowUse> = {
 
   covers(config, stored, ahead, state, outstanding, nowMs) {
     const spare = ahead - outstanding;
-    const endMs = state === undefined ? -Infinity : windowOf(config, state).endMs;
-    if (spare < 0 || state === undefined || nowMs >= endMs) return spare >= 0;
+    const standing = standingAt(config, state, nowMs);
+    if (spare < 0 || standing === undefined) return spare >= 0;
     // The stored units have to count for as long as those in memory.
-    const record = stored as WindowUse | undefined;
-    const kept = record !== undefined && windowOf(config, record).endMs >= endMs ? record.units : 0;
-    return kept + spare >= state.units;
+    const { taken, lacking, fromMs, endMs } = standing;
+    const kept = standingAt(config, stored as WindowUse | undefined, Math.max(nowMs, fromMs));
+    const isKept = kept !== undefined && kept.endMs >= endMs;
+    const [keptTaken, keptLacking] = isKept ? [kept.taken, kept.lacking] : [0, 0];
+    return keptTaken + spare >= taken && keptTaken + keptLacking + spare >= taken + lacking;
   },
 
   pack: (_, state) => ({ record: state }),
   unpack: (_, record) => record as WindowUse,
-  used: (record) => (record as WindowUse | null)?.units ?? 0,
+  used(record) {
+    const { units = 0, lacking = 0 } = (record as WindowUse | null) ?? {};
+    return units + lacking;
+  },
 };
 
 type WindowPlacement = Omit<Windows, "jitterMs"> | ConfigProblem;
@@ -172,6 +228,10 @@ export interface WindowUse {
   readonly startMs: number;
   /** When the last was taken. Used only after a change of the policy. */
   readonly lastMs: number;
+  /** What the units of earlier windows lack. Absent: nothing. */
+  readonly lacking?: number;
+  /** Debts that ended with their windows since the carried units were whole: no refund of an earlier charge has them. */
+  readonly forgiven?: number;
 }
 
 /** A larger debt is cut off. */
@@ -191,14 +251,85 @@ function windowOf(windows: Windows, { startMs, lastMs }: WindowUse): { fromMs: n
   return lastMs < endMs ? { fromMs: startMs, endMs } : { fromMs: lastMs, endMs: endFromMs(windows, lastMs) };
 }
 
-function taking(windows: Windows, state: WindowUse | undefined, nowMs: number, units: number): WindowUse {
-  if (state !== undefined && nowMs < windowOf(windows, state).endMs)
-    return {
-      units: Math.min(state.units + units, MAX_TAKEN),
-      startMs: windowOf(windows, state).fromMs,
-      lastMs: Math.max(state.lastMs, nowMs),
-    };
-  return { units, startMs: nowMs, lastMs: nowMs };
+function taking(config: Config, state: WindowUse | undefined, nowMs: number, units: number): WindowUse {
+  const standing = standingAt(config, state, nowMs);
+  if (state === undefined || standing === undefined) return { units, startMs: nowMs, lastMs: nowMs };
+  const { fromMs, isNext, forgiven } = standing;
+  if (isNext) return useOf(units, nowMs, nowMs, standing.lacking, forgiven);
+  const all = Math.min(state.units + units, MAX_TAKEN);
+  return useOf(all, fromMs, Math.max(state.lastMs, nowMs), state.lacking ?? 0, forgiven);
+}
+
+function useOf(units: number, startMs: number, lastMs: number, lacking: number, forgiven: number): WindowUse {
+  if (lacking === 0) return { units, startMs, lastMs };
+  return { units, startMs, lastMs, lacking, ...(forgiven > 0 && { forgiven }) };
+}
+
+/** A state in the window of an instant. */
+interface Standing {
+  readonly taken: number;
+  readonly lacking: number;
+  readonly forgiven: number;
+  readonly fromMs: number;
+  readonly endMs: number;
+  /** The window of the state is over: this is a later one, in which nothing was taken. */
+  readonly isNext: boolean;
+}
+
+/** `undefined`: untouched. */
+function standingAt(config: Config, state: WindowUse | undefined, nowMs: number): Standing | undefined {
+  if (state === undefined) return undefined;
+  const { limit, carry } = config;
+  const { fromMs, endMs } = windowOf(config, state);
+  const lacking = Math.min(state.lacking ?? 0, carry);
+  const forgiven = state.forgiven ?? 0;
+  if (nowMs < endMs) return { taken: state.units, lacking, forgiven, fromMs, endMs, isNext: false };
+  const over = state.units + lacking - limit;
+  const first = Math.min(Math.max(0, over), carry);
+  if (first === 0) return undefined;
+  const left = first - limit * windowsIn(config, endMs, nowMs, Math.ceil(first / limit));
+  if (left <= 0) return undefined;
+  const next = { fromMs: nowMs, endMs: endFromMs(config, nowMs), isNext: true };
+  return { taken: 0, lacking: left, forgiven: forgiven + Math.max(0, over - carry), ...next };
+}
+
+/** The units of a charge in an earlier window that the carried ones certainly lack for it: each window returned `limit`. */
+function stillLacking(
+  config: Config,
+  { forgiven }: Standing,
+  units: number,
+  atMs: number,
+  nowMs: number,
+): number {
+  const endMs = endFromMs(config, atMs);
+  const ends = 1 + windowsIn(config, endMs, nowMs, MAX_CARRY_WINDOWS + 1);
+  return Math.max(0, units - ends * config.limit - forgiven);
+}
+
+/** How many windows must end until of so many missing units no more than `left` are missing. */
+function endsUntil({ limit, carry }: Config, missing: number, left: number): number {
+  const first = Math.min(Math.max(0, missing - limit), carry);
+  return first <= left ? 1 : 1 + Math.ceil((first - left) / limit);
+}
+
+/** When no more than `left` are missing. @param endMs the end of the window in which `missing` are */
+function fallsToMs(config: Config, endMs: number, missing: number, left: number): number {
+  const ends = endsUntil(config, missing, left);
+  if (config.calendar === undefined) return endMs + (ends - 1) * config.windowMs;
+  let atMs = endMs;
+  for (let end = 1; end < ends; end += 1) atMs = config.calendar.around(atMs).endMs;
+  return atMs;
+}
+
+/** The windows that begin at `fromMs` or later and are over at `nowMs`, up to `most`. */
+function windowsIn({ calendar, windowMs }: Config, fromMs: number, nowMs: number, most: number): number {
+  if (calendar === undefined) return Math.min(most, Math.floor((nowMs - fromMs) / windowMs));
+  let count = 0;
+  for (let endMs = fromMs; count < most; count += 1) {
+    endMs = calendar.around(endMs).endMs;
+    if (endMs > nowMs) break;
+  }
+  return count;
 }
 
 /** A number in [0, 1) for an instant: the finaliser of MurmurHash3 (A. Appleby), of both halves. */

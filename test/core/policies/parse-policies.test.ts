@@ -204,7 +204,7 @@ test.each([
   [
     "onFailure",
     { a: { ...BUCKET, onFailure: "maybe" } },
-    'onFailure is "maybe": must be one of "closed", "open", "local"',
+    'onFailure is "maybe": must be "closed", "open", "local", or a table { limit = 20, window = "1s" }',
   ],
   [
     "deadlineMs",

@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
 import { MAX_POLICIES, OTHER_POLICIES } from "../../../core/stats/counts.ts";
+import { countHeld, HeldTimes } from "../../../core/stats/held-times.ts";
 import { MAX_WITH_KEYS, Tally, type CountedDecision } from "../../../core/stats/tally.ts";
 
 const told = (fields: Partial<CountedDecision> = {}): CountedDecision => ({
@@ -8,6 +9,7 @@ const told = (fields: Partial<CountedDecision> = {}): CountedDecision => ({
   success: true,
   reason: "ok",
   source: "isolate",
+  rules: [],
   ...fields,
 });
 
@@ -23,6 +25,40 @@ test("a decision is counted by its policy, outcome, reason and source", () => {
     "decisions api denied quota object": 1,
     "decisions api denied refused isolate": 1,
     "decisions b admitted degraded fallback": 1,
+  });
+});
+
+test("an admitted call is near a limit while less than a fifth is left of any rule", () => {
+  const tally = new Tally();
+  const rule = { name: "r", success: true, resetAfterMs: 0, retryAfterMs: 0, reason: "ok" } as const;
+  const left = (...remaining: number[]) =>
+    remaining.map((each) => ({ ...rule, limit: 100, remaining: each }));
+  for (const rules of [left(20), left(100, 20), [{ ...rule, limit: 100, remaining: 0, quotaRemaining: 20 }]])
+    tally.decided(told({ rules }));
+  tally.decided(told({ success: false, reason: "quota", rules: left(0) }));
+  expect(Object.keys(tally.take()?.counts ?? {})).not.toContain("near_limit api");
+  for (const rules of [left(19), left(100, 19), left(0)]) tally.decided(told({ rules }));
+  expect(tally.take()?.counts["near_limit api"]).toBe(3);
+});
+
+test("held times that are counted together are as those that are counted one by one", () => {
+  const [one, together] = [new Tally(), new Tally()];
+  const held = new HeldTimes();
+  for (const ms of [-5, 0, 1, 2, 30_000, 30_001, 60_000, 7_200_000, 7_200_001]) {
+    countHeld(one, "api", 1_000, 1_000 + ms);
+    held.note(ms);
+  }
+  countHeld(one, "api", undefined, 5);
+  held.count(together, "api");
+  held.count(together, "api");
+  const counts = together.take()?.counts;
+  expect(counts).toEqual(one.take()?.counts);
+  expect(counts).toMatchObject({
+    "lease_held_seconds api 1": 3,
+    "lease_held_seconds api 5": 1,
+    "lease_held_seconds api 60000": 2,
+    "lease_held_seconds api inf": 1,
+    "lease_held_seconds api sum": 14_520_005,
   });
 });
 

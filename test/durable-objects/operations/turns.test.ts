@@ -50,7 +50,7 @@ const step = fc.oneof(
   }),
   fc.record({ do: fc.constant("settle" as const), index: fc.nat(4), used: fc.nat(5) }),
   fc.record({ do: fc.constant("refund" as const), units: fc.integer({ min: 1, max: 3 }) }),
-  { weight: 1, arbitrary: fc.record({ do: fc.constant("reset" as const) }) },
+  { weight: 1, arbitrary: fc.record({ do: fc.constantFrom("reset" as const, "endWaits" as const) }) },
 );
 type Step = typeof step extends fc.Arbitrary<infer Value> ? Value : never;
 
@@ -82,7 +82,7 @@ class Both {
   readonly #rules: readonly ModelRule[];
   readonly #leaving = new Map<number, AbortController>();
   readonly #holdIds = new Map<number, string>();
-  readonly #told = new Map<number, { readonly outcome: Outcome; readonly atMs: number }>();
+  readonly #told = new Map<number, Decided>();
   #names = 0;
 
   constructor(rules: readonly ModelRule[]) {
@@ -104,6 +104,7 @@ class Both {
     else if (one.do === "hold") this.#hold(one.units, one.ttlMs);
     else if (one.do === "settle") this.#settle(one.index, one.used);
     else if (one.do === "refund") this.#refund(one.units);
+    else if (one.do === "endWaits") await this.#endWaits();
     else this.#reset();
     await this.#compare();
   }
@@ -128,7 +129,7 @@ class Both {
     if (answer instanceof Promise) {
       this.#leaving.set(name, leave);
       const tell = (late: Answer) => {
-        if (!leave.signal.aborted) this.#told.set(name, { outcome: outcomeOf(late), atMs: Date.now() });
+        if (!leave.signal.aborted) this.#told.set(name, late as Decided);
       };
       void answer.then(tell);
       return;
@@ -175,6 +176,15 @@ class Both {
     this.object.reset("modelled", KEY);
   }
 
+  async #endWaits(): Promise<void> {
+    const waits = this.model.endWaits();
+    void this.object.ask("modelled", KEY, (operations, keyState, nowMs) =>
+      operations.endWaits(keyState, nowMs),
+    );
+    for (let turn = 0; turn < 16; turn += 1) await Promise.resolve();
+    for (const [name, ms] of waits) expect(waitOfAll(this.#told.get(name)?.rules ?? [])).toBe(ms);
+  }
+
   #leave(index: number): void {
     const name = this.model.waiting[index];
     if (name === undefined) return;
@@ -191,7 +201,7 @@ class Both {
   /** Whoever was answered was answered alike, at this very millisecond, and nobody else was. */
   async #compare(): Promise<void> {
     for (let turn = 0; turn < 16; turn += 1) await Promise.resolve();
-    const seen = [...this.#told].map(([name, { outcome }]): [number, Outcome] => [name, outcome]);
+    const seen = [...this.#told].map(([name, answer]): [number, Outcome] => [name, outcomeOf(answer)]);
     expect(new Map(seen)).toEqual(this.model.told);
     this.#told.clear();
     this.model.told.clear();
@@ -225,6 +235,7 @@ const POLICIES = parsePolicies({
   hot: { algorithm: "token-bucket", limit: 50_000, window: "50000s", reservation: { ttl: "1s" } },
   hammered: { algorithm: "sliding-log", limit: 2, window: "1s", countDenied: true },
   shadow: { algorithm: "token-bucket", limit: 1, window: "1s", shadow: true },
+  slots: { algorithm: "concurrency", limit: 2, maxWait: "30s" },
   mixed: {
     rules: {
       starts: { algorithm: "sliding-log", limit: 1, window: "10s" },
@@ -363,4 +374,28 @@ test("a lease whose rate cannot come in time is refused at once; one that a rele
   // The rate has a unit for the second only after another window.
   expect(acquire("d", 19_999)).toMatchObject({ waitedMs: 0 });
   expect(acquire("e", 20_000)).toBeInstanceOf(Promise);
+});
+
+test("when waits end, a small lease behind a large one is granted, the large one denied with its exact wait", async () => {
+  const { object } = start();
+  const acquire = (id: string, units: number) =>
+    object.ask("slots", KEY, (operations, keyState, nowMs) =>
+      operations.acquire(keyState, { id, cost: units, ttlMs: 9_000, waitMs: 30_000 }, nowMs),
+    );
+  expect(acquire("a", 1)).toHaveProperty("lease");
+  await pass(1_000);
+  const [large, small, last] = [acquire("b", 2), acquire("c", 1), acquire("d", 1)];
+  void object.ask("slots", KEY, (operations, keyState, nowMs) => operations.endWaits(keyState, nowMs));
+  expect(await small).toMatchObject({ lease: { id: "c", expiresAfterMs: 9_000 } });
+  const denied = { success: false, reason: "quota" };
+  expect(await large).toEqual(
+    expect.objectContaining({
+      reason: "wait-timeout",
+      rules: [expect.objectContaining({ ...denied, retryAfterMs: 9_000 })],
+    }),
+  );
+  expect(await last).toMatchObject({
+    reason: "wait-timeout",
+    rules: [{ ...denied, retryAfterMs: 8_000 }],
+  });
 });

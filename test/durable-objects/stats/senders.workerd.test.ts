@@ -91,7 +91,14 @@ async function history(storage: DurableObjectStorage, random: () => number, mayE
     return receipt;
   };
   const request = (isolate: Isolate) => {
-    isolate.tally.decided({ policy: "api", key: "a", success: true, reason: "ok", source: "isolate" });
+    isolate.tally.decided({
+      policy: "api",
+      key: "a",
+      success: true,
+      reason: "ok",
+      source: "isolate",
+      rules: [],
+    });
     isolate.counted += 1;
     if (!isolate.sender.isDue(time.nowMs())) return;
     // The request that keeps the message may be ended, and then nothing of it runs any more.

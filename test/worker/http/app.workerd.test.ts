@@ -228,6 +228,7 @@ describe("403", () => {
     ["limit without the scope", TOKENS.admin, "/v1/limit", "POST"],
     ["refund without the scope", TOKENS.admin, "/v1/refund", "POST"],
     ["reset without the scope", TOKENS.limit, "/v1/policies/slow/keys/a", "DELETE"],
+    ["an end of waits without the scope", TOKENS.limit, "/v1/policies/slow/keys/a/waiters", "DELETE"],
   ])("%s", async (_, token, path, method) => {
     const called = await call(path, {
       token,

@@ -31,6 +31,7 @@ describe("what the props do not allow throws", () => {
     ["acquire", { scopes: ["admin"] }, "has no scope limit"],
     ["settle", { scopes: ["admin"] }, "has no scope limit"],
     ["reset", { scopes: ["limit"] }, "has no scope admin"],
+    ["endWaits", { scopes: ["limit"] }, "has no scope admin"],
     ["limit", { policies: ["api"] }, "may not use this policy"],
     ["peek", { policies: ["api"] }, "may not use this policy"],
     ["limit", { keyPrefix: "tenant-b:" }, 'may use keys that begin with "tenant-b:" only'],
@@ -44,6 +45,7 @@ describe("what the props do not allow throws", () => {
       acquire: ["policy", "key"],
       settle: ["id", "used"],
       reset: ["policy", "key"],
+      endWaits: ["policy", "key"],
       peek: ["policy", "key"],
     };
     const asked = Object.fromEntries(

@@ -26,6 +26,7 @@ const METHODS = Object.keys({
   peek: true,
   setUsed: true,
   reset: true,
+  endWaits: true,
   reserve: true,
   keys: true,
   countKeys: true,

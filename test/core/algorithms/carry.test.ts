@@ -1,0 +1,178 @@
+/** Units that a fixed window carries to the next, against a list of what was used in each window. */
+import fc from "fast-check";
+import { expect, test } from "vitest";
+import {
+  fixedWindow,
+  type FixedWindowConfig,
+  type WindowUse,
+} from "../../../core/algorithms/windows/fixed-window.ts";
+import { parsePolicy } from "../../../core/policies/parse-policy.ts";
+import { depth } from "../../support/depth.ts";
+import { ruleOf } from "../../support/rules.ts";
+
+const DAY_MS = 86_400_000;
+const START_MS = Date.parse("2026-03-27T12:00:00Z");
+type State = WindowUse | undefined;
+
+const configOf = (fields: Record<string, unknown>) =>
+  ruleOf({ algorithm: "fixed-window", ...fields }).config as FixedWindowConfig;
+
+/** What was used, and of which day: 0 is the one of the start. */
+class Days {
+  readonly #config: FixedWindowConfig;
+  readonly used: { day: number; units: number }[] = [];
+
+  constructor(config: FixedWindowConfig) {
+    this.#config = config;
+  }
+
+  dayAt(nowMs: number): number {
+    const { calendar, windowMs } = this.#config;
+    if (calendar === undefined) return Math.floor(nowMs / windowMs) - Math.floor(START_MS / windowMs);
+    let day = 0;
+    for (let { endMs } = calendar.around(START_MS); endMs <= nowMs; { endMs } = calendar.around(endMs))
+      day += 1;
+    return day;
+  }
+
+  freeAt(nowMs: number): number {
+    const { limit, carry } = this.#config;
+    let carried = carry;
+    for (let day = 0; ; day += 1) {
+      let free = limit + carried;
+      for (const each of this.used) if (each.day === day) free -= each.units;
+      if (day === this.dayAt(nowMs)) return free;
+      carried = Math.min(carry, Math.max(0, free));
+    }
+  }
+}
+
+const config = fc
+  .record({
+    limit: fc.integer({ min: 1, max: 8 }),
+    share: fc.constantFrom(0.5, 1, 2, 4),
+    place: fc.constantFrom(
+      { window: 50 },
+      { window: "1 day", timeZone: "Europe/Berlin" },
+      { window: "1 day", timeZone: "UTC" },
+    ),
+  })
+  .map(({ limit, share, place }) => configOf({ limit, carry: Math.ceil(limit * share), ...place }));
+const step = fc.record({
+  /** In tenths of a window. */
+  after: fc.oneof(fc.integer({ min: 0, max: 5 }), fc.nat(40)),
+  cost: fc.integer({ min: 1, max: 30 }),
+  back: fc.option(fc.nat(20), { freq: 3 }),
+});
+const lengthMs = ({ windowMs }: FixedWindowConfig, tenths: number) => Math.floor((windowMs * tenths) / 10);
+
+test("what is left of a window is in the next, up to `carry`, and every wait is exact", () => {
+  fc.assert(
+    fc.property(config, fc.array(step, { maxLength: 30 }), (given, steps) => {
+      const days = new Days(given);
+      let [state, nowMs]: [State, number] = [undefined, START_MS];
+      for (const { after, cost } of steps) {
+        nowMs += lengthMs(given, after);
+        const free = days.freeAt(nowMs);
+        const decision = fixedWindow.decide(given, state, nowMs, cost, 0);
+        expect([decision.allowed, decision.remaining]).toEqual([
+          cost <= free,
+          cost <= free ? free - cost : free,
+        ]);
+        if (decision.allowed) {
+          state = decision.state;
+          days.used.push({ day: days.dayAt(nowMs), units: cost });
+        } else if (decision.retryAfterMs !== null) {
+          expect(days.freeAt(nowMs + decision.retryAfterMs)).toBeGreaterThanOrEqual(cost);
+          expect(days.freeAt(nowMs + decision.retryAfterMs - 1)).toBeLessThan(cost);
+        } else expect(cost).toBeGreaterThan(given.limit + given.carry);
+      }
+    }),
+    { numRuns: depth(300, 5_000) },
+  );
+});
+
+test("a charge that is given back later never returns more than if it had not been made, also after a debt", () => {
+  fc.assert(
+    fc.property(config, fc.array(step, { maxLength: 30 }), (given, steps) => {
+      const days = new Days(given);
+      const charges: { atMs: number; used: { day: number; units: number } }[] = [];
+      let [state, nowMs]: [State, number] = [undefined, START_MS];
+      for (const [index, { after, cost, back }] of steps.entries()) {
+        nowMs += lengthMs(given, after);
+        const decision = fixedWindow.decide(given, state, nowMs, cost, 0);
+        const isForced = index % 5 === 4;
+        if (decision.allowed || isForced) {
+          state = fixedWindow.debit(given, state, nowMs, cost);
+          const used = { day: days.dayAt(nowMs), units: cost };
+          days.used.push(used);
+          if (!isForced) charges.push({ atMs: nowMs, used });
+        }
+        const [charge] = back === null ? [] : charges.splice(back % Math.max(1, charges.length), 1);
+        if (charge !== undefined) {
+          state = fixedWindow.credit(given, state, nowMs, charge.used.units, charge.atMs);
+          charge.used.units = 0;
+        }
+        const offered = fixedWindow.decide(given, state, nowMs, 0, 0).remaining;
+        expect(offered).toBeLessThanOrEqual(Math.max(0, days.freeAt(nowMs)));
+      }
+    }),
+    { numRuns: depth(300, 5_000) },
+  );
+});
+
+test("a charge that was forgiven with a debt gives nothing back, and a record without what is lacking covers nothing", () => {
+  const given = configOf({ limit: 10, carry: 10, window: "1 day" });
+  const next = START_MS + DAY_MS;
+  const charged = fixedWindow.debit(given, undefined, START_MS, 20);
+  const indebted = fixedWindow.debit(given, charged, START_MS, 30);
+  const back = fixedWindow.credit(given, indebted, next, 20, START_MS);
+  expect(fixedWindow.decide(given, back, next, 0, 0).remaining).toBe(10);
+  expect(
+    fixedWindow.decide(given, fixedWindow.credit(given, charged, next, 20, START_MS), next, 0, 0).remaining,
+  ).toBe(20);
+
+  const stored = fixedWindow.debit(given, undefined, START_MS, 5);
+  const memory = fixedWindow.debit(given, fixedWindow.debit(given, undefined, START_MS, 17), next, 3);
+  const covers = (record: State, ahead: number) => fixedWindow.covers(given, record, ahead, memory, 0, next);
+  expect([covers(stored, 3), covers(stored, 9), covers(stored, 10), covers(memory, 0)]).toEqual([
+    false,
+    false,
+    true,
+    true,
+  ]);
+});
+
+test("a policy that begins, changes or ends to carry forgets nothing that was taken in this window", () => {
+  const [none, some, much] = [0, 10, 30].map((carry) =>
+    configOf({ limit: 10, window: "1 day", ...(carry > 0 && { carry }) }),
+  ) as [FixedWindowConfig, FixedWindowConfig, FixedWindowConfig];
+  const left = (given: FixedWindowConfig, state: State, nowMs: number) =>
+    fixedWindow.decide(given, state, nowMs, 0, 0).remaining;
+  let state = fixedWindow.debit(some, undefined, START_MS, 17);
+  expect([none, some, much].map((each) => left(each, state, START_MS))).toEqual([0, 3, 23]);
+  const next = START_MS + DAY_MS;
+  // 7 of the carried units are gone.
+  expect([none, some, much].map((each) => left(each, state, next))).toEqual([10, 13, 33]);
+  state = fixedWindow.debit(some, state, next, 4);
+  expect([none, some, much].map((each) => left(each, state, next))).toEqual([6, 9, 29]);
+  // A while without: what was lacking is lacking again.
+  const without = fixedWindow.debit(none, state, next, 1);
+  expect(left(some, without, next)).toBe(8);
+});
+
+test("where units cannot be carried, the policy says so", () => {
+  const problems = (fields: object) => {
+    const parsed = parsePolicy("p", { algorithm: "fixed-window", limit: 10, window: "1 day", ...fields });
+    return "problems" in parsed ? parsed.problems.join() : "";
+  };
+  expect(problems({ carry: 120 })).toBe("");
+  expect(problems({ carry: 121 })).toContain("carry is 121: must be at most 12 times the limit: 120");
+  expect(problems({ carry: 0 })).toContain("carry");
+  expect(problems({ carry: 5, window: "1h", align: "first" })).toContain('left out with align = "first"');
+  expect(problems({ carry: 5, jitter: "1m" })).toContain("left out with jitter");
+  expect(problems({ carry: 5, limit: 0 })).toContain("left out with a limit of 0");
+  expect(problems({ carry: 5, pool: "redis" })).toContain('left out with algorithm "fixed-window"');
+  const bucket = parsePolicy("p", { algorithm: "token-bucket", limit: 10, window: "1s", carry: 5 });
+  expect("problems" in bucket && bucket.problems.join()).toContain("carry");
+});
