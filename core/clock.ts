@@ -143,6 +143,23 @@ export interface Attempts {
   readonly onDeadline?: (() => void) | undefined;
 }
 
+/** Calls `onEnd` after `work`: when its promise is settled, if it is one, and also when it throws. */
+export function untilEnd<Result>(
+  work: () => Result | Promise<Result>,
+  onEnd: () => void,
+): Result | Promise<Result> {
+  let answer: Result | Promise<Result>;
+  try {
+    answer = work();
+  } catch (error) {
+    onEnd();
+    throw error;
+  }
+  if (answer instanceof Promise) void answer.then(onEnd, onEnd);
+  else onEnd();
+  return answer;
+}
+
 /** `work` with a value: at once if it is there. */
 export function andThen<Value, Result>(
   value: Value | Promise<Value>,

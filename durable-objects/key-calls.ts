@@ -1,4 +1,4 @@
-import { type Time, andThen } from "../core/clock.ts";
+import { type Time, andThen, untilEnd } from "../core/clock.ts";
 import type { PolicyLookup, PolicyRevision } from "../core/policies/policy.ts";
 import type { Answer, AnswerText, KeyCount, KeyList, ListedKey, Young } from "../core/protocol/answers.ts";
 import type { AcquireCall, IdleCall, KeysCall, LimitCall, Versioned } from "../core/protocol/calls.ts";
@@ -163,20 +163,6 @@ export function makeAsk({ local, loadPooled, open, release, onAnswer }: AskHost)
     loading ??= load();
     return loading.then((operations) => askPool(operations, ...opened()), failed);
   };
-}
-
-/** Calls `onEnd` after `work`: when its promise is settled, if it is one, and also when it throws. */
-function untilEnd<Result>(work: () => MaybePromise<Result>, onEnd: () => void): MaybePromise<Result> {
-  let answer: MaybePromise<Result>;
-  try {
-    answer = work();
-  } catch (error) {
-    onEnd();
-    throw error;
-  }
-  if (answer instanceof Promise) void answer.then(onEnd, onEnd);
-  else onEnd();
-  return answer;
 }
 
 const YOUNG: Young = { young: true };

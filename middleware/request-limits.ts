@@ -67,8 +67,8 @@ export class RequestLimits {
   /** Sets the headers of the decision that binds. @param nowMs reads the clock */
   setHeaders(headers: Target, nowMs: () => number): void {
     if (this.#binding === undefined) return;
-    const { policy: name, plan = "" } = this.#binding;
-    const described = this.#policies.get(name) ?? { headers: DEFAULT_HEADERS, rules: [] };
+    const { policy: named, plan = "" } = this.#binding;
+    const described = this.#policies.get(named) ?? { headers: DEFAULT_HEADERS, rules: [] };
     const policy = described.plans?.get(plan) ?? described;
     if (policy.rules.length > 0) setPolicyHeaders(headers, policy);
     setQuotaHeaders(headers, policy, this.#binding, nowMs);

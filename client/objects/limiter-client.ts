@@ -8,7 +8,6 @@ import {
   type Policy,
   type PolicyView,
   forPriority,
-  publicName,
   takesNothing,
   versionOf,
 } from "../../core/policies/policy.ts";
@@ -28,7 +27,6 @@ import {
 } from "../../core/protocol/messages.ts";
 import { type ClaimKind, ownHoldId, ownKey, type ProveClaim, withMark } from "../../core/protocol/names.ts";
 import { type Full, Problem, type Answered } from "../../core/protocol/problems.ts";
-import type { ComparedCall } from "../../core/stats/counts.ts";
 import type { Counter } from "../../core/stats/tally.ts";
 import { type ClientContext, CallGate, type ObjectStartLimit, through } from "../call-gate.ts";
 import { LocalLimiter } from "../local-limiter.ts";
@@ -48,6 +46,7 @@ import { ReservationCache } from "../reservation-cache.ts";
 import { SlotHolder } from "../slot-holder.ts";
 import type { Reply } from "../transports/objects.ts";
 import { type UnsentGiveBack, returnUnits } from "../transports/send-batch.ts";
+import { candidateCalls, type ComparisonCounter } from "./candidate-calls.ts";
 import { ClaimClient } from "./claim-client.ts";
 import { KeyLists } from "./key-lists.ts";
 import { LoadShedding, type SheddingSample } from "./load-shedding.ts";
@@ -348,54 +347,6 @@ export class LimiterClient {
   giveBack(endings: readonly UnsentGiveBack[]): Promise<void> {
     return returnUnits({ call: (policy, key, call) => this.forward(policy, key, call) }, endings);
   }
-}
-
-/** The most simultaneous calls of one caller to candidates. */
-const MAX_AT_ONCE = 100;
-
-interface ComparisonCounter {
-  compared(compared: ComparedCall): void;
-}
-
-/**
- * Sends one caller's calls to candidates without waiting. Their failures never reach the caller.
- * @param makeClient makes an unbounded client of the same caller: its bounds are for the call itself
- */
-export function candidateCalls<Client>(
-  {
-    inBackground,
-    counter,
-  }: Pick<LimiterClientParts, "inBackground"> & { counter?: ComparisonCounter | undefined },
-  makeClient: () => Client,
-) {
-  let client: Client | undefined;
-  let underWay = 0;
-  const untilAnswered = async (answer: Promise<unknown>) => {
-    underWay += 1;
-    await answer.catch(warn);
-    underWay -= 1;
-  };
-  return {
-    /** Makes a call unless too many are under way: then `false`. Without a counter no call is needed. */
-    make(ask: (client: Client) => Promise<unknown> | void): boolean {
-      if (counter === undefined) return true;
-      if (underWay >= MAX_AT_ONCE) return false;
-      client ??= makeClient();
-      try {
-        const answer = ask(client);
-        if (answer instanceof Promise) inBackground(untilAnswered(answer));
-      } catch (error) {
-        warn(error);
-      }
-      return true;
-    },
-    compared: (compared: ComparedCall) =>
-      counter?.compared({ ...compared, policy: publicName(compared.policy) }),
-  };
-}
-
-function warn(error: unknown): void {
-  console.warn(`a call to a candidate has failed: ${String(error)}`);
 }
 
 function withVersion(policy: PolicyView, { limit, reserve, ...call }: BatchedCall): BatchedCall {

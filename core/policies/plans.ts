@@ -11,8 +11,9 @@
 import { MAX_UNITS } from "../algorithms/algorithm.ts";
 import { meant, violation } from "../validation.ts";
 import { isTable, type Table, withFigures } from "./changed-tables.ts";
+import { withCallLimits } from "./named-plans.ts";
 import { NAME, NAME_ALLOWED } from "./policy-fields.ts";
-import { type LimitInCall, type Policy, withCallLimits } from "./policy.ts";
+import type { LimitInCall, Policy } from "./policy.ts";
 
 /** Each is parsed when the worker starts. */
 const MAX_PLANS = 64;

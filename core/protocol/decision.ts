@@ -1,10 +1,10 @@
 /** The decision that a caller sees, and the headers that describe it. */
 import { DENIAL_REASONS, MAX_UNITS } from "../algorithms/algorithm.ts";
+import { planIn } from "../policies/named-plans.ts";
 import {
   type HeaderStyle,
   type AppliedOverride,
   type Policy,
-  planIn,
   type PolicyView,
   publicName,
   type Rule,

@@ -1,10 +1,10 @@
 import { UNTOUCHED, unstoredOf } from "../../core/accounts/account.ts";
 import type { Account } from "../../core/accounts/hold.ts";
 import { NOTHING_NOTICED } from "../../core/accounts/notices.ts";
+import { planOf } from "../../core/policies/named-plans.ts";
 import {
   isOfAnother,
   later,
-  planOf,
   type Policy,
   type PolicyRevision,
   publicName,

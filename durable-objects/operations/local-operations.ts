@@ -1,5 +1,5 @@
 import { outstandingOf } from "../../core/accounts/account.ts";
-import { planIn } from "../../core/policies/policy.ts";
+import { planIn } from "../../core/policies/named-plans.ts";
 import type { Peeked } from "../../core/protocol/answers.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";

@@ -1,5 +1,5 @@
 import { expect, test, vi } from "vitest";
-import { candidateCalls } from "../../client/objects/limiter-client.ts";
+import { candidateCalls } from "../../client/objects/candidate-calls.ts";
 
 const counter = { compared: () => undefined };
 const calls = (background: Promise<unknown>[] = []) =>

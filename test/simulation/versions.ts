@@ -10,10 +10,10 @@ import { ReservationCache } from "../../client/reservation-cache.ts";
 import { BatchQueues } from "../../client/transports/batch-queue.ts";
 import { Objects } from "../../client/transports/objects.ts";
 import type { Time } from "../../core/clock.ts";
+import { planOf } from "../../core/policies/named-plans.ts";
 import { type RegionalPolicies, withAll } from "../../core/policies/parse-policies.ts";
 import {
   DEFAULT_BOUNDS,
-  planOf,
   type Policies,
   type Policy,
   type PolicyRevision,

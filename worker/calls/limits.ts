@@ -3,16 +3,9 @@ import type * as v from "valibot";
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { ADDRESS_ALLOWED, normaliseKey } from "../../core/catalog/keys.ts";
 import { randomId, readClockMs } from "../../core/clock.ts";
+import { namedPlan, withCallLimits } from "../../core/policies/named-plans.ts";
 import type { RegionalPolicies } from "../../core/policies/parse-policies.ts";
-import {
-  type Cost,
-  costOf,
-  namedPlan,
-  type Policy,
-  publicName,
-  takesNothing,
-  withCallLimits,
-} from "../../core/policies/policy.ts";
+import { type Cost, costOf, type Policy, publicName, takesNothing } from "../../core/policies/policy.ts";
 import type { LimitParams } from "../../core/protocol/calls.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { type Answered, catalogUnreached, Problem, PROBLEMS } from "../../core/protocol/problems.ts";

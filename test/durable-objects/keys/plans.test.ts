@@ -1,7 +1,8 @@
 /** Laws of a key whose calls name plans: the object, with each algorithm. */
 import { describe, expect, test } from "vitest";
+import { planOf } from "../../../core/policies/named-plans.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
-import { planOf, versionOf } from "../../../core/policies/policy.ts";
+import { versionOf } from "../../../core/policies/policy.ts";
 import type { Decided, Peeked } from "../../../core/protocol/answers.ts";
 import type { KeyCall } from "../../../core/protocol/object-methods.ts";
 import { joinParts, KeyCalls } from "../../../durable-objects/key-calls.ts";
@@ -131,13 +132,14 @@ describe.each(Object.entries(TABLES))("%s", (_, table) => {
 
   test("a call that names no plan changes none, and a peek says which the key has", () => {
     const key = new Key(table);
+    const limitOf = (plan: string) => planOf(key.policy, plan).rules[0].capacity;
     key.takes("pro", 3);
     const left = key.remaining("pro");
-    expect(key.peek()).toMatchObject({ plan: "pro", rules: [{ limit: HIGH, remaining: left }] });
+    expect(key.peek()).toMatchObject({ plan: "pro", rules: [{ limit: limitOf("pro"), remaining: left }] });
     key.crash();
-    expect(key.peek()).toMatchObject({ plan: "pro", rules: [{ limit: HIGH, remaining: left }] });
+    expect(key.peek()).toMatchObject({ plan: "pro", rules: [{ limit: limitOf("pro"), remaining: left }] });
     key.takes("", 1);
-    expect(key.peek()).toMatchObject({ rules: [{ limit: LOW }] });
+    expect(key.peek()).toMatchObject({ rules: [{ limit: limitOf("") }] });
     expect(key.peek().plan).toBeUndefined();
   });
 });
