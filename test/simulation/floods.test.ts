@@ -57,7 +57,7 @@ async function expectFound(mistake: Mistake, inWords: RegExp, firstSeed = 1): Pr
 test("calling a denial firm although an isolate holds units is found", PATIENT, async () => {
   const isDenial = ({ rules, next }: Decided) => next !== undefined || rules.some(({ success }) => !success);
   const answer = (decided: Decided) => (isDenial(decided) ? { ...decided, firmForMs: 10_000 } : decided);
-  await expectFound({ answer, policies: ["slow", "log"] }, /would pass since/, 25);
+  await expectFound({ answer, policies: ["slow", "log"] }, /would pass since/, 105);
 });
 
 test("counting a wait a little longer than the object said is found", PATIENT, async () => {
