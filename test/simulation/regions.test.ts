@@ -31,7 +31,6 @@ const LOG = { algorithm: "sliding-log", limit: 2_000, windowMs: 2_000 } as const
 const WINDOW = { algorithm: "fixed-window", limit: 2_000, windowMs: 2_000 } as const;
 /** Laws of logs and windows, whose parts in regions are counted for each window. */
 const OF_WINDOWS = [
-  ["a log", { quota: LOG }],
   [
     "a log, when regions' objects lose their memory, and messages are lost",
     { quota: LOG, restart: { everyMs: 400, of: "regions" }, fault: "loss" },
@@ -40,6 +39,7 @@ const OF_WINDOWS = [
   ["a fixed window, with messages lost", { quota: WINDOW, fault: "loss" }],
 ] as const satisfies typeof CELLS;
 const FURTHER: typeof CELLS = [
+  ["a log", { quota: LOG }],
   ["a log, when holders come and go", { quota: LOG, shape: "crowd", durationMs: 32_000 }],
   ["a log under twenty times the limit", { quota: LOG, load: 20, durationMs: 12_000 }],
   ["a log, when the home object stands still", { quota: LOG, fault: "stall", durationMs: 24_000 }],

@@ -50,7 +50,7 @@ function fill(keyState: KeyState, log: Account): number {
 }
 
 describe("large states leave when there are too many", () => {
-  const large = logOf(60_000);
+  const large = logOf(40_000);
 
   test("however many small keys came before", () => {
     for (let key = 0; key < 5_000; key += 1) {
