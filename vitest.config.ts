@@ -55,7 +55,7 @@ const system = {
  * Black-box tests wait more than they compute, so more run than there are cores, beside simulations: one file in three
  * of a run. At full length they compute more.
  */
-const waitingWorkers = (isDeep ? 3 : 4) * availableParallelism();
+const waitingWorkers = Math.ceil((isDeep ? 2.5 : 3.5) * availableParallelism());
 /** They read or change what all files of a deployment have in common, its classes too, or expect empty storage. */
 const OWN_STORAGE = [
   "test/client/retry.workerd.test.ts",
