@@ -93,7 +93,7 @@ const LONGEST = [
 class Spread extends BaseSequencer {
   override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
     const places = new Map<TestSpecification, number>();
-    const sorted = await super.sort(files);
+    const sorted = await BaseSequencer.prototype.sort.call(this, files);
     const isLong = ({ moduleId }: TestSpecification) =>
       LONGEST.some((name) => moduleId.endsWith(`/${name}.test.ts`));
     for (const ofProject of Map.groupBy(sorted, ({ project }) => project.name).values())
