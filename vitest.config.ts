@@ -1,6 +1,7 @@
 import { cloudflareTest } from "@cloudflare/vitest-plugin";
 import { availableParallelism } from "node:os";
 import { defineConfig } from "vitest/config";
+import { BaseSequencer, type TestSpecification } from "vitest/node";
 import { TEST_POLICIES, TEST_TOKENS } from "./test/support/fixtures.ts";
 
 /** What tests read of the environment; workerd has none of its own. */
@@ -50,8 +51,11 @@ const system = {
   testTimeout,
   hookTimeout: testTimeout,
 };
-/** Black-box tests wait more than they compute, so more run than there are cores; at full length they compute more. */
-const waitingWorkers = (isDeep ? 2 : 3) * availableParallelism();
+/**
+ * Black-box tests wait more than they compute, so more run than there are cores, beside simulations: one file in three
+ * of a run. At full length they compute more.
+ */
+const waitingWorkers = Math.ceil((isDeep ? 2.5 : 3.5) * availableParallelism());
 /** They read or change what all files of a deployment have in common, its classes too, or expect empty storage. */
 const OWN_STORAGE = [
   "test/client/retry.workerd.test.ts",
@@ -65,6 +69,47 @@ const OWN_STORAGE = [
   "test/worker/http/stats.workerd.test.ts",
   "test/worker/calls/catalog/*.workerd.test.ts",
 ];
+/** The longest black-box tests and simulations: begun last, one of them would be waited for alone. */
+const LONGEST = [
+  "regions",
+  "clients",
+  "adaptive",
+  "schedules",
+  "verify",
+  "account-here",
+  "pool-leases",
+  "account",
+  "campaign",
+  "attacker",
+  "lease-storm",
+  "unsteady-stats",
+  "unsteady-catalog",
+  "fuzz",
+  "pool-outcomes",
+  "pool-faults",
+];
+
+/** Begins with the longest, and spreads simulations, which only compute, among black-box tests, which mostly wait. */
+class Spread extends BaseSequencer {
+  override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
+    const places = new Map<TestSpecification, number>();
+    const sorted = await BaseSequencer.prototype.sort.call(this, files);
+    const isLong = ({ moduleId }: TestSpecification) =>
+      LONGEST.some((name) => moduleId.endsWith(`/${name}.test.ts`));
+    for (const ofProject of Map.groupBy(sorted, ({ project }) => project.name).values())
+      for (const [index, file] of ofProject
+        .toSorted((a, b) => Number(isLong(b)) - Number(isLong(a)))
+        .entries())
+        places.set(file, (index + 0.5) / ofProject.length);
+    const placeOf = (file: TestSpecification) => places.get(file) ?? 0;
+    const isSpread = ({ project }: TestSpecification) => ["simulation", "system"].includes(project.name);
+    return [
+      ...sorted.filter((file) => !isSpread(file)),
+      ...sorted.filter(isSpread).toSorted((a, b) => placeOf(a) - placeOf(b)),
+    ];
+  }
+}
+
 const systemFiles = (...names: readonly string[]) => names.map((name) => `test/system/${name}.test.ts`);
 /** They say how much must be admitted at least, or bring all that a machine answers in time. */
 const SATURATING = systemFiles("pools", "exactness", "client-processes", "changed-kinds");
@@ -74,6 +119,7 @@ const STORMS = systemFiles("isolates", "lease-storm");
 export default defineConfig({
   test: {
     globalSetup: ["test/support/prepare.ts"],
+    sequence: { sequencer: Spread },
     projects: [
       {
         // The pure core and the project's structure: plain Node, thousands of cases a second.
@@ -90,8 +136,11 @@ export default defineConfig({
       {
         ...ownPackage,
         test: {
-          ...core,
+          setupFiles: [...setupFiles, "test/support/behind-others.ts"],
+          testTimeout,
           name: "simulation",
+          maxWorkers: waitingWorkers,
+          sequence: { groupOrder: 1 },
           include: OWN_PROCESS,
           // Hundreds of holders make garbage that outlives a small young generation: a third of their time.
           execArgv: ["--max-semi-space-size=64"],

@@ -9,7 +9,7 @@ import { Database } from "./database.ts";
 import { BrokenLaw } from "./laws.ts";
 import { History, type Breakage, type Outcome } from "./versions.ts";
 
-const HISTORIES = depth(15, 500);
+const HISTORIES = depth(15, 300);
 
 beforeAll(() => void vi.spyOn(console, "warn").mockImplementation(() => undefined));
 afterAll(() => void vi.restoreAllMocks());
@@ -50,7 +50,7 @@ test.each<[name: string, breakage: Breakage, firstSeed?: number]>([
   ["an isolate that lags and says that it does not", { told: (_, latest) => latest }, 92],
   ["isolates that do not say when an override ended", { isTimeless: true }],
   ["an object that forgets at a crash which version was stored", { forgets: true }],
-  ["a limiter that forgets what a client keeps under an earlier version", { read: withoutKept }, 1_385],
+  ["a limiter that forgets what a client keeps under an earlier version", { read: withoutKept }, 1_550],
 ])("%s: found", async (_, breakage, firstSeed = 1) => {
   const found = await simulate(firstSeed, 2_000, breakage).then(
     () => undefined,

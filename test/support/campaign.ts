@@ -222,7 +222,7 @@ export interface Plan {
   /** For benchmarks: the shortest round, in milliseconds. Absent: as long as its calls take. */
   readonly leastMs?: number;
   /** Called after each round. Returns whether to stop. */
-  readonly after?: (round: Round, neighbour: Neighbour) => Promise<boolean>;
+  readonly after?: (round: Round, neighbour: Neighbour, found: Campaign["found"]) => Promise<boolean>;
 }
 
 /** The calls of a round. Some bounds are a thousand of something, and some calls carry a megabyte. */
@@ -297,7 +297,7 @@ export async function campaign({
         note(law, `${example} after ${nameOf(round)}`);
       const files = filesOf(serving);
       if (files > maxFiles) note("files are bounded", `${files} of ${maxFiles} after ${nameOf(round)}`);
-      if (await after?.(round, neighbour)) break;
+      if (await after?.(round, neighbour, found)) break;
     }
     isOver = true;
     await living;

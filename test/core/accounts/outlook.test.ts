@@ -133,7 +133,7 @@ describe("with holds that expire on the way", () => {
           plain.withoutTaking(ruleAccounts, nowMs, asked),
         );
       }),
-      { numRuns: depth(800, 4_000) },
+      { numRuns: depth(300, 4_000) },
     );
   });
 
@@ -159,7 +159,7 @@ describe("with holds that expire on the way", () => {
               ).toEqual(plain.withoutTaking([{ rule, account: advance(rule, wanted, laterMs) }], laterMs, 3));
           }
         }),
-        { numRuns: depth(400, 2_000) },
+        { numRuns: depth(150, 2_000) },
       );
     },
   );
@@ -182,7 +182,7 @@ test("of a debt that is too large for a log, what is cut off is cut off in the f
         plain.withoutTaking(ruleAccounts, START_MS, asked),
       );
     }),
-    { numRuns: depth(800, 4_000) },
+    { numRuns: depth(300, 4_000) },
   );
 });
 
@@ -206,7 +206,7 @@ describe("behind a queue", () => {
           plain.waitBehindMs(ruleAccounts, waiters, asked, nowMs),
         );
       }),
-      { numRuns: depth(1_200, 6_000) },
+      { numRuns: depth(400, 6_000) },
     );
   });
 
@@ -216,7 +216,7 @@ describe("behind a queue", () => {
         const waitMs = plain.waitBehindMs(ruleAccounts, [], asked, nowMs);
         expect(waitBehindMs(ruleAccounts, [], asked, nowMs)).toBe(waitMs);
       }),
-      { numRuns: depth(400, 2_000) },
+      { numRuns: depth(150, 2_000) },
     );
   });
 });

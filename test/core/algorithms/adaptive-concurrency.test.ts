@@ -208,7 +208,7 @@ describe("a random history of grants, releases and expiries", () => {
           expect(decide(rule, advance(rule, account, atMs), atMs, 0)).toMatchObject({ remaining: initial });
         }
       }),
-      { numRuns: depth(1_000, 5_000) },
+      { numRuns: depth(300, 5_000) },
     );
   });
 

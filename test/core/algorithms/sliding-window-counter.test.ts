@@ -148,7 +148,7 @@ describe("the error, against at most the limit in any window", () => {
           expect(within.reduce((sum, { units }) => sum + units, 0)).toBeLessThanOrEqual(most);
         }
       }),
-      { numRuns: depth(1_000, 20_000) },
+      { numRuns: depth(400, 10_000) },
     );
   });
 

@@ -220,7 +220,7 @@ test("random histories are told what Guava's description tells, rounded up to a 
         cold += isFilled ? 1 : 0;
       }
     }),
-    { numRuns: depth(500, 5_000) },
+    { numRuns: depth(200, 5_000) },
   );
   expect(Math.min(delayed, cold)).toBeGreaterThan(500);
 }, 120_000);
@@ -255,7 +255,7 @@ test("from one pause to the next what is owed is never less than Guava's, and le
         expect(more).toBeLessThan(2 + 1e-4);
       }
     }),
-    { numRuns: depth(1_000, 5_000) },
+    { numRuns: depth(300, 5_000) },
   );
 }, 120_000);
 

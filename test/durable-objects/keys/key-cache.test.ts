@@ -50,7 +50,7 @@ function fill(keyState: KeyState, log: Account): number {
 }
 
 describe("large states leave when there are too many", () => {
-  const large = logOf(60_000);
+  const large = logOf(40_000);
 
   test("however many small keys came before", () => {
     for (let key = 0; key < 5_000; key += 1) {
@@ -88,7 +88,7 @@ describe("large states leave when there are too many", () => {
 
   test("but not the key that a call is changing, though it is the largest", () => {
     const keyState = store.open("slots", "largest", NOW_MS);
-    for (let each = 0; each < 3; each += 1) {
+    for (let each = 0; each < 2; each += 1) {
       store.commit(keyState, { accounts: keyState.accounts, put: leases(70_000) }, NOW_MS);
       expect(keyState.bytes).toBeGreaterThan(MAX_BYTES);
       expect(store.open("slots", "largest", NOW_MS)).toBe(keyState);

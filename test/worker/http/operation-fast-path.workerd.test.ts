@@ -14,6 +14,7 @@ import {
   WHOLE,
   withoutTime,
 } from "../../support/both-ways.ts";
+import { depth } from "../../support/depth.ts";
 import { type Call, KNOWN, requestOf, TABLE } from "../../support/limit-calls.ts";
 import { freshKey } from "../../support/limiter.ts";
 
@@ -218,7 +219,7 @@ test("histories of calls, allowed and odd ones, are answered alike", async () =>
       expect(await historyBy(WHOLE, calls)).toEqual(long);
       for (const { status } of long) statuses[status] = (statuses[status] ?? 0) + 1;
     }),
-    { numRuns: 40 },
+    { numRuns: depth(15, 40) },
   );
   for (const status of [200, 204, 404, 422]) expect(statuses).toHaveProperty(`${status}`);
 });

@@ -25,7 +25,7 @@ const call = fc.record({
 const history = fc.array(call, { maxLength: 12 });
 type Calls = readonly { afterMs: number; cost: number }[];
 const START_MS = 1_760_000_000_000;
-const OPTIONS = { numRuns: depth(25, 60) };
+const OPTIONS = { numRuns: depth(12, 60) };
 
 const admitted = ({ rules = [] }: PoolAnswer) => rules.every(({ success }) => success);
 const figures = ({ rules = [] }: PoolAnswer) =>
@@ -86,7 +86,7 @@ describe.each([...algorithms.values()].filter(({ isPoolable }) => isPoolable))("
           }
         }
       }),
-      { numRuns: depth(50, 150) },
+      { numRuns: depth(20, 150) },
     );
   });
 
@@ -116,7 +116,7 @@ describe.each([...algorithms.values()].filter(({ isPoolable }) => isPoolable))("
         expect(admitted(await take(pool, given, cost, nowMs + retryAfterMs - 1))).toBe(false);
         expect(admitted(await take(pool, given, cost, nowMs + retryAfterMs))).toBe(true);
       }),
-      { numRuns: depth(50, 150) },
+      { numRuns: depth(20, 150) },
     );
   });
 
@@ -140,7 +140,7 @@ describe.each([...algorithms.values()].filter(({ isPoolable }) => isPoolable))("
         const answer = await take(pool, given, cost, nowMs);
         expect(figures(answer)?.remaining).toBe(await largest(pool, capacity, nowMs));
       }),
-      { numRuns: depth(15, 30) },
+      { numRuns: depth(8, 30) },
     );
   });
 
@@ -315,7 +315,7 @@ test("a bucket's consumption under each further policy is what the algorithm say
         expect(figures(returned)).toEqual({ remaining: left, resetAfterMs });
       }
     }),
-    { numRuns: depth(100, 500) },
+    { numRuns: depth(40, 500) },
   );
 });
 

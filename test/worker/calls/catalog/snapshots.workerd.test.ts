@@ -40,7 +40,7 @@ const importOf = (overrides: number) => {
   const slow = Object.fromEntries(patterns) as Record<string, object>;
   return admin("PUT", "/v1/catalog", { policies: {}, overrides: { slow }, tokens: {} });
 };
-const OVERRIDES = 2_000;
+const OVERRIDES = 1_500;
 
 /** More changes than are sent with a snapshot, so that another one is made. */
 async function changeMany(): Promise<void> {
@@ -131,7 +131,7 @@ test("it is read from storage once, however many isolates ask at once, and again
 
 test("whatever happens between its pages, it has all of one revision, and what came before its last message", async () => {
   const random = seededRandom(announcedSeed("changes between pages"));
-  for (let each = 0; each < depth(4, 40); each += 1) {
+  for (let each = 0; each < depth(2, 30); each += 1) {
     let last = 0;
     const change = async () => {
       last += 1;
