@@ -47,10 +47,10 @@ test(
 // A search begins shortly before a history that shows the fault.
 test.each<[name: string, breakage: Breakage, firstSeed?: number]>([
   ["isolates that never learn", { isDeaf: true }],
-  ["an isolate that lags and says that it does not", { told: (_, latest) => latest }, 92],
-  ["isolates that do not say when an override ended", { isTimeless: true }],
+  ["an isolate that lags and says that it does not", { told: (_, latest) => latest }, 180],
+  ["isolates that do not say when an override ended", { isTimeless: true }, 160],
   ["an object that forgets at a crash which version was stored", { forgets: true }],
-  ["a limiter that forgets what a client keeps under an earlier version", { read: withoutKept }, 1_550],
+  ["a limiter that forgets what a client keeps under an earlier version", { read: withoutKept }, 1_730],
 ])("%s: found", async (_, breakage, firstSeed = 1) => {
   const found = await simulate(firstSeed, 2_000, breakage).then(
     () => undefined,
