@@ -150,11 +150,14 @@ export class SlotsHistory {
       time,
     });
     const calls = new KeyCalls({ ...joined, sockets: { closeLost: () => undefined } });
-    const here = (message: KeyCall, method: WireMethod) => writeAnswer(method, this.#make(calls, message));
+    const here = (message: KeyCall, method: WireMethod) =>
+      writeAnswer(method, this.#make(calls, message, life));
     return { routing: new OwnerRouting(here, { time }), calls, joined };
   }
 
-  #make(calls: KeyCalls, message: KeyCall): unknown {
+  #make(calls: KeyCalls, message: KeyCall, life: number): unknown {
+    // It has died with an earlier call of the same message.
+    if (life !== this.#life) throw new Died("the machine has died");
     try {
       return this.#planted(calls, message);
     } catch (error) {
