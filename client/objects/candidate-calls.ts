@@ -1,3 +1,7 @@
+/**
+ * Calls to a policy's candidate, which decides the same calls beside it. They are sent after the policy's own, and only
+ * counted: a candidate that is slow, away or wrong costs the caller nothing.
+ */
 import { publicName } from "../../core/policies/policy.ts";
 import type { ComparedCall } from "../../core/stats/counts.ts";
 

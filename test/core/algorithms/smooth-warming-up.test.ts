@@ -220,7 +220,7 @@ test("random histories are told what Guava's description tells, rounded up to a 
         cold += isFilled ? 1 : 0;
       }
     }),
-    { numRuns: depth(200, 5_000) },
+    { numRuns: depth(500, 5_000) },
   );
   expect(Math.min(delayed, cold)).toBeGreaterThan(500);
 }, 120_000);
