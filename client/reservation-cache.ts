@@ -90,7 +90,8 @@ export class ReservationCache {
       known.reservation.policy = policy;
       return known;
     }
-    const returned = this.end(known.reservation);
+    // A region that has a message to its pool under way would repeat its denial.
+    const returned = policy.pool === undefined ? this.end(known.reservation) : this.retire(known.reservation);
     this.#replaced = returned && { policy: known.reservation.policy, returned };
     this.#reservations.delete(name);
     this.#nameLength -= name.length;
