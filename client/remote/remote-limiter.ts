@@ -58,6 +58,7 @@ interface ClientParts {
   readonly inBackground: (work: Promise<unknown>) => void;
   /** What it holds. Absent: nobody else looks at it. */
   readonly cache?: ReservationCache;
+  readonly farMs?: number;
 }
 
 type Send<Answer> = (ended: AbortSignal) => Promise<Answer>;
@@ -78,7 +79,7 @@ export class RemoteLimiter extends UniformClient implements Limiter {
   #isClosed = false;
 
   constructor(
-    { transport, time, inBackground, cache = new ReservationCache(randomId) }: ClientParts,
+    { transport, time, inBackground, cache = new ReservationCache(randomId), farMs }: ClientParts,
     options: ClientOptions = {},
   ) {
     super();
@@ -93,6 +94,7 @@ export class RemoteLimiter extends UniformClient implements Limiter {
       time,
       inBackground,
       deadlineMs: options.deadlineMs,
+      farMs,
       failures: this.#failures,
       onChange: () => this.#cache.endAll(),
     });

@@ -38,6 +38,11 @@ interface RemoteReservationsParts {
   /** Overrides the deadline of each policy, in milliseconds. */
   readonly deadlineMs?: number | undefined;
   readonly failures: FailureLog;
+  /**
+   * From such a round trip on a bucket is asked for, however few the holders are. Absent: only where they are many. With
+   * eight processes 99 % of a limit is used with units, and 94 to 98 % with buckets, some of which end with processes.
+   */
+  readonly farMs?: number | undefined;
   /** A policy or the limiter has changed: what is held must be returned. */
   readonly onChange: () => void;
 }
@@ -206,7 +211,7 @@ export class RemoteReservations implements UnitSource {
       const before = this.#known.get(name);
       if (before?.version === description.version) continue;
       const { deadlineMs = description.deadlineMs } = this.#parts;
-      this.#known.set(name, describedPolicy(name, { ...description, deadlineMs }));
+      this.#known.set(name, describedPolicy(name, { ...description, deadlineMs }, this.#parts.farMs));
       if (before !== undefined) this.#parts.onChange();
     }
   }
@@ -229,18 +234,27 @@ interface PlannedCall {
   readonly plan?: string;
 }
 
-export function describedPolicy(name: string, description: PolicyDescription): DescribedPolicy {
+export function describedPolicy(
+  name: string,
+  description: PolicyDescription,
+  farMs = Infinity,
+): DescribedPolicy {
   const { plans, ...usual } = description;
-  const policy = describedRules(name, usual);
+  const policy = describedRules(name, usual, farMs);
   if (plans === undefined) return policy;
   const each = [["", usual] as const, ...Object.entries(plans)].map(([plan, rules]) => {
     const { seen: _, ...others } = usual;
-    return [plan, describedRules(name, { ...others, ...rules }, plan)] as const;
+    return [plan, describedRules(name, { ...others, ...rules }, farMs, plan)] as const;
   });
   return { ...policy, plans: new Map(each) };
 }
 
-function describedRules(name: string, description: PolicyDescription, plan?: string): DescribedPolicy {
+function describedRules(
+  name: string,
+  description: PolicyDescription,
+  farMs: number,
+  plan?: string,
+): DescribedPolicy {
   const {
     isPooled,
     priorities: priorityNames,
@@ -253,6 +267,7 @@ function describedRules(name: string, description: PolicyDescription, plan?: str
   const views = new Map<string, PolicyView>();
   const view = {
     ...(plan !== undefined && { plan }),
+    farMs,
     ...policy,
     name,
     priorityNames,

@@ -64,6 +64,8 @@ export interface PolicyView {
   readonly priority?: string;
   /** `ip`: keys are IP addresses, and an IPv6 address counts as its /64. */
   readonly keyKind: "text" | "ip";
+  /** From such a round trip on a holder asks for a bucket of its own. Absent: the usual one. */
+  readonly farMs?: number;
   /** Present when denials have a random extra wait. */
   readonly retryJitter?: RetryJitter | undefined;
   readonly inForce?: PolicyRevision;

@@ -203,7 +203,7 @@ export abstract class Holder<Call> {
     this.tripMs = this.tripMs === 0 ? tookMs : this.tripMs + (tookMs - this.tripMs) / 4;
     // What was under way together may have waited for the same.
     if (sentAtMs < this.#lastAnswerMs) return;
-    this.isFar = Math.min(this.#lastTripMs, tookMs) >= FAR_MS;
+    this.isFar = Math.min(this.#lastTripMs, tookMs) >= (this.policy.farMs ?? FAR_MS);
     this.#lastTripMs = tookMs;
     this.#lastAnswerMs = nowMs;
     this.#firstAnswerMs = Math.min(this.#firstAnswerMs, nowMs);

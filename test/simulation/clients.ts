@@ -269,7 +269,7 @@ export class ClientSchedule {
     };
     const transport = transportOf({ reserve: (asked) => this.#send(asked, machine, isKilled) });
     const cache = new ReservationCache(() => `client-${this.#upTo(1e9)}`);
-    const parts = { transport, time, inBackground: () => undefined, cache };
+    const parts = { transport, time, inBackground: () => undefined, cache, farMs: 20 };
     const running: Running = {
       limiter: this.#noting(new RemoteLimiter(parts), () => running),
       cache,
