@@ -57,7 +57,8 @@ const NO_SHARE: ShareState = {
 /** The policy as a region's object decides it: every rule is a share of the pool's rule. */
 export function sharesOf(policy: Policy): Policy {
   const [first, ...others] = policy.rules;
-  return { ...policy, rules: [shareOf(first), ...others.map(shareOf)] };
+  const plans = policy.plans && new Map([...policy.plans].map(([plan, each]) => [plan, sharesOf(each)]));
+  return { ...policy, rules: [shareOf(first), ...others.map(shareOf)], ...(plans && { plans }) };
 }
 
 /** The pool's rules, from a policy that `sharesOf` made. */

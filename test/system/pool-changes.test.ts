@@ -31,6 +31,7 @@ const POLICIES = {
   plans: bucket(20),
   alone: bucket(40, LOCAL),
   slots: slots(6),
+  customer: bucket(20, { plans: { pro: { limit: 100, burst: 100 } } }),
   tried: bucket(20),
   "tried-slots": slots(4),
   ruled: { rules: { requests: rule(50), tokens: rule(90, "tokens") }, ...POOL },
@@ -105,6 +106,26 @@ test("a higher limit admits at once, also where the region repeated a denial", a
   await known("raised", "a", 30);
   expect(await limit(NA, "raised", "a", { cost: 20 })).toMatchObject({ success: false, remaining: 19 });
   expect(await limit(NA, "raised", "a", { cost: 19 })).toMatchObject({ success: true, remaining: 0 });
+});
+
+test("calls of all regions are decided by the plan that they name, with what all have used", async () => {
+  const pro = { plan: "pro" };
+  expect(await limit(EU, "customer", "a", { ...pro, cost: 30 })).toMatchObject({
+    success: true,
+    plan: "pro",
+  });
+  expect(await limit(NA, "customer", "a", { ...pro, cost: 20 })).toMatchObject({
+    success: true,
+    remaining: 50,
+  });
+  const own = await limit(NA, "customer", "a");
+  expect(own).toMatchObject({ success: false, limit: 20, remaining: 0 });
+  expect(own).not.toHaveProperty("plan");
+  expect(await limit(EU, "customer", "a", { ...pro, cost: 50 })).toMatchObject({
+    success: true,
+    remaining: 0,
+  });
+  expect(await limit(NA, "customer", "a", pro)).toMatchObject({ success: false, limit: 100, remaining: 0 });
 });
 
 test("a limit that was lowered and is raised again counts all that was used", async () => {
