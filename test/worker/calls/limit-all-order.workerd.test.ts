@@ -91,11 +91,7 @@ test("a plain call is not denied for what a call on several keys gives back: it 
     );
     // After the calls that follow have come.
     const sinceMs = performance.now();
-    let goesOnMs = Infinity;
-    setTimeout(() => {
-      goesOnMs = performance.now() - sinceMs;
-      goOn();
-    }, 60);
+    setTimeout(goOn, 60);
     // Each of them twice at once, as when a client is impatient: one charge.
     const held = { policy: "slow", key, units: 2, idempotencyKey: "hold" };
     const plain = await Promise.all([
@@ -108,7 +104,7 @@ test("a plain call is not denied for what a call on several keys gives back: it 
     expect(await all).toBe(false);
     // They wait for a quarter of a second: where the machine stood still meanwhile, a denial says nothing.
     if (!isPassed && performance.now() - sinceMs > 200) continue;
-    expect({ isPassed, goesOnMs }).toMatchObject({ isPassed: true });
+    expect(isPassed).toBe(true);
     expect((await report("slow", key)).body).toMatchObject({ remaining: 1, holds: 1 });
     told += 1;
   }
