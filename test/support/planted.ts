@@ -132,7 +132,14 @@ export const FAULTS: readonly Fault[] = [
     name: "a holder that claims more gets one hold more",
     operations: ["reserve"],
     parts: ["kept"],
-    edits: [["durable-objects/operations/reservations.ts", "holder.replaced !== undefined ||", ""]],
+    edits: [
+      ["durable-objects/operations/reservations.ts", "holder.replaced !== undefined ||", ""],
+      [
+        "durable-objects/operations/client-bounds.ts",
+        "callerIn(each.id) !== caller) continue;",
+        "callerIn(each.id) === caller) continue;",
+      ],
+    ],
   },
   {
     name: "one caller takes all the room for answers",
@@ -188,7 +195,7 @@ export const FAULTS: readonly Fault[] = [
         "Math.max(wish, 0 * MAX_WISHES_OF_CALLER * max)",
       ],
       [
-        "durable-objects/operations/reservations.ts",
+        "durable-objects/operations/client-bounds.ts",
         "return Math.min(wanted, Math.max(kept, Math.floor(maxUnits(rule))));",
         "return Math.max(wanted, 0 * Math.max(kept, maxUnits(rule)));",
       ],
