@@ -80,6 +80,8 @@ export class HeldSlots {
   isAtOnce = false;
   /** The object has lost its memory, and has applied no message since. */
   isRefused = false;
+  /** Calls have come since the last message: they say which plan the key has. */
+  hasCalls = false;
   missed = 0;
   paceMs = PACE_MS;
   granted = 0;

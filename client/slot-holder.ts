@@ -67,6 +67,7 @@ export class SlotHolder {
     const slots = this.#open(policy, key, nowMs);
     this.#serve(slots, nowMs);
     slots.calls += units;
+    slots.hasCalls = true;
     slots.longestMs = Math.max(slots.longestMs, ttlMs);
     const isFree = slots.firstWaiting === undefined && slots.admits(units, ttlMs, nowMs);
     const lease = { units, ttlMs, caller: caller.callerId };
@@ -258,12 +259,13 @@ export class SlotHolder {
     slots.sentAtMs = nowMs;
     slots.underWaySinceMs = nowMs;
     slots.isAtOnce = false;
-    const { turn, policy, key } = slots;
+    const { turn, policy, key, hasCalls } = slots;
+    slots.hasCalls = false;
     if (caller.counter !== undefined) slots.heldTimes.count(caller.counter, publicName(policy.name));
     const call: SlotsCall = {
       policy: policy.name,
       key,
-      ...versionOf(policy),
+      ...versionOf(hasCalls ? policy : withoutPlan(policy)),
       holder: slots.holder,
       turn,
       heard: slots.heard,
@@ -360,6 +362,11 @@ export class SlotHolder {
     }
     if (this.#run === run) this.#run = undefined;
   }
+}
+
+/** Without calls it keeps what it has, and another isolate's may have named another plan. */
+function withoutPlan({ inForce }: Policy): Pick<Policy, "inForce"> {
+  return inForce === undefined ? {} : { inForce };
 }
 
 function isPlain({ ttlMs, idempotencyKey, confirmWithinMs, resume, graceMs }: AcquireParams): boolean {

@@ -22,9 +22,8 @@ const GIVEN = {
   most: 10,
   remaining: 5,
 };
-const { policies } = parseDeployment({
-  policies: { slots: { algorithm: "concurrency", limit: 100, ttl: 10_000, order: "relaxed" } },
-});
+const SLOTS = { algorithm: "concurrency", limit: 100, ttl: 10_000, order: "relaxed" };
+const { policies } = parseDeployment({ policies: { slots: { ...SLOTS, plans: { pro: { limit: 200 } } } } });
 
 test("a holder sends a few messages a second, whatever memory the object has", async () => {
   const policy = policies.get("slots");
@@ -39,6 +38,7 @@ test("a holder sends a few messages a second, whatever memory the object has", a
     const caller = {
       time: ticks.clock(0),
       objects: {
+        mostAtOnce: 32,
         call: async (...[, , { operation }]: [unknown, unknown, { operation: SlotsCall }]) => {
           // As an object in the same process: without a message, an answer takes no time.
           await Promise.resolve();
@@ -72,6 +72,7 @@ function start() {
     time: ticks.clock(0),
     counter: tally,
     objects: {
+      mostAtOnce: 32,
       call: async (...[, , { operation }]: [unknown, unknown, { operation: SlotsCall }]) => {
         await Promise.resolve();
         sent.push(operation);
@@ -137,4 +138,36 @@ test("a lease is counted where it ends: here until its release or its end, or ha
   const [handed] = sent.flatMap((each) => each.handed);
   expect((handed?.heldMs ?? 0) + (handed?.leftMs ?? 0)).toBe(8_000);
   expect(handed?.heldMs).toBeGreaterThan(500);
+});
+
+test("a holder names a plan when its calls do, and not when it only keeps its slots", async () => {
+  const policy = policies.get("slots")?.plans?.get("pro");
+  if (policy === undefined) throw new Error("there is no plan");
+  const ticks = new Ticks();
+  const named: [atMs: number, plan: string | undefined][] = [];
+  const caller = {
+    time: ticks.clock(0),
+    objects: {
+      mostAtOnce: 32,
+      call: async (...[, , { operation }]: [unknown, unknown, { operation: SlotsCall }]) => {
+        await Promise.resolve();
+        named.push([ticks.nowMs, operation.inForce?.plan]);
+        return { answer: { slots: { memory: "memory", given: GIVEN } } };
+      },
+    },
+    inBackground: (work: Promise<unknown>) => void work,
+  } as unknown as ClientContext;
+  const holder = new SlotHolder();
+  const call = { cost: 1, ttlMs: 10_000, waitMs: 0, makeId: () => "lease" };
+  await ticks.run(
+    () => ticks.nowMs >= 8_000,
+    (nowMs) => {
+      if (nowMs < 3_000 && nowMs % 100 === 0) holder.acquire(caller, policy, "key", call as never);
+    },
+  );
+  const plansFrom = (fromMs: number, untilMs: number) =>
+    new Set(named.flatMap(([atMs, plan]) => (atMs >= fromMs && atMs < untilMs ? [plan] : [])));
+  expect(plansFrom(0, 3_000)).toContain("pro");
+  // Its leases last, so it goes on to say what it has.
+  expect(plansFrom(3_600, 8_000)).toEqual(new Set([undefined]));
 });
