@@ -17,7 +17,7 @@ const leasesOf = async (key: string) => (await limiterOf().peek({ policy: "expor
 function start(key: string) {
   const { readable, writable } = new IdentityTransformStream();
   const app = new Hono();
-  app.use(rateLimit({ limiter: limiterOf, policy: "closed", key }));
+  app.use(rateLimit({ limiter: limiterOf, policy: "slow", key }));
   app.get("/", concurrency({ limiter: limiterOf, policy: "export", key }), () => new Response(readable));
   const ctx = createExecutionContext();
   return {
@@ -58,7 +58,7 @@ test("in Hono: until it is cancelled", async () => {
 test("in a plain handler: an answer of a web socket is handed on as it is, and holds nothing", async () => {
   const key = freshKey();
   const handler = withRateLimit(
-    { limiter: limiterOf, policy: "closed", key },
+    { limiter: limiterOf, policy: "slow", key },
     withConcurrency({ limiter: limiterOf, policy: "export", key }, () => {
       const { 0: client, 1: server } = new WebSocketPair();
       server.accept();
