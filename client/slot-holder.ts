@@ -265,7 +265,7 @@ export class SlotHolder {
     const call: SlotsCall = {
       policy: policy.name,
       key,
-      ...versionOf(hasCalls ? policy : withoutPlan(policy)),
+      ...(hasCalls ? versionOf(policy) : withoutPlan(policy)),
       holder: slots.holder,
       turn,
       heard: slots.heard,

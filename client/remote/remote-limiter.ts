@@ -48,8 +48,8 @@ import {
   type CallRequests,
   type LimiterTransport,
 } from "../transports/transport.ts";
-import { limiterErrorOf, RemoteReservations } from "./remote-reservations.ts";
-import { allDegraded, anyDegraded, isOf, ofPlan, type PolicyOf, tryHere } from "./several-keys.ts";
+import { limiterErrorOf, ofPlan, RemoteReservations } from "./remote-reservations.ts";
+import { allDegraded, anyDegraded, isOf, type PolicyOf, tryHere } from "./several-keys.ts";
 
 /** How the limiter is reached, and what the process provides. */
 interface ClientParts {

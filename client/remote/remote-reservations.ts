@@ -117,7 +117,7 @@ export class RemoteReservations implements UnitSource {
     if (!("rules" in answer)) return undefined;
     // The policy became known while the call was queued, so the answer is the object's own.
     const described = this.#known.get(limit.policy);
-    const policy = described?.plans?.get((limit as { readonly plan?: string }).plan ?? "") ?? described;
+    const policy = ofPlan(described, (limit as PlannedCall).plan ?? "") ?? described;
     if (policy === undefined) return undefined;
     const key = normaliseKey(policy, limit.key) ?? limit.key;
     return toDecision(forPriority(policy, limit.priority), key, answer, "object");
@@ -232,6 +232,11 @@ function publicCall(call: BatchedCall): BatchedCall {
 interface PlannedCall {
   readonly inForce?: { readonly plan?: string };
   readonly plan?: string;
+}
+
+/** The policy as calls of a plan see it; `undefined`: it does not have the plan, or is not known. */
+export function ofPlan(policy: DescribedPolicy | undefined, plan: string): DescribedPolicy | undefined {
+  return policy?.plans === undefined && plan === "" ? policy : policy?.plans?.get(plan);
 }
 
 export function describedPolicy(

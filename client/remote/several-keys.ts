@@ -13,6 +13,7 @@ import type { DescribedPolicy } from "../../core/protocol/reservation-messages.t
 import type { KeyRequest, LimitAnyRequest } from "../limiter.ts";
 import { plainCall, type PlainCall } from "../local-limiter.ts";
 import { tryInOrder } from "../try-in-order.ts";
+import { ofPlan } from "./remote-reservations.ts";
 
 /** The policy of this name, as far as it is known. */
 export type PolicyOf = (name: string | undefined) => PolicyView;
@@ -65,11 +66,6 @@ function localCall(policy: DescribedPolicy, call: PlainCall): LocalCall | undefi
   if (!policy.localDecisions.denies || takesNothing(policy, cost)) return undefined;
   const key = isOf(policy, call) ? normaliseKey(policy, call.key) : undefined;
   return key === undefined ? undefined : { policy: forPriority(policy, priority), key, cost };
-}
-
-/** The policy as calls of a plan see it; `undefined`: it does not have the plan, or is not known. */
-export function ofPlan(policy: DescribedPolicy | undefined, plan: string): DescribedPolicy | undefined {
-  return policy?.plans === undefined && plan === "" ? policy : policy?.plans?.get(plan);
 }
 
 /** Whether the policy has the units and the priority of a call. */

@@ -25,6 +25,28 @@ const GIVEN = {
 const SLOTS = { algorithm: "concurrency", limit: 100, ttl: 10_000, order: "relaxed" };
 const { policies } = parseDeployment({ policies: { slots: { ...SLOTS, plans: { pro: { limit: 200 } } } } });
 
+/** Whose object answers as it is told, at once: as one in the same process does. */
+function callerOf(
+  ticks: Ticks,
+  answer: (call: SlotsCall) => Slots | Promise<never>,
+  counter?: object,
+): ClientContext {
+  const objects = {
+    mostAtOnce: 32,
+    call: async (...[, , { operation }]: [unknown, unknown, { operation: SlotsCall }]) => {
+      await Promise.resolve();
+      return { answer: await answer(operation) };
+    },
+  };
+  const inBackground = (work: Promise<unknown>) => void work;
+  return {
+    time: ticks.clock(0),
+    objects,
+    inBackground,
+    ...(counter && { counter }),
+  } as unknown as ClientContext;
+}
+
 test("a holder sends a few messages a second, whatever memory the object has", async () => {
   const policy = policies.get("slots");
   if (policy === undefined) throw new Error("there is no policy");
@@ -35,19 +57,9 @@ test("a holder sends a few messages a second, whatever memory the object has", a
       messages += 1;
       return { slots: { memory: `memory ${turn}`, ...(isGiven(messages) && { given: GIVEN }) } };
     };
-    const caller = {
-      time: ticks.clock(0),
-      objects: {
-        mostAtOnce: 32,
-        call: async (...[, , { operation }]: [unknown, unknown, { operation: SlotsCall }]) => {
-          // As an object in the same process: without a message, an answer takes no time.
-          await Promise.resolve();
-          if (messages > 10_000) return await new Promise<never>(() => undefined);
-          return { answer: answer(operation) };
-        },
-      },
-      inBackground: (work: Promise<unknown>) => void work,
-    } as unknown as ClientContext;
+    const caller = callerOf(ticks, (call) =>
+      messages > 10_000 ? new Promise<never>(() => undefined) : answer(call),
+    );
     const holder = new SlotHolder();
     const call = { cost: 1, ttlMs: 10_000, waitMs: 0, makeId: () => "lease" };
     await ticks.run(
@@ -68,21 +80,14 @@ function start() {
   const ticks = new Ticks();
   const tally = new Tally();
   const sent: SlotsCall[] = [];
-  const caller = {
-    time: ticks.clock(0),
-    counter: tally,
-    objects: {
-      mostAtOnce: 32,
-      call: async (...[, , { operation }]: [unknown, unknown, { operation: SlotsCall }]) => {
-        await Promise.resolve();
-        sent.push(operation);
-        return {
-          answer: { slots: { memory: "memory", given: { ...GIVEN, more: sent.length === 1 ? 2 : 0 } } },
-        };
-      },
+  const caller = callerOf(
+    ticks,
+    (call) => {
+      sent.push(call);
+      return { slots: { memory: "memory", given: { ...GIVEN, more: sent.length === 1 ? 2 : 0 } } };
     },
-    inBackground: (work: Promise<unknown>) => void work,
-  } as unknown as ClientContext;
+    tally,
+  );
   const holder = new SlotHolder();
   const call = (ttlMs: number, cost = 1) =>
     ({ cost, ttlMs, waitMs: 9_000, makeId: () => randomUUID() }) as never;
@@ -145,18 +150,10 @@ test("a holder names a plan when its calls do, and not when it only keeps its sl
   if (policy === undefined) throw new Error("there is no plan");
   const ticks = new Ticks();
   const named: [atMs: number, plan: string | undefined][] = [];
-  const caller = {
-    time: ticks.clock(0),
-    objects: {
-      mostAtOnce: 32,
-      call: async (...[, , { operation }]: [unknown, unknown, { operation: SlotsCall }]) => {
-        await Promise.resolve();
-        named.push([ticks.nowMs, operation.inForce?.plan]);
-        return { answer: { slots: { memory: "memory", given: GIVEN } } };
-      },
-    },
-    inBackground: (work: Promise<unknown>) => void work,
-  } as unknown as ClientContext;
+  const caller = callerOf(ticks, ({ inForce }) => {
+    named.push([ticks.nowMs, inForce?.plan]);
+    return { slots: { memory: "memory", given: GIVEN } };
+  });
   const holder = new SlotHolder();
   const call = { cost: 1, ttlMs: 10_000, waitMs: 0, makeId: () => "lease" };
   await ticks.run(
