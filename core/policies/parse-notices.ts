@@ -77,7 +77,10 @@ function parseSecret(given: unknown): string {
   const [, text = ""] = typeof given === "string" ? (SECRET.exec(given.trim()) ?? []) : [];
   const bytes = Math.floor((text.replaceAll("=", "").length * 3) / 4);
   if (bytes >= MIN_SECRET_BYTES && bytes <= MAX_SECRET_BYTES && text.length % 4 === 0) return `whsec_${text}`;
-  const how = given === undefined ? "missing: npx wrangler secret put NOTICES_SECRET" : "not one";
+  const how =
+    given === undefined
+      ? "missing: npx wrangler secret put NOTICES_SECRET, or locally a line in .dev.vars"
+      : "not one";
   return refuse(`NOTICES_SECRET is ${how}: with a webhook it must be ${SECRET_ALLOWED}`);
 }
 
