@@ -54,3 +54,14 @@ abstract class CallsByName {
 
 /** A client with the calls that all clients make in the same way, by one method. */
 export const UniformClient = CallsByName as abstract new () => CallsByName & Pick<LimiterCalls, UniformCall>;
+
+/** The answer, unless `signal` is aborted before: then its reason is thrown. */
+export function unlessAborted<Answer>(answer: Promise<Answer>, signal: Signal | undefined): Promise<Answer> {
+  if (signal === undefined) return answer;
+  return new Promise((resolve, reject) => {
+    const leave = () => reject(signal.reason);
+    if (signal.aborted) leave();
+    signal.addEventListener("abort", leave, { once: true });
+    answer.then(resolve, reject).finally(() => signal.removeEventListener("abort", leave));
+  });
+}

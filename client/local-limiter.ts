@@ -67,11 +67,20 @@ function isUnits(units: unknown): boolean {
   return Number.isInteger(units) && (units as number) >= 0 && (units as number) <= MAX_UNITS;
 }
 
-/** Another object decides the call, which the reservation asks by now. */
-const ASK_ELSEWHERE = "ask elsewhere";
+/**
+ * The call is not decided: another object does that, which the reservation asks by now, or the answer that it waited for
+ * brought too few units.
+ */
+interface AskAgain {
+  readonly isAgain: true;
+  /** How long it waited. Absent: by the clock. */
+  readonly tookMs?: number;
+}
+
+const ASK_ELSEWHERE: AskAgain = { isAgain: true };
 
 /** `undefined`: no answer in time. */
-type Asked = CarriedDecision | typeof ASK_ELSEWHERE | Problem | undefined;
+type Asked = CarriedDecision | AskAgain | Problem | undefined;
 
 function isDecided(
   answer: CarriedDecision | AskHome | Problem | null | undefined,
@@ -166,7 +175,8 @@ export class LocalLimiter {
     if (message?.promise(policy, cost) === true) {
       reservation.miss();
       // At most half the deadline, and for one answer: a call to the object needs time too.
-      waitedMs += (await this.#answers.get(message)?.wait(caller.time, policy.deadlineMs / 2)) ?? 0;
+      const mostMs = Math.min(policy.deadlineMs / 2, policy.deadlineMs - waitedMs);
+      waitedMs += (await this.#answers.get(message)?.wait(caller.time, mostMs)) ?? 0;
       nowMs = this.#cache.now(caller.time.nowMs());
       const admitted = this.#admit(caller, reservation, cost, nowMs);
       // Another call's answer brought the units, so no message is under way for the calls denied meanwhile.
@@ -174,18 +184,21 @@ export class LocalLimiter {
       const decided = admitted ?? reservation.deny(cost, nowMs);
       if (decided !== undefined) return localDecision(policy, key, decided);
     }
-    const decided = await through(caller.gate?.enter(policy, key, nowMs, "ask"), () => {
+    const ask = () => {
       // The key may have so many holders that this one is sent to its region: it says who it is from its first call on, and
       // nothing more to the home object before that has answered.
       const isRegional = mayBeRegional(reservation, caller, nowMs);
       const underWay = reservation.messageAt(nowMs);
       const isFirst = !reservation.isAnswered && underWay !== undefined && underWay.sentAtMs < nowMs;
-      if (reservation.isBehind || (isRegional && isFirst))
+      const isSpared = caller.time.isLasting === true && reservation.sparesMessage(waitedMs, underWay);
+      if (reservation.isBehind || (isRegional && isFirst) || isSpared)
         return this.#awaitUnits(caller, reservation, cost, nowMs, waitedMs);
       return (isRegional || reservation.isWorthUnits) && underWay === undefined
         ? this.#send(caller, reservation, cost, nowMs, waitedMs)
         : this.#askAlone(caller, reservation, cost, nowMs, waitedMs);
-    });
+    };
+    const { gate } = caller;
+    const decided = await (gate === undefined ? ask() : through(gate.enter(policy, key, nowMs, "ask"), ask));
     if (decided === undefined) {
       const alone = decideAlone(reservation, cost, this.#cache.now(caller.time.nowMs()));
       return alone === undefined
@@ -193,9 +206,10 @@ export class LocalLimiter {
         : localDecision(policy, key, alone);
     }
     if (decided instanceof Problem) return decided;
-    if (decided === ASK_ELSEWHERE) {
+    if ("isAgain" in decided) {
       const answeredAtMs = this.#cache.now(caller.time.nowMs());
-      return this.#ask(caller, reservation, cost, answeredAtMs, waitedMs + answeredAtMs - nowMs);
+      const { tookMs = answeredAtMs - nowMs } = decided;
+      return this.#ask(caller, reservation, cost, answeredAtMs, waitedMs + tookMs);
     }
     if ("full" in decided) return reservation.failed() ?? boundReached(decided);
     if (decided.told !== undefined) return decided.told;
@@ -221,14 +235,18 @@ export class LocalLimiter {
     const leftMs = policy.deadlineMs - waitedMs;
     const overdueMs = Math.min(leftMs, reservation.lateMs - (sinceMs - (message?.sentAtMs ?? sinceMs)));
     const answered = message && this.#answers.get(message);
-    const tookMs = overdueMs > 0 ? await answered?.wait(caller.time, overdueMs) : 0;
+    const tookMs = overdueMs > 0 ? ((await answered?.wait(caller.time, overdueMs)) ?? 0) : 0;
     const nowMs = this.#cache.now(caller.time.nowMs());
     const decided = this.#admit(caller, reservation, cost, nowMs) ?? reservation.deny(cost, nowMs);
     if (decided !== undefined) return { ...decided, told: localDecision(policy, key, decided) };
     // The object may have answered, but without units.
     const isAnswered = reservation.messageAt(nowMs) !== message && reservation.missedAnswers === 0;
-    if (!isAnswered) return undefined;
-    return this.#askAlone(caller, reservation, cost, nowMs, waitedMs + (tookMs ?? 0));
+    if (!isAnswered || tookMs >= leftMs) return undefined;
+    if (caller.time.isLasting !== true)
+      return this.#askAlone(caller, reservation, cost, nowMs, waitedMs + tookMs);
+    // The next message asks for what this call lacks.
+    reservation.note(cost, nowMs);
+    return { isAgain: true, tookMs };
   }
 
   /** Sends a message for units and, unless `cost` is 0, for a decision. */
@@ -256,7 +274,7 @@ export class LocalLimiter {
     const about = { policy: policy.name, key, cost, priority: policy.priority, ...versionOf(policy) };
     const limit = { ...about, ...(region && { region, protocol: REGION_PROTOCOL }) };
     const answer = await this.#request(caller, reservation, { limit }, -waitedMs);
-    if (answer === undefined || answer === ASK_ELSEWHERE || answer instanceof Problem) return answer;
+    if (answer === undefined || answer instanceof Problem || "isAgain" in answer) return answer;
     const nowMs = this.#cache.now(caller.time.nowMs());
     reservation.measureTrip(sentAtMs, nowMs);
     reservation.learn(cost, answer, nowMs, askedAt);

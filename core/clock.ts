@@ -22,6 +22,8 @@ export interface Time {
   after(ms: number, work: () => void): () => void;
   /** The same, without keeping the process alive. Absent: there is no process to keep. */
   idle?(ms: number, work: () => void): () => void;
+  /** The process runs whatever it has begun. In a worker a request may end at any moment, and what it was to do is lost. */
+  readonly isLasting?: boolean;
 }
 
 /** A longer timer would run at once. */
@@ -50,6 +52,7 @@ export async function orTimeout(answer: Promise<unknown> | undefined, time: Time
 const MAY_SETTLE =
   (globalThis as { Cloudflare?: Pick<typeof Cloudflare, "compatibilityFlags"> }).Cloudflare
     ?.compatibilityFlags["handle_cross_request_promise_resolution"] !== false;
+const NO_TIME = Promise.resolve(0);
 /** How often a request that waits looks by itself: the request that was to open the latch may have ended. */
 const LOOK_MS = 250;
 
@@ -85,7 +88,29 @@ export class Latch {
   }
 
   /** Waits until it is open, for up to `ms` milliseconds. Returns the time waited. */
-  async wait(time: Time, ms: number): Promise<number> {
+  wait(time: Time, ms: number): Promise<number> {
+    return time.isLasting === true ? this.#waitOnce(time, ms) : this.#waitLooking(time, ms);
+  }
+
+  /** Where no wake is lost: thousands of calls may wait in a process, so each costs one promise and one timer. */
+  #waitOnce(time: Time, ms: number): Promise<number> {
+    if (this.isOpen || ms <= 0) return NO_TIME;
+    const sinceMs = time.nowMs();
+    return new Promise((done) => {
+      const wake = () => {
+        cancel();
+        this.#wakes.delete(wake);
+        done(Math.min(ms, Math.max(0, time.nowMs() - sinceMs)));
+      };
+      const cancel = time.after(ms, () => {
+        this.#wakes.delete(wake);
+        done(ms);
+      });
+      this.#wakes.add(wake);
+    });
+  }
+
+  async #waitLooking(time: Time, ms: number): Promise<number> {
     let leftMs = ms;
     while (!this.isOpen && leftMs > 0) leftMs -= await this.#look(time, Math.min(leftMs, LOOK_MS));
     return ms - leftMs;
@@ -223,8 +248,8 @@ export function unsleepingClock(
 }
 
 /** The real timers with such a clock. Those of `idle` do not keep a process alive. */
-export function unsleepingTime(): Time {
-  return { nowMs: unsleepingClock(), after: (ms, work) => SYSTEM_TIME.after(ms, work), idle };
+export function unsleepingTime(isLasting: boolean): Time {
+  return { nowMs: unsleepingClock(), after: (ms, work) => SYSTEM_TIME.after(ms, work), idle, isLasting };
 }
 
 /** Runs `work` after `ms` milliseconds if the process still runs, unless the returned function cancels it. */

@@ -25,7 +25,7 @@ export function makeLimiter(
 ): Limiter {
   const options = checkedOptions(given);
   const make = (transport: LimiterTransport) =>
-    new RemoteLimiter({ transport, time: unsleepingTime(), inBackground }, options);
+    new RemoteLimiter({ transport, time: unsleepingTime(bounds === undefined), inBackground }, options);
   if (!("service" in given)) return endingWithProcess(make(overHttp(checkedWay(given), bounds)));
   requireGiven("service", given.service, SERVICE);
   requireMethods("service", given.service, ["limit"], SERVICE);

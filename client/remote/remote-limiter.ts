@@ -35,7 +35,7 @@ import {
   type Signal,
   withRelease,
 } from "../limiter.ts";
-import { requireObject, signalOf, type UniformCall, UniformClient } from "../local-call.ts";
+import { requireObject, signalOf, type UniformCall, UniformClient, unlessAborted } from "../local-call.ts";
 import { LocalLimiter, plainCall, type PlainCall } from "../local-limiter.ts";
 import { ReservationCache } from "../reservation-cache.ts";
 import { OVERLOADED_TEXT } from "../transports/batch-queue.ts";
@@ -173,7 +173,9 @@ export class RemoteLimiter extends UniformClient implements Limiter {
    */
   #decideLocally(call: PlainCall): Decision | Promise<Decision | Problem> | undefined {
     const described = this.#reservations.policy(call.policy);
-    if (described === undefined) return this.#reservations.isRefused ? undefined : this.#limitTogether(call);
+    if (described === undefined && !this.#reservations.isRefused)
+      return this.#reservations.isHot(call) ? this.#onceDescribed(call) : this.#limitTogether(call);
+    if (described === undefined) return undefined;
     const { cost, priority, plan } = call;
     const policy = ofPlan(described, plan);
     // The limiter says what is wrong with the plan.
@@ -193,6 +195,13 @@ export class RemoteLimiter extends UniformClient implements Limiter {
     if (!(answer instanceof Problem)) return answer;
     if (this.#reservations.isRefused) return await this.#decide("limit", request);
     throw answer.toError();
+  }
+
+  /** The answers to the first calls bring the policy. Then the units of one message may serve all others. */
+  async #onceDescribed(call: PlainCall): Promise<Decision | Problem> {
+    const isInTime = await this.#reservations.described(call, this.#policy(call.policy).deadlineMs);
+    if (!isInTime) return this.#failed(call);
+    return (await this.#decideLocally(call)) ?? (await this.#decide("limit", call));
   }
 
   async #limitTogether(call: PlainCall): Promise<Decision | Problem> {
@@ -385,15 +394,4 @@ function throwUnavailable(error: unknown): never {
 function keyOfClaim(kind: ClaimKind, { id }: { readonly id?: unknown }) {
   const place = typeof id === "string" ? readClaimId(kind, id) : undefined;
   return { policy: publicName(place?.policy ?? ""), key: place?.key ?? "" };
-}
-
-/** The answer, unless `signal` is aborted before: then its reason is thrown. */
-function unlessAborted<Answer>(answer: Promise<Answer>, signal: Signal | undefined): Promise<Answer> {
-  if (signal === undefined) return answer;
-  return new Promise((resolve, reject) => {
-    const leave = () => reject(signal.reason);
-    if (signal.aborted) leave();
-    signal.addEventListener("abort", leave, { once: true });
-    answer.then(resolve, reject).finally(() => signal.removeEventListener("abort", leave));
-  });
 }

@@ -1,5 +1,5 @@
 import { normaliseKey } from "../../core/catalog/keys.ts";
-import { randomId, type Time } from "../../core/clock.ts";
+import { Latch, randomId, type Time } from "../../core/clock.ts";
 import { forPriority, type PolicyView, type RuleView, takesNothing } from "../../core/policies/policy.ts";
 import type { LimitCall } from "../../core/protocol/calls.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
@@ -24,6 +24,13 @@ import type { LimiterTransport } from "../transports/transport.ts";
 
 /** An HTTP message has at most 16 KiB. The policies' versions, beside the calls, are shorter than these. */
 const BOUNDS = { maxCalls: MAX_RESERVING, maxLength: 11_500 };
+/**
+ * From this round trip on a process asks for a bucket, however few the holders are. Nearer ones use more of a limit with
+ * units (99 % with eight processes; with buckets 94 to 98 %, as some end with their processes), and farther ones less.
+ */
+const FAR_MS = 40;
+/** The most calls on a key that are sent before its policy is known: then the units of a message may serve all others. */
+const MAX_UNDESCRIBED = 16;
 /** No message is sent for this long after the limiter refused one, e.g. because the token lacks the scope. */
 const REFUSED_MS = 60_000;
 /** Or it could not read one: it is of an earlier version by now. */
@@ -38,10 +45,7 @@ interface RemoteReservationsParts {
   /** Overrides the deadline of each policy, in milliseconds. */
   readonly deadlineMs?: number | undefined;
   readonly failures: FailureLog;
-  /**
-   * From such a round trip on a bucket is asked for, however few the holders are. Absent: only where they are many. With
-   * eight processes 99 % of a limit is used with units, and 94 to 98 % with buckets, some of which end with processes.
-   */
+  /** `FAR_MS`, unless a simulation has its own. */
   readonly farMs?: number | undefined;
   /** A policy or the limiter has changed: what is held must be returned. */
   readonly onChange: () => void;
@@ -58,6 +62,10 @@ export class RemoteReservations implements UnitSource {
   #readsSent = false;
   #refusedUntilMs = -Infinity;
   #failure = "";
+  /** By policy and key: calls since the last answer under policies that are not known. */
+  readonly #unknown = new Map<string, number>();
+  /** Opened by the next message that ends, answered or not. */
+  #nextAnswer = new Latch();
 
   constructor(parts: RemoteReservationsParts) {
     this.#parts = parts;
@@ -66,6 +74,25 @@ export class RemoteReservations implements UnitSource {
   /** How fast messages are sent to the limiter. */
   get congestion(): CongestionControl {
     return this.#queue.congestion;
+  }
+
+  /** Waits until the call's policy is known, or it may be sent. Returns whether that was in time. */
+  async described(call: LimitCall, deadlineMs: number): Promise<boolean> {
+    let leftMs = deadlineMs;
+    do {
+      if (leftMs <= 0) return this.#unanswered({ limit: call }, `no answer within ${deadlineMs} ms`) ?? false;
+      leftMs -= await this.#nextAnswer.wait(this.#parts.time, leftMs);
+    } while (!this.#known.has(call.policy) && !this.isRefused && this.isHot(call));
+    return true;
+  }
+
+  /** Notes a call under a policy that is not known. Whether as many wait that it need not be sent before that is known. */
+  isHot({ policy, key }: LimitCall): boolean {
+    const name = `${policy}/${key}`;
+    const calls = (this.#unknown.get(name) ?? 0) + 1;
+    if (calls > MAX_UNDESCRIBED || this.#queue.queued >= BOUNDS.maxCalls) return true;
+    this.#unknown.set(name, calls);
+    return false;
   }
 
   /** A policy as the limiter last described it; `undefined`: it has not. */
@@ -196,6 +223,10 @@ export class RemoteReservations implements UnitSource {
       this.#refusedUntilMs = time.nowMs() + (isUnread ? UNREAD_MS : REFUSED_MS);
       const { status, code, message: title, errors } = refused;
       return calls.map(() => ({ problem: { status, code, title, detail: title, errors } }));
+    } finally {
+      this.#unknown.clear();
+      this.#nextAnswer.open();
+      this.#nextAnswer = new Latch();
     }
   }
 
@@ -242,7 +273,7 @@ export function ofPlan(policy: DescribedPolicy | undefined, plan: string): Descr
 export function describedPolicy(
   name: string,
   description: PolicyDescription,
-  farMs = Infinity,
+  farMs = FAR_MS,
 ): DescribedPolicy {
   const { plans, ...usual } = description;
   const policy = describedRules(name, usual, farMs);

@@ -1,4 +1,5 @@
 /** A client in its caller's process, over a limiter that the test plays. The contract suite has real ones. */
+import { setTimeout as sleep } from "node:timers/promises";
 import { afterEach, beforeEach, expect, expectTypeOf, test, vi } from "vitest";
 import type { ClientOptions } from "../../client/limiter.ts";
 import { RemoteLimiter } from "../../client/remote/remote-limiter.ts";
@@ -88,6 +89,16 @@ class Played {
   }
 }
 
+/** The same, `ms` away. */
+function slow(played: Played, ms: number): LimiterTransport {
+  const reserve = async (asked: ReservationsMessage) => {
+    const answered = await played.transport.call("reserve", asked);
+    await sleep(ms);
+    return answered;
+  };
+  return transportOf({ reserve });
+}
+
 function playing(options: ClientOptions = {}): { played: Played; limiter: RemoteLimiter } {
   const played = new Played();
   const inBackground = (work: Promise<unknown>) => void work.catch(() => undefined);
@@ -110,13 +121,7 @@ test("the first decision of a process takes one message, and calls that are made
 // Of 32 that came at once to a new isolate one was answered as degraded, though the object had admitted it.
 test("a call that waits while the policy becomes known is answered with the rules' words", async () => {
   const played = new Played();
-  const sleep = (ms: number) => new Promise((done) => setTimeout(done, ms));
-  const reserve = async (asked: ReservationsMessage) => {
-    const answered = await played.transport.call("reserve", asked);
-    await sleep(20);
-    return answered;
-  };
-  const transport = transportOf({ reserve });
+  const transport = slow(played, 20);
   const limiter = new RemoteLimiter({ transport, time: SYSTEM_TIME, inBackground: () => undefined }, {});
   const first = limiter.limit({ policy: "hot", key: "a" });
   await vi.waitFor(() => expect(played.messages).toHaveLength(1), { interval: 1 });
@@ -141,6 +146,23 @@ test("a hot key is decided here, and what was used goes home at the end", async 
     .filter(({ limit, reserve }) => limit !== undefined || (reserve?.cost ?? 0) !== 0).length;
   expect((returned?.used["hot"] ?? 0) + byObject).toBe(200);
   expect(played.others).toEqual([]);
+});
+
+// Each of thousands that waited at a start was sent by itself, and the limiter was busy for seconds.
+test("at a start thousands of calls on a key share the units of a few messages", async () => {
+  const played = new Played();
+  const limiter = new RemoteLimiter(
+    { transport: slow(played, 50), time: { ...SYSTEM_TIME, isLasting: true }, inBackground: () => undefined },
+    {},
+  );
+  const calls = Array.from({ length: 2_000 }, async (_, index) => {
+    await sleep(index / 100);
+    return await limiter.limit({ policy: "hot", key: "a" });
+  });
+  expect((await Promise.all(calls)).every(({ success }) => success)).toBe(true);
+  const sent = played.messages.flatMap((message) => message.calls).length;
+  expect(sent).toBeLessThan(100);
+  await limiter.close();
 });
 
 test("what has to be decided there goes there, after units have gone home", async () => {

@@ -50,23 +50,32 @@ test("rounding does not add up, however often it is read", () => {
   expect(Math.abs(clock() - begin - real)).toBeLessThanOrEqual(SLACK_MS);
 });
 
-test("whoever waits for a latch goes on when it is opened or his time is over, and is told how long that was", async () => {
-  await fc.assert(
-    fc.asyncProperty(fc.array(fc.nat(2_000), { maxLength: 5 }), fc.nat(2_000), async (waits, openMs) => {
-      const time = new VirtualTime();
-      const latch = new Latch();
-      const waited: number[] = [];
-      const timers = time.clock({ ms: 0 });
-      for (const ms of waits) time.at(0, () => void latch.wait(timers, ms).then((each) => waited.push(each)));
-      time.at(openMs, () => latch.open());
-      await time.run(5_000, () => undefined);
-      // Those with the shortest waits are done first.
-      const expected = waits.map((ms) => Math.min(ms, openMs)).toSorted((a, b) => a - b);
-      expect(waited).toEqual(expected);
-      expect(await latch.wait(timers, 1_000)).toBe(0);
-    }),
-  );
-});
+const WHERE = [
+  ["in a worker", false],
+  ["in a process, where no wake is lost", true],
+] as const;
+
+test.each(WHERE)(
+  "whoever waits for a latch %s goes on when it is opened or his time is over",
+  async (_, isLasting) => {
+    await fc.assert(
+      fc.asyncProperty(fc.array(fc.nat(2_000), { maxLength: 5 }), fc.nat(2_000), async (waits, openMs) => {
+        const time = new VirtualTime();
+        const latch = new Latch();
+        const waited: number[] = [];
+        const timers = { ...time.clock({ ms: 0 }), isLasting };
+        for (const ms of waits)
+          time.at(0, () => void latch.wait(timers, ms).then((each) => waited.push(each)));
+        time.at(openMs, () => latch.open());
+        await time.run(5_000, () => undefined);
+        // Those with the shortest waits are done first.
+        const expected = waits.map((ms) => Math.min(ms, openMs)).toSorted((a, b) => a - b);
+        expect(waited).toEqual(expected);
+        expect(await latch.wait(timers, 1_000)).toBe(0);
+      }),
+    );
+  },
+);
 
 test("a latch opens when its work ends or fails; if it never does, nobody waits for longer than he said", async () => {
   const time = new VirtualTime();

@@ -269,7 +269,13 @@ export class ClientSchedule {
     };
     const transport = transportOf({ reserve: (asked) => this.#send(asked, machine, isKilled) });
     const cache = new ReservationCache(() => `client-${this.#upTo(1e9)}`);
-    const parts = { transport, time, inBackground: () => undefined, cache, farMs: 20 };
+    const parts = {
+      transport,
+      time: { ...time, isLasting: true },
+      inBackground: () => undefined,
+      cache,
+      farMs: 20,
+    };
     const running: Running = {
       limiter: this.#noting(new RemoteLimiter(parts), () => running),
       cache,

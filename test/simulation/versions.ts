@@ -275,7 +275,7 @@ export class History {
     const time = this.#time.clock({ ms: 7_000 * count });
     return new RemoteLimiter({
       transport: transportOf({ reserve }),
-      time,
+      time: { ...time, isLasting: true },
       inBackground: () => undefined,
     });
   }

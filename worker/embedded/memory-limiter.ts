@@ -36,7 +36,7 @@ const SYNONYMS = new Map([["clock", "time"]]);
  */
 export function makeMemoryLimiter(options: MemoryOptions): Limiter {
   requireKnownOptions(options, KNOWN, SYNONYMS);
-  const { policies, policy, time = unsleepingTime() } = options;
+  const { policies, policy, time = unsleepingTime(true) } = options;
   requireGiven("policies", policies, "a table of policies by their names");
   requireTime("time", time);
   const { policies: parsed, regions } = parseDeployment({ policies });
