@@ -17,7 +17,7 @@ const maxWorkers = Math.ceil((isDeep ? 1 : 1.5) * availableParallelism());
 
 // Examples import the package by its name: here that is its source.
 const ownPackage = {
-  resolve: { alias: [{ find: /^weir\/(.*)$/, replacement: `${import.meta.dirname}/package/$1.ts` }] },
+  resolve: { alias: [{ find: /^weir-limiter\/(.*)$/, replacement: `${import.meta.dirname}/package/$1.ts` }] },
 };
 /** No test is about how long it takes: what it ends is only one that hangs. */
 const testTimeout = 600_000;

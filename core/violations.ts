@@ -140,5 +140,10 @@ export function requireText(name: string, value: unknown, allowed: string): void
 
 /** @throws TypeError unless the option has the clock and timers or is absent */
 export function requireTime(name: string, value: unknown): void {
-  requireMethods(name, value, ["nowMs", "after"], "a clock, as manualClock() of weir/testing makes one");
+  requireMethods(
+    name,
+    value,
+    ["nowMs", "after"],
+    "a clock, as manualClock() of weir-limiter/testing makes one",
+  );
 }

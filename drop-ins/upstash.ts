@@ -42,7 +42,7 @@ export interface LimitOptions {
   readonly geo?: object;
 }
 
-/** The name of the option in `weir/testing`. */
+/** The name of the option in `weir-limiter/testing`. */
 const SYNONYMS = new Map([["clock", "time"]]);
 
 /** A limiter with the interface of `Ratelimit` of @upstash/ratelimit. A policy decides. */

@@ -1,4 +1,4 @@
-/** `weir/client` in a worker: units go back in the background of the requests that used them. */
+/** `weir-limiter/client` in a worker: units go back in the background of the requests that used them. */
 import { waitUntil } from "cloudflare:workers";
 import type { ClientOptions, Limiter } from "../client/limiter.ts";
 import { makeLimiter, type Way } from "../client/remote/create-limiter.ts";

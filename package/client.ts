@@ -1,4 +1,4 @@
-/** `weir/client`: a limiter that decides in the caller's own process. This is the entry everywhere but in a worker. */
+/** `weir-limiter/client`: a limiter that decides in the caller's own process. This is the entry everywhere but in a worker. */
 import type { ClientOptions, Limiter } from "../client/limiter.ts";
 import { makeLimiter, type Way } from "../client/remote/create-limiter.ts";
 

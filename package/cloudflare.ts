@@ -1,4 +1,4 @@
-/** `weir/cloudflare`: the shape of Cloudflare's rate limit binding. */
+/** `weir-limiter/cloudflare`: the shape of Cloudflare's rate limit binding. */
 export {
   rateLimitBinding,
   type RateLimitBinding,

@@ -1,4 +1,4 @@
-/** `weir/express`: middleware for Express, Connect, and anything else that calls `(req, res, next)`. */
+/** `weir-limiter/express`: middleware for Express, Connect, and anything else that calls `(req, res, next)`. */
 export {
   concurrency,
   rateLimit,

@@ -1,4 +1,4 @@
-/** `weir/fetch`: limits around plain `fetch` handlers, and a `fetch` that keeps within a partner's limit. */
+/** `weir-limiter/fetch`: limits around plain `fetch` handlers, and a `fetch` that keeps within a partner's limit. */
 export {
   withConcurrency,
   withRateLimit,

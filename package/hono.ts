@@ -1,4 +1,4 @@
-/** `weir/hono`: middleware for Hono. */
+/** `weir-limiter/hono`: middleware for Hono. */
 export {
   concurrency,
   rateLimit,

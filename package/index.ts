@@ -1,4 +1,4 @@
-/** `weir`: the types of a service binding to the limiter, and of its answers. It has no code. */
+/** `weir-limiter`: the types of a service binding to the limiter, and of its answers. It has no code. */
 export type { Hold, Lease, RuleDecision } from "../core/protocol/answers.ts";
 export type { Cost } from "../core/policies/policy.ts";
 export type { AllDecisions, AnyDecision, Decision, KeyReport } from "../core/protocol/decision.ts";

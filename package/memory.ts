@@ -1,4 +1,4 @@
-/** `weir/memory`: a limiter in memory, with the limiter's own algorithms, for tests. */
+/** `weir-limiter/memory`: a limiter in memory, with the limiter's own algorithms, for tests. */
 import type { Limiter } from "../client/limiter.ts";
 import { makeMemoryLimiter, type MemoryOptions } from "../worker/embedded/memory-limiter.ts";
 

@@ -1,4 +1,4 @@
-/** `weir/objects`: a limiter over its objects, for a worker that binds them from the limiter's (`script_name`). */
+/** `weir-limiter/objects`: a limiter over its objects, for a worker that binds them from the limiter's (`script_name`). */
 import type { Limiter } from "../client/limiter.ts";
 import { makeObjectsLimiter, type ObjectsOptions } from "../worker/embedded/objects-limiter.ts";
 

@@ -1,4 +1,4 @@
-/** `weir/testing`: limiters and a clock for the tests of applications that use Weir. */
+/** `weir-limiter/testing`: limiters and a clock for the tests of applications that use Weir. */
 export { LimiterError } from "../core/protocol/problems.ts";
 export type * from "../client/limiter.ts";
 export { manualClock, type ManualClock } from "../testing/manual-clock.ts";

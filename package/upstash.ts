@@ -1,4 +1,4 @@
-/** `weir/upstash`: the shape of `Ratelimit` of @upstash/ratelimit. */
+/** `weir-limiter/upstash`: the shape of `Ratelimit` of @upstash/ratelimit. */
 export {
   Ratelimit,
   type LimitOptions,

@@ -1,6 +1,6 @@
 /**
- * `weir/worker`: the whole limiter. A worker with it is one line:
- * `export { default, Limiter, LimiterObject, CatalogObject, StatsObject } from "weir/worker";`
+ * `weir-limiter/worker`: the whole limiter. A worker with it is one line:
+ * `export { default, Limiter, LimiterObject, CatalogObject, StatsObject } from "weir-limiter/worker";`
  */
 import * as worker from "../worker/index.ts";
 

@@ -1,4 +1,4 @@
-/** `npx weir init`: writes a project with its own limiter into this folder. Existing files stay. */
+/** `npx weir-limiter init`: writes a project with its own limiter into this folder. Existing files stay. */
 import { copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { basename, dirname, join, resolve } from "node:path";
 import { MIN_WRANGLER } from "./least-wrangler.ts";
@@ -30,7 +30,7 @@ function manifest(): string {
       `weir ${command}`,
     ]),
   );
-  const dependencies = { weir: source(), wrangler: `^${MIN_WRANGLER}` };
+  const dependencies = { "weir-limiter": source(), wrangler: `^${MIN_WRANGLER}` };
   const fields = {
     name: name === "" ? "limiter" : name,
     private: true,
@@ -49,13 +49,13 @@ function source(): string {
 
 /** The package file, if npx got one. The project gets a copy, so a container can install it. */
 function tarball(): string | undefined {
-  const [above] = import.meta.dirname.split(join("/node_modules", "weir"));
+  const [above] = import.meta.dirname.split(join("/node_modules", "weir-limiter"));
   const manifestAbove = join(above ?? "", "package.json");
   if (above === import.meta.dirname || !existsSync(manifestAbove)) return undefined;
   const { dependencies = {} } = JSON.parse(readFileSync(manifestAbove, "utf8")) as {
     dependencies?: Readonly<Record<string, string>>;
   };
-  const from = dependencies["weir"];
+  const from = dependencies["weir-limiter"];
   if (from?.startsWith("file:") !== true || !from.endsWith(".tgz")) return undefined;
   const file = resolve(above ?? "", from.slice("file:".length));
   return existsSync(file) ? file : undefined;

@@ -10,7 +10,7 @@ const USAGE = `Usage: npm run token -- --name NAME --scope limit [--scope ...] [
 
   --name        who the token is for; errors name it
   --scope       limit (decide, refund own charges, read), refund (also what others took), force (take what is not there),
-                reserve (hold units in its own process, as weir/client does), metrics (read /metrics)
+                reserve (hold units in its own process, as weir-limiter/client does), metrics (read /metrics)
                 or admin (reset and list keys, set what they have used, force, read); may be repeated
   --policy      a policy the token may use; may be repeated; default: every one
   --env         the environment of wrangler.toml whose policies they are

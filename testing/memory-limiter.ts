@@ -20,7 +20,7 @@ export interface MemoryLimiterOptions {
 }
 
 const KNOWN = ["policies", "policy", "clock"];
-/** The name of the option in `weir/memory` and middleware. If it were ignored, the test would run on the real clock. */
+/** The name of the option in `weir-limiter/memory` and middleware. If it were ignored, the test would run on the real clock. */
 const SYNONYMS = new Map([["time", "clock"]]);
 
 /**

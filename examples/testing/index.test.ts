@@ -1,6 +1,6 @@
 /** Tests of an application that uses Weir, without a limiter that runs somewhere. */
 import { expect, test } from "vitest";
-import { assertAsked, manualClock, memoryLimiter, unlimited } from "weir/testing";
+import { assertAsked, manualClock, memoryLimiter, unlimited } from "weir-limiter/testing";
 import { makeApp, POLICIES } from "./index.ts";
 
 const post = (body?: object) => ({

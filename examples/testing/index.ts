@@ -1,7 +1,7 @@
 /** An application whose limits are tested: see index.test.ts. It is given its limiter, so a test can give it another. */
 import { Hono } from "hono";
-import type { Limiter } from "weir/client";
-import { rateLimit } from "weir/hono";
+import type { Limiter } from "weir-limiter/client";
+import { rateLimit } from "weir-limiter/hono";
 
 /** What it deploys under `[vars.POLICIES]`. */
 export const POLICIES = {

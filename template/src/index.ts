@@ -1,1 +1,1 @@
-export { default, Limiter, LimiterObject, CatalogObject, StatsObject } from "weir/worker";
+export { default, Limiter, LimiterObject, CatalogObject, StatsObject } from "weir-limiter/worker";

@@ -88,7 +88,7 @@ test.each(["rateLimitBinding", "Ratelimit"])("%s refuses what is no limiter, and
   expect(make({ policy: undefined })).not.toThrow();
 });
 
-test("Ratelimit refuses what is no clock, and the word that weir/testing has for it", () => {
+test("Ratelimit refuses what is no clock, and the word that weir-limiter/testing has for it", () => {
   const make = (given: object) => () => OTHERS["Ratelimit"]?.({ limiter, policy: "api", ...given });
   expect(make({ time: Date.now })).toThrow("time is a function: must be a clock, as manualClock()");
   expect(make({ clock: manualClock() })).toThrow(

@@ -87,11 +87,11 @@ test("in an empty folder it writes a project, and nothing where anything of it i
   expect([status, stdout.includes("npm install")]).toEqual([0, true]);
   const written = readdirSync(empty).toSorted();
   const named = [".dockerignore", ".gitignore", "Dockerfile", "README.md", "package.json", "src"];
-  expect(written).toEqual([...named, "weir-0.1.0.tgz", "weir.service", "wrangler.toml"]);
+  expect(written).toEqual([...named, "weir-limiter-0.1.0.tgz", "weir.service", "wrangler.toml"]);
   const manifest = JSON.parse(readFileSync(join(empty, "package.json"), "utf8")) as Record<string, unknown>;
   expect(manifest["dependencies"]).toEqual({
     // A copy of the file that it was installed from: the name in a registry may be somebody else's.
-    weir: "file:weir-0.1.0.tgz",
+    "weir-limiter": "file:weir-limiter-0.1.0.tgz",
     wrangler: "^4.155.0",
   });
   writeFileSync(join(empty, "wrangler.toml"), "mine");
@@ -146,7 +146,7 @@ test("beside a package.json it writes the rest, and then wrangler dev, weir toke
   installWrangler();
   project.write(
     "index.ts",
-    'import worker, { Limiter, LimiterObject } from "weir/worker";\nexport const all = [worker, Limiter, LimiterObject];\n',
+    'import worker, { Limiter, LimiterObject } from "weir-limiter/worker";\nexport const all = [worker, Limiter, LimiterObject];\n',
   );
   expect(typesOf(project, { lib: ["ES2022", "WebWorker"] })).toBe("");
 

@@ -21,9 +21,9 @@ const policies = {
 
 /** It does not close its limiter, and ends all the same: nothing of it keeps the process. */
 const PROGRAM = `
-import { createLimiter, LimiterError, type Limiter } from "weir/client";
-import { createMemoryLimiter } from "weir/memory";
-import type { Decision, LimiterService } from "weir";
+import { createLimiter, LimiterError, type Limiter } from "weir-limiter/client";
+import { createMemoryLimiter } from "weir-limiter/memory";
+import type { Decision, LimiterService } from "weir-limiter";
 
 declare const process: { readonly argv: readonly string[] } | undefined;
 declare const console: { log(text: string): void };
@@ -89,7 +89,7 @@ test("in Node 20 and in a current one: strict types, no other packages, and what
   project.write("client.ts", PROGRAM);
   expect(typesOf(project)).toBe("");
   const installed = execFileSync("ls", [join(project.folder, "node_modules")], { encoding: "utf8" });
-  expect(installed.trim()).toBe("weir");
+  expect(installed.trim()).toBe("weir-limiter");
   // What Node 20 cannot read is stripped by a newer one.
   const strip = `import { stripTypeScriptTypes } from "node:module"; import { readFileSync, writeFileSync } from "node:fs";
     writeFileSync("client.js", stripTypeScriptTypes(readFileSync("client.ts", "utf8")));`;
@@ -107,7 +107,7 @@ test("a process that gets SIGTERM gives back what it holds, and ends by that sig
   const project = projectWith(tarball);
   project?.write(
     "server.js",
-    `import { createLimiter } from "weir/client";
+    `import { createLimiter } from "weir-limiter/client";
     const [url, token] = process.argv.slice(2);
     const limiter = createLimiter({ url, token, policy: "hot" });
     for (let call = 0; call < ${CALLS}; call += 1) await limiter.limit({ key: "server" });
@@ -141,8 +141,8 @@ test("in a worker under wrangler dev: the binding has its types, and a hot key i
   if (project === undefined) throw new Error("it was not installed");
   project.write(
     "index.ts",
-    `import type { CatalogDocument, LimiterService, OverrideAnswer } from "weir";
-    import { createLimiter } from "weir/client";
+    `import type { CatalogDocument, LimiterService, OverrideAnswer } from "weir-limiter";
+    import { createLimiter } from "weir-limiter/client";
     interface Env { readonly LIMITER: LimiterService }
     export default {
       async fetch(request: Request, env: Env): Promise<Response> {
@@ -203,7 +203,7 @@ test("without any other package: plain handlers, Express, drop-ins and testing",
 test("what README and CHANGELOG link to is in the package that was installed", () => {
   const project = projectWith(tarball);
   if (project === undefined) throw new Error("it was not installed");
-  const folder = join(project.folder, "node_modules", "weir");
+  const folder = join(project.folder, "node_modules", "weir-limiter");
   const pages = readPages().filter(({ path }) => path === "README.md" || path === "CHANGELOG.md");
   const links = pages.flatMap((page) => page.links).filter((address) => !/^(https?:|#)/.test(address));
   expect(links.length).toBeGreaterThan(20);

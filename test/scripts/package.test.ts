@@ -67,7 +67,7 @@ test("the package depends on no other at run time", () => {
   const described = JSON.parse(readFileSync(join(ROOT, "package.json"), "utf8")) as Record<string, unknown>;
   expect(described["dependencies"] ?? {}).toEqual({});
   expect(Object.keys(described["exports"] as object)).toEqual(ENTRIES);
-  // Whoever uses weir/hono has Hono; nobody else needs it.
+  // Whoever uses weir-limiter/hono has Hono; nobody else needs it.
   expect(described["peerDependenciesMeta"]).toEqual({
     hono: { optional: true },
     wrangler: { optional: true },

@@ -1,7 +1,6 @@
 /**
- * One random history of a seed: clients that hold units in their own processes, a worker of the limiter, and
- * the object. Messages between client and worker are lost, late or doubled. Clients die, their machines
- * sleep, and their wall clocks are set.
+ * One random history of a seed: clients that hold units in their own processes, a worker of the limiter, and the object.
+ * Messages between client and worker are lost, late or doubled. Clients die, their machines sleep, their clocks are set.
  */
 import { LocalLimiter } from "../../client/local-limiter.ts";
 import { LimiterClient } from "../../client/objects/limiter-client.ts";
@@ -256,6 +255,7 @@ export class ClientSchedule {
     const steadyMs = () => this.#time.nowMs - machine.sleptMs;
     const { clockOf = unsleepingClock } = this.#breakage;
     const time: Time = {
+      isLasting: true,
       nowMs: clockOf(wallMs, steadyMs),
       after: (ms, work) => {
         let isCancelled = false;
@@ -269,13 +269,7 @@ export class ClientSchedule {
     };
     const transport = transportOf({ reserve: (asked) => this.#send(asked, machine, isKilled) });
     const cache = new ReservationCache(() => `client-${this.#upTo(1e9)}`);
-    const parts = {
-      transport,
-      time: { ...time, isLasting: true },
-      inBackground: () => undefined,
-      cache,
-      farMs: 20,
-    };
+    const parts = { transport, time, inBackground: () => undefined, cache, farMs: 20 };
     const running: Running = {
       limiter: this.#noting(new RemoteLimiter(parts), () => running),
       cache,

@@ -2,12 +2,12 @@
 
 /** Needs no other package. */
 export const PARTS = `
-import type { Limiter } from "weir/client";
-import { rateLimitBinding } from "weir/cloudflare";
-import { concurrency, rateLimit } from "weir/express";
-import { decisionsOf, FetchLimitedError, limitedFetch, withConcurrency, withRateLimit } from "weir/fetch";
-import { assertAsked, manualClock, memoryLimiter, unlimited } from "weir/testing";
-import { Ratelimit } from "weir/upstash";
+import type { Limiter } from "weir-limiter/client";
+import { rateLimitBinding } from "weir-limiter/cloudflare";
+import { concurrency, rateLimit } from "weir-limiter/express";
+import { decisionsOf, FetchLimitedError, limitedFetch, withConcurrency, withRateLimit } from "weir-limiter/fetch";
+import { assertAsked, manualClock, memoryLimiter, unlimited } from "weir-limiter/testing";
+import { Ratelimit } from "weir-limiter/upstash";
 
 const clock = manualClock();
 const policies = {
@@ -54,8 +54,8 @@ console.log(JSON.stringify([statuses[0], statuses[2], success, remaining, text, 
 
 export const HONO = `
 import { Hono } from "hono";
-import { concurrency, rateLimit } from "weir/hono";
-import { memoryLimiter } from "weir/testing";
+import { concurrency, rateLimit } from "weir-limiter/hono";
+import { memoryLimiter } from "weir-limiter/testing";
 
 const limiter = memoryLimiter({ policies: { api: { algorithm: "token-bucket", limit: 2, window: "1m" }, jobs: { algorithm: "concurrency", limit: 1 } } });
 const app = new Hono<{ Bindings: { readonly name: string } }>()
@@ -71,8 +71,8 @@ console.log(JSON.stringify(answers));
 
 export const EXPRESS = `
 import express from "express";
-import { concurrency, decisionsOf, rateLimit } from "weir/express";
-import { memoryLimiter } from "weir/testing";
+import { concurrency, decisionsOf, rateLimit } from "weir-limiter/express";
+import { memoryLimiter } from "weir-limiter/testing";
 
 const limiter = memoryLimiter({
   policies: { api: { algorithm: "token-bucket", limit: 2, window: "1m" }, jobs: { algorithm: "concurrency", limit: 1 } },

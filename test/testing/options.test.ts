@@ -30,7 +30,7 @@ describe.each([
     [{ policies, policy: null }, 'policy is null: must be one of "login", "api"'],
     [
       { policies, [word]: 1_000 },
-      `${word} is 1000: must be a clock, as manualClock() of weir/testing makes one`,
+      `${word} is 1000: must be a clock, as manualClock() of weir-limiter/testing makes one`,
     ],
     [{ policies, [word]: Date.now }, `${word} is a function: must be a clock`],
     [{ policies, [word]: null }, `${word} is null: must be a clock`],

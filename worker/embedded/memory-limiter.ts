@@ -24,7 +24,7 @@ export interface MemoryOptions {
 }
 
 const KNOWN = ["policies", "policy", "time"];
-/** As `weir/testing` calls it. Were it not refused, a test would count by the real clock. */
+/** As `weir-limiter/testing` calls it. Were it not refused, a test would count by the real clock. */
 const SYNONYMS = new Map([["clock", "time"]]);
 
 /**

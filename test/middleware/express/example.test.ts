@@ -19,9 +19,9 @@ const limiter = memoryLimiter({
 let server: Server | undefined;
 let url: string;
 beforeAll(async () => {
-  vi.doMock("weir/client", () => ({ createLimiter: () => limiter }));
+  vi.doMock("weir-limiter/client", () => ({ createLimiter: () => limiter }));
   const page = readPages().find(({ path }) => path === "docs/middleware.md");
-  const example = page?.fences.find(({ code }) => code.includes('from "weir/express"'));
+  const example = page?.fences.find(({ code }) => code.includes('from "weir-limiter/express"'));
   const file = join(FOLDER, "express.ts");
   mkdirSync(FOLDER, { recursive: true });
   writeFileSync(file, example?.code ?? "");
