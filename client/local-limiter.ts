@@ -30,6 +30,7 @@ export interface PlainCall {
   readonly priority?: string;
   /** "": the policy's own figures. */
   readonly plan: string;
+  readonly group?: string;
 }
 
 /** The call, if it is plain and well-formed. A schema would cost as much as the decision. */
@@ -43,17 +44,22 @@ export function plainCall(input: unknown, defaultPolicy?: string): PlainCall | u
       field !== "cost" &&
       field !== "priority" &&
       field !== "plan" &&
+      field !== "group" &&
       call[field as keyof PlainCall] !== undefined
     )
       return undefined;
-  const { policy = defaultPolicy, key, cost = 1, priority, plan = "" } = call;
+  const { policy = defaultPolicy, key, cost = 1, priority, plan = "", group } = call;
   if (typeof policy !== "string" || typeof key !== "string" || key === "" || !isCost(cost)) return undefined;
   // A UTF-16 unit takes at most three bytes of UTF-8, so short keys need not be measured.
   const isShort = key.length * 3 <= MAX_KEY_BYTES && key.isWellFormed();
   if (!isShort && !isKeySized(key)) return undefined;
   if (typeof plan !== "string") return undefined;
-  if (priority === undefined) return { policy, key, cost, plan };
-  return typeof priority === "string" ? { policy, key, cost, plan, priority } : undefined;
+  const plain = { policy, key, cost, plan };
+  if (priority === undefined && group === undefined) return plain;
+  if (priority !== undefined && typeof priority !== "string") return undefined;
+  // Few calls have one: the schema says what is wrong with it.
+  if (group !== undefined && (typeof group !== "string" || !/^[ -~]{1,128}$/.test(group))) return undefined;
+  return { ...plain, ...(priority !== undefined && { priority }), ...(group !== undefined && { group }) };
 }
 
 function isCost(cost: unknown): cost is Cost {

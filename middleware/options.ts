@@ -27,7 +27,7 @@ export function inBackgroundOf(context: unknown): InBackground {
 }
 
 const SHARED = ["limiter", "priority", "skip", "time", "onDenied"];
-const PLANNED = ["policy", "key", "cost", "plan"];
+const PLANNED = ["policy", "key", "cost", "plan", "group"];
 const CHECK = [...PLANNED, "ownLimits"];
 const LIMITER = "a limiter, as createLimiter makes one, or a function of the request that finds it";
 const KEY = "a text, or a function of the request that finds it";

@@ -19,6 +19,8 @@ export interface Check<Args extends readonly unknown[]> {
   readonly plan?: Given<Args, string>;
   /** Limits by unit that count instead. Under a policy with `limitInCall`. */
   readonly ownLimits?: Given<Args, Limits>;
+  /** Whose request it is. Needed under a policy with `fair`, whose groups share the limit. */
+  readonly group?: Given<Args, string>;
 }
 
 export interface SharedOptions<Args extends readonly unknown[]> {
@@ -93,12 +95,13 @@ async function decide<Args extends readonly unknown[]>(
 }
 
 async function checkOf<Args extends readonly unknown[]>(check: Check<Args>, args: Args) {
-  const { policy, key, cost, plan, ownLimits } = check;
+  const { policy, key, cost, plan, ownLimits, group } = check;
   return {
     ...(policy !== undefined && { policy: await valueOf(policy, args) }),
     key: await keyOf(key, args),
     ...(cost !== undefined && { cost: await valueOf(cost, args) }),
     ...(plan !== undefined && { plan: await valueOf(plan, args) }),
     ...(ownLimits !== undefined && { limits: await valueOf(ownLimits, args) }),
+    ...(group !== undefined && { group: await valueOf(group, args) }),
   };
 }

@@ -151,6 +151,8 @@ interface CostRequest extends KeyRequest {
   readonly idempotencyKey?: string;
   /** Limits of the caller's own, by unit. Under a policy with `limitInCall`. */
   readonly limits?: Limits;
+  /** Whose call it is. Needed under a policy with `fair`, whose groups share the limit. */
+  readonly group?: string;
 }
 
 /** Limits that a call brings, by unit. */
@@ -168,9 +170,15 @@ export interface LimitRequest extends CostRequest {
   readonly utilization?: number;
 }
 
+interface CheckRequest extends KeyRequest {
+  readonly cost?: Cost;
+  readonly limits?: Limits;
+  readonly group?: string;
+}
+
 /** All checks pass or nothing is taken, unless `atomic` is false. */
 export interface LimitAllRequest {
-  readonly checks: readonly (KeyRequest & { readonly cost?: Cost; readonly limits?: Limits })[];
+  readonly checks: readonly CheckRequest[];
   readonly atomic?: boolean;
   readonly priority?: string;
   readonly idempotencyKey?: string;

@@ -22,6 +22,7 @@ import type { RuleDecision } from "../protocol/answers.ts";
 import {
   type Account,
   configBeside,
+  configOf,
   heldUnits,
   type Hold,
   holdWith,
@@ -95,7 +96,7 @@ export function advance(rule: Rule, account: Account, nowMs: number): Account {
   const { algorithm } = rule;
   let [state, expired, left] = [account.state, 0, holds];
   for (let next = holds[0]; next !== undefined && next.expiresAtMs <= nowMs; next = holds[expired]) {
-    state = algorithm.debit(configBeside(rule, left), state, next.expiresAtMs, next.units);
+    state = algorithm.debit(configOf(rule, left, next), state, next.expiresAtMs, next.units);
     expired += 1;
     if (next.rate !== undefined) left = holds.slice(expired);
   }
@@ -147,11 +148,11 @@ export function extend(account: Account, id: string, expiresAtMs: number): Accou
 
 /** Ends a hold with the units used, possibly more than were held. An unknown id changes nothing. */
 export function settle(rule: Rule, account: Account, nowMs: number, id: string, used: number): Account {
-  const holds = withoutHold(account.holds, id);
-  if (holds === account.holds) return account;
+  const hold = holdWith(account.holds, id);
+  if (hold === undefined) return account;
   return {
-    state: rule.algorithm.debit(configBeside(rule, account.holds), account.state, nowMs, used),
-    holds,
+    state: rule.algorithm.debit(configOf(rule, account.holds, hold), account.state, nowMs, used),
+    holds: withoutHold(account.holds, id),
   };
 }
 
@@ -197,7 +198,9 @@ export function spendableUntilMs({ holds }: Account): number {
 
 /** The first instant, `nowMs` or later, when the account equals an untouched one if no call comes. */
 export function untouchedAtMs(rule: Rule, account: Account, nowMs: number): number {
-  const fullAtMs = resetAtMs(rule, account, nowMs);
+  const { state } = account;
+  const lastsMs = state === undefined ? undefined : rule.algorithm.outlastsMs?.(state);
+  const fullAtMs = Math.max(resetAtMs(rule, account, nowMs), lastsMs ?? -Infinity);
   // What a limit has learned outlasts the leases.
   if (rule.algorithm.limitNow === undefined) return fullAtMs;
   return Math.max(fullAtMs, rule.algorithm.untouchedAtMs(rule.config, account.state));
@@ -368,7 +371,7 @@ function ruleDecision(
   decision: AlgorithmDecision<unknown>,
   delayMs?: number,
 ): RuleDecision {
-  const { allowed, remaining, quotaRemaining, resetAfterMs } = decision;
+  const { allowed, remaining, quotaRemaining, resetAfterMs, share } = decision;
   const limitNow = algorithm.limitNow?.(config, state, nowMs);
   return {
     name,
@@ -380,5 +383,6 @@ function ruleDecision(
     retryAfterMs: allowed ? 0 : decision.retryAfterMs,
     reason: allowed ? "ok" : decision.reason,
     ...(delayMs !== undefined && { delayMs }),
+    ...(share !== undefined && { share }),
   };
 }

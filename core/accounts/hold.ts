@@ -1,5 +1,6 @@
 /** Holds, and immutable lists of them in the order of expiry. */
 import type { Forecast, Rate, Uses } from "../algorithms/algorithm.ts";
+import { inGroup } from "../algorithms/fair.ts";
 import { search } from "../algorithms/log/unit-log.ts";
 import { type Cost, costOf, type Rule } from "../policies/policy.ts";
 
@@ -21,6 +22,8 @@ export interface Hold {
   readonly rate?: Rate | undefined;
   /** Of such a bucket: how many units it lacked when its holder last said so. The account's state has them all. */
   readonly lacks?: number;
+  /** Whose it is, where groups share the quota. */
+  readonly group?: string | undefined;
   /** Without a holder: units that may have been given out before a crash. */
   readonly isRestored?: boolean;
 }
@@ -143,6 +146,18 @@ export function configBeside({ algorithm, config }: Rule, holds: readonly Hold[]
   if (holds.length === 0) return config;
   const { rate } = heldUnits(holds);
   return rate.units === 0 ? config : (algorithm.lessRate?.(config, rate) ?? config);
+}
+
+/** The same for what a hold takes: its group owes that. */
+export function configOf(rule: Rule, holds: readonly Hold[], { group }: Hold): object {
+  return inGroup(configBeside(rule, holds), group);
+}
+
+/** The rule as calls of a group see it. */
+export function seenByGroup({ rule, account }: RuleAccount, group: string): Rule {
+  if (rule.algorithm.isFair !== true) return rule;
+  const held = account.holds.reduce((sum, hold) => sum + (hold.group === group ? hold.units : 0), 0);
+  return { ...rule, config: inGroup(rule.config, group, held) };
 }
 
 /** One rule's state and holds, for one key. */

@@ -120,6 +120,12 @@ export interface Algorithm<Config extends object, State> {
   /** Present when its units come back all at once, at the end of a window: then a notice is for a window (core/accounts/notices.ts). */
   readonly hasWindows?: true;
 
+  /** Present when groups share the quota (fair.ts): a call says its group. */
+  readonly isFair?: true;
+
+  /** Until when a state is needed that is otherwise untouched: groups are active for a while (fair.ts). */
+  outlastsMs?(state: State): number;
+
   /** Present for a region's share of a pool: remaining units are the pool's, and none are stored here. */
   readonly isShare?: true;
 
@@ -218,6 +224,19 @@ interface QuotaEstimate {
   readonly quotaRemaining?: number;
   /** Milliseconds until the quota is untouched if no call comes and no outstanding unit is used. */
   readonly resetAfterMs: number;
+  /** The part of the call's group, where groups share the quota. */
+  readonly share?: Share;
+}
+
+/** A group's part of a quota that groups share (fair.ts). */
+export interface Share {
+  readonly group: string;
+  /** Units in a window of the rule, while the active groups stay the same. */
+  readonly limit: number;
+  /** How many of them it may take now, whatever other groups do. */
+  readonly remaining: number;
+  /** Of a denial: the wait for this cost whatever other active groups do; `null`: it is larger than the part. */
+  readonly sureAfterMs?: number | null;
 }
 
 export interface Allowed<State> extends QuotaEstimate {

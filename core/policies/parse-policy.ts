@@ -1,6 +1,13 @@
 import * as v from "valibot";
-import type { AnyAlgorithm, ConfigProblem, Fields, LeaseTerms } from "../algorithms/algorithm.ts";
+import {
+  type AnyAlgorithm,
+  configProblem,
+  type ConfigProblem,
+  type Fields,
+  type LeaseTerms,
+} from "../algorithms/algorithm.ts";
 import { DEFAULT_MAX_WAIT_MS, DEFAULT_MAX_WAITERS } from "../algorithms/concurrency.ts";
+import { fairly } from "../algorithms/fair.ts";
 import { penalised } from "../algorithms/penalty.ts";
 import { zeroLimit } from "../algorithms/unlimited.ts";
 import { clip, meant, table, violation, violationsOf } from "../validation.ts";
@@ -9,6 +16,7 @@ import type { Table } from "./changed-tables.ts";
 import { withPlans } from "./plans.ts";
 import {
   BEFORE_ALLOWED,
+  FAIR_FIELDS,
   fieldsOf,
   NAME,
   NAME_ALLOWED,
@@ -64,6 +72,11 @@ function parsePlan(name: string, given: unknown): Policy | Problems {
   const shedding = sheddingOf(shed, lease !== undefined, kind);
   if (shedding !== undefined && "problems" in shedding) return shedding;
   const { mostMs } = plain.reservation;
+  const isFair = rules.some(({ algorithm }) => algorithm.isFair === true);
+  if (isFair && lease !== undefined)
+    return { problems: [violation(["fair"], true, "left out beside a rule that leases units")] };
+  // Nobody waits for units of a pool, nor in one line with other groups.
+  const isAtOnce = kind !== undefined || isFair;
   const mayBe = (what: "admits" | "denies") =>
     mostMs > 0 && rules.every(({ algorithm, config }) => algorithm.localDecisions(config)[what]);
   const policy = {
@@ -75,12 +88,13 @@ function parsePlan(name: string, given: unknown): Policy | Problems {
     rules: [first, ...furtherRules] as const,
     denialTtlMs,
     waiting: {
-      maxWaitMs: lease?.maxWaitMs ?? (kind ? 0 : (maxWait ?? DEFAULT_MAX_WAIT_MS)),
-      maxWaiters: lease?.maxWaiters ?? (kind ? 0 : (maxWaiters ?? DEFAULT_MAX_WAITERS)),
+      maxWaitMs: lease?.maxWaitMs ?? (isAtOnce ? 0 : (maxWait ?? DEFAULT_MAX_WAIT_MS)),
+      maxWaiters: lease?.maxWaiters ?? (isAtOnce ? 0 : (maxWaiters ?? DEFAULT_MAX_WAITERS)),
     },
     localDecisions: { admits: mostMs >= MIN_USEFUL_TTL_MS && mayBe("admits"), denies: mayBe("denies") },
     ...(rules.every(({ algorithm }) => algorithm.isStateless === true) && { isStateless: true }),
     ...(lease && { lease }),
+    ...(isFair && { isFair }),
     ...(kind && { pool: { kind, ...(localShare !== undefined && { localShare }) } }),
     // A region's object decides by its share of the pool.
     ...(kind === undefined && {
@@ -139,16 +153,11 @@ function parseRule(name: string, path: readonly string[], given: unknown): Rule 
   ruleSchemas.set(schemaName, schema);
   const parsed = v.safeParse(schema, given);
   if (!parsed.success) return { problems: violationsOf(parsed.issues, path).map(({ detail }) => detail) };
-  const { algorithm: _, unit, blockFor, maxBlock, ...fields } = parsed.output;
-  const configured = configuredBy(named, fields);
-  const hasPenalty = blockFor !== undefined || maxBlock !== undefined;
-  const rule =
-    hasPenalty && !("problem" in configured)
-      ? penalised(configured.algorithm, configured.config, { blockFor, maxBlock })
-      : configured;
+  const { algorithm: _, unit, blockFor, maxBlock, fair, weights, ...fields } = parsed.output;
+  const rule = wrapped(configuredBy(named, fields), { blockFor, maxBlock, fair, weights });
   if ("problem" in rule) {
     const { field, allowed } = rule.problem;
-    const value = ({ ...fields, blockFor, maxBlock } as Fields)[field];
+    const value = (given as Table)[field];
     return { problems: [violation([...path, field], value, allowed)] };
   }
   const { algorithm, config } = rule;
@@ -164,16 +173,30 @@ function parseRule(name: string, path: readonly string[], given: unknown): Rule 
   };
 }
 
+type Configured = Pick<Rule, "algorithm" | "config"> | ConfigProblem;
+type Wrapping = Pick<Fields, "blockFor" | "maxBlock"> & {
+  readonly fair: true | undefined;
+  readonly weights: ((group: string) => number) | undefined;
+};
+
+/** The algorithm with penalties, or with the shares of groups. */
+function wrapped(configured: Configured, { blockFor, maxBlock, fair, weights }: Wrapping): Configured {
+  if ("problem" in configured) return configured;
+  const { algorithm, config } = configured;
+  const hasPenalty = blockFor !== undefined || maxBlock !== undefined;
+  if (fair === undefined && weights !== undefined) return configProblem("weights", "left out, or with fair");
+  if (hasPenalty && fair) return configProblem("fair", "left out with blockFor: one group would block all");
+  if (hasPenalty) return penalised(algorithm, config, { blockFor, maxBlock });
+  return fair ? fairly(algorithm, config, weights ?? (() => 1)) : configured;
+}
+
 function ruleSchema(algorithm: AnyAlgorithm, isAlone: boolean) {
-  const fields = { ...RULE_FIELDS, ...fieldsOf(algorithm), ...PENALTY_FIELDS };
+  const fields = { ...RULE_FIELDS, ...fieldsOf(algorithm), ...PENALTY_FIELDS, ...FAIR_FIELDS };
   return table(fields, isAlone ? Object.keys(POLICY_FIELDS) : []);
 }
 
 /** An algorithm with its configuration. A limit of 0 closes it; other fields are checked with a limit of 1. */
-function configuredBy(
-  algorithm: AnyAlgorithm,
-  fields: Fields,
-): Pick<Rule, "algorithm" | "config"> | ConfigProblem {
+function configuredBy(algorithm: AnyAlgorithm, fields: Fields): Configured {
   if (fields["limit"] !== 0) {
     const config = algorithm.configure(fields);
     return "problem" in config ? config : { algorithm, config };
@@ -208,9 +231,16 @@ type Check = readonly [isWrong: boolean, field: keyof PolicyFields, allowed: str
 function contradiction(fields: PolicyFields, rules: readonly Rule[], leases: boolean): string | undefined {
   const { onFailure, objects, objectsBefore = [], pool, localShare, locationHint, jurisdiction } = fields;
   const isPooled = pool !== undefined;
+  const isFair = rules.some((rule) => rule.algorithm.isFair === true);
   const { algorithm, capacity } = rules.find((rule) => rule.algorithm.isPoolable !== true) ?? {};
   const unpoolable =
-    capacity === 0 ? "a limit of 0" : algorithm?.hasPenalty ? "blockFor" : `algorithm "${algorithm?.name}"`;
+    capacity === 0
+      ? "a limit of 0"
+      : algorithm?.hasPenalty
+        ? "blockFor"
+        : algorithm?.isFair
+          ? "fair"
+          : `algorithm "${algorithm?.name}"`;
   const before = objectsBefore.length === 1 ? objectsBefore[0] : objectsBefore;
   const wait = fields.maxWait === undefined ? "maxWaiters" : "maxWait";
   const withPool = 'left out, or with pool = "redis"';
@@ -233,6 +263,7 @@ function contradiction(fields: PolicyFields, rules: readonly Rule[], leases: boo
     // Where rules lease units, their own fields set the waits.
     [leases && fields[wait] !== undefined, wait, "left out: it stands in the rules that lease units"],
     [isPooled && fields[wait] !== undefined, wait, "left out with a pool"],
+    [isFair && fields[wait] !== undefined, wait, "left out with fair: its calls are denied at once"],
   ];
   const found = checks.find(([isWrong]) => isWrong);
   if (found === undefined) return undefined;

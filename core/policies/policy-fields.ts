@@ -4,6 +4,7 @@ import { type AnyAlgorithm, type FieldKind, type Fields, MAX_UNITS } from "../al
 import { MAX_WAIT_MS, MAX_WAITERS } from "../algorithms/concurrency.ts";
 import { MAX_PARTS } from "../algorithms/token-bucket.ts";
 import { type Period, PERIODS } from "../algorithms/windows/calendar.ts";
+import { matchesParts, parsePattern, type Pattern } from "../catalog/patterns.ts";
 import { LAG_MS, type Shedding } from "../shedding/load-shedder.ts";
 import { integer, number, oneOf, table, violation, violationsOf } from "../validation.ts";
 import {
@@ -127,6 +128,33 @@ export const RULE_FIELDS = {
 export const PENALTY_FIELDS = {
   blockFor: FIELD_SCHEMAS["duration?"],
   maxBlock: FIELD_SCHEMAS["duration?"],
+};
+
+const MAX_WEIGHTS = 100;
+const MAX_WEIGHT = 1_000;
+const WEIGHTS_ALLOWED = `a table of 1 to ${MAX_WEIGHTS} groups, or patterns of them with *, each with a weight above 0 and at most ${MAX_WEIGHT}, such as { "gold:*" = 4 }`;
+
+/** The weight of a group: that of the first pattern that it matches, or 1. */
+function parseWeights(value: unknown): ((group: string) => number) | undefined {
+  if (typeof value !== "object" || value === null || Array.isArray(value)) return undefined;
+  const weights = Object.entries(value);
+  if (weights.length === 0 || weights.length > MAX_WEIGHTS) return undefined;
+  const patterns: { readonly pattern: Pattern; readonly weight: number }[] = [];
+  for (const [text, weight] of weights) {
+    const pattern = parsePattern({ keyKind: "text" }, text);
+    const isWeight = typeof weight === "number" && weight > 0 && weight <= MAX_WEIGHT;
+    if (pattern === undefined || !isWeight) return undefined;
+    patterns.push({ pattern, weight });
+  }
+  const matches = (pattern: Pattern, group: string) =>
+    pattern.kind === "glob" ? matchesParts(pattern.parts, group) : pattern.text === group;
+  return (group) => patterns.find(({ pattern }) => matches(pattern, group))?.weight ?? 1;
+}
+
+/** Of rules whose quota groups share (core/algorithms/fair.ts). */
+export const FAIR_FIELDS = {
+  fair: v.optional(v.literal(true, "true, or left out")),
+  weights: v.optional(readBy(parseWeights, WEIGHTS_ALLOWED)),
 };
 
 const MAX_DEADLINE_MS = 60_000;

@@ -70,6 +70,8 @@ export interface PolicyView {
   readonly retryJitter?: RetryJitter | undefined;
   readonly inForce?: PolicyRevision;
   readonly override?: AppliedOverride;
+  /** Whose call it is, where groups share a rule (core/algorithms/fair.ts). */
+  readonly group?: string;
   /** The plan that a call has named (plans.ts). Absent: the call names none, and its key keeps the plan that it has. */
   readonly plan?: string;
 }
@@ -81,6 +83,8 @@ export interface Policy extends PolicyView {
   readonly lease?: LeaseTerms;
   /** How long callers may wait for units of a key, and how many; 0: none. */
   readonly waiting: Waiting;
+  /** Present when groups share a rule (core/algorithms/fair.ts): each call says its group. */
+  readonly isFair?: boolean;
   /** Earlier layouts, the last one first: an unknown key is fetched from the objects that had it. */
   readonly objectsBefore?: readonly Layout[] | undefined;
   /** Present when no rule has a state, so a call that only decides needs no object. */
@@ -324,10 +328,34 @@ export function relaxedRule({ rules, pool, shedding, shadow, priorities }: Polic
 
 const OF_THE_FILE: PolicyRevision = { version: 0 };
 
-/** The version that a call says: with its plan, if the policy has plans and the call may name one. */
-export function versionOf({ inForce, plan }: Pick<Policy, "inForce" | "plan">): Pick<Policy, "inForce"> {
-  if (plan !== undefined) return { inForce: { ...(inForce ?? OF_THE_FILE), plan } };
-  return inForce === undefined ? {} : { inForce };
+/** What a call says of its policy: the version, with its plan, if the policy has plans and the call may name one; its group. */
+export function versionOf({
+  inForce,
+  plan,
+  group,
+}: Pick<PolicyView, "inForce" | "plan" | "group">): Pick<PolicyView, "inForce" | "group"> {
+  const of = group === undefined ? undefined : { group };
+  if (plan !== undefined) return { inForce: { ...(inForce ?? OF_THE_FILE), plan }, ...of };
+  return inForce === undefined ? (of ?? {}) : { inForce, ...of };
+}
+
+const MAX_VIEWS = 1_000;
+const ofGroups = new WeakMap<Policy, Map<string, Policy>>();
+
+/** The policy as calls of a group see it. One that is kept is the same for all of their calls. */
+export function ofGroup(policy: Policy, group: string): Policy {
+  const known = ofGroups.get(policy) ?? new Map<string, Policy>();
+  ofGroups.set(policy, known);
+  const seen = known.get(group);
+  if (seen !== undefined) return seen;
+  const byPriority = [...policy.priorities.seen].map(([name, each]) => [name, { ...each, group }] as const);
+  const made = { ...policy, group, priorities: { ...policy.priorities, seen: new Map(byPriority) } };
+  for (const oldest of known.keys()) {
+    if (known.size < MAX_VIEWS) break;
+    known.delete(oldest);
+  }
+  known.set(group, made);
+  return made;
 }
 
 /** Whether two versions of a policy, both changed at run time, are the same for a key. */

@@ -1,5 +1,5 @@
 /** An object's answers to the messages of clients (isolates). Fields are only added, as optional; never renamed. */
-import type { DenialReason, Rate } from "../algorithms/algorithm.ts";
+import type { DenialReason, Rate, Share } from "../algorithms/algorithm.ts";
 import type { Cost } from "../policies/policy.ts";
 import type { Full } from "./problems.ts";
 
@@ -19,6 +19,8 @@ export interface RuleDecision {
   readonly reason: "ok" | DenialReason;
   /** When admitted: how long the caller should wait before it proceeds. Absent: not at all. */
   readonly delayMs?: number;
+  /** The part of the call's group, where groups share the rule. */
+  readonly share?: Share;
 }
 
 export interface Decided {

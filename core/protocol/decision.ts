@@ -1,5 +1,5 @@
 /** The decision that a caller sees, and the headers that describe it. */
-import { DENIAL_REASONS, MAX_UNITS } from "../algorithms/algorithm.ts";
+import { DENIAL_REASONS, MAX_UNITS, type Share } from "../algorithms/algorithm.ts";
 import { planIn } from "../policies/named-plans.ts";
 import {
   type HeaderStyle,
@@ -52,6 +52,11 @@ export interface Decision {
   readonly override?: string;
   /** The plan by which it was decided. Absent: by the policy's own figures. */
   readonly plan?: string;
+  /** Whose call it was, where groups share a rule, and its part of that rule. */
+  readonly group?: string;
+  readonly share?: Pick<Share, "limit" | "remaining">;
+  /** When denied: the wait whatever other active groups do; `null`: the cost is larger than the group's part. */
+  readonly sureAfterMs?: number | null;
   /** With the reason `refused`, in a call of several checks: the problem of this check. */
   readonly problem?: Pick<Problem, "status" | "code" | "detail">;
 }
@@ -134,11 +139,14 @@ export function publicDecision(
   const isPlain = delayMs === 0 && waitedMs === undefined && !lease && !hold;
   // A decision from held units is complete here: a copy would double its cost.
   if (isAdmitted && source !== "fallback" && isPlain)
-    return policy.plan ? { ...decision, ...planIn(policy) } : decision;
+    return policy.plan || policy.group !== undefined
+      ? { ...decision, ...planIn(policy), ...shareIn(rules) }
+      : decision;
   const place = { policy: policy.name, key };
   return {
     ...decision,
     ...planIn(policy),
+    ...shareIn(rules),
     ...(isAdmitted && source === "fallback" && { reason: "degraded" }),
     ...(delayMs > 0 && { delayMs }),
     ...(waitedMs !== undefined && { waitedMs }),
@@ -146,6 +154,14 @@ export function publicDecision(
     ...(hold && { hold: { ...hold, id: claimId("hold", place, hold.id) } }),
     ...(!isAdmitted && { violated: rules.filter((rule) => !rule.success).map(({ name }) => name) }),
   };
+}
+
+/** The part of the call's group: that of the rule that binds, of those that groups share. */
+function shareIn(rules: readonly RuleDecision[]): Pick<Decision, "group" | "share" | "sureAfterMs"> {
+  const shared = rules.filter(({ share }) => share !== undefined);
+  if (shared.length === 0) return {};
+  const { group, limit, remaining, sureAfterMs } = bindingRule(shared).share as Share;
+  return { group, share: { limit, remaining }, ...(sureAfterMs !== undefined && { sureAfterMs }) };
 }
 
 function longestDelayMs(rules: readonly RuleDecision[]): number {

@@ -224,3 +224,8 @@ export function claimsFull(storage: KeyStorage, keyState: KeyState, put: readonl
     return full("caller-claims", MAX_CLAIMS_OF_CALLER);
   return undefined;
 }
+
+/** The group of a call in the text of its request. Stored: never reword. */
+export function ofGroupText({ group }: { readonly group?: string | undefined }): string {
+  return group === undefined ? "" : ` for the group ${JSON.stringify(group)}`;
+}

@@ -7,7 +7,7 @@ import {
   UNTOUCHED,
   untouchedAtMs,
 } from "../../core/accounts/account.ts";
-import type { Account, RuleAccount } from "../../core/accounts/hold.ts";
+import { type Account, type RuleAccount, seenByGroup } from "../../core/accounts/hold.ts";
 import { noticedUntilMs, type Noticed } from "../../core/accounts/notices.ts";
 import { tokenPassedMs } from "../../core/algorithms/concurrency.ts";
 import { dualState, singleState } from "../../core/algorithms/dual-config.ts";
@@ -51,6 +51,12 @@ export interface RuleState extends RuleAccount {
   readonly noticed: Noticed;
   /** The record was of other rules, and must be written again before any decision. */
   readonly isConverted: boolean;
+}
+
+/** Whose call looks at a key, and how important it is. */
+interface Seer {
+  readonly priority?: string | undefined;
+  readonly group?: string | undefined;
 }
 
 type Changing = { -readonly [Field in keyof RuleState]: RuleState[Field] };
@@ -118,11 +124,15 @@ export class KeyState {
     );
   }
 
-  /** The rules with their accounts as calls of this priority see them (core/policies/parse-policy.ts). */
-  seenBy(priority?: string): readonly RuleState[] {
+  /** The rules with their accounts as calls of this group and priority see them (core/policies/parse-policy.ts). */
+  seenBy({ priority, group }: Seer = {}): readonly RuleState[] {
     const { rules } = forPriority(this.policy, priority);
-    if (rules === this.policy.rules) return this.#ruleStates;
-    return this.#ruleStates.map((state, index) => {
+    const states =
+      group === undefined || this.policy.isFair !== true
+        ? this.#ruleStates
+        : this.#ruleStates.map((state) => ({ ...state, rule: seenByGroup(state, group) }));
+    if (rules === this.policy.rules) return states;
+    return states.map((state, index) => {
       const { apart = 0 } = rules[index] ?? {};
       // The rule may be compared with another version's (versions.ts).
       const capacity = Math.max(0, state.rule.capacity - apart);

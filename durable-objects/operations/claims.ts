@@ -13,7 +13,7 @@ import type { Answer, Decided, Lease, Missing } from "../../core/protocol/answer
 import { ownHoldId } from "../../core/protocol/names.ts";
 import { full, type Full } from "../../core/protocol/problems.ts";
 import { countHeld, type LeaseCounter } from "../../core/stats/held-times.ts";
-import { endOfHold, type Idempotent, remembering } from "../keys/idempotency.ts";
+import { endOfHold, type Idempotent, remembering, ofGroupText } from "../keys/idempotency.ts";
 import type { KeyState, RuleState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import type { Claim } from "../storage/records.ts";
@@ -137,9 +137,10 @@ export class Claims {
   /** Takes the hold, and a lease if a rule leases; `undefined`: a rule denies the cost. */
   #place(keyState: KeyState, call: Params<"hold">, nowMs: number): Decided | Full | undefined {
     const { cost, ttlMs, idempotencyKey, provisional, caller } = call;
-    const ruleAccounts = keyState.seenBy(call.priority);
+    const ruleAccounts = keyState.seenBy(call);
     if (!admitsTogether(ruleAccounts, nowMs, cost)) return undefined;
-    const hold = { id: call.id ?? ownHoldId(caller, randomId()), expiresAtMs: nowMs + ttlMs };
+    const of = call.group === undefined ? undefined : { group: call.group };
+    const hold = { id: call.id ?? ownHoldId(caller, randomId()), expiresAtMs: nowMs + ttlMs, ...of };
     const leaseTtlMs = keyState.policy.lease?.ttlMs ?? 0;
     const lease = { id: randomId(), expiresAtMs: nowMs + leaseTtlMs };
     const mark = provisional && { isProvisional: true };
@@ -169,7 +170,7 @@ export class Claims {
   }
 
   #denyHold(keyState: KeyState, call: Params<"hold">, nowMs: number): Decided {
-    const { admitted, accounts, rules } = decideTogether(keyState.seenBy(call.priority), nowMs, call.cost);
+    const { admitted, accounts, rules } = decideTogether(keyState.seenBy(call), nowMs, call.cost);
     // A cost admitted here still waits behind other callers. It takes nothing and may be repeated.
     if (!admitted && accounts !== undefined) this.#store.commit(keyState, { accounts }, nowMs);
     const isContended = admitted || isProvisionallyBlocked(keyState, call, nowMs);
@@ -248,7 +249,7 @@ export class Claims {
     const { id, cost, ttlMs, confirmWithinMs = Infinity, isSocket, caller } = call;
     const lease = { id, expiresAtMs: nowMs + Math.min(ttlMs, confirmWithinMs) };
     if (lease.expiresAtMs > keyState.endsByMs) return undefined;
-    const ruleAccounts = keyState.seenBy(call.priority);
+    const ruleAccounts = keyState.seenBy(call);
     if (!admitsTogether(ruleAccounts, nowMs, cost)) return undefined;
     const { accounts = [], rules } = decideTogether(ruleAccounts, nowMs, cost, { lease });
     const by = { ...(isSocket && { isSocket }), ...(caller !== undefined && { caller }) };
@@ -264,8 +265,8 @@ export class Claims {
   }
 
   /** A rule with `countDenied` counts the denial. */
-  #denyLease(keyState: KeyState, { cost, priority }: Acquiring, nowMs: number): Decided {
-    const { rules, accounts } = decideTogether(keyState.seenBy(priority), nowMs, cost);
+  #denyLease(keyState: KeyState, call: Acquiring, nowMs: number): Decided {
+    const { rules, accounts } = decideTogether(keyState.seenBy(call), nowMs, call.cost);
     if (accounts !== undefined) this.#store.commit(keyState, { accounts }, nowMs);
     return { rules };
   }
@@ -295,9 +296,10 @@ function newLease(
   return { ...lease, kind: "lease", units, fencingToken, grantedAtMs: nowMs };
 }
 
-function idempotentHold({ idempotencyKey, cost, provisional }: Params<"hold">): Idempotent | undefined {
+function idempotentHold(call: Params<"hold">): Idempotent | undefined {
+  const { idempotencyKey, cost, provisional } = call;
   if (idempotencyKey === undefined) return undefined;
-  return { idempotencyKey, request: provisional?.request ?? `hold of ${costText(cost)}` };
+  return { idempotencyKey, request: provisional?.request ?? `hold of ${costText(cost)}${ofGroupText(call)}` };
 }
 
 function idempotentLease({ idempotencyKey, cost, ttlMs }: Acquiring): Idempotent | undefined {

@@ -21,7 +21,14 @@ import { writtenKey } from "../../core/protocol/names.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import { full, type Full } from "../../core/protocol/problems.ts";
 import { quietMs } from "../../core/reservations/sizing.ts";
-import { chargeOf, type Idempotent, remembering, takenOf, takesAll } from "../keys/idempotency.ts";
+import {
+  chargeOf,
+  type Idempotent,
+  ofGroupText,
+  remembering,
+  takenOf,
+  takesAll,
+} from "../keys/idempotency.ts";
 import type { KeyState, RuleState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import { type Limiting, MISSING, type Operations, type Params } from "./operations.ts";
@@ -57,7 +64,7 @@ export class Limits {
     const answer = takeTurn(this.#queue, keyState, { ...call, ttlMs: 0 }, nowMs, {
       earlier: (atMs) => this.#standing(keyState, call, atMs),
       grant: (atMs, waitedMs) =>
-        admitsTogether(keyState.seenBy(priority), atMs, cost)
+        admitsTogether(keyState.seenBy(call), atMs, cost)
           ? this.#answer(keyState, call, this.#decide(keyState, call, atMs), atMs, waitedMs)
           : undefined,
       deny: (atMs) => this.#answer(keyState, call, this.#decide(keyState, call, atMs), atMs),
@@ -124,8 +131,8 @@ export class Limits {
     );
   }
 
-  #decide(keyState: KeyState, { cost, priority }: Limiting, atMs: number): JointDecision {
-    return decideTogether(keyState.seenBy(priority), atMs, cost);
+  #decide(keyState: KeyState, call: Limiting, atMs: number): JointDecision {
+    return decideTogether(keyState.seenBy(call), atMs, call.cost);
   }
 
   #answer(keyState: KeyState, call: Limiting, decided: JointDecision, atMs: number, waitedMs?: number) {
@@ -133,7 +140,7 @@ export class Limits {
     const { admitted, accounts, rules } = decided;
     // A denial that a rule counted (`countDenied`) is not counted again.
     const isCounted = !admitted && this.#earlier(keyState, call, atMs) !== undefined;
-    if (isCounted) return { rules: withoutTaking(keyState.seenBy(priority), atMs, cost) };
+    if (isCounted) return { rules: withoutTaking(keyState.seenBy(call), atMs, cost) };
     const answer: Decided = { rules, ...(waitedMs !== undefined && { waitedMs }) };
     const isInLine = this.#queue.waitersOf(keyState).length > 0;
     if (accounts === undefined) {
@@ -177,13 +184,15 @@ export class Limits {
   };
 
   /** Takes a cost under all rules without a decision, once per idempotency key. The answer admits. */
-  force(keyState: KeyState, { cost, idempotencyKey }: LimitParams, nowMs: number): Answer {
+  force(keyState: KeyState, call: LimitParams, nowMs: number): Answer {
     checkNoPool(keyState);
-    const request = `debit of ${costText(cost)}`;
+    const { cost, idempotencyKey } = call;
+    const request = `debit of ${costText(cost)}${ofGroupText(call)}`;
     const idempotent = idempotencyKey === undefined ? undefined : { idempotencyKey, request };
     const earlier = this.#store.answers.earlier(keyState, idempotent, nowMs);
     if (earlier !== undefined) return earlier;
-    const { ruleStates, policy } = keyState;
+    const { policy } = keyState;
+    const ruleStates = keyState.seenBy(call);
     const accounts = accountsOf(ruleStates, ({ rule, account }) =>
       forced(rule, account, nowMs, costOf(rule, cost)),
     );
@@ -210,9 +219,10 @@ export class Limits {
   }
 }
 
-function idempotentLimit({ idempotencyKey, cost, attempt }: Limiting): Idempotent | undefined {
+function idempotentLimit(call: Limiting): Idempotent | undefined {
+  const { idempotencyKey, cost, attempt } = call;
   if (idempotencyKey === undefined) return undefined;
-  return { idempotencyKey, request: attempt?.request ?? `limit of ${costText(cost)}` };
+  return { idempotencyKey, request: attempt?.request ?? `limit of ${costText(cost)}${ofGroupText(call)}` };
 }
 
 function isDenial(answer: Answer): answer is Decided {
@@ -222,12 +232,12 @@ function isDenial(answer: Answer): answer is Decided {
 /** The decisions of rules that were not asked. */
 function denials(
   keyState: KeyState,
-  { cost, priority }: Limiting,
+  call: Limiting,
   atMs: number,
   reason: "blocked" | "shed",
   retryAfterMs: number | null,
 ): readonly RuleDecision[] {
-  return withoutTaking(keyState.seenBy(priority), atMs, cost).map((decision) => {
+  return withoutTaking(keyState.seenBy(call), atMs, call.cost).map((decision) => {
     const { delayMs: _, ...rule } = decision;
     return { ...rule, success: false, retryAfterMs, reason };
   });

@@ -318,7 +318,7 @@ function noteMessage(keyState: KeyState, message: Message, nowMs: number, isAgai
   holders.forgetEnded(nowMs);
   const before = holders.get(id);
   if (before !== undefined && (isAgain ? turn < before.turn : turn <= before.turn)) return undefined;
-  const reports = keyState.seenBy(message.priority).map(({ rule, account }) => {
+  const reports = keyState.seenBy(message).map(({ rule, account }) => {
     const { rules } = message;
     const {
       used,

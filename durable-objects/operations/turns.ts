@@ -11,6 +11,7 @@ import type { WaitQueue } from "./wait-queue.ts";
 interface RequestedUnits {
   readonly cost: Cost;
   readonly priority?: string | undefined;
+  readonly group?: string | undefined;
 }
 
 interface TurnCall extends RequestedUnits {
@@ -61,7 +62,7 @@ export function takeTurn(
   if (granted !== undefined) return granted;
   const waitMs = policy.shadow ? 0 : (call.waitMs ?? 0);
   const minMs =
-    waitMs === 0 ? Infinity : (leastWaitMs(keyState.seenBy(priority), waiters, cost, nowMs) ?? Infinity);
+    waitMs === 0 ? Infinity : (leastWaitMs(keyState.seenBy(call), waiters, cost, nowMs) ?? Infinity);
   const deny = (atMs: number, reason?: Decided["reason"]): Answer => {
     const ahead = queue.aheadOf(keyState, priority, atMs);
     const answer = ahead.length === 0 ? answers.deny(atMs) : { rules: behind(keyState, call, atMs, ahead) };
@@ -71,7 +72,7 @@ export function takeTurn(
   if (waiters.length >= policy.waiting.maxWaiters) return deny(nowMs, "queue-full");
   const over = queue.fullFor(caller);
   if (over !== undefined) return over;
-  const apart = keyState.seenBy(priority).map(({ rule }) => rule.apart ?? 0);
+  const apart = keyState.seenBy(call).map(({ rule }) => rule.apart ?? 0);
   const untilMs = nowMs + waitMs;
   const waiting = {
     mark: call.mark,
@@ -92,15 +93,15 @@ export function takeTurn(
 export function peekTurn(queue: WaitQueue, keyState: KeyState, call: RequestedUnits, nowMs: number) {
   const waiters = queue.aheadOf(keyState, call.priority, nowMs);
   return waiters.length === 0
-    ? withoutTaking(keyState.seenBy(call.priority), nowMs, call.cost)
+    ? withoutTaking(keyState.seenBy(call), nowMs, call.cost)
     : behind(keyState, call, nowMs, waiters);
 }
 
 /** Decides a cost behind these waiters: only a rate beside a rule that leases has units before they do. */
 function behind(keyState: KeyState, call: RequestedUnits, nowMs: number, waiters: readonly QueuedCost[]) {
-  const { cost, priority } = call;
+  const { cost } = call;
   const { policy } = keyState;
-  const ruleStates = keyState.seenBy(priority);
+  const ruleStates = keyState.seenBy(call);
   const retryAfterMs = waitBehindMs(ruleStates, waiters, cost, nowMs);
   return withoutTaking(ruleStates, nowMs, cost).map((decision, index): RuleDecision => {
     const rule = ruleStates[index]?.rule;
@@ -128,11 +129,11 @@ const CONTENTION_WAIT_MS = 250;
 
 /** Whether the cost would pass without provisional holds. */
 export function isProvisionallyBlocked(keyState: KeyState, call: RequestedUnits, nowMs: number): boolean {
-  const { cost, priority } = call;
+  const { cost } = call;
   for (const { isProvisional } of keyState.claims.values()) {
     if (isProvisional !== true) continue;
     return keyState
-      .seenBy(priority)
+      .seenBy(call)
       .every(({ rule, account }) => admitsUnprovisional(rule, account, nowMs, costOf(rule, cost)));
   }
   return false;
@@ -187,7 +188,7 @@ export function cacheableDenial(
   isInLine: boolean,
   nowMs: number,
 ): Pick<Decided, "next" | "firmForMs"> {
-  const next = withoutTaking(keyState.seenBy(priority), nowMs, 1);
+  const next = withoutTaking(keyState.seenBy({ priority }), nowMs, 1);
   if (next.every(({ success }) => success)) return {};
   const firmMs = cacheableForMs(keyState, holder, isInLine);
   return { next, ...(firmMs > 0 && { firmForMs: firmMs }) };

@@ -117,7 +117,7 @@ export class WaitQueue {
         try {
           const answer = answerAt(atMs, isLast);
           if (answer === undefined)
-            return waitBehindMs(keyState.seenBy(waiting.priority), [], waiting.cost, atMs) ?? Infinity;
+            return waitBehindMs(keyState.seenBy(waiting), [], waiting.cost, atMs) ?? Infinity;
           resolve(answer);
         } catch (error) {
           reject(error);

@@ -125,6 +125,8 @@ export interface Claim {
   /** The requested duration, in milliseconds, and the default of renewals. */
   readonly ttlMs: number;
   readonly expiresAtMs: number;
+  /** Of a hold: whose it is, where groups share a rule. */
+  readonly group?: string;
   /** See core/protocol/names.ts. Absent: unknown. */
   readonly caller?: string;
   /** Of a lease: it rises with each lease of the key. */
@@ -153,11 +155,11 @@ export function withClaims(rule: string, restored: Account, claims: ReadonlyMap<
   const leasesOfProvisional = new Set<string>();
   for (const { lease, isProvisional } of claims.values())
     if (lease !== undefined && isProvisional === true) leasesOfProvisional.add(lease);
-  for (const { id, units: byRule, expiresAtMs, isProvisional } of claims.values()) {
+  for (const { id, units: byRule, expiresAtMs, isProvisional, group } of claims.values()) {
     const units = Object.hasOwn(byRule, rule) ? (byRule[rule] ?? 0) : 0;
     if (units === 0) continue;
     const mark = (isProvisional === true || leasesOfProvisional.has(id)) && { isProvisional: true };
-    holds.push({ id, units, expiresAtMs, isStored: true, ...mark });
+    holds.push({ id, units, expiresAtMs, isStored: true, ...mark, ...(group !== undefined && { group }) });
   }
   if (holds.length === restored.holds.length) return restored;
   return { state: restored.state, holds: holds.toSorted((a, b) => a.expiresAtMs - b.expiresAtMs) };

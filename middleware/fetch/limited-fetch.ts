@@ -21,6 +21,8 @@ export interface LimitedFetchOptions {
   readonly cost?: Given<FetchArgs, Cost>;
   /** The plan whose figures count, one of the policy's. Absent: the policy's own. */
   readonly plan?: Given<FetchArgs, string>;
+  /** Whose request it is. Needed under a policy with `fair`, whose groups share the limit. */
+  readonly group?: Given<FetchArgs, string>;
   /** The longest total wait of a request, in milliseconds. The policy must allow it with `maxWait`. */
   readonly waitMs: number;
   /** The most times that a request is sent. Absent: 3. */
@@ -65,11 +67,13 @@ export function limitedFetch(options: LimitedFetchOptions): Fetch {
     const key = await valueOf(options.key, [input, init]);
     const cost = options.cost === undefined ? undefined : await valueOf(options.cost, [input, init]);
     const plan = options.plan === undefined ? undefined : await valueOf(options.plan, [input, init]);
+    const group = options.group === undefined ? undefined : await valueOf(options.group, [input, init]);
     const request = {
       ...(policy !== "" && { policy }),
       key,
       ...(cost !== undefined && { cost }),
       ...(plan !== undefined && { plan }),
+      ...(group !== undefined && { group }),
     };
     const turn = new Turn(limiter, request, time.nowMs() + waitMs, time, signalOf(input, init));
     for (let attempt = 1; ; attempt += 1) {

@@ -275,7 +275,7 @@ export class Schedule {
     const reservation = cache.find(forPriority(this.#policy, priority), KEY);
     if (this.#breakage.isBoundOnly === true || reservation === undefined) return;
     const entry = this.#object.open(this.#policy, KEY);
-    const seen = { ruleStates: entry.seenBy(priority), holders: entry.holders };
+    const seen = { ruleStates: entry.seenBy({ priority }), holders: entry.holders };
     const telling = { reservation, nowMs: Math.floor(this.#time.nowMs) + clock.ms, open };
     const isAlone = !this.#isFaulty && this.#isolates.length === 1 && this.#policy.priorities.seen.size === 0;
     for (const off of checkFigures(decision, seen, this.#object.nowMs, telling, isAlone)) {

@@ -89,6 +89,7 @@ export function decisionText(decision: Decision): string {
     rules += `{"name":"${rule.name}","success":${rule.success},"limit":${rule.limit},"remaining":${rule.remaining},${left}"resetAfterMs":${rule.resetAfterMs},"retryAfterMs":${rule.retryAfterMs},"reason":"${rule.reason}"}`;
   }
   const named = decision.override === undefined ? "" : `,"override":${JSON.stringify(decision.override)}`;
+  if (decision.group !== undefined) return JSON.stringify(decision);
   const plan = decision.plan === undefined ? "" : `,"plan":"${decision.plan}"`;
   const end = plan + (violated === undefined ? "" : `,"violated":${JSON.stringify(violated)}`) + named;
   return `{"success":${success},"policy":"${policy}","key":${JSON.stringify(key)},"limit":${limit},"remaining":${remaining},"resetAfterMs":${resetAfterMs},"retryAfterMs":${retryAfterMs},"reason":"${reason}","source":"${source}","rules":[${rules}]${end}}`;

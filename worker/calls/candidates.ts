@@ -6,7 +6,7 @@ import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { blockedDecision, decisionOf } from "../../client/read-answer.ts";
 import { randomId } from "../../core/clock.ts";
 import { planOf } from "../../core/policies/named-plans.ts";
-import { type Candidate, type Policy, takesNothing } from "../../core/policies/policy.ts";
+import { type Candidate, ofGroup, type Policy, takesNothing } from "../../core/policies/policy.ts";
 import type { HoldParams, AcquireParams, LimitParams } from "../../core/protocol/calls.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { readClaimId } from "../../core/protocol/names.ts";
@@ -90,9 +90,16 @@ export function withCandidate<Answer>(
   return work(client, policy);
 }
 
-/** The candidate as calls of the same plan see it. */
-function candidateOf({ candidate, plan }: Pick<Policy, "candidate" | "plan">): Candidate | undefined {
-  return candidate && { ...candidate, policy: planOf(candidate.policy, plan) };
+/** The candidate as calls of the same plan and group see it. */
+function candidateOf({
+  candidate,
+  plan,
+  group,
+}: Pick<Policy, "candidate" | "plan" | "group">): Candidate | undefined {
+  if (candidate === undefined) return undefined;
+  const planned = planOf(candidate.policy, plan);
+  const isShared = group !== undefined && planned.isFair === true;
+  return { ...candidate, policy: isShared ? ofGroup(planned, group) : planned };
 }
 
 /** A call repeated under its idempotency key keeps its earlier result, and takes nothing again. */

@@ -5,7 +5,14 @@ import { ADDRESS_ALLOWED, normaliseKey } from "../../core/catalog/keys.ts";
 import { randomId, readClockMs } from "../../core/clock.ts";
 import { namedPlan, withCallLimits } from "../../core/policies/named-plans.ts";
 import type { RegionalPolicies } from "../../core/policies/parse-policies.ts";
-import { type Cost, costOf, type Policy, publicName, takesNothing } from "../../core/policies/policy.ts";
+import {
+  type Cost,
+  costOf,
+  ofGroup,
+  type Policy,
+  publicName,
+  takesNothing,
+} from "../../core/policies/policy.ts";
 import type { LimitParams } from "../../core/protocol/calls.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { type Answered, catalogUnreached, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
@@ -67,7 +74,9 @@ export function findTarget(
   const found = policy.overrides?.find(key, readClockMs()) ?? policy;
   const planned = withPlan(found, request, below);
   if (planned instanceof Problem) return planned;
-  return { policy: planned.pool === undefined ? planned : policies.within(planned, principal.region), key };
+  const seen = withGroup(planned, request, below);
+  if (seen instanceof Problem) return seen;
+  return { policy: seen.pool === undefined ? seen : policies.within(seen, principal.region), key };
 }
 
 /** How a request names a key, and what counts for it. */
@@ -77,6 +86,7 @@ interface TargetFields {
   /** "": the policy's own figures. Absent: those that the key has. */
   readonly plan?: string | undefined;
   readonly limits?: Readonly<Record<string, number>> | undefined;
+  readonly group?: string | undefined;
 }
 
 /** The policy as the plan of a call sees it. A key with an override keeps that, whatever limits the call brings. */
@@ -98,6 +108,20 @@ function withPlan(
   return limits === undefined ? own : withLimits(policy, own, limits, [...below, "limits"]);
 }
 
+/** The policy as the group of a call sees it. Calls that are decided name a plan, and under such a policy their group. */
+function withGroup(
+  policy: Policy,
+  { plan, group }: TargetFields,
+  below: readonly string[],
+): Policy | Problem {
+  if (policy.isFair !== true)
+    return group === undefined ? policy : badValue([...below, "group"], group, NO_GROUPS);
+  if (group !== undefined) return ofGroup(policy, group);
+  return plan === undefined ? policy : badValue([...below, "group"], group, GROUP_ALLOWED);
+}
+
+const NO_GROUPS = "left out: this policy has no fair = true";
+const GROUP_ALLOWED = `${requests.GROUP_ALLOWED}: whose call it is, since groups share this policy's limit (fair = true)`;
 const NO_PLANS = "left out: this policy has no plans";
 const NO_LIMITS = "left out: this policy has no limitInCall";
 

@@ -20,6 +20,16 @@ const delayMs = v.optional(
   ),
 );
 
+/** Where groups share a rule. */
+const part = {
+  limit: amount("The group's units in a window, while the active groups stay the same."),
+  remaining: amount("How many of them the group may take now, whatever other groups do."),
+};
+const sureAfterMs = described(
+  v.nullable(v.pipe(v.number(), v.integer(), v.minValue(0))),
+  "When denied: after so long the call passes whatever the other active groups do; null: it is larger than the part.",
+);
+
 export const RuleDecision = v.object({
   name: v.string(),
   success: v.boolean(),
@@ -34,6 +44,13 @@ export const RuleDecision = v.object({
   retryAfterMs,
   reason: v.picklist(["ok", ...DENIAL_REASONS]),
   delayMs,
+  share: v.optional(
+    v.object({
+      group: described(v.string(), "Whose part it is."),
+      ...part,
+      sureAfterMs: v.optional(sureAfterMs),
+    }),
+  ),
 });
 
 export const Lease = v.object({
@@ -63,6 +80,9 @@ const place = {
   limit: amount("The most units that can be admitted at once; where the limit adapts: today."),
   override: optional(v.string(), "The pattern of the override that applied to the key. Absent: none did."),
   plan: optional(v.string(), "The plan by which the call was decided. Absent: the policy's own figures."),
+  group: optional(v.string(), "Whose call it was, under a policy with `fair`."),
+  share: v.optional(v.object(part)),
+  sureAfterMs: v.optional(sureAfterMs),
 };
 const quota = {
   remaining: amount("The largest cost that would pass now."),

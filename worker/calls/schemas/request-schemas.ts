@@ -74,8 +74,14 @@ const limits = optional(
   v.record(v.string(), integer(0, MAX_UNITS), "a table of limits by unit"),
   "Limits of the caller's own, by unit, instead of the plan's. Under a policy with limitInCall.",
 );
+const MAX_GROUP_BYTES = 128;
+export const GROUP_ALLOWED = `1 to ${MAX_GROUP_BYTES} bytes of UTF-8`;
 /** How a call says what counts for its key. */
-const ofPlan = { plan, limits };
+const group = optional(
+  text(MAX_GROUP_BYTES),
+  "Whose call it is. Needed under a policy with `fair`, whose groups share the limit.",
+);
+const ofPlan = { plan, limits, group };
 
 function flag(description: string) {
   return optional(v.boolean("true or false"), description, false);

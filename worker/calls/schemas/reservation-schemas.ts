@@ -21,12 +21,12 @@ const left = described(
   integer(0, MAX_UNITS),
   "Of its bucket: units that it returns unused. Others that it does not keep count as used.",
 );
-const { policy, key, cost, priority, plan } = LimitRequest.entries;
+const { policy, key, cost, priority, plan, group } = LimitRequest.entries;
 const CALL_ALLOWED = "an object with one of the fields giveBack, limit, reserve";
 const LEFT_ALLOWED = `a list of 1 to ${MAX_RESERVING} times in milliseconds, one for each call`;
 const CALLS_ALLOWED = `a list of 1 to ${MAX_RESERVING} calls`;
 
-const Limit = table({ policy, key, cost, priority, plan });
+const Limit = table({ policy, key, cost, priority, plan, group });
 const GiveBack = table({
   policy,
   returned: described(

@@ -1,0 +1,335 @@
+/**
+ * Fair shares: who of several groups may take the next units of a quota that they share. It only denies: how many units
+ * there are, an algorithm decides beside it (fair.ts).
+ *
+ * Each group *owes* what it was admitted and what has not come back yet. What comes back, `rate`, pays the debts of all
+ * groups that owe, by weight: weighted fair queueing in virtual time (Demers, Keshav and Shenker, 1989; Parekh and
+ * Gallager, 1993) of a queue that is not there, as GCRA is a queue that is not there. Virtual time rises by 1 when each
+ * group that owes has paid its weight in units.
+ *
+ * Half of the burst is cut into parts, by weight among the active groups; the other half is common room. A call passes if
+ *
+ * - what its group owes then stays within its part, or
+ * - it is of a burst: its group has owed for less than a burst takes to come back, owes at most five parts, and all
+ *   together owe at most the common room and this part, or
+ * - it is larger than the part, and its group owes nothing.
+ *
+ * The first two leave each other group the rest of its part: while the active groups stay the same, a group whose calls fit
+ * a bucket of its part is never denied. The third lets large calls pass, and is the only one that can hurt another group.
+ * A group is active while it owes, and for 10 s after its last admission. A denial changes nothing.
+ *
+ * Example: 100 a second, burst 100, two groups. Each has a part of 25 and the rate 50. One that floods is held at what
+ * comes back to it; the other may take 25 at once at any instant, and what it leaves, the first one uses.
+ *
+ * Weak where the burst has fewer than five units a group, where costs are larger than a part, and while groups come and
+ * go. Numbers here are fractions: they decide between groups, and never how much all have.
+ */
+import { search } from "./log/unit-log.ts";
+
+/** How the groups of a rule share it. */
+export interface ShareTerms {
+  /** Units that come back in a millisecond. */
+  readonly rate: number;
+  readonly burst: number;
+  /** No bucket decides the total: together the groups may owe the burst. */
+  readonly isBound: boolean;
+  readonly weightOf: (group: string) => number;
+}
+
+interface Group {
+  readonly name: string;
+  readonly weight: number;
+  /** From this virtual time on it owes nothing. */
+  readonly clearAt: number;
+  /** Since when it has owed something without a pause. */
+  readonly sinceMs: number;
+  readonly seenMs: number;
+}
+
+export interface Shares {
+  readonly atMs: number;
+  readonly virtual: number;
+  /** What all groups owe. */
+  readonly owed: number;
+  /** The weights of the groups that owe, and of all. */
+  readonly owing: number;
+  readonly weights: number;
+  /** In the order of `clearAt`: those that owe nothing come first. */
+  readonly groups: readonly Group[];
+}
+
+const NOBODY: Shares = { atMs: 0, virtual: 0, owed: 0, owing: 0, weights: 0, groups: [] };
+
+const ACTIVE_MS = 10_000;
+const MAX_GROUPS = 1_000;
+/** All groups beyond that share one part. No caller's group has this name. */
+const OTHERS = "";
+const CUT = 0.5;
+const MAX_PARTS = 5;
+/** Rounding of sums, in units. */
+const SLACK = 1e-9;
+/** Then virtual time begins again, so that fractions stay exact enough. */
+const MAX_VIRTUAL = 2 ** 20;
+
+/** The shares at an instant: what has come back since has paid debts, and groups that are not active are forgotten. */
+export function paidTo(
+  { rate }: Pick<ShareTerms, "rate">,
+  before: Shares | undefined,
+  nowMs: number,
+): Shares {
+  if (before === undefined) return { ...NOBODY, atMs: nowMs };
+  const { groups } = before;
+  let { virtual, owing, owed } = before;
+  const atMs = Math.max(before.atMs, nowMs);
+  let paid = rate * (atMs - before.atMs);
+  owed = Math.max(0, owed - paid);
+  let first = firstOwing(groups, virtual);
+  for (let group = groups[first]; group !== undefined; group = groups[first]) {
+    const need = (group.clearAt - virtual) * owing;
+    virtual = need > paid ? virtual + paid / owing : group.clearAt;
+    paid = Math.max(0, paid - need);
+    // Rounding may have cleared it too.
+    if (group.clearAt > virtual) break;
+    owing -= group.weight;
+    first += 1;
+  }
+  if (first === groups.length) [owing, owed] = [0, 0];
+  return begunAgain(withoutIdle({ ...before, atMs, virtual, owed, owing }, first));
+}
+
+function firstOwing(groups: readonly Group[], virtual: number): number {
+  return search(0, groups.length, (index) => (groups[index]?.clearAt ?? Infinity) > virtual);
+}
+
+function withoutIdle(shares: Shares, owing: number): Shares {
+  const isIdle = ({ seenMs }: Group) => shares.atMs - seenMs > ACTIVE_MS;
+  let weight = 0;
+  for (let index = 0; index < owing; index += 1) {
+    const group = shares.groups[index];
+    if (group !== undefined && isIdle(group)) weight += group.weight;
+  }
+  if (weight === 0) return shares;
+  const groups = shares.groups.filter((group, index) => index >= owing || !isIdle(group));
+  return { ...shares, groups, weights: groups.length === 0 ? 0 : shares.weights - weight };
+}
+
+function begunAgain(shares: Shares): Shares {
+  const { virtual, groups } = shares;
+  if (virtual < MAX_VIRTUAL) return shares;
+  const moved = groups.map((group) => ({ ...group, clearAt: Math.max(0, group.clearAt - virtual) }));
+  return { ...shares, virtual: 0, groups: moved };
+}
+
+/** A group's place in the shares at an instant (`paidTo`), with the units that its holds and those of all have taken. */
+export interface Standing {
+  readonly terms: ShareTerms;
+  readonly shares: Shares;
+  readonly group: Group;
+  readonly isKnown: boolean;
+  /** The most that it may owe and never be denied for others. */
+  readonly part: number;
+  readonly owes: number;
+  readonly all: number;
+  /** Its own, and those of all groups. */
+  readonly held: number;
+  readonly heldByAll: number;
+}
+
+export function standingOf(
+  terms: ShareTerms,
+  shares: Shares,
+  name: string,
+  held = 0,
+  heldByAll = 0,
+): Standing {
+  const found = shares.groups.find((group) => group.name === name);
+  const isFull = found === undefined && shares.groups.length >= MAX_GROUPS && name !== OTHERS;
+  if (isFull) return standingOf(terms, shares, OTHERS, held, heldByAll);
+  const weight = name === OTHERS ? 1 : terms.weightOf(name);
+  const { atMs, virtual } = shares;
+  const group = found ?? { name, weight, clearAt: virtual, sinceMs: atMs, seenMs: atMs };
+  const weights = shares.weights + (found === undefined ? group.weight : 0);
+  const owes = Math.max(0, group.clearAt - virtual) * group.weight + held;
+  const part = (CUT * terms.burst * group.weight) / weights;
+  const all = shares.owed + heldByAll;
+  return { terms, shares, group, isKnown: found !== undefined, part, owes, all, held, heldByAll };
+}
+
+/** Whether a cost passes now, as far as other groups are concerned. */
+export function passes(standing: Standing, cost: number): boolean {
+  const { terms, shares, owes, part, all } = standing;
+  if (terms.isBound && !isAlone(standing) && all + cost > terms.burst + SLACK) return false;
+  if (terms.isBound && isAlone(standing)) return true;
+  if (owes + cost <= part + SLACK) return true;
+  if (cost > part && owes <= SLACK) return true;
+  const room = (1 - CUT) * terms.burst + part;
+  return (
+    shares.atMs <= burstEndsMs(standing) &&
+    all + cost <= room + SLACK &&
+    owes + cost <= MAX_PARTS * part + SLACK
+  );
+}
+
+/** Nobody else is active. */
+function isAlone({ shares, isKnown }: Standing): boolean {
+  return shares.groups.length === (isKnown ? 1 : 0);
+}
+
+function burstEndsMs({ terms, shares, group }: Standing): number {
+  const sinceMs = group.clearAt > shares.virtual ? group.sinceMs : shares.atMs;
+  return sinceMs + terms.burst / terms.rate;
+}
+
+/** The largest cost that passes now, if the algorithm has as many units. */
+export function mostNow(standing: Standing, available: number): number {
+  const { owes, part, all, terms, shares } = standing;
+  if (terms.isBound && isAlone(standing)) return available;
+  const left = terms.isBound ? Math.min(available, terms.burst - all) : available;
+  if (owes <= SLACK) return Math.max(0, Math.floor(left + SLACK));
+  const mayBurst = shares.atMs <= burstEndsMs(standing);
+  const burst = Math.min((1 - CUT) * terms.burst + part - all, MAX_PARTS * part - owes);
+  const most = Math.max(part - owes, mayBurst ? burst : 0);
+  return Math.max(0, Math.floor(Math.min(left, most) + SLACK));
+}
+
+/** Milliseconds until a cost passes if nobody else asks: exact, unless many groups are forgotten until then. 0: it passes. */
+export function waitOf(standing: Standing, cost: number): number {
+  const { terms, shares, group, held, heldByAll } = standing;
+  let now = standing;
+  for (let step = 0; step < MAX_STEPS; step += 1) {
+    const waitMs = waitNow(now, cost);
+    const changeMs = nextIdleMs(now);
+    if (now.shares.atMs + waitMs <= changeMs) return now.shares.atMs + waitMs - shares.atMs;
+    now = standingOf(terms, paidTo(terms, now.shares, changeMs), group.name, held, heldByAll);
+  }
+  return now.shares.atMs + waitNow(now, cost) - shares.atMs;
+}
+
+/** Parts grow as groups are forgotten: a wait looks at so many of these instants. */
+const MAX_STEPS = 32;
+
+/** The same while no group is forgotten. */
+function waitNow(standing: Standing, cost: number): number {
+  if (passes(standing, cost)) return 0;
+  const { terms, shares, part, all } = standing;
+  const ms = (units: number) => msFor(terms, units);
+  const within = ms(untilOwes(standing, part - cost));
+  const room = (1 - CUT) * terms.burst + part;
+  const bursting = Math.max(ms(all + cost - room), ms(untilOwes(standing, MAX_PARTS * part - cost)));
+  const mayBurst = cost <= MAX_PARTS * part && shares.atMs + bursting <= burstEndsMs(standing);
+  const least = Math.min(within, mayBurst ? bursting : Infinity);
+  return Math.max(1, least, terms.isBound ? ms(all + cost - terms.burst) : 0);
+}
+
+function msFor({ rate }: ShareTerms, units: number): number {
+  return Math.max(0, Math.ceil((units - SLACK) / rate));
+}
+
+/** When the first of the other groups is forgotten, if nobody asks. */
+function nextIdleMs({ terms, shares, group }: Standing): number {
+  const { groups, atMs } = shares;
+  let { virtual, owing } = shares;
+  let [units, firstMs] = [0, Infinity];
+  for (const { name, weight, clearAt, seenMs } of groups) {
+    if (clearAt > virtual) {
+      units += (clearAt - virtual) * owing;
+      virtual = clearAt;
+    }
+    if (clearAt > shares.virtual) owing -= weight;
+    if (name !== group.name)
+      firstMs = Math.min(firstMs, Math.max(seenMs + ACTIVE_MS + 1, atMs + msFor(terms, units)));
+  }
+  return firstMs;
+}
+
+/** Milliseconds until a cost passes whatever the other active groups do; `null`: it is larger than the part. */
+export function sureAfterMs(
+  { terms, shares, group, isKnown, owes, part }: Standing,
+  cost: number,
+): number | null {
+  if (cost > part + SLACK) return null;
+  const weights = shares.weights + (isKnown ? 0 : group.weight);
+  const rate = (terms.rate * group.weight) / weights;
+  return Math.max(0, Math.ceil((owes + cost - part - SLACK) / rate));
+}
+
+/** How much has to come back until the group owes at most so much, if nobody else is admitted: a walk along the groups. */
+function untilOwes({ shares, group, held }: Standing, most: number): number {
+  const { groups } = shares;
+  let { virtual, owing } = shares;
+  // What it holds does not come back meanwhile.
+  const at = group.clearAt - Math.max(0, most - held) / group.weight;
+  let units = 0;
+  for (let index = firstOwing(groups, virtual); index < groups.length; index += 1) {
+    const { clearAt, weight } = groups[index] as Group;
+    if (clearAt >= at) break;
+    units += (clearAt - virtual) * owing;
+    virtual = clearAt;
+    owing -= weight;
+  }
+  return owing > SLACK ? units + Math.max(0, at - virtual) * owing : units;
+}
+
+/** The shares after the group has been admitted this many units; a negative number gives units back. */
+export function withTaken({ shares, group, isKnown }: Standing, units: number): Shares {
+  const { atMs, virtual } = shares;
+  const isOwing = group.clearAt > virtual;
+  const clearAt = Math.max(virtual, (isOwing ? group.clearAt : virtual) + units / group.weight);
+  const taken: Group = {
+    ...group,
+    clearAt,
+    sinceMs: isOwing ? group.sinceMs : atMs,
+    seenMs: units > 0 ? atMs : group.seenMs,
+  };
+  const others = isKnown ? shares.groups.filter(({ name }) => name !== group.name) : shares.groups;
+  const index = search(0, others.length, (at) => (others[at]?.clearAt ?? Infinity) > clearAt);
+  const owingBefore = isOwing ? group.weight : 0;
+  const owingAfter = clearAt > virtual ? group.weight : 0;
+  return {
+    ...shares,
+    groups: others.toSpliced(index, 0, taken),
+    weights: shares.weights + (isKnown ? 0 : group.weight),
+    owing: shares.owing - owingBefore + owingAfter,
+    owed: Math.max(0, shares.owed + units),
+  };
+}
+
+/** Until when some group is active. */
+export function activeUntilMs({ groups }: Shares): number {
+  return groups.reduce((latest, { seenMs }) => Math.max(latest, seenMs + ACTIVE_MS), -Infinity);
+}
+
+/** What a decision says of the group's part: its units in a window, and how many of them it may take now. */
+export function shareOf({ terms, shares, group, isKnown, part, owes }: Standing, windowMs: number) {
+  const weights = shares.weights + (isKnown ? 0 : group.weight);
+  const limit = Math.floor((terms.rate * windowMs * group.weight) / weights + SLACK);
+  return { limit, remaining: Math.max(0, Math.min(limit, Math.floor(part - owes + SLACK))) };
+}
+
+/* Stored: only what groups owe; those that owe most come first. The order of the columns never changes. */
+
+export type PackedShares = readonly [
+  atMs: number,
+  owed: number,
+  groups: readonly (readonly [name: string, weight: number, owes: number, sinceMs: number, seenMs: number])[],
+];
+
+/** A record is written with each change that storage needs, so it has no more groups. */
+const MAX_STORED = 256;
+
+export function packShares({ atMs, owed, virtual, groups }: Shares): PackedShares {
+  const owing = groups.slice(firstOwing(groups, virtual)).toReversed().slice(0, MAX_STORED);
+  const columns = owing.map(
+    ({ name, weight, clearAt, sinceMs, seenMs }) =>
+      [name, weight, (clearAt - virtual) * weight, sinceMs, seenMs] as const,
+  );
+  return [atMs, owed, columns];
+}
+
+export function unpackShares([atMs, owed, columns]: PackedShares): Shares {
+  const groups = columns.map(([name, weight, owes, sinceMs, seenMs]) => {
+    return { name, weight, clearAt: owes / weight, sinceMs, seenMs };
+  });
+  const weights = groups.reduce((sum, { weight }) => sum + weight, 0);
+  return { atMs, virtual: 0, owed, owing: weights, weights, groups: groups.toReversed() };
+}

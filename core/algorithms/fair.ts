@@ -1,0 +1,250 @@
+import {
+  type Algorithm,
+  type AlgorithmDecision,
+  type AnyAlgorithm,
+  configProblem,
+  type ConfigProblem,
+  type Forecast,
+} from "./algorithm.ts";
+import {
+  activeUntilMs,
+  mostNow,
+  type PackedShares,
+  packShares,
+  paidTo,
+  passes,
+  type Shares,
+  shareOf,
+  type ShareTerms,
+  standingOf,
+  sureAfterMs,
+  unpackShares,
+  waitOf,
+  withTaken,
+} from "./fair-shares.ts";
+
+/**
+ * Fair: the groups of a key share its quota (fair-shares.ts). It is not an algorithm of its own, but wraps one that counts
+ * a rate. That one decides how many units there are, exactly as alone; the shares decide who may take them.
+ *
+ * In front of a log or a window, whose units do not come back evenly, the shares are those of a bucket with 98 % of the
+ * rate and a third of the limit as burst, unless one group is alone.
+ *
+ * Example: 100 a second under a token bucket, two groups of equal weight. A flood of one of them takes 50 a second while
+ * the other one takes 50, and 80 while that one takes 20.
+ *
+ * The bound and its worst boundary are those of the algorithm. What it is bad at: see fair-shares.ts.
+ */
+interface FairConfig {
+  readonly inner: object;
+  readonly terms: ShareTerms;
+  readonly windowMs: number;
+  /** Whose call it is, and what its holds have. Absent: nobody's, which no share decides. */
+  readonly group?: string;
+  readonly held?: number;
+}
+
+interface FairState {
+  readonly inner: unknown;
+  readonly shares: Shares | undefined;
+}
+
+type Decision = AlgorithmDecision<FairState>;
+
+/** In front of what is no bucket. */
+const FRONT_RATE = 0.98;
+const FRONT_BURST = 1 / 3;
+/** Of a longer window of a log, a third at once would be little for a long time. */
+const MAX_WINDOW_MS = 60_000;
+
+export const FAIR_ALGORITHMS = [
+  "token-bucket",
+  "gcra",
+  "sliding-log",
+  "fixed-window",
+  "sliding-window-counter",
+] as const;
+
+/** An algorithm and its configuration with shares. @param weightOf the weight of a group, above 0 */
+export function fairly(
+  algorithm: AnyAlgorithm,
+  config: object,
+  weightOf: (group: string) => number,
+): { readonly algorithm: AnyAlgorithm; readonly config: object } | ConfigProblem {
+  const { units, windowMs = 0 } = algorithm.quota(config);
+  const names: readonly string[] = FAIR_ALGORITHMS;
+  if (!names.includes(algorithm.name) || units === 0)
+    return configProblem(
+      "fair",
+      `left out, or with one of ${FAIR_ALGORITHMS.join(", ")} and a limit above 0`,
+    );
+  const { burst, countDenied } = config as { readonly burst?: number; readonly countDenied?: boolean };
+  if (countDenied === true) return configProblem("fair", "left out with countDenied");
+  const isBucket = burst !== undefined;
+  if (!isBucket && windowMs > MAX_WINDOW_MS) {
+    const allowed = `left out with a window over ${MAX_WINDOW_MS / 1_000} s, or with algorithm "token-bucket"`;
+    return configProblem("fair", allowed);
+  }
+  const terms: ShareTerms = {
+    rate: ((isBucket ? 1 : FRONT_RATE) * units) / windowMs,
+    burst: burst ?? units * FRONT_BURST,
+    isBound: !isBucket,
+    weightOf,
+  };
+  return {
+    algorithm: withShares(algorithm),
+    config: { inner: config, terms, windowMs } satisfies FairConfig,
+  };
+}
+
+/** The configuration for calls of a group, of which its holds have so many units. Of a rule without shares it is unchanged. */
+export function inGroup(config: object, group: string | undefined, held = 0): object {
+  return group === undefined || !("terms" in config) ? config : { ...config, group, held };
+}
+
+function withShares(algorithm: AnyAlgorithm): Algorithm<FairConfig, FairState> {
+  const { name, storedAs, fields } = algorithm;
+  return {
+    name,
+    fields,
+    ...(storedAs !== undefined && { storedAs }),
+    ...(algorithm.hasWindows && { hasWindows: true }),
+    isFair: true,
+    configure: () => configProblem("fair", "beside an algorithm"),
+    capacity: ({ inner }) => algorithm.capacity(inner),
+    quota: ({ inner }) => algorithm.quota(inner),
+    // The object knows all groups.
+    localDecisions: () => ({ admits: false, denies: false }),
+    refillMs: ({ inner }, missing) => algorithm.refillMs(inner, missing),
+    scale: () => undefined,
+    decide: (config, state, nowMs, cost, outstanding) =>
+      decide(algorithm, config, state, nowMs, cost, outstanding),
+    ...(algorithm.noteHold && {
+      noteHold: ({ inner }, state, nowMs) => {
+        const noted = algorithm.noteHold?.(inner, state?.inner, nowMs);
+        return stateOf(noted, state?.shares);
+      },
+    }),
+    debit: (config, state, nowMs, units) =>
+      stateOf(algorithm.debit(config.inner, state?.inner, nowMs, units), taken(config, state, nowMs, units)),
+    ...(algorithm.maxDebit && {
+      maxDebit: ({ inner }, state, nowMs) => algorithm.maxDebit?.(inner, state?.inner, nowMs) ?? Infinity,
+    }),
+    credit: (config, state, nowMs, units, atMs) => {
+      const inner = algorithm.credit(config.inner, state?.inner, nowMs, units, atMs);
+      return stateOf(inner, taken(config, state, nowMs, -units));
+    },
+    untouchedAtMs: ({ inner }, state, uses) => algorithm.untouchedAtMs(inner, state?.inner, uses),
+    outlastsMs: (state) => (state.shares === undefined ? -Infinity : activeUntilMs(state.shares)),
+    forecast: (config, state) => forecastOf(algorithm.forecast(config.inner, state?.inner), config, state),
+    covers: (config, stored, ahead, state, outstanding, nowMs) =>
+      algorithm.covers(config.inner, plain(stored), ahead, state?.inner, outstanding, nowMs),
+    pack({ inner: config }, { inner, shares }, nowMs, before) {
+      if (inner === undefined) return { record: undefined };
+      const packed = algorithm.pack(config, inner, nowMs, plain(before));
+      return shares === undefined
+        ? packed
+        : { ...packed, record: { ...(packed.record as object), fair: packShares(shares) } };
+    },
+    unpack({ inner: config }, record, segments) {
+      const { fair } = record as { readonly fair?: PackedShares };
+      return {
+        inner: algorithm.unpack(config, plain(record), segments),
+        shares: fair && unpackShares(fair),
+      };
+    },
+    used: (record) => algorithm.used(record),
+    bytes: ({ inner, shares }) =>
+      BYTES_OF_GROUP * (shares?.groups.length ?? 0) +
+      (inner === undefined ? 0 : (algorithm.bytes?.(inner) ?? 0)),
+  };
+}
+
+const BYTES_OF_GROUP = 256;
+
+function stateOf(inner: unknown, shares: Shares | undefined): FairState | undefined {
+  const isEmpty = shares === undefined || shares.groups.length === 0;
+  return inner === undefined && isEmpty ? undefined : { inner, shares };
+}
+
+/** The record as the algorithm alone reads it, which other builds do. */
+function plain(record: unknown): unknown {
+  if (typeof record !== "object" || record === null || !("fair" in record)) return record;
+  const { fair: _, ...inner } = record;
+  return inner;
+}
+
+function taken({ terms, group }: FairConfig, state: FairState | undefined, nowMs: number, units: number) {
+  if (group === undefined || units === 0) return state?.shares;
+  return withTaken(standingOf(terms, paidTo(terms, state?.shares, nowMs), group), units);
+}
+
+function standingAt(
+  { terms, group, held }: FairConfig,
+  state: FairState | undefined,
+  atMs: number,
+  outstanding: number,
+) {
+  return standingOf(terms, paidTo(terms, state?.shares, atMs), group ?? "", held, outstanding);
+}
+
+function decide(
+  algorithm: AnyAlgorithm,
+  config: FairConfig,
+  state: FairState | undefined,
+  nowMs: number,
+  cost: number,
+  outstanding: number,
+): Decision {
+  const { inner, terms, windowMs, group, held } = config;
+  const { shares: before } = state ?? {};
+  const decideInner = (units: number) => algorithm.decide(inner, state?.inner, nowMs, units, outstanding);
+  const decision = decideInner(cost);
+  if (group === undefined) return withoutGroup(decision, before);
+  const standing = standingAt(config, state, nowMs, outstanding);
+  if (decision.allowed && (cost === 0 || passes(standing, cost))) {
+    const shares = cost === 0 ? before : withTaken(standing, cost);
+    const after =
+      cost === 0 ? standing : standingOf(terms, shares ?? standing.shares, group, held, outstanding);
+    return {
+      ...decision,
+      state: stateOf(decision.state, shares),
+      remaining: mostNow(after, decision.remaining),
+      share: { group, ...shareOf(after, windowMs) },
+    };
+  }
+  const { remaining, resetAfterMs } = decision.allowed ? decideInner(0) : decision;
+  const waitMs = decision.allowed ? 0 : decision.retryAfterMs;
+  const laterMs = (ms: number) => ms + waitOf(standingAt(config, state, nowMs + ms, outstanding), cost);
+  return {
+    allowed: false,
+    reason: decision.allowed ? "quota" : decision.reason,
+    remaining: mostNow(standing, remaining),
+    resetAfterMs,
+    retryAfterMs: waitMs === null ? null : laterMs(waitMs),
+    share: {
+      group,
+      ...shareOf(standing, windowMs),
+      sureAfterMs: waitMs === null ? null : sureAfterMs(standing, cost),
+    },
+  };
+}
+
+/** Nobody's call: a look at the key, or units that are taken whatever is there. */
+function withoutGroup(decision: AlgorithmDecision<unknown>, shares: Shares | undefined): Decision {
+  if (decision.allowed) return { ...decision, state: stateOf(decision.state, shares) };
+  const { counted: _, ...denied } = decision;
+  return denied;
+}
+
+/** What passes at an instant passes the algorithm later too; whether a share does, is asked of that instant. */
+function forecastOf(inner: Forecast, config: FairConfig, state: FairState | undefined): Forecast {
+  return {
+    ...inner,
+    passesAtMs(atMs, cost, outstanding) {
+      const passesAtMs = inner.passesAtMs(atMs, cost, outstanding);
+      if (cost === 0 || passesAtMs === Infinity || config.group === undefined) return passesAtMs;
+      return passesAtMs + waitOf(standingAt(config, state, passesAtMs, outstanding), cost);
+    },
+  };
+}
