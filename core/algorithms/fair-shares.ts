@@ -242,15 +242,32 @@ function nextIdleMs({ terms, shares, group }: Standing): number {
   return firstMs;
 }
 
-/** Milliseconds until a cost passes whatever the other active groups do; `null`: it is larger than the part. */
-export function sureAfterMs(
-  { terms, shares, group, isKnown, owes, part }: Standing,
-  cost: number,
-): number | null {
+/**
+ * Milliseconds until a cost passes whatever the other active groups do; `null`: it is larger than the part.
+ *
+ * What the group owes comes back at the rate of its part at least. Others owe more than their parts if these have just
+ * become smaller, or after bursts. There is room for this group's part as soon as that excess fits into the common room.
+ */
+export function sureAfterMs(standing: Standing, cost: number): number | null {
+  const { terms, shares, group, isKnown, owes, part } = standing;
   if (cost > part + SLACK) return null;
-  const weights = shares.weights + (isKnown ? 0 : group.weight);
-  const rate = (terms.rate * group.weight) / weights;
-  return Math.max(0, Math.ceil((owes + cost - part - SLACK) / rate));
+  const each = terms.rate / (shares.weights + (isKnown ? 0 : group.weight));
+  const ownMs = (owes + cost - part - SLACK) / (each * group.weight);
+  const room = (1 - CUT) * terms.burst;
+  const overs = shares.groups.flatMap(({ name, weight, clearAt }) => {
+    const over = (clearAt - shares.virtual - part / group.weight) * weight;
+    return over > 0 && name !== group.name ? [{ over, rate: each * weight }] : [];
+  });
+  const excess = (ms: number) =>
+    overs.reduce((sum, { over, rate }) => sum + Math.max(0, over - rate * ms), 0);
+  let [low, high] = [0, Math.max(0, ...overs.map(({ over, rate }) => over / rate))];
+  if (excess(0) <= room) high = 0;
+  for (let step = 0; step < 60 && high - low > 0.5; step += 1) {
+    const middle = (low + high) / 2;
+    if (excess(middle) <= room) high = middle;
+    else low = middle;
+  }
+  return Math.max(0, Math.ceil(ownMs), Math.ceil(high));
 }
 
 /** How much has to come back until the group owes at most so much, if nobody else is admitted: a walk along the groups. */

@@ -70,7 +70,9 @@ export interface PolicyView {
   readonly retryJitter?: RetryJitter | undefined;
   readonly inForce?: PolicyRevision;
   readonly override?: AppliedOverride;
-  /** Whose call it is, where groups share a rule (core/algorithms/fair.ts). */
+  /** Present when groups share a rule (core/algorithms/fair.ts): each call says its group. */
+  readonly isFair?: boolean;
+  /** Whose call it is. */
   readonly group?: string;
   /** The plan that a call has named (plans.ts). Absent: the call names none, and its key keeps the plan that it has. */
   readonly plan?: string;
@@ -83,8 +85,6 @@ export interface Policy extends PolicyView {
   readonly lease?: LeaseTerms;
   /** How long callers may wait for units of a key, and how many; 0: none. */
   readonly waiting: Waiting;
-  /** Present when groups share a rule (core/algorithms/fair.ts): each call says its group. */
-  readonly isFair?: boolean;
   /** Earlier layouts, the last one first: an unknown key is fetched from the objects that had it. */
   readonly objectsBefore?: readonly Layout[] | undefined;
   /** Present when no rule has a state, so a call that only decides needs no object. */

@@ -139,9 +139,7 @@ export function publicDecision(
   const isPlain = delayMs === 0 && waitedMs === undefined && !lease && !hold;
   // A decision from held units is complete here: a copy would double its cost.
   if (isAdmitted && source !== "fallback" && isPlain)
-    return policy.plan || policy.group !== undefined
-      ? { ...decision, ...planIn(policy), ...shareIn(rules) }
-      : decision;
+    return policy.plan || policy.isFair ? { ...decision, ...planIn(policy), ...shareIn(rules) } : decision;
   const place = { policy: policy.name, key };
   return {
     ...decision,

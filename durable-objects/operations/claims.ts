@@ -99,7 +99,7 @@ export class Claims {
     if (claim === undefined) return this.#settledBefore(keyState, id, nowMs);
     const accounts = keyState.ruleStates.map((ruleState) => settled(ruleState, claim, used, nowMs));
     const settledRules = keyState
-      .seenBy()
+      .seenBy(claim)
       .map(({ rule }, index) => ({ rule, account: accounts[index] as Account }));
     const answer = { rules: withoutTaking(settledRules, nowMs, 0) };
     const isRepeatable = claim.isProvisional !== true || claim.idempotencyKey !== undefined;
