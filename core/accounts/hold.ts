@@ -1,6 +1,6 @@
 /** Holds, and immutable lists of them in the order of expiry. */
 import type { Forecast, Rate, Uses } from "../algorithms/algorithm.ts";
-import { inGroup } from "../algorithms/fair.ts";
+import { inGroup, withHeld } from "../algorithms/fair.ts";
 import { search } from "../algorithms/log/unit-log.ts";
 import { type Cost, costOf, type Rule } from "../policies/policy.ts";
 
@@ -141,9 +141,13 @@ export function rateEndsAtMs(holds: readonly Hold[]): number {
   return holds.find(({ rate }) => rate !== undefined)?.expiresAtMs ?? Infinity;
 }
 
-/** The rule's configuration without the rates that holders have. */
+/** The rule's configuration without the rates that holders have, and with what the holds of the call's group have. */
 export function configBeside({ algorithm, config }: Rule, holds: readonly Hold[]): object {
   if (holds.length === 0) return config;
+  if (algorithm.isFair === true)
+    return withHeld(config, (group) =>
+      holds.reduce((sum, hold) => sum + (hold.group === group ? hold.units : 0), 0),
+    );
   const { rate } = heldUnits(holds);
   return rate.units === 0 ? config : (algorithm.lessRate?.(config, rate) ?? config);
 }
@@ -154,10 +158,8 @@ export function configOf(rule: Rule, holds: readonly Hold[], { group }: Hold): o
 }
 
 /** The rule as calls of a group see it. */
-export function seenByGroup({ rule, account }: RuleAccount, group: string): Rule {
-  if (rule.algorithm.isFair !== true) return rule;
-  const held = account.holds.reduce((sum, hold) => sum + (hold.group === group ? hold.units : 0), 0);
-  return { ...rule, config: inGroup(rule.config, group, held) };
+export function seenByGroup(rule: Rule, group: string): Rule {
+  return rule.algorithm.isFair === true ? { ...rule, config: inGroup(rule.config, group) } : rule;
 }
 
 /** One rule's state and holds, for one key. */

@@ -97,9 +97,15 @@ export function fairly(
   };
 }
 
-/** The configuration for calls of a group, of which its holds have so many units. Of a rule without shares it is unchanged. */
-export function inGroup(config: object, group: string | undefined, held = 0): object {
-  return group === undefined || !("terms" in config) ? config : { ...config, group, held };
+/** The configuration for calls of a group. Of a rule without shares it is unchanged. */
+export function inGroup(config: object, group: string | undefined): object {
+  return group === undefined || !("terms" in config) ? config : { ...config, group };
+}
+
+/** The configuration with the units that holds of its group have. */
+export function withHeld(config: object, heldBy: (group: string) => number): object {
+  const { group } = config as FairConfig;
+  return group === undefined ? config : { ...config, held: heldBy(group) };
 }
 
 function withShares(algorithm: AnyAlgorithm): Algorithm<FairConfig, FairState> {

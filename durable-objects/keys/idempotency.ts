@@ -67,8 +67,9 @@ export class KeyAnswers {
   chargeOf(keyState: KeyState, idempotencyKey: string, nowMs: number) {
     const found = this.#stored(keyState, idempotencyKey, nowMs);
     if (found === undefined || isEnding(found.answer)) return undefined;
-    const { charge } = JSON.parse(found.answer) as StoredDecision;
-    return charge && { charge, atMs: found.atMs };
+    const { charge, rules } = JSON.parse(found.answer) as StoredDecision;
+    const { group } = rules.find(({ share }) => share !== undefined)?.share ?? {};
+    return charge && { charge, atMs: found.atMs, group };
   }
 
   /** After a refund the call keeps its answer, but its charge cannot be found any more. */

@@ -130,7 +130,7 @@ export class KeyState {
     const states =
       group === undefined || this.policy.isFair !== true
         ? this.#ruleStates
-        : this.#ruleStates.map((state) => ({ ...state, rule: seenByGroup(state, group) }));
+        : this.#ruleStates.map((state) => ({ ...state, rule: seenByGroup(state.rule, group) }));
     if (rules === this.policy.rules) return states;
     return states.map((state, index) => {
       const { apart = 0 } = rules[index] ?? {};

@@ -167,7 +167,7 @@ export class Limits {
     if (earlier !== undefined) return earlier;
     const standing = charge === undefined ? undefined : this.#store.answers.chargeOf(keyState, charge, nowMs);
     if (charge !== undefined && standing === undefined) return MISSING;
-    const refunded = keyState.seenBy().map(({ rule, account }) => {
+    const refunded = keyState.seenBy(standing).map(({ rule, account }) => {
       const returned = standing === undefined ? costOf(rule, units) : takenOf(rule, standing.charge, units);
       return { rule, account: refund(rule, account, nowMs, returned, standing?.atMs) };
     });

@@ -141,6 +141,15 @@ export const TEST_POLICIES = {
     plans: { pro: { rules: { tokens: { limit: 1_000 } } } },
     ...PATIENT,
   },
+  /** Groups share 100 units, of which hardly any come back. */
+  fair: {
+    algorithm: "token-bucket",
+    limit: 100,
+    window: "30d",
+    fair: true,
+    weights: { "gold:*": 3 },
+    ...PATIENT,
+  },
   /** Refilled a millisecond after each unit. */
   brief: { algorithm: "token-bucket", limit: 1_000, window: "1s", deadlineMs: PATIENT_MS },
   prepaid: { algorithm: "credits", limit: 1_000, initial: 2, deadlineMs: PATIENT_MS },

@@ -31,7 +31,7 @@ class Shared {
   /** The decision, which changes nothing unless it is kept. */
   ask(nowMs: number, group: string, cost = 1) {
     const account = advance(this.rule, this.account, START_MS + nowMs);
-    const rule = seenByGroup({ rule: this.rule, account }, group);
+    const rule = seenByGroup(this.rule, group);
     const { accounts, rules } = decideTogether([{ rule, account }], START_MS + nowMs, cost);
     const [said] = rules;
     if (said === undefined) throw new Error("one rule says one thing");
