@@ -273,6 +273,10 @@ test("a group is active for ten seconds after its last admission, also when all 
   const later = advance(shared.rule, shared.account, laterMs);
   expect(untouchedAtMs(shared.rule, later, laterMs)).toBe(START_MS + 10_000);
   expect(shared.ask(9_000, "a", 0).share?.limit).toBe(250);
+  // What comes back is no admission.
+  const { algorithm, config } = shared.rule;
+  const state = algorithm.credit(inGroup(config, "b"), shared.account.state, START_MS + 9_000, 1);
+  shared.account = { ...shared.account, state };
   expect(shared.ask(10_001, "a", 0).share?.limit).toBe(1_000);
 });
 
