@@ -298,6 +298,8 @@ test("every algorithm has its registry line, its specimen and its test", () => {
     "calendar",
     "dual-config",
     "penalty",
+    "fair",
+    "fair-shares",
     "runs",
     "unit-log",
   ];

@@ -158,7 +158,7 @@ export function configOf(rule: Rule, holds: readonly Hold[], { group }: Hold): o
 }
 
 /** The rule as calls of a group see it. */
-export function seenByGroup(rule: Rule, group: string): Rule {
+export function seenByGroup(rule: Rule, group: string | undefined): Rule {
   return rule.algorithm.isFair === true ? { ...rule, config: inGroup(rule.config, group) } : rule;
 }
 

@@ -24,7 +24,6 @@
  * Weak where the burst has fewer than five units a group, where costs are larger than a part, and while groups come and
  * go. Numbers here are fractions: they decide between groups, and never how much all have.
  */
-import { search } from "./log/unit-log.ts";
 
 /** How the groups of a rule share it. */
 export interface ShareTerms {
@@ -56,9 +55,22 @@ export interface Shares {
   readonly weights: number;
   /** In the order of `clearAt`: those that owe nothing come first. */
   readonly groups: readonly Group[];
+  /** No sooner is a group forgotten that owes nothing now, or any. */
+  readonly idleFromMs: number;
+  readonly anyIdleFromMs: number;
 }
 
-const NOBODY: Shares = { atMs: 0, virtual: 0, owed: 0, owing: 0, weights: 0, groups: [] };
+const NEVER_IDLE = { idleFromMs: Infinity, anyIdleFromMs: Infinity };
+const NOBODY: Shares = { atMs: 0, virtual: 0, owed: 0, owing: 0, weights: 0, groups: [], ...NEVER_IDLE };
+
+/** Groups by name, once for a list, and moved to the list that is made from it: a walk through a thousand takes long. */
+const known = new WeakMap<readonly Group[], Map<string, Group>>();
+
+function byName(groups: readonly Group[]): Map<string, Group> {
+  const found = known.get(groups) ?? new Map(groups.map((group) => [group.name, group]));
+  known.set(groups, found);
+  return found;
+}
 
 const ACTIVE_MS = 10_000;
 const MAX_GROUPS = 1_000;
@@ -79,7 +91,7 @@ export function paidTo(
 ): Shares {
   if (before === undefined) return { ...NOBODY, atMs: nowMs };
   const { groups } = before;
-  let { virtual, owing, owed } = before;
+  let { virtual, owing, owed, idleFromMs } = before;
   const atMs = Math.max(before.atMs, nowMs);
   let paid = rate * (atMs - before.atMs);
   owed = Math.max(0, owed - paid);
@@ -92,25 +104,35 @@ export function paidTo(
     if (group.clearAt > virtual) break;
     owing -= group.weight;
     first += 1;
+    idleFromMs = Math.min(idleFromMs, group.seenMs + ACTIVE_MS);
   }
   if (first === groups.length) [owing, owed] = [0, 0];
-  return begunAgain(withoutIdle({ ...before, atMs, virtual, owed, owing }, first));
+  const paidOff = { ...before, atMs, virtual, owed, owing, idleFromMs };
+  return begunAgain(atMs > idleFromMs ? withoutIdle(paidOff, first) : paidOff);
 }
 
+/** The index of the first group that still owes something at a virtual time. */
 function firstOwing(groups: readonly Group[], virtual: number): number {
-  return search(0, groups.length, (index) => (groups[index]?.clearAt ?? Infinity) > virtual);
+  let [low, high] = [0, groups.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if ((groups[middle]?.clearAt ?? Infinity) > virtual) high = middle;
+    else low = middle + 1;
+  }
+  return low;
 }
 
 function withoutIdle(shares: Shares, owing: number): Shares {
   const isIdle = ({ seenMs }: Group) => shares.atMs - seenMs > ACTIVE_MS;
-  let weight = 0;
-  for (let index = 0; index < owing; index += 1) {
-    const group = shares.groups[index];
-    if (group !== undefined && isIdle(group)) weight += group.weight;
-  }
-  if (weight === 0) return shares;
   const groups = shares.groups.filter((group, index) => index >= owing || !isIdle(group));
-  return { ...shares, groups, weights: groups.length === 0 ? 0 : shares.weights - weight };
+  let [idleFromMs, anyIdleFromMs, weights] = [Infinity, Infinity, 0];
+  const firstLeft = owing - (shares.groups.length - groups.length);
+  for (const [index, { seenMs, weight }] of groups.entries()) {
+    anyIdleFromMs = Math.min(anyIdleFromMs, seenMs + ACTIVE_MS);
+    if (index < firstLeft) idleFromMs = Math.min(idleFromMs, seenMs + ACTIVE_MS);
+    weights += weight;
+  }
+  return { ...shares, groups, weights, idleFromMs, anyIdleFromMs };
 }
 
 function begunAgain(shares: Shares): Shares {
@@ -142,7 +164,7 @@ export function standingOf(
   held = 0,
   heldByAll = 0,
 ): Standing {
-  const found = shares.groups.find((group) => group.name === name);
+  const found = byName(shares.groups).get(name);
   const isFull = found === undefined && shares.groups.length >= MAX_GROUPS && name !== OTHERS;
   if (isFull) return standingOf(terms, shares, OTHERS, held, heldByAll);
   const weight = name === OTHERS ? 1 : terms.weightOf(name);
@@ -198,8 +220,9 @@ export function waitOf(standing: Standing, cost: number): number {
   let now = standing;
   for (let step = 0; step < MAX_STEPS; step += 1) {
     const waitMs = waitNow(now, cost);
-    const changeMs = nextIdleMs(now);
-    if (now.shares.atMs + waitMs <= changeMs) return now.shares.atMs + waitMs - shares.atMs;
+    const passesAtMs = now.shares.atMs + waitMs;
+    const changeMs = passesAtMs <= now.shares.anyIdleFromMs ? Infinity : nextIdleMs(now);
+    if (passesAtMs <= changeMs) return now.shares.atMs + waitMs - shares.atMs;
     now = standingOf(terms, paidTo(terms, now.shares, changeMs), group.name, held, heldByAll);
   }
   return now.shares.atMs + waitNow(now, cost) - shares.atMs;
@@ -215,9 +238,10 @@ function waitNow(standing: Standing, cost: number): number {
   const ms = (units: number) => msFor(terms, units);
   const within = ms(untilOwes(standing, part - cost));
   const room = (1 - CUT) * terms.burst + part;
-  const bursting = Math.max(ms(all + cost - room), ms(untilOwes(standing, MAX_PARTS * part - cost)));
-  const mayBurst = cost <= MAX_PARTS * part && shares.atMs + bursting <= burstEndsMs(standing);
-  const least = Math.min(within, mayBurst ? bursting : Infinity);
+  const endsMs = burstEndsMs(standing) - shares.atMs;
+  let bursting = cost <= MAX_PARTS * part && endsMs > 0 ? ms(all + cost - room) : Infinity;
+  if (bursting <= endsMs) bursting = Math.max(bursting, ms(untilOwes(standing, MAX_PARTS * part - cost)));
+  const least = Math.min(within, bursting <= endsMs ? bursting : Infinity);
   return Math.max(1, least, terms.isBound ? ms(all + cost - terms.burst) : 0);
 }
 
@@ -254,15 +278,20 @@ export function sureAfterMs(standing: Standing, cost: number): number | null {
   const each = terms.rate / (shares.weights + (isKnown ? 0 : group.weight));
   const ownMs = (owes + cost - part - SLACK) / (each * group.weight);
   const room = (1 - CUT) * terms.burst;
-  const overs = shares.groups.flatMap(({ name, weight, clearAt }) => {
-    const over = (clearAt - shares.virtual - part / group.weight) * weight;
-    return over > 0 && name !== group.name ? [{ over, rate: each * weight }] : [];
-  });
-  const excess = (ms: number) =>
-    overs.reduce((sum, { over, rate }) => sum + Math.max(0, over - rate * ms), 0);
-  let [low, high] = [0, Math.max(0, ...overs.map(({ over, rate }) => over / rate))];
-  if (excess(0) <= room) high = 0;
-  for (let step = 0; step < 60 && high - low > 0.5; step += 1) {
+  // Those that owe most come last.
+  const most = shares.virtual + part / group.weight;
+  const first = firstOwing(shares.groups, most);
+  const excess = (ms: number) => {
+    let sum = 0;
+    for (let index = first; index < shares.groups.length; index += 1) {
+      const { name, weight, clearAt } = shares.groups[index] as Group;
+      if (name !== group.name) sum += Math.max(0, (clearAt - most - each * ms) * weight);
+    }
+    return sum;
+  };
+  let [low, high] = [0, 0];
+  if (excess(0) > room) high = ((shares.groups.at(-1)?.clearAt ?? most) - most) / each;
+  while (high - low > 0.5) {
     const middle = (low + high) / 2;
     if (excess(middle) <= room) high = middle;
     else low = middle;
@@ -298,17 +327,29 @@ export function withTaken({ shares, group, isKnown }: Standing, units: number): 
     sinceMs: isOwing ? group.sinceMs : atMs,
     seenMs: units > 0 ? atMs : group.seenMs,
   };
-  const others = isKnown ? shares.groups.filter(({ name }) => name !== group.name) : shares.groups;
-  const index = search(0, others.length, (at) => (others[at]?.clearAt ?? Infinity) > clearAt);
+  const others = isKnown ? withoutGroup(shares.groups, group) : shares.groups;
+  const index = firstOwing(others, clearAt);
+  const groups = others.toSpliced(index, 0, taken);
+  const names = byName(shares.groups);
+  known.delete(shares.groups);
+  known.set(groups, names.set(taken.name, taken));
   const owingBefore = isOwing ? group.weight : 0;
   const owingAfter = clearAt > virtual ? group.weight : 0;
   return {
     ...shares,
-    groups: others.toSpliced(index, 0, taken),
+    groups,
+    idleFromMs: clearAt > virtual ? shares.idleFromMs : Math.min(shares.idleFromMs, taken.seenMs + ACTIVE_MS),
+    anyIdleFromMs: Math.min(shares.anyIdleFromMs, taken.seenMs + ACTIVE_MS),
     weights: shares.weights + (isKnown ? 0 : group.weight),
     owing: shares.owing - owingBefore + owingAfter,
     owed: Math.max(0, shares.owed + units),
   };
+}
+
+function withoutGroup(groups: readonly Group[], { name, clearAt }: Group): readonly Group[] {
+  let index = firstOwing(groups, clearAt) - 1;
+  while (groups[index]?.name !== name) index -= 1;
+  return groups.toSpliced(index, 1);
 }
 
 /** Until when some group is active. */
@@ -348,5 +389,6 @@ export function unpackShares([atMs, owed, columns]: PackedShares): Shares {
     return { name, weight, clearAt: owes / weight, sinceMs, seenMs };
   });
   const weights = groups.reduce((sum, { weight }) => sum + weight, 0);
-  return { atMs, virtual: 0, owed, owing: weights, weights, groups: groups.toReversed() };
+  const anyIdleFromMs = Math.min(...groups.map(({ seenMs }) => seenMs + ACTIVE_MS));
+  return { ...NOBODY, atMs, owed, owing: weights, weights, groups: groups.toReversed(), anyIdleFromMs };
 }

@@ -157,7 +157,7 @@ function parseRule(name: string, path: readonly string[], given: unknown): Rule 
   const rule = wrapped(configuredBy(named, fields), { blockFor, maxBlock, fair, weights });
   if ("problem" in rule) {
     const { field, allowed } = rule.problem;
-    const value = (given as Table)[field];
+    const value = ({ ...(given as Table), ...fields, blockFor, maxBlock } as Table)[field];
     return { problems: [violation([...path, field], value, allowed)] };
   }
   const { algorithm, config } = rule;

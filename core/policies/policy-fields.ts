@@ -4,7 +4,6 @@ import { type AnyAlgorithm, type FieldKind, type Fields, MAX_UNITS } from "../al
 import { MAX_WAIT_MS, MAX_WAITERS } from "../algorithms/concurrency.ts";
 import { MAX_PARTS } from "../algorithms/token-bucket.ts";
 import { type Period, PERIODS } from "../algorithms/windows/calendar.ts";
-import { matchesParts, parsePattern, type Pattern } from "../catalog/patterns.ts";
 import { LAG_MS, type Shedding } from "../shedding/load-shedder.ts";
 import { integer, number, oneOf, table, violation, violationsOf } from "../validation.ts";
 import {
@@ -132,23 +131,22 @@ export const PENALTY_FIELDS = {
 
 const MAX_WEIGHTS = 100;
 const MAX_WEIGHT = 1_000;
-const WEIGHTS_ALLOWED = `a table of 1 to ${MAX_WEIGHTS} groups, or patterns of them with *, each with a weight above 0 and at most ${MAX_WEIGHT}, such as { "gold:*" = 4 }`;
+const WEIGHTS_ALLOWED = `a table of 1 to ${MAX_WEIGHTS} groups, or beginnings of them with * at the end, each with a weight above 0 and at most ${MAX_WEIGHT}, such as { "gold:*" = 4 }`;
 
-/** The weight of a group: that of the first pattern that it matches, or 1. */
+/** The weight of a group: that of the first name or beginning that it has, or 1. */
 function parseWeights(value: unknown): ((group: string) => number) | undefined {
   if (typeof value !== "object" || value === null || Array.isArray(value)) return undefined;
-  const weights = Object.entries(value);
-  if (weights.length === 0 || weights.length > MAX_WEIGHTS) return undefined;
-  const patterns: { readonly pattern: Pattern; readonly weight: number }[] = [];
-  for (const [text, weight] of weights) {
-    const pattern = parsePattern({ keyKind: "text" }, text);
-    const isWeight = typeof weight === "number" && weight > 0 && weight <= MAX_WEIGHT;
-    if (pattern === undefined || !isWeight) return undefined;
-    patterns.push({ pattern, weight });
-  }
-  const matches = (pattern: Pattern, group: string) =>
-    pattern.kind === "glob" ? matchesParts(pattern.parts, group) : pattern.text === group;
-  return (group) => patterns.find(({ pattern }) => matches(pattern, group))?.weight ?? 1;
+  const weights = Object.entries(value as Readonly<Record<string, unknown>>);
+  const isWeight = ([name, weight]: (typeof weights)[number]) =>
+    /^[^*]*[*]?$/.test(name) &&
+    name !== "" &&
+    typeof weight === "number" &&
+    weight > 0 &&
+    weight <= MAX_WEIGHT;
+  if (weights.length === 0 || weights.length > MAX_WEIGHTS || !weights.every(isWeight)) return undefined;
+  const isOf = (name: string, group: string) =>
+    name.endsWith("*") ? group.startsWith(name.slice(0, -1)) : name === group;
+  return (group) => Number(weights.find(([name]) => isOf(name, group))?.[1] ?? 1);
 }
 
 /** Of rules whose quota groups share (core/algorithms/fair.ts). */

@@ -12,6 +12,7 @@ import { noticedUntilMs, type Noticed } from "../../core/accounts/notices.ts";
 import { tokenPassedMs } from "../../core/algorithms/concurrency.ts";
 import { dualState, singleState } from "../../core/algorithms/dual-config.ts";
 import { forPriority, later, type Policy, type PolicyRevision } from "../../core/policies/policy.ts";
+import type { UnitsCall } from "../../core/protocol/calls.ts";
 import { longestMs } from "../../core/reservations/sizing.ts";
 import type { AnswerCount } from "../storage/answers.ts";
 import { converted, convertedClaim } from "../storage/conversions.ts";
@@ -51,12 +52,6 @@ export interface RuleState extends RuleAccount {
   readonly noticed: Noticed;
   /** The record was of other rules, and must be written again before any decision. */
   readonly isConverted: boolean;
-}
-
-/** Whose call looks at a key, and how important it is. */
-interface Seer {
-  readonly priority?: string | undefined;
-  readonly group?: string | undefined;
 }
 
 type Changing = { -readonly [Field in keyof RuleState]: RuleState[Field] };
@@ -125,18 +120,15 @@ export class KeyState {
   }
 
   /** The rules with their accounts as calls of this group and priority see them (core/policies/parse-policy.ts). */
-  seenBy({ priority, group }: Seer = {}): readonly RuleState[] {
+  seenBy({ priority, group }: Pick<UnitsCall, "priority" | "group"> = {}): readonly RuleState[] {
     const { rules } = forPriority(this.policy, priority);
-    const states =
-      group === undefined || this.policy.isFair !== true
-        ? this.#ruleStates
-        : this.#ruleStates.map((state) => ({ ...state, rule: seenByGroup(state.rule, group) }));
-    if (rules === this.policy.rules) return states;
-    return states.map((state, index) => {
-      const { apart = 0 } = rules[index] ?? {};
+    if (rules === this.policy.rules && (group === undefined || !this.policy.isFair)) return this.#ruleStates;
+    return this.#ruleStates.map((state, index) => {
+      const rule = seenByGroup(state.rule, group);
       // The rule may be compared with another version's (versions.ts).
-      const capacity = Math.max(0, state.rule.capacity - apart);
-      return apart === 0 ? state : { ...state, rule: { ...state.rule, apart, capacity } };
+      const { apart = 0 } = rules[index] ?? {};
+      const capacity = Math.max(0, rule.capacity - apart);
+      return { ...state, rule: apart === 0 ? rule : { ...rule, apart, capacity } };
     });
   }
 
