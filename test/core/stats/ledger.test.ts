@@ -1,9 +1,17 @@
 import { expect, test } from "vitest";
-import { merged, OTHER_POLICIES, PolicyNames, type Counts } from "../../../core/stats/counts.ts";
+import {
+  MAX_PLANS,
+  merged,
+  OTHER_PLANS,
+  OTHER_POLICIES,
+  PolicyNames,
+  type Counts,
+} from "../../../core/stats/counts.ts";
 import {
   closing,
   hourOf,
   MAX_SENDERS,
+  namesIn,
   SENDER_KEPT_MS,
   Senders,
   withMessages,
@@ -73,6 +81,20 @@ test("policies past the bound are counted under one name, and lose nothing", () 
     [`decisions ${OTHER_POLICIES} denied quota object`]: 2,
     [`leases_granted ${OTHER_POLICIES}`]: 3,
   });
+});
+
+test("plans past the bound are counted under one name, also after a start, and lose nothing", () => {
+  const counts = Object.fromEntries(
+    Array.from({ length: MAX_PLANS }, (_, plan) => [`plan_decisions api p${plan} admitted`, 1]),
+  );
+  const full = withMessage(OPEN, messageOf("s", 1, counts), new PolicyNames(), 0);
+  const more = { "plan_decisions api p0 admitted": 2, "plan_decisions api q denied": 3 };
+  const open = withMessage(full, messageOf("s", 2, more), namesIn(full.counts), 0);
+  expect(open.counts).toMatchObject({
+    "plan_decisions api p0 admitted": 3,
+    [`plan_decisions api ${OTHER_PLANS} denied`]: 3,
+  });
+  expect(Object.keys(open.counts).length).toBe(MAX_PLANS + 2);
 });
 
 test("minutes and hours have all decisions, each once, and so do the totals", () => {
