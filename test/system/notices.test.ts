@@ -42,6 +42,7 @@ async function call(path: string, body: object, url = serving.url, method = "POS
   });
   return (response.status === 204 ? {} : await response.json()) as {
     success: boolean;
+    source: string;
     lease?: { id: string };
   };
 }
@@ -129,14 +130,21 @@ test("a reset makes the key new: it is told again", async () => {
 
 test("a hot key's use in two isolates is told when they report it, within seconds", async () => {
   let used = 0;
+  const sources = new Set<string>();
   for (let round = 0; round < 60; round += 1) {
     const url = serving.urls[round % 2];
-    if ((await limit("hot", "fay", 10, url)).success) used += 10;
+    const { success, source } = await limit("hot", "fay", 10, url);
+    if (success) used += 10;
+    sources.add(source);
   }
   expect(used).toBe(600);
+  expect(sources).toContain("isolate");
+  // Nobody calls any more.
   await eventually(() => expect(thresholds("fay")).toEqual([0.5]));
   const [told] = receiver.of("fay");
   expect(told?.data.used).toBeGreaterThanOrEqual(500);
+  // Units that an isolate holds, and has not spent, are not told.
+  expect(told?.data.used).toBeLessThanOrEqual(used);
   for (let round = 0; round < 50; round += 1) await limit("hot", "fay", 10, serving.urls[round % 2]);
   await eventually(() => expect(thresholds("fay")).toEqual([0.5, 1]));
 });
