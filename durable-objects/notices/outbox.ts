@@ -15,7 +15,6 @@ import type { Counter } from "../../core/stats/tally.ts";
 import { hasUnsent, type NoticeBox } from "../keys/key-notices.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
-import type { Storage } from "../storage/storage.ts";
 import type { Addressed, Deliver } from "./delivery.ts";
 
 /** Of an object. Each has at most `MAX_UNSENT` notices of a rule. */
@@ -29,9 +28,13 @@ const WATCHED_WITHIN_MS = 1_000;
 /** The alarm that would find notices after a crash comes at most so much later than it might. It costs a row. */
 const FOUND_WITHIN_MS = 6 * 60 * 60 * 1_000;
 
+type NamedKey = readonly [key: string, policy: string];
+
 interface OutboxHost {
   readonly store: Pick<KeyStore, "open" | "release" | "unsend" | "notice">;
-  readonly storage: Pick<Storage, "keysUnsent" | "keysHolding">;
+  readonly storage: {
+    readonly [Kind in "keysUnsent" | "keysHolding"]: (most: number) => readonly NamedKey[];
+  };
   readonly timers: { nowMs(): number; alarmBy(dueMs: number, nowMs: number, slackMs?: number): void };
   readonly counter: Pick<Counter, "add">;
   readonly deliver: Deliver;

@@ -46,7 +46,7 @@ test("a hold that its caller does not settle is noticed when it ends, also after
 test("units of an isolate that has gone are noticed when their life ends, and not before", async () => {
   const { object, told, pass, reserve } = start(known({ p: { ...TABLE, limit: 10_000 } }));
   object.limit("key", 4_990);
-  reserve("key", 500);
+  await reserve("key", 500);
   const outstanding = () =>
     object.ask("key", (each, keyState, nowMs) => (each.peek(keyState, nowMs) as Peeked).outstanding);
   expect(outstanding()).toBeGreaterThanOrEqual(10);
@@ -63,8 +63,8 @@ test("of several holds each that reaches a threshold is noticed when it ends, an
   object.hold("key", 50, 10_000);
   object.hold("other", 50, 20_000);
   expect(await pass(15_000)).toEqual([0.5]);
-  object.ask("key", (each, keyState, nowMs) =>
-    each.settle(keyState, { id: settled.hold?.id ?? "", used: 0 } as never, nowMs),
+  await object.ask("key", (each, keyState, nowMs) =>
+    each.settle(keyState, { id: settled.hold?.id ?? "", used: 0 }, nowMs),
   );
   expect(await pass(60_000)).toEqual([0.5, 0.5]);
 });
