@@ -14,6 +14,7 @@ import {
   namesIn,
   SENDER_KEPT_MS,
   Senders,
+  Tops,
   withMessages,
   type ClosedMinute,
   type OpenMinute,
@@ -95,6 +96,13 @@ test("plans past the bound are counted under one name, also after a start, and l
     [`plan_decisions api ${OTHER_PLANS} denied`]: 3,
   });
   expect(Object.keys(open.counts).length).toBe(MAX_PLANS + 2);
+});
+
+test("a key of this hour and the last one has the plan of its last decision", () => {
+  const tops = new Tops();
+  for (const [hour, plan] of ["free", "pro"].entries())
+    tops.add([{ policy: "api", active: { keys: [["a", 1, 0, plan]], least: 0 } }], hour * 3_600_000);
+  expect(tops.answer({ policy: "api", by: "active" }, 3_600_000).keys).toEqual([["a", 2, 0, "pro"]]);
 });
 
 test("minutes and hours have all decisions, each once, and so do the totals", () => {
