@@ -16,6 +16,7 @@ const FIRST_CALLS = 200;
 const LIMITED_BY = ["service", "objects", "http", "memory", "hono-rate-limiter", "upstash-ratelimit"];
 const ALL_TABLES = {
   hot: "one hot key",
+  planned: "one hot key with a plan",
   many: "10,000 Zipf keys",
   over: "one key, far over its limit",
   denied: "10,000 Zipf keys, 2 per 600 s each, mostly denied",

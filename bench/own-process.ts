@@ -22,6 +22,13 @@ const FIRST_CALLS = 100;
 /** Limits that are never reached, and two that always are. */
 const POLICIES = {
   hot: { algorithm: "token-bucket", limit: 1_000_000_000, window: "1s", deadlineMs: 10_000 },
+  planned: {
+    algorithm: "token-bucket",
+    limit: 1_000_000_000,
+    window: "1s",
+    deadlineMs: 10_000,
+    plans: { pro: { limit: 900_000_000 } },
+  },
   many: { algorithm: "token-bucket", limit: 10_000, window: "1s", deadlineMs: 10_000, objects: 16 },
   over: { algorithm: "token-bucket", limit: 10, window: "1s", deadlineMs: 10_000 },
   denied: { algorithm: "token-bucket", limit: 2, window: "600s", deadlineMs: 10_000, objects: 16 },

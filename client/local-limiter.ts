@@ -207,9 +207,10 @@ export class LocalLimiter {
     const decided = await (gate === undefined ? ask() : through(gate.enter(policy, key, nowMs, "ask"), ask));
     if (decided === undefined) {
       const alone = decideAlone(reservation, cost, this.#cache.now(caller.time.nowMs()));
-      return alone === undefined
-        ? this.failures.decide(policy, key, cost, caller.time.nowMs())
-        : localDecision(policy, key, alone);
+      if (alone === undefined) return this.failures.decide(policy, key, cost, caller.time.nowMs());
+      // The object may have charged this call: one that tries further checks after a denial must not go on.
+      const isDenied = alone.rules.some(({ success }) => !success);
+      return localDecision(policy, key, isDenied ? { ...alone, source: "fallback" } : alone);
     }
     if (decided instanceof Problem) return decided;
     if ("isAgain" in decided) {
@@ -243,11 +244,16 @@ export class LocalLimiter {
     const answered = message && this.#answers.get(message);
     const tookMs = overdueMs > 0 ? ((await answered?.wait(caller.time, overdueMs)) ?? 0) : 0;
     const nowMs = this.#cache.now(caller.time.nowMs());
+    const told = (alone: Decided) => ({ ...alone, told: localDecision(policy, key, alone) });
     const decided = this.#admit(caller, reservation, cost, nowMs) ?? reservation.deny(cost, nowMs);
-    if (decided !== undefined) return { ...decided, told: localDecision(policy, key, decided) };
+    if (decided !== undefined) return told(decided);
     // The object may have answered, but without units.
     const isAnswered = reservation.messageAt(nowMs) !== message && reservation.missedAnswers === 0;
-    if (!isAnswered || tookMs >= leftMs) return undefined;
+    if (!isAnswered || tookMs >= leftMs) {
+      // No message of this call is under way, so it is not charged.
+      const alone = decideAlone(reservation, cost, nowMs);
+      return alone && told(alone);
+    }
     if (caller.time.isLasting !== true)
       return this.#askAlone(caller, reservation, cost, nowMs, waitedMs + tookMs);
     // The next message asks for what this call lacks.

@@ -6,7 +6,14 @@
  * plain data: each acquire or release may send the next message, and one request at a time goes on when no other comes.
  */
 import { HolderClock, Latch } from "../core/clock.ts";
-import { costOf, type Policy, publicName, relaxedRule, versionOf } from "../core/policies/policy.ts";
+import {
+  costOf,
+  type Policy,
+  publicName,
+  relaxedRule,
+  type Rule,
+  versionOf,
+} from "../core/policies/policy.ts";
 import type { Decided, GivenSlots, Lease, Slots } from "../core/protocol/answers.ts";
 import type { AcquireParams, SlotsCall } from "../core/protocol/calls.ts";
 import { MAX_YOUNG_MS, PACE_MS } from "../core/protocol/messages.ts";
@@ -148,7 +155,15 @@ export class SlotHolder {
     if (slots === undefined || rule === undefined) return;
     const nowMs = this.#now(caller.time.nowMs());
     this.#serve(slots, nowMs);
+    this.#endWaits(slots, rule, nowMs, nowMs);
+  }
+
+  #endWaits(slots: HeldSlots, rule: Rule, beganUntilMs: number, nowMs: number): void {
     for (const waiting of slots.waiting.splice(0)) {
+      if (waiting.sinceMs > beganUntilMs) {
+        slots.waiting.push(waiting);
+        continue;
+      }
       waiting.answer = slots.denial(rule, waiting, nowMs);
       waiting.latch.open();
     }
@@ -308,6 +323,11 @@ export class SlotHolder {
     this.#take(slots, given, sentAtMs, nowMs);
     slots.spendableUntilMs = Math.max(slots.spendableUntilMs, sentAtMs + given.lifeMs);
     this.#serve(slots, nowMs);
+    const { waitsEndedAgoMs } = given;
+    const rule = relaxedRule(slots.policy);
+    // From the answer on: a wait that began while it was under way may end too, and none that began before is missed.
+    if (waitsEndedAgoMs !== undefined && rule !== undefined)
+      this.#endWaits(slots, rule, nowMs - waitsEndedAgoMs, nowMs);
   }
 
   #take(slots: HeldSlots, given: GivenSlots, sentAtMs: number, nowMs: number): void {

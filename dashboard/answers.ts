@@ -103,6 +103,7 @@ export interface HistoryPoint {
   readonly admitted: number;
   readonly denied: number;
   readonly degraded: number;
+  readonly plans?: Readonly<Record<string, { readonly admitted: number; readonly denied: number }>>;
 }
 
 /** One key of `GET /v1/stats/keys`. */
@@ -110,6 +111,7 @@ export interface TopKey {
   readonly key: string;
   readonly count: number;
   readonly error: number;
+  readonly plan?: string;
 }
 
 /** `GET /v1/policies/{policy}/candidate`. */

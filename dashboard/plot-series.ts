@@ -1,4 +1,4 @@
-/** The values of a plot: all steps of a span. */
+/** The values of a history: all steps of a span, and the sums by plan. */
 import type { HistoryPoint } from "./answers.ts";
 
 export interface Span {
@@ -39,4 +39,32 @@ export function seriesOf(
     times.map((time) => byTime.get(time)?.admitted ?? 0),
     times.map((time) => byTime.get(time)?.denied ?? 0),
   ];
+}
+
+export interface PlanSums {
+  /** "": the policy's own figures. */
+  readonly plan: string;
+  readonly admitted: number;
+  readonly denied: number;
+}
+
+/** The sums of all points by plan, the plans with most calls first. None: no call was decided by a plan. */
+export function sumsByPlan(points: readonly HistoryPoint[]): readonly PlanSums[] {
+  const sums = new Map<string, { plan: string; admitted: number; denied: number }>();
+  const add = (plan: string, admitted: number, denied: number) => {
+    const sum = sums.get(plan) ?? { plan, admitted: 0, denied: 0 };
+    sums.set(plan, { plan, admitted: sum.admitted + admitted, denied: sum.denied + denied });
+  };
+  for (const { admitted, denied, plans = {} } of points) {
+    add("", admitted, denied);
+    for (const [plan, by] of Object.entries(plans)) {
+      add(plan, by.admitted, by.denied);
+      add("", -by.admitted, -by.denied);
+    }
+  }
+  if (sums.size <= 1) return [];
+  const calls = ({ admitted, denied }: PlanSums) => admitted + denied;
+  return [...sums.values()]
+    .filter((each) => calls(each) > 0)
+    .toSorted((one, other) => calls(other) - calls(one) || (one.plan < other.plan ? -1 : 1));
 }

@@ -34,10 +34,11 @@ function TopKeys(props: {
       {value !== undefined && value.keys.length === 0 && <p class="quiet">None.</p>}
       {value !== undefined && value.keys.length > 0 && (
         <Rows label={title} heads={["key", by === "denied" ? "denied" : "calls"]}>
-          {value.keys.slice(0, SHOWN).map(({ key, count: calls, error }) => (
+          {value.keys.slice(0, SHOWN).map(({ key, count: calls, error, plan }) => (
             <tr key={key}>
               <td class="key">
                 <To place={{ at: "key", policy, key }}>{key}</To>
+                {plan !== undefined && <small> plan {plan}</small>}
               </td>
               <td>
                 {count(calls)}

@@ -33,6 +33,8 @@ export interface Figures {
   /** Units beyond the quota: see `Laws`. */
   readonly admittedOver: number;
   readonly handedOutOver: number;
+  /** Of `Cell.plan`: what is over its own limit. */
+  readonly planOver?: number;
   /** Seconds until 0.9 is admitted, since the cold start and since the event. `Infinity`: never. */
   readonly coldS: number;
   readonly backS: number;

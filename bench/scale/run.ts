@@ -1,3 +1,4 @@
+import { planOf } from "../../core/policies/named-plans.ts";
 /** One cell of the table: holders far away, a load on one key, and what is admitted of it, in virtual time. */
 import { parseDeployment } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";
@@ -33,12 +34,16 @@ export interface Cell {
   readonly holdersForRegions?: number;
   /** So often an object loses its memory, one after the other. Absent: never. */
   readonly restart?: { readonly everyMs: number; readonly of: "regions" | "homes" | "all" };
+  /** From `atMs` on calls name a plan with this smaller limit, and `lateMs` later only that counts. */
+  readonly plan?: { readonly limit: number; readonly atMs: number; readonly lateMs: number };
   /** Changes what a region's object says to the home object, and hears of it: planted mistakes. */
   readonly plantBetween?: ObjectsParts["plantBetween"];
   /** Changes what a process says: planted mistakes. */
   readonly plantFar?: HolderParts["plantFar"];
 }
 
+/** The plan of `Cell.plan`. */
+const SMALL = "small";
 /** When the load turns, or objects begin to stand still. */
 export const EVENT_MS = 10_000;
 const STALL_MS = 10_000;
@@ -66,8 +71,16 @@ async function run(cell: Cell): Promise<Omit<Figures, "logLines">> {
   const laws = new Laws(quota);
   const { algorithm, limit, windowMs } = quota;
   const { policies, regionalPolicies } = parseDeployment({
-    policies: { api: { algorithm, limit, window: `${windowMs}ms` } },
+    policies: {
+      api: {
+        algorithm,
+        limit,
+        window: `${windowMs}ms`,
+        ...(cell.plan && { plans: { [SMALL]: { limit: cell.plan.limit } } }),
+      },
+    },
   });
+  const small = cell.plan && { ...cell.plan, laws: new Laws({ ...quota, limit: cell.plan.limit }) };
   const objects = new FarObjects({
     ticks,
     policies,
@@ -92,7 +105,10 @@ async function run(cell: Cell): Promise<Omit<Figures, "logLines">> {
       namespace: objects.namespaceFrom(city),
       region: regionOf(city),
       policies: regionalPolicies,
-      onAdmitted: () => laws.admitted(1, ticks.nowMs),
+      onAdmitted: () => {
+        laws.admitted(1, ticks.nowMs);
+        if (small && ticks.nowMs >= small.atMs + small.lateMs) small.laws.admitted(1, ticks.nowMs);
+      },
       plantFar: cell.plantFar,
     });
   });
@@ -113,7 +129,8 @@ async function run(cell: Cell): Promise<Omit<Figures, "logLines">> {
       const holder = draw(nowMs);
       const call = measures.begin(holder, nowMs);
       const end = (decision: Decision | undefined) => measures.end(call, decision, ticks.nowMs);
-      const decided = (holders[holder] as Holder).limit(policy);
+      const named = planOf(policy, small && nowMs >= small.atMs ? SMALL : "");
+      const decided = (holders[holder] as Holder).limit(named);
       if (decided instanceof Promise) void decided.then(end);
       else end(decided);
     }
@@ -133,6 +150,7 @@ async function run(cell: Cell): Promise<Omit<Figures, "logLines">> {
     ...messages,
     admittedOver: laws.admittedOver,
     handedOutOver: laws.handedOutOver,
+    ...(small && { planOver: small.laws.admittedOver }),
     coldS: measures.normalAfterS(0, hasEvent ? EVENT_MS : durationMs),
     backS: hasEvent ? measures.normalAfterS(eventMs, durationMs) : Number.NaN,
     seconds: durationMs / 1_000,

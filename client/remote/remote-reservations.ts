@@ -1,11 +1,18 @@
 import { normaliseKey } from "../../core/catalog/keys.ts";
 import { Latch, randomId, type Time } from "../../core/clock.ts";
-import { forPriority, type PolicyView, type RuleView, takesNothing } from "../../core/policies/policy.ts";
-import type { LimitCall } from "../../core/protocol/calls.ts";
+import {
+  forPriority,
+  type PolicyView,
+  type RuleView,
+  takesNothing,
+  versionOf,
+} from "../../core/policies/policy.ts";
+import type { LimitCall, Versioned } from "../../core/protocol/calls.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { Departures, STALE, type BatchedCall, type MadeAnswer } from "../../core/protocol/messages.ts";
 import { LimiterError, Problem } from "../../core/protocol/problems.ts";
 import {
+  type ClientCall,
   type DescribedPolicy,
   MAX_RESERVING,
   type PolicyDescription,
@@ -15,6 +22,7 @@ import {
   type RuleDescription,
 } from "../../core/protocol/reservation-messages.ts";
 import type { UnitSource } from "../call-gate.ts";
+import type { PlainCall } from "../local-limiter.ts";
 import { toDecision } from "../read-answer.ts";
 import { BatchQueue, OVERLOADED_TEXT, type QueuedCall } from "../transports/batch-queue.ts";
 import type { CongestionControl } from "../transports/congestion-control.ts";
@@ -135,7 +143,8 @@ export class RemoteReservations implements UnitSource {
   }
 
   /** Decides a cost remotely. The answer also brings a policy that is unknown here. */
-  async decide(limit: LimitCall, deadlineMs: number): Promise<Decision | Problem | undefined> {
+  async decide({ plan, ...call }: PlainCall, deadlineMs: number): Promise<Decision | Problem | undefined> {
+    const limit = { ...call, ...versionOf({ plan }) };
     const answer = await this.#post({ limit }, deadlineMs);
     if (answer === undefined || answer === null) return undefined;
     this.#noteRefusal(limit, answer instanceof Problem ? answer : undefined);
@@ -144,7 +153,7 @@ export class RemoteReservations implements UnitSource {
     if (!("rules" in answer)) return undefined;
     // The policy became known while the call was queued, so the answer is the object's own.
     const described = this.#known.get(limit.policy);
-    const policy = ofPlan(described, (limit as PlannedCall).plan ?? "") ?? described;
+    const policy = ofPlan(described, plan) ?? described;
     if (policy === undefined) return undefined;
     const key = normaliseKey(policy, limit.key) ?? limit.key;
     return toDecision(forPriority(policy, limit.priority), key, answer, "object");
@@ -202,7 +211,7 @@ export class RemoteReservations implements UnitSource {
       const message = {
         protocol: RESERVATIONS_PROTOCOL,
         known,
-        calls: calls.map(({ call }) => publicCall(call)),
+        calls: calls.map(({ call }) => toClientCall(call)),
         ...sent,
       };
       const withinMs = Math.max(1, Math.max(...calls.map(({ untilMs }) => untilMs)) - time.nowMs());
@@ -249,20 +258,17 @@ export class RemoteReservations implements UnitSource {
 }
 
 /** A call as the limiter reads it: with the name of its plan, if the policy has plans. */
-function publicCall(call: BatchedCall): BatchedCall {
-  const { limit, reserve } = call as { readonly limit?: PlannedCall; readonly reserve?: PlannedCall };
-  const named = ({ inForce, plan = inForce?.plan, ...others }: PlannedCall) =>
-    plan ? { ...others, plan } : others;
+function toClientCall({ giveBack, limit, reserve }: BatchedCall): ClientCall {
   return {
-    ...call,
+    ...(giveBack && { giveBack }),
     ...(limit && { limit: named(limit) }),
     ...(reserve && { reserve: named(reserve) }),
-  } as BatchedCall;
+  };
 }
 
-interface PlannedCall {
-  readonly inForce?: { readonly plan?: string };
-  readonly plan?: string;
+function named<Call extends Versioned>({ inForce, ...call }: Call) {
+  const { plan = "" } = inForce ?? {};
+  return plan === "" ? call : { ...call, plan };
 }
 
 /** The policy as calls of a plan see it; `undefined`: it does not have the plan, or is not known. */

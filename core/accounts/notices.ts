@@ -144,6 +144,30 @@ export function noticedAfter(
   return { reached: [...known, ...marks], unsent: [...base.unsent, ...notices] };
 }
 
+/**
+ * When a threshold is reached if no unit that is held comes back: the end of the hold by which its units count as used.
+ * `Infinity`: by none. Units that refill meanwhile are not considered, so it may be too early.
+ */
+export function mayReachAtMs(
+  rule: Rule,
+  { reached }: Noticed,
+  thresholds: readonly number[],
+  account: Account,
+  nowMs: number,
+): number {
+  const { holds } = account;
+  if (rule.lease !== undefined || holds.length === 0) return Infinity;
+  const { limit, used } = useOf(rule, account, nowMs, lackedBy(account));
+  const isReached = (threshold: number) => reached.some((each) => each.threshold === threshold);
+  const next = Math.min(...thresholds.filter((threshold) => !isReached(threshold)));
+  let missing = unitsAt(next, limit) - used;
+  for (const { units, lacks = 0, expiresAtMs } of holds) {
+    missing -= units - lacks;
+    if (missing <= 0) return expiresAtMs;
+  }
+  return Infinity;
+}
+
 /** Until when a key has to be kept for what is noticed of it; -Infinity: not for that. */
 export function noticedUntilMs({ reached, unsent }: Noticed): number {
   const ends = reached.map(({ untilMs = -Infinity }) => untilMs);

@@ -109,6 +109,8 @@ export interface GivenSlots {
   readonly isNew: boolean;
   /** The key was reset so long ago: leases granted before are over. Its slots go on. Absent: it was not. */
   readonly resetAgoMs?: number;
+  /** All waits for the key were ended so long ago. Absent: they were not, or the object is of an older version. */
+  readonly waitsEndedAgoMs?: number;
   /** How long the holder may lease slots, from when it asked. */
   readonly lifeMs: number;
   /** When to ask again. */

@@ -6,7 +6,7 @@
 import type { Waiting } from "../algorithms/algorithm.ts";
 import type { FailureLimit, HeaderStyle, PolicyView, RuleView } from "../policies/policy.ts";
 import type { Decided } from "./answers.ts";
-import type { Sent } from "./calls.ts";
+import type { LimitCall, ReserveCall, Sent } from "./calls.ts";
 import type { Decision } from "./decision.ts";
 import type { BatchedCall, Failed } from "./messages.ts";
 import type { Problem } from "./problems.ts";
@@ -19,10 +19,19 @@ export interface ReservationsMessage {
   readonly protocol: number;
   /** By name: the versions of the policy descriptions that the client has. */
   readonly known?: Readonly<Record<string, string>>;
-  readonly calls: readonly BatchedCall[];
+  readonly calls: readonly ClientCall[];
   /** Only for a limiter that has said that it reads it (`readsSent`). */
   readonly sent?: Sent;
 }
+
+/** A call of a batch, which names its plan: of the policy's version its limiter knows more. */
+export interface ClientCall extends Pick<BatchedCall, "giveBack"> {
+  readonly limit?: Named<LimitCall>;
+  readonly reserve?: Named<ReserveCall>;
+}
+
+/** `plan` absent: the policy's own figures. */
+type Named<Call> = Omit<Call, "inForce"> & { readonly plan?: string };
 
 /** A decision for a client that does not know the policy, and so could not read the object's answer. */
 export interface RemoteDecision {

@@ -22,9 +22,15 @@ export function seriesOf(metric: string, labels: readonly string[]): string {
   return [metric, ...labels].join(" ");
 }
 
-/** Names of policies, up to a bound; later ones share one name. */
+/** The plans of all policies that are counted, by policy. */
+export const MAX_PLANS = 1_000;
+/** All further plans. No plan has such a name. */
+export const OTHER_PLANS = "_other";
+
+/** Names of policies, and of their plans, up to a bound; later ones share one name. */
 export class PolicyNames {
   readonly #known = new Set<string>();
+  readonly #plans = new Set<string>();
   readonly #max: number;
 
   constructor(max = MAX_POLICIES) {
@@ -36,6 +42,14 @@ export class PolicyNames {
     if (this.#known.size >= this.#max) return OTHER_POLICIES;
     this.#known.add(policy);
     return policy;
+  }
+
+  planOf(policy: string, plan: string): string {
+    const pair = seriesOf(policy, [plan]);
+    if (plan === OTHER_PLANS || this.#plans.has(pair)) return plan;
+    if (this.#plans.size >= MAX_PLANS) return OTHER_PLANS;
+    this.#plans.add(pair);
+    return plan;
   }
 
   get all(): ReadonlySet<string> {
@@ -75,6 +89,11 @@ export function policyOfKeys(name: string): string {
   return name.split(MARK)[0] ?? name;
 }
 
+/** The name for a policy's history by plan. */
+export function plansOf(policy: string): string {
+  return `${policy}${MARK}plans`;
+}
+
 /** The counts without earlier candidates, which leaves at most one per policy. */
 export function ofLatestCandidates(counts: Counts): Counts {
   const candidateOf = (series: string) => {
@@ -108,6 +127,10 @@ export const FAMILIES = {
   decisions: {
     labels: [POLICY_LABEL, "outcome", "reason", "source"],
     help: "Decisions that callers were told. The outcome is admitted or denied.",
+  },
+  plan_decisions: {
+    labels: [POLICY_LABEL, "plan", "outcome"],
+    help: "Those by a plan that the call has named.",
   },
   near_limit: {
     labels: [POLICY_LABEL],

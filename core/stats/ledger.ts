@@ -6,8 +6,10 @@ import {
   type Counts,
   familyOf,
   merged,
+  type Metric,
   ofLatestCandidates,
   partsOf,
+  plansOf,
   POLICY_LABEL,
   PolicyNames,
   seriesOf,
@@ -20,7 +22,7 @@ import {
   type TopKeysAnswer,
   type TopKeysCall,
 } from "./messages.ts";
-import { mergedKeys, NO_KEYS } from "./tally.ts";
+import { mergedKeys, NO_KEYS } from "./top-keys.ts";
 
 export const MINUTE_MS = 60_000;
 export const MINUTES_AN_HOUR = 60;
@@ -93,7 +95,7 @@ export interface OpenMinute {
 export interface ClosedMinute {
   readonly sinceMs: number;
   readonly totals: Counts;
-  /** The hour of the last minute, since 1970, and its history: by policy, outcome and reason. */
+  /** The hour of the last minute, since 1970, and its history: by policy, outcome and reason, or plan and outcome. */
   readonly hour: number;
   readonly hourCounts: Counts;
 }
@@ -129,14 +131,20 @@ function named(series: string, names: PolicyNames): string {
   const policy = policyIn(series);
   if (policy === undefined) return series;
   const [metric = "", , ...labels] = partsOf(series);
-  return seriesOf(metric, [names.of(policy), ...labels]);
+  const name = names.of(policy);
+  if (metric !== PLAN_DECISIONS) return seriesOf(metric, [name, ...labels]);
+  const [plan = "", outcome = ""] = labels;
+  return seriesOf(metric, [name, names.planOf(name, plan), outcome]);
 }
 
 /** The names, with the policies of counts added. */
 export function namesIn(counts: Counts, names = new PolicyNames()): PolicyNames {
   for (const series of Object.keys(counts)) {
     const policy = policyIn(series);
-    if (policy !== undefined) names.of(policy);
+    if (policy === undefined) continue;
+    names.of(policy);
+    const [metric, , plan = ""] = partsOf(series);
+    if (metric === PLAN_DECISIONS) names.planOf(policy, plan);
   }
   return names;
 }
@@ -147,16 +155,25 @@ function policyIn(series: string): string | undefined {
   return familyOf(metric)?.labels[0] === POLICY_LABEL ? policy : undefined;
 }
 
+const PLAN_DECISIONS = "plan_decisions" satisfies Metric;
+
+/** The history by policy; that by plan has a name of its own (`plansOf`), which an older version does not read. */
 export function historyOf(counts: Counts): ReadonlyMap<string, Counts> {
   const byPolicy = new Map<string, Record<string, number>>();
   for (const [series, count] of Object.entries(counts)) {
-    const [metric, policy = "", outcome = "", reason = ""] = partsOf(series);
-    if (metric !== "decisions") continue;
-    const ofPolicy = byPolicy.get(policy) ?? {};
-    addTo(ofPolicy, `${outcome} ${reason}`, count);
-    byPolicy.set(policy, ofPolicy);
+    // Of decisions the outcome and the reason, of those by plan the plan and the outcome.
+    const [metric, policy = "", first = "", second = ""] = partsOf(series);
+    if (!isHistoric(metric)) continue;
+    const name = metric === PLAN_DECISIONS ? plansOf(policy) : policy;
+    const ofName = byPolicy.get(name) ?? {};
+    addTo(ofName, `${first} ${second}`, count);
+    byPolicy.set(name, ofName);
   }
   return byPolicy;
+}
+
+function isHistoric(metric: string | undefined): boolean {
+  return metric === "decisions" || metric === PLAN_DECISIONS;
 }
 
 function addTo(counts: Record<string, number>, series: string, count: number): void {
@@ -174,7 +191,7 @@ export function closing(closed: ClosedMinute, open: OpenMinute, nowMinute: numbe
   const hour = hourOf(open.minute);
   // The last minute with traffic may be of an earlier hour, not written yet.
   const before = hour === closed.hour ? closed.hourCounts : {};
-  const decisions = Object.entries(open.counts).filter(([series]) => partsOf(series)[0] === "decisions");
+  const decisions = Object.entries(open.counts).filter(([series]) => isHistoric(partsOf(series)[0]));
   const hourCounts = merged(before, Object.fromEntries(decisions));
   const totals = ofLatestCandidates(merged(closed.totals, open.counts));
   return {
@@ -249,7 +266,7 @@ export class Tops {
   answer({ policy, by }: TopKeysCall, nowMs: number): TopKeysAnswer {
     const hour = Math.floor(nowMs / HOUR_MS);
     const { now, before } = atHour(this.#byPolicy.get(policy), hour);
-    return { sinceMs: (hour - 1) * HOUR_MS, keys: mergedKeys(now[by], before[by]).keys };
+    return { sinceMs: (hour - 1) * HOUR_MS, keys: mergedKeys(before[by], now[by]).keys };
   }
 
   /** Changes since the last call, by policy; `undefined`: delete it. */

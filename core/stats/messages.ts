@@ -9,8 +9,11 @@ export const STATS_NAME = "stats";
 export const TOP_KINDS = ["denied", "active"] as const;
 export type TopKind = (typeof TOP_KINDS)[number];
 
-/** `count` is at most `error` too high. Sent and stored: never change the order. */
-export type CountedKey = readonly [key: string, count: number, error: number];
+/**
+ * `count` is at most `error` too high. `plan`: of the last decision; absent: the policy's own figures, or an older version
+ * counted it. Sent and stored: never change the order.
+ */
+export type CountedKey = readonly [key: string, count: number, error: number, plan?: string];
 
 /** The most frequent keys of one stream (tally.ts). Sent and stored: never rename a field. */
 export interface Summary {
@@ -73,6 +76,8 @@ export interface HistoryCall {
 export interface HistoryPoint {
   readonly atMs: number;
   readonly counts: Counts;
+  /** Decisions by plan and outcome. Absent: none was by a plan, or the object is of an older version. */
+  readonly plans?: Counts;
 }
 
 export interface TopKeysCall {

@@ -10,10 +10,12 @@ import {
   MAX_POLICIES,
   type Metric,
   OTHER_POLICIES,
+  PolicyNames,
   seriesOf,
   SUM,
 } from "./counts.ts";
-import type { Content, PolicyKeys, Receipt, StatsMessage, Summary, TopKind } from "./messages.ts";
+import type { Content, PolicyKeys, Receipt, StatsMessage, TopKind } from "./messages.ts";
+import { TopKeys } from "./top-keys.ts";
 
 /** The policies with top keys in one message: twice 64 keys each, some 10,000 keys. */
 export const MAX_WITH_KEYS = 100;
@@ -29,7 +31,7 @@ const NEAR_PARTS = 5;
 
 export type CountedDecision = Pick<
   Decision,
-  "policy" | "key" | "success" | "reason" | "source" | "waitedMs" | "rules"
+  "policy" | "key" | "success" | "reason" | "source" | "waitedMs" | "rules" | "plan"
 >;
 
 export interface Counter {
@@ -43,11 +45,22 @@ interface Slot {
   readonly cells: Uint32Array;
   readonly keys: Readonly<Record<TopKind, TopKeys>> | undefined;
   near: number;
+  /** By plan, and the last one of them: most calls of a policy come by the same plan as the call before. */
+  readonly plans: Map<string, PlanCounts>;
+  lastPlan: PlanCounts | undefined;
+}
+
+interface PlanCounts {
+  readonly plan: string;
+  admitted: number;
+  denied: number;
 }
 
 export class Tally implements Counter {
   readonly #slots = new Map<string, Slot>();
   #last: Slot | undefined;
+  /** Those of this message, within the bound of plans. */
+  #names = new PolicyNames();
   readonly #others = new Map<string, number>();
   readonly #mayHaveKeys: (policy: string) => boolean;
 
@@ -61,8 +74,10 @@ export class Tally implements Counter {
     const slot = last !== undefined && last.policy === decision.policy ? last : this.#slotOf(decision.policy);
     const cell = cellOf(decision);
     slot.cells[cell] = (slot.cells[cell] ?? 0) + 1;
-    slot.keys?.active.count(decision.key);
-    if (!decision.success) slot.keys?.denied.count(decision.key);
+    const { plan } = decision;
+    if (plan !== undefined) this.#countPlan(slot, plan, decision.success);
+    slot.keys?.active.count(decision.key, plan);
+    if (!decision.success) slot.keys?.denied.count(decision.key, plan);
     else if (isNearLimit(decision)) slot.near += 1;
     if (decision.waitedMs !== undefined) this.lasted("waited_seconds", [slot.policy], decision.waitedMs);
   }
@@ -89,7 +104,11 @@ export class Tally implements Counter {
     if (this.#slots.size + this.#others.size === 0) return undefined;
     const counts: Record<string, number> = Object.fromEntries(this.#others);
     const tops: PolicyKeys[] = [];
-    for (const { policy, cells, keys, near } of this.#slots.values()) {
+    for (const { policy, cells, keys, near, plans } of this.#slots.values()) {
+      for (const { plan, ...byOutcome } of plans.values())
+        for (const outcome of OUTCOMES)
+          if (byOutcome[outcome] > 0)
+            counts[seriesOf("plan_decisions", [policy, plan, outcome])] = byOutcome[outcome];
       if (near > 0) counts[seriesOf("near_limit", [policy])] = near;
       for (const [cell, count] of cells.entries())
         if (count > 0) counts[seriesOf("decisions", [policy, ...labelsOf(cell)])] = count;
@@ -98,7 +117,20 @@ export class Tally implements Counter {
     this.#slots.clear();
     this.#others.clear();
     this.#last = undefined;
+    this.#names = new PolicyNames();
     return { counts: counts satisfies Counts, keys: tops };
+  }
+
+  #countPlan(slot: Slot, plan: string, isAdmitted: boolean): void {
+    let counts = slot.lastPlan;
+    if (counts === undefined || counts.plan !== plan) {
+      const name = this.#names.planOf(slot.policy, plan);
+      counts = slot.plans.get(name) ?? { plan: name, admitted: 0, denied: 0 };
+      slot.plans.set(name, counts);
+      slot.lastPlan = counts;
+    }
+    if (isAdmitted) counts.admitted += 1;
+    else counts.denied += 1;
   }
 
   /** The policy's slot. Policies past the bound share one, without keys. */
@@ -109,7 +141,8 @@ export class Tally implements Counter {
     if (slot === undefined) {
       const hasKeys = !isFull && this.#slots.size < MAX_WITH_KEYS && this.#mayHaveKeys(name);
       const keys = hasKeys ? { denied: new TopKeys(), active: new TopKeys() } : undefined;
-      slot = { policy: name, cells: new Uint32Array(CELLS), keys, near: 0 };
+      const cells = new Uint32Array(CELLS);
+      slot = { policy: name, cells, keys, near: 0, plans: new Map(), lastPlan: undefined };
       this.#slots.set(name, slot);
     }
     this.#last = slot;
@@ -138,111 +171,6 @@ function labelsOf(cell: number): string[] {
   const rest = Math.floor(cell / OUTCOMES.length);
   const [outcome, source] = [OUTCOMES[cell % OUTCOMES.length], SOURCES[rest % SOURCES.length]];
   return [outcome ?? "", COUNTED_REASONS[Math.floor(rest / SOURCES.length)] ?? "", source ?? ""];
-}
-
-/*
- * The most frequent keys, in bounded memory: Space-Saving (Metwally, Agrawal, El Abbadi 2005).
- *
- * There are k counters. A key without one replaces the key with the least count, continues from that count, and keeps
- * it as its error. So a count is never too low, and at most its error too high; after n keys the error is at most n/k.
- * A key that came more often than n/k always has a counter: with 64 counters, each key with 2 % of all calls.
- *
- * Summaries of several streams merge into one with the same bounds (Agarwal and others 2012; Cafaro and others 2016):
- * a key missing in one of them may have come there as often as its least.
- */
-
-export const TOP_KEYS = 64;
-
-interface KeyCounter {
-  key: string;
-  count: number;
-  error: number;
-}
-
-export const NO_KEYS: Summary = { keys: [], least: 0 };
-
-export class TopKeys {
-  readonly #counters = new Map<string, KeyCounter>();
-  readonly #maxKeys: number;
-  /** The same counters, to search for the least of them from `#next` on. */
-  readonly #counterList: KeyCounter[] = [];
-  #next = 0;
-  /** No counter has less. */
-  #floor = 0;
-  /** The last one counted: a hot key needs no search. */
-  #last: KeyCounter | undefined;
-
-  constructor(maxKeys = TOP_KEYS) {
-    this.#maxKeys = maxKeys;
-  }
-
-  count(key: string): void {
-    const last = this.#last;
-    if (last !== undefined && last.key === key) {
-      last.count += 1;
-      return;
-    }
-    const counter = this.#counters.get(key) ?? this.#begin(key);
-    counter.count += 1;
-    this.#last = counter;
-  }
-
-  get summary(): Summary {
-    const counters = [...this.#counters.values()].toSorted(byCount);
-    const least = counters.length < this.#maxKeys ? 0 : (counters.at(-1)?.count ?? 0);
-    return { keys: counters.map(({ key, count, error }) => [key, count, error]), least };
-  }
-
-  #begin(key: string): KeyCounter {
-    if (this.#counters.size < this.#maxKeys) {
-      const counter = { key, count: 0, error: 0 };
-      this.#counters.set(key, counter);
-      this.#counterList.push(counter);
-      return counter;
-    }
-    const counter = this.#least();
-    this.#counters.delete(counter.key);
-    counter.key = key;
-    counter.error = counter.count;
-    this.#counters.set(key, counter);
-    return counter;
-  }
-
-  /** A counter with the least count. Each search begins at the end of the last one, and mostly reads one. */
-  #least(): KeyCounter {
-    const counters = this.#counterList;
-    for (let step = 0; step < counters.length; step += 1) {
-      const counter = counters[this.#next];
-      this.#next = (this.#next + 1) % counters.length;
-      if (counter !== undefined && counter.count <= this.#floor) return counter;
-    }
-    const least = counters.reduce((found, each) => (each.count < found.count ? each : found));
-    this.#floor = least.count;
-    return least;
-  }
-}
-
-export function mergedKeys(one: Summary, other: Summary, maxKeys = TOP_KEYS): Summary {
-  const both = new Map<string, KeyCounter>();
-  for (const [key, count, error] of one.keys)
-    both.set(key, { key, count: count + other.least, error: error + other.least });
-  for (const [key, count, error] of other.keys) {
-    const inOne = both.get(key);
-    // In `one` it was counted with the least of `other` in place of its count there.
-    both.set(key, {
-      key,
-      count: count + (inOne === undefined ? one.least : inOne.count - other.least),
-      error: error + (inOne === undefined ? one.least : inOne.error - other.least),
-    });
-  }
-  const counters = [...both.values()].toSorted(byCount);
-  const least = Math.max(one.least + other.least, counters[maxKeys]?.count ?? 0);
-  return { keys: counters.slice(0, maxKeys).map(({ key, count, error }) => [key, count, error]), least };
-}
-
-/** Deterministic for equal counts. */
-function byCount(one: KeyCounter, other: KeyCounter): number {
-  return other.count - one.count || (one.key < other.key ? -1 : 1);
 }
 
 /*

@@ -1,7 +1,13 @@
 /** What is noticed of a key when it changes, for each of its rules. */
 import { outstandingOf, UNTOUCHED } from "../../core/accounts/account.ts";
 import type { Account } from "../../core/accounts/hold.ts";
-import { MAX_UNSENT, noticedAfter, type Noticed } from "../../core/accounts/notices.ts";
+import {
+  MAX_UNSENT,
+  mayReachAtMs,
+  noticedAfter,
+  type Noticed,
+  NOTHING_NOTICED,
+} from "../../core/accounts/notices.ts";
 import { randomId } from "../../core/clock.ts";
 import { planIn } from "../../core/policies/named-plans.ts";
 import { isCandidate, publicName, type Rule } from "../../core/policies/policy.ts";
@@ -15,6 +21,8 @@ export interface NoticeBox {
   hasRoom(keyState: KeyState): boolean;
   /** The key was stored with them. */
   add(keyState: KeyState, nowMs: number): void;
+  /** Without a further call the key may reach a threshold then: it is to be opened. */
+  watch(keyState: KeyState, dueMs: number, nowMs: number): void;
   /** So many were given up. */
   drop(policy: string, count: number): void;
 }
@@ -70,6 +78,12 @@ export function noticedOf(
     mustWrite ||= found.unsent.length > noticed.unsent.length || rule.lease !== undefined;
     return within(found, noticed, policy.name, box, keyState);
   });
+  const dueMs = Math.min(
+    ...keyState.ruleStates.map(({ rule }, index) =>
+      mayReachAtMs(rule, all[index] ?? NOTHING_NOTICED, thresholds, accounts[index] ?? UNTOUCHED, nowMs),
+    ),
+  );
+  if (dueMs < Infinity) box.watch(keyState, dueMs, nowMs);
   // What is only in memory is written with the next record.
   if (!mustWrite) keyState.noteNotices(all);
   return mustWrite ? all : undefined;

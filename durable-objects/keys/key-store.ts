@@ -90,7 +90,11 @@ export class KeyStore {
   /** A denial for want of units may be the first of a key. */
   answered(keyState: KeyState, answer: unknown, nowMs: number): void {
     const denied = deniedIn(answer);
-    if (denied.length === 0) return;
+    if (denied.length > 0) this.notice(keyState, nowMs, denied);
+  }
+
+  /** Notices what is reached without a change: by a denial, or since units count as used that a hold has left. */
+  notice(keyState: KeyState, nowMs: number, denied: readonly string[] = []): void {
     const { accounts } = keyState;
     const noticed = this.#noticedAfter(keyState, { accounts, denied }, nowMs);
     if (noticed !== undefined) this.commit(keyState, { accounts, noticed }, nowMs);

@@ -23,12 +23,18 @@ const MAX_KEYS = 1_000;
 const MAX_AT_ONCE = 5;
 const MIN_WAIT_MS = 5_000;
 const MAX_WAIT_MS = 2 * 60 * 60 * 1_000;
+/** The alarm that opens a key after its holds have ended comes at most so much later. */
+const WATCHED_WITHIN_MS = 1_000;
 /** The alarm that would find notices after a crash comes at most so much later than it might. It costs a row. */
 const FOUND_WITHIN_MS = 6 * 60 * 60 * 1_000;
 
+type NamedKey = readonly [key: string, policy: string];
+
 interface OutboxHost {
-  readonly store: Pick<KeyStore, "open" | "release" | "unsend">;
-  readonly storage: { keysUnsent(most: number): readonly (readonly [key: string, policy: string])[] };
+  readonly store: Pick<KeyStore, "open" | "release" | "unsend" | "notice">;
+  readonly storage: {
+    readonly [Kind in "keysUnsent" | "keysHolding"]: (most: number) => readonly NamedKey[];
+  };
   readonly timers: { nowMs(): number; alarmBy(dueMs: number, nowMs: number, slackMs?: number): void };
   readonly counter: Pick<Counter, "add">;
   readonly deliver: Deliver;
@@ -38,6 +44,8 @@ interface OutboxHost {
 
 export class Outbox implements NoticeBox {
   readonly #host: OutboxHost;
+  /** Keys that may reach a threshold without a further call, and when. Of more keys the next call notices it. */
+  readonly #watched = new Map<string, { readonly policy: string; readonly dueMs: number }>();
   /** By key: its policy. The first is the one that waits longest for an attempt. */
   readonly #keys = new Map<string, string>();
   #running: Promise<void> | undefined;
@@ -71,6 +79,12 @@ export class Outbox implements NoticeBox {
     else this.#host.inBackground(this.#run());
   }
 
+  watch({ key, policy }: KeyState, dueMs: number, nowMs: number): void {
+    if (!this.#watched.has(key) && this.#watched.size >= MAX_KEYS) return;
+    this.#watched.set(key, { policy: policy.name, dueMs });
+    this.#host.timers.alarmBy(dueMs, nowMs, WATCHED_WITHIN_MS);
+  }
+
   /** A key was loaded. */
   follow(keyState: KeyState, nowMs: number): void {
     if (hasUnsent(keyState)) this.add(keyState, nowMs);
@@ -79,12 +93,36 @@ export class Outbox implements NoticeBox {
   /** An alarm came: sends what is due, also what was stored before this memory. Returns when it has to come again. */
   async wake(): Promise<number> {
     const { storage, timers } = this.#host;
-    if (!this.#isRead) for (const [key, policy] of storage.keysUnsent(MAX_KEYS)) this.#keys.set(key, policy);
+    if (!this.#isRead) {
+      for (const [key, policy] of storage.keysUnsent(MAX_KEYS)) this.#keys.set(key, policy);
+      for (const [key, policy] of storage.keysHolding(MAX_KEYS))
+        this.#watched.set(key, { policy, dueMs: -Infinity });
+    }
+    const watchedMs = this.#look();
     // More than there is room for are found when these have gone.
     this.#isRead = this.#keys.size < MAX_KEYS;
     if (timers.nowMs() >= this.#dueMs) await this.#run();
-    if (this.#keys.size === 0) return this.#isRead ? Infinity : timers.nowMs() + MIN_WAIT_MS;
-    return Math.max(this.#dueMs, timers.nowMs());
+    const unreadMs = this.#isRead ? Infinity : timers.nowMs() + MIN_WAIT_MS;
+    const sentMs = this.#keys.size === 0 ? unreadMs : Math.max(this.#dueMs, timers.nowMs());
+    return Math.min(sentMs, watchedMs);
+  }
+
+  /** Opens the keys whose holds have ended. Returns when the next one has to be opened. */
+  #look(): number {
+    const { store, timers } = this.#host;
+    const nowMs = timers.nowMs();
+    for (const [key, { policy, dueMs }] of this.#watched) {
+      if (nowMs < dueMs) continue;
+      this.#watched.delete(key);
+      try {
+        const keyState = store.open(policy, key, nowMs);
+        store.notice(keyState, nowMs);
+        store.release(keyState);
+      } catch (error) {
+        console.warn(`policy ${policy}: what a key has used could not be noticed: ${String(error)}`);
+      }
+    }
+    return Math.min(...[...this.#watched.values()].map(({ dueMs }) => dueMs));
   }
 
   #run(): Promise<void> {

@@ -57,7 +57,10 @@ export function localOperations(
       shedders.reset(keyState, nowMs);
       queue.serve(keyState);
     },
-    endWaits: (keyState, nowMs) => queue.endWaits(keyState, nowMs),
+    endWaits: (keyState, nowMs) => {
+      queue.endWaits(keyState, nowMs);
+      slots.endWaits(keyState, nowMs);
+    },
   };
 }
 

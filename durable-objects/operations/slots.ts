@@ -26,6 +26,7 @@ import type { Counter } from "../../core/stats/tally.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import type { Claim } from "../storage/records.ts";
+import { handedMs, heard, type KnownHolder, newHolder } from "./known-holders.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
 /** Of many holders each asks more rarely: the object hears of 250 a second. */
@@ -46,29 +47,6 @@ const KEPT_FROM = 10;
 const TOKENS = 1_000;
 /** The most leases of a holder that have ended elsewhere since its last message. Ends of others are not known here. */
 const MAX_ENDED = 1_024;
-
-interface KnownHolder {
-  turn: number;
-  answer: Slots | undefined;
-  /** When it may lease no more. */
-  aliveUntilMs: number;
-  /** Until when its row lasts. */
-  rowUntilMs: number;
-  leased: number;
-  wanted: number;
-  granted: number;
-  released: number;
-  handed: ReadonlySet<string>;
-  /** By id: the turn in whose answer it was named first. */
-  readonly ended: Map<string, number>;
-  /** Leases that are not known here, and when they were asked for first. */
-  readonly asked: Map<string, number>;
-  heardAtMs: number;
-  paceMs: number;
-  /** The last reset of the key of which the holder has not heard, and the turn in whose answer it was said first. */
-  resetAtMs: number | undefined;
-  resetTurn: number;
-}
 
 /** What is known of a key's holders until a crash. */
 interface Memory {
@@ -172,11 +150,12 @@ export class SlotOwner {
     for (const [id, atMs] of holder.asked) if (nowMs >= atMs + 2 * handedMs(holder)) holder.asked.delete(id);
     holder.aliveUntilMs = aliveUntilMs;
     holder.rowUntilMs = rowUntilMs;
-    const { resetAtMs } = holder;
+    const { reset, waitsEnded } = holder;
     return {
       more,
       isNew,
-      ...(resetAtMs !== undefined && { resetAgoMs: nowMs - resetAtMs }),
+      ...(reset && { resetAgoMs: nowMs - reset.atMs }),
+      ...(waitsEnded && { waitsEndedAgoMs: nowMs - waitsEnded.atMs }),
       lifeMs,
       paceMs,
       ttlMs,
@@ -247,12 +226,17 @@ export class SlotOwner {
   /** The leases that holders have granted until now are over. */
   reset(keyState: KeyState, nowMs: number): void {
     for (const holder of this.#memories.get(keyState)?.holders.values() ?? []) {
-      holder.resetAtMs = nowMs;
-      holder.resetTurn = Infinity;
+      holder.reset = { atMs: nowMs, turn: Infinity };
       holder.leased = 0;
       // Its row was written with the end that is known here.
       holder.rowUntilMs = -Infinity;
     }
+  }
+
+  /** Holders end the waits of their callers until now, when they hear of it: with their next message. */
+  endWaits(keyState: KeyState, nowMs: number): void {
+    for (const holder of this.#holdersAt(keyState, nowMs))
+      holder[1].waitsEnded = { atMs: nowMs, turn: Infinity };
   }
 
   /** The leases of a holder: as it said last, or as many as it may have. */
@@ -262,17 +246,22 @@ export class SlotOwner {
     return isKnown ? holder.leased : Math.max(0, ...Object.values(units));
   }
 
-  /** Those with this mark that live. What is only stored has begun before this memory. */
+  /** Those with the mark of this id. */
   #holdersOf(keyState: KeyState, id: string, nowMs: number): KnownHolder[] {
+    return this.#holdersAt(keyState, nowMs).flatMap(([name, holder]) =>
+      markOf(name) === markOf(id) ? [holder] : [],
+    );
+  }
+
+  /** Those that live. What is only stored has begun before this memory. */
+  #holdersAt(keyState: KeyState, nowMs: number): [name: string, holder: KnownHolder][] {
     const { holders } = this.#memoryOf(keyState);
     for (const claim of keyState.claims.values())
-      if (claim.isSlots === true && markOf(claim.id) === markOf(id) && !holders.has(claim.id)) {
+      if (claim.isSlots === true && !holders.has(claim.id)) {
         const aliveUntilMs = nowMs + LIFE_PACES * PACE_MS + LIFE_MS;
         holders.set(claim.id, { ...newHolder(claim), aliveUntilMs });
       }
-    return [...holders]
-      .filter(([name, { aliveUntilMs }]) => markOf(name) === markOf(id) && nowMs < aliveUntilMs)
-      .map(([, holder]) => holder);
+    return [...holders].filter(([, { aliveUntilMs }]) => nowMs < aliveUntilMs);
   }
 
   #memoryOf(keyState: KeyState): Memory {
@@ -320,43 +309,6 @@ function leasedRule({ ruleStates, policy }: KeyState) {
   const state = ruleStates[index];
   const rule = relaxedRule(policy);
   return { index, name: state?.rule.name ?? "", rule: rule === state?.rule ? rule : undefined };
-}
-
-/** A lease that a holder has is handed over after so long. */
-function handedMs({ paceMs }: KnownHolder): number {
-  return 2 * paceMs + 500;
-}
-
-/** A message was applied, and what it has heard of need not be said again. */
-function heard(holder: KnownHolder, call: SlotsCall): void {
-  holder.turn = call.turn;
-  holder.wanted = call.wanted;
-  holder.handed = new Set(call.handed.map(({ id }) => id));
-  for (const [id, turn] of holder.ended)
-    if (turn <= call.heard) holder.ended.delete(id);
-    else holder.ended.set(id, Math.min(turn, call.turn));
-  if (holder.resetTurn <= call.heard) holder.resetAtMs = undefined;
-  holder.resetTurn = holder.resetAtMs === undefined ? Infinity : Math.min(holder.resetTurn, call.turn);
-}
-
-function newHolder(claim: Claim | undefined): KnownHolder {
-  return {
-    turn: 0,
-    answer: undefined,
-    aliveUntilMs: -Infinity,
-    rowUntilMs: claim?.expiresAtMs ?? -Infinity,
-    leased: 0,
-    wanted: 0,
-    granted: 0,
-    released: 0,
-    handed: new Set(),
-    ended: new Map(),
-    asked: new Map(),
-    heardAtMs: -Infinity,
-    paceMs: PACE_MS,
-    resetAtMs: undefined,
-    resetTurn: Infinity,
-  };
 }
 
 interface Handed {

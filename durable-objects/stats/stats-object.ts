@@ -2,7 +2,7 @@ import { DurableObject } from "cloudflare:workers";
 import { SYSTEM_TIME, type Time } from "../../core/clock.ts";
 import { parseBackgroundMs } from "../../core/policies/parse-policies.ts";
 import { Analytics } from "../../core/stats/analytics.ts";
-import { type Counts, merged, type PolicyNames, seriesOf } from "../../core/stats/counts.ts";
+import { type Counts, merged, plansOf, type PolicyNames, seriesOf } from "../../core/stats/counts.ts";
 import {
   type ClosedMinute,
   closing,
@@ -200,8 +200,17 @@ export class Recorder {
   }
 
   /** Without steps that have no traffic. */
-  history({ policy, step, sinceMs }: HistoryCall): readonly HistoryPoint[] {
+  history(call: HistoryCall): readonly HistoryPoint[] {
     this.#catchUp();
+    const byPlan = this.#points({ ...call, policy: plansOf(call.policy) });
+    const plans = new Map(byPlan.map(({ atMs, counts }) => [atMs, counts]));
+    return this.#points(call).map((point) => {
+      const ofPoint = plans.get(point.atMs);
+      return ofPoint === undefined ? point : { ...point, plans: ofPoint };
+    });
+  }
+
+  #points({ policy, step, sinceMs }: HistoryCall): HistoryPoint[] {
     const stepMs = step === "minute" ? MINUTE_MS : MINUTE_MS * MINUTES_AN_HOUR;
     const from = Math.floor(sinceMs / stepMs);
     const { number, counts } = this.#openStep(step, policy);

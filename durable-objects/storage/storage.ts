@@ -22,7 +22,7 @@ export const KEYS_SWEPT = 1_000;
 /** Keys record by record, in the object's storage or in memory (memory-namespace.ts). */
 export interface KeyStorage extends Omit<
   Pick<Storage, keyof Storage>,
-  "answers" | "claims" | "moves" | "journal" | "made" | "turn" | "fold" | "keysUnsent"
+  "answers" | "claims" | "moves" | "journal" | "made" | "turn" | "fold" | "keysUnsent" | "keysHolding"
 > {
   readonly answers: Omit<StoredAnswers, "forget" | "fold" | "all">;
   readonly claims: Omit<StoredClaims, "forgetCounts" | "fold">;
@@ -229,6 +229,17 @@ export class Storage {
           ? [lone.row]
           : [];
     return rows.map(({ key, policy }) => [key, policy]);
+  }
+
+  /** Keys with holds of callers, or leases. It reads all of their rows, and is used once after a start. */
+  keysHolding(most: number): (readonly [key: string, policy: string])[] {
+    this.fold();
+    const query = "SELECT DISTINCT key FROM holds LIMIT ?";
+    const keys = this.#tables.rows<Pick<KeyRow, "key">>("holds", query, most);
+    return keys.flatMap(({ key }) => {
+      const { policy } = this.read(key) ?? {};
+      return policy === undefined ? [] : [[key, policy] as const];
+    });
   }
 
   /** The next `KEYS_SWEPT` keys after one, in table order, and when each was expected to be untouched. */

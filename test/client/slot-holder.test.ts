@@ -4,7 +4,7 @@ import { expect, test } from "vitest";
 import { Ticks } from "../../bench/scale/ticks.ts";
 import type { ClientContext } from "../../client/call-gate.ts";
 import { SlotHolder } from "../../client/slot-holder.ts";
-import type { Slots } from "../../core/protocol/answers.ts";
+import type { GivenSlots, Slots } from "../../core/protocol/answers.ts";
 import type { SlotsCall } from "../../core/protocol/calls.ts";
 import { Tally } from "../../core/stats/tally.ts";
 import { parseDeployment } from "../support/milliseconds.ts";
@@ -80,11 +80,12 @@ function start() {
   const ticks = new Ticks();
   const tally = new Tally();
   const sent: SlotsCall[] = [];
+  const given: Partial<GivenSlots> = {};
   const caller = callerOf(
     ticks,
     (call) => {
       sent.push(call);
-      return { slots: { memory: "memory", given: { ...GIVEN, more: sent.length === 1 ? 2 : 0 } } };
+      return { slots: { memory: "memory", given: { ...GIVEN, ...given, more: sent.length === 1 ? 2 : 0 } } };
     },
     tally,
   );
@@ -92,7 +93,7 @@ function start() {
   const call = (ttlMs: number, cost = 1) =>
     ({ cost, ttlMs, waitMs: 9_000, makeId: () => randomUUID() }) as never;
   const acquire = (ttlMs: number) => holder.acquire(caller, policy, "key", call(ttlMs))?.lease?.id;
-  return { ticks, tally, sent, caller, holder, policy, call, acquire };
+  return { ticks, tally, sent, caller, holder, policy, call, acquire, given };
 }
 
 test("waits that end are denied with the time at which enough of the isolate's own leases end", async () => {
@@ -114,6 +115,27 @@ test("waits that end are denied with the time at which enough of the isolate's o
   const said = { reason: "wait-timeout", waitedMs: 7 };
   expect(one?.answer).toMatchObject({ ...said, rules: [{ ...denied, retryAfterMs: 2_991 }] });
   expect(both?.answer).toMatchObject({ ...said, rules: [{ ...denied, retryAfterMs: 6_991 }] });
+});
+
+test("waits that a call in another isolate ended end here with the next answer, and later ones go on", async () => {
+  const { ticks, caller, holder, policy, call, acquire, given } = start();
+  const enter = () => holder.enter(caller, policy, "key", call(1_000));
+  const waiting: ReturnType<typeof enter>[] = [];
+  await ticks.run(
+    () => ticks.nowMs >= 1_200,
+    (nowMs) => {
+      if (nowMs <= 5) acquire(0);
+      if (nowMs === 10) expect([acquire(3_000), acquire(7_000)]).not.toContain(undefined);
+      if (nowMs === 100 || nowMs === 400) waiting.push(enter());
+      // The next message comes at its pace.
+      if (nowMs === 300)
+        Object.defineProperty(given, "waitsEndedAgoMs", { enumerable: true, get: () => ticks.nowMs - 300 });
+      if (nowMs > 300 && nowMs % 100 === 0) acquire(0);
+    },
+  );
+  const [ended, later] = waiting;
+  expect([ended?.latch.isOpen, later?.latch.isOpen]).toEqual([true, false]);
+  expect(ended?.answer).toMatchObject({ reason: "wait-timeout", rules: [{ success: false }] });
 });
 
 test("a lease is counted where it ends: here until its release or its end, or handed over with its age", async () => {

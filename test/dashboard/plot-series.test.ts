@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { seriesOf, SPANS } from "../../dashboard/plot-series.ts";
+import { seriesOf, SPANS, sumsByPlan } from "../../dashboard/plot-series.ts";
 
 const [HOUR, , MONTH] = SPANS;
 const NOW_MS = Date.parse("2026-11-22T18:00:30Z");
@@ -30,4 +30,15 @@ test("it has 15 steps at the least and all of them at the most, and all when the
   expect(series(HOUR, "2026-11-22T17:59:00Z")[0].length).toBe(15);
   expect(series(HOUR, "2026-11-22T16:30:00Z")[0].length).toBe(60);
   expect(series(HOUR)[0].length).toBe(60);
+});
+
+test("decisions by plan are summed, those by no plan are the rest, and without plans there are no sums", () => {
+  const [one, other] = [point("2026-11-22T17:30:00Z"), point("2026-11-22T17:32:00Z")];
+  expect(sumsByPlan([one, other])).toEqual([]);
+  const pro = (admitted: number, denied: number) => ({ pro: { admitted, denied } });
+  expect(sumsByPlan([one, { ...other, plans: pro(1, 1) }])).toEqual([
+    { plan: "", admitted: 7, denied: 1 },
+    { plan: "pro", admitted: 1, denied: 1 },
+  ]);
+  expect(sumsByPlan([{ ...other, plans: pro(4, 1) }])).toEqual([{ plan: "pro", admitted: 4, denied: 1 }]);
 });

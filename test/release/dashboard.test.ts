@@ -78,6 +78,38 @@ test("among 50 keys the one that hammers is found, blocked and let in again; a c
   expect(faults).toEqual([]);
 });
 
+test("the plan that decided is seen of a policy's history, of its top keys, and of a key", async () => {
+  const { url } = serving;
+  for (let call = 0; call < 8; call += 1) {
+    await send(url, "POST", "/v1/limit", { policy: "customer", key: "acme", plan: "pro" });
+    await send(url, "POST", "/v1/limit", { policy: "customer", key: "corner-shop" });
+  }
+  await until(async () => {
+    const { points } = await send(url, "GET", "/v1/stats?policy=customer&step=hour");
+    const sums = (points as { admitted: number; denied: number }[]).map(
+      (each) => each.admitted + each.denied,
+    );
+    return sums.reduce((all, each) => all + each, 0) === 16;
+  });
+  const { page, faults } = await openPage(browser);
+  await signIn(page, url, TOKENS.full);
+  await goTo(page, "#/policy/customer");
+  await page.waitForSelector("[data-part=plans] tbody tr");
+  const rows = await page.$$eval("[data-part=plans] tbody tr", (found) =>
+    found.map((row) => [...row.querySelectorAll("td")].map((cell) => cell.textContent)),
+  );
+  expect(rows).toEqual([
+    ["(none)", "5", "3"],
+    ["pro", "8", "0"],
+  ]);
+  const active = await page.waitForSelector("[data-top=active] td.key");
+  expect(await active?.evaluate((cell) => cell.textContent)).toBe("acme plan pro");
+  await goTo(page, "#/key/customer/acme");
+  await says(page, "pro");
+  await page.waitForSelector("[data-figure=plan]");
+  expect(faults).toEqual([]);
+});
+
 test("leases and callers that wait are seen as they come and go", async () => {
   const { url } = serving;
   const acquire = (waitMs: number) =>

@@ -83,6 +83,19 @@ test.each([
   },
 );
 
+/** Milliseconds after the first call that names the smaller plan: what docs/plans.md promises. */
+const PLAN_LATE_MS = 20_000;
+
+test.each([CELL.quota, LOG])(
+  "$algorithm: a smaller plan counts in all regions in time, and nothing is over",
+  async (quota) => {
+    const plan = { limit: quota.limit / 4, atMs: 8_000, lateMs: PLAN_LATE_MS };
+    const cell = { ...CELL, quota, plan, durationMs: 36_000, seed: announcedSeed("plans in regions") };
+    const { admittedOver, planOver } = await runCell(cell);
+    expect({ admittedOver, planOver }).toEqual({ admittedOver: 0, planOver: 0 });
+  },
+);
+
 test("all get a part of the limit, and its home object hears little", async () => {
   const figures = await runCell({ ...CELL, durationMs: depth(15_000, 30_000), lawEveryMs: 1_000 });
   expect(figures.admitted).toBeGreaterThan(0.8);

@@ -10,6 +10,13 @@ import { makeState, removeState, serveBundle } from "./served.ts";
 /** An API, its logins, and exports: keys with an object each, and two policies that can be listed. */
 export const DASHBOARD_POLICIES = {
   api: { algorithm: "token-bucket", limit: 20, window: "1m", burst: 30, deadlineMs: 20_000 },
+  customer: {
+    algorithm: "fixed-window",
+    limit: 5,
+    window: "1d",
+    plans: { pro: { limit: 1_000 } },
+    deadlineMs: 20_000,
+  },
   visitor: { algorithm: "token-bucket", limit: 30, window: "1m", objects: 4, deadlineMs: 20_000 },
   export: {
     algorithm: "concurrency",

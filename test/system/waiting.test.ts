@@ -179,6 +179,34 @@ test("waits that are ended are denied, at the object and in the isolate of the c
   await untilKey("slots", key, { leases: 0, queueLength: 0, outstanding: 0 });
 });
 
+test("waits that are ended through one isolate end in another one, which leases the slots itself", async () => {
+  const [here, there] = clients as [HttpClient, HttpClient];
+  const isDenied = ({ success }: Record<string, unknown>) => success === false;
+  // Slots of old leases go home, and then calls wait at the object alone: the round is made again.
+  await eventually(async () => {
+    const key = freshKey();
+    const lease = async (fields: object = {}) =>
+      (await there.call("POST", "/v1/leases", { policy: "slots", key, ttlMs: 2_000, ...fields })).body;
+    const release = ({ lease: { id = "" } = {} }: { lease?: { id?: string } }) =>
+      there.call("DELETE", `/v1/leases/${id}`);
+    let source: unknown;
+    while (source !== "isolate") {
+      const body = await lease();
+      ({ source } = body);
+      await release(body);
+    }
+    const all = await Promise.all(Array.from({ length: 25 }, () => lease()));
+    const waiting = Array.from({ length: 3 }, () => lease({ waitMs: 60_000 }));
+    let answered = 0;
+    for (const each of waiting) void each.then(() => (answered += 1));
+    while (answered < 3) await here.call("DELETE", `/v1/policies/slots/keys/${key}/waiters`);
+    for (const body of all) if (!isDenied(body)) await release(body);
+    const answers = await Promise.all(waiting);
+    for (const each of answers.filter(isDenied)) expect(each["reason"]).toBe("wait-timeout");
+    expect(answers.filter((each) => isDenied(each) && each["source"] === "isolate")).not.toEqual([]);
+  });
+});
+
 test("over the service binding the same holds", async () => {
   const key = freshKey();
   const giveBack = await hold("still", key, 20);

@@ -105,6 +105,7 @@ export const POINT = {
   denied: 92,
   degraded: 0,
   reasons: { quota: 92 },
+  plans: { pro: { admitted: 1_200, denied: 3 } },
 };
 export const TOP = { policy: "api", by: "denied", since: "2026-11-22T17:00:00.000Z" };
 

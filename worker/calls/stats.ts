@@ -75,7 +75,11 @@ export async function callHistory(context: StatsContext, input: unknown): Answer
     policy: name,
     step,
     since: instantText(sinceMs),
-    points: points.map(({ atMs, counts }) => ({ at: instantText(atMs), ...sumsOf(counts) })),
+    points: points.map(({ atMs, counts, plans }) => ({
+      at: instantText(atMs),
+      ...sumsOf(counts),
+      ...(plans && { plans: byPlan(plans) }),
+    })),
   };
 }
 
@@ -93,7 +97,7 @@ export async function callTopKeys(context: StatsContext, input: unknown): Answer
   const { keyPrefix = "" } = principal;
   const keys = top.keys
     .filter(([key]) => key.startsWith(keyPrefix))
-    .map(([key, count, error]) => ({ key, count, error }));
+    .map(([key, count, error, plan]) => ({ key, count, error, ...(plan !== undefined && { plan }) }));
   return { policy: name, by, since: instantText(top.sinceMs), keys };
 }
 
@@ -109,6 +113,16 @@ function sumsOf(counts: Counts) {
     if (reason === "degraded") sums.degraded += count;
   }
   return { ...sums, reasons };
+}
+
+function byPlan(counts: Counts): Record<string, { admitted: number; denied: number }> {
+  const plans: Record<string, { admitted: number; denied: number }> = {};
+  for (const [words, count] of Object.entries(counts)) {
+    const [plan = "", outcome = ""] = words.split(" ");
+    const sums = (plans[plan] ??= { admitted: 0, denied: 0 });
+    sums[outcome === "admitted" ? "admitted" : "denied"] += count;
+  }
+  return plans;
 }
 
 export async function askStats<Answer extends object>(
@@ -163,6 +177,12 @@ export const HistoryPoint = v.object({
   denied: amount("Decisions that denied."),
   degraded: amount("Those of both that `onFailure` decided, since the limiter could not."),
   reasons: described(v.record(v.string(), amount("How often.")), "By reason, how many were denied."),
+  plans: v.optional(
+    described(
+      v.record(v.string(), v.object({ admitted: amount("Admitted."), denied: amount("Denied.") })),
+      "Those by plans, by the plan's name. All others were decided by the policy's own figures.",
+    ),
+  ),
 });
 
 export const History = v.object({
@@ -177,6 +197,9 @@ export const TopKey = v.object({
   key: v.string(),
   count: amount("How often it came, or was denied: not more often than this."),
   error: amount("The count may be too high by so much at most."),
+  plan: v.optional(
+    described(v.string(), "The plan of the last decision. Absent: it was by the policy's own figures."),
+  ),
 });
 
 export const TopKeyList = v.object({

@@ -1,11 +1,20 @@
 import { expect, test } from "vitest";
-import { merged, OTHER_POLICIES, PolicyNames, type Counts } from "../../../core/stats/counts.ts";
+import {
+  MAX_PLANS,
+  merged,
+  OTHER_PLANS,
+  OTHER_POLICIES,
+  PolicyNames,
+  type Counts,
+} from "../../../core/stats/counts.ts";
 import {
   closing,
   hourOf,
   MAX_SENDERS,
+  namesIn,
   SENDER_KEPT_MS,
   Senders,
+  Tops,
   withMessages,
   type ClosedMinute,
   type OpenMinute,
@@ -73,6 +82,27 @@ test("policies past the bound are counted under one name, and lose nothing", () 
     [`decisions ${OTHER_POLICIES} denied quota object`]: 2,
     [`leases_granted ${OTHER_POLICIES}`]: 3,
   });
+});
+
+test("plans past the bound are counted under one name, also after a start, and lose nothing", () => {
+  const counts = Object.fromEntries(
+    Array.from({ length: MAX_PLANS }, (_, plan) => [`plan_decisions api p${plan} admitted`, 1]),
+  );
+  const full = withMessage(OPEN, messageOf("s", 1, counts), new PolicyNames(), 0);
+  const more = { "plan_decisions api p0 admitted": 2, "plan_decisions api q denied": 3 };
+  const open = withMessage(full, messageOf("s", 2, more), namesIn(full.counts), 0);
+  expect(open.counts).toMatchObject({
+    "plan_decisions api p0 admitted": 3,
+    [`plan_decisions api ${OTHER_PLANS} denied`]: 3,
+  });
+  expect(Object.keys(open.counts).length).toBe(MAX_PLANS + 2);
+});
+
+test("a key of this hour and the last one has the plan of its last decision", () => {
+  const tops = new Tops();
+  for (const [hour, plan] of ["free", "pro"].entries())
+    tops.add([{ policy: "api", active: { keys: [["a", 1, 0, plan]], least: 0 } }], hour * 3_600_000);
+  expect(tops.answer({ policy: "api", by: "active" }, 3_600_000).keys).toEqual([["a", 2, 0, "pro"]]);
 });
 
 test("minutes and hours have all decisions, each once, and so do the totals", () => {

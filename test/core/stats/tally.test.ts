@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { MAX_POLICIES, OTHER_POLICIES } from "../../../core/stats/counts.ts";
+import { MAX_PLANS, MAX_POLICIES, OTHER_PLANS, OTHER_POLICIES } from "../../../core/stats/counts.ts";
 import { countHeld, HeldTimes } from "../../../core/stats/held-times.ts";
 import { MAX_WITH_KEYS, Tally, type CountedDecision } from "../../../core/stats/tally.ts";
 
@@ -124,4 +124,46 @@ test("of very many policies the later ones share a name, and have no keys", () =
   expect(counts[`decisions ${OTHER_POLICIES} admitted ok isolate`]).toBe(5);
   expect(Object.values(counts).reduce((sum, count) => sum + count, 0)).toBe(MAX_POLICIES + 6);
   expect(keys.length).toBe(MAX_WITH_KEYS);
+});
+
+test("decisions by plans are counted by policy, plan and outcome, beside all decisions", () => {
+  const tally = new Tally();
+  for (const plan of ["pro", "pro", "free", "pro", undefined]) tally.decided(told(plan ? { plan } : {}));
+  tally.decided(told({ plan: "pro", success: false, reason: "quota" }));
+  tally.decided(told({ policy: "other", plan: "pro" }));
+  const { counts } = tally.take() ?? {};
+  expect(counts).toEqual({
+    "decisions api admitted ok isolate": 5,
+    "decisions api denied quota isolate": 1,
+    "decisions other admitted ok isolate": 1,
+    "plan_decisions api pro admitted": 3,
+    "plan_decisions api pro denied": 1,
+    "plan_decisions api free admitted": 1,
+    "plan_decisions other pro admitted": 1,
+  });
+  tally.decided(told());
+  expect(tally.take()?.counts).toEqual({ "decisions api admitted ok isolate": 1 });
+});
+
+test("a key has the plan of its last decision, and none after a call that names none", () => {
+  const tally = new Tally();
+  tally.decided(told({ plan: "pro" }));
+  tally.decided(told({ plan: "free" }));
+  tally.decided(told({ key: "b", plan: "pro", success: false, reason: "quota" }));
+  tally.decided(told({ key: "b" }));
+  const [api] = tally.take()?.keys ?? [];
+  expect(api?.active?.keys).toEqual([
+    ["a", 2, 0, "free"],
+    ["b", 2, 0],
+  ]);
+  expect(api?.denied?.keys).toEqual([["b", 1, 0, "pro"]]);
+});
+
+test("of very many plans the later ones share a name, and lose no decision", () => {
+  const tally = new Tally();
+  for (let plan = 0; plan < MAX_PLANS + 5; plan += 1) tally.decided(told({ plan: `p${plan}` }));
+  tally.decided(told({ plan: "p0" }));
+  const { counts = {} } = tally.take() ?? {};
+  expect(counts["plan_decisions api p0 admitted"]).toBe(2);
+  expect(counts[`plan_decisions api ${OTHER_PLANS} admitted`]).toBe(5);
 });

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { Summary } from "../../../core/stats/messages.ts";
-import { mergedKeys, NO_KEYS, TopKeys } from "../../../core/stats/tally.ts";
+import { mergedKeys, NO_KEYS, TopKeys } from "../../../core/stats/top-keys.ts";
 import { seededRandom, seedOr, whole } from "../../support/random.ts";
 
 const STREAMS = 400;
@@ -76,4 +76,27 @@ test("merging with nothing changes nothing", () => {
   const summary = summaryOf(["a", "a", "b"], 2);
   expect(mergedKeys(summary, NO_KEYS, 2)).toEqual(summary);
   expect(mergedKeys(NO_KEYS, summary, 2)).toEqual(summary);
+});
+
+test("merged keys have the plan of the later summary, and that of the earlier one where only it has the key", () => {
+  const earlier: Summary = {
+    keys: [
+      ["a", 2, 0, "free"],
+      ["b", 1, 0, "pro"],
+      ["c", 1, 0, "pro"],
+    ],
+    least: 0,
+  };
+  const later: Summary = {
+    keys: [
+      ["a", 1, 0, "pro"],
+      ["c", 1, 0],
+    ],
+    least: 0,
+  };
+  expect(mergedKeys(earlier, later).keys).toEqual([
+    ["a", 3, 0, "pro"],
+    ["c", 2, 0],
+    ["b", 1, 0, "pro"],
+  ]);
 });

@@ -121,6 +121,30 @@ test("slots outlast a crash after a reset, and after their holder has come back"
   }
 });
 
+test("each holder is told that waits were ended until it has heard so, also one that only a row says", () => {
+  const key = new Key();
+  const { memory } = key.take("holder-a", 4);
+  key.take("holder-b", 4);
+  const agoMs = (call: Partial<SlotsCall>) =>
+    key.slots({ memory, kept: 4, wanted: 4, ...call }).given?.waitsEndedAgoMs;
+  expect(agoMs({ turn: 2, heard: 1 })).toBeUndefined();
+  key.call({ op: "endWaits" });
+  key.nowMs += 10;
+  expect(agoMs({ turn: 3, heard: 2 })).toBe(10);
+  expect(agoMs({ turn: 2, heard: 1, holder: "holder-b" })).toBe(10);
+  // The answer to the third message is lost, that to the fourth is not.
+  key.nowMs += 10;
+  expect(agoMs({ turn: 4, heard: 2 })).toBe(20);
+  expect(agoMs({ turn: 5, heard: 4 })).toBeUndefined();
+  // A later end is told even if an earlier one is not heard of.
+  key.call({ op: "endWaits" });
+  expect(agoMs({ turn: 3, heard: 1, holder: "holder-b" })).toBe(0);
+  key.crash();
+  key.call({ op: "endWaits" });
+  const now = key.slots({ turn: 6, heard: 5, memory, kept: 4, wanted: 4 }).memory;
+  expect(agoMs({ turn: 7, heard: 5, memory: now })).toBe(0);
+});
+
 test("a holder whose key is forgotten is refused once, and has new slots with its next message", () => {
   const key = new Key();
   const { memory } = key.take("holder-a", 8);

@@ -255,6 +255,32 @@ describe("the history", () => {
       ]);
     }));
 
+  test("has decisions by plan beside all of them, by minute and hour, and after a start", () =>
+    withRecorder((open, clock) => {
+      const [PRO, NOT_PRO] = ["plan_decisions api pro admitted", "plan_decisions api pro denied"];
+      let recorder = open();
+      recorder.push(messageOf("a", 1, { [ADMITTED]: 3, [DENIED]: 1, [PRO]: 2, [NOT_PRO]: 1 }));
+      clock.atMs += MINUTE_MS;
+      recorder.push(messageOf("a", 2, { [ADMITTED]: 1 }));
+      clock.atMs += MINUTE_MS;
+      recorder = open();
+      recorder.push(messageOf("a", 3, { [ADMITTED]: 4, [PRO]: 4, "plan_decisions api free admitted": 1 }));
+      const plansOf = (step: "minute" | "hour") =>
+        recorder.history({ policy: "api", step, sinceMs: DAY_MS }).map(({ plans }) => plans);
+      const first = { "pro admitted": 2, "pro denied": 1 };
+      expect(plansOf("minute")).toEqual([first, undefined, { "pro admitted": 4, "free admitted": 1 }]);
+      expect(plansOf("hour")).toEqual([{ "pro admitted": 6, "pro denied": 1, "free admitted": 1 }]);
+      clock.atMs += 60 * MINUTE_MS;
+      recorder.push(messageOf("a", 4, { [ADMITTED]: 1 }));
+      expect(plansOf("hour")).toEqual([
+        { "pro admitted": 6, "pro denied": 1, "free admitted": 1 },
+        undefined,
+      ]);
+      // An older version reads words of outcomes and reasons, so plans are not among them.
+      const [minute] = recorder.history({ policy: "api", step: "minute", sinceMs: DAY_MS });
+      expect(minute?.counts).toEqual({ "admitted ok": 3, "denied quota": 1 });
+    }));
+
   test("has a row for each minute of a day at most, and each is written once", () =>
     withRecorder((open, clock, storage) => {
       const recorder = open();

@@ -27,6 +27,11 @@ beforeAll(async () => {
       "decisions api denied blocked object": 1,
       "decisions api denied degraded fallback": 2,
       "decisions slow admitted ok object": 7,
+      "decisions planned admitted ok isolate": 9,
+      "decisions planned denied quota object": 2,
+      "plan_decisions planned pro admitted": 6,
+      "plan_decisions planned pro denied": 2,
+      "plan_decisions planned max admitted": 1,
       rows_written: 5,
     },
     keys: [
@@ -40,6 +45,16 @@ beforeAll(async () => {
           least: 0,
         },
         active: { keys: [["tenant-a:1", 30, 4]], least: 0 },
+      },
+      {
+        policy: "planned",
+        active: {
+          keys: [
+            ["a", 8, 0, "pro"],
+            ["b", 3, 0],
+          ],
+          least: 0,
+        },
       },
     ],
   });
@@ -119,6 +134,18 @@ describe("GET /v1/stats", () => {
     expect(error?.detail).toMatch(new RegExp(detail));
   });
 
+  test("says how many of them each plan decided, and nothing of plans where calls have named none", async () => {
+    const { body } = await stats("policy=planned&step=hour");
+    const [point] = body["points"] as { admitted: number; denied: number; plans?: object }[];
+    expect(point).toMatchObject({
+      admitted: 9,
+      denied: 2,
+      plans: { pro: { admitted: 6, denied: 2 }, max: { admitted: 1, denied: 0 } },
+    });
+    const [plain] = (await stats("policy=api&step=hour")).body["points"] as object[];
+    expect(plain).not.toHaveProperty("plans");
+  });
+
   test("takes a duration or an instant", async () => {
     for (const since of ["2m", "90s", "1d", instantText(Date.now() - HOUR_MS)])
       expect((await stats(`policy=api&since=${since}`)).status).toBe(200);
@@ -145,6 +172,10 @@ describe("GET /v1/stats/keys", () => {
         { key: "tenant-b:1", count: 1, error: 1 },
       ],
     });
+    expect((await keys("policy=planned&by=active")).body["keys"]).toEqual([
+      { key: "a", count: 8, error: 0, plan: "pro" },
+      { key: "b", count: 3, error: 0 },
+    ]);
     expect((await keys("policy=api&by=active")).body["keys"]).toEqual([
       { key: "tenant-a:1", count: 30, error: 4 },
     ]);
