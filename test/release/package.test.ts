@@ -225,3 +225,15 @@ test("with Express, which comes from npm", () => {
   expect(typesOf(project, { types: ["node"], skipLibCheck: true, esModuleInterop: true })).toBe("");
   expect(printed(project, "index.ts")).toEqual([200, '"jobs";r=0;t=60', 14, 200, 429, 0]);
 });
+
+test.each([
+  ["publint", "publint@0.3.25", ["run", "--strict"]],
+  // It is a package of modules alone: require() of them is left to Node.
+  ["attw", "@arethetypeswrong/cli@0.18.5", ["--profile", "esm-only", "--format", "ascii", "--no-emoji"]],
+])("%s, which comes from npm, finds nothing wrong with the tarball", (command, from, args) => {
+  const project = projectWith(tarball, [from]);
+  if (project === undefined) return console.warn(`${from} cannot be had from npm here: it was left out`);
+  const bin = join(project.folder, "node_modules", ".bin", command);
+  const { status, stdout, stderr } = spawnSync(bin, [...args, tarball], { encoding: "utf8", timeout: 60_000 });
+  expect(status === 0 ? "" : stdout + stderr).toBe("");
+});
