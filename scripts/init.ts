@@ -107,7 +107,9 @@ try {
   if (isNew) writeFileSync(join(ROOT, MANIFEST), manifest());
   const written = [...wanted.map(({ to }) => to), ...copied, ...(isNew ? [MANIFEST] : [])];
   console.log(`Written: ${written.join(", ")}\n`);
-  console.log(`While nothing can decide a call it is ${onFailure === "open" ? "admitted" : "denied"}: ${WHERE}.\n`);
+  console.log(
+    `While nothing can decide a call it is ${onFailure === "open" ? "admitted" : "denied"}: ${WHERE}.\n`,
+  );
   console.log(
     isNew
       ? "Next:\n\n  npm install\n  npm start"

@@ -15,8 +15,7 @@ const SECTION = /^## \[(\d+\.\d+\.\d+)\] - (\d{4}-\d{2}-\d{2})$/;
 /** What keeps a tag from being released; empty: nothing. */
 export function releaseProblems(tag: string, files: ReleaseFiles): string[] {
   const version = /^v(\d+\.\d+\.\d+)$/.exec(tag)?.[1];
-  if (version === undefined)
-    return [`the tag is ${JSON.stringify(tag)}: must be v and a version, as v0.1.0`];
+  if (version === undefined) return [`the tag is ${JSON.stringify(tag)}: must be v and a version, as v0.1.0`];
   const { version: packaged } = JSON.parse(files.manifest) as { version: string };
   const lock = JSON.parse(files.lock) as {
     version: string;
@@ -26,7 +25,7 @@ export function releaseProblems(tag: string, files: ReleaseFiles): string[] {
   const named = {
     "version of package.json": packaged,
     "version of package-lock.json": lock.version,
-    "version of packages[\"\"] of package-lock.json": lock.packages[""]?.version,
+    'version of packages[""] of package-lock.json': lock.packages[""]?.version,
     "weir-limiter of template/package.json": dependencies["weir-limiter"]?.replace(/^\^/, ""),
   };
   const others = Object.entries(named).filter(([, value]) => value !== version);

@@ -1,6 +1,7 @@
 /** A limiter in a repository of one's own: the packed package, its command, and what the command writes. */
 import { execFile, spawn, spawnSync } from "node:child_process";
 import {
+  existsSync,
   mkdirSync,
   mkdtempSync,
   readdirSync,
@@ -114,7 +115,9 @@ test.each([
   const { status, stdout } = weir(folder, "init", ...args);
   expect([status, stdout.includes(`While nothing can decide a call it is ${said}`)]).toEqual([0, true]);
   const { policies } = readWranglerToml(undefined, join(folder, "wrangler.toml"));
-  const chosen = Object.values(policies as Record<string, { onFailure?: string }>).map((each) => each.onFailure);
+  const chosen = Object.values(policies as Record<string, { onFailure?: string }>).map(
+    (each) => each.onFailure,
+  );
   expect(chosen).toEqual([onFailure, onFailure, onFailure]);
 });
 
@@ -132,7 +135,8 @@ test.each([
 test("a Node that is too old for wrangler is told so by init already, and nothing is written", () => {
   const folder = mkdtempSync(join(empty, "old-"));
   const old = ["/usr/bin/node", "/usr/local/bin/node"].find(
-    (path) => spawnSync(path, ["--version"], { encoding: "utf8" }).stdout?.startsWith("v20.") === true,
+    (path) =>
+      existsSync(path) && spawnSync(path, ["--version"], { encoding: "utf8" }).stdout.startsWith("v20."),
   );
   if (old === undefined) return console.warn("there is no Node 20 here: it was left out");
   const { status, stderr } = spawnSync(old, [bin(), "init"], { cwd: folder, encoding: "utf8" });

@@ -234,6 +234,9 @@ test.each([
   const project = projectWith(tarball, [from]);
   if (project === undefined) return console.warn(`${from} cannot be had from npm here: it was left out`);
   const bin = join(project.folder, "node_modules", ".bin", command);
-  const { status, stdout, stderr } = spawnSync(bin, [...args, tarball], { encoding: "utf8", timeout: 60_000 });
+  const { status, stdout, stderr } = spawnSync(bin, [...args, tarball], {
+    encoding: "utf8",
+    timeout: 60_000,
+  });
   expect(status === 0 ? "" : stdout + stderr).toBe("");
 });

@@ -96,7 +96,8 @@ test.each<[string, string, Partial<ReleaseFiles>, string]>([
 });
 
 test("what npm version writes agrees with its tag, and what is unreleased becomes its notes, whole", () => {
-  const changelog = "# Changelog\n\n## [Unreleased]\n\n### Added\n\n- This.\n\n## [0.1.0] - 2026-11-30\n\n- That.\n";
+  const changelog =
+    "# Changelog\n\n## [Unreleased]\n\n### Added\n\n- This.\n\n## [0.1.0] - 2026-11-30\n\n- That.\n";
   const dated = datedChangelog(changelog, "0.2.0", "2026-12-01");
   expect(notesOf("0.2.0", dated)).toBe("### Added\n\n- This.");
   const template = templateFor(read("template/package.json"), "0.2.0");
@@ -107,7 +108,8 @@ test("what npm version writes agrees with its tag, and what is unreleased become
 test("this project's own files would agree, and its changelog has the headings that tools read", () => {
   const { version } = JSON.parse(read("package.json")) as { version: string };
   const changelog = read("CHANGELOG.md");
-  const dated = notesOf(version, changelog) === "" ? datedChangelog(changelog, version, "2026-12-01") : changelog;
+  const dated =
+    notesOf(version, changelog) === "" ? datedChangelog(changelog, version, "2026-12-01") : changelog;
   const [manifest, lock] = [read("package.json"), read("package-lock.json")];
   const template = read("template/package.json");
   expect(releaseProblems(`v${version}`, { manifest, lock, template, changelog: dated })).toEqual([]);
@@ -119,7 +121,8 @@ test("this project's own files would agree, and its changelog has the headings t
 
 test("nothing is published that was not tested, and what is published has a provenance statement", () => {
   const workflow = read(".github/workflows/release.yml");
-  const job = (name: string) => workflow.split(/^ {2}(?=\w+:$)/m).find((text) => text.startsWith(`${name}:`)) ?? "";
+  const job = (name: string) =>
+    workflow.split(/^ {2}(?=\w+:$)/m).find((text) => text.startsWith(`${name}:`)) ?? "";
   expect(job("test")).toContain("uses: ./.github/workflows/ci.yml");
   expect(job("publish")).toMatch(/needs: test\n[\s\S]*id-token: write\n[\s\S]*npm publish .* --provenance/);
   expect(read(".github/workflows/ci.yml")).toContain("run: .ci/run");
