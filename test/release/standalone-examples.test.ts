@@ -68,7 +68,7 @@ test.each([
   ["service-binding", []],
 ])("the worker of examples/%s has its types without the files of this project", (example, packages) => {
   const project = alone(example, packages);
-  const types = [join(ROOT, "node_modules", "@cloudflare", "workers-types", "index.d.ts")];
+  const types = [join(ROOT, "node_modules", "@cloudflare", "workers-types")];
   if (project !== undefined) expect(typesOf(project, { ...WORKERS, types, skipLibCheck: true })).toBe("");
 });
 
