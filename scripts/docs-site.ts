@@ -69,7 +69,7 @@ function stage(): void {
   for (const path of [...files, ...pages]) cpSync(join(ROOT, path), join(SOURCE, "public", path));
   writeFileSync(join(SOURCE, "public", "llms.txt"), llmsText());
   mkdirSync(join(SOURCE, ".vitepress"));
-  writeFileSync(join(SOURCE, ".vitepress", "config.mjs"), configuration());
+  writeFileSync(join(SOURCE, ".vitepress", "config.js"), configuration());
   writeFileSync(join(SOURCE, "package.json"), JSON.stringify({ private: true, type: "module" }));
 }
 

@@ -105,7 +105,10 @@ function startModel(): Promise<{ server: Server; url: string; calls: () => numbe
   const server = createServer((request, response) => {
     request.resume();
     calls += 1;
-    if (calls === 1) return void response.writeHead(429, { "retry-after": "1" }).end();
+    if (calls === 1) {
+      response.writeHead(429, { "retry-after": "1" }).end();
+      return;
+    }
     response.setHeader("content-type", "application/json");
     const message = { role: "assistant", content: `answer ${calls}` };
     response.end(JSON.stringify({ id: "1", object: "chat.completion", choices: [{ index: 0, message }] }));
