@@ -3,14 +3,14 @@ import { execFile, execFileSync, spawn, spawnSync } from "node:child_process";
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { promisify } from "node:util";
-import { afterAll, beforeAll, expect, test } from "vitest";
+import { afterAll, beforeAll, expect, inject, test } from "vitest";
 import { createLimiter } from "../../package/client.ts";
 import { WRANGLER_TOML } from "../../scripts/project.ts";
 import type { Serving } from "../../scripts/workerd.ts";
 import { readPages } from "../support/docs.ts";
 import { TOKENS } from "../support/fixtures.ts";
 import { EXPRESS, HONO, PARTS } from "../support/package-programs.ts";
-import { packed, projectWith, removePacked, typesOf, type Project } from "../support/packed.ts";
+import { projectWith, removePacked, typesOf, type Project } from "../support/packed.ts";
 import { makeState, serveBundle } from "../support/served.ts";
 import { startWranglerDev } from "../support/wrangler-dev.ts";
 
@@ -45,10 +45,10 @@ console.log(JSON.stringify([held > ${CALLS} / 2, refused instanceof LimiterError
 `;
 const PRINTED = [true, 422, true, false];
 
-let tarball: string;
+const tarball = inject("tarball");
 let served: Serving;
 beforeAll(async () => {
-  [tarball, served] = [await packed(), await serveBundle(makeState(), policies)];
+  served = await serveBundle(makeState(), policies);
 });
 afterAll(async () => {
   await served.stop();

@@ -5,13 +5,13 @@ import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
 import { join } from "node:path";
 import { promisify } from "node:util";
-import { afterAll, beforeAll, expect, test } from "vitest";
+import { afterAll, beforeAll, expect, inject, test } from "vitest";
 import { freePort } from "../../scripts/free-port.ts";
 import { ROOT, WRANGLER_TOML } from "../../scripts/project.ts";
 import type { Serving } from "../../scripts/workerd.ts";
 import { eventually } from "../support/eventually.ts";
 import { TOKENS } from "../support/fixtures.ts";
-import { packed, projectWith, removePacked, typesOf, type Project } from "../support/packed.ts";
+import { projectWith, removePacked, typesOf, type Project } from "../support/packed.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
 import { startWranglerDev } from "../support/wrangler-dev.ts";
 
@@ -27,10 +27,10 @@ const policies = {
 };
 
 const state = makeState();
-let tarball: string;
+const tarball = inject("tarball");
 let served: Serving;
 beforeAll(async () => {
-  [tarball, served] = [await packed(), await serveBundle(state, policies)];
+  served = await serveBundle(state, policies);
 });
 afterAll(async () => {
   await served.stop();
