@@ -184,6 +184,7 @@ export default defineConfig({
         // What takes npm, wrangler or a generator, and how each page of the dashboard looks: `npm run test:release`.
         test: {
           ...system,
+          globalSetup: [...system.globalSetup, "test/support/prepare-release.ts"],
           name: "release",
           maxWorkers,
           sequence: { groupOrder: 4 },

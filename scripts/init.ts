@@ -1,21 +1,23 @@
 /** `npx weir-limiter init`: writes a project with its own limiter into this folder. Existing files stay. */
 import { copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { basename, dirname, join, resolve } from "node:path";
-import { MIN_WRANGLER } from "./least-wrangler.ts";
+import { parseArgs } from "node:util";
+import { HIDDEN } from "./hidden-files.ts";
 import { ROOT } from "./project-folder.ts";
+import { MIN_WRANGLER } from "./requirements.ts";
 
 /** Beside the folder of the command, here and in the package. */
 const TEMPLATE = join(import.meta.dirname, "..", "template");
-/** npm omits files of these names from a package, or reads them for its own. */
-const HIDDEN = ["gitignore", "dockerignore"];
+const MANIFEST = "package.json";
+const WHERE = "onFailure of each policy in wrangler.toml says so, and --on-failure of weir init writes it";
+const USAGE = "weir init [--on-failure open|closed]";
 
 function files(): { from: string; to: string }[] {
   return readdirSync(TEMPLATE, { recursive: true, withFileTypes: true })
-    .filter((entry) => entry.isFile())
+    .filter((entry) => entry.isFile() && entry.name !== MANIFEST)
     .map(({ parentPath, name }) => {
       const from = join(parentPath, name);
-      const to = HIDDEN.includes(name) ? `.${name}` : from.slice(TEMPLATE.length + 1);
-      return { from, to };
+      return { from, to: HIDDEN.includes(`.${name}`) ? `.${name}` : from.slice(TEMPLATE.length + 1) };
     });
 }
 
@@ -24,21 +26,25 @@ function manifest(): string {
     .toLowerCase()
     .replaceAll(/[^a-z0-9-]+/g, "-")
     .replaceAll(/^-+|-+$/g, "");
-  const scripts = Object.fromEntries(
-    ["start", "serve", "token", "deploy", "verify", "policies"].map((command) => [
-      command,
-      `weir ${command}`,
-    ]),
-  );
-  const dependencies = { "weir-limiter": source(), wrangler: `^${MIN_WRANGLER}` };
-  const fields = {
-    name: name === "" ? "limiter" : name,
-    private: true,
-    type: "module",
-    scripts,
-    dependencies,
-  };
-  return `${JSON.stringify(fields, undefined, 2)}\n`;
+  const fields = JSON.parse(readFileSync(join(TEMPLATE, MANIFEST), "utf8")) as { dependencies: object };
+  const dependencies = { ...fields.dependencies, "weir-limiter": source() };
+  const named = { ...fields, name: name === "" ? "limiter" : name, dependencies };
+  return `${JSON.stringify(named, undefined, 2)}\n`;
+}
+
+/** What the policies say about calls without a decision. @throws Error for what is neither open nor closed */
+function readOnFailure(): "open" | "closed" {
+  const { values, positionals } = parseArgs({
+    options: { "on-failure": { type: "string" } },
+    allowPositionals: true,
+    strict: false,
+  });
+  const { "on-failure": onFailure = "closed", ...others } = values;
+  const [stray] = [...Object.keys(others).map((name) => `--${name}`), ...positionals];
+  if (stray !== undefined)
+    throw new Error(`${stray} is not known: ${USAGE} writes into this folder, and takes nothing else`);
+  if (onFailure === "open" || onFailure === "closed") return onFailure;
+  throw new Error(`--on-failure is ${JSON.stringify(onFailure)}: must be open or closed`);
 }
 
 /** The project's dependency: this version, or the file in its folder. */
@@ -70,7 +76,7 @@ function copyTarball(): string[] {
 
 function packageToInstall(): string {
   const file = tarball();
-  return file === undefined ? `weir@^${version()}` : `./${basename(file)}`;
+  return file === undefined ? `weir-limiter@^${version()}` : `./${basename(file)}`;
 }
 
 function version(): string {
@@ -82,9 +88,7 @@ function version(): string {
 }
 
 try {
-  const [stray] = process.argv.slice(2);
-  if (stray !== undefined)
-    throw new Error(`${stray} is not known: weir init takes no arguments; it writes into this folder`);
+  const onFailure = readOnFailure();
   const wanted = files();
   const there = wanted.filter(({ to }) => existsSync(join(ROOT, to))).map(({ to }) => to);
   if (there.length > 0)
@@ -95,11 +99,17 @@ try {
     mkdirSync(dirname(join(ROOT, to)), { recursive: true });
     copyFileSync(from, join(ROOT, to));
   }
+  const toml = join(ROOT, "wrangler.toml");
+  const text = readFileSync(toml, "utf8");
+  writeFileSync(toml, text.replaceAll('onFailure = "closed"', `onFailure = "${onFailure}"`));
   const copied = copyTarball();
-  const isNew = !existsSync(join(ROOT, "package.json"));
-  if (isNew) writeFileSync(join(ROOT, "package.json"), manifest());
-  const written = [...wanted.map(({ to }) => to), ...copied, ...(isNew ? ["package.json"] : [])];
+  const isNew = !existsSync(join(ROOT, MANIFEST));
+  if (isNew) writeFileSync(join(ROOT, MANIFEST), manifest());
+  const written = [...wanted.map(({ to }) => to), ...copied, ...(isNew ? [MANIFEST] : [])];
   console.log(`Written: ${written.join(", ")}\n`);
+  console.log(
+    `While nothing can decide a call it is ${onFailure === "open" ? "admitted" : "denied"}: ${WHERE}.\n`,
+  );
   console.log(
     isNew
       ? "Next:\n\n  npm install\n  npm start"

@@ -1,9 +1,10 @@
 /** How the npm package is built: each entry is bundled completely, so the package has no dependencies. */
 import { build, type BuildOptions } from "esbuild";
 import { spawnSync } from "node:child_process";
-import { chmodSync, cpSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { chmodSync, cpSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { buildDashboard } from "./dashboard-build.ts";
+import { HIDDEN } from "./hidden-files.ts";
 import { ROOT } from "./project.ts";
 
 export const PACKAGE = join(ROOT, "dist", "package");
@@ -58,7 +59,9 @@ export async function packageEntries(): Promise<void> {
     entryPoints: [join(ROOT, "scripts", "weir.ts")],
   });
   chmodSync(join(bin, "weir.js"), 0o755);
-  cpSync(join(ROOT, "template"), join(PACKAGE, "template"), { recursive: true });
+  const template = join(PACKAGE, "template");
+  cpSync(join(ROOT, "template"), template, { recursive: true });
+  for (const name of HIDDEN) renameSync(join(template, name), join(template, name.slice(1)));
 }
 
 /** Writes the declarations of the entries. @throws Error with the compiler's output */

@@ -2,7 +2,7 @@
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { clip, meant } from "../core/violations.ts";
-import { isRecent, MIN_WRANGLER } from "./least-wrangler.ts";
+import { isRecent, MIN_NODE, MIN_WRANGLER } from "./requirements.ts";
 
 const COMMANDS: Readonly<Record<string, () => Promise<unknown>>> = {
   init: () => import("./init.ts"),
@@ -16,7 +16,8 @@ const COMMANDS: Readonly<Record<string, () => Promise<unknown>>> = {
 
 const USAGE = `Usage: weir COMMAND
 
-  init    writes a project with a limiter of its own into this folder
+  init    writes a project with a limiter of its own into this folder; --on-failure open|closed says what
+          an answer is without a decision
   start   runs it on this machine, with wrangler, and prints a curl line that works
   serve   runs it with plain workerd, to host it without Cloudflare
   token   makes a token: weir token --name NAME --scope limit
@@ -26,12 +27,11 @@ const USAGE = `Usage: weir COMMAND
 
 /** The missing part of this project for a command, if any. */
 function missing(project: string, command: string): string | undefined {
-  if (command === "init") return undefined;
-  const [major = 0, minor = 0] = process.versions.node.split(".").map(Number);
-  if (major < 22 || (major === 22 && minor < 13))
-    return `Node ${process.versions.node} is too old: weir and wrangler need 22.13 or newer (npm install node@24 puts one into this project)`;
-  // It calls a limiter that runs elsewhere.
-  if (command === "verify" || command === "policies") return undefined;
+  const { node } = process.versions;
+  if (!isRecent(node, `${MIN_NODE}.0`))
+    return `Node ${node} is too old: weir and wrangler need ${MIN_NODE} or newer (npm install node@24 puts one into this project)`;
+  // They write a project, or call a limiter that runs elsewhere.
+  if (["init", "verify", "policies"].includes(command)) return undefined;
   const install = `npm install wrangler@^${MIN_WRANGLER}`;
   const file = join(project, "node_modules", "wrangler", "package.json");
   if (!existsSync(file)) return `wrangler is not installed in ${project}: ${install}`;

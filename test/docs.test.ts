@@ -64,6 +64,37 @@ test("the README links to every page of docs/", () => {
   expect(documents.filter((path) => !links.includes(path))).toEqual([]);
 });
 
+/** The cells of a table's rows whose line has this many. */
+function rowsOf(path: string, cells: number): string[][] {
+  const rows = byPath.get(path)?.lines.filter((line) => line.startsWith("| ")) ?? [];
+  return rows.map((line) => line.slice(2, -2).split(" | ")).filter((row) => row.length === cells);
+}
+
+test("the months of the FAQ follow from the table of costs, and from what the plan includes", () => {
+  const units = (cell = "") => (cell.startsWith("under") ? 0 : Number(cell.replaceAll(",", "")));
+  const costs = new Map(
+    rowsOf("docs/costs.md", 8).map((row) => [row[0]?.replaceAll(/\[|\]\(.*?\)/g, ""), row]),
+  );
+  const months = rowsOf("docs/faq.md", 3).filter(([, row]) => row !== "---" && costs.has(row));
+  expect(months).toHaveLength(6);
+  const MONTH = 50;
+  for (const [, name = "", month] of months) {
+    const [, written, forgotten, read, objects, seconds] = costs.get(name) ?? [];
+    const calls = name.endsWith("(a pair)") ? 2 : 1;
+    /** In dollars, a price for each million and millions that are included. */
+    const beyond = (millions: number, price: number, included: number) =>
+      Math.max(0, MONTH * millions - included) * price;
+    const dollars =
+      5 +
+      beyond(calls, 0.3, 10) +
+      beyond(units(objects) / 1e6, 0.15, 1) +
+      beyond((units(written) + units(forgotten)) / 1e6, 1, 50) +
+      beyond(units(read) / 1e6, 0.001, 25_000) +
+      beyond(units(seconds) / 1e6, 12.5, 0.4);
+    expect([name, month]).toEqual([name, `$${dollars.toFixed(2)}`]);
+  }
+});
+
 const ALERTS = readFileSync(join(ROOT, "docs", "alerts.yaml"), "utf8");
 
 test("every alert has a heading of the runbook, which names it", () => {

@@ -2,10 +2,10 @@
  * A gateway to a language model, with a budget of tokens for each customer. The cost of a call is known only after the
  * answer. So the gateway holds an estimate before the call, passes the answer on, and settles with the real usage.
  */
-import type { Limiter } from "../../worker/rpc/limiter.ts";
+import type { LimiterService } from "weir-limiter";
 
 interface Env {
-  readonly LIMITER: Service<typeof Limiter>;
+  readonly LIMITER: LimiterService;
   /** An endpoint that speaks OpenAI's chat completions. */
   readonly MODEL_URL: string;
   readonly MODEL_KEY?: string;

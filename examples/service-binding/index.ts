@@ -2,11 +2,11 @@
  * An API behind Weir. Callers send an API key. Each caller may make as many requests as the policy "api" allows, log in
  * as often as "login" allows, and run ten exports at a time. A request whose upstream failed is refunded.
  */
-import type { Limiter } from "../../worker/rpc/limiter.ts";
+import type { Decision, LimiterService } from "weir-limiter";
 
 interface Env {
-  readonly LIMITER: Service<typeof Limiter>;
-  readonly RATE_LIMITER: Service<typeof Limiter>;
+  readonly LIMITER: LimiterService;
+  readonly RATE_LIMITER: LimiterService;
 }
 
 export default {
@@ -33,7 +33,8 @@ export default {
 
 /** Runs at most ten exports at a time for each customer. `using` frees the slot however this function ends. */
 async function exported(env: Env, key: string): Promise<Response> {
-  using grant = await env.LIMITER.acquire({ policy: "export", key });
+  // What a binding answers can be disposed of, which its type does not say: not every compiler knows the word.
+  using grant = (await env.LIMITER.acquire({ policy: "export", key })) as Decision & Disposable;
   if (!grant.success) return new Response("all slots are taken", { status: 503 });
   await scheduler.wait(1_000);
   // When the link to Weir breaks, the slot is free although we work. So whatever we write carries the token, which rises

@@ -1,6 +1,7 @@
 /** A limiter in a repository of one's own: the packed package, its command, and what the command writes. */
 import { execFile, spawn, spawnSync } from "node:child_process";
 import {
+  existsSync,
   mkdirSync,
   mkdtempSync,
   readdirSync,
@@ -12,18 +13,18 @@ import {
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { promisify } from "node:util";
-import { afterAll, beforeAll, expect, test } from "vitest";
+import { afterAll, beforeAll, expect, inject, test } from "vitest";
 import { freePort } from "../../scripts/free-port.ts";
-import { ROOT } from "../../scripts/project.ts";
+import { readWranglerToml, ROOT } from "../../scripts/project.ts";
 import { TEST_TOKENS, TOKENS } from "../support/fixtures.ts";
-import { packed, projectWith, removePacked, typesOf, type Project } from "../support/packed.ts";
+import { projectWith, removePacked, typesOf, type Project } from "../support/packed.ts";
 import { startWranglerDev } from "../support/wrangler-dev.ts";
 
 const API_TOKENS = JSON.stringify(TEST_TOKENS);
 let project: Project;
 let empty: string;
 beforeAll(async () => {
-  const installed = projectWith(await packed());
+  const installed = projectWith(inject("tarball"));
   if (installed === undefined) throw new Error("it was not installed");
   project = installed;
   empty = mkdtempSync(join(tmpdir(), "weir-empty-"));
@@ -86,7 +87,8 @@ test("in an empty folder it writes a project, and nothing where anything of it i
   const { status, stdout } = weir(empty, "init");
   expect([status, stdout.includes("npm install")]).toEqual([0, true]);
   const written = readdirSync(empty).toSorted();
-  const named = [".dockerignore", ".gitignore", "Dockerfile", "README.md", "package.json", "src"];
+  const hidden = [".dev.vars.example", ".dockerignore", ".gitignore"];
+  const named = [...hidden, "Dockerfile", "README.md", "package.json", "src"];
   expect(written).toEqual([...named, "weir-limiter-0.1.0.tgz", "weir.service", "wrangler.toml"]);
   const manifest = JSON.parse(readFileSync(join(empty, "package.json"), "utf8")) as Record<string, unknown>;
   expect(manifest["dependencies"]).toEqual({
@@ -100,8 +102,46 @@ test("in an empty folder it writes a project, and nothing where anything of it i
   expect([again.status, /already has .*wrangler\.toml/.test(again.stderr)]).toEqual([1, true]);
   expect([readFileSync(join(empty, "wrangler.toml"), "utf8"), readdirSync(empty).length]).toEqual([
     "mine",
-    8,
+    9,
   ]);
+});
+
+test.each([
+  [[], "closed", "denied"],
+  [["--on-failure", "closed"], "closed", "denied"],
+  [["--on-failure", "open"], "open", "admitted"],
+])("init %j writes into each policy that it is %s, and says so", (args, onFailure, said) => {
+  const folder = mkdtempSync(join(empty, "chosen-"));
+  const { status, stdout } = weir(folder, "init", ...args);
+  expect([status, stdout.includes(`While nothing can decide a call it is ${said}`)]).toEqual([0, true]);
+  const { policies } = readWranglerToml(undefined, join(folder, "wrangler.toml"));
+  const chosen = Object.values(policies as Record<string, { onFailure?: string }>).map(
+    (each) => each.onFailure,
+  );
+  expect(chosen).toEqual([onFailure, onFailure, onFailure]);
+});
+
+test.each([
+  [["--on-failure", "maybe"], '--on-failure is "maybe": must be open or closed'],
+  [["--on-failure"], "--on-failure is true: must be open or closed"],
+  [["--onfailure", "open"], "--onfailure is not known: weir init [--on-failure open|closed]"],
+  [["here"], "here is not known: weir init [--on-failure open|closed]"],
+])("init %j is refused, and nothing is written", (args, message) => {
+  const folder = mkdtempSync(join(empty, "refused-"));
+  const { status, stderr } = weir(folder, "init", ...args);
+  expect([status, stderr.slice(0, message.length), readdirSync(folder)]).toEqual([1, message, []]);
+});
+
+test("a Node that is too old for wrangler is told so by init already, and nothing is written", () => {
+  const folder = mkdtempSync(join(empty, "old-"));
+  const old = ["/usr/bin/node", "/usr/local/bin/node"].find(
+    (path) =>
+      existsSync(path) && spawnSync(path, ["--version"], { encoding: "utf8" }).stdout.startsWith("v20."),
+  );
+  if (old === undefined) return console.warn("there is no Node 20 here: it was left out");
+  const { status, stderr } = spawnSync(old, [bin(), "init"], { cwd: folder, encoding: "utf8" });
+  expect([status, readdirSync(folder)]).toEqual([1, []]);
+  expect(stderr).toMatch(/^Node 20\..* is too old: weir and wrangler need 22\.13 or newer/);
 });
 
 test("a wrangler that is missing or too old is refused, with what to install", () => {

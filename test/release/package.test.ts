@@ -3,14 +3,14 @@ import { execFile, execFileSync, spawn, spawnSync } from "node:child_process";
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { promisify } from "node:util";
-import { afterAll, beforeAll, expect, test } from "vitest";
+import { afterAll, beforeAll, expect, inject, test } from "vitest";
 import { createLimiter } from "../../package/client.ts";
 import { WRANGLER_TOML } from "../../scripts/project.ts";
 import type { Serving } from "../../scripts/workerd.ts";
 import { readPages } from "../support/docs.ts";
 import { TOKENS } from "../support/fixtures.ts";
 import { EXPRESS, HONO, PARTS } from "../support/package-programs.ts";
-import { packed, projectWith, removePacked, typesOf, type Project } from "../support/packed.ts";
+import { projectWith, removePacked, typesOf, type Project } from "../support/packed.ts";
 import { makeState, serveBundle } from "../support/served.ts";
 import { startWranglerDev } from "../support/wrangler-dev.ts";
 
@@ -45,10 +45,10 @@ console.log(JSON.stringify([held > ${CALLS} / 2, refused instanceof LimiterError
 `;
 const PRINTED = [true, 422, true, false];
 
-let tarball: string;
+const tarball = inject("tarball");
 let served: Serving;
 beforeAll(async () => {
-  [tarball, served] = [await packed(), await serveBundle(makeState(), policies)];
+  served = await serveBundle(makeState(), policies);
 });
 afterAll(async () => {
   await served.stop();
@@ -224,4 +224,19 @@ test("with Express, which comes from npm", () => {
   project.write("index.ts", EXPRESS);
   expect(typesOf(project, { types: ["node"], skipLibCheck: true, esModuleInterop: true })).toBe("");
   expect(printed(project, "index.ts")).toEqual([200, '"jobs";r=0;t=60', 14, 200, 429, 0]);
+});
+
+test.each([
+  ["publint", "publint@0.3.25", ["run", "--strict"]],
+  // It is a package of modules alone: require() of them is left to Node.
+  ["attw", "@arethetypeswrong/cli@0.18.5", ["--profile", "esm-only", "--format", "ascii", "--no-emoji"]],
+])("%s, which comes from npm, finds nothing wrong with the tarball", (command, from, args) => {
+  const project = projectWith(tarball, [from]);
+  if (project === undefined) return console.warn(`${from} cannot be had from npm here: it was left out`);
+  const bin = join(project.folder, "node_modules", ".bin", command);
+  const { status, stdout, stderr } = spawnSync(bin, [...args, tarball], {
+    encoding: "utf8",
+    timeout: 60_000,
+  });
+  expect(status === 0 ? "" : stdout + stderr).toBe("");
 });

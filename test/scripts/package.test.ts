@@ -3,11 +3,13 @@ import { build } from "esbuild";
 import { execFileSync } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { dirname, join } from "node:path";
+import { parseEnv } from "node:util";
 import { gzipSync } from "node:zlib";
 import { expect, test } from "vitest";
-import { isRecent, MIN_WRANGLER } from "../../scripts/least-wrangler.ts";
 import { BUNDLING, COMMAND_BUNDLING, WORKER_BUNDLING } from "../../scripts/package-build.ts";
+import { isRecent, MIN_NODE, MIN_WRANGLER } from "../../scripts/requirements.ts";
 import { MAX_MS } from "../../scripts/workerd.ts";
+import { configurationProblem } from "../../worker/auth/tokens.ts";
 import { readPages } from "../support/docs.ts";
 
 const ROOT = join(import.meta.dirname, "../..");
@@ -101,6 +103,36 @@ test("the wrangler that is asked for is the one that is tested with, or an older
   expect(["4.154.9", "3.200.0", "4.99.0"].map((version) => isRecent(version))).toEqual([false, false, false]);
 });
 
+test("one Node is asked for: by npm, the command, the template and every page", () => {
+  const read = (file: string) => readFileSync(join(ROOT, file), "utf8");
+  for (const file of ["package.json", "template/package.json"])
+    expect(JSON.parse(read(file))).toMatchObject({ engines: { node: `>=${MIN_NODE}` } });
+  const asked = ["README.md", "docs/contributing.md", "docs/clients.md", "docs/deploying.md"].map(
+    (file) => [file, read(file).match(/Node\s+22[.\d]* or newer/g)] as const,
+  );
+  expect(asked.map(([file, found]) => [file, [...new Set(found)]])).toEqual(
+    asked.map(([file]) => [file, [`Node ${MIN_NODE} or newer`]]),
+  );
+});
+
+test("the template stands alone: this version, the wrangler that it needs, and a sentence for each binding and secret", () => {
+  const read = (file: string) => readFileSync(join(ROOT, file), "utf8");
+  const { version } = JSON.parse(read("package.json")) as { version: string };
+  const { dependencies, cloudflare } = JSON.parse(read("template/package.json")) as {
+    dependencies: object;
+    cloudflare: { bindings: Readonly<Record<string, { description: string }>> };
+  };
+  expect(dependencies).toEqual({ "weir-limiter": `^${version}`, wrangler: `^${MIN_WRANGLER}` });
+  const toml = read("template/wrangler.toml").matchAll(/^(?:name|binding) = "([A-Z]+)"$/gm);
+  // What has no # before it is asked for when the button deploys the template.
+  const secrets = read("template/.dev.vars.example").matchAll(/^(\w+)=(.*)$/gm);
+  const named = [...[...secrets].map(([, name = ""]) => name), ...[...toml].map(([, name = ""]) => name)];
+  expect(Object.keys(cloudflare.bindings)).toEqual(named);
+  // What is deployed without a change must let nobody in, and say so.
+  const { API_TOKENS } = parseEnv(read("template/.dev.vars.example"));
+  expect(configurationProblem(API_TOKENS)?.detail).toContain("npm run token");
+});
+
 test("the template configures what this project's own wrangler.toml does, but for the policies", () => {
   const settings = (file: string) => {
     const text = readFileSync(join(ROOT, file), "utf8");
@@ -156,8 +188,10 @@ test("beside what is built and the documentation there is nothing in the package
   const others = packedFiles().filter((file) => !/^(dist\/package|docs|examples\/[^/]+)\//.test(file));
   expect(others.toSorted()).toEqual([
     "CHANGELOG.md",
+    "CONTRIBUTING.md",
     "LICENSE",
     "README.md",
+    "SECURITY.md",
     "package.json",
     "wrangler.toml",
   ]);

@@ -28,6 +28,8 @@ export function readPages(): Page[] {
   return [
     "README.md",
     "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
     ...inFolder("docs", (entry) => entry).filter((path) => path.endsWith(".md")),
     ...inFolder("docs/migrating", (entry) => entry),
     ...inFolder("examples", (entry) => join(entry, "README.md")),

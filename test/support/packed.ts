@@ -1,9 +1,8 @@
 /** The npm package as its users have it: packed, and installed into empty projects. */
-import { execFileSync, spawnSync } from "node:child_process";
-import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { spawnSync } from "node:child_process";
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { buildTypes, packageEntries } from "../../scripts/package-build.ts";
 import { ROOT } from "../../scripts/project.ts";
 
 const made: string[] = [];
@@ -21,16 +20,6 @@ function makeFolder(name: string): string {
 export interface Project {
   readonly folder: string;
   readonly write: (file: string, text: string) => string;
-}
-
-/** Builds and packs the package. Returns the path of the tarball. */
-export async function packed(): Promise<string> {
-  await packageEntries();
-  buildTypes();
-  const folder = makeFolder("weir-pack-");
-  execFileSync("npm", ["pack", "--ignore-scripts", "--silent", "--pack-destination", folder], { cwd: ROOT });
-  const [tarball = ""] = readdirSync(folder);
-  return join(folder, tarball);
 }
 
 /** An empty project with the package and packages of the registry; `undefined`: they are not available. */

@@ -1,3 +1,5 @@
+/** The oldest Node that runs the command: wrangler's. `engines` of package.json says the same. */
+export const MIN_NODE = "22.13";
 /** The oldest wrangler that works: the first whose workerd has the compatibility date 2026-10-20. */
 export const MIN_WRANGLER = "4.155.0";
 

@@ -1,0 +1,3 @@
+module weir.example/caller
+
+go 1.19
