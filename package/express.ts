@@ -5,6 +5,7 @@ export {
   type Next,
   type NodeDenied,
   type NodeMiddleware,
+  type NodeRequest,
   type NodeResponse,
 } from "../middleware/express/express.ts";
 export type { Check, DecideOptions, DecidingLimiter } from "../middleware/rate-limited.ts";

@@ -104,7 +104,7 @@ describe("rateLimit", () => {
   });
 
   test("an error of the handler is the handler's: it is called once", async () => {
-    const limit = rateLimit({ limiter: limiterOf(), policy: "api", key: "k" });
+    const limit = rateLimit<object>({ limiter: limiterOf(), policy: "api", key: "k" });
     const calls: unknown[] = [];
     const response = { setHeader: () => undefined, headersSent: false } as unknown as ServerResponse;
     const next = (error?: unknown) => {
