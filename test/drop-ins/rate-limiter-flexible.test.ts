@@ -41,7 +41,7 @@ const POLICIES = {
 };
 
 beforeEach(
-  () => void vi.useFakeTimers({ toFake: ["Date", "setTimeout", "clearTimeout"], now: 1_800_000_000_000 }),
+  () => void vi.useFakeTimers({ toFake: ["Date", "setTimeout", "clearTimeout"], now: 1_800_000_123_456 }),
 );
 afterEach(() => void vi.useRealTimers());
 
