@@ -1,4 +1,3 @@
-import type { Cost } from "../../core/policies/policy.ts";
 import type { Lease } from "../../core/protocol/answers.ts";
 import type { LeaseReport } from "../../core/protocol/calls.ts";
 import type { AllDecisions, AnyDecision, Decision, KeyReport } from "../../core/protocol/decision.ts";
@@ -7,7 +6,10 @@ import type {
   ReservationsMessage,
   ReservationsReply,
 } from "../../core/protocol/reservation-messages.ts";
+import type { Cost, Limits, PlanName, PolicyName } from "../policy-types.ts";
 import type { CatalogService } from "./catalog-service.ts";
+
+export type * from "../policy-types.ts";
 
 /**
  * The deciding calls of the service binding. Each throws a `LimiterError` if the limiter refuses the call,
@@ -140,10 +142,10 @@ export interface LimiterTransport {
 
 /** A key. `policy` is optional if the limiter was created with one. */
 export interface KeyRequest {
-  readonly policy?: string;
+  readonly policy?: PolicyName;
   readonly key: string;
   /** The plan whose figures count, one of the policy's. Absent: the policy's own, or of a key that is only read, its own. */
-  readonly plan?: string;
+  readonly plan?: PlanName;
 }
 
 interface CostRequest extends KeyRequest {
@@ -152,9 +154,6 @@ interface CostRequest extends KeyRequest {
   /** Limits of the caller's own, by unit. Under a policy with `limitInCall`. */
   readonly limits?: Limits;
 }
-
-/** Limits that a call brings, by unit. */
-export type Limits = Readonly<Record<string, number>>;
 
 export interface LimitRequest extends CostRequest {
   /** Units to take if they all fit; 0 takes nothing. Absent: 1. */

@@ -16,10 +16,7 @@ type Ours = Omit<RateLimitOptions<App>, "limiter" | "policy" | "key" | "limits" 
 const keyOf = (c: Context) => c.req.header("x-user") ?? "anonymous";
 
 /** Both applications. */
-function start(
-  theirs: Partial<ConfigProps>,
-  ours: Ours & { readonly policy?: (c: Context) => string } = {},
-) {
+function start(theirs: Partial<ConfigProps>, ours: Ours & { readonly policy?: (c: Context) => string } = {}) {
   const limiter = memoryLimiter({ policies: POLICIES, clock: manualClock() });
   const there = new Hono<{ Variables: { rateLimit: { remaining: number } } }>();
   there.use(
