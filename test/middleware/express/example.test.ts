@@ -3,7 +3,7 @@ import { mkdirSync, writeFileSync } from "node:fs";
 import { createServer, type RequestListener, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
 import { join } from "node:path";
-import { afterEach, expect, test, vi } from "vitest";
+import { afterAll, afterEach, beforeAll, expect, test, vi } from "vitest";
 import { memoryLimiter } from "../../../package/testing.ts";
 import { readPages } from "../../support/docs.ts";
 
@@ -15,6 +15,8 @@ const POLICIES = {
 };
 
 let server: Server | undefined;
+beforeAll(() => vi.stubEnv("KEY_SECRET", "a secret of the tests"));
+afterAll(() => void vi.unstubAllEnvs());
 afterEach(() => void server?.close());
 
 /** Serves the example of the page that imports a module. */

@@ -64,7 +64,7 @@ describe("rateLimit", () => {
       "30",
       "application/problem+json",
     ]);
-    expect(await denied.json()).toMatchObject({ status: 429, decision: { key: "ann" } });
+    expect(await denied.json()).toMatchObject({ status: 429, decision: { policy: "api" } });
   });
 
   test("of several the one with the fewest units left is told, in either order", async () => {
