@@ -4,7 +4,7 @@
  * the id of an ended claim, throws a `LimiterError`.
  */
 import type { Decision } from "../core/protocol/decision.ts";
-import type { PolicyName } from "./policy-types.ts";
+import type { PolicyName } from "./transports/policy-types.ts";
 import type { Abortable, AcquireRequest, LimiterCalls, LimitRequest } from "./transports/transport.ts";
 
 export type * from "./transports/transport.ts";

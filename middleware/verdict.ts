@@ -55,7 +55,7 @@ export function verdictOn(
  * neither.
  */
 function withoutKeys({ decision, decisions, ...body }: DeniedBody): object {
-  const shown = ({ key: _, override: __, ...others }: Decision) => others;
+  const shown = (each: Decision) => ({ ...each, key: undefined, override: undefined });
   return { ...body, decision: shown(decision), ...(decisions && { decisions: decisions.map(shown) }) };
 }
 

@@ -6,10 +6,10 @@ import type {
   ReservationsMessage,
   ReservationsReply,
 } from "../../core/protocol/reservation-messages.ts";
-import type { Cost, Limits, PlanName, PolicyName } from "../policy-types.ts";
 import type { CatalogService } from "./catalog-service.ts";
+import type { Cost, Limits, PlanName, PolicyName } from "./policy-types.ts";
 
-export type * from "../policy-types.ts";
+export type * from "./policy-types.ts";
 
 /**
  * The deciding calls of the service binding. Each throws a `LimiterError` if the limiter refuses the call,

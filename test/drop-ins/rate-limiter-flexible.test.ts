@@ -61,7 +61,7 @@ type Theirs = Pick<RateLimiterMemory, "consume">;
 /** What theirs answers, whether it resolves or rejects. */
 async function consumed(theirs: Theirs, key = "k", points = 1) {
   try {
-    return { success: true, res: (await theirs.consume(key, points)) as RateLimiterRes };
+    return { success: true, res: await theirs.consume(key, points) };
   } catch (error) {
     if (!(error instanceof RateLimiterRes)) throw error;
     return { success: false, res: error };
@@ -299,8 +299,9 @@ describe("only failures count", () => {
     const code = fences.find((fence) => fence.code.includes("limiter.hold("))?.code ?? "";
     const folder = join(import.meta.dirname, "../../dist/run-examples");
     mkdirSync(folder, { recursive: true });
-    writeFileSync(join(folder, "failures.ts"), code);
-    const { login } = (await import(join(folder, "failures.ts"))) as { login: Login };
+    const file = `${join(folder, "failures")}.ts`;
+    writeFileSync(file, code);
+    const { login } = (await import(file)) as { login: Login };
     return { login, limiter };
   }
 

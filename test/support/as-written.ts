@@ -34,7 +34,7 @@ app.use("/api", limit, slot, several);
 app.get("/:id", limit, (req, res) => void res.json([req.params.id, decisionsOf(req)["api"]?.remaining]));
 app.use(rateLimit({ limiter, policy, key: (req) => req.get("x-api-key") ?? "none" }));
 app.use("/api", rateLimit({ limiter, policy, key: (req: Request) => req.get("x-api-key") ?? "none" }));
-app.use(rateLimit<Request>({ limiter, policy, key: (req) => String(req.query["tenant"]) }));
+app.use(rateLimit<Request>({ limiter, policy, key: (req) => req.hostname }));
 app.use(
   rateLimit<Request, Response>({
     limiter,
@@ -57,7 +57,7 @@ export const server = createServer((req, res) => void limit(req, res, () => void
 export const typed: NodeMiddleware<IncomingMessage, ServerResponse> = rateLimit({
   limiter,
   policy,
-  key: (req) => String(req.httpVersion),
+  key: (req) => req.httpVersion,
   onDenied: (_, req, res) => res.writeHead(429).end(req.url),
 });
 

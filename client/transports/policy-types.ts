@@ -1,5 +1,5 @@
 /** The types of the policies that a project has, where `weir types` has written them; otherwise any text is allowed. */
-import type { Cost as AnyCost } from "../core/policies/policy.ts";
+import type { Cost as AnyCost } from "../../core/policies/policy.ts";
 
 /**
  * The policies that calls may name, for the compiler alone. It is empty, and `weir types` writes an augmentation:
