@@ -4,6 +4,7 @@
  * the id of an ended claim, throws a `LimiterError`.
  */
 import type { Decision } from "../core/protocol/decision.ts";
+import type { PolicyName } from "./transports/policy-types.ts";
 import type { Abortable, AcquireRequest, LimiterCalls, LimitRequest } from "./transports/transport.ts";
 
 export type * from "./transports/transport.ts";
@@ -35,7 +36,7 @@ export function withRelease(decision: Decision, release: (id: string) => Promise
 }
 
 export interface ClientOptions {
-  readonly policy?: string;
+  readonly policy?: PolicyName;
   /** The longest wait for an answer, in milliseconds. Absent: the policy's deadline. */
   readonly deadlineMs?: number;
   /** Decides unanswered calls of policies that the limiter has not described yet. Absent: `closed`. */

@@ -1,7 +1,16 @@
 import * as v from "valibot";
 import { clip, meant, violation, type Violation } from "./violations.ts";
 
-export { clip, describe, meant, nearest, oneOfNames, pointerTo, violation } from "./violations.ts";
+export {
+  clip,
+  describe,
+  didYouMean,
+  meant,
+  nearest,
+  oneOfNames,
+  pointerTo,
+  violation,
+} from "./violations.ts";
 export type { Violation } from "./violations.ts";
 
 /** valibot's issues as violations. Every schema's message must state what it allows. */
@@ -16,17 +25,24 @@ export function violationsOf(
   });
 }
 
-/** @param fieldsReadElsewhere names of fields that another schema reads; errors list them too */
+/** Names of fields that another schema reads, and the page that lists them. */
+interface FieldsElsewhere {
+  readonly names: readonly string[];
+  readonly listed: string;
+}
+
+/** @param hintOf ends the error for an unknown field: by default with the most similar known one */
 export function table<Entries extends v.ObjectEntries>(
   entries: Entries,
-  fieldsReadElsewhere: readonly string[] = [],
+  elsewhere: FieldsElsewhere = { names: [], listed: "" },
+  hintOf: (field: string, known: readonly string[]) => string = meant,
 ) {
-  const named = [...Object.keys(entries), ...fieldsReadElsewhere];
-  const fields = named.join(", ");
+  const fields = `${Object.keys(entries).join(", ")}${elsewhere.listed}`;
+  const named = [...Object.keys(entries), ...elsewhere.names];
   return v.strictObject(entries, (issue) => {
     const field = issue.path?.at(-1)?.key;
     if (issue.expected === "never")
-      return `${clip(String(field))} is not a field: there are ${fields}${meant(String(field), named)}`;
+      return `${clip(String(field))} is not a field: there are ${fields}${hintOf(String(field), named)}`;
     return typeof field === "string" && issue.input === undefined
       ? allowedIn(entries[field])
       : `an object with the fields ${fields}`;

@@ -1,5 +1,5 @@
 /** The shape of Cloudflare's rate limit binding. */
-import type { Limiter } from "../client/limiter.ts";
+import type { Limiter, PolicyName } from "../client/limiter.ts";
 import type { Decision } from "../core/protocol/decision.ts";
 import { requireGiven, requireKnownOptions, requireMethods, requireText } from "../core/violations.ts";
 
@@ -13,7 +13,7 @@ export interface RateLimitBinding {
 export interface RateLimitBindingOptions {
   readonly limiter: Pick<Limiter, "limit">;
   /** Absent: the limiter's own policy. */
-  readonly policy?: string;
+  readonly policy?: PolicyName;
 }
 
 /**

@@ -1,5 +1,5 @@
 /** The shape of `Ratelimit` of @upstash/ratelimit. */
-import type { Limiter } from "../client/limiter.ts";
+import type { Limiter, PolicyName } from "../client/limiter.ts";
 import { SYSTEM_TIME, type Time } from "../core/clock.ts";
 import type { Decision } from "../core/protocol/decision.ts";
 import {
@@ -15,7 +15,7 @@ import {
 export interface RatelimitConfig {
   readonly limiter: Pick<Limiter, "limit" | "peek" | "reset">;
   /** Absent: the limiter's own policy. */
-  readonly policy?: string;
+  readonly policy?: PolicyName;
   /** The clock and the timers, for tests. Absent: the real ones. */
   readonly time?: Time;
 }
@@ -48,7 +48,7 @@ const SYNONYMS = new Map([["clock", "time"]]);
 /** A limiter with the interface of `Ratelimit` of @upstash/ratelimit. A policy decides. */
 export class Ratelimit {
   readonly #limiter: RatelimitConfig["limiter"];
-  readonly #named: { readonly policy?: string };
+  readonly #named: { readonly policy?: PolicyName };
   readonly #time: Time;
 
   /** @throws TypeError that names the option, its value and what is allowed */

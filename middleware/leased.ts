@@ -1,7 +1,6 @@
 /** A lease for the duration of a request and its answer's stream, without a framework. */
-import type { AcquireRequest, Grant, Limiter } from "../client/limiter.ts";
+import type { AcquireRequest, Cost, Grant, Limiter, PlanName, PolicyName } from "../client/limiter.ts";
 import { SYSTEM_TIME } from "../core/clock.ts";
-import type { Cost } from "../core/policies/policy.ts";
 import type { Lease } from "../core/protocol/answers.ts";
 import { busyBody } from "../core/protocol/denied-body.ts";
 import { type Given, type InBackground, limiterOf, valueOf } from "./options.ts";
@@ -14,12 +13,12 @@ export type LeasingLimiter = Pick<Limiter, "acquire" | "renew" | "release" | "po
 export interface LeaseOptions<Args extends readonly unknown[]> extends SharedOptions<Args> {
   readonly limiter: Given<Args, LeasingLimiter>;
   /** Absent: the limiter's own policy. */
-  readonly policy?: Given<Args, string>;
+  readonly policy?: Given<Args, PolicyName>;
   readonly key: Given<Args, string>;
   /** Absent: 1. */
   readonly units?: Given<Args, Cost>;
   /** The plan whose figures count, one of the policy's. Absent: the policy's own. */
-  readonly plan?: Given<Args, string>;
+  readonly plan?: Given<Args, PlanName>;
   /** The longest wait in the queue, in milliseconds. Absent: none. */
   readonly waitMs?: number;
   /** The lifetime between two renewals, in milliseconds. Absent: the policy's ttl. */

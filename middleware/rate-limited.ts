@@ -1,7 +1,14 @@
 /** Rate limiting of requests, without a framework. */
-import type { LimitAllRequest, Limiter, LimitRequest, Limits } from "../client/limiter.ts";
+import type {
+  Cost,
+  LimitAllRequest,
+  Limiter,
+  LimitRequest,
+  Limits,
+  PlanName,
+  PolicyName,
+} from "../client/limiter.ts";
 import { SYSTEM_TIME, type Time } from "../core/clock.ts";
-import type { Cost } from "../core/policies/policy.ts";
 import { allDeniedBody, anyDeniedBody, deniedBody } from "../core/protocol/denied-body.ts";
 import { type Given, type InBackground, limiterOf, valueOf } from "./options.ts";
 import { headerPolicies, type Outcome } from "./request-limits.ts";
@@ -11,12 +18,12 @@ export type DecidingLimiter = Pick<Limiter, "limit" | "limitAll" | "limitAny" | 
 
 export interface Check<Args extends readonly unknown[]> {
   /** Absent: the limiter's own policy. */
-  readonly policy?: Given<Args, string>;
+  readonly policy?: Given<Args, PolicyName>;
   readonly key: Given<Args, string>;
   /** Absent: 1. */
   readonly cost?: Given<Args, Cost>;
   /** The plan whose figures count, one of the policy's. Absent: the policy's own. */
-  readonly plan?: Given<Args, string>;
+  readonly plan?: Given<Args, PlanName>;
   /** Limits by unit that count instead. Under a policy with `limitInCall`. */
   readonly ownLimits?: Given<Args, Limits>;
   /** Whose request it is. Needed under a policy with `fair`, whose groups share the limit. */

@@ -1,5 +1,6 @@
 /** The outcome of a request, and the answer to one that is denied. */
 import type { Time } from "../core/clock.ts";
+import type { Decision } from "../core/protocol/decision.ts";
 import type { DeniedBody } from "../core/protocol/denied-body.ts";
 import { isKeySized, MAX_KEY_BYTES } from "../core/protocol/names.ts";
 import { type Given, valueOf } from "./options.ts";
@@ -42,11 +43,20 @@ export function verdictOn(
   limits.note(outcome, policies);
   const denial = () => {
     const body = bodyOf();
-    const document = problemDocument(body.status, body);
+    const document = problemDocument(body.status, withoutKeys(body));
     limits.setHeaders(document.headers, () => time.nowMs());
     return document;
   };
   return { decisions: outcome.decisions, isOutermost, ...(!outcome.success && { denial }) };
+}
+
+/**
+ * A key may be a credential or an address, and an override's pattern the key of another: callers of an application see
+ * neither.
+ */
+function withoutKeys({ decision, decisions, ...body }: DeniedBody): object {
+  const shown = (each: Decision) => ({ ...each, key: undefined, override: undefined });
+  return { ...body, decision: shown(decision), ...(decisions && { decisions: decisions.map(shown) }) };
 }
 
 export function responseOf({ status, headers, body }: Denial): Response {

@@ -5,8 +5,10 @@ export {
   type Next,
   type NodeDenied,
   type NodeMiddleware,
+  type NodeRequest,
   type NodeResponse,
 } from "../middleware/express/express.ts";
+export { hashedKey } from "../middleware/hashed-key.ts";
 export type { Check, DecideOptions, DecidingLimiter } from "../middleware/rate-limited.ts";
 export type { LeaseOptions, LeasingLimiter } from "../middleware/leased.ts";
 export { decisionsOf, type Decisions } from "../middleware/request-limits.ts";

@@ -12,6 +12,7 @@ export {
   type Fetch,
   type LimitedFetchOptions,
 } from "../middleware/fetch/limited-fetch.ts";
+export { hashedKey } from "../middleware/hashed-key.ts";
 export type { Check, DecideOptions, DecidingLimiter } from "../middleware/rate-limited.ts";
 export type { LeaseOptions, LeasingLimiter } from "../middleware/leased.ts";
 export { decisionsOf, type Decisions } from "../middleware/request-limits.ts";

@@ -9,5 +9,6 @@ export {
   type RateLimitOptions,
 } from "../middleware/hono/hono.ts";
 export type { LeasingLimiter } from "../middleware/leased.ts";
+export { hashedKey } from "../middleware/hashed-key.ts";
 export type { Check, DecidingLimiter } from "../middleware/rate-limited.ts";
 export type { Decisions } from "../middleware/request-limits.ts";

@@ -1,6 +1,5 @@
 /** `weir-limiter`: the types of a service binding to the limiter, and of its answers. It has no code. */
 export type { Hold, Lease, RuleDecision } from "../core/protocol/answers.ts";
-export type { Cost } from "../core/policies/policy.ts";
 export type { AllDecisions, AnyDecision, Decision, KeyReport } from "../core/protocol/decision.ts";
 export type { LeaseReport } from "../core/protocol/calls.ts";
 export type { ListedPolicy, ListedRule, PolicyList } from "../core/protocol/reservation-messages.ts";

@@ -3,6 +3,7 @@ export { LimiterError } from "../core/protocol/problems.ts";
 export type * from "../client/limiter.ts";
 export { manualClock, type ManualClock } from "../testing/manual-clock.ts";
 export { memoryLimiter, type MemoryLimiterOptions, unlimited } from "../testing/memory-limiter.ts";
+export { tomlPolicies } from "../testing/toml-policies.ts";
 export {
   assertAsked,
   type AskedLike,

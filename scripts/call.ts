@@ -8,8 +8,12 @@ const VARIABLES = ["POLICIES", "REGIONS", "STATE_DIR", "API_TOKENS", "HOST", "PO
 /** Names long enough to differ from other programs' variables by more than a letter or two. */
 const UNLIKE_OTHERS = ["POLICIES", "STATE_DIR"];
 
-/** Refuses flags and misspelt variables. @throws Error with the correct spelling */
-export function requireNoFlags(command: string): void {
+/** Only this command reads them: the state of the other one is wrangler's. */
+export const OF_SERVE = ["STATE_DIR", "API_TOKENS"];
+const SERVE = "npm run serve";
+
+/** Refuses flags and misspelt variables. @throws Error with the correct spelling, and the command that reads it */
+export function requireNoFlags(command: "npm start" | typeof SERVE): void {
   const given = [...process.argv.slice(2), ...takenByNpm(["port", "host", "ip", "state-dir", "policies"])];
   const [first] = given;
   if (first !== undefined) {
@@ -17,7 +21,8 @@ export function requireNoFlags(command: string): void {
     const value = first.split("=")[1] ?? given[1] ?? "VALUE";
     const name = flag.replace(/^--?/, "").replaceAll("-", "_").toUpperCase();
     const variable = name === "IP" ? "HOST" : nearest(name, VARIABLES);
-    const instead = variable === undefined ? "" : `: write ${variable}=${value} ${command}`;
+    const reader = variable !== undefined && OF_SERVE.includes(variable) ? SERVE : command;
+    const instead = variable === undefined ? "" : `: write ${variable}=${value} ${reader}`;
     throw new Error(`${flag} is not known: ${command} has no flags${instead}`);
   }
   requireKnownVariables();

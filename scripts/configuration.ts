@@ -62,8 +62,7 @@ export function readConfiguration(
     return { given, policies };
   } catch (error) {
     if (!(error instanceof Error) || POLICIES !== undefined) throw error;
-    const above = environment === undefined ? ["vars"] : ["env", environment, "vars"];
-    throw new Error(withLines(error.message, file, above), { cause: error });
+    throw new Error(withLines(error.message, file, environment), { cause: error });
   }
 }
 
@@ -82,8 +81,10 @@ function read(file: string, environment: string | undefined) {
 
 const NAMED = /^(?<kind>policy|region) (?<name>"(?:[^"\\]|\\.)*"): (?<field>[^\s:]*)/;
 
-function withLines(message: string, file: string, above: readonly string[]): string {
+/** Each line of an error with the file and line that it is about, where the file is TOML. */
+export function withLines(message: string, file: string, environment: string | undefined): string {
   if (!file.endsWith(".toml")) return message;
+  const above = environment === undefined ? ["vars"] : ["env", environment, "vars"];
   const text = readFileSync(file, "utf8");
   const place = (path: readonly string[]) => {
     const line = lineOf(text, [...above, ...path]);

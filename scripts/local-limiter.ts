@@ -33,7 +33,10 @@ export async function startLimiter(
 ): Promise<LocalLimiter> {
   const port = readPort();
   const token = localToken(policies);
-  const lock = await lockState(join(ROOT, ".wrangler", "state"), "its state");
+  const lock = await lockState(
+    join(ROOT, ".wrangler", "state"),
+    "run this one with npm run serve and a STATE_DIR",
+  );
   await requireFree(HOST, port).catch((error: unknown) => {
     lock.release();
     throw error;

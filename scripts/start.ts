@@ -1,12 +1,10 @@
 /** Runs the limiter locally with wrangler, and prints a `curl` line that is ready to be pasted. */
 import { setTimeout as sleep } from "node:timers/promises";
-import { requireNoFlags } from "./call.ts";
+import { OF_SERVE, requireNoFlags } from "./call.ts";
 import { readConfiguration } from "./configuration.ts";
 import { startLimiter, type LocalLimiter } from "./local-limiter.ts";
 import { readDevVars, WRANGLER_TOML } from "./project.ts";
 
-/** `npm run serve` reads these too, but here they would be ignored. */
-const NOT_READ = ["STATE_DIR", "API_TOKENS"];
 /** Milliseconds between reads of a file with an error. */
 const LOOK_EVERY_MS = 300;
 
@@ -16,9 +14,9 @@ let isStopping = false;
 
 async function main(): Promise<void> {
   requireNoFlags("npm start");
-  for (const name of NOT_READ)
+  for (const name of OF_SERVE)
     if (process.env[name] !== undefined)
-      throw new Error(`${name} is set, but only npm run serve reads it: unset it`);
+      throw new Error(`${name} is set, but only npm run serve reads it: unset it, or use npm run serve`);
   for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const)
     process.on(signal, () => {
       isStopping = true;

@@ -26,10 +26,14 @@ const BUSY = 5;
 const PATIENCE_MS = 5_000;
 
 /**
- * Locks the folder, and ends a process that a killed server has left there. @param name what errors call it
+ * Locks the folder, and ends a process that a killed server has left there. @param instead ends the error: how to
+ * get another folder
  * @throws Error when another server has it, with its process and start
  */
-export async function lockState(stateDir: string, name = "STATE_DIR"): Promise<StateLock> {
+export async function lockState(
+  stateDir: string,
+  instead = "set STATE_DIR to another folder",
+): Promise<StateLock> {
   // Keys may be addresses or names, so only the owner may read what is stored.
   mkdirSync(stateDir, { recursive: true, mode: 0o700 });
   const lock = new DatabaseSync(join(stateDir, "server.lock"));
@@ -39,7 +43,7 @@ export async function lockState(stateDir: string, name = "STATE_DIR"): Promise<S
   } catch (error) {
     lock.close();
     if ((error as { errcode?: unknown }).errcode !== BUSY) throw error;
-    throw new Error(takenBy(stateDir, name), { cause: error });
+    throw new Error(takenBy(stateDir, instead), { cause: error });
   }
   const left = holderOf(stateDir)?.worker;
   if (left !== undefined) await end(left);
@@ -59,12 +63,12 @@ export async function lockState(stateDir: string, name = "STATE_DIR"): Promise<S
   };
 }
 
-function takenBy(stateDir: string, name: string): string {
+function takenBy(stateDir: string, instead: string): string {
   const holder = holderOf(stateDir);
   const who = holder === undefined ? "another process" : `process ${holder.pid}, since ${holder.since}`;
   return (
-    `${name} is ${JSON.stringify(resolve(stateDir))}: another server uses it (${who}). Two servers on one folder ` +
-    "would each admit the full limit: stop that one, or set another folder"
+    `another server uses ${JSON.stringify(resolve(stateDir))} (${who}). Two servers on one folder would each admit ` +
+    `the full limit: stop that one, or ${instead}`
   );
 }
 

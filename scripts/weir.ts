@@ -12,6 +12,7 @@ const COMMANDS: Readonly<Record<string, () => Promise<unknown>>> = {
   deploy: () => import("./deploy.ts"),
   verify: () => import("./verify.ts"),
   policies: () => import("./policies.ts"),
+  types: () => import("./policy-types.ts"),
 };
 
 const USAGE = `Usage: weir COMMAND
@@ -23,7 +24,8 @@ const USAGE = `Usage: weir COMMAND
   token   makes a token: weir token --name NAME --scope limit
   deploy  deploys it to Cloudflare; arguments are passed to wrangler
   verify  verifies a deployment from outside: TOKEN=weir_... weir verify URL; --help says more
-  policies  keeps what changes at run time in a file: TOKEN=weir_... weir policies pull|diff|push URL`;
+  policies  keeps what changes at run time in a file: TOKEN=weir_... weir policies pull|diff|push URL
+  types   writes the types of the policies in wrangler.toml: a misspelt policy does not compile`;
 
 /** The missing part of this project for a command, if any. */
 function missing(project: string, command: string): string | undefined {

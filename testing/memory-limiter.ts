@@ -1,5 +1,5 @@
 /** Limiters for tests: one with the real algorithms, and one without limits. */
-import { type KeyRequest, type Limiter, withRelease } from "../client/limiter.ts";
+import { type KeyRequest, type Limiter, type PolicyName, withRelease } from "../client/limiter.ts";
 import type { UniformCall } from "../client/local-call.ts";
 import { type Address, ADDRESSES } from "../client/transports/transport.ts";
 import type { Lease } from "../core/protocol/answers.ts";
@@ -14,7 +14,7 @@ export interface MemoryLimiterOptions {
   /** The policies, as in `[vars.POLICIES]`. */
   readonly policies: Readonly<Record<string, object>>;
   /** The policy of calls that name none. */
-  readonly policy?: string;
+  readonly policy?: PolicyName;
   /** The clock of the test. Absent: the real one. */
   readonly clock?: ManualClock;
 }

@@ -1,4 +1,3 @@
-import type { Cost } from "../../core/policies/policy.ts";
 import type { Lease } from "../../core/protocol/answers.ts";
 import type { LeaseReport } from "../../core/protocol/calls.ts";
 import type { AllDecisions, AnyDecision, Decision, KeyReport } from "../../core/protocol/decision.ts";
@@ -8,6 +7,9 @@ import type {
   ReservationsReply,
 } from "../../core/protocol/reservation-messages.ts";
 import type { CatalogService } from "./catalog-service.ts";
+import type { Cost, Limits, PlanName, PolicyName } from "./policy-types.ts";
+
+export type * from "./policy-types.ts";
 
 /**
  * The deciding calls of the service binding. Each throws a `LimiterError` if the limiter refuses the call,
@@ -140,10 +142,10 @@ export interface LimiterTransport {
 
 /** A key. `policy` is optional if the limiter was created with one. */
 export interface KeyRequest {
-  readonly policy?: string;
+  readonly policy?: PolicyName;
   readonly key: string;
   /** The plan whose figures count, one of the policy's. Absent: the policy's own, or of a key that is only read, its own. */
-  readonly plan?: string;
+  readonly plan?: PlanName;
 }
 
 interface CostRequest extends KeyRequest {
@@ -154,9 +156,6 @@ interface CostRequest extends KeyRequest {
   /** Whose call it is. Needed under a policy with `fair`, whose groups share the limit. */
   readonly group?: string;
 }
-
-/** Limits that a call brings, by unit. */
-export type Limits = Readonly<Record<string, number>>;
 
 export interface LimitRequest extends CostRequest {
   /** Units to take if they all fit; 0 takes nothing. Absent: 1. */

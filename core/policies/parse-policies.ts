@@ -298,8 +298,10 @@ const READ = ["POLICIES", "REGIONS", "LOG", "NOTICES"];
 /** @throws Error that names a misspelled `POLICIES`, `REGIONS`, `LOG` or `NOTICES`. Other variables are ignored. */
 export function requireKnownNames(variables: object): void {
   const wrong = Object.entries(variables).flatMap(([name, value]: [string, unknown]) => {
-    const meant = READ.includes(name) ? undefined : nearest(name, READ);
     const isTable = typeof value === "object" && value !== null;
+    // A table of the singular is meant to be one of them; text of that name may be anybody's.
+    const word = isTable ? name.replace(/y$/i, "ies") : name;
+    const meant = READ.includes(name) ? undefined : nearest(word, READ);
     const isWrong = meant !== undefined && (isTable || meant === "POLICIES");
     return isWrong ? `${name} is not a variable that is read (did you mean ${meant}?)` : [];
   });

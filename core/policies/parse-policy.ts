@@ -13,6 +13,7 @@ import { zeroLimit } from "../algorithms/unlimited.ts";
 import { clip, meant, table, violation, violationsOf } from "../validation.ts";
 import { algorithmNameOf, algorithmOf, algorithms } from "./algorithms.ts";
 import type { Table } from "./changed-tables.ts";
+import { algorithmMeant, fieldMeant } from "./other-words.ts";
 import { withPlans } from "./plans.ts";
 import {
   BEFORE_ALLOWED,
@@ -30,6 +31,9 @@ import { MIN_USEFUL_TTL_MS, type Policy, type Priorities, type Rule } from "./po
 
 /** Every call decides all rules of its policy, and each rule is a member of a response header. */
 const MAX_RULES = 16;
+
+/** Lists all fields of policies. An error has no place for thirty names. */
+const FIELDS_PAGE = "docs/policies.md";
 
 interface Problems {
   readonly problems: readonly string[];
@@ -132,7 +136,8 @@ function splitRules(
   const { rules: named, ...strays } = others;
   const problems = Object.keys(strays).map(
     (field) =>
-      `${field} is beside rules: must be in one of the rules, or be one of ${[...ofPolicy].join(", ")}`,
+      `${clip(field)} is beside rules: must be in one of the rules, or a field of every policy, which ${FIELDS_PAGE} lists` +
+      fieldMeant(field, [...ofPolicy]),
   );
   const isTable = typeof named === "object" && named !== null && !Array.isArray(named);
   const tables = isTable ? Object.entries(named) : [];
@@ -192,7 +197,11 @@ function wrapped(configured: Configured, { blockFor, maxBlock, fair, weights }: 
 
 function ruleSchema(algorithm: AnyAlgorithm, isAlone: boolean) {
   const fields = { ...RULE_FIELDS, ...fieldsOf(algorithm), ...PENALTY_FIELDS, ...FAIR_FIELDS };
-  return table(fields, isAlone ? Object.keys(POLICY_FIELDS) : []);
+  const elsewhere = {
+    names: Object.keys(POLICY_FIELDS),
+    listed: `, and those of every policy, which ${FIELDS_PAGE} lists`,
+  };
+  return table(fields, isAlone ? elsewhere : undefined, fieldMeant);
 }
 
 /** An algorithm with its configuration. A limit of 0 closes it; other fields are checked with a limit of 1. */
@@ -220,7 +229,7 @@ function algorithmProblems(path: readonly string[], given: unknown): string[] {
     return near === "" ? [] : `${clip([...path, field].join("."))} is not a field${near}`;
   });
   if (misspelt.length > 0) return misspelt;
-  const near = typeof name === "string" ? meant(name, known) : "";
+  const near = typeof name === "string" ? algorithmMeant(name, known) : "";
   const allowed = `one of ${known.map((each) => JSON.stringify(each)).join(", ")}${near}`;
   return [violation([...path, "algorithm"], name, allowed)];
 }

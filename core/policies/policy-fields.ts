@@ -5,7 +5,8 @@ import { MAX_WAIT_MS, MAX_WAITERS } from "../algorithms/concurrency.ts";
 import { MAX_PARTS } from "../algorithms/token-bucket.ts";
 import { type Period, PERIODS } from "../algorithms/windows/calendar.ts";
 import { LAG_MS, type Shedding } from "../shedding/load-shedder.ts";
-import { integer, number, oneOf, table, violation, violationsOf } from "../validation.ts";
+import { didYouMean, integer, number, oneOf, table, violation, violationsOf } from "../validation.ts";
+import { durationMeant } from "./other-words.ts";
 import {
   HEADER_STYLES,
   type FailureLimit,
@@ -72,10 +73,14 @@ function readBy<Value>(read: (value: unknown) => Value | undefined, allowed: v.E
   );
 }
 
-/** The same for durations: the error for a number suggests two durations. */
+/** The same for durations: the error for a number suggests two durations, that for another text what it means. */
 function durationBy<Value>(read: (value: unknown) => Value | undefined, allowed: string) {
-  const readings = (value: unknown) =>
-    typeof value === "number" && value > 0 ? ` (${value} might be "${value}s" or "${value}ms")` : "";
+  const readings = (value: unknown) => {
+    const isNumber = typeof value === "number" ? value > 0 : /^[1-9]\d{0,8}$/.test(String(value));
+    if (isNumber) return ` (${String(value)} might be "${String(value)}s" or "${String(value)}ms")`;
+    const meant = typeof value === "string" ? durationMeant(value) : undefined;
+    return meant === undefined || read(meant) === undefined ? "" : didYouMean(JSON.stringify(meant));
+  };
   return readBy(read, ({ input }) => allowed + readings(input));
 }
 

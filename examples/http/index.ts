@@ -17,6 +17,7 @@ const PATIENCE_MS = 2_500;
 
 export default {
   async fetch(request, env): Promise<Response> {
+    // A name stands for the key here. A real API key is a credential: take `hashedKey` of weir-limiter/fetch.
     const key = `customer:${request.headers.get("x-api-key") ?? "anonymous"}`;
     const decision = await limit(env, { policy: "payments", key });
     // The payment was not counted, so it is refused. A worker that only shows a page would go on here.

@@ -23,6 +23,7 @@ const HOLD_MS = 5 * 60_000;
 
 export default {
   async fetch(request, env, ctx): Promise<Response> {
+    // A name stands for the key here. A real API key is a credential: take `hashedKey` of weir-limiter/fetch.
     const key = `customer:${request.headers.get("x-api-key") ?? "anonymous"}`;
     const prompt = await promptOf(request);
     if (prompt === undefined) return new Response(PROMPT_ALLOWED, { status: 400 });

@@ -11,6 +11,7 @@ interface Env {
 
 export default {
   async fetch(request, env): Promise<Response> {
+    // A name stands for the key here. A real API key is a credential: take `hashedKey` of weir-limiter/fetch.
     const key = `customer:${request.headers.get("x-api-key") ?? "anonymous"}`;
     const { pathname, searchParams } = new URL(request.url);
     if (pathname === "/quota") return Response.json(await env.LIMITER.peek({ policy: "api", key }));

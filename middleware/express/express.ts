@@ -7,6 +7,20 @@ import { type DecideOptions, rateLimited, type SharedOptions } from "../rate-lim
 import { RequestLimits } from "../request-limits.ts";
 import type { Denial, Verdict } from "../verdict.ts";
 
+/**
+ * What a request has in every such framework, so that the options' functions need no type of their own. For more than
+ * this, name the framework's types: `rateLimit<Request, Response>`.
+ */
+export interface NodeRequest {
+  readonly headers: Readonly<Record<string, string | string[] | undefined>>;
+  readonly method?: string | undefined;
+  readonly url?: string | undefined;
+  readonly socket: { readonly remoteAddress?: string | undefined };
+  /** Express only: the caller's address, by its setting `trust proxy`. */
+  readonly ip?: string | undefined;
+}
+
+/** What a response has in every such framework. */
 export interface NodeResponse {
   statusCode: number;
   readonly headersSent: boolean;
@@ -28,7 +42,7 @@ export interface NodeDenied<Req, Res> {
 }
 
 /** Middleware that admits a request if its cost fits. A denied one gets 429 and a problem document. */
-export function rateLimit<Req extends object, Res extends NodeResponse>(
+export function rateLimit<Req extends object = NodeRequest, Res extends NodeResponse = NodeResponse>(
   options: DecideOptions<[req: Req, res: Res]> & NodeDenied<Req, Res>,
 ): NodeMiddleware<Req, Res> {
   requireRateLimitOptions(options);
@@ -40,7 +54,7 @@ export function rateLimit<Req extends object, Res extends NodeResponse>(
 }
 
 /** Middleware that holds a lease until the answer was sent or its connection closed. Without a lease: 503. */
-export function concurrency<Req extends object, Res extends NodeResponse>(
+export function concurrency<Req extends object = NodeRequest, Res extends NodeResponse = NodeResponse>(
   options: LeaseOptions<[req: Req, res: Res]> & NodeDenied<Req, Res>,
 ): NodeMiddleware<Req, Res> {
   requireLeaseOptions(options);

@@ -2,9 +2,8 @@
  * A `fetch` within a partner's limit. Requests queue at the limiter. If the partner answers 429 or 503 with
  * Retry-After, all requests of the key wait that long, and this one is repeated.
  */
-import type { Limiter } from "../../client/limiter.ts";
+import type { Cost, Limiter, PlanName, PolicyName } from "../../client/limiter.ts";
 import { SYSTEM_TIME, type Time } from "../../core/clock.ts";
-import type { Cost } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { type Given, requireFetchOptions, valueOf } from "../options.ts";
 
@@ -15,12 +14,12 @@ type FetchArgs = [input: string | URL | Request, init: RequestInit | undefined];
 export interface LimitedFetchOptions {
   readonly limiter: Pick<Limiter, "limit">;
   /** Absent: the limiter's own policy. */
-  readonly policy?: string;
+  readonly policy?: PolicyName;
   readonly key: Given<FetchArgs, string>;
   /** Absent: 1. */
   readonly cost?: Given<FetchArgs, Cost>;
   /** The plan whose figures count, one of the policy's. Absent: the policy's own. */
-  readonly plan?: Given<FetchArgs, string>;
+  readonly plan?: Given<FetchArgs, PlanName>;
   /** Whose request it is. Needed under a policy with `fair`, whose groups share the limit. */
   readonly group?: Given<FetchArgs, string>;
   /** The longest total wait of a request, in milliseconds. The policy must allow it with `maxWait`. */

@@ -7,10 +7,15 @@ import { parseArgs } from "node:util";
 import { gzipSync } from "node:zlib";
 import { unstable_readConfig as readConfig } from "wrangler";
 import { requireNotices } from "../../core/policies/parse-notices.ts";
-import { parseDeployment } from "../../core/policies/parse-policies.ts";
+import {
+  parseDeployment,
+  parseLog,
+  requireHome,
+  requireKnownNames,
+} from "../../core/policies/parse-policies.ts";
 import type { Policies } from "../../core/policies/policy.ts";
 import { propsProblems } from "../binding-props.ts";
-import { A_QUEUE } from "../configuration.ts";
+import { A_QUEUE, withLines } from "../configuration.ts";
 import { hasNoticeQueue, ROOT, WRANGLER_TOML } from "../project.ts";
 import { changes, type Deployed, type Line } from "./changes.ts";
 import { objectLines, reachedLines } from "./objects.ts";
@@ -33,10 +38,10 @@ export async function checkDeployment(args: readonly string[]): Promise<number> 
   const asked = askedBy(args);
   const { environment: env, file } = asked;
   const config = readConfig({ config: file, ...(env !== undefined && { env }) });
-  const [policies, ofPolicies] = readPolicies(config);
+  const [policies, ofPolicies] = readPolicies(config, asked);
   const sections: [string, readonly Line[]][] = [
     ["policies", ofPolicies],
-    ["variables", variableLines(config)],
+    ["variables", [...nameLines(config, asked), ...variableLines(config)]],
     ["objects", [...objectLines(config), ...(await reachedLines(asked.against, process.env["TOKEN"]))]],
     ["bindings", bindingLines(config, policies)],
     ["bundle", bundleLines(config, asked)],
@@ -67,26 +72,50 @@ function askedBy(args: readonly string[]): Asked {
   return { environment: env, file: config, against };
 }
 
-function readPolicies(config: Config): [Policies | undefined, Line[]] {
+function readPolicies(config: Config, asked: Asked): [Policies | undefined, Line[]] {
   const { vars } = config;
   try {
     const { policies } = parseDeployment({ policies: vars["POLICIES"], regions: vars["REGIONS"] });
     const lines: Line[] = [{ verdict: "ok", text: `${policies.size}, all valid` }];
-    return [policies, [...lines, ...noticeLines(config, policies)]];
+    return [policies, [...lines, ...noticeLines(config, asked, policies)]];
   } catch (error) {
-    return [undefined, [{ verdict: "BAD", text: error instanceof Error ? error.message : String(error) }]];
+    return [undefined, badLines(error, asked)];
   }
 }
 
 /** Where notices go, if that is said. */
-function noticeLines(config: Config, policies: Policies): Line[] {
+function noticeLines(config: Config, asked: Asked, policies: Policies): Line[] {
   try {
     const target = requireNotices(noticesIn(config), false, policies);
     if (target === undefined) return [];
     return [{ verdict: "ok", text: `notices go to ${"queue" in target ? "a Queue" : target.webhook}` }];
   } catch (error) {
-    return [{ verdict: "BAD", text: (error as Error).message.replace(/^.*\n/, "") }];
+    return badLines(error, asked);
   }
+}
+
+/** The misspelt and bad variables, which keep the worker from starting. */
+function nameLines({ vars }: Config, asked: Asked): Line[] {
+  const checks = [
+    () => requireKnownNames(vars),
+    () => parseLog(vars["LOG"]),
+    () => requireHome(vars["HOME"]),
+  ];
+  return checks.flatMap((check) => {
+    try {
+      check();
+      return [];
+    } catch (error) {
+      return badLines(error, asked);
+    }
+  });
+}
+
+/** What is wrong, each with its place in the file. The title of the error is that of a start. */
+function badLines(error: unknown, { file, environment }: Asked): Line[] {
+  const message = error instanceof Error ? error.message : String(error);
+  const found = withLines(message.replace(/^bad configuration.*\n/, ""), file, environment);
+  return found.split("\n").map((text) => ({ verdict: "BAD", text }));
 }
 
 function noticesIn({ vars, queues }: Config): unknown {

@@ -38,6 +38,16 @@ test.each([
     POLICY.replace("POLICIES", "POLICYS"),
     "wrangler.toml:12: POLICYS is not a variable that is read (did you mean POLICIES?)",
   ],
+  [
+    "a table of the singular beside the others",
+    `${POLICY}[vars.POLICY.login]\nalgorithm = "sliding-log"\nlimit = 5\nwindow = "15m"\n`,
+    "wrangler.toml:16: POLICY is not a variable that is read (did you mean POLICIES?)",
+  ],
+  [
+    "a duration in words",
+    POLICY.replace('"30d"', '"15 min"'),
+    'wrangler.toml:15: policy "api": window is "15 min": must be',
+  ],
   ["and beside the right one", `${POLICY}[vars.POLICES.b]\nlimit = 1\n`, "wrangler.toml:16: POLICES is not"],
   [
     "what is logged",
@@ -64,6 +74,22 @@ test.each([
 ])("%s: refused, with file and line", (_, tables, said) => {
   writeToml(folder, tables);
   expect(refusal("serve")).toContain(said);
+});
+
+test("a check of a deployment says the same, with file and line, and all of it", () => {
+  const other = `${POLICY}[vars.POLICIES.jobs]\nalgorithm = "concurrency"\nlimit = 2\nmaxQueue = 3\n`;
+  writeToml(folder, `${other.replace('"30d"', "60")}[vars.LOG]\ndenials = 2\n[vars.POLICY.a]\nlimit = 1\n`);
+  const { status, stdout } = runScript(folder, "deploy", { args: ["--check"] });
+  const bad = stdout.split("\n").filter((line) => /^BAD +(policies|variables)/.test(line));
+  expect([status, bad]).toEqual([
+    1,
+    [
+      expect.stringMatching(/policies: wrangler.toml:15: policy "api": window is 60/),
+      expect.stringMatching(/policies: wrangler.toml:19: policy "jobs": maxQueue is not a field/),
+      expect.stringMatching(/variables: wrangler.toml:22: POLICY is not a variable that is read/),
+      expect.stringMatching(/variables: wrangler.toml:21: LOG: denials is 2/),
+    ],
+  ]);
 });
 
 test("a deployment is refused for what is written wrong as a start is", () => {
@@ -124,11 +150,12 @@ test.each([
   ["start", ["--port", "9000"], {}, "--port is not known: npm start has no flags: write PORT=9000 npm start"],
   ["serve", ["--port=9000"], {}, "write PORT=9000 npm run serve"],
   ["serve", ["--state-dir", "x"], {}, "write STATE_DIR=x npm run serve"],
+  ["start", ["--state-dir", "x"], {}, "write STATE_DIR=x npm run serve"],
   ["start", [], { npm_config_port: "9000" }, "write PORT=9000 npm start"],
   ["start", ["--watch"], {}, "--watch is not known: npm start has no flags"],
   ["start", [], { POLICYS: "{}" }, "POLICYS is not a variable that is read (did you mean POLICIES?)"],
   ["serve", [], { STATEDIR: "x" }, "STATEDIR is not a variable that is read (did you mean STATE_DIR?)"],
-  ["start", [], { STATE_DIR: "x" }, "STATE_DIR is set, but only npm run serve reads it"],
+  ["start", [], { STATE_DIR: "x" }, "only npm run serve reads it: unset it, or use npm run serve"],
   ["start", [], { POLICIES: '{"a":{"algorithm":"unlimted"}}' }, "(did you mean unlimited?)"],
   ["start", [], { PORT: "80800" }, 'PORT is "80800": must be an integer from 1 to 65535'],
 ])("%s %j with %j is refused", (script, args, env, said) => {

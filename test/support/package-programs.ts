@@ -78,7 +78,7 @@ const limiter = memoryLimiter({
   policies: { api: { algorithm: "token-bucket", limit: 2, window: "1m" }, jobs: { algorithm: "concurrency", limit: 1 } },
 });
 const app = express();
-app.use(rateLimit({ limiter, policy: "api", key: (req: express.Request) => req.get("x-user") ?? "" }));
+app.use(rateLimit({ limiter, policy: "api", key: (req) => String(req.headers["x-user"]) }));
 app.get("/", concurrency({ limiter, policy: "jobs", key: "k" }), (req, res) => {
   res.json(Object.keys(decisionsOf(req)));
 });

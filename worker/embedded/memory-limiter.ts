@@ -1,4 +1,4 @@
-import type { Limiter } from "../../client/limiter.ts";
+import type { Limiter, PolicyName } from "../../client/limiter.ts";
 import { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { Objects, type LimiterNamespace } from "../../client/transports/objects.ts";
 import { unsleepingTime, type Time } from "../../core/clock.ts";
@@ -18,7 +18,7 @@ export interface MemoryOptions {
   /** The policies, as `[vars.POLICIES]` has them. */
   readonly policies: Readonly<Record<string, object>>;
   /** The policy of calls that name none. */
-  readonly policy?: string;
+  readonly policy?: PolicyName;
   /** The clock and the timers, for tests. Absent: the real ones. */
   readonly time?: Time;
 }

@@ -1,5 +1,5 @@
 import { waitUntil } from "cloudflare:workers";
-import type { Limiter } from "../../client/limiter.ts";
+import type { Limiter, PolicyName } from "../../client/limiter.ts";
 import { LocalLimiter } from "../../client/local-limiter.ts";
 import { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
@@ -19,7 +19,7 @@ export interface ObjectsOptions {
   readonly regions?: unknown;
   readonly region?: string;
   /** The policy of calls that name none. */
-  readonly policy?: string;
+  readonly policy?: PolicyName;
   /** Whose the calls are: what is answered under idempotency keys belongs to it. */
   readonly name?: string;
 }

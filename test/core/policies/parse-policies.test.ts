@@ -252,7 +252,7 @@ test.each([
   [
     "a field beside rules",
     { a: { limit: 3, rules: { b: BUCKET } } },
-    'policy "a": limit is beside rules: must be in one of the rules, or be one of onFailure, ',
+    'policy "a": limit is beside rules: must be in one of the rules, or a field of every policy',
   ],
   [
     "a penalty for leases",

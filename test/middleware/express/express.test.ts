@@ -64,7 +64,7 @@ describe("rateLimit", () => {
       "30",
       "application/problem+json",
     ]);
-    expect(await denied.json()).toMatchObject({ status: 429, decision: { key: "ann" } });
+    expect(await denied.json()).toMatchObject({ status: 429, decision: { policy: "api" } });
   });
 
   test("of several the one with the fewest units left is told, in either order", async () => {
@@ -104,7 +104,7 @@ describe("rateLimit", () => {
   });
 
   test("an error of the handler is the handler's: it is called once", async () => {
-    const limit = rateLimit({ limiter: limiterOf(), policy: "api", key: "k" });
+    const limit = rateLimit<object>({ limiter: limiterOf(), policy: "api", key: "k" });
     const calls: unknown[] = [];
     const response = { setHeader: () => undefined, headersSent: false } as unknown as ServerResponse;
     const next = (error?: unknown) => {

@@ -55,7 +55,7 @@ describe("one limit", () => {
       type: "https://iana.org/assignments/http-problem-types#quota-exceeded",
       status: 429,
       "violated-policies": ["api"],
-      decision: { policy: "api", key: "ann", success: false, retryAfterMs: 20_000 },
+      decision: { policy: "api", success: false, retryAfterMs: 20_000 },
     });
     await clock.advance("20s");
     expect((await get()).status).toBe(200);

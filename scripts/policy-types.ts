@@ -1,0 +1,70 @@
+/** `weir types`: writes the types of the policies in wrangler.toml, so that a misspelt name does not compile. */
+import { writeFileSync } from "node:fs";
+import { relative, resolve } from "node:path";
+import { parseArgs } from "node:util";
+import type { Policies, Policy } from "../core/policies/policy.ts";
+import { calledIn, takenByNpm } from "./call.ts";
+import { readConfiguration } from "./configuration.ts";
+import { WRANGLER_TOML } from "./project.ts";
+
+const USAGE = `Usage: npx weir types [--config wrangler.toml] [--env NAME] [--out weir-policies.d.ts]
+
+  --config  the limiter's wrangler.toml; in the project of an application, that of its limiter
+  --env     the environment of wrangler
+  --out     the file that is written; tsconfig.json must include it`;
+
+function main(): void {
+  const { values } = parseArgs({
+    options: {
+      config: { type: "string", short: "c" },
+      env: { type: "string", short: "e" },
+      out: { type: "string", default: "weir-policies.d.ts" },
+      help: { type: "boolean", short: "h", default: false },
+    },
+  });
+  if (values.help) return console.log(USAGE);
+  const [lost] = takenByNpm(["config", "env", "out"]);
+  if (lost !== undefined)
+    throw new Error(`${lost} was taken by npm as its own flag: write npx weir types ${lost}`);
+  const from = values.config === undefined ? WRANGLER_TOML : resolve(calledIn(), values.config);
+  const { policies } = readConfiguration({}, values.env, from);
+  const file = resolve(calledIn(), values.out);
+  writeFileSync(file, policyTypes(policies));
+  console.log(`${relative(calledIn(), file)}: ${policies.size} policies`);
+}
+
+/** The augmentation for these policies. */
+export function policyTypes(policies: Policies): string {
+  const lines = [...policies].map(([name, policy]) => `    ${JSON.stringify(name)}: ${typeOf(policy)};`);
+  return `// Written by \`weir types\`. Run it again when the policies change.
+import "weir-limiter";
+
+declare module "weir-limiter" {
+  interface Policies {
+${lines.join("\n")}
+  }
+}
+`;
+}
+
+function typeOf({ rules, plans, keyKind }: Policy): string {
+  // The plan "" is the policy itself.
+  const named = [...(plans?.keys() ?? [])].filter((plan) => plan !== "");
+  const fields = [
+    ["unit", textsOf(rules.map(({ unit }) => unit))],
+    ...(named.length > 0 ? [["plan", textsOf(named)]] : []),
+    ["keyKind", textsOf([keyKind])],
+  ];
+  return `{ ${fields.map(([field, type]) => `${field}: ${type}`).join("; ")} }`;
+}
+
+function textsOf(texts: readonly string[]): string {
+  return [...new Set(texts)].map((text) => JSON.stringify(text)).join(" | ");
+}
+
+try {
+  main();
+} catch (error) {
+  console.error(error instanceof Error ? error.message : String(error));
+  process.exitCode = 1;
+}
