@@ -80,7 +80,7 @@ const EXPECT = "\n// @ts-expect-error there is none\n";
 
 let [folder, tarball] = ["", ""];
 beforeAll(async () => {
-  tarball = await inject("tarball");
+  tarball = inject("tarball");
   folder = makeProject(TABLES);
 });
 afterAll(() => {
