@@ -242,7 +242,7 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
     this.most = given.most;
     this.paceMs = given.paceMs;
     this.remaining = given.remaining;
-    [this.token, this.tokensEnd] = given.tokens;
+    [this.token = 0, this.tokensEnd = 0] = given.tokens;
     this.spendableUntilMs = Math.max(this.spendableUntilMs, sentAtMs + given.lifeMs);
   }
 }

@@ -131,7 +131,7 @@ function sameTokens(): (said: Slots) => Slots {
   let tokens: GivenSlots["tokens"] | undefined;
   return (said) => {
     const { given } = said.slots;
-    if (given !== undefined && given.tokens[0] > 0) tokens ??= given.tokens;
+    if (given !== undefined && (given.tokens[0] ?? 0) > 0) tokens ??= given.tokens;
     return tokens === undefined ? said : changed(said, { tokens });
   };
 }
