@@ -21,9 +21,14 @@ import { pause } from "../reservation-cache.ts";
 /** The most keys. One without slots is forgotten first; if all have some, the limiter decides further ones. */
 const MAX_KEYS = 4_096;
 /** The clock may be set back by so much unseen. */
-const MARGIN_MS = 250;
-/** How often the clock, the ends of leases and due messages are looked at. */
-const STEP_MS = 250;
+const MARGIN_MS = 100;
+/**
+ * How often the clock, the ends of leases and due messages are looked at. A clock that stands still is seen within three
+ * steps, which is what the object allows for.
+ */
+const STEP_MS = 100;
+/** In a worker, where each lease is looked after by itself. */
+const LEASE_STEP_MS = 250;
 
 interface ProcessParts {
   readonly time: Time;
@@ -202,7 +207,7 @@ export class ProcessSlots {
     const step = this.#clock.steps();
     step(0, time.nowMs());
     while (!isOver()) {
-      let stepMs = STEP_MS;
+      let stepMs = time.isLasting === true ? STEP_MS : LEASE_STEP_MS;
       // A lease is told to be lost when it is, and not a step later.
       for (const { young, spendableUntilMs } of which())
         if (young.size > 0) stepMs = Math.min(stepMs, Math.max(1, spendableUntilMs - this.#clock.latestMs));

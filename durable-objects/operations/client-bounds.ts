@@ -129,6 +129,7 @@ export function partOfSlots(
   for (const [caller, wish] of wishes) all += counted(caller, wish);
   const ofOwn = wishes.get(own) ?? said;
   if (all === 0 || ofOwn === 0) return 0;
+  if (all <= most && counted(own, ofOwn) === ofOwn && !isContested) return said;
   // As a fraction of whole numbers: a rounding error would take a slot.
   const part = Math.floor((said * counted(own, ofOwn) * Math.min(all, most)) / (ofOwn * all));
   if (own === undefined || !isContested) return part;
