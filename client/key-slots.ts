@@ -182,9 +182,9 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
     return this.calls >= MIN_CALLS && sinceMs >= paceMs;
   }
 
-  /** It has no slot left for the next acquire. */
+  /** It has no slot left for the next acquire, and acquires come. */
   get isShort(): boolean {
-    if (this.missed > 0) return false;
+    if (this.missed > 0 || this.calls === 0) return false;
     return this.token >= this.tokensEnd || (this.idle <= 0 && this.kept < this.most);
   }
 
