@@ -3,14 +3,36 @@
  * The limiter over the service binding, the objects, HTTP, or in memory. A denial is an answer. Bad input, or
  * the id of an ended claim, throws a `LimiterError`.
  */
+import type { Lease } from "../core/protocol/answers.ts";
 import type { Decision } from "../core/protocol/decision.ts";
 import type { PolicyName } from "./transports/policy-types.ts";
-import type { Abortable, AcquireRequest, LimiterCalls, LimitRequest } from "./transports/transport.ts";
+import type {
+  Abortable,
+  AcquireRequest,
+  LimiterCalls,
+  LimitRequest,
+  Signal,
+} from "./transports/transport.ts";
 
 export type * from "./transports/transport.ts";
 
+/** A platform's own `AbortSignal`, where there is one. */
+type OwnSignal = typeof globalThis extends { readonly AbortSignal: { readonly prototype: infer S } }
+  ? S
+  : Signal;
+
+/** A lease. */
+export interface GrantedLease extends Lease {
+  /**
+   * Present when this process granted the lease itself: aborted when it is lost before its release. It has expired, it was
+   * ended elsewhere, the limiter was closed, or the limiter has not been reached for some 2 s. What the lease protects
+   * must stop then.
+   */
+  readonly signal?: OwnSignal;
+}
+
 /** A decision on a lease. `await using` releases the lease. */
-export type Grant = Decision & AsyncDisposable;
+export type Grant = Omit<Decision, "lease"> & { readonly lease?: GrantedLease } & AsyncDisposable;
 
 /** A limiter. `await using` closes it. */
 export interface Limiter extends Omit<LimiterCalls, "reserve">, AsyncDisposable {

@@ -1,3 +1,5 @@
+import { publicName } from "../core/policies/policy.ts";
+import { type ClaimKind, readClaimId } from "../core/protocol/names.ts";
 /** The calls that all clients make in the same way, and the arguments of calls in a client's own process. */
 import { Problem, PROBLEMS } from "../core/protocol/problems.ts";
 import { violation } from "../core/violations.ts";
@@ -64,4 +66,10 @@ export function unlessAborted<Answer>(answer: Promise<Answer>, signal: Signal | 
     signal.addEventListener("abort", leave, { once: true });
     answer.then(resolve, reject).finally(() => signal.removeEventListener("abort", leave));
   });
+}
+
+/** The key that the id in a request names. */
+export function keyOfClaim(kind: ClaimKind, { id }: { readonly id?: unknown }) {
+  const place = typeof id === "string" ? readClaimId(kind, id) : undefined;
+  return { policy: publicName(place?.policy ?? ""), key: place?.key ?? "" };
 }

@@ -14,7 +14,7 @@ import {
   type Rule,
   versionOf,
 } from "../core/policies/policy.ts";
-import type { Decided, GivenSlots, Lease, Slots } from "../core/protocol/answers.ts";
+import type { Decided, Lease, Slots } from "../core/protocol/answers.ts";
 import type { AcquireParams, SlotsCall } from "../core/protocol/calls.ts";
 import { MAX_YOUNG_MS, PACE_MS } from "../core/protocol/messages.ts";
 import { markOf } from "../core/protocol/names.ts";
@@ -27,8 +27,6 @@ import { pause } from "./reservation-cache.ts";
 const MAX_KEYS = 4_096;
 /** The clock may be set back by so much unseen. */
 const MARGIN_MS = 250;
-/** After an object of an older version has answered. */
-const OFF_MS = 60_000;
 /** The most leases of the object for callers of this isolate whose time counts as demand. */
 const MAX_OTHERS = 1_024;
 /** The runtime ends background work of a request after 30 s. */
@@ -269,82 +267,33 @@ export class SlotHolder {
     const estimated = slots.estimate(nowMs);
     const wanted = relaxedRule(slots.policy) === undefined ? 0 : estimated;
     slots.handOver(nowMs);
-    slots.kept = Math.max(slots.leased, Math.min(slots.kept, wanted, slots.most));
-    slots.turn += 1;
-    slots.sentAtMs = nowMs;
-    slots.underWaySinceMs = nowMs;
-    slots.isAtOnce = false;
-    const { turn, policy, key, hasCalls } = slots;
+    const { policy, key, hasCalls } = slots;
     slots.hasCalls = false;
     if (caller.counter !== undefined) slots.heldTimes.count(caller.counter, publicName(policy.name));
     const call: SlotsCall = {
       policy: policy.name,
       key,
       ...(hasCalls ? versionOf(policy) : withoutPlan(policy)),
-      holder: slots.holder,
-      turn,
-      heard: slots.heard,
-      memory: slots.memory,
-      kept: slots.kept,
-      leased: slots.leased,
-      wanted: Math.max(slots.leased, wanted),
+      ...slots.message(wanted, nowMs),
       ttlMs: slots.longestMs,
       handed: [...slots.handed.values()].map((lease) => handedOf(lease, nowMs)),
-      granted: slots.granted,
-      released: slots.released,
     };
     const reply = await caller.objects.call<Slots>(policy, key, { operation: { op: "slots", ...call } });
-    if (slots.turn !== turn) return;
-    slots.underWaySinceMs = undefined;
+    if (slots.turn !== call.turn) return;
     const answer = reply === undefined || reply instanceof Problem ? undefined : reply.answer;
     const atMs = this.#now(caller.time.nowMs());
-    if (answer === undefined) slots.missed += 1;
-    else if (!("slots" in answer)) slots.offUntilMs = atMs + OFF_MS;
-    else this.#answered(slots, call, answer, nowMs, atMs);
+    const given = slots.answered(call, answer, nowMs, atMs);
+    if (given !== undefined) {
+      for (const { id } of call.handed) slots.handed.delete(id);
+      slots.ttlMs = given.ttlMs;
+      this.#serve(slots, atMs);
+      const { waitsEndedAgoMs } = given;
+      const rule = relaxedRule(policy);
+      // From the answer on: a wait that began while it was under way may end too, and none that began before is missed.
+      if (waitsEndedAgoMs !== undefined && rule !== undefined)
+        this.#endWaits(slots, rule, atMs - waitsEndedAgoMs, atMs);
+    }
     this.#sendIfDue(caller, slots, atMs);
-  }
-
-  #answered(
-    slots: HeldSlots,
-    call: SlotsCall,
-    { slots: said }: Slots,
-    sentAtMs: number,
-    nowMs: number,
-  ): void {
-    const { given } = said;
-    slots.missed = 0;
-    // What it has is said again to an object that has lost its memory: at once, and if that loses it again, at its pace.
-    slots.isAtOnce = given === undefined && said.memory !== call.memory && !slots.isRefused;
-    slots.isRefused = given === undefined;
-    slots.memory = said.memory;
-    if (given === undefined) return;
-    slots.heard = call.turn;
-    for (const { id } of call.handed) slots.handed.delete(id);
-    this.#take(slots, given, sentAtMs, nowMs);
-    slots.spendableUntilMs = Math.max(slots.spendableUntilMs, sentAtMs + given.lifeMs);
-    this.#serve(slots, nowMs);
-    const { waitsEndedAgoMs } = given;
-    const rule = relaxedRule(slots.policy);
-    // From the answer on: a wait that began while it was under way may end too, and none that began before is missed.
-    if (waitsEndedAgoMs !== undefined && rule !== undefined)
-      this.#endWaits(slots, rule, nowMs - waitsEndedAgoMs, nowMs);
-  }
-
-  #take(slots: HeldSlots, given: GivenSlots, sentAtMs: number, nowMs: number): void {
-    const { more, isNew, resetAgoMs, ended } = given;
-    if (isNew) slots.kept = 0;
-    const over = isNew ? [...slots.young.keys()] : [...ended];
-    // Leases that were granted since go on.
-    const resetAtMs = sentAtMs - (resetAgoMs ?? Infinity);
-    for (const { id, grantedAtMs } of slots.young.values()) if (grantedAtMs < resetAtMs) over.push(id);
-    for (const id of over) if (slots.end(id, nowMs) !== undefined) slots.released += 1;
-    slots.kept += more;
-    slots.isHome = given.isHome;
-    slots.most = given.most;
-    slots.paceMs = given.paceMs;
-    slots.ttlMs = given.ttlMs;
-    slots.remaining = given.remaining;
-    [slots.token, slots.tokensEnd] = given.tokens;
   }
 
   /** Ensures that some request sends what is due while no other call comes. */

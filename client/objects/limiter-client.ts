@@ -11,7 +11,7 @@ import {
   takesNothing,
   versionOf,
 } from "../../core/policies/policy.ts";
-import type { Answer, AnswerText, Peeked, UnsupportedProtocol } from "../../core/protocol/answers.ts";
+import type { Answer, AnswerText, Peeked, Slots, UnsupportedProtocol } from "../../core/protocol/answers.ts";
 import type { Attempt, LimitParams } from "../../core/protocol/calls.ts";
 import {
   type Decision,
@@ -333,10 +333,14 @@ export class LimiterClient {
   }
 
   /** Forwards a holder's message. The object answers it as it would answer this client. */
-  async forward(policy: PolicyView, key: string, call: BatchedCall): Promise<Reply<MadeAnswer | Full>> {
+  async forward(
+    policy: PolicyView,
+    key: string,
+    call: BatchedCall,
+  ): Promise<Reply<MadeAnswer | Slots | Full>> {
     const { objects, gate, time } = this.#parts;
     const kind = call.giveBack === undefined ? "ask" : "return";
-    const ask = () => objects.call<MadeAnswer & object>(policy, key, withVersion(policy, call));
+    const ask = () => objects.call<(MadeAnswer & object) | Slots>(policy, key, withVersion(policy, call));
     const reply = await through(gate?.enter(policy, key, time.nowMs(), kind), ask);
     // An admission takes units that a denial here did not count, and returned units may lift one.
     if (call.giveBack !== undefined) this.#local.forgetDenials(policy, key);
@@ -349,11 +353,12 @@ export class LimiterClient {
   }
 }
 
-function withVersion(policy: PolicyView, { limit, reserve, ...call }: BatchedCall): BatchedCall {
+function withVersion(policy: PolicyView, { limit, reserve, operation, ...call }: BatchedCall): BatchedCall {
   const version = versionOf(policy);
   return {
     ...call,
     ...(limit && { limit: { ...limit, ...version } }),
     ...(reserve && { reserve: { ...reserve, ...version } }),
+    ...(operation && { operation: { ...operation, ...version } }),
   };
 }

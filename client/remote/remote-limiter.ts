@@ -4,20 +4,13 @@
  */
 import { normaliseKey } from "../../core/catalog/keys.ts";
 import { randomId, type Time, overdue } from "../../core/clock.ts";
-import {
-  forPriority,
-  type PolicyView,
-  publicName,
-  takesNothing,
-  UNDESCRIBED,
-} from "../../core/policies/policy.ts";
+import { forPriority, type PolicyView, takesNothing, UNDESCRIBED } from "../../core/policies/policy.ts";
 import {
   type AllDecisions,
   type AnyDecision,
   type Decision,
   degradedDecision,
 } from "../../core/protocol/decision.ts";
-import { type ClaimKind, readClaimId } from "../../core/protocol/names.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import type { PolicyList } from "../../core/protocol/reservation-messages.ts";
 import type { Holding } from "../call-gate.ts";
@@ -35,7 +28,14 @@ import {
   type Signal,
   withRelease,
 } from "../limiter.ts";
-import { requireObject, signalOf, type UniformCall, UniformClient, unlessAborted } from "../local-call.ts";
+import {
+  keyOfClaim,
+  requireObject,
+  signalOf,
+  type UniformCall,
+  UniformClient,
+  unlessAborted,
+} from "../local-call.ts";
 import { LocalLimiter, plainCall, type PlainCall } from "../local-limiter.ts";
 import { ReservationCache } from "../reservation-cache.ts";
 import { OVERLOADED_TEXT } from "../transports/batch-queue.ts";
@@ -48,6 +48,7 @@ import {
   type CallRequests,
   type LimiterTransport,
 } from "../transports/transport.ts";
+import { OwnLeases } from "./own-leases.ts";
 import { limiterErrorOf, ofPlan, RemoteReservations } from "./remote-reservations.ts";
 import { allDegraded, anyDegraded, isOf, type PolicyOf, tryHere } from "./several-keys.ts";
 
@@ -75,6 +76,7 @@ export class RemoteLimiter extends UniformClient implements Limiter {
   readonly #local: LocalLimiter;
   readonly #reservations: RemoteReservations;
   readonly #holding: Holding;
+  readonly #leases: OwnLeases;
   readonly #failures: FailureLog;
   #isClosed = false;
 
@@ -99,11 +101,12 @@ export class RemoteLimiter extends UniformClient implements Limiter {
       onChange: () => this.#cache.endAll(),
     });
     this.#holding = { objects: this.#reservations, time, inBackground };
+    this.#leases = new OwnLeases(this.#reservations, time, inBackground);
   }
 
   /** Whether units may have to be given back. */
   get isHolding(): boolean {
-    return this.#cache.isHolding;
+    return this.#cache.isHolding || this.#leases.isHolding;
   }
 
   limit(request: LimitRequest & Abortable): Promise<Decision> {
@@ -134,9 +137,11 @@ export class RemoteLimiter extends UniformClient implements Limiter {
   }
 
   async acquire(request: AcquireRequest & Abortable): Promise<Grant> {
-    signalOf(request);
+    signalOf(request)?.throwIfAborted();
     const { signal, ...params } = request;
-    const decision = await this.#decide("acquire", this.#withPolicy(params), signal);
+    const call = this.#withPolicy(params);
+    const own = this.#isClosed ? undefined : this.#leases.acquire(call);
+    const decision = own ?? (await this.#decide("acquire", call, signal));
     return withRelease(decision, (id) => this.release({ id }));
   }
 
@@ -147,7 +152,7 @@ export class RemoteLimiter extends UniformClient implements Limiter {
 
   async close(): Promise<void> {
     this.#isClosed = true;
-    await this.flush();
+    await Promise.all([this.#leases.giveBack(true), this.flush()]);
     this.#transport.close?.();
   }
 
@@ -157,7 +162,7 @@ export class RemoteLimiter extends UniformClient implements Limiter {
     // Whoever closes it waits no longer than for a decision.
     const call: RemoteReservations["call"] = (...[policy, key, made]) =>
       this.#reservations.call(policy, key, made);
-    await returnUnits({ call }, this.#cache.endDue(Infinity));
+    await Promise.all([this.#leases.giveBack(false), returnUnits({ call }, this.#cache.endDue(Infinity))]);
   }
 
   async #limitUntilAborted({ signal, ...request }: LimitRequest & Abortable): Promise<Decision> {
@@ -279,6 +284,8 @@ export class RemoteLimiter extends UniformClient implements Limiter {
   /** @throws LimiterError also if the limiter does not answer */
   protected override async callByName(name: UniformCall, given: object): Promise<unknown> {
     requireObject(given);
+    const own = this.#leases.onOwn(name, given);
+    if (own !== undefined) return own.answer;
     const { on, mayDegrade }: Address = ADDRESSES[name];
     const key = on === "key" ? this.#withPolicy(given as KeyRequest) : keyOfClaim(on, given);
     const request = on === "key" ? key : given;
@@ -388,10 +395,4 @@ function throwUnavailable(error: unknown): never {
   const why = error instanceof Error ? error.message : String(error);
   const detail = `whether the call was carried out is not known: the limiter did not answer (${why})`;
   throw new Problem(PROBLEMS.unavailable, detail).toError();
-}
-
-/** The key that the id in a request names. */
-function keyOfClaim(kind: ClaimKind, { id }: { readonly id?: unknown }) {
-  const place = typeof id === "string" ? readClaimId(kind, id) : undefined;
-  return { policy: publicName(place?.policy ?? ""), key: place?.key ?? "" };
 }

@@ -7,6 +7,7 @@ import {
   takesNothing,
   versionOf,
 } from "../../core/policies/policy.ts";
+import type { Slots } from "../../core/protocol/answers.ts";
 import type { LimitCall, Versioned } from "../../core/protocol/calls.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { Departures, STALE, type BatchedCall, type MadeAnswer } from "../../core/protocol/messages.ts";
@@ -17,11 +18,13 @@ import {
   MAX_RESERVING,
   type PolicyDescription,
   type RefusedCall,
+  type HeldMessage,
   type ReservationAnswer,
   RESERVATIONS_PROTOCOL,
   type RuleDescription,
 } from "../../core/protocol/reservation-messages.ts";
 import type { UnitSource } from "../call-gate.ts";
+import { MIN_CALLS } from "../key-slots.ts";
 import type { PlainCall } from "../local-limiter.ts";
 import { toDecision } from "../read-answer.ts";
 import { BatchQueue, OVERLOADED_TEXT, type QueuedCall } from "../transports/batch-queue.ts";
@@ -43,6 +46,8 @@ const MAX_UNDESCRIBED = 16;
 const REFUSED_MS = 60_000;
 /** Or it could not read one: it is of an earlier version by now. */
 const UNREAD_MS = 1_000;
+/** How long a description is waited for. */
+const DESCRIBED_MS = 2_000;
 /** A concurrency policy refuses each call that takes units. One call in this time checks that again. */
 const REFUSAL_TTL_MS = 1_000;
 
@@ -66,6 +71,10 @@ export class RemoteReservations implements UnitSource {
   readonly #known = new Map<string, DescribedPolicy>();
   readonly #refusals = new WeakMap<DescribedPolicy, { readonly problem: Problem; checkedAtMs: number }>();
   readonly #departures = new Departures(randomId);
+  /** Whether the limiter reads slots. */
+  #readsSlots = false;
+  /** Acquires under policies that are not known. */
+  #acquires = 0;
   /** Whether the limiter reads when a message was sent. */
   #readsSent = false;
   #refusedUntilMs = -Infinity;
@@ -159,6 +168,23 @@ export class RemoteReservations implements UnitSource {
     return toDecision(forPriority(policy, limit.priority), key, answer, "object");
   }
 
+  /** Says what slots this client has. Nothing is sent to a limiter that would refuse the message. */
+  async slots(policy: PolicyView, message: HeldMessage): Promise<Slots | Problem | undefined> {
+    if (!this.#readsSlots || this.isRefused || !this.#known.has(policy.name)) return undefined;
+    const operation = { op: "slots", ...message, ...NOT_HANDED } as const;
+    const answer = await this.#post({ operation }, policy.deadlineMs);
+    if (answer === undefined || answer === null || answer instanceof Problem) return answer ?? undefined;
+    return "slots" in answer ? answer : undefined;
+  }
+
+  /** Notes an acquire under a policy that is not known. From some acquires on its slots may be worth their messages. */
+  noteAcquire({ policy, key }: LimitCall): void {
+    this.#acquires += 1;
+    if (this.#acquires % MIN_CALLS !== 0 || this.isRefused) return;
+    // A call that takes nothing is refused or answered, and brings the policy.
+    this.#parts.inBackground(this.decide({ policy, key, cost: 0, plan: "" }, DESCRIBED_MS));
+  }
+
   async #post(
     call: BatchedCall,
     deadlineMs: number,
@@ -203,7 +229,9 @@ export class RemoteReservations implements UnitSource {
     const { transport, time } = this.#parts;
     const known: Record<string, string> = {};
     for (const { call } of calls) {
-      const policy = this.#known.get((call.reserve ?? call.limit ?? call.giveBack)?.policy ?? "");
+      const policy = this.#known.get(
+        (call.reserve ?? call.limit ?? call.giveBack ?? call.operation)?.policy ?? "",
+      );
       if (policy !== undefined) known[policy.name] = policy.version;
     }
     try {
@@ -215,8 +243,9 @@ export class RemoteReservations implements UnitSource {
         ...sent,
       };
       const withinMs = Math.max(1, Math.max(...calls.map(({ untilMs }) => untilMs)) - time.nowMs());
-      const { answers, policies, readsSent } = await transport.call("reserve", message, withinMs);
+      const { answers, policies, readsSent, readsSlots } = await transport.call("reserve", message, withinMs);
       this.#readsSent = readsSent === true;
+      this.#readsSlots = readsSlots === true;
       if (answers.length !== calls.length) throw new Error("the limiter did not answer every call");
       this.#parts.failures.flush();
       this.#learn(policies);
@@ -242,6 +271,7 @@ export class RemoteReservations implements UnitSource {
   /** An earlier version answers now, which refuses what this one reads: of policies only what that one says is known. */
   #forgetAll(): void {
     this.#readsSent = false;
+    this.#readsSlots = false;
     this.#known.clear();
     this.#parts.onChange();
   }
@@ -258,7 +288,11 @@ export class RemoteReservations implements UnitSource {
 }
 
 /** A call as the limiter reads it: with the name of its plan, if the policy has plans. */
-function toClientCall({ giveBack, limit, reserve }: BatchedCall): ClientCall {
+function toClientCall({ giveBack, limit, reserve, operation }: BatchedCall): ClientCall {
+  if (operation?.op === "slots") {
+    const { op: _, ttlMs: __, handed: ___, ...slots } = operation;
+    return { slots };
+  }
   return {
     ...(giveBack && { giveBack }),
     ...(limit && { limit: named(limit) }),
@@ -270,6 +304,8 @@ function named<Call extends Versioned>({ inForce, ...call }: Call) {
   const { plan = "" } = inForce ?? {};
   return plan === "" ? call : { ...call, plan };
 }
+
+const NOT_HANDED = { ttlMs: 0, handed: [] } as const;
 
 /** The policy as calls of a plan see it; `undefined`: it does not have the plan, or is not known. */
 export function ofPlan(policy: DescribedPolicy | undefined, plan: string): DescribedPolicy | undefined {

@@ -335,11 +335,27 @@ const isProblem = having({
   detail: isText,
   errors: maybe(listOf(having({ pointer: isText, detail: isText }))),
 });
+/** Of a client's slots: with wrong figures it would lease what others have. */
+const isSlots = having({
+  memory: isText,
+  given: maybe(
+    having({
+      more: isUnits,
+      lifeMs: isMs,
+      paceMs: (value) => isMs(value) && value !== 0,
+      tokens: listOf(isUnits, 2),
+      ended: listOf(isText),
+      most: isUnits,
+      remaining: isUnits,
+    }),
+  ),
+});
 const isAnswer: Check = (value) => {
   if (value === null) return true;
   if (!isTable(value)) return false;
   if ("problem" in value) return isProblem(value["problem"]);
   if ("failed" in value) return isText(value["failed"]);
+  if ("slots" in value) return isSlots(value["slots"]);
   return "decision" in value ? isDecision(value["decision"]) : isDecided(value);
 };
 const isListOfRules = listOf(

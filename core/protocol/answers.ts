@@ -118,7 +118,7 @@ export interface GivenSlots {
   /** The longest of its leases. */
   readonly ttlMs: number;
   /** The tokens of its next leases, from the first (included) to the last (not included). */
-  readonly tokens: readonly [from: number, to: number];
+  readonly tokens: readonly number[];
   /** Leases of it that ended elsewhere. They are named until the holder has heard of them. */
   readonly ended: readonly string[];
   /** Callers wait: a slot that is free goes home, and serves nobody before. */

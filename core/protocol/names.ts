@@ -106,7 +106,8 @@ export function withMark(id: string, of: string): string {
 
 /** The mark of an id: its caller's, or of a lease the name of the holder that made it. */
 export function markOf(id: string): string {
-  return id.slice(0, ID_MARK);
+  // The name of a client's holder has its caller in front.
+  return writtenKey(id).slice(0, ID_MARK);
 }
 
 /** All hold ids of a caller have the same first characters, so the stored ends of its holds can be counted. */

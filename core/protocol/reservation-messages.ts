@@ -5,8 +5,8 @@
  */
 import type { Waiting } from "../algorithms/algorithm.ts";
 import type { FailureLimit, HeaderStyle, PolicyView, RuleView } from "../policies/policy.ts";
-import type { Decided } from "./answers.ts";
-import type { LimitCall, ReserveCall, Sent } from "./calls.ts";
+import type { Decided, Slots } from "./answers.ts";
+import type { LimitCall, ReserveCall, Sent, SlotsCall } from "./calls.ts";
 import type { Decision } from "./decision.ts";
 import type { BatchedCall, Failed } from "./messages.ts";
 import type { Problem } from "./problems.ts";
@@ -14,6 +14,12 @@ import type { Problem } from "./problems.ts";
 export const RESERVATIONS_PROTOCOL = 1;
 
 export const MAX_RESERVING = 100;
+
+/**
+ * What a client says of the slots that it has of a key (`SlotsCall`). It hands no lease over: its callers live in its
+ * process, and lose their leases with it.
+ */
+export type HeldMessage = Omit<SlotsCall, "ttlMs" | "handed">;
 
 export interface ReservationsMessage {
   readonly protocol: number;
@@ -28,6 +34,8 @@ export interface ReservationsMessage {
 export interface ClientCall extends Pick<BatchedCall, "giveBack"> {
   readonly limit?: Named<LimitCall>;
   readonly reserve?: Named<ReserveCall>;
+  /** Only for a limiter that has said that it reads it (`readsSlots`). */
+  readonly slots?: HeldMessage;
 }
 
 /** `plan` absent: the policy's own figures. */
@@ -44,7 +52,7 @@ export interface RefusedCall {
 }
 
 /** `null`: the call returned units. */
-export type ReservationAnswer = Decided | RemoteDecision | RefusedCall | Failed | null;
+export type ReservationAnswer = Decided | Slots | RemoteDecision | RefusedCall | Failed | null;
 
 export interface ReservationsReply {
   readonly protocol: number;
@@ -53,6 +61,8 @@ export interface ReservationsReply {
   readonly policies: Readonly<Record<string, PolicyDescription>>;
   /** Absent: a limiter of an earlier version, which refuses a message with `sent`. */
   readonly readsSent?: true;
+  /** Absent: a limiter of an earlier version, which refuses a message with `slots`. */
+  readonly readsSlots?: true;
 }
 
 export interface RuleDescription extends Pick<RuleView, "name" | "unit" | "capacity"> {
@@ -77,6 +87,14 @@ export interface PolicyDescription extends Pick<PolicyView, DescribedField>, Des
   readonly defaultPriority: string;
   /** By plan: its rules. Absent: the policy has no plans, and its calls name none. */
   readonly plans?: Readonly<Record<string, DescribedRules>>;
+  readonly slots?: SlotTerms;
+}
+
+/** Clients may hold slots of a key. Absent: they may not, or the limiter is older. */
+export interface SlotTerms {
+  /** Of a lease that names none. */
+  readonly ttlMs: number;
+  readonly maxTtlMs: number;
 }
 
 interface DescribedRules {
@@ -88,6 +106,7 @@ interface DescribedRules {
 export interface DescribedPolicy extends PolicyView {
   readonly version: string;
   readonly priorityNames: readonly string[];
+  readonly slots?: SlotTerms;
   /** The policy as calls of each plan see it, "" for those without a plan. */
   readonly plans?: ReadonlyMap<string, DescribedPolicy>;
 }

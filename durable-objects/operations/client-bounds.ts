@@ -7,11 +7,13 @@
  * - *Returns*: what it was given, and what has come at its rate, less what it returned before.
  * - *All clients of one caller*: half of a key, while others want some of it.
  *
+ * Slots are bound alike: a client keeps what it was given, while it says so in time, and has a part by what it wants.
+ *
  * A client that returns what it has spent is over the limit, as with units: the scope `reserve` trusts it in that.
  */
 import type { Account, Hold } from "../../core/accounts/hold.ts";
 import type { Rule } from "../../core/policies/policy.ts";
-import type { Reserving } from "../../core/protocol/calls.ts";
+import type { Reserving, SlotsCall } from "../../core/protocol/calls.ts";
 import { callerIn } from "../../core/protocol/names.ts";
 import { maxUnits } from "../../core/reservations/sizing.ts";
 import { type KnownHolder, MAX_SHARE_OF_CALLER } from "../keys/holders.ts";
@@ -86,4 +88,52 @@ export function roomOfCaller(
     rate -= each.rate?.units ?? 0;
   }
   return { units: Math.floor(units), rate: Math.floor(rate) };
+}
+
+/** This part of the slots stays at the object for the calls of others, of a limit from 10 on. */
+const KEPT_PART = 0.1;
+const KEPT_FROM = 10;
+
+interface WantsSlots {
+  readonly wanted: number;
+  /** Then it has none any more. */
+  readonly aliveUntilMs: number;
+}
+
+/**
+ * The part of a holder: what it needs, or of what there is as much as the others. What the clients of a caller want counts
+ * together as half of the slots at most, or as much as all isolates want.
+ */
+export function partOfSlots(
+  holders: ReadonlyMap<string, WantsSlots>,
+  { holder, wanted }: Pick<SlotsCall, "holder" | "wanted">,
+  { account, capacity }: { readonly account: Account; readonly capacity: number },
+  nowMs: number,
+): number {
+  const own = callerIn(holder);
+  const most = capacity - (capacity < KEPT_FROM ? 0 : Math.ceil(capacity * KEPT_PART));
+  const said = own === undefined ? wanted : Math.min(wanted, most);
+  const wishes = new Map([[own, said]]);
+  for (const [name, other] of holders)
+    if (name !== holder && nowMs < other.aliveUntilMs) {
+      const caller = callerIn(name);
+      const wish = caller === undefined ? other.wanted : Math.min(other.wanted, most);
+      wishes.set(caller, (wishes.get(caller) ?? 0) + wish);
+    }
+  const isContested = [...wishes].some(([caller, wish]) => caller !== own && wish > 0);
+  const ofIsolates = wishes.get(undefined) ?? 0;
+  const max = isContested ? Math.max(MAX_SHARE_OF_CALLER * capacity, ofIsolates) : Infinity;
+  const counted = (caller: string | undefined, wish: number) =>
+    caller === undefined ? wish : Math.min(wish, max);
+  let all = 0;
+  for (const [caller, wish] of wishes) all += counted(caller, wish);
+  const ofOwn = wishes.get(own) ?? said;
+  if (all === 0 || ofOwn === 0) return 0;
+  if (all <= most && counted(own, ofOwn) === ofOwn && !isContested) return said;
+  // As a fraction of whole numbers: a rounding error would take a slot.
+  const part = Math.floor((said * counted(own, ofOwn) * Math.min(all, most)) / (ofOwn * all));
+  if (own === undefined || !isContested) return part;
+  let room = MAX_SHARE_OF_CALLER * capacity;
+  for (const { id, units } of account.holds) if (id !== holder && callerIn(id) === own) room -= units;
+  return Math.max(0, Math.min(part, Math.floor(room)));
 }

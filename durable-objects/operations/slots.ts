@@ -1,11 +1,12 @@
 /**
- * Slots that holders (isolates) lease by themselves.
+ * Slots that holders lease by themselves: isolates, and clients in their callers' processes.
  *
  * A holder has some slots of a key for a while, and says in each message all that it has. They are one claim of the
  * holder, which is stored before the answer leaves, so a crash forgets none. The claim lasts longer than the holder may
  * lease, by the longest of its leases: a caller trusts its lease also when its isolate has gone. A lease that is older than
  * a pace is handed over, and is a claim of its own from then on, as the object's own leases are. A younger one is known
- * to its holder alone; the object tells the holder of an end that came here.
+ * to its holder alone; the object tells the holder of an end that came here. Callers of a client lose their leases with its
+ * process, so it hands none over, and its claim ends with its time.
  *
  * No message can free a slot that is in use: a holder keeps no more slots than the last answer that it heard left it, one
  * message is under way, and an older one is not applied. What was in memory about the order of messages is lost in a
@@ -21,11 +22,12 @@ import { publicName, relaxedRule } from "../../core/policies/policy.ts";
 import type { GivenSlots, Slots } from "../../core/protocol/answers.ts";
 import type { SlotsCall } from "../../core/protocol/calls.ts";
 import { MAX_YOUNG_MS, PACE_MS } from "../../core/protocol/messages.ts";
-import { markOf } from "../../core/protocol/names.ts";
+import { callerIn, markOf } from "../../core/protocol/names.ts";
 import type { Counter } from "../../core/stats/tally.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import type { Claim } from "../storage/records.ts";
+import { partOfSlots } from "./client-bounds.ts";
 import { handedMs, heard, type KnownHolder, newHolder } from "./known-holders.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
@@ -41,9 +43,6 @@ const ROW_MS = 30_000;
 /** A holder that lacks slots asks again within this time. */
 const OWED_MS = 1_000;
 const OWED = "+owed";
-/** This part of the slots stays at the object for the calls of others, of a limit from 10 on. */
-const KEPT_PART = 0.1;
-const KEPT_FROM = 10;
 const TOKENS = 1_000;
 /** The most leases of a holder that have ended elsewhere since its last message. Ends of others are not known here. */
 const MAX_ENDED = 1_024;
@@ -96,6 +95,7 @@ export class SlotOwner {
     const { accounts } = keyState;
     const { index, name, rule } = leasedRule(keyState);
     const account = accounts[index] ?? UNTOUCHED;
+    const isClient = callerIn(call.holder) !== undefined;
     const had = holdWith(account.holds, call.holder)?.units ?? 0;
     // Its claim has ended: it has what it gets now, and none of its leases goes on.
     const isNew = call.kept > had;
@@ -106,9 +106,10 @@ export class SlotOwner {
     const others = outstandingOf(account) - this.owed(keyState) - had;
     const inUse = others + kept + handed.reduce((sum, { units }) => sum + units, 0);
     const isHome = this.#queue.hasOthers(keyState, call.holder);
-    const part = isHome ? 0 : partOf(memory, call, capacity, nowMs);
+    const part = isHome ? 0 : partOfSlots(memory.holders, call, { account, capacity }, nowMs);
     const more = Math.max(0, Math.min(part - kept, capacity - inUse));
-    const owed = Math.max(0, part - kept - more);
+    // Clients may take any number of names: nothing is owed to them.
+    const owed = isClient ? 0 : Math.max(0, part - kept - more);
     const units = kept + more;
     const tokens = units === 0 ? undefined : rule?.algorithm.leasing?.tokens?.(account.state, nowMs, TOKENS);
     const paceMs = Math.max(PACE_MS, PACE_OF_HOLDER_MS * memory.holders.size);
@@ -170,7 +171,8 @@ export class SlotOwner {
   #count(keyState: KeyState, holder: KnownHolder, call: SlotsCall): void {
     const label = [publicName(keyState.policy.name)];
     const add = (name: "leases_granted" | "leases_released", before: number, now: number) => {
-      if (now > before) this.#counter?.add(name, label, now - before);
+      // No holder grants more: a client may say anything.
+      if (now > before) this.#counter?.add(name, label, Math.min(now - before, 2 * TOKENS));
     };
     // What it had counted before this memory is not known.
     if (holder.turn > 0 || call.turn === 1) {
@@ -285,14 +287,6 @@ function owedId(holder: string): string {
 
 function isOwed(id: string): boolean {
   return id.endsWith(OWED);
-}
-
-/** The part of a holder: what it needs, or of what there is as much as the others. */
-function partOf({ holders }: Memory, { holder, wanted }: SlotsCall, capacity: number, nowMs: number): number {
-  let all = wanted;
-  for (const [name, other] of holders) if (name !== holder && nowMs < other.aliveUntilMs) all += other.wanted;
-  const most = capacity - (capacity < KEPT_FROM ? 0 : Math.ceil(capacity * KEPT_PART));
-  return all <= most ? wanted : Math.floor((most * wanted) / all);
 }
 
 export function slotsOf({ claims }: KeyState, holder: string): Claim | undefined {

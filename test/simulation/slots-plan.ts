@@ -7,6 +7,10 @@ export interface SlotsPlan {
   readonly seed: number;
   readonly limit: number;
   readonly isolates: number;
+  /** With clients of their own, whose callers lose their leases with them. */
+  readonly processes: number;
+  /** The clock of a process stands still for up to 6 s, and its timers do not. */
+  readonly standstills: number;
   readonly ttlMs: number;
   /** The mean time that a lease is held. */
   readonly heldMs: number;
@@ -38,6 +42,10 @@ export interface SlotsFaults {
   readonly answer?: (answer: Slots, call: SlotsCall) => Slots;
   /** A lease that the object does not know is renewed as if it did. */
   readonly renewsBlindly?: boolean;
+  /** The clients' timers stand still with their clocks, while their callers go on. */
+  readonly stopsTimers?: boolean;
+  /** Callers do not hear that a lease is lost. */
+  readonly isSilent?: boolean;
 }
 
 export function randomPlan(seed: number, faults?: SlotsFaults): SlotsPlan {
@@ -49,6 +57,8 @@ export function randomPlan(seed: number, faults?: SlotsFaults): SlotsPlan {
     seed,
     limit,
     isolates: of(1, 2, 3, 5),
+    processes: 0,
+    standstills: 0,
     ttlMs: of(1_000, 3_000, 10_000),
     heldMs,
     callsPerS: Math.min(150, (1_000 * limit * of(0.3, 0.8, 1.5)) / heldMs),
@@ -69,10 +79,34 @@ export function randomPlan(seed: number, faults?: SlotsFaults): SlotsPlan {
   };
 }
 
+/** Most callers are in processes, and none of them waits: waiting calls call all slots home. */
+export function processPlan(seed: number, faults?: SlotsFaults): SlotsPlan {
+  const random = seededRandom(seed * 7_919 + 2);
+  const of = <Value>(...values: Value[]) => values[whole(random, values.length)] as Value;
+  const plan = randomPlan(seed, faults);
+  const limit = of(5, 10, 30);
+  const heldMs = of(20, 100, 400, 2_500);
+  const callsPerS = Math.max(30, Math.min(150, (1_000 * limit * of(0.5, 1.5)) / heldMs));
+  return {
+    ...plan,
+    limit,
+    heldMs,
+    callsPerS,
+    isolates: 1,
+    processes: of(1, 2, 3),
+    standstills: of(0, 1, 3),
+    waitMs: 0,
+    oneWayMs: of(1, 10, 30),
+  };
+}
+
 export interface SlotsOutcome {
   granted: number;
   /** By isolates themselves. */
   own: number;
+  /** By processes themselves. */
+  inProcesses: number;
+  lost: number;
   denied: number;
   degraded: number;
   renewed: number;

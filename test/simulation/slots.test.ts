@@ -1,10 +1,17 @@
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
 import type { GivenSlots, Slots } from "../../core/protocol/answers.ts";
 import type { SlotsCall } from "../../core/protocol/calls.ts";
+import { callerIn } from "../../core/protocol/names.ts";
 import { depth } from "../support/depth.ts";
 import { announcedSeed, seedOr } from "../support/random.ts";
 import { BrokenLaw } from "./laws.ts";
-import { randomPlan, type SlotsFaults, type SlotsOutcome, type SlotsPlan } from "./slots-plan.ts";
+import {
+  processPlan,
+  randomPlan,
+  type SlotsFaults,
+  type SlotsOutcome,
+  type SlotsPlan,
+} from "./slots-plan.ts";
 import { SlotsHistory } from "./slots.ts";
 
 const HISTORIES = depth(12, 200);
@@ -18,14 +25,14 @@ beforeAll(() => {
 });
 afterAll(() => void vi.restoreAllMocks());
 
-async function simulate(first: number, histories: number, faults?: SlotsFaults) {
+async function simulate(first: number, histories: number, planOf = randomPlan) {
   const sum: Record<string, number> = {};
   for (let seed = first; seed < first + histories; seed += 1) {
     try {
-      const outcome = await new SlotsHistory(randomPlan(seed, faults)).run();
+      const outcome = await new SlotsHistory(planOf(seed)).run();
       for (const [name, count] of Object.entries(outcome)) sum[name] = (sum[name] ?? 0) + Number(count);
     } catch (error) {
-      throw new Error(`SEED=${seed} ${JSON.stringify(randomPlan(seed))}: ${String(error)}`, { cause: error });
+      throw new Error(`SEED=${seed} ${JSON.stringify(planOf(seed))}: ${String(error)}`, { cause: error });
     }
   }
   return sum as unknown as SlotsOutcome;
@@ -41,6 +48,66 @@ test(
     expect(sum.renewed).toBeGreaterThan(HISTORIES / 10);
   },
 );
+
+test(
+  `in ${HISTORIES} random histories of processes with slots no more is leased than there is, and nothing stays behind`,
+  PATIENT,
+  async () => {
+    const sum = await simulate(announcedSeed("processes"), HISTORIES, processPlan);
+    expect(sum.inProcesses).toBeGreaterThan(20 * HISTORIES);
+    expect(sum.lost).toBeGreaterThan(HISTORIES / 10);
+  },
+);
+
+/** Changes only what clients say. */
+function ofClients(change: (call: SlotsCall) => Partial<SlotsCall>): Required<SlotsFaults>["message"] {
+  return (call) => (callerIn(call.holder) === undefined ? call : { ...call, ...change(call) });
+}
+
+const QUIET = {
+  limit: 5,
+  ttlMs: 10_000,
+  lost: 0,
+  late: 0,
+  kills: 0,
+  restarts: 0,
+  freezes: 0,
+  cuts: 0,
+  resets: 0,
+  drops: 0,
+  elsewhere: 0,
+  abandoned: 0,
+  standstills: 0,
+};
+const LASTING = { ...QUIET, heldMs: 8_000, processes: 3, callsPerS: 60 };
+const SCARCE = { limit: 5, heldMs: 2_500, ttlMs: 10_000, callsPerS: 30, standstills: 0 };
+
+test.each<[name: string, faults: () => SlotsFaults, plan?: Partial<SlotsPlan>]>([
+  ["counting slots twice after a crash", () => ({ answer: keptAgain() }), { ...SCARCE, restarts: 3 }],
+  [
+    "keeping a slot while a clock stands still",
+    () => ({ stopsTimers: true }),
+    { ...LASTING, standstills: 8 },
+  ],
+  ["taking an old answer", () => ({ answer: earlier() }), SCARCE],
+  [
+    "freeing two slots by one release",
+    () => ({
+      message: ofClients(({ kept, released }) => ({ kept: Math.max(0, kept - (released > 0 ? 1 : 0)) })),
+    }),
+    SCARCE,
+  ],
+  ["not telling that a lease is lost", () => ({ isSilent: true }), { ...LASTING, cuts: 8 }],
+])("of processes, %s is found", PATIENT, async (_, faults, plan = {}) => {
+  let found: unknown;
+  const first = seedOr(1);
+  for (let seed = first; found === undefined && seed < first + MAX; seed += 1)
+    found = await new SlotsHistory({ ...processPlan(seed, faults()), ...plan }).run().then(
+      () => undefined,
+      (error: unknown) => error,
+    );
+  expect(found).toBeInstanceOf(BrokenLaw);
+});
 
 /** Slots are scarce, and leases last as long as they may. */
 const LONG = {
@@ -114,6 +181,19 @@ function forget(call: SlotsCall): SlotsCall {
   return { ...call, ttlMs: 1 };
 }
 
+/** Another memory of the object gives a holder again what it has kept. */
+function keptAgain(): (said: Slots, call: SlotsCall) => Slots {
+  const memories = new Map<string, string>();
+  return (said, { holder, kept }) => {
+    const { memory, given } = said.slots;
+    if (given === undefined) return said;
+    const before = memories.get(holder);
+    memories.set(holder, memory);
+    const isSame = before === undefined || before === memory;
+    return isSame ? said : changed(said, { more: given.more + kept });
+  };
+}
+
 function longer(said: Slots, call: SlotsCall): Slots {
   return changed(said, { ttlMs: call.ttlMs });
 }
@@ -131,7 +211,7 @@ function sameTokens(): (said: Slots) => Slots {
   let tokens: GivenSlots["tokens"] | undefined;
   return (said) => {
     const { given } = said.slots;
-    if (given !== undefined && given.tokens[0] > 0) tokens ??= given.tokens;
+    if (given !== undefined && (given.tokens[0] ?? 0) > 0) tokens ??= given.tokens;
     return tokens === undefined ? said : changed(said, { tokens });
   };
 }

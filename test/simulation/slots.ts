@@ -1,4 +1,5 @@
 import { Ticks } from "../../bench/scale/ticks.ts";
+import type { GrantedLease } from "../../client/limiter.ts";
 /**
  * One random history of leases: isolates that have slots of a key, their callers, and the object. Messages are lost,
  * late or doubled; isolates die or stand still, the object loses its memory, and leases are released through other isolates.
@@ -6,7 +7,7 @@ import { Ticks } from "../../bench/scale/ticks.ts";
 import { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { BatchQueues } from "../../client/transports/batch-queue.ts";
 import { type LimiterNamespace, type LimiterStub, Objects } from "../../client/transports/objects.ts";
-import type { Time } from "../../core/clock.ts";
+import { randomId, type Time } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { Lease, Slots } from "../../core/protocol/answers.ts";
 import type { AcquireCall } from "../../core/protocol/calls.ts";
@@ -28,15 +29,19 @@ import { seededRandom, whole } from "../support/random.ts";
 import { Database, Died } from "./database.ts";
 import { law } from "./laws.ts";
 import type { SlotsOutcome, SlotsPlan } from "./slots-plan.ts";
+import { inIsolate, inProcess, type Leasing } from "./slots-process.ts";
 
 const KEY = "key";
 
 /** Until it hears of a call that waits, an isolate may serve its own: a pace, and the way there and back. */
 const OVERTAKEN_MS = 1_500;
 
-interface Isolate {
-  readonly client: LimiterClient;
-  readonly time: Time;
+interface Holder {
+  readonly leasing: Leasing;
+  readonly isProcess: boolean;
+  /** By how much its clock is ahead. */
+  aheadMs: number;
+  stoppedUntilMs: number;
   isDead: boolean;
   frozenUntilMs: number;
   cutUntilMs: number;
@@ -55,6 +60,9 @@ interface MadeCall {
 
 /** What a caller trusts. */
 interface Trusted {
+  /** Whose callers do nothing while it stands still. */
+  readonly by: Holder;
+  readonly isInProcess: boolean;
   readonly units: number;
   readonly sentAtMs: number;
   untilMs: number;
@@ -67,9 +75,10 @@ export class SlotsHistory {
   readonly #database = new Database();
   readonly #policy: Policy;
   readonly #deployment: ReturnType<typeof parseDeployment>;
-  readonly #isolates: Isolate[] = [];
+  readonly #isolates: LimiterClient[] = [];
+  readonly #holders: Holder[] = [];
   readonly #trusted = new Set<Trusted>();
-  readonly #waiting = new Set<{ readonly by: Isolate; readonly sinceMs: number }>();
+  readonly #waiting = new Set<{ readonly by: Holder; readonly sinceMs: number }>();
   readonly #tokens = new Set<number>();
   #memory: ReturnType<SlotsHistory["start"]>;
   #life = 0;
@@ -80,6 +89,8 @@ export class SlotsHistory {
   readonly #outcome: SlotsOutcome = {
     granted: 0,
     own: 0,
+    inProcesses: 0,
+    lost: 0,
     denied: 0,
     degraded: 0,
     renewed: 0,
@@ -98,17 +109,20 @@ export class SlotsHistory {
     });
     this.#policy = this.#deployment.regionalPolicies.get("slots") as Policy;
     this.#memory = this.start();
-    for (let count = 0; count < plan.isolates; count += 1) this.#isolates.push(this.#begin());
+    for (let count = 0; count < plan.isolates; count += 1) this.#begin(count, false);
+    for (let count = 0; count < plan.processes; count += 1) this.#begin(plan.isolates + count, true);
   }
 
   async run(): Promise<SlotsOutcome> {
-    const { seconds, callsPerS, kills, restarts, freezes, cuts, resets, drops, ttlMs } = this.#plan;
+    const { seconds, callsPerS, kills, restarts, freezes, cuts, resets, drops, ttlMs, standstills } =
+      this.#plan;
     const endMs = seconds * 1_000;
     const draw = () => 100 + whole(this.#random, endMs);
     for (let count = 0; count < kills; count += 1) this.#ticks.at(draw(), () => this.#kill());
     for (let count = 0; count < freezes; count += 1) this.#ticks.at(draw(), () => this.#freeze());
     for (let count = 0; count < restarts; count += 1) this.#ticks.at(draw(), () => this.#die());
     for (let count = 0; count < cuts; count += 1) this.#ticks.at(draw(), () => this.#cut());
+    for (let count = 0; count < standstills; count += 1) this.#ticks.at(draw(), () => this.#standStill());
     for (let count = 0; count < resets; count += 1) this.#ticks.at(draw(), () => this.#reset());
     for (let count = 0; count < drops; count += 1) this.#ticks.at(draw(), () => this.#drop());
     let nextAtMs = 1;
@@ -188,31 +202,50 @@ export class SlotsHistory {
     return (peeked as { readonly outstanding: number }).outstanding;
   }
 
-  #begin(): Isolate {
-    const aheadMs = 2_000_000 + whole(this.#random, 100_000);
-    const isolate = { isDead: false, frozenUntilMs: 0, cutUntilMs: 0 } as {
-      -readonly [Field in keyof Isolate]: Isolate[Field];
-    };
+  /** @param place among the holders; one that was there has died */
+  #begin(place: number, isProcess: boolean): void {
+    const holder = {
+      isProcess,
+      aheadMs: 2_000_000 + whole(this.#random, 100_000),
+      stoppedUntilMs: 0,
+      isDead: false,
+      frozenUntilMs: 0,
+      cutUntilMs: 0,
+    } as { -readonly [Field in keyof Holder]: Holder[Field] };
     const time: Time = {
-      nowMs: () => this.#ticks.nowMs + aheadMs,
+      isLasting: isProcess,
+      nowMs: () => Math.max(this.#ticks.nowMs, holder.stoppedUntilMs) + holder.aheadMs,
       after: (ms, work) => {
         let left: (() => void) | undefined = work;
-        this.#ticks.at(this.#ticks.nowMs + ms, () => this.#awake(isolate, () => left?.()));
+        this.#ticks.at(this.#ticks.nowMs + ms, () => this.#timed(holder, () => left?.()));
         return () => {
           left = undefined;
         };
       },
     };
+    this.#holders[place] = holder;
+    if (isProcess) {
+      const send = (make: () => Promise<unknown>) => this.#send(holder, make);
+      const worker = () => this.#isolates[whole(this.#random, this.#isolates.length)] as LimiterClient;
+      holder.leasing = inProcess(worker, this.#policy, KEY, { send, time });
+      return;
+    }
     const inBackground = () => undefined;
-    const objects = new Objects(this.#namespace(isolate), time, { queues: new BatchQueues(), inBackground });
+    const objects = new Objects(this.#namespace(holder), time, { queues: new BatchQueues(), inBackground });
     const policies = this.#deployment.regionalPolicies;
-    isolate.time = time;
-    isolate.client = new LimiterClient({ objects, policies, time, inBackground });
-    return isolate;
+    const client = new LimiterClient({ objects, policies, time, inBackground });
+    this.#isolates[place] = client;
+    holder.leasing = inIsolate(client, this.#policy, KEY);
+  }
+
+  #timed(holder: Holder, work: () => void): void {
+    const isStopped = this.#plan.faults?.stopsTimers === true && this.#ticks.nowMs < holder.stoppedUntilMs;
+    if (!isStopped) return this.#awake(holder, work);
+    this.#ticks.at(holder.stoppedUntilMs, () => this.#timed(holder, work));
   }
 
   /** Runs work of an isolate: later if it stands still, and never after its death. */
-  #awake(isolate: Isolate, work: () => void): void {
+  #awake(isolate: Holder, work: () => void): void {
     if (isolate.isDead) return;
     if (this.#ticks.nowMs >= isolate.frozenUntilMs) return work();
     this.#ticks.at(isolate.frozenUntilMs, () => this.#awake(isolate, work));
@@ -223,27 +256,30 @@ export class SlotsHistory {
     return oneWayMs * (0.5 + this.#random()) + (this.#random() < late ? 3_000 * this.#random() : 0);
   }
 
-  #namespace(isolate: Isolate): LimiterNamespace {
+  /** Makes a call of a holder: lost, late or twice. */
+  #send(by: Holder, make: () => Promise<unknown>): Promise<unknown> {
     const { lost } = this.#plan;
-    const send = (make: () => Promise<unknown>) =>
-      new Promise<unknown>((resolve, reject) => {
-        if (this.#random() < lost || this.#ticks.nowMs < isolate.cutUntilMs) return;
-        const arrive = () => {
-          const life = this.#life;
-          const answered = make();
-          const back = (end: () => void) => {
-            if (life !== this.#life || this.#random() < lost || this.#ticks.nowMs < isolate.cutUntilMs)
-              return;
-            this.#ticks.at(this.#ticks.nowMs + this.#wayMs(), () => this.#awake(isolate, end));
-          };
-          answered.then(
-            (answer) => back(() => resolve(answer)),
-            (error: unknown) => back(() => reject(error)),
-          );
+    const isLost = () => this.#random() < lost || this.#ticks.nowMs < by.cutUntilMs;
+    return new Promise((resolve, reject) => {
+      if (isLost()) return;
+      const arrive = () => {
+        const life = this.#life;
+        const back = (end: () => void) => {
+          if (life === this.#life && !isLost())
+            this.#ticks.at(this.#ticks.nowMs + this.#wayMs(), () => this.#awake(by, end));
         };
-        this.#ticks.at(this.#ticks.nowMs + this.#wayMs(), arrive);
-        if (this.#random() < lost / 2) this.#ticks.at(this.#ticks.nowMs + 2 * this.#wayMs(), arrive);
-      });
+        make().then(
+          (answer) => back(() => resolve(answer)),
+          (error: unknown) => back(() => reject(error)),
+        );
+      };
+      this.#ticks.at(this.#ticks.nowMs + this.#wayMs(), arrive);
+      if (this.#random() < lost / 2) this.#ticks.at(this.#ticks.nowMs + 2 * this.#wayMs(), arrive);
+    });
+  }
+
+  #namespace(isolate: Holder): LimiterNamespace {
+    const send = (make: () => Promise<unknown>) => this.#send(isolate, make);
     const methods = WIRE_METHODS.map((method) => [
       method,
       (...args: readonly unknown[]) => send(async () => await this.#memory.routing.call(method, args)),
@@ -278,12 +314,11 @@ export class SlotsHistory {
     const longMs = this.#random() < 0.5 ? 0.1 : 1.9;
     const heldForMs = -Math.log(1 - this.#random()) * heldMs * longMs;
     this.#awake(isolate, () => {
-      const { client } = isolate;
-      const id = client.newSecret("lease", this.#policy, KEY);
+      const id = randomId();
       const waiting = { by: isolate, sinceMs: this.#ticks.nowMs };
       if (waitMs > 0) this.#waiting.add(waiting);
-      void client.claims
-        .acquire(this.#policy, KEY, { id, cost, ttlMs, waitMs }, gone.signal)
+      void isolate.leasing
+        .acquire({ id, cost, ttlMs, waitMs }, gone.signal)
         .then((decision) =>
           this.#guarded(() =>
             this.#answered(
@@ -305,7 +340,7 @@ export class SlotsHistory {
     }
   }
 
-  #answered(isolate: Isolate, call: MadeCall, decision: Decision | Problem): void {
+  #answered(isolate: Holder, call: MadeCall, decision: Decision | Problem): void {
     const { id, sentAtMs, before, heldForMs, ttlMs, cost, gone } = call;
     const { lease = { id: "", fencingToken: 0 } } = decision as Partial<Decision>;
     const { secret = id } = readClaimId("lease", lease.id) ?? {};
@@ -313,7 +348,7 @@ export class SlotsHistory {
     if (isUnknown || gone.aborted) {
       this.#outcome.degraded += 1;
       // As the worker does: the lease may have been granted.
-      void isolate.client.claims.release(this.#policy, KEY, secret, { outcome: "ignore" });
+      void isolate.leasing.release(secret);
       return;
     }
     if (!decision.success || decision.lease === undefined) {
@@ -329,15 +364,22 @@ export class SlotsHistory {
     law(isOwn || fencingToken > before, () => `a token of the object is below an earlier one`);
     this.#tokens.add(fencingToken);
     this.#latestToken = Math.max(this.#latestToken, fencingToken);
-    const trusted = { units: cost, sentAtMs, untilMs: sentAtMs + ttlMs };
+    const { signal } = lease as GrantedLease;
+    const isInProcess = signal !== undefined;
+    this.#outcome.inProcesses += isInProcess ? 1 : 0;
+    const trusted = { by: isolate, units: cost, sentAtMs, untilMs: sentAtMs + ttlMs, isInProcess };
     this.#trust(trusted);
+    if (this.#plan.faults?.isSilent !== true)
+      signal?.addEventListener("abort", () => {
+        this.#outcome.lost += this.#trusted.delete(trusted) ? 1 : 0;
+      });
     this.#use(isolate, secret, trusted, heldForMs, ttlMs);
   }
 
   /** An isolate that has heard of it lets no call pass those that wait at the object for longer. */
-  #checkOrder(isolate: Isolate, sentAtMs: number): void {
-    const { lost, late, kills, restarts, freezes } = this.#plan;
-    if (lost + late + kills + restarts + freezes > 0) return;
+  #checkOrder(isolate: Holder, sentAtMs: number): void {
+    const { lost, late, kills, restarts, freezes, standstills } = this.#plan;
+    if (lost + late + kills + restarts + freezes + standstills > 0) return;
     const nowMs = this.#ticks.nowMs;
     for (const { by, sinceMs } of this.#waiting)
       law(
@@ -353,12 +395,12 @@ export class SlotsHistory {
     let units = 0;
     for (const other of this.#trusted)
       if (other.untilMs <= nowMs) this.#trusted.delete(other);
-      else units += other.units;
+      else if (!other.isInProcess || nowMs > other.by.frozenUntilMs) units += other.units;
     const { limit } = this.#plan;
     law(units <= limit, () => `callers trust leases of ${units} of ${limit}`);
   }
 
-  #use(isolate: Isolate, id: string, trusted: Trusted, heldForMs: number, ttlMs: number): void {
+  #use(isolate: Holder, id: string, trusted: Trusted, heldForMs: number, ttlMs: number): void {
     const { elsewhere, abandoned } = this.#plan;
     const endsAtMs = this.#ticks.nowMs + heldForMs;
     const via = () => (isolate.isDead || this.#random() < elsewhere ? this.#drawn : isolate);
@@ -370,7 +412,7 @@ export class SlotsHistory {
         const askedMs = this.#ticks.nowMs;
         const through = via();
         this.#awake(through, () => {
-          void through.client.claims.renew(this.#policy, KEY, id, ttlMs).then((lease) =>
+          void through.leasing.renew(id, ttlMs).then((lease) =>
             this.#guarded(() => {
               if (lease instanceof Problem) return;
               this.#outcome.renewed += 1;
@@ -387,28 +429,40 @@ export class SlotsHistory {
       this.#trusted.delete(trusted);
       if (this.#random() < abandoned) return;
       const through = via();
-      this.#awake(through, () => void through.client.claims.release(this.#policy, KEY, id));
+      this.#awake(through, () => void through.leasing.release(id));
       if (this.#random() < 0.05) {
         const again = this.#drawn;
         this.#ticks.at(endsAtMs + 2_000 * this.#random(), () =>
-          this.#awake(again, () => void again.client.claims.release(this.#policy, KEY, id)),
+          this.#awake(again, () => void again.leasing.release(id)),
         );
       }
     });
   }
 
-  get #drawn(): Isolate {
-    return this.#isolates[whole(this.#random, this.#isolates.length)] as Isolate;
+  get #drawn(): Holder {
+    return this.#holders[whole(this.#random, this.#holders.length)] as Holder;
   }
 
   #kill(): void {
-    const isolate = this.#drawn;
-    isolate.isDead = true;
-    this.#isolates[this.#isolates.indexOf(isolate)] = this.#begin();
+    const holder = this.#drawn;
+    holder.isDead = true;
+    // Callers of a process die with it.
+    for (const trusted of this.#trusted)
+      if (holder.isProcess && trusted.by === holder) this.#trusted.delete(trusted);
+    this.#begin(this.#holders.indexOf(holder), holder.isProcess);
   }
 
   #freeze(): void {
     this.#drawn.frozenUntilMs = this.#ticks.nowMs + whole(this.#random, 6_000);
+  }
+
+  #standStill(): void {
+    const holder = this.#drawn;
+    if (!holder.isProcess || this.#ticks.nowMs < holder.stoppedUntilMs) return;
+    const stopMs = whole(this.#random, 6_000);
+    // From then on it is behind by as much.
+    holder.aheadMs -= stopMs;
+    holder.stoppedUntilMs = this.#ticks.nowMs + stopMs;
   }
 
   #cut(): void {

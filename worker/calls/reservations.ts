@@ -7,9 +7,11 @@ import {
   isCuttable,
   type Policy,
   publicName,
+  relaxedRule,
   takesNothing,
   type Rule,
 } from "../../core/policies/policy.ts";
+import type { Slots } from "../../core/protocol/answers.ts";
 import type { Sent } from "../../core/protocol/calls.ts";
 import { Arrivals, STALE, type BatchedCall, type MadeAnswer } from "../../core/protocol/messages.ts";
 import { ownKey, hash } from "../../core/protocol/names.ts";
@@ -32,13 +34,14 @@ import {
   rateProblem,
 } from "./limits.ts";
 import { ReservationsRequest } from "./schemas/reservation-schemas.ts";
-import { given, notAllowed, parse, type Target } from "./validate.ts";
+import { badValue, given, notAllowed, parse, type Target } from "./validate.ts";
 
 type Request = v.InferOutput<typeof ReservationsRequest>;
 type Call = Request["calls"][number];
 type Limit = NonNullable<Call["limit"]>;
 type Reserve = NonNullable<Call["reserve"]>;
 type GiveBack = NonNullable<Call["giveBack"]>;
+type Held = NonNullable<Call["slots"]>;
 
 interface Message extends CallContext {
   /** By policy name: the versions that the client knows. */
@@ -69,7 +72,7 @@ export async function callReserve(context: CallContext, input: unknown): Answere
     }),
   );
   const policies = Object.fromEntries(message.unknown);
-  return { protocol: RESERVATIONS_PROTOCOL, answers, policies, readsSent: true };
+  return { protocol: RESERVATIONS_PROTOCOL, answers, policies, readsSent: true, readsSlots: true };
 }
 
 /** Of this isolate. */
@@ -80,9 +83,10 @@ function fromCaller(callerId: string, sent: Sent): Sent {
 }
 
 async function answerOne(message: Message, call: Call, input: unknown): Answered<ReservationAnswer> {
-  const { giveBack, limit, reserve } = call;
+  const { giveBack, limit, reserve, slots } = call;
   if (giveBack !== undefined) return await answerGiveBack(message, giveBack);
   if (limit !== undefined) return await answerLimit(message, limit, given(input, "limit"));
+  if (slots !== undefined) return await answerSlots(message, slots);
   return reserve === undefined ? null : await answerReserve(message, reserve, given(input, "reserve"));
 }
 
@@ -156,6 +160,42 @@ async function answerReserve(message: Message, call: Reserve, input: unknown): A
   return takesNothing(policy, call.cost) ? null : await answerDecision(message, target, call);
 }
 
+/**
+ * Slots of a key. A client that does not know what holds for the key gets none and grants no more leases, but keeps those
+ * that it has granted: so also under an override, of which clients know nothing.
+ */
+async function answerSlots(message: Message, call: Held): Answered<ReservationAnswer> {
+  const { client, principal } = message;
+  const target = findTarget(client, principal, call);
+  if (target instanceof Problem) return target;
+  const { policy, key } = target;
+  if (policy.lease === undefined)
+    return badValue(["policy"], publicName(policy.name), "a policy with a concurrency rule");
+  const named = client.policies.get(policy.name) ?? policy;
+  const isKnown = noteKnown(message, named) && policy.override === undefined;
+  const mayHold = isKnown && describeForClient(named).slots !== undefined;
+  const { leased, wanted, memory, ...said } = call;
+  const operation = {
+    op: "slots",
+    ...said,
+    ...(memory !== undefined && { memory }),
+    policy: policy.name,
+    key,
+    holder: ownKey(principal.id, call.holder),
+    leased: Math.min(leased, said.kept),
+    wanted: mayHold ? wanted : Math.min(leased, said.kept),
+    // Its callers lose their leases with it.
+    ttlMs: 0,
+    handed: [],
+  } as const;
+  const answer = answerOf(await client.forward(policy, key, { operation }));
+  if (mayHold || answer instanceof Problem || answer === null || !("slots" in answer)) return answer;
+  const { given } = answer.slots;
+  return given === undefined ? answer : { slots: { ...answer.slots, given: { ...given, ...GOES_HOME } } };
+}
+
+const GOES_HOME = { isHome: true, most: 0 } as const;
+
 function strayRule({ rules }: Policy, name: string) {
   const names = rules.map((rule) => JSON.stringify(rule.name)).join(", ");
   return { path: ["rules", name], detail: `${name} is not a rule of this policy: there are ${names}` };
@@ -184,11 +224,11 @@ async function answerGiveBack(message: Message, { policy: name, returned }: Give
 }
 
 function answerOf(
-  reply: { readonly answer: MadeAnswer | Full } | undefined,
+  reply: { readonly answer: MadeAnswer | Slots | Full } | undefined,
 ): Exclude<ReservationAnswer, { readonly problem: unknown }> | Problem {
   if (reply === undefined) return { failed: "the key's object did not answer" };
   const { answer } = reply;
-  if (answer === null || "rules" in answer) return answer;
+  if (answer === null || "rules" in answer || "slots" in answer) return answer;
   if ("full" in answer) return boundReached(answer);
   return unavailable("the key's object answered something else");
 }
@@ -219,11 +259,19 @@ export function describeForClient(policy: Policy): PolicyDescription {
     priorities: priorities.names,
     defaultPriority: priorities.usual,
     ...describeRules(policy),
+    ...(mayHoldSlots(policy) && lease && { slots: { ttlMs: lease.ttlMs, maxTtlMs: lease.maxTtlMs } }),
     ...(named && { plans: Object.fromEntries(named.map(([plan, each]) => [plan, describeRules(each)])) }),
   };
   const description = { version: (hash(JSON.stringify(described)) >>> 0).toString(36), ...described };
   descriptions.set(policy, description);
   return description;
+}
+
+/** Whether clients may lease slots by themselves: only the limiter knows plans, and compares candidates. */
+function mayHoldSlots(policy: Policy): boolean {
+  const { plans, candidate, reservation } = policy;
+  const isPlain = plans === undefined && candidate === undefined && reservation.clients !== false;
+  return isPlain && relaxedRule(policy) !== undefined;
 }
 
 function describeRules({ priorities, rules }: Policy) {

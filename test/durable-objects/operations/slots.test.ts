@@ -2,6 +2,7 @@
 import { expect, test } from "vitest";
 import type { Decided, GivenSlots, Peeked, Slots } from "../../../core/protocol/answers.ts";
 import type { SlotsCall } from "../../../core/protocol/calls.ts";
+import { callerIn, ownKey } from "../../../core/protocol/names.ts";
 import type { KeyCall } from "../../../core/protocol/object-methods.ts";
 import { joinParts, KeyCalls } from "../../../durable-objects/key-calls.ts";
 import { Timers } from "../../../durable-objects/keys/key-store.ts";
@@ -62,7 +63,8 @@ class Key {
 
   /** Gets slots for a holder, which has heard so. */
   take(holder: string, wanted: number): { readonly memory: string; readonly given: GivenSlots } {
-    const { memory, given } = this.slots({ holder, turn: 1, wanted });
+    const ttlMs = callerIn(holder) === undefined ? 10_000 : 0;
+    const { memory, given } = this.slots({ holder, turn: 1, wanted, ttlMs });
     if (given === undefined) throw new Error("nothing was given");
     return { memory, given };
   }
@@ -217,4 +219,58 @@ test("while calls of others wait, slots go home; a holder's own calls that wait 
   key.slots({ ...of, turn: 4, kept: 7, leased: 7 });
   expect((await own).lease?.id).toBe("one");
   expect((await others).lease?.id).toBe("two");
+});
+
+/** Holders of callers' clients, as the worker names them. */
+const client = (caller: string, name: string) => ownKey(caller, name);
+
+test("a client has what it was given: if it says more it has that anew, and nothing is owed to it", () => {
+  const key = new Key();
+  const holder = client("a", "client");
+  const { memory, given } = key.take(holder, 100);
+  expect(given).toMatchObject({ more: 9, most: 9 });
+  const lying = { holder, memory, wanted: 100, leased: 9, ttlMs: 0 };
+  expect(key.slots({ ...lying, turn: 2, kept: 10 }).given).toMatchObject({ isNew: true, more: 9 });
+  expect(key.lease("other", 1)).toBe(true);
+  for (let other = 0; other < 20; other += 1)
+    key.slots({ holder: client("a", `${other}`), turn: 1, wanted: 100 });
+  key.call({ op: "release", id: "other" });
+  expect(key.lease("another", 1)).toBe(true);
+  expect(key.peeked.outstanding).toBe(LIMIT);
+});
+
+test("a client's slots are free at the end of its time, however long its leases would last", () => {
+  const key = new Key();
+  const { given } = key.take(client("a", "client"), 8);
+  const isolate = new Key();
+  isolate.take("holder-a", 8);
+  const atMs = key.nowMs;
+  const { lifeMs } = key.slots({ holder: client("a", "client"), turn: 1 }).given ?? given;
+  for (const [afterMs, outstanding] of [
+    [lifeMs, 8],
+    [lifeMs + 300, 0],
+  ] as const) {
+    key.nowMs = atMs + afterMs;
+    key.lease(`look-${afterMs}`, 0);
+    expect(key.peeked.outstanding).toBe(outstanding);
+  }
+  isolate.nowMs += lifeMs + 300;
+  expect(isolate.peeked.outstanding).toBe(8);
+});
+
+test("the clients of one caller have half of the slots while others want some, however many they are", () => {
+  const key = new Key();
+  key.take("holder-a", 4);
+  let units = 0;
+  for (let each = 0; each < 10; each += 1) units += key.take(client("a", `client-${each}`), 1_000).given.more;
+  expect(units).toBe(LIMIT / 2);
+});
+
+test("a lease of a client that is released elsewhere is told to it, by the mark in its name", () => {
+  const key = new Key();
+  const holder = client("a", "hold-client");
+  const { memory } = key.take(holder, 5);
+  expect(key.call({ op: "release", id: "holdlease", mayBeYoung: true })).toEqual({ released: true });
+  const { given } = key.slots({ holder, memory, turn: 2, heard: 1, kept: 5, leased: 1, wanted: 5, ttlMs: 0 });
+  expect(given?.ended).toEqual(["holdlease"]);
 });

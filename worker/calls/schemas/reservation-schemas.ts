@@ -22,8 +22,9 @@ const left = described(
   "Of its bucket: units that it returns unused. Others that it does not keep count as used.",
 );
 const { policy, key, cost, priority, plan, group } = LimitRequest.entries;
-const CALL_ALLOWED = "an object with one of the fields giveBack, limit, reserve";
+const CALL_ALLOWED = "an object with one of the fields giveBack, limit, reserve, slots";
 const LEFT_ALLOWED = `a list of 1 to ${MAX_RESERVING} times in milliseconds, one for each call`;
+const HOLDER_ALLOWED = "a text of 22 letters, digits, - or _, which is random";
 const CALLS_ALLOWED = `a list of 1 to ${MAX_RESERVING} calls`;
 
 const Limit = table({ policy, key, cost, priority, plan, group });
@@ -89,11 +90,36 @@ const Reserve = table({
   ),
 });
 
+const total = integer(0, Number.MAX_SAFE_INTEGER);
+/** An id as other holders have it: what the object makes of such a name has other characters. */
+const HOLDER = /^[A-Za-z0-9_-]{22}$/;
+const MAX_MEMORY_BYTES = 64;
+const Held = table({
+  policy,
+  key,
+  holder: described(
+    v.pipe(v.string(HOLDER_ALLOWED), v.regex(HOLDER, HOLDER_ALLOWED)),
+    "Names the client for this key. The ids of its leases begin with the same four characters.",
+  ),
+  turn,
+  heard: described(total, "The last turn whose answer was heard; 0: none."),
+  memory: v.optional(described(text(MAX_MEMORY_BYTES), "As in the last answer. Absent: there was none.")),
+  kept: described(
+    integer(0, MAX_UNITS),
+    "Slots that it keeps, the leased ones included. All others are free.",
+  ),
+  leased: described(integer(0, MAX_UNITS), "Slots of leases that it has granted."),
+  wanted: described(integer(0, MAX_UNITS), "Slots that it wants, the kept ones included."),
+  granted: described(total, "Leases that it has granted since it began."),
+  released: described(total, "And those that were released."),
+});
+
 /** Has one of these fields. */
 export const ReservationCall = table({
   giveBack: v.optional(GiveBack),
   limit: v.optional(Limit),
   reserve: v.optional(Reserve),
+  slots: v.optional(Held),
 });
 
 const Sent = described(
@@ -179,6 +205,34 @@ export const Decided = v.object({
   ),
 });
 
+const heldFor = "How long its slots last, since the message was sent. No lease lasts for longer.";
+export const Slots = v.object({
+  slots: v.object({
+    memory: described(v.string(), "Names the memory that answers."),
+    given: optional(
+      v.object({
+        more: amount("Slots that it has beside the kept ones."),
+        isNew: described(
+          v.boolean(),
+          "The kept ones are not its own any more, and all of its leases are lost.",
+        ),
+        resetAgoMs: v.optional(
+          milliseconds("The key was reset so long ago: leases granted before are lost."),
+        ),
+        lifeMs: milliseconds(heldFor),
+        paceMs: milliseconds("When to send the next message."),
+        ttlMs: milliseconds("Of no meaning to clients."),
+        tokens: described(v.array(v.number()), "Fencing tokens for leases: the first one, and the end."),
+        ended: described(v.array(v.string()), "Leases that were ended elsewhere."),
+        isHome: described(v.boolean(), "No lease may be granted, and slots that are free go back."),
+        most: amount("The most slots that it may keep, beside those of leases."),
+        remaining: amount("Slots that are left at the object."),
+      }),
+      "Absent: another memory answers, which has applied nothing. The message is sent again for that memory.",
+    ),
+  }),
+});
+
 const describedPolicy = v.objectWithRest(
   { version: v.string(), rules: v.array(v.looseObject({ name: v.string() })) },
   v.unknown(),
@@ -188,6 +242,7 @@ const describedPolicy = v.objectWithRest(
 export const ReservationAnswer = v.union([
   v.null(),
   Decided,
+  Slots,
   v.object({ decision: Decision }),
   v.object({
     problem: v.object({ ...ProblemDetails.entries, type: v.optional(v.string()), code: v.string() }),
@@ -206,4 +261,5 @@ export const ReservationsAnswer = v.object({
     "Policies of the calls that the client does not know, or that have changed.",
   ),
   readsSent: v.optional(described(v.literal(true), "The limiter reads the field sent.")),
+  readsSlots: v.optional(described(v.literal(true), "The limiter reads calls with the field slots.")),
 });

@@ -1,0 +1,248 @@
+/** The slots of one key that a holder has, and the leases that it grants from them. Plain data: requests share it. */
+import { randomId } from "../core/clock.ts";
+import type { PolicyView, RuleView } from "../core/policies/policy.ts";
+import type { Decided, GivenSlots, Slots } from "../core/protocol/answers.ts";
+import type { SlotsCall } from "../core/protocol/calls.ts";
+import { PACE_MS } from "../core/protocol/messages.ts";
+
+/** In a pace: fewer acquires are not worth slots. */
+export const MIN_CALLS = 3;
+/** When its leases need more slots than it has, it asks before its pace. */
+const EARLY_PART = 0.2;
+/** A message without an answer is repeated after so many paces, and then more rarely. */
+const MAX_MISSED = 3;
+const SMOOTHING = 16;
+/** After an object or limiter of an older version has answered. */
+const OFF_MS = 60_000;
+
+/** A lease that is known to its holder alone. */
+export interface YoungLease {
+  readonly id: string;
+  readonly units: number;
+  readonly ttlMs: number;
+  readonly fencingToken: number;
+  /** When it was granted, for the counts; `grantedAtMs` may be earlier, so that it is handed over. */
+  readonly beganAtMs: number;
+  grantedAtMs: number;
+  readonly caller: string | undefined;
+  expiresAtMs: number;
+}
+
+/** What a message of a holder says, beside what only isolates say. */
+export type HeldCall = Omit<SlotsCall, "policy" | "key" | "ttlMs" | "handed">;
+
+/** The slots of one key. */
+export class KeySlots<Of extends PolicyView = PolicyView> {
+  policy: Of;
+  readonly key: string;
+  /** Unguessable but for its mark, which the ids of its leases have. */
+  readonly holder = randomId();
+  readonly young = new Map<string, YoungLease>();
+  kept = 0;
+  leased = 0;
+  isHome = false;
+  /** Its part of the slots, if all holders together need more than there are. */
+  most = Infinity;
+  spendableUntilMs = -Infinity;
+  offUntilMs = -Infinity;
+  token = 0;
+  tokensEnd = 0;
+  remaining = 0;
+  turn = 0;
+  heard = 0;
+  memory: string | undefined;
+  /** When the message under way was sent; `undefined`: none is. */
+  underWaySinceMs: number | undefined;
+  sentAtMs = -Infinity;
+  isAtOnce = false;
+  /** The object has lost its memory, and has applied no message since. */
+  isRefused = false;
+  missed = 0;
+  paceMs = PACE_MS;
+  granted = 0;
+  released = 0;
+  /** Units that were asked for in this period. */
+  calls = 0;
+  protected sinceMs: number;
+  #callsPerPace = 0;
+  #heldMs: number | undefined;
+  #nextEndMs = Infinity;
+
+  constructor(policy: Of, key: string, nowMs: number) {
+    this.policy = policy;
+    this.key = key;
+    this.sinceMs = nowMs;
+  }
+
+  get idle(): number {
+    return this.kept - this.leased;
+  }
+
+  get isHolding(): boolean {
+    return this.kept > 0;
+  }
+
+  /** Whether it may be forgotten. */
+  get isAtRest(): boolean {
+    return !this.isHolding && this.underWaySinceMs === undefined;
+  }
+
+  /** After the clock was set back what it has is told again, and none of it is leased before an answer. */
+  restart(nowMs: number): void {
+    this.spendableUntilMs = -Infinity;
+    this.sentAtMs = -Infinity;
+    this.underWaySinceMs = undefined;
+    this.offUntilMs = -Infinity;
+    this.sinceMs = nowMs;
+  }
+
+  /** Whether so many units may be leased here. */
+  hasFree(units: number, nowMs: number): boolean {
+    const isOurs = nowMs < this.spendableUntilMs && !this.isHome;
+    return isOurs && units > 0 && units <= this.idle && this.token < this.tokensEnd;
+  }
+
+  /** Grants a lease from a free slot. */
+  grant(
+    { name, capacity }: Pick<RuleView, "name" | "capacity">,
+    { id, units, ttlMs, caller }: Pick<YoungLease, "id" | "units" | "ttlMs" | "caller">,
+    nowMs: number,
+    waitedMs: number,
+  ): Decided & Required<Pick<Decided, "lease">> {
+    const fencingToken = this.token;
+    this.token += 1;
+    this.granted += 1;
+    const at = { beganAtMs: nowMs, grantedAtMs: nowMs, expiresAtMs: nowMs + ttlMs };
+    this.#put({ id, units, ttlMs, caller, fencingToken, ...at });
+    const of = { name, limit: capacity, remaining: this.remaining + this.idle, resetAfterMs: ttlMs };
+    return {
+      rules: [{ ...of, success: true, retryAfterMs: 0, reason: "ok" }],
+      waitedMs,
+      lease: { id, fencingToken, expiresAfterMs: ttlMs },
+    };
+  }
+
+  #put(lease: YoungLease): void {
+    this.young.set(lease.id, lease);
+    this.leased += lease.units;
+    this.#nextEndMs = Math.min(this.#nextEndMs, lease.expiresAtMs);
+  }
+
+  /** A lease of its own ends: its slot is free. */
+  end(id: string, nowMs: number): YoungLease | undefined {
+    const lease = this.young.get(id);
+    if (lease !== undefined) this.remove(lease, nowMs);
+    return lease;
+  }
+
+  protected remove({ id, units, grantedAtMs }: YoungLease, nowMs: number): void {
+    this.lasted(nowMs - grantedAtMs);
+    this.young.delete(id);
+    this.leased -= units;
+  }
+
+  endExpired(nowMs: number): void {
+    if (nowMs < this.#nextEndMs) return;
+    this.#nextEndMs = Infinity;
+    for (const { id, expiresAtMs } of this.young.values())
+      if (expiresAtMs <= nowMs) this.end(id, nowMs);
+      else this.#nextEndMs = Math.min(this.#nextEndMs, expiresAtMs);
+  }
+
+  /** Notes how long a lease took a slot here. */
+  protected lasted(ms: number): void {
+    this.#heldMs = this.#heldMs === undefined ? ms : this.#heldMs + (ms - this.#heldMs) / SMOOTHING;
+  }
+
+  /** The slots that its calls need (Little's law), and so many more that they seldom do not suffice. */
+  estimate(nowMs: number, minInUse = 0): number {
+    const spanMs = nowMs - this.sinceMs;
+    if (spanMs >= this.paceMs / 2) {
+      this.#callsPerPace = (this.#callsPerPace + (this.calls * this.paceMs) / spanMs) / 2;
+      this.sinceMs = nowMs;
+      this.calls = 0;
+    }
+    const calls = Math.max(this.#callsPerPace, this.calls);
+    const inUse = Math.max(minInUse, (calls / this.paceMs) * (this.#heldMs ?? this.paceMs));
+    return calls < MIN_CALLS ? 0 : Math.max(1, Math.ceil(inUse + 2 * Math.sqrt(inUse)));
+  }
+
+  isUnderWay(nowMs: number): boolean {
+    if (this.underWaySinceMs === undefined) return false;
+    return nowMs < this.underWaySinceMs + this.policy.deadlineMs + PACE_MS;
+  }
+
+  needsMessage(nowMs: number): boolean {
+    if (nowMs < this.offUntilMs || this.isUnderWay(nowMs)) return false;
+    if (this.isAtOnce) return true;
+    const sinceMs = nowMs - this.sentAtMs;
+    if (this.idle > 0 && this.kept > this.most) return sinceMs > 0;
+    const paceMs = this.paceMs * 2 ** Math.min(this.missed, MAX_MISSED);
+    if (this.isHolding) return sinceMs >= (this.isShort ? EARLY_PART : 1) * paceMs;
+    return this.calls >= MIN_CALLS && sinceMs >= paceMs;
+  }
+
+  /** It has no slot left for the next acquire, and acquires come. */
+  get isShort(): boolean {
+    if (this.missed > 0 || this.calls === 0) return false;
+    return this.token >= this.tokensEnd || (this.idle <= 0 && this.kept < this.most);
+  }
+
+  /** Begins a message: from now on it keeps no more than that says. */
+  message(wanted: number, nowMs: number): HeldCall {
+    this.kept = Math.max(this.leased, Math.min(this.kept, wanted, this.most));
+    this.turn += 1;
+    this.sentAtMs = nowMs;
+    this.underWaySinceMs = nowMs;
+    this.isAtOnce = false;
+    const { holder, turn, heard, memory, kept, leased, granted, released } = this;
+    const all = { holder, turn, heard, memory, kept, leased, granted, released };
+    return { ...all, wanted: Math.max(leased, wanted) };
+  }
+
+  /**
+   * The message of this turn has ended.
+   * @param said `undefined`: without an answer
+   * @returns what it has from now on; `undefined`: the message was not applied
+   */
+  answered(
+    call: HeldCall,
+    said: Slots | object | undefined,
+    sentAtMs: number,
+    nowMs: number,
+  ): GivenSlots | undefined {
+    this.underWaySinceMs = undefined;
+    if (said === undefined) this.missed += 1;
+    else if (!("slots" in said)) this.offUntilMs = nowMs + OFF_MS;
+    else return this.#heard(call, said, sentAtMs, nowMs);
+    return undefined;
+  }
+
+  #heard(call: HeldCall, { slots: { memory, given } }: Slots, sentAtMs: number, nowMs: number) {
+    this.missed = 0;
+    // What it has is said again to an object that has lost its memory: at once, and if that loses it again, at its pace.
+    this.isAtOnce = given === undefined && memory !== call.memory && !this.isRefused;
+    this.isRefused = given === undefined;
+    this.memory = memory;
+    if (given === undefined) return undefined;
+    this.heard = call.turn;
+    this.#take(given, sentAtMs, nowMs);
+    return given;
+  }
+
+  #take({ more, isNew, resetAgoMs, ended, ...given }: GivenSlots, sentAtMs: number, nowMs: number): void {
+    if (isNew) this.kept = 0;
+    const over = isNew ? [...this.young.keys()] : [...ended];
+    // Leases that were granted since go on.
+    const resetAtMs = sentAtMs - (resetAgoMs ?? Infinity);
+    for (const { id, grantedAtMs } of this.young.values()) if (grantedAtMs < resetAtMs) over.push(id);
+    for (const id of over) if (this.end(id, nowMs) !== undefined) this.released += 1;
+    this.kept += more;
+    this.isHome = given.isHome;
+    this.most = given.most;
+    this.paceMs = given.paceMs;
+    this.remaining = given.remaining;
+    [this.token = 0, this.tokensEnd = 0] = given.tokens;
+    this.spendableUntilMs = Math.max(this.spendableUntilMs, sentAtMs + given.lifeMs);
+  }
+}

@@ -1,0 +1,71 @@
+/** The calls on leases that a client answers itself: only plain ones, since the limiter says what is wrong with the others. */
+import { normaliseKey } from "../../core/catalog/keys.ts";
+import type { Time } from "../../core/clock.ts";
+import { costOf } from "../../core/policies/policy.ts";
+import { OUTCOMES } from "../../core/protocol/calls.ts";
+import type { Decision } from "../../core/protocol/decision.ts";
+import { readClaimId } from "../../core/protocol/names.ts";
+import type { AcquireRequest } from "../limiter.ts";
+import { plainCall } from "../local-limiter.ts";
+import { ProcessSlots } from "./process-slots.ts";
+import type { RemoteReservations } from "./remote-reservations.ts";
+import { isOf } from "./several-keys.ts";
+
+interface OnLease {
+  readonly id?: unknown;
+  readonly ttlMs?: number;
+  readonly outcome?: unknown;
+  readonly durationMs?: unknown;
+}
+
+export class OwnLeases {
+  readonly #reservations: RemoteReservations;
+  readonly #slots: ProcessSlots;
+
+  constructor(reservations: RemoteReservations, time: Time, inBackground: (work: Promise<unknown>) => void) {
+    this.#reservations = reservations;
+    const send: RemoteReservations["slots"] = (policy, message) => reservations.slots(policy, message);
+    this.#slots = new ProcessSlots({ time, inBackground, send });
+  }
+
+  /** Whether slots may have to be given back. */
+  get isHolding(): boolean {
+    return this.#slots.isHolding;
+  }
+
+  /** Gives back all slots that are not leased. @param isClosing all leases are lost, and their slots go back too */
+  giveBack(isClosing: boolean): Promise<void> {
+    return this.#slots.giveBack(isClosing);
+  }
+
+  /** Grants a lease from a slot that is held here; `undefined`: the limiter decides. */
+  acquire({ policy, key, units, plan, ttlMs, waitMs, ...more }: AcquireRequest): Decision | undefined {
+    const isPlain = Object.values(more).every((value) => value === undefined) && !waitMs;
+    const call = isPlain ? plainCall({ policy, key, cost: units, plan }) : undefined;
+    if (call === undefined || this.#reservations.isRefused) return undefined;
+    const described = this.#reservations.policy(call.policy);
+    if (described === undefined) this.#reservations.noteAcquire(call);
+    const [rule] = described?.rules ?? [];
+    if (described === undefined || rule === undefined || call.plan !== "") return undefined;
+    const its = isOf(described, call) ? normaliseKey(described, call.key) : undefined;
+    return its === undefined
+      ? undefined
+      : this.#slots.acquire(described, its, costOf(rule, call.cost), ttlMs);
+  }
+
+  /** Ends or renews a lease that was granted here; `undefined`: the limiter makes the call. */
+  onOwn(name: string, call: OnLease): { readonly answer: object | undefined } | undefined {
+    const { id, ttlMs, outcome, durationMs, ...more } = call;
+    const isPlain = Object.values({ ...more, durationMs }).every((value) => value === undefined);
+    const place = isPlain && typeof id === "string" ? readClaimId("lease", id) : undefined;
+    if (place === undefined) return undefined;
+    const { policy, key, secret } = place;
+    if (name === "renew" && outcome === undefined) {
+      const lease = this.#slots.renew(policy, key, secret, ttlMs);
+      return lease && { answer: { id, ...lease } };
+    }
+    const isKnown = outcome === undefined || (OUTCOMES as readonly unknown[]).includes(outcome);
+    if (name !== "release" || ttlMs !== undefined || !isKnown) return undefined;
+    return this.#slots.release(policy, key, secret) ? { answer: undefined } : undefined;
+  }
+}

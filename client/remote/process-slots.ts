@@ -1,0 +1,250 @@
+/**
+ * Leases that a client grants by itself, from slots of hot keys that it has for a while: a pair of acquire and release
+ * costs no message. durable-objects/operations/slots.ts has the protocol.
+ *
+ * Callers of an isolate of the limiter trust their leases until their ends, also when the isolate has gone. These callers
+ * live in the holder's process, so they lose their leases with it: the object keeps no slot for longer than the holder's
+ * time, and each lease has a signal that is aborted when it is lost. So leases are not handed over, however old.
+ *
+ * In a worker requests share only plain data, and each may end at any time. There each lease is kept by its own request.
+ */
+import { HolderClock, randomId, type Time } from "../../core/clock.ts";
+import type { Lease, Slots } from "../../core/protocol/answers.ts";
+import type { Decision } from "../../core/protocol/decision.ts";
+import { withMark } from "../../core/protocol/names.ts";
+import { Problem } from "../../core/protocol/problems.ts";
+import type { DescribedPolicy, HeldMessage } from "../../core/protocol/reservation-messages.ts";
+import { KeySlots, type YoungLease } from "../key-slots.ts";
+import { toDecision } from "../read-answer.ts";
+import { pause } from "../reservation-cache.ts";
+
+/** The most keys. One without slots is forgotten first; if all have some, the limiter decides further ones. */
+const MAX_KEYS = 4_096;
+/** The clock may be set back by so much unseen. */
+const MARGIN_MS = 100;
+/**
+ * How often the clock, the ends of leases and due messages are looked at. A clock that stands still is seen within three
+ * steps, which is what the object allows for.
+ */
+const STEP_MS = 100;
+/** In a worker, where each lease is looked after by itself. */
+const LEASE_STEP_MS = 250;
+
+interface ProcessParts {
+  readonly time: Time;
+  readonly inBackground: (work: Promise<unknown>) => void;
+  /** Sends a message; `undefined`: no answer, or the limiter would not read it. It does not reject. */
+  readonly send: (policy: DescribedPolicy, message: HeldMessage) => Promise<Slots | Problem | undefined>;
+}
+
+interface ProcessLease extends YoungLease {
+  /** Absent: it goes on. */
+  ended?: "released" | "lost";
+  /** Tells the caller, where another request may do that. */
+  onLost?: () => void;
+}
+
+class LosableSlots extends KeySlots<DescribedPolicy> {
+  protected override remove(lease: ProcessLease, nowMs: number): void {
+    super.remove(lease, nowMs);
+    lease.ended ??= "lost";
+    lease.onLost?.();
+  }
+
+  /** Its leases that have ended are over, and all of them when its own time is over. */
+  check(nowMs: number): void {
+    this.endExpired(nowMs);
+    if (nowMs >= this.spendableUntilMs) this.endAll(nowMs);
+  }
+
+  endAll(nowMs: number): void {
+    for (const id of this.young.keys()) this.end(id, nowMs);
+  }
+}
+
+/** The slots of a process, by policy and key. */
+export class ProcessSlots {
+  readonly #parts: ProcessParts;
+  readonly #keys = new Map<string, LosableSlots>();
+  readonly #clock = new HolderClock(MARGIN_MS);
+  #isRunning = false;
+
+  constructor(parts: ProcessParts) {
+    this.#parts = parts;
+  }
+
+  /** Whether slots may have to be given back. Those that are leased end with the process. */
+  get isHolding(): boolean {
+    return [...this.#keys.values()].some(({ idle }) => idle > 0);
+  }
+
+  /** Grants a lease from a free slot; `undefined`: the limiter decides. @param ttlMs absent: the policy's */
+  acquire(policy: DescribedPolicy, key: string, units: number, ttlMs?: number): Decision | undefined {
+    const { slots: terms, rules } = policy;
+    const [rule] = rules;
+    const forMs = ttlMs ?? terms?.ttlMs ?? 0;
+    if (terms === undefined || rule === undefined || !isTtl(forMs, terms.maxTtlMs)) return undefined;
+    const nowMs = this.#now();
+    const slots = this.#open(policy, key, nowMs);
+    if (slots === undefined) return undefined;
+    slots.check(nowMs);
+    slots.calls += units;
+    const isFree = slots.hasFree(units, nowMs);
+    const id = isFree ? withMark(randomId(), slots.holder) : "";
+    const lease = { id, units, ttlMs: forMs, caller: undefined };
+    const granted = isFree ? slots.grant(rule, lease, nowMs, 0) : undefined;
+    this.#sendIfDue(slots, nowMs);
+    if (granted === undefined) return undefined;
+    const decision = toDecision(policy, key, granted, "isolate");
+    this.#watch(slots, slots.young.get(id) as ProcessLease, decision.lease as Lease);
+    return decision;
+  }
+
+  /** Ends a lease of its own. @returns whether it was one; otherwise the limiter is to end it */
+  release(policy: string, key: string, id: string): boolean {
+    const [slots, lease, nowMs] = this.#find(policy, key, id);
+    if (slots === undefined || lease === undefined) return false;
+    lease.ended = "released";
+    delete lease.onLost;
+    slots.end(id, nowMs);
+    slots.released += 1;
+    this.#sendIfDue(slots, nowMs);
+    return true;
+  }
+
+  /** Prolongs a lease of its own; `undefined`: the limiter is to do it, or to refuse it. */
+  renew(policy: string, key: string, id: string, ttlMs?: number): Omit<Lease, "id"> | undefined {
+    const [slots, lease, nowMs] = this.#find(policy, key, id);
+    const forMs = ttlMs ?? lease?.ttlMs ?? 0;
+    if (lease === undefined || !isTtl(forMs, slots?.policy.slots?.maxTtlMs ?? lease.ttlMs)) return undefined;
+    lease.expiresAtMs = nowMs + forMs;
+    return { fencingToken: lease.fencingToken, expiresAfterMs: forMs };
+  }
+
+  /** Gives back all slots that are not leased. @param isClosing all leases are lost, and theirs too */
+  async giveBack(isClosing: boolean): Promise<void> {
+    const nowMs = this.#now();
+    const sent = [...this.#keys.values()].map((slots) => {
+      if (isClosing) slots.endAll(nowMs);
+      return slots.isHolding ? this.#send(slots, nowMs, 0) : undefined;
+    });
+    await Promise.all(sent);
+  }
+
+  #now(readMs = this.#parts.time.nowMs()): number {
+    // After the clock is set back, slots would be leased for longer than the object expects.
+    if (this.#clock.read(readMs)) this.#restart();
+    return this.#clock.latestMs;
+  }
+
+  #restart(): void {
+    for (const slots of this.#keys.values()) {
+      slots.restart(this.#clock.latestMs);
+      slots.endAll(this.#clock.latestMs);
+    }
+  }
+
+  #find(policy: string, key: string, id: string) {
+    const nowMs = this.#now();
+    const slots = this.#keys.get(`${policy}/${key}`);
+    slots?.check(nowMs);
+    return [slots, slots?.young.get(id) as ProcessLease | undefined, nowMs] as const;
+  }
+
+  #open(policy: DescribedPolicy, key: string, nowMs: number): LosableSlots | undefined {
+    const name = `${policy.name}/${key}`;
+    const known = this.#keys.get(name);
+    if (known !== undefined) {
+      known.policy = policy;
+      return known;
+    }
+    if (this.#keys.size >= MAX_KEYS)
+      for (const [oldest, { isAtRest }] of this.#keys)
+        if (isAtRest) {
+          this.#keys.delete(oldest);
+          break;
+        }
+    if (this.#keys.size >= MAX_KEYS) return undefined;
+    const slots = new LosableSlots(policy, key, nowMs);
+    this.#keys.set(name, slots);
+    return slots;
+  }
+
+  /** Gives a lease its signal, which is made when it is read. */
+  #watch(slots: LosableSlots, own: ProcessLease, lease: Lease): void {
+    const { time, inBackground } = this.#parts;
+    let controller: AbortController | undefined;
+    const tell = () => {
+      if (own.ended === "lost") controller?.abort(new Error(`the lease ${lease.id} is lost`));
+    };
+    const get = () => {
+      controller ??= new AbortController();
+      slots.check(this.#now());
+      tell();
+      return controller.signal;
+    };
+    Object.defineProperty(lease, "signal", { get });
+    if (time.isLasting !== true) {
+      const isOver = () => own.ended !== undefined;
+      inBackground(this.#run(() => [slots], isOver).then(tell));
+      return;
+    }
+    own.onLost = tell;
+    this.#keep();
+  }
+
+  /** In a process one loop is enough. */
+  #keep(): void {
+    if (this.#isRunning || this.#parts.time.isLasting !== true) return;
+    this.#isRunning = true;
+    const all = () => this.#keys.values();
+    const isOver = () => ![...all()].some(({ isHolding }) => isHolding);
+    this.#parts.inBackground(this.#run(all, isOver).finally(() => (this.#isRunning = false)));
+  }
+
+  async #run(which: () => Iterable<LosableSlots>, isOver: () => boolean): Promise<void> {
+    const { time } = this.#parts;
+    const step = this.#clock.steps();
+    step(0, time.nowMs());
+    while (!isOver()) {
+      let stepMs = time.isLasting === true ? STEP_MS : LEASE_STEP_MS;
+      // A lease is told to be lost when it is, and not a step later.
+      for (const { young, spendableUntilMs } of which())
+        if (young.size > 0) stepMs = Math.min(stepMs, Math.max(1, spendableUntilMs - this.#clock.latestMs));
+      await pause(time, stepMs);
+      const readMs = time.nowMs();
+      if (step(stepMs, readMs)) this.#restart();
+      const nowMs = this.#now(readMs);
+      for (const slots of which()) {
+        slots.check(nowMs);
+        if (slots.isHolding) this.#sendIfDue(slots, nowMs);
+      }
+    }
+  }
+
+  #sendIfDue(slots: LosableSlots, nowMs: number): void {
+    if (!slots.needsMessage(nowMs)) return;
+    const isHeld = slots.policy.slots !== undefined;
+    // All leases of its own count as in use: none of them is handed over.
+    const wanted = isHeld ? slots.estimate(nowMs, slots.leased) : 0;
+    this.#parts.inBackground(this.#send(slots, nowMs, wanted));
+  }
+
+  /** Says all that it has, and asks for what its leases need. */
+  async #send(slots: LosableSlots, sentAtMs: number, wanted: number): Promise<void> {
+    slots.check(sentAtMs);
+    const { policy, key } = slots;
+    const call = slots.message(wanted, sentAtMs);
+    const answer = await this.#parts.send(policy, { policy: policy.name, key, ...call });
+    if (slots.turn !== call.turn) return;
+    const nowMs = this.#now();
+    slots.answered(call, answer instanceof Problem ? undefined : answer, sentAtMs, nowMs);
+    slots.check(nowMs);
+    if (slots.isHolding) this.#keep();
+    this.#sendIfDue(slots, nowMs);
+  }
+}
+
+function isTtl(ms: number, maxMs: number): boolean {
+  return Number.isInteger(ms) && ms >= 1 && ms <= maxMs;
+}

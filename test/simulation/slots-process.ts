@@ -1,0 +1,71 @@
+/** A process that leases slots by its own client, in a random history of leases (slots.ts). */
+import type { LimiterClient } from "../../client/objects/limiter-client.ts";
+import { RemoteLimiter } from "../../client/remote/remote-limiter.ts";
+import type { LimiterTransport } from "../../client/transports/transport.ts";
+import type { Time } from "../../core/clock.ts";
+import { DEFAULT_BOUNDS, type Policy } from "../../core/policies/policy.ts";
+import type { Lease } from "../../core/protocol/answers.ts";
+import type { AcquireParams } from "../../core/protocol/calls.ts";
+import type { Decision } from "../../core/protocol/decision.ts";
+import { claimId, readClaimId } from "../../core/protocol/names.ts";
+import { orThrow, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import type { ReservationsMessage } from "../../core/protocol/reservation-messages.ts";
+import { SCOPES } from "../../worker/auth/tokens.ts";
+import { callReserve } from "../../worker/calls/reservations.ts";
+
+/** The calls on leases of one key, in an isolate or a process. Leases are named by their secrets. */
+export interface Leasing {
+  acquire(call: AcquireParams, gone: AbortSignal): Promise<Decision | Problem>;
+  release(id: string): Promise<unknown>;
+  renew(id: string, ttlMs: number): Promise<Lease | Problem>;
+}
+
+export function inIsolate({ claims }: LimiterClient, policy: Policy, key: string): Leasing {
+  return {
+    acquire: (call, gone) => claims.acquire(policy, key, call, gone),
+    release: (id) => claims.release(policy, key, id, { outcome: "ignore" }),
+    renew: (id, ttlMs) => claims.renew(policy, key, id, ttlMs),
+  };
+}
+
+/** Makes one call over a network. */
+type Send = (make: () => Promise<unknown>) => Promise<unknown>;
+
+const CALLER = JSON.stringify({ token: "t" });
+const PRINCIPAL = { title: "t", id: CALLER, bounds: DEFAULT_BOUNDS, scopes: SCOPES };
+
+/** @param workerOf draws the isolate of the limiter that answers a call */
+export function inProcess(
+  workerOf: () => LimiterClient,
+  policy: Policy,
+  key: string,
+  { send, time }: { readonly send: Send; readonly time: Time },
+): Leasing {
+  const answer = async (name: string, request: object): Promise<unknown> => {
+    const client = workerOf().for(CALLER, DEFAULT_BOUNDS);
+    const text = JSON.stringify(request);
+    if (name === "reserve")
+      return orThrow(
+        await callReserve({ client, principal: PRINCIPAL }, JSON.parse(text) as ReservationsMessage),
+      );
+    const { units = 1, ttlMs = 0, waitMs = 0, id = "" } = request as Record<string, never>;
+    const { secret = "" } = readClaimId("lease", id) ?? {};
+    if (name === "renew") return orThrow(await client.claims.renew(policy, key, secret, ttlMs));
+    if (name === "release") return orThrow(await client.claims.release(policy, key, secret));
+    const asked = { id: client.newSecret("lease", policy, key), cost: units, ttlMs, waitMs };
+    return orThrow(await client.claims.acquire(policy, key, asked));
+  };
+  const call = (name: string, request: object) => send(() => answer(name, request));
+  const transport = { call: call as LimiterTransport["call"] };
+  const inBackground = (work: Promise<unknown>) => void work.catch(() => undefined);
+  const limiter = new RemoteLimiter({ transport, time, inBackground });
+  const named = { policy: policy.name, key };
+  const idOf = (secret: string) => ({ id: claimId("lease", named, secret) });
+  const asProblem = (error: unknown) => new Problem(PROBLEMS.unavailable, String(error));
+  return {
+    acquire: ({ cost: units, ttlMs, waitMs }, signal) =>
+      limiter.acquire({ ...named, units, ttlMs, waitMs, signal }).catch(asProblem),
+    release: (secret) => limiter.release(idOf(secret)).catch(asProblem),
+    renew: (secret, ttlMs) => limiter.renew({ ...idOf(secret), ttlMs }).catch(asProblem),
+  };
+}
