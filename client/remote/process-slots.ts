@@ -124,11 +124,10 @@ export class ProcessSlots {
   /** Gives back all slots that are not leased. @param isClosing all leases are lost, and theirs too */
   async giveBack(isClosing: boolean): Promise<void> {
     const nowMs = this.#now();
-    const sent = [...this.#keys.values()].map((slots) => {
-      if (isClosing) slots.endAll(nowMs);
-      return slots.isHolding ? this.#send(slots, nowMs, 0) : undefined;
-    });
-    await Promise.all(sent);
+    const all = [...this.#keys.values()];
+    if (isClosing) for (const slots of all) slots.endAll(nowMs);
+    const holding = all.filter(({ isHolding }) => isHolding);
+    await Promise.all(holding.map((slots) => this.#send(slots, nowMs, 0)));
   }
 
   #now(readMs = this.#parts.time.nowMs()): number {
@@ -148,7 +147,8 @@ export class ProcessSlots {
     const nowMs = this.#now();
     const slots = this.#keys.get(`${policy}/${key}`);
     slots?.check(nowMs);
-    return [slots, slots?.young.get(id) as ProcessLease | undefined, nowMs] as const;
+    const lease: ProcessLease | undefined = slots?.young.get(id);
+    return [slots, lease, nowMs] as const;
   }
 
   #open(policy: DescribedPolicy, key: string, nowMs: number): LosableSlots | undefined {

@@ -97,7 +97,7 @@ export class RemoteReservations implements UnitSource {
   async described(call: LimitCall, deadlineMs: number): Promise<boolean> {
     let leftMs = deadlineMs;
     do {
-      if (leftMs <= 0) return this.#unanswered({ limit: call }, `no answer within ${deadlineMs} ms`) ?? false;
+      if (leftMs <= 0) return this.#unanswered(1, `no answer within ${deadlineMs} ms`) ?? false;
       leftMs -= await this.#nextAnswer.wait(this.#parts.time, leftMs);
     } while (!this.#known.has(call.policy) && !this.isRefused && this.isHot(call));
     return true;
@@ -181,28 +181,31 @@ export class RemoteReservations implements UnitSource {
   noteAcquire({ policy, key }: LimitCall): void {
     this.#acquires += 1;
     if (this.#acquires % MIN_CALLS !== 0 || this.isRefused) return;
-    // A call that takes nothing is refused or answered, and brings the policy.
-    this.#parts.inBackground(this.decide({ policy, key, cost: 0, plan: "" }, DESCRIBED_MS));
+    // A call that takes nothing is refused or answered, and brings the policy. Nobody waits for it.
+    const limit = { policy, key, cost: 0 };
+    this.#parts.inBackground(this.#post({ limit }, DESCRIBED_MS, 0));
   }
 
+  /** @param waiting the calls that wait for a decision */
   async #post(
     call: BatchedCall,
     deadlineMs: number,
+    waiting = isDecision(call) ? 1 : 0,
   ): Promise<Exclude<ReservationAnswer, { readonly problem: unknown }> | Problem | undefined> {
     const { time, inBackground } = this.#parts;
     if (call.giveBack === undefined && this.#queue.queued >= MAX_QUEUED)
-      return this.#unanswered(call, QUEUE_FULL);
+      return this.#unanswered(waiting, QUEUE_FULL);
     const send = (calls: readonly QueuedCall<ReservationAnswer>[]) => this.#send(calls);
     const { answer, leftMs } = await this.#queue.post(call, { time, deadlineMs, inBackground, send });
     if (answer === undefined)
-      return this.#unanswered(call, leftMs > 0 ? this.#failure : `no answer within ${deadlineMs} ms`);
+      return this.#unanswered(waiting, leftMs > 0 ? this.#failure : `no answer within ${deadlineMs} ms`);
     if (answer === null)
-      return isDecision(call) ? this.#unanswered(call, "the answer has no decision") : null;
+      return isDecision(call) ? this.#unanswered(waiting, "the answer has no decision") : null;
     if ("problem" in answer) return problemOf(answer.problem);
-    if ("overloaded" in answer) return this.#unanswered(call, OVERLOADED_TEXT);
+    if ("overloaded" in answer) return this.#unanswered(waiting, OVERLOADED_TEXT);
     if ("failed" in answer) {
       if (answer.failed === STALE) this.#departures.restart();
-      return this.#unanswered(call, answer.failed);
+      return this.#unanswered(waiting, answer.failed);
     }
     if ("unsupported" in answer || "full" in answer) return undefined;
     return answer;
@@ -218,8 +221,8 @@ export class RemoteReservations implements UnitSource {
     else this.#refusals.delete(policy);
   }
 
-  #unanswered(call: BatchedCall, cause: string): undefined {
-    this.#parts.failures.note(cause, isDecision(call) ? 1 : 0);
+  #unanswered(waiting: number, cause: string): undefined {
+    this.#parts.failures.note(cause, waiting);
   }
 
   /** It does not reject: a failed message has no answers. */

@@ -345,8 +345,6 @@ const isSlots = having({
       paceMs: (value) => isMs(value) && value !== 0,
       tokens: listOf(isUnits, 2),
       ended: listOf(isText),
-      most: isUnits,
-      remaining: isUnits,
     }),
   ),
 });

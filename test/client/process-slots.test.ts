@@ -51,8 +51,7 @@ function start(change: (call: HeldMessage, atMs: number) => Partial<typeof GIVEN
   const named = policies.get("slots");
   if (named === undefined) throw new Error("there is no policy");
   const policy = describedPolicy("slots", describeForClient(named));
-  const acquire = (ttlMs?: number) =>
-    slots.acquire(policy, "key", 1, ttlMs)?.lease as GrantedLease | undefined;
+  const acquire = (ttlMs?: number) => slots.acquire(policy, "key", 1, ttlMs)?.lease;
   const secretOf = (lease: GrantedLease) => readClaimId("lease", lease.id)?.secret ?? "";
   const release = (lease: GrantedLease) => slots.release("slots", "key", secretOf(lease));
   const renew = (lease: GrantedLease, ttlMs?: number) => slots.renew("slots", "key", secretOf(lease), ttlMs);

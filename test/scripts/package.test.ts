@@ -27,10 +27,10 @@ async function bundled(entry: string) {
 }
 
 test.each(["client.ts", "client-in-worker.ts"])(
-  "%s is under 25 kB with gzip, and has nothing in it but this project's own code",
+  "%s is under 28 kB with gzip, and has nothing in it but this project's own code",
   async (entry) => {
     const { bytes, inputs } = await bundled(entry);
-    expect(bytes).toBeLessThan(25_000);
+    expect(bytes).toBeLessThan(28_000);
     expect(inputs.filter((path) => path.includes("node_modules"))).toEqual([]);
   },
 );

@@ -1,6 +1,7 @@
 /** What happens in a random history of leases (slots.ts). */
 import type { Slots } from "../../core/protocol/answers.ts";
 import type { SlotsCall } from "../../core/protocol/calls.ts";
+import { parseDeployment } from "../support/milliseconds.ts";
 import { seededRandom, whole } from "../support/random.ts";
 
 export interface SlotsPlan {
@@ -112,4 +113,14 @@ export interface SlotsOutcome {
   renewed: number;
   messages: number;
   rows: number;
+}
+
+export function noOutcome(): SlotsOutcome {
+  const leases = { granted: 0, own: 0, inProcesses: 0, lost: 0, denied: 0, degraded: 0, renewed: 0 };
+  return { ...leases, messages: 0, rows: 0 };
+}
+
+export function deploymentOf({ limit, ttlMs: ttl }: SlotsPlan) {
+  const slots = { algorithm: "concurrency", limit, ttl, maxTtl: 60_000, order: "relaxed" };
+  return parseDeployment({ policies: { slots } });
 }

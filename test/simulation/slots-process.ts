@@ -20,6 +20,39 @@ export interface Leasing {
   renew(id: string, ttlMs: number): Promise<Lease | Problem>;
 }
 
+/** An isolate, or a process with a client of its own. */
+export interface Holder {
+  readonly leasing: Leasing;
+  readonly isProcess: boolean;
+  /** By how much its clock is ahead. */
+  aheadMs: number;
+  stoppedUntilMs: number;
+  isDead: boolean;
+  frozenUntilMs: number;
+  cutUntilMs: number;
+}
+
+export interface MadeCall {
+  readonly id: string;
+  readonly sentAtMs: number;
+  /** The latest token before it was sent. */
+  readonly before: number;
+  readonly heldForMs: number;
+  readonly ttlMs: number;
+  readonly cost: number;
+  readonly gone: AbortSignal;
+}
+
+/** What a caller trusts. */
+export interface Trusted {
+  /** Whose callers do nothing while it stands still. */
+  readonly by: Holder;
+  readonly isInProcess: boolean;
+  readonly units: number;
+  readonly sentAtMs: number;
+  untilMs: number;
+}
+
 export function inIsolate({ claims }: LimiterClient, policy: Policy, key: string): Leasing {
   return {
     acquire: (call, gone) => claims.acquire(policy, key, call, gone),

@@ -1,9 +1,9 @@
-import { Ticks } from "../../bench/scale/ticks.ts";
-import type { GrantedLease } from "../../client/limiter.ts";
 /**
  * One random history of leases: isolates that have slots of a key, their callers, and the object. Messages are lost,
  * late or doubled; isolates die or stand still, the object loses its memory, and leases are released through other isolates.
  */
+import { Ticks } from "../../bench/scale/ticks.ts";
+import type { GrantedLease } from "../../client/limiter.ts";
 import { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { BatchQueues } from "../../client/transports/batch-queue.ts";
 import { type LimiterNamespace, type LimiterStub, Objects } from "../../client/transports/objects.ts";
@@ -24,49 +24,16 @@ import {
   type WireMethod,
   writeAnswer,
 } from "../../durable-objects/wire-methods.ts";
-import { parseDeployment } from "../support/milliseconds.ts";
 import { seededRandom, whole } from "../support/random.ts";
 import { Database, Died } from "./database.ts";
 import { law } from "./laws.ts";
-import type { SlotsOutcome, SlotsPlan } from "./slots-plan.ts";
-import { inIsolate, inProcess, type Leasing } from "./slots-process.ts";
+import { deploymentOf, noOutcome, type SlotsOutcome, type SlotsPlan } from "./slots-plan.ts";
+import { type Holder, inIsolate, inProcess, type MadeCall, type Trusted } from "./slots-process.ts";
 
 const KEY = "key";
 
 /** Until it hears of a call that waits, an isolate may serve its own: a pace, and the way there and back. */
 const OVERTAKEN_MS = 1_500;
-
-interface Holder {
-  readonly leasing: Leasing;
-  readonly isProcess: boolean;
-  /** By how much its clock is ahead. */
-  aheadMs: number;
-  stoppedUntilMs: number;
-  isDead: boolean;
-  frozenUntilMs: number;
-  cutUntilMs: number;
-}
-
-interface MadeCall {
-  readonly id: string;
-  readonly sentAtMs: number;
-  /** The latest token before it was sent. */
-  readonly before: number;
-  readonly heldForMs: number;
-  readonly ttlMs: number;
-  readonly cost: number;
-  readonly gone: AbortSignal;
-}
-
-/** What a caller trusts. */
-interface Trusted {
-  /** Whose callers do nothing while it stands still. */
-  readonly by: Holder;
-  readonly isInProcess: boolean;
-  readonly units: number;
-  readonly sentAtMs: number;
-  untilMs: number;
-}
 
 export class SlotsHistory {
   readonly #plan: SlotsPlan;
@@ -74,7 +41,7 @@ export class SlotsHistory {
   readonly #random: () => number;
   readonly #database = new Database();
   readonly #policy: Policy;
-  readonly #deployment: ReturnType<typeof parseDeployment>;
+  readonly #deployment: ReturnType<typeof deploymentOf>;
   readonly #isolates: LimiterClient[] = [];
   readonly #holders: Holder[] = [];
   readonly #trusted = new Set<Trusted>();
@@ -86,27 +53,12 @@ export class SlotsHistory {
   /** Leases that were asked for before then may be over. */
   #resetAtMs = -Infinity;
   #failure: unknown;
-  readonly #outcome: SlotsOutcome = {
-    granted: 0,
-    own: 0,
-    inProcesses: 0,
-    lost: 0,
-    denied: 0,
-    degraded: 0,
-    renewed: 0,
-    messages: 0,
-    rows: 0,
-  };
+  readonly #outcome = noOutcome();
 
   constructor(plan: SlotsPlan) {
     this.#plan = plan;
     this.#random = seededRandom(plan.seed);
-    const { limit, ttlMs: ttl } = plan;
-    this.#deployment = parseDeployment({
-      policies: {
-        slots: { algorithm: "concurrency", limit, ttl, maxTtl: 60_000, order: "relaxed" },
-      },
-    });
+    this.#deployment = deploymentOf(plan);
     this.#policy = this.#deployment.regionalPolicies.get("slots") as Policy;
     this.#memory = this.start();
     for (let count = 0; count < plan.isolates; count += 1) this.#begin(count, false);
@@ -117,21 +69,26 @@ export class SlotsHistory {
     const { seconds, callsPerS, kills, restarts, freezes, cuts, resets, drops, ttlMs, standstills } =
       this.#plan;
     const endMs = seconds * 1_000;
-    const draw = () => 100 + whole(this.#random, endMs);
-    for (let count = 0; count < kills; count += 1) this.#ticks.at(draw(), () => this.#kill());
-    for (let count = 0; count < freezes; count += 1) this.#ticks.at(draw(), () => this.#freeze());
-    for (let count = 0; count < restarts; count += 1) this.#ticks.at(draw(), () => this.#die());
-    for (let count = 0; count < cuts; count += 1) this.#ticks.at(draw(), () => this.#cut());
-    for (let count = 0; count < standstills; count += 1) this.#ticks.at(draw(), () => this.#standStill());
-    for (let count = 0; count < resets; count += 1) this.#ticks.at(draw(), () => this.#reset());
-    for (let count = 0; count < drops; count += 1) this.#ticks.at(draw(), () => this.#drop());
+    const plan = (count: number, fault: () => void) => {
+      for (let made = 0; made < count; made += 1) this.#ticks.at(100 + whole(this.#random, endMs), fault);
+    };
+    plan(kills, () => this.#kill());
+    plan(freezes, () => (this.#drawn.frozenUntilMs = this.#later(6_000)));
+    plan(restarts, () => this.#die());
+    plan(cuts, () => (this.#drawn.cutUntilMs = this.#later(20_000)));
+    plan(standstills, () => this.#standStill());
+    plan(resets, () => this.#reset());
+    plan(drops, () => this.#drop());
     let nextAtMs = 1;
     // No call is under way any more.
     const overMs = endMs + 5_000;
     await this.#ticks.run(
       () => this.#ticks.nowMs >= overMs || this.#failure !== undefined,
       (nowMs) => {
-        for (; nextAtMs < Math.min(nowMs + 1, endMs); nextAtMs += this.#untilNextMs(callsPerS)) this.#call();
+        while (nextAtMs < Math.min(nowMs + 1, endMs)) {
+          nextAtMs += (-Math.log(1 - this.#random()) * 1_000) / callsPerS;
+          this.#call();
+        }
       },
     );
     if (this.#failure !== undefined) throw this.#failure;
@@ -142,10 +99,6 @@ export class SlotsHistory {
     law(left === 0, () => `${left} slots were never freed`);
     this.#outcome.rows = this.#database.rowsWritten;
     return this.#outcome;
-  }
-
-  #untilNextMs(callsPerS: number): number {
-    return (-Math.log(1 - this.#random()) * 1_000) / callsPerS;
   }
 
   /** Everything that is only in the object's memory. */
@@ -452,10 +405,6 @@ export class SlotsHistory {
     this.#begin(this.#holders.indexOf(holder), holder.isProcess);
   }
 
-  #freeze(): void {
-    this.#drawn.frozenUntilMs = this.#ticks.nowMs + whole(this.#random, 6_000);
-  }
-
   #standStill(): void {
     const holder = this.#drawn;
     if (!holder.isProcess || this.#ticks.nowMs < holder.stoppedUntilMs) return;
@@ -465,8 +414,8 @@ export class SlotsHistory {
     holder.stoppedUntilMs = this.#ticks.nowMs + stopMs;
   }
 
-  #cut(): void {
-    this.#drawn.cutUntilMs = this.#ticks.nowMs + whole(this.#random, 20_000);
+  #later(mostMs: number): number {
+    return this.#ticks.nowMs + whole(this.#random, mostMs);
   }
 
   #reset(): void {

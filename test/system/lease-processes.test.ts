@@ -17,7 +17,7 @@ const policies = { hot: { algorithm: "concurrency", limit: LIMIT, ttl, deadlineM
 const PATIENT = { timeout: 60_000 };
 
 const state = makeState();
-const program = join(state, "process.mjs");
+const program = join(state, "process.js");
 const running: ChildProcess[] = [];
 let serving: Serving;
 beforeAll(async () => {
@@ -64,10 +64,11 @@ function mostAtOnce(lines: readonly string[]): number {
   return most;
 }
 
-async function outstanding(key: string): Promise<number> {
+async function outstandingOf(key: string): Promise<number> {
   const headers = { authorization: `Bearer ${TOKENS.full}` };
   const response = await fetch(`${serving.urls[0]}/v1/policies/hot/keys/${key}`, { headers });
-  return ((await response.json()) as { readonly outstanding: number }).outstanding;
+  const { outstanding } = (await response.json()) as { readonly outstanding: number };
+  return outstanding;
 }
 
 test("two processes make 1,000 pairs each on a hot key, nearly all without a message", PATIENT, async () => {
@@ -85,7 +86,7 @@ test("two processes make 1,000 pairs each on a hot key, nearly all without a mes
   }
   expect(mostAtOnce(both.flatMap(({ lines }) => lines))).toBeLessThanOrEqual(LIMIT);
   // A closed limiter has given its slots back.
-  expect(await outstanding("pairs")).toBe(0);
+  expect(await outstandingOf("pairs")).toBe(0);
 });
 
 test(
@@ -94,10 +95,10 @@ test(
   async () => {
     const { child, lines, isOver } = start("killed", 0, HELD);
     await vi.waitUntil(() => lines.includes("holding"), PATIENT);
-    expect(await outstanding("killed")).toBeGreaterThanOrEqual(HELD);
+    expect(await outstandingOf("killed")).toBeGreaterThanOrEqual(HELD);
     child.kill("SIGKILL");
     await isOver;
-    await vi.waitUntil(async () => (await outstanding("killed")) === 0, { timeout: 30_000, interval: 100 });
+    await vi.waitUntil(async () => (await outstandingOf("killed")) === 0, { timeout: 30_000, interval: 100 });
   },
 );
 
@@ -107,5 +108,5 @@ test("closing the limiter aborts the signals of its leases, and frees their slot
   child.stdin?.end();
   await isOver;
   expect(JSON.parse(lines.at(-1) ?? "")).toEqual({ aborted: Array.from({ length: HELD }, () => true) });
-  expect(await outstanding("closed")).toBe(0);
+  expect(await outstandingOf("closed")).toBe(0);
 });

@@ -190,8 +190,8 @@ async function answerSlots(message: Message, call: Held): Answered<ReservationAn
   } as const;
   const answer = answerOf(await client.forward(policy, key, { operation }));
   if (mayHold || answer instanceof Problem || answer === null || !("slots" in answer)) return answer;
-  const { given } = answer.slots;
-  return given === undefined ? answer : { slots: { ...answer.slots, given: { ...given, ...GOES_HOME } } };
+  const { given: slots } = answer.slots;
+  return slots === undefined ? answer : { slots: { ...answer.slots, given: { ...slots, ...GOES_HOME } } };
 }
 
 const GOES_HOME = { isHome: true, most: 0 } as const;
