@@ -1,6 +1,6 @@
+/** The calls that all clients make in the same way, and the arguments of calls in a client's own process. */
 import { publicName } from "../core/policies/policy.ts";
 import { type ClaimKind, readClaimId } from "../core/protocol/names.ts";
-/** The calls that all clients make in the same way, and the arguments of calls in a client's own process. */
 import { Problem, PROBLEMS } from "../core/protocol/problems.ts";
 import { violation } from "../core/violations.ts";
 import {
