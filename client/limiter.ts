@@ -16,10 +16,13 @@ import type {
 
 export type * from "./transports/transport.ts";
 
-/** A platform's own `AbortSignal`, where there is one. */
-type OwnSignal = typeof globalThis extends { readonly AbortSignal: { readonly prototype: infer S } }
-  ? S
-  : Signal;
+/** An `AbortSignal`, whatever types the platform has of it: nobody reads the two other members. */
+interface OwnSignal extends Signal {
+  readonly onabort: never;
+  readonly dispatchEvent: never;
+  addEventListener(type: string, listener: () => void, options?: boolean | object): void;
+  removeEventListener(type: string, listener: () => void): void;
+}
 
 /** A lease. */
 export interface GrantedLease extends Lease {
