@@ -7,7 +7,7 @@ import {
   MAX_TTL_MS,
 } from "../core/policies/policy.ts";
 import type { GiveBackMessage } from "../core/protocol/calls.ts";
-import type { Epoch } from "../core/reservations/denials.ts";
+import type { Epoch } from "../core/reservations/knowledge.ts";
 import { Reservation } from "../core/reservations/reservation.ts";
 import { marginMs, MAX_MARGIN_MS } from "../core/reservations/sizing.ts";
 import type { Holding } from "./call-gate.ts";

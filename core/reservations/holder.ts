@@ -1,5 +1,5 @@
 import { type Cost, costOf, isCuttable, type PolicyView, type RuleView } from "../policies/policy.ts";
-import { Denials } from "./denials.ts";
+import { Denials } from "./knowledge.ts";
 import {
   FEW_UNITS,
   HOT_CALLS,

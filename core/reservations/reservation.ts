@@ -2,8 +2,8 @@ import { type Cost, costOf, type PolicyView, type RuleView, versionOf } from "..
 import type { Bucket, Decided, RuleDecision } from "../protocol/answers.ts";
 import type { ReserveCall, GiveBackMessage } from "../protocol/calls.ts";
 import { Holder, type UnansweredMessage } from "./holder.ts";
+import { QuotaEstimate } from "./knowledge.ts";
 import { OwnBuckets } from "./own-buckets.ts";
-import { QuotaEstimate } from "./quota-estimate.ts";
 import { HOT_CALLS, refillMs } from "./sizing.ts";
 
 /** The longest wait for units of an object that is late. */

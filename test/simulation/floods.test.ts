@@ -5,7 +5,7 @@ import { Objects } from "../../client/transports/objects.ts";
 import { parseDeployment } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
-import { Denials } from "../../core/reservations/denials.ts";
+import { Denials } from "../../core/reservations/knowledge.ts";
 import { depth } from "../support/depth.ts";
 import { announcedSeed, seedOr } from "../support/random.ts";
 import { Database } from "./database.ts";

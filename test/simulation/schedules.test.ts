@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
-import { QuotaEstimate } from "../../core/reservations/quota-estimate.ts";
+import { QuotaEstimate } from "../../core/reservations/knowledge.ts";
 import { depth } from "../support/depth.ts";
 import { announcedSeed, seedOr } from "../support/random.ts";
 import {
