@@ -140,7 +140,8 @@ export class RemoteLimiter extends UniformClient implements Limiter {
     signalOf(request)?.throwIfAborted();
     const { signal, ...params } = request;
     const call = this.#withPolicy(params);
-    const own = this.#isClosed ? undefined : this.#leases.acquire(call);
+    // In a worker a lease outlives its request, and one that was granted here would not.
+    const own = this.#time.isLasting && !this.#isClosed ? this.#leases.acquire(call) : undefined;
     const decision = own ?? (await this.#decide("acquire", call, signal));
     return withRelease(decision, (id) => this.release({ id }));
   }
