@@ -6,7 +6,7 @@
  * live in the holder's process, so they lose their leases with it: the object keeps no slot for longer than the holder's
  * time, and each lease has a signal that is aborted when it is lost. So leases are not handed over, however old.
  *
- * In a worker requests share only plain data, and each may end at any time. There each lease is kept by its own request.
+ * Not in a worker: there a lease outlives its request, and nothing would keep its slot.
  */
 import { HolderClock, randomId, type Time } from "../../core/clock.ts";
 import type { Lease, Slots } from "../../core/protocol/answers.ts";
@@ -27,8 +27,6 @@ const MARGIN_MS = 100;
  * steps, which is what the object allows for.
  */
 const STEP_MS = 100;
-/** In a worker, where each lease is looked after by itself. */
-const LEASE_STEP_MS = 250;
 
 interface ProcessParts {
   readonly time: Time;
@@ -172,7 +170,6 @@ export class ProcessSlots {
 
   /** Gives a lease its signal, which is made when it is read. */
   #watch(slots: LosableSlots, own: ProcessLease, lease: Lease): void {
-    const { time, inBackground } = this.#parts;
     let controller: AbortController | undefined;
     const tell = () => {
       if (own.ended === "lost") controller?.abort(new Error(`the lease ${lease.id} is lost`));
@@ -184,38 +181,30 @@ export class ProcessSlots {
       return controller.signal;
     };
     Object.defineProperty(lease, "signal", { get });
-    if (time.isLasting !== true) {
-      const isOver = () => own.ended !== undefined;
-      inBackground(this.#run(() => [slots], isOver).then(tell));
-      return;
-    }
     own.onLost = tell;
     this.#keep();
   }
 
-  /** In a process one loop is enough. */
   #keep(): void {
-    if (this.#isRunning || this.#parts.time.isLasting !== true) return;
+    if (this.#isRunning) return;
     this.#isRunning = true;
-    const all = () => this.#keys.values();
-    const isOver = () => ![...all()].some(({ isHolding }) => isHolding);
-    this.#parts.inBackground(this.#run(all, isOver).finally(() => (this.#isRunning = false)));
+    this.#parts.inBackground(this.#run().finally(() => (this.#isRunning = false)));
   }
 
-  async #run(which: () => Iterable<LosableSlots>, isOver: () => boolean): Promise<void> {
+  async #run(): Promise<void> {
     const { time } = this.#parts;
     const step = this.#clock.steps();
     step(0, time.nowMs());
-    while (!isOver()) {
-      let stepMs = time.isLasting === true ? STEP_MS : LEASE_STEP_MS;
+    while ([...this.#keys.values()].some(({ isHolding }) => isHolding)) {
+      let stepMs = STEP_MS;
       // A lease is told to be lost when it is, and not a step later.
-      for (const { young, spendableUntilMs } of which())
+      for (const { young, spendableUntilMs } of this.#keys.values())
         if (young.size > 0) stepMs = Math.min(stepMs, Math.max(1, spendableUntilMs - this.#clock.latestMs));
       await pause(time, stepMs);
       const readMs = time.nowMs();
       if (step(stepMs, readMs)) this.#restart();
       const nowMs = this.#now(readMs);
-      for (const slots of which()) {
+      for (const slots of this.#keys.values()) {
         slots.check(nowMs);
         if (slots.isHolding) this.#sendIfDue(slots, nowMs);
       }
