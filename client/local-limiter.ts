@@ -228,7 +228,7 @@ export class LocalLimiter {
     return localDecision(policy, key, reservation.admitted(nowMs));
   }
 
-  /** Waits for units of an object that is late. While their message is overdue, no call is held up. */
+  /** Waits for the next answer's units. While an object that was late before is late again, no call is held up. */
   async #awaitUnits(
     caller: Holding,
     reservation: Reservation,
@@ -240,7 +240,8 @@ export class LocalLimiter {
     if (reservation.messageAt(sinceMs) === undefined) void this.#send(caller, reservation, 0, sinceMs);
     const message = reservation.messageAt(sinceMs);
     const leftMs = policy.deadlineMs - waitedMs;
-    const overdueMs = Math.min(leftMs, reservation.lateMs - (sinceMs - (message?.sentAtMs ?? sinceMs)));
+    const lateMs = reservation.isBehind ? reservation.lateMs : policy.deadlineMs;
+    const overdueMs = Math.min(leftMs, lateMs - (sinceMs - (message?.sentAtMs ?? sinceMs)));
     const answered = message && this.#answers.get(message);
     const tookMs = overdueMs > 0 ? ((await answered?.wait(caller.time, overdueMs)) ?? 0) : 0;
     const nowMs = this.#cache.now(caller.time.nowMs());

@@ -39,7 +39,7 @@ const BOUNDS = { maxCalls: MAX_RESERVING, maxLength: 11_500 };
  * From this round trip on a process asks for a bucket, however few the holders are. Nearer ones use more of a limit with
  * units (99 % with eight processes; with buckets 94 to 98 %, as some end with their processes), and farther ones less.
  */
-const FAR_MS = 40;
+const FAR_MS = 75;
 /** The most calls on a key that are sent before its policy is known: then the units of a message may serve all others. */
 const MAX_UNDESCRIBED = 16;
 /** No message is sent for this long after the limiter refused one, e.g. because the token lacks the scope. */

@@ -16,6 +16,7 @@ import {
 
 /** From this round trip on a holder is far: nearer ones are served as fast with units alone. */
 const FAR_MS = 20;
+const TRIP_GROWTH = 9 / 8;
 /** A holder gets a bucket after answers for so many of the shortest lifetimes: if it dies soon, the bucket is lost. */
 const KNOWN_AFTER_LIFETIMES = 2;
 
@@ -49,10 +50,11 @@ export abstract class Holder<Call> {
   silentSinceMs = Infinity;
   /** The smoothed round trip of its messages. */
   protected tripMs = 0;
-  /** The last two round trips were long, one after the other. A level beneath that starts cold is slow once. */
+  /** Also the shortest of its round trips is long: on a busy machine, or where an object starts cold, only some are. */
   protected isFar = false;
   #firstAnswerMs = Infinity;
-  #lastTripMs = 0;
+  /** Of its last round trips the shortest. Each longer one makes it an eighth longer at most. */
+  #shortestTripMs = 0;
   #lastAnswerMs = -Infinity;
   /** By rule: the remaining units at which to request more. */
   #low: readonly number[];
@@ -201,8 +203,9 @@ export abstract class Holder<Call> {
     this.tripMs = this.tripMs === 0 ? tookMs : this.tripMs + (tookMs - this.tripMs) / 4;
     // What was under way together may have waited for the same.
     if (sentAtMs < this.#lastAnswerMs) return;
-    this.isFar = Math.min(this.#lastTripMs, tookMs) >= (this.policy.farMs ?? FAR_MS);
-    this.#lastTripMs = tookMs;
+    const before = this.#shortestTripMs;
+    this.#shortestTripMs = this.isAnswered ? Math.min(tookMs, 1 + before * TRIP_GROWTH) : tookMs;
+    this.isFar = this.isAnswered && this.#shortestTripMs >= (this.policy.farMs ?? FAR_MS);
     this.#lastAnswerMs = nowMs;
     this.#firstAnswerMs = Math.min(this.#firstAnswerMs, nowMs);
   }

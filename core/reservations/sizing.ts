@@ -112,6 +112,8 @@ export function lifetimeMs(
 const RECENT_MS = 3_000;
 /** Calls at random are fewer than expected by so many standard deviations once in 30,000 times. Then others need its part. */
 const FALL = 4;
+/** A process that has not run for a moment had no calls then: less time than this says nothing of a fall. */
+const MIN_FALL_MS = 250;
 /** A key is hot because calls came fast, so over less time their rate is too high. */
 const MIN_RECENT_MS = 500;
 
@@ -128,7 +130,7 @@ export class RecentDemand {
   /** @param units by rule, those of the calls */
   add(calls: number, units: readonly number[], elapsedMs: number): void {
     const expected = (this.#calls * elapsedMs) / this.#ms;
-    const hasFallen = expected - calls > FALL * Math.sqrt(expected);
+    const hasFallen = elapsedMs >= MIN_FALL_MS && expected - calls > FALL * Math.sqrt(expected);
     const weight = hasFallen ? 0 : Math.exp(-elapsedMs / RECENT_MS);
     this.#calls = weight * this.#calls + calls;
     for (const [index, each] of units.entries())

@@ -90,10 +90,10 @@ class Played {
 }
 
 /** The same, `ms` away. */
-function slow(played: Played, ms: number): LimiterTransport {
+function slow(played: Played, ms: number | (() => number)): LimiterTransport {
   const reserve = async (asked: ReservationsMessage) => {
     const answered = await played.transport.call("reserve", asked);
-    await sleep(ms);
+    await sleep(typeof ms === "number" ? ms : ms());
     return answered;
   };
   return transportOf({ reserve });
@@ -162,6 +162,26 @@ test("at a start thousands of calls on a key share the units of a few messages",
   expect((await Promise.all(calls)).every(({ success }) => success)).toBe(true);
   const sent = played.messages.flatMap((message) => message.calls).length;
   expect(sent).toBeLessThan(100);
+  await limiter.close();
+});
+
+// They were answered as degraded after two round trips, though they had 20 s.
+test("who waits for the units of an answer waits as long as the deadline allows, if the limiter was not late before", async () => {
+  const played = new Played();
+  let tripMs = 10;
+  const limiter = new RemoteLimiter(
+    {
+      transport: slow(played, () => tripMs),
+      time: { ...SYSTEM_TIME, isLasting: true },
+      inBackground: () => undefined,
+    },
+    { deadlineMs: 20_000 },
+  );
+  for (let call = 0; call < 20; call += 1) await limiter.limit({ policy: "hot", key: "a" });
+  tripMs = 400;
+  const calls = Array.from({ length: 2_000 }, () => limiter.limit({ policy: "hot", key: "a" }));
+  const reasons = (await Promise.all(calls)).map(({ reason }) => reason);
+  expect(new Set(reasons)).toEqual(new Set(["ok"]));
   await limiter.close();
 });
 

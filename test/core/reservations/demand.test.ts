@@ -3,7 +3,13 @@ import { describe, expect, test } from "vitest";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
 import { Reservation } from "../../../core/reservations/reservation.ts";
-import { HOT_CALLS, refillMs, spendableMs, type WantedUnits } from "../../../core/reservations/sizing.ts";
+import {
+  HOT_CALLS,
+  RecentDemand,
+  refillMs,
+  spendableMs,
+  type WantedUnits,
+} from "../../../core/reservations/sizing.ts";
 import { seededRandom } from "../../support/random.ts";
 
 function policyWith(reservation: unknown): Policy {
@@ -177,4 +183,16 @@ test("calls at random are averaged over seconds: chance does not count as a fall
   const all = Array.from({ length: 20 }, (_, seed) => said(() => 20, 100, seed + 1).slice(10)).flat();
   const isOff = (demand: number) => Math.abs(demand - 20) > 10;
   expect(all.filter(isOff).length / all.length).toBeLessThan(0.001);
+});
+
+// A process that had not run for 30 ms said that it needed a fortieth, and its bucket was cut down to that.
+test("a moment without calls is no fall of the demand, and a quarter of a second is", () => {
+  const after = (calls: number, elapsedMs: number) => {
+    const demand = new RecentDemand(1);
+    demand.add(2_000, [2_000], 2_000);
+    demand.add(calls, [calls], elapsedMs);
+    return demand.perSecond[0] ?? 0;
+  };
+  expect(after(1, 30)).toBeGreaterThan(950);
+  expect(after(10, 500)).toBe(20);
 });

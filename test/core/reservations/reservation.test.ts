@@ -164,17 +164,16 @@ describe("a message", () => {
     });
   };
 
-  test("says that the object is far when two round trips in a row were long: a cold one is slow once", () => {
-    expect(askedFar([2, 2, 300, 2, 40, 40, 2, 2])).toEqual([
-      false,
-      false,
-      false,
-      false,
-      false,
-      false,
-      true,
-      false,
-    ]);
+  test("says that the object is far when each of its last round trips was long: a cold or busy one is slow at times", () => {
+    const isEverFar = (tookMs: readonly number[]) => askedFar(tookMs).includes(true);
+    expect(askedFar([300, 40, 40, 40, 40])).toEqual([false, false, false, true, true]);
+    expect(isEverFar([300, 2, 2, 2, 2])).toBe(false);
+    const busy = Array.from({ length: 5 }, () => [2, 300, 200, 80]).flat();
+    expect(isEverFar(busy)).toBe(false);
+    // It has moved away, and back.
+    const moved = Array.from({ length: 12 }, () => 60);
+    expect(askedFar([...busy, ...moved, 60]).at(-1)).toBe(true);
+    expect(askedFar([...moved, 2, 2]).at(-1)).toBe(false);
   });
 
   test("says so after two seconds: a server that is killed soon after its start would lose its bucket each time", () => {
