@@ -176,6 +176,8 @@ export class RegionKey extends Holder<ReserveCall> {
   ask(nowMs: number): UnansweredMessage<ReserveCall> {
     if (!this.hasBucket(nowMs)) this.#clear(nowMs);
     this.#cutTo(this.#used(), nowMs);
+    // Until its first holder has said what it needs, the calls that came say that: for none, it would get no bucket.
+    if (this.#keyState.holders.countAt(nowMs) > 0) this.#forgetExpected();
     this.#demand = this.#demandAt(nowMs);
     this.#sentAtMs = nowMs;
     this.turn += 1;
@@ -239,7 +241,6 @@ export class RegionKey extends Holder<ReserveCall> {
     );
     this.begin(message, reserved.ttlMs, undefined, true);
     this.#keyState.endsByMs = this.spendableUntilMs;
-    this.#forgetExpected();
   }
 
   #forgetExpected(): void {

@@ -62,6 +62,21 @@ test("decides from its bucket, and says of the limit what the policy says", asyn
   expect(asked[0]).toMatchObject({ cost: 0, takesBucket: true, holders: 2 });
 });
 
+// It said that nothing was needed, got no bucket, and the first one was nobody's for 12 s.
+test("calls of which no holder is known count as needed until a holder has said more", async () => {
+  const { limit, asked, keys, set } = regionWith();
+  await Promise.all(Array.from({ length: 50 }, () => limit()));
+  set(1_100);
+  await limit();
+  expect(asked.at(-1)?.rules["p"]).toMatchObject({ kept: 100, demand: 50 });
+  await holderOf(keys, "isolate", 7)();
+  // The home object has answered.
+  await new Promise((done) => setImmediate(done));
+  set(1_100);
+  await limit();
+  expect(asked.at(-1)?.rules["p"]).toMatchObject({ kept: 100, demand: 7 });
+});
+
 test("is over when its bucket ends, and asks again", async () => {
   const { limit, asked, set } = regionWith();
   await limit();
