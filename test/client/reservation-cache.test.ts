@@ -16,7 +16,7 @@ const ONE = policyOf("one");
 const MAX_KEYS = 16_384;
 const MAX_NAME_LENGTH = 2 ** 21;
 // Twelve times as many as it keeps: what would leak is 50 MB, three times what is allowed.
-const SCANNED = depth(200_000, 1_000_000);
+const SCANNED = depth(200_000, 400_000);
 
 function policyOf(name: string): Policy {
   const policy = POLICIES.get(name);

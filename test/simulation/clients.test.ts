@@ -9,8 +9,8 @@ import { Database } from "./database.ts";
 import { BrokenLaw } from "./laws.ts";
 
 // Clients admit 6.3 calls per history with a deviation of 9.0: 80 histories would have below 4 each for one seed in 300.
-const SCHEDULES = depth(200, 2_500);
-const FAR_SCHEDULES = depth(15, 200);
+const SCHEDULES = depth(200, 1_200);
+const FAR_SCHEDULES = depth(15, 100);
 const MAX = 60_000;
 const PATIENT = { timeout: 900_000 };
 

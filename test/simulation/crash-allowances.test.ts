@@ -8,7 +8,7 @@ import { AllowanceHistory, type AllowanceBreakage, type AllowanceOutcome } from 
 import { Database } from "./database.ts";
 import { BrokenLaw } from "./laws.ts";
 
-const HISTORIES = depth(60, 2_000);
+const HISTORIES = depth(60, 1_000);
 const MAX = 20_000;
 const PATIENT = { timeout: 300_000 };
 

@@ -15,8 +15,8 @@ import { simulate } from "./run.ts";
 import { PRIORITISED_NAMES, type Breakage } from "./schedule.ts";
 
 // 2,000 take three seconds. Each planted mistake that needs no steering is in the first 70.
-const SCHEDULES = depth(200, 4_000);
-const PRIORITISED = depth(40, 800);
+const SCHEDULES = depth(200, 2_000);
+const PRIORITISED = depth(40, 400);
 // The rarest mistake is in one history of 7,000: one search of 10^12 misses it.
 const MAX = 200_000;
 const PATIENT = { timeout: 900_000 };
@@ -62,7 +62,7 @@ test(
   "isolates decide rates that delay nobody as they do others: cycles, and a leaky bucket without delay",
   PATIENT,
   async () => {
-    const sum = await simulate(announcedSeed("undelayed"), depth(150, 1_500), () => ({
+    const sum = await simulate(announcedSeed("undelayed"), depth(150, 800), () => ({
       policies: ["cycles", "nodelay"],
     }));
     expect(sum.admittedByIsolates).toBeGreaterThan(300);

@@ -78,7 +78,7 @@ test.each([...POLICIES.keys()])(
           accounts = decided.accounts ?? accounts;
         }
       }),
-      { numRuns: depth(300, 5_000) },
+      { numRuns: depth(300, 2_500) },
     );
     expect(shed).toBeGreaterThan(100);
     expect(passed).toBeGreaterThan(500);

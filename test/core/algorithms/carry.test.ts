@@ -88,7 +88,7 @@ test("what is left of a window is in the next, up to `carry`, and every wait is 
         } else expect(cost).toBeGreaterThan(given.limit + given.carry);
       }
     }),
-    { numRuns: depth(300, 5_000) },
+    { numRuns: depth(300, 1_000) },
   );
 });
 
@@ -117,7 +117,7 @@ test("a charge that is given back later never returns more than if it had not be
         expect(offered).toBeLessThanOrEqual(Math.max(0, days.freeAt(nowMs)));
       }
     }),
-    { numRuns: depth(300, 5_000) },
+    { numRuns: depth(300, 1_000) },
   );
 });
 
