@@ -24,7 +24,6 @@ import {
   type RuleDescription,
 } from "../../core/protocol/reservation-messages.ts";
 import type { UnitSource } from "../call-gate.ts";
-import { MIN_CALLS } from "../key-slots.ts";
 import type { PlainCall } from "../local-limiter.ts";
 import { toDecision } from "../read-answer.ts";
 import { BatchQueue, OVERLOADED_TEXT, type QueuedCall } from "../transports/batch-queue.ts";
@@ -73,8 +72,6 @@ export class RemoteReservations implements UnitSource {
   readonly #departures = new Departures(randomId);
   /** Whether the limiter reads slots. */
   #readsSlots = false;
-  /** Acquires under policies that are not known. */
-  #acquires = 0;
   /** Whether the limiter reads when a message was sent. */
   #readsSent = false;
   #refusedUntilMs = -Infinity;
@@ -177,13 +174,9 @@ export class RemoteReservations implements UnitSource {
     return "slots" in answer ? answer : undefined;
   }
 
-  /** Notes an acquire under a policy that is not known. From some acquires on its slots may be worth their messages. */
-  noteAcquire({ policy, key }: LimitCall): void {
-    this.#acquires += 1;
-    if (this.#acquires % MIN_CALLS !== 0 || this.isRefused) return;
-    // A call that takes nothing is refused or answered, and brings the policy. Nobody waits for it.
-    const limit = { policy, key, cost: 0 };
-    this.#parts.inBackground(this.#post({ limit }, DESCRIBED_MS, 0));
+  /** Asks for a policy. Nobody waits for it: a call that takes nothing is refused or answered, and brings the policy. */
+  ask({ policy, key }: LimitCall): void {
+    this.#parts.inBackground(this.#post({ limit: { policy, key, cost: 0 } }, DESCRIBED_MS, 0));
   }
 
   /** @param waiting the calls that wait for a decision */
