@@ -59,6 +59,7 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
   isRefused = false;
   missed = 0;
   paceMs = PACE_MS;
+  lifeMs = 0;
   granted = 0;
   released = 0;
   /** Units that were asked for in this period. */
@@ -177,9 +178,14 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
     if (this.isAtOnce) return true;
     const sinceMs = nowMs - this.sentAtMs;
     if (this.idle > 0 && this.kept > this.most) return sinceMs > 0;
-    const paceMs = this.paceMs * 2 ** Math.min(this.missed, MAX_MISSED);
-    if (this.isHolding) return sinceMs >= (this.isShort ? EARLY_PART : 1) * paceMs;
-    return this.calls >= MIN_CALLS && sinceMs >= paceMs;
+    const everyMs = this.everyMs(nowMs);
+    if (this.isHolding) return sinceMs >= (this.isShort ? EARLY_PART : 1) * everyMs;
+    return this.calls >= MIN_CALLS && sinceMs >= everyMs;
+  }
+
+  /** The time between two of its messages. */
+  protected everyMs(_nowMs: number): number {
+    return this.paceMs * 2 ** Math.min(this.missed, MAX_MISSED);
   }
 
   /** It has no slot left for the next acquire, and acquires come. */
@@ -241,6 +247,7 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
     this.isHome = given.isHome;
     this.most = given.most;
     this.paceMs = given.paceMs;
+    this.lifeMs = given.lifeMs;
     this.remaining = given.remaining;
     [this.token = 0, this.tokensEnd = 0] = given.tokens;
     this.spendableUntilMs = Math.max(this.spendableUntilMs, sentAtMs + given.lifeMs);

@@ -14,7 +14,7 @@ import type { Decision } from "../../core/protocol/decision.ts";
 import { withMark } from "../../core/protocol/names.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import type { DescribedPolicy, HeldMessage } from "../../core/protocol/reservation-messages.ts";
-import { KeySlots, type YoungLease } from "../key-slots.ts";
+import { type HeldCall, KeySlots, type YoungLease } from "../key-slots.ts";
 import { toDecision } from "../read-answer.ts";
 import { pause } from "../reservation-cache.ts";
 
@@ -43,6 +43,23 @@ interface ProcessLease extends YoungLease {
 }
 
 class LosableSlots extends KeySlots<DescribedPolicy> {
+  /** Leases that it had granted and ended, when it sent the last message. */
+  #said = 0;
+
+  override message(wanted: number, nowMs: number): HeldCall {
+    this.#said = this.granted + this.released;
+    return super.message(wanted, nowMs);
+  }
+
+  /** A message that gets lost costs no lease: there is time for a further one. */
+  protected override everyMs(nowMs: number): number {
+    const everyMs = super.everyMs(nowMs);
+    if (this.missed > 0) return nowMs < this.spendableUntilMs ? Math.min(everyMs, this.lifeMs / 4) : everyMs;
+    const isSame = this.granted + this.released === this.#said;
+    // It only keeps its leases.
+    return isSame && this.calls === 0 && this.idle === 0 ? Math.max(everyMs, this.lifeMs / 3) : everyMs;
+  }
+
   protected override remove(lease: ProcessLease, nowMs: number): void {
     super.remove(lease, nowMs);
     lease.ended ??= "lost";

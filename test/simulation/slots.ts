@@ -27,7 +27,7 @@ import {
 import { seededRandom, whole } from "../support/random.ts";
 import { Database, Died } from "./database.ts";
 import { law } from "./laws.ts";
-import { deploymentOf, noOutcome, type SlotsOutcome, type SlotsPlan } from "./slots-plan.ts";
+import { deploymentOf, isCalling, noOutcome, type SlotsOutcome, type SlotsPlan } from "./slots-plan.ts";
 import { type Holder, inIsolate, inProcess, type MadeCall, type Trusted } from "./slots-process.ts";
 
 const KEY = "key";
@@ -87,7 +87,7 @@ export class SlotsHistory {
       (nowMs) => {
         while (nextAtMs < Math.min(nowMs + 1, endMs)) {
           nextAtMs += (-Math.log(1 - this.#random()) * 1_000) / callsPerS;
-          this.#call();
+          if (isCalling(this.#plan, nextAtMs)) this.#call();
         }
       },
     );
