@@ -12,7 +12,7 @@ const EARLY_PART = 0.2;
 /** A message without an answer is repeated after so many paces, and then more rarely. */
 const MAX_MISSED = 3;
 const SMOOTHING = 16;
-/** After an object or limiter of an older version has answered. */
+/** After an answer that has no slots: an object or limiter of an older version has made it. */
 const OFF_MS = 60_000;
 
 /** A lease that is known to its holder alone. */
@@ -208,7 +208,7 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
 
   /**
    * The message of this turn has ended.
-   * @param said `undefined`: without an answer
+   * @param said `undefined`: without an answer; another object than slots: it was refused
    * @returns what it has from now on; `undefined`: the message was not applied
    */
   answered(
@@ -218,9 +218,13 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
     nowMs: number,
   ): GivenSlots | undefined {
     this.underWaySinceMs = undefined;
-    if (said === undefined) this.missed += 1;
-    else if (!("slots" in said)) this.offUntilMs = nowMs + OFF_MS;
-    else return this.#heard(call, said, sentAtMs, nowMs);
+    if (said !== undefined && "slots" in said) return this.#heard(call, said, sentAtMs, nowMs);
+    this.missed += 1;
+    // While its slots last another version may answer, as in a rollout. Then they end by themselves.
+    if (said === undefined || nowMs < this.spendableUntilMs) return undefined;
+    this.missed = 0;
+    this.kept = this.leased;
+    this.offUntilMs = nowMs + OFF_MS;
     return undefined;
   }
 

@@ -5,6 +5,7 @@ import { costOf } from "../../core/policies/policy.ts";
 import { OUTCOMES } from "../../core/protocol/calls.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { readClaimId } from "../../core/protocol/names.ts";
+import { Problem } from "../../core/protocol/problems.ts";
 import { MIN_CALLS } from "../key-slots.ts";
 import type { AcquireRequest } from "../limiter.ts";
 import { plainCall, type PlainCall } from "../local-limiter.ts";
@@ -21,6 +22,10 @@ interface OnLease {
 
 /** How often a policy is asked for that stays unknown: the limiter is away, or has none of that name. */
 const ASK_MS = 5_000;
+/** How often one is asked for that has no slots: it has changed since, or an isolate of an older version described it. */
+const ASK_AGAIN_MS = 60_000;
+/** While versions of the limiter answer in turn, the one that answers next may read slots. */
+const MAX_SENDS = 4;
 /** The most policies that are not known: callers name any. */
 const MAX_UNKNOWN = 100;
 
@@ -34,7 +39,12 @@ export class OwnLeases {
   constructor(reservations: RemoteReservations, time: Time, inBackground: (work: Promise<unknown>) => void) {
     this.#reservations = reservations;
     this.#time = time;
-    const send: RemoteReservations["slots"] = (policy, message) => reservations.slots(policy, message);
+    const send: RemoteReservations["slots"] = async (policy, message) => {
+      let answer = await reservations.slots(policy, message);
+      for (let sends = 1; sends < MAX_SENDS && answer instanceof Problem && answer.status === 422; sends += 1)
+        answer = await reservations.slots(policy, message);
+      return answer;
+    };
     this.#slots = new ProcessSlots({ time, inBackground, send });
   }
 
@@ -54,7 +64,7 @@ export class OwnLeases {
     const call = isPlain ? plainCall({ policy, key, cost: units, plan }) : undefined;
     if (call === undefined || this.#reservations.isRefused) return undefined;
     const described = this.#reservations.policy(call.policy);
-    if (described === undefined) this.#askFor(call);
+    if (described?.slots === undefined) this.#askFor(call, described === undefined ? ASK_MS : ASK_AGAIN_MS);
     const [rule] = described?.rules ?? [];
     if (described === undefined || rule === undefined || call.plan !== "") return undefined;
     const its = isOf(described, call) ? normaliseKey(described, call.key) : undefined;
@@ -64,7 +74,7 @@ export class OwnLeases {
   }
 
   /** From some acquires on the slots of an unknown policy may be worth their messages. */
-  #askFor(call: PlainCall): void {
+  #askFor(call: PlainCall, everyMs: number): void {
     const { policy } = call;
     const noted = this.#unknown.get(policy) ?? { acquires: 0, askedAtMs: -Infinity };
     const [oldest = ""] = this.#unknown.keys();
@@ -72,7 +82,7 @@ export class OwnLeases {
     this.#unknown.set(policy, noted);
     noted.acquires += 1;
     const nowMs = this.#time.nowMs();
-    if (noted.acquires < MIN_CALLS || Math.abs(nowMs - noted.askedAtMs) < ASK_MS) return;
+    if (noted.acquires < MIN_CALLS || Math.abs(nowMs - noted.askedAtMs) < everyMs) return;
     noted.askedAtMs = nowMs;
     this.#reservations.ask(call);
   }

@@ -31,7 +31,7 @@ const STEP_MS = 100;
 interface ProcessParts {
   readonly time: Time;
   readonly inBackground: (work: Promise<unknown>) => void;
-  /** Sends a message; `undefined`: no answer, or the limiter would not read it. It does not reject. */
+  /** Sends a message; `undefined`: no answer. It does not reject. */
   readonly send: (policy: DescribedPolicy, message: HeldMessage) => Promise<Slots | Problem | undefined>;
 }
 
@@ -244,7 +244,7 @@ export class ProcessSlots {
     const answer = await this.#parts.send(policy, { policy: policy.name, key, ...call });
     if (slots.turn !== call.turn) return;
     const nowMs = this.#now();
-    slots.answered(call, answer instanceof Problem ? undefined : answer, sentAtMs, nowMs);
+    slots.answered(call, answer instanceof Problem ? {} : answer, sentAtMs, nowMs);
     slots.check(nowMs);
     if (slots.isHolding) this.#keep();
     this.#sendIfDue(slots, nowMs);

@@ -41,7 +41,8 @@ async function acquire(answer: Answer, perMs: number, untilMs: number, namesOf: 
   let calls = 0;
   await ticks.run(
     () => ticks.nowMs >= untilMs,
-    () => {
+    (nowMs) => {
+      if (perMs < 1 && nowMs % Math.round(1 / perMs) > 0) return;
       for (let call = 0; call < perMs; call += 1)
         void limiter.acquire({ policy: namesOf((calls += 1)), key: "key" });
     },
@@ -79,4 +80,25 @@ test("each policy is asked for once from its third acquire on, also beside one t
 test("names that callers make up do not end the asking for a policy", async () => {
   const asked = await acquire(describing, 3, 2_000, (call) => (call <= 3_000 ? `made-up-${call}` : "slots"));
   expect(asked.map(([name]) => name)).toContain("slots");
+});
+
+test("a policy that an older version has described is asked for again within a minute or so, and then has slots", async () => {
+  let isOlder = true;
+  const answer: Answer = async (message) => {
+    const { policies: described, ...reply } = await describing(message);
+    const { slots, ...rest } = described["slots"] ?? {};
+    const older = { ...rest, version: "older" } as unknown as ReservationsReply["policies"][string];
+    return { ...reply, policies: isOlder && slots !== undefined ? { slots: older } : described };
+  };
+  const said: number[] = [];
+  const reserve: Answer = async (message) => {
+    if (message.calls.some(({ slots }) => slots !== undefined)) said.push(0);
+    return await answer(message);
+  };
+  const asked = await acquire(reserve, 0.1, 150_000, (call) => {
+    isOlder = call < 1_000;
+    return "slots";
+  });
+  expect(asked.length).toBeLessThanOrEqual(4);
+  expect(said.length).toBeGreaterThan(0);
 });

@@ -18,6 +18,8 @@ export interface SlotsPlan {
   readonly callsPerS: number;
   /** After each 3 s of calls none come for so long: leases are only kept. Absent: never. */
   readonly restMs?: number;
+  /** The part of processes' messages that isolates of the version before slots answer. Absent: none. */
+  readonly older?: number;
   readonly waitMs: number;
   readonly lost: number;
   readonly late: number;

@@ -70,6 +70,33 @@ test(
   },
 );
 
+test(
+  "while versions with and without slots answer in turn, no lease is lost, and no call degraded",
+  PATIENT,
+  async () => {
+    const planOf = (seed: number) => ({
+      ...restingPlan(seed),
+      ...QUIET,
+      older: 0.4,
+      seconds: 30,
+      ttlMs: 20_000,
+    });
+    const sum = await simulate(announcedSeed("versions"), depth(4, 40), planOf);
+    expect(sum).toMatchObject({ lost: 0, degraded: 0 });
+    expect(sum.inProcesses).toBeGreaterThan(depth(4, 40));
+  },
+);
+
+test(
+  "in random histories of mixed versions no more is leased than there is, and nothing stays behind",
+  PATIENT,
+  async () => {
+    const planOf = (seed: number) => ({ ...processPlan(seed), older: 0.1 + (seed % 5) / 10 });
+    const sum = await simulate(announcedSeed("mixed"), HISTORIES, planOf);
+    expect(sum.inProcesses).toBeGreaterThan(HISTORIES);
+  },
+);
+
 /** Changes only what clients say. */
 function ofClients(change: (call: SlotsCall) => Partial<SlotsCall>): Required<SlotsFaults>["message"] {
   return (call) => (callerIn(call.holder) === undefined ? call : { ...call, ...change(call) });

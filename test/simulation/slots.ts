@@ -180,7 +180,8 @@ export class SlotsHistory {
     if (isProcess) {
       const send = (make: () => Promise<unknown>) => this.#send(holder, make);
       const worker = () => this.#isolates[whole(this.#random, this.#isolates.length)] as LimiterClient;
-      holder.leasing = inProcess(worker, this.#policy, KEY, { send, time });
+      const isOlder = () => this.#random() < (this.#plan.older ?? 0);
+      holder.leasing = inProcess(worker, this.#policy, KEY, { send, time, isOlder });
       return;
     }
     const inBackground = () => undefined;
@@ -299,7 +300,7 @@ export class SlotsHistory {
     const { secret = id } = readClaimId("lease", lease.id) ?? {};
     const isUnknown = decision instanceof Problem || decision.reason === "degraded";
     if (isUnknown || gone.aborted) {
-      this.#outcome.degraded += 1;
+      this.#outcome.degraded += gone.aborted ? 0 : 1;
       // As the worker does: the lease may have been granted.
       void isolate.leasing.release(secret);
       return;
