@@ -12,6 +12,7 @@ import { orThrow, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import type { ReservationsMessage, ReservationsReply } from "../../core/protocol/reservation-messages.ts";
 import { SCOPES } from "../../worker/auth/tokens.ts";
 import { callReserve } from "../../worker/calls/reservations.ts";
+import type { SlotsPlan } from "./slots-plan.ts";
 
 /** The calls on leases of one key, in an isolate or a process. Leases are named by their secrets. */
 export interface Leasing {
@@ -98,21 +99,21 @@ async function reserveOlder(client: LimiterClient, message: ReservationsMessage)
 interface Way {
   readonly send: Send;
   readonly time: Time;
-  /** Whether an isolate of the version before slots answers a message. */
-  readonly isOlder: () => boolean;
+  readonly random: () => number;
 }
 
 /** @param workerOf draws the isolate of the limiter that answers a call */
 export function inProcess(
   workerOf: () => LimiterClient,
+  { older = 0 }: SlotsPlan,
   policy: Policy,
   key: string,
-  { send, time, isOlder }: Way,
+  { send, time, random }: Way,
 ): Leasing {
   const answer = async (name: string, request: object): Promise<unknown> => {
     const client = workerOf().for(CALLER, DEFAULT_BOUNDS);
     const message = JSON.parse(JSON.stringify(request)) as ReservationsMessage;
-    if (name === "reserve") return await (isOlder() ? reserveOlder : reserve)(client, message);
+    if (name === "reserve") return await (random() < older ? reserveOlder : reserve)(client, message);
     const { units = 1, ttlMs = 0, waitMs = 0, id = "" } = request as Record<string, never>;
     const { secret = "" } = readClaimId("lease", id) ?? {};
     if (name === "renew") return orThrow(await client.claims.renew(policy, key, secret, ttlMs));

@@ -180,8 +180,7 @@ export class SlotsHistory {
     if (isProcess) {
       const send = (make: () => Promise<unknown>) => this.#send(holder, make);
       const worker = () => this.#isolates[whole(this.#random, this.#isolates.length)] as LimiterClient;
-      const isOlder = () => this.#random() < (this.#plan.older ?? 0);
-      holder.leasing = inProcess(worker, this.#policy, KEY, { send, time, isOlder });
+      holder.leasing = inProcess(worker, this.#plan, this.#policy, KEY, { send, time, random: this.#random });
       return;
     }
     const inBackground = () => undefined;
