@@ -42,7 +42,7 @@ interface ProcessLease extends YoungLease {
   onLost?: () => void;
 }
 
-class LosableSlots extends KeySlots<DescribedPolicy> {
+class ProcessKeySlots extends KeySlots<DescribedPolicy> {
   /** Leases that it had granted and ended, when it sent the last message. */
   #said = 0;
 
@@ -80,7 +80,7 @@ class LosableSlots extends KeySlots<DescribedPolicy> {
 /** The slots of a process, by policy and key. */
 export class ProcessSlots {
   readonly #parts: ProcessParts;
-  readonly #keys = new Map<string, LosableSlots>();
+  readonly #keys = new Map<string, ProcessKeySlots>();
   readonly #clock = new HolderClock(MARGIN_MS);
   #isRunning = false;
 
@@ -166,7 +166,7 @@ export class ProcessSlots {
     return [slots, lease, nowMs] as const;
   }
 
-  #open(policy: DescribedPolicy, key: string, nowMs: number): LosableSlots | undefined {
+  #open(policy: DescribedPolicy, key: string, nowMs: number): ProcessKeySlots | undefined {
     const name = `${policy.name}/${key}`;
     const known = this.#keys.get(name);
     if (known !== undefined) {
@@ -180,13 +180,13 @@ export class ProcessSlots {
           break;
         }
     if (this.#keys.size >= MAX_KEYS) return undefined;
-    const slots = new LosableSlots(policy, key, nowMs);
+    const slots = new ProcessKeySlots(policy, key, nowMs);
     this.#keys.set(name, slots);
     return slots;
   }
 
   /** Gives a lease its signal, which is made when it is read. */
-  #watch(slots: LosableSlots, own: ProcessLease, lease: Lease): void {
+  #watch(slots: ProcessKeySlots, own: ProcessLease, lease: Lease): void {
     let controller: AbortController | undefined;
     const tell = () => {
       if (own.ended === "lost") controller?.abort(new Error(`the lease ${lease.id} is lost`));
@@ -228,7 +228,7 @@ export class ProcessSlots {
     }
   }
 
-  #sendIfDue(slots: LosableSlots, nowMs: number): void {
+  #sendIfDue(slots: ProcessKeySlots, nowMs: number): void {
     if (!slots.needsMessage(nowMs)) return;
     const isHeld = slots.policy.slots !== undefined;
     // All leases of its own count as in use: none of them is handed over.
@@ -237,7 +237,7 @@ export class ProcessSlots {
   }
 
   /** Says all that it has, and asks for what its leases need. */
-  async #send(slots: LosableSlots, sentAtMs: number, wanted: number): Promise<void> {
+  async #send(slots: ProcessKeySlots, sentAtMs: number, wanted: number): Promise<void> {
     slots.check(sentAtMs);
     const { policy, key } = slots;
     const call = slots.message(wanted, sentAtMs);
