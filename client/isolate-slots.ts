@@ -21,10 +21,9 @@ import { markOf } from "../core/protocol/names.ts";
 import { Problem } from "../core/protocol/problems.ts";
 import type { ClientContext } from "./call-gate.ts";
 import { handedOf, IsolateKeySlots, MAX_HANDED, type WaitingCall } from "./isolate-key-slots.ts";
+import { SlotsByKey } from "./key-slots.ts";
 import { pause } from "./reservation-cache.ts";
 
-/** The most keys. One without slots is forgotten first. */
-const MAX_KEYS = 4_096;
 /** The clock may be set back by so much unseen. */
 const MARGIN_MS = 250;
 /** The most leases of the object for callers of this isolate whose time counts as demand. */
@@ -43,7 +42,7 @@ interface Run {
 
 /** The slots of this isolate, by key. */
 export class IsolateSlots {
-  readonly #keys = new Map<string, IsolateKeySlots>();
+  readonly #keys = new SlotsByKey<IsolateKeySlots, Policy>();
   readonly #clock = new HolderClock(MARGIN_MS);
   #run: Run | undefined;
 
@@ -54,7 +53,7 @@ export class IsolateSlots {
   }
 
   #stop(): void {
-    for (const slots of this.#keys.values()) slots.restart(this.#clock.latestMs);
+    for (const slots of this.#keys.all) slots.restart(this.#clock.latestMs);
   }
 
   /** Grants a lease from a free slot; `undefined`: the object decides it. */
@@ -69,7 +68,8 @@ export class IsolateSlots {
     const nowMs = this.#now(caller.time.nowMs());
     const { ttlMs } = call;
     const units = costOf(rule, call.cost);
-    const slots = this.#open(policy, key, nowMs);
+    const slots = this.#keys.open(policy, key, () => new IsolateKeySlots(policy, key, nowMs));
+    if (slots === undefined) return undefined;
     this.#serve(slots, nowMs);
     slots.calls += units;
     slots.hasCalls = true;
@@ -232,27 +232,7 @@ export class IsolateSlots {
   }
 
   #find(policy: Policy, key: string): IsolateKeySlots | undefined {
-    return this.#keys.get(`${policy.name}/${key}`);
-  }
-
-  #open(policy: Policy, key: string, nowMs: number): IsolateKeySlots {
-    const known = this.#find(policy, key);
-    if (known !== undefined) {
-      known.policy = policy;
-      return known;
-    }
-    if (this.#keys.size >= MAX_KEYS) this.#forgetOne();
-    const slots = new IsolateKeySlots(policy, key, nowMs);
-    this.#keys.set(`${policy.name}/${key}`, slots);
-    return slots;
-  }
-
-  #forgetOne(): void {
-    for (const [name, slots] of this.#keys)
-      if (slots.isAtRest) {
-        this.#keys.delete(name);
-        return;
-      }
+    return this.#keys.find(policy.name, key);
   }
 
   #sendIfDue(caller: ClientContext, slots: IsolateKeySlots, nowMs: number): void {
@@ -318,7 +298,7 @@ export class IsolateSlots {
       run.checkedAtMs = this.#now(readMs);
       const due: IsolateKeySlots[] = [];
       let isHolding = false;
-      for (const slots of this.#keys.values()) {
+      for (const slots of this.#keys.all) {
         this.#serve(slots, run.checkedAtMs);
         isHolding ||= slots.isHolding;
         if (slots.isHolding && slots.needsMessage(run.checkedAtMs)) due.push(slots);

@@ -5,6 +5,8 @@ import type { Decided, GivenSlots, Slots } from "../core/protocol/answers.ts";
 import type { SlotsCall } from "../core/protocol/calls.ts";
 import { PACE_MS } from "../core/protocol/messages.ts";
 
+/** The most keys of a holder. One without slots is forgotten first; if all have some, the limiter decides further ones. */
+const MAX_KEYS = 4_096;
 /** In a pace: fewer acquires are not worth slots. */
 export const MIN_CALLS = 3;
 /** When its leases need more slots than it has, it asks before its pace. */
@@ -255,5 +257,41 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
     this.remaining = given.remaining;
     [this.token = 0, this.tokensEnd = 0] = given.tokens;
     this.spendableUntilMs = Math.max(this.spendableUntilMs, sentAtMs + given.lifeMs);
+  }
+}
+
+/** The slots of a holder, by policy and key. */
+export class SlotsByKey<Of extends KeySlots<Policy>, Policy extends PolicyView> {
+  readonly #keys = new Map<string, Of>();
+
+  get all(): MapIterator<Of> {
+    return this.#keys.values();
+  }
+
+  find(policy: string, key: string): Of | undefined {
+    return this.#keys.get(`${policy}/${key}`);
+  }
+
+  /** `undefined`: too many keys have slots. */
+  open(policy: Policy, key: string, make: () => Of): Of | undefined {
+    const name = `${policy.name}/${key}`;
+    const known = this.#keys.get(name);
+    if (known !== undefined) {
+      known.policy = policy;
+      return known;
+    }
+    if (this.#keys.size >= MAX_KEYS) this.#forgetOne();
+    if (this.#keys.size >= MAX_KEYS) return undefined;
+    const slots = make();
+    this.#keys.set(name, slots);
+    return slots;
+  }
+
+  #forgetOne(): void {
+    for (const [name, { isAtRest }] of this.#keys)
+      if (isAtRest) {
+        this.#keys.delete(name);
+        return;
+      }
   }
 }

@@ -14,12 +14,10 @@ import type { Decision } from "../../core/protocol/decision.ts";
 import { withMark } from "../../core/protocol/names.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import type { DescribedPolicy, HeldMessage } from "../../core/protocol/reservation-messages.ts";
-import { type HeldCall, KeySlots, type YoungLease } from "../key-slots.ts";
+import { type HeldCall, KeySlots, SlotsByKey, type YoungLease } from "../key-slots.ts";
 import { toDecision } from "../read-answer.ts";
 import { pause } from "../reservation-cache.ts";
 
-/** The most keys. One without slots is forgotten first; if all have some, the limiter decides further ones. */
-const MAX_KEYS = 4_096;
 /** The clock may be set back by so much unseen. */
 const MARGIN_MS = 100;
 /**
@@ -80,7 +78,7 @@ class ProcessKeySlots extends KeySlots<DescribedPolicy> {
 /** The slots of a process, by policy and key. */
 export class ProcessSlots {
   readonly #parts: ProcessParts;
-  readonly #keys = new Map<string, ProcessKeySlots>();
+  readonly #keys = new SlotsByKey<ProcessKeySlots, DescribedPolicy>();
   readonly #clock = new HolderClock(MARGIN_MS);
   #isRunning = false;
 
@@ -90,7 +88,7 @@ export class ProcessSlots {
 
   /** Whether slots may have to be given back. Those that are leased end with the process. */
   get isHolding(): boolean {
-    return [...this.#keys.values()].some(({ idle }) => idle > 0);
+    return [...this.#keys.all].some(({ idle }) => idle > 0);
   }
 
   /** Grants a lease from a free slot; `undefined`: the limiter decides. @param ttlMs absent: the policy's */
@@ -100,7 +98,7 @@ export class ProcessSlots {
     const forMs = ttlMs ?? terms?.ttlMs ?? 0;
     if (terms === undefined || rule === undefined || !isTtl(forMs, terms.maxTtlMs)) return undefined;
     const nowMs = this.#now();
-    const slots = this.#open(policy, key, nowMs);
+    const slots = this.#keys.open(policy, key, () => new ProcessKeySlots(policy, key, nowMs));
     if (slots === undefined) return undefined;
     slots.check(nowMs);
     slots.calls += units;
@@ -139,7 +137,7 @@ export class ProcessSlots {
   /** Gives back all slots that are not leased. @param isClosing all leases are lost, and theirs too */
   async giveBack(isClosing: boolean): Promise<void> {
     const nowMs = this.#now();
-    const all = [...this.#keys.values()];
+    const all = [...this.#keys.all];
     if (isClosing) for (const slots of all) slots.endAll(nowMs);
     const holding = all.filter(({ isHolding }) => isHolding);
     await Promise.all(holding.map((slots) => this.#send(slots, nowMs, 0)));
@@ -152,7 +150,7 @@ export class ProcessSlots {
   }
 
   #restart(): void {
-    for (const slots of this.#keys.values()) {
+    for (const slots of this.#keys.all) {
       slots.restart(this.#clock.latestMs);
       slots.endAll(this.#clock.latestMs);
     }
@@ -160,29 +158,10 @@ export class ProcessSlots {
 
   #find(policy: string, key: string, id: string) {
     const nowMs = this.#now();
-    const slots = this.#keys.get(`${policy}/${key}`);
+    const slots = this.#keys.find(policy, key);
     slots?.check(nowMs);
     const lease: ProcessLease | undefined = slots?.young.get(id);
     return [slots, lease, nowMs] as const;
-  }
-
-  #open(policy: DescribedPolicy, key: string, nowMs: number): ProcessKeySlots | undefined {
-    const name = `${policy.name}/${key}`;
-    const known = this.#keys.get(name);
-    if (known !== undefined) {
-      known.policy = policy;
-      return known;
-    }
-    if (this.#keys.size >= MAX_KEYS)
-      for (const [oldest, { isAtRest }] of this.#keys)
-        if (isAtRest) {
-          this.#keys.delete(oldest);
-          break;
-        }
-    if (this.#keys.size >= MAX_KEYS) return undefined;
-    const slots = new ProcessKeySlots(policy, key, nowMs);
-    this.#keys.set(name, slots);
-    return slots;
   }
 
   /** Gives a lease its signal, which is made when it is read. */
@@ -212,16 +191,16 @@ export class ProcessSlots {
     const { time } = this.#parts;
     const step = this.#clock.steps();
     step(0, time.nowMs());
-    while ([...this.#keys.values()].some(({ isHolding }) => isHolding)) {
+    while ([...this.#keys.all].some(({ isHolding }) => isHolding)) {
       let stepMs = STEP_MS;
       // A lease is told to be lost when it is, and not a step later.
-      for (const { young, spendableUntilMs } of this.#keys.values())
+      for (const { young, spendableUntilMs } of this.#keys.all)
         if (young.size > 0) stepMs = Math.min(stepMs, Math.max(1, spendableUntilMs - this.#clock.latestMs));
       await pause(time, stepMs);
       const readMs = time.nowMs();
       if (step(stepMs, readMs)) this.#restart();
       const nowMs = this.#now(readMs);
-      for (const slots of this.#keys.values()) {
+      for (const slots of this.#keys.all) {
         slots.check(nowMs);
         if (slots.isHolding) this.#sendIfDue(slots, nowMs);
       }
