@@ -38,10 +38,9 @@ const WAYS: Readonly<Record<string, (with_: Started, policy: string) => Promise<
     }),
   node: async ({ clock, limiter }, policy) => {
     const limit = node.concurrency({ limiter, policy, key: "k", time: clock });
-    let done = (_: Leases) => {};
-    const seen = new Promise<Leases>((resolve) => (done = resolve));
-    const server = createServer((req, res) => void limit(req, res, () => done(node.leasesOf(req))));
-    onTestFinished(() => void server.close().closeAllConnections());
+    const { promise: seen, resolve } = Promise.withResolvers<Leases>();
+    const server = createServer((req, res) => void limit(req, res, () => resolve(node.leasesOf(req))));
+    onTestFinished(() => server.close().closeAllConnections());
     await new Promise<void>((listening) => server.listen(0, "127.0.0.1", listening));
     const { port } = server.address() as AddressInfo;
     void fetch(`http://127.0.0.1:${port}`).catch(() => undefined);
