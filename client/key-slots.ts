@@ -5,6 +5,8 @@ import type { Decided, GivenSlots, Slots } from "../core/protocol/answers.ts";
 import type { SlotsCall } from "../core/protocol/calls.ts";
 import { PACE_MS } from "../core/protocol/messages.ts";
 
+/** The most keys of a holder. One without slots is forgotten first; if all have some, the limiter decides further ones. */
+const MAX_KEYS = 4_096;
 /** In a pace: fewer acquires are not worth slots. */
 export const MIN_CALLS = 3;
 /** When its leases need more slots than it has, it asks before its pace. */
@@ -12,7 +14,7 @@ const EARLY_PART = 0.2;
 /** A message without an answer is repeated after so many paces, and then more rarely. */
 const MAX_MISSED = 3;
 const SMOOTHING = 16;
-/** After an object or limiter of an older version has answered. */
+/** After an answer that has no slots: an object or limiter of an older version has made it. */
 const OFF_MS = 60_000;
 
 /** A lease that is known to its holder alone. */
@@ -59,6 +61,7 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
   isRefused = false;
   missed = 0;
   paceMs = PACE_MS;
+  lifeMs = 0;
   granted = 0;
   released = 0;
   /** Units that were asked for in this period. */
@@ -177,9 +180,14 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
     if (this.isAtOnce) return true;
     const sinceMs = nowMs - this.sentAtMs;
     if (this.idle > 0 && this.kept > this.most) return sinceMs > 0;
-    const paceMs = this.paceMs * 2 ** Math.min(this.missed, MAX_MISSED);
-    if (this.isHolding) return sinceMs >= (this.isShort ? EARLY_PART : 1) * paceMs;
-    return this.calls >= MIN_CALLS && sinceMs >= paceMs;
+    const everyMs = this.everyMs(nowMs);
+    if (this.isHolding) return sinceMs >= (this.isShort ? EARLY_PART : 1) * everyMs;
+    return this.calls >= MIN_CALLS && sinceMs >= everyMs;
+  }
+
+  /** The time between two of its messages. */
+  protected everyMs(_nowMs: number): number {
+    return this.paceMs * 2 ** Math.min(this.missed, MAX_MISSED);
   }
 
   /** It has no slot left for the next acquire, and acquires come. */
@@ -202,7 +210,7 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
 
   /**
    * The message of this turn has ended.
-   * @param said `undefined`: without an answer
+   * @param said `undefined`: without an answer; another object than slots: it was refused
    * @returns what it has from now on; `undefined`: the message was not applied
    */
   answered(
@@ -212,9 +220,13 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
     nowMs: number,
   ): GivenSlots | undefined {
     this.underWaySinceMs = undefined;
-    if (said === undefined) this.missed += 1;
-    else if (!("slots" in said)) this.offUntilMs = nowMs + OFF_MS;
-    else return this.#heard(call, said, sentAtMs, nowMs);
+    if (said !== undefined && "slots" in said) return this.#heard(call, said, sentAtMs, nowMs);
+    this.missed += 1;
+    // While its slots last another version may answer, as in a rollout. Then they end by themselves.
+    if (said === undefined || nowMs < this.spendableUntilMs) return undefined;
+    this.missed = 0;
+    this.kept = this.leased;
+    this.offUntilMs = nowMs + OFF_MS;
     return undefined;
   }
 
@@ -241,8 +253,45 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
     this.isHome = given.isHome;
     this.most = given.most;
     this.paceMs = given.paceMs;
+    this.lifeMs = given.lifeMs;
     this.remaining = given.remaining;
     [this.token = 0, this.tokensEnd = 0] = given.tokens;
     this.spendableUntilMs = Math.max(this.spendableUntilMs, sentAtMs + given.lifeMs);
+  }
+}
+
+/** The slots of a holder, by policy and key. */
+export class SlotsByKey<Of extends KeySlots<Policy>, Policy extends PolicyView> {
+  readonly #keys = new Map<string, Of>();
+
+  get all(): MapIterator<Of> {
+    return this.#keys.values();
+  }
+
+  find(policy: string, key: string): Of | undefined {
+    return this.#keys.get(`${policy}/${key}`);
+  }
+
+  /** `undefined`: too many keys have slots. */
+  open(policy: Policy, key: string, make: () => Of): Of | undefined {
+    const name = `${policy.name}/${key}`;
+    const known = this.#keys.get(name);
+    if (known !== undefined) {
+      known.policy = policy;
+      return known;
+    }
+    if (this.#keys.size >= MAX_KEYS) this.#forgetOne();
+    if (this.#keys.size >= MAX_KEYS) return undefined;
+    const slots = make();
+    this.#keys.set(name, slots);
+    return slots;
+  }
+
+  #forgetOne(): void {
+    for (const [name, { isAtRest }] of this.#keys)
+      if (isAtRest) {
+        this.#keys.delete(name);
+        return;
+      }
   }
 }

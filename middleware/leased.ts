@@ -1,11 +1,18 @@
 /** A lease for the duration of a request and its answer's stream, without a framework. */
-import type { AcquireRequest, Cost, Grant, Limiter, PlanName, PolicyName } from "../client/limiter.ts";
+import type {
+  AcquireRequest,
+  Cost,
+  Grant,
+  GrantedLease,
+  Limiter,
+  PlanName,
+  PolicyName,
+} from "../client/limiter.ts";
 import { SYSTEM_TIME } from "../core/clock.ts";
-import type { Lease } from "../core/protocol/answers.ts";
 import { busyBody } from "../core/protocol/denied-body.ts";
 import { type Given, type InBackground, limiterOf, valueOf } from "./options.ts";
 import type { SharedOptions } from "./rate-limited.ts";
-import { headerPolicies } from "./request-limits.ts";
+import { headerPolicies, RequestLimits, type RequestLease } from "./request-limits.ts";
 import { type End, keyOf, refusalOf, SKIPPED, type Verdict, verdictOn } from "./verdict.ts";
 
 export type LeasingLimiter = Pick<Limiter, "acquire" | "renew" | "release" | "policies">;
@@ -48,9 +55,10 @@ export async function leased<Args extends readonly unknown[]>(
   if (!("success" in grant)) return grant;
   const outcome = { success: grant.success, decisions: [grant] };
   const verdict = verdictOn(request, outcome, policies, () => busyBody(grant), time);
-  const release = grant.lease === undefined ? undefined : keepLease(limiter, grant.lease, options);
+  const kept = grant.lease === undefined ? undefined : keepLease(limiter, grant.lease, options);
+  if (kept !== undefined) RequestLimits.of(request).noteLease(grant.policy, kept.lease);
   const end = (how: End) => {
-    if (release !== undefined) inBackground(release(how));
+    if (kept !== undefined) inBackground(kept.release(how));
   };
   return { ...verdict, end };
 }
@@ -73,30 +81,59 @@ async function acquire<Args extends readonly unknown[]>(
   return await limiter.acquire(params);
 }
 
-/** Renews a lease until it is released. @returns releases it, once. If that fails, the lease expires */
+/** A lease that is renewed until it is released, or lost. */
+interface KeptLease {
+  readonly lease: RequestLease;
+  /** Releases it, once. If that fails, the lease expires. */
+  readonly release: (end: End) => Promise<void>;
+}
+
 export function keepLease(
   limiter: LeasingLimiter,
-  { id, expiresAfterMs }: Lease,
+  granted: GrantedLease,
   { ttlMs, mostMs = MAX_MS, time = SYSTEM_TIME }: Pick<LeaseOptions<[]>, "ttlMs" | "mostMs" | "time">,
-): (end: End) => Promise<void> {
+): KeptLease {
+  const { id, expiresAfterMs } = granted;
   const params = { id, ...(ttlMs !== undefined && { ttlMs }) };
   const everyMs = Math.max(1, Math.floor(expiresAfterMs / RENEWALS));
   const endsAtMs = time.nowMs() + mostMs;
+  const lost = new AbortController();
   let released: Promise<void> | undefined;
-  let cancel = renewLater();
-  function renewLater(): () => void {
-    return time.after(everyMs, () => void renew());
+  let cancelRenewal = time.after(everyMs, renew);
+  let cancelExpiry = time.after(expiresAfterMs, lose);
+  function stop(): void {
+    cancelRenewal();
+    cancelExpiry();
   }
-  async function renew(): Promise<void> {
-    const isThere = await limiter.renew(params).then(() => true, mayBeThere);
-    if (isThere && released === undefined && time.nowMs() < endsAtMs) cancel = renewLater();
+  function lose(reason: unknown = new Error(`the lease ${id} is lost`)): void {
+    stop();
+    if (released === undefined) lost.abort(reason);
   }
-  return (end) => {
-    cancel();
+  async function renewed(): Promise<void> {
+    const sentMs = time.nowMs();
+    const answer = await limiter.renew(params).catch(mayBeThere);
+    if (released !== undefined || lost.signal.aborted) return;
+    if (answer === false) return lose();
+    const nowMs = time.nowMs();
+    if (answer !== true) {
+      cancelExpiry();
+      cancelExpiry = time.after(Math.max(0, answer.expiresAfterMs - (nowMs - sentMs)), lose);
+    }
+    if (nowMs < endsAtMs) cancelRenewal = time.after(everyMs, renew);
+  }
+  function renew(): void {
+    void renewed();
+  }
+  const own = granted.signal as AbortSignal | undefined;
+  own?.addEventListener("abort", () => lose(own.reason));
+  if (own?.aborted === true) lose(own.reason);
+  const release = (end: End) => {
+    stop();
     const report = end === "aborted" ? ({ outcome: "ignore" } as const) : {};
     released ??= limiter.release({ id, ...report }).catch(() => undefined);
     return released;
   };
+  return { lease: { ...granted, signal: lost.signal as unknown as RequestLease["signal"] }, release };
 }
 
 /** Whether a lease may exist after a failed renewal. Error classes differ by bundle: the status decides. */

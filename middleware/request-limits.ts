@@ -1,5 +1,5 @@
 /** The decisions on one request by all its middleware, and the headers that describe them. */
-import type { Limiter } from "../client/limiter.ts";
+import type { GrantedLease, Limiter } from "../client/limiter.ts";
 import type { Time } from "../core/clock.ts";
 import type { HeaderStyle } from "../core/policies/policy.ts";
 import {
@@ -18,6 +18,15 @@ import type { InBackground } from "./options.ts";
 
 export type Decisions = Readonly<Record<string, Decision>>;
 
+/** The lease of a request, until its answer has ended. */
+export interface RequestLease extends GrantedLease {
+  /** Aborted when the lease is lost before: a renewal finds it ended, or it expires since none succeeds. */
+  readonly signal: NonNullable<GrantedLease["signal"]>;
+}
+
+/** By policy. */
+export type Leases = Readonly<Record<string, RequestLease>>;
+
 export interface Outcome {
   readonly success: boolean;
   /** One for each check that was tried, in their order. */
@@ -31,6 +40,7 @@ const LIMITS = Symbol("limits");
 
 export class RequestLimits {
   readonly #decisions: Record<string, Decision> = {};
+  readonly #leases: Record<string, RequestLease> = {};
   #binding: Decision | undefined;
   #policies: HeaderPolicies = new Map();
   #waitMs: number | null = null;
@@ -42,6 +52,14 @@ export class RequestLimits {
 
   get decisions(): Decisions {
     return this.#decisions;
+  }
+
+  get leases(): Leases {
+    return this.#leases;
+  }
+
+  noteLease(policy: string, lease: RequestLease): void {
+    this.#leases[policy] = lease;
   }
 
   get isFirst(): boolean {
@@ -79,6 +97,11 @@ export class RequestLimits {
 /** The decisions that middleware has made on this request, by policy name. */
 export function decisionsOf(request: object): Decisions {
   return RequestLimits.of(request).decisions;
+}
+
+/** The leases that middleware holds for this request, by policy name. */
+export function leasesOf(request: object): Leases {
+  return RequestLimits.of(request).leases;
 }
 
 /** A degraded decision does not know what remains. */

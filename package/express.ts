@@ -11,4 +11,10 @@ export {
 export { hashedKey } from "../middleware/hashed-key.ts";
 export type { Check, DecideOptions, DecidingLimiter } from "../middleware/rate-limited.ts";
 export type { LeaseOptions, LeasingLimiter } from "../middleware/leased.ts";
-export { decisionsOf, type Decisions } from "../middleware/request-limits.ts";
+export {
+  decisionsOf,
+  leasesOf,
+  type Decisions,
+  type Leases,
+  type RequestLease,
+} from "../middleware/request-limits.ts";

@@ -11,4 +11,4 @@ export {
 export type { LeasingLimiter } from "../middleware/leased.ts";
 export { hashedKey } from "../middleware/hashed-key.ts";
 export type { Check, DecidingLimiter } from "../middleware/rate-limited.ts";
-export type { Decisions } from "../middleware/request-limits.ts";
+export type { Decisions, Leases, RequestLease } from "../middleware/request-limits.ts";

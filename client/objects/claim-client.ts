@@ -7,8 +7,8 @@ import { LINK_PROTOCOL, PROTOCOL, RESUMING_PROTOCOL } from "../../core/protocol/
 import type { Attached } from "../../core/protocol/object-methods.ts";
 import { type Answered, Problem } from "../../core/protocol/problems.ts";
 import type { ClientContext } from "../call-gate.ts";
+import type { IsolateSlots } from "../isolate-slots.ts";
 import { asShadow, decisionOf, hasNoRules, notFound, toDecision, unavailable } from "../read-answer.ts";
-import type { SlotHolder } from "../slot-holder.ts";
 import type { LimiterStub } from "../transports/objects.ts";
 import { readAnswer } from "../transports/send-batch.ts";
 import type { ObjectCalls } from "./object-calls.ts";
@@ -29,14 +29,14 @@ const ENDING = { kind: "end", isRepeatable: true } as const;
 export class ClaimClient {
   readonly #caller: ClientContext;
   readonly #objects: ObjectCalls;
-  readonly #slots: SlotHolder;
+  readonly #slots: IsolateSlots;
   readonly #makeId: (policy: Policy, key: string, holder: string) => string;
 
   /** @param makeId makes the secret of a lease's id, with the mark of a holder */
   constructor(
     caller: ClientContext,
     objects: ObjectCalls,
-    slots: SlotHolder,
+    slots: IsolateSlots,
     makeId: (policy: Policy, key: string, holder: string) => string,
   ) {
     this.#makeId = makeId;

@@ -29,6 +29,7 @@ import { type ClaimKind, ownHoldId, ownKey, type ProveClaim, withMark } from "..
 import { type Full, Problem, type Answered } from "../../core/protocol/problems.ts";
 import type { Counter } from "../../core/stats/tally.ts";
 import { type ClientContext, CallGate, type ObjectStartLimit, through } from "../call-gate.ts";
+import { IsolateSlots } from "../isolate-slots.ts";
 import { LocalLimiter } from "../local-limiter.ts";
 import {
   type Attempted,
@@ -43,7 +44,6 @@ import {
   toShedDecision,
 } from "../read-answer.ts";
 import { ReservationCache } from "../reservation-cache.ts";
-import { SlotHolder } from "../slot-holder.ts";
 import type { Reply } from "../transports/objects.ts";
 import { type UnsentGiveBack, returnUnits } from "../transports/send-batch.ts";
 import { candidateCalls, type ComparisonCounter } from "./candidate-calls.ts";
@@ -78,7 +78,7 @@ export class LimiterClient {
   readonly #parts: LimiterClientParts;
   readonly #local: LocalLimiter;
   readonly #shedding: LoadShedding;
-  readonly #slots: SlotHolder;
+  readonly #slots: IsolateSlots;
   readonly #objects: ObjectCalls;
   #doubting: LimiterClient | undefined;
 
@@ -86,7 +86,7 @@ export class LimiterClient {
     parts: LimiterClientParts,
     local = new LocalLimiter(new ReservationCache(randomId)),
     shedding = new LoadShedding(randomFraction),
-    slots = new SlotHolder(),
+    slots = new IsolateSlots(),
   ) {
     this.policies = parts.policies;
     this.#parts = parts;

@@ -14,12 +14,10 @@ import type { Decision } from "../../core/protocol/decision.ts";
 import { withMark } from "../../core/protocol/names.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import type { DescribedPolicy, HeldMessage } from "../../core/protocol/reservation-messages.ts";
-import { KeySlots, type YoungLease } from "../key-slots.ts";
+import { type HeldCall, KeySlots, SlotsByKey, type YoungLease } from "../key-slots.ts";
 import { toDecision } from "../read-answer.ts";
 import { pause } from "../reservation-cache.ts";
 
-/** The most keys. One without slots is forgotten first; if all have some, the limiter decides further ones. */
-const MAX_KEYS = 4_096;
 /** The clock may be set back by so much unseen. */
 const MARGIN_MS = 100;
 /**
@@ -31,7 +29,7 @@ const STEP_MS = 100;
 interface ProcessParts {
   readonly time: Time;
   readonly inBackground: (work: Promise<unknown>) => void;
-  /** Sends a message; `undefined`: no answer, or the limiter would not read it. It does not reject. */
+  /** Sends a message; `undefined`: no answer. It does not reject. */
   readonly send: (policy: DescribedPolicy, message: HeldMessage) => Promise<Slots | Problem | undefined>;
 }
 
@@ -42,7 +40,24 @@ interface ProcessLease extends YoungLease {
   onLost?: () => void;
 }
 
-class LosableSlots extends KeySlots<DescribedPolicy> {
+class ProcessKeySlots extends KeySlots<DescribedPolicy> {
+  /** Leases that it had granted and ended, when it sent the last message. */
+  #said = 0;
+
+  override message(wanted: number, nowMs: number): HeldCall {
+    this.#said = this.granted + this.released;
+    return super.message(wanted, nowMs);
+  }
+
+  /** A message that gets lost costs no lease: there is time for a further one. */
+  protected override everyMs(nowMs: number): number {
+    const everyMs = super.everyMs(nowMs);
+    if (this.missed > 0) return nowMs < this.spendableUntilMs ? Math.min(everyMs, this.lifeMs / 4) : everyMs;
+    const isSame = this.granted + this.released === this.#said;
+    // It only keeps its leases.
+    return isSame && this.calls === 0 && this.idle === 0 ? Math.max(everyMs, this.lifeMs / 3) : everyMs;
+  }
+
   protected override remove(lease: ProcessLease, nowMs: number): void {
     super.remove(lease, nowMs);
     lease.ended ??= "lost";
@@ -63,7 +78,7 @@ class LosableSlots extends KeySlots<DescribedPolicy> {
 /** The slots of a process, by policy and key. */
 export class ProcessSlots {
   readonly #parts: ProcessParts;
-  readonly #keys = new Map<string, LosableSlots>();
+  readonly #keys = new SlotsByKey<ProcessKeySlots, DescribedPolicy>();
   readonly #clock = new HolderClock(MARGIN_MS);
   #isRunning = false;
 
@@ -73,7 +88,7 @@ export class ProcessSlots {
 
   /** Whether slots may have to be given back. Those that are leased end with the process. */
   get isHolding(): boolean {
-    return [...this.#keys.values()].some(({ idle }) => idle > 0);
+    return [...this.#keys.all].some(({ idle }) => idle > 0);
   }
 
   /** Grants a lease from a free slot; `undefined`: the limiter decides. @param ttlMs absent: the policy's */
@@ -83,7 +98,7 @@ export class ProcessSlots {
     const forMs = ttlMs ?? terms?.ttlMs ?? 0;
     if (terms === undefined || rule === undefined || !isTtl(forMs, terms.maxTtlMs)) return undefined;
     const nowMs = this.#now();
-    const slots = this.#open(policy, key, nowMs);
+    const slots = this.#keys.open(policy, key, () => new ProcessKeySlots(policy, key, nowMs));
     if (slots === undefined) return undefined;
     slots.check(nowMs);
     slots.calls += units;
@@ -122,7 +137,7 @@ export class ProcessSlots {
   /** Gives back all slots that are not leased. @param isClosing all leases are lost, and theirs too */
   async giveBack(isClosing: boolean): Promise<void> {
     const nowMs = this.#now();
-    const all = [...this.#keys.values()];
+    const all = [...this.#keys.all];
     if (isClosing) for (const slots of all) slots.endAll(nowMs);
     const holding = all.filter(({ isHolding }) => isHolding);
     await Promise.all(holding.map((slots) => this.#send(slots, nowMs, 0)));
@@ -135,7 +150,7 @@ export class ProcessSlots {
   }
 
   #restart(): void {
-    for (const slots of this.#keys.values()) {
+    for (const slots of this.#keys.all) {
       slots.restart(this.#clock.latestMs);
       slots.endAll(this.#clock.latestMs);
     }
@@ -143,33 +158,14 @@ export class ProcessSlots {
 
   #find(policy: string, key: string, id: string) {
     const nowMs = this.#now();
-    const slots = this.#keys.get(`${policy}/${key}`);
+    const slots = this.#keys.find(policy, key);
     slots?.check(nowMs);
     const lease: ProcessLease | undefined = slots?.young.get(id);
     return [slots, lease, nowMs] as const;
   }
 
-  #open(policy: DescribedPolicy, key: string, nowMs: number): LosableSlots | undefined {
-    const name = `${policy.name}/${key}`;
-    const known = this.#keys.get(name);
-    if (known !== undefined) {
-      known.policy = policy;
-      return known;
-    }
-    if (this.#keys.size >= MAX_KEYS)
-      for (const [oldest, { isAtRest }] of this.#keys)
-        if (isAtRest) {
-          this.#keys.delete(oldest);
-          break;
-        }
-    if (this.#keys.size >= MAX_KEYS) return undefined;
-    const slots = new LosableSlots(policy, key, nowMs);
-    this.#keys.set(name, slots);
-    return slots;
-  }
-
   /** Gives a lease its signal, which is made when it is read. */
-  #watch(slots: LosableSlots, own: ProcessLease, lease: Lease): void {
+  #watch(slots: ProcessKeySlots, own: ProcessLease, lease: Lease): void {
     let controller: AbortController | undefined;
     const tell = () => {
       if (own.ended === "lost") controller?.abort(new Error(`the lease ${lease.id} is lost`));
@@ -195,23 +191,23 @@ export class ProcessSlots {
     const { time } = this.#parts;
     const step = this.#clock.steps();
     step(0, time.nowMs());
-    while ([...this.#keys.values()].some(({ isHolding }) => isHolding)) {
+    while ([...this.#keys.all].some(({ isHolding }) => isHolding)) {
       let stepMs = STEP_MS;
       // A lease is told to be lost when it is, and not a step later.
-      for (const { young, spendableUntilMs } of this.#keys.values())
+      for (const { young, spendableUntilMs } of this.#keys.all)
         if (young.size > 0) stepMs = Math.min(stepMs, Math.max(1, spendableUntilMs - this.#clock.latestMs));
       await pause(time, stepMs);
       const readMs = time.nowMs();
       if (step(stepMs, readMs)) this.#restart();
       const nowMs = this.#now(readMs);
-      for (const slots of this.#keys.values()) {
+      for (const slots of this.#keys.all) {
         slots.check(nowMs);
         if (slots.isHolding) this.#sendIfDue(slots, nowMs);
       }
     }
   }
 
-  #sendIfDue(slots: LosableSlots, nowMs: number): void {
+  #sendIfDue(slots: ProcessKeySlots, nowMs: number): void {
     if (!slots.needsMessage(nowMs)) return;
     const isHeld = slots.policy.slots !== undefined;
     // All leases of its own count as in use: none of them is handed over.
@@ -220,14 +216,14 @@ export class ProcessSlots {
   }
 
   /** Says all that it has, and asks for what its leases need. */
-  async #send(slots: LosableSlots, sentAtMs: number, wanted: number): Promise<void> {
+  async #send(slots: ProcessKeySlots, sentAtMs: number, wanted: number): Promise<void> {
     slots.check(sentAtMs);
     const { policy, key } = slots;
     const call = slots.message(wanted, sentAtMs);
     const answer = await this.#parts.send(policy, { policy: policy.name, key, ...call });
     if (slots.turn !== call.turn) return;
     const nowMs = this.#now();
-    slots.answered(call, answer instanceof Problem ? undefined : answer, sentAtMs, nowMs);
+    slots.answered(call, answer instanceof Problem ? {} : answer, sentAtMs, nowMs);
     slots.check(nowMs);
     if (slots.isHolding) this.#keep();
     this.#sendIfDue(slots, nowMs);

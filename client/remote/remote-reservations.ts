@@ -24,7 +24,6 @@ import {
   type RuleDescription,
 } from "../../core/protocol/reservation-messages.ts";
 import type { UnitSource } from "../call-gate.ts";
-import { MIN_CALLS } from "../key-slots.ts";
 import type { PlainCall } from "../local-limiter.ts";
 import { toDecision } from "../read-answer.ts";
 import { BatchQueue, OVERLOADED_TEXT, type QueuedCall } from "../transports/batch-queue.ts";
@@ -71,10 +70,6 @@ export class RemoteReservations implements UnitSource {
   readonly #known = new Map<string, DescribedPolicy>();
   readonly #refusals = new WeakMap<DescribedPolicy, { readonly problem: Problem; checkedAtMs: number }>();
   readonly #departures = new Departures(randomId);
-  /** Whether the limiter reads slots. */
-  #readsSlots = false;
-  /** Acquires under policies that are not known. */
-  #acquires = 0;
   /** Whether the limiter reads when a message was sent. */
   #readsSent = false;
   #refusedUntilMs = -Infinity;
@@ -168,22 +163,18 @@ export class RemoteReservations implements UnitSource {
     return toDecision(forPriority(policy, limit.priority), key, answer, "object");
   }
 
-  /** Says what slots this client has. Nothing is sent to a limiter that would refuse the message. */
+  /** Says what slots this client has. @returns a Problem: it was refused; `undefined`: no answer */
   async slots(policy: PolicyView, message: HeldMessage): Promise<Slots | Problem | undefined> {
-    if (!this.#readsSlots || this.isRefused || !this.#known.has(policy.name)) return undefined;
+    if (this.isRefused) return undefined;
     const operation = { op: "slots", ...message, ...NOT_HANDED } as const;
     const answer = await this.#post({ operation }, policy.deadlineMs);
     if (answer === undefined || answer === null || answer instanceof Problem) return answer ?? undefined;
     return "slots" in answer ? answer : undefined;
   }
 
-  /** Notes an acquire under a policy that is not known. From some acquires on its slots may be worth their messages. */
-  noteAcquire({ policy, key }: LimitCall): void {
-    this.#acquires += 1;
-    if (this.#acquires % MIN_CALLS !== 0 || this.isRefused) return;
-    // A call that takes nothing is refused or answered, and brings the policy. Nobody waits for it.
-    const limit = { policy, key, cost: 0 };
-    this.#parts.inBackground(this.#post({ limit }, DESCRIBED_MS, 0));
+  /** Asks for a policy. Nobody waits for it: a call that takes nothing is refused or answered, and brings the policy. */
+  ask({ policy, key }: LimitCall): void {
+    this.#parts.inBackground(this.#post({ limit: { policy, key, cost: 0 } }, DESCRIBED_MS, 0));
   }
 
   /** @param waiting the calls that wait for a decision */
@@ -246,9 +237,8 @@ export class RemoteReservations implements UnitSource {
         ...sent,
       };
       const withinMs = Math.max(1, Math.max(...calls.map(({ untilMs }) => untilMs)) - time.nowMs());
-      const { answers, policies, readsSent, readsSlots } = await transport.call("reserve", message, withinMs);
+      const { answers, policies, readsSent } = await transport.call("reserve", message, withinMs);
       this.#readsSent = readsSent === true;
-      this.#readsSlots = readsSlots === true;
       if (answers.length !== calls.length) throw new Error("the limiter did not answer every call");
       this.#parts.failures.flush();
       this.#learn(policies);
@@ -259,11 +249,19 @@ export class RemoteReservations implements UnitSource {
         this.#failure = String(error);
         return undefined;
       }
-      const isUnread = refused.status === 422;
+      const { status, code, message: title, errors } = refused;
+      const problem = { status, code, title, detail: title, errors };
+      const isUnread = status === 422;
+      const others = calls.filter((call) => !saysSlots(call));
+      if (isUnread && others.length < calls.length) {
+        // Nothing of it was done, and earlier versions read the others.
+        const answers = others.length === 0 ? [] : await this.#send(others);
+        const answerOf = (call: QueuedCall<ReservationAnswer>) => answers?.[others.indexOf(call)] ?? null;
+        return answers && calls.map((call) => (saysSlots(call) ? { problem } : answerOf(call)));
+      }
       if (isUnread) this.#forgetAll();
       this.#refusedUntilMs = time.nowMs() + (isUnread ? UNREAD_MS : REFUSED_MS);
-      const { status, code, message: title, errors } = refused;
-      return calls.map(() => ({ problem: { status, code, title, detail: title, errors } }));
+      return calls.map(() => ({ problem }));
     } finally {
       this.#unknown.clear();
       this.#nextAnswer.open();
@@ -274,7 +272,6 @@ export class RemoteReservations implements UnitSource {
   /** An earlier version answers now, which refuses what this one reads: of policies only what that one says is known. */
   #forgetAll(): void {
     this.#readsSent = false;
-    this.#readsSlots = false;
     this.#known.clear();
     this.#parts.onChange();
   }
@@ -288,6 +285,10 @@ export class RemoteReservations implements UnitSource {
       if (before !== undefined) this.#parts.onChange();
     }
   }
+}
+
+function saysSlots({ call }: QueuedCall<ReservationAnswer>): boolean {
+  return call.operation?.op === "slots";
 }
 
 /** A call as the limiter reads it: with the name of its plan, if the policy has plans. */

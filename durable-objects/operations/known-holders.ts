@@ -18,6 +18,8 @@ export interface KnownHolder {
   wanted: number;
   granted: number;
   released: number;
+  /** Since when it has granted and released nothing, and has wanted no more than its leases. */
+  restsFromMs: number;
   handed: ReadonlySet<string>;
   /** By id: the turn in whose answer it was named first. */
   readonly ended: Map<string, number>;
@@ -39,6 +41,13 @@ interface Said {
 /** A lease that a holder has is handed over after so long. */
 export function handedMs({ paceMs }: KnownHolder): number {
   return 2 * paceMs + 500;
+}
+
+/** Since when a holder only keeps its leases, as its messages say. */
+export function restsFrom(holder: KnownHolder, call: SlotsCall, nowMs: number): number {
+  const { kept, leased, wanted, granted, released } = call;
+  const isSame = granted === holder.granted && released === holder.released;
+  return isSame && kept <= leased && wanted <= leased ? Math.min(holder.restsFromMs, nowMs) : nowMs;
 }
 
 /** A message was applied, and what it has heard of need not be said again. */
@@ -69,6 +78,7 @@ export function newHolder(claim: Claim | undefined): KnownHolder {
     wanted: 0,
     granted: 0,
     released: 0,
+    restsFromMs: Infinity,
     handed: new Set(),
     ended: new Map(),
     asked: new Map(),

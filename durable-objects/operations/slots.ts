@@ -28,7 +28,7 @@ import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import type { Claim } from "../storage/records.ts";
 import { partOfSlots } from "./client-bounds.ts";
-import { handedMs, heard, type KnownHolder, newHolder } from "./known-holders.ts";
+import { handedMs, heard, type KnownHolder, newHolder, restsFrom } from "./known-holders.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
 /** Of many holders each asks more rarely: the object hears of 250 a second. */
@@ -36,6 +36,11 @@ const PACE_OF_HOLDER_MS = 4;
 /** A holder may lease slots for so many paces after a message, and this. */
 const LIFE_PACES = 4;
 const LIFE_MS = 500;
+/**
+ * A client that only keeps its leases lives for as long as it has done so, up to this and its policy's ttl: so it need say
+ * it seldom, and when its process dies its slots are free that soon.
+ */
+const MAX_LIFE_MS = 9_000;
 /** By so much a holder's clock and the object's may differ while it counts its life. */
 const MARGIN_MS = 300;
 /** A row lasts longer, so that not each message writes one. After a crash the slots of a holder that has gone do, too. */
@@ -113,7 +118,9 @@ export class SlotOwner {
     const units = kept + more;
     const tokens = units === 0 ? undefined : rule?.algorithm.leasing?.tokens?.(account.state, nowMs, TOKENS);
     const paceMs = Math.max(PACE_MS, PACE_OF_HOLDER_MS * memory.holders.size);
-    const lifeMs = LIFE_PACES * paceMs + LIFE_MS;
+    const restsFromMs = isClient ? restsFrom(holder, call, nowMs) : nowMs;
+    const restMs = Math.min(nowMs - restsFromMs, MAX_LIFE_MS, keyState.policy.lease?.ttlMs ?? 0);
+    const lifeMs = Math.max(LIFE_PACES * paceMs + LIFE_MS, restMs);
     const ttlMs = Math.min(call.ttlMs, MAX_YOUNG_MS);
     const aliveUntilMs = nowMs + lifeMs + MARGIN_MS;
     const neededUntilMs = aliveUntilMs + ttlMs;
@@ -148,8 +155,10 @@ export class SlotOwner {
     heard(holder, call);
     holder.heardAtMs = nowMs;
     holder.paceMs = paceMs;
-    for (const [id, atMs] of holder.asked) if (nowMs >= atMs + 2 * handedMs(holder)) holder.asked.delete(id);
-    holder.aliveUntilMs = aliveUntilMs;
+    holder.restsFromMs = restsFromMs;
+    for (const [id, atMs] of holder.asked)
+      if (nowMs >= atMs + handedMs(holder) + MAX_LIFE_MS) holder.asked.delete(id);
+    holder.aliveUntilMs = Math.max(holder.aliveUntilMs, aliveUntilMs);
     holder.rowUntilMs = rowUntilMs;
     const { reset, waitsEnded } = holder;
     return {

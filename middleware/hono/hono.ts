@@ -5,12 +5,13 @@ import type { Decision } from "../../core/protocol/decision.ts";
 import { leased, type LeaseOptions, untilEnded } from "../leased.ts";
 import { inBackgroundOf, requireLeaseOptions, requireRateLimitOptions } from "../options.ts";
 import { type DecideOptions, rateLimited, type SharedOptions } from "../rate-limited.ts";
-import { type Decisions, decisionsOf, RequestLimits } from "../request-limits.ts";
+import { type Decisions, decisionsOf, type Leases, leasesOf, RequestLimits } from "../request-limits.ts";
 import { type End, responseOf, type Verdict } from "../verdict.ts";
 
-/** In the context: `c.var.limits.<policy>` is the decision under a policy. */
+/** In the context: `c.var.limits.<policy>` is the decision under a policy, `c.var.leases.<policy>` the lease. */
 export interface LimitVariables {
   readonly limits: Decisions;
+  readonly leases: Leases;
 }
 
 export type Limited<E extends Env> = E & { Variables: LimitVariables };
@@ -66,6 +67,7 @@ async function answer<E extends Env>(
 ): Promise<Response | void> {
   if (refusal !== undefined) return responseOf(refusal);
   c.set("limits", decisionsOf(c));
+  c.set("leases", leasesOf(c));
   if (decisions === undefined) return await next();
   if (denial !== undefined) c.res = (await onDenied?.(decisions, c)) ?? responseOf(denial());
   else if (end !== undefined) await untilAnswered(c, next, end);

@@ -16,6 +16,10 @@ export interface SlotsPlan {
   /** The mean time that a lease is held. */
   readonly heldMs: number;
   readonly callsPerS: number;
+  /** After each 3 s of calls none come for so long: leases are only kept. Absent: never. */
+  readonly restMs?: number;
+  /** The part of processes' messages that isolates of the version before slots answer. Absent: none. */
+  readonly older?: number;
   readonly waitMs: number;
   readonly lost: number;
   readonly late: number;
@@ -99,6 +103,28 @@ export function processPlan(seed: number, faults?: SlotsFaults): SlotsPlan {
     waitMs: 0,
     oneWayMs: of(1, 10, 30),
   };
+}
+
+const CALLS_MS = 3_000;
+
+/** Whether calls come at a time. */
+export function isCalling({ restMs = 0 }: SlotsPlan, atMs: number): boolean {
+  return atMs % (CALLS_MS + restMs) < CALLS_MS;
+}
+
+/** Long leases, which processes keep through long times without calls. */
+export function restingPlan(seed: number, faults?: SlotsFaults): SlotsPlan {
+  const plan = processPlan(seed, faults);
+  const random = seededRandom(seed * 7_919 + 3);
+  const of = <Value>(...values: Value[]) => values[whole(random, values.length)] as Value;
+  const long = {
+    seconds: 40,
+    ttlMs: 20_000,
+    heldMs: of(5_000, 20_000),
+    callsPerS: 30,
+    restMs: of(3_000, 9_000),
+  };
+  return { ...plan, ...long, processes: of(2, 3), cuts: of(0, 2, 6), freezes: of(0, 2), kills: of(0, 2) };
 }
 
 export interface SlotsOutcome {

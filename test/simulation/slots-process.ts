@@ -9,9 +9,10 @@ import type { AcquireParams } from "../../core/protocol/calls.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { claimId, readClaimId } from "../../core/protocol/names.ts";
 import { orThrow, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import type { ReservationsMessage } from "../../core/protocol/reservation-messages.ts";
+import type { ReservationsMessage, ReservationsReply } from "../../core/protocol/reservation-messages.ts";
 import { SCOPES } from "../../worker/auth/tokens.ts";
 import { callReserve } from "../../worker/calls/reservations.ts";
+import type { SlotsPlan } from "./slots-plan.ts";
 
 /** The calls on leases of one key, in an isolate or a process. Leases are named by their secrets. */
 export interface Leasing {
@@ -67,20 +68,52 @@ type Send = (make: () => Promise<unknown>) => Promise<unknown>;
 const CALLER = JSON.stringify({ token: "t" });
 const PRINCIPAL = { title: "t", id: CALLER, bounds: DEFAULT_BOUNDS, scopes: SCOPES };
 
+async function reserve(client: LimiterClient, message: ReservationsMessage): Promise<ReservationsReply> {
+  return orThrow(await callReserve({ client, principal: PRINCIPAL }, message));
+}
+
+const OLDER = "-older";
+
+/** The same by an isolate of the version before slots: it refuses what it cannot read, and describes policies without them. */
+async function reserveOlder(client: LimiterClient, message: ReservationsMessage): Promise<ReservationsReply> {
+  const { calls, known = {} } = message;
+  if (calls.some(({ slots }) => slots !== undefined))
+    throw new Problem(PROBLEMS.notAllowed, "slots is not a field of a call").toError();
+  const its = Object.entries(known).flatMap(([name, version]) =>
+    version.endsWith(OLDER) ? [[name, version.slice(0, -OLDER.length)] as const] : [],
+  );
+  const {
+    readsSlots: _,
+    policies,
+    ...reply
+  } = await reserve(client, {
+    ...message,
+    known: Object.fromEntries(its),
+  });
+  const described = Object.entries(policies).map(
+    ([name, { slots: __, version, ...policy }]) => [name, { ...policy, version: version + OLDER }] as const,
+  );
+  return { ...reply, policies: Object.fromEntries(described) };
+}
+
+interface Way {
+  readonly send: Send;
+  readonly time: Time;
+  readonly random: () => number;
+}
+
 /** @param workerOf draws the isolate of the limiter that answers a call */
 export function inProcess(
   workerOf: () => LimiterClient,
+  { older = 0 }: SlotsPlan,
   policy: Policy,
   key: string,
-  { send, time }: { readonly send: Send; readonly time: Time },
+  { send, time, random }: Way,
 ): Leasing {
   const answer = async (name: string, request: object): Promise<unknown> => {
     const client = workerOf().for(CALLER, DEFAULT_BOUNDS);
-    const text = JSON.stringify(request);
-    if (name === "reserve")
-      return orThrow(
-        await callReserve({ client, principal: PRINCIPAL }, JSON.parse(text) as ReservationsMessage),
-      );
+    const message = JSON.parse(JSON.stringify(request)) as ReservationsMessage;
+    if (name === "reserve") return await (random() < older ? reserveOlder : reserve)(client, message);
     const { units = 1, ttlMs = 0, waitMs = 0, id = "" } = request as Record<string, never>;
     const { secret = "" } = readClaimId("lease", id) ?? {};
     if (name === "renew") return orThrow(await client.claims.renew(policy, key, secret, ttlMs));

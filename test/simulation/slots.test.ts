@@ -8,6 +8,7 @@ import { BrokenLaw } from "./laws.ts";
 import {
   processPlan,
   randomPlan,
+  restingPlan,
   type SlotsFaults,
   type SlotsOutcome,
   type SlotsPlan,
@@ -59,6 +60,43 @@ test(
   },
 );
 
+test(
+  `in ${HISTORIES} random histories of processes that keep leases for long no more is leased than there is`,
+  PATIENT,
+  async () => {
+    const sum = await simulate(announcedSeed("resting"), HISTORIES, restingPlan);
+    expect(sum.inProcesses).toBeGreaterThan(5 * HISTORIES);
+    expect(sum.lost).toBeGreaterThan(HISTORIES / 10);
+  },
+);
+
+test(
+  "while versions with and without slots answer in turn, no lease is lost, and no call degraded",
+  PATIENT,
+  async () => {
+    const planOf = (seed: number) => ({
+      ...restingPlan(seed),
+      ...QUIET,
+      older: 0.4,
+      seconds: 30,
+      ttlMs: 20_000,
+    });
+    const sum = await simulate(announcedSeed("versions"), depth(4, 40), planOf);
+    expect(sum).toMatchObject({ lost: 0, degraded: 0 });
+    expect(sum.inProcesses).toBeGreaterThan(depth(4, 40));
+  },
+);
+
+test(
+  "in random histories of mixed versions no more is leased than there is, and nothing stays behind",
+  PATIENT,
+  async () => {
+    const planOf = (seed: number) => ({ ...processPlan(seed), older: 0.1 + (seed % 5) / 10 });
+    const sum = await simulate(announcedSeed("mixed"), HISTORIES, planOf);
+    expect(sum.inProcesses).toBeGreaterThan(HISTORIES);
+  },
+);
+
 /** Changes only what clients say. */
 function ofClients(change: (call: SlotsCall) => Partial<SlotsCall>): Required<SlotsFaults>["message"] {
   return (call) => (callerIn(call.holder) === undefined ? call : { ...call, ...change(call) });
@@ -96,6 +134,11 @@ test.each<[name: string, faults: () => SlotsFaults, plan?: Partial<SlotsPlan>]>(
       message: ofClients(({ kept, released }) => ({ kept: Math.max(0, kept - (released > 0 ? 1 : 0)) })),
     }),
     SCARCE,
+  ],
+  [
+    "living for longer than the object keeps its slots",
+    () => ({ answer: (said) => changed(said, { lifeMs: 9_000 }) }),
+    { ...LASTING, cuts: 8 },
   ],
   ["not telling that a lease is lost", () => ({ isSilent: true }), { ...LASTING, cuts: 8 }],
 ])("of processes, %s is found", PATIENT, async (_, faults, plan = {}) => {

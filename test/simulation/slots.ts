@@ -27,7 +27,7 @@ import {
 import { seededRandom, whole } from "../support/random.ts";
 import { Database, Died } from "./database.ts";
 import { law } from "./laws.ts";
-import { deploymentOf, noOutcome, type SlotsOutcome, type SlotsPlan } from "./slots-plan.ts";
+import { deploymentOf, isCalling, noOutcome, type SlotsOutcome, type SlotsPlan } from "./slots-plan.ts";
 import { type Holder, inIsolate, inProcess, type MadeCall, type Trusted } from "./slots-process.ts";
 
 const KEY = "key";
@@ -87,7 +87,7 @@ export class SlotsHistory {
       (nowMs) => {
         while (nextAtMs < Math.min(nowMs + 1, endMs)) {
           nextAtMs += (-Math.log(1 - this.#random()) * 1_000) / callsPerS;
-          this.#call();
+          if (isCalling(this.#plan, nextAtMs)) this.#call();
         }
       },
     );
@@ -180,7 +180,7 @@ export class SlotsHistory {
     if (isProcess) {
       const send = (make: () => Promise<unknown>) => this.#send(holder, make);
       const worker = () => this.#isolates[whole(this.#random, this.#isolates.length)] as LimiterClient;
-      holder.leasing = inProcess(worker, this.#policy, KEY, { send, time });
+      holder.leasing = inProcess(worker, this.#plan, this.#policy, KEY, { send, time, random: this.#random });
       return;
     }
     const inBackground = () => undefined;
@@ -299,7 +299,7 @@ export class SlotsHistory {
     const { secret = id } = readClaimId("lease", lease.id) ?? {};
     const isUnknown = decision instanceof Problem || decision.reason === "degraded";
     if (isUnknown || gone.aborted) {
-      this.#outcome.degraded += 1;
+      this.#outcome.degraded += gone.aborted ? 0 : 1;
       // As the worker does: the lease may have been granted.
       void isolate.leasing.release(secret);
       return;

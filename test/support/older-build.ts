@@ -1,6 +1,7 @@
 /**
- * The worker before three changes: an object without batches of calls, moves of keys and terms, a caller that sends no
- * terms, and a catalog without snapshots. It is this project's code with five lines of it as they would have been.
+ * The worker before four changes: an object without batches of calls, moves of keys and terms, a caller that sends no
+ * terms, a catalog without snapshots, and no slots for clients. It is this project's code with some lines of it as they
+ * would have been.
  */
 import { build, type Plugin } from "esbuild";
 import { readFileSync } from "node:fs";
@@ -40,6 +41,17 @@ const EDITS: readonly Edit[] = [
     now: "if (wanted === undefined) return",
     before: "return",
   },
+  {
+    file: "worker/calls/schemas/reservation-schemas.ts",
+    now: "slots: v.optional(Held),",
+    before: "",
+  },
+  { file: "worker/calls/reservations.ts", now: ", readsSlots: true };", before: "};" },
+  {
+    file: "worker/calls/reservations.ts",
+    now: "...(mayHoldSlots(policy) && lease && {",
+    before: "...(false && lease && {",
+  },
 ];
 
 /** Builds it into a folder. @throws Error when a line no longer exists */
@@ -48,18 +60,22 @@ export async function buildOlder(folder: string): Promise<string> {
   const older: Plugin = {
     name: "older",
     setup: (building) => {
-      for (const { file, now, before } of EDITS)
+      for (const [file, edits] of Map.groupBy(EDITS, (edit) => edit.file))
         building.onLoad({ filter: new RegExp(`${file.replaceAll(".", String.raw`\.`)}$`) }, ({ path }) => {
-          const text = readFileSync(path, "utf8");
-          if (text.split(now).length !== 2) throw new Error(`${file} has no such line, or several: ${now}`);
           edited.add(file);
-          return { contents: text.replace(now, before), loader: "ts" };
+          return { contents: edits.reduce(textBefore, readFileSync(path, "utf8")), loader: "ts" };
         });
     },
   };
   const outfile = join(folder, "older.js");
   const entryPoints = [join(ROOT, "worker", "index.ts")];
   await build({ ...WORKER_BUNDLING, entryPoints, outfile, plugins: [older], logLevel: "error" });
-  if (edited.size !== EDITS.length) throw new Error(`only ${[...edited].join(", ")} are in the bundle`);
+  const files = new Set(EDITS.map(({ file }) => file));
+  if (edited.size !== files.size) throw new Error(`only ${[...edited].join(", ")} are in the bundle`);
   return outfile;
+}
+
+function textBefore(text: string, { file, now, before }: Edit): string {
+  if (text.split(now).length !== 2) throw new Error(`${file} has no such line, or several: ${now}`);
+  return text.replace(now, before);
 }

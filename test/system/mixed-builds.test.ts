@@ -2,10 +2,14 @@
  * Two builds of the worker over the objects of one folder, as in a gradual deployment, and one after the other, as when
  * one is rolled out and rolled back. The older one is test/support/older-build.ts.
  */
+import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
+import type { Grant } from "../../client/limiter.ts";
+import { createLimiter } from "../../package/client.ts";
 import { BUNDLE } from "../../scripts/project.ts";
 import type { Serving } from "../../scripts/workerd.ts";
 import { depth } from "../support/depth.ts";
+import { TOKENS } from "../support/fixtures.ts";
 import { HttpClient, type TimedAnswer } from "../support/http-client.ts";
 import { buildOlder } from "../support/older-build.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
@@ -142,6 +146,47 @@ describe.each(depth([NEWER_OBJECTS], [NEWER_OBJECTS, OLDER_OBJECTS]))("%s", (_, 
       expect(await ask(second, "limit/all", { checks })).toMatchObject({ success: false });
     }
   });
+});
+
+test("a process leases slots while both builds answer its messages in turn: it keeps them, and no call fails", async () => {
+  await serve(
+    { hot: { algorithm: "concurrency", limit: 20, ttl: "1h" } },
+    { isolates: 2, callersMain: older },
+  );
+  const [first = "", second = ""] = serving?.urls ?? [];
+  let requests = 0;
+  let isMixed = false;
+  const inTurn = (at: string, init: RequestInit) => {
+    requests += 1;
+    return fetch(isMixed && requests % 2 === 0 ? at.replace(first, second) : at, init);
+  };
+  const limiter = createLimiter({ url: first, token: TOKENS.full, policy: "hot", fetch: inTurn });
+  const grants: Grant[] = [];
+  while (grants.length < 4) {
+    const grant = await limiter.acquire({ key: "k" });
+    expect(grant).toMatchObject({ success: true });
+    if (grant.lease?.signal === undefined) await grant[Symbol.asyncDispose]();
+    else grants.push(grant);
+  }
+  isMixed = true;
+  const areLost = () => grants.some(({ lease }) => lease?.signal?.aborted === true);
+  const until = requests + 8;
+  // Nothing is asked for: it only keeps its leases.
+  while (requests < until && !areLost()) await sleep(20);
+  for (let call = 0; call < 100; call += 1) {
+    const { success, reason, lease } = await limiter.acquire({ key: "k" });
+    expect({ success, reason }).toEqual({ success: true, reason: "ok" });
+    await limiter.release({ id: lease?.id ?? "" });
+    await sleep(5);
+  }
+  expect(areLost()).toBe(false);
+  expect((await limiter.peek({ key: "k" })).outstanding).toBeGreaterThanOrEqual(4);
+  await limiter.close();
+  expect(grants.map(({ lease }) => lease?.signal?.aborted)).toEqual([true, true, true, true]);
+  const other = createLimiter({ url: first, token: TOKENS.full, policy: "hot" });
+  const left = async () => (await other.peek({ key: "k" })).outstanding;
+  await expect.poll(left, { timeout: 20_000 }).toBe(0);
+  await other.close();
 });
 
 test("rolled out and rolled back: what was used, held and leased by one build is so for the next", async () => {

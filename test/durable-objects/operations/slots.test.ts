@@ -1,83 +1,9 @@
 /** The protocol by which a holder has slots, message by message. */
 import { expect, test } from "vitest";
-import type { Decided, GivenSlots, Peeked, Slots } from "../../../core/protocol/answers.ts";
+import type { Decided } from "../../../core/protocol/answers.ts";
 import type { SlotsCall } from "../../../core/protocol/calls.ts";
-import { callerIn, ownKey } from "../../../core/protocol/names.ts";
-import type { KeyCall } from "../../../core/protocol/object-methods.ts";
-import { joinParts, KeyCalls } from "../../../durable-objects/key-calls.ts";
-import { Timers } from "../../../durable-objects/keys/key-store.ts";
-import { Storage } from "../../../durable-objects/storage/storage.ts";
-import { Database } from "../../simulation/database.ts";
-import { parseDeployment } from "../../support/milliseconds.ts";
-
-const LIMIT = 10;
-const { policies } = parseDeployment({
-  policies: {
-    slots: { algorithm: "concurrency", limit: LIMIT, ttl: 10_000, maxTtl: 60_000 },
-    many: { algorithm: "concurrency", limit: 1_000, ttl: 10_000 },
-  },
-});
-
-class Key {
-  nowMs = 1_000_000;
-  readonly #policy: "many" | "slots";
-  readonly #database = new Database();
-  #calls = this.#start();
-
-  constructor(policy: "many" | "slots" = "slots") {
-    this.#policy = policy;
-  }
-
-  #start(): KeyCalls {
-    const alarm = { getAlarm: () => Promise.resolve(null), setAlarm: () => Promise.resolve() };
-    const joined = joinParts({
-      storage: new Storage(this.#database.storage),
-      timers: new Timers(alarm, () => this.nowMs),
-      policies,
-      loadPooled: () => Promise.reject(new Error("there are no pools")),
-    });
-    return new KeyCalls({ ...joined, sockets: { closeLost: () => undefined } });
-  }
-
-  crash(): void {
-    this.#calls = this.#start();
-  }
-
-  call(call: object): unknown {
-    return this.#calls.call({ policy: this.#policy, key: "key", ...call } as KeyCall);
-  }
-
-  slots(call: Partial<SlotsCall>): Slots["slots"] {
-    const none = {
-      heard: 0,
-      kept: 0,
-      leased: 0,
-      wanted: 0,
-      ttlMs: 10_000,
-      handed: [],
-      granted: 0,
-      released: 0,
-    };
-    return (this.call({ op: "slots", holder: "holder-a", ...none, ...call }) as Slots).slots;
-  }
-
-  /** Gets slots for a holder, which has heard so. */
-  take(holder: string, wanted: number): { readonly memory: string; readonly given: GivenSlots } {
-    const ttlMs = callerIn(holder) === undefined ? 10_000 : 0;
-    const { memory, given } = this.slots({ holder, turn: 1, wanted, ttlMs });
-    if (given === undefined) throw new Error("nothing was given");
-    return { memory, given };
-  }
-
-  lease(id: string, cost = 1): boolean {
-    const lease = { op: "lease", id, cost, ttlMs: 60_000, waitMs: 0 };
-    return (this.call(lease) as Decided).rules.every(({ success }) => success);
-  }
-
-  get peeked(): Peeked {
-    return this.call({ op: "peek" }) as Peeked;
-  }
-}
+import { ownKey } from "../../../core/protocol/names.ts";
+import { LeasedKey as Key, LIMIT } from "../../support/leased-key.ts";
 
 test("a message for another memory of the object changes nothing, however late it comes", () => {
   const key = new Key();

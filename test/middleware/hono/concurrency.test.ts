@@ -123,7 +123,7 @@ describe("a request holds its slot", () => {
     const { limiter, clock } = start();
     const { lease } = await limiter.acquire({ policy: "jobs", key: "k" });
     if (lease === undefined) throw new Error("no lease");
-    const release = keepLease(limiter, lease, { time: clock });
+    const { release } = keepLease(limiter, lease, { time: clock });
     await Promise.all([release("complete"), release("aborted")]);
     await clock.advance("1m");
     assertNotAsked(limiter, "renew");
@@ -199,7 +199,7 @@ test("beside a rate limit, whichever comes first, headers tell of the fewest uni
     app.get("/", (c) => c.json(Object.keys(c.var)));
     const response = await app.request("/");
     ends.push(response.headers.get("ratelimit"));
-    expect(await response.json()).toEqual(["limits"]);
+    expect(await response.json()).toEqual(["limits", "leases"]);
   }
   expect(ends).toEqual(['"jobs";r=0;t=30', '"jobs";r=0;t=30']);
 });

@@ -27,7 +27,7 @@ export interface WaitingCall extends Pick<AcquireParams, "ttlMs"> {
 }
 
 /** The slots of one key in an isolate. */
-export class HeldSlots extends KeySlots<Policy> {
+export class IsolateKeySlots extends KeySlots<Policy> {
   /** Handed over, until the object has said so. */
   readonly handed = new Map<string, YoungLease>();
   /** Leases of the object for callers of this isolate, and when they were granted. */

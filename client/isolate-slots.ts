@@ -20,11 +20,10 @@ import { MAX_YOUNG_MS, PACE_MS } from "../core/protocol/messages.ts";
 import { markOf } from "../core/protocol/names.ts";
 import { Problem } from "../core/protocol/problems.ts";
 import type { ClientContext } from "./call-gate.ts";
-import { handedOf, HeldSlots, MAX_HANDED, type WaitingCall } from "./held-slots.ts";
+import { handedOf, IsolateKeySlots, MAX_HANDED, type WaitingCall } from "./isolate-key-slots.ts";
+import { SlotsByKey } from "./key-slots.ts";
 import { pause } from "./reservation-cache.ts";
 
-/** The most keys. One without slots is forgotten first. */
-const MAX_KEYS = 4_096;
 /** The clock may be set back by so much unseen. */
 const MARGIN_MS = 250;
 /** The most leases of the object for callers of this isolate whose time counts as demand. */
@@ -42,8 +41,8 @@ interface Run {
 }
 
 /** The slots of this isolate, by key. */
-export class SlotHolder {
-  readonly #keys = new Map<string, HeldSlots>();
+export class IsolateSlots {
+  readonly #keys = new SlotsByKey<IsolateKeySlots, Policy>();
   readonly #clock = new HolderClock(MARGIN_MS);
   #run: Run | undefined;
 
@@ -54,7 +53,7 @@ export class SlotHolder {
   }
 
   #stop(): void {
-    for (const slots of this.#keys.values()) slots.restart(this.#clock.latestMs);
+    for (const slots of this.#keys.all) slots.restart(this.#clock.latestMs);
   }
 
   /** Grants a lease from a free slot; `undefined`: the object decides it. */
@@ -69,7 +68,8 @@ export class SlotHolder {
     const nowMs = this.#now(caller.time.nowMs());
     const { ttlMs } = call;
     const units = costOf(rule, call.cost);
-    const slots = this.#open(policy, key, nowMs);
+    const slots = this.#keys.open(policy, key, () => new IsolateKeySlots(policy, key, nowMs));
+    if (slots === undefined) return undefined;
     this.#serve(slots, nowMs);
     slots.calls += units;
     slots.hasCalls = true;
@@ -127,7 +127,7 @@ export class SlotHolder {
   }
 
   /** Free slots go to the calls that wait, in their order. */
-  #serve(slots: HeldSlots, nowMs: number): void {
+  #serve(slots: IsolateKeySlots, nowMs: number): void {
     slots.endExpired(nowMs);
     const rule = relaxedRule(slots.policy);
     for (
@@ -156,7 +156,7 @@ export class SlotHolder {
     this.#endWaits(slots, rule, nowMs, nowMs);
   }
 
-  #endWaits(slots: HeldSlots, rule: Rule, beganUntilMs: number, nowMs: number): void {
+  #endWaits(slots: IsolateKeySlots, rule: Rule, beganUntilMs: number, nowMs: number): void {
     for (const waiting of slots.waiting.splice(0)) {
       if (waiting.sinceMs > beganUntilMs) {
         slots.waiting.push(waiting);
@@ -231,38 +231,18 @@ export class SlotHolder {
     return !isOwn || slots.young.has(id) || slots.handed.has(id);
   }
 
-  #find(policy: Policy, key: string): HeldSlots | undefined {
-    return this.#keys.get(`${policy.name}/${key}`);
+  #find(policy: Policy, key: string): IsolateKeySlots | undefined {
+    return this.#keys.find(policy.name, key);
   }
 
-  #open(policy: Policy, key: string, nowMs: number): HeldSlots {
-    const known = this.#find(policy, key);
-    if (known !== undefined) {
-      known.policy = policy;
-      return known;
-    }
-    if (this.#keys.size >= MAX_KEYS) this.#forgetOne();
-    const slots = new HeldSlots(policy, key, nowMs);
-    this.#keys.set(`${policy.name}/${key}`, slots);
-    return slots;
-  }
-
-  #forgetOne(): void {
-    for (const [name, slots] of this.#keys)
-      if (slots.isAtRest) {
-        this.#keys.delete(name);
-        return;
-      }
-  }
-
-  #sendIfDue(caller: ClientContext, slots: HeldSlots, nowMs: number): void {
+  #sendIfDue(caller: ClientContext, slots: IsolateKeySlots, nowMs: number): void {
     if (!slots.needsMessage(nowMs)) return;
     caller.inBackground(this.#send(caller, slots, nowMs));
     this.#keep(caller, nowMs);
   }
 
   /** Says all that it has, and asks for what its leases need. */
-  async #send(caller: ClientContext, slots: HeldSlots, nowMs: number): Promise<void> {
+  async #send(caller: ClientContext, slots: IsolateKeySlots, nowMs: number): Promise<void> {
     slots.endExpired(nowMs);
     const estimated = slots.estimate(nowMs);
     const wanted = relaxedRule(slots.policy) === undefined ? 0 : estimated;
@@ -316,9 +296,9 @@ export class SlotHolder {
       const readMs = caller.time.nowMs();
       if (step(stepMs, readMs)) this.#stop();
       run.checkedAtMs = this.#now(readMs);
-      const due: HeldSlots[] = [];
+      const due: IsolateKeySlots[] = [];
       let isHolding = false;
-      for (const slots of this.#keys.values()) {
+      for (const slots of this.#keys.all) {
         this.#serve(slots, run.checkedAtMs);
         isHolding ||= slots.isHolding;
         if (slots.isHolding && slots.needsMessage(run.checkedAtMs)) due.push(slots);

@@ -3,7 +3,7 @@ import { randomUUID } from "node:crypto";
 import { expect, test } from "vitest";
 import { Ticks } from "../../bench/scale/ticks.ts";
 import type { ClientContext } from "../../client/call-gate.ts";
-import { SlotHolder } from "../../client/slot-holder.ts";
+import { IsolateSlots } from "../../client/isolate-slots.ts";
 import type { GivenSlots, Slots } from "../../core/protocol/answers.ts";
 import type { SlotsCall } from "../../core/protocol/calls.ts";
 import { Tally } from "../../core/stats/tally.ts";
@@ -60,7 +60,7 @@ test("a holder sends a few messages a second, whatever memory the object has", a
     const caller = callerOf(ticks, (call) =>
       messages > 10_000 ? new Promise<never>(() => undefined) : answer(call),
     );
-    const holder = new SlotHolder();
+    const holder = new IsolateSlots();
     const call = { cost: 1, ttlMs: 10_000, waitMs: 0, makeId: () => "lease" };
     await ticks.run(
       () => ticks.nowMs >= SECONDS * 1_000,
@@ -89,7 +89,7 @@ function start() {
     },
     tally,
   );
-  const holder = new SlotHolder();
+  const holder = new IsolateSlots();
   const call = (ttlMs: number, cost = 1) =>
     ({ cost, ttlMs, waitMs: 9_000, makeId: () => randomUUID() }) as never;
   const acquire = (ttlMs: number) => holder.acquire(caller, policy, "key", call(ttlMs))?.lease?.id;
@@ -176,7 +176,7 @@ test("a holder names a plan when its calls do, and not when it only keeps its sl
     named.push([ticks.nowMs, inForce?.plan]);
     return { slots: { memory: "memory", given: GIVEN } };
   });
-  const holder = new SlotHolder();
+  const holder = new IsolateSlots();
   const call = { cost: 1, ttlMs: 10_000, waitMs: 0, makeId: () => "lease" };
   await ticks.run(
     () => ticks.nowMs >= 8_000,
