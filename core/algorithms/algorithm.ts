@@ -49,6 +49,9 @@ export interface Algorithm<Config extends object, State> {
    */
   lessRate?(config: Config, rate: Rate): Config | undefined;
 
+  /** The configuration while holders have all of its rate or, since it became smaller, more: nothing returns. */
+  withoutRate?(config: Config): Config;
+
   /**
    * It counts units for a window and knows no rate, so `lessRate` leaves it as it is: what a bucket of a holder may admit in
    * a window is held as units (durable-objects/operations/own-buckets.ts).
