@@ -166,9 +166,9 @@ export function configOf(rule: Rule, holds: readonly Hold[], { group }: Hold): o
   return inGroup(configBeside(rule, holds), group);
 }
 
-/** The rule as calls of a group see it. */
-export function seenByGroup(rule: Rule, group: string | undefined): Rule {
-  return rule.algorithm.isFair === true ? { ...rule, config: inGroup(rule.config, group) } : rule;
+/** The rule as calls of a group see it. @param namedBy the caller that names it */
+export function seenByGroup(rule: Rule, group: string | undefined, namedBy?: string): Rule {
+  return rule.algorithm.isFair === true ? { ...rule, config: inGroup(rule.config, group, namedBy) } : rule;
 }
 
 /** One rule's state and holds, for one key. */
