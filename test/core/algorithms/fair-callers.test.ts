@@ -113,6 +113,14 @@ test("a caller alone has a part for each of its groups, and another caller's com
   expect(shared.limitOf(ACTIVE_MS + 1, "many", "m7")).toBe(Math.floor(1_000 / 400));
 });
 
+test("what a group owes stays when its part becomes smaller", () => {
+  const shared = new Shared();
+  for (let group = 0; group < 20; group += 1) shared.call(0, "many", `m${group}`, 10);
+  shared.call(0, "few", "f");
+  const part = (1_000 / 2 / (KEPT + 1)) * (KEPT / 20);
+  expect(shared.call(0, "many", "m7", 0).share?.remaining).toBe(Math.floor(part - 10));
+});
+
 test("up to 16 groups of a caller, or as many as all others have, each weigh what they weigh", () => {
   const shared = new Shared({ ...BUCKET, limit: 60_000, weights: { "gold:*": 4 } });
   for (let group = 0; group < KEPT; group += 1) shared.call(0, "one", `gold:${group}`);

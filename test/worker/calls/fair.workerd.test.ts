@@ -61,6 +61,19 @@ test("weights, holds, refunds, joint checks and idempotency keys know the group"
   expect(any.body).toMatchObject({ success: true, chosen: 0, decisions: [{ group: "a" }] });
 });
 
+test("groups that one token names count together as 16 beside a group of another token, also after a restart", async () => {
+  const key = freshKey();
+  for (let number = 0; number < 40; number += 1) await limit("fair", key, of(`g${number}`));
+  const other = async (cost: number) => {
+    const body = { policy: "fair", key, group: "other", cost };
+    return (await call("/v1/limit", { token: TOKENS.limit, body })).body["share"];
+  };
+  await other(1);
+  expect(await other(0)).toEqual({ limit: Math.floor(100 / 17), remaining: 1 });
+  await abortAllDurableObjects();
+  expect(await other(0)).toEqual({ limit: Math.floor(100 / 17), remaining: 1 });
+});
+
 test.each([
   ["fair", {}, "/group", "group is missing: must be 1 to 128 bytes of UTF-8: whose call it is"],
   ["fair", { group: "" }, "/group", 'group is "": must be 1 to 128 bytes of UTF-8'],
