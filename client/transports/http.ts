@@ -50,6 +50,7 @@ const PARTS = {
   waitFor: ['"idle"'],
   policy: ["the name of a policy", PROBLEMS.policyNotFound],
   key: ["1 to 512 bytes of UTF-8"],
+  group: ["1 to 128 bytes of UTF-8"],
   hold: ["the id of a hold", PROBLEMS.holdNotFound],
   lease: ["the id of a lease", PROBLEMS.leaseNotFound],
 } as const satisfies Readonly<Record<string, Part>>;
@@ -69,8 +70,9 @@ function partOf(request: object, field: string, on?: Address["on"]): string {
 
 /** The limiter checks these values further. */
 function queryOf(request: PeekRequest): string {
-  const { waitFor, waitMs } = request;
+  const { group, waitFor, waitMs } = request;
   const query: string[] = [];
+  if (group !== undefined) query.push(`group=${partOf(request, "group")}`);
   if (waitFor !== undefined) query.push(`waitFor=${partOf(request, "waitFor")}`);
   if (waitMs !== undefined) {
     requirePlain(request);

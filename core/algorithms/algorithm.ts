@@ -126,6 +126,9 @@ export interface Algorithm<Config extends object, State> {
   /** Present when groups share the quota (fair.ts): a call says its group. */
   readonly isFair?: true;
 
+  /** Its active groups, those that owe most first. */
+  groups?(config: Config, state: State | undefined, nowMs: number): readonly string[];
+
   /** Until when a state is needed that is otherwise untouched: groups are active for a while (fair.ts). */
   outlastsMs?(state: State): number;
 

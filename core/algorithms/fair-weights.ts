@@ -38,7 +38,7 @@ export function othersOf(
   return groups.length >= MAX_GROUPS ? OTHERS : undefined;
 }
 
-function isOfOthers(name: string): boolean {
+export function isOfOthers(name: string): boolean {
   return name === OTHERS || name.startsWith(OTHERS_OF);
 }
 

@@ -24,6 +24,7 @@ import {
   waitOf,
   withTaken,
 } from "./fair-shares.ts";
+import { isOfOthers } from "./fair-weights.ts";
 
 /**
  * Fair: the groups of a key share its quota (fair-shares.ts). It is not an algorithm of its own, but wraps one that counts
@@ -120,6 +121,11 @@ function withShares(algorithm: AnyAlgorithm): Algorithm<FairConfig, FairState> {
     ...(storedAs !== undefined && { storedAs }),
     ...(algorithm.hasWindows && { hasWindows: true }),
     isFair: true,
+    groups: ({ terms }, state, nowMs) =>
+      paidTo(terms, state?.shares, nowMs)
+        .groups.map(({ name }) => name)
+        .filter((name) => !isOfOthers(name))
+        .toReversed(),
     configure: () => configProblem("fair", "beside an algorithm"),
     capacity: ({ inner }) => algorithm.capacity(inner),
     quota: ({ inner }) => algorithm.quota(inner),

@@ -8,7 +8,7 @@ import { ofGroup } from "../../core/policies/of-group.ts";
 import type { RegionalPolicies } from "../../core/policies/parse-policies.ts";
 import { type Cost, costOf, type Policy, publicName, takesNothing } from "../../core/policies/policy.ts";
 import type { LimitParams } from "../../core/protocol/calls.ts";
-import type { Decision } from "../../core/protocol/decision.ts";
+import type { Decision, KeyReport } from "../../core/protocol/decision.ts";
 import { hash } from "../../core/protocol/names.ts";
 import { type Answered, catalogUnreached, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { clip, oneOfNames, pointerTo, violation } from "../../core/violations.ts";
@@ -317,10 +317,18 @@ export const callPeek = onKey(requests.PeekRequest, ({ policy, key }, { waitFor,
   const { client, request } = context;
   const { lease } = policy;
   if (waitFor === undefined && waitMs > 0) return badValue(["waitMs"], waitMs, "left out, or with waitFor");
-  if (lease === undefined || waitMs === 0) return client.peek(policy, key);
+  if (lease === undefined || waitMs === 0) return withoutNames(client.peek(policy, key), context);
   const problem = maxWaitProblem(waitMs, lease.maxWaitMs);
-  return problem ?? client.waitForIdle(policy, key, waitMs, request?.signal);
+  return problem ?? withoutNames(client.waitForIdle(policy, key, waitMs, request?.signal), context);
 });
+
+/** Who else calls is for the scope admin: others only see how many groups there are. */
+async function withoutNames(peeked: Answered<KeyReport>, { principal }: CallContext): Answered<KeyReport> {
+  const report = await peeked;
+  if (report instanceof Problem || report.groups === undefined) return report;
+  if (scopeProblem(principal, ["admin"]) === undefined) return report;
+  return { ...report, groups: { active: report.groups.active } };
+}
 
 export const callReset = onKey(requests.KeyRequest, ({ policy, key }, _, { client }) =>
   withCandidate(client, policy, (each, its) => each.reset(its, key)),
