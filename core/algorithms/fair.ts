@@ -123,8 +123,7 @@ function withShares(algorithm: AnyAlgorithm): Algorithm<FairConfig, FairState> {
     isFair: true,
     groups: ({ terms }, state, nowMs) =>
       paidTo(terms, state?.shares, nowMs)
-        .groups.map(({ name }) => name)
-        .filter((name) => !isOfOthers(name))
+        .groups.flatMap((group) => (isOfOthers(group.name) ? [] : group.name))
         .toReversed(),
     configure: () => configProblem("fair", "beside an algorithm"),
     capacity: ({ inner }) => algorithm.capacity(inner),
