@@ -70,10 +70,10 @@ function partOf(request: object, field: string, on?: Address["on"]): string {
 
 /** The limiter checks these values further. */
 function queryOf(request: PeekRequest): string {
-  const { group, waitFor, waitMs } = request;
+  const { waitMs } = request;
   const query: string[] = [];
-  if (group !== undefined) query.push(`group=${partOf(request, "group")}`);
-  if (waitFor !== undefined) query.push(`waitFor=${partOf(request, "waitFor")}`);
+  for (const field of ["group", "waitFor"] as const)
+    if (request[field] !== undefined) query.push(`${field}=${partOf(request, field)}`);
   if (waitMs !== undefined) {
     requirePlain(request);
     if (typeof waitMs !== "number")
