@@ -57,7 +57,6 @@ const PARTS = {
 
 /**
  * The field as a part of an address, where a wrong value would be another key, or another address.
- *
  * @throws LimiterError that names the field, if an address cannot have its value
  */
 function partOf(request: object, field: string, on?: Address["on"]): string {
