@@ -53,6 +53,7 @@ export async function printRoutes({ folder, token, apiTokens, policies }: Routed
       const stateDir = join(folder, `worker-${round}`);
       const options = { stateDir, port, policies, apiTokens, main: BUNDLE, pool: bridge, caller };
       const running = await serve({ ...options, callerHasObjects: true });
+      console.error(`round ${round + 1} of ${ROUNDS}: the tables follow the last one`);
       try {
         first.push(...(await firstCalls(running)));
         const routes = routesOf(running.callerUrl, token);

@@ -65,6 +65,16 @@ export interface RuleDecision {
   readonly reason: string;
 }
 
+/** Of a key whose groups share its limit. */
+export interface GroupsReport {
+  readonly active: number;
+  readonly busiest?: readonly {
+    readonly group: string;
+    readonly limit: number;
+    readonly remaining: number;
+  }[];
+}
+
 /** `GET /v1/policies/{policy}/keys/{key}`. */
 export interface KeyReport {
   readonly success: boolean;
@@ -84,6 +94,7 @@ export interface KeyReport {
   readonly reclaimed: number;
   readonly queueLength: number;
   readonly longestWaitMs: number;
+  readonly groups?: GroupsReport;
 }
 
 /** One key of `GET /v1/policies/{policy}/keys`. */

@@ -3,6 +3,7 @@ import { useState } from "preact/hooks";
 import type { KeyReport, RuleDecision } from "./answers.ts";
 import { canStandInAddress, path } from "./api.ts";
 import { useRights, useSession } from "./context.ts";
+import { Groups } from "./groups.tsx";
 import { KeyActions } from "./key-actions.tsx";
 import { readOverride } from "./key-changes.ts";
 import { DoneNote, Figure, Part, ProblemNote, Rows, To, type Done } from "./parts.tsx";
@@ -93,6 +94,7 @@ function State({ report, policy }: { readonly report: KeyReport; readonly policy
           </Rows>
         )}
       </Part>
+      {report.groups !== undefined && <Groups groups={report.groups} />}
       {report.override !== undefined && <InForce policy={policy} pattern={report.override} />}
     </>
   );

@@ -288,7 +288,7 @@ export class KeyCalls {
       case "shedding":
         return shedders.tell(keyState, call, nowMs);
       case "peek":
-        return operations.peek(keyState, nowMs);
+        return operations.peek(keyState, nowMs, call.group);
       default:
         return call satisfies never;
     }

@@ -305,6 +305,7 @@ test("every algorithm has its registry line, its specimen and its test", () => {
     "penalty",
     "fair",
     "fair-shares",
+    "fair-weights",
     "runs",
     "unit-log",
   ];

@@ -34,8 +34,13 @@ export interface Cell {
   readonly holdersForRegions?: number;
   /** So often an object loses its memory, one after the other. Absent: never. */
   readonly restart?: { readonly everyMs: number; readonly of: "regions" | "homes" | "all" };
-  /** From `atMs` on calls name a plan with this smaller limit, and `lateMs` later only that counts. */
-  readonly plan?: { readonly limit: number; readonly atMs: number; readonly lateMs: number };
+  /** From `atMs` on calls name a plan with this smaller limit, but between `back`, and `lateMs` later only that counts. */
+  readonly plan?: {
+    readonly limit: number;
+    readonly atMs: number;
+    readonly back?: readonly [fromMs: number, toMs: number];
+    readonly lateMs: number;
+  };
   /** Changes what a region's object says to the home object, and hears of it: planted mistakes. */
   readonly plantBetween?: ObjectsParts["plantBetween"];
   /** Changes what a process says: planted mistakes. */
@@ -81,6 +86,10 @@ async function run(cell: Cell): Promise<Omit<Figures, "logLines">> {
     },
   });
   const small = cell.plan && { ...cell.plan, laws: new Laws({ ...quota, limit: cell.plan.limit }) };
+  const isSmall = (nowMs: number) => {
+    const { atMs = Infinity, back: [fromMs, toMs] = [Infinity, Infinity] } = cell.plan ?? {};
+    return nowMs >= atMs && (nowMs < fromMs || nowMs >= toMs);
+  };
   const objects = new FarObjects({
     ticks,
     policies,
@@ -129,7 +138,7 @@ async function run(cell: Cell): Promise<Omit<Figures, "logLines">> {
       const holder = draw(nowMs);
       const call = measures.begin(holder, nowMs);
       const end = (decision: Decision | undefined) => measures.end(call, decision, ticks.nowMs);
-      const named = planOf(policy, small && nowMs >= small.atMs ? SMALL : "");
+      const named = planOf(policy, isSmall(nowMs) ? SMALL : "");
       const decided = (holders[holder] as Holder).limit(named);
       if (decided instanceof Promise) void decided.then(end);
       else end(decided);

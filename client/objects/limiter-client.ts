@@ -282,7 +282,12 @@ export class LimiterClient {
 
   /** Reads a key without taking: the decision for a cost of 1, and who holds units or waits. */
   async peek(policy: Policy, key: string): Answered<KeyReport> {
-    const answer = await this.#objects.askFor(policy, key, (object) => object.peek(policy.name, key), TWICE);
+    const answer = await this.#objects.askFor(
+      policy,
+      key,
+      (object) => object.peek(policy.name, key, policy.group?.group),
+      TWICE,
+    );
     return reportOf(policy, key, answer ?? unavailable("ask again"));
   }
 

@@ -50,13 +50,13 @@ const PARTS = {
   waitFor: ['"idle"'],
   policy: ["the name of a policy", PROBLEMS.policyNotFound],
   key: ["1 to 512 bytes of UTF-8"],
+  group: ["1 to 128 bytes of UTF-8"],
   hold: ["the id of a hold", PROBLEMS.holdNotFound],
   lease: ["the id of a lease", PROBLEMS.leaseNotFound],
 } as const satisfies Readonly<Record<string, Part>>;
 
 /**
  * The field as a part of an address, where a wrong value would be another key, or another address.
- *
  * @throws LimiterError that names the field, if an address cannot have its value
  */
 function partOf(request: object, field: string, on?: Address["on"]): string {
@@ -69,9 +69,10 @@ function partOf(request: object, field: string, on?: Address["on"]): string {
 
 /** The limiter checks these values further. */
 function queryOf(request: PeekRequest): string {
-  const { waitFor, waitMs } = request;
+  const { waitMs } = request;
   const query: string[] = [];
-  if (waitFor !== undefined) query.push(`waitFor=${partOf(request, "waitFor")}`);
+  for (const field of ["group", "waitFor"] as const)
+    if (request[field] !== undefined) query.push(`${field}=${partOf(request, field)}`);
   if (waitMs !== undefined) {
     requirePlain(request);
     if (typeof waitMs !== "number")

@@ -99,7 +99,7 @@ export const ADDRESSES = {
     path: "/v1/policies/:policy/keys/:key",
     shape: "decision",
     on: "key",
-    query: ["waitFor", "waitMs"],
+    query: ["group", "waitFor", "waitMs"],
     isOnlyRead: true,
   },
   reset: { method: "DELETE", path: "/v1/policies/:policy/keys/:key", shape: "nothing", on: "key" },
@@ -217,6 +217,8 @@ export interface AcquireRequest extends CostRequest {
 }
 
 export interface PeekRequest extends KeyRequest {
+  /** Whose part the decision says, under a policy with `fair`. */
+  readonly group?: string;
   /** The answer comes when the key has no leases, or after `waitMs` milliseconds. */
   readonly waitFor?: "idle";
   readonly waitMs?: number;

@@ -17,12 +17,13 @@
  * Pure: values in, values out, and time is an argument.
  */
 import type { AlgorithmDecision, Denial, Outcome } from "../algorithms/algorithm.ts";
-import { type Cost, costOf, type Rule } from "../policies/policy.ts";
+import { type Cost, costOf, isCuttable, type Rule } from "../policies/policy.ts";
 import type { RuleDecision } from "../protocol/answers.ts";
 import {
   type Account,
   configBeside,
   configOf,
+  forecastConfig,
   heldUnits,
   type Hold,
   holdWith,
@@ -115,12 +116,15 @@ export function broughtTo(rule: Rule, { state, holds }: Account, nowMs: number):
   return { state: rule.algorithm.debit(configBeside(rule, holds), state, nowMs, 0), holds };
 }
 
-/** The account under another rule: its rates go on if the rule has them, and are otherwise held as units. */
+/**
+ * The account under another rule: its rates go on if the rule has them, and are otherwise held as units. They may be more
+ * than a smaller rule has: then nothing returns until their holders have said that they have less.
+ */
 export function underRule(rule: Rule, account: Account, nowMs: number): Account {
   if (!hasRates(account)) return account;
   const { rate } = heldUnits(account.holds);
   const isSame = rate.windowMs === rateWindowMs(rule) && (rate.isHeld ?? !rule.algorithm.isCutByWindow);
-  if (isSame && rule.algorithm.lessRate?.(rule.config, rate) !== undefined) return account;
+  if (isSame && isCuttable(rule)) return account;
   const holds = account.holds.map((hold) => {
     const units = hold.units + unitsToCome(hold, nowMs);
     return { ...hold, units, rate: undefined };
@@ -220,7 +224,7 @@ const known = new WeakMap<readonly Hold[], { rule: Rule; state: unknown; atMs: n
 function emptyAtMs(rule: Rule, state: unknown, holds: readonly Hold[]): number {
   const earlier = known.get(holds);
   if (earlier?.rule === rule && earlier.state === state) return earlier.atMs;
-  const atMs = rule.algorithm.untouchedAtMs(configBeside(rule, holds), state, usesOf(holds));
+  const atMs = rule.algorithm.untouchedAtMs(forecastConfig(rule, holds), state, usesOf(holds));
   known.set(holds, { rule, state, atMs });
   return atMs;
 }

@@ -149,7 +149,16 @@ export function configBeside({ algorithm, config }: Rule, holds: readonly Hold[]
       holds.reduce((sum, hold) => sum + (hold.group === group ? hold.units : 0), 0),
     );
   const { rate } = heldUnits(holds);
-  return rate.units === 0 ? config : (algorithm.lessRate?.(config, rate) ?? config);
+  if (rate.units === 0) return config;
+  return algorithm.lessRate?.(config, rate) ?? algorithm.withoutRate?.(config) ?? config;
+}
+
+/** The same for a forecast. While holders have more than its rate, it is as if they had none: their next messages give it up. */
+export function forecastConfig(rule: Rule, holds: readonly Hold[]): object {
+  const { algorithm, config } = rule;
+  const { rate } = heldUnits(holds);
+  const isOver = rate.units > 0 && algorithm.lessRate?.(config, rate) === undefined;
+  return isOver ? config : configBeside(rule, holds);
 }
 
 /** The same for what a hold takes: its group owes that. */
@@ -157,9 +166,9 @@ export function configOf(rule: Rule, holds: readonly Hold[], { group }: Hold): o
   return inGroup(configBeside(rule, holds), group);
 }
 
-/** The rule as calls of a group see it. */
-export function seenByGroup(rule: Rule, group: string | undefined): Rule {
-  return rule.algorithm.isFair === true ? { ...rule, config: inGroup(rule.config, group) } : rule;
+/** The rule as calls of a group see it. @param namedBy the caller that names it */
+export function seenByGroup(rule: Rule, group: string | undefined, namedBy?: string): Rule {
+  return rule.algorithm.isFair === true ? { ...rule, config: inGroup(rule.config, group, namedBy) } : rule;
 }
 
 /** One rule's state and holds, for one key. */
@@ -189,7 +198,7 @@ export class Outlook {
 
   constructor(rule: Rule, state: unknown, holds: readonly Hold[]) {
     this.#rule = rule;
-    this.#forecast = rule.algorithm.forecast(configBeside(rule, holds), state);
+    this.#forecast = rule.algorithm.forecast(forecastConfig(rule, holds), state);
     this.#holds = usesOf(holds);
     this.#outstanding = heldUnits(holds).all;
   }

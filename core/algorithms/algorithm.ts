@@ -49,6 +49,9 @@ export interface Algorithm<Config extends object, State> {
    */
   lessRate?(config: Config, rate: Rate): Config | undefined;
 
+  /** The configuration while holders have all of its rate or, since it became smaller, more: nothing returns. */
+  withoutRate?(config: Config): Config;
+
   /**
    * It counts units for a window and knows no rate, so `lessRate` leaves it as it is: what a bucket of a holder may admit in
    * a window is held as units (durable-objects/operations/own-buckets.ts).
@@ -122,6 +125,9 @@ export interface Algorithm<Config extends object, State> {
 
   /** Present when groups share the quota (fair.ts): a call says its group. */
   readonly isFair?: true;
+
+  /** Its active groups, those that owe most first. */
+  groups?(config: Config, state: State | undefined, nowMs: number): readonly string[];
 
   /** Until when a state is needed that is otherwise untouched: groups are active for a while (fair.ts). */
   outlastsMs?(state: State): number;

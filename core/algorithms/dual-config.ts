@@ -67,6 +67,10 @@ export function dualConfig(own: AnyAlgorithm, other: AnyAlgorithm): DualAlgorith
           const less = [own.lessRate?.(config.own, rate), other.lessRate?.(config.other, rate)] as const;
           return less[0] && less[1] && { own: less[0], other: less[1] };
         },
+        withoutRate: (config) => ({
+          own: own.withoutRate?.(config.own) ?? config.own,
+          other: other.withoutRate?.(config.other) ?? config.other,
+        }),
       }),
     decide: (config, state, nowMs, cost, held) =>
       stricter(state, ...both(config, state, (each, ...its) => each.decide(...its, nowMs, cost, held))),

@@ -25,6 +25,8 @@
  * go. Numbers here are fractions: they decide between groups, and never how much all have.
  */
 
+import { othersOf, ownWeight, weighed } from "./fair-weights.ts";
+
 /** How the groups of a rule share it. */
 export interface ShareTerms {
   /** Units that come back in a millisecond. */
@@ -37,6 +39,8 @@ export interface ShareTerms {
 
 interface Group {
   readonly name: string;
+  /** Whose calls it counts: the caller that named it first. */
+  readonly namedBy?: string | undefined;
   readonly weight: number;
   /** From this virtual time on it owes nothing. */
   readonly clearAt: number;
@@ -55,13 +59,23 @@ export interface Shares {
   readonly weights: number;
   /** In the order of `clearAt`: those that owe nothing come first. */
   readonly groups: readonly Group[];
+  /** Some group weighs less than its own weight, since its caller has named many (fair-weights.ts). */
+  readonly isScaled?: boolean;
   /** No sooner is a group forgotten that owes nothing now, or any. */
   readonly idleFromMs: number;
   readonly anyIdleFromMs: number;
 }
 
 const NEVER_IDLE = { idleFromMs: Infinity, anyIdleFromMs: Infinity };
-const NOBODY: Shares = { atMs: 0, virtual: 0, owed: 0, owing: 0, weights: 0, groups: [], ...NEVER_IDLE };
+export const NOBODY: Shares = {
+  atMs: 0,
+  virtual: 0,
+  owed: 0,
+  owing: 0,
+  weights: 0,
+  groups: [],
+  ...NEVER_IDLE,
+};
 
 /** Groups by name, once for a list, and moved to the list that is made from it: a walk through a thousand takes long. */
 const known = new WeakMap<readonly Group[], Map<string, Group>>();
@@ -72,10 +86,7 @@ function byName(groups: readonly Group[]): Map<string, Group> {
   return found;
 }
 
-const ACTIVE_MS = 10_000;
-const MAX_GROUPS = 1_000;
-/** All groups beyond that share one part. No caller's group has this name. */
-const OTHERS = "";
+export const ACTIVE_MS = 10_000;
 const CUT = 0.5;
 const MAX_PARTS = 5;
 /** Rounding of sums, in units. */
@@ -85,7 +96,7 @@ const MAX_VIRTUAL = 2 ** 20;
 
 /** The shares at an instant: what has come back since has paid debts, and groups that are not active are forgotten. */
 export function paidTo(
-  { rate }: Pick<ShareTerms, "rate">,
+  { rate, weightOf }: Pick<ShareTerms, "rate" | "weightOf">,
   before: Shares | undefined,
   nowMs: number,
 ): Shares {
@@ -108,11 +119,11 @@ export function paidTo(
   }
   if (first === groups.length) [owing, owed] = [0, 0];
   const paidOff = { ...before, atMs, virtual, owed, owing, idleFromMs };
-  return begunAgain(atMs > idleFromMs ? withoutIdle(paidOff, first) : paidOff);
+  return begunAgain(atMs > idleFromMs ? reweighed(weightOf, withoutIdle(paidOff, first)) : paidOff);
 }
 
 /** The index of the first group that still owes something at a virtual time. */
-function firstOwing(groups: readonly Group[], virtual: number): number {
+export function firstOwing(groups: readonly Group[], virtual: number): number {
   let [low, high] = [0, groups.length];
   while (low < high) {
     const middle = (low + high) >> 1;
@@ -133,6 +144,11 @@ function withoutIdle(shares: Shares, owing: number): Shares {
     weights += weight;
   }
   return { ...shares, groups, weights, idleFromMs, anyIdleFromMs };
+}
+
+export function reweighed(weightOf: ShareTerms["weightOf"], shares: Shares): Shares {
+  const { groups, virtual, isScaled } = shares;
+  return { ...shares, ...weighed(groups, virtual, weightOf, isScaled === true) };
 }
 
 function begunAgain(shares: Shares): Shares {
@@ -163,13 +179,14 @@ export function standingOf(
   name: string,
   held = 0,
   heldByAll = 0,
+  namedBy?: string,
 ): Standing {
   const found = byName(shares.groups).get(name);
-  const isFull = found === undefined && shares.groups.length >= MAX_GROUPS && name !== OTHERS;
-  if (isFull) return standingOf(terms, shares, OTHERS, held, heldByAll);
-  const weight = name === OTHERS ? 1 : terms.weightOf(name);
+  const others = found === undefined ? othersOf(shares.groups, name, namedBy) : undefined;
+  if (others !== undefined) return standingOf(terms, shares, others, held, heldByAll, namedBy);
   const { atMs, virtual } = shares;
-  const group = found ?? { name, weight, clearAt: virtual, sinceMs: atMs, seenMs: atMs };
+  const fresh = { name, namedBy, clearAt: virtual, sinceMs: atMs, seenMs: atMs };
+  const group = found ?? { ...fresh, weight: ownWeight(terms.weightOf, name) };
   const weights = shares.weights + (found === undefined ? group.weight : 0);
   const owes = Math.max(0, group.clearAt - virtual) * group.weight + held;
   const part = (CUT * terms.burst * group.weight) / weights;
@@ -317,7 +334,7 @@ function untilOwes({ shares, group, held }: Standing, most: number): number {
 }
 
 /** The shares after the group has been admitted this many units; a negative number gives units back. */
-export function withTaken({ shares, group, isKnown }: Standing, units: number): Shares {
+export function withTaken({ terms, shares, group, isKnown }: Standing, units: number): Shares {
   const { atMs, virtual } = shares;
   const isOwing = group.clearAt > virtual;
   const clearAt = Math.max(virtual, (isOwing ? group.clearAt : virtual) + units / group.weight);
@@ -335,7 +352,7 @@ export function withTaken({ shares, group, isKnown }: Standing, units: number): 
   known.set(groups, names.set(taken.name, taken));
   const owingBefore = isOwing ? group.weight : 0;
   const owingAfter = clearAt > virtual ? group.weight : 0;
-  return {
+  const after: Shares = {
     ...shares,
     groups,
     idleFromMs: clearAt > virtual ? shares.idleFromMs : Math.min(shares.idleFromMs, taken.seenMs + ACTIVE_MS),
@@ -344,6 +361,7 @@ export function withTaken({ shares, group, isKnown }: Standing, units: number): 
     owing: shares.owing - owingBefore + owingAfter,
     owed: Math.max(0, shares.owed + units),
   };
+  return isKnown ? after : reweighed(terms.weightOf, after);
 }
 
 function withoutGroup(groups: readonly Group[], { name, clearAt }: Group): readonly Group[] {
@@ -362,33 +380,4 @@ export function shareOf({ terms, shares, group, isKnown, part, owes }: Standing,
   const weights = shares.weights + (isKnown ? 0 : group.weight);
   const limit = Math.floor((terms.rate * windowMs * group.weight) / weights + SLACK);
   return { limit, remaining: Math.max(0, Math.min(limit, Math.floor(part - owes + SLACK))) };
-}
-
-/* Stored: only what groups owe; those that owe most come first. The order of the columns never changes. */
-
-export type PackedShares = readonly [
-  atMs: number,
-  owed: number,
-  groups: readonly (readonly [name: string, weight: number, owes: number, sinceMs: number, seenMs: number])[],
-];
-
-/** A record is written with each change that storage needs, so it has no more groups. */
-const MAX_STORED = 256;
-
-export function packShares({ atMs, owed, virtual, groups }: Shares): PackedShares {
-  const owing = groups.slice(firstOwing(groups, virtual)).toReversed().slice(0, MAX_STORED);
-  const columns = owing.map(
-    ({ name, weight, clearAt, sinceMs, seenMs }) =>
-      [name, weight, (clearAt - virtual) * weight, sinceMs, seenMs] as const,
-  );
-  return [atMs, owed, columns];
-}
-
-export function unpackShares([atMs, owed, columns]: PackedShares): Shares {
-  const groups = columns.map(([name, weight, owes, sinceMs, seenMs]) => {
-    return { name, weight, clearAt: owes / weight, sinceMs, seenMs };
-  });
-  const weights = groups.reduce((sum, { weight }) => sum + weight, 0);
-  const anyIdleFromMs = Math.min(...groups.map(({ seenMs }) => seenMs + ACTIVE_MS));
-  return { ...NOBODY, atMs, owed, owing: weights, weights, groups: groups.toReversed(), anyIdleFromMs };
 }

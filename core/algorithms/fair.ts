@@ -7,21 +7,24 @@ import {
   type Forecast,
 } from "./algorithm.ts";
 import {
+  ACTIVE_MS,
   activeUntilMs,
+  firstOwing,
   mostNow,
-  type PackedShares,
-  packShares,
+  NOBODY,
   paidTo,
   passes,
+  reweighed,
   type Shares,
   shareOf,
   type ShareTerms,
+  type Standing,
   standingOf,
   sureAfterMs,
-  unpackShares,
   waitOf,
   withTaken,
 } from "./fair-shares.ts";
+import { isOfOthers } from "./fair-weights.ts";
 
 /**
  * Fair: the groups of a key share its quota (fair-shares.ts). It is not an algorithm of its own, but wraps one that counts
@@ -41,6 +44,8 @@ interface FairConfig {
   readonly windowMs: number;
   /** Whose call it is, and what its holds have. Absent: nobody's, which no share decides. */
   readonly group?: string;
+  /** The caller that names it. */
+  readonly namedBy?: string;
   readonly held?: number;
 }
 
@@ -98,8 +103,8 @@ export function fairly(
 }
 
 /** The configuration for calls of a group. Of a rule without shares it is unchanged. */
-export function inGroup(config: object, group: string | undefined): object {
-  return group === undefined || !("terms" in config) ? config : { ...config, group };
+export function inGroup(config: object, group: string | undefined, namedBy?: string): object {
+  return group === undefined || !("terms" in config) ? config : { ...config, group, namedBy };
 }
 
 /** The configuration with the units that holds of its group have. */
@@ -116,6 +121,10 @@ function withShares(algorithm: AnyAlgorithm): Algorithm<FairConfig, FairState> {
     ...(storedAs !== undefined && { storedAs }),
     ...(algorithm.hasWindows && { hasWindows: true }),
     isFair: true,
+    groups: ({ terms }, state, nowMs) =>
+      paidTo(terms, state?.shares, nowMs)
+        .groups.flatMap((group) => (isOfOthers(group.name) ? [] : group.name))
+        .toReversed(),
     configure: () => configProblem("fair", "beside an algorithm"),
     capacity: ({ inner }) => algorithm.capacity(inner),
     quota: ({ inner }) => algorithm.quota(inner),
@@ -152,11 +161,11 @@ function withShares(algorithm: AnyAlgorithm): Algorithm<FairConfig, FairState> {
         ? packed
         : { ...packed, record: { ...(packed.record as object), fair: packShares(shares) } };
     },
-    unpack({ inner: config }, record, segments) {
+    unpack({ inner: config, terms }, record, segments) {
       const { fair } = record as { readonly fair?: PackedShares };
       return {
         inner: algorithm.unpack(config, plain(record), segments),
-        shares: fair && unpackShares(fair),
+        shares: fair && unpackShares(terms, fair),
       };
     },
     used: (record) => algorithm.used(record),
@@ -180,18 +189,18 @@ function plain(record: unknown): unknown {
   return inner;
 }
 
-function taken({ terms, group }: FairConfig, state: FairState | undefined, nowMs: number, units: number) {
-  if (group === undefined || units === 0) return state?.shares;
-  return withTaken(standingOf(terms, paidTo(terms, state?.shares, nowMs), group), units);
+function taken(config: FairConfig, state: FairState | undefined, nowMs: number, units: number) {
+  if (config.group === undefined || units === 0) return state?.shares;
+  return withTaken(standingAt({ ...config, held: 0 }, state, nowMs, 0), units);
 }
 
 function standingAt(
-  { terms, group, held }: FairConfig,
+  { terms, group = "", namedBy, held }: FairConfig,
   state: FairState | undefined,
   atMs: number,
   outstanding: number,
-) {
-  return standingOf(terms, paidTo(terms, state?.shares, atMs), group ?? "", held, outstanding);
+): Standing {
+  return standingOf(terms, paidTo(terms, state?.shares, atMs), group, held, outstanding, namedBy);
 }
 
 function decide(
@@ -253,4 +262,50 @@ function forecastOf(inner: Forecast, config: FairConfig, state: FairState | unde
       return passesAtMs + waitOf(standingAt(config, state, passesAtMs, outstanding), cost);
     },
   };
+}
+
+/* Stored: only what groups owe; those that owe most come first. The order of the columns never changes. */
+
+type PackedShares = readonly [
+  atMs: number,
+  owed: number,
+  groups: readonly (readonly [
+    name: string,
+    weight: number,
+    owes: number,
+    sinceMs: number,
+    seenMs: number,
+    namedBy?: string | undefined,
+  ])[],
+];
+
+/** A record is written with each change that storage needs, so it has no more groups. */
+const MAX_STORED = 256;
+
+function packShares({ atMs, owed, virtual, groups }: Shares): PackedShares {
+  const owing = groups.slice(firstOwing(groups, virtual)).toReversed().slice(0, MAX_STORED);
+  const columns = owing.map(
+    ({ name, weight, clearAt, sinceMs, seenMs, namedBy }) =>
+      [name, weight, (clearAt - virtual) * weight, sinceMs, seenMs, namedBy] as const,
+  );
+  return [atMs, owed, columns];
+}
+
+function unpackShares({ weightOf }: ShareTerms, [atMs, owed, columns]: PackedShares): Shares {
+  const groups = columns.map(([name, weight, owes, sinceMs, seenMs, namedBy]) => {
+    return { name, namedBy, weight, clearAt: owes / weight, sinceMs, seenMs };
+  });
+  const weights = groups.reduce((sum, { weight }) => sum + weight, 0);
+  const anyIdleFromMs = Math.min(...groups.map(({ seenMs }) => seenMs + ACTIVE_MS));
+  const unpacked = {
+    ...NOBODY,
+    isScaled: true,
+    atMs,
+    owed,
+    owing: weights,
+    weights,
+    groups: groups.toReversed(),
+    anyIdleFromMs,
+  };
+  return reweighed(weightOf, unpacked);
 }

@@ -5,6 +5,7 @@ import {
   tokenBucket,
   type TokenBucketConfig,
   type TokenBucketState,
+  withoutRate,
 } from "./token-bucket.ts";
 
 /**
@@ -45,6 +46,7 @@ export const leakyBucket: Algorithm<LeakyBucketConfig, TokenBucketState> = {
   // The script of pools has no delays.
   isPoolable: undefined,
   lessRate,
+  withoutRate,
   fields: { limit: "units", window: "duration", burst: "count?", delay: "count?", nodelay: "boolean?" },
 
   configure(fields): LeakyBucketConfig | ConfigProblem {

@@ -74,6 +74,7 @@ export const tokenBucket: Algorithm<Config, State> = {
   },
 
   lessRate,
+  withoutRate,
 
   decide(config, state, nowMs, cost, outstanding): AlgorithmDecision<State> {
     const { limit, windowMs, burst } = config;
@@ -243,6 +244,10 @@ export function lessRate<Bucket extends Pick<Config, "limit" | "windowMs">>(
 ): Bucket | undefined {
   const less = Math.ceil(units / (windowMs / config.windowMs));
   return config.limit <= less ? undefined : { ...config, limit: config.limit - less };
+}
+
+export function withoutRate<Bucket extends Pick<Config, "limit">>(config: Bucket): Bucket {
+  return { ...config, limit: 0 };
 }
 
 /**

@@ -73,7 +73,7 @@ export interface PolicyView {
   /** Present when groups share a rule (core/algorithms/fair.ts): each call says its group. */
   readonly isFair?: boolean;
   /** Whose call it is. */
-  readonly group?: string;
+  readonly group?: GroupOfCall;
   /** The plan that a call has named (plans.ts). Absent: the call names none, and its key keeps the plan that it has. */
   readonly plan?: string;
 }
@@ -333,29 +333,15 @@ export function versionOf({
   inForce,
   plan,
   group,
-}: Pick<PolicyView, "inForce" | "plan" | "group">): Pick<PolicyView, "inForce" | "group"> {
-  const of = group === undefined ? undefined : { group };
-  if (plan !== undefined) return { inForce: { ...(inForce ?? OF_THE_FILE), plan }, ...of };
-  return inForce === undefined ? (of ?? {}) : { inForce, ...of };
+}: Pick<PolicyView, "inForce" | "plan" | "group">): Pick<PolicyView, "inForce"> & Partial<GroupOfCall> {
+  if (plan !== undefined) return { inForce: { ...(inForce ?? OF_THE_FILE), plan }, ...group };
+  return inForce === undefined ? (group ?? {}) : { inForce, ...group };
 }
 
-const MAX_VIEWS = 1_000;
-const ofGroups = new WeakMap<Policy, Map<string, Policy>>();
-
-/** The policy as calls of a group see it. One that is kept is the same for all of their calls. */
-export function ofGroup(policy: Policy, group: string): Policy {
-  const known = ofGroups.get(policy) ?? new Map<string, Policy>();
-  ofGroups.set(policy, known);
-  const seen = known.get(group);
-  if (seen !== undefined) return seen;
-  const byPriority = [...policy.priorities.seen].map(([name, each]) => [name, { ...each, group }] as const);
-  const made = { ...policy, group, priorities: { ...policy.priorities, seen: new Map(byPriority) } };
-  for (const oldest of known.keys()) {
-    if (known.size < MAX_VIEWS) break;
-    known.delete(oldest);
-  }
-  known.set(group, made);
-  return made;
+/** A group, and a hash of the caller that names it. */
+export interface GroupOfCall {
+  readonly group: string;
+  readonly namedBy?: string;
 }
 
 /** Whether two versions of a policy, both changed at run time, are the same for a key. */

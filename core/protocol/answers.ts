@@ -194,6 +194,15 @@ export interface Peeked extends Decided {
   /** The plan that the key has. Absent: none, or the object is older. */
   readonly plan?: string;
   readonly shedding?: SheddingReport;
+  /** Of the first rule that groups share. Absent: none is shared, or the object is older. */
+  readonly groups?: GroupsReport;
+}
+
+export interface GroupsReport {
+  /** How many are active. */
+  readonly active: number;
+  /** Those that owe most, with their parts. Callers without the scope admin do not see them. */
+  readonly busiest?: readonly Pick<Share, "group" | "limit" | "remaining">[];
 }
 
 export interface SheddingReport {

@@ -25,6 +25,8 @@ export interface OfKey extends Versioned {
   readonly caller?: string;
   /** Whose call it is, where groups share a rule (core/algorithms/fair.ts). */
   readonly group?: string | undefined;
+  /** A hash of the caller that names the group: those of one caller have a bound. */
+  readonly namedBy?: string | undefined;
 }
 
 /**
@@ -90,6 +92,9 @@ export interface UnitsCall extends OfKey {
   /** Part of a batch, which must not wait: it is refused instead. */
   readonly isBatched?: true | undefined;
 }
+
+/** What a key's rules depend on beside the key: calls of other priorities and groups see other ones. */
+export type SeenBy = Pick<UnitsCall, "priority" | "group" | "namedBy">;
 
 /** The most checks of a call that takes all of their costs or none, or that of one. */
 export const MAX_CHECKS = 16;

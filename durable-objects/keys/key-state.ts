@@ -12,7 +12,7 @@ import { noticedUntilMs, type Noticed } from "../../core/accounts/notices.ts";
 import { tokenPassedMs } from "../../core/algorithms/concurrency.ts";
 import { dualState, singleState } from "../../core/algorithms/dual-config.ts";
 import { forPriority, later, type Policy, type PolicyRevision } from "../../core/policies/policy.ts";
-import type { UnitsCall } from "../../core/protocol/calls.ts";
+import type { SeenBy } from "../../core/protocol/calls.ts";
 import { longestMs } from "../../core/reservations/sizing.ts";
 import type { AnswerCount } from "../storage/answers.ts";
 import { converted, convertedClaim } from "../storage/conversions.ts";
@@ -120,11 +120,11 @@ export class KeyState {
   }
 
   /** The rules with their accounts as calls of this group and priority see them (core/policies/parse-policy.ts). */
-  seenBy({ priority, group }: Pick<UnitsCall, "priority" | "group"> = {}): readonly RuleState[] {
+  seenBy({ priority, group, namedBy }: SeenBy = {}): readonly RuleState[] {
     const { rules } = forPriority(this.policy, priority);
     if (rules === this.policy.rules && (group === undefined || !this.policy.isFair)) return this.#ruleStates;
     return this.#ruleStates.map((state, index) => {
-      const rule = seenByGroup(state.rule, group);
+      const rule = seenByGroup(state.rule, group, namedBy);
       // The rule may be compared with another version's (versions.ts).
       const { apart = 0 } = rules[index] ?? {};
       const capacity = Math.max(0, rule.capacity - apart);

@@ -1,6 +1,6 @@
-import { outstandingOf } from "../../core/accounts/account.ts";
+import { outstandingOf, withoutTaking } from "../../core/accounts/account.ts";
 import { planIn } from "../../core/policies/named-plans.ts";
-import type { Peeked } from "../../core/protocol/answers.ts";
+import type { GroupsReport, Peeked } from "../../core/protocol/answers.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import { Claims } from "./claims.ts";
@@ -50,7 +50,7 @@ export function localOperations(
     acquire,
     renew,
     release,
-    peek: (keyState, nowMs) => peeked(keyState, { queue, shedders, slots }, nowMs),
+    peek: (keyState, nowMs, group) => peeked(keyState, { queue, shedders, slots }, nowMs, group),
     reset: (keyState, nowMs) => {
       store.reset(keyState, nowMs);
       slots.reset(keyState, nowMs);
@@ -70,7 +70,12 @@ interface Parts {
   readonly slots: SlotOwner;
 }
 
-function peeked(keyState: KeyState, { queue, shedders, slots }: Parts, nowMs: number): Peeked {
+function peeked(
+  keyState: KeyState,
+  { queue, shedders, slots }: Parts,
+  nowMs: number,
+  group: string | undefined,
+): Peeked {
   const count = { hold: 0, lease: 0, holders: 0 };
   for (const claim of keyState.claims.values()) {
     count[claim.isSlots === true ? "holders" : claim.kind] += 1;
@@ -81,8 +86,9 @@ function peeked(keyState: KeyState, { queue, shedders, slots }: Parts, nowMs: nu
   );
   const waiters = queue.waitersOf(keyState);
   const shedding = shedders.report(keyState, nowMs);
+  const groups = groupsOf(keyState, nowMs);
   return {
-    rules: peekTurn(queue, keyState, { cost: 1 }, nowMs),
+    rules: peekTurn(queue, keyState, { cost: 1, group }, nowMs),
     outstanding: Math.max(...keyState.accounts.map(outstandingOf)) - slots.owed(keyState),
     holds: count.hold,
     leases: count.lease,
@@ -92,5 +98,22 @@ function peeked(keyState: KeyState, { queue, shedders, slots }: Parts, nowMs: nu
     holders: keyState.holders.countAt(nowMs) + count.holders,
     ...planIn(keyState.policy),
     ...(shedding && { shedding }),
+    ...(groups && { groups }),
   };
+}
+
+/** The most groups in a peek. */
+const MAX_GROUPS_LISTED = 20;
+
+function groupsOf(keyState: KeyState, nowMs: number): GroupsReport | undefined {
+  const index = keyState.ruleStates.findIndex(({ rule }) => rule.algorithm.isFair === true);
+  const shared = keyState.ruleStates[index];
+  if (shared === undefined) return undefined;
+  const { algorithm, config } = shared.rule;
+  const names = algorithm.groups?.(config, shared.account.state, nowMs) ?? [];
+  const busiest = names.slice(0, MAX_GROUPS_LISTED).flatMap((group) => {
+    const { share } = withoutTaking(keyState.seenBy({ group }), nowMs, 0)[index] ?? {};
+    return share === undefined ? [] : { group, limit: share.limit, remaining: share.remaining };
+  });
+  return { active: names.length, busiest };
 }

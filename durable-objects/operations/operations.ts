@@ -48,7 +48,7 @@ export interface Operations {
   /** Ends a lease, and serves waiting callers. Returns whether the lease existed. */
   release(keyState: KeyState, call: Releasing, nowMs: number): MaybePromise<boolean>;
   /** The answer to a call of cost 1, without taking it, and the held units and waiting callers. */
-  peek(keyState: KeyState, nowMs: number): MaybePromise<Peeked>;
+  peek(keyState: KeyState, nowMs: number, group?: string): MaybePromise<Peeked>;
   /** Makes the key untouched, but units that isolates may still spend stay held. */
   reset(keyState: KeyState, nowMs: number): MaybePromise<void>;
   /** Ends all waits for the key. */

@@ -49,7 +49,7 @@ const NOTHING: Cut = { rate: 0, most: 0 };
 
 /** One key of a region's object, as a holder of its home object. */
 export class RegionKey extends Holder<ReserveCall> {
-  override readonly policy: Policy;
+  override policy: Policy;
   readonly key: string;
   /** The message under way, until it is answered or lost. */
   sent: Promise<void> | undefined;
@@ -95,9 +95,14 @@ export class RegionKey extends Holder<ReserveCall> {
     );
   }
 
-  /** A call has come. The later of two versions is said to the home object, which decides what it means. */
-  hear(call: LimitCall | ReserveCall, nowMs: number): void {
-    this.#inForce = later(this.#inForce, call.inForce);
+  /**
+   * A call has come, with the policy as it names it. The later of two versions, or the plan that was named last, is said to
+   * the home object with the next message, and its answer cuts the bucket by it: soon, since a message takes a trip.
+   */
+  hear(call: LimitCall | ReserveCall, policy: Policy, nowMs: number): void {
+    const latest = later(this.#inForce, call.inForce);
+    if (latest !== this.#inForce) this.policy = policy;
+    this.#inForce = latest;
     if (this.hasBucket(nowMs)) return;
     const { rules } = this.policy;
     if ("holder" in call) {

@@ -56,11 +56,12 @@ export class RegionKeys {
       return undefined;
     }
     if (message.op !== "reserve" && message.op !== "limit") return ASK_HOME;
-    const key = this.#open(message, nowMs);
-    if (key === undefined) return ASK_HOME;
+    const policy = this.#policyOf(message);
+    const key = policy && this.#open(policy, message.key, nowMs);
+    if (policy === undefined || key === undefined) return ASK_HOME;
     const refusal = key.refusal(message, nowMs);
     if (refusal !== undefined) return refusal;
-    key.hear(message, nowMs);
+    key.hear(message, policy, nowMs);
     if (key.needsMessage(nowMs)) this.#send(key, nowMs);
     const isShort = key.hasBucket(nowMs) && key.lacksUnits(message.cost, nowMs);
     if (isShort && key.messageAt(nowMs) === undefined) this.#send(key, nowMs);
@@ -94,24 +95,27 @@ export class RegionKeys {
     return this.#clock.latestMs;
   }
 
-  #open(call: LimitCall | ReserveCall, nowMs: number): RegionKey | undefined {
-    const { terms, inForce } = call;
+  /** The policy as a call names it; `undefined`: its key has no object in regions. */
+  #policyOf({ policy: name, terms, inForce }: LimitCall | ReserveCall): Policy | undefined {
     const fields = inForce?.fields;
     const found =
-      (fields === undefined ? undefined : readPolicy(call.policy, fields, this.#host.policies)) ??
-      this.#host.policies.get(call.policy);
+      (fields === undefined ? undefined : readPolicy(name, fields, this.#host.policies)) ??
+      this.#host.policies.get(name);
     const policy = found && planOf(found, inForce?.plan);
     // During a rollout the home object decides by both versions.
     if (policy === undefined || (fields === undefined && terms !== undefined && terms !== policy.terms))
       return undefined;
-    if (!policy.rules.every(canHaveRegions)) return undefined;
-    const name = nameOf(call);
+    return policy.rules.every(canHaveRegions) ? policy : undefined;
+  }
+
+  #open(policy: Policy, of: string, nowMs: number): RegionKey | undefined {
+    const name = nameOf({ policy: policy.name, key: of });
     const known = this.#keys.get(name);
     if (known?.isFor(policy) === true) return known;
     for (const [each, key] of this.#keys) if (key.isOver(nowMs)) this.#keys.delete(each);
     // One under other rules is used up first, and ends by itself.
     if (this.#keys.size >= MAX_KEYS || this.#keys.has(name)) return undefined;
-    const key = new RegionKey(policy, call.key, () => this.#now());
+    const key = new RegionKey(policy, of, () => this.#now());
     this.#keys.set(name, key);
     return key;
   }

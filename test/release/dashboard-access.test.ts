@@ -193,3 +193,33 @@ test("while the statistics do not answer the pages say so instead of rates, and 
     removeState(folder);
   }
 });
+
+test("the page of a key that groups share has the active ones with their parts", async () => {
+  const { url } = serving;
+  const policy = { algorithm: "token-bucket", limit: 10, window: "1d", fair: true };
+  await send(url, "PUT", "/v1/policies/shared", policy);
+  for (const [group, cost] of [
+    ["calm", 1],
+    ["eager", 2],
+  ] as const)
+    await until(async () => {
+      const called = await send(url, "POST", "/v1/limit", { policy: "shared", key: "model", group, cost });
+      return called["success"] === true;
+    });
+  const { page, faults } = await opened(TOKENS.full);
+  await goTo(page, "#/key/shared/model");
+  await page.waitForSelector("#part-groups");
+  await says(page, "2 active.");
+  const rows = await page.$$eval("[aria-label='Table: Groups'] tbody tr", (found) =>
+    found.map((row) => [...row.children].map(({ textContent }) => textContent)),
+  );
+  expect(rows).toEqual([
+    ["eager", "0", "5"],
+    ["calm", "1", "5"],
+  ]);
+  const other = await opened(TOKENS.limit);
+  await goTo(other.page, "#/key/shared/model");
+  await says(other.page, "2 active. Their names need the scope admin.");
+  expect(await textOf(other.page)).not.toContain("eager");
+  expect([...faults, ...other.faults]).toEqual([]);
+});

@@ -83,18 +83,53 @@ test.each([
   },
 );
 
-/** Milliseconds after the first call that names the smaller plan: what docs/plans.md promises. */
-const PLAN_LATE_MS = 20_000;
+/** Milliseconds after the last call that names the larger plan: what docs/plans.md promises. */
+const PLAN_LATE_MS = 2_000;
+/** The same where a region's object does not reach the key's own. */
+const PLAN_UNHEARD_MS = 13_000;
+const PLAN_AT_MS = 8_000;
+/** It names a smaller plan, and the message never arrives. */
+const lostPlan: NonNullable<Cell["plantBetween"]> = {
+  message(call) {
+    if (call.inForce?.plan === "small") throw new Error("lost");
+    return call;
+  },
+};
 
-test.each([CELL.quota, LOG])(
-  "$algorithm: a smaller plan counts in all regions in time, and nothing is over",
-  async (quota) => {
-    const plan = { limit: quota.limit / 4, atMs: 8_000, lateMs: PLAN_LATE_MS };
-    const cell = { ...CELL, quota, plan, durationMs: 36_000, seed: announcedSeed("plans in regions") };
-    const { admittedOver, planOver } = await runCell(cell);
+const PLANS: readonly (readonly [string, Partial<Cell>, Partial<NonNullable<Cell["plan"]>>])[] = [
+  ["", {}, {}],
+  ["with a message in ten lost, ", { fault: "loss" }, {}],
+  // A message takes up to 300 ms with its answer: the plan of some has changed twice meanwhile.
+  [
+    "named again after 150 ms of the larger one, ",
+    {},
+    { back: [PLAN_AT_MS + 150, PLAN_AT_MS + 300], lateMs: PLAN_LATE_MS + 300 },
+  ],
+  ["unheard by the key's own object, ", { plantBetween: lostPlan }, { lateMs: PLAN_UNHEARD_MS }],
+];
+
+test.each(PLANS.flatMap(([name, ...of]) => [CELL.quota, LOG].map((quota) => [name, quota, ...of] as const)))(
+  "%s$algorithm: a smaller plan counts alone in all regions in time, and nothing is over",
+  async (_, quota, change, times) => {
+    const seed = announcedSeed("plans in regions");
+    const plan = { limit: quota.limit / 4, atMs: PLAN_AT_MS, lateMs: PLAN_LATE_MS, ...times };
+    const durationMs = PLAN_AT_MS + plan.lateMs + 5_000;
+    const { admittedOver, planOver } = await runCell({ ...CELL, ...change, quota, plan, durationMs, seed });
     expect({ admittedOver, planOver }).toEqual({ admittedOver: 0, planOver: 0 });
   },
 );
+
+test("after a smaller plan most of its limit is admitted, and not what holds of the larger one leave", async () => {
+  const plan = { limit: CELL.quota.limit / 4, atMs: PLAN_AT_MS, lateMs: PLAN_LATE_MS };
+  const seed = announcedSeed("plans in regions");
+  const { timeline } = await runCell({ ...CELL, plan, durationMs: 26_000, seed });
+  // In halves of a second, as parts of the larger limit.
+  for (let half = (PLAN_AT_MS + PLAN_LATE_MS) / 500; half + 4 <= timeline.length; half += 4) {
+    const admitted = timeline.slice(half, half + 4).reduce((sum, part) => sum + part / 4, 0);
+    expect(admitted).toBeGreaterThan(0.14);
+    expect(admitted).toBeLessThan(0.3);
+  }
+});
 
 test("all get a part of the limit, and its home object hears little", async () => {
   const figures = await runCell({ ...CELL, durationMs: 15_000, lawEveryMs: 1_000 });

@@ -202,6 +202,7 @@ const keyRecords = {
     tag: "keys",
     scopes: ["limit", "admin"],
     query: [
+      query("group", { type: "string", minLength: 1 }),
       query("waitFor", { type: "string", enum: ["idle"] }),
       query("waitMs", { type: "integer", minimum: 0, default: 0 }),
     ],

@@ -4,17 +4,12 @@ import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { ADDRESS_ALLOWED, normaliseKey } from "../../core/catalog/keys.ts";
 import { randomId, readClockMs } from "../../core/clock.ts";
 import { namedPlan, withCallLimits } from "../../core/policies/named-plans.ts";
+import { ofGroup } from "../../core/policies/of-group.ts";
 import type { RegionalPolicies } from "../../core/policies/parse-policies.ts";
-import {
-  type Cost,
-  costOf,
-  ofGroup,
-  type Policy,
-  publicName,
-  takesNothing,
-} from "../../core/policies/policy.ts";
+import { type Cost, costOf, type Policy, publicName, takesNothing } from "../../core/policies/policy.ts";
 import type { LimitParams } from "../../core/protocol/calls.ts";
-import type { Decision } from "../../core/protocol/decision.ts";
+import type { Decision, KeyReport } from "../../core/protocol/decision.ts";
+import { hash } from "../../core/protocol/names.ts";
 import { type Answered, catalogUnreached, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { clip, oneOfNames, pointerTo, violation } from "../../core/violations.ts";
 import { keyProblem, mayUse, policyProblem, type Principal, scopeProblem } from "../auth/tokens.ts";
@@ -74,7 +69,7 @@ export function findTarget(
   const found = policy.overrides?.find(key, readClockMs()) ?? policy;
   const planned = withPlan(found, request, below);
   if (planned instanceof Problem) return planned;
-  const seen = withGroup(planned, request, below);
+  const seen = withGroup(planned, principal, request, below);
   if (seen instanceof Problem) return seen;
   return { policy: seen.pool === undefined ? seen : policies.within(seen, principal.region), key };
 }
@@ -111,12 +106,13 @@ function withPlan(
 /** The policy as the group of a call sees it. Calls that are decided name a plan, and under such a policy their group. */
 function withGroup(
   policy: Policy,
+  { id }: Pick<Principal, "id">,
   { plan, group }: TargetFields,
   below: readonly string[],
 ): Policy | Problem {
   if (policy.isFair !== true)
     return group === undefined ? policy : badValue([...below, "group"], group, NO_GROUPS);
-  if (group !== undefined) return ofGroup(policy, group);
+  if (group !== undefined) return ofGroup(policy, { group, namedBy: hash(id).toString(36) });
   return plan === undefined ? policy : badValue([...below, "group"], group, GROUP_ALLOWED);
 }
 
@@ -321,10 +317,18 @@ export const callPeek = onKey(requests.PeekRequest, ({ policy, key }, { waitFor,
   const { client, request } = context;
   const { lease } = policy;
   if (waitFor === undefined && waitMs > 0) return badValue(["waitMs"], waitMs, "left out, or with waitFor");
-  if (lease === undefined || waitMs === 0) return client.peek(policy, key);
+  if (lease === undefined || waitMs === 0) return withoutNames(client.peek(policy, key), context);
   const problem = maxWaitProblem(waitMs, lease.maxWaitMs);
-  return problem ?? client.waitForIdle(policy, key, waitMs, request?.signal);
+  return problem ?? withoutNames(client.waitForIdle(policy, key, waitMs, request?.signal), context);
 });
+
+/** Who else calls is for the scope admin: others only see how many groups there are. */
+async function withoutNames(peeked: Answered<KeyReport>, { principal }: CallContext): Answered<KeyReport> {
+  const report = await peeked;
+  if (report instanceof Problem || report.groups === undefined) return report;
+  if (scopeProblem(principal, ["admin"]) === undefined) return report;
+  return { ...report, groups: { active: report.groups.active } };
+}
 
 export const callReset = onKey(requests.KeyRequest, ({ policy, key }, _, { client }) =>
   withCandidate(client, policy, (each, its) => each.reset(its, key)),

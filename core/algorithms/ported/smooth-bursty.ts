@@ -5,6 +5,7 @@ import {
   tokenBucket,
   type TokenBucketConfig,
   type TokenBucketState,
+  withoutRate,
 } from "../token-bucket.ts";
 
 /**
@@ -50,6 +51,7 @@ export const smoothBursty: Algorithm<SmoothBurstyConfig, TokenBucketState> = {
   // The script of pools has no delays.
   isPoolable: undefined,
   lessRate,
+  withoutRate,
   fields: { limit: "units", window: "duration", maxBurst: "duration?", maxDelay: "duration?" },
 
   configure(fields): SmoothBurstyConfig | ConfigProblem {

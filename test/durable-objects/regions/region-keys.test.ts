@@ -116,6 +116,19 @@ test("under another window calls are the home object's, as long as the bucket of
   expect(await limit({ inForce })).toEqual(ASK_HOME);
 });
 
+test("a call under a later version has its limit, and the home object hears of the version with the next message", async () => {
+  const { limit, asked, set } = regionWith();
+  await limit();
+  const fields = JSON.stringify({ algorithm: "token-bucket", limit: 500, window: "1s" });
+  const inForce = { version: 2, sinceMs: 1, fields };
+  expect(await limit({ inForce })).toMatchObject({ rules: [{ success: true, limit: 500 }] });
+  // One that has not heard of it sets nothing back.
+  expect(await limit()).toMatchObject({ rules: [{ success: true, limit: 500 }] });
+  set(1_000);
+  await limit();
+  expect(asked.map((each) => each.inForce?.version)).toEqual([undefined, 2]);
+});
+
 test("while deployments mix, calls of another one are the home object's, which decides by both", async () => {
   const { limit } = regionWith();
   expect(await limit({ terms })).toMatchObject({ rules: [{ success: true }] });

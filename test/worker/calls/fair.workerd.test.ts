@@ -61,6 +61,45 @@ test("weights, holds, refunds, joint checks and idempotency keys know the group"
   expect(any.body).toMatchObject({ success: true, chosen: 0, decisions: [{ group: "a" }] });
 });
 
+test("a peek has the active groups, and of a group that it names the part", async () => {
+  const key = freshKey();
+  for (let number = 1; number <= 30; number += 1)
+    await limit("fair", key, of(`g${number}`, number === 7 ? 3 : 1));
+  const peeked = (await report("fair", key)).body;
+  const { active, busiest } = peeked["groups"] as { active: number; busiest: object[] };
+  expect([active, busiest.length]).toEqual([30, 20]);
+  // 100 a window, and 50 at once, in 30 parts.
+  expect(busiest[0]).toEqual({ group: "g7", limit: 3, remaining: 0 });
+  expect(busiest).toContainEqual({ group: "g30", limit: 3, remaining: 0 });
+  expect(peeked["share"]).toBeUndefined();
+  const ofGroup = (await report("fair", `${key}?group=g7`)).body;
+  expect(ofGroup).toMatchObject({ group: "g7", share: { limit: 3, remaining: 0 }, groups: { active: 30 } });
+  // A look makes no group active.
+  expect((await report("fair", `${key}?group=other`)).body).toMatchObject({ group: "other", success: true });
+  expect((await report("fair", key)).body).toMatchObject({ groups: { active: 30 } });
+  expect((await report("fair", freshKey())).body).toMatchObject({ groups: { active: 0, busiest: [] } });
+});
+
+test("who else calls is for the scope admin", async () => {
+  const key = freshKey();
+  await limit("fair", key, of("secret"));
+  const { body } = await call(`/v1/policies/fair/keys/${key}`, { token: TOKENS.limit });
+  expect(body["groups"]).toEqual({ active: 1 });
+});
+
+test("groups that one token names count together as 16 beside a group of another token, also after a restart", async () => {
+  const key = freshKey();
+  for (let number = 0; number < 40; number += 1) await limit("fair", key, of(`g${number}`));
+  const other = async (cost: number) => {
+    const body = { policy: "fair", key, group: "other", cost };
+    return (await call("/v1/limit", { token: TOKENS.limit, body })).body["share"];
+  };
+  await other(1);
+  expect(await other(0)).toEqual({ limit: Math.floor(100 / 17), remaining: 1 });
+  await abortAllDurableObjects();
+  expect(await other(0)).toEqual({ limit: Math.floor(100 / 17), remaining: 1 });
+});
+
 test.each([
   ["fair", {}, "/group", "group is missing: must be 1 to 128 bytes of UTF-8: whose call it is"],
   ["fair", { group: "" }, "/group", 'group is "": must be 1 to 128 bytes of UTF-8'],
@@ -87,5 +126,9 @@ test("a client in its caller's process names groups in its messages, and may not
     expect(decision).toMatchObject({ success: true, group: "a", remaining: 100 - number, source: "object" });
   }
   await expect(limiter.limit({ key })).rejects.toThrow("group is missing");
+  expect(await limiter.peek({ key, group: "a" })).toMatchObject({ group: "a", groups: { active: 1 } });
+  await expect(limiter.peek({ key, group: "" })).rejects.toThrow(
+    'group is "": must be 1 to 128 bytes of UTF-8',
+  );
   await limiter.close();
 });

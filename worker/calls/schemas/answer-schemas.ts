@@ -267,5 +267,15 @@ export const KeyFigures = v.object({
     }),
     "Of a policy that sheds calls while machines are too busy.",
   ),
+  groups: optional(
+    v.object({
+      active: amount("How many groups are active."),
+      busiest: optional(
+        v.array(v.object({ group: v.string(), ...part })),
+        "Those that owe most, at most 20, each with its part. Needs the scope admin.",
+      ),
+    }),
+    "Under a policy with `fair`: of the first rule that groups share.",
+  ),
 });
 export const KeyReport = v.intersect([Decision, KeyFigures]);

@@ -274,6 +274,10 @@ export const PeekRequest = table({
   policy,
   key,
   plan: planOfKey,
+  group: optional(
+    text(MAX_GROUP_BYTES),
+    "Whose part the decision says, under a policy with `fair`. By default what all groups have together.",
+  ),
   waitFor: optional(
     oneOf(["idle"]),
     "With this, the answer comes when the key has no leases, or after waitMs.",

@@ -1,0 +1,22 @@
+/** A policy as calls of a group see it: core/algorithms/fair.ts says what a group is. */
+import type { GroupOfCall, Policy } from "./policy.ts";
+
+const MAX_VIEWS = 1_000;
+const views = new WeakMap<Policy, Map<string, Policy>>();
+
+/** The policy as calls of a group see it. One that is kept is the same for all of their calls. */
+export function ofGroup(policy: Policy, group: GroupOfCall): Policy {
+  const known = views.get(policy) ?? new Map<string, Policy>();
+  views.set(policy, known);
+  const id = `${group.namedBy} ${group.group}`;
+  const seen = known.get(id);
+  if (seen !== undefined) return seen;
+  const byPriority = [...policy.priorities.seen].map(([name, each]) => [name, { ...each, group }] as const);
+  const made = { ...policy, group, priorities: { ...policy.priorities, seen: new Map(byPriority) } };
+  for (const oldest of known.keys()) {
+    if (known.size < MAX_VIEWS) break;
+    known.delete(oldest);
+  }
+  known.set(id, made);
+  return made;
+}
