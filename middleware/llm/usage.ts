@@ -1,5 +1,5 @@
 /** Tokens that a model used, and what they cost. */
-import { describe, oneOfNames, requireInteger, requireKnownOptions } from "../../core/violations.ts";
+import { describe, oneOfNames, requireGiven, requireInteger, requireKnownOptions } from "../../core/violations.ts";
 
 /** Tokens of one request. The three kinds of input do not overlap. */
 export interface Usage {
@@ -36,10 +36,9 @@ export function requirePrice(name: string, price: Price): void {
       `${name} is ${describe(price)}: must be { input, output }, prices of a million tokens`,
     );
   requireKnownOptions(price, PRICE_FIELDS);
-  for (const field of PRICE_FIELDS) {
-    const isNeeded = field === "input" || field === "output";
-    requireInteger(`${name}.${field}`, price[field] ?? (isNeeded ? NaN : undefined), 0, MAX_PRICE);
-  }
+  for (const field of PRICE_FIELDS) requireInteger(`${name}.${field}`, price[field], 0, MAX_PRICE);
+  for (const field of ["input", "output"] as const)
+    requireGiven(`${name}.${field}`, price[field], "the price of a million tokens");
 }
 
 /** The price of a model, or the sentence for whoever asked for it. */
