@@ -42,7 +42,7 @@ export async function startProvider(): Promise<Provider> {
     const body = JSON.parse(text) as Record<string, unknown>;
     bodies.push(body);
     const prompt = promptIn(text);
-    if (prompt.status !== undefined) {
+    if (prompt.status !== undefined && prompt.status !== 200) {
       response.writeHead(prompt.status, { ...prompt.headers, "content-type": "application/json" });
       return response.end(JSON.stringify({ error: { message: "as it was asked", type: "api_error" } }));
     }
