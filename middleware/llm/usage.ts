@@ -1,5 +1,11 @@
 /** Tokens that a model used, and what they cost. */
-import { describe, oneOfNames, requireGiven, requireInteger, requireKnownOptions } from "../../core/violations.ts";
+import {
+  describe,
+  oneOfNames,
+  requireGiven,
+  requireInteger,
+  requireKnownOptions,
+} from "../../core/violations.ts";
 
 /** Tokens of one request. The three kinds of input do not overlap. */
 export interface Usage {

@@ -57,7 +57,11 @@ export async function startProvider(): Promise<Provider> {
     }
     response.writeHead(200, { ...headers, "content-type": "text/event-stream" });
     const send = (event: object | string) =>
-      response.write(`data: ${typeof event === "string" ? event : JSON.stringify(event)}\n\n`);
+      response.write(
+        typeof event === "string"
+          ? `data: ${event}\n\n`
+          : `${named(event)}data: ${JSON.stringify(event)}\n\n`,
+      );
     voice.begin.forEach(send);
     for (let word = 0; word < words && !response.destroyed; word += 1) {
       if (word === breaksAfter) return response.destroy();
@@ -80,6 +84,11 @@ export async function startProvider(): Promise<Provider> {
       await new Promise((done) => server.close(done));
     },
   };
+}
+
+/** Events that have a type have it as their name too, which Anthropic's client reads. */
+function named(event: { readonly type?: string }): string {
+  return event.type === undefined ? "" : `event: ${event.type}\n`;
 }
 
 /** The text of a prompt, which stands in a body wherever its client puts it. */
