@@ -1,4 +1,4 @@
-import { describe, expect, test } from "vitest";
+import { afterAll, beforeEach, describe, expect, test, vi } from "vitest";
 import { PROBLEMS, Problem } from "../../core/protocol/problems.ts";
 import { endHold } from "../../middleware/settle-on-end.ts";
 import { LimiterError } from "../../package/client.ts";
@@ -85,6 +85,10 @@ test("without a hold the stream is handed on as it is", () => {
 });
 
 describe("a settlement", () => {
+  const warn = vi.spyOn(console, "warn").mockImplementation(() => undefined);
+  afterAll(() => warn.mockRestore());
+  beforeEach(() => warn.mockClear());
+
   const failing = (kind: keyof typeof PROBLEMS, times: number) => {
     const clock = manualClock();
     let calls = 0;
@@ -101,6 +105,7 @@ describe("a settlement", () => {
     for (const ms of [200, 1_000, 5_000]) await clock.advance(ms);
     await ended;
     expect(calls()).toBe(4);
+    expect(warn.mock.calls).toEqual([[expect.stringContaining("counts as used when it expires")]]);
   });
 
   test("ends with the first answer", async () => {
