@@ -32,8 +32,8 @@ export function settleOnEnd<Chunk>(
 }
 
 /**
- * Keeps the request alive until `work`, which the returned function begins, is done: a runtime that learns of it only at the end of a stream may
- * have ended the request by then.
+ * Keeps the request alive until `work`, which the returned function begins, is done. A runtime that learns of it only at
+ * the end of a stream may have ended the request by then.
  */
 export function untilCalled(context: object | undefined, work: () => Promise<void>): () => void {
   let begin: (work: Promise<void>) => void = () => undefined;

@@ -1,6 +1,7 @@
 /**
  * A gateway to language models, with a budget for each user and each team. Clients of OpenAI and of Anthropic take its
- * address as their base URL. What a request may use is held before it is sent, what it has used is settled when its answer ends.
+ * address as their base URL. What a request may use is held before it is sent; what it has used is settled when its
+ * answer ends.
  */
 import { waitUntil } from "cloudflare:workers";
 import type { LimiterService } from "weir-limiter";
