@@ -104,7 +104,7 @@ test("what the provider refused takes nothing; what broke takes the input", asyn
 
 test("a call without a bound of its output gets one", async () => {
   const { middleware } = start();
-  expect(await middleware.transformParams({ params: { prompt: "a" } as object })).toEqual({
+  expect(await middleware.transformParams({ params: { prompt: "a", maxOutputTokens: undefined } })).toEqual({
     prompt: "a",
     maxOutputTokens: 500,
   });
