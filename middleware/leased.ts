@@ -10,6 +10,7 @@ import type {
 } from "../client/limiter.ts";
 import { SYSTEM_TIME } from "../core/clock.ts";
 import { busyBody } from "../core/protocol/denied-body.ts";
+import { endedStream } from "./ended-stream.ts";
 import { type Given, type InBackground, limiterOf, valueOf } from "./options.ts";
 import type { SharedOptions } from "./rate-limited.ts";
 import { headerPolicies, RequestLimits, type RequestLease } from "./request-limits.ts";
@@ -151,27 +152,5 @@ export function untilEnded(response: Response, end: (end: End) => void): Respons
     end("complete");
     return response;
   }
-  const reader = response.body.getReader();
-  const body = new ReadableStream<Uint8Array>(
-    {
-      async pull(controller) {
-        try {
-          const { done, value } = await reader.read();
-          if (!done) return controller.enqueue(value);
-          end("complete");
-          controller.close();
-        } catch (error) {
-          end("aborted");
-          throw error;
-        }
-      },
-      async cancel(reason) {
-        end("aborted");
-        await reader.cancel(reason);
-      },
-    },
-    // Read nothing ahead, as without this stream.
-    { highWaterMark: 0 },
-  );
-  return new Response(body, response);
+  return new Response(endedStream(response.body, end), response);
 }

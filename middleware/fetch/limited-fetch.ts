@@ -6,6 +6,7 @@ import type { Cost, Limiter, PlanName, PolicyName } from "../../client/limiter.t
 import { SYSTEM_TIME, type Time } from "../../core/clock.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { type Given, requireFetchOptions, valueOf } from "../options.ts";
+import { pause, pausedForMs, pauseOf } from "./pauses.ts";
 
 export type Fetch = (input: string | URL | Request, init?: RequestInit) => Promise<Response>;
 
@@ -136,7 +137,7 @@ class Turn {
   }
 
   #pauseMs(): number {
-    return Math.max(0, (pauses.get(this.#limiter)?.get(this.name) ?? 0) - this.#time.nowMs());
+    return pausedForMs(this.#limiter, this.name, this.#time.nowMs());
   }
 
   async #take(): Promise<void> {
@@ -171,40 +172,6 @@ class Turn {
       signal?.addEventListener("abort", leave, { once: true });
     });
   }
-}
-
-/** The most pauses of one limiter. The oldest is forgotten: its partner answers 429 again if necessary. */
-const MAX_PAUSES = 10_000;
-
-/** When partners' pauses end, for all calls in this process that share a limiter and a key. */
-const pauses = new WeakMap<object, Map<string, number>>();
-
-function pause(limiter: object, name: string, untilMs: number): void {
-  const ofLimiter = pauses.get(limiter) ?? new Map<string, number>();
-  pauses.set(limiter, ofLimiter);
-  const lastsUntilMs = Math.max(untilMs, ofLimiter.get(name) ?? 0);
-  ofLimiter.delete(name);
-  const [oldest] = ofLimiter.keys();
-  if (oldest !== undefined && ofLimiter.size >= MAX_PAUSES) ofLimiter.delete(oldest);
-  ofLimiter.set(name, lastsUntilMs);
-}
-
-/** The three forms of RFC 9110 begin with a day of the week, and have a time. */
-const HTTP_DATE = /^(Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*,? .*\d\d:\d\d:\d\d/;
-
-/** The pause that the server requests, in milliseconds; `undefined`: none, or one of unknown length. */
-export function pauseOf(response: Pick<Response, "status" | "headers">, nowMs: number): number | undefined {
-  if (response.status !== 429 && response.status !== 503) return undefined;
-  const retryAfter = response.headers.get("retry-after")?.trim() ?? "";
-  if (/^\d{1,12}$/.test(retryAfter)) return Number(retryAfter) * 1_000;
-  // `Date.parse` takes "-5" and "1.5" for days in 2001.
-  const atMs = HTTP_DATE.test(retryAfter) ? Date.parse(retryAfter) : Number.NaN;
-  if (Number.isNaN(atMs)) return undefined;
-  // The server's clock may differ from this one, so its own date counts.
-  const serverMs = Date.parse(response.headers.get("date") ?? "");
-  const leftMs = atMs - (Number.isNaN(serverMs) ? nowMs : serverMs);
-  // A past instant is no pause of 0 ms: requests would be repeated without end.
-  return leftMs < 0 ? undefined : leftMs;
 }
 
 /** Methods that may be repeated after a 503, which leaves open whether the request was executed. */

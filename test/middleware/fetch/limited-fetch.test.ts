@@ -2,7 +2,7 @@ import fc from "fast-check";
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
-import { pauseOf } from "../../../middleware/fetch/limited-fetch.ts";
+import { pauseOf } from "../../../middleware/fetch/pauses.ts";
 import { FetchLimitedError, limitedFetch, type Fetch } from "../../../package/fetch.ts";
 import { assertNotAsked, manualClock, memoryLimiter } from "../../../package/testing.ts";
 

@@ -1,0 +1,174 @@
+/** What an answer that is cut counts, when a provider's pause ends, and what is refused when a budget is made. */
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import type { Fetch } from "../../../package/fetch.ts";
+import { budgetFetch, budgetMiddleware, type BudgetOptions } from "../../../package/llm.ts";
+import { manualClock, memoryLimiter } from "../../../package/testing.ts";
+import { eventually } from "../../support/eventually.ts";
+import { type Prompt, promptText, type Provider, startProvider } from "../../support/model-provider.ts";
+
+const window = "30d";
+const POLICIES = {
+  tokens: { algorithm: "sliding-log", limit: 10_000, window, unit: "tokens" },
+  open: { algorithm: "sliding-log", limit: 1, window, unit: "tokens", shadow: true },
+};
+let provider: Provider;
+beforeAll(async () => {
+  provider = await startProvider();
+});
+afterAll(() => provider.stop());
+
+function start(options: object = {}) {
+  const clock = manualClock();
+  const limiter = memoryLimiter({ policies: POLICIES, clock });
+  const given = {
+    limiter,
+    budgets: [{ policy: "tokens", key: "k" }],
+    maxOutputTokens: 1_000,
+    inputTokens: () => 10,
+    time: clock,
+    ...options,
+  };
+  const used = async (policy = "tokens") => {
+    const { limit, remaining = 0, holds } = await limiter.peek({ policy, key: "k" });
+    return { holds, used: limit - remaining };
+  };
+  return { asking: budgetFetch(given), given, used, clock, limiter };
+}
+
+function ask(asking: Fetch, prompt: Prompt = {}, fields: object = {}): Promise<Response> {
+  const messages = [{ role: "user", content: promptText(prompt) }];
+  const body = JSON.stringify({ model: "gpt", messages, max_tokens: 100, ...fields });
+  return asking(`${provider.url}/chat/completions`, { method: "POST", body });
+}
+
+describe("what is cut before its usage came", () => {
+  const left = async (response: Response) => {
+    const reader = response.body?.getReader();
+    await reader?.read();
+    await reader?.cancel();
+  };
+
+  test.each([
+    [{}, 10],
+    [{ onCut: "held" }, 110],
+  ])("with %j is at least %d tokens", async (options, least) => {
+    const { asking, used } = start(options);
+    await left(await ask(asking, { words: 50, pauseMs: 50 }, { stream: true }));
+    await eventually(async () => expect((await used()).holds).toBe(0));
+    expect((await used()).used).toBeGreaterThanOrEqual(least);
+    expect((await used()).used).toBeLessThanOrEqual(least + 20);
+  });
+
+  test.each([
+    [{}, 10],
+    [{ onCut: "held" }, 110],
+  ])("without an answer, with %j, is %d tokens", async (options, tokens) => {
+    const { asking, used } = start({ ...options, fetch: () => Promise.reject(new TypeError("broken")) });
+    await expect(ask(asking)).rejects.toThrow("broken");
+    await eventually(async () => expect(await used()).toEqual({ holds: 0, used: tokens }));
+  });
+
+  test("an answer that is made later counts as all that was held", async () => {
+    const later = async () => Response.json({ id: "r", status: "queued", output: [] });
+    const { asking, used } = start({ fetch: later });
+    const body = JSON.stringify({ model: "gpt", input: "a", background: true, max_output_tokens: 100 });
+    await (await asking("https://api.example/v1/responses", { method: "POST", body })).text();
+    await eventually(async () => expect(await used()).toEqual({ holds: 0, used: 110 }));
+  });
+
+  test("an answer that is no JSON counts by its length", async () => {
+    const { asking, used } = start({ fetch: async () => new Response("x".repeat(40)) });
+    await (await ask(asking)).text();
+    await eventually(async () => expect(await used()).toEqual({ holds: 0, used: 30 }));
+  });
+});
+
+test("more than was held is taken too", async () => {
+  const { asking, used } = start({ inputTokens: () => 1 });
+  await (await ask(asking, { words: 90 })).text();
+  await eventually(async () => expect((await used()).holds).toBe(0));
+  expect((await used()).used).toBeGreaterThan(101);
+});
+
+test("what a policy in shadow admits over its limit has no hold, and passes", async () => {
+  const { asking, used } = start({ budgets: [{ policy: "open", key: "k" }] });
+  expect(await (await ask(asking)).text()).toContain("word");
+  expect((await used("open")).holds).toBe(0);
+});
+
+describe("a pause that the provider asks for", () => {
+  const nothing = { "x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "4s" };
+
+  test.each([
+    ["nothing remains", {}, { ...nothing }, 4_000],
+    ["Retry-After", { status: 429 }, { "retry-after": "7" }, 7_000],
+  ])("(%s) is kept: until its end nothing is sent and nothing held", async (_, prompt, headers, pauseMs) => {
+    const { asking, used, clock } = start();
+    await (await ask(asking, { ...prompt, headers })).text();
+    await eventually(async () => expect((await used()).holds).toBe(0));
+    const before = [provider.bodies.length, await used()];
+    const paused = await ask(asking);
+    expect([
+      paused.status,
+      paused.headers.get("retry-after-ms"),
+      paused.headers.get("x-should-retry"),
+    ]).toEqual([429, String(pauseMs), "true"]);
+    await clock.advance(pauseMs - 1);
+    expect((await ask(asking)).status).toBe(429);
+    expect([provider.bodies.length, await used()]).toEqual(before);
+    await clock.advance(1);
+    expect((await ask(asking)).status).toBe(200);
+  });
+
+  test("is that of one model", async () => {
+    const { asking } = start();
+    await ask(asking, { status: 429, headers: { "retry-after": "7" } });
+    expect((await ask(asking, {}, { model: "other" })).status).toBe(200);
+    expect((await ask(asking)).status).toBe(429);
+  });
+});
+
+test("without an answer of the limiter: 503, and the request is not sent", async () => {
+  const degraded = {
+    success: false,
+    policy: "tokens",
+    key: "k",
+    limit: 1,
+    reason: "degraded",
+    source: "fallback",
+    rules: [],
+  };
+  const hold = async () => degraded as never;
+  const { limiter } = start();
+  const { asking } = start({ limiter: { hold, settle: limiter.settle, cancel: limiter.cancel } });
+  const before = provider.bodies.length;
+  const response = await ask(asking);
+  expect([response.status, response.headers.get("x-should-retry"), provider.bodies.length]).toEqual([
+    503,
+    "true",
+    before,
+  ]);
+});
+
+test.each([
+  [{ limiter: undefined }, "limiter is missing: must be a limiter, as createLimiter makes one"],
+  [{ limiter: {} }, "limiter is an object: must be a limiter"],
+  [{ budgets: undefined }, "budgets is missing: must be a list of { policy, key }"],
+  [{ budgets: [] }, "budgets is an array of 0: must be a list of 1 to 16"],
+  [{ budgets: [{ policy: "tokens" }] }, "key of a budget is missing: must be a text"],
+  [{ budgets: [{ policy: "tokens", kee: "k" }] }, "kee is not an option"],
+  [{ budgets: [{ key: "k", units: ["token"] }] }, 'units is "token": must be one of "tokens"'],
+  [{ budgets: [{ key: "k", units: ["cost"] }] }, "prices is missing: must be given"],
+  [{ maxOutputTokens: undefined }, "maxOutputTokens is missing: must be an integer"],
+  [{ maxOutputTokens: 0 }, "maxOutputTokens is 0: must be an integer"],
+  [{ bytesPerToken: 0.5 }, "bytesPerToken is 0.5: must be an integer, 1 or more"],
+  [{ onCut: "all" }, 'onCut is "all": must be "seen" or "held"'],
+  [{ ttlMs: 1e9 }, "ttlMs is 1000000000: must be an integer, from 1 to 86400000"],
+  [{ prices: { gpt: { input: 1 } } }, "prices.gpt.output is missing"],
+  [{ maxoutputTokens: 1 }, "maxoutputTokens is not an option"],
+])("%j is refused when it is made", (wrong, message) => {
+  const { given } = start();
+  const options = { ...given, ...wrong } as BudgetOptions;
+  expect(() => budgetFetch(options)).toThrow(message);
+  expect(() => budgetMiddleware(options)).toThrow(message);
+});
