@@ -18,8 +18,8 @@ interface Weighed {
 
 type WeightOf = (group: string) => number;
 
-const MAX_GROUPS = 1_000;
-const MAX_GROUPS_OF_CALLER = MAX_GROUPS / 2;
+const MAX_GROUPS = 1_500;
+const MAX_GROUPS_OF_CALLER = 1_000;
 /** So many groups of a caller are never made lighter. */
 const MIN_GROUPS_OF_CALLER = 16;
 /** All groups beyond those share one part, those of a caller another one. No group of a call has such a name. */
@@ -33,8 +33,8 @@ export function othersOf(
   namedBy: string | undefined,
 ): string | undefined {
   if (isOfOthers(name)) return undefined;
-  const isFullOf = namedBy !== undefined && groups.length >= MAX_GROUPS_OF_CALLER;
-  if (isFullOf && countsIn(groups).get(namedBy) === MAX_GROUPS_OF_CALLER) return OTHERS_OF + namedBy;
+  const ofCaller = groups.length < MAX_GROUPS_OF_CALLER ? 0 : (countsIn(groups).get(namedBy) ?? 0);
+  if (ofCaller >= MAX_GROUPS_OF_CALLER) return OTHERS_OF + (namedBy ?? "");
   return groups.length >= MAX_GROUPS ? OTHERS : undefined;
 }
 

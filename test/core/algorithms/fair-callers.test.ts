@@ -134,12 +134,12 @@ test("up to 16 groups of a caller, or as many as all others have, each weigh wha
   expect(equal.limitOf(0, "two", "one5")).toBe(100);
 });
 
-test("one caller has 500 groups of its own, the others share a part, and another caller's have theirs", () => {
+test("one caller has a thousand groups of its own, the others share a part, and another caller's have theirs", () => {
   const shared = new Shared({ ...BUCKET, limit: 100_000 });
   for (let group = 0; group < 10_000; group += 1) shared.call(0, "flood", `f${group}`);
   for (let group = 0; group < 300; group += 1) shared.call(0, "other", `o${group}`);
   const parts = Array.from({ length: 300 }, (_, group) => shared.call(0, "other", `o${group}`, 0).share);
-  // 500 and their rest count as 300, a little more for the rest.
-  for (const part of parts) expect(part?.limit).toBe(Math.floor(100_000 / (300 + (300 * 501) / 500)));
+  // A thousand and their rest count as 300, a little more for the rest.
+  for (const part of parts) expect(part?.limit).toBe(Math.floor(100_000 / (300 + (300 * 1_001) / 1_000)));
   expect(parts.every((part) => (part?.remaining ?? 0) > 0)).toBe(true);
 });
