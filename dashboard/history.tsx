@@ -45,7 +45,7 @@ export function History(props: {
         }}
       >
         <span class="swatch admitted" /> {admitted} admitted
-        <span class="swatch denied" /> {denied} denied in {span.name}, by {span.bar}
+        <span class="swatch denied" /> {denied} denied, by {span.bar}
       </Plot>
       {hasPlans && <ByPlan points={points} />}
     </>

@@ -49,8 +49,8 @@ export function KeyHistory({ seen }: { readonly seen: readonly Seen[] }) {
           maxY: now?.limit ?? 1,
         })}
       >
-        <span class="swatch admitted" /> units remaining since {instant(first.atMs)}; a call was denied at{" "}
-        {count(denied)} of {count(seen.length)} readings
+        <span class="swatch admitted" /> units remaining; denied at {count(denied)} of {count(seen.length)}{" "}
+        readings since {instant(first.atMs)}
       </Plot>
     </Part>
   );

@@ -8,7 +8,7 @@ import { readOverride } from "./key-changes.ts";
 import { KeyHistory, withSeen, type Seen } from "./key-history.tsx";
 import { DoneNote, Figure, Part, ProblemNote, Rows, To, type Done } from "./parts.tsx";
 import { usePoll } from "./poll.ts";
-import { admittedIn, count, duration, instant, overrideLine } from "./words.ts";
+import { retryAfter, count, duration, instant, overrideLine } from "./words.ts";
 
 const EVERY_MS = 5_000;
 
@@ -26,7 +26,7 @@ export function KeyPage({ policy, name }: { readonly policy: string; readonly na
   return (
     <>
       <p>
-        <To place={{ at: "policy", policy }}>{policy}</To>
+        Policy <To place={{ at: "policy", policy }}>{policy}</To>
       </p>
       <h1 class="key">{name}</h1>
       {canStandInAddress(name) ? (
@@ -55,6 +55,7 @@ export function KeyPage({ policy, name }: { readonly policy: string; readonly na
 
 function State({ report }: { readonly report: KeyReport }) {
   const { outstanding, holds, leases, reclaimed, queueLength, longestWaitMs } = report;
+  const some = (name: string, value: number) => value > 0 && <Figure name={name} value={count(value)} />;
   return (
     <Part title="Now">
       <p class={report.success ? "good-text" : "bad-text"} data-reason={report.reason}>
@@ -66,16 +67,16 @@ function State({ report }: { readonly report: KeyReport }) {
         <Figure name="remaining" value={report.remaining === undefined ? "–" : count(report.remaining)} />
         {report.plan !== undefined && <Figure name="plan" value={report.plan} />}
         <Figure name="in use" value={count(outstanding)} />
-        <Figure name="holds" value={count(holds)} />
-        <Figure name="leases" value={count(leases)} />
-        <Figure name="expired leases" value={count(reclaimed)} />
-        <Figure name="waiting" value={count(queueLength)} />
-        <Figure name="longest wait" value={duration(longestWaitMs)} />
+        {some("holds", holds)}
+        {some("leases", leases)}
+        {some("expired leases", reclaimed)}
+        {some("waiting", queueLength)}
+        {longestWaitMs > 0 && <Figure name="longest wait" value={duration(longestWaitMs)} />}
       </dl>
       {report.rules.length > 0 && (
         <Rows
           label="Rules"
-          heads={["rule", "remaining", "limit", "full again in", "admitted again in"]}
+          heads={["rule", "remaining", "limit", "full again in", "retry after"]}
           rows={report.rules.map((rule) => ({
             key: rule.name,
             cells: [
@@ -83,7 +84,7 @@ function State({ report }: { readonly report: KeyReport }) {
               <Remaining rule={rule} />,
               count(rule.limit),
               duration(rule.resetAfterMs),
-              admittedIn(rule),
+              retryAfter(rule),
             ],
           }))}
         />

@@ -43,6 +43,7 @@ export function TopKeysPart({ policy }: { readonly policy: string }) {
     const { count: most, error } = counted;
     return error === 0 ? count(most) : `${count(most - error)} to ${count(most)}`;
   };
+  const states = statesOf((value?.rows ?? []).map(({ report }) => report));
   return (
     <Part title="Top keys">
       <Choice label="Sort keys" among={SORTS} chosen={by} onChosen={setBy} />
@@ -51,7 +52,7 @@ export function TopKeysPart({ policy }: { readonly policy: string }) {
       <div data-top={by}>
         <Rows
           label="Top keys"
-          heads={["key", "denied", "calls", ...STATE]}
+          heads={["key", "denied", "calls", ...states.map(({ head }) => head)]}
           rows={(value?.rows ?? []).map(({ key, counts, report }) => ({
             key,
             cells: [
@@ -61,7 +62,7 @@ export function TopKeysPart({ policy }: { readonly policy: string }) {
               </>,
               calls("denied", counts.denied),
               calls("active", counts.active),
-              ...stateOf(report),
+              ...states.map(({ cell }) => cell(report)),
             ],
           }))}
         />
@@ -122,6 +123,7 @@ function ListedKeys({ policy }: { readonly policy: string }) {
       {label}
     </button>
   );
+  const states = statesOf(value?.keys ?? []);
   return (
     <>
       <label class="find">
@@ -131,10 +133,10 @@ function ListedKeys({ policy }: { readonly policy: string }) {
       <ProblemNote problem={problem} />
       <Rows
         label="All keys"
-        heads={["key", ...STATE]}
+        heads={["key", ...states.map(({ head }) => head)]}
         rows={(value?.keys ?? []).map((each) => ({
           key: each.key,
-          cells: [<KeyLink policy={policy} name={each.key} />, ...stateOf(each)],
+          cells: [<KeyLink policy={policy} name={each.key} />, ...states.map(({ cell }) => cell(each))],
         }))}
       />
       {value?.keys.length === 0 && <p class="quiet">None on this page.</p>}
@@ -153,18 +155,33 @@ type ListedReport = Omit<ListedKey, "remaining" | "resetAfterMs"> & {
   readonly longestWaitMs?: number;
 };
 
-const STATE = ["remaining", "limit", "holds", "leases", "waiting", "longest wait"];
+interface State {
+  readonly head: string;
+  readonly cell: (report: ListedReport | undefined) => string;
+}
 
-function stateOf(report: ListedReport | undefined): readonly string[] {
+/** The columns of what is known of keys; holds, leases and queues only if one of the keys has any. */
+function statesOf(reports: readonly (ListedReport | undefined)[]): readonly State[] {
   const shown = (value: number | undefined) => (value === undefined ? "–" : count(value));
-  const wait = report?.longestWaitMs;
+  const state = (
+    head: string,
+    valueOf: (report: ListedReport) => number | undefined,
+    text: (value: number | undefined) => string = shown,
+  ) => ({ head, valueOf, cell: (of: ListedReport | undefined) => text(of && valueOf(of)) });
+  const rare = [
+    state("holds", ({ holds }) => holds),
+    state("leases", ({ leases }) => leases),
+    state("waiting", ({ queueLength }) => queueLength),
+    state(
+      "longest wait",
+      ({ longestWaitMs }) => longestWaitMs,
+      (ms) => (ms === undefined ? "–" : duration(ms)),
+    ),
+  ];
   return [
-    shown(report?.remaining),
-    shown(report?.limit),
-    shown(report?.holds),
-    shown(report?.leases),
-    shown(report?.queueLength),
-    wait === undefined || wait === 0 ? "–" : duration(wait),
+    state("remaining", ({ remaining }) => remaining),
+    state("limit", ({ limit }) => limit),
+    ...rare.filter(({ valueOf }) => reports.some((each) => each !== undefined && (valueOf(each) ?? 0) > 0)),
   ];
 }
 

@@ -4,10 +4,10 @@ import type { KeyReport, TopKey } from "./answers.ts";
 import type { Answer, Ask } from "./api.ts";
 import { useSession } from "./context.ts";
 import { reportsOf } from "./keys.tsx";
-import { KeyLink, Part, ProblemNote, Rows } from "./parts.tsx";
+import { KeyLink, Part, ProblemNote, Rows, To } from "./parts.tsx";
 import { usePoll } from "./poll.ts";
 import { ratesOf, type Reading } from "./rates.ts";
-import { admittedIn, count } from "./words.ts";
+import { retryAfter, count } from "./words.ts";
 
 /** Each time it makes a call for each policy and each key. */
 const EVERY_MS = 10_000;
@@ -25,43 +25,44 @@ interface Limited extends Denied {
 
 export function LimitedPart({ readings }: { readonly readings: readonly Reading[] }) {
   const { ask } = useSession();
-  const before = useRef<ReadonlyMap<string, number>>(new Map());
+  const before = useRef<ReadonlyMap<string, number> | undefined>(undefined);
   const policies = deniedMost(readings);
   const { value, problem } = usePoll(`limited ${policies.length > 0}`, EVERY_MS, async () => {
     const denied = await deniedKeys(ask, policies);
     if (denied.problem !== undefined) return denied;
-    const isGrowing = growingSince(before.current);
+    const last = before.current;
     before.current = new Map(denied.value.map((each) => [idOf(each), each.denials]));
-    return await limitedOf(ask, denied.value, isGrowing);
+    const isGrowing = (each: Denied) => last !== undefined && each.denials > (last.get(idOf(each)) ?? 0);
+    const keys = await limitedOf(ask, denied.value, isGrowing);
+    return { value: { keys, isSure: denied.value.length === 0 || last !== undefined }, etag: undefined };
   });
+  const keys = value?.keys ?? [];
+  const isMeasuring = readings.length === 0 || value?.isSure !== true;
   return (
     <Part title="Limited right now">
       <ProblemNote problem={problem} />
-      {(readings.length === 0 || (value === undefined && problem === undefined)) && (
-        <p aria-busy="true">Measuring…</p>
+      {problem === undefined && keys.length === 0 && (
+        <p class="quiet" aria-busy={isMeasuring}>
+          {isMeasuring ? "Measuring…" : "No key is denied now."}
+        </p>
       )}
-      {readings.length > 0 && value?.length === 0 && <p class="quiet">No key is denied now.</p>}
       <div data-limited>
         <Rows
           label="Keys that are denied now"
-          heads={["key", "policy", "reason", "denied", "admitted again in"]}
-          rows={(value ?? []).map((each) => ({
+          heads={["key", "policy", "reason", "denials", "retry after"]}
+          rows={keys.map(({ report, ...each }) => ({
             key: idOf(each),
             cells: [
               <KeyLink policy={each.policy} name={each.key} />,
-              each.policy,
-              each.report?.success === false ? each.report.reason : "–",
+              <To place={{ at: "policy", policy: each.policy }}>{each.policy}</To>,
+              report?.success === false ? report.reason : "–",
               count(each.denials),
-              each.report === undefined
-                ? "–"
-                : admittedIn({
-                    success: each.report.success,
-                    retryAfterMs: each.report.retryAfterMs ?? null,
-                  }),
+              report === undefined ? "–" : retryAfter(report),
             ],
           }))}
         />
       </div>
+      {keys.length > 0 && <p class="quiet">Denials: of this hour and the last.</p>}
     </Part>
   );
 }
@@ -97,17 +98,12 @@ async function deniedKeys(ask: Ask, policies: readonly string[]): Promise<Answer
   return { value: keys, etag: undefined };
 }
 
-/** Whether a key was denied since the last look; of the first look nothing is known. */
-function growingSince(before: ReadonlyMap<string, number>): (key: Denied) => boolean {
-  return (key) => before.size > 0 && key.denials > (before.get(idOf(key)) ?? 0);
-}
-
-/** Those of which a call is denied now, or calls were denied since the last look; these first. */
+/** The keys whose calls are denied now, or were since the last look; the latter first. */
 async function limitedOf(
   ask: Ask,
   denied: readonly Denied[],
   isGrowing: (key: Denied) => boolean,
-): Promise<Answer<readonly Limited[]>> {
+): Promise<readonly Limited[]> {
   const order = (each: Denied) => (isGrowing(each) ? 1 : 0);
   const looked = denied
     .toSorted((one, other) => order(other) - order(one) || other.denials - one.denials)
@@ -121,8 +117,7 @@ async function limitedOf(
       }),
     ),
   );
-  const limited = looked
+  return looked
     .map((each) => ({ ...each, report: reports.get(each.policy)?.get(each.key) }))
     .filter((each) => each.report?.success === false || isGrowing(each));
-  return { value: limited, etag: undefined };
 }

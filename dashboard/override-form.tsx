@@ -102,7 +102,7 @@ export function OverrideForm(props: {
       {effect === "limits" &&
         fieldsOf(policy, rules, entered).map(([rule, fields]) => (
           <fieldset key={rule}>
-            <legend>{rule === "" ? "Limits" : `Limits of ${rule}`}: empty as the policy has it</legend>
+            <legend>{rule === "" ? "Limits" : `Limits of ${rule}`} (empty: as the policy)</legend>
             <div class="columns narrow">
               {fields.map(({ pointer, name, now }) => (
                 <Entry
@@ -118,11 +118,13 @@ export function OverrideForm(props: {
             </div>
           </fieldset>
         ))}
-      <Lasting endsAt={endsAt} onEndsAt={setEndsAt} />
-      <label>
-        Note
-        <input name="note" value={note} onInput={(event) => setNote(event.currentTarget.value)} />
-      </label>
+      <div class="columns">
+        <Lasting endsAt={endsAt} onEndsAt={setEndsAt} />
+        <label>
+          Note
+          <input name="note" value={note} onInput={(event) => setNote(event.currentTarget.value)} />
+        </label>
+      </div>
       <ProblemNote problem={problem ?? list.problem} />
       <div class="row">
         <button type="submit">Save override</button>
@@ -187,7 +189,7 @@ export function enteredIn(override: Override): Entered {
   return entered;
 }
 
-/** The body with what was entered: numbers are numbers, all else is text. */
+/** The body with what was entered: numbers, `true` and `false` are what they seem. */
 export function limitsOf(entered: Entered): Fields {
   const body: Record<string, unknown> = {};
   for (const [pointer, text] of Object.entries(entered)) {
@@ -196,9 +198,17 @@ export function limitsOf(entered: Entered): Fields {
     const last = names.pop() ?? "";
     let table = body;
     for (const name of names) table = (table[name] ??= {}) as Record<string, unknown>;
-    table[last] = Number.isNaN(Number(text)) ? text : Number(text);
+    table[last] = valueOf(text.trim());
   }
   return body;
+}
+
+/** What a rule has beside its algorithm's fields, or cannot have for one key. */
+const NOT_OWN: ReadonlySet<string> = new Set(["name", "algorithm", "unit", "capacity"]);
+
+function valueOf(text: string): string | number | boolean {
+  if (text === "true" || text === "false") return text === "true";
+  return Number.isNaN(Number(text)) ? text : Number(text);
 }
 
 /** By rule ("": the policy has no named rules): the fields of its algorithm, and others that the override has. */
@@ -211,7 +221,7 @@ export function fieldsOf(
     const rule = described.name;
     const isAlone = rules.length === 1 && rule === policy;
     const at = isAlone ? "" : `/rules/${rule}`;
-    const values = Object.entries(described).filter(([field]) => field !== "name" && field !== "algorithm");
+    const values = Object.entries(described).filter(([field]) => !NOT_OWN.has(field));
     const own = values.map(([field, value]) => {
       const isDuration = field.endsWith("Ms") && typeof value === "number";
       const name = isDuration ? field.slice(0, -"Ms".length) : field;

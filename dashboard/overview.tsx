@@ -10,7 +10,7 @@ import { Figure, ProblemNote, To } from "./parts.tsx";
 import { HOUR } from "./plot-series.ts";
 import { usePoll } from "./poll.ts";
 import { ratesOf, READ_EVERY_MS, recentRates, type Rates, type Reading } from "./rates.ts";
-import { count, duration, percent, perSecond, policyLine } from "./words.ts";
+import { count, percent, perSecond, policyLine } from "./words.ts";
 
 const POLICIES_EVERY_MS = 30_000;
 /** With more policies than this there is a search field. */
@@ -47,6 +47,12 @@ export function Overview() {
       <ProblemNote problem={problem} />
       {rights.counts && rights.changes && problem === undefined && <LimitedPart readings={readings ?? []} />}
       <h2 class="part">Policies</h2>
+      {rights.counts && (
+        <p class="quiet">
+          Rates are of the last half minute, when the page was just opened of the last minute or two. Counts
+          are up to 12 s late.
+        </p>
+      )}
       {names.length > FEW && (
         <label class="find">
           Find a policy
@@ -106,27 +112,24 @@ function FirstRates({ policy }: { readonly policy: string }) {
 function Measuring() {
   return (
     <p class="quiet" data-measuring>
-      Measuring: counts are up to 12 s late.
+      Measuring…
     </p>
   );
 }
 
 function RateFigures({ rates }: { readonly rates: Rates }) {
-  const { admittedPerSecond, deniedPerSecond, hitRate, degraded, seconds } = rates;
+  const { admittedPerSecond, deniedPerSecond, hitRate, degraded } = rates;
   return (
-    <>
-      <dl class="figures">
-        <Figure name="admitted / s" value={perSecond(admittedPerSecond)} />
-        <Figure
-          name="denied / s"
-          value={perSecond(deniedPerSecond)}
-          tone={deniedPerSecond > 0 ? "bad" : undefined}
-        />
-        <Figure name="decided locally" value={hitRate === undefined ? "–" : percent(hitRate)} />
-        <Figure name="by onFailure" value={count(degraded)} tone={degraded > 0 ? "bad" : undefined} />
-      </dl>
-      <p class="quiet">Mean of {duration(Math.round(seconds) * 1_000)}, up to 12 s late.</p>
-    </>
+    <dl class="figures">
+      <Figure name="admitted / s" value={perSecond(admittedPerSecond)} />
+      <Figure
+        name="denied / s"
+        value={perSecond(deniedPerSecond)}
+        tone={deniedPerSecond > 0 ? "bad" : undefined}
+      />
+      {hitRate !== undefined && <Figure name="decided locally" value={percent(hitRate)} />}
+      {degraded > 0 && <Figure name="degraded" value={count(degraded)} tone="bad" />}
+    </dl>
   );
 }
 

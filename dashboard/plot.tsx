@@ -64,7 +64,8 @@ function optionsOf(element: HTMLElement, drawn: Drawn, height: number): uPlot.Op
   };
   const times = data[0];
   const [first = 0, last = 0] = [times[0], times.at(-1)];
-  const isDays = last - first > 2 * DAY_SECONDS;
+  const seconds = last - first;
+  const format = seconds > 2 * DAY_SECONDS ? DAYS : seconds < MAX_SHORT_SECONDS ? SECONDS : HOURS;
   const bars = barSeconds === undefined ? undefined : uPlot.paths.bars?.({ size: [0.8], align: 1 });
   return {
     width: element.clientWidth,
@@ -81,8 +82,8 @@ function optionsOf(element: HTMLElement, drawn: Drawn, height: number): uPlot.Op
       {
         ...axis,
         size: 28,
-        space: 60,
-        values: (_, at) => at.map((each) => (isDays ? DAYS : HOURS).format(each * 1_000)),
+        space: format === SECONDS ? 80 : 60,
+        values: (_, at) => at.map((each) => format.format(each * 1_000)),
       },
       {
         ...axis,
@@ -97,7 +98,7 @@ function optionsOf(element: HTMLElement, drawn: Drawn, height: number): uPlot.Op
         stroke: colour(`--plot-${tone}`),
         fill: colour(bars === undefined ? `--plot-${tone}-fill` : `--plot-${tone}`),
         width: bars === undefined ? 1.5 : 0,
-        points: { show: false },
+        points: { show: bars === undefined, size: 4 },
         ...(bars !== undefined && { paths: bars }),
       })),
     ],
@@ -105,6 +106,8 @@ function optionsOf(element: HTMLElement, drawn: Drawn, height: number): uPlot.Op
 }
 
 const DAY_SECONDS = 86_400;
+const MAX_SHORT_SECONDS = 600;
+const SECONDS = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
 const HOURS = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
 const DAYS = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
 

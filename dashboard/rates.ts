@@ -19,8 +19,6 @@ export interface Rates {
   /** The part that isolates decided locally, from 0 to 1; `undefined`: there were no decisions. */
   readonly hitRate: number | undefined;
   readonly degraded: number;
-  /** What they are the mean of. */
-  readonly seconds: number;
 }
 
 /** The period of a rate, in ms: isolates send counts every 10 s, so over less they would jump. */
@@ -112,5 +110,5 @@ function ratesIn(
   { admitted, denied, ...others }: ReturnType<typeof sums> & Pick<Rates, "hitRate">,
   seconds: number,
 ): Rates {
-  return { ...others, admittedPerSecond: admitted / seconds, deniedPerSecond: denied / seconds, seconds };
+  return { ...others, admittedPerSecond: admitted / seconds, deniedPerSecond: denied / seconds };
 }

@@ -1,4 +1,4 @@
-import type { Override, PolicyDescription, RuleDecision, RuleDescription } from "./answers.ts";
+import type { Override, PolicyDescription, RuleDescription } from "./answers.ts";
 
 const INTEGER = new Intl.NumberFormat("en");
 const TIME = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
@@ -31,9 +31,12 @@ export function duration(ms: number): string {
 }
 
 /** When a denied call is admitted, if no other comes. */
-export function admittedIn(decision: Pick<RuleDecision, "success" | "retryAfterMs">): string {
+export function retryAfter(decision: {
+  readonly success: boolean;
+  readonly retryAfterMs?: number | null;
+}): string {
   if (decision.success) return "now";
-  return decision.retryAfterMs === null ? "never" : duration(decision.retryAfterMs);
+  return typeof decision.retryAfterMs === "number" ? duration(decision.retryAfterMs) : "never";
 }
 
 const WIRE_SPANS = [
@@ -85,6 +88,14 @@ export function overrideLine(override: Override): string {
   if (override.blocked === true) return "blocked";
   if (override.unlimited === true) return "unlimited";
   if (override.multiply !== undefined) return `all limits × ${override.multiply}`;
-  const fields = Object.entries(override).filter(([field]) => !BESIDE.has(field));
-  return fields.map(([field, value]) => `${field} ${JSON.stringify(value)}`).join(", ");
+  const { rules, ...fields } = override;
+  const line = (table: object) =>
+    Object.entries(table)
+      .filter(([field]) => !BESIDE.has(field))
+      .map(([field, value]) => `${field} ${typeof value === "number" ? count(value) : String(value)}`)
+      .join(", ");
+  const byRule = Object.entries((rules ?? {}) as Readonly<Record<string, object>>);
+  return [line(fields), ...byRule.map(([rule, table]) => `${rule}: ${line(table)}`)]
+    .filter((each) => each !== "")
+    .join("; ");
 }
