@@ -25,6 +25,7 @@ const SORTS = [
 interface TopRow {
   readonly key: string;
   readonly counts: Readonly<Record<By, TopKey | undefined>>;
+  readonly plan: string | undefined;
   readonly report: KeyReport | undefined;
 }
 
@@ -53,12 +54,12 @@ export function TopKeysPart({ policy }: { readonly policy: string }) {
         <Rows
           label="Top keys"
           heads={["key", "denied", "calls", ...states.map(({ head }) => head)]}
-          rows={(value?.rows ?? []).map(({ key, counts, report }) => ({
+          rows={(value?.rows ?? []).map(({ key, counts, plan, report }) => ({
             key,
             cells: [
               <>
                 <KeyLink policy={policy} name={key} />
-                {counts[by]?.plan !== undefined && <small> plan {counts[by].plan}</small>}
+                {plan !== undefined && <small> plan {plan}</small>}
               </>,
               calls("denied", counts.denied),
               calls("active", counts.active),
@@ -84,11 +85,10 @@ async function topOf(ask: Ask, policy: string, by: By): Promise<Answer<Top>> {
   const names = [...new Set([...lists[by], ...lists[other]].map(({ key }) => key))].slice(0, MAX_READ);
   const reports = await reportsOf(ask, policy, names);
   const countOf = (kind: By, key: string) => lists[kind].find((each) => each.key === key);
-  const rows = names.map((key) => ({
-    key,
-    counts: { denied: countOf("denied", key), active: countOf("active", key) },
-    report: reports.get(key),
-  }));
+  const rows = names.map((key) => {
+    const counts = { denied: countOf("denied", key), active: countOf("active", key) };
+    return { key, counts, plan: (counts.active ?? counts.denied)?.plan, report: reports.get(key) };
+  });
   const isWhole = {
     denied: lists.denied.length < MAX_TOP_KEYS,
     active: lists.active.length < MAX_TOP_KEYS,

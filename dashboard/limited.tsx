@@ -6,7 +6,7 @@ import { useSession } from "./context.ts";
 import { reportsOf } from "./keys.tsx";
 import { KeyLink, Part, ProblemNote, Rows, To } from "./parts.tsx";
 import { usePoll } from "./poll.ts";
-import { ratesOf, type Reading } from "./rates.ts";
+import { deniedMost, type Reading } from "./rates.ts";
 import { retryAfter, count } from "./words.ts";
 
 /** Each time it makes a call for each policy and each key. */
@@ -26,7 +26,7 @@ interface Limited extends Denied {
 export function LimitedPart({ readings }: { readonly readings: readonly Reading[] }) {
   const { ask } = useSession();
   const before = useRef<ReadonlyMap<string, number> | undefined>(undefined);
-  const policies = deniedMost(readings);
+  const policies = deniedMost(readings).slice(0, MAX_POLICIES);
   const { value, problem } = usePoll(`limited ${policies.length > 0}`, EVERY_MS, async () => {
     const denied = await deniedKeys(ask, policies);
     if (denied.problem !== undefined) return denied;
@@ -55,7 +55,7 @@ export function LimitedPart({ readings }: { readonly readings: readonly Reading[
             cells: [
               <KeyLink policy={each.policy} name={each.key} />,
               <To place={{ at: "policy", policy: each.policy }}>{each.policy}</To>,
-              report?.success === false ? report.reason : "–",
+              report?.success === true ? "in part" : (report?.reason ?? "–"),
               count(each.denials),
               report === undefined ? "–" : retryAfter(report),
             ],
@@ -68,20 +68,6 @@ export function LimitedPart({ readings }: { readonly readings: readonly Reading[
 }
 
 const idOf = ({ policy, key }: Pick<Denied, "policy" | "key">) => JSON.stringify([policy, key]);
-
-/** The policies with most denials: in the last half minute, or while that is not known since counting began. */
-export function deniedMost(readings: readonly Reading[]): readonly string[] {
-  const last = readings.at(-1)?.totals ?? new Map<string, { denied: number }>();
-  const denials = [...last].map(([name, { denied }]) => ({
-    name,
-    denied: ratesOf(readings, name)?.deniedPerSecond ?? denied,
-  }));
-  return denials
-    .filter(({ name, denied }) => denied > 0 && !name.startsWith("_"))
-    .toSorted((one, other) => other.denied - one.denied)
-    .slice(0, MAX_POLICIES)
-    .map(({ name }) => name);
-}
 
 async function deniedKeys(ask: Ask, policies: readonly string[]): Promise<Answer<readonly Denied[]>> {
   const lists = await Promise.all(

@@ -1,29 +1,21 @@
 /** The form of an override: its keys, its effect, how long it lasts. */
 import { useState } from "preact/hooks";
-import type { Override, PolicyDescription, Problem, RuleDescription } from "./answers.ts";
+import type { Override, PolicyDescription, Problem } from "./answers.ts";
 import { useSession } from "./context.ts";
 import { writeOverride, type Fields } from "./key-changes.ts";
 import { Lasting, type EndsAt } from "./lasting.tsx";
+import {
+  EFFECTS,
+  effectOf,
+  enteredIn,
+  fieldsOf,
+  limitsOf,
+  type Effect,
+  type Entered,
+} from "./override-fields.ts";
 import { ProblemNote, type Done } from "./parts.tsx";
 import { usePoll } from "./poll.ts";
-import { overrideFields, SOON, wireDuration } from "./words.ts";
-
-const EFFECTS = {
-  limits: "own limits",
-  multiply: "all limits multiplied",
-  blocked: "blocked: all calls denied",
-  unlimited: "unlimited: no call denied",
-} as const;
-type Effect = keyof typeof EFFECTS;
-/** Entered values by the address of their field, as in a problem: `/limit`, `/rules/tokens/limit`. */
-type Entered = Readonly<Record<string, string>>;
-
-interface Field {
-  readonly pointer: string;
-  readonly name: string;
-  /** The policy's own value. */
-  readonly now: string;
-}
+import { SOON } from "./words.ts";
 
 /** @param pattern the keys, if they cannot be chosen @param there the override that is changed */
 export function OverrideForm(props: {
@@ -164,73 +156,4 @@ function Entry(props: {
       ))}
     </label>
   );
-}
-
-function effectOf(override: Override): Effect {
-  if (override.blocked === true) return "blocked";
-  if (override.unlimited === true) return "unlimited";
-  return override.multiply === undefined ? "limits" : "multiply";
-}
-
-const BESIDE: ReadonlySet<string> = new Set(["expiresAt", "note", "blocked", "unlimited", "multiply"]);
-
-/** The values of an override. */
-export function enteredIn(override: Override): Entered {
-  const entered: Record<string, string> = {};
-  const enter = (table: object, at: string) => {
-    for (const [name, value] of Object.entries(table) as [string, unknown][])
-      if (typeof value === "object" && value !== null) enter(value, `${at}/${name}`);
-      else entered[`${at}/${name}`] = String(value);
-  };
-  enter(
-    Object.fromEntries(Object.entries(overrideFields(override)).filter(([name]) => !BESIDE.has(name))),
-    "",
-  );
-  return entered;
-}
-
-/** The body with what was entered: numbers, `true` and `false` are what they seem. */
-export function limitsOf(entered: Entered): Fields {
-  const body: Record<string, unknown> = {};
-  for (const [pointer, text] of Object.entries(entered)) {
-    if (text.trim() === "") continue;
-    const names = pointer.split("/").slice(1);
-    const last = names.pop() ?? "";
-    let table = body;
-    for (const name of names) table = (table[name] ??= {}) as Record<string, unknown>;
-    table[last] = valueOf(text.trim());
-  }
-  return body;
-}
-
-/** What a rule has beside its algorithm's fields, or cannot have for one key. */
-const NOT_OWN: ReadonlySet<string> = new Set(["name", "algorithm", "unit", "capacity"]);
-
-function valueOf(text: string): string | number | boolean {
-  if (text === "true" || text === "false") return text === "true";
-  return Number.isNaN(Number(text)) ? text : Number(text);
-}
-
-/** By rule ("": the policy has no named rules): the fields of its algorithm, and others that the override has. */
-export function fieldsOf(
-  policy: string,
-  rules: readonly RuleDescription[],
-  entered: Entered,
-): readonly (readonly [string, readonly Field[]])[] {
-  return rules.map((described) => {
-    const rule = described.name;
-    const isAlone = rules.length === 1 && rule === policy;
-    const at = isAlone ? "" : `/rules/${rule}`;
-    const values = Object.entries(described).filter(([field]) => !NOT_OWN.has(field));
-    const own = values.map(([field, value]) => {
-      const isDuration = field.endsWith("Ms") && typeof value === "number";
-      const name = isDuration ? field.slice(0, -"Ms".length) : field;
-      return { name, pointer: `${at}/${name}`, now: isDuration ? wireDuration(value) : String(value) };
-    });
-    const known = new Set(own.map(({ pointer }) => pointer));
-    const others = Object.keys(entered)
-      .filter((pointer) => pointer.startsWith(`${at}/`) && !known.has(pointer))
-      .map((pointer) => ({ name: pointer.slice(at.length + 1), pointer, now: "" }));
-    return [isAlone ? "" : rule, [...own, ...others]] as const;
-  });
 }

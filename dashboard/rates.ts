@@ -64,14 +64,14 @@ const LATE_MS = 12_000;
 export const READ_EVERY_MS = 5_000;
 
 /**
- * The rates of a policy; `undefined`: it cannot be known yet, since counts of the first calls may still come.
+ * The rates of a policy; `undefined`: they cannot be known yet.
  *
- * A single isolate's counts grow every 10 s, so between two readings at random there may be one message more or less
- * than calls were made. Where counts grow steadily, a rate is measured from one growth to another.
+ * A single isolate's counts grow every 10 s, so between two readings at random there may be a message more or less than
+ * calls were made. Where counts grow steadily, a rate is measured from one growth to another.
  */
 export function ratesOf(readings: readonly Reading[], policy: string): Rates | undefined {
   const [first, last] = [readings[0], readings.at(-1)];
-  if (first === undefined || last === undefined || last.atMs - first.atMs < LATE_MS) return undefined;
+  if (first === undefined || last === undefined) return undefined;
   const totalsOf = ({ totals }: Reading) => totals.get(policy) ?? NOTHING;
   const calls = (reading: Reading) => totalsOf(reading).admitted + totalsOf(reading).denied;
   const grown = readings.filter((each, index) => {
@@ -80,13 +80,27 @@ export function ratesOf(readings: readonly Reading[], policy: string): Rates | u
   });
   const [start = first, end = last] = [grown[0], grown.at(-1)];
   const silentMs = Math.max(start.atMs - first.atMs, last.atMs - end.atMs);
-  const isSteady = silentMs <= LATE_MS + READ_EVERY_MS && end.atMs - start.atMs >= LATE_MS;
+  const isSteady = silentMs <= LATE_MS + READ_EVERY_MS && end.atMs - start.atMs >= LATE_MS - READ_EVERY_MS;
+  // Counts that never grow are known to be still after one message's time, those that grew once after two.
+  if (!isSteady && last.atMs - first.atMs < 2 * LATE_MS) return undefined;
+  if (grown.length === 0 && last.atMs - first.atMs < LATE_MS) return undefined;
   const [from, to] = isSteady ? [start, end] : [first, last];
   // Counts begin at 0 again when the limiter's counts are deleted.
   const since = (field: keyof Totals) => Math.max(0, totalsOf(to)[field] - totalsOf(from)[field]);
   const all = since("admitted") + since("denied");
   const hitRate = all === 0 ? undefined : since("isolate") / all;
   return ratesIn({ ...sums(since), hitRate }, (to.atMs - from.atMs) / 1_000);
+}
+
+/** The policies that have denied calls: those with most denials now first, then those with most in all. */
+export function deniedMost(readings: readonly Reading[]): readonly string[] {
+  const totals: TotalsByPolicy = readings.at(-1)?.totals ?? new Map();
+  const rate = (name: string) => ratesOf(readings, name)?.deniedPerSecond ?? 0;
+  return [...totals]
+    .filter(([name, { denied }]) => denied > 0 && !name.startsWith("_"))
+    .map(([name, { denied }]) => ({ name, denied, perSecond: rate(name) }))
+    .toSorted((one, other) => other.perSecond - one.perSecond || other.denied - one.denied)
+    .map(({ name }) => name);
 }
 
 /** The rates of the last minutes of a history, until readings are enough; `undefined`: it has no calls of them. */

@@ -61,12 +61,19 @@ export function instant(at: string | number): string {
 /** When an override, a policy or a token that was changed has an effect. */
 export const SOON = "In force everywhere within 10 s.";
 
-/** A rule in one line: `token-bucket: 100 per 1 s, up to 500 at once`. */
+const ONE: Readonly<Record<number, string>> = {
+  1_000: "second",
+  60_000: "minute",
+  3_600_000: "hour",
+  86_400_000: "day",
+};
+
+/** A rule in one line: `token-bucket: 100 per second, up to 500 at once`. */
 export function ruleLine(rule: RuleDescription): string {
   const { algorithm, limit, windowMs, burst } = rule;
   const values = [
     typeof limit === "number" ? count(limit) : "",
-    typeof windowMs === "number" ? ` per ${duration(windowMs)}` : "",
+    typeof windowMs === "number" ? ` per ${ONE[windowMs] ?? duration(windowMs)}` : "",
     typeof burst === "number" && burst !== limit ? `, up to ${count(burst)} at once` : "",
   ].join("");
   return values === "" ? algorithm : `${algorithm}: ${values}`;
