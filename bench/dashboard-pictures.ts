@@ -65,7 +65,7 @@ async function pictures(page: Page): Promise<void> {
   await sleep(12_000);
   await take(page, "overview");
   await goTo(page, "#/policy/api");
-  await page.waitForSelector("[data-top=denied] td.key");
+  await page.waitForSelector("[data-top=denied] .key");
   await sleep(3_000);
   await take(page, "policy");
   await goTo(page, `#/key/api/${HAMMERING}`);
@@ -79,9 +79,9 @@ async function pictures(page: Page): Promise<void> {
   await goTo(page, "#/policy/export");
   // Leases are requested now and then; three are granted, and the others wait.
   await page.waitForFunction(
-    `[...document.querySelectorAll("td:nth-child(7)")].some((cell) => cell.textContent > "0")`,
+    `[...document.querySelectorAll("td[data-head=waiting]")].some((cell) => cell.textContent > "0")`,
   );
-  await take(page, "leases", "[aria-labelledby=part-keys]");
+  await take(page, "leases", "[aria-labelledby=part-all-keys]");
   await goTo(page, "#/try/api/tenant-7");
   await page.waitForSelector("form.box");
   await page.click("form.box button");

@@ -5,6 +5,7 @@ import {
   DASHBOARD_POLICIES,
   fill,
   goTo,
+  NO_TIMERS,
   open,
   openPage,
   press,
@@ -98,10 +99,7 @@ test("a change is on the page with its answer: no part waits for its next readin
   const { url } = serving;
   const { page, faults } = await openPage(browser);
   // The page reads what it shows once, and then only after a change.
-  await page.evaluateOnNewDocument(`{
-    const after = window.setTimeout.bind(window);
-    window.setTimeout = (work, ms, ...args) => (ms >= 300 ? 0 : after(work, ms, ...args));
-  }`);
+  await page.evaluateOnNewDocument(NO_TIMERS);
   await signIn(page, url, TOKENS.full);
   await goTo(page, "#/key/api/tenant-30");
   await page.waitForSelector("[data-reason=ok]");

@@ -9,7 +9,7 @@ import {
   goTo,
   HAMMERING,
   limitOf,
-  open,
+  NO_TIMERS,
   openPage,
   press,
   rowsOf,
@@ -91,6 +91,24 @@ test("among 50 keys the one that hammers is found, blocked and let in again; a c
   expect(faults).toEqual([]);
 });
 
+test("rates are those of the history at first: an attack is seen with the first answers", async () => {
+  const { url } = serving;
+  const load = endlessTraffic(url);
+  const denials = async () => {
+    const { points } = await send(url, "GET", "/v1/stats?policy=api&since=1m");
+    return (points as { denied: number }[]).some(({ denied }) => denied > 0);
+  };
+  await until(denials);
+  const { page, faults } = await openPage(browser);
+  // The page never reads its counters a second time.
+  await page.evaluateOnNewDocument(NO_TIMERS);
+  await signIn(page, url, TOKENS.full);
+  const figure = await page.waitForSelector("[data-policy=api] [data-figure='denied / s'].bad");
+  expect(figure).not.toBeNull();
+  await load.stop();
+  expect(faults).toEqual([]);
+});
+
 test("the plan that decided is seen of a policy's history, of its top keys, and of a key", async () => {
   const { url } = serving;
   for (let call = 0; call < 8; call += 1) {
@@ -149,16 +167,18 @@ test("leases and callers that wait are seen as they come and go", async () => {
   expect(faults).toEqual([]);
 });
 
+const HISTORY = "[aria-labelledby=part-while-this-page-is-open]";
+
 test("a key's page shows what was left of it since the page was opened", async () => {
   const { url } = serving;
   const { page, faults } = await openPage(browser);
   await signIn(page, url, TOKENS.full);
   await goTo(page, "#/key/api/tenant-40");
-  const seen = () => page.$eval("[aria-labelledby=part-while-this-page-is-open]", (part) => part.textContent);
-  await page.waitForSelector("[aria-labelledby=part-while-this-page-is-open] canvas");
+  const seen = async () => String(await page.evaluate(`document.querySelector("${HISTORY}").textContent`));
+  await page.waitForSelector(`${HISTORY} canvas`);
   expect(await seen()).toContain("denied at 0 of ");
   for (let call = 0; call < 40; call += 1) await limitOf(url, "api", "tenant-40");
-  await until(async () => / denied at [1-9]\d* of /.test((await seen()) ?? ""));
+  await until(async () => / denied at [1-9]\d* of /.test(await seen()));
   expect(faults).toEqual([]);
 });
 
