@@ -5,15 +5,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import type { Page } from "puppeteer-core";
 import { ensureChromium, startChromium } from "../scripts/chromium.ts";
 import { build, ROOT } from "../scripts/project.ts";
-import {
-  DASHBOARD_POLICIES,
-  goTo,
-  HAMMERING,
-  openPage,
-  send,
-  signIn,
-  traffic,
-} from "../test/support/dashboard.ts";
+import { DASHBOARD_POLICIES, goTo, HAMMERING, send, signIn, traffic } from "../test/support/dashboard.ts";
 import { TOKENS } from "../test/support/fixtures.ts";
 import { makeState, removeState, serveBundle } from "../test/support/served.ts";
 import { withPalette } from "./palette-png.ts";
@@ -32,7 +24,8 @@ async function main(): Promise<void> {
   try {
     const { url } = serving;
     const loads = load(url, () => isOver);
-    const { page } = await openPage(browser, { width: 1_100, height: 800 });
+    const page = await browser.newPage();
+    await page.setViewport({ width: 1_100, height: 800 });
     await signIn(page, url, TOKENS.full);
     await sleep(TRAFFIC_MS);
     await pictures(page);

@@ -11,8 +11,9 @@ const EVERY_MS = 5_000;
 /** Each time it makes a call for each key. */
 const TOP_EVERY_MS = 10_000;
 const ON_A_PAGE = 50;
-/** The number of keys read by separate calls: lists of keys have no queues, and top keys no state. */
-const MAX_READ = 10;
+const MAX_TOP_SHOWN = 10;
+/** The keys of a list that are read by separate calls: a list has no queues. */
+const MAX_READ = 8;
 /** A list of top keys with fewer has all keys. */
 const MAX_TOP_KEYS = 64;
 
@@ -35,16 +36,26 @@ interface Top {
   readonly isWhole: Readonly<Record<By, boolean>>;
 }
 
-export function TopKeysPart({ policy }: { readonly policy: string }) {
+/** Only keys of policies with shared objects can be listed. */
+function isListed({ objects, pool }: PolicyDescription): boolean {
+  return typeof objects === "number" && pool === undefined;
+}
+
+export function TopKeysPart({ policy: described }: { readonly policy: PolicyDescription }) {
   const { ask } = useSession();
+  const policy = described.name;
+  // A list has the states of its keys already.
+  const hasStates = !isListed(described);
   const [by, setBy] = useState<By>("denied");
-  const { value, problem } = usePoll(`${policy} ${by}`, TOP_EVERY_MS, () => topOf(ask, policy, by));
+  const { value, problem } = usePoll(`${policy} ${by}`, TOP_EVERY_MS, () =>
+    topOf(ask, policy, by, hasStates),
+  );
   const calls = (kind: By, counted: TopKey | undefined) => {
     if (counted === undefined) return value?.isWhole[kind] === true ? "0" : "–";
     const { count: most, error } = counted;
     return error === 0 ? count(most) : `${count(most - error)} to ${count(most)}`;
   };
-  const states = statesOf((value?.rows ?? []).map(({ report }) => report));
+  const states = hasStates ? statesOf((value?.rows ?? []).map(({ report }) => report)) : [];
   return (
     <Part title="Top keys">
       <Choice label="Sort keys" among={SORTS} chosen={by} onChosen={setBy} />
@@ -73,8 +84,8 @@ export function TopKeysPart({ policy }: { readonly policy: string }) {
   );
 }
 
-/** The keys of which there are most, with their states. */
-async function topOf(ask: Ask, policy: string, by: By): Promise<Answer<Top>> {
+/** The keys with most denials, or calls. */
+async function topOf(ask: Ask, policy: string, by: By, hasStates: boolean): Promise<Answer<Top>> {
   const read = (kind: By) =>
     ask<{ keys: TopKey[] }>("GET", "/v1/stats/keys", { query: { policy, by: kind } });
   const [denied, active] = await Promise.all([read("denied"), read("active")]);
@@ -82,8 +93,8 @@ async function topOf(ask: Ask, policy: string, by: By): Promise<Answer<Top>> {
   if (active.problem !== undefined) return active;
   const lists = { denied: denied.value.keys, active: active.value.keys };
   const other = by === "denied" ? "active" : "denied";
-  const names = [...new Set([...lists[by], ...lists[other]].map(({ key }) => key))].slice(0, MAX_READ);
-  const reports = await reportsOf(ask, policy, names);
+  const names = [...new Set([...lists[by], ...lists[other]].map(({ key }) => key))].slice(0, MAX_TOP_SHOWN);
+  const reports = await reportsOf(ask, policy, hasStates ? names : []);
   const countOf = (kind: By, key: string) => lists[kind].find((each) => each.key === key);
   const rows = names.map((key) => {
     const counts = { denied: countOf("denied", key), active: countOf("active", key) };
@@ -98,7 +109,7 @@ async function topOf(ask: Ask, policy: string, by: By): Promise<Answer<Top>> {
 
 /** All keys, for policies that can list them. */
 export function KeysPart({ policy }: { readonly policy: PolicyDescription }) {
-  if (typeof policy.objects !== "number" || policy.pool !== undefined) return null;
+  if (!isListed(policy)) return null;
   return (
     <Part title="All keys">
       <ListedKeys policy={policy.name} />

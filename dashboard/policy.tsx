@@ -49,8 +49,12 @@ export function PolicyPage({ policy }: { readonly policy: string }) {
           <HistoryWithSpans policy={policy} />
         </Part>
       )}
-      {rights.changes && <TopKeysPart policy={policy} />}
-      {rights.changes && described !== undefined && <KeysPart policy={described} />}
+      {rights.changes && described !== undefined && (
+        <>
+          <TopKeysPart policy={described} />
+          <KeysPart policy={described} />
+        </>
+      )}
       {rights.keyPrefix === "" && <OverridesPart policy={policy} />}
       {rights.policies && <CandidatePart policy={policy} />}
       {rights.policies && <PolicyEditor policy={policy} inForce={inForce} />}

@@ -91,6 +91,31 @@ test("among 50 keys the one that hammers is found, blocked and let in again; a c
   expect(faults).toEqual([]);
 });
 
+test("keys that are denied now are listed, whatever their policy; one that is admitted again is not", async () => {
+  const { url } = serving;
+  // Both have had a denial; one has its leases still.
+  const leased = async (key: string) => {
+    const acquired: Record<string, unknown>[] = [];
+    for (let lease = 0; lease < 4; lease += 1)
+      acquired.push(await send(url, "POST", "/v1/leases", { policy: "export", key }));
+    expect(acquired.map(({ success }) => success)).toEqual([true, true, true, false]);
+    return acquired.flatMap(({ lease }) => (lease === undefined ? [] : [(lease as { id: string }).id]));
+  };
+  await leased("spent");
+  for (const id of await leased("released")) await send(url, "DELETE", `/v1/leases/${id}`);
+  await until(async () => {
+    const { keys } = await send(url, "GET", "/v1/stats/keys?policy=export&by=denied");
+    return (keys as object[]).length === 2;
+  });
+  const { page, faults } = await openPage(browser);
+  await signIn(page, url, TOKENS.full);
+  const mine = async () =>
+    (await rowsOf(page, "[data-limited]")).filter(({ key = "" }) => ["spent", "released"].includes(key));
+  await until(async () => (await mine()).length > 0);
+  expect(await mine()).toMatchObject([{ key: "spent", policy: "export", reason: "quota", denials: "1" }]);
+  expect(faults).toEqual([]);
+});
+
 test("rates are those of the history at first: an attack is seen with the first answers", async () => {
   const { url } = serving;
   const load = endlessTraffic(url);
