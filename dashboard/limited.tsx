@@ -19,25 +19,37 @@ interface Denied {
   readonly key: string;
   readonly denials: number;
 }
+/** The policies that were looked at, and the denials of their keys. */
+interface Look {
+  readonly policies: readonly string[];
+  readonly denials: ReadonlyMap<string, number>;
+}
 interface Limited extends Denied {
   readonly report: KeyReport | undefined;
 }
 
 export function LimitedPart({ readings }: { readonly readings: readonly Reading[] }) {
   const { ask } = useSession();
-  const before = useRef<ReadonlyMap<string, number> | undefined>(undefined);
+  const before = useRef<Look | undefined>(undefined);
+  const isRead = readings.length > 0;
   const policies = deniedMost(readings).slice(0, MAX_POLICIES);
-  const { value, problem } = usePoll(`limited ${policies.length > 0}`, EVERY_MS, async () => {
+  const { value, problem } = usePoll(`limited ${isRead}`, EVERY_MS, async () => {
+    // Before the counters are read nothing is known of any policy.
+    if (!isRead) return { value: { keys: [], isSure: false }, etag: undefined };
     const denied = await deniedKeys(ask, policies);
     if (denied.problem !== undefined) return denied;
     const last = before.current;
-    before.current = new Map(denied.value.map((each) => [idOf(each), each.denials]));
-    const isGrowing = (each: Denied) => last !== undefined && each.denials > (last.get(idOf(each)) ?? 0);
+    before.current = {
+      policies,
+      denials: new Map(denied.value.map((each) => [idOf(each), each.denials])),
+    };
+    const isGrowing = (each: Denied) =>
+      last?.policies.includes(each.policy) === true && each.denials > (last.denials.get(idOf(each)) ?? 0);
     const keys = await limitedOf(ask, denied.value, isGrowing);
     return { value: { keys, isSure: denied.value.length === 0 || last !== undefined }, etag: undefined };
   });
   const keys = value?.keys ?? [];
-  const isMeasuring = readings.length === 0 || value?.isSure !== true;
+  const isMeasuring = value?.isSure !== true;
   return (
     <Part title="Limited right now">
       <ProblemNote problem={problem} />
