@@ -26,6 +26,8 @@ async function main(): Promise<void> {
     const loads = load(url, () => isOver);
     const page = await browser.newPage();
     await page.setViewport({ width: 1_100, height: 800 });
+    // Leases are requested every half minute.
+    page.setDefaultTimeout(120_000);
     await signIn(page, url, TOKENS.full);
     await sleep(TRAFFIC_MS);
     await pictures(page);
@@ -63,7 +65,8 @@ async function pictures(page: Page): Promise<void> {
   await take(page, "policy");
   await goTo(page, `#/key/api/${HAMMERING}`);
   await page.waitForSelector("[data-reason]");
-  await sleep(2_500);
+  // Its history begins with the page.
+  await sleep(45_000);
   await take(page, "key");
   await goTo(page, "#/policy/visitor");
   await page.waitForSelector("::-p-aria([name='Promote'])");
