@@ -40,6 +40,9 @@ beforeAll(async () => {
   await traffic(url);
   await limitOf(url, "visitor", LONG_KEY);
   await send(url, "PUT", "/v1/policies/api/overrides/tenant-13", { multiply: 2, note: "x".repeat(80) });
+  // A key that stays denied, on the first page.
+  await send(url, "PUT", "/v1/policies/api/overrides/tenant-14", { blocked: true });
+  await until(async () => (await limitOf(url, "api", "tenant-14"))["reason"] === "blocked");
   await send(url, "PUT", "/v1/policies/visitor/candidate", { ...DASHBOARD_POLICIES.visitor, limit: 5 });
   // Counts come some seconds later, with calls that are made anyway.
   await until(async () => {
