@@ -5,15 +5,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import type { Page } from "puppeteer-core";
 import { ensureChromium, startChromium } from "../scripts/chromium.ts";
 import { build, ROOT } from "../scripts/project.ts";
-import {
-  DASHBOARD_POLICIES,
-  goTo,
-  HAMMERING,
-  openPage,
-  send,
-  signIn,
-  traffic,
-} from "../test/support/dashboard.ts";
+import { DASHBOARD_POLICIES, goTo, HAMMERING, send, signIn, traffic } from "../test/support/dashboard.ts";
 import { TOKENS } from "../test/support/fixtures.ts";
 import { makeState, removeState, serveBundle } from "../test/support/served.ts";
 import { withPalette } from "./palette-png.ts";
@@ -32,7 +24,10 @@ async function main(): Promise<void> {
   try {
     const { url } = serving;
     const loads = load(url, () => isOver);
-    const { page } = await openPage(browser, { width: 1_100, height: 800 });
+    const page = await browser.newPage();
+    await page.setViewport({ width: 1_100, height: 800 });
+    // Leases are requested every half minute.
+    page.setDefaultTimeout(120_000);
     await signIn(page, url, TOKENS.full);
     await sleep(TRAFFIC_MS);
     await pictures(page);
@@ -65,12 +60,13 @@ async function pictures(page: Page): Promise<void> {
   await sleep(12_000);
   await take(page, "overview");
   await goTo(page, "#/policy/api");
-  await page.waitForSelector("[data-top=denied] td.key");
+  await page.waitForSelector("[data-top=denied] .key");
   await sleep(3_000);
   await take(page, "policy");
   await goTo(page, `#/key/api/${HAMMERING}`);
   await page.waitForSelector("[data-reason]");
-  await sleep(2_500);
+  // Its history begins with the page.
+  await sleep(45_000);
   await take(page, "key");
   await goTo(page, "#/policy/visitor");
   await page.waitForSelector("::-p-aria([name='Promote'])");
@@ -79,9 +75,9 @@ async function pictures(page: Page): Promise<void> {
   await goTo(page, "#/policy/export");
   // Leases are requested now and then; three are granted, and the others wait.
   await page.waitForFunction(
-    `[...document.querySelectorAll("td:nth-child(7)")].some((cell) => cell.textContent > "0")`,
+    `[...document.querySelectorAll("td[data-head=waiting]")].some((cell) => cell.textContent > "0")`,
   );
-  await take(page, "leases", "[aria-labelledby=part-keys]");
+  await take(page, "leases", "[aria-labelledby=part-all-keys]");
   await goTo(page, "#/try/api/tenant-7");
   await page.waitForSelector("form.box");
   await page.click("form.box button");

@@ -15,8 +15,12 @@ export interface CallOptions {
 
 export type Ask = <Value>(method: string, address: string, options?: CallOptions) => Promise<Answer<Value>>;
 
-/** Calls with this token. @param onRefused is called when the token is no longer valid */
-export function askWith(token: string, onRefused: () => void): Ask {
+/**
+ * Calls with this token.
+ * @param onRefused is called when the token is no longer valid
+ * @param onChanged is called, and waited for, after a change, and after one that came too late
+ */
+export function askWith(token: string, onRefused: () => void, onChanged = () => Promise.resolve()): Ask {
   return async <Value>(
     method: string,
     address: string,
@@ -30,6 +34,8 @@ export function askWith(token: string, onRefused: () => void): Ask {
     }
     if (response.status === 401) onRefused();
     const text = await response.text().catch(() => "");
+    const isChange = method !== "GET" && options.query?.["dryRun"] === undefined;
+    if (response.status === 412 || (response.ok && isChange)) await onChanged();
     return response.ok ? valueOf<Value>(response, text) : { problem: problemOf(response, text) };
   };
 }

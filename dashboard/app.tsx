@@ -8,10 +8,11 @@ import { Overview } from "./overview.tsx";
 import { To } from "./parts.tsx";
 import { placeOf, type Place } from "./places.ts";
 import { PolicyPage } from "./policy.tsx";
+import { refresh } from "./poll.ts";
 import { SignIn } from "./sign-in.tsx";
 import { TryPage } from "./try.tsx";
 
-const EXPIRED = "This token is not known any more: sign in with another one.";
+const EXPIRED = "This token is no longer valid: sign in with another one.";
 
 export function App() {
   const [secret, setSecret] = useState(keptToken);
@@ -20,7 +21,7 @@ export function App() {
   const session = useMemo<Session | undefined>(() => {
     if (secret === undefined || token === undefined) return undefined;
     const leave = () => signOut(EXPIRED);
-    return { token, ask: askWith(secret, leave), readings: { current: [] } };
+    return { token, ask: askWith(secret, leave, refresh), readings: { current: [] } };
   }, [secret, token]);
 
   const signOut = (why: string) => {

@@ -3,67 +3,48 @@ import { useState } from "preact/hooks";
 import type { Candidate, PolicyInForce, Problem } from "./answers.ts";
 import { path } from "./api.ts";
 import { useSession } from "./context.ts";
-import { jsonIn } from "./json.ts";
+import { JsonField, jsonIn } from "./json-field.tsx";
 import {
   Confirm,
   type Done,
   DoneNote,
   Figure,
+  KeyLink,
   Part,
   ProblemNote,
   type Question,
   Rows,
-  To,
 } from "./parts.tsx";
 import { bringBack, fieldsOf } from "./policy-editor.tsx";
 import { usePoll } from "./poll.ts";
-import { count, instant } from "./words.ts";
+import { count, instant, SOON } from "./words.ts";
 
 const EVERY_MS = 5_000;
 
-interface Props {
-  readonly policy: string;
-  readonly onPromoted: () => Promise<void>;
-}
-
-export function CandidatePart({ policy, onPromoted }: Props) {
+export function CandidatePart({ policy }: { readonly policy: string }) {
   const { ask } = useSession();
   const polled = usePoll<Candidate | undefined>(policy, EVERY_MS, async () => {
     const read = await ask<Candidate>("GET", path("policies", policy, "candidate"));
     if (read.problem === undefined) return read;
     return read.problem.status === 404 ? { value: undefined, etag: undefined } : { problem: read.problem };
   });
-  const { value: candidate, problem, again } = polled;
+  const { value: candidate, problem } = polled;
   const [done, setDone] = useState<Done>();
   return (
     <Part title="Candidate">
-      <DoneNote
-        done={done}
-        onEnd={() => {
-          setDone(undefined);
-          void onPromoted();
-        }}
-      />
+      <DoneNote done={done} onEnd={() => setDone(undefined)} />
       <ProblemNote problem={problem} />
-      {problem === undefined && candidate === undefined && <Begin policy={policy} onBegun={again} />}
-      {candidate !== undefined && (
-        <Trial
-          candidate={candidate}
-          onEnded={async (what) => {
-            setDone(what);
-            await again();
-            await onPromoted();
-          }}
-        />
-      )}
+      {problem === undefined && candidate === undefined && <Begin policy={policy} />}
+      {candidate !== undefined && <Trial candidate={candidate} onEnded={setDone} />}
     </Part>
   );
 }
 
-function Begin({ policy, onBegun }: { readonly policy: string; readonly onBegun: () => Promise<void> }) {
+function Begin({ policy }: { readonly policy: string }) {
   const { ask } = useSession();
   const [text, setText] = useState<string>();
   const [problem, setProblem] = useState<Problem>();
+  const [isValid, setValid] = useState(false);
   const open = async () => {
     const read = await ask<PolicyInForce>("GET", path("policies", policy));
     setProblem(read.problem);
@@ -71,6 +52,7 @@ function Begin({ policy, onBegun }: { readonly policy: string; readonly onBegun:
   };
   const begin = async (isDryRun: boolean) => {
     const read = jsonIn(text ?? "");
+    setValid(false);
     if (read.problem !== undefined) return setProblem(read.problem);
     const query = isDryRun ? { dryRun: "true" } : {};
     const put = await ask<Candidate>("PUT", path("policies", policy, "candidate"), {
@@ -78,18 +60,18 @@ function Begin({ policy, onBegun }: { readonly policy: string; readonly onBegun:
       query,
     });
     setProblem(put.problem);
-    if (put.problem === undefined && !isDryRun) await onBegun();
+    setValid(put.problem === undefined && isDryRun);
   };
   return (
     <>
-      <p class="quiet">
-        Other fields can be tried beside those in force: they decide nothing, and what they would have decided
-        is counted.
-      </p>
+      <p class="quiet">A candidate decides the same calls in the background, and denies none.</p>
       {text === undefined && (
-        <button type="button" class="outline" onClick={() => void open()}>
-          Try other fields
-        </button>
+        <>
+          <ProblemNote problem={problem} />
+          <button type="button" class="outline" onClick={() => void open()}>
+            Try other fields
+          </button>
+        </>
       )}
       {text !== undefined && (
         <form
@@ -98,30 +80,27 @@ function Begin({ policy, onBegun }: { readonly policy: string; readonly onBegun:
             void begin(false);
           }}
         >
-          <label>
-            Fields to try, in JSON
-            <textarea
-              name="candidate-fields"
-              class="code"
-              rows={Math.min(20, text.split("\n").length + 1)}
-              value={text}
-              onInput={(event) => setText(event.currentTarget.value)}
-            />
-          </label>
+          <JsonField
+            name="candidate-fields"
+            label="Fields to try, as JSON"
+            text={text}
+            problem={problem}
+            onText={setText}
+          />
+          {isValid && <p role="status">These fields are valid.</p>}
           <div class="row">
             <button type="button" class="outline" onClick={() => void begin(true)}>
               Check candidate
             </button>
-            <button type="submit">Begin the trial</button>
+            <button type="submit">Start the trial</button>
           </div>
         </form>
       )}
-      <ProblemNote problem={problem} />
     </>
   );
 }
 
-function Trial(props: { readonly candidate: Candidate; readonly onEnded: (done?: Done) => Promise<void> }) {
+function Trial(props: { readonly candidate: Candidate; readonly onEnded: (done?: Done) => void }) {
   const { candidate, onEnded } = props;
   const { policy, since, version } = candidate;
   const { ask } = useSession();
@@ -131,7 +110,7 @@ function Trial(props: { readonly candidate: Candidate; readonly onEnded: (done?:
   const promote = () =>
     setQuestion({
       title: `Promote the candidate of ${policy}?`,
-      says: "Its fields become those of the policy, for all keys, everywhere within 10 seconds.",
+      says: "Its fields become those of the policy, for all keys, everywhere within 10 s.",
       yes: "Promote",
       act: async () => {
         const before = await ask<PolicyInForce>("GET", path("policies", policy));
@@ -139,24 +118,24 @@ function Trial(props: { readonly candidate: Candidate; readonly onEnded: (done?:
         const promoted = await ask<PolicyInForce>("POST", `${address}/promote`, { ifMatch });
         if (promoted.problem !== undefined) return promoted.problem;
         const undo = async () => (await bringBack(ask, before.value, promoted.value.version)).problem;
-        await onEnded({ says: `The candidate of ${policy} is in force.`, undo });
+        onEnded({ says: `The candidate of ${policy} is promoted. ${SOON}`, undo });
         return undefined;
       },
     });
   const drop = () =>
     setQuestion({
       title: `End the trial of ${policy}?`,
-      says: "The candidate is deleted, and what was compared with it.",
+      says: "The candidate and its comparison are deleted.",
       yes: "End the trial",
       act: async () => {
         const ended = await ask("DELETE", address, { ifMatch });
-        if (ended.problem === undefined) await onEnded();
+        if (ended.problem === undefined) onEnded();
         return ended.problem;
       },
     });
   return (
     <>
-      <p class="quiet">On trial since {instant(since)}</p>
+      <p class="quiet">On trial since {instant(since)}.</p>
       <pre>{JSON.stringify(candidate.candidate, null, 2)}</pre>
       <Compared candidate={candidate} />
       <div class="row">
@@ -172,7 +151,7 @@ function Trial(props: { readonly candidate: Candidate; readonly onEnded: (done?:
   );
 }
 
-export function Compared({ candidate }: { readonly candidate: Candidate }) {
+function Compared({ candidate }: { readonly candidate: Candidate }) {
   const { policy, compared, keys = [] } = candidate;
   return (
     <>
@@ -187,24 +166,17 @@ export function Compared({ candidate }: { readonly candidate: Candidate }) {
             value={count(compared.deniedByCandidateAlone)}
             tone={compared.deniedByCandidateAlone > 0 ? "bad" : undefined}
           />
-          <Figure name="not decided by one of them" value={count(compared.undecided)} />
+          <Figure name="undecided" value={count(compared.undecided)} />
         </dl>
       )}
-      {keys.length > 0 && (
-        <Rows
-          label="Keys that the candidate alone would deny"
-          heads={["denied by the candidate alone", "calls"]}
-        >
-          {keys.map((each) => (
-            <tr key={each.key}>
-              <td class="key">
-                <To place={{ at: "key", policy, key: each.key }}>{each.key}</To>
-              </td>
-              <td>{count(each.count)}</td>
-            </tr>
-          ))}
-        </Rows>
-      )}
+      <Rows
+        label="Keys that only the candidate denies"
+        heads={["key", "denied by the candidate alone"]}
+        rows={keys.map((each) => ({
+          key: each.key,
+          cells: [<KeyLink policy={policy} name={each.key} />, count(each.count)],
+        }))}
+      />
     </>
   );
 }

@@ -13,9 +13,7 @@ export function CatalogPage() {
   return (
     <>
       <h1>Catalog</h1>
-      <p class="quiet">
-        What was changed at run time. Policies that are there are changed on their own pages.
-      </p>
+      <p class="quiet">What was changed at run time. To change a policy that is there, open its page.</p>
       <NewPolicyPart />
       <TokensPart />
       <DocumentPart />
@@ -32,28 +30,29 @@ function AuditPart() {
   );
   return (
     <Part
-      title="Who changed what"
+      title="Audit log"
       beside={
         <button type="button" class="small outline" onClick={() => void again()}>
-          Look again
+          Refresh
         </button>
       }
     >
       <ProblemNote problem={problem} />
       {value?.entries.length === 0 && <p class="quiet">Nothing was changed.</p>}
-      {value !== undefined && value.entries.length > 0 && (
-        <Rows label="Changes" heads={["when", "who", "what", "before", "after"]}>
-          {value.entries.map((entry) => (
-            <tr key={entry.id}>
-              <td>{instant(entry.at)}</td>
-              <td>{entry.by}</td>
-              <td class="key">{entry.target}</td>
-              <td>{shown(entry.before)}</td>
-              <td>{shown(entry.after)}</td>
-            </tr>
-          ))}
-        </Rows>
-      )}
+      <Rows
+        label="Audit log"
+        heads={["when", "who", "what", "before", "after"]}
+        rows={(value?.entries ?? []).map((entry) => ({
+          key: entry.id,
+          cells: [
+            instant(entry.at),
+            entry.by,
+            <span class="key">{entry.target}</span>,
+            shown(entry.before),
+            shown(entry.after),
+          ],
+        }))}
+      />
       <div class="row">
         {cursor !== undefined && (
           <button type="button" class="small outline" onClick={() => setCursor(undefined)}>

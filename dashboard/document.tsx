@@ -2,8 +2,9 @@
 import { useState } from "preact/hooks";
 import type { Problem } from "./answers.ts";
 import { useSession } from "./context.ts";
-import { jsonIn } from "./json.ts";
+import { JsonField, jsonIn } from "./json-field.tsx";
 import { Confirm, DoneNote, Part, ProblemNote, type Done, type Question } from "./parts.tsx";
+import { SOON } from "./words.ts";
 
 export function DocumentPart() {
   const { ask } = useSession();
@@ -26,26 +27,29 @@ export function DocumentPart() {
     const query = isDryRun ? { dryRun: "true" } : {};
     const answer = await ask<object>("PUT", "/v1/catalog", { body: parsed.value, ifMatch: etag, query });
     if (answer.problem !== undefined) return answer.problem;
-    if (!isDryRun) setEtag(answer.etag);
-    setDone({
-      says: isDryRun ? "This document would be accepted." : "The catalog is what the document says.",
-    });
+    if (isDryRun) return undefined;
+    setEtag(answer.etag);
+    setDone({ says: `The document is written. ${SOON}` });
     return undefined;
   };
-  const check = async () => {
+  const check = async (): Promise<boolean> => {
     setDone(undefined);
-    setProblem(await write(true));
+    const refused = await write(true);
+    setProblem(refused);
+    return refused === undefined;
   };
-  const askWrite = () =>
+  const askWrite = async () => {
+    if (!(await check())) return;
     setQuestion({
       title: "Make the catalog what this document says?",
-      says: "What it does not have is deleted: policies, overrides and tokens. It is refused if the catalog has changed since you read it.",
+      says: "Policies, overrides and tokens that it does not have are deleted. If somebody else has changed the catalog since you read it, nothing is written.",
       yes: "Write",
       act: () => write(false),
     });
+  };
   return (
-    <Part title="Document">
-      <p class="quiet">All policies, overrides and hashes of tokens that were changed at run time.</p>
+    <Part title="All changes as JSON">
+      <p class="quiet">Policies, overrides, candidates and hashes of tokens that were changed at run time.</p>
       <DoneNote done={done} onEnd={() => setDone(undefined)} />
       <div class="row">
         <button type="button" class="outline" onClick={() => void read()}>
@@ -64,27 +68,24 @@ export function DocumentPart() {
       </div>
       {text !== undefined && (
         <>
-          <label>
-            catalog.json
-            <textarea
-              name="document"
-              class="code"
-              rows={14}
-              value={text}
-              onInput={(event) => setText(event.currentTarget.value)}
-            />
-          </label>
+          <JsonField name="document" label="catalog.json" text={text} problem={problem} onText={setText} />
           <div class="row">
-            <button type="button" class="outline" onClick={() => void check()}>
+            <button
+              type="button"
+              class="outline"
+              onClick={async () => {
+                if (await check()) setDone({ says: "This document is valid." });
+              }}
+            >
               Check document
             </button>
-            <button type="button" onClick={askWrite}>
+            <button type="button" onClick={() => void askWrite()}>
               Write
             </button>
           </div>
         </>
       )}
-      <ProblemNote problem={problem} />
+      {text === undefined && <ProblemNote problem={problem} />}
       {question !== undefined && <Confirm question={question} onEnd={() => setQuestion(undefined)} />}
     </Part>
   );

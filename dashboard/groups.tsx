@@ -11,17 +11,14 @@ export function Groups({ groups: { active, busiest = [] } }: { readonly groups: 
         {busiest.length > 0 && busiest.length < active && ` The ${busiest.length} that owe most:`}
         {active > 0 && busiest.length === 0 && " Their names need the scope admin."}
       </p>
-      {busiest.length > 0 && (
-        <Rows label="Groups" heads={["group", "left for sure", "part of the limit"]}>
-          {busiest.map(({ group, limit, remaining }) => (
-            <tr key={group}>
-              <td class="key">{group}</td>
-              <td>{count(remaining)}</td>
-              <td>{count(limit)}</td>
-            </tr>
-          ))}
-        </Rows>
-      )}
+      <Rows
+        label="Groups"
+        heads={["group", "remaining", "part of the limit"]}
+        rows={busiest.map(({ group, limit, remaining }) => ({
+          key: group,
+          cells: [<span class="key">{group}</span>, count(remaining), count(limit)],
+        }))}
+      />
     </Part>
   );
 }

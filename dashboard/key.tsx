@@ -1,14 +1,15 @@
 /** The page of a key: what is left, its holders, its override, and its actions. */
-import { useState } from "preact/hooks";
-import type { KeyReport, RuleDecision } from "./answers.ts";
+import { useRef, useState } from "preact/hooks";
+import type { KeyReport, Override, RuleDecision } from "./answers.ts";
 import { canStandInAddress, path } from "./api.ts";
 import { useRights, useSession } from "./context.ts";
 import { Groups } from "./groups.tsx";
 import { KeyActions } from "./key-actions.tsx";
 import { readOverride } from "./key-changes.ts";
+import { KeyHistory, withSeen, type Seen } from "./key-history.tsx";
 import { DoneNote, Figure, Part, ProblemNote, Rows, To, type Done } from "./parts.tsx";
 import { usePoll } from "./poll.ts";
-import { count, duration, instant, overrideLine } from "./words.ts";
+import { retryAfter, count, duration, instant, overrideLine } from "./words.ts";
 
 const EVERY_MS = 5_000;
 
@@ -19,29 +20,31 @@ export function KeyPage({ policy, name }: { readonly policy: string; readonly na
   const report = usePoll(`${policy} ${name}`, EVERY_MS, () =>
     ask<KeyReport>("GET", path("policies", policy, "keys", name)),
   );
-  const changed = (what: Done | undefined) => {
-    setDone(what);
-    void report.again();
-  };
+  const seen = useRef<readonly Seen[]>([]);
+  if (report.value !== undefined) seen.current = withSeen(seen.current, report.value);
+  const own = useOverride(policy, name.includes("*") ? undefined : name);
+  const wider = report.value?.override === name ? undefined : report.value?.override;
   return (
     <>
       <p>
-        <To place={{ at: "policy", policy }}>{policy}</To>
+        Policy <To place={{ at: "policy", policy }}>{policy}</To>
       </p>
       <h1 class="key">{name}</h1>
       {canStandInAddress(name) ? (
         <>
-          <DoneNote done={done} onEnd={() => changed(undefined)} />
+          <DoneNote done={done} onEnd={() => setDone(undefined)} />
           <ProblemNote problem={report.problem} />
-          {report.value !== undefined && <State report={report.value} policy={policy} />}
+          {own.value !== undefined && <InForce override={own.value} />}
+          {own.value === undefined && wider !== undefined && <Wider policy={policy} pattern={wider} />}
+          {report.value !== undefined && <State report={report.value} />}
+          {report.value?.groups !== undefined && <Groups groups={report.value.groups} />}
+          <KeyHistory seen={seen.current} />
           {rights.changes && name.startsWith(rights.keyPrefix) && (
-            <KeyActions policy={policy} name={name} onDone={changed} />
+            <KeyActions policy={policy} name={name} own={own.value} onDone={setDone} />
           )}
         </>
       ) : (
-        <p class="note bad">
-          A key that is just . or .. cannot stand in an address, so it cannot be looked at here.
-        </p>
+        <p class="note bad">The keys . and .. cannot be part of an address, so they are not shown here.</p>
       )}
       {rights.calls && (
         <p>
@@ -52,74 +55,78 @@ export function KeyPage({ policy, name }: { readonly policy: string; readonly na
   );
 }
 
-function State({ report, policy }: { readonly report: KeyReport; readonly policy: string }) {
+function State({ report }: { readonly report: KeyReport }) {
   const { outstanding, holds, leases, reclaimed, queueLength, longestWaitMs } = report;
+  const some = (name: string, value: number) => value > 0 && <Figure name={name} value={count(value)} />;
+  return (
+    <Part title="Now">
+      <p class={report.success ? "good-text" : "bad-text"} data-reason={report.reason}>
+        {report.success
+          ? "A call of cost 1 is admitted now."
+          : `A call of cost 1 is denied now: ${report.reason}.`}
+      </p>
+      <dl class="figures">
+        <Figure name="remaining" value={report.remaining === undefined ? "–" : count(report.remaining)} />
+        {report.plan !== undefined && <Figure name="plan" value={report.plan} />}
+        <Figure name="in use" value={count(outstanding)} />
+        {some("holds", holds)}
+        {some("leases", leases)}
+        {some("expired leases", reclaimed)}
+        {some("waiting", queueLength)}
+        {longestWaitMs > 0 && <Figure name="longest wait" value={duration(longestWaitMs)} />}
+      </dl>
+      {report.rules.length > 0 && (
+        <Rows
+          label="Rules"
+          heads={["rule", "remaining", "limit", "full again in", "retry after"]}
+          rows={report.rules.map((rule) => ({
+            key: rule.name,
+            cells: [
+              rule.name,
+              <Remaining rule={rule} />,
+              count(rule.limit),
+              duration(rule.resetAfterMs),
+              retryAfter(rule),
+            ],
+          }))}
+        />
+      )}
+    </Part>
+  );
+}
+
+function Remaining({ rule: { name, limit, remaining } }: { readonly rule: RuleDecision }) {
   return (
     <>
-      <Part title="Now">
-        <p class={report.success ? "good-text" : "bad-text"} data-reason={report.reason}>
-          {report.success
-            ? "A call of cost 1 would be admitted."
-            : `A call of cost 1 would be denied: ${report.reason}.`}
-        </p>
-        <dl class="figures">
-          <Figure name="left" value={report.remaining === undefined ? "–" : count(report.remaining)} />
-          {report.plan !== undefined && <Figure name="plan" value={report.plan} />}
-          <Figure name="in use" value={count(outstanding)} />
-          <Figure name="holds" value={count(holds)} />
-          <Figure name="leases" value={count(leases)} />
-          <Figure name="leases that expired" value={count(reclaimed)} />
-          <Figure name="waiting" value={count(queueLength)} />
-          <Figure name="longest wait" value={duration(longestWaitMs)} />
-        </dl>
-        {report.rules.length > 0 && (
-          <Rows label="Rules" heads={["rule", "left", "of", "whole in", "passes in"]}>
-            {report.rules.map((rule) => (
-              <tr key={rule.name}>
-                <td>{rule.name}</td>
-                <td>
-                  {count(rule.remaining)}{" "}
-                  <meter
-                    min={0}
-                    max={Math.max(1, rule.limit)}
-                    value={rule.remaining}
-                    aria-label={`${rule.name}: left`}
-                  />
-                </td>
-                <td>{count(rule.limit)}</td>
-                <td>{duration(rule.resetAfterMs)}</td>
-                <td>{passesIn(rule)}</td>
-              </tr>
-            ))}
-          </Rows>
-        )}
-      </Part>
-      {report.groups !== undefined && <Groups groups={report.groups} />}
-      {report.override !== undefined && <InForce policy={policy} pattern={report.override} />}
+      {count(remaining)}{" "}
+      <meter min={0} max={Math.max(1, limit)} value={remaining} aria-label={`${name}: remaining`} />
     </>
   );
 }
 
-function passesIn({ success, retryAfterMs }: RuleDecision): string {
-  if (success) return "now";
-  return retryAfterMs === null ? "never" : duration(retryAfterMs);
+/** The override of exactly this pattern, as the catalog has it. */
+function useOverride(policy: string, pattern: string | undefined) {
+  const { ask } = useSession();
+  return usePoll<Override | undefined>(`${policy} ${pattern ?? ""}`, EVERY_MS, async () => {
+    if (pattern === undefined) return { value: undefined, etag: undefined };
+    const { value, problem } = await readOverride(ask, policy, pattern);
+    return problem === undefined ? { value, etag: undefined } : { problem };
+  });
 }
 
-function InForce({ policy, pattern }: { readonly policy: string; readonly pattern: string }) {
-  const { ask } = useSession();
-  const { value, problem } = usePoll(`${policy} ${pattern}`, EVERY_MS, async () => {
-    const read = await readOverride(ask, policy, pattern);
-    return read.problem === undefined ? { value: read.value, etag: undefined } : { problem: read.problem };
-  });
+function Wider({ policy, pattern }: { readonly policy: string; readonly pattern: string }) {
+  const { value, problem } = useOverride(policy, pattern);
+  if (value !== undefined) return <InForce override={value} />;
+  return <ProblemNote problem={problem} />;
+}
+
+function InForce({ override }: { readonly override: Override }) {
+  const { pattern, expiresAt, note } = override;
   return (
-    <Part title="Override">
-      <ProblemNote problem={problem} />
-      <p>
-        <code>{pattern}</code>
-        {value !== undefined && `: ${overrideLine(value)}`}
-        {value?.expiresAt !== undefined && `, until ${instant(value.expiresAt)}`}
-        {value?.note !== undefined && ` (${value.note})`}
-      </p>
-    </Part>
+    <p class={`note ${override.blocked === true ? "bad" : ""}`} data-override={pattern}>
+      Override of <code>{pattern}</code>: {overrideLine(override)}
+      {expiresAt === undefined ? ", until it is removed" : `, until ${instant(expiresAt)}`}
+      {note !== undefined && ` (${note})`}
+    </p>
   );
 }

@@ -1,24 +1,118 @@
-/** The keys of a policy, with their leases and queues, updated live. */
+/** The keys of a policy: those denied or called most, and with shared objects all of them. */
 import { useState } from "preact/hooks";
 import type { KeyReport, ListedKey, PolicyDescription, TopKey } from "./answers.ts";
 import { canStandInAddress, path, type Answer, type Ask, type CallOptions } from "./api.ts";
 import { useSession } from "./context.ts";
-import { Part, ProblemNote, Rows, To } from "./parts.tsx";
+import { Choice, KeyLink, Part, ProblemNote, Rows } from "./parts.tsx";
 import { usePoll } from "./poll.ts";
 import { count, duration } from "./words.ts";
 
 const EVERY_MS = 5_000;
 /** Each time it makes a call for each key. */
-const ACTIVE_EVERY_MS = 10_000;
+const TOP_EVERY_MS = 10_000;
 const ON_A_PAGE = 50;
-/** The number of keys read by separate calls: a list has no queues, and some policies have no list. */
-const LOOKED_AT = 8;
+const MAX_TOP_SHOWN = 10;
+/** The keys of a list that are read by separate calls: a list has no queues. */
+const MAX_READ = 8;
+/** A list of top keys with fewer has all keys. */
+const MAX_TOP_KEYS = 64;
 
-export function KeysPart({ policy }: { readonly policy: PolicyDescription }) {
-  const isListed = typeof policy.objects === "number" && policy.pool === undefined;
+type By = "denied" | "active";
+const SORTS = [
+  { name: "most denied", value: "denied" },
+  { name: "most called", value: "active" },
+] as const satisfies readonly { name: string; value: By }[];
+
+interface TopRow {
+  readonly key: string;
+  readonly counts: Readonly<Record<By, TopKey | undefined>>;
+  readonly plan: string | undefined;
+  readonly report: KeyReport | undefined;
+}
+
+interface Top {
+  readonly rows: readonly TopRow[];
+  /** Whether a key that is in neither list had no such call. */
+  readonly isWhole: Readonly<Record<By, boolean>>;
+}
+
+/** Only keys of policies with shared objects can be listed. */
+function isListed({ objects, pool }: PolicyDescription): boolean {
+  return typeof objects === "number" && pool === undefined;
+}
+
+export function TopKeysPart({ policy: described }: { readonly policy: PolicyDescription }) {
+  const { ask } = useSession();
+  const policy = described.name;
+  // A list has the states of its keys already.
+  const hasStates = !isListed(described);
+  const [by, setBy] = useState<By>("denied");
+  const { value, problem } = usePoll(`${policy} ${by}`, TOP_EVERY_MS, () =>
+    topOf(ask, policy, by, hasStates),
+  );
+  const calls = (kind: By, counted: TopKey | undefined) => {
+    if (counted === undefined) return value?.isWhole[kind] === true ? "0" : "–";
+    const { count: most, error } = counted;
+    return error === 0 ? count(most) : `${count(most - error)} to ${count(most)}`;
+  };
+  const states = hasStates ? statesOf((value?.rows ?? []).map(({ report }) => report)) : [];
   return (
-    <Part title="Keys">
-      {isListed ? <ListedKeys policy={policy.name} /> : <ActiveKeys policy={policy.name} />}
+    <Part title="Top keys">
+      <Choice label="Sort keys" among={SORTS} chosen={by} onChosen={setBy} />
+      <ProblemNote problem={problem} />
+      {value?.rows.length === 0 && <p class="quiet">None in this hour and the last.</p>}
+      <div data-top={by}>
+        <Rows
+          label="Top keys"
+          heads={["key", "denied", "calls", ...states.map(({ head }) => head)]}
+          rows={(value?.rows ?? []).map(({ key, counts, plan, report }) => ({
+            key,
+            cells: [
+              <>
+                <KeyLink policy={policy} name={key} />
+                {plan !== undefined && <small> plan {plan}</small>}
+              </>,
+              calls("denied", counts.denied),
+              calls("active", counts.active),
+              ...states.map(({ cell }) => cell(report)),
+            ],
+          }))}
+        />
+      </div>
+      <p class="quiet">Denied and calls: of this hour and the last.</p>
+    </Part>
+  );
+}
+
+/** The keys with most denials, or calls. */
+async function topOf(ask: Ask, policy: string, by: By, hasStates: boolean): Promise<Answer<Top>> {
+  const read = (kind: By) =>
+    ask<{ keys: TopKey[] }>("GET", "/v1/stats/keys", { query: { policy, by: kind } });
+  const [denied, active] = await Promise.all([read("denied"), read("active")]);
+  if (denied.problem !== undefined) return denied;
+  if (active.problem !== undefined) return active;
+  const lists = { denied: denied.value.keys, active: active.value.keys };
+  const other = by === "denied" ? "active" : "denied";
+  const names = [...new Set([...lists[by], ...lists[other]].map(({ key }) => key))].slice(0, MAX_TOP_SHOWN);
+  const reports = await reportsOf(ask, policy, hasStates ? names : []);
+  const countOf = (kind: By, key: string) => lists[kind].find((each) => each.key === key);
+  const rows = names.map((key) => {
+    const counts = { denied: countOf("denied", key), active: countOf("active", key) };
+    return { key, counts, plan: (counts.active ?? counts.denied)?.plan, report: reports.get(key) };
+  });
+  const isWhole = {
+    denied: lists.denied.length < MAX_TOP_KEYS,
+    active: lists.active.length < MAX_TOP_KEYS,
+  };
+  return { value: { rows, isWhole }, etag: undefined };
+}
+
+/** All keys, for policies that can list them. */
+export function KeysPart({ policy }: { readonly policy: PolicyDescription }) {
+  if (!isListed(policy)) return null;
+  return (
+    <Part title="All keys">
+      <ListedKeys policy={policy.name} />
     </Part>
   );
 }
@@ -35,6 +129,12 @@ function ListedKeys({ policy }: { readonly policy: string }) {
     setPrefix(begins);
     setCursors([]);
   };
+  const turn = (label: string, to: readonly string[]) => (
+    <button type="button" class="small outline" onClick={() => setCursors(to)}>
+      {label}
+    </button>
+  );
+  const states = statesOf(value?.keys ?? []);
   return (
     <>
       <label class="find">
@@ -42,53 +142,22 @@ function ListedKeys({ policy }: { readonly policy: string }) {
         <input type="search" value={prefix} onInput={(event) => find(event.currentTarget.value)} />
       </label>
       <ProblemNote problem={problem} />
-      <Rows label="Keys" heads={HEADS}>
-        {(value?.keys ?? []).map((each) => (
-          <KeyRow policy={policy} report={each} key={each.key} />
-        ))}
-      </Rows>
+      <Rows
+        label="All keys"
+        heads={["key", ...states.map(({ head }) => head)]}
+        rows={(value?.keys ?? []).map((each) => ({
+          key: each.key,
+          cells: [<KeyLink policy={policy} name={each.key} />, ...states.map(({ cell }) => cell(each))],
+        }))}
+      />
       {value?.keys.length === 0 && <p class="quiet">None on this page.</p>}
       <div class="row">
-        {cursors.length > 0 && (
-          <button type="button" class="small outline" onClick={() => setCursors(cursors.slice(0, -1))}>
-            Previous page
-          </button>
-        )}
-        {value?.cursor !== undefined && (
-          <button
-            type="button"
-            class="small outline"
-            onClick={() => setCursors([...cursors, value.cursor ?? ""])}
-          >
-            Next page
-          </button>
-        )}
+        {cursors.length > 0 && turn("Previous page", cursors.slice(0, -1))}
+        {value?.cursor !== undefined && turn("Next page", [...cursors, value.cursor])}
       </div>
     </>
   );
 }
-
-function ActiveKeys({ policy }: { readonly policy: string }) {
-  const { ask } = useSession();
-  const { value = [], problem } = usePoll(policy, ACTIVE_EVERY_MS, () => activeReports(ask, policy));
-  return (
-    <>
-      <p class="quiet">
-        Each key of this policy has an object of its own, so they cannot be listed. These come most often.
-      </p>
-      <ProblemNote problem={problem} />
-      {value.length > 0 && (
-        <Rows label="Keys" heads={HEADS}>
-          {value.map((each) => (
-            <KeyRow policy={policy} report={each} key={each.key} />
-          ))}
-        </Rows>
-      )}
-    </>
-  );
-}
-
-const HEADS = ["key", "left", "of", "in use", "holds", "leases", "waiting", "longest wait"];
 
 /** A key's known values: a list does not include waiting calls. */
 type ListedReport = Omit<ListedKey, "remaining" | "resetAfterMs"> & {
@@ -97,23 +166,34 @@ type ListedReport = Omit<ListedKey, "remaining" | "resetAfterMs"> & {
   readonly longestWaitMs?: number;
 };
 
-function KeyRow({ policy, report }: { readonly policy: string; readonly report: ListedReport }) {
-  const { key, remaining, queueLength, longestWaitMs } = report;
+interface State {
+  readonly head: string;
+  readonly cell: (report: ListedReport | undefined) => string;
+}
+
+/** The columns of what is known of keys; holds, leases and queues only if one of the keys has any. */
+function statesOf(reports: readonly (ListedReport | undefined)[]): readonly State[] {
   const shown = (value: number | undefined) => (value === undefined ? "–" : count(value));
-  return (
-    <tr>
-      <td class="key">
-        <To place={{ at: "key", policy, key }}>{key}</To>
-      </td>
-      <td>{shown(remaining)}</td>
-      <td>{count(report.limit)}</td>
-      <td>{count(report.outstanding)}</td>
-      <td>{count(report.holds)}</td>
-      <td>{count(report.leases)}</td>
-      <td>{shown(queueLength)}</td>
-      <td>{longestWaitMs === undefined ? "–" : duration(longestWaitMs)}</td>
-    </tr>
-  );
+  const state = (
+    head: string,
+    valueOf: (report: ListedReport) => number | undefined,
+    text: (value: number | undefined) => string = shown,
+  ) => ({ head, valueOf, cell: (of: ListedReport | undefined) => text(of && valueOf(of)) });
+  const rare = [
+    state("holds", ({ holds }) => holds),
+    state("leases", ({ leases }) => leases),
+    state("waiting", ({ queueLength }) => queueLength),
+    state(
+      "longest wait",
+      ({ longestWaitMs }) => longestWaitMs,
+      (ms) => (ms === undefined ? "–" : duration(ms)),
+    ),
+  ];
+  return [
+    state("remaining", ({ remaining }) => remaining),
+    state("limit", ({ limit }) => limit),
+    ...rare.filter(({ valueOf }) => reports.some((each) => each !== undefined && (valueOf(each) ?? 0) > 0)),
+  ];
 }
 
 interface KeyPageOf {
@@ -121,7 +201,7 @@ interface KeyPageOf {
   readonly cursor?: string;
 }
 
-/** A page of keys; those with nothing left are read one by one, since calls may wait there. */
+/** A page of keys; those with nothing remaining are read one by one, since calls may wait there. */
 async function listed(
   ask: Ask,
   policy: string,
@@ -131,27 +211,20 @@ async function listed(
     query,
   });
   if (page.problem !== undefined) return page;
-  const full = page.value.keys.filter(({ key, remaining }) => remaining === 0 && canStandInAddress(key));
-  const reports = await reportsOf(
-    ask,
-    policy,
-    full.slice(0, LOOKED_AT).map(({ key }) => key),
-  );
-  const byKey = new Map(reports.map((report) => [report.key, report]));
-  const keys = page.value.keys.map((each) => byKey.get(each.key) ?? each);
+  const full = page.value.keys.filter(({ remaining }) => remaining === 0).map(({ key }) => key);
+  const reports = await reportsOf(ask, policy, full.slice(0, MAX_READ));
+  const keys = page.value.keys.map((each) => reports.get(each.key) ?? each);
   return { value: { ...page.value, keys }, etag: undefined };
 }
 
-async function reportsOf(ask: Ask, policy: string, keys: readonly string[]): Promise<readonly KeyReport[]> {
+/** The states of keys, of those that can be read. */
+export async function reportsOf(
+  ask: Ask,
+  policy: string,
+  keys: readonly string[],
+): Promise<ReadonlyMap<string, KeyReport>> {
   const read = await Promise.all(
-    keys.map((key) => ask<KeyReport>("GET", path("policies", policy, "keys", key))),
+    keys.filter(canStandInAddress).map((key) => ask<KeyReport>("GET", path("policies", policy, "keys", key))),
   );
-  return read.flatMap(({ value }) => (value === undefined ? [] : [value]));
-}
-
-async function activeReports(ask: Ask, policy: string): Promise<Answer<readonly KeyReport[]>> {
-  const top = await ask<{ keys: TopKey[] }>("GET", "/v1/stats/keys", { query: { policy, by: "active" } });
-  if (top.problem !== undefined) return top;
-  const names = top.value.keys.map(({ key }) => key).filter(canStandInAddress);
-  return { value: await reportsOf(ask, policy, names.slice(0, LOOKED_AT)), etag: undefined };
+  return new Map(read.flatMap(({ value }) => (value === undefined ? [] : [[value.key, value] as const])));
 }

@@ -2,9 +2,7 @@ import type { Problem } from "./answers.ts";
 import { readClockMs } from "./clock.ts";
 import { useSession } from "./context.ts";
 import { usePoll, type Polled } from "./poll.ts";
-import { hasCounts, totalsIn, withReading, type Reading } from "./rates.ts";
-
-const EVERY_MS = 5_000;
+import { hasCounts, READ_EVERY_MS, totalsIn, withReading, type Reading } from "./rates.ts";
 
 const WITHOUT_COUNTS: Problem = {
   type: "",
@@ -17,7 +15,7 @@ const WITHOUT_COUNTS: Problem = {
 /** The readings of the last half minute, while the page is shown. */
 export function useReadings(isAllowed: boolean): Polled<readonly Reading[]> {
   const { ask, readings } = useSession();
-  return usePoll("metrics", isAllowed ? EVERY_MS : 0, async () => {
+  return usePoll("metrics", isAllowed ? READ_EVERY_MS : 0, async () => {
     if (!isAllowed) return { value: [], etag: undefined };
     const answer = await ask<string>("GET", "/metrics", { accept: "application/openmetrics-text" });
     if (answer.problem !== undefined) return answer;

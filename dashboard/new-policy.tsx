@@ -3,8 +3,8 @@ import { useState } from "preact/hooks";
 import type { PolicyInForce, Problem } from "./answers.ts";
 import { path } from "./api.ts";
 import { useSession } from "./context.ts";
-import { jsonIn } from "./json.ts";
-import { Confirm, Part, ProblemNote, type Question } from "./parts.tsx";
+import { JsonField, jsonIn } from "./json-field.tsx";
+import { Confirm, Part, type Question } from "./parts.tsx";
 import { hashOf } from "./places.ts";
 
 const FIELDS = { algorithm: "token-bucket", limit: 100, window: "1m" };
@@ -29,9 +29,9 @@ export function NewPolicyPart() {
     if (refused === undefined) location.hash = hashOf({ at: "policy", policy: name });
   };
   return (
-    <Part title="A new policy">
+    <Part title="New policy">
       <form
-        aria-label="Make a policy"
+        aria-label="Add a policy"
         onSubmit={(event) => {
           event.preventDefault();
           void make();
@@ -46,52 +46,44 @@ export function NewPolicyPart() {
             onInput={(event) => setName(event.currentTarget.value)}
           />
         </label>
-        <label>
-          Its fields, as in wrangler.toml, in JSON
-          <textarea
-            name="new-fields"
-            class="code"
-            rows={Math.min(20, text.split("\n").length + 1)}
-            value={text}
-            onInput={(event) => setText(event.currentTarget.value)}
-          />
-        </label>
-        <ProblemNote problem={problem} />
-        <button type="submit">Make the policy</button>
+        <JsonField
+          name="new-fields"
+          label="Its fields, as in wrangler.toml, as JSON"
+          text={text}
+          problem={problem}
+          onText={setText}
+        />
+        <button type="submit">Add policy</button>
       </form>
     </Part>
   );
 }
 
-export function TakeAway({
-  policy,
-  onDone,
-}: {
-  readonly policy: PolicyInForce;
-  readonly onDone: () => Promise<void>;
-}) {
+/** The changes at run time are removed: the policy of the file is left, or none. */
+export function RemoveChanges(props: { readonly policy: PolicyInForce; readonly onDone: () => void }) {
+  const { policy, onDone } = props;
   const { ask } = useSession();
   const [question, setQuestion] = useState<Question>();
   const { policy: name, version } = policy;
   const address = path("policies", name);
   const askFirst = () =>
     setQuestion({
-      title: `Take away ${name}?`,
-      says: "It is as wrangler.toml says again. If it is not in there, it is gone with its overrides, and calls on it are answered with 404.",
-      yes: "Take away",
+      title: `Remove the changes of ${name}?`,
+      says: "The policy of wrangler.toml applies again. A policy that is not in there is deleted with its overrides: calls on it get 404.",
+      yes: "Remove changes",
       act: async () => {
         const gone = await ask("DELETE", address, { ifMatch: `"${version}"` });
         if (gone.problem !== undefined) return gone.problem;
         const { problem } = await ask("GET", address);
         if (problem?.status === 404) location.hash = hashOf({ at: "overview" });
-        else await onDone();
+        else onDone();
         return undefined;
       },
     });
   return (
     <>
       <button type="button" class="outline secondary" onClick={askFirst}>
-        Take away
+        Remove changes
       </button>
       {question !== undefined && <Confirm question={question} onEnd={() => setQuestion(undefined)} />}
     </>
@@ -99,6 +91,6 @@ export function TakeAway({
 }
 
 function thereAlready(name: string): Problem {
-  const detail = `there is a policy ${JSON.stringify(name)} already: it is changed on its own page`;
+  const detail = `there is a policy ${JSON.stringify(name)} already: change it on its own page`;
   return { type: "", title: "There already", status: 0, detail };
 }

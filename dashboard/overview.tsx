@@ -1,14 +1,16 @@
 /** The first page: all policies, now and in the last hour. */
 import { useEffect, useRef, useState } from "preact/hooks";
-import type { PolicyDescription } from "./answers.ts";
+import type { HistoryPoint, PolicyDescription } from "./answers.ts";
+import { readClockMs } from "./clock.ts";
 import { useRights, useSession } from "./context.ts";
 import { History } from "./history.tsx";
+import { LimitedPart } from "./limited.tsx";
 import { useReadings } from "./live.ts";
 import { Figure, ProblemNote, To } from "./parts.tsx";
 import { HOUR } from "./plot-series.ts";
 import { usePoll } from "./poll.ts";
-import { ratesOf, type Reading } from "./rates.ts";
-import { count, percent, perSecond, ruleLine } from "./words.ts";
+import { ratesOf, READ_EVERY_MS, recentRates, type Rates, type Reading } from "./rates.ts";
+import { count, percent, perSecond, policyLine } from "./words.ts";
 
 const POLICIES_EVERY_MS = 30_000;
 /** With more policies than this there is a search field. */
@@ -41,13 +43,16 @@ export function Overview() {
   return (
     <>
       <h1>Overview</h1>
-      {rights.counts && (
-        <p class="quiet">
-          Rates are of the last half minute. What happens is counted here some 10 to 20 seconds later.
-        </p>
-      )}
       <ProblemNote problem={listProblem} />
       <ProblemNote problem={problem} />
+      {rights.counts && rights.changes && problem === undefined && <LimitedPart readings={readings ?? []} />}
+      <h2 class="part">Policies</h2>
+      {rights.counts && (
+        <p class="quiet">
+          Rates are of the last half minute, when the page was just opened of the last minute or two. Counts
+          are up to 12 s late.
+        </p>
+      )}
       {names.length > FEW && (
         <label class="find">
           Find a policy
@@ -78,22 +83,41 @@ function Card(props: {
   const rights = useRights();
   return (
     <article class="card" data-policy={name}>
-      <h2>{rights.looks ? <To place={{ at: "policy", policy: name }}>{name}</To> : name}</h2>
-      {described !== undefined && (
-        <p class="quiet">
-          {described.rules.map(ruleLine).join("; ")}
-          {described.shadow && " (in shadow: denies no call)"}
-        </p>
-      )}
+      <h3>{rights.looks ? <To place={{ at: "policy", policy: name }}>{name}</To> : name}</h3>
+      {described !== undefined && <p class="quiet">{policyLine(described)}</p>}
       {rights.counts && readings !== undefined && <LiveFigures policy={name} readings={readings} />}
       {rights.history && <WhenSeen of={name} />}
     </article>
   );
 }
 
+/** The rates of a policy; until they are measured those of its history, if that may be read. */
 export function LiveFigures(props: { readonly policy: string; readonly readings: readonly Reading[] }) {
-  const rates = ratesOf(props.readings, props.policy);
-  if (rates === undefined) return <p class="quiet">Loading rates…</p>;
+  const { policy, readings } = props;
+  const rights = useRights();
+  const rates = ratesOf(readings, policy);
+  if (rates !== undefined) return <RateFigures rates={rates} />;
+  return rights.history ? <FirstRates policy={policy} /> : <Measuring />;
+}
+
+function FirstRates({ policy }: { readonly policy: string }) {
+  const { ask } = useSession();
+  const { value } = usePoll(`first ${policy}`, READ_EVERY_MS, () =>
+    ask<{ points: HistoryPoint[] }>("GET", "/v1/stats", { query: { policy, since: "3m" } }),
+  );
+  const rates = recentRates(value?.points ?? [], readClockMs());
+  return rates === undefined ? <Measuring /> : <RateFigures rates={rates} />;
+}
+
+function Measuring() {
+  return (
+    <p class="quiet" data-measuring>
+      Measuring…
+    </p>
+  );
+}
+
+function RateFigures({ rates }: { readonly rates: Rates }) {
   const { admittedPerSecond, deniedPerSecond, hitRate, degraded } = rates;
   return (
     <dl class="figures">
@@ -103,8 +127,8 @@ export function LiveFigures(props: { readonly policy: string; readonly readings:
         value={perSecond(deniedPerSecond)}
         tone={deniedPerSecond > 0 ? "bad" : undefined}
       />
-      <Figure name="decided without asking" value={hitRate === undefined ? "–" : percent(hitRate)} />
-      <Figure name="degraded" value={count(degraded)} tone={degraded > 0 ? "bad" : undefined} />
+      {hitRate !== undefined && <Figure name="decided locally" value={percent(hitRate)} />}
+      {degraded > 0 && <Figure name="degraded" value={count(degraded)} tone="bad" />}
     </dl>
   );
 }

@@ -2,6 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { Problem } from "./answers.ts";
+import { Lasting, type EndsAt } from "./lasting.tsx";
 import { hashOf, type Place } from "./places.ts";
 
 export function To({ place, children }: { readonly place: Place; readonly children: ComponentChildren }) {
@@ -13,7 +14,7 @@ export function ProblemNote({ problem }: { readonly problem: Problem | undefined
   const { detail, errors = [] } = problem;
   return (
     <div class="note bad" role="alert">
-      <p>{problem.status === 412 ? "It was changed in the meantime. Nothing was changed now." : detail}</p>
+      <p>{problem.status === 412 ? "Somebody else changed it first. Your change was not made." : detail}</p>
       {errors.length > 0 && (
         <ul>
           {errors.map((each) => (
@@ -55,27 +56,76 @@ export function Figure(props: {
   );
 }
 
-/** A table that scrolls by itself when it is wider than the page. */
+export interface Row {
+  readonly key: string | number;
+  /** In the order of the heads. */
+  readonly cells: readonly ComponentChildren[];
+}
+
+/** A table. On a phone each row is a block, in which every cell has its head: roles keep it a table for readers. */
 export function Rows(props: {
   readonly label: string;
   readonly heads: readonly string[];
-  readonly children: ComponentChildren;
+  readonly rows: readonly Row[];
 }) {
+  const { label, heads, rows } = props;
+  if (rows.length === 0) return null;
   return (
-    // A scrolling region has to be reached by keyboard.
-    <div class="scroll" role="region" aria-label={`Table: ${props.label}`} tabIndex={0}>
-      <table>
-        <thead>
-          <tr>
-            {props.heads.map((head) => (
-              <th scope="col" key={head}>
-                {head}
-              </th>
+    <table role="table" aria-label={label}>
+      <thead role="rowgroup">
+        <tr role="row">
+          {heads.map((head) => (
+            <th role="columnheader" scope="col" key={head}>
+              {head}
+            </th>
+          ))}
+        </tr>
+      </thead>
+      <tbody role="rowgroup">
+        {rows.map(({ key, cells }) => (
+          <tr role="row" key={key}>
+            {cells.map((cell, index) => (
+              <td role="cell" key={heads[index]} data-head={heads[index]}>
+                {cell}
+              </td>
             ))}
           </tr>
-        </thead>
-        <tbody>{props.children}</tbody>
-      </table>
+        ))}
+      </tbody>
+    </table>
+  );
+}
+
+/** A key, as a link to its page. */
+export function KeyLink({ policy, name }: { readonly policy: string; readonly name: string }) {
+  return (
+    <span class="key">
+      <To place={{ at: "key", policy, key: name }}>{name}</To>
+    </span>
+  );
+}
+
+/** Buttons of which one is pressed. */
+export function Choice<Value>(props: {
+  readonly label: string;
+  readonly among: readonly { readonly name: string; readonly value: Value }[];
+  readonly chosen: Value;
+  readonly onChosen: (value: Value) => void;
+}) {
+  const { label, among, chosen, onChosen } = props;
+  return (
+    <div class="row" role="group" aria-label={label}>
+      {among.map(({ name, value }) => (
+        <button
+          type="button"
+          key={name}
+          class={`small ${value === chosen ? "" : "outline secondary"}`}
+          aria-pressed={value === chosen}
+          onClick={() => onChosen(value)}
+        >
+          {name}
+        </button>
+      ))}
     </div>
   );
 }
@@ -84,8 +134,10 @@ export interface Question {
   readonly title: string;
   readonly says: string;
   readonly yes: string;
+  /** Whether it asks for how long. */
+  readonly lasts?: boolean;
   /** Resolves with the problem, if there is one; then the question stays. */
-  readonly act: () => Promise<Problem | undefined>;
+  readonly act: (endsAt: EndsAt) => Promise<Problem | undefined>;
 }
 
 /** Asks before a change. Escape, and the focused button, change nothing. */
@@ -93,10 +145,11 @@ export function Confirm({ question, onEnd }: { readonly question: Question; read
   const dialog = useRef<HTMLDialogElement>(null);
   const [problem, setProblem] = useState<Problem>();
   const [isBusy, setBusy] = useState(false);
+  const [endsAt, setEndsAt] = useState<EndsAt>();
   useLayoutEffect(() => dialog.current?.showModal(), []);
   const act = async () => {
     setBusy(true);
-    const refused = await question.act();
+    const refused = await question.act(endsAt);
     setBusy(false);
     if (refused === undefined) onEnd();
     else setProblem(refused);
@@ -106,6 +159,7 @@ export function Confirm({ question, onEnd }: { readonly question: Question; read
       <article>
         <h3 id="question">{question.title}</h3>
         <p>{question.says}</p>
+        {question.lasts === true && <Lasting endsAt={endsAt} onEndsAt={setEndsAt} />}
         <ProblemNote problem={problem} />
         <footer>
           <button type="button" class="secondary outline" autofocus onClick={onEnd}>

@@ -5,39 +5,50 @@ export interface Span {
   readonly name: string;
   readonly since: string;
   readonly step: "minute" | "hour";
-  readonly steps: number;
+  /** The time of one bar, in seconds, and its name. */
+  readonly barSeconds: number;
+  readonly bar: string;
+  readonly bars: number;
 }
 
-export const HOUR: Span = { name: "the last hour", since: "1h", step: "minute", steps: 60 };
+export const HOUR: Span = {
+  name: "the last hour",
+  since: "1h",
+  step: "minute",
+  barSeconds: 60,
+  bar: "minute",
+  bars: 60,
+};
 export const SPANS: readonly Span[] = [
   HOUR,
-  { name: "the last day", since: "1d", step: "minute", steps: 1_440 },
-  { name: "the last month", since: "30d", step: "hour", steps: 720 },
+  { name: "the last day", since: "1d", step: "minute", barSeconds: 900, bar: "15 minutes", bars: 96 },
+  { name: "the last month", since: "30d", step: "hour", barSeconds: 28_800, bar: "8 hours", bars: 90 },
 ];
-const STEP_SECONDS = { minute: 60, hour: 3_600 };
 
-/** The minimum number of steps, also when nothing was counted before the last of them. */
-const MIN_STEPS = 15;
-
-/** All steps of the span from the first count, including those without traffic, which the answer omits. */
+/**
+ * All bars of the span, up to the one under way: times in seconds, admitted calls, and all calls. Plots of one span have
+ * the same times, whenever their calls began.
+ */
 export function seriesOf(
-  span: Span,
+  { barSeconds, bars }: Span,
   points: readonly HistoryPoint[],
   nowMs: number,
 ): [number[], number[], number[]] {
-  const size = STEP_SECONDS[span.step];
-  const now = Math.floor(nowMs / 1_000 / size) * size;
-  const byTime = new Map(points.map((point) => [Date.parse(point.at) / 1_000, point]));
-  // The current minute would suggest that calls have ended. An hour is too long to wait for.
-  const last = span.step === "minute" && byTime.has(now - size) ? now - size : now;
-  const first = Math.min(...byTime.keys());
-  const counted = Number.isFinite(first) ? Math.floor((last - first) / size) + 2 : span.steps;
-  const steps = Math.min(span.steps, Math.max(MIN_STEPS, counted));
-  const times = Array.from({ length: steps }, (_, index) => last - (steps - 1 - index) * size);
+  const barOf = (atMs: number) => Math.floor(atMs / 1_000 / barSeconds);
+  const last = barOf(nowMs);
+  const [admitted, all] = [new Map<number, number>(), new Map<number, number>()];
+  const add = (to: Map<number, number>, bar: number, calls: number) =>
+    to.set(bar, (to.get(bar) ?? 0) + calls);
+  for (const point of points) {
+    const bar = barOf(Date.parse(point.at));
+    add(admitted, bar, point.admitted);
+    add(all, bar, point.admitted + point.denied);
+  }
+  const shown = Array.from({ length: bars }, (_, index) => last - (bars - 1 - index));
   return [
-    times,
-    times.map((time) => byTime.get(time)?.admitted ?? 0),
-    times.map((time) => byTime.get(time)?.denied ?? 0),
+    shown.map((bar) => bar * barSeconds),
+    shown.map((bar) => admitted.get(bar) ?? 0),
+    shown.map((bar) => all.get(bar) ?? 0),
   ];
 }
 

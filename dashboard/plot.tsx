@@ -1,53 +1,60 @@
-/** A plot of admitted and denied calls by step. */
+/** Plots of values by time. */
+import type { ComponentChildren } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
-import type { HistoryPoint } from "./answers.ts";
-import { readClockMs } from "./clock.ts";
-import { seriesOf, type Span } from "./plot-series.ts";
 import { count } from "./words.ts";
 
-/** Draws the points. Screen readers get the sums. */
+export interface Drawn {
+  /** Times in seconds, then the values of each series; those of bars are drawn over those before them. */
+  readonly data: uPlot.AlignedData;
+  /** The colours of the series, as style.css names them. */
+  readonly tones: readonly ("admitted" | "denied")[];
+  /** Lines, if absent. */
+  readonly barSeconds?: number;
+  readonly maxY?: number;
+}
+
+/** Draws what `draw` returns. Screen readers get the label. */
 export function Plot(props: {
-  readonly span: Span;
-  readonly points: readonly HistoryPoint[];
+  readonly draw: () => Drawn;
+  /** Draws again when it changes. */
+  readonly of: unknown;
   readonly height: number;
+  readonly label: string;
+  readonly children: ComponentChildren;
 }) {
-  const { span, points, height } = props;
+  const { draw, of, height, label, children } = props;
   const place = useRef<HTMLDivElement>(null);
   useEffect(() => {
     const element = place.current;
     if (element === null) return undefined;
     const dark = matchMedia("(prefers-color-scheme: dark)");
     let plot: uPlot | undefined;
-    const draw = () => {
+    const redraw = () => {
       plot?.destroy();
-      const data = seriesOf(span, points, readClockMs());
-      plot = new uPlot(optionsOf(element, span, height), data, element);
+      const drawn = draw();
+      plot = new uPlot(optionsOf(element, drawn, height), drawn.data, element);
     };
-    draw();
+    redraw();
     const observer = new ResizeObserver(() => plot?.setSize({ width: element.clientWidth, height }));
     observer.observe(element);
-    dark.addEventListener("change", draw);
+    dark.addEventListener("change", redraw);
     return () => {
       observer.disconnect();
-      dark.removeEventListener("change", draw);
+      dark.removeEventListener("change", redraw);
       plot?.destroy();
     };
-  }, [span, points, height]);
-  const sum = (field: "admitted" | "denied") => points.reduce((all, point) => all + point[field], 0);
-  const label = `In ${span.name}: ${count(sum("admitted"))} admitted, ${count(sum("denied"))} denied`;
+  }, [of, height]);
   return (
     <figure class="plot">
       <div ref={place} role="img" aria-label={label} />
-      <figcaption>
-        <span class="swatch admitted" /> {count(sum("admitted"))} admitted
-        <span class="swatch denied" /> {count(sum("denied"))} denied in {span.name}
-      </figcaption>
+      <figcaption>{children}</figcaption>
     </figure>
   );
 }
 
-function optionsOf(element: HTMLElement, span: Span, height: number): uPlot.Options {
+function optionsOf(element: HTMLElement, drawn: Drawn, height: number): uPlot.Options {
+  const { data, tones, barSeconds, maxY = 1 } = drawn;
   const style = getComputedStyle(element);
   const colour = (name: string) => style.getPropertyValue(name).trim();
   const axis = {
@@ -55,38 +62,54 @@ function optionsOf(element: HTMLElement, span: Span, height: number): uPlot.Opti
     grid: { stroke: colour("--plot-grid"), width: 1 },
     ticks: { show: false },
   };
-  const line = (label: string, name: string) => ({
-    label,
-    stroke: colour(`--plot-${name}`),
-    fill: colour(`--plot-${name}-fill`),
-    width: 1.5,
-    points: { show: false },
-  });
-  const few = (values: readonly number[]) =>
-    values.map((value) => (Number.isInteger(value) ? short(value) : ""));
+  const times = data[0];
+  const [first = 0, last = 0] = [times[0], times.at(-1)];
+  const seconds = last - first;
+  const format = seconds > 2 * DAY_SECONDS ? DAYS : seconds < MAX_SHORT_SECONDS ? SECONDS : HOURS;
+  const bars = barSeconds === undefined ? undefined : uPlot.paths.bars?.({ size: [0.8], align: 1 });
   return {
     width: element.clientWidth,
     height,
     legend: { show: false },
     cursor: { show: false },
     padding: [8, 18, 0, 0],
-    scales: { y: { range: (_, __, most) => [0, Math.max(1, most * 1.1)] } },
+    scales: {
+      // A line that has just begun has an axis of a minute.
+      x: { range: [first, Math.max(last + (barSeconds ?? 0), first + 60)] },
+      y: { range: (_, __, most) => [0, Math.max(maxY, most * 1.1)] },
+    },
     axes: [
-      { ...axis, size: 28, space: 60, values: (_, times) => times.map((time) => atText(time, span)) },
-      { ...axis, size: 46, space: 28, values: (_, values) => few(values) },
+      {
+        ...axis,
+        size: 28,
+        space: format === SECONDS ? 80 : 60,
+        values: (_, at) => at.map((each) => format.format(each * 1_000)),
+      },
+      {
+        ...axis,
+        size: 46,
+        space: 28,
+        values: (_, at) => at.map((each) => (Number.isInteger(each) ? short(each) : "")),
+      },
     ],
-    series: [{}, line("admitted", "admitted"), line("denied", "denied")],
+    series: [
+      {},
+      ...tones.map((tone) => ({
+        stroke: colour(`--plot-${tone}`),
+        fill: colour(bars === undefined ? `--plot-${tone}-fill` : `--plot-${tone}`),
+        width: bars === undefined ? 1.5 : 0,
+        points: { show: bars === undefined, size: 4 },
+        ...(bars !== undefined && { paths: bars }),
+      })),
+    ],
   };
 }
 
+const DAY_SECONDS = 86_400;
+const MAX_SHORT_SECONDS = 600;
+const SECONDS = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
 const HOURS = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
 const DAYS = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
-
-/** An instant below an axis, in local time. */
-function atText(seconds: number, { step }: Span): string {
-  const text = HOURS.format(seconds * 1_000);
-  return step === "hour" && text === "00:00" ? DAYS.format(seconds * 1_000) : text;
-}
 
 function short(value: number): string {
   return value >= 10_000 ? `${count(value / 1_000)}k` : count(value);

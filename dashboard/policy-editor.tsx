@@ -2,10 +2,11 @@ import { useState } from "preact/hooks";
 import type { PolicyInForce, Problem } from "./answers.ts";
 import { path, type Answer, type Ask } from "./api.ts";
 import { useSession } from "./context.ts";
-import { jsonIn } from "./json.ts";
-import { TakeAway } from "./new-policy.tsx";
+import { JsonField, jsonIn } from "./json-field.tsx";
+import { RemoveChanges } from "./new-policy.tsx";
 import { Confirm, DoneNote, Part, ProblemNote, type Done, type Question } from "./parts.tsx";
 import type { Polled } from "./poll.ts";
+import { SOON } from "./words.ts";
 
 const BESIDE: ReadonlySet<string> = new Set(["policy", "version", "source", "overrides"]);
 
@@ -28,7 +29,7 @@ interface Draft {
   readonly version: number;
 }
 
-/** The editor. A change is checked, and refused if another change came first. */
+/** The editor. A change is checked before it is confirmed, and refused if another change came first. */
 export function PolicyEditor(props: { readonly policy: string; readonly inForce: Polled<PolicyInForce> }) {
   const { policy, inForce } = props;
   const { ask } = useSession();
@@ -43,52 +44,39 @@ export function PolicyEditor(props: { readonly policy: string; readonly inForce:
         <ProblemNote problem={inForce.problem} />
       </Part>
     );
-  const address = path("policies", policy);
   const nowText = JSON.stringify(fieldsOf(now), null, 2);
   const { text, version } = draft ?? { text: nowText, version: now.version };
 
-  const check = async () => {
-    setDone(undefined);
+  const write = async (query: { readonly dryRun?: string }): Promise<Answer<PolicyInForce>> => {
     const read = jsonIn(text);
-    if (read.problem !== undefined) return setProblem(read.problem);
-    const options = { body: read.value, ifMatch: `"${version}"`, query: { dryRun: "true" } };
-    const { problem: refused } = await ask<PolicyInForce>("PUT", address, options);
+    if (read.problem !== undefined) return read;
+    const options = { body: read.value, ifMatch: `"${version}"`, query };
+    return await ask<PolicyInForce>("PUT", path("policies", policy), options);
+  };
+  const check = async (): Promise<boolean> => {
+    setDone(undefined);
+    const { problem: refused } = await write({ dryRun: "true" });
     setProblem(refused);
-    if (refused === undefined) setDone({ says: "These fields would be accepted." });
+    return refused === undefined;
   };
   const save = async (): Promise<Problem | undefined> => {
-    const read = jsonIn(text);
-    if (read.problem !== undefined) return read.problem;
-    const put = (body: object, of: number) =>
-      ask<PolicyInForce>("PUT", address, { body, ifMatch: `"${of}"` });
-    const before = now;
-    const saved = await put(read.value, version);
-    await inForce.again();
+    const saved = await write({});
     setProblem(saved.problem);
     if (saved.problem !== undefined) return saved.problem;
     setDraft(undefined);
-    const undo = async () => {
-      const undone = await bringBack(ask, before, saved.value.version);
-      await inForce.again();
-      return undone.problem;
-    };
-    setDone({
-      says: `Version ${saved.value.version} of ${policy} is in force, everywhere within 10 seconds.`,
-      undo,
-    });
+    const undo = async () => (await bringBack(ask, now, saved.value.version)).problem;
+    setDone({ says: `Version ${saved.value.version} of ${policy} is saved. ${SOON}`, undo });
     return undefined;
   };
-  const takenAway = async () => {
-    setDraft(undefined);
-    await inForce.again();
-  };
-  const askSave = () =>
+  const askSave = async () => {
+    if (!(await check())) return;
     setQuestion({
       title: `Change ${policy}?`,
-      says: "The new fields count for all of its keys, everywhere within 10 seconds. What was consumed stays consumed.",
+      says: "The new fields apply to all of its keys, everywhere within 10 s. Used units stay used.",
       yes: "Save",
       act: save,
     });
+  };
   const isOutdated = draft !== undefined && draft.version !== now.version;
   return (
     <Part title="Fields">
@@ -96,35 +84,37 @@ export function PolicyEditor(props: { readonly policy: string; readonly inForce:
       <form
         onSubmit={(event) => {
           event.preventDefault();
-          askSave();
+          void askSave();
         }}
       >
-        <label>
-          As in wrangler.toml, in JSON
-          <textarea
-            name="policy-fields"
-            class="code"
-            rows={Math.min(20, text.split("\n").length + 1)}
-            value={text}
-            onInput={(event) => setDraft({ text: event.currentTarget.value, version })}
-          />
-        </label>
-        <ProblemNote problem={problem} />
+        <JsonField
+          name="policy-fields"
+          label="As in wrangler.toml, as JSON"
+          text={text}
+          problem={problem}
+          onText={(edited) => setDraft({ text: edited, version })}
+        />
         {isOutdated && (
           <div class="note bad">
-            <p>This policy was changed in the meantime. It is now version {now.version}:</p>
+            <p>Somebody else changed this policy. It is now version {now.version}:</p>
             <pre>{nowText}</pre>
             <button type="button" class="small outline" onClick={() => setDraft(undefined)}>
-              Begin again with that
+              Discard my edit
             </button>
           </div>
         )}
         <div class="row">
-          <button type="button" class="outline" onClick={() => void check()}>
+          <button
+            type="button"
+            class="outline"
+            onClick={async () => {
+              if (await check()) setDone({ says: "These fields are valid." });
+            }}
+          >
             Check
           </button>
           <button type="submit">Save</button>
-          {now.source === "catalog" && <TakeAway policy={now} onDone={takenAway} />}
+          {now.source === "catalog" && <RemoveChanges policy={now} onDone={() => setDraft(undefined)} />}
         </div>
       </form>
       {question !== undefined && <Confirm question={question} onEnd={() => setQuestion(undefined)} />}

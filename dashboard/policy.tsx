@@ -5,7 +5,7 @@ import { path } from "./api.ts";
 import { CandidatePart } from "./candidate.tsx";
 import { useRights, useSession } from "./context.ts";
 import { HistoryWithSpans } from "./history.tsx";
-import { KeysPart } from "./keys.tsx";
+import { KeysPart, TopKeysPart } from "./keys.tsx";
 import { useReadings } from "./live.ts";
 import { OverridesPart } from "./overrides.tsx";
 import { LiveFigures } from "./overview.tsx";
@@ -13,8 +13,7 @@ import { Part, ProblemNote } from "./parts.tsx";
 import { hashOf } from "./places.ts";
 import { PolicyEditor } from "./policy-editor.tsx";
 import { usePoll } from "./poll.ts";
-import { TopKeysPart } from "./top-keys.tsx";
-import { ruleLine } from "./words.ts";
+import { policyLine } from "./words.ts";
 
 const EVERY_MS = 10_000;
 
@@ -30,15 +29,11 @@ export function PolicyPage({ policy }: { readonly policy: string }) {
   return (
     <>
       <h1>{policy}</h1>
-      {described !== undefined && (
-        <p>
-          {described.rules.map(ruleLine).join("; ")}
-          {described.shadow && " (in shadow: denies no call)"}
-        </p>
-      )}
+      {described !== undefined && <p>{policyLine(described)}</p>}
       {inForce.value !== undefined && (
         <p class="quiet">
-          Version {inForce.value.version}, from the {inForce.value.source}
+          {inForce.value.source === "file" ? "As in wrangler.toml" : "Changed at run time"}, version{" "}
+          {inForce.value.version}
         </p>
       )}
       <ProblemNote problem={list.problem} />
@@ -54,10 +49,14 @@ export function PolicyPage({ policy }: { readonly policy: string }) {
           <HistoryWithSpans policy={policy} />
         </Part>
       )}
-      {rights.changes && <TopKeysPart policy={policy} />}
-      {rights.changes && described !== undefined && <KeysPart policy={described} />}
-      {rights.keyPrefix === "" && <OverridesPart policy={policy} onChanged={inForce.again} />}
-      {rights.policies && <CandidatePart policy={policy} onPromoted={inForce.again} />}
+      {rights.changes && described !== undefined && (
+        <>
+          <TopKeysPart policy={described} />
+          <KeysPart policy={described} />
+        </>
+      )}
+      {rights.keyPrefix === "" && <OverridesPart policy={policy} />}
+      {rights.policies && <CandidatePart policy={policy} />}
       {rights.policies && <PolicyEditor policy={policy} inForce={inForce} />}
     </>
   );
@@ -74,10 +73,10 @@ function FindKey({ policy }: { readonly policy: string }) {
       }}
     >
       <label>
-        Look at a key
+        Find a key
         <input name="key" required value={key} onInput={(event) => setKey(event.currentTarget.value)} />
       </label>
-      <button type="submit">Look</button>
+      <button type="submit">Show</button>
     </form>
   );
 }

@@ -26,6 +26,17 @@ function onInput(): void {
   if (isSlow(idleMs())) resume();
   else lastInputMs = readClockMs();
 }
+/** All that the page shows now. */
+const shown = new Set<() => Promise<void>>();
+/** The longest that a change waits for what it changed to be read again, in ms. */
+const MAX_REFRESH_MS = 2_000;
+
+/** Reads again all that the page shows: called after each change, so the page never shows what was before it. */
+export async function refresh(): Promise<void> {
+  const late = new Promise((resolve) => setTimeout(resolve, MAX_REFRESH_MS));
+  await Promise.race([Promise.all([...shown].map((again) => again())), late]);
+}
+
 for (const kind of INPUTS) addEventListener(kind, onInput, { capture: true, passive: true });
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden) resume();
@@ -68,10 +79,12 @@ export function usePoll<Value>(
       if (!isOver && everyMs > 0) timer = setTimeout(loop, intervalMs(everyMs, idleMs()));
     };
     const loop = () => void run();
+    shown.add(again);
     if (everyMs > 0) loops.add(loop);
     loop();
     return () => {
       isOver = true;
+      shown.delete(again);
       loops.delete(loop);
       clearTimeout(timer);
     };

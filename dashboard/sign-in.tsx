@@ -57,7 +57,7 @@ export function SignIn(props: {
           Sign in
         </button>
       </form>
-      <p class="quiet">The token stays in this tab, and is gone when you close it or sign out.</p>
+      <p class="quiet">The token stays in this tab until you close it or sign out.</p>
     </main>
   );
 }

@@ -10,48 +10,41 @@ const SCOPES = ["limit", "refund", "force", "reserve", "metrics", "admin"];
 export function TokensPart() {
   const { ask } = useSession();
   const [question, setQuestion] = useState<Question>();
-  const { value, problem, again } = usePoll("tokens", 0, () =>
-    ask<{ tokens: OwnToken[] }>("GET", "/v1/tokens"),
-  );
+  const { value, problem } = usePoll("tokens", 0, () => ask<{ tokens: OwnToken[] }>("GET", "/v1/tokens"));
   const revoke = (name: string) =>
     setQuestion({
       title: `Revoke the token ${name}?`,
-      says: "It is refused everywhere within 10 seconds. This cannot be undone.",
+      says: "Its calls get 401 everywhere within 10 s. This cannot be undone.",
       yes: "Revoke",
-      act: async () => {
-        const revoked = await ask("DELETE", path("tokens", name));
-        await again();
-        return revoked.problem;
-      },
+      act: async () => (await ask("DELETE", path("tokens", name))).problem,
     });
   return (
     <Part title="Tokens">
       <ProblemNote problem={problem} />
       {value?.tokens.length === 0 && <p class="quiet">None was issued at run time.</p>}
-      {value !== undefined && value.tokens.length > 0 && (
-        <Rows label="Tokens" heads={["name", "scopes", "policies", "keys", "change"]}>
-          {value.tokens.map(({ name, scopes, policies, keyPrefix }) => (
-            <tr key={name}>
-              <td class="key">{name}</td>
-              <td>{scopes.join(", ")}</td>
-              <td>{policies?.join(", ") ?? "all"}</td>
-              <td>{keyPrefix === undefined ? "all" : `${keyPrefix}…`}</td>
-              <td>
-                <button type="button" class="small outline" onClick={() => revoke(name)}>
-                  Revoke
-                </button>
-              </td>
-            </tr>
-          ))}
-        </Rows>
-      )}
-      <IssueToken onIssued={again} />
+      <Rows
+        label="Tokens"
+        heads={["name", "scopes", "policies", "keys", "change"]}
+        rows={(value?.tokens ?? []).map(({ name, scopes, policies, keyPrefix }) => ({
+          key: name,
+          cells: [
+            <span class="key">{name}</span>,
+            scopes.join(", "),
+            policies?.join(", ") ?? "all",
+            keyPrefix === undefined ? "all" : `${keyPrefix}…`,
+            <button type="button" class="small outline" onClick={() => revoke(name)}>
+              Revoke
+            </button>,
+          ],
+        }))}
+      />
+      <IssueToken />
       {question !== undefined && <Confirm question={question} onEnd={() => setQuestion(undefined)} />}
     </Part>
   );
 }
 
-function IssueToken({ onIssued }: { readonly onIssued: () => Promise<void> }) {
+function IssueToken() {
   const { ask } = useSession();
   const [name, setName] = useState("");
   const [scopes, setScopes] = useState<readonly string[]>(["limit"]);
@@ -70,7 +63,6 @@ function IssueToken({ onIssued }: { readonly onIssued: () => Promise<void> }) {
     const answered = await ask<{ token: string }>("POST", "/v1/tokens", { body });
     setProblem(answered.problem);
     setIssued(answered.value?.token);
-    await onIssued();
   };
   const toggle = (scope: string) =>
     setScopes(scopes.includes(scope) ? scopes.filter((each) => each !== scope) : [...scopes, scope]);
@@ -108,7 +100,7 @@ function IssueToken({ onIssued }: { readonly onIssued: () => Promise<void> }) {
         {issued !== undefined && (
           <p class="note good">
             <span>
-              Shown this once: <code>{issued}</code>
+              Copy it now, it is not shown again: <code>{issued}</code>
             </span>
           </p>
         )}

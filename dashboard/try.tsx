@@ -16,7 +16,7 @@ export function TryPage(props: { readonly policy: string; readonly name: string 
   return (
     <>
       <h1>Try a call</h1>
-      <p class="quiet">The call is a real one: it takes units of the key.</p>
+      <p class="quiet">This is a real call: it takes units of the key.</p>
       <ProblemNote problem={problem} />
       {value !== undefined && <Form policies={value.policies} begin={props} />}
     </>
@@ -68,7 +68,7 @@ function Form(props: {
             <input name="key" required value={key} onInput={(event) => setKey(event.currentTarget.value)} />
           </label>
           <label>
-            {isLeased ? "Units" : "Cost (0 only looks)"}
+            {isLeased ? "Units" : "Cost (0 takes nothing)"}
             <input
               name="cost"
               type="number"

@@ -1,4 +1,4 @@
-import type { Override, RuleDescription } from "./answers.ts";
+import type { Override, PolicyDescription, RuleDescription } from "./answers.ts";
 
 const INTEGER = new Intl.NumberFormat("en");
 const TIME = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
@@ -30,21 +30,58 @@ export function duration(ms: number): string {
   return `${value >= 10 || Number.isInteger(value) ? count(Math.round(value)) : value.toFixed(1)} ${unit}`;
 }
 
-/** An instant in local time. */
-export function instant(text: string): string {
-  const atMs = Date.parse(text);
-  return Number.isNaN(atMs) ? text : TIME.format(atMs);
+/** When a denied call is admitted, if no other comes. */
+export function retryAfter(decision: {
+  readonly success: boolean;
+  readonly retryAfterMs?: number | null;
+}): string {
+  if (decision.success) return "now";
+  return typeof decision.retryAfterMs === "number" ? duration(decision.retryAfterMs) : "never";
 }
 
-/** A rule in one line: `token-bucket: 100 per 1 s, up to 500 at once`. */
+const WIRE_SPANS = [
+  ["d", 86_400_000],
+  ["h", 3_600_000],
+  ["m", 60_000],
+  ["s", 1_000],
+] as const;
+
+/** A duration as `wrangler.toml` has it: exact, such as `90s`. */
+export function wireDuration(ms: number): string {
+  const [unit, size] = WIRE_SPANS.find(([, each]) => ms >= each && ms % each === 0) ?? ["ms", 1];
+  return `${ms / size}${unit}`;
+}
+
+/** An instant in local time: of a text, or in milliseconds. */
+export function instant(at: string | number): string {
+  const atMs = typeof at === "number" ? at : Date.parse(at);
+  return Number.isNaN(atMs) ? String(at) : TIME.format(atMs);
+}
+
+/** When an override, a policy or a token that was changed has an effect. */
+export const SOON = "In force everywhere within 10 s.";
+
+const ONE: Readonly<Record<number, string>> = {
+  1_000: "second",
+  60_000: "minute",
+  3_600_000: "hour",
+  86_400_000: "day",
+};
+
+/** A rule in one line: `token-bucket: 100 per second, up to 500 at once`. */
 export function ruleLine(rule: RuleDescription): string {
   const { algorithm, limit, windowMs, burst } = rule;
   const values = [
     typeof limit === "number" ? count(limit) : "",
-    typeof windowMs === "number" ? ` per ${duration(windowMs)}` : "",
+    typeof windowMs === "number" ? ` per ${ONE[windowMs] ?? duration(windowMs)}` : "",
     typeof burst === "number" && burst !== limit ? `, up to ${count(burst)} at once` : "",
   ].join("");
   return values === "" ? algorithm : `${algorithm}: ${values}`;
+}
+
+/** What a policy limits, in one line. */
+export function policyLine({ rules, shadow }: PolicyDescription): string {
+  return rules.map(ruleLine).join("; ") + (shadow ? " (shadow: denies no call)" : "");
 }
 
 const BESIDE: ReadonlySet<string> = new Set(["policy", "pattern", "version", "expiresAt", "note"]);
@@ -58,6 +95,14 @@ export function overrideLine(override: Override): string {
   if (override.blocked === true) return "blocked";
   if (override.unlimited === true) return "unlimited";
   if (override.multiply !== undefined) return `all limits × ${override.multiply}`;
-  const fields = Object.entries(override).filter(([field]) => !BESIDE.has(field));
-  return fields.map(([field, value]) => `${field} ${JSON.stringify(value)}`).join(", ");
+  const { rules, ...fields } = override;
+  const line = (table: object) =>
+    Object.entries(table)
+      .filter(([field]) => !BESIDE.has(field))
+      .map(([field, value]) => `${field} ${typeof value === "number" ? count(value) : String(value)}`)
+      .join(", ");
+  const byRule = Object.entries((rules ?? {}) as Readonly<Record<string, object>>);
+  return [line(fields), ...byRule.map(([rule, table]) => `${rule}: ${line(table)}`)]
+    .filter((each) => each !== "")
+    .join("; ");
 }

@@ -1,35 +1,39 @@
 import { expect, test } from "vitest";
 import { seriesOf, SPANS, sumsByPlan } from "../../dashboard/plot-series.ts";
 
-const [HOUR, , MONTH] = SPANS;
 const NOW_MS = Date.parse("2026-11-22T18:00:30Z");
 const point = (at: string) => ({ at, admitted: 4, denied: 1, degraded: 0 });
-const series = (span: typeof HOUR, ...at: readonly string[]) => {
-  if (span === undefined) throw new Error("there is such a span");
-  return seriesOf(span, at.map(point), NOW_MS);
-};
 
-test("a plot has every step, also those without traffic, and begins a step before the counts", () => {
-  const [times, admitted, denied] = series(HOUR, "2026-11-22T17:30:00Z", "2026-11-22T17:32:00Z");
-  expect([times.length, admitted.length, denied.length]).toEqual([32, 32, 32]);
-  expect(admitted.slice(0, 5)).toEqual([0, 4, 0, 4, 0]);
-  expect(denied.slice(0, 5)).toEqual([0, 1, 0, 1, 0]);
-  expect(times.map((each, index) => each - (times[index - 1] ?? each - 60))).toEqual(times.map(() => 60));
+test("plots of one span have the same times, whenever their calls began, and end with the bar under way", () => {
+  for (const span of SPANS) {
+    const [none, ...others] = [
+      [],
+      ["2026-11-22T17:59:00Z"],
+      ["2026-11-22T17:10:00Z", "2026-11-22T18:00:00Z"],
+    ].map((at) => seriesOf(span, at.map(point), NOW_MS)[0]);
+    expect(others).toEqual([none, none]);
+    const last = none?.at(-1) ?? 0;
+    expect(NOW_MS / 1_000 - last).toBeGreaterThanOrEqual(0);
+    expect(NOW_MS / 1_000 - last).toBeLessThan(span.barSeconds);
+    expect(new Set(none?.map((each, index) => each - (none[index - 1] ?? each - span.barSeconds)))).toEqual(
+      new Set([span.barSeconds]),
+    );
+    expect(none?.length).toBe(span.bars);
+  }
 });
 
-test("the minute under way is left out once there is one before it, and the hour under way never is", () => {
-  const [first] = series(HOUR, "2026-11-22T18:00:00Z");
-  expect(first.at(-1)).toBe(Date.parse("2026-11-22T18:00:00Z") / 1_000);
-  const [minutes] = series(HOUR, "2026-11-22T17:59:00Z", "2026-11-22T18:00:00Z");
-  expect(minutes.at(-1)).toBe(Date.parse("2026-11-22T17:59:00Z") / 1_000);
-  const [hours, admitted] = series(MONTH, "2026-11-22T18:00:00Z");
-  expect([hours.at(-1), admitted.at(-1)]).toEqual([Date.parse("2026-11-22T18:00:00Z") / 1_000, 4]);
-});
-
-test("it has 15 steps at the least and all of them at the most, and all when there is nothing", () => {
-  expect(series(HOUR, "2026-11-22T17:59:00Z")[0].length).toBe(15);
-  expect(series(HOUR, "2026-11-22T16:30:00Z")[0].length).toBe(60);
-  expect(series(HOUR)[0].length).toBe(60);
+test("every call of a span is in one bar, and steps without traffic are bars of 0", () => {
+  const [hour, day] = SPANS;
+  const points = ["2026-11-22T17:31:00Z", "2026-11-22T17:33:00Z", "2026-11-22T18:00:00Z"].map(point);
+  if (hour === undefined || day === undefined) throw new Error("there are such spans");
+  const [, admitted, all] = seriesOf(hour, points, NOW_MS);
+  expect(admitted.slice(-31, -26)).toEqual([0, 4, 0, 4, 0]);
+  expect([admitted.at(-1), all.at(-1)]).toEqual([4, 5]);
+  const [, byQuarter, allByQuarter] = seriesOf(day, points, NOW_MS);
+  expect([byQuarter.slice(-3), allByQuarter.slice(-3)]).toEqual([
+    [8, 0, 4],
+    [10, 0, 5],
+  ]);
 });
 
 test("decisions by plan are summed, those by no plan are the rest, and without plans there are no sums", () => {

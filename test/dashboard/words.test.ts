@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { duration, overrideLine, perSecond, ruleLine } from "../../dashboard/words.ts";
+import { duration, overrideLine, perSecond, ruleLine, wireDuration } from "../../dashboard/words.ts";
 
 test("durations have the largest unit that fits", () => {
   expect([0, 999, 1_000, 1_500, 90_000, 3_600_000, 86_400_000 * 30].map(duration)).toEqual([
@@ -13,17 +13,30 @@ test("durations have the largest unit that fits", () => {
   ]);
 });
 
+test("a duration in a field is exact, as wrangler.toml has it", () => {
+  expect([500, 1_000, 90_000, 120_000, 86_400_000 * 30].map(wireDuration)).toEqual([
+    "500ms",
+    "1s",
+    "90s",
+    "2m",
+    "30d",
+  ]);
+});
+
 test("rates are whole numbers, small ones not", () => {
   expect([0, 0.25, 9.96, 12.4, 48_211].map(perSecond)).toEqual(["0", "0.3", "10.0", "12", "48,211"]);
 });
 
 test("a rule and an override stand in one line", () => {
   const bucket = { name: "api", algorithm: "token-bucket", limit: 1_000, windowMs: 60_000, burst: 5_000 };
-  expect(ruleLine(bucket)).toBe("token-bucket: 1,000 per 1 min, up to 5,000 at once");
-  expect(ruleLine({ ...bucket, burst: 1_000 })).toBe("token-bucket: 1,000 per 1 min");
+  expect(ruleLine(bucket)).toBe("token-bucket: 1,000 per minute, up to 5,000 at once");
+  expect(ruleLine({ ...bucket, burst: 1_000 })).toBe("token-bucket: 1,000 per minute");
   expect(ruleLine({ name: "x", algorithm: "unlimited" })).toBe("unlimited");
+  expect(ruleLine({ ...bucket, windowMs: 90_000, burst: 1_000 })).toBe("token-bucket: 1,000 per 1.5 min");
   const place = { policy: "api", pattern: "a", version: 3 };
   expect(overrideLine({ ...place, blocked: true, note: "n" })).toBe("blocked");
   expect(overrideLine({ ...place, multiply: 10 })).toBe("all limits × 10");
   expect(overrideLine({ ...place, limit: 5, burst: 6, expiresAt: "x" })).toBe("limit 5, burst 6");
+  const rules = { tokens: { limit: 5_000 }, requests: { window: "1h" } };
+  expect(overrideLine({ ...place, rules })).toBe("tokens: limit 5,000; requests: window 1h");
 });

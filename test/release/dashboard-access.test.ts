@@ -26,8 +26,9 @@ async function opened(token: string) {
   const { page, faults } = await openPage(browser);
   await signIn(page, serving.url, token);
   const headings = () => page.$$eval("h2", (found) => found.map((each) => each.textContent));
+  const cards = () => page.$$eval(".card h3", (found) => found.map((each) => each.textContent));
   const buttons = () => page.$$eval("main button", (found) => found.map((each) => each.textContent));
-  return { page, faults, headings, buttons };
+  return { page, faults, headings, cards, buttons };
 }
 
 test("a token that may only ask sees policies and keys, and nothing that it could change", async () => {
@@ -38,13 +39,13 @@ test("a token that may only ask sees policies and keys, and nothing that it coul
     "Try a call",
   ]);
   await goTo(page, "#/policy/api");
-  await says(page, "Version 0");
+  await says(page, "As in wrangler.toml, version 0");
   await until(async () => (await headings()).length > 0);
   expect(await headings()).toEqual(["Overrides"]);
-  expect(await buttons()).toEqual(["Look"]);
+  expect(await buttons()).toEqual(["Show"]);
   await goTo(page, "#/key/api/tenant-1");
   await page.waitForSelector("[data-reason]");
-  expect(await headings()).toEqual(["Now"]);
+  expect(await headings()).toEqual(["Now", "While this page is open"]);
   expect(await buttons()).toEqual([]);
   await goTo(page, "#/catalog");
   await says(page, "Overview");
@@ -54,8 +55,8 @@ test("a token that may only ask sees policies and keys, and nothing that it coul
 
 test("a token for metrics sees the rates of all policies, and no key", async () => {
   await limitOf(serving.url, "api", "secret-key");
-  const { page, faults, headings } = await opened(TOKENS.metrics);
-  await until(async () => (await headings()).includes("api"));
+  const { page, faults, cards } = await opened(TOKENS.metrics);
+  await until(async () => (await cards()).includes("api"));
   expect(await page.$$eval("nav a, main a", (links) => links.map((link) => link.textContent))).toEqual([
     "Overview",
   ]);
@@ -68,7 +69,7 @@ test("a token for metrics sees the rates of all policies, and no key", async () 
 test("a token for one policy and some keys sees that policy alone; one that may only refund is told so", async () => {
   const tenant = await opened(TOKENS.tenant);
   await says(tenant.page, "api");
-  expect(await tenant.headings()).toEqual(["api"]);
+  await until(async () => String(await tenant.cards()) === "api");
   await goTo(tenant.page, "#/key/api/tenant-b%3A1");
   await says(tenant.page, "may use keys that begin with");
   const refund = await opened(TOKENS.refund);
@@ -83,7 +84,7 @@ test("an admin of some keys may change those, and is offered nothing that concer
   await send(url, "PUT", "/v1/policies/visitor/candidate", { ...DASHBOARD_POLICIES.visitor, limit: 20 });
   const { page, faults, headings, buttons } = await opened(String(token));
   await goTo(page, "#/policy/visitor");
-  await says(page, "Denied most");
+  await says(page, "most denied");
   const shown = await headings();
   expect(shown.filter((each) => ["Overrides", "Candidate", "Fields"].includes(each ?? ""))).toEqual([]);
   await goTo(page, "#/key/visitor/other");
@@ -111,7 +112,7 @@ test("a wrong token is refused, and one that is revoked is sent back to the begi
   await leaving.page.reload();
   await leaving.page.waitForSelector("[data-reason]");
   await send(serving.url, "DELETE", "/v1/tokens/leaving");
-  await says(leaving.page, "This token is not known any more: sign in with another one.");
+  await says(leaving.page, "This token is no longer valid: sign in with another one.");
   expect(await leaving.page.evaluate("sessionStorage.length + localStorage.length")).toBe(0);
 
   const other = await opened(TOKENS.full);
@@ -140,12 +141,12 @@ test("a key is shown and found as it is, whatever is in it", async () => {
     expect(await page.$eval("h1", (heading) => heading.textContent)).toBe(key);
     await press(page, "Reset");
     await press(page, "Reset", "dialog");
-    await says(page, "is as new");
+    await says(page, "has its full quota");
     expect(await page.$$("main img, h1 *")).toEqual([]);
     await goTo(page, "#/policy/visitor");
   }
   await goTo(page, "#/key/visitor/..");
-  await says(page, "cannot stand in an address");
+  await says(page, "cannot be part of an address");
   expect(await page.title()).toBe("Weir");
   expect(faults).toEqual([]);
 });
@@ -180,7 +181,7 @@ test("while the statistics do not answer the pages say so instead of rates, and 
     for (const place of ["#/policy/api", "#/"]) {
       await goTo(page, place);
       await says(page, "the object with the statistics does not answer");
-      expect(await textOf(page)).not.toContain("rates…");
+      expect(await textOf(page)).not.toContain("Measuring");
       expect(await page.$$("[data-figure]")).toEqual([]);
     }
     await answering("well");

@@ -95,6 +95,12 @@ export async function openPage(browser: Browser, size = { width: 1_100, height: 
   return { page, faults };
 }
 
+/** For a page that reads nothing a second time by itself. */
+export const NO_TIMERS = `{
+  const after = window.setTimeout.bind(window);
+  window.setTimeout = (work, ms, ...args) => (ms >= 1_000 ? 0 : after(work, ms, ...args));
+}`;
+
 /** Opens the dashboard and signs in with the keyboard. */
 export async function signIn(page: Page, url: string, token: string): Promise<void> {
   await page.goto(`${url}/dashboard`);
@@ -185,12 +191,41 @@ export function endlessTraffic(url: string): { stop(): Promise<void> } {
   };
 }
 
+/** Replaces the text of a field. A click could miss it: the page moves while its parts are loaded. */
 export async function fill(page: Page, selector: string, text: string): Promise<void> {
-  await page.locator(selector).click();
-  await page.keyboard.down("Control");
-  await page.keyboard.press("a");
-  await page.keyboard.up("Control");
-  await page.keyboard.type(text);
+  await until(async () => {
+    const field = await page.waitForSelector(selector);
+    await field?.evaluate((element) => {
+      const entry = element as unknown as { focus(): void; select(): void };
+      entry.focus();
+      entry.select();
+    });
+    await page.keyboard.type(text);
+    return (await field?.evaluate((element) => (element as unknown as { value: string }).value)) === text;
+  });
+}
+
+/** Chooses an option by its text. */
+export async function choose(page: Page, selector: string, option: string): Promise<void> {
+  const field = await page.waitForSelector(selector);
+  const value = await field?.evaluate(
+    (element, name) =>
+      [...(element as unknown as { options: { text: string; value: string }[] }).options].find(
+        ({ text }) => text === name,
+      )?.value,
+    option,
+  );
+  if (value === undefined) throw new Error(`${selector} has no option ${option}`);
+  await page.select(selector, value);
+}
+
+/** The rows of a table, each by its heads. */
+export async function rowsOf(page: Page, within: string): Promise<Record<string, string>[]> {
+  return (await page.evaluate(`[...document.querySelectorAll(${JSON.stringify(`${within} tbody tr`)})].map((row) =>
+    Object.fromEntries([...row.querySelectorAll("td")].map((cell) => [cell.dataset.head, cell.textContent])))`)) as Record<
+    string,
+    string
+  >[];
 }
 
 export interface ServedDashboard {
