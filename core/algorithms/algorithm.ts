@@ -120,10 +120,10 @@ export interface Algorithm<Config extends object, State> {
   /** Present when its units come back all at once, at the end of a window: then a notice is for a window (core/accounts/notices.ts). */
   readonly hasWindows?: true;
 
-  /** Present when groups share the quota (fair.ts): a call says its group. */
+  /** Present when groups share the quota (fair.ts, fair-slots.ts): a call says its group. */
   readonly isFair?: true;
 
-  /** Until when a state is needed that is otherwise untouched: groups are active for a while (fair.ts). */
+  /** Until when a state is needed that is otherwise untouched: groups are active for a while. */
   outlastsMs?(state: State): number;
 
   /** Present for a region's share of a pool: remaining units are the pool's, and none are stored here. */
@@ -228,10 +228,10 @@ interface QuotaEstimate {
   readonly share?: Share;
 }
 
-/** A group's part of a quota that groups share (fair.ts). */
+/** A group's part of a quota that groups share. */
 export interface Share {
   readonly group: string;
-  /** Units in a window of the rule, while the active groups stay the same. */
+  /** Units in a window of the rule, or held at once, while the active groups stay the same. */
   readonly limit: number;
   /** How many of them it may take now, whatever other groups do. */
   readonly remaining: number;
@@ -289,8 +289,8 @@ export function configProblem(field: string, allowed: string): ConfigProblem {
 /** A simulated state, without a new state for each of thousands of uses. Instants never go back. */
 export interface Forecast {
   debit(uses: Uses, from: number, to: number): void;
-  /** Takes units, 1 or more, that are admitted at `atMs`. */
-  take(atMs: number, units: number): void;
+  /** Takes units, 1 or more, that are admitted at `atMs`. @param group whose they are; absent: the configuration's */
+  take(atMs: number, units: number, group?: string): void;
   /** The first instant, `atMs` or later, when a cost is admitted with this `outstanding`; Infinity: never. */
   passesAtMs(atMs: number, cost: number, outstanding: number): number;
   /** False when `passesAtMs` may be wrong: a debt is too large to be counted, or the clock was set back. */
@@ -346,6 +346,8 @@ export function afterUses<Config extends object, State>(
 export interface Uses {
   readonly endsMs: readonly number[];
   readonly units: readonly number[];
+  /** Whose they are, where groups share the quota. */
+  readonly groups?: readonly (string | undefined)[] | undefined;
 }
 
 /** The record is JSON. */
