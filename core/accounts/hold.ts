@@ -131,7 +131,11 @@ function columnsFrom(holds: readonly Hold[]): Columns {
 
 const NOBODY: ReadonlyMap<string, number> = new Map();
 
-function counted(byGroup: ReadonlyMap<string, number>, hold: Hold, sign: 1 | -1): ReadonlyMap<string, number> {
+function counted(
+  byGroup: ReadonlyMap<string, number>,
+  hold: Hold,
+  sign: 1 | -1,
+): ReadonlyMap<string, number> {
   return hold.group === undefined ? byGroup : count(new Map(byGroup), hold, sign);
 }
 
@@ -175,7 +179,8 @@ export function rateEndsAtMs(holds: readonly Hold[]): number {
 /** The rule's configuration without the rates that holders have, and with what the holds of the call's group have. */
 export function configBeside({ algorithm, config }: Rule, holds: readonly Hold[]): object {
   if (holds.length === 0) return config;
-  if (algorithm.isFair === true) return withHeld(config, { byGroup: heldByGroup(holds), uses: usesOf(holds) });
+  if (algorithm.isFair === true)
+    return withHeld(config, { byGroup: heldByGroup(holds), uses: usesOf(holds) });
   const { rate } = heldUnits(holds);
   return rate.units === 0 ? config : (algorithm.lessRate?.(config, rate) ?? config);
 }

@@ -25,7 +25,7 @@ import {
  * at no unit where the others always come in time or wait in line, at a tenth of the limit where many come at random.
  *
  * Example: 10 units, two groups. One holds all 10 and floods. The other is denied once; from then on the first unit that
- * comes back is its own, up to 5. If all calls wait, a line decides instead (durable-objects/operations/fair-queue.ts).
+ * comes back is its own, up to 5. If all calls wait, a line decides instead (durable-objects/operations/fair-line.ts).
  *
  * What groups hold is in the holds, which storage has. The rest is known in memory until the object ends. The bound is
  * that of `concurrency`. Weak where there are fewer units than groups and calls do not wait: whoever comes first gets one.
@@ -94,7 +94,7 @@ interface Member {
 }
 
 /** A group among the active ones at an instant. */
-export interface SlotStanding {
+interface SlotStanding {
   readonly limit: number;
   readonly name: string;
   readonly weight: number;
@@ -115,7 +115,8 @@ function standingOf(
 ): SlotStanding {
   const members = new Map<string, Member>();
   const add = (of: string, weight: number, lacks: boolean) => {
-    if (members.size < MAX_GROUPS || of === OTHERS) members.set(of, { weight, held: heldBy.get(of) ?? 0, lacks });
+    if (members.size < MAX_GROUPS || of === OTHERS)
+      members.set(of, { weight, held: heldBy.get(of) ?? 0, lacks });
   };
   for (const { name: of, weight, seenMs, denied } of groups)
     if (atMs <= seenMs + ACTIVE_MS || heldBy.has(of)) add(of, weight, denied === "beyond");
@@ -195,7 +196,9 @@ function seen(
 }
 
 function afterGrant(shares: SlotShares, standing: SlotStanding, nowMs: number, cost: number): SlotShares {
-  const reserve = isWithin(standing, cost) ? Math.max(0, shares.reserve - STEP * DENIED_PART) : shares.reserve;
+  const reserve = isWithin(standing, cost)
+    ? Math.max(0, shares.reserve - STEP * DENIED_PART)
+    : shares.reserve;
   return { ...seen(shares, standing, nowMs, undefined), reserve };
 }
 
@@ -250,6 +253,11 @@ export function withSlotShares(
   return { algorithm: fairSlots(algorithm), config: { inner: config, slots } satisfies FairSlotsConfig };
 }
 
+/** How groups share the rule with this configuration; `undefined`: they do not share slots. */
+export function slotTermsOf(config: object): SlotTerms | undefined {
+  return "slots" in config ? (config as FairSlotsConfig).slots : undefined;
+}
+
 function fairSlots(algorithm: AnyAlgorithm): Algorithm<FairSlotsConfig, FairSlotsState> {
   const { name, fields, leasing } = algorithm;
   return {
@@ -274,7 +282,10 @@ function fairSlots(algorithm: AnyAlgorithm): Algorithm<FairSlotsConfig, FairSlot
       decide(algorithm, config, state, nowMs, cost, outstanding),
     debit: ({ inner, slots, group }, state, nowMs, units) => {
       const debited = algorithm.debit(inner, state?.inner, nowMs, units);
-      return stateOf(debited, group === undefined ? state?.shares : returned(slots, state?.shares, group, nowMs));
+      return stateOf(
+        debited,
+        group === undefined ? state?.shares : returned(slots, state?.shares, group, nowMs),
+      );
     },
     credit: ({ inner }, state, nowMs, units, atMs) =>
       stateOf(algorithm.credit(inner, state?.inner, nowMs, units, atMs), state?.shares),

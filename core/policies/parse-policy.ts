@@ -162,7 +162,11 @@ function parseRule(name: string, path: readonly string[], given: unknown): Rule 
   const parsed = v.safeParse(schema, given);
   if (!parsed.success) return { problems: violationsOf(parsed.issues, path).map(({ detail }) => detail) };
   const { algorithm: _, unit, blockFor, maxBlock, fair, weights, ...fields } = parsed.output;
-  const rule = wrapped(configuredBy(named, fields), { blockFor, maxBlock, fair, weights }, (fields as Fields)["order"]);
+  const rule = wrapped(
+    configuredBy(named, fields),
+    { blockFor, maxBlock, fair, weights },
+    (fields as Fields)["order"],
+  );
   if ("problem" in rule) {
     const { field, allowed } = rule.problem;
     const value = ({ ...(given as Table), ...fields, blockFor, maxBlock } as Table)[field];
@@ -281,8 +285,16 @@ function contradiction(fields: PolicyFields, rules: readonly Rule[], leases: boo
     // Where rules lease units, their own fields set the waits.
     [leases && fields[wait] !== undefined, wait, "left out: it stands in the rules that lease units"],
     [isPooled && fields[wait] !== undefined, wait, "left out with a pool"],
-    [isFair && !leases && fields[wait] !== undefined, wait, "left out with fair: its calls are denied at once"],
-    [leases && isFair && Object.keys(fields.reserve).length > 0, "reserve", "left out with fair where units are leased"],
+    [
+      isFair && !leases && fields[wait] !== undefined,
+      wait,
+      "left out with fair: its calls are denied at once",
+    ],
+    [
+      leases && isFair && Object.keys(fields.reserve).length > 0,
+      "reserve",
+      "left out with fair where units are leased",
+    ],
   ];
   const found = checks.find(([isWrong]) => isWrong);
   if (found === undefined) return undefined;

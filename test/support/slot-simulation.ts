@@ -63,7 +63,12 @@ export function playSlots(
   const ends: { atMs: number; id: string; group: number }[] = [];
   const fromMs = 10 * meanMs;
   const untilMs = fromMs + seconds * meanMs;
-  const [held, area, asked, got] = [wants.map(() => 0), wants.map(() => 0), wants.map(() => 0), wants.map(() => 0)];
+  const [held, area, asked, got] = [
+    wants.map(() => 0),
+    wants.map(() => 0),
+    wants.map(() => 0),
+    wants.map(() => 0),
+  ];
   let atMs = 0;
   const add = (list: number[], group: number, by: number) => void (list[group] = (list[group] ?? 0) + by);
   while (atMs < untilMs) {
@@ -95,4 +100,10 @@ export function playSlots(
     held: means,
     success: got.map((count, group) => count / Math.max(1, asked[group] ?? 0)),
   };
+}
+
+/** Jain's index of fairness: 1 if all parts are equal. */
+export function jain(parts: readonly number[]): number {
+  const sum = parts.reduce((total, part) => total + part, 0);
+  return sum ** 2 / (parts.length * parts.reduce((total, part) => total + part ** 2, 0));
 }
