@@ -108,15 +108,15 @@ interface SlotStanding {
 /** @param heldBy units that groups hold at that instant */
 function standingOf(
   { limit, weightOf }: SlotTerms,
-  { groups }: SlotShares,
+  groups: Iterable<SlotGroup>,
   heldBy: ReadonlyMap<string, number>,
   name: string,
   atMs: number,
 ): SlotStanding {
   const members = new Map<string, Member>();
+  const isFull = () => members.size - (members.has(OTHERS) ? 1 : 0) >= MAX_GROUPS;
   const add = (of: string, weight: number, lacks: boolean) => {
-    if (members.size < MAX_GROUPS || of === OTHERS)
-      members.set(of, { weight, held: heldBy.get(of) ?? 0, lacks });
+    if (of === OTHERS || !isFull()) members.set(of, { weight, held: heldBy.get(of) ?? 0, lacks });
   };
   for (const { name: of, weight, seenMs, denied } of groups)
     if (atMs <= seenMs + ACTIVE_MS || heldBy.has(of)) add(of, weight, denied === "beyond");
@@ -125,7 +125,7 @@ function standingOf(
     if (!members.has(of)) add(of, weightOf(of), false);
     if (!members.has(of)) unlisted += units;
   }
-  const own = members.has(name) || members.size < MAX_GROUPS ? name : OTHERS;
+  const own = members.has(name) || !isFull() ? name : OTHERS;
   if (!members.has(own)) add(own, own === OTHERS ? 1 : weightOf(own), false);
   const others = members.get(OTHERS);
   if (others !== undefined) members.set(OTHERS, { ...others, held: unlisted });
@@ -211,8 +211,8 @@ function afterDenial(shares: SlotShares, standing: SlotStanding, nowMs: number, 
 }
 
 /**
- * Milliseconds until a cost passes whatever other groups acquire until then, if no lease is renewed: those within the
- * parts count as held, those beyond them as held until they expire. `null`: never, as with a cost above the part.
+ * Milliseconds until a cost passes if no lease is renewed and other groups take what their parts allow, but no more:
+ * what they have beyond these counts until it expires. `null`: never, as with a cost above the part.
  */
 function sureAfterMs(
   terms: SlotTerms,
@@ -222,7 +222,7 @@ function sureAfterMs(
   nowMs: number,
   cost: number,
 ): number | null {
-  const standing = standingOf(terms, shares, byGroup, name, nowMs);
+  const standing = standingOf(terms, shares.groups, byGroup, name, nowMs);
   if (cost > standing.part + SLACK) return null;
   const heldBy = new Map(byGroup);
   const claimOf = (group: string) => Math.max(1, Math.floor(standing.unit * terms.weightOf(group) + SLACK));
@@ -335,7 +335,7 @@ function decide(
   const decision = algorithm.decide(inner, state?.inner, nowMs, cost, outstanding);
   if (group === undefined) return withoutGroup(decision, state?.shares);
   const free = Math.max(0, slots.limit - outstanding);
-  const standing = standingOf(slots, shares, held.byGroup, group, nowMs);
+  const standing = standingOf(slots, shares.groups, held.byGroup, group, nowMs);
   const estimate = (now: SlotStanding, units: number): { remaining: number; share: Share } => ({
     remaining: Math.min(decision.remaining, mostNow(now, shares, units)),
     share: {
@@ -372,11 +372,10 @@ function withoutGroup(decision: AlgorithmDecision<unknown>, shares: SlotShares |
 }
 
 /** Holds run to their ends. What waiting calls take in it is theirs, also beyond their parts. */
-function forecastOf(config: FairSlotsConfig, shares: SlotShares): Forecast {
-  const { slots, group, held = NOTHING_HELD } = config;
+function forecastOf({ slots, group, held = NOTHING_HELD }: FairSlotsConfig, shares: SlotShares): Forecast {
   const heldBy = new Map(held.byGroup);
-  const change = (of: string | undefined, units: number) => {
-    if (of === undefined) return;
+  const groups = new Map(shares.groups.map((each) => [each.name, each]));
+  const change = (of: string, units: number) => {
     const left = (heldBy.get(of) ?? 0) + units;
     if (left > 0) heldBy.set(of, left);
     else heldBy.delete(of);
@@ -384,19 +383,26 @@ function forecastOf(config: FairSlotsConfig, shares: SlotShares): Forecast {
   let steps = 0;
   return {
     debit(uses, from, to) {
-      for (let index = from; index < to; index += 1) change(uses.groups?.[index], -(uses.units[index] ?? 0));
+      for (let index = from; index < to; index += 1) {
+        const [of, seenMs = 0] = [uses.groups?.[index], uses.endsMs[index]];
+        if (of === undefined) continue;
+        change(of, -(uses.units[index] ?? 0));
+        groups.set(of, { ...(groups.get(of) ?? { name: of, weight: slots.weightOf(of) }), seenMs });
+      }
     },
-    take: (_, units, of = group) => change(of, units),
+    take: (_, units, of = group) => of !== undefined && change(of, units),
     passesAtMs(fromMs, cost, outstanding) {
       if (cost === 0) return fromMs;
       const free = slots.limit - outstanding;
       if (cost > free) return Infinity;
       if (group === undefined) return fromMs;
-      const ends = shares.groups.map(({ seenMs }) => seenMs + ACTIVE_MS + 1);
-      for (const atMs of [fromMs, ...ends.filter((endMs) => endMs > fromMs)]) {
+      const ends = [...groups.values()].map(({ seenMs }) => seenMs + ACTIVE_MS + 1);
+      const later = ends.filter((endMs) => endMs > fromMs).toSorted((one, other) => one - other);
+      for (const atMs of [fromMs, ...later]) {
         steps += 1;
         if (steps > MAX_STEPS) return atMs;
-        if (passes(standingOf(slots, shares, heldBy, group, atMs), shares, free, cost)) return atMs;
+        const standing = standingOf(slots, groups.values(), heldBy, group, atMs);
+        if (passes(standing, shares, free, cost)) return atMs;
       }
       return Infinity;
     },

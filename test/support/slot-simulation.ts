@@ -54,15 +54,15 @@ export class SharedSlots {
 export function playSlots(
   fields: { readonly limit: number; readonly weights?: Readonly<Record<string, number>> },
   wants: readonly number[],
-  { meanMs = 1_000, seconds = 120, seed = 1 },
+  { meanMs = 100, turns, seed }: { readonly meanMs?: number; readonly turns: number; readonly seed: number },
 ) {
   const random = seededRandom(seed);
   const slots = new SharedSlots(fields);
   const after = (mean: number) => -Math.log(1 - random()) * mean;
   const nextMs = wants.map((want) => after(meanMs / want));
   const ends: { atMs: number; id: string; group: number }[] = [];
-  const fromMs = 10 * meanMs;
-  const untilMs = fromMs + seconds * meanMs;
+  const fromMs = 20 * meanMs;
+  const untilMs = fromMs + turns * meanMs;
   const [held, area, asked, got] = [
     wants.map(() => 0),
     wants.map(() => 0),

@@ -38,7 +38,13 @@ class Slots {
   /** @returns the id of its lease; `undefined`: denied */
   async acquire(
     group: string,
-    { waitMs = 600_000, cost = 1, ttlMs = LONG_MS, name = group, signal = undefined as AbortSignal | undefined } = {},
+    {
+      waitMs = 600_000,
+      cost = 1,
+      ttlMs = LONG_MS,
+      name = group,
+      signal = undefined as AbortSignal | undefined,
+    } = {},
   ): Promise<string | undefined> {
     const id = `lease ${(this.#ids += 1)}`;
     const call = { id, cost, ttlMs, waitMs, group, ...(signal && { signal }) };
@@ -61,7 +67,9 @@ class Slots {
   }
 
   peek() {
-    return this.object.ask("slots", "key", (operations, keyState, nowMs) => operations.peek(keyState, nowMs)) as {
+    return this.object.ask("slots", "key", (operations, keyState, nowMs) =>
+      operations.peek(keyState, nowMs),
+    ) as {
       readonly queueLength: number;
       readonly leases: number;
     };
@@ -148,7 +156,8 @@ test("what groups hold is by weight, and what one leaves the others share", asyn
   const weights = { g0: 1, g1: 2, g2: 7 };
   const loads = ["g0", "g1", "g2"].map((group) => of(group, 60));
   const means = await play(new Slots({ limit: 50, weights }), loads, TURNS, SEED);
-  for (const [group, share] of [5, 10, 35].entries()) expect(Math.abs((means[group] ?? 0) - share)).toBeLessThan(1);
+  for (const [group, share] of [5, 10, 35].entries())
+    expect(Math.abs((means[group] ?? 0) - share)).toBeLessThan(1);
   database.clear();
   // Parts of 10, of which two leave 8: the others have 12 2/3 each.
   const some = [of("a", 4), of("b", 8), of("c", 50), of("d", 50), of("e", 200)];
@@ -169,7 +178,8 @@ test("what groups hold is by weight, and what one leaves the others share", asyn
 /** Takes all slots, and lets so many calls wait. */
 async function flooded(slots: Slots, group: string, waiters: number): Promise<(string | undefined)[]> {
   const ids = await Promise.all(Array.from({ length: slots.limit }, () => slots.acquire(group)));
-  for (let waiter = 0; waiter < waiters; waiter += 1) void slots.acquire(group, { name: `${group}${waiter}` });
+  for (let waiter = 0; waiter < waiters; waiter += 1)
+    void slots.acquire(group, { name: `${group}${waiter}` });
   slots.answered.length = 0;
   return ids;
 }
