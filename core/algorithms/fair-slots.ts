@@ -4,62 +4,31 @@ import {
   type AnyAlgorithm,
   type Forecast,
   type Share,
-  type Uses,
 } from "./algorithm.ts";
+import {
+  ACTIVE_MS,
+  afterDenial,
+  afterGrant,
+  type HeldByGroup,
+  mostNow,
+  NOTHING_KNOWN,
+  passes,
+  returned,
+  SLACK,
+  type SlotShares,
+  type SlotStanding,
+  type SlotTerms,
+  standingIn,
+  standingOf,
+  sureAfterMs,
+} from "./slot-shares.ts";
 
-/**
- * Fair slots: the groups of a key share the units that are held at once. It wraps `concurrency`, which decides how many
- * units there are; this file decides which group may take the next ones.
- *
- * Of the active groups' weights W, a group of weight w has the part `limit` * w / W. A group is active while it holds
- * units, and for 10 s after it last took some, gave some back or was denied. Units come back when their holders like,
- * not at a rate, so a unit kept for a group that does not come is lost, and one that is not kept cannot be called back.
- *
- * - Within its part (or with its first unit) a call takes any free unit.
- * - Beyond its part it takes a unit only if some stay free: the *reserve*, as telephone exchanges keep trunks (trunk
- *   reservation), but no more than other active groups could still take within their parts.
- * - Beyond its part it takes no unit if another group that was denied beyond its part holds less for its weight.
- *
- * The reserve is learned, from calls within their parts: one that finds no unit free adds its cost, once until a unit is
- * free again, and one that is admitted takes off a hundredth. So it settles where one such call in a hundred is denied:
- * at no unit where the others always come in time or wait in line, at a tenth of the limit where many come at random.
- *
- * Example: 10 units, two groups. One holds all 10 and floods. The other is denied once; from then on the first unit that
- * comes back is its own, up to 5. If all calls wait, a line decides instead (durable-objects/operations/fair-line.ts).
- *
- * What groups hold is in the holds, which storage has. The rest is known in memory until the object ends. The bound is
- * that of `concurrency`. Weak where there are fewer units than groups and calls do not wait: whoever comes first gets one.
- */
-export interface SlotTerms {
-  readonly limit: number;
-  readonly weightOf: (group: string) => number;
-}
-
+/** `concurrency` with the shares of groups (slot-shares.ts): it decides how many units there are, these who may take them. */
 interface FairSlotsConfig {
   readonly inner: object;
   readonly slots: SlotTerms;
   readonly group?: string;
   readonly held?: HeldByGroup;
-}
-
-/** What holds have: by group now, and in the order of their ends. */
-export interface HeldByGroup {
-  readonly byGroup: ReadonlyMap<string, number>;
-  readonly uses: Uses;
-}
-
-interface SlotGroup {
-  readonly name: string;
-  readonly weight: number;
-  readonly seenMs: number;
-  /** It was denied within its part, or beyond it, and not admitted since. */
-  readonly denied?: "within" | "beyond" | undefined;
-}
-
-/** What memory knows of the groups: those seen last come last. */
-interface SlotShares {
-  readonly groups: readonly SlotGroup[];
-  readonly reserve: number;
 }
 
 interface FairSlotsState {
@@ -69,181 +38,10 @@ interface FairSlotsState {
 
 type Decision = AlgorithmDecision<FairSlotsState>;
 
-const ACTIVE_MS = 10_000;
-const MAX_GROUPS = 1_000;
-/** All groups beyond that share one part. No caller's group has this name. */
-const OTHERS = "";
-/** How much one such denial adds to the reserve, in units. */
-const STEP = 0.25;
-/** The part of the calls within parts that may find no unit free. */
-const DENIED_PART = 0.01;
-/** The most that is kept, of the limit. */
-const MAX_RESERVE = 1 / 5;
-/** Rounding of sums, in units. */
-const SLACK = 1e-9;
 /** A wait looks at so many instants at which a group gives units back or is forgotten. */
 const MAX_STEPS = 64;
 const BYTES_OF_GROUP = 128;
-const NOTHING_KNOWN: SlotShares = { groups: [], reserve: 0 };
 const NOTHING_HELD: HeldByGroup = { byGroup: new Map(), uses: { endsMs: [], units: [] } };
-
-interface Member {
-  readonly weight: number;
-  readonly held: number;
-  readonly lacks: boolean;
-}
-
-/** A group among the active ones at an instant. */
-interface SlotStanding {
-  readonly limit: number;
-  readonly name: string;
-  readonly weight: number;
-  readonly held: number;
-  readonly part: number;
-  readonly others: readonly Member[];
-  /** Units for each weight. */
-  readonly unit: number;
-}
-
-/** @param heldBy units that groups hold at that instant */
-function standingOf(
-  { limit, weightOf }: SlotTerms,
-  groups: Iterable<SlotGroup>,
-  heldBy: ReadonlyMap<string, number>,
-  name: string,
-  atMs: number,
-): SlotStanding {
-  const members = new Map<string, Member>();
-  const isFull = () => members.size - (members.has(OTHERS) ? 1 : 0) >= MAX_GROUPS;
-  const add = (of: string, weight: number, lacks: boolean) => {
-    if (of === OTHERS || !isFull()) members.set(of, { weight, held: heldBy.get(of) ?? 0, lacks });
-  };
-  for (const { name: of, weight, seenMs, denied } of groups)
-    if (atMs <= seenMs + ACTIVE_MS || heldBy.has(of)) add(of, weight, denied === "beyond");
-  let unlisted = 0;
-  for (const [of, units] of heldBy) {
-    if (!members.has(of)) add(of, weightOf(of), false);
-    if (!members.has(of)) unlisted += units;
-  }
-  const own = members.has(name) || !isFull() ? name : OTHERS;
-  if (!members.has(own)) add(own, own === OTHERS ? 1 : weightOf(own), false);
-  const others = members.get(OTHERS);
-  if (others !== undefined) members.set(OTHERS, { ...others, held: unlisted });
-  let weights = 0;
-  for (const { weight } of members.values()) weights += weight;
-  const { weight, held } = members.get(own) as Member;
-  members.delete(own);
-  const unit = limit / weights;
-  return { limit, name: own, weight, held, part: unit * weight, others: [...members.values()], unit };
-}
-
-/** Whether the group then holds no more than its part, or only one unit. */
-function isWithin({ held, part }: SlotStanding, cost: number): boolean {
-  return held + cost <= Math.max(1, part) + SLACK;
-}
-
-/** The units that stay free for others beyond this group's part. */
-function keptFor({ others, unit, limit }: SlotStanding, { reserve }: SlotShares): number {
-  if (reserve <= SLACK) return 0;
-  const unused = others.reduce((sum, { weight, held }) => sum + Math.max(0, unit * weight - held), 0);
-  return Math.min(Math.ceil(reserve - SLACK), Math.floor(unused + SLACK), maxReserve(limit));
-}
-
-function maxReserve(limit: number): number {
-  return Math.max(1, Math.floor(limit * MAX_RESERVE));
-}
-
-/** The most units that the group may have beyond its part, while others that lack units have fewer for their weight. */
-function mostBeside({ others, weight, limit }: SlotStanding): number {
-  let most = limit;
-  for (const other of others)
-    if (other.lacks) most = Math.min(most, ((other.held + 1) * weight) / other.weight + SLACK);
-  return most;
-}
-
-function passes(standing: SlotStanding, shares: SlotShares, free: number, cost: number): boolean {
-  if (cost > free) return false;
-  if (isWithin(standing, cost) || standing.others.length === 0) return true;
-  const { others, held, weight, limit } = standing;
-  const most = held + cost;
-  if (most > mostBeside(standing)) return false;
-  const level = most / weight;
-  // Others count no more for each weight than this group would have: what they have beyond that is not lost to it.
-  const beside = others.reduce((sum, other) => sum + Math.min(other.held, level * other.weight), 0);
-  return most + beside <= limit - keptFor(standing, shares) + SLACK;
-}
-
-/** The largest cost that passes now. */
-function mostNow(standing: SlotStanding, shares: SlotShares, free: number): number {
-  let [low, high] = [0, free];
-  while (low < high) {
-    const middle = Math.ceil((low + high) / 2);
-    if (passes(standing, shares, free, middle)) low = middle;
-    else high = middle - 1;
-  }
-  return low;
-}
-
-/** With the group as the last one that was seen, and without those that are no longer active. */
-function seen(
-  shares: SlotShares,
-  { name, weight }: SlotStanding,
-  nowMs: number,
-  denied: SlotGroup["denied"],
-): SlotShares {
-  const groups = shares.groups.filter((each) => each.name !== name && nowMs <= each.seenMs + ACTIVE_MS);
-  return { ...shares, groups: [...groups, { name, weight, seenMs: nowMs, denied }] };
-}
-
-function afterGrant(shares: SlotShares, standing: SlotStanding, nowMs: number, cost: number): SlotShares {
-  const reserve = isWithin(standing, cost)
-    ? Math.max(0, shares.reserve - STEP * DENIED_PART)
-    : shares.reserve;
-  return { ...seen(shares, standing, nowMs, undefined), reserve };
-}
-
-function afterDenial(shares: SlotShares, standing: SlotStanding, nowMs: number, cost: number): SlotShares {
-  if (!isWithin(standing, cost)) return seen(shares, standing, nowMs, "beyond");
-  const isAgain = shares.groups.some(({ name, denied }) => name === standing.name && denied === "within");
-  const more = isAgain ? 0 : STEP * (1 - DENIED_PART);
-  const reserve = Math.min(maxReserve(standing.limit), Math.max(cost, shares.reserve + more));
-  return { ...seen(shares, standing, nowMs, "within"), reserve };
-}
-
-/**
- * Milliseconds until a cost passes if no lease is renewed and other groups take what their parts allow, but no more:
- * what they have beyond these counts until it expires. `null`: never, as with a cost above the part.
- */
-function sureAfterMs(
-  terms: SlotTerms,
-  shares: SlotShares,
-  { byGroup, uses }: HeldByGroup,
-  name: string,
-  nowMs: number,
-  cost: number,
-): number | null {
-  const standing = standingOf(terms, shares.groups, byGroup, name, nowMs);
-  if (cost > standing.part + SLACK) return null;
-  const heldBy = new Map(byGroup);
-  const claimOf = (group: string) => Math.max(1, Math.floor(standing.unit * terms.weightOf(group) + SLACK));
-  // What the others have or may still take within their parts.
-  let [own, claimed] = [standing.held, standing.others.reduce((sum, other) => sum + claim(other), 0)];
-  function claim({ weight, held }: Member) {
-    return Math.max(held, 1, Math.floor(standing.unit * weight + SLACK));
-  }
-  const isSure = () => own + cost <= standing.part + SLACK && own + cost + claimed <= terms.limit;
-  if (isSure()) return 0;
-  for (const [index, endMs] of uses.endsMs.entries()) {
-    const [group = OTHERS, units = 0] = [uses.groups?.[index], uses.units[index]];
-    const held = heldBy.get(group) ?? 0;
-    heldBy.set(group, held - units);
-    if (group === name) own -= units;
-    else claimed -= Math.max(held, claimOf(group)) - Math.max(held - units, claimOf(group));
-    if (isSure()) return Math.max(0, endMs - nowMs);
-  }
-  return null;
-}
-
 export function withSlotShares(
   algorithm: AnyAlgorithm,
   config: object,
@@ -305,20 +103,6 @@ function fairSlots(algorithm: AnyAlgorithm): Algorithm<FairSlotsConfig, FairSlot
   };
 }
 
-/** The group is active from now on. */
-function returned(
-  { weightOf }: SlotTerms,
-  shares: SlotShares = NOTHING_KNOWN,
-  name: string,
-  nowMs: number,
-): SlotShares {
-  const known = shares.groups.find((each) => each.name === name);
-  if (known === undefined && shares.groups.length >= MAX_GROUPS) return shares;
-  const groups = shares.groups.filter((each) => each !== known);
-  const { weight = weightOf(name), denied } = known ?? {};
-  return { ...shares, groups: [...groups, { name, weight, seenMs: nowMs, denied }] };
-}
-
 function stateOf(inner: unknown, shares: SlotShares | undefined): FairSlotsState | undefined {
   return inner === undefined && shares === undefined ? undefined : { inner, shares };
 }
@@ -335,7 +119,7 @@ function decide(
   const decision = algorithm.decide(inner, state?.inner, nowMs, cost, outstanding);
   if (group === undefined) return withoutGroup(decision, state?.shares);
   const free = Math.max(0, slots.limit - outstanding);
-  const standing = standingOf(slots, shares.groups, held.byGroup, group, nowMs);
+  const standing = standingIn(slots, shares, held.byGroup, group, nowMs);
   const estimate = (now: SlotStanding, units: number): { remaining: number; share: Share } => ({
     remaining: Math.min(decision.remaining, mostNow(now, shares, units)),
     share: {

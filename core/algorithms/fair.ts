@@ -22,12 +22,13 @@ import {
   waitOf,
   withTaken,
 } from "./fair-shares.ts";
-import { type HeldByGroup, withSlotShares } from "./fair-slots.ts";
+import { withSlotShares } from "./fair-slots.ts";
+import type { HeldByGroup } from "./slot-shares.ts";
 
 /**
  * Fair: the groups of a key share its quota (fair-shares.ts). It is not an algorithm of its own, but wraps one that counts
  * a rate. That one decides how many units there are, exactly as alone; the shares decide who may take them. Units that
- * are held at once are shared in another way (fair-slots.ts).
+ * are held at once are shared in another way (slot-shares.ts).
  *
  * In front of a log or a window, whose units do not come back evenly, the shares are those of a bucket with 98 % of the
  * rate and a third of the limit as burst, unless one group is alone.

@@ -1,5 +1,5 @@
 /**
- * Whose turn it is where groups share slots (core/algorithms/fair-slots.ts): the first caller of the group that comes first,
+ * Whose turn it is where groups share slots (core/algorithms/slot-shares.ts): the first caller of the group that comes first,
  * as in start-time fair queueing (Goyal, Vin and Cheng, 1996), with slots in place of packets.
  *
  * A group that with its call stays within its part comes before one that does not. Among those the group comes first that
@@ -9,7 +9,8 @@
  * groups. Nothing is known here when nobody waits, and nothing is stored.
  */
 import { heldByGroup, heldUnits } from "../../core/accounts/hold.ts";
-import { type SlotTerms, slotTermsOf } from "../../core/algorithms/fair-slots.ts";
+import { slotTermsOf } from "../../core/algorithms/fair-slots.ts";
+import type { SlotTerms } from "../../core/algorithms/slot-shares.ts";
 import { type Cost, costOf, type Rule } from "../../core/policies/policy.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import { endOverdue, type Waiter } from "./wait-queue.ts";
