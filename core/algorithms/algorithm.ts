@@ -233,7 +233,7 @@ export interface Share {
   readonly group: string;
   /** Units in a window of the rule, or held at once, while the active groups stay the same. */
   readonly limit: number;
-  /** How many of them it may take now, whatever other groups do. */
+  /** How many of them it may take now, whatever other groups do; of slots: as soon as they are free. */
   readonly remaining: number;
   /** Of a denial: the wait for this cost whatever other active groups do; `null`: it is larger than the part. */
   readonly sureAfterMs?: number | null;

@@ -205,6 +205,32 @@ test("a hundred waiting calls of one group keep another within its part waiting 
   expect(slots.answered.at(-1)).toBe("flood0");
 });
 
+test("in the line a group's part is by weight", async () => {
+  const slots = new Slots({ limit: 4, weights: { gold: 3 } });
+  const ids = await Promise.all(["a", "a", "gold", "gold"].map((group) => slots.acquire(group)));
+  slots.answered.length = 0;
+  void slots.acquire("a");
+  void slots.acquire("gold");
+  slots.release("a", ids[0]);
+  await settled(slots);
+  expect(slots.answered).toEqual(["gold"]);
+});
+
+test("a lease of a group writes what any lease writes, and a denial nothing", async () => {
+  const slots = new Slots({ limit: 1 });
+  const plain = new Slots({ limit: 1, fair: undefined });
+  const rows = async (work: () => Promise<unknown>) => {
+    const before = database.rowsWritten;
+    await work();
+    return database.rowsWritten - before;
+  };
+  const ofPlain = await rows(() => plain.acquire("a"));
+  database.clear();
+  expect(await rows(() => slots.acquire("a"))).toBe(ofPlain);
+  expect(await rows(() => slots.acquire("b", { waitMs: 0 }))).toBe(0);
+  expect(slots.answered).toEqual(["a", "b!"]);
+});
+
 test("within a group the first that comes is the first that is served", async () => {
   const slots = new Slots({ limit: 4 });
   const held = await flooded(slots, "a", 6);
