@@ -305,7 +305,9 @@ test("every algorithm has its registry line, its specimen and its test", () => {
     "penalty",
     "fair",
     "fair-shares",
+    "fair-slots",
     "runs",
+    "slot-shares",
     "unit-log",
   ];
   const names = files.filter((name) => !others.includes(name)).toSorted();

@@ -1,6 +1,6 @@
 /** Holds, and immutable lists of them in the order of expiry. */
 import type { Forecast, Rate, Uses } from "../algorithms/algorithm.ts";
-import { inGroup, withHeld } from "../algorithms/fair.ts";
+import { inGroup, withHeld } from "../algorithms/fair/fair.ts";
 import { search } from "../algorithms/log/unit-log.ts";
 import { type Cost, costOf, type Rule } from "../policies/policy.ts";
 
@@ -237,8 +237,8 @@ export class Outlook {
       return this.#forecast.passesAtMs(fromMs, cost, this.#outstanding + apart);
     const fitsAtMs = cost === 0 ? fromMs : this.#fitsAtMs(fromMs, cost + apart, untilMs);
     // With a fixed limit, and alone, a lease only waits for leased units.
-    const { limitNow, isFair } = this.#rule.algorithm;
-    const isFixed = limitNow === undefined && isFair !== true;
+    const { algorithm } = this.#rule;
+    const isFixed = algorithm.limitNow === undefined && algorithm.isFair !== true;
     if (fitsAtMs === Infinity || (this.#rule.lease !== undefined && isFixed)) return fitsAtMs;
     for (let atMs = fitsAtMs; ; atMs = this.#nextMs()) {
       this.moveTo(atMs);

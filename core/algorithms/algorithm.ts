@@ -120,7 +120,7 @@ export interface Algorithm<Config extends object, State> {
   /** Present when its units come back all at once, at the end of a window: then a notice is for a window (core/accounts/notices.ts). */
   readonly hasWindows?: true;
 
-  /** Present when groups share the quota (fair.ts, fair-slots.ts): a call says its group. */
+  /** Present when groups share the quota (fair/): a call says its group. */
   readonly isFair?: true;
 
   /** Until when a state is needed that is otherwise untouched: groups are active for a while. */

@@ -7,7 +7,7 @@ import {
   type LeaseTerms,
 } from "../algorithms/algorithm.ts";
 import { DEFAULT_MAX_WAIT_MS, DEFAULT_MAX_WAITERS } from "../algorithms/concurrency.ts";
-import { fairly } from "../algorithms/fair.ts";
+import { fairly } from "../algorithms/fair/fair.ts";
 import { penalised } from "../algorithms/penalty.ts";
 import { zeroLimit } from "../algorithms/unlimited.ts";
 import { clip, meant, table, violation, violationsOf } from "../validation.ts";

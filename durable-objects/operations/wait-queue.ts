@@ -1,3 +1,4 @@
+import { FairLine, fairRuleOf, fits, lastOfLongest } from "../../core/accounts/fair-line.ts";
 import { rateEndsAtMs, waitBehindMs, type QueuedCost } from "../../core/accounts/hold.ts";
 import { SYSTEM_TIME, type Time } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
@@ -5,7 +6,6 @@ import { markOf } from "../../core/protocol/names.ts";
 import { full, type Full } from "../../core/protocol/problems.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import { CallerCounts } from "../storage/records.ts";
-import { FairLine, fairRuleOf, lastOfLongest, serveFairly } from "./fair-line.ts";
 import type { LeaveSignal } from "./operations.ts";
 
 type Timers = Pick<Time, "after">;
@@ -88,7 +88,7 @@ export class WaitQueue {
   ): readonly Waiter[] {
     const waiters = this.waitersOf(keyState);
     if (waiters.length === 0) return waiters;
-    const fair = fairRuleOf(keyState);
+    const fair = fairRuleOf(keyState.ruleStates);
     if (fair !== undefined && group !== undefined) {
       const own = waiters.filter((waiter) => waiter.group === group);
       const ahead = new Set(aheadOf(keyState.policy, own, { priority, sinceMs: nowMs }));
@@ -102,7 +102,7 @@ export class WaitQueue {
   /** Whether a further call of the group may wait. A full line sends away the last of a group with more callers there. */
   makeRoom(keyState: KeyState, ahead: number, call: Pick<Waiter, "group" | "cost">, nowMs: number): boolean {
     const { maxWaiters } = keyState.policy.waiting;
-    const fair = fairRuleOf(keyState);
+    const fair = fairRuleOf(keyState.ruleStates);
     const waiters = this.waitersOf(keyState);
     if (fair === undefined || waiters.length < maxWaiters)
       return (fair === undefined ? ahead : waiters.length) < maxWaiters;
@@ -205,7 +205,7 @@ export class WaitQueue {
     line.policy = keyState.policy;
     const nowMs = this.#toNow(keyState);
     const headMs =
-      fairRuleOf(keyState) === undefined
+      fairRuleOf(keyState.ruleStates) === undefined
         ? serveInOrder(keyState.policy, line.waiters, nowMs)
         : serveFairly(keyState, line.waiters, line.fair, nowMs);
     const isLeased = () => [...keyState.claims.values()].some(({ kind }) => kind === "lease");
@@ -328,8 +328,38 @@ export function serveInOrder({ priorities }: Policy, waiters: Waiter[], nowMs: n
   return waiters.length === 0 ? Infinity : nextMs;
 }
 
+/**
+ * Answers callers in turn. Only what the share of a group denies is passed: a call that needs more units than are free waits
+ * for them first. Returns when the next can be served without returned units; Infinity: none.
+ */
+function serveFairly(keyState: KeyState, waiters: Waiter[], line: FairLine, nowMs: number): number {
+  for (;;) {
+    const served = serveNext(keyState, waiters, line, nowMs);
+    if (served === true) continue;
+    endOverdue(waiters, nowMs);
+    return waiters.length === 0 ? Infinity : served;
+  }
+}
+
+/** @returns true: one has left the line. Otherwise when the next can be served */
+function serveNext(keyState: KeyState, waiters: Waiter[], line: FairLine, nowMs: number): true | number {
+  const fair = fairRuleOf(keyState.ruleStates);
+  let nextMs = Infinity;
+  for (const { first } of fair === undefined ? [] : line.heads(fair, waiters, nowMs)) {
+    const waitMs = first.attempt(nowMs);
+    if (waitMs === undefined || first.untilMs <= nowMs) {
+      waiters.splice(waiters.indexOf(first), 1);
+      if (waitMs !== undefined) first.giveUp(nowMs);
+      return true;
+    }
+    nextMs = Math.min(nextMs, nowMs + waitMs);
+    if (!fits(keyState.ruleStates, first.cost)) break;
+  }
+  return nextMs;
+}
+
 /** Callers behind one that still waits get their last answer when their own wait is over. */
-export function endOverdue(waiters: Waiter[], nowMs: number): void {
+function endOverdue(waiters: Waiter[], nowMs: number): void {
   const over = waiters.filter(({ untilMs }) => untilMs <= nowMs);
   if (over.length > 0) waiters.splice(0, waiters.length, ...waiters.filter(({ untilMs }) => untilMs > nowMs));
   for (const waiter of over) waiter.giveUp(nowMs);

@@ -17,7 +17,7 @@ export class SharedSlots {
   #leases = 0;
 
   constructor(fields: object) {
-    this.rule = ruleOf({ algorithm: "concurrency", ttl: 3_600_000, fair: true, ...fields } as never);
+    this.rule = ruleOf({ algorithm: "concurrency", ttl: 3_600_000, fair: true, ...fields });
   }
 
   /** The decision, which changes nothing. @param ttlMs how long the lease lasts unless it is released */

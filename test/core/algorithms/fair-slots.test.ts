@@ -113,7 +113,8 @@ function history(seed: number): void {
   const weights = Object.fromEntries(groups.map((group) => [group, 1 + upTo(3)]));
   const slots = new SharedSlots({ limit, weights });
   const seenMs = new Map<string, number>();
-  let [nowMs, leases] = [0, [] as string[]];
+  const leases: string[] = [];
+  let nowMs = 0;
   for (let step = 0; step < 60; step += 1) {
     nowMs += upTo(random() < 0.1 ? 9_000 : 30);
     if (random() < 0.3 && leases.length > 0) {
@@ -130,7 +131,7 @@ function history(seed: number): void {
     if (said.success !== cost <= most) throw new Error(`${most} remain, but ${cost}: ${said.success}`);
     if (slots.most > limit) throw new Error("over the limit");
     if (said.success) {
-      leases = [...leases, said.id];
+      leases.push(said.id);
       continue;
     }
     if ([...slots.held(nowMs)].join() !== [...heldOf(slots, before, nowMs)].join())

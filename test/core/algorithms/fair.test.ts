@@ -8,7 +8,7 @@ import {
   UNTOUCHED,
 } from "../../../core/accounts/account.ts";
 import { type Account, seenByGroup } from "../../../core/accounts/hold.ts";
-import { inGroup } from "../../../core/algorithms/fair.ts";
+import { inGroup } from "../../../core/algorithms/fair/fair.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
 import type { RuleDecision } from "../../../core/protocol/answers.ts";
 import { depth } from "../../support/depth.ts";

@@ -1,5 +1,5 @@
 /**
- * Whose turn it is where groups share slots (core/algorithms/slot-shares.ts): the first caller of the group that comes first,
+ * Whose turn it is where groups share slots (core/algorithms/fair/slot-shares.ts): the first caller of the group that comes first,
  * as in start-time fair queueing (Goyal, Vin and Cheng, 1996), with slots in place of packets.
  *
  * A group that with its call stays within its part comes before one that does not. Among those the group comes first that
@@ -8,14 +8,12 @@
  * So of groups that always wait each holds the same for its weight on average, also where there are fewer slots than
  * groups. Nothing is known here when nobody waits, and nothing is stored.
  */
-import { heldByGroup, heldUnits } from "../../core/accounts/hold.ts";
-import { slotTermsOf } from "../../core/algorithms/fair-slots.ts";
-import type { SlotTerms } from "../../core/algorithms/slot-shares.ts";
-import { type Cost, costOf, type Rule } from "../../core/policies/policy.ts";
-import type { KeyState } from "../keys/key-state.ts";
-import { endOverdue, type Waiter } from "./wait-queue.ts";
+import { slotTermsOf } from "../algorithms/fair/fair-slots.ts";
+import type { SlotTerms } from "../algorithms/fair/slot-shares.ts";
+import { type Cost, costOf, type Rule } from "../policies/policy.ts";
+import { heldByGroup, heldUnits, type QueuedCost, type RuleAccount } from "./hold.ts";
 
-type Queued = Pick<Waiter, "cost" | "group">;
+type Queued = Pick<QueuedCost, "cost" | "group">;
 
 /** A group that waits, with its first call. */
 interface Head<Call extends Queued> {
@@ -34,48 +32,17 @@ interface FairRule {
 }
 
 /** The rule of whose slots groups have parts, with what they hold; `undefined`: calls are served as they come. */
-export function fairRuleOf({ ruleStates, policy }: KeyState): FairRule | undefined {
-  if (policy.isFair !== true || policy.lease === undefined) return undefined;
-  for (const { rule, account } of ruleStates) {
+export function fairRuleOf(ruleAccounts: readonly RuleAccount[]): FairRule | undefined {
+  for (const { rule, account } of ruleAccounts) {
     const terms = slotTermsOf(rule.config);
     if (terms !== undefined) return { rule, terms, held: heldByGroup(account.holds) };
   }
   return undefined;
 }
 
-/**
- * Answers callers in turn. Only what the share of a group denies is passed: a call that needs more units than are free waits
- * for them first. Returns when the next can be served without returned units; Infinity: none.
- */
-export function serveFairly(keyState: KeyState, waiters: Waiter[], line: FairLine, nowMs: number): number {
-  for (;;) {
-    const served = serveNext(keyState, waiters, line, nowMs);
-    if (served === true) continue;
-    endOverdue(waiters, nowMs);
-    return waiters.length === 0 ? Infinity : served;
-  }
-}
-
-/** @returns true: one has left the line. Otherwise when the next can be served */
-function serveNext(keyState: KeyState, waiters: Waiter[], line: FairLine, nowMs: number): true | number {
-  const fair = fairRuleOf(keyState);
-  let nextMs = Infinity;
-  for (const { first } of fair === undefined ? [] : line.heads(fair, waiters, nowMs)) {
-    const waitMs = first.attempt(nowMs);
-    if (waitMs === undefined || first.untilMs <= nowMs) {
-      waiters.splice(waiters.indexOf(first), 1);
-      if (waitMs !== undefined) first.giveUp(nowMs);
-      return true;
-    }
-    nextMs = Math.min(nextMs, nowMs + waitMs);
-    if (!fits(keyState, first.cost)) break;
-  }
-  return nextMs;
-}
-
 /** Whether the rules that lease have as many units free: then only its share can deny a call. */
-function fits({ ruleStates }: KeyState, cost: Cost): boolean {
-  return ruleStates.every(
+export function fits(ruleAccounts: readonly RuleAccount[], cost: Cost): boolean {
+  return ruleAccounts.every(
     ({ rule, account }) =>
       rule.lease === undefined || heldUnits(account.holds).all + costOf(rule, cost) <= rule.capacity,
   );
@@ -84,6 +51,7 @@ function fits({ ruleStates }: KeyState, cost: Cost): boolean {
 export class FairLine {
   #tags = new Map<string, number>();
   #waiting: ReadonlySet<string> = new Set();
+  /** Since `#atMs`. */
   #held: ReadonlyMap<string, number> = new Map();
   #atMs = 0;
 
@@ -110,10 +78,11 @@ export class FairLine {
     const waiting = new Set(waiters.map(nameOf));
     const wereWaiting = this.#waiting.size > 0;
     if (!wereWaiting) this.#tags.clear();
-    for (const [group, units] of wereWaiting ? this.#held : []) {
-      const more = (units * Math.max(0, nowMs - this.#atMs)) / terms.weightOf(group);
-      this.#tags.set(group, (this.#tags.get(group) ?? 0) + more);
-    }
+    if (wereWaiting)
+      for (const [group, units] of this.#held) {
+        const more = (units * Math.max(0, nowMs - this.#atMs)) / terms.weightOf(group);
+        this.#tags.set(group, (this.#tags.get(group) ?? 0) + more);
+      }
     const still = new Set([...waiting].filter((group) => this.#waiting.has(group)));
     for (const group of waiting) if (!still.has(group)) this.#tags.set(group, this.#startOf(group, still));
     for (const group of this.#tags.keys())

@@ -4,7 +4,7 @@ import {
   type AnyAlgorithm,
   type Forecast,
   type Share,
-} from "./algorithm.ts";
+} from "../algorithm.ts";
 import {
   ACTIVE_MS,
   afterDenial,

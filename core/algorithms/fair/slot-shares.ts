@@ -1,4 +1,4 @@
-import type { Uses } from "./algorithm.ts";
+import type { Uses } from "../algorithm.ts";
 
 /**
  * Slot shares: who of several groups may take the next units of a limit on units that are held at once. They only deny:
@@ -20,7 +20,7 @@ import type { Uses } from "./algorithm.ts";
  * of 50 units where nine groups come at random beside a flood.
  *
  * Example: 10 units, two groups. One holds all 10 and floods. The other is denied once; now the first unit that comes back
- * is its own. If calls wait, a line decides whose turn it is (durable-objects/operations/fair-line.ts).
+ * is its own. If calls wait, a line decides whose turn it is (core/accounts/fair-line.ts).
  *
  * What groups hold is in the holds, which storage has; the rest is in memory, and learned again after a start. Weak where
  * there are fewer units than groups and calls do not wait: whoever comes first gets one. Numbers here are fractions: they
@@ -86,7 +86,7 @@ export interface SlotStanding {
 }
 
 /** The last standing in a list of groups: a call is decided several times, and there may be a thousand. */
-const known = new WeakMap<
+const standings = new WeakMap<
   readonly SlotGroup[],
   {
     readonly terms: SlotTerms;
@@ -104,11 +104,11 @@ export function standingIn(
   name: string,
   atMs: number,
 ): SlotStanding {
-  const last = known.get(groups);
+  const last = standings.get(groups);
   const isSame = last?.terms === terms && last.heldBy === heldBy && last.atMs === atMs;
   if (isSame && last.standing.asked === name) return last.standing;
   const standing = standingOf(terms, groups, heldBy, name, atMs);
-  known.set(groups, { terms, heldBy, atMs, standing });
+  standings.set(groups, { terms, heldBy, atMs, standing });
   return standing;
 }
 

@@ -5,7 +5,7 @@ import {
   configProblem,
   type ConfigProblem,
   type Forecast,
-} from "./algorithm.ts";
+} from "../algorithm.ts";
 import {
   activeUntilMs,
   mostNow,
