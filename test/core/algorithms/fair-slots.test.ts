@@ -7,24 +7,24 @@ import { announcedSeed, seededRandom } from "../../support/random.ts";
 import { jain, playSlots, SharedSlots, START_MS } from "../../support/slot-simulation.ts";
 
 const SEED = announcedSeed("fair slots");
-const TURNS = depth(40, 400);
+const TURNS = depth(15, 400);
 const many = <Item>(count: number, of: (index: number) => Item) =>
   Array.from({ length: count }, (_, i) => of(i));
 
 test("groups that want more than there is hold the same, though one comes ten times as often", () => {
   const { held, most, used } = playSlots({ limit: 50 }, [4, 8, 50, 50, 500], { turns: TURNS, seed: SEED });
   expect(most).toBe(50);
-  expect(jain(held.slice(2))).toBeGreaterThan(0.98);
-  expect(used).toBeGreaterThan(0.89);
+  expect(jain(held.slice(2))).toBeGreaterThan(0.97);
+  expect(used).toBeGreaterThan(0.87);
 });
 
 test("groups within their parts hardly ever find all slots taken beside a flood, and few slots lie idle", () => {
   const wants = [250, ...many(9, () => 2)];
-  const { success, used, most } = playSlots({ limit: 50 }, wants, { turns: 2 * TURNS, seed: SEED });
+  const { success, used, most } = playSlots({ limit: 50 }, wants, { turns: 3 * TURNS, seed: SEED });
   expect(most).toBe(50);
   const small = success.slice(1).reduce((sum, each) => sum + each, 0) / 9;
-  expect(small).toBeGreaterThan(0.96);
-  expect(used).toBeGreaterThan(0.89);
+  expect(small).toBeGreaterThan(0.94);
+  expect(used).toBeGreaterThan(0.87);
 });
 
 test("parts are by weight", () => {
@@ -184,7 +184,7 @@ function checkWaits(
   slots.account = account;
 }
 
-const HISTORIES = depth(300, 5_000);
+const HISTORIES = depth(150, 5_000);
 test(`in ${HISTORIES} histories no limit is passed, and remaining units and waits are exact`, () => {
   for (let seed = SEED; seed < SEED + HISTORIES; seed += 1)
     try {
@@ -195,10 +195,10 @@ test(`in ${HISTORIES} histories no limit is passed, and remaining units and wait
 });
 
 test("more than a thousand groups: further ones share one part", () => {
-  const slots = new SharedSlots({ limit: 2_000 });
+  const slots = new SharedSlots({ limit: 1_100 });
   for (let group = 0; group < 1_000; group += 1) expect(slots.acquire(0, `g${group}`).success).toBe(true);
   // One of the further groups is denied within the part: now others keep to theirs, which is one slot for all of these.
-  for (let lease = 0; lease < 1_000; lease += 1) slots.acquire(1, "late0");
+  for (let lease = 0; lease < 101; lease += 1) slots.acquire(1, "late0");
   expect(slots.acquire(2, "g7").success).toBe(false);
   expect(slots.ask(2, "late1", 0).share).toEqual({ group: "late1", limit: 1, remaining: 0 });
 });
