@@ -231,6 +231,24 @@ test("a lease of a group writes what any lease writes, and a denial nothing", as
   expect(slots.answered).toEqual(["a", "b!"]);
 });
 
+test("a group that begins to wait is owed nothing for the time before", async () => {
+  const slots = new Slots({ limit: 1 });
+  const groups = ["a", "b", "c"];
+  const wait = async (group: string) => {
+    const id = await slots.acquire(group);
+    slots.time.at(slots.time.nowMs + 100, () => slots.release(group, id));
+  };
+  for (let call = 0; call < 20; call += 1) for (const group of ["a", "b"]) void wait(group);
+  slots.time.at(1_050, () => {
+    slots.answered.length = 0;
+    for (let call = 0; call < 20; call += 1) void wait("c");
+  });
+  await settled(slots);
+  await slots.time.run(1_950, () => undefined);
+  expect(slots.answered).toHaveLength(9);
+  for (const group of groups) expect(slots.answered.filter((name) => name === group)).toHaveLength(3);
+});
+
 test("within a group the first that comes is the first that is served", async () => {
   const slots = new Slots({ limit: 4 });
   const held = await flooded(slots, "a", 6);
