@@ -12,7 +12,6 @@ import type { Uses } from "../algorithm.ts";
  * - Beyond its part it takes what max-min fairness leaves it: the others count with what they hold, but with no more for
  *   their weight than this group would have, and with a *reserve*, as telephone exchanges keep trunks (trunk
  *   reservation). The reserve is no more than other active groups could still take within their parts.
- * - Beyond its part it takes no unit if another group that was denied beyond its part holds fewer for its weight.
  *
  * The reserve is learned from calls within their parts. One that finds no unit free makes it as large as its cost at
  * least, and 0.25 units larger (once until its group is admitted); one that is admitted makes it smaller by a hundredth of that.
@@ -41,8 +40,8 @@ export interface SlotGroup {
   readonly name: string;
   readonly weight: number;
   readonly seenMs: number;
-  /** It was denied within its part, or beyond it, and not admitted since. */
-  readonly denied?: "within" | "beyond" | undefined;
+  /** It was denied within its part, and not admitted since. */
+  readonly isDenied?: boolean;
 }
 
 /** What memory knows of the groups: those seen last come last. */
@@ -68,7 +67,6 @@ export const NOTHING_KNOWN: SlotShares = { groups: [], reserve: 0 };
 interface Member {
   readonly weight: number;
   readonly held: number;
-  readonly lacks: boolean;
 }
 
 /** A group among the active ones at an instant. */
@@ -122,18 +120,18 @@ export function standingOf(
 ): SlotStanding {
   const members = new Map<string, Member>();
   const isFull = () => members.size - (members.has(OTHERS) ? 1 : 0) >= MAX_GROUPS;
-  const add = (of: string, weight: number, lacks: boolean) => {
-    if (of === OTHERS || !isFull()) members.set(of, { weight, held: heldBy.get(of) ?? 0, lacks });
+  const add = (of: string, weight: number) => {
+    if (of === OTHERS || !isFull()) members.set(of, { weight, held: heldBy.get(of) ?? 0 });
   };
-  for (const { name: of, weight, seenMs, denied } of groups)
-    if (atMs <= seenMs + ACTIVE_MS || heldBy.has(of)) add(of, weight, denied === "beyond");
+  for (const { name: of, weight, seenMs } of groups)
+    if (atMs <= seenMs + ACTIVE_MS || heldBy.has(of)) add(of, weight);
   let unlisted = 0;
   for (const [of, units] of heldBy) {
-    if (!members.has(of)) add(of, weightOf(of), false);
+    if (!members.has(of)) add(of, weightOf(of));
     if (!members.has(of)) unlisted += units;
   }
   const own = members.has(name) || !isFull() ? name : OTHERS;
-  if (!members.has(own)) add(own, own === OTHERS ? 1 : weightOf(own), false);
+  if (!members.has(own)) add(own, own === OTHERS ? 1 : weightOf(own));
   const others = members.get(OTHERS);
   if (others !== undefined) members.set(OTHERS, { ...others, held: unlisted });
   let weights = 0;
@@ -169,20 +167,11 @@ function maxReserve(limit: number): number {
   return Math.max(1, Math.floor(limit * MAX_RESERVE));
 }
 
-/** The most units that the group may have beyond its part, while others that lack units have fewer for their weight. */
-function mostBeside({ others, weight, limit }: SlotStanding): number {
-  let most = limit;
-  for (const other of others)
-    if (other.lacks) most = Math.min(most, ((other.held + 1) * weight) / other.weight + SLACK);
-  return most;
-}
-
 export function passes(standing: SlotStanding, shares: SlotShares, free: number, cost: number): boolean {
   if (cost > free) return false;
   if (isWithin(standing, cost) || standing.others.length === 0) return true;
   const { others, held, weight, limit } = standing;
   const most = held + cost;
-  if (most > mostBeside(standing)) return false;
   const level = most / weight;
   // Others count no more for each weight than this group would have: what they have beyond that is not lost to it.
   const beside = others.reduce((sum, other) => sum + Math.min(other.held, level * other.weight), 0);
@@ -205,10 +194,10 @@ function seen(
   shares: SlotShares,
   { name, weight }: SlotStanding,
   nowMs: number,
-  denied: SlotGroup["denied"],
+  isDenied: boolean,
 ): SlotShares {
   const groups = shares.groups.filter((each) => each.name !== name && nowMs <= each.seenMs + ACTIVE_MS);
-  return { ...shares, groups: [...groups, { name, weight, seenMs: nowMs, denied }] };
+  return { ...shares, groups: [...groups, { name, weight, seenMs: nowMs, isDenied }] };
 }
 
 export function afterGrant(
@@ -217,10 +206,8 @@ export function afterGrant(
   nowMs: number,
   cost: number,
 ): SlotShares {
-  const reserve = isWithin(standing, cost)
-    ? Math.max(0, shares.reserve - STEP * DENIED_PART)
-    : shares.reserve;
-  return { ...seen(shares, standing, nowMs, undefined), reserve };
+  const less = isWithin(standing, cost) ? STEP * DENIED_PART : 0;
+  return { ...seen(shares, standing, nowMs, false), reserve: Math.max(0, shares.reserve - less) };
 }
 
 export function afterDenial(
@@ -229,11 +216,11 @@ export function afterDenial(
   nowMs: number,
   cost: number,
 ): SlotShares {
-  if (!isWithin(standing, cost)) return seen(shares, standing, nowMs, "beyond");
-  const isAgain = shares.groups.some(({ name, denied }) => name === standing.name && denied === "within");
-  const more = isAgain ? 0 : STEP * (1 - DENIED_PART);
+  const wasDenied = shares.groups.some(({ name, isDenied }) => name === standing.name && isDenied === true);
+  if (!isWithin(standing, cost)) return seen(shares, standing, nowMs, wasDenied);
+  const more = wasDenied ? 0 : STEP * (1 - DENIED_PART);
   const reserve = Math.min(maxReserve(standing.limit), Math.max(cost, shares.reserve + more));
-  return { ...seen(shares, standing, nowMs, "within"), reserve };
+  return { ...seen(shares, standing, nowMs, true), reserve };
 }
 
 /**
@@ -280,6 +267,6 @@ export function returned(
   const known = shares.groups.find((each) => each.name === name);
   if (known === undefined && shares.groups.length >= MAX_GROUPS) return shares;
   const groups = shares.groups.filter((each) => each !== known);
-  const { weight = weightOf(name), denied } = known ?? {};
-  return { ...shares, groups: [...groups, { name, weight, seenMs: nowMs, denied }] };
+  const { weight = weightOf(name), isDenied = false } = known ?? {};
+  return { ...shares, groups: [...groups, { name, weight, seenMs: nowMs, isDenied }] };
 }

@@ -62,6 +62,18 @@ test("a group that was denied within its part gets the next slot, whoever else c
   expect(left.acquire(10_001, "flood").success).toBe(true);
 });
 
+test("beyond its part a group still comes before one that holds more", () => {
+  const slots = new SharedSlots({ limit: 10 });
+  for (const group of ["b", "c", "d"]) slots.acquire(0, group, 1, 1);
+  const ids = many(8, () => slots.acquire(1, "flood").id);
+  for (let lease = 0; lease < 2; lease += 1) slots.acquire(1, "small");
+  expect(slots.acquire(1, "b").success).toBe(false);
+  slots.release(2, ids.pop() ?? "");
+  expect(slots.ask(2, "small", 0).share).toEqual({ group: "small", limit: 2, remaining: 0 });
+  expect(slots.acquire(2, "flood").success).toBe(false);
+  expect(slots.acquire(2, "small").success).toBe(true);
+});
+
 test("what a call asks again and again keeps no more than asking once", () => {
   const { slots, ids } = denied();
   for (let call = 0; call < 100; call += 1) expect(slots.acquire(1, "small").success).toBe(false);
