@@ -1,4 +1,4 @@
-/** The groups that share a key (core/algorithms/fair.ts): how many are active, and those that owe most with their parts. */
+/** The groups that share a key (core/algorithms/fair/fair.ts): how many are active, and those that owe most with their parts. */
 import type { GroupsReport } from "./answers.ts";
 import { Part, Rows } from "./parts.tsx";
 import { count } from "./words.ts";

@@ -27,6 +27,8 @@ export interface LeaseOptions<Args extends readonly unknown[]> extends SharedOpt
   readonly units?: Given<Args, Cost>;
   /** The plan whose figures count, one of the policy's. Absent: the policy's own. */
   readonly plan?: Given<Args, PlanName>;
+  /** Whose request it is. Needed under a policy with `fair`, whose groups share the limit. */
+  readonly group?: Given<Args, string>;
   /** The longest wait in the queue, in milliseconds. Absent: none. */
   readonly waitMs?: number;
   /** The lifetime between two renewals, in milliseconds. Absent: the policy's ttl. */
@@ -69,12 +71,13 @@ async function acquire<Args extends readonly unknown[]>(
   options: LeaseOptions<Args>,
   args: Args,
 ): Promise<Grant> {
-  const { policy, units, plan, priority, waitMs, ttlMs } = options;
+  const { policy, units, plan, group, priority, waitMs, ttlMs } = options;
   const params: AcquireRequest = {
     ...(policy !== undefined && { policy: await valueOf(policy, args) }),
     key: await keyOf(options.key, args),
     ...(units !== undefined && { units: await valueOf(units, args) }),
     ...(plan !== undefined && { plan: await valueOf(plan, args) }),
+    ...(group !== undefined && { group: await valueOf(group, args) }),
     ...(priority !== undefined && { priority: await valueOf(priority, args) }),
     ...(waitMs !== undefined && { waitMs }),
     ...(ttlMs !== undefined && { ttlMs }),

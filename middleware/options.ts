@@ -56,7 +56,17 @@ export function requireRateLimitOptions(options: object): void {
 
 /** @throws TypeError that names the option, its value and what is allowed */
 export function requireLeaseOptions(options: object): void {
-  requireKnownOptions(options, [...SHARED, "policy", "key", "units", "plan", "waitMs", "ttlMs", "mostMs"]);
+  requireKnownOptions(options, [
+    ...SHARED,
+    "policy",
+    "key",
+    "units",
+    "plan",
+    "group",
+    "waitMs",
+    "ttlMs",
+    "mostMs",
+  ]);
   const { limiter, key, waitMs, ttlMs, mostMs } = options as Unchecked;
   requireGiven("limiter", limiter, LIMITER);
   requireGiven("key", key, KEY);

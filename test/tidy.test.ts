@@ -306,7 +306,9 @@ test("every algorithm has its registry line, its specimen and its test", () => {
     "fair",
     "fair-shares",
     "fair-weights",
+    "fair-slots",
     "runs",
+    "slot-shares",
     "unit-log",
   ];
   const names = files.filter((name) => !others.includes(name)).toSorted();

@@ -1,6 +1,6 @@
 /** Holds, and immutable lists of them in the order of expiry. */
 import type { Forecast, Rate, Uses } from "../algorithms/algorithm.ts";
-import { inGroup, withHeld } from "../algorithms/fair.ts";
+import { inGroup, withHeld } from "../algorithms/fair/fair.ts";
 import { search } from "../algorithms/log/unit-log.ts";
 import { type Cost, costOf, type Rule } from "../policies/policy.ts";
 
@@ -40,6 +40,7 @@ export interface HeldUnits {
 interface Columns extends Uses {
   readonly ids: readonly string[];
   readonly sums: HeldUnits;
+  readonly byGroup: ReadonlyMap<string, number>;
 }
 
 /**
@@ -57,24 +58,32 @@ export function usesOf(holds: readonly Hold[]): Uses {
   return columnsOf(holds);
 }
 
+/** The units that each group holds. */
+export function heldByGroup(holds: readonly Hold[]): ReadonlyMap<string, number> {
+  return columnsOf(holds).byGroup;
+}
+
 export function holdWith(holds: readonly Hold[], id: string): Hold | undefined {
   return holds[columnsOf(holds).ids.indexOf(id)];
 }
 
 /** The list with one more hold, behind those that expire at the same instant. */
 export function withHold(holds: readonly Hold[], hold: Hold): readonly Hold[] {
-  const { ids, endsMs, units, sums } = columnsOf(holds);
+  const { ids, endsMs, units, groups, sums, byGroup } = columnsOf(holds);
   const index = indexAfter(endsMs, hold.expiresAtMs);
+  const named = groups ?? (hold.group === undefined ? undefined : ids.map(() => undefined));
   return movedTo(holds.toSpliced(index, 0, hold), holds, {
     ids: ids.toSpliced(index, 0, hold.id),
     endsMs: endsMs.toSpliced(index, 0, hold.expiresAtMs),
     units: units.toSpliced(index, 0, hold.units),
+    groups: named?.toSpliced(index, 0, hold.group),
     sums: summed(sums, hold, 1),
+    byGroup: counted(byGroup, hold, 1),
   });
 }
 
 export function withoutHold(holds: readonly Hold[], id: string): readonly Hold[] {
-  const { ids, endsMs, units, sums } = columnsOf(holds);
+  const { ids, endsMs, units, groups, sums, byGroup } = columnsOf(holds);
   const index = ids.indexOf(id);
   const hold = holds[index];
   if (hold === undefined) return holds;
@@ -82,7 +91,9 @@ export function withoutHold(holds: readonly Hold[], id: string): readonly Hold[]
     ids: ids.toSpliced(index, 1),
     endsMs: endsMs.toSpliced(index, 1),
     units: units.toSpliced(index, 1),
+    groups: groups?.toSpliced(index, 1),
     sums: summed(sums, hold, -1),
+    byGroup: counted(byGroup, hold, -1),
   });
 }
 
@@ -101,14 +112,38 @@ const NO_RATE: Rate = { units: 0, windowMs: 0 };
 const NOTHING: HeldUnits = { all: 0, unstored: 0, provisional: 0, restored: 0, rate: NO_RATE };
 
 function columnsOf(holds: readonly Hold[]): Columns {
-  const columns = known.get(holds) ?? {
+  const columns = known.get(holds) ?? columnsFrom(holds);
+  known.set(holds, columns);
+  return columns;
+}
+
+function columnsFrom(holds: readonly Hold[]): Columns {
+  const isShared = holds.some(({ group }) => group !== undefined);
+  return {
     ids: holds.map(({ id }) => id),
     endsMs: holds.map(({ expiresAtMs }) => expiresAtMs),
     units: holds.map(({ units }) => units),
+    groups: isShared ? holds.map(({ group }) => group) : undefined,
     sums: holds.reduce((sums, hold) => summed(sums, hold, 1), NOTHING),
+    byGroup: isShared ? holds.reduce((byGroup, hold) => count(byGroup, hold, 1), new Map()) : NOBODY,
   };
-  known.set(holds, columns);
-  return columns;
+}
+
+const NOBODY: ReadonlyMap<string, number> = new Map();
+
+function counted(
+  byGroup: ReadonlyMap<string, number>,
+  hold: Hold,
+  sign: 1 | -1,
+): ReadonlyMap<string, number> {
+  return hold.group === undefined ? byGroup : count(new Map(byGroup), hold, sign);
+}
+
+function count(byGroup: Map<string, number>, { group, units }: Hold, sign: 1 | -1): Map<string, number> {
+  if (group === undefined) return byGroup;
+  const held = (byGroup.get(group) ?? 0) + sign * units;
+  if (held === 0) byGroup.delete(group);
+  return held === 0 ? byGroup : byGroup.set(group, held);
 }
 
 function summed(sums: HeldUnits, hold: Hold, sign: 1 | -1): HeldUnits {
@@ -145,9 +180,7 @@ export function rateEndsAtMs(holds: readonly Hold[]): number {
 export function configBeside({ algorithm, config }: Rule, holds: readonly Hold[]): object {
   if (holds.length === 0) return config;
   if (algorithm.isFair === true)
-    return withHeld(config, (group) =>
-      holds.reduce((sum, hold) => sum + (hold.group === group ? hold.units : 0), 0),
-    );
+    return withHeld(config, { byGroup: heldByGroup(holds), uses: usesOf(holds) });
   const { rate } = heldUnits(holds);
   if (rate.units === 0) return config;
   return algorithm.lessRate?.(config, rate) ?? algorithm.withoutRate?.(config) ?? config;
@@ -212,8 +245,9 @@ export class Outlook {
     if (this.#rule.algorithm.isShare === true)
       return this.#forecast.passesAtMs(fromMs, cost, this.#outstanding + apart);
     const fitsAtMs = cost === 0 ? fromMs : this.#fitsAtMs(fromMs, cost + apart, untilMs);
-    // With a fixed limit, a lease only waits for leased units.
-    const isFixed = this.#rule.algorithm.limitNow === undefined;
+    // With a fixed limit, and alone, a lease only waits for leased units.
+    const { algorithm } = this.#rule;
+    const isFixed = algorithm.limitNow === undefined && algorithm.isFair !== true;
     if (fitsAtMs === Infinity || (this.#rule.lease !== undefined && isFixed)) return fitsAtMs;
     for (let atMs = fitsAtMs; ; atMs = this.#nextMs()) {
       this.moveTo(atMs);
@@ -263,9 +297,9 @@ export class Outlook {
   }
 
   /** Takes an admitted cost. If the rule leases, the units are free again at `endsAtMs`. */
-  take(atMs: number, units: number, endsAtMs: number): void {
+  take(atMs: number, units: number, endsAtMs: number, group?: string): void {
     if (units === 0) return;
-    this.#forecast.take(atMs, units);
+    this.#forecast.take(atMs, units, group);
     if (this.#rule.lease === undefined) return;
     const index = indexAfter(this.#leasesEndMs, endsAtMs);
     this.#leasesEndMs.splice(index, 0, endsAtMs);
@@ -290,6 +324,8 @@ export interface QueuedCost {
   readonly untilMs: number;
   /** For each rule, units kept from this call for more important ones. */
   readonly apart?: readonly number[] | undefined;
+  /** Whose call it is, where groups share a rule. */
+  readonly group?: string | undefined;
   /** Callers with the same one make the same call: the first that is served takes units for all. */
   readonly idempotencyKey?: string | undefined;
 }
@@ -321,7 +357,7 @@ export function waitBehindMs(
   };
   const served = new Set<string>();
   let atMs = nowMs;
-  for (const { idempotencyKey, cost: waiting, untilMs, ttlMs, apart = [] } of waiters) {
+  for (const { idempotencyKey, cost: waiting, untilMs, ttlMs, group, apart = [] } of waiters) {
     if (idempotencyKey !== undefined && served.has(idempotencyKey)) continue;
     const passesAtMs = passes(atMs, waiting, untilMs, apart);
     const isServed = passesAtMs <= untilMs;
@@ -331,7 +367,7 @@ export function waitBehindMs(
     // A share's wait is only the time until the next request.
     const isTaken = passes(atMs, waiting, atMs, apart) <= atMs;
     for (const { rule, outlook } of isTaken ? outlooks : [])
-      outlook.take(atMs, costOf(rule, waiting), atMs + ttlMs);
+      outlook.take(atMs, costOf(rule, waiting), atMs + ttlMs, group);
     if (idempotencyKey !== undefined) served.add(idempotencyKey);
   }
   const passesAtMs = passes(atMs, cost);

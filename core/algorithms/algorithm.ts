@@ -123,13 +123,13 @@ export interface Algorithm<Config extends object, State> {
   /** Present when its units come back all at once, at the end of a window: then a notice is for a window (core/accounts/notices.ts). */
   readonly hasWindows?: true;
 
-  /** Present when groups share the quota (fair.ts): a call says its group. */
+  /** Present when groups share the quota (fair/): a call says its group. */
   readonly isFair?: true;
 
   /** Its active groups, those that owe most first. */
   groups?(config: Config, state: State | undefined, nowMs: number): readonly string[];
 
-  /** Until when a state is needed that is otherwise untouched: groups are active for a while (fair.ts). */
+  /** Until when a state is needed that is otherwise untouched: groups are active for a while. */
   outlastsMs?(state: State): number;
 
   /** Present for a region's share of a pool: remaining units are the pool's, and none are stored here. */
@@ -234,12 +234,12 @@ interface QuotaEstimate {
   readonly share?: Share;
 }
 
-/** A group's part of a quota that groups share (fair.ts). */
+/** A group's part of a quota that groups share. */
 export interface Share {
   readonly group: string;
-  /** Units in a window of the rule, while the active groups stay the same. */
+  /** Units in a window of the rule, or held at once, while the active groups stay the same. */
   readonly limit: number;
-  /** How many of them it may take now, whatever other groups do. */
+  /** How many of them it may take now, whatever other groups do; of slots: as soon as they are free. */
   readonly remaining: number;
   /** Of a denial: the wait for this cost whatever other active groups do; `null`: it is larger than the part. */
   readonly sureAfterMs?: number | null;
@@ -295,8 +295,8 @@ export function configProblem(field: string, allowed: string): ConfigProblem {
 /** A simulated state, without a new state for each of thousands of uses. Instants never go back. */
 export interface Forecast {
   debit(uses: Uses, from: number, to: number): void;
-  /** Takes units, 1 or more, that are admitted at `atMs`. */
-  take(atMs: number, units: number): void;
+  /** Takes units, 1 or more, that are admitted at `atMs`. @param group whose they are; absent: the configuration's */
+  take(atMs: number, units: number, group?: string): void;
   /** The first instant, `atMs` or later, when a cost is admitted with this `outstanding`; Infinity: never. */
   passesAtMs(atMs: number, cost: number, outstanding: number): number;
   /** False when `passesAtMs` may be wrong: a debt is too large to be counted, or the clock was set back. */
@@ -352,6 +352,8 @@ export function afterUses<Config extends object, State>(
 export interface Uses {
   readonly endsMs: readonly number[];
   readonly units: readonly number[];
+  /** Whose they are, where groups share the quota. */
+  readonly groups?: readonly (string | undefined)[] | undefined;
 }
 
 /** The record is JSON. */

@@ -1,4 +1,4 @@
-/** A policy as calls of a group see it: core/algorithms/fair.ts says what a group is. */
+/** A policy as calls of a group see it: core/algorithms/fair/fair.ts says what a group is. */
 import type { GroupOfCall, Policy } from "./policy.ts";
 
 const MAX_VIEWS = 1_000;

@@ -7,7 +7,7 @@ import {
   type LeaseTerms,
 } from "../algorithms/algorithm.ts";
 import { DEFAULT_MAX_WAIT_MS, DEFAULT_MAX_WAITERS } from "../algorithms/concurrency.ts";
-import { fairly } from "../algorithms/fair.ts";
+import { fairly } from "../algorithms/fair/fair.ts";
 import { penalised } from "../algorithms/penalty.ts";
 import { zeroLimit } from "../algorithms/unlimited.ts";
 import { clip, meant, table, violation, violationsOf } from "../validation.ts";
@@ -76,10 +76,11 @@ function parsePlan(name: string, given: unknown): Policy | Problems {
   const shedding = sheddingOf(shed, lease !== undefined, kind);
   if (shedding !== undefined && "problems" in shedding) return shedding;
   const { mostMs } = plain.reservation;
-  const isFair = rules.some(({ algorithm }) => algorithm.isFair === true);
-  if (isFair && lease !== undefined)
-    return { problems: [violation(["fair"], true, "left out beside a rule that leases units")] };
-  // Nobody waits for units of a pool, nor in one line with other groups.
+  const fair = rules.filter(({ algorithm }) => algorithm.isFair === true);
+  const isFair = fair.length > 0;
+  if (isFair && lease !== undefined && (fair.length > 1 || fair[0]?.lease === undefined))
+    return { problems: [violation(["fair"], true, FAIR_BESIDE_SLOTS)] };
+  // Nobody waits for units of a pool, nor for those of a rate in one line with other groups.
   const isAtOnce = kind !== undefined || isFair;
   const mayBe = (what: "admits" | "denies") =>
     mostMs > 0 && rules.every(({ algorithm, config }) => algorithm.localDecisions(config)[what]);
@@ -109,6 +110,8 @@ function parsePlan(name: string, given: unknown): Policy | Problems {
   const priorities = prioritiesOf(policy, names, defaultPriority, reserve, ageingMs);
   return "problems" in priorities ? priorities : { ...policy, priorities };
 }
+
+const FAIR_BESIDE_SLOTS = "left out beside a rule that leases units, or in one such rule only";
 
 interface RuleTable {
   readonly path: readonly string[];
@@ -159,7 +162,11 @@ function parseRule(name: string, path: readonly string[], given: unknown): Rule 
   const parsed = v.safeParse(schema, given);
   if (!parsed.success) return { problems: violationsOf(parsed.issues, path).map(({ detail }) => detail) };
   const { algorithm: _, unit, blockFor, maxBlock, fair, weights, ...fields } = parsed.output;
-  const rule = wrapped(configuredBy(named, fields), { blockFor, maxBlock, fair, weights });
+  const rule = wrapped(
+    configuredBy(named, fields),
+    { blockFor, maxBlock, fair, weights },
+    (fields as Fields)["order"],
+  );
   if ("problem" in rule) {
     const { field, allowed } = rule.problem;
     const value = ({ ...(given as Table), ...fields, blockFor, maxBlock } as Table)[field];
@@ -185,12 +192,18 @@ type Wrapping = Pick<Fields, "blockFor" | "maxBlock"> & {
 };
 
 /** The algorithm with penalties, or with the shares of groups. */
-function wrapped(configured: Configured, { blockFor, maxBlock, fair, weights }: Wrapping): Configured {
+function wrapped(
+  configured: Configured,
+  { blockFor, maxBlock, fair, weights }: Wrapping,
+  order: Fields[string],
+): Configured {
   if ("problem" in configured) return configured;
   const { algorithm, config } = configured;
   const hasPenalty = blockFor !== undefined || maxBlock !== undefined;
   if (fair === undefined && weights !== undefined) return configProblem("weights", "left out, or with fair");
   if (hasPenalty && fair) return configProblem("fair", "left out with blockFor: one group would block all");
+  if (fair && order === "relaxed")
+    return configProblem("order", 'left out with fair, or "strict": the object grants each lease');
   if (hasPenalty) return penalised(algorithm, config, { blockFor, maxBlock });
   return fair ? fairly(algorithm, config, weights ?? (() => 1)) : configured;
 }
@@ -272,7 +285,16 @@ function contradiction(fields: PolicyFields, rules: readonly Rule[], leases: boo
     // Where rules lease units, their own fields set the waits.
     [leases && fields[wait] !== undefined, wait, "left out: it stands in the rules that lease units"],
     [isPooled && fields[wait] !== undefined, wait, "left out with a pool"],
-    [isFair && fields[wait] !== undefined, wait, "left out with fair: its calls are denied at once"],
+    [
+      isFair && !leases && fields[wait] !== undefined,
+      wait,
+      "left out with fair: its calls are denied at once",
+    ],
+    [
+      leases && isFair && Object.keys(fields.reserve).length > 0,
+      "reserve",
+      "left out with fair where units are leased",
+    ],
   ];
   const found = checks.find(([isWrong]) => isWrong);
   if (found === undefined) return undefined;

@@ -154,7 +154,7 @@ function parseWeights(value: unknown): ((group: string) => number) | undefined {
   return (group) => Number(weights.find(([name]) => isOf(name, group))?.[1] ?? 1);
 }
 
-/** Of rules whose quota groups share (core/algorithms/fair.ts). */
+/** Of rules whose quota groups share (core/algorithms/fair/fair.ts). */
 export const FAIR_FIELDS = {
   fair: v.optional(v.literal(true, "true, or left out")),
   weights: v.optional(readBy(parseWeights, WEIGHTS_ALLOWED)),

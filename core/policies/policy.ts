@@ -70,7 +70,7 @@ export interface PolicyView {
   readonly retryJitter?: RetryJitter | undefined;
   readonly inForce?: PolicyRevision;
   readonly override?: AppliedOverride;
-  /** Present when groups share a rule (core/algorithms/fair.ts): each call says its group. */
+  /** Present when groups share a rule (core/algorithms/fair/fair.ts): each call says its group. */
   readonly isFair?: boolean;
   /** Whose call it is. */
   readonly group?: GroupOfCall;

@@ -23,7 +23,7 @@ export interface OfKey extends Versioned {
   readonly key: string;
   /** Calls of one caller have bounds of their own. */
   readonly caller?: string;
-  /** Whose call it is, where groups share a rule (core/algorithms/fair.ts). */
+  /** Whose call it is, where groups share a rule (core/algorithms/fair/fair.ts). */
   readonly group?: string | undefined;
   /** A hash of the caller that names the group: those of one caller have a bound. */
   readonly namedBy?: string | undefined;

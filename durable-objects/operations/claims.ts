@@ -76,16 +76,23 @@ export class Claims {
     if (call.shed !== undefined) return { shed: call.shed };
     // The call does not pass callers that wait for units of rates.
     this.#queue.serve(keyState);
-    if (keyState.policy.lease === undefined && this.#queue.aheadOf(keyState, call.priority, nowMs).length > 0)
+    if (keyState.policy.lease === undefined && this.#queue.aheadOf(keyState, call, nowMs).length > 0)
       return { rules: peekTurn(this.#queue, keyState, call, nowMs) };
     // A part of a call on several keys does not pass callers that wait for this key.
-    const isBehind = provisional !== undefined && this.#queue.waitersOf(keyState).length > 0;
+    const ahead = () =>
+      call.group === undefined ? this.#queue.waitersOf(keyState) : this.#queue.aheadOf(keyState, call, nowMs);
+    const isBehind = provisional !== undefined && ahead().length > 0;
     const placed = isBehind ? undefined : this.#place(keyState, call, nowMs);
     if (placed !== undefined) return placed;
     if (provisional?.waitMs === 0 || !isProvisionallyBlocked(keyState, call, nowMs))
       return this.#denyHold(keyState, call, nowMs);
     if (call.isBatched === true) return full("batch-waits", 0);
-    const waiting = { cost, ttlMs: call.ttlMs, ...(provisional && { waitMs: provisional.waitMs }) };
+    const waiting = {
+      cost,
+      group: call.group,
+      ttlMs: call.ttlMs,
+      ...(provisional && { waitMs: provisional.waitMs }),
+    };
     return whenUncontended(this.#queue, keyState, waiting, nowMs, (atMs, isLast) => {
       // A repetition of this call may have been answered while this one waited.
       const placedNow = this.#earlierHold(keyState, call, atMs) ?? this.#place(keyState, call, atMs);
@@ -142,7 +149,7 @@ export class Claims {
     const of = call.group === undefined ? undefined : { group: call.group };
     const hold = { id: call.id ?? ownHoldId(caller, randomId()), expiresAtMs: nowMs + ttlMs, ...of };
     const leaseTtlMs = keyState.policy.lease?.ttlMs ?? 0;
-    const lease = { id: randomId(), expiresAtMs: nowMs + leaseTtlMs };
+    const lease = { id: randomId(), expiresAtMs: nowMs + leaseTtlMs, ...of };
     const mark = provisional && { isProvisional: true };
     const taking = { hold: { ...hold, ...mark }, lease: { ...lease, ...mark } };
     const { accounts = [], rules } = decideTogether(ruleAccounts, nowMs, cost, taking);
@@ -247,7 +254,8 @@ export class Claims {
   /** Takes the units if every rule admits them: concurrency rules lease them, rates use them. */
   #grant(keyState: KeyState, call: Acquiring, nowMs: number, waitedMs: number): Decided | Full | undefined {
     const { id, cost, ttlMs, confirmWithinMs = Infinity, isSocket, caller } = call;
-    const lease = { id, expiresAtMs: nowMs + Math.min(ttlMs, confirmWithinMs) };
+    const of = call.group === undefined ? undefined : { group: call.group };
+    const lease = { id, expiresAtMs: nowMs + Math.min(ttlMs, confirmWithinMs), ...of };
     if (lease.expiresAtMs > keyState.endsByMs) return undefined;
     const ruleAccounts = keyState.seenBy(call);
     if (!admitsTogether(ruleAccounts, nowMs, cost)) return undefined;
@@ -281,7 +289,7 @@ function newLease(
   { ruleStates }: KeyState,
   accounts: readonly Account[],
   cost: Cost,
-  lease: Pick<Claim, "id" | "ttlMs" | "expiresAtMs" | "isSocket" | "caller">,
+  lease: Pick<Claim, "id" | "ttlMs" | "expiresAtMs" | "isSocket" | "caller" | "group">,
   nowMs: number,
 ): Claim | undefined {
   const units: Record<string, number> = {};
@@ -302,9 +310,10 @@ function idempotentHold(call: Params<"hold">): Idempotent | undefined {
   return { idempotencyKey, request: provisional?.request ?? `hold of ${costText(cost)}${ofGroupText(call)}` };
 }
 
-function idempotentLease({ idempotencyKey, cost, ttlMs }: Acquiring): Idempotent | undefined {
+function idempotentLease(call: Acquiring): Idempotent | undefined {
+  const { idempotencyKey, cost, ttlMs } = call;
   if (idempotencyKey === undefined) return undefined;
-  return { idempotencyKey, request: `lease of ${costText(cost)} for ${ttlMs} ms` };
+  return { idempotencyKey, request: `lease of ${costText(cost)} for ${ttlMs} ms${ofGroupText(call)}` };
 }
 
 function isOthers(claim: Claim, link: string | undefined): boolean {

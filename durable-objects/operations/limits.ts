@@ -54,11 +54,11 @@ export class Limits {
 
   /** While callers wait, a call that does not wait is denied: it does not pass them. */
   readonly limit: Operations["limit"] = (keyState, call, nowMs) => {
-    const { cost, waitMs, priority, shed } = call;
+    const { cost, waitMs, shed } = call;
     this.#queue.serve(keyState);
     if (takesNothing(keyState.policy, cost))
       return this.#earlier(keyState, call, nowMs) ?? { rules: peekTurn(this.#queue, keyState, call, nowMs) };
-    const isBehind = this.#queue.aheadOf(keyState, priority, nowMs).length > 0;
+    const isBehind = this.#queue.aheadOf(keyState, call, nowMs).length > 0;
     if (shed !== undefined || (waitMs === undefined && !isBehind))
       return this.#limitAtOnce(keyState, call, nowMs);
     const answer = takeTurn(this.#queue, keyState, { ...call, ttlMs: 0 }, nowMs, {

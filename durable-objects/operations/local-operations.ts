@@ -1,4 +1,5 @@
 import { outstandingOf, withoutTaking } from "../../core/accounts/account.ts";
+import { heldByGroup } from "../../core/accounts/hold.ts";
 import { planIn } from "../../core/policies/named-plans.ts";
 import type { GroupsReport, Peeked } from "../../core/protocol/answers.ts";
 import type { KeyState } from "../keys/key-state.ts";
@@ -110,7 +111,12 @@ function groupsOf(keyState: KeyState, nowMs: number): GroupsReport | undefined {
   const shared = keyState.ruleStates[index];
   if (shared === undefined) return undefined;
   const { algorithm, config } = shared.rule;
-  const names = algorithm.groups?.(config, shared.account.state, nowMs) ?? [];
+  const held = heldByGroup(shared.account.holds);
+  const known = algorithm.groups?.(config, shared.account.state, nowMs) ?? [];
+  // A start forgets groups, but not what they hold.
+  const names = [...new Set([...known, ...held.keys()])].toSorted(
+    (one, other) => (held.get(other) ?? 0) - (held.get(one) ?? 0),
+  );
   const busiest = names.slice(0, MAX_GROUPS_LISTED).flatMap((group) => {
     const { share } = withoutTaking(keyState.seenBy({ group }), nowMs, 0)[index] ?? {};
     return share === undefined ? [] : { group, limit: share.limit, remaining: share.remaining };

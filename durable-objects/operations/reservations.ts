@@ -58,7 +58,7 @@ export class Reservations {
   readonly reserve: Operations["reserve"] = (keyState, call, nowMs) => {
     const { cost, priority, isBatched, holders } = call;
     this.#queue.serve(keyState);
-    const isBehind = this.#queue.aheadOf(keyState, priority, nowMs).length > 0;
+    const isBehind = this.#queue.aheadOf(keyState, call, nowMs).length > 0;
     if (keyState.policy.lease !== undefined || isBehind) return this.#reserveBehind(keyState, call, nowMs);
     // The region's object has too few holders now, and they come here.
     if (holders !== undefined && !this.#hasRegions(keyState, nowMs))

@@ -46,7 +46,7 @@ export function takeTurn(
   answers: TurnAnswers,
 ): MaybePromise<Answer> {
   queue.serve(keyState);
-  const { cost, ttlMs, signal, caller, idempotencyKey, priority } = call;
+  const { cost, ttlMs, signal, caller, idempotencyKey, priority, group } = call;
   const waitedAt = (atMs: number) => (call.waitMs === undefined ? {} : { waitedMs: atMs - nowMs });
   const standing = (atMs: number): Answer | undefined => {
     const hasLeases = keyState.policy.lease !== undefined;
@@ -57,19 +57,19 @@ export function takeTurn(
   const earlier = standing(nowMs);
   if (earlier !== undefined) return earlier;
   const { policy } = keyState;
-  const waiters = queue.aheadOf(keyState, priority, nowMs);
+  const waiters = queue.aheadOf(keyState, call, nowMs);
   const granted = waiters.length === 0 ? answers.grant(nowMs, waitedAt(nowMs).waitedMs) : undefined;
   if (granted !== undefined) return granted;
   const waitMs = policy.shadow ? 0 : (call.waitMs ?? 0);
   const minMs =
     waitMs === 0 ? Infinity : (leastWaitMs(keyState.seenBy(call), waiters, cost, nowMs) ?? Infinity);
   const deny = (atMs: number, reason?: Decided["reason"]): Answer => {
-    const ahead = queue.aheadOf(keyState, priority, atMs);
+    const ahead = queue.aheadOf(keyState, call, atMs);
     const answer = ahead.length === 0 ? answers.deny(atMs) : { rules: behind(keyState, call, atMs, ahead) };
     return { ...answer, ...waitedAt(atMs), ...(reason && { reason }) };
   };
   if (minMs > waitMs) return deny(nowMs);
-  if (waiters.length >= policy.waiting.maxWaiters) return deny(nowMs, "queue-full");
+  if (!queue.makeRoom(keyState, waiters.length, call, nowMs)) return deny(nowMs, "queue-full");
   const over = queue.fullFor(caller);
   if (over !== undefined) return over;
   const apart = keyState.seenBy(call).map(({ rule }) => rule.apart ?? 0);
@@ -83,15 +83,18 @@ export function takeTurn(
     caller,
     idempotencyKey,
     priority,
+    group,
     apart,
   };
-  const answerAt = (atMs: number, isLast: boolean) =>
-    standing(atMs) ?? (isLast ? deny(atMs, "wait-timeout") : answers.grant(atMs, atMs - nowMs));
+  const answerAt = (atMs: number, isLast: boolean, isPushedOut = false) => {
+    const last = isPushedOut ? "queue-full" : "wait-timeout";
+    return standing(atMs) ?? (isLast ? deny(atMs, last) : answers.grant(atMs, atMs - nowMs));
+  };
   return queue.wait(keyState, waiting, answerAt, signal && { signal, answer: TO_NOBODY });
 }
 
 export function peekTurn(queue: WaitQueue, keyState: KeyState, call: RequestedUnits, nowMs: number) {
-  const waiters = queue.aheadOf(keyState, call.priority, nowMs);
+  const waiters = queue.aheadOf(keyState, call, nowMs);
   return waiters.length === 0
     ? withoutTaking(keyState.seenBy(call), nowMs, call.cost)
     : behind(keyState, call, nowMs, waiters);
@@ -143,7 +146,7 @@ export function isProvisionallyBlocked(keyState: KeyState, call: RequestedUnits,
 export function whenUncontended<Result>(
   queue: WaitQueue,
   keyState: KeyState,
-  { cost, ttlMs = 0, waitMs }: { readonly cost: Cost; readonly ttlMs?: number; readonly waitMs?: number },
+  { cost, group, ttlMs = 0, waitMs }: RequestedUnits & { readonly ttlMs?: number; readonly waitMs?: number },
   nowMs: number,
   answerAt: (atMs: number, isLast: boolean) => Result | undefined,
 ): MaybePromise<Result> {
@@ -152,7 +155,7 @@ export function whenUncontended<Result>(
   if (last !== undefined) return last;
   const maxMs = waitMs ?? Math.min(CONTENTION_WAIT_MS, Math.floor(keyState.policy.deadlineMs / 2));
   const untilMs = nowMs + maxMs;
-  return queue.wait(keyState, { cost, ttlMs, sinceMs: nowMs, untilMs, isBrief: true }, answerAt);
+  return queue.wait(keyState, { cost, group, ttlMs, sinceMs: nowMs, untilMs, isBrief: true }, answerAt);
 }
 
 /**

@@ -1,3 +1,4 @@
+import { FairLine, fairRuleOf, fits, lastOfLongest } from "../../core/accounts/fair-line.ts";
 import { rateEndsAtMs, waitBehindMs, type QueuedCost } from "../../core/accounts/hold.ts";
 import { SYSTEM_TIME, type Time } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
@@ -24,7 +25,8 @@ export interface Waiter extends QueuedCost {
   readonly isBrief?: boolean | undefined;
   /** `undefined`: the caller is answered. Otherwise the time to the next try; Infinity: unknown. */
   attempt(nowMs: number): number | undefined;
-  giveUp(nowMs: number): void;
+  /** @param isPushedOut a full line has no place for it any more (`makeRoom`) */
+  giveUp(nowMs: number, isPushedOut?: boolean): void;
   reject(error: Error): void;
 }
 
@@ -38,6 +40,7 @@ interface IdleWatch {
 interface Line {
   policy: Policy;
   readonly waiters: Waiter[];
+  readonly fair: FairLine;
   readonly idlers: Set<IdleWatch>;
   cancel: (() => void) | undefined;
   /** The key stays in memory while callers wait for it. */
@@ -46,7 +49,7 @@ interface Line {
 
 /**
  * The waiting callers, in one line per key, served strictly in order: small requests never starve a large
- * one. Operations that may free units call `serve`. Expiring leases, refills and ends of waits have one timer
+ * one. Where groups share slots, that is the order within a group (fair-line.ts). Operations that may free units call `serve`. Expiring leases, refills and ends of waits have one timer
  * per key, set to the next instant. In memory only: a crash also ends the calls that wait.
  */
 export class WaitQueue {
@@ -78,11 +81,36 @@ export class WaitQueue {
   }
 
   /** The waiters that a new call may not pass; none if all are brief (`isBrief`) and nothing is leased. */
-  aheadOf(keyState: KeyState, priority: string | undefined, nowMs: number): readonly Waiter[] {
+  aheadOf(
+    keyState: KeyState,
+    { priority, group, cost }: Pick<Waiter, "priority" | "group" | "cost">,
+    nowMs: number,
+  ): readonly Waiter[] {
     const waiters = this.waitersOf(keyState);
     if (waiters.length === 0) return waiters;
+    const fair = fairRuleOf(keyState.ruleStates);
+    if (fair !== undefined && group !== undefined) {
+      const own = waiters.filter((waiter) => waiter.group === group);
+      const ahead = new Set(aheadOf(keyState.policy, own, { priority, sinceMs: nowMs }));
+      const before = this.#lineOf(keyState).fair.before(fair, waiters, { group, cost }, nowMs);
+      return waiters.filter((waiter) => ahead.has(waiter) || before.has(waiter.group ?? ""));
+    }
     const isNobodys = keyState.policy.lease === undefined && waiters.every(({ isBrief }) => isBrief === true);
     return isNobodys ? NOBODY : aheadOf(keyState.policy, waiters, { priority, sinceMs: nowMs });
+  }
+
+  /** Whether a further call of the group may wait. A full line sends away the last of a group with more callers there. */
+  makeRoom(keyState: KeyState, ahead: number, call: Pick<Waiter, "group" | "cost">, nowMs: number): boolean {
+    const { maxWaiters } = keyState.policy.waiting;
+    const fair = fairRuleOf(keyState.ruleStates);
+    const waiters = this.waitersOf(keyState);
+    if (fair === undefined || waiters.length < maxWaiters)
+      return (fair === undefined ? ahead : waiters.length) < maxWaiters;
+    const last = lastOfLongest(fair, waiters, call);
+    if (last === undefined) return false;
+    this.#remove(keyState, last);
+    last.giveUp(nowMs, true);
+    return true;
   }
 
   /** The bound that another waiting call of this caller would exceed, if any. */
@@ -107,19 +135,26 @@ export class WaitQueue {
   wait<Result>(
     keyState: KeyState,
     waiting: Omit<Waiter, "attempt" | "giveUp" | "reject"> & { readonly caller?: string | undefined },
-    answerAt: (atMs: number, isLast: boolean) => Result | undefined,
+    answerAt: (atMs: number, isLast: boolean, isPushedOut?: boolean) => Result | undefined,
     leaving?: { readonly signal: LeaveSignal; readonly answer: Result },
   ): Promise<Result> {
     const { caller = "" } = waiting;
     this.#waits.add(caller, 1);
-    const answered = new Promise<Result>((resolve, reject) => {
-      const attempt = (atMs: number, isLast: boolean) => {
+    let waits = 1;
+    const ended = () => {
+      this.#waits.add(caller, -waits);
+      waits = 0;
+    };
+    return new Promise<Result>((resolve, reject) => {
+      const attempt = (atMs: number, isLast: boolean, isPushedOut?: boolean) => {
         try {
-          const answer = answerAt(atMs, isLast);
+          const answer = answerAt(atMs, isLast, isPushedOut);
           if (answer === undefined)
             return waitBehindMs(keyState.seenBy(waiting), [], waiting.cost, atMs) ?? Infinity;
+          ended();
           resolve(answer);
         } catch (error) {
+          ended();
           reject(error);
         }
         return undefined;
@@ -127,17 +162,20 @@ export class WaitQueue {
       const waiter: Waiter = {
         ...waiting,
         attempt: (atMs) => attempt(atMs, false),
-        giveUp: (atMs) => void attempt(atMs, true),
-        reject,
+        giveUp: (atMs, isPushedOut) => void attempt(atMs, true, isPushedOut),
+        reject(error) {
+          ended();
+          reject(error);
+        },
       };
       leaving?.signal.addEventListener("abort", () => {
-        this.#leave(keyState, waiter);
+        if (this.#remove(keyState, waiter)) this.serve(keyState);
+        ended();
         resolve(leaving.answer);
       });
       insert(keyState.policy, this.#lineOf(keyState).waiters, waiter);
       this.serve(keyState);
     });
-    return answered.finally(() => this.#waits.add(caller, -1));
   }
 
   /** Resolves when the key has no leases, at `untilMs`, or when the caller has gone. */
@@ -166,7 +204,10 @@ export class WaitQueue {
     if (line === undefined) return;
     line.policy = keyState.policy;
     const nowMs = this.#toNow(keyState);
-    const headMs = serveInOrder(keyState.policy, line.waiters, nowMs);
+    const headMs =
+      fairRuleOf(keyState.ruleStates) === undefined
+        ? serveInOrder(keyState.policy, line.waiters, nowMs)
+        : serveFairly(keyState, line.waiters, line.fair, nowMs);
     const isLeased = () => [...keyState.claims.values()].some(({ kind }) => kind === "lease");
     for (const idler of line.idlers) {
       if (idler.untilMs > nowMs && isLeased()) continue;
@@ -214,12 +255,11 @@ export class WaitQueue {
     for (const each of [...line.waiters, ...line.idlers]) each.reject(error);
   }
 
-  #leave(keyState: KeyState, waiter: Waiter): void {
+  #remove(keyState: KeyState, waiter: Waiter): boolean {
     const waiters = this.#lines.get(keyState)?.waiters ?? [];
     const index = waiters.indexOf(waiter);
-    if (index < 0) return;
-    waiters.splice(index, 1);
-    this.serve(keyState);
+    if (index >= 0) waiters.splice(index, 1);
+    return index >= 0;
   }
 
   #lineOf(keyState: KeyState): Line {
@@ -229,6 +269,7 @@ export class WaitQueue {
     const line = {
       policy,
       waiters: [],
+      fair: new FairLine(),
       idlers: new Set<IdleWatch>(),
       cancel: undefined,
       unpin: keyState.pin(),
@@ -283,11 +324,45 @@ export function serveInOrder({ priorities }: Policy, waiters: Waiter[], nowMs: n
     at -= 1;
     if (waitMs !== undefined) waiter.giveUp(nowMs);
   }
-  // Callers behind one that still waits get their last answer when their own wait is over.
+  endOverdue(waiters, nowMs);
+  return waiters.length === 0 ? Infinity : nextMs;
+}
+
+/**
+ * Answers callers in turn. Only what the share of a group denies is passed: a call that needs more units than are free waits
+ * for them first. Returns when the next can be served without returned units; Infinity: none.
+ */
+function serveFairly(keyState: KeyState, waiters: Waiter[], line: FairLine, nowMs: number): number {
+  for (;;) {
+    const served = serveNext(keyState, waiters, line, nowMs);
+    if (served === true) continue;
+    endOverdue(waiters, nowMs);
+    return waiters.length === 0 ? Infinity : served;
+  }
+}
+
+/** @returns true: one has left the line. Otherwise when the next can be served */
+function serveNext(keyState: KeyState, waiters: Waiter[], line: FairLine, nowMs: number): true | number {
+  const fair = fairRuleOf(keyState.ruleStates);
+  let nextMs = Infinity;
+  for (const { first } of fair === undefined ? [] : line.heads(fair, waiters, nowMs)) {
+    const waitMs = first.attempt(nowMs);
+    if (waitMs === undefined || first.untilMs <= nowMs) {
+      waiters.splice(waiters.indexOf(first), 1);
+      if (waitMs !== undefined) first.giveUp(nowMs);
+      return true;
+    }
+    nextMs = Math.min(nextMs, nowMs + waitMs);
+    if (!fits(keyState.ruleStates, first.cost)) break;
+  }
+  return nextMs;
+}
+
+/** Callers behind one that still waits get their last answer when their own wait is over. */
+function endOverdue(waiters: Waiter[], nowMs: number): void {
   const over = waiters.filter(({ untilMs }) => untilMs <= nowMs);
   if (over.length > 0) waiters.splice(0, waiters.length, ...waiters.filter(({ untilMs }) => untilMs > nowMs));
   for (const waiter of over) waiter.giveUp(nowMs);
-  return waiters.length === 0 ? Infinity : nextMs;
 }
 
 function rankMsOf(priorities: Policy["priorities"], { priority, sinceMs }: Ranked): number {

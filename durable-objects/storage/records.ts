@@ -125,7 +125,7 @@ export interface Claim {
   /** The requested duration, in milliseconds, and the default of renewals. */
   readonly ttlMs: number;
   readonly expiresAtMs: number;
-  /** Of a hold: whose it is, where groups share a rule. */
+  /** Whose it is, where groups share a rule. */
   readonly group?: string;
   /** See core/protocol/names.ts. Absent: unknown. */
   readonly caller?: string;

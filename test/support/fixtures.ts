@@ -150,6 +150,15 @@ export const TEST_POLICIES = {
     weights: { "gold:*": 3 },
     ...PATIENT,
   },
+  "fair-slots": {
+    algorithm: "concurrency",
+    limit: 4,
+    ttl: "8s",
+    maxWait: "20s",
+    fair: true,
+    weights: { "gold:*": 3 },
+    ...PATIENT,
+  },
   /** Refilled a millisecond after each unit. */
   brief: { algorithm: "token-bucket", limit: 1_000, window: "1s", deadlineMs: PATIENT_MS },
   prepaid: { algorithm: "credits", limit: 1_000, initial: 2, deadlineMs: PATIENT_MS },

@@ -8,13 +8,14 @@ import {
   UNTOUCHED,
 } from "../../../core/accounts/account.ts";
 import { type Account, seenByGroup } from "../../../core/accounts/hold.ts";
-import { inGroup } from "../../../core/algorithms/fair.ts";
+import { inGroup } from "../../../core/algorithms/fair/fair.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
 import type { RuleDecision } from "../../../core/protocol/answers.ts";
 import { depth } from "../../support/depth.ts";
 import { parsePolicies } from "../../support/milliseconds.ts";
 import { announcedSeed, seededRandom } from "../../support/random.ts";
 import { ruleOf } from "../../support/rules.ts";
+import { jain } from "../../support/slot-simulation.ts";
 
 const START_MS = 1_760_000_000_000;
 const BUCKET = { algorithm: "token-bucket", limit: 1_000, window: 1_000, fair: true };
@@ -93,11 +94,6 @@ function play(
     got[group] = (got[group] ?? 0) + 1;
   }
   return { used: all / exact, got, success: got.map((count, group) => count / (asked[group] ?? 1)) };
-}
-
-function jain(parts: readonly number[]): number {
-  const sum = parts.reduce((total, part) => total + part, 0);
-  return sum ** 2 / (parts.length * parts.reduce((total, part) => total + part ** 2, 0));
 }
 
 const SEED = announcedSeed("fair shares");
@@ -318,10 +314,7 @@ test.each(["token-bucket", "sliding-log", "fixed-window", "sliding-window-counte
 );
 
 test.each([
-  [
-    { algorithm: "concurrency", limit: 5, ttl: 1_000, fair: true },
-    "fair is true: must be left out, or with one of",
-  ],
+  [{ algorithm: "credits", limit: 5, fair: true }, "fair is true: must be left out, or with one of"],
   [{ ...BUCKET, limit: 0 }, "fair is true: must be left out, or with one of token-bucket"],
   [
     { algorithm: "sliding-log", limit: 5, window: 3_600_000, fair: true },

@@ -223,3 +223,26 @@ test("in a worker the release goes on after the answer", async () => {
 function told([denied]: readonly { readonly reason: string }[]): Response {
   return new Response(denied?.reason, { status: 503 });
 }
+
+test("a request takes a slot for its group, also beside a rate and with other keys", async () => {
+  const slots = { algorithm: "concurrency", limit: 2, ttl: "30s", fair: true };
+  const rate = { algorithm: "token-bucket", limit: 100, window: "1s" };
+  const clock = manualClock();
+  const policies = { shared: slots, both: { rules: { slots, rate } }, ...POLICIES };
+  const limiter = memoryLimiter({ policies, clock });
+  const app = new Hono();
+  const group = (c: { req: { query: (name: string) => string | undefined } }) => c.req.query("for") ?? "";
+  app.use(concurrency({ limiter, policy: "shared", key: "k", time: clock, group }));
+  app.get("/", (c) => c.json((c.var as { limits?: object }).limits ?? {}));
+  const said = (await (await app.request("/?for=a")).json()) as Record<string, unknown>;
+  expect(said["shared"]).toMatchObject({ group: "a", share: { limit: 2, remaining: 1 } });
+  const checks = ["a", "b", "b"].map((name) => ({ policy: "both", key: "k", group: name }));
+  const [first, second, third] = await Promise.all(
+    checks.map((check) => limiter.limitAll({ checks: [check, { policy: "api", key: check.group }] })),
+  );
+  expect([first?.success, second?.success, third?.success]).toEqual([true, true, false]);
+  const { decisions } = await limiter.limitAll({
+    checks: [{ policy: "both", key: "k", group: "a", cost: 0 }],
+  });
+  expect(decisions[0]).toMatchObject({ group: "a", share: { limit: 1, remaining: 0 } });
+});

@@ -22,12 +22,17 @@ const delayMs = v.optional(
 
 /** Where groups share a rule. */
 const part = {
-  limit: amount("The group's units in a window, while the active groups stay the same."),
-  remaining: amount("How many of them the group may take now, whatever other groups do."),
+  limit: amount(
+    "The group's units in a window, or slots held at once, while the active groups stay the same.",
+  ),
+  remaining: amount(
+    "How many of them the group may take now, whatever other groups do; of slots: as soon as they are free.",
+  ),
 };
 const sureAfterMs = described(
   v.nullable(v.pipe(v.number(), v.integer(), v.minValue(0))),
-  "When denied: after so long the call passes whatever the other active groups do; null: it is larger than the part.",
+  "When denied: after so long the call passes whatever the other active groups do (of slots: if they keep to their " +
+    "parts and renew nothing); null: it is larger than the part.",
 );
 
 export const RuleDecision = v.object({

@@ -261,6 +261,7 @@ export const SocketRequest = table({
   waitMs,
   priority,
   plan,
+  group,
   graceMs: ttlMs,
   pingWithinMs: optional(
     integer(MIN_PING_MS, MAX_LEASE_MS),

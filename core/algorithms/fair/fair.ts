@@ -5,7 +5,7 @@ import {
   configProblem,
   type ConfigProblem,
   type Forecast,
-} from "./algorithm.ts";
+} from "../algorithm.ts";
 import {
   ACTIVE_MS,
   activeUntilMs,
@@ -24,11 +24,14 @@ import {
   waitOf,
   withTaken,
 } from "./fair-shares.ts";
+import { withSlotShares } from "./fair-slots.ts";
 import { isOfOthers } from "./fair-weights.ts";
+import type { HeldByGroup } from "./slot-shares.ts";
 
 /**
  * Fair: the groups of a key share its quota (fair-shares.ts). It is not an algorithm of its own, but wraps one that counts
- * a rate. That one decides how many units there are, exactly as alone; the shares decide who may take them.
+ * a rate. That one decides how many units there are, exactly as alone; the shares decide who may take them. Units that
+ * are held at once are shared in another way (slot-shares.ts).
  *
  * In front of a log or a window, whose units do not come back evenly, the shares are those of a bucket with 98 % of the
  * rate and a third of the limit as burst, unless one group is alone.
@@ -68,6 +71,7 @@ export const FAIR_ALGORITHMS = [
   "sliding-log",
   "fixed-window",
   "sliding-window-counter",
+  "concurrency",
 ] as const;
 
 /** An algorithm and its configuration with shares. @param weightOf the weight of a group, above 0 */
@@ -85,6 +89,7 @@ export function fairly(
     );
   const { burst, countDenied } = config as { readonly burst?: number; readonly countDenied?: boolean };
   if (countDenied === true) return configProblem("fair", "left out with countDenied");
+  if (algorithm.leasing !== undefined) return withSlotShares(algorithm, config, weightOf);
   const isBucket = burst !== undefined;
   if (!isBucket && windowMs > MAX_WINDOW_MS) {
     const allowed = `left out with a window over ${MAX_WINDOW_MS / 1_000} s, or with algorithm "token-bucket"`;
@@ -104,13 +109,15 @@ export function fairly(
 
 /** The configuration for calls of a group. Of a rule without shares it is unchanged. */
 export function inGroup(config: object, group: string | undefined, namedBy?: string): object {
-  return group === undefined || !("terms" in config) ? config : { ...config, group, namedBy };
+  const isShared = "terms" in config || "slots" in config;
+  return group === undefined || !isShared ? config : { ...config, group, namedBy };
 }
 
-/** The configuration with the units that holds of its group have. */
-export function withHeld(config: object, heldBy: (group: string) => number): object {
+/** The configuration with what holds have. */
+export function withHeld(config: object, held: HeldByGroup): object {
   const { group } = config as FairConfig;
-  return group === undefined ? config : { ...config, held: heldBy(group) };
+  if ("slots" in config) return { ...config, held };
+  return group === undefined ? config : { ...config, held: held.byGroup.get(group) ?? 0 };
 }
 
 function withShares(algorithm: AnyAlgorithm): Algorithm<FairConfig, FairState> {

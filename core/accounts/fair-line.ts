@@ -1,0 +1,142 @@
+/**
+ * Whose turn it is where groups share slots (core/algorithms/fair/slot-shares.ts): the first caller of the group that comes first,
+ * as in start-time fair queueing (Goyal, Vin and Cheng, 1996), with slots in place of packets.
+ *
+ * A group that with its call stays within its part comes before one that does not. Among those the group comes first that
+ * has had the fewest slots for its weight, in slot-milliseconds, since it began to wait: its tag. One that begins to wait
+ * starts with the least tag of those that wait already, if its own is less, so it is owed nothing for the time before.
+ * So of groups that always wait each holds the same for its weight on average, also where there are fewer slots than
+ * groups. Nothing is known here when nobody waits, and nothing is stored.
+ */
+import { slotTermsOf } from "../algorithms/fair/fair-slots.ts";
+import type { SlotTerms } from "../algorithms/fair/slot-shares.ts";
+import { type Cost, costOf, type Rule } from "../policies/policy.ts";
+import { heldByGroup, heldUnits, type QueuedCost, type RuleAccount } from "./hold.ts";
+
+type Queued = Pick<QueuedCost, "cost" | "group">;
+
+/** A group that waits, with its first call. */
+interface Head<Call extends Queued> {
+  readonly group: string;
+  readonly first: Call;
+  readonly isWithin: boolean;
+  readonly tag: number;
+  /** Slots for its weight. */
+  readonly level: number;
+}
+
+interface FairRule {
+  readonly rule: Rule;
+  readonly terms: SlotTerms;
+  readonly held: ReadonlyMap<string, number>;
+}
+
+/** The rule of whose slots groups have parts, with what they hold; `undefined`: calls are served as they come. */
+export function fairRuleOf(ruleAccounts: readonly RuleAccount[]): FairRule | undefined {
+  for (const { rule, account } of ruleAccounts) {
+    const terms = slotTermsOf(rule.config);
+    if (terms !== undefined) return { rule, terms, held: heldByGroup(account.holds) };
+  }
+  return undefined;
+}
+
+/** Whether the rules that lease have as many units free: then only its share can deny a call. */
+export function fits(ruleAccounts: readonly RuleAccount[], cost: Cost): boolean {
+  return ruleAccounts.every(
+    ({ rule, account }) =>
+      rule.lease === undefined || heldUnits(account.holds).all + costOf(rule, cost) <= rule.capacity,
+  );
+}
+
+export class FairLine {
+  #tags = new Map<string, number>();
+  #waiting: ReadonlySet<string> = new Set();
+  /** Since `#atMs`. */
+  #held: ReadonlyMap<string, number> = new Map();
+  #atMs = 0;
+
+  /** The first call of each group that waits, in the order in which they are served. */
+  heads<Call extends Queued>(fair: FairRule, waiters: readonly Call[], nowMs: number): Head<Call>[] {
+    this.#note(fair, waiters, nowMs);
+    return headsOf(fair, waiters, (group) => this.#tags.get(group) ?? 0);
+  }
+
+  /** The groups that are served before this call. Nothing is noted: the call may not wait. */
+  before(fair: FairRule, waiters: readonly Queued[], call: Queued, nowMs: number): ReadonlySet<string> {
+    this.#note(fair, waiters, nowMs);
+    const own = nameOf(call);
+    const tag = this.#waiting.has(own) ? this.#tags.get(own) : this.#startOf(own, this.#waiting);
+    const others = waiters.filter((waiter) => nameOf(waiter) !== own);
+    const heads = headsOf(fair, [...others, call], (group) =>
+      group === own ? (tag ?? 0) : (this.#tags.get(group) ?? 0),
+    );
+    const names = heads.map(({ group }) => group);
+    return new Set(names.slice(0, names.indexOf(own)));
+  }
+
+  #note({ terms, held }: FairRule, waiters: readonly Queued[], nowMs: number): void {
+    const waiting = new Set(waiters.map(nameOf));
+    const wereWaiting = this.#waiting.size > 0;
+    if (!wereWaiting) this.#tags.clear();
+    if (wereWaiting)
+      for (const [group, units] of this.#held) {
+        const more = (units * Math.max(0, nowMs - this.#atMs)) / terms.weightOf(group);
+        this.#tags.set(group, (this.#tags.get(group) ?? 0) + more);
+      }
+    const still = new Set([...waiting].filter((group) => this.#waiting.has(group)));
+    for (const group of waiting) if (!still.has(group)) this.#tags.set(group, this.#startOf(group, still));
+    for (const group of this.#tags.keys())
+      if (!waiting.has(group) && !held.has(group)) this.#tags.delete(group);
+    this.#waiting = waiting;
+    this.#held = held;
+    this.#atMs = nowMs;
+  }
+
+  #startOf(group: string, waiting: ReadonlySet<string>): number {
+    let least = Infinity;
+    for (const each of waiting) least = Math.min(least, this.#tags.get(each) ?? 0);
+    const own = this.#tags.get(group) ?? 0;
+    return least === Infinity ? own : Math.max(own, least);
+  }
+}
+
+function nameOf({ group = "" }: Queued): string {
+  return group;
+}
+
+function headsOf<Call extends Queued>(
+  { rule, terms: { limit, weightOf }, held }: FairRule,
+  waiters: readonly Call[],
+  tagOf: (group: string) => number,
+): Head<Call>[] {
+  const firsts = new Map<string, Call>();
+  for (const waiter of waiters) if (!firsts.has(nameOf(waiter))) firsts.set(nameOf(waiter), waiter);
+  const active = new Set([...firsts.keys(), ...held.keys()]);
+  let weights = 0;
+  for (const group of active) weights += weightOf(group);
+  const heads = [...firsts].map(([group, first]): Head<Call> => {
+    const weight = weightOf(group);
+    const units = held.get(group) ?? 0;
+    const isWithin = units + costOf(rule, first.cost) <= (limit * weight) / weights + 1e-9;
+    return { group, first, isWithin, tag: tagOf(group), level: units / weight };
+  });
+  return heads.toSorted(
+    (one, other) =>
+      Number(other.isWithin) - Number(one.isWithin) || one.tag - other.tag || one.level - other.level,
+  );
+}
+
+/** Of a full line: the last caller of the group that has most callers there for its weight, if that is another group. */
+export function lastOfLongest<Call extends Queued>(
+  { terms: { weightOf } }: FairRule,
+  waiters: readonly Call[],
+  call: Queued,
+): Call | undefined {
+  const counts = new Map<string, number>();
+  for (const waiter of waiters) counts.set(nameOf(waiter), (counts.get(nameOf(waiter)) ?? 0) + 1);
+  const lengthOf = (group: string, more = 0) => ((counts.get(group) ?? 0) + more) / weightOf(group);
+  let longest = nameOf(call);
+  for (const group of counts.keys()) if (lengthOf(group) > lengthOf(longest)) longest = group;
+  if (lengthOf(longest) <= lengthOf(nameOf(call), 1)) return undefined;
+  return waiters.findLast((waiter) => nameOf(waiter) === longest);
+}
