@@ -1,4 +1,4 @@
-/** Groups of several callers: who names many takes nothing from the parts of others by that (core/algorithms/fair-weights.ts). */
+/** Groups of several callers: who names many takes nothing from the parts of others by that (core/algorithms/fair/fair-weights.ts). */
 import { expect, test } from "vitest";
 import { advance, decideTogether, UNTOUCHED } from "../../../core/accounts/account.ts";
 import { type Account, seenByGroup } from "../../../core/accounts/hold.ts";
