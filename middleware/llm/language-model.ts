@@ -1,5 +1,5 @@
-import { endedStream } from "../ended-stream.ts";
 /** Budgets around a model of the AI SDK, by what its middleware of versions 5 to 7 has in common. */
+import { endedStream } from "../ended-stream.ts";
 import type { End } from "../verdict.ts";
 import {
   type BudgetOptions,

@@ -41,23 +41,29 @@ export function onKey<
     context: Context,
     input: unknown,
   ) => Answered<Answer> | Answer | Problem,
+  isDecided = true,
 ): (context: Context, input: unknown) => Answered<TargetAnswer<Answer>> {
   return async (context, input) => {
     const request = parse(schema, input);
     if (request instanceof Problem) return request;
-    const target = findTarget(context.client, context.principal, request);
+    const target = findTarget(context.client, context.principal, request, [], isDecided);
     if (target instanceof Problem) return target;
     const answer = await answerOf(target, request, context, input);
     return answer instanceof Problem ? answer : { policy: target.policy, answer };
   };
 }
 
-/** The policy and the key of a request. @param below the request's place in the input, for errors */
+/**
+ * The policy and the key of a request.
+ * @param below the request's place in the input, for errors
+ * @param isDecided whether it is decided: under `fair` its group is needed then
+ */
 export function findTarget(
   { policies }: Pick<LimiterClient, "policies">,
   principal: Principal,
   request: TargetFields,
   below: readonly string[] = [],
+  isDecided = true,
 ): Target | Problem {
   const { policy: name, key: givenKey } = request;
   const policy = findPolicy(policies, principal, name, below);
@@ -69,7 +75,7 @@ export function findTarget(
   const found = policy.overrides?.find(key, readClockMs()) ?? policy;
   const planned = withPlan(found, request, below);
   if (planned instanceof Problem) return planned;
-  const seen = withGroup(planned, principal, request, below);
+  const seen = withGroup(planned, principal, request, below, isDecided);
   if (seen instanceof Problem) return seen;
   return { policy: seen.pool === undefined ? seen : policies.within(seen, principal.region), key };
 }
@@ -103,17 +109,19 @@ function withPlan(
   return limits === undefined ? own : withLimits(policy, own, limits, [...below, "limits"]);
 }
 
-/** The policy as the group of a call sees it. Calls that are decided name a plan, and under such a policy their group. */
+/** The policy as the group of a call sees it. */
 function withGroup(
   policy: Policy,
   { id }: Pick<Principal, "id">,
   { plan, group }: TargetFields,
   below: readonly string[],
+  isDecided: boolean,
 ): Policy | Problem {
   if (policy.isFair !== true)
     return group === undefined ? policy : badValue([...below, "group"], group, NO_GROUPS);
   if (group !== undefined) return ofGroup(policy, { group, namedBy: hash(id).toString(36) });
-  return plan === undefined ? policy : badValue([...below, "group"], group, GROUP_ALLOWED);
+  // Calls without a plan only give back what others took.
+  return !isDecided || plan === undefined ? policy : badValue([...below, "group"], group, GROUP_ALLOWED);
 }
 
 const NO_GROUPS = "left out: this policy has no fair = true";
@@ -310,17 +318,22 @@ export const callRefund = onKey(
     const refund = (each: LimiterClient, its: Policy) => each.refund(its, key, units, idempotencyKey, charge);
     return withCandidate(client, policy, refund);
   },
+  false,
 );
 
 /** Reads a key: at once, or when the key has no leases. */
-export const callPeek = onKey(requests.PeekRequest, ({ policy, key }, { waitFor, waitMs }, context) => {
-  const { client, request } = context;
-  const { lease } = policy;
-  if (waitFor === undefined && waitMs > 0) return badValue(["waitMs"], waitMs, "left out, or with waitFor");
-  if (lease === undefined || waitMs === 0) return withoutNames(client.peek(policy, key), context);
-  const problem = maxWaitProblem(waitMs, lease.maxWaitMs);
-  return problem ?? withoutNames(client.waitForIdle(policy, key, waitMs, request?.signal), context);
-});
+export const callPeek = onKey(
+  requests.PeekRequest,
+  ({ policy, key }, { waitFor, waitMs }, context) => {
+    const { client, request } = context;
+    const { lease } = policy;
+    if (waitFor === undefined && waitMs > 0) return badValue(["waitMs"], waitMs, "left out, or with waitFor");
+    if (lease === undefined || waitMs === 0) return withoutNames(client.peek(policy, key), context);
+    const problem = maxWaitProblem(waitMs, lease.maxWaitMs);
+    return problem ?? withoutNames(client.waitForIdle(policy, key, waitMs, request?.signal), context);
+  },
+  false,
+);
 
 /** Who else calls is for the scope admin: others only see how many groups there are. */
 async function withoutNames(peeked: Answered<KeyReport>, { principal }: CallContext): Answered<KeyReport> {
@@ -330,30 +343,38 @@ async function withoutNames(peeked: Answered<KeyReport>, { principal }: CallCont
   return { ...report, groups: { active: report.groups.active } };
 }
 
-export const callReset = onKey(requests.KeyRequest, ({ policy, key }, _, { client }) =>
-  withCandidate(client, policy, (each, its) => each.reset(its, key)),
+export const callReset = onKey(
+  requests.KeyRequest,
+  ({ policy, key }, _, { client }) => withCandidate(client, policy, (each, its) => each.reset(its, key)),
+  false,
 );
 
 /** A candidate has no waiters. */
-export const callEndWaits = onKey(requests.KeyRequest, ({ policy, key }, _, { client }) =>
-  client.endWaits(policy, key),
+export const callEndWaits = onKey(
+  requests.KeyRequest,
+  ({ policy, key }, _, { client }) => client.endWaits(policy, key),
+  false,
 );
 
-export const callSetUsed = onKey(requests.SetRequest, ({ policy, key }, { used }, { client }, input) => {
-  const problem = costProblem(policy, ["used"], used, input);
-  if (problem !== undefined) return problem;
-  const name = publicName(policy.name);
-  if (policy.pool !== undefined)
-    return badValue(["policy"], name, "a policy without a pool, to set what a key has used");
-  const rates = policy.rules.filter(({ lease }) => lease === undefined);
-  if (rates.length === 0)
-    return badValue(["policy"], name, "a policy with a rule that counts a rate: leases are only released");
-  if (typeof used !== "number" && !rates.some(({ unit }) => Object.hasOwn(used, unit))) {
-    const allowed = `a number, or a table with one of ${unitsOf(rates).join(", ")}`;
-    return badValue(["used"], given(input, "used"), allowed);
-  }
-  return withCandidate(client, policy, (each, its) => each.setUsed(its, key, used));
-});
+export const callSetUsed = onKey(
+  requests.SetRequest,
+  ({ policy, key }, { used }, { client }, input) => {
+    const problem = costProblem(policy, ["used"], used, input);
+    if (problem !== undefined) return problem;
+    const name = publicName(policy.name);
+    if (policy.pool !== undefined)
+      return badValue(["policy"], name, "a policy without a pool, to set what a key has used");
+    const rates = policy.rules.filter(({ lease }) => lease === undefined);
+    if (rates.length === 0)
+      return badValue(["policy"], name, "a policy with a rule that counts a rate: leases are only released");
+    if (typeof used !== "number" && !rates.some(({ unit }) => Object.hasOwn(used, unit))) {
+      const allowed = `a number, or a table with one of ${unitsOf(rates).join(", ")}`;
+      return badValue(["used"], given(input, "used"), allowed);
+    }
+    return withCandidate(client, policy, (each, its) => each.setUsed(its, key, used));
+  },
+  false,
+);
 
 /** The handlers of calls on a key, by the name of the call, for limiters without a worker. */
 export const keyHandlers = { refund: callRefund, peek: callPeek, reset: callReset, endWaits: callEndWaits };

@@ -78,6 +78,8 @@ test("a peek has the active groups, and of a group that it names the part", asyn
   expect((await report("fair", `${key}?group=other`)).body).toMatchObject({ group: "other", success: true });
   expect((await report("fair", key)).body).toMatchObject({ groups: { active: 30 } });
   expect((await report("fair", freshKey())).body).toMatchObject({ groups: { active: 0, busiest: [] } });
+  // Nor does it need one, if it names a plan.
+  expect((await report("fair", `${key}?plan=`)).body).toMatchObject({ groups: { active: 30 } });
 });
 
 test("who else calls is for the scope admin", async () => {
