@@ -15,7 +15,7 @@ import {
 } from "./slots-plan.ts";
 import { SlotsHistory } from "./slots.ts";
 
-const HISTORIES = depth(12, 200);
+const HISTORIES = depth(12, 80);
 const MAX = 2_000;
 const PATIENT = { timeout: 900_000 };
 

@@ -50,7 +50,7 @@ test.each<[name: string, breakage: Breakage, firstSeed?: number]>([
   ["an isolate that lags and says that it does not", { told: (_, latest) => latest }, 180],
   ["isolates that do not say when an override ended", { isTimeless: true }, 160],
   ["an object that forgets at a crash which version was stored", { forgets: true }],
-  ["a limiter that forgets what a client keeps under an earlier version", { read: withoutKept }, 1_730],
+  ["a limiter that forgets what a client keeps under an earlier version", { read: withoutKept }, 2_010],
 ])("%s: found", async (_, breakage, firstSeed = 1) => {
   const found = await simulate(firstSeed, 2_000, breakage).then(
     () => undefined,
