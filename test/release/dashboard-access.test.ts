@@ -211,7 +211,7 @@ test("the page of a key that groups share has the active ones with their parts",
   await goTo(page, "#/key/shared/model");
   await page.waitForSelector("#part-groups");
   await says(page, "2 active.");
-  const rows = await page.$$eval("[aria-label='Table: Groups'] tbody tr", (found) =>
+  const rows = await page.$$eval("[aria-label='Groups'] tbody tr", (found) =>
     found.map((row) => [...row.children].map(({ textContent }) => textContent)),
   );
   expect(rows).toEqual([
