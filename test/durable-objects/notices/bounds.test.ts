@@ -81,13 +81,9 @@ test("a receiver that is back gets the next notice at once, and soon the others"
   isTaken = true;
   const before = attempts.length;
   object.limit("two", 10);
-  await settle();
-  expect(
-    attempts
-      .slice(before)
-      .map(({ key }) => key)
-      .toSorted(),
-  ).toEqual(["one", "two"]);
+  const since = () => attempts.slice(before).map(({ key }) => key);
+  // Signing takes threads of its own, which a busy machine has late.
+  await vi.waitFor(() => expect(since().toSorted()).toEqual(["one", "two"]), { timeout: 60_000 });
 });
 
 test("of one rule of a key 16 are kept: the oldest are dropped, and counted", async () => {

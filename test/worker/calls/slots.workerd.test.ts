@@ -83,7 +83,7 @@ test("a reset ends the leases of isolates too, when they hear of it", async () =
   await heat(key);
   const id = idIn(await acquire(POLICY, key));
   // A lease of the moment of the reset, as far as its isolate can tell, goes on.
-  await scheduler.wait(100);
+  await scheduler.wait(1_000);
   expect((await call(`/v1/policies/${POLICY}/keys/${key}`, { method: "DELETE" })).status).toBe(204);
   await vi.waitFor(
     async () => {
