@@ -34,7 +34,7 @@ export interface ReservationsMessage {
 export interface ClientCall extends Pick<BatchedCall, "giveBack"> {
   readonly limit?: Named<LimitCall>;
   readonly reserve?: Named<ReserveCall>;
-  /** Only for a limiter that has said that it reads it (`readsSlots`). */
+  /** An earlier limiter refuses a message that has it. */
   readonly slots?: HeldMessage;
 }
 

@@ -81,9 +81,9 @@ test(
       seconds: 30,
       ttlMs: 20_000,
     });
-    const sum = await simulate(announcedSeed("versions"), depth(4, 40), planOf);
+    const sum = await simulate(announcedSeed("versions"), depth(12, 60), planOf);
     expect(sum).toMatchObject({ lost: 0, degraded: 0 });
-    expect(sum.inProcesses).toBeGreaterThan(depth(1, 20));
+    expect(sum.inProcesses).toBeGreaterThan(depth(4, 40));
   },
 );
 
