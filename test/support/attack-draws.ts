@@ -259,7 +259,8 @@ export class Drawer {
       case "kept":
         return of(0, number, 1e9, 5);
       case "wanted":
-        return of(100, 100 + number, 1e9, 0);
+        // Units last a second: on a slow machine, too, many messages of one second hold a part of the key.
+        return of(1_000, 1_000 + number, 1e9, 0);
       default:
         return WHOLE[name]?.(this, kind, number);
     }
