@@ -143,7 +143,11 @@ export class LocalLimiter {
   /** Ends the key's reservations before a call to its object. Returns units for the same stub. */
   end(policy: PolicyView, key: string): readonly GiveBackMessage[] {
     this.forgetDenials(policy, key);
-    return this.#all(policy, key).flatMap((reservation) => {
+    const { group } = policy;
+    const all = this.#cache.all(policy, key);
+    // What another group's calls hold is not for this one.
+    const own = group === undefined ? all : all.filter((each) => each.policy.group?.group === group.group);
+    return own.flatMap((reservation) => {
       // What is another object's goes back to it by itself.
       if (reservation.region !== undefined) this.#cache.retire(reservation);
       return this.#cache.end(reservation) ?? [];
@@ -152,12 +156,7 @@ export class LocalLimiter {
 
   /** Forgets the key's denials: a call may have returned units, or been under way unseen. */
   forgetDenials(policy: PolicyView, key: string): void {
-    for (const reservation of this.#all(policy, key)) reservation.forgetDenials();
-  }
-
-  #all(policy: PolicyView, key: string): Reservation[] {
-    const all = [policy, ...policy.priorities.seen.values()];
-    return all.flatMap((seen) => this.#cache.find(seen, key) ?? []);
+    for (const reservation of this.#cache.all(policy, key)) reservation.forgetDenials();
   }
 
   #admit(caller: Holding, reservation: Reservation, cost: Cost, nowMs: number): Decided | undefined {

@@ -33,6 +33,8 @@ export class ReservationCache {
   readonly #makeId: () => string;
   /** In order of their last use, to the millisecond. */
   readonly #reservations = new Map<string, CachedReservation>();
+  /** By policy and key, those whose calls have a group. */
+  readonly #ofGroups = new Map<string, Set<Reservation>>();
   #last: CachedReservation | undefined;
   /** Those that may have units to return. */
   readonly #held = new Set<Reservation>();
@@ -93,8 +95,7 @@ export class ReservationCache {
     // A region that has a message to its pool under way would repeat its denial.
     const returned = policy.pool === undefined ? this.end(known.reservation) : this.retire(known.reservation);
     this.#replaced = returned && { policy: known.reservation.policy, returned };
-    this.#reservations.delete(name);
-    this.#nameLength -= name.length;
+    this.#forget(name, known.reservation);
     return undefined;
   }
 
@@ -108,6 +109,13 @@ export class ReservationCache {
   /** The reservation of a key, if any. This does not count as a use. */
   find(policy: PolicyView, key: string): Reservation | undefined {
     return this.#reservations.get(nameOf(policy, key))?.reservation;
+  }
+
+  /** The reservations of a key, for each priority and group. This does not count as a use. */
+  all(policy: PolicyView, key: string): Reservation[] {
+    const ofGroups = this.#ofGroups.get(placeOf(policy, key)) ?? [];
+    const views = policy.group === undefined ? [policy, ...policy.priorities.seen.values()] : [];
+    return [...views.flatMap((seen) => this.find(seen, key) ?? []), ...ofGroups];
   }
 
   /** The epoch of an answer to what was sent at `sentAtMs`: the object had lifted no denial of that epoch by then. */
@@ -166,13 +174,28 @@ export class ReservationCache {
     for (const [oldest, { reservation }] of this.#reservations) {
       if (this.#reservations.size < MAX_KEYS && this.#nameLength + name.length <= MAX_NAME_LENGTH) break;
       this.retire(reservation);
-      this.#reservations.delete(oldest);
-      this.#nameLength -= oldest.length;
+      this.#forget(oldest, reservation);
     }
     this.#nameLength += name.length;
     if (this.#holder === "") this.#holder = this.#makeId();
     this.#count += 1;
-    return new Reservation(policy, key, `${this.#holder}.${this.#count}`, nowMs);
+    const made = new Reservation(policy, key, `${this.#holder}.${this.#count}`, nowMs);
+    if (policy.group === undefined) return made;
+    const place = placeOf(policy, key);
+    const ofGroups = this.#ofGroups.get(place) ?? new Set();
+    this.#ofGroups.set(place, ofGroups.add(made));
+    return made;
+  }
+
+  #forget(name: string, reservation: Reservation): void {
+    this.#reservations.delete(name);
+    this.#nameLength -= name.length;
+    const { policy, key } = reservation;
+    if (policy.group === undefined) return;
+    const place = placeOf(policy, key);
+    const ofGroups = this.#ofGroups.get(place);
+    ofGroups?.delete(reservation);
+    if (ofGroups?.size === 0) this.#ofGroups.delete(place);
   }
 
   /** After a clock is put back, lifetimes would last longer than the object expects. */
@@ -181,6 +204,7 @@ export class ReservationCache {
     this.#clock.release();
     this.#last = undefined;
     this.#reservations.clear();
+    this.#ofGroups.clear();
     this.#epochs.clear();
     this.#nameLength = 0;
   }
@@ -203,8 +227,13 @@ export class ReservationCache {
 }
 
 /** A unique name: neither policies that clients use nor priorities contain a slash or a colon. */
-function nameOf({ name, priority }: PolicyView, key: string): string {
+function nameOf({ name, priority, group }: PolicyView, key: string): string {
+  if (group !== undefined) return `${name}:${priority ?? ""}:${group.group.length}:${group.group}/${key}`;
   return priority === undefined ? `${name}/${key}` : `${name}:${priority}/${key}`;
+}
+
+function placeOf({ name }: PolicyView, key: string): string {
+  return `${name}/${key}`;
 }
 
 interface ReaperRun {

@@ -126,6 +126,9 @@ export interface Algorithm<Config extends object, State> {
   /** Present when groups share the quota (fair/): a call says its group. */
   readonly isFair?: true;
 
+  /** The part of the group that the configuration names, and what of it holders may still have. */
+  roomOfGroup?(config: Config, state: State | undefined, nowMs: number, outstanding: number): RoomOfGroup;
+
   /** Its active groups, those that owe most first. */
   groups?(config: Config, state: State | undefined, nowMs: number): readonly string[];
 
@@ -152,6 +155,14 @@ export function cutByWindow<Config extends { readonly windowMs: number }>(
   config: Config,
 ): Config | undefined {
   return config.windowMs <= MAX_CUT_WINDOW_MS ? config : undefined;
+}
+
+/** In units. Without a group all are 0. */
+export interface RoomOfGroup {
+  readonly part: number;
+  /** What its holds have. */
+  readonly held: number;
+  readonly left: number;
 }
 
 /** A part of the rate of a quota. */

@@ -1,4 +1,5 @@
 /** What a holder knows of a key from answers of the level beneath: what is denied, and what is left of the quota. */
+import type { Share } from "../algorithms/algorithm.ts";
 import { type Cost, costOf, type PolicyView, type RuleView } from "../policies/policy.ts";
 import type { Decided, Reserved, RuleDecision } from "../protocol/answers.ts";
 import { FLOOD_MS, heldMs, MAX_DENIED_MS, REQUEST_WAIT_MS } from "./sizing.ts";
@@ -103,19 +104,22 @@ export class Denials {
     );
     if (isEnough || !isRepeated(policy, denial, nowMs, isFresh)) return undefined;
     const minWaitMs = nowMs < denial.untilMs ? denial.untilMs - nowMs : REQUEST_WAIT_MS;
+    const later = (afterMs: number) => Math.max(minWaitMs, atMs + afterMs - nowMs);
     return {
       rules: policy.rules.map((rule, index) => {
         const before = rules[index] as RuleDecision;
-        const { success, retryAfterMs } = before;
+        const { success, retryAfterMs, share } = before;
         const { remaining, resetAfterMs } = estimateOf(rule, index);
         // Newer knowledge of a quota does not revoke the denial.
         const max = success ? Infinity : Math.max(0, (costs[index] ?? 0) - 1);
         const isKnown = success || retryAfterMs === null;
+        const { sureAfterMs = null } = share ?? {};
         return {
           ...before,
+          ...(share && sureAfterMs !== null && { share: { ...share, sureAfterMs: later(sureAfterMs) } }),
           remaining: Math.min(remaining, max),
           resetAfterMs,
-          retryAfterMs: isKnown ? retryAfterMs : Math.max(minWaitMs, atMs + retryAfterMs - nowMs),
+          retryAfterMs: isKnown ? retryAfterMs : later(retryAfterMs),
         };
       }),
     };
@@ -156,6 +160,8 @@ interface ObjectReport {
   readonly gains: readonly number[];
   readonly stepMs: number;
   readonly atMs: number;
+  /** The part of the group whose calls are decided. */
+  readonly share?: Share | undefined;
   /** When the quota is full, whatever this holder still uses of its units; Infinity: not reported. */
   readonly fullAtMs: number;
 }
@@ -223,9 +229,12 @@ export class QuotaEstimate {
   admitted(units: readonly number[], settledAtMs: number, nowMs: number): RuleDecision[] {
     return this.#policy.rules.map((rule, index) => {
       const { name, capacity: limit } = rule;
+      const { share } = this.#reports[index] ?? UNKNOWN;
       const remaining = this.remaining(rule, index, units[index] ?? 0, nowMs);
       const resetAfterMs = this.#fullAfterMs(rule, index, limit - remaining, settledAtMs, nowMs);
-      return { name, success: true, limit, remaining, resetAfterMs, retryAfterMs: 0, reason: "ok" };
+      const numbers = { limit, remaining, resetAfterMs, retryAfterMs: 0 };
+      const of = share && { share: shareWith(share, units[index] ?? 0) };
+      return { name, success: true, ...numbers, reason: "ok", ...of };
     });
   }
 
@@ -255,15 +264,28 @@ export class QuotaEstimate {
 }
 
 function reportOf(rule: RuleDecision, reserved: Reserved | undefined, atMs: number): ObjectReport {
-  const { name, remaining, resetAfterMs } = rule;
+  const { name, remaining, resetAfterMs, share } = rule;
   if (reserved === undefined)
-    return { free: remaining, gains: [], stepMs: 1, atMs, fullAtMs: atMs + resetAfterMs };
+    return { free: remaining, gains: [], stepMs: 1, atMs, fullAtMs: atMs + resetAfterMs, share };
   const { units, prospects = {}, ttlMs } = reserved;
   const granted = Object.hasOwn(units, name) ? (units[name] ?? 0) : 0;
   const prospect = Object.hasOwn(prospects, name) ? prospects[name] : undefined;
   const gains = prospect?.gains ?? [];
   const fullAtMs = atMs + (prospect?.resetAfterMs ?? Infinity);
-  return { free: Math.max(0, remaining - granted), gains, stepMs: ttlMs / gains.length, atMs, fullAtMs };
+  const free = Math.max(0, remaining - granted);
+  return {
+    free,
+    gains,
+    stepMs: ttlMs / gains.length,
+    atMs,
+    fullAtMs,
+    share: share && shareWith(share, -granted),
+  };
+}
+
+/** What a group may take of its part is more by the units that its holder has. */
+function shareWith({ sureAfterMs: _, ...share }: Share, units: number): Share {
+  return { ...share, remaining: Math.max(0, Math.min(share.limit, share.remaining + units)) };
 }
 
 function freeAt({ free, gains, stepMs, atMs }: ObjectReport, nowMs: number): number {

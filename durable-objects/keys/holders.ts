@@ -19,6 +19,8 @@ export interface KnownHolder {
   readonly hold: string;
   /** Its hold before it claimed units that were not held for it. Until that ends, it is granted no other. */
   readonly replaced?: string | undefined;
+  /** Whose calls it decides, where groups share a rule. */
+  readonly group?: string | undefined;
   /** Of a region's object: its holders. */
   readonly count?: number | undefined;
   /** By name: another version of the policy may have other rules, or another order. */
@@ -125,15 +127,16 @@ export class Holders extends Map<string, KnownHolder> {
     for (const [id, { untilMs }] of this) if (untilMs + REMEMBERED_MS <= nowMs) this.delete(id);
   }
 
-  /** What other holders of a rule want, up to `max` each. */
-  others(id: string | undefined, rule: string, max: number, nowMs: number) {
+  /** What other holders of a rule want, up to `max` each. @param group present: only those of this group */
+  others(id: string | undefined, rule: string, max: number, nowMs: number, group?: string) {
     const own = id === undefined ? undefined : callerIn(id);
     const wishes = new Map<string, number>();
     let [wanted, demand] = [0, 0];
     let isContested = false;
-    for (const [each, { rules, untilMs }] of this) {
+    for (const [each, { rules, untilMs, group: ofOther }] of this) {
       const units = rules.get(rule);
       if (each === id || units === undefined || untilMs <= nowMs) continue;
+      if (group !== undefined && group !== ofOther) continue;
       const caller = callerIn(each);
       demand += units.demand;
       if (caller === undefined) wanted += units.wanted;

@@ -136,7 +136,7 @@ export class Limits {
   }
 
   #answer(keyState: KeyState, call: Limiting, decided: JointDecision, atMs: number, waitedMs?: number) {
-    const { cost, priority } = call;
+    const { cost } = call;
     const { admitted, accounts, rules } = decided;
     // A denial that a rule counted (`countDenied`) is not counted again.
     const isCounted = !admitted && this.#earlier(keyState, call, atMs) !== undefined;
@@ -157,7 +157,7 @@ export class Limits {
     // An admission of the last unit also has the denial of the next call.
     const isLast = admitted && rules.some(({ remaining }) => remaining === 0);
     if (!isLast || !keyState.policy.localDecisions.denies) return answer;
-    return { ...answer, ...cacheableDenial(keyState, undefined, priority, isInLine, atMs) };
+    return { ...answer, ...cacheableDenial(keyState, undefined, call, isInLine, atMs) };
   }
 
   readonly refund = (keyState: KeyState, call: Params<"refund">, nowMs: number): Answer => {

@@ -3,6 +3,7 @@ import {
   place,
   refund,
   remainingOf,
+  roomOfGroup,
   settle,
   unstoredOf,
   untouchedAtMs,
@@ -12,7 +13,7 @@ import { type Account, configBeside, holdWith, type RuleAccount } from "../../co
 import { andThen } from "../../core/clock.ts";
 import { MIN_USEFUL_TTL_MS, publicName, type Rule } from "../../core/policies/policy.ts";
 import type { Answer, Bucket, Prospect, Reserved } from "../../core/protocol/answers.ts";
-import type { Reserving } from "../../core/protocol/calls.ts";
+import type { Reserving, SeenBy } from "../../core/protocol/calls.ts";
 import { callerIn } from "../../core/protocol/names.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import { grantedTogether, heldMs, isSpare, maxUnits, type Wish } from "../../core/reservations/sizing.ts";
@@ -56,7 +57,7 @@ export class Reservations {
   }
 
   readonly reserve: Operations["reserve"] = (keyState, call, nowMs) => {
-    const { cost, priority, isBatched, holders } = call;
+    const { cost, holders } = call;
     this.#queue.serve(keyState);
     const isBehind = this.#queue.aheadOf(keyState, call, nowMs).length > 0;
     if (keyState.policy.lease !== undefined || isBehind) return this.#reserveBehind(keyState, call, nowMs);
@@ -65,11 +66,11 @@ export class Reservations {
       return this.#reserveBehind(keyState, call, nowMs);
     const noted = noteMessage(keyState, call, nowMs);
     // A later message came first. The caller is answered, and nothing is reserved.
-    if (noted === undefined) return this.#limit(keyState, { cost, priority, isBatched }, nowMs);
+    if (noted === undefined) return this.#limit(keyState, alone(call), nowMs);
     const { admitted, accounts = [], rules: decisions } = decideTogether(noted.rules, nowMs, cost);
     if (!admitted && isProvisionallyBlocked(keyState, call, nowMs)) {
       this.#commit(keyState, noted, nowMs);
-      return this.#limit(keyState, { cost, priority, isBatched }, nowMs);
+      return this.#limit(keyState, alone(call), nowMs);
     }
     const rules = noted.rules.map((report, index) => ({
       ...report,
@@ -87,7 +88,7 @@ export class Reservations {
     // A holder whose bucket is empty while others want units as well need not ask before it has a unit.
     const denial = isFull
       ? { next: decisions.map((rule) => withoutUnits(rule, reserved)) }
-      : cacheableDenial(keyState, call.holder, priority, false, nowMs);
+      : cacheableDenial(keyState, call.holder, call, false, nowMs);
     const isCached = admitted || denial.next !== undefined;
     const firmMs = isCached ? 0 : cacheableForMs(keyState, call.holder, false);
     return { rules: decisions, reserved, ...denial, ...(firmMs > 0 && { firmForMs: firmMs }) };
@@ -95,11 +96,10 @@ export class Reservations {
 
   /** While callers wait, a holder is granted nothing. Its returned units serve them before its own cost. */
   #reserveBehind(keyState: KeyState, call: Params<"reserve">, nowMs: number): MaybePromise<Answer> {
-    const { cost, priority, isBatched } = call;
     const reserved = this.settleMessage(keyState, call, nowMs);
-    const next = peekTurn(this.#queue, keyState, { cost: 1, priority }, nowMs);
+    const next = peekTurn(this.#queue, keyState, { ...seenAs(call), cost: 1 }, nowMs);
     const isDenied = next.some(({ success }) => !success);
-    const answered = this.#limit(keyState, { cost, priority, isBatched }, nowMs);
+    const answered = this.#limit(keyState, alone(call), nowMs);
     return andThen(answered, (answer): Answer =>
       reserved === undefined ? answer : { ...answer, reserved, ...(isDenied && { next }) },
     );
@@ -173,7 +173,9 @@ export class Reservations {
       const isPart = rate !== false && rule.algorithm.isCutByWindow !== true;
       const before = isPart ? credited(rule, broughtTo(rule, without, nowMs), nowMs, missing) : without;
       const lacks = rate !== false && { lacks: Math.max(0, most - report.level - got) };
-      const holding = { id: hold, units: held, expiresAtMs, spendableUntilMs, ...rate, ...lacks };
+      const { group } = noted.holder;
+      const of = group !== undefined && { group };
+      const holding = { id: hold, units: held, expiresAtMs, spendableUntilMs, ...rate, ...lacks, ...of };
       const after = held === 0 ? without : place(before, holding);
       return { ...report, mayHave: report.mayHave + got, account: after };
     });
@@ -208,6 +210,15 @@ export class Reservations {
     );
     keyState.holders.set(id, { ...holder, rules: new Map(units) });
   }
+}
+
+/** The call without units for its holder. */
+function alone({ cost, isBatched, ...call }: Params<"reserve">) {
+  return { ...seenAs(call), cost, isBatched };
+}
+
+function seenAs({ priority, group, namedBy }: SeenBy): SeenBy {
+  return { priority, group, namedBy };
 }
 
 /** Returns units, or takes some. */
@@ -255,9 +266,12 @@ function granted(keyState: KeyState, call: Params<"reserve">, noted: HolderRepor
   if (cut !== undefined) return cut;
   const wishes = rules.map((report): Wish => {
     const { rule, account, kept, wanted } = report;
-    const max = maxUnits(rule);
-    const others = holders.others(id, rule.name, max, nowMs);
-    const free = remainingOf(rule, account, nowMs);
+    // A group's holders share its part as those of a key share its limit.
+    const ofGroup = roomOfGroup(rule, account, nowMs);
+    const group = ofGroup && holder.group;
+    const max = maxUnits({ ...rule, capacity: ofGroup?.part ?? rule.capacity });
+    const others = holders.others(id, rule.name, max, nowMs, group);
+    const free = Math.min(remainingOf(rule, account, nowMs), ofGroup?.left ?? Infinity);
     const isBounded = others.isContested && callerIn(id) !== undefined;
     const room = isBounded ? roomOfCaller(report, 0, { id, ...holder }).units - kept : Infinity;
     return {
@@ -265,7 +279,7 @@ function granted(keyState: KeyState, call: Params<"reserve">, noted: HolderRepor
       kept,
       free: Math.max(0, Math.min(free, room)),
       max,
-      heldByOthers: unstoredOf(account) - kept,
+      heldByOthers: (ofGroup?.held ?? unstoredOf(account)) - kept,
       wantedByOthers: others.wanted,
       isShort,
     };
@@ -306,10 +320,8 @@ interface HolderReport {
   readonly isNew: boolean;
 }
 
-type Message = Pick<
-  Params<"reserve">,
-  "holder" | "turn" | "ttlMs" | "rules" | "priority" | "mayAskRegion" | "holders"
->;
+type Message = SeenBy &
+  Pick<Params<"reserve">, "holder" | "turn" | "ttlMs" | "rules" | "mayAskRegion" | "holders">;
 
 /** Reads a holder's message; `undefined`: a later one came first. `isAgain`: `settleMessage` has read it. */
 function noteMessage(keyState: KeyState, message: Message, nowMs: number, isAgain = false) {
@@ -357,6 +369,7 @@ function noteMessage(keyState: KeyState, message: Message, nowMs: number, isAgai
     );
   const isHeld = (hold: string) => reports.some(({ account }) => holdWith(account.holds, hold) !== undefined);
   const replaced = isNew && before !== undefined && isHeld(before.hold) ? before.hold : before?.replaced;
+  const group = message.group ?? before?.group;
   const holder = {
     turn,
     atMs: nowMs,
@@ -364,6 +377,7 @@ function noteMessage(keyState: KeyState, message: Message, nowMs: number, isAgai
     ...(replaced !== undefined && isHeld(replaced) && { replaced }),
     untilMs: nowMs + ttlMs,
     ...(message.holders !== undefined && { count: message.holders }),
+    ...(group !== undefined && { group }),
   };
   const rules = reports.map(({ held, delta, ...report }): RuleReport => {
     const { rule, account, kept, rate, left } = report;

@@ -3,6 +3,7 @@ import { admitsUnprovisional, withoutTaking } from "../../core/accounts/account.
 import { leastWaitMs, type QueuedCost, waitBehindMs } from "../../core/accounts/hold.ts";
 import { type Cost, costOf } from "../../core/policies/policy.ts";
 import type { Answer, Decided, RuleDecision } from "../../core/protocol/answers.ts";
+import type { SeenBy } from "../../core/protocol/calls.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { LeaveSignal } from "./operations.ts";
@@ -169,14 +170,15 @@ export function whenUncontended<Result>(
  * units, which is worth no message.
  *
  * The time is unknown where callers wait, since they may leave; of a pool, whose other regions hold units;
- * and of a region that decides alone until the pool answers.
+ * of a region that decides alone until the pool answers; and
+ * where groups share a rule: a group's wait ends sooner when others leave.
  *
  * @param holder the isolate that gets the denial, which knows when it returns units itself
  * @param isInLine callers wait for units of the key
  */
 export function cacheableForMs(keyState: KeyState, holder: string | undefined, isInLine: boolean): number {
   const { ruleStates, policy, holders } = keyState;
-  const isShared = policy.pool !== undefined || policy.region !== undefined;
+  const isShared = policy.pool !== undefined || policy.region !== undefined || policy.isFair === true;
   if (isShared || isInLine || !policy.localDecisions.denies) return 0;
   const own = holder === undefined ? undefined : holders.get(holder)?.hold;
   const isHeld = ruleStates.some(({ account }) => account.holds.some(({ id }) => id !== own));
@@ -187,11 +189,11 @@ export function cacheableForMs(keyState: KeyState, holder: string | undefined, i
 export function cacheableDenial(
   keyState: KeyState,
   holder: string | undefined,
-  priority: string | undefined,
+  of: SeenBy,
   isInLine: boolean,
   nowMs: number,
 ): Pick<Decided, "next" | "firmForMs"> {
-  const next = withoutTaking(keyState.seenBy({ priority }), nowMs, 1);
+  const next = withoutTaking(keyState.seenBy(of), nowMs, 1);
   if (next.every(({ success }) => success)) return {};
   const firmMs = cacheableForMs(keyState, holder, isInLine);
   return { next, ...(firmMs > 0 && { firmForMs: firmMs }) };

@@ -4,9 +4,10 @@ import { ReservationCache } from "../../client/reservation-cache.ts";
 import { BatchQueues } from "../../client/transports/batch-queue.ts";
 import { Objects } from "../../client/transports/objects.ts";
 import type { Time } from "../../core/clock.ts";
+import { ofGroup } from "../../core/policies/of-group.ts";
 import { type Cost, costOf, forPriority, type Policy } from "../../core/policies/policy.ts";
 import type { AnswerText, Decided } from "../../core/protocol/answers.ts";
-import type { LimitCall, ReserveCall } from "../../core/protocol/calls.ts";
+import type { LimitCall, ReserveCall, SeenBy } from "../../core/protocol/calls.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import { parsePolicies } from "../support/milliseconds.ts";
@@ -93,7 +94,14 @@ const PRIORITISED = parsePolicies({
   },
 });
 export const PRIORITISED_NAMES = [...PRIORITISED.keys()];
-const ALL = new Map([...POLICIES, ...PLAN, ...PRIORITISED]);
+/** Groups share the limit, with parts that are large enough for reservations. Used only by name. */
+const SHARED = parsePolicies({
+  shared: { ...BUCKET, limit: 100, burst: 200, fair: true, reservation: { ttl: 80 }, deadlineMs },
+  sharedLong: { ...BUCKET, limit: 90, burst: 240, fair: true, reservation: { ttl: 200 }, deadlineMs },
+});
+export const SHARED_NAMES = [...SHARED.keys()];
+const GROUPS = ["one", "two"];
+const ALL = new Map([...POLICIES, ...PLAN, ...PRIORITISED, ...SHARED]);
 const NAMES = [...POLICIES.keys()].filter((name) => !Object.hasOwn(UNDELAYED, name));
 const KEY = "key";
 /** The most by which a crash sets the object's clock back. */
@@ -211,8 +219,8 @@ export class Schedule {
       const paceMs = this.#of([0, 0, 1, 3, 10]);
       for (let call = 2 + this.#upTo(8); call > 0; call -= 1) {
         const cost = this.#cost();
-        const priority = this.#priority();
-        this.#time.at(atMs, () => this.#call(index, cost, priority));
+        const of = { priority: this.#priority(), ...(this.#policy.isFair && { group: this.#of(GROUPS) }) };
+        this.#time.at(atMs, () => this.#call(index, cost, of));
         atMs += this.#upTo(paceMs);
       }
       if (this.#isFaulty && this.#chance(0.25)) this.#time.at(atMs, () => this.#fault());
@@ -221,7 +229,7 @@ export class Schedule {
     for (const quietMs of [1_000, 2_500]) this.#time.at(quietMs, () => this.#object.collectGarbage());
   }
 
-  #call(index: number, cost: Cost, priority: string | undefined): void {
+  #call(index: number, cost: Cost, { priority, group }: SeenBy): void {
     const running = this.#isolates[index];
     if (running === undefined) return;
     const startMs = this.#time.nowMs;
@@ -254,7 +262,8 @@ export class Schedule {
     const inBackground = () => undefined;
     const together = running.queues && { queues: running.queues, inBackground };
     const caller = { objects: new Objects(namespace, time, together), time, inBackground };
-    const decided = running.isolate.limit(caller, forPriority(this.#policy, priority), KEY, cost);
+    const policy = group === undefined ? this.#policy : ofGroup(this.#policy, { group });
+    const decided = running.isolate.limit(caller, forPriority(policy, priority), KEY, cost);
     if (!(decided instanceof Promise)) {
       done(decided);
       return this.#checkFigures(decided, running, priority);
@@ -316,8 +325,8 @@ export class Schedule {
     if (this.#failure !== undefined) throw this.#failure;
     if (this.#breakage.isBoundOnly === true) return;
     const isolates = this.#isolates.flatMap(({ cache, clock, jitterMs }) =>
-      [this.#policy, ...this.#policy.priorities.seen.values()].map((seen) => ({
-        reservation: cache.find(seen, KEY),
+      cache.all(this.#policy, KEY).map((reservation) => ({
+        reservation,
         // Some request may read this.
         nowMs: Math.floor(this.#time.nowMs) + clock.ms - jitterMs,
       })),
@@ -395,7 +404,7 @@ export class Schedule {
   }
 
   #cost(): Cost {
-    const units = this.#of([1, 1, 1, 1, 2, 5, 20]);
+    const units = this.#of(this.#policy.isFair === true ? [1, 1, 1, 2, 60] : [1, 1, 1, 1, 2, 5, 20]);
     return this.#policy.rules.length > 1 && this.#chance(0.3) ? { requests: 1 } : units;
   }
 

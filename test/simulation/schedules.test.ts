@@ -12,11 +12,12 @@ import {
 } from "./breakages.ts";
 import { BrokenLaw } from "./laws.ts";
 import { simulate } from "./run.ts";
-import { PRIORITISED_NAMES, type Breakage } from "./schedule.ts";
+import { PRIORITISED_NAMES, SHARED_NAMES, type Breakage } from "./schedule.ts";
 
 // 2,000 take three seconds. Each planted mistake that needs no steering is in the first 70.
 const SCHEDULES = depth(200, 2_000);
 const PRIORITISED = depth(40, 400);
+const SHARED = depth(60, 600);
 // The rarest mistake is in one history of 7,000: one search of 10^12 misses it.
 const MAX = 200_000;
 const PATIENT = { timeout: 900_000 };
@@ -41,6 +42,18 @@ test(
     expect(sum.degraded).toBeGreaterThan(SCHEDULES);
     expect(sum.crashes).toBeGreaterThan(SCHEDULES / 10);
     expect(sum.batches).toBeGreaterThan(SCHEDULES / 2);
+  },
+);
+
+test(
+  `in ${SHARED} random histories with groups nothing is admitted over the bound, and no unit is in two places`,
+  PATIENT,
+  async () => {
+    const sum = await simulate(announcedSeed("groups"), SHARED, () => ({ policies: SHARED_NAMES }));
+    expect(sum.admittedByIsolates).toBeGreaterThan(SHARED);
+    expect(sum.admittedByObject).toBeGreaterThan(4 * SHARED);
+    expect(sum.denied).toBeGreaterThan(SHARED);
+    expect(sum.crashes).toBeGreaterThan(SHARED / 10);
   },
 );
 

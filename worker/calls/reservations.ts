@@ -235,12 +235,13 @@ function answerOf(
 
 const descriptions = new WeakMap<Policy, PolicyDescription>();
 
-/** The description of a policy. A client decides nothing if calls are shed, lease, or need no object. */
+/** The description of a policy. A client decides nothing if calls are shed, lease, have groups, or need no object. */
 export function describeForClient(policy: Policy): PolicyDescription {
   const before = descriptions.get(policy);
   if (before !== undefined) return before;
   const { priorities, pool, lease, shedding, isStateless, retryJitter, reservation, plans } = policy;
-  const isByLimiter = lease !== undefined || shedding !== undefined || isStateless === true;
+  const { isFair = false } = policy;
+  const isByLimiter = lease !== undefined || shedding !== undefined || isStateless === true || isFair;
   const named = plans && [...plans].filter(([plan]) => plan !== "");
   const described = {
     onFailure: policy.onFailure === "open" ? ("open" as const) : ("closed" as const),

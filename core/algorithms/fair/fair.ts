@@ -135,8 +135,17 @@ function withShares(algorithm: AnyAlgorithm): Algorithm<FairConfig, FairState> {
     configure: () => configProblem("fair", "beside an algorithm"),
     capacity: ({ inner }) => algorithm.capacity(inner),
     quota: ({ inner }) => algorithm.quota(inner),
-    // The object knows all groups.
-    localDecisions: () => ({ admits: false, denies: false }),
+    localDecisions({ inner, terms }) {
+      const { admits, denies } = algorithm.localDecisions(inner);
+      // A log or window counts what isolates hold until they report it, later than it was used: so it would deny, and not
+      // the shares.
+      return { admits: admits && !terms.isBound, denies };
+    },
+    roomOfGroup(config, state, nowMs, outstanding) {
+      if (config.group === undefined) return { part: 0, held: 0, left: 0 };
+      const { part, held, owes } = standingAt(config, state, nowMs, outstanding);
+      return { part, held, left: Math.max(0, Math.floor(part - owes)) };
+    },
     refillMs: ({ inner }, missing) => algorithm.refillMs(inner, missing),
     scale: () => undefined,
     decide: (config, state, nowMs, cost, outstanding) =>

@@ -1,0 +1,73 @@
+import { expect, test } from "vitest";
+import { depth } from "../support/depth.ts";
+import { announcedSeed } from "../support/random.ts";
+import { sharedByGroups, type GroupsLoad } from "./groups.ts";
+
+const PATIENT = { timeout: 600_000 };
+const ISOLATES = 8;
+const LIMIT = 1_000;
+
+const equal = (count: number, units: number) => Array.from({ length: count }, () => units / count);
+/** Of the first group ten times the limit, of the others 0.8 of their shares. */
+const besideFlood = (count: number) => [10 * LIMIT, ...equal(count, 0.8 * LIMIT).slice(1)];
+
+/** Jain's index of what groups of equal demand are admitted: 1 is all the same. */
+function jain(parts: readonly number[]): number {
+  const sum = parts.reduce((all, part) => all + part, 0);
+  return sum ** 2 / (parts.length * parts.reduce((all, part) => all + part ** 2, 0));
+}
+
+function shared(load: Partial<GroupsLoad> & Pick<GroupsLoad, "asked">) {
+  return sharedByGroups({ limit: LIMIT, isolates: ISOLATES, seed: announcedSeed("groups"), ...load });
+}
+
+test.each([1, 2, 10, 40])(
+  "%i hungry groups have the same, and all of the limit is used",
+  PATIENT,
+  async (count) => {
+    const { admitted, used, over } = await shared({ asked: equal(count, 3 * LIMIT) });
+    expect(over).toBe(0);
+    expect(used).toBeGreaterThan(0.98);
+    expect(jain(admitted)).toBeGreaterThan(0.99);
+  },
+);
+
+test.each([2, 10, 40])(
+  "a flood takes nothing from %i groups within their parts, whose calls isolates decide",
+  PATIENT,
+  async (count) => {
+    const { admitted, used, over } = await shared({ asked: besideFlood(count) });
+    expect(over).toBe(0);
+    expect(used).toBeGreaterThan(0.98);
+    expect(Math.min(...admitted.slice(1))).toBeGreaterThan(0.999);
+  },
+);
+
+test("hot groups are decided in isolates: below the limit a message is for many calls", PATIENT, async () => {
+  for (const count of [1, 2]) {
+    const { admitted, messages } = await shared({ limit: 5_000, asked: equal(count, 2_500) });
+    expect(Math.min(...admitted)).toBe(1);
+    expect(messages).toBeLessThan(0.1);
+  }
+});
+
+test.each(["gcra", "sliding-log", "fixed-window", "sliding-window-counter"])(
+  "the same of %s, far away",
+  PATIENT,
+  async (algorithm) => {
+    const load = { policy: { algorithm }, messageMs: 40 };
+    const hungry = await shared({ ...load, asked: equal(4, 3 * LIMIT) });
+    expect(hungry.used).toBeGreaterThan(0.93);
+    expect(jain(hungry.admitted)).toBeGreaterThan(0.99);
+    const { admitted } = await shared({ ...load, asked: besideFlood(4) });
+    expect(Math.min(...admitted.slice(1))).toBeGreaterThan(0.999);
+  },
+);
+
+test("whatever is lost, never more than the limit is admitted", PATIENT, async () => {
+  for (let seed = 1; seed <= depth(2, 10); seed += 1) {
+    const { over, used } = await shared({ asked: besideFlood(3), lost: 0.05, seed });
+    expect(over).toBe(0);
+    expect(used).toBeGreaterThan(0.8);
+  }
+});

@@ -1,0 +1,101 @@
+/** One key whose limit groups share, under steady loads from several isolates: what each group is admitted. */
+import { LocalLimiter } from "../../client/local-limiter.ts";
+import { ReservationCache } from "../../client/reservation-cache.ts";
+import { Objects } from "../../client/transports/objects.ts";
+import { ofGroup } from "../../core/policies/of-group.ts";
+import { parsePolicies } from "../../core/policies/parse-policies.ts";
+import type { Policy } from "../../core/policies/policy.ts";
+import { type AdmittedCall, worstExcess } from "../support/interval-bound.ts";
+import { seededRandom } from "../support/random.ts";
+import { Database } from "./database.ts";
+import { type Method, simulatedNamespace } from "./network.ts";
+import { SimulatedObject } from "./simulated-object.ts";
+import { VirtualTime } from "./virtual-time.ts";
+
+export interface GroupsLoad {
+  /** Units per second. */
+  readonly limit: number;
+  readonly isolates: number;
+  /** Units per second that each group asks for. */
+  readonly asked: readonly number[];
+  readonly policy?: object;
+  /** The average one-way time of a message, in milliseconds. */
+  readonly messageMs?: number;
+  /** This part of the messages or their answers is lost. */
+  readonly lost?: number;
+  readonly seed?: number;
+}
+
+export interface GroupsFigures {
+  /** By group: the part of what it asked for. */
+  readonly admitted: readonly number[];
+  /** Units admitted in a second, as a part of the limit. */
+  readonly used: number;
+  /** Units over what one exact bucket admits in any interval. */
+  readonly over: number;
+  /** Messages for each call. */
+  readonly messages: number;
+}
+
+const SECONDS = 12;
+/** Until then groups and holders get to know each other. */
+const FROM_MS = 4_000;
+
+export async function sharedByGroups(load: GroupsLoad): Promise<GroupsFigures> {
+  const { limit, isolates, asked, messageMs = 2, lost = 0, seed = 1 } = load;
+  const random = seededRandom(seed);
+  const table = { algorithm: "token-bucket", limit, window: "1s", deadlineMs: 1_000, ...load.policy };
+  const policies = parsePolicies({ key: { ...table, fair: true } });
+  const policy = policies.get("key") as Policy;
+  const time = new VirtualTime();
+  const clock = time.clock({ ms: 1_000_000 });
+  const object = new SimulatedObject(new Database(), policies, () => clock.nowMs());
+  let messages = 0;
+  const handle = (method: Method, args: readonly unknown[]) => {
+    if (time.nowMs >= FROM_MS) messages += 1;
+    return object.handle(method, args);
+  };
+  const oneWayMs = () => messageMs * (0.5 + random());
+  const fateOf = () => ({
+    ...(random() >= lost && { thereMs: oneWayMs() }),
+    ...(random() >= lost && { backMs: oneWayMs() }),
+  });
+  const objects = new Objects(
+    simulatedNamespace(time, handle, fateOf, () => false),
+    clock,
+  );
+  const caller = { objects, time: clock, inBackground: () => undefined };
+  const limiters = Array.from(
+    { length: isolates },
+    (_, index) => new LocalLimiter(new ReservationCache(() => `isolate-${index}`)),
+  );
+  const sums = asked.map(() => ({ calls: 0, admitted: 0 }));
+  const admissions: AdmittedCall[] = [];
+  const call = async (index: number, sum: { calls: number; admitted: number }) => {
+    const sentMs = time.nowMs;
+    const of = ofGroup(policy, { group: `group-${index}`, namedBy: "caller" });
+    const decided = await limiters[Math.floor(random() * isolates)]?.limit(caller, of, "key", 1);
+    const isIn = decided !== undefined && "success" in decided && decided.success;
+    if (isIn)
+      admissions.push({ sentAtMs: Math.floor(sentMs), receivedAtMs: Math.ceil(time.nowMs), units: 1 });
+    if (sentMs < FROM_MS) return;
+    sum.calls += 1;
+    if (isIn) sum.admitted += 1;
+  };
+  for (const [index, sum] of sums.entries()) {
+    const pauseMs = () => (-1_000 * Math.log(1 - random())) / (asked[index] ?? 1);
+    const next = () => {
+      void call(index, sum);
+      time.at(time.nowMs + pauseMs(), next);
+    };
+    time.at(pauseMs(), next);
+  }
+  await time.run(1_000 * SECONDS, () => undefined);
+  const seconds = SECONDS - FROM_MS / 1_000;
+  return {
+    admitted: sums.map(({ calls, admitted }) => admitted / calls),
+    used: sums.reduce((all, { admitted }) => all + admitted, 0) / (limit * seconds),
+    over: Math.max(0, worstExcess(admissions, { limit, windowMs: 1_000, burst: limit })),
+    messages: messages / sums.reduce((all, { calls }) => all + calls, 0),
+  };
+}
