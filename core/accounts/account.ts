@@ -16,7 +16,7 @@
  *
  * Pure: values in, values out, and time is an argument.
  */
-import type { AlgorithmDecision, Denial, Outcome, RoomOfGroup } from "../algorithms/algorithm.ts";
+import type { AlgorithmDecision, Denial, Outcome, PartOfGroup } from "../algorithms/algorithm.ts";
 import { type Cost, costOf, isCuttable, type Rule } from "../policies/policy.ts";
 import type { RuleDecision } from "../protocol/answers.ts";
 import {
@@ -82,10 +82,9 @@ export function remainingOf(rule: Rule, account: Account, nowMs: number): number
   return decideState(rule, account, nowMs, 0).remaining;
 }
 
-/** The room of the group that the rule's configuration names (`seenByGroup`). Absent: no groups share the rule. */
-export function roomOfGroup(rule: Rule, { state, holds }: Account, nowMs: number): RoomOfGroup | undefined {
-  const { all } = heldUnits(holds);
-  return rule.algorithm.roomOfGroup?.(configBeside(rule, holds), state, nowMs, all);
+/** The part of the group that the rule's configuration names (`seenByGroup`); `undefined`: no groups share the rule. */
+export function partOfGroup(rule: Rule, { state, holds }: Account, nowMs: number): PartOfGroup | undefined {
+  return rule.algorithm.partOfGroup?.(configBeside(rule, holds), state, nowMs);
 }
 
 /** The exact wait for a cost, if every hold is used when it expires; `null`: it is never admitted. */

@@ -126,8 +126,8 @@ export interface Algorithm<Config extends object, State> {
   /** Present when groups share the quota (fair/): a call says its group. */
   readonly isFair?: true;
 
-  /** The part of the group that the configuration names, and what of it holders may still have. */
-  roomOfGroup?(config: Config, state: State | undefined, nowMs: number, outstanding: number): RoomOfGroup;
+  /** The part of the group that the configuration names. */
+  partOfGroup?(config: Config, state: State | undefined, nowMs: number): PartOfGroup;
 
   /** Its active groups, those that owe most first. */
   groups?(config: Config, state: State | undefined, nowMs: number): readonly string[];
@@ -157,12 +157,12 @@ export function cutByWindow<Config extends { readonly windowMs: number }>(
   return config.windowMs <= MAX_CUT_WINDOW_MS ? config : undefined;
 }
 
-/** In units. Without a group all are 0. */
-export interface RoomOfGroup {
+/** In units. Without a group both are 0. */
+export interface PartOfGroup {
+  /** The most that it may owe and never be denied for others. */
   readonly part: number;
   /** What its holds have. */
   readonly held: number;
-  readonly left: number;
 }
 
 /** A part of the rate of a quota. */

@@ -3,7 +3,7 @@ import {
   place,
   refund,
   remainingOf,
-  roomOfGroup,
+  partOfGroup,
   settle,
   unstoredOf,
   untouchedAtMs,
@@ -267,11 +267,11 @@ function granted(keyState: KeyState, call: Params<"reserve">, noted: HolderRepor
   const wishes = rules.map((report): Wish => {
     const { rule, account, kept, wanted } = report;
     // A group's holders share its part as those of a key share its limit.
-    const ofGroup = roomOfGroup(rule, account, nowMs);
+    const ofGroup = partOfGroup(rule, account, nowMs);
     const group = ofGroup && holder.group;
     const max = maxUnits({ ...rule, capacity: ofGroup?.part ?? rule.capacity });
     const others = holders.others(id, rule.name, max, nowMs, group);
-    const free = Math.min(remainingOf(rule, account, nowMs), ofGroup?.left ?? Infinity);
+    const free = remainingOf(rule, account, nowMs);
     const isBounded = others.isContested && callerIn(id) !== undefined;
     const room = isBounded ? roomOfCaller(report, 0, { id, ...holder }).units - kept : Infinity;
     return {

@@ -21,7 +21,7 @@ function shared(load: Partial<GroupsLoad> & Pick<GroupsLoad, "asked">) {
   return sharedByGroups({ limit: LIMIT, isolates: ISOLATES, seed: announcedSeed("groups"), ...load });
 }
 
-test.each([1, 2, 10, 40])(
+test.each(depth([1, 10], [1, 2, 10, 40]))(
   "%i hungry groups have the same, and all of the limit is used",
   PATIENT,
   async (count) => {
@@ -32,7 +32,7 @@ test.each([1, 2, 10, 40])(
   },
 );
 
-test.each([2, 10, 40])(
+test.each(depth([2, 20], [2, 10, 40]))(
   "a flood takes nothing from %i groups within their parts, whose calls isolates decide",
   PATIENT,
   async (count) => {
@@ -40,6 +40,21 @@ test.each([2, 10, 40])(
     expect(over).toBe(0);
     expect(used).toBeGreaterThan(0.98);
     expect(Math.min(...admitted.slice(1))).toBeGreaterThan(0.999);
+  },
+);
+
+test(
+  "groups that move to another isolate take their parts along: what the one before had is little",
+  PATIENT,
+  async () => {
+    for (const movesEachMs of [300, 1_000]) {
+      const { admitted } = await shared({ asked: besideFlood(20), movesEachMs });
+      expect(Math.min(...admitted.slice(1))).toBeGreaterThan(0.999);
+    }
+    const { admitted, messages } = await shared({ asked: [4_000, 190, 190, 190], movesEachMs: 3_000 });
+    expect(Math.min(...admitted.slice(1))).toBeGreaterThan(0.999);
+    // Holders of different groups do not divide what there is among them: they would ask at 0.36 of the calls.
+    expect(messages).toBeLessThan(0.32);
   },
 );
 
@@ -51,7 +66,7 @@ test("hot groups are decided in isolates: below the limit a message is for many 
   }
 });
 
-test.each(["gcra", "sliding-log", "fixed-window", "sliding-window-counter"])(
+test.each(depth(["gcra", "sliding-log"], ["gcra", "sliding-log", "fixed-window", "sliding-window-counter"]))(
   "the same of %s, far away",
   PATIENT,
   async (algorithm) => {

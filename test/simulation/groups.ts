@@ -19,6 +19,8 @@ export interface GroupsLoad {
   /** Units per second that each group asks for. */
   readonly asked: readonly number[];
   readonly policy?: object;
+  /** All calls of a group come to one isolate for so long, and then to the next one. Absent: to any. */
+  readonly movesEachMs?: number;
   /** The average one-way time of a message, in milliseconds. */
   readonly messageMs?: number;
   /** This part of the messages or their answers is lost. */
@@ -37,9 +39,9 @@ export interface GroupsFigures {
   readonly messages: number;
 }
 
-const SECONDS = 12;
+const SECONDS = 9;
 /** Until then groups and holders get to know each other. */
-const FROM_MS = 4_000;
+const FROM_MS = 3_000;
 
 export async function sharedByGroups(load: GroupsLoad): Promise<GroupsFigures> {
   const { limit, isolates, asked, messageMs = 2, lost = 0, seed = 1 } = load;
@@ -74,7 +76,8 @@ export async function sharedByGroups(load: GroupsLoad): Promise<GroupsFigures> {
   const call = async (index: number, sum: { calls: number; admitted: number }) => {
     const sentMs = time.nowMs;
     const of = ofGroup(policy, { group: `group-${index}`, namedBy: "caller" });
-    const decided = await limiters[Math.floor(random() * isolates)]?.limit(caller, of, "key", 1);
+    const at = load.movesEachMs === undefined ? random() * isolates : index + sentMs / load.movesEachMs;
+    const decided = await limiters[Math.floor(at) % isolates]?.limit(caller, of, "key", 1);
     const isIn = decided !== undefined && "success" in decided && decided.success;
     if (isIn)
       admissions.push({ sentAtMs: Math.floor(sentMs), receivedAtMs: Math.ceil(time.nowMs), units: 1 });

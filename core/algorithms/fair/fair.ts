@@ -141,11 +141,8 @@ function withShares(algorithm: AnyAlgorithm): Algorithm<FairConfig, FairState> {
       // the shares.
       return { admits: admits && !terms.isBound, denies };
     },
-    roomOfGroup(config, state, nowMs, outstanding) {
-      if (config.group === undefined) return { part: 0, held: 0, left: 0 };
-      const { part, held, owes } = standingAt(config, state, nowMs, outstanding);
-      return { part, held, left: Math.max(0, Math.floor(part - owes)) };
-    },
+    partOfGroup: (config, state, nowMs) =>
+      config.group === undefined ? { part: 0, held: 0 } : standingAt(config, state, nowMs, 0),
     refillMs: ({ inner }, missing) => algorithm.refillMs(inner, missing),
     scale: () => undefined,
     decide: (config, state, nowMs, cost, outstanding) =>
