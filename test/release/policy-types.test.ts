@@ -65,6 +65,7 @@ const misspelt = { tokns: 3 } as const;
 export type Kind = Policies[Extract<keyof Policies, "visitor">];
 declare const anyName: Exclude<PolicyName, "shared">;
 declare const fewNames: "api" | "llm";
+declare const found: string | (() => string);
 `;
 
 /** Calls that compile with the types and without them. */
@@ -164,15 +165,25 @@ const WRONG: readonly (readonly [call: string, reason: string])[] = [
   ['honoLimit({ limiter, policy: "visitor", key, priority: "high" })', '"high"'],
   ['concurrency({ limiter, policy: "other-1", key, priority: "paid" })', '"paid"'],
   // Groups.
-  ['limiter.limit({ policy: "shared", key })', "group"],
-  ['limiter.limit({ policy: "api", key, group: "g" })', "group"],
-  ['limiter.limitAll({ checks: [{ policy: "shared", key }] })', "group"],
-  ['service.acquire({ policy: "shared", key })', "group"],
-  ['rateLimit({ limiter, policy: "shared", key })', "group"],
-  ['honoLimit({ limiter, limits: [{ policy: "shared", key }] })', "group"],
-  ['limitedFetch({ limiter, policy: "shared", key, waitMs: 5 })', "group"],
-  ['budgetFetch({ limiter, budgets: [{ policy: "shared", key }], maxOutputTokens: 9 })', "group"],
+  ['limiter.limit({ policy: "shared", key })', "'group' is missing"],
+  ['limiter.limit({ policy: "api", key, group: "g" })', "'group' are incompatible"],
+  ['limiter.limitAll({ checks: [{ policy: "shared", key }] })', "'group' is missing"],
+  ['limiter.limit({ policy: fewNames, key, group: "g" })', "'group' are incompatible"],
+  ['service.acquire({ policy: "shared", key })', "'group' is missing"],
+  ['rateLimit({ limiter, policy: "shared", key })', "'group' is missing"],
+  ['honoLimit({ limiter, limits: [{ policy: "shared", key }] })', "'group' is missing"],
+  ['limitedFetch({ limiter, policy: "shared", key, waitMs: 5 })', "'group' is missing"],
+  [
+    'budgetFetch({ limiter, budgets: [{ policy: "shared", key }], maxOutputTokens: 9 })',
+    "'group' is missing",
+  ],
 ];
+/** Calls of programs without the types that compile for texts of any kind. */
+const LOOSE = [
+  "limiter.limit({ policy: String(key), key, plan: String(key) })",
+  "rateLimit({ limiter, policy: found, key })",
+];
+
 let folder = "";
 let project: Project;
 beforeAll(() => {
@@ -190,15 +201,25 @@ function installed(): Project {
   symlinkSync(join(ROOT, "node_modules", "hono"), join(made.folder, "node_modules", "hono"));
   return made;
 }
-const COMPILERS = ["typescript", "typescript5"] as const;
 const WEB = { lib: ["ES2022", "DOM"] };
+/** The compilers, and whether an absent field differs from one that is undefined. */
+const COMPILERS = [
+  ["typescript", true],
+  ["typescript", false],
+  ["typescript5", true],
+] as const;
+type Compiler = (typeof COMPILERS)[number];
 
 /** What the compiler says of each call, "" if it compiles. */
-function saidOf(project: Project, calls: readonly string[], compiler: (typeof COMPILERS)[number]): string[] {
+function saidOf(
+  project: Project,
+  calls: readonly string[],
+  [compiler, exactOptionalPropertyTypes]: Compiler,
+): string[] {
   project.write("index.ts", `${PRELUDE}${calls.map((call) => `void ${call};`).join("\n")}\n`);
   const said = calls.map(() => "");
   const first = PRELUDE.split("\n").length;
-  const errors = typesOf(project, WEB, compiler).split(/\n(?=\S)/);
+  const errors = typesOf(project, { ...WEB, exactOptionalPropertyTypes }, compiler).split(/\n(?=\S)/);
   for (const error of errors.filter((text) => text !== "")) {
     const call = Number(/^index\.ts\((\d+),/.exec(error)?.[1]) - first;
     if (said[call] === undefined) throw new Error(error);
@@ -208,8 +229,8 @@ function saidOf(project: Project, calls: readonly string[], compiler: (typeof CO
 }
 
 test.each(COMPILERS)(
-  "%s: what wrangler.toml does not have does not compile, in any entry; what it has does",
-  (compiler) => {
+  "%s, exact %s: what wrangler.toml does not have does not compile, in any entry; what it has does",
+  (...compiler) => {
     const { status, stdout } = runScript(folder, "policy-types");
     expect([status, stdout]).toEqual([0, "weir-policies.d.ts: 34 policies\n"]);
     const written = readFileSync(join(folder, "weir-policies.d.ts"), "utf8");
@@ -237,11 +258,14 @@ test.each(COMPILERS)(
   },
 );
 
-test.each(COMPILERS)("%s: without what it writes every text is allowed, as it was", (compiler) => {
-  project.write("weir-policies.d.ts", "");
-  const calls = [...RIGHT, ...WRONG.map(([call]) => call)];
-  expect(saidOf(project, calls, compiler)).toEqual(calls.map(() => ""));
-});
+test.each(COMPILERS)(
+  "%s, exact %s: without what it writes every text is allowed, as it was",
+  (...compiler) => {
+    project.write("weir-policies.d.ts", "");
+    const calls = [...RIGHT, ...LOOSE, ...WRONG.map(([call]) => call)];
+    expect(saidOf(project, calls, compiler)).toEqual(calls.map(() => ""));
+  },
+);
 
 test("a configuration that is wrong writes nothing", () => {
   const bad = makeProject(POLICY.replace('"30d"', "60"));
