@@ -23,8 +23,10 @@ type Names = keyof Policies;
 type TextsOf<Name extends Names, Field extends string> =
   Policies[Name] extends Record<Field, infer Text extends string> ? Text : never;
 
-/** The texts that any policy has in a field. */
-type AnyText<Field extends string> = { [Name in Names]: TextsOf<Name, Field> }[Names];
+/** The texts that any of these policies has in a field. */
+type AnyText<Field extends string, Set extends Names = Names> = {
+  [Name in Set]: TextsOf<Name, Field>;
+}[Set];
 
 /** The texts that each of these policies has in a field. Parameters are contravariant, so the inferred type is in all. */
 type CommonText<Set extends Names, Field extends string> = {
@@ -39,11 +41,17 @@ type Fair = { [Name in Names]: Policies[Name] extends { readonly fair: true } ? 
 /** The name of a policy. */
 export type PolicyName = Where<Extract<Names, string>, string>;
 
-/** The name of a plan of any policy. */
-export type PlanName = Where<AnyText<"plan">, string>;
+/** The name of a plan: of this policy (`PlanName<"api">`), or of any. */
+export type PlanName<Name extends PolicyName = PolicyName> = Where<
+  AnyText<"plan", Extract<Name, Names>>,
+  string
+>;
 
-/** The name of a priority of any policy. */
-export type PriorityName = Where<AnyText<"priority">, string>;
+/** The name of a priority: of this policy, or of any. */
+export type PriorityName<Name extends PolicyName = PolicyName> = Where<
+  AnyText<"priority", Extract<Name, Names>>,
+  string
+>;
 
 /** Without a unit it is no object: `{}` would admit every object. */
 type LimitsOf<Unit extends string> = [Unit] extends [never]
@@ -54,8 +62,11 @@ type LimitsOf<Unit extends string> = [Unit] extends [never]
 
 type CostOf<Unit extends string> = number | LimitsOf<Unit>;
 
-/** The units of a call: a number for every rule, or one for each unit of any policy, 1 by default. */
-export type Cost = Where<CostOf<AnyText<"unit">>, AnyCost>;
+/** The units of a call: a number for every rule, or one for each unit of this policy, or of any, 1 by default. */
+export type Cost<Name extends PolicyName = PolicyName> = Where<
+  CostOf<AnyText<"unit", Extract<Name, Names>>>,
+  AnyCost
+>;
 
 /** The fields of calls whose values depend on the policy. */
 interface Fields<Plan extends string, Priority extends string, Unit extends string> {

@@ -151,7 +151,9 @@ interface Once extends Key {
   readonly idempotencyKey?: string;
 }
 
-export type LimitRequest = Once & CallFields<"plan" | "priority" | "cost" | "limits" | "group"> & LimitOptions;
+export type LimitRequest = Once &
+  CallFields<"plan" | "priority" | "cost" | "limits" | "group"> &
+  LimitOptions;
 
 interface LimitOptions {
   /** Whether the decision carries a `charge`, which a refund names. */

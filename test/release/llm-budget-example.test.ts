@@ -12,7 +12,10 @@ const EXAMPLE = join(ROOT, "examples", "llm-budget");
 const TOKENS = 100_000;
 const REQUESTS = 100;
 const users = Object.fromEntries(
-  ["ann", "ben", "cem", "dan", "eve", "fay", "gus"].map((user) => [`key-of-${user}`, { user, team: `team-of-${user}` }]),
+  ["ann", "ben", "cem", "dan", "eve", "fay", "gus"].map((user) => [
+    `key-of-${user}`,
+    { user, team: `team-of-${user}` },
+  ]),
 );
 
 let provider: Provider;

@@ -41,7 +41,7 @@ limit = 5
 const PRIORITIES = '"critical" | "high" | "normal" | "low"';
 
 const PRELUDE = `
-import type { LimiterService, Policies, PolicyName } from "weir-limiter";
+import type { Cost, LimiterService, PlanName, Policies, PolicyName } from "weir-limiter";
 import { createLimiter, type Limiter } from "weir-limiter/client";
 import { rateLimitBinding } from "weir-limiter/cloudflare";
 import { concurrency, rateLimit } from "weir-limiter/express";
@@ -99,6 +99,7 @@ const RIGHT = [
   'limitedFetch({ limiter, policy: "shared", key, group: "g", waitMs: 5 })',
   'budgetFetch({ limiter, budgets: [{ policy: "llm", key }, { policy: "shared", key, group: "g" }], maxOutputTokens: 9 })',
   'memoryLimiter({ policies, policy: "api" })',
+  '("pro" satisfies PlanName<"api">, { tokens: 3 } satisfies Cost<"llm">)',
 ];
 
 /** Calls that do not compile with the types, and what the compiler says. Without the types they compile. */
@@ -158,6 +159,7 @@ const WRONG: readonly (readonly [call: string, reason: string])[] = [
   ['rateLimit({ limiter, policy: "api", key, plan: () => "gold" as const })', '"gold"'],
   ['withRateLimit({ limiter, policy: "api", key, plan: "gold" }, handler)', '"gold"'],
   ['budgetFetch({ limiter, budgets: [{ policy: "llm", key, plan: "pro" }], maxOutputTokens: 9 })', '"pro"'],
+  ['("gold" satisfies PlanName<"api">)', '"gold"'],
   // Priorities.
   ['limiter.limit({ policy: "api", key, priority: "paid" })', '"paid"'],
   ['limiter.limitAll({ checks: [{ policy: "api", key }], priority: "hihg" })', '"hihg"'],
@@ -202,13 +204,13 @@ function installed(): Project {
   return made;
 }
 const WEB = { lib: ["ES2022", "DOM"] };
-/** The compilers, and whether an absent field differs from one that is undefined. */
-const COMPILERS = [
+/** A compiler, and whether an absent field differs from one that is undefined. */
+type Compiler = readonly [folder: "typescript" | "typescript5", isExact: boolean];
+const COMPILERS: readonly Compiler[] = [
   ["typescript", true],
   ["typescript", false],
   ["typescript5", true],
-] as const;
-type Compiler = (typeof COMPILERS)[number];
+];
 
 /** What the compiler says of each call, "" if it compiles. */
 function saidOf(
