@@ -86,6 +86,9 @@ interface AnyGroup {
   readonly group?: string;
 }
 
+/** The policies that have `fair` as this one has it, or has not. */
+type Alike<Name extends Names> = Name extends Fair ? Fair : Exclude<Names, Fair>;
+
 type GroupOf<Set extends Names> = [Set] extends [Fair] ? Required<AnyGroup> : { readonly group?: never };
 
 type FieldName = keyof Fields<string, string, string>;
@@ -113,9 +116,8 @@ type Picked<Given extends Partial<Record<FieldName, unknown>>, Group, May, Must>
  * compiler compares at most 25) have what each policy has, those with `fair` and those without apart.
  */
 export type CallFields<May extends FieldName | "group", Must extends FieldName = never> = Where<
-  | { [Name in Names]: CallUnder<Name, May, Must> }[Names]
-  | CallUnder<Fair, May, Must>
-  | CallUnder<Exclude<Names, Fair>, May, Must>
+  // oxlint-disable-next-line typescript/no-redundant-type-constituents -- `never` without an augmentation
+  | { [Name in Names]: CallUnder<Name, May, Must> | CallUnder<Alike<Name>, May, Must> }[Names]
   | ({ readonly policy?: never } & Picked<
       Fields<AnyText<"plan">, AnyText<"priority">, AnyText<"unit">>,
       AnyGroup,

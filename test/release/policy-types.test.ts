@@ -213,11 +213,7 @@ const COMPILERS: readonly Compiler[] = [
 ];
 
 /** What the compiler says of each call, "" if it compiles. */
-function saidOf(
-  project: Project,
-  calls: readonly string[],
-  [compiler, exactOptionalPropertyTypes]: Compiler,
-): string[] {
+function saidOf(calls: readonly string[], [compiler, exactOptionalPropertyTypes]: Compiler): string[] {
   project.write("index.ts", `${PRELUDE}${calls.map((call) => `void ${call};`).join("\n")}\n`);
   const said = calls.map(() => "");
   const first = PRELUDE.split("\n").length;
@@ -247,9 +243,8 @@ test.each(COMPILERS)(
       `"shared": { unit: "requests"; plan: "gold"; priority: ${PRIORITIES}; keyKind: "text"; fair: true };`,
     );
     project.write("weir-policies.d.ts", written);
-    expect(saidOf(project, RIGHT, compiler)).toEqual(RIGHT.map(() => ""));
+    expect(saidOf(RIGHT, compiler)).toEqual(RIGHT.map(() => ""));
     const said = saidOf(
-      project,
       WRONG.map(([call]) => call),
       compiler,
     );
@@ -265,7 +260,7 @@ test.each(COMPILERS)(
   (...compiler) => {
     project.write("weir-policies.d.ts", "");
     const calls = [...RIGHT, ...LOOSE, ...WRONG.map(([call]) => call)];
-    expect(saidOf(project, calls, compiler)).toEqual(calls.map(() => ""));
+    expect(saidOf(calls, compiler)).toEqual(calls.map(() => ""));
   },
 );
 

@@ -84,7 +84,7 @@ async function reserveOlder(client: LimiterClient, message: ReservationsMessage)
   );
   const { policies, ...reply } = await reserve(client, { ...message, known: Object.fromEntries(its) });
   const described = Object.entries(policies).map(
-    ([name, { slots: _, version, ...policy }]) => [name, { ...policy, version: version + OLDER }] as const,
+    ([name, { slots: __, version, ...policy }]) => [name, { ...policy, version: version + OLDER }] as const,
   );
   return { ...reply, policies: Object.fromEntries(described) };
 }
