@@ -1,41 +1,26 @@
 /** A lease for the duration of a request and its answer's stream, without a framework. */
-import type {
-  AcquireRequest,
-  Cost,
-  Grant,
-  GrantedLease,
-  Limiter,
-  PlanName,
-  PolicyName,
-} from "../client/limiter.ts";
+import type { AcquireRequest, CallFields, Grant, GrantedLease, Limiter } from "../client/limiter.ts";
 import { SYSTEM_TIME } from "../core/clock.ts";
 import { busyBody } from "../core/protocol/denied-body.ts";
 import { endedStream } from "./ended-stream.ts";
-import { type Given, type InBackground, limiterOf, valueOf } from "./options.ts";
+import { type Given, type GivenFields, type InBackground, limiterOf, valueOf } from "./options.ts";
 import type { SharedOptions } from "./rate-limited.ts";
 import { headerPolicies, RequestLimits, type RequestLease } from "./request-limits.ts";
 import { type End, keyOf, refusalOf, SKIPPED, type Verdict, verdictOn } from "./verdict.ts";
 
 export type LeasingLimiter = Pick<Limiter, "acquire" | "renew" | "release" | "policies">;
 
-export interface LeaseOptions<Args extends readonly unknown[]> extends SharedOptions<Args> {
-  readonly limiter: Given<Args, LeasingLimiter>;
-  /** Absent: the limiter's own policy. */
-  readonly policy?: Given<Args, PolicyName>;
-  readonly key: Given<Args, string>;
-  /** Absent: 1. */
-  readonly units?: Given<Args, Cost>;
-  /** The plan whose figures count, one of the policy's. Absent: the policy's own. */
-  readonly plan?: Given<Args, PlanName>;
-  /** Whose request it is. Needed under a policy with `fair`, whose groups share the limit. */
-  readonly group?: Given<Args, string>;
-  /** The longest wait in the queue, in milliseconds. Absent: none. */
-  readonly waitMs?: number;
-  /** The lifetime between two renewals, in milliseconds. Absent: the policy's ttl. */
-  readonly ttlMs?: number;
-  /** The longest time for which a lease is renewed, in milliseconds. Absent: an hour. */
-  readonly mostMs?: number;
-}
+export type LeaseOptions<Args extends readonly unknown[]> = SharedOptions<Args> &
+  GivenFields<Args, CallFields<"plan" | "priority" | "units" | "group">> & {
+    readonly limiter: Given<Args, LeasingLimiter>;
+    readonly key: Given<Args, string>;
+    /** The longest wait in the queue, in milliseconds. Absent: none. */
+    readonly waitMs?: number;
+    /** The lifetime between two renewals, in milliseconds. Absent: the policy's ttl. */
+    readonly ttlMs?: number;
+    /** The longest time for which a lease is renewed, in milliseconds. Absent: an hour. */
+    readonly mostMs?: number;
+  };
 
 /** Without it, an answer that is neither read nor cancelled would be leased for ever. */
 const MAX_MS = 3_600_000;

@@ -1,9 +1,26 @@
-/** The checks of middleware options, when it is made: a wrong option would later admit calls. */
+/** The options of middleware, and their checks when it is made: a wrong option would later admit calls. */
+import type { PolicyName } from "../client/limiter.ts";
 import { requireGiven, requireInteger, requireKnownOptions } from "../core/violations.ts";
 
 export type Given<Args extends readonly unknown[], Value> =
   | Value
   | ((...args: Args) => Value | Promise<Value>);
+
+/** The fields of a call (`CallFields`), each as a value or a function of the request. */
+export type GivenFields<Args extends readonly unknown[], Fields> = Fields extends unknown
+  ? {
+      readonly [Name in keyof Fields as Name extends "limits" ? "ownLimits" : Name]: Name extends "policy"
+        ? GivenPolicy<Args, Exclude<Fields[Name], undefined>>
+        : Given<Args, Exclude<Fields[Name], undefined>>;
+    }
+  : never;
+
+/** A function may find any policy, so that the other fields are those of calls that name none. */
+type GivenPolicy<Args extends readonly unknown[], Name> =
+  | Name
+  | ([Name] extends [never] ? FoundPolicy<Args> : string extends Name ? FoundPolicy<Args> : never);
+
+type FoundPolicy<Args extends readonly unknown[]> = (...args: Args) => PolicyName | Promise<PolicyName>;
 
 export function valueOf<Args extends readonly unknown[], Value extends string | number | object | undefined>(
   option: Given<Args, Value>,

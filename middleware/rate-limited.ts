@@ -1,37 +1,22 @@
 /** Rate limiting of requests, without a framework. */
-import type {
-  Cost,
-  LimitAllRequest,
-  Limiter,
-  LimitRequest,
-  Limits,
-  PlanName,
-  PolicyName,
-} from "../client/limiter.ts";
+import type { CallFields, LimitAllRequest, Limiter, LimitRequest, PriorityName } from "../client/limiter.ts";
 import { SYSTEM_TIME, type Time } from "../core/clock.ts";
 import { allDeniedBody, anyDeniedBody, deniedBody } from "../core/protocol/denied-body.ts";
-import { type Given, type InBackground, limiterOf, valueOf } from "./options.ts";
+import { type Given, type GivenFields, type InBackground, limiterOf, valueOf } from "./options.ts";
 import { headerPolicies, type Outcome } from "./request-limits.ts";
 import { keyOf, refusalOf, SKIPPED, type Verdict, verdictOn } from "./verdict.ts";
 
 export type DecidingLimiter = Pick<Limiter, "limit" | "limitAll" | "limitAny" | "policies">;
 
-export interface Check<Args extends readonly unknown[]> {
-  /** Absent: the limiter's own policy. */
-  readonly policy?: Given<Args, PolicyName>;
+interface Keyed<Args extends readonly unknown[]> {
   readonly key: Given<Args, string>;
-  /** Absent: 1. */
-  readonly cost?: Given<Args, Cost>;
-  /** The plan whose figures count, one of the policy's. Absent: the policy's own. */
-  readonly plan?: Given<Args, PlanName>;
-  /** Limits by unit that count instead. Under a policy with `limitInCall`. */
-  readonly ownLimits?: Given<Args, Limits>;
-  /** Whose request it is. Needed under a policy with `fair`, whose groups share the limit. */
-  readonly group?: Given<Args, string>;
 }
 
+/** What a request takes of a key. Without `policy` the limiter's own decides. */
+export type Check<Args extends readonly unknown[]> = Keyed<Args> &
+  GivenFields<Args, CallFields<"plan" | "cost" | "limits" | "group">>;
+
 export interface SharedOptions<Args extends readonly unknown[]> {
-  readonly priority?: Given<Args, string>;
   /** Which requests pass without a decision. */
   readonly skip?: (...args: Args) => boolean | Promise<boolean>;
   /** For tests. Absent: the real clock and timers. */
@@ -40,14 +25,16 @@ export interface SharedOptions<Args extends readonly unknown[]> {
 
 /** One check, which may wait, or several: all pass or nothing is taken, or with `any` the first that admits is charged. */
 export type Checks<Args extends readonly unknown[]> =
-  | (Check<Args> & {
-      /** The longest wait, in milliseconds. The policy must allow it with `maxWait`. */
-      readonly waitMs?: number;
-      readonly limits?: never;
-      readonly mode?: never;
-    })
+  | (Keyed<Args> &
+      GivenFields<Args, CallFields<"plan" | "priority" | "cost" | "limits" | "group">> & {
+        /** The longest wait, in milliseconds. The policy must allow it with `maxWait`. */
+        readonly waitMs?: number;
+        readonly limits?: never;
+        readonly mode?: never;
+      })
   | {
       readonly limits: readonly Check<Args>[];
+      readonly priority?: Given<Args, PriorityName>;
       /** Absent: `all`. */
       readonly mode?: "all" | "any";
       readonly key?: never;

@@ -8,13 +8,4 @@ export {
   type NodeRequest,
   type NodeResponse,
 } from "../middleware/express/express.ts";
-export { hashedKey } from "../middleware/hashed-key.ts";
-export type { Check, DecideOptions, DecidingLimiter } from "../middleware/rate-limited.ts";
-export type { LeaseOptions, LeasingLimiter } from "../middleware/leased.ts";
-export {
-  decisionsOf,
-  leasesOf,
-  type Decisions,
-  type Leases,
-  type RequestLease,
-} from "../middleware/request-limits.ts";
+export * from "../middleware/shared-exports.ts";

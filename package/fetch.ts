@@ -12,13 +12,4 @@ export {
   type Fetch,
   type LimitedFetchOptions,
 } from "../middleware/fetch/limited-fetch.ts";
-export { hashedKey } from "../middleware/hashed-key.ts";
-export type { Check, DecideOptions, DecidingLimiter } from "../middleware/rate-limited.ts";
-export type { LeaseOptions, LeasingLimiter } from "../middleware/leased.ts";
-export {
-  decisionsOf,
-  leasesOf,
-  type Decisions,
-  type Leases,
-  type RequestLease,
-} from "../middleware/request-limits.ts";
+export * from "../middleware/shared-exports.ts";

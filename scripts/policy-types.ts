@@ -47,13 +47,15 @@ ${lines.join("\n")}
 `;
 }
 
-function typeOf({ rules, plans, keyKind }: Policy): string {
+function typeOf({ rules, plans, priorities, keyKind, isFair }: Policy): string {
   // The plan "" is the policy itself.
   const named = [...(plans?.keys() ?? [])].filter((plan) => plan !== "");
   const fields = [
     ["unit", textsOf(rules.map(({ unit }) => unit))],
     ...(named.length > 0 ? [["plan", textsOf(named)]] : []),
+    ["priority", textsOf(priorities.names)],
     ["keyKind", textsOf([keyKind])],
+    ...(isFair === true ? [["fair", "true"]] : []),
   ];
   return `{ ${fields.map(([field, type]) => `${field}: ${type}`).join("; ")} }`;
 }

@@ -7,7 +7,7 @@ import type {
   ReservationsReply,
 } from "../../core/protocol/reservation-messages.ts";
 import type { CatalogService } from "./catalog-service.ts";
-import type { Cost, Limits, PlanName, PolicyName } from "./policy-types.ts";
+import type { CallFields, Cost, PriorityName } from "./policy-types.ts";
 
 export type * from "./policy-types.ts";
 
@@ -141,25 +141,21 @@ export interface LimiterTransport {
 }
 
 /** A key. `policy` is optional if the limiter was created with one. */
-export interface KeyRequest {
-  readonly policy?: PolicyName;
+export type KeyRequest = Key & CallFields<"plan">;
+
+interface Key {
   readonly key: string;
-  /** The plan whose figures count, one of the policy's. Absent: the policy's own, or of a key that is only read, its own. */
-  readonly plan?: PlanName;
 }
 
-interface CostRequest extends KeyRequest {
-  readonly priority?: string;
+interface Once extends Key {
   readonly idempotencyKey?: string;
-  /** Limits of the caller's own, by unit. Under a policy with `limitInCall`. */
-  readonly limits?: Limits;
-  /** Whose call it is. Needed under a policy with `fair`, whose groups share the limit. */
-  readonly group?: string;
 }
 
-export interface LimitRequest extends CostRequest {
-  /** Units to take if they all fit; 0 takes nothing. Absent: 1. */
-  readonly cost?: Cost;
+export type LimitRequest = Once &
+  CallFields<"plan" | "priority" | "cost" | "limits" | "group"> &
+  LimitOptions;
+
+interface LimitOptions {
   /** Whether the decision carries a `charge`, which a refund names. */
   readonly refundable?: boolean;
   readonly waitMs?: number;
@@ -169,43 +165,34 @@ export interface LimitRequest extends CostRequest {
   readonly utilization?: number;
 }
 
-interface CheckRequest extends KeyRequest {
-  readonly cost?: Cost;
-  readonly limits?: Limits;
-  readonly group?: string;
-}
-
 /** All checks pass or nothing is taken, unless `atomic` is false. */
 export interface LimitAllRequest {
-  readonly checks: readonly CheckRequest[];
+  readonly checks: readonly (Key & CallFields<"plan" | "cost" | "limits" | "group">)[];
   readonly atomic?: boolean;
-  readonly priority?: string;
+  readonly priority?: PriorityName;
   readonly idempotencyKey?: string;
 }
 
 /** The checks are tried in their order: the first that admits is charged. */
 export interface LimitAnyRequest {
   readonly checks: LimitAllRequest["checks"];
-  readonly priority?: string;
+  readonly priority?: PriorityName;
   /** Whether the decision of the chosen check carries a `charge`, which a refund names. */
   readonly refundable?: boolean;
   readonly idempotencyKey?: string;
 }
 
-export interface RefundRequest extends KeyRequest {
-  readonly units: Cost;
-  readonly idempotencyKey: string;
-  readonly charge?: string;
-}
+export type RefundRequest = Key &
+  CallFields<"plan", "units"> & { readonly idempotencyKey: string; readonly charge?: string };
 
-export interface HoldRequest extends CostRequest {
-  readonly units: Cost;
-  readonly ttlMs?: number;
-}
+export type HoldRequest = Once &
+  CallFields<"plan" | "priority" | "limits" | "group", "units"> & { readonly ttlMs?: number };
 
-export interface AcquireRequest extends CostRequest {
-  /** Absent: 1. */
-  readonly units?: Cost;
+export type AcquireRequest = Once &
+  CallFields<"plan" | "priority" | "limits" | "group" | "units"> &
+  AcquireOptions;
+
+interface AcquireOptions {
   readonly ttlMs?: number;
   /** The longest wait in the queue, in milliseconds. */
   readonly waitMs?: number;
@@ -216,13 +203,13 @@ export interface AcquireRequest extends CostRequest {
   readonly resume?: string;
 }
 
-export interface PeekRequest extends KeyRequest {
+export type PeekRequest = KeyRequest & {
   /** Whose part the decision says, under a policy with `fair`. */
   readonly group?: string;
   /** The answer comes when the key has no leases, or after `waitMs` milliseconds. */
   readonly waitFor?: "idle";
   readonly waitMs?: number;
-}
+};
 
 /** An `AbortSignal`, whose type differs or is missing on some platforms. */
 export interface Signal {

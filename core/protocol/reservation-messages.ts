@@ -61,8 +61,6 @@ export interface ReservationsReply {
   readonly policies: Readonly<Record<string, PolicyDescription>>;
   /** Absent: a limiter of an earlier version, which refuses a message with `sent`. */
   readonly readsSent?: true;
-  /** Absent: a limiter of an earlier version, which refuses a message with `slots`. */
-  readonly readsSlots?: true;
 }
 
 export interface RuleDescription extends Pick<RuleView, "name" | "unit" | "capacity"> {

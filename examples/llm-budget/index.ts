@@ -45,6 +45,7 @@ export default {
       { policy: "model-user", key: `user:${caller.user}` },
       { policy: "model-team", key: `team:${caller.team}`, units: ["cost"] },
     ] as const;
+    // The same one for all requests of the isolate: it keeps the pauses that providers ask for.
     const limiter = createLimiter({ service: env.LIMITER });
     const context = { waitUntil };
     const send = budgetFetch({

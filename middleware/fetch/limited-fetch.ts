@@ -2,27 +2,19 @@
  * A `fetch` within a partner's limit. Requests queue at the limiter. If the partner answers 429 or 503 with
  * Retry-After, all requests of the key wait that long, and this one is repeated.
  */
-import type { Cost, Limiter, PlanName, PolicyName } from "../../client/limiter.ts";
+import type { CallFields, Limiter } from "../../client/limiter.ts";
 import { SYSTEM_TIME, type Time } from "../../core/clock.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
-import { type Given, requireFetchOptions, valueOf } from "../options.ts";
+import { type Given, type GivenFields, requireFetchOptions, valueOf } from "../options.ts";
 import { pause, pausedForMs, pauseOf } from "./pauses.ts";
 
 export type Fetch = (input: string | URL | Request, init?: RequestInit) => Promise<Response>;
 
 type FetchArgs = [input: string | URL | Request, init: RequestInit | undefined];
 
-export interface LimitedFetchOptions {
+export type LimitedFetchOptions = GivenFields<FetchArgs, CallFields<"plan" | "cost" | "group">> & {
   readonly limiter: Pick<Limiter, "limit">;
-  /** Absent: the limiter's own policy. */
-  readonly policy?: PolicyName;
   readonly key: Given<FetchArgs, string>;
-  /** Absent: 1. */
-  readonly cost?: Given<FetchArgs, Cost>;
-  /** The plan whose figures count, one of the policy's. Absent: the policy's own. */
-  readonly plan?: Given<FetchArgs, PlanName>;
-  /** Whose request it is. Needed under a policy with `fair`, whose groups share the limit. */
-  readonly group?: Given<FetchArgs, string>;
   /** The longest total wait of a request, in milliseconds. The policy must allow it with `maxWait`. */
   readonly waitMs: number;
   /** The most times that a request is sent. Absent: 3. */
@@ -31,7 +23,7 @@ export interface LimitedFetchOptions {
   readonly fetch?: Fetch;
   /** For tests. Absent: the real clock and timers. */
   readonly time?: Time;
-}
+};
 
 /** A request was abandoned, since its turn would come too late. */
 export class FetchLimitedError extends Error {
@@ -61,15 +53,16 @@ const DEFAULT_ATTEMPTS = 3;
 /** A `fetch` that waits for its turn. It throws a `FetchLimitedError` if that would come too late. */
 export function limitedFetch(options: LimitedFetchOptions): Fetch {
   requireFetchOptions(options);
-  const { limiter, policy = "", waitMs, attempts = DEFAULT_ATTEMPTS, time = SYSTEM_TIME } = options;
+  const { limiter, waitMs, attempts = DEFAULT_ATTEMPTS, time = SYSTEM_TIME } = options;
   return async (input, init) => {
     const send = options.fetch ?? fetch;
     const key = await valueOf(options.key, [input, init]);
+    const policy = options.policy === undefined ? undefined : await valueOf(options.policy, [input, init]);
     const cost = options.cost === undefined ? undefined : await valueOf(options.cost, [input, init]);
     const plan = options.plan === undefined ? undefined : await valueOf(options.plan, [input, init]);
     const group = options.group === undefined ? undefined : await valueOf(options.group, [input, init]);
     const request = {
-      ...(policy !== "" && { policy }),
+      ...(policy !== undefined && { policy }),
       key,
       ...(cost !== undefined && { cost }),
       ...(plan !== undefined && { plan }),

@@ -1,5 +1,5 @@
 /** Budgets of a request to a model: its estimate is held before, its use is settled after. */
-import type { Limiter, PlanName, PolicyName } from "../../client/limiter.ts";
+import type { CallFields, Limiter } from "../../client/limiter.ts";
 import { MAX_UNITS } from "../../core/algorithms/algorithm.ts";
 import type { Time } from "../../core/clock.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
@@ -21,17 +21,11 @@ import { costOf, maxCostOf, type Meter, type Price, priceOf, requirePrice, type 
 export type BudgetUnit = "tokens" | "input-tokens" | "output-tokens" | "cost";
 
 /** A key whose budget pays. Rules with other units, such as `requests`, take 1 for each request. */
-export interface Budget {
-  /** Absent: the limiter's own policy. */
-  readonly policy?: PolicyName;
+export type Budget = CallFields<"plan" | "group"> & {
   readonly key: string;
   /** Absent: `["tokens"]`. Each is the unit of a rule of the policy. */
   readonly units?: readonly BudgetUnit[];
-  /** The plan whose figures count. Absent: the policy's own. */
-  readonly plan?: PlanName;
-  /** Whose request it is, under a policy with `fair`. */
-  readonly group?: string;
-}
+};
 
 /** A request to a model, before it is sent. */
 export interface ModelRequest {

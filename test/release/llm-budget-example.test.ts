@@ -12,7 +12,10 @@ const EXAMPLE = join(ROOT, "examples", "llm-budget");
 const TOKENS = 100_000;
 const REQUESTS = 100;
 const users = Object.fromEntries(
-  ["ann", "ben", "cem", "dan", "eve"].map((user) => [`key-of-${user}`, { user, team: `team-of-${user}` }]),
+  ["ann", "ben", "cem", "dan", "eve", "fay", "gus"].map((user) => [
+    `key-of-${user}`,
+    { user, team: `team-of-${user}` },
+  ]),
 );
 
 let provider: Provider;
@@ -145,4 +148,15 @@ describe("what is not sent", () => {
     expect([response.status, response.headers.get("x-should-retry")]).toEqual([429, "false"]);
     expect(await response.text()).toContain("model-");
   });
+});
+
+// The last one: the pause is one of the model, for all of its requests.
+test("a pause that the provider asks for in one answer is kept by the next request, of any user", async () => {
+  const asked = { status: 429, headers: { "retry-after": "60" } };
+  expect((await ask("fay", "/v1/messages", asked)).status).toBe(429);
+  const before = provider.bodies.length;
+  const next = await ask("gus", "/v1/messages", { words: 2 });
+  expect([next.status, await next.text()]).toEqual([429, expect.stringContaining("asked for a pause")]);
+  expect(Number(next.headers.get("retry-after-ms"))).toBeGreaterThan(0);
+  expect(provider.bodies.length).toBe(before);
 });

@@ -1,7 +1,8 @@
 /** What `weir types` writes, in a project that has the package: a misspelt name does not compile. */
-import { readFileSync } from "node:fs";
+import { readFileSync, symlinkSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, inject, test } from "vitest";
+import { ROOT } from "../../scripts/project.ts";
 import { makeProject, POLICY, removeProject, runScript } from "../support/own-project.ts";
 import { projectWith, removePacked, typesOf, type Project } from "../support/packed.ts";
 
@@ -12,6 +13,8 @@ algorithm = "token-bucket"
 limit = 5
 window = "1s"
 keyKind = "ip"
+priorities = ["paid", "free"]
+defaultPriority = "free"
 [vars.POLICIES.llm.rules.requests]
 algorithm = "token-bucket"
 limit = 60
@@ -21,67 +24,174 @@ algorithm = "sliding-log"
 limit = 100
 window = "1m"
 unit = "tokens"
-`;
+[vars.POLICIES.shared]
+algorithm = "token-bucket"
+limit = 60
+window = "1m"
+fair = true
+[vars.POLICIES.shared.plans.gold]
+limit = 90
+${Array.from(
+  { length: 30 },
+  (_, index) => `[vars.POLICIES.other-${index}]
+algorithm = "concurrency"
+limit = 5
+`,
+).join("")}`;
+const PRIORITIES = '"critical" | "high" | "normal" | "low"';
 
-/** Each line that must not compile says so by itself. */
-const strict = (expected: string) => `
-import type { LimiterService, Policies, PolicyName } from "weir-limiter";
+const PRELUDE = `
+import type { Cost, LimiterService, PlanName, Policies, PolicyName } from "weir-limiter";
 import { createLimiter, type Limiter } from "weir-limiter/client";
 import { rateLimitBinding } from "weir-limiter/cloudflare";
 import { concurrency, rateLimit } from "weir-limiter/express";
-import { withRateLimit } from "weir-limiter/fetch";
+import { limitedFetch, withConcurrency, withRateLimit } from "weir-limiter/fetch";
+import { budgetFetch } from "weir-limiter/llm";
 import { createMemoryLimiter } from "weir-limiter/memory";
 import { createObjectsLimiter } from "weir-limiter/objects";
 import { memoryLimiter, tomlPolicies, unlimited } from "weir-limiter/testing";
+import { Ratelimit } from "weir-limiter/upstash";
+import { concurrency as honoConcurrency, rateLimit as honoLimit } from "weir-limiter/hono";
 
 declare const service: LimiterService;
 const limiter: Limiter = unlimited();
+const objects = createObjectsLimiter({ namespace: {}, policies: {} });
 const key = "k";
+const idempotencyKey = "i";
+const isPro = Date.now() > 0;
+const handler = (request: Request) => new Response(request.url);
 const policies = tomlPolicies("");
-export const right = () => [
-  limiter.limit({ policy: "llm", key, cost: { tokens: 3 } }),
-  limiter.limit({ policy: "api", key, plan: "pro", cost: 2 }),
-  limiter.limitAll({ checks: [{ policy: "api", key }, { policy: "visitor", key }] }),
-  limiter.hold({ policy: "llm", key, units: { requests: 1, tokens: 3 } }),
-  limiter.settle({ id: "h", used: { tokens: 3 } }),
-  service.limit({ policy: "api", key }),
-  createLimiter({ service, policy: "api" }).limit({ key }),
-  rateLimit({ limiter, policy: (req) => (req.url === "/" ? "api" : "llm"), key: (req) => String(req.headers["x"]) }),
-  rateLimit({ limiter, limits: [{ policy: "api", key }, { policy: "llm", key, cost: { tokens: 3 } }] }),
-  memoryLimiter({ policies, policy: "api" }),
-];
-const policy = ${JSON.stringify(expected === "" ? "api" : "usrs")} as const;
-const cost = { tokns: 3 } as const;
-const plan = "prro";
-export const wrong = () => [
-  limiter.limit({ ${expected}policy, key }),
-  limiter.limit({ policy: "llm", key, ${expected}cost }),
-  limiter.limit({ policy: "api", key, ${expected}plan }),
-  limiter.limitAny({ checks: [{ ${expected}policy, key }] }),
-  limiter.acquire({ ${expected}policy, key }),
-  limiter.hold({ policy: "llm", key, ${expected}units: cost }),
-  limiter.settle({ id: "h", ${expected}used: cost }),
-  limiter.refund({ policy: "llm", key, idempotencyKey: "i", ${expected}units: cost }),
-  limiter.peek({ ${expected}policy, key }),
-  service.limit({ ${expected}policy, key }),
-  createLimiter({ service, ${expected}policy }),
-  createMemoryLimiter({ policies: {}, ${expected}policy }),
-  createObjectsLimiter({ namespace: {}, policies: {}, ${expected}policy }),
-  memoryLimiter({ policies: {}, ${expected}policy }),
-  rateLimitBinding({ limiter, ${expected}policy }),
-  rateLimit({ limiter, ${expected}policy, key }),
-  concurrency({ limiter, ${expected}policy, key }),
-  ${expected}withRateLimit({ limiter, policy, key }, (request: Request) => new Response(request.url)),
-];
+const misspelt = { tokns: 3 } as const;
 export type Kind = Policies[Extract<keyof Policies, "visitor">];
-export const name: PolicyName = "api";
+declare const anyName: Exclude<PolicyName, "shared">;
+declare const fewNames: "api" | "llm";
+declare const found: string | (() => string);
 `;
-const EXPECT = "\n// @ts-expect-error there is none\n";
 
-let [folder, tarball] = ["", ""];
-beforeAll(async () => {
-  tarball = inject("tarball");
+/** Calls that compile with the types and without them. */
+const RIGHT = [
+  'limiter.limit({ policy: "llm", key, cost: { tokens: 3 } })',
+  'limiter.limit({ policy: "api", key, plan: "pro", priority: "high", cost: 2 })',
+  'limiter.limit({ policy: "api", key, plan: "", limits: { requests: 3 } })',
+  'limiter.limit({ policy: "visitor", key, priority: "paid" })',
+  'limiter.limit({ policy: "shared", key, group: "g", plan: "gold" })',
+  'limiter.limit({ key, cost: { tokens: 3 }, plan: "pro", priority: "paid", group: "g" })',
+  "limiter.limit({ policy: anyName, key, cost: 3 })",
+  'limiter.limit({ policy: fewNames, key, cost: { requests: 3 }, priority: "low" })',
+  'limiter.limit({ policy: "api", key, ...(isPro && ({ plan: "pro" } as const)) })',
+  'limiter.limitAll({ checks: [{ policy: "api", key, plan: "pro" }, { policy: "llm", key, cost: { tokens: 3 } }] })',
+  'limiter.limitAny({ checks: [{ policy: "shared", key, group: "g" }, { key }], priority: "paid" })',
+  'limiter.hold({ policy: "llm", key, units: { requests: 1, tokens: 3 } })',
+  'limiter.settle({ id: "h", used: { tokens: 3 } })',
+  'limiter.acquire({ policy: "other-1", key, units: 2 })',
+  'limiter.refund({ policy: "shared", key, idempotencyKey, units: { requests: 1 } })',
+  'limiter.peek({ policy: "shared", key, group: "g" })',
+  'limiter.reset({ policy: "shared", key, plan: "gold" })',
+  'service.limit({ policy: "api", key })',
+  'createLimiter({ service, policy: "llm" }).limit({ key, cost: { tokens: 3 } })',
+  'rateLimit({ limiter, policy: (req) => (req.url === "/" ? "api" : "llm"), key: (req) => String(req.headers["x"]) })',
+  'rateLimit({ limiter, limits: [{ policy: "api", key }, { policy: "llm", key, cost: () => ({ tokens: 3 }) }] })',
+  'rateLimit({ limiter, policy: "shared", key, group: (req) => String(req.headers["x"]), plan: async () => "gold" as const })',
+  'honoLimit({ limiter, policy: "llm", key: (c) => c.req.path, cost: (c) => ({ tokens: c.req.path.length }) })',
+  'honoLimit({ limiter, mode: "any", priority: "paid", limits: [{ policy: async () => "api" as const, key }] })',
+  'honoConcurrency({ limiter, policy: "other-2", key: (c) => c.req.path, units: 2, priority: () => "low" as const })',
+  'withRateLimit({ limiter, policy: "llm", key: (request) => request.url, cost: { tokens: 3 } }, handler)',
+  'limitedFetch({ limiter, policy: "shared", key, group: "g", waitMs: 5 })',
+  'budgetFetch({ limiter, budgets: [{ policy: "llm", key }, { policy: "shared", key, group: "g" }], maxOutputTokens: 9 })',
+  'memoryLimiter({ policies, policy: "api" })',
+  '("pro" satisfies PlanName<"api">, { tokens: 3 } satisfies Cost<"llm">)',
+];
+
+/** Calls that do not compile with the types, and what the compiler says. Without the types they compile. */
+const WRONG: readonly (readonly [call: string, reason: string])[] = [
+  ['limiter.limit({ policy: "usrs", key })', '"usrs"'],
+  ['limiter.limitAny({ checks: [{ policy: "usrs", key }] })', '"usrs"'],
+  ['limiter.acquire({ policy: "usrs", key })', '"usrs"'],
+  ['limiter.peek({ policy: "usrs", key })', '"usrs"'],
+  ['service.limit({ policy: "usrs", key })', '"usrs"'],
+  ['objects.limit({ policy: "usrs", key })', '"usrs"'],
+  ['createLimiter({ service, policy: "usrs" })', '"usrs"'],
+  ['createMemoryLimiter({ policies: {}, policy: "usrs" })', '"usrs"'],
+  ['createObjectsLimiter({ namespace: {}, policies: {}, policy: "usrs" })', '"usrs"'],
+  ['memoryLimiter({ policies: {}, policy: "usrs" })', '"usrs"'],
+  ['rateLimitBinding({ limiter, policy: "usrs" })', '"usrs"'],
+  ['new Ratelimit({ limiter, policy: "usrs" })', '"usrs"'],
+  ['rateLimit({ limiter, policy: "usrs", key })', '"usrs"'],
+  ['rateLimit({ limiter, policy: () => "usrs" as const, key })', '"usrs"'],
+  ['rateLimit({ limiter, limits: [{ policy: "usrs", key }] })', '"usrs"'],
+  ['concurrency({ limiter, policy: "usrs", key })', '"usrs"'],
+  ['honoLimit({ limiter, policy: "usrs", key })', '"usrs"'],
+  ['withRateLimit({ limiter, policy: "usrs", key }, handler)', '"usrs"'],
+  ['limitedFetch({ limiter, policy: "usrs", key, waitMs: 5 })', '"usrs"'],
+  // No policy has the unit.
+  ['limiter.limit({ policy: "llm", key, cost: misspelt })', "tokns"],
+  ['limiter.hold({ policy: "llm", key, units: { tokns: 3 } })', "tokns"],
+  ['limiter.settle({ id: "h", used: { tokns: 3 } })', "tokns"],
+  ['limiter.refund({ policy: "llm", key, idempotencyKey, units: misspelt })', "tokns"],
+  ["limiter.limit({ key, cost: { tokns: 3 } })", "tokns"],
+  ['service.hold({ policy: "llm", key, units: { tokns: 3 } })', "tokns"],
+  ['honoLimit({ limiter, policy: "llm", key, cost: () => misspelt })', "tokns"],
+  // Another policy has it.
+  ['limiter.limit({ policy: "api", key, cost: { tokens: 3 } })', "tokens"],
+  ['limiter.limit({ policy: "api", key, limits: { tokens: 3 } })', "tokens"],
+  [
+    'limiter.limitAll({ checks: [{ policy: "llm", key }, { policy: "api", key, cost: { tokens: 3 } }] })',
+    "tokens",
+  ],
+  ['limiter.hold({ policy: "api", key, units: { tokens: 3 } })', "tokens"],
+  ['limiter.acquire({ policy: "other-1", key, units: { tokens: 3 } })', "tokens"],
+  ['limiter.refund({ policy: "api", key, idempotencyKey, units: { tokens: 3 } })', "tokens"],
+  // Of so many names the compiler does not say which it compared.
+  ["limiter.limit({ policy: anyName, key, cost: { tokens: 3 } })", "to parameter of type 'LimitRequest"],
+  ['service.limit({ policy: "api", key, cost: { tokens: 3 } })', "tokens"],
+  ['objects.limit({ policy: "api", key, cost: { tokens: 3 } })', "tokens"],
+  ['rateLimit({ limiter, policy: "api", key, cost: { tokens: 3 } })', "tokens"],
+  ['rateLimit({ limiter, limits: [{ policy: "api", key, cost: { tokens: 3 } }] })', "tokens"],
+  ['honoLimit({ limiter, policy: "api", key, cost: () => ({ tokens: 3 }) })', "tokens"],
+  ['honoConcurrency({ limiter, policy: "other-2", key, units: { tokens: 3 } })', "tokens"],
+  ['withConcurrency({ limiter, policy: "other-2", key, units: { tokens: 3 } }, handler)', "tokens"],
+  ['limitedFetch({ limiter, policy: "api", key, waitMs: 5, cost: { tokens: 3 } })', "tokens"],
+  // Plans.
+  ['limiter.limit({ policy: "api", key, plan: "prro" })', '"prro"'],
+  ['limiter.limit({ key, plan: "prro" })', '"prro"'],
+  ['limiter.limit({ policy: "llm", key, plan: "pro" })', '"pro"'],
+  ['limiter.reset({ policy: "api", key, plan: "gold" })', '"gold"'],
+  ['service.acquire({ policy: "other-1", key, plan: "pro" })', '"pro"'],
+  ['rateLimit({ limiter, policy: "api", key, plan: () => "gold" as const })', '"gold"'],
+  ['withRateLimit({ limiter, policy: "api", key, plan: "gold" }, handler)', '"gold"'],
+  ['budgetFetch({ limiter, budgets: [{ policy: "llm", key, plan: "pro" }], maxOutputTokens: 9 })', '"pro"'],
+  ['("gold" satisfies PlanName<"api">)', '"gold"'],
+  // Priorities.
+  ['limiter.limit({ policy: "api", key, priority: "paid" })', '"paid"'],
+  ['limiter.limitAll({ checks: [{ policy: "api", key }], priority: "hihg" })', '"hihg"'],
+  ['service.hold({ policy: "visitor", key, units: 1, priority: "high" })', '"high"'],
+  ['honoLimit({ limiter, policy: "visitor", key, priority: "high" })', '"high"'],
+  ['concurrency({ limiter, policy: "other-1", key, priority: "paid" })', '"paid"'],
+  // Groups.
+  ['limiter.limit({ policy: "shared", key })', "'group' is missing"],
+  ['limiter.limit({ policy: "api", key, group: "g" })', "'group' are incompatible"],
+  ['limiter.limitAll({ checks: [{ policy: "shared", key }] })', "'group' is missing"],
+  ['limiter.limit({ policy: fewNames, key, group: "g" })', "'group' are incompatible"],
+  ['service.acquire({ policy: "shared", key })', "'group' is missing"],
+  ['rateLimit({ limiter, policy: "shared", key })', "'group' is missing"],
+  ['honoLimit({ limiter, limits: [{ policy: "shared", key }] })', "'group' is missing"],
+  ['limitedFetch({ limiter, policy: "shared", key, waitMs: 5 })', "'group' is missing"],
+  [
+    'budgetFetch({ limiter, budgets: [{ policy: "shared", key }], maxOutputTokens: 9 })',
+    "'group' is missing",
+  ],
+];
+/** Calls of programs without the types that compile for texts of any kind. */
+const LOOSE = [
+  "limiter.limit({ policy: String(key), key, plan: String(key) })",
+  "rateLimit({ limiter, policy: found, key })",
+];
+
+let folder = "";
+let project: Project;
+beforeAll(() => {
   folder = makeProject(TABLES);
+  project = installed();
 });
 afterAll(() => {
   removeProject(folder);
@@ -89,31 +199,71 @@ afterAll(() => {
 });
 
 function installed(): Project {
-  const project = projectWith(tarball);
-  if (project === undefined) throw new Error("it was not installed");
-  return project;
+  const made = projectWith(inject("tarball"));
+  if (made === undefined) throw new Error("it was not installed");
+  symlinkSync(join(ROOT, "node_modules", "hono"), join(made.folder, "node_modules", "hono"));
+  return made;
 }
-const COMPILERS = ["typescript", "typescript5"] as const;
 const WEB = { lib: ["ES2022", "DOM"] };
+/** A compiler, and whether an absent field differs from one that is undefined. */
+type Compiler = readonly [folder: "typescript" | "typescript5", isExact: boolean];
+const COMPILERS: readonly Compiler[] = [
+  ["typescript", true],
+  ["typescript", false],
+  ["typescript5", true],
+];
 
-test("names that are not in wrangler.toml do not compile, in any entry; those that are do", () => {
-  const { status, stdout } = runScript(folder, "policy-types");
-  expect([status, stdout]).toEqual([0, "weir-policies.d.ts: 3 policies\n"]);
-  const written = readFileSync(join(folder, "weir-policies.d.ts"), "utf8");
-  expect(written).toContain('"api": { unit: "requests"; plan: "pro"; keyKind: "text" };');
-  expect(written).toContain('"visitor": { unit: "requests"; keyKind: "ip" };');
-  expect(written).toContain('"llm": { unit: "requests" | "tokens"; keyKind: "text" };');
-  const project = installed();
-  project.write("weir-policies.d.ts", written);
-  project.write("index.ts", strict(EXPECT));
-  for (const compiler of COMPILERS) expect(typesOf(project, WEB, compiler)).toBe("");
-});
+/** What the compiler says of each call, "" if it compiles. */
+function saidOf(calls: readonly string[], [compiler, exactOptionalPropertyTypes]: Compiler): string[] {
+  project.write("index.ts", `${PRELUDE}${calls.map((call) => `void ${call};`).join("\n")}\n`);
+  const said = calls.map(() => "");
+  const first = PRELUDE.split("\n").length;
+  const errors = typesOf(project, { ...WEB, exactOptionalPropertyTypes }, compiler).split(/\n(?=\S)/);
+  for (const error of errors.filter((text) => text !== "")) {
+    const call = Number(/^index\.ts\((\d+),/.exec(error)?.[1]) - first;
+    if (said[call] === undefined) throw new Error(error);
+    said[call] += error;
+  }
+  return said;
+}
 
-test("without what it writes every text is allowed, as it was", () => {
-  const project = installed();
-  project.write("index.ts", strict(""));
-  for (const compiler of COMPILERS) expect(typesOf(project, WEB, compiler)).toBe("");
-});
+test.each(COMPILERS)(
+  "%s, exact %s: what wrangler.toml does not have does not compile, in any entry; what it has does",
+  (...compiler) => {
+    const { status, stdout } = runScript(folder, "policy-types");
+    expect([status, stdout]).toEqual([0, "weir-policies.d.ts: 34 policies\n"]);
+    const written = readFileSync(join(folder, "weir-policies.d.ts"), "utf8");
+    expect(written).toContain(
+      `"api": { unit: "requests"; plan: "pro"; priority: ${PRIORITIES}; keyKind: "text" };`,
+    );
+    expect(written).toContain('"visitor": { unit: "requests"; priority: "paid" | "free"; keyKind: "ip" };');
+    expect(written).toContain(
+      `"llm": { unit: "requests" | "tokens"; priority: ${PRIORITIES}; keyKind: "text" };`,
+    );
+    expect(written).toContain(
+      `"shared": { unit: "requests"; plan: "gold"; priority: ${PRIORITIES}; keyKind: "text"; fair: true };`,
+    );
+    project.write("weir-policies.d.ts", written);
+    expect(saidOf(RIGHT, compiler)).toEqual(RIGHT.map(() => ""));
+    const said = saidOf(
+      WRONG.map(([call]) => call),
+      compiler,
+    );
+    const others = WRONG.flatMap(([call, reason], index) =>
+      said[index]?.includes(reason) === true ? [] : [{ call, reason, said: said[index] }],
+    );
+    expect(others).toEqual([]);
+  },
+);
+
+test.each(COMPILERS)(
+  "%s, exact %s: without what it writes every text is allowed, as it was",
+  (...compiler) => {
+    project.write("weir-policies.d.ts", "");
+    const calls = [...RIGHT, ...LOOSE, ...WRONG.map(([call]) => call)];
+    expect(saidOf(calls, compiler)).toEqual(calls.map(() => ""));
+  },
+);
 
 test("a configuration that is wrong writes nothing", () => {
   const bad = makeProject(POLICY.replace('"30d"', "60"));

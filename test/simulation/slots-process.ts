@@ -82,14 +82,7 @@ async function reserveOlder(client: LimiterClient, message: ReservationsMessage)
   const its = Object.entries(known).flatMap(([name, version]) =>
     version.endsWith(OLDER) ? [[name, version.slice(0, -OLDER.length)] as const] : [],
   );
-  const {
-    readsSlots: _,
-    policies,
-    ...reply
-  } = await reserve(client, {
-    ...message,
-    known: Object.fromEntries(its),
-  });
+  const { policies, ...reply } = await reserve(client, { ...message, known: Object.fromEntries(its) });
   const described = Object.entries(policies).map(
     ([name, { slots: __, version, ...policy }]) => [name, { ...policy, version: version + OLDER }] as const,
   );

@@ -46,7 +46,6 @@ const EDITS: readonly Edit[] = [
     now: "slots: v.optional(Held),",
     before: "",
   },
-  { file: "worker/calls/reservations.ts", now: ", readsSlots: true };", before: "};" },
   {
     file: "worker/calls/reservations.ts",
     now: "...(mayHoldSlots(policy) && lease && {",

@@ -72,7 +72,7 @@ export async function callReserve(context: CallContext, input: unknown): Answere
     }),
   );
   const policies = Object.fromEntries(message.unknown);
-  return { protocol: RESERVATIONS_PROTOCOL, answers, policies, readsSent: true, readsSlots: true };
+  return { protocol: RESERVATIONS_PROTOCOL, answers, policies, readsSent: true };
 }
 
 /** Of this isolate. */

@@ -98,6 +98,18 @@ describe("it keeps within the limit", () => {
     expect([bodies.length, limiter.asked("limit", { key: "http://", cost: 2 }).length]).toEqual([1, 2]);
   });
 
+  test("a function finds the policy of each request, whose pauses are its own", async () => {
+    const { limiter, clock } = start();
+    const policy = (input: unknown) => (String(input).endsWith("free") ? "free" : "partner");
+    const get = limitedFetch({ limiter, policy, key: "partner", waitMs: 1_000, attempts: 1, time: clock });
+    answers = [later(429, "60")];
+    await expect(get(url)).rejects.toMatchObject({ retryAfterMs: 60_000 });
+    await expect(get(url)).rejects.toMatchObject({ retryAfterMs: 60_000, response: undefined });
+    expect((await get(`${url}/free`)).status).toBe(200);
+    const asked = limiter.asked("limit").map((call) => (call.asked as { readonly policy: string }).policy);
+    expect([asked, bodies.length]).toEqual([["partner", "free"], 2]);
+  });
+
   test("a limiter that cannot be reached is no leave to go", async () => {
     const { of, limiter } = start();
     limiter.fail();

@@ -261,5 +261,4 @@ export const ReservationsAnswer = v.object({
     "Policies of the calls that the client does not know, or that have changed.",
   ),
   readsSent: v.optional(described(v.literal(true), "The limiter reads the field sent.")),
-  readsSlots: v.optional(described(v.literal(true), "The limiter reads calls with the field slots.")),
 });
