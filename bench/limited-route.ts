@@ -84,12 +84,17 @@ const NEIGHBOURS: Readonly<Record<string, (policy: string) => MiddlewareHandler<
   },
 };
 
-for (const policy of ["hot", "planned", "many", "over", "denied"]) {
-  const plan = policy === "planned" ? { plan: () => "pro" } : {};
+for (const policy of ["hot", "planned", "grouped", "many", "over", "denied"]) {
+  const plan = (policy === "planned" || policy === "grouped") && { plan: () => "pro" };
+  const group = policy === "grouped" && { group: () => "customer:1" };
   for (const [way, limiter] of Object.entries(WAYS)) {
     // The load takes only 200 for an answer.
     const onDenied = () => new Response("denied");
-    app.post(`/${way}/${policy}`, rateLimit<App>({ limiter, policy, key: keyOf, onDenied, ...plan }), done);
+    app.post(
+      `/${way}/${policy}`,
+      rateLimit<App>({ limiter, policy, key: keyOf, onDenied, ...plan, ...group }),
+      done,
+    );
   }
   for (const [name, limited] of Object.entries(NEIGHBOURS))
     app.post(`/${name}/${policy}`, limited(policy), done);

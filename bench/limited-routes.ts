@@ -17,13 +17,14 @@ const LIMITED_BY = ["service", "objects", "http", "memory", "hono-rate-limiter",
 const ALL_TABLES = {
   hot: "one hot key",
   planned: "one hot key with a plan",
+  grouped: "one hot key with a plan and a group",
   many: "10,000 Zipf keys",
   over: "one key, far over its limit",
   denied: "10,000 Zipf keys, 2 per 600 s each, mostly denied",
 };
-/** TABLE=denied measures only that one. */
+/** TABLE=hot,grouped measures only those. */
 const TABLES = Object.fromEntries(
-  Object.entries(ALL_TABLES).filter(([name]) => (process.env["TABLE"] ?? name) === name),
+  Object.entries(ALL_TABLES).filter(([name]) => (process.env["TABLE"] ?? name).split(",").includes(name)),
 );
 /** Thousands of keys use up what they have first. */
 const WARM_UP_SECONDS: Readonly<Record<string, number>> = { denied: 10 };

@@ -1,7 +1,7 @@
 /**
  * `npm run bench:client`: how fast decisions are in the caller's own process: in Node over HTTP, with the limiter near and
  * 20 ms away, and in a worker around a Hono route, over the service binding and over bound objects, beside an empty route.
- * ROUNDS is the number of rounds of the worker's rows, SECONDS the length of each load. TABLE=denied measures one table of
+ * ROUNDS is the number of rounds of the worker's rows, SECONDS the length of each load. TABLE=hot,denied measures these tables of
  * the worker alone.
  */
 import { mkdtempSync, rmSync } from "node:fs";
@@ -27,6 +27,14 @@ const POLICIES = {
     limit: 1_000_000_000,
     window: "1s",
     deadlineMs: 10_000,
+    plans: { pro: { limit: 900_000_000 } },
+  },
+  grouped: {
+    algorithm: "token-bucket",
+    limit: 1_000_000_000,
+    window: "1s",
+    deadlineMs: 10_000,
+    fair: true,
     plans: { pro: { limit: 900_000_000 } },
   },
   many: { algorithm: "token-bucket", limit: 10_000, window: "1s", deadlineMs: 10_000, objects: 16 },

@@ -88,6 +88,7 @@ export class ReservationCache {
   #inForce(name: string, policy: PolicyView): CachedReservation | undefined {
     const known = this.#reservations.get(name);
     if (known === undefined || known.reservation.policy === policy) return known;
+    if (policy.groupOf !== undefined && known.reservation.policy.groupOf === policy.groupOf) return known;
     if (saysTheSame(known.reservation.policy, policy)) {
       known.reservation.policy = policy;
       return known;

@@ -157,11 +157,9 @@ export function cutByWindow<Config extends { readonly windowMs: number }>(
   return config.windowMs <= MAX_CUT_WINDOW_MS ? config : undefined;
 }
 
-/** In units. Without a group both are 0. */
+/** The most that a group may owe and never be denied for others, and what its holds have of it. No group: both are 0. */
 export interface PartOfGroup {
-  /** The most that it may owe and never be denied for others. */
   readonly part: number;
-  /** What its holds have. */
   readonly held: number;
 }
 

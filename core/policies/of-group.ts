@@ -1,5 +1,5 @@
 /** A policy as calls of a group see it: core/algorithms/fair/fair.ts says what a group is. */
-import type { GroupOfCall, Policy } from "./policy.ts";
+import type { GroupOfCall, Policy, PolicyView } from "./policy.ts";
 
 const MAX_VIEWS = 1_000;
 const views = new WeakMap<Policy, Map<string, Policy>>();
@@ -11,8 +11,9 @@ export function ofGroup(policy: Policy, group: GroupOfCall): Policy {
   const id = `${group.namedBy} ${group.group}`;
   const seen = known.get(id);
   if (seen !== undefined) return seen;
-  const byPriority = [...policy.priorities.seen].map(([name, each]) => [name, { ...each, group }] as const);
-  const made = { ...policy, group, priorities: { ...policy.priorities, seen: new Map(byPriority) } };
+  const of = <View extends PolicyView>(seenBefore: View) => ({ ...seenBefore, group, groupOf: seenBefore });
+  const byPriority = [...policy.priorities.seen].map(([name, each]) => [name, of(each)] as const);
+  const made = { ...of(policy), priorities: { ...policy.priorities, seen: new Map(byPriority) } };
   for (const oldest of known.keys()) {
     if (known.size < MAX_VIEWS) break;
     known.delete(oldest);

@@ -72,8 +72,9 @@ export interface PolicyView {
   readonly override?: AppliedOverride;
   /** Present when groups share a rule (core/algorithms/fair/fair.ts): each call says its group. */
   readonly isFair?: boolean;
-  /** Whose call it is. */
+  /** Whose call it is, and the policy that a view of a group is of: the same for all that name the group. */
   readonly group?: GroupOfCall;
+  readonly groupOf?: PolicyView;
   /** The plan that a call has named (plans.ts). Absent: the call names none, and its key keeps the plan that it has. */
   readonly plan?: string;
 }

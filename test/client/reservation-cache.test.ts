@@ -2,7 +2,8 @@ import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
 import { expect, test } from "vitest";
 import { ReservationCache } from "../../client/reservation-cache.ts";
-import type { Policy } from "../../core/policies/policy.ts";
+import { ofGroup } from "../../core/policies/of-group.ts";
+import { forPriority, type Policy } from "../../core/policies/policy.ts";
 import type { Reservation } from "../../core/reservations/reservation.ts";
 import { marginMs, spendableMs } from "../../core/reservations/sizing.ts";
 import { depth } from "../support/depth.ts";
@@ -280,4 +281,23 @@ test("nothing is random before the first key comes, and once is enough", () => {
   cache.endAll();
   cache.open(ONE, "c", 0);
   expect(made).toBe(1);
+});
+
+test("each group of a key has a reservation, whatever the names, and all of them are found by the key", () => {
+  const cache = makeCache();
+  const fair = parsePolicies({ one: { ...FIELDS, fair: true, reserve: { high: "20%" } } }).get("one");
+  if (fair === undefined) throw new Error("no policy");
+  const names = ["a", "a/b", "b", "b/c", "1:a", ":", ""];
+  const views = names.map((group) => (group === "" ? fair : ofGroup(fair, { group })));
+  const seen = views.flatMap((view) => [view, forPriority(view, "high")]);
+  const opened = seen.flatMap((view) => ["a", "b/c", "/c"].map((key) => cache.open(view, key, 0)));
+  expect(new Set(opened).size).toBe(cache.size);
+  expect(cache.size).toBe(opened.length);
+  for (const key of ["a", "b/c", "/c"]) {
+    const ofKey = opened.filter((each) => each.key === key);
+    expect(new Set(cache.all(fair, key))).toEqual(new Set(ofKey));
+  }
+  // Two callers that name one group share what is held for it.
+  const [one, other] = ["one", "other"].map((namedBy) => ofGroup(fair, { group: "same", namedBy }));
+  expect(cache.open(one ?? fair, "a", 0).holder).toBe(cache.open(other ?? fair, "a", 1).holder);
 });

@@ -5,6 +5,7 @@ import {
   configProblem,
   type ConfigProblem,
   type Forecast,
+  type PartOfGroup,
 } from "../algorithm.ts";
 import {
   ACTIVE_MS,
@@ -128,21 +129,16 @@ function withShares(algorithm: AnyAlgorithm): Algorithm<FairConfig, FairState> {
     ...(storedAs !== undefined && { storedAs }),
     ...(algorithm.hasWindows && { hasWindows: true }),
     isFair: true,
-    groups: ({ terms }, state, nowMs) =>
-      paidTo(terms, state?.shares, nowMs)
-        .groups.flatMap((group) => (isOfOthers(group.name) ? [] : group.name))
-        .toReversed(),
+    groups,
     configure: () => configProblem("fair", "beside an algorithm"),
     capacity: ({ inner }) => algorithm.capacity(inner),
     quota: ({ inner }) => algorithm.quota(inner),
-    localDecisions({ inner, terms }) {
+    localDecisions: ({ inner, terms }) => {
       const { admits, denies } = algorithm.localDecisions(inner);
-      // A log or window counts what isolates hold until they report it, later than it was used: so it would deny, and not
-      // the shares.
+      // A log or window counts units later than isolates use them: it would deny, and not the shares.
       return { admits: admits && !terms.isBound, denies };
     },
-    partOfGroup: (config, state, nowMs) =>
-      config.group === undefined ? { part: 0, held: 0 } : standingAt(config, state, nowMs, 0),
+    partOfGroup,
     refillMs: ({ inner }, missing) => algorithm.refillMs(inner, missing),
     scale: () => undefined,
     decide: (config, state, nowMs, cost, outstanding) =>
@@ -189,6 +185,15 @@ function withShares(algorithm: AnyAlgorithm): Algorithm<FairConfig, FairState> {
 }
 
 const BYTES_OF_GROUP = 256;
+
+function partOfGroup(config: FairConfig, state: FairState | undefined, nowMs: number): PartOfGroup {
+  return config.group === undefined ? { part: 0, held: 0 } : standingAt(config, state, nowMs, 0);
+}
+
+function groups({ terms }: FairConfig, state: FairState | undefined, nowMs: number): string[] {
+  const { groups: all } = paidTo(terms, state?.shares, nowMs);
+  return all.flatMap(({ name }) => (isOfOthers(name) ? [] : name)).toReversed();
+}
 
 function stateOf(inner: unknown, shares: Shares | undefined): FairState | undefined {
   const isEmpty = shares === undefined || shares.groups.length === 0;
