@@ -3,7 +3,7 @@
  * things: that its group's share lets it pass, and that there are units. Shares are taken as by calls that do not wait, so
  * most calls wait for their own group's share alone, and none of another group.
  *
- * If units are short, for a call whose share lets it pass, this is the order:
+ * If units are short, for a call that its share lets pass (but not as a burst, which may find units or not), this is the order:
  *
  * - calls that are *late*: for whom the rate of their part has brought their cost since units were short;
  * - calls within their parts;
@@ -89,7 +89,7 @@ export class RateLine<Call extends QueuedCall> {
         this.#earliestMs.set(first, earliestMs);
       }
       nextMs = Math.min(nextMs, earliestMs);
-      if (!place.passes || first.isBrief === true) continue;
+      if (!place.isFirm || first.isBrief === true) continue;
       ahead.push(place);
       short.set(first, sinceMs ?? nowMs);
     }
@@ -107,13 +107,13 @@ export class RateLine<Call extends QueuedCall> {
         return { rule, turnOf: turnsAt(rule.config, state, heldByGroup(holds), all, nowMs) };
       });
     return ({ cost, group, namedBy }, waiting) => {
-      let all: Turn = { passes: true, isWithin: true, level: 0, ownMs: 0 };
+      let all: Turn = { isFirm: true, isWithin: true, level: 0, ownMs: 0 };
       for (const { rule, turnOf } of shared) {
         const units = costOf(rule, cost);
         if (group === undefined || units === 0) continue;
         const turn = turnOf(group, namedBy, units);
         all = {
-          passes: all.passes && turn.passes,
+          isFirm: all.isFirm && turn.isFirm,
           isWithin: all.isWithin && turn.isWithin,
           level: Math.max(all.level, turn.level),
           ownMs: Math.max(all.ownMs, turn.ownMs),

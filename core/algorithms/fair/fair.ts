@@ -290,14 +290,17 @@ function forecastOf(inner: Forecast, config: FairConfig, state: FairState | unde
 
 /** A call that waits, among the groups that share a rule's rate. */
 export interface Turn {
-  /** Its group's share lets it pass. */
-  readonly passes: boolean;
+  /** Its group's share lets it pass now and later: it is no burst, which has an end. */
+  readonly isFirm: boolean;
   readonly isWithin: boolean;
   /** What its group owes, of its part. */
   readonly level: number;
   /** Milliseconds in which the rate of its group's part brings its cost. */
   readonly ownMs: number;
 }
+
+/** Of a part: less is from rounding. */
+const NOTHING = 1e-9;
 
 /** The weights of the groups that share the rate of a rule with this configuration; `undefined`: they do not. */
 export function rateWeightsOf(config: object): ShareTerms["weightOf"] | undefined {
@@ -317,10 +320,12 @@ export function turnsAt(
   const shares = paidTo(terms, (state as FairState | undefined)?.shares, nowMs);
   return (group, namedBy, cost) => {
     const standing = standingOf(terms, shares, group, heldBy.get(group), outstanding, namedBy);
+    const level = standing.owes / standing.part;
+    const within = isWithin(standing, cost);
     return {
-      passes: passes(standing, cost),
-      isWithin: isWithin(standing, cost),
-      level: standing.owes / standing.part,
+      isFirm: (within || level <= NOTHING) && passes(standing, cost),
+      isWithin: within,
+      level,
       ownMs: ownMs(standing, cost),
     };
   };
