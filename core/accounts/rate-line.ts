@@ -35,6 +35,13 @@ export class RateLine<Call extends QueuedCall> {
   readonly #short = new Map<Call, number>();
   /** When a call can pass at the earliest, unless units are given back: calls of others only delay it. */
   #earliestMs = new WeakMap<Call, number>();
+  /** Until then nobody can be served, unless one comes. */
+  #nextMs = -Infinity;
+
+  /** A call has come to the line. */
+  noteNew(): void {
+    this.#nextMs = -Infinity;
+  }
 
   /**
    * Answers callers in turn. @param isMore units may have come back, other than by time
@@ -42,11 +49,17 @@ export class RateLine<Call extends QueuedCall> {
    */
   serve(owner: LineOwner, waiters: Call[], nowMs: number, isMore: boolean): number {
     if (isMore) this.#earliestMs = new WeakMap();
+    // Each call that does not wait asks too, and there may be a thousand groups in line.
+    else if (nowMs < this.#nextMs && waiters.every(({ untilMs }) => untilMs > nowMs)) return this.#nextMs;
     for (;;) {
       const served = this.#serveNext(owner, waiters, nowMs);
       if (served === true) continue;
+      const { length } = waiters;
       endOverdue(waiters, nowMs);
-      return waiters.length === 0 ? Infinity : served;
+      // Those behind them may pass.
+      if (waiters.length < length) continue;
+      this.#nextMs = waiters.length === 0 ? Infinity : served;
+      return this.#nextMs;
     }
   }
 

@@ -181,7 +181,9 @@ export class WaitQueue {
         ended();
         resolve(leaving.answer);
       });
-      insert(keyState.policy, this.#lineOf(keyState).waiters, waiter);
+      const line = this.#lineOf(keyState);
+      insert(keyState.policy, line.waiters, waiter);
+      line.rates.noteNew();
       this.serve(keyState, false);
     });
   }
