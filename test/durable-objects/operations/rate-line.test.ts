@@ -302,6 +302,27 @@ test("while units are short, calls beyond their parts wait behind the one that t
   expect(isAdmitted(within)).toBe(true);
 });
 
+test("units that are short go to calls within their parts first, and of several to the group that owes least", async () => {
+  const rates = new Rates({ algorithm: "sliding-log", limit: 90, window: 1_000 });
+  rates.ask("a", { cost: 88 });
+  for (const group of ["b", "c"]) rates.ask(group);
+  await rates.run(10);
+  // A quarter of half of 30, so 5 is larger than its part.
+  const large = rates.ask("large", { cost: 5, waitMs: LONG_MS });
+  const owing = rates.ask("b", { waitMs: LONG_MS });
+  const fresh = rates.ask("d", { waitMs: LONG_MS });
+  await rates.run(11);
+  rates.refund(1);
+  await rates.run(12);
+  expect([large, owing, fresh].map(isAdmitted)).toEqual([false, false, true]);
+  rates.refund(5);
+  await rates.run(13);
+  expect([large, owing].map(isAdmitted)).toEqual([false, true]);
+  rates.refund(1);
+  await rates.run(14);
+  expect(isAdmitted(large)).toBe(true);
+});
+
 test("a full line sends away the last call of the group with the most, for one of a group with fewer", async () => {
   const rates = new Rates(BUCKET, { maxWaiters: 3 });
   rates.ask("small", { cost: 25 });
