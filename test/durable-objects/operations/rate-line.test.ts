@@ -58,7 +58,7 @@ class Rates {
       waitMs = undefined as number | undefined,
       named = "",
       signal = undefined as AbortSignal | undefined,
-      then = (): unknown => undefined,
+      onAnswer = (): unknown => undefined,
     } = {},
   ): Asked {
     const asked: Asked = { number: this.calls.length, group, cost, waitMs, atMs: this.time.nowMs };
@@ -76,7 +76,7 @@ class Rates {
       asked.answeredMs = Math.floor(this.time.nowMs);
       this.waiting.delete(asked);
       this.#answered.push(asked);
-      then();
+      onAnswer();
     };
     const answer = this.object.ask("rate", "key", (operations, keyState, nowMs) =>
       operations.limit(keyState, call, nowMs),
@@ -212,8 +212,8 @@ test.each(ALGORITHMS)(
 /** Callers that call again as soon as they are answered, so that so many always wait. */
 function flood(rates: Rates, group: string, callers: number, cost = 1): void {
   const again = (): void => {
-    const then = () => rates.time.at(rates.time.nowMs + 1, again);
-    rates.ask(group, { cost, waitMs: LONG_MS, then });
+    const onAnswer = () => rates.time.at(rates.time.nowMs + 1, again);
+    rates.ask(group, { cost, waitMs: LONG_MS, onAnswer });
   };
   for (let caller = 0; caller < callers; caller += 1) again();
 }
@@ -321,6 +321,27 @@ test("units that are short go to calls within their parts first, and of several 
   rates.refund(1);
   await rates.run(14);
   expect(isAdmitted(large)).toBe(true);
+});
+
+test("a call behind one whose wait ends is served at once, also if that one waited for units that are short", async () => {
+  const rates = new Rates({ algorithm: "sliding-log", limit: 90, window: 1_000 });
+  for (const group of ["c", "d"]) rates.ask(group);
+  const large = rates.ask("d", { cost: 21, waitMs: 100 });
+  // Units are taken without a decision: one is left.
+  const { keyState } = rates.line();
+  const accounts = keyState.ruleStates.map(({ rule: { algorithm, config }, account: { state, holds } }) => ({
+    state: algorithm.debit(config, state, START_MS, 87),
+    holds,
+  }));
+  rates.object.memory.store.commit(keyState, { accounts }, START_MS);
+  const behind = rates.ask("d", { waitMs: LONG_MS });
+  rates.time.at(90, () => undefined);
+  await rates.time.run(90, () => undefined);
+  const within = rates.ask("b", { cost: 2, waitMs: LONG_MS });
+  await rates.time.run(110, () => undefined);
+  expect([within, large, behind].map(isAdmitted)).toEqual([false, false, true]);
+  expect(large.answer).toMatchObject({ reason: "wait-timeout", waitedMs: 100 });
+  expect(behind.answer?.waitedMs).toBe(100);
 });
 
 test("a full line sends away the last call of the group with the most, for one of a group with fewer", async () => {
