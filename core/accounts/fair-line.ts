@@ -1,3 +1,4 @@
+import { slotTermsOf } from "../algorithms/fair/fair-slots.ts";
 /**
  * Whose turn it is where groups share slots (core/algorithms/fair/slot-shares.ts): the first caller of the group that comes first,
  * as in start-time fair queueing (Goyal, Vin and Cheng, 1996), with slots in place of packets.
@@ -8,12 +9,28 @@
  * So of groups that always wait each holds the same for its weight on average, also where there are fewer slots than
  * groups. Nothing is known here when nobody waits, and nothing is stored.
  */
-import { slotTermsOf } from "../algorithms/fair/fair-slots.ts";
+import { rateWeightsOf } from "../algorithms/fair/fair.ts";
 import type { SlotTerms } from "../algorithms/fair/slot-shares.ts";
 import { type Cost, costOf, type Rule } from "../policies/policy.ts";
-import { heldByGroup, heldUnits, type QueuedCost, type RuleAccount } from "./hold.ts";
+import { heldByGroup, heldUnits, type RuleAccount } from "./hold.ts";
+import type { QueuedCost } from "./queue-waits.ts";
 
 type Queued = Pick<QueuedCost, "cost" | "group">;
+
+/** A call in a line. */
+export interface QueuedCall extends QueuedCost {
+  /** It waits only for calls on several keys (turns.ts): where nothing is leased, others may pass it. */
+  readonly isBrief?: boolean | undefined;
+  /** `undefined`: the caller is answered. Otherwise the time to the next try; Infinity: unknown. */
+  attempt(nowMs: number): number | undefined;
+  /** @param isPushedOut a full line has no place for it any more (`makeRoom`) */
+  giveUp(nowMs: number, isPushedOut?: boolean): void;
+}
+
+/** A key whose line it is. Its accounts change as calls are served. */
+export interface LineOwner {
+  readonly ruleStates: readonly RuleAccount[];
+}
 
 /** A group that waits, with its first call. */
 interface Head<Call extends Queued> {
@@ -31,18 +48,30 @@ interface FairRule {
   readonly held: ReadonlyMap<string, number>;
 }
 
-/** The rule of whose slots groups have parts, with what they hold; `undefined`: calls are served as they come. */
-export function fairRuleOf(ruleAccounts: readonly RuleAccount[]): FairRule | undefined {
-  for (const { rule, account } of ruleAccounts) {
+/** The rule of whose slots groups have parts, with what they hold. */
+function fairRuleOf({ ruleStates }: LineOwner): FairRule | undefined {
+  for (const { rule, account } of ruleStates) {
     const terms = slotTermsOf(rule.config);
     if (terms !== undefined) return { rule, terms, held: heldByGroup(account.holds) };
   }
   return undefined;
 }
 
+/** What groups share: slots, or a rate. `undefined`: nothing, and calls are served as they come. */
+export function sharedIn({
+  ruleStates,
+}: LineOwner): { readonly isRate: boolean; readonly weightOf: SlotTerms["weightOf"] } | undefined {
+  for (const { rule } of ruleStates) {
+    const rate = rateWeightsOf(rule.config);
+    const weightOf = rate ?? slotTermsOf(rule.config)?.weightOf;
+    if (weightOf !== undefined) return { isRate: rate !== undefined, weightOf };
+  }
+  return undefined;
+}
+
 /** Whether the rules that lease have as many units free: then only its share can deny a call. */
-export function fits(ruleAccounts: readonly RuleAccount[], cost: Cost): boolean {
-  return ruleAccounts.every(
+function fits({ ruleStates }: LineOwner, cost: Cost): boolean {
+  return ruleStates.every(
     ({ rule, account }) =>
       rule.lease === undefined || heldUnits(account.holds).all + costOf(rule, cost) <= rule.capacity,
   );
@@ -55,14 +84,51 @@ export class FairLine {
   #held: ReadonlyMap<string, number> = new Map();
   #atMs = 0;
 
+  /**
+   * Answers callers in turn. Only what the share of a group denies is passed: a call that needs more units than are free
+   * waits for them first. Returns when the next can be served without returned units; Infinity: none.
+   */
+  serve<Call extends QueuedCall>(owner: LineOwner, waiters: Call[], nowMs: number): number {
+    for (;;) {
+      const served = this.#serveNext(owner, waiters, nowMs);
+      if (served === true) continue;
+      endOverdue(waiters, nowMs);
+      return waiters.length === 0 ? Infinity : served;
+    }
+  }
+
+  /** @returns true: one has left the line. Otherwise when the next can be served */
+  #serveNext<Call extends QueuedCall>(owner: LineOwner, waiters: Call[], nowMs: number): true | number {
+    const fair = fairRuleOf(owner);
+    let nextMs = Infinity;
+    for (const { first } of fair === undefined ? [] : this.#heads(fair, waiters, nowMs)) {
+      const waitMs = first.attempt(nowMs);
+      if (waitMs === undefined || first.untilMs <= nowMs) {
+        waiters.splice(waiters.indexOf(first), 1);
+        if (waitMs !== undefined) first.giveUp(nowMs);
+        return true;
+      }
+      nextMs = Math.min(nextMs, nowMs + waitMs);
+      if (!fits(owner, first.cost)) break;
+    }
+    return nextMs;
+  }
+
   /** The first call of each group that waits, in the order in which they are served. */
-  heads<Call extends Queued>(fair: FairRule, waiters: readonly Call[], nowMs: number): Head<Call>[] {
+  #heads<Call extends Queued>(fair: FairRule, waiters: readonly Call[], nowMs: number): Head<Call>[] {
     this.#note(fair, waiters, nowMs);
     return headsOf(fair, waiters, (group) => this.#tags.get(group) ?? 0);
   }
 
-  /** The groups that are served before this call. Nothing is noted: the call may not wait. */
-  before(fair: FairRule, waiters: readonly Queued[], call: Queued, nowMs: number): ReadonlySet<string> {
+  /** The calls of other groups that are served before this one. Nothing is noted: it may not wait. */
+  before<Call extends Queued>(
+    owner: LineOwner,
+    waiters: readonly Call[],
+    call: Queued,
+    nowMs: number,
+  ): ReadonlySet<Call> {
+    const fair = fairRuleOf(owner);
+    if (fair === undefined) return new Set();
     this.#note(fair, waiters, nowMs);
     const own = nameOf(call);
     const tag = this.#waiting.has(own) ? this.#tags.get(own) : this.#startOf(own, this.#waiting);
@@ -71,7 +137,8 @@ export class FairLine {
       group === own ? (tag ?? 0) : (this.#tags.get(group) ?? 0),
     );
     const names = heads.map(({ group }) => group);
-    return new Set(names.slice(0, names.indexOf(own)));
+    const before = new Set(names.slice(0, names.indexOf(own)));
+    return new Set(waiters.filter((waiter) => before.has(nameOf(waiter))));
   }
 
   #note({ terms, held }: FairRule, waiters: readonly Queued[], nowMs: number): void {
@@ -100,8 +167,17 @@ export class FairLine {
   }
 }
 
-function nameOf({ group = "" }: Queued): string {
+export function nameOf({ group = "" }: Pick<QueuedCost, "group">): string {
   return group;
+}
+
+/** The first call of each group. */
+export function firstsOf<Call extends Pick<QueuedCost, "group">>(
+  waiters: readonly Call[],
+): ReadonlyMap<string, Call> {
+  const firsts = new Map<string, Call>();
+  for (const waiter of waiters) if (!firsts.has(nameOf(waiter))) firsts.set(nameOf(waiter), waiter);
+  return firsts;
 }
 
 function headsOf<Call extends Queued>(
@@ -109,8 +185,7 @@ function headsOf<Call extends Queued>(
   waiters: readonly Call[],
   tagOf: (group: string) => number,
 ): Head<Call>[] {
-  const firsts = new Map<string, Call>();
-  for (const waiter of waiters) if (!firsts.has(nameOf(waiter))) firsts.set(nameOf(waiter), waiter);
+  const firsts = firstsOf(waiters);
   const active = new Set([...firsts.keys(), ...held.keys()]);
   let weights = 0;
   for (const group of active) weights += weightOf(group);
@@ -126,11 +201,18 @@ function headsOf<Call extends Queued>(
   );
 }
 
+/** Callers behind one that still waits get their last answer when their own wait is over. */
+export function endOverdue(waiters: QueuedCall[], nowMs: number): void {
+  const over = waiters.filter(({ untilMs }) => untilMs <= nowMs);
+  if (over.length > 0) waiters.splice(0, waiters.length, ...waiters.filter(({ untilMs }) => untilMs > nowMs));
+  for (const waiter of over) waiter.giveUp(nowMs);
+}
+
 /** Of a full line: the last caller of the group that has most callers there for its weight, if that is another group. */
-export function lastOfLongest<Call extends Queued>(
-  { terms: { weightOf } }: FairRule,
+export function lastOfLongest<Call extends Pick<QueuedCost, "group">>(
+  weightOf: SlotTerms["weightOf"],
   waiters: readonly Call[],
-  call: Queued,
+  call: Pick<QueuedCost, "group">,
 ): Call | undefined {
   const counts = new Map<string, number>();
   for (const waiter of waiters) counts.set(nameOf(waiter), (counts.get(nameOf(waiter)) ?? 0) + 1);

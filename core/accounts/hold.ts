@@ -2,7 +2,7 @@
 import type { Forecast, Rate, Uses } from "../algorithms/algorithm.ts";
 import { inGroup, withHeld } from "../algorithms/fair/fair.ts";
 import { search } from "../algorithms/log/unit-log.ts";
-import { type Cost, costOf, type Rule } from "../policies/policy.ts";
+import type { Rule } from "../policies/policy.ts";
 
 export interface Hold {
   readonly id: string;
@@ -215,6 +215,12 @@ export interface RuleAccount {
   readonly account: Account;
 }
 
+interface QueuedAs {
+  /** Units kept for more important calls. */
+  readonly apart?: number | undefined;
+  readonly group?: string | undefined;
+}
+
 /**
  * One account in the future, if every hold is used when it expires, every lease runs to its end, and no call comes.
  * Time only moves forward, so each hold is processed once.
@@ -238,9 +244,10 @@ export class Outlook {
 
   /**
    * The first instant, `fromMs` or later, when a cost is admitted; `Infinity`: none up to `untilMs`. Time moves at
-   * most to the result or `untilMs`. @param apart units kept for more important calls; by default the rule's
+   * most to the result or `untilMs`. @param of whose call it is; by default the rule says it
    */
-  passesAtMs(fromMs: number, cost: number, untilMs = Infinity, apart = this.#rule.apart ?? 0): number {
+  passesAtMs(fromMs: number, cost: number, untilMs = Infinity, of: QueuedAs = {}): number {
+    const { apart = this.#rule.apart ?? 0, group } = of;
     // The pool's answer for a share already includes units held here.
     if (this.#rule.algorithm.isShare === true)
       return this.#forecast.passesAtMs(fromMs, cost, this.#outstanding + apart);
@@ -252,7 +259,7 @@ export class Outlook {
     for (let atMs = fitsAtMs; ; atMs = this.#nextMs()) {
       this.moveTo(atMs);
       const taken = this.#outstanding + apart;
-      const passesAtMs = this.#forecast.passesAtMs(atMs, cost, taken);
+      const passesAtMs = this.#forecast.passesAtMs(atMs, cost, taken, group);
       const isCertain = passesAtMs <= this.#nextMs() || this.#forecast.isCertain(atMs, taken);
       if (isCertain) return passesAtMs;
       if (this.#nextMs() > untilMs) return Infinity;
@@ -313,86 +320,4 @@ export class Outlook {
       this.#leasesEndMs[this.#nextLease] ?? Infinity,
     );
   }
-}
-
-/* How long a cost has to wait, alone or behind callers in the queue. Pure. */
-
-export interface QueuedCost {
-  readonly cost: Cost;
-  readonly ttlMs: number;
-  /** The instant at which this caller gives up. */
-  readonly untilMs: number;
-  /** For each rule, units kept from this call for more important ones. */
-  readonly apart?: readonly number[] | undefined;
-  /** Whose call it is, where groups share a rule. */
-  readonly group?: string | undefined;
-  /** Callers with the same one make the same call: the first that is served takes units for all. */
-  readonly idempotencyKey?: string | undefined;
-}
-
-/**
- * The exact wait for a cost behind the callers in the queue, if no other call comes and every lease runs to its end;
- * `null`: never admitted. It simulates the queue: each waiter gets its lease when the rules admit it, or gives up at
- * `untilMs`. Time only moves forward, so the queue takes one walk through the holds.
- */
-export function waitBehindMs(
-  ruleAccounts: readonly RuleAccount[],
-  waiters: readonly QueuedCost[],
-  cost: Cost,
-  nowMs: number,
-): number | null {
-  const outlooks = ruleAccounts.map(({ rule, account: { state, holds } }) => ({
-    rule,
-    outlook: new Outlook(rule, state, holds),
-  }));
-  /** As of one `Outlook`: the latest of the rules. */
-  const passes = (fromMs: number, of: Cost, untilMs?: number, apart?: readonly number[]) => {
-    let latestMs = fromMs;
-    for (const [index, { rule, outlook }] of outlooks.entries()) {
-      const kept = apart === undefined ? undefined : (apart[index] ?? 0);
-      latestMs = Math.max(latestMs, outlook.passesAtMs(fromMs, costOf(rule, of), untilMs, kept));
-      if (latestMs === Infinity) break;
-    }
-    return latestMs;
-  };
-  const served = new Set<string>();
-  let atMs = nowMs;
-  for (const { idempotencyKey, cost: waiting, untilMs, ttlMs, group, apart = [] } of waiters) {
-    if (idempotencyKey !== undefined && served.has(idempotencyKey)) continue;
-    const passesAtMs = passes(atMs, waiting, untilMs, apart);
-    const isServed = passesAtMs <= untilMs;
-    atMs = isServed ? passesAtMs : Math.max(atMs, untilMs);
-    for (const { outlook } of outlooks) outlook.moveTo(atMs);
-    if (!isServed) continue;
-    // A share's wait is only the time until the next request.
-    const isTaken = passes(atMs, waiting, atMs, apart) <= atMs;
-    for (const { rule, outlook } of isTaken ? outlooks : [])
-      outlook.take(atMs, costOf(rule, waiting), atMs + ttlMs, group);
-    if (idempotencyKey !== undefined) served.add(idempotencyKey);
-  }
-  const passesAtMs = passes(atMs, cost);
-  return passesAtMs === Infinity ? null : passesAtMs - nowMs;
-}
-
-/**
- * The wait behind the queue if every held or leased unit came back unused now; `null`: never admitted. Only a refund,
- * a reset or a leaving waiter shortens it.
- */
-export function leastWaitMs(
-  ruleAccounts: readonly RuleAccount[],
-  waiters: readonly QueuedCost[],
-  cost: Cost,
-  nowMs: number,
-): number | null {
-  if (ruleAccounts.some(({ rule }) => costOf(rule, cost) > rule.capacity)) return null;
-  // A share's wait is only the time until its next request to the pool.
-  const isRate = ({ rule }: RuleAccount) => rule.lease === undefined && rule.algorithm.isShare !== true;
-  const rates = ruleAccounts
-    .filter(isRate)
-    .map(({ rule, account: { state } }) => ({ rule, account: { state, holds: [] } }));
-  const ahead = waiters.map((waiter) => ({
-    ...waiter,
-    apart: waiter.apart?.filter((_, index) => ruleAccounts.slice(index, index + 1).some(isRate)),
-  }));
-  return rates.length === 0 ? 0 : waitBehindMs(rates, ahead, cost, nowMs);
 }

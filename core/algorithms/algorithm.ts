@@ -306,8 +306,11 @@ export interface Forecast {
   debit(uses: Uses, from: number, to: number): void;
   /** Takes units, 1 or more, that are admitted at `atMs`. @param group whose they are; absent: the configuration's */
   take(atMs: number, units: number, group?: string): void;
-  /** The first instant, `atMs` or later, when a cost is admitted with this `outstanding`; Infinity: never. */
-  passesAtMs(atMs: number, cost: number, outstanding: number): number;
+  /**
+   * The first instant, `atMs` or later, when a cost is admitted with this `outstanding`; Infinity: never.
+   * @param group whose call it is; absent: the configuration's
+   */
+  passesAtMs(atMs: number, cost: number, outstanding: number, group?: string): number;
   /** False when `passesAtMs` may be wrong: a debt is too large to be counted, or the clock was set back. */
   isCertain(atMs: number, outstanding: number): boolean;
 }

@@ -80,8 +80,8 @@ function parsePlan(name: string, given: unknown): Policy | Problems {
   const isFair = fair.length > 0;
   if (isFair && lease !== undefined && (fair.length > 1 || fair[0]?.lease === undefined))
     return { problems: [violation(["fair"], true, FAIR_BESIDE_SLOTS)] };
-  // Nobody waits for units of a pool, nor for those of a rate in one line with other groups.
-  const isAtOnce = kind !== undefined || isFair;
+  // Nobody waits for units of a pool, nor in one line by group and by what is kept for priorities.
+  const isAtOnce = kind !== undefined || (isFair && Object.keys(fields.reserve).length > 0);
   const mayBe = (what: "admits" | "denies") =>
     mostMs > 0 && rules.every(({ algorithm, config }) => algorithm.localDecisions(config)[what]);
   const policy = {
@@ -254,6 +254,7 @@ function contradiction(fields: PolicyFields, rules: readonly Rule[], leases: boo
   const { onFailure, objects, objectsBefore = [], pool, localShare, locationHint, jurisdiction } = fields;
   const isPooled = pool !== undefined;
   const isFair = rules.some((rule) => rule.algorithm.isFair === true);
+  const isKept = Object.keys(fields.reserve).length > 0;
   const { algorithm, capacity } = rules.find((rule) => rule.algorithm.isPoolable !== true) ?? {};
   const unpoolable =
     capacity === 0
@@ -285,16 +286,8 @@ function contradiction(fields: PolicyFields, rules: readonly Rule[], leases: boo
     // Where rules lease units, their own fields set the waits.
     [leases && fields[wait] !== undefined, wait, "left out: it stands in the rules that lease units"],
     [isPooled && fields[wait] !== undefined, wait, "left out with a pool"],
-    [
-      isFair && !leases && fields[wait] !== undefined,
-      wait,
-      "left out with fair: its calls are denied at once",
-    ],
-    [
-      leases && isFair && Object.keys(fields.reserve).length > 0,
-      "reserve",
-      "left out with fair where units are leased",
-    ],
+    [isFair && isKept && !leases && fields[wait] !== undefined, wait, "left out with fair and reserve"],
+    [leases && isFair && isKept, "reserve", "left out with fair where units are leased"],
   ];
   const found = checks.find(([isWrong]) => isWrong);
   if (found === undefined) return undefined;

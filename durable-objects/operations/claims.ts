@@ -75,7 +75,7 @@ export class Claims {
     if (earlier !== undefined) return earlier;
     if (call.shed !== undefined) return { shed: call.shed };
     // The call does not pass callers that wait for units of rates.
-    this.#queue.serve(keyState);
+    this.#queue.serve(keyState, false);
     if (keyState.policy.lease === undefined && this.#queue.aheadOf(keyState, call, nowMs).length > 0)
       return { rules: peekTurn(this.#queue, keyState, call, nowMs) };
     // A part of a call on several keys does not pass callers that wait for this key.

@@ -55,7 +55,7 @@ export class Limits {
   /** While callers wait, a call that does not wait is denied: it does not pass them. */
   readonly limit: Operations["limit"] = (keyState, call, nowMs) => {
     const { cost, waitMs, shed } = call;
-    this.#queue.serve(keyState);
+    this.#queue.serve(keyState, false);
     if (takesNothing(keyState.policy, cost))
       return this.#earlier(keyState, call, nowMs) ?? { rules: peekTurn(this.#queue, keyState, call, nowMs) };
     const isBehind = this.#queue.aheadOf(keyState, call, nowMs).length > 0;

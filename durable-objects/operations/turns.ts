@@ -1,6 +1,7 @@
 /** A call takes units in its turn, or is denied at once, with the exact wait, if that cannot end in time. */
 import { admitsUnprovisional, withoutTaking } from "../../core/accounts/account.ts";
-import { leastWaitMs, type QueuedCost, waitBehindMs } from "../../core/accounts/hold.ts";
+import { leastWaitMs, type QueuedCost, waitBehindMs } from "../../core/accounts/queue-waits.ts";
+import { shareBehind } from "../../core/algorithms/fair/fair.ts";
 import { type Cost, costOf } from "../../core/policies/policy.ts";
 import type { Answer, Decided, RuleDecision } from "../../core/protocol/answers.ts";
 import type { SeenBy } from "../../core/protocol/calls.ts";
@@ -13,6 +14,7 @@ interface RequestedUnits {
   readonly cost: Cost;
   readonly priority?: string | undefined;
   readonly group?: string | undefined;
+  readonly namedBy?: string | undefined;
 }
 
 interface TurnCall extends RequestedUnits {
@@ -46,8 +48,8 @@ export function takeTurn(
   nowMs: number,
   answers: TurnAnswers,
 ): MaybePromise<Answer> {
-  queue.serve(keyState);
-  const { cost, ttlMs, signal, caller, idempotencyKey, priority, group } = call;
+  queue.serve(keyState, false);
+  const { cost, ttlMs, signal, caller, idempotencyKey, priority, group, namedBy } = call;
   const waitedAt = (atMs: number) => (call.waitMs === undefined ? {} : { waitedMs: atMs - nowMs });
   const standing = (atMs: number): Answer | undefined => {
     const hasLeases = keyState.policy.lease !== undefined;
@@ -85,6 +87,7 @@ export function takeTurn(
     idempotencyKey,
     priority,
     group,
+    namedBy,
     apart,
   };
   const answerAt = (atMs: number, isLast: boolean, isPushedOut = false) => {
@@ -108,13 +111,17 @@ function behind(keyState: KeyState, call: RequestedUnits, nowMs: number, waiters
   const ruleStates = keyState.seenBy(call);
   const retryAfterMs = waitBehindMs(ruleStates, waiters, cost, nowMs);
   return withoutTaking(ruleStates, nowMs, cost).map((decision, index): RuleDecision => {
-    const rule = ruleStates[index]?.rule;
+    const { rule, account } = ruleStates[index] ?? {};
     const isQueued = rule !== undefined && (policy.lease === undefined || rule.lease !== undefined);
     if (!isQueued || decision.reason === "cost-over-limit") return decision;
     if (costOf(rule, cost) === 0) return { ...decision, remaining: 0 };
     const reason = decision.success ? "quota" : decision.reason;
     const { delayMs: _, ...denied } = decision;
-    return { ...denied, success: false, remaining: 0, retryAfterMs, reason };
+    const own = waiters
+      .filter(({ group }) => group === call.group)
+      .map((waiter) => costOf(rule, waiter.cost));
+    const share = shareBehind(rule.config, account?.state, nowMs, costOf(rule, cost), own);
+    return { ...denied, ...(share && { share }), success: false, remaining: 0, retryAfterMs, reason };
   });
 }
 

@@ -1,5 +1,13 @@
-import { FairLine, fairRuleOf, fits, lastOfLongest } from "../../core/accounts/fair-line.ts";
-import { rateEndsAtMs, waitBehindMs, type QueuedCost } from "../../core/accounts/hold.ts";
+import {
+  endOverdue,
+  FairLine,
+  lastOfLongest,
+  type QueuedCall,
+  sharedIn,
+} from "../../core/accounts/fair-line.ts";
+import { rateEndsAtMs } from "../../core/accounts/hold.ts";
+import { waitBehindMs } from "../../core/accounts/queue-waits.ts";
+import { RateLine } from "../../core/accounts/rate-line.ts";
 import { SYSTEM_TIME, type Time } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import { markOf } from "../../core/protocol/names.ts";
@@ -15,18 +23,12 @@ const LONGEST_TIMER_MS = 60_000;
 const NOBODY: readonly Waiter[] = [];
 
 /** A caller that waits for units of a key. */
-export interface Waiter extends QueuedCost {
+export interface Waiter extends QueuedCall {
   readonly sinceMs: number;
   /** `AcquireCall.mark`. */
   readonly mark?: string | undefined;
   /** See wait-queue.ts. Absent: the usual priority. */
   readonly priority?: string | undefined;
-  /** It waits only for calls on several keys (turns.ts): where nothing is leased, others may pass it. */
-  readonly isBrief?: boolean | undefined;
-  /** `undefined`: the caller is answered. Otherwise the time to the next try; Infinity: unknown. */
-  attempt(nowMs: number): number | undefined;
-  /** @param isPushedOut a full line has no place for it any more (`makeRoom`) */
-  giveUp(nowMs: number, isPushedOut?: boolean): void;
   reject(error: Error): void;
 }
 
@@ -40,7 +42,9 @@ interface IdleWatch {
 interface Line {
   policy: Policy;
   readonly waiters: Waiter[];
-  readonly fair: FairLine;
+  /** The orders where groups share slots, or a rate. */
+  readonly slots: FairLine;
+  readonly rates: RateLine<Waiter>;
   readonly idlers: Set<IdleWatch>;
   cancel: (() => void) | undefined;
   /** The key stays in memory while callers wait for it. */
@@ -49,8 +53,9 @@ interface Line {
 
 /**
  * The waiting callers, in one line per key, served strictly in order: small requests never starve a large
- * one. Where groups share slots, that is the order within a group (fair-line.ts). Operations that may free units call `serve`. Expiring leases, refills and ends of waits have one timer
- * per key, set to the next instant. In memory only: a crash also ends the calls that wait.
+ * one. Where groups share slots (fair-line.ts) or a rate (rate-line.ts), that is the order within a group. Operations that
+ * may free units call `serve`. Expiring leases, refills and ends of waits have one timer per key, set to the next instant.
+ * In memory only: a crash also ends the calls that wait.
  */
 export class WaitQueue {
   readonly #lines = new Map<KeyState, Line>();
@@ -83,30 +88,33 @@ export class WaitQueue {
   /** The waiters that a new call may not pass; none if all are brief (`isBrief`) and nothing is leased. */
   aheadOf(
     keyState: KeyState,
-    { priority, group, cost }: Pick<Waiter, "priority" | "group" | "cost">,
+    { priority, group, namedBy, cost }: Pick<Waiter, "priority" | "group" | "namedBy" | "cost">,
     nowMs: number,
   ): readonly Waiter[] {
+    const { policy } = keyState;
     const waiters = this.waitersOf(keyState);
     if (waiters.length === 0) return waiters;
-    const fair = fairRuleOf(keyState.ruleStates);
-    if (fair !== undefined && group !== undefined) {
-      const own = waiters.filter((waiter) => waiter.group === group);
-      const ahead = new Set(aheadOf(keyState.policy, own, { priority, sinceMs: nowMs }));
-      const before = this.#lineOf(keyState).fair.before(fair, waiters, { group, cost }, nowMs);
-      return waiters.filter((waiter) => ahead.has(waiter) || before.has(waiter.group ?? ""));
-    }
-    const isNobodys = keyState.policy.lease === undefined && waiters.every(({ isBrief }) => isBrief === true);
-    return isNobodys ? NOBODY : aheadOf(keyState.policy, waiters, { priority, sinceMs: nowMs });
+    const found = sharedIn(keyState);
+    const shared = group === undefined && found?.isRate !== true ? undefined : found;
+    const own = shared === undefined ? waiters : waiters.filter((waiter) => waiter.group === group);
+    const isNobodys = policy.lease === undefined && own.every(({ isBrief }) => isBrief === true);
+    const ahead = isNobodys ? NOBODY : aheadOf(policy, own, { priority, sinceMs: nowMs });
+    if (shared === undefined) return ahead;
+    const { rates, slots } = this.#lineOf(keyState);
+    const before = (shared.isRate ? rates : slots).before(keyState, waiters, { group, namedBy, cost }, nowMs);
+    return before.size === 0
+      ? ahead
+      : waiters.filter((waiter) => before.has(waiter) || ahead.includes(waiter));
   }
 
   /** Whether a further call of the group may wait. A full line sends away the last of a group with more callers there. */
   makeRoom(keyState: KeyState, ahead: number, call: Pick<Waiter, "group" | "cost">, nowMs: number): boolean {
     const { maxWaiters } = keyState.policy.waiting;
-    const fair = fairRuleOf(keyState.ruleStates);
+    const shared = sharedIn(keyState);
     const waiters = this.waitersOf(keyState);
-    if (fair === undefined || waiters.length < maxWaiters)
-      return (fair === undefined ? ahead : waiters.length) < maxWaiters;
-    const last = lastOfLongest(fair, waiters, call);
+    if (shared === undefined || waiters.length < maxWaiters)
+      return (shared === undefined ? ahead : waiters.length) < maxWaiters;
+    const last = lastOfLongest(shared.weightOf, waiters, call);
     if (last === undefined) return false;
     this.#remove(keyState, last);
     last.giveUp(nowMs, true);
@@ -173,8 +181,10 @@ export class WaitQueue {
         ended();
         resolve(leaving.answer);
       });
-      insert(keyState.policy, this.#lineOf(keyState).waiters, waiter);
-      this.serve(keyState);
+      const line = this.#lineOf(keyState);
+      insert(keyState.policy, line.waiters, waiter);
+      line.rates.noteNew();
+      this.serve(keyState, false);
     });
   }
 
@@ -198,16 +208,17 @@ export class WaitQueue {
     return idle.finally(() => this.#waits.add(caller, -1));
   }
 
-  /** Answers callers in order as far as possible, and sets the timer for the next instant. */
-  serve(keyState: KeyState): void {
+  /**
+   * Answers callers in order as far as possible, and sets the timer for the next instant.
+   * @param isMore whether units may have come back, other than by time
+   */
+  serve(keyState: KeyState, isMore = true): void {
     const line = this.#lines.get(keyState);
     if (line === undefined) return;
+    const isChanged = line.policy !== keyState.policy;
     line.policy = keyState.policy;
     const nowMs = this.#toNow(keyState);
-    const headMs =
-      fairRuleOf(keyState.ruleStates) === undefined
-        ? serveInOrder(keyState.policy, line.waiters, nowMs)
-        : serveFairly(keyState, line.waiters, line.fair, nowMs);
+    const headMs = serveLine(keyState, line, nowMs, isMore || isChanged);
     const isLeased = () => [...keyState.claims.values()].some(({ kind }) => kind === "lease");
     for (const idler of line.idlers) {
       if (idler.untilMs > nowMs && isLeased()) continue;
@@ -223,7 +234,7 @@ export class WaitQueue {
     if (line.idlers.size > 0)
       for (const { expiresAtMs } of keyState.claims.values()) nextMs = Math.min(nextMs, expiresAtMs);
     const timerMs = Math.min(Math.max(1, nextMs - nowMs), LONGEST_TIMER_MS);
-    line.cancel = this.#time.after(timerMs, () => this.serve(keyState));
+    line.cancel = this.#time.after(timerMs, () => this.serve(keyState, false));
   }
 
   /** Serves a line after a change of its policy, which may let more calls pass, or none. */
@@ -269,7 +280,8 @@ export class WaitQueue {
     const line = {
       policy,
       waiters: [],
-      fair: new FairLine(),
+      slots: new FairLine(),
+      rates: new RateLine<Waiter>(),
       idlers: new Set<IdleWatch>(),
       cancel: undefined,
       unpin: keyState.pin(),
@@ -328,41 +340,13 @@ export function serveInOrder({ priorities }: Policy, waiters: Waiter[], nowMs: n
   return waiters.length === 0 ? Infinity : nextMs;
 }
 
-/**
- * Answers callers in turn. Only what the share of a group denies is passed: a call that needs more units than are free waits
- * for them first. Returns when the next can be served without returned units; Infinity: none.
- */
-function serveFairly(keyState: KeyState, waiters: Waiter[], line: FairLine, nowMs: number): number {
-  for (;;) {
-    const served = serveNext(keyState, waiters, line, nowMs);
-    if (served === true) continue;
-    endOverdue(waiters, nowMs);
-    return waiters.length === 0 ? Infinity : served;
-  }
-}
-
-/** @returns true: one has left the line. Otherwise when the next can be served */
-function serveNext(keyState: KeyState, waiters: Waiter[], line: FairLine, nowMs: number): true | number {
-  const fair = fairRuleOf(keyState.ruleStates);
-  let nextMs = Infinity;
-  for (const { first } of fair === undefined ? [] : line.heads(fair, waiters, nowMs)) {
-    const waitMs = first.attempt(nowMs);
-    if (waitMs === undefined || first.untilMs <= nowMs) {
-      waiters.splice(waiters.indexOf(first), 1);
-      if (waitMs !== undefined) first.giveUp(nowMs);
-      return true;
-    }
-    nextMs = Math.min(nextMs, nowMs + waitMs);
-    if (!fits(keyState.ruleStates, first.cost)) break;
-  }
-  return nextMs;
-}
-
-/** Callers behind one that still waits get their last answer when their own wait is over. */
-function endOverdue(waiters: Waiter[], nowMs: number): void {
-  const over = waiters.filter(({ untilMs }) => untilMs <= nowMs);
-  if (over.length > 0) waiters.splice(0, waiters.length, ...waiters.filter(({ untilMs }) => untilMs > nowMs));
-  for (const waiter of over) waiter.giveUp(nowMs);
+function serveLine(keyState: KeyState, line: Line, nowMs: number, isMore: boolean): number {
+  const { waiters, rates, slots } = line;
+  const shared = sharedIn(keyState);
+  if (shared === undefined) return serveInOrder(keyState.policy, waiters, nowMs);
+  return shared.isRate
+    ? rates.serve(keyState, waiters, nowMs, isMore)
+    : slots.serve(keyState, waiters, nowMs);
 }
 
 function rankMsOf(priorities: Policy["priorities"], { priority, sinceMs }: Ranked): number {

@@ -3,7 +3,8 @@
  * states, and plays queues through with full decisions. Production code must agree, faster.
  */
 import { type JointDecision, type Taking, advance } from "../../core/accounts/account.ts";
-import type { Account, Hold, QueuedCost, RuleAccount } from "../../core/accounts/hold.ts";
+import type { Account, Hold, RuleAccount } from "../../core/accounts/hold.ts";
+import type { QueuedCost } from "../../core/accounts/queue-waits.ts";
 import type { Denial } from "../../core/algorithms/algorithm.ts";
 import { type Cost, costOf, type Rule } from "../../core/policies/policy.ts";
 import type { RuleDecision } from "../../core/protocol/answers.ts";

@@ -16,6 +16,8 @@ const policies = {
   paced: { algorithm: "token-bucket", limit: 10, window: "1s", burst: 1, ...WAIT },
   /** What is used comes back long after the test: only a hold that ends makes room. */
   still: { algorithm: "sliding-log", limit: 20, window: "30d", ...WAIT },
+  shared: { algorithm: "token-bucket", limit: 40, window: "30d", fair: true, maxWaiters: 3, ...WAIT },
+  sharedPace: { algorithm: "token-bucket", limit: 40, window: "8s", fair: true, ...WAIT },
   hot: { algorithm: "token-bucket", limit: 100_000, window: "30d", reservation: { ttl: "8s" }, ...WAIT },
   slots: { algorithm: "concurrency", limit: 20, ttl: "8s", maxWait: "60s", deadlineMs },
   slot: { algorithm: "concurrency", limit: 1, ttl: "60s", maxWait: "60s", deadlineMs },
@@ -205,6 +207,50 @@ test("waits that are ended through one isolate end in another one, which leases 
     for (const each of answers.filter(isDenied)) expect(each["reason"]).toBe("wait-timeout");
     expect(answers.filter((each) => isDenied(each) && each["source"] === "isolate")).not.toEqual([]);
   });
+});
+
+test("a waiting call of a group keeps its own group in line, and no other group", async () => {
+  const key = freshKey();
+  const ask = (group: string, fields: object) => client.limit("shared", key, { group, ...fields });
+  await ask("small", {});
+  const held = await client.call("POST", "/v1/holds", { policy: "shared", key, group: "flood", units: 20 });
+  const { id } = held.body["hold"] as { id: string };
+  // Half of the 40 is common room, and a quarter its part.
+  const first = ask("flood", { cost: 10, waitMs: 60_000 });
+  await untilKey("shared", key, { queueLength: 1 });
+  expect((await ask("flood", { cost: 1 })).body).toMatchObject({
+    success: false,
+    reason: "quota",
+    remaining: 0,
+  });
+  expect((await ask("small", { cost: 4, waitMs: 60_000 })).body).toMatchObject({
+    success: true,
+    waitedMs: 0,
+  });
+  expect((await ask("small", { cost: 5 })).body).toMatchObject({ success: true, group: "small" });
+  const second = ask("flood", { waitMs: 60_000 });
+  await untilKey("shared", key, { queueLength: 2 });
+  const last = ask("flood", { waitMs: 60_000 });
+  await untilKey("shared", key, { queueLength: 3 });
+  const vain = await ask("flood", { waitMs: 60_000 });
+  expect(vain.body).toMatchObject({ success: false, reason: "queue-full" });
+  await client.call("DELETE", `/v1/holds/${id}`);
+  for (const { body } of await Promise.all([first, second, last]))
+    expect(body).toMatchObject({ success: true, group: "flood" });
+  await untilKey("shared", key, { queueLength: 0, remaining: 40 - 1 - 4 - 5 - 12 });
+});
+
+test("a flood in line delays no group within its part, and is served in the end", async () => {
+  const key = freshKey();
+  const ask = (group: string) => client.limit("sharedPace", key, { group, waitMs: 60_000 });
+  await ask("small");
+  const flood = Array.from({ length: 40 }, () => ask("flood"));
+  await eventually(async () =>
+    expect((await client.peek("sharedPace", key)).body["queueLength"]).toBeGreaterThan(0),
+  );
+  for (let call = 0; call < 4; call += 1)
+    expect((await ask("small")).body).toMatchObject({ success: true, waitedMs: 0 });
+  for (const { body } of await Promise.all(flood)) expect(body).toMatchObject({ success: true });
 });
 
 test("over the service binding the same holds", async () => {

@@ -199,7 +199,7 @@ export function passes(standing: Standing, cost: number): boolean {
   const { terms, shares, owes, part, all } = standing;
   if (terms.isBound && !isAlone(standing) && all + cost > terms.burst + SLACK) return false;
   if (terms.isBound && isAlone(standing)) return true;
-  if (owes + cost <= part + SLACK) return true;
+  if (isWithin(standing, cost)) return true;
   if (cost > part && owes <= SLACK) return true;
   const room = (1 - CUT) * terms.burst + part;
   return (
@@ -207,6 +207,16 @@ export function passes(standing: Standing, cost: number): boolean {
     all + cost <= room + SLACK &&
     owes + cost <= MAX_PARTS * part + SLACK
   );
+}
+
+/** Whether what the group owes then stays within its part. */
+export function isWithin({ owes, part }: Standing, cost: number): boolean {
+  return owes + cost <= part + SLACK;
+}
+
+/** Milliseconds in which the rate of the group's part brings as many units. */
+export function ownMs({ terms, part }: Standing, units: number): number {
+  return (units * CUT * terms.burst) / (terms.rate * part);
 }
 
 /** Nobody else is active. */
@@ -293,7 +303,7 @@ export function sureAfterMs(standing: Standing, cost: number): number | null {
   const { terms, shares, group, isKnown, owes, part } = standing;
   if (cost > part + SLACK) return null;
   const each = terms.rate / (shares.weights + (isKnown ? 0 : group.weight));
-  const ownMs = (owes + cost - part - SLACK) / (each * group.weight);
+  const paidMs = ownMs(standing, owes + cost - part - SLACK);
   const room = (1 - CUT) * terms.burst;
   // Those that owe most come last.
   const most = shares.virtual + part / group.weight;
@@ -313,7 +323,7 @@ export function sureAfterMs(standing: Standing, cost: number): number | null {
     if (excess(middle) <= room) high = middle;
     else low = middle;
   }
-  return Math.max(0, Math.ceil(ownMs), Math.ceil(high));
+  return Math.max(0, Math.ceil(paidMs), Math.ceil(high));
 }
 
 /** How much has to come back until the group owes at most so much, if nobody else is admitted: a walk along the groups. */
@@ -334,10 +344,15 @@ function untilOwes({ shares, group, held }: Standing, most: number): number {
 }
 
 /** The shares after the group has been admitted this many units; a negative number gives units back. */
-export function withTaken({ terms, shares, group, isKnown }: Standing, units: number): Shares {
+export function withTaken(standing: Standing, units: number): Shares {
+  const { terms, shares, group, isKnown } = standing;
   const { atMs, virtual } = shares;
   const isOwing = group.clearAt > virtual;
-  const clearAt = Math.max(virtual, (isOwing ? group.clearAt : virtual) + units / group.weight);
+  const owed = Math.max(0, group.clearAt - virtual) * group.weight;
+  // More than comes back is admitted to a group alone: without a bound another one could never begin.
+  const most = terms.isBound && isAlone(standing) ? Math.max(owed, CUT * terms.burst) : Infinity;
+  const owes = Math.max(0, Math.min(most, owed + units));
+  const clearAt = virtual + owes / group.weight;
   const taken: Group = {
     ...group,
     clearAt,
@@ -359,7 +374,7 @@ export function withTaken({ terms, shares, group, isKnown }: Standing, units: nu
     anyIdleFromMs: Math.min(shares.anyIdleFromMs, taken.seenMs + ACTIVE_MS),
     weights: shares.weights + (isKnown ? 0 : group.weight),
     owing: shares.owing - owingBefore + owingAfter,
-    owed: Math.max(0, shares.owed + units),
+    owed: Math.max(0, shares.owed + owes - owed),
   };
   return isKnown ? after : reweighed(terms.weightOf, after);
 }

@@ -6,13 +6,16 @@ import {
   type ConfigProblem,
   type Forecast,
   type PartOfGroup,
+  type Share,
 } from "../algorithm.ts";
 import {
   ACTIVE_MS,
   activeUntilMs,
   firstOwing,
+  isWithin,
   mostNow,
   NOBODY,
+  ownMs,
   paidTo,
   passes,
   reweighed,
@@ -270,16 +273,91 @@ function withoutGroup(decision: AlgorithmDecision<unknown>, shares: Shares | und
   return denied;
 }
 
-/** What passes at an instant passes the algorithm later too; whether a share does, is asked of that instant. */
+/**
+ * What passes at an instant passes the algorithm later too; whether a share does, is asked of that instant. What calls of
+ * groups take until then, their groups owe.
+ */
 function forecastOf(inner: Forecast, config: FairConfig, state: FairState | undefined): Forecast {
+  let now = state;
+  const seenBy = (group: string): FairConfig => {
+    const { held: _, namedBy: __, ...others } = config;
+    return group === config.group ? config : { ...others, group };
+  };
   return {
     ...inner,
-    passesAtMs(atMs, cost, outstanding) {
+    take(atMs, units, group = config.group) {
+      inner.take(atMs, units);
+      if (group !== undefined) now = { inner: undefined, shares: taken(seenBy(group), now, atMs, units) };
+    },
+    passesAtMs(atMs, cost, outstanding, group = config.group) {
       const passesAtMs = inner.passesAtMs(atMs, cost, outstanding);
-      if (cost === 0 || passesAtMs === Infinity || config.group === undefined) return passesAtMs;
-      return passesAtMs + waitOf(standingAt(config, state, passesAtMs, outstanding), cost);
+      if (cost === 0 || passesAtMs === Infinity || group === undefined) return passesAtMs;
+      return passesAtMs + waitOf(standingAt(seenBy(group), now, passesAtMs, outstanding), cost);
     },
   };
+}
+
+/* Calls that wait (core/accounts/rate-line.ts). */
+
+/** A call that waits, among the groups that share a rule's rate. */
+export interface Turn {
+  /** Its group's share lets it pass now and later: it is no burst, which has an end. */
+  readonly isFirm: boolean;
+  readonly isWithin: boolean;
+  /** What its group owes, of its part. */
+  readonly level: number;
+  /** Milliseconds in which the rate of its group's part brings its cost. */
+  readonly ownMs: number;
+}
+
+/** Of a part: less is from rounding. */
+const NOTHING = 1e-9;
+
+/** The weights of the groups that share the rate of a rule with this configuration; `undefined`: they do not. */
+export function rateWeightsOf(config: object): ShareTerms["weightOf"] | undefined {
+  return "terms" in config ? (config as FairConfig).terms.weightOf : undefined;
+}
+
+/** The turns of calls at an instant under such a rule. */
+export function turnsAt(
+  config: object,
+  state: unknown,
+  heldBy: ReadonlyMap<string, number>,
+  outstanding: number,
+  nowMs: number,
+): (group: string, namedBy: string | undefined, cost: number) => Turn {
+  const { terms } = config as FairConfig;
+  // Once for all groups: it takes as long as a decision.
+  const shares = paidTo(terms, (state as FairState | undefined)?.shares, nowMs);
+  return (group, namedBy, cost) => {
+    const standing = standingOf(terms, shares, group, heldBy.get(group), outstanding, namedBy);
+    const level = standing.owes / standing.part;
+    const within = isWithin(standing, cost);
+    return {
+      isFirm: (within || level <= NOTHING) && passes(standing, cost),
+      isWithin: within,
+      level,
+      ownMs: ownMs(standing, cost),
+    };
+  };
+}
+
+/** The part of a call's group when others of its group are served before it. @param ahead their costs */
+export function shareBehind(
+  config: object,
+  state: unknown,
+  nowMs: number,
+  cost: number,
+  ahead: readonly number[],
+): Share | undefined {
+  const fair = config as FairConfig;
+  if (rateWeightsOf(config) === undefined || fair.group === undefined) return undefined;
+  const units = ahead.reduce((sum, each) => sum + each, 0);
+  const shares = taken(fair, state as FairState | undefined, nowMs, units);
+  const standing = standingAt(fair, { inner: undefined, shares }, nowMs, 0);
+  const isLarge = ahead.some((each) => sureAfterMs(standing, each) === null);
+  const sureMs = isLarge ? null : sureAfterMs(standing, cost);
+  return { group: fair.group, ...shareOf(standing, fair.windowMs), sureAfterMs: sureMs };
 }
 
 /* Stored: only what groups owe; those that owe most come first. The order of the columns never changes. */

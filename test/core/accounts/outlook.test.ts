@@ -10,12 +10,8 @@ import {
   settle,
   withoutTaking,
 } from "../../../core/accounts/account.ts";
-import {
-  type Account,
-  type QueuedCost,
-  type RuleAccount,
-  waitBehindMs,
-} from "../../../core/accounts/hold.ts";
+import type { Account, RuleAccount } from "../../../core/accounts/hold.ts";
+import { type QueuedCost, waitBehindMs } from "../../../core/accounts/queue-waits.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
 import { decide } from "../../support/decide.ts";
 import { depth } from "../../support/depth.ts";

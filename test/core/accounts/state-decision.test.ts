@@ -1,7 +1,8 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
 import { UNTOUCHED, admitsTogether, advance, decideTogether, place } from "../../../core/accounts/account.ts";
-import { type Account, leastWaitMs, waitBehindMs } from "../../../core/accounts/hold.ts";
+import type { Account } from "../../../core/accounts/hold.ts";
+import { leastWaitMs, waitBehindMs } from "../../../core/accounts/queue-waits.ts";
 import { type Policy, forPriority } from "../../../core/policies/policy.ts";
 import { Oracles } from "../../simulation/laws.ts";
 import { decide } from "../../support/decide.ts";

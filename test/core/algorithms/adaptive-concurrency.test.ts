@@ -10,7 +10,7 @@ import {
   untouchedAtMs,
   withoutTaking,
 } from "../../../core/accounts/account.ts";
-import { waitBehindMs } from "../../../core/accounts/hold.ts";
+import { waitBehindMs } from "../../../core/accounts/queue-waits.ts";
 import {
   adaptiveConcurrency,
   type AdaptiveConfig,

@@ -313,6 +313,20 @@ test.each(["token-bucket", "sliding-log", "fixed-window", "sliding-window-counte
   },
 );
 
+test.each(["sliding-log", "fixed-window", "sliding-window-counter"])(
+  "with %s a flood that was alone for long leaves a group that comes its part",
+  (algorithm) => {
+    const shared = new Shared({ algorithm, limit: 30, window: 1_000, fair: true });
+    let admitted = 0;
+    for (let ms = 0; ms < 60_000; ms += 1) {
+      if (ms >= 50_000 && shared.call(ms, "small").success) admitted += 1;
+      shared.call(ms, "flood");
+    }
+    // Half of ten windows, but for what the flood has had when it begins.
+    expect(admitted).toBeGreaterThan(110);
+  },
+);
+
 test.each([
   [{ algorithm: "credits", limit: 5, fair: true }, "fair is true: must be left out, or with one of"],
   [{ ...BUCKET, limit: 0 }, "fair is true: must be left out, or with one of token-bucket"],
@@ -329,7 +343,10 @@ test.each([
     { algorithm: "token-bucket", ...RATE, weights: { a: 1 } },
     "weights is an object: must be left out, or with fair",
   ],
-  [{ ...BUCKET, maxWait: 1_000 }, "maxWait is 1000: must be left out with fair"],
+  [
+    { ...BUCKET, reserve: { critical: "20%" }, maxWait: 1_000 },
+    "maxWait is 1000: must be left out with fair and reserve",
+  ],
   [{ ...BUCKET, pool: "redis" }, 'pool is "redis": must be left out with fair'],
 ])("%j is refused", (fields, said) => {
   expect(() => parsePolicies({ p: fields })).toThrow(said);

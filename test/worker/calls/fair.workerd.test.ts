@@ -107,7 +107,8 @@ test.each([
   ["fair", { group: "" }, "/group", 'group is "": must be 1 to 128 bytes of UTF-8'],
   ["fair", { group: "x".repeat(129) }, "/group", "must be 1 to 128 bytes of UTF-8"],
   ["fair", { group: 5 }, "/group", "group is 5: must be 1 to 128 bytes of UTF-8"],
-  ["fair", { group: "a", waitMs: 10 }, "/waitMs", "waitMs is 10: must be an integer from 0 to 0"],
+  ["fair", { group: "a", waitMs: 30_001 }, "/waitMs", "waitMs is 30001: must be an integer from 0 to 30000"],
+  ["fair", { waitMs: 10 }, "/group", "group is missing"],
   ["slow", { group: "a" }, "/group", "left out: this policy has no fair = true"],
 ])("under %s %j is refused", async (policy, fields, pointer, detail) => {
   const { status, body } = await limit(policy, freshKey(), fields);
