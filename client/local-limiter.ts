@@ -144,10 +144,9 @@ export class LocalLimiter {
   end(policy: PolicyView, key: string): readonly GiveBackMessage[] {
     this.forgetDenials(policy, key);
     const { group } = policy;
-    const all = this.#cache.all(policy, key);
-    // What another group's calls hold is not for this one.
-    const own = group === undefined ? all : all.filter((each) => each.policy.group?.group === group.group);
-    return own.flatMap((reservation) => {
+    return this.#cache.all(policy, key).flatMap((reservation) => {
+      // What another group's calls hold is not for this one.
+      if (group && reservation.policy.group?.group !== group.group) return [];
       // What is another object's goes back to it by itself.
       if (reservation.region !== undefined) this.#cache.retire(reservation);
       return this.#cache.end(reservation) ?? [];

@@ -88,7 +88,6 @@ export class ReservationCache {
   #inForce(name: string, policy: PolicyView): CachedReservation | undefined {
     const known = this.#reservations.get(name);
     if (known === undefined || known.reservation.policy === policy) return known;
-    if (policy.groupOf !== undefined && known.reservation.policy.groupOf === policy.groupOf) return known;
     if (saysTheSame(known.reservation.policy, policy)) {
       known.reservation.policy = policy;
       return known;
@@ -114,8 +113,8 @@ export class ReservationCache {
 
   /** The reservations of a key, for each priority and group. This does not count as a use. */
   all(policy: PolicyView, key: string): Reservation[] {
-    const ofGroups = this.#ofGroups.get(placeOf(policy, key)) ?? [];
-    const views = policy.group === undefined ? [policy, ...policy.priorities.seen.values()] : [];
+    const ofGroups = this.#ofGroups.get(`${policy.name}/${key}`) ?? [];
+    const views = [policy, ...policy.priorities.seen.values()];
     return [...views.flatMap((seen) => this.find(seen, key) ?? []), ...ofGroups];
   }
 
@@ -182,7 +181,7 @@ export class ReservationCache {
     this.#count += 1;
     const made = new Reservation(policy, key, `${this.#holder}.${this.#count}`, nowMs);
     if (policy.group === undefined) return made;
-    const place = placeOf(policy, key);
+    const place = `${policy.name}/${key}`;
     const ofGroups = this.#ofGroups.get(place) ?? new Set();
     this.#ofGroups.set(place, ofGroups.add(made));
     return made;
@@ -192,8 +191,7 @@ export class ReservationCache {
     this.#reservations.delete(name);
     this.#nameLength -= name.length;
     const { policy, key } = reservation;
-    if (policy.group === undefined) return;
-    const place = placeOf(policy, key);
+    const place = `${policy.name}/${key}`;
     const ofGroups = this.#ofGroups.get(place);
     ofGroups?.delete(reservation);
     if (ofGroups?.size === 0) this.#ofGroups.delete(place);
@@ -231,10 +229,6 @@ export class ReservationCache {
 function nameOf({ name, priority, group }: PolicyView, key: string): string {
   if (group !== undefined) return `${name}:${priority ?? ""}:${group.group.length}:${group.group}/${key}`;
   return priority === undefined ? `${name}/${key}` : `${name}:${priority}/${key}`;
-}
-
-function placeOf({ name }: PolicyView, key: string): string {
-  return `${name}/${key}`;
 }
 
 interface ReaperRun {

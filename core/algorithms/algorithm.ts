@@ -126,7 +126,7 @@ export interface Algorithm<Config extends object, State> {
   /** Present when groups share the quota (fair/): a call says its group. */
   readonly isFair?: true;
 
-  /** The part of the group that the configuration names. */
+  /** The most that the group of the configuration may owe and never be denied for others, and what its holds have of it. */
   partOfGroup?(config: Config, state: State | undefined, nowMs: number): PartOfGroup;
 
   /** Its active groups, those that owe most first. */
@@ -157,11 +157,7 @@ export function cutByWindow<Config extends { readonly windowMs: number }>(
   return config.windowMs <= MAX_CUT_WINDOW_MS ? config : undefined;
 }
 
-/** The most that a group may owe and never be denied for others, and what its holds have of it. No group: both are 0. */
-export interface PartOfGroup {
-  readonly part: number;
-  readonly held: number;
-}
+export type PartOfGroup = Readonly<Record<"part" | "held", number>>;
 
 /** A part of the rate of a quota. */
 export interface Rate {

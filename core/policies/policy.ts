@@ -347,7 +347,8 @@ export interface GroupOfCall {
 
 /** Whether two versions of a policy, both changed at run time, are the same for a key. */
 export function saysTheSame(one: Versioned, other: Versioned): boolean {
-  if (one.inForce === undefined || other.inForce === undefined) return false;
+  if (one.inForce === undefined || other.inForce === undefined)
+    return one.groupOf !== undefined && one.groupOf === other.groupOf;
   return (
     one.plan === other.plan &&
     one.inForce.candidate === other.inForce.candidate &&
@@ -356,7 +357,7 @@ export function saysTheSame(one: Versioned, other: Versioned): boolean {
   );
 }
 
-type Versioned = Pick<Policy, "inForce" | "override" | "plan">;
+type Versioned = Pick<Policy, "inForce" | "override" | "plan" | "groupOf">;
 
 /** The units of a call: a number for every rule, or one for each unit (`Rule.unit`), 1 by default. */
 export type Cost = number | Readonly<Record<string, number>>;

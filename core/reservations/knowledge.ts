@@ -104,22 +104,19 @@ export class Denials {
     );
     if (isEnough || !isRepeated(policy, denial, nowMs, isFresh)) return undefined;
     const minWaitMs = nowMs < denial.untilMs ? denial.untilMs - nowMs : REQUEST_WAIT_MS;
-    const later = (afterMs: number) => Math.max(minWaitMs, atMs + afterMs - nowMs);
     return {
       rules: policy.rules.map((rule, index) => {
         const before = rules[index] as RuleDecision;
-        const { success, retryAfterMs, share } = before;
+        const { success, retryAfterMs } = before;
         const { remaining, resetAfterMs } = estimateOf(rule, index);
         // Newer knowledge of a quota does not revoke the denial.
         const max = success ? Infinity : Math.max(0, (costs[index] ?? 0) - 1);
         const isKnown = success || retryAfterMs === null;
-        const { sureAfterMs = null } = share ?? {};
         return {
           ...before,
-          ...(share && sureAfterMs !== null && { share: { ...share, sureAfterMs: later(sureAfterMs) } }),
           remaining: Math.min(remaining, max),
           resetAfterMs,
-          retryAfterMs: isKnown ? retryAfterMs : later(retryAfterMs),
+          retryAfterMs: isKnown ? retryAfterMs : Math.max(minWaitMs, atMs + retryAfterMs - nowMs),
         };
       }),
     };
@@ -232,9 +229,16 @@ export class QuotaEstimate {
       const { share } = this.#reports[index] ?? UNKNOWN;
       const remaining = this.remaining(rule, index, units[index] ?? 0, nowMs);
       const resetAfterMs = this.#fullAfterMs(rule, index, limit - remaining, settledAtMs, nowMs);
-      const numbers = { limit, remaining, resetAfterMs, retryAfterMs: 0 };
-      const of = share && { share: shareWith(share, units[index] ?? 0) };
-      return { name, success: true, ...numbers, reason: "ok", ...of };
+      const decided: RuleDecision = {
+        name,
+        success: true,
+        limit,
+        remaining,
+        resetAfterMs,
+        retryAfterMs: 0,
+        reason: "ok",
+      };
+      return share ? { ...decided, share: shareWith(share, units[index] ?? 0) } : decided;
     });
   }
 
@@ -266,7 +270,7 @@ export class QuotaEstimate {
 function reportOf(rule: RuleDecision, reserved: Reserved | undefined, atMs: number): ObjectReport {
   const { name, remaining, resetAfterMs, share } = rule;
   if (reserved === undefined)
-    return { free: remaining, gains: [], stepMs: 1, atMs, fullAtMs: atMs + resetAfterMs, share };
+    return { ...UNKNOWN, free: remaining, atMs, fullAtMs: atMs + resetAfterMs, share };
   const { units, prospects = {}, ttlMs } = reserved;
   const granted = Object.hasOwn(units, name) ? (units[name] ?? 0) : 0;
   const prospect = Object.hasOwn(prospects, name) ? prospects[name] : undefined;
@@ -284,8 +288,8 @@ function reportOf(rule: RuleDecision, reserved: Reserved | undefined, atMs: numb
 }
 
 /** What a group may take of its part is more by the units that its holder has. */
-function shareWith({ sureAfterMs: _, ...share }: Share, units: number): Share {
-  return { ...share, remaining: Math.max(0, Math.min(share.limit, share.remaining + units)) };
+function shareWith({ group, limit, remaining }: Share, units: number): Share {
+  return { group, limit, remaining: Math.max(0, Math.min(limit, remaining + units)) };
 }
 
 function freeAt({ free, gains, stepMs, atMs }: ObjectReport, nowMs: number): number {

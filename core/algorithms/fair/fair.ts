@@ -9,16 +9,12 @@ import {
   type Share,
 } from "../algorithm.ts";
 import {
-  ACTIVE_MS,
   activeUntilMs,
-  firstOwing,
   isWithin,
   mostNow,
-  NOBODY,
   ownMs,
   paidTo,
   passes,
-  reweighed,
   type Shares,
   shareOf,
   type ShareTerms,
@@ -31,6 +27,7 @@ import {
 import { withSlotShares } from "./fair-slots.ts";
 import { isOfOthers } from "./fair-weights.ts";
 import type { HeldByGroup } from "./slot-shares.ts";
+import { type PackedShares, packShares, plain, unpackShares } from "./stored-shares.ts";
 
 /**
  * Fair: the groups of a key share its quota (fair-shares.ts). It is not an algorithm of its own, but wraps one that counts
@@ -132,7 +129,7 @@ function withShares(algorithm: AnyAlgorithm): Algorithm<FairConfig, FairState> {
     ...(storedAs !== undefined && { storedAs }),
     ...(algorithm.hasWindows && { hasWindows: true }),
     isFair: true,
-    groups,
+    groups: activeGroups,
     configure: () => configProblem("fair", "beside an algorithm"),
     capacity: ({ inner }) => algorithm.capacity(inner),
     quota: ({ inner }) => algorithm.quota(inner),
@@ -193,21 +190,14 @@ function partOfGroup(config: FairConfig, state: FairState | undefined, nowMs: nu
   return config.group === undefined ? { part: 0, held: 0 } : standingAt(config, state, nowMs, 0);
 }
 
-function groups({ terms }: FairConfig, state: FairState | undefined, nowMs: number): string[] {
-  const { groups: all } = paidTo(terms, state?.shares, nowMs);
-  return all.flatMap(({ name }) => (isOfOthers(name) ? [] : name)).toReversed();
+function activeGroups({ terms }: FairConfig, state: FairState | undefined, nowMs: number): string[] {
+  const { groups } = paidTo(terms, state?.shares, nowMs);
+  return groups.flatMap(({ name }) => (isOfOthers(name) ? [] : name)).toReversed();
 }
 
 function stateOf(inner: unknown, shares: Shares | undefined): FairState | undefined {
   const isEmpty = shares === undefined || shares.groups.length === 0;
   return inner === undefined && isEmpty ? undefined : { inner, shares };
-}
-
-/** The record as the algorithm alone reads it, which other builds do. */
-function plain(record: unknown): unknown {
-  if (typeof record !== "object" || record === null || !("fair" in record)) return record;
-  const { fair: _, ...inner } = record;
-  return inner;
 }
 
 function taken(config: FairConfig, state: FairState | undefined, nowMs: number, units: number) {
@@ -358,50 +348,4 @@ export function shareBehind(
   const isLarge = ahead.some((each) => sureAfterMs(standing, each) === null);
   const sureMs = isLarge ? null : sureAfterMs(standing, cost);
   return { group: fair.group, ...shareOf(standing, fair.windowMs), sureAfterMs: sureMs };
-}
-
-/* Stored: only what groups owe; those that owe most come first. The order of the columns never changes. */
-
-type PackedShares = readonly [
-  atMs: number,
-  owed: number,
-  groups: readonly (readonly [
-    name: string,
-    weight: number,
-    owes: number,
-    sinceMs: number,
-    seenMs: number,
-    namedBy?: string | undefined,
-  ])[],
-];
-
-/** A record is written with each change that storage needs, so it has no more groups. */
-const MAX_STORED = 256;
-
-function packShares({ atMs, owed, virtual, groups }: Shares): PackedShares {
-  const owing = groups.slice(firstOwing(groups, virtual)).toReversed().slice(0, MAX_STORED);
-  const columns = owing.map(
-    ({ name, weight, clearAt, sinceMs, seenMs, namedBy }) =>
-      [name, weight, (clearAt - virtual) * weight, sinceMs, seenMs, namedBy] as const,
-  );
-  return [atMs, owed, columns];
-}
-
-function unpackShares({ weightOf }: ShareTerms, [atMs, owed, columns]: PackedShares): Shares {
-  const groups = columns.map(([name, weight, owes, sinceMs, seenMs, namedBy]) => {
-    return { name, namedBy, weight, clearAt: owes / weight, sinceMs, seenMs };
-  });
-  const weights = groups.reduce((sum, { weight }) => sum + weight, 0);
-  const anyIdleFromMs = Math.min(...groups.map(({ seenMs }) => seenMs + ACTIVE_MS));
-  const unpacked = {
-    ...NOBODY,
-    isScaled: true,
-    atMs,
-    owed,
-    owing: weights,
-    weights,
-    groups: groups.toReversed(),
-    anyIdleFromMs,
-  };
-  return reweighed(weightOf, unpacked);
 }

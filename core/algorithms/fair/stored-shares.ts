@@ -1,0 +1,53 @@
+/** Shares in a key's record (fair.ts): only what groups owe; those that owe most come first. The order of the columns never changes. */
+import { ACTIVE_MS, firstOwing, NOBODY, reweighed, type Shares, type ShareTerms } from "./fair-shares.ts";
+
+export type PackedShares = readonly [
+  atMs: number,
+  owed: number,
+  groups: readonly (readonly [
+    name: string,
+    weight: number,
+    owes: number,
+    sinceMs: number,
+    seenMs: number,
+    namedBy?: string | undefined,
+  ])[],
+];
+
+/** A record is written with each change that storage needs, so it has no more groups. */
+const MAX_STORED = 256;
+
+export function packShares({ atMs, owed, virtual, groups }: Shares): PackedShares {
+  const owing = groups.slice(firstOwing(groups, virtual)).toReversed().slice(0, MAX_STORED);
+  const columns = owing.map(
+    ({ name, weight, clearAt, sinceMs, seenMs, namedBy }) =>
+      [name, weight, (clearAt - virtual) * weight, sinceMs, seenMs, namedBy] as const,
+  );
+  return [atMs, owed, columns];
+}
+
+export function unpackShares({ weightOf }: ShareTerms, [atMs, owed, columns]: PackedShares): Shares {
+  const groups = columns.map(([name, weight, owes, sinceMs, seenMs, namedBy]) => {
+    return { name, namedBy, weight, clearAt: owes / weight, sinceMs, seenMs };
+  });
+  const weights = groups.reduce((sum, { weight }) => sum + weight, 0);
+  const anyIdleFromMs = Math.min(...groups.map(({ seenMs }) => seenMs + ACTIVE_MS));
+  const unpacked = {
+    ...NOBODY,
+    isScaled: true,
+    atMs,
+    owed,
+    owing: weights,
+    weights,
+    groups: groups.toReversed(),
+    anyIdleFromMs,
+  };
+  return reweighed(weightOf, unpacked);
+}
+
+/** The record as the algorithm alone reads it, which other builds do. */
+export function plain(record: unknown): unknown {
+  if (typeof record !== "object" || record === null || !("fair" in record)) return record;
+  const { fair: _, ...inner } = record;
+  return inner;
+}
