@@ -74,6 +74,14 @@ export class Holders extends Map<string, KnownHolder> {
     return count;
   }
 
+  /** How many there are, of the group if one is given. */
+  countOf(group: string | undefined): number {
+    if (group === undefined) return this.size;
+    let count = 0;
+    for (const holder of this.values()) if (holder.group === group) count += 1;
+    return count;
+  }
+
   /**
    * Whether there are so many, with so many calls, that they ask objects in their regions. While those have holders, half of
    * both is enough, and at first they need time to say how many they have, so that they do not come and go.

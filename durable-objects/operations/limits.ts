@@ -305,17 +305,13 @@ export function withQuiet(
   if (policy.pool !== undefined || !("rules" in answer)) return answer;
   const { rules, next, reserved } = answer;
   const isDenied = (index: number) => rules[index]?.success === false || next?.[index]?.success === false;
-  const waits = ruleStates.flatMap(
-    (
-      {
-        rule: {
-          quota: { windowMs = 0, units },
-        },
-      },
-      index,
-    ) => (isDenied(index) ? [windowMs / units] : []),
-  );
-  const quiet = waits.length === 0 ? 0 : quietMs(holders.size, Math.max(...waits));
+  const waits = ruleStates.flatMap(({ rule: { quota } }, index) => {
+    const { windowMs = 0, units } = quota;
+    // Of a group's units only its own holders wait for one.
+    return isDenied(index) ? [windowMs / Math.max(1, rules[index]?.share?.limit ?? units)] : [];
+  });
+  const group = rules.find(({ share }) => share !== undefined)?.share?.group;
+  const quiet = waits.length === 0 ? 0 : quietMs(holders.countOf(group), Math.max(...waits));
   // A holder with a bucket of its own gets units meanwhile.
   const ms = quiet === 0 || reserved?.buckets === undefined ? quiet : Math.max(quiet, reserved.ttlMs / 2);
   if (ms === 0) return answer;

@@ -1,7 +1,10 @@
 /** What an object says of its reservations: the counted units, and the holders of a key. */
 import { expect, test } from "vitest";
+import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Answer, Decided, Peeked } from "../../../core/protocol/answers.ts";
 import type { Reserving } from "../../../core/protocol/calls.ts";
+import type { ObjectStub } from "../../../core/protocol/object-methods.ts";
+import { MemoryNamespace } from "../../../durable-objects/memory-namespace.ts";
 import { AlarmedObject, known } from "../../support/alarmed-object.ts";
 
 const RULE = { algorithm: "token-bucket", limit: 100_000, window: "30d" };
@@ -95,4 +98,24 @@ test("a holder counts although all units are taken", () => {
   object.limit("one", 100_000, "one");
   expect(reserve("one", "a", 1, { one: wanting(20) })).toMatchObject({ reserved: { units: { one: 0 } } });
   expect(holders("one")).toBe(1);
+});
+
+test("how long a denial is repeated depends on the holders of its own group", async () => {
+  const shared = { algorithm: "token-bucket", limit: 600, window: "60s", burst: 4, fair: true } as const;
+  const object = new MemoryNamespace(parsePolicies({ shared })).getByName("shared/key") as ObjectStub;
+  const rules = { shared: { used: 0, kept: 0, wanted: 1 } };
+  const ask = async (group: string, holder: number, cost = 4) => {
+    const to = { policy: "shared", key: "key", group, holder: `${group} ${holder}`, ttlMs: 1_000 } as const;
+    return JSON.parse(await object.reserve({ ...to, turn: 1, cost, isShort: false, rules })) as Decided;
+  };
+  // One of each group is not many, however many groups there are.
+  for (let group = 0; group < 20; group += 1) {
+    const { rules: decided, quietMs } = await ask(`group ${group}`, 0);
+    expect(decided[0]?.success).toBe(group === 0);
+    expect(quietMs).toBeUndefined();
+  }
+  const quiet: number[] = [];
+  for (let holder = 0; holder < 10; holder += 1) quiet.push((await ask("many", holder)).quietMs ?? 0);
+  expect(Math.min(...quiet.slice(8))).toBeGreaterThan(0);
+  expect(quiet[0]).toBe(0);
 });
