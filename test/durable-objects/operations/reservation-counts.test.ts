@@ -119,3 +119,34 @@ test("how long a denial is repeated depends on the holders of its own group", as
   expect(Math.min(...quiet.slice(8))).toBeGreaterThan(0);
   expect(quiet[0]).toBe(0);
 });
+
+test("what an isolate holds for a group is of that group's part, and a further denial is that group's", async () => {
+  const shared = { algorithm: "token-bucket", limit: 1_000, window: "100s", fair: true } as const;
+  const object = new MemoryNamespace(parsePolicies({ shared })).getByName("shared/key") as ObjectStub;
+  const about = { policy: "shared", key: "key" } as const;
+  const left = async (group: string) => {
+    const answer = JSON.parse(await object.limitCall({ ...about, group, cost: 0 })) as Decided;
+    return answer.rules[0]?.share?.remaining ?? 0;
+  };
+  // Both are active: each has a part of 250.
+  for (const group of ["one", "two"]) await object.limitCall({ ...about, group, cost: 1 });
+  const [one, two] = [await left("one"), await left("two")];
+  const rules = { shared: { used: 0, kept: 0, wanted: 100 } };
+  const to = { ...about, holder: "a", ttlMs: 1_000, isShort: false, rules } as const;
+  const { reserved } = JSON.parse(await object.reserve({ ...to, turn: 1, group: "one", cost: 0 })) as Decided;
+  // A sixteenth of the part.
+  expect(reserved?.units).toEqual({ shared: 15 });
+  expect(await left("one")).toBe(one - 15);
+  expect(await left("two")).toBe(two);
+  // All that its share lets pass, also at once.
+  for (const cost of [100, 10, 1])
+    for (let admitted = true; admitted;) {
+      const { rules: decided } = JSON.parse(
+        await object.limitCall({ ...about, group: "one", cost }),
+      ) as Decided;
+      admitted = decided[0]?.success === true;
+    }
+  const more = { ...to, holder: "b", turn: 1, group: "one", cost: 500 };
+  const { next } = JSON.parse(await object.reserve(more)) as Decided;
+  expect(next?.[0]).toMatchObject({ success: false, share: { group: "one" } });
+});
