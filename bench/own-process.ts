@@ -1,8 +1,8 @@
 /**
  * `npm run bench:client`: how fast decisions are in the caller's own process: in Node over HTTP, with the limiter near and
  * 20 ms away, and in a worker around a Hono route, over the service binding and over bound objects, beside an empty route.
- * ROUNDS is the number of rounds of the worker's rows, SECONDS the length of each load. TABLE=hot,denied measures these tables of
- * the worker alone.
+ * ROUNDS is the number of rounds of the worker's rows, SECONDS the length of each load. TABLE=hot,denied measures
+ * these tables of the worker alone.
  */
 import { mkdtempSync, rmSync } from "node:fs";
 import { cpus, tmpdir } from "node:os";
@@ -19,24 +19,18 @@ const AWAY_MS = 20;
 const AT_ONCE = 1_000;
 const FIRST_CALLS = 100;
 
+const PLANNED = {
+  algorithm: "token-bucket",
+  limit: 1_000_000_000,
+  window: "1s",
+  deadlineMs: 10_000,
+  plans: { pro: { limit: 900_000_000 } },
+};
 /** Limits that are never reached, and two that always are. */
 const POLICIES = {
   hot: { algorithm: "token-bucket", limit: 1_000_000_000, window: "1s", deadlineMs: 10_000 },
-  planned: {
-    algorithm: "token-bucket",
-    limit: 1_000_000_000,
-    window: "1s",
-    deadlineMs: 10_000,
-    plans: { pro: { limit: 900_000_000 } },
-  },
-  grouped: {
-    algorithm: "token-bucket",
-    limit: 1_000_000_000,
-    window: "1s",
-    deadlineMs: 10_000,
-    fair: true,
-    plans: { pro: { limit: 900_000_000 } },
-  },
+  planned: PLANNED,
+  grouped: { ...PLANNED, fair: true },
   many: { algorithm: "token-bucket", limit: 10_000, window: "1s", deadlineMs: 10_000, objects: 16 },
   over: { algorithm: "token-bucket", limit: 10, window: "1s", deadlineMs: 10_000 },
   denied: { algorithm: "token-bucket", limit: 2, window: "600s", deadlineMs: 10_000, objects: 16 },

@@ -176,9 +176,8 @@ export function whenUncontended<Result>(
  * a sixteenth of the limit, so a cost of 1 passes sooner by at most a fifteenth of the time between two
  * units, which is worth no message.
  *
- * The time is unknown where callers wait, since they may leave; of a pool, whose other regions hold units;
- * of a region that decides alone until the pool answers; and
- * where groups share a rule: a group's wait ends sooner when others leave.
+ * The time is unknown where callers wait, since they may leave; of a pool, whose other regions hold units; of a region
+ * that decides alone until the pool answers; and where groups share a rule: a group's wait ends sooner when others leave.
  *
  * @param holder the isolate that gets the denial, which knows when it returns units itself
  * @param isInLine callers wait for units of the key

@@ -1,4 +1,7 @@
-/** Shares in a key's record (fair.ts): only what groups owe; those that owe most come first. The order of the columns never changes. */
+/**
+ * Shares in a key's record (fair.ts): only what groups owe; those that owe most come first. The order of the columns never
+ * changes.
+ */
 import { ACTIVE_MS, firstOwing, NOBODY, reweighed, type Shares, type ShareTerms } from "./fair-shares.ts";
 
 export type PackedShares = readonly [
