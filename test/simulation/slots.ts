@@ -238,13 +238,15 @@ export class SlotsHistory {
       (...args: readonly unknown[]) => send(async () => await this.#memory.routing.call(method, args)),
     ]);
     const fetch = async (url: string, { body, signal }: RequestInit) => {
-      const left = new AbortController();
-      let life = this.#life;
-      const leave = () => life === this.#life && left.abort();
-      signal?.addEventListener("abort", () => this.#ticks.at(this.#ticks.nowMs + this.#wayMs(), leave));
       const call = JSON.parse(body as string) as AcquireCall;
       const text = await send(async () => {
-        life = this.#life;
+        // Each of two arrivals of a message has a memory of its own to leave.
+        const left = new AbortController();
+        const life = this.#life;
+        const leave = () => life === this.#life && left.abort();
+        const leaveLater = () => this.#ticks.at(this.#ticks.nowMs + this.#wayMs(), leave);
+        if (signal?.aborted === true) leaveLater();
+        signal?.addEventListener("abort", leaveLater);
         return JSON.stringify(await this.#memory.calls.request(new URL(url).pathname, call, left.signal));
       });
       return new Response(text as string);
