@@ -9,6 +9,7 @@ import type { BatchedCall, MadeAnswer } from "../core/protocol/messages.ts";
 import { hash, objectName } from "../core/protocol/names.ts";
 import { full, type Full, type Problem } from "../core/protocol/problems.ts";
 import type { Counter } from "../core/stats/tally.ts";
+import { boundReached } from "./read-answer.ts";
 import type { Objects } from "./transports/objects.ts";
 
 /** Seconds of the new-key rate that may come at once: an isolate that starts knows no keys. */
@@ -63,6 +64,16 @@ export class CallGate {
     };
   }
 
+  /** Asks the key's object, unless a bound is reached. */
+  ask<Answer>(
+    policy: PolicyView,
+    key: string,
+    nowMs: number,
+    call: () => Promise<Answer>,
+  ): Promise<Answer | Problem> {
+    return through(this.enter(policy, key, nowMs, "ask"), call);
+  }
+
   /** Whether a call of any kind on the key would be let in: none of the bounds that kinds differ in is near. */
   hasRoom(policy: PolicyView, key: string, nowMs: number): boolean {
     const object = objectName(policy, key);
@@ -115,8 +126,8 @@ export class CallGate {
 export async function through<Answer>(
   entered: Full | (() => void) | undefined,
   call: () => Promise<Answer>,
-): Promise<Answer | Full> {
-  if (entered !== undefined && "full" in entered) return entered;
+): Promise<Answer | Problem> {
+  if (entered !== undefined && "full" in entered) return boundReached(entered);
   try {
     return await call();
   } finally {

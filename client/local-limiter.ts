@@ -16,9 +16,9 @@ import { type BatchedCall, REGION_PROTOCOL } from "../core/protocol/messages.ts"
 import { isKeySized, MAX_KEY_BYTES } from "../core/protocol/names.ts";
 import { type Answered, Problem } from "../core/protocol/problems.ts";
 import type { Reservation, ReserveRequest } from "../core/reservations/reservation.ts";
-import { type Holding, through } from "./call-gate.ts";
+import type { Holding } from "./call-gate.ts";
 import { FailureLimits } from "./failure-limits.ts";
-import { boundReached, type CarriedDecision } from "./read-answer.ts";
+import type { CarriedDecision } from "./read-answer.ts";
 import { type ReservationCache, ReservationReaper } from "./reservation-cache.ts";
 import { returnUnits } from "./transports/send-batch.ts";
 
@@ -202,7 +202,7 @@ export class LocalLimiter {
         : this.#askAlone(caller, reservation, cost, nowMs, waitedMs);
     };
     const { gate } = caller;
-    const decided = await (gate === undefined ? ask() : through(gate.enter(policy, key, nowMs, "ask"), ask));
+    const decided = await (gate === undefined ? ask() : gate.ask(policy, key, nowMs, ask));
     if (decided === undefined) {
       const alone = decideAlone(reservation, cost, this.#cache.now(caller.time.nowMs()));
       if (alone === undefined) return this.failures.decide(policy, key, cost, caller.time.nowMs());
@@ -210,13 +210,12 @@ export class LocalLimiter {
       const isDenied = alone.rules.some(({ success }) => !success);
       return localDecision(policy, key, isDenied ? { ...alone, source: "fallback" } : alone);
     }
-    if (decided instanceof Problem) return decided;
+    if (decided instanceof Problem) return reservation.failed() ?? decided;
     if ("isAgain" in decided) {
       const answeredAtMs = this.#cache.now(caller.time.nowMs());
       const { tookMs = answeredAtMs - nowMs } = decided;
       return this.#ask(caller, reservation, cost, answeredAtMs, waitedMs + tookMs);
     }
-    if ("full" in decided) return reservation.failed() ?? boundReached(decided);
     if (decided.told !== undefined) return decided.told;
     // The units that the object lacked may have been on their way to this isolate.
     const isDenied = decided.rules.some(({ success }) => !success);

@@ -5,7 +5,7 @@ import { PROTOCOL } from "../../core/protocol/messages.ts";
 import { type KeyPlace, sharedObjectName, sharedObjects } from "../../core/protocol/names.ts";
 import { type Answered, Problem } from "../../core/protocol/problems.ts";
 import { type ClientContext, through } from "../call-gate.ts";
-import { boundReached, unavailable } from "../read-answer.ts";
+import { unavailable } from "../read-answer.ts";
 import { type LimiterStub, readAnswer } from "../transports/send-batch.ts";
 
 /** Keys that share a number of objects. With an object for each key, the objects cannot be listed. */
@@ -91,7 +91,7 @@ export class KeyLists {
     const reply = await through(gate?.enterObject(name, policy, time.nowMs()), () =>
       objects.askByName(policy, name, ask, { waitMs: MORE_TIME_MS, isRepeatable: true }),
     );
-    if (reply !== undefined && "full" in reply) return boundReached(reply);
+    if (reply instanceof Problem) return reply;
     return reply?.answer ?? unavailable("one of the policy's objects did not answer: ask again");
   }
 }

@@ -26,7 +26,7 @@ import {
   PROTOCOL,
 } from "../../core/protocol/messages.ts";
 import { type ClaimKind, ownHoldId, ownKey, type ProveClaim, withMark } from "../../core/protocol/names.ts";
-import { type Full, Problem, type Answered } from "../../core/protocol/problems.ts";
+import { Problem, type Answered } from "../../core/protocol/problems.ts";
 import type { Counter } from "../../core/stats/tally.ts";
 import { type ClientContext, CallGate, type ObjectStartLimit, through } from "../call-gate.ts";
 import { IsolateSlots } from "../isolate-slots.ts";
@@ -342,14 +342,14 @@ export class LimiterClient {
     policy: PolicyView,
     key: string,
     call: BatchedCall,
-  ): Promise<Reply<MadeAnswer | Slots | Full>> {
+  ): Promise<Reply<MadeAnswer | Slots> | Problem> {
     const { objects, gate, time } = this.#parts;
     const kind = call.giveBack === undefined ? "ask" : "return";
     const ask = () => objects.call<(MadeAnswer & object) | Slots>(policy, key, withVersion(policy, call));
     const reply = await through(gate?.enter(policy, key, time.nowMs(), kind), ask);
     // An admission takes units that a denial here did not count, and returned units may lift one.
     if (call.giveBack !== undefined) this.#local.forgetDenials(policy, key);
-    return reply !== undefined && "full" in reply ? { answer: reply } : reply;
+    return reply;
   }
 
   /** Forwards units that a remote holder returns. Lost ones count as used. */

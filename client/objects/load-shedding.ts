@@ -2,6 +2,7 @@ import { Latch } from "../../core/clock.ts";
 import { type Cost, costOf, forPriority, type Policy } from "../../core/policies/policy.ts";
 import type { Shed, SheddingLevel } from "../../core/protocol/answers.ts";
 import { PROTOCOL } from "../../core/protocol/messages.ts";
+import { Problem } from "../../core/protocol/problems.ts";
 import { chanceOf, FADES_MS, type Reports, restoredInMs } from "../../core/shedding/load-shedder.ts";
 import { type ClientContext, through } from "../call-gate.ts";
 import { readAnswer } from "../transports/send-batch.ts";
@@ -148,7 +149,7 @@ export class LoadShedding {
         ),
       );
       if (known.answer === answer) delete known.answer;
-      if (reply !== undefined && "full" in reply) return leaveToOthers(known, message.reports);
+      if (reply instanceof Problem) return leaveToOthers(known, message.reports);
       known.hasFailed = reply === undefined;
       if (reply === undefined || nowMs < known.ofMs) return;
       known.level = reply.answer;

@@ -11,10 +11,10 @@ import {
 } from "../../core/protocol/messages.ts";
 import { ownKey } from "../../core/protocol/names.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
-import type { Problem } from "../../core/protocol/problems.ts";
+import { Problem } from "../../core/protocol/problems.ts";
 import { type ClientContext, type CallKind, through } from "../call-gate.ts";
 import type { LocalLimiter } from "../local-limiter.ts";
-import { boundReached, toShedDecision } from "../read-answer.ts";
+import { toShedDecision } from "../read-answer.ts";
 import type { LimiterStub, Reply } from "../transports/objects.ts";
 import { isEnding, quietly, readAnswer } from "../transports/send-batch.ts";
 import type { LoadShedding, SheddingParams, SheddingSample } from "./load-shedding.ts";
@@ -183,7 +183,7 @@ export class ObjectCalls {
   ): Promise<Result | Problem | undefined> {
     const { gate, time } = this.#caller;
     const reply = await through(gate?.enter(policy, key, time.nowMs(), kind), call);
-    return reply !== undefined && "full" in reply ? boundReached(reply) : reply?.answer;
+    return reply instanceof Problem ? reply : reply?.answer;
   }
 }
 

@@ -4,6 +4,7 @@
  */
 import { normaliseKey } from "../../core/catalog/keys.ts";
 import { randomId, type Time, overdue } from "../../core/clock.ts";
+import { ofGroup } from "../../core/policies/of-group.ts";
 import { forPriority, type PolicyView, takesNothing, UNDESCRIBED } from "../../core/policies/policy.ts";
 import {
   type AllDecisions,
@@ -49,7 +50,7 @@ import {
   type LimiterTransport,
 } from "../transports/transport.ts";
 import { OwnLeases } from "./own-leases.ts";
-import { limiterErrorOf, ofPlan, RemoteReservations } from "./remote-reservations.ts";
+import { limiterErrorOf, RemoteReservations, seenBy } from "./remote-reservations.ts";
 import { allDegraded, anyDegraded, isOf, type PolicyOf, tryHere } from "./several-keys.ts";
 
 /** How the limiter is reached, and what the process provides. */
@@ -182,9 +183,8 @@ export class RemoteLimiter extends UniformClient implements Limiter {
     if (described === undefined && !this.#reservations.isRefused)
       return this.#reservations.isHot(call) ? this.#onceDescribed(call) : this.#limitTogether(call);
     if (described === undefined) return undefined;
-    const { cost, priority, plan } = call;
-    const policy = ofPlan(described, plan);
-    // The limiter says what is wrong with the plan.
+    const { cost, priority } = call;
+    const policy = seenBy(described, call);
     if (policy === undefined) return undefined;
     const key = isOf(policy, call) ? normaliseKey(policy, call.key) : undefined;
     if (key === undefined || this.#reservations.isRefused) return undefined;
@@ -340,8 +340,9 @@ export class RemoteLimiter extends UniformClient implements Limiter {
     if (target !== undefined) this.#local.forgetDenials(target.policy, target.key);
   }
 
-  #targetOf({ policy: name = "", key: written }: KeyRequest) {
-    const policy = this.#reservations.policy(name);
+  #targetOf({ policy: name = "", key: written, group }: KeyRequest & Pick<LimitRequest, "group">) {
+    const known = this.#reservations.policy(name);
+    const policy = known?.isFair && typeof group === "string" ? ofGroup(known, { group }) : known;
     const key = policy && typeof written === "string" ? normaliseKey(policy, written) : undefined;
     return policy === undefined || key === undefined ? undefined : { policy, key };
   }

@@ -1,5 +1,6 @@
 import { normaliseKey } from "../../core/catalog/keys.ts";
 import { Latch, randomId, type Time } from "../../core/clock.ts";
+import { ofGroup } from "../../core/policies/of-group.ts";
 import {
   forPriority,
   type PolicyView,
@@ -147,7 +148,8 @@ export class RemoteReservations implements UnitSource {
   }
 
   /** Decides a cost remotely. The answer also brings a policy that is unknown here. */
-  async decide({ plan, ...call }: PlainCall, deadlineMs: number): Promise<Decision | Problem | undefined> {
+  async decide(asked: PlainCall, deadlineMs: number): Promise<Decision | Problem | undefined> {
+    const { plan, ...call } = asked;
     const limit = { ...call, ...versionOf({ plan }) };
     const answer = await this.#post({ limit }, deadlineMs);
     if (answer === undefined || answer === null) return undefined;
@@ -157,7 +159,7 @@ export class RemoteReservations implements UnitSource {
     if (!("rules" in answer)) return undefined;
     // The policy became known while the call was queued, so the answer is the object's own.
     const described = this.#known.get(limit.policy);
-    const policy = ofPlan(described, plan) ?? described;
+    const policy = seenBy(described, asked) ?? described;
     if (policy === undefined) return undefined;
     const key = normaliseKey(policy, limit.key) ?? limit.key;
     return toDecision(forPriority(policy, limit.priority), key, answer, "object");
@@ -311,8 +313,18 @@ function named<Call extends Versioned>({ inForce, ...call }: Call) {
 
 const NOT_HANDED = { ttlMs: 0, handed: [] } as const;
 
+/** The policy as a call's plan and group see it; `undefined`: it is not known, or the limiter says what is wrong with them. */
+export function seenBy(
+  known: DescribedPolicy | undefined,
+  { plan, group }: PlainCall,
+): DescribedPolicy | undefined {
+  const policy = ofPlan(known, plan);
+  if (policy?.isFair !== (group === undefined ? undefined : true)) return undefined;
+  return policy && group !== undefined ? ofGroup(policy, { group }) : policy;
+}
+
 /** The policy as calls of a plan see it; `undefined`: it does not have the plan, or is not known. */
-export function ofPlan(policy: DescribedPolicy | undefined, plan: string): DescribedPolicy | undefined {
+function ofPlan(policy: DescribedPolicy | undefined, plan: string): DescribedPolicy | undefined {
   return policy?.plans === undefined && plan === "" ? policy : policy?.plans?.get(plan);
 }
 
@@ -344,6 +356,8 @@ function describedRules(
     seen,
     rules,
     plans: _,
+    localDecisions,
+    ofGroups,
     ...policy
   } = description;
   const views = new Map<string, PolicyView>();
@@ -351,6 +365,8 @@ function describedRules(
     ...(plan !== undefined && { plan }),
     farMs,
     ...policy,
+    localDecisions: ofGroups ?? localDecisions,
+    ...(ofGroups && { isFair: true }),
     name,
     priorityNames,
     rules: rules.map((rule) => viewedRule(rule, rule.capacity)),

@@ -13,7 +13,7 @@ import type { DescribedPolicy } from "../../core/protocol/reservation-messages.t
 import type { KeyRequest, LimitAnyRequest } from "../limiter.ts";
 import { plainCall, type PlainCall } from "../local-limiter.ts";
 import { tryInOrder } from "../try-in-order.ts";
-import { ofPlan } from "./remote-reservations.ts";
+import { seenBy } from "./remote-reservations.ts";
 
 /** The policy of this name, as far as it is known. */
 export type PolicyOf = (name: string | undefined) => PolicyView;
@@ -51,7 +51,7 @@ export async function tryHere(
   const calls: LocalCall[] = [];
   for (const check of checks) {
     const call = plainCall({ ...check, priority });
-    const policy = call && ofPlan(policyOf(call.policy), call.plan);
+    const policy = call && seenBy(policyOf(call.policy), call);
     const local = policy && localCall(policy, call);
     if (local === undefined) return undefined;
     calls.push(local);

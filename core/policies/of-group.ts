@@ -1,17 +1,17 @@
 /** A policy as calls of a group see it: core/algorithms/fair/fair.ts says what a group is. */
-import type { GroupOfCall, Policy, PolicyView } from "./policy.ts";
+import type { GroupOfCall, PolicyView } from "./policy.ts";
 
 const MAX_VIEWS = 1_000;
-const views = new WeakMap<Policy, Map<string, Policy>>();
+const views = new WeakMap<PolicyView, Map<string, PolicyView>>();
 
 /** The policy as calls of a group see it. One that is kept is the same for all of their calls. */
-export function ofGroup(policy: Policy, group: GroupOfCall): Policy {
-  const known = views.get(policy) ?? new Map<string, Policy>();
+export function ofGroup<View extends PolicyView>(policy: View, group: GroupOfCall): View {
+  const known = views.get(policy) ?? new Map<string, PolicyView>();
   views.set(policy, known);
   const id = `${group.namedBy} ${group.group}`;
   const seen = known.get(id);
-  if (seen !== undefined) return seen;
-  const of = <View extends PolicyView>(seenBefore: View) => ({ ...seenBefore, group, groupOf: seenBefore });
+  if (seen !== undefined) return seen as View;
+  const of = <Seen extends PolicyView>(seenBefore: Seen) => ({ ...seenBefore, group, groupOf: seenBefore });
   const byPriority = [...policy.priorities.seen].map(([name, each]) => [name, of(each)] as const);
   const made = { ...of(policy), priorities: { ...policy.priorities, seen: new Map(byPriority) } };
   for (const oldest of known.keys()) {

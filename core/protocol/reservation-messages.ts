@@ -30,7 +30,7 @@ export interface ReservationsMessage {
   readonly sent?: Sent;
 }
 
-/** A call of a batch, which names its plan: of the policy's version its limiter knows more. */
+/** A call of a batch, which names its plan and group: of the policy's version its limiter knows more. */
 export interface ClientCall extends Pick<BatchedCall, "giveBack"> {
   readonly limit?: Named<LimitCall>;
   readonly reserve?: Named<ReserveCall>;
@@ -86,6 +86,8 @@ export interface PolicyDescription extends Pick<PolicyView, DescribedField>, Des
   /** By plan: its rules. Absent: the policy has no plans, and its calls name none. */
   readonly plans?: Readonly<Record<string, DescribedRules>>;
   readonly slots?: SlotTerms;
+  /** What clients decide where each call has a group. Absent: there are none. Older clients decide nothing there. */
+  readonly ofGroups?: PolicyView["localDecisions"];
 }
 
 /** Clients may hold slots of a key. Absent: they may not, or the limiter is older. */

@@ -4,13 +4,14 @@ import type { ReservationsReply } from "../../core/protocol/reservation-messages
 import { depth } from "../support/depth.ts";
 import { announcedSeed, seedOr } from "../support/random.ts";
 import { forgottenAtCrash, freeAtExpiry } from "./breakages.ts";
-import { ClientSchedule, type ClientBreakage, type ClientOutcome } from "./clients.ts";
+import { ClientSchedule, type ClientBreakage, type ClientOutcome, type Kind } from "./clients.ts";
 import { Database } from "./database.ts";
 import { BrokenLaw } from "./laws.ts";
 
 // Clients admit 6.3 calls per history with a deviation of 9.0: 80 histories would have below 4 each for one seed in 300.
 const SCHEDULES = depth(200, 1_200);
 const FAR_SCHEDULES = depth(15, 100);
+const SHARED_SCHEDULES = depth(60, 400);
 const MAX = 60_000;
 const PATIENT = { timeout: 900_000 };
 
@@ -21,12 +22,12 @@ beforeAll(() => {
 });
 afterAll(() => void vi.restoreAllMocks());
 
-async function simulate(first: number, schedules: number, breakage?: () => ClientBreakage, isFar = false) {
+async function simulate(first: number, schedules: number, breakage?: () => ClientBreakage, kind?: Kind) {
   const database = new Database();
   const sum: Record<string, number> = {};
   for (let seed = first; seed < first + schedules; seed += 1) {
     try {
-      const outcome = await new ClientSchedule(seed, database, breakage?.(), isFar).run();
+      const outcome = await new ClientSchedule(seed, database, breakage?.(), kind).run();
       for (const [name, count] of Object.entries(outcome)) sum[name] = (sum[name] ?? 0) + Number(count);
     } catch (error) {
       throw new Error(`SEED=${seed}: ${String(error)}`, { cause: error });
@@ -54,10 +55,21 @@ test(
   `in ${FAR_SCHEDULES} random histories of busy far clients with buckets of their own, nothing is over the bound, and what each has is held for it`,
   PATIENT,
   async () => {
-    const sum = await simulate(announcedSeed("far clients"), FAR_SCHEDULES, undefined, true);
+    const sum = await simulate(announcedSeed("far clients"), FAR_SCHEDULES, undefined, "far");
     expect(sum.buckets).toBeGreaterThan(4 * FAR_SCHEDULES);
     expect(sum.admittedFromBuckets).toBeGreaterThan(50 * FAR_SCHEDULES);
     expect(sum.degraded).toBeGreaterThan(FAR_SCHEDULES / 4);
+  },
+);
+
+test(
+  `in ${SHARED_SCHEDULES} random histories of clients whose calls have groups nothing is over the bound`,
+  PATIENT,
+  async () => {
+    const sum = await simulate(announcedSeed("shared clients"), SHARED_SCHEDULES, undefined, "shared");
+    expect(sum.admittedByClients).toBeGreaterThan(SHARED_SCHEDULES);
+    expect(sum.admittedByObject).toBeGreaterThan(4 * SHARED_SCHEDULES);
+    expect(sum.sleeps).toBeGreaterThan(SHARED_SCHEDULES / 4);
   },
 );
 
@@ -84,7 +96,7 @@ test.each<[name: string, breakage: () => ClientBreakage]>([
   ["a client's bucket that outlives its end", outliving],
   ["a rate that counts once while old and new may both be used", countedOnce],
 ])("%s is found", PATIENT, async (_, breakage) => {
-  const found = await simulate(seedOr(1), 400, breakage, true).then(
+  const found = await simulate(seedOr(1), 400, breakage, "far").then(
     () => undefined,
     (error: Error) => error,
   );

@@ -10,6 +10,7 @@ import { BatchQueues } from "../../client/transports/batch-queue.ts";
 import { Objects } from "../../client/transports/objects.ts";
 import { heldUnits, holdWith, RATE_WINDOWS } from "../../core/accounts/hold.ts";
 import { unsleepingClock, type Time } from "../../core/clock.ts";
+import { ofGroup } from "../../core/policies/of-group.ts";
 import { parseRegions, RegionalPolicies } from "../../core/policies/parse-policies.ts";
 import { type Cost, DEFAULT_BOUNDS, type Policies, type Policy } from "../../core/policies/policy.ts";
 import type { AnswerText, Decided } from "../../core/protocol/answers.ts";
@@ -65,6 +66,16 @@ const FAR_POLICIES = parsePolicies({
   },
 });
 const FAR_END_MS = 5_000;
+const SHARED_POLICIES = parsePolicies({
+  bucket: { ...BUCKET, limit: 400, burst: 300, fair: true, reservation: { ttl: 80 } },
+  weighed: { ...BUCKET, limit: 200, burst: 160, fair: true, weights: { a: 3 } },
+  log: { algorithm: "sliding-log", limit: 64, window: 400, fair: true, deadlineMs },
+});
+const GROUPS = ["a", "b", "c"];
+
+/** How the clients of a history are. Usually they are near. `far`: 15 to 60 ms, and busy, so that they get buckets of their own. `shared`: their calls have groups. */
+export type Kind = "usual" | "far" | "shared";
+const POLICIES_OF = { usual: POLICIES, far: FAR_POLICIES, shared: SHARED_POLICIES };
 
 const KEY = "key";
 const CLIENT = `{"token":"t"}`;
@@ -130,12 +141,11 @@ export class ClientSchedule {
     admittedFromBuckets: 0,
   };
 
-  /** @param isFar clients are 15 to 60 ms away and busy, so that they get buckets of their own */
-  constructor(seed: number, database: Database, breakage: ClientBreakage = {}, isFar = false) {
+  constructor(seed: number, database: Database, breakage: ClientBreakage = {}, kind: Kind = "usual") {
     this.#random = seededRandom(seed);
     this.#breakage = breakage;
-    this.#isFar = isFar;
-    this.#policies = isFar ? FAR_POLICIES : POLICIES;
+    this.#isFar = kind === "far";
+    this.#policies = POLICIES_OF[kind];
     this.#policy = this.#of([...this.#policies.values()]);
     this.#oracles = new Oracles(this.#policy);
     database.clear();
@@ -146,7 +156,7 @@ export class ClientSchedule {
     );
     this.#worker = this.#makeWorker();
     for (let count = 1 + this.#upTo(3); count > 0; count -= 1) this.#clients.push(this.#start());
-    if (isFar) this.#planFar();
+    if (this.#isFar) this.#planFar();
     else this.#plan();
   }
 
@@ -197,7 +207,7 @@ export class ClientSchedule {
     if (running === undefined || this.#time.nowMs < running.machine.wakesAtMs) return;
     this.#outcome.calls += 1;
     this.#open += 1;
-    running.limiter.limit({ policy: this.#policy.name, key: KEY, cost }).then(
+    running.limiter.limit({ policy: this.#policy.name, key: KEY, cost, ...this.#group() }).then(
       (decision) => {
         this.#open -= 1;
         if (decision.reason === "degraded") this.#outcome.degraded += 1;
@@ -207,7 +217,13 @@ export class ClientSchedule {
   }
 
   #callWorker(cost: Cost): void {
-    void this.#worker.limit(this.#policy, KEY, { cost });
+    const { group } = this.#group();
+    const policy = group === undefined ? this.#policy : ofGroup(this.#policy, { group });
+    void this.#worker.limit(policy, KEY, { cost });
+  }
+
+  #group(): { readonly group?: string } {
+    return this.#policy.isFair === true ? { group: this.#of(GROUPS) } : {};
   }
 
   /** Records what the worker's isolate admits of its own units, before its message may be answered. */

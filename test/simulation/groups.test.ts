@@ -66,6 +66,24 @@ test("hot groups are decided in isolates: below the limit a message is for many 
   }
 });
 
+test(
+  "the same of clients in processes: who shares has the same, and hot groups are decided there",
+  PATIENT,
+  async () => {
+    const areProcesses = true;
+    const hungry = await shared({ areProcesses, asked: equal(4, 3 * LIMIT) });
+    expect(hungry.over).toBe(0);
+    expect(hungry.used).toBeGreaterThan(0.98);
+    expect(jain(hungry.admitted)).toBeGreaterThan(0.99);
+    const { admitted, over } = await shared({ areProcesses, asked: besideFlood(4) });
+    expect(over).toBe(0);
+    expect(Math.min(...admitted.slice(1))).toBeGreaterThan(0.999);
+    const calm = await shared({ areProcesses, limit: 5_000, asked: equal(2, 2_500) });
+    expect(Math.min(...calm.admitted)).toBe(1);
+    expect(calm.messages).toBeLessThan(0.1);
+  },
+);
+
 test.each(depth(["gcra", "sliding-log"], ["gcra", "sliding-log", "fixed-window", "sliding-window-counter"]))(
   "the same of %s, far away",
   PATIENT,

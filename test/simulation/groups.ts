@@ -1,12 +1,20 @@
 /** One key whose limit groups share, under steady loads from several isolates: what each group is admitted. */
 import { LocalLimiter } from "../../client/local-limiter.ts";
+import { LimiterClient } from "../../client/objects/limiter-client.ts";
+import { RemoteLimiter } from "../../client/remote/remote-limiter.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
 import { Objects } from "../../client/transports/objects.ts";
 import { ofGroup } from "../../core/policies/of-group.ts";
-import { parsePolicies } from "../../core/policies/parse-policies.ts";
-import type { Policy } from "../../core/policies/policy.ts";
+import { parsePolicies, parseRegions, RegionalPolicies } from "../../core/policies/parse-policies.ts";
+import { DEFAULT_BOUNDS, type Policy } from "../../core/policies/policy.ts";
+import type { Decision } from "../../core/protocol/decision.ts";
+import { orThrow } from "../../core/protocol/problems.ts";
+import type { ReservationsMessage } from "../../core/protocol/reservation-messages.ts";
+import { SCOPES } from "../../worker/auth/tokens.ts";
+import { callReserve } from "../../worker/calls/reservations.ts";
 import { type AdmittedCall, worstExcess } from "../support/interval-bound.ts";
 import { seededRandom } from "../support/random.ts";
+import { transportOf } from "../support/transport.ts";
 import { Database } from "./database.ts";
 import { type Method, simulatedNamespace } from "./network.ts";
 import { SimulatedObject } from "./simulated-object.ts";
@@ -16,6 +24,8 @@ export interface GroupsLoad {
   /** Units per second. */
   readonly limit: number;
   readonly isolates: number;
+  /** They are processes with a client of their own, which one isolate serves. */
+  readonly areProcesses?: boolean;
   /** Units per second that each group asks for. */
   readonly asked: readonly number[];
   readonly policy?: object;
@@ -67,18 +77,34 @@ export async function sharedByGroups(load: GroupsLoad): Promise<GroupsFigures> {
     clock,
   );
   const caller = { objects, time: clock, inBackground: () => undefined };
-  const limiters = Array.from(
-    { length: isolates },
-    (_, index) => new LocalLimiter(new ReservationCache(() => `isolate-${index}`)),
+  const decideIn = (index: number): ((group: string) => unknown) => {
+    const limiter = new LocalLimiter(new ReservationCache(() => `isolate-${index}`));
+    return (group) => limiter.limit(caller, ofGroup(policy, { group, namedBy: "caller" }), "key", 1);
+  };
+  const isolate = new LimiterClient({
+    ...caller,
+    policies: new RegionalPolicies(policies, parseRegions(undefined)),
+  });
+  const decideInProcess = (index: number): ((group: string) => unknown) => {
+    const principal = { title: "the client", id: "caller", bounds: DEFAULT_BOUNDS, scopes: SCOPES };
+    // The way to the object is the isolate's: this one takes no time, and loses nothing.
+    const reserve = async (message: ReservationsMessage) =>
+      orThrow(await callReserve({ client: isolate, principal }, message));
+    const transport = transportOf({ reserve });
+    const cache = new ReservationCache(() => `process-${index}-${(random() * 1e9).toFixed()}`);
+    const limiter = new RemoteLimiter({ ...caller, time: { ...clock, isLasting: true }, transport, cache });
+    return (group) => limiter.limit({ policy: "key", key: "key", group });
+  };
+  const holders = Array.from({ length: isolates }, (_, index) =>
+    load.areProcesses === true ? decideInProcess(index) : decideIn(index),
   );
   const sums = asked.map(() => ({ calls: 0, admitted: 0 }));
   const admissions: AdmittedCall[] = [];
   const call = async (index: number, sum: { calls: number; admitted: number }) => {
     const sentMs = time.nowMs;
-    const of = ofGroup(policy, { group: `group-${index}`, namedBy: "caller" });
     const at = load.movesEachMs === undefined ? random() * isolates : index + sentMs / load.movesEachMs;
-    const decided = await limiters[Math.floor(at) % isolates]?.limit(caller, of, "key", 1);
-    const isIn = decided !== undefined && "success" in decided && decided.success;
+    const decided = (await holders[Math.floor(at) % isolates]?.(`group-${index}`)) as Partial<Decision>;
+    const isIn = decided.success === true;
     if (isIn)
       admissions.push({ sentAtMs: Math.floor(sentMs), receivedAtMs: Math.ceil(time.nowMs), units: 1 });
     if (sentMs < FROM_MS) return;

@@ -150,6 +150,7 @@ export const TEST_POLICIES = {
     weights: { "gold:*": 3 },
     ...PATIENT,
   },
+  "fair-hot": { algorithm: "token-bucket", limit: 100_000, window: "1s", fair: true },
   "fair-slots": {
     algorithm: "concurrency",
     limit: 4,

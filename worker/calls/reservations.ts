@@ -1,6 +1,6 @@
 /** Units that a client holds in its caller's process. Each call of the message is checked as any other. */
 import type * as v from "valibot";
-import { boundReached, unavailable } from "../../client/read-answer.ts";
+import { unavailable } from "../../client/read-answer.ts";
 import { normaliseKey } from "../../core/catalog/keys.ts";
 import {
   forPriority,
@@ -15,7 +15,7 @@ import type { Slots } from "../../core/protocol/answers.ts";
 import type { Sent } from "../../core/protocol/calls.ts";
 import { Arrivals, STALE, type BatchedCall, type MadeAnswer } from "../../core/protocol/messages.ts";
 import { ownKey, hash } from "../../core/protocol/names.ts";
-import { type Full, Problem, type Answered } from "../../core/protocol/problems.ts";
+import { Problem, type Answered } from "../../core/protocol/problems.ts";
 import {
   type PolicyDescription,
   type ReservationAnswer,
@@ -90,20 +90,25 @@ async function answerOne(message: Message, call: Call, input: unknown): Answered
   return reserve === undefined ? null : await answerReserve(message, reserve, given(input, "reserve"));
 }
 
-/** The policy and the key of a call; notes whether the client knows the current policy. */
-function targetOf(message: Message, call: Limit, input: unknown): (Target & { isKnown: boolean }) | Problem {
+/** The policy and the key of a call; notes whether the client knows the current policy, and so reads its object's answers. */
+function targetOf(
+  message: Message,
+  call: Limit,
+  input: unknown,
+): (Target & { readsObject: boolean }) | Problem {
   const { client, principal } = message;
   const target = findTarget(client, principal, call);
   if (target instanceof Problem) return target;
   const { policy } = target;
   // A client knows no overrides: those are decided here.
   const named = client.policies.get(policy.name) ?? policy;
-  const isKnown = noteKnown(message, named) && policy.override === undefined;
+  const { localDecisions, ofGroups = localDecisions } = describeForClient(named);
+  const readsObject = noteKnown(message, named) && policy.override === undefined && ofGroups.denies;
   const problem =
     rateProblem(policy, call.cost) ??
     costProblem(policy, ["cost"], call.cost, input) ??
     priorityProblem(policy, call.priority);
-  return problem ?? { ...target, isKnown };
+  return problem ?? { ...target, readsObject };
 }
 
 function noteKnown({ known, unknown }: Message, policy: Policy): boolean {
@@ -117,10 +122,8 @@ function noteKnown({ known, unknown }: Message, policy: Policy): boolean {
 async function answerLimit(message: Message, limit: Limit, input: unknown): Answered<ReservationAnswer> {
   const target = targetOf(message, limit, input);
   if (target instanceof Problem) return target;
-  const { policy, key, isKnown } = target;
-  const isByObject =
-    isKnown && describeForClient(policy).localDecisions.denies && !takesNothing(policy, limit.cost);
-  if (!isByObject) return await answerDecision(message, target, limit);
+  const { policy, key, readsObject } = target;
+  if (!readsObject || takesNothing(policy, limit.cost)) return await answerDecision(message, target, limit);
   return answerOf(await message.client.forward(policy, key, { limit: messageOf(target, limit) }));
 }
 
@@ -140,11 +143,10 @@ async function answerDecision(
 async function answerReserve(message: Message, call: Reserve, input: unknown): Answered<ReservationAnswer> {
   const target = targetOf(message, call, input);
   if (target instanceof Problem) return target;
-  const { policy, key, isKnown } = target;
+  const { policy, key, readsObject } = target;
   const { turn, ttlMs, isShort, takesBucket, rules } = call;
   const holder = ownKey(message.principal.id, call.holder);
-  const mayHold = policy.reservation.clients !== false;
-  if (isKnown && mayHold && describeForClient(policy).localDecisions.denies) {
+  if (readsObject && policy.reservation.clients !== false) {
     const strays = Object.keys(rules).filter((name) => !policy.rules.some((rule) => rule.name === name));
     if (strays.length > 0) return notAllowed(strays.map((name) => strayRule(policy, name)));
     const reserve = { ...messageOf(target, call), holder, turn, ttlMs, isShort, takesBucket, rules };
@@ -224,33 +226,36 @@ async function answerGiveBack(message: Message, { policy: name, returned }: Give
 }
 
 function answerOf(
-  reply: { readonly answer: MadeAnswer | Slots | Full } | undefined,
+  reply: { readonly answer: MadeAnswer | Slots } | Problem | undefined,
 ): Exclude<ReservationAnswer, { readonly problem: unknown }> | Problem {
   if (reply === undefined) return { failed: "the key's object did not answer" };
+  if (reply instanceof Problem) return reply;
   const { answer } = reply;
   if (answer === null || "rules" in answer || "slots" in answer) return answer;
-  if ("full" in answer) return boundReached(answer);
   return unavailable("the key's object answered something else");
 }
 
+const NOTHING = { admits: false, denies: false };
 const descriptions = new WeakMap<Policy, PolicyDescription>();
 
-/** The description of a policy. A client decides nothing if calls are shed, lease, have groups, or need no object. */
+/** The description of a policy. A client decides nothing if calls are shed, lease, or need no object. */
 export function describeForClient(policy: Policy): PolicyDescription {
   const before = descriptions.get(policy);
   if (before !== undefined) return before;
   const { priorities, pool, lease, shedding, isStateless, retryJitter, reservation, plans } = policy;
   const { isFair = false } = policy;
-  const isByLimiter = lease !== undefined || shedding !== undefined || isStateless === true || isFair;
+  const isByLimiter = lease !== undefined || shedding !== undefined || isStateless === true;
+  const localDecisions = isByLimiter
+    ? NOTHING
+    : { ...policy.localDecisions, ...(reservation.clients === false && { admits: false }) };
   const named = plans && [...plans].filter(([plan]) => plan !== "");
   const described = {
     onFailure: policy.onFailure === "open" ? ("open" as const) : ("closed" as const),
     ...(policy.failureLimit && { failureLimit: policy.failureLimit }),
     deadlineMs: policy.deadlineMs,
     objects: policy.objects,
-    localDecisions: isByLimiter
-      ? { admits: false, denies: false }
-      : { ...policy.localDecisions, ...(reservation.clients === false && { admits: false }) },
+    localDecisions: isFair ? NOTHING : localDecisions,
+    ...(isFair && { ofGroups: localDecisions }),
     reservation,
     denialTtlMs: policy.denialTtlMs,
     shadow: policy.shadow,

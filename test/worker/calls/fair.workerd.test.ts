@@ -135,3 +135,30 @@ test("a client in its caller's process names groups in its messages, and may not
   );
   await limiter.close();
 });
+
+test("a client decides calls of a hot group by itself, from units of that group's part alone", async () => {
+  const key = freshKey();
+  const clients = ["one", "other"].map(() =>
+    createLimiter({
+      url: "https://weir.test",
+      token: TOKENS.reserve,
+      policy: "fair-hot",
+      fetch: (input, init) => SELF.fetch(input, init),
+    }),
+  );
+  const decided: Record<string, number> = {};
+  for (let round = 0; round < 60; round += 1)
+    for (const [index, client] of clients.entries())
+      for (const { success, source, group, share } of await Promise.all(
+        Array.from({ length: 10 }, () => client.limit({ key, group: `group ${index}` })),
+      )) {
+        expect([success, group]).toEqual([true, `group ${index}`]);
+        expect(share?.limit).toBeGreaterThanOrEqual(50_000);
+        decided[source] = (decided[source] ?? 0) + 1;
+      }
+  expect(decided["isolate"]).toBeGreaterThan(600);
+  await Promise.all(clients.map((client) => client.close()));
+  // What each did not use is back, and what it used is its own group's.
+  const peeked = await clients[0]?.peek({ key, group: "group 0" });
+  expect(peeked).toMatchObject({ group: "group 0", groups: { active: 2 } });
+});

@@ -54,6 +54,7 @@ const Reserve = table({
   cost: described(cost, "The cost of a call that waits for a decision; 0: no call does."),
   priority,
   plan,
+  group,
   holder,
   turn,
   ttlMs: described(
