@@ -30,6 +30,7 @@ export interface PolicyDescription {
   readonly rules: readonly RuleDescription[];
   readonly objects: "per-key" | number;
   readonly shadow: boolean;
+  readonly fair?: true;
   readonly keyKind: "text" | "ip";
   readonly pool?: string;
 }
@@ -123,6 +124,11 @@ export interface TopKey {
   readonly count: number;
   readonly error: number;
   readonly plan?: string;
+}
+
+/** One group of `GET /v1/stats/groups`. */
+export interface TopGroup extends Omit<TopKey, "key" | "plan"> {
+  readonly group: string;
 }
 
 /** `GET /v1/policies/{policy}/candidate`. */

@@ -1,6 +1,6 @@
 /** The keys of a policy: those denied or called most, and with shared objects all of them. */
 import { useState } from "preact/hooks";
-import type { KeyReport, ListedKey, PolicyDescription, TopKey } from "./answers.ts";
+import type { KeyReport, ListedKey, PolicyDescription, TopGroup, TopKey } from "./answers.ts";
 import { canStandInAddress, path, type Answer, type Ask, type CallOptions } from "./api.ts";
 import { useSession } from "./context.ts";
 import { Choice, KeyLink, Part, ProblemNote, Rows } from "./parts.tsx";
@@ -9,31 +9,29 @@ import { count, duration } from "./words.ts";
 
 const EVERY_MS = 5_000;
 /** Each time it makes a call for each key. */
-const TOP_EVERY_MS = 10_000;
+export const TOP_EVERY_MS = 10_000;
 const ON_A_PAGE = 50;
 const MAX_TOP_SHOWN = 10;
 /** The keys of a list that are read by separate calls: a list has no queues. */
 const MAX_READ = 8;
-/** A list of top keys with fewer has all keys. */
+/** A list of top keys, or groups, with fewer has all of them. */
 const MAX_TOP_KEYS = 64;
 
-type By = "denied" | "active";
-const SORTS = [
+export type By = "denied" | "active";
+export const SORTS = [
   { name: "most denied", value: "denied" },
   { name: "most called", value: "active" },
 ] as const satisfies readonly { name: string; value: By }[];
 
 interface TopRow {
   readonly key: string;
-  readonly counts: Readonly<Record<By, TopKey | undefined>>;
   readonly plan: string | undefined;
   readonly report: KeyReport | undefined;
 }
 
 interface Top {
   readonly rows: readonly TopRow[];
-  /** Whether a key that is in neither list had no such call. */
-  readonly isWhole: Readonly<Record<By, boolean>>;
+  readonly cells: TopLists["cells"];
 }
 
 /** Only keys of policies with shared objects can be listed. */
@@ -50,11 +48,6 @@ export function TopKeysPart({ policy: described }: { readonly policy: PolicyDesc
   const { value, problem } = usePoll(`${policy} ${by}`, TOP_EVERY_MS, () =>
     topOf(ask, policy, by, hasStates),
   );
-  const calls = (kind: By, counted: TopKey | undefined) => {
-    if (counted === undefined) return value?.isWhole[kind] === true ? "0" : "–";
-    const { count: most, error } = counted;
-    return error === 0 ? count(most) : `${count(most - error)} to ${count(most)}`;
-  };
   const states = hasStates ? statesOf((value?.rows ?? []).map(({ report }) => report)) : [];
   return (
     <Part title="Top keys">
@@ -65,46 +58,76 @@ export function TopKeysPart({ policy: described }: { readonly policy: PolicyDesc
         <Rows
           label="Top keys"
           heads={["key", "denied", "calls", ...states.map(({ head }) => head)]}
-          rows={(value?.rows ?? []).map(({ key, counts, plan, report }) => ({
+          rows={(value?.rows ?? []).map(({ key, plan, report }) => ({
             key,
             cells: [
               <>
                 <KeyLink policy={policy} name={key} />
                 {plan !== undefined && <small> plan {plan}</small>}
               </>,
-              calls("denied", counts.denied),
-              calls("active", counts.active),
+              ...(value?.cells(key) ?? []),
               ...states.map(({ cell }) => cell(report)),
             ],
           }))}
         />
       </div>
-      <p class="quiet">Denied and calls: of this hour and the last.</p>
+      {WITHIN}
     </Part>
   );
 }
 
-/** The keys with most denials, or calls. */
-async function topOf(ask: Ask, policy: string, by: By, hasStates: boolean): Promise<Answer<Top>> {
+export const WITHIN = <p class="quiet">Denied and calls: of this hour and the last.</p>;
+
+interface TopLists {
+  /** The names with most denials, or calls; those of the other list after them. */
+  readonly names: readonly string[];
+  readonly lists: Readonly<Record<By, ReadonlyMap<string, TopKey>>>;
+  /** How often a name was denied, and came. */
+  readonly cells: (name: string) => readonly string[];
+}
+
+/** The keys with most denials, or calls; or the groups. */
+export async function topLists(
+  ask: Ask,
+  of: "keys" | "groups",
+  policy: string,
+  by: By,
+): Promise<Answer<TopLists>> {
   const read = (kind: By) =>
-    ask<{ keys: TopKey[] }>("GET", "/v1/stats/keys", { query: { policy, by: kind } });
+    ask<{ keys?: TopKey[]; groups?: TopGroup[] }>("GET", `/v1/stats/${of}`, { query: { policy, by: kind } });
   const [denied, active] = await Promise.all([read("denied"), read("active")]);
   if (denied.problem !== undefined) return denied;
   if (active.problem !== undefined) return active;
-  const lists = { denied: denied.value.keys, active: active.value.keys };
+  const byName = ({ keys = [], groups = [] }: typeof denied.value) =>
+    new Map([
+      ...keys.map((each) => [each.key, each] as const),
+      ...groups.map(({ group, ...each }) => [group, { key: group, ...each }] as const),
+    ]);
+  const lists = { denied: byName(denied.value), active: byName(active.value) };
   const other = by === "denied" ? "active" : "denied";
-  const names = [...new Set([...lists[by], ...lists[other]].map(({ key }) => key))].slice(0, MAX_TOP_SHOWN);
-  const reports = await reportsOf(ask, policy, hasStates ? names : []);
-  const countOf = (kind: By, key: string) => lists[kind].find((each) => each.key === key);
-  const rows = names.map((key) => {
-    const counts = { denied: countOf("denied", key), active: countOf("active", key) };
-    return { key, counts, plan: (counts.active ?? counts.denied)?.plan, report: reports.get(key) };
-  });
-  const isWhole = {
-    denied: lists.denied.length < MAX_TOP_KEYS,
-    active: lists.active.length < MAX_TOP_KEYS,
+  const names = [...new Set([...lists[by].keys(), ...lists[other].keys()])].slice(0, MAX_TOP_SHOWN);
+  const cell = (list: ReadonlyMap<string, TopKey>, name: string) => {
+    const counted = list.get(name);
+    // In a list with fewer than there may be, whoever is missing had no such call.
+    if (counted === undefined) return list.size < MAX_TOP_KEYS ? "0" : "–";
+    const { count: most, error } = counted;
+    return error === 0 ? count(most) : `${count(most - error)} to ${count(most)}`;
   };
-  return { value: { rows, isWhole }, etag: undefined };
+  const cells = (name: string) => [cell(lists.denied, name), cell(lists.active, name)];
+  return { value: { names, lists, cells }, etag: undefined };
+}
+
+/** The keys with most denials, or calls, and what is known of each. */
+async function topOf(ask: Ask, policy: string, by: By, hasStates: boolean): Promise<Answer<Top>> {
+  const top = await topLists(ask, "keys", policy, by);
+  if (top.problem !== undefined) return top;
+  const { names, lists, cells } = top.value;
+  const reports = await reportsOf(ask, policy, hasStates ? names : []);
+  const rows = names.map((key) => {
+    const plan = (lists.active.get(key) ?? lists.denied.get(key))?.plan;
+    return { key, plan, report: reports.get(key) };
+  });
+  return { value: { rows, cells }, etag: undefined };
 }
 
 /** All keys, for policies that can list them. */

@@ -4,6 +4,7 @@ import type { PolicyDescription, PolicyInForce } from "./answers.ts";
 import { path } from "./api.ts";
 import { CandidatePart } from "./candidate.tsx";
 import { useRights, useSession } from "./context.ts";
+import { TopGroupsPart } from "./groups.tsx";
 import { HistoryWithSpans } from "./history.tsx";
 import { KeysPart, TopKeysPart } from "./keys.tsx";
 import { useReadings } from "./live.ts";
@@ -52,6 +53,7 @@ export function PolicyPage({ policy }: { readonly policy: string }) {
       {rights.changes && described !== undefined && (
         <>
           <TopKeysPart policy={described} />
+          {described.fair === true && rights.keyPrefix === "" && <TopGroupsPart policy={policy} />}
           <KeysPart policy={described} />
         </>
       )}

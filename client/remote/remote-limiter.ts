@@ -4,7 +4,6 @@
  */
 import { normaliseKey } from "../../core/catalog/keys.ts";
 import { randomId, type Time, overdue } from "../../core/clock.ts";
-import { ofGroup } from "../../core/policies/of-group.ts";
 import { forPriority, type PolicyView, takesNothing, UNDESCRIBED } from "../../core/policies/policy.ts";
 import {
   type AllDecisions,
@@ -49,8 +48,9 @@ import {
   type CallRequests,
   type LimiterTransport,
 } from "../transports/transport.ts";
+import { ofItsGroup, seenBy } from "./described-policies.ts";
 import { OwnLeases } from "./own-leases.ts";
-import { limiterErrorOf, RemoteReservations, seenBy } from "./remote-reservations.ts";
+import { limiterErrorOf, RemoteReservations } from "./remote-reservations.ts";
 import { allDegraded, anyDegraded, isOf, type PolicyOf, tryHere } from "./several-keys.ts";
 
 /** How the limiter is reached, and what the process provides. */
@@ -341,8 +341,7 @@ export class RemoteLimiter extends UniformClient implements Limiter {
   }
 
   #targetOf({ policy: name = "", key: written, group }: KeyRequest & Pick<LimitRequest, "group">) {
-    const known = this.#reservations.policy(name);
-    const policy = known?.isFair && typeof group === "string" ? ofGroup(known, { group }) : known;
+    const policy = ofItsGroup(this.#reservations.policy(name), group);
     const key = policy && typeof written === "string" ? normaliseKey(policy, written) : undefined;
     return policy === undefined || key === undefined ? undefined : { policy, key };
   }

@@ -1,13 +1,6 @@
 import { normaliseKey } from "../../core/catalog/keys.ts";
 import { Latch, randomId, type Time } from "../../core/clock.ts";
-import { ofGroup } from "../../core/policies/of-group.ts";
-import {
-  forPriority,
-  type PolicyView,
-  type RuleView,
-  takesNothing,
-  versionOf,
-} from "../../core/policies/policy.ts";
+import { forPriority, type PolicyView, takesNothing, versionOf } from "../../core/policies/policy.ts";
 import type { Slots } from "../../core/protocol/answers.ts";
 import type { LimitCall, Versioned } from "../../core/protocol/calls.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
@@ -22,7 +15,6 @@ import {
   type HeldMessage,
   type ReservationAnswer,
   RESERVATIONS_PROTOCOL,
-  type RuleDescription,
 } from "../../core/protocol/reservation-messages.ts";
 import type { UnitSource } from "../call-gate.ts";
 import type { PlainCall } from "../local-limiter.ts";
@@ -32,14 +24,10 @@ import type { CongestionControl } from "../transports/congestion-control.ts";
 import { MAX_QUEUED, QUEUE_FULL } from "../transports/http.ts";
 import type { FailureLog } from "../transports/send-batch.ts";
 import type { LimiterTransport } from "../transports/transport.ts";
+import { describedPolicy, seenBy } from "./described-policies.ts";
 
 /** An HTTP message has at most 16 KiB. The policies' versions, beside the calls, are shorter than these. */
 const BOUNDS = { maxCalls: MAX_RESERVING, maxLength: 11_500 };
-/**
- * From this round trip on a process asks for a bucket, however few the holders are. Nearer ones use more of a limit with
- * units (99 % with eight processes; with buckets 94 to 98 %, as some end with their processes), and farther ones less.
- */
-const FAR_MS = 75;
 /** The most calls on a key that are sent before its policy is known: then the units of a message may serve all others. */
 const MAX_UNDESCRIBED = 16;
 /** No message is sent for this long after the limiter refused one, e.g. because the token lacks the scope. */
@@ -58,7 +46,7 @@ interface RemoteReservationsParts {
   /** Overrides the deadline of each policy, in milliseconds. */
   readonly deadlineMs?: number | undefined;
   readonly failures: FailureLog;
-  /** `FAR_MS`, unless a simulation has its own. */
+  /** From which round trip on a bucket is asked for. Absent: the usual one. */
   readonly farMs?: number | undefined;
   /** A policy or the limiter has changed: what is held must be returned. */
   readonly onChange: () => void;
@@ -312,83 +300,6 @@ function named<Call extends Versioned>({ inForce, ...call }: Call) {
 }
 
 const NOT_HANDED = { ttlMs: 0, handed: [] } as const;
-
-/** The policy as a call's plan and group see it; `undefined`: it is not known, or the limiter says what is wrong with them. */
-export function seenBy(
-  known: DescribedPolicy | undefined,
-  { plan, group }: PlainCall,
-): DescribedPolicy | undefined {
-  const policy = ofPlan(known, plan);
-  if (policy?.isFair !== (group === undefined ? undefined : true)) return undefined;
-  return policy && group !== undefined ? ofGroup(policy, { group }) : policy;
-}
-
-/** The policy as calls of a plan see it; `undefined`: it does not have the plan, or is not known. */
-function ofPlan(policy: DescribedPolicy | undefined, plan: string): DescribedPolicy | undefined {
-  return policy?.plans === undefined && plan === "" ? policy : policy?.plans?.get(plan);
-}
-
-export function describedPolicy(
-  name: string,
-  description: PolicyDescription,
-  farMs = FAR_MS,
-): DescribedPolicy {
-  const { plans, ...usual } = description;
-  const policy = describedRules(name, usual, farMs);
-  if (plans === undefined) return policy;
-  const each = [["", usual] as const, ...Object.entries(plans)].map(([plan, rules]) => {
-    const { seen: _, ...others } = usual;
-    return [plan, describedRules(name, { ...others, ...rules }, farMs, plan)] as const;
-  });
-  return { ...policy, plans: new Map(each) };
-}
-
-function describedRules(
-  name: string,
-  description: PolicyDescription,
-  farMs: number,
-  plan?: string,
-): DescribedPolicy {
-  const {
-    isPooled,
-    priorities: priorityNames,
-    defaultPriority: usual,
-    seen,
-    rules,
-    plans: _,
-    localDecisions,
-    ofGroups,
-    ...policy
-  } = description;
-  const views = new Map<string, PolicyView>();
-  const view = {
-    ...(plan !== undefined && { plan }),
-    farMs,
-    ...policy,
-    localDecisions: ofGroups ?? localDecisions,
-    ...(ofGroups && { isFair: true }),
-    name,
-    priorityNames,
-    rules: rules.map((rule) => viewedRule(rule, rule.capacity)),
-    priorities: { usual, seen: views },
-    ...(isPooled && { pool: { kind: "redis" as const } }),
-  };
-  for (const [priority, capacities] of Object.entries(seen ?? {})) {
-    const viewed = rules.map((rule, index) => viewedRule(rule, capacities[index] ?? rule.capacity));
-    views.set(priority, { ...view, rules: viewed, priority });
-  }
-  return view;
-}
-
-/** Linear interpolation, never too short for rates that refill evenly, or all at once. */
-function viewedRule({ wholeMs: { one, all }, ...rule }: RuleDescription, capacity: number) {
-  const { name, unit, capacity: max, isCuttable } = rule;
-  const eachMs = max > 1 ? (all - one) / (max - 1) : 0;
-  const refillMs = (_: object, missing: number) => Math.ceil(one + (missing - 1) * eachMs);
-  // Only the limiter cuts it.
-  const lessRate = (config: object) => (isCuttable ? config : undefined);
-  return { name, unit, capacity, config: {}, algorithm: { refillMs, lessRate } } satisfies RuleView;
-}
 
 /** Whether the call is for a decision, and not only for units. */
 function isDecision({ limit, reserve }: BatchedCall): boolean {

@@ -13,7 +13,7 @@ import type { DescribedPolicy } from "../../core/protocol/reservation-messages.t
 import type { KeyRequest, LimitAnyRequest } from "../limiter.ts";
 import { plainCall, type PlainCall } from "../local-limiter.ts";
 import { tryInOrder } from "../try-in-order.ts";
-import { seenBy } from "./remote-reservations.ts";
+import { seenBy } from "./described-policies.ts";
 
 /** The policy of this name, as far as it is known. */
 export type PolicyOf = (name: string | undefined) => PolicyView;

@@ -122,6 +122,8 @@ export interface ListedPolicy extends Pick<PolicyView, "name" | "onFailure" | Li
   readonly rules: readonly ListedRule[];
   /** The rules as each plan has them. */
   readonly plans?: Readonly<Record<string, readonly ListedRule[]>> | undefined;
+  /** Groups share the limit: each call that is decided names its group. */
+  readonly fair?: true | undefined;
   /** Present with `onFailure = { limit, window }`, beside "closed". */
   readonly failureLimit?: FailureLimit | undefined;
   readonly reservationTtlMs: number;

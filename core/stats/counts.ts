@@ -89,6 +89,11 @@ export function policyOfKeys(name: string): string {
   return name.split(MARK)[0] ?? name;
 }
 
+/** The name for the groups of a policy's keys, which are counted as keys are. */
+export function groupsOf(policy: string): string {
+  return `${policy}${MARK}groups`;
+}
+
 /** The name for a policy's history by plan. */
 export function plansOf(policy: string): string {
   return `${policy}${MARK}plans`;

@@ -6,6 +6,7 @@ import {
   comparedSeries,
   type ComparedCall,
   type Counts,
+  groupsOf,
   keysOfCandidate,
   MAX_POLICIES,
   type Metric,
@@ -31,7 +32,7 @@ const NEAR_PARTS = 5;
 
 export type CountedDecision = Pick<
   Decision,
-  "policy" | "key" | "success" | "reason" | "source" | "waitedMs" | "rules" | "plan"
+  "policy" | "key" | "success" | "reason" | "source" | "waitedMs" | "rules" | "plan" | "group"
 >;
 
 export interface Counter {
@@ -74,12 +75,16 @@ export class Tally implements Counter {
     const slot = last !== undefined && last.policy === decision.policy ? last : this.#slotOf(decision.policy);
     const cell = cellOf(decision);
     slot.cells[cell] = (slot.cells[cell] ?? 0) + 1;
-    const { plan } = decision;
+    const { plan, group } = decision;
     if (plan !== undefined) this.#countPlan(slot, plan, decision.success);
     slot.keys?.active.count(decision.key, plan);
     if (!decision.success) slot.keys?.denied.count(decision.key, plan);
     else if (isNearLimit(decision)) slot.near += 1;
     if (decision.waitedMs !== undefined) this.lasted("waited_seconds", [slot.policy], decision.waitedMs);
+    if (group === undefined) return;
+    const groups = this.#slotOf(groupsOf(decision.policy)).keys;
+    groups?.active.count(group);
+    if (!decision.success) groups?.denied.count(group);
   }
 
   compared({ policy, version, key, deniedBy }: ComparedCall): void {

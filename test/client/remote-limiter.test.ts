@@ -2,8 +2,8 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterEach, beforeEach, expect, expectTypeOf, test, vi } from "vitest";
 import type { ClientOptions } from "../../client/limiter.ts";
+import { describedPolicy } from "../../client/remote/described-policies.ts";
 import { RemoteLimiter } from "../../client/remote/remote-limiter.ts";
-import { describedPolicy } from "../../client/remote/remote-reservations.ts";
 import { overHttp } from "../../client/transports/http.ts";
 import type { LimiterCalls, LimiterTransport } from "../../client/transports/transport.ts";
 import { SYSTEM_TIME } from "../../core/clock.ts";

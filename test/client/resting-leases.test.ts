@@ -2,8 +2,8 @@
 import { expect, test } from "vitest";
 import { Ticks } from "../../bench/scale/ticks.ts";
 import type { GrantedLease } from "../../client/limiter.ts";
+import { describedPolicy } from "../../client/remote/described-policies.ts";
 import { ProcessSlots } from "../../client/remote/process-slots.ts";
-import { describedPolicy } from "../../client/remote/remote-reservations.ts";
 import type { Slots } from "../../core/protocol/answers.ts";
 import { ownKey, readClaimId } from "../../core/protocol/names.ts";
 import type { HeldMessage } from "../../core/protocol/reservation-messages.ts";

@@ -169,6 +169,30 @@ test("the plan that decided is seen of a policy's history, of its top keys, and 
   expect(faults).toEqual([]);
 });
 
+test("the groups that share a policy's keys are seen, the one that floods first", async () => {
+  const { url } = serving;
+  let denied = 0;
+  for (let call = 0; call < 30; call += 1) {
+    const about = { policy: "model", key: `provider-${call % 2}`, group: "flood" };
+    denied += (await send(url, "POST", "/v1/limit", about))["success"] === true ? 0 : 1;
+  }
+  expect(denied).toBeGreaterThan(5);
+  await send(url, "POST", "/v1/limit", { policy: "model", key: "provider-0", group: "small", cost: 0 });
+  await until(async () => {
+    const { groups } = await send(url, "GET", "/v1/stats/groups?policy=model&by=active");
+    return (groups as { count: number }[]).reduce((sum, { count }) => sum + count, 0) === 31;
+  });
+  const { page, faults } = await openPage(browser);
+  await signIn(page, url, TOKENS.full);
+  await goTo(page, "#/policy/model");
+  await page.waitForSelector("[data-top-groups=denied] tbody tr");
+  expect(await rowsOf(page, "[data-top-groups]")).toEqual([
+    { group: "flood", denied: String(denied), calls: "30" },
+    { group: "small", denied: "0", calls: "1" },
+  ]);
+  expect(faults).toEqual([]);
+});
+
 test("leases and callers that wait are seen as they come and go", async () => {
   const { url } = serving;
   const acquire = (waitMs: number) =>

@@ -4,7 +4,8 @@ import type { ReservationsReply } from "../../core/protocol/reservation-messages
 import { depth } from "../support/depth.ts";
 import { announcedSeed, seedOr } from "../support/random.ts";
 import { forgottenAtCrash, freeAtExpiry } from "./breakages.ts";
-import { ClientSchedule, type ClientBreakage, type ClientOutcome, type Kind } from "./clients.ts";
+import type { Kind } from "./clients-policies.ts";
+import { ClientSchedule, type ClientBreakage, type ClientOutcome } from "./clients.ts";
 import { Database } from "./database.ts";
 import { BrokenLaw } from "./laws.ts";
 

@@ -246,7 +246,7 @@ export class SlotsHistory {
         const leave = () => life === this.#life && left.abort();
         const leaveLater = () => this.#ticks.at(this.#ticks.nowMs + this.#wayMs(), leave);
         if (signal?.aborted === true) leaveLater();
-        signal?.addEventListener("abort", leaveLater);
+        else signal?.addEventListener("abort", leaveLater);
         return JSON.stringify(await this.#memory.calls.request(new URL(url).pathname, call, left.signal));
       });
       return new Response(text as string);
@@ -380,17 +380,14 @@ export class SlotsHistory {
       });
     };
     renewLater();
+    const releaseBy = (holder: Holder) => this.#awake(holder, () => void holder.leasing.release(id));
     this.#ticks.at(endsAtMs, () => {
       this.#trusted.delete(trusted);
       if (this.#random() < abandoned) return;
-      const through = via();
-      this.#awake(through, () => void through.leasing.release(id));
-      if (this.#random() < 0.05) {
-        const again = this.#drawn;
-        this.#ticks.at(endsAtMs + 2_000 * this.#random(), () =>
-          this.#awake(again, () => void again.leasing.release(id)),
-        );
-      }
+      releaseBy(via());
+      if (this.#random() >= 0.05) return;
+      const again = this.#drawn;
+      this.#ticks.at(endsAtMs + 2_000 * this.#random(), () => releaseBy(again));
     });
   }
 

@@ -24,6 +24,7 @@ export type Weak = "limiter" | "reserver" | "teller" | "manager" | "nobody" | "a
 export const OF_ALL = new Set([
   "metrics",
   "history",
+  "topGroups",
   "audit",
   "getCatalog",
   "putCatalog",

@@ -17,6 +17,7 @@ export const DASHBOARD_POLICIES = {
     plans: { pro: { limit: 1_000 } },
     deadlineMs: 20_000,
   },
+  model: { algorithm: "token-bucket", limit: 10, window: "1h", fair: true, deadlineMs: 20_000 },
   visitor: { algorithm: "token-bucket", limit: 30, window: "1m", objects: 4, deadlineMs: 20_000 },
   export: {
     algorithm: "concurrency",

@@ -44,7 +44,7 @@ const ANSWERS = {
   PolicyList: keys.PolicyList,
   ...pick(catalog, "PolicyInForce", "Candidate", "ComparedCandidate", "Override", "OverrideList", "OwnToken"),
   ...pick(catalog, "IssuedToken", "TokenList", "Catalog", "AuditLog"),
-  ...pick(stats, "HistoryPoint", "History", "TopKey", "TopKeyList"),
+  ...pick(stats, "HistoryPoint", "History", "TopKey", "TopKeyList", "TopGroup", "TopGroupList"),
   Problem: problems.ProblemDetails,
   ...problems.PROBLEM_SCHEMAS,
   ...pick(problems, "QuotaExceeded", "ReducedCapacity", "SeveralExceeded", "SeveralReduced"),

@@ -8,7 +8,7 @@ import { callLimitSeveral } from "../calls/limit-all.ts";
 import { callLimitAny } from "../calls/limit-any.ts";
 import { callEndWaits, callLimit, callPeek, callRefund, callReset, callSetUsed } from "../calls/limits.ts";
 import { callReserve } from "../calls/reservations.ts";
-import { callHistory, callMetrics, callTopKeys, HistoryRequest } from "../calls/stats.ts";
+import { callHistory, callMetrics, callTopGroups, callTopKeys, HistoryRequest } from "../calls/stats.ts";
 import {
   type Call,
   call,
@@ -299,6 +299,22 @@ const statsRecords = {
     ok: { says: "The keys, the highest counts first", schema: "TopKeyList" },
     neverProblems: [429],
     example: { answers: { keys: { ...examples.TOP, keys: [{ key: "user:42", count: 88, error: 0 }] } } },
+  }),
+  topGroups: call({
+    method: "GET",
+    path: "/v1/stats/groups",
+    ...STATS,
+    query: [POLICY_FIELD, query("by", { type: "string", enum: TOP_KINDS, default: "denied" })],
+    handle: callTopGroups,
+    answer: JSON_ANSWER,
+    summary: "The groups whose calls came, or were denied, most often, under fair; needs the scope admin",
+    ok: { says: "The groups, the highest counts first", schema: "TopGroupList" },
+    neverProblems: [429],
+    example: {
+      answers: {
+        groups: { ...examples.TOP, policy: "model", groups: [{ group: "customer:7", count: 412, error: 0 }] },
+      },
+    },
   }),
   healthz: call({
     method: "GET",

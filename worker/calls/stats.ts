@@ -5,7 +5,7 @@ import { inTime, instantText, SYSTEM_TIME } from "../../core/clock.ts";
 import { parseDurationMs, parseInstantMs } from "../../core/policies/policy-fields.ts";
 import { publicName } from "../../core/policies/policy.ts";
 import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import { type Counts, familyOf, partsOf, POLICY_LABEL } from "../../core/stats/counts.ts";
+import { type Counts, familyOf, groupsOf, partsOf, POLICY_LABEL } from "../../core/stats/counts.ts";
 import {
   type StatsBindings,
   statsStub,
@@ -101,6 +101,21 @@ export async function callTopKeys(context: StatsContext, input: unknown): Answer
   return { policy: name, by, since: instantText(top.sinceMs), keys };
 }
 
+/** The groups of a policy's keys with the most calls or denials: none, if its calls have no groups. */
+export async function callTopGroups(context: StatsContext, input: unknown): Answered<TopGroupList> {
+  const { env, client, principal } = context;
+  const request = parse(TopKeysRequest, input);
+  if (request instanceof Problem) return request;
+  const policy = totalsProblem(principal) ?? findPolicy(client.policies, principal, request.policy);
+  if (policy instanceof Problem) return policy;
+  const name = publicName(policy.name);
+  const { by } = request;
+  const top = await askStats(env, (object) => object.topKeys({ policy: groupsOf(name), by }));
+  if (top instanceof Problem) return top;
+  const groups = top.keys.map(([group, count, error]) => ({ group, count, error }));
+  return { policy: name, by, since: instantText(top.sinceMs), groups };
+}
+
 function sumsOf(counts: Counts) {
   const [reasons, sums] = [{} as Record<string, number>, { admitted: 0, denied: 0, degraded: 0 }];
   for (const [words, count] of Object.entries(counts)) {
@@ -193,19 +208,35 @@ export const History = v.object({
 });
 export type History = Readonly<v.InferOutput<typeof History>>;
 
-export const TopKey = v.object({
-  key: v.string(),
+const counted = {
   count: amount("How often it came, or was denied: not more often than this."),
   error: amount("The count may be too high by so much at most."),
+};
+
+export const TopKey = v.object({
+  key: v.string(),
+  ...counted,
   plan: v.optional(
     described(v.string(), "The plan of the last decision. Absent: it was by the policy's own figures."),
   ),
 });
 
-export const TopKeyList = v.object({
+const ofTops = {
   policy: v.string(),
   by: v.picklist(TOP_KINDS),
   since: instant("From when on: the beginning of the last hour."),
+};
+
+export const TopKeyList = v.object({
+  ...ofTops,
   keys: described(v.array(TopKey), "The highest counts first, 64 at most."),
 });
 export type TopKeyList = Readonly<v.InferOutput<typeof TopKeyList>>;
+
+export const TopGroup = v.object({ group: v.string(), ...counted });
+
+export const TopGroupList = v.object({
+  ...ofTops,
+  groups: described(v.array(TopGroup), "Of all keys together. The highest counts first, 64 at most."),
+});
+export type TopGroupList = Readonly<v.InferOutput<typeof TopGroupList>>;

@@ -145,6 +145,25 @@ test("decisions by plans are counted by policy, plan and outcome, beside all dec
   expect(tally.take()?.counts).toEqual({ "decisions api admitted ok isolate": 1 });
 });
 
+test("groups are counted by policy, whatever their keys, beside the keys", () => {
+  const tally = new Tally();
+  for (const group of ["flood", "flood", "small"]) tally.decided(told({ group }));
+  tally.decided(told({ group: "flood", key: "another", success: false, reason: "quota" }));
+  const { counts, keys } = tally.take() ?? {};
+  expect(keys?.find(({ policy }) => policy === "api~groups")).toEqual({
+    policy: "api~groups",
+    active: {
+      keys: [
+        ["flood", 3, 0],
+        ["small", 1, 0],
+      ],
+      least: 0,
+    },
+    denied: { keys: [["flood", 1, 0]], least: 0 },
+  });
+  expect(Object.keys(counts ?? {}).filter((series) => series.includes("groups"))).toEqual([]);
+});
+
 test("a key has the plan of its last decision, and none after a call that names none", () => {
   const tally = new Tally();
   tally.decided(told({ plan: "pro" }));

@@ -136,7 +136,7 @@ function drawCall(random: Random, document: string): Drawn {
         ["step", pick(random, ["minute", "hour", "day", ...ODD_TEXTS])],
       ]),
     () =>
-      read("/v1/stats/keys", [
+      read(pick(random, ["/v1/stats/keys", "/v1/stats/groups"]), [
         ["policy", named],
         ["by", pick(random, ["denied", "asked", "all", ...ODD_TEXTS])],
       ]),

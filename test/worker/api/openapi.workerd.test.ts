@@ -79,6 +79,7 @@ test("every kind of answer is one that the document promises", async () => {
   expectPromised("/v1/stats", "get", await call("/v1/stats?policy=slow"));
   expectPromised("/v1/stats", "get", await call("/v1/stats?policy=slow&since=1"));
   expectPromised("/v1/stats/keys", "get", await call("/v1/stats/keys?policy=slow&by=active"));
+  expectPromised("/v1/stats/groups", "get", await call("/v1/stats/groups?policy=fair"));
   expectPromised("/v1/leases/socket", "get", await call("/v1/leases/socket?policy=export&key=a"));
   const held = await call("/v1/holds", { body: { policy: "several", key, units: { tokens: 3 } } });
   expectPromised("/v1/holds", "post", held);

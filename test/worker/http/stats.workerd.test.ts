@@ -47,6 +47,17 @@ beforeAll(async () => {
         active: { keys: [["tenant-a:1", 30, 4]], least: 0 },
       },
       {
+        policy: "fair~groups",
+        denied: { keys: [["flood", 2, 0]], least: 0 },
+        active: {
+          keys: [
+            ["flood", 30, 4],
+            ["small", 1, 0],
+          ],
+          least: 0,
+        },
+      },
+      {
         policy: "planned",
         active: {
           keys: [
@@ -156,6 +167,22 @@ describe("GET /v1/stats", () => {
     expect((await call("/v1/stats?policy=api", { method: "POST" })).status).toBe(405);
     expect((await call("/metrics", { method: "POST" })).headers.get("allow")).toBe("GET, HEAD");
   });
+});
+
+test("GET /v1/stats/groups has the groups that were denied most often, of all keys together", async () => {
+  const groups = (query: string, token: string = TOKENS.admin) =>
+    call(`/v1/stats/groups?${query}`, { token });
+  const { status, body } = await groups("policy=fair");
+  expect([status, body]).toMatchObject([200, { policy: "fair", by: "denied" }]);
+  expect(body["groups"]).toEqual([{ group: "flood", count: 2, error: 0 }]);
+  expect((await groups("policy=fair&by=active")).body["groups"]).toEqual([
+    { group: "flood", count: 30, error: 4 },
+    { group: "small", count: 1, error: 0 },
+  ]);
+  expect((await groups("policy=slow")).body["groups"]).toEqual([]);
+  expect((await groups("policy=fair&by=most")).body["errors"]).toMatchObject([{ pointer: "/by" }]);
+  expect((await groups("policy=nowhere")).status).toBe(404);
+  expect((await groups("policy=fair", TOKENS.limit)).status).toBe(403);
 });
 
 describe("GET /v1/stats/keys", () => {
