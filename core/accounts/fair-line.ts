@@ -10,7 +10,7 @@ import { slotTermsOf } from "../algorithms/fair/fair-slots.ts";
  * groups. Nothing is known here when nobody waits, and nothing is stored.
  */
 import { rateWeightsOf } from "../algorithms/fair/fair.ts";
-import type { SlotTerms } from "../algorithms/fair/slot-shares.ts";
+import { type HeldByName, namesOf, type SlotTerms } from "../algorithms/fair/slot-shares.ts";
 import { type Cost, costOf, type Rule } from "../policies/policy.ts";
 import { heldByGroup, heldUnits, type RuleAccount } from "./hold.ts";
 import type { QueuedCost } from "./queue-waits.ts";
@@ -45,7 +45,7 @@ interface Head<Call extends Queued> {
 interface FairRule {
   readonly rule: Rule;
   readonly terms: SlotTerms;
-  readonly held: ReadonlyMap<string, number>;
+  readonly held: HeldByName;
 }
 
 /** The rule of whose slots groups have parts, with what they hold. */
@@ -81,7 +81,7 @@ export class FairLine {
   #tags = new Map<string, number>();
   #waiting: ReadonlySet<string> = new Set();
   /** Since `#atMs`. */
-  #held: ReadonlyMap<string, number> = new Map();
+  #held: HeldByName = new Map();
   #atMs = 0;
 
   /**
@@ -153,7 +153,7 @@ export class FairLine {
     const still = new Set([...waiting].filter((group) => this.#waiting.has(group)));
     for (const group of waiting) if (!still.has(group)) this.#tags.set(group, this.#startOf(group, still));
     for (const group of this.#tags.keys())
-      if (!waiting.has(group) && !held.has(group)) this.#tags.delete(group);
+      if (!waiting.has(group) && held.get(group) === undefined) this.#tags.delete(group);
     this.#waiting = waiting;
     this.#held = held;
     this.#atMs = nowMs;
@@ -186,7 +186,7 @@ function headsOf<Call extends Queued>(
   tagOf: (group: string) => number,
 ): Head<Call>[] {
   const firsts = firstsOf(waiters);
-  const active = new Set([...firsts.keys(), ...held.keys()]);
+  const active = new Set([...firsts.keys(), ...namesOf(held)]);
   let weights = 0;
   for (const group of active) weights += weightOf(group);
   const heads = [...firsts].map(([group, first]): Head<Call> => {

@@ -1,6 +1,7 @@
 /** Holds, and immutable lists of them in the order of expiry. */
 import type { Forecast, Rate, Uses } from "../algorithms/algorithm.ts";
 import { inGroup, withHeld } from "../algorithms/fair/fair.ts";
+import type { HeldByName } from "../algorithms/fair/slot-shares.ts";
 import { search } from "../algorithms/log/unit-log.ts";
 import type { Rule } from "../policies/policy.ts";
 
@@ -40,7 +41,7 @@ export interface HeldUnits {
 interface Columns extends Uses {
   readonly ids: readonly string[];
   readonly sums: HeldUnits;
-  readonly byGroup: ReadonlyMap<string, number>;
+  readonly byGroup: UnitsByGroup;
 }
 
 /**
@@ -59,7 +60,7 @@ export function usesOf(holds: readonly Hold[]): Uses {
 }
 
 /** The units that each group holds. */
-export function heldByGroup(holds: readonly Hold[]): ReadonlyMap<string, number> {
+export function heldByGroup(holds: readonly Hold[]): HeldByName {
   return columnsOf(holds).byGroup;
 }
 
@@ -125,25 +126,56 @@ function columnsFrom(holds: readonly Hold[]): Columns {
     units: holds.map(({ units }) => units),
     groups: isShared ? holds.map(({ group }) => group) : undefined,
     sums: holds.reduce((sums, hold) => summed(sums, hold, 1), NOTHING),
-    byGroup: isShared ? holds.reduce((byGroup, hold) => count(byGroup, hold, 1), new Map()) : NOBODY,
+    byGroup: isShared ? sumsByGroup(holds) : NOBODY,
   };
 }
 
-const NOBODY: ReadonlyMap<string, number> = new Map();
+/** Units by group, which do not change: one that differs in a few groups has most of them in common with the one before. */
+class UnitsByGroup implements HeldByName {
+  readonly #most: ReadonlyMap<string, number>;
+  /** Instead of those; 0: the group holds nothing. */
+  readonly #others: ReadonlyMap<string, number>;
+  readonly size: number;
 
-function counted(
-  byGroup: ReadonlyMap<string, number>,
-  hold: Hold,
-  sign: 1 | -1,
-): ReadonlyMap<string, number> {
-  return hold.group === undefined ? byGroup : count(new Map(byGroup), hold, sign);
+  constructor(most: ReadonlyMap<string, number>, others: ReadonlyMap<string, number>, size: number) {
+    this.#most = most;
+    this.#others = others;
+    this.size = size;
+  }
+
+  get(group: string): number | undefined {
+    const units = this.#others.get(group) ?? this.#most.get(group);
+    return units === 0 ? undefined : units;
+  }
+
+  with(group: string, units: number): UnitsByGroup {
+    const size = this.size + (units === 0 ? 0 : 1) - (this.get(group) === undefined ? 0 : 1);
+    const others = new Map(this.#others).set(group, units);
+    return others.size > MAX_OTHERS
+      ? new UnitsByGroup(new Map(new UnitsByGroup(this.#most, others, size)), NONE, size)
+      : new UnitsByGroup(this.#most, others, size);
+  }
+
+  *[Symbol.iterator](): Generator<[string, number]> {
+    for (const each of this.#most) if (!this.#others.has(each[0])) yield each;
+    for (const each of this.#others) if (each[1] !== 0) yield each;
+  }
 }
 
-function count(byGroup: Map<string, number>, { group, units }: Hold, sign: 1 | -1): Map<string, number> {
-  if (group === undefined) return byGroup;
-  const held = (byGroup.get(group) ?? 0) + sign * units;
-  if (held === 0) byGroup.delete(group);
-  return held === 0 ? byGroup : byGroup.set(group, held);
+/** As copying a thousand costs as much as looking them all up. */
+const MAX_OTHERS = 32;
+const NONE: ReadonlyMap<string, number> = new Map();
+const NOBODY = new UnitsByGroup(NONE, NONE, 0);
+
+function sumsByGroup(holds: readonly Hold[]): UnitsByGroup {
+  const sums = new Map<string, number>();
+  for (const { group, units } of holds)
+    if (group !== undefined && units > 0) sums.set(group, (sums.get(group) ?? 0) + units);
+  return new UnitsByGroup(sums, NONE, sums.size);
+}
+
+function counted(byGroup: UnitsByGroup, { group, units }: Hold, sign: 1 | -1): UnitsByGroup {
+  return group === undefined ? byGroup : byGroup.with(group, (byGroup.get(group) ?? 0) + sign * units);
 }
 
 function summed(sums: HeldUnits, hold: Hold, sign: 1 | -1): HeldUnits {

@@ -1,5 +1,6 @@
 import { outstandingOf, withoutTaking } from "../../core/accounts/account.ts";
 import { heldByGroup } from "../../core/accounts/hold.ts";
+import { namesOf } from "../../core/algorithms/fair/slot-shares.ts";
 import { planIn } from "../../core/policies/named-plans.ts";
 import type { GroupsReport, Peeked } from "../../core/protocol/answers.ts";
 import type { KeyState } from "../keys/key-state.ts";
@@ -114,7 +115,7 @@ function groupsOf(keyState: KeyState, nowMs: number): GroupsReport | undefined {
   const held = heldByGroup(shared.account.holds);
   const known = algorithm.groups?.(config, shared.account.state, nowMs) ?? [];
   // A start forgets groups, but not what they hold.
-  const names = [...new Set([...known, ...held.keys()])].toSorted(
+  const names = [...new Set([...known, ...namesOf(held)])].toSorted(
     (one, other) => (held.get(other) ?? 0) - (held.get(one) ?? 0),
   );
   const busiest = names.slice(0, MAX_GROUPS_LISTED).flatMap((group) => {

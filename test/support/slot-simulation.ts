@@ -46,7 +46,7 @@ export class SharedSlots {
 
   held(nowMs: number): ReadonlyMap<string, number> {
     this.account = advance(this.rule, this.account, START_MS + nowMs);
-    return heldByGroup(this.account.holds);
+    return new Map(heldByGroup(this.account.holds));
   }
 }
 

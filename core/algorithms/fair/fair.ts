@@ -26,7 +26,7 @@ import {
 } from "./fair-shares.ts";
 import { withSlotShares } from "./fair-slots.ts";
 import { isOfOthers } from "./fair-weights.ts";
-import type { HeldByGroup } from "./slot-shares.ts";
+import type { HeldByGroup, HeldByName } from "./slot-shares.ts";
 import { type PackedShares, packShares, plain, unpackShares } from "./stored-shares.ts";
 
 /**
@@ -312,7 +312,7 @@ export function rateWeightsOf(config: object): ShareTerms["weightOf"] | undefine
 export function turnsAt(
   config: object,
   state: unknown,
-  heldBy: ReadonlyMap<string, number>,
+  heldBy: HeldByName,
   outstanding: number,
   nowMs: number,
 ): (group: string, namedBy: string | undefined, cost: number) => Turn {

@@ -30,9 +30,19 @@ export interface SlotTerms {
   readonly weightOf: (group: string) => number;
 }
 
+/** The units of groups that hold any, by their names. A `Map` is one. */
+export interface HeldByName extends Iterable<[string, number]> {
+  readonly size: number;
+  get(group: string): number | undefined;
+}
+
+export function namesOf(held: HeldByName): string[] {
+  return Array.from(held, ([name]) => name);
+}
+
 /** What holds have: by group now, and in the order of their ends. */
 export interface HeldByGroup {
-  readonly byGroup: ReadonlyMap<string, number>;
+  readonly byGroup: HeldByName;
   readonly uses: Uses;
 }
 
@@ -83,43 +93,78 @@ export interface SlotStanding {
   readonly weight: number;
   readonly held: number;
   readonly part: number;
-  readonly others: readonly Member[];
+  /** The other active groups, in two lists of numbers: there may be a thousand, which each call looks through. */
+  readonly others: { readonly weights: readonly number[]; readonly held: readonly number[] };
+  /** What groups hold, by name. */
+  readonly heldBy: HeldByName;
   /** Units for each weight. */
   readonly unit: number;
 }
 
-/** The last standing in a list of groups: a call is decided several times, and there may be a thousand. */
-const standings = new WeakMap<
-  readonly SlotGroup[],
-  {
-    readonly terms: SlotTerms;
-    readonly heldBy: ReadonlyMap<string, number>;
-    readonly atMs: number;
-    readonly standing: SlotStanding;
-  }
->();
+/** The last standing: a call is decided several times, and there may be a thousand groups. */
+let last:
+  | {
+      readonly terms: SlotTerms;
+      readonly groups: readonly SlotGroup[];
+      readonly heldBy: HeldByName;
+      readonly atMs: number;
+      readonly standing: SlotStanding;
+    }
+  | undefined;
 
 /** The group's place among the active ones. @param heldBy units that groups hold at that instant */
 export function standingIn(
   terms: SlotTerms,
   { groups }: SlotShares,
-  heldBy: ReadonlyMap<string, number>,
+  heldBy: HeldByName,
   name: string,
   atMs: number,
 ): SlotStanding {
-  const last = standings.get(groups);
-  const isSame = last?.terms === terms && last.heldBy === heldBy && last.atMs === atMs;
-  if (isSame && last.standing.asked === name) return last.standing;
+  const isSame = last?.terms === terms && last.groups === groups && last.heldBy === heldBy;
+  if (isSame && last?.atMs === atMs && last.standing.asked === name) return last.standing;
   const standing = standingOf(terms, groups, heldBy, name, atMs);
-  standings.set(groups, { terms, heldBy, atMs, standing });
+  last = { terms, groups, heldBy, atMs, standing };
   return standing;
 }
 
 /** The same for groups that are a list of nobody else. */
 export function standingOf(
+  terms: SlotTerms,
+  groups: Iterable<SlotGroup>,
+  heldBy: HeldByName,
+  name: string,
+  atMs: number,
+): SlotStanding {
+  const others: { readonly weights: number[]; readonly held: number[] } = { weights: [], held: [] };
+  let own: Member | undefined;
+  let [weights, listed] = [0, 0];
+  for (const { name: of, weight, seenMs } of groups) {
+    const held = heldBy.get(of);
+    if (held !== undefined) listed += 1;
+    else if (atMs > seenMs + ACTIVE_MS) continue;
+    weights += weight;
+    if (of === name) own = { weight, held: held ?? 0 };
+    else {
+      others.weights.push(weight);
+      others.held.push(held ?? 0);
+    }
+  }
+  // Nearly always these are all that hold units.
+  const isAll = listed === heldBy.size && others.held.length < MAX_GROUPS;
+  if (!isAll) return standingAmong(terms, groups, heldBy, name, atMs);
+  if (own === undefined) {
+    own = { weight: terms.weightOf(name), held: 0 };
+    weights += own.weight;
+  }
+  const unit = terms.limit / weights;
+  return { limit: terms.limit, asked: name, name, ...own, part: unit * own.weight, heldBy, others, unit };
+}
+
+/** The same where some that hold units are not listed, or where there are more groups than have parts of their own. */
+function standingAmong(
   { limit, weightOf }: SlotTerms,
   groups: Iterable<SlotGroup>,
-  heldBy: ReadonlyMap<string, number>,
+  heldBy: HeldByName,
   name: string,
   atMs: number,
 ): SlotStanding {
@@ -129,7 +174,7 @@ export function standingOf(
     if (of === OTHERS || !isFull()) members.set(of, { weight, held: heldBy.get(of) ?? 0 });
   };
   for (const { name: of, weight, seenMs } of groups)
-    if (atMs <= seenMs + ACTIVE_MS || heldBy.has(of)) add(of, weight);
+    if (atMs <= seenMs + ACTIVE_MS || heldBy.get(of) !== undefined) add(of, weight);
   let unlisted = 0;
   for (const [of, units] of heldBy) {
     if (!members.has(of)) add(of, weightOf(of));
@@ -151,7 +196,11 @@ export function standingOf(
     weight,
     held,
     part: unit * weight,
-    others: [...members.values()],
+    heldBy,
+    others: {
+      weights: Array.from(members.values(), (other) => other.weight),
+      held: Array.from(members.values(), (other) => other.held),
+    },
     unit,
   };
 }
@@ -164,7 +213,9 @@ function isWithin({ held, part }: SlotStanding, cost: number): boolean {
 /** The units that stay free for others beyond this group's part. */
 function keptFor({ others, unit, limit }: SlotStanding, { reserve }: SlotShares): number {
   if (reserve <= SLACK) return 0;
-  const unused = others.reduce((sum, { weight, held }) => sum + Math.max(0, unit * weight - held), 0);
+  let unused = 0;
+  for (const [index, held] of others.held.entries())
+    unused += Math.max(0, unit * (others.weights[index] ?? 0) - held);
   return Math.min(Math.ceil(reserve - SLACK), Math.floor(unused + SLACK), maxReserve(limit));
 }
 
@@ -174,12 +225,14 @@ function maxReserve(limit: number): number {
 
 export function passes(standing: SlotStanding, shares: SlotShares, free: number, cost: number): boolean {
   if (cost > free) return false;
-  if (isWithin(standing, cost) || standing.others.length === 0) return true;
+  if (isWithin(standing, cost) || standing.others.held.length === 0) return true;
   const { others, held, weight, limit } = standing;
   const most = held + cost;
   const level = most / weight;
   // Others count no more for each weight than this group would have: what they have beyond that is not lost to it.
-  const beside = others.reduce((sum, other) => sum + Math.min(other.held, level * other.weight), 0);
+  let beside = 0;
+  for (let index = 0; index < others.held.length; index += 1)
+    beside += Math.min(others.held[index] ?? 0, level * (others.weights[index] ?? 0));
   return most + beside <= limit - keptFor(standing, shares) + SLACK;
 }
 
@@ -197,12 +250,23 @@ export function mostNow(standing: SlotStanding, shares: SlotShares, free: number
 /** With the group as the last one that was seen, and without those that are no longer active. */
 function seen(
   shares: SlotShares,
-  { name, weight }: SlotStanding,
+  { name, weight, heldBy }: SlotStanding,
   nowMs: number,
   isDenied: boolean,
 ): SlotShares {
-  const groups = shares.groups.filter((each) => each.name !== name && nowMs <= each.seenMs + ACTIVE_MS);
-  return { ...shares, groups: [...groups, { name, weight, seenMs: nowMs, isDenied }] };
+  const isOver = ({ name: of, seenMs }: SlotGroup) =>
+    nowMs > seenMs + ACTIVE_MS && heldBy.get(of) === undefined;
+  const [oldest] = shares.groups;
+  const isAnyOver = oldest !== undefined && nowMs > oldest.seenMs + ACTIVE_MS;
+  const active = isAnyOver ? shares.groups.filter((each) => !isOver(each)) : shares.groups;
+  return { ...shares, groups: withLast(active, { name, weight, seenMs: nowMs, isDenied }) };
+}
+
+function withLast(groups: readonly SlotGroup[], group: SlotGroup): readonly SlotGroup[] {
+  const index = groups.findIndex(({ name }) => name === group.name);
+  const all = index === -1 ? [...groups] : groups.toSpliced(index, 1);
+  all.push(group);
+  return all;
 }
 
 export function afterGrant(
@@ -245,10 +309,9 @@ export function sureAfterMs(
   const heldBy = new Map(byGroup);
   const claimOf = (group: string) => Math.max(1, Math.floor(standing.unit * terms.weightOf(group) + SLACK));
   // What the others have or may still take within their parts.
-  let [own, claimed] = [standing.held, standing.others.reduce((sum, other) => sum + claim(other), 0)];
-  function claim({ weight, held }: Member) {
-    return Math.max(held, 1, Math.floor(standing.unit * weight + SLACK));
-  }
+  let [own, claimed] = [standing.held, 0];
+  for (const [index, held] of standing.others.held.entries())
+    claimed += Math.max(held, 1, Math.floor(standing.unit * (standing.others.weights[index] ?? 0) + SLACK));
   const isSure = () => own + cost <= standing.part + SLACK && own + cost + claimed <= terms.limit;
   if (isSure()) return 0;
   for (const [index, endMs] of uses.endsMs.entries()) {
@@ -271,7 +334,6 @@ export function returned(
 ): SlotShares {
   const known = shares.groups.find((each) => each.name === name);
   if (known === undefined && shares.groups.length >= MAX_GROUPS) return shares;
-  const groups = shares.groups.filter((each) => each !== known);
   const { weight = weightOf(name), isDenied = false } = known ?? {};
-  return { ...shares, groups: [...groups, { name, weight, seenMs: nowMs, isDenied }] };
+  return { ...shares, groups: withLast(shares.groups, { name, weight, seenMs: nowMs, isDenied }) };
 }

@@ -1,9 +1,10 @@
 /** Slots that groups share, without anybody waiting. Whose turn it is in a line: test/durable-objects/operations/fair-line.test.ts. */
 import { expect, test } from "vitest";
 import { untouchedAtMs } from "../../../core/accounts/account.ts";
+import { ACTIVE_MS, standingOf } from "../../../core/algorithms/fair/slot-shares.ts";
 import { depth } from "../../support/depth.ts";
 import { parsePolicies } from "../../support/milliseconds.ts";
-import { announcedSeed, seededRandom } from "../../support/random.ts";
+import { announcedSeed, pick, seededRandom, whole } from "../../support/random.ts";
 import { jain, playSlots, SharedSlots, START_MS } from "../../support/slot-simulation.ts";
 
 const SEED = announcedSeed("fair slots");
@@ -234,4 +235,25 @@ test.each([
   ],
 ])("%j is refused", (fields, said) => {
   expect(() => parsePolicies({ p: fields })).toThrow(said);
+});
+
+test("who holds units counts alike, whether memory has seen the group or learns of it from its leases", () => {
+  const random = seededRandom(announcedSeed("standings"));
+  const terms = { limit: 100, weightOf: (group: string) => 1 + (group.length % 3) };
+  for (let draw = 0; draw < 200; draw += 1) {
+    const names = Array.from({ length: 1 + whole(random, 30) }, (_, index) =>
+      `g${index}`.padEnd(2 + whole(random, 3), "x"),
+    );
+    const held = new Map(names.filter(() => random() < 0.7).map((name) => [name, 1 + whole(random, 5)]));
+    const seen = (name: string) => ({ name, weight: terms.weightOf(name), seenMs: 0 });
+    const asked = pick(random, [...names, "new"]);
+    const atMs = pick(random, [0, ACTIVE_MS, ACTIVE_MS + 1]);
+    const forgotten = names.filter((name) => !held.has(name) || random() < 0.5);
+    const [all, some] = [names, forgotten].map((known) => {
+      const { others, heldBy: _, unit, part, ...own } = standingOf(terms, known.map(seen), held, asked, atMs);
+      const units = others.held.map((each, index) => [each, others.weights[index]].join()).toSorted();
+      return { ...own, units, unit: unit.toFixed(9), part: part.toFixed(9) };
+    });
+    expect(some).toEqual(all);
+  }
 });
