@@ -202,7 +202,9 @@ export class LocalLimiter {
         : this.#askAlone(caller, reservation, cost, nowMs, waitedMs);
     };
     const { gate } = caller;
+    const hasAsked = reservation.asks(nowMs);
     const decided = await (gate === undefined ? ask() : gate.ask(policy, key, nowMs, ask));
+    hasAsked();
     if (decided === undefined) {
       const alone = decideAlone(reservation, cost, this.#cache.now(caller.time.nowMs()));
       if (alone === undefined) return this.failures.decide(policy, key, cost, caller.time.nowMs());

@@ -39,6 +39,8 @@ const MAX_DENIALS = 4;
  */
 export class Denials {
   #denials: readonly Denial[] = [];
+  /** The last one, also after a call was admitted. */
+  #latest: Denial | undefined;
 
   /** Remembers a denial. An admission forgets denials of that cost. */
   learn(
@@ -64,6 +66,7 @@ export class Denials {
       repeatedAtMs: -Infinity,
       requestedAtMs: -Infinity,
     };
+    if (waits.length > 0) this.#latest = denial;
     this.#denials = waits.length === 0 ? others : [denial, ...others].slice(0, MAX_DENIALS);
   }
 
@@ -81,6 +84,7 @@ export class Denials {
    *
    * @param units by rule, the units that may be spent here
    * @param isFresh the call is new: it is denied while another one with the same cost is in flight
+   * @param isCrowded as many calls ask already as can find units: the last denial is repeated, though others were admitted since
    */
   find(
     policy: PolicyView,
@@ -88,10 +92,11 @@ export class Denials {
     units: readonly number[],
     nowMs: number,
     estimateOf: (rule: RuleView, index: number) => Pick<RuleDecision, "remaining" | "resetAfterMs">,
-    isFresh = false,
+    { isFresh = false, isCrowded = false }: { readonly isFresh?: boolean; readonly isCrowded?: boolean } = {},
   ): Decided | undefined {
-    if (this.#denials.length === 0) return undefined;
-    const denial = this.#denials.find((each) => isOf(policy, each, cost));
+    const known = isCrowded ? [...this.#denials, ...this.#recent(nowMs)] : this.#denials;
+    if (known.length === 0) return undefined;
+    const denial = known.find((each) => isOf(policy, each, cost));
     if (denial === undefined) return undefined;
     const { rules, costs, atMs, standing } = denial;
     if (standing !== undefined) {
@@ -102,7 +107,7 @@ export class Denials {
     const isEnough = rules.some(
       ({ success }, index) => !success && (units[index] ?? 0) >= (costs[index] ?? 0),
     );
-    if (isEnough || !isRepeated(policy, denial, nowMs, isFresh)) return undefined;
+    if (isEnough || !isRepeated(policy, denial, nowMs, isFresh, isCrowded)) return undefined;
     const minWaitMs = nowMs < denial.untilMs ? denial.untilMs - nowMs : REQUEST_WAIT_MS;
     return {
       rules: policy.rules.map((rule, index) => {
@@ -129,6 +134,11 @@ export class Denials {
 
   forget(): void {
     this.#denials = [];
+    this.#latest = undefined;
+  }
+
+  #recent(nowMs: number): readonly Denial[] {
+    return this.#latest !== undefined && nowMs < this.#latest.atMs + MAX_DENIED_MS ? [this.#latest] : [];
   }
 }
 
@@ -137,10 +147,16 @@ function isOf({ rules }: PolicyView, { costs }: Denial, cost: Cost): boolean {
 }
 
 /** Whether the denial answers a call. If not, and calls are many, that call goes to the object for all. */
-function isRepeated(policy: PolicyView, denial: Denial, nowMs: number, isFresh: boolean): boolean {
+function isRepeated(
+  policy: PolicyView,
+  denial: Denial,
+  nowMs: number,
+  isFresh: boolean,
+  isCrowded: boolean,
+): boolean {
   const isOver = nowMs >= denial.untilMs;
-  if (isOver && !isFresh) return false;
-  if (!isOver || nowMs < denial.requestedAtMs + policy.deadlineMs) {
+  if (isOver && !isFresh && !isCrowded) return false;
+  if (!isOver || isCrowded || nowMs < denial.requestedAtMs + policy.deadlineMs) {
     denial.repeatedAtMs = nowMs;
     return true;
   }

@@ -11,6 +11,11 @@ const MAX_LATE_MS = 6_000;
 /** The most calls that ask by themselves while a message for units is under way, if the last one brought none. */
 const MAX_ALONE = 100;
 
+/** So many calls of a key ask its object at once, however few units come back meanwhile. */
+const MIN_CROWD = 50;
+/** And so many at most: of twice as many the gate refuses some (`maxCallsAtOnce`). */
+const MAX_CROWD = 500;
+
 export type ReserveRequest = UnansweredMessage<ReserveCall>;
 
 /** What one isolate or process knows of one key (the object's part: operations/reservations.ts). */
@@ -30,6 +35,8 @@ export class Reservation extends Holder<ReserveCall> {
   #getsUnits = true;
   /** All units were used while the last message was under way: a pool is to hear of it (pool/share.ts). */
   hasNews = false;
+  /** Calls that ask, or wait for an answer, until their deadlines: the code of a request that has ended does not run. */
+  readonly #asking = new Set<{ readonly untilMs: number }>();
   /** The object holds a bucket for it until it is given up, also if it was not renewed. */
   #isCut = false;
   #requested: Reservation["asked"] | undefined;
@@ -135,7 +142,8 @@ export class Reservation extends Holder<ReserveCall> {
     const units = this.spendableAt(nowMs);
     const estimateOf = (rule: RuleView, index: number) =>
       this.#estimate.denied(rule, index, units[index] ?? 0, nowMs);
-    const denied = this.denials.find(this.policy, cost, units, nowMs, estimateOf, isFresh);
+    const how = { isFresh, isCrowded: this.#isCrowded(nowMs) };
+    const denied = this.denials.find(this.policy, cost, units, nowMs, estimateOf, how);
     const buckets = this.#buckets;
     if (denied === undefined || buckets === undefined) return denied;
     const rules = denied.rules.map((rule, index) => {
@@ -144,6 +152,30 @@ export class Reservation extends Holder<ReserveCall> {
       return { ...rule, retryAfterMs: Math.min(rule.retryAfterMs, buckets.waitMs(index, missing)) };
     });
     return { ...denied, rules };
+  }
+
+  /** Notes a call that asks its object. @returns called with its answer */
+  asks(nowMs: number): () => void {
+    const call = { untilMs: nowMs + this.policy.deadlineMs };
+    this.#asking.add(call);
+    return () => this.#asking.delete(call);
+  }
+
+  /**
+   * Whether more calls ask than four times the units that come back in a round trip. Then the last denial is repeated: a
+   * flood that comes from far away would fill the way to the object with calls that find nothing.
+   */
+  #isCrowded(nowMs: number): boolean {
+    for (const call of this.#asking) {
+      if (call.untilMs > nowMs) break;
+      this.#asking.delete(call);
+    }
+    if (this.#asking.size <= MIN_CROWD) return false;
+    const least = this.policy.rules.map(({ algorithm, config, capacity }) => {
+      const wholeMs = algorithm.refillMs(config, capacity);
+      return wholeMs > 0 ? (capacity * this.tripMs) / wholeMs : Infinity;
+    });
+    return this.#asking.size > Math.min(MAX_CROWD, 4 * Math.min(...least));
   }
 
   /** The units that came at its rate. */

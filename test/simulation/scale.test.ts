@@ -41,6 +41,21 @@ test("300 far isolates at twice a limit get all of it, and each call an answer",
   expect(figures.busy).toBeLessThan(0.9);
 });
 
+test("one far isolate at twenty times a log denies most calls by itself, and few find its way to the object full", async () => {
+  const quota: Cell["quota"] = { algorithm: "sliding-log", limit: 2_000, windowMs: 2_000 };
+  const figures = await runCell({
+    ...CELL,
+    quota,
+    holders: 1,
+    load: 20,
+    durationMs: 10_000,
+    lawEveryMs: 100,
+  });
+  expect(figures.admittedOver).toBe(0);
+  expect(figures.admitted).toBeGreaterThan(0.8);
+  expect(figures.degraded).toBeLessThan(0.06);
+});
+
 inDeepRuns("300 far isolates share what is left beside their buckets, and nothing of it twice", async () => {
   const quota = { ...CELL.quota, limit: 20_000 };
   const figures = await runCell({ ...CELL, quota, holders: 300, durationMs: 14_000, lawEveryMs: 100 });

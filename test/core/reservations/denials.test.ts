@@ -194,3 +194,39 @@ describe("when a denial is over", () => {
     expect(at).toEqual([undefined, [50], [50], [50], undefined, [50]]);
   });
 });
+
+test("while as many calls ask as can find units the last denial is repeated, though others were admitted since", () => {
+  const made = withUnits(0);
+  // 1,000 units a second, 100 ms away: 100 come back in a round trip.
+  made.measureTrip(0, 100);
+  made.learn(1, { rules: denied(made.policy, 1) }, 100);
+  made.learn(1, { rules: said(made.policy) }, 100);
+  const done = Array.from({ length: 400 }, () => made.asks(100));
+  expect(made.deny(1, 100)).toBeUndefined();
+  const one = made.asks(100);
+  expect(retryAt(made, 1, 102)).toEqual([50]);
+  expect(made.deny(2, 102)).toBeUndefined();
+  one();
+  expect(made.deny(1, 102)).toBeUndefined();
+  made.asks(102);
+  expect(made.deny(1, 102)).toBeDefined();
+  // A refund or a reset lifts it.
+  made.forgetDenials();
+  expect(made.deny(1, 102)).toBeUndefined();
+  made.learn(1, { rules: denied(made.policy, 1) }, 102);
+  for (const each of done) each();
+  expect(made.deny(1, 104)).toBeUndefined();
+});
+
+test("calls of requests that ended without their answers ask no longer than their deadline, and few are no crowd", () => {
+  const made = withUnits(0);
+  made.measureTrip(0, 1);
+  for (let call = 0; call < 600; call += 1) made.asks(0);
+  const { deadlineMs } = made.policy;
+  const atMs = deadlineMs - 1;
+  made.learn(1, { rules: denied(made.policy, 1) }, atMs - 2);
+  expect(made.deny(1, atMs)).toBeDefined();
+  expect(made.deny(1, deadlineMs)).toBeUndefined();
+  for (let call = 0; call < 50; call += 1) made.asks(deadlineMs);
+  expect(made.deny(1, deadlineMs)).toBeUndefined();
+});
