@@ -13,7 +13,9 @@ const ROUNDS = Number(process.env["ROUNDS"] ?? 5);
 const SECONDS = Number(process.env["SECONDS"] ?? 2);
 const KEYS = 10_000;
 const FIRST_CALLS = 200;
-const LIMITED_BY = ["service", "objects", "http", "memory", "hono-rate-limiter", "upstash-ratelimit"];
+const ALL_WAYS = ["service", "objects", "http", "memory", "hono-rate-limiter", "upstash-ratelimit"];
+/** WAY=objects,http measures only these, beside the empty route. */
+const LIMITED_BY = ALL_WAYS.filter((way) => (process.env["WAY"] ?? way).split(",").includes(way));
 const ALL_TABLES = {
   hot: "one hot key",
   planned: "one hot key with a plan",

@@ -2,12 +2,12 @@
  * `npm run bench:client`: how fast decisions are in the caller's own process: in Node over HTTP, with the limiter near and
  * 20 ms away, and in a worker around a Hono route, over the service binding and over bound objects, beside an empty route.
  * ROUNDS is the number of rounds of the worker's rows, SECONDS the length of each load. TABLE=hot,denied measures
- * these tables of the worker alone.
+ * these tables of the worker alone, and WAY=objects,http only these ways.
  */
 import { mkdtempSync, rmSync } from "node:fs";
 import { cpus, tmpdir } from "node:os";
 import { join } from "node:path";
-import { createLimiter } from "../package/client.ts";
+import { createLimiter, type LimitRequest } from "../package/client.ts";
 import { BUNDLE, build, installedVersion } from "../scripts/project.ts";
 import { makeToken } from "../scripts/tokens.ts";
 import { serve } from "../scripts/workerd.ts";
@@ -51,21 +51,28 @@ const serving = (name: string) =>
     main: BUNDLE,
   });
 
+/** What calls name: nothing; a plan; a plan and a group. */
+const NAMED = [
+  ["", { policy: "hot", key: "user:42" }],
+  [", by a plan", { policy: "planned", key: "user:42", plan: "pro" }],
+  [", by a plan, of a group", { policy: "grouped", key: "user:42", plan: "pro", group: "customer:7" }],
+] as const;
+
 /** Decides on one hot key for a while. Returns decisions a second, nanoseconds of each, and requests per 1,000. */
-async function decide(url: string, awayMs: number) {
+async function decide(url: string, awayMs: number, call: LimitRequest) {
   let requests = 0;
   const distant = async (address: string, init: RequestInit): Promise<Response> => {
     requests += 1;
     if (awayMs > 0) await sleep(awayMs);
     return await fetch(address, init);
   };
-  const limiter = createLimiter({ url, token, policy: "hot", fetch: distant });
+  const limiter = createLimiter({ url, token, fetch: distant });
   const decideFor = async (ms: number) => {
     const untilMs = performance.now() + ms;
     let [decisions, busyMs] = [0, 0];
     while (performance.now() < untilMs) {
       const sinceMs = performance.now();
-      for (let call = 0; call < AT_ONCE; call += 1) await limiter.limit({ key: "user:42" });
+      for (let made = 0; made < AT_ONCE; made += 1) await limiter.limit(call);
       busyMs += performance.now() - sinceMs;
       decisions += AT_ONCE;
       await new Promise((done) => setImmediate(done));
@@ -75,7 +82,7 @@ async function decide(url: string, awayMs: number) {
   await decideFor(3_000);
   requests = 0;
   const { decisions, busyMs } = await decideFor(SECONDS * 1_000);
-  const bytes = await bytesOf(() => limiter.limit({ key: "user:42" }));
+  const bytes = await bytesOf(() => limiter.limit(call));
   await limiter.close();
   return {
     perSecond: Math.round(decisions / SECONDS),
@@ -116,10 +123,13 @@ async function inNode(): Promise<void> {
     console.log(
       "| one process, one hot key | decisions/s | ns | bytes | requests per 1,000 |\n| --- | --- | --- | --- | --- |",
     );
-    for (const awayMs of [0, AWAY_MS]) {
-      const { perSecond, ns, bytes, perThousand } = await decide(running.url, awayMs);
-      console.log(`| the limiter ${awayMs} ms away | ${perSecond} | ${ns} | ${bytes} | ${perThousand} |`);
-    }
+    for (const [named, call] of NAMED)
+      for (const awayMs of [0, AWAY_MS]) {
+        const { perSecond, ns, bytes, perThousand } = await decide(running.url, awayMs, call);
+        console.log(
+          `| the limiter ${awayMs} ms away${named} | ${perSecond} | ${ns} | ${bytes} | ${perThousand} |`,
+        );
+      }
     const first = await firstCalls(running.url);
     console.log(
       `\nThe first call of a new client: ${at(first, 0.5).toFixed(1)} ms in the middle, ${at(first, 0.99).toFixed(1)} ms at p99.\n`,
@@ -131,7 +141,8 @@ async function inNode(): Promise<void> {
 
 try {
   build();
-  if (process.env["TABLE"] === undefined) await inNode();
+  if (process.env["TABLE"] === undefined || process.env["WAY"] === "node") await inNode();
+  if (process.env["WAY"] === "node") process.exit();
   await printRoutes({ folder, token, apiTokens: JSON.stringify([entry]), policies: POLICIES });
   console.log(
     `\n${cpus()[0]?.model}, ${cpus().length} cores, workerd ${installedVersion("workerd")}, Node ${process.versions.node}.`,
