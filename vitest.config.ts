@@ -71,6 +71,7 @@ const OWN_STORAGE = [
 ];
 /** The longest black-box tests and simulations: begun last, one of them would be waited for alone. */
 const LONGEST = [
+  "left-behind",
   "regions",
   "clients",
   "adaptive",

@@ -29,6 +29,16 @@ test(
   },
 );
 
+test(
+  "the same of keys whose callers name now this plan, now that: none over the loosest",
+  PATIENT,
+  async () => {
+    const sum = await play(announcedSeed("moves with plans"), HISTORIES, { hasPlans: true });
+    expect(sum.moved).toBeGreaterThan(HISTORIES);
+    expect(sum.planned).toBeGreaterThan(10 * HISTORIES);
+  },
+);
+
 test("while nobody dies, every answer is that of an object whose keys never move", PATIENT, async () => {
   const sum = await play(announcedSeed("calm moves"), HISTORIES, { isCalm: true });
   console.info("calm moves", sum);

@@ -31,6 +31,12 @@ const RULES: Readonly<Record<string, object>> = {
     },
   },
 };
+/** Callers name now this plan, now that: what is admitted is bounded by the loosest. */
+const PLANNED: readonly object[] = [
+  { algorithm: "token-bucket", limit: 20, window: "60s", plans: { big: { limit: 40 }, small: { limit: 5 } } },
+  { algorithm: "sliding-log", limit: 15, window: "20s", plans: { big: { limit: 30 }, small: { limit: 4 } } },
+];
+const PLANS = ["", "", "big", "small"];
 const LAYOUTS: readonly Layout[] = [1, 2, 3, "per-key"];
 const KEYS = ["a", "b", "c", "d", "e"];
 const NAME = "p";
@@ -45,6 +51,7 @@ export interface MoveBreakage {
 export interface MoveOptions {
   /** No deaths and no reservations: every answer must equal that of an object whose keys never move. */
   readonly isCalm?: boolean;
+  readonly hasPlans?: boolean;
   readonly breakage?: MoveBreakage;
 }
 
@@ -56,6 +63,8 @@ export interface MoveOutcome {
   passed: number;
   deaths: number;
   deployments: number;
+  /** Calls that named a plan. */
+  planned: number;
 }
 
 /** Units of an isolate, which it may spend until an instant. */
@@ -90,6 +99,7 @@ export class MoveHistory implements MovingWorld {
     passed: 0,
     deaths: 0,
     deployments: 0,
+    planned: 0,
   };
   readonly #holds: { readonly key: string; readonly id: string }[] = [];
   #held: Held[] = [];
@@ -98,12 +108,12 @@ export class MoveHistory implements MovingWorld {
   #calls = 0;
   #failure: unknown;
 
-  constructor(seed: number, { isCalm = false, breakage }: MoveOptions = {}) {
+  constructor(seed: number, { isCalm = false, hasPlans = false, breakage }: MoveOptions = {}) {
     this.#random = seededRandom(seed);
     this.#isCalm = isCalm;
     if (breakage?.object) this.breakage = breakage.object;
     this.#answer = breakage?.answer;
-    this.#rules = pick(this.#random, Object.values(RULES));
+    this.#rules = pick(this.#random, hasPlans ? PLANNED : Object.values(RULES));
     this.#deploy(pick(this.#random, LAYOUTS));
     this.#unmoved = new UnmovedObject(this.#versions[0] as Policies, this.clockMs);
     this.#plan();
@@ -128,6 +138,8 @@ export class MoveHistory implements MovingWorld {
     if (method === "limitCall") {
       const [{ key, cost }] = args as [{ key: string; cost: number }];
       if (isAdmitted(answer as AnswerText)) this.#admit(key, cost);
+      const [{ inForce }] = args as [{ inForce?: { plan?: string } }];
+      if (inForce?.plan !== undefined && inForce.plan !== "") this.#outcome.planned += 1;
     }
     return answer;
   }
@@ -324,7 +336,9 @@ export class MoveHistory implements MovingWorld {
     const idempotencyKey = again
       ? { idempotencyKey: `call ${whole(this.#random, 12)} of ${key} for ${cost}` }
       : {};
-    this.#call(key, (stub) => stub.limitCall({ policy: NAME, key, cost, ...idempotencyKey }));
+    const hasPlans = this.#policy(0).plans !== undefined;
+    const named = hasPlans && { inForce: { version: 0, plan: pick(this.#random, PLANS) } };
+    this.#call(key, (stub) => stub.limitCall({ policy: NAME, key, cost, ...idempotencyKey, ...named }));
   }
 
   #useHold(key: string): void {
@@ -407,7 +421,8 @@ export class MoveHistory implements MovingWorld {
   #admit(key: string, units: number): void {
     if (this.#isCalm || units === 0) return;
     this.#outcome.admitted += units;
-    const oracles = this.#oracles.get(key) ?? this.#policy(0).rules.map((rule) => new Oracle(rule));
+    const loosest = this.#policy(0).plans?.get("big") ?? this.#policy(0);
+    const oracles = this.#oracles.get(key) ?? loosest.rules.map((rule) => new Oracle(rule));
     this.#oracles.set(key, oracles);
     for (const oracle of oracles) {
       const over = oracle.admit(units, this.clockMs());
