@@ -236,7 +236,9 @@ export class SlotOwner {
 
   /** The leases that holders have granted until now are over. */
   reset(keyState: KeyState, nowMs: number): void {
-    for (const holder of this.#memories.get(keyState)?.holders.values() ?? []) {
+    // Those that only a row says hear of it too.
+    this.#holdersAt(keyState, nowMs);
+    for (const holder of this.#memoryOf(keyState).holders.values()) {
       holder.reset = { atMs: nowMs, turn: Infinity };
       holder.leased = 0;
       // Its row was written with the end that is known here.
@@ -336,6 +338,8 @@ function handedLeases(
     // An earlier message has handed it over, or it was released elsewhere.
     if (holder.handed.has(id) || holder.ended.has(id) || claims.has(id)) continue;
     if (units > left || leftMs <= 0) continue;
+    // The message was under way when the key was reset, and the lease was granted before.
+    if (heldMs !== undefined && holder.reset !== undefined && nowMs - heldMs <= holder.reset.atMs) continue;
     left -= units;
     const expiresAtMs = nowMs + leftMs;
     const by = caller === undefined ? {} : { caller };

@@ -87,6 +87,31 @@ test("a holder whose key is forgotten is refused once, and has new slots with it
   });
 });
 
+test("a lease that was handed over before a reset ends with it, also if the message arrives after the reset", () => {
+  const key = new Key();
+  const { memory } = key.take("holder-a", 8);
+  key.nowMs += 3_000;
+  key.call({ op: "reset" });
+  key.nowMs += 10;
+  const lease = (id: string, heldMs: number) =>
+    ({ id, units: 1, ttlMs: 9_000, leftMs: 9_000, heldMs, fencingToken: 1 }) as const;
+  const handed = [lease("hold-before", 2_000), lease("hold-after", 5)];
+  const { given } = key.slots({ turn: 2, heard: 1, memory, kept: 6, wanted: 6, handed });
+  expect(given).toMatchObject({ isNew: false, resetAgoMs: 10 });
+  // Six are the holder's, and one is the lease that was granted since.
+  expect(key.peeked.outstanding).toBe(7);
+});
+
+test("after a crash too each holder is told of a reset", () => {
+  const key = new Key();
+  const { memory } = key.take("holder-a", 8);
+  key.crash();
+  key.call({ op: "reset" });
+  key.nowMs += 10;
+  const { memory: now } = key.slots({ turn: 2, heard: 1, memory, kept: 8, wanted: 8 });
+  expect(key.slots({ turn: 3, heard: 1, memory: now, kept: 8, wanted: 8 }).given?.resetAgoMs).toBe(10);
+});
+
 test("a lease that is handed over is the object's, once, and ends by its id", () => {
   const key = new Key();
   const { memory } = key.take("holder-a", 5);
