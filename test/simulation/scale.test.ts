@@ -2,7 +2,7 @@
 import { expect, test } from "vitest";
 import { type Cell, runCell } from "../../bench/scale/run.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
-import { inDeepRuns } from "../support/depth.ts";
+import { depth, inDeepRuns } from "../support/depth.ts";
 
 const CELL: Cell = {
   quota: { algorithm: "token-bucket", limit: 1_000, windowMs: 1_000 },
@@ -35,7 +35,7 @@ test.each([
 });
 
 test("300 far isolates at twice a limit get all of it, and each call an answer", async () => {
-  const figures = await runCell({ ...CELL, holders: 300, durationMs: 8_000, lawEveryMs: 100 });
+  const figures = await runCell({ ...CELL, holders: 300, durationMs: depth(6_000, 8_000), lawEveryMs: 100 });
   expect(figures.admitted).toBeGreaterThan(0.9);
   expect(figures.degraded).toBe(0);
   expect(figures.busy).toBeLessThan(0.9);

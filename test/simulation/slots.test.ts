@@ -15,7 +15,7 @@ import {
 } from "./slots-plan.ts";
 import { SlotsHistory } from "./slots.ts";
 
-const HISTORIES = depth(12, 80);
+const HISTORIES = depth(5, 80);
 const MAX = 2_000;
 const PATIENT = { timeout: 900_000 };
 
@@ -81,9 +81,9 @@ test(
       seconds: 30,
       ttlMs: 20_000,
     });
-    const sum = await simulate(announcedSeed("versions"), depth(12, 60), planOf);
+    const sum = await simulate(announcedSeed("versions"), depth(5, 60), planOf);
     expect(sum).toMatchObject({ lost: 0, degraded: 0 });
-    expect(sum.inProcesses).toBeGreaterThan(depth(4, 40));
+    expect(sum.inProcesses).toBeGreaterThan(depth(1, 40));
   },
 );
 
@@ -120,7 +120,8 @@ const QUIET = {
 const LASTING = { ...QUIET, heldMs: 8_000, processes: 3, callsPerS: 60 };
 const SCARCE = { limit: 5, heldMs: 2_500, ttlMs: 10_000, callsPerS: 30, standstills: 0 };
 
-test.each<[name: string, faults: () => SlotsFaults, plan?: Partial<SlotsPlan>]>([
+// A search begins shortly before a history that shows the fault.
+test.each<[name: string, faults: () => SlotsFaults, plan?: Partial<SlotsPlan>, firstSeed?: number]>([
   ["counting slots twice after a crash", () => ({ answer: keptAgain() }), { ...SCARCE, restarts: 3 }],
   [
     "keeping a slot while a clock stands still",
@@ -134,16 +135,18 @@ test.each<[name: string, faults: () => SlotsFaults, plan?: Partial<SlotsPlan>]>(
       message: ofClients(({ kept, released }) => ({ kept: Math.max(0, kept - (released > 0 ? 1 : 0)) })),
     }),
     SCARCE,
+    12,
   ],
   [
     "living for longer than the object keeps its slots",
     () => ({ answer: (said) => changed(said, { lifeMs: 9_000 }) }),
     { ...LASTING, cuts: 8 },
+    18,
   ],
-  ["not telling that a lease is lost", () => ({ isSilent: true }), { ...LASTING, cuts: 8 }],
-])("of processes, %s is found", PATIENT, async (_, faults, plan = {}) => {
+  ["not telling that a lease is lost", () => ({ isSilent: true }), { ...LASTING, cuts: 8 }, 20],
+])("of processes, %s is found", PATIENT, async (_, faults, plan = {}, firstSeed = 1) => {
   let found: unknown;
-  const first = seedOr(1);
+  const first = seedOr(firstSeed);
   for (let seed = first; found === undefined && seed < first + MAX; seed += 1)
     found = await new SlotsHistory({ ...processPlan(seed, faults()), ...plan }).run().then(
       () => undefined,
@@ -167,19 +170,18 @@ const LONG = {
   abandoned: 0,
 };
 
-// A search begins shortly before a history that shows the fault.
 test.each<[name: string, faults: () => SlotsFaults, plan?: Partial<SlotsPlan>, firstSeed?: number]>([
   [
     "freeing slots at the end of their holder, while callers go on",
     () => ({ message: forget, answer: longer }),
     { ...LONG, kills: 25, isolates: 3, callsPerS: 12 },
-    56,
+    68,
   ],
   [
     "freeing a slot more than a holder returns",
     () => ({ message: (call) => ({ ...call, kept: Math.max(0, call.kept - 1) }) }),
     {},
-    48,
+    64,
   ],
   ["taking the answer to an earlier message", () => ({ answer: earlier() })],
   ["giving out tokens twice", () => ({ answer: sameTokens() })],

@@ -9,7 +9,7 @@ import { Database } from "./database.ts";
 import { BrokenLaw } from "./laws.ts";
 import { History, type Breakage, type Outcome } from "./versions.ts";
 
-const HISTORIES = depth(15, 300);
+const HISTORIES = depth(6, 300);
 
 beforeAll(() => void vi.spyOn(console, "warn").mockImplementation(() => undefined));
 afterAll(() => void vi.restoreAllMocks());
@@ -47,10 +47,10 @@ test(
 // A search begins shortly before a history that shows the fault.
 test.each<[name: string, breakage: Breakage, firstSeed?: number]>([
   ["isolates that never learn", { isDeaf: true }],
-  ["an isolate that lags and says that it does not", { told: (_, latest) => latest }, 180],
-  ["isolates that do not say when an override ended", { isTimeless: true }, 160],
+  ["an isolate that lags and says that it does not", { told: (_, latest) => latest }, 186],
+  ["isolates that do not say when an override ended", { isTimeless: true }, 168],
   ["an object that forgets at a crash which version was stored", { forgets: true }],
-  ["a limiter that forgets what a client keeps under an earlier version", { read: withoutKept }, 2_010],
+  ["a limiter that forgets what a client keeps under an earlier version", { read: withoutKept }, 2_022],
 ])("%s: found", async (_, breakage, firstSeed = 1) => {
   const found = await simulate(firstSeed, 2_000, breakage).then(
     () => undefined,
