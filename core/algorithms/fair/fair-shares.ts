@@ -25,7 +25,7 @@
  * go. Numbers here are fractions: they decide between groups, and never how much all have.
  */
 
-import { othersOf, ownWeight, weighed } from "./fair-weights.ts";
+import { groupOf, moveIndex, othersOf, ownWeight, weighed } from "./fair-weights.ts";
 
 /** How the groups of a rule share it. */
 export interface ShareTerms {
@@ -76,15 +76,6 @@ export const NOBODY: Shares = {
   groups: [],
   ...NEVER_IDLE,
 };
-
-/** Groups by name, once for a list, and moved to the list that is made from it: a walk through a thousand takes long. */
-const known = new WeakMap<readonly Group[], Map<string, Group>>();
-
-function byName(groups: readonly Group[]): Map<string, Group> {
-  const found = known.get(groups) ?? new Map(groups.map((group) => [group.name, group]));
-  known.set(groups, found);
-  return found;
-}
 
 export const ACTIVE_MS = 10_000;
 const CUT = 0.5;
@@ -181,7 +172,7 @@ export function standingOf(
   heldByAll = 0,
   namedBy?: string,
 ): Standing {
-  const found = byName(shares.groups).get(name);
+  const found = groupOf(shares.groups, name);
   const others = found === undefined ? othersOf(shares.groups, name, namedBy) : undefined;
   if (others !== undefined) return standingOf(terms, shares, others, held, heldByAll, namedBy);
   const { atMs, virtual } = shares;
@@ -362,9 +353,7 @@ export function withTaken(standing: Standing, units: number): Shares {
   const others = isKnown ? withoutGroup(shares.groups, group) : shares.groups;
   const index = firstOwing(others, clearAt);
   const groups = others.toSpliced(index, 0, taken);
-  const names = byName(shares.groups);
-  known.delete(shares.groups);
-  known.set(groups, names.set(taken.name, taken));
+  moveIndex(shares.groups, groups, taken);
   const owingBefore = isOwing ? group.weight : 0;
   const owingAfter = clearAt > virtual ? group.weight : 0;
   const after: Shares = {

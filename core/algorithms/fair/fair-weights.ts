@@ -26,6 +26,38 @@ const MIN_GROUPS_OF_CALLER = 16;
 const OTHERS = "";
 const OTHERS_OF = "\ud800";
 
+interface GroupIndex {
+  readonly byName: Map<string, Weighed>;
+  /** How many of them each caller has named, not counting the part of its further groups. */
+  readonly counts: Map<string | undefined, number>;
+}
+
+/** Of a list once, and moved to the list that is made from it: a walk through a thousand groups takes long. */
+const indexes = new WeakMap<readonly Weighed[], GroupIndex>();
+
+function indexOf(groups: readonly Weighed[]): GroupIndex {
+  const found = indexes.get(groups);
+  if (found !== undefined) return found;
+  const byName = new Map(groups.map((group) => [group.name, group]));
+  const index = { byName, counts: countsIn(groups) };
+  indexes.set(groups, index);
+  return index;
+}
+
+export function groupOf<Group extends Weighed>(groups: readonly Group[], name: string): Group | undefined {
+  return indexOf(groups).byName.get(name) as Group | undefined;
+}
+
+/** The index of a list for the list that has one group in addition, or another one of its name. */
+export function moveIndex(before: readonly Weighed[], after: readonly Weighed[], group: Weighed): void {
+  const { byName, counts } = indexOf(before);
+  indexes.delete(before);
+  const { name, namedBy } = group;
+  if (!byName.has(name) && !isOfOthers(name)) counts.set(namedBy, (counts.get(namedBy) ?? 0) + 1);
+  byName.set(name, group);
+  indexes.set(after, { byName, counts });
+}
+
 /** In whose part a group that is not known is counted; `undefined`: it has its own. */
 export function othersOf(
   groups: readonly Weighed[],
@@ -33,7 +65,7 @@ export function othersOf(
   namedBy: string | undefined,
 ): string | undefined {
   if (isOfOthers(name)) return undefined;
-  const ofCaller = groups.length < MAX_GROUPS_OF_CALLER ? 0 : (countsIn(groups).get(namedBy) ?? 0);
+  const ofCaller = indexOf(groups).counts.get(namedBy) ?? 0;
   if (ofCaller >= MAX_GROUPS_OF_CALLER) return OTHERS_OF + (namedBy ?? "");
   return groups.length >= MAX_GROUPS ? OTHERS : undefined;
 }
@@ -47,8 +79,7 @@ export function ownWeight(weightOf: WeightOf, name: string): number {
   return isOfOthers(name) ? 1 : weightOf(name);
 }
 
-/** By caller, not counting the part of its further groups. */
-function countsIn(groups: readonly Weighed[]): ReadonlyMap<string | undefined, number> {
+function countsIn(groups: readonly Weighed[]): Map<string | undefined, number> {
   const counts = new Map<string | undefined, number>();
   for (const { name, namedBy } of groups)
     if (!isOfOthers(name)) counts.set(namedBy, (counts.get(namedBy) ?? 0) + 1);

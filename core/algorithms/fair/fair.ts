@@ -222,7 +222,7 @@ function decide(
   cost: number,
   outstanding: number,
 ): Decision {
-  const { inner, terms, windowMs, group, held } = config;
+  const { inner, terms, windowMs, group, namedBy, held } = config;
   const { shares: before } = state ?? {};
   const decideInner = (units: number) => algorithm.decide(inner, state?.inner, nowMs, units, outstanding);
   const decision = decideInner(cost);
@@ -231,7 +231,7 @@ function decide(
   if (decision.allowed && (cost === 0 || passes(standing, cost))) {
     const shares = cost === 0 ? before : withTaken(standing, cost);
     const after =
-      cost === 0 ? standing : standingOf(terms, shares ?? standing.shares, group, held, outstanding);
+      cost === 0 ? standing : standingOf(terms, shares ?? standing.shares, group, held, outstanding, namedBy);
     return {
       ...decision,
       state: stateOf(decision.state, shares),

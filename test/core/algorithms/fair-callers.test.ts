@@ -143,3 +143,13 @@ test("one caller has a thousand groups of its own, the others share a part, and 
   for (const part of parts) expect(part?.limit).toBe(Math.floor(100_000 / (300 + (300 * 1_001) / 1_000)));
   expect(parts.every((part) => (part?.remaining ?? 0) > 0)).toBe(true);
 });
+
+test("an admission of a caller's further group says the same of its part as a look at it afterwards", () => {
+  const shared = new Shared({ ...BUCKET, limit: 100_000 });
+  for (let group = 0; group < 1_100; group += 1) shared.call(0, "flood", `f${group}`);
+  for (const group of ["f7", "f5000", "f5001"]) {
+    const { remaining, share } = shared.call(0, "flood", group);
+    const seen = shared.call(0, "flood", group, 0);
+    expect({ remaining, share }).toEqual({ remaining: seen.remaining, share: seen.share });
+  }
+});
