@@ -20,6 +20,8 @@ const configOf = (fields: Record<string, unknown>) =>
 /** What was used, and of which day: 0 is the one of the start. */
 class Days {
   readonly #config: FixedWindowConfig;
+  /** Of the days of a calendar, from that of the start on. */
+  readonly #ends: number[] = [];
   readonly used: { day: number; units: number }[] = [];
 
   constructor(config: FixedWindowConfig) {
@@ -29,10 +31,9 @@ class Days {
   dayAt(nowMs: number): number {
     const { calendar, windowMs } = this.#config;
     if (calendar === undefined) return Math.floor(nowMs / windowMs) - Math.floor(START_MS / windowMs);
-    let day = 0;
-    for (let { endMs } = calendar.around(START_MS); endMs <= nowMs; { endMs } = calendar.around(endMs))
-      day += 1;
-    return day;
+    for (let last = this.#ends.at(-1) ?? START_MS; last <= nowMs; last = this.#ends.at(-1) ?? Infinity)
+      this.#ends.push(calendar.around(last).endMs);
+    return this.#ends.findIndex((endMs) => endMs > nowMs);
   }
 
   freeAt(nowMs: number): number {

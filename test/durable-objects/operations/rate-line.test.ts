@@ -108,7 +108,7 @@ class Rates {
       this.#checkAnswers();
       this.#checkNoneIdle();
       const [left, plain] = this.remaining();
-      expect(left, "units are taken that no answer has").toBe(plain);
+      if (left !== plain) expect(left, "units are taken that no answer has").toBe(plain);
     }
   }
 
@@ -140,9 +140,9 @@ class Rates {
     const atMs = START_MS + this.time.nowMs;
     const isShort = heads.some(({ cost }) => !admitsTogether(keyState.ruleStates, atMs, cost));
     const idle = heads.filter((head) => admitsTogether(keyState.seenBy(head), atMs, head.cost));
-    if (!isShort) expect(idle, "a call waits that may pass").toEqual([]);
-    for (const { untilMs } of waiters)
-      expect(untilMs, "a call waits beyond its deadline").toBeGreaterThan(atMs);
+    // Vitest's `expect` takes longer than the rest of a step.
+    if (!isShort && idle.length > 0) expect.fail("a call waits that may pass");
+    if (waiters.some(({ untilMs }) => untilMs <= atMs)) expect.fail("a call waits beyond its deadline");
   }
 
   /** What is left of the rate, at the object and without groups. */
