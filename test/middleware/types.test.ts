@@ -3,15 +3,18 @@ import { spawnSync } from "node:child_process";
 import { mkdirSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
+import { depth } from "../support/depth.ts";
 
 const ROOT = join(import.meta.dirname, "../..");
 /** Where they are compiled; git ignores it. */
 const FOLDER = join(ROOT, "dist", "as-written");
 
-test.each([
+const COMPILERS = [
   ["typescript", true],
   ["typescript5", false],
-] as const)(
+] as const;
+
+test.each(depth(COMPILERS.slice(0, 1), COMPILERS))(
   "%s: Express and Hono applications need no types of their own",
   (compiler, exactOptionalPropertyTypes) => {
     const folder = join(FOLDER, compiler);
