@@ -10,9 +10,9 @@ import { Database } from "./database.ts";
 import { BrokenLaw } from "./laws.ts";
 
 // Clients admit 6.3 calls per history with a deviation of 9.0: 80 histories would have below 4 each for one seed in 300.
-const SCHEDULES = depth(80, 1_200);
-const FAR_SCHEDULES = depth(8, 100);
-const SHARED_SCHEDULES = depth(25, 400);
+const SCHEDULES = depth(50, 700);
+const FAR_SCHEDULES = depth(5, 60);
+const SHARED_SCHEDULES = depth(25, 250);
 const MAX = 60_000;
 const PATIENT = { timeout: 900_000 };
 

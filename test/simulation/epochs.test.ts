@@ -16,7 +16,7 @@ import { BrokenLaw, law } from "./laws.ts";
 import { type Method, simulatedNamespace } from "./network.ts";
 import { manyTurns, VirtualTime } from "./virtual-time.ts";
 
-const SCHEDULES = depth(10, 150);
+const SCHEDULES = depth(6, 100);
 const KEYS = 20;
 const WAY_MS = 4;
 const BUCKET = { algorithm: "token-bucket", objects: 1 };

@@ -15,7 +15,7 @@ import { simulatedNamespace, type Method } from "./network.ts";
 import { SimulatedObject } from "./simulated-object.ts";
 import { VirtualTime } from "./virtual-time.ts";
 
-const SCHEDULES = depth(8, 400);
+const SCHEDULES = depth(8, 250);
 const PATIENT = { timeout: 900_000 };
 
 async function flood(firstSeed: number, schedules: number, mistake?: Mistake): Promise<Flood> {

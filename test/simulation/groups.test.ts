@@ -21,7 +21,7 @@ function shared(load: Partial<GroupsLoad> & Pick<GroupsLoad, "asked">) {
   return sharedByGroups({ limit: LIMIT, isolates: ISOLATES, seed: announcedSeed("groups"), ...load });
 }
 
-test.each(depth([10], [1, 2, 10, 40]))(
+test.each(depth([10], [1, 2, 40]))(
   "%i hungry groups have the same, and all of the limit is used",
   PATIENT,
   async (count) => {
@@ -32,7 +32,7 @@ test.each(depth([10], [1, 2, 10, 40]))(
   },
 );
 
-test.each(depth([20], [2, 10, 40]))(
+test.each(depth([20], [2, 40]))(
   "a flood takes nothing from %i groups within their parts, whose calls isolates decide",
   PATIENT,
   async (count) => {
@@ -99,7 +99,7 @@ test.each(depth(["gcra"], ["gcra", "sliding-log", "fixed-window", "sliding-windo
 );
 
 test("whatever is lost, never more than the limit is admitted", PATIENT, async () => {
-  for (let seed = 1; seed <= depth(1, 4); seed += 1) {
+  for (let seed = 1; seed <= depth(1, 3); seed += 1) {
     const { over, used } = await shared({ asked: besideFlood(3), lost: 0.05, seed });
     expect(over).toBe(0);
     expect(used).toBeGreaterThan(0.8);

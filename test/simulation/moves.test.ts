@@ -4,7 +4,7 @@ import { announcedSeed, seedOr } from "../support/random.ts";
 import { BrokenLaw } from "./laws.ts";
 import { MoveHistory, type MoveBreakage, type MoveOptions, type MoveOutcome } from "./moves.ts";
 
-const HISTORIES = depth(12, 300);
+const HISTORIES = depth(12, 200);
 const PATIENT = { timeout: 900_000 };
 
 async function play(first: number, histories: number, options?: MoveOptions): Promise<MoveOutcome> {

@@ -15,10 +15,10 @@ import { simulate } from "./run.ts";
 import { PRIORITISED_NAMES, SHARED_NAMES, type Breakage } from "./schedule.ts";
 
 // 2,000 take three seconds. Each planted mistake that needs no steering is in the first 70.
-const SCHEDULES = depth(100, 2_000);
-const PRIORITISED = depth(20, 400);
-const SHARED = depth(30, 600);
-const UNDELAYED = depth(50, 800);
+const SCHEDULES = depth(100, 1_200);
+const PRIORITISED = depth(20, 250);
+const SHARED = depth(30, 400);
+const UNDELAYED = depth(50, 500);
 // The rarest mistake is in one history of 7,000: one search of 10^12 misses it.
 const MAX = 200_000;
 const PATIENT = { timeout: 900_000 };

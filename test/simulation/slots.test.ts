@@ -15,7 +15,7 @@ import {
 } from "./slots-plan.ts";
 import { SlotsHistory } from "./slots.ts";
 
-const HISTORIES = depth(5, 80);
+const HISTORIES = depth(5, 50);
 const MAX = 2_000;
 const PATIENT = { timeout: 900_000 };
 
@@ -81,9 +81,9 @@ test(
       seconds: 30,
       ttlMs: 20_000,
     });
-    const sum = await simulate(announcedSeed("versions"), depth(5, 60), planOf);
+    const sum = await simulate(announcedSeed("versions"), depth(5, 40), planOf);
     expect(sum).toMatchObject({ lost: 0, degraded: 0 });
-    expect(sum.inProcesses).toBeGreaterThan(depth(1, 40));
+    expect(sum.inProcesses).toBeGreaterThan(depth(1, 25));
   },
 );
 

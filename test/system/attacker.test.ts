@@ -25,8 +25,8 @@ import { announcedSeed, seededRandoms } from "../support/random.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
 
 // Eight seconds are one to five thousand calls, in which most mistakes in these calls show.
-const LASTS_MS = depth(8_000, 40_000);
-const KILLS = depth(1, 5);
+const LASTS_MS = depth(6_000, 25_000);
+const KILLS = depth(1, 3);
 /** So many of each caller at once. */
 const AT_ONCE = 12;
 const BUDGET = 45;

@@ -18,7 +18,7 @@ const RATE = {
   deadlineMs: DEADLINE_MS,
 };
 const policies = { one: { ...RATE, objects: 1 }, four: { ...RATE, objects: 4 }, keyed: RATE };
-const LOAD_MS = depth(5_000, 30_000);
+const LOAD_MS = depth(3_000, 15_000);
 const CONNECTIONS = 24;
 
 const state = makeState();
