@@ -72,7 +72,9 @@ const OWN_STORAGE = [
 /** The longest black-box tests and simulations: begun last, one of them would be waited for alone. */
 const LONGEST = [
   "left-behind",
+  "groups",
   "regions",
+  "slots",
   "clients",
   "adaptive",
   "schedules",

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { depth } from "../support/depth.ts";
+import { depth, IS_DEEP } from "../support/depth.ts";
 import { announcedSeed } from "../support/random.ts";
 import { sharedByGroups, type GroupsLoad } from "./groups.ts";
 
@@ -75,9 +75,11 @@ test(
     expect(hungry.over).toBe(0);
     expect(hungry.used).toBeGreaterThan(0.98);
     expect(jain(hungry.admitted)).toBeGreaterThan(0.99);
-    const { admitted, over } = await shared({ areProcesses, asked: besideFlood(4) });
-    expect(over).toBe(0);
-    expect(Math.min(...admitted.slice(1))).toBeGreaterThan(0.999);
+    if (IS_DEEP) {
+      const { admitted, over } = await shared({ areProcesses, asked: besideFlood(4) });
+      expect(over).toBe(0);
+      expect(Math.min(...admitted.slice(1))).toBeGreaterThan(0.999);
+    }
     const calm = await shared({ areProcesses, limit: 5_000, asked: equal(2, 2_500) });
     expect(Math.min(...calm.admitted)).toBe(1);
     expect(calm.messages).toBeLessThan(0.1);

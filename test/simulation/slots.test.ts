@@ -55,7 +55,7 @@ test(
   PATIENT,
   async () => {
     const sum = await simulate(announcedSeed("processes"), HISTORIES, processPlan);
-    expect(sum.inProcesses).toBeGreaterThan(20 * HISTORIES);
+    expect(sum.inProcesses).toBeGreaterThan(depth(5, 20) * HISTORIES);
     expect(sum.lost).toBeGreaterThan(HISTORIES / 10);
   },
 );
