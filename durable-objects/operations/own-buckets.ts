@@ -57,6 +57,11 @@ const FIRST_SHARE_OF_WINDOW = 1 / 96;
 /** Of a log or window, the burst is held twice. Where calls are more than it admits, each unit is used as it comes. */
 const MAX_TIGHT_BURST = 6;
 const MUCH_SMALLER = 0.75;
+/**
+ * A rate that is hardly above the fair one stays: of two rates the larger counts until the holder's next message, and what
+ * calls need is only estimated. Of 3,000 holders that changed with each message, 4 % of the limit were counted twice.
+ */
+const STEADY = 0.9;
 
 /** What a holder says of one rule. */
 interface Asking extends RuleAccount {
@@ -162,7 +167,8 @@ function cutOfBucket(
   const others = outstandingOf(account) - heldFor(rule, kept, present);
   const free = Math.min(Math.floor(capacity * shared) - others, room?.units ?? Infinity);
   const mostRate = Math.max(present, Math.floor(((free - kept) * windowMs) / MAX_MARGIN_MS));
-  const rate = Math.floor(Math.min(perWindows * share, wanted, uncutRate, mostRate));
+  const fairRate = Math.floor(Math.min(perWindows * share, wanted, uncutRate, mostRate));
+  const rate = fairRate < present && fairRate > STEADY * present ? present : fairRate;
   const need = Math.max(
     isRegion ? MIN_BURST_OF_REGION * holdersThere : MIN_BURST,
     demand * BURST_MS * (isRegion ? 1.5 : 1),

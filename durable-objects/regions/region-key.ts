@@ -32,6 +32,8 @@ const EVERY_MS = 1_000;
 /** When calls come so much faster than at the last message, the next one does not wait so long. */
 const MUCH_FASTER = 1.5;
 const EARLY_MS = 250;
+/** At first all regions learn what their holders need: until then some have more than their part, and others wait for it. */
+const SETTLING_MS = 5_000;
 /** While the home object gives so much more with each answer, calls need not be told to wait for long. */
 const MUCH_MORE = 1.25;
 /** A bucket that is cut from a window is full after a few units, and then more are lost: holders ask again sooner. */
@@ -66,6 +68,7 @@ export class RegionKey extends Holder<ReserveCall> {
   readonly #expectedCalls: (readonly number[])[] = [];
   /** What calls needed at the last message. */
   #demand: readonly number[];
+  readonly #sinceMs: number;
   #sentAtMs = -Infinity;
   #refusedUntilMs = -Infinity;
   #denial: readonly RuleDecision[] | undefined;
@@ -79,6 +82,7 @@ export class RegionKey extends Holder<ReserveCall> {
     this.policy = policy;
     this.key = key;
     this.#now = now;
+    this.#sinceMs = nowMs;
     this.#fair = policy.rules.map(() => NOTHING);
     this.#cuts = this.#fair;
     this.#demand = policy.rules.map(() => 0);
@@ -136,7 +140,8 @@ export class RegionKey extends Holder<ReserveCall> {
   /** Whether a message is due: its bucket needs to be renewed, or is too small. */
   needsMessage(nowMs: number): boolean {
     if (this.messageAt(nowMs) !== undefined) return false;
-    if (!this.hasBucket(nowMs) || nowMs >= this.#sentAtMs + EVERY_MS) return true;
+    const everyMs = nowMs < this.#sinceMs + SETTLING_MS ? EARLY_MS : EVERY_MS;
+    if (!this.hasBucket(nowMs) || nowMs >= this.#sentAtMs + everyMs) return true;
     if (nowMs < this.#sentAtMs + EARLY_MS) return false;
     return this.#demandAt(nowMs).some((units, index) => units > MUCH_FASTER * (this.#demand[index] ?? 0));
   }

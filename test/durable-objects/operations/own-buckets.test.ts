@@ -118,6 +118,26 @@ test("the first region gets no more than its holders' part of all that were sent
   expect(share(ask(2, first))).toBeGreaterThan(0.5);
 });
 
+// Of 3,000 holders whose rates changed with each message 4 % of the limit were counted twice.
+test("a rate that is hardly above the fair one stays, and nothing is counted twice; one far above it shrinks", () => {
+  const { reserve, bucketOf } = start();
+  const far = { takesBucket: true, demand: LIMIT };
+  const rateOf = (answer: Decided) => bucketOf(answer)?.rate.units ?? 0;
+  const before = bucketOf(reserve(far));
+  expect(before).toBeDefined();
+  const has = { kept: before?.most ?? 0, rate: before?.rate.units ?? 0 };
+  // Of another one's calls it knows before that one has a bucket: alike in need, each has half.
+  const renewed = (turn: number, demandOfOther: number) => {
+    reserve({ takesBucket: true, demand: demandOfOther, holder: "b", turn });
+    return rateOf(reserve({ ...far, ...has, turn }));
+  };
+  const all = has.rate;
+  expect(renewed(2, LIMIT / 20)).toBe(all);
+  const shrunk = renewed(3, LIMIT / 2);
+  expect(shrunk).toBeLessThan(0.8 * all);
+  expect(shrunk).toBeGreaterThan(0.5 * all);
+});
+
 test("while more was used than there was, no bucket grows, and none is lost", () => {
   const { object, reserve, bucketOf, clock } = start();
   const far = { takesBucket: true, demand: 10 };

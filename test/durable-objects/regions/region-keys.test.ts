@@ -77,6 +77,22 @@ test("calls of which no holder is known count as needed until a holder has said 
   expect(asked.at(-1)?.rules["p"]).toMatchObject({ kept: 100, demand: 7 });
 });
 
+// For a second the first regions had what others waited for: 1,000 holders that start at once got 0.9 a second later.
+test("asks each quarter of a second at first, when all regions learn what calls need, and then each second", async () => {
+  const { limit, asked, set } = regionWith();
+  const after = async (ms: number) => {
+    const before = asked.length;
+    set(ms);
+    await limit({ cost: 0 });
+    await new Promise((done) => setImmediate(done));
+    return asked.length - before;
+  };
+  await after(0);
+  expect([await after(240), await after(20), await after(240), await after(20)]).toEqual([0, 1, 0, 1]);
+  for (let time = 0; time < 5; time += 1) await after(1_000);
+  expect([await after(260), await after(700), await after(60)]).toEqual([0, 0, 1]);
+});
+
 test("is over when its bucket ends, and asks again", async () => {
   const { limit, asked, set } = regionWith();
   await limit();
