@@ -42,6 +42,9 @@ export interface Algorithm<Config extends object, State> {
   /** The configuration for a part (above 0, at most 1) of the quota, rounded down; `undefined`: less than one unit. */
   scale(config: Config, part: number): Config | undefined;
 
+  /** Whether it can count so many units in its window. Present when its state knows nothing of longer ones. */
+  canCount?(config: Config, units: number): boolean;
+
   /**
    * The configuration without a part of its rate that holders have; `undefined`: nothing would be left. Present when
    * units return at a constant rate, so that a quota may be cut into parts that together admit what it admits: each
@@ -138,7 +141,7 @@ export interface Algorithm<Config extends object, State> {
   /** Present for a region's share of a pool: remaining units are the pool's, and none are stored here. */
   readonly isShare?: true;
 
-  /** Present when time returns no units: memory is then never ahead of storage, since a crash would lose them. */
+  /** Present when time returns no units: memory is never ahead of storage, since a crash would lose them. */
   readonly neverRefills?: true;
 
   /** Present when it needs no state: isolates decide, and nothing is stored. */
@@ -148,7 +151,7 @@ export interface Algorithm<Config extends object, State> {
   bytes?(state: State): number;
 }
 
-/** In a longer window units that holders keep for seconds are few, and what a bucket gives up counts as used for all of it. */
+/** In a longer one units that holders keep for seconds are few, and what a bucket gives up counts as used for all of it. */
 const MAX_CUT_WINDOW_MS = 10_000;
 
 export function cutByWindow<Config extends { readonly windowMs: number }>(
@@ -364,15 +367,14 @@ export interface Uses {
   readonly groups?: readonly (string | undefined)[] | undefined;
 }
 
-/** The record is JSON. */
 export interface PackedState {
+  /** JSON. */
   readonly record: unknown;
   readonly segment?: NewSegment;
 }
 
-/** A part of a state that does not change any more. */
+/** A part of a state that does not change any more. `log` identifies the state: after a pause a key begins a new one. */
 export interface Segment {
-  /** Identifies the state: after a pause a key begins a new one. */
   readonly log: number;
   readonly from: number;
   readonly entries: ArrayLike<number>;
@@ -388,7 +390,6 @@ export interface NewSegment extends Segment {
 /** The maximum of a limit, a burst or a cost. */
 export const MAX_UNITS = 1_000_000_000;
 
-/** `Algorithm.scale` of a configuration in which only the limit shrinks. */
 export function scaleLimit<Config extends { readonly limit: number }>(
   config: Config,
   part: number,

@@ -12,6 +12,7 @@ import { MAX_UNITS } from "../algorithms/algorithm.ts";
 import { meant, violation } from "../validation.ts";
 import { isTable, type Table, withFigures } from "./changed-tables.ts";
 import { withCallLimits } from "./named-plans.ts";
+import { besideLongest } from "./plan-windows.ts";
 import { NAME, NAME_ALLOWED } from "./policy-fields.ts";
 import type { LimitInCall, Policy } from "./policy.ts";
 
@@ -61,7 +62,32 @@ export function withPlans(policy: Policy, given: Table, parse: Parse): Policy | 
       );
     }
   }
-  return problems.length > 0 ? { problems } : { ...policy, plans };
+  if (problems.length > 0) return { problems };
+  const beside = besideLongest([...plans.values()], max);
+  for (const [plan, named] of plans) {
+    const counted = beside(named);
+    if ("problems" in counted)
+      problems.push(...counted.problems.map((text) => (plan === "" ? text : `plans.${plan}: ${text}`)));
+    else plans.set(plan, withCounted(counted, beside));
+  }
+  const own = plans.get("") ?? policy;
+  return problems.length > 0 ? { problems } : { ...policy, rules: own.rules, plans };
+}
+
+/** Its limits in calls too are counted beside longer windows. */
+function withCounted(policy: Policy, beside: ReturnType<typeof besideLongest>): Policy {
+  const { limitInCall } = policy;
+  if (limitInCall === undefined) return policy;
+  const known = new WeakMap<Policy, Policy>();
+  const counted: LimitInCall["withLimits"] = (limits) => {
+    const limited = limitInCall.withLimits(limits);
+    if (limited === undefined) return undefined;
+    const made = known.get(limited) ?? beside(limited);
+    if ("problems" in made) return undefined;
+    known.set(limited, made);
+    return made;
+  };
+  return { ...policy, limitInCall: { ...limitInCall, withLimits: counted } };
 }
 
 function isPlans(tables: unknown): tables is Readonly<Record<string, unknown>> {

@@ -32,10 +32,8 @@ import { type Holder, inIsolate, inProcess, type MadeCall, type Trusted } from "
 
 const KEY = "key";
 
-/** Until it hears of a call that waits, an isolate may serve its own: a pace, and the way there and back. */
-const OVERTAKEN_MS = 1_500;
-/** One that is cut off hears nothing, and has slots for so long at most. */
-const OVERTAKEN_BY_CUT_OFF_MS = 2_500;
+/** Until it hears of a call that waits, an isolate may serve its own: a pace, and a way and back. If cut off, all its slots. */
+const [OVERTAKEN_MS, OVERTAKEN_BY_CUT_OFF_MS] = [1_500, 2_500];
 
 export class SlotsHistory {
   readonly #plan: SlotsPlan;

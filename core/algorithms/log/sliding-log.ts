@@ -84,6 +84,7 @@ export const slidingLog: Algorithm<Config, State> = {
   }),
   refillMs: ({ windowMs, minIntervalMs }) => Math.max(windowMs, minIntervalMs),
   scale: scaleLimit,
+  canCount: ({ windowMs }, units) => Math.min(units, windowMs) <= MAX_RUNS,
   isCutByWindow: true,
   lessRate: cutByWindow,
 

@@ -111,6 +111,7 @@ export const fixedWindow: Algorithm<Config, WindowUse> = {
     const limit = Math.floor(config.limit * part);
     return limit < 1 ? undefined : { ...config, limit, carry: Math.floor(config.carry * part) };
   },
+  canCount: ({ carry }, units) => units + carry <= MAX_UNITS,
   isCutByWindow: true,
   hasWindows: true,
   // A bucket of a holder knows nothing of units that are carried.

@@ -74,6 +74,7 @@ export const slidingWindowCounter: Algorithm<Config, State> = {
   localDecisions: () => ({ admits: true, denies: true }),
   refillMs: ({ windowMs }) => 2 * windowMs,
   scale: scaleLimit,
+  canCount: ({ windowMs }, units) => units * windowMs <= MAX_PARTS,
 
   decide(config, state, nowMs, cost, outstanding) {
     const { limit, windowMs } = config;

@@ -143,3 +143,63 @@ describe.each(Object.entries(TABLES))("%s", (_, table) => {
     expect(key.peek().plan).toBeUndefined();
   });
 });
+
+const LONG = 60_000;
+const SHORT = 2_000;
+/** Of a policy of 20 in a minute: a plan of few in a short window. */
+const shorter = (algorithm: string, fields: object = {}) => ({
+  algorithm,
+  limit: 20,
+  window: LONG,
+  ...fields,
+  plans: { small: { limit: 1, window: SHORT } },
+});
+const SHORTER = {
+  "sliding-log": shorter("sliding-log"),
+  "fixed-window": shorter("fixed-window", { align: "first" }),
+  "sliding-window-counter": shorter("sliding-window-counter"),
+  "a log with minInterval": shorter("sliding-log", { minInterval: 5 }),
+  "a log that counts denied calls": shorter("sliding-log", { countDenied: true }),
+};
+
+// The key's object forgot what its longer window held: two looks at it gave all of a month's units again.
+describe.each(Object.entries(SHORTER))("%s, with a plan of a shorter window", (_, table) => {
+  test("what a longer window holds stays used, whatever is named meanwhile", () => {
+    for (const looks of [false, true]) {
+      const key = new Key(table);
+      while (key.takes("", 1)) key.nowMs += 6;
+      const fullMs = key.nowMs;
+      let admitted = 0;
+      for (; key.nowMs < fullMs + LONG / 3; key.nowMs += 700) {
+        if (looks) key.peek("small");
+        else admitted += key.takes("small", 1) ? 1 : 0;
+        if (key.nowMs % 3 === 0) key.crash();
+      }
+      for (let call = 0; call < 20; call += 1) admitted += key.takes("", 1) ? 1 : 0;
+      // The smaller plan alone admits one each two seconds: 31 in a minute.
+      expect(admitted).toBeLessThanOrEqual(looks ? 0 : 31 - 20 + 1);
+    }
+  });
+
+  test("alone the smaller plan admits what it says", () => {
+    const key = new Key(table);
+    let admitted = 0;
+    // A counter of two windows looks at the one before too.
+    const everyMs = (_ === "sliding-window-counter" ? 2 : 1) * SHORT + 20;
+    for (let ms = 0; ms < 2 * LONG; ms += everyMs) {
+      key.nowMs += everyMs;
+      admitted += key.takes("small", 1) ? 1 : 0;
+    }
+    expect(admitted).toBe(Math.ceil((2 * LONG) / everyMs));
+  });
+});
+
+test("a plan with a shorter window is refused where the longer one cannot be counted beside it", () => {
+  const refused = (fields: object) => {
+    const table = { ...shorter("sliding-log"), ...fields };
+    expect(() => new Key(table)).toThrow(/plans\.small: window is "[^"]+": must be/);
+  };
+  refused({ fair: true });
+  refused({ blockFor: 10 });
+  refused({ limit: 1_000, window: 30 * 86_400_000, plans: { small: { limit: 5_000, window: 1_000 } } });
+});
