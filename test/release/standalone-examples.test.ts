@@ -3,7 +3,7 @@ import { execFile, spawn, spawnSync } from "node:child_process";
 import { cpSync, readdirSync, readFileSync } from "node:fs";
 import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { promisify } from "node:util";
 import { afterAll, beforeAll, expect, inject, test } from "vitest";
 import { freePort } from "../../scripts/free-port.ts";
@@ -53,9 +53,12 @@ const IN_A_CLONE = ["redis-pool"];
 
 test("no example imports a file that its folder does not have", () => {
   const importing = readdirSync(EXAMPLES).filter((example) =>
-    readdirSync(join(EXAMPLES, example))
+    readdirSync(join(EXAMPLES, example), { recursive: true, encoding: "utf8" })
       .filter((file) => file.endsWith(".ts"))
-      .some((file) => /from "\.\.\//.test(readFileSync(join(EXAMPLES, example, file), "utf8"))),
+      .some((file) => {
+        const found = readFileSync(join(EXAMPLES, example, file), "utf8").matchAll(/from "(\.[^"]+)"/g);
+        return [...found].some(([, target = ""]) => join(dirname(file), target).startsWith(".."));
+      }),
   );
   expect(importing).toEqual(IN_A_CLONE);
 });
@@ -72,31 +75,97 @@ test.each([
   if (project !== undefined) expect(typesOf(project, { ...WORKERS, types, skipLibCheck: true })).toBe("");
 });
 
+/** The server of an example, once it says that it listens. */
+async function startServer({ folder: cwd }: Project, args: readonly string[]) {
+  const PORT = String(await freePort());
+  const env = { ...environment(), HOST: "127.0.0.1", PORT };
+  const child = spawn(process.execPath, args, { cwd, env, stdio: ["ignore", "pipe", "inherit"] });
+  const ended = new Promise((done) => child.on("exit", (code, signal) => done([code, signal])));
+  const up = new Promise<void>((done) =>
+    child.stdout.on("data", (data: Buffer) => /listening|ready/i.test(data.toString()) && done()),
+  );
+  await Promise.race([up, ended]);
+  return {
+    get: (path: string, key: string) =>
+      fetch(`http://127.0.0.1:${PORT}${path}`, { headers: { "x-api-key": key, connection: "close" } }),
+    /** Resolves to the exit code and the signal. */
+    stop: () => {
+      child.kill("SIGTERM");
+      return ended;
+    },
+  };
+}
+
+/** As the README says, without a token: an example reads it when it runs. */
+async function build({ folder: cwd }: Project, args: readonly string[]): Promise<void> {
+  const env = { ...process.env, NEXT_TELEMETRY_DISABLED: "1", WEIR_TOKEN: "" };
+  await promisify(execFile)(process.execPath, args, { cwd, env });
+}
+
+const statusAndWait = ({ status, headers }: Response) => [status, Number(headers.get("retry-after")) > 0];
+const authorized = { authorization: `Bearer ${TOKENS.full}`, "content-type": "application/json" };
+async function expectFreeSlots(key: string): Promise<void> {
+  const url = `${served.url}/v1/policies/export/keys/customer:${key}`;
+  expect(await (await fetch(url, { headers: authorized })).json()).toMatchObject({ leases: 0 });
+}
+
 test("examples/express: admits, denies with Retry-After, frees its slot, and ends at SIGTERM", async () => {
   const project = alone("express", ["express@5", "@types/express@5", "@types/node@24"]);
   if (project === undefined) return;
   expect(typesOf(project, { ...NODE, esModuleInterop: true })).toBe("");
-  const PORT = String(await freePort());
-  const strip = ["--experimental-strip-types", "index.ts"];
-  const child = spawn(process.execPath, strip, {
-    cwd: project.folder,
-    env: { ...environment(), PORT },
-    stdio: ["ignore", "pipe", "inherit"],
-  });
-  const ended = new Promise((done) => child.on("exit", (code, signal) => done([code, signal])));
-  await Promise.race([new Promise((up) => child.stdout.once("data", up)), ended]);
-  const get = (path: string) =>
-    fetch(`http://127.0.0.1:${PORT}${path}`, { headers: { "x-api-key": "alice", connection: "close" } });
-  expect(await (await get("/")).json()).toEqual({ remaining: 1 });
-  expect(await (await get("/export")).json()).toEqual({ rows: 1_000 });
-  const denied = await get("/");
-  expect([denied.status, Number(denied.headers.get("retry-after")) > 0]).toEqual([429, true]);
-  child.kill("SIGTERM");
-  expect(await ended).toEqual([null, "SIGTERM"]);
-  const leases = await fetch(`${served.url}/v1/policies/export/keys/customer:alice`, {
-    headers: { authorization: `Bearer ${TOKENS.full}` },
-  });
-  expect(await leases.json()).toMatchObject({ leases: 0 });
+  const { get, stop } = await startServer(project, ["--experimental-strip-types", "index.ts"]);
+  try {
+    expect(await (await get("/", "alice")).json()).toEqual({ remaining: 1 });
+    expect(await (await get("/export", "alice")).json()).toEqual({ rows: 1_000 });
+    expect(statusAndWait(await get("/", "alice"))).toEqual([429, true]);
+  } finally {
+    await stop();
+  }
+  expect(await stop()).toEqual([null, "SIGTERM"]);
+  await expectFreeSlots("alice");
+});
+
+const SVELTEKIT = ["kit@3", "adapter-node@6", "vite-plugin-svelte@7"].map((name) => `@sveltejs/${name}`);
+
+test("examples/sveltekit: admits, needs a slot, denies every route with Retry-After, and ends at SIGTERM", async () => {
+  const project = alone("sveltekit", [...SVELTEKIT, "svelte@5", "vite@8", "@types/node@24"]);
+  if (project === undefined) return;
+  expect(typesOf(project, { ...NODE, allowImportingTsExtensions: true })).toBe("");
+  await build(project, ["node_modules/vite/bin/vite.js", "build"]);
+  const { get, stop } = await startServer(project, ["build"]);
+  try {
+    expect(await (await get("/export", "sveltekit")).json()).toEqual({ rows: 1_000, remaining: 1 });
+    await eventually(() => expectFreeSlots("sveltekit"));
+    const body = JSON.stringify({ policy: "export", key: "customer:sveltekit" });
+    await fetch(`${served.url}/v1/leases`, { method: "POST", headers: authorized, body });
+    expect((await get("/export", "sveltekit")).status).toBe(503);
+    expect(statusAndWait(await get("/export", "sveltekit"))).toEqual([429, true]);
+    expect(statusAndWait(await get("/none", "sveltekit"))).toEqual([429, true]);
+    expect((await get("/none", "another")).status).toBe(404);
+  } finally {
+    await stop();
+  }
+  expect(await stop()).toEqual([0, null]);
+});
+
+const NEXT = ["next@16", "react@19", "react-dom@19", "typescript@7", "@types/react@19", "@types/node@24"];
+
+// Built for real: the build takes 15 s, the test 35 s, and that of SvelteKit 13 s.
+test("examples/next: admits, and denies with Retry-After", async () => {
+  const project = alone("next", NEXT);
+  if (project === undefined) return;
+  expect(typesOf(project, { ...NODE, module: "ESNext", moduleResolution: "Bundler" })).toBe("");
+  const next = "node_modules/next/dist/bin/next";
+  await build(project, [next, "build"]);
+  const { get, stop } = await startServer(project, [next, "start", "-H", "127.0.0.1"]);
+  try {
+    for (const remaining of [1, 0])
+      expect(await (await get("/api/quota", "next")).json()).toEqual({ remaining });
+    expect(statusAndWait(await get("/api/quota", "next"))).toEqual([429, true]);
+    expect(await (await get("/api/quota", "another-next")).json()).toEqual({ remaining: 1 });
+  } finally {
+    await stop();
+  }
 });
 
 /** Chat completions: the first call is told to come again after a second. Counts the calls. */

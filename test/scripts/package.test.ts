@@ -1,8 +1,8 @@
 /** What the npm package is, as far as it can be told without installing it: test/release/package.test.ts does that. */
 import { build } from "esbuild";
 import { execFileSync } from "node:child_process";
-import { readFileSync } from "node:fs";
-import { dirname, join } from "node:path";
+import { readdirSync, readFileSync } from "node:fs";
+import { dirname, join, relative } from "node:path";
 import { parseEnv } from "node:util";
 import { gzipSync } from "node:zlib";
 import { expect, test } from "vitest";
@@ -185,6 +185,14 @@ test("all documentation is in the package, and every link of it leads to a file 
       .map((target) => `${path}: ${target}`),
   );
   expect(dead).toEqual([]);
+});
+
+test("an example is in the package with all of its files", () => {
+  const files = packedFiles();
+  const theirs = readdirSync(join(ROOT, "examples"), { recursive: true, withFileTypes: true })
+    .filter((entry) => entry.isFile())
+    .map((entry) => relative(ROOT, join(entry.parentPath, entry.name)));
+  expect(theirs.filter((file) => !files.includes(file))).toEqual([]);
 });
 
 test("beside what is built and the documentation there is nothing in the package that it does not need", () => {

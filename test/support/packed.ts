@@ -57,7 +57,7 @@ export function typesOf(
     types: [],
     ...fields,
   };
-  write("tsconfig.json", JSON.stringify({ compilerOptions, include: ["*.ts"] }));
+  write("tsconfig.json", JSON.stringify({ compilerOptions, include: ["**/*.ts"] }));
   const tsc = join(ROOT, "node_modules", compiler, "bin", "tsc");
   return spawnSync(process.execPath, [tsc, "-p", folder], { cwd: folder, encoding: "utf8" }).stdout;
 }
