@@ -380,8 +380,12 @@ export function activeUntilMs({ groups }: Shares): number {
 }
 
 /** What a decision says of the group's part: its units in a window, and how many of them it may take now. */
-export function shareOf({ terms, shares, group, isKnown, part, owes }: Standing, windowMs: number) {
+export function shareOf(
+  { terms, shares, group, isKnown, part, owes }: Standing,
+  windowMs: number,
+  free = Infinity,
+) {
   const weights = shares.weights + (isKnown ? 0 : group.weight);
   const limit = Math.floor((terms.rate * windowMs * group.weight) / weights + SLACK);
-  return { limit, remaining: Math.max(0, Math.min(limit, Math.floor(part - owes + SLACK))) };
+  return { limit, remaining: Math.max(0, Math.min(limit, free, Math.floor(part - owes + SLACK))) };
 }

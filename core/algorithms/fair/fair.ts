@@ -232,26 +232,31 @@ function decide(
     const shares = cost === 0 ? before : withTaken(standing, cost);
     const after =
       cost === 0 ? standing : standingOf(terms, shares ?? standing.shares, group, held, outstanding, namedBy);
+    const left = mostNow(after, decision.remaining);
     return {
       ...decision,
       state: stateOf(decision.state, shares),
-      remaining: mostNow(after, decision.remaining),
-      share: { group, ...shareOf(after, windowMs) },
+      remaining: left,
+      share: { group, ...shareOf(after, windowMs, left) },
     };
   }
-  const { remaining, resetAfterMs } = decision.allowed ? decideInner(0) : decision;
+  const { remaining: free, resetAfterMs } = decision.allowed ? decideInner(0) : decision;
+  const remaining = mostNow(standing, free);
   const waitMs = decision.allowed ? 0 : decision.retryAfterMs;
   const laterMs = (ms: number) => ms + waitOf(standingAt(config, state, nowMs + ms, outstanding), cost);
+  const retryAfterMs = waitMs === null ? null : laterMs(waitMs);
+  // Units may be short although the share has them.
+  const sureMs = retryAfterMs === null ? null : sureAfterMs(standing, cost);
   return {
     allowed: false,
     reason: decision.allowed ? "quota" : decision.reason,
-    remaining: mostNow(standing, remaining),
+    remaining,
     resetAfterMs,
-    retryAfterMs: waitMs === null ? null : laterMs(waitMs),
+    retryAfterMs,
     share: {
       group,
-      ...shareOf(standing, windowMs),
-      sureAfterMs: waitMs === null ? null : sureAfterMs(standing, cost),
+      ...shareOf(standing, windowMs, remaining),
+      sureAfterMs: sureMs === null ? null : Math.max(sureMs, retryAfterMs ?? 0),
     },
   };
 }
