@@ -141,9 +141,9 @@ async function inNode(): Promise<void> {
 
 try {
   build();
-  if (process.env["TABLE"] === undefined || process.env["WAY"] === "node") await inNode();
-  if (process.env["WAY"] === "node") process.exit();
-  await printRoutes({ folder, token, apiTokens: JSON.stringify([entry]), policies: POLICIES });
+  const isInNode = process.env["WAY"] === "node";
+  if (process.env["TABLE"] === undefined || isInNode) await inNode();
+  if (!isInNode) await printRoutes({ folder, token, apiTokens: JSON.stringify([entry]), policies: POLICIES });
   console.log(
     `\n${cpus()[0]?.model}, ${cpus().length} cores, workerd ${installedVersion("workerd")}, Node ${process.versions.node}.`,
   );
