@@ -9,11 +9,11 @@
  * and the key keeps its plan.
  */
 import { MAX_UNITS } from "../algorithms/algorithm.ts";
-import { meant, violation } from "../validation.ts";
+import { clip, meant, violation, type Violation, wrong } from "../validation.ts";
 import { isTable, type Table, withFigures } from "./changed-tables.ts";
 import { withCallLimits } from "./named-plans.ts";
 import { NAME, NAME_ALLOWED } from "./policy-fields.ts";
-import type { LimitInCall, Policy } from "./policy.ts";
+import type { LimitInCall, Policy, Rule } from "./policy.ts";
 
 /** Each is parsed when the worker starts. */
 const MAX_PLANS = 64;
@@ -22,7 +22,7 @@ const PLANS_ALLOWED = `a table of 1 to ${MAX_PLANS} plans by name, as { "pro": {
 const MAX_LIMITED = 1_024;
 
 interface Problems {
-  readonly problems: readonly string[];
+  readonly problems: readonly Violation[];
 }
 type Parse = (fields: Table) => Policy | Problems;
 
@@ -32,24 +32,24 @@ export function withPlans(policy: Policy, given: Table, parse: Parse): Policy | 
   if (tables === undefined && limitInCall === undefined) return policy;
   if (limitInCall !== undefined && policy.pool !== undefined)
     return {
-      problems: [
-        violation(["limitInCall"], limitInCall, "left out with a pool, whose limits are one for all"),
-      ],
+      problems: [wrong(["limitInCall"], limitInCall, "left out with a pool, whose limits are one for all")],
     };
   const max = maxInCall(limitInCall);
   if (typeof max === "object") return max;
   if (tables !== undefined && !isPlans(tables))
-    return { problems: [violation(["plans"], tables, PLANS_ALLOWED)] };
-  const problems: string[] = [];
+    return { problems: [wrong(["plans"], tables, PLANS_ALLOWED)] };
+  const problems: Violation[] = [];
   const plans = new Map<string, Policy>();
-  for (const [plan, figures] of [
-    ["", {}] as const,
-    ...Object.entries((tables ?? {}) as Record<string, Table>),
-  ]) {
-    const table = plan === "" ? { fields: base } : planTable(base, plan, figures);
+  const named = Object.entries((tables ?? {}) as Record<string, Table>);
+  // The policy's own figures have no name in its table.
+  for (const [name, figures] of [[undefined, {}] as const, ...named]) {
+    const [table, plan] = [
+      name === undefined ? { fields: base } : planTable(base, name, figures),
+      name ?? "",
+    ];
     const parsed = "problems" in table ? table : parse(table.fields);
     if ("problems" in parsed)
-      problems.push(...parsed.problems.map((text) => (plan === "" ? text : `plans.${plan}: ${text}`)));
+      problems.push(...parsed.problems.map((each) => (name === undefined ? each : inPlan(name, each))));
     else {
       // Terms are sent with calls of other plans too, and are compared with theirs.
       const { terms } = policy;
@@ -64,26 +64,79 @@ export function withPlans(policy: Policy, given: Table, parse: Parse): Policy | 
   return problems.length > 0 ? { problems } : { ...policy, plans };
 }
 
+function inPlan(plan: string, { path, detail }: Violation): Violation {
+  return { path: ["plans", plan, ...path], detail: `plans.${clip(plan)}: ${detail}` };
+}
+
 function isPlans(tables: unknown): tables is Readonly<Record<string, unknown>> {
   const count = isTable(tables) ? Object.keys(tables).length : 0;
   return count >= 1 && count <= MAX_PLANS;
 }
 
 function planTable(base: Table, plan: string, figures: unknown): { readonly fields: Table } | Problems {
-  if (!NAME.test(plan)) return { problems: [violation(["its name"], plan, NAME_ALLOWED)] };
+  if (!NAME.test(plan))
+    return { problems: [{ path: [], detail: violation(["its name"], plan, NAME_ALLOWED) }] };
   if (!isTable(figures))
-    return { problems: [violation([], figures, 'a table of figures, as { "limit": 1000 }')] };
-  const merged = withFigures(base, figures, { what: "a plan", ownFields: [] });
-  return "problems" in merged ? { problems: merged.problems.map(({ detail }) => detail) } : merged;
+    return { problems: [wrong([], figures, 'a table of figures, as { "limit": 1000 }')] };
+  return withFigures(base, figures, { what: "a plan", ownFields: [] });
 }
 
 function maxInCall(given: unknown): number | undefined | Problems {
   if (given === undefined) return undefined;
-  const { max, ...strays } = isTable(given) ? given : {};
+  if (!isTable(given))
+    return { problems: [wrong(["limitInCall"], given, `a table { max } with ${MAX_ALLOWED}`)] };
+  const { max, ...strays } = given;
+  const [stray] = Object.keys(strays);
+  if (stray !== undefined) {
+    const path = ["limitInCall", stray];
+    return { problems: [wrong(path, given[stray], `left out: there is only max${meant(stray, ["max"])}`)] };
+  }
   const isMax = Number.isInteger(max) && (max as number) >= 1 && (max as number) <= MAX_UNITS;
-  if (isMax && Object.keys(strays).length === 0) return max as number;
-  const allowed = `a table { max } with an integer from 1 to ${MAX_UNITS}${meant(Object.keys(strays)[0] ?? "", ["max"])}`;
-  return { problems: [violation(["limitInCall"], given, allowed)] };
+  return isMax ? (max as number) : { problems: [wrong(["limitInCall", "max"], max, MAX_ALLOWED)] };
+}
+
+const MAX_ALLOWED = `an integer from 1 to ${MAX_UNITS}`;
+
+/**
+ * What is wrong with the largest limit that calls may bring: no rule has a limit, or one cannot count so many. Only
+ * policies that are written are refused for it: those that are stored have been in force.
+ */
+export function limitInCallProblems({ plans }: Policy): readonly Violation[] {
+  const path = ["limitInCall", "max"];
+  for (const [plan, { limitInCall, rules }] of plans ?? []) {
+    if (limitInCall === undefined) continue;
+    const { max, withLimits, whyNot } = limitInCall;
+    const limited = limitedRules(rules);
+    if (limited.length === 0)
+      return [wrong(path, max, `left out: algorithm "${rules[0].algorithm.name}" has no limit`)];
+    for (const { unit, algorithm, config } of limited) {
+      if (withLimits({ [unit]: max }) !== undefined) continue;
+      const most = largestCounted(limitInCall, unit, Number((config as Partial<Table>)["limit"]));
+      const [by, where] = [`algorithm "${algorithm.name}"`, plan === "" ? "" : ` in the plan ${plan}`];
+      const allowed =
+        most < 1
+          ? `a limit that ${by} can have${where} (${whyNot({ [unit]: max })})`
+          : `an integer from 1 to ${most}, the largest limit that ${by} can count${where}`;
+      return [wrong(path, max, allowed)];
+    }
+  }
+  return [];
+}
+
+/** The rules with a limit that a call may replace. */
+export function limitedRules(rules: readonly Rule[]): readonly Rule[] {
+  return rules.filter(({ algorithm }) => algorithm.fields["limit"] !== undefined);
+}
+
+/** The largest limit below `max` that a rule can count; 0: none is known. @param own the rule's limit, which it counts */
+function largestCounted({ max, withLimits }: LimitInCall, unit: string, own: number): number {
+  let [counted, tooLarge] = [own < max ? own : 0, max];
+  while (tooLarge - counted > 1) {
+    const middle = Math.floor((counted + tooLarge) / 2);
+    if (withLimits({ [unit]: middle }) === undefined) tooLarge = middle;
+    else counted = middle;
+  }
+  return counted;
 }
 
 function ofPlan(policy: Policy, plan: string): Policy {
@@ -110,13 +163,17 @@ function limitedBy(policy: Policy, max: number, fields: Table, parse: Parse): Li
       known.set(text, limited);
       return limited;
     },
+    whyNot(limits) {
+      const parsed = parse(withLimits(policy, fields, limits));
+      return "problems" in parsed ? parsed.problems.map(({ detail }) => detail).join("; ") : "";
+    },
   };
 }
 
 /** The table with other limits, by unit. A burst of its own would be of another limit. */
 function withLimits({ rules }: Policy, fields: Table, limits: Readonly<Record<string, number>>): Table {
   const limited = (rule: Table, unit: string): Table => {
-    if (!Object.hasOwn(limits, unit)) return rule;
+    if (!Object.hasOwn(limits, unit) || !Object.hasOwn(rule, "limit")) return rule;
     const { burst: _, ...others } = rule;
     return { ...others, limit: limits[unit] };
   };

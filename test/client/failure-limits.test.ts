@@ -12,7 +12,7 @@ const parsed = (onFailure: unknown) =>
   parsePolicy("p", { algorithm: "token-bucket", limit: 100, window: "1s", onFailure });
 const policyOf = (onFailure: unknown): Policy => {
   const policy = parsed(onFailure);
-  if ("problems" in policy) throw new Error(policy.problems.join());
+  if ("problems" in policy) throw new Error(policy.problems.map(({ detail }) => detail).join());
   return policy;
 };
 const POLICY = policyOf({ limit: 4, window: "10s" });
@@ -49,20 +49,31 @@ test("what is no cost or no key is denied and takes nothing", () => {
 });
 
 test("a policy says what is wrong with it", () => {
-  for (const onFailure of [
-    {},
-    { limit: 0, window: "1s" },
-    { limit: 5 },
-    { limit: 5, window: 10 },
-    "shut",
-    [5],
-  ])
-    expect(parsed(onFailure)).toMatchObject({
-      problems: [
-        expect.stringMatching(/^onFailure is .*must be "closed", "open", "local", or a table \{ limit/),
-      ],
+  for (const [onFailure, problem] of [
+    [
+      "shut",
+      'onFailure is "shut": must be "closed", "open", "local", or a table { limit = 20, window = "1s" }',
+    ],
+    [[5], "onFailure is an array of 1: must be"],
+    [{}, "onFailure.limit is missing: must be an integer from 1 to 1000000000"],
+    [{ limit: 0, window: "1s" }, "onFailure.limit is 0: must be an integer from 1"],
+    [{ limit: 5 }, "onFailure.window is missing: must be a duration of 1 ms or more"],
+    [{ limit: 5, window: 10 }, "onFailure.window is 10: must be a duration"],
+    [
+      { limit: 5, window: "1s", burst: 3 },
+      "onFailure.burst is 3: must be left out: there are limit and window",
+    ],
+    [
+      { limit: 1e9, window: "365d" },
+      "onFailure.limit is 1000000000: must be at most 285616 with a window of",
+    ],
+  ] as const) {
+    const [field = "", value] = problem.split(" is ");
+    expect(value).toBeDefined();
+    expect(parsed(onFailure)).toEqual({
+      problems: [{ path: field.split("."), detail: expect.stringContaining(problem) as string }],
     });
-  expect(parsed({ limit: 5, window: "1s", burst: 3 })).toHaveProperty("problems");
+  }
   expect(policyOf("open")).not.toHaveProperty("failureLimit");
 });
 

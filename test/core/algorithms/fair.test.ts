@@ -337,7 +337,7 @@ test.each([
   [{ algorithm: "sliding-log", ...RATE, countDenied: true, fair: true }, "must be left out with countDenied"],
   [{ ...BUCKET, blockFor: 1_000 }, "fair is true: must be left out with blockFor"],
   [{ ...BUCKET, fair: false }, "fair is false: must be true, or left out"],
-  [{ ...BUCKET, weights: { a: 0 } }, "weights is an object: must be a table of 1 to 100 groups"],
+  [{ ...BUCKET, weights: { a: 0 } }, "weights.a is 0: must be a weight above 0 and at most 1000"],
   [{ ...BUCKET, weights: {} }, "weights is an object: must be a table of 1 to 100 groups"],
   [
     { algorithm: "token-bucket", ...RATE, weights: { a: 1 } },
