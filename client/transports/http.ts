@@ -24,11 +24,11 @@ export function overHttp(way: HttpWay, bounds?: RequestBounds): LimiterTransport
   const headers = { authorization: `Bearer ${token}`, "content-type": "application/json" };
   const requests = new Requests(bounds);
   const call = async (name: keyof typeof ADDRESSES, request: object, until?: Signal | number) => {
-    const { method, path, shape, on, query, isOnlyRead = false }: Address = ADDRESSES[name];
+    const { method, path, shape, on, query = [], isOnlyRead = false }: Address = ADDRESSES[name];
     const inPath = [...path.matchAll(/:(\w+)/g)].map(([, field = ""]) => field);
-    if (method !== "POST") requireFields(request, [...inPath, ...(query ?? [])]);
+    if (method !== "POST") requireFields(request, [...inPath, ...query]);
     const filled = path.replaceAll(/:(\w+)/g, (_, field: string) => partOf(request, field, on));
-    const at = base + filled + (query === undefined ? "" : queryOf(request as PeekRequest));
+    const at = base + filled + queryOf(request, query);
     const rest = Object.entries(request).filter(([field]) => !inPath.includes(field));
     const body = inPath.length === 0 ? request : Object.fromEntries(rest);
     if (method === "POST") requirePlain(body);
@@ -50,6 +50,7 @@ const PARTS = {
   waitFor: ['"idle"'],
   policy: ["the name of a policy", PROBLEMS.policyNotFound],
   key: ["1 to 512 bytes of UTF-8"],
+  plan: ["the name of a plan"],
   group: ["1 to 128 bytes of UTF-8"],
   hold: ["the id of a hold", PROBLEMS.holdNotFound],
   lease: ["the id of a lease", PROBLEMS.leaseNotFound],
@@ -68,12 +69,14 @@ function partOf(request: object, field: string, on?: Address["on"]): string {
 }
 
 /** The limiter checks these values further. */
-function queryOf(request: PeekRequest): string {
-  const { waitMs } = request;
-  const query: string[] = [];
-  for (const field of ["group", "waitFor"] as const)
-    if (request[field] !== undefined) query.push(`${field}=${partOf(request, field)}`);
-  if (waitMs !== undefined) {
+function queryOf(request: Partial<PeekRequest>, fields: readonly string[]): string {
+  const { plan, waitMs } = request;
+  const isGiven = (field: string) => field !== "waitMs" && request[field as keyof PeekRequest] !== undefined;
+  // The plan "" is the policy's own figures.
+  const query = fields
+    .filter(isGiven)
+    .map((field) => `${field}=${field === "plan" && plan === "" ? "" : partOf(request, field)}`);
+  if (waitMs !== undefined && fields.includes("waitMs")) {
     requirePlain(request);
     if (typeof waitMs !== "number")
       throw refusedField(["waitMs"], violation(["waitMs"], waitMs, "an integer"));
