@@ -123,9 +123,8 @@ export class RemoteLimiter extends UniformClient implements Limiter {
 
   limitAll(request: LimitAllRequest): Promise<AllDecisions> {
     const named = this.#withPolicies(request);
-    // A limit of its own decides no call that takes all or nothing.
-    const failed = (check: LimitRequest) =>
-      named.atomic === false ? this.#failed(check) : this.#degraded(check);
+    const isEach = named.atomic === false;
+    const failed = (check: LimitRequest) => (isEach ? this.#failed(check) : this.#degraded(check));
     return this.#onKeys("limitAll", named, (checks) => allFailed(checks, failed));
   }
 

@@ -70,18 +70,16 @@ function partOf(request: object, field: string, on?: Address["on"]): string {
 
 /** The limiter checks these values further. */
 function queryOf(request: Partial<PeekRequest>, fields: readonly string[]): string {
-  const { plan, waitMs } = request;
-  const isGiven = (field: string) => field !== "waitMs" && request[field as keyof PeekRequest] !== undefined;
-  // The plan "" is the policy's own figures.
-  const query = fields
-    .filter(isGiven)
-    .map((field) => `${field}=${field === "plan" && plan === "" ? "" : partOf(request, field)}`);
-  if (waitMs !== undefined && fields.includes("waitMs")) {
+  const query = fields.flatMap((field) => {
+    const value = request[field as keyof PeekRequest];
+    if (value === undefined) return [];
+    // The policy's own figures.
+    if (field === "plan" && value === "") return "plan=";
+    if (field !== "waitMs") return `${field}=${partOf(request, field)}`;
     requirePlain(request);
-    if (typeof waitMs !== "number")
-      throw refusedField(["waitMs"], violation(["waitMs"], waitMs, "an integer"));
-    query.push(`waitMs=${encodeURIComponent(waitMs)}`);
-  }
+    if (typeof value !== "number") throw refusedField([field], violation([field], value, "an integer"));
+    return `waitMs=${encodeURIComponent(value)}`;
+  });
   return query.length === 0 ? "" : `?${query.join("&")}`;
 }
 
