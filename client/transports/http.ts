@@ -68,12 +68,11 @@ function partOf(request: object, field: string, on?: Address["on"]): string {
   throw refusedField([field], violation([field], value, allowed), isText ? problem : undefined);
 }
 
-/** The limiter checks these values further. */
+/** The limiter checks these values further. The plan "" is the policy's own figures. */
 function queryOf(request: Partial<PeekRequest>, fields: readonly string[]): string {
   const query = fields.flatMap((field) => {
     const value = request[field as keyof PeekRequest];
     if (value === undefined) return [];
-    // The policy's own figures.
     if (field === "plan" && value === "") return "plan=";
     if (field !== "waitMs") return `${field}=${partOf(request, field)}`;
     requirePlain(request);

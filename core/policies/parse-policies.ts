@@ -299,7 +299,7 @@ const READ = ["POLICIES", "REGIONS", "LOG", "NOTICES"];
 
 /** @throws Error that names a misspelled `POLICIES`, `REGIONS`, `LOG` or `NOTICES`. Other variables are ignored. */
 export function requireKnownNames(variables: object): void {
-  const wrong = Object.entries(variables).flatMap(([name, value]: [string, unknown]) => {
+  const misspelt = Object.entries(variables).flatMap(([name, value]: [string, unknown]) => {
     const isTable = typeof value === "object" && value !== null;
     // A table of the singular is meant to be one of them; text of that name may be anybody's.
     const word = isTable ? name.replace(/y$/i, "ies") : name;
@@ -307,7 +307,7 @@ export function requireKnownNames(variables: object): void {
     const isWrong = meant !== undefined && (isTable || meant === "POLICIES");
     return isWrong ? `${name} is not a variable that is read (did you mean ${meant}?)` : [];
   });
-  refuseBad(wrong);
+  refuseBad(misspelt);
 }
 
 /* Regions: parts of the world. A pooled key has an object of its own in each region. */

@@ -27,8 +27,8 @@ interface Problems {
 type Parse = (fields: Table) => Policy | Problems;
 
 /** Adds the plans of a table to the policy that is parsed from it. @param parse reads a table without plans */
-export function withPlans(policy: Policy, given: Table, parse: Parse): Policy | Problems {
-  const { plans: tables, limitInCall, ...base } = given;
+export function withPlans(policy: Policy, table: Table, parse: Parse): Policy | Problems {
+  const { plans: tables, limitInCall, ...base } = table;
   if (tables === undefined && limitInCall === undefined) return policy;
   if (limitInCall !== undefined && policy.pool !== undefined)
     return {
@@ -40,21 +40,19 @@ export function withPlans(policy: Policy, given: Table, parse: Parse): Policy | 
     return { problems: [wrong(["plans"], tables, PLANS_ALLOWED)] };
   const problems: Violation[] = [];
   const plans = new Map<string, Policy>();
-  const named = Object.entries((tables ?? {}) as Record<string, Table>);
+  const given = Object.entries((tables ?? {}) as Record<string, Table>);
   // The policy's own figures have no name in its table.
-  for (const [name, figures] of [[undefined, {}] as const, ...named]) {
-    const [table, plan] = [
-      name === undefined ? { fields: base } : planTable(base, name, figures),
-      name ?? "",
-    ];
-    const parsed = "problems" in table ? table : parse(table.fields);
+  for (const [name, figures] of [[undefined, {}] as const, ...given]) {
+    const plan = name ?? "";
+    const read = name === undefined ? { fields: base } : planTable(base, name, figures);
+    const parsed = "problems" in read ? read : parse(read.fields);
     if ("problems" in parsed)
       problems.push(...parsed.problems.map((each) => (name === undefined ? each : inPlan(name, each))));
     else {
       // Terms are sent with calls of other plans too, and are compared with theirs.
       const { terms } = policy;
       const named = ofPlan(terms === undefined ? parsed : { ...parsed, terms }, plan);
-      const fields = "fields" in table ? table.fields : base;
+      const fields = "fields" in read ? read.fields : base;
       plans.set(
         plan,
         max === undefined ? named : { ...named, limitInCall: limitedBy(named, max, fields, parse) },
@@ -153,7 +151,7 @@ function limitedBy(policy: Policy, max: number, fields: Table, parse: Parse): Li
     withLimits(limits) {
       const text = withCallLimits(plan, limits);
       if (known.has(text)) return known.get(text);
-      const parsed = parse(withLimits(policy, fields, limits));
+      const parsed = parse(tableWith(policy, fields, limits));
       const isRead = !("problems" in parsed);
       const limited = isRead ? ofPlan(terms === undefined ? parsed : { ...parsed, terms }, text) : undefined;
       for (const oldest of known.keys()) {
@@ -164,14 +162,14 @@ function limitedBy(policy: Policy, max: number, fields: Table, parse: Parse): Li
       return limited;
     },
     whyNot(limits) {
-      const parsed = parse(withLimits(policy, fields, limits));
+      const parsed = parse(tableWith(policy, fields, limits));
       return "problems" in parsed ? parsed.problems.map(({ detail }) => detail).join("; ") : "";
     },
   };
 }
 
 /** The table with other limits, by unit. A burst of its own would be of another limit. */
-function withLimits({ rules }: Policy, fields: Table, limits: Readonly<Record<string, number>>): Table {
+function tableWith({ rules }: Policy, fields: Table, limits: Readonly<Record<string, number>>): Table {
   const limited = (rule: Table, unit: string): Table => {
     if (!Object.hasOwn(limits, unit) || !Object.hasOwn(rule, "limit")) return rule;
     const { burst: _, ...others } = rule;

@@ -119,8 +119,8 @@ function durationBy<Value>(read: (value: unknown) => Value | undefined, allowed:
   const readings = (value: unknown) => {
     const isNumber = typeof value === "number" ? value > 0 : /^[1-9]\d{0,8}$/.test(String(value));
     if (isNumber) return ` (${String(value)} might be "${String(value)}s" or "${String(value)}ms")`;
-    const meant = typeof value === "string" ? durationMeant(value) : undefined;
-    return meant === undefined || read(meant) === undefined ? "" : didYouMean(JSON.stringify(meant));
+    const near = typeof value === "string" ? durationMeant(value) : undefined;
+    return near === undefined || read(near) === undefined ? "" : didYouMean(JSON.stringify(near));
   };
   return readBy(read, ({ input }) => allowed + readings(input));
 }
