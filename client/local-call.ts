@@ -73,3 +73,10 @@ export function keyOfClaim(kind: ClaimKind, { id }: { readonly id?: unknown }) {
   const place = typeof id === "string" ? readClaimId(kind, id) : undefined;
   return { policy: publicName(place?.policy ?? ""), key: place?.key ?? "" };
 }
+
+/** @throws LimiterError: the limiter did not answer a call that is no decision */
+export function throwUnavailable(error: unknown): never {
+  const why = error instanceof Error ? error.message : String(error);
+  const detail = `whether the call was carried out is not known: the limiter did not answer (${why})`;
+  throw new Problem(PROBLEMS.unavailable, detail).toError();
+}

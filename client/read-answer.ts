@@ -43,9 +43,9 @@ export interface Attempted {
 export function attemptedOf(
   policy: Policy,
   key: string,
-  answer: Answer | UnsupportedProtocol | Problem | undefined,
+  answer: Answer | UnsupportedProtocol | Problem,
 ): Attempted | Problem {
-  if (answer === undefined || "unsupported" in answer) return { decision: degradedDecision(policy, key) };
+  if ("unsupported" in answer) return { decision: degradedDecision(policy, key) };
   const decision = decisionOf(policy, key, answer);
   if (decision instanceof Problem) return decision;
   return { decision, ...("rules" in answer && answer.deniedIn && { deniedIn: answer.deniedIn }) };

@@ -10,6 +10,7 @@ export {
   oneOfNames,
   pointerTo,
   violation,
+  wrong,
 } from "./violations.ts";
 export type { Violation } from "./violations.ts";
 

@@ -11,6 +11,11 @@ export function violation(path: readonly string[], value: unknown, allowed: stri
   return `${field} is ${describe(value)}: must be ${allowed}`;
 }
 
+/** The problem of one field. */
+export function wrong(path: readonly string[], value: unknown, allowed: string): Violation {
+  return { path, detail: violation(path, value, allowed) };
+}
+
 export function pointerTo(path: readonly string[]): string {
   return path.map((field) => `/${field.replaceAll("~", "~0").replaceAll("/", "~1")}`).join("");
 }

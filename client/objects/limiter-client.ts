@@ -252,7 +252,9 @@ export class LimiterClient {
       attempt: { ...call.attempt, ...(isBlocked && { isBlocked }) },
       protocol: ATTEMPT_PROTOCOL,
     });
-    return attemptedOf(policy, key, answer);
+    return answer === undefined
+      ? { decision: this.#failed(policy, key, call.cost) }
+      : attemptedOf(policy, key, answer);
   }
 
   /** Returns taken units. @param charge the idempotency key that took them; absent: refills all */

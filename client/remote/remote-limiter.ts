@@ -32,6 +32,7 @@ import {
   keyOfClaim,
   requireObject,
   signalOf,
+  throwUnavailable,
   type UniformCall,
   UniformClient,
   unlessAborted,
@@ -51,7 +52,7 @@ import {
 import { ofItsGroup, seenBy } from "./described-policies.ts";
 import { OwnLeases } from "./own-leases.ts";
 import { limiterErrorOf, RemoteReservations } from "./remote-reservations.ts";
-import { allDegraded, anyDegraded, isOf, type PolicyOf, tryHere } from "./several-keys.ts";
+import { allFailed, anyFailed, isOf, tryHere } from "./several-keys.ts";
 
 /** How the limiter is reached, and what the process provides. */
 interface ClientParts {
@@ -121,7 +122,10 @@ export class RemoteLimiter extends UniformClient implements Limiter {
   }
 
   limitAll(request: LimitAllRequest): Promise<AllDecisions> {
-    return this.#onKeys("limitAll", this.#withPolicies(request), allDegraded);
+    const named = this.#withPolicies(request);
+    const isEach = named.atomic === false;
+    const failed = (check: LimitRequest) => (isEach ? this.#failed(check) : this.#degraded(check));
+    return this.#onKeys("limitAll", named, (checks) => allFailed(checks, failed));
   }
 
   async limitAny(request: LimitAnyRequest): Promise<AnyDecision> {
@@ -134,7 +138,8 @@ export class RemoteLimiter extends UniformClient implements Limiter {
             (name) => this.#reservations.policy(name),
             (policy, key, cost) => this.#local.limit(this.#holding, policy, key, cost),
           );
-    return local ?? (await this.#onKeys("limitAny", named, anyDegraded));
+    const failed = (check: LimitRequest) => this.#failed(check);
+    return local ?? (await this.#onKeys("limitAny", named, (checks) => anyFailed(checks, failed)));
   }
 
   async acquire(request: AcquireRequest & Abortable): Promise<Grant> {
@@ -224,13 +229,17 @@ export class RemoteLimiter extends UniformClient implements Limiter {
     return this.#local.failures.decide(this.#policy(policy), key, cost, this.#time.nowMs());
   }
 
+  #degraded({ policy, key }: KeyRequest): Decision {
+    return degradedDecision(this.#policy(policy), key);
+  }
+
   /** Makes a call on several keys. If the limiter does not answer, the checks are answered as their policies say. */
   async #onKeys<Name extends "limitAll" | "limitAny">(
     call: Name,
     request: CallRequests[Name],
-    degraded: (checks: readonly KeyRequest[], policyOf: PolicyOf) => CallAnswers[Name],
+    failed: (checks: readonly LimitRequest[]) => CallAnswers[Name],
   ): Promise<CallAnswers[Name]> {
-    const checks: readonly KeyRequest[] = Array.isArray(request.checks) ? request.checks : [];
+    const checks: readonly LimitRequest[] = Array.isArray(request.checks) ? request.checks : [];
     const send = async (ended: AbortSignal) => {
       await Promise.all(checks.map((check) => this.#returnUnitsOf(check)));
       ended.throwIfAborted();
@@ -241,7 +250,7 @@ export class RemoteLimiter extends UniformClient implements Limiter {
     try {
       return await this.#orElse(
         this.#unlessPaused(() => this.#inTime(send, maxMs)),
-        () => degraded(checks, (each) => this.#policy(each)),
+        () => failed(checks),
       );
     } finally {
       for (const check of checks) this.#forgetDenials(check);
@@ -256,12 +265,9 @@ export class RemoteLimiter extends UniformClient implements Limiter {
   #decide(name: keyof LimiterCalls, request: KeyRequest, signal?: Signal): Promise<Decision> {
     const send = (ended: AbortSignal) => this.#callAwaited(name, request, ended);
     const sent = this.#unlessPaused(() => this.#send(request, send, signal));
-    const failed = () => degradedDecision(this.#policy(request.policy), request.key);
-    return this.#orElse(
-      sent,
-      name === "limit" && !("force" in request) ? () => this.#failed(request) : failed,
-      signal,
-    );
+    const isPlain = name === "limit" && (request as LimitRequest).force !== true;
+    const failed = () => (isPlain ? this.#failed(request) : this.#degraded(request));
+    return this.#orElse(sent, failed, signal);
   }
 
   /**
@@ -390,10 +396,4 @@ export class RemoteLimiter extends UniformClient implements Limiter {
     const { policy } = this.#options;
     return policy === undefined || request.policy !== undefined ? request : { ...request, policy };
   }
-}
-
-function throwUnavailable(error: unknown): never {
-  const why = error instanceof Error ? error.message : String(error);
-  const detail = `whether the call was carried out is not known: the limiter did not answer (${why})`;
-  throw new Problem(PROBLEMS.unavailable, detail).toError();
 }

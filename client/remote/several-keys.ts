@@ -2,31 +2,26 @@
 import { normaliseKey } from "../../core/catalog/keys.ts";
 import { type Cost, forPriority, type PolicyView, takesNothing } from "../../core/policies/policy.ts";
 import { MAX_CHECKS } from "../../core/protocol/calls.ts";
-import {
-  type AllDecisions,
-  type AnyDecision,
-  type Decision,
-  degradedDecision,
-} from "../../core/protocol/decision.ts";
+import type { AllDecisions, AnyDecision, Decision } from "../../core/protocol/decision.ts";
 import { type Answered, Problem } from "../../core/protocol/problems.ts";
 import type { DescribedPolicy } from "../../core/protocol/reservation-messages.ts";
-import type { KeyRequest, LimitAnyRequest } from "../limiter.ts";
+import type { LimitAnyRequest, LimitRequest } from "../limiter.ts";
 import { plainCall, type PlainCall } from "../local-limiter.ts";
 import { tryInOrder } from "../try-in-order.ts";
 import { seenBy } from "./described-policies.ts";
 
-/** The policy of this name, as far as it is known. */
-export type PolicyOf = (name: string | undefined) => PolicyView;
+/** The decision on a check without an answer of the limiter. */
+type Failed = (check: LimitRequest) => Decision;
 
 /** If the limiter does not answer, each check is answered as its policy says. */
-export function allDegraded(checks: readonly KeyRequest[], policyOf: PolicyOf): AllDecisions {
-  const decisions = checks.map(({ policy, key }) => degradedDecision(policyOf(policy), key));
+export function allFailed(checks: readonly LimitRequest[], failed: Failed): AllDecisions {
+  const decisions = checks.map(failed);
   return { success: decisions.every(({ success }) => success), decisions };
 }
 
 /** The same of a call that charges the first check that admits: the first one is not answered, which ends the call. */
-export function anyDegraded(checks: readonly KeyRequest[], policyOf: PolicyOf): AnyDecision {
-  const { success, decisions } = allDegraded(checks.slice(0, 1), policyOf);
+export function anyFailed(checks: readonly LimitRequest[], failed: Failed): AnyDecision {
+  const { success, decisions } = allFailed(checks.slice(0, 1), failed);
   const isChosen = success && decisions.length > 0;
   return { success: isChosen, chosen: isChosen ? 0 : null, decisions };
 }

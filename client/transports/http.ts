@@ -24,11 +24,11 @@ export function overHttp(way: HttpWay, bounds?: RequestBounds): LimiterTransport
   const headers = { authorization: `Bearer ${token}`, "content-type": "application/json" };
   const requests = new Requests(bounds);
   const call = async (name: keyof typeof ADDRESSES, request: object, until?: Signal | number) => {
-    const { method, path, shape, on, query, isOnlyRead = false }: Address = ADDRESSES[name];
+    const { method, path, shape, on, query = [], isOnlyRead = false }: Address = ADDRESSES[name];
     const inPath = [...path.matchAll(/:(\w+)/g)].map(([, field = ""]) => field);
-    if (method !== "POST") requireFields(request, [...inPath, ...(query ?? [])]);
+    if (method !== "POST") requireFields(request, [...inPath, ...query]);
     const filled = path.replaceAll(/:(\w+)/g, (_, field: string) => partOf(request, field, on));
-    const at = base + filled + (query === undefined ? "" : queryOf(request as PeekRequest));
+    const at = base + filled + queryOf(request, query);
     const rest = Object.entries(request).filter(([field]) => !inPath.includes(field));
     const body = inPath.length === 0 ? request : Object.fromEntries(rest);
     if (method === "POST") requirePlain(body);
@@ -50,6 +50,7 @@ const PARTS = {
   waitFor: ['"idle"'],
   policy: ["the name of a policy", PROBLEMS.policyNotFound],
   key: ["1 to 512 bytes of UTF-8"],
+  plan: ["the name of a plan"],
   group: ["1 to 128 bytes of UTF-8"],
   hold: ["the id of a hold", PROBLEMS.holdNotFound],
   lease: ["the id of a lease", PROBLEMS.leaseNotFound],
@@ -67,18 +68,17 @@ function partOf(request: object, field: string, on?: Address["on"]): string {
   throw refusedField([field], violation([field], value, allowed), isText ? problem : undefined);
 }
 
-/** The limiter checks these values further. */
-function queryOf(request: PeekRequest): string {
-  const { waitMs } = request;
-  const query: string[] = [];
-  for (const field of ["group", "waitFor"] as const)
-    if (request[field] !== undefined) query.push(`${field}=${partOf(request, field)}`);
-  if (waitMs !== undefined) {
+/** The limiter checks these values further. The plan "" is the policy's own figures. */
+function queryOf(request: Partial<PeekRequest>, fields: readonly string[]): string {
+  const query = fields.flatMap((field) => {
+    const value = request[field as keyof PeekRequest];
+    if (value === undefined) return [];
+    if (field === "plan" && value === "") return "plan=";
+    if (field !== "waitMs") return `${field}=${partOf(request, field)}`;
     requirePlain(request);
-    if (typeof waitMs !== "number")
-      throw refusedField(["waitMs"], violation(["waitMs"], waitMs, "an integer"));
-    query.push(`waitMs=${encodeURIComponent(waitMs)}`);
-  }
+    if (typeof value !== "number") throw refusedField([field], violation([field], value, "an integer"));
+    return `waitMs=${encodeURIComponent(value)}`;
+  });
   return query.length === 0 ? "" : `?${query.join("&")}`;
 }
 

@@ -16,6 +16,7 @@ import {
   withoutJurisdiction,
 } from "../policies/parse-policies.ts";
 import { parsePolicy } from "../policies/parse-policy.ts";
+import { planProblems } from "../policies/plans.ts";
 import { OVERRIDE_FIELDS, parseInstantMs } from "../policies/policy-fields.ts";
 import { type Candidate, candidateName, type Policy, type PolicyRevision } from "../policies/policy.ts";
 import { clip, meant, violation, type Violation, violationsOf } from "../validation.ts";
@@ -210,7 +211,8 @@ class PolicyEntry {
     const parsed = parsePolicy(name, fields);
     if (!("problems" in parsed)) return this.#placed(parsed);
     // Another version of the deployment may have written it.
-    return this.#warn("the catalog has what this version cannot read", parsed.problems);
+    const details = parsed.problems.map(({ detail }) => detail);
+    return this.#warn("the catalog has what this version cannot read", details);
   }
 
   #warn(what: string, details: readonly string[]): undefined {
@@ -285,26 +287,20 @@ export function readOverride(name: string, base: Table, given: unknown): ReadOve
   const fields =
     multiply === undefined ? { ...merged.fields, ...plansWithout(base, changes) } : merged.fields;
   const policy = parsePolicy(name, fields);
-  return "problems" in policy ? { problems: violationsIn(policy.problems) } : { ...ends, fields, policy };
+  return "problems" in policy ? policy : { ...ends, fields, policy };
 }
 
-export function problemsOf(name: string, fields: Table): Violation[] {
+/** What is wrong with a policy that is written. */
+export function problemsOf(name: string, fields: Table): readonly Violation[] {
   const policy = parsePolicy(name, fields);
-  return "problems" in policy ? violationsIn(policy.problems) : [];
-}
-
-function violationsIn(problems: readonly string[]): Violation[] {
-  return problems.map((detail) => {
-    const field = /^(?<field>[\w.-]+) (?:is|are) /.exec(detail)?.groups?.["field"];
-    return { path: field === undefined ? [] : field.split("."), detail };
-  });
+  return "problems" in policy ? policy.problems : planProblems(policy);
 }
 
 /** The table with the largest limits that its algorithms can count. */
 function largest(name: string, base: Table): Table {
   for (let by = MAX_UNITS; by > 1; by /= 10) {
     const fields = multiplied(base, by);
-    if (problemsOf(name, fields).length === 0) return fields;
+    if (!("problems" in parsePolicy(name, fields))) return fields;
   }
   return base;
 }

@@ -50,7 +50,7 @@ export function withFigures(
     const own = Object.hasOwn(rules, rule) ? rules[rule] : undefined;
     if (own === undefined) {
       const known = `there are ${names.join(", ")}${meant(rule, names)}`;
-      return problem(path, `${clip(rule)} is not a rule of this policy: ${known}`).problems;
+      return problem(path, `${clip(path.join("."))} is not a rule of this policy: ${known}`).problems;
     }
     if (isTable(table)) return figureProblems(own, table, path, { what, ownFields });
     return problem(path, violation(path, table, 'a table of figures, as { "limit": 1000 }')).problems;

@@ -1,7 +1,8 @@
 /** Parses the tables POLICIES, REGIONS and LOG of wrangler.toml. */
 import * as v from "valibot";
-import { nearest, number, oneOf, table, violation, violationsOf } from "../validation.ts";
+import { nearest, number, oneOf, table, violation, violationsOf, wrong } from "../validation.ts";
 import { parsePolicy } from "./parse-policy.ts";
+import { planProblems } from "./plans.ts";
 import { NAME, NAME_ALLOWED } from "./policy-fields.ts";
 import {
   type LimitInCall,
@@ -26,10 +27,11 @@ export function parsePolicies(vars: unknown): Policies {
   for (const [name, fields] of policyTablesOf(vars)) {
     const parsed = NAME.test(name)
       ? parsePolicy(name, fields)
-      : { problems: [violation(["its name"], name, NAME_ALLOWED)] };
-    if ("problems" in parsed)
-      problems.push(...parsed.problems.map((text) => `policy ${JSON.stringify(name)}: ${text}`));
-    else policies.set(name, parsed);
+      : { problems: [wrong(["its name"], name, NAME_ALLOWED)] };
+    const found = "problems" in parsed ? parsed.problems : planProblems(parsed);
+    problems.push(...found.map(({ detail }) => `policy ${JSON.stringify(name)}: ${detail}`));
+    if ("problems" in parsed) continue;
+    policies.set(name, parsed);
   }
   refuseBad(problems);
   return policies;
@@ -172,13 +174,13 @@ function changed(policy: Policy, change: (each: Policy) => Policy): Policy {
   };
 }
 
-function changedInCall({ max, withLimits }: LimitInCall, change: (each: Policy) => Policy): LimitInCall {
+function changedInCall(own: LimitInCall, change: (each: Policy) => Policy): LimitInCall {
   // A policy that is kept is the same one for all calls with its limits.
   const known = new WeakMap<Policy, Policy>();
   return {
-    max,
+    ...own,
     withLimits(limits) {
-      const limited = withLimits(limits);
+      const limited = own.withLimits(limits);
       if (limited === undefined) return undefined;
       const policy = known.get(limited) ?? changed(limited, change);
       known.set(limited, policy);
@@ -297,7 +299,7 @@ const READ = ["POLICIES", "REGIONS", "LOG", "NOTICES"];
 
 /** @throws Error that names a misspelled `POLICIES`, `REGIONS`, `LOG` or `NOTICES`. Other variables are ignored. */
 export function requireKnownNames(variables: object): void {
-  const wrong = Object.entries(variables).flatMap(([name, value]: [string, unknown]) => {
+  const misspelt = Object.entries(variables).flatMap(([name, value]: [string, unknown]) => {
     const isTable = typeof value === "object" && value !== null;
     // A table of the singular is meant to be one of them; text of that name may be anybody's.
     const word = isTable ? name.replace(/y$/i, "ies") : name;
@@ -305,7 +307,7 @@ export function requireKnownNames(variables: object): void {
     const isWrong = meant !== undefined && (isTable || meant === "POLICIES");
     return isWrong ? `${name} is not a variable that is read (did you mean ${meant}?)` : [];
   });
-  refuseBad(wrong);
+  refuseBad(misspelt);
 }
 
 /* Regions: parts of the world. A pooled key has an object of its own in each region. */

@@ -10,7 +10,7 @@ import { DEFAULT_MAX_WAIT_MS, DEFAULT_MAX_WAITERS } from "../algorithms/concurre
 import { fairly } from "../algorithms/fair/fair.ts";
 import { penalised } from "../algorithms/penalty.ts";
 import { zeroLimit } from "../algorithms/unlimited.ts";
-import { clip, meant, table, violation, violationsOf } from "../validation.ts";
+import { clip, meant, table, violation, type Violation, violationsOf, wrong } from "../validation.ts";
 import { algorithmNameOf, algorithmOf, algorithms } from "./algorithms.ts";
 import type { Table } from "./changed-tables.ts";
 import { algorithmMeant, fieldMeant } from "./other-words.ts";
@@ -24,10 +24,9 @@ import {
   PENALTY_FIELDS,
   POLICY_FIELDS,
   RULE_FIELDS,
-  sheddingOf,
-  USUAL,
 } from "./policy-fields.ts";
-import { MIN_USEFUL_TTL_MS, type Policy, type Priorities, type Rule } from "./policy.ts";
+import { MIN_USEFUL_TTL_MS, type Policy, type Rule } from "./policy.ts";
+import { prioritiesOf, sheddingOf } from "./priorities.ts";
 
 /** Every call decides all rules of its policy, and each rule is a member of a response header. */
 const MAX_RULES = 16;
@@ -36,7 +35,7 @@ const MAX_RULES = 16;
 const FIELDS_PAGE = "docs/policies.md";
 
 interface Problems {
-  readonly problems: readonly string[];
+  readonly problems: readonly Violation[];
 }
 
 /** Built once: a schema takes longer to build than to run, and policies are parsed for each override. */
@@ -57,7 +56,7 @@ function parsePlan(name: string, given: unknown): Policy | Problems {
   const { rules: tables, policyFields, problems } = splitRules(name, given);
   if (problems.length > 0) return { problems };
   const parsed = v.safeParse(POLICY_SCHEMA, policyFields);
-  if (!parsed.success) problems.push(...violationsOf(parsed.issues).map(({ detail }) => detail));
+  if (!parsed.success) problems.push(...violationsOf(parsed.issues));
   const rules: Rule[] = [];
   for (const { path, ruleName, fields } of tables) {
     const rule = parseRule(ruleName, path, fields);
@@ -79,7 +78,7 @@ function parsePlan(name: string, given: unknown): Policy | Problems {
   const fair = rules.filter(({ algorithm }) => algorithm.isFair === true);
   const isFair = fair.length > 0;
   if (isFair && lease !== undefined && (fair.length > 1 || fair[0]?.lease === undefined))
-    return { problems: [violation(["fair"], true, FAIR_BESIDE_SLOTS)] };
+    return { problems: [wrong(["fair"], true, FAIR_BESIDE_SLOTS)] };
   // Nobody waits for units of a pool, nor in one line by group and by what is kept for priorities.
   const isAtOnce = kind !== undefined || (isFair && Object.keys(fields.reserve).length > 0);
   const mayBe = (what: "admits" | "denies") =>
@@ -123,9 +122,9 @@ interface RuleTable {
 function splitRules(
   name: string,
   given: unknown,
-): { rules: RuleTable[]; policyFields: Table; problems: string[] } {
+): { rules: RuleTable[]; policyFields: Table; problems: Violation[] } {
   if (typeof given !== "object" || given === null || Array.isArray(given)) {
-    const problems = [violation([], given, "a table with an algorithm or with rules")];
+    const problems = [wrong([], given, "a table with an algorithm or with rules")];
     return { rules: [], policyFields: {}, problems };
   }
   // In a policy of one rule, a field that its algorithm also has belongs to the rule.
@@ -137,17 +136,21 @@ function splitRules(
   if (!Object.hasOwn(given, "rules"))
     return { rules: [{ path: [], ruleName: name, fields: others }], policyFields, problems: [] };
   const { rules: named, ...strays } = others;
-  const problems = Object.keys(strays).map(
-    (field) =>
+  const problems = Object.keys(strays).map((field): Violation => {
+    const detail =
       `${clip(field)} is beside rules: must be in one of the rules, or a field of every policy, which ${FIELDS_PAGE} lists` +
-      fieldMeant(field, [...ofPolicy]),
-  );
+      fieldMeant(field, [...ofPolicy]);
+    return { path: [field], detail };
+  });
   const isTable = typeof named === "object" && named !== null && !Array.isArray(named);
   const tables = isTable ? Object.entries(named) : [];
   if (tables.length === 0 || tables.length > MAX_RULES)
-    problems.push(violation(["rules"], named, `1 to ${MAX_RULES} tables, one a rule`));
+    problems.push(wrong(["rules"], named, `1 to ${MAX_RULES} tables, one a rule`));
   for (const [ruleName] of tables)
-    if (!NAME.test(ruleName)) problems.push(violation(["the name of a rule"], ruleName, NAME_ALLOWED));
+    if (!NAME.test(ruleName)) {
+      const detail = violation(["the name of a rule"], ruleName, NAME_ALLOWED);
+      problems.push({ path: ["rules", ruleName], detail });
+    }
   const rules = tables.map(([ruleName, fields]) => ({ path: ["rules", ruleName], ruleName, fields }));
   return { rules, policyFields, problems };
 }
@@ -160,7 +163,7 @@ function parseRule(name: string, path: readonly string[], given: unknown): Rule 
   const schema = ruleSchemas.get(schemaName) ?? ruleSchema(named, isAlone);
   ruleSchemas.set(schemaName, schema);
   const parsed = v.safeParse(schema, given);
-  if (!parsed.success) return { problems: violationsOf(parsed.issues, path).map(({ detail }) => detail) };
+  if (!parsed.success) return { problems: violationsOf(parsed.issues, path) };
   const { algorithm: _, unit, blockFor, maxBlock, fair, weights, ...fields } = parsed.output;
   const rule = wrapped(
     configuredBy(named, fields),
@@ -170,7 +173,7 @@ function parseRule(name: string, path: readonly string[], given: unknown): Rule 
   if ("problem" in rule) {
     const { field, allowed } = rule.problem;
     const value = ({ ...(given as Table), ...fields, blockFor, maxBlock } as Table)[field];
-    return { problems: [violation([...path, field], value, allowed)] };
+    return { problems: [wrong([...path, field], value, allowed)] };
   }
   const { algorithm, config } = rule;
   const lease = algorithm.leasing?.terms(config);
@@ -233,24 +236,25 @@ function configuredBy(algorithm: AnyAlgorithm, fields: Fields): Configured {
 }
 
 /** The problems of a rule with an unknown algorithm: `algorithm` or `rules` may be misspelled. */
-function algorithmProblems(path: readonly string[], given: unknown): string[] {
+function algorithmProblems(path: readonly string[], given: unknown): Violation[] {
   const [name, known] = [algorithmNameOf(given), [...algorithms.keys()]];
   const words = path.length === 0 ? ["algorithm", "rules"] : ["algorithm"];
   const fields = name === undefined && typeof given === "object" && given !== null ? Object.keys(given) : [];
   const misspelt = fields.flatMap((field) => {
     const near = meant(field, words);
-    return near === "" ? [] : `${clip([...path, field].join("."))} is not a field${near}`;
+    const detail = `${clip([...path, field].join("."))} is not a field${near}`;
+    return near === "" ? [] : { path: [...path, field], detail };
   });
   if (misspelt.length > 0) return misspelt;
   const near = typeof name === "string" ? algorithmMeant(name, known) : "";
   const allowed = `one of ${known.map((each) => JSON.stringify(each)).join(", ")}${near}`;
-  return [violation([...path, "algorithm"], name, allowed)];
+  return [wrong([...path, "algorithm"], name, allowed)];
 }
 
 type Check = readonly [isWrong: boolean, field: keyof PolicyFields, allowed: string, value?: unknown];
 
 /** The first of the fields that contradict another one. */
-function contradiction(fields: PolicyFields, rules: readonly Rule[], leases: boolean): string | undefined {
+function contradiction(fields: PolicyFields, rules: readonly Rule[], leases: boolean): Violation | undefined {
   const { onFailure, objects, objectsBefore = [], pool, localShare, locationHint, jurisdiction } = fields;
   const isPooled = pool !== undefined;
   const isFair = rules.some((rule) => rule.algorithm.isFair === true);
@@ -292,7 +296,7 @@ function contradiction(fields: PolicyFields, rules: readonly Rule[], leases: boo
   const found = checks.find(([isWrong]) => isWrong);
   if (found === undefined) return undefined;
   const [, field, allowed, value = fields[field]] = found;
-  return violation([field], value, allowed);
+  return wrong([field], value, allowed);
 }
 
 function strictest(terms: readonly LeaseTerms[]): LeaseTerms | undefined {
@@ -304,81 +308,4 @@ function strictest(terms: readonly LeaseTerms[]): LeaseTerms | undefined {
     maxWaitMs: least("maxWaitMs"),
     maxWaiters: least("maxWaiters"),
   };
-}
-
-/*
- * Priorities: how important a call is, and what a policy keeps for more important ones.
- *
- * With `reserve = { critical = "20%" }` calls of all other priorities see 80 % of each limit: for them a fifth of the
- * capacity is always taken, so any number of them leaves it to critical calls. It is the fleet usage load shedder of
- * P. Tarjan, "Scaling your API with rate limiters" (Stripe, 2017), for rates too, and exact.
- *
- * The bound: in any interval, the units admitted of a priority and those below it are at most what the limit without
- * the kept part admits. An isolate's units belong to one priority, to which they were granted.
- */
-
-function prioritiesOf(
-  policy: Omit<Policy, "priorities">,
-  names: readonly string[],
-  defaultPriority: string | undefined,
-  given: Table,
-  ageingMs: number,
-): Priorities | Problems {
-  const allowed = `one of ${names.map((name) => JSON.stringify(name)).join(", ")}`;
-  const usual = defaultPriority ?? (names.includes(USUAL) ? USUAL : names.at(-1)) ?? USUAL;
-  const problems: string[] = [];
-  if (!names.includes(usual)) problems.push(violation(["defaultPriority"], usual, allowed));
-  const reserve: Record<string, number> = {};
-  for (const [name, value] of Object.entries(given)) {
-    const share = shareIn(value);
-    if (!names.includes(name)) problems.push(violation(["a name in reserve"], name, allowed));
-    else if (name === names.at(-1))
-      problems.push(violation(["reserve", name], value, "left out: nothing is less important"));
-    else if (share === undefined)
-      problems.push(violation(["reserve", name], value, 'a part such as "20%", above 0 and below 100%'));
-    else reserve[name] = share;
-  }
-  const isKept = Object.keys(reserve).length > 0;
-  const unfit = policy.rules.find(
-    ({ algorithm }) =>
-      algorithm.limitNow !== undefined ||
-      algorithm.neverRefills === true ||
-      algorithm.fields["limit"] === undefined,
-  );
-  if (isKept && policy.pool !== undefined)
-    problems.push(
-      violation(["reserve"], given, 'left out with pool = "redis": the pool knows no priorities'),
-    );
-  if (isKept && unfit !== undefined)
-    problems.push(violation(["reserve"], given, `left out with algorithm "${unfit.algorithm.name}"`));
-  if (problems.length > 0) return { problems };
-  const seen = new Map<string, Policy>();
-  const priorities = { names, usual, reserve, ageingMs, seen };
-  let part = 0;
-  for (const name of isKept ? names : []) {
-    const [first, ...others] = policy.rules;
-    const rules = [withApart(first, part), ...others.map((rule) => withApart(rule, part))] as const;
-    const empty = rules.find(({ capacity }) => capacity < 1);
-    if (empty !== undefined)
-      problems.push(
-        violation(["reserve"], given, `such that ${name} calls see at least one unit of ${empty.name}`),
-      );
-    seen.set(name, { ...policy, rules, priority: name, priorities });
-    part += Object.hasOwn(reserve, name) ? (reserve[name] ?? 0) : 0;
-  }
-  return problems.length > 0 ? { problems } : priorities;
-}
-
-/** The rule with a part of its capacity, rounded up, kept for more important calls. */
-function withApart(rule: Rule, part: number): Rule {
-  if (part === 0) return rule;
-  // Floating-point error in a sum of parts must not keep one more unit.
-  const apart = Math.ceil(rule.capacity * part - 1e-9);
-  return { ...rule, apart, capacity: rule.capacity - apart };
-}
-
-function shareIn(value: unknown): number | undefined {
-  const match = typeof value === "string" ? /^(\d{1,2}(?:\.\d{1,3})?)\s?%$/.exec(value) : null;
-  const share = match === null ? 0 : Number(match[1]) / 100;
-  return share > 0 && share < 1 ? share : undefined;
 }

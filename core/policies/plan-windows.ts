@@ -10,7 +10,7 @@
  */
 import type { AnyAlgorithm } from "../algorithms/algorithm.ts";
 import { dualConfig, type DualConfig } from "../algorithms/dual-config.ts";
-import { violation } from "../validation.ts";
+import { clip, type Violation, wrong } from "../violations.ts";
 import type { Policy, Rule } from "./policy.ts";
 
 /** The loosest rule with the longest window. */
@@ -24,31 +24,51 @@ interface Longest {
 const MORE_WINDOWS = 2;
 
 /** Makes the rules of plans count in the longest windows of all of them. @param maxInCall the most that a call may bring */
-export function besideLongest(
-  policies: readonly Policy[],
-  maxInCall = 0,
-): (policy: Policy) => Policy | { readonly problems: readonly string[] } {
-  const longest = (policies[0]?.rules ?? []).map((_, index) =>
+export function besideLongest(policies: readonly Policy[], maxInCall = 0): (policy: Policy) => Policy {
+  const longest = longestIn(policies, maxInCall);
+  return (policy) => {
+    const rules = policy.rules.map((rule, index) => {
+      const made = beside(rule, longest[index], policy.pool !== undefined);
+      return "allowed" in made ? rule : made;
+    });
+    const isSame = rules.every((rule, index) => rule === policy.rules[index]);
+    return isSame ? policy : { ...policy, rules: rules as unknown as Policy["rules"] };
+  };
+}
+
+/**
+ * The windows of plans that cannot be counted beside the longest one. Only policies that are written are refused for it:
+ * under those that are stored, and have been in force, what a longer window held is forgotten.
+ */
+export function planWindowProblems({ plans, pool }: Policy): readonly Violation[] {
+  const policies = [...(plans ?? [])];
+  const max = policies[0]?.[1].limitInCall?.max;
+  const longest = longestIn(
+    policies.map(([, policy]) => policy),
+    max,
+  );
+  return policies.flatMap(([plan, { name, rules }]) =>
+    rules.flatMap((rule, index) => {
+      const made = beside(rule, longest[index], pool !== undefined);
+      if (!("allowed" in made)) return [];
+      const path = rules.length === 1 && rule.name === name ? ["window"] : ["rules", rule.name, "window"];
+      const problem = wrong(path, `${rule.quota.windowMs} ms`, made.allowed);
+      return [plan === "" ? problem : inPlan(plan, problem)];
+    }),
+  );
+}
+
+/** A problem of a plan's table. */
+export function inPlan(plan: string, { path, detail }: Violation): Violation {
+  return { path: ["plans", plan, ...path], detail: `plans.${clip(plan)}: ${detail}` };
+}
+
+function longestIn(policies: readonly Policy[], maxInCall = 0): readonly (Longest | undefined)[] {
+  return (policies[0]?.rules ?? []).map((_, index) =>
     policies
       .flatMap(({ rules }) => longestOf(rules[index], maxInCall) ?? [])
       .reduce<Longest | undefined>((one, other) => (one && !isLooser(other, one) ? one : other), undefined),
   );
-  return (policy) => {
-    const problems: string[] = [];
-    const rules = policy.rules.map((rule, index) => {
-      const long = longest[index];
-      if (long === undefined || (rule.quota.windowMs ?? Infinity) >= long.windowMs) return rule;
-      const made = beside(rule, long, policy.pool !== undefined);
-      if (!("allowed" in made)) return made;
-      const path = policy.rules.length === 1 && rule.name === policy.name ? [] : ["rules", rule.name];
-      problems.push(violation([...path, "window"], `${rule.quota.windowMs} ms`, made.allowed));
-      return rule;
-    });
-    if (problems.length > 0) return { problems };
-    return rules.every((rule, index) => rule === policy.rules[index])
-      ? policy
-      : { ...policy, rules: rules as unknown as Policy["rules"] };
-  };
 }
 
 function longestOf(rule: Rule | undefined, maxInCall: number): Longest | undefined {
@@ -62,8 +82,14 @@ function isLooser(one: Longest, other: Longest): boolean {
 }
 
 /** @returns what must be so instead, if it cannot be counted beside the longer window */
-function beside(rule: Rule, longest: Longest, isPooled: boolean): Rule | { readonly allowed: string } {
+function beside(
+  rule: Rule,
+  longest: Longest | undefined,
+  isPooled: boolean,
+): Rule | { readonly allowed: string } {
   const { algorithm, quota } = rule;
+  const isLongest = longest === undefined || (quota.windowMs ?? Infinity) >= longest.windowMs;
+  if (isLongest || "own" in rule.config) return rule;
   const isWrapped = algorithm.isFair === true || algorithm.hasPenalty === true;
   if (!FORGETFUL.includes(algorithm.name)) return rule;
   const ofAll = `the longest window of the policy's plans, ${longest.windowMs} ms`;

@@ -9,12 +9,12 @@
  * and the key keeps its plan.
  */
 import { MAX_UNITS } from "../algorithms/algorithm.ts";
-import { meant, violation } from "../validation.ts";
+import { meant, violation, type Violation, wrong } from "../validation.ts";
 import { isTable, type Table, withFigures } from "./changed-tables.ts";
 import { withCallLimits } from "./named-plans.ts";
-import { besideLongest } from "./plan-windows.ts";
+import { besideLongest, inPlan, planWindowProblems } from "./plan-windows.ts";
 import { NAME, NAME_ALLOWED } from "./policy-fields.ts";
-import type { LimitInCall, Policy } from "./policy.ts";
+import type { LimitInCall, Policy, Rule } from "./policy.ts";
 
 /** Each is parsed when the worker starts. */
 const MAX_PLANS = 64;
@@ -23,39 +23,37 @@ const PLANS_ALLOWED = `a table of 1 to ${MAX_PLANS} plans by name, as { "pro": {
 const MAX_LIMITED = 1_024;
 
 interface Problems {
-  readonly problems: readonly string[];
+  readonly problems: readonly Violation[];
 }
 type Parse = (fields: Table) => Policy | Problems;
 
 /** Adds the plans of a table to the policy that is parsed from it. @param parse reads a table without plans */
-export function withPlans(policy: Policy, given: Table, parse: Parse): Policy | Problems {
-  const { plans: tables, limitInCall, ...base } = given;
+export function withPlans(policy: Policy, table: Table, parse: Parse): Policy | Problems {
+  const { plans: tables, limitInCall, ...base } = table;
   if (tables === undefined && limitInCall === undefined) return policy;
   if (limitInCall !== undefined && policy.pool !== undefined)
     return {
-      problems: [
-        violation(["limitInCall"], limitInCall, "left out with a pool, whose limits are one for all"),
-      ],
+      problems: [wrong(["limitInCall"], limitInCall, "left out with a pool, whose limits are one for all")],
     };
   const max = maxInCall(limitInCall);
   if (typeof max === "object") return max;
   if (tables !== undefined && !isPlans(tables))
-    return { problems: [violation(["plans"], tables, PLANS_ALLOWED)] };
-  const problems: string[] = [];
+    return { problems: [wrong(["plans"], tables, PLANS_ALLOWED)] };
+  const problems: Violation[] = [];
   const plans = new Map<string, Policy>();
-  for (const [plan, figures] of [
-    ["", {}] as const,
-    ...Object.entries((tables ?? {}) as Record<string, Table>),
-  ]) {
-    const table = plan === "" ? { fields: base } : planTable(base, plan, figures);
-    const parsed = "problems" in table ? table : parse(table.fields);
+  const given = Object.entries((tables ?? {}) as Record<string, Table>);
+  // The policy's own figures have no name in its table.
+  for (const [name, figures] of [[undefined, {}] as const, ...given]) {
+    const plan = name ?? "";
+    const read = name === undefined ? { fields: base } : planTable(base, name, figures);
+    const parsed = "problems" in read ? read : parse(read.fields);
     if ("problems" in parsed)
-      problems.push(...parsed.problems.map((text) => (plan === "" ? text : `plans.${plan}: ${text}`)));
+      problems.push(...parsed.problems.map((each) => (name === undefined ? each : inPlan(name, each))));
     else {
       // Terms are sent with calls of other plans too, and are compared with theirs.
       const { terms } = policy;
       const named = ofPlan(terms === undefined ? parsed : { ...parsed, terms }, plan);
-      const fields = "fields" in table ? table.fields : base;
+      const fields = "fields" in read ? read.fields : base;
       plans.set(
         plan,
         max === undefined ? named : { ...named, limitInCall: limitedBy(named, max, fields, parse) },
@@ -64,14 +62,9 @@ export function withPlans(policy: Policy, given: Table, parse: Parse): Policy | 
   }
   if (problems.length > 0) return { problems };
   const beside = besideLongest([...plans.values()], max);
-  for (const [plan, named] of plans) {
-    const counted = beside(named);
-    if ("problems" in counted)
-      problems.push(...counted.problems.map((text) => (plan === "" ? text : `plans.${plan}: ${text}`)));
-    else plans.set(plan, withCounted(counted, beside));
-  }
+  for (const [plan, named] of plans) plans.set(plan, withCounted(beside(named), beside));
   const own = plans.get("") ?? policy;
-  return problems.length > 0 ? { problems } : { ...policy, rules: own.rules, plans };
+  return { ...policy, rules: own.rules, plans };
 }
 
 /** Its limits in calls too are counted beside longer windows. */
@@ -83,7 +76,6 @@ function withCounted(policy: Policy, beside: ReturnType<typeof besideLongest>): 
     const limited = limitInCall.withLimits(limits);
     if (limited === undefined) return undefined;
     const made = known.get(limited) ?? beside(limited);
-    if ("problems" in made) return undefined;
     known.set(limited, made);
     return made;
   };
@@ -96,20 +88,73 @@ function isPlans(tables: unknown): tables is Readonly<Record<string, unknown>> {
 }
 
 function planTable(base: Table, plan: string, figures: unknown): { readonly fields: Table } | Problems {
-  if (!NAME.test(plan)) return { problems: [violation(["its name"], plan, NAME_ALLOWED)] };
+  if (!NAME.test(plan))
+    return { problems: [{ path: [], detail: violation(["its name"], plan, NAME_ALLOWED) }] };
   if (!isTable(figures))
-    return { problems: [violation([], figures, 'a table of figures, as { "limit": 1000 }')] };
-  const merged = withFigures(base, figures, { what: "a plan", ownFields: [] });
-  return "problems" in merged ? { problems: merged.problems.map(({ detail }) => detail) } : merged;
+    return { problems: [wrong([], figures, 'a table of figures, as { "limit": 1000 }')] };
+  return withFigures(base, figures, { what: "a plan", ownFields: [] });
 }
 
 function maxInCall(given: unknown): number | undefined | Problems {
   if (given === undefined) return undefined;
-  const { max, ...strays } = isTable(given) ? given : {};
+  if (!isTable(given))
+    return { problems: [wrong(["limitInCall"], given, `a table { max } with ${MAX_ALLOWED}`)] };
+  const { max, ...strays } = given;
+  const [stray] = Object.keys(strays);
+  if (stray !== undefined) {
+    const path = ["limitInCall", stray];
+    return { problems: [wrong(path, given[stray], `left out: there is only max${meant(stray, ["max"])}`)] };
+  }
   const isMax = Number.isInteger(max) && (max as number) >= 1 && (max as number) <= MAX_UNITS;
-  if (isMax && Object.keys(strays).length === 0) return max as number;
-  const allowed = `a table { max } with an integer from 1 to ${MAX_UNITS}${meant(Object.keys(strays)[0] ?? "", ["max"])}`;
-  return { problems: [violation(["limitInCall"], given, allowed)] };
+  return isMax ? (max as number) : { problems: [wrong(["limitInCall", "max"], max, MAX_ALLOWED)] };
+}
+
+const MAX_ALLOWED = `an integer from 1 to ${MAX_UNITS}`;
+
+/**
+ * What is wrong with the windows of plans, or the largest limit that calls may bring: no rule has a limit, or one cannot
+ * count so many. Only policies that are written are refused for it: those that are stored have been in force.
+ */
+export function planProblems(policy: Policy): readonly Violation[] {
+  return [...planWindowProblems(policy), ...limitInCallProblems(policy)];
+}
+
+function limitInCallProblems({ plans }: Policy): readonly Violation[] {
+  const path = ["limitInCall", "max"];
+  for (const [plan, { limitInCall, rules }] of plans ?? []) {
+    if (limitInCall === undefined) continue;
+    const { max, withLimits, whyNot } = limitInCall;
+    const limited = limitedRules(rules);
+    if (limited.length === 0)
+      return [wrong(path, max, `left out: algorithm "${rules[0].algorithm.name}" has no limit`)];
+    for (const { unit, algorithm, config } of limited) {
+      if (withLimits({ [unit]: max }) !== undefined) continue;
+      const most = largestCounted(limitInCall, unit, Number((config as Partial<Table>)["limit"]));
+      const [by, where] = [`algorithm "${algorithm.name}"`, plan === "" ? "" : ` in the plan ${plan}`];
+      const allowed =
+        most < 1
+          ? `a limit that ${by} can have${where} (${whyNot({ [unit]: max })})`
+          : `an integer from 1 to ${most}, the largest limit that ${by} can count${where}`;
+      return [wrong(path, max, allowed)];
+    }
+  }
+  return [];
+}
+
+/** The rules with a limit that a call may replace. */
+export function limitedRules(rules: readonly Rule[]): readonly Rule[] {
+  return rules.filter(({ algorithm }) => algorithm.fields["limit"] !== undefined);
+}
+
+/** The largest limit below `max` that a rule can count; 0: none is known. @param own the rule's limit, which it counts */
+function largestCounted({ max, withLimits }: LimitInCall, unit: string, own: number): number {
+  let [counted, tooLarge] = [own < max ? own : 0, max];
+  while (tooLarge - counted > 1) {
+    const middle = Math.floor((counted + tooLarge) / 2);
+    if (withLimits({ [unit]: middle }) === undefined) tooLarge = middle;
+    else counted = middle;
+  }
+  return counted;
 }
 
 function ofPlan(policy: Policy, plan: string): Policy {
@@ -126,7 +171,7 @@ function limitedBy(policy: Policy, max: number, fields: Table, parse: Parse): Li
     withLimits(limits) {
       const text = withCallLimits(plan, limits);
       if (known.has(text)) return known.get(text);
-      const parsed = parse(withLimits(policy, fields, limits));
+      const parsed = parse(tableWith(policy, fields, limits));
       const isRead = !("problems" in parsed);
       const limited = isRead ? ofPlan(terms === undefined ? parsed : { ...parsed, terms }, text) : undefined;
       for (const oldest of known.keys()) {
@@ -136,13 +181,17 @@ function limitedBy(policy: Policy, max: number, fields: Table, parse: Parse): Li
       known.set(text, limited);
       return limited;
     },
+    whyNot(limits) {
+      const parsed = parse(tableWith(policy, fields, limits));
+      return "problems" in parsed ? parsed.problems.map(({ detail }) => detail).join("; ") : "";
+    },
   };
 }
 
 /** The table with other limits, by unit. A burst of its own would be of another limit. */
-function withLimits({ rules }: Policy, fields: Table, limits: Readonly<Record<string, number>>): Table {
+function tableWith({ rules }: Policy, fields: Table, limits: Readonly<Record<string, number>>): Table {
   const limited = (rule: Table, unit: string): Table => {
-    if (!Object.hasOwn(limits, unit)) return rule;
+    if (!Object.hasOwn(limits, unit) || !Object.hasOwn(rule, "limit")) return rule;
     const { burst: _, ...others } = rule;
     return { ...others, limit: limits[unit] };
   };

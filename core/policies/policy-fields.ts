@@ -4,8 +4,8 @@ import { type AnyAlgorithm, type FieldKind, type Fields, MAX_UNITS } from "../al
 import { MAX_WAIT_MS, MAX_WAITERS } from "../algorithms/concurrency.ts";
 import { MAX_PARTS } from "../algorithms/token-bucket.ts";
 import { type Period, PERIODS } from "../algorithms/windows/calendar.ts";
-import { LAG_MS, type Shedding } from "../shedding/load-shedder.ts";
-import { didYouMean, integer, number, oneOf, table, violation, violationsOf } from "../validation.ts";
+import { didYouMean, integer, meant, number, oneOf } from "../validation.ts";
+import { isTable, type Table } from "./changed-tables.ts";
 import { durationMeant } from "./other-words.ts";
 import {
   HEADER_STYLES,
@@ -73,13 +73,54 @@ function readBy<Value>(read: (value: unknown) => Value | undefined, allowed: v.E
   );
 }
 
+/** What is wrong with a value, or with one in its table or list. */
+class Flaw {
+  readonly path: readonly string[];
+  readonly value: unknown;
+  readonly allowed: string;
+
+  constructor(path: readonly string[], value: unknown, allowed: string) {
+    this.path = path;
+    this.value = value;
+    this.allowed = allowed;
+  }
+}
+
+/** The same for tables and lists: the error names the value in it that is wrong. */
+function readWith<Value>(read: (value: unknown) => Value | Flaw) {
+  return v.pipe(
+    v.unknown(),
+    v.rawTransform<unknown, Value>(({ dataset, addIssue, NEVER }) => {
+      const found = read(dataset.value);
+      if (!(found instanceof Flaw)) return found;
+      const { value, allowed: message } = found;
+      const item = {
+        type: "object",
+        origin: "value",
+        input: { ...(dataset.value as Table) },
+        value,
+      } as const;
+      const [first, ...others] = found.path.map((key) => ({ ...item, key }));
+      addIssue({ message, input: value, ...(first && { path: [first, ...others] }) });
+      return NEVER;
+    }),
+  );
+}
+
+/** The first field of a table that is none of these. */
+function strayIn(given: Table, known: readonly string[]): Flaw | undefined {
+  const stray = Object.keys(given).find((field) => !known.includes(field));
+  const allowed = `left out: there are ${known.join(" and ")}${meant(stray ?? "", known)}`;
+  return stray === undefined ? undefined : new Flaw([stray], given[stray], allowed);
+}
+
 /** The same for durations: the error for a number suggests two durations, that for another text what it means. */
 function durationBy<Value>(read: (value: unknown) => Value | undefined, allowed: string) {
   const readings = (value: unknown) => {
     const isNumber = typeof value === "number" ? value > 0 : /^[1-9]\d{0,8}$/.test(String(value));
     if (isNumber) return ` (${String(value)} might be "${String(value)}s" or "${String(value)}ms")`;
-    const meant = typeof value === "string" ? durationMeant(value) : undefined;
-    return meant === undefined || read(meant) === undefined ? "" : didYouMean(JSON.stringify(meant));
+    const near = typeof value === "string" ? durationMeant(value) : undefined;
+    return near === undefined || read(near) === undefined ? "" : didYouMean(JSON.stringify(near));
   };
   return readBy(read, ({ input }) => allowed + readings(input));
 }
@@ -89,10 +130,10 @@ const durationUpTo = (maxMs: number) => (value: unknown) => {
   return durationMs === undefined || durationMs > maxMs ? undefined : durationMs;
 };
 
-const aboveZero = (isAllowed: (value: number) => boolean, allowed: string) =>
+export const aboveZero = (isAllowed: (value: number) => boolean, allowed: string) =>
   v.custom<number>((value) => typeof value === "number" && value > 0 && isAllowed(value), allowed);
 
-const DURATION = durationBy(parseDurationMs, DURATION_ALLOWED);
+export const DURATION = durationBy(parseDurationMs, DURATION_ALLOWED);
 const UNITS = integer(1, MAX_UNITS);
 
 const FIELD_SCHEMAS = {
@@ -139,16 +180,15 @@ const MAX_WEIGHT = 1_000;
 const WEIGHTS_ALLOWED = `a table of 1 to ${MAX_WEIGHTS} groups, or beginnings of them with * at the end, each with a weight above 0 and at most ${MAX_WEIGHT}, such as { "gold:*" = 4 }`;
 
 /** The weight of a group: that of the first name or beginning that it has, or 1. */
-function parseWeights(value: unknown): ((group: string) => number) | undefined {
-  if (typeof value !== "object" || value === null || Array.isArray(value)) return undefined;
-  const weights = Object.entries(value as Readonly<Record<string, unknown>>);
-  const isWeight = ([name, weight]: (typeof weights)[number]) =>
-    /^[^*]*[*]?$/.test(name) &&
-    name !== "" &&
-    typeof weight === "number" &&
-    weight > 0 &&
-    weight <= MAX_WEIGHT;
-  if (weights.length === 0 || weights.length > MAX_WEIGHTS || !weights.every(isWeight)) return undefined;
+function parseWeights(value: unknown): ((group: string) => number) | Flaw {
+  const weights = isTable(value) ? Object.entries(value) : [];
+  if (weights.length === 0 || weights.length > MAX_WEIGHTS) return new Flaw([], value, WEIGHTS_ALLOWED);
+  for (const [name, weight] of weights) {
+    if (name === "" || !/^[^*]*[*]?$/.test(name))
+      return new Flaw([name], weight, "the weight of a group, or of a beginning of groups with * at its end");
+    if (!(typeof weight === "number" && weight > 0 && weight <= MAX_WEIGHT))
+      return new Flaw([name], weight, `a weight above 0 and at most ${MAX_WEIGHT}`);
+  }
   const isOf = (name: string, group: string) =>
     name.endsWith("*") ? group.startsWith(name.slice(0, -1)) : name === group;
   return (group) => Number(weights.find(([name]) => isOf(name, group))?.[1] ?? 1);
@@ -157,7 +197,7 @@ function parseWeights(value: unknown): ((group: string) => number) | undefined {
 /** Of rules whose quota groups share (core/algorithms/fair/fair.ts). */
 export const FAIR_FIELDS = {
   fair: v.optional(v.literal(true, "true, or left out")),
-  weights: v.optional(readBy(parseWeights, WEIGHTS_ALLOWED)),
+  weights: v.optional(readWith(parseWeights)),
 };
 
 const MAX_DEADLINE_MS = 60_000;
@@ -227,12 +267,16 @@ function parseRetryJitter(value: unknown): RetryJitter | undefined {
 const MAX_THRESHOLDS = 8;
 const NOTIFY_ALLOWED = `a list of 1 to ${MAX_THRESHOLDS} different fractions of the limit, each above 0 and at most 1, such as [0.8, 1]`;
 
-function parseNotify(value: unknown): readonly number[] | undefined {
-  const isList = Array.isArray(value) && value.length > 0 && value.length <= MAX_THRESHOLDS;
-  const given: readonly unknown[] = isList ? value : [];
-  const fractions = given.filter((each) => typeof each === "number" && each > 0 && each <= 1) as number[];
-  const isAllowed = isList && fractions.length === given.length && new Set(given).size === given.length;
-  return isAllowed ? fractions.toSorted((a, b) => a - b) : undefined;
+function parseNotify(value: unknown): readonly number[] | Flaw {
+  const given: readonly unknown[] = Array.isArray(value) ? value : [];
+  if (given.length === 0 || given.length > MAX_THRESHOLDS) return new Flaw([], value, NOTIFY_ALLOWED);
+  for (const [index, each] of given.entries()) {
+    if (!(typeof each === "number" && each > 0 && each <= 1))
+      return new Flaw([String(index)], each, "a fraction of the limit, above 0 and at most 1");
+    if (given.indexOf(each) < index)
+      return new Flaw([String(index)], each, "another fraction than those before");
+  }
+  return (given as readonly number[]).toSorted((a, b) => a - b);
 }
 
 /** The longest time that a caller whose quota returned may not notice it. */
@@ -252,26 +296,29 @@ const PRIORITY_NAME = /^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$/;
 const NAMES_ALLOWED = `a list of 2 to ${MAX_NAMES} different names of up to 32 letters, digits, - or _, the most important first`;
 
 const ON_FAILURE = ["closed", "open", "local"] as const;
-const FAILURE_FIELDS = v.strictObject({ limit: UNITS, window: DURATION });
+const FAILURE_FIELDS = ["limit", "window"];
+const ON_FAILURE_ALLOWED =
+  `"closed", "open", "local", or a table { limit = 20, window = "1s" } of an integer from 1 to ${MAX_UNITS} and ` +
+  `a duration of 1 ms or more, with limit times milliseconds at most 2^53`;
 
-function parseOnFailure(value: unknown): (typeof ON_FAILURE)[number] | FailureLimit | undefined {
+function parseOnFailure(value: unknown): (typeof ON_FAILURE)[number] | FailureLimit | Flaw {
   const word = ON_FAILURE.find((each) => each === value);
   if (word !== undefined) return word;
-  const parsed = v.safeParse(FAILURE_FIELDS, value);
-  if (!parsed.success) return undefined;
-  const { limit, window: windowMs } = parsed.output;
-  return limit * windowMs > MAX_PARTS ? undefined : { limit, windowMs };
+  if (!isTable(value)) return new Flaw([], value, ON_FAILURE_ALLOWED);
+  const stray = strayIn(value, FAILURE_FIELDS);
+  if (stray !== undefined) return stray;
+  const { limit, window } = value;
+  if (!v.is(UNITS, limit)) return new Flaw(["limit"], limit, `an integer from 1 to ${MAX_UNITS}`);
+  const windowMs = parseDurationMs(window);
+  if (windowMs === undefined) return new Flaw(["window"], window, DURATION_ALLOWED);
+  const most = Math.floor(MAX_PARTS / windowMs);
+  if (limit <= most) return { limit, windowMs };
+  const allowed = `at most ${most} with a window of ${windowMs} ms (limit times milliseconds may not exceed 2^53)`;
+  return new Flaw(["limit"], limit, allowed);
 }
 
 export const POLICY_FIELDS = {
-  onFailure: v.optional(
-    readBy(
-      parseOnFailure,
-      `"closed", "open", "local", or a table { limit = 20, window = "1s" } of an integer from 1 to ${MAX_UNITS} and ` +
-        `a duration of 1 ms or more, with limit times milliseconds at most 2^53`,
-    ),
-    "closed",
-  ),
+  onFailure: v.optional(readWith(parseOnFailure), "closed"),
   deadlineMs: v.optional(integer(1, MAX_DEADLINE_MS), DEFAULT_DEADLINE_MS),
   objects: v.optional(v.custom<Layout>(isLayout, LAYOUT_ALLOWED), "per-key"),
   reservation: v.optional(
@@ -317,7 +364,7 @@ export const POLICY_FIELDS = {
   retryJitter: v.optional(
     readBy(parseRetryJitter, 'a number above 0 and at most 1, or a duration of at most 1 day such as "5s"'),
   ),
-  notify: v.optional(readBy(parseNotify, NOTIFY_ALLOWED)),
+  notify: v.optional(readWith(parseNotify)),
   headers: v.optional(readBy(parseHeaders, HEADERS_ALLOWED), "draft-11"),
   denialTtl: v.optional(
     durationBy(parseDenialTtlMs, `"0s", or ${DURATION_ALLOWED}, at most ${MAX_DENIAL_TTL_MS} ms`),
@@ -343,49 +390,3 @@ export const OVERRIDE_FIELDS = {
   ),
   note: v.optional(v.pipe(v.string(NOTE_ALLOWED), v.maxLength(500, NOTE_ALLOWED))),
 };
-
-const share = (usual: number) =>
-  v.optional(
-    aboveZero((value) => value < 1, "a number above 0 and below 1"),
-    usual,
-  );
-
-/** The defaults are those of P. Tarjan's example code of 2017. */
-const SHED = table({
-  good: share(0.7),
-  bad: share(0.8),
-  after: v.optional(DURATION, "28s"),
-  over: v.optional(DURATION, "120s"),
-  by: v.optional(oneOf(["leases", "reports"])),
-});
-
-/** @param leases whether a rule of the policy leases units */
-export function sheddingOf(
-  given: unknown,
-  leases: boolean,
-  pool: string | undefined,
-): Shedding | undefined | { readonly problems: readonly string[] } {
-  if (given === undefined || given === false) return undefined;
-  const refusal = (path: readonly string[], value: unknown, allowed: string) => ({
-    problems: [violation(["shed", ...path], value, allowed)],
-  });
-  const isTable = typeof given === "object" && given !== null && !Array.isArray(given);
-  if (!isTable && given !== true)
-    return refusal([], given, "true, false, or a table { good, bad, after, over, by }");
-  if (pool !== undefined)
-    return refusal([], given, 'left out with pool = "redis": each region would shed for itself');
-  const parsed = v.safeParse(SHED, isTable ? given : {});
-  if (!parsed.success) {
-    const details = violationsOf(parsed.issues, ["shed"]).map(({ detail }) => detail);
-    return { problems: details.map((detail) => (detail.startsWith("shed") ? detail : `shed: ${detail}`)) };
-  }
-  const { good, bad, after: afterMs, over: overMs, by = leases ? "leases" : "reports" } = parsed.output;
-  if (by === "leases" && !leases) return refusal(["by"], by, '"reports", since no rule leases units');
-  if (bad <= good) return refusal(["bad"], bad, `above the good utilization, which is ${good}`);
-  const minMs = Math.ceil(LAG_MS / (bad - good) - 1e-6);
-  if (overMs < minMs) {
-    const why = `at least ${minMs} ms with bad - good = ${Number((bad - good).toFixed(6))}: else it would shed too much`;
-    return refusal(["over"], overMs, why);
-  }
-  return { good, bad, afterMs, overMs, by };
-}

@@ -110,6 +110,8 @@ export interface LimitInCall {
   readonly max: number;
   /** The policy with these limits, by unit; `undefined`: one of its rules cannot have such a limit. */
   readonly withLimits: (limits: Readonly<Record<string, number>>) => Policy | undefined;
+  /** What is wrong with limits that a rule cannot have. */
+  readonly whyNot: (limits: Readonly<Record<string, number>>) => string;
 }
 
 export interface Candidate {

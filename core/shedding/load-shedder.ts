@@ -15,7 +15,7 @@
  * Why it does not oscillate: shedding takes effect after a lag (`LAG_MS`: chances that isolates keep, reports that
  * fade, the queue of a machine). In that time the utilization moves by at most lag / over, which must be less than the
  * gap between good and bad: then too much shedding is not followed by too little. `sheddingOf` in
- * core/policies/policy-fields.ts rejects a shorter `over`.
+ * core/policies/priorities.ts rejects a shorter `over`.
  *
  * What it is bad at: an overload of less than a minute. Use a queue or a limit for that.
  */

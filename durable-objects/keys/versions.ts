@@ -63,7 +63,7 @@ function parsedPolicy(name: string, fields: string): Policy | undefined {
   if (known !== undefined) return known;
   const policy = parsePolicy(name, JSON.parse(fields));
   if ("problems" in policy) {
-    const problems = policy.problems.join("; ");
+    const problems = policy.problems.map(({ detail }) => detail).join("; ");
     console.warn(`policy ${name}: another version has what this one cannot read: ${problems}`);
     return undefined;
   }

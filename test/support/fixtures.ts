@@ -126,6 +126,15 @@ export const TEST_POLICIES = {
     plans: { pro: { limit: 40 }, max: { limit: 100_000 } },
     ...PATIENT,
   },
+  /** Of limits in calls, those below 5 are too small for `carry`. */
+  "planned-windows": {
+    algorithm: "fixed-window",
+    limit: 100,
+    window: "1h",
+    carry: 60,
+    limitInCall: { max: 1_000 },
+    deadlineMs: PATIENT_MS,
+  },
   "planned-slots": {
     algorithm: "concurrency",
     limit: 2,

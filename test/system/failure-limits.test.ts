@@ -70,6 +70,18 @@ test("while objects are away an isolate admits so much of each key by itself, an
     expect(await ask(policy, "b", { waitMs: 10, cost: 3 })).toMatchObject(ADMITTED);
   }
   expect(await ask("guarded", "c", { idempotencyKey: "one" })).toMatchObject(ADMITTED);
+  const inOrder = ["guarded", "counted"].map((policy) => ({ policy, key: "e", cost: 2 }));
+  for (const more of [{}, { idempotencyKey: "any" }]) {
+    const path = "/v1/limit/any";
+    const any = await client.call("POST", path, {
+      checks: inOrder.map((check) => ({ ...check, cost: 1 })),
+      ...more,
+    });
+    expect(any.body).toMatchObject({ chosen: 0, decisions: [ADMITTED] });
+  }
+  const alone = await client.call("POST", "/v1/limit/all", { checks: inOrder, atomic: false });
+  const [denied, admitted] = alone.body["decisions"] as readonly object[];
+  expect([denied, admitted]).toMatchObject([{ ...DENIED, remaining: 1 }, ADMITTED]);
   // These are closed.
   const hold = await client.call("POST", "/v1/holds", { policy: "guarded", key: "d", units: 1 });
   const lease = await client.call("POST", "/v1/leases", { policy: "slots", key: "d" });

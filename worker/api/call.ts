@@ -26,6 +26,7 @@ export interface QueryField {
   readonly name: string;
   readonly in: "query";
   readonly required: boolean;
+  readonly description?: string;
   readonly schema: { readonly type: string } & Readonly<Record<string, unknown>>;
 }
 
@@ -105,8 +106,13 @@ export function catalogCall<Answer>(record: Omit<CatalogCall<Answer>, "kind">): 
   return { ...record, kind: "catalog" };
 }
 
-export function query(name: string, schema: QueryField["schema"], required = false): QueryField {
-  return { name, in: "query", required, schema };
+export function query(
+  name: string,
+  schema: QueryField["schema"],
+  required = false,
+  description?: string,
+): QueryField {
+  return { name, in: "query", required, ...(description !== undefined && { description }), schema };
 }
 
 /* Headers that several calls answer with, as the OpenAPI document has them. */

@@ -77,6 +77,13 @@ export const claimRecords = {
       query("units", { type: "integer", minimum: 1, default: 1 }),
       query("waitMs", { type: "integer", minimum: 0, default: 0 }),
       query("priority", { type: "string" }),
+      query(
+        "plan",
+        { type: "string" },
+        false,
+        "One of the policy's `plans`. Absent: the policy's own figures.",
+      ),
+      query("group", { type: "string" }, false, "Whose call it is. Needed under a policy with `fair`."),
       query("graceMs", { type: "integer", minimum: 1 }),
       query("pingWithinMs", { type: "integer", minimum: MIN_PING_MS }),
       query("resume", { type: "string" }),

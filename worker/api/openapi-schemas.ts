@@ -118,6 +118,7 @@ function schema(source: v.GenericSchema, typeMode: "input" | "output"): object {
     overrideSchema: ({ valibotSchema, jsonSchema }) => {
       const name = valibotSchema === source ? undefined : NAMES.get(valibotSchema);
       if (name !== undefined) return { $ref: `#/components/schemas/${name}` };
+      if (valibotSchema === requests.Limits) return schema(requests.LimitsByUnit, typeMode);
       if (jsonSchema.const !== undefined) return { type: typeOf(jsonSchema.const), ...jsonSchema };
       return jsonSchema.default === undefined ? undefined : withDefaultInWords(jsonSchema);
     },

@@ -151,6 +151,19 @@ const LIST_FIELDS = [
 const LIST_DEFAULT = KeyListRequest.entries.limit.default;
 const SINCE = HistoryRequest.entries.since.wrapped.pipe[1].description;
 const POLICY_FIELD = query("policy", { type: "string" }, true);
+const PLAN_OF_KEY = query(
+  "plan",
+  { type: "string" },
+  false,
+  "The plan whose figures count, one of the policy's `plans`; empty: the policy's own. Absent: the one that the key has.",
+);
+/** It is checked as elsewhere, and a key that is as new has no plan to keep. */
+const PLAN_CHECKED = query(
+  "plan",
+  { type: "string" },
+  false,
+  "One of the policy's `plans`. It changes nothing.",
+);
 const KEY_OK = { says: "The key's decision", schema: "KeyReport", headers: DENIAL_HEADERS } as const;
 /** Whether it runs: nothing is checked. */
 const UP = { type: "object", properties: { status: { type: "string", const: "ok" } }, required: ["status"] };
@@ -202,6 +215,7 @@ const keyRecords = {
     tag: "keys",
     scopes: ["limit", "admin"],
     query: [
+      PLAN_OF_KEY,
       query("group", { type: "string", minLength: 1 }),
       query("waitFor", { type: "string", enum: ["idle"] }),
       query("waitMs", { type: "integer", minimum: 0, default: 0 }),
@@ -227,6 +241,7 @@ const keyRecords = {
   reset: call({
     ...ADDRESSES.reset,
     ...KEYS,
+    query: [PLAN_CHECKED],
     handle: callReset,
     answer: NOTHING,
     summary: "Make the key as new; needs the scope admin",
@@ -234,12 +249,14 @@ const keyRecords = {
   endWaits: call({
     ...ADDRESSES.endWaits,
     ...KEYS,
+    query: [PLAN_CHECKED],
     handle: callEndWaits,
     answer: NOTHING,
     summary: "End the waits of the key's callers; needs the scope admin",
     description:
       "Each caller that cannot pass now is denied with the reason `wait-timeout`. Callers that wait in another isolate, " +
-      "for slots that it leases by itself, go on.",
+      "for slots that it leases by itself, are answered when that isolate next hears from the key's object, within half " +
+      "a second as a rule. Callers in other regions of a pool, and those with `waitFor=idle`, go on.",
   }),
 };
 

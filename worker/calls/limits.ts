@@ -3,18 +3,16 @@ import type * as v from "valibot";
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { ADDRESS_ALLOWED, normaliseKey } from "../../core/catalog/keys.ts";
 import { randomId, readClockMs } from "../../core/clock.ts";
-import { namedPlan, withCallLimits } from "../../core/policies/named-plans.ts";
-import { ofGroup } from "../../core/policies/of-group.ts";
 import type { RegionalPolicies } from "../../core/policies/parse-policies.ts";
 import { type Cost, costOf, type Policy, publicName, takesNothing } from "../../core/policies/policy.ts";
 import type { LimitParams } from "../../core/protocol/calls.ts";
 import type { Decision, KeyReport } from "../../core/protocol/decision.ts";
-import { hash } from "../../core/protocol/names.ts";
 import { type Answered, catalogUnreached, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import { clip, oneOfNames, pointerTo, violation } from "../../core/violations.ts";
+import { oneOfNames, pointerTo, violation } from "../../core/violations.ts";
 import { keyProblem, mayUse, policyProblem, type Principal, scopeProblem } from "../auth/tokens.ts";
 import { limitCandidate, withCandidate } from "./candidates.ts";
 import * as requests from "./schemas/request-schemas.ts";
+import { type TargetFields, unitsOf, unknownUnit, withGroup, withPlan } from "./seen-policies.ts";
 import { given, notAllowed, parse, badValue, type Target } from "./validate.ts";
 
 export interface CallContext {
@@ -78,81 +76,6 @@ export function findTarget(
   const seen = withGroup(planned, principal, request, below, isDecided);
   if (seen instanceof Problem) return seen;
   return { policy: seen.pool === undefined ? seen : policies.within(seen, principal.region), key };
-}
-
-/** How a request names a key, and what counts for it. */
-interface TargetFields {
-  readonly policy: string;
-  readonly key: string;
-  /** "": the policy's own figures. Absent: those that the key has. */
-  readonly plan?: string | undefined;
-  readonly limits?: Readonly<Record<string, number>> | undefined;
-  readonly group?: string | undefined;
-}
-
-/** The policy as the plan of a call sees it. A key with an override keeps that, whatever limits the call brings. */
-function withPlan(
-  policy: Policy,
-  { plan, limits }: TargetFields,
-  below: readonly string[],
-): Policy | Problem {
-  if (policy.plans === undefined) {
-    if (limits !== undefined) return badValue([...below, "limits"], limits, NO_LIMITS);
-    return plan === undefined || plan === "" ? policy : badValue([...below, "plan"], plan, NO_PLANS);
-  }
-  if (plan === undefined) return policy;
-  const own = policy.plans.get(plan);
-  if (own === undefined) {
-    const names = [...policy.plans.keys()].filter((name) => name !== "");
-    return badValue([...below, "plan"], plan, names.length === 0 ? NO_PLANS : oneOfNames(plan, names));
-  }
-  return limits === undefined ? own : withLimits(policy, own, limits, [...below, "limits"]);
-}
-
-/** The policy as the group of a call sees it. */
-function withGroup(
-  policy: Policy,
-  { id }: Pick<Principal, "id">,
-  { plan, group }: TargetFields,
-  below: readonly string[],
-  isDecided: boolean,
-): Policy | Problem {
-  if (policy.isFair !== true)
-    return group === undefined ? policy : badValue([...below, "group"], group, NO_GROUPS);
-  if (group !== undefined) return ofGroup(policy, { group, namedBy: hash(id).toString(36) });
-  // Calls without a plan only give back what others took.
-  return !isDecided || plan === undefined ? policy : badValue([...below, "group"], group, GROUP_ALLOWED);
-}
-
-const NO_GROUPS = "left out: this policy has no fair = true";
-const GROUP_ALLOWED = `${requests.GROUP_ALLOWED}: whose call it is, since groups share this policy's limit (fair = true)`;
-const NO_PLANS = "left out: this policy has no plans";
-const NO_LIMITS = "left out: this policy has no limitInCall";
-
-function withLimits(
-  policy: Policy,
-  own: Policy,
-  limits: Readonly<Record<string, number>>,
-  path: readonly string[],
-): Policy | Problem {
-  const { limitInCall, rules, override, plan = "" } = own;
-  if (limitInCall === undefined) return badValue(path, limits, NO_LIMITS);
-  const units = unitsOf(rules);
-  const problems = Object.entries(limits).flatMap(([unit, limit]) => {
-    if (!units.includes(unit)) return [{ path: [...path, unit], detail: unknownUnit(unit, units) }];
-    const allowed = `an integer from 0 to ${limitInCall.max}, the policy's limitInCall.max`;
-    return limit <= limitInCall.max
-      ? []
-      : [{ path: [...path, unit], detail: violation([...path, unit], limit, allowed) }];
-  });
-  if (problems.length > 0) return notAllowed(problems);
-  if (override !== undefined) return own;
-  const limited = namedPlan(policy, withCallLimits(plan, limits));
-  return limited ?? badValue(path, limits, "limits that its algorithm can count");
-}
-
-function unknownUnit(unit: string, units: readonly string[]): string {
-  return `${clip(unit)} is not a unit of this policy: there are ${units.join(", ")}`;
 }
 
 export function findPolicy(
@@ -232,10 +155,6 @@ function forceProblem(policy: Policy, cost: Cost, input: unknown): Problem | und
     return badValue(["force"], true, 'left out under a policy with pool = "redis"');
   if (!takesNothing(policy, cost)) return undefined;
   return badValue(["cost"], given(input, "cost"), `${NOT_ALL_ZERO}, with force`);
-}
-
-function unitsOf(rules: readonly { readonly unit: string }[]): readonly string[] {
-  return [...new Set(rules.map(({ unit }) => unit))];
 }
 
 export const callLimit = onKey(requests.LimitRequest, (target, request, context, input) =>

@@ -79,7 +79,8 @@ async function inputOf(record: Call, c: Ctx): Answered<Read> {
   const numbers = (query ?? []).filter(({ schema }) => schema.type === "integer").map(({ name }) => name);
   // A call that reads a query checks its fields itself.
   const fields = queryInput(c, numbers, query === undefined ? [] : undefined);
-  return fields instanceof Problem ? fields : { input: { ...fields, ...place }, deny: 200 };
+  const input = fields instanceof Problem ? fields : withPlace(place, fields);
+  return input instanceof Problem ? input : { input, deny: 200 };
 }
 
 function isInQuery(c: Ctx, beginning: readonly string[]): boolean {

@@ -165,7 +165,7 @@ test("a policy that begins, changes or ends to carry forgets nothing that was ta
 test("where units cannot be carried, the policy says so", () => {
   const problems = (fields: object) => {
     const parsed = parsePolicy("p", { algorithm: "fixed-window", limit: 10, window: "1 day", ...fields });
-    return "problems" in parsed ? parsed.problems.join() : "";
+    return "problems" in parsed ? parsed.problems.map(({ detail }) => detail).join() : "";
   };
   expect(problems({ carry: 120 })).toBe("");
   expect(problems({ carry: 121 })).toContain("carry is 121: must be at most 12 times the limit: 120");
@@ -175,5 +175,5 @@ test("where units cannot be carried, the policy says so", () => {
   expect(problems({ carry: 5, limit: 0 })).toContain("left out with a limit of 0");
   expect(problems({ carry: 5, pool: "redis" })).toContain('left out with algorithm "fixed-window"');
   const bucket = parsePolicy("p", { algorithm: "token-bucket", limit: 10, window: "1s", carry: 5 });
-  expect("problems" in bucket && bucket.problems.join()).toContain("carry");
+  expect("problems" in bucket && bucket.problems.map(({ detail }) => detail).join()).toContain("carry");
 });

@@ -250,21 +250,28 @@ test.each([
   { ...BUCKET, algorithm: "sliding-log" },
   { ...BUCKET, algorithm: "fixed-window" },
   { ...BUCKET, algorithm: "sliding-window-counter" },
-])("$algorithm: what a group may take now it gets, and no wait that is sure is shorter than the other one", (fields) => {
-  for (let seed = SEED; seed < SEED + depth(5, 60); seed += 1) {
-    const random = seededRandom(seed);
-    const shared = new Shared({ ...fields, limit: 40 });
-    const count = 2 + Math.floor(5 * random());
-    for (let nowMs = 0; nowMs < 4_000; nowMs += Math.floor(40 * random() * random())) {
-      const group = `g${Math.floor(random() * random() * count)}`;
-      const { success, share, retryAfterMs } = shared.call(nowMs, group, 1 + Math.floor(12 * random() ** 3));
-      const { remaining = 0, sureAfterMs } = share ?? {};
-      if (remaining > 0) expect(shared.ask(nowMs, group, remaining).success, `SEED=${seed}`).toBe(true);
-      if (success || typeof sureAfterMs !== "number") continue;
-      expect(sureAfterMs, `SEED=${seed}`).toBeGreaterThanOrEqual(retryAfterMs ?? Infinity);
+])(
+  "$algorithm: what a group may take now it gets, and no wait that is sure is shorter than the other one",
+  (fields) => {
+    for (let seed = SEED; seed < SEED + depth(5, 60); seed += 1) {
+      const random = seededRandom(seed);
+      const shared = new Shared({ ...fields, limit: 40 });
+      const count = 2 + Math.floor(5 * random());
+      for (let nowMs = 0; nowMs < 4_000; nowMs += Math.floor(40 * random() * random())) {
+        const group = `g${Math.floor(random() * random() * count)}`;
+        const { success, share, retryAfterMs } = shared.call(
+          nowMs,
+          group,
+          1 + Math.floor(12 * random() ** 3),
+        );
+        const { remaining = 0, sureAfterMs } = share ?? {};
+        if (remaining > 0) expect(shared.ask(nowMs, group, remaining).success, `SEED=${seed}`).toBe(true);
+        if (success || typeof sureAfterMs !== "number") continue;
+        expect(sureAfterMs, `SEED=${seed}`).toBeGreaterThanOrEqual(retryAfterMs ?? Infinity);
+      }
     }
-  }
-});
+  },
+);
 
 test("what is given back, held and settled counts for the group", () => {
   const shared = new Shared({ ...BUCKET, limit: 100, burst: 100 });
@@ -359,7 +366,7 @@ test.each([
   [{ algorithm: "sliding-log", ...RATE, countDenied: true, fair: true }, "must be left out with countDenied"],
   [{ ...BUCKET, blockFor: 1_000 }, "fair is true: must be left out with blockFor"],
   [{ ...BUCKET, fair: false }, "fair is false: must be true, or left out"],
-  [{ ...BUCKET, weights: { a: 0 } }, "weights is an object: must be a table of 1 to 100 groups"],
+  [{ ...BUCKET, weights: { a: 0 } }, "weights.a is 0: must be a weight above 0 and at most 1000"],
   [{ ...BUCKET, weights: {} }, "weights is an object: must be a table of 1 to 100 groups"],
   [
     { algorithm: "token-bucket", ...RATE, weights: { a: 1 } },

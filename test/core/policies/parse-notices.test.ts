@@ -126,20 +126,23 @@ test("a Queue needs no secret, and thresholds need somebody to tell", () => {
   expect(parseNotices({}, false)).toBeUndefined();
 });
 
+const A_LIST = "must be a list of 1 to 8 different fractions of the limit, each above 0 and at most 1";
+const A_FRACTION = "must be a fraction of the limit, above 0 and at most 1";
+
 test.each([
-  [[]],
-  [[0]],
-  [[1.1]],
-  [[-0.1]],
-  [["0.8"]],
-  [0.8],
-  ["80%"],
-  [[0.5, 0.5]],
-  [[NaN]],
-  [Array(9).fill(0.1)],
-])("notify = %j is refused, and the error says what is allowed", (notify) => {
+  [[], `notify is an array of 0: ${A_LIST}`],
+  [[0], `notify.0 is 0: ${A_FRACTION}`],
+  [[0.5, 1.1], `notify.1 is 1.1: ${A_FRACTION}`],
+  [[-0.1], `notify.0 is -0.1: ${A_FRACTION}`],
+  [["0.8"], `notify.0 is "0.8": ${A_FRACTION}`],
+  [0.8, `notify is 0.8: ${A_LIST}`],
+  ["80%", `notify is "80%": ${A_LIST}`],
+  [[0.5, 0.5], "notify.1 is 0.5: must be another fraction than those before"],
+  [[NaN], `notify.0 is NaN: ${A_FRACTION}`],
+  [Array(9).fill(0.1), `notify is an array of 9: ${A_LIST}`],
+])("notify = %j is refused, and the error says what is allowed", (notify, problem) => {
   expect(() => parsePolicies({ a: { algorithm: "token-bucket", limit: 1, window: "1s", notify } })).toThrow(
-    /policy "a": notify is .*: must be a list of 1 to 8 different fractions of the limit, each above 0 and at most 1/,
+    `policy "a": ${problem}`,
   );
 });
 

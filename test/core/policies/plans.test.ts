@@ -1,6 +1,6 @@
 /** Plans in a policy's table, and the policies that calls of each plan see. */
 import { describe, expect, test } from "vitest";
-import { PoliciesInForce } from "../../../core/catalog/policies-in-force.ts";
+import { PoliciesInForce, problemsOf as problemsOfWrite } from "../../../core/catalog/policies-in-force.ts";
 import { namedPlan, planIn, planOf, withCallLimits } from "../../../core/policies/named-plans.ts";
 import { parsePolicy } from "../../../core/policies/parse-policy.ts";
 import { later, type Policy } from "../../../core/policies/policy.ts";
@@ -14,13 +14,13 @@ const RULES = {
 
 function parsed(fields: object): Policy {
   const policy = parsePolicy("api", fields);
-  if ("problems" in policy) throw new Error(policy.problems.join("; "));
+  if ("problems" in policy) throw new Error(policy.problems.map(({ detail }) => detail).join("; "));
   return policy;
 }
 
 function problemsOf(fields: object): readonly string[] {
   const policy = parsePolicy("api", fields);
-  return "problems" in policy ? policy.problems : [];
+  return "problems" in policy ? policy.problems.map(({ detail }) => detail) : [];
 }
 
 const capacities = ({ rules }: Policy) => rules.map(({ capacity }) => capacity);
@@ -60,6 +60,11 @@ describe("a bad plan is refused with its place", () => {
     ["a bad value", { ...BUCKET, plans: { pro: { limit: -1 } } }, /^plans\.pro: limit is -1/],
     ["a bad name", { ...BUCKET, plans: { "a b": { limit: 1 } } }, /^plans\.a b: its name is "a b"/],
     [
+      "no name",
+      { ...BUCKET, plans: { "": { limit: -5, foo: 1 } } },
+      /^plans\.: its name is "": must be 1 to 64 letters/,
+    ],
+    [
       "a rule that is none",
       { rules: RULES, plans: { pro: { rules: { tokns: { limit: 1 } } } } },
       /tokns is not a rule.*did you mean tokens/,
@@ -69,7 +74,15 @@ describe("a bad plan is refused with its place", () => {
     [
       "too large a limit in calls",
       { ...BUCKET, limitInCall: { max: 1e12 } },
-      /^limitInCall is .*1 to 1000000000/,
+      /^limitInCall\.max is 1000000000000: must be an integer from 1 to 1000000000$/,
+    ],
+    ["a limit in calls of 0", { ...BUCKET, limitInCall: { max: 0 } }, /^limitInCall\.max is 0: must be an/],
+    ["a limit in calls that is less", { ...BUCKET, limitInCall: { max: -1 } }, /^limitInCall\.max is -1: /],
+    ["no limit in calls", { ...BUCKET, limitInCall: {} }, /^limitInCall\.max is missing: must be an integer/],
+    [
+      "a number as limit in calls",
+      { ...BUCKET, limitInCall: 5 },
+      /^limitInCall is 5: must be a table \{ max \}/,
     ],
     ["a misspelt limit in calls", { ...BUCKET, limitInCall: { mx: 5 } }, /did you mean max/],
     [
@@ -79,6 +92,73 @@ describe("a bad plan is refused with its place", () => {
     ],
   ])("%s", (_, fields, problem) => {
     expect(problemsOf(fields)).toEqual([expect.stringMatching(problem)]);
+  });
+});
+
+test.each([
+  [{ ...BUCKET, plans: { pro: { limit: -1 } } }, ["plans", "pro", "limit"]],
+  [{ ...BUCKET, plans: { pro: { ttl: "1s" } } }, ["plans", "pro", "ttl"]],
+  [{ ...BUCKET, plans: { pro: { limit: 1, burst: 0 } } }, ["plans", "pro", "burst"]],
+  [{ ...BUCKET, plans: { "a.b c": { limit: 1 } } }, ["plans", "a.b c"]],
+  [{ ...BUCKET, plans: { pro: 5 } }, ["plans", "pro"]],
+  [
+    { rules: RULES, plans: { pro: { rules: { tokens: { limit: 0.5 } } } } },
+    ["plans", "pro", "rules", "tokens", "limit"],
+  ],
+  [{ rules: RULES, plans: { pro: { rules: { tokns: {} } } } }, ["plans", "pro", "rules", "tokns"]],
+  [{ ...BUCKET, limitInCall: { max: -1 } }, ["limitInCall", "max"]],
+  [{ ...BUCKET, notify: [0.5, 1.1] }, ["notify", "1"]],
+  [{ ...BUCKET, onFailure: { limit: 0, window: "1s" } }, ["onFailure", "limit"]],
+  [{ ...BUCKET, fair: true, weights: { "gold.x:*": 0 } }, ["weights", "gold.x:*"]],
+])("a policy that is written is refused with the place of what is wrong: %j", (fields, path) => {
+  expect(problemsOfWrite("api", fields)).toEqual([{ path, detail: expect.any(String) as string }]);
+});
+
+describe("a limit of calls that no rule can count is refused when the policy is written", () => {
+  const log = { algorithm: "sliding-log", limit: 1_000, window: "30d" };
+  test.each([
+    [
+      "a log of many units",
+      { ...log, limitInCall: { max: 1e9 } },
+      'limitInCall.max is 1000000000: must be an integer from 1 to 1000000, the largest limit that algorithm "sliding-log" can count',
+    ],
+    [
+      "a plan of a longer window",
+      { ...log, window: "1s", limitInCall: { max: 1e9 }, plans: { pro: { window: "1d" } } },
+      'limitInCall.max is 1000000000: must be an integer from 1 to 1000000, the largest limit that algorithm "sliding-log" can count in the plan pro',
+    ],
+    [
+      "one of several rules",
+      { rules: { ...RULES, tokens: { ...log, unit: "tokens" } }, limitInCall: { max: 2e6 } },
+      'limitInCall.max is 2000000: must be an integer from 1 to 1000000, the largest limit that algorithm "sliding-log" can count',
+    ],
+    [
+      "a bucket",
+      { ...BUCKET, window: "365d", limitInCall: { max: 1e9 } },
+      'limitInCall.max is 1000000000: must be an integer from 1 to 285616, the largest limit that algorithm "token-bucket" can count',
+    ],
+    [
+      "a limit that is too small for another field",
+      { algorithm: "fixed-window", limit: 100, window: "1h", carry: 500, limitInCall: { max: 5 } },
+      'limitInCall.max is 5: must be a limit that algorithm "fixed-window" can have (carry is 500: must be at most 12 times the limit: 60)',
+    ],
+    [
+      "no limit at all",
+      { algorithm: "unlimited", limitInCall: { max: 5 } },
+      'limitInCall.max is 5: must be left out: algorithm "unlimited" has no limit',
+    ],
+  ])("%s", (_, fields, detail) => {
+    expect(problemsOfWrite("api", fields)).toEqual([{ path: ["limitInCall", "max"], detail }]);
+    expect(() => parseDeployment({ policies: { api: fields } })).toThrow(detail);
+    // It may be stored, and in force, since an earlier version.
+    expect(problemsOf(fields)).toEqual([]);
+  });
+  test("the largest that it names is allowed, and a rule without a limit beside others stays", () => {
+    expect(problemsOfWrite("api", { ...log, limitInCall: { max: 1e6 } })).toEqual([]);
+    const fields = { rules: { ...RULES, any: { algorithm: "unlimited" } }, limitInCall: { max: 1e6 } };
+    expect(problemsOfWrite("api", fields)).toEqual([]);
+    const limited = namedPlan(parsed(fields), withCallLimits("", { requests: 7 }));
+    expect(limited && capacities(limited)).toEqual([7, 1_000, 1_000_000_000]);
   });
 });
 

@@ -24,6 +24,7 @@ interface Operation {
   readonly operationId: string;
   readonly tags: readonly string[];
   readonly summary: string;
+  readonly parameters?: readonly { readonly name: string; readonly in: string }[];
   readonly requestBody?: { readonly content: Record<string, Content> };
   readonly responses: Record<
     string,
@@ -67,6 +68,32 @@ test("what the parser demands stands in the document: fields, bounds, defaults",
     ],
   });
   expect(RefundRequest?.required).toEqual(["policy", "key", "units", "idempotencyKey"]);
+});
+
+test("plans, groups and limits of calls stand in the document", () => {
+  const { schemas } = document.components;
+  expect(schemas["LimitRequest"]?.properties["limits"]).toMatchObject({
+    type: "object",
+    additionalProperties: { type: "integer", minimum: 0, maximum: 1_000_000_000 },
+    description: expect.stringContaining("limitInCall"),
+  });
+  const queryOf = (path: string, method: string) =>
+    (document.paths[path]?.[method]?.parameters ?? []).flatMap((each) =>
+      each.in === "query" ? each.name : [],
+    );
+  const key = "/v1/policies/{policy}/keys/{key}";
+  expect(queryOf(key, "get")).toEqual(["plan", "group", "waitFor", "waitMs"]);
+  expect(queryOf(key, "delete")).toEqual(["plan"]);
+  expect(queryOf(`${key}/waiters`, "delete")).toEqual(["plan"]);
+  expect(queryOf("/v1/leases/socket", "get")).toEqual(expect.arrayContaining(["plan", "group"]));
+  expect(Object.keys(schemas["PolicyFields"]?.properties ?? {})).toEqual(
+    expect.arrayContaining(["plans", "limitInCall", "fair", "weights", "notify", "carry", "onFailure"]),
+  );
+  const { properties = {}, required } = schemas["DeniedDegraded"] ?? {};
+  expect(Object.keys(properties)).toEqual(
+    expect.arrayContaining(["remaining", "resetAfterMs", "retryAfterMs"]),
+  );
+  expect(required).not.toContain("retryAfterMs");
 });
 
 test("every operation has a name of its own, and every operation with a body says what it refuses", () => {

@@ -70,7 +70,22 @@ test.each([
     "must be an integer from 0 to 1000, the policy's limitInCall.max",
   ],
   [{ limits: { tokens: 5 } }, "/limits/tokens", "tokens is not a unit of this policy: there are requests"],
-  [{ limits: { requests: -1 } }, "/limits/requests", "must be an integer from 0"],
+  [
+    { limits: { requests: -1 } },
+    "/limits/requests",
+    "limits.requests is -1: must be an integer from 0 to 1000, the policy's limitInCall.max",
+  ],
+  [
+    { limits: { requests: "5" } },
+    "/limits/requests",
+    'limits.requests is "5": must be an integer from 0 to 1000, the policy\'s limitInCall.max',
+  ],
+  [
+    { limits: JSON.parse('{ "requests": 5, "__proto__": 5 }') as object },
+    "/limits/__proto__",
+    "__proto__ is not a unit of this policy: there are requests",
+  ],
+  [{ limits: [5] }, "/limits", "must be a table of limits by unit"],
   [{ limits: 5 }, "/limits", "must be a table of limits by unit"],
 ])("%j is refused, and takes nothing", async (fields, pointer, detail) => {
   const key = freshKey();
@@ -78,6 +93,47 @@ test.each([
   expect(status).toBe(422);
   expect(body["errors"]).toEqual([{ pointer, detail: expect.stringContaining(detail) }]);
   expect((await report("planned", key)).body).toMatchObject({ remaining: 10 });
+});
+
+test("limits that another field of the rule does not allow are refused with the reason", async () => {
+  const ask = async (requests: number) =>
+    await limit("planned-windows", freshKey(), { limits: { requests } });
+  expect((await ask(5)).body).toMatchObject({ success: true });
+  const { status, body } = await ask(4);
+  expect(status).toBe(422);
+  expect(body["errors"]).toEqual([
+    {
+      pointer: "/limits/requests",
+      detail:
+        "limits.requests is 4: must be a limit that the policy's rule can have " +
+        "(carry is 60: must be at most 12 times the limit: 48)",
+    },
+  ]);
+});
+
+test("a reset, and an end of waits, may name a plan, which is checked and changes nothing else", async () => {
+  const key = freshKey();
+  const address = `/v1/policies/planned/keys/${key}`;
+  const remove = async (rest: string) => await call(`${address}${rest}`, { method: "DELETE" });
+  for (const end of ["", "/waiters"]) {
+    await limit("planned", key, { plan: "pro", cost: 5 });
+    const { status, body } = await remove(`${end}?plan=prro`);
+    expect(status).toBe(422);
+    const detail = 'plan is "prro": must be one of "pro", "max" (did you mean pro?)';
+    expect(body["errors"]).toEqual([{ pointer: "/plan", detail }]);
+    expect((await report("planned", key)).body).toMatchObject({ plan: "pro" });
+    for (const plan of ["pro", "max", ""]) {
+      await limit("planned", key, { plan: "pro", cost: 5 });
+      expect((await remove(`${end}?plan=${plan}`)).status).toBe(204);
+      const pro = await limit("planned", key, { plan: "pro", cost: 0 });
+      if (end === "") expect(pro.body).toMatchObject({ limit: 40, remaining: 40 });
+    }
+  }
+  for (const [query, pointer] of [
+    ["key=other", "/key"],
+    ["plam=pro", "/plam"],
+  ])
+    expect((await remove(`?${query}`)).body["errors"]).toMatchObject([{ pointer }]);
 });
 
 test("a policy without plans or limitInCall refuses them", async () => {
@@ -130,6 +186,28 @@ test("a client in its caller's process decides by plans too", async () => {
     remaining: 439,
   });
   expect(await limiter.limit({ key, plan: "pro", cost: 0 })).toMatchObject({ plan: "pro", remaining: 0 });
+  expect(await limiter.peek({ key, plan: "max" })).toMatchObject({ plan: "max", limit: 100_000 });
+  expect(await limiter.peek({ key, plan: "" })).toMatchObject({ limit: 10 });
+  await expect(limiter.peek({ key, plan: "mx" })).rejects.toThrow("did you mean max?");
+  await limiter.close();
+});
+
+test("a client's reset and end of waits may name a plan", async () => {
+  const key = freshKey();
+  const limiter = createLimiter({
+    url: "https://weir.test",
+    token: TOKENS.full,
+    policy: "planned",
+    fetch: (input, init) => SELF.fetch(input, init),
+  });
+  await limiter.limit({ key, plan: "pro", cost: 5 });
+  await limiter.endWaits({ key, plan: "pro" });
+  await limiter.reset({ key, plan: "pro" });
+  expect(await limiter.peek({ key, plan: "pro" })).toMatchObject({ remaining: 40 });
+  await expect(limiter.reset({ key, plan: "prro" })).rejects.toThrow("did you mean pro?");
+  await expect(limiter.reset({ key, plan: 5 as never })).rejects.toThrow(
+    "plan is 5: must be the name of a plan",
+  );
   await limiter.close();
 });
 

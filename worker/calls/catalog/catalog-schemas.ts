@@ -10,15 +10,29 @@ const version = described(
 );
 const instant = described(v.string(), "An instant, as RFC 3339 writes it.");
 const fields = v.record(v.string(), v.any());
+const units = v.pipe(v.number(), v.integer());
 
 export const PolicyFields = described(
   v.looseObject({
     algorithm: v.optional(v.string()),
-    limit: v.optional(v.pipe(v.number(), v.integer())),
+    limit: v.optional(units),
     window: v.optional(v.string()),
+    carry: optional(units, "Of a fixed window: so many units that are left of it are added to the next."),
     rules: v.optional(v.record(v.string(), fields)),
+    plans: optional(v.record(v.string(), fields), "What each plan has instead, by its name."),
+    limitInCall: optional(v.object({ max: units }), "Calls may bring limits of their own, up to this."),
+    fair: optional(v.literal(true), "Groups share the limit: each call that is decided names its group."),
+    weights: optional(
+      v.record(v.string(), v.number()),
+      "The weights of groups, by group or by a beginning with * at its end; of others 1.",
+    ),
+    notify: optional(v.array(v.number()), "The fractions of the limit at which a notice is sent."),
+    onFailure: optional(
+      v.union([v.picklist(["closed", "open", "local"]), v.object({ limit: units, window: v.string() })]),
+      "What decides while the object or the pool does not answer.",
+    ),
   }),
-  "The fields that a policy has in wrangler.toml.",
+  "The fields that a policy has in wrangler.toml. There are more, which the page on policies lists.",
 );
 
 export const PolicyInForce = v.looseObject({

@@ -148,7 +148,7 @@ export const AdmittedDegraded = v.object({
   retryAfterMs: v.optional(noWait),
   reason: described(
     v.literal("degraded"),
-    'The limiter could not decide, and the policy says onFailure = "open" or "local".',
+    'The limiter could not decide, and the policy says onFailure = "open" or "local", or a limit that admits this call.',
   ),
   source: fallback,
   ...admission,
@@ -188,9 +188,12 @@ export const Shed = v.object({
 
 export const DeniedDegraded = v.object({
   ...stops,
+  ...maybeQuota,
+  retryAfterMs: v.optional(retryAfterMs),
   reason: described(
     v.literal("degraded"),
-    'The limiter could not decide, and the policy says onFailure = "closed", as it does by default.',
+    'The limiter could not decide, and the policy says onFailure = "closed", as it does by default; or "local", or a limit, ' +
+      "which denies this call: then the decision has the other fields, too.",
   ),
   source: fallback,
   rules: noRules,

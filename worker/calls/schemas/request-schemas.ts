@@ -1,6 +1,7 @@
 /** The schemas of requests. The parser, the types and the OpenAPI document are all made from them. */
 import * as v from "valibot";
 import { MAX_UNITS } from "../../../core/algorithms/algorithm.ts";
+import { isTable } from "../../../core/policies/changed-tables.ts";
 import { MAX_CHECKS, MAX_DURATION_MS, OUTCOMES } from "../../../core/protocol/calls.ts";
 import { isKeySized, MAX_KEY_BYTES } from "../../../core/protocol/names.ts";
 import { described, integer, number, oneOf, table } from "../../../core/validation.ts";
@@ -65,13 +66,18 @@ const utilization = optional(
   "How busy the caller's machine is, from 0 to 1. Under a policy that sheds calls by reports.",
 );
 
-const PLAN = "The plan whose figures count for the key, one of the policy's `plans`.";
+const PLAN =
+  "The plan whose figures count for the key, one of the policy's `plans`; empty: the policy's own figures.";
 /** Of calls that are decided: without a plan the policy's own figures count. */
 const plan = optional(v.string("the name of a plan"), `${PLAN} By default the policy's own.`, "");
 /** Of calls that are not decided: without a plan the key keeps the one that it has. */
 const planOfKey = optional(v.string("the name of a plan"), `${PLAN} By default the one that the key has.`);
+/** How the OpenAPI document describes `Limits`. */
+export const LimitsByUnit = v.record(v.string(), integer(0, MAX_UNITS));
+/** The policy says which units and limits there are. A `record` would drop a `__proto__`, whose limit were ignored. */
+export const Limits = v.custom<Readonly<Record<string, number>>>(isTable, "a table of limits by unit");
 const limits = optional(
-  v.record(v.string(), integer(0, MAX_UNITS), "a table of limits by unit"),
+  Limits,
   "Limits of the caller's own, by unit, instead of the plan's. Under a policy with limitInCall.",
 );
 const MAX_GROUP_BYTES = 128;

@@ -25,7 +25,15 @@ test("plans change with their policy, and a bad one is refused with its place", 
   const put = async (plans: object, query = "") =>
     await admin("PUT", `/v1/policies/planned${query}`, { ...table, plans });
   const bad = await put({ pro: { limitt: 5 } }, "?dryRun=true");
-  expect([bad.status, JSON.stringify(bad.body)]).toEqual([422, expect.stringContaining("plans.pro: limitt")]);
+  expect([bad.status, bad.body["errors"]]).toEqual([
+    422,
+    [{ pointer: "/plans/pro/limitt", detail: expect.stringContaining("plans.pro: limitt") as string }],
+  ]);
+  const worse = await put({ pro: { limit: -1 }, "": { limit: 5 } }, "?dryRun=true");
+  expect(worse.body["errors"]).toMatchObject([{ pointer: "/plans/pro/limit" }, { pointer: "/plans/" }]);
+  const limits = { ...table, algorithm: "sliding-log", limitInCall: { max: 1e9 } };
+  const uncounted = await admin("PUT", "/v1/policies/planned?dryRun=true", limits);
+  expect(uncounted.body["errors"]).toMatchObject([{ pointer: "/limitInCall/max" }]);
   const key = freshKey();
   await limit("planned", key, { plan: "pro", cost: 5 });
   expect((await put({ pro: { limit: 50 } })).status).toBe(200);
