@@ -1,5 +1,5 @@
 import { type Time, andThen, untilEnd } from "../core/clock.ts";
-import type { PolicyLookup, PolicyRevision } from "../core/policies/policy.ts";
+import { type PolicyLookup, type PolicyRevision, withoutPlan } from "../core/policies/policy.ts";
 import type { Answer, AnswerText, KeyCount, KeyList, ListedKey, Young } from "../core/protocol/answers.ts";
 import type { AcquireCall, IdleCall, KeysCall, LimitCall, Versioned } from "../core/protocol/calls.ts";
 import { publicDecision } from "../core/protocol/decision.ts";
@@ -10,6 +10,7 @@ import { releaseLease, type ReleasingHost } from "./connections/lease-sockets.ts
 import { KeyCache, type MemoryBudget } from "./keys/key-cache.ts";
 import type { KeyState } from "./keys/key-state.ts";
 import { KeyStore, type Timers } from "./keys/key-store.ts";
+import { type Deciding, looks } from "./keys/versions.ts";
 import type { Outbox } from "./notices/outbox.ts";
 import { Epochs, withQuiet } from "./operations/limits.ts";
 import { type LocalOperations, localOperations } from "./operations/local-operations.ts";
@@ -88,9 +89,11 @@ export function joinParts({
   });
   const policyOf = (policy: string, key: string) => cache.policyOf(policy, policies.get(policy), key);
   /** A call came with its sender's version of the policy. */
-  const hear = (policy: string, key: string, { terms, inForce }: Versioned) => {
+  const hear = (policy: string, key: string, { terms, inForce, ...call }: Versioned & Partial<Deciding>) => {
     epochs.hear(inForce);
-    if (inForce !== undefined) cache.versions.note(key, inForce);
+    // A pool decides by the plan in force.
+    const isLook = looks(call) && policies.get(policy)?.pool === undefined;
+    if (inForce !== undefined) cache.versions.note(key, isLook ? withoutPlan(inForce) : inForce);
     if (terms === undefined || inForce?.fields !== undefined) return;
     const own = policies.get(policy);
     if (own !== undefined && own.terms !== terms) cache.fingerprints.note(own, terms, timers.nowMs());
@@ -288,7 +291,7 @@ export class KeyCalls {
       case "shedding":
         return shedders.tell(keyState, call, nowMs);
       case "peek":
-        return operations.peek(keyState, nowMs, call.group);
+        return operations.peek(keyState, nowMs, call);
       default:
         return call satisfies never;
     }
@@ -326,8 +329,9 @@ export class KeyCalls {
   }
 }
 
-async function acquire({ ask }: KeyParts, call: AcquireCall, signal: AbortSignal): Promise<Answer> {
+async function acquire({ ask, hear }: KeyParts, call: AcquireCall, signal: AbortSignal): Promise<Answer> {
   const { policy, key, ...params } = call;
+  hear(policy, key, call);
   const answer = await ask(policy, key, (operations, keyState, nowMs) =>
     operations.acquire(keyState, { ...params, signal }, nowMs),
   );
@@ -339,13 +343,16 @@ async function acquire({ ask }: KeyParts, call: AcquireCall, signal: AbortSignal
   return answer;
 }
 
-async function untilIdle({ ask, queue }: KeyParts, call: IdleCall, signal: AbortSignal) {
+async function untilIdle({ ask, hear, queue }: KeyParts, call: IdleCall, signal: AbortSignal) {
   const { policy, key, waitMs, caller } = call;
+  hear(policy, key, { ...call, op: "peek" });
   const over = await ask<Full | undefined>(policy, key, (_, keyState, nowMs) => {
     const watcher = { untilMs: nowMs + waitMs, signal, caller };
     return queue.watchersFull(keyState, caller) ?? queue.untilIdle(keyState, watcher);
   });
-  return over ?? (await ask(policy, key, (operations, keyState, nowMs) => operations.peek(keyState, nowMs)));
+  return (
+    over ?? (await ask(policy, key, (operations, keyState, nowMs) => operations.peek(keyState, nowMs, call)))
+  );
 }
 
 /** Other calls come in after this many keys of a long list. */

@@ -124,8 +124,10 @@ export class LimiterObject extends WithWireMethods {
       const { sockets, hear } = this.#parts;
       const unsupported = unsupportedOf(message);
       if (unsupported !== undefined) return Response.json(unsupported);
-      hear(message.policy, message.key, message);
-      if (url.pathname === "/socket") return sockets.accept(message as AcquireCall);
+      if (url.pathname === "/socket") {
+        hear(message.policy, message.key, message);
+        return sockets.accept(message as AcquireCall);
+      }
       return Response.json(await this.#calls.request(url.pathname, message, request.signal));
     });
   }

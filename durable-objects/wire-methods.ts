@@ -63,7 +63,7 @@ const READERS: Readers = {
   shedding: (call) => ({ op: "shedding", ...call }),
   operate: (call) => call,
   tell: (policy, key, inForce) => ({ op: "tell", policy, key, inForce }),
-  peek: (policy, key, group) => ({ op: "peek", policy, key, group }),
+  peek: (policy, key, group, inForce) => ({ op: "peek", policy, key, group, inForce }),
   reset: (policy, key) => ({ op: "reset", policy, key }),
   endWaits: (policy, key) => ({ op: "endWaits", policy, key }),
 };

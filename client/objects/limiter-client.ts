@@ -64,7 +64,7 @@ export interface LimiterClientParts extends ClientContext {
 }
 
 /** A second attempt is safe: the call takes effect once. */
-const TWICE = { isRepeatable: true } as const;
+const LOOK = { isRepeatable: true, saysVersion: true } as const;
 
 /**
  * The calls on a key. Failures are a `Problem`, also when the object fails. A process or isolate needs one
@@ -287,8 +287,8 @@ export class LimiterClient {
     const answer = await this.#objects.askFor(
       policy,
       key,
-      (object) => object.peek(policy.name, key, policy.group?.group),
-      TWICE,
+      (object) => object.peek(policy.name, key, policy.group?.group, versionOf(policy).inForce),
+      LOOK,
     );
     return reportOf(policy, key, answer ?? unavailable("ask again"));
   }

@@ -25,6 +25,8 @@ interface Options {
   readonly kind?: CallKind;
   /** The call takes effect once, however often it is made, so a failed attempt may be repeated. */
   readonly isRepeatable?: boolean;
+  /** The call says the version in force itself. */
+  readonly saysVersion?: boolean;
 }
 
 type WaitingCall =
@@ -82,14 +84,15 @@ export class ObjectCalls {
     policy: Policy,
     key: string,
     call: (object: LimiterStub) => Promise<Result>,
-    { waitMs = 0, kind = "ask", isRepeatable }: Options = {},
+    { waitMs = 0, kind = "ask", isRepeatable, saysVersion }: Options = {},
   ): Promise<Result | Problem | undefined> {
     const { objects, isDoubted } = this.#caller;
     const callKind = isDoubted === true && kind === "end" ? "ask" : kind;
     const answer = await this.#through(policy, key, callKind, () => {
       const returned = this.#local.end(policy, key);
       const isEnd = kind === "end";
-      return objects.ask(policy, key, telling(policy, key, call), { waitMs, isRepeatable, isEnd, returned });
+      const told = saysVersion === true ? call : telling(policy, key, call);
+      return objects.ask(policy, key, told, { waitMs, isRepeatable, isEnd, returned });
     });
     // A concurrent call may have been denied before this one took effect.
     this.#local.forgetDenials(policy, key);

@@ -11,11 +11,11 @@ import { slotTermsOf } from "../algorithms/fair/fair-slots.ts";
  */
 import { rateWeightsOf } from "../algorithms/fair/fair.ts";
 import { type HeldByName, namesOf, type SlotTerms } from "../algorithms/fair/slot-shares.ts";
-import { type Cost, costOf, type Rule } from "../policies/policy.ts";
+import { costOf, type NamingPlan, type Rule } from "../policies/policy.ts";
 import { heldByGroup, heldUnits, type RuleAccount } from "./hold.ts";
 import type { QueuedCost } from "./queue-waits.ts";
 
-type Queued = Pick<QueuedCost, "cost" | "group">;
+type Queued = Pick<QueuedCost, "cost" | "group" | "inForce">;
 
 /** A call in a line. */
 export interface QueuedCall extends QueuedCost {
@@ -30,6 +30,8 @@ export interface QueuedCall extends QueuedCost {
 /** A key whose line it is. Its accounts change as calls are served. */
 export interface LineOwner {
   readonly ruleStates: readonly RuleAccount[];
+  /** As calls of a plan see them, in the same order. */
+  seenBy(call: NamingPlan): readonly RuleAccount[];
 }
 
 /** A group that waits, with its first call. */
@@ -45,14 +47,19 @@ interface Head<Call extends Queued> {
 interface FairRule {
   readonly rule: Rule;
   readonly terms: SlotTerms;
+  /** The limit of the plan that a call names. */
+  readonly limitFor: (call: NamingPlan) => number;
   readonly held: HeldByName;
 }
 
 /** The rule of whose slots groups have parts, with what they hold. */
-function fairRuleOf({ ruleStates }: LineOwner): FairRule | undefined {
-  for (const { rule, account } of ruleStates) {
+function fairRuleOf(owner: LineOwner): FairRule | undefined {
+  for (const [index, { rule, account }] of owner.ruleStates.entries()) {
     const terms = slotTermsOf(rule.config);
-    if (terms !== undefined) return { rule, terms, held: heldByGroup(account.holds) };
+    if (terms === undefined) continue;
+    const limitFor = ({ inForce }: NamingPlan) =>
+      slotTermsOf(owner.seenBy({ inForce })[index]?.rule.config ?? rule.config)?.limit ?? terms.limit;
+    return { rule, terms, limitFor, held: heldByGroup(account.holds) };
   }
   return undefined;
 }
@@ -60,7 +67,9 @@ function fairRuleOf({ ruleStates }: LineOwner): FairRule | undefined {
 /** What groups share: slots, or a rate. `undefined`: nothing, and calls are served as they come. */
 export function sharedIn({
   ruleStates,
-}: LineOwner): { readonly isRate: boolean; readonly weightOf: SlotTerms["weightOf"] } | undefined {
+}: Pick<LineOwner, "ruleStates">):
+  | { readonly isRate: boolean; readonly weightOf: SlotTerms["weightOf"] }
+  | undefined {
   for (const { rule } of ruleStates) {
     const rate = rateWeightsOf(rule.config);
     const weightOf = rate ?? slotTermsOf(rule.config)?.weightOf;
@@ -70,11 +79,13 @@ export function sharedIn({
 }
 
 /** Whether the rules that lease have as many units free: then only its share can deny a call. */
-function fits({ ruleStates }: LineOwner, cost: Cost): boolean {
-  return ruleStates.every(
-    ({ rule, account }) =>
-      rule.lease === undefined || heldUnits(account.holds).all + costOf(rule, cost) <= rule.capacity,
-  );
+function fits(owner: LineOwner, { cost, inForce }: Pick<Queued, "cost" | "inForce">): boolean {
+  return owner
+    .seenBy({ inForce })
+    .every(
+      ({ rule, account }) =>
+        rule.lease === undefined || heldUnits(account.holds).all + costOf(rule, cost) <= rule.capacity,
+    );
 }
 
 export class FairLine {
@@ -109,7 +120,7 @@ export class FairLine {
         return true;
       }
       nextMs = Math.min(nextMs, nowMs + waitMs);
-      if (!fits(owner, first.cost)) break;
+      if (!fits(owner, first)) break;
     }
     return nextMs;
   }
@@ -181,7 +192,7 @@ export function firstsOf<Call extends Pick<QueuedCost, "group">>(
 }
 
 function headsOf<Call extends Queued>(
-  { rule, terms: { limit, weightOf }, held }: FairRule,
+  { rule, terms: { weightOf }, limitFor, held }: FairRule,
   waiters: readonly Call[],
   tagOf: (group: string) => number,
 ): Head<Call>[] {
@@ -192,7 +203,7 @@ function headsOf<Call extends Queued>(
   const heads = [...firsts].map(([group, first]): Head<Call> => {
     const weight = weightOf(group);
     const units = held.get(group) ?? 0;
-    const isWithin = units + costOf(rule, first.cost) <= (limit * weight) / weights + 1e-9;
+    const isWithin = units + costOf(rule, first.cost) <= (limitFor(first) * weight) / weights + 1e-9;
     return { group, first, isWithin, tag: tagOf(group), level: units / weight };
   });
   return heads.toSorted(

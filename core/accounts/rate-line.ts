@@ -21,7 +21,7 @@ import { endOverdue, firstsOf, type LineOwner, nameOf, type QueuedCall } from ".
 import { heldByGroup, heldUnits } from "./hold.ts";
 import type { QueuedCost } from "./queue-waits.ts";
 
-type Queued = Pick<QueuedCost, "cost" | "group" | "namedBy">;
+type Queued = Pick<QueuedCost, "cost" | "group" | "namedBy" | "inForce">;
 
 interface Place extends Turn {
   readonly isLate: boolean;
@@ -112,14 +112,19 @@ export class RateLine<Call extends QueuedCall> {
   }
 
   /** The place of a call at an instant, under all rules that groups share. */
-  #placesAt({ ruleStates }: LineOwner, nowMs: number): (call: Queued, waiting?: Call) => Place {
-    const shared = ruleStates
-      .filter(({ rule }) => rateWeightsOf(rule.config) !== undefined)
-      .map(({ rule, account: { state, holds } }) => {
-        const { all } = heldUnits(holds);
-        return { rule, turnOf: turnsAt(rule.config, state, heldByGroup(holds), all, nowMs) };
-      });
-    return ({ cost, group, namedBy }, waiting) => {
+  #placesAt(owner: LineOwner, nowMs: number): (call: Queued, waiting?: Call) => Place {
+    const sharedBy = (inForce: Queued["inForce"]) =>
+      owner
+        .seenBy({ inForce })
+        .filter(({ rule }) => rateWeightsOf(rule.config) !== undefined)
+        .map(({ rule, account: { state, holds } }) => {
+          const { all } = heldUnits(holds);
+          return { rule, turnOf: turnsAt(rule.config, state, heldByGroup(holds), all, nowMs) };
+        });
+    const byPlan = new Map<string | undefined, ReturnType<typeof sharedBy>>();
+    return ({ cost, group, namedBy, inForce }, waiting) => {
+      const shared = byPlan.get(inForce?.plan) ?? sharedBy(inForce);
+      byPlan.set(inForce?.plan, shared);
       let all: Turn = { isFirm: true, isWithin: true, level: 0, ownMs: 0 };
       for (const { rule, turnOf } of shared) {
         const units = costOf(rule, cost);

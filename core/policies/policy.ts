@@ -289,6 +289,17 @@ export interface PolicyRevision {
   readonly plan?: string;
 }
 
+/** A call that may name a plan. None: the one in force for its key decides. */
+export interface NamingPlan {
+  readonly inForce?: PolicyRevision | undefined;
+}
+
+/** The revision for a key that keeps the plan which it has. */
+export function withoutPlan(inForce: PolicyRevision): PolicyRevision {
+  const { plan: _, ...revision } = inForce;
+  return revision;
+}
+
 /** Whether a key now has another candidate than in the version before. */
 export function isOfAnother(before: PolicyRevision | undefined, now: PolicyRevision | undefined): boolean {
   return now?.candidate !== undefined && now.candidate !== before?.candidate;

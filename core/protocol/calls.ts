@@ -3,7 +3,7 @@
  * fields are only added, as optional, never renamed (messages.ts).
  */
 import type { Outcome } from "../algorithms/algorithm.ts";
-import type { Cost, LocationHint, PolicyRevision } from "../policies/policy.ts";
+import type { Cost, LocationHint, NamingPlan, PolicyRevision } from "../policies/policy.ts";
 import type { Reports } from "../shedding/load-shedder.ts";
 import type { Shed, SheddingLevel } from "./answers.ts";
 
@@ -93,8 +93,8 @@ export interface UnitsCall extends OfKey {
   readonly isBatched?: true | undefined;
 }
 
-/** What a key's rules depend on beside the key: calls of other priorities and groups see other ones. */
-export type SeenBy = Pick<UnitsCall, "priority" | "group" | "namedBy">;
+/** What a key's rules depend on beside the key: calls of other plans, priorities and groups see other ones. */
+export type SeenBy = Pick<UnitsCall, "priority" | "group" | "namedBy"> & NamingPlan;
 
 /** The most checks of a call that takes all of their costs or none, or that of one. */
 export const MAX_CHECKS = 16;

@@ -90,8 +90,11 @@ export interface LimiterMethods {
   shedding(call: SheddingCall): MaybePromise<AnswerText>;
   /** Announces the version in force for a key, over the same stub, before a call that has no field for it. */
   tell(policy: string, key: string, inForce: PolicyRevision): MaybePromise<void>;
-  /** @param group whose part the decision says, where groups share a rule */
-  peek(policy: string, key: string, group?: string): MaybePromise<Peeked>;
+  /**
+   * @param group whose part the decision says, where groups share a rule
+   * @param inForce with the plan that decides, which `tell` would make that of the key
+   */
+  peek(policy: string, key: string, group?: string, inForce?: PolicyRevision): MaybePromise<Peeked>;
   reset(policy: string, key: string): MaybePromise<void>;
   endWaits(policy: string, key: string): MaybePromise<void>;
 }

@@ -7,11 +7,11 @@ import {
   UNTOUCHED,
   untouchedAtMs,
 } from "../../core/accounts/account.ts";
-import { type Account, type RuleAccount, seenByGroup } from "../../core/accounts/hold.ts";
+import type { Account, RuleAccount } from "../../core/accounts/hold.ts";
 import { noticedUntilMs, type Noticed } from "../../core/accounts/notices.ts";
 import { tokenPassedMs } from "../../core/algorithms/concurrency.ts";
 import { dualState, singleState } from "../../core/algorithms/dual-config.ts";
-import { forPriority, later, type Policy, type PolicyRevision } from "../../core/policies/policy.ts";
+import { later, type Policy, type PolicyRevision } from "../../core/policies/policy.ts";
 import type { SeenBy } from "../../core/protocol/calls.ts";
 import { longestMs } from "../../core/reservations/sizing.ts";
 import type { AnswerCount } from "../storage/answers.ts";
@@ -37,6 +37,7 @@ import {
   restore,
 } from "../storage/write-behind.ts";
 import { HOLDER_BYTES, Holders } from "./holders.ts";
+import { seenRules } from "./seen-rules.ts";
 import { type Choose, type ChosenVersion, type Comparison, versionIn } from "./versions.ts";
 
 /** One rule of a key: its account, and its part of the key's record (`undefined`: storage has none). */
@@ -83,9 +84,11 @@ export class KeyState {
   #isWritten = true;
   #comparison: Comparison | undefined;
   #pins = 0;
+  #advancedToMs: number;
 
   constructor(storage: KeyStorage, choose: Choose, key: string, nowMs: number) {
     this.key = key;
+    this.#advancedToMs = nowMs;
     this.#choose = choose;
     const record = storage.read(key);
     this.found = record && versionIn(record.rules);
@@ -96,6 +99,10 @@ export class KeyState {
 
   get policy(): Policy {
     return this.#chosen.policy;
+  }
+
+  get chosen(): ChosenVersion {
+    return this.#chosen;
   }
 
   /** The policy version; `undefined`: the one in the deployment's file. */
@@ -119,17 +126,9 @@ export class KeyState {
     );
   }
 
-  /** The rules with their accounts as calls of this group and priority see them (core/policies/parse-policy.ts). */
-  seenBy({ priority, group, namedBy }: SeenBy = {}): readonly RuleState[] {
-    const { rules } = forPriority(this.policy, priority);
-    if (rules === this.policy.rules && (group === undefined || !this.policy.isFair)) return this.#ruleStates;
-    return this.#ruleStates.map((state, index) => {
-      const rule = seenByGroup(state.rule, group, namedBy);
-      // The rule may be compared with another version's (versions.ts).
-      const { apart = 0 } = rules[index] ?? {};
-      const capacity = Math.max(0, rule.capacity - apart);
-      return { ...state, rule: apart === 0 ? rule : { ...rule, apart, capacity } };
-    });
+  /** The rules with their accounts as calls of this plan, priority and group see them. */
+  seenBy(call: SeenBy = {}): readonly RuleState[] {
+    return seenRules(this.#ruleStates, this.#chosen, call, this.#advancedToMs);
   }
 
   /** Decides rules together with those of another version; `undefined`: alone. */
@@ -324,6 +323,7 @@ export class KeyState {
 
   advance(nowMs: number): void {
     let hasExpired = false;
+    this.#advancedToMs = nowMs;
     for (const ruleState of this.#ruleStates) {
       const account = advance(ruleState.rule, ruleState.account, nowMs);
       hasExpired ||= account.holds !== ruleState.account.holds;

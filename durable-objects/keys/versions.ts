@@ -3,6 +3,7 @@ import { dualConfig, type DualConfig } from "../../core/algorithms/dual-config.t
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import { parsePolicy } from "../../core/policies/parse-policy.ts";
 import {
+  type Cost,
   later,
   type Policy,
   type PolicyLookup,
@@ -10,6 +11,7 @@ import {
   publicName,
   type Rule,
 } from "../../core/policies/policy.ts";
+import type { KeyCall } from "../../core/protocol/object-methods.ts";
 import { type StoredKey, storedName } from "../storage/records.ts";
 
 /** The version's place in a record. No rule has this name. Stored: never rename it. */
@@ -23,11 +25,26 @@ const MAX_PENDING = 1_000;
 const read = new Map<string, Policy>();
 
 export interface ChosenVersion {
+  /** By the plan in force. */
   readonly policy: Policy;
+  /** With all of its plans. Absent: it has no others. */
+  readonly all?: Policy;
   readonly inForce: PolicyRevision | undefined;
 }
 
 export type Choose = (kept: PolicyRevision | undefined) => ChosenVersion;
+
+/** What a call asks for. */
+export interface Deciding {
+  readonly op: KeyCall["op"];
+  readonly cost: Cost;
+}
+
+/** Whether a call takes nothing: it is answered by the plan that it names, and its key keeps its own. */
+export function looks({ op, cost }: Partial<Deciding>): boolean {
+  if (op !== "limit" || cost === undefined) return op === "peek";
+  return Object.values(typeof cost === "number" ? [cost] : cost).every((units) => units === 0);
+}
 
 /** Versions in force from calls. The latest of these and the key's decides: who lags sets no key back. */
 export class Versions extends Map<string, PolicyRevision> {

@@ -16,6 +16,7 @@ import { countHeld, type LeaseCounter } from "../../core/stats/held-times.ts";
 import { endOfHold, type Idempotent, remembering, ofGroupText } from "../keys/idempotency.ts";
 import type { KeyState, RuleState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
+import { exactly } from "../keys/seen-rules.ts";
 import type { Claim } from "../storage/records.ts";
 import {
   type Acquiring,
@@ -90,6 +91,7 @@ export class Claims {
     const waiting = {
       cost,
       group: call.group,
+      inForce: call.inForce,
       ttlMs: call.ttlMs,
       ...(provisional && { waitMs: provisional.waitMs }),
     };
@@ -172,14 +174,16 @@ export class Claims {
       ...(leased && { lease: leaseOf(leased, nowMs) }),
     };
     const remember = remembering(idempotentHold(call), answer);
-    const change = { accounts, put: leased ? [claim, leased] : [claim], remember };
+    const put = leased ? [claim, leased] : [claim];
+    const change = { accounts, put, remember, ...exactly(keyState, call) };
     return this.#store.commitWithin(keyState, change, nowMs) ?? answer;
   }
 
   #denyHold(keyState: KeyState, call: Params<"hold">, nowMs: number): Decided {
     const { admitted, accounts, rules } = decideTogether(keyState.seenBy(call), nowMs, call.cost);
     // A cost admitted here still waits behind other callers. It takes nothing and may be repeated.
-    if (!admitted && accounts !== undefined) this.#store.commit(keyState, { accounts }, nowMs);
+    if (!admitted && accounts !== undefined)
+      this.#store.commit(keyState, { accounts, ...exactly(keyState, call) }, nowMs);
     const isContended = admitted || isProvisionallyBlocked(keyState, call, nowMs);
     return { rules, ...(isContended && { isContended }) };
   }
@@ -266,7 +270,8 @@ export class Claims {
     if (claim === undefined) return { rules, waitedMs };
     const answer = { rules, waitedMs, lease: leaseOf(claim, nowMs) };
     const remember = remembering(idempotentLease(call), answer);
-    const over = this.#store.commitWithin(keyState, { accounts, put: [claim], remember }, nowMs);
+    const change = { accounts, put: [claim], remember, ...exactly(keyState, call) };
+    const over = this.#store.commitWithin(keyState, change, nowMs);
     if (over !== undefined) return over;
     this.#counter?.add("leases_granted", [publicName(keyState.policy.name)]);
     return answer;
@@ -275,7 +280,7 @@ export class Claims {
   /** A rule with `countDenied` counts the denial. */
   #denyLease(keyState: KeyState, call: Acquiring, nowMs: number): Decided {
     const { rules, accounts } = decideTogether(keyState.seenBy(call), nowMs, call.cost);
-    if (accounts !== undefined) this.#store.commit(keyState, { accounts }, nowMs);
+    if (accounts !== undefined) this.#store.commit(keyState, { accounts, ...exactly(keyState, call) }, nowMs);
     return { rules };
   }
 }

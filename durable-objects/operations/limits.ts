@@ -31,6 +31,7 @@ import {
 } from "../keys/idempotency.ts";
 import type { KeyState, RuleState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
+import { exactly } from "../keys/seen-rules.ts";
 import { type Limiting, MISSING, type Operations, type Params } from "./operations.ts";
 import {
   cacheableDenial,
@@ -94,7 +95,13 @@ export class Limits {
     const answer = answerAt(nowMs, false);
     if (answer !== undefined) return answer;
     if (call.isBatched === true) return full("batch-waits", 0);
-    return whenUncontended(this.#queue, keyState, { cost: call.cost }, nowMs, answerAt);
+    return whenUncontended(
+      this.#queue,
+      keyState,
+      { cost: call.cost, inForce: call.inForce },
+      nowMs,
+      answerAt,
+    );
   }
 
   #earlier(keyState: KeyState, call: Limiting, atMs: number): Answer | undefined {
@@ -148,12 +155,13 @@ export class Limits {
       return firmMs > 0 ? { ...answer, firmForMs: firmMs } : answer;
     }
     const idempotent = idempotentLimit(call);
+    const exact = exactly(keyState, call);
     if (idempotent !== undefined) {
       const charge = admitted ? chargeOf(keyState.policy.rules, cost) : undefined;
       const remember = remembering(idempotent, answer, charge);
-      return this.#store.commitWithin(keyState, { accounts, remember }, atMs) ?? answer;
+      return this.#store.commitWithin(keyState, { accounts, remember, ...exact }, atMs) ?? answer;
     }
-    this.#store.commit(keyState, { accounts }, atMs);
+    this.#store.commit(keyState, { accounts, ...exact }, atMs);
     // An admission of the last unit also has the denial of the next call.
     const isLast = admitted && rules.some(({ remaining }) => remaining === 0);
     if (!isLast || !keyState.policy.localDecisions.denies) return answer;

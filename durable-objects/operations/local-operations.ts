@@ -3,8 +3,10 @@ import { heldByGroup } from "../../core/accounts/hold.ts";
 import { namesOf } from "../../core/algorithms/fair/slot-shares.ts";
 import { planIn } from "../../core/policies/named-plans.ts";
 import type { GroupsReport, Peeked } from "../../core/protocol/answers.ts";
+import type { SeenBy } from "../../core/protocol/calls.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
+import { policyFor } from "../keys/seen-rules.ts";
 import { Claims } from "./claims.ts";
 import { Limits } from "./limits.ts";
 import type { Operations } from "./operations.ts";
@@ -52,7 +54,7 @@ export function localOperations(
     acquire,
     renew,
     release,
-    peek: (keyState, nowMs, group) => peeked(keyState, { queue, shedders, slots }, nowMs, group),
+    peek: (keyState, nowMs, by) => peeked(keyState, { queue, shedders, slots }, nowMs, by),
     reset: (keyState, nowMs) => {
       store.reset(keyState, nowMs);
       slots.reset(keyState, nowMs);
@@ -76,7 +78,7 @@ function peeked(
   keyState: KeyState,
   { queue, shedders, slots }: Parts,
   nowMs: number,
-  group: string | undefined,
+  { group, inForce }: Pick<SeenBy, "group" | "inForce"> = {},
 ): Peeked {
   const count = { hold: 0, lease: 0, holders: 0 };
   for (const claim of keyState.claims.values()) {
@@ -90,7 +92,7 @@ function peeked(
   const shedding = shedders.report(keyState, nowMs);
   const groups = groupsOf(keyState, nowMs);
   return {
-    rules: peekTurn(queue, keyState, { cost: 1, group }, nowMs),
+    rules: peekTurn(queue, keyState, { cost: 1, group, inForce }, nowMs),
     outstanding: Math.max(...keyState.accounts.map(outstandingOf)) - slots.owed(keyState),
     holds: count.hold,
     leases: count.lease,
@@ -98,7 +100,7 @@ function peeked(
     queueLength: waiters.length,
     longestWaitMs: waiters[0] === undefined ? 0 : nowMs - waiters[0].sinceMs,
     holders: keyState.holders.countAt(nowMs) + count.holders,
-    ...planIn(keyState.policy),
+    ...planIn(policyFor(keyState.chosen, { inForce })),
     ...(shedding && { shedding }),
     ...(groups && { groups }),
   };

@@ -1,5 +1,5 @@
 import type { Answer, Lease, Missing, Peeked } from "../../core/protocol/answers.ts";
-import type { GiveBackMessage } from "../../core/protocol/calls.ts";
+import type { GiveBackMessage, SeenBy } from "../../core/protocol/calls.ts";
 import type { MaybePromise, KeyCall } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../keys/key-state.ts";
 
@@ -48,7 +48,7 @@ export interface Operations {
   /** Ends a lease, and serves waiting callers. Returns whether the lease existed. */
   release(keyState: KeyState, call: Releasing, nowMs: number): MaybePromise<boolean>;
   /** The answer to a call of cost 1, without taking it, and the held units and waiting callers. */
-  peek(keyState: KeyState, nowMs: number, group?: string): MaybePromise<Peeked>;
+  peek(keyState: KeyState, nowMs: number, by?: Pick<SeenBy, "group" | "inForce">): MaybePromise<Peeked>;
   /** Makes the key untouched, but units that isolates may still spend stay held. */
   reset(keyState: KeyState, nowMs: number): MaybePromise<void>;
   /** Ends all waits for the key. */

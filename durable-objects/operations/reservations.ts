@@ -217,8 +217,8 @@ function alone({ cost, isBatched, ...call }: Params<"reserve">) {
   return { ...seenAs(call), cost, isBatched };
 }
 
-function seenAs({ priority, group, namedBy }: SeenBy): SeenBy {
-  return { priority, group, namedBy };
+function seenAs({ priority, group, namedBy, inForce }: SeenBy): SeenBy {
+  return { priority, group, namedBy, inForce };
 }
 
 /** Returns units, or takes some. */

@@ -1,6 +1,11 @@
 /** A call takes units in its turn, or is denied at once, with the exact wait, if that cannot end in time. */
 import { admitsUnprovisional, withoutTaking } from "../../core/accounts/account.ts";
-import { leastWaitMs, type QueuedCost, waitBehindMs } from "../../core/accounts/queue-waits.ts";
+import {
+  leastWaitMs,
+  type PlannedCost,
+  type QueuedCost,
+  waitBehindMs,
+} from "../../core/accounts/queue-waits.ts";
 import { shareBehind } from "../../core/algorithms/fair/fair.ts";
 import { type Cost, costOf } from "../../core/policies/policy.ts";
 import type { Answer, Decided, RuleDecision } from "../../core/protocol/answers.ts";
@@ -10,11 +15,8 @@ import type { KeyState } from "../keys/key-state.ts";
 import type { LeaveSignal } from "./operations.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
-interface RequestedUnits {
+interface RequestedUnits extends SeenBy {
   readonly cost: Cost;
-  readonly priority?: string | undefined;
-  readonly group?: string | undefined;
-  readonly namedBy?: string | undefined;
 }
 
 interface TurnCall extends RequestedUnits {
@@ -49,7 +51,7 @@ export function takeTurn(
   answers: TurnAnswers,
 ): MaybePromise<Answer> {
   queue.serve(keyState, false);
-  const { cost, ttlMs, signal, caller, idempotencyKey, priority, group, namedBy } = call;
+  const { cost, ttlMs, signal, caller, idempotencyKey, priority, group, namedBy, inForce } = call;
   const waitedAt = (atMs: number) => (call.waitMs === undefined ? {} : { waitedMs: atMs - nowMs });
   const standing = (atMs: number): Answer | undefined => {
     const hasLeases = keyState.policy.lease !== undefined;
@@ -65,7 +67,9 @@ export function takeTurn(
   if (granted !== undefined) return granted;
   const waitMs = policy.shadow ? 0 : (call.waitMs ?? 0);
   const minMs =
-    waitMs === 0 ? Infinity : (leastWaitMs(keyState.seenBy(call), waiters, cost, nowMs) ?? Infinity);
+    waitMs === 0
+      ? Infinity
+      : (leastWaitMs(keyState.seenBy(call), planned(keyState, call, waiters), cost, nowMs) ?? Infinity);
   const deny = (atMs: number, reason?: Decided["reason"]): Answer => {
     const ahead = queue.aheadOf(keyState, call, atMs);
     const answer = ahead.length === 0 ? answers.deny(atMs) : { rules: behind(keyState, call, atMs, ahead) };
@@ -88,6 +92,7 @@ export function takeTurn(
     priority,
     group,
     namedBy,
+    inForce,
     apart,
   };
   const answerAt = (atMs: number, isLast: boolean, isPushedOut = false) => {
@@ -109,7 +114,7 @@ function behind(keyState: KeyState, call: RequestedUnits, nowMs: number, waiters
   const { cost } = call;
   const { policy } = keyState;
   const ruleStates = keyState.seenBy(call);
-  const retryAfterMs = waitBehindMs(ruleStates, waiters, cost, nowMs);
+  const retryAfterMs = waitBehindMs(ruleStates, planned(keyState, call, waiters), cost, nowMs);
   return withoutTaking(ruleStates, nowMs, cost).map((decision, index): RuleDecision => {
     const { rule, account } = ruleStates[index] ?? {};
     const isQueued = rule !== undefined && (policy.lease === undefined || rule.lease !== undefined);
@@ -122,6 +127,22 @@ function behind(keyState: KeyState, call: RequestedUnits, nowMs: number, waiters
       .map((waiter) => costOf(rule, waiter.cost));
     const share = shareBehind(rule.config, account?.state, nowMs, costOf(rule, cost), own);
     return { ...denied, ...(share && { share }), success: false, remaining: 0, retryAfterMs, reason };
+  });
+}
+
+/** The waiters with the rules of the plans that they name, where those are others than the call's. */
+function planned(
+  keyState: KeyState,
+  call: RequestedUnits,
+  waiters: readonly QueuedCost[],
+): readonly PlannedCost[] {
+  const { plan } = call.inForce ?? {};
+  if (waiters.every(({ inForce }) => inForce?.plan === plan)) return waiters;
+  const byPlan = new Map([[plan, undefined as PlannedCost["ruleAccounts"]]]);
+  return waiters.map((waiter) => {
+    const { inForce } = waiter;
+    if (!byPlan.has(inForce?.plan)) byPlan.set(inForce?.plan, keyState.seenBy({ ...call, inForce }));
+    return { ...waiter, ruleAccounts: byPlan.get(inForce?.plan) };
   });
 }
 
@@ -154,7 +175,13 @@ export function isProvisionallyBlocked(keyState: KeyState, call: RequestedUnits,
 export function whenUncontended<Result>(
   queue: WaitQueue,
   keyState: KeyState,
-  { cost, group, ttlMs = 0, waitMs }: RequestedUnits & { readonly ttlMs?: number; readonly waitMs?: number },
+  {
+    cost,
+    group,
+    inForce,
+    ttlMs = 0,
+    waitMs,
+  }: RequestedUnits & { readonly ttlMs?: number; readonly waitMs?: number },
   nowMs: number,
   answerAt: (atMs: number, isLast: boolean) => Result | undefined,
 ): MaybePromise<Result> {
@@ -163,7 +190,11 @@ export function whenUncontended<Result>(
   if (last !== undefined) return last;
   const maxMs = waitMs ?? Math.min(CONTENTION_WAIT_MS, Math.floor(keyState.policy.deadlineMs / 2));
   const untilMs = nowMs + maxMs;
-  return queue.wait(keyState, { cost, group, ttlMs, sinceMs: nowMs, untilMs, isBrief: true }, answerAt);
+  return queue.wait(
+    keyState,
+    { cost, group, inForce, ttlMs, sinceMs: nowMs, untilMs, isBrief: true },
+    answerAt,
+  );
 }
 
 /**

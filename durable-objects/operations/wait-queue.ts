@@ -10,6 +10,7 @@ import { waitBehindMs } from "../../core/accounts/queue-waits.ts";
 import { RateLine } from "../../core/accounts/rate-line.ts";
 import { SYSTEM_TIME, type Time } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
+import type { SeenBy } from "../../core/protocol/calls.ts";
 import { markOf } from "../../core/protocol/names.ts";
 import { full, type Full } from "../../core/protocol/problems.ts";
 import type { KeyState } from "../keys/key-state.ts";
@@ -88,7 +89,7 @@ export class WaitQueue {
   /** The waiters that a new call may not pass; none if all are brief (`isBrief`) and nothing is leased. */
   aheadOf(
     keyState: KeyState,
-    { priority, group, namedBy, cost }: Pick<Waiter, "priority" | "group" | "namedBy" | "cost">,
+    { priority, group, namedBy, inForce, cost }: Pick<Waiter, "cost"> & SeenBy,
     nowMs: number,
   ): readonly Waiter[] {
     const { policy } = keyState;
@@ -101,7 +102,12 @@ export class WaitQueue {
     const ahead = isNobodys ? NOBODY : aheadOf(policy, own, { priority, sinceMs: nowMs });
     if (shared === undefined) return ahead;
     const { rates, slots } = this.#lineOf(keyState);
-    const before = (shared.isRate ? rates : slots).before(keyState, waiters, { group, namedBy, cost }, nowMs);
+    const before = (shared.isRate ? rates : slots).before(
+      keyState,
+      waiters,
+      { group, namedBy, inForce, cost },
+      nowMs,
+    );
     return before.size === 0
       ? ahead
       : waiters.filter((waiter) => before.has(waiter) || ahead.includes(waiter));

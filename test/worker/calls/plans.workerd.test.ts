@@ -22,6 +22,10 @@ test("a key keeps its plan while nobody names another, and a peek shows it", asy
   expect((await report("planned", key)).body).toMatchObject({ plan: "pro", limit: 40, remaining: 35 });
   const named = await call(`/v1/policies/planned/keys/${key}?plan=pro`, { method: "GET" });
   expect(named.body).toMatchObject({ plan: "pro", remaining: 35 });
+  const looked = await call(`/v1/policies/planned/keys/${key}?plan=max`, { method: "GET" });
+  expect(looked.body).toMatchObject({ plan: "max", limit: 100_000, remaining: 99_995 });
+  expect((await limit("planned", key, { cost: 0 })).body).toMatchObject({ limit: 10, remaining: 5 });
+  expect((await report("planned", key)).body).toMatchObject({ plan: "pro", limit: 40, remaining: 35 });
   await call(`/v1/policies/planned/keys/${key}`, { method: "DELETE" });
   expect((await limit("planned", key, { plan: "pro" })).body).toMatchObject({ remaining: 39 });
 });
