@@ -119,9 +119,10 @@ export interface Algorithm<Config extends object, State> {
 
   /** Present when denials block the key for a while (penalty.ts). */
   readonly hasPenalty?: true;
-
   /** Present when its units come back all at once, at the end of a window: then a notice is for a window (core/accounts/notices.ts). */
   readonly hasWindows?: true;
+  /** Present when units of a charge come back at the quota's rate, whatever else was taken (`credit` with `atMs`). */
+  readonly isSteady?: true;
 
   /** Present when groups share the quota (fair/): a call says its group. */
   readonly isFair?: true;

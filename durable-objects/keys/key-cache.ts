@@ -278,7 +278,7 @@ export class KeyCache {
     const policy = (fields === undefined ? undefined : readPolicy(name, fields, this.#policies)) ?? file;
     if (policy === undefined)
       throw new Error(`this version of the object has no policy ${JSON.stringify(name)}`);
-    return { policy: planOf(policy, inForce?.plan), inForce };
+    return { policy: planOf(policy, inForce?.plan), whole: policy, inForce };
   }
 
   #load(key: string, choose: (kept: PolicyRevision | undefined) => ChosenVersion, nowMs: number): KeyState {
@@ -294,10 +294,9 @@ export class KeyCache {
 
   /** Writes a loaded record again if it is of an earlier version or of other rules. */
   #writeFound(keyState: KeyState, nowMs: number): void {
-    const { found, inForce, policy, ruleStates } = keyState;
+    const { found, inForce, ruleStates } = keyState;
     const isRecorded = keyState.dueMs > -Infinity;
-    if (isRecorded && isOfAnother(found, inForce))
-      return this.#beginAnew(keyState, { policy, inForce }, nowMs);
+    if (isRecorded && isOfAnother(found, inForce)) return this.#beginAnew(keyState, keyState.chosen, nowMs);
     const isNewVersion = isRecorded && later(found, inForce) !== found;
     if (!isNewVersion && !ruleStates.some(({ isConverted }) => isConverted)) return;
     keyState.advance(nowMs);

@@ -24,6 +24,8 @@ const read = new Map<string, Policy>();
 
 export interface ChosenVersion {
   readonly policy: Policy;
+  /** With all plans: `policy` is as the key's plan sees it. */
+  readonly whole: Policy;
   readonly inForce: PolicyRevision | undefined;
 }
 
