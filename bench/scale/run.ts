@@ -1,7 +1,7 @@
-import { planOf } from "../../core/policies/named-plans.ts";
 /** One cell of the table: holders far away, a load on one key, and what is admitted of it, in virtual time. */
 import { parseDeployment } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";
+import { planOf } from "../../core/policies/seen-policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { seededRandom, whole } from "../../test/support/random.ts";
 import { drawCity, regionOf } from "./cities.ts";

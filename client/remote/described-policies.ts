@@ -1,6 +1,6 @@
-/** Policies as the limiter describes them to its clients, and as calls here see them. */
-import { ofGroup } from "../../core/policies/of-group.ts";
 import type { PolicyView, RuleView } from "../../core/policies/policy.ts";
+/** Policies as the limiter describes them to its clients, and as calls here see them. */
+import { ofGroup } from "../../core/policies/seen-policy.ts";
 import type {
   DescribedPolicy,
   PolicyDescription,

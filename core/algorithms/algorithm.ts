@@ -122,9 +122,10 @@ export interface Algorithm<Config extends object, State> {
 
   /** Present when denials block the key for a while (penalty.ts). */
   readonly hasPenalty?: true;
-
   /** Present when its units come back all at once, at the end of a window: then a notice is for a window (core/accounts/notices.ts). */
   readonly hasWindows?: true;
+  /** Present when units of a charge come back at the quota's rate, whatever else was taken (`credit` with `atMs`). */
+  readonly isSteady?: true;
 
   /** Present when groups share the quota (fair/): a call says its group. */
   readonly isFair?: true;
@@ -162,9 +163,8 @@ export function cutByWindow<Config extends { readonly windowMs: number }>(
 
 export type PartOfGroup = Readonly<Record<"part" | "held", number>>;
 
-/** A part of the rate of a quota. */
+/** A part of the rate of a quota. `isHeld`: what comes in a window is among the held units (`isCutByWindow`). */
 export interface Rate {
-  /** What comes in a window is among the held units (`isCutByWindow`). */
   readonly isHeld?: true;
   readonly units: number;
   readonly windowMs: number;

@@ -45,7 +45,10 @@ export function dualConfig(own: AnyAlgorithm, other: AnyAlgorithm): DualAlgorith
   return {
     ...plain,
     ...(leasing && { leasing }),
-    ...storageOf(own),
+    ...storageOf(own, other),
+    ...((own.bytes ?? other.bytes) && {
+      bytes: (state) => bytesOf(own, state.own) + bytesOf(other, state.other),
+    }),
     capacity: (config) => Math.min(own.capacity(config.own), other.capacity(config.other)),
     quota: (config) => own.quota(config.own),
     localDecisions: (config) => own.localDecisions(config.own),
@@ -90,21 +93,22 @@ export function dualConfig(own: AnyAlgorithm, other: AnyAlgorithm): DualAlgorith
   };
 }
 
-function storageOf(own: AnyAlgorithm): Pick<DualAlgorithm, "covers" | "pack" | "unpack" | "bytes"> {
+function bytesOf(algorithm: AnyAlgorithm, state: unknown): number {
+  return state === undefined ? 0 : (algorithm.bytes?.(state) ?? 0);
+}
+
+function storageOf(
+  own: AnyAlgorithm,
+  other: AnyAlgorithm,
+): Pick<DualAlgorithm, "covers" | "pack" | "unpack"> {
   return {
     covers: (config, stored, ahead, state, outstanding, nowMs) =>
       own.covers(config.own, stored, ahead, state?.own, outstanding, nowMs),
     pack: (config, state, nowMs, before) =>
       state.own === undefined ? { record: undefined } : own.pack(config.own, state.own, nowMs, before),
-    unpack(config, record, segments) {
-      const state = own.unpack(config.own, record, segments);
-      return { own: state, other: state };
-    },
-    ...(own.bytes && {
-      bytes: (state) =>
-        [state.own, state.other]
-          .filter((each) => each !== undefined)
-          .reduce<number>((sum, each) => sum + (own.bytes?.(each) ?? 0), 0),
+    unpack: (config, record, segments) => ({
+      own: own.unpack(config.own, record, segments),
+      other: other.unpack(config.other, record, segments),
     }),
   };
 }

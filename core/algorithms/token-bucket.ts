@@ -38,6 +38,7 @@ type State = TokenBucketState;
 
 export const tokenBucket: Algorithm<Config, State> = {
   name: "token-bucket",
+  isSteady: true,
   isPoolable: true,
   fields: { limit: "units", window: "duration", burst: "units?" },
 
@@ -108,12 +109,16 @@ export const tokenBucket: Algorithm<Config, State> = {
   maxDebit: (config, state, nowMs) =>
     Math.floor((MAX_PARTS - spentAt(config, state, nowMs)) / config.windowMs),
 
-  credit(config, state, nowMs, units, atMs = nowMs) {
+  credit(config, state, nowMs, units, chargedMs) {
+    const [atMs, isOfCharge] = [chargedMs ?? nowMs, chargedMs !== undefined];
     // Above 2^53 the product is not exact, but no charge is that large: the result is 0 either way.
     const refilled = config.limit * Math.max(0, nowMs - atMs);
     const parts = Math.max(0, units * config.windowMs - refilled);
-    const spent = Math.max(0, spentAt(config, state, nowMs) - parts);
-    return stateOf(config, spent, stamp(state, nowMs), beyondAt(config, state, nowMs));
+    const [spent, beyond] = [spentAt(config, state, nowMs), beyondAt(config, state, nowMs)];
+    // Units of a charge are among all that were spent, also before the bucket shrank.
+    const left = Math.max(0, spent + (isOfCharge ? beyond : 0) - parts);
+    const leftSpent = Math.min(spent, left);
+    return stateOf(config, leftSpent, stamp(state, nowMs), isOfCharge ? left - leftSpent : beyond);
   },
 
   untouchedAtMs(config, state, uses) {

@@ -1,7 +1,8 @@
 /**
- * Plans with shorter windows. What a window admitted is forgotten at its end, so a key that has a plan with a shorter one for a
- * moment would forget what its longer one holds. Therefore a call under the shorter window counts in both, and passes when it
- * passes in both: in the longer one up to its limit, or up to what the shorter one admits in that time if that is more.
+ * Plans with other windows. What a window admitted is forgotten at its end, so a key that has a plan with a shorter one for a
+ * moment would forget what its longer one holds. Therefore a key counts in the windows of all its policy's plans, each with a
+ * state of its own. A call passes when it passes in its own window and in all longer ones: in those up to the largest limit
+ * that a plan with that window has, or up to what the call's own plan admits in that time if that is more.
  *
  * Example: 1,000 in 30 days, and a plan of 10 a day. Who has used 1,000 may use 10 a day when the first of the 1,000 are 30
  * days ago, and has 0 of 1,000 left when the plan changes back.
@@ -9,26 +10,28 @@
  * Buckets need none of this: time fills them by what their state says, whatever plan was named.
  */
 import type { AnyAlgorithm } from "../algorithms/algorithm.ts";
-import { dualConfig, type DualConfig } from "../algorithms/dual-config.ts";
-import { clip, type Violation, wrong } from "../violations.ts";
+import { dualConfig } from "../algorithms/dual-config.ts";
+import { clip, type Violation, wrong } from "../validation.ts";
 import type { Policy, Rule } from "./policy.ts";
 
-/** The loosest rule with the longest window. */
-interface Longest {
+/** The loosest rule with a window. */
+interface Window {
   readonly rule: Rule;
   readonly windowMs: number;
   readonly limit: number;
 }
 
-/** A window of the calendar or of a log may overlap with so many more of the shorter ones than fit into it. */
+/** A window may overlap with so many more of the shorter ones than fit into it. */
 const MORE_WINDOWS = 2;
+/** Their states know only of their window (`canCount`), also with shares or penalties around them. */
+const FORGETFUL: readonly string[] = ["sliding-log", "fixed-window", "sliding-window-counter"];
 
-/** Makes the rules of plans count in the longest windows of all of them. @param maxInCall the most that a call may bring */
-export function besideLongest(policies: readonly Policy[], maxInCall = 0): (policy: Policy) => Policy {
-  const longest = longestIn(policies, maxInCall);
+/** Makes the rules of plans count in the windows of all of them. @param maxInCall the most that a call may bring */
+export function inAllWindows(policies: readonly Policy[], maxInCall = 0): (policy: Policy) => Policy {
+  const windows = windowsOf(policies, maxInCall);
   return (policy) => {
     const rules = policy.rules.map((rule, index) => {
-      const made = beside(rule, longest[index], policy.pool !== undefined);
+      const made = counting(rule, windows[index] ?? [], policy.pool !== undefined);
       return "allowed" in made ? rule : made;
     });
     const isSame = rules.every((rule, index) => rule === policy.rules[index]);
@@ -37,19 +40,16 @@ export function besideLongest(policies: readonly Policy[], maxInCall = 0): (poli
 }
 
 /**
- * The windows of plans that cannot be counted beside the longest one. Only policies that are written are refused for it:
- * under those that are stored, and have been in force, what a longer window held is forgotten.
+ * The windows of plans that cannot be counted beside longer ones. Only policies that are written are refused for it: under
+ * those that are stored, and have been in force, what a longer window held is forgotten.
  */
 export function planWindowProblems({ plans, pool }: Policy): readonly Violation[] {
-  const policies = [...(plans ?? [])];
-  const max = policies[0]?.[1].limitInCall?.max;
-  const longest = longestIn(
-    policies.map(([, policy]) => policy),
-    max,
-  );
-  return policies.flatMap(([plan, { name, rules }]) =>
+  const named = [...(plans ?? [])];
+  const policies = named.map(([, policy]) => policy);
+  const windows = windowsOf(policies, policies[0]?.limitInCall?.max);
+  return named.flatMap(([plan, { name, rules }]) =>
     rules.flatMap((rule, index) => {
-      const made = beside(rule, longest[index], pool !== undefined);
+      const made = counting(rule, windows[index] ?? [], pool !== undefined);
       if (!("allowed" in made)) return [];
       const path = rules.length === 1 && rule.name === name ? ["window"] : ["rules", rule.name, "window"];
       const problem = wrong(path, `${rule.quota.windowMs} ms`, made.allowed);
@@ -63,46 +63,46 @@ export function inPlan(plan: string, { path, detail }: Violation): Violation {
   return { path: ["plans", plan, ...path], detail: `plans.${clip(plan)}: ${detail}` };
 }
 
-function longestIn(policies: readonly Policy[], maxInCall = 0): readonly (Longest | undefined)[] {
-  return (policies[0]?.rules ?? []).map((_, index) =>
-    policies
-      .flatMap(({ rules }) => longestOf(rules[index], maxInCall) ?? [])
-      .reduce<Longest | undefined>((one, other) => (one && !isLooser(other, one) ? one : other), undefined),
-  );
+/** By rule, the windows of all plans, the longest first. */
+function windowsOf(policies: readonly Policy[], maxInCall = 0): readonly (readonly Window[])[] {
+  return (policies[0]?.rules ?? []).map((_, index) => {
+    const loosest = new Map<number, Window>();
+    for (const { rules } of policies) {
+      const rule = rules[index];
+      const { units, windowMs } = rule?.quota ?? { units: 0 };
+      if (rule === undefined || windowMs === undefined) continue;
+      const limit = Math.max(units, maxInCall);
+      if (limit > (loosest.get(windowMs)?.limit ?? -1)) loosest.set(windowMs, { rule, windowMs, limit });
+    }
+    return [...loosest.values()].toSorted((one, other) => other.windowMs - one.windowMs);
+  });
 }
 
-function longestOf(rule: Rule | undefined, maxInCall: number): Longest | undefined {
-  const { units, windowMs } = rule?.quota ?? { units: 0 };
-  if (rule === undefined || windowMs === undefined) return undefined;
-  return { rule, windowMs, limit: Math.max(units, maxInCall) };
-}
-
-function isLooser(one: Longest, other: Longest): boolean {
-  return one.windowMs === other.windowMs ? one.limit > other.limit : one.windowMs > other.windowMs;
-}
-
-/** @returns what must be so instead, if it cannot be counted beside the longer window */
-function beside(
+/** @returns what must be so instead, if it cannot be counted beside a longer window */
+function counting(
   rule: Rule,
-  longest: Longest | undefined,
+  windows: readonly Window[],
   isPooled: boolean,
 ): Rule | { readonly allowed: string } {
-  const { algorithm, quota } = rule;
-  const isLongest = longest === undefined || (quota.windowMs ?? Infinity) >= longest.windowMs;
-  if (isLongest || "own" in rule.config) return rule;
-  const isWrapped = algorithm.isFair === true || algorithm.hasPenalty === true;
-  if (!FORGETFUL.includes(algorithm.name)) return rule;
-  const ofAll = `the longest window of the policy's plans, ${longest.windowMs} ms`;
-  if (isWrapped || isPooled) return { allowed: `${ofAll}, with fair, blockFor or a pool` };
-  const shortMs = quota.windowMs ?? Infinity;
-  const within = quota.units * (Math.ceil(longest.windowMs / shortMs) + MORE_WINDOWS);
-  const limit = Math.max(longest.limit, within);
-  if (algorithm.canCount?.(longest.rule.config, limit) !== true)
-    return { allowed: `longer, or the limit smaller: what it admits is counted in ${ofAll}` };
-  const both: DualConfig = { own: { ...longest.rule.config, limit }, other: rule.config };
-  const dual = dualConfig(longest.rule.algorithm, algorithm) as unknown as AnyAlgorithm;
-  return { ...rule, algorithm: dual, config: { ...rule.config, ...both }, capacity: dual.capacity(both) };
+  const { algorithm, config, quota } = rule;
+  if (windows.length < 2 || !FORGETFUL.includes(algorithm.name) || "own" in config) return rule;
+  const ownMs = quota.windowMs ?? Infinity;
+  const ofAll = `the longest window of the policy's plans, ${windows[0]?.windowMs} ms`;
+  if (algorithm.isFair === true || algorithm.hasPenalty === true || isPooled)
+    return ownMs === windows[0]?.windowMs ? rule : { allowed: `${ofAll}, with fair, blockFor or a pool` };
+  const configs: object[] = [];
+  for (const { rule: loosest, windowMs, limit: largest } of windows) {
+    const within = quota.units * (Math.ceil(windowMs / ownMs) + MORE_WINDOWS);
+    const limit = Math.max(largest, within);
+    if (windowMs > ownMs && algorithm.canCount?.(loosest.config, limit) !== true)
+      return { allowed: `longer, or the limit smaller: what it admits is counted in ${ofAll}` };
+    // Of a shorter window the state is kept too, so that all plans have the same states.
+    configs.push(windowMs > ownMs ? { ...loosest.config, limit } : config);
+  }
+  const [last = config, ...longer] = configs.toReversed();
+  const [made, all] = longer.reduce<readonly [AnyAlgorithm, object]>(
+    ([others, other], own) => [dualConfig(algorithm, others), { own, other }],
+    [algorithm, last],
+  );
+  return { ...rule, algorithm: made, config: { ...config, ...all } };
 }
-
-/** Their states know only of their window (`canCount`), also with shares or penalties around them. */
-const FORGETFUL: readonly string[] = ["sliding-log", "fixed-window", "sliding-window-counter"];

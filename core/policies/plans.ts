@@ -12,10 +12,10 @@
 import { MAX_UNITS } from "../algorithms/algorithm.ts";
 import { meant, violation, type Violation, wrong } from "../validation.ts";
 import { isTable, type Table, withFigures } from "./changed-tables.ts";
-import { withCallLimits } from "./named-plans.ts";
-import { besideLongest, inPlan, planWindowProblems } from "./plan-windows.ts";
+import { inAllWindows, inPlan, planWindowProblems } from "./plan-windows.ts";
 import { NAME, NAME_ALLOWED } from "./policy-fields.ts";
 import type { LimitInCall, Policy, Rule } from "./policy.ts";
+import { withCallLimits } from "./seen-policy.ts";
 
 /** Each is parsed when the worker starts. */
 const MAX_PLANS = 64;
@@ -62,14 +62,14 @@ export function withPlans(policy: Policy, table: Table, parse: Parse): Policy | 
     }
   }
   if (problems.length > 0) return { problems };
-  const beside = besideLongest([...plans.values()], max);
+  const beside = inAllWindows([...plans.values()], max);
   for (const [plan, named] of plans) plans.set(plan, withCounted(beside(named), beside));
   const own = plans.get("") ?? policy;
   return { ...policy, rules: own.rules, plans };
 }
 
-/** Its limits in calls too are counted beside longer windows. */
-function withCounted(policy: Policy, beside: ReturnType<typeof besideLongest>): Policy {
+/** Its limits in calls too count in the windows of all plans. */
+function withCounted(policy: Policy, beside: ReturnType<typeof inAllWindows>): Policy {
   const { limitInCall } = policy;
   if (limitInCall === undefined) return policy;
   const known = new WeakMap<Policy, Policy>();
@@ -117,7 +117,8 @@ const MAX_ALLOWED = `an integer from 1 to ${MAX_UNITS}`;
  * count so many. Only policies that are written are refused for it: those that are stored have been in force.
  */
 export function planProblems(policy: Policy): readonly Violation[] {
-  return [...planWindowProblems(policy), ...limitInCallProblems(policy)];
+  const problems = limitInCallProblems(policy);
+  return problems.length > 0 ? problems : planWindowProblems(policy);
 }
 
 function limitInCallProblems({ plans }: Policy): readonly Violation[] {

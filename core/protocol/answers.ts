@@ -25,6 +25,8 @@ export interface RuleDecision {
 
 export interface Decided {
   readonly rules: readonly RuleDecision[];
+  /** Of an answer to an earlier call: the plan that decided it, with its own limits (`withCallLimits`). Absent: that of the call. */
+  readonly plan?: string;
   /** Why a call that would wait was denied, if not only by a rule. */
   readonly reason?: "wait-timeout" | "queue-full";
   readonly waitedMs?: number;

@@ -1,6 +1,5 @@
 /** The decision that a caller sees, and the headers that describe it. */
 import { DENIAL_REASONS, MAX_UNITS, type Share } from "../algorithms/algorithm.ts";
-import { planIn } from "../policies/named-plans.ts";
 import {
   type HeaderStyle,
   type AppliedOverride,
@@ -9,6 +8,7 @@ import {
   publicName,
   type Rule,
 } from "../policies/policy.ts";
+import { planIn } from "../policies/seen-policy.ts";
 import type { Decided, Hold, Lease, Peeked, RuleDecision, Shed } from "./answers.ts";
 import { claimId } from "./names.ts";
 import type { Problem } from "./problems.ts";
@@ -118,7 +118,7 @@ export function publicDecision(
   decided: Decided,
   decidedBy: "isolate" | "object" = "object",
 ): Decision {
-  const { rules, waitedMs, lease, hold, source = decidedBy } = decided;
+  const { rules, waitedMs, lease, hold, plan, source = decidedBy } = decided;
   const { limit, remaining, resetAfterMs, retryAfterMs, reason } = bindingRule(rules);
   const isAdmitted = rules.every((rule) => rule.success);
   const success = isAdmitted || policy.shadow;
@@ -136,14 +136,14 @@ export function publicDecision(
     rules,
   };
   const delayMs = isAdmitted && !policy.shadow ? longestDelayMs(rules) : 0;
-  const isPlain = delayMs === 0 && waitedMs === undefined && !lease && !hold;
+  const isPlain = delayMs === 0 && waitedMs === undefined && !lease && !hold && plan === undefined;
   // A decision from held units is complete here: a copy would double its cost.
   if (isAdmitted && source !== "fallback" && isPlain)
     return policy.plan || policy.isFair ? { ...decision, ...planIn(policy), ...shareIn(rules) } : decision;
   const place = { policy: policy.name, key };
   return {
     ...decision,
-    ...planIn(policy),
+    ...(plan === undefined ? planIn(policy) : { ...planIn(decided), [PLAN]: plan }),
     ...shareIn(rules),
     ...(isAdmitted && source === "fallback" && { reason: "degraded" }),
     ...(delayMs > 0 && { delayMs }),
@@ -152,6 +152,14 @@ export function publicDecision(
     ...(hold && { hold: { ...hold, id: claimId("hold", place, hold.id) } }),
     ...(!isAdmitted && { violated: rules.filter((rule) => !rule.success).map(({ name }) => name) }),
   };
+}
+
+/** Where a decision has `Decided.plan`, with a call's own limits. Copies have it too, but no JSON and no message. */
+const PLAN = Symbol("the plan that decided");
+
+/** The plan that decided; `undefined`: that of the call. */
+export function decidingPlan(answer: unknown): string | undefined {
+  return (answer as { readonly [PLAN]?: string } | undefined)?.[PLAN];
 }
 
 /** The part of the call's group: that of the rule that binds, of those that groups share. */

@@ -1,4 +1,5 @@
 import { type Cost, costOf, publicName, type Rule } from "../../core/policies/policy.ts";
+import { planOf } from "../../core/policies/seen-policy.ts";
 import type { Conflict, Decided } from "../../core/protocol/answers.ts";
 import { callerIn, sharedKey } from "../../core/protocol/names.ts";
 import { full, type Full } from "../../core/protocol/problems.ts";
@@ -67,9 +68,12 @@ export class KeyAnswers {
   chargeOf(keyState: KeyState, idempotencyKey: string, nowMs: number) {
     const found = this.#stored(keyState, idempotencyKey, nowMs);
     if (found === undefined || isEnding(found.answer)) return undefined;
-    const { charge, rules } = JSON.parse(found.answer) as StoredDecision;
+    const { charge, rules, plan } = JSON.parse(found.answer) as StoredDecision;
     const { group } = rules.find(({ share }) => share !== undefined)?.share ?? {};
-    return charge && { charge, atMs: found.atMs, group };
+    // Earlier versions stored no plan.
+    const { policy, chosen } = keyState;
+    const under = plan === undefined ? policy : planOf(chosen.whole, plan);
+    return charge && { charge, atMs: found.atMs, group, rules: under.rules };
   }
 
   /** After a refund the call keeps its answer, but its charge cannot be found any more. */
@@ -89,7 +93,8 @@ export class KeyAnswers {
     const isMost = count >= MAX_ANSWERS;
     const stored = this.#storage.answers;
     if (isMost) stored.removeOldest(key, caller);
-    stored.write(key, idempotencyKey, { request, answer: textOf(answer, charge), atMs: nowMs });
+    const planned = typeof answer === "string" ? answer : { ...answer, ...planOfKey(keyState) };
+    stored.write(key, idempotencyKey, { request, answer: textOf(planned, charge), atMs: nowMs });
     if (isMost) answers.delete(caller);
     else answers.set(caller, { count: count + 1, oldestMs: Math.min(oldestMs, nowMs), isExact: false });
   }
@@ -172,7 +177,7 @@ export type Charge = Readonly<Record<string, TakenUnits>>;
 
 interface TakenUnits {
   readonly units: number;
-  /** The terms at the time. Under others it is unknown which units have refilled. */
+  /** The terms of the charge's plan. Once the policy has others for it, it is unknown which units have refilled. */
   readonly terms: string;
 }
 
@@ -184,17 +189,54 @@ export function chargeOf(rules: readonly Rule[], cost: Cost): Charge | undefined
   return taken.length === 0 ? undefined : Object.fromEntries(taken);
 }
 
-/** How many of `units` the charge took of this rule, under its current terms. */
-export function takenOf(rule: Rule, charge: Charge, units: Cost): number {
-  const taken = Object.hasOwn(charge, rule.name) ? charge[rule.name] : undefined;
-  return taken?.terms === termsOf(rule) ? Math.min(taken.units, costOf(rule, units)) : 0;
+/** A charge that may be given back, with the rules that the policy now has for the plan under which it was taken. */
+export interface StandingCharge {
+  readonly charge: Charge;
+  readonly atMs: number;
+  readonly rules: readonly Rule[];
 }
 
-export function takesAll(rules: readonly Rule[], charge: Charge, units: Cost): boolean {
-  return Object.entries(charge).every(([name, taken]) => {
-    const rule = rules.find((each) => each.name === name);
-    return rule !== undefined && takenOf(rule, charge, units) === taken.units;
-  });
+/** How many of `units` the charge took of this rule; 0: the policy has other terms for the plan of the charge now. */
+export function takenOf(
+  { name }: Pick<Rule, "name">,
+  { charge, rules }: StandingCharge,
+  units: Cost,
+): number {
+  const taken = Object.hasOwn(charge, name) ? charge[name] : undefined;
+  const rule = rules.find((each) => each.name === name);
+  if (taken === undefined || rule === undefined || taken.terms !== termsOf(rule)) return 0;
+  return Math.min(taken.units, costOf(rule, units));
+}
+
+/** Which part of the charge these units are. `none`: none of its rules can give them back. */
+export function partOf(standing: StandingCharge, units: Cost): "all" | "some" | "none" {
+  const parts = Object.entries(standing.charge).map(([name, taken]) => [
+    taken.units,
+    takenOf({ name }, standing, units),
+  ]);
+  if (parts.every(([taken, part]) => taken === part)) return "all";
+  return parts.some(([, part]) => part !== 0) ? "some" : "none";
+}
+
+/**
+ * The units that come back of a charge, and since when time has returned some of them. Of two plans the one counts that has
+ * returned more: the key may have had either of them meanwhile.
+ */
+export function returnedOf(rule: Rule, standing: StandingCharge, units: Cost, nowMs: number) {
+  const { atMs, rules } = standing;
+  const taken = takenOf(rule, standing, units);
+  const charged = rules.find(({ name }) => name === rule.name);
+  if (charged === undefined || taken === 0 || termsOf(charged) === termsOf(rule))
+    return { units: taken, atMs };
+  const { algorithm, config } = charged;
+  if (algorithm.untouchedAtMs(config, algorithm.debit(config, undefined, atMs, taken)) <= nowMs)
+    return { units: 0, atMs };
+  const faster = algorithm.isSteady === true ? rateOf(charged) / rateOf(rule) : 1;
+  return { units: taken, atMs: faster > 1 ? nowMs - Math.ceil((nowMs - atMs) * faster) : atMs };
+}
+
+function rateOf({ quota: { units, windowMs = Infinity } }: Rule): number {
+  return units / windowMs;
 }
 
 /** Stored: never reword, or earlier charges could not be refunded. */
@@ -224,6 +266,11 @@ export function claimsFull(storage: KeyStorage, keyState: KeyState, put: readonl
   if (caller !== "" && counts.of(caller) + begun.length > MAX_CLAIMS_OF_CALLER)
     return full("caller-claims", MAX_CLAIMS_OF_CALLER);
   return undefined;
+}
+
+/** The plan that decides, in an answer: to a call that names none, or that is repeated later under another one. */
+export function planOfKey({ policy: { plan } }: Pick<KeyState, "policy">): Pick<Decided, "plan"> {
+  return plan === undefined ? {} : { plan };
 }
 
 /** The group of a call in the text of its request. Stored: never reword. */

@@ -1,7 +1,6 @@
 import { UNTOUCHED, unstoredOf } from "../../core/accounts/account.ts";
 import type { Account } from "../../core/accounts/hold.ts";
 import { NOTHING_NOTICED } from "../../core/accounts/notices.ts";
-import { planOf } from "../../core/policies/named-plans.ts";
 import {
   isOfAnother,
   later,
@@ -9,6 +8,7 @@ import {
   type PolicyRevision,
   publicName,
 } from "../../core/policies/policy.ts";
+import { planOf } from "../../core/policies/seen-policy.ts";
 import type { JournalRoom } from "../storage/journal.ts";
 import { record, storedNotices } from "../storage/records.ts";
 import type { KeyStorage } from "../storage/storage.ts";
@@ -278,7 +278,7 @@ export class KeyCache {
     const policy = (fields === undefined ? undefined : readPolicy(name, fields, this.#policies)) ?? file;
     if (policy === undefined)
       throw new Error(`this version of the object has no policy ${JSON.stringify(name)}`);
-    return { policy: planOf(policy, inForce?.plan), all: policy, inForce };
+    return { policy: planOf(policy, inForce?.plan), whole: policy, inForce };
   }
 
   #load(key: string, choose: (kept: PolicyRevision | undefined) => ChosenVersion, nowMs: number): KeyState {

@@ -9,8 +9,8 @@ import {
   NOTHING_NOTICED,
 } from "../../core/accounts/notices.ts";
 import { randomId } from "../../core/clock.ts";
-import { planIn } from "../../core/policies/named-plans.ts";
 import { isCandidate, publicName, type Rule } from "../../core/policies/policy.ts";
+import { planIn } from "../../core/policies/seen-policy.ts";
 import type { RuleDecision } from "../../core/protocol/answers.ts";
 import type { Claim } from "../storage/records.ts";
 import { aheadOfRecord } from "../storage/write-behind.ts";

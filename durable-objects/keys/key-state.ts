@@ -30,7 +30,7 @@ import {
 import type { KeyStorage } from "../storage/storage.ts";
 import {
   aheadOfRecord,
-  aheadUnits,
+  aheadOf,
   covers,
   lastsLongEnough,
   recordWholeAtMs,
@@ -390,10 +390,4 @@ export class KeyState {
       left = 0;
     };
   }
-}
-
-/** By how many units memory may be ahead of a rule's stored state. */
-function aheadOf({ rule, stored, storedWholeMs }: RuleState, nowMs: number): number {
-  if (stored === undefined) return aheadUnits(rule);
-  return storedWholeMs <= nowMs ? Math.max(stored.ahead, aheadUnits(rule)) : stored.ahead;
 }

@@ -1,15 +1,15 @@
 /** The rules of a key as a call sees them: by its plan, priority and group. */
 import { underRule } from "../../core/accounts/account.ts";
 import { type RuleAccount, seenByGroup } from "../../core/accounts/hold.ts";
-import { planOf } from "../../core/policies/named-plans.ts";
 import { forPriority, type Policy } from "../../core/policies/policy.ts";
+import { planOf } from "../../core/policies/seen-policy.ts";
 import type { SeenBy } from "../../core/protocol/calls.ts";
 import type { ChosenVersion } from "./versions.ts";
 
 /** The policy by the plan that a call names. While it waits, others may have named other plans for the key. */
-export function policyFor({ policy, all, inForce }: ChosenVersion, { inForce: named }: SeenBy): Policy {
+export function policyFor({ policy, whole, inForce }: ChosenVersion, { inForce: named }: SeenBy): Policy {
   const plan = named?.plan;
-  return plan === undefined || all === undefined || plan === inForce?.plan ? policy : planOf(all, plan);
+  return plan === undefined || plan === inForce?.plan ? policy : planOf(whole, plan);
 }
 
 /**

@@ -27,8 +27,8 @@ const read = new Map<string, Policy>();
 export interface ChosenVersion {
   /** By the plan in force. */
   readonly policy: Policy;
-  /** With all of its plans. Absent: it has no others. */
-  readonly all?: Policy;
+  /** With all plans: `policy` is as the key's plan sees it. */
+  readonly whole: Policy;
   readonly inForce: PolicyRevision | undefined;
 }
 
@@ -161,6 +161,8 @@ export function rulesIn(policy: string, terms: string): readonly Rule[] {
 export function stricterOf(rule: Rule, others: readonly Rule[]): Rule | undefined {
   const other = others.find(({ name }) => name === rule.name);
   if (other === undefined || storedName(other) !== storedName(rule)) return undefined;
+  // It counts in the windows of several plans, and the other one's terms name one.
+  if ("own" in rule.config) return undefined;
   if ((other.algorithm.hasPenalty === true) !== (rule.algorithm.hasPenalty === true)) return undefined;
   const config: DualConfig = { own: rule.config, other: other.config };
   const algorithm = dualConfig(rule.algorithm, other.algorithm) as unknown as AnyAlgorithm;

@@ -13,7 +13,7 @@ import type { Answer, Decided, Lease, Missing } from "../../core/protocol/answer
 import { ownHoldId } from "../../core/protocol/names.ts";
 import { full, type Full } from "../../core/protocol/problems.ts";
 import { countHeld, type LeaseCounter } from "../../core/stats/held-times.ts";
-import { endOfHold, type Idempotent, remembering, ofGroupText } from "../keys/idempotency.ts";
+import { endOfHold, type Idempotent, remembering, ofGroupText, planOfKey } from "../keys/idempotency.ts";
 import type { KeyState, RuleState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import { exactly } from "../keys/seen-rules.ts";
@@ -110,7 +110,7 @@ export class Claims {
     const settledRules = keyState
       .seenBy(claim)
       .map(({ rule }, index) => ({ rule, account: accounts[index] as Account }));
-    const answer = { rules: withoutTaking(settledRules, nowMs, 0) };
+    const answer = { rules: withoutTaking(settledRules, nowMs, 0), ...planOfKey(keyState) };
     const isRepeatable = claim.isProvisional !== true || claim.idempotencyKey !== undefined;
     const remember = isRepeatable ? remembering(endOfHold(id), answer) : [];
     this.#store.commit(keyState, { accounts, end: [claim], remember }, nowMs);
@@ -346,7 +346,7 @@ function standing(
 }
 
 function rulesNow(keyState: KeyState, nowMs: number): Decided {
-  return { rules: withoutTaking(keyState.seenBy(), nowMs, 0) };
+  return { rules: withoutTaking(keyState.seenBy(), nowMs, 0), ...planOfKey(keyState) };
 }
 
 /** A rule's account after a settle. A unit missing in `used` counts as it was held. */

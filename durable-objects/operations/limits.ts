@@ -25,9 +25,10 @@ import {
   chargeOf,
   type Idempotent,
   ofGroupText,
+  planOfKey,
   remembering,
-  takenOf,
-  takesAll,
+  partOf,
+  returnedOf,
 } from "../keys/idempotency.ts";
 import type { KeyState, RuleState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
@@ -176,16 +177,18 @@ export class Limits {
     const standing = charge === undefined ? undefined : this.#store.answers.chargeOf(keyState, charge, nowMs);
     if (charge !== undefined && standing === undefined) return MISSING;
     const refunded = keyState.seenBy(standing).map(({ rule, account }) => {
-      const returned = standing === undefined ? costOf(rule, units) : takenOf(rule, standing.charge, units);
-      return { rule, account: refund(rule, account, nowMs, returned, standing?.atMs) };
+      const returned: { readonly units: number; readonly atMs?: number } =
+        standing === undefined ? { units: costOf(rule, units) } : returnedOf(rule, standing, units, nowMs);
+      return { rule, account: refund(rule, account, nowMs, returned.units, returned.atMs) };
     });
-    const answer = { rules: withoutTaking(refunded, nowMs, 0) };
+    const answer = { rules: withoutTaking(refunded, nowMs, 0), ...planOfKey(keyState) };
     const accounts = refunded.map(({ account }) => account);
     // In one commit: otherwise the charge could be refunded again.
     const change = { accounts, remember: remembering(idempotent, answer) };
-    // After a full refund a repeated call is decided again.
-    const isAll = standing !== undefined && takesAll(keyState.policy.rules, standing.charge, units);
-    const end = charge === undefined ? {} : isAll ? { forget: [charge] } : { uncharge: charge };
+    // After a full refund a repeated call is decided again. A charge of other rules stays as it is.
+    const part = standing === undefined ? "none" : partOf(standing, units);
+    const ends = { all: { forget: [charge ?? ""] }, some: { uncharge: charge ?? "" }, none: {} };
+    const end = ends[part];
     const over = this.#store.commitWithin(keyState, { ...change, ...end }, nowMs);
     if (over === undefined) this.#queue.serve(keyState);
     return over ?? answer;

@@ -1,7 +1,7 @@
 import { outstandingOf, withoutTaking } from "../../core/accounts/account.ts";
 import { heldByGroup } from "../../core/accounts/hold.ts";
 import { namesOf } from "../../core/algorithms/fair/slot-shares.ts";
-import { planIn } from "../../core/policies/named-plans.ts";
+import { planIn } from "../../core/policies/seen-policy.ts";
 import type { GroupsReport, Peeked } from "../../core/protocol/answers.ts";
 import type { SeenBy } from "../../core/protocol/calls.ts";
 import type { KeyState } from "../keys/key-state.ts";

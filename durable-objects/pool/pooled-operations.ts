@@ -1,9 +1,10 @@
 import { MAX_UNITS } from "../../core/algorithms/algorithm.ts";
 import { randomId } from "../../core/clock.ts";
 import { type Cost, costOf, costText } from "../../core/policies/policy.ts";
-import type { Answer, Lease, Missing, Peeked, RuleDecision } from "../../core/protocol/answers.ts";
+import type { Answer, Decided, Lease, Missing, Peeked, RuleDecision } from "../../core/protocol/answers.ts";
 import type { GiveBackMessage } from "../../core/protocol/calls.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
+import { planOfKey } from "../keys/idempotency.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import { refundText } from "../operations/limits.ts";
@@ -20,7 +21,7 @@ import { PooledLeases } from "./pooled-leases.ts";
 import { isAllowed, PooledLimits } from "./pooled-limits.ts";
 import type { PoolAnswer, PoolCall } from "./protocol.ts";
 import { PoolFailure, PoolSession, type PoolSessionHost } from "./session.ts";
-import { costsOf, freeUnits, leaseWaitMs } from "./share-algorithm.ts";
+import { costsOf, freeUnits, leaseWaitMs, pooledRules } from "./share-algorithm.ts";
 
 export interface PooledHost extends PoolSessionHost {
   readonly store: KeyStore;
@@ -75,14 +76,24 @@ export class PooledOperations implements Operations {
     return this.#orAlone(keyState, ask, (own, nowMs) => local.limit(own, call, nowMs));
   }
 
-  refund(keyState: KeyState, call: Params<"refund">): Promise<Answer> {
-    const { units, idempotencyKey, charge } = call;
+  refund(keyState: KeyState, refunding: Params<"refund">): Promise<Answer> {
+    const { units, idempotencyKey, charge } = refunding;
     const isNamed = charge === undefined ? {} : { isNamed: true as const };
     const request = refundText(units, charge);
     const names = [...named(charge), ...named(idempotencyKey)];
-    const ask = () => this.#decide(keyState, { op: "refund", cost: units, request, ...isNamed }, names);
+    const { whole } = keyState.chosen;
+    const each = charge === undefined ? [] : [...(whole.plans ?? [])];
+    const plans = Object.fromEntries(each.map(([plan, policy]) => [plan, pooledRules(policy)]));
+    const call = {
+      op: "refund",
+      cost: units,
+      request,
+      ...isNamed,
+      ...(each.length > 0 && { plans }),
+    } as const;
+    const ask = () => this.#decide(keyState, call, names);
     return this.#orAlone(keyState, ask, (alone, nowMs) => {
-      const answer = this.#host.local.refund(alone, call, nowMs);
+      const answer = this.#host.local.refund(alone, refunding, nowMs);
       // The pool may know the charge, and does not answer.
       if ("missing" in answer) throw new PoolFailure("the charge is not known here");
       return answer;
@@ -217,7 +228,8 @@ export class PooledOperations implements Operations {
   }
 
   #decide(keyState: KeyState, params: PoolParams, names: readonly string[]): Promise<Answer> {
-    return this.#askPool(keyState, params, names, (answer) => answerOf(answer, params.cost));
+    const planned = { ...params, ...(params.request !== undefined && planOfKey(keyState)) };
+    return this.#askPool(keyState, planned, names, (answer) => answerOf(answer, params.cost));
   }
 
   #askPool<Result>(
@@ -277,12 +289,13 @@ function held(id: string): string[] {
 }
 
 function answerOf(answer: PoolAnswer, units: Cost): Answer {
-  const { rules = [], missing, conflict, full, hold, deniedIn } = answer;
+  const { rules = [], missing, conflict, full, hold, deniedIn, plan } = answer;
   if (missing === true) return MISSING;
   if (full !== undefined) return { full };
   if (conflict !== undefined) return { conflict };
-  if (hold === undefined) return { rules, source: "pool", ...(deniedIn && { deniedIn }) };
-  return { rules, source: "pool", hold: { id: hold.id, units, expiresAfterMs: hold.expiresAfterMs } };
+  const decided: Decided = { rules, source: "pool", ...(plan !== undefined && { plan }) };
+  if (hold === undefined) return { ...decided, ...(deniedIn && { deniedIn }) };
+  return { ...decided, hold: { id: hold.id, units, expiresAfterMs: hold.expiresAfterMs } };
 }
 
 /** The pool's decisions, with a shorter wait where leases of this region end before the pool has slots. */

@@ -42,6 +42,10 @@ export interface PoolCall {
   readonly round?: number;
   /** Of `refund`: the last key but one is a `limit`'s idempotency key, whose remaining units return once. */
   readonly isNamed?: true;
+  /** With `request`: the plan that decides, stored with the answer. Absent: the policy has no plans. */
+  readonly plan?: string;
+  /** With `isNamed`: the rules of each plan, since the charge may be of another one. */
+  readonly plans?: Readonly<Record<string, readonly PoolRule[]>>;
   /** Present: the caller is a holder, and this is its message. */
   readonly holding?: HolderMessage;
 }
@@ -119,6 +123,8 @@ export interface PoolSizing {
 export interface PoolAnswer {
   /** Absent with `missing`, `conflict` and `full`, and after `renew`. */
   readonly rules?: readonly RuleDecision[];
+  /** The plan that decided, if it was stored with the answer. */
+  readonly plan?: string;
   /** The hold or lease does not exist, or has ended. */
   readonly missing?: true;
   /** The idempotency key was used before for this other request. */

@@ -284,7 +284,12 @@ export class RegionKey extends Holder<ReserveCall> {
   #begin(nowMs: number): [KeyState, Reservations] {
     const { policy } = this;
     const inForce = this.#inForce;
-    const keyState = new KeyState(new MemoryStorage(), () => ({ policy, inForce }), this.key, nowMs);
+    const keyState = new KeyState(
+      new MemoryStorage(),
+      () => ({ policy, whole: policy, inForce }),
+      this.key,
+      nowMs,
+    );
     const commit: ConstructorParameters<typeof Reservations>[0]["commit"] = (state, { accounts }) =>
       state.replaceAccounts(accounts, true);
     // Nobody waits here: such calls go to the home object.

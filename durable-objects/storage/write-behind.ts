@@ -44,6 +44,15 @@ export function aheadUnits(rule: Rule): number {
   return Math.floor(Math.min(capacity * MAX_SHARE, maxLost(rule)));
 }
 
+/** By how many units memory may be ahead of a rule's stored state. */
+export function aheadOf(
+  { rule, stored, storedWholeMs }: { rule: Rule; stored: StoredAccount | undefined; storedWholeMs: number },
+  nowMs: number,
+): number {
+  if (stored === undefined) return aheadUnits(rule);
+  return storedWholeMs <= nowMs ? Math.max(stored.ahead, aheadUnits(rule)) : stored.ahead;
+}
+
 /** By how many units memory may go ahead of a record written now, beside the units of holders. */
 export function aheadOfRecord(rule: Rule, used: number): number {
   return Math.min(aheadUnits(rule), Math.floor(used * USED_SHARE));

@@ -10,7 +10,6 @@ import { ReservationCache } from "../../client/reservation-cache.ts";
 import { BatchQueues } from "../../client/transports/batch-queue.ts";
 import { Objects } from "../../client/transports/objects.ts";
 import type { Time } from "../../core/clock.ts";
-import { planOf } from "../../core/policies/named-plans.ts";
 import { type RegionalPolicies, withAll } from "../../core/policies/parse-policies.ts";
 import {
   DEFAULT_BOUNDS,
@@ -18,6 +17,7 @@ import {
   type Policy,
   type PolicyRevision,
 } from "../../core/policies/policy.ts";
+import { planOf } from "../../core/policies/seen-policy.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
 import type { LimitCall, ReserveCall } from "../../core/protocol/calls.ts";
 import type { Decision } from "../../core/protocol/decision.ts";

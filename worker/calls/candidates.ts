@@ -5,9 +5,8 @@
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { blockedDecision, decisionOf } from "../../client/read-answer.ts";
 import { randomId } from "../../core/clock.ts";
-import { planOf } from "../../core/policies/named-plans.ts";
-import { ofGroup } from "../../core/policies/of-group.ts";
 import { type Candidate, type Policy, takesNothing } from "../../core/policies/policy.ts";
+import { ofGroup, planOf } from "../../core/policies/seen-policy.ts";
 import type { HoldParams, AcquireParams, LimitParams } from "../../core/protocol/calls.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { readClaimId } from "../../core/protocol/names.ts";

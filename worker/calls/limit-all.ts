@@ -12,10 +12,12 @@
  * furthest key waits for no waiting call. Nor can calls starve: a waiting call is served before later holds
  * of this kind.
  */
+import type * as v from "valibot";
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import type { SheddingSample } from "../../client/objects/load-shedding.ts";
 import { decisionOf, toShedDecision } from "../../client/read-answer.ts";
-import { type Cost, costOf, takesNothing } from "../../core/policies/policy.ts";
+import { type Cost, costOf, type Policy, takesNothing } from "../../core/policies/policy.ts";
+import { withCallLimits } from "../../core/policies/seen-policy.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
 import { MAX_CHECKS } from "../../core/protocol/calls.ts";
 import {
@@ -26,11 +28,12 @@ import {
   settledDecision,
 } from "../../core/protocol/decision.ts";
 import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { clip } from "../../core/violations.ts";
 import { acquireCandidate, limitCandidate } from "./candidates.ts";
 import { digestOf, findChecks, type IndependentCheck, nameOf, textOf, withKeys } from "./checks.ts";
 import { type CallContext, rateProblem } from "./limits.ts";
 import * as requests from "./schemas/request-schemas.ts";
-import { given, parse, badValue, type Target } from "./validate.ts";
+import { given, parse, badValue, stray, type Target } from "./validate.ts";
 
 /** Decides several checks: all or none of them, or each by itself. */
 export async function callLimitSeveral(context: CallContext, input: unknown): Answered<AllDecisions> {
@@ -88,9 +91,8 @@ async function limitByKey(client: LimiterClient, checks: readonly Check[]): Answ
   const made: Check[] = [];
   const places = checks.map((check) => {
     const { policy, total } = check;
-    const isLeasing = policy.rules.some(({ algorithm }) => algorithm.leasing !== undefined);
     const others = checks.filter((each) => nameOf(each) === nameOf(check));
-    if (isLeasing || others.length === 1) return made.push(check) - 1;
+    if (isLeasing(policy) || others.length === 1) return made.push(check) - 1;
     const before = made.findIndex((each) => nameOf(each) === nameOf(check));
     if (before >= 0) return before;
     const isPlain = others.every((each) => typeof each.cost === "number");
@@ -291,10 +293,50 @@ async function parseChecks(context: CallContext, input: unknown): Answered<Check
     atomic ? undefined : rateProblem(policy, cost, path),
   );
   if (targets instanceof Problem) return targets;
+  const unlike = atomic ? unlikeProblem(request.checks, targets) : undefined;
+  if (unlike !== undefined) return unlike;
   const checks = withKeys(targets, idempotencyKey);
   if (!atomic) return { alone: checks };
   const words = await requestText(targets);
   return { together: checks.map((each) => ({ ...each, total: totalOf(targets, each), request: words })) };
+}
+
+type NamedCheck = v.InferOutput<typeof requests.LimitAllRequest>["checks"][number];
+
+/** The problem of a check that would count otherwise than an earlier one of its key: these are decided as one. */
+function unlikeProblem(
+  checks: readonly NamedCheck[],
+  targets: readonly IndependentCheck[],
+): Problem | undefined {
+  const seen = new Map<string, number>();
+  for (const [index, target] of targets.entries()) {
+    const before = seen.get(nameOf(target)) ?? index;
+    seen.set(nameOf(target), before);
+    const [own, first] = [checks[index], checks[before]];
+    // Slots are leased check by check: each may be of a group of its own.
+    const fields = isLeasing(target.policy)
+      ? (["plan", "limits"] as const)
+      : (["plan", "limits", "group"] as const);
+    for (const field of fields) {
+      const [value, wanted] = [textIn(own?.[field]), textIn(first?.[field])];
+      if (value === wanted) continue;
+      const same = `as in checks.${before} (checks on the same key must name the same ${field})`;
+      return stray(
+        ["checks", String(index), field],
+        `checks.${index}.${field} is ${clip(value)}: must be ${clip(wanted)}, ${same}`,
+      );
+    }
+  }
+  return undefined;
+}
+
+function isLeasing({ rules }: Policy): boolean {
+  return rules.some(({ algorithm }) => algorithm.leasing !== undefined);
+}
+
+function textIn(value: string | Readonly<Record<string, number>> | undefined): string {
+  if (value === undefined) return "left out";
+  return typeof value === "string" ? JSON.stringify(value) : withCallLimits("", value);
 }
 
 /** The call as idempotency stores it, independent of the order of checks: never change it. */

@@ -27,7 +27,14 @@ import { type AnyDecision, standingFor } from "../../core/protocol/decision.ts";
 import { type Answered, Problem } from "../../core/protocol/problems.ts";
 import { limitCandidate } from "./candidates.ts";
 import { digestOf, findChecks, type IndependentCheck, textOf, withKeys } from "./checks.ts";
-import { type CallContext, limitOf, rateProblem, type TargetAnswer, withCharge } from "./limits.ts";
+import {
+  type CallContext,
+  decidedBy,
+  limitOf,
+  rateProblem,
+  type TargetAnswer,
+  withCharge,
+} from "./limits.ts";
 import * as requests from "./schemas/request-schemas.ts";
 import { badValue, given, parse } from "./validate.ts";
 
@@ -43,9 +50,10 @@ export async function callLimitAny(
     ? tryInOrder(call.checks, decideBy(context, call))
     : tryOnce(context, call, request));
   if (answer instanceof Problem) return answer;
-  const { policy } = call.checks[answer.decisions.indexOf(standingFor(answer))] ?? {};
-  if (policy === undefined) throw new RangeError("no check was tried");
-  return { policy, answer };
+  const standing = standingFor(answer);
+  const check = call.checks[answer.decisions.indexOf(standing)];
+  if (check === undefined) throw new RangeError("no check was tried");
+  return { policy: decidedBy(context.client, check, standing), answer };
 }
 
 interface Call {

@@ -5,8 +5,9 @@ import { ADDRESS_ALLOWED, normaliseKey } from "../../core/catalog/keys.ts";
 import { randomId, readClockMs } from "../../core/clock.ts";
 import type { RegionalPolicies } from "../../core/policies/parse-policies.ts";
 import { type Cost, costOf, type Policy, publicName, takesNothing } from "../../core/policies/policy.ts";
+import { namedPlan } from "../../core/policies/seen-policy.ts";
 import type { LimitParams } from "../../core/protocol/calls.ts";
-import type { Decision, KeyReport } from "../../core/protocol/decision.ts";
+import { decidingPlan, type Decision, type KeyReport } from "../../core/protocol/decision.ts";
 import { type Answered, catalogUnreached, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { oneOfNames, pointerTo, violation } from "../../core/violations.ts";
 import { keyProblem, mayUse, policyProblem, type Principal, scopeProblem } from "../auth/tokens.ts";
@@ -47,8 +48,17 @@ export function onKey<
     const target = findTarget(context.client, context.principal, request, [], isDecided);
     if (target instanceof Problem) return target;
     const answer = await answerOf(target, request, context, input);
-    return answer instanceof Problem ? answer : { policy: target.policy, answer };
+    if (answer instanceof Problem) return answer;
+    return { policy: decidedBy(context.client, target, answer), answer };
   };
+}
+
+/** The policy as the plan sees it that decided: to a repeated call the first one's, to one without a plan its key's. */
+export function decidedBy({ policies }: LimiterClient, { policy, key }: Target, answer: unknown): Policy {
+  const plan = decidingPlan(answer);
+  const whole = policies.named.get(publicName(policy.name));
+  if (plan === undefined || plan === policy.plan || whole === undefined) return policy;
+  return namedPlan(whole.overrides?.find(key, readClockMs()) ?? whole, plan) ?? policy;
 }
 
 /**

@@ -1,8 +1,7 @@
-/** The policy as a call sees it: its plan, limits that the call brings, and its group. */
-import { namedPlan, withCallLimits } from "../../core/policies/named-plans.ts";
-import { ofGroup } from "../../core/policies/of-group.ts";
 import { limitedRules } from "../../core/policies/plans.ts";
 import type { Policy } from "../../core/policies/policy.ts";
+/** The policy as a call sees it: its plan, limits that the call brings, and its group. */
+import { namedPlan, ofGroup, withCallLimits } from "../../core/policies/seen-policy.ts";
 import { hash } from "../../core/protocol/names.ts";
 import type { Problem } from "../../core/protocol/problems.ts";
 import { clip, oneOfNames, wrong } from "../../core/violations.ts";

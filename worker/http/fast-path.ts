@@ -19,7 +19,7 @@ import {
 import { knownCaller, type Principal } from "../auth/tokens.ts";
 import { callingFrom, clientOf, freshen, giveBackAll } from "../bindings/client.ts";
 import type { Env } from "../bindings/env.ts";
-import { findTarget, limitOf } from "../calls/limits.ts";
+import { decidedBy, findTarget, limitOf } from "../calls/limits.ts";
 import { LimitRequest } from "../calls/schemas/request-schemas.ts";
 import { parse } from "../calls/validate.ts";
 import { app } from "./app.ts";
@@ -159,11 +159,12 @@ function decide(
   const signal = "waitMs" in request && (request.waitMs ?? 0) > 0 ? http.signal : undefined;
   const decided = limitOf(client, principal, target, request, input, signal);
   if (decided instanceof Problem) return toResponse(decided);
-  const { policy } = target;
-  if (!(decided instanceof Promise)) return plainResponse(policy, decided, deny);
+  if (!(decided instanceof Promise)) return plainResponse(target.policy, decided, deny);
   return decided
     .then((answer) =>
-      answer instanceof Problem ? toResponse(answer) : decisionResponse({ policy, answer }, deny),
+      answer instanceof Problem
+        ? toResponse(answer)
+        : decisionResponse({ policy: decidedBy(client, target, answer), answer }, deny),
     )
     .catch(internalProblem);
 }

@@ -121,13 +121,20 @@ export function withHeld(config: object, held: HeldByGroup): object {
   return group === undefined ? config : { ...config, held: held.byGroup.get(group) ?? 0 };
 }
 
+function marksOf({ storedAs, hasWindows, isSteady }: AnyAlgorithm) {
+  return {
+    ...(storedAs !== undefined && { storedAs }),
+    ...(hasWindows && { hasWindows }),
+    ...(isSteady && { isSteady }),
+  };
+}
+
 function withShares(algorithm: AnyAlgorithm): Algorithm<FairConfig, FairState> {
-  const { name, storedAs, fields } = algorithm;
+  const { name, fields } = algorithm;
   return {
     name,
     fields,
-    ...(storedAs !== undefined && { storedAs }),
-    ...(algorithm.hasWindows && { hasWindows: true }),
+    ...marksOf(algorithm),
     isFair: true,
     groups: activeGroups,
     configure: () => configProblem("fair", "beside an algorithm"),

@@ -60,6 +60,7 @@ const MAX_TIMEOUT_MS = 2_592_000_000;
 
 export const permitsPerCycle: Algorithm<Config, State> = {
   name: "permits-per-cycle",
+  isSteady: true,
   fields: { limit: "units", window: "duration", timeout: "duration?" },
 
   configure(fields): Config | ConfigProblem {

@@ -61,6 +61,7 @@ const MAX_COLD_FACTOR = 1_000;
 
 export const smoothWarmingUp: Algorithm<Config, State> = {
   name: "smooth-warming-up",
+  isSteady: true,
   fields: {
     limit: "units",
     window: "duration",

@@ -1,5 +1,6 @@
 import { DECISIONS, HOLDS, WAITS, WHOLE } from "./lua/accounts.ts";
-import { ANSWERING, ANSWERS, CALLS, CHARGES, OTHER_CALLS } from "./lua/calls.ts";
+import { ANSWERING, ANSWERS, CALLS, OTHER_CALLS } from "./lua/calls.ts";
+import { CHARGES } from "./lua/charges.ts";
 import { CONCURRENCY } from "./lua/concurrency.ts";
 import { GCRA } from "./lua/gcra.ts";
 import { GRANTS, HOLDERS } from "./lua/holders.ts";

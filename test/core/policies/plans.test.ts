@@ -1,9 +1,9 @@
 /** Plans in a policy's table, and the policies that calls of each plan see. */
 import { describe, expect, test } from "vitest";
 import { PoliciesInForce, problemsOf as problemsOfWrite } from "../../../core/catalog/policies-in-force.ts";
-import { namedPlan, planIn, planOf, withCallLimits } from "../../../core/policies/named-plans.ts";
 import { parsePolicy } from "../../../core/policies/parse-policy.ts";
 import { later, type Policy } from "../../../core/policies/policy.ts";
+import { namedPlan, planIn, planOf, withCallLimits } from "../../../core/policies/seen-policy.ts";
 import { parseDeployment } from "../../support/milliseconds.ts";
 
 const BUCKET = { algorithm: "token-bucket", limit: 100, window: "1s", burst: 200 };

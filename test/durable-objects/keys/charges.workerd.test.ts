@@ -1,5 +1,6 @@
 import { afterEach, describe, expect, test, vi } from "vitest";
 import { readAnswer } from "../../../client/transports/send-batch.ts";
+import type { Rule } from "../../../core/policies/policy.ts";
 import { KNOWN_PROTOCOL } from "../../../core/protocol/messages.ts";
 import { chargeOf, takenOf } from "../../../durable-objects/keys/idempotency.ts";
 import { Storage } from "../../../durable-objects/storage/storage.ts";
@@ -172,8 +173,9 @@ test("under other terms than those of the charge nothing is given back, since no
   const terms = { algorithm: "token-bucket", limit: 10, window: 1_000 };
   const rule = ruleOf(terms);
   const charge = chargeOf([rule], 4) ?? {};
-  expect(takenOf(rule, charge, 3)).toBe(3);
-  expect(takenOf(rule, charge, 9)).toBe(4);
+  const taken = (from: Rule, units: number) => takenOf(from, { charge, atMs: 0, rules: [from] }, units);
+  expect(taken(rule, 3)).toBe(3);
+  expect(taken(rule, 9)).toBe(4);
   const others = [{ limit: 11 }, { window: 999 }, { burst: 11 }, { algorithm: "sliding-log" }];
-  for (const other of others) expect(takenOf(ruleOf({ ...terms, ...other }), charge, 3)).toBe(0);
+  for (const other of others) expect(taken(ruleOf({ ...terms, ...other }), 3)).toBe(0);
 });

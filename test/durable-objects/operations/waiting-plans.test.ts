@@ -1,8 +1,8 @@
 /** Laws of calls that wait and name plans: each is decided by its own, whatever others name meanwhile. */
 import fc from "fast-check";
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
-import { planOf } from "../../../core/policies/named-plans.ts";
 import { type Policy, versionOf } from "../../../core/policies/policy.ts";
+import { planOf } from "../../../core/policies/seen-policy.ts";
 import type { Decided, Peeked } from "../../../core/protocol/answers.ts";
 import type { KeyCall } from "../../../core/protocol/object-methods.ts";
 import { joinParts, KeyCalls } from "../../../durable-objects/key-calls.ts";

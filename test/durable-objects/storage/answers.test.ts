@@ -11,7 +11,8 @@ const OF = (caller: string, id: number) => ownKey(JSON.stringify({ token: caller
 const REQUEST = "limit of 1";
 const ANSWER = { rules: [] };
 /** What `KeyAnswers` needs of a key that is in use. */
-const keyNamed = (key: string) => ({ key, answers: new Map(), isWhole: () => false }) as unknown as KeyState;
+const keyNamed = (key: string) =>
+  ({ key, answers: new Map(), isWhole: () => false, policy: {} }) as unknown as KeyState;
 const lost = (error: unknown): never => {
   throw error;
 };

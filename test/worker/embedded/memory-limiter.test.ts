@@ -34,3 +34,15 @@ test("a lease ends with the block that has it", async () => {
   }
   expect(await limiter.acquire({ key: "a" })).toMatchObject({ success: true });
 });
+
+test("plans count as over HTTP: one for the joint checks of a key, and a refund whatever the key's plan is", async () => {
+  const plans = { pro: { limit: 1_000 } };
+  const policies = { day: { algorithm: "fixed-window", limit: 100, window: "24h", plans } };
+  await using limiter = createMemoryLimiter({ policies, policy: "day" });
+  await limiter.limit({ key: "a", cost: 50, idempotencyKey: "c" });
+  await limiter.limit({ key: "a", plan: "pro" });
+  const checks = [{ key: "a" }, { key: "a", plan: "pro" }];
+  await expect(limiter.limitAll({ checks })).rejects.toThrow('checks.1.plan is "pro": must be ""');
+  await limiter.refund({ key: "a", units: 50, charge: "c", idempotencyKey: "back" });
+  expect(await limiter.peek({ key: "a" })).toMatchObject({ plan: "pro", remaining: 999 });
+});

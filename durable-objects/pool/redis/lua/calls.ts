@@ -112,46 +112,6 @@ local function save()
 end
 `;
 
-/** durable-objects/keys/idempotency.ts in Lua: a call's charge, stored with its answer, and its refund. */
-export const CHARGES = `
--- The terms of a rule. Under others it is unknown which units of a charge time has given back.
-local function termsOf(rule)
-  return (rule.burst and 'bucket ' or 'log ') .. text(rule.capacity) .. ' ' .. text(rule.limit) .. '/'
-    .. text(rule.windowMs or 0)
-end
-
--- What a call takes of each rule.
-function chargeOf(costs)
-  local charge = {}
-  for index, book in ipairs(books) do
-    if costs[index] > 0 then charge[book.name] = text(costs[index]) .. ' ' .. termsOf(book.rule) end
-  end
-  return charge
-end
-
--- How many units the charge took of a rule, on the terms that the rule still has.
-local function takenOf(charge, book)
-  local units, terms = string.match(charge[book.name] or '', '^(%d+) (.*)$')
-  return terms == termsOf(book.rule) and tonumber(units) or 0
-end
-
--- When all units of a charge came back, its answer goes too, and its call is decided anew.
-function uncharge(charged)
-  local taken, whole = 0, 0
-  for index, book in ipairs(books) do
-    local unitsTaken = takenOf(charged.charge, book)
-    local units = math.min(call.cost[index], unitsTaken)
-    if units > 0 then
-      if units == unitsTaken then whole = whole + 1 end
-      book.state = book.rule.algorithm.uncharge(book.rule, book.state, nowMs, units, tonumber(charged.atMs))
-    end
-  end
-  for _ in pairs(charged.charge) do taken = taken + 1 end
-  charged.charge = nil
-  remember(KEYS[#KEYS - 1], whole < taken and charged, true)
-end
-`;
-
 /** The operation `limit`, decided as in durable-objects/operations/limits.ts. */
 export const CALLS = `
 local NOTHING, ONES = {}, {}
@@ -187,7 +147,7 @@ calls.limit = function(hold)
   end
   -- A denial that was counted is not counted again, but decided anew.
   local rules, isAdmitted, hasCounted = decideTogether(call.cost, hold, earlier ~= nil)
-  local answer = { request = call.request, rules = rules, isDenied = not isAdmitted }
+  local answer = { request = call.request, rules = rules, isDenied = not isAdmitted, plan = call.plan }
   if round and not isAdmitted then answer.round = text(round) end
   if requestKey and takesAny(call.cost) and (isAdmitted or hasCounted or round) then
     if isAdmitted then
@@ -196,7 +156,7 @@ calls.limit = function(hold)
     end
     remember(requestKey, answer)
   end
-  return { rules = rules, isLeasing = isAdmitted and leases(call.cost), round = answer.round }
+  return { rules = rules, isLeasing = isAdmitted and leases(call.cost), round = answer.round, plan = call.plan }
 end
 `;
 
@@ -218,7 +178,8 @@ end
 local function heldAgain(answer)
   local hold = findHold('h:' .. answer.id)
   local expiresAfterMs = hold and hold.atMs - nowMs or answer.ttlMs
-  return { rules = answer.rules, hold = { id = answer.id, ttlMs = expiresAfterMs, token = answer.token } }
+  local held = { id = answer.id, ttlMs = expiresAfterMs, token = answer.token }
+  return { rules = answer.rules, hold = held, plan = answer.plan }
 end
 
 calls.hold = function()
@@ -235,6 +196,7 @@ calls.hold = function()
   if not isAdmitted then return { rules = rules } end
   local token = leases(call.cost) and takeTokens(1) or nil
   local answer = { request = call.request, rules = rules, id = call.id, ttlMs = call.ttlMs, token = token }
+  answer.plan = call.plan
   remember(answerKey, answer)
   remember(requestKey, answer)
   return heldAgain(answer)
@@ -286,7 +248,7 @@ calls.refund = function()
     pool.isChanged = pool.isChanged or book.state ~= book.before
   end
   local answer = rulesNow()
-  answer.request = call.request
+  answer.request, answer.plan = call.request, call.plan
   remember(requestKey, answer)
   return answer
 end
@@ -341,12 +303,14 @@ end
 /** Executes one call, from reading the pool to the answer as JSON. The script ends here. */
 export const ANSWERING = `
 local function answerText(answer, granted, next)
-  if call.op == 'limit' and answer.rules and not answer.round and not granted then return '{"rules":' .. answer.rules .. '}' end
+  local isPlain = call.op == 'limit' and answer.rules and not (answer.round or answer.plan or granted)
+  if isPlain then return '{"rules":' .. answer.rules .. '}' end
   local parts = {}
   local function add(name, value)
     if value then parts[#parts + 1] = '"' .. name .. '":' .. value end
   end
   add('rules', answer.rules)
+  add('plan', answer.plan and encode(answer.plan))
   add('missing', answer.isMissing and 'true')
   add('conflict', answer.conflict and '{"request":' .. encode(answer.conflict) .. '}')
   add('full', answer.full and '{"bound":"pool-holds","most":' .. text(answer.full) .. '}')

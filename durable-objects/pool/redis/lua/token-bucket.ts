@@ -124,8 +124,10 @@ end
 
 tokenBucket.uncharge = function(rule, state, nowMs, units, atMs)
   local back = math.max(0, units * rule.windowMs - rule.limit * math.max(0, nowMs - atMs))
-  local spent = spentAt(rule, state, nowMs) - back
-  return bucketState(rule, spent, stamp(state, nowMs), beyondAt(rule, state, nowMs))
+  local spent, beyond = spentAt(rule, state, nowMs), beyondAt(rule, state, nowMs)
+  local left = math.max(0, spent + beyond - back)
+  spent = math.min(spent, left)
+  return bucketState(rule, spent, stamp(state, nowMs), left - spent)
 end
 
 -- Nothing is left, whatever there was.

@@ -1,6 +1,7 @@
 /** Charges that are given back by name, through the script on a real server. */
 import fc from "fast-check";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import type { PoolCall } from "../../../../durable-objects/pool/protocol.ts";
 import { specimens } from "../../../support/algorithms.ts";
 import { depth } from "../../../support/depth.ts";
 import { poolRule, startPools, type Pool, type Pools } from "../../../support/pools.ts";
@@ -18,13 +19,24 @@ const MISSING = { missing: true };
 const BUCKET = { name: "rate", algorithm: "token-bucket", limit: 10, windowMs: 1_000, burst: 10 } as const;
 const LOG = { name: "rate", algorithm: "sliding-log", limit: 10, windowMs: 1_000 } as const;
 
-function take(pool: Pool, name: string, cost: number, nowMs: number) {
-  return pool.call({ op: "limit", cost: [cost], request: `limit of ${cost}`, answerName: name }, nowMs);
+type Planned = Pick<PoolCall, "plan" | "plans">;
+
+function take(pool: Pool, name: string, cost: number, nowMs: number, planned: Planned = {}) {
+  const request = `limit of ${cost}`;
+  return pool.call({ op: "limit", cost: [cost], request, answerName: name, ...planned }, nowMs);
 }
 
-function back(pool: Pool, chargeName: string, units: number, nowMs: number, answerName = "back") {
+function back(
+  pool: Pool,
+  chargeName: string,
+  units: number,
+  nowMs: number,
+  answerName = "back",
+  planned: Planned = {},
+) {
   const request = `refund of ${units} of the charge "${chargeName}"`;
-  return pool.call({ op: "refund", cost: [units], isNamed: true, request, chargeName, answerName }, nowMs);
+  const call = { op: "refund", cost: [units], isNamed: true, request, chargeName, answerName } as const;
+  return pool.call({ ...call, ...planned }, nowMs);
 }
 
 async function remaining(pool: Pool, nowMs: number): Promise<number | undefined> {
@@ -89,6 +101,59 @@ describe.each([BUCKET, LOG])("$algorithm", (rule) => {
     await take(pool, "order", 3, T);
     pool.rules = [{ ...rule, limit: 9 }];
     expect((await back(pool, "order", 3, T)).rules).toMatchObject([{ remaining: rule === LOG ? 6 : 7 }]);
+  });
+
+  test("a charge of another plan is given back, if the policy still has that plan's rules: whatever plan is named", async () => {
+    const plans = {
+      "": [rule],
+      pro: [rule === LOG ? { ...rule, limit: 40 } : { ...rule, limit: 40, burst: 40 }],
+    };
+    for (const [at, then] of [
+      ["pro", ""],
+      ["", "pro"],
+    ] as const) {
+      const pool = pools.create(plans["pro"]);
+      await pool.limit([5], T);
+      pool.rules = plans[at];
+      const first = await take(pool, "order", 5, T, { plan: at });
+      expect(first).toHaveProperty("plan", at);
+      pool.rules = plans[then];
+      expect(await take(pool, "order", 5, T, { plan: then })).toEqual(first);
+      const other = { ...plans, [at]: [{ ...rule, limit: 39 }] };
+      await back(pool, "order", 5, T, "too early", { plan: then, plans: other });
+      expect(await take(pool, "order", 5, T, { plan: then })).toEqual(first);
+      await back(pool, "order", 3, T, "back", { plan: then, plans });
+      expect(await back(pool, "order", 5, T, "again", { plan: then, plans })).toEqual(MISSING);
+      pool.rules = plans["pro"];
+      expect(await remaining(pool, T)).toBe(33);
+    }
+  });
+
+  test("of a charge of another plan comes back what the faster of both has not returned", async () => {
+    const own = { ...rule, limit: 10, windowMs: 1_000 };
+    const fast = { ...own, windowMs: 500 };
+    const plans = { "": [own], fast: [fast] };
+    for (const [at, then] of [
+      ["fast", ""],
+      ["", "fast"],
+    ] as const) {
+      const pool = pools.create(plans[at]);
+      await take(pool, "order", 10, T, { plan: at });
+      pool.rules = [fast];
+      const left = (await remaining(pool, T + 250)) ?? 0;
+      if (left > 0) await pool.limit([left], T + 250);
+      pool.rules = plans[then];
+      await back(pool, "order", 10, T + 250, "back", { plan: then, plans });
+      pool.rules = [fast];
+      expect(await remaining(pool, T + 250)).toBe(rule === LOG ? 10 : 5);
+      pool.rules = plans[at];
+      await take(pool, "later", 10, T + 2_000, { plan: at });
+      await pool.limit([10], T + 3_000);
+      pool.rules = plans[then];
+      await back(pool, "later", 10, T + 3_000, "late", { plan: then, plans });
+      pool.rules = [own];
+      expect(await remaining(pool, T + 3_000)).toBe(0);
+    }
   });
 
   test("units and instants beyond 14 digits are exact", async () => {

@@ -1,5 +1,5 @@
-/** The plan that a call names, with limits of its own as a part of the text. plans.ts reads plans. */
-import type { Policy } from "./policy.ts";
+/** A policy as a call sees it: by its plan, with limits of its own as a part of the text (plans.ts reads plans), and its group. */
+import type { GroupOfCall, Policy, PolicyView } from "./policy.ts";
 
 /** A call's limits follow the plan in its text. No name of a plan has a brace. */
 const LIMITS = "{";
@@ -34,4 +34,25 @@ export function namedPlan({ plans }: Policy, plan: string): Policy | undefined {
   const from = plan.indexOf(LIMITS);
   if (own === undefined || from < 0) return own;
   return own.limitInCall?.withLimits(JSON.parse(plan.slice(from)) as Record<string, number>);
+}
+
+const MAX_VIEWS = 1_000;
+const views = new WeakMap<PolicyView, Map<string, PolicyView>>();
+
+/** The policy as calls of a group (core/algorithms/fair/fair.ts) see it. One that is kept is the same for all of their calls. */
+export function ofGroup<View extends PolicyView>(policy: View, group: GroupOfCall): View {
+  const known = views.get(policy) ?? new Map<string, PolicyView>();
+  views.set(policy, known);
+  const id = `${group.namedBy} ${group.group}`;
+  const seen = known.get(id);
+  if (seen !== undefined) return seen as View;
+  const of = <Seen extends PolicyView>(seenBefore: Seen) => ({ ...seenBefore, group, groupOf: seenBefore });
+  const byPriority = [...policy.priorities.seen].map(([name, each]) => [name, of(each)] as const);
+  const made = { ...of(policy), priorities: { ...policy.priorities, seen: new Map(byPriority) } };
+  for (const oldest of known.keys()) {
+    if (known.size < MAX_VIEWS) break;
+    known.delete(oldest);
+  }
+  known.set(id, made);
+  return made;
 }
