@@ -46,9 +46,7 @@ export function dualConfig(own: AnyAlgorithm, other: AnyAlgorithm): DualAlgorith
     ...plain,
     ...(leasing && { leasing }),
     ...storageOf(own, other),
-    ...((own.bytes ?? other.bytes) && {
-      bytes: (state) => bytesOf(own, state.own) + bytesOf(other, state.other),
-    }),
+    bytes: (state) => bytesOf(own, state.own) + bytesOf(other, state.other),
     capacity: (config) => Math.min(own.capacity(config.own), other.capacity(config.other)),
     quota: (config) => own.quota(config.own),
     localDecisions: (config) => own.localDecisions(config.own),

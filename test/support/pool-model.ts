@@ -188,7 +188,8 @@ export class PoolModel {
     const { charge, ...spent }: Kept = this.#answers.get(chargeName) ?? { request: "", answer: {} };
     if (isNamed && charge === undefined) return { missing: true };
     this.#isChanged = true;
-    if (isNamed) this.#answers.set(chargeName, spent);
+    const isSome = Object.entries(charge?.units ?? {}).some(([name, most]) => most * (units[name] ?? 0) > 0);
+    if (isNamed && isSome) this.#answers.set(chargeName, spent);
     if (isNamed && isAllOf(charge?.units, units)) this.#answers.delete(chargeName);
     this.#accounts = this.ruleAccounts.map(({ rule, account }) => {
       const most = costOf(rule, units);

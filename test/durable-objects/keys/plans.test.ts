@@ -2,7 +2,7 @@
 import { describe, expect, test } from "vitest";
 import { planOf } from "../../../core/policies/seen-policy.ts";
 import { HIGH, Key, LOW, TABLES, window } from "../../support/planned-keys.ts";
-import { announcedSeed, seededRandom, whole } from "../../support/random.ts";
+import { announcedSeed, pick, seededRandom, whole } from "../../support/random.ts";
 
 describe.each(Object.entries(TABLES))("%s", (_, table) => {
   test("from plan to plan nothing is forgotten, and nothing is minted", () => {
@@ -126,12 +126,12 @@ test.each([
     const admitted: { readonly atMs: number; readonly plan: string }[] = [];
     for (let step = 0; step < 3_000; step += 1) {
       key.nowMs += whole(random, 300);
-      const plan = (["", "mid", "small"] as const)[whole(random, 3)] ?? "";
-      if (random() < 0.3) key.peek(["", "mid", "small"][whole(random, 3)]);
+      const plan = pick(random, ["", "mid", "small"] as const);
+      if (random() < 0.3) key.peek(pick(random, ["", "mid", "small"]));
       const isIn = key.takes(plan, 1);
       if (isIn) admitted.push({ atMs: key.nowMs, plan });
       if (random() < crashes) key.crash();
-      const [limit, ms] = windows[plan as keyof typeof windows];
+      const [limit, ms] = windows[plan];
       const lately = admitted.filter(({ atMs }) => atMs > key.nowMs - ms).length;
       // The counter estimates, and memory may be two units ahead of storage.
       const most = (algorithm === "sliding-log" ? limit : 2 * limit) + (crashes > 0 ? 2 : 0);
