@@ -189,8 +189,8 @@ export class PoolModel {
     if (isNamed && charge === undefined) return { missing: true };
     this.#isChanged = true;
     const isSome = Object.entries(charge?.units ?? {}).some(([name, most]) => most * (units[name] ?? 0) > 0);
-    if (isNamed && isSome) this.#answers.set(chargeName, spent);
     if (isNamed && isAllOf(charge?.units, units)) this.#answers.delete(chargeName);
+    else if (isNamed && isSome) this.#answers.set(chargeName, spent);
     this.#accounts = this.ruleAccounts.map(({ rule, account }) => {
       const most = costOf(rule, units);
       const taken = Math.min(most, charge?.units[rule.name] ?? 0);
@@ -372,7 +372,6 @@ export class PoolModel {
       if (rule.lease === undefined && (isNew || held === undefined)) return account;
       const taken = rule.lease === undefined ? delta : 0;
       const settled = held === undefined ? account : settle(rule, account, this.nowMs, held.id, taken);
-      // Idle slots of the holder's other life stay.
       const left = isOther && held !== undefined ? Math.max(0, held.units - kept) : 0;
       const after = left > 0 && held !== undefined ? place(settled, { ...held, units: left }) : settled;
       return kept === 0 ? after : place(after, { id, units: kept, expiresAtMs });
