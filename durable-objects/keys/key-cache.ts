@@ -159,8 +159,10 @@ export class KeyCache {
     if (known !== undefined && known.policy.name !== name) this.#chosen(name, file, latest);
     const keyState = known ?? this.#load(key, (kept) => this.#chosen(name, file, later(kept, latest)), nowMs);
     keyState.isTouched = true;
-    if (known !== undefined && later(known.inForce, latest) !== known.inForce) {
-      this.#adopt(known, this.#chosen(name, file, latest), nowMs);
+    // A later version that comes with a look or a release names no plan, and the key keeps its own.
+    const inForce = known && later(known.inForce, latest);
+    if (known !== undefined && inForce !== known.inForce) {
+      this.#adopt(known, this.#chosen(name, file, inForce), nowMs);
       this.#weigh(known);
     }
     const isCompared = fingerprints.size > 0 && keyState.inForce?.fields === undefined;

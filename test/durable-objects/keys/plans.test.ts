@@ -62,6 +62,14 @@ describe.each(Object.entries(TABLES))("%s", (_, table) => {
   });
 });
 
+test("a look under a later version of the policy leaves the key its plan", () => {
+  const key = new Key(TABLES["token-bucket"]);
+  key.takes("pro", 3);
+  const table = { algorithm: "token-bucket", limit: 12, window: "60s", plans: { pro: { limit: 50 } } };
+  key.call(undefined, { op: "peek", inForce: { version: 2, sinceMs: 1, fields: JSON.stringify(table) } });
+  expect(key.peek()).toMatchObject({ plan: "pro", rules: [{ limit: 50, remaining: 47 }] });
+});
+
 const LONG = 60_000;
 const SHORT = 2_000;
 /** Of a policy of 20 in a minute: a plan of few in a short window. */

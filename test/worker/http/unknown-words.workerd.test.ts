@@ -28,7 +28,6 @@ test.each([
   ["GET", "/v1/policies"],
   ["DELETE", "/v1/holds/weir"],
   ["DELETE", "/v1/leases/weir"],
-  ["DELETE", "/v1/policies/slow/keys/a"],
 ])("%s %s has no query: one that is there is refused", async (method, path) => {
   expect(await errorsOf(`${path}?deny=429`, { method, token: TOKENS.full })).toEqual([
     422,
