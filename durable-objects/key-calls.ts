@@ -92,7 +92,7 @@ export function joinParts({
   const hear = (policy: string, key: string, { terms, inForce, ...call }: Versioned & Partial<Deciding>) => {
     epochs.hear(inForce);
     // A pool decides by the plan in force.
-    const isLook = looks(call) && policies.get(policy)?.pool === undefined;
+    const isLook = inForce?.plan !== undefined && looks(call) && policies.get(policy)?.pool === undefined;
     if (inForce !== undefined) cache.versions.note(key, isLook ? withoutPlan(inForce) : inForce);
     if (terms === undefined || inForce?.fields !== undefined) return;
     const own = policies.get(policy);

@@ -32,13 +32,3 @@ export const algorithms: ReadonlyMap<string, AnyAlgorithm> = new Map(
     unlimited,
   ].map((algorithm) => [algorithm.name, algorithm as AnyAlgorithm]),
 );
-
-/** The algorithm that a rule's table names. */
-export function algorithmOf(given: unknown): AnyAlgorithm | undefined {
-  const name = algorithmNameOf(given);
-  return typeof name === "string" ? algorithms.get(name) : undefined;
-}
-
-export function algorithmNameOf(given: unknown): unknown {
-  return typeof given === "object" && given !== null && "algorithm" in given ? given.algorithm : undefined;
-}

@@ -1,7 +1,8 @@
 import { MAX_UNITS } from "../algorithms/algorithm.ts";
+import type { AnyAlgorithm } from "../algorithms/algorithm.ts";
 /** A policy's table with other figures: those of an override, or of a plan. */
 import { clip, meant, violation, type Violation } from "../validation.ts";
-import { algorithmOf } from "./algorithms.ts";
+import { algorithms } from "./algorithms.ts";
 
 export type Table = Readonly<Record<string, unknown>>;
 export type Problems = Readonly<Record<"problems", readonly Violation[]>>;
@@ -139,4 +140,14 @@ function omit(plan: Table, names: readonly string[], changes: Table): Table {
     return [rule, Object.fromEntries(Object.entries(figures).filter(([field]) => !gone.includes(field)))];
   });
   return { ...Object.fromEntries(own), rules: Object.fromEntries(kept) as Table };
+}
+
+/** The algorithm that a rule's table names. */
+export function algorithmOf(given: unknown): AnyAlgorithm | undefined {
+  const name = algorithmNameOf(given);
+  return typeof name === "string" ? algorithms.get(name) : undefined;
+}
+
+export function algorithmNameOf(given: unknown): unknown {
+  return typeof given === "object" && given !== null && "algorithm" in given ? given.algorithm : undefined;
 }

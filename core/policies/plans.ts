@@ -7,7 +7,7 @@
  *
  * A call without a plan names the plan "", the policy's own figures. What is not decided (a peek, a release) names none,
  * and the key keeps its plan, as it does when a call only looks. A call that waits is decided by the plan that it named
- * (durable-objects/keys/seen-rules.ts).
+ * (durable-objects/keys/versions.ts).
  */
 import { MAX_UNITS } from "../algorithms/algorithm.ts";
 import { meant, violation, type Violation, wrong } from "../validation.ts";

@@ -37,8 +37,7 @@ import {
   restore,
 } from "../storage/write-behind.ts";
 import { HOLDER_BYTES, Holders } from "./holders.ts";
-import { seenRules } from "./seen-rules.ts";
-import { type Choose, type ChosenVersion, type Comparison, versionIn } from "./versions.ts";
+import { type Choose, type ChosenVersion, type Comparison, versionIn, seenRules } from "./versions.ts";
 
 /** One rule of a key: its account, and its part of the key's record (`undefined`: storage has none). */
 export interface RuleState extends RuleAccount {
@@ -126,8 +125,15 @@ export class KeyState {
     );
   }
 
+  /** Whether the plan in force decides a call. */
+  isInForce({ inForce }: SeenBy): boolean {
+    return inForce?.plan === undefined || inForce.plan === this.inForce?.plan;
+  }
+
   /** The rules with their accounts as calls of this plan, priority and group see them. */
   seenBy(call: SeenBy = {}): readonly RuleState[] {
+    const isPlain = call.priority === undefined && call.group === undefined && this.isInForce(call);
+    if (isPlain && this.policy.priorities.seen.size === 0) return this.#ruleStates;
     return seenRules(this.#ruleStates, this.#chosen, call, this.#advancedToMs);
   }
 

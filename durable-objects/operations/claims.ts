@@ -16,7 +16,7 @@ import { countHeld, type LeaseCounter } from "../../core/stats/held-times.ts";
 import { endOfHold, type Idempotent, remembering, ofGroupText, planOfKey } from "../keys/idempotency.ts";
 import type { KeyState, RuleState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
-import { exactly } from "../keys/seen-rules.ts";
+import { exactly } from "../keys/versions.ts";
 import type { Claim } from "../storage/records.ts";
 import {
   type Acquiring,

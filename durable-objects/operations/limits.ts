@@ -32,7 +32,7 @@ import {
 } from "../keys/idempotency.ts";
 import type { KeyState, RuleState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
-import { exactly } from "../keys/seen-rules.ts";
+import { exactly } from "../keys/versions.ts";
 import { type Limiting, MISSING, type Operations, type Params } from "./operations.ts";
 import {
   cacheableDenial,
@@ -156,7 +156,7 @@ export class Limits {
       return firmMs > 0 ? { ...answer, firmForMs: firmMs } : answer;
     }
     const idempotent = idempotentLimit(call);
-    const exact = exactly(keyState, call);
+    const exact = keyState.isInForce(call) ? {} : exactly(keyState, call);
     if (idempotent !== undefined) {
       const charge = admitted ? chargeOf(keyState.policy.rules, cost) : undefined;
       const remember = remembering(idempotent, answer, charge);

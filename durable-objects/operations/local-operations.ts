@@ -6,7 +6,7 @@ import type { GroupsReport, Peeked } from "../../core/protocol/answers.ts";
 import type { SeenBy } from "../../core/protocol/calls.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
-import { policyFor } from "../keys/seen-rules.ts";
+import { policyFor } from "../keys/versions.ts";
 import { Claims } from "./claims.ts";
 import { Limits } from "./limits.ts";
 import type { Operations } from "./operations.ts";
