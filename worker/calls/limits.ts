@@ -370,8 +370,8 @@ function withLimits(
   const { max, whyNot } = limitInCall;
   const units = unitsOf(limitedRules(rules));
   const allowed = `an integer from 0 to ${max}, the policy's limitInCall.max`;
-  const given = Object.entries(limits);
-  const problems = given.flatMap(([unit, limit]) => {
+  const entries = Object.entries(limits);
+  const problems = entries.flatMap(([unit, limit]) => {
     const place = [...path, unit];
     if (!units.includes(unit)) return [{ path: place, detail: unknownUnit(unit, units) }];
     return Number.isInteger(limit) && limit >= 0 && limit <= max ? [] : [wrong(place, limit, allowed)];
@@ -381,7 +381,7 @@ function withLimits(
   const limited = namedPlan(policy, withCallLimits(plan, limits));
   if (limited !== undefined) return limited;
   // The algorithm counts `max`, but another field of the rule may need a larger limit, as `carry` does.
-  const unfit = given.flatMap(([unit, limit]) => {
+  const unfit = entries.flatMap(([unit, limit]) => {
     const why = whyNot({ [unit]: limit });
     return why === ""
       ? []

@@ -66,7 +66,7 @@ test("a look under a later version of the policy leaves the key its plan", () =>
   const key = new Key(TABLES["token-bucket"]);
   key.takes("pro", 3);
   const table = { algorithm: "token-bucket", limit: 12, window: "60s", plans: { pro: { limit: 50 } } };
-  key.call(undefined, { op: "peek", inForce: { version: 2, sinceMs: 1, fields: JSON.stringify(table) } });
+  key.call("pro", { op: "peek", inForce: { version: 2, sinceMs: 1, fields: JSON.stringify(table) } });
   expect(key.peek()).toMatchObject({ plan: "pro", rules: [{ limit: 50, remaining: 47 }] });
 });
 
