@@ -42,8 +42,9 @@ function limitedOf(decision: Decision) {
     return { limited: decision.reason, remaining: typeof remaining, wait };
   }
   if (!decision.success && decision.reason === "degraded") {
-    // @ts-expect-error of a denial that nobody decided there are no figures
-    void decision.remaining;
+    // Only where onFailure has a limit there are figures.
+    const remaining: number | undefined = decision.remaining;
+    void remaining;
   }
   if (!decision.success && decision.reason === "quota") {
     const [wait, violated]: [number | null, string[]] = [decision.retryAfterMs, decision.violated];
