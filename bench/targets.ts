@@ -172,7 +172,10 @@ export async function makeTargets({ token, baseline, main, upstash, count }: Mak
       ofBaseline("(a) constant route", "/constant", 0, 0),
       ...parsing,
       await ofWeir("acquire and release, one hot key", units("slots", ["user:42"]), pair),
-      await ofWeir("acquire and release, 1,000 keys on 16 objects", units("slots-on-16", thousand), pair),
+      await ofWeir("acquire and release, 1,000 keys on 16 objects", units("slots-on-16", thousand), {
+        ...pair,
+        ...many,
+      }),
       await ofWeir("hold and settle, one hot key", units("hot", ["user:42"]), {
         path: "",
         requests: holdsFor,

@@ -1,13 +1,21 @@
-/** The slots of one key that an isolate has: its leases, the calls that wait for them, and what it hands over. */
+/**
+ * The slots of one key that an isolate has: its leases, the calls that wait for them, and what it hands over.
+ *
+ * A message each pace is worth it with many calls. With few, the isolate rests: it is silent, and keeps its slots, for as
+ * long as some calls take, unless a lease gets old and has to be handed over.
+ */
 import type { Latch } from "../core/clock.ts";
-import type { Policy, Rule } from "../core/policies/policy.ts";
+import { type Policy, relaxedRule, type Rule } from "../core/policies/policy.ts";
 import type { Decided } from "../core/protocol/answers.ts";
-import type { AcquireParams, HandedLease } from "../core/protocol/calls.ts";
+import type { AcquireParams, HandedLease, SlotsCall } from "../core/protocol/calls.ts";
+import { MAX_REST_MS } from "../core/protocol/messages.ts";
 import { HeldTimes } from "../core/stats/held-times.ts";
-import { KeySlots, type YoungLease } from "./key-slots.ts";
+import { KeySlots, MIN_CALLS, type YoungLease } from "./key-slots.ts";
 
 /** The most leases that a message hands over. */
 export const MAX_HANDED = 256;
+/** A rest is as long as so many calls take. */
+const CALLS_OF_REST = 16;
 
 /** Makes the secret of a lease's id, with the mark of a holder. */
 export type MakeId = (holder: string) => string;
@@ -39,6 +47,13 @@ export class IsolateKeySlots extends KeySlots<Policy> {
   longestMs = 0;
   /** Calls have come since the last message: they say which plan the key has. */
   hasCalls = false;
+  /** As in its last message. Under another policy the object is to hear of it before a rest is over. */
+  saidCapacity: number | undefined;
+  /** The object has refused a rest, and is not asked for one before. */
+  noRestUntilMs = -Infinity;
+  /** Units that were asked for, of which each counts less the longer ago it was: by e in `MAX_REST_MS`. */
+  #recent = 0;
+  #recentAtMs = 0;
 
   override get isHolding(): boolean {
     return super.isHolding || this.handed.size > 0;
@@ -51,6 +66,47 @@ export class IsolateKeySlots extends KeySlots<Policy> {
   override restart(nowMs: number): void {
     super.restart(nowMs);
     for (const lease of this.young.values()) lease.grantedAtMs = -Infinity;
+  }
+
+  override called(units: number, nowMs: number): void {
+    super.called(units, nowMs);
+    this.#recent = this.#recentUnits(nowMs) + units;
+    this.#recentAtMs = nowMs;
+  }
+
+  #recentUnits(nowMs: number): number {
+    return this.#recent * Math.exp((this.#recentAtMs - nowMs) / MAX_REST_MS);
+  }
+
+  /** The slots that its calls need while it rests; `undefined`: they are too many or too few for a rest, or too long. */
+  rest(nowMs: number): SlotsCall["rest"] {
+    const units = this.#recentUnits(nowMs);
+    const isSeldomHanded = this.heldMs !== undefined && this.heldMs <= this.paceMs / 2;
+    if (units < MIN_CALLS || !isSeldomHanded || nowMs < this.noRestUntilMs) return undefined;
+    const ms = Math.min(MAX_REST_MS, Math.floor((CALLS_OF_REST * MAX_REST_MS) / units));
+    return ms <= this.paceMs ? undefined : { units: this.needed(units / MAX_REST_MS), ms };
+  }
+
+  override needsMessage(nowMs: number): boolean {
+    if (super.needsMessage(nowMs)) return true;
+    const maySend = nowMs >= this.offUntilMs && !this.isUnderWay(nowMs);
+    if (!maySend || this.isHolding || this.missed > 0) return false;
+    return nowMs >= this.sentAtMs + this.paceMs && this.rest(nowMs) !== undefined;
+  }
+
+  /** While it rests it need say nothing but that a lease has become old. */
+  protected override everyMs(nowMs: number): number {
+    const [oldest] = this.young.values();
+    const isOld = oldest !== undefined && nowMs >= oldest.grantedAtMs + this.paceMs;
+    const isChanged = relaxedRule(this.policy)?.capacity !== this.saidCapacity;
+    const isResting = this.missed === 0 && this.handed.size === 0 && !isOld && !isChanged;
+    return isResting ? Math.max(this.paceMs, this.restMs) : super.everyMs(nowMs);
+  }
+
+  /** While it rests, one call too many now and then is no reason for a message. */
+  protected override isShort(nowMs: number): boolean {
+    if (!super.isShort(nowMs) || this.restMs === 0) return super.isShort(nowMs);
+    return this.token >= this.tokensEnd || this.needed(this.#recentUnits(nowMs) / MAX_REST_MS) > this.kept;
   }
 
   /** The first call that could be served by the slots that it has. */

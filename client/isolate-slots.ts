@@ -16,7 +16,7 @@ import {
 } from "../core/policies/policy.ts";
 import type { Decided, Lease, Slots } from "../core/protocol/answers.ts";
 import type { AcquireParams, SlotsCall } from "../core/protocol/calls.ts";
-import { MAX_YOUNG_MS, PACE_MS } from "../core/protocol/messages.ts";
+import { MAX_REST_MS, MAX_YOUNG_MS, PACE_MS } from "../core/protocol/messages.ts";
 import { markOf } from "../core/protocol/names.ts";
 import { Problem } from "../core/protocol/problems.ts";
 import type { ClientContext } from "./call-gate.ts";
@@ -64,14 +64,15 @@ export class IsolateSlots {
     call: AcquireParams & Pick<WaitingCall, "makeId">,
   ): Decided | undefined {
     const rule = relaxedRule(policy);
-    if (rule === undefined || !isPlain(call)) return undefined;
     const nowMs = this.#now(caller.time.nowMs());
+    if (rule === undefined) this.#endRest(caller, policy, key, nowMs);
+    if (rule === undefined || !isPlain(call)) return undefined;
     const { ttlMs } = call;
     const units = costOf(rule, call.cost);
     const slots = this.#keys.open(policy, key, () => new IsolateKeySlots(policy, key, nowMs));
     if (slots === undefined) return undefined;
     this.#serve(slots, nowMs);
-    slots.calls += units;
+    slots.called(units, nowMs);
     slots.hasCalls = true;
     slots.longestMs = Math.max(slots.longestMs, ttlMs);
     const isFree = slots.firstWaiting === undefined && slots.admits(units, ttlMs, nowMs);
@@ -80,6 +81,14 @@ export class IsolateSlots {
     const answer = isFree ? slots.grant(rule, { ...lease, id: makeId() }, nowMs, 0) : undefined;
     this.#sendIfDue(caller, slots, nowMs);
     return answer;
+  }
+
+  /** The policy leases no slots any more: the object is to hear of it before the rest is over. */
+  #endRest(caller: ClientContext, policy: Policy, key: string, nowMs: number): void {
+    const slots = this.#find(policy, key);
+    if (slots === undefined || slots.restMs === 0) return;
+    slots.policy = policy;
+    this.#sendIfDue(caller, slots, nowMs);
   }
 
   /** A call that `acquire` has not granted waits for a slot of this isolate; `undefined`: it cannot get one. */
@@ -245,7 +254,10 @@ export class IsolateSlots {
   async #send(caller: ClientContext, slots: IsolateKeySlots, nowMs: number): Promise<void> {
     slots.endExpired(nowMs);
     const estimated = slots.estimate(nowMs);
-    const wanted = relaxedRule(slots.policy) === undefined ? 0 : estimated;
+    const rule = relaxedRule(slots.policy);
+    const mayLease = rule !== undefined;
+    slots.saidCapacity = rule?.capacity;
+    const rest = mayLease ? slots.rest(nowMs) : undefined;
     slots.handOver(nowMs);
     const { policy, key, hasCalls } = slots;
     slots.hasCalls = false;
@@ -254,7 +266,7 @@ export class IsolateSlots {
       policy: policy.name,
       key,
       ...(hasCalls ? versionOf(policy) : withoutPlan(policy)),
-      ...slots.message(wanted, nowMs),
+      ...slots.message(mayLease ? estimated : 0, nowMs, rest),
       ttlMs: slots.longestMs,
       handed: [...slots.handed.values()].map((lease) => handedOf(lease, nowMs)),
     };
@@ -266,9 +278,9 @@ export class IsolateSlots {
     if (given !== undefined) {
       for (const { id } of call.handed) slots.handed.delete(id);
       slots.ttlMs = given.ttlMs;
+      if (rest !== undefined && given.restMs === undefined) slots.noRestUntilMs = atMs + MAX_REST_MS;
       this.#serve(slots, atMs);
       const { waitsEndedAgoMs } = given;
-      const rule = relaxedRule(policy);
       // From the answer on: a wait that began while it was under way may end too, and none that began before is missed.
       if (waitsEndedAgoMs !== undefined && rule !== undefined)
         this.#endWaits(slots, rule, atMs - waitsEndedAgoMs, atMs);

@@ -61,6 +61,7 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
   isRefused = false;
   missed = 0;
   paceMs = PACE_MS;
+  restMs = 0;
   lifeMs = 0;
   granted = 0;
   released = 0;
@@ -68,7 +69,7 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
   calls = 0;
   protected sinceMs: number;
   #callsPerPace = 0;
-  #heldMs: number | undefined;
+  protected heldMs: number | undefined;
   #nextEndMs = Infinity;
 
   constructor(policy: Of, key: string, nowMs: number) {
@@ -97,6 +98,15 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
     this.underWaySinceMs = undefined;
     this.offUntilMs = -Infinity;
     this.sinceMs = nowMs;
+  }
+
+  /** Notes an acquire. Without slots, calls of the last pace alone are worth some. */
+  called(units: number, nowMs: number): void {
+    if (!this.isHolding && nowMs >= this.sinceMs + this.paceMs) {
+      this.calls = 0;
+      this.sinceMs = nowMs;
+    }
+    this.calls += units;
   }
 
   /** Whether so many units may be leased here. */
@@ -154,7 +164,7 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
 
   /** Notes how long a lease took a slot here. */
   protected lasted(ms: number): void {
-    this.#heldMs = this.#heldMs === undefined ? ms : this.#heldMs + (ms - this.#heldMs) / SMOOTHING;
+    this.heldMs = this.heldMs === undefined ? ms : this.heldMs + (ms - this.heldMs) / SMOOTHING;
   }
 
   /** The slots that its calls need (Little's law), and so many more that they seldom do not suffice. */
@@ -166,8 +176,12 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
       this.calls = 0;
     }
     const calls = Math.max(this.#callsPerPace, this.calls);
-    const inUse = Math.max(minInUse, (calls / this.paceMs) * (this.#heldMs ?? this.paceMs));
-    return calls < MIN_CALLS ? 0 : Math.max(1, Math.ceil(inUse + 2 * Math.sqrt(inUse)));
+    return calls < MIN_CALLS ? 0 : this.needed(calls / this.paceMs, minInUse);
+  }
+
+  protected needed(callsPerMs: number, minInUse = 0): number {
+    const inUse = Math.max(minInUse, callsPerMs * (this.heldMs ?? this.paceMs));
+    return Math.max(1, Math.ceil(inUse + 2 * Math.sqrt(inUse)));
   }
 
   isUnderWay(nowMs: number): boolean {
@@ -180,9 +194,9 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
     if (this.isAtOnce) return true;
     const sinceMs = nowMs - this.sentAtMs;
     if (this.idle > 0 && this.kept > this.most) return sinceMs > 0;
-    const everyMs = this.everyMs(nowMs);
-    if (this.isHolding) return sinceMs >= (this.isShort ? EARLY_PART : 1) * everyMs;
-    return this.calls >= MIN_CALLS && sinceMs >= everyMs;
+    if (this.isHolding)
+      return sinceMs >= (this.isShort(nowMs) ? EARLY_PART * this.paceMs : this.everyMs(nowMs));
+    return this.calls >= MIN_CALLS && sinceMs >= this.everyMs(nowMs);
   }
 
   /** The time between two of its messages. */
@@ -191,21 +205,21 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
   }
 
   /** It has no slot left for the next acquire, and acquires come. */
-  get isShort(): boolean {
+  protected isShort(_nowMs: number): boolean {
     if (this.missed > 0 || this.calls === 0) return false;
     return this.token >= this.tokensEnd || (this.idle <= 0 && this.kept < this.most);
   }
 
   /** Begins a message: from now on it keeps no more than that says. */
-  message(wanted: number, nowMs: number): HeldCall {
-    this.kept = Math.max(this.leased, Math.min(this.kept, wanted, this.most));
+  message(wanted: number, nowMs: number, rest?: SlotsCall["rest"]): HeldCall {
+    this.kept = Math.max(this.leased, Math.min(this.kept, Math.max(wanted, rest?.units ?? 0), this.most));
     this.turn += 1;
     this.sentAtMs = nowMs;
     this.underWaySinceMs = nowMs;
     this.isAtOnce = false;
     const { holder, turn, heard, memory, kept, leased, granted, released } = this;
     const all = { holder, turn, heard, memory, kept, leased, granted, released };
-    return { ...all, wanted: Math.max(leased, wanted) };
+    return { ...all, wanted: Math.max(leased, wanted), ...(rest && { rest }) };
   }
 
   /**
@@ -253,6 +267,7 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
     this.isHome = given.isHome;
     this.most = given.most;
     this.paceMs = given.paceMs;
+    this.restMs = given.restMs ?? 0;
     this.lifeMs = given.lifeMs;
     this.remaining = given.remaining;
     [this.token = 0, this.tokensEnd = 0] = given.tokens;

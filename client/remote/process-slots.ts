@@ -101,7 +101,7 @@ export class ProcessSlots {
     const slots = this.#keys.open(policy, key, () => new ProcessKeySlots(policy, key, nowMs));
     if (slots === undefined) return undefined;
     slots.check(nowMs);
-    slots.calls += units;
+    slots.called(units, nowMs);
     const isFree = slots.hasFree(units, nowMs);
     const id = isFree ? withMark(randomId(), slots.holder) : "";
     const lease = { id, units, ttlMs: forMs, caller: undefined };

@@ -117,6 +117,8 @@ export interface GivenSlots {
   readonly lifeMs: number;
   /** When to ask again. */
   readonly paceMs: number;
+  /** The same, while it has no lease to hand over. Absent: `paceMs`. */
+  readonly restMs?: number;
   /** The longest of its leases. */
   readonly ttlMs: number;
   /** The tokens of its next leases, from the first (included) to the last (not included). */

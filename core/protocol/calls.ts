@@ -228,6 +228,11 @@ export interface SlotsCall extends OfKey {
   readonly leased: number;
   /** The slots that it needs, the kept ones included. */
   readonly wanted: number;
+  /**
+   * The slots that it needs if it may be silent for so long while it has no lease to hand over. Its calls are too rare for
+   * a message each pace. Absent: they are not, or it was refused before.
+   */
+  readonly rest?: { readonly units: number; readonly ms: number } | undefined;
   /** The longest of its own leases, until the answer to its next message. */
   readonly ttlMs: number;
   /** Leases that are the object's from now on, with their slots. They are named until an answer is heard. */

@@ -40,6 +40,8 @@ export function unsupportedOf({ protocol = 1 }: Versioned): UnsupportedProtocol 
 export const PACE_MS = 500;
 /** The longest lease of a holder: its slot is taken for so long after the holder has gone. Longer ones are the object's. */
 export const MAX_YOUNG_MS = 10_000;
+/** The longest time for which a holder may be silent: see `SlotsCall.rest`. */
+export const MAX_REST_MS = 15_000;
 
 /* Several calls in one message of plain JSON, decided in one turn. A call fails alone. */
 

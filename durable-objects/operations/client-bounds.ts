@@ -96,8 +96,28 @@ const KEPT_FROM = 10;
 
 interface WantsSlots {
   readonly wanted: number;
+  readonly resting: number;
   /** Then it has none any more. */
   readonly aliveUntilMs: number;
+}
+
+/**
+ * Whether a holder may have slots that it does not give back before a rest is over: all those that rest together have a
+ * tenth of the slots at most, and a further tenth is free.
+ *
+ * @param others slots that are not the holder's
+ */
+export function mayRestWith(
+  holders: ReadonlyMap<string, WantsSlots>,
+  { holder, rest }: Pick<SlotsCall, "holder" | "rest">,
+  { others, capacity }: { readonly others: number; readonly capacity: number },
+  nowMs: number,
+): boolean {
+  if (rest === undefined || capacity < KEPT_FROM) return false;
+  let resting = rest.units;
+  for (const [name, other] of holders)
+    if (name !== holder && nowMs < other.aliveUntilMs) resting += other.resting;
+  return resting <= KEPT_PART * capacity && others + rest.units <= (1 - KEPT_PART) * capacity;
 }
 
 /**

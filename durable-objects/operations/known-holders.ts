@@ -16,10 +16,12 @@ export interface KnownHolder {
   rowUntilMs: number;
   leased: number;
   wanted: number;
+  /** Slots that it keeps while it is silent for longer than its pace. */
+  resting: number;
   granted: number;
   released: number;
   /** Since when it has granted and released nothing, and has wanted no more than its leases. */
-  restsFromMs: number;
+  keepsFromMs: number;
   handed: ReadonlySet<string>;
   /** By id: the turn in whose answer it was named first. */
   readonly ended: Map<string, number>;
@@ -44,16 +46,15 @@ export function handedMs({ paceMs }: KnownHolder): number {
 }
 
 /** Since when a holder only keeps its leases, as its messages say. */
-export function restsFrom(holder: KnownHolder, call: SlotsCall, nowMs: number): number {
+export function keepsFrom(holder: KnownHolder, call: SlotsCall, nowMs: number): number {
   const { kept, leased, wanted, granted, released } = call;
   const isSame = granted === holder.granted && released === holder.released;
-  return isSame && kept <= leased && wanted <= leased ? Math.min(holder.restsFromMs, nowMs) : nowMs;
+  return isSame && kept <= leased && wanted <= leased ? Math.min(holder.keepsFromMs, nowMs) : nowMs;
 }
 
 /** A message was applied, and what it has heard of need not be said again. */
 export function heard(holder: KnownHolder, call: SlotsCall): void {
   holder.turn = call.turn;
-  holder.wanted = call.wanted;
   holder.handed = new Set(call.handed.map(({ id }) => id));
   for (const [id, turn] of holder.ended)
     if (turn <= call.heard) holder.ended.delete(id);
@@ -76,9 +77,10 @@ export function newHolder(claim: Claim | undefined): KnownHolder {
     rowUntilMs: claim?.expiresAtMs ?? -Infinity,
     leased: 0,
     wanted: 0,
+    resting: 0,
     granted: 0,
     released: 0,
-    restsFromMs: Infinity,
+    keepsFromMs: Infinity,
     handed: new Set(),
     ended: new Map(),
     asked: new Map(),

@@ -21,14 +21,14 @@ import { randomId } from "../../core/clock.ts";
 import { publicName, relaxedRule } from "../../core/policies/policy.ts";
 import type { GivenSlots, Slots } from "../../core/protocol/answers.ts";
 import type { SlotsCall } from "../../core/protocol/calls.ts";
-import { MAX_YOUNG_MS, PACE_MS } from "../../core/protocol/messages.ts";
+import { MAX_REST_MS, MAX_YOUNG_MS, PACE_MS } from "../../core/protocol/messages.ts";
 import { callerIn, markOf } from "../../core/protocol/names.ts";
 import type { Counter } from "../../core/stats/tally.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import type { Claim } from "../storage/records.ts";
-import { partOfSlots } from "./client-bounds.ts";
-import { handedMs, heard, type KnownHolder, newHolder, restsFrom } from "./known-holders.ts";
+import { mayRestWith, partOfSlots } from "./client-bounds.ts";
+import { handedMs, heard, type KnownHolder, newHolder, keepsFrom } from "./known-holders.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
 /** Of many holders each asks more rarely: the object hears of 250 a second. */
@@ -49,6 +49,8 @@ const ROW_MS = 30_000;
 const OWED_MS = 1_000;
 const OWED = "+owed";
 const TOKENS = 1_000;
+/** So many calls of a holder that rests may pass one that waits at the object, of which the holder has not heard. */
+const TOKENS_OF_REST = 64;
 /** The most leases of a holder that have ended elsewhere since its last message. Ends of others are not known here. */
 const MAX_ENDED = 1_024;
 
@@ -111,16 +113,22 @@ export class SlotOwner {
     const others = outstandingOf(account) - this.owed(keyState) - had;
     const inUse = others + kept + handed.reduce((sum, { units }) => sum + units, 0);
     const isHome = this.#queue.hasOthers(keyState, call.holder);
-    const part = isHome ? 0 : partOfSlots(memory.holders, call, { account, capacity }, nowMs);
+    const mayRest =
+      !isHome && !isClient && mayRestWith(memory.holders, call, { others: inUse - kept, capacity }, nowMs);
+    const rest = mayRest ? call.rest : undefined;
+    const wanted = rest?.units ?? call.wanted;
+    const part = isHome ? 0 : partOfSlots(memory.holders, { ...call, wanted }, { account, capacity }, nowMs);
     const more = Math.max(0, Math.min(part - kept, capacity - inUse));
     // Clients may take any number of names: nothing is owed to them.
-    const owed = isClient ? 0 : Math.max(0, part - kept - more);
+    const owed = isClient || rest !== undefined ? 0 : Math.max(0, part - kept - more);
     const units = kept + more;
-    const tokens = units === 0 ? undefined : rule?.algorithm.leasing?.tokens?.(account.state, nowMs, TOKENS);
+    const restMs = rest !== undefined && units > 0 ? Math.min(rest.ms, MAX_REST_MS) : 0;
+    const count = restMs > 0 ? TOKENS_OF_REST : TOKENS;
+    const tokens = units === 0 ? undefined : rule?.algorithm.leasing?.tokens?.(account.state, nowMs, count);
     const paceMs = Math.max(PACE_MS, PACE_OF_HOLDER_MS * memory.holders.size);
-    const restsFromMs = isClient ? restsFrom(holder, call, nowMs) : nowMs;
-    const restMs = Math.min(nowMs - restsFromMs, MAX_LIFE_MS, keyState.policy.lease?.ttlMs ?? 0);
-    const lifeMs = Math.max(LIFE_PACES * paceMs + LIFE_MS, restMs);
+    const keepsFromMs = isClient ? keepsFrom(holder, call, nowMs) : nowMs;
+    const keepsMs = Math.min(nowMs - keepsFromMs, MAX_LIFE_MS, keyState.policy.lease?.ttlMs ?? 0);
+    const lifeMs = Math.max(Math.max(0, restMs - paceMs) + LIFE_PACES * paceMs + LIFE_MS, keepsMs);
     const ttlMs = Math.min(call.ttlMs, MAX_YOUNG_MS);
     const aliveUntilMs = nowMs + lifeMs + MARGIN_MS;
     const neededUntilMs = aliveUntilMs + ttlMs;
@@ -155,7 +163,9 @@ export class SlotOwner {
     heard(holder, call);
     holder.heardAtMs = nowMs;
     holder.paceMs = paceMs;
-    holder.restsFromMs = restsFromMs;
+    holder.keepsFromMs = keepsFromMs;
+    holder.resting = restMs > 0 ? units : 0;
+    holder.wanted = wanted;
     for (const [id, atMs] of holder.asked)
       if (nowMs >= atMs + handedMs(holder) + MAX_LIFE_MS) holder.asked.delete(id);
     holder.aliveUntilMs = Math.max(holder.aliveUntilMs, aliveUntilMs);
@@ -168,8 +178,9 @@ export class SlotOwner {
       ...(waitsEnded && { waitsEndedAgoMs: nowMs - waitsEnded.atMs }),
       lifeMs,
       paceMs,
+      ...(restMs > 0 && { restMs }),
       ttlMs,
-      tokens: tokens === undefined ? [0, 0] : [tokens.from, tokens.from + TOKENS],
+      tokens: tokens === undefined ? [0, 0] : [tokens.from, tokens.from + count],
       ended: [...holder.ended.keys()],
       isHome,
       most: part,

@@ -127,6 +127,22 @@ export function restingPlan(seed: number, faults?: SlotsFaults): SlotsPlan {
   return { ...plan, ...long, processes: of(2, 3), cuts: of(0, 2, 6), freezes: of(0, 2), kills: of(0, 2) };
 }
 
+/** Calls that are too rare for a message each pace, of a limit of which some slots may rest. */
+export function seldomPlan(seed: number, faults?: SlotsFaults): SlotsPlan {
+  const plan = randomPlan(seed, faults);
+  const random = seededRandom(seed * 7_919 + 4);
+  const of = <Value>(...values: Value[]) => values[whole(random, values.length)] as Value;
+  const isolates = of(1, 2, 4);
+  return {
+    ...plan,
+    isolates,
+    limit: of(10, 30, 60),
+    seconds: 60,
+    heldMs: of(5, 50, 300, 1_500),
+    callsPerS: isolates * of(0.5, 1.5, 4),
+  };
+}
+
 export interface SlotsOutcome {
   granted: number;
   /** By isolates themselves. */
@@ -138,12 +154,14 @@ export interface SlotsOutcome {
   degraded: number;
   renewed: number;
   messages: number;
+  /** Answers by which a holder may be silent for longer than its pace. */
+  rests: number;
   rows: number;
 }
 
 export function noOutcome(): SlotsOutcome {
   const leases = { granted: 0, own: 0, inProcesses: 0, lost: 0, denied: 0, degraded: 0, renewed: 0 };
-  return { ...leases, messages: 0, rows: 0 };
+  return { ...leases, messages: 0, rests: 0, rows: 0 };
 }
 
 export function deploymentOf({ limit, ttlMs: ttl }: SlotsPlan) {

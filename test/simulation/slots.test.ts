@@ -9,6 +9,7 @@ import {
   processPlan,
   randomPlan,
   restingPlan,
+  seldomPlan,
   type SlotsFaults,
   type SlotsOutcome,
   type SlotsPlan,
@@ -47,6 +48,37 @@ test(
     expect(sum.granted).toBeGreaterThan(30 * HISTORIES);
     expect(sum.own).toBeGreaterThan(5 * HISTORIES);
     expect(sum.renewed).toBeGreaterThan(HISTORIES / 10);
+  },
+);
+
+test(
+  `in ${HISTORIES} random histories of isolates that rest no slot is leased twice, and none is lost`,
+  PATIENT,
+  async () => {
+    const sum = await simulate(announcedSeed("seldom"), HISTORIES, seldomPlan);
+    expect(sum.rests).toBeGreaterThan(HISTORIES);
+    expect(sum.own).toBeGreaterThan(5 * HISTORIES);
+  },
+);
+
+test(
+  "with a call and a half a second an isolate sends a message for five pairs at most",
+  PATIENT,
+  async () => {
+    const planOf = (seed: number) => ({
+      ...seldomPlan(seed),
+      ...QUIET,
+      limit: 30,
+      isolates: 2,
+      heldMs: 50,
+      callsPerS: 3,
+      waitMs: 0,
+      ttlMs: 3_000,
+      seconds: 120,
+    });
+    const sum = await simulate(announcedSeed("rest"), depth(3, 20), planOf);
+    expect(sum.own).toBeGreaterThan(0.6 * sum.granted);
+    expect(sum.messages).toBeLessThan(sum.own / 5);
   },
 );
 
@@ -170,6 +202,20 @@ const LONG = {
   abandoned: 0,
 };
 
+/** Slots are scarce, and calls wait for them. */
+const WAITING = {
+  limit: 5,
+  isolates: 3,
+  waitMs: 3_000,
+  lost: 0,
+  late: 0,
+  kills: 0,
+  restarts: 0,
+  freezes: 0,
+  cuts: 0,
+  resets: 0,
+};
+
 test.each<[name: string, faults: () => SlotsFaults, plan?: Partial<SlotsPlan>, firstSeed?: number]>([
   [
     "freeing slots at the end of their holder, while callers go on",
@@ -191,20 +237,14 @@ test.each<[name: string, faults: () => SlotsFaults, plan?: Partial<SlotsPlan>, f
     { ...LONG, kills: 8, ttlMs: 1_000, isolates: 3, elsewhere: 0.8, seconds: 15 },
   ],
   [
+    "resting with slots for which others wait",
+    () => ({ answer: (said) => changed(said, { restMs: 14_000, lifeMs: 17_000 }) }),
+    WAITING,
+  ],
+  [
     "serving others while calls wait",
     () => ({ answer: (said) => changed(said, { isHome: false, most: 1_000 }) }),
-    {
-      limit: 5,
-      isolates: 3,
-      waitMs: 3_000,
-      lost: 0,
-      late: 0,
-      kills: 0,
-      restarts: 0,
-      freezes: 0,
-      cuts: 0,
-      resets: 0,
-    },
+    WAITING,
   ],
 ])("%s is found", PATIENT, async (_, faults, plan = {}, firstSeed = 1) => {
   let found: unknown;

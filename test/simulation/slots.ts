@@ -12,6 +12,7 @@ import type { Policy } from "../../core/policies/policy.ts";
 import type { Lease, Slots } from "../../core/protocol/answers.ts";
 import type { AcquireCall } from "../../core/protocol/calls.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
+import { MAX_REST_MS } from "../../core/protocol/messages.ts";
 import { readClaimId } from "../../core/protocol/names.ts";
 import type { KeyCall } from "../../core/protocol/object-methods.ts";
 import { Problem } from "../../core/protocol/problems.ts";
@@ -34,6 +35,8 @@ const KEY = "key";
 
 /** Until it hears of a call that waits, an isolate may serve its own: a pace, and a way and back. If cut off, all its slots. */
 const [OVERTAKEN_MS, OVERTAKEN_BY_CUT_OFF_MS] = [1_500, 2_500];
+/** A lease is handed over after a pace, with the next message. */
+const HANDED_MS = 1_500;
 
 export class SlotsHistory {
   readonly #plan: SlotsPlan;
@@ -52,6 +55,8 @@ export class SlotsHistory {
   #latestToken = 0;
   /** Leases that were asked for before then may be over. */
   #resetAtMs = -Infinity;
+  /** The longest rest of a holder so far. */
+  #restMs = 0;
   #failure: unknown;
   readonly #outcome = noOutcome();
 
@@ -95,6 +100,7 @@ export class SlotsHistory {
     this.#database.writesLeft = Infinity;
     // No lease and no row of a holder lasts for longer.
     this.#ticks.nowMs += ttlMs + 40_000;
+    this.#ticks.nowMs += MAX_REST_MS;
     const left = this.#outstanding();
     law(left === 0, () => `${left} slots were never freed`);
     this.#outcome.rows = this.#database.rowsWritten;
@@ -146,6 +152,9 @@ export class SlotsHistory {
     const { slots } = calls.call({ ...message, memory: "", turn: 0 }) as Slots;
     const call = changed === undefined ? message : { ...changed(message, slots.memory), op: message.op };
     const said = calls.call(call) as Slots;
+    const { restMs = 0 } = said.slots.given ?? {};
+    this.#restMs = Math.max(this.#restMs, restMs);
+    this.#outcome.rests += restMs > 0 ? 1 : 0;
     return answer(said, message);
   }
 
@@ -339,7 +348,7 @@ export class SlotsHistory {
     for (const { by, sinceMs } of this.#waiting) {
       // The object has not heard of a call from an isolate that is cut off.
       if (by === isolate || sinceMs >= sentAtMs || by.cutUntilMs > sinceMs) continue;
-      const mostMs = isolate.cutUntilMs > sinceMs ? OVERTAKEN_BY_CUT_OFF_MS : OVERTAKEN_MS;
+      const mostMs = this.#restMs + (isolate.cutUntilMs > sinceMs ? OVERTAKEN_BY_CUT_OFF_MS : OVERTAKEN_MS);
       law(nowMs < sinceMs + mostMs, () => `a call was overtaken after ${nowMs - sinceMs} ms`);
     }
   }
@@ -356,6 +365,15 @@ export class SlotsHistory {
     law(units <= limit, () => `callers trust leases of ${units} of ${limit}`);
   }
 
+  /** A lease was not renewed: its holder has had no time to hand it over, or messages were in the way. */
+  #checkHanded(trusted: Trusted): void {
+    const { lost, late, kills, restarts, freezes, cuts, resets, drops, oneWayMs } = this.#plan;
+    if (lost + late + kills + restarts + freezes + cuts + resets + drops > 0) return;
+    const ageMs = this.#ticks.nowMs - trusted.sentAtMs;
+    const isTrusted = this.#trusted.has(trusted) && trusted.untilMs > this.#ticks.nowMs;
+    law(!isTrusted || ageMs < HANDED_MS + 8 * oneWayMs, () => `a lease of ${ageMs} ms was not renewed`);
+  }
+
   #use(isolate: Holder, id: string, trusted: Trusted, heldForMs: number, ttlMs: number): void {
     const { elsewhere, abandoned } = this.#plan;
     const endsAtMs = this.#ticks.nowMs + heldForMs;
@@ -370,7 +388,7 @@ export class SlotsHistory {
         this.#awake(through, () => {
           void through.leasing.renew(id, ttlMs).then((lease) =>
             this.#guarded(() => {
-              if (lease instanceof Problem) return;
+              if (lease instanceof Problem) return this.#checkHanded(trusted);
               this.#outcome.renewed += 1;
               trusted.untilMs = Math.max(trusted.untilMs, askedMs + ttlMs);
               if (this.#trusted.has(trusted)) this.#trust(trusted);

@@ -13,13 +13,14 @@ export const LIMIT = 10;
 export const { policies } = parseDeployment({
   policies: {
     slots: { algorithm: "concurrency", limit: LIMIT, ttl: 10_000, maxTtl: 60_000 },
+    few: { algorithm: "concurrency", limit: 9, ttl: 10_000, order: "relaxed" },
     many: { algorithm: "concurrency", limit: 1_000, ttl: 10_000 },
     hour: { algorithm: "concurrency", limit: LIMIT, ttl: 3_600_000 },
     brief: { algorithm: "concurrency", limit: LIMIT, ttl: 4_000 },
   },
 });
 
-type Name = "slots" | "many" | "hour" | "brief";
+type Name = "slots" | "few" | "many" | "hour" | "brief";
 
 export class LeasedKey {
   nowMs = 1_000_000;

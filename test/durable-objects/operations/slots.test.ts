@@ -112,6 +112,44 @@ test("after a crash too each holder is told of a reset", () => {
   expect(key.slots({ turn: 3, heard: 1, memory: now, kept: 8, wanted: 8 }).given?.resetAgoMs).toBe(10);
 });
 
+test("a tenth of the slots may rest, while a further tenth is free and nobody waits", () => {
+  const key = new Key("many");
+  const rest = { units: 60, ms: 12_000 };
+  const { memory, given } = key.slots({ turn: 1, rest });
+  expect(given).toMatchObject({ more: 60, restMs: 12_000, tokens: [expect.any(Number), expect.any(Number)] });
+  // Of many rests none is longer than the longest, and a holder that is refused one gets what it needs without.
+  expect(key.slots({ holder: "holder-b", turn: 1, wanted: 3, rest }).given).toMatchObject({ more: 3 });
+  expect(
+    key.slots({ holder: "holder-b", turn: 2, memory, heard: 1, kept: 3, rest }).given?.restMs,
+  ).toBeUndefined();
+  const long = key.slots({ holder: "holder-c", turn: 1, rest: { units: 40, ms: 99_000 } }).given;
+  expect(long).toMatchObject({ more: 40, restMs: 15_000, lifeMs: 17_000 });
+  for (let taken = 0; taken < 790; taken += 1) expect(key.lease(`lease-${taken}`)).toBe(true);
+  const again = { turn: 2, memory, heard: 1, kept: 60 };
+  expect(key.slots({ ...again, rest }).given).toMatchObject({ more: 0, restMs: 12_000 });
+  key.lease("lease-of-many", 50);
+  expect(key.slots({ ...again, turn: 3, rest }).given?.restMs).toBeUndefined();
+});
+
+test("a client and a holder of a small limit do not rest", () => {
+  const rest = { units: 1, ms: 10_000 };
+  const [few, many] = [new Key("few"), new Key("many")];
+  expect(few.slots({ turn: 1, rest }).given).toMatchObject({ more: 0 });
+  expect(many.slots({ holder: ownKey("caller", "process"), turn: 1, rest }).given).toMatchObject({ more: 0 });
+});
+
+test("slots of a holder that rests are taken until its life and the longest of its leases are over, also by a crash", () => {
+  for (const crashes of [false, true]) {
+    const key = new Key("many");
+    const { given } = key.slots({ turn: 1, rest: { units: 5, ms: 12_000 } });
+    key.nowMs += (given?.lifeMs ?? 0) + 10_000;
+    if (crashes) key.crash();
+    expect(key.peeked.outstanding).toBe(5);
+    key.nowMs += 60_000;
+    expect(key.peeked.outstanding).toBe(0);
+  }
+});
+
 test("a lease that is handed over is the object's, once, and ends by its id", () => {
   const key = new Key();
   const { memory } = key.take("holder-a", 5);
