@@ -82,7 +82,8 @@ export class IsolateKeySlots extends KeySlots<Policy> {
   rest(nowMs: number): SlotsCall["rest"] {
     const units = this.#recentUnits(nowMs);
     const isSeldomHanded = this.heldMs !== undefined && this.heldMs <= this.paceMs / 2;
-    if (units < MIN_CALLS || !isSeldomHanded || nowMs < this.noRestUntilMs) return undefined;
+    // After a rest without calls the slots go home.
+    if (this.calls === 0 || units < MIN_CALLS || !isSeldomHanded || nowMs < this.noRestUntilMs) return undefined;
     const ms = Math.min(MAX_REST_MS, Math.floor((CALLS_OF_REST * MAX_REST_MS) / units));
     return ms <= this.paceMs ? undefined : { units: this.needed(units / MAX_REST_MS), ms };
   }

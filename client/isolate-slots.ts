@@ -253,11 +253,11 @@ export class IsolateSlots {
   /** Says all that it has, and asks for what its leases need. */
   async #send(caller: ClientContext, slots: IsolateKeySlots, nowMs: number): Promise<void> {
     slots.endExpired(nowMs);
-    const estimated = slots.estimate(nowMs);
     const rule = relaxedRule(slots.policy);
     const mayLease = rule !== undefined;
     slots.saidCapacity = rule?.capacity;
     const rest = mayLease ? slots.rest(nowMs) : undefined;
+    const wanted = slots.estimate(nowMs);
     slots.handOver(nowMs);
     const { policy, key, hasCalls } = slots;
     slots.hasCalls = false;
@@ -266,7 +266,7 @@ export class IsolateSlots {
       policy: policy.name,
       key,
       ...(hasCalls ? versionOf(policy) : withoutPlan(policy)),
-      ...slots.message(mayLease ? estimated : 0, nowMs, rest),
+      ...slots.message(mayLease ? wanted : 0, nowMs, rest),
       ttlMs: slots.longestMs,
       handed: [...slots.handed.values()].map((lease) => handedOf(lease, nowMs)),
     };

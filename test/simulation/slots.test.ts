@@ -88,7 +88,7 @@ test(
   async () => {
     const sum = await simulate(announcedSeed("processes"), HISTORIES, processPlan);
     expect(sum.inProcesses).toBeGreaterThan(depth(5, 20) * HISTORIES);
-    expect(sum.lost).toBeGreaterThan(HISTORIES / 10);
+    expect(sum.lost).toBeGreaterThanOrEqual(depth(0, 5));
   },
 );
 
@@ -97,8 +97,8 @@ test(
   PATIENT,
   async () => {
     const sum = await simulate(announcedSeed("resting"), HISTORIES, restingPlan);
-    expect(sum.inProcesses).toBeGreaterThan(5 * HISTORIES);
-    expect(sum.lost).toBeGreaterThan(HISTORIES / 10);
+    expect(sum.inProcesses).toBeGreaterThan(HISTORIES / 5);
+    expect(sum.lost).toBeGreaterThanOrEqual(depth(0, 5));
   },
 );
 
@@ -113,7 +113,7 @@ test(
       seconds: 30,
       ttlMs: 20_000,
     });
-    const sum = await simulate(announcedSeed("versions"), depth(5, 40), planOf);
+    const sum = await simulate(announcedSeed("versions"), depth(8, 40), planOf);
     expect(sum).toMatchObject({ lost: 0, degraded: 0 });
     expect(sum.inProcesses).toBeGreaterThan(depth(1, 25));
   },

@@ -30,39 +30,29 @@ import { Database, Died } from "./database.ts";
 import { law } from "./laws.ts";
 import { deploymentOf, isCalling, noOutcome, type SlotsOutcome, type SlotsPlan } from "./slots-plan.ts";
 import { type Holder, inIsolate, inProcess, type MadeCall, type Trusted } from "./slots-process.ts";
+import { SlotsTruth } from "./slots-truth.ts";
 
 const KEY = "key";
-
-/** Until it hears of a call that waits, an isolate may serve its own: a pace, and a way and back. If cut off, all its slots. */
-const [OVERTAKEN_MS, OVERTAKEN_BY_CUT_OFF_MS] = [1_500, 2_500];
-/** A lease is handed over after a pace, with the next message. */
-const HANDED_MS = 1_500;
 
 export class SlotsHistory {
   readonly #plan: SlotsPlan;
   readonly #ticks = new Ticks();
   readonly #random: () => number;
   readonly #database = new Database();
+  readonly #truth: SlotsTruth;
   readonly #policy: Policy;
   readonly #deployment: ReturnType<typeof deploymentOf>;
   readonly #isolates: LimiterClient[] = [];
   readonly #holders: Holder[] = [];
-  readonly #trusted = new Set<Trusted>();
-  readonly #waiting = new Set<{ readonly by: Holder; readonly sinceMs: number }>();
-  readonly #tokens = new Set<number>();
   #memory: ReturnType<SlotsHistory["start"]>;
   #life = 0;
-  #latestToken = 0;
-  /** Leases that were asked for before then may be over. */
-  #resetAtMs = -Infinity;
-  /** The longest rest of a holder so far. */
-  #restMs = 0;
   #failure: unknown;
   readonly #outcome = noOutcome();
 
   constructor(plan: SlotsPlan) {
     this.#plan = plan;
     this.#random = seededRandom(plan.seed);
+    this.#truth = new SlotsTruth(plan, this.#ticks);
     this.#deployment = deploymentOf(plan);
     this.#policy = this.#deployment.regionalPolicies.get("slots") as Policy;
     this.#memory = this.start();
@@ -153,7 +143,7 @@ export class SlotsHistory {
     const call = changed === undefined ? message : { ...changed(message, slots.memory), op: message.op };
     const said = calls.call(call) as Slots;
     const { restMs = 0 } = said.slots.given ?? {};
-    this.#restMs = Math.max(this.#restMs, restMs);
+    this.#truth.restMs = Math.max(this.#truth.restMs, restMs);
     this.#outcome.rests += restMs > 0 ? 1 : 0;
     return answer(said, message);
   }
@@ -274,13 +264,13 @@ export class SlotsHistory {
       this.#ticks.at(this.#ticks.nowMs + whole(this.#random, 1 + waitMs), () => gone.abort());
     const isolate = this.#drawn;
     const sentAtMs = this.#ticks.nowMs;
-    const before = this.#latestToken;
+    const before = this.#truth.latestToken;
     const longMs = this.#random() < 0.5 ? 0.1 : 1.9;
     const heldForMs = -Math.log(1 - this.#random()) * heldMs * longMs;
     this.#awake(isolate, () => {
       const id = randomId();
       const waiting = { by: isolate, sinceMs: this.#ticks.nowMs };
-      if (waitMs > 0) this.#waiting.add(waiting);
+      if (waitMs > 0) this.#truth.waiting.add(waiting);
       void isolate.leasing
         .acquire({ id, cost, ttlMs, waitMs }, gone.signal)
         .then((decision) =>
@@ -292,7 +282,7 @@ export class SlotsHistory {
             ),
           ),
         )
-        .finally(() => this.#waiting.delete(waiting));
+        .finally(() => this.#truth.waiting.delete(waiting));
     });
   }
 
@@ -321,57 +311,19 @@ export class SlotsHistory {
     }
     this.#outcome.granted += 1;
     const isOwn = decision.source === "isolate";
-    if (isOwn) this.#checkOrder(isolate, sentAtMs);
+    if (isOwn) this.#truth.checkOrder(isolate, sentAtMs);
     this.#outcome.own += isOwn ? 1 : 0;
-    const { fencingToken } = lease;
-    law(!this.#tokens.has(fencingToken), () => `token ${fencingToken} was given out twice`);
-    law(isOwn || fencingToken > before, () => `a token of the object is below an earlier one`);
-    this.#tokens.add(fencingToken);
-    this.#latestToken = Math.max(this.#latestToken, fencingToken);
+    this.#truth.checkToken(lease.fencingToken, isOwn ? 0 : before);
     const { signal } = lease as GrantedLease;
     const isInProcess = signal !== undefined;
     this.#outcome.inProcesses += isInProcess ? 1 : 0;
     const trusted = { by: isolate, units: cost, sentAtMs, untilMs: sentAtMs + ttlMs, isInProcess };
-    this.#trust(trusted);
+    this.#truth.trust(trusted);
     if (this.#plan.faults?.isSilent !== true)
       signal?.addEventListener("abort", () => {
-        this.#outcome.lost += this.#trusted.delete(trusted) ? 1 : 0;
+        this.#outcome.lost += this.#truth.trusted.delete(trusted) ? 1 : 0;
       });
     this.#use(isolate, secret, trusted, heldForMs, ttlMs);
-  }
-
-  /** An isolate that has heard of it lets no call pass those that wait at the object for longer. */
-  #checkOrder(isolate: Holder, sentAtMs: number): void {
-    const { lost, late, kills, restarts, freezes, standstills } = this.#plan;
-    if (lost + late + kills + restarts + freezes + standstills > 0) return;
-    const nowMs = this.#ticks.nowMs;
-    for (const { by, sinceMs } of this.#waiting) {
-      // The object has not heard of a call from an isolate that is cut off.
-      if (by === isolate || sinceMs >= sentAtMs || by.cutUntilMs > sinceMs) continue;
-      const mostMs = this.#restMs + (isolate.cutUntilMs > sinceMs ? OVERTAKEN_BY_CUT_OFF_MS : OVERTAKEN_MS);
-      law(nowMs < sinceMs + mostMs, () => `a call was overtaken after ${nowMs - sinceMs} ms`);
-    }
-  }
-
-  #trust(trusted: Trusted): void {
-    const nowMs = this.#ticks.nowMs;
-    if (trusted.untilMs <= nowMs || trusted.sentAtMs <= this.#resetAtMs) return;
-    this.#trusted.add(trusted);
-    let units = 0;
-    for (const other of this.#trusted)
-      if (other.untilMs <= nowMs) this.#trusted.delete(other);
-      else if (!other.isInProcess || nowMs > other.by.frozenUntilMs) units += other.units;
-    const { limit } = this.#plan;
-    law(units <= limit, () => `callers trust leases of ${units} of ${limit}`);
-  }
-
-  /** A lease was not renewed: its holder has had no time to hand it over, or messages were in the way. */
-  #checkHanded(trusted: Trusted): void {
-    const { lost, late, kills, restarts, freezes, cuts, resets, drops, oneWayMs } = this.#plan;
-    if (lost + late + kills + restarts + freezes + cuts + resets + drops > 0) return;
-    const ageMs = this.#ticks.nowMs - trusted.sentAtMs;
-    const isTrusted = this.#trusted.has(trusted) && trusted.untilMs > this.#ticks.nowMs;
-    law(!isTrusted || ageMs < HANDED_MS + 8 * oneWayMs, () => `a lease of ${ageMs} ms was not renewed`);
   }
 
   #use(isolate: Holder, id: string, trusted: Trusted, heldForMs: number, ttlMs: number): void {
@@ -382,16 +334,16 @@ export class SlotsHistory {
       const atMs = this.#ticks.nowMs + ttlMs / 2;
       if (atMs >= endsAtMs) return;
       this.#ticks.at(atMs, () => {
-        if (!this.#trusted.has(trusted)) return;
+        if (!this.#truth.trusted.has(trusted)) return;
         const askedMs = this.#ticks.nowMs;
         const through = via();
         this.#awake(through, () => {
           void through.leasing.renew(id, ttlMs).then((lease) =>
             this.#guarded(() => {
-              if (lease instanceof Problem) return this.#checkHanded(trusted);
+              if (lease instanceof Problem) return this.#truth.checkHanded(trusted);
               this.#outcome.renewed += 1;
               trusted.untilMs = Math.max(trusted.untilMs, askedMs + ttlMs);
-              if (this.#trusted.has(trusted)) this.#trust(trusted);
+              if (this.#truth.trusted.has(trusted)) this.#truth.trust(trusted);
               renewLater();
             }),
           );
@@ -401,7 +353,7 @@ export class SlotsHistory {
     renewLater();
     const releaseBy = (holder: Holder) => this.#awake(holder, () => void holder.leasing.release(id));
     this.#ticks.at(endsAtMs, () => {
-      this.#trusted.delete(trusted);
+      this.#truth.trusted.delete(trusted);
       if (this.#random() < abandoned) return;
       releaseBy(via());
       if (this.#random() >= 0.05) return;
@@ -418,8 +370,8 @@ export class SlotsHistory {
     const holder = this.#drawn;
     holder.isDead = true;
     // Callers of a process die with it.
-    for (const trusted of this.#trusted)
-      if (holder.isProcess && trusted.by === holder) this.#trusted.delete(trusted);
+    for (const trusted of this.#truth.trusted)
+      if (holder.isProcess && trusted.by === holder) this.#truth.trusted.delete(trusted);
     this.#begin(this.#holders.indexOf(holder), holder.isProcess);
   }
 
@@ -444,8 +396,8 @@ export class SlotsHistory {
       if (!(error instanceof Died)) throw error;
       return this.#restart();
     }
-    this.#resetAtMs = this.#ticks.nowMs;
-    this.#trusted.clear();
+    this.#truth.resetAtMs = this.#ticks.nowMs;
+    this.#truth.trusted.clear();
   }
 
   #drop(): void {
