@@ -8,7 +8,7 @@ import { Hono, type Context, type MiddlewareHandler } from "hono";
 import { rateLimiter } from "hono-rate-limiter";
 import type { Limiter } from "../client/limiter.ts";
 import { createLimiter } from "../package/client-in-worker.ts";
-import { rateLimit, type LimitVariables } from "../package/hono.ts";
+import { concurrency, rateLimit, type LimitVariables } from "../package/hono.ts";
 import type { LimiterService } from "../package/index.ts";
 import { createMemoryLimiter } from "../package/memory.ts";
 import { createObjectsLimiter } from "../package/objects.ts";
@@ -99,6 +99,10 @@ for (const policy of ["hot", "planned", "grouped", "many", "over", "denied"]) {
   for (const [name, limited] of Object.entries(NEIGHBOURS))
     app.post(`/${name}/${policy}`, limited(policy), done);
 }
+
+for (const [way, limiter] of Object.entries(WAYS))
+  for (const policy of ["leased", "leased-keys"])
+    app.post(`/${way}/${policy}`, concurrency<App>({ limiter, policy, key: keyOf }), done);
 
 // Each request has a client of its own: other options make another one.
 let clients = 0;

@@ -13,7 +13,8 @@ const ROUNDS = Number(process.env["ROUNDS"] ?? 5);
 const SECONDS = Number(process.env["SECONDS"] ?? 2);
 const KEYS = 10_000;
 const FIRST_CALLS = 200;
-const ALL_WAYS = ["service", "objects", "http", "memory", "hono-rate-limiter", "upstash-ratelimit"];
+const NEIGHBOURS = ["hono-rate-limiter", "upstash-ratelimit"];
+const ALL_WAYS = ["service", "objects", "http", "memory", ...NEIGHBOURS];
 /** WAY=objects,http measures only these, beside the empty route. */
 const LIMITED_BY = ALL_WAYS.filter((way) => (process.env["WAY"] ?? way).split(",").includes(way));
 const ALL_TABLES = {
@@ -23,13 +24,18 @@ const ALL_TABLES = {
   many: "10,000 Zipf keys",
   over: "one key, far over its limit",
   denied: "10,000 Zipf keys, 2 per 600 s each, mostly denied",
+  leased: "a concurrency limit, one hot key",
+  "leased-keys": "a concurrency limit, 1,000 keys",
 };
+/** Those that limiters of rates cannot do. */
+const OF_LEASES = ["leased", "leased-keys"];
+const LEASED_KEYS = Array.from({ length: 1_000 }, (_, index) => `user:${index}`);
 /** TABLE=hot,grouped measures only those. */
 const TABLES = Object.fromEntries(
   Object.entries(ALL_TABLES).filter(([name]) => (process.env["TABLE"] ?? name).split(",").includes(name)),
 );
 /** Thousands of keys use up what they have first. */
-const WARM_UP_SECONDS: Readonly<Record<string, number>> = { denied: 10 };
+const WARM_UP_SECONDS: Readonly<Record<string, number>> = { denied: 10, "leased-keys": 10 };
 
 /** Who calls, and what the routes count. */
 export interface Routed {
@@ -86,14 +92,15 @@ function definesOf(port: number, token: string, { url, token: redisToken }: Dist
 /** The routes by their names, each with the requests to send. */
 function routesOf(url: string, token: string): [string, Requests][] {
   const keys = zipfKeys(KEYS, 4 * KEYS, seededRandom(1));
-  const withKeys = (path: string, prefix = ""): Requests => {
-    const all = keys.map((key) =>
+  const withKeys = (path: string, prefix = "", of = keys): Requests => {
+    const all = of.map((key) =>
       requestsFor(`${url}${path}?key=${encodeURIComponent(prefix + key)}`, token, [""]),
     );
     return { port: all[0]?.port ?? 0, bytes: all.flatMap(({ bytes }) => bytes) };
   };
   const requestsOf = (path: string, policy: string): Requests => {
     if (policy === "many") return withKeys(path);
+    if (policy === "leased-keys") return withKeys(path, "", LEASED_KEYS);
     // Each way has keys of its own, which another one has not used up.
     return policy === "denied" ? withKeys(path, path) : requestsFor(`${url}${path}`, token, [""]);
   };
@@ -104,7 +111,7 @@ function routesOf(url: string, token: string): [string, Requests][] {
   return Object.keys(TABLES).flatMap((policy): [string, Requests][] => [
     of("/empty", policy),
     of("/headers", policy),
-    ...LIMITED_BY.map((way): [string, Requests] => [
+    ...waysOf(policy).map((way): [string, Requests] => [
       `/${way}/${policy}`,
       requestsOf(`/${way}/${policy}`, policy),
     ]),
@@ -128,7 +135,7 @@ async function firstCalls({ callerUrl }: Serving): Promise<number[]> {
 function printTable(policy: string, title: string, perSecond: ReadonlyMap<string, readonly number[]>): void {
   console.log(`| ${title} | requests/s | to the empty route |\n| --- | --- | --- |`);
   const empty = perSecond.get(`/empty/${policy}`) ?? [];
-  for (const name of ["empty", "headers", ...LIMITED_BY]) {
+  for (const name of ["empty", "headers", ...waysOf(policy)]) {
     const figures = perSecond.get(`/${name}/${policy}`) ?? [];
     const ratios = figures.map((figure, round) => figure / (empty[round] ?? Number.NaN));
     const [least, most] = [at(ratios, 0).toFixed(2), Math.max(...ratios).toFixed(2)];
@@ -137,6 +144,10 @@ function printTable(policy: string, title: string, perSecond: ReadonlyMap<string
     );
   }
   console.log("");
+}
+
+function waysOf(policy: string): readonly string[] {
+  return LIMITED_BY.filter((way) => !OF_LEASES.includes(policy) || !NEIGHBOURS.includes(way));
 }
 
 function at(numbers: readonly number[], share: number): number {

@@ -26,6 +26,7 @@ const PLANNED = {
   deadlineMs: 10_000,
   plans: { pro: { limit: 900_000_000 } },
 };
+const LEASED = { algorithm: "concurrency", limit: 10_000, ttl: "10s", deadlineMs: 10_000 };
 /** Limits that are never reached, and two that always are. */
 const POLICIES = {
   hot: { algorithm: "token-bucket", limit: 1_000_000_000, window: "1s", deadlineMs: 10_000 },
@@ -34,6 +35,8 @@ const POLICIES = {
   many: { algorithm: "token-bucket", limit: 10_000, window: "1s", deadlineMs: 10_000, objects: 16 },
   over: { algorithm: "token-bucket", limit: 10, window: "1s", deadlineMs: 10_000 },
   denied: { algorithm: "token-bucket", limit: 2, window: "600s", deadlineMs: 10_000, objects: 16 },
+  leased: LEASED,
+  "leased-keys": { ...LEASED, objects: 16 },
 };
 
 const sleep = (ms: number) => new Promise<void>((done) => setTimeout(done, ms));
