@@ -8,6 +8,7 @@ import { seededRandom } from "../test/support/random.ts";
 import { startDistantBridge, type DistantBridge } from "./bridge.ts";
 import { bundled, forRedis, IN_WORKER } from "./bundled.ts";
 import { load, requestsFor, zipfKeys, type Requests } from "./load.ts";
+import { processorSeconds } from "./processor-time.ts";
 
 const ROUNDS = Number(process.env["ROUNDS"] ?? 5);
 const SECONDS = Number(process.env["SECONDS"] ?? 2);
@@ -56,20 +57,25 @@ export async function printRoutes({ folder, token, apiTokens, policies }: Routed
     define: definesOf(port, token, bridge),
   });
   const perSecond = new Map<string, number[]>();
+  const processor = new Map<string, number[]>();
   const first: number[] = [];
   try {
     for (let round = 0; round < ROUNDS; round += 1) {
       const stateDir = join(folder, `worker-${round}`);
       const options = { stateDir, port, policies, apiTokens, main: BUNDLE, pool: bridge, caller };
       const running = await serve({ ...options, callerHasObjects: true });
+      const { pid = 0 } = running.process;
       console.error(`round ${round + 1} of ${ROUNDS}: the tables follow the last one`);
       try {
         first.push(...(await firstCalls(running)));
         const routes = routesOf(running.callerUrl, token);
         for (const [route, requests] of round % 2 === 0 ? routes : routes.toReversed()) {
           await load(requests, WARM_UP_SECONDS[route.slice(route.lastIndexOf("/") + 1)] ?? SECONDS);
-          const { requestsPerSecond } = await load(requests, SECONDS);
+          const before = processorSeconds(pid);
+          const { requestsPerSecond, count } = await load(requests, SECONDS);
           perSecond.set(route, [...(perSecond.get(route) ?? []), requestsPerSecond]);
+          const microseconds = (1e6 * (processorSeconds(pid) - before)) / count;
+          processor.set(route, [...(processor.get(route) ?? []), microseconds]);
         }
       } finally {
         await running.stop("SIGKILL");
@@ -79,7 +85,7 @@ export async function printRoutes({ folder, token, apiTokens, policies }: Routed
     await bridge.stop();
     await redis.stop();
   }
-  for (const [policy, title] of Object.entries(TABLES)) printTable(policy, title, perSecond);
+  for (const [policy, title] of Object.entries(TABLES)) printTable(policy, title, perSecond, processor);
   const [middle, late] = [at(first, 0.5), at(first, 0.99)].map((ms) => ms.toFixed(1));
   console.log(`The first call of a new client in a worker: ${middle} ms in the middle, ${late} ms at p99.\n`);
 }
@@ -132,16 +138,19 @@ async function firstCalls({ callerUrl }: Serving): Promise<number[]> {
   return took;
 }
 
-function printTable(policy: string, title: string, perSecond: ReadonlyMap<string, readonly number[]>): void {
-  console.log(`| ${title} | requests/s | to the empty route |\n| --- | --- | --- |`);
+type Figures = ReadonlyMap<string, readonly number[]>;
+
+/** @param processor what a request costs all of workerd, in microseconds: other processes change it little */
+function printTable(policy: string, title: string, perSecond: Figures, processor: Figures): void {
+  console.log(`| ${title} | requests/s | to the empty route | processor µs |\n| --- | --- | --- | --- |`);
   const empty = perSecond.get(`/empty/${policy}`) ?? [];
   for (const name of ["empty", "headers", ...waysOf(policy)]) {
     const figures = perSecond.get(`/${name}/${policy}`) ?? [];
     const ratios = figures.map((figure, round) => figure / (empty[round] ?? Number.NaN));
     const [least, most] = [at(ratios, 0).toFixed(2), Math.max(...ratios).toFixed(2)];
-    console.log(
-      `| ${name} | ${Math.round(at(figures, 0.5))} | ${at(ratios, 0.5).toFixed(2)} (${least}–${most}) |`,
-    );
+    const used = Math.round(at(processor.get(`/${name}/${policy}`) ?? [], 0.5));
+    const ratio = `${at(ratios, 0.5).toFixed(2)} (${least}–${most})`;
+    console.log(`| ${name} | ${Math.round(at(figures, 0.5))} | ${ratio} | ${used} |`);
   }
   console.log("");
 }

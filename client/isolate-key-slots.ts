@@ -59,6 +59,10 @@ export class IsolateKeySlots extends KeySlots<Policy> {
     return super.isHolding || this.handed.size > 0;
   }
 
+  protected override get inUse(): number {
+    return this.leased + this.others.size;
+  }
+
   override get isAtRest(): boolean {
     return super.isAtRest && this.waiting.length === 0;
   }
@@ -83,7 +87,8 @@ export class IsolateKeySlots extends KeySlots<Policy> {
     const units = this.#recentUnits(nowMs);
     const isSeldomHanded = this.heldMs !== undefined && this.heldMs <= this.paceMs / 2;
     // After a rest without calls the slots go home.
-    if (this.calls === 0 || units < MIN_CALLS || !isSeldomHanded || nowMs < this.noRestUntilMs) return undefined;
+    if (this.calls === 0 || units < MIN_CALLS || !isSeldomHanded || nowMs < this.noRestUntilMs)
+      return undefined;
     const ms = Math.min(MAX_REST_MS, Math.floor((CALLS_OF_REST * MAX_REST_MS) / units));
     return ms <= this.paceMs ? undefined : { units: this.needed(units / MAX_REST_MS), ms };
   }

@@ -69,6 +69,9 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
   calls = 0;
   protected sinceMs: number;
   #callsPerPace = 0;
+  /** The most slots in use at a time, with those of a call that found none: in this period and in the last. */
+  #peak = 0;
+  #lastPeak = 0;
   protected heldMs: number | undefined;
   #nextEndMs = Infinity;
 
@@ -107,6 +110,12 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
       this.sinceMs = nowMs;
     }
     this.calls += units;
+    this.#peak = Math.max(this.#peak, this.inUse + units);
+  }
+
+  /** Slots in use here, whoever has granted them. */
+  protected get inUse(): number {
+    return this.leased;
   }
 
   /** Whether so many units may be leased here. */
@@ -167,16 +176,22 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
     this.heldMs = this.heldMs === undefined ? ms : this.heldMs + (ms - this.heldMs) / SMOOTHING;
   }
 
-  /** The slots that its calls need (Little's law), and so many more that they seldom do not suffice. */
+  /**
+   * The slots that its calls need: by Little's law, and so many more that they seldom do not suffice. Calls that come all
+   * at once, as the requests of one turn do, need as many as were in use at a time.
+   */
   estimate(nowMs: number, minInUse = 0): number {
     const spanMs = nowMs - this.sinceMs;
     if (spanMs >= this.paceMs / 2) {
       this.#callsPerPace = (this.#callsPerPace + (this.calls * this.paceMs) / spanMs) / 2;
       this.sinceMs = nowMs;
       this.calls = 0;
+      this.#lastPeak = this.#peak;
+      this.#peak = 0;
     }
     const calls = Math.max(this.#callsPerPace, this.calls);
-    return calls < MIN_CALLS ? 0 : this.needed(calls / this.paceMs, minInUse);
+    if (calls < MIN_CALLS) return 0;
+    return Math.max(this.needed(calls / this.paceMs, minInUse), this.#peak, this.#lastPeak);
   }
 
   protected needed(callsPerMs: number, minInUse = 0): number {

@@ -88,7 +88,12 @@ async function untilAnswered(c: Context, next: () => Promise<void>, end: (end: E
   if (c.error !== undefined) end("aborted");
   // The answer to HEAD has no body: Hono drops it without ending its stream.
   else if (c.req.raw.method === "HEAD" || c.res.body === null) end("complete");
-  else c.res = untilEnded(c.res, end);
+  else {
+    const answer = untilEnded(c.res, end);
+    // Otherwise Hono would make a further answer, with the headers of both.
+    c.res = undefined;
+    c.res = answer;
+  }
 }
 
 /** Sets the headers of the decision that binds. A response that switches protocols cannot be copied. */
