@@ -132,7 +132,9 @@ class PolicyEntry {
     const candidate = this.#candidateWith();
     this.#policy = withAll(policy, {
       inForce: this.#inForce,
-      ...(this.#overrides.size > 0 && { overrides: { find: (key, nowMs, aheadMs = 0) => this.#find(key, nowMs, aheadMs) } }),
+      ...(this.#overrides.size > 0 && {
+        overrides: { find: (key, nowMs, aheadMs = 0) => this.#find(key, nowMs, aheadMs) },
+      }),
       ...(candidate && { candidate }),
     });
     return this.#policy;

@@ -69,7 +69,10 @@ test("an override is not there before its instant, and at it is later than what 
   const begun = find("a", 1_000);
   expect(said(begun)).toMatchObject({ limit: 10, pattern: "a", inForce: { sinceMs: NOW_MS + 1_000 } });
   expect(find("a", 1_999)).toBe(begun);
-  expect(said(find("a", 2_000))).toEqual({ ...plain, inForce: { version: VERSION, sinceMs: NOW_MS + 2_000 } });
+  expect(said(find("a", 2_000))).toEqual({
+    ...plain,
+    inForce: { version: VERSION, sinceMs: NOW_MS + 2_000 },
+  });
   expect(said(find("b", 999))).toEqual(plain);
   expect(find("b", 1_000).override).toEqual({ pattern: "b", effect: "blocked" });
 });
@@ -90,7 +93,14 @@ test("while it has not begun the next less specific one applies, whether that ha
     "team:*",
   ]);
   const sinceMs = found.map(({ inForce }) => inForce?.sinceMs);
-  expect(sinceMs.map((since) => since && since - NOW_MS)).toEqual([undefined, 1_000, 2_000, 3_000, 3_000, 5_000]);
+  expect(sinceMs.map((since) => since && since - NOW_MS)).toEqual([
+    undefined,
+    1_000,
+    2_000,
+    3_000,
+    3_000,
+    5_000,
+  ]);
 });
 
 test("who looks ahead finds what begins within that time, however short it is, and nothing that has ended", () => {
