@@ -53,6 +53,15 @@ export class IsolateKeySlots extends KeySlots<Policy> {
     for (const lease of this.young.values()) lease.grantedAtMs = -Infinity;
   }
 
+  /** Another version decides now: idle slots go back, and none is leased before the object has answered by that. */
+  renounce(): void {
+    this.kept = this.leased;
+    this.spendableUntilMs = -Infinity;
+    this.underWaySinceMs = undefined;
+    this.turn += 1;
+    this.isAtOnce = true;
+  }
+
   /** The first call that could be served by the slots that it has. */
   get firstWaiting(): WaitingCall | undefined {
     return this.waiting.find(({ units }) => units <= this.kept);
