@@ -27,11 +27,12 @@ function limiterBy(way: Told["way"], env: Env): Limiter {
 /** It gets no `ctx`, as handlers of some frameworks. */
 const held = withConcurrency(
   {
-    limiter: (request, env) => limiterBy(request.url.includes("/service/") ? "service" : "objects", env),
+    limiter: (request: Request, env: Env) =>
+      limiterBy(request.url.includes("/service/") ? "service" : "objects", env),
     policy: "export",
-    key: (request) => new URL(request.url).pathname,
+    key: (request: Request) => new URL(request.url).pathname,
   },
-  (request: Request, _: Env) => {
+  (request: Request) => {
     if (request.url.endsWith("/thrown")) throw new Error("thrown by the handler");
     if (!request.url.endsWith("/left")) return new Response("held");
     // It does not end by itself. That its reader has gone is seen when a chunk is sent.
