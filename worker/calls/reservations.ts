@@ -111,7 +111,7 @@ function targetOf(
   return problem ?? { ...target, readsObject };
 }
 
-/** What a client has it may spend for at most so long: units for 8 s, slots for 9. */
+/** What a client has it may spend for at most so long: units for 8 s, slots for 9, but of 600 processes on a key for 10. */
 const MAX_HELD_MS = 10_000;
 
 /** A client knows no overrides: those are decided here, as is a key that will have one before the client's units end. */
