@@ -5,7 +5,7 @@
  * long as some calls take, unless a lease gets old and has to be handed over.
  */
 import type { Latch } from "../core/clock.ts";
-import { type Policy, relaxedRule, type Rule } from "../core/policies/policy.ts";
+import type { Policy, Rule } from "../core/policies/policy.ts";
 import type { Decided } from "../core/protocol/answers.ts";
 import type { AcquireParams, HandedLease, SlotsCall } from "../core/protocol/calls.ts";
 import { MAX_REST_MS } from "../core/protocol/messages.ts";
@@ -47,8 +47,6 @@ export class IsolateKeySlots extends KeySlots<Policy> {
   longestMs = 0;
   /** Calls have come since the last message: they say which plan the key has. */
   hasCalls = false;
-  /** As in its last message. Under another policy the object is to hear of it before a rest is over. */
-  saidCapacity: number | undefined;
   /** The object has refused a rest, and is not asked for one before. */
   noRestUntilMs = -Infinity;
   /** Units that were asked for, of which each counts less the longer ago it was: by e in `MAX_REST_MS`. */
@@ -104,8 +102,7 @@ export class IsolateKeySlots extends KeySlots<Policy> {
   protected override everyMs(nowMs: number): number {
     const [oldest] = this.young.values();
     const isOld = oldest !== undefined && nowMs >= oldest.grantedAtMs + this.paceMs;
-    const isChanged = relaxedRule(this.policy)?.capacity !== this.saidCapacity;
-    const isResting = this.missed === 0 && this.handed.size === 0 && !isOld && !isChanged;
+    const isResting = this.missed === 0 && this.handed.size === 0 && !isOld;
     return isResting ? Math.max(this.paceMs, this.restMs) : super.everyMs(nowMs);
   }
 
@@ -113,6 +110,15 @@ export class IsolateKeySlots extends KeySlots<Policy> {
   protected override isShort(nowMs: number): boolean {
     if (!super.isShort(nowMs) || this.restMs === 0) return super.isShort(nowMs);
     return this.token >= this.tokensEnd || this.needed(this.#recentUnits(nowMs) / MAX_REST_MS) > this.kept;
+  }
+
+  /** Another version decides now: idle slots go back, and none is leased before the object has answered by that. */
+  renounce(): void {
+    this.kept = this.leased;
+    this.spendableUntilMs = -Infinity;
+    this.underWaySinceMs = undefined;
+    this.turn += 1;
+    this.isAtOnce = true;
   }
 
   /** The first call that could be served by the slots that it has. */

@@ -69,6 +69,8 @@ export class IsolateSlots {
     if (rule === undefined || !isPlain(call)) return undefined;
     const { ttlMs } = call;
     const units = costOf(rule, call.cost);
+    const before = this.#find(policy, key);
+    if (before !== undefined && before.policy.inForce?.fields !== policy.inForce?.fields) before.renounce();
     const slots = this.#keys.open(policy, key, () => new IsolateKeySlots(policy, key, nowMs));
     if (slots === undefined) return undefined;
     this.#serve(slots, nowMs);
@@ -86,8 +88,9 @@ export class IsolateSlots {
   /** The policy leases no slots any more: the object is to hear of it before the rest is over. */
   #endRest(caller: ClientContext, policy: Policy, key: string, nowMs: number): void {
     const slots = this.#find(policy, key);
-    if (slots === undefined || slots.restMs === 0) return;
+    if (slots === undefined || slots.restMs === 0 || slots.isUnderWay(nowMs)) return;
     slots.policy = policy;
+    slots.isAtOnce = true;
     this.#sendIfDue(caller, slots, nowMs);
   }
 
@@ -255,7 +258,6 @@ export class IsolateSlots {
     slots.endExpired(nowMs);
     const rule = relaxedRule(slots.policy);
     const mayLease = rule !== undefined;
-    slots.saidCapacity = rule?.capacity;
     const rest = mayLease ? slots.rest(nowMs) : undefined;
     const wanted = slots.estimate(nowMs);
     slots.handOver(nowMs);

@@ -51,6 +51,7 @@ export interface Override {
   readonly blocked?: true;
   readonly unlimited?: true;
   readonly multiply?: number;
+  readonly startsAt?: string;
   readonly expiresAt?: string;
   readonly note?: string;
   readonly [field: string]: unknown;

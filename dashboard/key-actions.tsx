@@ -2,12 +2,13 @@
 import { useState } from "preact/hooks";
 import type { Override, Problem } from "./answers.ts";
 import { path } from "./api.ts";
+import { readClockMs } from "./clock.ts";
 import { useSession } from "./context.ts";
 import { readOverride, removeOverride, writeOverride, type Changed, type Fields } from "./key-changes.ts";
 import type { EndsAt } from "./lasting.tsx";
 import { OverrideForm } from "./override-form.tsx";
 import { Confirm, Part, type Done, type Question } from "./parts.tsx";
-import { overrideLine, SOON } from "./words.ts";
+import { scheduledLine, SOON, startsInMs } from "./words.ts";
 
 interface Props {
   readonly policy: string;
@@ -38,7 +39,8 @@ export function KeyActions({ policy, name, own, onDone }: Props) {
     const value = { ...fields, ...expiresAt, note: "from the dashboard" };
     return await finish(says, writeOverride(ask, { policy, pattern: name }, value, before.value));
   };
-  const replaces = own === undefined ? "" : ` This replaces its override: ${overrideLine(own)}.`;
+  const replaces =
+    own === undefined ? "" : ` This replaces its override: ${scheduledLine(own, readClockMs())}.`;
   const askBlock = () =>
     setQuestion({
       title: `Block ${name}?`,
@@ -66,7 +68,7 @@ export function KeyActions({ policy, name, own, onDone }: Props) {
         return problem;
       },
     });
-  const unblocks = own?.blocked === true;
+  const unblocks = own?.blocked === true && startsInMs(own, readClockMs()) === 0;
   const askRemove = (there: Override) =>
     setQuestion({
       title: unblocks ? `Unblock ${name}?` : `Remove the override of ${name}?`,

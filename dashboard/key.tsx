@@ -2,6 +2,7 @@
 import { useRef, useState } from "preact/hooks";
 import type { KeyReport, Override, RuleDecision } from "./answers.ts";
 import { canStandInAddress, path } from "./api.ts";
+import { readClockMs } from "./clock.ts";
 import { useRights, useSession } from "./context.ts";
 import { Groups } from "./groups.tsx";
 import { KeyActions } from "./key-actions.tsx";
@@ -9,7 +10,7 @@ import { readOverride } from "./key-changes.ts";
 import { KeyHistory, withSeen, type Seen } from "./key-history.tsx";
 import { DoneNote, Figure, Part, ProblemNote, Rows, To, type Done } from "./parts.tsx";
 import { usePoll } from "./poll.ts";
-import { retryAfter, count, duration, instant, overrideLine } from "./words.ts";
+import { retryAfter, count, duration, instant, scheduledLine, startsInMs } from "./words.ts";
 
 const EVERY_MS = 5_000;
 
@@ -35,7 +36,7 @@ export function KeyPage({ policy, name }: { readonly policy: string; readonly na
           <DoneNote done={done} onEnd={() => setDone(undefined)} />
           <ProblemNote problem={report.problem} />
           {own.value !== undefined && <InForce override={own.value} />}
-          {own.value === undefined && wider !== undefined && <Wider policy={policy} pattern={wider} />}
+          {wider !== undefined && hasNotBegun(own.value) && <Wider policy={policy} pattern={wider} />}
           {report.value !== undefined && <State report={report.value} />}
           {report.value?.groups !== undefined && <Groups groups={report.value.groups} />}
           <KeyHistory seen={seen.current} />
@@ -120,11 +121,15 @@ function Wider({ policy, pattern }: { readonly policy: string; readonly pattern:
   return <ProblemNote problem={problem} />;
 }
 
+function hasNotBegun(own: Override | undefined): boolean {
+  return own === undefined || startsInMs(own, readClockMs()) > 0;
+}
+
 function InForce({ override }: { readonly override: Override }) {
   const { pattern, expiresAt, note } = override;
   return (
     <p class={`note ${override.blocked === true ? "bad" : ""}`} data-override={pattern}>
-      Override of <code>{pattern}</code>: {overrideLine(override)}
+      Override of <code>{pattern}</code>: {scheduledLine(override, readClockMs())}
       {expiresAt === undefined ? ", until it is removed" : `, until ${instant(expiresAt)}`}
       {note !== undefined && ` (${note})`}
     </p>

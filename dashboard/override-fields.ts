@@ -25,7 +25,14 @@ export function effectOf(override: Override): Effect {
   return override.multiply === undefined ? "limits" : "multiply";
 }
 
-const BESIDE: ReadonlySet<string> = new Set(["expiresAt", "note", "blocked", "unlimited", "multiply"]);
+const BESIDE: ReadonlySet<string> = new Set([
+  "startsAt",
+  "expiresAt",
+  "note",
+  "blocked",
+  "unlimited",
+  "multiply",
+]);
 
 /** The values of an override. */
 export function enteredIn(override: Override): Entered {

@@ -1,9 +1,10 @@
-/** The form of an override: its keys, its effect, how long it lasts. */
+/** The form of an override: its keys, its effect, when it begins, how long it lasts. */
 import { useState } from "preact/hooks";
 import type { Override, PolicyDescription, Problem } from "./answers.ts";
+import { readClockMs } from "./clock.ts";
 import { useSession } from "./context.ts";
 import { writeOverride, type Fields } from "./key-changes.ts";
-import { Lasting, type EndsAt } from "./lasting.tsx";
+import { Beginning, Lasting, type EndsAt, type StartsAt } from "./lasting.tsx";
 import {
   EFFECTS,
   effectOf,
@@ -15,7 +16,7 @@ import {
 } from "./override-fields.ts";
 import { ProblemNote, type Done } from "./parts.tsx";
 import { usePoll } from "./poll.ts";
-import { SOON } from "./words.ts";
+import { instant, SOON } from "./words.ts";
 
 /** @param pattern the keys, if they cannot be chosen @param there the override that is changed */
 export function OverrideForm(props: {
@@ -31,6 +32,7 @@ export function OverrideForm(props: {
   const [effect, setEffect] = useState<Effect>(there === undefined ? "limits" : effectOf(there));
   const [factor, setFactor] = useState(String(there?.multiply ?? 2));
   const [entered, setEntered] = useState<Entered>(there === undefined ? {} : enteredIn(there));
+  const [startsAt, setStartsAt] = useState<StartsAt>(there?.startsAt);
   const [endsAt, setEndsAt] = useState<EndsAt>(there?.expiresAt);
   const [note, setNote] = useState(there?.note ?? "");
   const [problem, setProblem] = useState<Problem>();
@@ -44,12 +46,15 @@ export function OverrideForm(props: {
     };
     const value = {
       ...fields[effect](),
+      ...(startsAt !== undefined && { startsAt }),
       ...(endsAt !== undefined && { expiresAt: endsAt }),
       ...(note !== "" && { note }),
     };
     const { problem: refused, undo } = await writeOverride(ask, { policy, pattern }, value, there);
     setProblem(refused);
-    if (undo !== undefined) onDone({ says: `The override of ${pattern} is saved. ${SOON}`, undo });
+    const isLater = startsAt !== undefined && Date.parse(startsAt) > readClockMs();
+    const when = isLater ? `It starts at ${instant(startsAt)}.` : SOON;
+    if (undo !== undefined) onDone({ says: `The override of ${pattern} is saved. ${when}`, undo });
   };
   const isFixed = props.pattern !== undefined || there !== undefined;
   return (
@@ -111,7 +116,8 @@ export function OverrideForm(props: {
           </fieldset>
         ))}
       <div class="columns">
-        <Lasting endsAt={endsAt} onEndsAt={setEndsAt} />
+        <Beginning startsAt={startsAt} onStartsAt={setStartsAt} />
+        <Lasting startsAt={startsAt} endsAt={endsAt} onEndsAt={setEndsAt} />
         <label>
           Note
           <input name="note" value={note} onInput={(event) => setNote(event.currentTarget.value)} />

@@ -1,12 +1,13 @@
 import { useState } from "preact/hooks";
 import type { Override } from "./answers.ts";
 import { path } from "./api.ts";
+import { readClockMs } from "./clock.ts";
 import { useRights, useSession } from "./context.ts";
 import { removeOverride } from "./key-changes.ts";
 import { OverrideForm } from "./override-form.tsx";
 import { Confirm, DoneNote, Part, ProblemNote, Rows, type Done, type Question } from "./parts.tsx";
 import { usePoll } from "./poll.ts";
-import { instant, overrideLine, SOON } from "./words.ts";
+import { instant, overrideLine, scheduledLine, SOON } from "./words.ts";
 
 const EVERY_MS = 5_000;
 
@@ -69,7 +70,7 @@ export function OverridesPart({ policy }: { readonly policy: string }) {
           key: each.pattern,
           cells: [
             <span class="key">{each.pattern}</span>,
-            overrideLine(each),
+            scheduledLine(each, readClockMs()),
             each.expiresAt === undefined ? "–" : instant(each.expiresAt),
             each.note ?? "–",
             ...(rights.changes ? [actions(each)] : []),

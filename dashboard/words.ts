@@ -84,7 +84,14 @@ export function policyLine({ rules, shadow }: PolicyDescription): string {
   return rules.map(ruleLine).join("; ") + (shadow ? " (shadow: denies no call)" : "");
 }
 
-const BESIDE: ReadonlySet<string> = new Set(["policy", "pattern", "version", "expiresAt", "note"]);
+const BESIDE: ReadonlySet<string> = new Set([
+  "policy",
+  "pattern",
+  "version",
+  "startsAt",
+  "expiresAt",
+  "note",
+]);
 
 export function overrideFields(override: Override): Record<string, unknown> {
   const beside = new Set(["policy", "pattern", "version"]);
@@ -105,4 +112,15 @@ export function overrideLine(override: Override): string {
   return [line(fields), ...byRule.map(([rule, table]) => `${rule}: ${line(table)}`)]
     .filter((each) => each !== "")
     .join("; ");
+}
+
+/** How long it takes until an override begins; 0: it has. */
+export function startsInMs({ startsAt = "" }: Override, nowMs: number): number {
+  return Math.max(0, (Date.parse(startsAt) || 0) - nowMs);
+}
+
+/** An override in one line, also when it starts if it has not begun. */
+export function scheduledLine(override: Override, nowMs: number): string {
+  const inMs = startsInMs(override, nowMs);
+  return `${overrideLine(override)}${inMs === 0 ? "" : `, starts in ${duration(inMs)}`}`;
 }

@@ -116,9 +116,8 @@ export class RemoteLimiter extends UniformClient implements Limiter {
     const call = this.#isClosed ? undefined : plainCall(request, this.#options.policy);
     const local = call && this.#decideLocally(call);
     if (local === undefined) return this.#decide("limit", this.#withPolicy(request));
-    return local instanceof Promise
-      ? this.#answered(this.#withPolicy(request), local)
-      : Promise.resolve(local);
+    if (!(local instanceof Promise)) return Promise.resolve(local);
+    return this.#answered(this.#withPolicy(request), local);
   }
 
   limitAll(request: LimitAllRequest): Promise<AllDecisions> {
@@ -174,9 +173,8 @@ export class RemoteLimiter extends UniformClient implements Limiter {
 
   async #limitUntilAborted({ signal, ...request }: LimitRequest & Abortable): Promise<Decision> {
     signal?.throwIfAborted();
-    return request.waitMs === undefined
-      ? await unlessAborted(this.limit(request), signal)
-      : await this.#decide("limit", this.#withPolicy(request), signal);
+    if (request.waitMs === undefined) return await unlessAborted(this.limit(request), signal);
+    return await this.#decide("limit", this.#withPolicy(request), signal);
   }
 
   /**
@@ -298,7 +296,10 @@ export class RemoteLimiter extends UniformClient implements Limiter {
     const request = on === "key" ? key : given;
     if (mayDegrade) return await this.#decide(name, key);
     const send = (ended: AbortSignal) => this.#transport.call(name, request as never, ended);
-    return await this.#orElse(this.#send(key, send), throwUnavailable);
+    const answer = this.#orElse(this.#send(key, send), throwUnavailable);
+    // It may be the last act of a request, whose `ctx` frameworks hide.
+    if (on !== "key") this.#holding.inBackground(answer.catch(() => undefined));
+    return await answer;
   }
 
   /** The limiter's answer; without one, that of `otherwise`. @throws LimiterError if it refused the call */
@@ -322,7 +323,6 @@ export class RemoteLimiter extends UniformClient implements Limiter {
 
   /** Gives back the units held of the key, then makes the call. */
   async #send<Answer>(key: KeyRequest, send: Send<Answer>, signal?: Signal): Promise<Answer> {
-    signal?.throwIfAborted();
     await this.#returnUnitsOf(key);
     try {
       return await this.#inTime(send, this.#policy(key.policy).deadlineMs + waitOf(key), signal);

@@ -78,6 +78,8 @@ const [MAX_KEPT, MAX_READ] = [4_096, 1_024];
 interface Override {
   readonly pattern: string;
   readonly fields: OverrideFields;
+  /** NaN: from its writing on. */
+  readonly startsAtMs: number;
   /** NaN: never. */
   readonly endsAtMs: number;
 }
@@ -117,8 +119,9 @@ class PolicyEntry {
     this.#afterEnd.clear();
     if (fields === undefined) this.#overrides.delete(pattern);
     else {
-      const endsAtMs = Date.parse(String(fields["expiresAt"]));
-      this.#overrides.set(pattern, { pattern: text, fields, endsAtMs });
+      const instantOf = (field: string) => Date.parse(String(fields[field]));
+      const [startsAtMs, endsAtMs] = [instantOf("startsAt"), instantOf("expiresAt")];
+      this.#overrides.set(pattern, { pattern: text, fields, startsAtMs, endsAtMs });
     }
   }
 
@@ -129,28 +132,38 @@ class PolicyEntry {
     const candidate = this.#candidateWith();
     this.#policy = withAll(policy, {
       inForce: this.#inForce,
-      ...(this.#overrides.size > 0 && { overrides: { find: (key, nowMs) => this.#find(key, nowMs) } }),
+      ...(this.#overrides.size > 0 && {
+        overrides: { find: (key, nowMs, aheadMs = 0) => this.#find(key, nowMs, aheadMs) },
+      }),
       ...(candidate && { candidate }),
     });
     return this.#policy;
   }
 
-  /** An override ends at its instant: the catalog deletes it later, and isolates read that later still. */
-  #find(key: string, nowMs: number): Policy | undefined {
+  /**
+   * An override begins and ends at its instants: isolates know the first long before, the catalog deletes it after the
+   * second, and isolates read that later still. What applies since an instant is a later revision for the key's object.
+   */
+  #find(key: string, nowMs: number, aheadMs: number): Policy | undefined {
+    const hasBegun = ({ startsAtMs }: Override) => !(startsAtMs > nowMs + aheadMs);
     const first = this.#overrides.find(key);
-    if (first === undefined || !(first.endsAtMs <= nowMs)) return first && this.#overridden(first);
-    let sinceMs = first.endsAtMs;
-    const next = this.#overrides.find(key, ({ endsAtMs }) => {
-      if (!(endsAtMs <= nowMs)) return true;
-      sinceMs = Math.max(sinceMs, endsAtMs);
+    if (first === undefined) return undefined;
+    if (!(first.endsAtMs <= nowMs) && hasBegun(first)) return this.#overridden(first);
+    let endedMs = -Infinity;
+    const next = this.#overrides.find(key, (each) => {
+      if (!(each.endsAtMs <= nowMs)) return hasBegun(each);
+      endedMs = Math.max(endedMs, each.endsAtMs);
       return false;
     });
-    const name = `${sinceMs}/${next?.pattern ?? ""}`;
+    if (endedMs === -Infinity) return next && this.#overridden(next);
+    const name = `${endedMs}/${next?.pattern ?? ""}`;
     const known = this.#afterEnd.get(name);
     if (known !== undefined) return known;
     const policy = (next && this.#overridden(next)) ?? this.#policy;
-    const revised = ({ inForce }: Policy) =>
-      inForce === undefined ? {} : { inForce: { ...inForce, sinceMs } };
+    const revised = ({ inForce }: Policy) => {
+      const sinceMs = Math.max(endedMs, inForce?.sinceMs ?? endedMs);
+      return inForce === undefined ? {} : { inForce: { ...inForce, sinceMs } };
+    };
     return policy && keep(this.#afterEnd, name, withEach(policy, revised), MAX_KEPT);
   }
 
@@ -184,7 +197,7 @@ class PolicyEntry {
     // Terms are sent with calls of other keys too, and are compared with theirs.
     const termsOf = (each?: Policy) => (each?.terms === undefined ? {} : { terms: each.terms });
     return withAll(parsed, {
-      inForce: { version: this.#inForce.version, fields: JSON.stringify(read.fields) },
+      inForce: { version: this.#inForce.version, fields: JSON.stringify(read.fields), ...sinceOf(read) },
       override: { pattern, ...(effect && { effect }), ...(endsAtMs !== undefined && { endsAtMs }) },
       ...termsOf(policy),
       ...(candidate && {
@@ -203,7 +216,8 @@ class PolicyEntry {
     if ("problems" in read) return undefined;
     const policy = this.#parse(read.fields, candidateName(this.#name));
     if (policy === undefined) return undefined;
-    const inForce = { ...this.#inForce, fields: JSON.stringify(read.fields), candidate: version };
+    const fields = JSON.stringify(read.fields);
+    const inForce = { ...this.#inForce, fields, candidate: version, ...sinceOf(read) };
     return { policy: withAll(policy, { inForce }), version };
   }
 
@@ -234,6 +248,10 @@ function keep<Value>(kept: Map<string, Value>, name: string, value: Value, max: 
   return value;
 }
 
+function sinceOf({ startsAtMs }: Pick<ReadOverride, "startsAtMs">): Pick<PolicyRevision, "sinceMs"> {
+  return startsAtMs === undefined ? {} : { sinceMs: startsAtMs };
+}
+
 function withEach(policy: Policy, fieldsOf: (each: Policy) => Partial<Policy>): Policy {
   const { candidate } = policy;
   return withAll(policy, {
@@ -245,7 +263,7 @@ function withEach(policy: Policy, fieldsOf: (each: Policy) => Partial<Policy>): 
 /* Overrides: other limits for some keys of a policy, parsed and merged into the policy's table. */
 
 const OVERRIDE_ALLOWED =
-  'figures of the policy, as { "limit": 1000 }, or one of { "multiply": 10 }, { "blocked": true } and { "unlimited": true }, each with expiresAt and note if wanted';
+  'figures of the policy, as { "limit": 1000 }, or one of { "multiply": 10 }, { "blocked": true } and { "unlimited": true }, each with startsAt, expiresAt and note if wanted';
 
 const OF_OVERRIDE = { what: "an override", ownFields: Object.keys(OVERRIDE_FIELDS) };
 const OWN_NAMES = Object.keys(OVERRIDE_FIELDS);
@@ -253,6 +271,7 @@ const OVERRIDE_SCHEMA = v.object(OVERRIDE_FIELDS);
 const EFFECTS = ["multiply", "blocked", "unlimited"] as const;
 interface ReadOverride {
   readonly effect?: "blocked" | "unlimited";
+  readonly startsAtMs?: number;
   readonly endsAtMs?: number;
   /** The policy's table with the override. Unchanged for `blocked`: a limit of 0 would forget what was consumed. */
   readonly fields: Table;
@@ -267,7 +286,7 @@ export function readOverride(name: string, base: Table, given: unknown): ReadOve
   const changes: Table = Object.fromEntries(entries.filter(([field]) => !OWN_NAMES.includes(field)));
   const parsed = v.safeParse(OVERRIDE_SCHEMA, own);
   if (!parsed.success) return { problems: violationsOf(parsed.issues) };
-  const { multiply, blocked, unlimited, expiresAt } = parsed.output;
+  const { multiply, blocked, unlimited, startsAt, expiresAt } = parsed.output;
   const effects: string[] = EFFECTS.filter((field) => own[field] !== undefined);
   const changed = Object.keys(changes);
   if (effects.length + Math.min(changed.length, 1) !== 1) {
@@ -277,9 +296,14 @@ export function readOverride(name: string, base: Table, given: unknown): ReadOve
     const found = kinds.length === 0 ? "nothing" : kinds.join(" and ") + near;
     return problem([], `the override says ${found}: must be ${OVERRIDE_ALLOWED}`);
   }
-  const ends = expiresAt === undefined ? {} : { endsAtMs: parseInstantMs(expiresAt) ?? Number.NaN };
-  if (blocked === true) return { effect: "blocked", ...ends, fields: base };
-  if (unlimited === true) return { effect: "unlimited", ...ends, fields: largest(name, base) };
+  const times = {
+    ...(startsAt !== undefined && { startsAtMs: parseInstantMs(startsAt) ?? Number.NaN }),
+    ...(expiresAt !== undefined && { endsAtMs: parseInstantMs(expiresAt) ?? Number.NaN }),
+  };
+  if (Number(times.startsAtMs) >= Number(times.endsAtMs))
+    return problem(["startsAt"], violation(["startsAt"], startsAt, "before expiresAt"));
+  if (blocked === true) return { effect: "blocked", ...times, fields: base };
+  if (unlimited === true) return { effect: "unlimited", ...times, fields: largest(name, base) };
   const merged =
     multiply === undefined ? withFigures(base, changes, OF_OVERRIDE) : { fields: multiplied(base, multiply) };
   if ("problems" in merged) return merged;
@@ -287,7 +311,7 @@ export function readOverride(name: string, base: Table, given: unknown): ReadOve
   const fields =
     multiply === undefined ? { ...merged.fields, ...plansWithout(base, changes) } : merged.fields;
   const policy = parsePolicy(name, fields);
-  return "problems" in policy ? policy : { ...ends, fields, policy };
+  return "problems" in policy ? policy : { ...times, fields, policy };
 }
 
 /** What is wrong with a policy that is written. */

@@ -244,8 +244,8 @@ export class RegionalPolicies {
   #regional(policy: Policy, name: string, region: Region): Policy {
     const { overrides, candidate, plans } = policy;
     const ofPlans = plans && new Map([...plans].map(([plan, each]) => [plan, this.within(each, region)]));
-    const found = (key: string, nowMs: number) => {
-      const overridden = overrides?.find(key, nowMs);
+    const found = (key: string, nowMs: number, aheadMs?: number) => {
+      const overridden = overrides?.find(key, nowMs, aheadMs);
       return overridden && this.within(overridden, region);
     };
     return {

@@ -376,17 +376,21 @@ export const POLICY_FIELDS = {
 };
 
 const NOTE_ALLOWED = "text of at most 500 characters";
+const START_ALLOWED = 'an instant, such as "2027-01-24T12:00:00Z" (RFC 3339)';
 const EXPIRY_ALLOWED = 'an instant in the future, such as "2027-01-31T12:00:00Z" (RFC 3339)';
+
+function instantBy(allowed: string) {
+  return v.pipe(
+    v.string(allowed),
+    v.check((text) => parseInstantMs(text) !== undefined, allowed),
+  );
+}
 
 export const OVERRIDE_FIELDS = {
   multiply: v.optional(number(0.000_001, 1_000_000)),
   blocked: v.optional(v.literal(true, "true, or left out")),
   unlimited: v.optional(v.literal(true, "true, or left out")),
-  expiresAt: v.optional(
-    v.pipe(
-      v.string(EXPIRY_ALLOWED),
-      v.check((text) => parseInstantMs(text) !== undefined, EXPIRY_ALLOWED),
-    ),
-  ),
+  startsAt: v.optional(instantBy(START_ALLOWED)),
+  expiresAt: v.optional(instantBy(EXPIRY_ALLOWED)),
   note: v.optional(v.pipe(v.string(NOTE_ALLOWED), v.maxLength(500, NOTE_ALLOWED))),
 };

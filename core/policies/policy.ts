@@ -281,7 +281,7 @@ export interface PolicyRevision {
   readonly version: number;
   /** The policy's table as JSON text, including the key's override. Absent: the deployment's file applies. */
   readonly fields?: string;
-  /** When an override of the key last expired in this version, in milliseconds since 1970. */
+  /** When an override of the key last began or ended in this version, in milliseconds since 1970. */
   readonly sinceMs?: number;
   /** In a candidate: its `Candidate.version`. Keys of another one begin untouched. */
   readonly candidate?: number;
@@ -329,7 +329,8 @@ export interface AppliedOverride {
 
 /** Finds the policy of a key with a present or ended override; `undefined`: it has none. */
 export interface Overrides<Found> {
-  find(key: string, nowMs: number): Found | undefined;
+  /** @param aheadMs an override that begins within this time counts as present. Absent: none */
+  find(key: string, nowMs: number, aheadMs?: number): Found | undefined;
 }
 
 /** The rule of whose slots holders may have some; `undefined`: the object decides each lease. */

@@ -59,6 +59,8 @@ export class RegionKey extends Holder<ReserveCall> {
   #keyState: KeyState;
   #reservations: Reservations;
   #inForce: PolicyRevision | undefined;
+  /** The fields of the version that the home object's last answer was by. */
+  #cutBy: string | undefined;
   /** By rule: what the home object gave, by which holders' buckets are cut. */
   #fair: readonly Cut[];
   /** What is used until all that is handed out fits into that: as the last message says, or less. */
@@ -101,7 +103,8 @@ export class RegionKey extends Holder<ReserveCall> {
 
   /**
    * A call has come, with the policy as it names it. The later of two versions, or the plan that was named last, is said to
-   * the home object with the next message, and its answer cuts the bucket by it: soon, since a message takes a trip.
+   * the home object with the next message, and its answer cuts the bucket by it. Under a later version nothing is decided
+   * before: a lower limit holds from the instant at which it begins.
    */
   hear(call: LimitCall | ReserveCall, policy: Policy, nowMs: number): void {
     const latest = later(this.#inForce, call.inForce);
@@ -118,6 +121,11 @@ export class RegionKey extends Holder<ReserveCall> {
 
   hasBucket(nowMs: number): boolean {
     return nowMs < this.spendableUntilMs;
+  }
+
+  /** Whether it has a bucket that the home object has cut by the version in force. */
+  isReady(nowMs: number): boolean {
+    return this.hasBucket(nowMs) && this.#cutBy === this.#inForce?.fields;
   }
 
   /** The answer while the home object gives no bucket: its own denial if it has nothing left, or that it decides. */
@@ -141,7 +149,7 @@ export class RegionKey extends Holder<ReserveCall> {
   needsMessage(nowMs: number): boolean {
     if (this.messageAt(nowMs) !== undefined) return false;
     const everyMs = nowMs < this.#sinceMs + SETTLING_MS ? EARLY_MS : EVERY_MS;
-    if (!this.hasBucket(nowMs) || nowMs >= this.#sentAtMs + everyMs) return true;
+    if (!this.isReady(nowMs) || nowMs >= this.#sentAtMs + everyMs) return true;
     if (nowMs < this.#sentAtMs + EARLY_MS) return false;
     return this.#demandAt(nowMs).some((units, index) => units > MUCH_FASTER * (this.#demand[index] ?? 0));
   }
@@ -223,6 +231,7 @@ export class RegionKey extends Holder<ReserveCall> {
     const { reserved, next } = answer as Partial<Decided>;
     const { buckets = {} } = reserved ?? {};
     this.#missed = 0;
+    this.#cutBy = message.call.inForce?.fields;
     const { rules } = this.policy;
     // The home object may have another version of the policy, with another window.
     const isReadable = rules.every((rule) => buckets[rule.name]?.rate.windowMs === rateWindowMs(rule));

@@ -65,7 +65,7 @@ export class RegionKeys {
     if (key.needsMessage(nowMs)) this.#send(key, nowMs);
     const isShort = key.hasBucket(nowMs) && key.lacksUnits(message.cost, nowMs);
     if (isShort && key.messageAt(nowMs) === undefined) this.#send(key, nowMs);
-    return key.hasBucket(nowMs) && !isShort ? key.decide(message, nowMs) : this.#decideLater(key, message);
+    return key.isReady(nowMs) && !isShort ? key.decide(message, nowMs) : this.#decideLater(key, message);
   }
 
   /** When the home object does not answer, the call fails: the key's holders would wait there as well. */
@@ -76,7 +76,7 @@ export class RegionKeys {
       if (this.#keys.get(nameOf(message)) !== key) return ASK_HOME;
       const refusal = key.refusal(message, nowMs);
       if (refusal !== undefined) return refusal;
-      if (key.hasBucket(nowMs)) return await key.decide(message, nowMs);
+      if (key.isReady(nowMs)) return await key.decide(message, nowMs);
       if (key.needsMessage(nowMs)) this.#send(key, nowMs);
     }
     return { failed: "the key's home object has not answered the object of this region" };

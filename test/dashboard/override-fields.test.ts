@@ -9,9 +9,18 @@ test.each([
   { window: "90s", countDenied: true },
   { rules: { tokens: { limit: 5_000 }, requests: { window: "1h", limit: 0.5 } } },
 ])("the form of an override makes the override again: %j", (fields) => {
-  expect(limitsOf(enteredIn(override({ ...fields, expiresAt: "2027-01-01T00:00:00Z", note: "n" })))).toEqual(
-    fields,
-  );
+  expect(
+    limitsOf(
+      enteredIn(
+        override({
+          ...fields,
+          startsAt: "2026-12-01T00:00:00Z",
+          expiresAt: "2027-01-01T00:00:00Z",
+          note: "n",
+        }),
+      ),
+    ),
+  ).toEqual(fields);
 });
 
 test("an empty field is as the policy has it, and text that is no number is left to the limiter to refuse", () => {

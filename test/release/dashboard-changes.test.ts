@@ -5,6 +5,7 @@ import {
   DASHBOARD_POLICIES,
   fill,
   goTo,
+  limitOf,
   NO_TIMERS,
   open,
   openPage,
@@ -92,6 +93,39 @@ test("an override is added, edited and removed by a form, and a bad value is ref
   await press(page, "Remove");
   await press(page, "Remove", "dialog");
   await until(async () => (await read())["status"] === 404);
+  expect(faults).toEqual([]);
+});
+
+test("an override that begins later is scheduled by the form, is shown as that, and changes nothing before", async () => {
+  const { url } = serving;
+  const { page, faults } = await openPage(browser);
+  await signIn(page, url, TOKENS.full);
+  await goTo(page, "#/key/api/tenant-31");
+  await page.waitForSelector("[data-reason=ok]");
+  await press(page, "Set limits");
+  await choose(page, "select[name=effect]", "blocked: all calls denied");
+  await choose(page, "select[name=lasts]", "1 day");
+  await choose(page, "select[name=begins]", "at a time");
+  const tomorrow = new Date(Date.now() + 86_400_000 - new Date().getTimezoneOffset() * 60_000);
+  await page.$eval(
+    "input[name=from]",
+    (field, value) => {
+      (field as unknown as { value: string }).value = value;
+      field.dispatchEvent(new Event("input", { bubbles: true }));
+    },
+    tomorrow.toISOString().slice(0, 16),
+  );
+  await press(page, "Save override");
+  await says(page, "Override of tenant-31: blocked, starts in");
+  const { startsAt, expiresAt } = await send(url, "GET", "/v1/policies/api/overrides/tenant-31");
+  expect((Date.parse(String(startsAt)) - Date.now()) / 3_600_000).toBeCloseTo(24, 1);
+  // It lasts for a day from its start on.
+  expect(Date.parse(String(expiresAt)) - Date.parse(String(startsAt))).toBe(86_400_000);
+  await page.waitForSelector("[data-reason=ok]");
+  expect(await limitOf(url, "api", "tenant-31")).toMatchObject({ success: true });
+  await goTo(page, "#/policy/api");
+  await says(page, "blocked, starts in");
+  await send(url, "DELETE", "/v1/policies/api/overrides/tenant-31");
   expect(faults).toEqual([]);
 });
 

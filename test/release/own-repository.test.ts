@@ -118,7 +118,7 @@ test.each([
   const chosen = Object.values(policies as Record<string, { onFailure?: string }>).map(
     (each) => each.onFailure,
   );
-  expect(chosen).toEqual([onFailure, onFailure, onFailure]);
+  expect(chosen).toEqual([onFailure, onFailure, onFailure, onFailure]);
 });
 
 test.each([

@@ -1,5 +1,7 @@
 /** What a tag must agree with before anything is published, and what npm version writes. */
-import { readFileSync } from "node:fs";
+import { execFileSync } from "node:child_process";
+import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, test } from "vitest";
 import {
@@ -126,4 +128,26 @@ test("nothing is published that was not tested, and what is published has a prov
   expect(job("test")).toContain("uses: ./.github/workflows/ci.yml");
   expect(job("publish")).toMatch(/needs: test\n[\s\S]*id-token: write\n[\s\S]*npm publish .* --provenance/);
   expect(read(".github/workflows/ci.yml")).toContain("run: .ci/run");
+});
+
+test("what npm create runs is published with the package, in its version, and calls weir init", () => {
+  const workflow = read(".github/workflows/release.yml");
+  expect(workflow).toContain("working-directory: scripts/create");
+  const set = '"version=${GITHUB_REF_NAME#v}" "dependencies.weir-limiter=^${GITHUB_REF_NAME#v}"';
+  expect(workflow).toContain(`npm pkg set ${set}`);
+  const { name, bin, engines } = JSON.parse(read("scripts/create/package.json")) as Record<string, unknown>;
+  expect([name, engines]).toEqual(["create-weir-limiter", JSON.parse(read("package.json")).engines]);
+  const folder = mkdtempSync(join(tmpdir(), "weir-create-"));
+  try {
+    const stub = join(folder, "node_modules", "weir-limiter");
+    mkdirSync(join(stub, "bin"), { recursive: true });
+    writeFileSync(join(stub, "package.json"), '{ "type": "module", "exports": "./index.js" }');
+    writeFileSync(join(stub, "index.js"), "");
+    writeFileSync(join(stub, "bin", "weir.js"), "console.log(JSON.stringify(process.argv.slice(2)))");
+    copyFileSync(join(ROOT, "scripts/create", String(bin)), join(folder, String(bin)));
+    const said = execFileSync(process.execPath, [String(bin), "--on-failure", "open"], { cwd: folder });
+    expect(JSON.parse(String(said))).toEqual(["init", "--on-failure", "open"]);
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
 });

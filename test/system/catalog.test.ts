@@ -4,6 +4,8 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
+import type { Decision } from "../../core/protocol/decision.ts";
+import { createLimiter } from "../../package/client.ts";
 import { ROOT } from "../../scripts/project-folder.ts";
 import type { Serving } from "../../scripts/workerd.ts";
 import { TOKENS } from "../support/fixtures.ts";
@@ -60,6 +62,38 @@ test("an override is in force in every isolate, also one that decides the key by
   await everywhere("hot", key, { success: true, limit: 100_000 });
   const { remaining } = await limit(0, "hot", key, 0);
   expect(remaining).toBeLessThanOrEqual(100_000 - 120);
+});
+
+test("an override begins at its instant in every isolate and client, however many units these have", async () => {
+  const key = "customer:9";
+  const clients = [0, 1, 2].map((isolate) =>
+    createLimiter({ url: serving.urls[isolate] ?? "", token: TOKENS.full, deadlineMs: 10_000 }),
+  );
+  const startsAtMs = Date.now() + 12_000;
+  const later = { limit: 7, startsAt: new Date(startsAtMs).toISOString() };
+  expect((await call(0, "PUT", overrideAt("hot", key), later)).status).toBe(200);
+  const counts = { here: 0, before: 0, after: 0 };
+  const note = (sentAtMs: number, { success, source }: Pick<Decision, "success" | "source">) => {
+    if (success && sentAtMs >= startsAtMs) counts.after += 1;
+    else if (success) counts.before += 1;
+    if (success && source === "isolate") counts.here += 1;
+  };
+  const calling = async (decide: () => Promise<Pick<Decision, "success" | "source">>) => {
+    for (let nowMs = Date.now(); nowMs < startsAtMs + 4_000; nowMs = Date.now()) {
+      note(nowMs, await decide());
+      await new Promise((done) => setTimeout(done, 5));
+    }
+  };
+  await Promise.all([
+    ...clients.map((client) => calling(() => client.limit({ policy: "hot", key }))),
+    ...[0, 1, 2].map((isolate) =>
+      calling(async () => (await limit(isolate, "hot", key)) as unknown as Decision),
+    ),
+  ]);
+  expect(counts.here).toBeGreaterThan(counts.before / 2);
+  // Units that were used before count, so the bucket that shrinks begins empty.
+  expect(counts.after).toBeLessThanOrEqual(7);
+  await Promise.all(clients.map((client) => client.close()));
 });
 
 test("what was changed outlives SIGKILL, and what was consumed stays consumed", async () => {

@@ -3,7 +3,7 @@ import { buildSync } from "esbuild";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { afterAll, beforeAll, expect, test } from "vitest";
+import { afterAll, beforeAll, expect, test, vi } from "vitest";
 import { LimiterError, type FieldError } from "../../core/protocol/problems.ts";
 import { createLimiter } from "../../package/client.ts";
 import { serve, type Serving } from "../../scripts/workerd.ts";
@@ -56,6 +56,29 @@ test("over the binding a lease with a grace outlives its request, is resumed, an
   await limiter.release({ id: lease?.id ?? "" });
   expect(await limiter.peek({ policy: "export", key: "graced" })).toMatchObject({ leases: 0 });
 });
+
+const HELD = [
+  ["the answer has been sent", "GET", "read"],
+  ["the answer has no body", "HEAD", "empty"],
+  ["the handler throws", "GET", "thrown"],
+  ["the caller leaves", "GET", "left"],
+] as const;
+test.each(HELD.flatMap((each) => [[...each, "service"] as const, [...each, "objects"] as const]))(
+  "a handler without ctx frees its slot when %s (%s /held/%s, over the %s)",
+  async (_, method, how, way) => {
+    const key = `/held/${way}/${how}`;
+    const limiter = toldLimiter(served.callerUrl, "service");
+    const leasesOf = async () => (await limiter.peek({ policy: "export", key })).leases;
+    const leaving = new AbortController();
+    const { body, status } = await fetch(`${served.callerUrl}${key}`, { method, signal: leaving.signal });
+    expect(status).toBe(how === "thrown" ? 500 : 200);
+    if (how === "left") {
+      expect(await leasesOf()).toBe(1);
+      leaving.abort();
+    } else await body?.cancel();
+    await vi.waitFor(async () => expect(await leasesOf()).toBe(0), 5_000);
+  },
+);
 
 test("elsewhere a grace is refused by name", async () => {
   const asked = { policy: "export", key: "a", graceMs: 1_000 };

@@ -122,7 +122,12 @@ export const COMPARED = {
   undecided: 0,
 };
 export const COMPARED_KEYS = [{ key: "customer:9", count: 288, error: 0 }];
-export const RAISED = { multiply: 10, expiresAt: "2027-01-31T12:00:00Z", note: "launch week" };
+export const RAISED = {
+  multiply: 10,
+  startsAt: "2027-01-24T12:00:00Z",
+  expiresAt: "2027-01-31T12:00:00Z",
+  note: "launch week",
+};
 export const OVERRIDE = { policy: "api", pattern: "customer:7", version: 4, ...RAISED };
 export const TOKEN = { name: "billing", scopes: ["limit"], policies: ["api"] };
 const SHA_256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";

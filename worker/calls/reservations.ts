@@ -2,6 +2,7 @@
 import type * as v from "valibot";
 import { unavailable } from "../../client/read-answer.ts";
 import { normaliseKey } from "../../core/catalog/keys.ts";
+import { readClockMs } from "../../core/clock.ts";
 import {
   forPriority,
   isCuttable,
@@ -100,15 +101,23 @@ function targetOf(
   const target = findTarget(client, principal, call);
   if (target instanceof Problem) return target;
   const { policy } = target;
-  // A client knows no overrides: those are decided here.
   const named = client.policies.get(policy.name) ?? policy;
   const { localDecisions, ofGroups = localDecisions } = describeForClient(named);
-  const readsObject = noteKnown(message, named) && policy.override === undefined && ofGroups.denies;
+  const readsObject = noteKnown(message, named) && !isOverridden(named, target) && ofGroups.denies;
   const problem =
     rateProblem(policy, call.cost) ??
     costProblem(policy, ["cost"], call.cost, input) ??
     priorityProblem(policy, call.priority);
   return problem ?? { ...target, readsObject };
+}
+
+/** What a client has it may spend for at most so long: units for 8 s, slots for 9, but of 600 processes on a key for 10. */
+const MAX_HELD_MS = 10_000;
+
+/** A client knows no overrides: those are decided here, as is a key that will have one before the client's units end. */
+function isOverridden(named: Policy, { policy, key }: Target): boolean {
+  const later = policy.override ?? named.overrides?.find(key, readClockMs(), MAX_HELD_MS)?.override;
+  return later !== undefined;
 }
 
 function noteKnown({ known, unknown }: Message, policy: Policy): boolean {
@@ -174,7 +183,7 @@ async function answerSlots(message: Message, call: Held): Answered<ReservationAn
   if (policy.lease === undefined)
     return badValue(["policy"], publicName(policy.name), "a policy with a concurrency rule");
   const named = client.policies.get(policy.name) ?? policy;
-  const isKnown = noteKnown(message, named) && policy.override === undefined;
+  const isKnown = noteKnown(message, named) && !isOverridden(named, target);
   const mayHold = isKnown && describeForClient(named).slots !== undefined;
   const { leased, wanted, memory, ...said } = call;
   const operation = {

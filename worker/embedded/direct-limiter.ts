@@ -110,7 +110,10 @@ export class DirectLimiter extends UniformClient implements Limiter {
   protected override async callByName(name: UniformCall, call: object): Promise<unknown> {
     const { on, shape }: Address = ADDRESSES[name];
     const input = on === "key" ? this.#withPolicy(plain(call) as KeyRequest) : plain(call);
-    const answered: unknown = orThrow(await HANDLERS[name](this.#context, input));
+    const answering = HANDLERS[name](this.#context, input);
+    // It may be the last act of a request, whose `ctx` frameworks hide.
+    if (on !== "key") this.#parts.inBackground(answering.catch(() => undefined));
+    const answered: unknown = orThrow(await answering);
     return on === "key" || shape === "decision" ? (answered as TargetAnswer<unknown>).answer : answered;
   }
 

@@ -1,4 +1,4 @@
-/** An override ends by itself at its instant, whenever the catalog says so. Time is an argument. */
+/** An override begins and ends by itself at its instants, whenever the catalog says so. Time is an argument. */
 import { expect, test } from "vitest";
 import { PoliciesInForce } from "../../../core/catalog/policies-in-force.ts";
 import { parseDeployment } from "../../../core/policies/parse-policies.ts";
@@ -16,26 +16,33 @@ interface Found {
   readonly inForce: PolicyRevision | undefined;
 }
 
-/** A policy whose overrides end so many milliseconds from `NOW_MS`; absent: not by themselves. */
-function finding(overrides: Record<string, [fields: object, endsInMs?: number]>, hasCandidate = false) {
+const at = (inMs: number) => new Date(NOW_MS + inMs).toISOString();
+
+/** A policy whose overrides end, and begin, so many milliseconds from `NOW_MS`; absent: not by themselves. */
+function finding(
+  overrides: Record<string, [fields: object, endsInMs?: number | undefined, startsInMs?: number]>,
+  hasCandidate = false,
+) {
   const policies = new PoliciesInForce(deployed);
   const candidate = { version: 3, fields: { ...TABLE, limit: 50 } };
   policies.apply({
     revision: 1,
     isWhole: true,
     policies: [{ name: "api", version: VERSION, ...(hasCandidate && { candidate }) }],
-    overrides: Object.entries(overrides).map(([pattern, [fields, endsInMs]]) => ({
+    overrides: Object.entries(overrides).map(([pattern, [fields, endsInMs, startsInMs]]) => ({
       policy: "api",
       pattern,
       fields: {
         ...fields,
-        ...(endsInMs !== undefined && { expiresAt: new Date(NOW_MS + endsInMs).toISOString() }),
+        ...(endsInMs !== undefined && { expiresAt: at(endsInMs) }),
+        ...(startsInMs !== undefined && { startsAt: at(startsInMs) }),
       },
     })),
     tokens: [],
   });
   const policy = policies.named.get("api") as Policy;
-  return (key: string, afterMs: number) => policy.overrides?.find(key, NOW_MS + afterMs) ?? policy;
+  return (key: string, afterMs: number, aheadMs?: number) =>
+    policy.overrides?.find(key, NOW_MS + afterMs, aheadMs) ?? policy;
 }
 
 function said({ rules, override, inForce }: Policy): Found {
@@ -56,6 +63,58 @@ test("an override is there until its instant and not at it, and never falls back
   expect(said(find("c", 5_000))).toEqual(plain);
 });
 
+test("an override is not there before its instant, and at it is later than what was there", () => {
+  const find = finding({ a: [{ limit: 10 }, 2_000, 1_000], b: [{ blocked: true }, undefined, 1_000] });
+  expect(said(find("a", 999))).toEqual(plain);
+  const begun = find("a", 1_000);
+  expect(said(begun)).toMatchObject({ limit: 10, pattern: "a", inForce: { sinceMs: NOW_MS + 1_000 } });
+  expect(find("a", 1_999)).toBe(begun);
+  expect(said(find("a", 2_000))).toEqual({
+    ...plain,
+    inForce: { version: VERSION, sinceMs: NOW_MS + 2_000 },
+  });
+  expect(said(find("b", 999))).toEqual(plain);
+  expect(find("b", 1_000).override).toEqual({ pattern: "b", effect: "blocked" });
+});
+
+test("while it has not begun the next less specific one applies, whether that has begun or not", () => {
+  const find = finding({
+    "team:a:1": [{ limit: 10 }, 5_000, 3_000],
+    "team:a:*": [{ limit: 20 }, 2_000, 1_000],
+    "team:*": [{ limit: 30 }, undefined, 4_000],
+  });
+  const found = [0, 1_000, 2_000, 3_000, 4_000, 5_000].map((afterMs) => find("team:a:1", afterMs));
+  expect(found.map(({ override }) => override?.pattern)).toEqual([
+    undefined,
+    "team:a:*",
+    undefined,
+    "team:a:1",
+    "team:a:1",
+    "team:*",
+  ]);
+  const sinceMs = found.map(({ inForce }) => inForce?.sinceMs);
+  expect(sinceMs.map((since) => since && since - NOW_MS)).toEqual([
+    undefined,
+    1_000,
+    2_000,
+    3_000,
+    3_000,
+    5_000,
+  ]);
+});
+
+test("who looks ahead finds what begins within that time, however short it is, and nothing that has ended", () => {
+  const find = finding({ a: [{ limit: 10 }, 5_001, 5_000], "*": [{ limit: 20 }, 3_000, 2_000] });
+  const patterns = [0, 2_000, 3_000].map((afterMs) =>
+    [undefined, 2_000, 5_000].map((aheadMs) => find("a", afterMs, aheadMs).override?.pattern),
+  );
+  expect(patterns).toEqual([
+    [undefined, "*", "a"],
+    ["*", "*", "a"],
+    [undefined, "a", "a"],
+  ]);
+});
+
 test("the next less specific one applies then, and the policy when all have ended", () => {
   const find = finding({
     "team:a:1": [{ limit: 10 }, 3_000],
@@ -74,24 +133,35 @@ test("the next less specific one applies then, and the policy when all have ende
 
 test("each state of a key is later than the one before, by which an object takes it over", () => {
   const find = finding({
-    a: [{ limit: 10 }, 1_000],
-    "a*": [{ limit: 20 }, 3_000],
-    "*": [{ limit: 30 }, 2_000],
+    a: [{ limit: 10 }, 2_000, 1_000],
+    "a*": [{ limit: 20 }, 4_000],
+    "*": [{ limit: 30 }, 3_000, 1_500],
   });
-  const states = [0, 1_000, 3_000].map((afterMs) => find("a", afterMs).inForce);
-  expect(states.map((each) => each?.sinceMs)).toEqual([undefined, NOW_MS + 1_000, NOW_MS + 3_000]);
+  const states = [0, 1_000, 2_000, 4_000].map((afterMs) => find("a", afterMs).inForce);
+  const since = [undefined, NOW_MS + 1_000, NOW_MS + 2_000, NOW_MS + 4_000];
+  expect(states.map((each) => each?.sinceMs)).toEqual(since);
   for (const [index, each] of states.entries())
     for (const other of states.slice(index + 1)) {
       expect(later(each, other)).toBe(other);
       expect(later(other, each)).toBe(other);
     }
   // Another version is later than all of them.
-  expect(later(states[2], { version: VERSION + 1 })).toEqual({ version: VERSION + 1 });
+  expect(later(states[3], { version: VERSION + 1 })).toEqual({ version: VERSION + 1 });
 });
 
 test("keys after an end have one policy for as long as nothing changes, so what isolates hold of them stays", () => {
   const find = finding({ "a*": [{ limit: 10 }, 1_000], "*": [{ limit: 20 }, 2_000] });
   for (const afterMs of [0, 1_000, 2_000]) expect(find("ab", afterMs + 1)).toBe(find("ac", afterMs + 9));
+});
+
+test("the candidate has it from the same instant", () => {
+  const find = finding({ a: [{ multiply: 2 }, undefined, 1_000] }, true);
+  expect(find("a", 999).candidate?.policy).not.toHaveProperty("override");
+  expect(find("a", 1_000).candidate?.policy).toMatchObject({
+    inForce: { version: VERSION, sinceMs: NOW_MS + 1_000, candidate: 3 },
+    override: { pattern: "a" },
+    rules: [{ capacity: 100 }],
+  });
 });
 
 test("the candidate is without it from the same instant", () => {
@@ -115,7 +185,7 @@ test("of ranges the next wider one applies, and an address ends too", () => {
   const ending = (pattern: string, endsInMs: number) => ({
     policy: "api",
     pattern,
-    fields: { limit: 1, expiresAt: new Date(NOW_MS + endsInMs).toISOString() },
+    fields: { limit: 1, expiresAt: at(endsInMs) },
   });
   policies.apply({
     revision: 1,

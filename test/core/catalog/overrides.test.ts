@@ -12,9 +12,10 @@ function errorsOf(base: Readonly<Record<string, unknown>>, override: object) {
 }
 
 describe("a word with a wrong letter in an override is told with the nearest there is", () => {
-  const all = "limit, window, burst, multiply, blocked, unlimited, expiresAt, note";
+  const all = "limit, window, burst, multiply, blocked, unlimited, startsAt, expiresAt, note";
   test.each([
     ["expiresat", "expiresAt", { limit: 5, expiresat: END }],
+    ["startAt", "startsAt", { limit: 5, startAt: END }],
     ["mutiply", "multiply", { mutiply: 5 }],
     ["blokced", "blocked", { blokced: true }],
     ["unlimted", "unlimited", { unlimted: true }],

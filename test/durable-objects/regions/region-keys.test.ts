@@ -132,16 +132,30 @@ test("under another window calls are the home object's, as long as the bucket of
   expect(await limit({ inForce })).toEqual(ASK_HOME);
 });
 
-test("a call under a later version has its limit, and the home object hears of the version with the next message", async () => {
-  const { limit, asked, set } = regionWith();
+test("a call under a later version is not decided before the home object has cut the bucket by it", async () => {
+  // At 10 a second.
+  const less = { p: { rate: { units: 10_000, windowMs: WINDOW_MS }, most: 10 } };
+  const later = { ttlMs: 4_000, isNew: false, units: { p: 0 }, buckets: less };
+  const { limit, asked } = regionWith(({ inForce }) => (inForce === undefined ? {} : { reserved: later }));
+  await limit();
+  const fields = JSON.stringify({ algorithm: "token-bucket", limit: 10, window: "1s" });
+  const calls = Array.from({ length: 20 }, () => limit({ inForce: { version: 2, sinceMs: 1, fields } }));
+  const admitted = (await Promise.all(calls)).filter(
+    (answer) => "rules" in answer && answer.rules.every(({ success }) => success),
+  );
+  // And what comes in a quarter of a second: the home object counts that too.
+  expect(admitted.length).toBeLessThanOrEqual(13);
+  expect(asked.map((each) => each.inForce?.version)).toEqual([undefined, 2]);
+});
+
+test("a call under a later version has its limit, and the home object hears of the version at once", async () => {
+  const { limit, asked } = regionWith();
   await limit();
   const fields = JSON.stringify({ algorithm: "token-bucket", limit: 500, window: "1s" });
   const inForce = { version: 2, sinceMs: 1, fields };
   expect(await limit({ inForce })).toMatchObject({ rules: [{ success: true, limit: 500 }] });
   // One that has not heard of it sets nothing back.
   expect(await limit()).toMatchObject({ rules: [{ success: true, limit: 500 }] });
-  set(1_000);
-  await limit();
   expect(asked.map((each) => each.inForce?.version)).toEqual([undefined, 2]);
 });
 

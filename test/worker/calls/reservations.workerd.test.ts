@@ -1,6 +1,6 @@
 /** `POST /v1/reservations`: units of many keys, held by a client in its caller's process. */
 import { expect, test } from "vitest";
-import type { Reserved } from "../../../core/protocol/answers.ts";
+import type { Reserved, Slots } from "../../../core/protocol/answers.ts";
 import type { ReservationsReply } from "../../../core/protocol/reservation-messages.ts";
 import { TOKENS } from "../../support/fixtures.ts";
 import { call, freshKey, limit, report } from "../../support/limiter.ts";
@@ -229,3 +229,41 @@ test("a look takes nothing, and sees what callers before it took", async () => {
   const { answers } = await send([{ limit: { policy: "slow", key, cost: 0 } }], await versionOf("slow"));
   expect(answers).toMatchObject([{ decision: { success: true, remaining: 3 } }]);
 });
+
+test.each(["ahead", "hot-slots"])(
+  "a client gets none of %s that it would still have when an override of the key begins",
+  async (policy) => {
+    const key = freshKey();
+    const known = await versionOf(policy);
+    const starting = async (inMs: number) => {
+      const startsAt = new Date(Date.now() + inMs).toISOString();
+      const path = `/v1/policies/${policy}/overrides/${key}`;
+      expect((await call(path, { method: "PUT", body: { limit: 1, startsAt } })).status).toBe(200);
+    };
+    let memory: string | undefined;
+    const got = async (holder: string, turn: number) => {
+      const said = {
+        heard: 0,
+        kept: 0,
+        leased: 0,
+        wanted: 5,
+        granted: 0,
+        released: 0,
+        ...(memory && { memory }),
+      };
+      const slots = { policy, key, holder: holder.repeat(22), turn, ...said };
+      const { answers } = await send(
+        [policy === "ahead" ? holding(policy, key, { holder }) : { slots }],
+        known,
+      );
+      const [answer] = answers as unknown as ({ reserved?: Reserved; slots?: Slots["slots"] } | null)[];
+      memory = answer?.slots?.memory;
+      return answer?.reserved?.units[policy] ?? answer?.slots?.given?.more ?? 0;
+    };
+    await starting(60_000);
+    // The first message on slots says which memory answers.
+    expect((await got("e", 1)) + (await got("e", 2))).toBeGreaterThan(0);
+    await starting(9_000);
+    expect((await got("l", 1)) + (await got("l", 2))).toBe(0);
+  },
+);

@@ -100,3 +100,22 @@ test("leases under an idempotency key, or to be confirmed, are the object's", as
   for (const fields of [{ idempotencyKey: "one" }, { confirm: true }, { ttlMs: 20_000 }])
     expect((await acquire(POLICY, key, fields)).body["source"]).toBe("object");
 });
+
+test("slots that an isolate has are not leased beyond a lower limit, from the instant at which that begins", async () => {
+  const key = freshKey();
+  const startsAtMs = Date.now() + 2_500;
+  const body = { limit: 10, startsAt: new Date(startsAtMs).toISOString() };
+  expect((await call(`/v1/policies/${POLICY}/overrides/${key}`, { method: "PUT", body })).status).toBe(200);
+  await heat(key);
+  const take = () => Promise.all(Array.from({ length: 20 }, () => acquire(POLICY, key)));
+  const had: number[] = [];
+  while (Date.now() < startsAtMs + 20) {
+    const taken = (await take()).filter((each) => each.body["success"] === true);
+    had.push(taken.filter((each) => each.body["source"] === "isolate").length);
+    await Promise.all(taken.map((each) => release(idIn(each))));
+  }
+  const all = await take();
+  expect(Math.max(...had)).toBeGreaterThan(0);
+  expect(all.filter((each) => each.body["success"] === true).length).toBeLessThanOrEqual(10);
+  for (const each of all) expect(each.body).toMatchObject({ limit: 10, override: key });
+});

@@ -76,6 +76,7 @@ const override = {
   multiply: optional(v.number(), "All limits times so much."),
   blocked: optional(v.literal(true), "Every call is denied."),
   unlimited: optional(v.literal(true), "Every call is admitted, and none is counted."),
+  startsAt: optional(v.string(), "An instant, as RFC 3339 writes it: the override applies from then on."),
   expiresAt: v.optional(instant),
   note: v.optional(v.string()),
 };

@@ -188,6 +188,16 @@ describe("a write", () => {
       { blocked: true, expiresAt: "2027-02-30T00:00:00Z" },
       /expiresAt is .*2027-02-30.*: must be an instant/,
     ],
+    [
+      "a start that is no instant",
+      { blocked: true, startsAt: "tomorrow" },
+      /startsAt is .*tomorrow.*: must be an instant/,
+    ],
+    [
+      "a start at its end",
+      { limit: 1, startsAt: "2999-01-31T13:00:00+01:00", expiresAt: "2999-01-31T12:00:00Z" },
+      /startsAt is .*: must be before expiresAt/,
+    ],
     ["another algorithm", { algorithm: "sliding-log" }, /algorithm is the same for all keys/],
   ])("of an override with %s says so", async (_, body, words) => {
     const { status, body: problem } = await admin("PUT", overrideAt("slow", freshKey()), body);
