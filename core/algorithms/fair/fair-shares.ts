@@ -46,6 +46,7 @@ export const bucketShares: Sharing = {
   paidTo,
   passes,
   reserve: () => 0,
+  yields: () => false,
   mostNow,
   passesAtMs(standing, cost, unitsAtMs) {
     const { terms, shares, group, held, heldByAll } = standing;

@@ -314,6 +314,8 @@ export interface Turn {
   /** Its group's share lets it pass now and later: it is no burst, which has an end. */
   readonly isFirm: boolean;
   readonly isWithin: boolean;
+  /** It passes sooner if another group is admitted more. */
+  readonly isYielding: boolean;
   /** What its group owes, of its part. */
   readonly level: number;
   /** Milliseconds in which the rate of its group's part brings its cost. */
@@ -346,6 +348,7 @@ export function turnsAt(
     return {
       isFirm: (within || level <= NOTHING) && sharing.passes(standing, cost),
       isWithin: within,
+      isYielding: sharing.yields(standing, cost),
       level,
       ownMs: ownMs(standing, cost),
     };

@@ -53,6 +53,8 @@ export interface Sharing {
   /** Whether a cost passes now, as far as other groups are concerned, if `reserve` is left. */
   passes(standing: Standing, cost: number): boolean;
   reserve(standing: Standing, cost: number): number;
+  /** Whether it passes sooner if another group is admitted more. */
+  yields(standing: Standing, cost: number): boolean;
   /** The largest cost that passes now, if the algorithm has as many units. */
   mostNow(standing: Standing, available: number): number;
   /** When a cost passes if nobody else asks. @param unitsAtMs when there are units for it, and so many more */

@@ -52,6 +52,7 @@ export const windowShares: Sharing = {
   paidTo,
   passes: (standing, cost) => !isTop(standing, cost) || isPaced(standing),
   reserve,
+  yields: isTop,
   mostNow,
   passesAtMs,
   sureAfterMs,
@@ -177,29 +178,37 @@ function passesAtMs(standing: Standing, cost: number, unitsAtMs: (reserved: numb
     const lateBy = isTop(now, cost) ? Math.max(0, now.all - aheadOf(now) - SLACK) : 0;
     const pacedMs = atMs + Math.ceil(lateBy / (PACE * terms.rate));
     const passesMs = Math.max(pacedMs, unitsAtMs(reserve(now, cost)));
-    const changeMs = nextChangeMs(now, cost);
+    const fadedMs = nextFadedMs(now, cost);
+    // A walk through a thousand groups takes long.
+    const changeMs = passesMs <= now.shares.anyIdleFromMs ? fadedMs : Math.min(fadedMs, nextIdleMs(now));
     if (passesMs <= changeMs || step === MAX_STEPS) return Math.max(passesMs, shares.atMs);
     now = standingOf(terms, paidTo(terms, now.shares, changeMs), group.name, held, heldByAll);
   }
 }
 
-/** The first instant from the next one on at which another rule holds for a cost. */
-function nextChangeMs(standing: Standing, cost: number): number {
+/** The first instant from the next one on at which another rule holds for a cost, since uses have faded. */
+function nextFadedMs(standing: Standing, cost: number): number {
   const { terms, shares, group, owes, part, held } = standing;
-  const { atMs } = shares;
   const units = cost * terms.perUnit;
+  const used = owes - held;
   const fadesMs = (from: number, to: number) =>
     to > 0 && from > to
-      ? atMs + Math.max(1, Math.ceil(MEMORY * windowOf(terms) * Math.log(from / to)))
+      ? shares.atMs + Math.max(1, Math.ceil(MEMORY * windowOf(terms) * Math.log(from / to)))
       : Infinity;
-  const used = owes - held;
-  let nextMs = Math.min(fadesMs(usedBy(shares), CALM * terms.burst), fadesMs(used, part - held - units));
-  // What it adds does not fade before it is added.
-  if (!isTop(standing, cost))
-    nextMs = Math.min(nextMs, fadesMs(topOf(shares) * group.weight - used, units + held));
+  return Math.min(
+    fadesMs(usedBy(shares), CALM * terms.burst),
+    fadesMs(used, part - held - units),
+    // What it adds does not fade before it is added.
+    fadesMs(topOf(shares) * group.weight - used, units + held),
+  );
+}
+
+/** When the first of the other groups is forgotten. */
+function nextIdleMs({ terms, shares, group }: Standing): number {
+  let firstMs = Infinity;
   for (const { name, seenMs } of shares.groups)
-    if (name !== group.name) nextMs = Math.min(nextMs, Math.max(atMs, seenMs + activeMs(terms)) + 1);
-  return nextMs;
+    if (name !== group.name) firstMs = Math.min(firstMs, Math.max(shares.atMs, seenMs + activeMs(terms)) + 1);
+  return firstMs;
 }
 
 /** Until its use is within its part. */
