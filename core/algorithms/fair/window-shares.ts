@@ -36,11 +36,13 @@ import {
   standingOf,
 } from "./standing.ts";
 
-/** The fields of a log's or window's configuration: what `burst` is for a bucket is here the limit. */
+/** Parts of the rate and of the limit. */
 const PACE = 0.98;
 const CALM = 0.7;
 const BURST = 1 / 3;
+/** Windows in which a use fades to 1/e. */
 const MEMORY = 2;
+/** In usual costs. */
 const MIN_RESERVE = 3;
 const RESERVE = 4;
 /** Then uses are written anew, so that fractions stay exact enough. */
