@@ -208,7 +208,6 @@ const PRODUCT = /^(core|client|durable-objects|worker)\//;
 const SMALL: Readonly<Record<string, string>> = {
   "client/objects/candidate-calls.ts": "is tested without the client",
   "core/algorithms/gcra.ts": "an algorithm is one file, with its test",
-  "core/algorithms/fair/stored-shares.ts": "what is stored never changes, whatever shares become",
   "durable-objects/pool/redis/lua/gcra.ts": "an algorithm is one part of the script",
   "durable-objects/pool/redis/lua/concurrency.ts": "an algorithm is one part of the script",
   "durable-objects/memory-namespace.ts": "objects without the platform, of which storage knows nothing",
@@ -310,7 +309,9 @@ test("every algorithm has its registry line, its specimen and its test", () => {
     "fair-slots",
     "runs",
     "slot-shares",
+    "standing",
     "stored-shares",
+    "window-shares",
     "unit-log",
   ];
   const names = files.filter((name) => !others.includes(name)).toSorted();

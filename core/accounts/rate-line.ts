@@ -33,8 +33,11 @@ const MAX_TRUSTED_MS = 1_000;
 export class RateLine<Call extends QueuedCall> {
   /** The calls that units are short for, and since when. */
   readonly #short = new Map<Call, number>();
-  /** When a call can pass at the earliest, unless units are given back: calls of others only delay it. */
+  /** When a call can pass at the earliest, unless units are given back: calls of others only delay it, but those below. */
   #earliestMs = new WeakMap<Call, number>();
+  /** The calls that yield to others: an admission may let one pass sooner. And the states that this was asked of. */
+  readonly #yielding = new Set<Call>();
+  #states: readonly unknown[] = [];
   /** Until then nobody can be served, unless one comes. */
   #nextMs = -Infinity;
 
@@ -49,11 +52,15 @@ export class RateLine<Call extends QueuedCall> {
    */
   serve(owner: LineOwner, waiters: Call[], nowMs: number, isMore: boolean): number {
     if (isMore) this.#earliestMs = new WeakMap();
+    else if (this.#forgetYielding(owner)) this.#nextMs = -Infinity;
     // Each call that does not wait asks too, and there may be a thousand groups in line.
     else if (nowMs < this.#nextMs && waiters.every(({ untilMs }) => untilMs > nowMs)) return this.#nextMs;
     for (;;) {
       const served = this.#serveNext(owner, waiters, nowMs);
-      if (served === true) continue;
+      if (served === true) {
+        this.#forgetYielding(owner);
+        continue;
+      }
       const { length } = waiters;
       endOverdue(waiters, nowMs);
       // Those behind them may pass.
@@ -61,6 +68,17 @@ export class RateLine<Call extends QueuedCall> {
       this.#nextMs = waiters.length === 0 ? Infinity : served;
       return this.#nextMs;
     }
+  }
+
+  /** @returns whether something was admitted that may let a call pass sooner */
+  #forgetYielding(owner: LineOwner): boolean {
+    if (this.#yielding.size === 0) return false;
+    const states = owner.ruleStates.map(({ account: { state } }) => state);
+    if (states.every((state, index) => state === this.#states[index])) return false;
+    for (const call of this.#yielding) this.#earliestMs.delete(call);
+    this.#yielding.clear();
+    this.#states = states;
+    return true;
   }
 
   /** The calls of other groups that units are short for and that this one may not pass. */
@@ -100,6 +118,7 @@ export class RateLine<Call extends QueuedCall> {
         }
         earliestMs = nowMs + Math.min(waitMs, MAX_TRUSTED_MS);
         this.#earliestMs.set(first, earliestMs);
+        if (place.isYielding) this.#yielding.add(first);
       }
       nextMs = Math.min(nextMs, earliestMs);
       if (!place.isFirm || first.isBrief === true) continue;
@@ -125,7 +144,7 @@ export class RateLine<Call extends QueuedCall> {
     return ({ cost, group, namedBy, inForce }, waiting) => {
       const shared = byPlan.get(inForce?.plan) ?? sharedBy(inForce);
       byPlan.set(inForce?.plan, shared);
-      let all: Turn = { isFirm: true, isWithin: true, level: 0, ownMs: 0 };
+      let all: Turn = { isFirm: true, isWithin: true, isYielding: false, level: 0, ownMs: 0 };
       for (const { rule, turnOf } of shared) {
         const units = costOf(rule, cost);
         if (group === undefined || units === 0) continue;
@@ -133,6 +152,7 @@ export class RateLine<Call extends QueuedCall> {
         all = {
           isFirm: all.isFirm && turn.isFirm,
           isWithin: all.isWithin && turn.isWithin,
+          isYielding: all.isYielding || turn.isYielding,
           level: Math.max(all.level, turn.level),
           ownMs: Math.max(all.ownMs, turn.ownMs),
         };

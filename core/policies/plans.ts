@@ -62,21 +62,21 @@ export function withPlans(policy: Policy, table: Table, parse: Parse): Policy | 
     }
   }
   if (problems.length > 0) return { problems };
-  const beside = inAllWindows([...plans.values()], max);
-  for (const [plan, named] of plans) plans.set(plan, withCounted(beside(named), beside));
+  const counting = inAllWindows([...plans.values()], max);
+  for (const [plan, named] of plans) plans.set(plan, withCounted(counting(named), counting));
   const own = plans.get("") ?? policy;
   return { ...policy, rules: own.rules, plans };
 }
 
 /** Its limits in calls too count in the windows of all plans. */
-function withCounted(policy: Policy, beside: ReturnType<typeof inAllWindows>): Policy {
+function withCounted(policy: Policy, counting: ReturnType<typeof inAllWindows>): Policy {
   const { limitInCall } = policy;
   if (limitInCall === undefined) return policy;
   const known = new WeakMap<Policy, Policy>();
   const counted: LimitInCall["withLimits"] = (limits) => {
     const limited = limitInCall.withLimits(limits);
     if (limited === undefined) return undefined;
-    const made = known.get(limited) ?? beside(limited);
+    const made = known.get(limited) ?? counting(limited);
     known.set(limited, made);
     return made;
   };

@@ -1,19 +1,27 @@
 import { admitsTogether } from "../../core/accounts/account.ts";
-import type { Cost } from "../../core/policies/policy.ts";
+import type { Cost, NamingPlan } from "../../core/policies/policy.ts";
 import type { RuleDecision } from "../../core/protocol/answers.ts";
 import type { KeyState } from "../keys/key-state.ts";
+import { policyFor } from "../keys/versions.ts";
 import type { WaitQueue } from "../operations/wait-queue.ts";
 import { PoolFailure, type PoolSession } from "./session.ts";
-import { costsOf } from "./share-algorithm.ts";
+import { costsOf, pooledRules } from "./share-algorithm.ts";
 import type { ShareRequest } from "./share.ts";
 
 /** How often a region requests slots for callers: none notifies it. A moving slot idles for half of this. */
 const ASK_AGAIN_MS = 200;
 const MIN_WAIT_MS = 10;
 
+/** What needs slots, for how long, and by which plan: others may name another one for the key while it waits. */
+interface ForSlots extends NamingPlan {
+  readonly cost: Cost;
+  readonly ttlMs: number;
+}
+
 /** A caller that waits for the answer to the message under way. */
 interface Pending {
   readonly keyState: KeyState;
+  readonly plan: string | undefined;
   readonly units: readonly number[];
 }
 
@@ -37,8 +45,7 @@ export class PooledLeases {
    */
   async withSlots<Result>(
     keyState: KeyState,
-    cost: Cost,
-    ttlMs: number,
+    call: ForSlots,
     work: (nowMs: number, rules?: readonly RuleDecision[]) => Result,
   ): Promise<Awaited<Result>> {
     const done = (nowMs: number, rules?: readonly RuleDecision[]) => {
@@ -47,8 +54,9 @@ export class PooledLeases {
       this.serve(keyState);
       return result;
     };
+    const { cost, ttlMs } = call;
     const share = this.#session.shareOf(keyState);
-    const pending: Pending = { keyState, units: costsOf(keyState, cost) };
+    const pending: Pending = { keyState, plan: call.inForce?.plan, units: costsOf(keyState, cost) };
     for (;;) {
       const nowMs = this.#session.toNow(keyState);
       // Callers wait already. This one joins the queue behind them, and does not call the pool.
@@ -57,7 +65,7 @@ export class PooledLeases {
         nowMs + ttlMs <= keyState.endsByMs && admitsTogether(keyState.ruleStates, nowMs, cost);
       if (isBehind || isCovered) return await done(nowMs);
       const message = share.messageAt(nowMs);
-      if (message === undefined) return await this.#ask(keyState, cost, ttlMs, nowMs, done);
+      if (message === undefined) return await this.#ask(keyState, call, nowMs, done);
       this.#pending.add(pending);
       await this.#session.follow(message, keyState.policy.deadlineMs);
       this.#pending.delete(pending);
@@ -103,7 +111,7 @@ export class PooledLeases {
     const share = this.#session.shareOf(keyState);
     if (head === undefined || share.messageAt(nowMs) !== undefined) return;
     try {
-      await this.#ask(keyState, head.cost, head.ttlMs, nowMs, (atMs) => {
+      await this.#ask(keyState, head, nowMs, (atMs) => {
         this.#queue.serve(keyState);
         this.#session.shareOf(keyState).noteLeases(atMs);
       });
@@ -113,25 +121,29 @@ export class PooledLeases {
     }
   }
 
-  /** Requests a cost and the slots for all waiting callers of a key in one message. */
+  /** Requests a cost and the slots for the waiting callers of a key in one message: of those that name the same plan. */
   #ask<Result>(
     keyState: KeyState,
-    cost: Cost,
-    leaseTtlMs: number,
+    { cost, ttlMs, inForce }: ForSlots,
     nowMs: number,
     onAnswer: (atMs: number, rules: readonly RuleDecision[] | undefined) => Result,
   ): Promise<Awaited<Result>> {
+    const pending = [...this.#pending].filter((each) => each.keyState === keyState);
+    const waiters = this.#queue.waitersOf(keyState);
     const wanted = [
-      ...[...this.#pending].filter((each) => each.keyState === keyState).map(({ units }) => units),
-      ...this.#queue.waitersOf(keyState).map((waiter) => costsOf(keyState, waiter.cost)),
+      ...pending.filter(({ plan }) => plan === inForce?.plan).map(({ units }) => units),
+      ...waiters
+        .filter((waiter) => waiter.inForce?.plan === inForce?.plan)
+        .map((waiter) => costsOf(keyState, waiter.cost)),
     ];
     const slots = keyState.ruleStates.map((_, index) =>
       wanted.reduce((sum, units) => sum + (units[index] ?? 0), 0),
     );
     // There may be enough slots whose time is too short.
     const isThere = admitsTogether(keyState.ruleStates, nowMs, cost);
-    const call = { op: "limit", cost: costsOf(keyState, isThere ? 0 : cost) } as const;
-    const request: ShareRequest = { leaseTtlMs, slots };
-    return this.#session.send(keyState, call, request, ({ rules }, atMs) => onAnswer(atMs, rules));
+    const rules = pooledRules(policyFor(keyState.chosen, { inForce }));
+    const call = { op: "limit", cost: costsOf(keyState, isThere ? 0 : cost), rules } as const;
+    const request: ShareRequest = { leaseTtlMs: ttlMs, slots };
+    return this.#session.send(keyState, call, request, (said, atMs) => onAnswer(atMs, said.rules));
   }
 }

@@ -121,7 +121,7 @@ export class PooledOperations implements Operations {
     const ask = () =>
       lease === undefined
         ? this.#holdInPool(keyState, call)
-        : this.#leases.withSlots(keyState, call.cost, ttlMs, (nowMs) => alone(keyState, nowMs));
+        : this.#leases.withSlots(keyState, { ...call, ttlMs }, (nowMs) => alone(keyState, nowMs));
     return this.#orAlone(keyState, ask, alone);
   }
 
@@ -155,7 +155,7 @@ export class PooledOperations implements Operations {
   acquire(keyState: KeyState, call: Acquiring): Promise<Answer> {
     const acquire = (own: KeyState, nowMs: number) => this.#host.local.acquire(own, call, nowMs);
     const ask = () =>
-      this.#leases.withSlots(keyState, call.cost, call.ttlMs, (nowMs, rules) => {
+      this.#leases.withSlots(keyState, call, (nowMs, rules) => {
         const answer = acquire(keyState, nowMs);
         if (answer instanceof Promise || rules === undefined) return answer;
         return withRulesOfPool(answer, sooner(keyState, rules, call.cost, nowMs));
@@ -170,7 +170,7 @@ export class PooledOperations implements Operations {
     if (own === undefined || claim === undefined) return MISSING;
     if (own !== keyState) return this.#host.local.renew(own, call, nowMs);
     const leaseMs = call.ttlMs ?? claim.ttlMs;
-    return await this.#leases.withSlots(keyState, 0, leaseMs, (atMs) => {
+    return await this.#leases.withSlots(keyState, { cost: 0, ttlMs: leaseMs }, (atMs) => {
       const isShort = keyState.ruleStates.some((ruleState) => freeUnits(ruleState) < 0);
       if (atMs + leaseMs > keyState.endsByMs || isShort)
         throw new PoolFailure("the pool does not keep the slot for so long");

@@ -54,6 +54,7 @@ export class PoolSession {
   /**
    * Calls the pool.
    *
+   * @param params with the rules of the plan that decides; absent: of the plan in force
    * @param request present: adds the region's message, unless another is under way
    * @param onAnswer runs in the same synchronous step as the grant, so no other request can take the units
    * first
@@ -62,7 +63,7 @@ export class PoolSession {
    */
   async send<Result>(
     keyState: KeyState,
-    params: Omit<PoolCall, "rules" | "holding">,
+    params: Omit<PoolCall, "rules" | "holding"> & Partial<Pick<PoolCall, "rules">>,
     request: ShareRequest | undefined,
     onAnswer: (answer: PoolAnswer, nowMs: number) => Result,
     names: readonly string[] = [],
@@ -70,7 +71,7 @@ export class PoolSession {
     const { policy } = keyState;
     const share = this.shareOf(keyState);
     const nowMs = this.toNow(keyState);
-    const call = { ...params, rules: pooledRules(policy) };
+    const call = { rules: pooledRules(policy), ...params };
     const isFree = request !== undefined && share.messageAt(nowMs) === undefined;
     // The pool adds a cost of slots to a holder's units. Only the holder's message can return them.
     const isForSlots =

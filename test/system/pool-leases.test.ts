@@ -19,6 +19,7 @@ const POLICIES = {
   storm: { ...slots, limit: LIMIT, ttl: TTL_MS, maxTtl: TTL_MS },
   slots: { ...slots, limit: LIMIT, ttl: "60s" },
   mutex: { ...slots, limit: 1, ttl: "30s" },
+  planned: { ...slots, limit: 1, ttl: "60s", plans: { pro: { limit: 2 } } },
   mixed: {
     rules: {
       slots: { algorithm: "concurrency", limit: 2, ttl: "30s" },
@@ -258,4 +259,19 @@ test("a slot over the binding outlives its link for the grace, is resumed, and g
   expect(resumed.lease).toMatchObject({ id: lease?.id, fencingToken: lease?.fencingToken });
   await over({ resume: lease?.id, ending: "return" }).catch(() => undefined);
   expect((await acquire(NA, "mutex", key, { waitMs: 15_000 })).body["success"]).toBe(true);
+});
+
+test("a waiting call is decided by the plan that it names, whatever others name meanwhile", async () => {
+  for (const [named, other, isGranted] of [
+    ["pro", "", true],
+    ["", "pro", false],
+  ] as const) {
+    const key = `waits for ${named}`;
+    const taken = await Promise.all([1, 2].map(() => acquire(EU, "planned", key, { plan: "pro" })));
+    const waiting = acquire(NA, "planned", key, { plan: named, waitMs: 3_000 });
+    await sleep(300);
+    expect((await acquire(NA, "planned", key, { plan: other })).body).toMatchObject({ success: false });
+    await release(EU, leaseIn(taken[0] ?? { body: {} }) as Lease);
+    expect((await waiting).body).toMatchObject({ success: isGranted });
+  }
 });

@@ -25,72 +25,49 @@
  * go. Numbers here are fractions: they decide between groups, and never how much all have.
  */
 
-import { groupOf, moveIndex, othersOf, ownWeight, weighed } from "./fair-weights.ts";
+import {
+  ACTIVE_MS,
+  firstOwing,
+  type Group,
+  isWithin,
+  NOBODY,
+  ownMs,
+  placed,
+  reweighed,
+  type Shares,
+  type ShareTerms,
+  type Sharing,
+  SLACK,
+  type Standing,
+  standingOf,
+} from "./standing.ts";
 
-/** How the groups of a rule share it. */
-export interface ShareTerms {
-  /** Units that come back in a millisecond. */
-  readonly rate: number;
-  readonly burst: number;
-  /** No bucket decides the total: together the groups may owe the burst. */
-  readonly isBound: boolean;
-  readonly weightOf: (group: string) => number;
-}
-
-interface Group {
-  readonly name: string;
-  /** Whose calls it counts: the caller that named it first. */
-  readonly namedBy?: string | undefined;
-  readonly weight: number;
-  /** From this virtual time on it owes nothing. */
-  readonly clearAt: number;
-  /** Since when it has owed something without a pause. */
-  readonly sinceMs: number;
-  readonly seenMs: number;
-}
-
-export interface Shares {
-  readonly atMs: number;
-  readonly virtual: number;
-  /** What all groups owe. */
-  readonly owed: number;
-  /** The weights of the groups that owe, and of all. */
-  readonly owing: number;
-  readonly weights: number;
-  /** In the order of `clearAt`: those that owe nothing come first. */
-  readonly groups: readonly Group[];
-  /** Some group weighs less than its own weight, since its caller has named many (fair-weights.ts). */
-  readonly isScaled?: boolean;
-  /** No sooner is a group forgotten that owes nothing now, or any. */
-  readonly idleFromMs: number;
-  readonly anyIdleFromMs: number;
-}
-
-const NEVER_IDLE = { idleFromMs: Infinity, anyIdleFromMs: Infinity };
-export const NOBODY: Shares = {
-  atMs: 0,
-  virtual: 0,
-  owed: 0,
-  owing: 0,
-  weights: 0,
-  groups: [],
-  ...NEVER_IDLE,
+export const bucketShares: Sharing = {
+  paidTo,
+  passes,
+  reserve: () => 0,
+  yields: () => false,
+  mostNow,
+  passesAtMs(standing, cost, unitsAtMs) {
+    const { terms, shares, group, held, heldByAll } = standing;
+    const atMs = unitsAtMs(0);
+    if (atMs === Infinity) return Infinity;
+    const then = standingOf(terms, paidTo(terms, shares, atMs), group.name, held, heldByAll, group.namedBy);
+    return atMs + waitOf(then, cost);
+  },
+  sureAfterMs,
+  withTaken,
 };
 
-export const ACTIVE_MS = 10_000;
-const CUT = 0.5;
+export const CUT = 0.5;
+
 const MAX_PARTS = 5;
-/** Rounding of sums, in units. */
-const SLACK = 1e-9;
+
 /** Then virtual time begins again, so that fractions stay exact enough. */
 const MAX_VIRTUAL = 2 ** 20;
 
 /** The shares at an instant: what has come back since has paid debts, and groups that are not active are forgotten. */
-export function paidTo(
-  { rate, weightOf }: Pick<ShareTerms, "rate" | "weightOf">,
-  before: Shares | undefined,
-  nowMs: number,
-): Shares {
+function paidTo({ rate, weightOf }: ShareTerms, before: Shares | undefined, nowMs: number): Shares {
   if (before === undefined) return { ...NOBODY, atMs: nowMs };
   const { groups } = before;
   let { virtual, owing, owed, idleFromMs } = before;
@@ -113,17 +90,6 @@ export function paidTo(
   return begunAgain(atMs > idleFromMs ? reweighed(weightOf, withoutIdle(paidOff, first)) : paidOff);
 }
 
-/** The index of the first group that still owes something at a virtual time. */
-export function firstOwing(groups: readonly Group[], virtual: number): number {
-  let [low, high] = [0, groups.length];
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if ((groups[middle]?.clearAt ?? Infinity) > virtual) high = middle;
-    else low = middle + 1;
-  }
-  return low;
-}
-
 function withoutIdle(shares: Shares, owing: number): Shares {
   const isIdle = ({ seenMs }: Group) => shares.atMs - seenMs > ACTIVE_MS;
   const groups = shares.groups.filter((group, index) => index >= owing || !isIdle(group));
@@ -137,11 +103,6 @@ function withoutIdle(shares: Shares, owing: number): Shares {
   return { ...shares, groups, weights, idleFromMs, anyIdleFromMs };
 }
 
-export function reweighed(weightOf: ShareTerms["weightOf"], shares: Shares): Shares {
-  const { groups, virtual, isScaled } = shares;
-  return { ...shares, ...weighed(groups, virtual, weightOf, isScaled === true) };
-}
-
 function begunAgain(shares: Shares): Shares {
   const { virtual, groups } = shares;
   if (virtual < MAX_VIRTUAL) return shares;
@@ -149,47 +110,8 @@ function begunAgain(shares: Shares): Shares {
   return { ...shares, virtual: 0, groups: moved };
 }
 
-/** A group's place in the shares at an instant (`paidTo`), with the units that its holds and those of all have taken. */
-export interface Standing {
-  readonly terms: ShareTerms;
-  readonly shares: Shares;
-  readonly group: Group;
-  readonly isKnown: boolean;
-  /** The most that it may owe and never be denied for others. */
-  readonly part: number;
-  readonly owes: number;
-  readonly all: number;
-  /** Its own, and those of all groups. */
-  readonly held: number;
-  readonly heldByAll: number;
-}
-
-export function standingOf(
-  terms: ShareTerms,
-  shares: Shares,
-  name: string,
-  held = 0,
-  heldByAll = 0,
-  namedBy?: string,
-): Standing {
-  const found = groupOf(shares.groups, name);
-  const others = found === undefined ? othersOf(shares.groups, name, namedBy) : undefined;
-  if (others !== undefined) return standingOf(terms, shares, others, held, heldByAll, namedBy);
-  const { atMs, virtual } = shares;
-  const fresh = { name, namedBy, clearAt: virtual, sinceMs: atMs, seenMs: atMs };
-  const group = found ?? { ...fresh, weight: ownWeight(terms.weightOf, name) };
-  const weights = shares.weights + (found === undefined ? group.weight : 0);
-  const owes = Math.max(0, group.clearAt - virtual) * group.weight + held;
-  const part = (CUT * terms.burst * group.weight) / weights;
-  const all = shares.owed + heldByAll;
-  return { terms, shares, group, isKnown: found !== undefined, part, owes, all, held, heldByAll };
-}
-
-/** Whether a cost passes now, as far as other groups are concerned. */
-export function passes(standing: Standing, cost: number): boolean {
+function passes(standing: Standing, cost: number): boolean {
   const { terms, shares, owes, part, all } = standing;
-  if (terms.isBound && !isAlone(standing) && all + cost > terms.burst + SLACK) return false;
-  if (terms.isBound && isAlone(standing)) return true;
   if (isWithin(standing, cost)) return true;
   if (cost > part && owes <= SLACK) return true;
   const room = (1 - CUT) * terms.burst + part;
@@ -200,40 +122,22 @@ export function passes(standing: Standing, cost: number): boolean {
   );
 }
 
-/** Whether what the group owes then stays within its part. */
-export function isWithin({ owes, part }: Standing, cost: number): boolean {
-  return owes + cost <= part + SLACK;
-}
-
-/** Milliseconds in which the rate of the group's part brings as many units. */
-export function ownMs({ terms, part }: Standing, units: number): number {
-  return (units * CUT * terms.burst) / (terms.rate * part);
-}
-
-/** Nobody else is active. */
-function isAlone({ shares, isKnown }: Standing): boolean {
-  return shares.groups.length === (isKnown ? 1 : 0);
-}
-
 function burstEndsMs({ terms, shares, group }: Standing): number {
   const sinceMs = group.clearAt > shares.virtual ? group.sinceMs : shares.atMs;
   return sinceMs + terms.burst / terms.rate;
 }
 
-/** The largest cost that passes now, if the algorithm has as many units. */
-export function mostNow(standing: Standing, available: number): number {
+function mostNow(standing: Standing, available: number): number {
   const { owes, part, all, terms, shares } = standing;
-  if (terms.isBound && isAlone(standing)) return available;
-  const left = terms.isBound ? Math.min(available, terms.burst - all) : available;
-  if (owes <= SLACK) return Math.max(0, Math.floor(left + SLACK));
+  if (owes <= SLACK) return Math.max(0, Math.floor(available + SLACK));
   const mayBurst = shares.atMs <= burstEndsMs(standing);
   const burst = Math.min((1 - CUT) * terms.burst + part - all, MAX_PARTS * part - owes);
   const most = Math.max(part - owes, mayBurst ? burst : 0);
-  return Math.max(0, Math.floor(Math.min(left, most) + SLACK));
+  return Math.max(0, Math.floor(Math.min(available, most) + SLACK));
 }
 
 /** Milliseconds until a cost passes if nobody else asks: exact, unless many groups are forgotten until then. 0: it passes. */
-export function waitOf(standing: Standing, cost: number): number {
+function waitOf(standing: Standing, cost: number): number {
   const { terms, shares, group, held, heldByAll } = standing;
   let now = standing;
   for (let step = 0; step < MAX_STEPS; step += 1) {
@@ -260,7 +164,7 @@ function waitNow(standing: Standing, cost: number): number {
   let bursting = cost <= MAX_PARTS * part && endsMs > 0 ? ms(all + cost - room) : Infinity;
   if (bursting <= endsMs) bursting = Math.max(bursting, ms(untilOwes(standing, MAX_PARTS * part - cost)));
   const least = Math.min(within, bursting <= endsMs ? bursting : Infinity);
-  return Math.max(1, least, terms.isBound ? ms(all + cost - terms.burst) : 0);
+  return Math.max(1, least);
 }
 
 function msFor({ rate }: ShareTerms, units: number): number {
@@ -285,12 +189,10 @@ function nextIdleMs({ terms, shares, group }: Standing): number {
 }
 
 /**
- * Milliseconds until a cost passes whatever the other active groups do; `null`: it is larger than the part.
- *
  * What the group owes comes back at the rate of its part at least. Others owe more than their parts if these have just
  * become smaller, or after bursts. There is room for this group's part as soon as that excess fits into the common room.
  */
-export function sureAfterMs(standing: Standing, cost: number): number | null {
+function sureAfterMs(standing: Standing, cost: number): number | null {
   const { terms, shares, group, isKnown, owes, part } = standing;
   if (cost > part + SLACK) return null;
   const each = terms.rate / (shares.weights + (isKnown ? 0 : group.weight));
@@ -334,15 +236,12 @@ function untilOwes({ shares, group, held }: Standing, most: number): number {
   return owing > SLACK ? units + Math.max(0, at - virtual) * owing : units;
 }
 
-/** The shares after the group has been admitted this many units; a negative number gives units back. */
-export function withTaken(standing: Standing, units: number): Shares {
+function withTaken(standing: Standing, units: number): Shares {
   const { terms, shares, group, isKnown } = standing;
   const { atMs, virtual } = shares;
   const isOwing = group.clearAt > virtual;
   const owed = Math.max(0, group.clearAt - virtual) * group.weight;
-  // More than comes back is admitted to a group alone: without a bound another one could never begin.
-  const most = terms.isBound && isAlone(standing) ? Math.max(owed, CUT * terms.burst) : Infinity;
-  const owes = Math.max(0, Math.min(most, owed + units));
+  const owes = Math.max(0, owed + units);
   const clearAt = virtual + owes / group.weight;
   const taken: Group = {
     ...group,
@@ -350,10 +249,7 @@ export function withTaken(standing: Standing, units: number): Shares {
     sinceMs: isOwing ? group.sinceMs : atMs,
     seenMs: units > 0 ? atMs : group.seenMs,
   };
-  const others = isKnown ? withoutGroup(shares.groups, group) : shares.groups;
-  const index = firstOwing(others, clearAt);
-  const groups = others.toSpliced(index, 0, taken);
-  moveIndex(shares.groups, groups, taken);
+  const groups = placed(standing, taken);
   const owingBefore = isOwing ? group.weight : 0;
   const owingAfter = clearAt > virtual ? group.weight : 0;
   const after: Shares = {
@@ -366,26 +262,4 @@ export function withTaken(standing: Standing, units: number): Shares {
     owed: Math.max(0, shares.owed + owes - owed),
   };
   return isKnown ? after : reweighed(terms.weightOf, after);
-}
-
-function withoutGroup(groups: readonly Group[], { name, clearAt }: Group): readonly Group[] {
-  let index = firstOwing(groups, clearAt) - 1;
-  while (groups[index]?.name !== name) index -= 1;
-  return groups.toSpliced(index, 1);
-}
-
-/** Until when some group is active. */
-export function activeUntilMs({ groups }: Shares): number {
-  return groups.reduce((latest, { seenMs }) => Math.max(latest, seenMs + ACTIVE_MS), -Infinity);
-}
-
-/** What a decision says of the group's part: its units in a window, and how many of them it may take now. */
-export function shareOf(
-  { terms, shares, group, isKnown, part, owes }: Standing,
-  windowMs: number,
-  free = Infinity,
-) {
-  const weights = shares.weights + (isKnown ? 0 : group.weight);
-  const limit = Math.floor((terms.rate * windowMs * group.weight) / weights + SLACK);
-  return { limit, remaining: Math.max(0, Math.min(limit, free, Math.floor(part - owes + SLACK))) };
 }

@@ -8,34 +8,30 @@ import {
   type PartOfGroup,
   type Share,
 } from "../algorithm.ts";
-import {
-  activeUntilMs,
-  isWithin,
-  mostNow,
-  ownMs,
-  paidTo,
-  passes,
-  type Shares,
-  shareOf,
-  type ShareTerms,
-  type Standing,
-  standingOf,
-  sureAfterMs,
-  waitOf,
-  withTaken,
-} from "./fair-shares.ts";
+import { bucketShares, CUT } from "./fair-shares.ts";
 import { withSlotShares } from "./fair-slots.ts";
 import { isOfOthers } from "./fair-weights.ts";
 import type { HeldByGroup, HeldByName } from "./slot-shares.ts";
+import {
+  activeUntilMs,
+  isWithin,
+  ownMs,
+  type Shares,
+  shareOf,
+  type ShareTerms,
+  type Sharing,
+  type Standing,
+  standingOf,
+} from "./standing.ts";
 import { type PackedShares, packShares, plain, unpackShares } from "./stored-shares.ts";
+import { termsOfWindow, windowShares } from "./window-shares.ts";
 
 /**
  * Fair: the groups of a key share its quota (fair-shares.ts). It is not an algorithm of its own, but wraps one that counts
  * a rate. That one decides how many units there are, exactly as alone; the shares decide who may take them. Units that
  * are held at once are shared in another way (slot-shares.ts).
  *
- * In front of a log or a window, whose units do not come back evenly, the shares are those of a bucket with 98 % of the
- * rate and a third of the limit as burst, unless one group is alone.
+ * The units of a log or a window do not come back evenly, so it has shares of another kind (window-shares.ts).
  *
  * Example: 100 a second under a token bucket, two groups of equal weight. A flood of one of them takes 50 a second while
  * the other one takes 50, and 80 while that one takes 20.
@@ -45,6 +41,7 @@ import { type PackedShares, packShares, plain, unpackShares } from "./stored-sha
 interface FairConfig {
   readonly inner: object;
   readonly terms: ShareTerms;
+  readonly sharing: Sharing;
   readonly windowMs: number;
   /** Whose call it is, and what its holds have. Absent: nobody's, which no share decides. */
   readonly group?: string;
@@ -60,11 +57,10 @@ interface FairState {
 
 type Decision = AlgorithmDecision<FairState>;
 
-/** In front of what is no bucket. */
-const FRONT_RATE = 0.98;
-const FRONT_BURST = 1 / 3;
 /** Of a longer window of a log, a third at once would be little for a long time. */
 const MAX_WINDOW_MS = 60_000;
+/** Of fewer units those of others leave no reserve that protects a group (window-shares.ts). */
+const MIN_LIMIT = 50;
 
 export const FAIR_ALGORITHMS = [
   "token-bucket",
@@ -91,20 +87,28 @@ export function fairly(
   const { burst, countDenied } = config as { readonly burst?: number; readonly countDenied?: boolean };
   if (countDenied === true) return configProblem("fair", "left out with countDenied");
   if (algorithm.leasing !== undefined) return withSlotShares(algorithm, config, weightOf);
-  const isBucket = burst !== undefined;
-  if (!isBucket && windowMs > MAX_WINDOW_MS) {
-    const allowed = `left out with a window over ${MAX_WINDOW_MS / 1_000} s, or with algorithm "token-bucket"`;
-    return configProblem("fair", allowed);
-  }
-  const terms: ShareTerms = {
-    rate: ((isBucket ? 1 : FRONT_RATE) * units) / windowMs,
-    burst: burst ?? units * FRONT_BURST,
-    isBound: !isBucket,
-    weightOf,
-  };
+  if (burst === undefined) return behindWindow(algorithm, config, weightOf);
+  const terms: ShareTerms = { rate: units / windowMs, burst, cut: CUT, perUnit: 1, weightOf };
   return {
     algorithm: withShares(algorithm),
-    config: { inner: config, terms, windowMs } satisfies FairConfig,
+    config: { inner: config, terms, sharing: bucketShares, windowMs } satisfies FairConfig,
+  };
+}
+
+function behindWindow(algorithm: AnyAlgorithm, config: object, weightOf: ShareTerms["weightOf"]) {
+  const { units, windowMs = 0 } = algorithm.quota(config);
+  const orBucket = 'or with algorithm "token-bucket"';
+  if (windowMs > MAX_WINDOW_MS)
+    return configProblem("fair", `left out with a window over ${MAX_WINDOW_MS / 1_000} s, ${orBucket}`);
+  if (units < MIN_LIMIT)
+    return configProblem(
+      "limit",
+      `at least ${MIN_LIMIT} with fair and algorithm "${algorithm.name}", ${orBucket}`,
+    );
+  const terms = termsOfWindow(units, windowMs, weightOf);
+  return {
+    algorithm: withShares(algorithm),
+    config: { inner: config, terms, sharing: windowShares, windowMs } satisfies FairConfig,
   };
 }
 
@@ -140,10 +144,10 @@ function withShares(algorithm: AnyAlgorithm): Algorithm<FairConfig, FairState> {
     configure: () => configProblem("fair", "beside an algorithm"),
     capacity: ({ inner }) => algorithm.capacity(inner),
     quota: ({ inner }) => algorithm.quota(inner),
-    localDecisions: ({ inner, terms }) => {
+    localDecisions: ({ inner, sharing }) => {
       const { admits, denies } = algorithm.localDecisions(inner);
       // A log or window counts units later than isolates use them: it would deny, and not the shares.
-      return { admits: admits && !terms.isBound, denies };
+      return { admits: admits && sharing === bucketShares, denies };
     },
     partOfGroup,
     refillMs: ({ inner }, missing) => algorithm.refillMs(inner, missing),
@@ -197,8 +201,8 @@ function partOfGroup(config: FairConfig, state: FairState | undefined, nowMs: nu
   return config.group === undefined ? { part: 0, held: 0 } : standingAt(config, state, nowMs, 0);
 }
 
-function activeGroups({ terms }: FairConfig, state: FairState | undefined, nowMs: number): string[] {
-  const { groups } = paidTo(terms, state?.shares, nowMs);
+function activeGroups({ terms, sharing }: FairConfig, state: FairState | undefined, nowMs: number): string[] {
+  const { groups } = sharing.paidTo(terms, state?.shares, nowMs);
   return groups.flatMap(({ name }) => (isOfOthers(name) ? [] : name)).toReversed();
 }
 
@@ -209,16 +213,16 @@ function stateOf(inner: unknown, shares: Shares | undefined): FairState | undefi
 
 function taken(config: FairConfig, state: FairState | undefined, nowMs: number, units: number) {
   if (config.group === undefined || units === 0) return state?.shares;
-  return withTaken(standingAt({ ...config, held: 0 }, state, nowMs, 0), units);
+  return config.sharing.withTaken(standingAt({ ...config, held: 0 }, state, nowMs, 0), units);
 }
 
 function standingAt(
-  { terms, group = "", namedBy, held }: FairConfig,
+  { terms, sharing, group = "", namedBy, held }: FairConfig,
   state: FairState | undefined,
   atMs: number,
   outstanding: number,
 ): Standing {
-  return standingOf(terms, paidTo(terms, state?.shares, atMs), group, held, outstanding, namedBy);
+  return standingOf(terms, sharing.paidTo(terms, state?.shares, atMs), group, held, outstanding, namedBy);
 }
 
 function decide(
@@ -229,17 +233,19 @@ function decide(
   cost: number,
   outstanding: number,
 ): Decision {
-  const { inner, terms, windowMs, group, namedBy, held } = config;
+  const { inner, terms, sharing, windowMs, group, namedBy, held } = config;
   const { shares: before } = state ?? {};
-  const decideInner = (units: number) => algorithm.decide(inner, state?.inner, nowMs, units, outstanding);
-  const decision = decideInner(cost);
-  if (group === undefined) return withoutGroup(decision, before);
+  const decideInner = (units: number, reserved = 0) =>
+    algorithm.decide(inner, state?.inner, nowMs, units, outstanding + reserved);
+  if (group === undefined) return withoutGroup(decideInner(cost), before);
   const standing = standingAt(config, state, nowMs, outstanding);
-  if (decision.allowed && (cost === 0 || passes(standing, cost))) {
-    const shares = cost === 0 ? before : withTaken(standing, cost);
+  const reserved = cost === 0 ? 0 : sharing.reserve(standing, cost);
+  const decision = decideInner(cost, reserved);
+  if (decision.allowed && (cost === 0 || sharing.passes(standing, cost))) {
+    const shares = cost === 0 ? before : sharing.withTaken(standing, cost);
     const after =
       cost === 0 ? standing : standingOf(terms, shares ?? standing.shares, group, held, outstanding, namedBy);
-    const left = mostNow(after, decision.remaining);
+    const left = sharing.mostNow(after, decision.remaining + reserved);
     return {
       ...decision,
       state: stateOf(decision.state, shares),
@@ -247,13 +253,15 @@ function decide(
       share: { group, ...shareOf(after, windowMs, left) },
     };
   }
-  const { remaining: free, resetAfterMs } = decision.allowed ? decideInner(0) : decision;
-  const remaining = mostNow(standing, free);
-  const waitMs = decision.allowed ? 0 : decision.retryAfterMs;
-  const laterMs = (ms: number) => ms + waitOf(standingAt(config, state, nowMs + ms, outstanding), cost);
-  const retryAfterMs = waitMs === null ? null : laterMs(waitMs);
+  const { remaining: free, resetAfterMs } = decision.allowed || reserved > 0 ? decideInner(0) : decision;
+  const remaining = sharing.mostNow(standing, free);
+  const passesAtMs = sharing.passesAtMs(standing, cost, (units) => {
+    const said = units === reserved ? decision : decideInner(cost, units);
+    return said.allowed ? nowMs : nowMs + (said.retryAfterMs ?? Infinity);
+  });
+  const retryAfterMs = passesAtMs === Infinity ? null : passesAtMs - nowMs;
   // Units may be short although the share has them.
-  const sureMs = retryAfterMs === null ? null : sureAfterMs(standing, cost);
+  const sureMs = retryAfterMs === null ? null : sharing.sureAfterMs(standing, cost);
   return {
     allowed: false,
     reason: decision.allowed ? "quota" : decision.reason,
@@ -292,9 +300,9 @@ function forecastOf(inner: Forecast, config: FairConfig, state: FairState | unde
       if (group !== undefined) now = { inner: undefined, shares: taken(seenBy(group), now, atMs, units) };
     },
     passesAtMs(atMs, cost, outstanding, group = config.group) {
-      const passesAtMs = inner.passesAtMs(atMs, cost, outstanding);
-      if (cost === 0 || passesAtMs === Infinity || group === undefined) return passesAtMs;
-      return passesAtMs + waitOf(standingAt(seenBy(group), now, passesAtMs, outstanding), cost);
+      const unitsAtMs = (reserved: number) => inner.passesAtMs(atMs, cost, outstanding + reserved);
+      if (cost === 0 || group === undefined) return unitsAtMs(0);
+      return config.sharing.passesAtMs(standingAt(seenBy(group), now, atMs, outstanding), cost, unitsAtMs);
     },
   };
 }
@@ -306,6 +314,8 @@ export interface Turn {
   /** Its group's share lets it pass now and later: it is no burst, which has an end. */
   readonly isFirm: boolean;
   readonly isWithin: boolean;
+  /** It passes sooner if another group is admitted more. */
+  readonly isYielding: boolean;
   /** What its group owes, of its part. */
   readonly level: number;
   /** Milliseconds in which the rate of its group's part brings its cost. */
@@ -328,16 +338,17 @@ export function turnsAt(
   outstanding: number,
   nowMs: number,
 ): (group: string, namedBy: string | undefined, cost: number) => Turn {
-  const { terms } = config as FairConfig;
+  const { terms, sharing } = config as FairConfig;
   // Once for all groups: it takes as long as a decision.
-  const shares = paidTo(terms, (state as FairState | undefined)?.shares, nowMs);
+  const shares = sharing.paidTo(terms, (state as FairState | undefined)?.shares, nowMs);
   return (group, namedBy, cost) => {
     const standing = standingOf(terms, shares, group, heldBy.get(group), outstanding, namedBy);
     const level = standing.owes / standing.part;
     const within = isWithin(standing, cost);
     return {
-      isFirm: (within || level <= NOTHING) && passes(standing, cost),
+      isFirm: (within || level <= NOTHING) && sharing.passes(standing, cost),
       isWithin: within,
+      isYielding: sharing.yields(standing, cost),
       level,
       ownMs: ownMs(standing, cost),
     };
@@ -357,7 +368,7 @@ export function shareBehind(
   const units = ahead.reduce((sum, each) => sum + each, 0);
   const shares = taken(fair, state as FairState | undefined, nowMs, units);
   const standing = standingAt(fair, { inner: undefined, shares }, nowMs, 0);
-  const isLarge = ahead.some((each) => sureAfterMs(standing, each) === null);
-  const sureMs = isLarge ? null : sureAfterMs(standing, cost);
+  const isLarge = ahead.some((each) => fair.sharing.sureAfterMs(standing, each) === null);
+  const sureMs = isLarge ? null : fair.sharing.sureAfterMs(standing, cost);
   return { group: fair.group, ...shareOf(standing, fair.windowMs), sureAfterMs: sureMs };
 }

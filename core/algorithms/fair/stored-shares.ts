@@ -2,7 +2,15 @@
  * Shares in a key's record (fair.ts): only what groups owe; those that owe most come first. The order of the columns never
  * changes.
  */
-import { ACTIVE_MS, firstOwing, NOBODY, reweighed, type Shares, type ShareTerms } from "./fair-shares.ts";
+import {
+  ACTIVE_MS,
+  debtOf,
+  firstOwing,
+  NOBODY,
+  reweighed,
+  type Shares,
+  type ShareTerms,
+} from "./standing.ts";
 
 export type PackedShares = readonly [
   atMs: number,
@@ -20,12 +28,13 @@ export type PackedShares = readonly [
 /** A record is written with each change that storage needs, so it has no more groups. */
 const MAX_STORED = 256;
 
-export function packShares({ atMs, owed, virtual, groups }: Shares): PackedShares {
+export function packShares(shares: Shares): PackedShares {
+  const { atMs, owed, virtual, groups } = shares;
   const owing = groups.slice(firstOwing(groups, virtual)).toReversed().slice(0, MAX_STORED);
-  const columns = owing.map(
-    ({ name, weight, clearAt, sinceMs, seenMs, namedBy }) =>
-      [name, weight, (clearAt - virtual) * weight, sinceMs, seenMs, namedBy] as const,
-  );
+  const columns = owing.map((group) => {
+    const { name, weight, sinceMs, seenMs, namedBy } = group;
+    return [name, weight, debtOf(shares, group), sinceMs, seenMs, namedBy] as const;
+  });
   return [atMs, owed, columns];
 }
 

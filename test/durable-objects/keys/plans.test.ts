@@ -154,7 +154,7 @@ test("a plan with a shorter window is refused where the longer one cannot be cou
     const table = { ...shorter("sliding-log"), ...fields };
     expect(() => new Key(table)).toThrow(/plans\.small: window is "[^"]+": must be/);
   };
-  refused({ fair: true });
+  refused({ fair: true, limit: 100, plans: { small: { limit: 60, window: SHORT } } });
   refused({ blockFor: 10 });
   refused({ limit: 1_000, window: 30 * 86_400_000, plans: { small: { limit: 5_000, window: 1_000 } } });
 });

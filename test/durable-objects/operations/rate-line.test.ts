@@ -161,10 +161,10 @@ function isAdmitted({ answer }: Asked): boolean {
 const ALGORITHMS: readonly Fields[] = [
   { ...BUCKET, burst: 40 },
   { ...BUCKET, algorithm: "gcra", limit: 30 },
-  { algorithm: "sliding-log", limit: 30, window: 700 },
-  { algorithm: "sliding-log", limit: 30, window: 700, minInterval: 10 },
-  { algorithm: "fixed-window", limit: 30, window: 600 },
-  { algorithm: "sliding-window-counter", limit: 30, window: 600 },
+  { algorithm: "sliding-log", limit: 60, window: 1_400 },
+  { algorithm: "sliding-log", limit: 60, window: 1_400, minInterval: 10 },
+  { algorithm: "fixed-window", limit: 60, window: 1_200 },
+  { algorithm: "sliding-window-counter", limit: 60, window: 1_200 },
 ];
 
 test.each(ALGORITHMS)(
@@ -286,9 +286,10 @@ test("a call larger than its part gets the units that it waits for, while small 
 });
 
 test("while units are short, calls beyond their parts wait behind the one that they are short for", async () => {
-  const rates = new Rates({ algorithm: "sliding-log", limit: 30, window: 1_000 });
+  const rates = new Rates({ algorithm: "sliding-log", limit: 60, window: 1_000, weights: { c: 9 } });
   // Alone, the first group may have all of it.
-  rates.ask("a", { cost: 29 });
+  rates.ask("a", { cost: 58 });
+  rates.ask("c");
   await rates.run(10);
   const within = rates.ask("b", { cost: 2, waitMs: LONG_MS });
   const beyond = rates.ask("a", { waitMs: LONG_MS });
@@ -307,8 +308,8 @@ test("units that are short go to calls within their parts first, and of several 
   rates.ask("a", { cost: 88 });
   for (const group of ["b", "c"]) rates.ask(group);
   await rates.run(10);
-  // A quarter of half of 30, so 5 is larger than its part.
-  const large = rates.ask("large", { cost: 5, waitMs: LONG_MS });
+  // Half of it counts at once, which is more than a quarter of 90.
+  const large = rates.ask("large", { cost: 50, waitMs: LONG_MS });
   const owing = rates.ask("b", { waitMs: LONG_MS });
   const fresh = rates.ask("d", { waitMs: LONG_MS });
   await rates.run(11);
@@ -318,19 +319,21 @@ test("units that are short go to calls within their parts first, and of several 
   rates.refund(5);
   await rates.run(13);
   expect([large, owing].map(isAdmitted)).toEqual([false, true]);
-  rates.refund(1);
+  rates.refund(46);
   await rates.run(14);
   expect(isAdmitted(large)).toBe(true);
 });
 
 test("a call behind one whose wait ends is served at once, also if that one waited for units that are short", async () => {
   const rates = new Rates({ algorithm: "sliding-log", limit: 90, window: 1_000 });
-  for (const group of ["c", "d"]) rates.ask(group);
-  const large = rates.ask("d", { cost: 21, waitMs: 100 });
+  rates.ask("c", { cost: 20 });
+  rates.ask("d", { cost: 17 });
+  // For a group that has used most then, all together are too fast.
+  const large = rates.ask("d", { cost: 30, waitMs: 100 });
   // Units are taken without a decision: one is left.
   const { keyState } = rates.line();
   const accounts = keyState.ruleStates.map(({ rule: { algorithm, config }, account: { state, holds } }) => ({
-    state: algorithm.debit(config, state, START_MS, 87),
+    state: algorithm.debit(config, state, START_MS, 52),
     holds,
   }));
   rates.object.memory.store.commit(keyState, { accounts }, START_MS);
