@@ -22,7 +22,7 @@ import { MAX_PARTS } from "../../core/algorithms/token-bucket.ts";
 import { isCuttable, type Rule } from "../../core/policies/policy.ts";
 import type { Bucket, Reserved, RuleDecision } from "../../core/protocol/answers.ts";
 import type { ReserveCall } from "../../core/protocol/calls.ts";
-import { longestMs, MAX_MARGIN_MS, maxUnits } from "../../core/reservations/sizing.ts";
+import { longestMs, MAX_MARGIN_MS, MAX_TURN_MS, maxUnits } from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import { roomOfCaller } from "./client-bounds.ts";
 
@@ -56,6 +56,8 @@ const FIRST_SHARE = 1 / 32;
 const FIRST_SHARE_OF_WINDOW = 1 / 96;
 /** Of a log or window, the burst is held twice. Where calls are more than it admits, each unit is used as it comes. */
 const MAX_TIGHT_BURST = 6;
+/** Where units come so fast that calls wait for them (regions/unit-turns.ts): two, and what comes in this time. */
+const TIMER_MS = 4;
 const MUCH_SMALLER = 0.75;
 /**
  * A rate that is hardly above the fair one stays: of two rates the larger counts until the holder's next message, and what
@@ -205,13 +207,19 @@ function cutOfWindow({ rule, account, kept, rate }: Asking, { demand, share, sha
   // What it gives up counts as used for a window, so it keeps a little more than is fair.
   const isFairEnough = fair < present && fair > MUCH_SMALLER * present && present <= uncut;
   const held = isFairEnough ? present : Math.min(fair, room);
-  const tight = Math.max(1, Math.min(MAX_TIGHT_BURST, Math.floor(held / 20)), Math.floor(held / 64));
+  const tight = tightBurst(held, quota.windowMs ?? 0);
   const wanted = held >= calls + 2 * roomy ? roomy : tight;
   // Until its next message it may have the larger of both bursts and of both rates.
   const isTooMuch = 2 * wanted + Math.max(held - 2 * wanted, Math.ceil(rate / RATE_WINDOWS)) > room;
   const most = kept > 0 && wanted > kept && isTooMuch ? kept : wanted;
   const units = held - 2 * Math.max(most, kept);
   return units < 1 ? undefined : { rate: units * RATE_WINDOWS, most, got: Math.max(0, most - kept) };
+}
+
+/** The burst of a bucket whose calls are more than it admits. One unit would be full before a timer of whole milliseconds. */
+function tightBurst(held: number, windowMs: number): number {
+  if (held * MAX_TURN_MS >= 2 * windowMs) return 2 + Math.floor((held * TIMER_MS) / windowMs);
+  return Math.max(1, Math.min(MAX_TIGHT_BURST, Math.floor(held / 20)), Math.floor(held / 64));
 }
 
 /** Whether a region's object can count its part of a rule exactly: in parts of a unit, as core/algorithms/token-bucket.ts. */
