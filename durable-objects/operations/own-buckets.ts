@@ -54,9 +54,9 @@ const MAX_RATE_OF_REGION = 2;
 const FIRST_SHARE = 1 / 32;
 /** What it does not need counts as used for a window. */
 const FIRST_SHARE_OF_WINDOW = 1 / 96;
-/** Of a log or window, the burst is held twice. Where calls are more than it admits, each unit is used as it comes. */
+/** Of a log or window, the burst is held twice. */
 const MAX_TIGHT_BURST = 6;
-/** Where units come so fast that calls wait for them (regions/unit-turns.ts): two, and what comes in this time. */
+/** Where calls wait for units (regions/unit-turns.ts), it is two, and what comes in this time. */
 const TIMER_MS = 4;
 const MUCH_SMALLER = 0.75;
 /**
@@ -207,7 +207,7 @@ function cutOfWindow({ rule, account, kept, rate }: Asking, { demand, share, sha
   // What it gives up counts as used for a window, so it keeps a little more than is fair.
   const isFairEnough = fair < present && fair > MUCH_SMALLER * present && present <= uncut;
   const held = isFairEnough ? present : Math.min(fair, room);
-  const tight = tightBurst(held, quota.windowMs ?? 0);
+  const tight = tightBurst(held, demand, quota.windowMs ?? 0);
   const wanted = held >= calls + 2 * roomy ? roomy : tight;
   // Until its next message it may have the larger of both bursts and of both rates.
   const isTooMuch = 2 * wanted + Math.max(held - 2 * wanted, Math.ceil(rate / RATE_WINDOWS)) > room;
@@ -216,9 +216,10 @@ function cutOfWindow({ rule, account, kept, rate }: Asking, { demand, share, sha
   return units < 1 ? undefined : { rate: units * RATE_WINDOWS, most, got: Math.max(0, most - kept) };
 }
 
-/** The burst of a bucket whose calls are more than it admits. One unit would be full before a timer of whole milliseconds. */
-function tightBurst(held: number, windowMs: number): number {
-  if (held * MAX_TURN_MS >= 2 * windowMs) return 2 + Math.floor((held * TIMER_MS) / windowMs);
+/** The smallest burst that serves. Of a full bucket one unit would be lost before a timer of whole milliseconds. */
+function tightBurst(held: number, demand: number, windowMs: number): number {
+  const isFull = demand * windowMs > held;
+  if (isFull && held * MAX_TURN_MS >= 2 * windowMs) return 2 + Math.floor((held * TIMER_MS) / windowMs);
   return Math.max(1, Math.min(MAX_TIGHT_BURST, Math.floor(held / 20)), Math.floor(held / 64));
 }
 

@@ -1,6 +1,6 @@
 import { admitsTogether, broughtTo, decideTogether, outstandingOf } from "../../core/accounts/account.ts";
-import { heldUnits, type RuleAccount, rateWindowMs } from "../../core/accounts/hold.ts";
-import { MAX_PARTS, type TokenBucketState } from "../../core/algorithms/token-bucket.ts";
+import { heldUnits, RATE_WINDOWS, type RuleAccount, rateWindowMs } from "../../core/accounts/hold.ts";
+import { MAX_PARTS, tokenBucket, type TokenBucketState } from "../../core/algorithms/token-bucket.ts";
 import { randomId } from "../../core/clock.ts";
 import {
   type Cost,
@@ -21,8 +21,7 @@ import { earlyUnits } from "../operations/own-buckets.ts";
 import { Reservations } from "../operations/reservations.ts";
 import { WaitQueue } from "../operations/wait-queue.ts";
 import { MemoryStorage } from "../storage/memory-storage.ts";
-import { burstOf, type Cut, NOTHING, resizedRule } from "./cut.ts";
-import { UnitTurns } from "./unit-turns.ts";
+import { quietPart, type RuleRate, UnitTurns } from "./unit-turns.ts";
 
 /** How long an answer of the home object is waited for. Thousands of holders may have asked it before the first one. */
 const MESSAGE_MS = 2_000;
@@ -38,15 +37,16 @@ const EARLY_MS = 250;
 const SETTLING_MS = 5_000;
 /** While the home object gives so much more with each answer, calls need not be told to wait for long. */
 const MUCH_MORE = 1.25;
-/**
- * Of a full window a bucket has room for few units, and what comes to a full one is lost. So holders ask for 1 / 0.6 of its
- * units: a holder is quiet for 0.6 of the time in which its next unit comes, less the time to its next call. Otherwise, at
- * twice a log, calls came at its rate, and a tenth of the units found none.
- */
-const QUIET_PART_OF_WINDOW = 0.6;
-const MIN_QUIET_PART = 0.1;
 /** The most calls without a holder that count as demand before the first bucket. */
 const MAX_EXPECTED = 4_096;
+
+/** A bucket by one rule: units in a window of `rateWindowMs`, and the most in it. */
+interface Cut {
+  readonly rate: number;
+  readonly most: number;
+}
+
+const NOTHING: Cut = { rate: 0, most: 0 };
 
 /** One key of a region's object, as a holder of its home object. */
 export class RegionKey extends Holder<ReserveCall> {
@@ -168,7 +168,7 @@ export class RegionKey extends Holder<ReserveCall> {
     // While the home object has more, a denial is over as soon as its next answer comes.
     const quiet = {
       holder: call.op === "reserve" ? call.holder : undefined,
-      part: this.#quietPart,
+      part: quietPart(this.#rates, this.#demand),
     };
     const answer = this.#isFull ? withQuiet(keyState, made as Answer, nowMs, quiet) : (made as Answer);
     if (!("rules" in answer)) return answer;
@@ -176,29 +176,16 @@ export class RegionKey extends Holder<ReserveCall> {
     return { ...answer, rules: answer.rules.map((rule, index) => ({ ...rule, limit: limit(index) })) };
   }
 
-  /** How long a call waits for its unit, behind those that wait by now; 0: it is decided at once. */
+  /** How long a call waits for its unit before it is decided. */
   turnAfterMs({ cost }: LimitCall | ReserveCall, nowMs: number): number {
-    if (cost !== 1 || !this.#isFull || !this.#isCutByWindow) return 0;
+    const isByWindow = this.policy.rules.some(({ algorithm }) => algorithm.isCutByWindow);
+    if (cost !== 1 || !this.#isFull || !isByWindow) return 0;
     this.#keyState.advance(nowMs);
-    const { rules } = decideTogether(this.#keyState.ruleStates, nowMs, cost);
-    const waits = rules.map(({ retryAfterMs }) => retryAfterMs ?? Infinity);
-    const unitsMs = this.#fair.map(
-      ({ rate }, index) => rateWindowMs(this.policy.rules[index] as Rule) / rate,
-    );
-    return this.#turns.take(Math.max(...waits), Math.max(...unitsMs), nowMs);
+    return this.#turns.take(this.#rates, decideTogether(this.#keyState.ruleStates, nowMs, 1).rules, nowMs);
   }
 
-  get #isCutByWindow(): boolean {
-    return this.policy.rules.some(({ algorithm }) => algorithm.isCutByWindow);
-  }
-
-  get #quietPart(): number {
-    if (!this.#isCutByWindow) return 1;
-    const served = this.#fair.map(({ rate }, index) => {
-      const units = (1_000 * rate) / rateWindowMs(this.policy.rules[index] as Rule);
-      return units / (this.#demand[index] || Infinity);
-    });
-    return Math.max(MIN_QUIET_PART, QUIET_PART_OF_WINDOW - Math.min(...served));
+  get #rates(): RuleRate[] {
+    return this.policy.rules.map((rule, index) => ({ rule, rate: this.#fair[index]?.rate ?? 0 }));
   }
 
   #limit({ cost }: Pick<LimitCall, "cost">, nowMs: number): Decided {
@@ -381,4 +368,23 @@ export class RegionKey extends Holder<ReserveCall> {
       ({ name }, index) => expected(index) + 1_000 * holders.others(undefined, name, 0, nowMs).demand,
     );
   }
+}
+
+/**
+ * What holders' buckets are cut from: also what comes early by a clock set forward. Each unit comes early once, to a holder
+ * or to what is left, so what the home object keeps for this object serves for its holders.
+ */
+function burstOf(rule: Rule, { rate, most }: Cut): number {
+  return most === 0 ? 0 : most + earlyUnits(rule, rate);
+}
+
+function resizedRule(rule: Rule, fair: Cut, cut: Cut): Rule {
+  const windowMs = rateWindowMs(rule);
+  return {
+    ...rule,
+    algorithm: tokenBucket,
+    capacity: burstOf(rule, fair),
+    quota: { ...rule.quota, units: fair.rate / RATE_WINDOWS },
+    config: { limit: cut.rate, windowMs, burst: burstOf(rule, cut) },
+  };
 }
