@@ -21,7 +21,7 @@ import { earlyUnits } from "../operations/own-buckets.ts";
 import { Reservations } from "../operations/reservations.ts";
 import { WaitQueue } from "../operations/wait-queue.ts";
 import { MemoryStorage } from "../storage/memory-storage.ts";
-import { quietPart, type RuleRate, UnitTurns } from "./unit-turns.ts";
+import { areInTurn, quietPart, type RuleRate, UnitTurns } from "./unit-turns.ts";
 
 /** How long an answer of the home object is waited for. Thousands of holders may have asked it before the first one. */
 const MESSAGE_MS = 2_000;
@@ -67,6 +67,8 @@ export class RegionKey extends Holder<ReserveCall> {
   readonly #expectedCalls: (readonly number[])[] = [];
   /** What calls needed at the last message. */
   #demand: readonly number[];
+  /** How many there were then. */
+  #holders = 0;
   readonly #sinceMs: number;
   #sentAtMs = -Infinity;
   #refusedUntilMs = -Infinity;
@@ -168,7 +170,7 @@ export class RegionKey extends Holder<ReserveCall> {
     // While the home object has more, a denial is over as soon as its next answer comes.
     const quiet = {
       holder: call.op === "reserve" ? call.holder : undefined,
-      part: quietPart(this.#rates, this.#demand),
+      part: quietPart(this.#rates, this.#demand, this.#holders),
     };
     const answer = this.#isFull ? withQuiet(keyState, made as Answer, nowMs, quiet) : (made as Answer);
     if (!("rules" in answer)) return answer;
@@ -178,8 +180,7 @@ export class RegionKey extends Holder<ReserveCall> {
 
   /** How long a call waits for its unit before it is decided. */
   turnAfterMs({ cost }: LimitCall | ReserveCall, nowMs: number): number {
-    const isByWindow = this.policy.rules.some(({ algorithm }) => algorithm.isCutByWindow);
-    if (cost !== 1 || !this.#isFull || !isByWindow) return 0;
+    if (cost !== 1 || !this.#isFull || !areInTurn(this.#rates, this.#holders)) return 0;
     this.#keyState.advance(nowMs);
     return this.#turns.take(this.#rates, decideTogether(this.#keyState.ruleStates, nowMs, 1).rules, nowMs);
   }
@@ -201,6 +202,11 @@ export class RegionKey extends Holder<ReserveCall> {
     // Until its first holder has said what it needs, the calls that came say that: for none, it would get no bucket.
     if (this.#keyState.holders.countAt(nowMs) > 0) this.#forgetExpected();
     this.#demand = this.#demandAt(nowMs);
+    // A holder may have made all of the calls of which the holder is not known.
+    this.#holders =
+      1 +
+      this.#keyState.holders.countAt(nowMs) +
+      Math.max(this.#expected.size, Math.sign(this.#expectedCalls.length));
     this.#sentAtMs = nowMs;
     this.turn += 1;
     const { policy, key, holder, turn } = this;
@@ -218,11 +224,7 @@ export class RegionKey extends Holder<ReserveCall> {
       ttlMs: longestMs(policy.reservation),
       isShort: false,
       takesBucket: true,
-      // A holder may have made all of the calls of which the holder is not known.
-      holders:
-        1 +
-        this.#keyState.holders.countAt(nowMs) +
-        Math.max(this.#expected.size, Math.sign(this.#expectedCalls.length)),
+      holders: this.#holders,
       rules: Object.fromEntries(rules),
       ...(this.#inForce && { inForce: this.#inForce }),
     };

@@ -14,12 +14,23 @@
 import { rateWindowMs } from "../../core/accounts/hold.ts";
 import type { Rule } from "../../core/policies/policy.ts";
 import type { RuleDecision } from "../../core/protocol/answers.ts";
-import { MAX_TURN_MS } from "../../core/reservations/sizing.ts";
+import { MAX_TURN_MS, takeTurns } from "../../core/reservations/sizing.ts";
 
 /** A rule, and the rate of the region's bucket by it: units in a window of `rateWindowMs`. */
 export interface RuleRate {
   readonly rule: Rule;
   readonly rate: number;
+}
+
+/** Whether calls of a region's holders wait for units, if the limit is full. */
+export function areInTurn(rates: readonly RuleRate[], holders: number): boolean {
+  const isByWindow = ({ rule }: RuleRate) => rule.algorithm.isCutByWindow === true;
+  return rates.some(isByWindow) && takeTurns(holders, unitMsOf(rates));
+}
+
+/** The time between two units. */
+function unitMsOf(rates: readonly RuleRate[]): number {
+  return Math.max(...rates.map(({ rule, rate }) => rateWindowMs(rule) / rate));
 }
 
 export class UnitTurns {
@@ -33,8 +44,7 @@ export class UnitTurns {
   take(rates: readonly RuleRate[], decisions: readonly RuleDecision[], nowMs: number): number {
     const nextMs = Math.max(...decisions.map(({ retryAfterMs }) => retryAfterMs ?? Infinity));
     if (nextMs <= 0 && this.#lastAtMs <= nowMs) return 0;
-    const unitMs = Math.max(...rates.map(({ rule, rate }) => rateWindowMs(rule) / rate));
-    const atMs = Math.max(nowMs + nextMs, this.#lastAtMs + unitMs);
+    const atMs = Math.max(nowMs + nextMs, this.#lastAtMs + unitMsOf(rates));
     // Also after the clock was set back.
     if (atMs > nowMs + MAX_TURN_MS) return 0;
     this.#lastAtMs = atMs;
@@ -51,8 +61,9 @@ const QUIET_PART = 0.6;
 const MIN_QUIET_PART = 0.1;
 
 /** The part of the usual time for which holders deny by themselves. @param demand by rule, the units that calls need in a second */
-export function quietPart(rates: readonly RuleRate[], demand: readonly number[]): number {
+export function quietPart(rates: readonly RuleRate[], demand: readonly number[], holders: number): number {
   if (!rates.some(({ rule }) => rule.algorithm.isCutByWindow)) return 1;
+  if (!areInTurn(rates, holders)) return QUIET_PART;
   const served = rates.map(({ rule, rate }, index) => {
     const units = (1_000 * rate) / rateWindowMs(rule);
     return units / Math.max(units, demand[index] ?? 0, 1);
