@@ -12,7 +12,7 @@ const POLICIES = parsePolicies({
   log: { algorithm: "sliding-log", limit: 2_000, window: "2s" },
   bucket: { algorithm: "token-bucket", limit: 1_000, window: "1s" },
 });
-const ruleOf = (name: string) => (POLICIES.get(name) as Policy).rules[0] as Policy["rules"][number];
+const ruleOf = (name: string) => (POLICIES.get(name) as Policy).rules[0];
 /** In the window of rates, 1,000 windows of 2 s. */
 const WINDOW_MS = 2_000_000;
 const PER_SECOND = 100;
