@@ -38,6 +38,10 @@ const OF_WINDOWS = [
     "a log, with a load that moves to other regions",
     { quota: LOG, shape: "world", durationMs: depth(9_000, 20_000) },
   ],
+  [
+    "a log whose calls wait for units, when regions' objects lose their memory, and messages are lost",
+    { quota: LOG, holders: 300, restart: { everyMs: 1_500, of: "regions" }, fault: "loss" },
+  ],
   ["a fixed window, with messages lost", { quota: WINDOW, fault: "loss" }],
 ] as const satisfies typeof CELLS;
 const FURTHER: typeof CELLS = [
