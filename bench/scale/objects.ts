@@ -109,7 +109,9 @@ export class FarObjects {
         if (fate < lost / 2) return;
         lastArrivesAtMs = Math.max(lastArrivesAtMs, ticks.nowMs + wayMs());
         const answer: QueuedMessage["answer"] = (leavesAtMs, answered) => {
-          if (fate >= lost) ticks.at(leavesAtMs + wayMs(), () => resolve(answered));
+          if (fate < lost) return;
+          const leave = () => ticks.at(Math.max(leavesAtMs, ticks.nowMs) + wayMs(), () => resolve(answered));
+          void answered.then(leave, leave);
         };
         ticks.at(lastArrivesAtMs, () => object.receive({ method, args, answer }));
       });

@@ -22,7 +22,7 @@ import { MAX_PARTS } from "../../core/algorithms/token-bucket.ts";
 import { isCuttable, type Rule } from "../../core/policies/policy.ts";
 import type { Bucket, Reserved, RuleDecision } from "../../core/protocol/answers.ts";
 import type { ReserveCall } from "../../core/protocol/calls.ts";
-import { longestMs, MAX_MARGIN_MS, maxUnits } from "../../core/reservations/sizing.ts";
+import { longestMs, MAX_MARGIN_MS, maxUnits, takeTurns } from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import { roomOfCaller } from "./client-bounds.ts";
 
@@ -54,8 +54,10 @@ const MAX_RATE_OF_REGION = 2;
 const FIRST_SHARE = 1 / 32;
 /** What it does not need counts as used for a window. */
 const FIRST_SHARE_OF_WINDOW = 1 / 96;
-/** Of a log or window, the burst is held twice. Where calls are more than it admits, each unit is used as it comes. */
+/** Of a log or window, the burst is held twice. */
 const MAX_TIGHT_BURST = 6;
+/** Where calls wait for units (regions/unit-turns.ts), it is two, and what comes in this time. */
+const TIMER_MS = 4;
 const MUCH_SMALLER = 0.75;
 /**
  * A rate that is hardly above the fair one stays: of two rates the larger counts until the holder's next message, and what
@@ -119,7 +121,7 @@ export function ownBuckets(
     const room = part.isContested ? roomOfCaller(asking, perWindows, { id, ...holder }) : undefined;
     const count = { holders: holders.size, holdersThere };
     const cut = isByWindow
-      ? isRegion && cutOfWindow(asking, share, nowMs)
+      ? isRegion && cutOfWindow(asking, share, holdersThere, nowMs)
       : cutOfBucket(asking, share, { ttlMs, room, ...count }, nowMs);
     if (cut === undefined || cut === false) return undefined;
     buckets.push({ rate: { units: cut.rate, windowMs }, most: cut.most });
@@ -194,7 +196,12 @@ function cutOfBucket(
  * A bucket for a region's object, cut from a limit for any window. In each window it admits no more than is held for it
  * (`heldFor`), so it gets no more than what nobody used in the last window and nobody holds. Isolates keep units.
  */
-function cutOfWindow({ rule, account, kept, rate }: Asking, { demand, share, shared }: Share, nowMs: number) {
+function cutOfWindow(
+  { rule, account, kept, rate }: Asking,
+  { demand, share, shared }: Share,
+  holders: number,
+  nowMs: number,
+) {
   const { capacity, quota } = rule;
   const present = heldFor(rule, kept, rate);
   const uncut = Math.floor(capacity * shared) - (outstandingOf(account) - present);
@@ -205,13 +212,20 @@ function cutOfWindow({ rule, account, kept, rate }: Asking, { demand, share, sha
   // What it gives up counts as used for a window, so it keeps a little more than is fair.
   const isFairEnough = fair < present && fair > MUCH_SMALLER * present && present <= uncut;
   const held = isFairEnough ? present : Math.min(fair, room);
-  const tight = Math.max(1, Math.min(MAX_TIGHT_BURST, Math.floor(held / 20)), Math.floor(held / 64));
+  const tight = tightBurst(held, demand, quota.windowMs ?? 0, holders);
   const wanted = held >= calls + 2 * roomy ? roomy : tight;
   // Until its next message it may have the larger of both bursts and of both rates.
   const isTooMuch = 2 * wanted + Math.max(held - 2 * wanted, Math.ceil(rate / RATE_WINDOWS)) > room;
   const most = kept > 0 && wanted > kept && isTooMuch ? kept : wanted;
   const units = held - 2 * Math.max(most, kept);
   return units < 1 ? undefined : { rate: units * RATE_WINDOWS, most, got: Math.max(0, most - kept) };
+}
+
+/** The smallest burst that serves. Of a full bucket one unit would be lost before a timer of whole milliseconds. */
+function tightBurst(held: number, demand: number, windowMs: number, holders: number): number {
+  if (demand * windowMs > held && takeTurns(holders, windowMs / held))
+    return 2 + Math.floor((held * TIMER_MS) / windowMs);
+  return Math.max(1, Math.min(MAX_TIGHT_BURST, Math.floor(held / 20)), Math.floor(held / 64));
 }
 
 /** Whether a region's object can count its part of a rule exactly: in parts of a unit, as core/algorithms/token-bucket.ts. */

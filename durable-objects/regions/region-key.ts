@@ -21,6 +21,7 @@ import { earlyUnits } from "../operations/own-buckets.ts";
 import { Reservations } from "../operations/reservations.ts";
 import { WaitQueue } from "../operations/wait-queue.ts";
 import { MemoryStorage } from "../storage/memory-storage.ts";
+import { areInTurn, quietPart, type RuleRate, UnitTurns } from "./unit-turns.ts";
 
 /** How long an answer of the home object is waited for. Thousands of holders may have asked it before the first one. */
 const MESSAGE_MS = 2_000;
@@ -36,8 +37,6 @@ const EARLY_MS = 250;
 const SETTLING_MS = 5_000;
 /** While the home object gives so much more with each answer, calls need not be told to wait for long. */
 const MUCH_MORE = 1.25;
-/** A bucket that is cut from a window is full after a few units, and then more are lost: holders ask again sooner. */
-const QUIET_PART_OF_WINDOW = 0.6;
 /** The most calls without a holder that count as demand before the first bucket. */
 const MAX_EXPECTED = 4_096;
 
@@ -70,6 +69,8 @@ export class RegionKey extends Holder<ReserveCall> {
   readonly #expectedCalls: (readonly number[])[] = [];
   /** What calls needed at the last message. */
   #demand: readonly number[];
+  /** How many there were then. */
+  #holders = 0;
   readonly #sinceMs: number;
   #sentAtMs = -Infinity;
   #refusedUntilMs = -Infinity;
@@ -77,6 +78,7 @@ export class RegionKey extends Holder<ReserveCall> {
   #missed = 0;
   /** The home object gives less than calls need. */
   #isFull = false;
+  readonly #turns = new UnitTurns();
 
   constructor(policy: Policy, key: string, now: () => number) {
     const nowMs = now();
@@ -176,12 +178,23 @@ export class RegionKey extends Holder<ReserveCall> {
     // While the home object has more, a denial is over as soon as its next answer comes.
     const quiet = {
       holder: call.op === "reserve" ? call.holder : undefined,
-      part: this.policy.rules.some(({ algorithm }) => algorithm.isCutByWindow) ? QUIET_PART_OF_WINDOW : 1,
+      part: quietPart(this.#rates, this.#demand, this.#holders),
     };
     const answer = this.#isFull ? withQuiet(keyState, made as Answer, nowMs, quiet) : (made as Answer);
     if (!("rules" in answer)) return answer;
     const limit = (index: number) => this.policy.rules[index]?.capacity ?? 0;
     return { ...answer, rules: answer.rules.map((rule, index) => ({ ...rule, limit: limit(index) })) };
+  }
+
+  /** How long a call waits for its unit before it is decided. */
+  turnAfterMs({ cost }: LimitCall | ReserveCall, nowMs: number): number {
+    if (cost !== 1 || !this.#isFull || !areInTurn(this.#rates, this.#holders)) return 0;
+    this.#keyState.advance(nowMs);
+    return this.#turns.take(this.#rates, decideTogether(this.#keyState.ruleStates, nowMs, 1).rules, nowMs);
+  }
+
+  get #rates(): RuleRate[] {
+    return this.policy.rules.map((rule, index) => ({ rule, rate: this.#fair[index]?.rate ?? 0 }));
   }
 
   #limit({ cost }: Pick<LimitCall, "cost">, nowMs: number): Decided {
@@ -197,6 +210,11 @@ export class RegionKey extends Holder<ReserveCall> {
     // Until its first holder has said what it needs, the calls that came say that: for none, it would get no bucket.
     if (this.#keyState.holders.countAt(nowMs) > 0) this.#forgetExpected();
     this.#demand = this.#demandAt(nowMs);
+    // A holder may have made all of the calls of which the holder is not known.
+    this.#holders =
+      1 +
+      this.#keyState.holders.countAt(nowMs) +
+      Math.max(this.#expected.size, Math.sign(this.#expectedCalls.length));
     this.#sentAtMs = nowMs;
     this.turn += 1;
     const { policy, key, holder, turn } = this;
@@ -214,11 +232,7 @@ export class RegionKey extends Holder<ReserveCall> {
       ttlMs: longestMs(policy.reservation),
       isShort: false,
       takesBucket: true,
-      // A holder may have made all of the calls of which the holder is not known.
-      holders:
-        1 +
-        this.#keyState.holders.countAt(nowMs) +
-        Math.max(this.#expected.size, Math.sign(this.#expectedCalls.length)),
+      holders: this.#holders,
       rules: Object.fromEntries(rules),
       ...(this.#inForce && { inForce: this.#inForce }),
     };

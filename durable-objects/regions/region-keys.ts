@@ -36,6 +36,8 @@ interface RegionHost {
   readonly home: (policy: Policy, key: string) => Pick<ObjectStub, "reserve">;
 }
 
+type DecidedCall = Parameters<RegionKey["decide"]>[0];
+
 /** The keys of one object for which it is the object of a region. */
 export class RegionKeys {
   readonly #host: RegionHost;
@@ -65,11 +67,21 @@ export class RegionKeys {
     if (key.needsMessage(nowMs)) this.#send(key, nowMs);
     const isShort = key.hasBucket(nowMs) && key.lacksUnits(message.cost, nowMs);
     if (isShort && key.messageAt(nowMs) === undefined) this.#send(key, nowMs);
-    return key.isReady(nowMs) && !isShort ? key.decide(message, nowMs) : this.#decideLater(key, message);
+    if (!key.isReady(nowMs) || isShort) return this.#decideLater(key, message);
+    const waitMs = key.turnAfterMs(message, nowMs);
+    return waitMs === 0 ? key.decide(message, nowMs) : this.#decideInTurn(key, message, waitMs);
+  }
+
+  async #decideInTurn(key: RegionKey, message: DecidedCall, waitMs: number): Promise<Answer | Failed> {
+    await new Promise<void>((done) => this.#host.time.after(waitMs, done));
+    const nowMs = this.#now();
+    // Meanwhile its bucket may have ended, or another one come in its place.
+    const isReady = this.#keys.get(nameOf(message)) === key && key.isReady(nowMs);
+    return await (isReady ? key.decide(message, nowMs) : this.#decideLater(key, message));
   }
 
   /** When the home object does not answer, the call fails: the key's holders would wait there as well. */
-  async #decideLater(key: RegionKey, message: Parameters<RegionKey["decide"]>[0]): Promise<Answer | Failed> {
+  async #decideLater(key: RegionKey, message: DecidedCall): Promise<Answer | Failed> {
     for (let waits = 0; waits < 2; waits += 1) {
       await key.sent;
       const nowMs = this.#now();

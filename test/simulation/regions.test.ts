@@ -38,6 +38,10 @@ const OF_WINDOWS = [
     "a log, with a load that moves to other regions",
     { quota: LOG, shape: "world", durationMs: depth(9_000, 20_000) },
   ],
+  [
+    "a log whose calls wait for units, when regions' objects lose their memory, and messages are lost",
+    { quota: LOG, holders: 300, restart: { everyMs: 1_500, of: "regions" }, fault: "loss" },
+  ],
   ["a fixed window, with messages lost", { quota: WINDOW, fault: "loss" }],
 ] as const satisfies typeof CELLS;
 const FURTHER: typeof CELLS = [
@@ -143,6 +147,15 @@ test("all get a part of the limit, and its home object hears little", async () =
   expect(figures.admitted).toBeGreaterThan(0.8);
   expect(figures.jain).toBeGreaterThan(0.9);
   expect(figures.degraded).toBeLessThan(0.01);
+});
+
+// Of 300 holders it was 0.93: bursts are held twice, and what came to a full bucket was lost.
+test("a log in regions is nearly full, since calls wait there for its next units", async () => {
+  const change = { quota: LOG, holders: 300, durationMs: 12_000, lawEveryMs: 100 };
+  const { timeline, handedOutOver } = await runCell({ ...CELL, ...change });
+  expect(handedOutOver).toBe(0);
+  // The last window that is whole.
+  expect(timeline[4]).toBeGreaterThan(0.95);
 });
 
 /** Each holder's bucket by the rule's name. */
