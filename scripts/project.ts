@@ -1,9 +1,9 @@
 /** The project's paths, its configuration, and how its tools are run. */
 import { execFile, spawnSync } from "node:child_process";
 import { existsSync, readFileSync } from "node:fs";
+import { createRequire } from "node:module";
 import { join } from "node:path";
 import { parseEnv } from "node:util";
-import { unstable_readConfig as readConfig } from "wrangler";
 import type { Bound } from "./binding-props.ts";
 import { ROOT } from "./project-folder.ts";
 
@@ -11,6 +11,10 @@ export { ROOT };
 export const BUNDLE = join(ROOT, "dist", "index.js");
 export const WRANGLER_TOML = join(ROOT, "wrangler.toml");
 export const DEV_VARS = join(ROOT, ".dev.vars");
+
+/** Loads wrangler only where a configuration is read, as that takes more than a second. */
+const wrangler = (): typeof import("wrangler") =>
+  createRequire(import.meta.url)("wrangler") as typeof import("wrangler");
 
 export function readWranglerToml(
   environment?: string,
@@ -28,7 +32,10 @@ export function readWranglerToml(
   vars: object;
   bound: Bound;
 } {
-  const config = readConfig({ config: file, ...(environment !== undefined && { env: environment }) });
+  const config = wrangler().unstable_readConfig({
+    config: file,
+    ...(environment !== undefined && { env: environment }),
+  });
   const { compatibility_date: compatibilityDate, compatibility_flags: compatibilityFlags, vars } = config;
   if (compatibilityDate === undefined) throw new Error("wrangler.toml has no compatibility_date");
   return {

@@ -160,8 +160,8 @@ test("the container and the unit run it as a user of its own, keep its state, an
   expect(1_000 * Number(/^TimeoutStopSec=(\d+)$/m.exec(unit)?.[1])).toBeGreaterThan(2 * MAX_MS);
 });
 
-/** The files that `npm pack` takes of those that are there. What is built is not asked for. */
-function packedFiles(): string[] {
+/** The files that `npm pack` takes of those that are there. What is built is not asked for. npm takes a second to start. */
+const packedFiles = once((): readonly string[] => {
   const args = ["pack", "--dry-run", "--ignore-scripts", "--json"];
   const text = execFileSync("npm", args, {
     cwd: ROOT,
@@ -170,6 +170,11 @@ function packedFiles(): string[] {
   });
   const [packed] = JSON.parse(text) as [{ readonly files: readonly { readonly path: string }[] }];
   return packed.files.map(({ path }) => path);
+});
+
+function once<Value>(make: () => Value): () => Value {
+  let made: { readonly value: Value } | undefined;
+  return () => (made ??= { value: make() }).value;
 }
 
 test("all documentation is in the package, and every link of it leads to a file of the package", () => {

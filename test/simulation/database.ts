@@ -7,6 +7,8 @@ export class Died extends Error {}
 export class Database {
   readonly #db = new DatabaseSync(":memory:");
   readonly #statements = new Map<string, StatementSync>();
+  /** The table of `kv` is there; otherwise it may be. */
+  #hasKv = false;
   rowsWritten = 0;
   /** After this number of writes the machine dies: each further write throws. */
   writesLeft = Infinity;
@@ -42,12 +44,13 @@ export class Database {
       return { toArray: () => rows, one: () => rows[0] };
     };
     const transactionSync = <Result>(work: () => Result): Result => {
-      this.#db.exec("SAVEPOINT work");
+      this.#prepare("SAVEPOINT work").run();
       try {
         const result = work();
-        this.#db.exec("RELEASE work");
+        this.#prepare("RELEASE work").run();
         return result;
       } catch (error) {
+        this.#hasKv = false;
         // A savepoint that is rolled back is still open.
         this.#db.exec("ROLLBACK TO work");
         this.#db.exec("RELEASE work");
@@ -64,13 +67,14 @@ export class Database {
   }
 
   #dropAll(): void {
+    this.#hasKv = false;
     for (const { name } of this.#all("SELECT name FROM sqlite_master WHERE type = 'table'"))
       this.#db.exec(`DROP TABLE ${String(name)}`);
   }
 
   #get(name: string): unknown {
-    const hasAny = this.#all("SELECT name FROM sqlite_master WHERE name = 'kv'").length > 0;
-    const row = hasAny ? this.#all("SELECT value FROM kv WHERE name = ?", name)[0] : undefined;
+    this.#hasKv ||= this.#all("SELECT name FROM sqlite_master WHERE name = 'kv'").length > 0;
+    const row = this.#hasKv ? this.#all("SELECT value FROM kv WHERE name = ?", name)[0] : undefined;
     return row === undefined ? undefined : JSON.parse(String(row["value"]));
   }
 
@@ -89,7 +93,9 @@ export class Database {
 
   #put(name: string, value: unknown): void {
     this.#countDown();
-    this.#db.exec("CREATE TABLE IF NOT EXISTS kv (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID");
+    if (!this.#hasKv)
+      this.#db.exec("CREATE TABLE IF NOT EXISTS kv (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID");
+    this.#hasKv = true;
     this.#prepare("INSERT OR REPLACE INTO kv (name, value) VALUES (?, ?)").run(name, JSON.stringify(value));
     this.rowsWritten += 1;
   }

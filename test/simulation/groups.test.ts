@@ -6,10 +6,12 @@ import { sharedByGroups, type GroupsLoad } from "./groups.ts";
 const PATIENT = { timeout: 600_000 };
 const ISOLATES = 8;
 const LIMIT = 1_000;
+/** Units a second that hungry groups ask for together. */
+const HUNGRY = depth(2, 3) * LIMIT;
 
 const equal = (count: number, units: number) => Array.from({ length: count }, () => units / count);
 /** Of the first group many times the limit, of the others 0.8 of their shares. */
-const besideFlood = (count: number) => [depth(5, 10) * LIMIT, ...equal(count, 0.8 * LIMIT).slice(1)];
+const besideFlood = (count: number) => [depth(3, 10) * LIMIT, ...equal(count, 0.8 * LIMIT).slice(1)];
 
 /** Jain's index of what groups of equal demand are admitted: 1 is all the same. */
 function jain(parts: readonly number[]): number {
@@ -25,7 +27,7 @@ test.each(depth([10], [1, 2, 40]))(
   "%i hungry groups have the same, and all of the limit is used",
   PATIENT,
   async (count) => {
-    const { admitted, used, over } = await shared({ asked: equal(count, 3 * LIMIT) });
+    const { admitted, used, over } = await shared({ asked: equal(count, HUNGRY) });
     expect(over).toBe(0);
     expect(used).toBeGreaterThan(0.98);
     expect(jain(admitted)).toBeGreaterThan(0.99);
@@ -71,7 +73,7 @@ test(
   PATIENT,
   async () => {
     const areProcesses = true;
-    const hungry = await shared({ areProcesses, asked: equal(4, 3 * LIMIT) });
+    const hungry = await shared({ areProcesses, asked: equal(4, HUNGRY) });
     expect(hungry.over).toBe(0);
     expect(hungry.used).toBeGreaterThan(0.98);
     expect(jain(hungry.admitted)).toBeGreaterThan(0.99);
@@ -91,7 +93,7 @@ test.each(depth(["gcra"], ["gcra", "sliding-log", "fixed-window", "sliding-windo
   PATIENT,
   async (algorithm) => {
     const load = { policy: { algorithm }, messageMs: 40 };
-    const hungry = await shared({ ...load, asked: equal(4, 3 * LIMIT) });
+    const hungry = await shared({ ...load, asked: equal(4, HUNGRY) });
     expect(hungry.used).toBeGreaterThan(0.93);
     expect(jain(hungry.admitted)).toBeGreaterThan(0.99);
     const { admitted } = await shared({ ...load, asked: besideFlood(4) });

@@ -36,6 +36,15 @@ export const TABLES = {
   },
 } as const;
 
+/** Parsed once for each table, as a law makes hundreds of keys. */
+const deployments = new WeakMap<object, ReturnType<typeof parseDeployment>>();
+
+function deploymentOf(table: object): ReturnType<typeof parseDeployment> {
+  const deployment = deployments.get(table) ?? parseDeployment({ policies: { api: table } });
+  deployments.set(table, deployment);
+  return deployment;
+}
+
 export class Key {
   nowMs = 1_700_000_000_000;
   readonly #database = new Database();
@@ -43,7 +52,7 @@ export class Key {
   #calls: KeyCalls;
 
   constructor(table: object) {
-    this.#deployment = parseDeployment({ policies: { api: table } });
+    this.#deployment = deploymentOf(table);
     this.#calls = this.#start();
   }
 
@@ -53,7 +62,7 @@ export class Key {
 
   /** Another file is deployed. */
   replace(table: object): void {
-    this.#deployment = parseDeployment({ policies: { api: table } });
+    this.#deployment = deploymentOf(table);
     this.crash();
   }
 

@@ -197,7 +197,7 @@ function checkWaits(
   slots.account = account;
 }
 
-const HISTORIES = depth(150, 5_000);
+const HISTORIES = depth(80, 5_000);
 test(`in ${HISTORIES} histories no limit is passed, and remaining units and waits are exact`, () => {
   for (let seed = SEED; seed < SEED + HISTORIES; seed += 1)
     try {

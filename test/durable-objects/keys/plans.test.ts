@@ -1,13 +1,14 @@
 /** Laws of a key whose calls name plans: the object, with each algorithm. */
 import { describe, expect, test } from "vitest";
 import { planOf } from "../../../core/policies/seen-policy.ts";
+import { depth } from "../../support/depth.ts";
 import { HIGH, Key, LOW, TABLES, window } from "../../support/planned-keys.ts";
 import { announcedSeed, pick, seededRandom, whole } from "../../support/random.ts";
 
 describe.each(Object.entries(TABLES))("%s", (_, table) => {
   test("from plan to plan nothing is forgotten, and nothing is minted", () => {
     const random = seededRandom(announcedSeed("plans"));
-    for (let round = 0; round < 200; round += 1) {
+    for (let round = 0; round < depth(60, 200); round += 1) {
       const key = new Key(table);
       const before = 1 + whole(random, HIGH);
       for (let unit = 0; unit < before; unit += 1) key.takes("pro", 1);
@@ -25,7 +26,7 @@ describe.each(Object.entries(TABLES))("%s", (_, table) => {
 
   test("in no window more is admitted than the loosest plan named in it allows", () => {
     const random = seededRandom(announcedSeed("plans in windows"));
-    for (let round = 0; round < 60; round += 1) {
+    for (let round = 0; round < depth(20, 60); round += 1) {
       const key = new Key(table);
       const admitted: { readonly atMs: number; readonly plan: string }[] = [];
       const named: { readonly atMs: number; readonly plan: string }[] = [];

@@ -91,7 +91,8 @@ async function isolate({ snapshots, before, changes }: Reading = {}) {
   await vi.waitUntil(() => inForce.isComplete, { timeout: 30_000 });
   expect(new Set(seen)).toEqual(new Set([undefined]));
   const expectAll = () => {
-    for (let each = 0; each < OVERRIDES; each += 1) expect(limitOf(patternOf(each))).toBe(10 + each);
+    const limits = Array.from({ length: OVERRIDES }, (_, each) => limitOf(patternOf(each)));
+    expect(limits).toEqual(limits.map((_, each) => 10 + each));
   };
   return { asked, limitOf, expectAll, inForce };
 }
