@@ -67,9 +67,8 @@ export class RegionKey extends Holder<ReserveCall> {
   /** What holders need that wait for its first bucket, and calls of which the holder is not known. */
   readonly #expected = new Map<string, readonly number[]>();
   readonly #expectedCalls: (readonly number[])[] = [];
-  /** What calls needed at the last message. */
+  /** What calls needed at the last message, and how many holders there were. */
   #demand: readonly number[];
-  /** How many there were then. */
   #holders = 0;
   readonly #sinceMs: number;
   #sentAtMs = -Infinity;
@@ -176,11 +175,9 @@ export class RegionKey extends Holder<ReserveCall> {
         ? this.#reservations.reserve(keyState, { ...call, takesBucket: true, mayAskRegion: undefined }, nowMs)
         : this.#limit(call, nowMs);
     // While the home object has more, a denial is over as soon as its next answer comes.
-    const quiet = {
-      holder: call.op === "reserve" ? call.holder : undefined,
-      part: quietPart(this.#rates, this.#demand, this.#holders),
-    };
-    const answer = this.#isFull ? withQuiet(keyState, made as Answer, nowMs, quiet) : (made as Answer);
+    const holder = call.op === "reserve" ? call.holder : undefined;
+    const quiet = () => ({ holder, part: quietPart(this.#rates, this.#demand, this.#holders) });
+    const answer = this.#isFull ? withQuiet(keyState, made as Answer, nowMs, quiet()) : (made as Answer);
     if (!("rules" in answer)) return answer;
     const limit = (index: number) => this.policy.rules[index]?.capacity ?? 0;
     return { ...answer, rules: answer.rules.map((rule, index) => ({ ...rule, limit: limit(index) })) };

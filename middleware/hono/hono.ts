@@ -89,10 +89,10 @@ async function untilAnswered(c: Context, next: () => Promise<void>, end: (end: E
   // The answer to HEAD has no body: Hono drops it without ending its stream.
   else if (c.req.raw.method === "HEAD" || c.res.body === null) end("complete");
   else {
-    const answer = untilEnded(c.res, end);
+    const leasedAnswer = untilEnded(c.res, end);
     // Otherwise Hono would make a further answer, with the headers of both.
     c.res = undefined;
-    c.res = answer;
+    c.res = leasedAnswer;
   }
 }
 
