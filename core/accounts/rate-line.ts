@@ -16,6 +16,7 @@
  * In memory only, like the calls. Numbers here are fractions: they decide between groups, and never how much all have.
  */
 import { rateWeightsOf, type Turn, turnsAt } from "../algorithms/fair/fair.ts";
+import { MAX_TRUSTED_MS } from "../algorithms/fair/standing.ts";
 import { costOf } from "../policies/policy.ts";
 import { endOverdue, firstsOf, type LineOwner, nameOf, type QueuedCall } from "./fair-line.ts";
 import { heldByGroup, heldUnits } from "./hold.ts";
@@ -27,9 +28,6 @@ interface Place extends Turn {
   readonly isLate: boolean;
 }
 
-/** No wait is trusted for longer: it is too long where many groups are forgotten meanwhile. */
-const MAX_TRUSTED_MS = 1_000;
-
 export class RateLine<Call extends QueuedCall> {
   /** The calls that units are short for, and since when. */
   readonly #short = new Map<Call, number>();
@@ -40,6 +38,11 @@ export class RateLine<Call extends QueuedCall> {
   #states: readonly unknown[] = [];
   /** Until then nobody can be served, unless one comes. */
   #nextMs = -Infinity;
+
+  /** Whether an admission may let a call pass sooner. */
+  get hasYielding(): boolean {
+    return this.#yielding.size > 0;
+  }
 
   /** A call has come to the line. */
   noteNew(): void {

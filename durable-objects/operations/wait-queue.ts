@@ -243,6 +243,11 @@ export class WaitQueue {
     line.cancel = this.#time.after(timerMs, () => this.serve(keyState, false));
   }
 
+  /** Something was admitted: among groups of a log or a window, a call that waits may pass sooner then. */
+  admitted(keyState: KeyState): void {
+    if (this.#lines.get(keyState)?.rates.hasYielding === true) this.serve(keyState, false);
+  }
+
   /** Serves a line after a change of its policy, which may let more calls pass, or none. */
   follow(keyState: KeyState): void {
     const line = this.#lines.get(keyState);

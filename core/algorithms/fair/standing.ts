@@ -53,7 +53,7 @@ export interface Sharing {
   /** Whether a cost passes now, as far as other groups are concerned, if `reserve` is left. */
   passes(standing: Standing, cost: number): boolean;
   reserve(standing: Standing, cost: number): number;
-  /** Whether it passes sooner if another group is admitted more. */
+  /** Whether it passes sooner if another group is admitted more, as long as a wait is trusted. */
   yields(standing: Standing, cost: number): boolean;
   /** The largest cost that passes now, if the algorithm has as many units. */
   mostNow(standing: Standing, available: number): number;
@@ -78,6 +78,8 @@ export const NOBODY: Shares = {
 };
 
 export const ACTIVE_MS = 10_000;
+/** No wait is trusted for longer: it is too long where many groups are forgotten meanwhile. */
+export const MAX_TRUSTED_MS = 1_000;
 
 /** Rounding of sums, in units. */
 export const SLACK = 1e-9;

@@ -25,6 +25,7 @@ import {
   type Group,
   isAlone,
   isWithin,
+  MAX_TRUSTED_MS,
   NOBODY,
   placed,
   reweighed,
@@ -54,7 +55,7 @@ export const windowShares: Sharing = {
   paidTo,
   passes: (standing, cost) => !isTop(standing, cost) || isPaced(standing),
   reserve,
-  yields: isTop,
+  yields,
   mostNow,
   passesAtMs,
   sureAfterMs,
@@ -134,6 +135,14 @@ function topOf({ groups, faded }: Shares): number {
 function isTop(standing: Standing, cost: number): boolean {
   const { terms, shares, group, owes } = standing;
   return !isAlone(standing) && (owes + cost * terms.perUnit) / group.weight > topOf(shares) + SLACK;
+}
+
+/** What a cost adds does not fade before it is added, so it may be at the top later. */
+function yields(standing: Standing, cost: number): boolean {
+  const { terms, shares, group, owes } = standing;
+  const fades = Math.exp(-MAX_TRUSTED_MS / (MEMORY * windowOf(terms)));
+  const later = owes + (cost * terms.perUnit) / fades;
+  return !isAlone(standing) && later / group.weight > topOf(shares) + SLACK;
 }
 
 function isCalm({ terms, shares }: Standing): boolean {

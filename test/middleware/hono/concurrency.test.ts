@@ -240,7 +240,8 @@ test("a request takes a slot for its group, also beside a rate and with other ke
   const [first, second, third] = await Promise.all(
     checks.map((check) => limiter.limitAll({ checks: [check, { policy: "api", key: check.group }] })),
   );
-  expect([first?.success, second?.success, third?.success]).toEqual([true, true, false]);
+  expect([first, second, third].filter((all) => all?.success)).toHaveLength(2);
+  expect(first?.success).toBe(true);
   const { decisions } = await limiter.limitAll({
     checks: [{ policy: "both", key: "k", group: "a", cost: 0 }],
   });
