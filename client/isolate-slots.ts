@@ -258,8 +258,9 @@ export class IsolateSlots {
     slots.endExpired(nowMs);
     const rule = relaxedRule(slots.policy);
     const mayLease = rule !== undefined;
-    const rest = mayLease ? slots.rest(nowMs) : undefined;
-    const wanted = slots.estimate(nowMs);
+    const resting = mayLease ? slots.rest(nowMs) : undefined;
+    const wanted = mayLease ? slots.estimate(nowMs) : 0;
+    const rest = resting && { ...resting, units: Math.max(resting.units, wanted) };
     slots.handOver(nowMs);
     const { policy, key, hasCalls } = slots;
     slots.hasCalls = false;
@@ -268,7 +269,7 @@ export class IsolateSlots {
       policy: policy.name,
       key,
       ...(hasCalls ? versionOf(policy) : withoutPlan(policy)),
-      ...slots.message(mayLease ? wanted : 0, nowMs, rest),
+      ...slots.message(wanted, nowMs, rest),
       ttlMs: slots.longestMs,
       handed: [...slots.handed.values()].map((lease) => handedOf(lease, nowMs)),
     };

@@ -282,7 +282,8 @@ export class SlotOwner {
     const { holders } = this.#memoryOf(keyState);
     for (const claim of keyState.claims.values())
       if (claim.isSlots === true && !holders.has(claim.id)) {
-        const aliveUntilMs = nowMs + LIFE_PACES * PACE_MS + LIFE_MS;
+        // It may rest.
+        const aliveUntilMs = nowMs + MAX_REST_MS + LIFE_PACES * PACE_MS + LIFE_MS;
         holders.set(claim.id, { ...newHolder(claim), aliveUntilMs });
       }
     return [...holders].filter(([, { aliveUntilMs }]) => nowMs < aliveUntilMs);

@@ -150,6 +150,19 @@ test("slots of a holder that rests are taken until its life and the longest of i
   }
 });
 
+test("after a crash a holder that rests is told of an end that came elsewhere, also after a long silence", () => {
+  const key = new Key("many");
+  key.slots({ holder: "hold-a", turn: 1, rest: { units: 5, ms: 12_000 } });
+  key.crash();
+  const id = "holdlease";
+  expect(key.call({ op: "renew", id, mayBeYoung: true })).toEqual({ young: true });
+  key.nowMs += 11_000;
+  expect(key.call({ op: "release", id, mayBeYoung: true })).toEqual({ released: true });
+  const { memory } = key.slots({ holder: "hold-a", turn: 2, heard: 1, kept: 5 });
+  const { given } = key.slots({ holder: "hold-a", turn: 3, heard: 1, memory, kept: 5, leased: 1 });
+  expect(given?.ended).toEqual([id]);
+});
+
 test("a lease that is handed over is the object's, once, and ends by its id", () => {
   const key = new Key();
   const { memory } = key.take("holder-a", 5);
