@@ -192,7 +192,8 @@ function passesAtMs(standing: Standing, cost: number, unitsAtMs: (reserved: numb
     const fadedMs = nextFadedMs(now, cost);
     // A walk through a thousand groups takes long.
     const changeMs = passesMs <= now.shares.anyIdleFromMs ? fadedMs : Math.min(fadedMs, nextIdleMs(now));
-    if (passesMs <= changeMs || step === MAX_STEPS) return Math.max(passesMs, shares.atMs);
+    // At that instant the other rule holds already.
+    if (passesMs < changeMs || step === MAX_STEPS) return Math.max(passesMs, shares.atMs);
     now = standingOf(terms, paidTo(terms, now.shares, changeMs), group.name, held, heldByAll);
   }
 }
