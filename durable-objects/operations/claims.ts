@@ -84,7 +84,10 @@ export class Claims {
       call.group === undefined ? this.#queue.waitersOf(keyState) : this.#queue.aheadOf(keyState, call, nowMs);
     const isBehind = provisional !== undefined && ahead().length > 0;
     const placed = isBehind ? undefined : this.#place(keyState, call, nowMs);
-    if (placed !== undefined) return placed;
+    if (placed !== undefined) {
+      this.#queue.admitted(keyState);
+      return placed;
+    }
     if (provisional?.waitMs === 0 || !isProvisionallyBlocked(keyState, call, nowMs))
       return this.#denyHold(keyState, call, nowMs);
     if (call.isBatched === true) return full("batch-waits", 0);

@@ -56,6 +56,12 @@ export class Limits {
 
   /** While callers wait, a call that does not wait is denied: it does not pass them. */
   readonly limit: Operations["limit"] = (keyState, call, nowMs) => {
+    const answer = this.#limit(keyState, call, nowMs);
+    this.#queue.admitted(keyState);
+    return answer;
+  };
+
+  #limit(keyState: KeyState, call: Limiting, nowMs: number): MaybePromise<Answer> {
     const { cost, waitMs, shed } = call;
     this.#queue.serve(keyState, false);
     if (takesNothing(keyState.policy, cost))
@@ -73,7 +79,7 @@ export class Limits {
     });
     // A check of several never waits for its turn, so this is no promise.
     return answer instanceof Promise ? answer : this.#noteDenial(keyState, call, answer, nowMs);
-  };
+  }
 
   /** Waits only for calls on several keys to end (turns.ts). */
   #limitAtOnce(keyState: KeyState, call: Limiting, nowMs: number): MaybePromise<Answer> {

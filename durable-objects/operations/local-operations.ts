@@ -2,9 +2,8 @@ import { outstandingOf, withoutTaking } from "../../core/accounts/account.ts";
 import { heldByGroup } from "../../core/accounts/hold.ts";
 import { namesOf } from "../../core/algorithms/fair/slot-shares.ts";
 import { planIn } from "../../core/policies/seen-policy.ts";
-import type { Answer, GroupsReport, Peeked } from "../../core/protocol/answers.ts";
+import type { GroupsReport, Peeked } from "../../core/protocol/answers.ts";
 import type { SeenBy } from "../../core/protocol/calls.ts";
-import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import { policyFor } from "../keys/versions.ts";
@@ -41,22 +40,15 @@ export function localOperations(
     slots,
     options.counter,
   );
-  const admitting =
-    <Call>(operation: (keyState: KeyState, call: Call, nowMs: number) => MaybePromise<Answer>) =>
-    (keyState: KeyState, call: Call, nowMs: number) => {
-      const answer = operation(keyState, call, nowMs);
-      queue.admitted(keyState);
-      return answer;
-    };
   return {
     limits,
     reservations,
     slots,
-    limit: admitting(limits.limit),
+    limit: limits.limit,
     refund: limits.refund,
-    reserve: admitting(reservations.reserve),
+    reserve: reservations.reserve,
     giveBack: reservations.giveBack,
-    hold: admitting(hold),
+    hold,
     settle,
     cancel,
     acquire,
