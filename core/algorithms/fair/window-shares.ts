@@ -8,7 +8,8 @@
  *
  * - keeps a pace: all groups together have taken no more than 98 % of the rate brings, and at most one usual cost more. Who
  *   takes a bunch takes one again when it leaves the window, and nothing is left between. While all have used less than
- *   0.7 of the limit, a third of the limit may be taken at once;
+ *   half of the limit, a third of the limit may be taken at once: with that on top of 0.7, as a flood began, the window
+ *   was full, nothing came back for a while, and so again in each of the next windows;
  * - leaves a reserve, unless its use is within its part. The units of others come and go like a random walk that rises by
  *   what this group takes of what comes back: if that is a fraction p, the chance to fall by r usual costs is about
  *   exp(-r p / (1 - p)). So the reserve is 4 (1 - p) / p usual costs, but at least 3, and at most the root of how many fit
@@ -39,7 +40,7 @@ import {
 
 /** Parts of the rate and of the limit. */
 const PACE = 0.98;
-const CALM = 0.7;
+const CALM = 0.5;
 const BURST = 1 / 3;
 /** Windows in which a use fades to 1/e. */
 const MEMORY = 2;
