@@ -97,7 +97,7 @@ test(
   PATIENT,
   async () => {
     const sum = await simulate(announcedSeed("resting"), HISTORIES, restingPlan);
-    expect(sum.inProcesses).toBeGreaterThan(HISTORIES / 5);
+    expect(sum.inProcesses).toBeGreaterThan(depth(0.2, 5) * HISTORIES);
     expect(sum.lost).toBeGreaterThanOrEqual(depth(0, 5));
   },
 );
