@@ -165,16 +165,14 @@ export function settle(rule: Rule, account: Account, nowMs: number, id: string, 
   };
 }
 
-/** Returns units; of a charge at `atMs`, not those that time has returned since. */
+/** Returns units; of a charge at `atMs`, under a quota of this capacity, not those that time has returned since. */
 export function refund(
-  rule: Rule,
+  { algorithm, config }: Rule,
   { state, holds }: Account,
   nowMs: number,
-  units: number,
-  atMs?: number,
+  ...charge: readonly [units: number, atMs?: number, capacity?: number]
 ): Account {
-  const { algorithm, config } = rule;
-  return { state: algorithm.credit(config, state, nowMs, units, atMs), holds };
+  return { state: algorithm.credit(config, state, nowMs, ...charge), holds };
 }
 
 export function outstandingOf({ holds }: Account): number {

@@ -83,6 +83,7 @@ export interface Algorithm<Config extends object, State> {
    * Returns `units`, at most up to an untouched quota: a refund never creates units. Of units known to be taken at
    * `atMs`, those that time has returned since are not returned. If no unit is returned twice, or under another quota,
    * the units taken in any interval and not returned keep to the bound.
+   * @param capacity of the quota under which they were taken
    */
   credit(
     config: Config,
@@ -90,6 +91,7 @@ export interface Algorithm<Config extends object, State> {
     nowMs: number,
     units: number,
     atMs?: number,
+    capacity?: number,
   ): State | undefined;
 
   /** When the state, after these uses, equals absent state if no call comes; -Infinity: it is absent. */
@@ -124,8 +126,11 @@ export interface Algorithm<Config extends object, State> {
   readonly hasPenalty?: true;
   /** Present when its units come back all at once, at the end of a window: then a notice is for a window (core/accounts/notices.ts). */
   readonly hasWindows?: true;
-  /** Present when units of a charge come back at the quota's rate, whatever else was taken (`credit` with `atMs`). */
-  readonly isSteady?: true;
+  /**
+   * What time has returned by now. Present when units come back at the quota's rate, whatever else was taken: a charge stores
+   * it, so that its refund knows what has returned since, also at the rates of other plans.
+   */
+  refilled?(config: Config, state: State | undefined, nowMs: number): Refilled | undefined;
 
   /** Present when groups share the quota (fair/): a call says its group. */
   readonly isFair?: true;
@@ -152,13 +157,12 @@ export interface Algorithm<Config extends object, State> {
   bytes?(state: State): number;
 }
 
-/** In a longer one units that holders keep for seconds are few, and what a bucket gives up counts as used for all of it. */
-const MAX_CUT_WINDOW_MS = 10_000;
-
-export function cutByWindow<Config extends { readonly windowMs: number }>(
-  config: Config,
-): Config | undefined {
-  return config.windowMs <= MAX_CUT_WINDOW_MS ? config : undefined;
+/** What time has returned to a quota since it was last whole, at `sinceMs`. Stored: never rename a field. */
+export interface Refilled {
+  readonly sinceMs: number;
+  /** In parts of a unit, so that none is rounded. */
+  readonly parts: number;
+  readonly perUnit: number;
 }
 
 export type PartOfGroup = Readonly<Record<"part" | "held", number>>;

@@ -83,8 +83,9 @@ export function dualConfig(own: AnyAlgorithm, other: AnyAlgorithm): DualAlgorith
       stateOf(...both(config, state, (each, ...its) => each.debit(...its, nowMs, units))),
     maxDebit: (config, state, nowMs) =>
       Math.min(...both(config, state, (each, ...its) => each.maxDebit?.(...its, nowMs) ?? Infinity)),
-    credit: (config, state, nowMs, units, atMs) =>
-      stateOf(...both(config, state, (each, ...its) => each.credit(...its, nowMs, units, atMs))),
+    credit: (config, state, ...charge) =>
+      stateOf(...both(config, state, (each, ...its) => each.credit(...its, ...charge))),
+    refilled: (config, state, nowMs) => own.refilled?.(config.own, state?.own, nowMs),
     untouchedAtMs: (config, state, uses) =>
       Math.max(...both(config, state, (each, ...its) => each.untouchedAtMs(...its, uses))),
     forecast: (config, state) => together(...both(config, state, (each, ...its) => each.forecast(...its))),

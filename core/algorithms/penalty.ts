@@ -71,13 +71,12 @@ export function penalised(
 /** The algorithm with penalties. The algorithm alone can read its stored states: `withoutBlock`. */
 function withPenalty(algorithm: AnyAlgorithm): Algorithm<Config, State> {
   // No function is copied: each takes the configuration of the algorithm.
-  const { name, storedAs, fields, isStateless, isSteady } = algorithm;
+  const { name, storedAs, fields, isStateless } = algorithm;
   return {
     name,
     fields,
     ...(storedAs !== undefined && { storedAs }),
     ...(isStateless && { isStateless }),
-    ...(isSteady && { isSteady }),
     hasPenalty: true,
     configure: () => configProblem("blockFor", "beside an algorithm"),
     capacity: ({ inner }) => algorithm.capacity(inner),
@@ -106,10 +105,11 @@ function withPenalty(algorithm: AnyAlgorithm): Algorithm<Config, State> {
     ...(algorithm.maxDebit && {
       maxDebit: ({ inner }, state, nowMs) => algorithm.maxDebit?.(inner, state?.inner, nowMs) ?? Infinity,
     }),
-    credit: ({ inner }, state, nowMs, units, atMs) =>
-      stateOf(algorithm.credit(inner, state?.inner, nowMs, units, atMs), state?.block),
+    credit: ({ inner }, state, ...charge) =>
+      stateOf(algorithm.credit(inner, state?.inner, ...charge), state?.block),
     untouchedAtMs: ({ inner }, state, uses) =>
       Math.max(algorithm.untouchedAtMs(inner, state?.inner, uses), forgottenAtMs(state?.block)),
+    refilled: ({ inner }, state, nowMs) => algorithm.refilled?.(inner, state?.inner, nowMs),
     forecast: ({ inner }, state) => forecastOf(algorithm.forecast(inner, state?.inner), state?.block),
     ...storageOf(algorithm),
     ...(algorithm.bytes && {

@@ -1,4 +1,11 @@
-import { type Algorithm, type AlgorithmDecision, configProblem, type Rate, type Uses } from "./algorithm.ts";
+import {
+  type Algorithm,
+  type AlgorithmDecision,
+  configProblem,
+  type Rate,
+  type Refilled,
+  type Uses,
+} from "./algorithm.ts";
 
 /**
  * Token bucket: `limit` units per window, refilled continuously, at most `burst` at once.
@@ -28,7 +35,8 @@ import { type Algorithm, type AlgorithmDecision, configProblem, type Rate, type 
  * Why that keeps the bound: let V be what remains plus what could be returned of each charge. A charge moves parts
  * from the first to the second, and a refund moves them back. In a millisecond what remains grows by at most `limit`;
  * anything that could be returned shrinks by as much. So V never exceeds `burst`, and units taken in an interval and
- * not returned are at most that and what was refilled meanwhile: the same bound.
+ * not returned are at most that and what was refilled meanwhile: the same bound. At the rates of several plans the state
+ * counts what was refilled (`refilledAt`).
  *
  * Counting is exact while every sum is at most 2^53, so `burst * windowMs` may not exceed that.
  */
@@ -38,7 +46,6 @@ type State = TokenBucketState;
 
 export const tokenBucket: Algorithm<Config, State> = {
   name: "token-bucket",
-  isSteady: true,
   isPoolable: true,
   fields: { limit: "units", window: "duration", burst: "units?" },
 
@@ -87,7 +94,7 @@ export const tokenBucket: Algorithm<Config, State> = {
       const spentAfter = spent + costParts;
       return {
         allowed: true,
-        state: stateOf(config, spentAfter, stamp(state, nowMs), beyondAt(config, state, nowMs)),
+        state: stateOf(config, spentAfter, state, nowMs),
         remaining: Math.max(0, Math.floor((room - spent) / windowMs)),
         resetAfterMs: Math.ceil(spentAfter / limit),
       };
@@ -103,22 +110,23 @@ export const tokenBucket: Algorithm<Config, State> = {
 
   debit(config, state, nowMs, units) {
     const spent = spentAt(config, state, nowMs) + units * config.windowMs;
-    return stateOf(config, Math.min(spent, MAX_PARTS), stamp(state, nowMs), beyondAt(config, state, nowMs));
+    return stateOf(config, Math.min(spent, MAX_PARTS), state, nowMs);
   },
 
   maxDebit: (config, state, nowMs) =>
     Math.floor((MAX_PARTS - spentAt(config, state, nowMs)) / config.windowMs),
 
-  credit(config, state, nowMs, units, chargedMs) {
-    const [atMs, isOfCharge] = [chargedMs ?? nowMs, chargedMs !== undefined];
+  credit(config, state, nowMs, units, chargedMs, capacity = Infinity) {
+    const atMs = chargedMs ?? nowMs;
     // Above 2^53 the product is not exact, but no charge is that large: the result is 0 either way.
     const refilled = config.limit * Math.max(0, nowMs - atMs);
     const parts = Math.max(0, units * config.windowMs - refilled);
     const [spent, beyond] = [spentAt(config, state, nowMs), beyondAt(config, state, nowMs)];
-    // Units of a charge are among all that were spent, also before the bucket shrank.
-    const left = Math.max(0, spent + (isOfCharge ? beyond : 0) - parts);
+    // What was charged to a larger bucket is first of what the bucket could not hold when it shrank.
+    const isLarger = chargedMs !== undefined && capacity > config.burst;
+    const left = Math.max(0, spent + (isLarger ? beyond : 0) - parts);
     const leftSpent = Math.min(spent, left);
-    return stateOf(config, leftSpent, stamp(state, nowMs), isOfCharge ? left - leftSpent : beyond);
+    return stateOf(config, leftSpent, state, nowMs, isLarger ? left - leftSpent : beyond);
   },
 
   untouchedAtMs(config, state, uses) {
@@ -128,6 +136,7 @@ export const tokenBucket: Algorithm<Config, State> = {
   },
 
   forecast: forecastOf,
+  refilled: refilledAt,
 
   covers(config, stored, ahead, state, outstanding, nowMs) {
     const heldParts = (ahead - outstanding) * config.windowMs;
@@ -193,6 +202,10 @@ export interface TokenBucketState {
   readonly atMs: number;
   /** The value if the bucket had never shrunk: it counts when the bucket grows again. Default: `spentParts`. */
   readonly totalParts?: number;
+  /** Since when something has been spent without a pause. Absent: an earlier version wrote the state. */
+  readonly sinceMs?: number;
+  /** What time has returned since then. Default: 0. */
+  readonly refilledParts?: number;
 }
 
 /** Parts spent at `nowMs`. When the clock runs backwards, nothing is returned. */
@@ -214,16 +227,29 @@ function beyondAt(config: Config, state: State | undefined, nowMs: number): numb
   return Math.max(0, totalOf(state, config) - refilled - spentAt(config, state, nowMs));
 }
 
+/** What time has returned since the bucket was last full. Before it can be too large to be counted it begins again. */
+function refilledAt(config: Config, state: State | undefined, nowMs: number): Refilled {
+  const { limit, windowMs: perUnit } = config;
+  const begun = { sinceMs: stamp(state, nowMs), parts: 0, perUnit };
+  if (state?.sinceMs === undefined) return begun;
+  const more = limit * Math.max(0, nowMs - state.atMs);
+  if (totalOf(state, config) <= more) return begun;
+  const parts = scaledUp(state.refilledParts ?? 0, state.windowMs, perUnit) + more;
+  return parts > MAX_PARTS / 2 ? begun : { sinceMs: state.sinceMs, parts, perUnit };
+}
+
 function isUnder({ windowMs, burst }: Config, state: State): boolean {
   return state.windowMs === windowMs && state.burst === burst;
 }
 
 /** All that was spent, in parts of a policy, rounded up so that a change never creates units. */
 function totalOf({ spentParts, totalParts, windowMs: before }: State, { windowMs }: Config): number {
-  const parts = totalParts ?? spentParts;
-  if (before === windowMs) return parts;
-  const from = BigInt(before);
-  return Number((BigInt(parts) * BigInt(windowMs) + from - 1n) / from);
+  return scaledUp(totalParts ?? spentParts, before, windowMs);
+}
+
+function scaledUp(parts: number, from: number, to: number): number {
+  if (from === to) return parts;
+  return Number((BigInt(parts) * BigInt(to) + BigInt(from) - 1n) / BigInt(from));
 }
 
 /** The instant of the next state: it never goes backwards. */
@@ -231,15 +257,26 @@ export function stamp(state: { readonly atMs: number } | undefined, nowMs: numbe
   return state === undefined ? nowMs : Math.max(state.atMs, nowMs);
 }
 
+/** The state after one that has become this. */
 function stateOf(
-  { windowMs, burst }: Config,
+  config: Config,
   spentParts: number,
-  atMs: number,
-  beyond: number,
+  before: State | undefined,
+  nowMs: number,
+  beyond = beyondAt(config, before, nowMs),
 ): State | undefined {
   if (spentParts === 0) return undefined;
-  if (beyond === 0) return { spentParts, windowMs, burst, atMs };
-  return { spentParts, windowMs, burst, atMs, totalParts: Math.min(spentParts + beyond, MAX_PARTS) };
+  const { windowMs, burst } = config;
+  const { sinceMs, parts } = refilledAt(config, before, nowMs);
+  return {
+    spentParts,
+    windowMs,
+    burst,
+    atMs: stamp(before, nowMs),
+    ...(beyond > 0 && { totalParts: Math.min(spentParts + beyond, MAX_PARTS) }),
+    sinceMs,
+    ...(parts > 0 && { refilledParts: parts }),
+  };
 }
 
 /** The bucket without a part of its rate, rounded down. */

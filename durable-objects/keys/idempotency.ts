@@ -1,4 +1,6 @@
-import { type Cost, costOf, publicName, type Rule } from "../../core/policies/policy.ts";
+import type { Account, RuleAccount } from "../../core/accounts/hold.ts";
+import type { Refilled } from "../../core/algorithms/algorithm.ts";
+import { type Cost, costOf, type Policy, publicName, type Rule } from "../../core/policies/policy.ts";
 import { planOf } from "../../core/policies/seen-policy.ts";
 import type { Conflict, Decided } from "../../core/protocol/answers.ts";
 import { callerIn, sharedKey } from "../../core/protocol/names.ts";
@@ -179,12 +181,26 @@ interface TakenUnits {
   readonly units: number;
   /** The terms of the charge's plan. Once the policy has others for it, it is unknown which units have refilled. */
   readonly terms: string;
+  /** What time had returned then. Absent: it returns none at a rate, or an earlier version stored the charge. */
+  readonly refilled?: Refilled;
 }
 
-/** The charge of a cost; `undefined`: the cost takes nothing. */
-export function chargeOf(rules: readonly Rule[], cost: Cost): Charge | undefined {
-  const taken = rules
-    .map((rule): [string, TakenUnits] => [rule.name, { units: costOf(rule, cost), terms: termsOf(rule) }])
+/** The charge of a cost that has left these accounts; `undefined`: the cost takes nothing. */
+export function chargeOf(
+  {
+    policy,
+    ruleStates,
+  }: { readonly policy: Pick<Policy, "rules">; readonly ruleStates: readonly RuleAccount[] },
+  accounts: readonly Account[],
+  cost: Cost,
+  nowMs: number,
+): Charge | undefined {
+  const taken = policy.rules
+    .map((rule, index): [string, TakenUnits] => {
+      const { algorithm, config } = ruleStates[index]?.rule ?? rule;
+      const refilled = algorithm.refilled?.(config, accounts[index]?.state, nowMs);
+      return [rule.name, { units: costOf(rule, cost), terms: termsOf(rule), ...(refilled && { refilled }) }];
+    })
     .filter(([, { units }]) => units > 0);
   return taken.length === 0 ? undefined : Object.fromEntries(taken);
 }
@@ -218,25 +234,38 @@ export function partOf(standing: StandingCharge, units: Cost): "all" | "some" | 
   return parts.some(([, part]) => part !== 0) ? "some" : "none";
 }
 
-/**
- * The units that come back of a charge, and since when time has returned some of them. Of two plans the one counts that has
- * returned more: the key may have had either of them meanwhile.
- */
-export function returnedOf(rule: Rule, standing: StandingCharge, units: Cost, nowMs: number) {
-  const { atMs, rules } = standing;
+/** The units that come back of a charge, since when time has returned some of them, at the rate of now, and of what capacity. */
+export function returnedOf(
+  { rule, account: { state } }: RuleAccount,
+  standing: StandingCharge,
+  units: Cost,
+  nowMs: number,
+): readonly [units: number, atMs: number, capacity?: number] {
+  const { atMs, rules, charge } = standing;
   const taken = takenOf(rule, standing, units);
   const charged = rules.find(({ name }) => name === rule.name);
-  if (charged === undefined || taken === 0 || termsOf(charged) === termsOf(rule))
-    return { units: taken, atMs };
-  const { algorithm, config } = charged;
-  if (algorithm.untouchedAtMs(config, algorithm.debit(config, undefined, atMs, taken)) <= nowMs)
-    return { units: 0, atMs };
-  const faster = algorithm.isSteady === true ? rateOf(charged) / rateOf(rule) : 1;
-  return { units: taken, atMs: faster > 1 ? nowMs - Math.ceil((nowMs - atMs) * faster) : atMs };
+  if (charged === undefined || taken === 0) return [0, atMs];
+  const { algorithm, config, capacity } = charged;
+  const now = rule.algorithm.refilled?.(rule.config, state, nowMs);
+  const then = charge[rule.name]?.refilled;
+  if (now !== undefined && then !== undefined) {
+    // Since then it was whole, and so all had returned.
+    if (then.sinceMs !== now.sinceMs) return [0, atMs];
+    const { units: perStep, windowMs = 1 } = rule.quota;
+    const steps = Math.max(0, Math.ceil((now.parts - partsOf(then, now)) / perStep));
+    return [taken, nowMs - steps * (windowMs / now.perUnit), capacity];
+  }
+  if (termsOf(charged) === termsOf(rule)) return [taken, atMs, capacity];
+  // What other plans have returned of a charge of an earlier version is unknown.
+  const hasReturned =
+    now !== undefined ||
+    algorithm.untouchedAtMs(config, algorithm.debit(config, undefined, atMs, taken)) <= nowMs;
+  return [hasReturned ? 0 : taken, atMs];
 }
 
-function rateOf({ quota: { units, windowMs = Infinity } }: Rule): number {
-  return units / windowMs;
+/** In parts of a unit as of another moment, rounded down. */
+function partsOf({ parts, perUnit }: Refilled, of: Refilled): number {
+  return perUnit === of.perUnit ? parts : Number((BigInt(parts) * BigInt(of.perUnit)) / BigInt(perUnit));
 }
 
 /** Stored: never reword, or earlier charges could not be refunded. */

@@ -164,7 +164,7 @@ export class Limits {
     const idempotent = idempotentLimit(call);
     const exact = keyState.isInForce(call) ? {} : exactly(keyState, call);
     if (idempotent !== undefined) {
-      const charge = admitted ? chargeOf(keyState.policy.rules, cost) : undefined;
+      const charge = admitted ? chargeOf(keyState, accounts, cost, atMs) : undefined;
       const remember = remembering(idempotent, answer, charge);
       return this.#store.commitWithin(keyState, { accounts, remember, ...exact }, atMs) ?? answer;
     }
@@ -183,9 +183,9 @@ export class Limits {
     const standing = charge === undefined ? undefined : this.#store.answers.chargeOf(keyState, charge, nowMs);
     if (charge !== undefined && standing === undefined) return MISSING;
     const refunded = keyState.seenBy(standing).map(({ rule, account }) => {
-      const returned: { readonly units: number; readonly atMs?: number } =
-        standing === undefined ? { units: costOf(rule, units) } : returnedOf(rule, standing, units, nowMs);
-      return { rule, account: refund(rule, account, nowMs, returned.units, returned.atMs) };
+      if (standing === undefined) return { rule, account: refund(rule, account, nowMs, costOf(rule, units)) };
+      const returned = returnedOf({ rule, account }, standing, units, nowMs);
+      return { rule, account: refund(rule, account, nowMs, ...returned) };
     });
     const answer = { rules: withoutTaking(refunded, nowMs, 0), ...planOfKey(keyState) };
     const accounts = refunded.map(({ account }) => account);
@@ -208,7 +208,6 @@ export class Limits {
     const idempotent = idempotencyKey === undefined ? undefined : { idempotencyKey, request };
     const earlier = this.#store.answers.earlier(keyState, idempotent, nowMs);
     if (earlier !== undefined) return earlier;
-    const { policy } = keyState;
     const ruleStates = keyState.seenBy(call);
     const accounts = accountsOf(ruleStates, ({ rule, account }) =>
       forced(rule, account, nowMs, costOf(rule, cost)),
@@ -216,7 +215,7 @@ export class Limits {
     if ("full" in accounts) return accounts;
     const after = ruleStates.map(({ rule }, index) => ({ rule, account: accounts[index] as Account }));
     const answer = { rules: withoutTaking(after, nowMs, 0) };
-    const remember = remembering(idempotent, answer, chargeOf(policy.rules, cost));
+    const remember = remembering(idempotent, answer, chargeOf(keyState, accounts, cost, nowMs));
     return this.#store.commitWithin(keyState, { accounts, remember }, nowMs) ?? answer;
   }
 

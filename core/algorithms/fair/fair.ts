@@ -125,11 +125,10 @@ export function withHeld(config: object, held: HeldByGroup): object {
   return group === undefined ? config : { ...config, held: held.byGroup.get(group) ?? 0 };
 }
 
-function marksOf({ storedAs, hasWindows, isSteady }: AnyAlgorithm) {
+function marksOf({ storedAs, hasWindows }: AnyAlgorithm) {
   return {
     ...(storedAs !== undefined && { storedAs }),
     ...(hasWindows && { hasWindows }),
-    ...(isSteady && { isSteady }),
   };
 }
 
@@ -165,11 +164,12 @@ function withShares(algorithm: AnyAlgorithm): Algorithm<FairConfig, FairState> {
     ...(algorithm.maxDebit && {
       maxDebit: ({ inner }, state, nowMs) => algorithm.maxDebit?.(inner, state?.inner, nowMs) ?? Infinity,
     }),
-    credit: (config, state, nowMs, units, atMs) => {
-      const inner = algorithm.credit(config.inner, state?.inner, nowMs, units, atMs);
+    credit: (config, state, nowMs, units, ...charge) => {
+      const inner = algorithm.credit(config.inner, state?.inner, nowMs, units, ...charge);
       return stateOf(inner, taken(config, state, nowMs, -units));
     },
     untouchedAtMs: ({ inner }, state, uses) => algorithm.untouchedAtMs(inner, state?.inner, uses),
+    refilled: ({ inner }, state, nowMs) => algorithm.refilled?.(inner, state?.inner, nowMs),
     outlastsMs: (state) => (state.shares === undefined ? -Infinity : activeUntilMs(state.shares)),
     forecast: (config, state) => forecastOf(algorithm.forecast(config.inner, state?.inner), config, state),
     covers: (config, stored, ahead, state, outstanding, nowMs) =>

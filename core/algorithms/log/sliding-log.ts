@@ -2,7 +2,6 @@ import {
   type Algorithm,
   type AlgorithmDecision,
   configProblem,
-  cutByWindow,
   type Denial,
   type Forecast,
   scaleLimit,
@@ -59,6 +58,15 @@ type Config = SlidingLogConfig;
 const MAX_RUNS = 1_000_000;
 /** The runs of a segment take 1.6 MB of the 2 MB of a row. */
 const MAX_SEGMENT = 100_000;
+
+/** In a longer one units that holders keep for seconds are few, and what a bucket gives up counts as used for all of it. */
+const MAX_CUT_WINDOW_MS = 10_000;
+
+export function cutByWindow<Config extends { readonly windowMs: number }>(
+  config: Config,
+): Config | undefined {
+  return config.windowMs <= MAX_CUT_WINDOW_MS ? config : undefined;
+}
 
 export const slidingLog: Algorithm<Config, State> = {
   name: "sliding-log",

@@ -4,6 +4,7 @@ import {
   type AlgorithmDecision,
   type ConfigProblem,
   configProblem,
+  type Refilled,
   replay,
   scaleLimit,
 } from "../algorithm.ts";
@@ -51,6 +52,12 @@ export interface PermitsPerCycleState {
   readonly atMs: number;
   readonly limit: number;
   readonly windowMs: number;
+  /** The value if the quota had never shrunk: it counts when the quota grows again. Default: `spent`. */
+  readonly total?: number;
+  /** Since when something has been spent without a pause. Absent: an earlier version wrote the state. */
+  readonly sinceMs?: number;
+  /** The permits that cycles have returned since then. Default: 0. */
+  readonly refilled?: number;
 }
 
 type Config = PermitsPerCycleConfig;
@@ -60,7 +67,6 @@ const MAX_TIMEOUT_MS = 2_592_000_000;
 
 export const permitsPerCycle: Algorithm<Config, State> = {
   name: "permits-per-cycle",
-  isSteady: true,
   fields: { limit: "units", window: "duration", timeout: "duration?" },
 
   configure(fields): Config | ConfigProblem {
@@ -105,7 +111,7 @@ export const permitsPerCycle: Algorithm<Config, State> = {
     const cycles = cost === 0 ? 0 : cyclesToWait(limit, spent + outstanding + cost);
     return {
       allowed: true,
-      state: stateOf(config, spent + cost, atMs),
+      state: stateOf(config, spent + cost, state, nowMs),
       remaining: Math.max(0, left - cost),
       resetAfterMs: untouchedAfterMs(spent + cost),
       ...(cycles > 0 && { delayMs: (cycle + cycles) * windowMs - nowMs }),
@@ -114,13 +120,18 @@ export const permitsPerCycle: Algorithm<Config, State> = {
 
   debit(config, state, nowMs, units) {
     const spent = Math.min(spentAt(config, state, nowMs) + units, MAX_PARTS);
-    return stateOf(config, spent, stamp(state, nowMs));
+    return stateOf(config, spent, state, nowMs);
   },
 
-  credit(config, state, nowMs, units, atMs = nowMs) {
+  credit(config, state, nowMs, units, atMs = nowMs, capacity = 0) {
     const since = Math.max(0, cycleOf(config, nowMs) - cycleOf(config, atMs));
     const returned = Math.max(0, units - config.limit * since);
-    return stateOf(config, Math.max(0, spentAt(config, state, nowMs) - returned), stamp(state, nowMs));
+    const [spent, beyond] = [spentAt(config, state, nowMs), beyondAt(config, state, nowMs)];
+    // As of a token bucket: what was charged to a larger quota is first of what this one could not hold.
+    const isLarger = capacity > capacityOf(config);
+    const left = Math.max(0, spent + (isLarger ? beyond : 0) - returned);
+    const leftSpent = Math.min(spent, left);
+    return stateOf(config, leftSpent, state, nowMs, isLarger ? left - leftSpent : beyond);
   },
 
   untouchedAtMs(config, state, uses) {
@@ -134,6 +145,8 @@ export const permitsPerCycle: Algorithm<Config, State> = {
   forecast: (config, state) =>
     replay(permitsPerCycle, config, state, () => config.timeoutMs % config.windowMs === 0),
 
+  refilled: refilledAt,
+
   covers(config, stored, ahead, state, outstanding, nowMs) {
     // Before its instant nothing is returned to the state, but to the stored one.
     const atMs = stamp(state, nowMs);
@@ -144,7 +157,10 @@ export const permitsPerCycle: Algorithm<Config, State> = {
 
   pack: (_, state) => ({ record: state }),
   unpack: (_, record) => record as State,
-  used: (record) => (record as State | null)?.spent ?? 0,
+  used(record) {
+    const { spent = 0, total = spent } = (record as State | null) ?? {};
+    return total;
+  },
 };
 
 /** The maximum, late in a cycle: its permits and those of all cycles that begin within the timeout. */
@@ -165,11 +181,48 @@ function spentAt(config: Config, state: State | undefined, nowMs: number): numbe
   if (state === undefined) return 0;
   const isUnchanged = state.windowMs === config.windowMs && state.limit === config.limit;
   // A quota that shrinks begins empty, not with a debt of a hundred cycles.
-  const spent = isUnchanged ? state.spent : Math.min(state.spent, capacityOf(config));
-  const cycles = Math.max(0, cycleOf(config, nowMs) - cycleOf(config, state.atMs));
-  return Math.max(0, spent - config.limit * cycles);
+  const spent = isUnchanged ? state.spent : Math.min(state.total ?? state.spent, capacityOf(config));
+  return Math.max(0, spent - returnedSince(config, state, nowMs));
 }
 
-function stateOf({ limit, windowMs }: Config, spent: number, atMs: number): State | undefined {
-  return spent === 0 ? undefined : { spent, atMs, limit, windowMs };
+function returnedSince(config: Config, { atMs }: State, nowMs: number): number {
+  return config.limit * Math.max(0, cycleOf(config, nowMs) - cycleOf(config, atMs));
+}
+
+/** The difference to `spentAt` if the quota had never shrunk below its consumption. */
+function beyondAt(config: Config, state: State | undefined, nowMs: number): number {
+  if (state === undefined) return 0;
+  const total = (state.total ?? state.spent) - returnedSince(config, state, nowMs);
+  return Math.max(0, total - spentAt(config, state, nowMs));
+}
+
+function refilledAt(config: Config, state: State | undefined, nowMs: number): Refilled {
+  const begun = { sinceMs: stamp(state, nowMs), parts: 0, perUnit: 1 };
+  if (state?.sinceMs === undefined) return begun;
+  const more = returnedSince(config, state, nowMs);
+  if ((state.total ?? state.spent) <= more) return begun;
+  const parts = (state.refilled ?? 0) + more;
+  return parts > MAX_PARTS / 2 ? begun : { sinceMs: state.sinceMs, parts, perUnit: 1 };
+}
+
+/** The state after one that has become this. */
+function stateOf(
+  config: Config,
+  spent: number,
+  before: State | undefined,
+  nowMs: number,
+  beyond = beyondAt(config, before, nowMs),
+): State | undefined {
+  if (spent === 0) return undefined;
+  const { limit, windowMs } = config;
+  const { sinceMs, parts } = refilledAt(config, before, nowMs);
+  return {
+    spent,
+    atMs: stamp(before, nowMs),
+    limit,
+    windowMs,
+    ...(beyond > 0 && { total: spent + beyond }),
+    sinceMs,
+    ...(parts > 0 && { refilled: parts }),
+  };
 }

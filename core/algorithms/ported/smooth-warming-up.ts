@@ -61,7 +61,6 @@ const MAX_COLD_FACTOR = 1_000;
 
 export const smoothWarmingUp: Algorithm<Config, State> = {
   name: "smooth-warming-up",
-  isSteady: true,
   fields: {
     limit: "units",
     window: "duration",
@@ -134,10 +133,10 @@ export const smoothWarmingUp: Algorithm<Config, State> = {
     return stateOf(config, tokenBucket.debit(config, state, nowMs, units), after, stamp(state, nowMs));
   },
 
-  credit(config, state, nowMs, units, atMs = nowMs) {
+  credit(config, state, nowMs, units, atMs = nowMs, capacity = Infinity) {
     const parts = config.limit * Math.max(0, nowMs - atMs);
     const after = afterReturning(config, warmthAt(config, state, nowMs), units, parts);
-    const bucket = tokenBucket.credit(config, state, nowMs, units, atMs);
+    const bucket = tokenBucket.credit(config, state, nowMs, units, atMs, capacity);
     return stateOf(config, bucket, after, stamp(state, nowMs));
   },
 
@@ -148,6 +147,7 @@ export const smoothWarmingUp: Algorithm<Config, State> = {
   },
 
   forecast: (config, state) => tokenBucket.forecast(config, state),
+  ...(tokenBucket.refilled && { refilled: tokenBucket.refilled }),
 
   covers(config, stored, ahead, state, outstanding, nowMs) {
     const owedParts = (of: State | undefined, units: number) =>
@@ -182,7 +182,7 @@ function stateOf(
   const spentParts = bucket?.spentParts ?? 0;
   if (spentParts === 0 && owedParts === 0 && missing === 0) return undefined;
   const policy = { limit, windowMs, burst, warmupMs, coldFactor };
-  return { spentParts, atMs, ...policy, owedParts, missing, isFilled };
+  return { ...bucket, spentParts, atMs, ...policy, owedParts, missing, isFilled };
 }
 
 /**

@@ -3,11 +3,11 @@ import {
   type Algorithm,
   type ConfigProblem,
   configProblem,
-  cutByWindow,
   type Fields,
   MAX_UNITS,
   replay,
 } from "../algorithm.ts";
+import { cutByWindow } from "../log/sliding-log.ts";
 import { Calendar, type Period, PERIODS } from "./calendar.ts";
 
 /**

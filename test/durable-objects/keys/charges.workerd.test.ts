@@ -172,7 +172,7 @@ test("a message of a higher protocol is refused and gives nothing back", async (
 test("under other terms than those of the charge nothing is given back, since nobody knows what was refilled", () => {
   const terms = { algorithm: "token-bucket", limit: 10, window: 1_000 };
   const rule = ruleOf(terms);
-  const charge = chargeOf([rule], 4) ?? {};
+  const charge = chargeOf({ policy: { rules: [rule] }, ruleStates: [] }, [], 4, 0) ?? {};
   const taken = (from: Rule, units: number) => takenOf(from, { charge, atMs: 0, rules: [from] }, units);
   expect(taken(rule, 3)).toBe(3);
   expect(taken(rule, 9)).toBe(4);
