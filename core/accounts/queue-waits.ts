@@ -1,6 +1,7 @@
 /** How long a cost has to wait, alone or behind callers in the queue. */
-import { type Cost, costOf, type NamingPlan } from "../policies/policy.ts";
-import { Outlook, type RuleAccount } from "./hold.ts";
+import { type Cost, costOf, type NamingPlan, type Rule } from "../policies/policy.ts";
+import { advance, place, underRule, UNTOUCHED } from "./account.ts";
+import { type Account, Outlook, type RuleAccount, seenByGroup } from "./hold.ts";
 
 export interface QueuedCost extends NamingPlan {
   readonly cost: Cost;
@@ -26,7 +27,7 @@ type Waited = Pick<QueuedCost, "cost" | "apart" | "group">;
 /**
  * The exact wait for a cost behind the callers in the queue, if no other call comes and every lease runs to its end;
  * `null`: never admitted. It simulates the queue: each waiter gets its lease when the rules admit it, or gives up at
- * `untilMs`. Time only moves forward, so the queue takes one walk through the holds.
+ * `untilMs`. Time only moves forward, so the queue takes one walk through the holds, and one more for each change of the plan.
  */
 export function waitBehindMs(
   ruleAccounts: readonly RuleAccount[],
@@ -34,51 +35,107 @@ export function waitBehindMs(
   cost: Cost,
   nowMs: number,
 ): number | null {
-  const own = outlooksOf(ruleAccounts);
-  const byPlan = new Map([[ruleAccounts, own]]);
-  for (const { ruleAccounts: planned } of waiters)
-    if (planned !== undefined && !byPlan.has(planned)) byPlan.set(planned, outlooksOf(planned));
-  const all = [...byPlan.values()].flat();
-  /** As of one `Outlook`: the latest of the rules. */
-  const passes = (outlooks: Outlooks, fromMs: number, of: Waited, untilMs?: number) => {
-    let latestMs = fromMs;
-    for (const [index, { rule, outlook }] of outlooks.entries()) {
-      const as = { group: of.group, apart: of.apart && (of.apart[index] ?? 0) };
-      latestMs = Math.max(latestMs, outlook.passesAtMs(fromMs, costOf(rule, of.cost), untilMs, as));
-      if (latestMs === Infinity) break;
-    }
-    return latestMs;
-  };
+  const future = new Future(ruleAccounts);
   const served = new Set<string>();
   let atMs = nowMs;
-  for (const {
-    idempotencyKey,
-    cost: waiting,
-    untilMs,
-    ttlMs,
-    group,
-    apart = [],
-    ruleAccounts: its,
-  } of waiters) {
-    const waiter = { cost: waiting, group, apart };
+  for (const waiter of waiters) {
+    const { idempotencyKey, cost: taken, untilMs, ttlMs } = waiter;
     if (idempotencyKey !== undefined && served.has(idempotencyKey)) continue;
-    const outlooks = (its && byPlan.get(its)) ?? own;
-    const passesAtMs = passes(outlooks, atMs, waiter, untilMs);
+    future.seenBy(waiter.ruleAccounts ?? ruleAccounts, atMs);
+    const as = { ...waiter, apart: waiter.apart ?? [] };
+    const passesAtMs = future.passesAtMs(atMs, as, untilMs);
     const isServed = passesAtMs <= untilMs;
     atMs = isServed ? passesAtMs : Math.max(atMs, untilMs);
-    for (const { outlook } of all) outlook.moveTo(atMs);
+    future.moveTo(atMs);
     if (!isServed) continue;
     // A share's wait is only the time until the next request.
-    const isTaken = passes(outlooks, atMs, waiter, atMs) <= atMs;
-    for (const { rule, outlook } of isTaken ? all : [])
-      outlook.take(atMs, costOf(rule, waiting), atMs + ttlMs, group);
+    if (future.passesAtMs(atMs, as, atMs) <= atMs)
+      future.take(atMs, { ...waiter, cost: taken }, atMs + ttlMs);
     if (idempotencyKey !== undefined) served.add(idempotencyKey);
   }
-  const passesAtMs = passes(own, atMs, { cost });
+  future.seenBy(ruleAccounts, atMs);
+  const passesAtMs = future.passesAtMs(atMs, { cost });
   return passesAtMs === Infinity ? null : passesAtMs - nowMs;
 }
 
-type Outlooks = ReturnType<typeof outlooksOf>;
+interface Take {
+  readonly atMs: number;
+  readonly of: Pick<QueuedCost, "cost" | "group" | "namedBy">;
+  readonly endsAtMs: number;
+}
+
+/** The accounts of a key as its line is served, by the rules of one plan after another. */
+class Future {
+  readonly #own: readonly RuleAccount[];
+  #seen: readonly RuleAccount[];
+  /** As of the last change of the plan, and what has been taken since. */
+  #accounts: readonly Account[];
+  #takes: Take[] = [];
+  #outlooks: ReturnType<typeof outlooksOf>;
+
+  constructor(own: readonly RuleAccount[]) {
+    this.#own = own;
+    this.#seen = own;
+    this.#accounts = own.map(({ account }) => account);
+    this.#outlooks = outlooksOf(own);
+  }
+
+  /** Another plan decides. What time returns is counted by the plan of each call that takes, as the object does. */
+  seenBy(seen: readonly RuleAccount[], atMs: number): void {
+    if (seen === this.#seen) return;
+    this.#accounts = this.#accounts.map((account, index) => this.#broughtTo(atMs, account, index));
+    this.#takes = [];
+    this.#seen = seen;
+    this.#outlooks = outlooksOf(
+      seen.map(({ rule }, index) => ({
+        rule,
+        account: underRule(rule, this.#accounts[index] ?? UNTOUCHED, atMs),
+      })),
+    );
+  }
+
+  #broughtTo(atMs: number, before: Account, index: number): Account {
+    const { rule } = this.#seen[index] as RuleAccount;
+    const inForce = this.#own[index]?.rule ?? rule;
+    let account = before;
+    for (const { atMs: takenMs, of, endsAtMs } of this.#takes) {
+      account = taken(rule, advance(inForce, account, takenMs), of, takenMs, endsAtMs);
+    }
+    return advance(inForce, account, atMs);
+  }
+
+  /** As of one `Outlook`: the latest of the rules. */
+  passesAtMs(fromMs: number, { cost, apart, group }: Waited, untilMs?: number): number {
+    let latestMs = fromMs;
+    for (const [index, { rule, outlook }] of this.#outlooks.entries()) {
+      const as = { group, apart: apart && (apart[index] ?? 0) };
+      latestMs = Math.max(latestMs, outlook.passesAtMs(fromMs, costOf(rule, cost), untilMs, as));
+      if (latestMs === Infinity) break;
+    }
+    return latestMs;
+  }
+
+  moveTo(atMs: number): void {
+    for (const { outlook } of this.#outlooks) outlook.moveTo(atMs);
+  }
+
+  take(atMs: number, of: Take["of"], endsAtMs: number): void {
+    this.#takes.push({ atMs, of, endsAtMs });
+    for (const { rule, outlook } of this.#outlooks)
+      outlook.take(atMs, costOf(rule, of.cost), endsAtMs, of.group);
+  }
+}
+
+function taken(rule: Rule, account: Account, of: Take["of"], atMs: number, endsAtMs: number): Account {
+  const units = costOf(rule, of.cost);
+  if (units === 0) return account;
+  if (rule.lease !== undefined) {
+    const hold = { id: `${atMs} ${account.holds.length}`, units, expiresAtMs: endsAtMs, group: of.group };
+    return place(account, hold);
+  }
+  const { algorithm, config } = seenByGroup(rule, of.group, of.namedBy);
+  return { ...account, state: algorithm.debit(config, account.state, atMs, units) };
+}
 
 function outlooksOf(ruleAccounts: readonly RuleAccount[]) {
   return ruleAccounts.map(({ rule, account: { state, holds } }) => ({

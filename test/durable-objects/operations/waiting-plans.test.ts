@@ -1,98 +1,13 @@
 /** Laws of calls that wait and name plans: each is decided by its own, whatever others name meanwhile. */
 import fc from "fast-check";
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
-import { type Policy, versionOf } from "../../../core/policies/policy.ts";
-import { planOf } from "../../../core/policies/seen-policy.ts";
-import type { Decided, Peeked } from "../../../core/protocol/answers.ts";
-import type { KeyCall } from "../../../core/protocol/object-methods.ts";
-import { joinParts, KeyCalls } from "../../../durable-objects/key-calls.ts";
-import { Timers } from "../../../durable-objects/keys/key-store.ts";
-import { Storage } from "../../../durable-objects/storage/storage.ts";
-import { Database } from "../../simulation/database.ts";
 import { depth } from "../../support/depth.ts";
-import { parseDeployment } from "../../support/milliseconds.ts";
+import { isAdmitted, limitOf, passMs, type Waiting, WaitingKey as Key } from "../../support/waiting-key.ts";
 
 const START_MS = 1_000_000;
 
 beforeEach(() => void vi.useFakeTimers({ now: START_MS }));
 afterEach(() => void vi.useRealTimers());
-
-interface Waiting {
-  atMs: number;
-  answer: Decided | undefined;
-}
-
-/** A key in an object whose timers are faked. */
-class Key {
-  readonly policy: Policy;
-  readonly #database = new Database();
-  readonly #deployment: ReturnType<typeof parseDeployment>;
-  #calls: KeyCalls;
-  #ids = 0;
-
-  constructor(table: object) {
-    this.#deployment = parseDeployment({ policies: { api: table } });
-    this.policy = this.#deployment.policies.get("api") as Policy;
-    this.#calls = this.#start();
-  }
-
-  #start(): KeyCalls {
-    const alarm = { getAlarm: () => Promise.resolve(null), setAlarm: () => Promise.resolve() };
-    const joined = joinParts({
-      storage: new Storage(this.#database.storage),
-      timers: new Timers(alarm, () => Date.now()),
-      policies: this.#deployment.policies,
-      loadPooled: () => Promise.reject(new Error("there are no pools")),
-    });
-    return new KeyCalls({ ...joined, sockets: { closeLost: () => undefined } });
-  }
-
-  crash(): void {
-    vi.clearAllTimers();
-    this.#calls = this.#start();
-  }
-
-  /** @param plan `undefined`: the call names none */
-  ask(plan: string | undefined, call: object): unknown {
-    const version = versionOf(planOf(this.policy, plan));
-    return this.#calls.call({ policy: "api", key: "key", ...version, ...call } as KeyCall);
-  }
-
-  limit(plan: string, cost: number): Decided {
-    return this.ask(plan, { op: "limit", cost }) as Decided;
-  }
-
-  peek(plan?: string): Peeked {
-    return this.ask(plan, { op: "peek" }) as Peeked;
-  }
-
-  /** A call that is to wait. */
-  wait(plan: string, cost: number, waitMs = 30_000, more: object = {}): Waiting {
-    return this.#waiting(this.ask(plan, { op: "limit", cost, waitMs, ...more }));
-  }
-
-  lease(plan: string, waitMs = 30_000, more: object = {}): Waiting & { readonly id: string } {
-    const id = `lease ${(this.#ids += 1)}`;
-    const call = { op: "lease", id, cost: 1, ttlMs: 600_000, waitMs, ...more };
-    return Object.assign(this.#waiting(this.ask(plan, call)), { id });
-  }
-
-  release(id: string): void {
-    this.ask(undefined, { op: "release", id });
-  }
-
-  #waiting(answer: unknown): Waiting {
-    const waiting: Waiting = { atMs: Number.NaN, answer: undefined };
-    const tell = (answered: Decided) => Object.assign(waiting, { atMs: Date.now(), answer: answered });
-    if (answer instanceof Promise) void (answer as Promise<Decided>).then(tell);
-    else tell(answer as Decided);
-    return waiting;
-  }
-}
-
-const passMs = async (ms: number) => void (await vi.advanceTimersByTimeAsync(ms));
-const isAdmitted = ({ answer }: Waiting) => answer?.rules.every(({ success }) => success);
-const limitOf = ({ answer }: Waiting) => answer?.rules[0]?.limit;
 
 const BUCKET = {
   algorithm: "token-bucket",

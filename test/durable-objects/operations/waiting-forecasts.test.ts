@@ -1,0 +1,81 @@
+/** The law of what a call is told of its wait behind calls of several plans: it is exact. */
+import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { depth } from "../../support/depth.ts";
+import { announcedSeed, seededRandom, whole } from "../../support/random.ts";
+import { isAdmitted, passMs, type Waiting, WaitingKey } from "../../support/waiting-key.ts";
+
+const START_MS = 1_700_000_000_000;
+beforeEach(() => void vi.useFakeTimers({ now: START_MS }));
+afterEach(() => void vi.useRealTimers());
+
+const waits = { maxWait: 600_000, maxWaiters: 1_000 };
+const rate = { limit: 10, window: 1_000, ...waits };
+const plans = { quick: { limit: 40, burst: 10 }, large: { limit: 20 }, slow: { limit: 20, window: 9_000 } };
+const ofLimits = { quick: { limit: 40 }, large: { limit: 20 }, slow: { limit: 3 } };
+const TABLES = {
+  "token-bucket": { algorithm: "token-bucket", ...rate, plans },
+  gcra: { algorithm: "gcra", ...rate, plans },
+  "sliding-log": { algorithm: "sliding-log", ...rate, plans: ofLimits },
+  "sliding-log, other windows": {
+    algorithm: "sliding-log",
+    ...rate,
+    plans: { quick: { limit: 40, window: 3_000 }, large: { limit: 20 }, slow: { window: 5_000 } },
+  },
+  "fixed-window": { algorithm: "fixed-window", ...rate, plans: ofLimits },
+  "sliding-window-counter": { algorithm: "sliding-window-counter", ...rate, plans: ofLimits },
+  "permits-per-cycle": {
+    algorithm: "permits-per-cycle",
+    ...rate,
+    plans: { quick: { window: 300 }, large: { limit: 20 }, slow: { limit: 3 } },
+  },
+  slots: { algorithm: "concurrency", limit: 5, ttl: 3_000, ...waits, plans: ofLimits },
+  "several rules": {
+    rules: {
+      bucket: { algorithm: "token-bucket", limit: 10, window: 1_000 },
+      log: { algorithm: "sliding-log", limit: 20, window: 5_000 },
+    },
+    ...waits,
+    plans: {
+      quick: { rules: { bucket: { limit: 40 } } },
+      large: { rules: { bucket: { limit: 20 }, log: { limit: 90 } } },
+      slow: { rules: { log: { limit: 10 } } },
+    },
+  },
+  "token-bucket, of groups": { algorithm: "token-bucket", fair: true, ...rate, limit: 20, plans },
+} as const;
+
+describe.each(Object.entries(TABLES))("%s", (name, table) => {
+  const isOfSlots = name === "slots";
+  const group = "fair" in table ? { group: "one" } : {};
+
+  test("a call is admitted when a denied one was told, behind calls of several plans, if nobody else asks", async () => {
+    const random = seededRandom(announcedSeed("forecasts of lines of several plans"));
+    const any = <Value>(values: readonly Value[]) => values[whole(random, values.length)] as Value;
+    const plan = () => any(["", "quick", "large", "slow"]);
+    let told = 0;
+    for (let round = 0; round < depth(150, 1_000); round += 1) {
+      vi.setSystemTime(START_MS + whole(random, 5_000));
+      const key = new WaitingKey(table);
+      const wait = (of: string, cost: number, waitMs: number): Waiting =>
+        isOfSlots
+          ? key.lease(of, waitMs, { cost, ttlMs: 1_000 + whole(random, 3_000) })
+          : key.wait(of, cost, waitMs, group);
+      for (let step = 0; step < 12; step += 1) {
+        await passMs(any([0, 0, 10, 150, 700]));
+        wait(plan(), 1 + whole(random, 5), any([0, 500, 5_000, 300_000]));
+      }
+      const [of, cost] = [plan(), 1 + whole(random, 5)];
+      const answer = isOfSlots ? key.lease(of, 0, { cost }).answer : key.limit(of, cost, group);
+      const [first] = answer?.rules ?? [];
+      const ms = Math.max(...(answer?.rules ?? []).map(({ retryAfterMs }) => retryAfterMs ?? Infinity));
+      if (first === undefined || answer?.rules.every(({ success }) => success) || ms > 300_000) continue;
+      told += 1;
+      const fromMs = Date.now();
+      const waiting = wait(of, cost, 400_000);
+      await passMs(ms + 1);
+      const admittedAfterMs = isAdmitted(waiting) ? waiting.atMs - fromMs : "later";
+      expect({ round, of, cost, admittedAfterMs }).toEqual({ round, of, cost, admittedAfterMs: ms });
+    }
+    expect(told).toBeGreaterThan(10);
+  });
+});
