@@ -125,21 +125,22 @@ function multipliedRule(rule: Table, figures: Table, by: number): Table {
 /** The plans of a table without the figures of an override, which come before theirs. */
 export function plansWithout({ plans }: Table, changes: Table): { readonly plans?: Table } {
   if (!isTable(plans)) return {};
-  const names = Object.keys(changes);
-  const each = Object.entries(plans as Tables).map(([name, plan]) => [name, omit(plan, names, changes)]);
+  const each = Object.entries(plans as Tables).map(([name, plan]) => [name, omit(plan, changes)]);
   return { plans: Object.fromEntries(each) as Table };
 }
 
-function omit(plan: Table, names: readonly string[], changes: Table): Table {
-  const { rules } = plan;
-  const own = Object.entries(plan).filter(([field]) => field === "rules" || !names.includes(field));
-  if (!isTable(rules) || !isTable(changes["rules"])) return Object.fromEntries(own);
-  const changed = changes["rules"] as Tables;
-  const kept = Object.entries(rules as Tables).map(([rule, figures]) => {
-    const gone = Object.keys(changed[rule] ?? {});
-    return [rule, Object.fromEntries(Object.entries(figures).filter(([field]) => !gone.includes(field)))];
-  });
-  return { ...Object.fromEntries(own), rules: Object.fromEntries(kept) as Table };
+function omit(plan: Table, changes: Table): Table {
+  const { rules, ...figures } = plan;
+  if (!isTable(rules)) return without(figures, changes);
+  const changed = (changes["rules"] ?? {}) as Tables;
+  const kept = Object.entries(rules as Tables).map(([rule, its]) => [rule, without(its, changed[rule])]);
+  return { rules: Object.fromEntries(kept) as Table };
+}
+
+/** A plan's burst and what it carries belong to its limit. */
+function without(figures: Table, changes: Table = {}): Table {
+  const gone = [...Object.keys(changes), ...(Object.hasOwn(changes, "limit") ? ["burst", "carry"] : [])];
+  return Object.fromEntries(Object.entries(figures).filter(([field]) => !gone.includes(field)));
 }
 
 /** The algorithm that a rule's table names. */

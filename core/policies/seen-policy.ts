@@ -18,8 +18,8 @@ export function planIn({ plan = "" }: { readonly plan?: string | undefined }): {
 
 /** A plan with limits of a call. */
 export function withCallLimits(plan: string, limits: Readonly<Record<string, number>> | undefined): string {
-  if (limits === undefined) return plan;
-  const sorted = Object.entries(limits).toSorted(([one], [other]) => (one < other ? -1 : 1));
+  const sorted = Object.entries(limits ?? {}).toSorted(([one], [other]) => (one < other ? -1 : 1));
+  if (sorted.length === 0) return plan;
   return `${plan}${JSON.stringify(Object.fromEntries(sorted))}`;
 }
 

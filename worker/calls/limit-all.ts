@@ -335,8 +335,8 @@ function isLeasing({ rules }: Policy): boolean {
 }
 
 function textIn(value: string | Readonly<Record<string, number>> | undefined): string {
-  if (value === undefined) return "left out";
-  return typeof value === "string" ? JSON.stringify(value) : withCallLimits("", value);
+  if (typeof value === "string") return JSON.stringify(value);
+  return withCallLimits("", value) || "left out";
 }
 
 /** The call as idempotency stores it, independent of the order of checks: never change it. */

@@ -61,3 +61,30 @@ describe("a word with a wrong letter in an override is told with the nearest the
     });
   });
 });
+
+test("a limit of an override comes before a plan's limit and the burst or carry that belongs to it", () => {
+  const limits = (base: Readonly<Record<string, unknown>>, override: object) => {
+    const read = readOverride("api", base, override);
+    if ("problems" in read) throw new Error(JSON.stringify(read.problems));
+    return [...(read.policy?.plans?.values() ?? [])].map(({ rules }) =>
+      rules.map(({ capacity }) => capacity),
+    );
+  };
+  const pro = { limit: 1_000, burst: 5_000 };
+  const own = { ...ALONE, plans: { pro } };
+  expect(limits(own, { limit: 7 })).toEqual([[7], [7]]);
+  expect(limits(own, { burst: 70 })).toEqual([[70], [70]]);
+  expect(limits(own, { window: "2m" })).toEqual([[10], [5_000]]);
+  const several = { ...SEVERAL, plans: { pro: { rules: { calls: pro, tokens: pro } } } };
+  expect(limits(several, { rules: { calls: { limit: 7 } } })).toEqual([
+    [7, 10],
+    [7, 5_000],
+  ]);
+  const month = {
+    algorithm: "fixed-window",
+    limit: 10,
+    window: "1d",
+    plans: { pro: { limit: 1_000, carry: 900 } },
+  };
+  expect(limits(month, { limit: 7 })).toEqual([[7], [7]]);
+});

@@ -168,6 +168,8 @@ test("limits of a call count instead of the plan's, and the same ones are the sa
   expect(pro?.rules[0].quota).toEqual({ units: 7, windowMs: 60_000 });
   expect(pro).toBe(namedPlan(policy, withCallLimits("pro", { requests: 7 })));
   expect(pro && planIn(pro)).toEqual({ plan: "pro" });
+  // A call that brings none names no other plan.
+  expect(withCallLimits("pro", {})).toBe("pro");
   expect(capacities(planOf(policy, withCallLimits("", { requests: 7 })))).toEqual([7]);
   expect(withCallLimits("", { b: 1, a: 2 })).toBe(withCallLimits("", { a: 2, b: 1 }));
 });
