@@ -1,6 +1,9 @@
 /** Laws of refunds on a key whose calls name one plan after another, for each algorithm whose units time returns at a rate. */
 import { describe, expect, test } from "vitest";
+import type { Rule } from "../../../core/policies/policy.ts";
+import { planOf } from "../../../core/policies/seen-policy.ts";
 import type { Decided } from "../../../core/protocol/answers.ts";
+import { returnedOf } from "../../../durable-objects/keys/idempotency.ts";
 import { depth } from "../../support/depth.ts";
 import { Key } from "../../support/planned-keys.ts";
 import { announcedSeed, seededRandom, whole } from "../../support/random.ts";
@@ -136,6 +139,19 @@ describe.each(Object.entries(TABLES))("%s", (_, table) => {
       expect({ ...seen, remaining }).toEqual({ ...seen, remaining: expected });
     }
   });
+});
+
+test("a state and a charge of a version that counted nothing give back what they did, and nothing under another plan", () => {
+  const { policy } = new Key(TABLES["token-bucket"]);
+  const [own, quick] = ["", "quick"].map((plan) => planOf(policy, plan).rules[0]) as [Rule, Rule];
+  const state = { spentParts: 10_000, windowMs: window, burst: 10, atMs: 0 };
+  const after = own.algorithm.decide(own.config, state, 100, 1, 0);
+  expect(after).toMatchObject({ allowed: true, state: { spentParts: 10_000, atMs: 100, sinceMs: 100 } });
+  const taken = (rule: Rule) => ({ units: 10, terms: `${rule.algorithm.name} ${rule.capacity} 10/1000` });
+  const standing = { charge: { api: taken(own) }, atMs: 0, rules: [own] };
+  const account = { state, holds: [] };
+  expect(returnedOf({ rule: own, account }, standing, 10, 100)).toEqual([10, 0, 10]);
+  expect(returnedOf({ rule: quick, account }, standing, 10, 100)).toEqual([0, 0]);
 });
 
 test("what a third, faster plan refilled does not come back once more", () => {
