@@ -267,16 +267,9 @@ function stateOf(
 ): State | undefined {
   if (spentParts === 0) return undefined;
   const { windowMs, burst } = config;
-  const { sinceMs, parts } = refilledAt(config, before, nowMs);
-  return {
-    spentParts,
-    windowMs,
-    burst,
-    atMs: stamp(before, nowMs),
-    ...(beyond > 0 && { totalParts: Math.min(spentParts + beyond, MAX_PARTS) }),
-    sinceMs,
-    ...(parts > 0 && { refilledParts: parts }),
-  };
+  const { sinceMs, parts: refilledParts } = refilledAt(config, before, nowMs);
+  const state = { spentParts, windowMs, burst, atMs: stamp(before, nowMs), sinceMs, refilledParts };
+  return beyond === 0 ? state : { ...state, totalParts: Math.min(spentParts + beyond, MAX_PARTS) };
 }
 
 /** The bucket without a part of its rate, rounded down. */
