@@ -39,7 +39,7 @@ export function waitBehindMs(
   const served = new Set<string>();
   let atMs = nowMs;
   for (const waiter of waiters) {
-    const { idempotencyKey, cost: taken, untilMs, ttlMs } = waiter;
+    const { idempotencyKey, untilMs, ttlMs } = waiter;
     if (idempotencyKey !== undefined && served.has(idempotencyKey)) continue;
     future.seenBy(waiter.ruleAccounts ?? ruleAccounts, atMs);
     const as = { ...waiter, apart: waiter.apart ?? [] };
@@ -49,8 +49,7 @@ export function waitBehindMs(
     future.moveTo(atMs);
     if (!isServed) continue;
     // A share's wait is only the time until the next request.
-    if (future.passesAtMs(atMs, as, atMs) <= atMs)
-      future.take(atMs, { ...waiter, cost: taken }, atMs + ttlMs);
+    if (future.passesAtMs(atMs, as, atMs) <= atMs) future.take(atMs, waiter, atMs + ttlMs);
     if (idempotencyKey !== undefined) served.add(idempotencyKey);
   }
   future.seenBy(ruleAccounts, atMs);

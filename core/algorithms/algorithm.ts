@@ -82,8 +82,7 @@ export interface Algorithm<Config extends object, State> {
   /**
    * Returns `units`, at most up to an untouched quota: a refund never creates units. Of units known to be taken at
    * `atMs`, those that time has returned since are not returned. If no unit is returned twice, or under another quota,
-   * the units taken in any interval and not returned keep to the bound.
-   * @param capacity of the quota under which they were taken
+   * the units taken in any interval and not returned keep to the bound. @param capacity of the quota that they were taken of
    */
   credit(
     config: Config,
@@ -126,10 +125,7 @@ export interface Algorithm<Config extends object, State> {
   readonly hasPenalty?: true;
   /** Present when its units come back all at once, at the end of a window: then a notice is for a window (core/accounts/notices.ts). */
   readonly hasWindows?: true;
-  /**
-   * What time has returned by now. Present when units come back at the quota's rate, whatever else was taken: a charge stores
-   * it, so that its refund knows what has returned since, also at the rates of other plans.
-   */
+  /** What time has returned: a refund knows by it what has come back since its charge, also at other plans' rates. */
   refilled?(config: Config, state: State | undefined, nowMs: number): Refilled | undefined;
 
   /** Present when groups share the quota (fair/): a call says its group. */

@@ -62,9 +62,9 @@ const MAX_SEGMENT = 100_000;
 /** In a longer one units that holders keep for seconds are few, and what a bucket gives up counts as used for all of it. */
 const MAX_CUT_WINDOW_MS = 10_000;
 
-export function cutByWindow<Config extends { readonly windowMs: number }>(
-  config: Config,
-): Config | undefined {
+export function cutByWindow<Windowed extends { readonly windowMs: number }>(
+  config: Windowed,
+): Windowed | undefined {
   return config.windowMs <= MAX_CUT_WINDOW_MS ? config : undefined;
 }
 

@@ -147,7 +147,7 @@ export const smoothWarmingUp: Algorithm<Config, State> = {
   },
 
   forecast: (config, state) => tokenBucket.forecast(config, state),
-  ...(tokenBucket.refilled && { refilled: tokenBucket.refilled }),
+  refilled: (...at) => tokenBucket.refilled?.(...at),
 
   covers(config, stored, ahead, state, outstanding, nowMs) {
     const owedParts = (of: State | undefined, units: number) =>

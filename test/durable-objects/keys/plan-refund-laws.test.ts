@@ -56,6 +56,13 @@ interface Charge {
   units: number;
 }
 
+let backs = 0;
+
+/** @param plan absent: the refund names none */
+function giveBack(key: Key, units: number, charge: string, plan?: string): unknown {
+  return key.call(plan, { op: "refund", units, idempotencyKey: `back ${(backs += 1)}`, charge });
+}
+
 /** The most that plans admit in an interval: the largest capacity of them, at once, and the highest rate. */
 function mostOf(key: Key, plans: readonly string[], ms: number): number {
   let [capacity, rate] = [0, 0];
@@ -84,8 +91,7 @@ describe.each(Object.entries(TABLES))("%s", (_, table) => {
         const charge = any(charges.length === 0 ? [undefined] : charges);
         if (charge !== undefined && random() < 0.25) {
           const units = 1 + whole(random, charge.units);
-          const back = { op: "refund", units, idempotencyKey: `back ${step}`, charge: charge.id };
-          const answer = key.call(undefined, back);
+          const answer = giveBack(key, units, charge.id);
           if ("rules" in (answer as object)) charge.units -= units;
           charges.splice(
             charges.indexOf(charge),
@@ -132,7 +138,7 @@ describe.each(Object.entries(TABLES))("%s", (_, table) => {
       const { rules } = key.call(plan, { op: "limit", cost, idempotencyKey: `${step}` }) as Decided;
       if (!rules.every(({ success }) => success) || random() < 0.3) continue;
       if (between !== undefined) key.call(between, { op: "limit", cost: 1_000 });
-      key.call(undefined, { op: "refund", units: cost, idempotencyKey: `back ${step}`, charge: `${step}` });
+      giveBack(key, cost, `${step}`);
       const seen = { step, plan, between, cost };
       const remaining = key.remaining(seenBy);
       const expected = before - lost <= remaining && remaining <= before ? remaining : before;
@@ -159,6 +165,6 @@ test("what a third, faster plan refilled does not come back once more", () => {
   key.call("", { op: "limit", cost: 10, idempotencyKey: "order" });
   key.nowMs += 100;
   expect(key.takes("quick", 10)).toBe(true);
-  key.call("", { op: "refund", units: 10, idempotencyKey: "back", charge: "order" });
+  giveBack(key, 10, "order");
   expect(key.remaining("")).toBe(0);
 });
