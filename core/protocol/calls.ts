@@ -94,7 +94,10 @@ export interface UnitsCall extends OfKey {
 }
 
 /** What a key's rules depend on beside the key: calls of other plans, priorities and groups see other ones. */
-export type SeenBy = Pick<UnitsCall, "priority" | "group" | "namedBy"> & NamingPlan;
+export interface SeenBy extends Pick<UnitsCall, "priority" | "group" | "namedBy">, NamingPlan {
+  /** Above 0: while it waits, units come at the rate of its own plan, whatever others name for the key. */
+  readonly waitMs?: number;
+}
 
 /** The most checks of a call that takes all of their costs or none, or that of one. */
 export const MAX_CHECKS = 16;

@@ -1,4 +1,4 @@
-import { UNTOUCHED, unstoredOf } from "../../core/accounts/account.ts";
+import { broughtTo, UNTOUCHED, unstoredOf } from "../../core/accounts/account.ts";
 import type { Account } from "../../core/accounts/hold.ts";
 import { NOTHING_NOTICED } from "../../core/accounts/notices.ts";
 import {
@@ -15,6 +15,7 @@ import type { KeyStorage } from "../storage/storage.ts";
 import { KeyAnswers } from "./idempotency.ts";
 import { KeyState } from "./key-state.ts";
 import {
+  type Choose,
   type ChosenVersion,
   readPolicy,
   RuleFingerprints,
@@ -157,13 +158,17 @@ export class KeyCache {
     const known = this.#keys.get(key);
     // An object has keys of one policy. A call with another name is of an unknown policy.
     if (known !== undefined && known.policy.name !== name) this.#chosen(name, file, latest);
-    const keyState = known ?? this.#load(key, (kept) => this.#chosen(name, file, later(kept, latest)), nowMs);
+    // Until now the version of its record has decided, if there is one and it can still be read.
+    const choose: Choose = (kept, isRecorded) =>
+      (isRecorded ? this.#found(name, file, kept) : undefined) ??
+      this.#chosen(name, file, later(kept, latest));
+    const keyState = known ?? this.#load(key, choose, nowMs);
     keyState.isTouched = true;
     // A later version that comes with a look or a release names no plan, and the key keeps its own.
-    const inForce = known && later(known.inForce, latest);
-    if (known !== undefined && inForce !== known.inForce) {
-      this.#adopt(known, this.#chosen(name, file, inForce), nowMs);
-      this.#weigh(known);
+    const inForce = later(keyState.inForce, latest);
+    if (inForce !== keyState.inForce) {
+      this.#adopt(keyState, this.#chosen(name, file, inForce), nowMs);
+      this.#weigh(keyState);
     }
     const isCompared = fingerprints.size > 0 && keyState.inForce?.fields === undefined;
     keyState.compare(isCompared ? fingerprints.comparison(name, nowMs) : undefined, nowMs);
@@ -276,14 +281,19 @@ export class KeyCache {
 
   /** @throws Error when neither a version nor the deployment's file has the policy */
   #chosen(name: string, file: Policy | undefined, inForce: PolicyRevision | undefined): ChosenVersion {
-    const { fields } = inForce ?? {};
-    const policy = (fields === undefined ? undefined : readPolicy(name, fields, this.#policies)) ?? file;
-    if (policy === undefined)
+    const chosen = this.#found(name, file, inForce);
+    if (chosen === undefined)
       throw new Error(`this version of the object has no policy ${JSON.stringify(name)}`);
-    return { policy: planOf(policy, inForce?.plan), whole: policy, inForce };
+    return chosen;
   }
 
-  #load(key: string, choose: (kept: PolicyRevision | undefined) => ChosenVersion, nowMs: number): KeyState {
+  #found(name: string, file: Policy | undefined, inForce?: PolicyRevision): ChosenVersion | undefined {
+    const { fields } = inForce ?? {};
+    const policy = (fields === undefined ? undefined : readPolicy(name, fields, this.#policies)) ?? file;
+    return policy && { policy: planOf(policy, inForce?.plan), whole: policy, inForce };
+  }
+
+  #load(key: string, choose: Choose, nowMs: number): KeyState {
     // Two rounds find a key that is not pinned, if any. A large key may require several drops.
     while (this.#isFull(1) && this.#dropOne(nowMs, 2 * this.#keys.size));
     const keyState = new KeyState(this.#storage, choose, key, nowMs);
@@ -321,6 +331,9 @@ export class KeyCache {
       if (!keyState.isUnrecorded) this.#writeExact(keyState, nowMs);
       return;
     }
+    // What time has returned until now came at the rates until now.
+    const until = keyState.ruleStates.map(({ rule, account }) => broughtTo(rule, account, nowMs));
+    keyState.replaceAccounts(until, false);
     if (!keyState.isUnrecorded || !keyState.isWhole(nowMs)) this.#writeExact(keyState, nowMs);
     keyState.compare(undefined, nowMs);
     keyState.adopt(this.#storage, to, nowMs);

@@ -91,7 +91,7 @@ export class KeyState {
     this.#choose = choose;
     const record = storage.read(key);
     this.found = record && versionIn(record.rules);
-    this.#chosen = choose(this.found);
+    this.#chosen = choose(this.found, record !== undefined);
     this.endsByMs = this.policy.pool === undefined ? Infinity : -Infinity;
     this.#take(storage, record, nowMs, false);
   }
@@ -235,7 +235,7 @@ export class KeyState {
   /** Reads the key again. Its holders stay. `isLost`: memory knew more than is stored. */
   reload(storage: KeyStorage, nowMs: number, isLost: boolean): void {
     const record = storage.read(this.key);
-    const read = this.#choose(record && versionIn(record.rules));
+    const read = this.#choose(record && versionIn(record.rules), record !== undefined);
     if (later(this.inForce, read.inForce) !== this.inForce) this.#chosen = read;
     this.#take(storage, record, nowMs, isLost);
   }

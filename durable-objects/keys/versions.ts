@@ -1,4 +1,4 @@
-import { underRule } from "../../core/accounts/account.ts";
+import { broughtTo, underRule } from "../../core/accounts/account.ts";
 import { type RuleAccount, seenByGroup } from "../../core/accounts/hold.ts";
 import type { AnyAlgorithm } from "../../core/algorithms/algorithm.ts";
 import { dualConfig, type DualConfig } from "../../core/algorithms/dual-config.ts";
@@ -37,7 +37,8 @@ export interface ChosenVersion {
   readonly inForce: PolicyRevision | undefined;
 }
 
-export type Choose = (kept: PolicyRevision | undefined) => ChosenVersion;
+/** @param isRecorded the key has a record, of the version that it keeps */
+export type Choose = (kept: PolicyRevision | undefined, isRecorded: boolean) => ChosenVersion;
 
 /** What a call asks for. */
 export interface Deciding {
@@ -198,7 +199,8 @@ export function seenRules<State extends RuleAccount>(
   const named = policyFor(chosen, call);
   const isOther = named !== chosen.policy && isPlain();
   const policy = isOther ? named : chosen.policy;
-  const states = isOther ? underPlan(ruleStates, policy, nowMs) : ruleStates;
+  const isWaiting = (call.waitMs ?? 0) > 0;
+  const states = isOther ? underPlan(ruleStates, policy, nowMs, isWaiting) : ruleStates;
   const { rules } = forPriority(policy, priority);
   if (rules === policy.rules && (group === undefined || !policy.isFair)) return states;
   return states.map((state, index) => {
@@ -222,9 +224,12 @@ function underPlan<State extends RuleAccount>(
   ruleStates: readonly State[],
   { rules }: Policy,
   nowMs: number,
+  isWaiting: boolean,
 ): readonly State[] {
   return ruleStates.map((state, index) => {
     const rule = rules[index] ?? state.rule;
-    return { ...state, rule, account: underRule(rule, state.account, nowMs) };
+    // What time has returned until now came at the rate of the plan that the key has.
+    const account = isWaiting ? state.account : broughtTo(state.rule, state.account, nowMs);
+    return { ...state, rule, account: underRule(rule, account, nowMs) };
   });
 }

@@ -22,8 +22,6 @@ interface RequestedUnits extends SeenBy {
 interface TurnCall extends RequestedUnits {
   /** How long a lease will last; 0: the units are used. */
   readonly ttlMs: number;
-  /** The longest wait, in milliseconds. Absent: none, and none in the answer. */
-  readonly waitMs?: number | undefined;
   readonly caller?: string | undefined;
   /** `AcquireCall.mark`. */
   readonly mark?: string | undefined;
@@ -93,6 +91,7 @@ export function takeTurn(
     group,
     namedBy,
     inForce,
+    waitMs,
     apart,
   };
   const answerAt = (atMs: number, isLast: boolean, isPushedOut = false) => {
@@ -141,7 +140,8 @@ function planned(
   const byPlan = new Map([[plan, undefined as PlannedCost["ruleAccounts"]]]);
   return waiters.map((waiter) => {
     const { inForce } = waiter;
-    if (!byPlan.has(inForce?.plan)) byPlan.set(inForce?.plan, keyState.seenBy({ ...call, inForce }));
+    if (!byPlan.has(inForce?.plan))
+      byPlan.set(inForce?.plan, keyState.seenBy({ ...call, inForce, waitMs: Infinity }));
     return { ...waiter, ruleAccounts: byPlan.get(inForce?.plan) };
   });
 }

@@ -24,6 +24,33 @@ describe.each(Object.entries(TABLES))("%s", (_, table) => {
     }
   });
 
+  // README's own example gave 5,800 units in a month instead of 1,960 to who named a larger plan once a day.
+  test("naming other plans changes nothing that time has returned until then", () => {
+    const random = seededRandom(announcedSeed("plans in time"));
+    for (let round = 0; round < depth(60, 200); round += 1) {
+      const key = new Key(table);
+      for (let step = 0; step < 12; step += 1) {
+        const plan = random() < 0.5 ? "pro" : "";
+        for (let unit = whole(random, HIGH); unit > 0; unit -= 1) key.takes(plan, 1);
+        key.nowMs += whole(random, window / 2);
+        if (random() < 0.3) key.crash();
+        const left = ["pro", ""].map((each) => key.remaining(each));
+        const taken = (plan === "pro" ? ["", "pro"] : ["pro", ""]).filter((other) =>
+          key.takes(other, 1),
+        ).length;
+        const [pro = 0, base = 0] = left.map((each) => Math.max(0, each - taken));
+        const seen = { round, step, plan, taken };
+        // The smaller plan begins empty, not with a debt, and is as empty again when it is named again.
+        const leftOfBase = Math.min(base, key.remaining(""));
+        expect({ ...seen, pro: key.remaining("pro"), base: key.remaining("") }).toEqual({
+          ...seen,
+          pro,
+          base: leftOfBase,
+        });
+      }
+    }
+  });
+
   test("in no window more is admitted than the loosest plan named in it allows", () => {
     const random = seededRandom(announcedSeed("plans in windows"));
     for (let round = 0; round < depth(20, 60); round += 1) {
