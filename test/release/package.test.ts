@@ -178,14 +178,14 @@ test("in a worker under wrangler dev: the binding has its types, and a hot key i
   }
 });
 
-/** What a program in TypeScript prints, run as Node does by itself. */
+/** What a program in TypeScript prints, run as Node does by itself, if it ends. */
 function printed({ folder }: Project, file: string): unknown {
-  const { stdout, stderr } = spawnSync(process.execPath, ["--experimental-strip-types", file], {
+  const { status, stdout, stderr } = spawnSync(process.execPath, ["--experimental-strip-types", file], {
     cwd: folder,
     encoding: "utf8",
     timeout: 60_000,
   });
-  return stdout === "" ? stderr : JSON.parse(stdout);
+  return status === 0 ? JSON.parse(stdout) : stdout + stderr;
 }
 const WEB = { lib: ["ES2022", "DOM"] };
 
