@@ -1,11 +1,11 @@
 /** examples/llm-budget on the packed package: the gateway and its limiter under wrangler dev, and a provider that bills. */
 import { cpSync, readFileSync } from "node:fs";
 import { join } from "node:path";
-import { afterAll, beforeAll, describe, expect, inject, test } from "vitest";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { ROOT } from "../../scripts/project.ts";
 import { eventually } from "../support/eventually.ts";
 import { type Prompt, promptText, type Provider, startProvider } from "../support/model-provider.ts";
-import { projectWith, removePacked } from "../support/packed.ts";
+import { packedProject, removePacked } from "../support/packed.ts";
 import { startWranglerDev, type WranglerDev } from "../support/wrangler-dev.ts";
 
 const EXAMPLE = join(ROOT, "examples", "llm-budget");
@@ -22,8 +22,7 @@ let provider: Provider;
 let dev: WranglerDev;
 beforeAll(async () => {
   provider = await startProvider();
-  const project = projectWith(inject("tarball"));
-  if (project === undefined) throw new Error("it was not installed");
+  const project = packedProject();
   cpSync(EXAMPLE, project.folder, { recursive: true });
   // The limiter as `weir init` makes it, with the policies that the example's README asks for.
   const [, policies = ""] =

@@ -13,20 +13,18 @@ import {
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { promisify } from "node:util";
-import { afterAll, beforeAll, expect, inject, test } from "vitest";
+import { afterAll, beforeAll, expect, test } from "vitest";
 import { freePort } from "../../scripts/free-port.ts";
 import { readWranglerToml, ROOT } from "../../scripts/project.ts";
 import { TEST_TOKENS, TOKENS } from "../support/fixtures.ts";
-import { projectWith, removePacked, typesOf, type Project } from "../support/packed.ts";
+import { packedProject, removePacked, typesOf, type Project } from "../support/packed.ts";
 import { startWranglerDev } from "../support/wrangler-dev.ts";
 
 const API_TOKENS = JSON.stringify(TEST_TOKENS);
 let project: Project;
 let empty: string;
 beforeAll(async () => {
-  const installed = projectWith(inject("tarball"));
-  if (installed === undefined) throw new Error("it was not installed");
-  project = installed;
+  project = packedProject();
   empty = mkdtempSync(join(tmpdir(), "weir-empty-"));
 });
 afterAll(() => {

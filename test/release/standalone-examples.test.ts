@@ -5,13 +5,13 @@ import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
 import { dirname, join } from "node:path";
 import { promisify } from "node:util";
-import { afterAll, beforeAll, expect, inject, test } from "vitest";
+import { afterAll, beforeAll, expect, test } from "vitest";
 import { freePort } from "../../scripts/free-port.ts";
 import { ROOT, WRANGLER_TOML } from "../../scripts/project.ts";
 import type { Serving } from "../../scripts/workerd.ts";
 import { eventually } from "../support/eventually.ts";
 import { TOKENS } from "../support/fixtures.ts";
-import { projectWith, removePacked, typesOf, type Project } from "../support/packed.ts";
+import { packedProject, projectWith, removePacked, typesOf, type Project } from "../support/packed.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
 import { startWranglerDev } from "../support/wrangler-dev.ts";
 
@@ -27,7 +27,6 @@ const policies = {
 };
 
 const state = makeState();
-const tarball = inject("tarball");
 let served: Serving;
 beforeAll(async () => {
   served = await serveBundle(state, policies);
@@ -40,10 +39,8 @@ afterAll(async () => {
 
 /** The example in a folder with nothing else; `undefined`: its packages cannot be had. */
 function alone(example: string, packages: readonly string[] = []): Project | undefined {
-  const project = projectWith(tarball, packages);
-  if (project === undefined)
-    console.warn(`${packages.join(" ")} cannot be had from npm here: it was left out`);
-  else cpSync(join(EXAMPLES, example), project.folder, { recursive: true });
+  const project = packages.length === 0 ? packedProject() : projectWith(packages);
+  if (project !== undefined) cpSync(join(EXAMPLES, example), project.folder, { recursive: true });
   return project;
 }
 const environment = () => ({ ...process.env, WEIR_URL: served.url, WEIR_TOKEN: TOKENS.full });

@@ -36,6 +36,8 @@ export interface GroupsLoad {
   /** This part of the messages or their answers is lost. */
   readonly lost?: number;
   readonly seed?: number;
+  /** How long calls are made. They count from 3 s on, when groups and holders know each other. */
+  readonly seconds: number;
 }
 
 export interface GroupsFigures {
@@ -49,8 +51,6 @@ export interface GroupsFigures {
   readonly messages: number;
 }
 
-const SECONDS = 9;
-/** Until then groups and holders get to know each other. */
 const FROM_MS = 3_000;
 
 export async function sharedByGroups(load: GroupsLoad): Promise<GroupsFigures> {
@@ -119,8 +119,8 @@ export async function sharedByGroups(load: GroupsLoad): Promise<GroupsFigures> {
     };
     time.at(pauseMs(), next);
   }
-  await time.run(1_000 * SECONDS, () => undefined);
-  const seconds = SECONDS - FROM_MS / 1_000;
+  await time.run(1_000 * load.seconds, () => undefined);
+  const seconds = load.seconds - FROM_MS / 1_000;
   return {
     admitted: sums.map(({ calls, admitted }) => admitted / calls),
     used: sums.reduce((all, { admitted }) => all + admitted, 0) / (limit * seconds),

@@ -154,11 +154,12 @@ const SCARCE = { limit: 5, heldMs: 2_500, ttlMs: 10_000, callsPerS: 30, standsti
 
 // A search begins shortly before a history that shows the fault.
 test.each<[name: string, faults: () => SlotsFaults, plan?: Partial<SlotsPlan>, firstSeed?: number]>([
-  ["counting slots twice after a crash", () => ({ answer: keptAgain() }), { ...SCARCE, restarts: 3 }],
+  ["counting slots twice after a crash", () => ({ answer: keptAgain() }), { ...SCARCE, restarts: 3 }, 3],
   [
     "keeping a slot while a clock stands still",
     () => ({ stopsTimers: true }),
     { ...LASTING, standstills: 8 },
+    10,
   ],
   ["taking an old answer", () => ({ answer: earlier() }), SCARCE],
   [
@@ -167,15 +168,15 @@ test.each<[name: string, faults: () => SlotsFaults, plan?: Partial<SlotsPlan>, f
       message: ofClients(({ kept, released }) => ({ kept: Math.max(0, kept - (released > 0 ? 1 : 0)) })),
     }),
     SCARCE,
-    12,
+    13,
   ],
   [
     "living for longer than the object keeps its slots",
     () => ({ answer: (said) => changed(said, { lifeMs: 9_000 }) }),
     { ...LASTING, cuts: 8 },
-    18,
+    30,
   ],
-  ["not telling that a lease is lost", () => ({ isSilent: true }), { ...LASTING, cuts: 8 }, 20],
+  ["not telling that a lease is lost", () => ({ isSilent: true }), { ...LASTING, cuts: 8 }, 30],
 ])("of processes, %s is found", PATIENT, async (_, faults, plan = {}, firstSeed = 1) => {
   let found: unknown;
   const first = seedOr(firstSeed);
@@ -221,7 +222,6 @@ test.each<[name: string, faults: () => SlotsFaults, plan?: Partial<SlotsPlan>, f
     "freeing slots at the end of their holder, while callers go on",
     () => ({ message: forget, answer: longer }),
     { ...LONG, kills: 25, isolates: 3, callsPerS: 12 },
-    68,
   ],
   [
     "freeing a slot more than a holder returns",
@@ -235,16 +235,19 @@ test.each<[name: string, faults: () => SlotsFaults, plan?: Partial<SlotsPlan>, f
     "renewing a lease that is not known",
     () => ({ renewsBlindly: true }),
     { ...LONG, kills: 8, ttlMs: 1_000, isolates: 3, elsewhere: 0.8, seconds: 15 },
+    8,
   ],
   [
     "resting with slots for which others wait",
     () => ({ answer: (said) => changed(said, { restMs: 14_000, lifeMs: 17_000 }) }),
     WAITING,
+    6,
   ],
   [
     "serving others while calls wait",
     () => ({ answer: (said) => changed(said, { isHome: false, most: 1_000 }) }),
     WAITING,
+    4,
   ],
 ])("%s is found", PATIENT, async (_, faults, plan = {}, firstSeed = 1) => {
   let found: unknown;

@@ -1,8 +1,9 @@
 /** The npm package as its users have it: packed, and installed into empty projects. */
 import { spawnSync } from "node:child_process";
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { cpSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { inject } from "vitest";
 import { ROOT } from "../../scripts/project.ts";
 
 const made: string[] = [];
@@ -22,21 +23,26 @@ export interface Project {
   readonly write: (file: string, text: string) => string;
 }
 
-/** An empty project with the package and packages of the registry; `undefined`: they are not available. */
-export function projectWith(tarball: string, packages: readonly string[] = []): Project | undefined {
+/** An empty project with the package: a copy of the one into which `prepare-release.ts` has installed it. */
+export function packedProject(): Project {
   const folder = makeFolder("weir-project-");
+  cpSync(inject("installed"), folder, { recursive: true, verbatimSymlinks: true });
   const write = (file: string, text: string) => {
     const path = join(folder, file);
     mkdirSync(join(path, ".."), { recursive: true });
     writeFileSync(path, text);
     return path;
   };
-  write("package.json", JSON.stringify({ name: "empty", private: true, type: "module" }));
-  const how = packages.length === 0 ? ["--offline", "--ignore-scripts"] : [];
-  const args = ["install", "--no-audit", "--no-fund", "--loglevel=error", ...how, tarball, ...packages];
-  const { status, stderr } = spawnSync("npm", args, { cwd: folder, encoding: "utf8", timeout: 240_000 });
-  if (status === 0) return { folder, write };
-  if (packages.length === 0) throw new Error(stderr);
+  return { folder, write };
+}
+
+/** The same with packages of the registry; `undefined`: they cannot be had here. */
+export function projectWith(packages: readonly string[]): Project | undefined {
+  const project = packedProject();
+  const args = ["install", "--no-audit", "--no-fund", "--loglevel=error", ...packages];
+  const { status } = spawnSync("npm", args, { cwd: project.folder, timeout: 240_000 });
+  if (status === 0) return project;
+  console.warn(`${packages.join(" ")} cannot be had from npm here: it was left out`);
   return undefined;
 }
 

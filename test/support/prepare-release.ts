@@ -1,6 +1,6 @@
-/** Before release tests: the package is built and packed once, as files that run at the same time share its folder. */
+/** Before release tests: the package is built, packed and installed once. Files that run at the same time share it. */
 import { execFileSync } from "node:child_process";
-import { mkdtempSync, readdirSync, rmSync } from "node:fs";
+import { mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { TestProject } from "vitest/node";
@@ -11,6 +11,8 @@ declare module "vitest" {
   interface ProvidedContext {
     /** The path of the packed package. */
     readonly tarball: string;
+    /** A project that has it and nothing else. */
+    readonly installed: string;
   }
 }
 
@@ -19,7 +21,16 @@ export async function setup(project: TestProject): Promise<() => void> {
   buildTypes();
   const folder = mkdtempSync(join(tmpdir(), "weir-pack-"));
   execFileSync("npm", ["pack", "--ignore-scripts", "--silent", "--pack-destination", folder], { cwd: ROOT });
-  const [tarball = ""] = readdirSync(folder);
-  project.provide("tarball", join(folder, tarball));
-  return () => rmSync(folder, { recursive: true, force: true });
+  const [name = ""] = readdirSync(folder);
+  const tarball = join(folder, name);
+  // Copies beside it find the tarball by the same relative path.
+  const installed = mkdtempSync(join(tmpdir(), "weir-installed-"));
+  writeFileSync(join(installed, "package.json"), '{"name":"empty","private":true,"type":"module"}');
+  const how = ["--offline", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"];
+  execFileSync("npm", ["install", ...how, tarball], { cwd: installed });
+  project.provide("tarball", tarball);
+  project.provide("installed", installed);
+  return () => {
+    for (const made of [folder, installed]) rmSync(made, { recursive: true, force: true });
+  };
 }
