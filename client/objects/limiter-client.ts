@@ -94,8 +94,8 @@ export class LimiterClient {
     this.#shedding = shedding;
     this.#objects = new ObjectCalls(parts, local, shedding);
     this.#slots = slots;
-    const makeId = (policy: Policy, key: string, holder: string) =>
-      this.#proven("lease", policy, key, withMark(randomId(), holder));
+    const makeId = (policy: Policy, key: string, holder: string, from = randomId()) =>
+      this.#proven("lease", policy, key, withMark(from, holder));
     this.claims = new ClaimClient(parts, this.#objects, slots, makeId);
     this.keys = new KeyLists(parts);
     // The caller's bounds are for the call itself. Candidates' objects are started as any others.
