@@ -93,10 +93,10 @@ export function keepLease(
   let lost: AbortController | undefined;
   let lostBy: unknown;
   let cancelRenewal = time.after(everyMs, renew);
-  let cancelExpiry = NOTHING;
+  let cancelExpiry: (() => void) | undefined;
   function stop(): void {
     cancelRenewal();
-    cancelExpiry();
+    cancelExpiry?.();
   }
   function lose(reason: unknown = new Error(`the lease ${id} is lost`)): void {
     stop();
@@ -111,7 +111,7 @@ export function keepLease(
     if (answer === false) return lose();
     const nowMs = time.nowMs();
     if (answer !== true) {
-      cancelExpiry();
+      cancelExpiry?.();
       cancelExpiry = time.after(Math.max(0, answer.expiresAfterMs - (nowMs - sentMs)), lose);
     }
     if (nowMs < endsAtMs) cancelRenewal = time.after(everyMs, renew);
@@ -119,7 +119,7 @@ export function keepLease(
   function renew(): void {
     // Before its first renewal the lease does not expire, and most requests are shorter. The timer may be late.
     const passedMs = Math.max(everyMs, time.nowMs() - sinceMs);
-    if (cancelExpiry === NOTHING) cancelExpiry = time.after(Math.max(0, expiresAfterMs - passedMs), lose);
+    cancelExpiry ??= time.after(Math.max(0, expiresAfterMs - passedMs), lose);
     void renewed();
   }
   const own = granted.signal as AbortSignal | undefined;
@@ -146,8 +146,6 @@ export function keepLease(
     release,
   };
 }
-
-const NOTHING = () => {};
 
 /** Whether a lease may exist after a failed renewal. Error classes differ by bundle: the status decides. */
 function mayBeThere(error: unknown): boolean {

@@ -144,6 +144,21 @@ export class LimiterClient {
     return answer;
   }
 
+  /** Counts the decisions that a client has made by itself. */
+  recordMade(
+    policy: string,
+    plan: string | undefined,
+    made: Readonly<Record<"admitted" | "denied", number>>,
+  ) {
+    const { counter } = this.#parts;
+    for (const outcome of ["admitted", "denied"] as const) {
+      if (made[outcome] === 0) continue;
+      const reason = outcome === "admitted" ? "ok" : "quota";
+      counter?.add("decisions", [policy, outcome, reason, "process"], made[outcome]);
+      if (plan !== undefined) counter?.add("plan_decisions", [policy, plan, outcome], made[outcome]);
+    }
+  }
+
   /** Decides a cost, within `call.waitMs`. Returns no promise if it needs neither object nor wait. */
   limit(policy: Policy, key: string, call: LimitParams, signal?: AbortSignal): Decision | Answered<Decision> {
     const { override } = policy;

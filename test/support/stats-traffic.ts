@@ -48,21 +48,39 @@ function note(decisions: Decisions, near: NearLimits, answer: Answered): void {
     near.set(policy, (near.get(policy) ?? 0) + 1);
 }
 
-/** Two decisions for a client: one before it knows the policy, and one that it reads as the object has made it. */
+/**
+ * Decisions of a client: one before it knows the policy, one that it reads as the object has made it, and three that it says
+ * it has made.
+ */
 async function decidedForClient(url: string, key: string): Promise<readonly Answered[]> {
-  const send = (known: object) =>
-    call(url, "/v1/reservations", { protocol: 1, known, calls: [{ limit: { policy: "shared", key } }] });
+  const made = { shared: [2, 1], nowhere: [5, 5], "shared nothing": [5, 5] };
+  const send = (known: object, more: object = {}) =>
+    call(url, "/v1/reservations", {
+      protocol: 1,
+      known,
+      ...more,
+      calls: [{ limit: { policy: "shared", key } }],
+    });
   const first = (await send({})) as {
     readonly policies: { readonly shared: { readonly version: string } };
     readonly answers: readonly [{ readonly decision: Answered }];
   };
-  const second = await send({ shared: first.policies.shared.version });
+  const second = await send({ shared: first.policies.shared.version }, { made });
   const [{ rules }] = second["answers"] as readonly [
     { readonly rules: readonly (Rule & { success: boolean })[] },
   ];
   const success = rules.every((rule) => rule.success);
   const reason = success ? "ok" : "quota";
-  return [first.answers[0].decision, { policy: "shared", success, reason, source: "object", rules }];
+  const own = { policy: "shared", source: "process", rules: [] };
+  const admitted = { ...own, success: true, reason: "ok" };
+  const denied = { ...own, success: false, reason: "quota" };
+  return [
+    first.answers[0].decision,
+    admitted,
+    admitted,
+    denied,
+    { policy: "shared", success, reason, source: "object", rules },
+  ];
 }
 
 /** Makes calls of every kind, and records the answers. */

@@ -11,7 +11,7 @@ import type { AcquireParams, HoldParams } from "../../core/protocol/calls.ts";
 import { type Decision, degradedDecision } from "../../core/protocol/decision.ts";
 import { claimId, type ClaimKind, isKeySized, readClaimId } from "../../core/protocol/names.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
-import { catalogUnreached, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { catalogUnreached, Problem, LIMITER_PROBLEMS } from "../../core/protocol/problems.ts";
 import { clip } from "../../core/violations.ts";
 import { keyProblem, mayUse } from "../auth/tokens.ts";
 import { acquireCandidate, holdCandidate, skipCandidate, withCandidate } from "./candidates.ts";
@@ -160,7 +160,7 @@ export const callSocket = onKey(requests.SocketRequest, (target, request, contex
   const blocked = request.resume === undefined ? blockedDecision(policy, key) : undefined;
   if (blocked !== undefined)
     return new Problem(
-      PROBLEMS.forbidden,
+      LIMITER_PROBLEMS.forbidden,
       `the override ${JSON.stringify(blocked.override)} blocks this key`,
     );
   const linked = linkedOf(context, acquiring, request);

@@ -72,8 +72,14 @@ export async function callReserve(context: CallContext, input: unknown): Answere
       return { problem: { status, code, title, detail, errors } };
     }),
   );
+  for (const [name, [admitted, denied]] of Object.entries(request.made)) {
+    const [policy = "", plan] = name.split(" ");
+    const found = findPolicy(client.policies, principal, policy);
+    const isKnown = !(found instanceof Problem) && (plan === undefined || found.plans?.has(plan) === true);
+    if (isKnown) client.recordMade(policy, plan, { admitted, denied });
+  }
   const policies = Object.fromEntries(message.unknown);
-  return { protocol: RESERVATIONS_PROTOCOL, answers, policies, readsSent: true };
+  return { protocol: RESERVATIONS_PROTOCOL, answers, policies, readsSent: true, readsMade: true };
 }
 
 /** Of this isolate. */

@@ -1,6 +1,6 @@
 /** The schemas of problems, one for each status, for the OpenAPI document. */
 import * as v from "valibot";
-import { PROBLEMS } from "../../../core/protocol/problems.ts";
+import { LIMITER_PROBLEMS, PROBLEMS } from "../../../core/protocol/problems.ts";
 import { described } from "../../../core/validation.ts";
 import { CheckDecision, Denied, DeniedDegraded, Shed } from "./answer-schemas.ts";
 
@@ -42,7 +42,9 @@ const ERRORS = v.array(FieldError);
 
 /** The problems of a status, as one schema. A 422 always says where. */
 function problem(status: number): v.GenericSchema {
-  const types = Object.values(PROBLEMS).filter(([each]) => each === status);
+  const types = [...Object.values(PROBLEMS), ...Object.values(LIMITER_PROBLEMS)].filter(
+    ([each]) => each === status,
+  );
   return v.object({
     type: v.picklist(types.map(([, code]) => `urn:weir:problem:${code}`)),
     title: v.string(),
