@@ -108,10 +108,10 @@ function notesWholeAnswer(c: Context): () => Response | undefined {
     const make = makers[name];
     if (make === undefined) continue;
     makers[name] = (data, ...others) => {
-      const answer = make(data, ...others);
+      const made = make(data, ...others);
       const isWhole = name !== "body" || typeof data === "string" || ArrayBuffer.isView(data);
-      if (isWhole && answer instanceof Response) whole = answer;
-      return answer;
+      if (isWhole && made instanceof Response) whole = made;
+      return made;
     };
   }
   return () => whole;
