@@ -33,22 +33,26 @@ export interface PlainCall {
   readonly group?: string;
 }
 
-/** The call, if it is plain and well-formed. A schema would cost as much as the decision. */
-export function plainCall(input: unknown, defaultPolicy?: string): PlainCall | undefined {
+/** The call, if it is plain and well-formed, by the name of its cost. A schema would cost as much as the decision. */
+export function plainCall(
+  input: unknown,
+  defaultPolicy?: string,
+  costField: "cost" | "units" = "cost",
+): PlainCall | undefined {
   if (typeof input !== "object" || input === null) return undefined;
-  const call = input as { readonly [Field in keyof PlainCall]?: unknown };
+  const call = input as { readonly [Field in keyof PlainCall | "units"]?: unknown };
   for (const field in call)
     if (
       field !== "policy" &&
       field !== "key" &&
-      field !== "cost" &&
+      field !== costField &&
       field !== "priority" &&
       field !== "plan" &&
       field !== "group" &&
       call[field as keyof PlainCall] !== undefined
     )
       return undefined;
-  const { policy = defaultPolicy, key, cost = 1, priority, plan = "", group } = call;
+  const { policy = defaultPolicy, key, [costField]: cost = 1, priority, plan = "", group } = call;
   if (typeof policy !== "string" || typeof key !== "string" || key === "" || !isCost(cost)) return undefined;
   // A UTF-16 unit takes at most three bytes of UTF-8, so short keys need not be measured.
   const isShort = key.length * 3 <= MAX_KEY_BYTES && key.isWellFormed();

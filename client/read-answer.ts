@@ -12,7 +12,7 @@ import {
   shedDecision,
   withJitter,
 } from "../core/protocol/decision.ts";
-import { boundText, type Full, Problem, PROBLEMS } from "../core/protocol/problems.ts";
+import { boundText, type Full, Problem, LIMITER_PROBLEMS, PROBLEMS } from "../core/protocol/problems.ts";
 
 /** An answer as callers see it. @param claimed what the object may lack */
 export function decisionOf(
@@ -28,7 +28,7 @@ export function decisionOf(
   if ("askHome" in answer) return unavailable("the key's object is another one");
   if (!("conflict" in answer)) return toDecision(policy, key, answer);
   const detail = `the idempotency key was used for a ${answer.conflict.request}: use a new key for a different request`;
-  return new Problem(PROBLEMS.idempotencyConflict, detail, {
+  return new Problem(LIMITER_PROBLEMS.idempotencyConflict, detail, {
     errors: [{ pointer: "/idempotencyKey", detail }],
   });
 }
@@ -72,7 +72,7 @@ export function blockedDecision(policy: Policy, key: string): Decision | undefin
 
 /** The problem of a call refused at a bound. It has changed nothing. */
 export function boundReached(full: Full): Problem {
-  return new Problem(PROBLEMS.bound, boundText(full), { headers: { "retry-after": "1" } });
+  return new Problem(LIMITER_PROBLEMS.bound, boundText(full), { headers: { "retry-after": "1" } });
 }
 
 /** Whether the caller of this answer has left: such an answer has no rules. */

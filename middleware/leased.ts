@@ -77,6 +77,7 @@ interface KeptLease {
   readonly release: (end: End) => Promise<void>;
 }
 
+/** Keeps a lease, with one timer and no message while its request is shorter than the time until the first renewal. */
 export function keepLease(
   limiter: LeasingLimiter,
   granted: GrantedLease,
@@ -85,44 +86,65 @@ export function keepLease(
   const { id, expiresAfterMs } = granted;
   const params = { id, ...(ttlMs !== undefined && { ttlMs }) };
   const everyMs = Math.max(1, Math.floor(expiresAfterMs / RENEWALS));
-  const endsAtMs = time.nowMs() + mostMs;
-  const lost = new AbortController();
+  const sinceMs = time.nowMs();
+  const endsAtMs = sinceMs + mostMs;
   let released: Promise<void> | undefined;
+  // The runtime's signals are dear, and few handlers ask for one.
+  let lost: AbortController | undefined;
+  let lostBy: unknown;
   let cancelRenewal = time.after(everyMs, renew);
-  let cancelExpiry = time.after(expiresAfterMs, lose);
+  let cancelExpiry: (() => void) | undefined;
   function stop(): void {
     cancelRenewal();
-    cancelExpiry();
+    cancelExpiry?.();
   }
   function lose(reason: unknown = new Error(`the lease ${id} is lost`)): void {
     stop();
-    if (released === undefined) lost.abort(reason);
+    if (released !== undefined) return;
+    lostBy ??= reason;
+    lost?.abort(lostBy);
   }
   async function renewed(): Promise<void> {
     const sentMs = time.nowMs();
     const answer = await limiter.renew(params).catch(mayBeThere);
-    if (released !== undefined || lost.signal.aborted) return;
+    if (released !== undefined || lostBy !== undefined) return;
     if (answer === false) return lose();
     const nowMs = time.nowMs();
     if (answer !== true) {
-      cancelExpiry();
+      cancelExpiry?.();
       cancelExpiry = time.after(Math.max(0, answer.expiresAfterMs - (nowMs - sentMs)), lose);
     }
     if (nowMs < endsAtMs) cancelRenewal = time.after(everyMs, renew);
   }
   function renew(): void {
+    // Before its first renewal the lease does not expire, and most requests are shorter. The timer may be late.
+    const passedMs = Math.max(everyMs, time.nowMs() - sinceMs);
+    cancelExpiry ??= time.after(Math.max(0, expiresAfterMs - passedMs), lose);
     void renewed();
   }
   const own = granted.signal as AbortSignal | undefined;
   own?.addEventListener("abort", () => lose(own.reason));
   if (own?.aborted === true) lose(own.reason);
+  const signal = () => {
+    lost ??= new AbortController();
+    if (lostBy !== undefined) lost.abort(lostBy);
+    return lost.signal as unknown as RequestLease["signal"];
+  };
   const release = (end: End) => {
     stop();
     const report = end === "aborted" ? ({ outcome: "ignore" } as const) : {};
     released ??= limiter.release({ id, ...report }).catch(() => undefined);
     return released;
   };
-  return { lease: { ...granted, signal: lost.signal as unknown as RequestLease["signal"] }, release };
+  return {
+    lease: {
+      ...granted,
+      get signal() {
+        return signal();
+      },
+    },
+    release,
+  };
 }
 
 /** Whether a lease may exist after a failed renewal. Error classes differ by bundle: the status decides. */

@@ -30,14 +30,14 @@ export class ClaimClient {
   readonly #caller: ClientContext;
   readonly #objects: ObjectCalls;
   readonly #slots: IsolateSlots;
-  readonly #makeId: (policy: Policy, key: string, holder: string) => string;
+  readonly #makeId: (policy: Policy, key: string, holder: string, from?: string) => string;
 
-  /** @param makeId makes the secret of a lease's id, with the mark of a holder */
+  /** @param makeId makes the secret of a lease's id, with the mark of a holder; `from`: one that is not used else */
   constructor(
     caller: ClientContext,
     objects: ObjectCalls,
     slots: IsolateSlots,
-    makeId: (policy: Policy, key: string, holder: string) => string,
+    makeId: (policy: Policy, key: string, holder: string, from?: string) => string,
   ) {
     this.#makeId = makeId;
     this.#caller = caller;
@@ -79,11 +79,28 @@ export class ClaimClient {
     return decisionOf(policy, key, answer ?? unavailable(detail), "hold");
   }
 
-  /** Leases units, waiting for up to `call.waitMs`; `signal` ends the wait, and then nothing is granted. */
-  async acquire(policy: Policy, key: string, call: AcquireParams, signal?: AbortSignal): Answered<Decision> {
-    const makeId = (holder: string) => this.#makeId(policy, key, holder);
+  /**
+   * Leases units, waiting for up to `call.waitMs`; `signal` ends the wait, and then nothing is granted. Returns no promise
+   * for a slot that is free in this isolate.
+   */
+  acquire(
+    policy: Policy,
+    key: string,
+    call: AcquireParams,
+    signal?: AbortSignal,
+  ): Decision | Answered<Decision> {
+    const makeId = (holder: string) => this.#makeId(policy, key, holder, call.id);
     const own = this.#slots.acquire(this.#caller, policy, key, { ...call, makeId });
     if (own !== undefined) return toDecision(policy, key, own, "isolate");
+    return this.#acquireThere(policy, key, call, signal);
+  }
+
+  async #acquireThere(
+    policy: Policy,
+    key: string,
+    call: AcquireParams,
+    signal: AbortSignal | undefined,
+  ): Answered<Decision> {
     const { denial, shed, isShadow } = await this.#objects.shed(policy, key, call);
     if (denial !== undefined) return denial;
     const answer = await this.#acquire(policy, key, { ...call, shed }, signal);
@@ -213,9 +230,21 @@ export class ClaimClient {
     return this.#slots.isOthers(policy, key, id) ? { mayBeYoung: true } : {};
   }
 
-  /** Ends a lease with its report. The first caller in the queue gets its units at once. */
-  async release(policy: Policy, key: string, id: string, report: LeaseReport = {}): Answered<undefined> {
+  /**
+   * Ends a lease with its report. The first caller in the queue gets its units at once. Returns no promise for a lease of
+   * this isolate's own.
+   */
+  release(
+    policy: Policy,
+    key: string,
+    id: string,
+    report: LeaseReport = {},
+  ): undefined | Answered<undefined> {
     if (this.#slots.release(this.#caller, policy, key, id)) return undefined;
+    return this.#releaseThere(policy, key, id, report);
+  }
+
+  async #releaseThere(policy: Policy, key: string, id: string, report: LeaseReport): Answered<undefined> {
     const message = this.#objects.message(policy, key, {
       op: "release",
       id,

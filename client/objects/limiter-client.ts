@@ -94,8 +94,8 @@ export class LimiterClient {
     this.#shedding = shedding;
     this.#objects = new ObjectCalls(parts, local, shedding);
     this.#slots = slots;
-    const makeId = (policy: Policy, key: string, holder: string) =>
-      this.#proven("lease", policy, key, withMark(randomId(), holder));
+    const makeId = (policy: Policy, key: string, holder: string, from = randomId()) =>
+      this.#proven("lease", policy, key, withMark(from, holder));
     this.claims = new ClaimClient(parts, this.#objects, slots, makeId);
     this.keys = new KeyLists(parts);
     // The caller's bounds are for the call itself. Candidates' objects are started as any others.
@@ -142,6 +142,21 @@ export class LimiterClient {
   recordDecision<Decided extends Decision | Problem>(answer: Decided): Decided {
     if (!(answer instanceof Problem)) this.#parts.counter?.decided(answer);
     return answer;
+  }
+
+  /** Counts the decisions that a client has made by itself. */
+  recordMade(
+    policy: string,
+    plan: string | undefined,
+    made: Readonly<Record<"admitted" | "denied", number>>,
+  ) {
+    const { counter } = this.#parts;
+    for (const outcome of ["admitted", "denied"] as const) {
+      if (made[outcome] === 0) continue;
+      const reason = outcome === "admitted" ? "ok" : "quota";
+      counter?.add("decisions", [policy, outcome, reason, "process"], made[outcome]);
+      if (plan !== undefined) counter?.add("plan_decisions", [policy, plan, outcome], made[outcome]);
+    }
   }
 
   /** Decides a cost, within `call.waitMs`. Returns no promise if it needs neither object nor wait. */

@@ -59,14 +59,14 @@ export class OwnLeases {
   }
 
   /** Grants a lease from a slot that is held here; `undefined`: the limiter decides. */
-  acquire({ policy, key, units, plan, ttlMs, waitMs, ...more }: AcquireRequest): Decision | undefined {
-    const isPlain = Object.values(more).every((value) => value === undefined) && !waitMs;
-    const call = isPlain ? plainCall({ policy, key, cost: units, plan }) : undefined;
+  acquire({ ttlMs, waitMs, ...request }: AcquireRequest): Decision | undefined {
+    const call = waitMs ? undefined : plainCall(request, undefined, "units");
     if (call === undefined || this.#reservations.isRefused) return undefined;
     const described = this.#reservations.policy(call.policy);
     if (described?.slots === undefined) this.#askFor(call, described === undefined ? ASK_MS : ASK_AGAIN_MS);
     const [rule] = described?.rules ?? [];
-    if (described === undefined || rule === undefined || call.plan !== "") return undefined;
+    if (described === undefined || rule === undefined) return undefined;
+    if (call.plan || call.priority || call.group) return undefined;
     const its = isOf(described, call) ? normaliseKey(described, call.key) : undefined;
     return its === undefined
       ? undefined

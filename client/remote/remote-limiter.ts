@@ -116,7 +116,7 @@ export class RemoteLimiter extends UniformClient implements Limiter {
     const call = this.#isClosed ? undefined : plainCall(request, this.#options.policy);
     const local = call && this.#decideLocally(call);
     if (local === undefined) return this.#decide("limit", this.#withPolicy(request));
-    if (!(local instanceof Promise)) return Promise.resolve(local);
+    if (!(local instanceof Promise)) return Promise.resolve(this.#reservations.noted(local));
     return this.#answered(this.#withPolicy(request), local);
   }
 
@@ -137,6 +137,7 @@ export class RemoteLimiter extends UniformClient implements Limiter {
             (name) => this.#reservations.policy(name),
             (policy, key, cost) => this.#local.limit(this.#holding, policy, key, cost),
           );
+    for (const decision of local?.decisions ?? []) this.#reservations.noted(decision);
     const failed = (check: LimitRequest) => this.#failed(check);
     return local ?? (await this.#onKeys("limitAny", named, (checks) => anyFailed(checks, failed)));
   }
@@ -147,7 +148,7 @@ export class RemoteLimiter extends UniformClient implements Limiter {
     const call = this.#withPolicy(params);
     // In a worker a lease outlives its request, and one that was granted here would not.
     const own = this.#time.isLasting && !this.#isClosed ? this.#leases.acquire(call) : undefined;
-    const decision = own ?? (await this.#decide("acquire", call, signal));
+    const decision = (own && this.#reservations.noted(own)) ?? (await this.#decide("acquire", call, signal));
     return withRelease(decision, (id) => this.release({ id }));
   }
 
@@ -166,8 +167,7 @@ export class RemoteLimiter extends UniformClient implements Limiter {
   async flush(): Promise<void> {
     this.#cache.endAll();
     // Whoever closes it waits no longer than for a decision.
-    const call: RemoteReservations["call"] = (...[policy, key, made]) =>
-      this.#reservations.call(policy, key, made);
+    const call: RemoteReservations["call"] = (...[at, key, made]) => this.#reservations.call(at, key, made);
     await Promise.all([this.#leases.giveBack(false), returnUnits({ call }, this.#cache.endDue(Infinity))]);
   }
 
@@ -201,7 +201,7 @@ export class RemoteLimiter extends UniformClient implements Limiter {
   /** A call that was refused with its message is sent again alone: it has changed nothing. */
   async #answered(request: LimitRequest, decided: Promise<Decision | Problem>): Promise<Decision> {
     const answer = await decided;
-    if (!(answer instanceof Problem)) return answer;
+    if (!(answer instanceof Problem)) return this.#reservations.noted(answer);
     if (this.#reservations.isRefused) return await this.#decide("limit", request);
     throw answer.toError();
   }

@@ -9,12 +9,14 @@ import { LimiterError, Problem } from "../../core/protocol/problems.ts";
 import {
   type ClientCall,
   type DescribedPolicy,
+  MAX_MADE,
   MAX_RESERVING,
   type PolicyDescription,
   type RefusedCall,
   type HeldMessage,
   type ReservationAnswer,
   RESERVATIONS_PROTOCOL,
+  type ReservationsReply,
 } from "../../core/protocol/reservation-messages.ts";
 import type { UnitSource } from "../call-gate.ts";
 import type { PlainCall } from "../local-limiter.ts";
@@ -59,8 +61,10 @@ export class RemoteReservations implements UnitSource {
   readonly #known = new Map<string, DescribedPolicy>();
   readonly #refusals = new WeakMap<DescribedPolicy, { readonly problem: Problem; checkedAtMs: number }>();
   readonly #departures = new Departures(randomId);
-  /** Whether the limiter reads when a message was sent. */
-  #readsSent = false;
+  /** What the limiter that answered last reads. */
+  #reads: Pick<ReservationsReply, "readsSent" | "readsMade"> = {};
+  /** Decisions that were made here, and that the limiter has not been told. */
+  readonly #made = new Map<string, [admitted: number, denied: number]>();
   #refusedUntilMs = -Infinity;
   #failure = "";
   /** By policy and key: calls since the last answer under policies that are not known. */
@@ -70,6 +74,17 @@ export class RemoteReservations implements UnitSource {
 
   constructor(parts: RemoteReservationsParts) {
     this.#parts = parts;
+  }
+
+  /** The decision, noted. Those that were made here are told to the limiter, which counts them. */
+  noted(decision: Decision): Decision {
+    const { policy, plan, success, source } = decision;
+    if (source !== "isolate") return decision;
+    const name = plan === undefined ? policy : `${policy} ${plan}`;
+    const made = this.#made.get(name) ?? [0, 0];
+    made[success ? 0 : 1] += 1;
+    this.#made.set(name, made);
+    return decision;
   }
 
   /** How fast messages are sent to the limiter. */
@@ -219,16 +234,21 @@ export class RemoteReservations implements UnitSource {
       if (policy !== undefined) known[policy.name] = policy.version;
     }
     try {
-      const sent = this.#readsSent && { sent: this.#departures.stamp(calls, time.nowMs()) };
+      const { readsSent, readsMade } = this.#reads;
+      const made = Object.fromEntries(readsMade ? [...this.#made].slice(0, MAX_MADE) : []);
+      const sent = readsSent && { sent: this.#departures.stamp(calls, time.nowMs()) };
       const message = {
         protocol: RESERVATIONS_PROTOCOL,
         known,
         calls: calls.map(({ call }) => toClientCall(call)),
         ...sent,
+        ...(readsMade && { made }),
       };
+      // Lost with its message: nothing is counted twice.
+      for (const name in made) this.#made.delete(name);
       const withinMs = Math.max(1, Math.max(...calls.map(({ untilMs }) => untilMs)) - time.nowMs());
-      const { answers, policies, readsSent } = await transport.call("reserve", message, withinMs);
-      this.#readsSent = readsSent === true;
+      const { answers, policies, ...reads } = await transport.call("reserve", message, withinMs);
+      this.#reads = reads;
       if (answers.length !== calls.length) throw new Error("the limiter did not answer every call");
       this.#parts.failures.flush();
       this.#learn(policies);
@@ -261,7 +281,7 @@ export class RemoteReservations implements UnitSource {
 
   /** An earlier version answers now, which refuses what this one reads: of policies only what that one says is known. */
   #forgetAll(): void {
-    this.#readsSent = false;
+    this.#reads = {};
     this.#known.clear();
     this.#parts.onChange();
   }

@@ -1,6 +1,6 @@
 /** The limiter over HTTP: its addresses, the requests in flight, and the checks of its answers. */
 import { idle } from "../../core/clock.ts";
-import { LimiterError, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { LimiterError, Problem, type ProblemKind, PROBLEMS } from "../../core/protocol/problems.ts";
 import { clip, meant, pointerTo, violation } from "../../core/violations.ts";
 import {
   type Address,
@@ -45,7 +45,7 @@ export function waitOf(request: object): number {
   return typeof waitMs === "number" && Number.isFinite(waitMs) ? Math.max(0, waitMs) : 0;
 }
 
-type Part = readonly [allowed: string, problem?: (typeof PROBLEMS)[keyof typeof PROBLEMS]];
+type Part = readonly [allowed: string, problem?: ProblemKind];
 const PARTS = {
   waitFor: ['"idle"'],
   policy: ["the name of a policy", PROBLEMS.policyNotFound],
@@ -114,7 +114,7 @@ function requirePlain(value: unknown, path: readonly string[] = []): void {
 function refusedField(
   path: readonly string[],
   detail: string,
-  kind: (typeof PROBLEMS)[keyof typeof PROBLEMS] = PROBLEMS.notAllowed,
+  kind: ProblemKind = PROBLEMS.notAllowed,
 ): LimiterError {
   const errors = [{ pointer: pointerTo(path), detail }];
   return new Problem(kind, "one value is not allowed", { errors }).toError();

@@ -9,7 +9,7 @@ export class Problem {
   readonly headers: Readonly<Record<string, string>>;
 
   constructor(
-    [status, code, title]: Kind,
+    [status, code, title]: ProblemKind,
     detail: string,
     {
       errors = [],
@@ -60,17 +60,25 @@ export class LimiterError extends Error {
   }
 }
 
-type Kind = readonly [status: number, code: string, title: string];
+export type ProblemKind = readonly [status: number, code: string, title: string];
 
+/** Those that a client makes by itself too. */
 export const PROBLEMS = {
-  malformed: [400, "malformed", "The request could not be read"],
-  unauthorized: [401, "unauthorized", "A valid token is needed"],
-  forbidden: [403, "forbidden", "The token does not allow this"],
-  noRoute: [404, "not-found", "There is nothing at this address"],
   policyNotFound: [404, "policy-not-found", "There is no such policy"],
   leaseNotFound: [404, "lease-not-found", "There is no such lease, or no longer"],
   holdNotFound: [404, "hold-not-found", "There is no such hold, or no longer"],
   chargeNotFound: [404, "charge-not-found", "There is no such charge, or no longer"],
+  notAllowed: [422, "not-allowed", "The request was understood, but a value is not allowed"],
+  unavailable: [503, "unavailable", "An object did not answer"],
+  catalogUnreached: [503, "catalog-unreached", "The catalog did not answer"],
+} as const satisfies Record<string, ProblemKind>;
+
+/** Those that only the limiter makes: a client reads their words, so that its bundle has none of them. */
+export const LIMITER_PROBLEMS = {
+  malformed: [400, "malformed", "The request could not be read"],
+  unauthorized: [401, "unauthorized", "A valid token is needed"],
+  forbidden: [403, "forbidden", "The token does not allow this"],
+  noRoute: [404, "not-found", "There is nothing at this address"],
   notInCatalog: [404, "not-in-catalog", "There is no such policy, override or token"],
   methodNotAllowed: [405, "method-not-allowed", "This address does not take that method"],
   idempotencyConflict: [409, "idempotency-key-reused", "The idempotency key was used for another request"],
@@ -78,13 +86,10 @@ export const PROBLEMS = {
   tooLarge: [413, "body-too-large", "The body is too large"],
   upgradeRequired: [426, "upgrade-required", "This address is for WebSockets"],
   unsupportedMediaType: [415, "unsupported-media-type", "The body must be JSON"],
-  notAllowed: [422, "not-allowed", "The request was understood, but a value is not allowed"],
   bound: [429, "bound-reached", "There are as many as there may be"],
   internal: [500, "internal", "The limiter failed"],
   notConfigured: [503, "not-configured", "The limiter is not configured"],
-  unavailable: [503, "unavailable", "An object did not answer"],
-  catalogUnreached: [503, "catalog-unreached", "The catalog did not answer"],
-} as const satisfies Record<string, Kind>;
+} as const satisfies Record<string, ProblemKind>;
 
 /** @param what the token or policy that the deployment does not have, and the catalog may have */
 export function catalogUnreached(what: string): Problem {

@@ -28,7 +28,18 @@ export interface ReservationsMessage {
   readonly calls: readonly ClientCall[];
   /** Only for a limiter that has said that it reads it (`readsSent`). */
   readonly sent?: Sent;
+  /** The same (`readsMade`). */
+  readonly made?: MadeDecisions;
 }
+
+/**
+ * How many decisions a client has made by itself since it last said so, by policy (`api`), or by policy and plan with a space
+ * between (`api pro`).
+ */
+export type MadeDecisions = Readonly<Record<string, readonly [admitted: number, denied: number]>>;
+
+/** The most names in it: a message has a bounded size. */
+export const MAX_MADE = 16;
 
 /** A call of a batch, which names its plan and group: of the policy's version its limiter knows more. */
 export interface ClientCall extends Pick<BatchedCall, "giveBack"> {
@@ -61,6 +72,7 @@ export interface ReservationsReply {
   readonly policies: Readonly<Record<string, PolicyDescription>>;
   /** Absent: a limiter of an earlier version, which refuses a message with `sent`. */
   readonly readsSent?: true;
+  readonly readsMade?: true;
 }
 
 export interface RuleDescription extends Pick<RuleView, "name" | "unit" | "capacity"> {

@@ -12,7 +12,9 @@ import {
   CLOSE_LOST,
   CLOSE_RESUMED,
   CLOSE_SILENT,
+  LIMITER_PROBLEMS,
   PROBLEMS,
+  type ProblemKind,
 } from "../../core/protocol/problems.ts";
 import { endLease } from "../operations/claims.ts";
 import { type AskKey, MISSING } from "../operations/operations.ts";
@@ -140,7 +142,7 @@ export class LeaseSockets {
       const answer = await this.#host.ask(name, key, (operations, keyState, nowMs) =>
         operations.acquire(keyState, { ...params, isSocket: true, signal }, nowMs),
       );
-      if ("full" in answer) refuse(socket, CLOSE_DENIED, PROBLEMS.bound, boundText(answer));
+      if ("full" in answer) refuse(socket, CLOSE_DENIED, LIMITER_PROBLEMS.bound, boundText(answer));
       else if ("shed" in answer)
         this.#send(socket, attachment, (policy) => shedDecision(policy, key, answer.shed));
       else if ("rules" in answer && answer.rules.length > 0) this.#tell(socket, attachment, answer, signal);
@@ -253,7 +255,7 @@ export function takenOver(ask: AskKey, { policy, key }: OfKey, id: string, link?
 function refuse(
   socket: WebSocket,
   closeCode: number,
-  [status, code, title]: (typeof PROBLEMS)[keyof typeof PROBLEMS],
+  [status, code, title]: ProblemKind,
   detail: string,
 ): void {
   socket.send(JSON.stringify({ type: `urn:weir:problem:${code}`, title, status, detail }));

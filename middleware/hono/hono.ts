@@ -78,6 +78,7 @@ async function answer<E extends Env>(
 
 /** Answers the request, and calls `end` once when its answer has ended. */
 async function untilAnswered(c: Context, next: () => Promise<void>, end: (end: End) => void): Promise<void> {
+  const wholeAnswer = notesWholeAnswer(c);
   try {
     await next();
   } catch (error) {
@@ -87,13 +88,33 @@ async function untilAnswered(c: Context, next: () => Promise<void>, end: (end: E
   // Hono has caught the handler's error, and made an answer of it.
   if (c.error !== undefined) end("aborted");
   // The answer to HEAD has no body: Hono drops it without ending its stream.
-  else if (c.req.raw.method === "HEAD" || c.res.body === null) end("complete");
+  else if (c.req.raw.method === "HEAD" || c.res === wholeAnswer() || c.res.body === null) end("complete");
   else {
     const leasedAnswer = untilEnded(c.res, end);
     // Otherwise Hono would make a further answer, with the headers of both.
     c.res = undefined;
     c.res = leasedAnswer;
   }
+}
+
+/**
+ * Notes the answer that the handler last makes of text or bytes, by the context. Of a response alone nobody can tell, and
+ * a stream that looks for its end takes longer than a small route.
+ */
+function notesWholeAnswer(c: Context): () => Response | undefined {
+  let whole: Response | undefined;
+  const makers = c as unknown as Record<string, (data: unknown, ...others: unknown[]) => unknown>;
+  for (const name of ["body", "text", "json", "html"]) {
+    const make = makers[name];
+    if (make === undefined) continue;
+    makers[name] = (data, ...others) => {
+      const made = make(data, ...others);
+      const isWhole = name !== "body" || typeof data === "string" || ArrayBuffer.isView(data);
+      if (isWhole && made instanceof Response) whole = made;
+      return made;
+    };
+  }
+  return () => whole;
 }
 
 /** Sets the headers of the decision that binds. A response that switches protocols cannot be copied. */

@@ -3,7 +3,7 @@ import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import type { Limiter } from "../../client/limiter.ts";
 import { RemoteLimiter } from "../../client/remote/remote-limiter.ts";
 import { SYSTEM_TIME } from "../../core/clock.ts";
-import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { Problem, LIMITER_PROBLEMS } from "../../core/protocol/problems.ts";
 import { createMemoryLimiter } from "../../package/memory.ts";
 import { manualClock, type ManualClock } from "../../testing/manual-clock.ts";
 import { type Answering, transportOf } from "../support/transport.ts";
@@ -27,7 +27,7 @@ function memory(time?: ManualClock): Limiter {
 
 /** A client of that limiter, which may hold no units, and waits for `deadlineMs`. */
 function clientOf(limiter: Limiter, deadlineMs = 10_000, acquire?: Answering["acquire"]): RemoteLimiter {
-  const refused = new Problem(PROBLEMS.forbidden, "the scope reserve is missing").toError();
+  const refused = new Problem(LIMITER_PROBLEMS.forbidden, "the scope reserve is missing").toError();
   const transport = transportOf({
     reserve: () => Promise.reject(refused),
     limit: (asked) => limiter.limit(asked),

@@ -8,7 +8,7 @@ import { overHttp } from "../../client/transports/http.ts";
 import type { LimiterCalls, LimiterTransport } from "../../client/transports/transport.ts";
 import { SYSTEM_TIME } from "../../core/clock.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
-import { LimiterError, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { LimiterError, Problem, LIMITER_PROBLEMS } from "../../core/protocol/problems.ts";
 import type {
   PolicyList,
   ReservationsMessage,
@@ -42,6 +42,8 @@ class Played {
   /** What a message fails with. */
   failure: Error | "silence" | undefined;
   version: string | undefined;
+  /** A limiter of an earlier version refuses a message that says what was decided. */
+  readsMade = true;
 
   get transport(): LimiterTransport {
     const reserve = async (asked: ReservationsMessage): Promise<ReservationsReply> => {
@@ -85,7 +87,7 @@ class Played {
       if (reserve === undefined) return { rules };
       return { rules, reserved: { ttlMs: reserve.ttlMs, isNew: false, units: { [asked.policy]: wanted } } };
     });
-    return { protocol: 1, answers, policies: unknown };
+    return { protocol: 1, answers, policies: unknown, ...(this.readsMade && { readsMade: true }) };
   }
 }
 
@@ -146,6 +148,34 @@ test("a hot key is decided here, and what was used goes home at the end", async 
     .filter(({ limit, reserve }) => limit !== undefined || (reserve?.cost ?? 0) !== 0).length;
   expect((returned?.used["hot"] ?? 0) + byObject).toBe(200);
   expect(played.others).toEqual([]);
+});
+
+test("each decision that is made here is told once, with the last units too, and to no earlier version", async () => {
+  const { played, limiter } = playing();
+  for (let call = 0; call < 300; call += 1)
+    await limiter.limit({ policy: call % 3 === 0 ? "open" : "hot", key: "a" });
+  await limiter.close();
+  const made = played.messages.flatMap((message) => Object.entries(message.made ?? {}));
+  const askedOf = (policy: string) =>
+    played.messages
+      .flatMap(({ calls }) => calls)
+      .filter(
+        ({ limit, reserve }) =>
+          limit?.policy === policy || (reserve?.policy === policy && reserve.cost !== 0),
+      );
+  for (const [policy, calls] of [
+    ["hot", 200],
+    ["open", 100],
+  ] as const) {
+    const told = made.filter(([name]) => name === policy).reduce((sum, [, [admitted]]) => sum + admitted, 0);
+    expect(told + askedOf(policy).length).toBe(calls);
+  }
+  expect(made.every(([, [, denied]]) => denied === 0)).toBe(true);
+  const earlier = playing();
+  earlier.played.readsMade = false;
+  for (let call = 0; call < 100; call += 1) await earlier.limiter.limit({ policy: "hot", key: "a" });
+  await earlier.limiter.close();
+  expect(earlier.played.messages.some((message) => "made" in message)).toBe(false);
 });
 
 // Each of thousands that waited at a start was sent by itself, and the limiter was busy for seconds.
@@ -300,7 +330,7 @@ test("a call that is no decision throws when there is no answer", async () => {
 
 test("a token that may not hold units makes each call by itself", async () => {
   const { played, limiter } = playing();
-  played.failure = new Problem(PROBLEMS.forbidden, "the token has no scope reserve").toError();
+  played.failure = new Problem(LIMITER_PROBLEMS.forbidden, "the token has no scope reserve").toError();
   const refused: unknown = await limiter.limit({ policy: "hot", key: "a" }).catch((error: unknown) => error);
   // The one that the test plays refuses these too; a real one would not.
   expect(refused).toMatchObject({ status: 403 });

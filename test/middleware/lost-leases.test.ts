@@ -96,6 +96,32 @@ test("a lease that cannot be renewed is lost at its end, and not before", async 
   expect(limiter.asked("renew").length).toBe(asked);
 });
 
+test("a lease whose first renewal comes after its end, as in a process that stood still, is lost then", () => {
+  const { limiter } = start();
+  let nowMs = 0;
+  const timers: { readonly ms: number; readonly work: () => void }[] = [];
+  const after = (ms: number, work: () => void) => {
+    timers.push({ ms, work });
+    return () => {};
+  };
+  keepLease(
+    limiter,
+    { id: "lease_a", fencingToken: 1, expiresAfterMs: 30_000 },
+    { time: { nowMs: () => nowMs, after } },
+  );
+  nowMs = 40_000;
+  timers[0]?.work();
+  expect(timers.map(({ ms }) => ms)).toEqual([10_000, 0]);
+});
+
+test("who asks for the signal of a lease after it was lost gets its reason", async () => {
+  const kept = await keep();
+  kept.limiter.fail();
+  await kept.clock.advance("1m");
+  const { reason } = kept.lease.signal as unknown as AbortSignal;
+  expect(String(reason)).toContain("is lost");
+});
+
 test("a lease that is not renewed any more is lost when it expires", async () => {
   const { clock, lease } = await keep(60_000);
   await clock.advance("80s");

@@ -1,5 +1,5 @@
 import { afterAll, beforeEach, describe, expect, test, vi } from "vitest";
-import { PROBLEMS, Problem } from "../../core/protocol/problems.ts";
+import { LIMITER_PROBLEMS, PROBLEMS, Problem, type ProblemKind } from "../../core/protocol/problems.ts";
 import { endHold } from "../../middleware/settle-on-end.ts";
 import { LimiterError } from "../../package/client.ts";
 import { settleOnEnd } from "../../package/llm.ts";
@@ -89,19 +89,19 @@ describe("a settlement", () => {
   afterAll(() => warn.mockRestore());
   beforeEach(() => warn.mockClear());
 
-  const failing = (kind: keyof typeof PROBLEMS, times: number) => {
+  const failing = (kind: ProblemKind, times: number) => {
     const clock = manualClock();
     let calls = 0;
     const work = async () => {
       calls += 1;
-      if (calls <= times) throw new LimiterError(new Problem(PROBLEMS[kind], "not now"));
+      if (calls <= times) throw new LimiterError(new Problem(kind, "not now"));
     };
     const ended = endHold(work, clock);
     return { calls: () => calls, ended, clock };
   };
 
   test("that is not answered is sent again, four times in all", async () => {
-    const { calls, ended, clock } = failing("unavailable", 9);
+    const { calls, ended, clock } = failing(PROBLEMS.unavailable, 9);
     for (const ms of [200, 1_000, 5_000]) await clock.advance(ms);
     await ended;
     expect(calls()).toBe(4);
@@ -109,15 +109,15 @@ describe("a settlement", () => {
   });
 
   test("ends with the first answer", async () => {
-    const { calls, ended, clock } = failing("unavailable", 1);
+    const { calls, ended, clock } = failing(PROBLEMS.unavailable, 1);
     await clock.advance(10_000);
     await ended;
     expect(calls()).toBe(2);
   });
 
-  test.each(["holdNotFound", "notAllowed", "forbidden"] as const)(
-    "is not repeated after %s",
-    async (kind) => {
+  test.each([PROBLEMS.holdNotFound, PROBLEMS.notAllowed, LIMITER_PROBLEMS.forbidden])(
+    "is not repeated after %d %s",
+    async (...kind) => {
       const { calls, ended } = failing(kind, 9);
       await ended;
       expect(calls()).toBe(1);

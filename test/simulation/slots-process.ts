@@ -56,8 +56,8 @@ export interface Trusted {
 
 export function inIsolate({ claims }: LimiterClient, policy: Policy, key: string): Leasing {
   return {
-    acquire: (call, gone) => claims.acquire(policy, key, call, gone),
-    release: (id) => claims.release(policy, key, id, { outcome: "ignore" }),
+    acquire: async (call, gone) => await claims.acquire(policy, key, call, gone),
+    release: async (id) => await claims.release(policy, key, id, { outcome: "ignore" }),
     renew: (id, ttlMs) => claims.renew(policy, key, id, ttlMs),
   };
 }

@@ -22,7 +22,12 @@ interface Answered {
   readonly success: boolean;
   readonly reason: string;
   readonly source: string;
-  readonly rules: readonly { readonly remaining: number; readonly limit: number }[];
+  readonly rules: readonly Rule[];
+}
+
+interface Rule {
+  readonly remaining: number;
+  readonly limit: number;
 }
 
 async function call(url: string, path: string, body: object): Promise<Record<string, unknown>> {
@@ -43,6 +48,41 @@ function note(decisions: Decisions, near: NearLimits, answer: Answered): void {
     near.set(policy, (near.get(policy) ?? 0) + 1);
 }
 
+/**
+ * Decisions of a client: one before it knows the policy, one that it reads as the object has made it, and three that it says
+ * it has made.
+ */
+async function decidedForClient(url: string, key: string): Promise<readonly Answered[]> {
+  const made = { shared: [2, 1], nowhere: [5, 5], "shared nothing": [5, 5] };
+  const send = (known: object, more: object = {}) =>
+    call(url, "/v1/reservations", {
+      protocol: 1,
+      known,
+      ...more,
+      calls: [{ limit: { policy: "shared", key } }],
+    });
+  const first = (await send({})) as {
+    readonly policies: { readonly shared: { readonly version: string } };
+    readonly answers: readonly [{ readonly decision: Answered }];
+  };
+  const second = await send({ shared: first.policies.shared.version }, { made });
+  const [{ rules }] = second["answers"] as readonly [
+    { readonly rules: readonly (Rule & { success: boolean })[] },
+  ];
+  const success = rules.every((rule) => rule.success);
+  const reason = success ? "ok" : "quota";
+  const own = { policy: "shared", source: "process", rules: [] };
+  const admitted = { ...own, success: true, reason: "ok" };
+  const denied = { ...own, success: false, reason: "quota" };
+  return [
+    first.answers[0].decision,
+    admitted,
+    admitted,
+    denied,
+    { policy: "shared", success, reason, source: "object", rules },
+  ];
+}
+
 /** Makes calls of every kind, and records the answers. */
 export async function traffic(
   url: string,
@@ -54,7 +94,8 @@ export async function traffic(
   const key = () => `k${whole(random, 5)}`;
   for (let made = 0; made < calls; made += 1) {
     const kind = random();
-    if (kind < 0.6) {
+    if (kind < 0.1) for (const each of await decidedForClient(url, key())) note(decisions, near, each);
+    else if (kind < 0.6) {
       const policy = pick(random, ["hot", "shared", "trial"]);
       note(decisions, near, (await call(url, "/v1/limit", { policy, key: key() })) as unknown as Answered);
     } else if (kind < 0.7) {

@@ -2,6 +2,7 @@
  * A call as a record: its address, who may make it, its input, handler and answer, and its description. The HTTP routes,
  * the answers 405, the service binding and the OpenAPI document are made from these records.
  */
+import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import type { Problem, Answered } from "../../core/protocol/problems.ts";
 import type { Scope } from "../auth/tokens.ts";
 import type { Env } from "../bindings/env.ts";
@@ -95,8 +96,6 @@ export interface CatalogCall<Answer = unknown> extends Place {
   handle(caller: CatalogCaller, input: CatalogInput): Answered<Answer>;
   readonly answer: AnswerKind<Answer>;
 }
-
-type MaybePromise<Value> = Value | Promise<Value>;
 
 export function call<Answer>(record: Omit<Call<Answer>, "kind">): Call {
   return { ...record, kind: "call" };

@@ -7,7 +7,7 @@ import {
   CLOSE_FAILED,
   CLOSE_NORMAL,
   Problem,
-  PROBLEMS,
+  LIMITER_PROBLEMS,
 } from "../../core/protocol/problems.ts";
 import * as calls from "../calls/claims.ts";
 import { MIN_PING_MS } from "../calls/schemas/request-schemas.ts";
@@ -137,7 +137,7 @@ async function openSocket(context: CallContext, input: unknown): Answered<Respon
   const { env, request } = context;
   if (request?.headers.get("upgrade")?.toLowerCase() !== "websocket") {
     const detail = "the Upgrade header must be websocket";
-    return new Problem(PROBLEMS.upgradeRequired, detail, { headers: { upgrade: "websocket" } });
+    return new Problem(LIMITER_PROBLEMS.upgradeRequired, detail, { headers: { upgrade: "websocket" } });
   }
   const answered = await calls.callSocket(context, input);
   if (answered instanceof Problem) return answered;

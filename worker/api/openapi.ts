@@ -1,6 +1,6 @@
 import { hash, MAX_KEY_BYTES } from "../../core/protocol/names.ts";
-import { PROBLEMS } from "../../core/protocol/problems.ts";
-import { type Status, STATUSES } from "../calls/schemas/problem-schemas.ts";
+import { LIMITER_PROBLEMS } from "../../core/protocol/problems.ts";
+import { kindsOf, type Status, STATUSES } from "../calls/schemas/problem-schemas.ts";
 import { type Call, type CallExample, type CatalogCall, header } from "./call.ts";
 import { type Component, namedSchemas, reference, type SchemaName } from "./openapi-schemas.ts";
 import { RECORDS } from "./records.ts";
@@ -199,7 +199,7 @@ function denialsOf(exceeded: SchemaName, reduced: SchemaName, headers: object): 
 }
 
 function problemContent(status: Status, schema: object): object {
-  const [, code, title] = Object.values(PROBLEMS).find(([each]) => each === status) ?? PROBLEMS.internal;
+  const [[, code, title] = LIMITER_PROBLEMS.internal] = kindsOf(status);
   const detail = STATUSES[status][1];
   const value = { type: `urn:weir:problem:${code}`, title, status, detail };
   const errors = [{ pointer: "/cost", detail: "cost is -1: must be an integer from 0 to 1000000000" }];

@@ -11,7 +11,7 @@ import {
   standingFor,
 } from "../../core/protocol/decision.ts";
 import { allDeniedBody, anyDeniedBody, deniedBody, longestWaitMs } from "../../core/protocol/denied-body.ts";
-import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { Problem, LIMITER_PROBLEMS } from "../../core/protocol/problems.ts";
 import { type Counts } from "../../core/stats/counts.ts";
 import { METRIC_FORMATS, metricsText } from "../../core/stats/metrics-text.ts";
 import type { TargetAnswer } from "../calls/limits.ts";
@@ -204,7 +204,7 @@ export function responseOf(answer: Response | Problem): Response {
 export function internalProblem(error: unknown): Response {
   console.error(error);
   const detail = "this is a bug in the limiter; the error is in its log";
-  return toResponse(new Problem(PROBLEMS.internal, detail));
+  return toResponse(new Problem(LIMITER_PROBLEMS.internal, detail));
 }
 
 function problemResponse(status: number, body: object, headers: Problem["headers"] = {}): Response {

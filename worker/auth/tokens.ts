@@ -1,7 +1,7 @@
 import * as v from "valibot";
 import { isWithinPrefix } from "../../core/catalog/patterns.ts";
 import { type CallerBounds, DEFAULT_BOUNDS, MAX_BOUNDS, type Region } from "../../core/policies/policy.ts";
-import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { Problem, LIMITER_PROBLEMS } from "../../core/protocol/problems.ts";
 import { integer, oneOf, table, violationsOf } from "../../core/validation.ts";
 
 export interface Principal {
@@ -68,7 +68,7 @@ export function isConfigured(secret: string | undefined, name: string): boolean 
 
 export function scopeProblem({ title, scopes }: Principal, anyOf: readonly Scope[]): Problem | undefined {
   if (anyOf.some((scope) => scopes.includes(scope))) return undefined;
-  return new Problem(PROBLEMS.forbidden, `${title} has no scope ${anyOf.join(" or ")}`);
+  return new Problem(LIMITER_PROBLEMS.forbidden, `${title} has no scope ${anyOf.join(" or ")}`);
 }
 
 export function mayUse({ policies }: Principal, policy: string): boolean {
@@ -77,7 +77,7 @@ export function mayUse({ policies }: Principal, policy: string): boolean {
 
 export function policyProblem(principal: Principal, policy: string): Problem | undefined {
   if (mayUse(principal, policy)) return undefined;
-  return new Problem(PROBLEMS.forbidden, `${principal.title} may not use this policy`);
+  return new Problem(LIMITER_PROBLEMS.forbidden, `${principal.title} may not use this policy`);
 }
 
 export function keyProblem(principal: Principal, key: string): Problem | undefined {
@@ -93,7 +93,7 @@ export function patternProblem(principal: Principal, pattern: string): Problem |
 
 function prefixProblem({ title, keyPrefix }: Principal): Problem {
   const detail = `${title} may use keys that begin with ${JSON.stringify(keyPrefix)} only`;
-  return new Problem(PROBLEMS.forbidden, detail);
+  return new Problem(LIMITER_PROBLEMS.forbidden, detail);
 }
 
 type Grant = Pick<v.InferOutput<typeof StoredToken>, "scopes" | keyof typeof GRANT_FIELDS>;
@@ -136,7 +136,7 @@ async function verify(
 
 export function unauthorized(detail: string): Problem {
   const headers = { "www-authenticate": 'Bearer realm="weir"' };
-  return new Problem(PROBLEMS.unauthorized, detail, { headers });
+  return new Problem(LIMITER_PROBLEMS.unauthorized, detail, { headers });
 }
 
 /** Problems name the entry and the field, and quote no value of the secret. */
@@ -176,7 +176,7 @@ export function knowTokens(entries: readonly unknown[]): void {
 }
 
 function notConfigured(why: string): Problem {
-  return new Problem(PROBLEMS.notConfigured, `${why}. ${HOW_TO}`);
+  return new Problem(LIMITER_PROBLEMS.notConfigured, `${why}. ${HOW_TO}`);
 }
 
 /**

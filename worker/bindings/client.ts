@@ -12,7 +12,7 @@ import { randomFraction, randomId, SYSTEM_TIME } from "../../core/clock.ts";
 import { locationHintOf, type Origin, regionOf } from "../../core/policies/parse-policies.ts";
 import type { LocationHint, Region } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
-import { type Answered, catalogUnreached, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { type Answered, catalogUnreached, Problem, LIMITER_PROBLEMS } from "../../core/protocol/problems.ts";
 import { Analytics } from "../../core/stats/analytics.ts";
 import { policyOfKeys } from "../../core/stats/counts.ts";
 import { type Receipt, type StatsBindings, type StatsMessage, statsStub } from "../../core/stats/messages.ts";
@@ -218,7 +218,7 @@ export function catalogCallerOf(env: Env, principal: Principal) {
   }
   const detail =
     "the deployment has no binding CATALOG, so nothing can be changed at run time: docs/deploying.md has it";
-  return new Problem(PROBLEMS.notConfigured, detail);
+  return new Problem(LIMITER_PROBLEMS.notConfigured, detail);
 }
 
 function catalogStub({ HOME }: Env, namespace: NonNullable<Env["CATALOG"]>): CatalogMethods {

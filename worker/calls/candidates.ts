@@ -83,10 +83,10 @@ export function skipCandidate(client: LimiterClient, { policy: { name, candidate
 export function withCandidate<Answer>(
   client: LimiterClient,
   policy: Policy,
-  work: (client: LimiterClient, policy: Policy) => Promise<Answer>,
-): Promise<Answer> {
+  work: (client: LimiterClient, policy: Policy) => Answer,
+): Answer {
   const candidate = candidateOf(policy);
-  if (candidate !== undefined) client.candidates.make((beside) => work(beside, candidate.policy));
+  if (candidate !== undefined) client.candidates.make(async (beside) => await work(beside, candidate.policy));
   return work(client, policy);
 }
 

@@ -1,5 +1,6 @@
 /** The calls on holds and leases. */
 import type * as v from "valibot";
+import { plainCall } from "../../client/local-limiter.ts";
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { blockedDecision, decisionOf, notFound } from "../../client/read-answer.ts";
 import { MAX_UNITS } from "../../core/algorithms/algorithm.ts";
@@ -9,7 +10,8 @@ import { type Cost, costOf, type Policy, publicName } from "../../core/policies/
 import type { AcquireParams, HoldParams } from "../../core/protocol/calls.ts";
 import { type Decision, degradedDecision } from "../../core/protocol/decision.ts";
 import { claimId, type ClaimKind, isKeySized, readClaimId } from "../../core/protocol/names.ts";
-import { type Answered, catalogUnreached, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import type { MaybePromise } from "../../core/protocol/object-methods.ts";
+import { catalogUnreached, Problem, LIMITER_PROBLEMS } from "../../core/protocol/problems.ts";
 import { clip } from "../../core/violations.ts";
 import { keyProblem, mayUse } from "../auth/tokens.ts";
 import { acquireCandidate, holdCandidate, skipCandidate, withCandidate } from "./candidates.ts";
@@ -40,13 +42,14 @@ function onClaim<Schema extends v.GenericSchema<unknown, { id: string }>, Answer
     claim: ClaimTarget,
     request: v.InferOutput<Schema>,
     input: unknown,
-  ) => Answered<Answer> | Problem,
-): (context: CallContext, input: unknown) => Answered<Answer> {
-  return async (context, input) => {
-    const request = parse(schema, input);
+  ) => MaybePromise<Answer | Problem>,
+  plain: (input: unknown) => v.InferOutput<Schema> | undefined = () => undefined,
+): (context: CallContext, input: unknown) => MaybePromise<Answer | Problem> {
+  return (context, input) => {
+    const request = plain(input) ?? parse(schema, input);
     if (request instanceof Problem) return request;
     const claim = findClaim(context, kind, request.id) ?? claimMissing(context, kind, request.id);
-    return claim instanceof Problem ? claim : await answerOf(claim, request, input);
+    return claim instanceof Problem ? claim : answerOf(claim, request, input);
   };
 }
 
@@ -87,15 +90,9 @@ interface AcquireContext extends CallContext {
 export const CONFIRM_WITHIN_MS = 5_000;
 
 /** Leases units. If the caller leaves, the call leaves the queue, and a granted lease is released. */
-export function callAcquire(context: AcquireContext, input: unknown): ReturnType<typeof acquire> {
-  const answered = acquire(context, input);
-  context.waitUntil(answered.catch(() => undefined));
-  return answered;
-}
-
-const acquire = onKey(
+export const callAcquire = onKey(
   requests.AcquireRequest,
-  async (target, request, { client, request: http, waitUntil }: AcquireContext, input) => {
+  (target, request, { client, request: http, waitUntil }: AcquireContext, input) => {
     const acquiring = acquireOf(client, target, request, input);
     if (acquiring instanceof Problem) return acquiring;
     const { policy, key } = acquiring;
@@ -106,21 +103,44 @@ const acquire = onKey(
     const params = { ...acquiring.params, ...brief };
     // The runtime has to make the signal, so a call that does not wait asks for it only when it has been answered.
     const signal = params.waitMs > 0 || policy.pool !== undefined ? http?.signal : undefined;
-    const acquired = await client.claims.acquire(policy, key, params, signal);
-    const answer = request.confirm ? toBeConfirmed(acquired) : acquired;
-    // The caller never learns of the lease. With an idempotency key, a repeated call finds it.
-    const isUnknown =
-      !(answer instanceof Problem) && answer.reason === "degraded" && answer.lease === undefined;
-    const isUnheard = isUnknown || http?.signal.aborted === true;
-    const { lease } = answer as Partial<Decision>;
-    // A lease of the isolate's own has another id than was asked for.
-    const id = (lease && readClaimId("lease", lease.id)?.secret) ?? params.id;
-    if (isUnheard && params.idempotencyKey === undefined)
-      waitUntil(client.claims.release(policy, key, id, { outcome: "ignore" }));
-    else acquireCandidate(client, acquiring, params, answer);
-    return client.recordDecision(answer);
+    const answered = (acquired: Decision | Problem) => {
+      const answer = request.confirm ? toBeConfirmed(acquired) : acquired;
+      // The caller never learns of the lease. With an idempotency key, a repeated call finds it.
+      const isUnknown =
+        !(answer instanceof Problem) && answer.reason === "degraded" && answer.lease === undefined;
+      const isUnheard = isUnknown || http?.signal.aborted === true;
+      if (isUnheard && params.idempotencyKey === undefined) {
+        const { lease } = answer as Partial<Decision>;
+        // A lease of the isolate's own has another id than was asked for.
+        const id = (lease && readClaimId("lease", lease.id)?.secret) ?? params.id;
+        const released = client.claims.release(policy, key, id, { outcome: "ignore" });
+        if (released !== undefined) waitUntil(released);
+      } else acquireCandidate(client, acquiring, params, answer);
+      return client.recordDecision(answer);
+    };
+    const acquired = client.claims.acquire(policy, key, params, signal);
+    if (!(acquired instanceof Promise)) return answered(acquired);
+    const answering = acquired.then(answered);
+    waitUntil(answering.catch(() => undefined));
+    return answering;
   },
+  true,
+  plainAcquire,
 );
+
+/** One without a wait and a time of its own, as most are: a schema would cost as much as the lease. */
+function plainAcquire(input: unknown) {
+  const call = plainCall(input, undefined, "units");
+  return call && { ...call, units: call.cost, waitMs: 0, confirm: false };
+}
+
+/** A call with the id alone, as most releases are. */
+function plainId(input: unknown): { readonly id: string } | undefined {
+  if (typeof input !== "object" || input === null) return undefined;
+  for (const field in input) if (field !== "id") return undefined;
+  const { id } = input as { readonly id?: unknown };
+  return typeof id === "string" ? { id } : undefined;
+}
 
 /** The decision with the lease's time until it has to be renewed: longer if it was renewed before. */
 function toBeConfirmed(answer: Decision | Problem): Decision | Problem {
@@ -140,7 +160,7 @@ export const callSocket = onKey(requests.SocketRequest, (target, request, contex
   const blocked = request.resume === undefined ? blockedDecision(policy, key) : undefined;
   if (blocked !== undefined)
     return new Problem(
-      PROBLEMS.forbidden,
+      LIMITER_PROBLEMS.forbidden,
       `the override ${JSON.stringify(blocked.override)} blocks this key`,
     );
   const linked = linkedOf(context, acquiring, request);
@@ -219,11 +239,16 @@ export const callRenew = onClaim("lease", requests.RenewRequest, async (claim, {
   return { id: claimId("lease", { policy: policy.name, key }, id), ...lease };
 });
 
-export const callRelease = onClaim("lease", requests.ReleaseRequest, (claim, { outcome, durationMs }) => {
-  const { policy, key, secret, client } = claim;
-  const report = { outcome, durationMs };
-  return withCandidate(client, policy, (each, its) => each.claims.release(its, key, secret, report));
-});
+export const callRelease = onClaim(
+  "lease",
+  requests.ReleaseRequest,
+  (claim, { outcome, durationMs }) => {
+    const { policy, key, secret, client } = claim;
+    const report = { outcome, durationMs };
+    return withCandidate(client, policy, (each, its) => each.claims.release(its, key, secret, report));
+  },
+  plainId,
+);
 
 export const callHold = onKey(requests.HoldRequest, async ({ policy, key }, request, { client }, input) => {
   const { units, ttlMs, priority, idempotencyKey } = request;

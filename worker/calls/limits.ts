@@ -42,9 +42,10 @@ export function onKey<
     input: unknown,
   ) => Answered<Answer> | Answer | Problem,
   isDecided = true,
+  plain: (input: unknown) => v.InferOutput<Schema> | undefined = () => undefined,
 ): (context: Context, input: unknown) => Answered<TargetAnswer<Answer>> {
   return async (context, input) => {
-    const request = parse(schema, input);
+    const request = plain(input) ?? parse(schema, input);
     if (request instanceof Problem) return request;
     const target = findTarget(context.client, context.principal, request, [], isDecided);
     if (target instanceof Problem) return target;
@@ -256,10 +257,9 @@ export const callPeek = onKey(
   requests.PeekRequest,
   ({ policy, key }, { waitFor, waitMs }, context) => {
     const { client, request } = context;
-    const { lease } = policy;
     if (waitFor === undefined && waitMs > 0) return badValue(["waitMs"], waitMs, "left out, or with waitFor");
-    if (lease === undefined || waitMs === 0) return withoutNames(client.peek(policy, key), context);
-    const problem = maxWaitProblem(waitMs, lease.maxWaitMs);
+    if (policy.lease === undefined || waitMs === 0) return withoutNames(client.peek(policy, key), context);
+    const problem = maxWaitProblem(waitMs, policy.lease.maxWaitMs);
     return problem ?? withoutNames(client.waitForIdle(policy, key, waitMs, request?.signal), context);
   },
   false,

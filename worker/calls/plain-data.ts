@@ -50,8 +50,8 @@ function strayIn(value: unknown, path: readonly string[], left: Budget): Problem
   if (left.values < 0) return stray([], `the call has over ${MAX_VALUES} values: must be a smaller one`);
   if (left.text < 0) return stray([], `the call has over ${MAX_TEXT} characters of text: must have fewer`);
   if (value === undefined) left.hasAbsent = true;
-  if (value === undefined || value === null) return undefined;
-  if (["string", "number", "boolean"].includes(typeof value)) return undefined;
+  if (value === undefined || value === null || typeof value === "string") return undefined;
+  if (typeof value === "number" || typeof value === "boolean") return undefined;
   const field = path.length === 0 ? "the argument" : clip(path.join("."));
   if (path.length >= MAX_LEVELS) return stray(path, `${field} is over ${MAX_LEVELS} levels deep`);
   if (Array.isArray(value) && value.length > MAX_ITEMS)

@@ -1,6 +1,6 @@
 /** Units that a client holds in its caller's process. Each call of the message is checked as any other. */
 import type * as v from "valibot";
-import { unavailable } from "../../client/read-answer.ts";
+import { toDecision, unavailable } from "../../client/read-answer.ts";
 import { normaliseKey } from "../../core/catalog/keys.ts";
 import { readClockMs } from "../../core/clock.ts";
 import {
@@ -72,8 +72,14 @@ export async function callReserve(context: CallContext, input: unknown): Answere
       return { problem: { status, code, title, detail, errors } };
     }),
   );
+  for (const [name, [admitted, denied]] of Object.entries(request.made)) {
+    const [policy = "", plan] = name.split(" ");
+    const found = findPolicy(client.policies, principal, policy);
+    const isKnown = !(found instanceof Problem) && (plan === undefined || found.plans?.has(plan) === true);
+    if (isKnown) client.recordMade(policy, plan, { admitted, denied });
+  }
   const policies = Object.fromEntries(message.unknown);
-  return { protocol: RESERVATIONS_PROTOCOL, answers, policies, readsSent: true };
+  return { protocol: RESERVATIONS_PROTOCOL, answers, policies, readsSent: true, readsMade: true };
 }
 
 /** Of this isolate. */
@@ -133,7 +139,20 @@ async function answerLimit(message: Message, limit: Limit, input: unknown): Answ
   if (target instanceof Problem) return target;
   const { policy, key, readsObject } = target;
   if (!readsObject || takesNothing(policy, limit.cost)) return await answerDecision(message, target, limit);
-  return answerOf(await message.client.forward(policy, key, { limit: messageOf(target, limit) }));
+  const answer = answerOf(await message.client.forward(policy, key, { limit: messageOf(target, limit) }));
+  return recorded(message, target, limit, answer);
+}
+
+/** The object's decision is counted here, as of any other call. Those that the client makes by itself are not. */
+function recorded<Made extends Answer>(
+  { client }: Message,
+  { policy, key }: Target,
+  { cost }: Limit,
+  answer: Made,
+): Made {
+  const isDecided = answer !== null && !(answer instanceof Problem) && "rules" in answer;
+  if (isDecided && !takesNothing(policy, cost)) client.recordDecision(toDecision(policy, key, answer));
+  return answer;
 }
 
 function messageOf({ policy, key }: Target, { cost, priority }: Limit) {
@@ -159,7 +178,7 @@ async function answerReserve(message: Message, call: Reserve, input: unknown): A
     const strays = Object.keys(rules).filter((name) => !policy.rules.some((rule) => rule.name === name));
     if (strays.length > 0) return notAllowed(strays.map((name) => strayRule(policy, name)));
     const reserve = { ...messageOf(target, call), holder, turn, ttlMs, isShort, takesBucket, rules };
-    return answerOf(await message.client.forward(policy, key, { reserve }));
+    return recorded(message, target, call, answerOf(await message.client.forward(policy, key, { reserve })));
   }
   // A client with other rules gets no units. It may spend those it has until this answer arrives, so they
   // stay held until reported or expired.
@@ -234,9 +253,9 @@ async function answerGiveBack(message: Message, { policy: name, returned }: Give
   return null;
 }
 
-function answerOf(
-  reply: { readonly answer: MadeAnswer | Slots } | Problem | undefined,
-): Exclude<ReservationAnswer, { readonly problem: unknown }> | Problem {
+type Answer = Exclude<ReservationAnswer, { readonly problem: unknown }> | Problem;
+
+function answerOf(reply: { readonly answer: MadeAnswer | Slots } | Problem | undefined): Answer {
   if (reply === undefined) return { failed: "the key's object did not answer" };
   if (reply instanceof Problem) return reply;
   const { answer } = reply;

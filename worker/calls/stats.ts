@@ -4,7 +4,7 @@ import { unavailable } from "../../client/read-answer.ts";
 import { inTime, instantText, SYSTEM_TIME } from "../../core/clock.ts";
 import { parseDurationMs, parseInstantMs } from "../../core/policies/policy-fields.ts";
 import { publicName } from "../../core/policies/policy.ts";
-import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { type Answered, Problem, LIMITER_PROBLEMS, PROBLEMS } from "../../core/protocol/problems.ts";
 import { type Counts, familyOf, groupsOf, partsOf, POLICY_LABEL } from "../../core/stats/counts.ts";
 import {
   type StatsBindings,
@@ -31,7 +31,7 @@ const DEADLINE_MS = 5_000;
 function totalsProblem({ title, keyPrefix }: Principal): Problem | undefined {
   if (keyPrefix === undefined) return undefined;
   const only = `${title} may use keys that begin with ${JSON.stringify(keyPrefix)} only`;
-  return new Problem(PROBLEMS.forbidden, `${only}, and these counts are of all keys`);
+  return new Problem(LIMITER_PROBLEMS.forbidden, `${only}, and these counts are of all keys`);
 }
 
 /**
@@ -149,7 +149,7 @@ export async function askStats<Answer extends object>(
     if (object !== undefined) return await inTime(SYSTEM_TIME, DEADLINE_MS, () => ask(object));
     const detail =
       "there are no counts to read: this deployment has no binding STATS to the class StatsObject";
-    return new Problem(PROBLEMS.notConfigured, detail);
+    return new Problem(LIMITER_PROBLEMS.notConfigured, detail);
   } catch (error) {
     console.warn(`the object of the statistics does not answer: ${String(error)}`);
     return unavailable("the object of the statistics does not answer: ask again");

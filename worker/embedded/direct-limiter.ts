@@ -15,7 +15,7 @@ import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { type Address, ADDRESSES } from "../../client/transports/transport.ts";
 import { DEFAULT_BOUNDS, type Region } from "../../core/policies/policy.ts";
 import type { AllDecisions, AnyDecision, Decision } from "../../core/protocol/decision.ts";
-import { type Answered, orThrow } from "../../core/protocol/problems.ts";
+import { orThrow } from "../../core/protocol/problems.ts";
 import type { PolicyList } from "../../core/protocol/reservation-messages.ts";
 import { SCOPES } from "../auth/tokens.ts";
 import { callAcquire, claimHandlers } from "../calls/claims.ts";
@@ -41,7 +41,7 @@ export interface DirectParts {
 }
 
 /** The handlers of the calls that all clients make in the same way. */
-const HANDLERS: Readonly<Record<UniformCall, (context: CallContext, input: unknown) => Answered<unknown>>> = {
+const HANDLERS: Readonly<Record<UniformCall, (context: CallContext, input: unknown) => unknown>> = {
   ...keyHandlers,
   ...claimHandlers,
 };
@@ -90,12 +90,13 @@ export class DirectLimiter extends UniformClient implements Limiter {
   }
 
   async acquire(call: AcquireRequest & Abortable): Promise<Grant> {
-    const signal = (signalOf(call) ?? new AbortController().signal) as AbortSignal;
-    signal.throwIfAborted();
-    const input = this.#withPolicy(plain(withoutSignal(call)));
-    const context = { ...this.#context, request: { signal }, waitUntil: this.#parts.inBackground };
+    const signal = signalOf(call) as AbortSignal | undefined;
+    signal?.throwIfAborted();
+    const input = this.#withPolicy(plain(signal === undefined ? call : withoutSignal(call)));
+    const request = signal === undefined ? {} : { request: { signal } };
+    const context = { ...this.#context, ...request, waitUntil: this.#parts.inBackground };
     const answer = await callAcquire(context, input);
-    signal.throwIfAborted();
+    signal?.throwIfAborted();
     return withRelease(orThrow(answer).answer, (id) => this.release({ id }));
   }
 
@@ -112,7 +113,8 @@ export class DirectLimiter extends UniformClient implements Limiter {
     const input = on === "key" ? this.#withPolicy(plain(call) as KeyRequest) : plain(call);
     const answering = HANDLERS[name](this.#context, input);
     // It may be the last act of a request, whose `ctx` frameworks hide.
-    if (on !== "key") this.#parts.inBackground(answering.catch(() => undefined));
+    if (on !== "key" && answering instanceof Promise)
+      this.#parts.inBackground(answering.catch(() => undefined));
     const answered: unknown = orThrow(await answering);
     return on === "key" || shape === "decision" ? (answered as TargetAnswer<unknown>).answer : answered;
   }

@@ -1,6 +1,6 @@
 /** All HTTP routes: those of the records, the dashboard, and the OpenAPI document. */
 import { Hono } from "hono";
-import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { Problem, LIMITER_PROBLEMS } from "../../core/protocol/problems.ts";
 import { openApiBytes } from "../api/openapi.ts";
 import { RECORDS } from "../api/records.ts";
 import { internalProblem, toResponse } from "../api/responses.ts";
@@ -35,13 +35,13 @@ for (const [path, taken] of methods) {
     const problem = path === "/healthz" ? undefined : configurationProblem(c.env.API_TOKENS);
     if (problem !== undefined) return toResponse(problem);
     const detail = `the method is ${c.req.method}: must be one of ${allow}`;
-    return toResponse(new Problem(PROBLEMS.methodNotAllowed, detail, { headers: { allow } }));
+    return toResponse(new Problem(LIMITER_PROBLEMS.methodNotAllowed, detail, { headers: { allow } }));
   });
 }
 
 app.notFound((c) => {
   const problem = configurationProblem(c.env.API_TOKENS);
-  return toResponse(problem ?? new Problem(PROBLEMS.noRoute, "/openapi.json describes all routes"));
+  return toResponse(problem ?? new Problem(LIMITER_PROBLEMS.noRoute, "/openapi.json describes all routes"));
 });
 app.onError(internalProblem);
 
@@ -69,7 +69,9 @@ const ASK_AGAIN = "no-cache";
 function dashboardFile(request: Request, name: string, caching: string): Response {
   const file = Object.hasOwn(FILES, name) ? FILES[name] : undefined;
   if (file === undefined)
-    return toResponse(new Problem(PROBLEMS.noRoute, "the dashboard has no such file: load /dashboard again"));
+    return toResponse(
+      new Problem(LIMITER_PROBLEMS.noRoute, "the dashboard has no such file: load /dashboard again"),
+    );
   const headers = { ...SECURITY, "content-type": file.type, "cache-control": caching };
   return fileResponse(request, file, headers);
 }

@@ -1,7 +1,7 @@
 import type { Context } from "hono";
 import type { Conditions } from "../../core/catalog/calls.ts";
 import { DEFAULT_BOUNDS } from "../../core/policies/policy.ts";
-import { Problem, PROBLEMS, type Answered } from "../../core/protocol/problems.ts";
+import { Problem, LIMITER_PROBLEMS, type Answered } from "../../core/protocol/problems.ts";
 import { clip, meant } from "../../core/validation.ts";
 import type { Call, CallContext, CatalogCall } from "../api/call.ts";
 import { type DenyStatus, responseOf } from "../api/responses.ts";
@@ -163,7 +163,7 @@ function conditionsIn(headers: Headers): Conditions | Problem {
 }
 
 function malformed(detail: string): Problem {
-  return new Problem(PROBLEMS.malformed, detail);
+  return new Problem(LIMITER_PROBLEMS.malformed, detail);
 }
 
 type Ctx = Context<{ Bindings: Env }>;
@@ -251,16 +251,19 @@ async function readJson(
     // Only reading shows whether there is a body: an empty one may be announced as a stream.
     if (isOptional === true && contentType === null && (await isEmpty(request))) return NOTHING;
     const detail = `content-type is ${contentType === null ? "missing" : JSON.stringify(contentType)}: must be application/json`;
-    return new Problem(PROBLEMS.unsupportedMediaType, detail, { headers: { accept: "application/json" } });
+    return new Problem(LIMITER_PROBLEMS.unsupportedMediaType, detail, {
+      headers: { accept: "application/json" },
+    });
   }
   const encoding = request.headers.get("content-encoding");
   if (encoding !== null && encoding !== "identity") {
     const detail = `content-encoding is ${JSON.stringify(encoding)}: must be left out`;
-    return new Problem(PROBLEMS.unsupportedMediaType, detail);
+    return new Problem(LIMITER_PROBLEMS.unsupportedMediaType, detail);
   }
   try {
     const bytes = await readBytes(request, maxBytes);
-    if (bytes === undefined) return new Problem(PROBLEMS.tooLarge, `the body is over ${maxBytes} bytes`);
+    if (bytes === undefined)
+      return new Problem(LIMITER_PROBLEMS.tooLarge, `the body is over ${maxBytes} bytes`);
     return readBody(bytes, isOptional);
   } catch (error) {
     return malformedBody(error);
@@ -279,7 +282,9 @@ export function readBody(bytes: ArrayBuffer, isOptional = false): { readonly val
 /** The problem of a body that is not JSON, not UTF-8, or incomplete. */
 export function malformedBody(error: unknown): Problem {
   const detail = error instanceof Error ? error.message : String(error);
-  return new Problem(PROBLEMS.malformed, "the body must be JSON", { errors: [{ pointer: "", detail }] });
+  return new Problem(LIMITER_PROBLEMS.malformed, "the body must be JSON", {
+    errors: [{ pointer: "", detail }],
+  });
 }
 
 /** Fatal, so that broken UTF-8 is an error and not another key. */

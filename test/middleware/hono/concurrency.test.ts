@@ -40,6 +40,18 @@ function start() {
   app.use(concurrency({ limiter, policy: "jobs", key: "k", time: clock }));
   app.get("/stream", () => new Response(source.body, { headers: { "x-kind": "stream" } }));
   app.get("/text", (c) => c.text("ok"));
+  app.get("/bytes", (c) => c.body(Uint8Array.from("ok", (letter) => letter.charCodeAt(0))));
+  app.get("/json", (c) => c.json({ ok: true }));
+  app.get("/html", (c) => c.html("<p>ok</p>"));
+  app.get("/headed", (c) => {
+    c.header("x-kind", "text");
+    return c.text("ok", 201);
+  });
+  app.get("/made", (c) => c.body(source.body));
+  app.get("/other", (c) => {
+    c.text("not this one");
+    return c.body(source.body);
+  });
   app.get("/none", (c) => c.body(null, 204));
   app.get("/error", () => {
     throw new Error("broken");
@@ -63,6 +75,27 @@ describe("a request holds its slot", () => {
     expect([await text, await leases()]).toEqual(["one two", 0]);
     assertAsked(limiter, "release", { outcome: undefined }, 1);
   });
+
+  test.each(["text", "bytes", "json", "html", "headed"])(
+    "and no longer when its answer is whole: %s",
+    async (path) => {
+      const { app, leases } = start();
+      const response = await app.request(`/${path}`);
+      expect([response.headers.has("ratelimit"), await leases()]).toEqual([true, 0]);
+      expect(await response.text()).toContain("ok");
+    },
+  );
+
+  test.each(["made", "other"])(
+    "until its stream has been read, also made by the context: %s",
+    async (path) => {
+      const { app, source, leases } = start();
+      const response = await app.request(`/${path}`);
+      expect(await leases()).toBe(1);
+      source.close();
+      expect([await response.text(), await leases()]).toEqual(["", 0]);
+    },
+  );
 
   test("until its stream is cancelled, and the source is told", async () => {
     const { app, source, leases } = start();

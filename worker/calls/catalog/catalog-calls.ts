@@ -17,7 +17,7 @@ import type {
   CatalogChange,
 } from "../../../core/catalog/calls.ts";
 import { instantText } from "../../../core/clock.ts";
-import { type Answered, Problem, PROBLEMS } from "../../../core/protocol/problems.ts";
+import { type Answered, Problem, LIMITER_PROBLEMS, PROBLEMS } from "../../../core/protocol/problems.ts";
 import { comparedSeries, type DeniedBy, keysOfCandidate } from "../../../core/stats/counts.ts";
 import type { StatsBindings } from "../../../core/stats/messages.ts";
 import { clip, describe, integer, table } from "../../../core/validation.ts";
@@ -254,9 +254,11 @@ export async function catalogAnswer<Answer extends object>(
 
 function problemOf({ refused: why, detail, violations = [] }: Refusal): Problem {
   if (why === "not-allowed") return violations.length > 0 ? notAllowed(violations) : stray([], detail);
-  const kind = { missing: PROBLEMS.notInCatalog, changed: PROBLEMS.preconditionFailed, full: PROBLEMS.bound }[
-    why
-  ];
+  const kind = {
+    missing: LIMITER_PROBLEMS.notInCatalog,
+    changed: LIMITER_PROBLEMS.preconditionFailed,
+    full: LIMITER_PROBLEMS.bound,
+  }[why];
   return new Problem(kind, detail);
 }
 
@@ -296,7 +298,7 @@ export function notForAdmin(principal: Principal): Problem | undefined {
 function notForAll(principal: Principal): Problem | undefined {
   if (principal.policies === undefined && principal.keyPrefix === undefined) return undefined;
   return new Problem(
-    PROBLEMS.forbidden,
+    LIMITER_PROBLEMS.forbidden,
     `${principal.title} may use some policies or keys only, and this concerns all of them`,
   );
 }

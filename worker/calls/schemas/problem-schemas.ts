@@ -1,6 +1,6 @@
 /** The schemas of problems, one for each status, for the OpenAPI document. */
 import * as v from "valibot";
-import { PROBLEMS } from "../../../core/protocol/problems.ts";
+import { LIMITER_PROBLEMS, type ProblemKind, PROBLEMS } from "../../../core/protocol/problems.ts";
 import { described } from "../../../core/validation.ts";
 import { CheckDecision, Denied, DeniedDegraded, Shed } from "./answer-schemas.ts";
 
@@ -40,9 +40,13 @@ export type Status = keyof typeof STATUSES;
 
 const ERRORS = v.array(FieldError);
 
+export function kindsOf(status: number): readonly ProblemKind[] {
+  return Object.values({ ...PROBLEMS, ...LIMITER_PROBLEMS }).filter(([each]) => each === status);
+}
+
 /** The problems of a status, as one schema. A 422 always says where. */
 function problem(status: number): v.GenericSchema {
-  const types = Object.values(PROBLEMS).filter(([each]) => each === status);
+  const types = kindsOf(status);
   return v.object({
     type: v.picklist(types.map(([, code]) => `urn:weir:problem:${code}`)),
     title: v.string(),

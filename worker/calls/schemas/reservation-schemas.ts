@@ -1,7 +1,11 @@
 /** The schemas of a message that holds units of many keys, and of its answer. */
 import * as v from "valibot";
 import { MAX_UNITS } from "../../../core/algorithms/algorithm.ts";
-import { MAX_RESERVING, RESERVATIONS_PROTOCOL } from "../../../core/protocol/reservation-messages.ts";
+import {
+  MAX_MADE,
+  MAX_RESERVING,
+  RESERVATIONS_PROTOCOL,
+} from "../../../core/protocol/reservation-messages.ts";
 import { described, integer, number, table } from "../../../core/validation.ts";
 import { Decision, RuleDecision } from "./answer-schemas.ts";
 import { ProblemDetails } from "./problem-schemas.ts";
@@ -25,6 +29,7 @@ const { policy, key, cost, priority, plan, group } = LimitRequest.entries;
 const CALL_ALLOWED = "an object with one of the fields giveBack, limit, reserve, slots";
 const LEFT_ALLOWED = `a list of 1 to ${MAX_RESERVING} times in milliseconds, one for each call`;
 const HOLDER_ALLOWED = "a text of 22 letters, digits, - or _, which is random";
+const MADE_ALLOWED = `a table of up to ${MAX_MADE} pairs [admitted, denied] by policy`;
 const CALLS_ALLOWED = `a list of 1 to ${MAX_RESERVING} calls`;
 
 const Limit = table({ policy, key, cost, priority, plan, group });
@@ -150,6 +155,14 @@ export const ReservationsRequest = table({
     {},
   ),
   sent: v.optional(Sent),
+  made: optional(
+    v.pipe(
+      v.record(v.string(), v.tuple([total, total], MADE_ALLOWED), MADE_ALLOWED),
+      v.maxEntries(MAX_MADE, MADE_ALLOWED),
+    ),
+    "How many decisions the client has made by itself since it last said so, to be counted: by policy, or policy and plan with a space between, those that were admitted and those that were denied. Only for a limiter that has answered with readsMade.",
+    {},
+  ),
   calls: v.pipe(
     v.array(v.pipe(ReservationCall, v.entries(1, CALL_ALLOWED)), CALLS_ALLOWED),
     v.minLength(1, CALLS_ALLOWED),
@@ -262,4 +275,5 @@ export const ReservationsAnswer = v.object({
     "Policies of the calls that the client does not know, or that have changed.",
   ),
   readsSent: v.optional(described(v.literal(true), "The limiter reads the field sent.")),
+  readsMade: v.optional(described(v.literal(true), "The limiter reads the field made.")),
 });
