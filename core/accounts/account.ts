@@ -170,7 +170,7 @@ export function refund(
   { algorithm, config }: Rule,
   { state, holds }: Account,
   nowMs: number,
-  ...charge: readonly [units: number, atMs?: number, capacity?: number]
+  ...charge: readonly [units: number, atMs?: number, capacity?: number, returned?: number]
 ): Account {
   return { state: algorithm.credit(config, state, nowMs, ...charge), holds };
 }

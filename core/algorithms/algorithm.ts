@@ -82,15 +82,15 @@ export interface Algorithm<Config extends object, State> {
   /**
    * Returns `units`, at most up to an untouched quota: a refund never creates units. Of units known to be taken at
    * `atMs`, those that time has returned since are not returned. If no unit is returned twice, or under another quota,
-   * the units taken in any interval and not returned keep to the bound. @param capacity of the quota that they were taken of
+   * the units taken in any interval and not returned keep to the bound.
+   * `capacity` is that of their quota, and `returned` what time has returned, in parts as `refilled` has it.
    */
   credit(
     config: Config,
     state: State | undefined,
     nowMs: number,
     units: number,
-    atMs?: number,
-    capacity?: number,
+    ...charge: readonly [atMs?: number, capacity?: number, returned?: number]
   ): State | undefined;
 
   /** When the state, after these uses, equals absent state if no call comes; -Infinity: it is absent. */

@@ -116,10 +116,10 @@ export const tokenBucket: Algorithm<Config, State> = {
   maxDebit: (config, state, nowMs) =>
     Math.floor((MAX_PARTS - spentAt(config, state, nowMs)) / config.windowMs),
 
-  credit(config, state, nowMs, units, chargedMs, capacity = Infinity) {
+  credit(config, state, nowMs, units, chargedMs, capacity = Infinity, returned?) {
     const atMs = chargedMs ?? nowMs;
     // Above 2^53 the product is not exact, but no charge is that large: the result is 0 either way.
-    const refilled = config.limit * Math.max(0, nowMs - atMs);
+    const refilled = returned ?? config.limit * Math.max(0, nowMs - atMs);
     const parts = Math.max(0, units * config.windowMs - refilled);
     const [spent, beyond] = [spentAt(config, state, nowMs), beyondAt(config, state, nowMs)];
     // What was charged to a larger bucket is first of what the bucket could not hold when it shrank.

@@ -234,13 +234,13 @@ export function partOf(standing: StandingCharge, units: Cost): "all" | "some" | 
   return parts.some(([, part]) => part !== 0) ? "some" : "none";
 }
 
-/** The units that come back of a charge, since when time has returned some of them, at the rate of now, and of what capacity. */
+/** What comes back of a charge, as `credit` of its algorithm takes it. */
 export function returnedOf(
   { rule, account: { state } }: RuleAccount,
   standing: StandingCharge,
   units: Cost,
   nowMs: number,
-): readonly [units: number, atMs: number, capacity?: number] {
+): readonly [units: number, atMs: number, capacity?: number, returned?: number] {
   const { atMs, rules, charge } = standing;
   const taken = takenOf(rule, standing, units);
   const charged = rules.find(({ name }) => name === rule.name);
@@ -251,9 +251,7 @@ export function returnedOf(
   if (now !== undefined && then !== undefined) {
     // Since then it was whole, and so all had returned.
     if (then.sinceMs !== now.sinceMs) return [0, atMs];
-    const { units: perStep, windowMs = 1 } = rule.quota;
-    const steps = Math.max(0, Math.ceil((now.parts - partsOf(then, now)) / perStep));
-    return [taken, nowMs - steps * (windowMs / now.perUnit), capacity];
+    return [taken, atMs, capacity, Math.max(0, now.parts - partsOf(then, now))];
   }
   if (termsOf(charged) === termsOf(rule)) return [taken, atMs, capacity];
   // What other plans have returned of a charge of an earlier version is unknown.

@@ -123,13 +123,13 @@ export const permitsPerCycle: Algorithm<Config, State> = {
     return stateOf(config, spent, state, nowMs);
   },
 
-  credit(config, state, nowMs, units, atMs = nowMs, capacity = 0) {
-    const since = Math.max(0, cycleOf(config, nowMs) - cycleOf(config, atMs));
-    const returned = Math.max(0, units - config.limit * since);
+  credit(config, state, nowMs, units, atMs = nowMs, capacity = 0, returned?) {
+    const cycles = Math.max(0, cycleOf(config, nowMs) - cycleOf(config, atMs));
+    const back = Math.max(0, units - (returned ?? config.limit * cycles));
     const [spent, beyond] = [spentAt(config, state, nowMs), beyondAt(config, state, nowMs)];
     // As of a token bucket: what was charged to a larger quota is first of what this one could not hold.
     const isLarger = capacity > capacityOf(config);
-    const left = Math.max(0, spent + (isLarger ? beyond : 0) - returned);
+    const left = Math.max(0, spent + (isLarger ? beyond : 0) - back);
     const leftSpent = Math.min(spent, left);
     return stateOf(config, leftSpent, state, nowMs, isLarger ? left - leftSpent : beyond);
   },

@@ -127,16 +127,14 @@ export const smoothWarmingUp: Algorithm<Config, State> = {
   },
 
   debit(config, state, nowMs, units) {
-    // Taking nothing keeps `isFilled`.
-    if (units === 0) return state;
     const after = afterTaking(config, warmthAt(config, state, nowMs), units);
     return stateOf(config, tokenBucket.debit(config, state, nowMs, units), after, stamp(state, nowMs));
   },
 
-  credit(config, state, nowMs, units, atMs = nowMs, capacity = Infinity) {
-    const parts = config.limit * Math.max(0, nowMs - atMs);
+  credit(config, state, nowMs, units, atMs = nowMs, capacity = Infinity, returned?) {
+    const parts = returned ?? config.limit * Math.max(0, nowMs - atMs);
     const after = afterReturning(config, warmthAt(config, state, nowMs), units, parts);
-    const bucket = tokenBucket.credit(config, state, nowMs, units, atMs, capacity);
+    const bucket = tokenBucket.credit(config, state, nowMs, units, atMs, capacity, returned);
     return stateOf(config, bucket, after, stamp(state, nowMs));
   },
 

@@ -296,7 +296,19 @@ test("a charge that comes back is stored again and owed no more, less what time 
 test("a hold of which nothing was used changes nothing, not even what rounding knows of the last pause", () => {
   const config = guava(7, 4_001, 4);
   const state = smoothWarmingUp.debit(config, undefined, 0, 3);
-  expect(smoothWarmingUp.debit(config, state, 3_000, 0)).toBe(state);
+  for (const atMs of [0, 1, 2, 100, 571, 572, 1_000, 1_714, 1_715, 3_000]) {
+    const after = smoothWarmingUp.debit(config, state, atMs, 0);
+    for (const laterMs of [0, 1, 3, 250, 2_000])
+      for (const cost of [1, 2, 7]) {
+        const told = (of: typeof state) => {
+          const { state: _, ...told } = smoothWarmingUp.decide(config, of, atMs + laterMs, cost, 0) as {
+            readonly state?: unknown;
+          };
+          return { atMs, laterMs, cost, ...told };
+        };
+        expect(told(after)).toEqual(told(state));
+      }
+  }
 });
 
 test("a policy that changes keeps how cold it is and what is owed, as far as its own calls could owe it", () => {

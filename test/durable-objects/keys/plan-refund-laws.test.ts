@@ -116,6 +116,22 @@ describe.each(Object.entries(TABLES))("%s", (_, table) => {
     }
   });
 
+  test("naming another plan brings back nothing that time has not", () => {
+    const random = seededRandom(announcedSeed("other plans in time"));
+    const key = new Key(table);
+    let named = 0;
+    for (let step = 0; step < depth(300, 1_000); step += 1) {
+      key.takes("", 1 + whole(random, 9));
+      key.nowMs += whole(random, 2 * window);
+      if (random() < 0.2) key.crash();
+      const left = key.remaining("");
+      named += key.takes("quick", 1) ? 1 : 0;
+      key.takes("", 1_000);
+      expect({ step, left: Math.max(left, key.remaining("")) }).toEqual({ step, left });
+    }
+    expect(named).toBeGreaterThan(100);
+  });
+
   // Of a unit that becomes other parts in another window, less than a part may be lost.
   const lost =
     new Set(Object.values({ "": table, ...table.plans }).map((plan) => "window" in plan && plan.window))
