@@ -206,7 +206,7 @@ export function spendableUntilMs({ holds }: Account): number {
 /** The first instant, `nowMs` or later, when the account equals an untouched one if no call comes. */
 export function untouchedAtMs(rule: Rule, account: Account, nowMs: number): number {
   const { state } = account;
-  const lastsMs = state === undefined ? undefined : rule.algorithm.outlastsMs?.(state);
+  const lastsMs = state === undefined ? undefined : rule.algorithm.outlastsMs?.(rule.config, state);
   const fullAtMs = Math.max(resetAtMs(rule, account, nowMs), lastsMs ?? -Infinity);
   // What a limit has learned outlasts the leases.
   if (rule.algorithm.limitNow === undefined) return fullAtMs;

@@ -137,8 +137,8 @@ export interface Algorithm<Config extends object, State> {
   /** Its active groups, those that owe most first. */
   groups?(config: Config, state: State | undefined, nowMs: number): readonly string[];
 
-  /** Until when a state is needed that is otherwise untouched: groups are active for a while. */
-  outlastsMs?(state: State): number;
+  /** Until when a state is needed that is otherwise untouched: groups are active for a while, or a larger plan has used more. */
+  outlastsMs?(config: Config, state: State): number;
 
   /** Present for a region's share of a pool: remaining units are the pool's, and none are stored here. */
   readonly isShare?: true;

@@ -86,6 +86,8 @@ export function dualConfig(own: AnyAlgorithm, other: AnyAlgorithm): DualAlgorith
     credit: (config, state, ...charge) =>
       stateOf(...both(config, state, (each, ...its) => each.credit(...its, ...charge))),
     refilled: (config, state, nowMs) => own.refilled?.(config.own, state?.own, nowMs),
+    outlastsMs: (config, state) =>
+      (state.own === undefined ? undefined : own.outlastsMs?.(config.own, state.own)) ?? -Infinity,
     untouchedAtMs: (config, state, uses) =>
       Math.max(...both(config, state, (each, ...its) => each.untouchedAtMs(...its, uses))),
     forecast: (config, state) => together(...both(config, state, (each, ...its) => each.forecast(...its))),

@@ -110,6 +110,8 @@ function withPenalty(algorithm: AnyAlgorithm): Algorithm<Config, State> {
     untouchedAtMs: ({ inner }, state, uses) =>
       Math.max(algorithm.untouchedAtMs(inner, state?.inner, uses), forgottenAtMs(state?.block)),
     refilled: ({ inner }, state, nowMs) => algorithm.refilled?.(inner, state?.inner, nowMs),
+    outlastsMs: (config, { inner }) =>
+      (inner === undefined ? undefined : algorithm.outlastsMs?.(config.inner, inner)) ?? -Infinity,
     forecast: ({ inner }, state) => forecastOf(algorithm.forecast(inner, state?.inner), state?.block),
     ...storageOf(algorithm),
     ...(algorithm.bytes && {

@@ -135,6 +135,12 @@ export const tokenBucket: Algorithm<Config, State> = {
     return forecast.untouchedAtMs();
   },
 
+  // What was spent beyond a bucket that shrank counts when it grows again.
+  outlastsMs: (config, state) =>
+    state.totalParts === undefined && isUnder(config, state)
+      ? -Infinity
+      : state.atMs + Math.ceil(totalOf(state, config) / config.limit),
+
   forecast: forecastOf,
   refilled: refilledAt,
 
@@ -265,7 +271,7 @@ function stateOf(
   nowMs: number,
   beyond = beyondAt(config, before, nowMs),
 ): State | undefined {
-  if (spentParts === 0) return undefined;
+  if (spentParts === 0 && beyond === 0) return undefined;
   const { windowMs, burst } = config;
   const { sinceMs, parts: refilledParts } = refilledAt(config, before, nowMs);
   const state = { spentParts, windowMs, burst, atMs: stamp(before, nowMs), sinceMs, refilledParts };

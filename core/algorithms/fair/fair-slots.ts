@@ -93,7 +93,7 @@ function fairSlots(algorithm: AnyAlgorithm): Algorithm<FairSlotsConfig, FairSlot
     credit: ({ inner }, state, nowMs, units, atMs) =>
       stateOf(algorithm.credit(inner, state?.inner, nowMs, units, atMs), state?.shares),
     untouchedAtMs: ({ inner }, state, uses) => algorithm.untouchedAtMs(inner, state?.inner, uses),
-    outlastsMs: ({ shares }) => (shares?.groups.at(-1)?.seenMs ?? -Infinity) + ACTIVE_MS,
+    outlastsMs: (_, { shares }) => (shares?.groups.at(-1)?.seenMs ?? -Infinity) + ACTIVE_MS,
     forecast: (config, state) => forecastOf(config, state?.shares ?? NOTHING_KNOWN),
     covers: ({ inner }, stored, ahead, state, outstanding, nowMs) =>
       algorithm.covers(inner, stored, ahead, state?.inner, outstanding, nowMs),

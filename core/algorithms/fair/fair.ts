@@ -170,7 +170,7 @@ function withShares(algorithm: AnyAlgorithm): Algorithm<FairConfig, FairState> {
     },
     untouchedAtMs: ({ inner }, state, uses) => algorithm.untouchedAtMs(inner, state?.inner, uses),
     refilled: ({ inner }, state, nowMs) => algorithm.refilled?.(inner, state?.inner, nowMs),
-    outlastsMs: (state) => (state.shares === undefined ? -Infinity : activeUntilMs(state.shares)),
+    outlastsMs: (...of) => lastsUntilMs(algorithm, ...of),
     forecast: (config, state) => forecastOf(algorithm.forecast(config.inner, state?.inner), config, state),
     covers: (config, stored, ahead, state, outstanding, nowMs) =>
       algorithm.covers(config.inner, plain(stored), ahead, state?.inner, outstanding, nowMs),
@@ -193,6 +193,11 @@ function withShares(algorithm: AnyAlgorithm): Algorithm<FairConfig, FairState> {
       BYTES_OF_GROUP * (shares?.groups.length ?? 0) +
       (inner === undefined ? 0 : (algorithm.bytes?.(inner) ?? 0)),
   };
+}
+
+function lastsUntilMs(algorithm: AnyAlgorithm, config: FairConfig, { shares, inner }: FairState): number {
+  const innerMs = inner === undefined ? undefined : algorithm.outlastsMs?.(config.inner, inner);
+  return Math.max(shares === undefined ? -Infinity : activeUntilMs(shares), innerMs ?? -Infinity);
 }
 
 const BYTES_OF_GROUP = 256;

@@ -141,6 +141,11 @@ export const permitsPerCycle: Algorithm<Config, State> = {
     return (cycleOf(config, after.atMs) + Math.ceil(spent / config.limit)) * config.windowMs;
   },
 
+  // As of a token bucket.
+  outlastsMs(config, { spent, total = spent, atMs }) {
+    return (cycleOf(config, atMs) + Math.ceil(total / config.limit)) * config.windowMs;
+  },
+
   // Otherwise an outstanding unit used late in a cycle moves the instant.
   forecast: (config, state) =>
     replay(permitsPerCycle, config, state, () => config.timeoutMs % config.windowMs === 0),
@@ -213,7 +218,7 @@ function stateOf(
   nowMs: number,
   beyond = beyondAt(config, before, nowMs),
 ): State | undefined {
-  if (spent === 0) return undefined;
+  if (spent === 0 && beyond === 0) return undefined;
   const { limit, windowMs } = config;
   const { sinceMs, parts } = refilledAt(config, before, nowMs);
   return {

@@ -146,6 +146,7 @@ export const smoothWarmingUp: Algorithm<Config, State> = {
 
   forecast: (config, state) => tokenBucket.forecast(config, state),
   refilled: (...at) => tokenBucket.refilled?.(...at),
+  outlastsMs: (...of) => tokenBucket.outlastsMs?.(...of) ?? -Infinity,
 
   covers(config, stored, ahead, state, outstanding, nowMs) {
     const owedParts = (of: State | undefined, units: number) =>
@@ -178,7 +179,7 @@ function stateOf(
   atMs: number,
 ): State | undefined {
   const spentParts = bucket?.spentParts ?? 0;
-  if (spentParts === 0 && owedParts === 0 && missing === 0) return undefined;
+  if (bucket === undefined && owedParts === 0 && missing === 0) return undefined;
   const policy = { limit, windowMs, burst, warmupMs, coldFactor };
   return { ...bucket, spentParts, atMs, ...policy, owedParts, missing, isFilled };
 }
