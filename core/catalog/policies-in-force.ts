@@ -317,7 +317,7 @@ export function readOverride(name: string, base: Table, given: unknown): ReadOve
 /** What is wrong with a policy that is written. */
 export function problemsOf(name: string, fields: Table): readonly Violation[] {
   const policy = parsePolicy(name, fields);
-  return "problems" in policy ? policy.problems : planProblems(policy);
+  return "problems" in policy ? policy.problems : planProblems(policy, fields);
 }
 
 /** The table with the largest limits that its algorithms can count. */

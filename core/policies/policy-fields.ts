@@ -6,7 +6,7 @@ import { MAX_PARTS } from "../algorithms/token-bucket.ts";
 import { type Period, PERIODS } from "../algorithms/windows/calendar.ts";
 import { didYouMean, integer, meant, number, oneOf } from "../validation.ts";
 import { isTable, type Table } from "./changed-tables.ts";
-import { durationMeant } from "./other-words.ts";
+import { durationMeant, failureMeant } from "./other-words.ts";
 import {
   HEADER_STYLES,
   type FailureLimit,
@@ -304,6 +304,8 @@ const ON_FAILURE_ALLOWED =
 function parseOnFailure(value: unknown): (typeof ON_FAILURE)[number] | FailureLimit | Flaw {
   const word = ON_FAILURE.find((each) => each === value);
   if (word !== undefined) return word;
+  if (typeof value === "string")
+    return new Flaw([], value, ON_FAILURE_ALLOWED + failureMeant(value, ON_FAILURE));
   if (!isTable(value)) return new Flaw([], value, ON_FAILURE_ALLOWED);
   const stray = strayIn(value, FAILURE_FIELDS);
   if (stray !== undefined) return stray;

@@ -88,10 +88,10 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
     return answer;
   }
 
-  async policy(name: string): Promise<Versioned<PolicyInCatalog> | Refusal> {
+  async policy(name: string, isHinted = false): Promise<Versioned<PolicyInCatalog> | Refusal> {
     const stored = this.#store.policy(name);
     const fields = this.#tableOf(name);
-    if (fields === undefined) return noPolicy(name);
+    if (fields === undefined) return noPolicy(name, isHinted ? this.#policyNames() : []);
     const source = stored?.fields === undefined ? "file" : "catalog";
     const overrides = this.#store.countOverrides(name);
     return { version: stored?.ownVersion ?? 0, value: { name, source, fields, overrides } };
@@ -310,6 +310,11 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
     return isRefusal(ended) ? ended : this.#writePolicy(by, policy, candidate.value.fields);
   }
 
+  #policyNames(): readonly string[] {
+    const written = this.#store.policies().filter(({ fields }) => fields !== undefined);
+    return [...deployed.tables.keys(), ...written.map((policy) => policy.name)];
+  }
+
   #writeToken(by: string, name: string, entry: Table | undefined): WriteResult {
     const store = this.#store;
     const before = store.token(name);
@@ -319,11 +324,7 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
       return allUsed(`the catalog has ${MAX_TOKENS} tokens`);
     if (isSame(entry, before)) return { version: 1, value: entry };
     const isThere = (policy: string) => this.#tableOf(policy) !== undefined;
-    const names = () => {
-      const written = store.policies().filter(({ fields }) => fields !== undefined);
-      return [...deployed.tables.keys(), ...written.map((policy) => policy.name)];
-    };
-    const refusal = entry && tokenRefusal(entry, isThere, names);
+    const refusal = entry && tokenRefusal(entry, isThere, () => this.#policyNames());
     if (refusal !== undefined) return refusal;
     const version = store.writeToken(name, entry);
     this.#addToAudit(by, `token ${name}`, before && withoutHash(before), entry && withoutHash(entry));

@@ -35,7 +35,9 @@ export function isRefusal(answer: object): answer is Refusal {
 }
 
 export const missing = (detail: string): Refusal => ({ refused: "missing", detail });
-export const noPolicy = (name: string) => missing(`there is no policy ${JSON.stringify(name)}`);
+/** @param names of policies, of which the most similar one is named */
+export const noPolicy = (name: string, names: readonly string[] = []) =>
+  missing(`there is no policy ${JSON.stringify(name)}${meant(name, names)}`);
 export const noCandidate = (policy: string) =>
   missing(`the policy ${JSON.stringify(policy)} has no candidate`);
 export const noOverride = (policy: string, pattern: string) =>

@@ -45,6 +45,15 @@ test.each([
 });
 
 test.each([
+  ["allow", "open"],
+  ["fail-open", "open"],
+  ["deny", "closed"],
+  ["opne", "open"],
+])("onFailure = %o is meant to be %s", (onFailure, meant) => {
+  expect(errorOf({ ...BUCKET, onFailure })).toContain(`(did you mean ${meant}?)`);
+});
+
+test.each([
   ["15 min", '"15m"'],
   ["15 minutes", '"15m"'],
   ["1.5 hours", '"90m"'],
