@@ -1,8 +1,8 @@
 /** The calls on statistics: all counts, the history of a policy, its top keys. */
 import * as v from "valibot";
 import { unavailable } from "../../client/read-answer.ts";
-import { inTime, instantText, SYSTEM_TIME } from "../../core/clock.ts";
-import { parseDurationMs, parseInstantMs } from "../../core/policies/policy-fields.ts";
+import { inTime, instantText, parseInstantMs, SYSTEM_TIME } from "../../core/clock.ts";
+import { parseDurationMs } from "../../core/policies/policy-fields.ts";
 import { publicName } from "../../core/policies/policy.ts";
 import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { type Counts, familyOf, groupsOf, partsOf, POLICY_LABEL } from "../../core/stats/counts.ts";
