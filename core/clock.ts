@@ -15,23 +15,6 @@ export function instantText(atMs: number): string {
   return new Date(atMs).toISOString();
 }
 
-const RFC_3339 =
-  /^(?<year>\d{4})-(?<month>\d\d)-(?<day>\d\d)T(?<hour>\d\d):\d\d:\d\d(?:\.\d+)?(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)$/;
-
-/**
- * Parses an instant of RFC 3339; `undefined`: invalid. `Date.parse` alone reads 30 February as 2 March, and 24:00 as
- * the next day.
- */
-export function parseInstantMs(text: string): number | undefined {
-  const upper = text.toUpperCase();
-  const { year, month, day, hour } = RFC_3339.exec(upper)?.groups ?? {};
-  const atMs = Date.parse(upper);
-  // The days of a month repeat every 400 years.
-  const [like, next] = [2_000 + (Number(year) % 400), Number(month)];
-  const days = (Date.UTC(like, next) - Date.UTC(like, next - 1)) / 86_400_000;
-  return Number(day) <= days && Number(hour) < 24 && !Number.isNaN(atMs) ? atMs : undefined;
-}
-
 /** A clock and timers. The simulation has its own. */
 export interface Time {
   nowMs(): number;

@@ -1,7 +1,6 @@
 import * as v from "valibot";
 import { MAX_UNITS } from "../algorithms/algorithm.ts";
 /** Policies with the catalog's changes: fields, overrides for some keys, and candidates. */
-import { parseInstantMs } from "../clock.ts";
 import {
   isTable,
   multiplied,
@@ -20,7 +19,7 @@ import { parsePolicy } from "../policies/parse-policy.ts";
 import { planProblems } from "../policies/plans.ts";
 import { OVERRIDE_FIELDS } from "../policies/policy-fields.ts";
 import { type Candidate, candidateName, type Policy, type PolicyRevision } from "../policies/policy.ts";
-import { clip, meant, violation, type Violation, violationsOf } from "../validation.ts";
+import { clip, meant, parseInstantMs, violation, type Violation, violationsOf } from "../validation.ts";
 import type { CatalogChanges, OverrideChange, OverrideFields, PolicyChange, Table } from "./calls.ts";
 import { OverrideIndex, parsePattern } from "./patterns.ts";
 

@@ -4,7 +4,6 @@ import { type AnyAlgorithm, type FieldKind, type Fields, MAX_UNITS } from "../al
 import { MAX_WAIT_MS, MAX_WAITERS } from "../algorithms/concurrency.ts";
 import { MAX_PARTS } from "../algorithms/token-bucket.ts";
 import { type Period, PERIODS } from "../algorithms/windows/calendar.ts";
-import { parseInstantMs } from "../clock.ts";
 import {
   didYouMean,
   Flaw,
@@ -13,6 +12,7 @@ import {
   oneOf,
   oneOrMore,
   orTable,
+  parseInstantMs,
   readBy,
   readWith,
   type Shape,

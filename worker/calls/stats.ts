@@ -1,7 +1,7 @@
 /** The calls on statistics: all counts, the history of a policy, its top keys. */
 import * as v from "valibot";
 import { unavailable } from "../../client/read-answer.ts";
-import { inTime, instantText, parseInstantMs, SYSTEM_TIME } from "../../core/clock.ts";
+import { inTime, instantText, SYSTEM_TIME } from "../../core/clock.ts";
 import { parseDurationMs } from "../../core/policies/policy-fields.ts";
 import { publicName } from "../../core/policies/policy.ts";
 import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
@@ -14,7 +14,7 @@ import {
   STEPS,
   TOP_KINDS,
 } from "../../core/stats/messages.ts";
-import { described, oneOf, table } from "../../core/validation.ts";
+import { described, oneOf, parseInstantMs, table } from "../../core/validation.ts";
 import { mayUse, type Principal } from "../auth/tokens.ts";
 import { type CallContext, findPolicy } from "./limits.ts";
 import { amount, KeyRequest, optional } from "./schemas/request-schemas.ts";

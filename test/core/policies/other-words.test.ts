@@ -85,7 +85,9 @@ test.each([...algorithms.keys()])(
   (algorithm) => {
     const message = errorOf({ algorithm, zzzzz: 1 });
     expect(message).toContain("zzzzz is not a field: there are algorithm, unit,");
-    expect(message).toContain("and those of every policy, which docs/policies.md lists");
+    expect(message).toContain(
+      "and those of every policy, which docs/policies.md of the package weir-limiter lists",
+    );
     const line = message.split("\n").find((each) => each.includes("zzzzz")) ?? "";
     expect(Object.keys(POLICY_FIELDS).filter((field) => line.includes(`, ${field},`)).length).toBeLessThan(3);
   },
