@@ -11,13 +11,14 @@ export function To({ place, children }: { readonly place: Place; readonly childr
 
 export function ProblemNote({ problem }: { readonly problem: Problem | undefined }) {
   if (problem === undefined) return null;
-  const { detail, errors = [] } = problem;
+  const { detail, errors: [, ...further] = [] } = problem;
   return (
     <div class="note bad" role="alert">
       <p>{problem.status === 412 ? "Somebody else changed it first. Your change was not made." : detail}</p>
-      {errors.length > 0 && (
+      {/* The detail has the first error. */}
+      {further.length > 0 && (
         <ul>
-          {errors.map((each) => (
+          {further.map((each) => (
             <li key={each.pointer + each.detail}>{each.detail}</li>
           ))}
         </ul>

@@ -1,5 +1,5 @@
 /** The configuration of wrangler.toml, checked before anything is started or uploaded. */
-import { readFileSync } from "node:fs";
+import { existsSync, readFileSync } from "node:fs";
 import { basename } from "node:path";
 import { type NoticeQueue, parseNotices, requireNotices } from "../core/policies/parse-notices.ts";
 import {
@@ -9,9 +9,10 @@ import {
   requireKnownNames,
 } from "../core/policies/parse-policies.ts";
 import type { Policies } from "../core/policies/policy.ts";
+import { didYouMean } from "../core/violations.ts";
 import { propsProblems } from "./binding-props.ts";
 import { readWranglerToml, WRANGLER_TOML } from "./project.ts";
-import { lineOf } from "./toml-lines.ts";
+import { exactLineOf, lineOf } from "./toml-lines.ts";
 
 /** Replaces the tables of wrangler.toml, as JSON text. */
 interface InPlace {
@@ -20,8 +21,12 @@ interface InPlace {
   readonly NOTICES?: string | undefined;
 }
 
-/** Where the limiter is to run. Plain workerd has no Queues, and only the machine's owner may have a webhook there. */
+/**
+ * Where the limiter is to run. Plain workerd has no Queues, and only the machine's owner may have a webhook there.
+ * `nowhere`: only the policies are read, so where notices go is not checked.
+ */
 type Where =
+  | { readonly runsOn: "nowhere" }
   | { readonly runsOn: "cloudflare" }
   | { readonly runsOn: "wrangler" | "workerd"; readonly secret: string | undefined };
 
@@ -41,6 +46,7 @@ export function readConfiguration(
   file = WRANGLER_TOML,
   where: Where = { runsOn: "cloudflare" },
 ): Configuration {
+  requireInVars(file, environment);
   const toml = read(file, environment);
   const given = {
     policies: POLICIES ?? toml.policies,
@@ -55,7 +61,8 @@ export function readConfiguration(
     const hasQueue = toml.hasNoticeQueue && where.runsOn !== "workerd";
     const target = given.notices ?? (hasQueue ? A_QUEUE : undefined);
     if (where.runsOn === "cloudflare") requireNotices(target, false, policies);
-    else parseNotices({ NOTICES: target, NOTICES_SECRET: where.secret }, true, policies);
+    else if (where.runsOn !== "nowhere")
+      parseNotices({ NOTICES: target, NOTICES_SECRET: where.secret }, true, policies);
     // Replaced policies need not be those that the file's bindings name.
     const wrong = POLICIES === undefined ? propsProblems(toml.bound, policies) : [];
     if (wrong.length > 0) throw new Error(wrong.map((each) => `${basename(file)}: ${each}`).join("\n"));
@@ -64,6 +71,29 @@ export function readConfiguration(
     if (!(error instanceof Error) || POLICIES !== undefined) throw error;
     throw new Error(withLines(error.message, file, environment), { cause: error });
   }
+}
+
+const TABLES = {
+  POLICIES: "POLICIES",
+  POLICY: "POLICIES",
+  REGIONS: "REGIONS",
+  NOTICES: "NOTICES",
+  LOG: "LOG",
+};
+
+/** wrangler ignores a table that it does not know. @throws Error that names those that are meant to be in `vars` */
+export function requireInVars(file: string, environment: string | undefined): void {
+  if (!file.endsWith(".toml") || !existsSync(file)) return;
+  const text = readFileSync(file, "utf8");
+  const places = environment === undefined ? [""] : ["", `env.${environment}.`];
+  const found = places.flatMap((above) =>
+    Object.entries(TABLES).flatMap(([name, meant]) => {
+      const line = exactLineOf(text, [...above.split(".").slice(0, -1), name]);
+      const detail = `${above}${name} is not a table that is read${didYouMean(`${above}vars.${meant}`)}`;
+      return line === undefined ? [] : `${basename(file)}:${line}: ${detail}`;
+    }),
+  );
+  if (found.length > 0) throw new Error(found.join("\n"));
 }
 
 /** In place of the binding, which only the worker has. */

@@ -97,7 +97,9 @@ function reasonIn(text: string): string {
       detail?: string;
       errors?: readonly { detail: string }[];
     };
-    return [detail, ...errors.map((each) => each.detail)].join("\n  ");
+    // The detail begins with the first error, but that of earlier limiters.
+    const further = errors.map((each) => each.detail).filter((each) => !detail.startsWith(each));
+    return [detail, ...further].join("\n  ");
   } catch {
     return "it is no limiter";
   }

@@ -27,7 +27,7 @@ function main(): void {
   if (lost !== undefined)
     throw new Error(`${lost} was taken by npm as its own flag: write npx weir types ${lost}`);
   const from = values.config === undefined ? WRANGLER_TOML : resolve(calledIn(), values.config);
-  const { policies } = readConfiguration({}, values.env, from);
+  const { policies } = readConfiguration({}, values.env, from, { runsOn: "nowhere" });
   const file = resolve(calledIn(), values.out);
   writeFileSync(file, policyTypes(policies));
   console.log(`${relative(calledIn(), file)}: ${policies.size} policies`);

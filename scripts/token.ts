@@ -3,6 +3,7 @@ import { parseArgs } from "node:util";
 import { DEFAULT_BOUNDS, MAX_BOUNDS } from "../core/policies/policy.ts";
 import { meant } from "../core/validation.ts";
 import { readConfiguration } from "./configuration.ts";
+import { WRANGLER_TOML } from "./project.ts";
 import { makeToken } from "./tokens.ts";
 
 const USAGE = `Usage: npm run token -- --name NAME --scope limit [--scope ...] [--policy NAME ...] [--key-prefix PREFIX]
@@ -58,7 +59,8 @@ function readArguments() {
 }
 
 function requirePolicies(names: readonly string[], environment: string | undefined): void {
-  const known = [...readConfiguration({}, environment).policies.keys()];
+  const { policies } = readConfiguration({}, environment, WRANGLER_TOML, { runsOn: "nowhere" });
+  const known = [...policies.keys()];
   for (const name of names) {
     const listed = known.map((each) => JSON.stringify(each)).join(", ");
     if (!known.includes(name))

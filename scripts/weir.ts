@@ -2,6 +2,7 @@
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { clip, meant } from "../core/violations.ts";
+import { endWithNpm } from "./end-with-npm.ts";
 import { isRecent, MIN_NODE, MIN_WRANGLER } from "./requirements.ts";
 
 const COMMANDS: Readonly<Record<string, () => Promise<unknown>>> = {
@@ -55,4 +56,7 @@ if (command === undefined || wrong !== undefined) {
   const unknown = isWord ? `${clip(name)} is not a command${meant(name, Object.keys(COMMANDS))}\n\n` : "";
   console[isAsked ? "log" : "error"](wrong ?? unknown + USAGE);
   process.exitCode = isAsked ? 0 : 1;
-} else await command();
+} else {
+  endWithNpm();
+  await command();
+}

@@ -5,8 +5,8 @@
  * below it, or in the next of fixed windows. What is to be told is kept too, with its id, until it has arrived.
  *
  * Use is what was debited, or is leased. Units that isolates and callers hold are not used until they report them, so
- * nobody is told of use that there was not. They do count when a call is denied, and before a threshold may be reached
- * again: otherwise a limit that many isolates use up would be told with each of their reports.
+ * nobody is told of use that there was not. They do count for the threshold 1 when a call is denied, and before a
+ * threshold may be reached again: otherwise a limit that many isolates use up would be told with each of their reports.
  *
  * Pure: values in, values out, and time is an argument.
  */
@@ -117,19 +117,16 @@ export function noticedAfter(
   const isLeasing = rule.lease !== undefined;
   const low = () => useOf(rule, before, nowMs, isLeasing ? leased[0] : outstandingOf(before));
   const base = noticed.reached.length === 0 ? noticed : afterLow(noticed, low(), nowMs);
-  const use = useOf(
-    rule,
-    after,
-    nowMs,
-    isLeasing ? leased[1] : isDenied ? outstandingOf(after) : lackedBy(after),
-  );
-  const { limit, used } = use;
+  const use = useOf(rule, after, nowMs, isLeasing ? leased[1] : lackedBy(after));
+  const { limit } = use;
   if (limit < 1) return base;
+  const all = isDenied && !isLeasing ? useOf(rule, after, nowMs, outstandingOf(after)) : use;
   // A large cost may be denied long before.
-  const isAllUsed = isDenied && used > unitsBelow(1, limit);
+  const isAllUsed = isDenied && all.used > unitsBelow(1, limit);
+  const useAt = (threshold: number) => (threshold === 1 ? all : use);
   const risen = thresholds.filter(
     (threshold) =>
-      (used >= unitsAt(threshold, limit) || (threshold === 1 && isAllUsed)) &&
+      (useAt(threshold).used >= unitsAt(threshold, limit) || (threshold === 1 && isAllUsed)) &&
       !base.reached.some((each) => each.threshold === threshold),
   );
   if (risen.length === 0) return base;
@@ -140,7 +137,13 @@ export function noticedAfter(
     threshold,
     ...(isWindow && { untilMs: nowMs + resetAfterMs }),
   }));
-  const notices = risen.map((threshold) => ({ ...make(), threshold, atMs: nowMs, ...use, resetAfterMs }));
+  const notices = risen.map((threshold) => ({
+    ...make(),
+    threshold,
+    atMs: nowMs,
+    ...useAt(threshold),
+    resetAfterMs,
+  }));
   return { reached: [...known, ...marks], unsent: [...base.unsent, ...notices] };
 }
 

@@ -133,7 +133,8 @@ export interface CatalogMethods {
    */
   changes(since: number, wanted?: WantedPage): Promise<CatalogChanges>;
   write(call: WriteCall): Promise<Versioned<unknown> | Refusal>;
-  policy(name: string): Promise<Versioned<PolicyInCatalog> | Refusal>;
+  /** @param isHinted whether a refusal may name the most similar policy: its caller may use all of them */
+  policy(name: string, isHinted?: boolean): Promise<Versioned<PolicyInCatalog> | Refusal>;
   candidate(policy: string): Promise<Versioned<CandidateInCatalog> | Refusal>;
   override(policy: string, pattern: string): Promise<Versioned<OverrideInCatalog> | Refusal>;
   overrides(policy: string, after?: string): Promise<Page<Versioned<OverrideInCatalog>> | Refusal>;

@@ -1,6 +1,6 @@
-/** Policies with the catalog's changes: fields, overrides for some keys, and candidates. */
 import * as v from "valibot";
 import { MAX_UNITS } from "../algorithms/algorithm.ts";
+/** Policies with the catalog's changes: fields, overrides for some keys, and candidates. */
 import {
   isTable,
   multiplied,
@@ -17,9 +17,9 @@ import {
 } from "../policies/parse-policies.ts";
 import { parsePolicy } from "../policies/parse-policy.ts";
 import { planProblems } from "../policies/plans.ts";
-import { OVERRIDE_FIELDS, parseInstantMs } from "../policies/policy-fields.ts";
+import { OVERRIDE_FIELDS } from "../policies/policy-fields.ts";
 import { type Candidate, candidateName, type Policy, type PolicyRevision } from "../policies/policy.ts";
-import { clip, meant, violation, type Violation, violationsOf } from "../validation.ts";
+import { clip, meant, parseInstantMs, violation, type Violation, violationsOf } from "../validation.ts";
 import type { CatalogChanges, OverrideChange, OverrideFields, PolicyChange, Table } from "./calls.ts";
 import { OverrideIndex, parsePattern } from "./patterns.ts";
 
@@ -317,7 +317,7 @@ export function readOverride(name: string, base: Table, given: unknown): ReadOve
 /** What is wrong with a policy that is written. */
 export function problemsOf(name: string, fields: Table): readonly Violation[] {
   const policy = parsePolicy(name, fields);
-  return "problems" in policy ? policy.problems : planProblems(policy);
+  return "problems" in policy ? policy.problems : planProblems(policy, fields);
 }
 
 /** The table with the largest limits that its algorithms can count. */

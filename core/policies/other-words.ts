@@ -44,6 +44,17 @@ const ALGORITHMS: Readonly<Record<string, string>> = {
   throttle: "leaky-bucket",
 };
 
+const ON_FAILURE: Readonly<Record<string, string>> = {
+  allow: "open",
+  admit: "open",
+  failopen: "open",
+  pass: "open",
+  block: "closed",
+  deny: "closed",
+  failclosed: "closed",
+  reject: "closed",
+};
+
 const plainly = (word: string) => word.toLowerCase().replaceAll(/[-_ ]/g, "");
 
 /** The hint for an unknown field: what others call so, or the most similar known one; "": there is none. */
@@ -59,6 +70,13 @@ export function algorithmMeant(name: string, known: readonly string[]): string {
   const word = plainly(name);
   const found = Object.hasOwn(ALGORITHMS, word) ? ALGORITHMS[word] : undefined;
   return found === undefined ? meant(name, known) : didYouMean(found);
+}
+
+/** The same for a word of `onFailure`. */
+export function failureMeant(given: string, known: readonly string[]): string {
+  const word = plainly(given);
+  const found = Object.hasOwn(ON_FAILURE, word) ? ON_FAILURE[word] : undefined;
+  return found === undefined ? meant(given, known) : didYouMean(found);
 }
 
 const DURATION = /^(?<amount>\d{1,9}(?:\.\d{1,3})?)\s*(?<word>[a-z]+)\.?$/;

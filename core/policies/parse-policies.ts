@@ -1,6 +1,7 @@
 /** Parses the tables POLICIES, REGIONS and LOG of wrangler.toml. */
 import * as v from "valibot";
 import { nearest, number, oneOf, table, violation, violationsOf, wrong } from "../validation.ts";
+import type { Table } from "./changed-tables.ts";
 import { parsePolicy } from "./parse-policy.ts";
 import { planProblems } from "./plans.ts";
 import { NAME, NAME_ALLOWED } from "./policy-fields.ts";
@@ -28,7 +29,7 @@ export function parsePolicies(vars: unknown): Policies {
     const parsed = NAME.test(name)
       ? parsePolicy(name, fields)
       : { problems: [wrong(["its name"], name, NAME_ALLOWED)] };
-    const found = "problems" in parsed ? parsed.problems : planProblems(parsed);
+    const found = "problems" in parsed ? parsed.problems : planProblems(parsed, fields as Table);
     problems.push(...found.map(({ detail }) => `policy ${JSON.stringify(name)}: ${detail}`));
     if ("problems" in parsed) continue;
     policies.set(name, parsed);

@@ -33,7 +33,7 @@ import { prioritiesOf, sheddingOf } from "./priorities.ts";
 const MAX_RULES = 16;
 
 /** Lists all fields of policies. An error has no place for thirty names. */
-const FIELDS_PAGE = "docs/policies.md";
+const FIELDS_PAGE = "docs/policies.md of the package weir-limiter";
 
 interface Problems {
   readonly problems: readonly Violation[];

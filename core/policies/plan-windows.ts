@@ -9,9 +9,10 @@
  *
  * Buckets need none of this: time fills them by what their state says, whatever plan was named.
  */
-import type { AnyAlgorithm } from "../algorithms/algorithm.ts";
+import { type AnyAlgorithm, MAX_UNITS } from "../algorithms/algorithm.ts";
 import { dualConfig } from "../algorithms/dual-config.ts";
 import { clip, type Violation, wrong } from "../validation.ts";
+import { isTable, type Table } from "./changed-tables.ts";
 import type { Policy, Rule } from "./policy.ts";
 
 /** The loosest rule with a window. */
@@ -41,9 +42,9 @@ export function inAllWindows(policies: readonly Policy[], maxInCall = 0): (polic
 
 /**
  * The windows of plans that cannot be counted beside longer ones. Only policies that are written are refused for it: under
- * those that are stored, and have been in force, what a longer window held is forgotten.
+ * those that are stored, and have been in force, what a longer window held is forgotten. @param table as it was written
  */
-export function planWindowProblems({ plans, pool }: Policy): readonly Violation[] {
+export function planWindowProblems({ plans, pool }: Policy, table: Table): readonly Violation[] {
   const named = [...(plans ?? [])];
   const policies = named.map(([, policy]) => policy);
   const windows = windowsOf(policies, policies[0]?.limitInCall?.max);
@@ -52,10 +53,17 @@ export function planWindowProblems({ plans, pool }: Policy): readonly Violation[
       const made = counting(rule, windows[index] ?? [], pool !== undefined);
       if (!("allowed" in made)) return [];
       const path = rules.length === 1 && rule.name === name ? ["window"] : ["rules", rule.name, "window"];
-      const problem = wrong(path, `${rule.quota.windowMs} ms`, made.allowed);
+      const problem = wrong(path, writtenAt(path, table, plan), made.allowed);
       return [plan === "" ? problem : inPlan(plan, problem)];
     }),
   );
+}
+
+/** A plan's value, or the policy's. */
+function writtenAt(path: readonly string[], table: Table, plan: string): unknown {
+  const read = (from: readonly string[]) =>
+    from.reduce<unknown>((value, field) => (isTable(value) ? value[field] : undefined), table);
+  return read(["plans", plan, ...path]) ?? read(path);
 }
 
 /** A problem of a plan's table. */
@@ -78,6 +86,19 @@ function windowsOf(policies: readonly Policy[], maxInCall = 0): readonly (readon
   });
 }
 
+/** The limit that could be counted instead, and its bound. @param times how often it may be admitted in the window */
+function lowerLimit({ algorithm, config }: Rule, times: number): string {
+  let [counted, tooMany] = [0, MAX_UNITS + 1];
+  while (tooMany - counted > 1) {
+    const middle = Math.floor((counted + tooMany) / 2);
+    if (algorithm.canCount?.(config, middle) === true) counted = middle;
+    else tooMany = middle;
+  }
+  const most = Math.floor(counted / times);
+  const lower = most < 1 ? "" : `, or the limit at most ${most}`;
+  return `longer${lower}: algorithm "${algorithm.name}" counts at most ${counted} units, here also in`;
+}
+
 /** @returns what must be so instead, if it cannot be counted beside a longer window */
 function counting(
   rule: Rule,
@@ -95,7 +116,7 @@ function counting(
     const within = quota.units * (Math.ceil(windowMs / ownMs) + MORE_WINDOWS);
     const limit = Math.max(largest, within);
     if (windowMs > ownMs && algorithm.canCount?.(loosest.config, limit) !== true)
-      return { allowed: `longer, or the limit smaller: what it admits is counted in ${ofAll}` };
+      return { allowed: `${lowerLimit(loosest, limit / quota.units)} ${ofAll}` };
     // Of a shorter window the state is kept too, so that all plans have the same states.
     configs.push(windowMs > ownMs ? { ...loosest.config, limit } : config);
   }

@@ -116,9 +116,9 @@ const MAX_ALLOWED = `an integer from 1 to ${MAX_UNITS}`;
  * What is wrong with the windows of plans, or the largest limit that calls may bring: no rule has a limit, or one cannot
  * count so many. Only policies that are written are refused for it: those that are stored have been in force.
  */
-export function planProblems(policy: Policy): readonly Violation[] {
+export function planProblems(policy: Policy, table: Table): readonly Violation[] {
   const problems = limitInCallProblems(policy);
-  return problems.length > 0 ? problems : planWindowProblems(policy);
+  return problems.length > 0 ? problems : planWindowProblems(policy, table);
 }
 
 function limitInCallProblems({ plans }: Policy): readonly Violation[] {

@@ -4,9 +4,23 @@ import { type AnyAlgorithm, type FieldKind, type Fields, MAX_UNITS } from "../al
 import { MAX_WAIT_MS, MAX_WAITERS } from "../algorithms/concurrency.ts";
 import { MAX_PARTS } from "../algorithms/token-bucket.ts";
 import { type Period, PERIODS } from "../algorithms/windows/calendar.ts";
-import { didYouMean, integer, meant, number, oneOf } from "../validation.ts";
-import { isTable, type Table } from "./changed-tables.ts";
-import { durationMeant } from "./other-words.ts";
+import {
+  didYouMean,
+  Flaw,
+  integer,
+  number,
+  oneOf,
+  oneOrMore,
+  orTable,
+  parseInstantMs,
+  readBy,
+  readWith,
+  type Shape,
+  shaped,
+  strayIn,
+} from "../validation.ts";
+import { isTable } from "./changed-tables.ts";
+import { durationMeant, failureMeant } from "./other-words.ts";
 import {
   HEADER_STYLES,
   type FailureLimit,
@@ -49,80 +63,19 @@ function parsePeriod(value: unknown): number | Period | undefined {
   return PERIODS.find((period) => value === `1 ${period}`) ?? parseDurationMs(value);
 }
 
-const RFC_3339 =
-  /^(?<year>\d{4})-(?<month>\d\d)-(?<day>\d\d)T(?<hour>\d\d):\d\d:\d\d(?:\.\d+)?(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)$/;
-
-/**
- * Parses an instant of RFC 3339; `undefined`: invalid. `Date.parse` alone reads 30 February as 2 March, and 24:00 as
- * the next day.
- */
-export function parseInstantMs(text: string): number | undefined {
-  const upper = text.toUpperCase();
-  const { year, month, day, hour } = RFC_3339.exec(upper)?.groups ?? {};
-  const atMs = Date.parse(upper);
-  // The days of a month repeat every 400 years.
-  const [like, next] = [2_000 + (Number(year) % 400), Number(month)];
-  const days = (Date.UTC(like, next) - Date.UTC(like, next - 1)) / DAY_MS;
-  return Number(day) <= days && Number(hour) < 24 && !Number.isNaN(atMs) ? atMs : undefined;
-}
-
-function readBy<Value>(read: (value: unknown) => Value | undefined, allowed: v.ErrorMessage<v.CustomIssue>) {
-  return v.pipe(
-    v.custom((value) => read(value) !== undefined, allowed),
-    v.transform((value) => read(value) as Value),
-  );
-}
-
-/** What is wrong with a value, or with one in its table or list. */
-class Flaw {
-  readonly path: readonly string[];
-  readonly value: unknown;
-  readonly allowed: string;
-
-  constructor(path: readonly string[], value: unknown, allowed: string) {
-    this.path = path;
-    this.value = value;
-    this.allowed = allowed;
-  }
-}
-
-/** The same for tables and lists: the error names the value in it that is wrong. */
-function readWith<Value>(read: (value: unknown) => Value | Flaw) {
-  return v.pipe(
-    v.unknown(),
-    v.rawTransform<unknown, Value>(({ dataset, addIssue, NEVER }) => {
-      const found = read(dataset.value);
-      if (!(found instanceof Flaw)) return found;
-      const { value, allowed: message } = found;
-      const item = {
-        type: "object",
-        origin: "value",
-        input: { ...(dataset.value as Table) },
-        value,
-      } as const;
-      const [first, ...others] = found.path.map((key) => ({ ...item, key }));
-      addIssue({ message, input: value, ...(first && { path: [first, ...others] }) });
-      return NEVER;
-    }),
-  );
-}
-
-/** The first field of a table that is none of these. */
-function strayIn(given: Table, known: readonly string[]): Flaw | undefined {
-  const stray = Object.keys(given).find((field) => !known.includes(field));
-  const allowed = `left out: there are ${known.join(" and ")}${meant(stray ?? "", known)}`;
-  return stray === undefined ? undefined : new Flaw([stray], given[stray], allowed);
-}
-
-/** The same for durations: the error for a number suggests two durations, that for another text what it means. */
-function durationBy<Value>(read: (value: unknown) => Value | undefined, allowed: string) {
+/** A schema for durations: the error for a number suggests two durations, that for another text what it means. */
+function durationBy<Value>(
+  read: (value: unknown) => Value | undefined,
+  allowed: string,
+  shape: Shape = { type: "string" },
+) {
   const readings = (value: unknown) => {
     const isNumber = typeof value === "number" ? value > 0 : /^[1-9]\d{0,8}$/.test(String(value));
     if (isNumber) return ` (${String(value)} might be "${String(value)}s" or "${String(value)}ms")`;
     const near = typeof value === "string" ? durationMeant(value) : undefined;
     return near === undefined || read(near) === undefined ? "" : didYouMean(JSON.stringify(near));
   };
-  return readBy(read, ({ input }) => allowed + readings(input));
+  return readBy(read, ({ input }) => allowed + readings(input), shape);
 }
 
 const durationUpTo = (maxMs: number) => (value: unknown) => {
@@ -131,9 +84,13 @@ const durationUpTo = (maxMs: number) => (value: unknown) => {
 };
 
 export const aboveZero = (isAllowed: (value: number) => boolean, allowed: string) =>
-  v.custom<number>((value) => typeof value === "number" && value > 0 && isAllowed(value), allowed);
+  shaped(
+    v.custom<number>((value) => typeof value === "number" && value > 0 && isAllowed(value), allowed),
+    { type: "number", exclusiveMinimum: 0, description: allowed },
+  );
 
 export const DURATION = durationBy(parseDurationMs, DURATION_ALLOWED);
+export const PERIOD = durationBy(parsePeriod, PERIOD_ALLOWED);
 const UNITS = integer(1, MAX_UNITS);
 
 const FIELD_SCHEMAS = {
@@ -142,7 +99,7 @@ const FIELD_SCHEMAS = {
   "count?": v.optional(integer(0, MAX_UNITS)),
   duration: DURATION,
   "duration?": v.optional(DURATION),
-  period: durationBy(parsePeriod, PERIOD_ALLOWED),
+  period: PERIOD,
   "boolean?": v.optional(v.boolean("true or false")),
   "text?": v.optional(v.pipe(v.string("text"), v.nonEmpty("text that is not empty"))),
   "ratio?": v.optional(aboveZero((value) => value < Infinity, "a number above 0")),
@@ -179,6 +136,12 @@ const MAX_WEIGHTS = 100;
 const MAX_WEIGHT = 1_000;
 const WEIGHTS_ALLOWED = `a table of 1 to ${MAX_WEIGHTS} groups, or beginnings of them with * at the end, each with a weight above 0 and at most ${MAX_WEIGHT}, such as { "gold:*" = 4 }`;
 
+const WEIGHTS_SHAPE = {
+  type: "object",
+  additionalProperties: { type: "number", exclusiveMinimum: 0, maximum: MAX_WEIGHT },
+  description: WEIGHTS_ALLOWED,
+};
+
 /** The weight of a group: that of the first name or beginning that it has, or 1. */
 function parseWeights(value: unknown): ((group: string) => number) | Flaw {
   const weights = isTable(value) ? Object.entries(value) : [];
@@ -197,7 +160,7 @@ function parseWeights(value: unknown): ((group: string) => number) | Flaw {
 /** Of rules whose quota groups share (core/algorithms/fair/fair.ts). */
 export const FAIR_FIELDS = {
   fair: v.optional(v.literal(true, "true, or left out")),
-  weights: v.optional(readWith(parseWeights)),
+  weights: v.optional(readWith(parseWeights, WEIGHTS_SHAPE)),
 };
 
 const MAX_DEADLINE_MS = 60_000;
@@ -230,6 +193,12 @@ const MAX_OBJECTS = 65_536;
 /** An unknown key is searched in one object of each earlier layout, one after the other. */
 const MAX_BEFORE = 3;
 const LAYOUT_ALLOWED = `"per-key" or an integer from 1 to ${MAX_OBJECTS}`;
+const LAYOUT_SHAPE = {
+  anyOf: [
+    { type: "string", const: "per-key" },
+    { type: "integer", minimum: 1, maximum: MAX_OBJECTS },
+  ],
+};
 export const BEFORE_ALLOWED = `what objects was before, or a list of at most ${MAX_BEFORE} of these, the last one first; not what it is now`;
 
 function isLayout(value: unknown): value is Layout {
@@ -267,6 +236,14 @@ function parseRetryJitter(value: unknown): RetryJitter | undefined {
 const MAX_THRESHOLDS = 8;
 const NOTIFY_ALLOWED = `a list of 1 to ${MAX_THRESHOLDS} different fractions of the limit, each above 0 and at most 1, such as [0.8, 1]`;
 
+const NOTIFY_SHAPE = {
+  type: "array",
+  items: { type: "number", exclusiveMinimum: 0, maximum: 1 },
+  minItems: 1,
+  maxItems: MAX_THRESHOLDS,
+  description: NOTIFY_ALLOWED,
+};
+
 function parseNotify(value: unknown): readonly number[] | Flaw {
   const given: readonly unknown[] = Array.isArray(value) ? value : [];
   if (given.length === 0 || given.length > MAX_THRESHOLDS) return new Flaw([], value, NOTIFY_ALLOWED);
@@ -301,9 +278,17 @@ const ON_FAILURE_ALLOWED =
   `"closed", "open", "local", or a table { limit = 20, window = "1s" } of an integer from 1 to ${MAX_UNITS} and ` +
   `a duration of 1 ms or more, with limit times milliseconds at most 2^53`;
 
+const ON_FAILURE_SHAPE = orTable(
+  ON_FAILURE,
+  { limit: { type: "integer", minimum: 1, maximum: MAX_UNITS }, window: { type: "string" } },
+  FAILURE_FIELDS,
+);
+
 function parseOnFailure(value: unknown): (typeof ON_FAILURE)[number] | FailureLimit | Flaw {
   const word = ON_FAILURE.find((each) => each === value);
   if (word !== undefined) return word;
+  if (typeof value === "string")
+    return new Flaw([], value, ON_FAILURE_ALLOWED + failureMeant(value, ON_FAILURE));
   if (!isTable(value)) return new Flaw([], value, ON_FAILURE_ALLOWED);
   const stray = strayIn(value, FAILURE_FIELDS);
   if (stray !== undefined) return stray;
@@ -318,13 +303,14 @@ function parseOnFailure(value: unknown): (typeof ON_FAILURE)[number] | FailureLi
 }
 
 export const POLICY_FIELDS = {
-  onFailure: v.optional(readWith(parseOnFailure), "closed"),
+  onFailure: v.optional(readWith(parseOnFailure, ON_FAILURE_SHAPE), "closed"),
   deadlineMs: v.optional(integer(1, MAX_DEADLINE_MS), DEFAULT_DEADLINE_MS),
-  objects: v.optional(v.custom<Layout>(isLayout, LAYOUT_ALLOWED), "per-key"),
+  objects: v.optional(shaped(v.custom<Layout>(isLayout, LAYOUT_ALLOWED), LAYOUT_SHAPE), "per-key"),
   reservation: v.optional(
     readBy(
       parseReservation,
       `"auto", "off" or a table { ttl = DURATION, clients = false } of one field or both, with a ttl of at most ${MAX_RESERVATION_TTL_MS} ms`,
+      orTable(["auto", "off"], { ttl: { type: "string" }, clients: { type: "boolean" } }),
     ),
     "auto",
   ),
@@ -362,15 +348,22 @@ export const POLICY_FIELDS = {
   plans: v.optional(v.unknown()),
   limitInCall: v.optional(v.unknown()),
   retryJitter: v.optional(
-    readBy(parseRetryJitter, 'a number above 0 and at most 1, or a duration of at most 1 day such as "5s"'),
+    readBy(parseRetryJitter, 'a number above 0 and at most 1, or a duration of at most 1 day such as "5s"', {
+      anyOf: [{ type: "number", exclusiveMinimum: 0, maximum: 1 }, { type: "string" }],
+    }),
   ),
-  notify: v.optional(readWith(parseNotify)),
-  headers: v.optional(readBy(parseHeaders, HEADERS_ALLOWED), "draft-11"),
+  notify: v.optional(readWith(parseNotify, NOTIFY_SHAPE)),
+  headers: v.optional(
+    readBy(parseHeaders, HEADERS_ALLOWED, oneOrMore({ type: "string", enum: HEADER_STYLES.flat() })),
+    "draft-11",
+  ),
   denialTtl: v.optional(
-    durationBy(parseDenialTtlMs, `"0s", or ${DURATION_ALLOWED}, at most ${MAX_DENIAL_TTL_MS} ms`),
+    durationBy(parseDenialTtlMs, `"0s", or ${DURATION_ALLOWED}, at most ${MAX_DENIAL_TTL_MS} ms`, {
+      anyOf: [{ type: "string" }, { type: "integer", const: 0 }],
+    }),
     "10s",
   ),
-  objectsBefore: v.optional(readBy(parseBefore, BEFORE_ALLOWED)),
+  objectsBefore: v.optional(readBy(parseBefore, BEFORE_ALLOWED, oneOrMore(LAYOUT_SHAPE))),
   locationHint: v.optional(oneOf(LOCATION_HINTS)),
   jurisdiction: v.optional(oneOf(JURISDICTIONS)),
 };
@@ -381,7 +374,7 @@ const EXPIRY_ALLOWED = 'an instant in the future, such as "2027-01-31T12:00:00Z"
 
 function instantBy(allowed: string) {
   return v.pipe(
-    v.string(allowed),
+    shaped(v.string(allowed), { type: "string", format: "date-time", description: allowed }),
     v.check((text) => parseInstantMs(text) !== undefined, allowed),
   );
 }

@@ -93,7 +93,7 @@ const share = (usual: number) =>
   );
 
 /** The defaults are those of P. Tarjan's example code of 2017. */
-const SHED = table({
+export const SHED = table({
   good: share(0.7),
   bad: share(0.8),
   after: v.optional(DURATION, "28s"),

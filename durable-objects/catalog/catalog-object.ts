@@ -35,6 +35,7 @@ import {
   noCandidate,
   noOverride,
   noPolicy,
+  policyNames,
   overrideMisfit,
   placed,
   policyRefusal,
@@ -88,10 +89,10 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
     return answer;
   }
 
-  async policy(name: string): Promise<Versioned<PolicyInCatalog> | Refusal> {
+  async policy(name: string, isHinted = false): Promise<Versioned<PolicyInCatalog> | Refusal> {
     const stored = this.#store.policy(name);
     const fields = this.#tableOf(name);
-    if (fields === undefined) return noPolicy(name);
+    if (fields === undefined) return noPolicy(name, isHinted ? policyNames(this.#store) : []);
     const source = stored?.fields === undefined ? "file" : "catalog";
     const overrides = this.#store.countOverrides(name);
     return { version: stored?.ownVersion ?? 0, value: { name, source, fields, overrides } };
@@ -319,11 +320,7 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
       return allUsed(`the catalog has ${MAX_TOKENS} tokens`);
     if (isSame(entry, before)) return { version: 1, value: entry };
     const isThere = (policy: string) => this.#tableOf(policy) !== undefined;
-    const names = () => {
-      const written = store.policies().filter(({ fields }) => fields !== undefined);
-      return [...deployed.tables.keys(), ...written.map((policy) => policy.name)];
-    };
-    const refusal = entry && tokenRefusal(entry, isThere, names);
+    const refusal = entry && tokenRefusal(entry, isThere, () => policyNames(this.#store));
     if (refusal !== undefined) return refusal;
     const version = store.writeToken(name, entry);
     this.#addToAudit(by, `token ${name}`, before && withoutHash(before), entry && withoutHash(entry));

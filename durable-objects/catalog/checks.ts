@@ -23,7 +23,7 @@ import { NAME, NAME_ALLOWED } from "../../core/policies/policy-fields.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import { meant, violation, type Violation } from "../../core/validation.ts";
 import { deployed, noticesTo } from "../deployment.ts";
-import type { OverrideCounts } from "./catalog-store.ts";
+import type { CatalogStore, OverrideCounts } from "./catalog-store.ts";
 
 export type WriteResult = Versioned<unknown> | Refusal;
 
@@ -35,7 +35,14 @@ export function isRefusal(answer: object): answer is Refusal {
 }
 
 export const missing = (detail: string): Refusal => ({ refused: "missing", detail });
-export const noPolicy = (name: string) => missing(`there is no policy ${JSON.stringify(name)}`);
+export function policyNames(store: Pick<CatalogStore, "policies">): readonly string[] {
+  const written = store.policies().filter(({ fields }) => fields !== undefined);
+  return [...deployed.tables.keys(), ...written.map(({ name }) => name)];
+}
+
+/** @param names of policies, of which the most similar one is named */
+export const noPolicy = (name: string, names: readonly string[] = []) =>
+  missing(`there is no policy ${JSON.stringify(name)}${meant(name, names)}`);
 export const noCandidate = (policy: string) =>
   missing(`the policy ${JSON.stringify(policy)} has no candidate`);
 export const noOverride = (policy: string, pattern: string) =>

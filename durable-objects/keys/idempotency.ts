@@ -47,6 +47,14 @@ export function endOfHold(id: string): Idempotent {
   return { idempotencyKey: id, request: END_OF_HOLD };
 }
 
+/** The digest at the end of a request of several checks (worker/calls/checks.ts): it tells a caller nothing. */
+const DIGEST = / \([0-9a-f]{16}\)$/;
+
+/** The refusal of another request under the idempotency key of this one, as callers read it. */
+export function conflictWith(request: string): Conflict {
+  return { conflict: { request: request.replace(DIGEST, "") } };
+}
+
 /** The answers of an object's calls with an idempotency key, and how its holds ended. */
 export class KeyAnswers {
   readonly #storage: KeyStorage;
@@ -131,7 +139,7 @@ export class KeyAnswers {
     const found =
       this.#stored(keyState, idempotencyKey, nowMs) ?? this.#shared(keyState, idempotencyKey, nowMs);
     if (found === undefined) return undefined;
-    return found.request === request ? rememberedIn(found.answer) : { conflict: { request: found.request } };
+    return found.request === request ? rememberedIn(found.answer) : conflictWith(found.request);
   }
 
   #stored(keyState: KeyState, idempotencyKey: string, nowMs: number): StoredAnswer | undefined {

@@ -4,7 +4,7 @@ import { type Cost, costOf, costText } from "../../core/policies/policy.ts";
 import type { Answer, Decided, Lease, Missing, Peeked, RuleDecision } from "../../core/protocol/answers.ts";
 import type { GiveBackMessage } from "../../core/protocol/calls.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
-import { planOfKey } from "../keys/idempotency.ts";
+import { conflictWith, planOfKey } from "../keys/idempotency.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import { refundText } from "../operations/limits.ts";
@@ -292,7 +292,7 @@ function answerOf(answer: PoolAnswer, units: Cost): Answer {
   const { rules = [], missing, conflict, full, hold, deniedIn, plan } = answer;
   if (missing === true) return MISSING;
   if (full !== undefined) return { full };
-  if (conflict !== undefined) return { conflict };
+  if (conflict !== undefined) return conflictWith(conflict.request);
   const decided: Decided = { rules, source: "pool", ...(plan !== undefined && { plan }) };
   if (hold === undefined) return { ...decided, ...(deniedIn && { deniedIn }) };
   return { ...decided, hold: { id: hold.id, units, expiresAfterMs: hold.expiresAfterMs } };

@@ -15,7 +15,7 @@ import {
 } from "../../core/policies/parse-policies.ts";
 import type { Policies } from "../../core/policies/policy.ts";
 import { propsProblems } from "../binding-props.ts";
-import { A_QUEUE, withLines } from "../configuration.ts";
+import { A_QUEUE, requireInVars, withLines } from "../configuration.ts";
 import { hasNoticeQueue, ROOT, WRANGLER_TOML } from "../project.ts";
 import { changes, type Deployed, type Line } from "./changes.ts";
 import { objectLines, reachedLines } from "./objects.ts";
@@ -97,6 +97,7 @@ function noticeLines(config: Config, asked: Asked, policies: Policies): Line[] {
 /** The misspelt and bad variables, which keep the worker from starting. */
 function nameLines({ vars }: Config, asked: Asked): Line[] {
   const checks = [
+    () => requireInVars(asked.file, asked.environment),
     () => requireKnownNames(vars),
     () => parseLog(vars["LOG"]),
     () => requireHome(vars["HOME"]),

@@ -15,11 +15,15 @@ import { manualClock, memoryLimiter } from "../../package/testing.ts";
 import { readPages } from "../support/docs.ts";
 
 const PAGE = "docs/migrating/rate-limiter-flexible.md";
-const fences = readPages().find(({ path }) => path === PAGE)?.fences ?? [];
-/** The policies of the page, all of them. */
+/** It links the recipe of this page. */
+const RECIPE_PAGE = "docs/holds-and-rules.md";
+const pages = readPages();
+const fencesOf = (page: string) => pages.find(({ path }) => path === page)?.fences ?? [];
+const [fences, ofRecipe] = [fencesOf(PAGE), fencesOf(RECIPE_PAGE)];
+/** The policies of both pages, all of them. */
 const PAGE_POLICIES = Object.assign(
   {},
-  ...fences
+  ...[...fences, ...ofRecipe]
     .filter(({ language }) => language === "toml")
     .map(({ code }) => (parseToml(code) as { vars: { POLICIES: object } }).vars.POLICIES),
 ) as Record<string, object>;
@@ -296,7 +300,7 @@ describe("only failures count", () => {
     const { limiter } = start();
     vi.resetModules();
     vi.doMock("weir-limiter/client", () => ({ createLimiter: () => limiter }));
-    const code = fences.find((fence) => fence.code.includes("limiter.hold("))?.code ?? "";
+    const code = ofRecipe.find((fence) => fence.code.includes("limiter.hold("))?.code ?? "";
     const folder = join(import.meta.dirname, "../../dist/run-examples");
     mkdirSync(folder, { recursive: true });
     const file = `${join(folder, "failures")}.ts`;

@@ -50,6 +50,11 @@ test.each([
     "wrangler.toml:16: POLICY is not a variable that is read (did you mean POLICIES?)",
   ],
   [
+    "a table that is not in vars",
+    `${POLICY}[POLICIES.login]\nalgorithm = "sliding-log"\nlimit = 5\nwindow = "15m"\n`,
+    "wrangler.toml:16: POLICIES is not a table that is read (did you mean vars.POLICIES?)",
+  ],
+  [
     "a duration in words",
     POLICY.replace('"30d"', '"15 min"'),
     'wrangler.toml:15: policy "api": window is "15 min": must be',

@@ -1,10 +1,14 @@
 /** What goes wrong when one starts: said at once, by the process that was started, with what is to be written instead. */
+import { spawn } from "node:child_process";
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { freePort } from "../../scripts/free-port.ts";
+import { ROOT } from "../../scripts/project.ts";
+import { lockState } from "../../scripts/state-lock.ts";
+import { eventually } from "../support/eventually.ts";
 import {
   makeProject,
   POLICY,
@@ -138,4 +142,24 @@ test("STATE_DIR is the caller's, and a folder that earlier versions took is not 
     status,
     stderr.includes(`${join(folder, "before")}, which does: must be an absolute path`),
   ]).toEqual([1, true]);
+});
+
+const COMMANDS = { "this project": "with-packages.mjs scripts/start.ts", "the package": "weir.ts start" };
+test.each(Object.entries(COMMANDS))("%s: SIGTERM to npm ends the limiter too", async (_, command) => {
+  const port = await freePort();
+  // A shell that waits for the script, as npm's does on some machines.
+  const scripts = { start: `node ${join(ROOT, "scripts", command)}; exit $?` };
+  writeFileSync(join(folder, "package.json"), JSON.stringify({ scripts }));
+  const env = { ...process.env, WEIR_PROJECT: folder, PORT: String(port), NO_COLOR: "1" };
+  const npm = spawn("npm", ["start"], { cwd: folder, env, stdio: "ignore" });
+  const answers = () =>
+    fetch(`http://127.0.0.1:${port}/healthz`).then(
+      ({ ok }) => ok,
+      () => false,
+    );
+  await eventually(async () => expect(await answers()).toBe(true));
+  npm.kill("SIGTERM");
+  await eventually(async () => expect(await answers()).toBe(false));
+  // The process that has the state is gone as well.
+  await eventually(async () => (await lockState(join(folder, ".wrangler", "state"))).release());
 });

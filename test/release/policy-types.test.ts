@@ -261,6 +261,16 @@ test.each(COMPILERS)(
   },
 );
 
+test.each([
+  ["this machine", '[vars.NOTICES]\nwebhook = "http://127.0.0.1:9000/limits"\n'],
+  ["nowhere yet", ""],
+])("types need no address: notices go to %s", (_, notices) => {
+  const own = makeProject(`${POLICY}notify = [0.8]\n${notices}`);
+  const { stdout, stderr } = runScript(own, "policy-types");
+  removeProject(own);
+  expect([stdout, stderr]).toEqual(["weir-policies.d.ts: 1 policies\n", ""]);
+});
+
 test("a configuration that is wrong writes nothing", () => {
   const bad = makeProject(POLICY.replace('"30d"', "60"));
   const { status, stderr } = runScript(bad, "policy-types");

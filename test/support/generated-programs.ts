@@ -75,6 +75,17 @@ function found<Value>(value: Value | undefined): Value {
   if (value === undefined) throw new Error("no answer");
   return value;
 }
+const overrides: OverrideRequest[] = [{ limit: 20 }, { blocked: true, expiresAt: "2027-01-31T12:00:00Z" }];
+const policies: PolicyFields[] = [
+  { algorithm: "token-bucket", limit: 10, window: "1s", burst: 20, shadow: true, objects: 16 },
+  { rules: { requests: { algorithm: "fixed-window", limit: 10, window: "1 day", timeZone: "Europe/Berlin" } } },
+];
+// @ts-expect-error it is startsAt
+overrides.push({ limit: 20, startAt: "2027-01-31T12:00:00Z" });
+// @ts-expect-error there is no such algorithm
+policies.push({ algorithm: "token-buket", limit: 10, window: "1s" });
+// @ts-expect-error it has neither an algorithm nor rules
+policies.push({ limit: 10 });
 const [url = "", token = ""] = process.argv.slice(2);
 const key = "key-" + Math.random();
 `;
@@ -88,6 +99,8 @@ type Decision = components["schemas"]["Decision"];
 type LeaseDecision = components["schemas"]["LeaseDecision"];
 type HoldDecision = components["schemas"]["HoldDecision"];
 type Lease = components["schemas"]["Lease"];
+type OverrideRequest = components["schemas"]["OverrideRequest"];
+type PolicyFields = components["schemas"]["PolicyFields"];
 type LimitProblem = NonNullable<Awaited<ReturnType<typeof deny>>["error"]>;
 ${NARROWED}
 const client = createClient<paths>({ baseUrl: url, headers: { Authorization: "Bearer " + token } });
@@ -115,7 +128,14 @@ ${PRINTING}`;
 export const HEY_API = `
 import { createClient } from "./hey/client/index.js";
 import * as weir from "./hey/index.js";
-import type { Decision, HoldDecision, Lease, LeaseDecision } from "./hey/index.js";
+import type {
+  Decision,
+  HoldDecision,
+  Lease,
+  LeaseDecision,
+  OverrideRequest,
+  PolicyFields,
+} from "./hey/index.js";
 
 type LimitProblem = weir.LimitError;
 ${NARROWED}

@@ -11,7 +11,7 @@ import { buildPlanted, FAULTS } from "../support/planted.ts";
 import { announcedSeed, seededRandom } from "../support/random.ts";
 import { makeState, removeState } from "../support/served.ts";
 
-/** Of some 640, each with about 500 calls. Each seed draws others. */
+/** Of some 850, each with about 500 calls. Each seed draws others. */
 const ROUNDS = depth(6, 36);
 const MAX_MS = 1_200_000;
 

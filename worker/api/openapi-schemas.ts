@@ -1,6 +1,8 @@
 /** The named schemas of the OpenAPI document, made of the schemas that the parser uses. They refer to each other. */
 import { toJsonSchema } from "@valibot/to-json-schema";
 import * as v from "valibot";
+import { DURATION, PERIOD } from "../../core/policies/policy-fields.ts";
+import { type Shape, shapeOf } from "../../core/validation.ts";
 import * as catalog from "../calls/catalog/catalog-schemas.ts";
 import * as keys from "../calls/keys.ts";
 import * as answers from "../calls/schemas/answer-schemas.ts";
@@ -27,7 +29,12 @@ const REQUESTS = {
   ReleaseRequest: without(requests.ReleaseRequest.entries, ["id"]),
   ...pick(reservations, "ReservationCall", "ReservationsRequest"),
   SetRequest: without(requests.SetRequest.entries, ["policy", "key"]),
+  ...pick(catalog, "RuleFigures", "RuleFields", "PolicyFigures", "PolicyOfOneRule", "PolicyOfRules"),
   ...pick(catalog, "PolicyFields", "OverrideRequest", "TokenRequest"),
+  Duration: DURATION.pipe[0],
+  Period: PERIOD.pipe[0],
+  // What is stored is answered as it was written.
+  ...pick(catalog, "PolicyInForce", "Candidate", "ComparedCandidate", "Override", "OverrideList"),
 };
 const { RuleDecision, Lease, Hold, ...decisions } = answers;
 const ANSWERS = {
@@ -42,7 +49,7 @@ const ANSWERS = {
   PolicyRule: keys.PolicyRule,
   Policy: keys.PolicyDescription,
   PolicyList: keys.PolicyList,
-  ...pick(catalog, "PolicyInForce", "Candidate", "ComparedCandidate", "Override", "OverrideList", "OwnToken"),
+  OwnToken: catalog.OwnToken,
   ...pick(catalog, "IssuedToken", "TokenList", "Catalog", "AuditLog"),
   ...pick(stats, "HistoryPoint", "History", "TopKey", "TopKeyList", "TopGroup", "TopGroupList"),
   Problem: problems.ProblemDetails,
@@ -78,6 +85,12 @@ const DESCRIPTIONS: Readonly<Partial<Record<string, string>>> = {
   ReducedCapacity: "A denial under `?deny=429` that is not the caller's doing.",
   SeveralExceeded: "The same as QuotaExceeded, of several checks.",
   SeveralReduced: "The same as ReducedCapacity, of several checks.",
+  Duration: "A duration of 1 ms or more with its unit, as `250ms`, `10s`, `15m`, `1h` or `30d`.",
+  Period: "A duration, or one of the calendar, as `1 day` or `1 month`.",
+  RuleFigures: "The figures of a rule that an override or a plan may change: which ones, its algorithm says.",
+  RuleFields: "A rule. Which further fields it has, its algorithm says.",
+  PolicyFields: "The fields that a policy has in wrangler.toml: those of its only rule, or `rules`.",
+  OverrideRequest: "Figures of the policy, or one of `multiply`, `blocked` and `unlimited`.",
   PolicyRule: "Further fields are the algorithm's: limits in units, durations in milliseconds.",
 } satisfies Partial<Record<SchemaName, string>>;
 
@@ -118,12 +131,20 @@ function schema(source: v.GenericSchema, typeMode: "input" | "output"): object {
     overrideSchema: ({ valibotSchema, jsonSchema }) => {
       const name = valibotSchema === source ? undefined : NAMES.get(valibotSchema);
       if (name !== undefined) return { $ref: `#/components/schemas/${name}` };
+      const shape = shapeOf(valibotSchema);
+      if (shape !== undefined) return inSentences(shape);
       if (valibotSchema === requests.Limits) return schema(requests.LimitsByUnit, typeMode);
       if (jsonSchema.const !== undefined) return { type: typeOf(jsonSchema.const), ...jsonSchema };
       return jsonSchema.default === undefined ? undefined : withDefaultInWords(jsonSchema);
     },
   });
   return converted;
+}
+
+/** What the parser's errors allow, as a sentence. */
+function inSentences({ description, ...shape }: Shape): Shape {
+  if (typeof description !== "string") return shape;
+  return { ...shape, description: `${description.slice(0, 1).toUpperCase()}${description.slice(1)}.` };
 }
 
 /**

@@ -2,7 +2,7 @@
 import * as v from "valibot";
 import { unavailable } from "../../client/read-answer.ts";
 import { inTime, instantText, SYSTEM_TIME } from "../../core/clock.ts";
-import { parseDurationMs, parseInstantMs } from "../../core/policies/policy-fields.ts";
+import { parseDurationMs } from "../../core/policies/policy-fields.ts";
 import { publicName } from "../../core/policies/policy.ts";
 import { type Answered, Problem, LIMITER_PROBLEMS, PROBLEMS } from "../../core/protocol/problems.ts";
 import { type Counts, familyOf, groupsOf, partsOf, POLICY_LABEL } from "../../core/stats/counts.ts";
@@ -14,7 +14,7 @@ import {
   STEPS,
   TOP_KINDS,
 } from "../../core/stats/messages.ts";
-import { described, oneOf, table } from "../../core/validation.ts";
+import { described, oneOf, parseInstantMs, table } from "../../core/validation.ts";
 import { mayUse, type Principal } from "../auth/tokens.ts";
 import { type CallContext, findPolicy } from "./limits.ts";
 import { amount, KeyRequest, optional } from "./schemas/request-schemas.ts";

@@ -23,8 +23,8 @@ export function notAllowed(
 ): Problem {
   const listed = violations.slice(0, MAX_PROBLEMS);
   const errors = listed.map(({ path, detail }) => ({ pointer: pointerTo(path), detail }));
-  const rest = count > errors.length ? `: the first ${errors.length} are listed` : "";
-  const detail = count === 1 ? "one value is not allowed" : `${count} values are not allowed${rest}`;
+  const more = count > 1 ? `; and ${count - 1} more` : "";
+  const detail = `${listed[0]?.detail ?? "a value is not allowed"}${more}`;
   return new Problem(PROBLEMS.notAllowed, detail, { errors });
 }
 

@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
 import { instantText } from "../../../core/clock.ts";
-import { parseInstantMs } from "../../../core/policies/policy-fields.ts";
+import { parseInstantMs } from "../../../core/validation.ts";
 
 const MINUTE_MS = 60_000;
 const AtMs = fc

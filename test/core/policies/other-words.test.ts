@@ -45,6 +45,15 @@ test.each([
 });
 
 test.each([
+  ["allow", "open"],
+  ["fail-open", "open"],
+  ["deny", "closed"],
+  ["opne", "open"],
+])("onFailure = %o is meant to be %s", (onFailure, meant) => {
+  expect(errorOf({ ...BUCKET, onFailure })).toContain(`(did you mean ${meant}?)`);
+});
+
+test.each([
   ["15 min", '"15m"'],
   ["15 minutes", '"15m"'],
   ["1.5 hours", '"90m"'],
@@ -76,7 +85,9 @@ test.each([...algorithms.keys()])(
   (algorithm) => {
     const message = errorOf({ algorithm, zzzzz: 1 });
     expect(message).toContain("zzzzz is not a field: there are algorithm, unit,");
-    expect(message).toContain("and those of every policy, which docs/policies.md lists");
+    expect(message).toContain(
+      "and those of every policy, which docs/policies.md of the package weir-limiter lists",
+    );
     const line = message.split("\n").find((each) => each.includes("zzzzz")) ?? "";
     expect(Object.keys(POLICY_FIELDS).filter((field) => line.includes(`, ${field},`)).length).toBeLessThan(3);
   },

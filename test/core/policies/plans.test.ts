@@ -153,6 +153,24 @@ describe("a limit of calls that no rule can count is refused when the policy is 
     // It may be stored, and in force, since an earlier version.
     expect(problemsOf(fields)).toEqual([]);
   });
+  test("a window of a plan is quoted as it was written, with the limit that can be counted, which is allowed", () => {
+    const fields = (limit: number) => ({ ...log, plans: { m: { limit, window: "1 h" } } });
+    expect(problemsOfWrite("api", fields(9_000))).toEqual([
+      {
+        path: ["plans", "m", "window"],
+        detail:
+          'plans.m: window is "1 h": must be longer, or the limit at most 1385: algorithm "sliding-log" counts at ' +
+          "most 1000000 units, here also in the longest window of the policy's plans, 2592000000 ms",
+      },
+    ]);
+    expect(problemsOfWrite("api", fields(1_385))).toEqual([]);
+    expect(problemsOfWrite("api", fields(1_386))).toHaveLength(1);
+    const rules = { ...RULES, tokens: { ...log, unit: "tokens" } };
+    const named = { rules, plans: { m: { rules: { tokens: { limit: 9_000, window: "60m" } } } } };
+    expect(problemsOfWrite("api", named)[0]?.detail).toContain(
+      'rules.tokens.window is "60m": must be longer',
+    );
+  });
   test("the largest that it names is allowed, and a rule without a limit beside others stays", () => {
     expect(problemsOfWrite("api", { ...log, limitInCall: { max: 1e6 } })).toEqual([]);
     const fields = { rules: { ...RULES, any: { algorithm: "unlimited" } }, limitInCall: { max: 1e6 } };

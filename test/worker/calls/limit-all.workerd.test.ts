@@ -191,7 +191,7 @@ test("some of the checks, more of them, or one of them by itself are another cal
   const fewer = await limitAll(checks.slice(0, 1), { idempotencyKey: "a" });
   expect(fewer.status).toBe(409);
   expect(fewer.body["errors"]).toEqual([
-    { pointer: "/idempotencyKey", detail: expect.stringContaining("was used for a call on 2 checks") },
+    { pointer: "/idempotencyKey", detail: expect.stringContaining("was used for a call on 2 checks: use") },
   ]);
   const more = [...checks, { policy: "slow", key: freshKey() }];
   expect((await limitAll(more, { idempotencyKey: "a" })).status).toBe(409);

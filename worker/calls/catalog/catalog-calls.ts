@@ -67,7 +67,9 @@ export async function readPolicy(
   { catalog, principal }: CatalogCaller,
   { place: { policy = "" } }: Pick<CatalogInput, "place">,
 ): Answered<PolicyAnswer> {
-  return policyProblem(principal, policy) ?? policyAnswer(await catalogAnswer(catalog.policy(policy)));
+  const isHinted = principal.policies === undefined;
+  const refusal = policyProblem(principal, policy);
+  return refusal ?? policyAnswer(await catalogAnswer(catalog.policy(policy, isHinted)));
 }
 
 export async function writePolicy(caller: CatalogCaller, input: CatalogInput): Answered<PolicyAnswer> {

@@ -1,42 +1,104 @@
-/** The catalog's requests and answers, for the OpenAPI document. Its fields are checked like the file's. */
+/**
+ * The catalog's requests and answers, for the OpenAPI document. The fields of policies and overrides are those that the
+ * parser reads (core/policies/policy-fields.ts) and those of the algorithms, as callers write them.
+ */
 import * as v from "valibot";
-import { described } from "../../../core/validation.ts";
-import { SCOPE_LIST } from "../../auth/tokens.ts";
+import { algorithms } from "../../../core/policies/algorithms.ts";
+import {
+  FAIR_FIELDS,
+  fieldsOf,
+  OVERRIDE_FIELDS,
+  PENALTY_FIELDS,
+  POLICY_FIELDS,
+  RULE_FIELDS,
+} from "../../../core/policies/policy-fields.ts";
+import { SHED } from "../../../core/policies/priorities.ts";
+import { described, shapeOf } from "../../../core/validation.ts";
+import { SCOPE_LIST, TokenFields } from "../../auth/tokens.ts";
 import { optional } from "../schemas/request-schemas.ts";
 
 const version = described(
   v.pipe(v.number(), v.integer()),
   "Rises with each change. It is the entity tag, too.",
 );
-const instant = described(v.string(), "An instant, as RFC 3339 writes it.");
+const instant = described(v.pipe(v.string(), v.isoTimestamp()), "An instant, as RFC 3339 writes it.");
 const fields = v.record(v.string(), v.any());
-const units = v.pipe(v.number(), v.integer());
 
-export const PolicyFields = described(
-  v.looseObject({
-    algorithm: v.optional(v.string()),
-    limit: v.optional(units),
-    window: v.optional(v.string()),
-    carry: optional(units, "Of a fixed window: so many units that are left of it are added to the next."),
-    rules: v.optional(v.record(v.string(), fields)),
-    plans: optional(v.record(v.string(), fields), "What each plan has instead, by its name."),
-    limitInCall: optional(v.object({ max: units }), "Calls may bring limits of their own, up to this."),
-    fair: optional(v.literal(true), "Groups share the limit: each call that is decided names its group."),
-    weights: optional(
-      v.record(v.string(), v.number()),
-      "The weights of groups, by group or by a beginning with * at its end; of others 1.",
-    ),
-    notify: optional(v.array(v.number()), "The fractions of the limit at which a notice is sent."),
-    onFailure: optional(
-      v.union([v.picklist(["closed", "open", "local"]), v.object({ limit: units, window: v.string() })]),
-      "What decides while the object or the pool does not answer.",
-    ),
-  }),
-  "The fields that a policy has in wrangler.toml. There are more, which the page on policies lists.",
-);
+/** A field as callers write it, without what the parser makes of it. */
+function written(schema: v.GenericSchema): v.GenericSchema {
+  const inner = "wrapped" in schema ? (schema.wrapped as v.GenericSchema) : schema;
+  const [first] = "pipe" in inner ? (inner.pipe as readonly v.GenericSchema[]) : [];
+  return first !== undefined && shapeOf(first) !== undefined ? first : inner;
+}
+
+/** By field of any algorithm: what it is in those that have it. */
+const FIGURES: Readonly<Record<string, v.GenericSchema>> = Object.fromEntries(figures());
+
+function figures(): [field: string, v.GenericSchema][] {
+  const found = new Map<string, { readonly kinds: Map<string, v.GenericSchema>; readonly names: string[] }>();
+  for (const algorithm of algorithms.values())
+    for (const [field, schema] of Object.entries(fieldsOf(algorithm))) {
+      const { kinds, names } = found.get(field) ?? { kinds: new Map<string, v.GenericSchema>(), names: [] };
+      const kind = String(algorithm.fields[field]).replace("?", "");
+      // A count is 0 or more units.
+      if (kind === "count") kinds.set("units", written(schema));
+      else if (!kinds.has(kind)) kinds.set(kind, written(schema));
+      found.set(field, { kinds, names: [...names, algorithm.name] });
+    }
+  return [...found].map(([field, { kinds, names }]) => {
+    const [first = v.any(), ...others] = kinds.values();
+    const lacking = [...algorithms.keys()].filter((name) => !names.includes(name));
+    const of = lacking.length < names.length ? `all algorithms but ${lacking.join(", ")}` : names.join(", ");
+    return [field, optional(others.length === 0 ? first : v.union([first, ...others]), `Of ${of}.`)];
+  });
+}
+
+const RULE = {
+  ...RULE_FIELDS,
+  ...PENALTY_FIELDS,
+  fair: optional(
+    written(FAIR_FIELDS.fair),
+    "Groups share the limit: each call that is decided names its group.",
+  ),
+  weights: optional(written(FAIR_FIELDS.weights), "The weights of groups; of others 1."),
+};
+
+export const RuleFigures = v.strictObject(FIGURES);
+export const RuleFields = v.strictObject({
+  ...FIGURES,
+  ...RULE,
+  algorithm: v.picklist([...algorithms.keys()]),
+});
+export const PolicyFigures = v.strictObject({
+  ...FIGURES,
+  rules: optional(v.record(v.string(), RuleFigures), "The same by rule, of a policy with several."),
+});
+
+/** The fields of every policy. Those that other modules parse are named here. */
+const POLICY = {
+  ...POLICY_FIELDS,
+  onFailure: optional(
+    written(POLICY_FIELDS.onFailure),
+    'What decides while the object or the pool does not answer. Default: "closed".',
+  ),
+  notify: optional(written(POLICY_FIELDS.notify), "The fractions of the limit at which a notice is sent."),
+  shed: optional(v.union([v.boolean(), SHED]), "Which calls are shed while machines are too busy."),
+  plans: optional(v.record(v.string(), PolicyFigures), "What each plan has instead, by its name."),
+  limitInCall: optional(
+    v.strictObject({ max: v.pipe(v.number(), v.integer(), v.minValue(1)) }),
+    "Calls may bring limits of their own, up to this.",
+  ),
+};
+
+/** A field of an algorithm that every policy may have, too, is the policy's here. */
+export const PolicyOfOneRule = v.strictObject({ ...RuleFields.entries, ...POLICY });
+export const PolicyOfRules = v.strictObject({ rules: v.record(v.string(), RuleFields), ...POLICY });
+export const PolicyFields = v.union([PolicyOfOneRule, PolicyOfRules]);
 
 export const PolicyInForce = v.looseObject({
-  ...PolicyFields.entries,
+  ...PolicyOfOneRule.entries,
+  algorithm: v.optional(v.picklist([...algorithms.keys()])),
+  rules: v.optional(PolicyOfRules.entries.rules),
   policy: v.string(),
   version,
   source: described(v.picklist(["file", "catalog"]), "Where it comes from."),
@@ -47,7 +109,7 @@ const candidate = {
   policy: v.string(),
   version,
   candidate: PolicyFields,
-  since: described(v.string(), "When it was set, as RFC 3339 writes it."),
+  since: described(v.pipe(v.string(), v.isoTimestamp()), "When it was set, as RFC 3339 writes it."),
 };
 const calls = v.pipe(v.number(), v.integer());
 
@@ -72,19 +134,16 @@ export const ComparedCandidate = v.object({
   ),
 });
 
+const { multiply, blocked, unlimited, ...others } = OVERRIDE_FIELDS;
 const override = {
-  multiply: optional(v.number(), "All limits times so much."),
-  blocked: optional(v.literal(true), "Every call is denied."),
-  unlimited: optional(v.literal(true), "Every call is admitted, and none is counted."),
-  startsAt: optional(v.string(), "An instant, as RFC 3339 writes it: the override applies from then on."),
-  expiresAt: v.optional(instant),
-  note: v.optional(v.string()),
+  ...PolicyFigures.entries,
+  multiply: optional(written(multiply), "All limits times so much."),
+  blocked: optional(written(blocked), "Every call is denied."),
+  unlimited: optional(written(unlimited), "Every call is admitted, and none is counted."),
+  ...others,
 };
 
-export const OverrideRequest = described(
-  v.looseObject(override),
-  "Figures of the policy, or one of `multiply`, `blocked` and `unlimited`.",
-);
+export const OverrideRequest = v.strictObject(override);
 
 export const Override = v.looseObject({ policy: v.string(), pattern: v.string(), version, ...override });
 
@@ -103,7 +162,7 @@ export const OwnToken = described(
   v.object({ name: token.name, scopes: token.scopes, policies: token.policies, keyPrefix: token.keyPrefix }),
   "What a token may do. Without `policies` or `keyPrefix` it may use all of them.",
 );
-export const TokenRequest = v.object(token);
+export const TokenRequest = TokenFields;
 export const IssuedToken = v.object({ ...token, token: described(v.string(), "Shown this once.") });
 export const TokenList = v.object({ tokens: v.array(v.object(token)) });
 

@@ -110,6 +110,15 @@ describe("a policy", () => {
     expect((await limit("made", key)).status).toBe(404);
   });
 
+  test("that is not there is told with the nearest name, to a caller who may use all policies", async () => {
+    const { status, body } = await admin("GET", "/v1/policies/slwo");
+    expect([status, body["detail"]]).toEqual([404, 'there is no policy "slwo" (did you mean slow?)']);
+    const named = { name: `named ${freshKey()}`, scopes: ["admin"], policies: ["slow"] };
+    const { body: issued } = await admin("POST", "/v1/tokens", named);
+    const limited = await call("/v1/policies/slwo", { method: "GET", token: String(issued["token"]) });
+    expect(JSON.stringify(limited.body)).not.toContain("did you mean");
+  });
+
   test.each([{}, { objects: 4 }])(
     "that was made at run time has keys that can be reset (%j)",
     async (layout) => {
