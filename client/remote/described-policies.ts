@@ -1,5 +1,5 @@
-import type { PolicyView, RuleView } from "../../core/policies/policy.ts";
 /** Policies as the limiter describes them to its clients, and as calls here see them. */
+import type { PolicyView, RuleView } from "../../core/policies/policy.ts";
 import { ofGroup } from "../../core/policies/seen-policy.ts";
 import type {
   DescribedPolicy,
@@ -27,6 +27,14 @@ export function seenBy(
 /** The policy as calls of a plan see it; `undefined`: it does not have the plan, or is not known. */
 function ofPlan(policy: DescribedPolicy | undefined, plan: string): DescribedPolicy | undefined {
   return policy?.plans === undefined && plan === "" ? policy : policy?.plans?.get(plan);
+}
+
+/** Whether the policy has the units and the priority of a call. */
+export function isOf({ rules, priorityNames }: DescribedPolicy, { cost, priority }: PlainCall): boolean {
+  if (priority !== undefined && !priorityNames.includes(priority)) return false;
+  return (
+    typeof cost === "number" || Object.keys(cost).every((unit) => rules.some((rule) => rule.unit === unit))
+  );
 }
 
 export function describedPolicy(

@@ -9,9 +9,9 @@ import { Problem } from "../../core/protocol/problems.ts";
 import { MIN_CALLS } from "../key-slots.ts";
 import type { AcquireRequest } from "../limiter.ts";
 import { plainCall, type PlainCall } from "../local-limiter.ts";
+import { isOf } from "./described-policies.ts";
 import { ProcessSlots } from "./process-slots.ts";
 import type { RemoteReservations } from "./remote-reservations.ts";
-import { isOf } from "./several-keys.ts";
 
 interface OnLease {
   readonly id?: unknown;

@@ -49,10 +49,10 @@ import {
   type CallRequests,
   type LimiterTransport,
 } from "../transports/transport.ts";
-import { ofItsGroup, seenBy } from "./described-policies.ts";
+import { isOf, ofItsGroup, seenBy } from "./described-policies.ts";
 import { OwnLeases } from "./own-leases.ts";
 import { limiterErrorOf, RemoteReservations } from "./remote-reservations.ts";
-import { allFailed, anyFailed, isOf, tryHere } from "./several-keys.ts";
+import { allFailed, anyFailed, tryHere } from "./several-keys.ts";
 
 /** How the limiter is reached, and what the process provides. */
 interface ClientParts {

@@ -8,7 +8,7 @@ import type { DescribedPolicy } from "../../core/protocol/reservation-messages.t
 import type { LimitAnyRequest, LimitRequest } from "../limiter.ts";
 import { plainCall, type PlainCall } from "../local-limiter.ts";
 import { tryInOrder } from "../try-in-order.ts";
-import { seenBy } from "./described-policies.ts";
+import { isOf, seenBy } from "./described-policies.ts";
 
 /** The decision on a check without an answer of the limiter. */
 type Failed = (check: LimitRequest) => Decision;
@@ -61,12 +61,4 @@ function localCall(policy: DescribedPolicy, call: PlainCall): LocalCall | undefi
   if (!policy.localDecisions.denies || takesNothing(policy, cost)) return undefined;
   const key = isOf(policy, call) ? normaliseKey(policy, call.key) : undefined;
   return key === undefined ? undefined : { policy: forPriority(policy, priority), key, cost };
-}
-
-/** Whether the policy has the units and the priority of a call. */
-export function isOf({ rules, priorityNames }: DescribedPolicy, { cost, priority }: PlainCall): boolean {
-  if (priority !== undefined && !priorityNames.includes(priority)) return false;
-  return (
-    typeof cost === "number" || Object.keys(cost).every((unit) => rules.some((rule) => rule.unit === unit))
-  );
 }

@@ -301,10 +301,10 @@ test("a hold of which nothing was used changes nothing, not even what rounding k
     for (const laterMs of [0, 1, 3, 250, 2_000])
       for (const cost of [1, 2, 7]) {
         const told = (of: typeof state) => {
-          const { state: _, ...told } = smoothWarmingUp.decide(config, of, atMs + laterMs, cost, 0) as {
+          const { state: _, ...words } = smoothWarmingUp.decide(config, of, atMs + laterMs, cost, 0) as {
             readonly state?: unknown;
           };
-          return { atMs, laterMs, cost, ...told };
+          return { atMs, laterMs, cost, ...words };
         };
         expect(told(after)).toEqual(told(state));
       }
