@@ -18,7 +18,7 @@ import {
   type RuleAccount,
 } from "../../core/accounts/hold.ts";
 import type { Rate } from "../../core/algorithms/algorithm.ts";
-import { MAX_PARTS } from "../../core/algorithms/token-bucket.ts";
+import { MAX_PARTS, tokenBucket } from "../../core/algorithms/token-bucket.ts";
 import { isCuttable, type Rule } from "../../core/policies/policy.ts";
 import type { Bucket, Reserved, RuleDecision } from "../../core/protocol/answers.ts";
 import type { ReserveCall } from "../../core/protocol/calls.ts";
@@ -52,6 +52,8 @@ const MAX_RATE_OF_REGION = 2;
 
 /** A region's object asks for its first bucket before it knows its holders: it has few until the next one, which takes a trip. */
 const FIRST_SHARE = 1 / 32;
+/** Where most holders have not been heard, its first bucket is smaller by up to so much: smaller ones start 1,000 slower. */
+const MAX_FIRST_FACTOR = 4;
 /** What it does not need counts as used for a window. */
 const FIRST_SHARE_OF_WINDOW = 1 / 96;
 /** Of a log or window, the burst is held twice. */
@@ -112,8 +114,9 @@ export function ownBuckets(
     const first = ((isByWindow ? FIRST_SHARE_OF_WINDOW : FIRST_SHARE) * perWindows) / windowMs;
     const demand = isRegion && kept === 0 ? Math.max(said, first) : said;
     const part = holders.shareOf(id, rule.name, { said: demand, rate: perWindows / windowMs }, nowMs);
-    // Its first bucket is small in any case, and one that is cut from a window may be too small soon.
-    const factor = kept === 0 || isByWindow ? 1 : unheardFactor;
+    // One that is cut from a window may be too small soon, and a first one lasts only until the next message.
+    const maxFactor = isByWindow ? 1 : kept === 0 ? MAX_FIRST_FACTOR : Infinity;
+    const factor = Math.min(unheardFactor, maxFactor);
     const shared = isRegion ? SHARED_WITH_REGIONS : SHARED;
     const share = { demand, share: (shared * part.share) / factor, shared };
     const isFullOfHolders = factor * part.demand * windowMs > perWindows;
@@ -262,6 +265,32 @@ export function heldFor(rule: Rule, most: number, perWindow: number): number {
 export function earlyUnits(rule: Rule, perWindow: number): number {
   if (rule.algorithm.isCutByWindow === true) return 0;
   return Math.ceil((perWindow * MAX_MARGIN_MS) / rateWindowMs(rule));
+}
+
+/** A bucket of a region's object by one rule: units in a window of `rateWindowMs`, and the most in it. */
+export interface Cut {
+  readonly rate: number;
+  readonly most: number;
+}
+
+/**
+ * What holders' buckets are cut from: also what comes early by a clock set forward. Each unit comes early once, to a holder
+ * or to what is left, so what the home object keeps for this object serves for its holders.
+ */
+export function burstOf(rule: Rule, { rate, most }: Cut): number {
+  return most === 0 ? 0 : most + earlyUnits(rule, rate);
+}
+
+/** A rule as a region's object counts its own bucket of it. @param fair what holders' buckets are cut by */
+export function resizedRule(rule: Rule, fair: Cut, cut: Cut): Rule {
+  const windowMs = rateWindowMs(rule);
+  return {
+    ...rule,
+    algorithm: tokenBucket,
+    capacity: burstOf(rule, fair),
+    quota: { ...rule.quota, units: fair.rate / RATE_WINDOWS },
+    config: { limit: cut.rate, windowMs, burst: burstOf(rule, cut) },
+  };
 }
 
 /** The denial of a call of cost 1 by a holder whose bucket is empty. */

@@ -1,6 +1,6 @@
 import { admitsTogether, broughtTo, decideTogether, outstandingOf } from "../../core/accounts/account.ts";
-import { heldUnits, RATE_WINDOWS, type RuleAccount, rateWindowMs } from "../../core/accounts/hold.ts";
-import { MAX_PARTS, tokenBucket, type TokenBucketState } from "../../core/algorithms/token-bucket.ts";
+import { heldUnits, type RuleAccount, rateWindowMs } from "../../core/accounts/hold.ts";
+import { MAX_PARTS, type TokenBucketState } from "../../core/algorithms/token-bucket.ts";
 import { randomId } from "../../core/clock.ts";
 import {
   type Cost,
@@ -17,7 +17,7 @@ import { Holder, type UnansweredMessage } from "../../core/reservations/holder.t
 import { longestMs, MAX_MARGIN_MS } from "../../core/reservations/sizing.ts";
 import { KeyState } from "../keys/key-state.ts";
 import { withQuiet } from "../operations/limits.ts";
-import { earlyUnits } from "../operations/own-buckets.ts";
+import { burstOf, type Cut, earlyUnits, resizedRule } from "../operations/own-buckets.ts";
 import { Reservations } from "../operations/reservations.ts";
 import { WaitQueue } from "../operations/wait-queue.ts";
 import { MemoryStorage } from "../storage/memory-storage.ts";
@@ -32,6 +32,8 @@ const REFUSED_MS = 1_000;
 const EVERY_MS = 1_000;
 /** When calls come so much faster than at the last message, the next one does not wait so long. */
 const MUCH_FASTER = 1.5;
+/** A first message that waits at the home object, and says so much less than calls need by now, is replaced. */
+const OUTGROWN = 4;
 const EARLY_MS = 250;
 /** At first all regions learn what their holders need: until then some have more than their part, and others wait for it. */
 const SETTLING_MS = 5_000;
@@ -39,12 +41,6 @@ const SETTLING_MS = 5_000;
 const MUCH_MORE = 1.25;
 /** The most calls without a holder that count as demand before the first bucket. */
 const MAX_EXPECTED = 4_096;
-
-/** A bucket by one rule: units in a window of `rateWindowMs`, and the most in it. */
-interface Cut {
-  readonly rate: number;
-  readonly most: number;
-}
 
 const NOTHING: Cut = { rate: 0, most: 0 };
 
@@ -152,7 +148,7 @@ export class RegionKey extends Holder<ReserveCall> {
     const everyMs = nowMs < this.#sinceMs + SETTLING_MS ? EARLY_MS : EVERY_MS;
     if (!this.isReady(nowMs) || nowMs >= this.#sentAtMs + everyMs) return true;
     if (nowMs < this.#sentAtMs + EARLY_MS) return false;
-    return this.#demandAt(nowMs).some((units, index) => units > MUCH_FASTER * (this.#demand[index] ?? 0));
+    return this.#needsMore(MUCH_FASTER, nowMs);
   }
 
   accountsAt(nowMs: number): readonly RuleAccount[] {
@@ -198,6 +194,15 @@ export class RegionKey extends Holder<ReserveCall> {
     const { accounts, rules } = decideTogether(this.#keyState.ruleStates, nowMs, cost);
     if (accounts !== undefined) this.#keyState.replaceAccounts(accounts, true);
     return { rules };
+  }
+
+  /** Whether it has no bucket, and calls need much more than the last message says. */
+  hasOutgrown(nowMs: number): boolean {
+    return !this.hasBucket(nowMs) && this.#needsMore(OUTGROWN, nowMs);
+  }
+
+  #needsMore(times: number, nowMs: number): boolean {
+    return this.#demandAt(nowMs).some((units, index) => units > times * (this.#demand[index] ?? 0));
   }
 
   /** The message by which it gets a bucket, or keeps it for longer. */
@@ -376,23 +381,4 @@ export class RegionKey extends Holder<ReserveCall> {
       ({ name }, index) => expected(index) + 1_000 * holders.others(undefined, name, 0, nowMs).demand,
     );
   }
-}
-
-/**
- * What holders' buckets are cut from: also what comes early by a clock set forward. Each unit comes early once, to a holder
- * or to what is left, so what the home object keeps for this object serves for its holders.
- */
-function burstOf(rule: Rule, { rate, most }: Cut): number {
-  return most === 0 ? 0 : most + earlyUnits(rule, rate);
-}
-
-function resizedRule(rule: Rule, fair: Cut, cut: Cut): Rule {
-  const windowMs = rateWindowMs(rule);
-  return {
-    ...rule,
-    algorithm: tokenBucket,
-    capacity: burstOf(rule, fair),
-    quota: { ...rule.quota, units: fair.rate / RATE_WINDOWS },
-    config: { limit: cut.rate, windowMs, burst: burstOf(rule, cut) },
-  };
 }

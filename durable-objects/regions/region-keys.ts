@@ -133,16 +133,25 @@ export class RegionKeys {
   }
 
   #send(key: RegionKey, nowMs: number): void {
-    const message = key.ask(nowMs);
-    key.sent = inTime(this.#host.time, key.messageMs, () => this.#ask(key, message))
+    let message = key.ask(nowMs);
+    const replace = (atMs: number) => (message = key.ask(atMs));
+    key.sent = inTime(this.#host.time, key.messageMs, () => this.#ask(key, message, replace))
       .then((answer) => key.answered(message, answer, this.#now()))
       .catch(() => key.failed(message));
   }
 
-  /** Sends a message again and again until it is answered: the home object knows it by its number. */
-  #ask(key: RegionKey, message: UnansweredMessage<ReserveCall>): Promise<Answer> {
+  /**
+   * Sends a message again and again until it is answered: the home object knows it by its number. Where thousands of holders
+   * start at once, it waits behind theirs, and most of its own come meanwhile: `replace` makes one that knows them, and
+   * nothing is taken from the answer to the one before.
+   */
+  #ask(
+    key: RegionKey,
+    first: UnansweredMessage<ReserveCall>,
+    replace: (nowMs: number) => UnansweredMessage<ReserveCall>,
+  ): Promise<Answer> {
     const { home, time } = this.#host;
-    const number = this.#departures.nextNumber();
+    let [message, number] = [first, this.#departures.nextNumber()];
     const ask = async () => {
       const nowMs = this.#now();
       const sent = this.#departures.stamp([{ untilMs: nowMs + key.messageMs }], nowMs, number);
@@ -152,9 +161,14 @@ export class RegionKeys {
     };
     return new Promise((done, fail) => {
       const attempt = (): void => {
-        if (key.messageAt(this.#now()) !== message) return;
-        void ask().then(done, fail);
-        time.after(AGAIN_MS, attempt);
+        const asked = message;
+        void ask().then((answer) => message === asked && done(answer), fail);
+        time.after(AGAIN_MS, () => {
+          const nowMs = this.#now();
+          if (key.messageAt(nowMs) !== message) return;
+          if (key.hasOutgrown(nowMs)) [message, number] = [replace(nowMs), this.#departures.nextNumber()];
+          attempt();
+        });
       };
       attempt();
     });

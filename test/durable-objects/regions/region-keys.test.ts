@@ -22,7 +22,9 @@ const RULE = {
 } as const;
 
 /** A region's object, and a home object that gives it 100 units a second and at once. */
-function regionWith(answer: (call: ReserveCall) => Partial<Decided> | "lost" = () => ({})) {
+function regionWith(
+  answer: (call: ReserveCall) => Partial<Decided> | Promise<Partial<Decided>> | "lost" = () => ({}),
+) {
   let nowMs = 1_000_000;
   const asked: ReserveCall[] = [];
   const timers: { readonly ms: number; readonly work: () => void }[] = [];
@@ -37,7 +39,7 @@ function regionWith(answer: (call: ReserveCall) => Partial<Decided> | "lost" = (
     const reserved = { ttlMs: 4_000, isNew: asked.length === 1, units: { p: 100 }, buckets };
     const more = answer(call);
     if (more === "lost") return new Promise<never>(() => undefined);
-    return Promise.resolve(JSON.stringify({ rules: [RULE], reserved, ...more }));
+    return Promise.resolve(more).then((said) => JSON.stringify({ rules: [RULE], reserved, ...said }));
   };
   const keys = new RegionKeys({
     policies: { get: (name) => POLICIES.get(name), isRemoved: () => false },
@@ -282,6 +284,43 @@ test("asks the home object again with the same number, as long as it has not ans
     [1, 1, 1].map((turn) => [turn, asked[0]?.sent?.number]),
   );
   expect(asked[0]?.sent?.number).toBeDefined();
+});
+
+test("a first message that says much less than calls need by now is replaced, and its own late answer gives nothing", async () => {
+  const answers: ((more: Partial<Decided>) => void)[] = [];
+  const { limit, asked, wait, keys } = regionWith(
+    () => new Promise<Partial<Decided>>((done) => answers.push(done)),
+  );
+  const decided = [limit()];
+  for (let made = 0; made < 4; made += 1) decided.push(limit());
+  wait();
+  // It is not replaced again while calls need as much.
+  wait();
+  expect(asked.map(({ turn, rules }) => [turn, rules["p"]?.kept, rules["p"]?.demand])).toEqual([
+    [1, 0, 1],
+    [2, 0, 5],
+    [2, 0, 5],
+  ]);
+  const [first, second, third] = asked.map(({ sent }) => sent?.number);
+  expect(second).not.toBe(first);
+  expect(third).toBe(second);
+  answers[0]?.({});
+  await new Promise((done) => setImmediate(done));
+  expect(keys.accountsOf("p", "key")).toEqual([]);
+  answers[1]?.({});
+  for (const each of decided) expect(await each).toMatchObject({ rules: [{ success: true }] });
+});
+
+test("a message of an object that has a bucket is not replaced: its holders' calls do not wait for it", async () => {
+  let isLost = false;
+  const { asked, wait, set, keys } = regionWith(() => (isLost ? "lost" : {}));
+  await holderOf(keys, "isolate", 1)();
+  isLost = true;
+  set(1_000);
+  for (let holder = 0; holder < 20; holder += 1) await holderOf(keys, `isolate ${holder}`, 10)();
+  wait();
+  wait();
+  expect(asked.map(({ turn }) => turn)).toEqual([1, 2, 2, 2]);
 });
 
 test("reads an answer of a home object that is behind", async () => {
