@@ -4,7 +4,7 @@ import type { HistoryPoint } from "./answers.ts";
 export interface Totals {
   readonly admitted: number;
   readonly denied: number;
-  readonly isolate: number;
+  readonly local: number;
   readonly degraded: number;
 }
 export type TotalsByPolicy = ReadonlyMap<string, Totals>;
@@ -16,7 +16,7 @@ export interface Reading {
 export interface Rates {
   readonly admittedPerSecond: number;
   readonly deniedPerSecond: number;
-  /** The part that isolates decided locally, from 0 to 1; `undefined`: there were no decisions. */
+  /** The part that isolates and clients decided by themselves, from 0 to 1; `undefined`: there were no decisions. */
   readonly hitRate: number | undefined;
   readonly degraded: number;
 }
@@ -25,7 +25,7 @@ export interface Rates {
 export const RATE_OVER_MS = 30_000;
 
 const MINUTE_MS = 60_000;
-const NOTHING: Totals = { admitted: 0, denied: 0, isolate: 0, degraded: 0 };
+const NOTHING: Totals = { admitted: 0, denied: 0, local: 0, degraded: 0 };
 const SAMPLE = /^weir_decisions_total\{(.*)\} (\d+)$/gm;
 const LABEL = /(\w+)="((?:[^"\\]|\\.)*)"/g;
 
@@ -39,7 +39,7 @@ export function totalsIn(text: string): TotalsByPolicy {
     found.set(policy, {
       admitted: before.admitted + more(outcome === "admitted"),
       denied: before.denied + more(outcome === "denied"),
-      isolate: before.isolate + more(source === "isolate"),
+      local: before.local + more(source === "isolate" || source === "process"),
       degraded: before.degraded + more(reason === "degraded"),
     });
   }
@@ -88,7 +88,7 @@ export function ratesOf(readings: readonly Reading[], policy: string): Rates | u
   // Counts begin at 0 again when the limiter's counts are deleted.
   const since = (field: keyof Totals) => Math.max(0, totalsOf(to)[field] - totalsOf(from)[field]);
   const all = since("admitted") + since("denied");
-  const hitRate = all === 0 ? undefined : since("isolate") / all;
+  const hitRate = all === 0 ? undefined : since("local") / all;
   return ratesIn({ ...sums(since), hitRate }, (to.atMs - from.atMs) / 1_000);
 }
 

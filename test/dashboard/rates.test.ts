@@ -17,13 +17,15 @@ const line = (policy: string, outcome: string, reason: string, source: string, c
 test("decisions are added up by policy, and other metrics are left alone", () => {
   const text =
     '# TYPE weir_decisions counter\nweir_rows_read_total 7\nweir_leases_granted_total{policy="api"} 4\n' +
-    line("api", "admitted", "ok", "isolate", 90) +
+    line("api", "admitted", "ok", "isolate", 80) +
+    line("api", "admitted", "ok", "process", 5) +
+    line("api", "admitted", "ok", "object", 5) +
     line("api", "admitted", "degraded", "fallback", 3) +
     line("api", "denied", "quota", "object", 7) +
     line("login", "denied", "degraded", "fallback", 2);
   expect([...totalsIn(text)]).toEqual([
-    ["api", { admitted: 93, denied: 7, isolate: 90, degraded: 3 }],
-    ["login", { admitted: 0, denied: 2, isolate: 0, degraded: 2 }],
+    ["api", { admitted: 93, denied: 7, local: 85, degraded: 3 }],
+    ["login", { admitted: 0, denied: 2, local: 0, degraded: 2 }],
   ]);
   expect(totalsIn(metricsText({}, "openmetrics")).size).toBe(0);
 });
@@ -37,7 +39,7 @@ test("metrics without counts are not taken for counts of 0", () => {
 
 const reading = (atMs: number, admitted: number, denied = 0): Reading => ({
   atMs,
-  totals: new Map([["api", { admitted, denied, isolate: admitted / 2, degraded: 0 }]]),
+  totals: new Map([["api", { admitted, denied, local: admitted / 2, degraded: 0 }]]),
 });
 /** Readings every 5 s of an isolate that sends its counts every 10 s, with 50 calls a second from long before. */
 const steady = (sendsAtMs: number, untilMs: number) => {
@@ -104,7 +106,7 @@ test("policies that deny now come before those that denied more before", () => {
     totals: new Map(
       Object.entries({ calm: 0, _other: 9, long: 900, now, older: 400 }).map(([name, denied]) => [
         name,
-        { admitted: 0, denied, isolate: 0, degraded: 0 },
+        { admitted: 0, denied, local: 0, degraded: 0 },
       ]),
     ),
   });
