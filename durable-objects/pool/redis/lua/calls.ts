@@ -86,7 +86,10 @@ end
 local function save()
   if not pool.isChanged and pool.due < MAX_DUE then return end
   local wholeMs = lastExpiryMs(nil)
-  for _, book in ipairs(books) do wholeMs = max(wholeMs, wholeAtMs(book, book.state)) end
+  for _, book in ipairs(books) do
+    local outlastsMs = book.state and book.rule.algorithm.outlastsMs
+    wholeMs = max(wholeMs, wholeAtMs(book, book.state), outlastsMs and outlastsMs(book.rule, book.state) or 0)
+  end
   writeAnswers(wholeMs)
   local sets, deletes, keys = { 'now', text(nowMs) }, {}, { MAIN }
   if not pool.fields.since then note('since', sets[2]) end

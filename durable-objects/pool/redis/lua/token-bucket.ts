@@ -46,7 +46,8 @@ end
 
 -- "beyond": what would be spent in addition if the bucket had never shrunk.
 local function bucketState(rule, spent, atMs, beyond)
-  if spent <= 0 then return nil end
+  if spent <= 0 and beyond <= 0 then return nil end
+  spent = math.max(0, spent)
   local total = beyond > 0 and math.min(spent + beyond, MAX_PARTS) or nil
   return { spent = spent, windowMs = rule.windowMs, burst = rule.burst, atMs = atMs, total = total }
 end
@@ -134,6 +135,11 @@ end
 tokenBucket.empty = function(rule, state, nowMs)
   local spent = math.max(spentAt(rule, state, nowMs), rule.burst * rule.windowMs)
   return bucketState(rule, spent, stamp(state, nowMs), beyondAt(rule, state, nowMs))
+end
+
+-- What was spent beyond a bucket that shrank counts when it grows again.
+tokenBucket.outlastsMs = function(rule, state)
+  return state.atMs + math.ceil(totalOf(rule, state) / rule.limit)
 end
 
 tokenBucket.wholeAtMs = function(rule, state)
