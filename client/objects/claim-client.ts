@@ -32,7 +32,7 @@ export class ClaimClient {
   readonly #slots: IsolateSlots;
   readonly #makeId: (policy: Policy, key: string, holder: string, from?: string) => string;
 
-  /** @param makeId makes the secret of a lease's id, with the mark of a holder; `from`: one that is not used else */
+  /** @param makeId makes the secret of a lease's id with the mark of a holder; `from`: a secret that nothing else uses */
   constructor(
     caller: ClientContext,
     objects: ObjectCalls,

@@ -136,10 +136,7 @@ export const tokenBucket: Algorithm<Config, State> = {
   },
 
   // What was spent beyond a bucket that shrank counts when it grows again.
-  outlastsMs: (config, state) =>
-    state.totalParts === undefined && isUnder(config, state)
-      ? -Infinity
-      : state.atMs + Math.ceil(totalOf(state, config) / config.limit),
+  outlastsMs: (config, state) => state.atMs + Math.ceil(totalOf(state, config) / config.limit),
 
   forecast: forecastOf,
   refilled: refilledAt,
