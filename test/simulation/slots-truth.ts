@@ -65,6 +65,7 @@ export class SlotsTruth {
     if (lost + late + kills + restarts + freezes + cuts + resets + drops > 0) return;
     const ageMs = this.#ticks.nowMs - trusted.sentAtMs;
     const isTrusted = this.trusted.has(trusted) && trusted.untilMs > this.#ticks.nowMs;
-    law(!isTrusted || ageMs < HANDED_MS + 8 * oneWayMs, () => `a lease of ${ageMs} ms was not renewed`);
+    // Those of a process are renewed by itself alone.
+    law(!isTrusted || trusted.isInProcess || ageMs < HANDED_MS + 8 * oneWayMs, () => `a lease of ${ageMs} ms was not renewed`);
   }
 }
