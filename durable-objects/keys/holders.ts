@@ -1,4 +1,3 @@
-import { jitterAt } from "../../core/clock.ts";
 import { callerIn } from "../../core/protocol/names.ts";
 
 interface HolderUnits {
@@ -54,13 +53,6 @@ export class Holders extends Map<string, KnownHolder> {
   /** In the last second, those longer ago with less weight. */
   #messages = 0;
   #messageAtMs = -Infinity;
-  #spreads = 0;
-
-  /** From 0 to 1, evenly spread over holders that are told something at one instant, or one after the other. */
-  nextSpread(): number {
-    this.#spreads += 1;
-    return jitterAt(this.#spreads);
-  }
 
   hasRoomFor(id: string): boolean {
     if (this.has(id) || this.size < MAX_HOLDERS_OF_CALLER) return true;

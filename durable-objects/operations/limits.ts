@@ -6,7 +6,7 @@ import {
   withoutTaking,
 } from "../../core/accounts/account.ts";
 import type { Account } from "../../core/accounts/hold.ts";
-import { randomId } from "../../core/clock.ts";
+import { jitterAt, randomId } from "../../core/clock.ts";
 import {
   type Cost,
   costOf,
@@ -332,7 +332,7 @@ export function withQuiet(
   const ms = quiet === 0 || reserved?.buckets === undefined ? quiet : Math.max(quiet, reserved.ttlMs / 2);
   if (ms === 0) return answer;
   // Widely spread: holders that started together were denied together, and nobody would ask until all do.
-  const ownMs = Math.round(part * ms * (0.25 + 1.5 * holders.nextSpread()));
+  const ownMs = Math.round(part * ms * (0.25 + 1.5 * jitterAt(nowMs)));
   if (holder !== undefined) holders.stay(holder, nowMs + 2 * ownMs, nowMs);
   return { ...answer, quietMs: ownMs };
 }

@@ -115,7 +115,7 @@ export function ownBuckets(
     const demand = isRegion && kept === 0 ? Math.max(said, first) : said;
     const part = holders.shareOf(id, rule.name, { said: demand, rate: perWindows / windowMs }, nowMs);
     // One that is cut from a window may be too small soon, and a first one lasts only until the next message.
-    const maxFactor = kept === 0 && !isByWindow ? MAX_FIRST_FACTOR : Infinity;
+    const maxFactor = isByWindow ? 1 : kept === 0 ? MAX_FIRST_FACTOR : Infinity;
     const factor = Math.min(unheardFactor, maxFactor);
     const shared = isRegion ? SHARED_WITH_REGIONS : SHARED;
     const share = { demand, share: (shared * part.share) / factor, shared };
