@@ -5,6 +5,8 @@ const FAST = { algorithm: "token-bucket", limit: 1_000_000, window: "1s", deadli
 /** The units that memory may be ahead of storage by are less than one: each decision is written. */
 const SLOW = { ...FAST, limit: 5, window: "15m" };
 const SLOTS = { algorithm: "concurrency", limit: 10, deadlineMs: 10_000 };
+/** Leases of at most 10 s, which isolates grant from slots that they took. */
+const BRIEF = { ...SLOTS, limit: 100, ttl: "10s" };
 /** The policies of all lines. */
 export const POLICIES = {
   hot: FAST,
@@ -17,6 +19,7 @@ export const POLICIES = {
   "slow-shared": { ...SLOW, objects: 1 },
   "slow-own": SLOW,
   slots: SLOTS,
+  brief: BRIEF,
   log: { algorithm: "sliding-log", limit: 100, window: "1m", deadlineMs: 10_000 },
   adaptive: { ...SLOTS, algorithm: "adaptive-concurrency", initial: 10, floor: 1 },
 };
@@ -43,6 +46,12 @@ const fresh = (index: number) => ({ key: `new ${index}` });
 const leased = (policy: string) => async (limiter: Limiter) => {
   const { lease } = await limiter.call("POST", "/v1/leases", { policy, key: "one" });
   await limiter.call("DELETE", `/v1/leases/${lease?.id ?? ""}`);
+};
+
+/** Half a second apart: the isolate rests, which sends a message for some of them. */
+const rarely = async (limiter: Limiter) => {
+  await limiter.later(500);
+  await leased("brief")(limiter);
 };
 
 const held = async (limiter: Limiter) => {
@@ -119,6 +128,15 @@ export const LINES: readonly Line[] = [
     count: 1_000,
     before: leased("adaptive"),
     call: leased("adaptive"),
+  },
+  {
+    name: "a pair granted by an isolate, 2 a second",
+    count: 1_000,
+    before: async (limiter) => {
+      for (let pair = 0; pair < 100; pair += 1) await rarely(limiter);
+    },
+    call: (limiter) => rarely(limiter),
+    staysInUse: true,
   },
   {
     name: "held and settled (a pair)",

@@ -26,7 +26,7 @@
  * - *Refilled*: before units are missing, when the remaining ones last `AHEAD_MS`, or one and a half round trips if
  *   that is longer, when they are half of the reservation, or in the last quarter of a lifetime.
  *
- * `test/simulation/` tests these numbers with up to 32 isolates. docs/performance.md has the results.
+ * `test/simulation/` tests these numbers with up to 32 isolates. docs/measurements.md has the results.
  */
 import type { Lifetimes, Rule } from "../policies/policy.ts";
 import { MESSAGE_MS } from "../protocol/messages.ts";

@@ -279,7 +279,7 @@ function termsOf({ algorithm, capacity, quota }: Rule): string {
   return `${algorithm.name} ${capacity} ${quota.units}/${quota.windowMs ?? 0}`;
 }
 
-/** Each decision reads all holds and leases of its key (docs/performance.md has the cost). */
+/** Each decision reads all holds and leases of its key (docs/measurements.md has the cost). */
 export const MAX_CLAIMS_OF_KEY = 10_000;
 /** In one object, and of one caller there, so that no caller takes all places of a shared object. */
 export const MAX_CLAIMS_OF_OBJECT = 20_000;

@@ -71,6 +71,8 @@ export class RegionKey extends Holder<ReserveCall> {
   #refusedUntilMs = -Infinity;
   #denial: readonly RuleDecision[] | undefined;
   #missed = 0;
+  /** Until then it returns what earlier messages may have got: nothing was taken from their answers. */
+  #hasTaken = false;
   /** The home object gives less than calls need. */
   #isFull = false;
   readonly #turns = new UnitTurns();
@@ -220,10 +222,11 @@ export class RegionKey extends Holder<ReserveCall> {
     this.#sentAtMs = nowMs;
     this.turn += 1;
     const { policy, key, holder, turn } = this;
-    const rules = policy.rules.map(({ name }, index) => {
+    const rules = policy.rules.map(({ name, capacity }, index) => {
       const { rate, most } = this.#cuts[index] ?? NOTHING;
       const of = { used: 0, kept: most, wanted: most, demand: this.#demand[index] ?? 0 };
-      return [name, most === 0 ? of : { ...of, rate, level: this.#levelOf(index) }] as const;
+      if (most > 0) return [name, { ...of, rate, level: this.#levelOf(index) }] as const;
+      return [name, this.#hasTaken ? of : { ...of, left: capacity }] as const;
     });
     const call: ReserveCall = {
       policy: policy.name,
@@ -260,6 +263,7 @@ export class RegionKey extends Holder<ReserveCall> {
     }
     // The home object counts what it did not know of until that has ended.
     if (reserved.isNew) this.#clear(nowMs);
+    this.#hasTaken = true;
     const before = this.#fair;
     this.#fair = rules.map(({ name }) => {
       const { rate, most } = buckets[name] ?? { rate: { units: 0 }, most: 0 };

@@ -172,7 +172,7 @@ function scaled<Value>(values: Readonly<Record<string, Value>>, change: (value: 
 }
 
 /** With how long the history is that shows each: they are found after 14.8 s, 1.1 s, 0.5 s and 2.2 s. */
-const PLANTED: readonly (readonly [string, number, NonNullable<Cell["plantBetween"]>])[] = [
+const PLANTED: readonly (readonly [string, number, NonNullable<Cell["plantBetween"]>, Partial<Cell>?])[] = [
   ["a bucket that outlives its end", 18_000, outliving()],
   [
     "a bucket that is given up while holders still have parts of it",
@@ -209,6 +209,23 @@ const PLANTED: readonly (readonly [string, number, NonNullable<Cell["plantBetwee
       })),
     },
   ],
+  [
+    "what was used of a log, returned as if the answer had not come,",
+    8_000,
+    {
+      message: (call: ReserveCall) => ({
+        ...call,
+        rules: scaled(call.rules, ({ used, demand }) => ({
+          used,
+          demand,
+          kept: 0,
+          wanted: 0,
+          left: LOG.limit,
+        })),
+      }),
+    },
+    { quota: LOG },
+  ],
 ];
 
 function withReserved(
@@ -231,7 +248,7 @@ function outliving(): NonNullable<Cell["plantBetween"]> {
   };
 }
 
-test.each(PLANTED)("%s is found", async (_, durationMs, plantBetween) => {
-  const { handedOutOver } = await runCell({ ...CELL, durationMs, plantBetween });
-  expect(handedOutOver).toBeGreaterThan(1);
+test.each(PLANTED)("%s is found", async (_, durationMs, plantBetween, change = {}) => {
+  const { handedOutOver, admittedOver } = await runCell({ ...CELL, ...change, durationMs, plantBetween });
+  expect(handedOutOver + admittedOver).toBeGreaterThan(1);
 });

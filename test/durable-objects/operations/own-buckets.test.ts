@@ -188,13 +188,17 @@ test.each(["log", "window"])(
     expect(held(first)).toBeGreaterThan(80);
     expect(held(first)).toBeLessThanOrEqual(100);
     expect(free()).toBe(100 - held(first));
+    // It has not heard of that bucket, and returns it: nothing of it counts as used.
+    const again = reserve({ turn: 2 }, { left: LIMIT });
+    expect(held(again)).toBeGreaterThan(80);
+    expect(free()).toBe(100 - held(again));
     // The window is over, and so is what was used in it.
     clock.ms += 2_000;
-    const second = reserve({ turn: 2 }, first);
+    const second = reserve({ turn: 3 }, again);
     expect(held(second)).toBeGreaterThan(800);
     // What it gives up counts as used for a window.
     const less = { rate: second.rate / 10, kept: second.kept };
-    reserve({ turn: 3 }, { ...less, demand: 1 });
+    reserve({ turn: 4 }, { ...less, demand: 1 });
     expect(free()).toBeLessThanOrEqual(LIMIT - held(second));
   },
 );

@@ -288,7 +288,7 @@ test("asks the home object again with the same number, as long as it has not ans
 
 test("a first message that says much less than calls need by now is replaced, and its own late answer gives nothing", async () => {
   const answers: ((more: Partial<Decided>) => void)[] = [];
-  const { limit, asked, wait, keys } = regionWith(
+  const { limit, asked, wait, keys, set } = regionWith(
     () => new Promise<Partial<Decided>>((done) => answers.push(done)),
   );
   const decided = [limit()];
@@ -309,6 +309,16 @@ test("a first message that says much less than calls need by now is replaced, an
   expect(keys.accountsOf("p", "key")).toEqual([]);
   answers[1]?.({});
   for (const each of decided) expect(await each).toMatchObject({ rules: [{ success: true }] });
+  // It returns what an earlier message may have got, until it has taken an answer: then it may have used that.
+  set(5_000);
+  void limit();
+  const returned = asked.map(({ turn, rules }) => [turn, rules["p"]?.left]);
+  expect(returned).toEqual([
+    [1, 1_000],
+    [2, 1_000],
+    [2, 1_000],
+    [3, undefined],
+  ]);
 });
 
 test("a message of an object that has a bucket is not replaced: its holders' calls do not wait for it", async () => {
