@@ -1,6 +1,6 @@
 /** The options of middleware, and their checks when it is made: a wrong option would later admit calls. */
 import type { PolicyName } from "../client/limiter.ts";
-import { requireGiven, requireInteger, requireKnownOptions } from "../core/violations.ts";
+import { requireGiven, requireInteger, requireKnownOptions, requireText } from "../core/violations.ts";
 
 export type Given<Args extends readonly unknown[], Value> =
   | Value
@@ -47,9 +47,17 @@ const SHARED = ["limiter", "priority", "skip", "time", "onDenied"];
 const PLANNED = ["policy", "key", "cost", "plan", "group"];
 const CHECK = [...PLANNED, "ownLimits"];
 const LIMITER = "a limiter, as createLimiter makes one, or a function of the request that finds it";
-const KEY = "a text, or a function of the request that finds it";
+const TEXT = "a text, or a function of the request that finds it";
 
 type Unchecked = Readonly<Partial<Record<string, unknown>>>;
+
+/** Those that are texts or functions. @throws TypeError that names the option, its value and what is allowed */
+function requireTexts(options: object): void {
+  for (const name of ["policy", "key", "plan", "group"]) {
+    const value = (options as Unchecked)[name];
+    if (typeof value !== "function") requireText(name, value, TEXT);
+  }
+}
 
 /** @throws TypeError that names the option, its value and what is allowed */
 export function requireRateLimitOptions(options: object): void {
@@ -57,9 +65,10 @@ export function requireRateLimitOptions(options: object): void {
   const { limiter, key, limits, mode, waitMs } = options as Unchecked;
   requireGiven("limiter", limiter, LIMITER);
   requireInteger("waitMs", waitMs, 0);
+  requireTexts(options);
   if (mode !== undefined && (limits === undefined || (mode !== "all" && mode !== "any")))
     throw new TypeError(`mode is ${JSON.stringify(mode)}: must be "all" or "any" beside limits, or left out`);
-  if (limits === undefined) return requireGiven("key", key, KEY);
+  if (limits === undefined) return requireGiven("key", key, TEXT);
   if (!Array.isArray(limits) || limits.length === 0)
     throw new TypeError("limits is no list with checks in it: must be several of { policy, key, cost }");
   const beside = [...CHECK, "waitMs"].find((name) => (options as Unchecked)[name] !== undefined);
@@ -67,7 +76,8 @@ export function requireRateLimitOptions(options: object): void {
     throw new TypeError(`${beside} stands beside limits, where it is not read: must be in one of them`);
   for (const check of limits as readonly object[]) {
     requireKnownOptions(check, CHECK);
-    requireGiven("key of a limit", (check as Unchecked)["key"], KEY);
+    requireGiven("key of a limit", (check as Unchecked)["key"], TEXT);
+    requireTexts(check);
   }
 }
 
@@ -86,7 +96,8 @@ export function requireLeaseOptions(options: object): void {
   ]);
   const { limiter, key, waitMs, ttlMs, mostMs } = options as Unchecked;
   requireGiven("limiter", limiter, LIMITER);
-  requireGiven("key", key, KEY);
+  requireGiven("key", key, TEXT);
+  requireTexts(options);
   requireInteger("waitMs", waitMs, 0);
   requireInteger("ttlMs", ttlMs, 1);
   requireInteger("mostMs", mostMs, 1);
@@ -97,7 +108,8 @@ export function requireFetchOptions(options: object): void {
   requireKnownOptions(options, ["limiter", ...PLANNED, "waitMs", "attempts", "fetch", "time"]);
   const { limiter, key, waitMs, attempts } = options as Unchecked;
   requireGiven("limiter", limiter, "a limiter, as createLimiter makes one");
-  requireGiven("key", key, KEY);
+  requireGiven("key", key, TEXT);
+  requireTexts(options);
   requireGiven("waitMs", waitMs, "an integer, 0 or more");
   requireInteger("waitMs", waitMs, 0);
   requireInteger("attempts", attempts, 1);

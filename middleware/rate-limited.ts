@@ -79,13 +79,14 @@ async function decide<Args extends readonly unknown[]>(
   if (options.limits !== undefined) {
     const checks = await Promise.all(options.limits.map((check) => checkOf(check, args)));
     const request = { checks, ...priority } satisfies LimitAllRequest;
-    return options.mode === "any" ? await limiter.limitAny(request) : await limiter.limitAll(request);
+    const decided = await (options.mode === "any" ? limiter.limitAny(request) : limiter.limitAll(request));
+    return { ...decided, ownLimits: checks.map(({ limits }) => limits) };
   }
   const { waitMs } = options;
   const check = await checkOf(options, args);
   const params = { ...check, ...priority, ...(waitMs !== undefined && { waitMs }) } satisfies LimitRequest;
   const decision = await limiter.limit(params);
-  return { success: decision.success, decisions: [decision] };
+  return { success: decision.success, decisions: [decision], ownLimits: [check.limits] };
 }
 
 async function checkOf<Args extends readonly unknown[]>(check: Check<Args>, args: Args) {

@@ -27,12 +27,17 @@ export interface RequestLease extends GrantedLease {
 /** By policy. */
 export type Leases = Readonly<Record<string, RequestLease>>;
 
+/** The limits that a call brings, by unit. */
+type OwnLimits = Readonly<Record<string, number>>;
+
 export interface Outcome {
   readonly success: boolean;
   /** One for each check that was tried, in their order. */
   readonly decisions: readonly Decision[];
   /** Of a call that charges one check: the index of that; `null`: none was charged. Absent: the call has no choice. */
   readonly chosen?: number | null;
+  /** For each check the limits that it brings. Absent: none brings any. */
+  readonly ownLimits?: readonly (OwnLimits | undefined)[];
 }
 
 /** Holds a request's limits. A `WeakMap` takes a tenth of an empty route's time: each GC walks it. */
@@ -43,6 +48,7 @@ export class RequestLimits {
   readonly #leases: Record<string, RequestLease> = {};
   #binding: Decision | undefined;
   #policies: HeaderPolicies = new Map();
+  #ownLimits: OwnLimits | undefined;
   #waitMs: number | null = null;
 
   /** @param request the same object in all middleware of a request */
@@ -67,7 +73,7 @@ export class RequestLimits {
   }
 
   /** Notes the decisions. A denial binds, or otherwise the decision with the least remaining. */
-  note({ success, decisions: tried, chosen }: Outcome, policies: HeaderPolicies): void {
+  note({ success, decisions: tried, chosen, ownLimits }: Outcome, policies: HeaderPolicies): void {
     for (const decision of tried) this.#decisions[decision.policy] = decision;
     // Where one check is enough, the others do not bind.
     const decisions = chosen === undefined ? tried : [standingFor({ chosen, decisions: tried })];
@@ -79,6 +85,7 @@ export class RequestLimits {
     if (least === undefined || least === this.#binding) return;
     this.#binding = least;
     this.#policies = policies;
+    this.#ownLimits = ownLimits?.[tried.indexOf(least)];
     this.#waitMs = success ? null : longestWaitMs(denied);
   }
 
@@ -87,11 +94,21 @@ export class RequestLimits {
     if (this.#binding === undefined) return;
     const { policy: named, plan = "" } = this.#binding;
     const described = this.#policies.get(named) ?? { headers: DEFAULT_HEADERS, rules: [] };
-    const policy = described.plans?.get(plan) ?? described;
+    const policy = withOwnLimits(described.plans?.get(plan) ?? described, this.#ownLimits);
     if (policy.rules.length > 0) setPolicyHeaders(headers, policy);
     setQuotaHeaders(headers, policy, this.#binding, nowMs);
     for (const [name, value] of Object.entries(retryAfter(this.#waitMs))) headers.set(name, value);
   }
+}
+
+/** The policy as a call with limits of its own sees it: those come without a burst. */
+function withOwnLimits(policy: HeaderPolicy, limits: OwnLimits = {}): HeaderPolicy {
+  const rules = policy.rules.map((rule) => {
+    const units = Object.hasOwn(limits, rule.unit) ? limits[rule.unit] : undefined;
+    const isLimited = units !== undefined && rule.quota.units !== NO_LIMIT;
+    return isLimited ? { ...rule, quota: { ...rule.quota, units }, capacity: units } : rule;
+  });
+  return { ...policy, rules };
 }
 
 /** The decisions that middleware has made on this request, by policy name. */

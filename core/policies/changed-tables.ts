@@ -76,7 +76,8 @@ function figureProblems(
       SHARED_FIELDS.includes(field) || Object.hasOwn(rule, field)
         ? "is the same for all keys of a policy"
         : "is no figure of this rule";
-    const detail = `${clip([...path, field].join("."))} ${why}: ${what} may have ${known.join(", ")}${meant(field, known)}`;
+    const may = known.length === 0 ? "cannot change it" : `may have ${known.join(", ")}`;
+    const detail = `${clip([...path, field].join("."))} ${why}: ${what} ${may}${meant(field, known)}`;
     return { path: [...path, field], detail };
   });
 }

@@ -1,5 +1,5 @@
 /** Where notices go: `NOTICES`, a Queue of Cloudflare or a webhook, and the secret that signs what goes there. */
-import { violation } from "../validation.ts";
+import { clip, meant, violation } from "../validation.ts";
 import type { Policies } from "./policy.ts";
 
 /** A Queue, as far as it is used. */
@@ -61,8 +61,12 @@ export function unsaidNotices(notify: unknown): string {
 export function parseWebhook(given: unknown, isHere: boolean): string {
   const table = tableIn(given);
   const { webhook, ...others } = table ?? {};
-  if (table === undefined || webhook === undefined || Object.keys(others).length > 0)
-    return refuse(violation(["NOTICES"], given, TARGET_ALLOWED));
+  const [stray] = Object.keys(others);
+  if (stray !== undefined)
+    return refuse(
+      `NOTICES.${clip(stray)} is not a field${meant(stray, ["webhook"])}: NOTICES must be ${TARGET_ALLOWED}`,
+    );
+  if (webhook === undefined) return refuse(violation(["NOTICES"], given, TARGET_ALLOWED));
   if (typeof webhook === "string" && isAllowed(webhook, isHere)) return webhook;
   return refuse(violation(["NOTICES", "webhook"], webhook, isHere ? LOCAL_ALLOWED : URL_ALLOWED));
 }

@@ -11,7 +11,7 @@
  */
 import { MAX_UNITS } from "../algorithms/algorithm.ts";
 import { meant, violation, type Violation, wrong } from "../validation.ts";
-import { isTable, type Table, withFigures } from "./changed-tables.ts";
+import { isTable, problem, type Problems, type Table, withFigures } from "./changed-tables.ts";
 import { inAllWindows, inPlan, planWindowProblems } from "./plan-windows.ts";
 import { NAME, NAME_ALLOWED } from "./policy-fields.ts";
 import type { LimitInCall, Policy, Rule } from "./policy.ts";
@@ -23,9 +23,6 @@ const PLANS_ALLOWED = `a table of 1 to ${MAX_PLANS} plans by name, as { "pro": {
 /** The most policies with limits of calls, for each plan of a policy. */
 const MAX_LIMITED = 1_024;
 
-interface Problems {
-  readonly problems: readonly Violation[];
-}
 type Parse = (fields: Table) => Policy | Problems;
 
 /** Adds the plans of a table to the policy that is parsed from it. @param parse reads a table without plans */
@@ -38,11 +35,13 @@ export function withPlans(policy: Policy, table: Table, parse: Parse): Policy | 
     };
   const max = maxInCall(limitInCall);
   if (typeof max === "object") return max;
-  if (tables !== undefined && !isPlans(tables))
+  if (tables !== undefined && !isTable(tables))
     return { problems: [wrong(["plans"], tables, PLANS_ALLOWED)] };
+  const given = Object.entries(tables ?? {});
+  if (tables !== undefined && (given.length === 0 || given.length > MAX_PLANS))
+    return problem(["plans"], `plans has ${given.length}: must be ${PLANS_ALLOWED}`);
   const problems: Violation[] = [];
   const plans = new Map<string, Policy>();
-  const given = Object.entries((tables ?? {}) as Record<string, Table>);
   // The policy's own figures have no name in its table.
   for (const [name, figures] of [[undefined, {}] as const, ...given]) {
     const plan = name ?? "";
@@ -81,11 +80,6 @@ function withCounted(policy: Policy, counting: ReturnType<typeof inAllWindows>):
     return made;
   };
   return { ...policy, limitInCall: { ...limitInCall, withLimits: counted } };
-}
-
-function isPlans(tables: unknown): tables is Readonly<Record<string, unknown>> {
-  const count = isTable(tables) ? Object.keys(tables).length : 0;
-  return count >= 1 && count <= MAX_PLANS;
 }
 
 function planTable(base: Table, plan: string, figures: unknown): { readonly fields: Table } | Problems {

@@ -142,7 +142,7 @@ const WEIGHTS_SHAPE = {
   description: WEIGHTS_ALLOWED,
 };
 
-/** The weight of a group: that of the first name or beginning that it has, or 1. */
+/** The weight of a group: that of its name, or of the longest beginning that it has, or 1. */
 function parseWeights(value: unknown): ((group: string) => number) | Flaw {
   const weights = isTable(value) ? Object.entries(value) : [];
   if (weights.length === 0 || weights.length > MAX_WEIGHTS) return new Flaw([], value, WEIGHTS_ALLOWED);
@@ -154,7 +154,10 @@ function parseWeights(value: unknown): ((group: string) => number) | Flaw {
   }
   const isOf = (name: string, group: string) =>
     name.endsWith("*") ? group.startsWith(name.slice(0, -1)) : name === group;
-  return (group) => Number(weights.find(([name]) => isOf(name, group))?.[1] ?? 1);
+  // A name is as long as itself with * at the end, and comes before it.
+  const lengthOf = (name: string) => (name.endsWith("*") ? name.length - 1.5 : name.length);
+  const longestFirst = weights.toSorted(([one], [other]) => lengthOf(other) - lengthOf(one));
+  return (group) => Number(longestFirst.find(([name]) => isOf(name, group))?.[1] ?? 1);
 }
 
 /** Of rules whose quota groups share (core/algorithms/fair/fair.ts). */

@@ -11,7 +11,7 @@ import type { LimitParams } from "../../core/protocol/calls.ts";
 import { decidingPlan, type Decision, type KeyReport } from "../../core/protocol/decision.ts";
 import { hash } from "../../core/protocol/names.ts";
 import { type Answered, catalogUnreached, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import { clip, oneOfNames, pointerTo, violation, wrong } from "../../core/violations.ts";
+import { clip, meant, oneOfNames, pointerTo, violation, wrong } from "../../core/violations.ts";
 import { keyProblem, mayUse, policyProblem, type Principal, scopeProblem } from "../auth/tokens.ts";
 import { limitCandidate, withCandidate } from "./candidates.ts";
 import * as requests from "./schemas/request-schemas.ts";
@@ -391,7 +391,7 @@ function withLimits(
 }
 
 export function unknownUnit(unit: string, units: readonly string[]): string {
-  return `${clip(unit)} is not a unit of this policy: there are ${units.join(", ")}`;
+  return `${clip(unit)} is not a unit of this policy: there are ${units.join(", ")}${meant(unit, units)}`;
 }
 
 export function unitsOf(rules: readonly { readonly unit: string }[]): readonly string[] {

@@ -113,7 +113,7 @@ test.each([2, 10, 100])("%i hungry groups get equal parts, and together what one
 });
 
 test("parts are by weight, and what one leaves the others have by weight", () => {
-  const weights = { g0: 1, "g1*": 2, g2: 7, g3: 10 };
+  const weights = { "*": 9, "g*": 7, g0: 1, "g1*": 2, g3: 10 };
   const loads = [{ rate: 2_000 }, { rate: 2_000 }, { rate: 2_000 }, { rate: 200 }];
   const { got, used, success } = play({ ...BUCKET, weights }, loads, depth(8, 30), SEED);
   expect(success[3]).toBeGreaterThan(0.995);

@@ -84,7 +84,8 @@ describe("a webhook", () => {
 });
 
 test.each([
-  [{ webhook: "https://a.example", url: "b" }, "NOTICES is an object"],
+  [{ webhook: "https://a.example", url: "b" }, "NOTICES.url is not a field: NOTICES must be"],
+  [{ webook: "https://a.example" }, "NOTICES.webook is not a field (did you mean webhook?)"],
   [{}, "NOTICES is an object"],
   [[], "NOTICES is an array of 0"],
   ["https://a.example", 'NOTICES is "https://a.example"'],

@@ -70,7 +70,17 @@ describe("a bad plan is refused with its place", () => {
       /tokns is not a rule.*did you mean tokens/,
     ],
     ["no table", { ...BUCKET, plans: 5 }, /^plans is 5: must be a table of 1 to 64 plans/],
-    ["no plans", { ...BUCKET, plans: {} }, /plans is .*: must be/],
+    ["no plans", { ...BUCKET, plans: {} }, /^plans has 0: must be a table of 1 to 64 plans/],
+    [
+      "too many plans",
+      { ...BUCKET, plans: Object.fromEntries(Array.from({ length: 65 }, (_, plan) => [`p${plan}`, {}])) },
+      /^plans has 65: must be a table of 1 to 64 plans/,
+    ],
+    [
+      "a figure where there is none",
+      { algorithm: "unlimited", plans: { pro: { limit: 4 } } },
+      /limit is no figure of this rule: a plan cannot change it$/,
+    ],
     [
       "too large a limit in calls",
       { ...BUCKET, limitInCall: { max: 1e12 } },

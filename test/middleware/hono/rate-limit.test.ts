@@ -77,6 +77,7 @@ describe("one limit", () => {
     expect(await headersOf("/plan")).toMatchObject({ ratelimit: '"planned";r=1;t=40' });
     expect(await headersOf("/own")).toMatchObject({
       ratelimit: expect.stringContaining('"planned";r=47') as string,
+      "ratelimit-policy": '"planned";q=50;w=60',
     });
     expect(await headersOf("/both")).toMatchObject({
       ratelimit: expect.stringContaining('"planned";r=26') as string,
