@@ -2,7 +2,8 @@
 import { writeFileSync } from "node:fs";
 import { relative, resolve } from "node:path";
 import { parseArgs } from "node:util";
-import type { Policies, Policy } from "../core/policies/policy.ts";
+import { limitedRules } from "../core/policies/plans.ts";
+import type { Policies, Policy, Rule } from "../core/policies/policy.ts";
 import { calledIn, takenByNpm } from "./call.ts";
 import { readConfiguration } from "./configuration.ts";
 import { WRANGLER_TOML } from "./project.ts";
@@ -47,17 +48,24 @@ ${lines.join("\n")}
 `;
 }
 
-function typeOf({ rules, plans, priorities, keyKind, isFair }: Policy): string {
+function typeOf({ rules, plans, priorities, keyKind, isFair, lease }: Policy): string {
   // The plan "" is the policy itself.
   const named = [...(plans?.keys() ?? [])].filter((plan) => plan !== "");
+  const isLimited = plans?.get("")?.limitInCall !== undefined;
   const fields = [
-    ["unit", textsOf(rules.map(({ unit }) => unit))],
+    ["unit", unitsOf(rules)],
+    ...(isLimited ? [["limits", unitsOf(limitedRules(rules))]] : []),
     ...(named.length > 0 ? [["plan", textsOf(named)]] : []),
     ["priority", textsOf(priorities.names)],
     ["keyKind", textsOf([keyKind])],
     ...(isFair === true ? [["fair", "true"]] : []),
+    ...(lease === undefined ? [] : [["leases", "true"]]),
   ];
   return `{ ${fields.map(([field, type]) => `${field}: ${type}`).join("; ")} }`;
+}
+
+function unitsOf(rules: readonly Rule[]): string {
+  return textsOf(rules.map(({ unit }) => unit));
 }
 
 function textsOf(texts: readonly string[]): string {

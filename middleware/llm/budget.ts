@@ -21,7 +21,7 @@ import { costOf, maxCostOf, type Meter, type Price, priceOf, requirePrice, type 
 export type BudgetUnit = "tokens" | "input-tokens" | "output-tokens" | "cost";
 
 /** A key whose budget pays. Rules with other units, such as `requests`, take 1 for each request. */
-export type Budget = CallFields<"plan" | "group"> & {
+export type Budget = CallFields<"takes", "plan" | "group"> & {
   readonly key: string;
   /** Absent: `["tokens"]`. Each is the unit of a rule of the policy. */
   readonly units?: readonly BudgetUnit[];
