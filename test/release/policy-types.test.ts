@@ -288,7 +288,7 @@ test.each(COMPILERS)(
       `"shared": { unit: "requests"; plan: "gold"; priority: ${PRIORITIES}; keyKind: "text"; fair: true };`,
     );
     expect(written).toContain(
-      `"other-1": { unit: "requests"; priority: ${PRIORITIES}; keyKind: "text"; leases: true };`,
+      `"other-1": { unit: "concurrent-requests"; priority: ${PRIORITIES}; keyKind: "text"; leases: true };`,
     );
     project.write("weir-policies.d.ts", written);
     const said = saidOf([...RIGHT, ...WRONG.map(([call]) => call)], compiler);
