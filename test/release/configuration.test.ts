@@ -1,4 +1,5 @@
 /** What is written wrong is refused before anything starts, with the place and the nearest right thing. */
+import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { readConfiguration } from "../../scripts/configuration.ts";
@@ -85,6 +86,25 @@ test.each([
 ])("%s: refused, with file and line", (_, tables, said) => {
   writeToml(folder, tables);
   expect(read).toThrow(said);
+});
+
+test.each(["json", "jsonc"])("a table that is not in vars of wrangler.%s is refused too", (ending) => {
+  const file = join(folder, `wrangler.${ending}`);
+  const staging = { LOG: { failures: 1 } };
+  const config = {
+    name: "weir",
+    compatibility_date: "2026-10-20",
+    POLICIES: { login: {} },
+    env: { staging },
+  };
+  writeFileSync(file, JSON.stringify(config));
+  const said = `wrangler.${ending}: POLICIES is not a table that is read (did you mean vars.POLICIES?)`;
+  expect(() => readConfiguration({}, undefined, file)).toThrow(said);
+  expect(() => readConfiguration({}, "staging", file)).toThrow(
+    `${said}\nwrangler.${ending}: env.staging.LOG is not a table that is read (did you mean env.staging.vars.LOG?)`,
+  );
+  writeFileSync(file, '{ "name": "weir",\n"vars": }');
+  expect(() => readConfiguration({}, undefined, file)).toThrow(`wrangler.${ending}:2: `);
 });
 
 test("a check of a deployment says the same, with file and line, and all of it", () => {
