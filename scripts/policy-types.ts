@@ -1,10 +1,9 @@
 /** `weir types`: writes the types of the policies in wrangler.toml, so that a misspelt name does not compile. */
 import { writeFileSync } from "node:fs";
 import { relative, resolve } from "node:path";
-import { parseArgs } from "node:util";
 import { limitedRules } from "../core/policies/plans.ts";
 import type { Policies, Policy, Rule } from "../core/policies/policy.ts";
-import { calledIn, takenByNpm } from "./call.ts";
+import { calledIn, readFlags, takenByNpm } from "./call.ts";
 import { readConfiguration } from "./configuration.ts";
 import { WRANGLER_TOML } from "./project.ts";
 
@@ -15,7 +14,7 @@ const USAGE = `Usage: npx weir types [--config wrangler.toml] [--env NAME] [--ou
   --out     the file that is written; tsconfig.json must include it`;
 
 function main(): void {
-  const { values } = parseArgs({
+  const { values } = readFlags({
     options: {
       config: { type: "string", short: "c" },
       env: { type: "string", short: "e" },

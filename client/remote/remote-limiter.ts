@@ -29,6 +29,7 @@ import {
   withRelease,
 } from "../limiter.ts";
 import {
+  causeOf,
   keyOfClaim,
   requireObject,
   signalOf,
@@ -262,8 +263,7 @@ export class RemoteLimiter extends UniformClient implements Limiter {
     const send = (ended: AbortSignal) => this.#callAwaited(name, request, ended);
     const sent = this.#unlessPaused(() => this.#send(request, send, signal), [request]);
     const isPlain = name === "limit" && (request as LimitRequest).force !== true;
-    const failed = () => (isPlain ? this.#failed(request) : this.#degraded(request));
-    return this.#orElse(sent, failed, signal);
+    return this.#orElse(sent, () => (isPlain ? this.#failed(request) : this.#degraded(request)), signal);
   }
 
   /**
@@ -314,7 +314,7 @@ export class RemoteLimiter extends UniformClient implements Limiter {
       // Decisions that need the catalog are made by onFailure.
       const isFinal = otherwise === throwUnavailable || refusal?.code !== PROBLEMS.catalogUnreached[1];
       if (refusal !== undefined && isFinal) throw refusal;
-      this.#failures.note(String(error));
+      this.#failures.note(causeOf(error));
       return otherwise(error);
     }
   }

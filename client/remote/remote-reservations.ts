@@ -20,6 +20,7 @@ import {
 } from "../../core/protocol/reservation-messages.ts";
 import type { UnitSource } from "../call-gate.ts";
 import type { KeyRequest, LimitRequest } from "../limiter.ts";
+import { causeOf } from "../local-call.ts";
 import { plainCall, type PlainCall } from "../local-limiter.ts";
 import { toDecision } from "../read-answer.ts";
 import { BatchQueue, OVERLOADED_TEXT, type QueuedCall } from "../transports/batch-queue.ts";
@@ -275,7 +276,7 @@ export class RemoteReservations implements UnitSource {
     } catch (error) {
       const refused = limiterErrorOf(error);
       if (refused === undefined || refused.status >= 500) {
-        this.#failure = String(error);
+        this.#failure = causeOf(error);
         return undefined;
       }
       const { status, code, message: title, errors } = refused;

@@ -166,6 +166,23 @@ test("props that are right, and those of bindings to other workers, are not", ()
   expect(read).not.toThrow();
 });
 
+test.each([
+  [
+    "policy-types",
+    ["--confg", "x"],
+    "--confg is not a flag: there are --config, --env, --out, --help (did you mean --config?)",
+  ],
+  ["token", ["--nam", "x"], "--nam is not a flag: there are --name, --scope"],
+  ["verify", ["--polcy", "x"], "(did you mean --policy?)"],
+  [
+    "policies",
+    ["pull", "--fil", "x"],
+    "--fil is not a flag: there are --file, --help (did you mean --file?)",
+  ],
+])("a flag that %s does not have is named, with those that it has", (script, args, said) => {
+  expect(runScript(folder, script, { args }).stderr).toContain(said);
+});
+
 test("a command that is none is named, with the nearest that is one", () => {
   expect(refusal("weir", { args: ["intt"] })).toMatch(
     /^intt is not a command \(did you mean init\?\)\n\nUsage: weir COMMAND\n/,
