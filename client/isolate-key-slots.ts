@@ -112,8 +112,11 @@ export class IsolateKeySlots extends KeySlots<Policy> {
     return this.token >= this.tokensEnd || this.needed(this.#recentUnits(nowMs) / MAX_REST_MS) > this.kept;
   }
 
-  /** Another version decides now: idle slots go back, and none is leased before the object has answered by that. */
-  renounce(): void {
+  /** If another version decides now, idle slots go back, and none is leased before the object has answered by that. */
+  override adopt(policy: Policy): void {
+    const { inForce } = this.policy;
+    super.adopt(policy);
+    if (inForce?.fields === policy.inForce?.fields) return;
     this.kept = this.leased;
     this.spendableUntilMs = -Infinity;
     this.underWaySinceMs = undefined;

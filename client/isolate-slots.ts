@@ -69,8 +69,6 @@ export class IsolateSlots {
     if (rule === undefined || !isPlain(call)) return undefined;
     const { ttlMs } = call;
     const units = costOf(rule, call.cost);
-    const before = this.#find(policy, key);
-    if (before !== undefined && before.policy.inForce?.fields !== policy.inForce?.fields) before.renounce();
     const slots = this.#keys.open(policy, key, () => new IsolateKeySlots(policy, key, nowMs));
     if (slots === undefined) return undefined;
     this.#serve(slots, nowMs);

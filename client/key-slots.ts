@@ -81,6 +81,11 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
     this.sinceMs = nowMs;
   }
 
+  /** A call has come under this version of the policy. */
+  adopt(policy: Of): void {
+    this.policy = policy;
+  }
+
   get idle(): number {
     return this.kept - this.leased;
   }
@@ -307,7 +312,7 @@ export class SlotsByKey<Of extends KeySlots<Policy>, Policy extends PolicyView> 
     const name = `${policy.name}/${key}`;
     const known = this.#keys.get(name);
     if (known !== undefined) {
-      known.policy = policy;
+      known.adopt(policy);
       return known;
     }
     if (this.#keys.size >= MAX_KEYS) this.#forgetOne();

@@ -64,6 +64,6 @@ export interface ClientOptions {
   readonly policy?: PolicyName;
   /** The longest wait for an answer, in milliseconds. Absent: the policy's deadline. */
   readonly deadlineMs?: number;
-  /** Decides unanswered calls of policies that the limiter has not described yet. Absent: `closed`. */
+  /** Decides unanswered calls of policies that the limiter has not described yet, as at a start without it. Absent: `closed`. */
   readonly onFailure?: "closed" | "open";
 }

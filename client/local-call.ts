@@ -80,3 +80,9 @@ export function throwUnavailable(error: unknown): never {
   const detail = `whether the call was carried out is not known: the limiter did not answer (${why})`;
   throw new Problem(PROBLEMS.unavailable, detail).toError();
 }
+
+/** An error as text. That of `fetch` has its cause apart. */
+export function causeOf(error: unknown): string {
+  const { cause } = Object(error) as Partial<Error>;
+  return cause instanceof Error ? `${String(error)} (${cause.message})` : String(error);
+}

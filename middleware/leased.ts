@@ -11,7 +11,7 @@ import { type End, keyOf, refusalOf, SKIPPED, type Verdict, verdictOn } from "./
 export type LeasingLimiter = Pick<Limiter, "acquire" | "renew" | "release" | "policies">;
 
 export type LeaseOptions<Args extends readonly unknown[]> = SharedOptions<Args> &
-  GivenFields<Args, CallFields<"plan" | "priority" | "units" | "group">> & {
+  GivenFields<Args, CallFields<"leases", "plan" | "priority" | "units" | "group">> & {
     readonly limiter: Given<Args, LeasingLimiter>;
     readonly key: Given<Args, string>;
     /** The longest wait in the queue, in milliseconds. Absent: none. */

@@ -1,6 +1,12 @@
 /** The options of middleware, and their checks when it is made: a wrong option would later admit calls. */
 import type { PolicyName } from "../client/limiter.ts";
-import { requireGiven, requireInteger, requireKnownOptions, requireText } from "../core/violations.ts";
+import {
+  requireGiven,
+  requireInteger,
+  requireKnownOptions,
+  requireText,
+  violation,
+} from "../core/violations.ts";
 
 export type Given<Args extends readonly unknown[], Value> =
   | Value
@@ -67,13 +73,15 @@ export function requireRateLimitOptions(options: object): void {
   requireInteger("waitMs", waitMs, 0);
   requireTexts(options);
   if (mode !== undefined && (limits === undefined || (mode !== "all" && mode !== "any")))
-    throw new TypeError(`mode is ${JSON.stringify(mode)}: must be "all" or "any" beside limits, or left out`);
+    throw new TypeError(violation(["mode"], mode, '"all" or "any" beside limits, or left out'));
   if (limits === undefined) return requireGiven("key", key, TEXT);
   if (!Array.isArray(limits) || limits.length === 0)
-    throw new TypeError("limits is no list with checks in it: must be several of { policy, key, cost }");
+    throw new TypeError(violation(["limits"], limits, "a list of 1 or more { policy, key, cost }"));
   const beside = [...CHECK, "waitMs"].find((name) => (options as Unchecked)[name] !== undefined);
   if (beside !== undefined)
-    throw new TypeError(`${beside} stands beside limits, where it is not read: must be in one of them`);
+    throw new TypeError(
+      violation([beside], (options as Unchecked)[beside], "in a check of limits, not beside"),
+    );
   for (const check of limits as readonly object[]) {
     requireKnownOptions(check, CHECK);
     requireGiven("key of a limit", (check as Unchecked)["key"], TEXT);

@@ -14,7 +14,7 @@ interface Keyed<Args extends readonly unknown[]> {
 
 /** What a request takes of a key. Without `policy` the limiter's own decides. */
 export type Check<Args extends readonly unknown[]> = Keyed<Args> &
-  GivenFields<Args, CallFields<"plan" | "cost" | "limits" | "group">>;
+  GivenFields<Args, CallFields<"takes", "plan" | "cost" | "limits" | "group">>;
 
 export interface SharedOptions<Args extends readonly unknown[]> {
   /** Which requests pass without a decision. */
@@ -26,7 +26,7 @@ export interface SharedOptions<Args extends readonly unknown[]> {
 /** One check, which may wait, or several: all pass or nothing is taken, or with `any` the first that admits is charged. */
 export type Checks<Args extends readonly unknown[]> =
   | (Keyed<Args> &
-      GivenFields<Args, CallFields<"plan" | "priority" | "cost" | "limits" | "group">> & {
+      GivenFields<Args, CallFields<"takes", "plan" | "priority" | "cost" | "limits" | "group">> & {
         /** The longest wait, in milliseconds. The policy must allow it with `maxWait`. */
         readonly waitMs?: number;
         readonly limits?: never;

@@ -1,7 +1,8 @@
 /** The command line and environment of the scripts. Unknown flags and misspelt variables are refused. */
 import { existsSync } from "node:fs";
 import { resolve } from "node:path";
-import { nearest } from "../core/validation.ts";
+import { parseArgs, type ParseArgsConfig } from "node:util";
+import { meant, nearest } from "../core/validation.ts";
 import { ROOT } from "./project-folder.ts";
 
 const VARIABLES = ["POLICIES", "REGIONS", "STATE_DIR", "API_TOKENS", "HOST", "PORT"];
@@ -30,9 +31,25 @@ export function requireNoFlags(command: "npm start" | typeof SERVE): void {
 
 function requireKnownVariables(): void {
   for (const name of Object.keys(process.env)) {
-    const meant = VARIABLES.includes(name) ? undefined : nearest(name, UNLIKE_OTHERS);
-    if (meant !== undefined && name === name.toUpperCase())
-      throw new Error(`${name} is not a variable that is read (did you mean ${meant}?)`);
+    const near = VARIABLES.includes(name) ? "" : meant(name, UNLIKE_OTHERS);
+    if (near !== "" && name === name.toUpperCase())
+      throw new Error(`${name} is not a variable that is read${near}`);
+  }
+}
+
+/** The arguments. @throws Error that names an unknown flag, the known ones, and the one that was probably meant */
+export function readFlags<Config extends ParseArgsConfig>(
+  config: Config,
+): ReturnType<typeof parseArgs<Config>> {
+  try {
+    return parseArgs(config);
+  } catch (error) {
+    const [, given] = /^Unknown option '(-[^']*)'/.exec((error as Error).message) ?? [];
+    if (given === undefined) throw error;
+    const known = Object.keys(config.options ?? {}).map((name) => `--${name}`);
+    throw new Error(`${given} is not a flag: there are ${known.join(", ")}${meant(given, known)}`, {
+      cause: error,
+    });
   }
 }
 

@@ -1,5 +1,5 @@
 /** The configuration of wrangler.toml, checked before anything is started or uploaded. */
-import { existsSync, readFileSync } from "node:fs";
+import { readFileSync } from "node:fs";
 import { basename } from "node:path";
 import { type NoticeQueue, parseNotices, requireNotices } from "../core/policies/parse-notices.ts";
 import {
@@ -11,8 +11,8 @@ import {
 import type { Policies } from "../core/policies/policy.ts";
 import { didYouMean } from "../core/violations.ts";
 import { propsProblems } from "./binding-props.ts";
-import { readWranglerToml, WRANGLER_TOML } from "./project.ts";
-import { exactLineOf, lineOf } from "./toml-lines.ts";
+import { readRawConfig, readWranglerToml, WRANGLER_TOML } from "./project.ts";
+import { lineOf } from "./toml-lines.ts";
 
 /** Replaces the tables of wrangler.toml, as JSON text. */
 interface InPlace {
@@ -46,8 +46,8 @@ export function readConfiguration(
   file = WRANGLER_TOML,
   where: Where = { runsOn: "cloudflare" },
 ): Configuration {
-  requireInVars(file, environment);
-  const toml = read(file, environment);
+  located(file, () => requireInVars(file, environment));
+  const toml = located(file, () => readWranglerToml(environment, file));
   const given = {
     policies: POLICIES ?? toml.policies,
     regions: REGIONS ?? toml.regions,
@@ -83,14 +83,17 @@ const TABLES = {
 
 /** wrangler ignores a table that it does not know. @throws Error that names those that are meant to be in `vars` */
 export function requireInVars(file: string, environment: string | undefined): void {
-  if (!file.endsWith(".toml") || !existsSync(file)) return;
-  const text = readFileSync(file, "utf8");
-  const places = environment === undefined ? [""] : ["", `env.${environment}.`];
-  const found = places.flatMap((above) =>
+  const raw = readRawConfig(file);
+  const own = environment === undefined ? undefined : raw.env?.[environment];
+  const text = file.endsWith(".toml") ? readFileSync(file, "utf8") : "";
+  const places = [[[], raw] as const, ...(own ? [[["env", environment ?? ""], own] as const] : [])];
+  const found = places.flatMap(([above, table]) =>
     Object.entries(TABLES).flatMap(([name, meant]) => {
-      const line = exactLineOf(text, [...above.split(".").slice(0, -1), name]);
-      const detail = `${above}${name} is not a table that is read${didYouMean(`${above}vars.${meant}`)}`;
-      return line === undefined ? [] : `${basename(file)}:${line}: ${detail}`;
+      if (!(name in table)) return [];
+      const line = lineOf(text, [...above, name]);
+      const place = line === undefined ? basename(file) : `${basename(file)}:${line}`;
+      const hint = didYouMean([...above, "vars", meant].join("."));
+      return `${place}: ${[...above, name].join(".")} is not a table that is read${hint}`;
     }),
   );
   if (found.length > 0) throw new Error(found.join("\n"));
@@ -99,10 +102,12 @@ export function requireInVars(file: string, environment: string | undefined): vo
 /** In place of the binding, which only the worker has. */
 export const A_QUEUE: NoticeQueue = { send: () => Promise.resolve() };
 
-function read(file: string, environment: string | undefined) {
+/** What `read` returns. @throws Error with the line, where the file cannot be read */
+function located<Found>(file: string, read: () => Found): Found {
   try {
-    return readWranglerToml(environment, file);
+    return read();
   } catch (error) {
+    if (!(error instanceof Error) || !("location" in error)) throw error;
     const { location, message } = error as { location?: { line?: number }; message?: string };
     const line = location?.line === undefined ? "" : `:${location.line}`;
     throw new Error(`${basename(file)}${line}: ${String(message)}`, { cause: error });

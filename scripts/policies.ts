@@ -1,10 +1,9 @@
 /** Keeps the catalog in a file: npm run policies -- pull | diff | push, with TOKEN in the environment. */
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { parseArgs } from "node:util";
 import type { CatalogDocument } from "../core/catalog/calls.ts";
 import { meant } from "../core/violations.ts";
-import { calledIn, takenByNpm } from "./call.ts";
+import { calledIn, readFlags, takenByNpm } from "./call.ts";
 
 const COMMAND = process.env["WEIR_PROJECT"] === undefined ? "npm run policies --" : "npx weir policies";
 const USAGE = `Usage: TOKEN=weir_... ${COMMAND} pull|diff|push URL [--file catalog.json]
@@ -23,7 +22,7 @@ interface Remote {
 }
 
 async function main(): Promise<number> {
-  const { values, positionals } = parseArgs({
+  const { values, positionals } = readFlags({
     allowPositionals: true,
     options: { file: { type: "string" }, help: { type: "boolean", short: "h", default: false } },
   });

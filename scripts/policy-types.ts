@@ -1,9 +1,9 @@
 /** `weir types`: writes the types of the policies in wrangler.toml, so that a misspelt name does not compile. */
 import { writeFileSync } from "node:fs";
 import { relative, resolve } from "node:path";
-import { parseArgs } from "node:util";
-import type { Policies, Policy } from "../core/policies/policy.ts";
-import { calledIn, takenByNpm } from "./call.ts";
+import { limitedRules } from "../core/policies/plans.ts";
+import type { Policies, Policy, Rule } from "../core/policies/policy.ts";
+import { calledIn, readFlags, takenByNpm } from "./call.ts";
 import { readConfiguration } from "./configuration.ts";
 import { WRANGLER_TOML } from "./project.ts";
 
@@ -14,7 +14,7 @@ const USAGE = `Usage: npx weir types [--config wrangler.toml] [--env NAME] [--ou
   --out     the file that is written; tsconfig.json must include it`;
 
 function main(): void {
-  const { values } = parseArgs({
+  const { values } = readFlags({
     options: {
       config: { type: "string", short: "c" },
       env: { type: "string", short: "e" },
@@ -47,17 +47,24 @@ ${lines.join("\n")}
 `;
 }
 
-function typeOf({ rules, plans, priorities, keyKind, isFair }: Policy): string {
+function typeOf({ rules, plans, priorities, keyKind, isFair, lease }: Policy): string {
   // The plan "" is the policy itself.
   const named = [...(plans?.keys() ?? [])].filter((plan) => plan !== "");
+  const isLimited = plans?.get("")?.limitInCall !== undefined;
   const fields = [
-    ["unit", textsOf(rules.map(({ unit }) => unit))],
+    ["unit", unitsOf(rules)],
+    ...(isLimited ? [["limits", unitsOf(limitedRules(rules))]] : []),
     ...(named.length > 0 ? [["plan", textsOf(named)]] : []),
     ["priority", textsOf(priorities.names)],
     ["keyKind", textsOf([keyKind])],
     ...(isFair === true ? [["fair", "true"]] : []),
+    ...(lease === undefined ? [] : [["leases", "true"]]),
   ];
   return `{ ${fields.map(([field, type]) => `${field}: ${type}`).join("; ")} }`;
+}
+
+function unitsOf(rules: readonly Rule[]): string {
+  return textsOf(rules.map(({ unit }) => unit));
 }
 
 function textsOf(texts: readonly string[]): string {

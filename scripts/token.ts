@@ -1,7 +1,7 @@
 /** Makes a token, and prints it with its entry for the secret API_TOKENS. */
-import { parseArgs } from "node:util";
 import { DEFAULT_BOUNDS, MAX_BOUNDS } from "../core/policies/policy.ts";
 import { meant } from "../core/validation.ts";
+import { readFlags } from "./call.ts";
 import { readConfiguration } from "./configuration.ts";
 import { WRANGLER_TOML } from "./project.ts";
 import { makeToken } from "./tokens.ts";
@@ -24,7 +24,7 @@ const USAGE = `Usage: npm run token -- --name NAME --scope limit [--scope ...] [
 const SCOPES = ["limit", "refund", "force", "reserve", "metrics", "admin"];
 
 function readArguments() {
-  const { values } = parseArgs({
+  const { values } = readFlags({
     options: {
       name: { type: "string" },
       scope: { type: "string", multiple: true },

@@ -15,11 +15,6 @@ export function lineOf(text: string, path: readonly string[]): number | undefine
   return undefined;
 }
 
-/** The same of the whole path. */
-export function exactLineOf(text: string, path: readonly string[]): number | undefined {
-  return linesOf(text).get(JSON.stringify(path));
-}
-
 function linesOf(text: string): ReadonlyMap<string, number> {
   const lines = new Map<string, number>();
   let table: readonly string[] = [];

@@ -1,8 +1,7 @@
 /** Verifies a deployment from outside: npm run verify -- https://... with TOKEN in the environment. */
 import { createInterface } from "node:readline/promises";
-import { parseArgs } from "node:util";
 import type { ListedPolicy } from "../core/protocol/reservation-messages.ts";
-import { takenByNpm } from "./call.ts";
+import { readFlags, takenByNpm } from "./call.ts";
 import { Calls } from "./verify/calls.ts";
 import { verifyExactness } from "./verify/exactness.ts";
 import { verifyHeldUnits, verifyHoldExpiry, verifySettling } from "./verify/holds.ts";
@@ -58,7 +57,7 @@ const QUICK = {
 };
 
 async function main(): Promise<number> {
-  const { values, positionals } = parseArgs({
+  const { values, positionals } = readFlags({
     allowPositionals: true,
     options: {
       quick: { type: "boolean", default: false },

@@ -2,7 +2,7 @@
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { clip, meant } from "../core/violations.ts";
-import { endWithNpm } from "./end-with-npm.ts";
+import { endWithNpm } from "./end-with-npm.mjs";
 import { isRecent, MIN_NODE, MIN_WRANGLER } from "./requirements.ts";
 
 const COMMANDS: Readonly<Record<string, () => Promise<unknown>>> = {

@@ -5,6 +5,7 @@ import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { constants } from "node:os";
 import { delimiter, join } from "node:path";
 import { fileURLToPath } from "node:url";
+import { endWithNpm } from "./end-with-npm.mjs";
 
 const root = fileURLToPath(new URL("..", import.meta.url));
 const modules = join(root, "node_modules");
@@ -37,14 +38,7 @@ const child = spawn(node, [join(root, script), ...args], {
 });
 // A terminal signals the complete process group. A signal to this process alone is meant for the child too.
 for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"]) process.on(signal, () => child.kill(signal));
-// npm signals only its shell, which may end without this process: end-with-npm.ts does the same in the package.
-const shell = process.ppid;
-const isGone = () => process.env.npm_lifecycle_event !== undefined && process.ppid !== shell;
-const watch = setInterval(() => {
-  if (!isGone()) return;
-  clearInterval(watch);
-  child.kill("SIGTERM");
-}, 500);
+endWithNpm();
 child.on("exit", (code, signal) =>
   process.exit(code ?? 128 + (constants.signals[signal ?? "SIGTERM"] ?? 15)),
 );

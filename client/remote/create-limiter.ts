@@ -1,7 +1,14 @@
 import { unsleepingTime } from "../../core/clock.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { Attached } from "../../core/protocol/object-methods.ts";
-import { requireGiven, requireInteger, requireKnownOptions, requireMethods } from "../../core/violations.ts";
+import {
+  requireGiven,
+  requireInteger,
+  requireKnownOptions,
+  requireMethods,
+  requireText,
+  violation,
+} from "../../core/violations.ts";
 import type { ClientOptions, Limiter } from "../limiter.ts";
 import { type HttpWay, isOfShape, overHttp, type RequestBounds } from "../transports/http.ts";
 import {
@@ -46,11 +53,10 @@ const MAX_DEADLINE_MS = 600_000;
 function checkedOptions(given: Way & ClientOptions): ClientOptions {
   requireKnownOptions(given, KNOWN);
   const { policy, deadlineMs, onFailure } = given;
-  if (policy !== undefined && typeof policy !== "string")
-    throw new TypeError(`policy is ${String(policy)}: must be the name of a policy`);
+  requireText("policy", policy, "the name of a policy");
   requireInteger("deadlineMs", deadlineMs, 1, MAX_DEADLINE_MS);
   if (onFailure !== undefined && onFailure !== "closed" && onFailure !== "open")
-    throw new TypeError(`onFailure is ${JSON.stringify(onFailure)}: must be "closed" or "open"`);
+    throw new TypeError(violation(["onFailure"], onFailure, '"closed" or "open"'));
   return {
     ...(policy !== undefined && { policy }),
     ...(deadlineMs !== undefined && { deadlineMs }),
@@ -62,11 +68,9 @@ function checkedOptions(given: Way & ClientOptions): ClientOptions {
 function checkedWay(way: HttpWay): HttpWay {
   const { url, token } = way;
   if (typeof url !== "string" || !/^https?:\/\//.test(url))
-    throw new TypeError(`url is ${JSON.stringify(url)}: must be the address of a limiter, https://...`);
-  if (typeof token !== "string" || token === "")
-    throw new TypeError(
-      "token is missing: must be a token of the limiter, with the scopes limit and reserve",
-    );
+    throw new TypeError(violation(["url"], url, "the address of a limiter, https://..."));
+  const given = typeof token === "string" && token !== "" ? token : undefined;
+  requireGiven("token", given, "a token of the limiter, with the scopes limit and reserve");
   // A header takes no other characters, so each call would fail.
   if (!/^[!-~]+$/.test(token))
     throw new TypeError(
@@ -124,7 +128,8 @@ export function overService(service: LimiterCalls): LimiterTransport {
     const params = name === "acquire" && !isLinked ? { ...request, detached: true } : request;
     const answer: unknown = await service[name](params as never);
     if (shape === "nothing") return undefined;
-    if (!isOfShape(shape, answer)) throw new Error(`it is no answer of this protocol to ${name}`);
+    if (!isOfShape(shape, answer))
+      throw new Error(`service does not answer ${name} as Weir does: must be ${SERVICE}`);
     return name === "acquire" && isLinked ? withoutLink(answer as Decision) : answer;
   };
   return { call: call as LimiterTransport["call"] };

@@ -6,9 +6,8 @@ import { OUTCOMES } from "../../core/protocol/calls.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { readClaimId } from "../../core/protocol/names.ts";
 import { Problem } from "../../core/protocol/problems.ts";
-import { MIN_CALLS } from "../key-slots.ts";
 import type { AcquireRequest } from "../limiter.ts";
-import { plainCall, type PlainCall } from "../local-limiter.ts";
+import { plainCall } from "../local-limiter.ts";
 import { isOf } from "./described-policies.ts";
 import { ProcessSlots } from "./process-slots.ts";
 import type { RemoteReservations } from "./remote-reservations.ts";
@@ -20,25 +19,17 @@ interface OnLease {
   readonly durationMs?: unknown;
 }
 
-/** How often a policy is asked for that stays unknown: the limiter is away, or has none of that name. */
-const ASK_MS = 5_000;
 /** How often one is asked for that has no slots: it has changed since, or an isolate of an older version described it. */
 const ASK_AGAIN_MS = 60_000;
 /** While versions of the limiter answer in turn, the one that answers next may read slots. */
 const MAX_SENDS = 4;
-/** The most policies that are not known: callers name any. */
-const MAX_UNKNOWN = 100;
 
 export class OwnLeases {
   readonly #reservations: RemoteReservations;
   readonly #slots: ProcessSlots;
-  readonly #time: Time;
-  /** Acquires under policies that are not known, by policy. */
-  readonly #unknown = new Map<string, { acquires: number; askedAtMs: number }>();
 
   constructor(reservations: RemoteReservations, time: Time, inBackground: (work: Promise<unknown>) => void) {
     this.#reservations = reservations;
-    this.#time = time;
     const send: RemoteReservations["slots"] = async (policy, message) => {
       let answer = await reservations.slots(policy, message);
       for (let sends = 1; sends < MAX_SENDS && answer instanceof Problem && answer.status === 422; sends += 1)
@@ -63,28 +54,14 @@ export class OwnLeases {
     const call = waitMs ? undefined : plainCall(request, undefined, "units");
     if (call === undefined || this.#reservations.isRefused) return undefined;
     const described = this.#reservations.policy(call.policy);
-    if (described?.slots === undefined) this.#askFor(call, described === undefined ? ASK_MS : ASK_AGAIN_MS);
     const [rule] = described?.rules ?? [];
     if (described === undefined || rule === undefined) return undefined;
+    if (described.slots === undefined) this.#reservations.ask(call, ASK_AGAIN_MS);
     if (call.plan || call.priority || call.group) return undefined;
     const its = isOf(described, call) ? normaliseKey(described, call.key) : undefined;
     return its === undefined
       ? undefined
       : this.#slots.acquire(described, its, costOf(rule, call.cost), ttlMs);
-  }
-
-  /** From some acquires on the slots of an unknown policy may be worth their messages. */
-  #askFor(call: PlainCall, everyMs: number): void {
-    const { policy } = call;
-    const noted = this.#unknown.get(policy) ?? { acquires: 0, askedAtMs: -Infinity };
-    const [oldest = ""] = this.#unknown.keys();
-    if (noted.acquires === 0 && this.#unknown.size >= MAX_UNKNOWN) this.#unknown.delete(oldest);
-    this.#unknown.set(policy, noted);
-    noted.acquires += 1;
-    const nowMs = this.#time.nowMs();
-    if (noted.acquires < MIN_CALLS || Math.abs(nowMs - noted.askedAtMs) < everyMs) return;
-    noted.askedAtMs = nowMs;
-    this.#reservations.ask(call);
   }
 
   /** Ends or renews a lease that was granted here; `undefined`: the limiter makes the call. */

@@ -29,6 +29,7 @@ import {
   withRelease,
 } from "../limiter.ts";
 import {
+  causeOf,
   keyOfClaim,
   requireObject,
   signalOf,
@@ -245,11 +246,9 @@ export class RemoteLimiter extends UniformClient implements Limiter {
     };
     const names = checks.length === 0 ? [undefined] : checks.map((check) => check?.policy);
     const maxMs = Math.max(...names.map((name) => this.#policy(name).deadlineMs));
+    const sent = this.#unlessPaused(() => this.#inTime(send, maxMs), checks);
     try {
-      return await this.#orElse(
-        this.#unlessPaused(() => this.#inTime(send, maxMs)),
-        () => failed(checks),
-      );
+      return await this.#orElse(sent, () => failed(checks));
     } finally {
       for (const check of checks) this.#forgetDenials(check);
     }
@@ -262,10 +261,9 @@ export class RemoteLimiter extends UniformClient implements Limiter {
    */
   #decide(name: keyof LimiterCalls, request: KeyRequest, signal?: Signal): Promise<Decision> {
     const send = (ended: AbortSignal) => this.#callAwaited(name, request, ended);
-    const sent = this.#unlessPaused(() => this.#send(request, send, signal));
+    const sent = this.#unlessPaused(() => this.#send(request, send, signal), [request]);
     const isPlain = name === "limit" && (request as LimitRequest).force !== true;
-    const failed = () => (isPlain ? this.#failed(request) : this.#degraded(request));
-    return this.#orElse(sent, failed, signal);
+    return this.#orElse(sent, () => (isPlain ? this.#failed(request) : this.#degraded(request)), signal);
   }
 
   /**
@@ -316,7 +314,7 @@ export class RemoteLimiter extends UniformClient implements Limiter {
       // Decisions that need the catalog are made by onFailure.
       const isFinal = otherwise === throwUnavailable || refusal?.code !== PROBLEMS.catalogUnreached[1];
       if (refusal !== undefined && isFinal) throw refusal;
-      this.#failures.note(String(error));
+      this.#failures.note(causeOf(error));
       return otherwise(error);
     }
   }
@@ -353,9 +351,11 @@ export class RemoteLimiter extends UniformClient implements Limiter {
   }
 
   /** If the limiter is overloaded, or has answered nothing in time, the call fails at once: its policy decides. */
-  #unlessPaused<Answer>(call: () => Promise<Answer>): Promise<Answer> {
+  #unlessPaused<Answer>(call: () => Promise<Answer>, checks: readonly KeyRequest[]): Promise<Answer> {
     const mayCall = this.#reservations.congestion.admits(this.#time.nowMs(), FIRST_DEADLINE_MS);
-    return mayCall ? call() : Promise.reject(new Error(OVERLOADED_TEXT));
+    if (!mayCall) return Promise.reject(new Error(OVERLOADED_TEXT));
+    for (const check of checks) if (typeof check === "object") this.#reservations.ask(check);
+    return call();
   }
 
   /** Stops waiting after `ms`, or when `signal` is aborted, and then aborts `ended` of the call. */

@@ -19,7 +19,9 @@ import {
   type ReservationsReply,
 } from "../../core/protocol/reservation-messages.ts";
 import type { UnitSource } from "../call-gate.ts";
-import type { PlainCall } from "../local-limiter.ts";
+import type { KeyRequest, LimitRequest } from "../limiter.ts";
+import { causeOf } from "../local-call.ts";
+import { plainCall, type PlainCall } from "../local-limiter.ts";
 import { toDecision } from "../read-answer.ts";
 import { BatchQueue, OVERLOADED_TEXT, type QueuedCall } from "../transports/batch-queue.ts";
 import type { CongestionControl } from "../transports/congestion-control.ts";
@@ -36,6 +38,10 @@ const MAX_UNDESCRIBED = 16;
 const REFUSED_MS = 60_000;
 /** Or it could not read one: it is of an earlier version by now. */
 const UNREAD_MS = 1_000;
+/** How often a policy is asked for that stays unknown: the limiter is away, or has none of that name. */
+const ASK_MS = 5_000;
+/** The most policies whose time is remembered: callers name any. */
+const MAX_ASKED = 100;
 /** How long a description is waited for. */
 const DESCRIBED_MS = 2_000;
 /** A concurrency policy refuses each call that takes units. One call in this time checks that again. */
@@ -67,6 +73,8 @@ export class RemoteReservations implements UnitSource {
   readonly #made = new Map<string, [admitted: number, denied: number]>();
   #refusedUntilMs = -Infinity;
   #failure = "";
+  /** By policy: when it was asked for. */
+  readonly #askedAtMs = new Map<string, number>();
   /** By policy and key: calls since the last answer under policies that are not known. */
   readonly #unknown = new Map<string, number>();
   /** Opened by the next message that ends, answered or not. */
@@ -177,9 +185,21 @@ export class RemoteReservations implements UnitSource {
     return "slots" in answer ? answer : undefined;
   }
 
-  /** Asks for a policy. Nobody waits for it: a call that takes nothing is refused or answered, and brings the policy. */
-  ask({ policy, key }: LimitCall): void {
-    this.#parts.inBackground(this.#post({ limit: { policy, key, cost: 0 } }, DESCRIBED_MS, 0));
+  /**
+   * Asks for the policy of a call that is sent alone, and so does not bring it. Nobody waits for this: a call that takes
+   * nothing is refused or answered, and brings the policy. @param everyMs absent: only for one that is not known
+   */
+  ask({ policy = "", key, group }: KeyRequest & Pick<LimitRequest, "group">, everyMs = ASK_MS): void {
+    const isDue = everyMs !== ASK_MS || !this.#known.has(policy);
+    const call = isDue && !this.isRefused ? plainCall({ policy, key, group, cost: 0 }) : undefined;
+    const nowMs = this.#parts.time.nowMs();
+    if (call === undefined || Math.abs(nowMs - (this.#askedAtMs.get(policy) ?? -Infinity)) < everyMs) return;
+    const [oldest = ""] = this.#askedAtMs.keys();
+    if (this.#askedAtMs.size >= MAX_ASKED) this.#askedAtMs.delete(oldest);
+    this.#askedAtMs.set(policy, nowMs);
+    const { plan: _, ...limit } = call;
+    const { deadlineMs = DESCRIBED_MS, inBackground } = this.#parts;
+    inBackground(this.#post({ limit }, Math.min(deadlineMs, DESCRIBED_MS), 0));
   }
 
   /** @param waiting the calls that wait for a decision */
@@ -256,7 +276,7 @@ export class RemoteReservations implements UnitSource {
     } catch (error) {
       const refused = limiterErrorOf(error);
       if (refused === undefined || refused.status >= 500) {
-        this.#failure = String(error);
+        this.#failure = causeOf(error);
         return undefined;
       }
       const { status, code, message: title, errors } = refused;

@@ -117,7 +117,7 @@ function refusedField(
   kind: ProblemKind = PROBLEMS.notAllowed,
 ): LimiterError {
   const errors = [{ pointer: pointerTo(path), detail }];
-  return new Problem(kind, "one value is not allowed", { errors }).toError();
+  return new Problem(kind, detail, { errors }).toError();
 }
 
 /** @throws LimiterError if the limiter has refused the call; any other error if something else answered */

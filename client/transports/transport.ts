@@ -148,7 +148,7 @@ export interface LimiterTransport {
 }
 
 /** A key. `policy` is optional if the limiter was created with one. */
-export type KeyRequest = Key & CallFields<"plan">;
+export type KeyRequest = Key & CallFields<"neither", "plan">;
 
 interface Key {
   readonly key: string;
@@ -159,7 +159,7 @@ interface Once extends Key {
 }
 
 export type LimitRequest = Once &
-  CallFields<"plan" | "priority" | "cost" | "limits" | "group"> &
+  CallFields<"takes", "plan" | "priority" | "cost" | "limits" | "group"> &
   LimitOptions;
 
 interface LimitOptions {
@@ -174,7 +174,7 @@ interface LimitOptions {
 
 /** All checks pass or nothing is taken, unless `atomic` is false. */
 export interface LimitAllRequest {
-  readonly checks: readonly (Key & CallFields<"plan" | "cost" | "limits" | "group">)[];
+  readonly checks: readonly (Key & CallFields<"takes", "plan" | "cost" | "limits" | "group">)[];
   readonly atomic?: boolean;
   readonly priority?: PriorityName;
   readonly idempotencyKey?: string;
@@ -190,13 +190,13 @@ export interface LimitAnyRequest {
 }
 
 export type RefundRequest = Key &
-  CallFields<"plan", "units"> & { readonly idempotencyKey: string; readonly charge?: string };
+  CallFields<"takes", "plan", "units"> & { readonly idempotencyKey: string; readonly charge?: string };
 
 export type HoldRequest = Once &
-  CallFields<"plan" | "priority" | "limits" | "group", "units"> & { readonly ttlMs?: number };
+  CallFields<"takes", "plan" | "priority" | "limits" | "group", "units"> & { readonly ttlMs?: number };
 
 export type AcquireRequest = Once &
-  CallFields<"plan" | "priority" | "limits" | "group" | "units"> &
+  CallFields<"leases", "plan" | "priority" | "limits" | "group" | "units"> &
   AcquireOptions;
 
 interface AcquireOptions {

@@ -94,7 +94,16 @@ export function durationMeant(text: string): string | undefined {
   const [unit, unitMs] = UNITS.find(([, , words]) => words.test(word)) ?? [];
   if (amount === undefined || unitMs === undefined) return undefined;
   const ms = Math.round(Number(amount) * unitMs);
-  if (ms % unitMs === 0) return `${ms / unitMs}${unit}`;
-  const [smaller, smallerMs] = UNITS.find(([, each]) => ms % each === 0) ?? ["ms", 1];
-  return `${ms / smallerMs}${smaller}`;
+  return ms % unitMs === 0 ? `${ms / unitMs}${unit}` : durationText(ms);
+}
+
+/** A duration as one writes it: `15m` for 900,000. */
+export function durationText(ms: number): string {
+  const [unit, unitMs] = UNITS.find(([, each]) => ms % each === 0) ?? ["ms", 1];
+  return `${ms / unitMs}${unit}`;
+}
+
+/** A text about milliseconds in durations as one writes them. */
+export function inDurations(text: string): string {
+  return text.replaceAll(/(?<!\^)\b(\d+) ms\b/g, (_, ms: string) => durationText(Number(ms)));
 }

@@ -14,7 +14,7 @@ import { clip, meant, table, violation, type Violation, violationsOf, wrong } fr
 import { algorithms } from "./algorithms.ts";
 import { algorithmNameOf, algorithmOf } from "./changed-tables.ts";
 import type { Table } from "./changed-tables.ts";
-import { algorithmMeant, fieldMeant } from "./other-words.ts";
+import { algorithmMeant, fieldMeant, inDurations } from "./other-words.ts";
 import { withPlans } from "./plans.ts";
 import {
   BEFORE_ALLOWED,
@@ -173,8 +173,9 @@ function parseRule(name: string, path: readonly string[], given: unknown): Rule 
   );
   if ("problem" in rule) {
     const { field, allowed } = rule.problem;
-    const value = ({ ...(given as Table), ...fields, blockFor, maxBlock } as Table)[field];
-    return { problems: [wrong([...path, field], value, allowed)] };
+    // As it was written; absent: its default.
+    const value = ({ ...fields, ...(given as Table) } as Table)[field];
+    return { problems: [wrong([...path, field], value, inDurations(allowed))] };
   }
   const { algorithm, config } = rule;
   const lease = algorithm.leasing?.terms(config);

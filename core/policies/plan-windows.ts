@@ -13,6 +13,7 @@ import { type AnyAlgorithm, MAX_UNITS } from "../algorithms/algorithm.ts";
 import { dualConfig } from "../algorithms/dual-config.ts";
 import { clip, type Violation, wrong } from "../validation.ts";
 import { isTable, type Table } from "./changed-tables.ts";
+import { durationText } from "./other-words.ts";
 import type { Policy, Rule } from "./policy.ts";
 
 /** The loosest rule with a window. */
@@ -108,7 +109,7 @@ function counting(
   const { algorithm, config, quota } = rule;
   if (windows.length < 2 || !FORGETFUL.includes(algorithm.name) || "own" in config) return rule;
   const ownMs = quota.windowMs ?? Infinity;
-  const ofAll = `the longest window of the policy's plans, ${windows[0]?.windowMs} ms`;
+  const ofAll = `the longest window of the policy's plans, ${durationText(windows[0]?.windowMs ?? 0)}`;
   if (algorithm.isFair === true || algorithm.hasPenalty === true || isPooled)
     return ownMs === windows[0]?.windowMs ? rule : { allowed: `${ofAll}, with fair, blockFor or a pool` };
   const configs: object[] = [];

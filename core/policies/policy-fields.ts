@@ -20,7 +20,7 @@ import {
   strayIn,
 } from "../validation.ts";
 import { isTable } from "./changed-tables.ts";
-import { durationMeant, failureMeant } from "./other-words.ts";
+import { durationMeant, durationText, failureMeant } from "./other-words.ts";
 import {
   HEADER_STYLES,
   type FailureLimit,
@@ -301,7 +301,7 @@ function parseOnFailure(value: unknown): (typeof ON_FAILURE)[number] | FailureLi
   if (windowMs === undefined) return new Flaw(["window"], window, DURATION_ALLOWED);
   const most = Math.floor(MAX_PARTS / windowMs);
   if (limit <= most) return { limit, windowMs };
-  const allowed = `at most ${most} with a window of ${windowMs} ms (limit times milliseconds may not exceed 2^53)`;
+  const allowed = `at most ${most} with a window of ${durationText(windowMs)} (limit times milliseconds may not exceed 2^53)`;
   return new Flaw(["limit"], limit, allowed);
 }
 
@@ -312,7 +312,7 @@ export const POLICY_FIELDS = {
   reservation: v.optional(
     readBy(
       parseReservation,
-      `"auto", "off" or a table { ttl = DURATION, clients = false } of one field or both, with a ttl of at most ${MAX_RESERVATION_TTL_MS} ms`,
+      `"auto", "off" or a table { ttl = DURATION, clients = false } of one field or both, with a ttl of at most ${durationText(MAX_RESERVATION_TTL_MS)}`,
       orTable(["auto", "off"], { ttl: { type: "string" }, clients: { type: "boolean" } }),
     ),
     "auto",
@@ -322,7 +322,7 @@ export const POLICY_FIELDS = {
   shadow: v.optional(v.boolean("true or false"), false),
   // Rules that lease have fields of the same names and defaults.
   maxWait: v.optional(
-    durationBy(durationUpTo(MAX_WAIT_MS), `${DURATION_ALLOWED}, at most ${MAX_WAIT_MS} ms`),
+    durationBy(durationUpTo(MAX_WAIT_MS), `${DURATION_ALLOWED}, at most ${durationText(MAX_WAIT_MS)}`),
   ),
   maxWaiters: v.optional(integer(1, MAX_WAITERS)),
   keyKind: v.optional(oneOf(["text", "ip"]), "text"),
@@ -361,7 +361,7 @@ export const POLICY_FIELDS = {
     "draft-11",
   ),
   denialTtl: v.optional(
-    durationBy(parseDenialTtlMs, `"0s", or ${DURATION_ALLOWED}, at most ${MAX_DENIAL_TTL_MS} ms`, {
+    durationBy(parseDenialTtlMs, `"0s", or ${DURATION_ALLOWED}, at most ${durationText(MAX_DENIAL_TTL_MS)}`, {
       anyOf: [{ type: "string" }, { type: "integer", const: 0 }],
     }),
     "10s",

@@ -12,6 +12,7 @@ import * as v from "valibot";
 import { LAG_MS, type Shedding } from "../shedding/load-shedder.ts";
 import { oneOf, table, violation, type Violation, violationsOf, wrong } from "../validation.ts";
 import type { Table } from "./changed-tables.ts";
+import { durationText } from "./other-words.ts";
 import { aboveZero, DURATION, USUAL } from "./policy-fields.ts";
 import type { Policy, Priorities, Rule } from "./policy.ts";
 
@@ -131,8 +132,8 @@ export function sheddingOf(
   if (bad <= good) return refusal(["bad"], bad, `above the good utilization, which is ${good}`);
   const minMs = Math.ceil(LAG_MS / (bad - good) - 1e-6);
   if (overMs < minMs) {
-    const why = `at least ${minMs} ms with bad - good = ${Number((bad - good).toFixed(6))}: else it would shed too much`;
-    return refusal(["over"], overMs, why);
+    const why = `at least ${durationText(minMs)} with bad - good = ${Number((bad - good).toFixed(6))}: else it would shed too much`;
+    return refusal(["over"], durationText(overMs), why);
   }
   return { good, bad, afterMs, overMs, by };
 }

@@ -74,7 +74,7 @@ function temporarilyReduced(decision: Decision): DeniedBody {
     status: 503,
     detail: isShed
       ? shedText(decision)
-      : 'the key\'s object did not answer, and this policy has onFailure = "closed"',
+      : "the limiter did not answer, and onFailure is \"closed\" (the policy's, or until a client knows it the client's)",
     "violated-policies": [],
     decision,
   };

@@ -12,7 +12,7 @@ export type Fetch = (input: string | URL | Request, init?: RequestInit) => Promi
 
 type FetchArgs = [input: string | URL | Request, init: RequestInit | undefined];
 
-export type LimitedFetchOptions = GivenFields<FetchArgs, CallFields<"plan" | "cost" | "group">> & {
+export type LimitedFetchOptions = GivenFields<FetchArgs, CallFields<"takes", "plan" | "cost" | "group">> & {
   readonly limiter: Pick<Limiter, "limit">;
   readonly key: Given<FetchArgs, string>;
   /** The longest total wait of a request, in milliseconds. The policy must allow it with `maxWait`. */

@@ -1,5 +1,5 @@
 /** Budgets of a request to a model: its estimate is held before, its use is settled after. */
-import type { CallFields, Limiter } from "../../client/limiter.ts";
+import type { CallFields, Limiter, PeekRequest } from "../../client/limiter.ts";
 import { MAX_UNITS } from "../../core/algorithms/algorithm.ts";
 import type { Time } from "../../core/clock.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
@@ -21,7 +21,7 @@ import { costOf, maxCostOf, type Meter, type Price, priceOf, requirePrice, type 
 export type BudgetUnit = "tokens" | "input-tokens" | "output-tokens" | "cost";
 
 /** A key whose budget pays. Rules with other units, such as `requests`, take 1 for each request. */
-export type Budget = CallFields<"plan" | "group"> & {
+export type Budget = CallFields<"takes", "plan" | "group"> & {
   readonly key: string;
   /** Absent: `["tokens"]`. Each is the unit of a rule of the policy. */
   readonly units?: readonly BudgetUnit[];
@@ -41,7 +41,8 @@ export interface ModelRequest {
 }
 
 export interface BudgetOptions {
-  readonly limiter: Pick<Limiter, "hold" | "settle" | "cancel">;
+  /** `peek` is called for a denial with a long wait: calls in flight may end it sooner. */
+  readonly limiter: Pick<Limiter, "hold" | "settle" | "cancel"> & Partial<Pick<Limiter, "peek">>;
   /** The budgets that all have to admit a request, up to 16; or a function of it. */
   readonly budgets: Given<[request: ModelRequest], readonly Budget[]>;
   /** The bound of output that is written into requests without one, in tokens. */
@@ -126,7 +127,7 @@ export interface Refusal {
   readonly status: 400 | 429 | 503;
   /** For whoever made the request: it names no key. */
   readonly detail: string;
-  /** Milliseconds until it would pass; `null`: never; `undefined`: unknown. */
+  /** Milliseconds until it would pass; `null`: never; `undefined`: unknown, also while calls in flight may end a long wait. */
   readonly retryAfterMs: number | null | undefined;
 }
 
@@ -202,22 +203,37 @@ async function hold(
     return { status: 429, detail, retryAfterMs: null };
   }
   const decision = await limiter.hold({ ...target, units, ttlMs });
-  if (!decision.success) return refusalOf(decision);
+  if (!decision.success) return refusalOf(decision, await flightsBefore(limiter, target, decision));
   // Without a hold the policy's `onFailure` admitted, or it is in shadow: nothing was taken.
   if (decision.hold !== undefined) held.push({ id: decision.hold.id, budget, units });
   return undefined;
 }
 
-function refusalOf({ policy, reason, retryAfterMs, violated = [], source }: Decision): Refusal {
+/** How many calls hold units of a budget that would not admit for long otherwise: a settlement gives back what is not used. */
+async function flightsBefore(
+  limiter: BudgetOptions["limiter"],
+  target: Omit<Budget, "units">,
+  { reason, retryAfterMs }: Decision,
+): Promise<number> {
+  if (reason !== "quota" || isSoon(retryAfterMs) || limiter.peek === undefined) return 0;
+  const report = await limiter.peek(target as PeekRequest).catch(() => undefined);
+  return report?.holds ?? 0;
+}
+
+function refusalOf(
+  { policy, reason, retryAfterMs, violated = [], source }: Decision,
+  flights: number,
+): Refusal {
   if (source === "fallback" && reason === "degraded")
     return { status: 503, detail: `the budget ${policy} cannot be read now`, retryAfterMs: undefined };
   const rules = violated.length === 0 ? "" : ` (${violated.join(", ")})`;
   const wait =
     typeof retryAfterMs === "number" ? `it would pass in ${retryAfterMs} ms` : "it would never pass";
+  const sooner = flights === 0 ? "" : `, or sooner, as ${flights} in flight give back what they do not use`;
   return {
     status: 429,
-    detail: `the budget ${policy}${rules} does not admit the request: ${wait}`,
-    retryAfterMs,
+    detail: `the budget ${policy}${rules} does not admit the request: ${wait}${sooner}`,
+    retryAfterMs: flights === 0 ? retryAfterMs : undefined,
   };
 }
 

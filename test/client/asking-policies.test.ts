@@ -1,4 +1,4 @@
-/** Acquires under a policy that the client does not know: it asks for the policy, and seldom where nobody answers. */
+/** Calls under a policy that the client does not know: it asks for the policy, and seldom where nobody answers. */
 import { expect, test, vi } from "vitest";
 import { Ticks } from "../../bench/scale/ticks.ts";
 import { RemoteLimiter } from "../../client/remote/remote-limiter.ts";
@@ -9,7 +9,8 @@ import { parsePolicies } from "../support/milliseconds.ts";
 import { transportOf } from "../support/transport.ts";
 
 const SLOTS = { algorithm: "concurrency", limit: 100, ttl: 60_000 };
-const policies = parsePolicies({ slots: SLOTS, others: SLOTS });
+const OPEN = { algorithm: "token-bucket", limit: 100, window: 1_000, onFailure: "open" };
+const policies = parsePolicies({ slots: SLOTS, others: SLOTS, open: OPEN, groups: { ...OPEN, fair: true } });
 const DENIED = { success: false, rules: [], reason: "quota", source: "object" } as unknown as Decision;
 
 type Answer = (asked: ReservationsMessage) => Promise<ReservationsReply>;
@@ -70,11 +71,11 @@ test.each<[name: string, answer: Answer, policy?: string]>([
   },
 );
 
-test("each policy is asked for once from its third acquire on, also beside one that nobody knows", async () => {
+test("each policy is asked for once, at its first acquire, also beside one that nobody knows", async () => {
   const names = ["slots", "nowhere", "others"] as const;
   const asked = await acquire(describing, 1, 100, (call) => names[call % 3] ?? "slots");
   expect(asked.map(([name]) => name).toSorted()).toEqual(["nowhere", "others", "slots"]);
-  expect(await acquire(describing, 1, 2, () => "slots")).toEqual([]);
+  expect(await acquire(describing, 1, 1, () => "slots")).toEqual([["slots", 0]]);
 });
 
 test("names that callers make up do not end the asking for a policy", async () => {
@@ -101,4 +102,80 @@ test("a policy that an older version has described is asked for again within a m
   });
   expect(asked.length).toBeLessThanOrEqual(4);
   expect(said.length).toBeGreaterThan(0);
+});
+
+const [open, groups] = [
+  { policy: "open", key: "a" },
+  { policy: "groups", key: "a", group: "g" },
+];
+
+/** Calls that are sent alone, so that their answers do not bring the policy. */
+const ALONE: Readonly<Record<string, (limiter: RemoteLimiter) => Promise<{ readonly success: boolean }>>> = {
+  hold: (limiter) => limiter.hold({ ...open, units: 1 }),
+  acquire: (limiter) => limiter.acquire(open),
+  "limit with waitMs": (limiter) => limiter.limit({ ...open, waitMs: 5 }),
+  "limit with idempotencyKey": (limiter) => limiter.limit({ ...open, idempotencyKey: "i" }),
+  limitAll: (limiter) => limiter.limitAll({ checks: [open, groups] }),
+  limitAny: (limiter) => limiter.limitAny({ checks: [open, groups] }),
+  "hold of a group": (limiter) => limiter.hold({ ...groups, units: 1 }),
+};
+
+test.each(Object.entries(ALONE))(
+  "a program whose only call is %s knows the policy's onFailure when the limiter is away",
+  async (_, call) => {
+    const warn = vi.spyOn(console, "warn").mockImplementation(() => undefined);
+    let isAway = true;
+    const answer = (given: unknown) => async () =>
+      isAway ? Promise.reject(new Error("nobody is there")) : (given as never);
+    const one = answer(DENIED);
+    const asked: ReservationsMessage[] = [];
+    const limiter = new RemoteLimiter({
+      transport: transportOf({
+        limit: one,
+        hold: one,
+        acquire: one,
+        limitAll: answer({ success: false, decisions: [DENIED, DENIED] }),
+        limitAny: answer({ success: false, chosen: null, decisions: [DENIED, DENIED] }),
+        reserve: async (message) => {
+          asked.push(message);
+          return isAway ? await Promise.reject(new Error("nobody is there")) : await describing(message);
+        },
+      }),
+      time: new Ticks().clock(1_000),
+      inBackground: (work) => void work.catch(() => undefined),
+    });
+    isAway = false;
+    expect(await call(limiter)).toMatchObject({ success: false });
+    await vi.waitFor(() => expect(asked).toHaveLength(1));
+    isAway = true;
+    await vi.waitFor(async () => expect(await call(limiter)).toMatchObject({ success: true }));
+    warn.mockRestore();
+  },
+);
+
+test("a process that starts while the limiter is away does as its option says, and later as the policy does", async () => {
+  const warn = vi.spyOn(console, "warn").mockImplementation(() => undefined);
+  for (const onFailure of [undefined, "closed", "open"] as const) {
+    let isAway = true;
+    const away = () => Promise.reject(new Error("nobody is there"));
+    const limiter = new RemoteLimiter(
+      {
+        transport: transportOf({
+          hold: () => (isAway ? away() : Promise.resolve(DENIED)),
+          reserve: (message) => (isAway ? away() : describing(message)),
+        }),
+        time: new Ticks().clock(1_000),
+        inBackground: (work) => void work.catch(() => undefined),
+      },
+      onFailure && { onFailure },
+    );
+    const isOpen = { success: onFailure === "open", reason: "degraded", source: "fallback" };
+    expect(await limiter.limit(open)).toMatchObject(isOpen);
+    expect(await limiter.hold({ ...open, units: 1 })).toMatchObject(isOpen);
+    isAway = false;
+    expect(await limiter.limit(open)).toMatchObject({ success: false, reason: "quota" });
+    isAway = true;
+    expect(await limiter.hold({ ...open, units: 1 })).toMatchObject({ success: true, reason: "degraded" });
+  }
+  warn.mockRestore();
 });

@@ -66,15 +66,15 @@ const CALLS = {
 
 test.each(Object.keys(CALLS))("each of 40 calls %s counts once, whatever fails under it", async (name) => {
   const clock = manualClock();
-  const down = () => Promise.reject(new Error("ECONNREFUSED"));
+  const down = () => Promise.reject(new TypeError("fetch failed", { cause: new Error("ECONNREFUSED") }));
   const transport: LimiterTransport = overHttp({ url: "https://weir.test", token: "t", fetch: down });
   const limiter = new RemoteLimiter({ transport, time: clock, inBackground: () => undefined });
   const call = () => CALLS[name as keyof typeof CALLS](limiter);
   for (let calls = 0; calls < 39; calls += 1) expect(await call()).toMatchObject({ reason: "degraded" });
-  expect(said).toEqual(["weir: no answer from the limiter: Error: ECONNREFUSED"]);
+  expect(said).toEqual(["weir: no answer from the limiter: TypeError: fetch failed (ECONNREFUSED)"]);
   await clock.advance("12s");
   await call();
   expect(said.slice(1)).toEqual([
-    "weir: 39 calls were answered without the limiter in the last 12 s: Error: ECONNREFUSED",
+    "weir: 39 calls were answered without the limiter in the last 12 s: TypeError: fetch failed (ECONNREFUSED)",
   ]);
 });

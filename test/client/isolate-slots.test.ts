@@ -190,3 +190,29 @@ test("a holder names a plan when its calls do, and not when it only keeps its sl
   // Its leases last, so it goes on to say what it has.
   expect(plansFrom(3_600, 8_000)).toEqual(new Set([undefined]));
 });
+
+test("no lease is granted from slots of another version before the object has answered by the new one", async () => {
+  const before = policies.get("slots")?.plans?.get("pro");
+  if (before === undefined) throw new Error("there is no plan");
+  const ticks = new Ticks();
+  let isAnswered = true;
+  const caller = callerOf(ticks, () =>
+    isAnswered ? { slots: { memory: "memory", given: GIVEN } } : new Promise<never>(() => undefined),
+  );
+  const holder = new IsolateSlots();
+  const call = { cost: 1, ttlMs: 1_000, waitMs: 0, makeId: () => `lease-${ticks.nowMs}` };
+  const after = { ...before, inForce: { version: 2, fields: { limit: 7 } } } as unknown as typeof before;
+  const granted: (boolean | undefined)[] = [];
+  await ticks.run(
+    () => ticks.nowMs >= 3_000,
+    (nowMs) => {
+      if (nowMs % 100 > 0) return;
+      if (nowMs === 2_000) isAnswered = false;
+      const isGranted =
+        holder.acquire(caller, nowMs < 2_000 ? before : after, "key", call as never) !== undefined;
+      if (nowMs === 1_900 || nowMs >= 2_000) granted.push(isGranted);
+    },
+  );
+  expect(granted[0]).toBe(true);
+  expect(new Set(granted.slice(1))).toEqual(new Set([false]));
+});

@@ -53,9 +53,11 @@ test.each(Object.entries(LIMITS))("%s reads each of its limits", (_, make) => {
   const { limiter: who, ...check } = GOOD;
   expect(() => make({ limiter: who, limits: [{ ...check, kee: "k" }] })).toThrow("(did you mean key?)");
   expect(() => make({ limiter: who, limits: [{ policy: "api" }] })).toThrow("key of a limit is missing");
-  expect(() => make({ limiter: who, limits: [] })).toThrow("limits is no list with checks in it");
+  expect(() => make({ limiter: who, limits: [] })).toThrow(
+    "limits is an array of 0: must be a list of 1 or more",
+  );
   expect(() => make({ ...GOOD, limits: [check] })).toThrow(
-    "policy stands beside limits, where it is not read",
+    'policy is "api": must be in a check of limits, not beside',
   );
   expect(() => make({ limiter: who, limits: [check, check] })).not.toThrow();
   expect(() => make({ limiter: who, limits: [check], mode: "any" })).not.toThrow();

@@ -1,4 +1,5 @@
 /** What is written wrong is refused before anything starts, with the place and the nearest right thing. */
+import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { readConfiguration } from "../../scripts/configuration.ts";
@@ -87,6 +88,25 @@ test.each([
   expect(read).toThrow(said);
 });
 
+test.each(["json", "jsonc"])("a table that is not in vars of wrangler.%s is refused too", (ending) => {
+  const file = join(folder, `wrangler.${ending}`);
+  const staging = { LOG: { failures: 1 } };
+  const config = {
+    name: "weir",
+    compatibility_date: "2026-10-20",
+    POLICIES: { login: {} },
+    env: { staging },
+  };
+  writeFileSync(file, JSON.stringify(config));
+  const said = `wrangler.${ending}: POLICIES is not a table that is read (did you mean vars.POLICIES?)`;
+  expect(() => readConfiguration({}, undefined, file)).toThrow(said);
+  expect(() => readConfiguration({}, "staging", file)).toThrow(
+    `${said}\nwrangler.${ending}: env.staging.LOG is not a table that is read (did you mean env.staging.vars.LOG?)`,
+  );
+  writeFileSync(file, '{ "name": "weir",\n"vars": }');
+  expect(() => readConfiguration({}, undefined, file)).toThrow(`wrangler.${ending}:2: `);
+});
+
 test("a check of a deployment says the same, with file and line, and all of it", () => {
   const other = `${POLICY}[vars.POLICIES.jobs]\nalgorithm = "concurrency"\nlimit = 2\nmaxQueue = 3\n`;
   writeToml(folder, `${other.replace('"30d"', "60")}[vars.LOG]\ndenials = 2\n[vars.POLICY.a]\nlimit = 1\n`);
@@ -144,6 +164,23 @@ test("props that are right, and those of bindings to other workers, are not", ()
   const others = `${BOUND}{ anything = 1 }\n`.replace("weir", "another").replace('"LIMITER"', '"OTHER"');
   writeToml(folder, `${POLICY}${right}${others}`);
   expect(read).not.toThrow();
+});
+
+test.each([
+  [
+    "policy-types",
+    ["--confg", "x"],
+    "--confg is not a flag: there are --config, --env, --out, --help (did you mean --config?)",
+  ],
+  ["token", ["--nam", "x"], "--nam is not a flag: there are --name, --scope"],
+  ["verify", ["--polcy", "x"], "(did you mean --policy?)"],
+  [
+    "policies",
+    ["pull", "--fil", "x"],
+    "--fil is not a flag: there are --file, --help (did you mean --file?)",
+  ],
+])("a flag that %s does not have is named, with those that it has", (script, args, said) => {
+  expect(runScript(folder, script, { args }).stderr).toContain(said);
 });
 
 test("a command that is none is named, with the nearest that is one", () => {

@@ -6,7 +6,8 @@ import { ROOT } from "../../scripts/project.ts";
 import { makeProject, POLICY, removeProject, runScript } from "../support/own-project.ts";
 import { packedProject, removePacked, typesOf, type Project } from "../support/packed.ts";
 
-const TABLES = `${POLICY}[vars.POLICIES.api.plans.pro]
+const TABLES = `${POLICY}limitInCall = { max = 100 }
+[vars.POLICIES.api.plans.pro]
 limit = 50
 [vars.POLICIES.visitor]
 algorithm = "token-bucket"
@@ -36,6 +37,10 @@ ${Array.from(
   (_, index) => `[vars.POLICIES.other-${index}]
 algorithm = "concurrency"
 limit = 5
+[vars.POLICIES.rate-${index}]
+algorithm = "fixed-window"
+limit = 5
+window = "1m"
 `,
 ).join("")}`;
 const PRIORITIES = '"critical" | "high" | "normal" | "low"';
@@ -63,7 +68,8 @@ const handler = (request: Request) => new Response(request.url);
 const policies = tomlPolicies("");
 const misspelt = { tokns: 3 } as const;
 export type Kind = Policies[Extract<keyof Policies, "visitor">];
-declare const anyName: Exclude<PolicyName, "shared">;
+declare const anyName: Exclude<PolicyName, "shared" | \`other-\${number}\`>;
+declare const anySlots: Extract<PolicyName, \`other-\${number}\`>;
 declare const fewNames: "api" | "llm";
 declare const found: string | (() => string);
 `;
@@ -84,6 +90,9 @@ const RIGHT = [
   'limiter.hold({ policy: "llm", key, units: { requests: 1, tokens: 3 } })',
   'limiter.settle({ id: "h", used: { tokens: 3 } })',
   'limiter.acquire({ policy: "other-1", key, units: 2 })',
+  "limiter.acquire({ policy: anySlots, key })",
+  'limiter.peek({ policy: "other-1", key })',
+  'limiter.reset({ policy: "other-1", key })',
   'limiter.refund({ policy: "shared", key, idempotencyKey, units: { requests: 1 } })',
   'limiter.peek({ policy: "shared", key, group: "g" })',
   'limiter.reset({ policy: "shared", key, plan: "gold" })',
@@ -101,6 +110,12 @@ const RIGHT = [
   'memoryLimiter({ policies, policy: "api" })',
   '("pro" satisfies PlanName<"api">, { tokens: 3 } satisfies Cost<"llm">)',
 ];
+
+const LEASED = "units of this policy are leased: acquire";
+const NOT_LEASED = "units of this policy are not leased: limit or hold";
+const NO_LIMITS = "the policy has no limitInCall";
+const NO_FAIR = "the policy has no fair = true";
+const NO_PLANS = "the policy has no plans";
 
 /** Calls that do not compile with the types, and what the compiler says. Without the types they compile. */
 const WRONG: readonly (readonly [call: string, reason: string])[] = [
@@ -169,10 +184,10 @@ const WRONG: readonly (readonly [call: string, reason: string])[] = [
   ['concurrency({ limiter, policy: "other-1", key, priority: "paid" })', '"paid"'],
   // Groups.
   ['limiter.limit({ policy: "shared", key })', "'group' is missing"],
-  ['limiter.limit({ policy: "api", key, group: "g" })', "'group' are incompatible"],
+  ['limiter.limit({ policy: "api", key, group: "g" })', NO_FAIR],
   ['limiter.limitAll({ checks: [{ policy: "shared", key }] })', "'group' is missing"],
-  ['limiter.limit({ policy: fewNames, key, group: "g" })', "'group' are incompatible"],
-  ['service.acquire({ policy: "shared", key })', "'group' is missing"],
+  ['limiter.limit({ policy: fewNames, key, group: "g" })', NO_FAIR],
+  ['service.hold({ policy: "shared", key, units: 1 })', "'group' is missing"],
   ['rateLimit({ limiter, policy: "shared", key })', "'group' is missing"],
   ['honoLimit({ limiter, limits: [{ policy: "shared", key }] })', "'group' is missing"],
   ['limitedFetch({ limiter, policy: "shared", key, waitMs: 5 })', "'group' is missing"],
@@ -180,6 +195,36 @@ const WRONG: readonly (readonly [call: string, reason: string])[] = [
     'budgetFetch({ limiter, budgets: [{ policy: "shared", key }], maxOutputTokens: 9 })',
     "'group' is missing",
   ],
+  // Units are leased, or used up.
+  ['limiter.limit({ policy: "other-1", key })', LEASED],
+  ['limiter.limit({ policy: "other-1", key, cost: 2, priority: "low" })', LEASED],
+  ['limiter.limitAll({ checks: [{ policy: "api", key }, { policy: "other-1", key }] })', LEASED],
+  ['limiter.limitAny({ checks: [{ policy: "other-1", key }] })', LEASED],
+  ['limiter.hold({ policy: "other-1", key, units: 1 })', LEASED],
+  ['limiter.refund({ policy: "other-1", key, idempotencyKey, units: 1 })', LEASED],
+  ['service.limit({ policy: "other-1", key })', LEASED],
+  ['rateLimit({ limiter, policy: "other-1", key })', LEASED],
+  ['rateLimit({ limiter, limits: [{ policy: "other-1", key }] })', LEASED],
+  ['honoLimit({ limiter, policy: "other-1", key })', LEASED],
+  ['withRateLimit({ limiter, policy: "other-1", key }, handler)', LEASED],
+  ['limitedFetch({ limiter, policy: "other-1", key, waitMs: 5 })', LEASED],
+  ['budgetFetch({ limiter, budgets: [{ policy: "other-1", key }], maxOutputTokens: 9 })', LEASED],
+  ['limiter.acquire({ policy: "api", key })', NOT_LEASED],
+  ['limiter.acquire({ policy: "shared", key, group: "g" })', NOT_LEASED],
+  ["limiter.acquire({ policy: fewNames, key })", NOT_LEASED],
+  ['service.acquire({ policy: "llm", key, units: { tokens: 3 } })', NOT_LEASED],
+  ['concurrency({ limiter, policy: "api", key })', NOT_LEASED],
+  ['honoConcurrency({ limiter, policy: "api", key })', NOT_LEASED],
+  ['withConcurrency({ limiter, policy: "api", key }, handler)', NOT_LEASED],
+  // Fields that the policy has not.
+  ['limiter.limit({ policy: "llm", key, limits: { tokens: 3 } })', NO_LIMITS],
+  ['limiter.acquire({ policy: "other-1", key, limits: { requests: 3 } })', NO_LIMITS],
+  ['limiter.limitAll({ checks: [{ policy: "llm", key, limits: { tokens: 3 } }] })', NO_LIMITS],
+  ['honoLimit({ limiter, policy: "llm", key, ownLimits: { tokens: 3 } })', NO_LIMITS],
+  ['limiter.limit({ policy: "llm", key, plan: "pro" })', NO_PLANS],
+  ['limiter.acquire({ policy: "other-1", key, plan: "pro" })', NO_PLANS],
+  ['limiter.peek({ policy: "llm", key, plan: "pro" })', NO_PLANS],
+  ['honoLimit({ limiter, policy: "llm", key, plan: () => "pro" as const })', NO_PLANS],
 ];
 /** Calls of programs without the types that compile for texts of any kind. */
 const LOOSE = [
@@ -230,10 +275,10 @@ test.each(COMPILERS)(
   "%s, exact %s: what wrangler.toml does not have does not compile, in any entry; what it has does",
   (...compiler) => {
     const { status, stdout } = runScript(folder, "policy-types");
-    expect([status, stdout]).toEqual([0, "weir-policies.d.ts: 34 policies\n"]);
+    expect([status, stdout]).toEqual([0, "weir-policies.d.ts: 64 policies\n"]);
     const written = readFileSync(join(folder, "weir-policies.d.ts"), "utf8");
     expect(written).toContain(
-      `"api": { unit: "requests"; plan: "pro"; priority: ${PRIORITIES}; keyKind: "text" };`,
+      `"api": { unit: "requests"; limits: "requests"; plan: "pro"; priority: ${PRIORITIES}; keyKind: "text" };`,
     );
     expect(written).toContain('"visitor": { unit: "requests"; priority: "paid" | "free"; keyKind: "ip" };');
     expect(written).toContain(
@@ -241,6 +286,9 @@ test.each(COMPILERS)(
     );
     expect(written).toContain(
       `"shared": { unit: "requests"; plan: "gold"; priority: ${PRIORITIES}; keyKind: "text"; fair: true };`,
+    );
+    expect(written).toContain(
+      `"other-1": { unit: "concurrent-requests"; priority: ${PRIORITIES}; keyKind: "text"; leases: true };`,
     );
     project.write("weir-policies.d.ts", written);
     const said = saidOf([...RIGHT, ...WRONG.map(([call]) => call)], compiler);

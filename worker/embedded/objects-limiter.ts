@@ -8,6 +8,7 @@ import { Objects, type LimiterNamespace } from "../../client/transports/objects.
 import { returnUnits } from "../../client/transports/send-batch.ts";
 import { randomId, SYSTEM_TIME } from "../../core/clock.ts";
 import { parseDeployment } from "../../core/policies/parse-policies.ts";
+import { oneOfNames, violation } from "../../core/violations.ts";
 import { DirectLimiter } from "./direct-limiter.ts";
 
 export interface ObjectsOptions {
@@ -35,13 +36,22 @@ const known = new WeakMap<object, Limiter>();
 export function makeObjectsLimiter(options: ObjectsOptions): Limiter {
   const { namespace: given, policies, regions: givenRegions, region: regionName, policy, name } = options;
   if (typeof given !== "object" || given === null)
-    throw new TypeError(`namespace is ${String(given)}: must be a binding to the limiter's objects`);
+    throw new TypeError(violation(["namespace"], given, "a binding to the limiter's objects"));
   const before = known.get(given);
   if (before !== undefined) return before;
   const { regions, regionalPolicies } = parseDeployment({ policies, regions: givenRegions });
   const region = regionName === undefined ? undefined : regions.find((each) => each.name === regionName);
   if (regionName !== undefined && region === undefined)
-    throw new TypeError(`region is ${JSON.stringify(regionName)}: must be the name of a region`);
+    throw new TypeError(
+      violation(
+        ["region"],
+        regionName,
+        oneOfNames(
+          regionName,
+          regions.map((each) => each.name),
+        ),
+      ),
+    );
   const namespace = given as LimiterNamespace;
   const objects = new Objects(namespace, SYSTEM_TIME, {
     queues: new BatchQueues(),

@@ -254,10 +254,10 @@ test("a charge gives back what no cycle has brought back since", () => {
 test("what a policy may not say is refused by name", () => {
   const policy = (more: object) =>
     ruleOf({ algorithm: "permits-per-cycle", limit: 10, window: "1s", ...more });
-  expect(() => policy({ timeout: "31d" })).toThrow("timeout is 2678400000: must be at most 2592000000 ms");
+  expect(() => policy({ timeout: "31d" })).toThrow('timeout is "31d": must be at most 30d');
   expect(() => policy({ limit: 1_000_000_000, window: 1, timeout: "30d" })).toThrow("timeout is");
   expect(() => policy({ limit: 1_000_000_000, window: 1, timeout: "30d" })).toThrow(
-    "must be at most 9007198 ms with 1000000000 permits each 1 ms",
+    "must be at most 9007198ms with 1000000000 permits each 1ms",
   );
   expect(() => policy({ timeout: 0 })).toThrow("timeout is 0: must be a duration of 1 ms or more");
   expect(() => policy({ pool: "redis" })).toThrow('must be left out with algorithm "permits-per-cycle"');

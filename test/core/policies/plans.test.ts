@@ -170,7 +170,7 @@ describe("a limit of calls that no rule can count is refused when the policy is 
         path: ["plans", "m", "window"],
         detail:
           'plans.m: window is "1 h": must be longer, or the limit at most 1385: algorithm "sliding-log" counts at ' +
-          "most 1000000 units, here also in the longest window of the policy's plans, 2592000000 ms",
+          "most 1000000 units, here also in the longest window of the policy's plans, 30d",
       },
     ]);
     expect(problemsOfWrite("api", fields(1_385))).toEqual([]);

@@ -23,7 +23,7 @@ test.each([
   [{ shed: { good: 70 } }, "shed.good is 70: must be a number above 0 and below 1"],
   [{ shed: { good: 0.9 } }, "shed.bad is 0.8: must be above the good utilization, which is 0.9"],
   [{ shed: { after: "soon" } }, 'shed.after is "soon": must be'],
-  [{ shed: { over: "30s" } }, "shed.over is 30000: must be at least 80000 ms with bad - good = 0.1"],
+  [{ shed: { over: "30s" } }, 'shed.over is "30s": must be at least 80s with bad - good = 0.1'],
   [{ shed: { by: "leases" } }, 'shed.by is "leases": must be "reports", since no rule leases units'],
   [{ shed: { worse: 1 } }, "shed: worse is not a field: there are good, bad, after, over, by"],
   [

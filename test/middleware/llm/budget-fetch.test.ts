@@ -24,6 +24,7 @@ const POLICIES = {
   },
   output: { algorithm: "sliding-log", limit: 500, window, unit: "output-tokens" },
   tokens: { algorithm: "sliding-log", limit: LIMIT, window, unit: "tokens" },
+  bought: { algorithm: "credits", limit: LIMIT, unit: "tokens" },
 };
 const PRICES = { gpt: { input: 1_000_000, cachedInput: 0, output: 10_000_000 } };
 
@@ -148,6 +149,36 @@ describe.each(APIS_ASKED)("%s", (api) => {
       error: { type: "rate_limit_error", message: expect.stringContaining(`(tokens)`) as string },
     });
     expect([provider.bodies.length, await used()]).toEqual(before);
+  });
+});
+
+test.each(["tokens", "bought"])(
+  "a request that calls in flight deny is repeated in the client's own time: one of %s passes when they end",
+  async (policy) => {
+    const { asking } = start({ budgets: [{ policy, key: "k" }] });
+    const first = await ask(asking, "/responses", { words: 3 }, { max_output_tokens: 90_000, stream: true });
+    const denied = await ask(asking, "/responses", {}, { max_output_tokens: 20_000 });
+    expect(denied.status).toBe(429);
+    const { headers } = denied;
+    expect([headers.get("retry-after-ms"), headers.get("x-should-retry")]).toEqual([null, "true"]);
+    expect(await denied.text()).toContain("or sooner, as 1 in flight give back what they do not use");
+    await first.text();
+    await eventually(async () =>
+      expect((await ask(asking, "/responses", {}, { max_output_tokens: 20_000 })).status).toBe(200),
+    );
+  },
+);
+
+test("without calls in flight, or for a cost over the limit, the wait is told as it is", async () => {
+  const { asking } = start({ budgets: [{ policy: "bought", key: "k" }] });
+  const never = { "x-should-retry": "false" };
+  const first = await ask(asking, "/responses", { words: 3 }, { max_output_tokens: 10_000, stream: true });
+  const over = await ask(asking, "/responses", {}, { max_output_tokens: 2 * LIMIT });
+  expect(Object.fromEntries(over.headers)).toMatchObject(never);
+  await first.text();
+  await eventually(async () => {
+    const denied = await ask(asking, "/responses", {}, { max_output_tokens: LIMIT });
+    expect(Object.fromEntries(denied.headers)).toMatchObject(never);
   });
 });
 

@@ -1,0 +1,2 @@
+/** Ends this process, as by SIGTERM, when npm has gone. */
+export function endWithNpm(): void;
