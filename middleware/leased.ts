@@ -3,7 +3,7 @@ import type { AcquireRequest, CallFields, Grant, GrantedLease, Limiter } from ".
 import { SYSTEM_TIME } from "../core/clock.ts";
 import { busyBody } from "../core/protocol/denied-body.ts";
 import { endedStream } from "./ended-stream.ts";
-import { type Given, type GivenFields, type InBackground, limiterOf, valueOf } from "./options.ts";
+import { type Given, type GivenFields, type InBackground, limiterOf, valuesOf } from "./options.ts";
 import type { SharedOptions } from "./rate-limited.ts";
 import { headerPolicies, RequestLimits, type RequestLease } from "./request-limits.ts";
 import { type End, keyOf, refusalOf, SKIPPED, type Verdict, verdictOn } from "./verdict.ts";
@@ -56,14 +56,10 @@ async function acquire<Args extends readonly unknown[]>(
   options: LeaseOptions<Args>,
   args: Args,
 ): Promise<Grant> {
-  const { policy, units, plan, group, priority, waitMs, ttlMs } = options;
+  const { waitMs, ttlMs } = options;
   const params: AcquireRequest = {
-    ...(policy !== undefined && { policy: await valueOf(policy, args) }),
+    ...(await valuesOf<AcquireRequest>(options, ["policy", "units", "plan", "group", "priority"], args)),
     key: await keyOf(options.key, args),
-    ...(units !== undefined && { units: await valueOf(units, args) }),
-    ...(plan !== undefined && { plan: await valueOf(plan, args) }),
-    ...(group !== undefined && { group: await valueOf(group, args) }),
-    ...(priority !== undefined && { priority: await valueOf(priority, args) }),
     ...(waitMs !== undefined && { waitMs }),
     ...(ttlMs !== undefined && { ttlMs }),
   };

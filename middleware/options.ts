@@ -1,12 +1,6 @@
 /** The options of middleware, and their checks when it is made: a wrong option would later admit calls. */
 import type { PolicyName } from "../client/limiter.ts";
-import {
-  requireGiven,
-  requireInteger,
-  requireKnownOptions,
-  requireText,
-  violation,
-} from "../core/violations.ts";
+import { requireGiven, requireInteger, requireKnownOptions, violation } from "../core/violations.ts";
 
 export type Given<Args extends readonly unknown[], Value> =
   | Value
@@ -35,6 +29,20 @@ export function valueOf<Args extends readonly unknown[], Value extends string | 
   return typeof option === "function" ? option(...args) : option;
 }
 
+/** The values of these options, without those that are not given. */
+export async function valuesOf<Values extends object>(
+  options: object,
+  names: readonly (keyof Values & string)[],
+  args: readonly unknown[],
+): Promise<Partial<Values>> {
+  const values: Record<string, unknown> = {};
+  for (const name of names) {
+    const option = (options as Unchecked)[name] as Given<readonly unknown[], object> | undefined;
+    if (option !== undefined) values[name] = await valueOf(option, args);
+  }
+  return values as Partial<Values>;
+}
+
 /** Keeps work alive after the request's answer, where the runtime requires it. */
 export type InBackground = (work: Promise<unknown>) => void;
 
@@ -57,21 +65,12 @@ const TEXT = "a text, or a function of the request that finds it";
 
 type Unchecked = Readonly<Partial<Record<string, unknown>>>;
 
-/** Those that are texts or functions. @throws TypeError that names the option, its value and what is allowed */
-function requireTexts(options: object): void {
-  for (const name of ["policy", "key", "plan", "group"]) {
-    const value = (options as Unchecked)[name];
-    if (typeof value !== "function") requireText(name, value, TEXT);
-  }
-}
-
 /** @throws TypeError that names the option, its value and what is allowed */
 export function requireRateLimitOptions(options: object): void {
   requireKnownOptions(options, [...SHARED, ...CHECK, "waitMs", "limits", "mode"]);
   const { limiter, key, limits, mode, waitMs } = options as Unchecked;
   requireGiven("limiter", limiter, LIMITER);
   requireInteger("waitMs", waitMs, 0);
-  requireTexts(options);
   if (mode !== undefined && (limits === undefined || (mode !== "all" && mode !== "any")))
     throw new TypeError(violation(["mode"], mode, '"all" or "any" beside limits, or left out'));
   if (limits === undefined) return requireGiven("key", key, TEXT);
@@ -85,7 +84,6 @@ export function requireRateLimitOptions(options: object): void {
   for (const check of limits as readonly object[]) {
     requireKnownOptions(check, CHECK);
     requireGiven("key of a limit", (check as Unchecked)["key"], TEXT);
-    requireTexts(check);
   }
 }
 
@@ -105,7 +103,6 @@ export function requireLeaseOptions(options: object): void {
   const { limiter, key, waitMs, ttlMs, mostMs } = options as Unchecked;
   requireGiven("limiter", limiter, LIMITER);
   requireGiven("key", key, TEXT);
-  requireTexts(options);
   requireInteger("waitMs", waitMs, 0);
   requireInteger("ttlMs", ttlMs, 1);
   requireInteger("mostMs", mostMs, 1);
@@ -117,7 +114,6 @@ export function requireFetchOptions(options: object): void {
   const { limiter, key, waitMs, attempts } = options as Unchecked;
   requireGiven("limiter", limiter, "a limiter, as createLimiter makes one");
   requireGiven("key", key, TEXT);
-  requireTexts(options);
   requireGiven("waitMs", waitMs, "an integer, 0 or more");
   requireInteger("waitMs", waitMs, 0);
   requireInteger("attempts", attempts, 1);

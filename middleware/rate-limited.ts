@@ -2,7 +2,7 @@
 import type { CallFields, LimitAllRequest, Limiter, LimitRequest, PriorityName } from "../client/limiter.ts";
 import { SYSTEM_TIME, type Time } from "../core/clock.ts";
 import { allDeniedBody, anyDeniedBody, deniedBody } from "../core/protocol/denied-body.ts";
-import { type Given, type GivenFields, type InBackground, limiterOf, valueOf } from "./options.ts";
+import { type Given, type GivenFields, type InBackground, limiterOf, valuesOf } from "./options.ts";
 import { headerPolicies, type Outcome } from "./request-limits.ts";
 import { keyOf, refusalOf, SKIPPED, type Verdict, verdictOn } from "./verdict.ts";
 
@@ -75,28 +75,28 @@ async function decide<Args extends readonly unknown[]>(
   options: DecideOptions<Args>,
   args: Args,
 ): Promise<Outcome> {
-  const priority = options.priority !== undefined && { priority: await valueOf(options.priority, args) };
+  const priority = await valuesOf<LimitRequest>(options, ["priority"], args);
   if (options.limits !== undefined) {
     const checks = await Promise.all(options.limits.map((check) => checkOf(check, args)));
-    const request = { checks, ...priority } satisfies LimitAllRequest;
+    const request = { checks, ...priority } as LimitAllRequest;
     const decided = await (options.mode === "any" ? limiter.limitAny(request) : limiter.limitAll(request));
     return { ...decided, ownLimits: checks.map(({ limits }) => limits) };
   }
   const { waitMs } = options;
   const check = await checkOf(options, args);
-  const params = { ...check, ...priority, ...(waitMs !== undefined && { waitMs }) } satisfies LimitRequest;
+  const params = { ...check, ...priority, ...(waitMs !== undefined && { waitMs }) } as LimitRequest;
   const decision = await limiter.limit(params);
   return { success: decision.success, decisions: [decision], ownLimits: [check.limits] };
 }
 
 async function checkOf<Args extends readonly unknown[]>(check: Check<Args>, args: Args) {
-  const { policy, key, cost, plan, ownLimits, group } = check;
+  const { ownLimits: limits } = check;
   return {
-    ...(policy !== undefined && { policy: await valueOf(policy, args) }),
-    key: await keyOf(key, args),
-    ...(cost !== undefined && { cost: await valueOf(cost, args) }),
-    ...(plan !== undefined && { plan: await valueOf(plan, args) }),
-    ...(ownLimits !== undefined && { limits: await valueOf(ownLimits, args) }),
-    ...(group !== undefined && { group: await valueOf(group, args) }),
+    ...(await valuesOf<LimitRequest>(
+      { ...check, limits },
+      ["policy", "cost", "plan", "limits", "group"],
+      args,
+    )),
+    key: await keyOf(check.key, args),
   };
 }

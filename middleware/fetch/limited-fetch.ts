@@ -2,10 +2,10 @@
  * A `fetch` within a partner's limit. Requests queue at the limiter. If the partner answers 429 or 503 with
  * Retry-After, all requests of the key wait that long, and this one is repeated.
  */
-import type { CallFields, Limiter } from "../../client/limiter.ts";
+import type { CallFields, Limiter, LimitRequest } from "../../client/limiter.ts";
 import { SYSTEM_TIME, type Time } from "../../core/clock.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
-import { type Given, type GivenFields, requireFetchOptions, valueOf } from "../options.ts";
+import { type Given, type GivenFields, requireFetchOptions, valueOf, valuesOf } from "../options.ts";
 import { pause, pausedForMs, pauseOf } from "./pauses.ts";
 
 export type Fetch = (input: string | URL | Request, init?: RequestInit) => Promise<Response>;
@@ -56,17 +56,10 @@ export function limitedFetch(options: LimitedFetchOptions): Fetch {
   const { limiter, waitMs, attempts = DEFAULT_ATTEMPTS, time = SYSTEM_TIME } = options;
   return async (input, init) => {
     const send = options.fetch ?? fetch;
-    const key = await valueOf(options.key, [input, init]);
-    const policy = options.policy === undefined ? undefined : await valueOf(options.policy, [input, init]);
-    const cost = options.cost === undefined ? undefined : await valueOf(options.cost, [input, init]);
-    const plan = options.plan === undefined ? undefined : await valueOf(options.plan, [input, init]);
-    const group = options.group === undefined ? undefined : await valueOf(options.group, [input, init]);
-    const request = {
-      ...(policy !== undefined && { policy }),
-      key,
-      ...(cost !== undefined && { cost }),
-      ...(plan !== undefined && { plan }),
-      ...(group !== undefined && { group }),
+    const args = [input, init] as FetchArgs;
+    const request: LimitRequest = {
+      ...(await valuesOf<LimitRequest>(options, ["policy", "cost", "plan", "group"], args)),
+      key: await valueOf(options.key, args),
     };
     const turn = new Turn(limiter, request, time.nowMs() + waitMs, time, signalOf(input, init));
     for (let attempt = 1; ; attempt += 1) {
