@@ -154,7 +154,7 @@ const SCARCE = { limit: 5, heldMs: 2_500, ttlMs: 10_000, callsPerS: 30, standsti
 
 // A search begins shortly before a history that shows the fault.
 test.each<[name: string, faults: () => SlotsFaults, plan?: Partial<SlotsPlan>, firstSeed?: number]>([
-  ["counting slots twice after a crash", () => ({ answer: keptAgain() }), { ...SCARCE, restarts: 3 }, 3],
+  ["counting slots twice after a crash", () => ({ answer: keptAgain() }), { ...SCARCE, restarts: 3 }, 13],
   [
     "keeping a slot while a clock stands still",
     () => ({ stopsTimers: true }),
@@ -174,9 +174,9 @@ test.each<[name: string, faults: () => SlotsFaults, plan?: Partial<SlotsPlan>, f
     "living for longer than the object keeps its slots",
     () => ({ answer: (said) => changed(said, { lifeMs: 9_000 }) }),
     { ...LASTING, cuts: 8 },
-    30,
+    54,
   ],
-  ["not telling that a lease is lost", () => ({ isSilent: true }), { ...LASTING, cuts: 8 }, 30],
+  ["not telling that a lease is lost", () => ({ isSilent: true }), { ...LASTING, cuts: 8 }, 54],
 ])("of processes, %s is found", PATIENT, async (_, faults, plan = {}, firstSeed = 1) => {
   let found: unknown;
   const first = seedOr(firstSeed);
@@ -222,6 +222,7 @@ test.each<[name: string, faults: () => SlotsFaults, plan?: Partial<SlotsPlan>, f
     "freeing slots at the end of their holder, while callers go on",
     () => ({ message: forget, answer: longer }),
     { ...LONG, kills: 25, isolates: 3, callsPerS: 12 },
+    119,
   ],
   [
     "freeing a slot more than a holder returns",
