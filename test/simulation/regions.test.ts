@@ -15,8 +15,7 @@ const CELL: Cell = {
   shape: "even",
   fault: "none",
   seed: 1,
-  // Most mistakes that are planted below are found within 2.2 s.
-  durationMs: depth(5_000, 8_000),
+  durationMs: 8_000,
   lawEveryMs: 5,
 };
 const NOTHING_OVER = { admittedOver: 0, handedOutOver: 0 };
