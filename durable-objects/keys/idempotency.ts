@@ -103,7 +103,7 @@ export class KeyAnswers {
     const isMost = count >= MAX_ANSWERS;
     const stored = this.#storage.answers;
     if (isMost) stored.removeOldest(key, caller);
-    const planned = typeof answer === "string" ? answer : { ...answer, ...planOfKey(keyState) };
+    const planned = typeof answer === "string" ? answer : { ...planOfKey(keyState), ...answer };
     stored.write(key, idempotencyKey, { request, answer: textOf(planned, charge), atMs: nowMs });
     if (isMost) answers.delete(caller);
     else answers.set(caller, { count: count + 1, oldestMs: Math.min(oldestMs, nowMs), isExact: false });
