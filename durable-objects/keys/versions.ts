@@ -15,11 +15,9 @@ import {
   type Rule,
 } from "../../core/policies/policy.ts";
 import { planOf } from "../../core/policies/seen-policy.ts";
-import type { Decided } from "../../core/protocol/answers.ts";
 import type { SeenBy } from "../../core/protocol/calls.ts";
 import type { KeyCall } from "../../core/protocol/object-methods.ts";
 import { type StoredKey, storedName } from "../storage/records.ts";
-import { planOfKey } from "./idempotency.ts";
 
 /** The version's place in a record. No rule has this name. Stored: never rename it. */
 const PLACE = "@";
@@ -183,11 +181,6 @@ export function stricterOf(rule: Rule, others: readonly Rule[]): Rule | undefine
 export function policyFor({ policy, whole, inForce }: ChosenVersion, { inForce: named }: SeenBy): Policy {
   const plan = named?.plan;
   return plan === undefined || plan === inForce?.plan ? policy : planOf(whole, plan);
-}
-
-/** That plan, as the call's stored answer has it. */
-export function planFor({ chosen }: { readonly chosen: ChosenVersion }, call: SeenBy): Pick<Decided, "plan"> {
-  return planOfKey({ policy: policyFor(chosen, call) });
 }
 
 /**

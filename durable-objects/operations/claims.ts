@@ -13,10 +13,17 @@ import type { Answer, Decided, Lease, Missing } from "../../core/protocol/answer
 import { ownHoldId } from "../../core/protocol/names.ts";
 import { full, type Full } from "../../core/protocol/problems.ts";
 import { countHeld, type LeaseCounter } from "../../core/stats/held-times.ts";
-import { endOfHold, type Idempotent, remembering, ofGroupText, planOfKey } from "../keys/idempotency.ts";
+import {
+  endOfHold,
+  type Idempotent,
+  remembering,
+  ofGroupText,
+  planFor,
+  planOfKey,
+} from "../keys/idempotency.ts";
 import type { KeyState, RuleState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
-import { exactly, planFor } from "../keys/versions.ts";
+import { exactly } from "../keys/versions.ts";
 import type { Claim } from "../storage/records.ts";
 import {
   type Acquiring,

@@ -25,6 +25,7 @@ import {
   chargeOf,
   type Idempotent,
   ofGroupText,
+  planFor,
   planOfKey,
   remembering,
   partOf,
@@ -32,7 +33,7 @@ import {
 } from "../keys/idempotency.ts";
 import type { KeyState, RuleState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
-import { exactly, planFor, policyFor } from "../keys/versions.ts";
+import { exactly, policyFor } from "../keys/versions.ts";
 import { type Limiting, MISSING, type Operations, type Params } from "./operations.ts";
 import {
   cacheableDenial,
