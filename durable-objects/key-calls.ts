@@ -91,8 +91,7 @@ export function joinParts({
   /** A call came with its sender's version of the policy. */
   const hear = (policy: string, key: string, { terms, inForce, ...call }: Versioned & Partial<Deciding>) => {
     epochs.hear(inForce);
-    // A pool decides by the plan in force.
-    const isLook = inForce?.plan !== undefined && looks(call) && policies.get(policy)?.pool === undefined;
+    const isLook = inForce?.plan !== undefined && looks(call);
     if (inForce !== undefined) cache.versions.note(key, isLook ? withoutPlan(inForce) : inForce);
     if (terms === undefined || inForce?.fields !== undefined) return;
     const own = policies.get(policy);

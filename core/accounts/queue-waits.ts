@@ -28,14 +28,17 @@ type Waited = Pick<QueuedCost, "cost" | "apart" | "group">;
  * The exact wait for a cost behind the callers in the queue, if no other call comes and every lease runs to its end;
  * `null`: never admitted. It simulates the queue: each waiter gets its lease when the rules admit it, or gives up at
  * `untilMs`. Time only moves forward, so the queue takes one walk through the holds, and one more for each change of the plan.
+ *
+ * @param inForce the rules of the plan in force, which debit the holds that expire; absent: the call's own
  */
 export function waitBehindMs(
   ruleAccounts: readonly RuleAccount[],
   waiters: readonly PlannedCost[],
   cost: Cost,
   nowMs: number,
+  inForce = ruleAccounts,
 ): number | null {
-  const future = new Future(ruleAccounts);
+  const future = new Future(ruleAccounts, inForce);
   const served = new Set<string>();
   let atMs = nowMs;
   for (const waiter of waiters) {
@@ -63,17 +66,20 @@ interface Take {
   readonly endsAtMs: number;
 }
 
+/** So many holds are debited one by one; the wait behind more of them, under another plan than theirs, is about right. */
+const MAX_ENDS = 1_000;
+
 /** The accounts of a key as its line is served, by the rules of one plan after another. */
 class Future {
-  readonly #own: readonly RuleAccount[];
+  readonly #inForce: readonly RuleAccount[];
   #seen: readonly RuleAccount[];
   /** As of the last change of the plan, and what has been taken since. */
   #accounts: readonly Account[];
   #takes: Take[] = [];
   #outlooks: ReturnType<typeof outlooksOf>;
 
-  constructor(own: readonly RuleAccount[]) {
-    this.#own = own;
+  constructor(own: readonly RuleAccount[], inForce: readonly RuleAccount[]) {
+    this.#inForce = inForce;
     this.#seen = own;
     this.#accounts = own.map(({ account }) => account);
     this.#outlooks = outlooksOf(own);
@@ -81,7 +87,10 @@ class Future {
 
   /** Another plan decides. What time returns is counted by the plan of each call that takes, as the object does. */
   seenBy(seen: readonly RuleAccount[], atMs: number): void {
-    if (seen === this.#seen) return;
+    if (seen !== this.#seen) this.#beginAt(atMs, seen);
+  }
+
+  #beginAt(atMs: number, seen: readonly RuleAccount[]): void {
     this.#accounts = this.#accounts.map((account, index) => this.#broughtTo(atMs, account, index));
     this.#takes = [];
     this.#seen = seen;
@@ -95,7 +104,7 @@ class Future {
 
   #broughtTo(atMs: number, before: Account, index: number): Account {
     const { rule } = this.#seen[index] as RuleAccount;
-    const inForce = this.#own[index]?.rule ?? rule;
+    const inForce = this.#inForce[index]?.rule ?? rule;
     let account = before;
     for (const { atMs: takenMs, of, endsAtMs } of this.#takes) {
       account = taken(rule, advance(inForce, account, takenMs), of, takenMs, endsAtMs);
@@ -103,8 +112,30 @@ class Future {
     return advance(inForce, account, atMs);
   }
 
-  /** As of one `Outlook`: the latest of the rules. */
-  passesAtMs(fromMs: number, { cost, apart, group }: Waited, untilMs?: number): number {
+  /** As of one `Outlook`. The key debits a hold that expires by the plan in force, so each begins another walk. */
+  passesAtMs(fromMs: number, waited: Waited, untilMs = Infinity): number {
+    let atMs = fromMs;
+    for (let ends = 0; ; ends += 1) {
+      const passesAtMs = this.#passesAtMs(atMs, waited, untilMs);
+      const endMs = ends < MAX_ENDS ? this.#nextEndMs() : Infinity;
+      if (passesAtMs < endMs || endMs > untilMs || endMs === Infinity) return passesAtMs;
+      this.#beginAt(endMs, this.#seen);
+      atMs = Math.max(atMs, endMs);
+    }
+  }
+
+  /** When the next hold of a rate expires that another plan than that in force sees. */
+  #nextEndMs(): number {
+    let nextMs = Infinity;
+    for (const [index, { rule }] of this.#seen.entries()) {
+      if (rule.lease !== undefined || rule.quota === this.#inForce[index]?.rule.quota) continue;
+      nextMs = Math.min(nextMs, this.#accounts[index]?.holds[0]?.expiresAtMs ?? Infinity);
+    }
+    return nextMs;
+  }
+
+  /** The latest of the rules. */
+  #passesAtMs(fromMs: number, { cost, apart, group }: Waited, untilMs: number): number {
     let latestMs = fromMs;
     for (const [index, { rule, outlook }] of this.#outlooks.entries()) {
       const as = { group, apart: apart && (apart[index] ?? 0) };

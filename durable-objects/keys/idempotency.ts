@@ -3,6 +3,7 @@ import type { Refilled } from "../../core/algorithms/algorithm.ts";
 import { type Cost, costOf, type Policy, publicName, type Rule } from "../../core/policies/policy.ts";
 import { planOf } from "../../core/policies/seen-policy.ts";
 import type { Conflict, Decided } from "../../core/protocol/answers.ts";
+import type { SeenBy } from "../../core/protocol/calls.ts";
 import { callerIn, sharedKey } from "../../core/protocol/names.ts";
 import { full, type Full } from "../../core/protocol/problems.ts";
 import { countHeld } from "../../core/stats/held-times.ts";
@@ -17,6 +18,7 @@ import {
 import type { Claim, StoredAnswer } from "../storage/records.ts";
 import type { KeyStorage } from "../storage/storage.ts";
 import type { KeyState } from "./key-state.ts";
+import { policyFor } from "./versions.ts";
 
 /** A call that is charged once, even if it is repeated. */
 export interface Idempotent {
@@ -103,7 +105,7 @@ export class KeyAnswers {
     const isMost = count >= MAX_ANSWERS;
     const stored = this.#storage.answers;
     if (isMost) stored.removeOldest(key, caller);
-    const planned = typeof answer === "string" ? answer : { ...answer, ...planOfKey(keyState) };
+    const planned = typeof answer === "string" ? answer : { ...planOfKey(keyState), ...answer };
     stored.write(key, idempotencyKey, { request, answer: textOf(planned, charge), atMs: nowMs });
     if (isMost) answers.delete(caller);
     else answers.set(caller, { count: count + 1, oldestMs: Math.min(oldestMs, nowMs), isExact: false });
@@ -306,6 +308,11 @@ export function claimsFull(storage: KeyStorage, keyState: KeyState, put: readonl
 /** The plan that decides, in an answer: to a call that names none, or that is repeated later under another one. */
 export function planOfKey({ policy: { plan } }: Pick<KeyState, "policy">): Pick<Decided, "plan"> {
   return plan === undefined ? {} : { plan };
+}
+
+/** The same of a call that may have named another plan, and waited. */
+export function planFor({ chosen }: Pick<KeyState, "chosen">, call: SeenBy): Pick<Decided, "plan"> {
+  return planOfKey({ policy: policyFor(chosen, call) });
 }
 
 /** The group of a call in the text of its request. Stored: never reword. */

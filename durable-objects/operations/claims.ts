@@ -13,7 +13,14 @@ import type { Answer, Decided, Lease, Missing } from "../../core/protocol/answer
 import { ownHoldId } from "../../core/protocol/names.ts";
 import { full, type Full } from "../../core/protocol/problems.ts";
 import { countHeld, type LeaseCounter } from "../../core/stats/held-times.ts";
-import { endOfHold, type Idempotent, remembering, ofGroupText, planOfKey } from "../keys/idempotency.ts";
+import {
+  endOfHold,
+  type Idempotent,
+  remembering,
+  ofGroupText,
+  planFor,
+  planOfKey,
+} from "../keys/idempotency.ts";
 import type { KeyState, RuleState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import { exactly } from "../keys/versions.ts";
@@ -176,7 +183,7 @@ export class Claims {
       hold: { id: hold.id, units: cost, expiresAfterMs: ttlMs },
       ...(leased && { lease: leaseOf(leased, nowMs) }),
     };
-    const remember = remembering(idempotentHold(call), answer);
+    const remember = remembering(idempotentHold(call), { ...answer, ...planFor(keyState, call) });
     const put = leased ? [claim, leased] : [claim];
     const change = { accounts, put, remember, ...exactly(keyState, call) };
     return this.#store.commitWithin(keyState, change, nowMs) ?? answer;
@@ -272,7 +279,7 @@ export class Claims {
     // A cost of 0 takes nothing and writes nothing.
     if (claim === undefined) return { rules, waitedMs };
     const answer = { rules, waitedMs, lease: leaseOf(claim, nowMs) };
-    const remember = remembering(idempotentLease(call), answer);
+    const remember = remembering(idempotentLease(call), { ...answer, ...planFor(keyState, call) });
     const change = { accounts, put: [claim], remember, ...exactly(keyState, call) };
     const over = this.#store.commitWithin(keyState, change, nowMs);
     if (over !== undefined) return over;

@@ -25,6 +25,7 @@ import {
   chargeOf,
   type Idempotent,
   ofGroupText,
+  planFor,
   planOfKey,
   remembering,
   partOf,
@@ -32,7 +33,7 @@ import {
 } from "../keys/idempotency.ts";
 import type { KeyState, RuleState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
-import { exactly } from "../keys/versions.ts";
+import { exactly, policyFor } from "../keys/versions.ts";
 import { type Limiting, MISSING, type Operations, type Params } from "./operations.ts";
 import {
   cacheableDenial,
@@ -164,8 +165,9 @@ export class Limits {
     const idempotent = idempotentLimit(call);
     const exact = keyState.isInForce(call) ? {} : exactly(keyState, call);
     if (idempotent !== undefined) {
-      const charge = admitted ? chargeOf(keyState, accounts, cost, atMs) : undefined;
-      const remember = remembering(idempotent, answer, charge);
+      const seen = { policy: policyFor(keyState.chosen, call), ruleStates: keyState.seenBy(call) };
+      const charge = admitted ? chargeOf(seen, accounts, cost, atMs) : undefined;
+      const remember = remembering(idempotent, { ...answer, ...planFor(keyState, call) }, charge);
       return this.#store.commitWithin(keyState, { accounts, remember, ...exact }, atMs) ?? answer;
     }
     this.#store.commit(keyState, { accounts, ...exact }, atMs);

@@ -164,7 +164,9 @@ export class WaitQueue {
         try {
           const answer = answerAt(atMs, isLast, isPushedOut);
           if (answer === undefined)
-            return waitBehindMs(keyState.seenBy(waiting), [], waiting.cost, atMs) ?? Infinity;
+            return (
+              waitBehindMs(keyState.seenBy(waiting), [], waiting.cost, atMs, keyState.ruleStates) ?? Infinity
+            );
           ended();
           resolve(answer);
         } catch (error) {

@@ -1,12 +1,14 @@
 import { MAX_UNITS } from "../../core/algorithms/algorithm.ts";
 import { randomId } from "../../core/clock.ts";
 import { type Cost, costOf, costText } from "../../core/policies/policy.ts";
+import { planIn } from "../../core/policies/seen-policy.ts";
 import type { Answer, Decided, Lease, Missing, Peeked, RuleDecision } from "../../core/protocol/answers.ts";
-import type { GiveBackMessage } from "../../core/protocol/calls.ts";
+import type { GiveBackMessage, SeenBy } from "../../core/protocol/calls.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import { conflictWith, planOfKey } from "../keys/idempotency.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
+import { policyFor } from "../keys/versions.ts";
 import { refundText } from "../operations/limits.ts";
 import type { LocalOperations } from "../operations/local-operations.ts";
 import {
@@ -60,7 +62,8 @@ export class PooledOperations implements Operations {
     this.#leases = new PooledLeases(this.#session, host.queue);
   }
 
-  limit(keyState: KeyState, { cost, idempotencyKey, attempt }: Params<"limit">): Promise<Answer> {
+  limit(keyState: KeyState, limiting: Params<"limit">): Promise<Answer> {
+    const { cost, idempotencyKey, attempt, inForce } = limiting;
     const isPlain = idempotencyKey === undefined && costsOf(keyState, cost).some((units) => units > 0);
     const text = attempt?.request ?? `limit of ${costText(cost)}`;
     const request = idempotencyKey === undefined ? {} : { request: text };
@@ -71,8 +74,13 @@ export class PooledOperations implements Operations {
     const ask = () =>
       isPlain
         ? this.#limits.limit(keyState, cost)
-        : this.#decide(keyState, { op: "limit", cost: taken, ...request, ...round }, named(idempotencyKey));
-    const call = { cost, idempotencyKey, attempt };
+        : this.#decide(
+            keyState,
+            { op: "limit", cost: taken, ...request, ...round },
+            named(idempotencyKey),
+            policyFor(keyState.chosen, { inForce }),
+          );
+    const call = { cost, idempotencyKey, attempt, inForce };
     return this.#orAlone(keyState, ask, (own, nowMs) => local.limit(own, call, nowMs));
   }
 
@@ -186,17 +194,20 @@ export class PooledOperations implements Operations {
     return isReleased;
   }
 
-  peek(keyState: KeyState): Promise<Peeked> {
+  peek(keyState: KeyState, _?: number, { inForce }: Pick<SeenBy, "inForce"> = {}): Promise<Peeked> {
+    const policy = policyFor(keyState.chosen, { inForce });
     const nowMs = this.#host.toNow(keyState);
     const [first] = this.#host.queue.waitersOf(keyState);
     const longestWaitMs = first === undefined ? 0 : nowMs - first.sinceMs;
-    return this.#askPool(keyState, { op: "peek", cost: 1 }, [], ({ rules = [], report = NOTHING }) => ({
+    const read = ({ rules = [], report = NOTHING }: PoolAnswer): Peeked => ({
       rules,
       source: "pool",
       ...report,
       longestWaitMs,
       holders: keyState.holders.countAt(nowMs),
-    }));
+      ...planIn(policy),
+    });
+    return this.#askPool(keyState, { op: "peek", cost: 1 }, [], read, policy);
   }
 
   /** Resets the key here and in the pool. Units that holders may be spending stay held in the pool. */
@@ -227,9 +238,14 @@ export class PooledOperations implements Operations {
     store.release(alone);
   }
 
-  #decide(keyState: KeyState, params: PoolParams, names: readonly string[]): Promise<Answer> {
-    const planned = { ...params, ...(params.request !== undefined && planOfKey(keyState)) };
-    return this.#askPool(keyState, planned, names, (answer) => answerOf(answer, params.cost));
+  #decide(
+    keyState: KeyState,
+    params: PoolParams,
+    names: readonly string[],
+    policy = keyState.policy,
+  ): Promise<Answer> {
+    const planned = { ...params, ...(params.request !== undefined && planOfKey({ policy })) };
+    return this.#askPool(keyState, planned, names, (answer) => answerOf(answer, params.cost), policy);
   }
 
   #askPool<Result>(
@@ -237,13 +253,17 @@ export class PooledOperations implements Operations {
     { cost, ...params }: PoolParams,
     names: readonly string[],
     read: (answer: PoolAnswer) => Result,
+    policy = keyState.policy,
   ): Promise<Awaited<Result>> {
     const share = this.#session.shareOf(keyState);
     share.denials.forget();
     // A reset always includes the region's message, which returns all spare units.
     const isReset = params.op === "reset";
-    const request = share.isHeld || isReset ? { isGivingBack: isReset } : undefined;
-    return this.#session.send(keyState, { ...params, cost: costsOf(keyState, cost) }, request, read, names);
+    // A look by another plan asks for no units, since those would be spent under the plan in force.
+    const isOwn = policy === keyState.policy;
+    const request = isOwn && (share.isHeld || isReset) ? { isGivingBack: isReset } : undefined;
+    const call = { ...params, cost: costsOf(keyState, cost), rules: pooledRules(policy) };
+    return this.#session.send(keyState, call, request, read, names);
   }
 
   /** `undefined`: the pool has the claim. It has all holds of rates but those made while alone. */

@@ -22,15 +22,15 @@ const SCRIPTS: Readonly<Record<string, readonly (readonly [string, string])[]>> 
       "book.rule.algorithm.credit(book.rule, book.state, nowMs, told.held - told.delta - told.kept)",
     ],
     [
-      "if units > 0 then book.state = book.rule.algorithm.debit(book.rule, book.state, hold.atMs, units) end",
+      "if units > 0 then book.state = book.rule.algorithm.debit(book.terms, book.state, hold.atMs, units) end",
       `if units > 0 and not isRegional(hold.id) then
-        book.state = book.rule.algorithm.debit(book.rule, book.state, hold.atMs, units)
+        book.state = book.rule.algorithm.debit(book.terms, book.state, hold.atMs, units)
       end`,
     ],
   ],
   "units that expired are free again": [
     [
-      "if units > 0 then book.state = book.rule.algorithm.debit(book.rule, book.state, hold.atMs, units) end",
+      "if units > 0 then book.state = book.rule.algorithm.debit(book.terms, book.state, hold.atMs, units) end",
       "",
     ],
   ],

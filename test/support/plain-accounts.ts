@@ -6,6 +6,7 @@ import { type JointDecision, type Taking, advance } from "../../core/accounts/ac
 import type { Account, Hold, RuleAccount } from "../../core/accounts/hold.ts";
 import type { QueuedCost } from "../../core/accounts/queue-waits.ts";
 import type { Denial } from "../../core/algorithms/algorithm.ts";
+import type { TokenBucketState } from "../../core/algorithms/token-bucket.ts";
 import { type Cost, costOf, type Rule } from "../../core/policies/policy.ts";
 import type { RuleDecision } from "../../core/protocol/answers.ts";
 import { type AccountDecision } from "./decide.ts";
@@ -240,12 +241,20 @@ function outstandingOf({ holds }: Account): number {
   return units;
 }
 
-/** By rule, the used and held units beyond its limit, if there are any: a larger rule of the same kind counts them. */
+/** By rule, the used and held units beyond its limit, if there are any: of a log, a larger one counts them. */
 export function surplus(ruleAccounts: readonly RuleAccount[], nowMs: number): { surplus?: number[] } {
   const over = ruleAccounts.map(({ rule, account }) => {
+    const outstanding = outstandingOf(account);
+    if ("burst" in rule.config) {
+      const state = rule.algorithm.debit(rule.config, account.state, nowMs, 0) as
+        | TokenBucketState
+        | undefined;
+      const used = Math.ceil((state?.spentParts ?? 0) / (state?.windowMs ?? 1));
+      return Math.max(0, used + outstanding - rule.capacity);
+    }
     const max = 2 ** 20;
-    const config = { ...rule.config, ...("burst" in rule.config ? { burst: max } : { limit: max }) };
-    const { remaining } = rule.algorithm.decide(config, account.state, nowMs, 0, outstandingOf(account));
+    const config = { ...rule.config, limit: max };
+    const { remaining } = rule.algorithm.decide(config, account.state, nowMs, 0, outstanding);
     return Math.max(0, max - remaining - rule.capacity);
   });
   return over.some((units) => units > 0) ? { surplus: over } : {};

@@ -2,7 +2,6 @@
 import {
   type NewHold,
   UNTOUCHED,
-  advance,
   decideTogether,
   outstandingOf,
   place,
@@ -17,43 +16,14 @@ import { grantedTogether, isSpare, type Wish } from "../../core/reservations/siz
 import type { PoolGrant, HolderMessage, PoolAnswer, PoolCall } from "../../durable-objects/pool/protocol.ts";
 import { decide } from "./decide.ts";
 import { surplus } from "./plain-accounts.ts";
+import { type Holder, type Kept, type Own, PoolTerms } from "./pool-records.ts";
 import { isAllOf, SIZING, type PartOfCall } from "./pools.ts";
 
-interface Holder {
-  readonly begun: number;
-  readonly turn: number;
-  readonly hold: string;
-  readonly used: readonly number[];
-  readonly wanted: readonly number[];
-  readonly untilMs: number;
-  readonly mark: PoolGrant["mark"];
-  readonly leases: number;
-  readonly queueLength: number;
-}
-
-interface Kept {
-  readonly request: string | undefined;
-  readonly answer: PoolAnswer;
-  readonly isDenied?: boolean;
-  readonly charge?: { readonly units: Record<string, number>; readonly atMs: number };
-}
-
-interface Own {
-  readonly lacking: readonly number[];
-  /** The turn at which this life of the holder began. */
-  readonly begun: number;
-  readonly id: string;
-  readonly isNew: boolean;
-  readonly used: readonly number[];
-  readonly kept: readonly number[];
-  /** The end of the hold that the holder continues, before this message. */
-  readonly beforeMs: number;
-  readonly rememberMs: number;
-}
-
 export class PoolModel {
-  readonly rules: readonly Rule[];
+  /** By the plan of the call. */
+  rules: readonly Rule[];
   nowMs = 0;
+  readonly #terms = new PoolTerms();
   #accounts: readonly Account[];
   #holders: ReadonlyMap<string, Holder> = new Map();
   #fence = 0;
@@ -66,7 +36,7 @@ export class PoolModel {
   #isChanged = false;
 
   constructor(rules: readonly Rule[]) {
-    this.rules = rules.map((rule) => ({ ...rule, unit: rule.name }));
+    this.rules = rules;
     this.#accounts = rules.map(() => UNTOUCHED);
   }
 
@@ -76,13 +46,15 @@ export class PoolModel {
 
   call(part: PartOfCall, clockMs: number): PoolAnswer {
     const call: PoolCall & PartOfCall = { rules: [], cost: this.rules.map(() => 0), ...part };
-    const before = [this.nowMs, this.#accounts, this.#holders, this.#reclaimed] as const;
+    const before = [this.nowMs, this.#accounts, this.#holders, this.#reclaimed, this.#terms.since] as const;
     this.#isChanged = false;
     this.nowMs = Math.max(this.nowMs, clockMs);
     this.#advance();
+    this.#isChanged = this.#terms.follow(this.rules, call, this.nowMs);
     const answer = this.#answer(call, part.answerName ?? "");
     // A call that changes nothing leaves nothing behind, not even its instant.
-    if (!this.#isChanged) [this.nowMs, this.#accounts, this.#holders, this.#reclaimed] = before;
+    if (!this.#isChanged)
+      [this.nowMs, this.#accounts, this.#holders, this.#reclaimed, this.#terms.since] = before;
     return answer;
   }
 
@@ -90,7 +62,9 @@ export class PoolModel {
     const leases = this.ruleAccounts.flatMap(({ rule, account }) => (rule.lease ? account.holds : []));
     const ended = leases.filter(({ id, expiresAtMs }) => id.startsWith("h:") && expiresAtMs <= this.nowMs);
     this.#reclaimed += new Set(ended.map(({ id }) => id)).size;
-    this.#accounts = this.ruleAccounts.map(({ rule, account }) => advance(rule, account, this.nowMs));
+    this.#accounts = this.ruleAccounts.map(({ rule, account }, index) =>
+      this.#terms.brought(rule, index, account, this.nowMs),
+    );
     this.#holders = new Map([...this.#holders].filter(([, { mark }]) => mark.untilMs > this.nowMs));
   }
 
@@ -164,7 +138,8 @@ export class PoolModel {
       return op === "hold" ? this.#heldAgain(earlier.answer) : earlier.answer;
     }
     const remember = (answer: PoolAnswer, isDenied = false) => {
-      const charge = op === "limit" && !isDenied ? { charge: { units, atMs: this.nowMs } } : {};
+      const charged = { units, atMs: this.nowMs, rules: this.rules };
+      const charge = op === "limit" && !isDenied ? { charge: charged } : {};
       if (request !== undefined) this.#answers.set(answerName, { request, answer, isDenied, ...charge });
     };
     if (op === "refund") return this.#refund(call, units, remember);
@@ -191,10 +166,13 @@ export class PoolModel {
     const isSome = Object.entries(charge?.units ?? {}).some(([name, most]) => most * (units[name] ?? 0) > 0);
     if (isNamed && isAllOf(charge?.units, units)) this.#answers.delete(chargeName);
     else if (isNamed && isSome) this.#answers.set(chargeName, spent);
-    this.#accounts = this.ruleAccounts.map(({ rule, account }) => {
+    this.#accounts = this.ruleAccounts.map(({ rule, account }, index) => {
       const most = costOf(rule, units);
       const taken = Math.min(most, charge?.units[rule.name] ?? 0);
-      if (charge !== undefined && isNamed) return refund(rule, account, this.nowMs, taken, charge.atMs);
+      if (charge !== undefined && isNamed) {
+        const returned = this.#terms.returned(index, charge.atMs, this.nowMs);
+        return refund(rule, account, this.nowMs, taken, charge.atMs, charge.rules[index]?.capacity, returned);
+      }
       return most === 0 ? account : refund(rule, account, this.nowMs, most);
     });
     const answer = { rules: withoutTaking(this.ruleAccounts, this.nowMs, 0) };

@@ -128,6 +128,21 @@ test("calls of all regions are decided by the plan that they name, with what all
   expect(await limit(NA, "customer", "a", pro)).toMatchObject({ success: false, limit: 100, remaining: 0 });
 });
 
+test("a call that only looks is answered by the plan that it names, and leaves the region's key its plan", async () => {
+  const pro = { plan: "pro" };
+  const peek = async (query: string) =>
+    (await call(EU, "GET", `/v1/policies/customer/keys/looks${query}`)).body;
+  await limit(EU, "customer", "looks", { cost: 5 });
+  expect(await peek("?plan=pro")).toMatchObject({ plan: "pro", limit: 100, remaining: 95 });
+  expect(await limit(EU, "customer", "looks", { ...pro, cost: 0 })).toMatchObject({
+    limit: 100,
+    remaining: 95,
+  });
+  const own = await peek("");
+  expect(own).toMatchObject({ limit: 20, remaining: 15 });
+  expect(own).not.toHaveProperty("plan");
+});
+
 test("a limit that was lowered and is raised again counts all that was used", async () => {
   await limit(EU, "again", "a", { cost: 300 });
   await change("PUT", "again", bucket(10));

@@ -26,6 +26,7 @@ import { TOKEN_BUCKET } from "./lua/token-bucket.ts";
  *   (regions)
  * - `g:<rule>`: more of the state, which older scripts do not know, and the state that it belongs to: refunded
  *   units of a sliding log, and what a bucket would count if it had never shrunk
+ * - `p:<rule>`: the terms by which time returns units of the rule: those of the last call that took some
  * - `u:<hold>`: the hold's units, by rule
  * - `holders`: all holders, each as JSON in JSON
  * - `fence`: the highest fencing token in use
@@ -95,7 +96,7 @@ local function moreOf(stored, more)
   return of == stored and rest or nil
 end
 
-local function readBook(index, rule, stored, held, more)
+local function readBook(index, rule, stored, held, more, noted)
   rule.algorithm = algorithmOf(rule.algorithm)
   rule.capacity = rule.burst or rule.limit
   rule.minIntervalMs = rule.minIntervalMs or 0
@@ -103,8 +104,33 @@ local function readBook(index, rule, stored, held, more)
   rule.logKey = KEYS[2 + index]
   local state = stored and rule.algorithm.read(stored, moreOf(stored, more), rule) or nil
   pool.held[rule.name] = heldFrom(held)
+  noted = noted and rule.algorithm.termsIn and rule.algorithm.termsIn(noted)
+  -- After a write of an older script, which notes none, they are unknown.
+  local isKnown = noted and (not stored or (state and state.hasTerms))
+  if noted then noted.algorithm = rule.algorithm end
   return { rule = rule, name = rule.name, held = pool.held[rule.name], state = state, before = state,
+    noted = noted, terms = isKnown and noted or rule,
     hasMore = more and true or false, other = not state and not rule.isLeased and stored, otherMore = more }
+end
+
+local function takesAny(costs)
+  for _, cost in ipairs(costs) do
+    if cost > 0 then return true end
+  end
+  return false
+end
+
+-- What time has returned until now came by the terms until now. A call that takes units, or a region that wants some, puts
+-- its own in force.
+local function follow(book, isTaking)
+  local rule, terms, algorithm = book.rule, book.terms, book.rule.algorithm
+  local isKnown, isSame = terms ~= rule, terms.limit == rule.limit and terms.burst == rule.burst
+  if not algorithm.termsAfter or (isKnown and isSame and terms.windowMs == rule.windowMs) then return end
+  book.state = algorithm.debit(terms, book.state, nowMs, 0)
+  if isKnown and not isTaking then return end
+  book.terms = algorithm.termsAfter(rule, book.noted, isKnown, nowMs)
+  note('p:' .. book.name, book.terms.stored)
+  pool.isChanged = pool.isChanged or isKnown
 end
 
 -- The rule had another algorithm: what that counts is charged again, as if taken now (storage/conversions.ts).
@@ -120,14 +146,14 @@ end
 local function readRules()
   local rules, fields = call.rules, FIELDS
   for index = 1, #rules do
-    local at, name = FIXED + 3 * index, rules[index].name
-    fields[at - 2], fields[at - 1], fields[at] = 's:' .. name, 'o:' .. name, 'g:' .. name
+    local at, name = FIXED + 4 * index, rules[index].name
+    fields[at - 3], fields[at - 2], fields[at - 1], fields[at] = 's:' .. name, 'o:' .. name, 'g:' .. name, 'p:' .. name
   end
   local values = redis.call('HMGET', MAIN, unpack(fields))
   for index = 1, FIXED do pool.fields[fields[index]] = values[index] or nil end
   for index = 1, #rules do
-    local at = FIXED + 3 * index
-    books[index] = readBook(index, rules[index], values[at - 2], values[at - 1], values[at])
+    local at = FIXED + 4 * index
+    books[index] = readBook(index, rules[index], values[at - 3], values[at - 2], values[at - 1], values[at])
   end
 end
 
@@ -143,6 +169,9 @@ local function load()
   local found = redis.call('ZRANGE', HOLDS, '0', text(CHUNK - 1), 'WITHSCORES')
   if found[1] or holding or call.op ~= 'limit' then defineHolds() end
   if found[1] then loadHolds(found) end
+  local isTaking = (call.op == 'limit' or call.op == 'hold') and takesAny(call.cost)
+  isTaking = isTaking or (call.op == 'limit' and holding and takesAny(holding.wanted))
+  for _, book in ipairs(books) do follow(book, isTaking) end
 end
 `;
 

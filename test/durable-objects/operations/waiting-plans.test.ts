@@ -151,6 +151,28 @@ describe.each(["strict", "relaxed"])("slots in %s order", (order) => {
   });
 });
 
+test("a call that waited is answered again by its own plan, and given back by it, whatever plan was named since", async () => {
+  const once = { idempotencyKey: "order" };
+  const key = new Key(BUCKET);
+  key.limit("pro", 40);
+  const waiting = key.wait("pro", 10, 30_000, once);
+  key.limit("slow", 1);
+  await passMs(500);
+  expect(isAdmitted(waiting)).toBe(true);
+  expect(key.limit("pro", 10, once)).toMatchObject({ plan: "pro", rules: [{ limit: 40 }] });
+  const before = key.peek("pro").rules[0]?.remaining ?? 0;
+  key.ask(undefined, { op: "refund", units: 10, charge: "order", idempotencyKey: "back" });
+  expect(key.peek("pro").rules[0]?.remaining).toBe(before + 10);
+  const slots = new Key(SLOTS);
+  const [first] = Array.from({ length: 8 }, () => slots.lease("pro"));
+  const lease = slots.lease("pro", 30_000, once);
+  slots.lease("", 0);
+  slots.release(first?.id ?? "");
+  await passMs(0);
+  expect(isAdmitted(lease)).toBe(true);
+  expect(slots.lease("pro", 0, once).answer).toMatchObject({ plan: "pro", rules: [{ limit: 8 }] });
+});
+
 test("groups that share slots get those of their calls' plans", async () => {
   const key = new Key({ ...SLOTS, fair: true });
   const held = Array.from({ length: 8 }, (_, at) => key.lease("pro", 0, { group: at % 2 === 0 ? "a" : "b" }));

@@ -68,13 +68,6 @@ local function denied(decisions, costs)
   return listed(rules), hasCounted
 end
 
-local function takesAny(costs)
-  for _, cost in ipairs(costs) do
-    if cost > 0 then return true end
-  end
-  return false
-end
-
 -- Units by the name of the rule, of all rules or only of those that lease.
 local function byName(costs, isOnlyLeased)
   local units = {}
@@ -188,7 +181,7 @@ local function expire(hold)
   for _, book in ipairs(books) do
     local units = hold.units[book.name] or 0
     if units > 0 and book.rule.isLeased then wasLeased = true end
-    if units > 0 then book.state = book.rule.algorithm.debit(book.rule, book.state, hold.atMs, units) end
+    if units > 0 then book.state = book.rule.algorithm.debit(book.terms, book.state, hold.atMs, units) end
   end
   if wasLeased and not isRegional(hold.id) then note('reclaimed', text(numberIn('reclaimed') + 1)) end
 end
@@ -295,6 +288,15 @@ local function wholeAtMs(book, state)
   if book.wholeMs and book.wholeOf == state and book.wholeSince == pool.moves then return book.wholeMs end
   book.wholeMs, book.wholeOf, book.wholeSince = computedWholeMs(book, state), state, pool.moves
   return book.wholeMs
+end
+
+-- How long the state is needed: also where time returns units by other terms than those of the call.
+local function lastsMs(book)
+  local state, terms = book.state, book.terms
+  local outlastsMs, isOther = state and book.rule.algorithm.outlastsMs, terms.limit ~= book.rule.limit
+  isOther = isOther or terms.windowMs ~= book.rule.windowMs
+  local under = isOther and computedWholeMs({ rule = terms, name = book.name, held = book.held }, state) or 0
+  return max(wholeAtMs(book, state), under, outlastsMs and outlastsMs(terms, state) or 0)
 end
 `;
 

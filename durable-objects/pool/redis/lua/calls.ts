@@ -86,10 +86,7 @@ end
 local function save()
   if not pool.isChanged and pool.due < MAX_DUE then return end
   local wholeMs = lastExpiryMs(nil)
-  for _, book in ipairs(books) do
-    local outlastsMs = book.state and book.rule.algorithm.outlastsMs
-    wholeMs = max(wholeMs, wholeAtMs(book, book.state), outlastsMs and outlastsMs(book.rule, book.state) or 0)
-  end
+  for _, book in ipairs(books) do wholeMs = max(wholeMs, lastsMs(book)) end
   writeAnswers(wholeMs)
   local sets, deletes, keys = { 'now', text(nowMs) }, {}, { MAIN }
   if not pool.fields.since then note('since', sets[2]) end
@@ -155,7 +152,8 @@ calls.limit = function(hold)
   if requestKey and takesAny(call.cost) and (isAdmitted or hasCounted or round) then
     if isAdmitted then
       defineCharges()
-      answer.charge, answer.atMs = chargeOf(call.cost), text(nowMs)
+      answer.charge, answer.terms = chargeOf(call.cost)
+      answer.atMs = text(nowMs)
     end
     remember(requestKey, answer)
   end

@@ -6,13 +6,15 @@ local function termsOf(rule)
     .. text(rule.windowMs or 0)
 end
 
--- What a call takes of each rule.
+-- What a call takes of each rule, and the terms by which time returns it.
 function chargeOf(costs)
-  local charge = {}
+  local charge, terms = {}, {}
   for index, book in ipairs(books) do
-    if costs[index] > 0 then charge[book.name] = text(costs[index]) .. ' ' .. termsOf(book.rule) end
+    if costs[index] > 0 then
+      charge[book.name], terms[book.name] = text(costs[index]) .. ' ' .. termsOf(book.rule), book.terms.stored
+    end
   end
-  return charge
+  return charge, terms
 end
 
 -- The rule under which a charge was taken, as its plan has it now.
@@ -29,15 +31,14 @@ local function takenOf(charged, index)
   return terms == termsOf(chargedRule(charged, index)) and tonumber(units) or 0
 end
 
--- Since when time has returned units of a charge, by the faster of both plans; nil: it has returned all.
-local function chargedMs(charged, index, units)
-  local rule, before, atMs = books[index].rule, chargedRule(charged, index), tonumber(charged.atMs)
-  local windowMs, afterMs = before.windowMs, math.max(0, nowMs - atMs)
-  if termsOf(before) == termsOf(rule) or not windowMs then return atMs end
-  if not before.burst then return afterMs < windowMs and atMs or nil end
-  if before.limit * afterMs >= units * windowMs then return nil end
-  local faster = before.limit * rule.windowMs / (windowMs * rule.limit)
-  return faster > 1 and nowMs - math.ceil(afterMs * faster) or atMs
+-- What time has returned of a charge, in parts. Of an older script's charge it is unknown where terms are others.
+local function returnedOf(charged, index, before, atMs)
+  local rule, algorithm, book = books[index].rule, books[index].rule.algorithm, books[index]
+  local noted, afterMs = charged.terms and charged.terms[book.name], math.max(0, nowMs - atMs)
+  if noted then return algorithm.returnedSince(rule, book.terms, algorithm.termsIn(noted), atMs, nowMs) end
+  local isSame, windowMs = termsOf(before) == termsOf(rule), before.windowMs
+  if before.burst then return isSame and rule.limit * afterMs or math.huge end
+  return (isSame or not windowMs or afterMs < windowMs) and 0 or math.huge
 end
 
 -- When all units of a charge came back, its answer goes too, and its call is decided anew. One of other rules stays.
@@ -49,8 +50,11 @@ function uncharge(charged)
     if units > 0 then
       some = some + 1
       if units == unitsTaken then whole = whole + 1 end
-      local atMs = chargedMs(charged, index, units)
-      if atMs then book.state = book.rule.algorithm.uncharge(book.rule, book.state, nowMs, units, atMs) end
+      local before, atMs = chargedRule(charged, index), tonumber(charged.atMs)
+      local charge = { atMs = atMs, capacity = before.capacity, returned = returnedOf(charged, index, before, atMs) }
+      if charge.returned < math.huge then
+        book.state = book.rule.algorithm.uncharge(book.rule, book.state, nowMs, units, charge)
+      end
     end
   end
   if some == 0 then return end

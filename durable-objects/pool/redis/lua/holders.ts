@@ -250,7 +250,7 @@ function grant(own, isLeasing)
     used[book.name], wanted[book.name] = own.report[index].used, holding.wanted[index] or 0
     isLeasing = isLeasing or (book.rule.isLeased and units[index] > 0)
     units[index] = units[index] - own.report[index].lacking
-    record.wholeMs = math.max(record.wholeMs, wholeAtMs(book, book.state))
+    record.wholeMs = math.max(record.wholeMs, lastsMs(book))
   end
   record.used, record.wanted = exactly(used), exactly(wanted)
   pool.holders[holding.holder] = record

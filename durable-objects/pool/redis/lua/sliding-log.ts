@@ -258,8 +258,9 @@ slidingLog.credit = function(rule, log, nowMs, units)
 end
 
 -- Units of a charge go where they were logged.
-slidingLog.uncharge = function(rule, log, nowMs, units, atMs)
+slidingLog.uncharge = function(rule, log, nowMs, units, charge)
   if not log then return nil end
+  local atMs = charge.atMs
   local gone, isOpen = goneAt(log, rule.windowMs, nowMs), atMs == log.openMs
   local from = math.max(gone, isOpen and log.closed or unitsUntil(log, atMs - 1))
   local to = isOpen and log.total or unitsUntil(log, atMs)

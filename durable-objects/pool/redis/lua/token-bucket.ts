@@ -25,15 +25,16 @@ end
 
 local tokenBucket = {}
 
+-- A leading zero, which older scripts read and do not write: the noted terms are those of this state.
 tokenBucket.read = function(stored, total)
-  local spent, windowMs, burst, atMs = string.match(stored, '^token%-bucket (%d+) (%d+) (%d+) (%d+)$')
+  local zero, spent, windowMs, burst, atMs = string.match(stored, '^token%-bucket (0?)(%d+) (%d+) (%d+) (%d+)$')
   if not spent then return nil end
   return { spent = tonumber(spent), windowMs = tonumber(windowMs), burst = tonumber(burst), atMs = tonumber(atMs),
-    total = total and tonumber(total) }
+    total = total and tonumber(total), hasTerms = zero == '0' }
 end
 
 tokenBucket.write = function(state)
-  return format('token-bucket %d %d %d %d', state.spent, state.windowMs, state.burst, state.atMs)
+  return format('token-bucket 0%d %d %d %d', state.spent, state.windowMs, state.burst, state.atMs)
 end
 
 tokenBucket.more = function(state)
@@ -52,13 +53,16 @@ local function bucketState(rule, spent, atMs, beyond)
   return { spent = spent, windowMs = rule.windowMs, burst = rule.burst, atMs = atMs, total = total }
 end
 
--- All that was spent, in parts of this policy: rounded up.
+-- Parts in those of another window: rounded up.
+local function inParts(parts, from, to)
+  if from == to then return parts end
+  local rest = math.fmod(parts, from)
+  return (parts - rest) / from * to + scaledUp(rest, to, from)
+end
+
+-- All that was spent, in parts of this policy.
 local function totalOf(rule, state)
-  local parts = state.total or state.spent
-  if state.windowMs == rule.windowMs then return parts end
-  local rest = math.fmod(parts, state.windowMs)
-  local units = (parts - rest) / state.windowMs
-  return units * rule.windowMs + scaledUp(rest, rule.windowMs, state.windowMs)
+  return inParts(state.total or state.spent, state.windowMs, rule.windowMs)
 end
 
 -- The same consumption under another policy is at most the whole new bucket.
@@ -123,12 +127,49 @@ tokenBucket.credit = function(rule, state, nowMs, units)
   return bucketState(rule, spent, stamp(state, nowMs), beyondAt(rule, state, nowMs))
 end
 
-tokenBucket.uncharge = function(rule, state, nowMs, units, atMs)
-  local back = math.max(0, units * rule.windowMs - rule.limit * math.max(0, nowMs - atMs))
+-- What was charged to a larger bucket is first of what this one could not hold when it shrank.
+tokenBucket.uncharge = function(rule, state, nowMs, units, charge)
   local spent, beyond = spentAt(rule, state, nowMs), beyondAt(rule, state, nowMs)
-  local left = math.max(0, spent + beyond - back)
-  spent = math.min(spent, left)
-  return bucketState(rule, spent, stamp(state, nowMs), left - spent)
+  local isLarger = charge.capacity > rule.burst
+  local all = spent + (isLarger and beyond or 0) - math.max(0, units * rule.windowMs - charge.returned)
+  local left = math.min(spent, math.max(0, all))
+  return bucketState(rule, left, stamp(state, nowMs), isLarger and math.max(0, all - left) or beyond)
+end
+
+-- The terms by which time returns units, from "atMs" on, and the parts that others had returned then since "sinceMs".
+tokenBucket.termsIn = function(stored)
+  local limit, windowMs, burst, sinceMs, atMs, parts = string.match(stored, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+  return limit and { limit = tonumber(limit), windowMs = tonumber(windowMs), burst = tonumber(burst),
+    sinceMs = tonumber(sinceMs), atMs = tonumber(atMs), parts = tonumber(parts), stored = stored }
+end
+
+local function returnedBy(terms, limit, nowMs)
+  return terms.parts + limit * math.max(0, nowMs - terms.atMs)
+end
+
+-- The rule's terms from now on. Before they are too many to be counted the parts begin again.
+tokenBucket.termsAfter = function(rule, before, isKnown, nowMs)
+  local parts = MAX_PARTS
+  if before then
+    -- Where an older script has decided meanwhile, the faster of both counts.
+    local others = isKnown and 0 or math.ceil(rule.limit * before.windowMs / rule.windowMs)
+    parts = inParts(returnedBy(before, max(before.limit, others), nowMs), before.windowMs, rule.windowMs)
+  end
+  local sinceMs = before and before.sinceMs
+  if parts > MAX_PARTS / 2 then sinceMs, parts = nowMs, 0 end
+  return tokenBucket.termsIn(format('%d %d %d %d %d %d', rule.limit, rule.windowMs, rule.burst, sinceMs, nowMs, parts))
+end
+
+-- The parts that time has returned since an instant under terms of before, at the rates of all terms since.
+tokenBucket.returnedSince = function(rule, terms, before, atMs, nowMs)
+  if before.sinceMs ~= terms.sinceMs then return math.huge end
+  if before.atMs == terms.atMs then
+    return inParts(terms.limit * math.max(0, nowMs - atMs), terms.windowMs, rule.windowMs)
+  end
+  local parts = returnedBy(before, before.limit, atMs)
+  local had = inParts(parts, before.windowMs, rule.windowMs)
+  if inParts(had, rule.windowMs, before.windowMs) > parts then had = had - 1 end
+  return math.max(0, inParts(returnedBy(terms, terms.limit, nowMs), terms.windowMs, rule.windowMs) - had)
 end
 
 -- Nothing is left, whatever there was.

@@ -1,9 +1,10 @@
 /** The laws of the algorithms (../algorithms/laws.test.ts), through the script on a real server. */
 import fc from "fast-check";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { refund, UNTOUCHED } from "../../../../core/accounts/account.ts";
+import { broughtTo, refund, UNTOUCHED } from "../../../../core/accounts/account.ts";
 import { tokenBucket } from "../../../../core/algorithms/token-bucket.ts";
 import { algorithms } from "../../../../core/policies/algorithms.ts";
+import type { Rule } from "../../../../core/policies/policy.ts";
 import type { PoolAnswer } from "../../../../durable-objects/pool/protocol.ts";
 import { ruleWith, specimens } from "../../../support/algorithms.ts";
 import { decide } from "../../../support/decide.ts";
@@ -288,7 +289,7 @@ test.each([
   expect(worstExcess(calls, config)).toBeGreaterThan(-1);
 });
 
-test("a bucket's consumption under each further policy is what the algorithm says it is, to the part", async () => {
+test("a bucket's consumption under each further policy is what the algorithm says, to the part, at the rates until then", async () => {
   const { fields } = specimens["token-bucket"] ?? {};
   if (fields === undefined) throw new Error("no specimen of a bucket");
   const use = fc.record({
@@ -300,15 +301,19 @@ test("a bucket's consumption under each further policy is what the algorithm say
     fc.asyncProperty(fc.array(use, { minLength: 2, maxLength: 6 }), async (uses) => {
       const pool = pools.create([]);
       let [account, nowMs] = [UNTOUCHED, START_MS];
+      let before: Rule | undefined;
       for (const { given, cost, laterMs } of uses) {
         const rule = { ...ruleWith(tokenBucket, given), name: "rate" };
         pool.rules = [poolRule(rule)];
         nowMs += laterMs;
+        if (before !== undefined) account = broughtTo(before, account, nowMs);
         // What is left may be small, so as much is taken as there is, and a unit returned.
         const { remaining } = decide(rule, account, nowMs, 0);
         const decision = decide(rule, account, nowMs, Math.min(cost, remaining));
         if (decision.allowed) ({ account } = decision);
         await pool.limit([Math.min(cost, remaining)], nowMs);
+        // A call that takes nothing puts no rate in force.
+        if (Math.min(cost, remaining) > 0) before = rule;
         account = refund(rule, account, nowMs, 1);
         const { remaining: left, resetAfterMs } = decide(rule, account, nowMs, 0);
         const returned = await pool.call({ op: "refund", cost: [1] }, nowMs);

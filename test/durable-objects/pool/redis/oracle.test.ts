@@ -85,6 +85,7 @@ const step = fc.record({
   isShort: fc.boolean(),
   lifetimeMs: fc.constantFrom(1_000, 2_000, 8_000),
   queueLength: fc.constantFrom(0, 0, 0, 2),
+  plan: fc.constantFrom("", "", "pro", "quick"),
 });
 /** Of charges, most of which are given back soon. */
 const chargeStep = fc
@@ -133,12 +134,31 @@ function holdingIn(given: Step, region: Region, count: number) {
   });
 }
 
+type Fields = Readonly<Record<string, unknown>> & { readonly limit: number };
+
+/** What plans multiply. */
+const PLANS = { "": [1, 1], pro: [3, 3], quick: [10, 1] } as const;
+
+function rulesOf(fields: readonly Fields[], plan: keyof typeof PLANS) {
+  const [limits, bursts] = PLANS[plan];
+  return fields.map((each, index) => {
+    const own = { ...each, limit: each.limit * limits };
+    const bucket = { ...own, window: Number(each["window"]), burst: Number(each["burst"]) * bursts };
+    const name = `rule ${index}`;
+    return { ...ruleOf("burst" in each ? reachable(bucket) : own), name, unit: name };
+  });
+}
+
+/** @param plans of which some call may name one */
 async function compare(
-  fields: readonly Record<string, unknown>[],
+  fields: readonly Fields[],
   steps: readonly Step[],
   isShared: boolean,
+  plans: readonly (keyof typeof PLANS)[] = [""],
 ) {
-  const rules = fields.map((each, index) => ({ ...ruleOf(each), name: `rule ${index}` }));
+  const planned = new Map(plans.map((plan) => [plan, rulesOf(fields, plan)]));
+  const rules = rulesOf(fields, "");
+  const pooled = Object.fromEntries([...planned].map(([plan, each]) => [plan, each.map(poolRule)]));
   const pool = pools.create(rules.map(poolRule));
   const model = new PoolModel(rules);
   const regions = new Map<string, Region>();
@@ -146,6 +166,9 @@ async function compare(
   for (const [index, given] of steps.entries()) {
     nowMs += given.afterMs;
     const { ttlMs } = given;
+    const plan = planned.has(given.plan) ? given.plan : "";
+    model.rules = planned.get(plan) ?? rules;
+    pool.rules = model.rules.map(poolRule);
     const isNamed = given.op === "uncharge";
     const op = given.op === "uncharge" ? "refund" : given.op;
     // Half of the limits are charges of their own, so that there is something to give back by name.
@@ -171,8 +194,10 @@ async function compare(
       ...(op === "refund" &&
         request === undefined && { request: `refund ${index}`, answerName: `refund ${index}` }),
       ...(holding && { holding }),
+      ...(isNamed && { plans: pooled }),
+      ...(isRepeatable && request !== undefined && plans.length > 1 && { plan }),
     } as PartOfCall;
-    const answer = await pool.call(call, nowMs);
+    const { plan: _, ...answer } = await pool.call(call, nowMs);
     expect(answer, `step ${index}: ${JSON.stringify(call)}`).toEqual(model.call(call, nowMs));
     if (answer.granted?.overtakenBy !== undefined) region.turn = answer.granted.overtakenBy;
     else if (answer.granted !== undefined) {
@@ -212,5 +237,22 @@ test("and so is every history with holders", { timeout: 300_000 }, async () => {
       compare(fields, steps, true),
     ),
     { numRuns: HISTORIES },
+  );
+});
+
+test("and so are histories whose calls name plans", { timeout: 300_000 }, async () => {
+  const plans = ["", "pro", "quick"] as const;
+  const buckets = fc.array(bucketFields, { minLength: 1, maxLength: 2 });
+  await fc.assert(
+    fc.asyncProperty(sharedPolicy, fc.array(step, { maxLength: 40 }), (fields, steps) =>
+      compare(fields, steps, true, plans),
+    ),
+    { numRuns: 2 * HISTORIES },
+  );
+  await fc.assert(
+    fc.asyncProperty(buckets, fc.array(chargeStep, { minLength: 5, maxLength: 40 }), (fields, steps) =>
+      compare(fields, steps, false, plans),
+    ),
+    { numRuns: 2 * HISTORIES },
   );
 });
