@@ -158,8 +158,9 @@ const MAX_SKIPS = 63;
  * is a millisecond later, so where the waits are for nothing only one call of 64 waits.
  */
 export class Gathering {
-  #misses = 0;
-  #skips = 0;
+  /** The first calls of an isolate are few. */
+  #misses = Infinity;
+  #skips = MAX_SKIPS;
 
   /** @param queued how many calls are to be sent */
   async wait(time: Time, queued: () => number): Promise<void> {

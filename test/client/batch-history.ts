@@ -1,6 +1,6 @@
 /** One isolate whose requests call one object, in virtual time. */
 import { BatchQueue, type Message, type QueuedCall } from "../../client/transports/batch-queue.ts";
-import type { Gathering } from "../../client/transports/congestion-control.ts";
+import { Gathering } from "../../client/transports/congestion-control.ts";
 import type { Answers } from "../../client/transports/send-batch.ts";
 import type { Time } from "../../core/clock.ts";
 import { type BatchedCall, MAX_BATCHED } from "../../core/protocol/messages.ts";
@@ -112,6 +112,14 @@ export class History {
       });
     });
   }
+}
+
+/** One whose isolate has many calls: the next that finds no message in flight waits for others. */
+export async function busyGathering(): Promise<Gathering> {
+  const gathering = new Gathering();
+  const time: Time = { nowMs: () => 0, after: (_, work) => (work(), () => undefined) };
+  for (let call = 0; call < 64; call += 1) await gathering.wait(time, () => 2);
+  return gathering;
 }
 
 /** Calls one after the other, each answered after `backMs`: the round trip is then known. */
