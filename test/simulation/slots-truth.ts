@@ -66,6 +66,9 @@ export class SlotsTruth {
     const ageMs = this.#ticks.nowMs - trusted.sentAtMs;
     const isTrusted = this.trusted.has(trusted) && trusted.untilMs > this.#ticks.nowMs;
     // Those of a process are renewed by itself alone.
-    law(!isTrusted || trusted.isInProcess || ageMs < HANDED_MS + 8 * oneWayMs, () => `a lease of ${ageMs} ms was not renewed`);
+    law(
+      !isTrusted || trusted.isInProcess || ageMs < HANDED_MS + 8 * oneWayMs,
+      () => `a lease of ${ageMs} ms was not renewed`,
+    );
   }
 }
