@@ -74,10 +74,9 @@ function count(
   return serving(counting, async (url) => {
     const counts = async () =>
       (await (await fetch(`${url}/counts`)).json()) as { objectCalls: number; rowsWritten: number };
-    const requests = requestsAt(url);
-    await load(requests, warmUp);
+    await load(requestsAt(url), warmUp);
     const before = await counts();
-    const { count: decisions } = await load(requests, SECONDS);
+    const { count: decisions } = await load(requestsAt(url), SECONDS);
     const after = await counts();
     const perThousand = (from: number, to: number) => (1_000 * (to - from)) / decisions;
     return {

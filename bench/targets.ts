@@ -162,9 +162,20 @@ export async function makeTargets({ token, baseline, main, upstash, count }: Mak
     ];
   if (process.env["TARGETS"] === "claims") {
     const thousand = Array.from({ length: 1_000 }, (_, index) => `user:${index}`);
-    const once = Array.from({ length: 60_000 }, (_, index) =>
-      JSON.stringify({ policy: "shared", key: thousand[index % 1_000], cost: 1, idempotencyKey: `${index}` }),
-    );
+    let loads = 0;
+    /** Calls that were not made before, or the load after a warm-up would repeat its calls, which write nothing. */
+    const onceEach: typeof requestsFor = (url, by, keysOf) => {
+      loads += 1;
+      const bodies = Array.from({ length: 60_000 }, (_, index) =>
+        JSON.stringify({
+          policy: "shared",
+          key: keysOf[index % keysOf.length],
+          cost: 1,
+          idempotencyKey: `${loads} ${index}`,
+        }),
+      );
+      return requestsFor(url, by, bodies);
+    };
     const units = (policy: string, of: readonly string[]) =>
       of.map((key) => JSON.stringify({ policy, key, units: 1 }));
     const pair = { path: "", requests: leasesFor };
@@ -180,7 +191,7 @@ export async function makeTargets({ token, baseline, main, upstash, count }: Mak
         path: "",
         requests: holdsFor,
       }),
-      await ofWeir("with an idempotency key, 1,000 keys on 16 objects", once),
+      await ofWeir("with an idempotency key, 1,000 keys on 16 objects", thousand, { requests: onceEach }),
       await ofWeir("credits, one hot key", one("credits")),
     ];
   }
