@@ -9,8 +9,8 @@
  *
  * Buckets need none of this: time fills them by what their state says, whatever plan was named.
  */
-import { type AnyAlgorithm, MAX_UNITS } from "../algorithms/algorithm.ts";
-import { dualConfig } from "../algorithms/dual-config.ts";
+import { MAX_UNITS } from "../algorithms/algorithm.ts";
+import { COUNTING, type CountedWindow, severalWindows } from "../algorithms/windows/several-windows.ts";
 import { clip, type Violation, wrong } from "../validation.ts";
 import { isTable, type Table } from "./changed-tables.ts";
 import type { Policy, Rule } from "./policy.ts";
@@ -21,11 +21,6 @@ interface Window {
   readonly windowMs: number;
   readonly limit: number;
 }
-
-/** A window may overlap with so many more of the shorter ones than fit into it. */
-const MORE_WINDOWS = 2;
-/** Their states know only of their window (`canCount`), also with shares or penalties around them. */
-const FORGETFUL: readonly string[] = ["sliding-log", "fixed-window", "sliding-window-counter"];
 
 /** Makes the rules of plans count in the windows of all of them. @param maxInCall the most that a call may bring */
 export function inAllWindows(policies: readonly Policy[], maxInCall = 0): (policy: Policy) => Policy {
@@ -106,24 +101,23 @@ function counting(
   isPooled: boolean,
 ): Rule | { readonly allowed: string } {
   const { algorithm, config, quota } = rule;
-  if (windows.length < 2 || !FORGETFUL.includes(algorithm.name) || "own" in config) return rule;
+  const known = COUNTING[algorithm.name];
+  if (windows.length < 2 || known === undefined || "own" in config) return rule;
   const ownMs = quota.windowMs ?? Infinity;
   const ofAll = `the longest window of the policy's plans, ${windows[0]?.windowMs} ms`;
   if (algorithm.isFair === true || algorithm.hasPenalty === true || isPooled)
     return ownMs === windows[0]?.windowMs ? rule : { allowed: `${ofAll}, with fair, blockFor or a pool` };
-  const configs: object[] = [];
+  const counted: CountedWindow[] = [];
   for (const { rule: loosest, windowMs, limit: largest } of windows) {
-    const within = quota.units * (Math.ceil(windowMs / ownMs) + MORE_WINDOWS);
-    const limit = Math.max(largest, within);
+    const other = loosest.config as never;
+    const most = windowMs > ownMs ? known.mostIn(config as never, other) : 0;
+    const limit = Math.max(largest, most);
     if (windowMs > ownMs && algorithm.canCount?.(loosest.config, limit) !== true)
       return { allowed: `${lowerLimit(loosest, limit / quota.units)} ${ofAll}` };
-    // Of a shorter window the state is kept too, so that all plans have the same states.
-    configs.push(windowMs > ownMs ? { ...loosest.config, limit } : config);
+    const longer = () => known.countedIn(config as never, other, limit as never);
+    counted.push({ windowMs, config: windowMs > ownMs ? longer() : windowMs === ownMs ? config : other });
   }
-  const [last = config, ...longer] = configs.toReversed();
-  const [made, all] = longer.reduce<readonly [AnyAlgorithm, object]>(
-    ([others, other], own) => [dualConfig(algorithm, others), { own, other }],
-    [algorithm, last],
-  );
-  return { ...rule, algorithm: made, config: { ...config, ...all } };
+  const own = counted.findIndex(({ windowMs }) => windowMs === ownMs);
+  const made = severalWindows(algorithm) as unknown as Rule["algorithm"];
+  return { ...rule, algorithm: made, config: { ...config, windows: counted, own } };
 }

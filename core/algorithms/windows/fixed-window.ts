@@ -8,7 +8,8 @@ import {
   replay,
 } from "../algorithm.ts";
 import { cutByWindow } from "../log/sliding-log.ts";
-import { Calendar, type Period, PERIODS } from "./calendar.ts";
+import { divisorOf } from "../token-bucket.ts";
+import { Calendar, mostPeriods, type Period, PERIODS } from "./calendar.ts";
 
 /**
  * Fixed window: at most `limit` units in each window, by a counter that starts again at 0. It is the oldest limiter,
@@ -364,6 +365,21 @@ function windowsIn({ calendar, windowMs }: Config, fromMs: number, nowMs: number
     if (endMs > nowMs) break;
   }
   return count;
+}
+
+/** How many windows one window of another configuration meets at most. */
+export function mostWindows(windows: Windows, longer: Windows): number {
+  const [short, long] = [windows.calendar, longer.calendar];
+  const jitterMs = windows.jitterMs + longer.jitterMs;
+  if (short && long && jitterMs === 0 && windows.timeZone === longer.timeZone)
+    return mostPeriods(short.period, long.period);
+  const { windowMs } = windows;
+  const longMs = long?.longestMs ?? longer.windowMs;
+  // A period of the calendar may be shorter than usual.
+  if (windows.align !== "epoch" || longer.align !== "epoch" || jitterMs > 0)
+    return Math.floor((longMs - 1 + jitterMs) / windowMs) + (short ? 3 : 2);
+  // A window since the epoch begins at a multiple of what both have in common.
+  return Math.ceil((longMs + windowMs - divisorOf(longMs, windowMs)) / windowMs);
 }
 
 /** A number in [0, 1) for an instant: the finaliser of MurmurHash3 (A. Appleby), of both halves. */
