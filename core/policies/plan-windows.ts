@@ -2,7 +2,8 @@
  * Plans with other windows. What a window admitted is forgotten at its end, so a key that has a plan with a shorter one for a
  * moment would forget what its longer one holds. Therefore a key counts in the windows of all its policy's plans, each with a
  * state of its own. A call passes when it passes in its own window and in all longer ones: in those up to the largest limit
- * that a plan with that window has, or up to what the call's own plan admits in that time if that is more.
+ * that a plan with that window has, or up to what the call's own plan admits in that window if that is more. Limits of plans
+ * that were not named count too: a state knows when units were taken, and not by which plan.
  *
  * Example: 1,000 in 30 days, and a plan of 10 a day. Who has used 1,000 may use 10 a day when the first of the 1,000 are 30
  * days ago, and has 0 of 1,000 left when the plan changes back.
@@ -114,7 +115,7 @@ function counting(
     const limit = Math.max(largest, most);
     if (windowMs > ownMs && algorithm.canCount?.(loosest.config, limit) !== true)
       return { allowed: `${lowerLimit(loosest, limit / quota.units)} ${ofAll}` };
-    const longer = () => known.countedIn(config as never, other, limit as never);
+    const longer = () => known.countedIn(config as never, other, limit);
     counted.push({ windowMs, config: windowMs > ownMs ? longer() : windowMs === ownMs ? config : other });
   }
   const own = counted.findIndex(({ windowMs }) => windowMs === ownMs);

@@ -61,18 +61,18 @@ export const COUNTING: Readonly<Record<string, Counting<never>>> = {
   } satisfies Counting<SlidingWindowCounterConfig>,
   "fixed-window": {
     mostIn: (config, other) => config.limit * mostWindows(config, other) + config.carry,
-    countedIn: (_, other, least) => {
-      const limit = Math.max(least, other.limit);
-      return { ...other, limit, carry: Math.max(0, other.limit + other.carry - limit) };
-    },
+    countedIn: (_, other, limit) => ({
+      ...other,
+      limit,
+      carry: Math.max(0, other.limit + other.carry - limit),
+    }),
   } satisfies Counting<FixedWindowConfig>,
 };
 
 type SeveralAlgorithm = Algorithm<SeveralWindows, States>;
 
 export function severalWindows(algorithm: AnyAlgorithm): SeveralAlgorithm {
-  const { lessRate: _, withoutRate: __, ...plain } = algorithm as unknown as SeveralAlgorithm;
-  const { noteHold } = algorithm;
+  const plain = algorithm as unknown as SeveralAlgorithm;
   const map = (
     { windows }: SeveralWindows,
     states: States | undefined,
@@ -106,6 +106,8 @@ export function severalWindows(algorithm: AnyAlgorithm): SeveralAlgorithm {
     refillMs: ({ windows }, missing) =>
       Math.max(...windows.map(({ config }) => algorithm.refillMs(config, missing))),
     scale: () => undefined,
+    // What is held for a window of one is not enough for a longer window.
+    lessRate: () => undefined,
     decide(config, states, nowMs, cost, outstanding) {
       const decisions = checked(config, states, (each, state) =>
         algorithm.decide(each, state, nowMs, cost, outstanding),
@@ -121,12 +123,13 @@ export function severalWindows(algorithm: AnyAlgorithm): SeveralAlgorithm {
         const decision = decisions[index];
         if (decision?.allowed === true) return decision.state;
         if (cost === 0) return state;
-        return algorithm.debit(each, noteHold?.(each, state, nowMs) ?? state, nowMs, cost);
+        return algorithm.debit(each, algorithm.noteHold?.(each, state, nowMs) ?? state, nowMs, cost);
       });
       return { allowed: true, state: after, ...least(decisions), resetAfterMs: resetAfterMs(after) };
     },
-    ...(noteHold && {
-      noteHold: (config, states, nowMs) => map(config, states, (each, state) => noteHold(each, state, nowMs)),
+    ...(algorithm.noteHold && {
+      noteHold: (config, states, nowMs) =>
+        map(config, states, (each, state) => algorithm.noteHold?.(each, state, nowMs) ?? state),
     }),
     debit: (config, states, nowMs, units) =>
       map(config, states, (each, state) => algorithm.debit(each, state, nowMs, units)),
@@ -169,24 +172,28 @@ export function severalWindows(algorithm: AnyAlgorithm): SeveralAlgorithm {
 
 function storageOf(algorithm: AnyAlgorithm): Pick<SeveralAlgorithm, "covers" | "pack" | "unpack" | "bytes"> {
   // A log may be large, and has what shorter windows count.
-  const { bytes } = algorithm;
+  const isLog = algorithm.bytes !== undefined;
   return {
-    ...(bytes && {
-      bytes: (states) => states.reduce<number>((sum, each) => sum + (each ? bytes(each) : 0), 0),
+    ...(isLog && {
+      bytes: (states) =>
+        states.reduce<number>(
+          (sum, each) => sum + (each === undefined ? 0 : (algorithm.bytes?.(each) ?? 0)),
+          0,
+        ),
     }),
     covers: ({ windows }, stored, ahead, states, outstanding, nowMs) =>
       windows.every(({ windowMs, config }, index) => {
-        if (bytes && index > 0) return true;
+        if (isLog && index > 0) return true;
         const record = recordOf(stored, windowMs);
         return algorithm.covers(config, record, ahead, states?.[index], outstanding, nowMs);
       }),
     pack({ windows }, states, nowMs, before) {
       const records = windows.map(({ config }, index) => {
-        const state = bytes && index > 0 ? undefined : states[index];
+        const state = isLog && index > 0 ? undefined : states[index];
         return state === undefined ? undefined : algorithm.pack(config, state, nowMs, before);
       });
       const [longest] = records;
-      if (bytes) return longest ?? { record: undefined };
+      if (isLog) return longest ?? { record: undefined };
       const byWindow = windows.map(({ windowMs }, index) => [windowMs, records[index]?.record ?? null]);
       // Earlier versions read the first that there is, in all windows.
       const first = longest ?? records.find((each) => each !== undefined);

@@ -4,7 +4,7 @@
  */
 import { describe, expect, test } from "vitest";
 import { planOf } from "../../../core/policies/seen-policy.ts";
-import type { Decided, Peeked } from "../../../core/protocol/answers.ts";
+import type { Decided } from "../../../core/protocol/answers.ts";
 import { depth } from "../../support/depth.ts";
 import { Key } from "../../support/planned-keys.ts";
 import { announcedSeed, pick, seededRandom, whole } from "../../support/random.ts";
@@ -199,13 +199,11 @@ function history(
     const seen = (answer: object) => ({ plans, step, plan, ...answer });
     const { limit, carry = 0 } = plans[plan] as Plan;
     const free = model.free(plan, nowMs);
-    const looks = random() < 0.3 ? (key.peek(plan) as Peeked) : undefined;
+    const looks = random() < 0.3 ? key.peek(plan) : undefined;
     if (looks) expect(seen({ remaining: looks.rules[0]?.remaining })).toEqual(seen({ remaining: free }));
     const cost = whole(random, 9);
     const { rules } = key.call(plan, { op: "limit", cost }) as Decided;
-    const [{ success, remaining, resetAfterMs, retryAfterMs = 0 } = {}] = rules as [
-      Partial<Decided["rules"][0]>,
-    ];
+    const { success, remaining, resetAfterMs = 0, retryAfterMs = 0 } = rules[0] ?? {};
     if (cost > 0) model.name(plan, nowMs);
     const isIn = cost <= free;
     expect(seen({ success, remaining })).toEqual(
@@ -222,7 +220,7 @@ function history(
           early: true,
         }),
       );
-    const fullMs = nowMs + (resetAfterMs ?? 0);
+    const fullMs = nowMs + resetAfterMs;
     const [all, early] = [model.free(plan, fullMs), model.free(plan, fullMs - 1)];
     const isFull = resetAfterMs === 0 || early < limit + carry;
     expect(seen({ resetAfterMs, all, isFull })).toEqual(
