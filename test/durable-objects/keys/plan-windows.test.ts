@@ -257,6 +257,31 @@ describe.each(["sliding-log", "fixed-window", "sliding-window-counter"] as const
   });
 });
 
+test.each(["sliding-log", "fixed-window", "sliding-window-counter"] as const)(
+  "%s: where memory is ahead of storage, a crash only denies",
+  (algorithm) => {
+    const random = seededRandom(announcedSeed("windows of plans, and crashes"));
+    for (let round = 0; round < depth(40, 1_000); round += 1) {
+      const few = drawnPlans(random, false);
+      const larger = Object.entries(few).map(([name, each]) => [name, { ...each, limit: 60 * each.limit }]);
+      const plans = Object.fromEntries(larger) as Plans;
+      const model = new Listed(algorithm, plans);
+      const key = keyOf(algorithm, plans);
+      for (let step = 0; step < 200; step += 1) {
+        key.nowMs += random() < 0.7 ? 0 : whole(random, 1_000);
+        if (random() < 0.05) key.crash();
+        const plan = random() < 0.9 ? "" : pick(random, Object.keys(plans));
+        const cost = 1 + whole(random, random() < 0.1 ? 400 : 4);
+        const free = model.free(plan, key.nowMs);
+        const seen = { plans, step, plan, free };
+        if (!key.takes(plan, cost)) continue;
+        expect({ ...seen, isIn: cost <= free }).toEqual({ ...seen, isIn: true });
+        model.take(plan, key.nowMs, cost);
+      }
+    }
+  },
+);
+
 test("with other carries a call, a look, the wait and the reset are those of all windows before", () => {
   const random = seededRandom(announcedSeed("carries of plans"));
   for (let round = 0; round < depth(100, 3_000); round += 1) {
@@ -358,4 +383,16 @@ test("a record of an earlier version, which has the longest window alone, counts
   const { record } = rule.algorithm.pack(rule.config, state, 10, undefined);
   expect(record).toMatchObject({ units: 40, startMs: 0, lastMs: 5 });
   expect(rule.algorithm.unpack(rule.config, JSON.parse(JSON.stringify(record)), [])).toEqual(state);
+});
+
+test("a record has to cover each window, also where a longer one has begun anew since", () => {
+  const table = { algorithm: "fixed-window", limit: 100, window: 3_000, plans: { a: { window: 5_000 } } };
+  const { algorithm, config } = planOf(new Key(table).policy, "").rules[0];
+  const written = algorithm.debit(config, undefined, 3_000, 10);
+  const { record } = algorithm.pack(config, written, 3_000, undefined);
+  const before = algorithm.debit(config, written, 4_000, 2);
+  expect(algorithm.covers(config, record, 2, before, 0, 4_000)).toBe(true);
+  expect(algorithm.covers(config, record, 2, algorithm.debit(config, before, 5_000, 2), 0, 5_000)).toBe(
+    false,
+  );
 });
