@@ -308,6 +308,7 @@ test("every algorithm has its registry line, its specimen and its test", () => {
     "fair-weights",
     "fair-slots",
     "runs",
+    "several-windows",
     "slot-shares",
     "standing",
     "stored-shares",

@@ -59,7 +59,7 @@ function withHolds(
   const { state, holds } = account;
   // The numbers of a share are the pool's, which already include units held here.
   if (outstandingOf(account) === 0 || rule.algorithm.isShare === true) return decision;
-  const resetAfterMs = (of: unknown) => resetAtMs(rule, { state: of, holds }, nowMs) - nowMs;
+  const resetAfterMs = (of: unknown) => fullAtMs(rule, { state: of, holds }, nowMs) - nowMs;
   if (decision.allowed)
     return { ...decision, resetAfterMs: resetAfterMs(cost === 0 ? state : decision.state) };
   const exact = <Known extends Denial>(of: unknown, denial: Known): Known => ({
@@ -206,25 +206,29 @@ export function spendableUntilMs({ holds }: Account): number {
 /** The first instant, `nowMs` or later, when the account equals an untouched one if no call comes. */
 export function untouchedAtMs(rule: Rule, account: Account, nowMs: number): number {
   const { state } = account;
-  const lastsMs = state === undefined ? undefined : rule.algorithm.outlastsMs?.(rule.config, state);
-  const fullAtMs = Math.max(resetAtMs(rule, account, nowMs), lastsMs ?? -Infinity);
+  const { algorithm } = rule;
+  const lastsMs = state === undefined ? undefined : algorithm.outlastsMs?.(rule.config, state);
+  const atMs = Math.max(fullAtMs(rule, account, nowMs), lastsMs ?? -Infinity);
+  if (algorithm.fullAtMs !== undefined) return Math.max(atMs, emptyAtMs(rule, account));
   // What a limit has learned outlasts the leases.
-  if (rule.algorithm.limitNow === undefined) return fullAtMs;
-  return Math.max(fullAtMs, rule.algorithm.untouchedAtMs(rule.config, account.state));
+  if (algorithm.limitNow === undefined) return atMs;
+  return Math.max(atMs, algorithm.untouchedAtMs(rule.config, state));
 }
 
 /** The first instant, `nowMs` or later, when all units are back if no call comes. */
-function resetAtMs(rule: Rule, { state, holds }: Account, nowMs: number): number {
-  const last = holds.at(-1)?.expiresAtMs ?? nowMs;
+export function fullAtMs(rule: Rule, account: Account, nowMs: number): number {
+  const { state, holds } = account;
+  const lastMs = Math.max(holds.at(-1)?.expiresAtMs ?? nowMs, nowMs);
   // An expired lease leaves no unit behind.
-  if (rule.lease !== undefined) return Math.max(last, nowMs);
-  return Math.max(last, nowMs, emptyAtMs(rule, state, holds));
+  if (rule.lease !== undefined) return lastMs;
+  const fullMs = rule.algorithm.fullAtMs?.(rule.config, state, nowMs, usesOf(holds));
+  return Math.max(lastMs, fullMs ?? emptyAtMs(rule, account));
 }
 
 /** A call needs it twice, for its answer and for its write, so the last result per list of holds is kept. */
 const known = new WeakMap<readonly Hold[], { rule: Rule; state: unknown; atMs: number }>();
 
-function emptyAtMs(rule: Rule, state: unknown, holds: readonly Hold[]): number {
+function emptyAtMs(rule: Rule, { state, holds }: Account): number {
   const earlier = known.get(holds);
   if (earlier?.rule === rule && earlier.state === state) return earlier.atMs;
   const atMs = rule.algorithm.untouchedAtMs(forecastConfig(rule, holds), state, usesOf(holds));

@@ -25,7 +25,6 @@ export interface Algorithm<Config extends object, State> {
 
   /** The most units that can be admitted at once. */
   capacity(config: Config): number;
-
   /** Present when the limit adapts: its present value, at most `capacity`. */
   limitNow?(config: Config, state: State | undefined, nowMs: number): number;
 
@@ -41,7 +40,6 @@ export interface Algorithm<Config extends object, State> {
 
   /** The configuration for a part (above 0, at most 1) of the quota, rounded down; `undefined`: less than one unit. */
   scale(config: Config, part: number): Config | undefined;
-
   /** Whether it can count so many units in its window. Present when its state knows nothing of longer ones. */
   canCount?(config: Config, units: number): boolean;
 
@@ -95,6 +93,8 @@ export interface Algorithm<Config extends object, State> {
 
   /** When the state, after these uses, equals absent state if no call comes; -Infinity: it is absent. */
   untouchedAtMs(config: Config, state: State | undefined, uses?: Uses): number;
+  /** When all units are back. Present when the state is needed for longer (windows/several-windows.ts). */
+  fullAtMs?(config: Config, state: State | undefined, nowMs: number, uses?: Uses): number;
 
   /** Simulates future uses of held units, without a change of the state. */
   forecast(config: Config, state: State | undefined): Forecast;

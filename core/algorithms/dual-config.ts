@@ -74,7 +74,7 @@ export function dualConfig(own: AnyAlgorithm, other: AnyAlgorithm): DualAlgorith
         }),
       }),
     decide: (config, state, nowMs, cost, held) =>
-      stricter(state, ...both(config, state, (each, ...its) => each.decide(...its, nowMs, cost, held))),
+      stricter(state, cost, ...both(config, state, (each, ...its) => each.decide(...its, nowMs, cost, held))),
     ...(own.noteHold && {
       noteHold: (config, state, nowMs) =>
         stateOf(...both(config, state, (each, ...its) => each.noteHold?.(...its, nowMs) ?? its[1])),
@@ -140,11 +140,16 @@ function leasingOf(
 /** Admits what both admit, with the smaller estimate; otherwise the denial with the longer wait. */
 function stricter(
   state: DualState | undefined,
+  cost: number,
   mine: AlgorithmDecision<unknown>,
   theirs: AlgorithmDecision<unknown>,
 ): AlgorithmDecision<DualState> {
+  // What one admits is not taken if the other denies.
+  const isAllowed = mine.allowed && theirs.allowed;
+  const left = ({ allowed, remaining }: AlgorithmDecision<unknown>) =>
+    remaining + (allowed && !isAllowed ? cost : 0);
   const estimate = {
-    remaining: Math.min(mine.remaining, theirs.remaining),
+    remaining: Math.min(left(mine), left(theirs)),
     resetAfterMs: Math.max(mine.resetAfterMs, theirs.resetAfterMs),
   };
   if (mine.allowed && theirs.allowed)

@@ -308,7 +308,7 @@ export function minBurst(limit: number, windowMs: number): number {
   return 1 + Math.ceil((limit - divisorOf(limit, windowMs)) / windowMs);
 }
 
-function divisorOf(a: number, b: number): number {
+export function divisorOf(a: number, b: number): number {
   let [larger, smaller] = [a, b];
   while (smaller > 0) [larger, smaller] = [smaller, larger % smaller];
   return larger;

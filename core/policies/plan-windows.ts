@@ -2,15 +2,16 @@
  * Plans with other windows. What a window admitted is forgotten at its end, so a key that has a plan with a shorter one for a
  * moment would forget what its longer one holds. Therefore a key counts in the windows of all its policy's plans, each with a
  * state of its own. A call passes when it passes in its own window and in all longer ones: in those up to the largest limit
- * that a plan with that window has, or up to what the call's own plan admits in that time if that is more.
+ * that a plan with that window has, or up to what the call's own plan admits in that window if that is more. Limits of plans
+ * that were not named count too: a state knows when units were taken, and not by which plan.
  *
  * Example: 1,000 in 30 days, and a plan of 10 a day. Who has used 1,000 may use 10 a day when the first of the 1,000 are 30
  * days ago, and has 0 of 1,000 left when the plan changes back.
  *
  * Buckets need none of this: time fills them by what their state says, whatever plan was named.
  */
-import { type AnyAlgorithm, MAX_UNITS } from "../algorithms/algorithm.ts";
-import { dualConfig } from "../algorithms/dual-config.ts";
+import { MAX_UNITS } from "../algorithms/algorithm.ts";
+import { COUNTING, type CountedWindow, severalWindows } from "../algorithms/windows/several-windows.ts";
 import { clip, type Violation, wrong } from "../validation.ts";
 import { isTable, type Table } from "./changed-tables.ts";
 import { durationText } from "./other-words.ts";
@@ -22,11 +23,6 @@ interface Window {
   readonly windowMs: number;
   readonly limit: number;
 }
-
-/** A window may overlap with so many more of the shorter ones than fit into it. */
-const MORE_WINDOWS = 2;
-/** Their states know only of their window (`canCount`), also with shares or penalties around them. */
-const FORGETFUL: readonly string[] = ["sliding-log", "fixed-window", "sliding-window-counter"];
 
 /** Makes the rules of plans count in the windows of all of them. @param maxInCall the most that a call may bring */
 export function inAllWindows(policies: readonly Policy[], maxInCall = 0): (policy: Policy) => Policy {
@@ -107,24 +103,23 @@ function counting(
   isPooled: boolean,
 ): Rule | { readonly allowed: string } {
   const { algorithm, config, quota } = rule;
-  if (windows.length < 2 || !FORGETFUL.includes(algorithm.name) || "own" in config) return rule;
+  const known = COUNTING[algorithm.name];
+  if (windows.length < 2 || known === undefined || "own" in config) return rule;
   const ownMs = quota.windowMs ?? Infinity;
   const ofAll = `the longest window of the policy's plans, ${durationText(windows[0]?.windowMs ?? 0)}`;
   if (algorithm.isFair === true || algorithm.hasPenalty === true || isPooled)
     return ownMs === windows[0]?.windowMs ? rule : { allowed: `${ofAll}, with fair, blockFor or a pool` };
-  const configs: object[] = [];
+  const counted: CountedWindow[] = [];
   for (const { rule: loosest, windowMs, limit: largest } of windows) {
-    const within = quota.units * (Math.ceil(windowMs / ownMs) + MORE_WINDOWS);
-    const limit = Math.max(largest, within);
+    const other = loosest.config as never;
+    const most = windowMs > ownMs ? known.mostIn(config as never, other) : 0;
+    const limit = Math.max(largest, most);
     if (windowMs > ownMs && algorithm.canCount?.(loosest.config, limit) !== true)
       return { allowed: `${lowerLimit(loosest, limit / quota.units)} ${ofAll}` };
-    // Of a shorter window the state is kept too, so that all plans have the same states.
-    configs.push(windowMs > ownMs ? { ...loosest.config, limit } : config);
+    const longer = () => known.countedIn(config as never, other, limit);
+    counted.push({ windowMs, config: windowMs > ownMs ? longer() : windowMs === ownMs ? config : other });
   }
-  const [last = config, ...longer] = configs.toReversed();
-  const [made, all] = longer.reduce<readonly [AnyAlgorithm, object]>(
-    ([others, other], own) => [dualConfig(algorithm, others), { own, other }],
-    [algorithm, last],
-  );
-  return { ...rule, algorithm: made, config: { ...config, ...all } };
+  const own = counted.findIndex(({ windowMs }) => windowMs === ownMs);
+  const made = severalWindows(algorithm) as unknown as Rule["algorithm"];
+  return { ...rule, algorithm: made, config: { ...config, windows: counted, own } };
 }

@@ -3,7 +3,7 @@
  *
  * A plan has other figures of the policy's rules, never other rules. So a key keeps its state from plan to plan, as it does
  * when a policy changes at run time: its object decides by the plan of the last call that named one. In any interval no
- * more is admitted than the loosest plan named in it allows.
+ * more is admitted than the loosest plan named in it allows; with several windows plan-windows.ts has the bound.
  *
  * A call without a plan names the plan "", the policy's own figures. What is not decided (a peek, a release) names none,
  * and the key keeps its plan, as it does when a call only looks. A call that waits is decided by the plan that it named

@@ -1,12 +1,12 @@
 import {
   broughtTo,
+  fullAtMs,
   place,
   refund,
   remainingOf,
   partOfGroup,
   settle,
   unstoredOf,
-  untouchedAtMs,
   decideTogether,
 } from "../../core/accounts/account.ts";
 import { type Account, configBeside, holdWith, type RuleAccount } from "../../core/accounts/hold.ts";
@@ -232,7 +232,7 @@ function credited(rule: Rule, account: Account, nowMs: number, units: number): A
 const GAIN_STEPS = 4;
 
 function prospectOf({ rule, account }: RuleAccount, ttlMs: number, nowMs: number): Prospect {
-  const resetAfterMs = untouchedAtMs(rule, account, nowMs) - nowMs;
+  const resetAfterMs = fullAtMs(rule, account, nowMs) - nowMs;
   const free = remainingOf(rule, account, nowMs);
   const gain = (step: number) =>
     remainingOf(rule, account, nowMs + Math.floor((ttlMs * step) / GAIN_STEPS)) - free;

@@ -26,6 +26,25 @@ const KINDS = {
   year: kind(365 * DAY_MS, 366 * DAY_MS + MAX_BACK_MS, (number) => Date.UTC(1970 + number, 0)),
 } satisfies Record<Period, unknown>;
 
+/** In one period of another kind are at most so many. Clocks are changed by an hour at most once a day. */
+const MOST: Readonly<Record<string, number>> = {
+  "hour day": 26,
+  "hour week": 7 * 24 + 2,
+  "hour month": 31 * 24 + 2,
+  "hour year": 366 * 24 + 2,
+  "day week": 7,
+  "day month": 31,
+  "day year": 366,
+  "week month": 6,
+  "week year": 54,
+  "month year": 12,
+};
+
+/** How many periods one longer period meets at most, in one time zone. */
+export function mostPeriods(period: Period, longer: Period): number {
+  return MOST[`${period} ${longer}`] ?? 1;
+}
+
 function kind(nominalMs: number, longestMs: number, startOf: (number: number) => number) {
   return { nominalMs, longestMs, startOf };
 }

@@ -8,7 +8,8 @@ import {
   replay,
 } from "../algorithm.ts";
 import { cutByWindow } from "../log/sliding-log.ts";
-import { Calendar, type Period, PERIODS } from "./calendar.ts";
+import { divisorOf } from "../token-bucket.ts";
+import { Calendar, mostPeriods, type Period, PERIODS } from "./calendar.ts";
 
 /**
  * Fixed window: at most `limit` units in each window, by a counter that starts again at 0. It is the oldest limiter,
@@ -49,13 +50,14 @@ import { Calendar, type Period, PERIODS } from "./calendar.ts";
  * `carry` adds what is left of a window to the next, up to so many units. What is counted is what is missing of both:
  * units taken in this window, and what the carried units lack. At the end of a window
  *
- *     lacking  =  taken + lacking - limit,  at least 0 and at most `carry`
+ *     lacking  =  taken + lacking - limit,  at least 0 and at most `carry`, or as much as before
  *
  * so a window offers limit + carry - lacking, and any k windows in a row limit * k + carry. A key begins with all of it, as
  * a bucket begins full: a key that has rested for long enough is equal to one that was never used, and both are forgotten.
  * Held units lack only when they are settled, in a later window at most: that only denies. A debt is paid out of the
- * carried units, the rest of it is forgiven with the window. When a policy changes, units taken in this window stay taken,
- * and what the carried units lacked is lacking in the new `carry`, if that is so large. Windows that begin with a request,
+ * carried units, the rest of it is forgiven with the window. When a policy or a plan changes, units taken in this window
+ * stay taken, and what the carried units lacked is lacking in the new `carry`: a smaller one lacks all of it at most, and
+ * the rest is kept for a larger one. A window returns the `limit` that is in force at its end. Windows that begin with a request,
  * or end by chance, have no next one while a key rests: they carry nothing.
  *
  * The Redis script does not implement it: Lua has no time zones there.
@@ -105,7 +107,7 @@ export const fixedWindow: Algorithm<Config, WindowUse> = {
   localDecisions: () => ({ admits: true, denies: true }),
   refillMs(config, missing) {
     const { windowMs, jitterMs, calendar } = config;
-    return endsUntil(config, missing, 0) * (calendar?.longestMs ?? windowMs) + jitterMs;
+    return endsUntil(config, missing, config.carry, 0) * (calendar?.longestMs ?? windowMs) + jitterMs;
   },
   scale(config, part) {
     const limit = Math.floor(config.limit * part);
@@ -122,26 +124,32 @@ export const fixedWindow: Algorithm<Config, WindowUse> = {
 
   decide(config, state, nowMs, cost, outstanding) {
     const capacity = config.limit + config.carry;
-    const standing = standingAt(config, state, nowMs);
-    const missing = standing === undefined ? 0 : standing.taken + standing.lacking;
-    const endMs = standing?.endMs ?? endFromMs(config, nowMs);
-    const inMs = (units: number, left: number) => fallsToMs(config, endMs, units, left) - nowMs;
+    const standing = standingAt(config, state, nowMs) ?? untouched(config, nowMs);
+    const { taken, lacking } = standing;
+    const missing = taken + Math.min(lacking, config.carry);
+    const inMs = (units: number, left: number) => fallsToMs(config, standing, units, left) - nowMs;
     const free = capacity - missing - outstanding;
     if (cost > 0 && cost > free)
       return {
         allowed: false,
         reason: cost > capacity ? "cost-over-limit" : "quota",
-        retryAfterMs: cost + outstanding > capacity ? null : inMs(missing, capacity - cost - outstanding),
+        retryAfterMs: cost + outstanding > capacity ? null : inMs(taken, capacity - cost - outstanding),
         remaining: Math.max(0, free),
-        resetAfterMs: missing === 0 ? 0 : inMs(missing, 0),
+        resetAfterMs: missing === 0 ? 0 : inMs(taken, 0),
       };
     const remaining = Math.max(0, free - cost);
-    if (missing + cost === 0) return { allowed: true, state: undefined, remaining, resetAfterMs: 0 };
+    const resetAfterMs = missing + cost === 0 ? 0 : inMs(taken + cost, 0);
+    if (taken + lacking + cost === 0) return { allowed: true, state: undefined, remaining, resetAfterMs };
     const after = cost === 0 ? state : taking(config, state, nowMs, cost);
-    return { allowed: true, state: after, remaining, resetAfterMs: inMs(missing + cost, 0) };
+    return { allowed: true, state: after, remaining, resetAfterMs };
   },
 
-  debit: (config, state, nowMs, units) => (units === 0 ? state : taking(config, state, nowMs, units)),
+  // Without units: windows that are over return what the policy says until now.
+  debit(config, state, nowMs, units) {
+    if (units > 0) return taking(config, state, nowMs, units);
+    const standing = standingAt(config, state, nowMs);
+    return standing?.isNext === true ? useOf({ ...standing, lastMs: nowMs }) : standing && state;
+  },
 
   credit(config, state, nowMs, units, atMs) {
     const standing = standingAt(config, state, nowMs);
@@ -153,17 +161,22 @@ export const fixedWindow: Algorithm<Config, WindowUse> = {
     const most = isEarlier ? stillLacking(config, standing, units, atMs, nowMs) : units - ofTaken;
     const ofLacking = atMs !== undefined && !isEarlier ? 0 : Math.min(most, lacking);
     if (ofTaken + ofLacking === 0) return state;
-    const left = { units: taken - ofTaken, lacking: lacking - ofLacking };
-    if (left.units + left.lacking === 0) return undefined;
+    const left = { ...standing, taken: taken - ofTaken, lacking: lacking - ofLacking };
+    if (left.taken + left.lacking === 0) return undefined;
     const [startMs, lastMs] = isNext ? [nowMs, nowMs] : [state.startMs, state.lastMs];
-    return useOf(left.units, startMs, lastMs, left.lacking, standing.forgiven);
+    return useOf({ ...left, fromMs: startMs, lastMs });
   },
 
   untouchedAtMs(config, state, uses) {
     const after = afterUses(fixedWindow, config, state, uses);
     if (after === undefined) return -Infinity;
-    const { units, lacking = 0 } = after;
-    return fallsToMs(config, windowOf(config, after).endMs, units + Math.min(lacking, config.carry), 0);
+    return fallsToMs(config, standingIn(config, after), after.units, 0);
+  },
+
+  outlastsMs(config, state) {
+    const standing = standingIn(config, state);
+    const carry = mostLacking(config, standing);
+    return carry > config.carry ? fallsToMs({ ...config, carry }, standing, state.units, 0) : -Infinity;
   },
 
   // Units used before the window ends count in it as much as held ones.
@@ -176,7 +189,8 @@ export const fixedWindow: Algorithm<Config, WindowUse> = {
     // The stored units have to count for as long as those in memory.
     const { taken, lacking, fromMs, endMs } = standing;
     const kept = standingAt(config, stored as WindowUse | undefined, Math.max(nowMs, fromMs));
-    const isKept = kept !== undefined && kept.endMs >= endMs;
+    const isKept =
+      kept !== undefined && kept.endMs >= endMs && mostLacking(config, kept) >= mostLacking(config, standing);
     const [keptTaken, keptLacking] = isKept ? [kept.taken, kept.lacking] : [0, 0];
     return keptTaken + spare >= taken && keptTaken + keptLacking + spare >= taken + lacking;
   },
@@ -231,6 +245,8 @@ export interface WindowUse {
   readonly lastMs: number;
   /** What the units of earlier windows lack. Absent: nothing. */
   readonly lacking?: number;
+  /** The largest `carry` under which units of this window were taken. Absent: none, or an earlier version. */
+  readonly carry?: number;
   /** Debts that ended with their windows since the carried units were whole: no refund of an earlier charge has them. */
   readonly forgiven?: number;
 }
@@ -253,23 +269,26 @@ function windowOf(windows: Windows, { startMs, lastMs }: WindowUse): { fromMs: n
 }
 
 function taking(config: Config, state: WindowUse | undefined, nowMs: number, units: number): WindowUse {
-  const standing = standingAt(config, state, nowMs);
-  if (state === undefined || standing === undefined) return { units, startMs: nowMs, lastMs: nowMs };
-  const { fromMs, isNext, forgiven } = standing;
-  if (isNext) return useOf(units, nowMs, nowMs, standing.lacking, forgiven);
-  const all = Math.min(state.units + units, MAX_TAKEN);
-  return useOf(all, fromMs, Math.max(state.lastMs, nowMs), state.lacking ?? 0, forgiven);
+  const standing = standingAt(config, state, nowMs) ?? untouched(config, nowMs);
+  const taken = Math.min(standing.taken + units, MAX_TAKEN);
+  const lastMs = standing.isNext ? nowMs : Math.max(state?.lastMs ?? nowMs, nowMs);
+  return useOf({ ...standing, taken, carry: Math.max(standing.carry, config.carry), lastMs });
 }
 
-function useOf(units: number, startMs: number, lastMs: number, lacking: number, forgiven: number): WindowUse {
-  if (lacking === 0) return { units, startMs, lastMs };
-  return { units, startMs, lastMs, lacking, ...(forgiven > 0 && { forgiven }) };
+type Taken = Omit<Standing, "endMs" | "isNext"> & Pick<WindowUse, "lastMs">;
+
+function useOf({ taken: units, fromMs: startMs, lastMs, lacking, carry, forgiven }: Taken): WindowUse {
+  const carried = { ...(carry > 0 && { carry }), ...(lacking > 0 && { lacking }) };
+  return { units, startMs, lastMs, ...carried, ...(lacking > 0 && forgiven > 0 && { forgiven }) };
 }
 
 /** A state in the window of an instant. */
 interface Standing {
   readonly taken: number;
+  /** Possibly more than the `carry` of the policy: a larger one lacks it. */
   readonly lacking: number;
+  /** The largest under which units of this window were taken. */
+  readonly carry: number;
   readonly forgiven: number;
   readonly fromMs: number;
   readonly endMs: number;
@@ -277,21 +296,35 @@ interface Standing {
   readonly isNext: boolean;
 }
 
+function untouched(config: Config, nowMs: number): Standing {
+  const none = { taken: 0, lacking: 0, carry: 0, forgiven: 0 };
+  return { ...none, fromMs: nowMs, endMs: endFromMs(config, nowMs), isNext: true };
+}
+
+/** In the window of the state, also if that is over. */
+function standingIn(config: Config, state: WindowUse): Standing {
+  const { units: taken, lacking = 0, carry = 0, forgiven = 0 } = state;
+  return { taken, lacking, carry, forgiven, ...windowOf(config, state), isNext: false };
+}
+
+/** The most that carried units may lack at the end of the window. */
+function mostLacking({ carry }: Config, standing: Standing): number {
+  return Math.max(carry, standing.carry, standing.lacking);
+}
+
 /** `undefined`: untouched. */
 function standingAt(config: Config, state: WindowUse | undefined, nowMs: number): Standing | undefined {
   if (state === undefined) return undefined;
-  const { limit, carry } = config;
-  const { fromMs, endMs } = windowOf(config, state);
-  const lacking = Math.min(state.lacking ?? 0, carry);
-  const forgiven = state.forgiven ?? 0;
-  if (nowMs < endMs) return { taken: state.units, lacking, forgiven, fromMs, endMs, isNext: false };
-  const over = state.units + lacking - limit;
-  const first = Math.min(Math.max(0, over), carry);
+  const standing = standingIn(config, state);
+  const { taken, lacking, forgiven, endMs } = standing;
+  if (nowMs < endMs) return standing;
+  const { limit } = config;
+  const [over, most] = [taken + lacking - limit, mostLacking(config, standing)];
+  const first = Math.min(Math.max(0, over), most);
   if (first === 0) return undefined;
   const left = first - limit * windowsIn(config, endMs, nowMs, Math.ceil(first / limit));
   if (left <= 0) return undefined;
-  const next = { fromMs: nowMs, endMs: endFromMs(config, nowMs), isNext: true };
-  return { taken: 0, lacking: left, forgiven: forgiven + Math.max(0, over - carry), ...next };
+  return { ...untouched(config, nowMs), lacking: left, forgiven: forgiven + Math.max(0, over - most) };
 }
 
 /** The units of a charge in an earlier window that the carried ones certainly lack for it: each window returned `limit`. */
@@ -307,15 +340,16 @@ function stillLacking(
   return Math.max(0, units - ends * config.limit - forgiven);
 }
 
-/** How many windows must end until of so many missing units no more than `left` are missing. */
-function endsUntil({ limit, carry }: Config, missing: number, left: number): number {
-  const first = Math.min(Math.max(0, missing - limit), carry);
-  return first <= left ? 1 : 1 + Math.ceil((first - left) / limit);
+/** How many windows must end until of so many missing units, of which `most` may be carried on, no more than `left` are. */
+function endsUntil({ limit, carry }: Config, missing: number, most: number, left: number): number {
+  const first = Math.min(Math.max(0, missing - limit), most);
+  return first <= left || carry <= left ? 1 : 1 + Math.ceil((first - left) / limit);
 }
 
-/** When no more than `left` are missing. @param endMs the end of the window in which `missing` are */
-function fallsToMs(config: Config, endMs: number, missing: number, left: number): number {
-  const ends = endsUntil(config, missing, left);
+/** When no more than `left` are missing. @param taken in the window, beside what the carried units lack */
+function fallsToMs(config: Config, standing: Standing, taken: number, left: number): number {
+  const { endMs, lacking } = standing;
+  const ends = endsUntil(config, taken + lacking, mostLacking(config, standing), left);
   if (config.calendar === undefined) return endMs + (ends - 1) * config.windowMs;
   let atMs = endMs;
   for (let end = 1; end < ends; end += 1) atMs = config.calendar.around(atMs).endMs;
@@ -331,6 +365,21 @@ function windowsIn({ calendar, windowMs }: Config, fromMs: number, nowMs: number
     if (endMs > nowMs) break;
   }
   return count;
+}
+
+/** How many windows one window of another configuration meets at most. */
+export function mostWindows(windows: Windows, longer: Windows): number {
+  const [short, long] = [windows.calendar, longer.calendar];
+  const jitterMs = windows.jitterMs + longer.jitterMs;
+  if (short && long && jitterMs === 0 && windows.timeZone === longer.timeZone)
+    return mostPeriods(short.period, long.period);
+  const { windowMs } = windows;
+  const longMs = long?.longestMs ?? longer.windowMs;
+  // A period of the calendar may be shorter than usual.
+  if (windows.align !== "epoch" || longer.align !== "epoch" || jitterMs > 0)
+    return Math.floor((longMs - 1 + jitterMs) / windowMs) + (short ? 3 : 2);
+  // A window since the epoch begins at a multiple of what both have in common.
+  return Math.ceil((longMs + windowMs - divisorOf(longMs, windowMs)) / windowMs);
 }
 
 /** A number in [0, 1) for an instant: the finaliser of MurmurHash3 (A. Appleby), of both halves. */

@@ -169,12 +169,12 @@ describe("a limit of calls that no rule can count is refused when the policy is 
       {
         path: ["plans", "m", "window"],
         detail:
-          'plans.m: window is "1 h": must be longer, or the limit at most 1385: algorithm "sliding-log" counts at ' +
+          'plans.m: window is "1 h": must be longer, or the limit at most 1388: algorithm "sliding-log" counts at ' +
           "most 1000000 units, here also in the longest window of the policy's plans, 30d",
       },
     ]);
-    expect(problemsOfWrite("api", fields(1_385))).toEqual([]);
-    expect(problemsOfWrite("api", fields(1_386))).toHaveLength(1);
+    expect(problemsOfWrite("api", fields(1_388))).toEqual([]);
+    expect(problemsOfWrite("api", fields(1_389))).toHaveLength(1);
     const rules = { ...RULES, tokens: { ...log, unit: "tokens" } };
     const named = { rules, plans: { m: { rules: { tokens: { limit: 9_000, window: "60m" } } } } };
     expect(problemsOfWrite("api", named)[0]?.detail).toContain(

@@ -118,6 +118,13 @@ describe("terms", () => {
     expect(policyOf({ ...BUCKET, onFailure: "open", shadow: true }).terms).toBe(policyOf(BUCKET).terms);
   });
 
+  test("what one admits and the other denies is not taken from what remains", () => {
+    const log = { algorithm: "sliding-log", limit: 10, window: "1s" };
+    const rule = stricterOf(policyOf(log).rules[0], policyOf({ ...log, limit: 4 }).rules);
+    const { allowed, remaining } = rule?.algorithm.decide(rule.config, undefined, NOW_MS, 9, 0) ?? {};
+    expect({ allowed, remaining }).toEqual({ allowed: false, remaining: 4 });
+  });
+
   test("that cannot be read, or compared, change nothing", () => {
     expect(rulesIn("p", "{")).toEqual([]);
     expect(rulesIn("p", JSON.stringify([["p", { algorithm: "of tomorrow" }]]))).toEqual([]);
