@@ -25,7 +25,8 @@ export function windowExcess(calls: readonly AdmittedCall[], limit: number, shor
  */
 function fits(calls: readonly AdmittedCall[], limit: number, shortestMs: number): boolean {
   const firstMs = calls.reduce((first, { sentAtMs }) => Math.min(first, sentAtMs), Infinity);
-  const lastMs = calls.reduce((last, { sentAtMs }) => Math.max(last, sentAtMs), -Infinity);
+  // A window may end while the last call is under way.
+  const lastMs = calls.reduce((last, { receivedAtMs }) => Math.max(last, receivedAtMs), -Infinity);
   const full = new FullAt(calls, limit);
   const ends: number[] = [];
   let before = -1;

@@ -50,4 +50,6 @@ test("a call that may have been decided in the next window does not count", () =
   // Windows may have changed while it was under way: then it was in the one or in the other, and nobody knows in which.
   const underWay = { sentAtMs: 40, receivedAtMs: 60, units: 5 };
   expect(windowExcess([at(0, 5), underWay, at(90, 5)], 5, 100)).toBe(0);
+  // The last one too.
+  expect(windowExcess([at(35), at(38), { sentAtMs: 53, receivedAtMs: 57, units: 1 }], 1, 19)).toBe(0);
 });

@@ -63,17 +63,20 @@ function giveBack(key: Key, units: number, charge: string, plan?: string): unkno
   return key.call(plan, { op: "refund", units, idempotencyKey: `back ${(backs += 1)}`, charge });
 }
 
-/** The most that plans admit in an interval: the largest capacity of them, at once, and the highest rate. */
+/**
+ * The most that plans admit in an interval: the largest capacity of them, at once, and the highest rate. Where units come
+ * in cycles, and not with time, the cycles of each plan that end in it: two may end one after the other.
+ */
 function mostOf(key: Key, plans: readonly string[], ms: number): number {
-  let [capacity, rate] = [0, 0];
-  for (const plan of plans) {
+  let [capacity, rate, inCycles] = [0, 0, 0];
+  for (const plan of new Set(plans)) {
     const [rule] = (plan === "" ? key.policy : key.policy.plans?.get(plan))?.rules ?? [];
     const { units = 0, windowMs = 1 } = rule?.quota ?? {};
-    const isInCycles = rule?.algorithm.name === "permits-per-cycle";
-    rate = Math.max(rate, isInCycles ? units * Math.ceil(ms / windowMs) : (units * ms) / windowMs);
+    if (rule?.algorithm.name === "permits-per-cycle") inCycles += units * Math.ceil(ms / windowMs);
+    else rate = Math.max(rate, (units * ms) / windowMs);
     capacity = Math.max(capacity, rule?.capacity ?? 0);
   }
-  return capacity + rate;
+  return capacity + rate + inCycles;
 }
 
 describe.each(Object.entries(TABLES))("%s", (_, table) => {

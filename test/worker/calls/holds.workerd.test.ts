@@ -150,7 +150,10 @@ test("by unit: what is left out of a hold is 1, and of a settling what was held"
   expect(left(await settle(idIn(held), { tokens: 30 }))).toEqual([4, 70]);
   const unknown = await settle(idIn(await hold("several", key, 1)), { tkens: 1 });
   expect(unknown.body["errors"]).toEqual([
-    { pointer: "/used/tkens", detail: "tkens is not a unit of this policy: there are requests, tokens" },
+    {
+      pointer: "/used/tkens",
+      detail: "tkens is not a unit of this policy: there are requests, tokens (did you mean tokens?)",
+    },
   ]);
 });
 
