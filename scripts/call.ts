@@ -23,10 +23,16 @@ export function requireNoFlags(command: "npm start" | typeof SERVE): void {
     const name = flag.replace(/^--?/, "").replaceAll("-", "_").toUpperCase();
     const variable = name === "IP" ? "HOST" : nearest(name, VARIABLES);
     const reader = variable !== undefined && OF_SERVE.includes(variable) ? SERVE : command;
-    const instead = variable === undefined ? "" : `: write ${variable}=${value} ${reader}`;
-    throw new Error(`${flag} is not known: ${command} has no flags${instead}`);
+    const instead = variable === undefined ? "" : `: write ${variable}=${value} ${typed(reader)}`;
+    throw new Error(`${flag} is not known: ${typed(command)} has no flags${instead}`);
   }
   requireKnownVariables();
+}
+
+/** The command as it is typed here: the package's own has another name. */
+function typed(command: string): string {
+  const isOfPackage = process.env["npm_lifecycle_event"] === "npx";
+  return isOfPackage ? command.replace(/^npm (?:run )?/, "npx weir ") : command;
 }
 
 function requireKnownVariables(): void {

@@ -28,7 +28,7 @@ const USAGE = `Usage: TOKEN=weir_... ${COMMAND} URL [--quick] [--redeploy] [--po
 
   URL           the limiter's address, such as https://weir.example.workers.dev
   TOKEN         a token with the scope limit; with admin too, keys are reset afterwards
-  --quick       some seconds instead of two minutes
+  --quick       half a minute and 15,000 calls instead of two minutes
   --redeploy    keeps a socket and asks on for 50 s, while you deploy in another terminal
   --policy      only these policies; may be repeated; default: those of GET /v1/policies that can show something
   --key-prefix  what the token's keys must begin with
