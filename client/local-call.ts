@@ -78,7 +78,7 @@ export function keyOfClaim(kind: ClaimKind, { id }: { readonly id?: unknown }) {
 export function throwUnavailable(error: unknown): never {
   const why = error instanceof Error ? error.message : String(error);
   const detail = `whether the call was carried out is not known: the limiter did not answer (${why})`;
-  throw new Problem(PROBLEMS.unavailable, detail).toError();
+  throw Object.assign(new Problem(PROBLEMS.unavailable, detail).toError(), { cause: error });
 }
 
 /** An error as text. That of `fetch` has its cause apart. */
