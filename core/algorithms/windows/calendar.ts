@@ -5,6 +5,8 @@ export type Period = (typeof PERIODS)[number];
 interface Span {
   readonly startMs: number;
   readonly endMs: number;
+  /** Periods of a time zone are numbered as in UTC. Hours have none, as clocks may show one twice. */
+  readonly number: number;
 }
 
 const HOUR_MS = 3_600_000;
@@ -13,6 +15,10 @@ const DAY_MS = 24 * HOUR_MS;
 const REACH_MS = 16 * HOUR_MS;
 /** The largest step by which a zone's clocks were set back since 1970 (Antarctica/Vostok, 1994). */
 const MAX_BACK_MS = 7 * HOUR_MS;
+/** Between two changes of a zone's clocks that cancel each other is more time: Morocco's in Ramadan are five weeks apart. */
+const STRETCH_HOURS = 21 * 24;
+/** Zones change their rules sooner: later hours are taken as whole. */
+const FAR_MS = 10 * 366 * DAY_MS;
 /** `Intl` accepts instants up to 8.64e15. */
 const MAX_MS = 8e15;
 
@@ -60,7 +66,7 @@ function kind(nominalMs: number, longestMs: number, startOf: (number: number) =>
 export class Calendar {
   readonly period: Period;
   readonly #clock: Intl.DateTimeFormat;
-  #last: Span = { startMs: 0, endMs: 0 };
+  #last: Span = { startMs: 0, endMs: 0, number: 0 };
   #lastButOne: Span = this.#last;
 
   private constructor(period: Period, clock: Intl.DateTimeFormat) {
@@ -91,9 +97,55 @@ export class Calendar {
     return span;
   }
 
+  /**
+   * From an instant on, how many periods end until another one, at most `most`, and when the last of them ends. It
+   * takes no step for each: a debt may last for a million periods once the limit is a small one.
+   */
+  ends(fromMs: number, most: number, untilMs = Infinity): { count: number; lastMs: number } {
+    if (most <= 0) return { count: 0, lastMs: fromMs };
+    if (this.period === "hour") return this.#hourEnds(fromMs, most, untilMs);
+    const { number, endMs } = this.around(fromMs);
+    if (endMs > untilMs) return { count: 0, lastMs: fromMs };
+    if (most === 1) return { count: 1, lastMs: endMs };
+    const lastMs = this.#endOf(number + most - 1);
+    if (lastMs <= untilMs) return { count: most, lastMs };
+    const until = this.around(untilMs);
+    return { count: until.number - number, lastMs: until.startMs };
+  }
+
+  #hourEnds(fromMs: number, most: number, untilMs: number): { count: number; lastMs: number } {
+    let [count, lastMs] = [0, fromMs];
+    while (count < most) {
+      const { startMs, endMs } = this.around(lastMs);
+      if (endMs > untilMs) break;
+      count += 1;
+      lastMs = endMs;
+      // An hour that a change of the clocks cuts is followed by another one: all others are alike until the next change.
+      if (endMs - startMs < HOUR_MS) continue;
+      const left = Math.min(most - count, Math.floor((untilMs - endMs) / HOUR_MS));
+      const isFar = endMs - fromMs > FAR_MS;
+      const whole = isFar ? left : this.#wholeHours(endMs, Math.min(left, STRETCH_HOURS));
+      count += whole;
+      lastMs += whole * HOUR_MS;
+    }
+    return { count, lastMs };
+  }
+
+  /** How many of so many hours are over before the clocks are changed. */
+  #wholeHours(fromMs: number, hours: number): number {
+    return Math.floor((this.#changeIn(fromMs - 1, fromMs + hours * HOUR_MS) - fromMs) / HOUR_MS);
+  }
+
+  #endOf(number: number): number {
+    const { nominalMs, startOf } = KINDS[this.period];
+    const wallMs = startOf(number + 1);
+    return Math.abs(wallMs) < MAX_MS ? this.#firstAt(wallMs) : (number + 1) * nominalMs;
+  }
+
   #find(atMs: number): Span {
     const { nominalMs, startOf } = KINDS[this.period];
-    if (!(Math.abs(atMs) < MAX_MS)) return { startMs: atMs, endMs: atMs + nominalMs };
+    if (!(Math.abs(atMs) < MAX_MS))
+      return { startMs: atMs, endMs: atMs + nominalMs, number: Math.floor(atMs / nominalMs) };
     const offsetMs = this.#offsetMs(atMs);
     const wallMs = atMs + offsetMs;
     let number = Math.floor(wallMs / nominalMs);
@@ -107,14 +159,14 @@ export class Calendar {
       number += 1;
       startMs = endMs;
     }
-    return { startMs, endMs };
+    return { startMs, endMs, number };
   }
 
   /** @param startMs when the hour began, had the clocks not changed since */
   #hour(startMs: number, atMs: number): Span {
-    const endMs = startMs + HOUR_MS;
+    const [endMs, number] = [startMs + HOUR_MS, 0];
     const changeMs = this.#changeIn(startMs, endMs);
-    return changeMs <= atMs ? { startMs: changeMs, endMs } : { startMs, endMs: changeMs };
+    return changeMs <= atMs ? { startMs: changeMs, endMs, number } : { startMs, endMs: changeMs, number };
   }
 
   #firstAt(wallMs: number): number {

@@ -350,21 +350,12 @@ function endsUntil({ limit, carry }: Config, missing: number, most: number, left
 function fallsToMs(config: Config, standing: Standing, taken: number, left: number): number {
   const { endMs, lacking } = standing;
   const ends = endsUntil(config, taken + lacking, mostLacking(config, standing), left);
-  if (config.calendar === undefined) return endMs + (ends - 1) * config.windowMs;
-  let atMs = endMs;
-  for (let end = 1; end < ends; end += 1) atMs = config.calendar.around(atMs).endMs;
-  return atMs;
+  return config.calendar?.ends(endMs, ends - 1).lastMs ?? endMs + (ends - 1) * config.windowMs;
 }
 
 /** The windows that begin at `fromMs` or later and are over at `nowMs`, up to `most`. */
 function windowsIn({ calendar, windowMs }: Config, fromMs: number, nowMs: number, most: number): number {
-  if (calendar === undefined) return Math.min(most, Math.floor((nowMs - fromMs) / windowMs));
-  let count = 0;
-  for (let endMs = fromMs; count < most; count += 1) {
-    endMs = calendar.around(endMs).endMs;
-    if (endMs > nowMs) break;
-  }
-  return count;
+  return calendar?.ends(fromMs, most, nowMs).count ?? Math.min(most, Math.floor((nowMs - fromMs) / windowMs));
 }
 
 /** How many windows one window of another configuration meets at most. */

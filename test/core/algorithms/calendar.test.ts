@@ -99,6 +99,39 @@ test(`in ${DEPTH} cases a period is all instants that clocks name alike, and the
   );
 });
 
+test(`in ${DEPTH / 10} cases many periods end where they end one after another`, () => {
+  fc.assert(
+    fc.property(
+      fc.constantFrom(...PERIODS),
+      fc.constantFrom(...ZONES),
+      // Kiritimati left out the first day of 1995.
+      fc.integer({ min: Date.UTC(1996, 0), max: Date.UTC(2037, 0) }),
+      fc.nat(2_000),
+      fc.nat(1_000),
+      (period, timeZone, fromMs, most, share) => {
+        const calendar = calendarOf(period, timeZone);
+        const untilMs = fromMs + Math.floor((share / 700) * most * calendar.nominalMs);
+        let [count, lastMs] = [0, fromMs];
+        for (; count < most && calendar.around(lastMs).endMs <= untilMs; count += 1)
+          lastMs = calendar.around(lastMs).endMs;
+        expect(calendar.ends(fromMs, most, untilMs)).toEqual({ count, lastMs });
+        if (count > 0) expect(calendar.ends(fromMs, count)).toEqual({ count, lastMs });
+      },
+    ),
+    { numRuns: DEPTH / 10 },
+  );
+});
+
+test.each(PERIODS)("a billion times a %s is reached without a step for each", (period) => {
+  const calendar = calendarOf(period, "Europe/Berlin");
+  const asked = vi.spyOn(Intl.DateTimeFormat.prototype, "formatToParts");
+  const fromMs = Date.parse("2026-10-26T12:00Z");
+  expect(calendar.ends(fromMs, 1e9).lastMs / calendar.nominalMs).toBeGreaterThan(0.99e9);
+  expect(calendar.ends(fromMs, 1e9, 2 ** 52).count).toBeGreaterThan(1e5);
+  expect(asked.mock.calls.length).toBeLessThan(10_000);
+  asked.mockRestore();
+});
+
 test("a zone that is not there is not there, however it is written", () => {
   for (const name of ["Europe/Atlantis", "", "Berlin", "UTC+1", "../etc", "Europe/Berlin "])
     expect(Calendar.of("day", name)).toBeUndefined();
