@@ -16,7 +16,7 @@ import { Dice } from "../simulation/dice.ts";
 import { depth } from "../support/depth.ts";
 import { announcedSeed } from "../support/random.ts";
 
-const ROUNDS = depth(15, 300);
+const ROUNDS = depth(8, 300);
 const MAX_ROUNDS = 20 * ROUNDS;
 const DEADLINE_MS = 60;
 const POLICY = { algorithm: "token-bucket", limit: 100_000, window: "10s", deadlineMs: 40 };

@@ -3,7 +3,7 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { beforeEach, describe, expect, test, vi } from "vitest";
 import { drawnShedding, meansOf, shareOf, sheddingFigures } from "../../bench/shedding-plot.ts";
-import { depth } from "../support/depth.ts";
+import { depth, inDeepRuns } from "../support/depth.ts";
 import {
   OVERLOAD_AT_S,
   RELIEF_AT_S,
@@ -75,12 +75,12 @@ test("isolates ask once a second each, however many calls there are", async () =
   expect(sum(seconds.flatMap(({ offered }) => Object.values(offered)))).toBeGreaterThan(400_000);
 });
 
-test("an overload that is shorter than `after` sheds nothing", async () => {
+inDeepRuns("an overload that is shorter than `after` sheds nothing", async () => {
   const seconds = await simulateBusy("weir", 1, { shed: { after: "10m" } });
   expect(Math.max(...levelsOf(seconds.slice(0, OVERLOAD_AT_S + 590)))).toBe(0);
 });
 
-test("a shedder that acts at once flaps: the laws above would find it", async () => {
+inDeepRuns("a shedder that acts at once flaps: the laws above would find it", async () => {
   const seconds = await run("at-once", 1);
   const overload = seconds.slice(OVERLOAD_AT_S, RELIEF_AT_S).map((second) => shareOf(second, "low"));
   expect(turnsOf(overload, 0.5)).toBeGreaterThan(100);

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
 import { holdWith, withHold, withoutHold } from "../../core/accounts/hold.ts";
 import type { ReservationsReply } from "../../core/protocol/reservation-messages.ts";
-import { depth } from "../support/depth.ts";
+import { depth, inDeepRuns } from "../support/depth.ts";
 import { announcedSeed, seedOr } from "../support/random.ts";
 import { forgottenAtCrash, freeAtExpiry } from "./breakages.ts";
 import type { Kind } from "./clients-policies.ts";
@@ -10,9 +10,9 @@ import { Database } from "./database.ts";
 import { BrokenLaw } from "./laws.ts";
 
 // Clients admit 6.3 calls per history with a deviation of 9.0: 80 histories would have below 4 each for one seed in 300.
-const SCHEDULES = depth(50, 700);
-const FAR_SCHEDULES = depth(5, 60);
-const SHARED_SCHEDULES = depth(25, 250);
+const SCHEDULES = depth(25, 450);
+const FAR_SCHEDULES = depth(3, 60);
+const SHARED_SCHEDULES = depth(12, 250);
 const MAX = 60_000;
 const PATIENT = { timeout: 900_000 };
 
@@ -74,7 +74,7 @@ test(
   },
 );
 
-test.each<[name: string, breakage: () => ClientBreakage, firstSeed?: number]>([
+inDeepRuns.each<[name: string, breakage: () => ClientBreakage, firstSeed?: number]>([
   [
     "counting lifetimes by a clock that stands still while the machine sleeps",
     () => ({ clockOf: bySteady, faults: ["sleep"] }),
@@ -93,7 +93,7 @@ test.each<[name: string, breakage: () => ClientBreakage, firstSeed?: number]>([
 });
 
 /** Planted mistakes of buckets that clients have. */
-test.each<[name: string, breakage: () => ClientBreakage]>([
+inDeepRuns.each<[name: string, breakage: () => ClientBreakage]>([
   ["a client's bucket that outlives its end", outliving],
   ["a rate that counts once while old and new may both be used", countedOnce],
 ])("%s is found", PATIENT, async (_, breakage) => {

@@ -2,13 +2,13 @@ import { expect, test } from "vitest";
 import type { AnyAlgorithm } from "../../core/algorithms/algorithm.ts";
 import type { Policies, Policy, Rule } from "../../core/policies/policy.ts";
 import type { StoredAccount } from "../../durable-objects/storage/records.ts";
-import { depth } from "../support/depth.ts";
+import { depth, inDeepRuns } from "../support/depth.ts";
 import { announcedSeed, seedOr } from "../support/random.ts";
 import { AllowanceHistory, type AllowanceBreakage, type AllowanceOutcome } from "./crash-allowances.ts";
 import { Database } from "./database.ts";
 import { BrokenLaw } from "./laws.ts";
 
-const HISTORIES = depth(60, 1_000);
+const HISTORIES = depth(30, 600);
 const MAX = 20_000;
 const PATIENT = { timeout: 300_000 };
 
@@ -94,7 +94,7 @@ const FIRST_SEEDS: Readonly<Record<string, number>> = {
   "a restart that presumes units of a record for a shorter time than holders have them": 350,
 };
 
-test.each(Object.entries(PLANTED))("%s is found", PATIENT, (name, breakage) => {
+inDeepRuns.each(Object.entries(PLANTED))("%s is found", PATIENT, (name, breakage) => {
   let found: unknown;
   try {
     play(seedOr(FIRST_SEEDS[name] ?? 1), MAX, breakage);

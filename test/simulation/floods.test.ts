@@ -6,7 +6,7 @@ import { parseDeployment } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
 import { Denials } from "../../core/reservations/knowledge.ts";
-import { depth } from "../support/depth.ts";
+import { depth, inDeepRuns } from "../support/depth.ts";
 import { announcedSeed, seedOr } from "../support/random.ts";
 import { Database } from "./database.ts";
 import { FloodSchedule, type Flood, type Mistake } from "./floods.ts";
@@ -15,7 +15,7 @@ import { simulatedNamespace, type Method } from "./network.ts";
 import { SimulatedObject } from "./simulated-object.ts";
 import { VirtualTime } from "./virtual-time.ts";
 
-const SCHEDULES = depth(8, 250);
+const SCHEDULES = depth(5, 160);
 const PATIENT = { timeout: 900_000 };
 
 async function flood(firstSeed: number, schedules: number, mistake?: Mistake): Promise<Flood> {
@@ -55,13 +55,13 @@ async function expectFound(mistake: Mistake, inWords: RegExp, firstSeed = 1): Pr
   expect(found?.message).toMatch(inWords);
 }
 
-test("calling a denial firm although an isolate holds units is found", PATIENT, async () => {
+inDeepRuns("calling a denial firm although an isolate holds units is found", PATIENT, async () => {
   const isDenial = ({ rules, next }: Decided) => next !== undefined || rules.some(({ success }) => !success);
   const answer = (decided: Decided) => (isDenial(decided) ? { ...decided, firmForMs: 10_000 } : decided);
   await expectFound({ answer, policies: ["slow", "log"] }, /would pass since/, 105);
 });
 
-test("counting a wait a little longer than the object said is found", PATIENT, async () => {
+inDeepRuns("counting a wait a little longer than the object said is found", PATIENT, async () => {
   const longer = (rules: Decided["rules"]) =>
     rules.map((rule) => ({ ...rule, retryAfterMs: rule.retryAfterMs && rule.retryAfterMs + 5 }));
   const answer = ({ rules, next, ...rest }: Decided) => ({
@@ -72,7 +72,7 @@ test("counting a wait a little longer than the object said is found", PATIENT, a
   await expectFound({ answer }, /would pass since/);
 });
 
-test("denying calls when the one that asked for all has its answer is found", PATIENT, async () => {
+inDeepRuns("denying calls when the one that asked for all has its answer is found", PATIENT, async () => {
   const { learn } = Denials.prototype as {
     readonly learn: (this: Denials, ...of: Parameters<Denials["learn"]>) => void;
   };
@@ -88,7 +88,7 @@ const { forgetDenials } = LocalLimiter.prototype as {
 };
 let isAfter = false;
 
-test.each<[string, (local: LocalLimiter, ...of: Parameters<LocalLimiter["end"]>) => void]>([
+inDeepRuns.each<[string, (local: LocalLimiter, ...of: Parameters<LocalLimiter["end"]>) => void]>([
   ["not forgetting denials when units are given back by name", () => undefined],
   [
     "forgetting them before that only",

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { depth, IS_DEEP } from "../support/depth.ts";
+import { depth, inDeepRuns, IS_DEEP } from "../support/depth.ts";
 import { announcedSeed } from "../support/random.ts";
 import { sharedByGroups, type GroupsLoad } from "./groups.ts";
 
@@ -31,7 +31,7 @@ function shared(load: Partial<GroupsLoad> & Pick<GroupsLoad, "asked">) {
   });
 }
 
-test.each(depth([10], [1, 2, 40]))(
+test.each(depth([4], [1, 2, 40]))(
   "%i hungry groups have the same, and all of the limit is used",
   PATIENT,
   async (count) => {
@@ -42,7 +42,7 @@ test.each(depth([10], [1, 2, 40]))(
   },
 );
 
-test.each(depth([20], [2, 40]))(
+test.each(depth([6], [2, 40]))(
   "a flood takes nothing from %i groups within their parts, whose calls isolates decide",
   PATIENT,
   async (count) => {
@@ -100,7 +100,7 @@ test(
   },
 );
 
-test.each(depth(["gcra"], ["gcra", "sliding-log", "fixed-window", "sliding-window-counter"]))(
+inDeepRuns.each(["gcra", "sliding-log", "fixed-window", "sliding-window-counter"])(
   "the same of %s, far away",
   PATIENT,
   async (algorithm) => {

@@ -8,7 +8,7 @@ import { simulatePools } from "./pools-run.ts";
 import type { Breakage } from "./pools-schedule.ts";
 
 // 200 take four seconds. In 80 every required event happens, most of them hundreds of times.
-const HISTORIES = depth(80, 250);
+const HISTORIES = depth(40, 250);
 // The rarest mistake is in one history of 120: one search of 10^10 misses it.
 const MAX = 3_000;
 const PATIENT = { timeout: 300_000 };

@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import { type Cell, runCell } from "../../bench/scale/run.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
 import type { ReserveCall } from "../../core/protocol/calls.ts";
-import { depth } from "../support/depth.ts";
+import { depth, inDeepRuns } from "../support/depth.ts";
 import { announcedSeed } from "../support/random.ts";
 
 const CELL: Cell = {
@@ -256,7 +256,7 @@ function outliving(): NonNullable<Cell["plantBetween"]> {
   };
 }
 
-test.each(PLANTED)("%s is found", async (_, durationMs, change) => {
+inDeepRuns.each(PLANTED)("%s is found", async (_, durationMs, change) => {
   const { handedOutOver, admittedOver } = await runCell({ ...CELL, ...change, durationMs });
   expect(handedOutOver + admittedOver).toBeGreaterThan(1);
 });

@@ -4,6 +4,7 @@ import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import { MIN_TTL_MS, type Policy } from "../../core/policies/policy.ts";
 import { maxUnits } from "../../core/reservations/sizing.ts";
 import { aheadUnits } from "../../durable-objects/storage/write-behind.ts";
+import { inDeepRuns } from "../support/depth.ts";
 import { Database } from "./database.ts";
 import { crashRepeatedly, type Crashing } from "./repeated-crashes.ts";
 import { SimulatedObject } from "./simulated-object.ts";
@@ -136,12 +137,12 @@ test("a holder's units are presumed for as long as it may spend them, whatever w
 const NEW_LIFE = (database: Database) =>
   database.rewrite((rules) => rules.replaceAll(/"presumed":\[\[.*?\]\]/g, '"presumed":[]'));
 
-test("presumed units that get a new life with each crash are found", () => {
+inDeepRuns("presumed units that get a new life with each crash are found", () => {
   const often = HISTORIES["a bucket whose object crashes more often than units live"] as Crashing;
   expect(() => check(often, NEW_LIFE)).toThrow();
 });
 
-test("units that are presumed for as long as any may live are found", () => {
+inDeepRuns("units that are presumed for as long as any may live are found", () => {
   const forLong = (database: Database) =>
     database.rewrite((rules) => rules.replaceAll(/"ttlMs":\d+/g, '"ttlMs":8000'));
   for (const crashing of Object.values(HISTORIES)) expect(() => check(crashing, forLong)).toThrow();

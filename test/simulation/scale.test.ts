@@ -74,7 +74,7 @@ inDeepRuns("1,000 far isolates that start at once soon get what they ask for, wi
   expect(figures.admitted).toBeGreaterThan(0.98);
 });
 
-test("units that are granted twice are found, at once and when they are used", async () => {
+inDeepRuns("units that are granted twice are found, at once and when they are used", async () => {
   const { admittedOver, handedOutOver } = await runCell({ ...CELL, durationMs: 4_000, plant: grantsTwice });
   expect(handedOutOver).toBeGreaterThan(1);
   expect(admittedOver).toBeGreaterThan(1);

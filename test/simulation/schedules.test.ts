@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
 import { QuotaEstimate } from "../../core/reservations/knowledge.ts";
-import { depth } from "../support/depth.ts";
+import { depth, inDeepRuns } from "../support/depth.ts";
 import { announcedSeed, seedOr } from "../support/random.ts";
 import {
   debitAtReservation,
@@ -15,10 +15,10 @@ import { simulate } from "./run.ts";
 import { PRIORITISED_NAMES, SHARED_NAMES, type Breakage } from "./schedule.ts";
 
 // 2,000 take three seconds. Each planted mistake that needs no steering is in the first 70.
-const SCHEDULES = depth(100, 1_200);
-const PRIORITISED = depth(20, 250);
-const SHARED = depth(30, 400);
-const UNDELAYED = depth(50, 500);
+const SCHEDULES = depth(50, 800);
+const PRIORITISED = depth(10, 250);
+const SHARED = depth(15, 400);
+const UNDELAYED = depth(25, 500);
 // The rarest mistake is in one history of 7,000: one search of 10^12 misses it.
 const MAX = 200_000;
 const PATIENT = { timeout: 900_000 };
@@ -122,13 +122,17 @@ const BREAKAGES = {
   "forgetting at a crash what is outstanding": forgottenAtCrash,
 };
 
-test.each(Object.entries(BREAKAGES))("%s is found, by its bound alone", PATIENT, async (_, breakage) => {
-  // The first is rare, found in 13 seconds on average: this search begins shortly before it.
-  const [steered, first] = breakage === debitAtReservation ? [{ policies: ["two"] }, 35_790] : [{}, 1];
-  await expectFound(() => ({ ...breakage(), ...steered, isBoundOnly: true }), first);
-});
+inDeepRuns.each(Object.entries(BREAKAGES))(
+  "%s is found, by its bound alone",
+  PATIENT,
+  async (_, breakage) => {
+    // The first is rare, found in 13 seconds on average: this search begins shortly before it.
+    const [steered, first] = breakage === debitAtReservation ? [{ policies: ["two"] }, 35_790] : [{}, 1];
+    await expectFound(() => ({ ...breakage(), ...steered, isBoundOnly: true }), first);
+  },
+);
 
-test.each(
+inDeepRuns.each(
   Object.entries({
     ...BREAKAGES,
     "shortening the lifetime of units whose holder does not hear of it": shortenedWhenKept,
@@ -137,7 +141,7 @@ test.each(
   await expectFound(breakage);
 });
 
-test.each(
+inDeepRuns.each(
   Object.entries({
     "that what comes to buckets of holders comes to the object too": [refilledTwice, 612],
     "that nothing is held for what a clock that is set forward brings early": [unheldWhenEarly, 30],
@@ -149,18 +153,22 @@ test.each(
 
 const isMessage = (given: unknown) => typeof given === "object" && given !== null && "rules" in given;
 
-test("granting an isolate units for a higher priority than it asked for is found", PATIENT, async () => {
-  const message = (args: readonly unknown[]) =>
-    args.map((each) => (isMessage(each) ? { ...each, priority: "critical" } : each));
-  await expectFound(() => ({ message, policies: ["kept"], isBoundOnly: true }));
-});
+inDeepRuns(
+  "granting an isolate units for a higher priority than it asked for is found",
+  PATIENT,
+  async () => {
+    const message = (args: readonly unknown[]) =>
+      args.map((each) => (isMessage(each) ? { ...each, priority: "critical" } : each));
+    await expectFound(() => ({ message, policies: ["kept"], isBoundOnly: true }));
+  },
+);
 
 type LearnArguments = Parameters<QuotaEstimate["learn"]>;
 const { learn } = QuotaEstimate.prototype as {
   readonly learn: (this: QuotaEstimate, ...args: LearnArguments) => void;
 };
 
-test.each<[string, () => unknown]>([
+inDeepRuns.each<[string, () => unknown]>([
   [
     "naming what is held as what remains",
     () => vi.spyOn(QuotaEstimate.prototype, "remaining").mockImplementation((_, __, units) => units),

@@ -2,7 +2,7 @@ import { afterAll, beforeAll, expect, test, vi } from "vitest";
 import type { GivenSlots, Slots } from "../../core/protocol/answers.ts";
 import type { SlotsCall } from "../../core/protocol/calls.ts";
 import { callerIn } from "../../core/protocol/names.ts";
-import { depth } from "../support/depth.ts";
+import { depth, inDeepRuns } from "../support/depth.ts";
 import { announcedSeed, seedOr } from "../support/random.ts";
 import { BrokenLaw } from "./laws.ts";
 import {
@@ -16,7 +16,7 @@ import {
 } from "./slots-plan.ts";
 import { SlotsHistory } from "./slots.ts";
 
-const HISTORIES = depth(5, 50);
+const HISTORIES = depth(5, 35);
 const MAX = 2_000;
 const PATIENT = { timeout: 900_000 };
 
@@ -113,7 +113,7 @@ test(
       seconds: 30,
       ttlMs: 20_000,
     });
-    const sum = await simulate(announcedSeed("versions"), depth(8, 40), planOf);
+    const sum = await simulate(announcedSeed("versions"), depth(12, 40), planOf);
     expect(sum).toMatchObject({ lost: 0, degraded: 0 });
     expect(sum.inProcesses).toBeGreaterThan(depth(1, 25));
   },
@@ -153,7 +153,7 @@ const LASTING = { ...QUIET, heldMs: 8_000, processes: 3, callsPerS: 60 };
 const SCARCE = { limit: 5, heldMs: 2_500, ttlMs: 10_000, callsPerS: 30, standstills: 0 };
 
 // A search begins shortly before a history that shows the fault.
-test.each<[name: string, faults: () => SlotsFaults, plan?: Partial<SlotsPlan>, firstSeed?: number]>([
+inDeepRuns.each<[name: string, faults: () => SlotsFaults, plan?: Partial<SlotsPlan>, firstSeed?: number]>([
   ["counting slots twice after a crash", () => ({ answer: keptAgain() }), { ...SCARCE, restarts: 3 }, 13],
   [
     "keeping a slot while a clock stands still",
@@ -217,7 +217,7 @@ const WAITING = {
   resets: 0,
 };
 
-test.each<[name: string, faults: () => SlotsFaults, plan?: Partial<SlotsPlan>, firstSeed?: number]>([
+inDeepRuns.each<[name: string, faults: () => SlotsFaults, plan?: Partial<SlotsPlan>, firstSeed?: number]>([
   [
     "freeing slots at the end of their holder, while callers go on",
     () => ({ message: forget, answer: longer }),

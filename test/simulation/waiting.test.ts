@@ -5,7 +5,7 @@ import { Database } from "./database.ts";
 import { WaitingSchedule } from "./waiting.ts";
 
 // Calls leave 0.68 times per history with a deviation of 0.85: 100 histories would have below 0.5 each for one seed in 50.
-const SCHEDULES = depth(80, 900);
+const SCHEDULES = depth(40, 600);
 
 // Each unanswered message is logged, and here there are many.
 beforeAll(() => void vi.spyOn(console, "warn").mockImplementation(() => undefined));

@@ -10,5 +10,5 @@ export function depth<Value>(quick: Value, deep: Value): Value {
   return IS_DEEP ? deep : quick;
 }
 
-/** Tests that have no quick length. */
+/** Tests that have no quick length: mistakes planted in simulations, for one. */
 export const inDeepRuns = test.runIf(IS_DEEP);

@@ -83,7 +83,7 @@ describe.each(Object.entries(TABLES))("%s", (_, table) => {
   test("in any interval no more is admitted, and not given back, than the loosest plan named in it allows", () => {
     const random = seededRandom(announcedSeed("refunds under several plans"));
     const any = <Value>(values: readonly Value[]) => values[whole(random, values.length)] as Value;
-    for (let round = 0; round < depth(60, 300); round += 1) {
+    for (let round = 0; round < depth(25, 300); round += 1) {
       const key = new Key(table);
       const charges: Charge[] = [];
       const named: { readonly atMs: number; readonly plan: string }[] = [];
@@ -123,7 +123,7 @@ describe.each(Object.entries(TABLES))("%s", (_, table) => {
     const random = seededRandom(announcedSeed("other plans in time"));
     const key = new Key(table);
     let named = 0;
-    for (let step = 0; step < depth(300, 1_000); step += 1) {
+    for (let step = 0; step < depth(120, 1_000); step += 1) {
       key.takes("", 1 + whole(random, 9));
       key.nowMs += whole(random, 2 * window);
       if (random() < 0.2) key.crash();
@@ -145,7 +145,7 @@ describe.each(Object.entries(TABLES))("%s", (_, table) => {
     const random = seededRandom(announcedSeed("refunds at once"));
     const any = <Value>(values: readonly Value[]) => values[whole(random, values.length)] as Value;
     const key = new Key(table);
-    for (let step = 0; step < depth(200, 1_000); step += 1) {
+    for (let step = 0; step < depth(80, 1_000); step += 1) {
       key.nowMs += any([0, 1, 10, 100, 300]);
       const [plan, cost] = [any(PLANS), 1 + whole(random, 9)];
       // Until now time has returned units at the rate of the plan that is named now.

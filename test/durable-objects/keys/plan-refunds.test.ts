@@ -24,7 +24,7 @@ describe.each(Object.entries(TABLES))("%s", (_, given) => {
   test("a refund gives back the units of its charge, whatever plan was, is or will be named", () => {
     const random = seededRandom(announcedSeed("refunds under plans"));
     const any = <Value>(values: readonly Value[]) => values[whole(random, values.length)] as Value;
-    for (let round = 0; round < depth(60, 200); round += 1) {
+    for (let round = 0; round < depth(25, 200); round += 1) {
       const [key, twin] = [new Key(table), new Key(table)];
       const name = (plan: string | undefined) => [key, twin].forEach((each) => each.peek(plan));
       const before = whole(random, LOW);

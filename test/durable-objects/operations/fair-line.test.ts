@@ -133,7 +133,7 @@ const of = (group: string, callers: number, meanMs?: number): Load => ({
   callers,
   ...(meanMs !== undefined && { meanMs }),
 });
-const TURNS = depth(30, 150);
+const TURNS = depth(20, 150);
 
 test("groups that always wait hold the same on average, and all slots are used", async () => {
   const loads = Array.from({ length: 5 }, (_, group) => of(`g${group}`, group === 0 ? 60 : 15));
