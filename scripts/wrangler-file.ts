@@ -25,7 +25,8 @@ export function findWranglerFile(folder: string): string {
 
 /** What the file says, also in tables that wrangler does not read. @throws Error with file, line and column */
 export function readWranglerFile(file: string): WranglerFile {
-  if (!existsSync(file)) throw new Error(`${file} is not there: name the limiter's wrangler.toml by --config`);
+  if (!existsSync(file))
+    throw new Error(`${file} is not there: name the limiter's wrangler.toml by --config`);
   const text = readFileSync(file, "utf8");
   return (file.endsWith(".toml") ? fromToml(text, file) : fromJson(text, file)) as WranglerFile;
 }

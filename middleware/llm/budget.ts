@@ -32,10 +32,8 @@ type BudgetFields<Fields> = Fields extends unknown
     }
   : never;
 
-/** What a budget can count of the units in a cost. If nothing, the compiler's error has the reason. */
-type UnitOf<Cost> = [Extract<BudgetUnit, keyof Cost>] extends [never]
-  ? { readonly "no rule of the policy has a unit of budgets": never }
-  : Extract<BudgetUnit, keyof Cost>;
+/** What a budget can count of the units in a cost. */
+type UnitOf<Cost> = [Cost] extends [never] ? never : Extract<BudgetUnit, keyof Cost>;
 
 /** A request to a model, before it is sent. */
 export interface ModelRequest {

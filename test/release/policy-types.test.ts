@@ -171,7 +171,8 @@ const WRONG: readonly (readonly [call: string, reason: string])[] = [
   ['limitedFetch({ limiter, policy: "api", key, waitMs: 5, cost: { tokens: 3 } })', "tokens"],
   [
     'budgetFetch({ limiter, budgets: [{ policy: "api", key, units: ["tokens"] }], maxOutputTokens: 9 })',
-    "no rule of the policy has a unit of budgets",
+    // No unit of this policy is one that budgets count.
+    "to type 'never'",
   ],
   [
     'budgetFetch({ limiter, budgets: [{ policy: "llm", key, units: ["output-tokens"] }], maxOutputTokens: 9 })',

@@ -24,10 +24,18 @@ const TABLE = "[vars.POLICIES.api]\n";
 
 test.each([
   ["algorithm = token-bucket", 13, "invalid value: expected a text in quotes, a number,"],
-  ["window = 60s", 12, 'illegal character in numeric literal: expected a number; all else, also a duration, is in'],
+  [
+    "window = 60s",
+    12,
+    "illegal character in numeric literal: expected a number; all else, also a duration, is in",
+  ],
   ['window = "60s', 14, "control characters are not allowed in strings: expected a closing quote"],
   ["limit 5", 7, 'illegal character in key: expected a name, and then "="'],
-  ["cost = { a = 1 b = 2 }", 16, 'expected comma or end of structure: expected a comma, or the closing "]" or "}"'],
+  [
+    "cost = { a = 1 b = 2 }",
+    16,
+    'expected comma or end of structure: expected a comma, or the closing "]" or "}"',
+  ],
   ["a = 1\na = 2", 1, "trying to redefine an already defined table or value: expected each name only once"],
 ])("TOML: %s", (line, column, said) => {
   const file = written("wrangler.toml", `${TABLE}${line}\n`);
