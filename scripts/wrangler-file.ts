@@ -65,7 +65,7 @@ function fromJson(text: string, file: string): unknown {
     const { message } = error as Error;
     const before = text.slice(0, offsetOf(plain, message)).split("\n");
     const column = (before.at(-1) ?? "").length + 1;
-    const what = message.replace(/ in JSON at position.*|, ".*/s, "");
+    const what = message.replace(/ in JSON at position.*|, (?:\.\.\.)?".*/s, "");
     throw syntaxError(text, file, before.length, column, what, error);
   }
 }

@@ -210,14 +210,11 @@ test.each([
   else expect(said).toContain("could not be resolved under your current 'moduleResolution' setting");
 });
 
-test.each([
-  ["5.4.5", {}],
-  ["5.0.4", { skipLibCheck: true }],
-])("with TypeScript %s, which comes from npm, and %j", (version, fields) => {
-  const project = projectWith([`typescript@${version}`]);
+test("with TypeScript 5.4, the oldest that works, which comes from npm", () => {
+  const project = projectWith(["typescript@5.4.5"]);
   if (project === undefined) return;
   project.write("index.ts", PARTS);
-  expect(typesOf(project, { ...WEB, ...fields }, join(project.folder, "node_modules", "typescript"))).toBe("");
+  expect(typesOf(project, WEB, join(project.folder, "node_modules", "typescript"))).toBe("");
 });
 
 test("what README and CHANGELOG link to is in the package that was installed", () => {

@@ -53,7 +53,7 @@ test.each([
   ['"a": 5 "b": 6', 8, "Expected ',' or '}' after property value"],
 ])("JSON with comments: %s", (line, column, said) => {
   const file = written("wrangler.jsonc", `{ // "one": /* two\n/* , } */ "n": "//",\n${line}`);
-  expect(() => readWranglerFile(file)).toThrow(`wrangler.jsonc:3:${column}: ${said}`);
+  expect(() => readWranglerFile(file)).toThrow(`wrangler.jsonc:3:${column}: ${said}\n`);
 });
 
 test("JSON that ends too early: the place is its end", () => {

@@ -47,11 +47,7 @@ export function projectWith(packages: readonly string[]): Project | undefined {
 }
 
 /** The compiler's strict output for a project and the package's declarations. @param compiler its folder, or that in `node_modules` */
-export function typesOf(
-  { folder, write }: Project,
-  fields: object = {},
-  compiler = "typescript",
-): string {
+export function typesOf({ folder, write }: Project, fields: object = {}, compiler = "typescript"): string {
   const compilerOptions = {
     strict: true,
     exactOptionalPropertyTypes: true,
