@@ -81,12 +81,16 @@ function Card(props: {
 }) {
   const { name, described, readings } = props;
   const rights = useRights();
+  const wasUnused = useRef(false);
+  const isUsed = readings?.at(-1)?.totals.has(name);
+  if (isUsed === false) wasUnused.current = true;
   return (
     <article class="card" data-policy={name}>
       <h3>{rights.looks ? <To place={{ at: "policy", policy: name }}>{name}</To> : name}</h3>
       {described !== undefined && <p class="quiet">{policyLine(described)}</p>}
       {rights.counts && readings !== undefined && <LiveFigures policy={name} readings={readings} />}
-      {rights.history && <WhenSeen of={name} />}
+      {/* Read again at the first calls, so that the plot is not empty beside their rates. */}
+      {rights.history && <WhenSeen key={String(wasUnused.current && isUsed)} of={name} />}
     </article>
   );
 }

@@ -57,7 +57,10 @@ export function SignIn(props: {
           Sign in
         </button>
       </form>
-      <p class="quiet">The token stays in this tab until you close it or sign out.</p>
+      <p class="quiet">
+        <code>npm start</code> prints a token, <code>npm run token</code> makes others. It stays in this tab
+        until you close it or sign out.
+      </p>
     </main>
   );
 }

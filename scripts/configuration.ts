@@ -9,10 +9,11 @@ import {
   requireKnownNames,
 } from "../core/policies/parse-policies.ts";
 import type { Policies } from "../core/policies/policy.ts";
-import { didYouMean } from "../core/violations.ts";
+import { didYouMean, oneOfNames, violation } from "../core/violations.ts";
 import { propsProblems } from "./binding-props.ts";
-import { readRawConfig, readWranglerToml, WRANGLER_TOML } from "./project.ts";
+import { readWranglerToml, WRANGLER_TOML } from "./project.ts";
 import { lineOf } from "./toml-lines.ts";
+import { readWranglerFile, type WranglerFile } from "./wrangler-file.ts";
 
 /** Replaces the tables of wrangler.toml, as JSON text. */
 interface InPlace {
@@ -23,7 +24,7 @@ interface InPlace {
 
 /**
  * Where the limiter is to run. Plain workerd has no Queues, and only the machine's owner may have a webhook there.
- * `nowhere`: only the policies are read, so where notices go is not checked.
+ * `nowhere`: only the policies are read, without wrangler, and neither bindings nor where notices go are checked.
  */
 type Where =
   | { readonly runsOn: "nowhere" }
@@ -46,8 +47,10 @@ export function readConfiguration(
   file = WRANGLER_TOML,
   where: Where = { runsOn: "cloudflare" },
 ): Configuration {
-  located(file, () => requireInVars(file, environment));
-  const toml = located(file, () => readWranglerToml(environment, file));
+  const raw = readWranglerFile(file);
+  requireInVars(file, environment, raw);
+  const toml =
+    where.runsOn === "nowhere" ? plainSettings(raw, environment) : readWranglerToml(environment, file);
   const given = {
     policies: POLICIES ?? toml.policies,
     regions: REGIONS ?? toml.regions,
@@ -58,13 +61,13 @@ export function readConfiguration(
     parseLog(toml.log);
     requireHome(toml.home);
     const { policies } = parseDeployment(given);
-    const hasQueue = toml.hasNoticeQueue && where.runsOn !== "workerd";
+    const hasQueue = "bound" in toml && toml.hasNoticeQueue && where.runsOn !== "workerd";
     const target = given.notices ?? (hasQueue ? A_QUEUE : undefined);
     if (where.runsOn === "cloudflare") requireNotices(target, false, policies);
     else if (where.runsOn !== "nowhere")
       parseNotices({ NOTICES: target, NOTICES_SECRET: where.secret }, true, policies);
     // Replaced policies need not be those that the file's bindings name.
-    const wrong = POLICIES === undefined ? propsProblems(toml.bound, policies) : [];
+    const wrong = POLICIES === undefined && "bound" in toml ? propsProblems(toml.bound, policies) : [];
     if (wrong.length > 0) throw new Error(wrong.map((each) => `${basename(file)}: ${each}`).join("\n"));
     return { given, policies };
   } catch (error) {
@@ -82,8 +85,11 @@ const TABLES = {
 };
 
 /** wrangler ignores a table that it does not know. @throws Error that names those that are meant to be in `vars` */
-export function requireInVars(file: string, environment: string | undefined): void {
-  const raw = readRawConfig(file);
+export function requireInVars(
+  file: string,
+  environment: string | undefined,
+  raw: WranglerFile = readWranglerFile(file),
+): void {
   const own = environment === undefined ? undefined : raw.env?.[environment];
   const text = file.endsWith(".toml") ? readFileSync(file, "utf8") : "";
   const places = [[[], raw] as const, ...(own ? [[["env", environment ?? ""], own] as const] : [])];
@@ -102,16 +108,14 @@ export function requireInVars(file: string, environment: string | undefined): vo
 /** In place of the binding, which only the worker has. */
 export const A_QUEUE: NoticeQueue = { send: () => Promise.resolve() };
 
-/** What `read` returns. @throws Error with the line, where the file cannot be read */
-function located<Found>(file: string, read: () => Found): Found {
-  try {
-    return read();
-  } catch (error) {
-    if (!(error instanceof Error) || !("location" in error)) throw error;
-    const { location, message } = error as { location?: { line?: number }; message?: string };
-    const line = location?.line === undefined ? "" : `:${location.line}`;
-    throw new Error(`${basename(file)}${line}: ${String(message)}`, { cause: error });
-  }
+/** The variables of the top, or of an environment. @throws Error that names the environments there are */
+function plainSettings({ vars: ofTop, env = {} }: WranglerFile, environment: string | undefined) {
+  const named = Object.keys(env);
+  if (environment !== undefined && !Object.hasOwn(env, environment))
+    throw new Error(violation(["--env"], environment, oneOfNames(environment, named)));
+  const vars = (environment === undefined ? ofTop : env[environment]?.vars) ?? {};
+  const { POLICIES: policies, REGIONS: regions, NOTICES: notices, LOG: log, HOME: home } = vars;
+  return { policies, regions, notices, log, home, vars };
 }
 
 const NAMED = /^(?<kind>policy|region) (?<name>"(?:[^"\\]|\\.)*"): (?<field>[^\s:]*)/;

@@ -12,17 +12,16 @@ const TYPES = join(PACKAGE, "types");
 const ENTRIES = join(ROOT, "package");
 const WORKER = "worker.ts";
 
-/** How an entry is bundled. Bundling it again drops what is unused. */
+/**
+ * How an entry is bundled: with names and lines as they are written, so that stacks can be read. Bundling it again drops
+ * what is unused, and minifies.
+ */
 export const BUNDLING = {
   bundle: true,
   format: "esm",
   target: "es2022",
   platform: "neutral",
   mainFields: ["module", "main"],
-  minifySyntax: true,
-  minifyWhitespace: true,
-  // An error prints the line that threw it.
-  lineLimit: 400,
   external: ["cloudflare:workers"],
 } as const satisfies BuildOptions;
 

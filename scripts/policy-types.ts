@@ -5,11 +5,12 @@ import { limitedRules } from "../core/policies/plans.ts";
 import type { Policies, Policy, Rule } from "../core/policies/policy.ts";
 import { calledIn, readFlags, takenByNpm } from "./call.ts";
 import { readConfiguration } from "./configuration.ts";
-import { WRANGLER_TOML } from "./project.ts";
+import { ROOT } from "./project-folder.ts";
+import { findWranglerFile } from "./wrangler-file.ts";
 
 const USAGE = `Usage: npx weir types [--config wrangler.toml] [--env NAME] [--out weir-policies.d.ts]
 
-  --config  the limiter's wrangler.toml; in the project of an application, that of its limiter
+  --config  the limiter's wrangler.toml or wrangler.jsonc; in the project of an application, that of its limiter
   --env     the environment of wrangler
   --out     the file that is written; tsconfig.json must include it`;
 
@@ -26,7 +27,7 @@ function main(): void {
   const [lost] = takenByNpm(["config", "env", "out"]);
   if (lost !== undefined)
     throw new Error(`${lost} was taken by npm as its own flag: write npx weir types ${lost}`);
-  const from = values.config === undefined ? WRANGLER_TOML : resolve(calledIn(), values.config);
+  const from = values.config === undefined ? findWranglerFile(ROOT) : resolve(calledIn(), values.config);
   const { policies } = readConfiguration({}, values.env, from, { runsOn: "nowhere" });
   const file = resolve(calledIn(), values.out);
   writeFileSync(file, policyTypes(policies));

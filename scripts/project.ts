@@ -16,11 +16,6 @@ export const DEV_VARS = join(ROOT, ".dev.vars");
 const wrangler = (): typeof import("wrangler") =>
   createRequire(import.meta.url)("wrangler") as typeof import("wrangler");
 
-/** What the file says, which may be JSON too, also of fields that wrangler does not read. */
-export function readRawConfig(file: string) {
-  return wrangler().experimental_readRawConfig({ config: file }).rawConfig;
-}
-
 export function readWranglerToml(
   environment?: string,
   file = WRANGLER_TOML,

@@ -2,7 +2,7 @@
 import { readStateDir, requireNoFlags } from "./call.ts";
 import { readConfiguration } from "./configuration.ts";
 import { readPort } from "./listening.ts";
-import { objectBounds } from "./object-bounds.ts";
+import { newKeysNote, objectBounds } from "./object-bounds.ts";
 import { build, readDevVars, WRANGLER_TOML } from "./project.ts";
 import { checkTokens } from "./tokens.ts";
 import { serve, type Serving } from "./workerd.ts";
@@ -36,6 +36,8 @@ async function main(): Promise<void> {
   });
   stopping.stops(serving);
   console.log(`Weir serves ${names.join(", ")} on ${serving.url}, storage in ${stateDir}`);
+  const note = newKeysNote(policies);
+  if (note !== undefined) console.log(note);
   if (apiTokens === undefined)
     console.log("API_TOKENS is not set: every call except /healthz answers 503 with how to set it.");
   const code = await serving.exited;

@@ -33,8 +33,8 @@ function missing(project: string, command: string): string | undefined {
   const { node } = process.versions;
   if (!isRecent(node, `${MIN_NODE}.0`))
     return `Node ${node} is too old: weir and wrangler need ${MIN_NODE} or newer (npm install node@24 puts one into this project)`;
-  // They write a project, or call a limiter that runs elsewhere.
-  if (["init", "verify", "policies"].includes(command)) return undefined;
+  // They write a project, read its policies, or call a limiter that runs elsewhere.
+  if (["init", "types", "verify", "policies"].includes(command)) return undefined;
   const install = `npm install wrangler@^${MIN_WRANGLER}`;
   const file = join(project, "node_modules", "wrangler", "package.json");
   if (!existsSync(file)) return `wrangler is not installed in ${project}: ${install}`;

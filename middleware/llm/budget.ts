@@ -21,11 +21,19 @@ import { costOf, maxCostOf, type Meter, type Price, priceOf, requirePrice, type 
 export type BudgetUnit = "tokens" | "input-tokens" | "output-tokens" | "cost";
 
 /** A key whose budget pays. Rules with other units, such as `requests`, take 1 for each request. */
-export type Budget = CallFields<"takes", "plan" | "group"> & {
-  readonly key: string;
-  /** Absent: `["tokens"]`. Each is the unit of a rule of the policy. */
-  readonly units?: readonly BudgetUnit[];
-};
+export type Budget = BudgetFields<CallFields<"takes", "plan" | "group" | "cost">> & { readonly key: string };
+
+/** The fields of a call, with `units` in place of `cost`: absent `["tokens"]`. Each is the unit of a rule of the policy. */
+type BudgetFields<Fields> = Fields extends unknown
+  ? {
+      [Field in keyof Fields as Field extends "cost" ? "units" : Field]: Field extends "cost"
+        ? readonly UnitOf<Exclude<Fields[Field], number | undefined>>[]
+        : Fields[Field];
+    }
+  : never;
+
+/** What a budget can count of the units in a cost. */
+type UnitOf<Cost> = [Cost] extends [never] ? never : Extract<BudgetUnit, keyof Cost>;
 
 /** A request to a model, before it is sent. */
 export interface ModelRequest {

@@ -17,6 +17,7 @@ import type { Policies } from "../../core/policies/policy.ts";
 import { propsProblems } from "../binding-props.ts";
 import { A_QUEUE, requireInVars, withLines } from "../configuration.ts";
 import { hasNoticeQueue, ROOT, WRANGLER_TOML } from "../project.ts";
+import { readWranglerFile } from "../wrangler-file.ts";
 import { changes, type Deployed, type Line } from "./changes.ts";
 import { objectLines, reachedLines } from "./objects.ts";
 
@@ -37,6 +38,8 @@ type Config = ReturnType<typeof readConfig>;
 export async function checkDeployment(args: readonly string[]): Promise<number> {
   const asked = askedBy(args);
   const { environment: env, file } = asked;
+  // wrangler names no line where the file cannot be read.
+  readWranglerFile(file);
   const config = readConfig({ config: file, ...(env !== undefined && { env }) });
   const [policies, ofPolicies] = readPolicies(config, asked);
   const sections: [string, readonly Line[]][] = [

@@ -104,7 +104,19 @@ test.each(["json", "jsonc"])("a table that is not in vars of wrangler.%s is refu
     `${said}\nwrangler.${ending}: env.staging.LOG is not a table that is read (did you mean env.staging.vars.LOG?)`,
   );
   writeFileSync(file, '{ "name": "weir",\n"vars": }');
-  expect(() => readConfiguration({}, undefined, file)).toThrow(`wrangler.${ending}:2: `);
+  expect(() => readConfiguration({}, undefined, file)).toThrow(`wrangler.${ending}:2:9: `);
+});
+
+test.each([
+  ["deploy", ["--check"]],
+  ["deploy", ["--dry-run"]],
+  ["policy-types", []],
+])("%s %j says where TOML is broken, and what is expected there", (script, args) => {
+  writeToml(folder, POLICY.replace('"token-bucket"', "token-bucket"));
+  expect(refusal(script, { args })).toBe(
+    'wrangler.toml:13:13: invalid value: expected a text in quotes, a number, true, false, "[" or "{"\n' +
+      "  algorithm = token-bucket\n              ^\n",
+  );
 });
 
 test("a check of a deployment says the same, with file and line, and all of it", () => {

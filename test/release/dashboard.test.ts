@@ -134,6 +134,26 @@ test("rates are those of the history at first: an attack is seen with the first 
   expect(faults).toEqual([]);
 });
 
+test("a policy's first calls are in its plot as soon as in its rates", async () => {
+  const { url } = serving;
+  await send(url, "PUT", "/v1/policies/fresh", { algorithm: "token-bucket", limit: 5, window: "1m" });
+  // All cards are in view.
+  const { page, faults } = await openPage(browser, { width: 1_100, height: 2_000 });
+  // Plots are never read a second time by themselves.
+  await page.evaluateOnNewDocument(`{
+    const after = window.setTimeout.bind(window);
+    window.setTimeout = (work, ms, ...args) => (ms === 20_000 ? 0 : after(work, ms, ...args));
+  }`);
+  await signIn(page, url, TOKENS.full);
+  const plot = "[data-policy=fresh] [aria-label^='In the last hour: ";
+  await page.waitForSelector(`${plot}0 admitted']`);
+  await page.waitForSelector("[data-policy=fresh] [data-figure='admitted / s']");
+  await until(async () => (await limitOf(url, "fresh", "first"))["success"] === true);
+  await page.waitForSelector(`${plot}1 admitted']`);
+  await send(url, "DELETE", "/v1/policies/fresh");
+  expect(faults).toEqual([]);
+});
+
 test("the plan that decided is seen of a policy's history, of its top keys, and of a key", async () => {
   const { url } = serving;
   for (let call = 0; call < 8; call += 1) {

@@ -156,6 +156,12 @@ test("a wrangler that is missing or too old is refused, with what to install", (
   });
 });
 
+test("weir types needs no wrangler", () => {
+  const own = packedProject();
+  own.write("wrangler.jsonc", '{ "vars": { "POLICIES": { "a": { "algorithm": "unlimited" } } } } // none');
+  expect(weir(own.folder, "types")).toMatchObject({ status: 0, stdout: "weir-policies.d.ts: 1 policies\n" });
+});
+
 test("weir verify needs no wrangler, says how it is called, and refuses to go without a token", () => {
   const help = weir(project.folder, "verify", "--help");
   expect([help.status, help.stdout.split("\n", 1)[0]]).toEqual([

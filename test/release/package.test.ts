@@ -197,6 +197,26 @@ test("without any other package: plain handlers, Express, drop-ins and testing",
   expect(printed(project, "index.ts")).toEqual([200, 429, true, 0, "ok", 3, [200, 200]]);
 });
 
+test.each([
+  ["Node16", "Node16", true],
+  ["NodeNext", "NodeNext", true],
+  ["Bundler", "ESNext", true],
+  ["Node10", "ESNext", false],
+])("moduleResolution %s with module %s finds the entries: %s", (moduleResolution, module, isFound) => {
+  const project = packedProject();
+  project.write("index.ts", PARTS);
+  const said = typesOf(project, { ...WEB, moduleResolution, module }, "typescript5");
+  if (isFound) expect(said).toBe("");
+  else expect(said).toContain("could not be resolved under your current 'moduleResolution' setting");
+});
+
+test("with TypeScript 5.4, the oldest that works, which comes from npm", () => {
+  const project = projectWith(["typescript@5.4.5"]);
+  if (project === undefined) return;
+  project.write("index.ts", PARTS);
+  expect(typesOf(project, WEB, join(project.folder, "node_modules", "typescript"))).toBe("");
+});
+
 test("what README and CHANGELOG link to is in the package that was installed", () => {
   const project = packedProject();
   const folder = join(project.folder, "node_modules", "weir-limiter");

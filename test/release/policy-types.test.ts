@@ -107,6 +107,9 @@ const RIGHT = [
   'withRateLimit({ limiter, policy: "llm", key: (request) => request.url, cost: { tokens: 3 } }, handler)',
   'limitedFetch({ limiter, policy: "shared", key, group: "g", waitMs: 5 })',
   'budgetFetch({ limiter, budgets: [{ policy: "llm", key }, { policy: "shared", key, group: "g" }], maxOutputTokens: 9 })',
+  'budgetFetch({ limiter, budgets: [{ policy: "llm", key, units: ["tokens"] }], maxOutputTokens: 9 })',
+  'budgetFetch({ limiter, budgets: () => [{ policy: "llm", key, units: ["tokens"] }, { policy: "api", key }], maxOutputTokens: 9 })',
+  'budgetFetch({ limiter, budgets: [{ key, units: ["tokens"] }], maxOutputTokens: 9 })',
   'memoryLimiter({ policies, policy: "api" })',
   '("pro" satisfies PlanName<"api">, { tokens: 3 } satisfies Cost<"llm">)',
 ];
@@ -166,6 +169,19 @@ const WRONG: readonly (readonly [call: string, reason: string])[] = [
   ['honoConcurrency({ limiter, policy: "other-2", key, units: { tokens: 3 } })', "tokens"],
   ['withConcurrency({ limiter, policy: "other-2", key, units: { tokens: 3 } }, handler)', "tokens"],
   ['limitedFetch({ limiter, policy: "api", key, waitMs: 5, cost: { tokens: 3 } })', "tokens"],
+  [
+    'budgetFetch({ limiter, budgets: [{ policy: "api", key, units: ["tokens"] }], maxOutputTokens: 9 })',
+    // No unit of this policy is one that budgets count.
+    "to type 'never'",
+  ],
+  [
+    'budgetFetch({ limiter, budgets: [{ policy: "llm", key, units: ["output-tokens"] }], maxOutputTokens: 9 })',
+    '"output-tokens"',
+  ],
+  [
+    'budgetFetch({ limiter, budgets: () => [{ policy: "llm", key, units: ["cost"] }], maxOutputTokens: 9 })',
+    '"cost"',
+  ],
   // Plans.
   ['limiter.limit({ policy: "api", key, plan: "prro" })', '"prro"'],
   ['limiter.limit({ key, plan: "prro" })', '"prro"'],

@@ -2,7 +2,7 @@
 import { spawnSync } from "node:child_process";
 import { cpSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { join, resolve } from "node:path";
 import { inject } from "vitest";
 import { ROOT } from "../../scripts/project.ts";
 
@@ -46,12 +46,8 @@ export function projectWith(packages: readonly string[]): Project | undefined {
   return undefined;
 }
 
-/** The compiler's strict output for a project and the package's declarations. @param compiler its folder */
-export function typesOf(
-  { folder, write }: Project,
-  fields: object = {},
-  compiler: "typescript" | "typescript5" = "typescript",
-): string {
+/** The compiler's strict output for a project and the package's declarations. @param compiler its folder, or that in `node_modules` */
+export function typesOf({ folder, write }: Project, fields: object = {}, compiler = "typescript"): string {
   const compilerOptions = {
     strict: true,
     exactOptionalPropertyTypes: true,
@@ -64,6 +60,6 @@ export function typesOf(
     ...fields,
   };
   write("tsconfig.json", JSON.stringify({ compilerOptions, include: ["**/*.ts"] }));
-  const tsc = join(ROOT, "node_modules", compiler, "bin", "tsc");
+  const tsc = resolve(ROOT, "node_modules", compiler, "bin", "tsc");
   return spawnSync(process.execPath, [tsc, "-p", folder], { cwd: folder, encoding: "utf8" }).stdout;
 }
