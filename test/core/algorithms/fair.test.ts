@@ -353,6 +353,20 @@ test("a group is active for ten seconds after its last admission, also when all 
   expect(shared.ask(10_001, "a", 0).share?.limit).toBe(1_000);
 });
 
+test.each(["token-bucket", "gcra", "sliding-log", "fixed-window", "sliding-window-counter"])(
+  "with %s a group that left keeps no part and is not listed",
+  (algorithm) => {
+    const shared = new Shared({ ...BUCKET, algorithm });
+    for (const group of ["a", "b", "c", "d"]) shared.call(0, group);
+    const seenAt = (nowMs: number) => {
+      const { algorithm: fair, config } = shared.rule;
+      const listed = fair.groups?.(config, shared.account.state, START_MS + nowMs);
+      return `${shared.ask(nowMs, "a", 0).share?.limit} beside ${listed?.length}`;
+    };
+    expect([seenAt(10_000), seenAt(10_001)]).toEqual(["250 beside 4", "1000 beside 0"]);
+  },
+);
+
 test("more than a thousand groups: further ones share one part", () => {
   const shared = new Shared({ ...BUCKET, limit: 100_000, window: 1_000 });
   for (let group = 0; group < 1_000; group += 1) expect(shared.call(0, `g${group}`).success).toBe(true);
