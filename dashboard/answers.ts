@@ -41,6 +41,8 @@ export interface PolicyInForce {
   readonly version: number;
   readonly source: "file" | "catalog";
   readonly overrides: number;
+  /** After a write, or its check. */
+  readonly removedPlans?: readonly string[];
   readonly [field: string]: unknown;
 }
 

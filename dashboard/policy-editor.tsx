@@ -8,7 +8,7 @@ import { Confirm, DoneNote, Part, ProblemNote, type Done, type Question } from "
 import type { Polled } from "./poll.ts";
 import { SOON } from "./words.ts";
 
-const BESIDE: ReadonlySet<string> = new Set(["policy", "version", "source", "overrides"]);
+const BESIDE: ReadonlySet<string> = new Set(["policy", "version", "source", "overrides", "removedPlans"]);
 
 export function fieldsOf(policy: PolicyInForce): Record<string, unknown> {
   return Object.fromEntries(Object.entries(policy).filter(([field]) => !BESIDE.has(field)));
@@ -53,11 +53,16 @@ export function PolicyEditor(props: { readonly policy: string; readonly inForce:
     const options = { body: read.value, ifMatch: `"${version}"`, query };
     return await ask<PolicyInForce>("PUT", path("policies", policy), options);
   };
-  const check = async (): Promise<boolean> => {
+  /** @returns what is to be known of a change that is valid */
+  const check = async (): Promise<string | undefined> => {
     setDone(undefined);
-    const { problem: refused } = await write({ dryRun: "true" });
+    const { problem: refused, value: checked } = await write({ dryRun: "true" });
     setProblem(refused);
-    return refused === undefined;
+    if (refused !== undefined) return undefined;
+    const { removedPlans = [] } = checked;
+    return removedPlans.length === 0
+      ? ""
+      : ` Removed: ${removedPlans.join(", ")}. Calls that name a removed plan are refused.`;
   };
   const save = async (): Promise<Problem | undefined> => {
     const saved = await write({});
@@ -69,10 +74,11 @@ export function PolicyEditor(props: { readonly policy: string; readonly inForce:
     return undefined;
   };
   const askSave = async () => {
-    if (!(await check())) return;
+    const known = await check();
+    if (known === undefined) return;
     setQuestion({
       title: `Change ${policy}?`,
-      says: "The new fields apply to all of its keys, everywhere within 10 s. Used units stay used.",
+      says: `The new fields apply to all of its keys, everywhere within 10 s. Used units stay used.${known}`,
       yes: "Save",
       act: save,
     });
@@ -108,7 +114,8 @@ export function PolicyEditor(props: { readonly policy: string; readonly inForce:
             type="button"
             class="outline"
             onClick={async () => {
-              if (await check()) setDone({ says: "These fields are valid." });
+              const known = await check();
+              if (known !== undefined) setDone({ says: `These fields are valid.${known}` });
             }}
           >
             Check

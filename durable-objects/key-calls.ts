@@ -10,7 +10,7 @@ import { releaseLease, type ReleasingHost } from "./connections/lease-sockets.ts
 import { KeyCache, type MemoryBudget } from "./keys/key-cache.ts";
 import type { KeyState } from "./keys/key-state.ts";
 import { KeyStore, type Timers } from "./keys/key-store.ts";
-import { type Deciding, looks } from "./keys/versions.ts";
+import { type Deciding, keepsPlan } from "./keys/versions.ts";
 import type { Outbox } from "./notices/outbox.ts";
 import { Epochs, withQuiet } from "./operations/limits.ts";
 import { type LocalOperations, localOperations } from "./operations/local-operations.ts";
@@ -91,8 +91,8 @@ export function joinParts({
   /** A call came with its sender's version of the policy. */
   const hear = (policy: string, key: string, { terms, inForce, ...call }: Versioned & Partial<Deciding>) => {
     epochs.hear(inForce);
-    const isLook = inForce?.plan !== undefined && looks(call);
-    if (inForce !== undefined) cache.versions.note(key, isLook ? withoutPlan(inForce) : inForce);
+    const keeps = inForce?.plan !== undefined && keepsPlan(call, cache.known(key)?.holders);
+    if (inForce !== undefined) cache.versions.note(key, keeps ? withoutPlan(inForce) : inForce);
     if (terms === undefined || inForce?.fields !== undefined) return;
     const own = policies.get(policy);
     if (own !== undefined && own.terms !== terms) cache.fingerprints.note(own, terms, timers.nowMs());
@@ -220,7 +220,7 @@ export class KeyCalls {
       case "tell":
         parts.hear(policy, key, message);
         // Serves callers that wait for the key. A key that is not in memory has none.
-        if (parts.cache.has(key)) void parts.ask(policy, key, () => undefined);
+        if (parts.cache.known(key) !== undefined) void parts.ask(policy, key, () => undefined);
         return undefined;
       case "reset":
         parts.epochs.lift();

@@ -131,12 +131,22 @@ type Tables = Readonly<Record<string, unknown>>;
 export function catalogLines(before: CatalogDocument, after: Partial<CatalogDocument>): string[] {
   return [
     ...changedIn("policy", before.policies, after.policies),
+    ...[...namesOf(before.policies)].flatMap((name) =>
+      removedPlans(name, before.policies[name], after.policies?.[name]),
+    ),
     ...[...namesOf(before.overrides, after.overrides)].flatMap((policy) =>
       changedIn(`override ${policy}`, before.overrides[policy], after.overrides?.[policy]),
     ),
     ...changedIn("candidate", before.candidates, after.candidates),
     ...changedIn("token", before.tokens, after.tokens),
   ];
+}
+
+function removedPlans(policy: string, before?: Tables, after?: Tables): string[] {
+  if (after === undefined) return [];
+  const kept = namesOf(after["plans"] as Tables);
+  const removed = [...namesOf(before?.["plans"] as Tables)].filter((plan) => !kept.has(plan));
+  return removed.map((plan) => `! policy ${policy}: calls that name the plan ${plan} are refused`);
 }
 
 function changedIn(what: string, before: Tables = {}, after: Tables = {}): string[] {

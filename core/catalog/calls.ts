@@ -41,6 +41,11 @@ export interface Versioned<Value> {
   readonly value: Value;
 }
 
+export interface Written extends Versioned<unknown> {
+  /** Plans that the policy had before. Calls that name one are refused from now on. Absent: none was removed. */
+  readonly removedPlans?: readonly string[];
+}
+
 /** Why a call was rejected: nothing changed. */
 export interface Refusal {
   readonly refused: "missing" | "not-allowed" | "changed" | "full";
@@ -92,7 +97,8 @@ export interface OverrideInCatalog {
 }
 
 export type PolicyAnswer = Table &
-  Omit<PolicyInCatalog, "fields" | "name"> & { readonly policy: string; readonly version: number };
+  Omit<PolicyInCatalog, "fields" | "name"> &
+  Pick<Written, "removedPlans"> & { readonly policy: string; readonly version: number };
 
 export type OverrideAnswer = Table & Omit<OverrideInCatalog, "fields"> & { readonly version: number };
 
@@ -132,7 +138,7 @@ export interface CatalogMethods {
    * gets everything in one answer. An object of an earlier version ignores it.
    */
   changes(since: number, wanted?: WantedPage): Promise<CatalogChanges>;
-  write(call: WriteCall): Promise<Versioned<unknown> | Refusal>;
+  write(call: WriteCall): Promise<Written | Refusal>;
   /** @param isHinted whether a refusal may name the most similar policy: its caller may use all of them */
   policy(name: string, isHinted?: boolean): Promise<Versioned<PolicyInCatalog> | Refusal>;
   candidate(policy: string): Promise<Versioned<CandidateInCatalog> | Refusal>;

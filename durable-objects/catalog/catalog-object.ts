@@ -38,6 +38,7 @@ import {
   policyNames,
   overrideMisfit,
   placed,
+  plansRemoved,
   policyRefusal,
   shareRefusal,
   sizeRefusal,
@@ -223,7 +224,7 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
         this.#putOverride(by, { policy: name, pattern: value.pattern }, value.fields);
     const version = store.writePolicy(name, fields);
     this.#addToAudit(by, `policy ${name}`, before?.fields, fields);
-    return { version, value: fields ?? null };
+    return { version, value: fields ?? null, ...plansRemoved(before?.fields ?? file, after) };
   }
 
   /** The refusal of a table under which one of the policy's overrides has no effect. */

@@ -5,7 +5,7 @@ import {
   MAX_TABLE_LENGTH,
   type Refusal,
   type Table,
-  type Versioned,
+  type Written,
 } from "../../core/catalog/calls.ts";
 import {
   MAX_BEGINNING_LENGTHS,
@@ -25,7 +25,7 @@ import { meant, violation, type Violation } from "../../core/validation.ts";
 import { deployed, noticesTo } from "../deployment.ts";
 import type { CatalogStore, OverrideCounts } from "./catalog-store.ts";
 
-export type WriteResult = Versioned<unknown> | Refusal;
+export type WriteResult = Written | Refusal;
 
 /** Changed only by a deployment: that moves keys, and objects and isolates have to know both layouts. */
 const PLACES = ["objects", "objectsBefore", "keyKind", "pool", "locationHint", "jurisdiction"] as const;
@@ -89,6 +89,13 @@ export function policyRefusal(name: string, fields: Table, file?: Table, last?: 
     detail: `${field} is ${shown(placeIn(after, field))}: must be ${shown(placeIn(before, field))}, ${where}, since only a deployment moves keys`,
   }));
   return notAllowed(violations);
+}
+
+/** The plans that a write removes from a policy. */
+export function plansRemoved(before?: Table, after?: Table): Pick<Written, "removedPlans"> {
+  const kept = after?.["plans"] ?? {};
+  const removedPlans = Object.keys(before?.["plans"] ?? {}).filter((plan) => !Object.hasOwn(kept, plan));
+  return removedPlans.length === 0 ? {} : { removedPlans };
 }
 
 function placeIn(policy: Policy, field: (typeof PLACES)[number]): unknown {

@@ -167,7 +167,9 @@ export class KeyCache {
     // A later version that comes with a look or a release names no plan, and the key keeps its own.
     const inForce = later(keyState.inForce, latest);
     if (inForce !== keyState.inForce) {
-      this.#adopt(keyState, this.#chosen(name, file, inForce), nowMs);
+      const to = this.#chosen(name, file, inForce);
+      // One row, also for a call that waits and is no turn.
+      this.atomically(keyState, () => this.#adopt(keyState, to, nowMs), nowMs);
       this.#weigh(keyState);
     }
     const isCompared = fingerprints.size > 0 && keyState.inForce?.fields === undefined;
@@ -243,8 +245,9 @@ export class KeyCache {
     this.#memory.add(this.#share, -1, -keyState.bytes);
   }
 
-  has(key: string): boolean {
-    return this.#keys.has(key);
+  /** If it is in memory. */
+  known(key: string): KeyState | undefined {
+    return this.#keys.get(key);
   }
 
   /** Drops a key without a write: its record was replaced or deleted. */

@@ -18,6 +18,7 @@ import { planOf } from "../../core/policies/seen-policy.ts";
 import type { SeenBy } from "../../core/protocol/calls.ts";
 import type { KeyCall } from "../../core/protocol/object-methods.ts";
 import { type StoredKey, storedName } from "../storage/records.ts";
+import type { Holders } from "./holders.ts";
 
 /** The version's place in a record. No rule has this name. Stored: never rename it. */
 const PLACE = "@";
@@ -44,10 +45,19 @@ export type Choose = (kept: PolicyRevision | undefined, isRecorded: boolean) => 
 export interface Deciding {
   readonly op: KeyCall["op"];
   readonly cost: Cost;
+  /** Of a holder's message, with its number. */
+  readonly holder?: string;
+  readonly turn?: number;
+}
+
+/** Whether its key keeps the plan that it has: the call only looks, or a later message of its holder came first. */
+export function keepsPlan(call: Partial<Deciding>, holders: Holders | undefined): boolean {
+  const { op, holder = "", turn = Infinity } = call;
+  return looks(call) || (op === "reserve" && turn <= (holders?.get(holder)?.turn ?? -Infinity));
 }
 
 /** Whether a call takes nothing: it is answered by the plan that it names, and its key keeps its own. */
-export function looks({ op, cost }: Partial<Deciding>): boolean {
+function looks({ op, cost }: Partial<Deciding>): boolean {
   if (op !== "limit" || cost === undefined) return op === "peek";
   return Object.values(typeof cost === "number" ? [cost] : cost).every((units) => units === 0);
 }

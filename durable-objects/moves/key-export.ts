@@ -66,7 +66,7 @@ export class KeyExport {
     if (before !== undefined && before.other !== null) return this.#again(asked, asker, before, before.other);
     residents.remove(key);
     const isStored = before !== undefined || storage.read(key) !== undefined || storage.answers.has(key);
-    if (!isStored && !cache.has(key)) {
+    if (!isStored && cache.known(key) === undefined) {
       const presumed = storage.allowances.presumed(policy, nowMs);
       return presumed === undefined ? "nothing" : { presumed };
     }

@@ -121,7 +121,10 @@ export class KeyImport {
         storage.moves.write(key, { ...own, other: null });
       });
       onWritten(own.dueMs, nowMs);
-    } else if (!cache.has(key) && writeRecord(storage, policy, key, undefined, presumed, nowMs))
+    } else if (
+      cache.known(key) === undefined &&
+      writeRecord(storage, policy, key, undefined, presumed, nowMs)
+    )
       // The alarm finds out when the key is untouched.
       onWritten(nowMs, nowMs);
     residents.add(key);

@@ -16,6 +16,7 @@ import type { KeyCall, MaybePromise } from "../../core/protocol/object-methods.t
 import { Holder, type UnansweredMessage } from "../../core/reservations/holder.ts";
 import { longestMs, MAX_MARGIN_MS } from "../../core/reservations/sizing.ts";
 import { KeyState } from "../keys/key-state.ts";
+import { keepsPlan } from "../keys/versions.ts";
 import { withQuiet } from "../operations/limits.ts";
 import { burstOf, type Cut, earlyUnits, resizedRule } from "../operations/own-buckets.ts";
 import { Reservations } from "../operations/reservations.ts";
@@ -41,6 +42,9 @@ const SETTLING_MS = 5_000;
 const MUCH_MORE = 1.25;
 /** The most calls without a holder that count as demand before the first bucket. */
 const MAX_EXPECTED = 4_096;
+
+/** A call that it decides. */
+export type DecidedCall = Extract<KeyCall, { readonly op: "limit" | "reserve" }>;
 
 const NOTHING: Cut = { rate: 0, most: 0 };
 
@@ -105,8 +109,10 @@ export class RegionKey extends Holder<ReserveCall> {
    * the home object with the next message, and its answer cuts the bucket by it. Under a later version nothing is decided
    * before: a lower limit holds from the instant at which it begins.
    */
-  hear(call: LimitCall | ReserveCall, policy: Policy, nowMs: number): void {
-    const latest = later(this.#inForce, call.inForce);
+  hear(call: DecidedCall, policy: Policy, nowMs: number): void {
+    const keeps = this.#inForce !== undefined && keepsPlan(call, this.#keyState.holders);
+    const isOther = keeps && call.inForce?.plan !== this.#inForce?.plan;
+    const latest = isOther ? this.#inForce : later(this.#inForce, call.inForce);
     if (latest !== this.#inForce) this.policy = policy;
     this.#inForce = latest;
     if (this.hasBucket(nowMs)) return;
@@ -163,7 +169,7 @@ export class RegionKey extends Holder<ReserveCall> {
     this.#reservations.giveBack(this.#keyState, returned, nowMs);
   }
 
-  decide(call: Extract<KeyCall, { readonly op: "limit" | "reserve" }>, nowMs: number): MaybePromise<Answer> {
+  decide(call: DecidedCall, nowMs: number): MaybePromise<Answer> {
     const keyState = this.#keyState;
     keyState.advance(nowMs);
     const { ruleStates } = keyState;

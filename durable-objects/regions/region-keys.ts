@@ -22,7 +22,7 @@ import type { UnansweredMessage } from "../../core/reservations/holder.ts";
 import { MAX_MARGIN_MS } from "../../core/reservations/sizing.ts";
 import { readPolicy } from "../keys/versions.ts";
 import { canHaveRegions } from "../operations/own-buckets.ts";
-import { RegionKey } from "./region-key.ts";
+import { type DecidedCall, RegionKey } from "./region-key.ts";
 
 /** The most keys of one object. Holders of further ones ask their home objects. */
 const MAX_KEYS = 1_000;
@@ -35,8 +35,6 @@ interface RegionHost {
   /** The key's home object. A new stub for each message. */
   readonly home: (policy: Policy, key: string) => Pick<ObjectStub, "reserve">;
 }
-
-type DecidedCall = Parameters<RegionKey["decide"]>[0];
 
 /** The keys of one object for which it is the object of a region. */
 export class RegionKeys {

@@ -14,8 +14,11 @@ export interface Deployed {
   readonly jurisdiction?: string;
   readonly keyKind: string;
   readonly pool?: string;
-  readonly rules: readonly Readonly<Record<string, unknown>>[];
+  readonly rules: readonly DeployedRule[];
+  readonly plans?: Readonly<Record<string, readonly DeployedRule[]>>;
 }
+
+type DeployedRule = Readonly<Record<string, unknown>>;
 
 export function changes(deployed: readonly Deployed[], policies: Policies): Line[] {
   const gone = deployed.filter(({ name }) => !policies.has(name)).map(({ name }) => name);
@@ -62,10 +65,24 @@ function changesOf(before: Deployed, after: Policy): Line[] {
       verdict: "BAD",
       text: `${name}: pool ${told(before.pool)} would become ${told(after.pool?.kind)}, where all keys begin anew`,
     });
-  return [...lines, ...ruleChanges(before, after)];
+  return [...lines, ...ruleChanges(before, after), ...planChanges(before, after)];
 }
 
-function ruleChanges(before: Deployed, after: Policy): Line[] {
+function planChanges({ plans = {} }: Deployed, after: Policy): Line[] {
+  const note = (text: string): Line => ({ verdict: "note", text: `${after.name}: ${text}` });
+  const known = [...(after.plans?.keys() ?? [])].filter((plan) => plan !== "");
+  return [
+    ...known.filter((plan) => !Object.hasOwn(plans, plan)).map((plan) => note(`the plan ${plan} is new`)),
+    ...Object.entries(plans).flatMap(([plan, rules]) => {
+      const next = after.plans?.get(plan);
+      if (next === undefined) return [note(`the plan ${plan} is gone: calls that name it are refused (422)`)];
+      return ruleChanges({ rules }, next, `plan ${plan}, `);
+    }),
+  ];
+}
+
+/** @param where of a plan's rules, in which plan they are */
+function ruleChanges(before: Pick<Deployed, "rules">, after: Policy, where = ""): Line[] {
   const rules = new Map(after.rules.map((rule) => [rule.name, rule]));
   const known = before.rules.map((rule) => String(rule["name"]));
   const note = (text: string): Line => ({ verdict: "note", text: `${after.name}: ${text}` });
@@ -89,7 +106,7 @@ function ruleChanges(before: Deployed, after: Policy): Line[] {
     );
     const differing = fields.filter((field) => told(rule[field]) !== told(figures[field]));
     const said = differing.map((field) => `${field} ${told(rule[field])} becomes ${told(figures[field])}`);
-    return said.length === 0 ? [] : [note(`rule ${next.name}: ${said.join(", ")}`)];
+    return said.length === 0 ? [] : [note(`${where}rule ${next.name}: ${said.join(", ")}`)];
   });
   return [...strays, ...changed];
 }

@@ -61,6 +61,22 @@ test("a policy is checked, changed and brought back; who comes too late is told,
   expect(faults).toEqual([]);
 });
 
+test("the check of a change, and the question before it, say which plans it removes", async () => {
+  const { url } = serving;
+  const { page, faults } = await openPage(browser);
+  const fields = { algorithm: "token-bucket", limit: 5, window: "1s" };
+  await send(url, "PUT", "/v1/policies/planned", { ...fields, plans: { pro: { limit: 9 } } });
+  await signIn(page, url, TOKENS.full);
+  await goTo(page, "#/policy/planned");
+  await fill(page, FIELDS, JSON.stringify(fields));
+  for (const button of ["Check", "Save"]) {
+    await press(page, button);
+    await says(page, "Removed: pro. Calls that name a removed plan are refused.");
+  }
+  await send(url, "DELETE", "/v1/policies/planned");
+  expect(faults).toEqual([]);
+});
+
 test("an override is added, edited and removed by a form, and a bad value is refused beside its field", async () => {
   const { url } = serving;
   const { page, faults } = await openPage(browser);

@@ -184,6 +184,23 @@ test("the staging environment of wrangler.toml is one that deploys", async () =>
   expect(printed).toContain("ready to deploy");
 });
 
+test("plans that are new, gone, or have other figures are told", () => {
+  const rule = { algorithm: "token-bucket", limit: 1, window: "1s" };
+  const listed = { name: "a", algorithm: "token-bucket", unit: "requests" };
+  const figures = (limit: number) => ({ ...listed, capacity: limit, limit, windowMs: 1_000, burst: limit });
+  const plans = { pro: [figures(5)], max: [figures(9)], old: [figures(2)] };
+  const before: Deployed[] = [{ name: "a", objects: "per-key", keyKind: "text", rules: [figures(1)], plans }];
+  const after = { ...rule, plans: { new: { limit: 3 }, pro: { limit: 5 }, max: { limit: 8 } } };
+  expect(
+    changes(before, parsePolicies({ a: after })).map(({ verdict, text }) => `${verdict} ${text}`),
+  ).toEqual([
+    "note a: the plan new is new",
+    "note a: plan max, rule a: capacity 9 becomes 8, limit 9 becomes 8, burst 9 becomes 8",
+    "note a: the plan old is gone: calls that name it are refused (422)",
+  ]);
+  expect(changes(before, parsePolicies({ a: rule })).map(({ text }) => text)).toHaveLength(3);
+});
+
 test("moves that are named are no loss, and other rules are told", () => {
   const deployed: Deployed[] = [
     { name: "a", objects: 4, keyKind: "text", rules: [{ name: "a", algorithm: "concurrency" }] },

@@ -60,6 +60,10 @@ export class Key {
     return this.#deployment.policies.get("api") as Policy;
   }
 
+  get rowsWritten(): number {
+    return this.#database.rowsWritten;
+  }
+
   /** Another file is deployed. */
   replace(table: object): void {
     this.#deployment = deploymentOf(table);

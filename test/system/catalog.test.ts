@@ -157,18 +157,30 @@ test("all of it lives in a file: pull, diff and push", async () => {
     );
   const url = serving.urls[0] ?? "";
   await call(0, "PUT", overrideAt("plan", "filed"), { multiply: 3 });
+  const planned = { algorithm: "token-bucket", limit: 5, window: "1s" };
+  await call(0, "PUT", "/v1/policies/planned", {
+    ...planned,
+    plans: { pro: { limit: 9 }, max: { limit: 20 } },
+  });
   expect(run("pull", url)).toMatchObject({
     status: 0,
     stdout: expect.stringContaining("overrides") as string,
   });
   const file = join(folder, "catalog.json");
-  const document = JSON.parse(readFileSync(file, "utf8")) as { overrides: { plan: Record<string, object> } };
+  const document = JSON.parse(readFileSync(file, "utf8")) as {
+    overrides: { plan: Record<string, object> };
+    policies: Record<string, object>;
+  };
   expect(document.overrides.plan["filed"]).toEqual({ multiply: 3 });
   expect(run("diff", url)).toMatchObject({ status: 0, stdout: "nothing differs\n" });
   document.overrides.plan["filed"] = { multiply: 4 };
   writeFileSync(file, JSON.stringify(document));
   const told = '~ override plan filed: {"multiply":3} -> {"multiply":4}';
   expect(run("diff", url)).toMatchObject({ status: 1, stdout: expect.stringContaining(told) as string });
+  document.policies["planned"] = { ...planned, plans: { max: { limit: 20 } } };
+  writeFileSync(file, JSON.stringify(document));
+  const gone = "\n! policy planned: calls that name the plan pro are refused\n";
+  expect(run("diff", url)).toMatchObject({ status: 1, stdout: expect.stringContaining(gone) as string });
   expect(run("push", url)).toMatchObject({ status: 0, stdout: expect.stringContaining("10 s") as string });
   expect((await call(0, "GET", overrideAt("plan", "filed"))).body).toMatchObject({ multiply: 4 });
   document.overrides.plan["filed"] = { multiply: -4 };

@@ -8,8 +8,7 @@ import {
   replay,
 } from "../algorithm.ts";
 import { cutByWindow } from "../log/sliding-log.ts";
-import { divisorOf } from "../token-bucket.ts";
-import { Calendar, mostPeriods, type Period, PERIODS } from "./calendar.ts";
+import { Calendar, type Period, PERIODS } from "./calendar.ts";
 
 /**
  * Fixed window: at most `limit` units in each window, by a counter that starts again at 0. It is the oldest limiter,
@@ -249,6 +248,10 @@ export interface WindowUse {
   readonly carry?: number;
   /** Debts that ended with their windows since the carried units were whole: no refund of an earlier charge has them. */
   readonly forgiven?: number;
+  /** When the first units were taken since they were whole. Absent: when `startMs` is, or an earlier version. */
+  readonly sinceMs?: number;
+  /** The largest limit of a window that has ended since then. */
+  readonly returned?: number;
 }
 
 /** A larger debt is cut off. */
@@ -277,9 +280,11 @@ function taking(config: Config, state: WindowUse | undefined, nowMs: number, uni
 
 type Taken = Omit<Standing, "endMs" | "isNext"> & Pick<WindowUse, "lastMs">;
 
-function useOf({ taken: units, fromMs: startMs, lastMs, lacking, carry, forgiven }: Taken): WindowUse {
-  const carried = { ...(carry > 0 && { carry }), ...(lacking > 0 && { lacking }) };
-  return { units, startMs, lastMs, ...carried, ...(lacking > 0 && forgiven > 0 && { forgiven }) };
+function useOf({ taken: units, fromMs: startMs, lastMs, lacking, carry, ...since }: Taken): WindowUse {
+  const use = { units, startMs, lastMs, ...(carry > 0 && { carry }) };
+  if (lacking === 0) return use;
+  const { forgiven, sinceMs, returned } = since;
+  return { ...use, lacking, ...(forgiven > 0 && { forgiven }), sinceMs, returned };
 }
 
 /** A state in the window of an instant. */
@@ -290,6 +295,8 @@ interface Standing {
   /** The largest under which units of this window were taken. */
   readonly carry: number;
   readonly forgiven: number;
+  readonly sinceMs: number;
+  readonly returned: number;
   readonly fromMs: number;
   readonly endMs: number;
   /** The window of the state is over: this is a later one, in which nothing was taken. */
@@ -297,14 +304,15 @@ interface Standing {
 }
 
 function untouched(config: Config, nowMs: number): Standing {
-  const none = { taken: 0, lacking: 0, carry: 0, forgiven: 0 };
-  return { ...none, fromMs: nowMs, endMs: endFromMs(config, nowMs), isNext: true };
+  const none = { taken: 0, lacking: 0, carry: 0, forgiven: 0, returned: 0 };
+  return { ...none, sinceMs: nowMs, fromMs: nowMs, endMs: endFromMs(config, nowMs), isNext: true };
 }
 
 /** In the window of the state, also if that is over. */
 function standingIn(config: Config, state: WindowUse): Standing {
-  const { units: taken, lacking = 0, carry = 0, forgiven = 0 } = state;
-  return { taken, lacking, carry, forgiven, ...windowOf(config, state), isNext: false };
+  const { units: taken, lacking = 0, carry = 0, forgiven = 0, returned = 0, startMs } = state;
+  const { sinceMs = lacking > 0 ? 0 : startMs } = state;
+  return { taken, lacking, carry, forgiven, sinceMs, returned, ...windowOf(config, state), isNext: false };
 }
 
 /** The most that carried units may lack at the end of the window. */
@@ -324,20 +332,27 @@ function standingAt(config: Config, state: WindowUse | undefined, nowMs: number)
   if (first === 0) return undefined;
   const left = first - limit * windowsIn(config, endMs, nowMs, Math.ceil(first / limit));
   if (left <= 0) return undefined;
-  return { ...untouched(config, nowMs), lacking: left, forgiven: forgiven + Math.max(0, over - most) };
+  const since = {
+    forgiven: forgiven + Math.max(0, over - most),
+    sinceMs: standing.sinceMs,
+    returned: Math.max(standing.returned, limit),
+  };
+  return { ...untouched(config, nowMs), lacking: left, ...since };
 }
 
-/** The units of a charge in an earlier window that the carried ones certainly lack for it: each window returned `limit`. */
+/** The units of a charge in an earlier window that the carried ones certainly lack for it: each window returned a limit. */
 function stillLacking(
   config: Config,
-  { forgiven }: Standing,
+  { forgiven, sinceMs, returned }: Standing,
   units: number,
   atMs: number,
   nowMs: number,
 ): number {
+  if (atMs < sinceMs) return 0;
   const endMs = endFromMs(config, atMs);
-  const ends = 1 + windowsIn(config, endMs, nowMs, MAX_CARRY_WINDOWS + 1);
-  return Math.max(0, units - ends * config.limit - forgiven);
+  const limit = Math.max(config.limit, returned);
+  const ends = 1 + windowsIn(config, endMs, nowMs, Math.ceil(units / limit));
+  return Math.max(0, units - ends * limit - forgiven);
 }
 
 /** How many windows must end until of so many missing units, of which `most` may be carried on, no more than `left` are. */
@@ -356,21 +371,6 @@ function fallsToMs(config: Config, standing: Standing, taken: number, left: numb
 /** The windows that begin at `fromMs` or later and are over at `nowMs`, up to `most`. */
 function windowsIn({ calendar, windowMs }: Config, fromMs: number, nowMs: number, most: number): number {
   return calendar?.ends(fromMs, most, nowMs).count ?? Math.min(most, Math.floor((nowMs - fromMs) / windowMs));
-}
-
-/** How many windows one window of another configuration meets at most. */
-export function mostWindows(windows: Windows, longer: Windows): number {
-  const [short, long] = [windows.calendar, longer.calendar];
-  const jitterMs = windows.jitterMs + longer.jitterMs;
-  if (short && long && jitterMs === 0 && windows.timeZone === longer.timeZone)
-    return mostPeriods(short.period, long.period);
-  const { windowMs } = windows;
-  const longMs = long?.longestMs ?? longer.windowMs;
-  // A period of the calendar may be shorter than usual.
-  if (windows.align !== "epoch" || longer.align !== "epoch" || jitterMs > 0)
-    return Math.floor((longMs - 1 + jitterMs) / windowMs) + (short ? 3 : 2);
-  // A window since the epoch begins at a multiple of what both have in common.
-  return Math.ceil((longMs + windowMs - divisorOf(longMs, windowMs)) / windowMs);
 }
 
 /** A number in [0, 1) for an instant: the finaliser of MurmurHash3 (A. Appleby), of both halves. */

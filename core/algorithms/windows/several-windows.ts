@@ -1,6 +1,8 @@
 import type { Algorithm, AlgorithmDecision, AnyAlgorithm, Uses } from "../algorithm.ts";
 import type { SlidingLogConfig } from "../log/sliding-log.ts";
-import { type FixedWindowConfig, mostWindows } from "./fixed-window.ts";
+import { divisorOf } from "../token-bucket.ts";
+import { mostPeriods } from "./calendar.ts";
+import type { FixedWindowConfig, Windows } from "./fixed-window.ts";
 import type { SlidingWindowCounterConfig } from "./sliding-window-counter.ts";
 
 /**
@@ -68,6 +70,21 @@ export const COUNTING: Readonly<Record<string, Counting<never>>> = {
     }),
   } satisfies Counting<FixedWindowConfig>,
 };
+
+/** How many windows one window of another configuration meets at most. */
+function mostWindows(windows: Windows, longer: Windows): number {
+  const [short, long] = [windows.calendar, longer.calendar];
+  const jitterMs = windows.jitterMs + longer.jitterMs;
+  if (short && long && jitterMs === 0 && windows.timeZone === longer.timeZone)
+    return mostPeriods(short.period, long.period);
+  const { windowMs } = windows;
+  const longMs = long?.longestMs ?? longer.windowMs;
+  // A period of the calendar may be shorter than usual.
+  if (windows.align !== "epoch" || longer.align !== "epoch" || jitterMs > 0)
+    return Math.floor((longMs - 1 + jitterMs) / windowMs) + (short ? 3 : 2);
+  // A window since the epoch begins at a multiple of what both have in common.
+  return Math.ceil((longMs + windowMs - divisorOf(longMs, windowMs)) / windowMs);
+}
 
 type SeveralAlgorithm = Algorithm<SeveralWindows, States>;
 

@@ -23,6 +23,8 @@ class Days {
   /** Of the days of a calendar, from that of the start on. */
   readonly #ends: number[] = [];
   readonly used: { day: number; units: number }[] = [];
+  /** By day, where it is not the limit of the configuration: that of its end. */
+  readonly limits: number[] = [];
 
   constructor(config: FixedWindowConfig) {
     this.#config = config;
@@ -37,9 +39,10 @@ class Days {
   }
 
   freeAt(nowMs: number): number {
-    const { limit, carry } = this.#config;
+    const { carry } = this.#config;
     let carried = carry;
     for (let day = 0; ; day += 1) {
+      const limit = this.limits[day] ?? this.#config.limit;
       let free = limit + carried;
       for (const each of this.used) if (each.day === day) free -= each.units;
       if (day === this.dayAt(nowMs)) return free;
@@ -59,9 +62,10 @@ const config = fc
     ),
   })
   .map(({ limit, share, place }) => configOf({ limit, carry: Math.ceil(limit * share), ...place }));
+/** In tenths of a window. */
+const pause = fc.oneof(fc.integer({ min: 0, max: 5 }), fc.nat(40));
 const step = fc.record({
-  /** In tenths of a window. */
-  after: fc.oneof(fc.integer({ min: 0, max: 5 }), fc.nat(40)),
+  after: pause,
   cost: fc.integer({ min: 1, max: 30 }),
   back: fc.option(fc.nat(20), { freq: 3 }),
 });
@@ -93,33 +97,83 @@ test("what is left of a window is in the next, up to `carry`, and every wait is 
   );
 });
 
-test("a charge that is given back later never returns more than if it had not been made, also after a debt", () => {
+const plans = config.chain((given) =>
+  fc.constantFrom(1, 0.3, 3, 8).map((times): [FixedWindowConfig, FixedWindowConfig] => {
+    const limit = Math.ceil(given.limit * times);
+    return [given, { ...given, limit }];
+  }),
+);
+
+const planStep = fc.record({
+  after: pause,
+  /** In quarters of what is free. */
+  part: fc.integer({ min: 0, max: 4 }),
+  isForced: fc.boolean(),
+  isOtherPlan: fc.boolean(),
+  back: fc.option(fc.nat(20), { freq: 2 }),
+});
+
+const LATER = "a charge that is given back later never returns more than if it had not been made";
+test(`${LATER}, also after a debt, or under a plan with another limit`, () => {
   fc.assert(
-    fc.property(config, fc.array(step, { maxLength: 30 }), (given, steps) => {
-      const days = new Days(given);
+    fc.property(plans, fc.array(planStep, { maxLength: 30 }), (both, steps) => {
+      const days = new Days(both[0]);
       const charges: { atMs: number; used: { day: number; units: number } }[] = [];
-      let [state, nowMs]: [State, number] = [undefined, START_MS];
-      for (const [index, { after, cost, back }] of steps.entries()) {
-        nowMs += lengthMs(given, after);
-        const decision = fixedWindow.decide(given, state, nowMs, cost, 0);
-        const isForced = index % 5 === 4;
-        if (decision.allowed || isForced) {
-          state = fixedWindow.debit(given, state, nowMs, cost);
+      let [state, nowMs, plan]: [State, number, FixedWindowConfig] = [undefined, START_MS, both[0]];
+      for (const { after, part, isForced, isOtherPlan, back } of steps) {
+        const from = days.dayAt(nowMs);
+        nowMs += lengthMs(plan, after);
+        for (let day = from; day <= days.dayAt(nowMs); day += 1) days.limits[day] = plan.limit;
+        if (isOtherPlan) {
+          // As an object does when a call names another plan.
+          state = fixedWindow.debit(plan, state, nowMs, 0);
+          plan = plan === both[0] ? both[1] : both[0];
+          days.limits[days.dayAt(nowMs)] = plan.limit;
+        }
+        const cost = Math.floor((Math.max(0, days.freeAt(nowMs)) * part) / 4) + (isForced ? 5 : 0);
+        if (cost > 0) {
+          state = fixedWindow.debit(plan, state, nowMs, cost);
           const used = { day: days.dayAt(nowMs), units: cost };
           days.used.push(used);
           if (!isForced) charges.push({ atMs: nowMs, used });
         }
         const [charge] = back === null ? [] : charges.splice(back % Math.max(1, charges.length), 1);
         if (charge !== undefined) {
-          state = fixedWindow.credit(given, state, nowMs, charge.used.units, charge.atMs);
+          state = fixedWindow.credit(plan, state, nowMs, charge.used.units, charge.atMs);
           charge.used.units = 0;
         }
-        const offered = fixedWindow.decide(given, state, nowMs, 0, 0).remaining;
+        const offered = fixedWindow.decide(plan, state, nowMs, 0, 0).remaining;
         expect(offered).toBeLessThanOrEqual(Math.max(0, days.freeAt(nowMs)));
       }
     }),
-    { numRuns: depth(300, 1_000) },
+    { numRuns: depth(1_000, 5_000) },
   );
+});
+
+test("a charge that a larger plan's windows have returned gives nothing back under a smaller one", () => {
+  const [large, small] = [20, 5].map((limit) => configOf({ limit, carry: 40, window: "1 day" })) as [
+    FixedWindowConfig,
+    FixedWindowConfig,
+  ];
+  const day = (number: number) => START_MS + number * DAY_MS;
+  const back = (state: State, nowMs: number, charged: number) => {
+    const after = fixedWindow.credit(small, state, nowMs, charged, START_MS);
+    const left = (each: State) => fixedWindow.decide(small, each, nowMs, 0, 0).remaining;
+    return left(after) - left(state);
+  };
+  // 60 units are whole again when three windows of the larger plan have ended.
+  const [first, after] = [
+    fixedWindow.debit(large, undefined, START_MS, 60),
+    fixedWindow.debit(large, undefined, day(3), 60),
+  ];
+  expect(back(fixedWindow.debit(small, after, day(3), 0), day(4), 60)).toBe(0);
+  // After two of them 20 lack, beside what has been used since then.
+  const later = fixedWindow.debit(large, fixedWindow.debit(large, first, day(2), 0), day(2), 40);
+  expect(back(later, day(3), 60)).toBeLessThanOrEqual(20);
+  // Many windows of the smaller plan, of which each returns little: 5 lack after 48, beside what has been used since then.
+  const charged = fixedWindow.debit({ ...large, carry: 240 }, undefined, START_MS, 260);
+  const rested = fixedWindow.debit(small, fixedWindow.debit(small, charged, day(48), 0), day(48), 40);
+  expect(back(rested, day(49), 260)).toBeLessThanOrEqual(5);
 });
 
 test("a charge that was forgiven with a debt gives nothing back, and a record without what is lacking covers nothing", () => {

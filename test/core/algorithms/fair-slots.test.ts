@@ -114,6 +114,9 @@ test("a group is active while it holds slots, and for ten seconds after it took,
   for (let lease = 0; lease < 12; lease += 1) full.acquire(0, "a");
   full.acquire(5_000, "d");
   expect([partOf(full, 15_000), partOf(full, 15_001)]).toEqual([6, 12]);
+  const { algorithm, config } = full.rule;
+  const listed = (nowMs: number) => algorithm.groups?.(config, full.account.state, START_MS + nowMs);
+  expect([listed(10_000), listed(10_001), listed(15_001)]).toEqual([["a", "d"], ["d"], []]);
   expect(untouchedAtMs(full.rule, { ...full.account, holds: [] }, START_MS + 6_000)).toBe(START_MS + 15_000);
 });
 

@@ -57,6 +57,7 @@ describe("a bad plan is refused with its place", () => {
       { ...BUCKET, plans: { pro: { shadow: true } } },
       /plans\.pro: shadow is no figure/,
     ],
+    ["a plan in a plan", { ...BUCKET, plans: { pro: { plans: {} } } }, /plans\.pro: plans is no figure/],
     ["a bad value", { ...BUCKET, plans: { pro: { limit: -1 } } }, /^plans\.pro: limit is -1/],
     ["a bad name", { ...BUCKET, plans: { "a b": { limit: 1 } } }, /^plans\.a b: its name is "a b"/],
     [

@@ -1,6 +1,7 @@
 /** Laws of a key whose calls name plans: the object, with each algorithm. */
 import { describe, expect, test } from "vitest";
 import { planOf } from "../../../core/policies/seen-policy.ts";
+import type { Decided } from "../../../core/protocol/answers.ts";
 import { depth } from "../../support/depth.ts";
 import { HIGH, Key, LOW, TABLES, window } from "../../support/planned-keys.ts";
 import { announcedSeed, pick, seededRandom, whole } from "../../support/random.ts";
@@ -88,6 +89,38 @@ describe.each(Object.entries(TABLES))("%s", (_, table) => {
     expect(key.peek()).toMatchObject({ rules: [{ limit: limitOf("") }] });
     expect(key.peek().plan).toBeUndefined();
   });
+});
+
+test.each(Object.entries(TABLES))(
+  "%s: a change of the plan writes one row, also of a key not in memory",
+  (_, table) => {
+    const key = new Key(table);
+    key.takes("", 3);
+    for (const plan of ["pro", "", "pro"]) {
+      if (plan === "pro") key.crash();
+      const before = key.rowsWritten;
+      expect(key.takes(plan, 1_000)).toBe(false);
+      expect(key.rowsWritten - before).toBe(1);
+      expect(key.peek().plan).toBe(plan === "" ? undefined : plan);
+    }
+  },
+);
+
+// The network brought it seconds late, and the key had the plan of before until the holder's next message.
+test("a holder's message that a later one has overtaken leaves the key its plan, and its call is decided by its own", () => {
+  const key = new Key(TABLES["token-bucket"]);
+  const rules = { api: { used: 0, kept: 0, wanted: 0 } };
+  const say = (plan: string, turn: number, cost: number) => {
+    const message = { op: "reserve", holder: "isolate", turn, cost, ttlMs: 1_000, isShort: false, rules };
+    return (key.call(plan, message) as Decided).rules[0];
+  };
+  say("", 1, 0);
+  say("pro", 3, LOW);
+  expect(say("", 2, 0)).toMatchObject({ limit: LOW, remaining: 0 });
+  expect(say("", 2, 1)).toMatchObject({ success: false, limit: LOW });
+  expect(key.peek()).toMatchObject({ plan: "pro", rules: [{ limit: HIGH, remaining: HIGH - LOW }] });
+  say("", 4, 0);
+  expect(key.peek().plan).toBeUndefined();
 });
 
 test("a look under a later version of the policy leaves the key its plan", () => {

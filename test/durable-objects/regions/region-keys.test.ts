@@ -161,6 +161,27 @@ test("a call under a later version has its limit, and the home object hears of t
   expect(asked.map((each) => each.inForce?.version)).toEqual([undefined, 2]);
 });
 
+test("a holder's message that a later one has overtaken, and a look, name no plan to the home object", async () => {
+  const { limit, keys, asked, set } = regionWith();
+  const plans = { small: { limit: 100 } };
+  const fields = JSON.stringify({ algorithm: "token-bucket", limit: 1_000, window: "1s", plans });
+  const named = (plan: string) => ({ inForce: { version: 1, sinceMs: 1, fields, plan } });
+  const say = async (plan: string, turn: number) => {
+    const rules = { p: { used: 0, kept: 0, wanted: 0, demand: 1 } };
+    const to = { op: "reserve", policy: "p", key: "key", region: "enam", cost: 0, ttlMs: 2_000 } as const;
+    await keys.call({ ...to, holder: "isolate", turn, isShort: false, rules, ...named(plan) });
+    set(1_001);
+    await limit();
+    // The home object has answered.
+    await new Promise((done) => setImmediate(done));
+    return asked.at(-1)?.inForce?.plan;
+  };
+  expect([await say("", 1), await say("small", 3), await say("", 2)]).toEqual(["", "small", "small"]);
+  await limit({ cost: 0, ...named("") });
+  expect(await say("small", 4)).toBe("small");
+  expect(await say("", 5)).toBe("");
+});
+
 test("while deployments mix, calls of another one are the home object's, which decides by both", async () => {
   const { limit } = regionWith();
   expect(await limit({ terms })).toMatchObject({ rules: [{ success: true }] });

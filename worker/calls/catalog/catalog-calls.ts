@@ -14,6 +14,7 @@ import type {
   Refusal,
   Table,
   Versioned,
+  Written,
   CatalogChange,
 } from "../../../core/catalog/calls.ts";
 import { instantText } from "../../../core/clock.ts";
@@ -84,13 +85,14 @@ export const deletePolicy = deleting(policyWrite);
 async function writtenPolicy(
   caller: CatalogCaller,
   input: CatalogInput,
-  { version, value }: Versioned<unknown>,
+  { version, value, removedPlans }: Written,
 ): Answered<PolicyAnswer> {
   const read = await readPolicy(caller, input);
-  if (input.conditions.isDryRun !== true) return read;
-  const { policy: name = "" } = input.place;
+  const removed = removedPlans && { removedPlans };
+  if (input.conditions.isDryRun !== true) return read instanceof Problem ? read : { ...read, ...removed };
+  const { policy = "" } = input.place;
   const overrides = read instanceof Problem ? 0 : read.overrides;
-  return policyAnswer({ version, value: { name, source: "catalog", fields: value as Table, overrides } });
+  return { policy, version, source: "catalog", overrides, ...(value as Table), ...removed };
 }
 
 export async function readOverride(
@@ -191,7 +193,7 @@ async function writeBody(
   caller: CatalogCaller,
   { place, body, conditions }: CatalogInput,
   writeOf: WriteOf,
-): Answered<Versioned<unknown>> {
+): Answered<Written> {
   const problem = plainProblem(body);
   if (problem !== undefined) return problem;
   if (typeof body !== "object" || body === null || Array.isArray(body))
@@ -208,7 +210,7 @@ export async function write(
   caller: CatalogCaller,
   what: CatalogChange,
   conditions: Conditions,
-): Answered<Versioned<unknown>> {
+): Answered<Written> {
   const { catalog, principal, onWritten } = caller;
   const refusal =
     scopeProblem(principal, ["admin"]) ?? rightsProblem(principal, what) ?? takenProblem(caller.secret, what);

@@ -103,6 +103,10 @@ export const PolicyInForce = v.looseObject({
   version,
   source: described(v.picklist(["file", "catalog"]), "Where it comes from."),
   overrides: described(v.pipe(v.number(), v.integer()), "How many overrides its keys have."),
+  removedPlans: optional(
+    v.array(v.string()),
+    "After a write: plans that it removed. Calls that name one are refused. Absent: none.",
+  ),
 });
 
 const candidate = {

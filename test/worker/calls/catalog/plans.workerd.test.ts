@@ -20,6 +20,28 @@ test("an override beats a plan and the limits of a call, and a factor multiplies
   for (const key of [own, twice]) await admin("DELETE", `/v1/policies/planned/overrides/${key}`);
 });
 
+test("a write and its check say which plans they remove", async () => {
+  const table = { algorithm: "token-bucket", limit: 10, window: "30d", deadlineMs: 20_000 };
+  const put = async (plans: object | undefined, query = "") => {
+    const { status, body } = await admin("PUT", `/v1/policies/planned${query}`, { ...table, plans });
+    return [status, body["removedPlans"]];
+  };
+  const figures = { pro: { limit: 40 }, max: { limit: 80 } };
+  expect(await put(figures)).toEqual([200, undefined]);
+  for (const query of ["?dryRun=true", ""])
+    expect([await put({ max: { limit: 90 } }, query), await put({ ...figures }, "?dryRun=true")]).toEqual([
+      [200, ["pro"]],
+      [200, undefined],
+    ]);
+  expect((await limit("planned", freshKey(), { plan: "pro" })).body["detail"]).toContain('plan is "pro"');
+  expect(await put(undefined, "?dryRun=true")).toEqual([200, ["max"]]);
+  await admin("PUT", "/v1/policies/planned/candidate", table);
+  const promoted = await admin("POST", "/v1/policies/planned/candidate/promote", {});
+  expect([promoted.status, promoted.body["removedPlans"]]).toEqual([200, ["max"]]);
+  expect((await admin("GET", "/v1/policies/planned")).body["removedPlans"]).toBeUndefined();
+  await admin("DELETE", "/v1/policies/planned");
+});
+
 test("plans change with their policy, and a bad one is refused with its place", async () => {
   const table = { algorithm: "token-bucket", limit: 10, window: "30d", deadlineMs: 20_000 };
   const put = async (plans: object, query = "") =>
