@@ -191,6 +191,7 @@ export async function makeTargets({ token, baseline, main, upstash, count }: Mak
         path: "",
         requests: holdsFor,
       }),
+      await ofWeir("with an idempotency key, one hot key", ["user:42"], { requests: onceEach }),
       await ofWeir("with an idempotency key, 1,000 keys on 16 objects", thousand, { requests: onceEach }),
       await ofWeir("credits, one hot key", one("credits")),
     ];

@@ -102,12 +102,23 @@ const MAX_ANSWERS = 2_048;
 const MAX_ANSWERS_LENGTH = 2 ** 20;
 const ANSWER_KEPT_MS = 3_000;
 
+interface RecentAnswer {
+  readonly name: string;
+  readonly answer: MaybePromise<unknown>;
+  readonly atMs: number;
+  /** The next newer one. */
+  next?: RecentAnswer;
+}
+
 /**
  * The answers to the last messages. A message whose answer is lost or late comes again, and is answered as before, so its
  * calls are charged once. An object that has lost its memory in between charges them twice.
  */
 class RecentAnswers {
-  readonly #answers = new Map<string, { readonly answer: MaybePromise<unknown>; readonly atMs: number }>();
+  readonly #answers = new Map<string, RecentAnswer>();
+  /** The map would find it too, but among all that were deleted before: that takes longer than deciding. */
+  #oldest: RecentAnswer | undefined;
+  #newest: RecentAnswer | undefined;
   #length = 0;
 
   once(sent: Sent | undefined, nowMs: number, make: () => MaybePromise<unknown>): MaybePromise<unknown> {
@@ -115,21 +126,28 @@ class RecentAnswers {
     const name = `${sent.from} ${sent.number}`;
     const known = this.#answers.get(name);
     if (known !== undefined) return known.answer;
-    const answer = make();
-    this.#answers.set(name, { answer, atMs: nowMs });
-    this.#length += lengthOf(answer);
+    const added: RecentAnswer = { name, answer: make(), atMs: nowMs };
+    this.#answers.set(name, added);
+    this.#length += lengthOf(added);
+    if (this.#oldest === undefined || this.#newest === undefined) this.#oldest = added;
+    else this.#newest.next = added;
+    this.#newest = added;
     // Thousands of objects may share the memory of one isolate.
-    for (const [oldest, each] of this.#answers) {
-      const isRoomy = this.#answers.size <= MAX_ANSWERS && this.#length <= MAX_ANSWERS_LENGTH;
-      if (isRoomy && nowMs < each.atMs + ANSWER_KEPT_MS) break;
-      this.#answers.delete(oldest);
-      this.#length -= lengthOf(each.answer);
+    while (this.#oldest !== undefined && !this.#mayKeep(this.#oldest, nowMs)) {
+      this.#answers.delete(this.#oldest.name);
+      this.#length -= lengthOf(this.#oldest);
+      this.#oldest = this.#oldest.next;
     }
-    return answer;
+    return added.answer;
+  }
+
+  #mayKeep({ atMs }: RecentAnswer, nowMs: number): boolean {
+    const isRoomy = this.#answers.size <= MAX_ANSWERS && this.#length <= MAX_ANSWERS_LENGTH;
+    return isRoomy && nowMs < atMs + ANSWER_KEPT_MS;
   }
 }
 
-function lengthOf(answer: unknown): number {
+function lengthOf({ answer }: RecentAnswer): number {
   return typeof answer === "string" ? answer.length : 0;
 }
 

@@ -212,7 +212,8 @@ export class Journal {
   endTurn(): void {
     this.isTurn = false;
     if (this.#isBroken) throw new Error("a part of a turn was written, and failed");
-    if (this.#pending.length > 0) this.#tables.atomically(() => this.#write());
+    // Mostly one row, which needs no transaction of its own.
+    if (this.#pending.length > 0) this.#write();
   }
 
   /** Moves everything to the tables, so that queries find it there. */
@@ -265,7 +266,8 @@ export class Journal {
     );
     const isLong = this.#length + text.length > MAX_LENGTH || this.#since.size + changes.size > MAX_KEYS;
     this.#since.merge(changes);
-    if (isLong || this.#rows === MAX_ROWS || this.#room?.isShort() === true) this.#fold();
+    if (isLong || this.#rows === MAX_ROWS || this.#room?.isShort() === true)
+      this.#tables.atomically(() => this.#fold());
     else this.#append(text, this.#rows + 1);
   }
 

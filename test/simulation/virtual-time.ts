@@ -6,6 +6,9 @@ interface Due {
   readonly work: () => unknown;
 }
 
+/** More events than any history has at one instant: after as many, they only make each other. */
+const MAX_AT_ONCE = 100_000;
+
 /**
  * Runs events in the order of their times, then of their making. Between two events all promises settle.
  * While an event's promise is pending (a real server answers), time is stopped.
@@ -44,9 +47,15 @@ export class VirtualTime {
     };
   }
 
-  /** Runs all events until `untilMs`, and calls `afterEach` after each. */
+  /**
+   * Runs all events until `untilMs`, and calls `afterEach` after each.
+   * @throws Error when they are endless at one instant
+   */
   async run(untilMs: number, afterEach: () => void): Promise<void> {
+    let atOnce = 0;
     for (let next = this.#pop(untilMs); next !== undefined; next = this.#pop(untilMs)) {
+      atOnce = next.atMs === this.nowMs ? atOnce + 1 : 0;
+      if (atOnce > MAX_AT_ONCE) throw new Error(`time stands still at ${this.nowMs} ms`);
       this.nowMs = next.atMs;
       const work = next.work();
       if (work instanceof Promise) await work;

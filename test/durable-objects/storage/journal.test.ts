@@ -312,6 +312,33 @@ test("a fold that dies at any of its writes has changed nothing, and the next on
   }
 });
 
+test("a turn that folds, and cannot write all of that, leaves the journal and the tables as they were", () => {
+  for (let writes = 0, isDone = false; !isDone; writes += 1) {
+    const database = new Database();
+    const storage = new Storage(database.storage);
+    for (let turn = 0; turn < 256; turn += 1)
+      storage.turn(() => {
+        for (const key of ["a", "b"]) {
+          storage.write(recordOf(key, turn), turn);
+          storage.answers.write(key, `id ${turn % 12}`, { request: "r", answer: "{}", atMs: turn });
+        }
+      }, lost);
+    const state = stateOf(storage);
+    database.writesLeft = writes;
+    try {
+      storage.turn(() => storage.claims.write("a", CLAIM, true), lost);
+      isDone = true;
+    } catch (error) {
+      expect(error).toBeInstanceOf(Died);
+    }
+    database.writesLeft = Infinity;
+    // Records, segments and the claim.
+    if (isDone) expect(writes).toBeGreaterThan(5);
+    const claims = new Map(isDone ? [["a c", CLAIM]] : []);
+    expect(stateOf(new Storage(database.storage))).toEqual({ ...state, claims });
+  }
+});
+
 test("a row of the journal that was cut is not taken for less: the object does not start", () => {
   const database = new Database();
   const storage = new Storage(database.storage);
