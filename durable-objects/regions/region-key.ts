@@ -228,11 +228,13 @@ export class RegionKey extends Holder<ReserveCall> {
     this.#sentAtMs = nowMs;
     this.turn += 1;
     const { policy, key, holder, turn } = this;
-    const rules = policy.rules.map(({ name, capacity }, index) => {
+    const rules = policy.rules.map(({ name, capacity, algorithm }, index) => {
       const { rate, most } = this.#cuts[index] ?? NOTHING;
       const of = { used: 0, kept: most, wanted: most, demand: this.#demand[index] ?? 0 };
       if (most > 0) return [name, { ...of, rate, level: this.#levelOf(index) }] as const;
-      return [name, this.#hasTaken ? of : { ...of, left: capacity }] as const;
+      // Time returns what a bucket lacks. Of a log or window it would count as used until the window ends.
+      const returns = algorithm.isCutByWindow === true && !this.#hasTaken;
+      return [name, returns ? { ...of, left: capacity } : of] as const;
     });
     const call: ReserveCall = {
       policy: policy.name,
