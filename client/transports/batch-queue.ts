@@ -17,7 +17,7 @@ import {
   MAX_BATCHED,
 } from "../../core/protocol/messages.ts";
 import type { Full } from "../../core/protocol/problems.ts";
-import { CongestionControl, Gathering, untilAll } from "./congestion-control.ts";
+import { CongestionControl } from "./congestion-control.ts";
 
 /** After this many batches, or this time, another request sends. An invocation may make 50 calls. */
 const MAX_MESSAGES = 32;
@@ -53,7 +53,6 @@ const OBJECT_BOUNDS: MessageBounds = { maxCalls: MAX_BATCHED, maxLength: MAX_BAT
 export class BatchQueue<Answer extends object | null = BatchedAnswer> {
   /** How fast messages are sent to the object. */
   readonly congestion: CongestionControl;
-  readonly #gathering: Gathering | undefined;
   readonly #bounds: MessageBounds;
   readonly #queued = new Set<QueuedCall<Answer>>();
   #sender: Sender | undefined;
@@ -62,11 +61,9 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
   #flights: number[] = [];
   #aloneUntilMs = -Infinity;
 
-  /** @param gathering absent: no call waits for others that it could be sent with */
-  constructor(bounds = OBJECT_BOUNDS, congestion = new CongestionControl(), gathering?: Gathering) {
+  constructor(bounds = OBJECT_BOUNDS, congestion = new CongestionControl()) {
     this.#bounds = bounds;
     this.congestion = congestion;
-    this.#gathering = gathering;
   }
 
   /** Whether calls for this object go alone, because it does not know batches. */
@@ -158,9 +155,7 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
       if (end === undefined) inBackground(new Promise<void>((done) => (end = done)));
     };
     // All calls made in this turn of the event loop go together, e.g. those of one request.
-    await this.#gathering?.wait(time, () => this.#queued.size);
-    // A request whose clock differs may have taken over. If both left it to each other, nobody would ever send.
-    if ((this.#sender?.batch ?? -1) < 0) this.#sender = sender;
+    await Promise.resolve();
     while (sender.batch + 1 < MAX_MESSAGES && this.#sender === sender) {
       const nowMs = time.nowMs();
       sender.batch += 1;
@@ -187,7 +182,7 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
       if (!(limit ?? reserve ?? operation)) break;
       sender.steps[sender.batch]?.open();
       // Requests that were answered together call again together: these calls join the batch.
-      await untilAll(time);
+      await new Promise<void>((done) => time.after(0, done));
     }
     if (this.#sender === sender) this.#sender = undefined;
     for (const step of sender.steps) step.open();
@@ -278,7 +273,6 @@ const SWEEP_MS = 1_000;
 export class BatchQueues {
   readonly #queues = new Map<string, BatchQueue>();
   readonly #congestion = new CongestionControl();
-  readonly #gathering = new Gathering();
   readonly #onPause: (() => void) | undefined;
   /** When this isolate's messages were sent. */
   readonly departures = new Departures(randomId);
@@ -304,8 +298,7 @@ export class BatchQueues {
     if (known !== undefined) return known.isForAlone(nowMs) ? undefined : known;
     if (this.#queues.size >= MAX_QUEUES) this.#sweep(nowMs);
     if (this.#queues.size >= MAX_QUEUES) return undefined;
-    const congestion = new CongestionControl(this.#congestion, this.#onPause);
-    const queue = new BatchQueue(OBJECT_BOUNDS, congestion, this.#gathering);
+    const queue = new BatchQueue(OBJECT_BOUNDS, new CongestionControl(this.#congestion, this.#onPause));
     this.#queues.set(name, queue);
     return queue;
   }

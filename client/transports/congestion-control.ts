@@ -4,7 +4,7 @@
  * message doubles that time, with jitter. After `MAX_MISSED` of them the object counts as overloaded: for a while calls
  * are answered without it, at once, except one that probes it. So a slow object gets fewer messages and not more.
  */
-import { jitterAt, type Time } from "../../core/clock.ts";
+import { jitterAt } from "../../core/clock.ts";
 
 /**
  * An isolate itself may stand still for as long, so a message is no sooner overdue than this after the mean (as RFC 6298
@@ -140,37 +140,6 @@ export class CongestionControl {
     }
     this.#deviationMs += (Math.abs(this.#meanMs - tookMs) - this.#deviationMs) / 4;
     this.#meanMs += (tookMs - this.#meanMs) / 8;
-  }
-}
-
-/** Requests that are there already run before a timer. */
-export function untilAll(time: Time): Promise<void> {
-  return new Promise((done) => void time.after(0, done));
-}
-
-/** After as many waits for nothing in a row each further one doubles the calls that do not wait, to `MAX_SKIPS`. */
-const FREE_MISSES = 7;
-const MAX_SKIPS = 63;
-
-/**
- * Whether a call that finds no message in flight waits for the requests that came at the same time, in all queues of an
- * isolate. A message costs more than a timer, and mostly also a row and its way to the disk. But a call that comes alone
- * is a millisecond later, so where the waits are for nothing only one call of 64 waits.
- */
-export class Gathering {
-  /** The first calls of an isolate are few. */
-  #misses = Infinity;
-  #skips = MAX_SKIPS;
-
-  /** @param queued how many calls are to be sent */
-  async wait(time: Time, queued: () => number): Promise<void> {
-    if (this.#skips > 0) {
-      this.#skips -= 1;
-      return;
-    }
-    await untilAll(time);
-    this.#misses = queued() > 1 ? 0 : this.#misses + 1;
-    this.#skips = Math.min(MAX_SKIPS, 2 ** Math.max(0, this.#misses - FREE_MISSES) - 1);
   }
 }
 

@@ -1,6 +1,5 @@
 /** One isolate whose requests call one object, in virtual time. */
 import { BatchQueue, type Message, type QueuedCall } from "../../client/transports/batch-queue.ts";
-import { Gathering } from "../../client/transports/congestion-control.ts";
 import type { Answers } from "../../client/transports/send-batch.ts";
 import type { Time } from "../../core/clock.ts";
 import { type BatchedCall, MAX_BATCHED } from "../../core/protocol/messages.ts";
@@ -28,7 +27,7 @@ const keyOf = ({ call }: Pick<QueuedCall, "call">) => call.limit?.key ?? "";
 export class History {
   // Long chains of promises have to settle between two instants.
   readonly time = new VirtualTime(() => new Promise((done) => setImmediate(done)));
-  readonly queue: BatchQueue;
+  readonly queue = new BatchQueue();
   readonly messages: { readonly atMs: number; readonly keys: readonly string[] }[] = [];
   /** By number, of messages that may come again. */
   readonly numbered: string[] = [];
@@ -42,8 +41,7 @@ export class History {
   readonly #breakage: Breakage;
   readonly #mayRepeat: boolean;
 
-  constructor(breakage: Breakage = {}, mayRepeat = false, gathering?: Gathering) {
-    this.queue = new BatchQueue(undefined, undefined, gathering);
+  constructor(breakage: Breakage = {}, mayRepeat = false) {
     this.#breakage = breakage;
     this.#mayRepeat = mayRepeat;
   }
@@ -112,14 +110,6 @@ export class History {
       });
     });
   }
-}
-
-/** One whose isolate has many calls: the next that finds no message in flight waits for others. */
-export async function busyGathering(): Promise<Gathering> {
-  const gathering = new Gathering();
-  const time: Time = { nowMs: () => 0, after: (_, work) => (work(), () => undefined) };
-  for (let call = 0; call < 64; call += 1) await gathering.wait(time, () => 2);
-  return gathering;
 }
 
 /** Calls one after the other, each answered after `backMs`: the round trip is then known. */

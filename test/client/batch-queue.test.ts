@@ -1,23 +1,14 @@
 /** Calls that travel together, in virtual time: requests end at any moment, messages are lost, late, or fail. */
 import { afterEach, expect, test, vi } from "vitest";
 import { BatchQueue, BatchQueues, QueuedCall } from "../../client/transports/batch-queue.ts";
-import { Gathering, STILL_MS } from "../../client/transports/congestion-control.ts";
+import { STILL_MS } from "../../client/transports/congestion-control.ts";
 import type { Answers } from "../../client/transports/send-batch.ts";
 import type { Time } from "../../core/clock.ts";
 import { MAX_BATCH_LENGTH, MAX_BATCHED } from "../../core/protocol/messages.ts";
 import { Dice } from "../simulation/dice.ts";
 import { VirtualTime } from "../simulation/virtual-time.ts";
 import { announcedSeed } from "../support/random.ts";
-import {
-  type Breakage,
-  BrokenLaw,
-  busyGathering,
-  callOf,
-  DEADLINE_MS,
-  History,
-  law,
-  warm,
-} from "./batch-history.ts";
+import { type Breakage, BrokenLaw, callOf, DEADLINE_MS, History, law, warm } from "./batch-history.ts";
 
 const HISTORIES = 300;
 
@@ -26,7 +17,7 @@ afterEach(() => void vi.restoreAllMocks());
 /** A random history; its calls come in bursts. */
 async function run(seed: number, breakage?: Breakage, mayRepeat = false): Promise<History> {
   const dice = new Dice(seed);
-  const history = new History(breakage, mayRepeat, seed % 2 === 0 ? await busyGathering() : undefined);
+  const history = new History(breakage, mayRepeat);
   const isFaulty = dice.chance(0.7);
   let failure: unknown;
   let atMs = 0;
@@ -141,48 +132,6 @@ test("calls that one turn of the event loop makes go in one message", async () =
   for (const key of ["a", "b", "c"]) void history.call(key, () => ({ backMs: 10 }));
   await history.time.run(100, () => undefined);
   expect(history.messages.map(({ keys }) => keys)).toEqual([["a", "b", "c"]]);
-});
-
-test("requests that come in one moment share a message, and of those that each come alone few wait for others", async () => {
-  let waits = 0;
-  const noLaw = () => undefined;
-  const after = (time: Time): Time["after"] => {
-    return (ms, work) => {
-      if (ms === 0) waits += 1;
-      return time.after(ms, work);
-    };
-  };
-  const clock = (time: Time) => ({ ...time, nowMs: () => time.nowMs(), after: after(time) });
-  const history = new History({ clock }, false, new Gathering());
-  const callAt = (atMs: number, key: string) =>
-    history.time.at(atMs, () => void history.call(key, () => ({ backMs: 1 })));
-  for (let call = 0; call < 640; call += 1) callAt(10 * (call + 1), `alone-${call}`);
-  await history.time.run(6_490, noLaw);
-  expect(waits).toBeLessThan(32);
-
-  // Each comes with another now: those that still skip the wait go alone, and all others together.
-  const before = history.messages.length;
-  for (let call = 0; call < 256; call += 1) callAt(6_500 + 10 * (call >> 1), `again-${call}`);
-  await history.time.run(10_000, noLaw);
-  expect(history.messages.length - before).toBeLessThan(128 + 64);
-  expect(history.messages.at(-1)?.keys).toEqual(["again-254", "again-255"]);
-  expect(history.answered).toBe(640 + 256);
-});
-
-test("requests whose clocks differ do not take the gathering from each other for ever: the first to wake sends", async () => {
-  let requests = 0;
-  const clock = (time: Time): Time => {
-    const aheadMs = 500 * (requests++ % 2);
-    return { ...time, nowMs: () => time.nowMs() + aheadMs };
-  };
-  const history = new History({ clock }, false, await busyGathering());
-  const fromMs = warm(history, 1);
-  history.time.at(fromMs, () => {
-    for (const key of ["a", "b", "c", "d"]) void history.call(key, () => ({ backMs: 1 }));
-  });
-  await history.time.run(fromMs + 1_000, () => undefined);
-  expect(history.messages.slice(20).map(({ keys }) => keys)).toEqual([["a", "b", "c", "d"]]);
-  expect(history).toMatchObject({ answered: 24, open: 0 });
 });
 
 test("the next message goes when the last one is overdue: 25 ms after the mean of round trips that hardly differ", async () => {
