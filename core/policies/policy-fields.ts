@@ -70,7 +70,8 @@ function durationBy<Value>(
   shape: Shape = { type: "string" },
 ) {
   const readings = (value: unknown) => {
-    const isNumber = typeof value === "number" ? value > 0 : /^[1-9]\d{0,8}$/.test(String(value));
+    const isNumber =
+      typeof value === "number" ? value > 0 : typeof value === "string" && /^[1-9]\d{0,8}$/.test(value);
     if (isNumber) return ` (${String(value)} might be "${String(value)}s" or "${String(value)}ms")`;
     const near = typeof value === "string" ? durationMeant(value) : undefined;
     return near === undefined || read(near) === undefined ? "" : didYouMean(JSON.stringify(near));

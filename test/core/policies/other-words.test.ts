@@ -100,3 +100,9 @@ test("a table that is meant to be POLICIES is refused, and text of such a name i
     );
   expect(() => requireKnownNames({ POLICY: "strict", LEGACY: { a: 1 } })).not.toThrow();
 });
+
+// An object that came as JSON threw, and the catalog did not answer.
+test("a duration that cannot be made a text is refused by name", () => {
+  const window = JSON.parse('{"toString":"a","valueOf":1}') as unknown;
+  expect(errorOf({ ...BUCKET, window })).toContain("window is an object: must be");
+});
