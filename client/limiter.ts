@@ -52,12 +52,23 @@ export interface Limiter extends Omit<LimiterCalls, "reserve">, AsyncDisposable 
   close(): Promise<void>;
 }
 
-/** Adds a release to `decision`, which it references, and so its link (client/remote/create-limiter.ts). */
-export function withRelease(decision: Decision, release: (id: string) => Promise<void>): Grant {
+/** Ends the lease of a grant whose slot is the isolate's own, without a message. `false`: `release` is to end it. */
+export const END_HERE = Symbol("endHere");
+
+/**
+ * Adds a release to `decision`, which it references, and so its link (client/remote/create-limiter.ts).
+ * @param endHere for a lease that may end here without a message
+ */
+export function withRelease(
+  decision: Decision,
+  release: (id: string) => Promise<void>,
+  endHere?: () => boolean,
+): Grant & { readonly [END_HERE]?: () => boolean } {
   const end = async () => {
     if (decision.lease !== undefined) await release(decision.lease.id).catch(() => undefined);
   };
-  return Object.defineProperty({ ...decision }, Symbol.asyncDispose, { value: end }) as Grant;
+  const grant = Object.defineProperty({ ...decision }, Symbol.asyncDispose, { value: end }) as Grant;
+  return endHere === undefined ? grant : Object.defineProperty(grant, END_HERE, { value: endHere });
 }
 
 export interface ClientOptions {

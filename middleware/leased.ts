@@ -1,5 +1,13 @@
 /** A lease for the duration of a request and its answer's stream, without a framework. */
-import type { AcquireRequest, CallFields, Grant, GrantedLease, Limiter } from "../client/limiter.ts";
+import {
+  type AcquireRequest,
+  type CallFields,
+  END_HERE,
+  type Grant,
+  type GrantedLease,
+  type Limiter,
+  type withRelease,
+} from "../client/limiter.ts";
 import { SYSTEM_TIME } from "../core/clock.ts";
 import { busyBody } from "../core/protocol/denied-body.ts";
 import { endedStream } from "./ended-stream.ts";
@@ -26,6 +34,8 @@ export type LeaseOptions<Args extends readonly unknown[]> = SharedOptions<Args> 
 const MAX_MS = 3_600_000;
 /** Renewals in a lifetime: one lost renewal does not end the lease. */
 const RENEWALS = 3;
+/** So many turns of the microtask queue take less than a timer, and are enough for a handler that waits for nothing. */
+const TURNS = 32;
 
 /** Leases units for a request, and notes the decision. Errors of the limiter are the application's. */
 export async function leased<Args extends readonly unknown[]>(
@@ -43,10 +53,13 @@ export async function leased<Args extends readonly unknown[]>(
   if (!("success" in grant)) return grant;
   const outcome = { success: grant.success, decisions: [grant] };
   const verdict = verdictOn(request, outcome, policies, () => busyBody(grant), time);
-  const kept = grant.lease === undefined ? undefined : keepLease(limiter, grant.lease, options);
-  if (kept !== undefined) RequestLimits.of(request).noteLease(grant.policy, kept.lease);
+  if (grant.lease === undefined) return { ...verdict, end: () => undefined };
+  const { [END_HERE]: endHere }: ReturnType<typeof withRelease> = grant;
+  const kept = keepLease(limiter, grant.lease, options, endHere);
+  RequestLimits.of(request).noteLease(grant.policy, kept.lease);
   const end = (how: End) => {
-    if (kept !== undefined) inBackground(kept.release(how));
+    const released = kept.release(how);
+    if (released !== undefined) inBackground(released);
   };
   return { ...verdict, end };
 }
@@ -69,15 +82,20 @@ async function acquire<Args extends readonly unknown[]>(
 /** A lease that is renewed until it is released, or lost. */
 interface KeptLease {
   readonly lease: RequestLease;
-  /** Releases it, once. If that fails, the lease expires. */
-  readonly release: (end: End) => Promise<void>;
+  /** Releases it, once. If that fails, the lease expires. `undefined`: it has ended, without a message. */
+  readonly release: (end: End) => Promise<void> | undefined;
 }
 
-/** Keeps a lease, with one timer and no message while its request is shorter than the time until the first renewal. */
+/**
+ * Keeps a lease, with one timer and no message while its request is shorter than the time until the first renewal, and
+ * without the timer if it waits for nothing.
+ * @param endHere ends it in this isolate, if it can (`END_HERE`)
+ */
 export function keepLease(
   limiter: LeasingLimiter,
   granted: GrantedLease,
   { ttlMs, mostMs = MAX_MS, time = SYSTEM_TIME }: Pick<LeaseOptions<[]>, "ttlMs" | "mostMs" | "time">,
+  endHere: () => boolean = () => false,
 ): KeptLease {
   const { id, expiresAfterMs } = granted;
   const params = { id, ...(ttlMs !== undefined && { ttlMs }) };
@@ -85,10 +103,12 @@ export function keepLease(
   const sinceMs = time.nowMs();
   const endsAtMs = sinceMs + mostMs;
   let released: Promise<void> | undefined;
+  let isReleased = false;
   // The runtime's signals are dear, and few handlers ask for one.
   let lost: AbortController | undefined;
   let lostBy: unknown;
-  let cancelRenewal = time.after(everyMs, renew);
+  let cancelRenewal = () => undefined as void;
+  void watch();
   let cancelExpiry: (() => void) | undefined;
   function stop(): void {
     cancelRenewal();
@@ -96,14 +116,14 @@ export function keepLease(
   }
   function lose(reason: unknown = new Error(`the lease ${id} is lost`)): void {
     stop();
-    if (released !== undefined) return;
+    if (isReleased) return;
     lostBy ??= reason;
     lost?.abort(lostBy);
   }
   async function renewed(): Promise<void> {
     const sentMs = time.nowMs();
     const answer = await limiter.renew(params).catch(mayBeThere);
-    if (released !== undefined || lostBy !== undefined) return;
+    if (isReleased || lostBy !== undefined) return;
     if (answer === false) return lose();
     const nowMs = time.nowMs();
     if (answer !== true) {
@@ -118,6 +138,11 @@ export function keepLease(
     cancelExpiry ??= time.after(Math.max(0, expiresAfterMs - passedMs), lose);
     void renewed();
   }
+  /** Timers of the runtime are dear: a request that is over before the event loop turns has none. */
+  async function watch(): Promise<void> {
+    for (let turns = 0; turns < TURNS; turns += 1) await Promise.resolve();
+    if (!isReleased && lostBy === undefined) cancelRenewal = time.after(everyMs, renew);
+  }
   const own = granted.signal as AbortSignal | undefined;
   own?.addEventListener("abort", () => lose(own.reason));
   if (own?.aborted === true) lose(own.reason);
@@ -128,8 +153,11 @@ export function keepLease(
   };
   const release = (end: End) => {
     stop();
-    const report = end === "aborted" ? ({ outcome: "ignore" } as const) : {};
-    released ??= limiter.release({ id, ...report }).catch(() => undefined);
+    if (!isReleased && !endHere()) {
+      const report = end === "aborted" ? ({ outcome: "ignore" } as const) : {};
+      released = limiter.release({ id, ...report }).catch(() => undefined);
+    }
+    isReleased = true;
     return released;
   };
   return {

@@ -93,16 +93,29 @@ export class RequestLimits {
   setHeaders(headers: Target, nowMs: () => number): void {
     if (this.#binding === undefined) return;
     const { policy: named, plan = "" } = this.#binding;
-    const described = this.#policies.get(named) ?? { headers: DEFAULT_HEADERS, rules: [] };
+    const described = this.#policies.get(named) ?? UNKNOWN;
     const policy = withOwnLimits(described.plans?.get(plan) ?? described, this.#ownLimits);
-    if (policy.rules.length > 0) setPolicyHeaders(headers, policy);
+    for (const [name, value] of policyHeaders(policy)) headers.set(name, value);
     setQuotaHeaders(headers, policy, this.#binding, nowMs);
     for (const [name, value] of Object.entries(retryAfter(this.#waitMs))) headers.set(name, value);
   }
 }
 
+/** They are the same for all requests. Those of a policy with a call's own limits go with it. */
+const knownHeaders = new WeakMap<HeaderPolicy, ReadonlyMap<string, string>>();
+
+function policyHeaders(policy: HeaderPolicy): ReadonlyMap<string, string> {
+  const known = knownHeaders.get(policy);
+  if (known !== undefined) return known;
+  const made = new Map<string, string>();
+  if (policy.rules.length > 0) setPolicyHeaders(made, policy);
+  knownHeaders.set(policy, made);
+  return made;
+}
+
 /** The policy as a call with limits of its own sees it: those come without a burst. */
-function withOwnLimits(policy: HeaderPolicy, limits: OwnLimits = {}): HeaderPolicy {
+function withOwnLimits(policy: HeaderPolicy, limits: OwnLimits | undefined): HeaderPolicy {
+  if (limits === undefined) return policy;
   const rules = policy.rules.map((rule) => {
     const units = Object.hasOwn(limits, rule.unit) ? limits[rule.unit] : undefined;
     const isLimited = units !== undefined && rule.quota.units !== NO_LIMIT;
@@ -133,6 +146,7 @@ const FRESH_MS = 60_000;
 /** The same when the limiter did not answer. */
 const RETRY_MS = 10_000;
 const DEFAULT_HEADERS: readonly HeaderStyle[] = ["draft-11"];
+const UNKNOWN: HeaderPolicy = { headers: DEFAULT_HEADERS, rules: [] };
 
 const known = new WeakMap<object, { readonly policies: HeaderPolicies; untilMs: number }>();
 

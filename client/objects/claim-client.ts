@@ -240,8 +240,12 @@ export class ClaimClient {
     id: string,
     report: LeaseReport = {},
   ): undefined | Answered<undefined> {
-    if (this.#slots.release(this.#caller, policy, key, id)) return undefined;
-    return this.#releaseThere(policy, key, id, report);
+    return this.endHere(policy, key, id) ? undefined : this.#releaseThere(policy, key, id, report);
+  }
+
+  /** Ends a lease of this isolate's own. `false`: the object is to end it. */
+  endHere(policy: Policy, key: string, id: string): boolean {
+    return this.#slots.release(this.#caller, policy, key, id);
   }
 
   async #releaseThere(policy: Policy, key: string, id: string, report: LeaseReport): Answered<undefined> {

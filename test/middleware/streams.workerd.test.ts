@@ -4,14 +4,15 @@ import { env } from "cloudflare:workers";
 import { Hono } from "hono";
 import { expect, test } from "vitest";
 import { withConcurrency, withRateLimit } from "../../package/fetch.ts";
-import { concurrency, rateLimit } from "../../package/hono.ts";
+import { concurrency, type LimitVariables, rateLimit } from "../../package/hono.ts";
 import { createObjectsLimiter } from "../../package/objects.ts";
 import { TEST_POLICIES } from "../support/fixtures.ts";
 import { freshKey } from "../support/limiter.ts";
 
 const namespace: unknown = (env as unknown as Record<string, unknown>)["OBJECTS"];
 const limiterOf = () => createObjectsLimiter({ namespace, policies: TEST_POLICIES });
-const leasesOf = async (key: string) => (await limiterOf().peek({ policy: "export", key })).leases;
+const leasesOf = async (key: string, policy: "export" | "hot-slots" = "export") =>
+  (await limiterOf().peek({ policy, key })).leases;
 
 /** An application with a slot around a stream, which a test feeds. */
 function start(key: string) {
@@ -72,4 +73,29 @@ test("in a plain handler: an answer of a web socket is handed on as it is, and h
   webSocket?.accept();
   await waitOnExecutionContext(ctx);
   expect([status, await said, await leasesOf(key)]).toEqual([101, "hello", 0]);
+});
+
+test("each request frees its slot once, whether the isolate still has it or has handed it over", async () => {
+  const key = freshKey();
+  const app = new Hono<{ Variables: LimitVariables }>();
+  const granted: string[] = [];
+  app.get("/:ms", concurrency({ limiter: limiterOf, policy: "hot-slots", key }), async (c) => {
+    granted.push(String(c.var.limits["hot-slots"]?.source));
+    const ms = Number(c.req.param("ms"));
+    if (ms > 0) await scheduler.wait(ms);
+    return c.text("done");
+  });
+  const ask = async (ms: number) => {
+    const ctx = createExecutionContext();
+    const { status } = await app.request(`/${ms}`, {}, {}, ctx);
+    await waitOnExecutionContext(ctx);
+    return status;
+  };
+  // An isolate has slots after some calls, and hands over what is older than half a second.
+  for (let call = 0; call < 30; call += 1) await ask(0);
+  const long = Array.from({ length: 5 }, () => ask(1_200));
+  for (let call = 0; call < 200; call += 1) expect(await ask(call % 10 === 0 ? 5 : 0)).toBe(200);
+  expect(await Promise.all(long)).toEqual(Array(5).fill(200));
+  expect(granted.filter((source) => source === "isolate").length).toBeGreaterThan(100);
+  await expect.poll(async () => await leasesOf(key, "hot-slots")).toBe(0);
 });

@@ -15,6 +15,7 @@ import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { type Address, ADDRESSES } from "../../client/transports/transport.ts";
 import { DEFAULT_BOUNDS, type Region } from "../../core/policies/policy.ts";
 import type { AllDecisions, AnyDecision, Decision } from "../../core/protocol/decision.ts";
+import { secretOf } from "../../core/protocol/names.ts";
 import { orThrow } from "../../core/protocol/problems.ts";
 import type { PolicyList } from "../../core/protocol/reservation-messages.ts";
 import { SCOPES } from "../auth/tokens.ts";
@@ -97,7 +98,16 @@ export class DirectLimiter extends UniformClient implements Limiter {
     const context = { ...this.#context, ...request, waitUntil: this.#parts.inBackground };
     const answer = await callAcquire(context, input);
     signal?.throwIfAborted();
-    return withRelease(orThrow(answer).answer, (id) => this.release({ id }));
+    return this.#granted(orThrow(answer));
+  }
+
+  /** A lease that this isolate has granted ends here as well, without the way of a call. */
+  #granted({ policy, answer }: TargetAnswer<Decision>): Grant {
+    const { key, lease, source } = answer;
+    const { claims } = this.#context.client;
+    const isOwn = lease !== undefined && source === "isolate" && policy.candidate === undefined;
+    const endHere = isOwn ? () => claims.endHere(policy, key, secretOf(lease.id)) : undefined;
+    return withRelease(answer, (id) => this.release({ id }), endHere);
   }
 
   policies(): Promise<PolicyList> {
