@@ -11,7 +11,7 @@ import { Calls } from "../../scripts/verify/calls.ts";
 import type { Serving } from "../../scripts/workerd.ts";
 import { partIn, POLICIES, SHORT } from "../support/account-lengths.ts";
 import { startApi } from "../support/cloudflare-api.ts";
-import { inDeepRuns, IS_DEEP } from "../support/depth.ts";
+import { inDeepRuns } from "../support/depth.ts";
 import { TOKENS } from "../support/fixtures.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
 
@@ -86,7 +86,7 @@ inDeepRuns("the command does it, and leaves nothing", async () => {
   expect(foldersLeft()).toEqual([]);
 });
 
-test.each(IS_DEEP ? (["SIGINT", "SIGTERM"] as const) : (["SIGINT"] as const))(
+inDeepRuns.each(["SIGINT", "SIGTERM"] as const)(
   "%s ends it early, and nothing is left",
   async (signal) => {
     let isKilled = false;

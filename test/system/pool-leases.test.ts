@@ -12,7 +12,7 @@ const CALLER = join(import.meta.dirname, "..", "support", "caller.mjs");
 const LIMIT = 4;
 const TTL_MS = 1_500;
 // One region is killed in the middle of it, or each of the three.
-const STORM_MS = depth(4_000, 12_000);
+const STORM_MS = depth(3_000, 12_000);
 const KILLS = depth(1, 3);
 const slots = { algorithm: "concurrency", pool: "redis", deadlineMs: 2_000, maxWait: "30s" };
 const POLICIES = {
@@ -217,7 +217,7 @@ test("a look tells what its own region leases now", async () => {
 test("many short leases in one region cost Redis little: it keeps the slots it uses", async () => {
   await acquire(AS, "slots", "busy");
   const before = world.bridge.commands();
-  const visits = depth(100, 300);
+  const visits = depth(60, 300);
   for (let count = 0; count < visits; count += 1) {
     const lease = leaseIn(await acquire(AS, "slots", "busy")) as Lease;
     await release(AS, lease);

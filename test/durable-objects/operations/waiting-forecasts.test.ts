@@ -57,7 +57,7 @@ describe.each(Object.entries(TABLES))("%s", (name, table) => {
     const any = <Value>(values: readonly Value[]) => values[whole(random, values.length)] as Value;
     const plan = () => any(["", "quick", "large", "slow"]);
     let told = 0;
-    for (let round = 0; round < depth(60, 1_000); round += 1) {
+    for (let round = 0; round < depth(40, 1_000); round += 1) {
       vi.setSystemTime(START_MS + whole(random, 5_000));
       const key = new WaitingKey(table);
       const wait = (of: string, cost: number, waitMs: number): Waiting =>
