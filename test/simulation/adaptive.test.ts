@@ -81,10 +81,13 @@ describe.each(SEEDS)("seed %i", (seed) => {
   });
 });
 
-inDeepRuns("AIMD backs off at every slow call, so in an overload it answers less than ten limits that see fewer of them", () => {
-  const [shared, own] = (["shared", "own"] as const).map((who) => summaryOf(run("aimd", who, 1), 70, 120));
-  expect(shared?.goodPerS ?? Infinity).toBeLessThan(own?.goodPerS ?? 0);
-});
+inDeepRuns(
+  "AIMD backs off at every slow call, so in an overload it answers less than ten limits that see fewer of them",
+  () => {
+    const [shared, own] = (["shared", "own"] as const).map((who) => summaryOf(run("aimd", who, 1), 70, 120));
+    expect(shared?.goodPerS ?? Infinity).toBeLessThan(own?.goodPerS ?? 0);
+  },
+);
 
 test.each(depth<Adapt[]>(["vegas"], ["gradient2", "vegas", "aimd"]))(
   "the plot of %s and its rows in the docs are what happens",

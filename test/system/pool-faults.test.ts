@@ -34,8 +34,8 @@ const BEFORE_MS = depth(300, 1_000);
 const FAULT_MS = depth(1_000, 3_000);
 const AFTER_MS = depth(800, 1_500);
 const KILLS = depth(2, 4);
-/** Callers of each policy in each region. */
-const CALLERS = depth(2, 4);
+/** Callers of each policy in each region, and their pauses: together they always ask for more than there is. */
+const [CALLERS, PAUSE_MS] = depth([2, 8], [4, 0]);
 const random = seededRandom(announcedSeed("pool faults"));
 
 let world: World;
@@ -51,7 +51,7 @@ async function underLoad(key: string, happens: () => Promise<void>): Promise<Tal
   const loads = CONTINENTS.flatMap((_, index) => {
     const client = () => (world.regions[index] as World["regions"][number]).client;
     return (["bucket", "log"] as const).map((policy) =>
-      hammer(client, CALLERS, { policy, key }, tallies[policy], () => isOver),
+      hammer(client, CALLERS, { policy, key }, tallies[policy], () => isOver, PAUSE_MS),
     );
   });
   await sleep(BEFORE_MS);

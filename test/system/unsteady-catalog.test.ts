@@ -3,6 +3,7 @@ import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
 import { createLimiter } from "../../package/client.ts";
 import type { Serving } from "../../scripts/workerd.ts";
+import { depth } from "../support/depth.ts";
 import { TOKENS } from "../support/fixtures.ts";
 import { parsedMetrics } from "../support/metrics.ts";
 import { BACKGROUND_MS, makeState, removeState, serveBundle } from "../support/served.ts";
@@ -126,30 +127,33 @@ async function expectOfOthers(isolate: number, isReached: boolean): Promise<void
   expect(response.status).toBe(401);
 }
 
-describe.each(SILENT)("an isolate that the catalog has never answered, while it is %s", (fate) => {
-  test("answers 503 to what the catalog alone may know, decides by the file, and recovers", async () => {
-    await answering(fate);
-    const isolate = coldIsolate();
-    const calls = callsOnMade();
-    for (const [, how, body, token] of calls) {
-      const answer = await call(isolate, how, body, token);
-      expect([how, ...answer]).toMatchObject([how, 503, { type: "urn:weir:problem:catalog-unreached" }]);
-    }
-    const batch = {
-      protocol: 1,
-      calls: [{ limit: { ...PLAN, cost: 1 } }, { limit: { ...PLAN, policy: "api", cost: 1 } }],
-    };
-    const [status, { answers }] = await call(isolate, "POST /v1/reservations", batch);
-    expect([status, answers]).toMatchObject([
-      200,
-      [{ failed: expect.any(String) as string }, { decision: {} }],
-    ]);
-    await expectOfOthers(isolate, false);
-    await answering("well");
-    await expectKnown(isolate, calls);
-    await expectOfOthers(isolate, true);
-  });
-});
+describe.each(depth(SILENT.slice(2), [...SILENT]))(
+  "an isolate that the catalog has never answered, while it is %s",
+  (fate) => {
+    test("answers 503 to what the catalog alone may know, decides by the file, and recovers", async () => {
+      await answering(fate);
+      const isolate = coldIsolate();
+      const calls = callsOnMade();
+      for (const [, how, body, token] of calls) {
+        const answer = await call(isolate, how, body, token);
+        expect([how, ...answer]).toMatchObject([how, 503, { type: "urn:weir:problem:catalog-unreached" }]);
+      }
+      const batch = {
+        protocol: 1,
+        calls: [{ limit: { ...PLAN, cost: 1 } }, { limit: { ...PLAN, policy: "api", cost: 1 } }],
+      };
+      const [status, { answers }] = await call(isolate, "POST /v1/reservations", batch);
+      expect([status, answers]).toMatchObject([
+        200,
+        [{ failed: expect.any(String) as string }, { decision: {} }],
+      ]);
+      await expectOfOthers(isolate, false);
+      await answering("well");
+      await expectKnown(isolate, calls);
+      await expectOfOthers(isolate, true);
+    });
+  },
+);
 
 /** Each call is answered with 503 until it is answered as ever. */
 async function expectKnown(isolate: number, calls: ReturnType<typeof callsOnMade>): Promise<void> {

@@ -198,11 +198,14 @@ const REFUSED: readonly (readonly [string, readonly string[], string, RegExp])[]
   ],
   ["an unknown flag", ["--fast"], TOKENS.full, /--fast/],
 ];
-test.each(REFUSED.slice(0, depth(1, REFUSED.length)))("%s is refused with a sentence", async (_, args, token, sentence) => {
-  const { exitCode, printed } = await verify(served?.url ?? "", args, token);
-  expect(printed).toMatch(sentence);
-  expect(exitCode).toBe(2);
-});
+test.each(REFUSED.slice(0, depth(1, REFUSED.length)))(
+  "%s is refused with a sentence",
+  async (_, args, token, sentence) => {
+    const { exitCode, printed } = await verify(served?.url ?? "", args, token);
+    expect(printed).toMatch(sentence);
+    expect(exitCode).toBe(2);
+  },
+);
 
 describe("what it counts", () => {
   test("units count as held only while their lease surely was", () => {
