@@ -13,6 +13,7 @@ const POLICIES = { api: { algorithm: "token-bucket", limit: 1_000, window: "30d"
 const FATES = ["slow", "failing", "dead", "silent"] as const;
 /** The catalog never answers, so what an isolate does not know stays unknown. */
 const SILENT = ["failing", "dead", "silent"] as const;
+const NEVER = depth(SILENT.slice(2), [...SILENT]);
 const ISOLATES = 12;
 const state = makeState();
 let serving: Serving;
@@ -127,33 +128,30 @@ async function expectOfOthers(isolate: number, isReached: boolean): Promise<void
   expect(response.status).toBe(401);
 }
 
-describe.each(depth(SILENT.slice(2), [...SILENT]))(
-  "an isolate that the catalog has never answered, while it is %s",
-  (fate) => {
-    test("answers 503 to what the catalog alone may know, decides by the file, and recovers", async () => {
-      await answering(fate);
-      const isolate = coldIsolate();
-      const calls = callsOnMade();
-      for (const [, how, body, token] of calls) {
-        const answer = await call(isolate, how, body, token);
-        expect([how, ...answer]).toMatchObject([how, 503, { type: "urn:weir:problem:catalog-unreached" }]);
-      }
-      const batch = {
-        protocol: 1,
-        calls: [{ limit: { ...PLAN, cost: 1 } }, { limit: { ...PLAN, policy: "api", cost: 1 } }],
-      };
-      const [status, { answers }] = await call(isolate, "POST /v1/reservations", batch);
-      expect([status, answers]).toMatchObject([
-        200,
-        [{ failed: expect.any(String) as string }, { decision: {} }],
-      ]);
-      await expectOfOthers(isolate, false);
-      await answering("well");
-      await expectKnown(isolate, calls);
-      await expectOfOthers(isolate, true);
-    });
-  },
-);
+describe.each(NEVER)("an isolate that the catalog has never answered, while it is %s", (fate) => {
+  test("answers 503 to what the catalog alone may know, decides by the file, and recovers", async () => {
+    await answering(fate);
+    const isolate = coldIsolate();
+    const calls = callsOnMade();
+    for (const [, how, body, token] of calls) {
+      const answer = await call(isolate, how, body, token);
+      expect([how, ...answer]).toMatchObject([how, 503, { type: "urn:weir:problem:catalog-unreached" }]);
+    }
+    const batch = {
+      protocol: 1,
+      calls: [{ limit: { ...PLAN, cost: 1 } }, { limit: { ...PLAN, policy: "api", cost: 1 } }],
+    };
+    const [status, { answers }] = await call(isolate, "POST /v1/reservations", batch);
+    expect([status, answers]).toMatchObject([
+      200,
+      [{ failed: expect.any(String) as string }, { decision: {} }],
+    ]);
+    await expectOfOthers(isolate, false);
+    await answering("well");
+    await expectKnown(isolate, calls);
+    await expectOfOthers(isolate, true);
+  });
+});
 
 /** Each call is answered with 503 until it is answered as ever. */
 async function expectKnown(isolate: number, calls: ReturnType<typeof callsOnMade>): Promise<void> {
