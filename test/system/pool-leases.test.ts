@@ -12,7 +12,7 @@ const CALLER = join(import.meta.dirname, "..", "support", "caller.mjs");
 const LIMIT = 4;
 const TTL_MS = 1_500;
 // One region is killed in the middle of it, or each of the three.
-const STORM_MS = depth(3_000, 12_000);
+const STORM_MS = depth(4_000, 12_000);
 const KILLS = depth(1, 3);
 const slots = { algorithm: "concurrency", pool: "redis", deadlineMs: 2_000, maxWait: "30s" };
 const POLICIES = {
