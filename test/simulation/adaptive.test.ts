@@ -3,7 +3,7 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, test } from "vitest";
 import { drawn, figuresOf, TITLES } from "../../bench/adaptive-plots.ts";
-import { depth } from "../support/depth.ts";
+import { depth, inDeepRuns, IS_DEEP } from "../support/depth.ts";
 import {
   CAPACITY,
   HALVED_AT_S,
@@ -36,13 +36,15 @@ function leastGood(seconds: readonly Second[], fromS: number, toS: number): numb
   return Math.min(...windows.map((atS) => summaryOf(seconds, atS, atS + 5).goodPerS));
 }
 
+/** Of each limit the largest p99 in milliseconds and the least part that is answered while the upstream is halved. */
+const SHARED = [
+  ["gradient2", 350, 0.8],
+  ["vegas", 150, 0.7],
+  ["aimd", PATIENCE_MS, 0.6],
+] as const;
+
 describe.each(SEEDS)("seed %i", (seed) => {
-  /** The largest p99 in milliseconds and the fewest answers of each rule while the upstream is halved. */
-  test.each([
-    ["gradient2", 350, 0.8],
-    ["vegas", 150, 0.7],
-    ["aimd", PATIENCE_MS, 0.6],
-  ] as const)(
+  test.each(depth(SHARED.slice(0, 2), [...SHARED]))(
     "%s shared: it comes down in 5 s, p99 stays below %i ms, nothing collapses, it recovers",
     (adapt, mostMs, share) => {
       const seconds = run(adapt, "shared", seed);
@@ -72,18 +74,22 @@ describe.each(SEEDS)("seed %i", (seed) => {
     const [shared, own] = [run("vegas", "shared", seed), run("vegas", "own", seed)];
     const [one, ten] = [shared, own].map((seconds) => summaryOf(seconds, 70, RECOVERED_AT_S));
     expect(ten?.p50Ms ?? 0).toBeGreaterThan(3 * (one?.p50Ms ?? Infinity));
+    if (!IS_DEEP) return;
     const gradient2 = run("gradient2", "own", seed);
     expect(summaryOf(gradient2, 80, RECOVERED_AT_S).goodPerS).toBeLessThan(0.1 * HALF_PER_S);
     expect(gradient2.at(-1)?.limit).toBeGreaterThan(10 * CAPACITY);
   });
 });
 
-test("AIMD backs off at every slow call, so in an overload it answers less than ten limits that see fewer of them", () => {
-  const [shared, own] = (["shared", "own"] as const).map((who) => summaryOf(run("aimd", who, 1), 70, 120));
-  expect(shared?.goodPerS ?? Infinity).toBeLessThan(own?.goodPerS ?? 0);
-});
+inDeepRuns(
+  "AIMD backs off at every slow call, so in an overload it answers less than ten limits that see fewer of them",
+  () => {
+    const [shared, own] = (["shared", "own"] as const).map((who) => summaryOf(run("aimd", who, 1), 70, 120));
+    expect(shared?.goodPerS ?? Infinity).toBeLessThan(own?.goodPerS ?? 0);
+  },
+);
 
-test.each(["gradient2", "vegas", "aimd"] as const)(
+test.each(depth<Adapt[]>(["vegas"], ["gradient2", "vegas", "aimd"]))(
   "the plot of %s and its rows in the docs are what happens",
   (adapt) => {
     const [shared, own] = [run(adapt, "shared", 1), run(adapt, "own", 1)];

@@ -3,7 +3,7 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { beforeEach, describe, expect, test, vi } from "vitest";
 import { drawnShedding, meansOf, shareOf, sheddingFigures } from "../../bench/shedding-plot.ts";
-import { depth, inDeepRuns } from "../support/depth.ts";
+import { depth, inDeepRuns, IS_DEEP } from "../support/depth.ts";
 import {
   OVERLOAD_AT_S,
   RELIEF_AT_S,
@@ -58,7 +58,7 @@ function expectCalm(seconds: readonly BusySecond[]): void {
 describe.each(SEEDS)("seed %i", (seed) => {
   const faults: Record<string, Faults> = {
     "nothing goes wrong": {},
-    "a tenth of the messages is lost": { lost: 0.1 },
+    ...(IS_DEEP && { "a tenth of the messages is lost": { lost: 0.1 } }),
     "the object forgets everything, again and again": {
       crashesAtS: [200, 230, 260, 300, 500, 700, 870, 900],
     },
@@ -86,7 +86,7 @@ inDeepRuns("a shedder that acts at once flaps: the laws above would find it", as
   expect(turnsOf(overload, 0.5)).toBeGreaterThan(100);
 });
 
-test("the plot and the rows in the docs are what happens", async () => {
+inDeepRuns("the plot and the rows in the docs are what happens", async () => {
   const [weir, atOnce] = [await run("weir", 1), await run("at-once", 1)];
   expect(readFileSync(join(DOCS, "images", "load-shedding.svg"), "utf8")).toBe(drawnShedding(weir, atOnce));
   const page = readFileSync(join(DOCS, "load-shedding.md"), "utf8");

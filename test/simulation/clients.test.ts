@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
 import { holdWith, withHold, withoutHold } from "../../core/accounts/hold.ts";
 import type { ReservationsReply } from "../../core/protocol/reservation-messages.ts";
-import { depth, inDeepRuns } from "../support/depth.ts";
+import { depth, expectOften, inDeepRuns } from "../support/depth.ts";
 import { announcedSeed, seedOr } from "../support/random.ts";
 import { forgottenAtCrash, freeAtExpiry } from "./breakages.ts";
 import type { Kind } from "./clients-policies.ts";
@@ -42,13 +42,9 @@ test(
   PATIENT,
   async () => {
     const sum = await simulate(announcedSeed("clients"), SCHEDULES);
-    // The test is meaningless unless all of this happens often.
-    expect(sum.calls).toBeGreaterThan(20 * SCHEDULES);
-    expect(sum.admittedByClients).toBeGreaterThan(4 * SCHEDULES);
-    expect(sum.admittedByObject).toBeGreaterThan(4 * SCHEDULES);
-    expect(sum.admittedByWorker).toBeGreaterThan(SCHEDULES / 4);
-    expect(sum.degraded).toBeGreaterThan(SCHEDULES / 4);
-    expect(sum.sleeps).toBeGreaterThan(SCHEDULES / 4);
+    const often = { calls: 20, admittedByClients: 4, admittedByObject: 4 };
+    const least = { ...often, admittedByWorker: 0.25, degraded: 0.25, sleeps: 0.25 };
+    expectOften(sum, SCHEDULES, least, ["calls", "admittedByObject"]);
   },
 );
 
@@ -57,9 +53,7 @@ test(
   PATIENT,
   async () => {
     const sum = await simulate(announcedSeed("far clients"), FAR_SCHEDULES, undefined, "far");
-    expect(sum.buckets).toBeGreaterThan(4 * FAR_SCHEDULES);
-    expect(sum.admittedFromBuckets).toBeGreaterThan(50 * FAR_SCHEDULES);
-    expect(sum.degraded).toBeGreaterThan(FAR_SCHEDULES / 4);
+    expectOften(sum, FAR_SCHEDULES, { buckets: 4, admittedFromBuckets: 50, degraded: 0.25 });
   },
 );
 
@@ -68,9 +62,8 @@ test(
   PATIENT,
   async () => {
     const sum = await simulate(announcedSeed("shared clients"), SHARED_SCHEDULES, undefined, "shared");
-    expect(sum.admittedByClients).toBeGreaterThan(SHARED_SCHEDULES);
-    expect(sum.admittedByObject).toBeGreaterThan(4 * SHARED_SCHEDULES);
-    expect(sum.sleeps).toBeGreaterThan(SHARED_SCHEDULES / 4);
+    const least = { admittedByClients: 1, admittedByObject: 4, sleeps: 0.25 };
+    expectOften(sum, SHARED_SCHEDULES, least, ["admittedByObject"]);
   },
 );
 

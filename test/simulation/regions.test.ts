@@ -15,7 +15,7 @@ const CELL: Cell = {
   shape: "even",
   fault: "none",
   seed: 1,
-  durationMs: 8_000,
+  durationMs: depth(4_000, 8_000),
   lawEveryMs: 5,
 };
 const NOTHING_OVER = { admittedOver: 0, handedOutOver: 0 };
@@ -65,7 +65,7 @@ const FURTHER: typeof CELLS = [
   ["under twenty times the limit", { load: 20, durationMs: 12_000 }],
 ];
 
-test.each(depth([...CELLS, ...OF_WINDOWS], [...CELLS, ...OF_WINDOWS, ...FURTHER]))(
+test.each(depth([...CELLS.slice(1, 3), ...OF_WINDOWS], [...CELLS, ...OF_WINDOWS, ...FURTHER]))(
   "%s: nothing is over",
   async (_, change) => {
     const seed = announcedSeed("regions");
@@ -113,7 +113,7 @@ const PLANS: readonly (readonly [string, Partial<Cell>, Partial<NonNullable<Cell
   ["unheard by the key's own object, ", { plantBetween: lostPlan }, { lateMs: PLAN_UNHEARD_MS }],
 ];
 
-/** As usual, a bucket is in the test below. Quick are those of the log that take 15 s of virtual time: the last ones take 26. */
+/** As usual, a bucket is in the test below. Quick is one that loses messages, in 15 s of virtual time: the last ones take 26. */
 const PLANS_OF = [
   ["", LOG, {}, {}] as const,
   ...PLANS.flatMap(([name, ...of]) => [LOG, CELL.quota].map((quota) => [name, quota, ...of] as const)),
@@ -135,7 +135,7 @@ async function runPlan(quota: Cell["quota"], times: Partial<NonNullable<Cell["pl
   return timeline;
 }
 
-test.each(depth(PLANS_OF.slice(0, 2), PLANS_OF))(
+test.each(depth(PLANS_OF.slice(1, 2), PLANS_OF))(
   "%s$algorithm: a smaller plan counts alone in all regions in time, and nothing is over",
   async (_, quota, change, times) => void (await runPlan(quota, times, change)),
 );
@@ -151,7 +151,7 @@ test("the same of a bucket; then most of the smaller limit is admitted, and not 
 });
 
 test("all get a part of the limit, and its home object hears little", async () => {
-  const figures = await runCell({ ...CELL, durationMs: 15_000, lawEveryMs: 1_000 });
+  const figures = await runCell({ ...CELL, durationMs: depth(10_000, 15_000), lawEveryMs: 1_000 });
   expect(figures.admitted).toBeGreaterThan(0.8);
   expect(figures.jain).toBeGreaterThan(0.9);
   expect(figures.degraded).toBeLessThan(0.01);

@@ -1,7 +1,7 @@
 /** The rows that 16 objects write for many keys: one row for all keys limits the lead of their memory. */
 import { expect, test } from "vitest";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
-import { inDeepRuns } from "../support/depth.ts";
+import { depth, inDeepRuns } from "../support/depth.ts";
 import { seededRandom } from "../support/random.ts";
 import { Database } from "./database.ts";
 import { OneIsolate } from "./one-isolate.ts";
@@ -9,7 +9,7 @@ import { SimulatedObject } from "./simulated-object.ts";
 
 const OBJECTS = 16;
 const KEYS = 10_000;
-const CALLS = 12_000;
+const CALLS = depth(6_000, 12_000);
 const CALLS_A_MS = 2;
 const POLICIES = parsePolicies({
   minute: { algorithm: "token-bucket", limit: 100, window: "1m" },
@@ -79,7 +79,7 @@ inDeepRuns(
   },
 );
 
-test.each([1_000, 100])(
+test.each(depth([100], [1_000, 100]))(
   "of %i keys a second that come once, each costs a message and hardly a row",
   (rate) => {
     const { messages, rows } = costOf((call) => call, rate);

@@ -48,7 +48,7 @@ test("one far isolate at twenty times a log denies most calls by itself, and few
     quota,
     holders: 1,
     load: 20,
-    durationMs: 10_000,
+    durationMs: depth(6_000, 10_000),
     lawEveryMs: 100,
   });
   expect(figures.admittedOver).toBe(0);

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
 import { QuotaEstimate } from "../../core/reservations/knowledge.ts";
-import { depth, inDeepRuns } from "../support/depth.ts";
+import { depth, expectOften, inDeepRuns } from "../support/depth.ts";
 import { announcedSeed, seedOr } from "../support/random.ts";
 import {
   debitAtReservation,
@@ -35,14 +35,9 @@ test(
   PATIENT,
   async () => {
     const sum = await simulate(announcedSeed("simulation"), SCHEDULES);
-    // The test is meaningless unless all of this happens often.
-    expect(sum.calls).toBeGreaterThan(20 * SCHEDULES);
-    expect(sum.admittedByIsolates).toBeGreaterThan(4 * SCHEDULES);
-    expect(sum.admittedByObject).toBeGreaterThan(4 * SCHEDULES);
-    expect(sum.denied).toBeGreaterThan(2 * SCHEDULES);
-    expect(sum.degraded).toBeGreaterThan(SCHEDULES);
-    expect(sum.crashes).toBeGreaterThan(SCHEDULES / 10);
-    expect(sum.batches).toBeGreaterThan(SCHEDULES / 2);
+    const often = { calls: 20, admittedByIsolates: 4, admittedByObject: 4, batches: 0.5 };
+    const least = { ...often, denied: 2, degraded: 1, crashes: 0.1 };
+    expectOften(sum, SCHEDULES, least, ["calls", "admittedByObject", "batches"]);
   },
 );
 
@@ -51,10 +46,8 @@ test(
   PATIENT,
   async () => {
     const sum = await simulate(announcedSeed("groups"), SHARED, () => ({ policies: SHARED_NAMES }));
-    expect(sum.admittedByIsolates).toBeGreaterThan(SHARED);
-    expect(sum.admittedByObject).toBeGreaterThan(4 * SHARED);
-    expect(sum.denied).toBeGreaterThan(SHARED);
-    expect(sum.crashes).toBeGreaterThan(SHARED / 10);
+    const least = { admittedByIsolates: 1, admittedByObject: 4, denied: 1, crashes: 0.1 };
+    expectOften(sum, SHARED, least, ["admittedByIsolates", "admittedByObject"]);
   },
 );
 
@@ -65,10 +58,8 @@ test(
     const sum = await simulate(announcedSeed("priorities"), PRIORITISED, () => ({
       policies: PRIORITISED_NAMES,
     }));
-    expect(sum.admittedByIsolates).toBeGreaterThan(2 * PRIORITISED);
-    expect(sum.admittedByObject).toBeGreaterThan(4 * PRIORITISED);
-    expect(sum.denied).toBeGreaterThan(2 * PRIORITISED);
-    expect(sum.crashes).toBeGreaterThan(PRIORITISED / 10);
+    const least = { admittedByIsolates: 2, admittedByObject: 4, denied: 2, crashes: 0.1 };
+    expectOften(sum, PRIORITISED, least, ["admittedByObject"]);
   },
 );
 
@@ -91,7 +82,7 @@ test(
     const alone = await simulate(announcedSeed("alone"), histories, () => ({ isAlone: true }));
     const among = await simulate(announcedSeed("among others"), histories);
     for (const [where, { figures, tooMany, tooFew, late }] of Object.entries({ alone, among })) {
-      expect(figures).toBeGreaterThan(histories);
+      expectOften({ figures }, histories, { figures: 1 });
       const percent = (sum: number) => `${((100 * sum) / figures).toFixed(2)} %`;
       const words = `${percent(tooMany)} of the limit too high, ${percent(tooFew)} too low`;
       console.info(
@@ -194,5 +185,5 @@ inDeepRuns.each<[string, () => unknown]>([
 });
 
 test("a seed repeats a history", async () => {
-  expect(await simulate(5, 50)).toEqual(await simulate(5, 50));
+  expect(await simulate(5, 20)).toEqual(await simulate(5, 20));
 });

@@ -3,7 +3,7 @@ import type { Policy } from "../../core/policies/policy.ts";
 import type { ReserveCall } from "../../core/protocol/calls.ts";
 import type { ReservationsMessage } from "../../core/protocol/reservation-messages.ts";
 import { describeForClient } from "../../worker/calls/reservations.ts";
-import { depth } from "../support/depth.ts";
+import { depth, expectOften, inDeepRuns } from "../support/depth.ts";
 import { announcedSeed } from "../support/random.ts";
 import { Database } from "./database.ts";
 import { BrokenLaw } from "./laws.ts";
@@ -35,17 +35,14 @@ test(
   { timeout: 600_000 },
   async () => {
     const sum = await simulate(announcedSeed("versions"), HISTORIES);
-    expect(sum.changes).toBeGreaterThan(HISTORIES);
-    expect(sum.adopted).toBeGreaterThan(HISTORIES / 2);
-    expect(sum.admittedByIsolates).toBeGreaterThan(10 * HISTORIES);
-    expect(sum.admittedByClients).toBeGreaterThan(5 * HISTORIES);
-    expect(sum.denied).toBeGreaterThan(10 * HISTORIES);
-    expect(sum.crashes).toBeGreaterThan(HISTORIES / 2);
+    const changes = { changes: 1, adopted: 0.5, crashes: 0.5 };
+    const least = { ...changes, admittedByIsolates: 10, admittedByClients: 5, denied: 10 };
+    expectOften(sum, HISTORIES, least);
   },
 );
 
 // A search begins shortly before a history that shows the fault.
-test.each<[name: string, breakage: Breakage, firstSeed?: number]>([
+inDeepRuns.each<[name: string, breakage: Breakage, firstSeed?: number]>([
   ["isolates that never learn", { isDeaf: true }],
   ["an isolate that lags and says that it does not", { told: (_, latest) => latest }, 186],
   ["isolates that do not say when an override ended", { isTimeless: true }, 168],

@@ -1,5 +1,5 @@
-import { afterAll, beforeAll, expect, test, vi } from "vitest";
-import { depth } from "../support/depth.ts";
+import { afterAll, beforeAll, test, vi } from "vitest";
+import { depth, expectOften } from "../support/depth.ts";
 import { announcedSeed } from "../support/random.ts";
 import { Database } from "./database.ts";
 import { WaitingSchedule } from "./waiting.ts";
@@ -21,7 +21,6 @@ test(`in ${SCHEDULES} random histories nobody passes who waits, no isolate is gr
     });
     for (const [name, count] of Object.entries(outcome)) sum[name] = (sum[name] ?? 0) + Number(count);
   }
-  // The test is meaningless unless all of this happens often.
-  for (const name of ["waited", "refused", "left", "admittedByIsolates", "deniedBehind"])
-    expect(sum[name], name).toBeGreaterThan(SCHEDULES / 2);
+  const least = { waited: 0.5, refused: 0.5, left: 0.5, admittedByIsolates: 0.5, deniedBehind: 0.5 };
+  expectOften(sum, SCHEDULES, least, ["waited", "refused", "deniedBehind"]);
 }, 900_000);

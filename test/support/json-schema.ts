@@ -1,5 +1,9 @@
 /** Checks answers against the document's schemas, without `eval`, which Ajv needs and workerd forbids. */
-import { Validator } from "@cfworker/json-schema";
+import { dereference, validate } from "@cfworker/json-schema";
+
+type Known = ReturnType<typeof dereference>;
+/** The schemas of each document's components by their addresses: to list them takes longest. */
+const knownIn = new WeakMap<object, Known>();
 
 /** The faults of a value by a schema, which may refer to the document's components. */
 export function matches(document: { readonly components: object }, schema: object, value: unknown): string[] {
@@ -11,7 +15,13 @@ export function validatorOf(
   document: { readonly components: object },
   schema: object,
 ): (value: unknown) => string[] {
-  const validator = new Validator({ ...schema, components: document.components }, "2020-12", false);
+  const { components } = document;
+  const known = knownIn.get(components) ?? dereference(components, undefined, undefined, "/components");
+  knownIn.set(components, known);
+  const root = { ...schema };
+  const lookup = dereference(root, Object.create(known) as Known);
   return (value) =>
-    validator.validate(value).errors.map(({ instanceLocation, error }) => `${instanceLocation} ${error}`);
+    validate(value, root, "2020-12", lookup, false).errors.map(
+      ({ instanceLocation, error }) => `${instanceLocation} ${error}`,
+    );
 }

@@ -24,13 +24,14 @@ export function newTally(): Tally {
   return { admitted: [], answers: {} };
 }
 
-/** Calls in `workers` loops until stopped; a broken connection ends its loop. */
+/** Calls in `workers` loops, with a pause after each call, until stopped. */
 export async function hammer(
   client: () => HttpClient,
   workers: number,
   { policy, key }: { readonly policy: string; readonly key: string },
   { admitted, answers }: Tally,
   isOver: () => boolean,
+  pauseMs = 0,
 ): Promise<void> {
   const work = async () => {
     while (!isOver()) {
@@ -39,6 +40,7 @@ export async function hammer(
         const answer = `${String(body["source"])} ${body["success"] === true ? "admits" : "denies"}`;
         answers[answer] = (answers[answer] ?? 0) + 1;
         if (body["success"] === true) admitted.push({ sentAtMs, receivedAtMs, units: 1 });
+        if (pauseMs > 0) await new Promise((done) => setTimeout(done, pauseMs));
       } catch {
         await new Promise((done) => setTimeout(done, 20));
       }

@@ -11,7 +11,7 @@ const seed = process.env["SEED"] ?? newSeed();
 
 fc.configureGlobal({
   ...(seed !== undefined && { seed: Number(seed) }),
-  numRuns: depth(40, 100),
+  numRuns: depth(15, 100),
   reporter: (run) => {
     if (!run.failed) return;
     throw new Error(`SEED=${run.seed}: ${fc.defaultReportMessage(run)}`, { cause: run.errorInstance });

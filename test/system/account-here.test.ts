@@ -11,7 +11,7 @@ import { Calls } from "../../scripts/verify/calls.ts";
 import type { Serving } from "../../scripts/workerd.ts";
 import { partIn, POLICIES, SHORT } from "../support/account-lengths.ts";
 import { startApi } from "../support/cloudflare-api.ts";
-import { inDeepRuns, IS_DEEP } from "../support/depth.ts";
+import { inDeepRuns } from "../support/depth.ts";
 import { TOKENS } from "../support/fixtures.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
 
@@ -86,20 +86,17 @@ inDeepRuns("the command does it, and leaves nothing", async () => {
   expect(foldersLeft()).toEqual([]);
 });
 
-test.each(IS_DEEP ? (["SIGINT", "SIGTERM"] as const) : (["SIGINT"] as const))(
-  "%s ends it early, and nothing is left",
-  async (signal) => {
-    let isKilled = false;
-    const { exitCode, printed } = await command(["--quick"], {}, (told, child) => {
-      if (isKilled || !told.includes("measured: isolates per colo and load")) return;
-      isKilled = child.kill(signal);
-    });
-    expect(printed).toMatch(/^measured +isolates per colo and load/m);
-    expect(printed).toContain("stopped early");
-    expect(exitCode).toBe(130);
-    expect(foldersLeft()).toEqual([]);
-  },
-);
+inDeepRuns.each(["SIGINT", "SIGTERM"] as const)("%s ends it early, and nothing is left", async (signal) => {
+  let isKilled = false;
+  const { exitCode, printed } = await command(["--quick"], {}, (told, child) => {
+    if (isKilled || !told.includes("measured: isolates per colo and load")) return;
+    isKilled = child.kill(signal);
+  });
+  expect(printed).toMatch(/^measured +isolates per colo and load/m);
+  expect(printed).toContain("stopped early");
+  expect(exitCode).toBe(130);
+  expect(foldersLeft()).toEqual([]);
+});
 
 test("an address that is no limiter is refused, and a token that may not", async () => {
   const other = await startApi(() => ({ body: "<html></html>" }));

@@ -25,7 +25,7 @@ import { announcedSeed, seededRandoms } from "../support/random.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
 
 // Eight seconds are one to five thousand calls, in which most mistakes in these calls show.
-const LASTS_MS = depth(6_000, 25_000);
+const LASTS_MS = depth(4_000, 25_000);
 const KILLS = depth(1, 3);
 /** So many of each caller at once. */
 const AT_ONCE = 12;

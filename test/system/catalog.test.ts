@@ -8,6 +8,7 @@ import type { Decision } from "../../core/protocol/decision.ts";
 import { createLimiter } from "../../package/client.ts";
 import { ROOT } from "../../scripts/project-folder.ts";
 import type { Serving } from "../../scripts/workerd.ts";
+import { depth } from "../support/depth.ts";
 import { TOKENS } from "../support/fixtures.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
 
@@ -16,6 +17,8 @@ const POLICIES = {
   hot: { algorithm: "token-bucket", limit: 100_000, window: 2_592_000_000, deadlineMs: 10_000 },
   shared: { algorithm: "token-bucket", limit: 100, window: 2_592_000_000, objects: 1, deadlineMs: 10_000 },
 };
+/** Between two calls of one caller. */
+const PAUSE_MS = depth(25, 5);
 const folder = mkdtempSync(join(tmpdir(), "weir-catalog-"));
 const state = makeState();
 let serving: Serving;
@@ -81,7 +84,7 @@ test("an override begins at its instant in every isolate and client, however man
   const calling = async (decide: () => Promise<Pick<Decision, "success" | "source">>) => {
     for (let nowMs = Date.now(); nowMs < startsAtMs + 4_000; nowMs = Date.now()) {
       note(nowMs, await decide());
-      await new Promise((done) => setTimeout(done, 5));
+      await new Promise((done) => setTimeout(done, PAUSE_MS));
     }
   };
   await Promise.all([

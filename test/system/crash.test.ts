@@ -8,7 +8,7 @@ import { announcedSeed, seededRandoms } from "../support/random.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
 
 // Half a second each; a loss of more than memory was ahead by shows in every one.
-const CRASHES = depth(4, 14);
+const CRASHES = depth(2, 14);
 const DAY_MS = 86_400_000;
 
 /** Under load all the time; checked against the bound over the whole history, crashes and all. */

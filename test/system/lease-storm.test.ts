@@ -15,7 +15,7 @@ import { makeState, removeState, serveBundle } from "../support/served.ts";
 const CLIENTS = 200;
 const KEYS = 20;
 // Ten seconds are six lives of a lease, and hundreds of each kind of client.
-const LASTS_MS = depth(4_000, 24_000);
+const LASTS_MS = depth(3_000, 24_000);
 const KILLS = depth(1, 3);
 const LIMIT = 3;
 const TTL_MS = 1_500;

@@ -22,8 +22,8 @@ const policies = {
   brief: { algorithm: "concurrency", limit: 1, ttl: "600ms", maxWait: "60s", deadlineMs: 20_000 },
 };
 // Three of each way to go at the moment of a grant.
-const ROUNDS = depth(9, 30);
-const WAITERS = depth(70, 200);
+const ROUNDS = depth(4, 30);
+const WAITERS = depth(40, 200);
 const CALLER = join(import.meta.dirname, "..", "support", "caller.mjs");
 
 const state = makeState();

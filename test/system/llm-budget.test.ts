@@ -4,6 +4,7 @@ import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { createLimiter, type Limiter } from "../../package/client.ts";
 import { budgetFetch } from "../../package/llm.ts";
 import type { Serving } from "../../scripts/workerd.ts";
+import { depth } from "../support/depth.ts";
 import { eventually } from "../support/eventually.ts";
 import { TOKENS } from "../support/fixtures.ts";
 import { type Prompt, promptText, type Provider, startProvider } from "../support/model-provider.ts";
@@ -64,7 +65,7 @@ async function start(policy: "tokens" | "cost", key: string) {
 }
 
 describe("a hundred requests at once, with a hundredth of the budget left", () => {
-  test.each(Object.keys(APIS) as Api[])(
+  test.each((Object.keys(APIS) as Api[]).slice(0, depth(1, 3)))(
     "%s: no token is spent over the budget, and each that was is counted",
     async (api) => {
       const { ask, spent, report, settled } = await start("tokens", api);

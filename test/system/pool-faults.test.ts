@@ -34,6 +34,8 @@ const BEFORE_MS = depth(300, 1_000);
 const FAULT_MS = depth(1_000, 3_000);
 const AFTER_MS = depth(800, 1_500);
 const KILLS = depth(2, 4);
+/** Callers of each policy in each region, and their pauses: together they always ask for more than there is. */
+const [CALLERS, PAUSE_MS] = depth([2, 8], [4, 0]);
 const random = seededRandom(announcedSeed("pool faults"));
 
 let world: World;
@@ -49,7 +51,7 @@ async function underLoad(key: string, happens: () => Promise<void>): Promise<Tal
   const loads = CONTINENTS.flatMap((_, index) => {
     const client = () => (world.regions[index] as World["regions"][number]).client;
     return (["bucket", "log"] as const).map((policy) =>
-      hammer(client, 4, { policy, key }, tallies[policy], () => isOver),
+      hammer(client, CALLERS, { policy, key }, tallies[policy], () => isOver, PAUSE_MS),
     );
   });
   await sleep(BEFORE_MS);
@@ -71,13 +73,13 @@ async function expectService(policy: string, key: string): Promise<void> {
 }
 
 const FAULTS: Record<string, readonly [fault: Fault, probability: number]> = {
-  "delayed beyond the deadline": [{ kind: "delay-request", ms: 900 }, 0.4],
   "carried out and the reply lost": [{ kind: "lose-reply" }, 0.4],
-  "carried out twice": [{ kind: "duplicate" }, 0.6],
   "never answered": [{ kind: "hang-reply" }, 0.3],
 };
 /** Others of these kinds: a gross break is found by those above. */
 const MORE_FAULTS: typeof FAULTS = {
+  "delayed beyond the deadline": [{ kind: "delay-request", ms: 900 }, 0.4],
+  "carried out twice": [{ kind: "duplicate" }, 0.6],
   "delayed on the way": [{ kind: "delay-request", ms: 150 }, 0.5],
   "delayed on the way back": [{ kind: "delay-reply", ms: 150 }, 0.5],
   "answered beyond every lifetime": [{ kind: "delay-reply", ms: 4_000 }, 0.3],

@@ -217,7 +217,7 @@ test("a look tells what its own region leases now", async () => {
 test("many short leases in one region cost Redis little: it keeps the slots it uses", async () => {
   await acquire(AS, "slots", "busy");
   const before = world.bridge.commands();
-  const visits = depth(100, 300);
+  const visits = depth(60, 300);
   for (let count = 0; count < visits; count += 1) {
     const lease = leaseIn(await acquire(AS, "slots", "busy")) as Lease;
     await release(AS, lease);

@@ -20,7 +20,7 @@ const policies = {
 /** So many ask for a socket and go at once. */
 const EARLY = 30;
 /** And twenty at once so often. */
-const BURSTS = depth(10, 15);
+const BURSTS = depth(5, 15);
 
 const state = makeState();
 let serving: Serving;

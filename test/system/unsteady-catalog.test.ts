@@ -3,6 +3,7 @@ import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
 import { createLimiter } from "../../package/client.ts";
 import type { Serving } from "../../scripts/workerd.ts";
+import { depth } from "../support/depth.ts";
 import { TOKENS } from "../support/fixtures.ts";
 import { parsedMetrics } from "../support/metrics.ts";
 import { BACKGROUND_MS, makeState, removeState, serveBundle } from "../support/served.ts";
@@ -12,6 +13,7 @@ const POLICIES = { api: { algorithm: "token-bucket", limit: 1_000, window: "30d"
 const FATES = ["slow", "failing", "dead", "silent"] as const;
 /** The catalog never answers, so what an isolate does not know stays unknown. */
 const SILENT = ["failing", "dead", "silent"] as const;
+const NEVER = depth(SILENT.slice(2), [...SILENT]);
 const ISOLATES = 12;
 const state = makeState();
 let serving: Serving;
@@ -126,7 +128,7 @@ async function expectOfOthers(isolate: number, isReached: boolean): Promise<void
   expect(response.status).toBe(401);
 }
 
-describe.each(SILENT)("an isolate that the catalog has never answered, while it is %s", (fate) => {
+describe.each(NEVER)("an isolate that the catalog has never answered, while it is %s", (fate) => {
   test("answers 503 to what the catalog alone may know, decides by the file, and recovers", async () => {
     await answering(fate);
     const isolate = coldIsolate();

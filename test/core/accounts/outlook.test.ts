@@ -129,7 +129,7 @@ describe("with holds that expire on the way", () => {
           plain.withoutTaking(ruleAccounts, nowMs, asked),
         );
       }),
-      { numRuns: depth(300, 4_000) },
+      { numRuns: depth(100, 4_000) },
     );
   });
 
@@ -155,7 +155,7 @@ describe("with holds that expire on the way", () => {
               ).toEqual(plain.withoutTaking([{ rule, account: advance(rule, wanted, laterMs) }], laterMs, 3));
           }
         }),
-        { numRuns: depth(150, 2_000) },
+        { numRuns: depth(50, 2_000) },
       );
     },
   );
@@ -178,7 +178,7 @@ test("of a debt that is too large for a log, what is cut off is cut off in the f
         plain.withoutTaking(ruleAccounts, START_MS, asked),
       );
     }),
-    { numRuns: depth(300, 4_000) },
+    { numRuns: depth(100, 4_000) },
   );
 });
 
@@ -202,7 +202,7 @@ describe("behind a queue", () => {
           plain.waitBehindMs(ruleAccounts, waiters, asked, nowMs),
         );
       }),
-      { numRuns: depth(400, 6_000) },
+      { numRuns: depth(130, 6_000) },
     );
   });
 
@@ -212,7 +212,7 @@ describe("behind a queue", () => {
         const waitMs = plain.waitBehindMs(ruleAccounts, [], asked, nowMs);
         expect(waitBehindMs(ruleAccounts, [], asked, nowMs)).toBe(waitMs);
       }),
-      { numRuns: depth(150, 2_000) },
+      { numRuns: depth(50, 2_000) },
     );
   });
 });

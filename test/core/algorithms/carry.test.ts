@@ -93,7 +93,7 @@ test("what is left of a window is in the next, up to `carry`, and every wait is 
         } else expect(cost).toBeGreaterThan(given.limit + given.carry);
       }
     }),
-    { numRuns: depth(300, 1_000) },
+    { numRuns: depth(100, 1_000) },
   );
 });
 
@@ -146,7 +146,7 @@ test(`${LATER}, also after a debt, or under a plan with another limit`, () => {
         expect(offered).toBeLessThanOrEqual(Math.max(0, days.freeAt(nowMs)));
       }
     }),
-    { numRuns: depth(1_000, 5_000) },
+    { numRuns: depth(330, 5_000) },
   );
 });
 

@@ -84,7 +84,7 @@ describe.each(delaying)("$name", (algorithm) => {
           }
         }
       }),
-      { numRuns: depth(150, 5_000) },
+      { numRuns: depth(50, 5_000) },
     );
   });
 
@@ -186,7 +186,7 @@ describe.each(delaying)("$name", (algorithm) => {
         if (decision.allowed)
           expect(decision.delayMs ?? 0).toBeGreaterThanOrEqual(delayOf(rule, account, nowMs, 1));
       }),
-      { numRuns: depth(150, 3_000) },
+      { numRuns: depth(50, 3_000) },
     );
   });
 

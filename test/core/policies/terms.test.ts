@@ -61,7 +61,7 @@ describe.each([...algorithms.values()])("$name under two configurations", (algor
           }
         }
       }),
-      { numRuns: depth(100, 2_000) },
+      { numRuns: depth(35, 2_000) },
     );
   });
 
@@ -88,7 +88,7 @@ describe.each([...algorithms.values()])("$name under two configurations", (algor
           }
         }
       }),
-      { numRuns: depth(50, 1_000) },
+      { numRuns: depth(16, 1_000) },
     );
   });
 });

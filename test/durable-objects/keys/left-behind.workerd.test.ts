@@ -111,7 +111,7 @@ describe("a look at a new key leaves nothing in memory", () => {
     await stub.limit("slow", key, 1);
     const inUse = lastOpened(key);
     const asks = Object.values(LOOKS).slice(0, 4);
-    for (let batch = 0; batch < depth(3, 20); batch += 1)
+    for (let batch = 0; batch < depth(1, 20); batch += 1)
       await Promise.all(
         Array.from({ length: 100 }, (_, each) => asks[each % asks.length]?.(stub, `${key} ${batch}.${each}`)),
       );

@@ -15,7 +15,7 @@ import { objectOf } from "../../support/objects.ts";
 afterEach(() => void vi.useRealTimers());
 
 // One takes a quarter of a second; a lease that is not given back shows in the first few.
-const HISTORIES = depth(12, 40);
+const HISTORIES = depth(4, 40);
 const START_MS = Date.now();
 let names = 0;
 const LEASED = "modelled";

@@ -8,7 +8,7 @@ import { depth } from "../../support/depth.ts";
 import { parsePolicies } from "../../support/milliseconds.ts";
 import { TurnsModel, type ModelRule, type Outcome } from "../../support/turns-model.ts";
 
-const HISTORIES = depth(70, 2_500);
+const HISTORIES = depth(25, 2_500);
 const START_MS = 1_000_000;
 const MAX_WAITERS = 4;
 const KEY = "key";

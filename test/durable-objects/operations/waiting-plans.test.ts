@@ -264,7 +264,7 @@ describe("in random histories", () => {
       const silent = steps.map((each) => (isLook(each) ? { ...each, do: "nothing" as never } : each));
       expect(await run(steps)).toEqual(await run(silent));
     });
-    await fc.assert(property, { numRuns: depth(40, 300) });
+    await fc.assert(property, { numRuns: depth(13, 300) });
   });
 
   test("each waiting call is admitted by its own limit, and no more than the loosest plan allows", async () => {
@@ -291,6 +291,6 @@ describe("in random histories", () => {
         }
       }
     });
-    await fc.assert(property, { numRuns: depth(60, 600) });
+    await fc.assert(property, { numRuns: depth(20, 600) });
   });
 });

@@ -11,7 +11,7 @@ import { depth } from "../../support/depth.ts";
 import { seededRandom, seedOr, whole } from "../../support/random.ts";
 
 const { STATS } = env as unknown as { STATS: DurableObjectNamespace<StatsObject> };
-const HISTORIES = depth(60, 250);
+const HISTORIES = depth(20, 250);
 const SERIES = "decisions api admitted ok isolate";
 const DAY_MS = 86_400_000 * 20_000;
 

@@ -138,7 +138,7 @@ const lost = (error: unknown): never => {
 
 test("in random histories with deaths and failures, storage has what the turns that ended have left, and no part of another", () => {
   const random = seededRandoms(announcedSeed("journal"))(0);
-  for (let history = 0; history < depth(3, 60); history += 1) {
+  for (let history = 0; history < depth(1, 60); history += 1) {
     const database = new Database();
     let [storage, model, number] = [new Storage(database.storage), new Model(), 0];
     for (let turn = 0; turn < 700; turn += 1) {

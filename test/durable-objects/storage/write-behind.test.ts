@@ -174,7 +174,7 @@ test.each(Object.entries(rules))(
           }
         },
       ),
-      { numRuns: depth(600, 3_000) },
+      { numRuns: depth(200, 3_000) },
     );
   },
 );

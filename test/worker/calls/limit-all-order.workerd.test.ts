@@ -162,6 +162,6 @@ test("however their messages are delayed, all ends, nothing is lost, and whoever
       const left = await Promise.all(names.map(remaining));
       expect(left).toEqual(names.map((_, key) => (won.includes(key) ? 2 : 5)));
     }),
-    { numRuns: depth(20, 60) },
+    { numRuns: depth(6, 60) },
   );
 });

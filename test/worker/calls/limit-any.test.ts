@@ -7,7 +7,7 @@ import { depth } from "../../support/depth.ts";
 import { seedOr } from "../../support/random.ts";
 
 const SEED = seedOr(1);
-const RUNS = depth(25, 500);
+const RUNS = depth(12, 500);
 
 test("every algorithm that counts a rate is in the histories", () => {
   const rates = [...algorithms.values()].filter(({ leasing }) => leasing === undefined);

@@ -219,7 +219,7 @@ test("histories of calls, allowed and odd ones, are answered alike", async () =>
       expect(await historyBy(WHOLE, calls)).toEqual(long);
       for (const { status } of long) statuses[status] = (statuses[status] ?? 0) + 1;
     }),
-    { numRuns: depth(15, 40) },
+    { numRuns: depth(5, 40) },
   );
   for (const status of [200, 204, 404, 422]) expect(statuses).toHaveProperty(`${status}`);
 });

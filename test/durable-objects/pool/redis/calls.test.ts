@@ -273,7 +273,7 @@ describe("the keys", () => {
         const slots = (first ?? []).map(async (key) => client?.sendCommand(["CLUSTER", "KEYSLOT", key]));
         expect(new Set(await Promise.all(slots)).size).toBe(1);
       }),
-      { numRuns: depth(70, 200) },
+      { numRuns: depth(25, 200) },
     );
   });
 

@@ -206,7 +206,7 @@ test(
           charge.cost = 0;
         }
       }),
-      { numRuns: depth(150, 3_000) },
+      { numRuns: depth(50, 3_000) },
     );
   },
 );

@@ -345,7 +345,7 @@ async function simulate(seed: number, losesWrites: boolean): Promise<AdmittedCal
 }
 
 // One takes 40 ms on a real Redis.
-const HISTORIES = depth(30, 120);
+const HISTORIES = depth(10, 120);
 const FIRST_SEED = announcedSeed("holders");
 
 test("regions never use more than the bound in any interval, with lost, late and repeated messages", async () => {

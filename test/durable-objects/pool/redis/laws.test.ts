@@ -26,7 +26,7 @@ const call = fc.record({
 const history = fc.array(call, { maxLength: 12 });
 type Calls = readonly { afterMs: number; cost: number }[];
 const START_MS = 1_760_000_000_000;
-const OPTIONS = { numRuns: depth(12, 60) };
+const OPTIONS = { numRuns: depth(4, 60) };
 
 const admitted = ({ rules = [] }: PoolAnswer) => rules.every(({ success }) => success);
 const figures = ({ rules = [] }: PoolAnswer) =>
@@ -87,7 +87,7 @@ describe.each([...algorithms.values()].filter(({ isPoolable }) => isPoolable))("
           }
         }
       }),
-      { numRuns: depth(20, 150) },
+      { numRuns: depth(6, 150) },
     );
   });
 
@@ -117,7 +117,7 @@ describe.each([...algorithms.values()].filter(({ isPoolable }) => isPoolable))("
         expect(admitted(await take(pool, given, cost, nowMs + retryAfterMs - 1))).toBe(false);
         expect(admitted(await take(pool, given, cost, nowMs + retryAfterMs))).toBe(true);
       }),
-      { numRuns: depth(20, 150) },
+      { numRuns: depth(6, 150) },
     );
   });
 
@@ -141,7 +141,7 @@ describe.each([...algorithms.values()].filter(({ isPoolable }) => isPoolable))("
         const answer = await take(pool, given, cost, nowMs);
         expect(figures(answer)?.remaining).toBe(await largest(pool, capacity, nowMs));
       }),
-      { numRuns: depth(8, 30) },
+      { numRuns: depth(2, 30) },
     );
   });
 
@@ -320,7 +320,7 @@ test("a bucket's consumption under each further policy is what the algorithm say
         expect(figures(returned)).toEqual({ remaining: left, resetAfterMs });
       }
     }),
-    { numRuns: depth(40, 500) },
+    { numRuns: depth(13, 500) },
   );
 });
 

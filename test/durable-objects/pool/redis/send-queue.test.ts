@@ -125,7 +125,7 @@ test("six calls are under way while any wait, in order, and those of callers tha
         expect(machine.timers).toBe(machine.all.filter((asked) => !asked.isLeft && !asked.isEnded).length);
       }
     }),
-    { numRuns: depth(80, 300) },
+    { numRuns: depth(25, 300) },
   );
 });
 

@@ -1,5 +1,6 @@
 /** Who may change what in the catalog, and how much of a call is read before that is known. */
 import { describe, expect, test } from "vitest";
+import { depth } from "../../../support/depth.ts";
 import { call, freshKey } from "../../../support/limiter.ts";
 
 const admin = (method: string, path: string, body?: unknown) =>
@@ -63,7 +64,7 @@ describe("a token with a prefix of keys", () => {
       "more than one": (each: number) => `mine:*${each}*`,
       "lengths after": (each: number) => `mine:*${"x".repeat(each)}`,
     };
-    for (const [words, patternOf] of Object.entries(patternsOf)) {
+    for (const [words, patternOf] of Object.entries(patternsOf).slice(0, depth(1, 3))) {
       let added = 0;
       let last = await put(token, patternOf(0));
       for (; last.status === 200; last = await put(token, patternOf(added))) added += 1;

@@ -14,7 +14,7 @@ import { SYSTEM_TIME } from "../../../../core/clock.ts";
 import { deployed } from "../../../../durable-objects/deployment.ts";
 import { CatalogReader } from "../../../../worker/bindings/catalog-reader.ts";
 import type { SnapshotNamespace } from "../../../../worker/bindings/env.ts";
-import { depth } from "../../../support/depth.ts";
+import { depth, inDeepRuns } from "../../../support/depth.ts";
 import { call } from "../../../support/limiter.ts";
 import { announcedSeed, seededRandom } from "../../../support/random.ts";
 
@@ -132,7 +132,7 @@ test("it is read from storage once, however many isolates ask at once, and again
 
 test("whatever happens between its pages, it has all of one revision, and what came before its last message", async () => {
   const random = seededRandom(announcedSeed("changes between pages"));
-  for (let each = 0; each < depth(2, 30); each += 1) {
+  for (let each = 0; each < depth(1, 30); each += 1) {
     let last = 0;
     const change = async () => {
       last += 1;
@@ -201,7 +201,7 @@ test("an isolate of the version before gets all of it at once, and an object of 
   expectAll();
 });
 
-test("the catalog grows until its document is as large as one that may be written", async () => {
+inDeepRuns("the catalog grows until its document is as large as one that may be written", async () => {
   const MAX_BYTES = 8 * 2 ** 20;
   expect((await importOf(5_340)).status).toBe(200);
   let refused: Awaited<ReturnType<typeof put>> | undefined;

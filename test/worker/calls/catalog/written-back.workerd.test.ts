@@ -41,7 +41,7 @@ test("the document that is read can be written into an empty catalog, after any 
       await admin("PUT", "/v1/catalog", EMPTY);
       expect(await admin("PUT", "/v1/catalog", document)).toMatchObject({ status: 200, body: document });
     }),
-    { numRuns: depth(12, 40) },
+    { numRuns: depth(4, 40) },
   );
   await admin("PUT", "/v1/catalog", EMPTY);
 });
