@@ -22,7 +22,7 @@ import {
   segmentIn,
   segmentNamed,
 } from "./answer-segments.ts";
-import type { Journaled } from "./journal.ts";
+import type { Journal } from "./journal.ts";
 import { CallerCounts, type StoredAnswer, type Tables } from "./records.ts";
 import type { RowStorage } from "./sweeps.ts";
 
@@ -68,7 +68,7 @@ const RETURNING = `RETURNING idempotency_key AS idempotencyKey, ${LENGTH}`;
 
 export class StoredAnswers {
   readonly #tables: Tables;
-  readonly #journaled: Journaled;
+  readonly #journal: Journal;
   readonly #kv: RowStorage["kv"];
   /** By key, the oldest first; the key that was asked for last is the last. */
   readonly #segments = new Map<string, Segment[]>();
@@ -78,9 +78,9 @@ export class StoredAnswers {
   /** Of the answers that only the journal has, but for those that it had when the object started. */
   #journaledLengths = new CallerCounts();
 
-  constructor(tables: Tables, journaled: Journaled, kv: RowStorage["kv"]) {
+  constructor(tables: Tables, journal: Journal, kv: RowStorage["kv"]) {
     this.#tables = tables;
-    this.#journaled = journaled;
+    this.#journal = journal;
     this.#kv = kv;
   }
 
@@ -119,7 +119,7 @@ export class StoredAnswers {
   }
 
   read(key: string, idempotencyKey: string): StoredAnswer | undefined {
-    for (const { answers, areAnswersAnew } of this.#journaled.journal?.changesOf(key) ?? [])
+    for (const { answers, areAnswersAnew } of this.#journal.changesOf(key))
       if (answers.has(idempotencyKey) || areAnswersAnew) return answers.get(idempotencyKey);
     return this.#inSegment(key, idempotencyKey);
   }
@@ -137,12 +137,12 @@ export class StoredAnswers {
   }
 
   write(key: string, idempotencyKey: string, answer: StoredAnswer): void {
-    this.#journaled.made.change(key, ({ answers }) => answers.set(idempotencyKey, answer));
+    this.#journal.change(key, ({ answers }) => answers.set(idempotencyKey, answer));
     this.#journaledLengths.add(rangeOf(idempotencyKey)[0], lengthOf(key, idempotencyKey, answer));
   }
 
   remove(key: string, idempotencyKey: string): void {
-    this.#journaled.made.change(key, ({ answers }) => answers.set(idempotencyKey, undefined));
+    this.#journal.change(key, ({ answers }) => answers.set(idempotencyKey, undefined));
   }
 
   /** Of the caller whose range begins so. */
@@ -153,7 +153,7 @@ export class StoredAnswers {
       count += segment.hashes.length;
       oldestMs = Math.min(oldestMs, segment.endMs);
     }
-    for (const { answers } of this.#journaled.journal?.changesOf(key) ?? [])
+    for (const { answers } of this.#journal.changesOf(key))
       for (const [id, answer] of answers) {
         if (answer === undefined || callerOf(id, answer.request) !== from) continue;
         count += 1;
@@ -169,7 +169,7 @@ export class StoredAnswers {
   }
 
   has(key: string): boolean {
-    for (const { answers, areAnswersAnew } of this.#journaled.journal?.changesOf(key) ?? []) {
+    for (const { answers, areAnswersAnew } of this.#journal.changesOf(key)) {
       for (const answer of answers.values()) if (answer !== undefined) return true;
       if (areAnswersAnew) return false;
     }
@@ -177,8 +177,8 @@ export class StoredAnswers {
   }
 
   removeAll(key: string): void {
-    this.#journaled.made.atomically(() => {
-      this.#journaled.journal?.begin(key, "beginAnswers");
+    this.#journal.atomically(() => {
+      this.#journal.begin(key, "beginAnswers");
       this.#delete(key, "key = ?", key);
     });
   }
@@ -190,7 +190,7 @@ export class StoredAnswers {
       if (!found.has(idempotencyKey)) found.set(idempotencyKey, answer);
     };
     let isAnew = false;
-    for (const { answers, areAnswersAnew } of this.#journaled.journal?.changesOf(key) ?? []) {
+    for (const { answers, areAnswersAnew } of this.#journal.changesOf(key)) {
       for (const [idempotencyKey, answer] of isAnew ? [] : answers) add(idempotencyKey, answer);
       isAnew ||= areAnswersAnew;
     }
@@ -221,7 +221,7 @@ export class StoredAnswers {
 
   /** Deletes old answers of untouched keys. An index by time would cost one more row per segment. */
   sweep(after: AnswerPlace, untilMs: number): Swept {
-    this.#journaled.fold();
+    this.#journal.fold();
     const query = `SELECT key, idempotency_key AS idempotencyKey, at_ms AS atMs, ${IS_RECORDED} AS isRecorded
       FROM answers WHERE (key, idempotency_key) > (?, ?) ORDER BY key, idempotency_key LIMIT ?`;
     type Row = { key: string; idempotencyKey: string; atMs: number; isRecorded: number };
@@ -282,7 +282,7 @@ export class StoredAnswers {
       WHERE key = ? AND request NOT LIKE ? ORDER BY at_ms`;
     type Row = StoredAnswer & { readonly id: string };
     const rows = this.#tables.rows<Row>("answers", query, key, `${MARK}%`);
-    this.#journaled.made.atomically(() => {
+    this.#journal.atomically(() => {
       this.#delete(key, "key = ? AND request NOT LIKE ?", key, `${MARK}%`);
       this.fold(key, new Map(rows.map(({ id, ...answer }) => [id, answer])));
     });

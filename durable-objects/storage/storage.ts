@@ -2,7 +2,7 @@ import type { NewSegment, Segment } from "../../core/algorithms/algorithm.ts";
 import type { LeaseCounter } from "../../core/stats/held-times.ts";
 import type { Counter } from "../../core/stats/tally.ts";
 import { StoredAnswers } from "./answers.ts";
-import { Journal, type Journaled, type JournalRoom, type KeyChanges } from "./journal.ts";
+import { Journal, type JournalRoom, type KeyChanges } from "./journal.ts";
 import { StoredMoves } from "./moves.ts";
 import {
   CallerCounts,
@@ -22,7 +22,7 @@ export const KEYS_SWEPT = 1_000;
 /** Keys record by record, in the object's storage or in memory (memory-namespace.ts). */
 export interface KeyStorage extends Omit<
   Pick<Storage, keyof Storage>,
-  "answers" | "claims" | "moves" | "journal" | "made" | "turn" | "fold" | "keysUnsent" | "keysHolding"
+  "answers" | "claims" | "moves" | "turn" | "fold" | "keysUnsent" | "keysHolding"
 > {
   readonly answers: Omit<StoredAnswers, "forget" | "fold" | "all">;
   readonly claims: Omit<StoredClaims, "forgetCounts" | "fold">;
@@ -39,39 +39,30 @@ export class Storage {
   /** Counts expired leases. */
   readonly counter?: LeaseCounter | undefined;
   readonly #tables: Tables;
-  /** Absent: nothing was journaled. Then a call that writes nothing does not look into it. */
-  journal: Journal | undefined;
-  #isTurn = false;
-  readonly #room: JournalRoom | undefined;
+  readonly #journal: Journal;
 
   /** @param room shared with other objects; absent: not bounded together */
   constructor(storage: DurableObjectStorage, counter?: LeaseCounter, room?: JournalRoom) {
     this.counter = counter;
-    this.#room = room;
     this.#tables = new Tables(storage);
-    this.answers = new StoredAnswers(this.#tables, this, storage.kv);
-    this.claims = new StoredClaims(this.#tables, this);
+    const host = { fold: this.#foldKey.bind(this), forget: this.#forget.bind(this) };
+    this.#journal = new Journal(this.#tables, host, room);
+    this.answers = new StoredAnswers(this.#tables, this.#journal, storage.kv);
+    this.claims = new StoredClaims(this.#tables, this.#journal);
     this.allowances = new CrashAllowances(storage);
     this.sweeps = new Sweeps(storage);
-    this.moves = new StoredMoves(this.#tables, this);
-    if (this.#tables.has("journal")) this.journal = this.#makeJournal();
-  }
-
-  /** The journal, made if need be. */
-  get made(): Journal {
-    this.journal ??= this.#makeJournal();
-    this.journal.isTurn = this.#isTurn;
-    return this.journal;
-  }
-
-  #makeJournal(): Journal {
-    return new Journal(this.#tables, (key, changes) => this.#foldKey(key, changes), this.#room);
+    this.moves = new StoredMoves(this.#tables, this.#journal);
   }
 
   #foldKey(key: string, { record, claims, answers }: KeyChanges): void {
     if (record !== undefined) this.#tables.writeRecord(record);
     this.claims.fold(key, claims);
     if (answers.size > 0) this.answers.fold(key, answers);
+  }
+
+  #forget(): void {
+    this.claims.forgetCounts();
+    this.answers.forget();
   }
 
   /** Everything stored of a key except its record has a table, and then the record has one too. */
@@ -92,25 +83,13 @@ export class Storage {
    * @param lost the changes cannot be written: memory knows more than storage, and no answer may leave
    */
   turn<Result>(work: () => Result, lost: (error: unknown) => never): Result {
-    if (this.#isTurn) return work();
-    this.#isTurn = true;
-    if (this.journal !== undefined) this.journal.isTurn = true;
-    try {
-      return work();
-    } finally {
-      this.#isTurn = false;
-      try {
-        this.journal?.endTurn();
-      } catch (error) {
-        lost(error);
-      }
-    }
+    return this.#journal.turn(work, lost);
   }
 
   atomically<Result>(work: () => Result): Result {
     const undoAllowance = this.allowances.mark();
     try {
-      return this.#orForget(() => this.made.atomically(work));
+      return this.#journal.atomically(work);
     } catch (error) {
       undoAllowance();
       throw error;
@@ -119,32 +98,20 @@ export class Storage {
 
   /** Moves what only the journal has to the tables: queries read these. */
   fold(): void {
-    this.#orForget(() => this.journal?.fold());
-  }
-
-  /** What was counted and found in tables meanwhile does not count after a rollback. */
-  #orForget<Result>(work: () => Result): Result {
-    try {
-      return work();
-    } catch (error) {
-      this.claims.forgetCounts();
-      this.answers.forget();
-      throw error;
-    }
+    this.#journal.fold();
   }
 
   removeAll(): Promise<void> {
-    this.claims.forgetCounts();
-    this.answers.forget();
+    this.#forget();
+    this.#journal.forget();
     this.allowances.forget();
     this.sweeps.begin();
-    this.journal = undefined;
     return this.#tables.removeAll();
   }
 
   /** The key's record and its due time; `undefined`: only answers may be stored of the key. */
   read(key: string): DueKey | undefined {
-    for (const { record, isAnew } of this.journal?.changesOf(key) ?? [])
+    for (const { record, isAnew } of this.#journal.changesOf(key))
       if (record !== undefined || isAnew) return record;
     const { lone } = this.#tables;
     const query = "SELECT key, policy, rules, whole_at_ms AS wholeAtMs FROM keys WHERE key = ?";
@@ -184,7 +151,7 @@ export class Storage {
 
   /** @param wholeAtMs when the key will be untouched without further calls: a sweep reads it then */
   write({ key, policy, rules }: StoredKey, wholeAtMs: number): void {
-    this.made.change(key, (changes) => {
+    this.#journal.change(key, (changes) => {
       changes.record = { key, policy, rules, wholeAtMs };
     });
     this.sweeps.wrote(wholeAtMs);
@@ -194,7 +161,7 @@ export class Storage {
   remove(key: string): void {
     this.atomically(() => {
       this.claims.removeAll(key);
-      this.journal?.begin(key, "begin");
+      this.#journal.begin(key, "begin");
       const { lone } = this.#tables;
       if (lone?.row?.key === key) this.#tables.removeLone();
       for (const table of ["keys", "holds", "segments"] as const) this.#tables.remove(table, "key = ?", key);
@@ -316,17 +283,17 @@ export function countedStorage(storage: Used, counter: Pick<Counter, "add">): Du
 /** Callers' holds and leases. */
 export class StoredClaims {
   readonly #tables: Tables;
-  readonly #journaled: Journaled;
+  readonly #journal: Journal;
   /** Claims from before callers were recorded belong to `""`. `undefined`: not counted since a start or rollback. */
   #counts: CallerCounts | undefined;
 
-  constructor(tables: Tables, journaled: Journaled) {
+  constructor(tables: Tables, journal: Journal) {
     this.#tables = tables;
-    this.#journaled = journaled;
+    this.#journal = journal;
   }
 
   read(key: string): Claim[] {
-    const changes = [...(this.#journaled.journal?.changesOf(key) ?? [])];
+    const changes = [...this.#journal.changesOf(key)];
     const begin = changes.findIndex(({ isAnew }) => isAnew);
     const found = new Map<string, Claim>();
     const query = "SELECT claim FROM holds WHERE key = ?";
@@ -344,12 +311,12 @@ export class StoredClaims {
 
   /** @param isNew whether the claim begins; otherwise it is renewed */
   write(key: string, claim: Claim, isNew: boolean): void {
-    this.#journaled.made.change(key, (changes) => changes.change(claim.id, { claim, isNew }));
+    this.#journal.change(key, (changes) => changes.change(claim.id, { claim, isNew }));
     if (isNew) this.#counts?.add(claim.caller ?? "", 1);
   }
 
   remove(key: string, { id, caller = "" }: Pick<Claim, "id" | "caller">): void {
-    this.#journaled.made.change(key, (changes) => changes.change(id, { claim: undefined, isNew: false }));
+    this.#journal.change(key, (changes) => changes.change(id, { claim: undefined, isNew: false }));
     this.#counts?.add(caller, -1);
   }
 
@@ -380,7 +347,7 @@ export class StoredClaims {
     const query = "SELECT key, id, caller FROM holds";
     const counts = new CallerCounts();
     type Row = { key: string; id: string; caller: string | null };
-    const all = new Map(this.#journaled.journal?.all);
+    const { all } = this.#journal;
     for (const { key, id, caller } of this.#tables.rows<Row>("holds", query)) {
       const changes = all.get(key);
       if (changes?.isAnew !== true && changes?.claims.has(id) !== true) counts.add(caller ?? "", 1);
