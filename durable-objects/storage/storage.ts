@@ -67,13 +67,12 @@ export class Storage {
 
   /** Everything stored of a key except its record has a table, and then the record has one too. */
   get isEmpty(): boolean {
-    const { lone } = this.#tables;
-    return lone !== undefined && lone.row === undefined && this.allowances.isEmpty;
+    return this.loneKey === undefined && !this.#tables.has("keys") && this.allowances.isEmpty;
   }
 
   /** The only key, if nothing but its record is stored: it is deleted with everything else. */
   get loneKey(): string | undefined {
-    return this.#tables.lone?.row?.key;
+    return this.#tables.lone?.key;
   }
 
   /**
@@ -113,34 +112,23 @@ export class Storage {
   read(key: string): DueKey | undefined {
     for (const { record, isAnew } of this.#journal.changesOf(key))
       if (record !== undefined || isAnew) return record;
-    const { lone } = this.#tables;
-    const query = "SELECT key, policy, rules, whole_at_ms AS wholeAtMs FROM keys WHERE key = ?";
-    const row = lone === undefined ? this.#tables.rows<KeyRow>("keys", query, key)[0] : lone.row;
-    if (row === undefined || row.key !== key) return undefined;
-    const { policy, wholeAtMs } = row;
-    return { key, policy, wholeAtMs, rules: JSON.parse(row.rules) as StoredKey["rules"] };
+    return this.#tables.readRecord(key);
   }
 
   /** The first keys with this prefix in byte order, after the key `after` if there is one. */
   keysAfter(prefix: string, after: string | undefined, most: number): string[] {
     this.fold();
-    const { lone } = this.#tables;
-    if (lone !== undefined) {
-      const { key } = lone.row ?? {};
-      return key?.startsWith(prefix) === true && key !== after ? [key] : [];
-    }
     const from = after === undefined ? "key >= ?" : "key > ?";
     const query = `SELECT key FROM keys WHERE ${from} AND key <= ? ${this.#isHere} ORDER BY key LIMIT ?`;
-    const rows = this.#tables.rows<{ key: string }>("keys", query, after ?? prefix, lastWith(prefix), most);
+    const rows = this.#tables.keys<{ key: string }>(query, after ?? prefix, lastWith(prefix), most);
     return rows.map(({ key }) => key);
   }
 
   /** Reads a row for each key. */
   countKeys(prefix: string): number {
     this.fold();
-    if (this.#tables.lone !== undefined) return this.keysAfter(prefix, undefined, 1).length;
     const query = `SELECT count(*) AS number FROM keys WHERE key >= ? AND key <= ? ${this.#isHere}`;
-    return this.#tables.rows<{ number: number }>("keys", query, prefix, lastWith(prefix))[0]?.number ?? 0;
+    return this.#tables.keys<{ number: number }>(query, prefix, lastWith(prefix))[0]?.number ?? 0;
   }
 
   /** Excludes keys that were given away: their records stay until they have arrived. */
@@ -162,8 +150,7 @@ export class Storage {
     this.atomically(() => {
       this.claims.removeAll(key);
       this.#journal.begin(key, "begin");
-      const { lone } = this.#tables;
-      if (lone?.row?.key === key) this.#tables.removeLone();
+      if (key === this.loneKey) this.#tables.removeLone();
       for (const table of ["keys", "holds", "segments"] as const) this.#tables.remove(table, "key = ?", key);
     });
   }
@@ -186,15 +173,8 @@ export class Storage {
   /** Keys with notices that are to be sent (`StoredAccount.unsent`). It reads all rows, and is used once after a start. */
   keysUnsent(most: number): (readonly [key: string, policy: string])[] {
     this.fold();
-    const { lone } = this.#tables;
     const query = "SELECT key, policy FROM keys WHERE instr(rules, ?) > 0 LIMIT ?";
-    type Row = Pick<KeyRow, "key" | "policy">;
-    const rows =
-      lone === undefined
-        ? this.#tables.rows<Row>("keys", query, UNSENT, most)
-        : lone.row?.rules.includes(UNSENT) === true
-          ? [lone.row]
-          : [];
+    const rows = this.#tables.keys<Pick<KeyRow, "key" | "policy">>(query, UNSENT, most);
     return rows.map(({ key, policy }) => [key, policy]);
   }
 
@@ -212,13 +192,9 @@ export class Storage {
   /** The next `KEYS_SWEPT` keys after one, in table order, and when each was expected to be untouched. */
   keysSwept(after: string): SweptKey[] {
     this.fold();
-    const { lone } = this.#tables;
-    const row = lone?.row;
-    if (lone !== undefined)
-      return row !== undefined && row.key > after ? [{ ...row, versionAt: row.rules.indexOf(MARK) + 1 }] : [];
-    const query =
-      "SELECT key, policy, whole_at_ms AS wholeAtMs, instr(rules, ?) AS versionAt FROM keys WHERE key > ? ORDER BY key LIMIT ?";
-    return this.#tables.rows<Required<SweptKey>>("keys", query, MARK, after, KEYS_SWEPT);
+    const query = `SELECT key, policy, whole_at_ms AS wholeAtMs, instr(rules, ?) AS versionAt
+      FROM keys WHERE key > ? ORDER BY key LIMIT ?`;
+    return this.#tables.keys<Required<SweptKey>>(query, MARK, after, KEYS_SWEPT);
   }
 }
 
