@@ -160,6 +160,13 @@ export class Journal {
     }
   }
 
+  /** All that was changed of a key. */
+  of(key: string): KeyChanges {
+    const all = new KeyChanges();
+    for (const changes of [...this.changesOf(key)].toReversed()) all.merge(changes);
+    return all;
+  }
+
   /** All changes that are only in the journal, by key. */
   get all(): ReadonlyMap<string, KeyChanges> {
     const all = new Changes();

@@ -269,19 +269,17 @@ export class StoredClaims {
   }
 
   read(key: string): Claim[] {
-    const changes = [...this.#journal.changesOf(key)];
-    const begin = changes.findIndex(({ isAnew }) => isAnew);
+    const { isAnew, claims } = this.#journal.of(key);
     const found = new Map<string, Claim>();
     const query = "SELECT claim FROM holds WHERE key = ?";
-    for (const row of begin < 0 ? this.#tables.rows<{ claim: string }>("holds", query, key) : []) {
+    for (const row of isAnew ? [] : this.#tables.rows<{ claim: string }>("holds", query, key)) {
       const claim = JSON.parse(row.claim) as Claim;
       found.set(claim.id, claim);
     }
-    for (const { claims } of changes.slice(0, begin < 0 ? undefined : begin + 1).toReversed())
-      for (const [id, { claim }] of claims) {
-        if (claim === undefined) found.delete(id);
-        else found.set(id, claim);
-      }
+    for (const [id, { claim }] of claims) {
+      if (claim === undefined) found.delete(id);
+      else found.set(id, claim);
+    }
     return [...found.values()];
   }
 
