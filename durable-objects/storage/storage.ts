@@ -86,13 +86,7 @@ export class Storage {
   }
 
   atomically<Result>(work: () => Result): Result {
-    const undoAllowance = this.allowances.mark();
-    try {
-      return this.#journal.atomically(work);
-    } catch (error) {
-      undoAllowance();
-      throw error;
-    }
+    return this.allowances.atomically(() => this.#journal.atomically(work));
   }
 
   /** Moves what only the journal has to the tables: queries read these. */
@@ -216,41 +210,40 @@ type Used = Pick<DurableObjectStorage, "transactionSync" | "deleteAll" | "getAla
 export function countedStorage(storage: Used, counter: Pick<Counter, "add">): DurableObjectStorage {
   /** Rows are read with the cursor, so they are counted at the next statement. */
   let last: Pick<SqlStorageCursor<Record<string, SqlStorageValue>>, "rowsRead"> | undefined;
-  const read = (rows: number) => (rows > 0 ? counter.add("rows_read", [], rows) : undefined);
-  const wrote = (rows: number) => (rows > 0 ? counter.add("rows_written", [], rows) : undefined);
+  const count = (name: "rows_read" | "rows_written", rows = 0) => {
+    if (rows > 0) counter.add(name, [], rows);
+  };
+  const exec = (query: string, ...bindings: unknown[]) => {
+    count("rows_read", last?.rowsRead);
+    last = undefined;
+    const cursor = storage.sql.exec(query, ...bindings);
+    // When `exec` returns, its write is done.
+    count("rows_written", cursor.rowsWritten);
+    return (last = cursor) as never;
+  };
   const counted: Used = {
-    sql: {
-      exec: (query, ...bindings) => {
-        if (last !== undefined) read(last.rowsRead);
-        last = undefined;
-        const cursor = storage.sql.exec(query, ...bindings);
-        // When `exec` returns, its write is done.
-        wrote(cursor.rowsWritten);
-        last = cursor;
-        return cursor as never;
-      },
-    },
+    sql: { exec },
     kv: {
-      get: (key: string) => {
-        read(1);
-        return storage.kv.get(key);
+      get: (name: string) => {
+        count("rows_read", 1);
+        return storage.kv.get(name);
       },
-      put: (key, value) => {
-        storage.kv.put(key, value);
-        wrote(1);
+      put: (name, value) => {
+        storage.kv.put(name, value);
+        count("rows_written", 1);
       },
-      delete: (key) => {
-        const wasThere = storage.kv.delete(key);
-        if (wasThere) wrote(1);
+      delete: (name) => {
+        const wasThere = storage.kv.delete(name);
+        count("rows_written", Number(wasThere));
         return wasThere;
       },
     },
     transactionSync: (work) => storage.transactionSync(work),
-    deleteAll: (options) => storage.deleteAll(options),
-    getAlarm: (options) => storage.getAlarm(options),
-    setAlarm: (atMs, options) => {
-      wrote(1);
-      return storage.setAlarm(atMs, options);
+    deleteAll: () => storage.deleteAll(),
+    getAlarm: () => storage.getAlarm(),
+    setAlarm: (atMs) => {
+      count("rows_written", 1);
+      return storage.setAlarm(atMs);
     },
   };
   return counted as DurableObjectStorage;
