@@ -202,15 +202,19 @@ export class Journal {
     try {
       return work();
     } finally {
-      this.#isTurn = false;
       try {
-        if (this.#isBroken) throw new Error("a part of a turn was written, and failed");
-        // Mostly one row, which needs no transaction of its own.
-        this.#write();
+        this.#endTurn();
       } catch (error) {
         lost(error);
       }
     }
+  }
+
+  #endTurn(): void {
+    this.#isTurn = false;
+    if (this.#isBroken) throw new Error("a part of a turn was written, and failed");
+    // Mostly one row, which needs no transaction of its own.
+    this.#write();
   }
 
   /** All or none of the changes. A turn fails as a whole if `work` fails after it has written rows at once. */
