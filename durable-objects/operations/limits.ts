@@ -113,7 +113,8 @@ export class Limits {
   }
 
   #earlier(keyState: KeyState, call: Limiting, atMs: number): Answer | undefined {
-    return this.#store.answers.earlier(keyState, idempotentLimit(call), atMs);
+    const idempotent = idempotentLimit(call);
+    return idempotent && this.#store.answers.earlier(keyState, idempotent, atMs);
   }
 
   /** The earlier answer to the same call, except a counted denial, or one of an earlier round: it is decided again. */

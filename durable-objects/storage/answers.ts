@@ -22,7 +22,7 @@ import {
   segmentIn,
   segmentNamed,
 } from "./answer-segments.ts";
-import type { Journaled } from "./journal.ts";
+import type { Journal } from "./journal.ts";
 import { CallerCounts, type StoredAnswer, type Tables } from "./records.ts";
 import type { RowStorage } from "./sweeps.ts";
 
@@ -60,7 +60,7 @@ const SEGMENT_MS = 60 * 60 * 1_000;
 /** The most answers of a segment, and characters but for the last one's: they are read together. */
 const MAX_SEGMENT_ANSWERS = 512;
 const MAX_SEGMENT_LENGTH = 2 ** 18;
-/** The most idempotency keys of which memory has numbers, but for the last key that was asked for. */
+/** The most idempotency keys of which memory has numbers, but for the key that was read last. */
 const MAX_HASHES = 2 ** 18;
 
 const LENGTH = "length(key) + length(idempotency_key) + length(request) + length(answer) AS length";
@@ -68,9 +68,9 @@ const RETURNING = `RETURNING idempotency_key AS idempotencyKey, ${LENGTH}`;
 
 export class StoredAnswers {
   readonly #tables: Tables;
-  readonly #journaled: Journaled;
+  readonly #journal: Journal;
   readonly #kv: RowStorage["kv"];
-  /** By key, the oldest first; the key that was asked for last is the last. */
+  /** By key, the oldest first. */
   readonly #segments = new Map<string, Segment[]>();
   #hashes = 0;
   #lengths: CallerCounts | undefined;
@@ -78,9 +78,9 @@ export class StoredAnswers {
   /** Of the answers that only the journal has, but for those that it had when the object started. */
   #journaledLengths = new CallerCounts();
 
-  constructor(tables: Tables, journaled: Journaled, kv: RowStorage["kv"]) {
+  constructor(tables: Tables, journal: Journal, kv: RowStorage["kv"]) {
     this.#tables = tables;
-    this.#journaled = journaled;
+    this.#journal = journal;
     this.#kv = kv;
   }
 
@@ -119,7 +119,7 @@ export class StoredAnswers {
   }
 
   read(key: string, idempotencyKey: string): StoredAnswer | undefined {
-    for (const { answers, areAnswersAnew } of this.#journaled.journal?.changesOf(key) ?? [])
+    for (const { answers, areAnswersAnew } of this.#journal.changesOf(key))
       if (answers.has(idempotencyKey) || areAnswersAnew) return answers.get(idempotencyKey);
     return this.#inSegment(key, idempotencyKey);
   }
@@ -137,12 +137,12 @@ export class StoredAnswers {
   }
 
   write(key: string, idempotencyKey: string, answer: StoredAnswer): void {
-    this.#journaled.made.change(key, ({ answers }) => answers.set(idempotencyKey, answer));
+    this.#journal.change(key, ({ answers }) => answers.set(idempotencyKey, answer));
     this.#journaledLengths.add(rangeOf(idempotencyKey)[0], lengthOf(key, idempotencyKey, answer));
   }
 
   remove(key: string, idempotencyKey: string): void {
-    this.#journaled.made.change(key, ({ answers }) => answers.set(idempotencyKey, undefined));
+    this.#journal.change(key, ({ answers }) => answers.set(idempotencyKey, undefined));
   }
 
   /** Of the caller whose range begins so. */
@@ -153,12 +153,11 @@ export class StoredAnswers {
       count += segment.hashes.length;
       oldestMs = Math.min(oldestMs, segment.endMs);
     }
-    for (const { answers } of this.#journaled.journal?.changesOf(key) ?? [])
-      for (const [id, answer] of answers) {
-        if (answer === undefined || callerOf(id, answer.request) !== from) continue;
-        count += 1;
-        oldestMs = Math.min(oldestMs, answer.atMs);
-      }
+    for (const [id, answer] of this.#journal.of(key).answers) {
+      if (answer === undefined || callerOf(id, answer.request) !== from) continue;
+      count += 1;
+      oldestMs = Math.min(oldestMs, answer.atMs);
+    }
     return { count, oldestMs };
   }
 
@@ -169,38 +168,31 @@ export class StoredAnswers {
   }
 
   has(key: string): boolean {
-    for (const { answers, areAnswersAnew } of this.#journaled.journal?.changesOf(key) ?? []) {
-      for (const answer of answers.values()) if (answer !== undefined) return true;
-      if (areAnswersAnew) return false;
-    }
-    return this.#tables.rows("answers", "SELECT 1 FROM answers WHERE key = ? LIMIT 1", key).length > 0;
+    const { answers, areAnswersAnew } = this.#journal.of(key);
+    for (const answer of answers.values()) if (answer !== undefined) return true;
+    const query = "SELECT 1 FROM answers WHERE key = ? LIMIT 1";
+    return !areAnswersAnew && this.#tables.rows("answers", query, key).length > 0;
   }
 
   removeAll(key: string): void {
-    this.#journaled.made.atomically(() => {
-      this.#journaled.journal?.begin(key, "beginAnswers");
+    this.#journal.atomically(() => {
+      this.#journal.begin(key, "beginAnswers");
       this.#delete(key, "key = ?", key);
     });
   }
 
   /** The answers of a key, and the newest if there are more. */
   all(key: string, most: number): (StoredAnswer & { readonly idempotencyKey: string })[] {
-    const found = new Map<string, StoredAnswer>();
-    const add = (idempotencyKey: string, answer = REMOVED) => {
-      if (!found.has(idempotencyKey)) found.set(idempotencyKey, answer);
-    };
-    let isAnew = false;
-    for (const { answers, areAnswersAnew } of this.#journaled.journal?.changesOf(key) ?? []) {
-      for (const [idempotencyKey, answer] of isAnew ? [] : answers) add(idempotencyKey, answer);
-      isAnew ||= areAnswersAnew;
-    }
-    for (const segment of isAnew ? [] : this.#segmentsOf(key).toSorted((a, b) => b.endMs - a.endMs)) {
+    const { answers, areAnswersAnew } = this.#journal.of(key);
+    const found = new Map<string, StoredAnswer | undefined>(answers);
+    for (const segment of areAnswersAnew ? [] : this.#segmentsOf(key).toSorted((a, b) => b.endMs - a.endMs)) {
       if (found.size >= most) break;
-      for (const entry of this.#entries(key, segment).toReversed()) add(entry[0], answerIn(entry));
+      for (const entry of this.#entries(key, segment).toReversed())
+        if (!found.has(entry[0])) found.set(entry[0], answerIn(entry));
     }
-    return [...found]
-      .filter(([, answer]) => answer !== REMOVED)
-      .map(([idempotencyKey, answer]) => ({ idempotencyKey, ...answer }));
+    return [...found].flatMap(([idempotencyKey, answer]) =>
+      answer === undefined ? [] : [{ idempotencyKey, ...answer }],
+    );
   }
 
   /** Writes answers into segments. One that was removed is written as none. */
@@ -221,7 +213,7 @@ export class StoredAnswers {
 
   /** Deletes old answers of untouched keys. An index by time would cost one more row per segment. */
   sweep(after: AnswerPlace, untilMs: number): Swept {
-    this.#journaled.fold();
+    this.#journal.fold();
     const query = `SELECT key, idempotency_key AS idempotencyKey, at_ms AS atMs, ${IS_RECORDED} AS isRecorded
       FROM answers WHERE (key, idempotency_key) > (?, ?) ORDER BY key, idempotency_key LIMIT ?`;
     type Row = { key: string; idempotencyKey: string; atMs: number; isRecorded: number };
@@ -255,9 +247,8 @@ export class StoredAnswers {
 
   #segmentsOf(key: string): readonly Segment[] {
     const known = this.#segments.get(key);
-    if (known !== undefined && this.#hashes <= MAX_HASHES) return known;
-    const segments = known ?? this.#load(key);
-    this.#forgetSegments(key);
+    if (known !== undefined) return known;
+    const segments = this.#load(key);
     for (const other of this.#hashes > MAX_HASHES ? this.#segments.keys() : []) this.#forgetSegments(other);
     this.#segments.set(key, segments);
     for (const { hashes } of segments) this.#hashes += hashes.length;
@@ -282,7 +273,7 @@ export class StoredAnswers {
       WHERE key = ? AND request NOT LIKE ? ORDER BY at_ms`;
     type Row = StoredAnswer & { readonly id: string };
     const rows = this.#tables.rows<Row>("answers", query, key, `${MARK}%`);
-    this.#journaled.made.atomically(() => {
+    this.#journal.atomically(() => {
       this.#delete(key, "key = ? AND request NOT LIKE ?", key, `${MARK}%`);
       this.fold(key, new Map(rows.map(({ id, ...answer }) => [id, answer])));
     });
@@ -294,14 +285,14 @@ export class StoredAnswers {
     const atMs = added[0]?.[3] ?? 0;
     const isOpen =
       last !== undefined && last.hashes.length < SEGMENT_ANSWERS && atMs < last.startMs + SEGMENT_MS;
-    let number = isOpen ? last.number : 1 + Math.max(0, ...segments.map((each) => each.number));
     const seed = segments[0]?.seed ?? Math.floor(randomFraction() * 2 ** 48).toString(36);
+    let newest = Math.max(0, ...segments.map((each) => each.number));
+    let number = isOpen ? last.number : (newest += 1);
     let [entries, length]: [Entry[], number] = [isOpen ? [...this.#entries(key, last)] : [], 0];
     for (const entry of added) {
       if (entries.length >= MAX_SEGMENT_ANSWERS || length > MAX_SEGMENT_LENGTH) {
         this.#put(key, { from, number, seed }, entries);
-        number = Math.max(number, ...segments.map((each) => each.number)) + 1;
-        [entries, length] = [[], 0];
+        [entries, length, number] = [[], 0, (newest += 1)];
       }
       entries.push(entry);
       length += entry[0].length + entry[1].length + entry[2].length;
@@ -316,8 +307,7 @@ export class StoredAnswers {
     const query = `SELECT ${LENGTH} FROM answers WHERE key = ? AND idempotency_key = ?`;
     const [before] = this.#tables.rows<{ length: number }>("answers", query, key, row.idempotency_key);
     this.#tables.put("answers", row);
-    const length = key.length + row.idempotency_key.length + row.request.length + row.answer.length;
-    this.#addLength(segment.from, length - (before?.length ?? 0));
+    this.#addLength(segment.from, lengthOf(key, row.idempotency_key, row) - (before?.length ?? 0));
   }
 
   #entries(key: string, segment: Segment): readonly Entry[] {
@@ -327,8 +317,8 @@ export class StoredAnswers {
   }
 }
 
-function lengthOf(key: string, idempotencyKey: string, { request, answer }: StoredAnswer): number {
-  return key.length + idempotencyKey.length + request.length + answer.length;
+function lengthOf(key: string, id: string, { request, answer }: Omit<StoredAnswer, "atMs">): number {
+  return key.length + id.length + request.length + answer.length;
 }
 
 /** The beginning of the range of all answers of the same caller, or of all ends of its holds. */

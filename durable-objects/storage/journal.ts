@@ -36,7 +36,7 @@ interface ChangedClaim {
 }
 
 /** What was changed of a key. */
-class KeyChanges {
+export class KeyChanges {
   /** The tables have no record or claims of the key, and what was changed before does not count. */
   isAnew = false;
   /** The same of its answers. */
@@ -71,12 +71,18 @@ class KeyChanges {
     for (const [id, answer] of later.answers) this.answers.set(id, answer);
   }
 
-  get isRecordOnly(): boolean {
-    return this.record !== undefined && this.claims.size + this.answers.size === 0;
+  /** The same with the changes of a row. */
+  mergeStored(key: string, later: StoredChanges): void {
+    const { anew, answersAnew, record, begun = [], renewed = [], ended = [], answers = [] } = later;
+    if (anew === true) this.begin();
+    if (answersAnew === true) this.beginAnswers();
+    if (record !== undefined) this.record = { ...record, key, wholeAtMs: Number(record.wholeAtMs) };
+    for (const claim of begun) this.change(claim.id, { claim, isNew: true });
+    for (const claim of renewed) this.change(claim.id, { claim, isNew: false });
+    for (const id of ended) this.change(id, { claim: undefined, isNew: false });
+    for (const [id, answer] of answers) this.answers.set(id, answer);
   }
 }
-
-export type { KeyChanges };
 
 class Changes extends Map<string, KeyChanges> {
   of(key: string): KeyChanges {
@@ -98,6 +104,14 @@ export interface JournalRoom {
   isShort(): boolean;
 }
 
+/** What else is known of the storage whose journal it is. */
+interface JournalHost {
+  /** Moves a key's changes to its tables. */
+  fold(key: string, changes: KeyChanges): void;
+  /** After a rollback: what was counted and found in tables meanwhile does not count. */
+  forget(): void;
+}
+
 /** A key's changes in a row. Stored: add fields, never rename one. */
 interface StoredChanges {
   readonly anew?: true;
@@ -113,58 +127,67 @@ interface StoredChanges {
 }
 
 export class Journal {
-  /** Until the end of a turn nothing is written. */
-  isTurn = false;
   readonly #tables: Tables;
-  readonly #foldKey: (key: string, changes: KeyChanges) => void;
+  readonly #host: JournalHost;
   readonly #room: JournalRoom | undefined;
   /** What only the journal has. */
-  #since = new Changes();
-  /** What is not written yet: the turn's changes, and those of the parts of it that may still fail. */
-  #pending: Changes[] = [];
+  readonly #since = new Changes();
+  /** What is not written yet: the turn's changes, and those of its parts that may still fail. */
+  #turn = new Changes();
+  #parts: Changes[] = [];
+  /** Until the end of a turn nothing is written. */
+  #isTurn = false;
   #isBroken = false;
   /** It could not be read again: nothing is decided before that. */
   #isUnread = false;
   /** The number of the last row, and the rows and characters from the journal's first one on. */
-  #turn = 0;
+  #number = 0;
   #rows = 0;
   #length = 0;
 
-  constructor(
-    tables: Tables,
-    foldKey: (key: string, changes: KeyChanges) => void,
-    room: JournalRoom | undefined,
-  ) {
+  constructor(tables: Tables, host: JournalHost, room: JournalRoom | undefined) {
     this.#tables = tables;
-    this.#foldKey = foldKey;
+    this.#host = host;
     this.#room = room;
     this.#read();
   }
 
   /** A key's changes, the latest first. */
   *changesOf(key: string): Generator<KeyChanges, void> {
-    this.#readAgain();
-    for (let index = this.#pending.length - 1; index >= 0; index -= 1) {
-      const changes = this.#pending[index]?.get(key);
+    for (const layer of this.#layers) {
+      const changes = layer.get(key);
       if (changes !== undefined) yield changes;
     }
-    const changes = this.#since.get(key);
-    if (changes !== undefined) yield changes;
+  }
+
+  /** All that was changed of a key. */
+  of(key: string): KeyChanges {
+    const all = new KeyChanges();
+    for (const changes of [...this.changesOf(key)].toReversed()) all.merge(changes);
+    return all;
   }
 
   /** All changes that are only in the journal, by key. */
-  get all(): Iterable<readonly [key: string, changes: KeyChanges]> {
-    this.#readAgain();
+  get all(): ReadonlyMap<string, KeyChanges> {
     const all = new Changes();
-    for (const changes of [this.#since, ...this.#pending]) all.merge(changes);
+    for (const layer of this.#layers.toReversed()) all.merge(layer);
     return all;
+  }
+
+  /** The latest first. */
+  get #layers(): Changes[] {
+    if (this.#isUnread) this.#read();
+    return [...this.#parts.toReversed(), this.#turn, this.#since];
   }
 
   /** Changes a key: at once, or with the rest of what is atomic. */
   change(key: string, work: (changes: KeyChanges) => void): void {
-    const last = this.#pending.at(-1);
-    if (last !== undefined) work(last.of(key));
-    else this.atomically(() => work(this.#last.of(key)));
+    if (this.#parts.length === 0) this.atomically(() => this.change(key, work));
+    else work(this.#last.of(key));
+  }
+
+  get #last(): Changes {
+    return this.#parts.at(-1) ?? this.#turn;
   }
 
   /** Forgets what was changed of a key, if it was: its rows were deleted. */
@@ -172,62 +195,71 @@ export class Journal {
     for (const _ of this.changesOf(key)) return this.change(key, (changes) => changes[part]());
   }
 
+  /** See `Storage.turn`. */
+  turn<Result>(work: () => Result, lost: (error: unknown) => never): Result {
+    if (this.#isTurn) return work();
+    this.#isTurn = true;
+    try {
+      return work();
+    } finally {
+      try {
+        this.#endTurn();
+      } catch (error) {
+        lost(error);
+      }
+    }
+  }
+
+  #endTurn(): void {
+    this.#isTurn = false;
+    if (this.#isBroken) throw new Error("a part of a turn was written, and failed");
+    // Mostly one row, which needs no transaction of its own.
+    this.#write();
+  }
+
   /** All or none of the changes. A turn fails as a whole if `work` fails after it has written rows at once. */
   atomically<Result>(work: () => Result): Result {
-    this.#readAgain();
-    const before = this.#pending.length;
+    if (this.#isUnread) this.#read();
+    const before = this.#parts.length;
     const { writes } = this.#tables;
     try {
-      if (this.isTurn) return this.#nested(work);
+      if (this.#isTurn) return this.#part(work);
       return this.#tables.atomically(() => {
-        const result = this.#nested(work);
+        const result = this.#part(work);
         if (before === 0) this.#write();
         return result;
       });
     } catch (error) {
-      this.#pending.length = before;
-      if (this.isTurn) this.#isBroken ||= this.#tables.writes !== writes;
+      this.#parts.length = before;
+      this.#host.forget();
+      if (this.#isTurn) this.#isBroken ||= this.#tables.writes !== writes;
       else if (before === 0) this.#read();
       throw error;
     }
   }
 
-  #nested<Result>(work: () => Result): Result {
-    if (this.#pending.length === 0) this.#pending.push(new Changes());
-    const changes = new Changes();
-    this.#pending.push(changes);
+  #part<Result>(work: () => Result): Result {
+    const part = new Changes();
+    this.#parts.push(part);
     const result = work();
-    this.#pending.pop();
-    this.#last.merge(changes);
+    this.#parts.pop();
+    this.#last.merge(part);
     return result;
-  }
-
-  get #last(): Changes {
-    const last = this.#pending.at(-1);
-    if (last === undefined) throw new Error("nothing is to be changed");
-    return last;
-  }
-
-  /** Ends a turn. @throws Error when its changes cannot be written: then memory knows more than storage */
-  endTurn(): void {
-    this.isTurn = false;
-    if (this.#isBroken) throw new Error("a part of a turn was written, and failed");
-    // Mostly one row, which needs no transaction of its own.
-    if (this.#pending.length > 0) this.#write();
   }
 
   /** Moves everything to the tables, so that queries find it there. */
   fold(): void {
-    this.#readAgain();
-    if (this.#pending.length > 1) throw new Error("a part of a turn cannot be folded");
-    if (this.#pending.length + this.#since.size === 0) return;
+    if (this.#isUnread) this.#read();
+    if (this.#parts.length > 0) throw new Error("a part of a turn cannot be folded");
+    if (this.#turn.size + this.#since.size === 0) return;
     try {
       this.#tables.atomically(() => {
         this.#write();
         if (this.#since.size > 0) this.#fold();
       });
     } catch (error) {
-      if (this.isTurn) this.#isBroken = true;
+      this.#host.forget();
+      if (this.#isTurn) this.#isBroken = true;
       else this.#read();
       throw error;
     }
@@ -236,8 +268,9 @@ export class Journal {
   /** Everything stored is deleted. */
   forget(): void {
     this.#since.clear();
-    this.#pending = [];
-    this.#turn = 0;
+    this.#turn = new Changes();
+    this.#parts = [];
+    this.#number = 0;
     this.#rows = 0;
     this.#add(-this.#length);
   }
@@ -247,16 +280,15 @@ export class Journal {
     this.#room?.add(length);
   }
 
-  /** Writes what is pending. */
+  /** Writes what the turn has changed. */
   #write(): void {
-    const [changes = new Changes()] = this.#pending;
-    this.#pending = [];
-    if (changes.size === 0) return;
+    const changes = this.#turn;
+    this.#turn = new Changes();
     const [only] = changes;
-    if (changes.size === 1 && only?.[1].isRecordOnly === true && !this.#since.has(only[0])) {
-      if (only[1].record !== undefined) this.#tables.writeRecord(only[1].record);
-      return;
-    }
+    if (only === undefined) return;
+    const [onlyKey, { record, claims, answers }] = only;
+    const isRecord = changes.size === 1 && claims.size + answers.size === 0 && !this.#since.has(onlyKey);
+    if (isRecord && record !== undefined) return this.#tables.writeRecord(record);
     this.#tables.make("journal");
     const text = JSON.stringify(
       [...changes].map(([key, each]) => {
@@ -273,9 +305,9 @@ export class Journal {
 
   /** The journal has this many rows from now on. */
   #append(changes: string, rows: number): void {
-    const turn = this.#turn + 1;
+    const turn = this.#number + 1;
     this.#tables.put("journal", { place: turn % MAX_ROWS, turn, first: turn - rows + 1, changes });
-    this.#turn = turn;
+    this.#number = turn;
     this.#rows = rows;
     this.#add(changes.length);
   }
@@ -285,41 +317,32 @@ export class Journal {
   }
 
   #fold(): void {
-    for (const [key, changes] of this.#since) this.#foldKey(key, changes);
+    for (const [key, changes] of this.#since) this.#host.fold(key, changes);
     this.#append("[]", 1);
     this.#add(-this.#length);
     this.#since.clear();
   }
 
-  #readAgain(): void {
-    if (this.#isUnread) this.#read();
-  }
-
   #read(): void {
     this.#isUnread = true;
     this.forget();
-    this.#readRows();
-    this.#isUnread = false;
-  }
-
-  #readRows(): void {
     type Row = { turn: number; first: number };
     const query = "SELECT turn, first FROM journal ORDER BY turn DESC LIMIT 1";
-    const [last] = this.#tables.rows<Row>("journal", query);
-    if (last === undefined) return;
+    const [{ turn, first } = { turn: 0, first: 1 }] = this.#tables.rows<Row>("journal", query);
     const rows = "SELECT changes FROM journal WHERE turn >= ? ORDER BY turn";
     const bases = new Map<string, number>();
-    for (const { changes } of this.#tables.rows<{ changes: string }>("journal", rows, last.first)) {
+    for (const { changes } of this.#tables.rows<{ changes: string }>("journal", rows, first)) {
       this.#add(changes.length);
       for (const [key, stored] of JSON.parse(changes) as [string, StoredChanges][]) {
-        this.#since.of(key).merge(changesIn(key, stored));
+        this.#since.of(key).mergeStored(key, stored);
         if (stored.anew === true) bases.set(key, hash(""));
         else if (stored.base !== undefined) bases.set(key, stored.base);
       }
     }
     for (const [key, base] of bases) if (base !== this.#baseOf(key)) this.#since.of(key).record = undefined;
-    this.#turn = last.turn;
-    this.#rows = last.turn - last.first + 1;
+    this.#number = turn;
+    this.#rows = turn - first + 1;
+    this.#isUnread = false;
   }
 }
 
@@ -346,25 +369,4 @@ function storedOf({ isAnew, areAnswersAnew, record, claims, answers }: KeyChange
 
 function storedRecord({ policy, rules, wholeAtMs }: DueKey): NonNullable<StoredChanges["record"]> {
   return { policy, rules, wholeAtMs: Number.isFinite(wholeAtMs) ? wholeAtMs : String(wholeAtMs) };
-}
-
-function changesIn(key: string, stored: StoredChanges): KeyChanges {
-  const { anew, answersAnew, record, begun = [], renewed = [], ended = [], answers = [] } = stored;
-  const changes = new KeyChanges();
-  changes.isAnew = anew === true;
-  changes.areAnswersAnew = answersAnew === true;
-  changes.record = record && { ...record, key, wholeAtMs: Number(record.wholeAtMs) };
-  for (const claim of begun) changes.change(claim.id, { claim, isNew: true });
-  for (const claim of renewed) changes.change(claim.id, { claim, isNew: false });
-  for (const id of ended) changes.claims.set(id, { claim: undefined, isNew: false });
-  for (const [id, answer] of answers) changes.answers.set(id, answer);
-  return changes;
-}
-
-/** Where what only the journal has is. */
-export interface Journaled {
-  readonly journal: Journal | undefined;
-  /** The journal, made if need be. */
-  readonly made: Journal;
-  fold(): void;
 }

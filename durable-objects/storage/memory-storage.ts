@@ -25,7 +25,8 @@ export class MemoryStorage implements KeyStorage {
   /** Each policy has one object here, so keys never move. */
   readonly moves = { isEmpty: true, isAway: () => false, sweep: () => ({ left: 0, dueMs: Infinity }) };
   readonly #keys = new Map<string, DueKey>();
-  readonly #segments = new Map<string, Map<string, NewSegment[]>>();
+  /** By rule. */
+  readonly #segments = new ByKey<readonly NewSegment[]>();
 
   get isEmpty(): boolean {
     return this.#keys.size === 0 && this.allowances.isEmpty;
@@ -37,8 +38,7 @@ export class MemoryStorage implements KeyStorage {
   }
 
   removeAll(): Promise<void> {
-    for (const key of this.#keys.keys()) this.remove(key);
-    this.answers.clear();
+    for (const parts of [this.#keys, this.#segments, this.claims, this.answers]) parts.clear();
     this.allowances.forget();
     this.sweeps.begin();
     return Promise.resolve();
@@ -74,13 +74,11 @@ export class MemoryStorage implements KeyStorage {
   }
 
   writeSegment(key: string, rule: string, segment: NewSegment): void {
-    const rules = this.#segments.get(key) ?? new Map<string, NewSegment[]>();
-    this.#segments.set(key, rules);
     const isKept = ({ log, from, toMs }: NewSegment) =>
       log === segment.log && toMs >= segment.keepFromMs && from !== segment.from;
-    const kept = (rules.get(rule) ?? []).filter(isKept);
+    const kept = (this.#segments.get(key)?.get(rule) ?? []).filter(isKept);
     const sorted = [...kept, segment].toSorted((a, b) => a.log - b.log || a.from - b.from);
-    rules.set(rule, sorted);
+    this.#segments.write(key, rule, sorted);
   }
 
   /** All at once, since finding those after a key would sort them all. */
@@ -92,28 +90,35 @@ export class MemoryStorage implements KeyStorage {
 /** Deleted at once: finding them reads all answers of the key. */
 const ANSWERS_DROPPED = 1_000;
 
-class MemoryAnswers implements Omit<StoredAnswers, "forget" | "fold" | "all"> {
+/** Values by key and name. A key without any is not there. */
+class ByKey<Value> extends Map<string, Map<string, Value>> {
+  write(key: string, name: string, value: Value): void {
+    const ofKey = this.get(key) ?? new Map<string, Value>();
+    this.set(key, ofKey);
+    ofKey.set(name, value);
+  }
+
+  remove(key: string, name: string): void {
+    const ofKey = this.get(key);
+    ofKey?.delete(name);
+    if (ofKey?.size === 0) this.delete(key);
+  }
+
+  removeAll(key: string): void {
+    this.delete(key);
+  }
+}
+
+class MemoryAnswers extends ByKey<StoredAnswer> implements Omit<StoredAnswers, "forget" | "fold" | "all"> {
   readonly #hasRecord: (key: string) => boolean;
-  readonly #answers = new Map<string, Map<string, StoredAnswer>>();
 
   constructor(hasRecord: (key: string) => boolean) {
+    super();
     this.#hasRecord = hasRecord;
   }
 
   read(key: string, idempotencyKey: string): StoredAnswer | undefined {
-    return this.#answers.get(key)?.get(idempotencyKey);
-  }
-
-  write(key: string, idempotencyKey: string, answer: StoredAnswer): void {
-    const ofKey = this.#answers.get(key) ?? new Map<string, StoredAnswer>();
-    this.#answers.set(key, ofKey);
-    ofKey.set(idempotencyKey, answer);
-  }
-
-  remove(key: string, idempotencyKey: string): void {
-    const ofKey = this.#answers.get(key);
-    ofKey?.delete(idempotencyKey);
-    if (ofKey?.size === 0) this.#answers.delete(key);
+    return this.get(key)?.get(idempotencyKey);
   }
 
   count(key: string, caller: string): { readonly count: number; readonly oldestMs: number } {
@@ -125,23 +130,15 @@ class MemoryAnswers implements Omit<StoredAnswers, "forget" | "fold" | "all"> {
     for (const [each] of this.#of(key, caller).slice(0, ANSWERS_DROPPED)) this.remove(key, each);
   }
 
-  has(key: string): boolean {
-    return this.#answers.has(key);
-  }
-
   /** A process has one caller, and its memory ends with it. */
   readonly length = 0;
   lengthOf(): number {
     return 0;
   }
 
-  removeAll(key: string): void {
-    this.#answers.delete(key);
-  }
-
   sweep(_: object, untilMs: number): Swept {
     let [left, oldestMs] = [0, Infinity];
-    for (const [key, answers] of this.#answers) {
+    for (const [key, answers] of this) {
       const isRecorded = this.#hasRecord(key);
       for (const [each, { atMs }] of answers) {
         if (!isRecorded && atMs <= untilMs) {
@@ -155,38 +152,32 @@ class MemoryAnswers implements Omit<StoredAnswers, "forget" | "fold" | "all"> {
     return { left, oldestMs };
   }
 
-  clear(): void {
-    this.#answers.clear();
-  }
-
   #of(key: string, caller: string): [string, StoredAnswer][] {
-    return [...(this.#answers.get(key) ?? [])].filter(
-      ([each, { request }]) => callerOf(each, request) === caller,
-    );
+    return [...(this.get(key) ?? [])].filter(([each, { request }]) => callerOf(each, request) === caller);
   }
 }
 
 class MemoryClaims implements Omit<StoredClaims, "forgetCounts" | "fold"> {
-  readonly #claims = new Map<string, Map<string, Claim>>();
+  readonly #claims = new ByKey<Claim>();
 
   read(key: string): Claim[] {
     return [...(this.#claims.get(key)?.values() ?? [])];
   }
 
   write(key: string, claim: Claim): void {
-    const ofKey = this.#claims.get(key) ?? new Map<string, Claim>();
-    this.#claims.set(key, ofKey);
-    ofKey.set(claim.id, claim);
+    this.#claims.write(key, claim.id, claim);
   }
 
   remove(key: string, { id }: Pick<Claim, "id">): void {
-    const ofKey = this.#claims.get(key);
-    ofKey?.delete(id);
-    if (ofKey?.size === 0) this.#claims.delete(key);
+    this.#claims.remove(key, id);
   }
 
   removeAll(key: string): void {
     this.#claims.delete(key);
+  }
+
+  clear(): void {
+    this.#claims.clear();
   }
 
   get counts(): CallerCounts {

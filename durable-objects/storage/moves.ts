@@ -1,5 +1,5 @@
 import type { MovedSegment } from "../../core/protocol/object-methods.ts";
-import type { Journaled } from "./journal.ts";
+import type { Journal } from "./journal.ts";
 import type { Tables } from "./records.ts";
 
 /** A type, since an interface is none of SQLite's rows. */
@@ -17,11 +17,11 @@ export type Move = {
 /** The keys that were given away or have arrived. A key that never moved has no row. */
 export class StoredMoves {
   readonly #tables: Tables;
-  readonly #journaled: Pick<Journaled, "fold">;
+  readonly #journal: Pick<Journal, "fold">;
 
-  constructor(tables: Tables, journaled: Pick<Journaled, "fold">) {
+  constructor(tables: Tables, journal: Pick<Journal, "fold">) {
     this.#tables = tables;
-    this.#journaled = journaled;
+    this.#journal = journal;
   }
 
   /** One comparison for objects whose keys never moved. */
@@ -50,7 +50,7 @@ export class StoredMoves {
   /** Deletes rows of moves that have no effect any more and whose keys have no record. */
   sweep(nowMs: number) {
     if (this.isEmpty) return { left: 0, dueMs: Infinity };
-    this.#journaled.fold();
+    this.#journal.fold();
     const isUnrecorded = "NOT EXISTS (SELECT 1 FROM keys WHERE keys.key = moves.key)";
     this.#tables.exec(`DELETE FROM moves WHERE due_ms <= ? AND ${isUnrecorded}`, nowMs);
     const query = "SELECT count(*) AS left, min(due_ms) AS dueMs FROM moves";

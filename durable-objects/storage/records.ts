@@ -267,19 +267,36 @@ export class Tables {
   }
 
   /**
-   * The record of an object's only key; `undefined`: it is in a table. While only it and the crash allowances
-   * are stored, it is a row of the key-value table, which costs no row to make: a table costs two. So a key
-   * with its own object writes two rows, this and the alarm. When anything more is stored, the record moves
-   * to the table `keys`.
+   * The record of an object's only key. While only it and the crash allowances are stored, it is a row of the
+   * key-value table, which costs no row to make: a table costs two. So a key with its own object writes two
+   * rows, this and the alarm. When anything more is stored, the record moves to the table `keys`.
    */
-  get lone(): { readonly row: KeyRow | undefined } | undefined {
-    return this.#made.has("keys") ? undefined : { row: this.#loneRow };
+  get lone(): KeyRow | undefined {
+    return this.has("keys") ? undefined : this.#loneRow;
+  }
+
+  /** The rows of a query on the table `keys`; an only key's record is read as if it were there. */
+  keys<Row extends SqlRow>(query: string, ...bindings: SqlStorageValue[]): Row[] {
+    const { lone } = this;
+    if (lone === undefined) return this.rows("keys", query, ...bindings);
+    const { key, policy, rules, wholeAtMs } = lone;
+    const keys = "WITH keys (key, policy, rules, whole_at_ms) AS (SELECT ?, ?, ?, ?)";
+    // One row is in order, and the runtime counts each row that is sorted as read.
+    const ofOne = `${keys} ${query.replace("ORDER BY key", "")}`;
+    return this.exec<Row>(ofOne, key, policy, rules, wholeAtMs, ...bindings).toArray();
+  }
+
+  readRecord(key: string): DueKey | undefined {
+    const query = "SELECT key, policy, rules, whole_at_ms AS wholeAtMs FROM keys WHERE key = ?";
+    const row = this.lone ?? this.rows<KeyRow>("keys", query, key)[0];
+    if (row?.key !== key) return undefined;
+    const { policy, rules, wholeAtMs } = row;
+    return { key, policy, wholeAtMs, rules: JSON.parse(rules) as StoredKey["rules"] };
   }
 
   writeRecord({ rules, ...rest }: DueKey): void {
     const row = { ...rest, rules: JSON.stringify(rules) };
-    const { lone } = this;
-    if (lone === undefined || (lone.row?.key ?? row.key) !== row.key) return this.#writeKey(row);
+    if (this.has("keys") || (this.#loneRow?.key ?? row.key) !== row.key) return this.#writeKey(row);
     this.writes += 1;
     this.#storage.kv.put<KeyRow>(ROW, row);
     this.#loneRow = row;
@@ -293,16 +310,22 @@ export class Tables {
 
   removeLone(): void {
     this.writes += 1;
-    if (this.#loneRow !== undefined) this.#storage.kv.delete(ROW);
+    this.#storage.kv.delete(ROW);
     this.#loneRow = undefined;
   }
 
   /** Makes the table if needed. Every stored part of a key needs a record, so `keys` is made first. */
   make(table: Table): void {
-    if (this.#made.has(table)) return;
-    if (!this.#made.has("keys")) this.atomically(() => this.#makeKeys());
-    this.#storage.sql.exec(SCHEMA[table]);
-    this.#made.add(table);
+    if (this.has(table)) return;
+    if (table !== "keys") this.make("keys");
+    const { lone } = this;
+    this.atomically(() => {
+      this.#storage.sql.exec(SCHEMA[table]);
+      this.#made.add(table);
+      if (lone === undefined) return;
+      this.#writeKey(lone);
+      this.removeLone();
+    });
   }
 
   #writeKey({ wholeAtMs, ...row }: KeyRow): void {
@@ -329,7 +352,7 @@ export class Tables {
   }
 
   exec<Row extends SqlRow>(query: string, ...bindings: SqlStorageValue[]) {
-    if (!query.startsWith("SELECT")) this.writes += 1;
+    if (!/^(SELECT|WITH) /.test(query)) this.writes += 1;
     return this.#storage.sql.exec<Row>(query, ...bindings);
   }
 
@@ -350,14 +373,6 @@ export class Tables {
     this.#made.clear();
     this.#loneRow = undefined;
     return this.#storage.deleteAll();
-  }
-
-  #makeKeys(): void {
-    this.#storage.sql.exec(SCHEMA.keys);
-    this.#made.add("keys");
-    if (this.#loneRow === undefined) return;
-    this.#writeKey(this.#loneRow);
-    this.removeLone();
   }
 
   #readMade(): Set<string> {

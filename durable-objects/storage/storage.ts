@@ -2,7 +2,7 @@ import type { NewSegment, Segment } from "../../core/algorithms/algorithm.ts";
 import type { LeaseCounter } from "../../core/stats/held-times.ts";
 import type { Counter } from "../../core/stats/tally.ts";
 import { StoredAnswers } from "./answers.ts";
-import { Journal, type Journaled, type JournalRoom, type KeyChanges } from "./journal.ts";
+import { Journal, type JournalRoom, type KeyChanges } from "./journal.ts";
 import { StoredMoves } from "./moves.ts";
 import {
   CallerCounts,
@@ -22,7 +22,7 @@ export const KEYS_SWEPT = 1_000;
 /** Keys record by record, in the object's storage or in memory (memory-namespace.ts). */
 export interface KeyStorage extends Omit<
   Pick<Storage, keyof Storage>,
-  "answers" | "claims" | "moves" | "journal" | "made" | "turn" | "fold" | "keysUnsent" | "keysHolding"
+  "answers" | "claims" | "moves" | "turn" | "fold" | "keysUnsent" | "keysHolding"
 > {
   readonly answers: Omit<StoredAnswers, "forget" | "fold" | "all">;
   readonly claims: Omit<StoredClaims, "forgetCounts" | "fold">;
@@ -39,33 +39,19 @@ export class Storage {
   /** Counts expired leases. */
   readonly counter?: LeaseCounter | undefined;
   readonly #tables: Tables;
-  /** Absent: nothing was journaled. Then a call that writes nothing does not look into it. */
-  journal: Journal | undefined;
-  #isTurn = false;
-  readonly #room: JournalRoom | undefined;
+  readonly #journal: Journal;
 
   /** @param room shared with other objects; absent: not bounded together */
   constructor(storage: DurableObjectStorage, counter?: LeaseCounter, room?: JournalRoom) {
     this.counter = counter;
-    this.#room = room;
     this.#tables = new Tables(storage);
-    this.answers = new StoredAnswers(this.#tables, this, storage.kv);
-    this.claims = new StoredClaims(this.#tables, this);
+    const host = { fold: this.#foldKey.bind(this), forget: this.#forget.bind(this) };
+    this.#journal = new Journal(this.#tables, host, room);
+    this.answers = new StoredAnswers(this.#tables, this.#journal, storage.kv);
+    this.claims = new StoredClaims(this.#tables, this.#journal);
     this.allowances = new CrashAllowances(storage);
     this.sweeps = new Sweeps(storage);
-    this.moves = new StoredMoves(this.#tables, this);
-    if (this.#tables.has("journal")) this.journal = this.#makeJournal();
-  }
-
-  /** The journal, made if need be. */
-  get made(): Journal {
-    this.journal ??= this.#makeJournal();
-    this.journal.isTurn = this.#isTurn;
-    return this.journal;
-  }
-
-  #makeJournal(): Journal {
-    return new Journal(this.#tables, (key, changes) => this.#foldKey(key, changes), this.#room);
+    this.moves = new StoredMoves(this.#tables, this.#journal);
   }
 
   #foldKey(key: string, { record, claims, answers }: KeyChanges): void {
@@ -74,15 +60,19 @@ export class Storage {
     if (answers.size > 0) this.answers.fold(key, answers);
   }
 
+  #forget(): void {
+    this.claims.forgetCounts();
+    this.answers.forget();
+  }
+
   /** Everything stored of a key except its record has a table, and then the record has one too. */
   get isEmpty(): boolean {
-    const { lone } = this.#tables;
-    return lone !== undefined && lone.row === undefined && this.allowances.isEmpty;
+    return this.loneKey === undefined && !this.#tables.has("keys") && this.allowances.isEmpty;
   }
 
   /** The only key, if nothing but its record is stored: it is deleted with everything else. */
   get loneKey(): string | undefined {
-    return this.#tables.lone?.row?.key;
+    return this.#tables.lone?.key;
   }
 
   /**
@@ -92,88 +82,47 @@ export class Storage {
    * @param lost the changes cannot be written: memory knows more than storage, and no answer may leave
    */
   turn<Result>(work: () => Result, lost: (error: unknown) => never): Result {
-    if (this.#isTurn) return work();
-    this.#isTurn = true;
-    if (this.journal !== undefined) this.journal.isTurn = true;
-    try {
-      return work();
-    } finally {
-      this.#isTurn = false;
-      try {
-        this.journal?.endTurn();
-      } catch (error) {
-        lost(error);
-      }
-    }
+    return this.#journal.turn(work, lost);
   }
 
   atomically<Result>(work: () => Result): Result {
-    const undoAllowance = this.allowances.mark();
-    try {
-      return this.#orForget(() => this.made.atomically(work));
-    } catch (error) {
-      undoAllowance();
-      throw error;
-    }
+    return this.allowances.atomically(() => this.#journal.atomically(work));
   }
 
   /** Moves what only the journal has to the tables: queries read these. */
   fold(): void {
-    this.#orForget(() => this.journal?.fold());
-  }
-
-  /** What was counted and found in tables meanwhile does not count after a rollback. */
-  #orForget<Result>(work: () => Result): Result {
-    try {
-      return work();
-    } catch (error) {
-      this.claims.forgetCounts();
-      this.answers.forget();
-      throw error;
-    }
+    this.#journal.fold();
   }
 
   removeAll(): Promise<void> {
-    this.claims.forgetCounts();
-    this.answers.forget();
+    this.#forget();
+    this.#journal.forget();
     this.allowances.forget();
     this.sweeps.begin();
-    this.journal = undefined;
     return this.#tables.removeAll();
   }
 
   /** The key's record and its due time; `undefined`: only answers may be stored of the key. */
   read(key: string): DueKey | undefined {
-    for (const { record, isAnew } of this.journal?.changesOf(key) ?? [])
+    for (const { record, isAnew } of this.#journal.changesOf(key))
       if (record !== undefined || isAnew) return record;
-    const { lone } = this.#tables;
-    const query = "SELECT key, policy, rules, whole_at_ms AS wholeAtMs FROM keys WHERE key = ?";
-    const row = lone === undefined ? this.#tables.rows<KeyRow>("keys", query, key)[0] : lone.row;
-    if (row === undefined || row.key !== key) return undefined;
-    const { policy, wholeAtMs } = row;
-    return { key, policy, wholeAtMs, rules: JSON.parse(row.rules) as StoredKey["rules"] };
+    return this.#tables.readRecord(key);
   }
 
   /** The first keys with this prefix in byte order, after the key `after` if there is one. */
   keysAfter(prefix: string, after: string | undefined, most: number): string[] {
     this.fold();
-    const { lone } = this.#tables;
-    if (lone !== undefined) {
-      const { key } = lone.row ?? {};
-      return key?.startsWith(prefix) === true && key !== after ? [key] : [];
-    }
     const from = after === undefined ? "key >= ?" : "key > ?";
     const query = `SELECT key FROM keys WHERE ${from} AND key <= ? ${this.#isHere} ORDER BY key LIMIT ?`;
-    const rows = this.#tables.rows<{ key: string }>("keys", query, after ?? prefix, lastWith(prefix), most);
+    const rows = this.#tables.keys<{ key: string }>(query, after ?? prefix, lastWith(prefix), most);
     return rows.map(({ key }) => key);
   }
 
   /** Reads a row for each key. */
   countKeys(prefix: string): number {
     this.fold();
-    if (this.#tables.lone !== undefined) return this.keysAfter(prefix, undefined, 1).length;
     const query = `SELECT count(*) AS number FROM keys WHERE key >= ? AND key <= ? ${this.#isHere}`;
-    return this.#tables.rows<{ number: number }>("keys", query, prefix, lastWith(prefix))[0]?.number ?? 0;
+    return this.#tables.keys<{ number: number }>(query, prefix, lastWith(prefix))[0]?.number ?? 0;
   }
 
   /** Excludes keys that were given away: their records stay until they have arrived. */
@@ -184,7 +133,7 @@ export class Storage {
 
   /** @param wholeAtMs when the key will be untouched without further calls: a sweep reads it then */
   write({ key, policy, rules }: StoredKey, wholeAtMs: number): void {
-    this.made.change(key, (changes) => {
+    this.#journal.change(key, (changes) => {
       changes.record = { key, policy, rules, wholeAtMs };
     });
     this.sweeps.wrote(wholeAtMs);
@@ -194,9 +143,8 @@ export class Storage {
   remove(key: string): void {
     this.atomically(() => {
       this.claims.removeAll(key);
-      this.journal?.begin(key, "begin");
-      const { lone } = this.#tables;
-      if (lone?.row?.key === key) this.#tables.removeLone();
+      this.#journal.begin(key, "begin");
+      if (key === this.loneKey) this.#tables.removeLone();
       for (const table of ["keys", "holds", "segments"] as const) this.#tables.remove(table, "key = ?", key);
     });
   }
@@ -219,15 +167,8 @@ export class Storage {
   /** Keys with notices that are to be sent (`StoredAccount.unsent`). It reads all rows, and is used once after a start. */
   keysUnsent(most: number): (readonly [key: string, policy: string])[] {
     this.fold();
-    const { lone } = this.#tables;
     const query = "SELECT key, policy FROM keys WHERE instr(rules, ?) > 0 LIMIT ?";
-    type Row = Pick<KeyRow, "key" | "policy">;
-    const rows =
-      lone === undefined
-        ? this.#tables.rows<Row>("keys", query, UNSENT, most)
-        : lone.row?.rules.includes(UNSENT) === true
-          ? [lone.row]
-          : [];
+    const rows = this.#tables.keys<Pick<KeyRow, "key" | "policy">>(query, UNSENT, most);
     return rows.map(({ key, policy }) => [key, policy]);
   }
 
@@ -245,13 +186,9 @@ export class Storage {
   /** The next `KEYS_SWEPT` keys after one, in table order, and when each was expected to be untouched. */
   keysSwept(after: string): SweptKey[] {
     this.fold();
-    const { lone } = this.#tables;
-    const row = lone?.row;
-    if (lone !== undefined)
-      return row !== undefined && row.key > after ? [{ ...row, versionAt: row.rules.indexOf(MARK) + 1 }] : [];
-    const query =
-      "SELECT key, policy, whole_at_ms AS wholeAtMs, instr(rules, ?) AS versionAt FROM keys WHERE key > ? ORDER BY key LIMIT ?";
-    return this.#tables.rows<Required<SweptKey>>("keys", query, MARK, after, KEYS_SWEPT);
+    const query = `SELECT key, policy, whole_at_ms AS wholeAtMs, instr(rules, ?) AS versionAt
+      FROM keys WHERE key > ? ORDER BY key LIMIT ?`;
+    return this.#tables.keys<Required<SweptKey>>(query, MARK, after, KEYS_SWEPT);
   }
 }
 
@@ -273,41 +210,40 @@ type Used = Pick<DurableObjectStorage, "transactionSync" | "deleteAll" | "getAla
 export function countedStorage(storage: Used, counter: Pick<Counter, "add">): DurableObjectStorage {
   /** Rows are read with the cursor, so they are counted at the next statement. */
   let last: Pick<SqlStorageCursor<Record<string, SqlStorageValue>>, "rowsRead"> | undefined;
-  const read = (rows: number) => (rows > 0 ? counter.add("rows_read", [], rows) : undefined);
-  const wrote = (rows: number) => (rows > 0 ? counter.add("rows_written", [], rows) : undefined);
+  const count = (name: "rows_read" | "rows_written", rows = 0) => {
+    if (rows > 0) counter.add(name, [], rows);
+  };
+  const exec = (query: string, ...bindings: unknown[]) => {
+    count("rows_read", last?.rowsRead);
+    last = undefined;
+    const cursor = storage.sql.exec(query, ...bindings);
+    // When `exec` returns, its write is done.
+    count("rows_written", cursor.rowsWritten);
+    return (last = cursor) as never;
+  };
   const counted: Used = {
-    sql: {
-      exec: (query, ...bindings) => {
-        if (last !== undefined) read(last.rowsRead);
-        last = undefined;
-        const cursor = storage.sql.exec(query, ...bindings);
-        // When `exec` returns, its write is done.
-        wrote(cursor.rowsWritten);
-        last = cursor;
-        return cursor as never;
-      },
-    },
+    sql: { exec },
     kv: {
-      get: (key: string) => {
-        read(1);
-        return storage.kv.get(key);
+      get: (name: string) => {
+        count("rows_read", 1);
+        return storage.kv.get(name);
       },
-      put: (key, value) => {
-        storage.kv.put(key, value);
-        wrote(1);
+      put: (name, value) => {
+        storage.kv.put(name, value);
+        count("rows_written", 1);
       },
-      delete: (key) => {
-        const wasThere = storage.kv.delete(key);
-        if (wasThere) wrote(1);
+      delete: (name) => {
+        const wasThere = storage.kv.delete(name);
+        count("rows_written", Number(wasThere));
         return wasThere;
       },
     },
     transactionSync: (work) => storage.transactionSync(work),
-    deleteAll: (options) => storage.deleteAll(options),
-    getAlarm: (options) => storage.getAlarm(options),
-    setAlarm: (atMs, options) => {
-      wrote(1);
-      return storage.setAlarm(atMs, options);
+    deleteAll: () => storage.deleteAll(),
+    getAlarm: () => storage.getAlarm(),
+    setAlarm: (atMs) => {
+      count("rows_written", 1);
+      return storage.setAlarm(atMs);
     },
   };
   return counted as DurableObjectStorage;
@@ -316,40 +252,38 @@ export function countedStorage(storage: Used, counter: Pick<Counter, "add">): Du
 /** Callers' holds and leases. */
 export class StoredClaims {
   readonly #tables: Tables;
-  readonly #journaled: Journaled;
+  readonly #journal: Journal;
   /** Claims from before callers were recorded belong to `""`. `undefined`: not counted since a start or rollback. */
   #counts: CallerCounts | undefined;
 
-  constructor(tables: Tables, journaled: Journaled) {
+  constructor(tables: Tables, journal: Journal) {
     this.#tables = tables;
-    this.#journaled = journaled;
+    this.#journal = journal;
   }
 
   read(key: string): Claim[] {
-    const changes = [...(this.#journaled.journal?.changesOf(key) ?? [])];
-    const begin = changes.findIndex(({ isAnew }) => isAnew);
+    const { isAnew, claims } = this.#journal.of(key);
     const found = new Map<string, Claim>();
     const query = "SELECT claim FROM holds WHERE key = ?";
-    for (const row of begin < 0 ? this.#tables.rows<{ claim: string }>("holds", query, key) : []) {
+    for (const row of isAnew ? [] : this.#tables.rows<{ claim: string }>("holds", query, key)) {
       const claim = JSON.parse(row.claim) as Claim;
       found.set(claim.id, claim);
     }
-    for (const { claims } of changes.slice(0, begin < 0 ? undefined : begin + 1).toReversed())
-      for (const [id, { claim }] of claims) {
-        if (claim === undefined) found.delete(id);
-        else found.set(id, claim);
-      }
+    for (const [id, { claim }] of claims) {
+      if (claim === undefined) found.delete(id);
+      else found.set(id, claim);
+    }
     return [...found.values()];
   }
 
   /** @param isNew whether the claim begins; otherwise it is renewed */
   write(key: string, claim: Claim, isNew: boolean): void {
-    this.#journaled.made.change(key, (changes) => changes.change(claim.id, { claim, isNew }));
+    this.#journal.change(key, (changes) => changes.change(claim.id, { claim, isNew }));
     if (isNew) this.#counts?.add(claim.caller ?? "", 1);
   }
 
   remove(key: string, { id, caller = "" }: Pick<Claim, "id" | "caller">): void {
-    this.#journaled.made.change(key, (changes) => changes.change(id, { claim: undefined, isNew: false }));
+    this.#journal.change(key, (changes) => changes.change(id, { claim: undefined, isNew: false }));
     this.#counts?.add(caller, -1);
   }
 
@@ -380,7 +314,7 @@ export class StoredClaims {
     const query = "SELECT key, id, caller FROM holds";
     const counts = new CallerCounts();
     type Row = { key: string; id: string; caller: string | null };
-    const all = new Map(this.#journaled.journal?.all);
+    const { all } = this.#journal;
     for (const { key, id, caller } of this.#tables.rows<Row>("holds", query)) {
       const changes = all.get(key);
       if (changes?.isAnew !== true && changes?.claims.has(id) !== true) counts.add(caller ?? "", 1);

@@ -269,12 +269,15 @@ export class CrashAllowances {
     this.#made = new Map(kept);
   }
 
-  /** Returns a function that restores this state after a rollback. */
-  mark(): () => void {
+  /** If `work` throws, this state is as before. */
+  atomically<Result>(work: () => Result): Result {
     const made = this.#made;
-    return () => {
+    try {
+      return work();
+    } catch (error) {
       this.#made = made;
-    };
+      throw error;
+    }
   }
 
   forget(): void {

@@ -35,7 +35,7 @@ export class Database {
 
   get storage(): DurableObjectStorage {
     const exec = (query: string, ...bindings: SQLInputValue[]) => {
-      if (!query.startsWith("SELECT")) {
+      if (!/^(SELECT|WITH) /.test(query)) {
         this.#countDown();
         this.rowsWritten += Number(this.#prepare(query).run(...bindings).changes);
         return { toArray: () => [], one: () => undefined };

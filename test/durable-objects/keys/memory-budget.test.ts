@@ -94,3 +94,14 @@ test("an object that the runtime dropped counts no more", async () => {
   };
   await expect.poll(sizeAfterCalls, { timeout: 30_000 }).toBe(MAX_KEYS);
 });
+
+test("an object whose storage is deleted gives back its journal's part of the memory", async () => {
+  let length = 0;
+  const room = { add: (more: number) => void (length += more), isShort: () => false };
+  const storage = new Storage(new Database().storage, undefined, room);
+  for (const id of ["one", "two"])
+    storage.claims.write("a", { id, kind: "lease", units: { p: 1 }, ttlMs: 1, expiresAtMs: 1 }, true);
+  expect(length).toBeGreaterThan(0);
+  await storage.removeAll();
+  expect(length).toBe(0);
+});
