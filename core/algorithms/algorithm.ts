@@ -1,3 +1,5 @@
+import type { EvenPace } from "./log/even-pace.ts";
+
 /**
  * An algorithm is a record of pure functions: no clock, no randomness, no I/O, no exceptions. A state is an immutable
  * value, and `pack` makes JSON of it. Absent state (`undefined`) means an untouched quota; a state is *untouched* from
@@ -12,7 +14,6 @@
 export interface Algorithm<Config extends object, State> {
   /** The value of `algorithm` in a policy. Stored: never rename it. */
   readonly name: string;
-
   /** Present when its states are stored as those of the algorithm with this name. */
   readonly storedAs?: string;
 
@@ -22,14 +23,12 @@ export interface Algorithm<Config extends object, State> {
   readonly leasing?: Leasing<Config, State>;
 
   configure(fields: Fields): Config | ConfigProblem;
-
   /** The most units that can be admitted at once. */
   capacity(config: Config): number;
   /** Present when the limit adapts: its present value, at most `capacity`. */
   limitNow?(config: Config, state: State | undefined, nowMs: number): number;
 
   quota(config: Config): Quota;
-
   localDecisions(config: Config): LocalDecisions;
 
   /** The longest time until a quota with `missing` units (at most all) is untouched again, if none are outstanding. */
@@ -58,6 +57,8 @@ export interface Algorithm<Config extends object, State> {
    * a window is held as units (durable-objects/operations/own-buckets.ts).
    */
   readonly isCutByWindow?: true;
+  /** Present where a full quota is cut into buckets at once. */
+  readonly evenPace?: EvenPace<Config, State>;
 
   /** Decides on `cost` units; 0 takes nothing. A denial has a state (`counted`) only with `countDenied`. */
   decide(
@@ -117,7 +118,6 @@ export interface Algorithm<Config extends object, State> {
   pack(config: Config, state: State, nowMs: number, before: unknown): PackedState;
 
   unpack(config: Config, record: unknown, segments: readonly Segment[]): State;
-
   /** The maximum number of units in a record under any configuration: another algorithm starts from that. */
   used(record: unknown): number;
 

@@ -36,6 +36,8 @@ export const HOT_CALLS = 3;
 const CALLS_PER_LIFETIME = 8;
 const GROWTH = 4;
 const MAX_SHARE = 1 / 16;
+/** While a message of a far holder is under way its calls use more: at half of 2,000 in 2 s, 85 in 170 ms. */
+const MAX_SHARE_FAR = 1 / 4;
 const SPARE_SHARE = 1 / 32;
 const AHEAD_MS = 100;
 const LIFETIME_TRIPS = 8;
@@ -234,8 +236,8 @@ function grantedUnits({ wanted, kept, free, max, isShort, ...others }: Wish): nu
 }
 
 /** The maximum of units of a rule for one holder, possibly a fraction. */
-export function maxUnits(rule: Pick<Rule, "capacity" | "quota">): number {
-  return Math.min(rule.capacity * MAX_SHARE, maxLost(rule));
+export function maxUnits(rule: Pick<Rule, "capacity" | "quota">, isFar = false): number {
+  return Math.min(rule.capacity * (isFar ? MAX_SHARE_FAR : MAX_SHARE), maxLost(rule));
 }
 
 export function isSpare(units: number, free: number): boolean {

@@ -23,7 +23,7 @@ import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import { claimsMore, mayHave, returnedBy, roomOfCaller, wishOf } from "./client-bounds.ts";
 import type { Operations, Params } from "./operations.ts";
-import { canHaveRegions, heldFor, holdersInBurst, ownBuckets, rateOf, withoutUnits } from "./own-buckets.ts";
+import { canHaveRegions, heldFor, holdersInBurst, ownBuckets, rateOf, settleBucket, withoutUnits } from "./own-buckets.ts";
 import { cacheableDenial, cacheableForMs, isProvisionallyBlocked, peekTurn } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
@@ -145,7 +145,7 @@ export class Reservations {
   };
 
   #grant(keyState: KeyState, call: Params<"reserve">, noted: HolderReport, nowMs: number) {
-    const { ttlMs, units, buckets, isFull = false } = granted(keyState, call, noted, nowMs);
+    const { ttlMs, units, buckets, isFull = false, moved = [] } = granted(keyState, call, noted, nowMs);
     const count = units.reduce((sum, each) => sum + each, 0);
     const label = [publicName(keyState.policy.name)];
     if (count > 0) this.#counter?.add("units_reserved", label, count);
@@ -171,7 +171,9 @@ export class Reservations {
       // What its bucket lacks was used: the rest of the account lacks that much less. A log or window is cut from what is left.
       const missing = held - got - heldFor(rule, kept, report.rate);
       const isPart = rate !== false && rule.algorithm.isCutByWindow !== true;
-      const before = isPart ? credited(rule, broughtTo(rule, without, nowMs), nowMs, missing) : without;
+      const before = isPart
+        ? credited(rule, broughtTo(rule, without, nowMs), nowMs, missing)
+        : credited(rule, without, nowMs, moved[index] ?? 0);
       const lacks = rate !== false && { lacks: Math.max(0, most - report.level - got) };
       const { group } = noted.holder;
       const of = group !== undefined && { group };
@@ -246,6 +248,8 @@ interface Granted {
   readonly buckets?: readonly Bucket[];
   /** Nothing is left beside buckets, and holders want more. */
   readonly isFull?: boolean;
+  /** By rule: what leaves a log since it is held for the new buckets. */
+  readonly moved?: readonly number[];
 }
 
 /** How many units to grant, and for how long: above the shortest lifetime only if they can be spared. */
@@ -269,7 +273,8 @@ function granted(keyState: KeyState, call: Params<"reserve">, noted: HolderRepor
     // A group's holders share its part as those of a key share its limit.
     const ofGroup = partOfGroup(rule, account, nowMs);
     const group = ofGroup && holder.group;
-    const max = maxUnits({ ...rule, capacity: ofGroup?.part ?? rule.capacity });
+    const isFar = call.takesBucket === true && rule.algorithm.isCutByWindow === true;
+    const max = maxUnits({ ...rule, capacity: ofGroup?.part ?? rule.capacity }, isFar);
     const others = holders.others(id, rule.name, max, nowMs, group);
     const free = remainingOf(rule, account, nowMs);
     const isBounded = others.isContested && callerIn(id) !== undefined;
@@ -386,7 +391,7 @@ function noteMessage(keyState: KeyState, message: Message, nowMs: number, isAgai
     // What came at its rate was counted as it came. Of its units, those that it neither keeps nor returns are used.
     const stays = heldFor(rule, kept, rate);
     const used = held.rate === undefined ? delta : Math.max(0, held.units - stays - left);
-    const settled = settle(rule, account, nowMs, held.id, used);
+    const settled = settleBucket(rule, account, nowMs, held, used, rate);
     if (kept === 0) return { ...report, account: settled };
     const { rate: heldRate, ...plain } = held;
     const going = heldRate !== undefined && rate > 0 && { rate: { ...heldRate, units: rate } };

@@ -6,6 +6,7 @@ import {
   type Forecast,
   scaleLimit,
 } from "../algorithm.ts";
+import { addEvenly, atEvenPace } from "./even-pace.ts";
 import {
   add,
   begin,
@@ -123,6 +124,13 @@ export const slidingLog: Algorithm<Config, State> = {
 
   credit: ({ windowMs }, state, nowMs, units, atMs) =>
     state && withoutUnits(state, windowMs, nowMs, units, atMs),
+
+  evenPace: {
+    most: ({ windowMs }, state, nowMs, units) =>
+      state === undefined ? 0 : atEvenPace(state, windowMs, nowMs, units),
+    debit: ({ windowMs }, state, nowMs, units) =>
+      units === 0 ? state : addEvenly(state ?? begin(nowMs - 1), windowMs, nowMs, units),
+  },
 
   noteHold(config, state, nowMs) {
     if (config.minIntervalMs === 0) return state;

@@ -129,6 +129,18 @@ export function recordedUnits({ goneUnits, holes = NO_HOLES, ...counts }: UnitLo
   return unitsInLog(counts) - goneUnits - unitsInHoles(holes, goneUnits);
 }
 
+/** The runs that count, oldest first: when, and how many units. */
+export function* liveRuns(log: UnitLog, windowMs: number, nowMs: number): Generator<[number, number]> {
+  const { first, goneUnits } = countingFrom(log, windowMs, nowMs);
+  let from = goneUnits;
+  for (let at = first; at <= log.end; at += 1) {
+    const to = Math.max(from, at === log.end ? unitsInLog(log) : unitsTo(log, at));
+    const returned = unitsInHoles(log.holes, from) - unitsInHoles(log.holes, to);
+    yield [at === log.end ? log.openMs : log.runs.atMs(at), to - from - returned];
+    from = to;
+  }
+}
+
 /** The log as stored. `before`: the last written record. */
 export function packLog(
   log: UnitLog,
