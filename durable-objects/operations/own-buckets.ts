@@ -9,9 +9,10 @@
  * has. Units that it gives up, or has when it ends, count as used unless it says that they are left. What is left in the
  * object fills buckets up.
  */
-import { outstandingOf, remainingOf, settle } from "../../core/accounts/account.ts";
+import { outstandingOf, refund, remainingOf, settle } from "../../core/accounts/account.ts";
 import {
   type Account,
+  configBeside,
   heldUnits,
   type Hold,
   RATE_WINDOWS,
@@ -23,7 +24,14 @@ import { MAX_PARTS, tokenBucket } from "../../core/algorithms/token-bucket.ts";
 import { isCuttable, type Rule } from "../../core/policies/policy.ts";
 import type { Bucket, Reserved, RuleDecision } from "../../core/protocol/answers.ts";
 import type { ReserveCall } from "../../core/protocol/calls.ts";
-import { longestMs, MAX_MARGIN_MS, maxUnits, takeTurns } from "../../core/reservations/sizing.ts";
+import {
+  burstIfFull,
+  longestMs,
+  MAX_MARGIN_MS,
+  maxUnits,
+  mostBurstIfFull,
+  takeTurns,
+} from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import { roomOfCaller } from "./client-bounds.ts";
 
@@ -62,8 +70,12 @@ const MAX_TIGHT_BURST = 6;
 /** Where calls wait for units (regions/unit-turns.ts), it is two, and what comes in this time. */
 const TIMER_MS = 4;
 const MUCH_SMALLER = 0.75;
+/** Of a log that few far holders need so much of, they get buckets: with units they would miss a tenth of it. */
 const FULL = 0.85;
+/** Below that they get units again. */
 const STAYS_FULL = 0.7;
+/** Single calls find so much beside these buckets. */
+const SHARED_IF_FULL = 0.99;
 /**
  * A rate that is hardly above the fair one stays: of two rates the larger counts until the holder's next message, and what
  * calls need is only estimated. Of 3,000 holders that changed with each message, 4 % of the limit were counted twice.
@@ -85,7 +97,10 @@ interface AskingHolder {
   readonly holder: { readonly hold: string };
 }
 
-/** Cuts buckets for a holder. @returns `undefined`: a rule cannot be cut, or its bucket would be too small */
+/**
+ * Cuts buckets for a holder. @returns `undefined`: a rule cannot be cut, or its bucket would be too small; `isFull`: nothing is
+ * left beside buckets, and holders want more; `moved`: by rule, what leaves a log since it is held for the bucket
+ */
 export function ownBuckets(
   { holders, policy, endsByMs }: KeyState,
   {
@@ -121,23 +136,24 @@ export function ownBuckets(
     // One that is cut from a window may be too small soon, and a first one lasts only until the next message.
     const maxFactor = isByWindow ? 1 : kept === 0 ? MAX_FIRST_FACTOR : Infinity;
     const factor = Math.min(unheardFactor, maxFactor);
-    const shared = isRegion ? SHARED_WITH_REGIONS : isByWindow ? 0.99 : SHARED;
+    const shared = isRegion ? SHARED_WITH_REGIONS : isByWindow ? SHARED_IF_FULL : SHARED;
     const share = { demand, share: (shared * part.share) / factor, shared };
     const isFullOfHolders = factor * part.demand * windowMs > perWindows;
     // One of a caller's clients gets no more than what these leave of their half.
     const room = part.isContested ? roomOfCaller(asking, perWindows, { id, ...holder }) : undefined;
     const count = { holders: holders.size, holdersThere };
-    const cut = isByWindow
-      ? isRegion
+    const cut = !isByWindow
+      ? cutOfBucket(asking, share, { ttlMs, room, ...count }, nowMs)
+      : isRegion
         ? cutOfWindow(asking, share, holdersThere, nowMs)
-        : takesBucket === true && cutOfFullWindow(asking, { ...share, room, ofAll: part.demand }, nowMs)
-      : cutOfBucket(asking, share, { ttlMs, room, ...count }, nowMs);
-    if (cut === undefined || cut === false) return undefined;
-    buckets.push({ rate: { units: cut.rate, windowMs, ...(isByWindow && !isRegion && { isHeld: isByWindow }) }, most: cut.most });
+        : cutOfFullLog(asking, { ...share, room, all: takesBucket === true ? part.demand : 0 }, nowMs);
+    if (cut === undefined) return undefined;
+    const isHeld = isByWindow && !isRegion;
+    buckets.push({ rate: { units: cut.rate, windowMs, ...(isHeld && { isHeld }) }, most: cut.most });
     units.push(cut.got);
     moved.push(cut.moved);
     const isLeft = remainingOf(rule, asking.account, nowMs) - cut.got >= 1;
-    isFull ||= isByWindow ? !isRegion && isFullOfHolders : isFullOfHolders && !isLeft;
+    isFull ||= isFullOfHolders && (isByWindow ? isHeld : !isLeft);
   }
   return { ttlMs, units, buckets, isFull, moved };
 }
@@ -234,48 +250,48 @@ function cutOfWindow(
 }
 
 /**
- * A bucket for one of few isolates, cut from a log of which calls need all. Its units come back a round trip late if the
- * object hears of them when they are used, and each is then missing for that time: 8 % of a window of 2 s at 170 ms. A bucket
- * gets them when they come. Below the limit isolates keep units, since a bucket has none for a burst.
+ * A bucket for one of few far holders, cut from a log that is full. The object hears of used units a trip late, so each
+ * comes back that much later: 8 % of a window of 2 s at 170 ms. A bucket gets them when they are due. What its holder used
+ * before at an even pace leaves the log (core/algorithms/log/even-pace.ts). Below the limit holders keep units, since a bucket
+ * has none for a burst.
  */
-function cutOfFullWindow(
+function cutOfFullLog(
   { rule, account, kept, rate }: Asking,
-  { demand, share, shared, room, ofAll }: Share & Pick<Bounds, "room"> & { readonly ofAll: number },
+  { demand, share, shared, room, all }: Share & Pick<Bounds, "room"> & { readonly all: number },
   nowMs: number,
 ) {
   const { capacity, quota, algorithm, config } = rule;
   const { evenPace } = algorithm;
   const { windowMs = 0 } = quota;
   const [isCut, remaining] = [rate > 0, remainingOf(rule, account, nowMs)];
-  const isFull = ofAll * windowMs >= (isCut ? STAYS_FULL : FULL) * capacity && (isCut || remaining < capacity / 4);
-  if (evenPace === undefined || !(isFull || (isCut && remaining < capacity / 8))) return undefined;
+  const isFull = isCut
+    ? all * windowMs >= STAYS_FULL * capacity || remaining < capacity / 8
+    : all * windowMs >= FULL * capacity && remaining < capacity / 4;
+  if (evenPace === undefined || !isFull) return undefined;
   const present = heldFor(rule, kept, rate);
   const part = Math.floor(capacity * share);
   const wanted = Math.floor(Math.min(part, MAX_RATE * demand * windowMs));
   const fair = isCut && wanted < present && wanted > STEADY * present ? present : wanted;
-  const [ideal, most] = fullBursts(fair, demand * windowMs);
-  if (2 * ideal * (isCut ? 10 : 15) > part) return undefined;
+  const { burst, most } = burstIfFull(fair, demand * windowMs);
+  if (burst > mostBurstIfFull(part, isCut)) return undefined;
   const others = outstandingOf(account) - present;
   const uncut = Math.min(Math.floor(capacity * shared), room?.units ?? Infinity) - others;
   const free = present + Math.max(0, Math.min(remaining, uncut - present));
   const bursts = 2 * Math.max(most, kept);
-  const own = bursts + Math.ceil(rate / RATE_WINDOWS);
-  let [held, moved] = [fair, 0];
-  for (let tries = 0; tries < 8; tries += 1) {
-    moved = evenPace.most(config, account.state, nowMs, Math.max(0, held - own));
-    if (held <= free + moved) break;
-    held = free + moved;
+  const before = bursts + Math.ceil(rate / RATE_WINDOWS);
+  const movedFor = (held: number) => evenPace.most(config, account.state, nowMs, Math.max(0, held - before));
+  // What is held for the bucket and what leaves the log for it depend on each other.
+  let [held, tooMuch] = [Math.min(fair, free), fair + 1];
+  while (held + 1 < tooMuch) {
+    const middle = Math.floor((held + tooMuch) / 2);
+    if (middle <= free + movedFor(middle)) held = middle;
+    else tooMuch = middle;
   }
   const units = held - bursts;
-  if (held > free + moved || units < 1 || (!isCut && held < MUCH_SMALLER * fair)) return undefined;
-  return { rate: units * RATE_WINDOWS, most, got: Math.max(0, most - kept), moved };
-}
-
-/** @param calls in a window */
-function fullBursts(held: number, calls: number): readonly [ideal: number, most: number] {
-  const ideal = Math.ceil(2 + 1.6 / Math.max(calls / held - 1, 0.08));
-  const roomy = Math.min(Math.floor((held - 1.05 * calls) / 2), Math.floor(held / 8));
-  return [ideal, Math.max(Math.min(ideal, Math.floor(held / 40)), 3, roomy)];
+  // A first one that is small grows only as units leave the log, and these are missing until then.
+  const isSmall = !isCut && held < MUCH_SMALLER * fair;
+  if (units < 1 || isSmall) return undefined;
+  return { rate: units * RATE_WINDOWS, most, got: Math.max(0, most - kept), moved: movedFor(held) };
 }
 
 /** The smallest burst that serves. Of a full bucket one unit would be lost before a timer of whole milliseconds. */
@@ -315,14 +331,25 @@ export function heldFor(rule: Rule, most: number, perWindow: number): number {
   return perWindow === 0 ? most : 2 * most + Math.ceil(perWindow / RATE_WINDOWS);
 }
 
-/** Ends a holder's bucket, of which so much was used or is given up. */
-export function settleBucket(rule: Rule, account: Account, nowMs: number, hold: Hold, used: number, rate: number): Account {
+/** Ends a hold with the units used. What a bucket of a log gives up of its rate was used at that pace at most. */
+export function settleRate(
+  { rule, account }: RuleAccount,
+  { hold, used, rate }: { readonly hold: Hold; readonly used: number; readonly rate: number },
+  nowMs: number,
+): Account {
   const { evenPace } = rule.algorithm;
-  const came = hold.rate?.isHeld === true ? Math.ceil(hold.rate.units / RATE_WINDOWS) : 0;
-  if (evenPace === undefined || came === 0) return settle(rule, account, nowMs, hold.id, used);
-  const even = Math.max(0, Math.min(used, came - Math.ceil(rate / RATE_WINDOWS)));
+  const inWindow = hold.rate?.isHeld === true ? Math.ceil(hold.rate.units / RATE_WINDOWS) : 0;
+  const even = Math.max(0, Math.min(used, inWindow - Math.ceil(rate / RATE_WINDOWS)));
+  if (evenPace === undefined || even === 0) return settle(rule, account, nowMs, hold.id, used);
   const { state, holds } = settle(rule, account, nowMs, hold.id, used - even);
   return { state: evenPace.debit(rule.config, state, nowMs, even), holds };
+}
+
+/** Returns units, or takes some. */
+export function credited(rule: Rule, account: Account, nowMs: number, units: number): Account {
+  if (units >= 0) return refund(rule, account, nowMs, units);
+  const { state, holds } = account;
+  return { state: rule.algorithm.debit(configBeside(rule, holds), state, nowMs, -units), holds };
 }
 
 /** What a bucket may get early, since its holder's clock may be set forward: this is held for it as well. */
