@@ -198,9 +198,10 @@ const EVEN_MS = 250;
  * How long a holder denies by itself, of what an answer says. Where holders are few a near one waits longer, so that near
  * and far ones ask equally often; but no denial is so long that after it a single call asks for all (`FLOOD_MS`). Of 32 on a
  * log at twice its limit those in 20 ms had twice as much as those in 180 ms, and at twenty times thirty times as much.
+ * @param isNear all holders are: the object is their region's
  */
-export function quietOfMs(saidMs: number, tripMs: number): number {
-  if (saidMs >= FLOOD_MS) return Math.max(saidMs, tripMs);
+export function quietOfMs(saidMs: number, tripMs: number, isNear: boolean): number {
+  if (isNear || saidMs >= FLOOD_MS) return Math.max(saidMs, tripMs);
   return Math.min(FLOOD_MS - 1, Math.max(saidMs, EVEN_MS - tripMs));
 }
 
