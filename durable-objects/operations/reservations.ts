@@ -378,13 +378,17 @@ function noteMessage(keyState: KeyState, message: Message, nowMs: number, isAgai
     ...(group !== undefined && { group }),
   };
   const rules = reports.map(({ held, delta, ...report }): RuleReport => {
-    const { rule, kept, rate, left } = report;
+    const { rule, account, kept, rate, left } = report;
     if (isNew) return { ...report, kept: 0, rate: 0, level: 0, mayHave: 0 };
     if (held === undefined) return report;
     // What came at its rate was counted as it came. Of its units, those that it neither keeps nor returns are used.
     const stays = heldFor(rule, kept, rate);
     const used = held.rate === undefined ? delta : Math.max(0, held.units - stays - left);
-    const settled = settleRate(report, { hold: held, used, rate }, nowMs);
+    // Units that regions give up at once would come back one by one, to those that ask often.
+    const settled =
+      message.holders === undefined
+        ? settleRate(report, { hold: held, used, rate }, nowMs)
+        : settle(rule, account, nowMs, held.id, used);
     if (kept === 0) return { ...report, account: settled };
     const { rate: heldRate, ...plain } = held;
     const going = heldRate !== undefined && rate > 0 && { rate: { ...heldRate, units: rate } };
