@@ -70,10 +70,8 @@ const MAX_TIGHT_BURST = 6;
 /** Where calls wait for units (regions/unit-turns.ts), it is two, and what comes in this time. */
 const TIMER_MS = 4;
 const MUCH_SMALLER = 0.75;
-/** Of a log that few far holders need so much of, they get buckets: with units they would miss a tenth of it. */
-const FULL = 0.85;
-/** Below that they get units again. */
-const STAYS_FULL = 0.7;
+/** Of a log of which calls need so much, few far holders get buckets, until they need less: with units they miss a tenth of it. */
+const [FULL, STAYS_FULL] = [0.85, 0.7];
 /** Single calls find so much beside these buckets. */
 const SHARED_IF_FULL = 0.99;
 /**
@@ -152,8 +150,8 @@ export function ownBuckets(
     buckets.push({ rate: { units: cut.rate, windowMs, ...(isHeld && { isHeld }) }, most: cut.most });
     units.push(cut.got);
     moved.push(cut.moved);
-    const isLeft = remainingOf(rule, asking.account, nowMs) - cut.got >= 1;
-    isFull ||= isFullOfHolders && (isByWindow ? isHeld : !isLeft);
+    const left = isByWindow ? Number(!isHeld) : remainingOf(rule, asking.account, nowMs) - cut.got;
+    isFull ||= isFullOfHolders && left < 1;
   }
   return { ttlMs, units, buckets, isFull, moved };
 }
@@ -261,8 +259,7 @@ function cutOfFullLog(
   nowMs: number,
 ) {
   const { capacity, quota, algorithm, config } = rule;
-  const { evenPace } = algorithm;
-  const { windowMs = 0 } = quota;
+  const [{ evenPace }, { windowMs = 0 }] = [algorithm, quota];
   const [isCut, remaining] = [rate > 0, remainingOf(rule, account, nowMs)];
   const isFull = isCut
     ? all * windowMs >= STAYS_FULL * capacity || remaining < capacity / 8
@@ -272,14 +269,16 @@ function cutOfFullLog(
   const part = Math.floor(capacity * share);
   const wanted = Math.floor(Math.min(part, MAX_RATE * demand * windowMs));
   const fair = isCut && wanted < present && wanted > STEADY * present ? present : wanted;
-  const { burst, most } = burstIfFull(fair, demand * windowMs);
-  if (burst > mostBurstIfFull(part, isCut)) return undefined;
-  const others = outstandingOf(account) - present;
-  const uncut = Math.min(Math.floor(capacity * shared), room?.units ?? Infinity) - others;
-  const free = present + Math.max(0, Math.min(remaining, uncut - present));
-  const bursts = 2 * Math.max(most, kept);
-  const before = bursts + Math.ceil(rate / RATE_WINDOWS);
-  const movedFor = (held: number) => evenPace.most(config, account.state, nowMs, Math.max(0, held - before));
+  const { burst: needed, most: roomy } = burstIfFull(fair, demand * windowMs);
+  if (needed > mostBurstIfFull(part, isCut)) return undefined;
+  const most = Math.min(Math.floor(capacity * shared), room?.units ?? Infinity);
+  const free = Math.max(present, Math.min(present + remaining, most + present - outstandingOf(account)));
+  // Until its next message it may have the larger of both bursts and of both rates.
+  const own = Math.ceil(rate / RATE_WINDOWS);
+  const burst = isCut && 2 * roomy + own > free ? Math.min(kept, roomy) : roomy;
+  const bursts = 2 * Math.max(burst, kept);
+  const movedFor = (held: number) =>
+    evenPace.most(config, account.state, nowMs, Math.max(0, held - bursts - own));
   // What is held for the bucket and what leaves the log for it depend on each other.
   let [held, tooMuch] = [Math.min(fair, free), fair + 1];
   while (held + 1 < tooMuch) {
@@ -289,9 +288,9 @@ function cutOfFullLog(
   }
   const units = held - bursts;
   // A first one that is small grows only as units leave the log, and these are missing until then.
-  const isSmall = !isCut && held < MUCH_SMALLER * fair;
-  if (units < 1 || isSmall) return undefined;
-  return { rate: units * RATE_WINDOWS, most, got: Math.max(0, most - kept), moved: movedFor(held) };
+  if (units < 1 || (!isCut && held < MUCH_SMALLER * fair)) return undefined;
+  const got = Math.max(0, burst - kept);
+  return { rate: units * RATE_WINDOWS, most: burst, got, moved: movedFor(held) };
 }
 
 /** The smallest burst that serves. Of a full bucket one unit would be lost before a timer of whole milliseconds. */
