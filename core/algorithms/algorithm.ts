@@ -1,5 +1,3 @@
-import type { EvenPace } from "./log/even-pace.ts";
-
 /**
  * An algorithm is a record of pure functions: no clock, no randomness, no I/O, no exceptions. A state is an immutable
  * value, and `pack` makes JSON of it. Absent state (`undefined`) means an untouched quota; a state is *untouched* from
@@ -16,7 +14,6 @@ export interface Algorithm<Config extends object, State> {
   readonly name: string;
   /** Present when its states are stored as those of the algorithm with this name. */
   readonly storedAs?: string;
-
   readonly fields: Readonly<Record<string, FieldKind>>;
 
   /** Present when units are leased, not used up: a hold, whose units are free when it expires. */
@@ -51,14 +48,18 @@ export interface Algorithm<Config extends object, State> {
 
   /** The configuration while holders have all of its rate or, since it became smaller, more: nothing returns. */
   withoutRate?(config: Config): Config;
-
   /**
    * It counts units for a window and knows no rate, so `lessRate` leaves it as it is: what a bucket of a holder may admit in
    * a window is held as units (durable-objects/operations/own-buckets.ts).
    */
   readonly isCutByWindow?: true;
-  /** Present where a full quota is cut into buckets at once. */
-  readonly evenPace?: EvenPace<Config, State>;
+  /** Present where a quota that is full can be cut into buckets at once (log/unit-log.ts). */
+  readonly evenPace?: {
+    /** The units that may leave the state, by `credit`, when a bucket begins for which `units` are held a window. */
+    most(config: Config, state: State | undefined, nowMs: number, units: number): number;
+    /** Takes `units` that a bucket may have admitted in the last window, and gives up. */
+    debit(config: Config, state: State | undefined, nowMs: number, units: number): State | undefined;
+  };
 
   /** Decides on `cost` units; 0 takes nothing. A denial has a state (`counted`) only with `countDenied`. */
   decide(
@@ -71,7 +72,6 @@ export interface Algorithm<Config extends object, State> {
 
   /** The state after an admitted call whose units are only held. Absent: unchanged, as without `minInterval`. */
   noteHold?(config: Config, state: State | undefined, nowMs: number): State | undefined;
-
   /** Takes `units` without a decision, even if more than all units are used then. */
   debit(config: Config, state: State | undefined, nowMs: number, units: number): State | undefined;
 

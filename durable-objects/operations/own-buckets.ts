@@ -144,7 +144,7 @@ export function ownBuckets(
       ? cutOfBucket(asking, share, { ttlMs, room, ...count }, nowMs)
       : isRegion
         ? cutOfWindow(asking, share, holdersThere, nowMs)
-        : cutOfFullLog(asking, { ...share, room, all: takesBucket === true ? part.demand : 0 }, nowMs);
+        : cutOfFullLog(asking, { ...share, room, all: takesBucket ? part.demand : 0 }, nowMs);
     if (cut === undefined) return undefined;
     const isHeld = isByWindow && !isRegion;
     buckets.push({ rate: { units: cut.rate, windowMs, ...(isHeld && { isHeld }) }, most: cut.most });
@@ -250,7 +250,7 @@ function cutOfWindow(
 /**
  * A bucket for one of few far holders, cut from a log that is full. The object hears of used units a trip late, so each
  * comes back that much later: 8 % of a window of 2 s at 170 ms. A bucket gets them when they are due. What its holder used
- * before at an even pace leaves the log (core/algorithms/log/even-pace.ts). Below the limit holders keep units, since a bucket
+ * before at an even pace leaves the log (core/algorithms/log/unit-log.ts). Below the limit holders keep units, since a bucket
  * has none for a burst.
  */
 function cutOfFullLog(

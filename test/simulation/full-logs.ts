@@ -22,7 +22,7 @@ const POLICY = POLICIES.get("log") as Policy;
 const KEY = "key";
 const LENGTH_MS = 12_000;
 /** So far a clock may be set forward (docs/guarantees.md), once in a window. */
-const MOST_FORWARD_MS = 250;
+const MAX_FORWARD_MS = 250;
 
 interface Isolate {
   held: Reservation;
@@ -91,7 +91,7 @@ export function fullLogs(seed: number, database: Database): Happened {
     };
     if (!isLost()) after(wayMs(), hear);
     if (isFaulty && random() < 0.02) after(wayMs() + wayMs(), hear);
-    after(POLICY.deadlineMs, () => void held.unanswered(nowMs + isolate.aheadMs, message));
+    after(POLICY.deadlineMs, () => held.unanswered(nowMs + isolate.aheadMs, message));
   };
   const call = (isolate: Isolate) => {
     const { held } = isolate;
@@ -108,7 +108,7 @@ export function fullLogs(seed: number, database: Database): Happened {
     if (what === "crash") object.crash();
     if (what === "kill") isolates[isolates.indexOf(isolate)] = start();
     if (what === "clock" && nowMs >= isolate.jumpedAtMs + WINDOW_MS) {
-      isolate.aheadMs += whole(random, MOST_FORWARD_MS + 1);
+      isolate.aheadMs += whole(random, MAX_FORWARD_MS + 1);
       isolate.jumpedAtMs = nowMs;
     }
     if (what === "give back") {

@@ -6,9 +6,10 @@ import {
   type Forecast,
   scaleLimit,
 } from "../algorithm.ts";
-import { addEvenly, atEvenPace } from "./even-pace.ts";
 import {
   add,
+  addEvenly,
+  atEvenPace,
   begin,
   countedAt,
   emptyAtMs,

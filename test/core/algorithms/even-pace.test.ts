@@ -1,8 +1,15 @@
 /** Buckets of a full log: what leaves it when one begins, and what it gets back when one ends. */
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { addEvenly, atEvenPace } from "../../../core/algorithms/log/even-pace.ts";
-import { add, begin, countedAt, type UnitLog, withoutUnits } from "../../../core/algorithms/log/unit-log.ts";
+import {
+  add,
+  addEvenly,
+  atEvenPace,
+  begin,
+  countedAt,
+  type UnitLog,
+  withoutUnits,
+} from "../../../core/algorithms/log/unit-log.ts";
 
 const WINDOW_MS = 200;
 const START_MS = 1_000;
