@@ -12,24 +12,20 @@
 export interface Algorithm<Config extends object, State> {
   /** The value of `algorithm` in a policy. Stored: never rename it. */
   readonly name: string;
-
   /** Present when its states are stored as those of the algorithm with this name. */
   readonly storedAs?: string;
-
   readonly fields: Readonly<Record<string, FieldKind>>;
 
   /** Present when units are leased, not used up: a hold, whose units are free when it expires. */
   readonly leasing?: Leasing<Config, State>;
 
   configure(fields: Fields): Config | ConfigProblem;
-
   /** The most units that can be admitted at once. */
   capacity(config: Config): number;
   /** Present when the limit adapts: its present value, at most `capacity`. */
   limitNow?(config: Config, state: State | undefined, nowMs: number): number;
 
   quota(config: Config): Quota;
-
   localDecisions(config: Config): LocalDecisions;
 
   /** The longest time until a quota with `missing` units (at most all) is untouched again, if none are outstanding. */
@@ -52,12 +48,18 @@ export interface Algorithm<Config extends object, State> {
 
   /** The configuration while holders have all of its rate or, since it became smaller, more: nothing returns. */
   withoutRate?(config: Config): Config;
-
   /**
    * It counts units for a window and knows no rate, so `lessRate` leaves it as it is: what a bucket of a holder may admit in
    * a window is held as units (durable-objects/operations/own-buckets.ts).
    */
   readonly isCutByWindow?: true;
+  /** Present where a quota that is full can be cut into buckets at once (log/unit-log.ts). */
+  readonly evenPace?: {
+    /** The units that may leave the state, by `credit`, when a bucket begins for which `units` are held a window. */
+    most(config: Config, state: State | undefined, nowMs: number, units: number): number;
+    /** Takes `units` that a bucket may have admitted in the last window, and gives up. */
+    debit(config: Config, state: State | undefined, nowMs: number, units: number): State | undefined;
+  };
 
   /** Decides on `cost` units; 0 takes nothing. A denial has a state (`counted`) only with `countDenied`. */
   decide(
@@ -70,7 +72,6 @@ export interface Algorithm<Config extends object, State> {
 
   /** The state after an admitted call whose units are only held. Absent: unchanged, as without `minInterval`. */
   noteHold?(config: Config, state: State | undefined, nowMs: number): State | undefined;
-
   /** Takes `units` without a decision, even if more than all units are used then. */
   debit(config: Config, state: State | undefined, nowMs: number, units: number): State | undefined;
 
@@ -117,7 +118,6 @@ export interface Algorithm<Config extends object, State> {
   pack(config: Config, state: State, nowMs: number, before: unknown): PackedState;
 
   unpack(config: Config, record: unknown, segments: readonly Segment[]): State;
-
   /** The maximum number of units in a record under any configuration: another algorithm starts from that. */
   used(record: unknown): number;
 

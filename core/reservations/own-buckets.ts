@@ -35,7 +35,9 @@ export class OwnBuckets {
     // Its clock may be set forward by so much: what comes early then is what has not come yet.
     this.#parts = buckets.map((bucket, index) => {
       const [units, beforeUnits] = [bucket?.rate.units ?? 0, before?.rates[index]?.units ?? 0];
-      return (before?.partsOf(index) ?? 0) - Math.max(0, units - beforeUnits) * MAX_MARGIN_MS;
+      // Of a window the burst is held twice for that.
+      const earlyMs = bucket?.rate.isHeld === true ? 0 : MAX_MARGIN_MS;
+      return (before?.partsOf(index) ?? 0) - Math.max(0, units - beforeUnits) * earlyMs;
     });
     this.#atMs = nowMs;
   }

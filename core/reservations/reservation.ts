@@ -4,7 +4,7 @@ import type { ReserveCall, GiveBackMessage } from "../protocol/calls.ts";
 import { Holder, type UnansweredMessage } from "./holder.ts";
 import { QuotaEstimate } from "./knowledge.ts";
 import { OwnBuckets } from "./own-buckets.ts";
-import { HOT_CALLS, refillMs } from "./sizing.ts";
+import { HOT_CALLS, quietOfMs, refillMs } from "./sizing.ts";
 
 /** The longest wait for units of an object that is late. */
 const MAX_LATE_MS = 6_000;
@@ -282,7 +282,7 @@ export class Reservation extends Holder<ReserveCall> {
     this.heard();
     this.#estimate.learn(rules, reserved, asked.answers, nowMs);
     if (asked.forgotten !== this.#forgotten) return;
-    const quietHereMs = quietMs && Math.max(quietMs, this.tripMs);
+    const quietHereMs = quietMs && quietOfMs(quietMs, this.tripMs, this.region !== undefined);
     if (cost !== 0) this.denials.learn(this.policy, cost, rules, nowMs, firmForMs, quietHereMs);
     if (next !== undefined) this.denials.learn(this.policy, 1, next, nowMs, firmForMs, quietHereMs);
   }

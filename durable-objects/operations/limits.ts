@@ -332,7 +332,9 @@ export function withQuiet(
   const group = rules.find(({ share }) => share !== undefined)?.share?.group;
   const quiet = waits.length === 0 ? 0 : quietMs(holders.countOf(group), Math.max(...waits));
   // A holder with a bucket of its own gets units meanwhile.
-  const ms = quiet === 0 || reserved?.buckets === undefined ? quiet : Math.max(quiet, reserved.ttlMs / 2);
+  const buckets = Object.values(reserved?.buckets ?? {});
+  const isAlone = buckets.length > 0 && (quiet > 0 || buckets.some(({ rate }) => rate.isHeld));
+  const ms = isAlone ? Math.max(quiet, (reserved?.ttlMs ?? 0) / 2) : quiet;
   if (ms === 0) return answer;
   // Widely spread: holders that started together were denied together, and nobody would ask until all do.
   const ownMs = Math.round(part * ms * (0.25 + 1.5 * jitterAt(nowMs)));

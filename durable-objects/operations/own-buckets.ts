@@ -9,10 +9,12 @@
  * has. Units that it gives up, or has when it ends, count as used unless it says that they are left. What is left in the
  * object fills buckets up.
  */
-import { outstandingOf, remainingOf } from "../../core/accounts/account.ts";
+import { outstandingOf, refund, remainingOf, settle } from "../../core/accounts/account.ts";
 import {
   type Account,
+  configBeside,
   heldUnits,
+  type Hold,
   RATE_WINDOWS,
   rateWindowMs,
   type RuleAccount,
@@ -22,7 +24,14 @@ import { MAX_PARTS, tokenBucket } from "../../core/algorithms/token-bucket.ts";
 import { isCuttable, type Rule } from "../../core/policies/policy.ts";
 import type { Bucket, Reserved, RuleDecision } from "../../core/protocol/answers.ts";
 import type { ReserveCall } from "../../core/protocol/calls.ts";
-import { longestMs, MAX_MARGIN_MS, maxUnits, takeTurns } from "../../core/reservations/sizing.ts";
+import {
+  burstIfFull,
+  longestMs,
+  MAX_MARGIN_MS,
+  maxUnits,
+  mostBurstIfFull,
+  takeTurns,
+} from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import { roomOfCaller } from "./client-bounds.ts";
 
@@ -61,6 +70,10 @@ const MAX_TIGHT_BURST = 6;
 /** Where calls wait for units (regions/unit-turns.ts), it is two, and what comes in this time. */
 const TIMER_MS = 4;
 const MUCH_SMALLER = 0.75;
+/** Of a log of which calls need so much, few far holders get buckets, until they need less: with units they miss a tenth of it. */
+const [FULL, STAYS_FULL] = [0.85, 0.7];
+/** Single calls find so much beside these buckets. */
+const SHARED_IF_FULL = 0.99;
 /**
  * A rate that is hardly above the fair one stays: of two rates the larger counts until the holder's next message, and what
  * calls need is only estimated. Of 3,000 holders that changed with each message, 4 % of the limit were counted twice.
@@ -82,7 +95,10 @@ interface AskingHolder {
   readonly holder: { readonly hold: string };
 }
 
-/** Cuts buckets for a holder. @returns `undefined`: a rule cannot be cut, or its bucket would be too small */
+/**
+ * Cuts buckets for a holder. @returns `undefined`: a rule cannot be cut, or its bucket would be too small; `isFull`: nothing is
+ * left beside buckets, and holders want more; `moved`: by rule, what leaves a log since it is held for the bucket
+ */
 export function ownBuckets(
   { holders, policy, endsByMs }: KeyState,
   {
@@ -104,6 +120,7 @@ export function ownBuckets(
   const ttlMs = Math.min(lifeMs, isRegion ? longestMs(policy.reservation) : mostMs, endsByMs - nowMs);
   const units: number[] = [];
   const buckets: Bucket[] = [];
+  const moved: number[] = [];
   let isFull = false;
   for (const asking of rules) {
     const { rule, kept, demand: said = 0 } = asking;
@@ -117,21 +134,26 @@ export function ownBuckets(
     // One that is cut from a window may be too small soon, and a first one lasts only until the next message.
     const maxFactor = isByWindow ? 1 : kept === 0 ? MAX_FIRST_FACTOR : Infinity;
     const factor = Math.min(unheardFactor, maxFactor);
-    const shared = isRegion ? SHARED_WITH_REGIONS : SHARED;
+    const shared = isRegion ? SHARED_WITH_REGIONS : isByWindow ? SHARED_IF_FULL : SHARED;
     const share = { demand, share: (shared * part.share) / factor, shared };
     const isFullOfHolders = factor * part.demand * windowMs > perWindows;
     // One of a caller's clients gets no more than what these leave of their half.
     const room = part.isContested ? roomOfCaller(asking, perWindows, { id, ...holder }) : undefined;
     const count = { holders: holders.size, holdersThere };
-    const cut = isByWindow
-      ? isRegion && cutOfWindow(asking, share, holdersThere, nowMs)
-      : cutOfBucket(asking, share, { ttlMs, room, ...count }, nowMs);
-    if (cut === undefined || cut === false) return undefined;
-    buckets.push({ rate: { units: cut.rate, windowMs }, most: cut.most });
+    const cut = !isByWindow
+      ? cutOfBucket(asking, share, { ttlMs, room, ...count }, nowMs)
+      : isRegion
+        ? cutOfWindow(asking, share, holdersThere, nowMs)
+        : cutOfFullLog(asking, { ...share, room, all: takesBucket ? part.demand : 0 }, nowMs);
+    if (cut === undefined) return undefined;
+    const isHeld = isByWindow && !isRegion;
+    buckets.push({ rate: { units: cut.rate, windowMs, ...(isHeld && { isHeld }) }, most: cut.most });
     units.push(cut.got);
-    isFull ||= !isByWindow && isFullOfHolders && remainingOf(rule, asking.account, nowMs) - cut.got < 1;
+    moved.push(cut.moved);
+    const left = isByWindow ? Number(!isHeld) : remainingOf(rule, asking.account, nowMs) - cut.got;
+    isFull ||= isFullOfHolders && left < 1;
   }
-  return { ttlMs, units, buckets, isFull };
+  return { ttlMs, units, buckets, isFull, moved };
 }
 
 /** What one of many holders may have of a rule. */
@@ -192,7 +214,7 @@ function cutOfBucket(
   const minUnits = isRegion ? 1 : MIN_UNITS;
   if ((rate * ttlMs) / windowMs < minUnits || most < minUnits) return undefined;
   const got = Math.max(0, Math.min(most - level, remainingOf(rule, account, nowMs)));
-  return { rate, most, got };
+  return { rate, most, got, moved: 0 };
 }
 
 /**
@@ -221,7 +243,54 @@ function cutOfWindow(
   const isTooMuch = 2 * wanted + Math.max(held - 2 * wanted, Math.ceil(rate / RATE_WINDOWS)) > room;
   const most = kept > 0 && wanted > kept && isTooMuch ? kept : wanted;
   const units = held - 2 * Math.max(most, kept);
-  return units < 1 ? undefined : { rate: units * RATE_WINDOWS, most, got: Math.max(0, most - kept) };
+  const got = Math.max(0, most - kept);
+  return units < 1 ? undefined : { rate: units * RATE_WINDOWS, most, got, moved: 0 };
+}
+
+/**
+ * A bucket for one of few far holders, cut from a log that is full. The object hears of used units a trip late, so each
+ * comes back that much later: 8 % of a window of 2 s at 170 ms. A bucket gets them when they are due. What its holder used
+ * before at an even pace leaves the log (core/algorithms/log/unit-log.ts). Below the limit holders keep units, since a bucket
+ * has none for a burst.
+ */
+function cutOfFullLog(
+  { rule, account, kept, rate }: Asking,
+  { demand, share, shared, room, all }: Share & Pick<Bounds, "room"> & { readonly all: number },
+  nowMs: number,
+) {
+  const { capacity, quota, algorithm, config } = rule;
+  const [{ evenPace }, { windowMs = 0 }] = [algorithm, quota];
+  const [isCut, remaining] = [rate > 0, remainingOf(rule, account, nowMs)];
+  const isFull = isCut
+    ? all * windowMs >= STAYS_FULL * capacity || remaining < capacity / 8
+    : all * windowMs >= FULL * capacity && remaining < capacity / 4;
+  if (evenPace === undefined || !isFull) return undefined;
+  const present = heldFor(rule, kept, rate);
+  const part = Math.floor(capacity * share);
+  const wanted = Math.floor(Math.min(part, MAX_RATE * demand * windowMs));
+  const fair = isCut && wanted < present && wanted > STEADY * present ? present : wanted;
+  const { burst: needed, most: roomy } = burstIfFull(fair, demand * windowMs);
+  if (needed > mostBurstIfFull(part, isCut)) return undefined;
+  const most = Math.min(Math.floor(capacity * shared), room?.units ?? Infinity);
+  const free = Math.max(present, Math.min(present + remaining, most + present - outstandingOf(account)));
+  // Until its next message it may have the larger of both bursts and of both rates.
+  const own = Math.ceil(rate / RATE_WINDOWS);
+  const burst = isCut && 2 * roomy + own > free ? Math.min(kept, roomy) : roomy;
+  const bursts = 2 * Math.max(burst, kept);
+  const movedFor = (held: number) =>
+    evenPace.most(config, account.state, nowMs, Math.max(0, held - bursts - own));
+  // What is held for the bucket and what leaves the log for it depend on each other.
+  let [held, tooMuch] = [Math.min(fair, free), fair + 1];
+  while (held + 1 < tooMuch) {
+    const middle = Math.floor((held + tooMuch) / 2);
+    if (middle <= free + movedFor(middle)) held = middle;
+    else tooMuch = middle;
+  }
+  const units = held - bursts;
+  // A first one that is small grows only as units leave the log, and these are missing until then.
+  if (units < 1 || (!isCut && held < MUCH_SMALLER * fair)) return undefined;
+  const got = Math.max(0, burst - kept);
+  return { rate: units * RATE_WINDOWS, most: burst, got, moved: movedFor(held) };
 }
 
 /** The smallest burst that serves. Of a full bucket one unit would be lost before a timer of whole milliseconds. */
@@ -259,6 +328,27 @@ export function heldFor(rule: Rule, most: number, perWindow: number): number {
   if (rule.algorithm.isCutByWindow !== true) return most + earlyUnits(rule, perWindow);
   // In a window it may be full twice, if its holder's clock is set forward.
   return perWindow === 0 ? most : 2 * most + Math.ceil(perWindow / RATE_WINDOWS);
+}
+
+/** Ends a hold with the units used. What a bucket of a log gives up of its rate was used at that pace at most. */
+export function settleRate(
+  { rule, account }: RuleAccount,
+  { hold, used, rate }: { readonly hold: Hold; readonly used: number; readonly rate: number },
+  nowMs: number,
+): Account {
+  const { evenPace } = rule.algorithm;
+  const inWindow = hold.rate?.isHeld === true ? Math.ceil(hold.rate.units / RATE_WINDOWS) : 0;
+  const even = Math.max(0, Math.min(used, inWindow - Math.ceil(rate / RATE_WINDOWS)));
+  if (evenPace === undefined || even === 0) return settle(rule, account, nowMs, hold.id, used);
+  const { state, holds } = settle(rule, account, nowMs, hold.id, used - even);
+  return { state: evenPace.debit(rule.config, state, nowMs, even), holds };
+}
+
+/** Returns units, or takes some. */
+export function credited(rule: Rule, account: Account, nowMs: number, units: number): Account {
+  if (units >= 0) return refund(rule, account, nowMs, units);
+  const { state, holds } = account;
+  return { state: rule.algorithm.debit(configBeside(rule, holds), state, nowMs, -units), holds };
 }
 
 /** What a bucket may get early, since its holder's clock may be set forward: this is held for it as well. */

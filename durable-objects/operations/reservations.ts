@@ -2,17 +2,16 @@ import {
   broughtTo,
   fullAtMs,
   place,
-  refund,
   remainingOf,
   partOfGroup,
   settle,
   unstoredOf,
   decideTogether,
 } from "../../core/accounts/account.ts";
-import { type Account, configBeside, holdWith, type RuleAccount } from "../../core/accounts/hold.ts";
+import { holdWith, type RuleAccount } from "../../core/accounts/hold.ts";
 import { andThen } from "../../core/clock.ts";
-import { MIN_USEFUL_TTL_MS, publicName, type Rule } from "../../core/policies/policy.ts";
-import type { Answer, Bucket, Prospect, Reserved } from "../../core/protocol/answers.ts";
+import { MIN_USEFUL_TTL_MS, publicName } from "../../core/policies/policy.ts";
+import type { Answer, Prospect, Reserved } from "../../core/protocol/answers.ts";
 import type { Reserving, SeenBy } from "../../core/protocol/calls.ts";
 import { callerIn } from "../../core/protocol/names.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
@@ -23,7 +22,16 @@ import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import { claimsMore, mayHave, returnedBy, roomOfCaller, wishOf } from "./client-bounds.ts";
 import type { Operations, Params } from "./operations.ts";
-import { canHaveRegions, heldFor, holdersInBurst, ownBuckets, rateOf, withoutUnits } from "./own-buckets.ts";
+import {
+  canHaveRegions,
+  credited,
+  heldFor,
+  holdersInBurst,
+  ownBuckets,
+  rateOf,
+  settleRate,
+  withoutUnits,
+} from "./own-buckets.ts";
 import { cacheableDenial, cacheableForMs, isProvisionallyBlocked, peekTurn } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
@@ -145,7 +153,7 @@ export class Reservations {
   };
 
   #grant(keyState: KeyState, call: Params<"reserve">, noted: HolderReport, nowMs: number) {
-    const { ttlMs, units, buckets, isFull = false } = granted(keyState, call, noted, nowMs);
+    const { ttlMs, units, buckets, isFull = false, moved = [] } = granted(keyState, call, noted, nowMs);
     const count = units.reduce((sum, each) => sum + each, 0);
     const label = [publicName(keyState.policy.name)];
     if (count > 0) this.#counter?.add("units_reserved", label, count);
@@ -171,7 +179,8 @@ export class Reservations {
       // What its bucket lacks was used: the rest of the account lacks that much less. A log or window is cut from what is left.
       const missing = held - got - heldFor(rule, kept, report.rate);
       const isPart = rate !== false && rule.algorithm.isCutByWindow !== true;
-      const before = isPart ? credited(rule, broughtTo(rule, without, nowMs), nowMs, missing) : without;
+      const back = isPart ? missing : (moved[index] ?? 0);
+      const before = credited(rule, isPart ? broughtTo(rule, without, nowMs) : without, nowMs, back);
       const lacks = rate !== false && { lacks: Math.max(0, most - report.level - got) };
       const { group } = noted.holder;
       const of = group !== undefined && { group };
@@ -221,13 +230,6 @@ function seenAs({ priority, group, namedBy, inForce }: SeenBy): SeenBy {
   return { priority, group, namedBy, inForce };
 }
 
-/** Returns units, or takes some. */
-function credited(rule: Rule, account: Account, nowMs: number, units: number): Account {
-  if (units >= 0) return refund(rule, account, nowMs, units);
-  const { state, holds } = account;
-  return { state: rule.algorithm.debit(configBeside(rule, holds), state, nowMs, -units), holds };
-}
-
 /** In this many steps an answer tells how a quota refills while a holder has its units. */
 const GAIN_STEPS = 4;
 
@@ -240,13 +242,8 @@ function prospectOf({ rule, account }: RuleAccount, ttlMs: number, nowMs: number
   return { resetAfterMs, gains: Array.from({ length: GAIN_STEPS }, (_, index) => gain(index + 1)) };
 }
 
-interface Granted {
-  readonly ttlMs: number;
-  readonly units: readonly number[];
-  readonly buckets?: readonly Bucket[];
-  /** Nothing is left beside buckets, and holders want more. */
-  readonly isFull?: boolean;
-}
+type OwnBuckets = NonNullable<ReturnType<typeof ownBuckets>>;
+type Granted = Pick<OwnBuckets, "ttlMs"> & { readonly units: readonly number[] } & Partial<OwnBuckets>;
 
 /** How many units to grant, and for how long: above the shortest lifetime only if they can be spared. */
 function granted(keyState: KeyState, call: Params<"reserve">, noted: HolderReport, nowMs: number): Granted {
@@ -269,7 +266,8 @@ function granted(keyState: KeyState, call: Params<"reserve">, noted: HolderRepor
     // A group's holders share its part as those of a key share its limit.
     const ofGroup = partOfGroup(rule, account, nowMs);
     const group = ofGroup && holder.group;
-    const max = maxUnits({ ...rule, capacity: ofGroup?.part ?? rule.capacity });
+    const isFar = call.takesBucket === true && rule.algorithm.isCutByWindow === true;
+    const max = maxUnits({ ...rule, capacity: ofGroup?.part ?? rule.capacity }, isFar);
     const others = holders.others(id, rule.name, max, nowMs, group);
     const free = remainingOf(rule, account, nowMs);
     const isBounded = others.isContested && callerIn(id) !== undefined;
@@ -386,7 +384,11 @@ function noteMessage(keyState: KeyState, message: Message, nowMs: number, isAgai
     // What came at its rate was counted as it came. Of its units, those that it neither keeps nor returns are used.
     const stays = heldFor(rule, kept, rate);
     const used = held.rate === undefined ? delta : Math.max(0, held.units - stays - left);
-    const settled = settle(rule, account, nowMs, held.id, used);
+    // Units that regions give up at once would come back one by one, to those that ask often.
+    const settled =
+      message.holders === undefined
+        ? settleRate(report, { hold: held, used, rate }, nowMs)
+        : settle(rule, account, nowMs, held.id, used);
     if (kept === 0) return { ...report, account: settled };
     const { rate: heldRate, ...plain } = held;
     const going = heldRate !== undefined && rate > 0 && { rate: { ...heldRate, units: rate } };

@@ -41,20 +41,36 @@ test("300 far isolates at twice a limit get all of it, and each call an answer",
   expect(figures.busy).toBeLessThan(0.9);
 });
 
-test("one far isolate at twenty times a log denies most calls by itself, and few find its way to the object full", async () => {
-  const quota: Cell["quota"] = { algorithm: "sliding-log", limit: 2_000, windowMs: 2_000 };
-  const figures = await runCell({
-    ...CELL,
-    quota,
-    holders: 1,
-    load: 20,
-    durationMs: depth(6_000, 10_000),
-    lawEveryMs: 100,
-  });
-  expect(figures.admittedOver).toBe(0);
-  expect(figures.admitted).toBeGreaterThan(0.8);
-  expect(figures.degraded).toBeLessThan(0.06);
-});
+const LOG: Cell["quota"] = { algorithm: "sliding-log", limit: 2_000, windowMs: 2_000 };
+
+test.each(depth([2], [0.5, 2, 20]))(
+  "one far isolate at %d times a log gets all of it, and few of its calls wait for a message",
+  async (load) => {
+    const cell: Cell = { ...CELL, quota: LOG, holders: 1, load, durationMs: 15_000, lawEveryMs: 100 };
+    const figures = await runCell(cell);
+    expect(figures.admittedOver).toBe(0);
+    expect(figures.handedOutOver).toBe(0);
+    expect(figures.admitted).toBeGreaterThan(0.97);
+    expect(figures.degraded).toBe(0);
+    expect(figures.waited).toBeLessThan(0.03);
+  },
+);
+
+inDeepRuns.each([
+  [8, 20],
+  [32, 2],
+  [32, 20],
+])(
+  "%d far isolates with equal calls have equal parts of a log at %d times its limit",
+  async (holders, load) => {
+    const cell: Cell = { ...CELL, quota: LOG, holders, load, durationMs: 15_000, lawEveryMs: 100 };
+    const figures = await runCell(cell);
+    expect(figures.admittedOver).toBe(0);
+    expect(figures.handedOutOver).toBe(0);
+    expect(figures.admitted).toBeGreaterThan(0.9);
+    expect(figures.jain).toBeGreaterThan(0.95);
+  },
+);
 
 inDeepRuns("300 far isolates share what is left beside their buckets, and nothing of it twice", async () => {
   const quota = { ...CELL.quota, limit: 20_000 };

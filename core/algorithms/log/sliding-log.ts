@@ -8,6 +8,8 @@ import {
 } from "../algorithm.ts";
 import {
   add,
+  addEvenly,
+  atEvenPace,
   begin,
   countedAt,
   emptyAtMs,
@@ -123,6 +125,13 @@ export const slidingLog: Algorithm<Config, State> = {
 
   credit: ({ windowMs }, state, nowMs, units, atMs) =>
     state && withoutUnits(state, windowMs, nowMs, units, atMs),
+
+  evenPace: {
+    most: ({ windowMs }, state, nowMs, units) =>
+      state === undefined ? 0 : atEvenPace(state, windowMs, nowMs, units),
+    debit: ({ windowMs }, state, nowMs, units) =>
+      units === 0 ? state : addEvenly(state ?? begin(nowMs - 1), windowMs, nowMs, units),
+  },
 
   noteHold(config, state, nowMs) {
     if (config.minIntervalMs === 0) return state;
