@@ -331,7 +331,7 @@ export class LocalLimiter {
       if (reservation.hasNews && reservation.messageAt(nowMs) === undefined)
         void this.#send(caller, reservation, 0, nowMs);
       if (answer.reserved?.asksRegion !== true) return answer;
-      this.#cache.move(reservation, caller.region?.());
+      this.#moveToRegion(caller, reservation, nowMs);
       reservation.forgetDenials();
       // What the home object lacks, the region's may have.
       return answer.rules.every(({ success }) => success) ? answer : ASK_ELSEWHERE;
@@ -342,8 +342,8 @@ export class LocalLimiter {
       // Thousands may have started at once, and ask the object in their region by now.
       const isLost =
         !reservation.isAnswered && reservation.isHot && mayBeRegional(reservation, caller, nowMs);
-      if (isLost && region === undefined) this.#cache.move(reservation, caller.region?.());
-      reservation.unanswered(nowMs, message);
+      if (isLost && region === undefined) this.#moveToRegion(caller, reservation, nowMs);
+      else reservation.unanswered(nowMs, message);
     } else reservation.failed(message);
     // Other rules now decide the key: units held under the old ones end and are returned.
     if (answer === null) return this.#cache.retire(reservation);
@@ -355,13 +355,20 @@ export class LocalLimiter {
     if (!asksHome) return answer;
     return region === undefined ? undefined : ASK_ELSEWHERE;
   }
+
+  /** Asks the object in its region from now on, at once: what has to wait there is decided when that object can. */
+  #moveToRegion(caller: Holding, reservation: Reservation, nowMs: number): void {
+    this.#cache.move(reservation, caller.region?.());
+    if (reservation.messageAt(nowMs) === undefined) void this.#send(caller, reservation, 0, nowMs);
+  }
 }
 
 /** The home object may send a holder to the object in its region; that one needs to know that it is asked as such. */
 function placeOf(reservation: Reservation, caller: Holding, nowMs: number) {
   const { region } = reservation;
   if (region !== undefined) return { region, protocol: REGION_PROTOCOL };
-  return mayBeRegional(reservation, caller, nowMs) ? { mayAskRegion: true as const } : {};
+  const isRegional = mayBeRegional(reservation, caller, nowMs);
+  return isRegional ? { mayAskRegion: true as const, near: caller.region?.() } : {};
 }
 
 function mayBeRegional(reservation: Reservation, caller: Holding, nowMs: number): boolean {

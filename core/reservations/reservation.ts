@@ -49,6 +49,13 @@ export class Reservation extends Holder<ReserveCall> {
     this.#estimate = new QuotaEstimate(policy);
   }
 
+  /** From now on the key's object there is asked, which may be late as any object that is asked first. */
+  moveTo(region: Reservation["region"]): void {
+    this.region = region;
+    this.#getsUnits = true;
+    this.restart();
+  }
+
   /** When unused units must be returned; `undefined`: the object keeps nothing apart. */
   get endsAtMs(): number | undefined {
     return this.isHeld ? this.spendableUntilMs : undefined;

@@ -47,9 +47,11 @@ const FIRST_REPORTS_MS = 5_000;
 export const HOLDER_BYTES = 300;
 
 export class Holders extends Map<string, KnownHolder> {
+  /** By rule, what each needs of those that wait for their first answer: they come next. */
+  expected: ReadonlyMap<string, ReadonlyMap<string, number>> = new Map();
   #regionalUntilMs = -Infinity;
-  /** Those that were sent to their regions since these have been asked. */
-  readonly #sent = new Set<string>();
+  /** Those that were sent to their regions since these have been asked, and where that is. */
+  readonly #sent = new Map<string, string | undefined>();
   /** In the last second, those longer ago with less weight. */
   #messages = 0;
   #messageAtMs = -Infinity;
@@ -107,8 +109,16 @@ export class Holders extends Map<string, KnownHolder> {
   }
 
   /** A holder asks the object in its region from now on. */
-  noteLeaving(id: string, nowMs: number): void {
-    if (nowMs < this.#regionalUntilMs && this.#sent.size < MAX_HOLDERS) this.#sent.add(id);
+  noteLeaving(id: string, near: string | undefined, nowMs: number): void {
+    if (nowMs < this.#regionalUntilMs && this.#sent.size < MAX_HOLDERS) this.#sent.set(id, near);
+  }
+
+  /** Of the holders that were sent to their regions lately: how many, and how many of them to this one. */
+  sentTo(near: string | undefined, nowMs: number): { readonly all: number; readonly there: number } {
+    if (near === undefined || nowMs >= this.#regionalUntilMs) return { all: 0, there: 0 };
+    let there = 0;
+    for (const each of this.#sent.values()) if (each === near) there += 1;
+    return { all: this.#sent.size, there };
   }
 
   /**
@@ -175,6 +185,7 @@ export class Holders extends Map<string, KnownHolder> {
       else ofCallers.set(caller, (ofCallers.get(caller) ?? 0) + units.demand);
       if (own !== undefined && caller !== own) isContested ||= units.wanted > 0;
     }
+    for (const [each, demand] of this.expected) if (each !== id) ofIsolates += demand.get(rule) ?? 0;
     if (own !== undefined) ofCallers.set(own, ofOwn);
     const max = Math.max(MAX_SHARE_OF_CALLER * rate, ofIsolates);
     let [demand, counted] = [ofIsolates, ofIsolates];

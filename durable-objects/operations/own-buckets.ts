@@ -21,10 +21,11 @@ import type { Rate } from "../../core/algorithms/algorithm.ts";
 import { MAX_PARTS, tokenBucket } from "../../core/algorithms/token-bucket.ts";
 import { isCuttable, type Rule } from "../../core/policies/policy.ts";
 import type { Bucket, Reserved, RuleDecision } from "../../core/protocol/answers.ts";
-import type { ReserveCall } from "../../core/protocol/calls.ts";
+import type { ReserveCall, Reserving } from "../../core/protocol/calls.ts";
 import { longestMs, MAX_MARGIN_MS, maxUnits, takeTurns } from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import { roomOfCaller } from "./client-bounds.ts";
+import type { Params } from "./operations.ts";
 
 /** The part of a rule that is cut into buckets of holders: the rest decides single calls. */
 const SHARED = 0.98;
@@ -132,6 +133,30 @@ export function ownBuckets(
     isFull ||= !isByWindow && isFullOfHolders && remainingOf(rule, asking.account, nowMs) - cut.got < 1;
   }
   return { ttlMs, units, buckets, isFull };
+}
+
+/**
+ * What a region's object says, and of the holders that were sent there and have not come yet: its first messages know few of
+ * its holders. Before it has a bucket, all that were sent anywhere need the whole limit together; then as much as those that
+ * it knows.
+ */
+export function withSent(
+  { holders, policy }: KeyState,
+  call: Params<"reserve">,
+  nowMs: number,
+): Params<"reserve"> {
+  const { holders: known } = call;
+  const { all, there } = holders.sentTo(call.near, nowMs);
+  if (known === undefined || there <= known) return call;
+  const completed = ([name, said]: [string, Reserving]): [string, Reserving] => {
+    const rule = policy.rules.find((each) => each.name === name);
+    if (rule === undefined || rule.algorithm.isCutByWindow === true) return [name, said];
+    const whole = (1_000 * RATE_WINDOWS * rule.quota.units) / rateWindowMs(rule);
+    const { demand = 0, kept } = said;
+    const needed = kept === 0 ? Math.max(demand, (whole * there) / all) : (demand * there) / known;
+    return [name, { ...said, demand: needed }];
+  };
+  return { ...call, holders: there, rules: Object.fromEntries(Object.entries(call.rules).map(completed)) };
 }
 
 /** What one of many holders may have of a rule. */

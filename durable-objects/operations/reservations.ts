@@ -23,7 +23,15 @@ import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import { claimsMore, mayHave, returnedBy, roomOfCaller, wishOf } from "./client-bounds.ts";
 import type { Operations, Params } from "./operations.ts";
-import { canHaveRegions, heldFor, holdersInBurst, ownBuckets, rateOf, withoutUnits } from "./own-buckets.ts";
+import {
+  canHaveRegions,
+  heldFor,
+  holdersInBurst,
+  ownBuckets,
+  rateOf,
+  withoutUnits,
+  withSent,
+} from "./own-buckets.ts";
 import { cacheableDenial, cacheableForMs, isProvisionallyBlocked, peekTurn } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
@@ -56,7 +64,8 @@ export class Reservations {
     this.#holdersForRegions = holdersForRegions;
   }
 
-  readonly reserve: Operations["reserve"] = (keyState, call, nowMs) => {
+  readonly reserve: Operations["reserve"] = (keyState, said, nowMs) => {
+    const call = withSent(keyState, said, nowMs);
     const { cost, holders } = call;
     this.#queue.serve(keyState);
     const isBehind = this.#queue.aheadOf(keyState, call, nowMs).length > 0;
@@ -78,7 +87,7 @@ export class Reservations {
     }));
     if (call.mayAskRegion === true && this.#hasRegions(keyState, nowMs)) {
       // Its calls are its region's from now on.
-      keyState.holders.noteLeaving(noted.id, nowMs);
+      keyState.holders.noteLeaving(noted.id, call.near, nowMs);
       const moved = rules.map((rule) => ({ ...rule, wanted: 0, demand: 0 }));
       this.#commit(keyState, { ...noted, holder: { ...noted.holder, untilMs: nowMs }, rules: moved }, nowMs);
       const units = Object.fromEntries(rules.map(({ rule }) => [rule.name, 0]));

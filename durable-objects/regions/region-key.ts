@@ -5,6 +5,7 @@ import { randomId } from "../../core/clock.ts";
 import {
   type Cost,
   costOf,
+  type LocationHint,
   later,
   type Policy,
   type PolicyRevision,
@@ -54,6 +55,7 @@ export class RegionKey extends Holder<ReserveCall> {
   readonly key: string;
   /** The message under way, until it is answered or lost. */
   sent: Promise<void> | undefined;
+  readonly #near: LocationHint | undefined;
   readonly #now: () => number;
   #keyState: KeyState;
   #reservations: Reservations;
@@ -65,7 +67,7 @@ export class RegionKey extends Holder<ReserveCall> {
   /** What is used until all that is handed out fits into that: as the last message says, or less. */
   #cuts: readonly Cut[];
   /** What holders need that wait for its first bucket, and calls of which the holder is not known. */
-  readonly #expected = new Map<string, readonly number[]>();
+  readonly #expected = new Map<string, ReadonlyMap<string, number>>();
   readonly #expectedCalls: (readonly number[])[] = [];
   /** What calls needed at the last message, and how many holders there were. */
   #demand: readonly number[];
@@ -81,11 +83,12 @@ export class RegionKey extends Holder<ReserveCall> {
   #isFull = false;
   readonly #turns = new UnitTurns();
 
-  constructor(policy: Policy, key: string, now: () => number) {
+  constructor(policy: Policy, key: string, near: LocationHint | undefined, now: () => number) {
     const nowMs = now();
     super(policy, randomId(), nowMs);
     this.policy = policy;
     this.key = key;
+    this.#near = near;
     this.#now = now;
     this.#sinceMs = nowMs;
     this.#fair = policy.rules.map(() => NOTHING);
@@ -118,8 +121,8 @@ export class RegionKey extends Holder<ReserveCall> {
     if (this.hasBucket(nowMs)) return;
     const { rules } = this.policy;
     if ("holder" in call) {
-      const demand = rules.map(({ name }) => call.rules[name]?.demand ?? 0);
-      this.#expected.set(call.holder, demand);
+      const demand = rules.map(({ name }) => [name, (call.rules[name]?.demand ?? 0) / 1_000] as const);
+      this.#expected.set(call.holder, new Map(demand));
     } else if (this.#expectedCalls.length < MAX_EXPECTED)
       this.#expectedCalls.push(rules.map((rule) => costOf(rule, call.cost)));
   }
@@ -174,6 +177,7 @@ export class RegionKey extends Holder<ReserveCall> {
     keyState.advance(nowMs);
     const { ruleStates } = keyState;
     if (ruleStates.some(({ rule }) => costOf(rule, call.cost) > rule.capacity)) return ASK_HOME;
+    if (call.op === "reserve") this.#expected.delete(call.holder);
     const made =
       call.op === "reserve"
         ? this.#reservations.reserve(keyState, { ...call, takesBucket: true, mayAskRegion: undefined }, nowMs)
@@ -206,7 +210,8 @@ export class RegionKey extends Holder<ReserveCall> {
 
   /** Whether it has no bucket, and calls need much more than the last message says. */
   hasOutgrown(nowMs: number): boolean {
-    return !this.hasBucket(nowMs) && this.#needsMore(OUTGROWN, nowMs);
+    const isByWindow = this.policy.rules.some(({ algorithm }) => algorithm.isCutByWindow);
+    return isByWindow && !this.hasBucket(nowMs) && this.#needsMore(OUTGROWN, nowMs);
   }
 
   #needsMore(times: number, nowMs: number): boolean {
@@ -246,6 +251,7 @@ export class RegionKey extends Holder<ReserveCall> {
       isShort: false,
       takesBucket: true,
       holders: this.#holders,
+      near: this.#near,
       rules: Object.fromEntries(rules),
       ...(this.#inForce && { inForce: this.#inForce }),
     };
@@ -327,6 +333,7 @@ export class RegionKey extends Holder<ReserveCall> {
       this.key,
       nowMs,
     );
+    keyState.holders.expected = this.#expected;
     const commit: ConstructorParameters<typeof Reservations>[0]["commit"] = (state, { accounts }) =>
       state.replaceAccounts(accounts, true);
     // Nobody waits here: such calls go to the home object.
@@ -384,13 +391,12 @@ export class RegionKey extends Holder<ReserveCall> {
 
   #demandAt(nowMs: number): number[] {
     const { holders } = this.#keyState;
-    const expected = (index: number) =>
-      [...this.#expected.values(), ...this.#expectedCalls].reduce(
-        (sum, demand) => sum + (demand[index] ?? 0),
-        0,
-      );
-    return this.policy.rules.map(
-      ({ name }, index) => expected(index) + 1_000 * holders.others(undefined, name, 0, nowMs).demand,
-    );
+    const sum = (units: readonly (number | undefined)[]) =>
+      units.reduce<number>((all, each) => all + (each ?? 0), 0);
+    return this.policy.rules.map(({ name }, index) => {
+      const calls = sum(this.#expectedCalls.map((units) => units[index]));
+      const expected = sum([...this.#expected.values()].map((demand) => demand.get(name)));
+      return calls + 1_000 * (expected + holders.others(undefined, name, 0, nowMs).demand);
+    });
   }
 }
