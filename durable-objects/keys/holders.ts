@@ -41,6 +41,9 @@ const MAX_WISHES_OF_CALLER = 4;
 const REMEMBERED_MS = 5_000;
 /** With fewer calls a second, one object costs less than ten, however many holders make them. */
 const MIN_CALLS = 50;
+/** So many that come at once fill the object: those behind them wait, and far more may come. */
+const RUSH_HOLDERS = 128;
+const RUSH_MS = 200;
 /** Holders that were sent to their regions are counted there, and a region's object reports them soon, but not at once. */
 const FIRST_REPORTS_MS = 5_000;
 /** About the bytes of memory of a holder without its hold. */
@@ -49,6 +52,8 @@ export const HOLDER_BYTES = 300;
 export class Holders extends Map<string, KnownHolder> {
   /** By rule, what each needs of those that wait for their first answer: they come next. */
   expected: ReadonlyMap<string, ReadonlyMap<string, number>> = new Map();
+  /** Of a region's object: so many were sent to it, and some of them have still to come. */
+  sentHere = 0;
   #regionalUntilMs = -Infinity;
   /** Those that were sent to their regions since these have been asked, and where that is. */
   readonly #sent = new Map<string, string | undefined>();
@@ -89,10 +94,11 @@ export class Holders extends Map<string, KnownHolder> {
    * both is enough, and at first they need time to say how many they have, so that they do not come and go.
    */
   areForRegions(most: number, nowMs: number): boolean {
-    let [all, regional, calls] = [0, 0, 0];
-    for (const { untilMs, count, rules } of this.values()) {
+    let [all, regional, calls, rushing] = [0, 0, 0, 0];
+    for (const { atMs, untilMs, count, rules } of this.values()) {
       if (untilMs <= nowMs) continue;
       all += count ?? 1;
+      if (atMs > nowMs - RUSH_MS) rushing += 1;
       if (count === undefined) continue;
       regional += count;
       calls += 1_000 * Math.max(...[...rules.values()].map(({ demand }) => demand));
@@ -102,7 +108,8 @@ export class Holders extends Map<string, KnownHolder> {
     this.#messageAtMs = nowMs;
     if (nowMs < this.#regionalUntilMs) return true;
     if (regional > 0) return all >= most / 2 && calls >= MIN_CALLS / 2;
-    if (all < most || this.#messages < MIN_CALLS) return false;
+    const isRush = rushing >= RUSH_HOLDERS;
+    if ((all < most && !isRush) || this.#messages < MIN_CALLS) return false;
     this.#regionalUntilMs = nowMs + FIRST_REPORTS_MS;
     this.#sent.clear();
     return true;
@@ -122,15 +129,17 @@ export class Holders extends Map<string, KnownHolder> {
   }
 
   /**
-   * How many times as many holders ask in regions as these have said by now. What regions that have not asked yet will need
-   * is left for them: otherwise the first ones take all.
-   * @param own the holders of the region's object that asks, which is not counted by its id
+   * How many times as many holders were sent to regions, or to this one, as have been heard by now. What those need that have
+   * not asked yet is left for them: otherwise the first ones take all.
+   * @param own those that are heard by this message, of a holder which is not counted by its id
    */
   unheardFactor(id: string, own: number, nowMs: number): number {
-    if (nowMs >= this.#regionalUntilMs) return 1;
-    let heard = own;
-    for (const [each, { untilMs, count = 0 }] of this) if (each !== id && untilMs > nowMs) heard += count;
-    return Math.max(1, this.#sent.size / Math.max(1, heard));
+    const isRegion = this.sentHere > 0;
+    if (!isRegion && nowMs >= this.#regionalUntilMs) return 1;
+    let heard = own + this.expected.size;
+    for (const [each, { untilMs, count = isRegion ? 1 : 0 }] of this)
+      if (each !== id && untilMs > nowMs) heard += count;
+    return Math.max(1, (isRegion ? this.sentHere : this.#sent.size) / Math.max(1, heard));
   }
 
   /** The holder's requests count until this instant at least, unless it has ended or asks its region by now. */

@@ -53,8 +53,6 @@ const MAX_RATE_OF_REGION = 2;
 
 /** A region's object asks for its first bucket before it knows its holders: it has few until the next one, which takes a trip. */
 const FIRST_SHARE = 1 / 32;
-/** Where most holders have not been heard, its first bucket is smaller by up to so much: smaller ones start 1,000 slower. */
-const MAX_FIRST_FACTOR = 4;
 /** What it does not need counts as used for a window. */
 const FIRST_SHARE_OF_WINDOW = 1 / 96;
 /** Of a log or window, the burst is held twice. */
@@ -100,7 +98,7 @@ export function ownBuckets(
   const lifeMs = Math.max(MIN_LIFE_MS, LIFE_MS_PER_HOLDER * holders.size, askedMs);
   // A region's object cuts buckets from its own, each with what may come early. Its first message knows of few calls.
   const isRegion = holdersThere !== undefined;
-  const unheardFactor = isRegion ? holders.unheardFactor(id, holdersThere, nowMs) : 1;
+  const unheardFactor = holders.unheardFactor(id, holdersThere ?? 1, nowMs);
   const { mostMs } = policy.reservation;
   const ttlMs = Math.min(lifeMs, isRegion ? longestMs(policy.reservation) : mostMs, endsByMs - nowMs);
   const units: number[] = [];
@@ -115,9 +113,8 @@ export function ownBuckets(
     const first = ((isByWindow ? FIRST_SHARE_OF_WINDOW : FIRST_SHARE) * perWindows) / windowMs;
     const demand = isRegion && kept === 0 ? Math.max(said, first) : said;
     const part = holders.shareOf(id, rule.name, { said: demand, rate: perWindows / windowMs }, nowMs);
-    // One that is cut from a window may be too small soon, and a first one lasts only until the next message.
-    const maxFactor = isByWindow ? 1 : kept === 0 ? MAX_FIRST_FACTOR : Infinity;
-    const factor = Math.min(unheardFactor, maxFactor);
+    // One that is cut from a window may be too small soon.
+    const factor = isByWindow ? 1 : unheardFactor;
     const shared = isRegion ? SHARED_WITH_REGIONS : SHARED;
     const share = { demand, share: (shared * part.share) / factor, shared };
     const isFullOfHolders = factor * part.demand * windowMs > perWindows;

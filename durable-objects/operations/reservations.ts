@@ -93,7 +93,9 @@ export class Reservations {
       const units = Object.fromEntries(rules.map(({ rule }) => [rule.name, 0]));
       return { rules: decisions, reserved: { ttlMs: 0, isNew: noted.isNew, units, asksRegion: true } };
     }
-    const { reserved, isFull } = this.#grant(keyState, call, { ...noted, rules }, nowMs);
+    const granted = this.#grant(keyState, call, { ...noted, rules }, nowMs);
+    const { isFull } = granted;
+    const reserved = call === said ? granted.reserved : { ...granted.reserved, sentThere: holders };
     // A holder whose bucket is empty while others want units as well need not ask before it has a unit.
     const denial = isFull
       ? { next: decisions.map((rule) => withoutUnits(rule, reserved)) }
@@ -154,7 +156,7 @@ export class Reservations {
   };
 
   #grant(keyState: KeyState, call: Params<"reserve">, noted: HolderReport, nowMs: number) {
-    const { ttlMs, units, buckets, isFull = false } = granted(keyState, call, noted, nowMs);
+    const { ttlMs, units, buckets, isFull = false } = grantedTo(keyState, call, noted, nowMs);
     const count = units.reduce((sum, each) => sum + each, 0);
     const label = [publicName(keyState.policy.name)];
     if (count > 0) this.#counter?.add("units_reserved", label, count);
@@ -258,7 +260,7 @@ interface Granted {
 }
 
 /** How many units to grant, and for how long: above the shortest lifetime only if they can be spared. */
-function granted(keyState: KeyState, call: Params<"reserve">, noted: HolderReport, nowMs: number): Granted {
+function grantedTo(keyState: KeyState, call: Params<"reserve">, noted: HolderReport, nowMs: number): Granted {
   const { ttlMs: askedMs, isShort } = call;
   const { id, rules, holder } = noted;
   const { holders, policy } = keyState;
