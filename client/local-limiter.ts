@@ -196,6 +196,7 @@ export class LocalLimiter {
       // The key may have so many holders that this one is sent to its region: it says who it is from its first call on, and
       // nothing more to the home object before that has answered.
       const isRegional = mayBeRegional(reservation, caller, nowMs);
+      if (isRegional && policy.regions === "always") this.#cache.move(reservation, caller.region?.());
       const underWay = reservation.messageAt(nowMs);
       const isFirst = !reservation.isAnswered && underWay !== undefined && underWay.sentAtMs < nowMs;
       const isSpared = caller.time.isLasting === true && reservation.sparesMessage(waitedMs, underWay);
@@ -376,6 +377,7 @@ function mayBeRegional(reservation: Reservation, caller: Holding, nowMs: number)
   if (region !== undefined) return true;
   return (
     canHaveBuckets &&
+    policy.regions !== "off" &&
     policy.jurisdiction === undefined &&
     nowMs >= homeUntilMs &&
     caller.region?.() !== undefined

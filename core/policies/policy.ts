@@ -1,4 +1,5 @@
 import type { AnyAlgorithm, LeaseTerms, LocalDecisions, Quota, Waiting } from "../algorithms/algorithm.ts";
+import { MAX_PARTS } from "../algorithms/token-bucket.ts";
 import type { Shedding } from "../shedding/load-shedder.ts";
 
 /** What each isolate or process admits of a key by itself while the object does not answer. */
@@ -22,6 +23,15 @@ export interface RuleView {
 /** Whether an object can cut the rule into buckets of holders. */
 export function isCuttable({ algorithm, config }: RuleView): boolean {
   return algorithm.lessRate?.(config, { units: 0, windowMs: 1 }) !== undefined;
+}
+
+/** Rates are in units per so many windows: one would round the rates of many holders to few units, or none. */
+export const RATE_WINDOWS = 1_000;
+
+/** Whether a region's object can count its part of the rule exactly: in parts of a unit, as core/algorithms/token-bucket.ts. */
+export function canHaveRegions(rule: Rule): boolean {
+  const { capacity, quota } = rule;
+  return isCuttable(rule) && capacity * RATE_WINDOWS * (quota.windowMs ?? 1) <= MAX_PARTS;
 }
 
 export interface Rule extends RuleView {
@@ -53,6 +63,8 @@ export interface PolicyView {
   readonly locationHint?: LocationHint | undefined;
   /** Never change it: another jurisdiction means other objects. */
   readonly jurisdiction?: Jurisdiction | undefined;
+  /** Whether isolates ask objects in their regions: where they are many (`auto`, if absent), from their first call on, or never. */
+  readonly regions?: "auto" | "always" | "off";
   /** How long isolates may reserve units; 0: the object decides every call. */
   readonly reservation: Lifetimes;
   /** How long a denial may be repeated from memory, which delays a refund elsewhere; 0: not at all. */

@@ -10,16 +10,10 @@
  * object fills buckets up.
  */
 import { outstandingOf, remainingOf } from "../../core/accounts/account.ts";
-import {
-  type Account,
-  heldUnits,
-  RATE_WINDOWS,
-  rateWindowMs,
-  type RuleAccount,
-} from "../../core/accounts/hold.ts";
+import { type Account, heldUnits, rateWindowMs, type RuleAccount } from "../../core/accounts/hold.ts";
 import type { Rate } from "../../core/algorithms/algorithm.ts";
-import { MAX_PARTS, tokenBucket } from "../../core/algorithms/token-bucket.ts";
-import { isCuttable, type Rule } from "../../core/policies/policy.ts";
+import { tokenBucket } from "../../core/algorithms/token-bucket.ts";
+import { isCuttable, RATE_WINDOWS, type Rule } from "../../core/policies/policy.ts";
 import type { Bucket, Reserved, RuleDecision } from "../../core/protocol/answers.ts";
 import type { ReserveCall, Reserving } from "../../core/protocol/calls.ts";
 import { longestMs, MAX_MARGIN_MS, maxUnits, takeTurns } from "../../core/reservations/sizing.ts";
@@ -251,11 +245,6 @@ function tightBurst(held: number, demand: number, windowMs: number, holders: num
   if (demand * windowMs > held && takeTurns(holders, windowMs / held))
     return 2 + Math.floor((held * TIMER_MS) / windowMs);
   return Math.max(1, Math.min(MAX_TIGHT_BURST, Math.floor(held / 20)), Math.floor(held / 64));
-}
-
-/** Whether a region's object can count its part of a rule exactly: in parts of a unit, as core/algorithms/token-bucket.ts. */
-export function canHaveRegions(rule: Rule): boolean {
-  return isCuttable(rule) && rule.capacity * rateWindowMs(rule) <= MAX_PARTS;
 }
 
 /** The part of its rate that a bucket has. */

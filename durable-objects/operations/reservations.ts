@@ -11,7 +11,7 @@ import {
 } from "../../core/accounts/account.ts";
 import { type Account, configBeside, holdWith, type RuleAccount } from "../../core/accounts/hold.ts";
 import { andThen } from "../../core/clock.ts";
-import { MIN_USEFUL_TTL_MS, publicName, type Rule } from "../../core/policies/policy.ts";
+import { canHaveRegions, MIN_USEFUL_TTL_MS, publicName, type Rule } from "../../core/policies/policy.ts";
 import type { Answer, Bucket, Prospect, Reserved } from "../../core/protocol/answers.ts";
 import type { Reserving, SeenBy } from "../../core/protocol/calls.ts";
 import { callerIn } from "../../core/protocol/names.ts";
@@ -23,15 +23,7 @@ import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import { claimsMore, mayHave, returnedBy, roomOfCaller, wishOf } from "./client-bounds.ts";
 import type { Operations, Params } from "./operations.ts";
-import {
-  canHaveRegions,
-  heldFor,
-  holdersInBurst,
-  ownBuckets,
-  rateOf,
-  withoutUnits,
-  withSent,
-} from "./own-buckets.ts";
+import { heldFor, holdersInBurst, ownBuckets, rateOf, withoutUnits, withSent } from "./own-buckets.ts";
 import { cacheableDenial, cacheableForMs, isProvisionallyBlocked, peekTurn } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
@@ -117,9 +109,10 @@ export class Reservations {
   }
 
   #hasRegions({ holders, policy }: KeyState, nowMs: number): boolean {
-    const { pool, jurisdiction, priorities, rules } = policy;
+    const { pool, jurisdiction, priorities, rules, regions } = policy;
     const isAlone = pool === undefined && jurisdiction === undefined && priorities.seen.size === 0;
-    if (!isAlone || !rules.every(canHaveRegions)) return false;
+    if (regions === "off" || !isAlone || !rules.every(canHaveRegions)) return false;
+    if (regions === "always") return true;
     return holders.areForRegions(Math.min(holdersInBurst(rules), this.#holdersForRegions), nowMs);
   }
 

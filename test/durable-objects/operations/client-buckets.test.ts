@@ -1,8 +1,8 @@
 /** Buckets of clients in other processes: whatever these say, others lose nothing by it. */
 import { afterEach, expect, test } from "vitest";
 import { outstandingOf } from "../../../core/accounts/account.ts";
-import { heldUnits, RATE_WINDOWS, type RuleAccount } from "../../../core/accounts/hold.ts";
-import type { Policy } from "../../../core/policies/policy.ts";
+import { heldUnits, type RuleAccount } from "../../../core/accounts/hold.ts";
+import { type Policy, RATE_WINDOWS } from "../../../core/policies/policy.ts";
 import type { Decided } from "../../../core/protocol/answers.ts";
 import type { ReserveCall, Reserving } from "../../../core/protocol/calls.ts";
 import { callerIn, ownKey } from "../../../core/protocol/names.ts";
