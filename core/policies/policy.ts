@@ -63,7 +63,7 @@ export interface PolicyView {
   readonly locationHint?: LocationHint | undefined;
   /** Never change it: another jurisdiction means other objects. */
   readonly jurisdiction?: Jurisdiction | undefined;
-  /** Whether isolates ask objects in their regions: where they are many (`auto`, if absent), from their first call on, or never. */
+  /** Whether isolates ask objects in their regions: where they are many, from their first call on, or never. */
   readonly regions?: "auto" | "always" | "off";
   /** How long isolates may reserve units; 0: the object decides every call. */
   readonly reservation: Lifetimes;
