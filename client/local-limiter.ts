@@ -195,7 +195,7 @@ export class LocalLimiter {
     const ask = () => {
       // The key may have so many holders that this one is sent to its region: it says who it is from its first call on, and
       // nothing more to the home object before that has answered.
-      const isRegional = mayBeRegional(reservation, caller, nowMs);
+      const isRegional = reservation.mayBeRegional(caller.region?.(), nowMs);
       if (isRegional && policy.regions === "always") this.#cache.move(reservation, caller.region?.());
       const underWay = reservation.messageAt(nowMs);
       const isFirst = !reservation.isAnswered && underWay !== undefined && underWay.sentAtMs < nowMs;
@@ -342,7 +342,7 @@ export class LocalLimiter {
     if (reply === undefined && isThere) {
       // Thousands may have started at once, and ask the object in their region by now.
       const isLost =
-        !reservation.isAnswered && reservation.isHot && mayBeRegional(reservation, caller, nowMs);
+        !reservation.isAnswered && reservation.isHot && reservation.mayBeRegional(caller.region?.(), nowMs);
       if (isLost && region === undefined) this.#moveToRegion(caller, reservation, nowMs);
       else reservation.unanswered(nowMs, message);
     } else reservation.failed(message);
@@ -368,20 +368,8 @@ export class LocalLimiter {
 function placeOf(reservation: Reservation, caller: Holding, nowMs: number) {
   const { region } = reservation;
   if (region !== undefined) return { region, protocol: REGION_PROTOCOL };
-  const isRegional = mayBeRegional(reservation, caller, nowMs);
+  const isRegional = reservation.mayBeRegional(caller.region?.(), nowMs);
   return isRegional ? { mayAskRegion: true as const, near: caller.region?.() } : {};
-}
-
-function mayBeRegional(reservation: Reservation, caller: Holding, nowMs: number): boolean {
-  const { region, homeUntilMs, policy, canHaveBuckets } = reservation;
-  if (region !== undefined) return true;
-  return (
-    canHaveBuckets &&
-    policy.regions !== "off" &&
-    policy.jurisdiction === undefined &&
-    nowMs >= homeUntilMs &&
-    caller.region?.() !== undefined
-  );
 }
 
 /** What a holder's bucket says of a call that its object does not decide; `undefined`: it has none. */

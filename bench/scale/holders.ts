@@ -6,6 +6,7 @@ import { ReservationCache } from "../../client/reservation-cache.ts";
 import { BatchQueues } from "../../client/transports/batch-queue.ts";
 import { type LimiterNamespace, Objects } from "../../client/transports/objects.ts";
 import type { LimiterTransport } from "../../client/transports/transport.ts";
+import { RATE_WINDOWS } from "../../core/algorithms/token-bucket.ts";
 import type { Time } from "../../core/clock.ts";
 import type { RegionalPolicies } from "../../core/policies/parse-policies.ts";
 import {
@@ -13,7 +14,6 @@ import {
   type LocationHint,
   type Policy,
   type PolicyView,
-  RATE_WINDOWS,
 } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { Problem } from "../../core/protocol/problems.ts";

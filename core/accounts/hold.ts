@@ -3,7 +3,8 @@ import type { Forecast, Rate, Uses } from "../algorithms/algorithm.ts";
 import { inGroup, withHeld } from "../algorithms/fair/fair.ts";
 import type { HeldByName } from "../algorithms/fair/slot-shares.ts";
 import { search } from "../algorithms/log/unit-log.ts";
-import { RATE_WINDOWS, type Rule } from "../policies/policy.ts";
+import { RATE_WINDOWS } from "../algorithms/token-bucket.ts";
+import type { Rule } from "../policies/policy.ts";
 
 export interface Hold {
   readonly id: string;

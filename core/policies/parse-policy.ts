@@ -26,8 +26,9 @@ import {
   POLICY_FIELDS,
   RULE_FIELDS,
 } from "./policy-fields.ts";
-import { canHaveRegions, isCuttable, MIN_USEFUL_TTL_MS, type Policy, type Rule } from "./policy.ts";
+import { isCuttable, MIN_USEFUL_TTL_MS, type Policy, type Rule } from "./policy.ts";
 import { prioritiesOf, sheddingOf } from "./priorities.ts";
+import { canHaveRegions } from "./seen-policy.ts";
 
 /** Every call decides all rules of its policy, and each rule is a member of a response header. */
 const MAX_RULES = 16;

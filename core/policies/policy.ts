@@ -1,5 +1,4 @@
 import type { AnyAlgorithm, LeaseTerms, LocalDecisions, Quota, Waiting } from "../algorithms/algorithm.ts";
-import { MAX_PARTS } from "../algorithms/token-bucket.ts";
 import type { Shedding } from "../shedding/load-shedder.ts";
 
 /** What each isolate or process admits of a key by itself while the object does not answer. */
@@ -23,15 +22,6 @@ export interface RuleView {
 /** Whether an object can cut the rule into buckets of holders. */
 export function isCuttable({ algorithm, config }: RuleView): boolean {
   return algorithm.lessRate?.(config, { units: 0, windowMs: 1 }) !== undefined;
-}
-
-/** Rates are in units per so many windows: one would round the rates of many holders to few units, or none. */
-export const RATE_WINDOWS = 1_000;
-
-/** Whether a region's object can count its part of the rule exactly: in parts of a unit, as core/algorithms/token-bucket.ts. */
-export function canHaveRegions(rule: Rule): boolean {
-  const { capacity, quota } = rule;
-  return isCuttable(rule) && capacity * RATE_WINDOWS * (quota.windowMs ?? 1) <= MAX_PARTS;
 }
 
 export interface Rule extends RuleView {
@@ -59,7 +49,6 @@ export interface PolicyView {
   /** The longest wait for the object's answer. */
   readonly deadlineMs: number;
   readonly objects: Layout;
-  /** Absent: its objects are created near their first caller. */
   readonly locationHint?: LocationHint | undefined;
   /** Never change it: another jurisdiction means other objects. */
   readonly jurisdiction?: Jurisdiction | undefined;

@@ -12,8 +12,8 @@
 import { outstandingOf, remainingOf } from "../../core/accounts/account.ts";
 import { type Account, heldUnits, rateWindowMs, type RuleAccount } from "../../core/accounts/hold.ts";
 import type { Rate } from "../../core/algorithms/algorithm.ts";
-import { tokenBucket } from "../../core/algorithms/token-bucket.ts";
-import { isCuttable, RATE_WINDOWS, type Rule } from "../../core/policies/policy.ts";
+import { RATE_WINDOWS, tokenBucket } from "../../core/algorithms/token-bucket.ts";
+import { isCuttable, type Rule } from "../../core/policies/policy.ts";
 import type { Bucket, Reserved, RuleDecision } from "../../core/protocol/answers.ts";
 import type { ReserveCall, Reserving } from "../../core/protocol/calls.ts";
 import { longestMs, MAX_MARGIN_MS, maxUnits, takeTurns } from "../../core/reservations/sizing.ts";

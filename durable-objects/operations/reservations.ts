@@ -11,7 +11,8 @@ import {
 } from "../../core/accounts/account.ts";
 import { type Account, configBeside, holdWith, type RuleAccount } from "../../core/accounts/hold.ts";
 import { andThen } from "../../core/clock.ts";
-import { canHaveRegions, MIN_USEFUL_TTL_MS, publicName, type Rule } from "../../core/policies/policy.ts";
+import { MIN_USEFUL_TTL_MS, publicName, type Rule } from "../../core/policies/policy.ts";
+import { canHaveRegions } from "../../core/policies/seen-policy.ts";
 import type { Answer, Bucket, Prospect, Reserved } from "../../core/protocol/answers.ts";
 import type { Reserving, SeenBy } from "../../core/protocol/calls.ts";
 import { callerIn } from "../../core/protocol/names.ts";
@@ -85,9 +86,8 @@ export class Reservations {
       const units = Object.fromEntries(rules.map(({ rule }) => [rule.name, 0]));
       return { rules: decisions, reserved: { ttlMs: 0, isNew: noted.isNew, units, asksRegion: true } };
     }
-    const granted = this.#grant(keyState, call, { ...noted, rules }, nowMs);
-    const { isFull } = granted;
-    const reserved = call === said ? granted.reserved : { ...granted.reserved, sentThere: holders };
+    const { reserved: got, isFull } = this.#grant(keyState, call, { ...noted, rules }, nowMs);
+    const reserved = call === said ? got : { ...got, sentThere: holders };
     // A holder whose bucket is empty while others want units as well need not ask before it has a unit.
     const denial = isFull
       ? { next: decisions.map((rule) => withoutUnits(rule, reserved)) }
@@ -112,8 +112,8 @@ export class Reservations {
     const { pool, jurisdiction, priorities, rules, regions } = policy;
     const isAlone = pool === undefined && jurisdiction === undefined && priorities.seen.size === 0;
     if (regions === "off" || !isAlone || !rules.every(canHaveRegions)) return false;
-    if (regions === "always") return true;
-    return holders.areForRegions(Math.min(holdersInBurst(rules), this.#holdersForRegions), nowMs);
+    const most = Math.min(holdersInBurst(rules), this.#holdersForRegions);
+    return regions === "always" || holders.areForRegions(most, nowMs);
   }
 
   /** The first half of `reserve`, before the pool is called; `undefined`: a later message came first. */
@@ -149,7 +149,7 @@ export class Reservations {
   };
 
   #grant(keyState: KeyState, call: Params<"reserve">, noted: HolderReport, nowMs: number) {
-    const { ttlMs, units, buckets, isFull = false } = grantedTo(keyState, call, noted, nowMs);
+    const { ttlMs, units, buckets, isFull = false } = granted(keyState, call, noted, nowMs);
     const count = units.reduce((sum, each) => sum + each, 0);
     const label = [publicName(keyState.policy.name)];
     if (count > 0) this.#counter?.add("units_reserved", label, count);
@@ -253,7 +253,7 @@ interface Granted {
 }
 
 /** How many units to grant, and for how long: above the shortest lifetime only if they can be spared. */
-function grantedTo(keyState: KeyState, call: Params<"reserve">, noted: HolderReport, nowMs: number): Granted {
+function granted(keyState: KeyState, call: Params<"reserve">, noted: HolderReport, nowMs: number): Granted {
   const { ttlMs: askedMs, isShort } = call;
   const { id, rules, holder } = noted;
   const { holders, policy } = keyState;

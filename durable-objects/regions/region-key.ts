@@ -99,12 +99,10 @@ export class RegionKey extends Holder<ReserveCall> {
 
   /** Whether its parts of the rules are in the same units of time, also in another version of its policy. */
   isFor({ rules }: Policy): boolean {
-    const isSame = ({ name, quota }: Rule, own?: Rule) =>
-      name === own?.name && quota.windowMs === own.quota.windowMs;
-    return (
-      rules.length === this.policy.rules.length &&
-      rules.every((rule, index) => isSame(rule, this.policy.rules[index]))
-    );
+    const own: readonly Rule[] = this.policy.rules;
+    const isSame = ({ name, quota }: Rule, index: number) =>
+      name === own[index]?.name && quota.windowMs === own[index].quota.windowMs;
+    return rules.length === own.length && rules.every(isSame);
   }
 
   /**
@@ -392,8 +390,7 @@ export class RegionKey extends Holder<ReserveCall> {
 
   #demandAt(nowMs: number): number[] {
     const { holders } = this.#keyState;
-    const sum = (units: readonly (number | undefined)[]) =>
-      units.reduce<number>((all, each) => all + (each ?? 0), 0);
+    const sum = (units: (number | undefined)[]) => units.reduce<number>((all, each) => all + (each ?? 0), 0);
     return this.policy.rules.map(({ name }, index) => {
       const calls = sum(this.#expectedCalls.map((units) => units[index]));
       const expected = sum([...this.#expected.values()].map((demand) => demand.get(name)));

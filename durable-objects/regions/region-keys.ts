@@ -12,8 +12,8 @@
  */
 import type { RuleAccount } from "../../core/accounts/hold.ts";
 import { HolderClock, inTime, randomId, type Time } from "../../core/clock.ts";
-import { canHaveRegions, type Policy, type PolicyLookup } from "../../core/policies/policy.ts";
-import { planOf } from "../../core/policies/seen-policy.ts";
+import type { Policy, PolicyLookup } from "../../core/policies/policy.ts";
+import { canHaveRegions, planOf } from "../../core/policies/seen-policy.ts";
 import { type Answer, ASK_HOME } from "../../core/protocol/answers.ts";
 import type { LimitCall, ReserveCall } from "../../core/protocol/calls.ts";
 import { Departures, type Failed, type PacedReply, unpaced } from "../../core/protocol/messages.ts";

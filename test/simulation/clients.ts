@@ -9,15 +9,10 @@ import { ReservationCache } from "../../client/reservation-cache.ts";
 import { BatchQueues } from "../../client/transports/batch-queue.ts";
 import { Objects } from "../../client/transports/objects.ts";
 import { heldUnits, holdWith } from "../../core/accounts/hold.ts";
+import { RATE_WINDOWS } from "../../core/algorithms/token-bucket.ts";
 import { unsleepingClock, type Time } from "../../core/clock.ts";
 import { parseRegions, RegionalPolicies } from "../../core/policies/parse-policies.ts";
-import {
-  type Cost,
-  DEFAULT_BOUNDS,
-  type Policies,
-  type Policy,
-  RATE_WINDOWS,
-} from "../../core/policies/policy.ts";
+import { type Cost, DEFAULT_BOUNDS, type Policies, type Policy } from "../../core/policies/policy.ts";
 import { ofGroup } from "../../core/policies/seen-policy.ts";
 import type { AnswerText, Decided } from "../../core/protocol/answers.ts";
 import type { ReserveCall } from "../../core/protocol/calls.ts";

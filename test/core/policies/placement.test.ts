@@ -36,10 +36,7 @@ test.each([
   [{ regions: "always", jurisdiction: "eu" }, 'left out, "auto" or "off" with a jurisdiction'],
   [{ regions: "always", reservation: "off" }, 'left out, "auto" or "off" without reservations'],
   [{ regions: "always", limit: 100, reserve: { critical: 0.1 } }, 'left out, "auto" or "off" with reserve'],
-  [
-    { regions: "always", algorithm: "concurrency", window: undefined },
-    '"auto" or "off" without reservations',
-  ],
+  [{ regions: "always", blockFor: "1m" }, '"auto" or "off" with rules of the algorithm'],
   [{ locationHint: "weur", pool: "redis" }, 'locationHint is "weur": must be left out, or without a pool'],
 ])("%j is refused", (fields, said) => {
   expect(() => parse(fields)).toThrow(said);

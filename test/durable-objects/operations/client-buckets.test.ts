@@ -2,7 +2,8 @@
 import { afterEach, expect, test } from "vitest";
 import { outstandingOf } from "../../../core/accounts/account.ts";
 import { heldUnits, type RuleAccount } from "../../../core/accounts/hold.ts";
-import { type Policy, RATE_WINDOWS } from "../../../core/policies/policy.ts";
+import { RATE_WINDOWS } from "../../../core/algorithms/token-bucket.ts";
+import type { Policy } from "../../../core/policies/policy.ts";
 import type { Decided } from "../../../core/protocol/answers.ts";
 import type { ReserveCall, Reserving } from "../../../core/protocol/calls.ts";
 import { callerIn, ownKey } from "../../../core/protocol/names.ts";

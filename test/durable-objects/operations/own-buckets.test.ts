@@ -133,7 +133,8 @@ test("a region's first bucket is for all holders that were sent there, and it he
   const share = (answer: Decided | undefined) =>
     ((answer && bucketOf(answer))?.rate.units ?? 0) / (LIMIT * WINDOWS);
   expect([apac?.reserved?.sentThere, weur?.reserved?.sentThere]).toEqual([100, 300]);
-  expect(share(apac)).toBeCloseTo(0.25, 1);
+  // The burst that isolates have by then bounds the rate; one that is not known to have holders gets a sixteenth.
+  expect([share(apac) > 2 / 16, share(apac) <= 1 / 4]).toEqual([true, true]);
   expect(share(weur)).toBeGreaterThan(2 * share(apac));
   clock.ms += 5_100;
   expect(reserve({ ...asks, holder: "late", near: "apac" }).reserved?.sentThere).toBeUndefined();
