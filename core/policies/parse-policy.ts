@@ -9,6 +9,7 @@ import {
 import { DEFAULT_MAX_WAIT_MS, DEFAULT_MAX_WAITERS } from "../algorithms/concurrency.ts";
 import { fairly } from "../algorithms/fair/fair.ts";
 import { penalised } from "../algorithms/penalty.ts";
+import { MAX_PARTS, RATE_WINDOWS } from "../algorithms/token-bucket.ts";
 import { zeroLimit } from "../algorithms/unlimited.ts";
 import { clip, meant, table, violation, type Violation, violationsOf, wrong } from "../validation.ts";
 import { algorithms } from "./algorithms.ts";
@@ -28,7 +29,6 @@ import {
 } from "./policy-fields.ts";
 import { isCuttable, MIN_USEFUL_TTL_MS, type Policy, type Rule } from "./policy.ts";
 import { prioritiesOf, sheddingOf } from "./priorities.ts";
-import { canHaveRegions } from "./seen-policy.ts";
 
 /** Every call decides all rules of its policy, and each rule is a member of a response header. */
 const MAX_RULES = 16;
@@ -315,10 +315,12 @@ function withoutRegions(fields: PolicyFields, rules: readonly Rule[]): string | 
   if (jurisdiction !== undefined) return "with a jurisdiction";
   if (Object.keys(reserve).length > 0) return "with reserve";
   if (reservation.mostMs < MIN_USEFUL_TTL_MS) return "without reservations";
-  const rule = rules.find((each) => !canHaveRegions(each));
-  if (rule === undefined) return undefined;
-  if (isCuttable(rule)) return "with a limit whose burst takes so long to return";
-  return `with rules of the algorithm ${JSON.stringify(rule.algorithm.name)}`;
+  const uncut = rules.find((rule) => !isCuttable(rule));
+  if (uncut !== undefined) return `with rules of the algorithm ${JSON.stringify(uncut.algorithm.name)}`;
+  // As `canHaveRegions` (durable-objects/operations/own-buckets.ts).
+  const parts = ({ capacity, quota }: Rule) => capacity * RATE_WINDOWS * (quota.windowMs ?? 1);
+  const isLong = rules.some((rule) => parts(rule) > MAX_PARTS);
+  return isLong ? "with a burst that takes so long to return" : undefined;
 }
 
 function strictest(terms: readonly LeaseTerms[]): LeaseTerms | undefined {

@@ -59,7 +59,6 @@ export interface PolicyView {
   /** How long a denial may be repeated from memory, which delays a refund elsewhere; 0: not at all. */
   readonly denialTtlMs: number;
   readonly localDecisions: LocalDecisions;
-  /** Decide and report, never deny. */
   readonly shadow: boolean;
   readonly priorities: Pick<Priorities, "usual"> & { readonly seen: ReadonlyMap<string, PolicyView> };
   readonly priority?: string;

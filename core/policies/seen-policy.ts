@@ -1,6 +1,5 @@
 /** A policy as a call sees it: by its plan, with limits of its own as a part of the text (plans.ts reads plans), and its group. */
-import { MAX_PARTS, RATE_WINDOWS } from "../algorithms/token-bucket.ts";
-import { type GroupOfCall, isCuttable, type Policy, type PolicyView, type Rule } from "./policy.ts";
+import type { GroupOfCall, Policy, PolicyView } from "./policy.ts";
 
 /** A call's limits follow the plan in its text. No name of a plan has a brace. */
 const LIMITS = "{";
@@ -56,10 +55,4 @@ export function ofGroup<View extends PolicyView>(policy: View, group: GroupOfCal
   }
   known.set(id, made);
   return made;
-}
-
-/** Whether a region's object can count its part of the rule exactly: in parts of a unit, as core/algorithms/token-bucket.ts. */
-export function canHaveRegions(rule: Rule): boolean {
-  const { capacity, quota } = rule;
-  return isCuttable(rule) && capacity * RATE_WINDOWS * (quota.windowMs ?? 1) <= MAX_PARTS;
 }

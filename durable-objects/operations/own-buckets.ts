@@ -12,8 +12,8 @@
 import { outstandingOf, remainingOf } from "../../core/accounts/account.ts";
 import { type Account, heldUnits, rateWindowMs, type RuleAccount } from "../../core/accounts/hold.ts";
 import type { Rate } from "../../core/algorithms/algorithm.ts";
-import { RATE_WINDOWS, tokenBucket } from "../../core/algorithms/token-bucket.ts";
-import { isCuttable, type Rule } from "../../core/policies/policy.ts";
+import { MAX_PARTS, RATE_WINDOWS, tokenBucket } from "../../core/algorithms/token-bucket.ts";
+import { isCuttable, type Policy, type Rule } from "../../core/policies/policy.ts";
 import type { Bucket, Reserved, RuleDecision } from "../../core/protocol/answers.ts";
 import type { ReserveCall, Reserving } from "../../core/protocol/calls.ts";
 import { longestMs, MAX_MARGIN_MS, maxUnits, takeTurns } from "../../core/reservations/sizing.ts";
@@ -247,6 +247,11 @@ function tightBurst(held: number, demand: number, windowMs: number, holders: num
   return Math.max(1, Math.min(MAX_TIGHT_BURST, Math.floor(held / 20)), Math.floor(held / 64));
 }
 
+/** Whether a region's object can count its part of a rule exactly: in parts of a unit, as core/algorithms/token-bucket.ts. */
+export function canHaveRegions(rule: Rule): boolean {
+  return isCuttable(rule) && rule.capacity * rateWindowMs(rule) <= MAX_PARTS;
+}
+
 /** The part of its rate that a bucket has. */
 export function rateOf(rule: Rule, perWindow: number): Rate {
   const { isCutByWindow } = rule.algorithm;
@@ -262,6 +267,16 @@ export function holdersInBurst(rules: readonly Rule[]): number {
     MIN_HOLDERS_FOR_REGIONS,
     Math.min(...rules.map(({ capacity }) => capacity / (2 * MIN_BURST))),
   );
+}
+
+/** From so many holders on they ask objects in their regions. Infinity: the policy can have none there, or has none. */
+export function holdersForRegions(
+  { pool, jurisdiction, priorities, rules, regions }: Policy,
+  most: number,
+): number {
+  const isAlone = pool === undefined && jurisdiction === undefined && priorities.seen.size === 0;
+  if (regions === "off" || !isAlone || !rules.every(canHaveRegions)) return Infinity;
+  return regions === "always" ? 0 : Math.min(holdersInBurst(rules), most);
 }
 
 /** What is held for a bucket with so many units at most. */

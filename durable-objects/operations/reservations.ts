@@ -12,7 +12,6 @@ import {
 import { type Account, configBeside, holdWith, type RuleAccount } from "../../core/accounts/hold.ts";
 import { andThen } from "../../core/clock.ts";
 import { MIN_USEFUL_TTL_MS, publicName, type Rule } from "../../core/policies/policy.ts";
-import { canHaveRegions } from "../../core/policies/seen-policy.ts";
 import type { Answer, Bucket, Prospect, Reserved } from "../../core/protocol/answers.ts";
 import type { Reserving, SeenBy } from "../../core/protocol/calls.ts";
 import { callerIn } from "../../core/protocol/names.ts";
@@ -24,7 +23,7 @@ import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import { claimsMore, mayHave, returnedBy, roomOfCaller, wishOf } from "./client-bounds.ts";
 import type { Operations, Params } from "./operations.ts";
-import { heldFor, holdersInBurst, ownBuckets, rateOf, withoutUnits, withSent } from "./own-buckets.ts";
+import { heldFor, holdersForRegions, ownBuckets, rateOf, withoutUnits, withSent } from "./own-buckets.ts";
 import { cacheableDenial, cacheableForMs, isProvisionallyBlocked, peekTurn } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
@@ -109,11 +108,8 @@ export class Reservations {
   }
 
   #hasRegions({ holders, policy }: KeyState, nowMs: number): boolean {
-    const { pool, jurisdiction, priorities, rules, regions } = policy;
-    const isAlone = pool === undefined && jurisdiction === undefined && priorities.seen.size === 0;
-    if (regions === "off" || !isAlone || !rules.every(canHaveRegions)) return false;
-    const most = Math.min(holdersInBurst(rules), this.#holdersForRegions);
-    return regions === "always" || holders.areForRegions(most, nowMs);
+    const most = holdersForRegions(policy, this.#holdersForRegions);
+    return most === 0 || (most < Infinity && holders.areForRegions(most, nowMs));
   }
 
   /** The first half of `reserve`, before the pool is called; `undefined`: a later message came first. */

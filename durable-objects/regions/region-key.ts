@@ -260,7 +260,7 @@ export class RegionKey extends Holder<ReserveCall> {
   answered(message: UnansweredMessage<ReserveCall>, answer: Answer, nowMs: number): void {
     if (!this.ended(message)) return;
     const { reserved, next } = answer as Partial<Decided>;
-    const { buckets = {} } = reserved ?? {};
+    const buckets = reserved?.buckets ?? {};
     this.#missed = 0;
     this.#cutBy = message.call.inForce?.fields;
     const { rules } = this.policy;
@@ -326,12 +326,8 @@ export class RegionKey extends Holder<ReserveCall> {
   #begin(nowMs: number): [KeyState, Reservations] {
     const { policy } = this;
     const inForce = this.#inForce;
-    const keyState = new KeyState(
-      new MemoryStorage(),
-      () => ({ policy, whole: policy, inForce }),
-      this.key,
-      nowMs,
-    );
+    const policies = () => ({ policy, whole: policy, inForce });
+    const keyState = new KeyState(new MemoryStorage(), policies, this.key, nowMs);
     keyState.holders.expected = this.#expected;
     const commit: ConstructorParameters<typeof Reservations>[0]["commit"] = (state, { accounts }) =>
       state.replaceAccounts(accounts, true);
@@ -392,9 +388,11 @@ export class RegionKey extends Holder<ReserveCall> {
     const { holders } = this.#keyState;
     const sum = (units: (number | undefined)[]) => units.reduce<number>((all, each) => all + (each ?? 0), 0);
     return this.policy.rules.map(({ name }, index) => {
-      const calls = sum(this.#expectedCalls.map((units) => units[index]));
       const expected = sum([...this.#expected.values()].map((demand) => demand.get(name)));
-      return calls + 1_000 * (expected + holders.others(undefined, name, 0, nowMs).demand);
+      return (
+        sum(this.#expectedCalls.map((units) => units[index])) +
+        1_000 * (expected + holders.others(undefined, name, 0, nowMs).demand)
+      );
     });
   }
 }
