@@ -276,7 +276,7 @@ function contradiction(fields: PolicyFields, rules: readonly Rule[], leases: boo
   const withPool = 'left out, or with pool = "redis"';
   const withLocal = 'left out, or with onFailure = "local"';
   const withoutJurisdiction = "left out, or without a jurisdiction, which says where";
-  const regionless = withoutRegions(fields, rules);
+  const regionless = fields.regions === "always" ? withoutRegions(fields, rules) : undefined;
   const placed = "left out, or without a pool: regions have a locationHint";
   const checks: readonly Check[] = [
     [!isPooled && localShare !== undefined, "localShare", withPool],

@@ -270,7 +270,7 @@ export function holdersInBurst(rules: readonly Rule[]): number {
 }
 
 /** From so many holders on they ask objects in their regions. Infinity: the policy can have none there, or has none. */
-export function holdersForRegions(
+export function leastForRegions(
   { pool, jurisdiction, priorities, rules, regions }: Policy,
   most: number,
 ): number {

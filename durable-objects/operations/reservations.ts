@@ -23,7 +23,7 @@ import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import { claimsMore, mayHave, returnedBy, roomOfCaller, wishOf } from "./client-bounds.ts";
 import type { Operations, Params } from "./operations.ts";
-import { heldFor, holdersForRegions, ownBuckets, rateOf, withoutUnits, withSent } from "./own-buckets.ts";
+import { heldFor, leastForRegions, ownBuckets, rateOf, withoutUnits, withSent } from "./own-buckets.ts";
 import { cacheableDenial, cacheableForMs, isProvisionallyBlocked, peekTurn } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
@@ -108,7 +108,7 @@ export class Reservations {
   }
 
   #hasRegions({ holders, policy }: KeyState, nowMs: number): boolean {
-    const most = holdersForRegions(policy, this.#holdersForRegions);
+    const most = leastForRegions(policy, this.#holdersForRegions);
     return most === 0 || (most < Infinity && holders.areForRegions(most, nowMs));
   }
 
