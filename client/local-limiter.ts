@@ -195,7 +195,8 @@ export class LocalLimiter {
     const ask = () => {
       // The key may have so many holders that this one is sent to its region: it says who it is from its first call on, and
       // nothing more to the home object before that has answered.
-      const isRegional = mayBeRegional(reservation, caller, nowMs);
+      const isRegional = reservation.mayBeRegional(caller.region?.(), nowMs);
+      if (isRegional && policy.regions === "always") this.#cache.move(reservation, caller.region?.());
       const underWay = reservation.messageAt(nowMs);
       const isFirst = !reservation.isAnswered && underWay !== undefined && underWay.sentAtMs < nowMs;
       const isSpared = caller.time.isLasting === true && reservation.sparesMessage(waitedMs, underWay);
@@ -331,7 +332,7 @@ export class LocalLimiter {
       if (reservation.hasNews && reservation.messageAt(nowMs) === undefined)
         void this.#send(caller, reservation, 0, nowMs);
       if (answer.reserved?.asksRegion !== true) return answer;
-      this.#cache.move(reservation, caller.region?.());
+      this.#moveToRegion(caller, reservation, nowMs);
       reservation.forgetDenials();
       // What the home object lacks, the region's may have.
       return answer.rules.every(({ success }) => success) ? answer : ASK_ELSEWHERE;
@@ -341,9 +342,9 @@ export class LocalLimiter {
     if (reply === undefined && isThere) {
       // Thousands may have started at once, and ask the object in their region by now.
       const isLost =
-        !reservation.isAnswered && reservation.isHot && mayBeRegional(reservation, caller, nowMs);
-      if (isLost && region === undefined) this.#cache.move(reservation, caller.region?.());
-      reservation.unanswered(nowMs, message);
+        !reservation.isAnswered && reservation.isHot && reservation.mayBeRegional(caller.region?.(), nowMs);
+      if (isLost && region === undefined) this.#moveToRegion(caller, reservation, nowMs);
+      else reservation.unanswered(nowMs, message);
     } else reservation.failed(message);
     // Other rules now decide the key: units held under the old ones end and are returned.
     if (answer === null) return this.#cache.retire(reservation);
@@ -355,24 +356,20 @@ export class LocalLimiter {
     if (!asksHome) return answer;
     return region === undefined ? undefined : ASK_ELSEWHERE;
   }
+
+  /** Asks the object in its region from now on, at once: what has to wait there is decided when that object can. */
+  #moveToRegion(caller: Holding, reservation: Reservation, nowMs: number): void {
+    this.#cache.move(reservation, caller.region?.());
+    if (reservation.messageAt(nowMs) === undefined) void this.#send(caller, reservation, 0, nowMs);
+  }
 }
 
 /** The home object may send a holder to the object in its region; that one needs to know that it is asked as such. */
 function placeOf(reservation: Reservation, caller: Holding, nowMs: number) {
   const { region } = reservation;
   if (region !== undefined) return { region, protocol: REGION_PROTOCOL };
-  return mayBeRegional(reservation, caller, nowMs) ? { mayAskRegion: true as const } : {};
-}
-
-function mayBeRegional(reservation: Reservation, caller: Holding, nowMs: number): boolean {
-  const { region, homeUntilMs, policy, canHaveBuckets } = reservation;
-  if (region !== undefined) return true;
-  return (
-    canHaveBuckets &&
-    policy.jurisdiction === undefined &&
-    nowMs >= homeUntilMs &&
-    caller.region?.() !== undefined
-  );
+  const isRegional = reservation.mayBeRegional(caller.region?.(), nowMs);
+  return isRegional ? { mayAskRegion: true as const, near: caller.region?.() } : {};
 }
 
 /** What a holder's bucket says of a call that its object does not decide; `undefined`: it has none. */

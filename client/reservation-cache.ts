@@ -214,8 +214,7 @@ export class ReservationCache {
     // An object that has never answered is late, and gets no further message: what it grants ends by itself.
     if (reservation.isAnswered) this.retire(reservation);
     else this.end(reservation);
-    reservation.region = region;
-    reservation.heard();
+    reservation.moveTo(region);
   }
 
   /** Ends a reservation. `endDue` returns its message to the object. */

@@ -7,7 +7,7 @@ import {
   type Released,
   type UnsupportedProtocol,
 } from "../core/protocol/answers.ts";
-import type { OperationCall, ReserveCall, GiveBackMessage, Sent } from "../core/protocol/calls.ts";
+import type { OperationCall, ReserveCall, GiveBackMessage, Sent, UnitsCall } from "../core/protocol/calls.ts";
 import {
   Arrivals,
   STALE,
@@ -295,7 +295,7 @@ type MakeCall = (
  * @throws Error when the batch is not a list of calls
  */
 export function answerBatch(
-  { calls, terms, ...version }: Batch,
+  { calls, terms, sent, ...version }: Batch,
   make: MakeCall,
   isStale: ReturnType<Arrivals["note"]> = () => false,
 ): MaybePromise<AnswerText> {
@@ -306,7 +306,9 @@ export function answerBatch(
   if (!Array.isArray(all)) throw new TypeError("a batch is a list of calls");
   if (all.length > MAX_BATCHED) return text(full("batch-calls", MAX_BATCHED));
   const answers = all.map((call: BatchedCall, index) =>
-    isStale(call, index) ? takenBack(call, make) : orFailed(() => answerOne(call, terms, make)),
+    isStale(call, index)
+      ? takenBack(call, make)
+      : orFailed(() => answerOne(call, { terms, leftMs: sent?.leftMs[index] }, make)),
   );
   // Only calls on keys that move take time, and calls to a pool, which clients never batch.
   const isThere = (answer: MaybePromise<AnswerText>) => typeof answer === "string";
@@ -331,16 +333,20 @@ function answerGiveBack({ giveBack }: BatchedCall, make: MakeCall): MaybePromise
 }
 
 /** GiveBackMessage units serve the call with them. If the return fails, the call is executed all the same. */
-function answerOne(call: BatchedCall, terms: string | undefined, make: MakeCall): MaybePromise<AnswerText> {
+function answerOne(
+  call: BatchedCall,
+  { terms, leftMs }: Pick<UnitsCall, "terms" | "leftMs">,
+  make: MakeCall,
+): MaybePromise<AnswerText> {
   const { limit, reserve, operation } = call;
   const given = answerGiveBack(call, make);
   const said = terms === undefined ? {} : { terms };
   if (limit !== undefined)
     return limit.waitMs === undefined
-      ? (make("limitCall", [{ ...limit, isBatched: true, ...said }]) as MaybePromise<AnswerText>)
+      ? (make("limitCall", [{ ...limit, isBatched: true, leftMs, ...said }]) as MaybePromise<AnswerText>)
       : text(full("batch-waits", 0));
   if (reserve !== undefined)
-    return make("reserve", [{ ...reserve, isBatched: true, ...said }]) as MaybePromise<AnswerText>;
+    return make("reserve", [{ ...reserve, isBatched: true, leftMs, ...said }]) as MaybePromise<AnswerText>;
   if (operation !== undefined)
     return mayWait(operation)
       ? text(full("batch-waits", 0))

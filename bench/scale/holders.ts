@@ -6,7 +6,7 @@ import { ReservationCache } from "../../client/reservation-cache.ts";
 import { BatchQueues } from "../../client/transports/batch-queue.ts";
 import { type LimiterNamespace, Objects } from "../../client/transports/objects.ts";
 import type { LimiterTransport } from "../../client/transports/transport.ts";
-import { RATE_WINDOWS } from "../../core/accounts/hold.ts";
+import { RATE_WINDOWS } from "../../core/algorithms/token-bucket.ts";
 import type { Time } from "../../core/clock.ts";
 import type { RegionalPolicies } from "../../core/policies/parse-policies.ts";
 import {

@@ -32,6 +32,8 @@ export interface Cell {
   readonly plant?: ObjectsParts["plant"];
   /** From so many holders on they ask objects in their regions. Absent: as in production. */
   readonly holdersForRegions?: number;
+  /** `regions` of the policy. */
+  readonly regions?: Policy["regions"];
   /** So often an object loses its memory, one after the other. Absent: never. */
   readonly restart?: { readonly everyMs: number; readonly of: "regions" | "homes" | "all" };
   /** From `atMs` on calls name a plan with this smaller limit, but between `back`, and `lateMs` later only that counts. */
@@ -81,6 +83,7 @@ async function run(cell: Cell): Promise<Omit<Figures, "logLines">> {
         algorithm,
         limit,
         window: `${windowMs}ms`,
+        ...(cell.regions && { regions: cell.regions }),
         ...(cell.plan && { plans: { [SMALL]: { limit: cell.plan.limit } } }),
       },
     },

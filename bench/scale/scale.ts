@@ -8,7 +8,7 @@
  * `--only` names what cells have to be: `limit`, `holders`, `load`, `shape`, `fault`; several values of one are joined by
  * `|`. With `--processes`, holders are processes with a client of their own. `--seconds` says how long calls are made, by
  * default 15 s, or 10 s beyond the event. `--timeline` also says what is admitted in each half second, and `--regions-from`
- * from how many holders on they ask objects in their regions. A cell takes some seconds where isolates decide, and minutes where all calls wait
+ * from how many holders on they ask objects in their regions; `--regions` is that field of the policy. A cell takes some seconds where isolates decide, and minutes where all calls wait
  * (20,000/s, and 20 times the limit). Progress goes to stderr.
  */
 import { parseArgs } from "node:util";
@@ -150,8 +150,11 @@ async function printTable(): Promise<void> {
     processes: { type: "boolean" },
     timeline: { type: "boolean" },
     "regions-from": { type: "string" },
+    regions: { type: "string" },
   } as const;
-  const { only, seed, seconds, processes, timeline, "regions-from": from } = parseArgs({ options }).values;
+  const given = parseArgs({ options }).values;
+  const { only, seed, seconds, processes, timeline, "regions-from": from } = given;
+  const regions = given.regions as Cell["regions"];
   const cells = chosenCells(only);
   console.log(`| ${HEAD.join(" | ")} |\n|${" --- |".repeat(HEAD.length)}`);
   for (const [index, cell] of cells.entries()) {
@@ -163,6 +166,7 @@ async function printTable(): Promise<void> {
       seed: Number(seed ?? "1"),
       durationMs: durationMsOf(cell, seconds),
       lawEveryMs: 50,
+      ...(regions !== undefined && { regions }),
       ...(from !== undefined && { holdersForRegions: Number(from) }),
     });
     console.log(`| ${rowOf(cell, figures).join(" | ")} |`);

@@ -3,6 +3,7 @@ import type { Forecast, Rate, Uses } from "../algorithms/algorithm.ts";
 import { inGroup, withHeld } from "../algorithms/fair/fair.ts";
 import type { HeldByName } from "../algorithms/fair/slot-shares.ts";
 import { search } from "../algorithms/log/unit-log.ts";
+import { RATE_WINDOWS } from "../algorithms/token-bucket.ts";
 import type { Rule } from "../policies/policy.ts";
 
 export interface Hold {
@@ -190,12 +191,10 @@ function summed(sums: HeldUnits, hold: Hold, sign: 1 | -1): HeldUnits {
   };
 }
 
-/** Rates are in units per this time: a window would round the rates of many holders to few units, or none. */
+/** Rates are in units per this time. */
 export function rateWindowMs({ quota: { windowMs = 1 } }: Pick<Rule, "quota">): number {
   return RATE_WINDOWS * windowMs;
 }
-
-export const RATE_WINDOWS = 1_000;
 
 /** The most units that a holder gets at its rate from now on until its hold ends. */
 export function unitsToCome({ rate, expiresAtMs }: Hold, nowMs: number): number {

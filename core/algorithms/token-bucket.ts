@@ -316,3 +316,5 @@ export function divisorOf(a: number, b: number): number {
 
 /** A double represents every integer up to here exactly. */
 export const MAX_PARTS = 2 ** 53;
+/** Rates of parts are in units per so many windows: one would round the rates of many holders to few units, or none. */
+export const RATE_WINDOWS = 1_000;

@@ -9,6 +9,7 @@ import {
 import { DEFAULT_MAX_WAIT_MS, DEFAULT_MAX_WAITERS } from "../algorithms/concurrency.ts";
 import { fairly } from "../algorithms/fair/fair.ts";
 import { penalised } from "../algorithms/penalty.ts";
+import { MAX_PARTS, RATE_WINDOWS } from "../algorithms/token-bucket.ts";
 import { zeroLimit } from "../algorithms/unlimited.ts";
 import { clip, meant, table, violation, type Violation, violationsOf, wrong } from "../validation.ts";
 import { algorithms } from "./algorithms.ts";
@@ -26,7 +27,7 @@ import {
   POLICY_FIELDS,
   RULE_FIELDS,
 } from "./policy-fields.ts";
-import { MIN_USEFUL_TTL_MS, type Policy, type Rule } from "./policy.ts";
+import { isCuttable, MIN_USEFUL_TTL_MS, type Policy, type Rule } from "./policy.ts";
 import { prioritiesOf, sheddingOf } from "./priorities.ts";
 
 /** Every call decides all rules of its policy, and each rule is a member of a response header. */
@@ -275,6 +276,7 @@ function contradiction(fields: PolicyFields, rules: readonly Rule[], leases: boo
   const withPool = 'left out, or with pool = "redis"';
   const withLocal = 'left out, or with onFailure = "local"';
   const withoutJurisdiction = "left out, or without a jurisdiction, which says where";
+  const regionless = fields.regions === "always" ? withoutRegions(fields, rules) : undefined;
   const placed = "left out, or without a pool: regions have a locationHint";
   const checks: readonly Check[] = [
     [!isPooled && localShare !== undefined, "localShare", withPool],
@@ -289,6 +291,11 @@ function contradiction(fields: PolicyFields, rules: readonly Rule[], leases: boo
     [isPooled && locationHint !== undefined, "locationHint", placed],
     [isPooled && jurisdiction !== undefined, "jurisdiction", placed],
     [locationHint !== undefined && jurisdiction !== undefined, "locationHint", withoutJurisdiction],
+    [
+      fields.regions === "always" && regionless !== undefined,
+      "regions",
+      `left out, "auto" or "off" ${regionless}`,
+    ],
     // Where rules lease units, their own fields set the waits.
     [leases && fields[wait] !== undefined, wait, "left out: it stands in the rules that lease units"],
     [isPooled && fields[wait] !== undefined, wait, "left out with a pool"],
@@ -299,6 +306,21 @@ function contradiction(fields: PolicyFields, rules: readonly Rule[], leases: boo
   if (found === undefined) return undefined;
   const [, field, allowed, value = fields[field]] = found;
   return wrong([field], value, allowed);
+}
+
+/** Why no object in a region can have a part of the policy; `undefined`: one can. */
+function withoutRegions(fields: PolicyFields, rules: readonly Rule[]): string | undefined {
+  const { pool, jurisdiction, reserve, reservation } = fields;
+  if (pool !== undefined) return "with a pool";
+  if (jurisdiction !== undefined) return "with a jurisdiction";
+  if (Object.keys(reserve).length > 0) return "with reserve";
+  if (reservation.mostMs < MIN_USEFUL_TTL_MS) return "without reservations";
+  const uncut = rules.find((rule) => !isCuttable(rule));
+  if (uncut !== undefined) return `with rules of the algorithm ${JSON.stringify(uncut.algorithm.name)}`;
+  // As `canHaveRegions` (durable-objects/operations/own-buckets.ts).
+  const parts = ({ capacity, quota }: Rule) => capacity * RATE_WINDOWS * (quota.windowMs ?? 1);
+  const isLong = rules.some((rule) => parts(rule) > MAX_PARTS);
+  return isLong ? "with a burst that takes so long to return" : undefined;
 }
 
 function strictest(terms: readonly LeaseTerms[]): LeaseTerms | undefined {

@@ -368,6 +368,7 @@ export const POLICY_FIELDS = {
     "10s",
   ),
   objectsBefore: v.optional(readBy(parseBefore, BEFORE_ALLOWED, oneOrMore(LAYOUT_SHAPE))),
+  regions: v.optional(oneOf(["auto", "always", "off"]), "auto"),
   locationHint: v.optional(oneOf(LOCATION_HINTS)),
   jurisdiction: v.optional(oneOf(JURISDICTIONS)),
 };

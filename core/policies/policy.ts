@@ -49,16 +49,16 @@ export interface PolicyView {
   /** The longest wait for the object's answer. */
   readonly deadlineMs: number;
   readonly objects: Layout;
-  /** Absent: its objects are created near their first caller. */
   readonly locationHint?: LocationHint | undefined;
   /** Never change it: another jurisdiction means other objects. */
   readonly jurisdiction?: Jurisdiction | undefined;
+  /** Whether isolates ask objects in their regions: where they are many, from their first call on, or never. */
+  readonly regions?: "auto" | "always" | "off";
   /** How long isolates may reserve units; 0: the object decides every call. */
   readonly reservation: Lifetimes;
   /** How long a denial may be repeated from memory, which delays a refund elsewhere; 0: not at all. */
   readonly denialTtlMs: number;
   readonly localDecisions: LocalDecisions;
-  /** Decide and report, never deny. */
   readonly shadow: boolean;
   readonly priorities: Pick<Priorities, "usual"> & { readonly seen: ReadonlyMap<string, PolicyView> };
   readonly priority?: string;

@@ -155,6 +155,8 @@ export interface Reserved {
   readonly buckets?: Readonly<Record<string, Bucket>>;
   /** The key has so many holders that this one asks the object in its region from now on. */
   readonly asksRegion?: true;
+  /** Of a region's object: so many holders were sent there, also those that have not come yet. */
+  readonly sentThere?: number | undefined;
   /** By rule: what the holder may report until the next message. Older objects omit it. */
   readonly prospects?: Readonly<Record<string, Prospect>>;
 }

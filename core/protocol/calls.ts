@@ -42,6 +42,8 @@ export interface ReserveCall extends UnitsCall {
   readonly ttlMs: number;
   /** The holder may ask an object in its region instead (`Reserved.asksRegion`). */
   readonly mayAskRegion?: true | undefined;
+  /** The region of a holder that may ask its object, or of that object. Absent: of an older version. */
+  readonly near?: LocationHint | undefined;
   /** The holder is a region's object, which has so many holders. */
   readonly holders?: number | undefined;
   /**
@@ -91,6 +93,8 @@ export interface UnitsCall extends OfKey {
   readonly region?: LocationHint | undefined;
   /** Part of a batch, which must not wait: it is refused instead. */
   readonly isBatched?: true | undefined;
+  /** Of a call in a batch: for how long its caller waited for it when that was sent. */
+  readonly leftMs?: number | undefined;
 }
 
 /** What a key's rules depend on beside the key: calls of other plans, priorities and groups see other ones. */

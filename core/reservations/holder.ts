@@ -191,10 +191,16 @@ export abstract class Holder<Call> {
     return nowMs >= this.#firstAnswerMs + KNOWN_AFTER_LIFETIMES * this.policy.reservation.leastMs;
   }
 
-  /** The level beneath answers, or another one is asked. */
-  heard(): void {
+  /** The level beneath answers. */
+  protected heard(): void {
     this.missedAnswers = 0;
     this.silentSinceMs = Infinity;
+  }
+
+  /** Another one is asked, which has not answered yet. */
+  protected restart(): void {
+    this.heard();
+    this.#lastAnswerMs = -Infinity;
   }
 
   /** Each answered message is measured. */

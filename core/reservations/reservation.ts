@@ -49,6 +49,21 @@ export class Reservation extends Holder<ReserveCall> {
     this.#estimate = new QuotaEstimate(policy);
   }
 
+  /** Whether it may ask an object in a region, if it knows its own (`near`). */
+  mayBeRegional(near: Reservation["region"], nowMs: number): boolean {
+    const { region, policy, homeUntilMs, canHaveBuckets } = this;
+    if (region !== undefined) return true;
+    const isAllowed = canHaveBuckets && policy.regions !== "off" && policy.jurisdiction === undefined;
+    return isAllowed && nowMs >= homeUntilMs && near !== undefined;
+  }
+
+  /** From now on the key's object there is asked, which may be late as any object that is asked first. */
+  moveTo(region: Reservation["region"]): void {
+    this.region = region;
+    this.#getsUnits = true;
+    this.restart();
+  }
+
   /** When unused units must be returned; `undefined`: the object keeps nothing apart. */
   get endsAtMs(): number | undefined {
     return this.isHeld ? this.spendableUntilMs : undefined;

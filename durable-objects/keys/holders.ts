@@ -41,15 +41,22 @@ const MAX_WISHES_OF_CALLER = 4;
 const REMEMBERED_MS = 5_000;
 /** With fewer calls a second, one object costs less than ten, however many holders make them. */
 const MIN_CALLS = 50;
+/** So many that come at once fill the object: those behind them wait, and far more may come. */
+const RUSH_HOLDERS = 128;
+const RUSH_MS = 200;
 /** Holders that were sent to their regions are counted there, and a region's object reports them soon, but not at once. */
 const FIRST_REPORTS_MS = 5_000;
 /** About the bytes of memory of a holder without its hold. */
 export const HOLDER_BYTES = 300;
 
 export class Holders extends Map<string, KnownHolder> {
+  /** By rule, what each needs of those that wait for their first answer: they come next. */
+  expected: ReadonlyMap<string, ReadonlyMap<string, number>> = new Map();
+  /** Of a region's object: so many were sent to it, and some of them have still to come. */
+  sentHere = 0;
   #regionalUntilMs = -Infinity;
-  /** Those that were sent to their regions since these have been asked. */
-  readonly #sent = new Set<string>();
+  /** Those that were sent to their regions since these have been asked, and where that is. */
+  readonly #sent = new Map<string, string | undefined>();
   /** In the last second, those longer ago with less weight. */
   #messages = 0;
   #messageAtMs = -Infinity;
@@ -87,10 +94,11 @@ export class Holders extends Map<string, KnownHolder> {
    * both is enough, and at first they need time to say how many they have, so that they do not come and go.
    */
   areForRegions(most: number, nowMs: number): boolean {
-    let [all, regional, calls] = [0, 0, 0];
-    for (const { untilMs, count, rules } of this.values()) {
+    let [all, regional, calls, rushing] = [0, 0, 0, 0];
+    for (const { atMs, untilMs, count, rules } of this.values()) {
       if (untilMs <= nowMs) continue;
       all += count ?? 1;
+      if (atMs > nowMs - RUSH_MS) rushing += 1;
       if (count === undefined) continue;
       regional += count;
       calls += 1_000 * Math.max(...[...rules.values()].map(({ demand }) => demand));
@@ -100,27 +108,38 @@ export class Holders extends Map<string, KnownHolder> {
     this.#messageAtMs = nowMs;
     if (nowMs < this.#regionalUntilMs) return true;
     if (regional > 0) return all >= most / 2 && calls >= MIN_CALLS / 2;
-    if (all < most || this.#messages < MIN_CALLS) return false;
+    const isRush = rushing >= RUSH_HOLDERS;
+    if ((all < most && !isRush) || this.#messages < MIN_CALLS) return false;
     this.#regionalUntilMs = nowMs + FIRST_REPORTS_MS;
     this.#sent.clear();
     return true;
   }
 
   /** A holder asks the object in its region from now on. */
-  noteLeaving(id: string, nowMs: number): void {
-    if (nowMs < this.#regionalUntilMs && this.#sent.size < MAX_HOLDERS) this.#sent.add(id);
+  noteLeaving(id: string, near: string | undefined, nowMs: number): void {
+    if (nowMs < this.#regionalUntilMs && this.#sent.size < MAX_HOLDERS) this.#sent.set(id, near);
+  }
+
+  /** Of the holders that were sent to their regions lately: how many, and how many of them to this one. */
+  sentTo(near: string | undefined, nowMs: number): { readonly all: number; readonly there: number } {
+    if (near === undefined || nowMs >= this.#regionalUntilMs) return { all: 0, there: 0 };
+    let there = 0;
+    for (const each of this.#sent.values()) if (each === near) there += 1;
+    return { all: this.#sent.size, there };
   }
 
   /**
-   * How many times as many holders ask in regions as these have said by now. What regions that have not asked yet will need
-   * is left for them: otherwise the first ones take all.
-   * @param own the holders of the region's object that asks, which is not counted by its id
+   * How many times as many holders were sent to regions, or to this one, as have been heard by now. What those need that have
+   * not asked yet is left for them: otherwise the first ones take all.
+   * @param own those that are heard by this message, of a holder which is not counted by its id
    */
   unheardFactor(id: string, own: number, nowMs: number): number {
-    if (nowMs >= this.#regionalUntilMs) return 1;
-    let heard = own;
-    for (const [each, { untilMs, count = 0 }] of this) if (each !== id && untilMs > nowMs) heard += count;
-    return Math.max(1, this.#sent.size / Math.max(1, heard));
+    const isRegion = this.sentHere > 0;
+    if (!isRegion && nowMs >= this.#regionalUntilMs) return 1;
+    let heard = own + this.expected.size;
+    for (const [each, { untilMs, count = isRegion ? 1 : 0 }] of this)
+      if (each !== id && untilMs > nowMs) heard += count;
+    return Math.max(1, (isRegion ? this.sentHere : this.#sent.size) / Math.max(1, heard));
   }
 
   /** The holder's requests count until this instant at least, unless it has ended or asks its region by now. */
@@ -175,6 +194,7 @@ export class Holders extends Map<string, KnownHolder> {
       else ofCallers.set(caller, (ofCallers.get(caller) ?? 0) + units.demand);
       if (own !== undefined && caller !== own) isContested ||= units.wanted > 0;
     }
+    for (const [each, demand] of this.expected) if (each !== id) ofIsolates += demand.get(rule) ?? 0;
     if (own !== undefined) ofCallers.set(own, ofOwn);
     const max = Math.max(MAX_SHARE_OF_CALLER * rate, ofIsolates);
     let [demand, counted] = [ofIsolates, ofIsolates];

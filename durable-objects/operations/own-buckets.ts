@@ -15,15 +15,14 @@ import {
   configBeside,
   heldUnits,
   type Hold,
-  RATE_WINDOWS,
   rateWindowMs,
   type RuleAccount,
 } from "../../core/accounts/hold.ts";
 import type { Rate } from "../../core/algorithms/algorithm.ts";
-import { MAX_PARTS, tokenBucket } from "../../core/algorithms/token-bucket.ts";
-import { isCuttable, type Rule } from "../../core/policies/policy.ts";
+import { MAX_PARTS, RATE_WINDOWS } from "../../core/algorithms/token-bucket.ts";
+import { isCuttable, type Policy, type Rule } from "../../core/policies/policy.ts";
 import type { Bucket, Reserved, RuleDecision } from "../../core/protocol/answers.ts";
-import type { ReserveCall } from "../../core/protocol/calls.ts";
+import type { ReserveCall, Reserving } from "../../core/protocol/calls.ts";
 import {
   burstIfFull,
   longestMs,
@@ -34,6 +33,7 @@ import {
 } from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import { roomOfCaller } from "./client-bounds.ts";
+import type { Params } from "./operations.ts";
 
 /** The part of a rule that is cut into buckets of holders: the rest decides single calls. */
 const SHARED = 0.98;
@@ -61,8 +61,6 @@ const MAX_RATE_OF_REGION = 2;
 
 /** A region's object asks for its first bucket before it knows its holders: it has few until the next one, which takes a trip. */
 const FIRST_SHARE = 1 / 32;
-/** Where most holders have not been heard, its first bucket is smaller by up to so much: smaller ones start 1,000 slower. */
-const MAX_FIRST_FACTOR = 4;
 /** What it does not need counts as used for a window. */
 const FIRST_SHARE_OF_WINDOW = 1 / 96;
 /** Of a log or window, the burst is held twice. */
@@ -115,7 +113,7 @@ export function ownBuckets(
   const lifeMs = Math.max(MIN_LIFE_MS, LIFE_MS_PER_HOLDER * holders.size, askedMs);
   // A region's object cuts buckets from its own, each with what may come early. Its first message knows of few calls.
   const isRegion = holdersThere !== undefined;
-  const unheardFactor = isRegion ? holders.unheardFactor(id, holdersThere, nowMs) : 1;
+  const unheardFactor = holders.unheardFactor(id, holdersThere ?? 1, nowMs);
   const { mostMs } = policy.reservation;
   const ttlMs = Math.min(lifeMs, isRegion ? longestMs(policy.reservation) : mostMs, endsByMs - nowMs);
   const units: number[] = [];
@@ -131,9 +129,8 @@ export function ownBuckets(
     const first = ((isByWindow ? FIRST_SHARE_OF_WINDOW : FIRST_SHARE) * perWindows) / windowMs;
     const demand = isRegion && kept === 0 ? Math.max(said, first) : said;
     const part = holders.shareOf(id, rule.name, { said: demand, rate: perWindows / windowMs }, nowMs);
-    // One that is cut from a window may be too small soon, and a first one lasts only until the next message.
-    const maxFactor = isByWindow ? 1 : kept === 0 ? MAX_FIRST_FACTOR : Infinity;
-    const factor = Math.min(unheardFactor, maxFactor);
+    // One that is cut from a window may be too small soon.
+    const factor = isByWindow ? 1 : unheardFactor;
     const shared = isRegion ? SHARED_WITH_REGIONS : isByWindow ? SHARED_IF_FULL : SHARED;
     const share = { demand, share: (shared * part.share) / factor, shared };
     const isFullOfHolders = factor * part.demand * windowMs > perWindows;
@@ -154,6 +151,30 @@ export function ownBuckets(
     isFull ||= isFullOfHolders && left < 1;
   }
   return { ttlMs, units, buckets, isFull, moved };
+}
+
+/**
+ * What a region's object says, and of the holders that were sent there and have not come yet: its first messages know few of
+ * its holders. Before it has a bucket, all that were sent anywhere need the whole limit together; then as much as those that
+ * it knows.
+ */
+export function withSent(
+  { holders, policy }: KeyState,
+  call: Params<"reserve">,
+  nowMs: number,
+): Params<"reserve"> {
+  const { holders: known } = call;
+  const { all, there } = holders.sentTo(call.near, nowMs);
+  if (known === undefined || there <= known) return call;
+  const completed = ([name, said]: [string, Reserving]): [string, Reserving] => {
+    const rule = policy.rules.find((each) => each.name === name);
+    if (rule === undefined || rule.algorithm.isCutByWindow === true) return [name, said];
+    const whole = (1_000 * RATE_WINDOWS * rule.quota.units) / rateWindowMs(rule);
+    const { demand = 0, kept } = said;
+    const needed = kept === 0 ? Math.max(demand, (whole * there) / all) : (demand * there) / known;
+    return [name, { ...said, demand: needed }];
+  };
+  return { ...call, holders: there, rules: Object.fromEntries(Object.entries(call.rules).map(completed)) };
 }
 
 /** What one of many holders may have of a rule. */
@@ -314,12 +335,18 @@ export function rateOf(rule: Rule, perWindow: number): Rate {
 /** One object serves fewer for less than ten cost, each awake all month. */
 const MIN_HOLDERS_FOR_REGIONS = 128;
 
-/** For so many holders the burst is enough: their buckets are small, and there is room for twice as many. */
-export function holdersInBurst(rules: readonly Rule[]): number {
-  return Math.max(
-    MIN_HOLDERS_FOR_REGIONS,
-    Math.min(...rules.map(({ capacity }) => capacity / (2 * MIN_BURST))),
-  );
+/**
+ * From so many holders on they ask objects in their regions. For fewer the burst is enough: their buckets are small, and
+ * there is room for twice as many. Infinity: the policy can have none there, or has none.
+ */
+export function leastForRegions(
+  { pool, jurisdiction, priorities, rules, regions }: Policy,
+  most: number,
+): number {
+  const isAlone = pool === undefined && jurisdiction === undefined && priorities.seen.size === 0;
+  if (regions === "off" || !isAlone || !rules.every(canHaveRegions)) return Infinity;
+  const inBurst = Math.min(...rules.map(({ capacity }) => capacity / (2 * MIN_BURST)));
+  return regions === "always" ? 0 : Math.min(Math.max(MIN_HOLDERS_FOR_REGIONS, inBurst), most);
 }
 
 /** What is held for a bucket with so many units at most. */
@@ -355,32 +382,6 @@ export function credited(rule: Rule, account: Account, nowMs: number, units: num
 export function earlyUnits(rule: Rule, perWindow: number): number {
   if (rule.algorithm.isCutByWindow === true) return 0;
   return Math.ceil((perWindow * MAX_MARGIN_MS) / rateWindowMs(rule));
-}
-
-/** A bucket of a region's object by one rule: units in a window of `rateWindowMs`, and the most in it. */
-export interface Cut {
-  readonly rate: number;
-  readonly most: number;
-}
-
-/**
- * What holders' buckets are cut from: also what comes early by a clock set forward. Each unit comes early once, to a holder
- * or to what is left, so what the home object keeps for this object serves for its holders.
- */
-export function burstOf(rule: Rule, { rate, most }: Cut): number {
-  return most === 0 ? 0 : most + earlyUnits(rule, rate);
-}
-
-/** A rule as a region's object counts its own bucket of it. @param fair what holders' buckets are cut by */
-export function resizedRule(rule: Rule, fair: Cut, cut: Cut): Rule {
-  const windowMs = rateWindowMs(rule);
-  return {
-    ...rule,
-    algorithm: tokenBucket,
-    capacity: burstOf(rule, fair),
-    quota: { ...rule.quota, units: fair.rate / RATE_WINDOWS },
-    config: { limit: cut.rate, windowMs, burst: burstOf(rule, cut) },
-  };
 }
 
 /** The denial of a call of cost 1 by a holder whose bucket is empty. */

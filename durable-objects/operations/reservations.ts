@@ -23,14 +23,14 @@ import type { KeyStore } from "../keys/key-store.ts";
 import { claimsMore, mayHave, returnedBy, roomOfCaller, wishOf } from "./client-bounds.ts";
 import type { Operations, Params } from "./operations.ts";
 import {
-  canHaveRegions,
   credited,
   heldFor,
-  holdersInBurst,
+  leastForRegions,
   ownBuckets,
   rateOf,
   settleRate,
   withoutUnits,
+  withSent,
 } from "./own-buckets.ts";
 import { cacheableDenial, cacheableForMs, isProvisionallyBlocked, peekTurn } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
@@ -64,7 +64,8 @@ export class Reservations {
     this.#holdersForRegions = holdersForRegions;
   }
 
-  readonly reserve: Operations["reserve"] = (keyState, call, nowMs) => {
+  readonly reserve: Operations["reserve"] = (keyState, said, nowMs) => {
+    const call = withSent(keyState, said, nowMs);
     const { cost, holders } = call;
     this.#queue.serve(keyState);
     const isBehind = this.#queue.aheadOf(keyState, call, nowMs).length > 0;
@@ -86,13 +87,14 @@ export class Reservations {
     }));
     if (call.mayAskRegion === true && this.#hasRegions(keyState, nowMs)) {
       // Its calls are its region's from now on.
-      keyState.holders.noteLeaving(noted.id, nowMs);
+      keyState.holders.noteLeaving(noted.id, call.near, nowMs);
       const moved = rules.map((rule) => ({ ...rule, wanted: 0, demand: 0 }));
       this.#commit(keyState, { ...noted, holder: { ...noted.holder, untilMs: nowMs }, rules: moved }, nowMs);
       const units = Object.fromEntries(rules.map(({ rule }) => [rule.name, 0]));
       return { rules: decisions, reserved: { ttlMs: 0, isNew: noted.isNew, units, asksRegion: true } };
     }
-    const { reserved, isFull } = this.#grant(keyState, call, { ...noted, rules }, nowMs);
+    const { reserved: got, isFull } = this.#grant(keyState, call, { ...noted, rules }, nowMs);
+    const reserved = call === said ? got : { ...got, sentThere: holders };
     // A holder whose bucket is empty while others want units as well need not ask before it has a unit.
     const denial = isFull
       ? { next: decisions.map((rule) => withoutUnits(rule, reserved)) }
@@ -114,10 +116,8 @@ export class Reservations {
   }
 
   #hasRegions({ holders, policy }: KeyState, nowMs: number): boolean {
-    const { pool, jurisdiction, priorities, rules } = policy;
-    const isAlone = pool === undefined && jurisdiction === undefined && priorities.seen.size === 0;
-    if (!isAlone || !rules.every(canHaveRegions)) return false;
-    return holders.areForRegions(Math.min(holdersInBurst(rules), this.#holdersForRegions), nowMs);
+    const most = leastForRegions(policy, this.#holdersForRegions);
+    return most === 0 || (most < Infinity && holders.areForRegions(most, nowMs));
   }
 
   /** The first half of `reserve`, before the pool is called; `undefined`: a later message came first. */

@@ -5,6 +5,7 @@ import { randomId } from "../../core/clock.ts";
 import {
   type Cost,
   costOf,
+  type LocationHint,
   later,
   type Policy,
   type PolicyRevision,
@@ -18,10 +19,11 @@ import { longestMs, MAX_MARGIN_MS } from "../../core/reservations/sizing.ts";
 import { KeyState } from "../keys/key-state.ts";
 import { keepsPlan } from "../keys/versions.ts";
 import { withQuiet } from "../operations/limits.ts";
-import { burstOf, type Cut, earlyUnits, resizedRule } from "../operations/own-buckets.ts";
+import { earlyUnits } from "../operations/own-buckets.ts";
 import { Reservations } from "../operations/reservations.ts";
 import { WaitQueue } from "../operations/wait-queue.ts";
 import { MemoryStorage } from "../storage/memory-storage.ts";
+import { burstOf, type Cut, resizedRule } from "./region-bucket.ts";
 import { areInTurn, quietPart, type RuleRate, UnitTurns } from "./unit-turns.ts";
 
 /** How long an answer of the home object is waited for. Thousands of holders may have asked it before the first one. */
@@ -54,6 +56,7 @@ export class RegionKey extends Holder<ReserveCall> {
   readonly key: string;
   /** The message under way, until it is answered or lost. */
   sent: Promise<void> | undefined;
+  readonly #near: LocationHint | undefined;
   readonly #now: () => number;
   #keyState: KeyState;
   #reservations: Reservations;
@@ -65,7 +68,7 @@ export class RegionKey extends Holder<ReserveCall> {
   /** What is used until all that is handed out fits into that: as the last message says, or less. */
   #cuts: readonly Cut[];
   /** What holders need that wait for its first bucket, and calls of which the holder is not known. */
-  readonly #expected = new Map<string, readonly number[]>();
+  readonly #expected = new Map<string, ReadonlyMap<string, number>>();
   readonly #expectedCalls: (readonly number[])[] = [];
   /** What calls needed at the last message, and how many holders there were. */
   #demand: readonly number[];
@@ -81,11 +84,12 @@ export class RegionKey extends Holder<ReserveCall> {
   #isFull = false;
   readonly #turns = new UnitTurns();
 
-  constructor(policy: Policy, key: string, now: () => number) {
+  constructor(policy: Policy, key: string, near: LocationHint | undefined, now: () => number) {
     const nowMs = now();
     super(policy, randomId(), nowMs);
     this.policy = policy;
     this.key = key;
+    this.#near = near;
     this.#now = now;
     this.#sinceMs = nowMs;
     this.#fair = policy.rules.map(() => NOTHING);
@@ -96,12 +100,10 @@ export class RegionKey extends Holder<ReserveCall> {
 
   /** Whether its parts of the rules are in the same units of time, also in another version of its policy. */
   isFor({ rules }: Policy): boolean {
-    const isSame = ({ name, quota }: Rule, own?: Rule) =>
-      name === own?.name && quota.windowMs === own.quota.windowMs;
-    return (
-      rules.length === this.policy.rules.length &&
-      rules.every((rule, index) => isSame(rule, this.policy.rules[index]))
-    );
+    const own: readonly Rule[] = this.policy.rules;
+    const isSame = ({ name, quota }: Rule, index: number) =>
+      name === own[index]?.name && quota.windowMs === own[index].quota.windowMs;
+    return rules.length === own.length && rules.every(isSame);
   }
 
   /**
@@ -118,8 +120,8 @@ export class RegionKey extends Holder<ReserveCall> {
     if (this.hasBucket(nowMs)) return;
     const { rules } = this.policy;
     if ("holder" in call) {
-      const demand = rules.map(({ name }) => call.rules[name]?.demand ?? 0);
-      this.#expected.set(call.holder, demand);
+      const demand = rules.map(({ name }) => [name, (call.rules[name]?.demand ?? 0) / 1_000] as const);
+      this.#expected.set(call.holder, new Map(demand));
     } else if (this.#expectedCalls.length < MAX_EXPECTED)
       this.#expectedCalls.push(rules.map((rule) => costOf(rule, call.cost)));
   }
@@ -174,6 +176,7 @@ export class RegionKey extends Holder<ReserveCall> {
     keyState.advance(nowMs);
     const { ruleStates } = keyState;
     if (ruleStates.some(({ rule }) => costOf(rule, call.cost) > rule.capacity)) return ASK_HOME;
+    if (call.op === "reserve") this.#expected.delete(call.holder);
     const made =
       call.op === "reserve"
         ? this.#reservations.reserve(keyState, { ...call, takesBucket: true, mayAskRegion: undefined }, nowMs)
@@ -206,7 +209,8 @@ export class RegionKey extends Holder<ReserveCall> {
 
   /** Whether it has no bucket, and calls need much more than the last message says. */
   hasOutgrown(nowMs: number): boolean {
-    return !this.hasBucket(nowMs) && this.#needsMore(OUTGROWN, nowMs);
+    const isByWindow = this.policy.rules.some(({ algorithm }) => algorithm.isCutByWindow);
+    return isByWindow && !this.hasBucket(nowMs) && this.#needsMore(OUTGROWN, nowMs);
   }
 
   #needsMore(times: number, nowMs: number): boolean {
@@ -246,6 +250,7 @@ export class RegionKey extends Holder<ReserveCall> {
       isShort: false,
       takesBucket: true,
       holders: this.#holders,
+      near: this.#near,
       rules: Object.fromEntries(rules),
       ...(this.#inForce && { inForce: this.#inForce }),
     };
@@ -256,7 +261,7 @@ export class RegionKey extends Holder<ReserveCall> {
   answered(message: UnansweredMessage<ReserveCall>, answer: Answer, nowMs: number): void {
     if (!this.ended(message)) return;
     const { reserved, next } = answer as Partial<Decided>;
-    const { buckets = {} } = reserved ?? {};
+    const buckets = reserved?.buckets ?? {};
     this.#missed = 0;
     this.#cutBy = message.call.inForce?.fields;
     const { rules } = this.policy;
@@ -269,6 +274,7 @@ export class RegionKey extends Holder<ReserveCall> {
       this.#forgetExpected();
       return;
     }
+    this.#keyState.holders.sentHere = reserved.sentThere ?? 0;
     // The home object counts what it did not know of until that has ended.
     if (reserved.isNew) this.#clear(nowMs);
     this.#hasTaken = true;
@@ -321,12 +327,9 @@ export class RegionKey extends Holder<ReserveCall> {
   #begin(nowMs: number): [KeyState, Reservations] {
     const { policy } = this;
     const inForce = this.#inForce;
-    const keyState = new KeyState(
-      new MemoryStorage(),
-      () => ({ policy, whole: policy, inForce }),
-      this.key,
-      nowMs,
-    );
+    const policies = () => ({ policy, whole: policy, inForce });
+    const keyState = new KeyState(new MemoryStorage(), policies, this.key, nowMs);
+    keyState.holders.expected = this.#expected;
     const commit: ConstructorParameters<typeof Reservations>[0]["commit"] = (state, { accounts }) =>
       state.replaceAccounts(accounts, true);
     // Nobody waits here: such calls go to the home object.
@@ -384,13 +387,13 @@ export class RegionKey extends Holder<ReserveCall> {
 
   #demandAt(nowMs: number): number[] {
     const { holders } = this.#keyState;
-    const expected = (index: number) =>
-      [...this.#expected.values(), ...this.#expectedCalls].reduce(
-        (sum, demand) => sum + (demand[index] ?? 0),
-        0,
+    const sum = (units: (number | undefined)[]) => units.reduce<number>((all, each) => all + (each ?? 0), 0);
+    return this.policy.rules.map(({ name }, index) => {
+      const expected = sum([...this.#expected.values()].map((demand) => demand.get(name)));
+      return (
+        sum(this.#expectedCalls.map((units) => units[index])) +
+        1_000 * (expected + holders.others(undefined, name, 0, nowMs).demand)
       );
-    return this.policy.rules.map(
-      ({ name }, index) => expected(index) + 1_000 * holders.others(undefined, name, 0, nowMs).demand,
-    );
+    });
   }
 }

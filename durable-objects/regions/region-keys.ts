@@ -57,7 +57,7 @@ export class RegionKeys {
     }
     if (message.op !== "reserve" && message.op !== "limit") return ASK_HOME;
     const policy = this.#policyOf(message);
-    const key = policy && this.#open(policy, message.key, nowMs);
+    const key = policy && this.#open(policy, message, nowMs);
     if (policy === undefined || key === undefined) return ASK_HOME;
     const refusal = key.refusal(message, nowMs);
     if (refusal !== undefined) return refusal;
@@ -78,15 +78,22 @@ export class RegionKeys {
     return await (isReady ? key.decide(message, nowMs) : this.#decideLater(key, message));
   }
 
-  /** When the home object does not answer, the call fails: the key's holders would wait there as well. */
+  /**
+   * When the home object does not answer, the call fails: the key's holders would wait there as well. Where it answers after
+   * the call's caller has left, nothing is charged.
+   */
   async #decideLater(key: RegionKey, message: DecidedCall): Promise<Answer | Failed> {
+    const untilMs = this.#now() + (message.leftMs ?? Infinity);
     for (let waits = 0; waits < 2; waits += 1) {
       await key.sent;
       const nowMs = this.#now();
       if (this.#keys.get(nameOf(message)) !== key) return ASK_HOME;
       const refusal = key.refusal(message, nowMs);
       if (refusal !== undefined) return refusal;
-      if (key.isReady(nowMs)) return await key.decide(message, nowMs);
+      if (key.isReady(nowMs)) {
+        const isLate = nowMs >= untilMs && message.cost !== 0;
+        return isLate ? { failed: "the caller has stopped waiting" } : await key.decide(message, nowMs);
+      }
       if (key.needsMessage(nowMs)) this.#send(key, nowMs);
     }
     return { failed: "the key's home object has not answered the object of this region" };
@@ -118,14 +125,14 @@ export class RegionKeys {
     return policy.rules.every(canHaveRegions) ? policy : undefined;
   }
 
-  #open(policy: Policy, of: string, nowMs: number): RegionKey | undefined {
+  #open(policy: Policy, { key: of, region }: DecidedCall, nowMs: number): RegionKey | undefined {
     const name = nameOf({ policy: policy.name, key: of });
     const known = this.#keys.get(name);
     if (known?.isFor(policy) === true) return known;
     for (const [each, key] of this.#keys) if (key.isOver(nowMs)) this.#keys.delete(each);
     // One under other rules is used up first, and ends by itself.
     if (this.#keys.size >= MAX_KEYS || this.#keys.has(name)) return undefined;
-    const key = new RegionKey(policy, of, () => this.#now());
+    const key = new RegionKey(policy, of, region, () => this.#now());
     this.#keys.set(name, key);
     return key;
   }

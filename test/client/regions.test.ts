@@ -100,7 +100,28 @@ test("says who it is from its first call on, so that it goes there with the seco
     mayAskRegion: true,
     rules: { p: { wanted: 0, kept: 0 } },
   });
-  expect(sent.map(({ to }) => to)).toEqual(["home", "enam"]);
+  expect(sent.map(({ to }) => to)).toEqual(["home", "enam", "enam"]);
+});
+
+test("asks there for units as soon as it is sent there: they come when that object has any, whoever calls by then", async () => {
+  const { sent, call } = isolateIn("enam", (message) => asked(message) ?? {});
+  await call();
+  expect(sent.map(({ to, reserve }) => [to, reserve?.cost])).toEqual([
+    ["home", 1],
+    ["enam", 0],
+  ]);
+  expect(sent[0]?.reserve?.near).toBe("enam");
+});
+
+test.each([
+  ["always", "enam"],
+  ["off", "home"],
+  ["auto", "home"],
+] as const)("with regions = %s the first call goes to %s", async (regions, to) => {
+  const { sent, local, holding } = isolateIn("enam", () => ({}));
+  await local.limit(holding, { ...POLICY, regions }, "key", 1);
+  expect(sent.map((each) => each.to)).toEqual([to]);
+  expect(sent[0]?.reserve?.mayAskRegion).toBe(regions === "auto" ? true : undefined);
 });
 
 test("a call that the home object denies while it sends the holder there is decided there", async () => {
@@ -108,7 +129,7 @@ test("a call that the home object denies while it sends the holder there is deci
     message.to === "home" ? { asksRegion: true, isDenied: true } : {},
   );
   expect(await call()).toMatchObject({ success: true, source: "object" });
-  expect(sent.map(({ to }) => to)).toEqual(["home", "enam"]);
+  expect(sent.map(({ to }) => to)).toEqual(["home", "enam", "enam"]);
   expect(await call()).toMatchObject({ success: true });
 });
 
@@ -227,6 +248,7 @@ test("calls made at once that the region's object does not decide are all decide
   let isAsking = false;
   const { sent, call } = isolateIn("enam", (message) => asked(message) ?? (isAsking ? "askHome" : {}));
   while (sent.at(-1)?.to !== "enam") await call();
+  await call();
   isAsking = true;
   for (const decision of await Promise.all(Array.from({ length: 10 }, () => call(40))))
     expect(decision).toMatchObject({ success: true, source: "object" });

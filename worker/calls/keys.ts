@@ -124,6 +124,7 @@ export function listPolicies({ client: { policies }, principal }: CallContext): 
       ...policy.waiting,
       reservationTtlMs: policy.localDecisions.admits ? policy.reservation.mostMs : 0,
       denialTtlMs: policy.denialTtlMs,
+      ...(policy.regions !== "auto" && { regions: policy.regions }),
       ...(policy.locationHint && { locationHint: policy.locationHint }),
       ...(policy.jurisdiction && { jurisdiction: policy.jurisdiction }),
       ...(policy.pool && { pool: policy.pool.kind }),
@@ -187,6 +188,10 @@ export const PolicyDescription = v.object({
   deadlineMs: milliseconds("The longest a caller waits for a decision."),
   objects: LAYOUT,
   objectsBefore: optional(v.array(LAYOUT), "Where keys come from that have moved, the last layout first."),
+  regions: optional(
+    v.picklist(["always", "off"]),
+    "Whether isolates ask objects in their regions from their first call on, or never. Absent: where they are many.",
+  ),
   locationHint: optional(v.string(), "Where its objects are to be near."),
   jurisdiction: optional(v.string(), "What its objects never leave."),
   maxWaitMs: milliseconds("The longest that a caller may wait for units."),

@@ -19,6 +19,8 @@ test("a policy may say where its objects are", () => {
   expect(parse({})).not.toHaveProperty("jurisdiction");
   expect(parse({ locationHint: "weur" }).locationHint).toBe("weur");
   expect(parse({ jurisdiction: "eu" }).jurisdiction).toBe("eu");
+  expect(parse({}).regions).toBe("auto");
+  expect(parse({ regions: "always", limit: 1_000 }).regions).toBe("always");
 });
 
 test.each([
@@ -26,6 +28,15 @@ test.each([
   [{ jurisdiction: "EU" }, 'jurisdiction is "EU": must be one of "eu", "us", "fedramp"'],
   [{ jurisdiction: "eu", locationHint: "weur" }, "must be left out, or without a jurisdiction"],
   [{ jurisdiction: "eu", pool: "redis" }, 'jurisdiction is "eu": must be left out, or without a pool'],
+  [{ regions: "never" }, 'regions is "never": must be one of "auto", "always", "off"'],
+  [
+    { regions: "always", pool: "redis" },
+    'regions is "always": must be left out, "auto" or "off" with a pool',
+  ],
+  [{ regions: "always", jurisdiction: "eu" }, 'left out, "auto" or "off" with a jurisdiction'],
+  [{ regions: "always", reservation: "off" }, 'left out, "auto" or "off" without reservations'],
+  [{ regions: "always", limit: 100, reserve: { critical: 0.1 } }, 'left out, "auto" or "off" with reserve'],
+  [{ regions: "always", blockFor: "1m" }, '"auto" or "off" with rules of the algorithm'],
   [{ locationHint: "weur", pool: "redis" }, 'locationHint is "weur": must be left out, or without a pool'],
 ])("%j is refused", (fields, said) => {
   expect(() => parse(fields)).toThrow(said);

@@ -24,3 +24,23 @@ test("one caller's clients leave room for isolates and for other callers, and th
   expect(isolates).toBe(3_500);
   expect(holders.hasRoomFor(of("other", 0))).toBe(false);
 });
+
+test("holders that come at once are sent to their regions though they are few by then: more may wait behind them", () => {
+  const holderAt = (atMs: number) => ({ turn: 1, atMs, hold: "h", untilMs: 10_000, rules: new Map() });
+  const areSent = (everyMs: number) => {
+    const holders = new Holders();
+    for (let index = 0; index < 130; index += 1) {
+      holders.set(String(index), holderAt(index * everyMs));
+      if (holders.areForRegions(256, index * everyMs)) return true;
+    }
+    return false;
+  };
+  expect([areSent(1), areSent(5)]).toEqual([true, false]);
+});
+
+test("what holders need that wait for their first answer is left for them", () => {
+  const holders = new Holders();
+  holders.expected = new Map([["b", new Map([["rule", 3]])]]);
+  expect(holders.shareOf("a", "rule", { said: 1, rate: 10 }, 0).share).toBe(1 / 4);
+  expect(holders.shareOf("b", "rule", { said: 3, rate: 10 }, 0).share).toBe(1);
+});

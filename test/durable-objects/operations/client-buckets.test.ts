@@ -1,7 +1,8 @@
 /** Buckets of clients in other processes: whatever these say, others lose nothing by it. */
 import { afterEach, expect, test } from "vitest";
 import { outstandingOf } from "../../../core/accounts/account.ts";
-import { heldUnits, RATE_WINDOWS, type RuleAccount } from "../../../core/accounts/hold.ts";
+import { heldUnits, type RuleAccount } from "../../../core/accounts/hold.ts";
+import { RATE_WINDOWS } from "../../../core/algorithms/token-bucket.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
 import type { Decided } from "../../../core/protocol/answers.ts";
 import type { ReserveCall, Reserving } from "../../../core/protocol/calls.ts";

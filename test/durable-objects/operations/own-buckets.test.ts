@@ -46,10 +46,12 @@ function start() {
     } as const;
     return JSON.parse(object.reserve({ ...to, rules, ...more })) as Decided;
   };
-  const isolates = (count: number, from = 0, ttlMs = 2_000) =>
-    Array.from({ length: count }, (_, index) =>
-      reserve({ holder: `isolate ${from + index}`, cost: 1, ttlMs, mayAskRegion: true, takesBucket: false }),
+  const isolates = (count: number, from = 0, ttlMs = 2_000, near?: ReserveCall["near"]) => {
+    const asks = { cost: 1, ttlMs, near, mayAskRegion: true, takesBucket: false } as const;
+    return Array.from({ length: count }, (_, index) =>
+      reserve({ ...asks, holder: `isolate ${from + index}` }),
     );
+  };
   const bucketOf = ({ reserved }: Decided) => reserved?.buckets?.["p"];
   return { clock, object, reserve, isolates, bucketOf };
 }
@@ -119,6 +121,23 @@ test("the first region gets no more than its holders' part of all that were sent
     expect([share(bucket) > 0.2, share(bucket) < 0.3]).toEqual([true, true]);
   clock.ms += 5_100;
   expect(share(ask(2, second))).toBeGreaterThan(0.5);
+});
+
+// Of 1,000 that started at once 0.9 was admitted after 3.5 s: regions' first messages know few of their holders.
+test("a region's first bucket is for all holders that were sent there, and it hears how many these are", () => {
+  const { isolates, reserve, bucketOf, clock } = start();
+  isolates(FEW + 300, 0, 2_000, "weur");
+  isolates(100, 1_000, 2_000, "apac");
+  const asks = { takesBucket: true, holders: 2, demand: 1, ttlMs: 12_000 } as const;
+  const [apac, weur] = (["apac", "weur"] as const).map((near) => reserve({ ...asks, holder: near, near }));
+  const share = (answer: Decided | undefined) =>
+    ((answer && bucketOf(answer))?.rate.units ?? 0) / (LIMIT * WINDOWS);
+  expect([apac?.reserved?.sentThere, weur?.reserved?.sentThere]).toEqual([100, 300]);
+  // The burst that isolates have by then bounds the rate; one that is not known to have holders gets a sixteenth.
+  expect([share(apac) > 2 / 16, share(apac) <= 1 / 4]).toEqual([true, true]);
+  expect(share(weur)).toBeGreaterThan(2 * share(apac));
+  clock.ms += 5_100;
+  expect(reserve({ ...asks, holder: "late", near: "apac" }).reserved?.sentThere).toBeUndefined();
 });
 
 // Of 3,000 holders whose rates changed with each message 4 % of the limit were counted twice.
