@@ -1,7 +1,14 @@
 /** The bucket that a region's object has of a rule, from which it cuts those of its holders. */
-import { rateWindowMs } from "../../core/accounts/hold.ts";
-import { RATE_WINDOWS, tokenBucket } from "../../core/algorithms/token-bucket.ts";
+import { broughtTo } from "../../core/accounts/account.ts";
+import { rateWindowMs, type RuleAccount } from "../../core/accounts/hold.ts";
+import {
+  MAX_PARTS,
+  RATE_WINDOWS,
+  tokenBucket,
+  type TokenBucketState,
+} from "../../core/algorithms/token-bucket.ts";
 import type { Rule } from "../../core/policies/policy.ts";
+import { MAX_MARGIN_MS } from "../../core/reservations/sizing.ts";
 import { earlyUnits } from "../operations/own-buckets.ts";
 
 /** A bucket of a region's object by one rule: units in a window of `rateWindowMs`, and the most in it. */
@@ -9,6 +16,8 @@ export interface Cut {
   readonly rate: number;
   readonly most: number;
 }
+
+export const NOTHING: Cut = { rate: 0, most: 0 };
 
 /**
  * What holders' buckets are cut from: also what comes early by a clock set forward. Each unit comes early once, to a holder
@@ -18,14 +27,35 @@ export function burstOf(rule: Rule, { rate, most }: Cut): number {
   return most === 0 ? 0 : most + earlyUnits(rule, rate);
 }
 
-/** A rule as a region's object counts its own bucket of it. @param fair what holders' buckets are cut by */
-export function resizedRule(rule: Rule, fair: Cut, cut: Cut): Rule {
-  const windowMs = rateWindowMs(rule);
+/** How a bucket changes. */
+interface Change {
+  readonly before: Cut;
+  readonly cut: Cut;
+  /** What holders' buckets are cut by from now on. */
+  readonly fair: Cut;
+  /** The units that the home object has given with it. */
+  readonly granted: number;
+}
+
+/** The bucket in its new size. What was spent stays spent, and what comes early by a clock set forward is owed. */
+export function resized(
+  own: Rule,
+  { rule, account }: RuleAccount,
+  { before, cut, fair, granted }: Change,
+  nowMs: number,
+): RuleAccount {
+  const windowMs = rateWindowMs(own);
+  const { state, holds } = before.most === 0 ? account : broughtTo(rule, account, nowMs);
+  const spent = (state as TokenBucketState | undefined)?.spentParts ?? 0;
+  const owed = own.algorithm.isCutByWindow === true ? 0 : Math.max(0, cut.rate - before.rate) * MAX_MARGIN_MS;
+  const burst = burstOf(own, cut);
+  const more = burst - burstOf(own, before) - granted;
+  const spentParts = Math.min(Math.max(0, spent + more * windowMs + owed), MAX_PARTS);
+  const resizedState = spentParts === 0 ? undefined : { spentParts, windowMs, burst, atMs: nowMs };
+  const config = { limit: cut.rate, windowMs, burst };
+  const quota = { ...own.quota, units: fair.rate / RATE_WINDOWS };
   return {
-    ...rule,
-    algorithm: tokenBucket,
-    capacity: burstOf(rule, fair),
-    quota: { ...rule.quota, units: fair.rate / RATE_WINDOWS },
-    config: { limit: cut.rate, windowMs, burst: burstOf(rule, cut) },
+    rule: { ...own, algorithm: tokenBucket, capacity: burstOf(own, fair), quota, config },
+    account: { state: resizedState, holds },
   };
 }

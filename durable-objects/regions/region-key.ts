@@ -1,6 +1,6 @@
-import { admitsTogether, broughtTo, decideTogether, outstandingOf } from "../../core/accounts/account.ts";
+import { admitsTogether, decideTogether, outstandingOf } from "../../core/accounts/account.ts";
 import { heldUnits, type RuleAccount, rateWindowMs } from "../../core/accounts/hold.ts";
-import { MAX_PARTS, type TokenBucketState } from "../../core/algorithms/token-bucket.ts";
+import type { TokenBucketState } from "../../core/algorithms/token-bucket.ts";
 import { randomId } from "../../core/clock.ts";
 import {
   type Cost,
@@ -15,7 +15,7 @@ import { type Answer, ASK_HOME, type Decided, type RuleDecision } from "../../co
 import type { LimitCall, ReserveCall } from "../../core/protocol/calls.ts";
 import type { KeyCall, MaybePromise } from "../../core/protocol/object-methods.ts";
 import { Holder, type UnansweredMessage } from "../../core/reservations/holder.ts";
-import { longestMs, MAX_MARGIN_MS } from "../../core/reservations/sizing.ts";
+import { longestMs } from "../../core/reservations/sizing.ts";
 import { KeyState } from "../keys/key-state.ts";
 import { keepsPlan } from "../keys/versions.ts";
 import { withQuiet } from "../operations/limits.ts";
@@ -23,7 +23,7 @@ import { earlyUnits } from "../operations/own-buckets.ts";
 import { Reservations } from "../operations/reservations.ts";
 import { WaitQueue } from "../operations/wait-queue.ts";
 import { MemoryStorage } from "../storage/memory-storage.ts";
-import { burstOf, type Cut, resizedRule } from "./region-bucket.ts";
+import { burstOf, type Cut, NOTHING, resized } from "./region-bucket.ts";
 import { areInTurn, quietPart, type RuleRate, UnitTurns } from "./unit-turns.ts";
 
 /** How long an answer of the home object is waited for. Thousands of holders may have asked it before the first one. */
@@ -47,8 +47,6 @@ const MAX_EXPECTED = 4_096;
 
 /** A call that it decides. */
 export type DecidedCall = Extract<KeyCall, { readonly op: "limit" | "reserve" }>;
-
-const NOTHING: Cut = { rate: 0, most: 0 };
 
 /** One key of a region's object, as a holder of its home object. */
 export class RegionKey extends Holder<ReserveCall> {
@@ -350,28 +348,22 @@ export class RegionKey extends Holder<ReserveCall> {
     });
   }
 
-  /** Resizes its buckets. What was spent stays spent, and what comes early by a clock set forward is owed. */
+  /** Resizes its buckets. */
   #cutTo(cuts: readonly Cut[], nowMs: number, granted: readonly number[] = []): void {
     if (this.#fair.every(({ most }) => most === 0)) return;
-    const accounts = this.#keyState.ruleStates.map(({ rule, account }, index): RuleAccount => {
-      const own = this.policy.rules[index] as Rule;
-      const [before, cut] = [this.#cuts[index] ?? NOTHING, cuts[index] ?? NOTHING];
-      const windowMs = rateWindowMs(own);
-      const isFirst = before.most === 0;
-      const { state, holds } = isFirst ? account : broughtTo(rule, account, nowMs);
-      const spent = (state as TokenBucketState | undefined)?.spentParts ?? 0;
-      const owed =
-        own.algorithm.isCutByWindow === true ? 0 : Math.max(0, cut.rate - before.rate) * MAX_MARGIN_MS;
-      const burst = burstOf(own, cut);
-      const more = burst - burstOf(own, before) - (granted[index] ?? 0);
-      const parts = spent + more * windowMs + owed;
-      const spentParts = Math.min(Math.max(0, parts), MAX_PARTS);
-      const resized = spentParts === 0 ? undefined : { spentParts, windowMs, burst, atMs: nowMs };
-      return {
-        rule: resizedRule(own, this.#fair[index] ?? NOTHING, cut),
-        account: { state: resized, holds },
-      };
-    });
+    const accounts = this.#keyState.ruleStates.map((ruleState, index) =>
+      resized(
+        this.policy.rules[index] as Rule,
+        ruleState,
+        {
+          fair: this.#fair[index] ?? NOTHING,
+          before: this.#cuts[index] ?? NOTHING,
+          cut: cuts[index] ?? NOTHING,
+          granted: granted[index] ?? 0,
+        },
+        nowMs,
+      ),
+    );
     this.#cuts = cuts;
     this.#keyState.decideBy(accounts);
   }

@@ -142,11 +142,12 @@ test.each(depth(PLANS_OF.slice(1, 2), PLANS_OF))(
 
 test("the same of a bucket; then most of the smaller limit is admitted, and not what holds of the larger one leave", async () => {
   const timeline = await runPlan(CELL.quota, {}, { durationMs: depth(16_000, 26_000) });
-  // In halves of a second, as parts of the larger limit.
-  for (let half = (PLAN_AT_MS + PLAN_LATE_MS) / 500; half + 4 <= timeline.length; half += 4) {
+  // In halves of a second, as parts of the larger limit. At first a burst may be left, half of what comes in two seconds.
+  const first = (PLAN_AT_MS + PLAN_LATE_MS) / 500;
+  for (let half = first; half + 4 <= timeline.length; half += 4) {
     const admitted = timeline.slice(half, half + 4).reduce((sum, part) => sum + part / 4, 0);
     expect(admitted).toBeGreaterThan(0.14);
-    expect(admitted).toBeLessThan(0.3);
+    expect(admitted).toBeLessThan(half === first ? 0.38 : 0.3);
   }
 });
 
