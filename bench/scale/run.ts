@@ -1,5 +1,5 @@
 /** One cell of the table: holders far away, a load on one key, and what is admitted of it, in virtual time. */
-import { parseDeployment } from "../../core/policies/parse-policies.ts";
+import { parseDeployment, withAll } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import { planOf } from "../../core/policies/seen-policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
@@ -34,6 +34,12 @@ export interface Cell {
   readonly holdersForRegions?: number;
   /** `regions` of the policy. */
   readonly regions?: Policy["regions"];
+  /** Then `regions` changes, so often, to each of these in turn. The last holder hears of it `lagMs` after the first. */
+  readonly changes?: {
+    readonly everyMs: number;
+    readonly lagMs: number;
+    readonly to: readonly NonNullable<Policy["regions"]>[];
+  };
   /** So often an object loses its memory, one after the other. Absent: never. */
   readonly restart?: { readonly everyMs: number; readonly of: "regions" | "homes" | "all" };
   /** From `atMs` on calls name a plan with this smaller limit, but between `back`, and `lateMs` later only that counts. */
@@ -76,18 +82,8 @@ async function run(cell: Cell): Promise<Omit<Figures, "logLines">> {
   const random = seededRandom(seed);
   const ticks = new Ticks();
   const laws = new Laws(quota);
-  const { algorithm, limit, windowMs } = quota;
-  const { policies, regionalPolicies } = parseDeployment({
-    policies: {
-      api: {
-        algorithm,
-        limit,
-        window: `${windowMs}ms`,
-        ...(cell.regions && { regions: cell.regions }),
-        ...(cell.plan && { plans: { [SMALL]: { limit: cell.plan.limit } } }),
-      },
-    },
-  });
+  const { limit, windowMs } = quota;
+  const { policies, regionalPolicies } = parseDeployment({ policies: { api: tableOf(cell, cell.regions) } });
   const small = cell.plan && { ...cell.plan, laws: new Laws({ ...quota, limit: cell.plan.limit }) };
   const isSmall = (nowMs: number) => {
     const { atMs = Infinity, back: [fromMs, toMs] = [Infinity, Infinity] } = cell.plan ?? {};
@@ -130,6 +126,7 @@ async function run(cell: Cell): Promise<Omit<Figures, "logLines">> {
   };
   const measures = new Measures(cell.durationMs, count, quota);
   const draw = drawHolder(cell, random);
+  const versionFor = versionsOf(cell, policy);
   const callsPerMs = (limit * cell.load) / windowMs;
   let nextAtMs = 0;
   let { durationMs } = cell;
@@ -141,7 +138,7 @@ async function run(cell: Cell): Promise<Omit<Figures, "logLines">> {
       const holder = draw(nowMs);
       const call = measures.begin(holder, nowMs);
       const end = (decision: Decision | undefined) => measures.end(call, decision, ticks.nowMs);
-      const named = planOf(policy, isSmall(nowMs) ? SMALL : "");
+      const named = planOf(versionFor(holder, nowMs), isSmall(nowMs) ? SMALL : "");
       const decided = (holders[holder] as Holder).limit(named);
       if (decided instanceof Promise) void decided.then(end);
       else end(decided);
@@ -167,6 +164,32 @@ async function run(cell: Cell): Promise<Omit<Figures, "logLines">> {
     backS: hasEvent ? measures.normalAfterS(eventMs, durationMs) : Number.NaN,
     seconds: durationMs / 1_000,
     timeline: measures.timeline,
+  };
+}
+
+function tableOf({ quota: { algorithm, limit, windowMs }, plan }: Cell, regions: Policy["regions"]) {
+  return {
+    algorithm,
+    limit,
+    window: `${windowMs}ms`,
+    ...(regions && { regions }),
+    ...(plan && { plans: { [SMALL]: { limit: plan.limit } } }),
+  };
+}
+
+/** The policy as each holder knows it: changed at run time by `Cell.changes`. */
+function versionsOf(cell: Cell, file: Policy): (holder: number, nowMs: number) => Policy {
+  const { changes, holders } = cell;
+  if (changes === undefined) return () => file;
+  const versions = changes.to.map((regions, index) => {
+    const table = tableOf(cell, regions);
+    const { regionalPolicies } = parseDeployment({ policies: { [file.name]: table } });
+    const inForce = { version: index + 1, fields: JSON.stringify(table) };
+    return withAll(regionalPolicies.get(file.name) as Policy, { inForce });
+  });
+  return (holder, nowMs) => {
+    const heardMs = nowMs - (changes.lagMs * holder) / holders;
+    return versions[Math.min(Math.floor(heardMs / changes.everyMs), versions.length) - 1] ?? file;
   };
 }
 

@@ -124,6 +124,20 @@ test.each([
   expect(sent[0]?.reserve?.mayAskRegion).toBe(regions === "auto" ? true : undefined);
 });
 
+test("a holder whose policy has no regions any more asks the home object, and returns what it has of a region", async () => {
+  const answer = (message: Sent) => asked(message) ?? { units: { p: 50 } };
+  const { sent, cache, call, local, holding } = isolateIn("enam", answer);
+  await calls(call, 6);
+  const held = sent.length;
+  const changed: Policy = { ...POLICY, regions: "off", inForce: { version: 1, fields: "{}" } };
+  await local.limit(holding, changed, "key", 1);
+  expect(sent.slice(held).map(({ to, giveBack }) => [to, giveBack !== undefined])).toEqual([
+    ["enam", true],
+    ["home", false],
+  ]);
+  expect(cache.find(POLICY, "key")?.region).toBeUndefined();
+});
+
 test("a call that the home object denies while it sends the holder there is decided there", async () => {
   const { sent, call } = isolateIn("enam", (message) =>
     message.to === "home" ? { asksRegion: true, isDenied: true } : {},

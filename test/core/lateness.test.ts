@@ -59,6 +59,20 @@ test("of a message that comes again no call is decided that nobody waits for any
   expect([isStale(LEASE, 0), isStale(LEASE, 1), isStale(RELEASE, 0)]).toEqual([true, false, false]);
 });
 
+test("each call of a batch says for how long its caller still waits: it may have to wait for another object", () => {
+  const sent = new Departures(() => "sender").stamp([{ untilMs: 500 }, { untilMs: 900 }], 100);
+  const made: unknown[] = [];
+  const make = (method: string, [call]: readonly unknown[]) => {
+    made.push([method, (call as { readonly leftMs?: number }).leftMs]);
+    return "{}";
+  };
+  void answerBatch({ protocol: BATCH_PROTOCOL, calls: JSON.stringify([LIMIT, UNITS]), sent }, make);
+  expect(made).toEqual([
+    ["limitCall", 400],
+    ["reserve", 800],
+  ]);
+});
+
 test("an operation on a key that is elsewhere is not passed on, as that object may not know it", async () => {
   const there: KeyMoves["make"] = (_, __, { there: pass }) => pass({} as never, []) as never;
   const epochs = { lift: () => undefined };

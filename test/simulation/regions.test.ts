@@ -151,6 +151,30 @@ test("the same of a bucket; then most of the smaller limit is admitted, and not 
   }
 });
 
+/** Some holders have units of a region by an earlier version while others have those of the home object by a later one. */
+const CHANGES = { everyMs: 1_500, lagMs: 1_200, to: ["off", "always", "auto", "off", "always"] } as const;
+const CHANGED: readonly (readonly [string, Partial<Cell>])[] = [
+  ["", {}],
+  ["of a log, with a message in ten lost, ", { quota: LOG, fault: "loss" }],
+  ["from always, at once for all, ", { regions: "always", changes: { ...CHANGES, lagMs: 0 } }],
+  ["with a message in ten lost, ", { fault: "loss", load: 10 }],
+  ["when objects of regions lose their memory, ", { restart: { everyMs: 300, of: "regions" } }],
+  ["of a log, ", { quota: LOG }],
+  ["of a fixed window, ", { quota: WINDOW }],
+  ["in and out of regions by the number of holders, ", { holdersForRegions: 128 }],
+];
+
+test.each(depth(CHANGED.slice(0, 2), CHANGED))(
+  "%swhile a policy's regions change from auto to off, to always and back, nothing is over",
+  async (_, change) => {
+    const seed = announcedSeed("regions that change");
+    const cell = { ...CELL, durationMs: 9_000, changes: CHANGES, ...change, seed };
+    const { admittedOver, handedOutOver, admitted } = await runCell(cell);
+    expect({ admittedOver, handedOutOver }).toEqual(NOTHING_OVER);
+    expect(admitted).toBeGreaterThan(0);
+  },
+);
+
 test("all get a part of the limit, and its home object hears little", async () => {
   const figures = await runCell({ ...CELL, durationMs: depth(10_000, 15_000), lawEveryMs: 1_000 });
   expect(figures.admitted).toBeGreaterThan(0.8);

@@ -372,6 +372,27 @@ test("a message of an object that has a bucket is not replaced: its holders' cal
   expect(asked.map(({ turn }) => turn)).toEqual([1, 2, 2, 2]);
 });
 
+test("a call whose caller has left when the home object answers is dropped, and nothing is charged for it", async () => {
+  let answer = () => undefined as void;
+  const { limit, keys, set } = regionWith(
+    () => new Promise<Partial<Decided>>((done) => (answer = () => done({}))),
+  );
+  const rules = { p: { used: 0, kept: 0, wanted: 0, demand: 1 } };
+  const to = { policy: "p", key: "key", region: "enam", cost: 1, ttlMs: 2_000, isShort: false } as const;
+  const reserve = (leftMs: number) =>
+    keys.call({ op: "reserve", ...to, holder: `left ${leftMs}`, turn: 1, takesBucket: true, rules, leftMs });
+  const left = [limit({ cost: 40, leftMs: 499 }), reserve(500)];
+  const waiting = [limit({ cost: 30, leftMs: 501 }), limit({ cost: 30 }), limit({ cost: 0, leftMs: 1 })];
+  set(500);
+  answer();
+  for (const each of left) expect(await each).toEqual({ failed: "the caller has stopped waiting" });
+  for (const each of waiting) expect(await each).toMatchObject({ rules: [{ success: true }] });
+  const [account] = keys.accountsOf("p", "key");
+  expect(account?.account.holds).toEqual([]);
+  // A quarter of a second's units are owed.
+  expect(await limit({ cost: 0 })).toMatchObject({ rules: [{ remaining: 100 - 25 - 60 }] });
+});
+
 test("reads an answer of a home object that is behind", async () => {
   const answers = (call: ReserveCall) => ({
     rules: [RULE],
