@@ -191,17 +191,18 @@ export function quietMs(holders: number, unitMs: number): number {
   return holders < MANY_HOLDERS ? 0 : Math.min(MAX_QUIET_MS, holders * Math.max(MESSAGE_MS, unitMs));
 }
 
-/** After a denial a holder's calls reach the object this much later: as late as those of the farthest ones. */
+/** After a denial the next calls of far holders come to the object this much later, if they are few. */
 const EVEN_MS = 250;
 
 /**
- * How long a holder denies by itself, of what an answer says. Where holders are few a near one waits longer, so that near
- * and far ones ask equally often; but no denial is so long that after it a single call asks for all (`FLOOD_MS`). Of 32 on a
- * log at twice its limit those in 20 ms had twice as much as those in 180 ms, and at twenty times thirty times as much.
- * @param isNear all holders are: the object is their region's
+ * How long a holder denies by itself, of what an answer says. Where holders are few, far ones all ask equally often: one with
+ * a short way waits longer, and no denial is so long that after it a single call asks for all (`FLOOD_MS`). Of 32 on a log at
+ * twice its limit those in 30 ms had twice as much as those in 180 ms, and at twenty times twenty times as much.
+ *
+ * @param isEven the holder is far, and its object is not in its region
  */
-export function quietOfMs(saidMs: number, tripMs: number, isNear: boolean): number {
-  if (isNear || saidMs >= FLOOD_MS) return Math.max(saidMs, tripMs);
+export function quietOfMs(saidMs: number, tripMs: number, isEven: boolean): number {
+  if (!isEven || saidMs >= FLOOD_MS) return Math.max(saidMs, tripMs);
   return Math.min(FLOOD_MS - 1, Math.max(saidMs, EVEN_MS - tripMs));
 }
 
