@@ -3,7 +3,6 @@ import {
   type LocationHint,
   MIN_USEFUL_TTL_MS,
   type PolicyView,
-  saysTheSame,
   MAX_TTL_MS,
 } from "../core/policies/policy.ts";
 import type { GiveBackMessage } from "../core/protocol/calls.ts";
@@ -222,6 +221,18 @@ export class ReservationCache {
     const returned = this.end(reservation);
     if (returned !== undefined) this.#ended.push({ policy: reservation.policy, returned });
   }
+}
+
+/** Whether two versions of a policy, both changed at run time, are the same for a key. */
+function saysTheSame(one: PolicyView, other: PolicyView): boolean {
+  if (one.inForce === undefined || other.inForce === undefined)
+    return one.groupOf !== undefined && one.groupOf === other.groupOf;
+  return (
+    one.plan === other.plan &&
+    one.inForce.candidate === other.inForce.candidate &&
+    one.inForce.fields === other.inForce.fields &&
+    one.override?.pattern === other.override?.pattern
+  );
 }
 
 /** A unique name: neither policies that clients use nor priorities contain a slash or a colon. */

@@ -49,6 +49,7 @@ export interface PolicyView {
   /** The longest wait for the object's answer. */
   readonly deadlineMs: number;
   readonly objects: Layout;
+  /** Absent: its objects are created near their first caller. */
   readonly locationHint?: LocationHint | undefined;
   /** Never change it: another jurisdiction means other objects. */
   readonly jurisdiction?: Jurisdiction | undefined;
@@ -59,6 +60,7 @@ export interface PolicyView {
   /** How long a denial may be repeated from memory, which delays a refund elsewhere; 0: not at all. */
   readonly denialTtlMs: number;
   readonly localDecisions: LocalDecisions;
+  /** Decide and report, never deny. */
   readonly shadow: boolean;
   readonly priorities: Pick<Priorities, "usual"> & { readonly seen: ReadonlyMap<string, PolicyView> };
   readonly priority?: string;
@@ -358,20 +360,6 @@ export interface GroupOfCall {
   readonly group: string;
   readonly namedBy?: string;
 }
-
-/** Whether two versions of a policy, both changed at run time, are the same for a key. */
-export function saysTheSame(one: Versioned, other: Versioned): boolean {
-  if (one.inForce === undefined || other.inForce === undefined)
-    return one.groupOf !== undefined && one.groupOf === other.groupOf;
-  return (
-    one.plan === other.plan &&
-    one.inForce.candidate === other.inForce.candidate &&
-    one.inForce.fields === other.inForce.fields &&
-    one.override?.pattern === other.override?.pattern
-  );
-}
-
-type Versioned = Pick<Policy, "inForce" | "override" | "plan" | "groupOf">;
 
 /** The units of a call: a number for every rule, or one for each unit (`Rule.unit`), 1 by default. */
 export type Cost = number | Readonly<Record<string, number>>;

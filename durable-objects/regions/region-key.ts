@@ -272,9 +272,9 @@ export class RegionKey extends Holder<ReserveCall> {
       this.#forgetExpected();
       return;
     }
-    this.#keyState.holders.sentHere = reserved.sentThere ?? 0;
     // The home object counts what it did not know of until that has ended.
     if (reserved.isNew) this.#clear(nowMs);
+    this.#keyState.holders.sentHere = reserved.sentThere ?? 0;
     this.#hasTaken = true;
     const before = this.#fair;
     this.#fair = rules.map(({ name }) => {

@@ -5,6 +5,7 @@ import { dualConfig } from "../../../core/algorithms/dual-config.ts";
 import { slidingLog } from "../../../core/algorithms/log/sliding-log.ts";
 import type { Decided } from "../../../core/protocol/answers.ts";
 import type { ReserveCall } from "../../../core/protocol/calls.ts";
+import { leastForRegions } from "../../../durable-objects/operations/own-buckets.ts";
 import { Database } from "../../simulation/database.ts";
 import { SimulatedObject } from "../../simulation/simulated-object.ts";
 import { parsePolicies } from "../../support/milliseconds.ts";
@@ -122,6 +123,20 @@ test("the first region gets no more than its holders' part of all that were sent
   clock.ms += 5_100;
   expect(share(ask(2, second))).toBeGreaterThan(0.5);
 });
+
+test.each([
+  ["auto", 200],
+  ["always", 0],
+  ["off", Infinity],
+] as const)(
+  "with regions = %s holders ask there from %d on, whatever they have heard of it",
+  (regions, from) => {
+    const policy = parsePolicies({
+      p: { algorithm: "token-bucket", limit: 20_000, window: 1_000, regions },
+    }).get("p");
+    expect(policy && leastForRegions(policy, 200)).toBe(from);
+  },
+);
 
 // Of 1,000 that started at once 0.9 was admitted after 3.5 s: regions' first messages know few of their holders.
 test("a region's first bucket is for all holders that were sent there, and it hears how many these are", () => {

@@ -238,6 +238,15 @@ test("when its bucket becomes smaller, each holder loses a part of its own, and 
   for (const rate of after) expect(rate).toBeCloseTo((0.98 * 50) / 3, 0);
 });
 
+test("of its first bucket the holders that come first leave what those need that were sent there and have not come", async () => {
+  const buckets = { p: { rate: { units: 100_000, windowMs: WINDOW_MS }, most: 100 } };
+  const { keys } = regionWith(() => ({
+    reserved: { ttlMs: 4_000, isNew: true, units: { p: 100 }, buckets, sentThere: 10 },
+  }));
+  for (const name of ["a", "b", "c"])
+    expect(await holderOf(keys, name, 20)()).toBeCloseTo((0.98 * 100) / 10, 0);
+});
+
 test("while the home object answers nothing, calls fail, and do not go there as well", async () => {
   let answers = false;
   const { limit, asked, set } = regionWith(() => {
