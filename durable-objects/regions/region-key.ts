@@ -273,8 +273,9 @@ export class RegionKey extends Holder<ReserveCall> {
       return;
     }
     // The home object counts what it did not know of until that has ended.
+    // Of its first bucket those that wait get what they need: of 300 isolates some calls were too late otherwise.
     if (reserved.isNew) this.#clear(nowMs);
-    this.#keyState.holders.sentHere = reserved.sentThere ?? 0;
+    else this.#keyState.holders.sentHere = reserved.sentThere ?? 0;
     this.#hasTaken = true;
     const before = this.#fair;
     this.#fair = rules.map(({ name }) => {
