@@ -8,7 +8,7 @@
  */
 import { MAX_UNITS } from "../core/algorithms/algorithm.ts";
 import { Latch, randomFraction, readClockMs } from "../core/clock.ts";
-import { type Cost, type PolicyView, versionOf } from "../core/policies/policy.ts";
+import { areCutByWindow, type Cost, type PolicyView, versionOf } from "../core/policies/policy.ts";
 import type { AskHome, Decided } from "../core/protocol/answers.ts";
 import type { GiveBackMessage } from "../core/protocol/calls.ts";
 import { callerDecision, type Decision } from "../core/protocol/decision.ts";
@@ -357,10 +357,14 @@ export class LocalLimiter {
     return region === undefined ? undefined : ASK_ELSEWHERE;
   }
 
-  /** Asks the object in its region from now on, at once: what has to wait there is decided when that object can. */
+  /**
+   * Asks the object in its region from now on, at once: what has to wait there is decided when that object can. Of a log or
+   * window it waits for a call: of 300 isolates at twenty times a log, early buckets lost a sixth of it.
+   */
   #moveToRegion(caller: Holding, reservation: Reservation, nowMs: number): void {
     this.#cache.move(reservation, caller.region?.());
-    if (reservation.messageAt(nowMs) === undefined) void this.#send(caller, reservation, 0, nowMs);
+    if (reservation.messageAt(nowMs) !== undefined || areCutByWindow(reservation.policy.rules)) return;
+    void this.#send(caller, reservation, 0, nowMs);
   }
 }
 

@@ -16,12 +16,17 @@ export interface RuleView {
   readonly capacity: number;
   /** Made by `algorithm.configure`, and only read by `algorithm`. */
   readonly config: object;
-  readonly algorithm: Pick<AnyAlgorithm, "refillMs" | "lessRate">;
+  readonly algorithm: Pick<AnyAlgorithm, "refillMs" | "lessRate" | "isCutByWindow">;
 }
 
 /** Whether an object can cut the rule into buckets of holders. */
 export function isCuttable({ algorithm, config }: RuleView): boolean {
   return algorithm.lessRate?.(config, { units: 0, windowMs: 1 }) !== undefined;
+}
+
+/** Whether holders' buckets are cut from what a log or window has left: one that is too large costs the others a window. */
+export function areCutByWindow(rules: readonly RuleView[]): boolean {
+  return rules.some(({ algorithm }) => algorithm.isCutByWindow === true);
 }
 
 export interface Rule extends RuleView {

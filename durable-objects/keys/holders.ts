@@ -92,8 +92,9 @@ export class Holders extends Map<string, KnownHolder> {
   /**
    * Whether there are so many, with so many calls, that they ask objects in their regions. While those have holders, half of
    * both is enough, and at first they need time to say how many they have, so that they do not come and go.
+   * @param mayRush whether many that come at once are enough
    */
-  areForRegions(most: number, nowMs: number): boolean {
+  areForRegions(most: number, mayRush: boolean, nowMs: number): boolean {
     let [all, regional, calls, rushing] = [0, 0, 0, 0];
     for (const { atMs, untilMs, count, rules } of this.values()) {
       if (untilMs <= nowMs) continue;
@@ -108,7 +109,7 @@ export class Holders extends Map<string, KnownHolder> {
     this.#messageAtMs = nowMs;
     if (nowMs < this.#regionalUntilMs) return true;
     if (regional > 0) return all >= most / 2 && calls >= MIN_CALLS / 2;
-    const isRush = rushing >= RUSH_HOLDERS;
+    const isRush = mayRush && rushing >= RUSH_HOLDERS;
     if ((all < most && !isRush) || this.#messages < MIN_CALLS) return false;
     this.#regionalUntilMs = nowMs + FIRST_REPORTS_MS;
     this.#sent.clear();

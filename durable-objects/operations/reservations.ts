@@ -10,7 +10,7 @@ import {
 } from "../../core/accounts/account.ts";
 import { holdWith, type RuleAccount } from "../../core/accounts/hold.ts";
 import { andThen } from "../../core/clock.ts";
-import { MIN_USEFUL_TTL_MS, publicName } from "../../core/policies/policy.ts";
+import { areCutByWindow, MIN_USEFUL_TTL_MS, publicName } from "../../core/policies/policy.ts";
 import type { Answer, Prospect, Reserved } from "../../core/protocol/answers.ts";
 import type { Reserving, SeenBy } from "../../core/protocol/calls.ts";
 import { callerIn } from "../../core/protocol/names.ts";
@@ -87,7 +87,7 @@ export class Reservations {
     }));
     if (call.mayAskRegion === true && this.#hasRegions(keyState, nowMs)) {
       // Its calls are its region's from now on.
-      keyState.holders.noteLeaving(noted.id, call.near, nowMs);
+      if (!areCutByWindow(keyState.policy.rules)) keyState.holders.noteLeaving(noted.id, call.near, nowMs);
       const moved = rules.map((rule) => ({ ...rule, wanted: 0, demand: 0 }));
       this.#commit(keyState, { ...noted, holder: { ...noted.holder, untilMs: nowMs }, rules: moved }, nowMs);
       const units = Object.fromEntries(rules.map(({ rule }) => [rule.name, 0]));
@@ -117,7 +117,8 @@ export class Reservations {
 
   #hasRegions({ holders, policy }: KeyState, nowMs: number): boolean {
     const most = leastForRegions(policy, this.#holdersForRegions);
-    return most === 0 || (most < Infinity && holders.areForRegions(most, nowMs));
+    const mayRush = !areCutByWindow(policy.rules);
+    return most === 0 || (most < Infinity && holders.areForRegions(most, mayRush, nowMs));
   }
 
   /** The first half of `reserve`, before the pool is called; `undefined`: a later message came first. */

@@ -3,6 +3,7 @@ import { heldUnits, type RuleAccount, rateWindowMs } from "../../core/accounts/h
 import type { TokenBucketState } from "../../core/algorithms/token-bucket.ts";
 import { randomId } from "../../core/clock.ts";
 import {
+  areCutByWindow,
   type Cost,
   costOf,
   type LocationHint,
@@ -207,8 +208,7 @@ export class RegionKey extends Holder<ReserveCall> {
 
   /** Whether it has no bucket, and calls need much more than the last message says. */
   hasOutgrown(nowMs: number): boolean {
-    const isByWindow = this.policy.rules.some(({ algorithm }) => algorithm.isCutByWindow);
-    return isByWindow && !this.hasBucket(nowMs) && this.#needsMore(OUTGROWN, nowMs);
+    return areCutByWindow(this.policy.rules) && !this.hasBucket(nowMs) && this.#needsMore(OUTGROWN, nowMs);
   }
 
   #needsMore(times: number, nowMs: number): boolean {
@@ -328,7 +328,7 @@ export class RegionKey extends Holder<ReserveCall> {
     const inForce = this.#inForce;
     const policies = () => ({ policy, whole: policy, inForce });
     const keyState = new KeyState(new MemoryStorage(), policies, this.key, nowMs);
-    keyState.holders.expected = this.#expected;
+    if (!areCutByWindow(policy.rules)) keyState.holders.expected = this.#expected;
     const commit: ConstructorParameters<typeof Reservations>[0]["commit"] = (state, { accounts }) =>
       state.replaceAccounts(accounts, true);
     // Nobody waits here: such calls go to the home object.
