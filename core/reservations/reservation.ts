@@ -1,4 +1,4 @@
-import { type Cost, costOf, type PolicyView, type RuleView, versionOf } from "../policies/policy.ts";
+import { areCutByWindow, type Cost, costOf, type PolicyView, type RuleView, versionOf } from "../policies/policy.ts";
 import type { Bucket, Decided, RuleDecision } from "../protocol/answers.ts";
 import type { ReserveCall, GiveBackMessage } from "../protocol/calls.ts";
 import { Holder, type UnansweredMessage } from "./holder.ts";
@@ -60,6 +60,7 @@ export class Reservation extends Holder<ReserveCall> {
   /** From now on the key's object there is asked, which may be late as any object that is asked first. */
   moveTo(region: Reservation["region"]): void {
     this.region = region;
+    if (areCutByWindow(this.policy.rules)) return this.heard();
     this.#getsUnits = true;
     this.restart();
   }
