@@ -298,7 +298,9 @@ export class Reservation extends Holder<ReserveCall> {
     this.heard();
     this.#estimate.learn(rules, reserved, asked.answers, nowMs);
     if (asked.forgotten !== this.#forgotten) return;
-    const quietHereMs = quietMs && quietOfMs(quietMs, this.tripMs, this.isFar && this.region === undefined);
+    const quietHereMs =
+      quietMs &&
+      quietOfMs(quietMs, this.tripMs, this.isFar && this.canHaveBuckets && this.region === undefined);
     if (cost !== 0) this.denials.learn(this.policy, cost, rules, nowMs, firmForMs, quietHereMs);
     if (next !== undefined) this.denials.learn(this.policy, 1, next, nowMs, firmForMs, quietHereMs);
   }

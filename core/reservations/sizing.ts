@@ -20,7 +20,8 @@
  * - *Granted*: a share of the free and reserved units. Holders with units or recent requests share in proportion to
  *   what they want, and as much again is left for the next holder (a lone isolate gets half), unless calls already
  *   wait. So calls in all isolates have the same chance. A share below one unit reserves nothing: the object gives
- *   single units to calls. No holder has more than `MAX_SHARE` of the capacity, or more than returns soon
+ *   single units to calls. No holder has more than `MAX_SHARE` of the capacity (far ones of a log or window
+ *   `MAX_SHARE_FAR`), or more than returns soon
  *   (`maxLost`), which bounds the loss by one vanished isolate. Therefore limits below 32 reserve nothing, nor do
  *   slow ones below 2,000.
  * - *Refilled*: before units are missing, when the remaining ones last `AHEAD_MS`, or one and a half round trips if
@@ -199,7 +200,7 @@ const EVEN_MS = 250;
  * a short way waits longer, and no denial is so long that after it a single call asks for all (`FLOOD_MS`). Of 32 on a log at
  * twice its limit those in 30 ms had twice as much as those in 180 ms, and at twenty times twenty times as much.
  *
- * @param isEven the holder is far, and its object is not in its region
+ * @param isEven the holder is far, its object not in its region, and it can have a bucket: processes with a log wait as long as told
  */
 export function quietOfMs(saidMs: number, tripMs: number, isEven: boolean): number {
   if (!isEven || saidMs >= FLOOD_MS) return Math.max(saidMs, tripMs);

@@ -240,7 +240,7 @@ function cutOfBucket(
 
 /**
  * A bucket for a region's object, cut from a limit for any window. In each window it admits no more than is held for it
- * (`heldFor`), so it gets no more than what nobody used in the last window and nobody holds. Isolates keep units.
+ * (`heldFor`), so it gets no more than what nobody used in the last window and nobody holds. Isolates there keep units.
  */
 function cutOfWindow(
   { rule, account, kept, rate }: Asking,
