@@ -1,4 +1,11 @@
-import { areCutByWindow, type Cost, costOf, type PolicyView, type RuleView, versionOf } from "../policies/policy.ts";
+import {
+  areCutByWindow,
+  type Cost,
+  costOf,
+  type PolicyView,
+  type RuleView,
+  versionOf,
+} from "../policies/policy.ts";
 import type { Bucket, Decided, RuleDecision } from "../protocol/answers.ts";
 import type { ReserveCall, GiveBackMessage } from "../protocol/calls.ts";
 import { Holder, type UnansweredMessage } from "./holder.ts";

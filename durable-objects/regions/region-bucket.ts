@@ -8,6 +8,7 @@ import {
   type TokenBucketState,
 } from "../../core/algorithms/token-bucket.ts";
 import type { Rule } from "../../core/policies/policy.ts";
+import type { RuleDecision } from "../../core/protocol/answers.ts";
 import { MAX_MARGIN_MS } from "../../core/reservations/sizing.ts";
 import { earlyUnits } from "../operations/own-buckets.ts";
 
@@ -57,5 +58,26 @@ export function resized(
   return {
     rule: { ...own, algorithm: tokenBucket, capacity: burstOf(own, fair), quota, config },
     account: { state: resizedState, holds },
+  };
+}
+
+/** By rule, what the home object has left beside this bucket. @param said its decisions before it gave the bucket */
+export function leftAtHome(
+  rules: readonly Rule[],
+  said: readonly RuleDecision[],
+  before: readonly Cut[],
+  given: readonly Cut[],
+): number[] {
+  return rules.map((rule, index) => {
+    const more = burstOf(rule, given[index] ?? NOTHING) - burstOf(rule, before[index] ?? NOTHING);
+    return (said.find(({ name }) => name === rule.name)?.remaining ?? 0) - Math.max(0, more);
+  });
+}
+
+/** A decision with the limit of the policy, and with what the home object has left: that decides larger costs. */
+export function ofWhole(rules: readonly Rule[], left: readonly number[]) {
+  return (decision: RuleDecision, index: number): RuleDecision => {
+    const remaining = decision.success ? Math.max(decision.remaining, left[index] ?? 0) : decision.remaining;
+    return { ...decision, limit: rules[index]?.capacity ?? 0, remaining };
   };
 }

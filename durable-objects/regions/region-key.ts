@@ -24,7 +24,7 @@ import { earlyUnits } from "../operations/own-buckets.ts";
 import { Reservations } from "../operations/reservations.ts";
 import { WaitQueue } from "../operations/wait-queue.ts";
 import { MemoryStorage } from "../storage/memory-storage.ts";
-import { burstOf, type Cut, NOTHING, resized } from "./region-bucket.ts";
+import { burstOf, type Cut, leftAtHome, NOTHING, ofWhole, resized } from "./region-bucket.ts";
 import { areInTurn, quietPart, type RuleRate, UnitTurns } from "./unit-turns.ts";
 
 /** How long an answer of the home object is waited for. Thousands of holders may have asked it before the first one. */
@@ -79,6 +79,8 @@ export class RegionKey extends Holder<ReserveCall> {
   #missed = 0;
   /** Until then it returns what earlier messages may have got: nothing was taken from their answers. */
   #hasTaken = false;
+  /** By rule, the units that the home object had left beside this object's bucket when it answered last. */
+  #leftAtHome: readonly number[] = [];
   /** The home object gives less than calls need. */
   #isFull = false;
   readonly #turns = new UnitTurns();
@@ -185,8 +187,7 @@ export class RegionKey extends Holder<ReserveCall> {
     const quiet = () => ({ holder, part: quietPart(this.#rates, this.#demand, this.#holders) });
     const answer = this.#isFull ? withQuiet(keyState, made as Answer, nowMs, quiet()) : (made as Answer);
     if (!("rules" in answer)) return answer;
-    const limit = (index: number) => this.policy.rules[index]?.capacity ?? 0;
-    return { ...answer, rules: answer.rules.map((rule, index) => ({ ...rule, limit: limit(index) })) };
+    return { ...answer, rules: answer.rules.map(ofWhole(this.policy.rules, this.#leftAtHome)) };
   }
 
   /** How long a call waits for its unit before it is decided. */
@@ -258,7 +259,7 @@ export class RegionKey extends Holder<ReserveCall> {
 
   answered(message: UnansweredMessage<ReserveCall>, answer: Answer, nowMs: number): void {
     if (!this.ended(message)) return;
-    const { reserved, next } = answer as Partial<Decided>;
+    const { reserved, next, rules: said = [] } = answer as Partial<Decided>;
     const buckets = reserved?.buckets ?? {};
     this.#missed = 0;
     this.#cutBy = message.call.inForce?.fields;
@@ -282,6 +283,7 @@ export class RegionKey extends Holder<ReserveCall> {
       const { rate, most } = buckets[name] ?? { rate: { units: 0 }, most: 0 };
       return { rate: rate.units, most };
     });
+    this.#leftAtHome = leftAtHome(rules, said, before, this.#fair);
     this.#isFull = this.#fair.some(({ rate }, index) => {
       const needed = ((this.#demand[index] ?? 0) * rateWindowMs(rules[index] as Rule)) / 1_000;
       return rate < needed && rate <= MUCH_MORE * (before[index]?.rate ?? 0);

@@ -18,7 +18,7 @@ const RULE = {
   name: "p",
   success: true,
   limit: 1_000,
-  remaining: 900,
+  remaining: 0,
   resetAfterMs: 100,
   retryAfterMs: 0,
   reason: "ok",
@@ -66,6 +66,16 @@ test("decides from its bucket, and says of the limit what the policy says", asyn
   expect(await limit({ cost: 50 })).toMatchObject({ rules: [{ success: true }] });
   expect(asked).toHaveLength(1);
   expect(asked[0]).toMatchObject({ cost: 0, takesBucket: true, holders: 2 });
+});
+
+// It said 99 of 1,000: a caller that plans by what remains would have waited.
+test("what remains is what the home object had left beside its bucket, if that is more: it decides what costs more", async () => {
+  const { limit } = regionWith(() => ({ rules: [{ ...RULE, remaining: 900 }] }));
+  // The bucket of 100 may have 25 more early, by a clock set forward; it owes them.
+  expect(await limit()).toMatchObject({ rules: [{ remaining: 775 }] });
+  expect(await limit({ cost: 700 })).toEqual(ASK_HOME);
+  const full = regionWith(() => ({ rules: [{ ...RULE, remaining: 50 }] }));
+  expect(await full.limit({ cost: 40 })).toMatchObject({ rules: [{ remaining: 35 }] });
 });
 
 // It said that nothing was needed, got no bucket, and the first one was nobody's for 12 s.
