@@ -52,23 +52,20 @@ export interface Limiter extends Omit<LimiterCalls, "reserve">, AsyncDisposable 
   close(): Promise<void>;
 }
 
-/** Ends the lease of a grant whose slot is the isolate's own, without a message. `false`: `release` is to end it. */
-export const END_HERE = Symbol("endHere");
-
 /**
  * Adds a release to `decision`, which it references, and so its link (client/remote/create-limiter.ts).
- * @param endHere for a lease that may end here without a message
+ * @param endHere ends a lease whose slot is the isolate's own, without a message. `false`: `release` is to end it
  */
 export function withRelease(
   decision: Decision,
   release: (id: string) => Promise<void>,
   endHere?: () => boolean,
-): Grant & { readonly [END_HERE]?: () => boolean } {
+): Grant & { readonly endHere?: () => boolean } {
   const end = async () => {
     if (decision.lease !== undefined) await release(decision.lease.id).catch(() => undefined);
   };
   const grant = Object.defineProperty({ ...decision }, Symbol.asyncDispose, { value: end }) as Grant;
-  return endHere === undefined ? grant : Object.defineProperty(grant, END_HERE, { value: endHere });
+  return endHere === undefined ? grant : Object.defineProperty(grant, "endHere", { value: endHere });
 }
 
 export interface ClientOptions {

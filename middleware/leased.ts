@@ -1,12 +1,11 @@
 /** A lease for the duration of a request and its answer's stream, without a framework. */
-import {
-  type AcquireRequest,
-  type CallFields,
-  END_HERE,
-  type Grant,
-  type GrantedLease,
-  type Limiter,
-  type withRelease,
+import type {
+  AcquireRequest,
+  CallFields,
+  Grant,
+  GrantedLease,
+  Limiter,
+  withRelease,
 } from "../client/limiter.ts";
 import { SYSTEM_TIME } from "../core/clock.ts";
 import { busyBody } from "../core/protocol/denied-body.ts";
@@ -53,12 +52,11 @@ export async function leased<Args extends readonly unknown[]>(
   if (!("success" in grant)) return grant;
   const outcome = { success: grant.success, decisions: [grant] };
   const verdict = verdictOn(request, outcome, policies, () => busyBody(grant), time);
-  if (grant.lease === undefined) return { ...verdict, end: () => undefined };
-  const { [END_HERE]: endHere }: ReturnType<typeof withRelease> = grant;
-  const kept = keepLease(limiter, grant.lease, options, endHere);
-  RequestLimits.of(request).noteLease(grant.policy, kept.lease);
+  const { endHere }: ReturnType<typeof withRelease> = grant;
+  const kept = grant.lease && keepLease(limiter, grant.lease, options, endHere);
+  if (kept !== undefined) RequestLimits.of(request).noteLease(grant.policy, kept.lease);
   const end = (how: End) => {
-    const released = kept.release(how);
+    const released = kept?.release(how);
     if (released !== undefined) inBackground(released);
   };
   return { ...verdict, end };
@@ -89,41 +87,40 @@ interface KeptLease {
 /**
  * Keeps a lease, with one timer and no message while its request is shorter than the time until the first renewal, and
  * without the timer if it waits for nothing.
- * @param endHere ends it in this isolate, if it can (`END_HERE`)
+ * @param endHere ends it in this isolate, if it can (`withRelease`)
  */
 export function keepLease(
   limiter: LeasingLimiter,
   granted: GrantedLease,
   { ttlMs, mostMs = MAX_MS, time = SYSTEM_TIME }: Pick<LeaseOptions<[]>, "ttlMs" | "mostMs" | "time">,
-  endHere: () => boolean = () => false,
+  endHere?: () => boolean,
 ): KeptLease {
   const { id, expiresAfterMs } = granted;
   const params = { id, ...(ttlMs !== undefined && { ttlMs }) };
   const everyMs = Math.max(1, Math.floor(expiresAfterMs / RENEWALS));
   const sinceMs = time.nowMs();
   const endsAtMs = sinceMs + mostMs;
-  let released: Promise<void> | undefined;
-  let isReleased = false;
+  /** `true`: it has ended here. */
+  let released: Promise<void> | true | undefined;
   // The runtime's signals are dear, and few handlers ask for one.
   let lost: AbortController | undefined;
   let lostBy: unknown;
-  let cancelRenewal = () => undefined as void;
-  void watch();
+  let cancelRenewal: (() => void) | undefined;
   let cancelExpiry: (() => void) | undefined;
   function stop(): void {
-    cancelRenewal();
+    cancelRenewal?.();
     cancelExpiry?.();
   }
   function lose(reason: unknown = new Error(`the lease ${id} is lost`)): void {
     stop();
-    if (isReleased) return;
+    if (released !== undefined) return;
     lostBy ??= reason;
     lost?.abort(lostBy);
   }
   async function renewed(): Promise<void> {
     const sentMs = time.nowMs();
     const answer = await limiter.renew(params).catch(mayBeThere);
-    if (isReleased || lostBy !== undefined) return;
+    if (released !== undefined || lostBy !== undefined) return;
     if (answer === false) return lose();
     const nowMs = time.nowMs();
     if (answer !== true) {
@@ -138,11 +135,11 @@ export function keepLease(
     cancelExpiry ??= time.after(Math.max(0, expiresAfterMs - passedMs), lose);
     void renewed();
   }
-  /** Timers of the runtime are dear: a request that is over before the event loop turns has none. */
-  async function watch(): Promise<void> {
+  // Timers of the runtime are dear: a request that is over before the event loop turns has none.
+  void (async () => {
     for (let turns = 0; turns < TURNS; turns += 1) await Promise.resolve();
-    if (!isReleased && lostBy === undefined) cancelRenewal = time.after(everyMs, renew);
-  }
+    if (released === undefined && lostBy === undefined) cancelRenewal = time.after(everyMs, renew);
+  })();
   const own = granted.signal as AbortSignal | undefined;
   own?.addEventListener("abort", () => lose(own.reason));
   if (own?.aborted === true) lose(own.reason);
@@ -153,12 +150,9 @@ export function keepLease(
   };
   const release = (end: End) => {
     stop();
-    if (!isReleased && !endHere()) {
-      const report = end === "aborted" ? ({ outcome: "ignore" } as const) : {};
-      released = limiter.release({ id, ...report }).catch(() => undefined);
-    }
-    isReleased = true;
-    return released;
+    const report = end === "aborted" ? ({ outcome: "ignore" } as const) : {};
+    released ??= endHere?.() === true || limiter.release({ id, ...report }).catch(() => undefined);
+    return released === true ? undefined : released;
   };
   return {
     lease: {

@@ -93,7 +93,7 @@ export class RequestLimits {
   setHeaders(headers: Target, nowMs: () => number): void {
     if (this.#binding === undefined) return;
     const { policy: named, plan = "" } = this.#binding;
-    const described = this.#policies.get(named) ?? UNKNOWN;
+    const described = this.#policies.get(named) ?? { headers: DEFAULT_HEADERS, rules: [] };
     const policy = withOwnLimits(described.plans?.get(plan) ?? described, this.#ownLimits);
     for (const [name, value] of policyHeaders(policy)) headers.set(name, value);
     setQuotaHeaders(headers, policy, this.#binding, nowMs);
@@ -102,13 +102,11 @@ export class RequestLimits {
 }
 
 /** They are the same for all requests. Those of a policy with a call's own limits go with it. */
-const knownHeaders = new WeakMap<HeaderPolicy, ReadonlyMap<string, string>>();
+const knownHeaders = new WeakMap<HeaderPolicy, Map<string, string>>();
 
 function policyHeaders(policy: HeaderPolicy): ReadonlyMap<string, string> {
-  const known = knownHeaders.get(policy);
-  if (known !== undefined) return known;
-  const made = new Map<string, string>();
-  if (policy.rules.length > 0) setPolicyHeaders(made, policy);
+  const made = knownHeaders.get(policy) ?? new Map<string, string>();
+  if (made.size === 0 && policy.rules.length > 0) setPolicyHeaders(made, policy);
   knownHeaders.set(policy, made);
   return made;
 }
@@ -146,7 +144,6 @@ const FRESH_MS = 60_000;
 /** The same when the limiter did not answer. */
 const RETRY_MS = 10_000;
 const DEFAULT_HEADERS: readonly HeaderStyle[] = ["draft-11"];
-const UNKNOWN: HeaderPolicy = { headers: DEFAULT_HEADERS, rules: [] };
 
 const known = new WeakMap<object, { readonly policies: HeaderPolicies; untilMs: number }>();
 
