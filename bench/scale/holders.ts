@@ -116,7 +116,8 @@ function startProcess(parts: HolderParts): Holder {
     return { ...reply, answers };
   };
   const transport = { call: (_, message) => reserve(message as ReservationsMessage) } as LimiterTransport;
-  const limiter = new RemoteLimiter({ transport, time, inBackground: () => undefined, cache });
+  const lasting = { ...time, isLasting: true };
+  const limiter = new RemoteLimiter({ transport, time: lasting, inBackground: () => undefined, cache });
   const note = (decision: Decision) => {
     if (isOwn(decision)) onAdmitted();
     return decision;

@@ -100,7 +100,7 @@ export class Reservation extends Holder<ReserveCall> {
     if (waitedMs > 0 && this.#getsUnits && waitedMs + this.tripMs > this.policy.deadlineMs) return true;
     if (underWay === undefined) return false;
     underWay.alone += 1;
-    return underWay.alone > (this.#getsUnits ? HOT_CALLS : MAX_ALONE);
+    return underWay.alone > (this.#getsUnits && waitedMs === 0 ? HOT_CALLS : MAX_ALONE);
   }
 
   override get messageMs(): number {

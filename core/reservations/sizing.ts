@@ -200,7 +200,7 @@ const EVEN_MS = 250;
  * a short way waits longer, and no denial is so long that after it a single call asks for all (`FLOOD_MS`). Of 32 on a log at
  * twice its limit those in 30 ms had twice as much as those in 180 ms, and at twenty times twenty times as much.
  *
- * @param isEven the holder is far, its object not in its region, and it can have a bucket: processes with a log wait as long as told
+ * @param isEven the holder is far, its object not in its region, and it can have a bucket
  */
 export function quietOfMs(saidMs: number, tripMs: number, isEven: boolean): number {
   if (!isEven || saidMs >= FLOOD_MS) return Math.max(saidMs, tripMs);

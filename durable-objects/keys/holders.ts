@@ -171,7 +171,8 @@ export class Holders extends Map<string, KnownHolder> {
       else wishes.set(caller, (wishes.get(caller) ?? 0) + units.wanted);
       if (own === undefined || caller !== own) isContested ||= units.wanted > 0;
     }
-    for (const wish of wishes.values()) wanted += Math.min(wish, MAX_WISHES_OF_CALLER * max);
+    for (const [caller, wish] of wishes)
+      wanted += caller === own ? wish : Math.min(wish, MAX_WISHES_OF_CALLER * max);
     return { wanted, isContested, demand };
   }
 

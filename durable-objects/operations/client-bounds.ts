@@ -15,13 +15,16 @@ import type { Account, Hold } from "../../core/accounts/hold.ts";
 import type { Rule } from "../../core/policies/policy.ts";
 import type { Reserving, SlotsCall } from "../../core/protocol/calls.ts";
 import { callerIn } from "../../core/protocol/names.ts";
-import { maxUnits } from "../../core/reservations/sizing.ts";
 import { type KnownHolder, MAX_SHARE_OF_CALLER } from "../keys/holders.ts";
 
 /** An isolate's number is trusted; a client's counts up to its maximum. */
-export function wishOf(id: string, rule: Rule, { kept, wanted }: Pick<Reserving, "kept" | "wanted">): number {
+export function wishOf(
+  id: string,
+  { kept, wanted }: Pick<Reserving, "kept" | "wanted">,
+  max: number,
+): number {
   if (callerIn(id) === undefined) return wanted;
-  return Math.min(wanted, Math.max(kept, Math.floor(maxUnits(rule))));
+  return Math.min(wanted, Math.max(kept, Math.floor(max)));
 }
 
 /** What a holder says of its bucket, or of its units. */

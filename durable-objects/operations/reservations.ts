@@ -214,10 +214,10 @@ export class Reservations {
     if (keyState.ruleStates.some(({ account }, index) => account !== accounts[index]))
       this.#store.commit(keyState, { accounts, isExact }, nowMs);
     if (!keyState.holders.hasRoomFor(id)) return;
-    const units = rules.map(
-      ({ rule, used, wanted, demand, mayHave: had }) =>
-        [rule.name, { used, wanted, demand: demand ?? 0, mayHave: had }] as const,
-    );
+    const units = rules.map(({ rule, used, demand = 0, mayHave: had, ...said }) => {
+      const wanted = wishOf(id, said, maxUnits(rule, said.isFar));
+      return [rule.name, { used, wanted, demand, mayHave: had }] as const;
+    });
     keyState.holders.set(id, { ...holder, rules: new Map(units) });
   }
 }
@@ -262,19 +262,18 @@ function granted(keyState: KeyState, call: Params<"reserve">, noted: HolderRepor
     return { ttlMs: Math.max(0, ttlMs), units: rules.map(() => 0) };
   const cut = ownBuckets(keyState, call, noted, nowMs);
   if (cut !== undefined) return cut;
-  const wishes = rules.map((report): Wish => {
-    const { rule, account, kept, wanted } = report;
+  const wish = (report: RuleReport, part: number): Wish => {
+    const { rule, account, kept, isFar } = report;
     // A group's holders share its part as those of a key share its limit.
     const ofGroup = partOfGroup(rule, account, nowMs);
     const group = ofGroup && holder.group;
-    const isFar = call.takesBucket === true && rule.algorithm.isCutByWindow === true;
     const max = maxUnits({ ...rule, capacity: ofGroup?.part ?? rule.capacity }, isFar);
     const others = holders.others(id, rule.name, max, nowMs, group);
     const free = remainingOf(rule, account, nowMs);
     const isBounded = others.isContested && callerIn(id) !== undefined;
     const room = isBounded ? roomOfCaller(report, 0, { id, ...holder }).units - kept : Infinity;
     return {
-      wanted,
+      wanted: wishOf(id, { kept, wanted: Math.floor(report.wanted * part) }, max),
       kept,
       free: Math.max(0, Math.min(free, room)),
       max,
@@ -282,13 +281,12 @@ function granted(keyState: KeyState, call: Params<"reserve">, noted: HolderRepor
       wantedByOthers: others.wanted,
       isShort,
     };
-  });
+  };
+  const wishes = rules.map((report) => wish(report, 1));
   const units = grantedTogether(wishes);
   const isSpared = wishes.every(({ kept, free }, index) => isSpare(kept + (units[index] ?? 0), free));
   if (ttlMs <= leastMs || isSpared) return { ttlMs, units };
-  const part = leastMs / askedMs;
-  const shorter = wishes.map((wish) => ({ ...wish, wanted: Math.floor(wish.wanted * part) }));
-  return { ttlMs: leastMs, units: grantedTogether(shorter) };
+  return { ttlMs: leastMs, units: grantedTogether(rules.map((report) => wish(report, leastMs / askedMs))) };
 }
 
 const NOTHING: Reserving = { used: 0, kept: 0, wanted: 0 };
@@ -297,7 +295,10 @@ const NOTHING: Reserving = { used: 0, kept: 0, wanted: 0 };
 interface RuleReport extends RuleAccount {
   /** Since the holder began. */
   readonly used: number;
+  /** As it says. What counts of a client's number is `wishOf`. */
   readonly wanted: number;
+  /** It keeps units of a log or window, and while its message is under way its calls use more. */
+  readonly isFar: boolean;
   /** The units that its calls need in a millisecond. */
   readonly demand: number | undefined;
   /** Of its bucket, the most units in it; otherwise those that it keeps. */
@@ -320,7 +321,7 @@ interface HolderReport {
 }
 
 type Message = SeenBy &
-  Pick<Params<"reserve">, "holder" | "turn" | "ttlMs" | "rules" | "mayAskRegion" | "holders">;
+  Pick<Params<"reserve">, "holder" | "turn" | "ttlMs" | "rules" | "takesBucket" | "mayAskRegion" | "holders">;
 
 /** Reads a holder's message; `undefined`: a later one came first. `isAgain`: `settleMessage` has read it. */
 function noteMessage(keyState: KeyState, message: Message, nowMs: number, isAgain = false) {
@@ -331,15 +332,8 @@ function noteMessage(keyState: KeyState, message: Message, nowMs: number, isAgai
   if (before !== undefined && (isAgain ? turn < before.turn : turn <= before.turn)) return undefined;
   const reports = keyState.seenBy(message).map(({ rule, account }) => {
     const { rules } = message;
-    const {
-      used,
-      kept,
-      wanted,
-      demand,
-      rate = 0,
-      level = kept,
-      left = 0,
-    } = (Object.hasOwn(rules, rule.name) && rules[rule.name]) || NOTHING;
+    const said = (Object.hasOwn(rules, rule.name) && rules[rule.name]) || NOTHING;
+    const { used, kept, wanted, demand, rate = 0, level = kept, left = 0 } = said;
     const usedBefore = before?.rules.get(rule.name)?.used ?? 0;
     const held = before && holdWith(account.holds, before.hold);
     const most = mayHave(rule, held, before, nowMs);
@@ -353,7 +347,8 @@ function noteMessage(keyState: KeyState, message: Message, nowMs: number, isAgai
       used: Math.max(used, usedBefore),
       most,
       mayHave: kept === 0 ? 0 : held?.rate === undefined ? kept : most - returned,
-      wanted: wishOf(id, rule, { kept, wanted }),
+      wanted,
+      isFar: message.takesBucket === true && rule.algorithm.isCutByWindow === true,
       demand: demand === undefined ? undefined : demand / 1_000,
       held,
       delta: Math.max(0, used - usedBefore),

@@ -41,7 +41,7 @@ export class PooledLimits {
     share.note(0, this.#session.toNow(keyState));
     const units = keyState.policy.rules.map((rule) => {
       const reserving = rules[rule.name];
-      return reserving === undefined ? 0 : wishOf(holder, rule, reserving);
+      return reserving === undefined ? 0 : wishOf(holder, reserving, maxUnits(rule));
     });
     const lending = { holder, units };
     const here = await this.#untilHere(keyState, cost, (nowMs) => {

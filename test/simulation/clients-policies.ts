@@ -23,6 +23,7 @@ const FAR = { ...BUCKET, deadlineMs: 400 };
 const FAR_POLICIES = parsePolicies({
   brief: { ...FAR, limit: 400, burst: 300, reservation: { ttl: 500 } },
   auto: { ...FAR, limit: 600, burst: 500 },
+  log: { algorithm: "sliding-log", limit: 300, window: 900, reservation: { ttl: 500 }, deadlineMs: 400 },
   both: {
     rules: {
       rate: { algorithm: "token-bucket", limit: 400, window: 1_000, burst: 300 },

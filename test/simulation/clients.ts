@@ -1,7 +1,3 @@
-/**
- * One random history of a seed: clients that hold units in their own processes, a worker of the limiter, and the object.
- * Messages between client and worker are lost, late or doubled. Clients die, their machines sleep, their clocks are set.
- */
 import { LocalLimiter } from "../../client/local-limiter.ts";
 import { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { RemoteLimiter } from "../../client/remote/remote-limiter.ts";
@@ -22,6 +18,11 @@ import { ownKey } from "../../core/protocol/names.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import type { ReservationsReply, ReservationsMessage } from "../../core/protocol/reservation-messages.ts";
 import { heldMs } from "../../core/reservations/sizing.ts";
+/**
+ * One random history of a seed: clients that hold units in their own processes, a worker of the limiter, and the object.
+ * Messages between client and worker are lost, late or doubled. Clients die, their machines sleep, their clocks are set.
+ */
+import { heldFor } from "../../durable-objects/operations/own-buckets.ts";
 import { answerBatch } from "../../durable-objects/wire-methods.ts";
 import { SCOPES } from "../../worker/auth/tokens.ts";
 import { callReserve } from "../../worker/calls/reservations.ts";
@@ -289,7 +290,8 @@ export class ClientSchedule {
     for (const [index, { rule, account }] of isSpendable ? ruleStates.entries() : []) {
       const { rate, units = 0 } = holdWith(account.holds, hold) ?? {};
       const bucket = buckets[index];
-      const isHeld = (rate?.units ?? 0) >= (bucket?.rate.units ?? 0) && units >= (bucket?.most ?? 0);
+      const { most = 0, rate: { units: perWindow } = { units: 0 } } = bucket ?? {};
+      const isHeld = (rate?.units ?? 0) >= perWindow && units >= heldFor(rule, most, perWindow);
       if (!isHeld)
         this.#failure ??= new BrokenLaw(`a client has a bucket of ${rule.name} that is not held for it`);
     }

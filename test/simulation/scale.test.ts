@@ -1,5 +1,5 @@
 /** The laws of `npm run bench:scale`, in one small cell: nothing over, and nothing handed out twice. */
-import { expect, test } from "vitest";
+import { describe, expect, test } from "vitest";
 import { type Cell, runCell } from "../../bench/scale/run.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
 import { depth, inDeepRuns } from "../support/depth.ts";
@@ -43,27 +43,30 @@ test("300 far isolates at twice a limit get all of it, and each call an answer",
 
 const LOG: Cell["quota"] = { algorithm: "sliding-log", limit: 2_000, windowMs: 2_000 };
 
-test.each(depth([2], [0.5, 2, 20]))(
-  "one far isolate at %d times a log gets all of it, and few of its calls wait for a message",
-  async (load) => {
-    const cell: Cell = { ...CELL, quota: LOG, holders: 1, load, durationMs: 15_000, lawEveryMs: 100 };
-    const figures = await runCell(cell);
-    expect(figures.admittedOver).toBe(0);
-    expect(figures.handedOutOver).toBe(0);
-    expect(figures.admitted).toBeGreaterThan(0.97);
-    expect(figures.degraded).toBe(0);
-    expect(figures.waited).toBeLessThan(0.03);
-  },
-);
+describe.each(["isolate", "process"] as const)("one far %s", (kind) => {
+  test.each(depth([2], [0.5, 2, 20]))(
+    "at %d times a log gets all of it, and few of its calls wait for a message",
+    async (load) => {
+      const cell: Cell = { ...CELL, kind, quota: LOG, holders: 1, load, durationMs: 15_000, lawEveryMs: 100 };
+      const figures = await runCell(cell);
+      expect(figures.admittedOver).toBe(0);
+      expect(figures.handedOutOver).toBe(0);
+      expect(figures.admitted).toBeGreaterThan(0.97);
+      expect(figures.degraded).toBe(0);
+      expect(figures.waited).toBeLessThan(0.03);
+    },
+  );
+});
 
 inDeepRuns.each([
-  [8, 20],
-  [32, 2],
-  [32, 20],
-])(
-  "%d far isolates with equal calls have equal parts of a log at %d times its limit",
-  async (holders, load) => {
-    const cell: Cell = { ...CELL, quota: LOG, holders, load, durationMs: 15_000, lawEveryMs: 100 };
+  [8, "isolate", 20],
+  [32, "isolate", 2],
+  [32, "isolate", 20],
+  [32, "process", 2],
+] as const)(
+  "%d far holders (%s) with equal calls have equal parts of a log at %d times its limit",
+  async (holders, kind, load) => {
+    const cell: Cell = { ...CELL, kind, quota: LOG, holders, load, durationMs: 15_000, lawEveryMs: 100 };
     const figures = await runCell(cell);
     expect(figures.admittedOver).toBe(0);
     expect(figures.handedOutOver).toBe(0);

@@ -317,6 +317,6 @@ function describeRules({ priorities, rules }: Policy) {
 
 function describeRule({ name, unit, capacity, algorithm, config }: Rule): RuleDescription {
   const wholeMs = { one: algorithm.refillMs(config, 1), all: algorithm.refillMs(config, capacity) };
-  const isCut = isCuttable({ name, unit, capacity, algorithm, config }) && algorithm.isCutByWindow !== true;
+  const isCut = isCuttable({ name, unit, capacity, algorithm, config });
   return { name, unit, capacity, wholeMs, ...(isCut && { isCuttable: true as const }) };
 }

@@ -25,6 +25,16 @@ test("one caller's clients leave room for isolates and for other callers, and th
   expect(holders.hasRoomFor(of("other", 0))).toBe(false);
 });
 
+test("one caller's clients count whole for each other, and for others as four that want all", () => {
+  const holders = new Holders();
+  const of = (index: number) => ownKey("one", `h${index}`);
+  for (let index = 0; index < 10; index += 1) holders.set(of(index), wanting(100));
+  const wantedBeside = (id: string) => holders.others(id, "rule", 100, 0).wanted;
+  expect(wantedBeside(of(0))).toBe(900);
+  expect(wantedBeside("isolate.1")).toBe(400);
+  expect(wantedBeside(ownKey("other", "h"))).toBe(400);
+});
+
 test("holders that come at once are sent to their regions though they are few by then: more may wait behind them", () => {
   const holderAt = (atMs: number) => ({ turn: 1, atMs, hold: "h", untilMs: 10_000, rules: new Map() });
   const areSent = (everyMs: number) => {

@@ -15,16 +15,18 @@ import { parsePolicies } from "../../support/milliseconds.ts";
 import { announcedSeed, seededRandom } from "../../support/random.ts";
 
 const LIMIT = 1_000;
-const POLICIES = parsePolicies({ p: { algorithm: "token-bucket", limit: LIMIT, window: "1s" } });
-const RULE = (POLICIES.get("p") as Policy).rules[0];
+const ALGORITHMS = ["token-bucket", "sliding-log"] as const;
+type Algorithm = (typeof ALGORITHMS)[number];
 const database = new Database();
 afterEach(() => database.clear());
 
 type Said = Partial<ReserveCall> & { readonly rule?: Partial<Reserving> };
 
-function start() {
+function start(algorithm: Algorithm = "token-bucket") {
   const clock = { ms: 1_000_000 };
-  const object = new SimulatedObject(database, POLICIES, () => clock.ms);
+  const policies = parsePolicies({ p: { algorithm, limit: LIMIT, window: "1s" } });
+  const { rules } = policies.get("p") as Policy;
+  const object = new SimulatedObject(database, policies, () => clock.ms);
   const turns = new Map<string, number>();
   const nextTurn = (holder: string) => {
     turns.set(holder, (turns.get(holder) ?? 0) + 1);
@@ -46,7 +48,7 @@ function start() {
   };
   const limit = (cost: number) => JSON.parse(object.limit("p", "key", cost)) as Decided;
   const remaining = () => limit(0).rules[0]?.remaining ?? 0;
-  return { clock, object, reserve, giveBack, account, limit, remaining };
+  return { clock, rule: rules[0], reserve, giveBack, account, limit, remaining };
 }
 
 const client = (name: string) => ownKey("token", name);
@@ -114,11 +116,12 @@ test("a client that gives up its rate keeps no more units than came", () => {
 });
 
 /** Says anything of a bucket, in any order, with any number of clients. */
-function lieAtRandom(random: () => number, nameOf: (name: string) => string) {
+function lieAtRandom(random: () => number, nameOf: (name: string) => string, algorithm?: Algorithm) {
   const below = (most: number) => Math.floor(random() * most);
   const of = <Value>(values: readonly Value[]) => values[below(values.length)] as Value;
-  const { clock, reserve, giveBack, limit, account } = start();
-  const oracle = new Oracle(RULE);
+  const { clock, rule: ruleOfKey, reserve, giveBack, limit, account } = start(algorithm);
+  const oracle = new Oracle(ruleOfKey);
+  let buckets = 0;
   const given = new Map<string, { kept: number; rate: number }>();
   let over = 0;
   for (let step = 0; step < 150; step += 1) {
@@ -133,6 +136,7 @@ function lieAtRandom(random: () => number, nameOf: (name: string) => string) {
       const rule = { kept, rate, level: of([undefined, 0, kept, 1e9]), left: of([undefined, 0, 1e9]) };
       const demand = of([0.1, 100, 1e9]);
       const answer = reserve(holder, { rule: { ...rule, demand }, takesBucket: of([true, true, undefined]) });
+      if (answer.bucket !== undefined) buckets += 1;
       if (answer.bucket !== undefined) given.set(holder, has(answer));
     }
     for (let call = below(4); call > 0; call -= 1) {
@@ -144,34 +148,35 @@ function lieAtRandom(random: () => number, nameOf: (name: string) => string) {
     over = Math.max(over, all - LIMIT, rate.units / RATE_WINDOWS - LIMIT);
     clock.ms += of([0, 0, 1, 20, 300, 3_000]);
   }
-  return over;
+  return { over, buckets };
 }
 
-test("whatever clients say of what they have and return, others are never admitted over the limit", () => {
-  const random = seededRandom(announcedSeed("lying clients"));
-  for (let run = 0; run < 60; run += 1) {
+test.each(ALGORITHMS)(
+  "whatever clients say of what they have and return, others are never admitted over the limit: %s",
+  (algorithm) => {
+    const random = seededRandom(announcedSeed("lying clients"));
+    let all = 0;
+    for (let run = 0; run < 60; run += 1) {
+      database.clear();
+      const { over, buckets } = lieAtRandom(random, client, algorithm);
+      expect(over).toBe(0);
+      all += buckets;
+    }
+    expect(all).toBeGreaterThan(30);
+  },
+);
+
+test.each(ALGORITHMS)(
+  "that finds numbers that are not bounded, as those of isolates are not: %s",
+  (algorithm) => {
+    const random = seededRandom(1);
+    let found = 0;
+  for (let run = 0; run < 400 && found === 0; run += 1) {
     database.clear();
-    expect(lieAtRandom(random, client)).toBe(0);
+    found = lieAtRandom(random, (name) => name, algorithm).over;
   }
+  expect(found).toBeGreaterThan(0);
 });
-
-test("that finds numbers that are not bounded, as those of isolates are not", () => {
-  const random = seededRandom(1);
-  const found = Array.from({ length: 20 }, () => {
-    database.clear();
-    return lieAtRandom(random, (name) => name);
-  });
-  expect(Math.max(...found)).toBeGreaterThan(0);
-});
-
-/** Clients of one caller that say anything of what they need, beside one isolate that needs the whole rate. */
-function shareAtRandom(random: () => number, nameOf: (name: string) => string) {
-  const below = (most: number) => Math.floor(random() * most);
-  const { clock, reserve, account } = start();
-  const given = new Map<string, { kept: number; rate: number }>();
-  const ask = (holder: string, demand: number, wanted: number) => {
-    const own = given.get(holder);
-    const answer = reserve(holder, { rule: { ...own, ...(own && { level: 0 }), demand, wanted } });
     if (answer.bucket === undefined) given.delete(holder);
     else given.set(holder, has(answer));
   };
@@ -196,15 +201,18 @@ function shareAtRandom(random: () => number, nameOf: (name: string) => string) {
   return { over, ofIsolate: (given.get("isolate")?.rate ?? 0) / RATE_WINDOWS };
 }
 
-test("all clients of one caller have at most half of what others want too, whatever they say that they need", () => {
-  const random = seededRandom(announcedSeed("greedy clients"));
-  for (let run = 0; run < 30; run += 1) {
-    database.clear();
-    const { over, ofIsolate } = shareAtRandom(random, client);
-    expect(over).toBe(0);
-    expect(ofIsolate).toBeGreaterThan(0.4 * LIMIT);
-  }
-});
+test.each(ALGORITHMS)(
+  "all clients of one caller have at most half of what others want too, whatever they say that they need: %s",
+  (algorithm) => {
+    const random = seededRandom(announcedSeed("greedy clients"));
+    for (let run = 0; run < 30; run += 1) {
+      database.clear();
+      const { over, ofIsolate } = shareAtRandom(random, client, algorithm);
+      expect(over).toBe(0);
+      if (algorithm === "token-bucket") expect(ofIsolate).toBeGreaterThan(0.4 * LIMIT);
+    }
+  },
+);
 
 test("that finds a caller whose share is not bounded", () => {
   const random = seededRandom(1);
