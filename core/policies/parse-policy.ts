@@ -9,7 +9,6 @@ import {
 import { DEFAULT_MAX_WAIT_MS, DEFAULT_MAX_WAITERS } from "../algorithms/concurrency.ts";
 import { fairly } from "../algorithms/fair/fair.ts";
 import { penalised } from "../algorithms/penalty.ts";
-import { MAX_PARTS, RATE_WINDOWS } from "../algorithms/token-bucket.ts";
 import { zeroLimit } from "../algorithms/unlimited.ts";
 import { clip, meant, table, violation, type Violation, violationsOf, wrong } from "../validation.ts";
 import { algorithms } from "./algorithms.ts";
@@ -27,7 +26,7 @@ import {
   POLICY_FIELDS,
   RULE_FIELDS,
 } from "./policy-fields.ts";
-import { isCuttable, MIN_USEFUL_TTL_MS, type Policy, type Rule } from "./policy.ts";
+import { canHaveRegions, isCuttable, MIN_USEFUL_TTL_MS, type Policy, type Rule } from "./policy.ts";
 import { prioritiesOf, sheddingOf } from "./priorities.ts";
 
 /** Every call decides all rules of its policy, and each rule is a member of a response header. */
@@ -317,10 +316,7 @@ function withoutRegions(fields: PolicyFields, rules: readonly Rule[]): string | 
   if (reservation.mostMs < MIN_USEFUL_TTL_MS) return "without reservations";
   const uncut = rules.find((rule) => !isCuttable(rule));
   if (uncut !== undefined) return `with rules of the algorithm ${JSON.stringify(uncut.algorithm.name)}`;
-  // As `canHaveRegions` (durable-objects/operations/own-buckets.ts).
-  const parts = ({ capacity, quota }: Rule) => capacity * RATE_WINDOWS * (quota.windowMs ?? 1);
-  const isLong = rules.some((rule) => parts(rule) > MAX_PARTS);
-  return isLong ? "with a burst that takes so long to return" : undefined;
+  return rules.every(canHaveRegions) ? undefined : "with a burst that takes so long to return";
 }
 
 function strictest(terms: readonly LeaseTerms[]): LeaseTerms | undefined {

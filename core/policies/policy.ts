@@ -1,4 +1,5 @@
 import type { AnyAlgorithm, LeaseTerms, LocalDecisions, Quota, Waiting } from "../algorithms/algorithm.ts";
+import { MAX_PARTS, RATE_WINDOWS } from "../algorithms/token-bucket.ts";
 import type { Shedding } from "../shedding/load-shedder.ts";
 
 /** What each isolate or process admits of a key by itself while the object does not answer. */
@@ -22,6 +23,11 @@ export interface RuleView {
 /** Whether an object can cut the rule into buckets of holders. */
 export function isCuttable({ algorithm, config }: RuleView): boolean {
   return algorithm.lessRate?.(config, { units: 0, windowMs: 1 }) !== undefined;
+}
+
+/** Whether a region's object can count its part of a rule exactly: in parts of a unit, as core/algorithms/token-bucket.ts. */
+export function canHaveRegions(rule: Rule): boolean {
+  return isCuttable(rule) && rule.capacity * RATE_WINDOWS * (rule.quota.windowMs ?? 1) <= MAX_PARTS;
 }
 
 /** Whether holders' buckets are cut from what a log or window has left: one that is too large costs the others a window. */

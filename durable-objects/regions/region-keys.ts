@@ -12,7 +12,7 @@
  */
 import type { RuleAccount } from "../../core/accounts/hold.ts";
 import { HolderClock, inTime, randomId, type Time } from "../../core/clock.ts";
-import type { Policy, PolicyLookup } from "../../core/policies/policy.ts";
+import { canHaveRegions, type Policy, type PolicyLookup } from "../../core/policies/policy.ts";
 import { planOf } from "../../core/policies/seen-policy.ts";
 import { type Answer, ASK_HOME } from "../../core/protocol/answers.ts";
 import type { LimitCall, ReserveCall } from "../../core/protocol/calls.ts";
@@ -21,7 +21,6 @@ import type { KeyCall, MaybePromise, ObjectStub } from "../../core/protocol/obje
 import type { UnansweredMessage } from "../../core/reservations/holder.ts";
 import { MAX_MARGIN_MS } from "../../core/reservations/sizing.ts";
 import { readPolicy } from "../keys/versions.ts";
-import { canHaveRegions } from "../operations/own-buckets.ts";
 import { type DecidedCall, RegionKey } from "./region-key.ts";
 
 /** The most keys of one object. Holders of further ones ask their home objects. */

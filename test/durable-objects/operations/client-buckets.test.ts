@@ -25,7 +25,7 @@ type Said = Partial<ReserveCall> & { readonly rule?: Partial<Reserving> };
 function start(algorithm: Algorithm = "token-bucket") {
   const clock = { ms: 1_000_000 };
   const policies = parsePolicies({ p: { algorithm, limit: LIMIT, window: "1s" } });
-  const { rules } = policies.get("p") as Policy;
+  const [ofKey] = (policies.get("p") as Policy).rules;
   const object = new SimulatedObject(database, policies, () => clock.ms);
   const turns = new Map<string, number>();
   const nextTurn = (holder: string) => {
@@ -48,7 +48,7 @@ function start(algorithm: Algorithm = "token-bucket") {
   };
   const limit = (cost: number) => JSON.parse(object.limit("p", "key", cost)) as Decided;
   const remaining = () => limit(0).rules[0]?.remaining ?? 0;
-  return { clock, rule: rules[0], reserve, giveBack, account, limit, remaining };
+  return { clock, ofKey, reserve, giveBack, account, limit, remaining };
 }
 
 const client = (name: string) => ownKey("token", name);
@@ -119,8 +119,8 @@ test("a client that gives up its rate keeps no more units than came", () => {
 function lieAtRandom(random: () => number, nameOf: (name: string) => string, algorithm?: Algorithm) {
   const below = (most: number) => Math.floor(random() * most);
   const of = <Value>(values: readonly Value[]) => values[below(values.length)] as Value;
-  const { clock, rule: ruleOfKey, reserve, giveBack, limit, account } = start(algorithm);
-  const oracle = new Oracle(ruleOfKey);
+  const { clock, ofKey, reserve, giveBack, limit, account } = start(algorithm);
+  const oracle = new Oracle(ofKey);
   let buckets = 0;
   const given = new Map<string, { kept: number; rate: number }>();
   let over = 0;
