@@ -6,12 +6,10 @@
  *   writes that, unless the journal has the key: its row costs as much, and is in its place.
  * - Memory has all changes that are only in the journal, by key (`#since`). Each read looks there first, so a
  *   key is loaded as if its table had them. An object that starts reads the journal once.
- * - When it is long, it begins again with one row of what all its rows came to. What began and ended in between
- *   is not there, nor are records that were replaced.
- * - If that is long as well, it is *folded*: answers go to their table, and if it is still long, each changed key's
- *   record and the claims that still last go to theirs.
+ * - When it is long, it begins again with one row of what all its rows came to: what began and ended in between is
+ *   not there. If that is long too, it is *folded*: answers go to their table, and if that does not suffice, each
+ *   changed key's record and the claims that still last.
  * - No row is deleted. Rows have `MAX_ROWS` places in turn, and each says which turn the journal begins with.
- *   So an end costs no delete.
  *
  * An earlier version does not know the journal: after a rollback it goes on with the tables. So the first
  * change of a record also says which one it replaced (`base`): if the table has another by now, that one
@@ -27,9 +25,9 @@ import type { Claim, DueKey, StoredAnswer, Tables } from "./records.ts";
 /** Read at each start: 256 rows and 512 KiB take some 7 ms, and rows read cost a thousandth of rows written. */
 const MAX_ROWS = 256;
 const MAX_LENGTH = 2 ** 19;
-/** The part of it that its first row may take: it is written again for each length of rows that is left. */
+/** The part of it that the row may take with which it begins again. */
 const MAX_FIRST = 0.75;
-/** Folding them, or writing them into one row, takes some 5 ms, and calls wait for it. */
+/** Folding them, or writing them into that row, takes 5 to 10 ms, and calls wait for it. */
 const MAX_KEYS = 1_000;
 
 interface ChangedClaim {

@@ -83,6 +83,21 @@ test("a journal has 256 rows at most, and 512 KiB", () => {
   }
 });
 
+test("a journal has 1,000 keys at most: others, and those with them, go to their tables", () => {
+  const database = new Database();
+  let most = 0;
+  for (let turn = 0; turn < 300; turn += 1) {
+    const storage = new Storage(database.storage);
+    const keys = Array.from({ length: 10 }, (_, index) => `${turn} ${index}`);
+    storage.turn(() => keys.forEach((key) => storage.write(recordOf(key), 1)), lost);
+    const [{ count } = { count: 0 }] = database.storage.sql
+      .exec<{ count: number }>("SELECT count(*) AS count FROM keys")
+      .toArray();
+    most = Math.max(most, 10 * (turn + 1) - count);
+  }
+  expect(most).toBe(1_000);
+});
+
 /** What was changed in a long journal, and how often the turn writes with which it begins again. */
 const CHANGES: Record<string, readonly [change: (storage: Storage, turn: number) => void, rows: number]> = {
   "records that were replaced": [changeRecords, 1],
