@@ -6,10 +6,10 @@
  *   writes that, unless the journal has the key: its row costs as much, and is in its place.
  * - Memory has all changes that are only in the journal, by key (`#since`). Each read looks there first, so a
  *   key is loaded as if its table had them. An object that starts reads the journal once.
- * - When it is long, it is *folded*: each changed key's record, the claims that still last and the answers go
- *   to their tables. What began and ended in between is never there.
+ * - When it is long, it begins again with one row of what all its rows came to: what began and ended in between is
+ *   not there. If that is long too, it is *folded*: answers go to their table, and if that does not suffice, each
+ *   changed key's record and the claims that still last.
  * - No row is deleted. Rows have `MAX_ROWS` places in turn, and each says which turn the journal begins with.
- *   After a fold it begins with a row that has no changes. So an end costs no delete, and a fold one row.
  *
  * An earlier version does not know the journal: after a rollback it goes on with the tables. So the first
  * change of a record also says which one it replaced (`base`): if the table has another by now, that one
@@ -25,8 +25,10 @@ import type { Claim, DueKey, StoredAnswer, Tables } from "./records.ts";
 /** Read at each start: 256 rows and 512 KiB take some 7 ms, and rows read cost a thousandth of rows written. */
 const MAX_ROWS = 256;
 const MAX_LENGTH = 2 ** 19;
-/** Folding takes about 10 µs per key, and calls wait for it. */
-const MAX_KEYS = 500;
+/** The part of it that the row may take with which it begins again. */
+const MAX_FIRST = 0.75;
+/** Folding them, or writing them into that row, takes 5 to 10 ms, and calls wait for it. */
+const MAX_KEYS = 1_000;
 
 interface ChangedClaim {
   /** `undefined`: it has ended. */
@@ -52,8 +54,8 @@ export class KeyChanges {
     this.claims.clear();
   }
 
-  beginAnswers(): void {
-    this.areAnswersAnew = true;
+  beginAnswers(areAnew = true): void {
+    this.areAnswersAnew = areAnew;
     this.answers.clear();
   }
 
@@ -106,8 +108,8 @@ export interface JournalRoom {
 
 /** What else is known of the storage whose journal it is. */
 interface JournalHost {
-  /** Moves a key's changes to its tables. */
-  fold(key: string, changes: KeyChanges): void;
+  /** Moves a key's changes, or a part of them, to its tables. */
+  fold(key: string, changes: Partial<KeyChanges>): void;
   /** After a rollback: what was counted and found in tables meanwhile does not count. */
   forget(): void;
 }
@@ -290,17 +292,42 @@ export class Journal {
     const isRecord = changes.size === 1 && claims.size + answers.size === 0 && !this.#since.has(onlyKey);
     if (isRecord && record !== undefined) return this.#tables.writeRecord(record);
     this.#tables.make("journal");
-    const text = JSON.stringify(
+    const text = this.#textOf(changes, this.#since);
+    const length = this.#length + text.length;
+    this.#since.merge(changes);
+    const isCrowded = this.#room?.isShort() === true;
+    if (isCrowded || length > MAX_LENGTH || this.#rows === MAX_ROWS || this.#since.size > MAX_KEYS)
+      this.#shorten(MAX_FIRST * Math.min(MAX_LENGTH, isCrowded ? length : Infinity));
+    else this.#append(text, this.#rows + 1);
+  }
+
+  /** @param before what the journal had of the keys */
+  #textOf(changes: Changes, before: ReadonlyMap<string, KeyChanges>): string {
+    return JSON.stringify(
       [...changes].map(([key, each]) => {
-        const isFirst = each.record !== undefined && this.#since.get(key)?.record === undefined;
+        const isFirst = each.record !== undefined && before.get(key)?.record === undefined;
         return [key, { ...storedOf(each), ...(isFirst && { base: this.#baseOf(key) }) }];
       }),
     );
-    const isLong = this.#length + text.length > MAX_LENGTH || this.#since.size + changes.size > MAX_KEYS;
-    this.#since.merge(changes);
-    if (isLong || this.#rows === MAX_ROWS || this.#room?.isShort() === true)
-      this.#tables.atomically(() => this.#fold());
-    else this.#append(text, this.#rows + 1);
+  }
+
+  #shorten(mostLength: number): void {
+    if (this.#begin(mostLength)) return;
+    this.#tables.atomically(() => {
+      for (const [key, changes] of this.#since) {
+        this.#host.fold(key, { answers: changes.answers });
+        changes.beginAnswers(false);
+      }
+      if (!this.#begin(mostLength)) this.#fold();
+    });
+  }
+
+  /** Begins again with one row of all changes. Returns whether it did, as that is short. */
+  #begin(mostLength: number): boolean {
+    const text = this.#textOf(this.#since, new Map());
+    const isShort = text.length <= mostLength && this.#since.size <= MAX_KEYS;
+    if (isShort) this.#append(text, 1);
+    return isShort;
   }
 
   /** The journal has this many rows from now on. */
@@ -309,7 +336,7 @@ export class Journal {
     this.#tables.put("journal", { place: turn % MAX_ROWS, turn, first: turn - rows + 1, changes });
     this.#number = turn;
     this.#rows = rows;
-    this.#add(changes.length);
+    this.#add(rows === 1 ? changes.length - this.#length : changes.length);
   }
 
   #baseOf(key: string): number {
@@ -318,20 +345,19 @@ export class Journal {
 
   #fold(): void {
     for (const [key, changes] of this.#since) this.#host.fold(key, changes);
-    this.#append("[]", 1);
-    this.#add(-this.#length);
     this.#since.clear();
+    this.#append("[]", 1);
   }
 
   #read(): void {
     this.#isUnread = true;
     this.forget();
-    type Row = { turn: number; first: number };
-    const query = "SELECT turn, first FROM journal ORDER BY turn DESC LIMIT 1";
-    const [{ turn, first } = { turn: 0, first: 1 }] = this.#tables.rows<Row>("journal", query);
-    const rows = "SELECT changes FROM journal WHERE turn >= ? ORDER BY turn";
+    const query = `SELECT turn, changes FROM journal
+      WHERE turn >= (SELECT first FROM journal ORDER BY turn DESC LIMIT 1) ORDER BY turn`;
     const bases = new Map<string, number>();
-    for (const { changes } of this.#tables.rows<{ changes: string }>("journal", rows, first)) {
+    for (const { turn, changes } of this.#tables.rows<{ turn: number; changes: string }>("journal", query)) {
+      this.#number = turn;
+      this.#rows += 1;
       this.#add(changes.length);
       for (const [key, stored] of JSON.parse(changes) as [string, StoredChanges][]) {
         this.#since.of(key).mergeStored(key, stored);
@@ -340,30 +366,23 @@ export class Journal {
       }
     }
     for (const [key, base] of bases) if (base !== this.#baseOf(key)) this.#since.of(key).record = undefined;
-    this.#number = turn;
-    this.#rows = turn - first + 1;
     this.#isUnread = false;
   }
 }
 
-function storedOf({ isAnew, areAnswersAnew, record, claims, answers }: KeyChanges): StoredChanges {
+function storedOf({ isAnew, areAnswersAnew, record, claims, answers: byId }: KeyChanges): StoredChanges {
   const [begun, renewed, ended]: [Claim[], Claim[], string[]] = [[], [], []];
   for (const [id, { claim, isNew }] of claims) {
     if (claim === undefined) ended.push(id);
     else (isNew ? begun : renewed).push(claim);
   }
+  const answers = [...byId].map(([id, answer]) => (answer === undefined ? [id] : [id, answer]));
+  const lists = Object.entries({ begun, renewed, ended, answers }).filter(([, { length }]) => length > 0);
   return {
     ...(isAnew && { anew: true }),
     ...(areAnswersAnew && { answersAnew: true }),
     ...(record !== undefined && { record: storedRecord(record) }),
-    ...(begun.length > 0 && { begun }),
-    ...(renewed.length > 0 && { renewed }),
-    ...(ended.length > 0 && { ended }),
-    ...(answers.size > 0 && {
-      answers: [...answers].map(([id, answer]) =>
-        answer === undefined ? ([id] as const) : ([id, answer] as const),
-      ),
-    }),
+    ...Object.fromEntries(lists),
   };
 }
 

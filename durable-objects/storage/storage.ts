@@ -54,10 +54,10 @@ export class Storage {
     this.moves = new StoredMoves(this.#tables, this.#journal);
   }
 
-  #foldKey(key: string, { record, claims, answers }: KeyChanges): void {
+  #foldKey(key: string, { record, claims, answers }: Partial<KeyChanges>): void {
     if (record !== undefined) this.#tables.writeRecord(record);
-    this.claims.fold(key, claims);
-    if (answers.size > 0) this.answers.fold(key, answers);
+    if (claims !== undefined) this.claims.fold(key, claims);
+    if (answers !== undefined && answers.size > 0) this.answers.fold(key, answers);
   }
 
   #forget(): void {
