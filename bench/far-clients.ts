@@ -1,7 +1,7 @@
 /**
  * `npm run bench:far`: the packed client, far from the limiter, behind a side that takes few messages a second: 60 clients
  * in 6 processes, 40 ms each way, 5 ms a message in one queue, on one key. CLIENTS, PROCESSES, AWAY_MS, MESSAGE_MS,
- * SECONDS, LIMIT and LOADS change that. The first 5 s of each row are not counted.
+ * SECONDS, ALGORITHM, LIMIT and LOADS change that. The first 5 s of each row are not counted.
  */
 import { spawn } from "node:child_process";
 import { once } from "node:events";
@@ -30,7 +30,9 @@ const LIMIT = numberOf("LIMIT", 20_000);
 /** The load as a part of the limit. */
 const LOADS = (process.env["LOADS"] ?? "0.125,0.5,2").split(",").map(Number);
 
-const POLICIES = { hot: { algorithm: "token-bucket", limit: LIMIT, burst: LIMIT, window: "1s" } };
+const ALGORITHM = process.env["ALGORITHM"] ?? "token-bucket";
+
+const POLICIES = { hot: { algorithm: ALGORITHM, limit: LIMIT, window: "1s" } };
 
 /** A way of `AWAY_MS`, and one queue in which each message takes `MESSAGE_MS`. */
 async function openWay(target: string) {
