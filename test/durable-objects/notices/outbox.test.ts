@@ -91,7 +91,7 @@ async function history(kind: Kind, random: () => number, steps: number, fault?: 
     return limit - (rules[0]?.remaining ?? 0);
   };
   const unsentOf = (key: string) =>
-    object.ask(key, (_, { ruleStates: [only] }) => only?.noticed.unsent.length ?? 0) as number;
+    object.ask(key, (_, { ruleStates: [only] }) => only?.noticed.unsent.length ?? 0);
   const crash = async () => {
     object.background = [];
     object.database.writesLeft = Infinity;
