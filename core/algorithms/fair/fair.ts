@@ -170,8 +170,7 @@ function withShares(algorithm: AnyAlgorithm): Algorithm<FairConfig, FairState> {
     untouchedAtMs: ({ inner }, state, uses) => algorithm.untouchedAtMs(inner, state?.inner, uses),
     refilled: ({ inner }, state, nowMs) => algorithm.refilled?.(inner, state?.inner, nowMs),
     outlastsMs: (...of) => lastsUntilMs(algorithm, ...of),
-    forecast: (config, state, isQueue) =>
-      forecastOf(algorithm.forecast(config.inner, state?.inner), config, state, isQueue),
+    forecast: (config, state, isQueue) => forecastOf(algorithm, config, state, isQueue),
     covers: (config, stored, ahead, state, outstanding, nowMs) =>
       algorithm.covers(config.inner, plain(stored), ahead, state?.inner, outstanding, nowMs),
     pack({ inner: config }, { inner, shares }, nowMs, before) {
@@ -296,14 +295,15 @@ const MAX_ENDS = 64;
  * groups take until then, their groups owe. In a queue a call that passes too soon may delay those behind it, so there the
  * share is asked again when a hold ends, as its group owes the units from then on.
  */
-function forecastOf(inner: Forecast, config: FairConfig, state?: FairState, isQueue = false): Forecast {
+function forecastOf(of: AnyAlgorithm, config: FairConfig, state?: FairState, isQueue = false): Forecast {
+  const inner = of.forecast(config.inner, state?.inner);
   let now = state;
   let [ends, nextEndMs] = [isQueue ? 0 : MAX_ENDS, Infinity];
   const ended = new Map<string, number>();
   const { namedBy: _, ...others } = config;
   const seenBy = (group: string) => (group === config.group ? config : { ...others, group });
-  const take = (of: FairConfig, atMs: number, units: number) => {
-    now = { inner: undefined, shares: taken(of, now, atMs, units) };
+  const take = (by: FairConfig, atMs: number, units: number) => {
+    now = { inner: undefined, shares: taken(by, now, atMs, units) };
   };
   return {
     debit(uses, from, to) {
