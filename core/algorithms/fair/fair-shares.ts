@@ -54,7 +54,8 @@ export const bucketShares: Sharing = {
     const atMs = unitsAtMs(0);
     if (atMs === Infinity) return Infinity;
     const then = standingOf(terms, paidTo(terms, shares, atMs), group.name, held, heldByAll, group.namedBy);
-    return atMs + waitOf(then, cost, heldUntilMs);
+    const soonestMs = passes(standing, cost) ? atMs : shares.atMs + 1;
+    return Math.max(soonestMs, atMs + waitOf(then, cost, heldUntilMs));
   },
   sureAfterMs,
   withTaken,
@@ -166,7 +167,9 @@ function waitNow(standing: Standing, cost: number, isHeld: boolean): number {
   const bursting = cost <= MAX_PARTS * part ? Math.max(roomMs, owesMs(MAX_PARTS * part - cost)) : Infinity;
   // When all is back but what it holds, another burst may begin.
   const isLate = bursting > burstEndsMs(standing) - shares.atMs;
-  return Math.max(1, Math.min(within, isLate ? Math.max(bursting, owesMs(held)) : bursting));
+  // What it holds now may have come back by then.
+  const leastMs = isHeld || held <= SLACK ? 1 : 0;
+  return Math.max(leastMs, Math.min(within, isLate ? Math.max(bursting, owesMs(held)) : bursting));
 }
 
 function msFor({ rate }: ShareTerms, units: number): number {

@@ -309,12 +309,12 @@ function forecastOf(of: AnyAlgorithm, config: FairConfig, state?: FairState, isQ
     debit(uses, from, to) {
       inner.debit(uses, from, to);
       nextEndMs = uses.endsMs[to] ?? Infinity;
-      if (isQueue && to > from) ends += 1;
-      for (let index = isQueue ? from : to; index < to; index += 1) {
+      if (to > from) ends += 1;
+      for (let index = from; index < to; index += 1) {
         const [group, units = 0, endMs = 0] = [uses.groups?.[index], uses.units[index], uses.endsMs[index]];
         if (group === undefined) continue;
-        take({ ...others, group }, endMs, units);
         ended.set(group, (ended.get(group) ?? 0) + units);
+        if (isQueue) take({ ...others, group }, endMs, units);
       }
     },
     take(atMs, units, group = config.group) {

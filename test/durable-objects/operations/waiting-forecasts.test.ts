@@ -112,3 +112,15 @@ test("what a group has held delays a call behind others of it no longer when it 
   await passMs(1_000);
   expect([...ahead, last].map(({ atMs }) => atMs - START_MS)).toEqual([325, 500, 725]);
 });
+
+test("a call larger than its part is told no later than what its group holds has come back", () => {
+  const key = new WaitingKey({ algorithm: "token-bucket", fair: true, limit: 10, window: 1_000 });
+  key.limit("", 5, { group: "other" });
+  key.ask("", { op: "hold", id: "held", cost: 1, ttlMs: 10, group: "one" });
+  const told = () => key.limit("", 7, { group: "one" }).rules[0]?.retryAfterMs;
+  expect(told()).toBe(300);
+  vi.setSystemTime(START_MS + 299);
+  expect(told()).toBe(1);
+  vi.setSystemTime(START_MS + 300);
+  expect(told()).toBe(0);
+});
