@@ -266,9 +266,9 @@ export class Outlook {
   #nextLease = 0;
   #outstanding: number;
 
-  constructor(rule: Rule, state: unknown, holds: readonly Hold[]) {
+  constructor(rule: Rule, state: unknown, holds: readonly Hold[], isQueue = false) {
     this.#rule = rule;
-    this.#forecast = rule.algorithm.forecast(forecastConfig(rule, holds), state);
+    this.#forecast = rule.algorithm.forecast(forecastConfig(rule, holds), state, isQueue);
     this.#holds = usesOf(holds);
     this.#outstanding = heldUnits(holds).all;
   }

@@ -38,7 +38,7 @@ export function waitBehindMs(
   nowMs: number,
   inForce = ruleAccounts,
 ): number | null {
-  const future = new Future(ruleAccounts, inForce);
+  const future = new Future(ruleAccounts, inForce, waiters.length > 0);
   const served = new Set<string>();
   let atMs = nowMs;
   for (const waiter of waiters) {
@@ -77,12 +77,14 @@ class Future {
   #accounts: readonly Account[];
   #takes: Take[] = [];
   #outlooks: ReturnType<typeof outlooksOf>;
+  readonly #isQueue: boolean;
 
-  constructor(own: readonly RuleAccount[], inForce: readonly RuleAccount[]) {
+  constructor(own: readonly RuleAccount[], inForce: readonly RuleAccount[], isQueue: boolean) {
     this.#inForce = inForce;
     this.#seen = own;
     this.#accounts = own.map(({ account }) => account);
-    this.#outlooks = outlooksOf(own);
+    this.#isQueue = isQueue;
+    this.#outlooks = outlooksOf(own, isQueue);
   }
 
   /** Another plan decides. What time returns is counted by the plan of each call that takes, as the object does. */
@@ -99,6 +101,7 @@ class Future {
         rule,
         account: underRule(rule, this.#accounts[index] ?? UNTOUCHED, atMs),
       })),
+      this.#isQueue,
     );
   }
 
@@ -167,10 +170,10 @@ function taken(rule: Rule, account: Account, of: Take["of"], atMs: number, endsA
   return { ...account, state: algorithm.debit(config, account.state, atMs, units) };
 }
 
-function outlooksOf(ruleAccounts: readonly RuleAccount[]) {
+function outlooksOf(ruleAccounts: readonly RuleAccount[], isQueue: boolean) {
   return ruleAccounts.map(({ rule, account: { state, holds } }) => ({
     rule,
-    outlook: new Outlook(rule, state, holds),
+    outlook: new Outlook(rule, state, holds, isQueue),
   }));
 }
 

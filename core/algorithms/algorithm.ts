@@ -97,8 +97,8 @@ export interface Algorithm<Config extends object, State> {
   /** When all units are back. Present when the state is needed for longer (windows/several-windows.ts). */
   fullAtMs?(config: Config, state: State | undefined, nowMs: number, uses?: Uses): number;
 
-  /** Simulates future uses of held units, without a change of the state. */
-  forecast(config: Config, state: State | undefined): Forecast;
+  /** Simulates future uses of held units, without a change of the state. @param isQueue calls are served one after another */
+  forecast(config: Config, state: State | undefined, isQueue?: boolean): Forecast;
 
   /**
    * Whether storage needs no write: from `nowMs` on, `stored` (`undefined`: no record) with `ahead` units held, as

@@ -4,7 +4,7 @@ import { announcedSeed } from "../support/random.ts";
 import { Database } from "./database.ts";
 import { WaitingSchedule } from "./waiting.ts";
 
-// Calls leave 0.68 times per history with a deviation of 0.85: 100 histories would have below 0.5 each for one seed in 50.
+// Calls leave 0.69 times per history with a deviation of 0.89: 100 histories would have below 0.45 each for one seed in 300.
 const SCHEDULES = depth(40, 600);
 
 // Each unanswered message is logged, and here there are many.
@@ -21,6 +21,6 @@ test(`in ${SCHEDULES} random histories nobody passes who waits, no isolate is gr
     });
     for (const [name, count] of Object.entries(outcome)) sum[name] = (sum[name] ?? 0) + Number(count);
   }
-  const least = { waited: 0.5, refused: 0.5, left: 0.5, admittedByIsolates: 0.5, deniedBehind: 0.5 };
+  const least = { waited: 0.5, refused: 0.5, left: 0.45, admittedByIsolates: 0.5, deniedBehind: 0.5 };
   expectOften(sum, SCHEDULES, least, ["waited", "refused", "deniedBehind"]);
 }, 900_000);

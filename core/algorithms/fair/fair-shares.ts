@@ -27,6 +27,7 @@
 
 import {
   ACTIVE_MS,
+  debtOf,
   firstOwing,
   type Group,
   isWithin,
@@ -48,12 +49,13 @@ export const bucketShares: Sharing = {
   reserve: () => 0,
   yields: () => false,
   mostNow,
-  passesAtMs(standing, cost, unitsAtMs) {
+  passesAtMs(standing, cost, unitsAtMs, heldUntilMs) {
     const { terms, shares, group, held, heldByAll } = standing;
     const atMs = unitsAtMs(0);
     if (atMs === Infinity) return Infinity;
     const then = standingOf(terms, paidTo(terms, shares, atMs), group.name, held, heldByAll, group.namedBy);
-    return atMs + waitOf(then, cost);
+    const soonestMs = passes(standing, cost) ? atMs : shares.atMs + 1;
+    return Math.max(soonestMs, atMs + waitOf(then, cost, heldUntilMs));
   },
   sureAfterMs,
   withTaken,
@@ -123,7 +125,7 @@ function passes(standing: Standing, cost: number): boolean {
 }
 
 function burstEndsMs({ terms, shares, group }: Standing): number {
-  const sinceMs = group.clearAt > shares.virtual ? group.sinceMs : shares.atMs;
+  const sinceMs = debtOf(shares, group) > SLACK ? group.sinceMs : shares.atMs;
   return sinceMs + terms.burst / terms.rate;
 }
 
@@ -137,34 +139,37 @@ function mostNow(standing: Standing, available: number): number {
 }
 
 /** Milliseconds until a cost passes if nobody else asks: exact, unless many groups are forgotten until then. 0: it passes. */
-function waitOf(standing: Standing, cost: number): number {
+function waitOf(standing: Standing, cost: number, heldUntilMs?: number): number {
   const { terms, shares, group, held, heldByAll } = standing;
+  const isHeld = heldUntilMs !== undefined;
   let now = standing;
   for (let step = 0; step < MAX_STEPS; step += 1) {
-    const waitMs = waitNow(now, cost);
-    const passesAtMs = now.shares.atMs + waitMs;
+    const passesAtMs = now.shares.atMs + waitNow(now, cost, isHeld);
     const changeMs = passesAtMs <= now.shares.anyIdleFromMs ? Infinity : nextIdleMs(now);
-    if (passesAtMs <= changeMs) return now.shares.atMs + waitMs - shares.atMs;
+    if (passesAtMs <= changeMs || changeMs > (heldUntilMs ?? Infinity)) return passesAtMs - shares.atMs;
     now = standingOf(terms, paidTo(terms, now.shares, changeMs), group.name, held, heldByAll);
   }
-  return now.shares.atMs + waitNow(now, cost) - shares.atMs;
+  return now.shares.atMs + waitNow(now, cost, isHeld) - shares.atMs;
 }
 
 /** Parts grow as groups are forgotten: a wait looks at so many of these instants. */
 const MAX_STEPS = 32;
 
-/** The same while no group is forgotten. */
-function waitNow(standing: Standing, cost: number): number {
+/** The same while no group is forgotten. @param isHeld what is held stays so: Infinity if no other units suffice */
+function waitNow(standing: Standing, cost: number, isHeld: boolean): number {
   if (passes(standing, cost)) return 0;
-  const { terms, shares, part, all } = standing;
-  const ms = (units: number) => msFor(terms, units);
-  const within = ms(untilOwes(standing, part - cost));
-  const room = (1 - CUT) * terms.burst + part;
-  const endsMs = burstEndsMs(standing) - shares.atMs;
-  let bursting = cost <= MAX_PARTS * part && endsMs > 0 ? ms(all + cost - room) : Infinity;
-  if (bursting <= endsMs) bursting = Math.max(bursting, ms(untilOwes(standing, MAX_PARTS * part - cost)));
-  const least = Math.min(within, bursting <= endsMs ? bursting : Infinity);
-  return Math.max(1, least);
+  const { terms, shares, part, all, held } = standing;
+  const owesMs = (most: number) =>
+    isHeld && most < held - SLACK ? Infinity : msFor(terms, untilOwes(standing, most));
+  const within = owesMs(Math.max(0, part - cost));
+  const excess = all + cost - (1 - CUT) * terms.burst - part;
+  const roomMs = isHeld && excess > shares.owed + SLACK ? Infinity : msFor(terms, excess);
+  const bursting = cost <= MAX_PARTS * part ? Math.max(roomMs, owesMs(MAX_PARTS * part - cost)) : Infinity;
+  // When all is back but what it holds, another burst may begin.
+  const isLate = bursting > burstEndsMs(standing) - shares.atMs;
+  // What it holds now may have come back by then.
+  const leastMs = isHeld || held <= SLACK ? 1 : 0;
+  return Math.max(leastMs, Math.min(within, isLate ? Math.max(bursting, owesMs(held)) : bursting));
 }
 
 function msFor({ rate }: ShareTerms, units: number): number {
@@ -246,7 +251,7 @@ function withTaken(standing: Standing, units: number): Shares {
   const taken: Group = {
     ...group,
     clearAt,
-    sinceMs: isOwing ? group.sinceMs : atMs,
+    sinceMs: owed > SLACK ? group.sinceMs : atMs,
     seenMs: units > 0 ? atMs : group.seenMs,
   };
   const groups = placed(standing, taken);

@@ -43,11 +43,12 @@ interface FairConfig {
   readonly terms: ShareTerms;
   readonly sharing: Sharing;
   readonly windowMs: number;
-  /** Whose call it is, and what its holds have. Absent: nobody's, which no share decides. */
+  /** Whose call it is. Absent: nobody's, which no share decides. */
   readonly group?: string;
   /** The caller that names it. */
   readonly namedBy?: string;
-  readonly held?: number;
+  /** What the holds of each group have. */
+  readonly held?: HeldByName;
 }
 
 interface FairState {
@@ -120,9 +121,7 @@ export function inGroup(config: object, group: string | undefined, namedBy?: str
 
 /** The configuration with what holds have. */
 export function withHeld(config: object, held: HeldByGroup): object {
-  const { group } = config as FairConfig;
-  if ("slots" in config) return { ...config, held };
-  return group === undefined ? config : { ...config, held: held.byGroup.get(group) ?? 0 };
+  return { ...config, held: "slots" in config ? held : held.byGroup };
 }
 
 function marksOf({ storedAs, hasWindows }: AnyAlgorithm) {
@@ -171,7 +170,7 @@ function withShares(algorithm: AnyAlgorithm): Algorithm<FairConfig, FairState> {
     untouchedAtMs: ({ inner }, state, uses) => algorithm.untouchedAtMs(inner, state?.inner, uses),
     refilled: ({ inner }, state, nowMs) => algorithm.refilled?.(inner, state?.inner, nowMs),
     outlastsMs: (...of) => lastsUntilMs(algorithm, ...of),
-    forecast: (config, state) => forecastOf(algorithm.forecast(config.inner, state?.inner), config, state),
+    forecast: (config, state, isQueue) => forecastOf(algorithm, config, state, isQueue),
     covers: (config, stored, ahead, state, outstanding, nowMs) =>
       algorithm.covers(config.inner, plain(stored), ahead, state?.inner, outstanding, nowMs),
     pack({ inner: config }, { inner, shares }, nowMs, before) {
@@ -218,14 +217,15 @@ function stateOf(inner: unknown, shares: Shares | undefined): FairState | undefi
 
 function taken(config: FairConfig, state: FairState | undefined, nowMs: number, units: number) {
   if (config.group === undefined || units === 0) return state?.shares;
-  return config.sharing.withTaken(standingAt({ ...config, held: 0 }, state, nowMs, 0), units);
+  return config.sharing.withTaken(standingAt(config, state, nowMs, 0, 0), units);
 }
 
 function standingAt(
-  { terms, sharing, group = "", namedBy, held }: FairConfig,
+  { terms, sharing, group = "", namedBy, held: heldBy }: FairConfig,
   state: FairState | undefined,
   atMs: number,
   outstanding: number,
+  held = heldBy?.get(group),
 ): Standing {
   return standingOf(terms, sharing.paidTo(terms, state?.shares, atMs), group, held, outstanding, namedBy);
 }
@@ -238,7 +238,7 @@ function decide(
   cost: number,
   outstanding: number,
 ): Decision {
-  const { inner, terms, sharing, windowMs, group, namedBy, held } = config;
+  const { inner, terms, sharing, windowMs, group, namedBy } = config;
   const { shares: before } = state ?? {};
   const decideInner = (units: number, reserved = 0) =>
     algorithm.decide(inner, state?.inner, nowMs, units, outstanding + reserved);
@@ -247,13 +247,12 @@ function decide(
   const reserved = cost === 0 ? 0 : sharing.reserve(standing, cost);
   const decision = decideInner(cost, reserved);
   if (decision.allowed && (cost === 0 || sharing.passes(standing, cost))) {
-    const shares = cost === 0 ? before : sharing.withTaken(standing, cost);
-    const after =
-      cost === 0 ? standing : standingOf(terms, shares ?? standing.shares, group, held, outstanding, namedBy);
+    const shares = cost === 0 ? standing.shares : sharing.withTaken(standing, cost);
+    const after = standingOf(terms, shares, group, standing.held, outstanding, namedBy);
     const left = sharing.mostNow(after, decision.remaining + reserved);
     return {
       ...decision,
-      state: stateOf(decision.state, shares),
+      state: stateOf(decision.state, cost === 0 ? before : shares),
       remaining: left,
       share: { group, ...shareOf(after, windowMs, left) },
     };
@@ -288,27 +287,48 @@ function withoutGroup(decision: AlgorithmDecision<unknown>, shares: Shares | und
   return denied;
 }
 
+/** Behind the ends of so many holds, and for a call alone, a wait is as if what is held could come back: a lower bound. */
+const MAX_ENDS = 64;
+
 /**
  * What passes at an instant passes the algorithm later too; whether a share does, is asked of that instant. What calls of
- * groups take until then, their groups owe.
+ * groups take until then, their groups owe. In a queue a call that passes too soon may delay those behind it, so there the
+ * share is asked again when a hold ends, as its group owes the units from then on.
  */
-function forecastOf(inner: Forecast, config: FairConfig, state: FairState | undefined): Forecast {
+function forecastOf(of: AnyAlgorithm, config: FairConfig, state?: FairState, isQueue = false): Forecast {
+  const inner = of.forecast(config.inner, state?.inner);
   let now = state;
-  const seenBy = (group: string): FairConfig => {
-    const { held: _, namedBy: __, ...others } = config;
-    return group === config.group ? config : { ...others, group };
+  let [ends, nextEndMs] = [isQueue ? 0 : MAX_ENDS, Infinity];
+  const ended = new Map<string, number>();
+  const { namedBy: _, ...others } = config;
+  const seenBy = (group: string) => (group === config.group ? config : { ...others, group });
+  const take = (by: FairConfig, atMs: number, units: number) => {
+    now = { inner: undefined, shares: taken(by, now, atMs, units) };
   };
   return {
-    ...inner,
+    debit(uses, from, to) {
+      inner.debit(uses, from, to);
+      nextEndMs = uses.endsMs[to] ?? Infinity;
+      if (to > from) ends += 1;
+      for (let index = from; index < to; index += 1) {
+        const [group, units = 0, endMs = 0] = [uses.groups?.[index], uses.units[index], uses.endsMs[index]];
+        if (group === undefined) continue;
+        ended.set(group, (ended.get(group) ?? 0) + units);
+        if (isQueue) take({ ...others, group }, endMs, units);
+      }
+    },
     take(atMs, units, group = config.group) {
       inner.take(atMs, units);
-      if (group !== undefined) now = { inner: undefined, shares: taken(seenBy(group), now, atMs, units) };
+      if (group !== undefined) take(seenBy(group), atMs, units);
     },
     passesAtMs(atMs, cost, outstanding, group = config.group) {
       const unitsAtMs = (reserved: number) => inner.passesAtMs(atMs, cost, outstanding + reserved);
       if (cost === 0 || group === undefined) return unitsAtMs(0);
-      return config.sharing.passesAtMs(standingAt(seenBy(group), now, atMs, outstanding), cost, unitsAtMs);
+      const held = (config.held?.get(group) ?? 0) - (ended.get(group) ?? 0);
+      const standing = standingAt(seenBy(group), now, atMs, outstanding, held);
+      return config.sharing.passesAtMs(standing, cost, unitsAtMs, ends < MAX_ENDS ? nextEndMs : undefined);
     },
+    isCertain: (atMs, outstanding) => ends >= MAX_ENDS && inner.isCertain(atMs, outstanding),
   };
 }
 

@@ -57,8 +57,16 @@ export interface Sharing {
   yields(standing: Standing, cost: number): boolean;
   /** The largest cost that passes now, if the algorithm has as many units. */
   mostNow(standing: Standing, available: number): number;
-  /** When a cost passes if nobody else asks. @param unitsAtMs when there are units for it, and so many more */
-  passesAtMs(standing: Standing, cost: number, unitsAtMs: (reserved: number) => number): number;
+  /**
+   * When a cost passes if nobody else asks. @param unitsAtMs when there are units for it, and so many more
+   * @param heldUntilMs until when nothing that is held comes back; absent: unknown, so a bucket's wait is a lower bound
+   */
+  passesAtMs(
+    standing: Standing,
+    cost: number,
+    unitsAtMs: (reserved: number) => number,
+    heldUntilMs?: number,
+  ): number;
   /** Milliseconds until it passes whatever the other active groups do; `null`: it is larger than the part. */
   sureAfterMs(standing: Standing, cost: number): number | null;
   /** The shares after the group has been admitted this many units; a negative number gives units back. */
