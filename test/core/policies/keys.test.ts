@@ -1,5 +1,5 @@
 import fc from "fast-check";
-import * as ipaddr from "ipaddr.js";
+import ipaddr from "ipaddr.js";
 import { expect, test } from "vitest";
 import { normaliseKey } from "../../../core/catalog/keys.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
