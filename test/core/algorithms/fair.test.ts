@@ -283,7 +283,7 @@ function checkWait(
   shared.account = account;
 }
 
-const HISTORIES = depth(40, 2_500);
+const HISTORIES = depth(20, 2_500);
 test(`in ${HISTORIES} histories a group within its part is never denied, and waits are exact`, () => {
   for (let seed = SEED; seed < SEED + HISTORIES; seed += 1)
     try {
@@ -300,7 +300,7 @@ test.each([
   { ...BUCKET, algorithm: "fixed-window" },
   { ...BUCKET, algorithm: "sliding-window-counter" },
 ])("$algorithm: what a group may take now it gets, waits are exact, and no sure one is shorter", (fields) => {
-  for (let seed = SEED; seed < SEED + depth(2, 60); seed += 1) {
+  for (let seed = SEED; seed < SEED + depth(1, 60); seed += 1) {
     const random = seededRandom(seed);
     const shared = new Shared({ ...fields, limit: 60 });
     const count = 2 + Math.floor(5 * random());

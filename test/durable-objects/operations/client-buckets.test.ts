@@ -11,6 +11,7 @@ import { MAX_MARGIN_MS } from "../../../core/reservations/sizing.ts";
 import { Database } from "../../simulation/database.ts";
 import { Oracle } from "../../simulation/laws.ts";
 import { SimulatedObject } from "../../simulation/simulated-object.ts";
+import { depth } from "../../support/depth.ts";
 import { parsePolicies } from "../../support/milliseconds.ts";
 import { announcedSeed, seededRandom } from "../../support/random.ts";
 
@@ -149,7 +150,7 @@ function lieAtRandom(random: () => number, nameOf: (name: string) => string) {
 
 test("whatever clients say of what they have and return, others are never admitted over the limit", () => {
   const random = seededRandom(announcedSeed("lying clients"));
-  for (let run = 0; run < 60; run += 1) {
+  for (let run = 0; run < depth(20, 60); run += 1) {
     database.clear();
     expect(lieAtRandom(random, client)).toBe(0);
   }
@@ -198,7 +199,7 @@ function shareAtRandom(random: () => number, nameOf: (name: string) => string) {
 
 test("all clients of one caller have at most half of what others want too, whatever they say that they need", () => {
   const random = seededRandom(announcedSeed("greedy clients"));
-  for (let run = 0; run < 30; run += 1) {
+  for (let run = 0; run < depth(10, 30); run += 1) {
     database.clear();
     const { over, ofIsolate } = shareAtRandom(random, client);
     expect(over).toBe(0);
