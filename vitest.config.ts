@@ -73,6 +73,7 @@ const LONGEST = [
   "left-behind",
   "groups",
   "regions",
+  "scale",
   "slots",
   "clients",
   "adaptive",
