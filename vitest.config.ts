@@ -15,10 +15,8 @@ const isDeep = process.env["WEIR_DEEP"] !== undefined;
 /** On two cores vitest would use one of them. Quick tests wait more than those at full length, so more of them run. */
 const maxWorkers = Math.ceil((isDeep ? 1 : 1.5) * availableParallelism());
 
-// Examples import the package by its name: here that is its source.
-const ownPackage = {
-  resolve: { alias: [{ find: /^weir-limiter\/(.*)$/, replacement: `${import.meta.dirname}/package/$1.ts` }] },
-};
+/** Node imports modules itself: Vite's transforms and getters for imports are a tenth of their processor time. */
+const native = { experimental: { viteModuleRunner: false, nodeLoader: false } };
 /** No test is about how long it takes: what it ends is only one that hangs. */
 const testTimeout = 600_000;
 const core = { setupFiles, maxWorkers, testTimeout };
@@ -47,6 +45,7 @@ const workerd = {
 };
 
 const system = {
+  ...native,
   globalSetup: ["test/support/prepare-system.ts"],
   testTimeout,
   hookTimeout: testTimeout,
@@ -74,6 +73,7 @@ const LONGEST = [
   "left-behind",
   "groups",
   "regions",
+  "scale",
   "slots",
   "clients",
   "adaptive",
@@ -126,10 +126,11 @@ export default defineConfig({
     projects: [
       {
         // The pure core and the project's structure: plain Node, thousands of cases a second.
-        ...ownPackage,
         test: {
+          ...native,
           ...core,
           name: "core",
+          execArgv: ["--import", `${import.meta.dirname}/test/support/own-package.ts`],
           // Most of these files take less time than their imports: one process runs many.
           isolate: false,
           include: ["test/**/*.test.ts", "examples/**/*.test.ts"],
@@ -138,16 +139,15 @@ export default defineConfig({
       },
       {
         test: {
-          // Node imports them itself: Vite's transforms and getters for imports are a tenth of their processor time.
-          experimental: { viteModuleRunner: false, nodeLoader: false },
+          ...native,
           setupFiles: [...setupFiles, "test/support/behind-others.ts"],
           testTimeout,
           name: "simulation",
           maxWorkers: waitingWorkers,
           sequence: { groupOrder: 1 },
           include: OWN_PROCESS,
-          // Hundreds of holders make garbage that outlives a small young generation: a third of their time.
-          execArgv: ["--max-semi-space-size=64"],
+          // Hundreds of holders make garbage that outlives a small young generation: a third of their time. No core is idle.
+          execArgv: ["--min-semi-space-size=32", "--max-semi-space-size=64", "--single-threaded-gc"],
         },
       },
       {

@@ -7,10 +7,11 @@ import type { Time } from "../../core/clock.ts";
 import { MAX_BATCH_LENGTH, MAX_BATCHED } from "../../core/protocol/messages.ts";
 import { Dice } from "../simulation/dice.ts";
 import { VirtualTime } from "../simulation/virtual-time.ts";
+import { depth } from "../support/depth.ts";
 import { announcedSeed } from "../support/random.ts";
 import { type Breakage, BrokenLaw, callOf, DEADLINE_MS, History, law, warm } from "./batch-history.ts";
 
-const HISTORIES = 300;
+const HISTORIES = depth(120, 300);
 
 afterEach(() => void vi.restoreAllMocks());
 

@@ -1,6 +1,4 @@
 /** Each row of docs/migrating/rate-limiter-flexible.md, beside the real one, at the same instants. */
-import { mkdirSync, writeFileSync } from "node:fs";
-import { join } from "node:path";
 import {
   BurstyRateLimiter,
   RateLimiterMemory,
@@ -12,7 +10,7 @@ import { parse as parseToml } from "smol-toml";
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import { createLimiter } from "../../package/client.ts";
 import { manualClock, memoryLimiter } from "../../package/testing.ts";
-import { readPages } from "../support/docs.ts";
+import { readPages, runExample } from "../support/docs.ts";
 
 const PAGE = "docs/migrating/rate-limiter-flexible.md";
 /** It links the recipe of this page. */
@@ -298,14 +296,8 @@ describe("only failures count", () => {
   /** The recipe as it stands on the page. */
   async function recipe(): Promise<{ login: Login; limiter: ReturnType<typeof memoryLimiter> }> {
     const { limiter } = start();
-    vi.resetModules();
-    vi.doMock("weir-limiter/client", () => ({ createLimiter: () => limiter }));
     const code = ofRecipe.find((fence) => fence.code.includes("limiter.hold("))?.code ?? "";
-    const folder = join(import.meta.dirname, "../../dist/run-examples");
-    mkdirSync(folder, { recursive: true });
-    const file = `${join(folder, "failures")}.ts`;
-    writeFileSync(file, code);
-    const { login } = (await import(file)) as { login: Login };
+    const { login } = (await runExample("failures", code, limiter)) as { login: Login };
     return { login, limiter };
   }
 

@@ -44,7 +44,7 @@ const SHARED = [
 ] as const;
 
 describe.each(SEEDS)("seed %i", (seed) => {
-  test.each(depth(SHARED.slice(0, 2), [...SHARED]))(
+  test.each(depth(SHARED.slice(1, 2), [...SHARED]))(
     "%s shared: it comes down in 5 s, p99 stays below %i ms, nothing collapses, it recovers",
     (adapt, mostMs, share) => {
       const seconds = run(adapt, "shared", seed);

@@ -116,7 +116,12 @@ inDeepRuns.each(["gcra", "sliding-log", "fixed-window", "sliding-window-counter"
 
 test("whatever is lost, never more than the limit is admitted", PATIENT, async () => {
   for (let seed = 1; seed <= depth(1, 3); seed += 1) {
-    const { over, used } = await shared({ asked: besideFlood(3), lost: 0.05, seed });
+    const { over, used } = await shared({
+      asked: besideFlood(3),
+      lost: 0.05,
+      seconds: depth(4, SECONDS),
+      seed,
+    });
     expect(over).toBe(0);
     expect(used).toBeGreaterThan(0.8);
   }

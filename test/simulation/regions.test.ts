@@ -16,7 +16,7 @@ const CELL: Cell = {
   fault: "none",
   seed: 1,
   durationMs: depth(4_000, 8_000),
-  lawEveryMs: 5,
+  lawEveryMs: depth(10, 5),
 };
 const NOTHING_OVER = { admittedOver: 0, handedOutOver: 0 };
 
@@ -83,7 +83,7 @@ test.each([
   async (_, restart) => {
     const seed = announcedSeed("regions");
     for (const quota of depth([CELL.quota], [CELL.quota, LOG])) {
-      const change = { load: 10, restart, durationMs: depth(6_000, 10_000), seed, quota };
+      const change = { load: depth(5, 10), restart, durationMs: depth(6_000, 10_000), seed, quota };
       expect((await runCell({ ...CELL, ...change })).admittedOver).toBe(0);
     }
   },
@@ -93,7 +93,7 @@ test.each([
 const PLAN_LATE_MS = 2_000;
 /** The same where a region's object does not reach the key's own. */
 const PLAN_UNHEARD_MS = 13_000;
-const PLAN_AT_MS = 8_000;
+const PLAN_AT_MS = depth(6_000, 8_000);
 /** It names a smaller plan, and the message never arrives. */
 const lostPlan: NonNullable<Cell["plantBetween"]> = {
   message(call) {
@@ -113,7 +113,7 @@ const PLANS: readonly (readonly [string, Partial<Cell>, Partial<NonNullable<Cell
   ["unheard by the key's own object, ", { plantBetween: lostPlan }, { lateMs: PLAN_UNHEARD_MS }],
 ];
 
-/** As usual, a bucket is in the test below. Quick is one that loses messages, in 15 s of virtual time: the last ones take 26. */
+/** As usual, a bucket is in the test below. Quick is one that loses messages, in 11 s of virtual time: the last ones take 26. */
 const PLANS_OF = [
   ["", LOG, {}, {}] as const,
   ...PLANS.flatMap(([name, ...of]) => [LOG, CELL.quota].map((quota) => [name, quota, ...of] as const)),
@@ -121,7 +121,7 @@ const PLANS_OF = [
 
 async function runPlan(quota: Cell["quota"], times: Partial<NonNullable<Cell["plan"]>>, cell: Partial<Cell>) {
   const plan = { limit: quota.limit / 4, atMs: PLAN_AT_MS, lateMs: PLAN_LATE_MS, ...times };
-  const durationMs = PLAN_AT_MS + plan.lateMs + 5_000;
+  const durationMs = PLAN_AT_MS + plan.lateMs + depth(3_000, 5_000);
   const seed = announcedSeed("plans in regions");
   const { admittedOver, planOver, timeline } = await runCell({
     ...CELL,
@@ -141,7 +141,7 @@ test.each(depth(PLANS_OF.slice(1, 2), PLANS_OF))(
 );
 
 test("the same of a bucket; then most of the smaller limit is admitted, and not what holds of the larger one leave", async () => {
-  const timeline = await runPlan(CELL.quota, {}, { durationMs: depth(16_000, 26_000) });
+  const timeline = await runPlan(CELL.quota, {}, { durationMs: depth(13_000, 26_000) });
   // In halves of a second, as parts of the larger limit. At first a burst may be left, half of what comes in two seconds.
   const first = (PLAN_AT_MS + PLAN_LATE_MS) / 500;
   for (let half = first; half + 4 <= timeline.length; half += 4) {
@@ -184,7 +184,7 @@ test("all get a part of the limit, and its home object hears little", async () =
 
 // Of 300 holders it was 0.93: bursts are held twice, and what came to a full bucket was lost.
 test("a log in regions is nearly full, since calls wait there for its next units", async () => {
-  const change = { quota: LOG, holders: 300, durationMs: 12_000, lawEveryMs: 100 };
+  const change = { quota: LOG, holders: 300, durationMs: depth(10_500, 12_000), lawEveryMs: 100 };
   const { timeline, handedOutOver } = await runCell({ ...CELL, ...change });
   expect(handedOutOver).toBe(0);
   // The last window that is whole.

@@ -52,7 +52,7 @@ test.each([...POLICIES.keys()])("%s: hardly a row for 1,000 keys that come once"
 /** Messages and rows of an isolate for 1,000 calls, after the longest lifetime. */
 function costOf(next: (call: number) => number, callsPerSecond: number) {
   const isolate = new OneIsolate({ algorithm: "token-bucket", limit: 600, window: "1m" });
-  const calls = Math.max(10_000, 8 * callsPerSecond);
+  const calls = Math.max(depth(5_000, 10_000), 8 * callsPerSecond);
   const make = () => {
     for (let call = 0; call < calls; call += 1) {
       isolate.limit(next(isolate.counts.calls));

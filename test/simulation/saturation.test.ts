@@ -25,13 +25,23 @@ test.each(LOADS)(
 );
 
 test.each(depth([4], [1, 4, 32]))("below the limit nobody is denied, with %d isolates", async (isolates) => {
-  const { admittedShare } = await saturate({ limit: 10_000, isolates, isSkewed: false, factor: 0.8 });
+  const { admittedShare } = await saturate({
+    limit: depth(4_000, 10_000),
+    isolates,
+    isSkewed: false,
+    factor: 0.8,
+  });
   expect(admittedShare).toBeGreaterThanOrEqual(0.9999);
 });
 
 test("a steady stream does not wait: units are asked for ahead of need", async () => {
   for (const isolates of depth([4], [1, 4])) {
-    const { waitedShare } = await saturate({ limit: 100_000, isolates, isSkewed: false, factor: 0.1 });
+    const { waitedShare } = await saturate({
+      limit: depth(30_000, 100_000),
+      isolates,
+      isSkewed: false,
+      factor: 0.1,
+    });
     expect(waitedShare).toBeLessThan(0.01);
   }
 });

@@ -13,7 +13,7 @@ const CELL: Cell = {
   fault: "none",
   seed: 1,
   durationMs: 2_000,
-  lawEveryMs: 1,
+  lawEveryMs: depth(5, 1),
 };
 /** The object grants each holder twice the units that it keeps apart. */
 const grantsTwice: Cell["plant"] = (answer) => {
@@ -47,7 +47,8 @@ describe.each(["isolate", "process"] as const)("one far %s", (kind) => {
   test.each(depth([2], [0.5, 2, 20]))(
     "at %d times a log gets all of it, and few of its calls wait for a message",
     async (load) => {
-      const cell: Cell = { ...CELL, kind, quota: LOG, holders: 1, load, durationMs: 15_000, lawEveryMs: 100 };
+      const durationMs = depth(10_000, 15_000);
+      const cell: Cell = { ...CELL, kind, quota: LOG, holders: 1, load, durationMs, lawEveryMs: 100 };
       const figures = await runCell(cell);
       expect(figures.admittedOver).toBe(0);
       expect(figures.handedOutOver).toBe(0);

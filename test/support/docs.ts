@@ -1,8 +1,11 @@
 /** The parsed documentation: pages, headings, links and fenced examples. */
-import { readdirSync, readFileSync } from "node:fs";
+import { mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import type { Limiter } from "../../client/limiter.ts";
 
 const ROOT = join(import.meta.dirname, "..", "..");
+/** Where examples are run; git ignores it. */
+const RUN_FOLDER = join(ROOT, "dist/run-examples");
 
 /** A fenced block, with the line of its opening fence. */
 export interface Fence {
@@ -81,4 +84,20 @@ function linksOf(prose: readonly string[]): string[] {
   const inline = text.matchAll(/\]\(([^()\s]+)\)/g);
   const references = text.matchAll(/^\[[^\]]+\]: +(\S+)$/gm);
   return [...inline, ...references].map(([, address]) => String(address));
+}
+
+/** What `createLimiter` gives an example that runs. */
+const given = globalThis as { limiterOfExample?: Limiter };
+const GIVES = "data:text/javascript,export const createLimiter = () => globalThis.limiterOfExample";
+let runs = 0;
+
+/** Runs an example as it stands there, over a limiter of the test. Returns what it exports. */
+export async function runExample(name: string, code: string, limiter: Limiter): Promise<unknown> {
+  const file = join(RUN_FOLDER, `${name}.ts`);
+  mkdirSync(RUN_FOLDER, { recursive: true });
+  writeFileSync(file, code.replace('from "weir-limiter/client"', `from "${GIVES}"`));
+  given.limiterOfExample = limiter;
+  // Each run is a module of its own.
+  runs += 1;
+  return await import(`${file}?${runs}`);
 }

@@ -18,7 +18,7 @@ const POLICIES = {
   shared: { algorithm: "token-bucket", limit: 100, window: 2_592_000_000, objects: 1, deadlineMs: 10_000 },
 };
 /** Between two calls of one caller. */
-const PAUSE_MS = depth(25, 5);
+const PAUSE_MS = depth(50, 5);
 const folder = mkdtempSync(join(tmpdir(), "weir-catalog-"));
 const state = makeState();
 let serving: Serving;

@@ -8,6 +8,7 @@ import { expect, test } from "vitest";
 import { freePort } from "../../scripts/free-port.ts";
 import { BUNDLE } from "../../scripts/project.ts";
 import type { Serving } from "../../scripts/workerd.ts";
+import { depth } from "../support/depth.ts";
 import { TOKENS } from "../support/fixtures.ts";
 import { HttpClient } from "../support/http-client.ts";
 import { parsedMetrics } from "../support/metrics.ts";
@@ -57,7 +58,7 @@ test.concurrent("after real traffic the metrics are exactly what was answered, a
   await using limiter = new Limiter();
   const url = await limiter.start();
   const near = new Map<string, number>();
-  const decisions = await traffic(url, limiter.random, 300, new Map(), near);
+  const decisions = await traffic(url, limiter.random, depth(150, 300), new Map(), near);
   expect(await metricsWith(url, sumOf(decisions))).toEqual(decisions);
 
   const { samples } = parsedMetrics(await readMetrics(url));
@@ -120,7 +121,7 @@ test.concurrent("a server that is killed loses what was not sent at most, and co
   await using limiter = new Limiter();
   let told = 0;
   let least = 0;
-  for (let kill = 0; kill < 3; kill += 1) {
+  for (let kill = 0; kill < depth(2, 3); kill += 1) {
     const url = await limiter.start();
     const atStart = sumOf(await metricDecisions(url));
     expect(atStart).toBeGreaterThanOrEqual(least);

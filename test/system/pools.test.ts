@@ -67,14 +67,14 @@ test.concurrent.each(["one", "one-log"])(
   async (policy) => {
     const { client } = world.regions[0] as World["regions"][number];
     let admitted = 0;
-    for (let call = 0; call < 20; call += 1) {
+    for (let call = 0; call < depth(10, 20); call += 1) {
       const { body } = await client.limit(policy, "told");
       if (body["success"] === true) admitted += 1;
       // Nobody else is here, so no wait is longer than the window.
       expect(body["retryAfterMs"]).toBeLessThanOrEqual(300);
       await new Promise((done) => setTimeout(done, Number(body["retryAfterMs"])));
     }
-    expect(admitted).toBeGreaterThanOrEqual(9);
+    expect(admitted).toBeGreaterThanOrEqual(depth(4, 9));
   },
 );
 

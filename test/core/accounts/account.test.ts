@@ -20,6 +20,7 @@ import {
 } from "../../../core/accounts/hold.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
 import { decide } from "../../support/decide.ts";
+import { depth } from "../../support/depth.ts";
 import { bucket, reachable } from "../../support/rules.ts";
 
 function taken(rule: Rule, account: Account, nowMs: number, cost: number): Account {
@@ -113,7 +114,7 @@ test("the promised wait is exact while holds expire on the way", () => {
         expect(passes(retryAfterMs - 1)).toBe(false);
       },
     ),
-    { numRuns: 3_000 },
+    { numRuns: depth(600, 3_000) },
   );
 });
 
@@ -130,7 +131,7 @@ test("an account is whole at the instant it says, if nobody comes, and not befor
       expect(free(wholeMs)).toEqual({ isFull: true, resetAfterMs: 0 });
       if (wholeMs > 0) expect(free(wholeMs - 1).resetAfterMs).toBe(1);
     }),
-    { numRuns: 2_000 },
+    { numRuns: depth(400, 2_000) },
   );
 });
 
@@ -173,7 +174,7 @@ test("whatever holders do, and however late, no interval has more units than the
       }
       expectWithinBound(fields, used);
     }),
-    { numRuns: 3_000 },
+    { numRuns: depth(600, 3_000) },
   );
 });
 

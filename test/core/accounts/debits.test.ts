@@ -8,6 +8,7 @@ import type { Rule } from "../../../core/policies/policy.ts";
 import { forced, type TooMany, withUsed } from "../../../durable-objects/operations/limits.ts";
 import { specimens, ruleWith } from "../../support/algorithms.ts";
 import { decide } from "../../support/decide.ts";
+import { depth } from "../../support/depth.ts";
 import { ruleOf } from "../../support/rules.ts";
 
 const START_MS = 1_760_000_000_000;
@@ -58,7 +59,7 @@ describe.each(rates)("$name", (algorithm) => {
         expect(decide(rule, after, nowMs + waitMs - 1, 1).allowed).toBe(false);
         expect(decide(rule, after, nowMs + waitMs, 1).allowed).toBe(true);
       }),
-      { numRuns: 500 },
+      { numRuns: depth(100, 500) },
     );
   });
 

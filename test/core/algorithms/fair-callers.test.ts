@@ -47,7 +47,10 @@ class Shared {
  * One caller floods with up to 10,000 groups of its own. Another one's two groups come later, and keep to buckets of their
  * parts, in which those of the first count as 16. @returns how many of their calls were denied, and what all got
  */
-function flooded(seed: number, { startMs = 3_000, endMs = 25_000, restartMs = Infinity } = {}) {
+function flooded(
+  seed: number,
+  { startMs = 3_000, endMs = depth(20_000, 25_000), restartMs = Infinity } = {},
+) {
   const random = seededRandom(seed);
   const shared = new Shared();
   const part = { rate: 1_000 / (KEPT + 2), burst: 1_000 / 2 / (KEPT + 2) - 1e-6 };

@@ -283,7 +283,7 @@ function checkWait(
   shared.account = account;
 }
 
-const HISTORIES = depth(40, 2_500);
+const HISTORIES = depth(20, 2_500);
 test(`in ${HISTORIES} histories a group within its part is never denied, and waits are exact`, () => {
   for (let seed = SEED; seed < SEED + HISTORIES; seed += 1)
     try {

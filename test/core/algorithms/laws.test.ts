@@ -107,7 +107,7 @@ describe.each([...algorithms.values()])("$name", (algorithm) => {
           }
         });
       }),
-      { numRuns: depth(35, 1_000) },
+      { numRuns: depth(20, 1_000) },
     );
   });
 
@@ -182,7 +182,7 @@ describe.each([...algorithms.values()])("$name", (algorithm) => {
         expect(decide(rule, account, passesAtMs - 1, cost, held).allowed).toBe(false);
         expect(decide(rule, account, passesAtMs, cost, held).allowed).toBe(true);
       }),
-      { numRuns: depth(35, 1_000) },
+      { numRuns: depth(20, 1_000) },
     );
   });
 
@@ -385,7 +385,7 @@ describe.each([...algorithms.values()])("$name", (algorithm) => {
           }
         },
       ),
-      { numRuns: depth(35, 1_500) },
+      { numRuns: depth(20, 1_500) },
     );
   });
 

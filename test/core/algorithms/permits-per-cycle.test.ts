@@ -190,7 +190,7 @@ test("with any timeout a wait is exact, remaining is the largest cost that passe
           true,
         ]);
     }),
-    { numRuns: 2_000 },
+    { numRuns: depth(400, 2_000) },
   );
 });
 
@@ -220,7 +220,7 @@ test("with any timeout a wait is exact too while holds expire on the way", () =>
         expect([passes(atMs - 1), passes(atMs)]).toEqual([false, true]);
       },
     ),
-    { numRuns: 3_000 },
+    { numRuns: depth(600, 3_000) },
   );
 });
 

@@ -3,6 +3,7 @@ import { describe, expect, test } from "vitest";
 import type { Segment } from "../../../core/algorithms/algorithm.ts";
 import { slidingLog, type SlidingLogConfig } from "../../../core/algorithms/log/sliding-log.ts";
 import type { UnitLog as SlidingLogState } from "../../../core/algorithms/log/unit-log.ts";
+import { depth } from "../../support/depth.ts";
 import { NaiveLog } from "../../support/naive-windows.ts";
 
 const configure = (fields: Record<string, number | boolean>): SlidingLogConfig => {
@@ -86,7 +87,7 @@ test("every history is decided as a list of units would be: whether, how much is
         }
       }
     }),
-    { numRuns: 5_000 },
+    { numRuns: depth(1_000, 5_000) },
   );
 });
 

@@ -329,7 +329,7 @@ test("a policy that changes keeps how cold it is and what is owed, as far as its
       const decision = smoothWarmingUp.decide(after, taken.state, 0, cost, 0);
       if (decision.allowed) expect(decision.delayMs ?? 0).toBeLessThanOrEqual(other.maxDelay);
     }),
-    { numRuns: 1_000 },
+    { numRuns: depth(200, 1_000) },
   );
 });
 

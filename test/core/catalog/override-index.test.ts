@@ -10,6 +10,7 @@ import {
   parsePattern,
   type Pattern,
 } from "../../../core/catalog/patterns.ts";
+import { depth } from "../../support/depth.ts";
 
 const TEXT = { keyKind: "text" } as const;
 const IP = { keyKind: "ip" } as const;
@@ -68,7 +69,7 @@ describe("an index of overrides", () => {
           }
         },
       ),
-      { numRuns: 2_000 },
+      { numRuns: depth(400, 2_000) },
     );
   });
 
@@ -136,7 +137,7 @@ describe("a pattern", () => {
         fc.pre(pattern.includes("*"));
         expect(matchesParts(pattern.split("*"), key)).toBe(means(pattern).test(key));
       }),
-      { numRuns: 5_000 },
+      { numRuns: depth(1_000, 5_000) },
     );
   });
 

@@ -13,6 +13,7 @@ import {
   wantedUnits,
   type Wish,
 } from "../../../core/reservations/sizing.ts";
+import { depth } from "../../support/depth.ts";
 
 const demands = fc.record({
   calls: fc.nat(100_000),
@@ -120,7 +121,7 @@ test("a grant is never more than is free, than is missing, or than one holder ma
         if (units > 0) expect(units + kept).toBeLessThanOrEqual(max);
       }
     }),
-    { numRuns: 2_000 },
+    { numRuns: depth(400, 2_000) },
   );
 });
 
@@ -139,7 +140,7 @@ test("all rules get the same part of what they miss, and that which has least ge
         }
       if (wanting.length > 0) expect(wanting.some((index) => together[index] === alone[index])).toBe(true);
     }),
-    { numRuns: 2_000 },
+    { numRuns: depth(400, 2_000) },
   );
 });
 

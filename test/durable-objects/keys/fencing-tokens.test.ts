@@ -4,6 +4,7 @@ import { expect, test } from "vitest";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Decided } from "../../../core/protocol/answers.ts";
 import { AlarmedObject } from "../../support/alarmed-object.ts";
+import { depth } from "../../support/depth.ts";
 
 const START_MS = 1_760_000_000_000;
 const KEYS = ["a", "b"];
@@ -42,7 +43,7 @@ test.each(["concurrency", "adaptive-concurrency"])(
         }
       }
     });
-    await fc.assert(history, { numRuns: 500 });
+    await fc.assert(history, { numRuns: depth(100, 500) });
   },
 );
 

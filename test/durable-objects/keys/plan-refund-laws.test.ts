@@ -83,7 +83,7 @@ describe.each(Object.entries(TABLES))("%s", (_, table) => {
   test("in any interval no more is admitted, and not given back, than the loosest plan named in it allows", () => {
     const random = seededRandom(announcedSeed("refunds under several plans"));
     const any = <Value>(values: readonly Value[]) => values[whole(random, values.length)] as Value;
-    for (let round = 0; round < depth(8, 300); round += 1) {
+    for (let round = 0; round < depth(5, 300); round += 1) {
       const key = new Key(table);
       const charges: Charge[] = [];
       const named: { readonly atMs: number; readonly plan: string }[] = [];

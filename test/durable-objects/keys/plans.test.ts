@@ -9,7 +9,7 @@ import { announcedSeed, pick, seededRandom, whole } from "../../support/random.t
 describe.each(Object.entries(TABLES))("%s", (_, table) => {
   test("from plan to plan nothing is forgotten, and nothing is minted", () => {
     const random = seededRandom(announcedSeed("plans"));
-    for (let round = 0; round < depth(8, 200); round += 1) {
+    for (let round = 0; round < depth(4, 200); round += 1) {
       const key = new Key(table);
       const before = 1 + whole(random, HIGH);
       for (let unit = 0; unit < before; unit += 1) key.takes("pro", 1);
@@ -28,7 +28,7 @@ describe.each(Object.entries(TABLES))("%s", (_, table) => {
   // README's own example gave 5,800 units in a month instead of 1,960 to who named a larger plan once a day.
   test("naming other plans changes nothing that time has returned until then", () => {
     const random = seededRandom(announcedSeed("plans in time"));
-    for (let round = 0; round < depth(8, 200); round += 1) {
+    for (let round = 0; round < depth(4, 200); round += 1) {
       const key = new Key(table);
       for (let step = 0; step < 12; step += 1) {
         const plan = random() < 0.5 ? "pro" : "";
@@ -54,7 +54,7 @@ describe.each(Object.entries(TABLES))("%s", (_, table) => {
 
   test("in no window more is admitted than the loosest plan named in it allows", () => {
     const random = seededRandom(announcedSeed("plans in windows"));
-    for (let round = 0; round < depth(3, 60); round += 1) {
+    for (let round = 0; round < depth(2, 60); round += 1) {
       const key = new Key(table);
       const admitted: { readonly atMs: number; readonly plan: string }[] = [];
       const named: { readonly atMs: number; readonly plan: string }[] = [];

@@ -49,7 +49,7 @@ describe.each(RATES)("%s", (_, table) => {
   test("in any history of holds, settlements and denials a notice below 1 is told when its units are used", async () => {
     const randoms = seededRandoms(announcedSeed(`held-units-${table.algorithm}`));
     let denials = 0;
-    for (let run = 0; run < depth(20, 400); run += 1) {
+    for (let run = 0; run < depth(10, 400); run += 1) {
       const random = randoms(run);
       const { object, settle, remaining, sent } = start(table);
       const all = remaining();

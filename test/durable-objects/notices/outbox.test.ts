@@ -161,7 +161,7 @@ describe.each(Object.keys(TABLES) as Kind[])("%s", (kind) => {
   test("each notice that is owed arrives with one id, and no other", async () => {
     const randoms = seededRandoms(announcedSeed(`notices-${kind}`));
     let count = 0;
-    for (let run = 0; run < depth(30, 800); run += 1) {
+    for (let run = 0; run < depth(15, 800); run += 1) {
       const { owed, arrived } = await history(kind, randoms(run), 60);
       expect(sorted(arrived)).toEqual(sorted(owed));
       for (const each of owed.values()) count += each;

@@ -11,6 +11,7 @@ import { MAX_MARGIN_MS } from "../../../core/reservations/sizing.ts";
 import { Database } from "../../simulation/database.ts";
 import { Oracle } from "../../simulation/laws.ts";
 import { SimulatedObject } from "../../simulation/simulated-object.ts";
+import { depth } from "../../support/depth.ts";
 import { parsePolicies } from "../../support/milliseconds.ts";
 import { announcedSeed, seededRandom } from "../../support/random.ts";
 
@@ -156,13 +157,13 @@ test.each(ALGORITHMS)(
   (algorithm) => {
     const random = seededRandom(announcedSeed("lying clients"));
     let all = 0;
-    for (let run = 0; run < 60; run += 1) {
+    for (let run = 0; run < depth(20, 60); run += 1) {
       database.clear();
       const { over, buckets } = lieAtRandom(random, client, algorithm);
       expect(over).toBe(0);
       all += buckets;
     }
-    expect(all).toBeGreaterThan(30);
+    expect(all).toBeGreaterThan(depth(3, 30));
   },
 );
 
@@ -215,7 +216,7 @@ test.each(ALGORITHMS)(
   "all clients of one caller have at most half of what others want too, whatever they say that they need: %s",
   (algorithm) => {
     const random = seededRandom(announcedSeed("greedy clients"));
-    for (let run = 0; run < 30; run += 1) {
+    for (let run = 0; run < depth(10, 30); run += 1) {
       database.clear();
       const { over, ofIsolate } = shareAtRandom(random, client, algorithm);
       expect(over).toBe(0);

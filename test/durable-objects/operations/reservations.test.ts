@@ -6,6 +6,7 @@ import { ownKey } from "../../../core/protocol/names.ts";
 import { FEW_UNITS, heldMs, spendableMs } from "../../../core/reservations/sizing.ts";
 import { Database } from "../../simulation/database.ts";
 import { SimulatedObject } from "../../simulation/simulated-object.ts";
+import { depth } from "../../support/depth.ts";
 import { parsePolicies } from "../../support/milliseconds.ts";
 
 /** Refills that no test sees; 100,000 units, of which one holder may have 100. */
@@ -296,7 +297,7 @@ test("used and spendable together are never more than there is, whatever holders
         expect(used + spendable.reduce((sum, units) => sum + units, 0) + free()).toBeLessThanOrEqual(UNITS);
       }
     }),
-    { numRuns: 400 },
+    { numRuns: depth(100, 400) },
   );
 });
 

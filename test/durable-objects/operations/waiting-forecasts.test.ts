@@ -57,7 +57,7 @@ describe.each(Object.entries(TABLES))("%s", (name, table) => {
     const any = <Value>(values: readonly Value[]) => values[whole(random, values.length)] as Value;
     const plan = () => any(["", "quick", "large", "slow"]);
     let told = 0;
-    for (let round = 0; round < depth(25, 1_000); round += 1) {
+    for (let round = 0; round < depth(12, 1_000); round += 1) {
       vi.setSystemTime(START_MS + whole(random, 5_000));
       const key = new WaitingKey(table);
       const calls: Waiting[] = [];
@@ -96,7 +96,7 @@ describe.each(Object.entries(TABLES))("%s", (name, table) => {
       if ("fair" in table && heldShare > 0 && isAlone && isLater) continue;
       expect({ round, of, cost, admittedAfterMs }).toEqual({ round, of, cost, admittedAfterMs: ms });
     }
-    expect(told).toBeGreaterThan(depth(1, 10));
+    expect(told).toBeGreaterThan(depth(0, 10));
   });
 });
 

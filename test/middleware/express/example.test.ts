@@ -1,14 +1,10 @@
 /** The examples of docs/middleware.md run as they stand there, over a limiter in memory. */
-import { mkdirSync, writeFileSync } from "node:fs";
 import { createServer, type RequestListener, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
-import { join } from "node:path";
 import { afterAll, afterEach, beforeAll, expect, test, vi } from "vitest";
 import { memoryLimiter } from "../../../package/testing.ts";
-import { readPages } from "../../support/docs.ts";
+import { readPages, runExample } from "../../support/docs.ts";
 
-/** Where the examples are run; git ignores it. */
-const FOLDER = join(import.meta.dirname, "../../../dist/run-examples");
 const POLICIES = {
   api: { algorithm: "token-bucket", limit: 1, window: "1m" },
   export: { algorithm: "concurrency", limit: 1 },
@@ -21,18 +17,16 @@ afterEach(() => void server?.close());
 
 /** Serves the example of the page that imports a module. */
 async function serveExample(from: string) {
-  vi.resetModules();
   const limiter = memoryLimiter({ policies: POLICIES });
-  vi.doMock("weir-limiter/client", () => ({ createLimiter: () => limiter }));
   const page = readPages().find(({ path }) => path === "docs/middleware.md");
   const imported = `from "${from}"`;
   const example = page?.fences.find(
     ({ code }) => code.includes('from "weir-limiter/express"') && code.includes(imported),
   );
-  const file = join(FOLDER, `${from.replace(":", "-")}.ts`);
-  mkdirSync(FOLDER, { recursive: true });
-  writeFileSync(file, example?.code ?? "");
-  const made = (await import(file)) as { readonly server?: Server; readonly app?: RequestListener };
+  const made = (await runExample(from.replace(":", "-"), example?.code ?? "", limiter)) as {
+    readonly server?: Server;
+    readonly app?: RequestListener;
+  };
   const started = made.server ?? createServer(made.app);
   server = started;
   await new Promise<void>((done) => void started.listen(0, "127.0.0.1", done));
