@@ -1,6 +1,6 @@
 /** The bucket that a region's object has of a rule, from which it cuts those of its holders. */
-import { broughtTo } from "../../core/accounts/account.ts";
-import { rateWindowMs, type RuleAccount } from "../../core/accounts/hold.ts";
+import { broughtTo, outstandingOf } from "../../core/accounts/account.ts";
+import { type Account, heldUnits, rateWindowMs, type RuleAccount } from "../../core/accounts/hold.ts";
 import {
   MAX_PARTS,
   RATE_WINDOWS,
@@ -26,6 +26,20 @@ export const NOTHING: Cut = { rate: 0, most: 0 };
  */
 export function burstOf(rule: Rule, { rate, most }: Cut): number {
   return most === 0 ? 0 : most + earlyUnits(rule, rate);
+}
+
+/** What must be kept of a rule, since it is handed out, or what the home object gave. */
+export function usedOf(own: Rule, account: Account, { rate, most } = NOTHING): Cut {
+  const lent = heldUnits(account.holds).rate.units;
+  const cutRate = Math.max(rate, lent === 0 ? 0 : lent + 1);
+  return { rate: cutRate, most: Math.max(most, outstandingOf(account) - earlyUnits(own, cutRate)) };
+}
+
+/** The units in a bucket, also those that are handed out. */
+export function levelOf(own: Rule, { account }: RuleAccount, cut: Cut): number {
+  const { spentParts = 0, windowMs = 1 } = (account.state ?? {}) as Partial<TokenBucketState>;
+  const level = burstOf(own, cut) - Math.ceil(spentParts / windowMs);
+  return Math.min(cut.most, Math.max(0, level));
 }
 
 /** How a bucket changes. */

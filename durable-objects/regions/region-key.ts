@@ -1,6 +1,5 @@
-import { admitsTogether, decideTogether, outstandingOf } from "../../core/accounts/account.ts";
-import { heldUnits, type RuleAccount, rateWindowMs } from "../../core/accounts/hold.ts";
-import type { TokenBucketState } from "../../core/algorithms/token-bucket.ts";
+import { admitsTogether, decideTogether } from "../../core/accounts/account.ts";
+import { type RuleAccount, rateWindowMs } from "../../core/accounts/hold.ts";
 import { randomId } from "../../core/clock.ts";
 import {
   areCutByWindow,
@@ -20,11 +19,10 @@ import { longestMs } from "../../core/reservations/sizing.ts";
 import { KeyState } from "../keys/key-state.ts";
 import { keepsPlan } from "../keys/versions.ts";
 import { withQuiet } from "../operations/limits.ts";
-import { earlyUnits } from "../operations/own-buckets.ts";
 import { Reservations } from "../operations/reservations.ts";
 import { WaitQueue } from "../operations/wait-queue.ts";
 import { MemoryStorage } from "../storage/memory-storage.ts";
-import { burstOf, type Cut, leftAtHome, NOTHING, ofWhole, resized } from "./region-bucket.ts";
+import { type Cut, leftAtHome, levelOf, NOTHING, ofWhole, resized, usedOf } from "./region-bucket.ts";
 import { areInTurn, quietPart, type RuleRate, UnitTurns } from "./unit-turns.ts";
 
 /** How long an answer of the home object is waited for. Thousands of holders may have asked it before the first one. */
@@ -74,6 +72,7 @@ export class RegionKey extends Holder<ReserveCall> {
   #holders = 0;
   readonly #sinceMs: number;
   #sentAtMs = -Infinity;
+  #heardAtMs = -Infinity;
   #refusedUntilMs = -Infinity;
   #denial: readonly RuleDecision[] | undefined;
   #missed = 0;
@@ -113,6 +112,7 @@ export class RegionKey extends Holder<ReserveCall> {
    * before: a lower limit holds from the instant at which it begins.
    */
   hear(call: DecidedCall, policy: Policy, nowMs: number): void {
+    this.#heardAtMs = nowMs;
     const keeps = this.#inForce !== undefined && keepsPlan(call, this.#keyState.holders);
     const isOther = keeps && call.inForce?.plan !== this.#inForce?.plan;
     const latest = isOther ? this.#inForce : later(this.#inForce, call.inForce);
@@ -129,6 +129,12 @@ export class RegionKey extends Holder<ReserveCall> {
 
   hasBucket(nowMs: number): boolean {
     return nowMs < this.spendableUntilMs;
+  }
+
+  /** Whether nobody needs its bucket: no call has come for a while, and no holder has any of it. */
+  isIdle(nowMs: number): boolean {
+    const isQuiet = nowMs >= this.#heardAtMs + EVERY_MS && this.#keyState.holders.countAt(nowMs) === 0;
+    return isQuiet && this.hasBucket(nowMs);
   }
 
   /** Whether it has a bucket that the home object has cut by the version in force. */
@@ -153,11 +159,15 @@ export class RegionKey extends Holder<ReserveCall> {
     return ms * 2 ** Math.min(this.#missed, 2);
   }
 
+  /** How often the home object hears what calls need. */
+  everyMs(nowMs: number): number {
+    return nowMs < this.#sinceMs + SETTLING_MS ? EARLY_MS : EVERY_MS;
+  }
+
   /** Whether a message is due: its bucket needs to be renewed, or is too small. */
   needsMessage(nowMs: number): boolean {
     if (this.messageAt(nowMs) !== undefined) return false;
-    const everyMs = nowMs < this.#sinceMs + SETTLING_MS ? EARLY_MS : EVERY_MS;
-    if (!this.isReady(nowMs) || nowMs >= this.#sentAtMs + everyMs) return true;
+    if (!this.isReady(nowMs) || nowMs >= this.#sentAtMs + this.everyMs(nowMs)) return true;
     if (nowMs < this.#sentAtMs + EARLY_MS) return false;
     return this.#needsMore(MUCH_FASTER, nowMs);
   }
@@ -216,7 +226,7 @@ export class RegionKey extends Holder<ReserveCall> {
     return this.#demandAt(nowMs).some((units, index) => units > times * (this.#demand[index] ?? 0));
   }
 
-  /** The message by which it gets a bucket, or keeps it for longer. */
+  /** The message by which it gets a bucket, keeps it for longer, or gives it back. */
   ask(nowMs: number): UnansweredMessage<ReserveCall> {
     if (!this.hasBucket(nowMs)) this.#clear(nowMs);
     this.#cutTo(this.#used(), nowMs);
@@ -231,10 +241,14 @@ export class RegionKey extends Holder<ReserveCall> {
     this.#sentAtMs = nowMs;
     this.turn += 1;
     const { policy, key, holder, turn } = this;
-    const rules = policy.rules.map(({ name, capacity, algorithm }, index) => {
+    const isIdle = this.isIdle(nowMs);
+    const rules = policy.rules.map((rule, index) => {
+      const { name, capacity, algorithm } = rule;
       const { rate, most } = this.#cuts[index] ?? NOTHING;
+      const level = levelOf(rule, this.#keyState.ruleStates[index] as RuleAccount, { rate, most });
       const of = { used: 0, kept: most, wanted: most, demand: this.#demand[index] ?? 0 };
-      if (most > 0) return [name, { ...of, rate, level: this.#levelOf(index) }] as const;
+      if (isIdle) return [name, { used: 0, kept: 0, wanted: 0, demand: 0, left: level }] as const;
+      if (most > 0) return [name, { ...of, rate, level }] as const;
       // Time returns what a bucket lacks. Of a log or window it would count as used until the window ends.
       const returns = algorithm.isCutByWindow === true && !this.#hasTaken;
       return [name, returns ? { ...of, left: capacity } : of] as const;
@@ -245,7 +259,7 @@ export class RegionKey extends Holder<ReserveCall> {
       cost: 0,
       holder,
       turn,
-      ttlMs: longestMs(policy.reservation),
+      ttlMs: isIdle ? 0 : longestMs(policy.reservation),
       isShort: false,
       takesBucket: true,
       holders: this.#holders,
@@ -342,13 +356,9 @@ export class RegionKey extends Holder<ReserveCall> {
 
   /** By rule: what must be kept, since it is handed out, or what the home object gave. */
   #used(): Cut[] {
-    return this.#keyState.ruleStates.map(({ account }, index) => {
-      const { rate, most } = this.#fair[index] ?? NOTHING;
-      const lent = heldUnits(account.holds).rate.units;
-      const cutRate = Math.max(rate, lent === 0 ? 0 : lent + 1);
-      const own = this.policy.rules[index] as Rule;
-      return { rate: cutRate, most: Math.max(most, outstandingOf(account) - earlyUnits(own, cutRate)) };
-    });
+    return this.#keyState.ruleStates.map(({ account }, index) =>
+      usedOf(this.policy.rules[index] as Rule, account, this.#fair[index]),
+    );
   }
 
   /** Resizes its buckets. */
@@ -369,15 +379,6 @@ export class RegionKey extends Holder<ReserveCall> {
     );
     this.#cuts = cuts;
     this.#keyState.decideBy(accounts);
-  }
-
-  /** The units in its bucket, also those that are handed out. */
-  #levelOf(index: number): number {
-    const { account } = this.#keyState.ruleStates[index] as RuleAccount;
-    const { spentParts = 0, windowMs = 1 } = (account.state ?? {}) as Partial<TokenBucketState>;
-    const cut = this.#cuts[index] ?? NOTHING;
-    const level = burstOf(this.policy.rules[index] as Rule, cut) - Math.ceil(spentParts / windowMs);
-    return Math.min(cut.most, Math.max(0, level));
   }
 
   #demandAt(nowMs: number): number[] {

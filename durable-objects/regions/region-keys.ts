@@ -140,8 +140,21 @@ export class RegionKeys {
     let message = key.ask(nowMs);
     const replace = (atMs: number) => (message = key.ask(atMs));
     key.sent = inTime(this.#host.time, key.messageMs, () => this.#ask(key, message, replace))
-      .then((answer) => key.answered(message, answer, this.#now()))
+      .then((answer) => {
+        const answeredAtMs = this.#now();
+        key.answered(message, answer, answeredAtMs);
+        this.#host.time.after(key.everyMs(answeredAtMs), () => this.#look(key));
+      })
       .catch(() => key.failed(message));
+  }
+
+  /** The home object hears what is needed also if no calls come: what nobody needs here goes back before it ends. */
+  #look(key: RegionKey): void {
+    const nowMs = this.#now();
+    const name = nameOf({ policy: key.policy.name, key: key.key });
+    if (this.#keys.get(name) !== key || !key.hasBucket(nowMs) || !key.needsMessage(nowMs)) return;
+    if (key.isIdle(nowMs)) this.#keys.delete(name);
+    this.#send(key, nowMs);
   }
 
   /**

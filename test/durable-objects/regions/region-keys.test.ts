@@ -3,12 +3,13 @@ import { expect, test } from "vitest";
 import type { Time } from "../../../core/clock.ts";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
-import type { Answer, AskHome, Decided } from "../../../core/protocol/answers.ts";
+import type { Answer, AskHome, Decided, Reserved } from "../../../core/protocol/answers.ts";
 import type { LimitCall, ReserveCall } from "../../../core/protocol/calls.ts";
 import { RegionKeys } from "../../../durable-objects/regions/region-keys.ts";
 
 const ASK_HOME: AskHome = { askHome: true };
 const WINDOW_MS = 1_000_000;
+const BUCKET = { rate: { units: 100_000, windowMs: WINDOW_MS }, most: 100 };
 const POLICIES = parsePolicies({
   p: { algorithm: "token-bucket", limit: 1_000, window: "1s" },
   log: { algorithm: "sliding-log", limit: 1_000, window: "1s" },
@@ -23,6 +24,11 @@ const RULE = {
   retryAfterMs: 0,
   reason: "ok",
 } as const;
+
+/** A bucket, and units for it with the first answer alone. */
+const once = (turn: number, more: Pick<Reserved, "ttlMs" | "sentThere">) => ({
+  reserved: { isNew: turn === 1, units: { p: turn === 1 ? 100 : 0 }, buckets: { p: BUCKET }, ...more },
+});
 
 /** A region's object, and a home object that gives it 100 units a second and at once. */
 function regionWith(
@@ -39,8 +45,8 @@ function regionWith(
   const time: Time = { nowMs: () => nowMs, after };
   const reserve = (call: ReserveCall) => {
     asked.push(call);
-    const buckets = { [policy]: { rate: { units: 100_000, windowMs: WINDOW_MS }, most: 100 } };
-    const reserved = { ttlMs: 4_000, isNew: asked.length === 1, units: { [policy]: 100 }, buckets };
+    const got = { units: { [policy]: 100 }, buckets: { [policy]: BUCKET } };
+    const reserved = { ttlMs: 4_000, isNew: asked.length === 1, ...got };
     const more = answer(call);
     if (more === "lost") return new Promise<never>(() => undefined);
     return Promise.resolve(more).then((said) => JSON.stringify({ rules: [RULE], reserved, ...said }));
@@ -52,10 +58,10 @@ function regionWith(
   });
   const limit = async (more: Partial<LimitCall> = {}) =>
     (await keys.call({ op: "limit", policy, key: "key", cost: 1, region: "enam", ...more })) as Answer;
-  /** Half a second passes. */
-  const wait = () => {
-    nowMs += 500;
-    for (const { ms, work } of timers.splice(0)) if (ms === 500) work();
+  /** Half a second passes, or so long. */
+  const wait = (forMs = 500) => {
+    nowMs += forMs;
+    for (const { ms, work } of timers.splice(0)) if (ms === forMs) work();
   };
   return { limit, asked, keys, wait, set: (ms: number) => (nowMs += ms) };
 }
@@ -91,6 +97,22 @@ test("calls of which no holder is known count as needed until a holder has said 
   set(1_100);
   await limit();
   expect(asked.at(-1)?.rules["p"]).toMatchObject({ kept: 100, demand: 7 });
+});
+
+// 300 processes that start at once have isolates that need nothing any more: for 13 s nobody had what regions kept for these.
+test("what no call needs any more goes back as soon as no holder has any of it, and a later call begins anew", async () => {
+  const { limit, asked, keys, wait } = regionWith();
+  await limit();
+  await holderOf(keys, "isolate", 50)();
+  for (let looks = 0; looks < 20; looks += 1) {
+    await new Promise((done) => setImmediate(done));
+    wait(250);
+  }
+  const [first, last] = [asked[0], asked.at(-1)];
+  const rules = { p: { kept: 0, wanted: 0, demand: 0, left: 100 } };
+  expect(last).toMatchObject({ holder: first?.holder, ttlMs: 0, rules });
+  await limit();
+  expect(asked.at(-1)?.holder).not.toBe(first?.holder);
 });
 
 // For a second the first regions had what others waited for: 1,000 holders that start at once got 0.9 a second later.
@@ -249,10 +271,7 @@ test("when its bucket becomes smaller, each holder loses a part of its own, and 
 });
 
 test("after its first bucket its holders leave what those need that were sent there and have not come yet", async () => {
-  const buckets = { p: { rate: { units: 100_000, windowMs: WINDOW_MS }, most: 100 } };
-  const { keys, set } = regionWith(({ turn }) => ({
-    reserved: { ttlMs: 4_000, isNew: turn === 1, units: { p: turn === 1 ? 100 : 0 }, buckets, sentThere: 10 },
-  }));
+  const { keys, set } = regionWith(({ turn }) => once(turn, { ttlMs: 4_000, sentThere: 10 }));
   const holders = ["a", "b", "c"].map((name) => holderOf(keys, name, 20));
   for (const renew of holders) expect(await renew()).toBeCloseTo(30, 0);
   set(1_000);
@@ -275,10 +294,7 @@ test("while the home object answers nothing, calls fail, and do not go there as 
 });
 
 test("tells no holder to be quiet while the home object gives all that calls need", async () => {
-  const buckets = { p: { rate: { units: 100_000, windowMs: WINDOW_MS }, most: 100 } };
-  const { limit, keys } = regionWith(({ turn }) => ({
-    reserved: { ttlMs: 4_000, isNew: turn === 1, units: { p: turn === 1 ? 100 : 0 }, buckets },
-  }));
+  const { limit, keys } = regionWith(({ turn }) => once(turn, { ttlMs: 4_000 }));
   for (let holder = 0; holder < 20; holder += 1) await holderOf(keys, `isolate ${holder}`, 1)();
   let denied: Decided | undefined;
   for (let made = 0; made < 20; made += 1) denied = (await limit({ cost: 10 })) as Decided;
@@ -288,10 +304,7 @@ test("tells no holder to be quiet while the home object gives all that calls nee
 
 test("says what holders need that it has told to be quiet, until they may ask again", async () => {
   const HOLDERS = 400;
-  const buckets = { p: { rate: { units: 100_000, windowMs: WINDOW_MS }, most: 100 } };
-  const { keys, asked, set } = regionWith(({ turn }) => ({
-    reserved: { ttlMs: 8_000, isNew: turn === 1, units: { p: turn === 1 ? 100 : 0 }, buckets },
-  }));
+  const { keys, asked, set } = regionWith(({ turn }) => once(turn, { ttlMs: 8_000 }));
   const ask = async (holder: number, turn: number) => {
     const rules = { p: { used: 0, kept: 0, wanted: 0, demand: 1 } };
     const to = { op: "reserve", policy: "p", key: "key", region: "enam", cost: 1, ttlMs: 100 } as const;
@@ -328,10 +341,11 @@ test("asks the home object again with the same number, as long as it has not ans
   wait();
   expect(await decided).toMatchObject({ rules: [{ success: true }] });
   wait();
+  const number = asked[0]?.sent?.number;
+  expect(number).toBeDefined();
   expect(asked.map(({ turn, sent }) => [turn, sent?.number])).toEqual(
-    [1, 1, 1].map((turn) => [turn, asked[0]?.sent?.number]),
+    [1, 1, 1].map((turn) => [turn, number]),
   );
-  expect(asked[0]?.sent?.number).toBeDefined();
 });
 
 test("of a log a first message that says much less than calls need by now is replaced, and its own late answer gives nothing", async () => {
@@ -340,8 +354,7 @@ test("of a log a first message that says much less than calls need by now is rep
     () => new Promise<Partial<Decided>>((done) => answers.push(done)),
     "log",
   );
-  const decided = [limit()];
-  for (let made = 0; made < 4; made += 1) decided.push(limit());
+  const decided = Array.from({ length: 5 }, () => limit());
   wait();
   // It is not replaced again while calls need as much.
   wait();
