@@ -138,8 +138,8 @@ export class Claims {
     const leased = claimIn(keyState, "lease", lease);
     const end = leased === undefined ? [claim] : [claim, leased];
     const accounts = keyState.accountsWithout(end, nowMs);
-    // Another key denied the call, so its hold here is cancelled. A repetition is decided again.
-    const forget = isProvisional === true && idempotencyKey !== undefined ? [idempotencyKey] : [];
+    // Nothing is charged, so a repetition is decided again.
+    const forget = idempotencyKey === undefined ? [] : [idempotencyKey];
     const remember = isProvisional === true ? [] : remembering(endOfHold(id), "cancelled");
     this.#store.commit(keyState, { accounts, end, forget, remember }, nowMs);
     this.#queue.serve(keyState);

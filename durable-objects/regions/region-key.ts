@@ -22,7 +22,7 @@ import { withQuiet } from "../operations/limits.ts";
 import { Reservations } from "../operations/reservations.ts";
 import { WaitQueue } from "../operations/wait-queue.ts";
 import { MemoryStorage } from "../storage/memory-storage.ts";
-import { type Cut, leftAtHome, levelOf, NOTHING, ofWhole, resized, usedOf } from "./region-bucket.ts";
+import { type Cut, isMuch, leftAtHome, levelOf, NOTHING, ofWhole, resized, usedOf } from "./region-bucket.ts";
 import { areInTurn, quietPart, type RuleRate, UnitTurns } from "./unit-turns.ts";
 
 /** How long an answer of the home object is waited for. Thousands of holders may have asked it before the first one. */
@@ -53,6 +53,8 @@ export class RegionKey extends Holder<ReserveCall> {
   readonly key: string;
   /** The message under way, until it is answered or lost. */
   sent: Promise<void> | undefined;
+  /** A timer is set that looks whether it is needed. */
+  isWatched = false;
   readonly #near: LocationHint | undefined;
   readonly #now: () => number;
   #keyState: KeyState;
@@ -61,9 +63,9 @@ export class RegionKey extends Holder<ReserveCall> {
   /** The fields of the version that the home object's last answer was by. */
   #cutBy: string | undefined;
   /** By rule: what the home object gave, by which holders' buckets are cut. */
-  #fair: readonly Cut[];
+  #fair: readonly Cut[] = [];
   /** What is used until all that is handed out fits into that: as the last message says, or less. */
-  #cuts: readonly Cut[];
+  #cuts: readonly Cut[] = [];
   /** What holders need that wait for its first bucket, and calls of which the holder is not known. */
   readonly #expected = new Map<string, ReadonlyMap<string, number>>();
   readonly #expectedCalls: (readonly number[])[] = [];
@@ -72,6 +74,7 @@ export class RegionKey extends Holder<ReserveCall> {
   #holders = 0;
   readonly #sinceMs: number;
   #sentAtMs = -Infinity;
+  #told: readonly Cut[] = [];
   #heardAtMs = -Infinity;
   #refusedUntilMs = -Infinity;
   #denial: readonly RuleDecision[] | undefined;
@@ -92,8 +95,6 @@ export class RegionKey extends Holder<ReserveCall> {
     this.#near = near;
     this.#now = now;
     this.#sinceMs = nowMs;
-    this.#fair = policy.rules.map(() => NOTHING);
-    this.#cuts = this.#fair;
     this.#demand = policy.rules.map(() => 0);
     [this.#keyState, this.#reservations] = this.#begin(nowMs);
   }
@@ -159,6 +160,11 @@ export class RegionKey extends Holder<ReserveCall> {
     return ms * 2 ** Math.min(this.#missed, 2);
   }
 
+  /** Whether others would miss what nobody needs of its bucket, or of the one in its last message: that still counts. */
+  get hasMuch(): boolean {
+    return this.policy.rules.some((rule, index) => isMuch(rule, this.#fair[index], this.#told[index]));
+  }
+
   /** How often the home object hears what calls need. */
   everyMs(nowMs: number): number {
     return nowMs < this.#sinceMs + SETTLING_MS ? EARLY_MS : EVERY_MS;
@@ -168,8 +174,7 @@ export class RegionKey extends Holder<ReserveCall> {
   needsMessage(nowMs: number): boolean {
     if (this.messageAt(nowMs) !== undefined) return false;
     if (!this.isReady(nowMs) || nowMs >= this.#sentAtMs + this.everyMs(nowMs)) return true;
-    if (nowMs < this.#sentAtMs + EARLY_MS) return false;
-    return this.#needsMore(MUCH_FASTER, nowMs);
+    return nowMs >= this.#sentAtMs + EARLY_MS && this.#needsMore(MUCH_FASTER, nowMs);
   }
 
   accountsAt(nowMs: number): readonly RuleAccount[] {
@@ -230,15 +235,14 @@ export class RegionKey extends Holder<ReserveCall> {
   ask(nowMs: number): UnansweredMessage<ReserveCall> {
     if (!this.hasBucket(nowMs)) this.#clear(nowMs);
     this.#cutTo(this.#used(), nowMs);
+    const known = this.#keyState.holders.countAt(nowMs);
     // Until its first holder has said what it needs, the calls that came say that: for none, it would get no bucket.
-    if (this.#keyState.holders.countAt(nowMs) > 0) this.#forgetExpected();
+    if (known > 0) this.#forgetExpected();
     this.#demand = this.#demandAt(nowMs);
     // A holder may have made all of the calls of which the holder is not known.
-    this.#holders =
-      1 +
-      this.#keyState.holders.countAt(nowMs) +
-      Math.max(this.#expected.size, Math.sign(this.#expectedCalls.length));
+    this.#holders = 1 + known + Math.max(this.#expected.size, Math.sign(this.#expectedCalls.length));
     this.#sentAtMs = nowMs;
+    this.#told = this.#cuts;
     this.turn += 1;
     const { policy, key, holder, turn } = this;
     const isIdle = this.isIdle(nowMs);
@@ -334,8 +338,7 @@ export class RegionKey extends Holder<ReserveCall> {
   /** Nothing that was handed out is known any more. */
   #clear(nowMs: number): void {
     [this.#keyState, this.#reservations] = this.#begin(nowMs);
-    this.#fair = this.policy.rules.map(() => NOTHING);
-    this.#cuts = this.#fair;
+    [this.#fair, this.#cuts] = [[], []];
     this.spendableUntilMs = -Infinity;
   }
 

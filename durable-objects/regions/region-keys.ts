@@ -141,20 +141,26 @@ export class RegionKeys {
     const replace = (atMs: number) => (message = key.ask(atMs));
     key.sent = inTime(this.#host.time, key.messageMs, () => this.#ask(key, message, replace))
       .then((answer) => {
-        const answeredAtMs = this.#now();
-        key.answered(message, answer, answeredAtMs);
-        this.#host.time.after(key.everyMs(answeredAtMs), () => this.#look(key));
+        key.answered(message, answer, this.#now());
+        this.#watch(key);
       })
       .catch(() => key.failed(message));
   }
 
-  /** The home object hears what is needed also if no calls come: what nobody needs here goes back before it ends. */
-  #look(key: RegionKey): void {
-    const nowMs = this.#now();
-    const name = nameOf({ policy: key.policy.name, key: key.key });
-    if (this.#keys.get(name) !== key || !key.hasBucket(nowMs) || !key.needsMessage(nowMs)) return;
-    if (key.isIdle(nowMs)) this.#keys.delete(name);
-    this.#send(key, nowMs);
+  /** While it has a bucket: what nobody needs there goes back, also if no calls come. Otherwise it is lost until that ends. */
+  #watch(key: RegionKey): void {
+    if (key.isWatched) return;
+    key.isWatched = true;
+    this.#host.time.after(key.everyMs(this.#now()), () => {
+      key.isWatched = false;
+      const nowMs = this.#now();
+      const name = nameOf({ policy: key.policy.name, key: key.key });
+      if (this.#keys.get(name) !== key || !key.hasBucket(nowMs)) return;
+      const isIdle = key.isIdle(nowMs);
+      if (isIdle) this.#keys.delete(name);
+      if (isIdle || (key.hasMuch && key.needsMessage(nowMs))) this.#send(key, nowMs);
+      else this.#watch(key);
+    });
   }
 
   /**

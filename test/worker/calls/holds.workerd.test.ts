@@ -132,6 +132,18 @@ test("the same hold again is one hold, and another under its key is a conflict",
   expect(await remaining("slow", key)).toBe(3);
 });
 
+// It was answered as before, with a hold that had ended: who cancels a failed job and tries it again was charged nothing.
+test("after a cancel the same hold again is a new one", async () => {
+  const key = freshKey();
+  const first = idIn(await hold("slow", key, 2, { idempotencyKey: "a" }));
+  await cancel(first);
+  const again = await hold("slow", key, 2, { idempotencyKey: "a" });
+  expect(idIn(again)).not.toBe(first);
+  expect(await remaining("slow", key)).toBe(3);
+  expect((await settle(idIn(again), 2)).body).toMatchObject({ success: true, remaining: 3 });
+  expect((await settle(first, 2)).body).toMatchObject({ remaining: 3 });
+});
+
 test("a forged hold is a 404 and changes nothing", async () => {
   const key = freshKey();
   const id = idIn(await hold("slow", key, 2));
