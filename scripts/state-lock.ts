@@ -76,8 +76,14 @@ const holderFile = (stateDir: string) => join(stateDir, "server.json");
 
 function write(stateDir: string, holder: Holder): void {
   const file = holderFile(stateDir);
-  writeFileSync(`${file}.new`, `${JSON.stringify(holder)}\n`, { mode: 0o600 });
-  renameSync(`${file}.new`, file);
+  try {
+    writeFileSync(`${file}.new`, `${JSON.stringify(holder)}\n`, { mode: 0o600 });
+    renameSync(`${file}.new`, file);
+  } catch (error) {
+    const { code, message } = error as NodeJS.ErrnoException;
+    const why = code === "ENOSPC" ? "its disk is full: free some space and start again" : message;
+    throw new Error(`${JSON.stringify(resolve(file))} cannot be written: ${why}`, { cause: error });
+  }
 }
 
 function holderOf(stateDir: string): Holder | undefined {

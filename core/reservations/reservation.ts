@@ -38,6 +38,8 @@ export class Reservation extends Holder<ReserveCall> {
   readonly used: number[];
   readonly #estimate: QuotaEstimate;
   #forgotten = 0;
+  /** Calls have waited for its units: it gets a bucket at once, also if it may die soon. */
+  #isWaitedFor = false;
   /** Whether its last answer brought units. */
   #getsUnits = true;
   /** All units were used while the last message was under way: a pool is to hear of it (pool/share.ts). */
@@ -100,7 +102,9 @@ export class Reservation extends Holder<ReserveCall> {
     if (waitedMs > 0 && this.#getsUnits && waitedMs + this.tripMs > this.policy.deadlineMs) return true;
     if (underWay === undefined) return false;
     underWay.alone += 1;
-    return underWay.alone > (this.#getsUnits && waitedMs === 0 ? HOT_CALLS : MAX_ALONE);
+    const spares = underWay.alone > (this.#getsUnits && waitedMs === 0 ? HOT_CALLS : MAX_ALONE);
+    this.#isWaitedFor ||= spares;
+    return spares;
   }
 
   override get messageMs(): number {
@@ -229,7 +233,8 @@ export class Reservation extends Holder<ReserveCall> {
     // The lifetime begins now, and may be half over when the answer comes.
     const ttlMs = this.missedAnswers > 0 ? policy.reservation.mostMs : wanted.ttlMs;
     const about = { policy: policy.name, key, cost, priority: policy.priority, ...versionOf(policy) };
-    const isFar = this.isKnownAt(nowMs) && (this.missedAnswers > 0 || this.isFar);
+    const isKnown = this.#isWaitedFor || this.isKnownAt(nowMs);
+    const isFar = isKnown && (this.missedAnswers > 0 || this.isFar);
     const rules = this.#byRule((index) => ({
       used: this.used[index] ?? 0,
       kept: (buckets === undefined ? kept : most)[index] ?? 0,

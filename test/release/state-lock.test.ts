@@ -1,5 +1,5 @@
 /** Two servers on one folder would each admit the whole limit: the second is refused, whatever the first one is doing. */
-import { readFileSync, writeFileSync } from "node:fs";
+import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { freePort } from "../../scripts/free-port.ts";
@@ -38,6 +38,13 @@ async function admits({ url }: Server): Promise<boolean> {
 
 const holder = () => readFileSync(join(folder, "state", "server.json"), "utf8");
 const workerOf = () => (JSON.parse(holder()) as { worker: { pid: number } }).worker.pid;
+
+// On a full disk it said no more than ENOSPC.
+test("a server that cannot write its lock says which file it is", async () => {
+  mkdirSync(join(folder, "state", "server.json.new"), { recursive: true });
+  const server = await serve();
+  await expect(server.prints("Weir serves")).rejects.toThrow(/state\/server\.json" cannot be written: /);
+});
 
 test("the second server is refused, and told who has the folder and since when; the first goes on", async () => {
   const first = await serve();

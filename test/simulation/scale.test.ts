@@ -94,6 +94,18 @@ inDeepRuns("1,000 far isolates that start at once soon get what they ask for, wi
   expect(figures.admitted).toBeGreaterThan(0.98);
 });
 
+// For 2 s most of its calls waited in vain: until it was known for so long it got few units with each message.
+inDeepRuns(
+  "one far process with twice the limit from its first call on has nine tenths of it within 2 s",
+  async () => {
+    const cell: Cell = { ...CELL, kind: "process", holders: 1, durationMs: 8_000, lawEveryMs: 100 };
+    const figures = await runCell(cell);
+    expect(figures.admittedOver).toBe(0);
+    expect(figures.handedOutOver).toBe(0);
+    expect(figures.coldS).toBeLessThanOrEqual(2);
+  },
+);
+
 // Their isolates were sent to regions, whose objects kept the whole limit for them: 15 % were admitted for 13 s.
 inDeepRuns("300 far processes that start at once soon have what they ask for", async () => {
   const quota = { ...CELL.quota, limit: 20_000 };
