@@ -318,8 +318,11 @@ export class SlotsHistory {
     const isInProcess = signal !== undefined;
     this.#outcome.inProcesses += isInProcess ? 1 : 0;
     const trusted = { by: isolate, units: cost, sentAtMs, untilMs: sentAtMs + ttlMs, isInProcess };
+    const isTold = this.#plan.faults?.isSilent !== true;
+    // It was lost before its caller has it.
+    if (isTold && signal?.aborted === true) return;
     this.#truth.trust(trusted);
-    if (this.#plan.faults?.isSilent !== true)
+    if (isTold)
       signal?.addEventListener("abort", () => {
         this.#outcome.lost += this.#truth.trusted.delete(trusted) ? 1 : 0;
       });
