@@ -196,8 +196,8 @@ export const FAULTS: readonly Fault[] = [
       ],
       [
         "durable-objects/operations/client-bounds.ts",
-        "return Math.min(wanted, Math.max(kept, Math.floor(maxUnits(rule))));",
-        "return Math.max(wanted, 0 * Math.max(kept, maxUnits(rule)));",
+        "return Math.min(wanted, Math.max(kept, Math.floor(max)));",
+        "return Math.max(wanted, 0 * Math.max(kept, max));",
       ],
     ],
   },
