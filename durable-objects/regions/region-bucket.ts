@@ -42,13 +42,6 @@ export function levelOf(own: Rule, { account }: RuleAccount, cut: Cut): number {
   return Math.min(cut.most, Math.max(0, level));
 }
 
-/** Of a limit: what others would miss, so it is divided again also while no calls come. */
-const MUCH = 1 / 64;
-
-export function isMuch({ quota }: Rule, fair = NOTHING, told = NOTHING): boolean {
-  return Math.max(fair.rate, told.rate) >= MUCH * RATE_WINDOWS * quota.units;
-}
-
 /** How a bucket changes. */
 interface Change {
   readonly before: Cut;

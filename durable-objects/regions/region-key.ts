@@ -22,7 +22,7 @@ import { withQuiet } from "../operations/limits.ts";
 import { Reservations } from "../operations/reservations.ts";
 import { WaitQueue } from "../operations/wait-queue.ts";
 import { MemoryStorage } from "../storage/memory-storage.ts";
-import { type Cut, isMuch, leftAtHome, levelOf, NOTHING, ofWhole, resized, usedOf } from "./region-bucket.ts";
+import { type Cut, leftAtHome, levelOf, NOTHING, ofWhole, resized, usedOf } from "./region-bucket.ts";
 import { areInTurn, quietPart, type RuleRate, UnitTurns } from "./unit-turns.ts";
 
 /** How long an answer of the home object is waited for. Thousands of holders may have asked it before the first one. */
@@ -74,7 +74,6 @@ export class RegionKey extends Holder<ReserveCall> {
   #holders = 0;
   readonly #sinceMs: number;
   #sentAtMs = -Infinity;
-  #told: readonly Cut[] = [];
   #heardAtMs = -Infinity;
   #refusedUntilMs = -Infinity;
   #denial: readonly RuleDecision[] | undefined;
@@ -160,11 +159,6 @@ export class RegionKey extends Holder<ReserveCall> {
     return ms * 2 ** Math.min(this.#missed, 2);
   }
 
-  /** Whether others would miss what nobody needs of its bucket, or of the one in its last message: that still counts. */
-  get hasMuch(): boolean {
-    return this.policy.rules.some((rule, index) => isMuch(rule, this.#fair[index], this.#told[index]));
-  }
-
   /** How often the home object hears what calls need. */
   everyMs(nowMs: number): number {
     return nowMs < this.#sinceMs + SETTLING_MS ? EARLY_MS : EVERY_MS;
@@ -242,7 +236,6 @@ export class RegionKey extends Holder<ReserveCall> {
     // A holder may have made all of the calls of which the holder is not known.
     this.#holders = 1 + known + Math.max(this.#expected.size, Math.sign(this.#expectedCalls.length));
     this.#sentAtMs = nowMs;
-    this.#told = this.#cuts;
     this.turn += 1;
     const { policy, key, holder, turn } = this;
     const isIdle = this.isIdle(nowMs);

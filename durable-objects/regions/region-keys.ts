@@ -147,7 +147,7 @@ export class RegionKeys {
       .catch(() => key.failed(message));
   }
 
-  /** While it has a bucket: what nobody needs there goes back, also if no calls come. Otherwise it is lost until that ends. */
+  /** Also while no calls come the limit is divided by what is needed: otherwise nobody has the rest of a bucket until it ends. */
   #watch(key: RegionKey): void {
     if (key.isWatched) return;
     key.isWatched = true;
@@ -158,7 +158,7 @@ export class RegionKeys {
       if (this.#keys.get(name) !== key || !key.hasBucket(nowMs)) return;
       const isIdle = key.isIdle(nowMs);
       if (isIdle) this.#keys.delete(name);
-      if (isIdle || (key.hasMuch && key.needsMessage(nowMs))) this.#send(key, nowMs);
+      if (isIdle || key.needsMessage(nowMs)) this.#send(key, nowMs);
       else this.#watch(key);
     });
   }
