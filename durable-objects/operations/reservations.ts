@@ -271,11 +271,14 @@ function granted(keyState: KeyState, call: Params<"reserve">, noted: HolderRepor
     const others = holders.others(id, rule.name, max, nowMs, group);
     const free = remainingOf(rule, account, nowMs);
     const isBounded = others.isContested && callerIn(id) !== undefined;
-    const room = isBounded ? roomOfCaller(report, 0, { id, ...holder }).units - kept : Infinity;
+    // Until it says that it has given up its rate, that counts as well.
+    const own = heldFor(rule, kept, report.rate);
+    const each = report.rate > 0 && rule.algorithm.isCutByWindow === true ? 2 : 1;
+    const room = isBounded ? (roomOfCaller(report, 0, { id, ...holder }).units - own) / each : Infinity;
     return {
       wanted: wishOf(id, { kept, wanted: Math.floor(report.wanted * part) }, max),
       kept,
-      free: Math.max(0, Math.min(free, room)),
+      free: Math.max(0, Math.floor(Math.min(free, room))),
       max,
       heldByOthers: (ofGroup?.held ?? unstoredOf(account)) - kept,
       wantedByOthers: others.wanted,
