@@ -165,14 +165,18 @@ export function settle(rule: Rule, account: Account, nowMs: number, id: string, 
   };
 }
 
-/** Returns units; of a charge at `atMs`, under a quota of this capacity, not those that time has returned since. */
+/**
+ * Returns units; of a charge at `atMs`, under a quota of this capacity, not those that time has returned since. None
+ * change nothing: under another plan a debt would be cut to what that plan's bucket can owe.
+ */
 export function refund(
   { algorithm, config }: Rule,
-  { state, holds }: Account,
+  account: Account,
   nowMs: number,
   ...charge: readonly [units: number, atMs?: number, capacity?: number, returned?: number]
 ): Account {
-  return { state: algorithm.credit(config, state, nowMs, ...charge), holds };
+  if (charge[0] === 0) return account;
+  return { ...account, state: algorithm.credit(config, account.state, nowMs, ...charge) };
 }
 
 export function outstandingOf({ holds }: Account): number {

@@ -173,7 +173,7 @@ export class PoolModel {
         const returned = this.#terms.returned(index, charge.atMs, this.nowMs);
         return refund(rule, account, this.nowMs, taken, charge.atMs, charge.rules[index]?.capacity, returned);
       }
-      return most === 0 ? account : refund(rule, account, this.nowMs, most);
+      return refund(rule, account, this.nowMs, most);
     });
     const answer = { rules: withoutTaking(this.ruleAccounts, this.nowMs, 0) };
     remember(answer);

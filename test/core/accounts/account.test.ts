@@ -65,6 +65,13 @@ test("a refund of units that a hold still has mints nothing", () => {
   expect(decide(SLOW, refund(SLOW, held, 0, 50), 0, 0)).toMatchObject({ remaining: 2 });
 });
 
+test("a refund of nothing, as of a rule that took nothing, changes nothing, whatever plan it names", () => {
+  const indebted = settle(SLOW, place(UNTOUCHED, { id: "a", units: 1, expiresAtMs: 100 }), 0, "a", 12);
+  const plan = bucket({ limit: 30, window: 10_000 });
+  const refunded = refund(plan, indebted, 0, 0);
+  expect(decide(SLOW, refunded, 0, 1)).toMatchObject({ allowed: false, retryAfterMs: 3_000 });
+});
+
 const rates = fc
   .record({
     limit: fc.integer({ min: 1, max: 20 }),
