@@ -182,7 +182,8 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
       if (!(limit ?? reserve ?? operation)) break;
       sender.steps[sender.batch]?.open();
       // Requests that were answered together call again together: these calls join the batch.
-      await new Promise<void>((done) => time.after(0, done));
+      const isFull = this.#queued.size >= this.#bounds.maxCalls;
+      await new Promise<void>((done) => time.after(isFull ? 0 : this.congestion.gatherMs, done));
     }
     if (this.#sender === sender) this.#sender = undefined;
     for (const step of sender.steps) step.open();

@@ -22,6 +22,8 @@ const MAX_PAUSE_MS = 4_500;
 const MAX_PACE_MS = 10_000;
 /** The most messages in flight, where each further one is full: 250 ms away they are 64 a second. */
 const MAX_FLIGHTS = 16;
+/** The most time for which a message waits for further calls. In a millisecond a server answers some ten requests. */
+const MAX_GATHER_MS = 1;
 /** The most that is added to a doubled time, as a part of it: holders that failed together do not come again together. */
 const JITTER = 0.5;
 
@@ -60,6 +62,11 @@ export class CongestionControl {
   overdueMs(nowMs: number, maxMs: number): number {
     const onceMs = this.#overdueOnceMs ?? FIRST_OVERDUE_MS;
     return Math.min(maxMs, Math.ceil(spread(onceMs, this.#missed, nowMs)));
+  }
+
+  /** How long the next message waits for further calls, of those whose calls were just answered: at most a round trip. */
+  get gatherMs(): number {
+    return Math.min(MAX_GATHER_MS, Math.floor(this.#meanMs ?? 0));
   }
 
   /**

@@ -123,9 +123,26 @@ test("one call goes at once, those that come meanwhile go with the next message,
   await history.time.run(1_000, () => undefined);
   expect(history.messages).toEqual([
     { atMs: 0, keys: ["a"] },
-    { atMs: 10, keys: ["b", "c", "d"] },
+    { atMs: 11, keys: ["b", "c", "d"] },
     { atMs: 100, keys: ["e"] },
   ]);
+});
+
+test("calls that come within a millisecond of an answer go with those that waited for it; a full message goes at once", async () => {
+  for (const [waiting, sentMs, most] of [
+    [2, 11, 3],
+    [MAX_BATCHED, 10, MAX_BATCHED],
+  ] as const) {
+    const history = new History();
+    const call = (atMs: number, key: string) =>
+      history.time.at(atMs, () => void history.call(key, () => ({ backMs: 10 })));
+    call(0, "first");
+    for (let each = 0; each < waiting; each += 1) call(3, `waits ${each}`);
+    call(11, "again");
+    await history.time.run(1_000, () => undefined);
+    expect(history.messages[1]?.atMs).toBe(sentMs);
+    expect(history.messages[1]?.keys).toHaveLength(most);
+  }
 });
 
 test("calls that one turn of the event loop makes go in one message", async () => {
