@@ -5,14 +5,12 @@ import type { Answer, Decided, Peeked, Shed, UnsupportedProtocol } from "../core
 import {
   callerDecision,
   type Decision,
-  degradedDecision,
-  effectDecision,
   type KeyReport,
   publicDecision,
-  shedDecision,
   withJitter,
 } from "../core/protocol/decision.ts";
 import { boundText, type Full, Problem, LIMITER_PROBLEMS, PROBLEMS } from "../core/protocol/problems.ts";
+import { degradedDecision, effectDecision, shedDecision } from "../core/protocol/ruleless-decision.ts";
 
 /** An answer as callers see it. @param claimed what the object may lack */
 export function decisionOf(

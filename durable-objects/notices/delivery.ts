@@ -1,6 +1,7 @@
 /** How a notice leaves: to a Queue of Cloudflare, or to a webhook as https://www.standardwebhooks.com says. */
 import { Webhook } from "standardwebhooks";
 import type { Notice } from "../../core/accounts/notices.ts";
+import { NEVER_MS } from "../../core/algorithms/algorithm.ts";
 import { instantOf, instantText, readClockMs } from "../../core/clock.ts";
 import type { NoticeTarget } from "../../core/policies/parse-notices.ts";
 import { publicName } from "../../core/policies/policy.ts";
@@ -68,7 +69,7 @@ function bodyOf({ policy, key, rule, notice }: Addressed): object {
       threshold,
       limit,
       used,
-      resetAfterMs,
+      ...(resetAfterMs < NEVER_MS && { resetAfterMs }),
     },
   };
 }

@@ -14,6 +14,10 @@ const retryAfterMs = described(
     "that was shed since machines are busy: how long at least calls like it may be shed.",
 );
 
+const resetAfterMs = v.optional(
+  milliseconds("How long until the quota has refilled if no other call comes. Absent: time returns nothing."),
+);
+
 const delayMs = v.optional(
   milliseconds(
     "When admitted: how long the caller should wait before it goes on. Absent: it goes on at once.",
@@ -45,7 +49,7 @@ export const RuleDecision = v.object({
       "Of a rule with `minInterval`: what is left of the quota. `remaining` is 0 while it is too soon for a call.",
     ),
   ),
-  resetAfterMs: milliseconds("How long until the quota has refilled if no other call comes."),
+  resetAfterMs,
   retryAfterMs,
   reason: v.picklist(["ok", ...DENIAL_REASONS]),
   delayMs,
@@ -91,11 +95,11 @@ const place = {
 };
 const quota = {
   remaining: amount("The largest cost that would pass now."),
-  resetAfterMs: milliseconds("How long until the quota has refilled if no other call comes."),
+  resetAfterMs,
 };
 const maybeQuota = {
   remaining: v.optional(amount("The largest cost that would pass now. Absent when no rule was asked.")),
-  resetAfterMs: v.optional(milliseconds("As in other decisions. Absent when `remaining` is.")),
+  resetAfterMs,
 };
 const source = described(
   v.picklist(["isolate", "object", "pool", "fallback"]),
