@@ -93,7 +93,7 @@ export function reportOf(policy: Policy, key: string, peeked: Peeked | Full | Pr
 /** By the names of problems: a bundle drops it where nothing needs it. */
 const NOT_FOUND = {
   lease: ["leaseNotFound", "it was released, it has expired, or it never existed"],
-  hold: ["holdNotFound", "it was settled, it has expired, or it never existed"],
+  hold: ["holdNotFound", "it was settled or cancelled, it has expired, or it never existed"],
   charge: [
     "chargeNotFound",
     "nothing was taken under this charge, it was given back before, or it is not remembered any more",

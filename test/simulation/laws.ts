@@ -259,7 +259,8 @@ export function checkFigures(
       );
     }
     const more = (said.remaining - truth) / rule.capacity;
-    const late = ((said.resetAfterMs ?? Infinity) - resetAfterMs) / rule.algorithm.refillMs(rule.config, rule.capacity);
+    const late =
+      ((said.resetAfterMs ?? Infinity) - resetAfterMs) / rule.algorithm.refillMs(rule.config, rule.capacity);
     return [{ tooMany: Math.max(0, more), tooFew: Math.max(0, -more), late }];
   });
 }

@@ -248,6 +248,9 @@ export function describeContract(name: string, open: () => Promise<Called>): voi
       expect(await limiter.settle({ id: hold?.id ?? "", used: 1 })).toMatchObject({ remaining: 4 });
       const other = await limiter.hold({ ...asked, units: 4 });
       expect(await limiter.cancel({ id: other.hold?.id ?? "" })).toBeUndefined();
+      expect(await limiter.cancel({ id: other.hold?.id ?? "" })).toBeUndefined();
+      const late = await thrownBy(() => limiter.settle({ id: other.hold?.id ?? "", used: 1 }));
+      expect(late).toMatchObject({ status: 404, code: "hold-not-found" });
       expect(await limiter.peek(asked)).toMatchObject({ remaining: 4, holds: 0 });
       const lost = await thrownBy(() => limiter.settle({ id: "hold_nothing", used: 1 }));
       expect(lost).toMatchObject({ status: 404, code: "hold-not-found" });

@@ -24,7 +24,11 @@ test("what is bought can be used and nothing comes back by time: no answer says 
   expect((await buy(key, 8, "order-1")).body).toMatchObject({ remaining: 10 });
   const taken = await limit("prepaid", key, { cost: 9 });
   expect(taken.body).toMatchObject({ success: true, remaining: 1, source: "object" });
-  for (const { body: answer } of [taken, await limit("prepaid", key, { cost: 2 }), await report("prepaid", key)]) {
+  for (const { body: answer } of [
+    taken,
+    await limit("prepaid", key, { cost: 2 }),
+    await report("prepaid", key),
+  ]) {
     expect(answer).not.toHaveProperty("resetAfterMs");
     expect(answer).not.toHaveProperty("rules.0.resetAfterMs");
   }

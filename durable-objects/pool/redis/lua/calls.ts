@@ -203,14 +203,15 @@ calls.hold = function()
   return heldAgain(answer)
 end
 
--- Late or again, it is answered and changes nothing.
+-- Settled late or again, it is answered and changes nothing.
 calls.settle = function()
   local id, known = 'h:' .. call.id, recall(answerKey)
   local hold = findHold(id)
   if not hold then
-    -- Only what was cancelled is cancelled again.
-    if not known or (not call.used and not known.isCancelled) then return { isMissing = true } end
-    return known.isSettled and not known.isCancelled and known or rulesNow()
+    -- Only what was cancelled is cancelled again, and it is not settled.
+    local isOther = not known or (known.isCancelled or false) ~= not call.used
+    if isOther then return { isMissing = true } end
+    return call.used and known.isSettled and known or rulesNow()
   end
   removeHold(id)
   for index, book in ipairs(books) do
