@@ -31,6 +31,13 @@ export function decisionOf(
   });
 }
 
+/** The decision after a refund, with the least that came back of a rule. */
+export function refundedOf(decision: Decision | Problem): Decision | Problem {
+  if (decision instanceof Problem) return decision;
+  const units = decision.rules.flatMap(({ refunded }) => refunded ?? []);
+  return units.length === 0 ? decision : { ...decision, refunded: Math.min(...units) };
+}
+
 /** A decision, and the round for which its object has stored it, if it denies. */
 export interface Attempted {
   readonly decision: Decision;

@@ -32,6 +32,7 @@ import {
   attemptedOf,
   blockedDecision,
   decisionOf,
+  refundedOf,
   reportOf,
   unavailable,
   asShadow,
@@ -290,7 +291,7 @@ export class LimiterClient {
     } as const;
     const answer = await this.#objects.operate(policy, key, refund);
     const detail = "whether the units were given back is not known: ask again with the same idempotencyKey";
-    return decisionOf(policy, key, answer ?? unavailable(detail), "charge");
+    return refundedOf(decisionOf(policy, key, answer ?? unavailable(detail), "charge"));
   }
 
   /** Reads a key without taking: the decision for a cost of 1, and who holds units or waits. */

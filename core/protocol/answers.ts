@@ -21,6 +21,8 @@ export interface RuleDecision {
   readonly delayMs?: number;
   /** The part of the call's group, where groups share the rule. */
   readonly share?: Share;
+  /** Of a refund: the whole units that came back. Absent: it names none of this rule, or that is unknown. */
+  readonly refunded?: number;
 }
 
 export interface Decided {

@@ -39,6 +39,8 @@ export interface Decision {
   readonly waitedMs?: number;
   readonly lease?: Lease;
   readonly hold?: Hold;
+  /** Of a refund: the whole units that came back, of several rules the least. Absent: unknown. */
+  readonly refunded?: number;
   /** The id of the charge, for a refund. Present on request, if units were taken. */
   readonly charge?: string;
   /** The pattern of the override that applied to the key. */

@@ -25,6 +25,7 @@ function decided(success: boolean, place: { readonly policy: string }, quota: ob
 
 export const admitted = decided(true, USER, TAKEN);
 export const denied = decided(false, USER, EMPTY);
+export const refunded = decided(true, USER, { ...TAKEN, refunded: 1 });
 /** Credits never come back by themselves. */
 const CREDITS = { limit: 10_000, remaining: 2_499, retryAfterMs: 0, reason: "ok" };
 export const BOUGHT = { policy: "credits", key: "user:42" };

@@ -24,6 +24,12 @@ const delayMs = v.optional(
   ),
 );
 
+const refunded = v.optional(
+  amount(
+    "Of a refund: the whole units that came back, of several rules the least. Absent: that is not known.",
+  ),
+);
+
 /** Where groups share a rule. */
 const part = {
   limit: amount(
@@ -53,6 +59,7 @@ export const RuleDecision = v.object({
   retryAfterMs,
   reason: v.picklist(["ok", ...DENIAL_REASONS]),
   delayMs,
+  refunded,
   share: v.optional(
     v.object({
       group: described(v.string(), "Whose part it is."),
@@ -92,6 +99,7 @@ const place = {
   group: optional(v.string(), "Whose call it was, under a policy with `fair`."),
   share: v.optional(v.object(part)),
   sureAfterMs: v.optional(sureAfterMs),
+  refunded,
 };
 const quota = {
   remaining: amount("The largest cost that would pass now."),
