@@ -1,8 +1,7 @@
 /** The shape of `Ratelimit` of @upstash/ratelimit. */
 import type { Limiter, PolicyName } from "../client/limiter.ts";
-import { NEVER_MS } from "../core/algorithms/algorithm.ts";
 import { SYSTEM_TIME, type Time } from "../core/clock.ts";
-import type { Decision } from "../core/protocol/decision.ts";
+import { type Decision, NEVER_MS } from "../core/protocol/decision.ts";
 import {
   describe,
   requireGiven,

@@ -387,9 +387,6 @@ export interface NewSegment extends Segment {
   readonly keepFromMs: number;
 }
 
-/** So far away, 71,000 years, that it stands for never: what returns then does not return. */
-export const NEVER_MS = 2 ** 51;
-
 /** The maximum of a limit, a burst or a cost. */
 export const MAX_UNITS = 1_000_000_000;
 

@@ -12,7 +12,7 @@ export interface RuleDecision {
   readonly remaining: number;
   /** Under `minInterval`: the units left of the quota, even if a call would come too soon. */
   readonly quotaRemaining?: number;
-  /** Milliseconds until all units are back if no call comes. Absent, or `NEVER_MS` and more: they never are. */
+  /** Milliseconds until all units are back if no call comes. Absent, or 2 ** 51 and more: they never are. */
   readonly resetAfterMs?: number;
   /** 0 when admitted; when denied the exact wait for this cost; `null`: never admitted. */
   readonly retryAfterMs: number | null;

@@ -1,5 +1,5 @@
 /** The decision that a caller sees, and the headers that describe it. */
-import { DENIAL_REASONS, NEVER_MS, type Share } from "../algorithms/algorithm.ts";
+import type { Share } from "../algorithms/algorithm.ts";
 import { type HeaderStyle, type Policy, type PolicyView, publicName, type Rule } from "../policies/policy.ts";
 import { planIn } from "../policies/seen-policy.ts";
 import type { Decided, Hold, Lease, Peeked, RuleDecision } from "./answers.ts";
@@ -9,7 +9,12 @@ import type { Problem } from "./problems.ts";
 /** `shadow`: a rule denied, but the policy only reports. `degraded`: the object or pool did not answer. */
 export const REASONS = [
   "ok",
-  ...DENIAL_REASONS,
+  // Those of rules, written out: so bundles that need no list have none.
+  "quota",
+  "min-interval",
+  "cost-over-limit",
+  "shed",
+  "blocked",
   "wait-timeout",
   "queue-full",
   "shadow",
@@ -105,6 +110,9 @@ export function callerDecision(
     override: pattern,
   };
 }
+
+/** So far away, 71,000 years, that it stands for never: what returns then does not return. */
+export const NEVER_MS = 2 ** 51;
 
 /** The decision without jitter and override, with the values of `bindingRule`. */
 export function publicDecision(
@@ -252,8 +260,6 @@ export interface HeaderPolicy {
 /** The destination: `Headers`, or a map. */
 export interface Target {
   set(name: string, value: string): void;
-  /** Present where headers of another response may be left (`currentHeaders`). */
-  delete?(name: string): unknown;
 }
 
 interface Style {
@@ -288,10 +294,10 @@ const STYLES: Readonly<Record<HeaderStyle, Style>> = {
       ),
   },
   "x-ratelimit": {
-    quota: (headers, decision, nowMs) => setX(headers, decision, nowMs()),
+    quota: (headers, decision, nowMs) => setX(headers, decision, seconds(nowMs() + backInMs(decision))),
   },
   "x-ratelimit-delta": {
-    quota: (headers, decision) => setX(headers, decision, 0),
+    quota: (headers, decision) => setX(headers, decision, seconds(backInMs(decision))),
   },
 };
 
@@ -320,23 +326,20 @@ function seconds(durationMs: number): number {
   return Math.ceil(durationMs / 1_000);
 }
 
-/** A member with a duration. None: nothing comes back by time. */
-function inSeconds(member: string, durationMs: number | undefined): string {
-  return durationMs === undefined ? "" : member + String(seconds(durationMs));
+/** A member in seconds. None: nothing comes back by time. */
+function inSeconds(member: string, durationMs = Infinity): string {
+  return durationMs < Infinity ? member + String(seconds(durationMs)) : "";
 }
 
-/** When a client may return: after its denial, otherwise when its quota has refilled. Absent: never. */
-function backInMs({ success, retryAfterMs, resetAfterMs }: Decision): number | undefined {
-  return (success ? undefined : retryAfterMs) ?? resetAfterMs;
+/** When a client may return: after its denial, otherwise when its quota has refilled. `Infinity`: never. */
+function backInMs({ success, retryAfterMs, resetAfterMs = Infinity }: Decision): number {
+  return success ? resetAfterMs : (retryAfterMs ?? resetAfterMs);
 }
 
-function setX(headers: Target, decision: Decision, sinceMs: number): void {
-  const { limit, remaining = 0 } = decision;
-  const backMs = backInMs(decision);
+function setX(headers: Target, { limit, remaining = 0 }: Decision, reset: number): void {
   headers.set("X-RateLimit-Limit", String(limit));
   headers.set("X-RateLimit-Remaining", String(remaining));
-  if (backMs === undefined) headers.delete?.("X-RateLimit-Reset");
-  else headers.set("X-RateLimit-Reset", String(seconds(sinceMs + backMs)));
+  if (reset < Infinity) headers.set("X-RateLimit-Reset", String(reset));
 }
 
 /**

@@ -1,10 +1,10 @@
 /** How a notice leaves: to a Queue of Cloudflare, or to a webhook as https://www.standardwebhooks.com says. */
 import { Webhook } from "standardwebhooks";
 import type { Notice } from "../../core/accounts/notices.ts";
-import { NEVER_MS } from "../../core/algorithms/algorithm.ts";
 import { instantOf, instantText, readClockMs } from "../../core/clock.ts";
 import type { NoticeTarget } from "../../core/policies/parse-notices.ts";
 import { publicName } from "../../core/policies/policy.ts";
+import { NEVER_MS } from "../../core/protocol/decision.ts";
 
 /** A notice, and of what it is. */
 export interface Addressed {

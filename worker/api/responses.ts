@@ -50,6 +50,8 @@ function currentHeaders(policy: Policy, decision: Decision): Headers {
   const wait = decision.success ? null : (decision.retryAfterMs ?? null);
   const { admissions, denials } = sharedHeaders(policy);
   const headers = wait === null ? admissions : denials;
+  // The response before may have had one.
+  if (decision.resetAfterMs === undefined) headers.delete("X-RateLimit-Reset");
   setQuotaHeaders(headers, policy, decision, readClockMs);
   for (const [name, value] of Object.entries(retryAfter(wait))) headers.set(name, value);
   return headers;

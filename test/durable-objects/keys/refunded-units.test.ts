@@ -3,6 +3,8 @@ import { describe, expect, test } from "vitest";
 import type { Decided } from "../../../core/protocol/answers.ts";
 import { Key } from "../../support/planned-keys.ts";
 
+const ask = (key: Key, call: object) => key.call("", call) as Decided;
+
 const window = "10s";
 const TABLES = {
   "token-bucket": { algorithm: "token-bucket", limit: 10, window },
@@ -23,10 +25,9 @@ const TABLES = {
 describe.each(Object.entries(TABLES))("%s", (name, table) => {
   const of = name === "of groups" ? { group: "a" } : {};
   const take = (key: Key, cost: number, idempotencyKey: string) =>
-    key.call(undefined, { op: "limit", cost, idempotencyKey, ...of });
+    ask(key, { op: "limit", cost, idempotencyKey, ...of });
   const back = (key: Key, units: number, charge: string, idempotencyKey = `back of ${charge}`) =>
-    (key.call(undefined, { op: "refund", units, charge, idempotencyKey, ...of }) as Decided).rules[0]
-      ?.refunded;
+    (ask(key, { op: "refund", units, charge, idempotencyKey, ...of }) as Decided).rules[0]?.refunded;
 
   test("all that was taken a moment ago, or the part that is asked for, and the same when it is repeated", () => {
     const key = new Key(table);
@@ -36,7 +37,7 @@ describe.each(Object.entries(TABLES))("%s", (name, table) => {
     key.nowMs += 2_000;
     take(key, 3, "b");
     expect(back(key, 2, "b")).toBe(2);
-    expect(key.call(undefined, { op: "refund", units: 1, charge: "b", idempotencyKey: "more" })).toEqual({
+    expect(ask(key, { op: "refund", units: 1, charge: "b", idempotencyKey: "more" })).toEqual({
       missing: true,
     });
   });
@@ -50,19 +51,19 @@ describe.each(Object.entries(TABLES))("%s", (name, table) => {
 
   test("what leaves a debt, too", () => {
     const key = new Key(table);
-    key.call(undefined, { op: "limit", force: true, cost: 25, idempotencyKey: "a", ...of });
+    ask(key, { op: "limit", force: true, cost: 25, idempotencyKey: "a", ...of });
     expect(back(key, 5, "a")).toBe(5);
   });
 });
 
 test("units that are gone under other figures stay taken: 0, and the charge can come back under the old ones", () => {
   const key = new Key(TABLES.credits);
-  key.call(undefined, { op: "limit", cost: 3, idempotencyKey: "a" });
+  ask(key, { op: "limit", cost: 3, idempotencyKey: "a" });
   key.replace({ ...TABLES.credits, limit: 9 });
   const refund = { op: "refund", units: 3, charge: "a", idempotencyKey: "one" };
-  expect(key.call(undefined, refund)).toMatchObject({ rules: [{ refunded: 0 }] });
+  expect(ask(key, refund)).toMatchObject({ rules: [{ refunded: 0 }] });
   key.replace(TABLES.credits);
-  expect(key.call(undefined, { ...refund, idempotencyKey: "two" })).toMatchObject({
+  expect(ask(key, { ...refund, idempotencyKey: "two" })).toMatchObject({
     rules: [{ refunded: 3 }],
   });
 });
@@ -76,19 +77,19 @@ test("each rule says what came back of it in whole units, and those say nothing 
     },
   });
   const cost = { requests: 1, tokens: 4, images: 0 };
-  key.call(undefined, { op: "limit", cost, idempotencyKey: "a" });
+  ask(key, { op: "limit", cost, idempotencyKey: "a" });
   key.nowMs += 1_000;
   const units = { ...cost, images: 1 };
-  const { rules } = key.call(undefined, { op: "refund", units, charge: "a", idempotencyKey: "b" }) as Decided;
+  const { rules } = ask(key, { op: "refund", units, charge: "a", idempotencyKey: "b" });
   expect(rules.map(({ refunded }) => refunded)).toEqual([0, 4, undefined]);
 });
 
 test("a key that is blocked does not show it", () => {
   const key = new Key(TABLES["with blocks"]);
-  key.call(undefined, { op: "limit", cost: 9, idempotencyKey: "a" });
-  key.call(undefined, { op: "limit", cost: 9 });
+  ask(key, { op: "limit", cost: 9, idempotencyKey: "a" });
+  ask(key, { op: "limit", cost: 9 });
   const refund = { op: "refund", units: 9, charge: "a", idempotencyKey: "b" };
-  expect((key.call(undefined, refund) as Decided).rules[0]).not.toHaveProperty("refunded");
+  expect(ask(key, refund).rules[0]).not.toHaveProperty("refunded");
   key.nowMs += 1_000;
   expect(key.remaining()).toBe(10);
 });
