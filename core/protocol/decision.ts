@@ -122,12 +122,14 @@ export function publicDecision(
   decidedBy: "isolate" | "object" = "object",
 ): Decision {
   const decision = fullDecision(policy, key, decided, decidedBy);
-  if (!decision.rules.some(isEndless)) return decision;
-  return { ...withoutReset(decision), rules: decision.rules.map(withoutReset) };
+  // Faster than `some`, and each hot call comes here.
+  for (const rule of decision.rules)
+    if (isEndless(rule)) return { ...withoutReset(decision), rules: decision.rules.map(withoutReset) };
+  return decision;
 }
 
-function isEndless({ resetAfterMs = 0 }: Pick<RuleDecision, "resetAfterMs">): boolean {
-  return resetAfterMs >= NEVER_MS;
+function isEndless({ resetAfterMs }: Pick<RuleDecision, "resetAfterMs">): boolean {
+  return resetAfterMs !== undefined && resetAfterMs >= NEVER_MS;
 }
 
 function withoutReset<Answered extends Pick<RuleDecision, "resetAfterMs">>(answered: Answered) {
