@@ -5,14 +5,12 @@ import type { Answer, Decided, Peeked, Shed, UnsupportedProtocol } from "../core
 import {
   callerDecision,
   type Decision,
-  degradedDecision,
-  effectDecision,
   type KeyReport,
   publicDecision,
-  shedDecision,
   withJitter,
 } from "../core/protocol/decision.ts";
 import { boundText, type Full, Problem, LIMITER_PROBLEMS, PROBLEMS } from "../core/protocol/problems.ts";
+import { degradedDecision, effectDecision, shedDecision } from "../core/protocol/ruleless-decision.ts";
 
 /** An answer as callers see it. @param claimed what the object may lack */
 export function decisionOf(
@@ -31,6 +29,13 @@ export function decisionOf(
   return new Problem(LIMITER_PROBLEMS.idempotencyConflict, detail, {
     errors: [{ pointer: "/idempotencyKey", detail }],
   });
+}
+
+/** The decision after a refund, with the least that came back of a rule. */
+export function refundedOf(decision: Decision | Problem): Decision | Problem {
+  if (decision instanceof Problem) return decision;
+  const units = decision.rules.flatMap(({ refunded }) => refunded ?? []);
+  return units.length === 0 ? decision : { ...decision, refunded: Math.min(...units) };
 }
 
 /** A decision, and the round for which its object has stored it, if it denies. */
@@ -95,7 +100,7 @@ export function reportOf(policy: Policy, key: string, peeked: Peeked | Full | Pr
 /** By the names of problems: a bundle drops it where nothing needs it. */
 const NOT_FOUND = {
   lease: ["leaseNotFound", "it was released, it has expired, or it never existed"],
-  hold: ["holdNotFound", "it was settled, it has expired, or it never existed"],
+  hold: ["holdNotFound", "it was settled or cancelled, it has expired, or it never existed"],
   charge: [
     "chargeNotFound",
     "nothing was taken under this charge, it was given back before, or it is not remembered any more",

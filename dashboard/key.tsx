@@ -86,7 +86,7 @@ function State({ report }: { readonly report: KeyReport }) {
               rule.name,
               <Remaining rule={rule} />,
               count(rule.limit),
-              duration(rule.resetAfterMs),
+              rule.resetAfterMs === undefined ? "never" : duration(rule.resetAfterMs),
               retryAfter(rule),
             ],
           }))}

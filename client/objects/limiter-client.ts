@@ -13,12 +13,7 @@ import {
 } from "../../core/policies/policy.ts";
 import type { Answer, AnswerText, Peeked, Slots, UnsupportedProtocol } from "../../core/protocol/answers.ts";
 import type { Attempt, LimitParams } from "../../core/protocol/calls.ts";
-import {
-  type Decision,
-  type KeyReport,
-  degradedDecision,
-  effectDecision,
-} from "../../core/protocol/decision.ts";
+import type { Decision, KeyReport } from "../../core/protocol/decision.ts";
 import {
   ATTEMPT_PROTOCOL,
   type BatchedCall,
@@ -27,6 +22,7 @@ import {
 } from "../../core/protocol/messages.ts";
 import { type ClaimKind, ownHoldId, ownKey, type ProveClaim, withMark } from "../../core/protocol/names.ts";
 import { Problem, type Answered } from "../../core/protocol/problems.ts";
+import { degradedDecision, effectDecision } from "../../core/protocol/ruleless-decision.ts";
 import type { Counter } from "../../core/stats/tally.ts";
 import { type ClientContext, CallGate, type ObjectStartLimit, through } from "../call-gate.ts";
 import { IsolateSlots } from "../isolate-slots.ts";
@@ -36,6 +32,7 @@ import {
   attemptedOf,
   blockedDecision,
   decisionOf,
+  refundedOf,
   reportOf,
   unavailable,
   asShadow,
@@ -294,7 +291,7 @@ export class LimiterClient {
     } as const;
     const answer = await this.#objects.operate(policy, key, refund);
     const detail = "whether the units were given back is not known: ask again with the same idempotencyKey";
-    return decisionOf(policy, key, answer ?? unavailable(detail), "charge");
+    return refundedOf(decisionOf(policy, key, answer ?? unavailable(detail), "charge"));
   }
 
   /** Reads a key without taking: the decision for a cost of 1, and who holds units or waits. */

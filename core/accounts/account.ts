@@ -345,12 +345,8 @@ export function admitsTogether(ruleAccounts: readonly RuleAccount[], nowMs: numb
   );
 }
 
-export function withoutTaking(
-  ruleAccounts: readonly RuleAccount[],
-  nowMs: number,
-  cost: Cost,
-): RuleDecision[] {
-  return decideEach(ruleAccounts, nowMs, cost).map((decided) => {
+export function withoutTaking(each: readonly RuleAccount[], nowMs: number, cost: Cost): RuleDecision[] {
+  return decideEach(each, nowMs, cost).map((decided) => {
     const { rule, account, decision } = decided;
     const delayMs = decision.allowed ? decision.delayMs : undefined;
     return ruleDecision(rule, account, nowMs, untaken(decided, nowMs), delayMs);

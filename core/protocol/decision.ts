@@ -1,22 +1,20 @@
 /** The decision that a caller sees, and the headers that describe it. */
-import { DENIAL_REASONS, MAX_UNITS, type Share } from "../algorithms/algorithm.ts";
-import {
-  type HeaderStyle,
-  type AppliedOverride,
-  type Policy,
-  type PolicyView,
-  publicName,
-  type Rule,
-} from "../policies/policy.ts";
+import type { Share } from "../algorithms/algorithm.ts";
+import { type HeaderStyle, type Policy, type PolicyView, publicName, type Rule } from "../policies/policy.ts";
 import { planIn } from "../policies/seen-policy.ts";
-import type { Decided, Hold, Lease, Peeked, RuleDecision, Shed } from "./answers.ts";
+import type { Decided, Hold, Lease, Peeked, RuleDecision } from "./answers.ts";
 import { claimId } from "./names.ts";
 import type { Problem } from "./problems.ts";
 
 /** `shadow`: a rule denied, but the policy only reports. `degraded`: the object or pool did not answer. */
 export const REASONS = [
   "ok",
-  ...DENIAL_REASONS,
+  // Those of rules, written out: so bundles that need no list have none.
+  "quota",
+  "min-interval",
+  "cost-over-limit",
+  "shed",
+  "blocked",
   "wait-timeout",
   "queue-full",
   "shadow",
@@ -32,7 +30,7 @@ export interface Decision {
   readonly limit: number;
   /** The largest cost that would be admitted now. Absent when no rule decided: degraded or shed. */
   readonly remaining?: number;
-  /** Milliseconds until all units are back if no call comes. Absent when `remaining` is. */
+  /** Milliseconds until all units are back if no call comes. Absent: never, or `remaining` is absent too. */
   readonly resetAfterMs?: number;
   /** 0 when admitted; when denied the exact wait, plus any `retryJitter`; `null`: never. Absent when degraded. */
   readonly retryAfterMs?: number | null;
@@ -46,6 +44,8 @@ export interface Decision {
   readonly waitedMs?: number;
   readonly lease?: Lease;
   readonly hold?: Hold;
+  /** Of a refund: the whole units that came back, of several rules the least. Absent: unknown. */
+  readonly refunded?: number;
   /** The id of the charge, for a refund. Present on request, if units were taken. */
   readonly charge?: string;
   /** The pattern of the override that applied to the key. */
@@ -111,6 +111,9 @@ export function callerDecision(
   };
 }
 
+/** So far away, 71,000 years, that it stands for never: what returns then does not return. */
+export const NEVER_MS = 2 ** 51;
+
 /** The decision without jitter and override, with the values of `bindingRule`. */
 export function publicDecision(
   policy: PolicyView,
@@ -118,8 +121,31 @@ export function publicDecision(
   decided: Decided,
   decidedBy: "isolate" | "object" = "object",
 ): Decision {
+  const decision = fullDecision(policy, key, decided, decidedBy);
+  // Faster than `some`, and each hot call comes here.
+  for (const rule of decision.rules)
+    if (isEndless(rule)) return { ...withoutReset(decision), rules: decision.rules.map(withoutReset) };
+  return decision;
+}
+
+function isEndless({ resetAfterMs }: Pick<RuleDecision, "resetAfterMs">): boolean {
+  return resetAfterMs !== undefined && resetAfterMs >= NEVER_MS;
+}
+
+function withoutReset<Answered extends Pick<RuleDecision, "resetAfterMs">>(answered: Answered) {
+  if (!isEndless(answered)) return answered;
+  const { resetAfterMs: _, ...others } = answered;
+  return others;
+}
+
+function fullDecision(
+  policy: PolicyView,
+  key: string,
+  decided: Decided,
+  decidedBy: "isolate" | "object",
+): Decision {
   const { rules, waitedMs, lease, hold, plan, source = decidedBy } = decided;
-  const { limit, remaining, resetAfterMs, retryAfterMs, reason } = bindingRule(rules);
+  const { limit, remaining, resetAfterMs = Infinity, retryAfterMs, reason } = bindingRule(rules);
   const isAdmitted = rules.every((rule) => rule.success);
   const success = isAdmitted || policy.shadow;
   const decision: Decision = {
@@ -183,34 +209,6 @@ export function settledDecision(settled: Decision, { lease, delayMs, rules: held
   return { ...settled, ...(lease && { lease }), ...(delayMs !== undefined && { delayMs }), rules };
 }
 
-/** The policy's `onFailure`, when the object did not answer: without `remaining` and waits. */
-export function degradedDecision(policy: PolicyView, key: string): Decision {
-  const success = policy.shadow || policy.onFailure === "open";
-  return { ...withoutRules(policy, key), success, reason: "degraded", source: "fallback" };
-}
-
-/** An immediate retry would only add load to busy machines. */
-const MIN_RETRY_MS = 1_000;
-
-export function shedDecision(policy: PolicyView, key: string, { restoredInMs }: Shed): Decision {
-  return { ...withoutRules(policy, key), retryAfterMs: Math.max(MIN_RETRY_MS, restoredInMs), reason: "shed" };
-}
-
-export function refusedDecision(
-  policy: PolicyView,
-  key: string,
-  { status, code, detail }: NonNullable<Decision["problem"]>,
-): Decision {
-  return { ...withoutRules(policy, key), reason: "refused", problem: { status, code, detail } };
-}
-
-function withoutRules(policy: PolicyView, key: string) {
-  const limit = Math.min(...policy.rules.map(({ capacity }) => capacity));
-  const source = "isolate" as const;
-  const place = { policy: publicName(policy.name), key };
-  return { success: false, ...place, limit, source, rules: [], ...planIn(policy) };
-}
-
 /** The rule with the longest wait; of equal waits (all admit, for example) the one with the least remaining. */
 function bindingRule(rules: readonly RuleDecision[]): RuleDecision {
   return rules.reduce((binding, rule) => (binds(rule, binding) ? rule : binding));
@@ -221,35 +219,8 @@ function binds(rule: RuleDecision, other: RuleDecision): boolean {
   return Number.isNaN(waits) || waits === 0 ? rule.remaining < other.remaining : waits > 0;
 }
 
-/** The decision on a key whose override blocks it or lifts its limit. Nothing is counted. */
-export function effectDecision(
-  policy: PolicyView,
-  key: string,
-  { pattern, effect, endsAtMs }: AppliedOverride,
-  nowMs: number,
-): Decision {
-  const isBlocked = effect === "blocked";
-  const units = isBlocked ? 0 : MAX_UNITS;
-  const waitMs = isBlocked ? blockedForMs(endsAtMs, nowMs) : 0;
-  const success = !isBlocked || policy.shadow;
-  return {
-    success,
-    policy: publicName(policy.name),
-    key,
-    limit: units,
-    remaining: units,
-    resetAfterMs: waitMs ?? 0,
-    retryAfterMs: success ? 0 : waitMs,
-    reason: !isBlocked ? "ok" : success ? "shadow" : "blocked",
-    source: "isolate",
-    rules: [],
-    ...(isBlocked && { violated: [] }),
-    override: pattern,
-  };
-}
-
 /** The rest of the block; `null`: until the override is deleted. */
-function blockedForMs(endsAtMs: number | undefined, nowMs: number): number | null {
+export function blockedForMs(endsAtMs: number | undefined, nowMs: number): number | null {
   return endsAtMs === undefined ? null : Math.max(1, endsAtMs - nowMs);
 }
 
@@ -308,7 +279,7 @@ const STYLES: Readonly<Record<HeaderStyle, Style>> = {
     },
     quota(headers, { rules }) {
       const items = rules.map(
-        ({ name, remaining, resetAfterMs }) => `"${name}";r=${remaining};t=${seconds(resetAfterMs)}`,
+        ({ name, remaining, resetAfterMs }) => `"${name}";r=${remaining}${inSeconds(";t=", resetAfterMs)}`,
       );
       if (items.length > 0) headers.set("RateLimit", items.join(", "));
     },
@@ -321,7 +292,7 @@ const STYLES: Readonly<Record<HeaderStyle, Style>> = {
     quota: (headers, decision) =>
       headers.set(
         "RateLimit",
-        `limit=${decision.limit}, remaining=${decision.remaining ?? 0}, reset=${seconds(backInMs(decision))}`,
+        `limit=${decision.limit}, remaining=${decision.remaining ?? 0}${inSeconds(", reset=", backInMs(decision))}`,
       ),
   },
   "x-ratelimit": {
@@ -357,15 +328,20 @@ function seconds(durationMs: number): number {
   return Math.ceil(durationMs / 1_000);
 }
 
-/** When a client may return: after its denial, otherwise when its quota has refilled. */
-function backInMs({ success, retryAfterMs, resetAfterMs = 0 }: Decision): number {
+/** A member in seconds. None: nothing comes back by time. */
+function inSeconds(member: string, durationMs = Infinity): string {
+  return durationMs < Infinity ? member + String(seconds(durationMs)) : "";
+}
+
+/** When a client may return: after its denial, otherwise when its quota has refilled. `Infinity`: never. */
+function backInMs({ success, retryAfterMs, resetAfterMs = Infinity }: Decision): number {
   return success ? resetAfterMs : (retryAfterMs ?? resetAfterMs);
 }
 
 function setX(headers: Target, { limit, remaining = 0 }: Decision, reset: number): void {
   headers.set("X-RateLimit-Limit", String(limit));
   headers.set("X-RateLimit-Remaining", String(remaining));
-  headers.set("X-RateLimit-Reset", String(reset));
+  if (reset < Infinity) headers.set("X-RateLimit-Reset", String(reset));
 }
 
 /**
@@ -376,7 +352,7 @@ function setX(headers: Target, { limit, remaining = 0 }: Decision, reset: number
 function quotaItem({ name, quota, unit }: HeaderRule): string {
   const named = unit === "requests" ? "" : `;qu="${unit}"`;
   if (quota.windowMs === undefined) return `"${name}";q=${quota.units}${named}`;
-  const { units, window } = inSeconds(quota.units, quota.windowMs);
+  const { units, window } = perSeconds(quota.units, quota.windowMs);
   return `"${name}";q=${units};w=${window}${named}`;
 }
 
@@ -385,14 +361,14 @@ function quotaPolicies(rules: readonly HeaderRule[]): string {
   const items = new Map<number, string>();
   for (const { quota, capacity } of rules) {
     if (quota.windowMs === undefined) continue;
-    const { units, window } = inSeconds(quota.units, quota.windowMs);
+    const { units, window } = perSeconds(quota.units, quota.windowMs);
     const burst = capacity === quota.units ? "" : `;burst=${capacity}`;
     if (!items.has(units)) items.set(units, `${units};w=${window}${burst}`);
   }
   return [...items.values()].join(", ");
 }
 
-function inSeconds(units: number, windowMs: number): { readonly units: number; readonly window: number } {
+function perSeconds(units: number, windowMs: number): { readonly units: number; readonly window: number } {
   const window = seconds(windowMs);
   return { units: Math.floor((units * window * 1_000) / windowMs), window };
 }

@@ -2,7 +2,7 @@ import type { Account, RuleAccount } from "../../core/accounts/hold.ts";
 import type { Refilled } from "../../core/algorithms/algorithm.ts";
 import { type Cost, costOf, type Policy, publicName, type Rule } from "../../core/policies/policy.ts";
 import { planOf } from "../../core/policies/seen-policy.ts";
-import type { Conflict, Decided } from "../../core/protocol/answers.ts";
+import type { Conflict, Decided, RuleDecision } from "../../core/protocol/answers.ts";
 import type { SeenBy } from "../../core/protocol/calls.ts";
 import { callerIn, sharedKey } from "../../core/protocol/names.ts";
 import { full, type Full } from "../../core/protocol/problems.ts";
@@ -269,6 +269,31 @@ export function returnedOf(
     now !== undefined ||
     algorithm.untouchedAtMs(config, algorithm.debit(config, undefined, atMs, taken)) <= nowMs;
   return [hasReturned ? 0 : taken, atMs];
+}
+
+/** How far into debt the units that came back are known, in capacities. */
+const KNOWN_DEBT = 2;
+
+/** The decisions after a refund, each with the whole units that came back, unless a block or a deep debt hides them. */
+export function withRefunded(
+  decisions: readonly RuleDecision[],
+  [before, after]: readonly [readonly RuleAccount[], readonly RuleAccount[]],
+  units: Cost,
+  charge: Charge | undefined,
+  nowMs: number,
+): RuleDecision[] {
+  return decisions.map((decision, index) => {
+    const [was, is] = [before[index], after[index]];
+    if (was === undefined || is === undefined) return decision;
+    const { algorithm, name, config, capacity } = was.rule;
+    const isNamed = costOf(was.rule, units) > 0 && (charge === undefined || Object.hasOwn(charge, name));
+    if (!isNamed || algorithm.isStateless === true || algorithm.leasing !== undefined) return decision;
+    const [free, freeNow] = [was, is].map(({ account: { state } }) => {
+      const look = algorithm.decide(config, state, nowMs, 0, -KNOWN_DEBT * capacity);
+      return look.quotaRemaining ?? look.remaining;
+    });
+    return free ? { ...decision, refunded: (freeNow ?? free) - free } : decision;
+  });
 }
 
 /** In parts of a unit as of another moment, rounded down. */

@@ -149,7 +149,8 @@ export class Claims {
   #settledBefore(keyState: KeyState, id: string, nowMs: number): Answer {
     const isExpired = keyState.expired.some((claim) => claim.id === id && claim.kind === "hold");
     const earlier = isExpired ? "expired" : this.#store.answers.endOf(keyState, id, nowMs);
-    if (earlier === undefined) return MISSING;
+    // Else a caller would believe that its usage counts.
+    if (earlier === undefined || earlier === "cancelled") return MISSING;
     return typeof earlier === "string" ? rulesNow(keyState, nowMs) : earlier;
   }
 

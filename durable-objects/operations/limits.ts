@@ -30,6 +30,7 @@ import {
   remembering,
   partOf,
   returnedOf,
+  withRefunded,
 } from "../keys/idempotency.ts";
 import type { KeyState, RuleState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
@@ -190,7 +191,10 @@ export class Limits {
       const returned = returnedOf({ rule, account }, standing, units, nowMs);
       return { rule, account: refund(rule, account, nowMs, ...returned) };
     });
-    const answer = { rules: withoutTaking(refunded, nowMs, 0), ...planOfKey(keyState) };
+    const decisions = withoutTaking(refunded, nowMs, 0);
+    const looks = [keyState.ruleStates, refunded] as const;
+    const rules = withRefunded(decisions, looks, units, standing?.charge, nowMs);
+    const answer = { rules, ...planOfKey(keyState) };
     const accounts = refunded.map(({ account }) => account);
     // In one commit: otherwise the charge could be refunded again.
     const change = { accounts, remember: remembering(idempotent, answer) };

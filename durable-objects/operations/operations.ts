@@ -37,7 +37,7 @@ export interface Operations {
   giveBack(keyState: KeyState, returned: GiveBackMessage, nowMs: number): void;
   /** Holds units if every rule admits them. It waits only for provisional holds (turns.ts). */
   hold(keyState: KeyState, call: Params<"hold">, nowMs: number): MaybePromise<Answer>;
-  /** Ends a hold with the units used. A late or repeated settle gets an answer and changes nothing. */
+  /** Ends a hold with the units used. A late or repeated settle gets an answer and changes nothing; not after a cancel. */
   settle(keyState: KeyState, call: Params<"settle">, nowMs: number): MaybePromise<Answer>;
   /** Ends a hold, and the lease taken with it, as unused. */
   cancel(keyState: KeyState, call: Params<"cancel">, nowMs: number): MaybePromise<Answer>;

@@ -29,6 +29,7 @@ export class ClaimsModel {
   readonly told = new Map<number, boolean>();
   readonly holds = new Map<number, ModelHold>();
   readonly endedHolds = new Set<number>();
+  readonly cancelledHolds = new Set<number>();
   readonly holdLimit: number;
   used = 0;
 

@@ -235,7 +235,9 @@ export function describeContract(name: string, open: () => Promise<Called>): voi
       const asked = { policy: "slow", key: key() };
       const { charge = "" } = await limiter.limit({ ...asked, cost: 3, refundable: true });
       const refund = { ...asked, units: 3, charge, idempotencyKey: "back" };
-      expect(await limiter.refund(refund)).toMatchObject({ success: true, remaining: 5 });
+      const back = { success: true, remaining: 5, refunded: 3, rules: [{ refunded: 3 }] };
+      expect(await limiter.refund(refund)).toMatchObject(back);
+      expect(await limiter.refund(refund)).toMatchObject(back);
       const again = await thrownBy(() => limiter.refund({ ...refund, idempotencyKey: "again" }));
       expect(again).toMatchObject({ status: 404, code: "charge-not-found" });
     });
@@ -248,6 +250,9 @@ export function describeContract(name: string, open: () => Promise<Called>): voi
       expect(await limiter.settle({ id: hold?.id ?? "", used: 1 })).toMatchObject({ remaining: 4 });
       const other = await limiter.hold({ ...asked, units: 4 });
       expect(await limiter.cancel({ id: other.hold?.id ?? "" })).toBeUndefined();
+      expect(await limiter.cancel({ id: other.hold?.id ?? "" })).toBeUndefined();
+      const late = await thrownBy(() => limiter.settle({ id: other.hold?.id ?? "", used: 1 }));
+      expect(late).toMatchObject({ status: 404, code: "hold-not-found" });
       expect(await limiter.peek(asked)).toMatchObject({ remaining: 4, holds: 0 });
       const lost = await thrownBy(() => limiter.settle({ id: "hold_nothing", used: 1 }));
       expect(lost).toMatchObject({ status: 404, code: "hold-not-found" });

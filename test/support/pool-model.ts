@@ -13,6 +13,7 @@ import {
 import type { Account } from "../../core/accounts/hold.ts";
 import { costOf, type Rule } from "../../core/policies/policy.ts";
 import { grantedTogether, isSpare, type Wish } from "../../core/reservations/sizing.ts";
+import { withRefunded } from "../../durable-objects/keys/idempotency.ts";
 import type { PoolGrant, HolderMessage, PoolAnswer, PoolCall } from "../../durable-objects/pool/protocol.ts";
 import { decide } from "./decide.ts";
 import { surplus } from "./plain-accounts.ts";
@@ -166,7 +167,8 @@ export class PoolModel {
     const isSome = Object.entries(charge?.units ?? {}).some(([name, most]) => most * (units[name] ?? 0) > 0);
     if (isNamed && isAllOf(charge?.units, units)) this.#answers.delete(chargeName);
     else if (isNamed && isSome) this.#answers.set(chargeName, spent);
-    this.#accounts = this.ruleAccounts.map(({ rule, account }, index) => {
+    const before = this.ruleAccounts;
+    this.#accounts = before.map(({ rule, account }, index) => {
       const most = costOf(rule, units);
       const taken = Math.min(most, charge?.units[rule.name] ?? 0);
       if (charge !== undefined && isNamed) {
@@ -175,7 +177,12 @@ export class PoolModel {
       }
       return refund(rule, account, this.nowMs, most);
     });
-    const answer = { rules: withoutTaking(this.ruleAccounts, this.nowMs, 0) };
+    const rules = withoutTaking(this.ruleAccounts, this.nowMs, 0);
+    const taken = Object.entries(charge?.units ?? {}).filter(([, most]) => most > 0);
+    const named = isNamed
+      ? Object.fromEntries(taken.map(([name, most]) => [name, { units: most, terms: "" }]))
+      : undefined;
+    const answer = { rules: withRefunded(rules, [before, this.ruleAccounts], units, named, this.nowMs) };
     remember(answer);
     return answer;
   }

@@ -40,7 +40,8 @@ export const claimRecords = {
     body: { schema: "SettleRequest" },
     handle: calls.callSettle,
     answer: DECISION,
-    summary: "End a hold with the units really used; late or again, it changes nothing",
+    summary:
+      "End a hold with the units really used; late or again, it changes nothing, and after a cancel it is a 404",
     ok: { says: "The key's decision after the settling", schema: "Decision", headers: DECISION_HEADERS },
     example: { request: { used: { tokens: 830 } }, answers: { settled: examples.estimated(99_170) } },
   }),

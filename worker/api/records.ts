@@ -114,7 +114,7 @@ const limitRecords = {
     ok: { says: "The key's decision after the refund", schema: "Decision", headers: DECISION_HEADERS },
     example: {
       request: { ...examples.USER, units: 1, charge: "order-7", idempotencyKey: "refund-of-order-7" },
-      answers: { given: examples.admitted },
+      answers: { given: examples.refunded },
     },
   }),
   reserve: call({

@@ -90,7 +90,10 @@ export const ListedKey = v.object({
   key: v.string(),
   limit: amount("The most units that can be admitted at once."),
   remaining: amount("The largest cost that would pass now."),
-  resetAfterMs: amount("How long until the quota has refilled if no other call comes, in milliseconds."),
+  resetAfterMs: optional(
+    v.pipe(v.number(), v.integer(), v.minValue(0)),
+    "How long until the quota has refilled if no other call comes, in milliseconds. Absent: time returns nothing.",
+  ),
   outstanding: amount("Units that are held, reserved or leased at this moment."),
   holds: amount("Callers' holds that have not ended."),
   leases: amount("Leases that have not ended."),

@@ -1,6 +1,7 @@
 import { expect, test } from "vitest";
 import type { Policy } from "../../../core/policies/policy.ts";
-import { degradedDecision, publicDecision, type Decision } from "../../../core/protocol/decision.ts";
+import { publicDecision, type Decision } from "../../../core/protocol/decision.ts";
+import { degradedDecision } from "../../../core/protocol/ruleless-decision.ts";
 import { decisionHeaders as headersAt } from "../../../worker/api/responses.ts";
 import { parsePolicies } from "../../support/milliseconds.ts";
 
@@ -39,6 +40,29 @@ test("seconds are rounded up, so that who waits for them is not refused again", 
     RateLimit: '"p";r=0;t=3',
     "Retry-After": "2",
   });
+});
+
+test("what never comes back has no reset, in any style", () => {
+  const given = (headers: string) =>
+    parsePolicies({ p: { algorithm: "credits", limit: 5, headers } }).get("p") as Policy;
+  const rule = {
+    name: "p",
+    success: false,
+    limit: 5,
+    remaining: 0,
+    retryAfterMs: null,
+    reason: "quota",
+  } as const;
+  const styles = ["draft-11", "draft-7", "x-ratelimit", "x-ratelimit-delta"].map((style) => {
+    const decision = publicDecision(given(style), "k", {
+      rules: [{ ...rule, resetAfterMs: 2 ** 52 - 1e13 }],
+    });
+    return decisionHeaders(given(style), decision);
+  });
+  const x = { "X-RateLimit-Limit": "5", "X-RateLimit-Remaining": "0" };
+  const quotas = [{ RateLimit: '"p";r=0' }, { RateLimit: "limit=5, remaining=0" }, x, x];
+  expect(styles).toMatchObject(quotas);
+  for (const each of styles) expect(each).not.toHaveProperty("X-RateLimit-Reset");
 });
 
 test("no Retry-After when admitted, when waiting never helps, or when nobody knows", () => {

@@ -1,6 +1,7 @@
 import { describe, expect, test } from "vitest";
 import type { RuleDecision } from "../../../core/protocol/answers.ts";
-import { degradedDecision, publicDecision } from "../../../core/protocol/decision.ts";
+import { publicDecision } from "../../../core/protocol/decision.ts";
+import { degradedDecision } from "../../../core/protocol/ruleless-decision.ts";
 import { decisionHeaders } from "../../../worker/api/responses.ts";
 import { parsePolicies } from "../../support/milliseconds.ts";
 

@@ -14,9 +14,19 @@ const retryAfterMs = described(
     "that was shed since machines are busy: how long at least calls like it may be shed.",
 );
 
+const resetAfterMs = v.optional(
+  milliseconds("How long until the quota has refilled if no other call comes. Absent: time returns nothing."),
+);
+
 const delayMs = v.optional(
   milliseconds(
     "When admitted: how long the caller should wait before it goes on. Absent: it goes on at once.",
+  ),
+);
+
+const refunded = v.optional(
+  amount(
+    "Of a refund: the whole units that came back, of several rules the least. Absent: that is not known.",
   ),
 );
 
@@ -45,10 +55,11 @@ export const RuleDecision = v.object({
       "Of a rule with `minInterval`: what is left of the quota. `remaining` is 0 while it is too soon for a call.",
     ),
   ),
-  resetAfterMs: milliseconds("How long until the quota has refilled if no other call comes."),
+  resetAfterMs,
   retryAfterMs,
   reason: v.picklist(["ok", ...DENIAL_REASONS]),
   delayMs,
+  refunded,
   share: v.optional(
     v.object({
       group: described(v.string(), "Whose part it is."),
@@ -88,14 +99,15 @@ const place = {
   group: optional(v.string(), "Whose call it was, under a policy with `fair`."),
   share: v.optional(v.object(part)),
   sureAfterMs: v.optional(sureAfterMs),
+  refunded,
 };
 const quota = {
   remaining: amount("The largest cost that would pass now."),
-  resetAfterMs: milliseconds("How long until the quota has refilled if no other call comes."),
+  resetAfterMs,
 };
 const maybeQuota = {
   remaining: v.optional(amount("The largest cost that would pass now. Absent when no rule was asked.")),
-  resetAfterMs: v.optional(milliseconds("As in other decisions. Absent when `remaining` is.")),
+  resetAfterMs,
 };
 const source = described(
   v.picklist(["isolate", "object", "pool", "fallback"]),

@@ -26,7 +26,8 @@ local function inJson(book, decision, isAllowed)
     .. (decision.quotaRemaining and ',"quotaRemaining":' .. text(decision.quotaRemaining) or '')
     .. ',"resetAfterMs":' .. text(decision.resetAfterMs)
     .. ',"retryAfterMs":' .. (retryAfterMs and text(retryAfterMs) or 'null')
-    .. ',"reason":"' .. (isAllowed and 'ok' or decision.reason) .. '"}'
+    .. ',"reason":"' .. (isAllowed and 'ok' or decision.reason) .. '"'
+    .. (book.refunded and ',"refunded":' .. text(book.refunded) or '') .. '}'
 end
 
 local function listed(parts) return '[' .. table.concat(parts, ',') .. ']' end

@@ -166,6 +166,9 @@ export const OTHER_CALLS = `
 -- Of one key. A denial reads all of them, for 2 us each, and Redis does nothing else meanwhile.
 local MAX_HOLDS = 2000
 
+-- How far into debt the units that came back are known, in capacities.
+local KNOWN_DEBT = 2
+
 local function rulesNow()
   return { rules = (withoutTaking(NOTHING)) }
 end
@@ -203,14 +206,15 @@ calls.hold = function()
   return heldAgain(answer)
 end
 
--- Late or again, it is answered and changes nothing.
+-- Settled late or again, it is answered and changes nothing.
 calls.settle = function()
   local id, known = 'h:' .. call.id, recall(answerKey)
   local hold = findHold(id)
   if not hold then
-    -- Only what was cancelled is cancelled again.
-    if not known or (not call.used and not known.isCancelled) then return { isMissing = true } end
-    return known.isSettled and not known.isCancelled and known or rulesNow()
+    -- Only what was cancelled is cancelled again, and it is not settled.
+    local isOther = not known or (known.isCancelled or false) ~= not call.used
+    if isOther then return { isMissing = true } end
+    return call.used and known.isSettled and known or rulesNow()
   end
   removeHold(id)
   for index, book in ipairs(books) do
@@ -233,11 +237,20 @@ calls.renew = function()
   return { expiresAfterMs = call.ttlMs }
 end
 
+-- Units that are free, also in a debt that is not too deep: by them one sees what a refund has returned.
+local function freeUnits(book)
+  local rule = book.rule
+  local look = rule.algorithm.decide(rule, book.state, nowMs, 0, -KNOWN_DEBT * (rule.burst or rule.limit))
+  return look.quotaRemaining or look.remaining
+end
+
 calls.refund = function()
   local earlier = repeated()
   if earlier then return earlier end
   local charged = call.isNamed and recall(KEYS[#KEYS - 1])
   if call.isNamed and not (charged and charged.charge) then return { isMissing = true } end
+  local named, free = charged and charged.charge, {}
+  for index, book in ipairs(books) do free[index] = freeUnits(book) end
   if charged then
     defineCharges()
     uncharge(charged)
@@ -247,6 +260,8 @@ calls.refund = function()
       book.state = book.rule.algorithm.credit(book.rule, book.state, nowMs, call.cost[index])
     end
     pool.isChanged = pool.isChanged or book.state ~= book.before
+    local isNamed = call.cost[index] > 0 and not book.rule.isLeased and (not named or named[book.name])
+    if isNamed and free[index] > 0 then book.refunded = freeUnits(book) - free[index] end
   end
   local answer = rulesNow()
   answer.request, answer.plan = call.request, call.plan

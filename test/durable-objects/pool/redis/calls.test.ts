@@ -211,6 +211,8 @@ describe("a caller's hold", () => {
     await pool.call({ op: "settle", id: "settled", used: [1] }, T);
     const cancel = async (id: string) => await pool.call({ op: "settle", id }, T + 2_000);
     expect(await cancel("cancelled")).toHaveProperty("rules");
+    const used = { op: "settle", id: "cancelled", used: [1] } as const;
+    expect(await pool.call(used, T + 2_000)).toEqual({ missing: true });
     expect(await cancel("settled")).toEqual({ missing: true });
     expect(await cancel("expired")).toEqual({ missing: true });
     expect(await pool.call({ op: "settle", id: "expired", used: [1] }, T + 2_000)).toHaveProperty("rules");

@@ -43,13 +43,25 @@ async function remaining(pool: Pool, nowMs: number): Promise<number | undefined>
   return (await pool.peek(nowMs)).rules?.[0]?.remaining;
 }
 
+test("each rule says what came back of it, and those say nothing of which nothing was taken", async () => {
+  const pool = pools.create([
+    { ...LOG, name: "quick" },
+    { ...BUCKET, name: "slow", windowMs: DAY_MS },
+    { ...BUCKET, name: "none", windowMs: DAY_MS },
+  ]);
+  await pool.call({ op: "limit", cost: [1, 4, 0], request: "limit", answerName: "order" }, T);
+  const named = { isNamed: true, request: "back", chargeName: "order", answerName: "back" } as const;
+  const { rules } = await pool.call({ op: "refund", cost: [1, 4, 1], ...named }, T + 1_000);
+  expect(rules?.map(({ refunded }) => refunded)).toEqual([0, 4, undefined]);
+});
+
 describe.each([BUCKET, LOG])("$algorithm", (rule) => {
   test("a charge is given back once, and at most as it was", async () => {
     const pool = pools.create([rule]);
     await take(pool, "other", 4, T);
     await take(pool, "order", 3, T);
     const first = await back(pool, "order", 9, T);
-    expect(first.rules).toMatchObject([{ remaining: 6 }]);
+    expect(first.rules).toMatchObject([{ remaining: 6, refunded: 3 }]);
     expect(await back(pool, "order", 9, T)).toEqual(first);
     expect(await back(pool, "order", 9, T, "again")).toEqual(MISSING);
     expect(await back(pool, "order", 3, T)).toHaveProperty("conflict");
