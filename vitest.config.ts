@@ -114,10 +114,10 @@ class Spread extends BaseSequencer {
 }
 
 const systemFiles = (...names: readonly string[]) => names.map((name) => `test/system/${name}.test.ts`);
-/** They say how much must be admitted at least, or bring all that a machine answers in time. */
-const SATURATING = systemFiles("pools", "exactness", "client-processes", "changed-kinds");
+/** They say how much must be admitted at least, of what a machine without another test could ask for. */
+const SATURATING = systemFiles("pools", "client-processes");
 /** They run dozens of isolates or hundreds of clients, and wait as much as they compute. */
-const STORMS = systemFiles("isolates", "lease-storm");
+const STORMS = systemFiles("isolates", "lease-storm", "exactness", "changed-kinds");
 
 export default defineConfig({
   test: {
