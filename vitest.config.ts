@@ -92,18 +92,24 @@ const LONGEST = [
   "pool-faults",
 ];
 
-/** Begins with the longest, and spreads simulations, which only compute, among black-box tests, which mostly wait. */
+/**
+ * Begins with the longest, and runs simulations, which only compute, beside black-box tests, which mostly wait. At full
+ * length they are spread. Quick ones come when there is no further black-box file: one between two of these ends their
+ * process, and the next one takes a second and a half until it has imported wrangler.
+ */
 class Spread extends BaseSequencer {
   override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
     const places = new Map<TestSpecification, number>();
     const sorted = await BaseSequencer.prototype.sort.call(this, files);
     const isLong = ({ moduleId }: TestSpecification) =>
       LONGEST.some((name) => moduleId.endsWith(`/${name}.test.ts`));
-    for (const ofProject of Map.groupBy(sorted, ({ project }) => project.name).values())
+    for (const [name, ofProject] of Map.groupBy(sorted, ({ project }) => project.name)) {
+      const after = name === "simulation" && !isDeep ? 1 : 0;
       for (const [index, file] of ofProject
         .toSorted((a, b) => Number(isLong(b)) - Number(isLong(a)))
         .entries())
-        places.set(file, (index + 0.5) / ofProject.length);
+        places.set(file, after + (index + 0.5) / ofProject.length);
+    }
     const placeOf = (file: TestSpecification) => places.get(file) ?? 0;
     const isSpread = ({ project }: TestSpecification) => ["simulation", "system"].includes(project.name);
     return [
