@@ -1,4 +1,6 @@
 import { cloudflareTest } from "@cloudflare/vitest-plugin";
+import { subscribe } from "node:diagnostics_channel";
+import type { ClientRequest } from "node:http";
 import { availableParallelism } from "node:os";
 import { defineConfig } from "vitest/config";
 import { BaseSequencer, type TestSpecification } from "vitest/node";
@@ -25,6 +27,14 @@ const core = { setupFiles, maxWorkers, testTimeout };
  * those froze or called with other shapes stays slow; and one test measures memory.
  */
 const OWN_PROCESS = ["test/simulation/**/*.test.ts", "test/client/reservation-cache.test.ts"];
+
+/**
+ * vitest's process and those of workerd tell each other modules and results over a WebSocket. They would compress all of
+ * it, which is a tenth of their processor time.
+ */
+subscribe("http.client.request.created", (message) =>
+  (message as { readonly request: ClientRequest }).request.removeHeader("sec-websocket-extensions"),
+);
 
 const insideWorkerd = cloudflareTest({
   wrangler: { configPath: "./wrangler.toml" },
@@ -92,18 +102,24 @@ const LONGEST = [
   "pool-faults",
 ];
 
-/** Begins with the longest, and spreads simulations, which only compute, among black-box tests, which mostly wait. */
+/**
+ * Begins with the longest, and runs simulations, which only compute, beside black-box tests, which mostly wait. At full
+ * length they are spread. Quick ones come when there is no further black-box file: one between two of these ends their
+ * process, and the next one takes a second and a half until it has imported wrangler.
+ */
 class Spread extends BaseSequencer {
   override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
     const places = new Map<TestSpecification, number>();
     const sorted = await BaseSequencer.prototype.sort.call(this, files);
     const isLong = ({ moduleId }: TestSpecification) =>
       LONGEST.some((name) => moduleId.endsWith(`/${name}.test.ts`));
-    for (const ofProject of Map.groupBy(sorted, ({ project }) => project.name).values())
+    for (const [name, ofProject] of Map.groupBy(sorted, ({ project }) => project.name)) {
+      const after = name === "simulation" && !isDeep ? 1 : 0;
       for (const [index, file] of ofProject
         .toSorted((a, b) => Number(isLong(b)) - Number(isLong(a)))
         .entries())
-        places.set(file, (index + 0.5) / ofProject.length);
+        places.set(file, after + (index + 0.5) / ofProject.length);
+    }
     const placeOf = (file: TestSpecification) => places.get(file) ?? 0;
     const isSpread = ({ project }: TestSpecification) => ["simulation", "system"].includes(project.name);
     return [
@@ -114,10 +130,10 @@ class Spread extends BaseSequencer {
 }
 
 const systemFiles = (...names: readonly string[]) => names.map((name) => `test/system/${name}.test.ts`);
-/** They say how much must be admitted at least, or bring all that a machine answers in time. */
-const SATURATING = systemFiles("pools", "exactness", "client-processes", "changed-kinds");
+/** They say how much must be admitted at least, of what a machine without another test could ask for. */
+const SATURATING = systemFiles("pools", "client-processes");
 /** They run dozens of isolates or hundreds of clients, and wait as much as they compute. */
-const STORMS = systemFiles("isolates", "lease-storm");
+const STORMS = systemFiles("isolates", "lease-storm", "exactness", "changed-kinds");
 
 export default defineConfig({
   test: {
