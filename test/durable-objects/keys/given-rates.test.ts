@@ -31,7 +31,11 @@ function cutAccount() {
       { id: "h", units, expiresAtMs: Infinity, rate: having },
     );
   };
-  return { cutTo, unitsHeld, usedAt: (nowMs: number) => LIMIT - unitsHeld() - remainingOf(rule, account, nowMs) };
+  return {
+    cutTo,
+    unitsHeld,
+    usedAt: (nowMs: number) => LIMIT - unitsHeld() - remainingOf(rule, account, nowMs),
+  };
 }
 
 /** By so much the object's clock may be set back. */
