@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import { outstandingOf, place, remainingOf } from "../../../core/accounts/account.ts";
 import { type Account, holdWith } from "../../../core/accounts/hold.ts";
 import { RATE_WINDOWS } from "../../../core/algorithms/token-bucket.ts";
-import type { Rule } from "../../../core/policies/policy.ts";
+import type { Policy, Rule } from "../../../core/policies/policy.ts";
 import { type GivenRate, settleRate, withRate } from "../../../durable-objects/keys/given-rates.ts";
 import { parsePolicies } from "../../support/milliseconds.ts";
 import { announcedSeed, seededRandom, whole } from "../../support/random.ts";
@@ -11,7 +11,7 @@ import { announcedSeed, seededRandom, whole } from "../../support/random.ts";
 const LIMIT = 1_000;
 const WINDOW_MS = 2_000;
 const POLICIES = parsePolicies({ log: { algorithm: "sliding-log", limit: LIMIT, window: "2s" } });
-const [rule] = POLICIES.get("log")?.rules as [Rule];
+const [rule] = (POLICIES.get("log") as Policy).rules as [Rule];
 
 /** An account of which one bucket is cut, by units in a window. */
 function cutAccount() {

@@ -46,9 +46,9 @@ test("a client that knows nothing gets a decision and what it has to know, in on
 
 test("first calls of clients make the isolate hold nothing: from then on each client has its own units", async () => {
   const key = freshKey();
-  for (let call = 1; call <= 5; call += 1) {
+  for (let calls = 1; calls <= 5; calls += 1) {
     const { answers } = await send([{ limit: { policy: "ahead", key } }]);
-    expect(answers).toMatchObject([{ decision: { source: "object", remaining: 10_000 - call } }]);
+    expect(answers).toMatchObject([{ decision: { source: "object", remaining: 10_000 - calls } }]);
   }
   expect((await report("ahead", key)).body).toMatchObject({ outstanding: 0, remaining: 9_995 });
 });
