@@ -1,4 +1,5 @@
 import { callerIn } from "../../core/protocol/names.ts";
+import type { GivenRate } from "./given-rates.ts";
 
 interface HolderUnits {
   readonly used: number;
@@ -7,6 +8,8 @@ interface HolderUnits {
   readonly demand: number;
   /** Of its bucket: the most units that it had after its last message, if it used none since it began. */
   readonly mayHave: number;
+  /** Of a region's bucket of a log or window: the rates that it had. */
+  readonly rates?: readonly GivenRate[] | undefined;
 }
 
 /** An isolate, or a client in another process, with reserved units. A crash forgets it (write-behind.ts). */

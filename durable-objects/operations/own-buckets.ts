@@ -9,12 +9,11 @@
  * has. Units that it gives up, or has when it ends, count as used unless it says that they are left. What is left in the
  * object fills buckets up.
  */
-import { outstandingOf, refund, remainingOf, settle } from "../../core/accounts/account.ts";
+import { outstandingOf, refund, remainingOf } from "../../core/accounts/account.ts";
 import {
   type Account,
   configBeside,
   heldUnits,
-  type Hold,
   rateWindowMs,
   type RuleAccount,
 } from "../../core/accounts/hold.ts";
@@ -351,20 +350,6 @@ export function heldFor(rule: Rule, most: number, perWindow: number): number {
   if (rule.algorithm.isCutByWindow !== true) return most + earlyUnits(rule, perWindow);
   // In a window it may be full twice, if its holder's clock is set forward.
   return perWindow === 0 ? most : 2 * most + Math.ceil(perWindow / RATE_WINDOWS);
-}
-
-/** Ends a hold with the units used. What a bucket of a log gives up of its rate was used at that pace at most. */
-export function settleRate(
-  { rule, account }: RuleAccount,
-  { hold, used, rate }: { readonly hold: Hold; readonly used: number; readonly rate: number },
-  nowMs: number,
-): Account {
-  const { evenPace } = rule.algorithm;
-  const inWindow = hold.rate?.isHeld === true ? Math.ceil(hold.rate.units / RATE_WINDOWS) : 0;
-  const even = Math.max(0, Math.min(used, inWindow - Math.ceil(rate / RATE_WINDOWS)));
-  if (evenPace === undefined || even === 0) return settle(rule, account, nowMs, hold.id, used);
-  const { state, holds } = settle(rule, account, nowMs, hold.id, used - even);
-  return { state: evenPace.debit(rule.config, state, nowMs, even), holds };
 }
 
 /** Returns units, or takes some. */

@@ -17,6 +17,7 @@ import { callerIn } from "../../core/protocol/names.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import { grantedTogether, heldMs, isSpare, maxUnits, type Wish } from "../../core/reservations/sizing.ts";
 import type { LeaseCounter } from "../../core/stats/held-times.ts";
+import { type GivenRate, settleRate, withRate } from "../keys/given-rates.ts";
 import type { KnownHolder } from "../keys/holders.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
@@ -28,7 +29,6 @@ import {
   leastForRegions,
   ownBuckets,
   rateOf,
-  settleRate,
   withoutUnits,
   withSent,
 } from "./own-buckets.ts";
@@ -187,7 +187,8 @@ export class Reservations {
       const of = group !== undefined && { group };
       const holding = { id: hold, units: held, expiresAtMs, spendableUntilMs, ...rate, ...lacks, ...of };
       const after = held === 0 ? without : place(before, holding);
-      return { ...report, mayHave: report.mayHave + got, account: after };
+      const rates = report.rates && withRate(report.rates, { left: report.rate, now: perWindow }, nowMs);
+      return { ...report, mayHave: report.mayHave + got, rates, account: after };
     });
     const holder = { ...noted.holder, untilMs: expiresAtMs };
     this.#commit(keyState, { id: noted.id, holder, rules }, nowMs);
@@ -214,9 +215,9 @@ export class Reservations {
     if (keyState.ruleStates.some(({ account }, index) => account !== accounts[index]))
       this.#store.commit(keyState, { accounts, isExact }, nowMs);
     if (!keyState.holders.hasRoomFor(id)) return;
-    const units = rules.map(({ rule, used, demand = 0, mayHave: had, ...said }) => {
+    const units = rules.map(({ rule, used, demand = 0, mayHave: had, rates, ...said }) => {
       const wanted = wishOf(id, said, maxUnits(rule, said.isFar));
-      return [rule.name, { used, wanted, demand, mayHave: had }] as const;
+      return [rule.name, { used, wanted, demand, mayHave: had, rates }] as const;
     });
     keyState.holders.set(id, { ...holder, rules: new Map(units) });
   }
@@ -313,6 +314,7 @@ interface RuleReport extends RuleAccount {
   readonly left: number;
   /** The units that it may have kept, if it has used none. */
   readonly mayHave: number;
+  readonly rates: readonly GivenRate[] | undefined;
 }
 
 interface HolderReport {
@@ -337,7 +339,8 @@ function noteMessage(keyState: KeyState, message: Message, nowMs: number, isAgai
     const { rules } = message;
     const said = (Object.hasOwn(rules, rule.name) && rules[rule.name]) || NOTHING;
     const { used, kept, wanted, demand, rate = 0, level = kept, left = 0 } = said;
-    const usedBefore = before?.rules.get(rule.name)?.used ?? 0;
+    const { used: usedBefore = 0, rates = [] } = before?.rules.get(rule.name) ?? {};
+    const { isCutByWindow } = rule.algorithm;
     const held = before && holdWith(account.holds, before.hold);
     const most = mayHave(rule, held, before, nowMs);
     const having = { kept, rate, level, left };
@@ -351,7 +354,8 @@ function noteMessage(keyState: KeyState, message: Message, nowMs: number, isAgai
       most,
       mayHave: kept === 0 ? 0 : held?.rate === undefined ? kept : most - returned,
       wanted,
-      isFar: message.takesBucket === true && rule.algorithm.isCutByWindow === true,
+      isFar: message.takesBucket === true && isCutByWindow === true,
+      rates: isCutByWindow && message.holders !== undefined ? rates : undefined,
       demand: demand === undefined ? undefined : demand / 1_000,
       held,
       delta: Math.max(0, used - usedBefore),
@@ -377,17 +381,13 @@ function noteMessage(keyState: KeyState, message: Message, nowMs: number, isAgai
     ...(group !== undefined && { group }),
   };
   const rules = reports.map(({ held, delta, ...report }): RuleReport => {
-    const { rule, account, kept, rate, left } = report;
-    if (isNew) return { ...report, kept: 0, rate: 0, level: 0, mayHave: 0 };
+    const { rule, kept, rate, left } = report;
+    if (isNew) return { ...report, kept: 0, rate: 0, level: 0, mayHave: 0, rates: report.rates && [] };
     if (held === undefined) return report;
     // What came at its rate was counted as it came. Of its units, those that it neither keeps nor returns are used.
     const stays = heldFor(rule, kept, rate);
     const used = held.rate === undefined ? delta : Math.max(0, held.units - stays - left);
-    // Units that regions give up at once would come back one by one, to those that ask often.
-    const settled =
-      message.holders === undefined
-        ? settleRate(report, { hold: held, used, rate }, nowMs)
-        : settle(rule, account, nowMs, held.id, used);
+    const settled = settleRate(report, { hold: held, used, rate }, nowMs);
     if (kept === 0) return { ...report, account: settled };
     const { rate: heldRate, ...plain } = held;
     const going = heldRate !== undefined && rate > 0 && { rate: { ...heldRate, units: rate } };

@@ -42,6 +42,11 @@ const OF_WINDOWS = [
     "a log whose calls wait for units, when regions' objects lose their memory, and messages are lost",
     { quota: LOG, holders: 300, restart: { everyMs: 1_500, of: "regions" }, fault: "loss" },
   ],
+  [
+    // A region has what it gives up for less than a window: what came meanwhile is used.
+    "a long log, with a load that moves to other regions",
+    { quota: { ...LOG, limit: 8_000, windowMs: 8_000 }, load: 20, shape: "world", durationMs: 14_000 },
+  ],
   ["a fixed window, with messages lost", { quota: WINDOW, fault: "loss" }],
 ] as const satisfies typeof CELLS;
 const FURTHER: typeof CELLS = [

@@ -40,6 +40,7 @@ import { badValue, given, notAllowed, parse, type Target } from "./validate.ts";
 type Request = v.InferOutput<typeof ReservationsRequest>;
 type Call = Request["calls"][number];
 type Limit = NonNullable<Call["limit"]>;
+type Asked = Pick<Limit, "cost" | "priority">;
 type Reserve = NonNullable<Call["reserve"]>;
 type GiveBack = NonNullable<Call["giveBack"]>;
 type Held = NonNullable<Call["slots"]>;
@@ -97,24 +98,30 @@ async function answerOne(message: Message, call: Call, input: unknown): Answered
   return reserve === undefined ? null : await answerReserve(message, reserve, given(input, "reserve"));
 }
 
-/** The policy and the key of a call; notes whether the client knows the current policy, and so reads its object's answers. */
-function targetOf(
-  message: Message,
-  call: Limit,
-  input: unknown,
-): (Target & { readsObject: boolean }) | Problem {
+interface ClientTarget extends Target {
+  /** The client knows the current policy, and so reads its object's answers. */
+  readonly readsObject: boolean;
+  /** It learns the policy with this answer, and holds units of its own from then on. */
+  readonly holdsNext: boolean;
+}
+
+/** The policy and the key of a call; notes whether the client knows the current policy. */
+function targetOf(message: Message, call: Limit, input: unknown): ClientTarget | Problem {
   const { client, principal } = message;
   const target = findTarget(client, principal, call);
   if (target instanceof Problem) return target;
   const { policy } = target;
   const named = client.policies.get(policy.name) ?? policy;
   const { localDecisions, ofGroups = localDecisions } = describeForClient(named);
-  const readsObject = noteKnown(message, named) && !isOverridden(named, target) && ofGroups.denies;
+  const isKnown = noteKnown(message, named);
+  const isOverriddenHere = isOverridden(named, target);
+  const readsObject = isKnown && !isOverriddenHere && ofGroups.denies;
+  const holdsNext = !isKnown && !isOverriddenHere && ofGroups.admits;
   const problem =
     rateProblem(policy, call.cost) ??
     costProblem(policy, ["cost"], call.cost, input) ??
     priorityProblem(policy, call.priority);
-  return problem ?? { ...target, readsObject };
+  return problem ?? { ...target, readsObject, holdsNext };
 }
 
 /** What a client has it may spend for at most so long: units for 8 s, slots for 9, but of 600 processes on a key for 10. */
@@ -133,12 +140,16 @@ function noteKnown({ known, unknown }: Message, policy: Policy): boolean {
   return isKnown;
 }
 
-/** A client without the policy could not read the object's answer, so it gets a decision. */
 async function answerLimit(message: Message, limit: Limit, input: unknown): Answered<ReservationAnswer> {
   const target = targetOf(message, limit, input);
   if (target instanceof Problem) return target;
-  const { policy, key, readsObject } = target;
-  if (!readsObject || takesNothing(policy, limit.cost)) return await answerDecision(message, target, limit);
+  if (!target.readsObject || takesNothing(target.policy, limit.cost))
+    return await answerDecision(message, target, limit);
+  return await askObject(message, target, limit);
+}
+
+async function askObject(message: Message, target: Target, limit: Asked): Promise<Answer> {
+  const { policy, key } = target;
   const answer = answerOf(await message.client.forward(policy, key, { limit: messageOf(target, limit) }));
   return recorded(message, target, limit, answer);
 }
@@ -147,7 +158,7 @@ async function answerLimit(message: Message, limit: Limit, input: unknown): Answ
 function recorded<Made extends Answer>(
   { client }: Message,
   { policy, key }: Target,
-  { cost }: Limit,
+  { cost }: Asked,
   answer: Made,
 ): Made {
   const isDecided = answer !== null && !(answer instanceof Problem) && "rules" in answer;
@@ -155,16 +166,27 @@ function recorded<Made extends Answer>(
   return answer;
 }
 
-function messageOf({ policy, key }: Target, { cost, priority }: Limit) {
+function messageOf({ policy, key }: Target, { cost, priority }: Asked) {
   return { policy: policy.name, key, cost, priority: forPriority(policy, priority).priority };
 }
 
+/**
+ * A client without the policy could not read the object's answer, so it gets a decision. Its next calls find units of its
+ * own: with units for the first ones, isolates of 300 processes kept two thirds of a limit for 8 s, and nobody came for it.
+ */
 async function answerDecision(
-  { client }: Message,
-  { policy, key }: Target,
-  { cost, priority }: Limit,
+  message: Message,
+  target: ClientTarget,
+  limit: Asked,
 ): Answered<ReservationAnswer> {
-  const decision = await decide(client, { policy, key }, { cost, priority });
+  const { policy, key, holdsNext } = target;
+  if (holdsNext && !takesNothing(policy, limit.cost)) {
+    const answer = await askObject(message, target, limit);
+    const isDecided = answer !== null && !(answer instanceof Problem) && "rules" in answer;
+    return isDecided ? { decision: toDecision(policy, key, answer) } : answer;
+  }
+  const { cost, priority } = limit;
+  const decision = await decide(message.client, { policy, key }, { cost, priority });
   return decision instanceof Problem ? decision : { decision };
 }
 

@@ -44,6 +44,15 @@ test("a client that knows nothing gets a decision and what it has to know, in on
   expect(again.answers).toMatchObject([{ rules: [{ success: true, remaining: 9_998 }] }]);
 });
 
+test("first calls of clients make the isolate hold nothing: from then on each client has its own units", async () => {
+  const key = freshKey();
+  for (let calls = 1; calls <= 5; calls += 1) {
+    const { answers } = await send([{ limit: { policy: "ahead", key } }]);
+    expect(answers).toMatchObject([{ decision: { source: "object", remaining: 10_000 - calls } }]);
+  }
+  expect((await report("ahead", key)).body).toMatchObject({ outstanding: 0, remaining: 9_995 });
+});
+
 test("units that a client holds are missing to others, and those that it gives back are not", async () => {
   const key = freshKey();
   const known = await versionOf("ahead");
