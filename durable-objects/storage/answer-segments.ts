@@ -68,6 +68,41 @@ export function segmentIn(name: string, request: string, endMs: number): Segment
   return { from, number, startMs: Number(startMs), endMs, seed, hashes };
 }
 
+/** Bits for each number: one in so many of new keys is looked for in all segments. */
+const BITS = 16;
+
+/** Says of most new keys at once that no segment has them: where a thousand come a second there are over 100 segments. */
+export class FirstLook {
+  readonly #seed: string | undefined;
+  readonly #isMixed: boolean;
+  readonly #shift: number;
+  readonly #bits: Uint8Array;
+
+  constructor(segments: readonly Segment[]) {
+    this.#seed = segments[0]?.seed;
+    this.#isMixed = segments.some(({ seed }) => seed !== this.#seed);
+    const count = segments.reduce((sum, { hashes }) => sum + hashes.length, 1);
+    this.#shift = Math.clz32(BITS * count);
+    this.#bits = new Uint8Array(2 ** (29 - this.#shift));
+    for (const { hashes } of segments)
+      for (const number of hashes) {
+        const [byte, bit] = this.#place(number);
+        this.#bits[byte] = (this.#bits[byte] ?? 0) | bit;
+      }
+  }
+
+  mayFind(idempotencyKey: string): boolean {
+    if (this.#seed === undefined || this.#isMixed) return this.#isMixed;
+    const [byte, bit] = this.#place(hash(this.#seed + idempotencyKey));
+    return ((this.#bits[byte] ?? 0) & bit) !== 0;
+  }
+
+  #place(number: number): readonly [byte: number, bit: number] {
+    const place = number >>> this.#shift;
+    return [place >>> 3, 1 << (place & 7)];
+  }
+}
+
 /** Whether a number is among these, which are in ascending order. */
 export function includes(sorted: Uint32Array, number: number): boolean {
   let [low, high] = [0, sorted.length];

@@ -2,7 +2,7 @@
  * Answers under idempotency keys. New ones are in the journal, which is in memory. When it is folded, they go
  * into segments (answer-segments.ts), and these are deleted as a whole when the newest of the answers is no longer
  * valid, or when the caller has too many. Memory has the numbers in the segments of the keys that were asked
- * for lately, 4 bytes for an answer, so that nearly every call that is new reads no segment.
+ * for lately, up to 8 bytes for an answer, so that nearly every call that is new reads no segment.
  *
  * Earlier versions wrote a row per answer, in the same table. When a key's answers are asked for first, these
  * rows become segments.
@@ -12,6 +12,7 @@ import { hash, rangeOf, rangeOfEnds } from "../../core/protocol/names.ts";
 import {
   answerIn,
   type Entry,
+  FirstLook,
   includes,
   MARK,
   type NamedSegment,
@@ -71,7 +72,8 @@ export class StoredAnswers {
   readonly #journal: Journal;
   readonly #kv: RowStorage["kv"];
   /** By key, the oldest first. */
-  readonly #segments = new Map<string, Segment[]>();
+  readonly #segments = new Map<string, readonly Segment[]>();
+  readonly #looks = new WeakMap<readonly Segment[], FirstLook>();
   #hashes = 0;
   #lengths: CallerCounts | undefined;
   #uncounted = 0;
@@ -125,9 +127,11 @@ export class StoredAnswers {
   }
 
   #inSegment(key: string, idempotencyKey: string): StoredAnswer | undefined {
+    const segments = this.#segmentsOf(key);
+    if (this.#looks.get(segments)?.mayFind(idempotencyKey) === false) return undefined;
     let [seed, number] = ["", 0];
     // The newest first: an answer may be written again.
-    for (const segment of this.#segmentsOf(key).toReversed()) {
+    for (const segment of segments.toReversed()) {
       if (segment.seed !== seed) number = hash((seed = segment.seed) + idempotencyKey);
       if (!includes(segment.hashes, number)) continue;
       const found = this.#entries(key, segment).findLast(([each]) => each === idempotencyKey);
@@ -251,6 +255,7 @@ export class StoredAnswers {
     const segments = this.#load(key);
     for (const other of this.#hashes > MAX_HASHES ? this.#segments.keys() : []) this.#forgetSegments(other);
     this.#segments.set(key, segments);
+    this.#looks.set(segments, new FirstLook(segments));
     for (const { hashes } of segments) this.#hashes += hashes.length;
     return segments;
   }

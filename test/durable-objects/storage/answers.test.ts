@@ -3,6 +3,7 @@ import { expect, test } from "vitest";
 import { ownKey } from "../../../core/protocol/names.ts";
 import { KeyAnswers } from "../../../durable-objects/keys/idempotency.ts";
 import type { KeyState } from "../../../durable-objects/keys/key-state.ts";
+import { FirstLook, rowOf, segmentIn } from "../../../durable-objects/storage/answer-segments.ts";
 import { MAX_ANSWERS } from "../../../durable-objects/storage/answers.ts";
 import { Storage } from "../../../durable-objects/storage/storage.ts";
 import { Database } from "../../simulation/database.ts";
@@ -145,4 +146,25 @@ test("what is stored of a segment is for ever", () => {
       at_ms: 9,
     },
   ]);
+});
+
+test("a first look misses no answer, and sends few of the new keys to the segments, whatever seeds these have", () => {
+  const idOf = (index: number) => `order-${index}`;
+  const segmentOf = (number: number, count: number, seed = "seed") => {
+    const entries = Array.from(
+      { length: count },
+      (_, index) => [idOf(512 * number + index), "", "", 1] as const,
+    );
+    const { idempotency_key: name, request } = rowOf({ from: "", number, seed }, entries);
+    return segmentIn(name, request, 1);
+  };
+  expect(new FirstLook([]).mayFind("order-1")).toBe(false);
+  for (const count of [1, 2, 40, 128]) {
+    const look = new FirstLook(Array.from({ length: count }, (_, number) => segmentOf(number, 512)));
+    const of = (from: number) =>
+      Array.from({ length: 10_000 }, (_, index) => look.mayFind(idOf(from + index))).filter(Boolean).length;
+    expect(of(0)).toBeGreaterThanOrEqual(Math.min(10_000, 512 * count));
+    expect(of(1_000_000)).toBeLessThan(900);
+  }
+  expect(new FirstLook([segmentOf(0, 1), segmentOf(1, 1, "other")]).mayFind(idOf(512))).toBe(true);
 });
