@@ -204,15 +204,16 @@ function nextFadedMs(standing: Standing, cost: number): number {
   const { terms, shares, group, owes, part, held } = standing;
   const units = cost * terms.perUnit;
   const used = owes - held;
+  // At equality the rule is still the present one. Rounding counts as in `isTop` and `isWithin`.
   const fadesMs = (from: number, to: number) =>
-    to > 0 && from > to
+    to > 0 && from >= to
       ? shares.atMs + Math.max(1, Math.ceil(MEMORY * windowOf(terms) * Math.log(from / to)))
       : Infinity;
   return Math.min(
     fadesMs(usedBy(shares), CALM * terms.burst),
-    fadesMs(used, part - held - units),
+    fadesMs(used, part - held - units + SLACK),
     // What it adds does not fade before it is added.
-    fadesMs(topOf(shares) * group.weight - used, units + held),
+    fadesMs(topOf(shares) * group.weight - used, units + held - SLACK * group.weight),
   );
 }
 
