@@ -14,6 +14,9 @@ export interface GivenRate {
   readonly sinceMs: number;
 }
 
+/** After the object's clock was put back: a holder may have used all that it has. */
+export const UNKNOWN_RATES: readonly GivenRate[] = [{ units: Number.MAX_SAFE_INTEGER, sinceMs: -Infinity }];
+
 /** The most that are remembered: of more, the two oldest count as the larger of them. */
 const MAX_RATES = 16;
 

@@ -1,5 +1,5 @@
 import { callerIn } from "../../core/protocol/names.ts";
-import type { GivenRate } from "./given-rates.ts";
+import { type GivenRate, UNKNOWN_RATES } from "./given-rates.ts";
 
 interface HolderUnits {
   readonly used: number;
@@ -63,6 +63,7 @@ export class Holders extends Map<string, KnownHolder> {
   /** In the last second, those longer ago with less weight. */
   #messages = 0;
   #messageAtMs = -Infinity;
+  #wasBehind = false;
 
   hasRoomFor(id: string): boolean {
     if (this.has(id) || this.size < MAX_HOLDERS_OF_CALLER) return true;
@@ -156,6 +157,21 @@ export class Holders extends Map<string, KnownHolder> {
   /** Deletes holders that ended long enough ago that no message of theirs can still arrive. */
   forgetEnded(nowMs: number): void {
     for (const [id, { untilMs }] of this) if (untilMs + REMEMBERED_MS <= nowMs) this.delete(id);
+  }
+
+  /** @param isBehind the object's clock was put back: nobody knows how long holders have had their rates */
+  noteClock(isBehind: boolean): void {
+    if (isBehind || this.#wasBehind) this.#forgetRates();
+    this.#wasBehind = isBehind;
+  }
+
+  #forgetRates(): void {
+    for (const [id, known] of this) {
+      const rules = [...known.rules].map(
+        ([name, units]) => [name, { ...units, rates: units.rates && UNKNOWN_RATES }] as const,
+      );
+      this.set(id, { ...known, rules: new Map(rules) });
+    }
   }
 
   /** What other holders of a rule want, up to `max` each. @param group present: only those of this group */

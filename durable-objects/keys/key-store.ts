@@ -220,6 +220,8 @@ export type Alarm = Pick<DurableObjectStorage, "getAlarm" | "setAlarm">;
 export class Timers {
   readonly #storage: Alarm;
   readonly #read: () => number;
+  /** The clock was put back, and has not caught up: how much time passes is not known. */
+  isBehind = false;
   #lastNowMs = 0;
   #alarmAtMs = Infinity;
 
@@ -249,7 +251,9 @@ export class Timers {
 
   /** In milliseconds since the Unix epoch. It never runs backwards. */
   nowMs(): number {
-    this.#lastNowMs = Math.max(this.#lastNowMs, this.#read());
+    const readMs = this.#read();
+    this.isBehind = readMs < this.#lastNowMs;
+    this.#lastNowMs = Math.max(this.#lastNowMs, readMs);
     return this.#lastNowMs;
   }
 }

@@ -17,7 +17,7 @@ import { callerIn } from "../../core/protocol/names.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import { grantedTogether, heldMs, isSpare, maxUnits, type Wish } from "../../core/reservations/sizing.ts";
 import type { LeaseCounter } from "../../core/stats/held-times.ts";
-import { type GivenRate, settleRate, withRate } from "../keys/given-rates.ts";
+import { type GivenRate, settleRate, UNKNOWN_RATES, withRate } from "../keys/given-rates.ts";
 import type { KnownHolder } from "../keys/holders.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
@@ -339,7 +339,7 @@ function noteMessage(keyState: KeyState, message: Message, nowMs: number, isAgai
     const { rules } = message;
     const said = (Object.hasOwn(rules, rule.name) && rules[rule.name]) || NOTHING;
     const { used, kept, wanted, demand, rate = 0, level = kept, left = 0 } = said;
-    const { used: usedBefore = 0, rates = [] } = before?.rules.get(rule.name) ?? {};
+    const { used: usedBefore = 0, rates = UNKNOWN_RATES } = before?.rules.get(rule.name) ?? {};
     const { isCutByWindow } = rule.algorithm;
     const held = before && holdWith(account.holds, before.hold);
     const most = mayHave(rule, held, before, nowMs);

@@ -13,7 +13,7 @@ import { makeAsk } from "../../durable-objects/key-calls.ts";
 import { collectGarbage } from "../../durable-objects/keys/garbage-collection.ts";
 import { KeyCache, MAX_BYTES, MemoryBudget } from "../../durable-objects/keys/key-cache.ts";
 import type { KeyState } from "../../durable-objects/keys/key-state.ts";
-import { KeyStore } from "../../durable-objects/keys/key-store.ts";
+import { KeyStore, Timers } from "../../durable-objects/keys/key-store.ts";
 import { Epochs } from "../../durable-objects/operations/limits.ts";
 import { localOperations } from "../../durable-objects/operations/local-operations.ts";
 import type { AskKey } from "../../durable-objects/operations/operations.ts";
@@ -34,6 +34,8 @@ export interface Memory {
   readonly epochs: Epochs;
 }
 
+const NO_ALARM = { getAlarm: () => Promise.resolve(null), setAlarm: () => Promise.resolve() };
+
 /** One object: the production modules on a storage that outlives them. Their clock never runs backwards. */
 export class SimulatedObject {
   readonly database: Database;
@@ -42,7 +44,7 @@ export class SimulatedObject {
   readonly #time: Time | undefined;
   readonly #mostKeys: number | undefined;
   #memory: Memory;
-  #lastNowMs = 0;
+  #timers: Timers;
 
   constructor(
     database: Database,
@@ -56,17 +58,17 @@ export class SimulatedObject {
     this.database = database;
     this.#policies = policies;
     this.#readClockMs = readClockMs;
+    this.#timers = new Timers(NO_ALARM, readClockMs);
     this.#memory = this.#start();
   }
 
   get nowMs(): number {
-    this.#lastNowMs = Math.max(this.#lastNowMs, this.#readClockMs());
-    return this.#lastNowMs;
+    return this.#timers.nowMs();
   }
 
   /** Loses the memory, by a crash, an eviction or a deployment. */
   crash(): void {
-    this.#lastNowMs = 0;
+    this.#timers = new Timers(NO_ALARM, this.#readClockMs);
     this.#memory = this.#start();
   }
 
@@ -181,6 +183,7 @@ export class SimulatedObject {
       loadPooled: () => Promise.reject(new Error("there are no pools")),
       open: (policy, key) => {
         const keyState = store.open(policy, key, this.nowMs);
+        keyState.holders.noteClock(this.#timers.isBehind);
         queue.follow(keyState);
         return [keyState, this.nowMs];
       },

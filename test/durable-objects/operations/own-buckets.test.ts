@@ -198,13 +198,16 @@ test("while more was used than there was, no bucket grows, and none is lost", ()
 
 /** What a region's object has of these policies, in one window: its rate, and its burst once and once more. */
 test.each([
-  ["log", 0],
-  ["log", 2_000],
-  ["window", 0],
-  ["window", 2_000],
+  ["log", 0, 0, false],
+  ["log", 2_000, 0, false],
+  ["log", 400, 600, false],
+  ["log", 1_500, 1_000, false],
+  ["log", 700, 500, true],
+  ["window", 0, 0, false],
+  ["window", 2_000, 0, false],
 ] as const)(
-  "of a %s a region gets no more than nobody used in the last window, and may have used what it gives up %d ms later",
-  (policy, laterMs) => {
+  "of a %s a region gets no more than nobody used in the last window, and may have used what it gives up %d ms later (with the object's clock put back by %d ms: all)",
+  (policy, laterMs, backMs, isBackBefore) => {
     const { object, clock } = start();
     const reserve = (more: Partial<ReserveCall>, rule: object) => {
       const about = { policy, key: "key", cost: 0, ttlMs: 2_000, isShort: false, takesBucket: true } as const;
@@ -233,13 +236,20 @@ test.each([
     expect(free()).toBe(100 - held(again));
     // The window is over, and so is what was used in it.
     clock.ms += 2_000;
+    const putBack = () => {
+      reserve({ holder: "another", turn: 1 }, { demand: 0 });
+      clock.ms -= backMs;
+    };
+    if (isBackBefore) putBack();
     const second = reserve({ turn: 3 }, again);
     expect(held(second)).toBeGreaterThan(800);
     clock.ms += laterMs;
+    if (!isBackBefore) putBack();
     const less = { rate: second.rate / 10, kept: second.kept };
     reserve({ turn: 4 }, { ...less, demand: 1 });
-    // The object's clock may have been set back by 250 ms since then.
-    const used = ((second.rate - less.rate) * Math.min(2_000, laterMs + 250)) / (2_000 * WINDOWS);
+    // The object's clock may have been put back by 250 ms since then, unnoticed.
+    const usedMs = backMs > 0 ? 2_000 : Math.min(2_000, laterMs + 250);
+    const used = ((second.rate - less.rate) * usedMs) / (2_000 * WINDOWS);
     const most = LIMIT - held(less) - used;
     expect(free()).toBeLessThanOrEqual(most);
     expect(free()).toBeGreaterThan(most - LIMIT / 50);
