@@ -295,12 +295,9 @@ test(`in ${HISTORIES} histories a group within its part is never denied, and wai
 
 const RATES = FAIR_ALGORITHMS.filter((name) => name !== "concurrency");
 test.each(RATES)("%s: what a group may take now it gets, and its waits are exact", (algorithm) => {
-  for (const seed of [
-    126640649 /* rounding */,
-    ...Array.from({ length: depth(2, 60) }, (_, i) => SEED + i),
-  ]) {
-    const random = seededRandom(seed);
-    const shared = new Shared({ ...BUCKET, algorithm, limit: 60 });
+  const seeds = Array.from({ length: depth(2, 60) }, (_, index) => SEED + index);
+  for (const seed of [126640649 /* rounding */, ...seeds]) {
+    const [random, shared] = [seededRandom(seed), new Shared({ ...BUCKET, algorithm, limit: 60 })];
     for (let nowMs = 0; nowMs < 4_000; nowMs += Math.floor(40 * random() * random())) {
       const group = `g${Math.floor(random() * random() * (2 + (seed % 5)))}`;
       const cost = 1 + Math.floor(18 * random() ** 3);
