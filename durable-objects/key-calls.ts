@@ -67,7 +67,7 @@ export function joinParts({
     const nowMs = timers.nowMs();
     if (inForce !== undefined) cache.versions.note(key, inForce);
     const keyState = store.open(policy, key, nowMs);
-    keyState.holders.noteClock(timers.isBehind);
+    if (keyState.holders.size > 0) keyState.holders.noteClock(timers.isBehind);
     queue.follow(keyState);
     outbox?.follow(keyState, nowMs);
     return [keyState, nowMs];
