@@ -64,7 +64,7 @@ export interface RuleDecision {
   readonly success: boolean;
   readonly limit: number;
   readonly remaining: number;
-  readonly resetAfterMs?: number;
+  readonly resetAfterMs: number;
   readonly retryAfterMs: number | null;
   readonly reason: string;
 }
@@ -106,7 +106,7 @@ export interface ListedKey {
   readonly key: string;
   readonly limit: number;
   readonly remaining: number;
-  readonly resetAfterMs?: number;
+  readonly resetAfterMs: number;
   readonly outstanding: number;
   readonly holds: number;
   readonly leases: number;

@@ -86,7 +86,7 @@ function State({ report }: { readonly report: KeyReport }) {
               rule.name,
               <Remaining rule={rule} />,
               count(rule.limit),
-              rule.resetAfterMs === undefined ? "never" : duration(rule.resetAfterMs),
+              duration(rule.resetAfterMs),
               retryAfter(rule),
             ],
           }))}

@@ -1,7 +1,7 @@
 /** The shape of `Ratelimit` of @upstash/ratelimit. */
 import type { Limiter, PolicyName } from "../client/limiter.ts";
 import { SYSTEM_TIME, type Time } from "../core/clock.ts";
-import { type Decision, NEVER_MS } from "../core/protocol/decision.ts";
+import type { Decision } from "../core/protocol/decision.ts";
 import {
   describe,
   requireGiven,
@@ -107,9 +107,7 @@ export class Ratelimit {
   }
 
   #responseOf(decision: Decision): RatelimitResponse {
-    const { success, limit, remaining = 0, retryAfterMs, reason, source, rules } = decision;
-    // Units that never come back need an instant here, too.
-    const { resetAfterMs = rules.length === 0 ? 0 : NEVER_MS } = decision;
+    const { success, limit, remaining = 0, resetAfterMs = 0, retryAfterMs, reason, source } = decision;
     const inMs = success ? resetAfterMs : (retryAfterMs ?? resetAfterMs);
     const quota = { success, limit, remaining, reset: this.#time.nowMs() + inMs };
     const pending = Promise.resolve();

@@ -372,10 +372,9 @@ async function listKeys(parts: KeyParts, call: KeysCall): Promise<KeyList> {
     // It may have moved meanwhile: then it is listed there.
     if (policy === undefined || (policy.objectsBefore !== undefined && storage.moves.isAway(key))) continue;
     const peeked = await ask(name, key, (operations, keyState, nowMs) => operations.peek(keyState, nowMs));
-    const { limit, remaining = 0, ...decision } = publicDecision(policy, key, peeked);
-    const reset = decision.resetAfterMs === undefined ? {} : { resetAfterMs: decision.resetAfterMs };
+    const { limit, remaining = 0, resetAfterMs = 0 } = publicDecision(policy, key, peeked);
     const { outstanding, holds, leases } = peeked;
-    keys.push({ key, limit, remaining, ...reset, outstanding, holds, leases });
+    keys.push({ key, limit, remaining, resetAfterMs, outstanding, holds, leases });
   }
   return { keys, hasMore: found.length > most };
 }

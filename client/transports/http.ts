@@ -308,7 +308,7 @@ const isRule = having({
   success: isFlag,
   limit: isNumber,
   remaining: isNumber,
-  resetAfterMs: maybe(isNumber),
+  resetAfterMs: isNumber,
   retryAfterMs: (value) => value === null || isNumber(value),
   reason: isText,
   quotaRemaining: maybe(isNumber),

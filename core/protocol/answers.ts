@@ -12,8 +12,8 @@ export interface RuleDecision {
   readonly remaining: number;
   /** Under `minInterval`: the units left of the quota, even if a call would come too soon. */
   readonly quotaRemaining?: number;
-  /** Milliseconds until all units are back if no call comes. Absent, or 2 ** 51 and more: they never are. */
-  readonly resetAfterMs?: number;
+  /** Milliseconds until all units are back if no call comes. 2 ** 51 and more, 71,000 years: they never are. */
+  readonly resetAfterMs: number;
   /** 0 when admitted; when denied the exact wait for this cost; `null`: never admitted. */
   readonly retryAfterMs: number | null;
   readonly reason: "ok" | DenialReason;
@@ -224,7 +224,7 @@ export interface ListedKey {
   readonly key: string;
   readonly limit: number;
   readonly remaining: number;
-  readonly resetAfterMs?: number;
+  readonly resetAfterMs: number;
   readonly outstanding: number;
   readonly holds: number;
   readonly leases: number;

@@ -30,7 +30,7 @@ export interface Decision {
   readonly limit: number;
   /** The largest cost that would be admitted now. Absent when no rule decided: degraded or shed. */
   readonly remaining?: number;
-  /** Milliseconds until all units are back if no call comes. Absent: never, or `remaining` is absent too. */
+  /** Milliseconds until all units are back if no call comes. Absent when `remaining` is. */
   readonly resetAfterMs?: number;
   /** 0 when admitted; when denied the exact wait, plus any `retryJitter`; `null`: never. Absent when degraded. */
   readonly retryAfterMs?: number | null;
@@ -111,9 +111,6 @@ export function callerDecision(
   };
 }
 
-/** So far away, 71,000 years, that it stands for never: what returns then does not return. */
-export const NEVER_MS = 2 ** 51;
-
 /** The decision without jitter and override, with the values of `bindingRule`. */
 export function publicDecision(
   policy: PolicyView,
@@ -121,31 +118,8 @@ export function publicDecision(
   decided: Decided,
   decidedBy: "isolate" | "object" = "object",
 ): Decision {
-  const decision = fullDecision(policy, key, decided, decidedBy);
-  // Faster than `some`, and each hot call comes here.
-  for (const rule of decision.rules)
-    if (isEndless(rule)) return { ...withoutReset(decision), rules: decision.rules.map(withoutReset) };
-  return decision;
-}
-
-function isEndless({ resetAfterMs }: Pick<RuleDecision, "resetAfterMs">): boolean {
-  return resetAfterMs !== undefined && resetAfterMs >= NEVER_MS;
-}
-
-function withoutReset<Answered extends Pick<RuleDecision, "resetAfterMs">>(answered: Answered) {
-  if (!isEndless(answered)) return answered;
-  const { resetAfterMs: _, ...others } = answered;
-  return others;
-}
-
-function fullDecision(
-  policy: PolicyView,
-  key: string,
-  decided: Decided,
-  decidedBy: "isolate" | "object",
-): Decision {
   const { rules, waitedMs, lease, hold, plan, source = decidedBy } = decided;
-  const { limit, remaining, resetAfterMs = Infinity, retryAfterMs, reason } = bindingRule(rules);
+  const { limit, remaining, resetAfterMs, retryAfterMs, reason } = bindingRule(rules);
   const isAdmitted = rules.every((rule) => rule.success);
   const success = isAdmitted || policy.shadow;
   const decision: Decision = {
@@ -296,10 +270,10 @@ const STYLES: Readonly<Record<HeaderStyle, Style>> = {
       ),
   },
   "x-ratelimit": {
-    quota: (headers, decision, nowMs) => setX(headers, decision, seconds(nowMs() + backInMs(decision))),
+    quota: (headers, decision, nowMs) => setX(headers, decision, nowMs()),
   },
   "x-ratelimit-delta": {
-    quota: (headers, decision) => setX(headers, decision, seconds(backInMs(decision))),
+    quota: (headers, decision) => setX(headers, decision, 0),
   },
 };
 
@@ -328,20 +302,28 @@ function seconds(durationMs: number): number {
   return Math.ceil(durationMs / 1_000);
 }
 
+/** So far away, 71,000 years, that headers do not say it: what returns then does not return, as credits. */
+const NEVER_MS = 2 ** 51;
+
 /** A member in seconds. None: nothing comes back by time. */
-function inSeconds(member: string, durationMs = Infinity): string {
-  return durationMs < Infinity ? member + String(seconds(durationMs)) : "";
+function inSeconds(member: string, durationMs: number): string {
+  return durationMs < NEVER_MS ? member + String(seconds(durationMs)) : "";
 }
 
-/** When a client may return: after its denial, otherwise when its quota has refilled. `Infinity`: never. */
-function backInMs({ success, retryAfterMs, resetAfterMs = Infinity }: Decision): number {
+/** When a client may return: after its denial, otherwise when its quota has refilled. */
+function backInMs({ success, retryAfterMs, resetAfterMs = 0 }: Decision): number {
   return success ? resetAfterMs : (retryAfterMs ?? resetAfterMs);
 }
 
-function setX(headers: Target, { limit, remaining = 0 }: Decision, reset: number): void {
-  headers.set("X-RateLimit-Limit", String(limit));
-  headers.set("X-RateLimit-Remaining", String(remaining));
-  if (reset < Infinity) headers.set("X-RateLimit-Reset", String(reset));
+/** Whether nothing comes back by time, so that there is no `X-RateLimit-Reset`. */
+export function neverResets(decision: Decision): boolean {
+  return backInMs(decision) >= NEVER_MS;
+}
+
+function setX(headers: Target, decision: Decision, fromMs: number): void {
+  headers.set("X-RateLimit-Limit", String(decision.limit));
+  headers.set("X-RateLimit-Remaining", String(decision.remaining ?? 0));
+  if (!neverResets(decision)) headers.set("X-RateLimit-Reset", String(seconds(fromMs + backInMs(decision))));
 }
 
 /**

@@ -91,7 +91,7 @@ export class Denials {
     cost: Cost,
     units: readonly number[],
     nowMs: number,
-    estimateOf: (rule: RuleView, index: number) => Required<Pick<RuleDecision, "remaining" | "resetAfterMs">>,
+    estimateOf: (rule: RuleView, index: number) => Pick<RuleDecision, "remaining" | "resetAfterMs">,
     { isFresh = false, isCrowded = false }: { readonly isFresh?: boolean; readonly isCrowded?: boolean } = {},
   ): Decided | undefined {
     const known = isCrowded ? [...this.#denials, ...this.#recent(nowMs)] : this.#denials;
@@ -284,7 +284,7 @@ export class QuotaEstimate {
 }
 
 function reportOf(rule: RuleDecision, reserved: Reserved | undefined, atMs: number): ObjectReport {
-  const { name, remaining, resetAfterMs = Infinity, share } = rule;
+  const { name, remaining, resetAfterMs, share } = rule;
   if (reserved === undefined)
     return { ...UNKNOWN, free: remaining, atMs, fullAtMs: atMs + resetAfterMs, share };
   const { units, prospects = {}, ttlMs } = reserved;

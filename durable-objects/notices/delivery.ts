@@ -4,7 +4,6 @@ import type { Notice } from "../../core/accounts/notices.ts";
 import { instantOf, instantText, readClockMs } from "../../core/clock.ts";
 import type { NoticeTarget } from "../../core/policies/parse-notices.ts";
 import { publicName } from "../../core/policies/policy.ts";
-import { NEVER_MS } from "../../core/protocol/decision.ts";
 
 /** A notice, and of what it is. */
 export interface Addressed {
@@ -69,7 +68,7 @@ function bodyOf({ policy, key, rule, notice }: Addressed): object {
       threshold,
       limit,
       used,
-      ...(resetAfterMs < NEVER_MS && { resetAfterMs }),
+      resetAfterMs,
     },
   };
 }

@@ -20,7 +20,7 @@ interface Notice {
     readonly threshold: number;
     readonly limit: number;
     readonly used: number;
-    readonly resetAfterMs?: number;
+    readonly resetAfterMs: number;
   };
 }
 

@@ -254,13 +254,12 @@ export function checkFigures(
       const openMs = open === 0 ? 0 : rule.algorithm.refillMs(rule.config, open);
       law(
         // What came to a bucket, and how much of it is used, nobody knows while messages are on their way.
-        own?.rate !== undefined || (said.resetAfterMs ?? Infinity) + openMs >= resetAfterMs,
+        own?.rate !== undefined || said.resetAfterMs + openMs >= resetAfterMs,
         () => `${rule.name} is said to be whole in ${said.resetAfterMs} ms, and is in ${resetAfterMs} ms`,
       );
     }
     const more = (said.remaining - truth) / rule.capacity;
-    const late =
-      ((said.resetAfterMs ?? Infinity) - resetAfterMs) / rule.algorithm.refillMs(rule.config, rule.capacity);
+    const late = (said.resetAfterMs - resetAfterMs) / rule.algorithm.refillMs(rule.config, rule.capacity);
     return [{ tooMany: Math.max(0, more), tooFew: Math.max(0, -more), late }];
   });
 }

@@ -27,7 +27,7 @@ export const admitted = decided(true, USER, TAKEN);
 export const denied = decided(false, USER, EMPTY);
 export const refunded = decided(true, USER, { ...TAKEN, refunded: 1 });
 /** Credits never come back by themselves. */
-const CREDITS = { limit: 10_000, remaining: 2_499, retryAfterMs: 0, reason: "ok" };
+const CREDITS = { limit: 10_000, remaining: 2_499, resetAfterMs: 0, retryAfterMs: 0, reason: "ok" };
 export const BOUGHT = { policy: "credits", key: "user:42" };
 export const bought = decided(true, BOUGHT, CREDITS);
 export const spent = decided(false, BOUGHT, {

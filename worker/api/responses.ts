@@ -5,6 +5,7 @@ import {
   type AllDecisions,
   type AnyDecision,
   type Decision,
+  neverResets,
   retryAfter,
   setPolicyHeaders,
   setQuotaHeaders,
@@ -51,7 +52,7 @@ function currentHeaders(policy: Policy, decision: Decision): Headers {
   const { admissions, denials } = sharedHeaders(policy);
   const headers = wait === null ? admissions : denials;
   // The response before may have had one.
-  if (decision.resetAfterMs === undefined) headers.delete("X-RateLimit-Reset");
+  if (neverResets(decision)) headers.delete("X-RateLimit-Reset");
   setQuotaHeaders(headers, policy, decision, readClockMs);
   for (const [name, value] of Object.entries(retryAfter(wait))) headers.set(name, value);
   return headers;
@@ -82,22 +83,19 @@ function sharedHeaders(policy: Policy): SharedHeaders {
  * plans and rules have nothing to escape.
  */
 export function decisionText(decision: Decision): string {
-  const { success, policy, key, limit, remaining, retryAfterMs, reason, source, violated } = decision;
+  const { success, policy, key, limit, remaining, resetAfterMs, retryAfterMs, reason, source, violated } =
+    decision;
   let rules = "";
   for (const rule of decision.rules) {
     if (rules !== "") rules += ",";
     const left = rule.quotaRemaining === undefined ? "" : `"quotaRemaining":${rule.quotaRemaining},`;
-    rules += `{"name":"${rule.name}","success":${rule.success},"limit":${rule.limit},"remaining":${rule.remaining},${left}${resetText(rule)}"retryAfterMs":${rule.retryAfterMs},"reason":"${rule.reason}"}`;
+    rules += `{"name":"${rule.name}","success":${rule.success},"limit":${rule.limit},"remaining":${rule.remaining},${left}"resetAfterMs":${rule.resetAfterMs},"retryAfterMs":${rule.retryAfterMs},"reason":"${rule.reason}"}`;
   }
   const named = decision.override === undefined ? "" : `,"override":${JSON.stringify(decision.override)}`;
   if (decision.group !== undefined) return JSON.stringify(decision);
   const plan = decision.plan === undefined ? "" : `,"plan":"${decision.plan}"`;
   const end = plan + (violated === undefined ? "" : `,"violated":${JSON.stringify(violated)}`) + named;
-  return `{"success":${success},"policy":"${policy}","key":${JSON.stringify(key)},"limit":${limit},"remaining":${remaining},${resetText(decision)}"retryAfterMs":${retryAfterMs},"reason":"${reason}","source":"${source}","rules":[${rules}]${end}}`;
-}
-
-function resetText({ resetAfterMs }: Pick<Decision, "resetAfterMs">): string {
-  return resetAfterMs === undefined ? "" : `"resetAfterMs":${resetAfterMs},`;
+  return `{"success":${success},"policy":"${policy}","key":${JSON.stringify(key)},"limit":${limit},"remaining":${remaining},"resetAfterMs":${resetAfterMs},"retryAfterMs":${retryAfterMs},"reason":"${reason}","source":"${source}","rules":[${rules}]${end}}`;
 }
 
 /** The same for a call on several keys. RateLimit headers could not name one of them, so only Retry-After is sent. */

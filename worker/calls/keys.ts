@@ -90,10 +90,7 @@ export const ListedKey = v.object({
   key: v.string(),
   limit: amount("The most units that can be admitted at once."),
   remaining: amount("The largest cost that would pass now."),
-  resetAfterMs: optional(
-    v.pipe(v.number(), v.integer(), v.minValue(0)),
-    "How long until the quota has refilled if no other call comes, in milliseconds. Absent: time returns nothing.",
-  ),
+  resetAfterMs: amount("How long until the quota has refilled if no other call comes, in milliseconds."),
   outstanding: amount("Units that are held, reserved or leased at this moment."),
   holds: amount("Callers' holds that have not ended."),
   leases: amount("Leases that have not ended."),

@@ -14,8 +14,8 @@ const retryAfterMs = described(
     "that was shed since machines are busy: how long at least calls like it may be shed.",
 );
 
-const resetAfterMs = v.optional(
-  milliseconds("How long until the quota has refilled if no other call comes. Absent: time returns nothing."),
+const resetAfterMs = milliseconds(
+  "How long until the quota has refilled if no other call comes. 2^51 and more: time returns nothing.",
 );
 
 const delayMs = v.optional(
@@ -107,7 +107,7 @@ const quota = {
 };
 const maybeQuota = {
   remaining: v.optional(amount("The largest cost that would pass now. Absent when no rule was asked.")),
-  resetAfterMs,
+  resetAfterMs: v.optional(milliseconds("As in other decisions. Absent when `remaining` is.")),
 };
 const source = described(
   v.picklist(["isolate", "object", "pool", "fallback"]),
