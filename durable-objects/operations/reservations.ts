@@ -174,7 +174,8 @@ export class Reservations {
       // Until its next message says that it has the new rate, the holder may have the one that it had.
       const perWindow = Math.max(bucket?.rate.units ?? 0, kept === 0 ? 0 : report.rate);
       const most = bucket === undefined ? kept + got : Math.max(kept, bucket.most);
-      const held = heldFor(rule, most, perWindow);
+      // Units in place of a bucket are held once; its burst is held twice, while the holder may still have it.
+      const held = bucket ? heldFor(rule, most, perWindow) : heldFor(rule, kept, perWindow) + got;
       const without = kept === 0 ? account : settle(rule, account, nowMs, hold, 0);
       const rate = perWindow > 0 && { rate: rateOf(rule, perWindow) };
       // What its bucket lacks was used: the rest of the account lacks that much less. A log or window is cut from what is left.

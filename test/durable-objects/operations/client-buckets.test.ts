@@ -246,3 +246,21 @@ test("a caller may have more than half while nobody else wants any, and shrinks 
   const shrunk = ["a", "b"].map((name, index) => ask(name, all[index]));
   expect(shrunk.reduce((sum, { rate }) => sum + rate, 0)).toBeLessThanOrEqual(0.5 * LIMIT * RATE_WINDOWS);
 });
+
+test("units that a client gets in place of a log's bucket are held once, beside that bucket", () => {
+  const { clock, reserve, limit, account } = start("sliding-log");
+  for (let call = 0; call < 100; call += 1) {
+    limit(9);
+    clock.ms += 10;
+  }
+  const { bucket } = reserve(client("a"), { rule: { demand: 2_000 } });
+  const { kept, rate } = has({ bucket });
+  expect(rate).toBeGreaterThan(0);
+  // Its next message comes by an isolate that knows no buckets.
+  clock.ms += 1_000;
+  const rule = { kept, level: 0, rate, demand: 100 };
+  const { bucket: second, got } = reserve(client("a"), { rule, takesBucket: undefined });
+  expect(second).toBeUndefined();
+  expect(got).toBeGreaterThan(0);
+  expect(outstandingOf(account())).toBe(2 * kept + rate / RATE_WINDOWS + got);
+});
