@@ -372,8 +372,8 @@ export class KeyState {
     this.#expired = [];
   }
 
-  /** A claim that has ended begins again under its id: its row is not to be deleted. */
-  beginAgain(claims: readonly Claim[]): void {
+  /** Rows of claims that have ended are not to be deleted: they are already, or the claims begin again under their ids. */
+  leaveRows(claims: readonly Claim[]): void {
     for (const { id } of claims) this.#expired = this.#expired.filter((each) => each.id !== id);
   }
 

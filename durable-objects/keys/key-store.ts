@@ -128,8 +128,11 @@ export class KeyStore {
     const isExact = writesRecord && !ahead.some((units) => units > 0);
     const isAhead = !isExact && (writesRecord || keyState.isAhead(nowMs));
     const allowanceEndsMs = this.#renewAllowance(keyState, accounts, nowMs, isAhead);
-    keyState.beginAgain(put);
+    keyState.leaveRows(put);
+    // A row of slots lasts longer than they do. After a crash they would be taken beside those that others have got since.
+    const lapsed = writesRecord ? [] : keyState.expired.filter(({ isSlots }) => isSlots === true);
     const writeAll = () => {
+      for (const claim of lapsed) this.answers.endExpired(keyState, claim);
       for (const claim of end) storage.claims.remove(key, claim);
       for (const claim of put) storage.claims.write(key, claim, !keyState.claims.has(claim.id));
       for (const each of forget) storage.answers.remove(key, each);
@@ -140,6 +143,7 @@ export class KeyStore {
     const changes = writesRecord || put.length + end.length + forget.length > 0 || uncharge !== undefined;
     // A charge without its answer could be made twice, an answer without its charge never.
     const wholeMs = changes ? this.#cache.atomically(keyState, writeAll, nowMs) : undefined;
+    if (changes) keyState.leaveRows(lapsed);
     if (put.length + end.length + sooner.length > 0) keyState.noteClaims(end, [...put, ...sooner]);
     this.#cache.take(keyState, accounts, nowMs, isExact);
     return [allowanceEndsMs, wholeMs].filter((each) => each !== undefined);

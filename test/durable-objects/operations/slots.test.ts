@@ -260,6 +260,20 @@ test("a client's slots are free at the end of its time, however long its leases 
   expect(isolate.peeked.outstanding).toBe(8);
 });
 
+test("slots that were free at the end of a client's time, and are leased to others, are not its own after a crash", () => {
+  const key = new Key();
+  const holder = client("a", "client");
+  const { memory, given } = key.take(holder, 6);
+  key.nowMs += given.lifeMs + 300;
+  for (let each = 0; each < 7; each += 1)
+    key.call({ op: "lease", id: `lease-${each}`, cost: 1, ttlMs: 5_000, waitMs: 0 });
+  key.crash();
+  expect(key.peeked.outstanding).toBe(7);
+  const late = { holder, turn: 2, heard: 1, kept: 6, wanted: 6, ttlMs: 0 };
+  const { memory: next } = key.slots({ ...late, memory });
+  expect(key.slots({ ...late, memory: next, turn: 3 }).given).toMatchObject({ isNew: true, more: 3 });
+});
+
 test("the clients of one caller have half of the slots while others want some, however many they are", () => {
   const key = new Key();
   key.take("holder-a", 4);
