@@ -166,7 +166,7 @@ describe.each(Object.keys(TABLES) as Kind[])("%s", (kind) => {
       expect(sorted(arrived)).toEqual(sorted(owed));
       for (const each of owed.values()) count += each;
     }
-    expect(count).toBeGreaterThan(100);
+    expect(count).toBeGreaterThan(depth(20, 2_000));
   });
 
   const faults: Record<string, Fault> = {
