@@ -31,7 +31,17 @@ const MAX_PRINTED = 4_000;
 /** Starts an empty redis-server, and waits until it answers. @throws Error with instructions or its output */
 export async function startRedis(options: RedisOptions = {}): Promise<RedisServer> {
   ensureRedis();
-  const port = options.port ?? (await freePort());
+  if (options.port !== undefined) return await startOn(options.port, options);
+  for (;;)
+    try {
+      return await startOn(await freePort(), options);
+    } catch (error) {
+      // Another process has taken the port since it was free.
+      if (!String(error).includes("Address already in use")) throw error;
+    }
+}
+
+async function startOn(port: number, options: RedisOptions): Promise<RedisServer> {
   const ownDir = options.dir === undefined ? mkdtempSync(join(tmpdir(), "weir-redis-")) : undefined;
   const args = ["--port", String(port), "--bind", HOST, "--dir", options.dir ?? ownDir ?? ""];
   const child = spawn(
