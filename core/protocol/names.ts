@@ -1,4 +1,3 @@
-import { BASE64URL } from "../clock.ts";
 import type { Layout, Policy } from "../policies/policy.ts";
 
 /**
@@ -98,6 +97,7 @@ export function rangeOf(own: string): KeyRange {
 
 /** The characters of an id that mark who made it: 24 bits. Of the other 108 bits 72 or more are unguessable. */
 const ID_MARK = 4;
+const BASE64URL = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 /** The id with the mark of another one. */
 export function withMark(id: string, of: string): string {
