@@ -208,10 +208,9 @@ export function randomFraction(): number {
 }
 
 const ID_LENGTH = 22;
-const BASE64URL = new TextEncoder().encode(
-  "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_",
-);
-const ASCII = new TextDecoder();
+const BASE64URL = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+/** Made when it is needed first: bundles that make no ids have none. */
+let digits: Uint8Array | undefined;
 /** Random text for 16 ids: asking the runtime for each takes longer than all else that an id costs. */
 let random = "";
 
@@ -220,7 +219,8 @@ export function randomId(): string {
   if (random === "") {
     // Six bits of each byte. `btoa` of a text made of the bytes would take five times as long.
     const bytes = crypto.getRandomValues(new Uint8Array(16 * ID_LENGTH));
-    random = ASCII.decode(bytes.map((byte) => BASE64URL[byte & 63] ?? 0));
+    const of = (digits ??= new TextEncoder().encode(BASE64URL));
+    random = new TextDecoder().decode(bytes.map((byte) => of[byte & 63] ?? 0));
   }
   const id = random.slice(0, ID_LENGTH);
   random = random.slice(ID_LENGTH);

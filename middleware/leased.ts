@@ -7,7 +7,7 @@ import type {
   Limiter,
   withRelease,
 } from "../client/limiter.ts";
-import { SYSTEM_TIME, type Time } from "../core/clock.ts";
+import { SYSTEM_TIME } from "../core/clock.ts";
 import { busyBody } from "../core/protocol/denied-body.ts";
 import { endedStream } from "./ended-stream.ts";
 import { type Given, type GivenFields, type InBackground, limiterOf, valuesOf } from "./options.ts";
@@ -53,8 +53,8 @@ export async function leased<Args extends readonly unknown[]>(
   const outcome = { success: grant.success, decisions: [grant] };
   const verdict = verdictOn(request, outcome, policies, () => busyBody(grant), time);
   const { endHere }: ReturnType<typeof withRelease> = grant;
-  const kept = grant.lease && new KeptLease(limiter, grant.lease, options, endHere);
-  if (kept !== undefined) RequestLimits.of(request).noteLease(grant.policy, kept);
+  const kept = grant.lease && keepLease(limiter, grant.lease, options, endHere);
+  if (kept !== undefined) RequestLimits.of(request).noteLease(grant.policy, kept.lease);
   const end = (how: End) => {
     const released = kept?.release(how);
     if (released !== undefined) inBackground(released);
@@ -77,121 +77,92 @@ async function acquire<Args extends readonly unknown[]>(
   return await limiter.acquire(params);
 }
 
-/** How a lease is kept. */
-type KeepOptions = Pick<LeaseOptions<[]>, "ttlMs" | "mostMs" | "time">;
+/** A lease that is renewed until it is released, or lost. */
+interface KeptLease {
+  readonly lease: RequestLease;
+  /** Releases it, once. If that fails, the lease expires. `undefined`: it has ended, without a message. */
+  readonly release: (end: End) => Promise<void> | undefined;
+}
 
 /**
- * A lease that is renewed until it is released, or lost: with one timer and no message while its request is shorter than
- * the time until the first renewal, and without the timer if it waits for nothing. An object and no closures: most
- * requests need none of it, and each closure is made anew.
+ * Keeps a lease, with one timer and no message while its request is shorter than the time until the first renewal, and
+ * without the timer if it waits for nothing.
+ * @param endHere ends it in this isolate, if it can (`withRelease`)
  */
-export class KeptLease implements RequestLease {
-  readonly id: string;
-  readonly fencingToken: number;
-  readonly expiresAfterMs: number;
-  readonly #limiter: LeasingLimiter;
-  readonly #ttlMs: number | undefined;
-  readonly #time: Time;
-  readonly #endHere: (() => boolean) | undefined;
-  readonly #sinceMs: number;
-  readonly #endsAtMs: number;
+export function keepLease(
+  limiter: LeasingLimiter,
+  granted: GrantedLease,
+  { ttlMs, mostMs = MAX_MS, time = SYSTEM_TIME }: Pick<LeaseOptions<[]>, "ttlMs" | "mostMs" | "time">,
+  endHere?: () => boolean,
+): KeptLease {
+  const { id, expiresAfterMs } = granted;
+  const params = { id, ...(ttlMs !== undefined && { ttlMs }) };
+  const everyMs = Math.max(1, Math.floor(expiresAfterMs / RENEWALS));
+  const sinceMs = time.nowMs();
+  const endsAtMs = sinceMs + mostMs;
   /** `true`: it has ended here. */
-  #released: Promise<void> | true | undefined;
-  /** The runtime's signals are dear, and few handlers ask for one. */
-  #lost: AbortController | undefined;
-  #lostBy: unknown;
-  #cancelRenewal: (() => void) | undefined;
-  #cancelExpiry: (() => void) | undefined;
-
-  /** @param endHere ends it in this isolate, if it can (`withRelease`) */
-  constructor(
-    limiter: LeasingLimiter,
-    granted: GrantedLease,
-    { ttlMs, mostMs = MAX_MS, time = SYSTEM_TIME }: KeepOptions,
-    endHere?: () => boolean,
-  ) {
-    this.id = granted.id;
-    this.fencingToken = granted.fencingToken;
-    this.expiresAfterMs = granted.expiresAfterMs;
-    this.#limiter = limiter;
-    this.#ttlMs = ttlMs;
-    this.#time = time;
-    this.#endHere = endHere;
-    this.#sinceMs = time.nowMs();
-    this.#endsAtMs = this.#sinceMs + mostMs;
-    void this.#renewLater();
-    const own = granted.signal as AbortSignal | undefined;
-    if (own === undefined) return;
-    own.addEventListener("abort", () => this.#lose(own.reason));
-    if (own.aborted) this.#lose(own.reason);
+  let released: Promise<void> | true | undefined;
+  // The runtime's signals are dear, and few handlers ask for one.
+  let lost: AbortController | undefined;
+  let lostBy: unknown;
+  let cancelRenewal: (() => void) | undefined;
+  let cancelExpiry: (() => void) | undefined;
+  function stop(): void {
+    cancelRenewal?.();
+    cancelExpiry?.();
   }
-
-  get signal(): RequestLease["signal"] {
-    this.#lost ??= new AbortController();
-    if (this.#lostBy !== undefined) this.#lost.abort(this.#lostBy);
-    return this.#lost.signal as unknown as RequestLease["signal"];
+  function lose(reason: unknown = new Error(`the lease ${id} is lost`)): void {
+    stop();
+    if (released !== undefined) return;
+    lostBy ??= reason;
+    lost?.abort(lostBy);
   }
-
-  /** Releases it, once. If that fails, the lease expires. `undefined`: it has ended, without a message. */
-  release(end: End): Promise<void> | undefined {
-    this.#stop();
-    this.#released ??= this.#endHere?.() === true || this.#send(end);
-    return this.#released === true ? undefined : this.#released;
-  }
-
-  #send(end: End): Promise<void> {
-    const report = end === "aborted" ? ({ outcome: "ignore" } as const) : {};
-    return this.#limiter.release({ id: this.id, ...report }).catch(() => undefined);
-  }
-
-  #stop(): void {
-    this.#cancelRenewal?.();
-    this.#cancelExpiry?.();
-  }
-
-  #lose(reason: unknown = new Error(`the lease ${this.id} is lost`)): void {
-    this.#stop();
-    if (this.#released !== undefined) return;
-    this.#lostBy ??= reason;
-    this.#lost?.abort(this.#lostBy);
-  }
-
-  get #everyMs(): number {
-    return Math.max(1, Math.floor(this.expiresAfterMs / RENEWALS));
-  }
-
-  get #isOver(): boolean {
-    return this.#released !== undefined || this.#lostBy !== undefined;
-  }
-
-  /** Timers of the runtime are dear: a request that is over before the event loop turns has none. */
-  async #renewLater(): Promise<void> {
-    for (let turns = 0; turns < TURNS && !this.#isOver; turns += 1) await Promise.resolve();
-    if (!this.#isOver) this.#cancelRenewal = this.#time.after(this.#everyMs, () => this.#renew());
-  }
-
-  #renew(): void {
-    // Before its first renewal the lease does not expire, and most requests are shorter. The timer may be late.
-    const passedMs = Math.max(this.#everyMs, this.#time.nowMs() - this.#sinceMs);
-    this.#cancelExpiry ??= this.#time.after(Math.max(0, this.expiresAfterMs - passedMs), () => this.#lose());
-    void this.#renewed();
-  }
-
-  async #renewed(): Promise<void> {
-    const time = this.#time;
+  async function renewed(): Promise<void> {
     const sentMs = time.nowMs();
-    const params = { id: this.id, ...(this.#ttlMs !== undefined && { ttlMs: this.#ttlMs }) };
-    const answer = await this.#limiter.renew(params).catch(mayBeThere);
-    if (this.#isOver) return;
-    if (answer === false) return this.#lose();
+    const answer = await limiter.renew(params).catch(mayBeThere);
+    if (released !== undefined || lostBy !== undefined) return;
+    if (answer === false) return lose();
     const nowMs = time.nowMs();
     if (answer !== true) {
-      this.#cancelExpiry?.();
-      const leftMs = Math.max(0, answer.expiresAfterMs - (nowMs - sentMs));
-      this.#cancelExpiry = time.after(leftMs, () => this.#lose());
+      cancelExpiry?.();
+      cancelExpiry = time.after(Math.max(0, answer.expiresAfterMs - (nowMs - sentMs)), lose);
     }
-    if (nowMs < this.#endsAtMs) this.#cancelRenewal = time.after(this.#everyMs, () => this.#renew());
+    if (nowMs < endsAtMs) cancelRenewal = time.after(everyMs, renew);
   }
+  function renew(): void {
+    // Before its first renewal the lease does not expire, and most requests are shorter. The timer may be late.
+    const passedMs = Math.max(everyMs, time.nowMs() - sinceMs);
+    cancelExpiry ??= time.after(Math.max(0, expiresAfterMs - passedMs), lose);
+    void renewed();
+  }
+  // Timers of the runtime are dear: a request that is over before the event loop turns has none.
+  void (async () => {
+    for (let turns = 0; turns < TURNS && released === undefined; turns += 1) await Promise.resolve();
+    if (released === undefined && lostBy === undefined) cancelRenewal = time.after(everyMs, renew);
+  })();
+  const own = granted.signal as AbortSignal | undefined;
+  own?.addEventListener("abort", () => lose(own.reason));
+  if (own?.aborted === true) lose(own.reason);
+  const signal = () => {
+    lost ??= new AbortController();
+    if (lostBy !== undefined) lost.abort(lostBy);
+    return lost.signal as unknown as RequestLease["signal"];
+  };
+  const release = (end: End) => {
+    stop();
+    const report = end === "aborted" ? ({ outcome: "ignore" } as const) : {};
+    released ??= endHere?.() === true || limiter.release({ id, ...report }).catch(() => undefined);
+    return released === true ? undefined : released;
+  };
+  return {
+    lease: {
+      ...granted,
+      get signal() {
+        return signal();
+      },
+    },
+    release,
+  };
 }
 
 /** Whether a lease may exist after a failed renewal. Error classes differ by bundle: the status decides. */

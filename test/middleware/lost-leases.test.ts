@@ -4,7 +4,7 @@ import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { setImmediate } from "node:timers/promises";
 import { expect, onTestFinished, test } from "vitest";
-import { KeptLease } from "../../middleware/leased.ts";
+import { keepLease } from "../../middleware/leased.ts";
 import * as node from "../../package/express.ts";
 import { leasesOf, withConcurrency } from "../../package/fetch.ts";
 import { concurrency, type LimitVariables } from "../../package/hono.ts";
@@ -79,8 +79,8 @@ async function keep(mostMs?: number) {
   const { clock, limiter } = start();
   const { lease } = await limiter.acquire({ policy: "jobs", key: "k" });
   if (lease === undefined) throw new Error("no lease");
-  const kept = new KeptLease(limiter, lease, { time: clock, ...(mostMs !== undefined && { mostMs }) });
-  return { clock, limiter, lease: kept };
+  const kept = keepLease(limiter, lease, { time: clock, ...(mostMs !== undefined && { mostMs }) });
+  return { clock, limiter, ...kept };
 }
 
 test("a lease that cannot be renewed is lost at its end, and not before", async () => {
@@ -105,7 +105,7 @@ test("a lease whose first renewal comes after its end, as in a process that stoo
     timers.push({ ms, work });
     return () => {};
   };
-  void new KeptLease(
+  keepLease(
     limiter,
     { id: "lease_a", fencingToken: 1, expiresAfterMs: 30_000 },
     { time: { nowMs: () => nowMs, after } },
@@ -133,8 +133,8 @@ test("a lease that is not renewed any more is lost when it expires", async () =>
 });
 
 test("a lease that was released is not lost", async () => {
-  const { clock, lease } = await keep();
-  await lease.release("complete");
+  const { clock, lease, release } = await keep();
+  await release("complete");
   await clock.advance("2m");
   expect(lease.signal.aborted).toBe(false);
 });
@@ -143,7 +143,7 @@ test("a lease of the process is lost with its own signal, for its reason", async
   const { clock, limiter } = start();
   const own = new AbortController();
   const granted = { id: "lease_a", fencingToken: 1, expiresAfterMs: 30_000, signal: own.signal as never };
-  const lease = new KeptLease(limiter, granted, { time: clock });
+  const { lease } = keepLease(limiter, granted, { time: clock });
   const reason = new Error("the limiter was closed");
   own.abort(reason);
   expect([lease.signal.aborted, (lease.signal as unknown as AbortSignal).reason]).toEqual([true, reason]);

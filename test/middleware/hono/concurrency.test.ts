@@ -1,6 +1,6 @@
 import { Hono } from "hono";
 import { describe, expect, test } from "vitest";
-import { KeptLease } from "../../../middleware/leased.ts";
+import { keepLease } from "../../../middleware/leased.ts";
 import { concurrency, rateLimit } from "../../../package/hono.ts";
 import {
   assertAsked,
@@ -156,8 +156,8 @@ describe("a request holds its slot", () => {
     const { limiter, clock } = start();
     const { lease } = await limiter.acquire({ policy: "jobs", key: "k" });
     if (lease === undefined) throw new Error("no lease");
-    const kept = new KeptLease(limiter, lease, { time: clock });
-    await Promise.all([kept.release("complete"), kept.release("aborted")]);
+    const { release } = keepLease(limiter, lease, { time: clock });
+    await Promise.all([release("complete"), release("aborted")]);
     await clock.advance("1m");
     assertNotAsked(limiter, "renew");
     assertAsked(limiter, "release", {}, 1);
