@@ -49,6 +49,8 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
   offUntilMs = -Infinity;
   token = 0;
   tokensEnd = 0;
+  /** How many tokens the last answer had. */
+  #tokens = 0;
   remaining = 0;
   turn = 0;
   heard = 0;
@@ -224,10 +226,10 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
     return this.paceMs * 2 ** Math.min(this.missed, MAX_MISSED);
   }
 
-  /** It has no slot left for the next acquire, and acquires come. */
+  /** It has no slot left for the next acquire, or half of its tokens, and acquires come. */
   protected isShort(_nowMs: number): boolean {
     if (this.missed > 0 || this.calls === 0) return false;
-    return this.token >= this.tokensEnd || (this.idle <= 0 && this.kept < this.most);
+    return this.tokensEnd - this.token <= this.#tokens / 2 || (this.idle <= 0 && this.kept < this.most);
   }
 
   /** Begins a message: from now on it keeps no more than that says. */
@@ -291,6 +293,7 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
     this.lifeMs = given.lifeMs;
     this.remaining = given.remaining;
     [this.token = 0, this.tokensEnd = 0] = given.tokens;
+    this.#tokens = this.tokensEnd - this.token;
     this.spendableUntilMs = Math.max(this.spendableUntilMs, sentAtMs + given.lifeMs);
   }
 }

@@ -208,16 +208,19 @@ export function randomFraction(): number {
 }
 
 const ID_LENGTH = 22;
+const BASE64URL = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+/** Made when it is needed first: bundles that make no ids have none. */
+let digits: Uint8Array | undefined;
 /** Random text for 16 ids: asking the runtime for each takes longer than all else that an id costs. */
 let random = "";
 
 /** An unguessable id: 22 characters of base64url, which are 132 random bits. */
 export function randomId(): string {
   if (random === "") {
-    const bytes = crypto.getRandomValues(new Uint8Array((16 * 6 * ID_LENGTH) / 8));
-    random = btoa(String.fromCharCode(...bytes))
-      .replaceAll("+", "-")
-      .replaceAll("/", "_");
+    // Six bits of each byte. `btoa` of a text made of the bytes would take five times as long.
+    const bytes = crypto.getRandomValues(new Uint8Array(16 * ID_LENGTH));
+    const of = (digits ??= new TextEncoder().encode(BASE64URL));
+    random = new TextDecoder().decode(bytes.map((byte) => of[byte & 63] ?? 0));
   }
   const id = random.slice(0, ID_LENGTH);
   random = random.slice(ID_LENGTH);

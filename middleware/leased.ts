@@ -137,7 +137,7 @@ export function keepLease(
   }
   // Timers of the runtime are dear: a request that is over before the event loop turns has none.
   void (async () => {
-    for (let turns = 0; turns < TURNS; turns += 1) await Promise.resolve();
+    for (let turns = 0; turns < TURNS && released === undefined; turns += 1) await Promise.resolve();
     if (released === undefined && lostBy === undefined) cancelRenewal = time.after(everyMs, renew);
   })();
   const own = granted.signal as AbortSignal | undefined;

@@ -20,6 +20,8 @@ export interface KnownHolder {
   resting: number;
   granted: number;
   released: number;
+  /** How many fencing tokens it got with the last answer, unless it rests. */
+  tokens: number;
   /** Since when it has granted and released nothing, and has wanted no more than its leases. */
   keepsFromMs: number;
   handed: ReadonlySet<string>;
@@ -80,6 +82,7 @@ export function newHolder(claim: Claim | undefined): KnownHolder {
     resting: 0,
     granted: 0,
     released: 0,
+    tokens: 0,
     keepsFromMs: Infinity,
     handed: new Set(),
     ended: new Map(),

@@ -17,6 +17,7 @@
  */
 import { outstandingOf, UNTOUCHED } from "../../core/accounts/account.ts";
 import { holdWith, withHold, withoutHold } from "../../core/accounts/hold.ts";
+import { tokenPassedMs } from "../../core/algorithms/concurrency.ts";
 import { randomId } from "../../core/clock.ts";
 import { publicName, relaxedRule } from "../../core/policies/policy.ts";
 import type { GivenSlots, Slots } from "../../core/protocol/answers.ts";
@@ -48,7 +49,12 @@ const ROW_MS = 30_000;
 /** A holder that lacks slots asks again within this time. */
 const OWED_MS = 1_000;
 const OWED = "+owed";
+/** Fencing tokens of an answer, and those of a holder that grants many leases: as many as it granted, this many times. */
 const TOKENS = 1_000;
+const TOKENS_OF_GRANTED = 4;
+const MAX_TOKENS = 65_536;
+/** A token is the time in microseconds. If they are further ahead of it, as after a false figure, no holder has more. */
+const MAX_AHEAD_MS = 1_000;
 /** So many calls of a holder that rests may pass one that waits at the object, of which the holder has not heard. */
 const TOKENS_OF_REST = 64;
 /** The most leases of a holder that have ended elsewhere since its last message. Ends of others are not known here. */
@@ -123,7 +129,9 @@ export class SlotOwner {
     const owed = isClient || rest !== undefined ? 0 : Math.max(0, part - kept - more);
     const units = kept + more;
     const restMs = rest !== undefined && units > 0 ? Math.min(rest.ms, MAX_REST_MS) : 0;
-    const count = restMs > 0 ? TOKENS_OF_REST : TOKENS;
+    const aheadMs = rule === undefined ? 0 : tokenPassedMs(rule.algorithm, account.state) - nowMs;
+    const mayHave = aheadMs > MAX_AHEAD_MS ? TOKENS : tokensFor(holder, call);
+    const count = restMs > 0 ? TOKENS_OF_REST : mayHave;
     const tokens = units === 0 ? undefined : rule?.algorithm.leasing?.tokens?.(account.state, nowMs, count);
     const paceMs = Math.max(PACE_MS, PACE_OF_HOLDER_MS * memory.holders.size);
     const keepsFromMs = isClient ? keepsFrom(holder, call, nowMs) : nowMs;
@@ -161,6 +169,7 @@ export class SlotOwner {
     this.#store.commit(keyState, change, nowMs);
     this.#count(keyState, holder, call);
     heard(holder, call);
+    holder.tokens = mayHave;
     holder.heardAtMs = nowMs;
     holder.paceMs = paceMs;
     holder.keepsFromMs = keepsFromMs;
@@ -191,11 +200,10 @@ export class SlotOwner {
   #count(keyState: KeyState, holder: KnownHolder, call: SlotsCall): void {
     const label = [publicName(keyState.policy.name)];
     const add = (name: "leases_granted" | "leases_released", before: number, now: number) => {
-      // No holder grants more: a client may say anything.
-      if (now > before) this.#counter?.add(name, label, Math.min(now - before, 2 * TOKENS));
+      // No holder grants more, of this answer's tokens and the last one's: a client may say anything.
+      if (now > before) this.#counter?.add(name, label, Math.min(now - before, 3 * holder.tokens));
     };
-    // What it had counted before this memory is not known.
-    if (holder.turn > 0 || call.turn === 1) {
+    if (isCounted(holder, call)) {
       add("leases_granted", holder.granted, call.granted);
       add("leases_released", holder.released, call.released);
     }
@@ -318,6 +326,17 @@ export function slotsOf({ claims }: KeyState, holder: string): Claim | undefined
 }
 
 /** The rule that leases, and whether holders may have its slots: not while it is compared with another version's. */
+/** Whether it is known how many leases a holder had granted before: not what it had counted before this memory. */
+function isCounted(holder: KnownHolder, call: SlotsCall): boolean {
+  return holder.turn > 0 || call.turn === 1;
+}
+
+/** The fencing tokens for a holder's leases until its next message: without any, each lease is a message. */
+function tokensFor(holder: KnownHolder, call: SlotsCall): number {
+  const granted = isCounted(holder, call) ? call.granted - holder.granted : 0;
+  return Math.min(MAX_TOKENS, Math.max(TOKENS, TOKENS_OF_GRANTED * granted, Math.floor(holder.tokens / 2)));
+}
+
 function leasedRule({ ruleStates, policy }: KeyState) {
   const index = Math.max(
     0,

@@ -28,7 +28,7 @@ const { policies } = parseDeployment({ policies: { slots: { ...SLOTS, plans: { p
 /** Whose object answers as it is told, at once: as one in the same process does. */
 function callerOf(
   ticks: Ticks,
-  answer: (call: SlotsCall) => Slots | Promise<never>,
+  answer: (call: SlotsCall) => Slots | Promise<Slots>,
   counter?: object,
 ): ClientContext {
   const objects = {
@@ -215,4 +215,31 @@ test("no lease is granted from slots of another version before the object has an
   );
   expect(granted[0]).toBe(true);
   expect(new Set(granted.slice(1))).toEqual(new Set([false]));
+});
+
+test("a busy holder asks for further fencing tokens while it has some, so that no lease is a message for want of them", async () => {
+  const policy = policies.get("slots");
+  if (policy === undefined) throw new Error("there is no policy");
+  const ticks = new Ticks();
+  let end = 0;
+  const caller: ClientContext = callerOf(ticks, () => {
+    const tokens = [end + 1, end + 1_001] as const;
+    end += 1_000;
+    const answer = { slots: { memory: "memory", given: { ...GIVEN, more: end === 1_000 ? 2 : 0, tokens } } };
+    return new Promise((done) => void caller.time.after(20, () => done(answer)));
+  });
+  const holder = new IsolateSlots();
+  let refused = 0;
+  await ticks.run(
+    () => ticks.nowMs >= 2_000,
+    (nowMs) => {
+      for (let each = 0; each < 5; each += 1) {
+        const call = { cost: 1, ttlMs: 1_000, waitMs: 0, makeId: () => `${nowMs}-${each}` };
+        const id = holder.acquire(caller, policy, "key", call as never)?.lease?.id;
+        if (id !== undefined) holder.release(caller, policy, "key", id);
+        else if (nowMs > 100) refused += 1;
+      }
+    },
+  );
+  expect(refused).toBe(0);
 });

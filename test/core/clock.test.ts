@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { Latch, unsleepingClock } from "../../core/clock.ts";
+import { Latch, unsleepingClock, randomId } from "../../core/clock.ts";
 import { VirtualTime } from "../simulation/virtual-time.ts";
 
 /** What happens to a process: time passes on both clocks, the machine sleeps, or somebody sets the wall clock. */
@@ -87,4 +87,15 @@ test("a latch opens when its work ends or fails; if it never does, nobody waits 
   note(Latch.after(new Promise(() => undefined)), 700);
   await time.run(2_000, () => undefined);
   expect(waited).toEqual([30, 700]);
+});
+
+test("ids have 22 characters of base64url, each of the 64 as often, and none comes twice", () => {
+  const ids = Array.from({ length: 8_000 }, randomId);
+  expect(new Set(ids).size).toBe(ids.length);
+  for (const id of ids) expect(id).toMatch(/^[A-Za-z0-9_-]{22}$/);
+  const counts = new Map<string, number>();
+  for (const character of ids.join("")) counts.set(character, (counts.get(character) ?? 0) + 1);
+  expect(counts.size).toBe(64);
+  // 2,750 each, and seven standard deviations.
+  for (const count of counts.values()) expect(Math.abs(count - 2_750)).toBeLessThan(7 * 52);
 });

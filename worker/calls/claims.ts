@@ -91,46 +91,48 @@ interface AcquireContext extends CallContext {
 export const CONFIRM_WITHIN_MS = 5_000;
 
 /** Leases units. If the caller leaves, the call leaves the queue, and a granted lease is released. */
-export const callAcquire = onKey(
-  requests.AcquireRequest,
-  (target, request, { client, request: http, waitUntil }: AcquireContext, input) => {
-    const acquiring = acquireOf(client, target, request, input);
-    if (acquiring instanceof Problem) return acquiring;
-    const { policy, key } = acquiring;
-    const blocked = blockedDecision(policy, key);
-    if (blocked !== undefined) return client.recordDecision(blocked);
-    if (request.utilization !== undefined) client.report(policy, key, request.utilization);
-    const brief = request.confirm && { confirmWithinMs: CONFIRM_WITHIN_MS };
-    const params = { ...acquiring.params, ...brief };
-    // The runtime has to make the signal, so a call that does not wait asks for it only when it has been answered.
-    const signal = params.waitMs > 0 || policy.pool !== undefined ? http?.signal : undefined;
-    const answered = (acquired: Decision | Problem) => {
-      const answer = request.confirm ? toBeConfirmed(acquired) : acquired;
-      // The caller never learns of the lease. With an idempotency key, a repeated call finds it.
-      const isUnknown =
-        !(answer instanceof Problem) && answer.reason === "degraded" && answer.lease === undefined;
-      const isUnheard = isUnknown || http?.signal.aborted === true;
-      if (isUnheard && params.idempotencyKey === undefined) {
-        const { lease } = answer as Partial<Decision>;
-        // A lease of the isolate's own has another id than was asked for.
-        const id = (lease && readClaimId("lease", lease.id)?.secret) ?? params.id;
-        const released = client.claims.release(policy, key, id, { outcome: "ignore" });
-        if (released !== undefined) waitUntil(released);
-      } else acquireCandidate(client, acquiring, params, answer);
-      return client.recordDecision(answer);
-    };
-    const acquired = client.claims.acquire(policy, key, params, signal);
-    if (!(acquired instanceof Promise)) return answered(acquired);
-    const answering = acquired.then(answered);
-    waitUntil(answering.catch(() => undefined));
-    return answering;
-  },
-  true,
-  plainAcquire,
-);
+export function acquireUnits(
+  target: Target,
+  request: AcquireFields & Pick<Fields, "confirm">,
+  { client, request: http, waitUntil }: AcquireContext,
+  input: unknown,
+): MaybePromise<Decision | Problem> {
+  const acquiring = acquireOf(client, target, request, input);
+  if (acquiring instanceof Problem) return acquiring;
+  const { policy, key } = acquiring;
+  const blocked = blockedDecision(policy, key);
+  if (blocked !== undefined) return client.recordDecision(blocked);
+  if (request.utilization !== undefined) client.report(policy, key, request.utilization);
+  const brief = request.confirm && { confirmWithinMs: CONFIRM_WITHIN_MS };
+  const params = { ...acquiring.params, ...brief };
+  // The runtime has to make the signal, so a call that does not wait asks for it only when it has been answered.
+  const signal = params.waitMs > 0 || policy.pool !== undefined ? http?.signal : undefined;
+  const answered = (acquired: Decision | Problem) => {
+    const answer = request.confirm ? toBeConfirmed(acquired) : acquired;
+    // The caller never learns of the lease. With an idempotency key, a repeated call finds it.
+    const isUnknown =
+      !(answer instanceof Problem) && answer.reason === "degraded" && answer.lease === undefined;
+    const isUnheard = isUnknown || http?.signal.aborted === true;
+    if (isUnheard && params.idempotencyKey === undefined) {
+      const { lease } = answer as Partial<Decision>;
+      // A lease of the isolate's own has another id than was asked for.
+      const id = (lease && readClaimId("lease", lease.id)?.secret) ?? params.id;
+      const released = client.claims.release(policy, key, id, { outcome: "ignore" });
+      if (released !== undefined) waitUntil(released);
+    } else acquireCandidate(client, acquiring, params, answer);
+    return client.recordDecision(answer);
+  };
+  const acquired = client.claims.acquire(policy, key, params, signal);
+  if (!(acquired instanceof Promise)) return answered(acquired);
+  const answering = acquired.then(answered);
+  waitUntil(answering.catch(() => undefined));
+  return answering;
+}
+
+export const callAcquire = onKey(requests.AcquireRequest, acquireUnits, true, plainAcquire);
 
 /** One without a wait and a time of its own, as most are: a schema would cost as much as the lease. */
-function plainAcquire(input: unknown) {
+export function plainAcquire(input: unknown) {
   const call = plainCall(input, undefined, "units");
   return call && { ...call, units: call.cost, waitMs: 0, confirm: false };
 }

@@ -13,19 +13,22 @@ import { signalOf, type UniformCall, UniformClient } from "../../client/local-ca
 import { plainCall } from "../../client/local-limiter.ts";
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { type Address, ADDRESSES } from "../../client/transports/transport.ts";
-import { DEFAULT_BOUNDS, type Region } from "../../core/policies/policy.ts";
+import { DEFAULT_BOUNDS, type Policy, type Region } from "../../core/policies/policy.ts";
 import type { AllDecisions, AnyDecision, Decision } from "../../core/protocol/decision.ts";
 import { secretOf } from "../../core/protocol/names.ts";
 import { orThrow } from "../../core/protocol/problems.ts";
 import type { PolicyList } from "../../core/protocol/reservation-messages.ts";
 import { SCOPES } from "../auth/tokens.ts";
-import { callAcquire, claimHandlers } from "../calls/claims.ts";
+import { acquireUnits, claimHandlers, plainAcquire } from "../calls/claims.ts";
 import { listPolicies } from "../calls/keys.ts";
 import { callLimitSeveral } from "../calls/limit-all.ts";
 import { callLimitAny } from "../calls/limit-any.ts";
 import { type CallContext, findTarget, keyHandlers, limitOf, type TargetAnswer } from "../calls/limits.ts";
 import { plain } from "../calls/plain-data.ts";
-import { LimitRequest as LimitSchema } from "../calls/schemas/request-schemas.ts";
+import {
+  AcquireRequest as AcquireSchema,
+  LimitRequest as LimitSchema,
+} from "../calls/schemas/request-schemas.ts";
 import { parse } from "../calls/validate.ts";
 
 /** What a limiter without a deployment of its own is made of. */
@@ -93,16 +96,24 @@ export class DirectLimiter extends UniformClient implements Limiter {
   async acquire(call: AcquireRequest & Abortable): Promise<Grant> {
     const signal = signalOf(call) as AbortSignal | undefined;
     signal?.throwIfAborted();
-    const input = this.#withPolicy(plain(signal === undefined ? call : withoutSignal(call)));
-    const request = signal === undefined ? {} : { request: { signal } };
-    const context = { ...this.#context, ...request, waitUntil: this.#parts.inBackground };
-    const answer = await callAcquire(context, input);
+    const input = this.#withPolicy(signal === undefined ? call : withoutSignal(call));
+    const request = plainAcquire(input) ?? orThrow(parse(AcquireSchema, plain(input)));
+    const { client, principal } = this.#context;
+    const target = orThrow(findTarget(client, principal, request));
+    const context = { client, principal, waitUntil: this.#parts.inBackground };
+    const acquiring = acquireUnits(
+      target,
+      request,
+      signal ? { ...context, request: { signal } } : context,
+      input,
+    );
+    const answer = acquiring instanceof Promise ? await acquiring : acquiring;
     signal?.throwIfAborted();
-    return this.#granted(orThrow(answer));
+    return this.#granted(target.policy, orThrow(answer));
   }
 
   /** A lease that this isolate has granted ends here as well, without the way of a call. */
-  #granted({ policy, answer }: TargetAnswer<Decision>): Grant {
+  #granted(policy: Policy, answer: Decision): Grant {
     const { key, lease, source } = answer;
     const { claims } = this.#context.client;
     const isOwn = lease !== undefined && source === "isolate" && policy.candidate === undefined;

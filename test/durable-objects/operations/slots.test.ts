@@ -290,3 +290,39 @@ test("a lease of a client that is released elsewhere is told to it, by the mark 
   const { given } = key.slots({ holder, memory, turn: 2, heard: 1, kept: 5, leased: 1, wanted: 5, ttlMs: 0 });
   expect(given?.ended).toEqual(["holdlease"]);
 });
+
+test("a holder has fencing tokens for more leases than it grants between two messages, and none is given twice", () => {
+  const key = new Key();
+  let { memory, given } = key.take("holder-a", 8);
+  const counts: number[] = [];
+  let granted = 0;
+  for (let turn = 2; turn < 12; turn += 1) {
+    const [from = 0, end = 0] = given.tokens;
+    counts.push(end - from);
+    granted += Math.min(end - from, 6_000);
+    key.nowMs += 500;
+    const said = key.slots({ turn, heard: turn - 1, memory, kept: 8, wanted: 8, granted, released: granted });
+    if (said.given === undefined) throw new Error("nothing was given");
+    expect(said.given.tokens[0]).toBeGreaterThanOrEqual(end);
+    ({ given, memory } = { given: said.given, memory: said.memory });
+  }
+  expect(counts.slice(0, 4)).toEqual([1_000, 4_000, 16_000, 24_000]);
+  // Without leases they become fewer again, as many were given in vain.
+  for (let turn = 12; turn < 20; turn += 1) {
+    const said = key.slots({ turn, heard: turn - 1, memory, kept: 8, wanted: 8, granted, released: granted });
+    if (said.given !== undefined) given = said.given;
+  }
+  expect((given.tokens[1] ?? 0) - (given.tokens[0] ?? 0)).toBe(1_000);
+});
+
+test("a holder that says too many leases moves fencing tokens ahead of the clock by little", () => {
+  const key = new Key();
+  const { memory } = key.take("holder-a", 8);
+  let [lastEnd, granted] = [0, 0];
+  for (let turn = 2; turn < 200; turn += 1) {
+    granted += 1e12;
+    const { given } = key.slots({ turn, heard: turn - 1, memory, kept: 8, wanted: 8, granted });
+    lastEnd = given?.tokens[1] ?? 0;
+  }
+  expect(lastEnd / 1_000 - key.nowMs).toBeLessThan(1_000 + 66 + 200);
+});
