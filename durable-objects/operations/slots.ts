@@ -325,7 +325,6 @@ export function slotsOf({ claims }: KeyState, holder: string): Claim | undefined
   return claim?.isSlots === true ? claim : undefined;
 }
 
-/** The rule that leases, and whether holders may have its slots: not while it is compared with another version's. */
 /** Whether it is known how many leases a holder had granted before: not what it had counted before this memory. */
 function isCounted(holder: KnownHolder, call: SlotsCall): boolean {
   return holder.turn > 0 || call.turn === 1;
@@ -337,6 +336,7 @@ function tokensFor(holder: KnownHolder, call: SlotsCall): number {
   return Math.min(MAX_TOKENS, Math.max(TOKENS, TOKENS_OF_GRANTED * granted, Math.floor(holder.tokens / 2)));
 }
 
+/** The rule that leases, and whether holders may have its slots: not while it is compared with another version's. */
 function leasedRule({ ruleStates, policy }: KeyState) {
   const index = Math.max(
     0,
