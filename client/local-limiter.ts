@@ -20,6 +20,7 @@ import type { Holding } from "./call-gate.ts";
 import { FailureLimits } from "./failure-limits.ts";
 import type { CarriedDecision } from "./read-answer.ts";
 import { type ReservationCache, ReservationReaper } from "./reservation-cache.ts";
+import { ServedKeys } from "./served-keys.ts";
 import { returnUnits } from "./transports/send-batch.ts";
 
 /** A call with only a key and a cost: no other call is decided locally. */
@@ -108,13 +109,14 @@ export class LocalLimiter {
   readonly #cache: ReservationCache;
   readonly #answers = new WeakMap<ReserveRequest, Latch>();
   readonly #reaper: ReservationReaper;
-
+  readonly served: ServedKeys;
   /** Decides where nothing beneath has answered. */
   readonly failures = new FailureLimits();
 
   constructor(cache: ReservationCache) {
     this.#cache = cache;
     this.#reaper = new ReservationReaper(cache);
+    this.served = new ServedKeys(cache);
   }
 
   /** Decides a cost above 0 and takes it. Returns no promise when the object is not needed. */
@@ -206,9 +208,8 @@ export class LocalLimiter {
         ? this.#send(caller, reservation, cost, nowMs, waitedMs)
         : this.#askAlone(caller, reservation, cost, nowMs, waitedMs);
     };
-    const { gate } = caller;
     const hasAsked = reservation.asks(nowMs);
-    const decided = await (gate === undefined ? ask() : gate.ask(policy, key, nowMs, ask));
+    const decided = await (caller.gate === undefined ? ask() : caller.gate.ask(policy, key, nowMs, ask));
     hasAsked();
     if (decided === undefined) {
       const alone = decideAlone(reservation, cost, this.#cache.now(caller.time.nowMs()));

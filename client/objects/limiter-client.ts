@@ -12,7 +12,7 @@ import {
   versionOf,
 } from "../../core/policies/policy.ts";
 import type { Answer, AnswerText, Peeked, Slots, UnsupportedProtocol } from "../../core/protocol/answers.ts";
-import type { Attempt, LimitParams } from "../../core/protocol/calls.ts";
+import type { Attempt, LimitParams, ReserveCall } from "../../core/protocol/calls.ts";
 import type { Decision, KeyReport } from "../../core/protocol/decision.ts";
 import {
   ATTEMPT_PROTOCOL,
@@ -41,6 +41,7 @@ import {
   toShedDecision,
 } from "../read-answer.ts";
 import { ReservationCache } from "../reservation-cache.ts";
+import { type ClientsCall } from "../served-keys.ts";
 import type { Reply } from "../transports/objects.ts";
 import { type UnsentGiveBack, returnUnits } from "../transports/send-batch.ts";
 import { candidateCalls, type ComparisonCounter } from "./candidate-calls.ts";
@@ -349,6 +350,17 @@ export class LimiterClient {
 
   sampleTogether(calls: Parameters<LoadShedding["sampleTogether"]>[1]): Promise<SheddingSample[]> {
     return this.#shedding.sampleTogether(this.#parts, calls);
+  }
+
+  /** Whether a client's calls on the key are decided here. @param said by its message for units, if it is one */
+  serves(policy: PolicyView, key: string, said?: Pick<ReserveCall, "holder" | "rules">): boolean {
+    return this.#local.served.has(policy, key, said, this.nowMs);
+  }
+
+  /** Forwards a client's call. The answer may say that the next ones are decided here. */
+  askFor(policy: PolicyView, key: string, call: ClientsCall): ReturnType<LimiterClient["forward"]> {
+    const forward = (said: ClientsCall) => this.forward(policy, key, said);
+    return this.#local.served.ask(this.#parts, policy, key, call, forward);
   }
 
   /** Forwards a holder's message. The object answers it as it would answer this client. */
