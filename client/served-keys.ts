@@ -1,9 +1,9 @@
 /**
  * Keys of which an isolate decides its clients' calls, by the units and buckets that it holds itself: they have so many clients
- * that parts of their own would be too small (durable-objects/operations/client-bounds.ts). What an isolate says of its calls is
- * measured, so clients get no more by this than by their calls. Beside LocalLimiter, which holds those units.
+ * that parts of their own would be too small (durable-objects/keys/leaving.ts). What an isolate says of its calls is
+ * measured, so clients get no more by this than by their calls. Not in LocalLimiter, which is in the bundle of clients.
  */
-import { type LocationHint, type PolicyView } from "../core/policies/policy.ts";
+import type { LocationHint, PolicyView } from "../core/policies/policy.ts";
 import type { Reserved, Slots } from "../core/protocol/answers.ts";
 import type { ReserveCall } from "../core/protocol/calls.ts";
 import type { BatchedCall, MadeAnswer } from "../core/protocol/messages.ts";
@@ -27,8 +27,8 @@ export class ServedKeys {
   readonly #cache: ReservationCache;
   /** Those that were heard of last are at the end. */
   readonly #untilMs = new Map<string, number>();
-  /** By client, when its last message came. */
-  readonly #heardAtMs = new Map<string, number>();
+  /** By client, when its last call was denied. */
+  readonly #deniedAtMs = new Map<string, number>();
 
   constructor(cache: ReservationCache) {
     this.#cache = cache;
@@ -98,18 +98,22 @@ export class ServedKeys {
     return true;
   }
 
-  /** Notes the calls that a client has denied by itself since its last message. Those that are never sent need units as well. */
+  /** A client's call was denied here: until its next message it denies others by itself. */
+  denied(holder: string, nowMs: number): void {
+    this.#deniedAtMs.set(holder, nowMs);
+    const [oldest = ""] = this.#deniedAtMs.keys();
+    if (this.#deniedAtMs.size > MAX_SERVED) this.#deniedAtMs.delete(oldest);
+  }
+
+  /** Notes the calls that a client has denied by itself since its last one was denied. Those that are never sent need units as well. */
   #noteDenied(
     policy: PolicyView,
     key: string,
     { holder, rules }: Pick<ReserveCall, "holder" | "rules">,
     nowMs: number,
   ): void {
-    const sinceMs = this.#heardAtMs.get(holder) ?? nowMs;
-    this.#heardAtMs.delete(holder);
-    this.#heardAtMs.set(holder, nowMs);
-    const [oldest = ""] = this.#heardAtMs.keys();
-    if (this.#heardAtMs.size > MAX_SERVED) this.#heardAtMs.delete(oldest);
+    const sinceMs = this.#deniedAtMs.get(holder) ?? nowMs;
+    this.#deniedAtMs.delete(holder);
     const perSecond = Math.max(0, ...Object.values(rules).map(({ demand = 0 }) => demand));
     const calls = Math.min(MAX_DENIED, Math.round((perSecond * (nowMs - sinceMs)) / 1_000) - 1);
     const reservation = this.#cache.open(policy, key, nowMs);

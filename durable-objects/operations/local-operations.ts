@@ -1,13 +1,11 @@
 import { outstandingOf, withoutTaking } from "../../core/accounts/account.ts";
 import { heldByGroup } from "../../core/accounts/hold.ts";
 import { namesOf } from "../../core/algorithms/fair/slot-shares.ts";
-import { andThen } from "../../core/clock.ts";
 import { planIn } from "../../core/policies/seen-policy.ts";
 import type { GroupsReport, Peeked } from "../../core/protocol/answers.ts";
 import type { SeenBy } from "../../core/protocol/calls.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
-import { withServed } from "../keys/leaving.ts";
 import { policyFor } from "../keys/versions.ts";
 import { Claims } from "./claims.ts";
 import { Limits } from "./limits.ts";
@@ -32,7 +30,7 @@ export function localOperations(
   shedders: Shedders,
   options: ReservationOptions = {},
 ): LocalOperations {
-  const limits = new Limits(store, queue);
+  const limits = new Limits(store, queue, options.holdersForRegions);
   const reservations = new Reservations(store, limits.limit, queue, options);
   const slots = new SlotOwner(store, queue, options.counter);
   const { hold, settle, cancel, acquire, renew, release } = new Claims(
@@ -46,10 +44,7 @@ export function localOperations(
     limits,
     reservations,
     slots,
-    limit: (keyState, call, nowMs) =>
-      andThen(limits.limit(keyState, call, nowMs), (answer) =>
-        withServed(keyState, call, answer, options.holdersForRegions, nowMs),
-      ),
+    limit: limits.limit,
     refund: limits.refund,
     reserve: reservations.reserve,
     giveBack: reservations.giveBack,

@@ -39,7 +39,7 @@ function start() {
   const has = (holder?: string, demand = 2) =>
     served.has(POLICY, "key", holder === undefined ? undefined : { holder, rules: rules(demand) }, clock.ms);
   const reservation = () => cache.open(POLICY, "key", clock.ms);
-  return { clock, cache, ask, has, sent, reservation };
+  return { clock, served, ask, has, sent, reservation };
 }
 
 test("an isolate decides its clients' calls for the time that the object says, and then one of them asks again", async () => {
@@ -83,10 +83,11 @@ test("the answer to a single call has nothing of units for the client", async ()
 
 test("calls that a client has denied by itself count, whatever it says as a few for each of its messages", async () => {
   const demandAfter = async (said: number) => {
-    const { clock, ask, has, reservation } = start();
+    const { clock, ask, has, reservation, served } = start();
     await ask({ servedMs: 100_000 });
     for (let message = 0; message < 10; message += 1) {
       has("a", said);
+      served.denied("a", clock.ms);
       reservation().note(1, clock.ms);
       clock.ms += 1_000;
     }

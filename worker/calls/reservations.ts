@@ -192,11 +192,18 @@ async function answerDecision(
 }
 
 /** Decides a client's call by what this isolate holds. The client gets no units. */
-async function decideHere(message: Message, target: Target, { cost, priority }: Asked): Promise<Answer> {
+async function decideHere(
+  message: Message,
+  target: Target,
+  { cost, priority }: Asked,
+  holder?: string,
+): Promise<Answer> {
   const decision = await decide(message.client, target, { cost, priority });
   if (decision instanceof Problem) return decision;
   const { rules, source } = decision;
   if (rules.length === 0) return { failed: "the key's object did not answer" };
+  const { served, nowMs } = message.client;
+  if (holder !== undefined && !rules.every(({ success }) => success)) served.denied(holder, nowMs);
   const units = Object.fromEntries(rules.map(({ name }) => [name, 0]));
   const reserved = { ttlMs: 0, isNew: true, units };
   return { rules, reserved, ...(source === "fallback" && { source }) };
@@ -218,7 +225,7 @@ async function answerReserve(message: Message, call: Reserve, input: unknown): A
     if (strays.length > 0) return notAllowed(strays.map((name) => strayRule(policy, name)));
     const { client } = message;
     if (hasNothing(call) && client.serves(policy, key, { holder, rules }))
-      return await decideHere(message, target, call);
+      return await decideHere(message, target, call, holder);
     const reserve = { ...messageOf(target, call), holder, turn, ttlMs, isShort, takesBucket, rules };
     return recorded(message, target, call, answerOf(await client.askFor(policy, key, { reserve })));
   }
