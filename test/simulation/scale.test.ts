@@ -133,7 +133,7 @@ test("processes that are too many for parts of their own leave their calls to is
   const figures = await runCell(CROWD);
   expect(figures.admittedOver).toBe(0);
   expect(figures.handedOutOver).toBe(0);
-  expect(figures.admitted).toBeGreaterThan(0.95);
+  expect(figures.admitted).toBeGreaterThan(0.93);
   expect(figures.degraded).toBe(0);
   expect(figures.busy).toBeLessThan(0.23);
 });
