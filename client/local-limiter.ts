@@ -92,9 +92,7 @@ const ASK_ELSEWHERE: AskAgain = { isAgain: true };
 /** `undefined`: no answer in time. */
 type Asked = CarriedDecision | AskAgain | Problem | undefined;
 
-function isDecided(
-  answer: CarriedDecision | AskHome | Problem | null | undefined,
-): answer is CarriedDecision {
+function isDecided(answer: Exclude<Asked, AskAgain> | AskHome | null): answer is CarriedDecision {
   if (answer === undefined || answer === null || answer instanceof Problem) return false;
   return !("askHome" in answer);
 }
@@ -105,21 +103,20 @@ const HOME_MS = 2_000;
 const MAX_SILENT_MS = 3_000;
 
 export class LocalLimiter {
-  readonly #cache: ReservationCache;
+  readonly cache: ReservationCache;
   readonly #answers = new WeakMap<ReserveRequest, Latch>();
   readonly #reaper: ReservationReaper;
-
   /** Decides where nothing beneath has answered. */
   readonly failures = new FailureLimits();
 
   constructor(cache: ReservationCache) {
-    this.#cache = cache;
+    this.cache = cache;
     this.#reaper = new ReservationReaper(cache);
   }
 
   /** Decides a cost above 0 and takes it. Returns no promise when the object is not needed. */
   limit(caller: Holding, policy: PolicyView, key: string, cost: Cost): Decision | Answered<Decision> {
-    const nowMs = this.#cache.now(caller.time.nowMs());
+    const nowMs = this.cache.now(caller.time.nowMs());
     if (this.#reaper.hasUnitsLeft) this.#reaper.keep(caller, nowMs);
     const reservation = this.#open(caller, policy, key, nowMs);
     reservation.note(cost, nowMs);
@@ -130,7 +127,7 @@ export class LocalLimiter {
 
   /** Admits a cost above 0 from held units; `undefined`: too few. It repeats no denial. */
   admit(caller: Holding, policy: PolicyView, key: string, cost: Cost): Decision | undefined {
-    const nowMs = this.#cache.now(caller.time.nowMs());
+    const nowMs = this.cache.now(caller.time.nowMs());
     const reservation = this.#open(caller, policy, key, nowMs);
     reservation.note(cost, nowMs);
     const admitted = this.#admit(caller, reservation, cost, nowMs);
@@ -138,8 +135,8 @@ export class LocalLimiter {
   }
 
   #open(caller: Holding, policy: PolicyView, key: string, nowMs: number): Reservation {
-    const reservation = this.#cache.open(policy, key, nowMs);
-    const replaced = this.#cache.takeReplaced();
+    const reservation = this.cache.open(policy, key, nowMs);
+    const replaced = this.cache.takeReplaced();
     if (replaced !== undefined) caller.inBackground(returnUnits(caller.objects, [replaced]));
     return reservation;
   }
@@ -147,19 +144,18 @@ export class LocalLimiter {
   /** Ends the key's reservations before a call to its object. Returns units for the same stub. */
   end(policy: PolicyView, key: string): readonly GiveBackMessage[] {
     this.forgetDenials(policy, key);
-    const { group } = policy;
-    return this.#cache.all(policy, key).flatMap((reservation) => {
+    return this.cache.all(policy, key).flatMap((reservation) => {
       // What another group's calls hold is not for this one.
-      if (group && reservation.policy.group?.group !== group.group) return [];
+      if (policy.group && reservation.policy.group?.group !== policy.group.group) return [];
       // What is another object's goes back to it by itself.
-      if (reservation.region !== undefined) this.#cache.retire(reservation);
-      return this.#cache.end(reservation) ?? [];
+      if (reservation.region !== undefined) this.cache.retire(reservation);
+      return this.cache.end(reservation) ?? [];
     });
   }
 
   /** Forgets the key's denials: a call may have returned units, or been under way unseen. */
   forgetDenials(policy: PolicyView, key: string): void {
-    for (const reservation of this.#cache.all(policy, key)) reservation.forgetDenials();
+    for (const reservation of this.cache.all(policy, key)) reservation.forgetDenials();
   }
 
   #admit(caller: Holding, reservation: Reservation, cost: Cost, nowMs: number): Decided | undefined {
@@ -185,7 +181,7 @@ export class LocalLimiter {
       // At most half the deadline, and for one answer: a call to the object needs time too.
       const mostMs = Math.min(policy.deadlineMs / 2, policy.deadlineMs - waitedMs);
       waitedMs += (await this.#answers.get(message)?.wait(caller.time, mostMs)) ?? 0;
-      nowMs = this.#cache.now(caller.time.nowMs());
+      nowMs = this.cache.now(caller.time.nowMs());
       const admitted = this.#admit(caller, reservation, cost, nowMs);
       // Another call's answer brought the units, so no message is under way for the calls denied meanwhile.
       if (admitted !== undefined) reservation.failed();
@@ -196,7 +192,7 @@ export class LocalLimiter {
       // The key may have so many holders that this one is sent to its region: it says who it is from its first call on, and
       // nothing more to the home object before that has answered.
       const isRegional = reservation.mayBeRegional(caller.region?.(), nowMs);
-      if (isRegional && policy.regions === "always") this.#cache.move(reservation, caller.region?.());
+      if (isRegional && policy.regions === "always") this.cache.move(reservation, caller.region?.());
       const underWay = reservation.messageAt(nowMs);
       const isFirst = !reservation.isAnswered && underWay !== undefined && underWay.sentAtMs < nowMs;
       const isSpared = caller.time.isLasting === true && reservation.sparesMessage(waitedMs, underWay);
@@ -206,12 +202,11 @@ export class LocalLimiter {
         ? this.#send(caller, reservation, cost, nowMs, waitedMs)
         : this.#askAlone(caller, reservation, cost, nowMs, waitedMs);
     };
-    const { gate } = caller;
     const hasAsked = reservation.asks(nowMs);
-    const decided = await (gate === undefined ? ask() : gate.ask(policy, key, nowMs, ask));
+    const decided = await (caller.gate === undefined ? ask() : caller.gate.ask(policy, key, nowMs, ask));
     hasAsked();
     if (decided === undefined) {
-      const alone = decideAlone(reservation, cost, this.#cache.now(caller.time.nowMs()));
+      const alone = decideAlone(reservation, cost, this.cache.now(caller.time.nowMs()));
       if (alone === undefined) return this.failures.decide(policy, key, cost, caller.time.nowMs());
       // The object may have charged this call: one that tries further checks after a denial must not go on.
       const isDenied = alone.rules.some(({ success }) => !success);
@@ -219,14 +214,14 @@ export class LocalLimiter {
     }
     if (decided instanceof Problem) return reservation.failed() ?? decided;
     if ("isAgain" in decided) {
-      const answeredAtMs = this.#cache.now(caller.time.nowMs());
+      const answeredAtMs = this.cache.now(caller.time.nowMs());
       const { tookMs = answeredAtMs - nowMs } = decided;
       return this.#ask(caller, reservation, cost, answeredAtMs, waitedMs + tookMs);
     }
     if (decided.told !== undefined) return decided.told;
     // The units that the object lacked may have been on their way to this isolate.
     const isDenied = decided.rules.some(({ success }) => !success);
-    nowMs = this.#cache.now(caller.time.nowMs());
+    nowMs = this.cache.now(caller.time.nowMs());
     if (!isDenied || !reservation.spend(cost, nowMs))
       return callerDecision(policy, key, decided, "object", randomFraction, readClockMs);
     return localDecision(policy, key, reservation.admitted(nowMs));
@@ -248,7 +243,7 @@ export class LocalLimiter {
     const overdueMs = Math.min(leftMs, lateMs - (sinceMs - (message?.sentAtMs ?? sinceMs)));
     const answered = message && this.#answers.get(message);
     const tookMs = overdueMs > 0 ? ((await answered?.wait(caller.time, overdueMs)) ?? 0) : 0;
-    const nowMs = this.#cache.now(caller.time.nowMs());
+    const nowMs = this.cache.now(caller.time.nowMs());
     const told = (alone: Decided) => ({ ...alone, told: localDecision(policy, key, alone) });
     const decided = this.#admit(caller, reservation, cost, nowMs) ?? reservation.deny(cost, nowMs);
     if (decided !== undefined) return told(decided);
@@ -270,7 +265,7 @@ export class LocalLimiter {
   #send(caller: Holding, reservation: Reservation, cost: Cost, nowMs: number, waitedMs = 0): Promise<Asked> {
     // The request's own clock may be earlier than the shared instant: then the lifetime begins earlier too.
     const message = reservation.ask(cost, nowMs, Math.min(nowMs, caller.time.nowMs()));
-    this.#cache.hold(reservation);
+    this.cache.hold(reservation);
     const reserve = { ...message.call, ...placeOf(reservation, caller, nowMs) };
     const longerMs = cost === 0 ? reservation.messageMs - reservation.policy.deadlineMs : -waitedMs;
     const answered = this.#request(caller, reservation, { reserve }, longerMs, message);
@@ -292,7 +287,7 @@ export class LocalLimiter {
     const limit = { ...about, ...(region && { region, protocol: REGION_PROTOCOL }) };
     const answer = await this.#request(caller, reservation, { limit }, -waitedMs);
     if (answer === undefined || answer instanceof Problem || "isAgain" in answer) return answer;
-    const nowMs = this.#cache.now(caller.time.nowMs());
+    const nowMs = this.cache.now(caller.time.nowMs());
     reservation.measureTrip(sentAtMs, nowMs);
     reservation.learn(cost, answer, nowMs, askedAt);
     this.#stand(reservation, answer, sentAtMs);
@@ -302,7 +297,7 @@ export class LocalLimiter {
   /** An answer renews the denials of all keys of its epoch. */
   #stand(reservation: Reservation, answer: Decided, sentAtMs: number): void {
     if (answer.epoch === undefined) return;
-    const epoch = this.#cache.epoch(answer.epoch, sentAtMs);
+    const epoch = this.cache.epoch(answer.epoch, sentAtMs);
     // What is held for this holder, and given back, may end a denial.
     if (!reservation.isHeld) reservation.denials.stand(answer, epoch);
   }
@@ -324,7 +319,7 @@ export class LocalLimiter {
       region,
     );
     const answer = reply instanceof Problem ? reply : reply?.answer;
-    const nowMs = this.#cache.now(caller.time.nowMs());
+    const nowMs = this.cache.now(caller.time.nowMs());
     if (isDecided(answer)) {
       if (message === undefined) return answer;
       reservation.answered(message, answer, nowMs);
@@ -347,11 +342,11 @@ export class LocalLimiter {
       else reservation.unanswered(nowMs, message);
     } else reservation.failed(message);
     // Other rules now decide the key: units held under the old ones end and are returned.
-    if (answer === null) return this.#cache.retire(reservation);
+    if (answer === null) return this.cache.retire(reservation);
     const asksHome = answer !== undefined && "askHome" in answer;
     if (region !== undefined && isThere && (asksHome || nowMs >= reservation.silentSinceMs + MAX_SILENT_MS)) {
       reservation.homeUntilMs = nowMs + HOME_MS;
-      this.#cache.move(reservation, undefined);
+      this.cache.move(reservation, undefined);
     }
     if (!asksHome) return answer;
     return region === undefined ? undefined : ASK_ELSEWHERE;
@@ -362,7 +357,7 @@ export class LocalLimiter {
    * window it waits for a call: of 300 isolates at twenty times a log, early buckets lost a sixth of it.
    */
   #moveToRegion(caller: Holding, reservation: Reservation, nowMs: number): void {
-    this.#cache.move(reservation, caller.region?.());
+    this.cache.move(reservation, caller.region?.());
     if (reservation.messageAt(nowMs) !== undefined || areCutByWindow(reservation.policy.rules)) return;
     void this.#send(caller, reservation, 0, nowMs);
   }

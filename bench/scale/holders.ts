@@ -37,6 +37,8 @@ export interface HolderParts {
   readonly onAdmitted: () => void;
   /** Changes what a process says to the isolate that it calls: a planted mistake. */
   readonly plantFar?: ((message: ReservationsMessage) => ReservationsMessage) | undefined;
+  /** Changes what the isolate answers: the same. */
+  readonly plantReply?: ((reply: ReservationsReply) => ReservationsReply) | undefined;
 }
 
 export interface Holder {
@@ -95,7 +97,7 @@ function shareIn(cache: ReservationCache, policy: PolicyView, nowMs: number): Sh
 
 /** A process with the production client, and the isolate that it calls. */
 function startProcess(parts: HolderParts): Holder {
-  const { name: id, time, plantFar, onAdmitted } = parts;
+  const { name: id, time, plantFar, plantReply = (same) => same, onAdmitted } = parts;
   const cache = new ReservationCache(() => id);
   const isolate = new Isolate(parts);
   const principal = { title: "the client", id: `{"token":"t"}`, bounds: DEFAULT_BOUNDS, scopes: SCOPES };
@@ -113,7 +115,7 @@ function startProcess(parts: HolderParts): Holder {
         ? { decision: { ...answer.decision, source: "object" as const } }
         : answer,
     );
-    return { ...reply, answers };
+    return plantReply({ ...reply, answers });
   };
   const transport = { call: (_, message) => reserve(message as ReservationsMessage) } as LimiterTransport;
   const lasting = { ...time, isLasting: true };

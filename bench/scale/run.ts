@@ -53,6 +53,7 @@ export interface Cell {
   readonly plantBetween?: ObjectsParts["plantBetween"];
   /** Changes what a process says: planted mistakes. */
   readonly plantFar?: HolderParts["plantFar"];
+  readonly plantReply?: HolderParts["plantReply"];
 }
 
 /** The plan of `Cell.plan`. */
@@ -118,6 +119,7 @@ async function run(cell: Cell): Promise<Omit<Figures, "logLines">> {
         if (small && ticks.nowMs >= small.atMs + small.lateMs) small.laws.admitted(1, ticks.nowMs);
       },
       plantFar: cell.plantFar,
+      plantReply: cell.plantReply,
     });
   });
   const shares = function* (): Iterable<Share> {

@@ -12,7 +12,7 @@ import {
   versionOf,
 } from "../../core/policies/policy.ts";
 import type { Answer, AnswerText, Peeked, Slots, UnsupportedProtocol } from "../../core/protocol/answers.ts";
-import type { Attempt, LimitParams } from "../../core/protocol/calls.ts";
+import type { Attempt, LimitParams, ReserveCall } from "../../core/protocol/calls.ts";
 import type { Decision, KeyReport } from "../../core/protocol/decision.ts";
 import {
   ATTEMPT_PROTOCOL,
@@ -41,6 +41,7 @@ import {
   toShedDecision,
 } from "../read-answer.ts";
 import { ReservationCache } from "../reservation-cache.ts";
+import { type ClientsCall, ServedKeys } from "../served-keys.ts";
 import type { Reply } from "../transports/objects.ts";
 import { type UnsentGiveBack, returnUnits } from "../transports/send-batch.ts";
 import { candidateCalls, type ComparisonCounter } from "./candidate-calls.ts";
@@ -76,6 +77,7 @@ export class LimiterClient {
   readonly #local: LocalLimiter;
   readonly #shedding: LoadShedding;
   readonly #slots: IsolateSlots;
+  readonly served: ServedKeys;
   readonly #objects: ObjectCalls;
   #doubting: LimiterClient | undefined;
 
@@ -84,7 +86,9 @@ export class LimiterClient {
     local = new LocalLimiter(new ReservationCache(randomId)),
     shedding = new LoadShedding(randomFraction),
     slots = new IsolateSlots(),
+    served = new ServedKeys(local.cache),
   ) {
+    this.served = served;
     this.policies = parts.policies;
     this.#parts = parts;
     this.#local = local;
@@ -98,7 +102,7 @@ export class LimiterClient {
     // The caller's bounds are for the call itself. Candidates' objects are started as any others.
     const { gate: _, ...unbounded } = parts;
     const gate = parts.starts && { gate: new CallGate(MAX_BOUNDS, parts.starts) };
-    const makeClient = () => new LimiterClient({ ...unbounded, ...gate }, local, shedding, slots);
+    const makeClient = () => new LimiterClient({ ...unbounded, ...gate }, local, shedding, slots, served);
     this.candidates = candidateCalls(parts, makeClient);
   }
 
@@ -108,7 +112,7 @@ export class LimiterClient {
    */
   for(callerId: string, bounds: CallerBounds): LimiterClient {
     const parts = { ...this.#parts, callerId, gate: new CallGate(bounds, this.#parts.starts) };
-    return new LimiterClient(parts, this.#local, this.#shedding, this.#slots);
+    return new LimiterClient(parts, this.#local, this.#shedding, this.#slots, this.served);
   }
 
   get nowMs(): number {
@@ -132,7 +136,7 @@ export class LimiterClient {
     if (policy.candidate === undefined && gate.hasRoom(policy, key, time.nowMs())) return this;
     if (prove?.(kind, { policy: policy.name, key }, secret) === secret) return this;
     const parts = { ...this.#parts, isDoubted: true };
-    this.#doubting ??= new LimiterClient(parts, this.#local, this.#shedding, this.#slots);
+    this.#doubting ??= new LimiterClient(parts, this.#local, this.#shedding, this.#slots, this.served);
     return this.#doubting;
   }
 
@@ -349,6 +353,17 @@ export class LimiterClient {
 
   sampleTogether(calls: Parameters<LoadShedding["sampleTogether"]>[1]): Promise<SheddingSample[]> {
     return this.#shedding.sampleTogether(this.#parts, calls);
+  }
+
+  /** Whether a client's calls on the key are decided here. @param said by its message for units, if it is one */
+  serves(policy: PolicyView, key: string, said?: Pick<ReserveCall, "holder" | "rules">): boolean {
+    return this.served.has(policy, key, said, this.nowMs);
+  }
+
+  /** Forwards a client's call. The answer may say that the next ones are decided here. */
+  askFor(policy: PolicyView, key: string, call: ClientsCall): ReturnType<LimiterClient["forward"]> {
+    const forward = (said: ClientsCall) => this.forward(policy, key, said);
+    return this.served.ask(this.#parts, policy, key, call, forward);
   }
 
   /** Forwards a holder's message. The object answers it as it would answer this client. */

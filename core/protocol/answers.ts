@@ -156,7 +156,12 @@ export interface Reserved {
    */
   readonly buckets?: Readonly<Record<string, Bucket>>;
   /** The key has so many holders that this one asks the object in its region from now on. */
-  readonly asksRegion?: true;
+  readonly asksRegion?: true | undefined;
+  /**
+   * Of a client: for so long its isolate decides its calls, by what it holds itself. Of the key's many clients this one's part
+   * is too small to be held.
+   */
+  readonly servedMs?: number | undefined;
   /** Of a region's object: so many holders were sent there, also those that have not come yet. */
   readonly sentThere?: number | undefined;
   /** By rule: what the holder may report until the next message. Older objects omit it. */

@@ -40,10 +40,6 @@ export interface ReserveCall extends UnitsCall {
   readonly turn: number;
   /** The lifetime of the units. The holder counts from before it sends, so it stops first. */
   readonly ttlMs: number;
-  /** The holder may ask an object in its region instead (`Reserved.asksRegion`). */
-  readonly mayAskRegion?: true | undefined;
-  /** The region of a holder that may ask its object, or of that object. Absent: of an older version. */
-  readonly near?: LocationHint | undefined;
   /** The holder is a region's object, which has so many holders. */
   readonly holders?: number | undefined;
   /**
@@ -91,6 +87,12 @@ export interface UnitsCall extends OfKey {
   readonly priority?: string | undefined;
   /** Present: the receiver is the key's object in this region (durable-objects/regions/). */
   readonly region?: LocationHint | undefined;
+  /** Of a client: it may leave its calls to its isolate (`Reserved.servedMs`), which is this holder. */
+  readonly servedBy?: string | undefined;
+  /** The holder may ask an object in its region instead (`Reserved.asksRegion`). */
+  readonly mayAskRegion?: true | undefined;
+  /** The region of a holder that may ask its object, or of that object. Absent: of an older version. */
+  readonly near?: LocationHint | undefined;
   /** Part of a batch, which must not wait: it is refused instead. */
   readonly isBatched?: true | undefined;
   /** Of a call in a batch: for how long its caller waited for it when that was sent. */

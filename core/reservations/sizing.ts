@@ -180,6 +180,9 @@ export function lowUnits(units: number, used: number, elapsedMs: number, tripMs 
   return Math.floor(Math.min(units / 2, (used / Math.max(1, elapsedMs)) * aheadMs));
 }
 
+/** The least burst of the bucket of a holder that is busy: a smaller one is full, or empty, too often. */
+export const MIN_BURST = 6;
+
 /** Fewer holders do not fill an object: each has one message under way. */
 const MANY_HOLDERS = 8;
 const MAX_QUIET_MS = 4_000;

@@ -49,6 +49,8 @@ const RUSH_HOLDERS = 128;
 const RUSH_MS = 200;
 /** Holders that were sent to their regions are counted there, and a region's object reports them soon, but not at once. */
 const FIRST_REPORTS_MS = 5_000;
+/** An isolate whose client has asked counts as a holder for so long. */
+const FIRST_MS = 2_000;
 /** About the bytes of memory of a holder without its hold. */
 export const HOLDER_BYTES = 300;
 
@@ -58,6 +60,8 @@ export class Holders extends Map<string, KnownHolder> {
   /** Of a region's object: so many were sent to it, and some of them have still to come. */
   sentHere = 0;
   #regionalUntilMs = -Infinity;
+  /** By isolate, when a client of it has asked last. */
+  readonly #firsts = new Map<string, number>();
   /** Those that were sent to their regions since these have been asked, and where that is. */
   readonly #sent = new Map<string, string | undefined>();
   /** In the last second, those longer ago with less weight. */
@@ -85,6 +89,27 @@ export class Holders extends Map<string, KnownHolder> {
     return count;
   }
 
+  /** Those, with those that ask objects in regions, and isolates of which a client has asked lately. */
+  countWithRegions(nowMs: number): number {
+    let count = this.#firstsAt(nowMs);
+    for (const { untilMs, count: there = 1 } of this.values()) if (untilMs > nowMs) count += there;
+    return count;
+  }
+
+  /** A client of this isolate has asked for a decision alone. */
+  noteFirst(isolate: string, nowMs: number): void {
+    this.#firsts.delete(isolate);
+    if (this.#firstsAt(nowMs) < MAX_HOLDERS) this.#firsts.set(isolate, nowMs);
+  }
+
+  #firstsAt(nowMs: number): number {
+    for (const [isolate, atMs] of this.#firsts) {
+      if (nowMs < atMs + FIRST_MS) break;
+      this.#firsts.delete(isolate);
+    }
+    return this.#firsts.size;
+  }
+
   /** How many there are, of the group if one is given. */
   countOf(group: string | undefined): number {
     if (group === undefined) return this.size;
@@ -99,7 +124,7 @@ export class Holders extends Map<string, KnownHolder> {
    * @param mayRush whether many that come at once are enough
    */
   areForRegions(most: number, mayRush: boolean, nowMs: number): boolean {
-    let [all, regional, calls, rushing] = [0, 0, 0, 0];
+    let [all, regional, calls, rushing] = [this.#firstsAt(nowMs), 0, 0, 0];
     for (const { atMs, untilMs, count, rules } of this.values()) {
       if (untilMs <= nowMs) continue;
       all += count ?? 1;

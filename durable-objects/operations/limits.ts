@@ -6,7 +6,7 @@ import {
   withoutTaking,
 } from "../../core/accounts/account.ts";
 import type { Account } from "../../core/accounts/hold.ts";
-import { jitterAt, randomId } from "../../core/clock.ts";
+import { andThen, jitterAt, randomId } from "../../core/clock.ts";
 import {
   type Cost,
   costOf,
@@ -34,6 +34,7 @@ import {
 } from "../keys/idempotency.ts";
 import type { KeyState, RuleState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
+import { withServed } from "../keys/leaving.ts";
 import { exactly, policyFor } from "../keys/versions.ts";
 import { type Limiting, MISSING, type Operations, type Params } from "./operations.ts";
 import {
@@ -50,8 +51,10 @@ import type { WaitQueue } from "./wait-queue.ts";
 export class Limits {
   readonly #store: KeyStore;
   readonly #queue: WaitQueue;
+  readonly #holdersForRegions: number | undefined;
 
-  constructor(store: KeyStore, queue: WaitQueue) {
+  constructor(store: KeyStore, queue: WaitQueue, holdersForRegions?: number) {
+    this.#holdersForRegions = holdersForRegions;
     this.#store = store;
     this.#queue = queue;
   }
@@ -60,7 +63,8 @@ export class Limits {
   readonly limit: Operations["limit"] = (keyState, call, nowMs) => {
     const answer = this.#limit(keyState, call, nowMs);
     this.#queue.admitted(keyState);
-    return answer;
+    if (call.servedBy === undefined) return answer;
+    return andThen(answer, (made) => withServed(keyState, call, made, this.#holdersForRegions, nowMs));
   };
 
   #limit(keyState: KeyState, call: Limiting, nowMs: number): MaybePromise<Answer> {

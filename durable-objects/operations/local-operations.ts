@@ -30,7 +30,7 @@ export function localOperations(
   shedders: Shedders,
   options: ReservationOptions = {},
 ): LocalOperations {
-  const limits = new Limits(store, queue);
+  const limits = new Limits(store, queue, options.holdersForRegions);
   const reservations = new Reservations(store, limits.limit, queue, options);
   const slots = new SlotOwner(store, queue, options.counter);
   const { hold, settle, cancel, acquire, renew, release } = new Claims(

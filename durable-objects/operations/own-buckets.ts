@@ -19,7 +19,7 @@ import {
 } from "../../core/accounts/hold.ts";
 import type { Rate } from "../../core/algorithms/algorithm.ts";
 import { RATE_WINDOWS } from "../../core/algorithms/token-bucket.ts";
-import { canHaveRegions, isCuttable, type Policy, type Rule } from "../../core/policies/policy.ts";
+import { isCuttable, type Rule } from "../../core/policies/policy.ts";
 import type { Bucket, Reserved, RuleDecision } from "../../core/protocol/answers.ts";
 import type { ReserveCall, Reserving } from "../../core/protocol/calls.ts";
 import {
@@ -27,6 +27,7 @@ import {
   longestMs,
   MAX_MARGIN_MS,
   maxUnits,
+  MIN_BURST,
   mostBurstIfFull,
   takeTurns,
 } from "../../core/reservations/sizing.ts";
@@ -50,7 +51,6 @@ const MIN_LIFE_MS = 2_000;
 const MIN_UNITS = 4;
 /** A bucket has room for the calls of this time: at its rate it is soon full again. */
 const BURST_MS = 1_000;
-const MIN_BURST = 6;
 /** A region's object needs more for each of its holders: its bucket is cut again. */
 const MIN_BURST_OF_REGION = 8;
 /** Of what calls need: holders that come first leave something for those that come later. */
@@ -325,23 +325,6 @@ function tightBurst(held: number, demand: number, windowMs: number, holders: num
 export function rateOf(rule: Rule, perWindow: number): Rate {
   const { isCutByWindow } = rule.algorithm;
   return { units: perWindow, windowMs: rateWindowMs(rule), ...(isCutByWindow && { isHeld: isCutByWindow }) };
-}
-
-/** One object serves fewer for less than ten cost, each awake all month. */
-const MIN_HOLDERS_FOR_REGIONS = 128;
-
-/**
- * From so many holders on they ask objects in their regions. For fewer the burst is enough: their buckets are small, and
- * there is room for twice as many. Infinity: the policy can have none there, or has none.
- */
-export function leastForRegions(
-  { pool, jurisdiction, priorities, rules, regions }: Policy,
-  most: number,
-): number {
-  const isAlone = pool === undefined && jurisdiction === undefined && priorities.seen.size === 0;
-  if (regions === "off" || !isAlone || !rules.every(canHaveRegions)) return Infinity;
-  const inBurst = Math.min(...rules.map(({ capacity }) => capacity / (2 * MIN_BURST)));
-  return regions === "always" ? 0 : Math.min(Math.max(MIN_HOLDERS_FOR_REGIONS, inBurst), most);
 }
 
 /** What is held for a bucket with so many units at most. */

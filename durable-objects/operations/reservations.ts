@@ -10,7 +10,7 @@ import {
 } from "../../core/accounts/account.ts";
 import { holdWith, type RuleAccount } from "../../core/accounts/hold.ts";
 import { andThen } from "../../core/clock.ts";
-import { areCutByWindow, MIN_USEFUL_TTL_MS, publicName } from "../../core/policies/policy.ts";
+import { MIN_USEFUL_TTL_MS, publicName } from "../../core/policies/policy.ts";
 import type { Answer, Prospect, Reserved } from "../../core/protocol/answers.ts";
 import type { Reserving, SeenBy } from "../../core/protocol/calls.ts";
 import { callerIn } from "../../core/protocol/names.ts";
@@ -21,17 +21,10 @@ import { type GivenRate, settleRate, UNKNOWN_RATES, withRate } from "../keys/giv
 import type { KnownHolder } from "../keys/holders.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
+import { hasRegions, leaving } from "../keys/leaving.ts";
 import { claimsMore, mayHave, returnedBy, roomOfCaller, wishOf } from "./client-bounds.ts";
 import type { Operations, Params } from "./operations.ts";
-import {
-  credited,
-  heldFor,
-  leastForRegions,
-  ownBuckets,
-  rateOf,
-  withoutUnits,
-  withSent,
-} from "./own-buckets.ts";
+import { credited, heldFor, ownBuckets, rateOf, withoutUnits, withSent } from "./own-buckets.ts";
 import { cacheableDenial, cacheableForMs, isProvisionallyBlocked, peekTurn } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
@@ -41,21 +34,18 @@ export interface ReservationOptions {
   readonly holdersForRegions?: number | undefined;
 }
 
-/** One object hears fewer holders often enough: each sends a message in some seconds, and one takes it a millisecond. */
-const HOLDERS_FOR_REGIONS = 256;
-
 export class Reservations {
   readonly #store: Pick<KeyStore, "commit">;
   readonly #limit: Operations["limit"];
   readonly #queue: WaitQueue;
   readonly #counter: LeaseCounter | undefined;
-  readonly #holdersForRegions: number;
+  readonly #holdersForRegions: number | undefined;
 
   constructor(
     store: Pick<KeyStore, "commit">,
     limit: Operations["limit"],
     queue: WaitQueue,
-    { counter, holdersForRegions = HOLDERS_FOR_REGIONS }: ReservationOptions = {},
+    { counter, holdersForRegions }: ReservationOptions = {},
   ) {
     this.#store = store;
     this.#limit = limit;
@@ -71,7 +61,7 @@ export class Reservations {
     const isBehind = this.#queue.aheadOf(keyState, call, nowMs).length > 0;
     if (keyState.policy.lease !== undefined || isBehind) return this.#reserveBehind(keyState, call, nowMs);
     // The region's object has too few holders now, and they come here.
-    if (holders !== undefined && !this.#hasRegions(keyState, nowMs))
+    if (holders !== undefined && !hasRegions(keyState, this.#holdersForRegions, nowMs))
       return this.#reserveBehind(keyState, call, nowMs);
     const noted = noteMessage(keyState, call, nowMs);
     // A later message came first. The caller is answered, and nothing is reserved.
@@ -85,13 +75,12 @@ export class Reservations {
       ...report,
       account: (cost === 0 ? undefined : accounts[index]) ?? report.account,
     }));
-    if (call.mayAskRegion === true && this.#hasRegions(keyState, nowMs)) {
-      // Its calls are its region's from now on.
-      if (!areCutByWindow(keyState.policy.rules)) keyState.holders.noteLeaving(noted.id, call.near, nowMs);
+    const leaves = leaving(keyState, call, rules, this.#holdersForRegions, nowMs);
+    if (leaves !== undefined) {
       const moved = rules.map((rule) => ({ ...rule, wanted: 0, demand: 0 }));
       this.#commit(keyState, { ...noted, holder: { ...noted.holder, untilMs: nowMs }, rules: moved }, nowMs);
       const units = Object.fromEntries(rules.map(({ rule }) => [rule.name, 0]));
-      return { rules: decisions, reserved: { ttlMs: 0, isNew: noted.isNew, units, asksRegion: true } };
+      return { rules: decisions, reserved: { ttlMs: 0, isNew: noted.isNew, units, ...leaves } };
     }
     const { reserved: got, isFull } = this.#grant(keyState, call, { ...noted, rules }, nowMs);
     const reserved = call === said ? got : { ...got, sentThere: holders };
@@ -113,12 +102,6 @@ export class Reservations {
     return andThen(answered, (answer): Answer =>
       reserved === undefined ? answer : { ...answer, reserved, ...(isDenied && { next }) },
     );
-  }
-
-  #hasRegions({ holders, policy }: KeyState, nowMs: number): boolean {
-    const most = leastForRegions(policy, this.#holdersForRegions);
-    const mayRush = !areCutByWindow(policy.rules);
-    return most === 0 || (most < Infinity && holders.areForRegions(most, mayRush, nowMs));
   }
 
   /** The first half of `reserve`, before the pool is called; `undefined`: a later message came first. */

@@ -119,6 +119,60 @@ inDeepRuns.each([1_000, 20_000])(
   },
 );
 
+const CROWD: Cell = {
+  ...CELL,
+  kind: "process",
+  quota: { ...CELL.quota, limit: 500 },
+  holders: 150,
+  durationMs: depth(8_000, 15_000),
+  lawEveryMs: 100,
+};
+
+// Nearly each admitted call was a message to the home object: 293 a second, and Jain's index was 0.89.
+test("processes that are too many for parts of their own leave their calls to isolates, and few of these ask the home object", async () => {
+  const figures = await runCell(CROWD);
+  expect(figures.admittedOver).toBe(0);
+  expect(figures.handedOutOver).toBe(0);
+  expect(figures.admitted).toBeGreaterThan(0.93);
+  expect(figures.degraded).toBe(0);
+  expect(figures.busy).toBeLessThan(0.23);
+});
+
+test("units that an isolate gives to such a process, and has not itself, are found", async () => {
+  const plantReply: Cell["plantReply"] = (reply) => ({
+    ...reply,
+    answers: reply.answers.map((answer) => {
+      if (answer === null || !("reserved" in answer) || answer.reserved.ttlMs > 0) return answer;
+      const { reserved } = answer;
+      return { ...answer, reserved: { ...reserved, isNew: true, ttlMs: 2_000, units: { api: 1 } } };
+    }),
+  });
+  const { admittedOver } = await runCell({ ...CROWD, durationMs: 4_000, plantReply });
+  expect(admittedOver).toBeGreaterThan(1);
+});
+
+// Where the home object heard them all, they left less to the others: Jain's index was 0.51.
+inDeepRuns(
+  "processes that say to need everything take little from those that are served with them",
+  async () => {
+    const plantFar: Cell["plantFar"] = (message) => ({
+      ...message,
+      calls: message.calls.map(({ reserve, ...call }) => {
+        if (reserve === undefined) return call;
+        if (!/[02468]\./.test(reserve.holder)) return { ...call, reserve };
+        const { rules } = reserve;
+        const lying = Object.keys(rules).map((name) => [name, { ...rules[name], demand: 1e9, wanted: 1e6 }]);
+        return { ...call, reserve: { ...reserve, rules: Object.fromEntries(lying) as typeof rules } };
+      }),
+    });
+    const figures = await runCell({ ...CROWD, plantFar });
+    expect(figures.admittedOver).toBe(0);
+    expect(figures.handedOutOver).toBe(0);
+    expect(figures.admitted).toBeGreaterThan(0.88);
+    expect(figures.jain).toBeGreaterThan(0.7);
+  },
+);
+
 inDeepRuns("units that are granted twice are found, at once and when they are used", async () => {
   const { admittedOver, handedOutOver } = await runCell({ ...CELL, durationMs: 4_000, plant: grantsTwice });
   expect(handedOutOver).toBeGreaterThan(1);

@@ -145,12 +145,13 @@ async function answerLimit(message: Message, limit: Limit, input: unknown): Answ
   if (target instanceof Problem) return target;
   if (!target.readsObject || takesNothing(target.policy, limit.cost))
     return await answerDecision(message, target, limit);
+  if (message.client.serves(target.policy, target.key)) return await decideHere(message, target, limit);
   return await askObject(message, target, limit);
 }
 
 async function askObject(message: Message, target: Target, limit: Asked): Promise<Answer> {
   const { policy, key } = target;
-  const answer = answerOf(await message.client.forward(policy, key, { limit: messageOf(target, limit) }));
+  const answer = answerOf(await message.client.askFor(policy, key, { limit: messageOf(target, limit) }));
   return recorded(message, target, limit, answer);
 }
 
@@ -180,7 +181,7 @@ async function answerDecision(
   limit: Asked,
 ): Answered<ReservationAnswer> {
   const { policy, key, holdsNext } = target;
-  if (holdsNext && !takesNothing(policy, limit.cost)) {
+  if (holdsNext && !takesNothing(policy, limit.cost) && !message.client.serves(policy, key)) {
     const answer = await askObject(message, target, limit);
     const isDecided = answer !== null && !(answer instanceof Problem) && "rules" in answer;
     return isDecided ? { decision: toDecision(policy, key, answer) } : answer;
@@ -188,6 +189,29 @@ async function answerDecision(
   const { cost, priority } = limit;
   const decision = await decide(message.client, { policy, key }, { cost, priority });
   return decision instanceof Problem ? decision : { decision };
+}
+
+/** Decides a client's call by what this isolate holds. The client gets no units. */
+async function decideHere(
+  message: Message,
+  target: Target,
+  { cost, priority }: Asked,
+  holder?: string,
+): Promise<Answer> {
+  const decision = await decide(message.client, target, { cost, priority });
+  if (decision instanceof Problem) return decision;
+  const { rules, source } = decision;
+  if (rules.length === 0) return { failed: "the key's object did not answer" };
+  const { served, nowMs } = message.client;
+  if (holder !== undefined && !rules.every(({ success }) => success)) served.denied(holder, nowMs);
+  const units = Object.fromEntries(rules.map(({ name }) => [name, 0]));
+  const reserved = { ttlMs: 0, isNew: true, units };
+  return { rules, reserved, ...(source === "fallback" && { source }) };
+}
+
+/** Nothing is held for the client, so its message says nothing to its object. */
+function hasNothing({ cost, rules }: Reserve): boolean {
+  return cost !== 0 && Object.values(rules).every(({ kept, left }) => kept === 0 && left === undefined);
 }
 
 async function answerReserve(message: Message, call: Reserve, input: unknown): Answered<ReservationAnswer> {
@@ -199,8 +223,11 @@ async function answerReserve(message: Message, call: Reserve, input: unknown): A
   if (readsObject && policy.reservation.clients !== false) {
     const strays = Object.keys(rules).filter((name) => !policy.rules.some((rule) => rule.name === name));
     if (strays.length > 0) return notAllowed(strays.map((name) => strayRule(policy, name)));
+    const { client } = message;
+    if (hasNothing(call) && client.serves(policy, key, { holder, rules }))
+      return await decideHere(message, target, call, holder);
     const reserve = { ...messageOf(target, call), holder, turn, ttlMs, isShort, takesBucket, rules };
-    return recorded(message, target, call, answerOf(await message.client.forward(policy, key, { reserve })));
+    return recorded(message, target, call, answerOf(await client.askFor(policy, key, { reserve })));
   }
   // A client with other rules gets no units. It may spend those it has until this answer arrives, so they
   // stay held until reported or expired.

@@ -5,7 +5,7 @@ import { dualConfig } from "../../../core/algorithms/dual-config.ts";
 import { slidingLog } from "../../../core/algorithms/log/sliding-log.ts";
 import type { Decided } from "../../../core/protocol/answers.ts";
 import type { ReserveCall } from "../../../core/protocol/calls.ts";
-import { leastForRegions } from "../../../durable-objects/operations/own-buckets.ts";
+import { leastForRegions } from "../../../durable-objects/keys/leaving.ts";
 import { Database } from "../../simulation/database.ts";
 import { SimulatedObject } from "../../simulation/simulated-object.ts";
 import { parsePolicies } from "../../support/milliseconds.ts";

@@ -1,0 +1,92 @@
+/** Clients that leave their calls to their isolates, since they are too many for parts of their own. */
+import { afterEach, expect, test } from "vitest";
+import { outstandingOf } from "../../../core/accounts/account.ts";
+import type { RuleAccount } from "../../../core/accounts/hold.ts";
+import type { Decided } from "../../../core/protocol/answers.ts";
+import type { ReserveCall, Reserving } from "../../../core/protocol/calls.ts";
+import { ownKey } from "../../../core/protocol/names.ts";
+import { Database } from "../../simulation/database.ts";
+import { SimulatedObject } from "../../simulation/simulated-object.ts";
+import { parsePolicies } from "../../support/milliseconds.ts";
+
+const LIMIT = 1_000;
+const client = (index: number) => ownKey("token", `client-${index}`);
+const database = new Database();
+afterEach(() => database.clear());
+
+type Said = Partial<ReserveCall> & { readonly rule?: Partial<Reserving> };
+
+function start(algorithm: "token-bucket" | "sliding-log" = "token-bucket", limit = LIMIT) {
+  const clock = { ms: 1_000_000 };
+  const object = new SimulatedObject(
+    database,
+    parsePolicies({ p: { algorithm, limit, window: "1s" } }),
+    () => clock.ms,
+  );
+  let turn = 0;
+  const reserve = (holder: string, { rule = {}, ...more }: Said = {}) => {
+    turn += 1;
+    const about = { policy: "p", key: "key", cost: 0, ttlMs: 2_000, isShort: false } as const;
+    const rules = { p: { used: 0, kept: 0, wanted: 20, demand: 2, ...rule } };
+    const call = { ...about, holder, turn, takesBucket: true, servedBy: `isolate-${holder}`, rules, ...more };
+    return (JSON.parse(object.reserve(call)) as Decided).reserved;
+  };
+  const account = () => (object.open({ name: "p" }, "key").ruleStates[0] as RuleAccount).account;
+  return { clock, object, reserve, account };
+}
+
+test("clients with parts of a few units have these, and those that are too many leave their calls to isolates", () => {
+  const { reserve } = start();
+  for (let index = 0; index < 249; index += 1)
+    expect(reserve(client(index), { rule: { demand: 1_000 } })?.servedMs).toBeUndefined();
+  const said = Array.from({ length: 20 }, (_, index) =>
+    reserve(client(500 + index), { rule: { demand: 1_000 } }),
+  );
+  expect(said.map((reserved) => (reserved?.servedMs ?? 0) > 5_000)).toEqual(
+    said.map((_, index) => index > 0),
+  );
+  expect(said[10]).toMatchObject({ ttlMs: 0, units: { p: 0 } });
+  // One that needs more than the others has a part of its own.
+  expect(reserve(client(999), { rule: { demand: 10_000 } })?.servedMs).toBeUndefined();
+});
+
+test("a few clients with small parts have units, and isolates and older versions hear nothing of it", () => {
+  const { reserve } = start();
+  reserve(client(0), { rule: { demand: 10_000 } });
+  expect(reserve(client(1))?.servedMs).toBeUndefined();
+  for (let index = 2; index < 300; index += 1)
+    reserve(client(index), { servedBy: undefined, rule: { demand: 10_000 } });
+  expect(reserve(client(500))?.servedMs).toBeDefined();
+  expect(reserve(client(501), { servedBy: undefined })).not.toHaveProperty("servedMs");
+  expect(reserve("isolate", { servedBy: undefined })).not.toHaveProperty("servedMs");
+});
+
+test("of a log clients keep units, however small their parts", () => {
+  const { reserve } = start("sliding-log");
+  for (let index = 0; index < 300; index += 1)
+    expect(reserve(client(index), { rule: { demand: 8, wanted: 0 } })?.servedMs).toBeUndefined();
+});
+
+test("what a client holds when it leaves stays held until it says what it used of it", () => {
+  const { object, reserve, account } = start();
+  const before = reserve(client(0), { rule: { demand: 100 } });
+  const [got, bucket] = [before?.units["p"] ?? 0, before?.buckets?.["p"]];
+  expect(got).toBeGreaterThan(4);
+  for (let index = 1; index < 400; index += 1) reserve(client(index), { rule: { demand: 1_000 } });
+  const kept = bucket?.most ?? 0;
+  const rule = { kept, rate: bucket?.rate.units ?? 0, level: got, demand: 1 };
+  const others = outstandingOf(account()) - kept;
+  const left = reserve(client(0), { rule });
+  expect(left).toMatchObject({ ttlMs: 0, units: { p: 0 } });
+  expect(left?.servedMs).toBeDefined();
+  expect(left?.buckets).toBeUndefined();
+  expect(outstandingOf(account())).toBeGreaterThanOrEqual(others + got);
+  object.giveBack("p", [{ key: "key", holder: client(0), turn: 10_000, used: { p: 0 }, left: { p: got } }]);
+  expect(outstandingOf(account())).toBeLessThanOrEqual(others);
+});
+
+test("also a caller's clients leave that are too many to be known", () => {
+  const { reserve } = start("token-bucket", 1_000_000);
+  for (let index = 0; index < 500; index += 1) expect(reserve(client(index))?.servedMs).toBeUndefined();
+  expect(reserve(client(500))?.servedMs).toBeDefined();
+});
