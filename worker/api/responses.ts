@@ -5,13 +5,10 @@ import {
   type AllDecisions,
   type AnyDecision,
   type Decision,
-  neverResets,
-  retryAfter,
-  setPolicyHeaders,
-  setQuotaHeaders,
   standingFor,
 } from "../../core/protocol/decision.ts";
 import { allDeniedBody, anyDeniedBody, deniedBody, longestWaitMs } from "../../core/protocol/denied-body.ts";
+import { neverResets, retryAfter, setPolicyHeaders, setQuotaHeaders } from "../../core/protocol/headers.ts";
 import { Problem, LIMITER_PROBLEMS } from "../../core/protocol/problems.ts";
 import { type Counts } from "../../core/stats/counts.ts";
 import { METRIC_FORMATS, metricsText } from "../../core/stats/metrics-text.ts";

@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
-import { REASONS, type Decision } from "../../../core/protocol/decision.ts";
+import { DENIAL_REASONS } from "../../../core/algorithms/algorithm.ts";
+import { CALL_REASONS, type Decision } from "../../../core/protocol/decision.ts";
 import { deniedBody } from "../../../core/protocol/denied-body.ts";
 
 const denied = (reason: Decision["reason"]): Decision => ({
@@ -14,7 +15,9 @@ const denied = (reason: Decision["reason"]): Decision => ({
 });
 
 test("only a cost over the limit is called that, and a blocked key is called blocked", () => {
-  for (const reason of REASONS.filter((each) => each !== "degraded" && each !== "shed"))
+  for (const reason of [...DENIAL_REASONS, ...CALL_REASONS].filter(
+    (each) => each !== "degraded" && each !== "shed",
+  ))
     expect(deniedBody(denied(reason)).detail.includes("over the limit"), reason).toBe(
       reason === "cost-over-limit",
     );
