@@ -1,5 +1,6 @@
 /** The decision that a caller sees. */
 import { type DenialReason, MAX_UNITS, type Share } from "../algorithms/algorithm.ts";
+import { END_MS } from "../algorithms/credits.ts";
 import { type AppliedOverride, type Policy, type PolicyView, publicName } from "../policies/policy.ts";
 import { planIn } from "../policies/seen-policy.ts";
 import type { Decided, Hold, Lease, Peeked, RuleDecision, Shed } from "./answers.ts";
@@ -90,12 +91,7 @@ export function callerDecision(
   if (override === undefined) return decision;
   const { pattern, effect, endsAtMs } = override;
   if (effect !== "blocked" || decision.success) return { ...decision, override: pattern };
-  return {
-    ...decision,
-    reason: "blocked",
-    retryAfterMs: blockedForMs(endsAtMs, nowMs()),
-    override: pattern,
-  };
+  return { ...decision, reason: "blocked", ...untilUnblocked(endsAtMs, nowMs()), override: pattern };
 }
 
 /** The decision without jitter and override, with the values of `bindingRule`. */
@@ -180,9 +176,10 @@ function binds(rule: RuleDecision, other: RuleDecision): boolean {
   return Number.isNaN(waits) || waits === 0 ? rule.remaining < other.remaining : waits > 0;
 }
 
-/** The rest of the block; `null`: until the override is deleted. */
-function blockedForMs(endsAtMs: number | undefined, nowMs: number): number | null {
-  return endsAtMs === undefined ? null : Math.max(1, endsAtMs - nowMs);
+/** The rest of the block; never, if only deleting the override ends it. */
+function untilUnblocked(endsAtMs: number | undefined, nowMs: number) {
+  const waitMs = Math.max(1, (endsAtMs ?? END_MS) - nowMs);
+  return { resetAfterMs: waitMs, retryAfterMs: endsAtMs === undefined ? null : waitMs };
 }
 
 /* Decisions that no rule has made: by `onFailure`, load shedding, an override, or a problem of one check of many. */
@@ -208,6 +205,8 @@ export function refusedDecision(
   return { ...withoutRules(policy, key), reason: "refused", problem: { status, code, detail } };
 }
 
+const NO_WAIT = { resetAfterMs: 0, retryAfterMs: 0 };
+
 /** The decision on a key whose override blocks it or lifts its limit. Nothing is counted. */
 export function effectDecision(
   policy: PolicyView,
@@ -217,7 +216,7 @@ export function effectDecision(
 ): Decision {
   const isBlocked = effect === "blocked";
   const units = isBlocked ? 0 : MAX_UNITS;
-  const waitMs = isBlocked ? blockedForMs(endsAtMs, nowMs) : 0;
+  const { resetAfterMs, retryAfterMs } = isBlocked ? untilUnblocked(endsAtMs, nowMs) : NO_WAIT;
   const success = !isBlocked || policy.shadow;
   return {
     success,
@@ -225,8 +224,8 @@ export function effectDecision(
     key,
     limit: units,
     remaining: units,
-    resetAfterMs: waitMs ?? 0,
-    retryAfterMs: success ? 0 : waitMs,
+    resetAfterMs,
+    retryAfterMs: success ? 0 : retryAfterMs,
     reason: !isBlocked ? "ok" : success ? "shadow" : "blocked",
     source: "isolate",
     rules: [],
