@@ -8,7 +8,7 @@ import { type Decision, degradedDecision } from "../core/protocol/decision.ts";
 import { isKeySized } from "../core/protocol/names.ts";
 
 /** Of more keys the one that came least recently is forgotten, and begins with its whole limit again. */
-export const MAX_FAILURE_KEYS = 10_000;
+const MAX_FAILURE_KEYS = 10_000;
 
 /** In parts, as core/algorithms/token-bucket.ts, which would be a tenth of the client: a unit is `windowMs` of them. */
 interface Level {

@@ -96,7 +96,7 @@ export function decisionText(decision: Decision): string {
 }
 
 /** The same for a call on several keys. RateLimit headers could not name one of them, so only Retry-After is sent. */
-export function allResponse(answered: AllDecisions, deny: DenyStatus): Response {
+function allResponse(answered: AllDecisions, deny: DenyStatus): Response {
   const denied = answered.decisions.filter(({ success }) => !success);
   const headers = { ...JSON_NOT_STORED, ...retryAfter(longestWaitMs(denied)) };
   if (denied.length === 0 || deny === 200) return new Response(JSON.stringify(answered), { headers });
