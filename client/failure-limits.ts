@@ -4,12 +4,11 @@
  */
 import { normaliseKey } from "../core/catalog/keys.ts";
 import { type Cost, costOf, type PolicyView } from "../core/policies/policy.ts";
-import type { Decision } from "../core/protocol/decision.ts";
+import { type Decision, degradedDecision } from "../core/protocol/decision.ts";
 import { isKeySized } from "../core/protocol/names.ts";
-import { degradedDecision } from "../core/protocol/ruleless-decision.ts";
 
 /** Of more keys the one that came least recently is forgotten, and begins with its whole limit again. */
-export const MAX_FAILURE_KEYS = 10_000;
+const MAX_FAILURE_KEYS = 10_000;
 
 /** In parts, as core/algorithms/token-bucket.ts, which would be a tenth of the client: a unit is `windowMs` of them. */
 interface Level {

@@ -3,14 +3,16 @@ import { randomFraction, readClockMs } from "../core/clock.ts";
 import type { Policy, PolicyView } from "../core/policies/policy.ts";
 import type { Answer, Decided, Peeked, Shed, UnsupportedProtocol } from "../core/protocol/answers.ts";
 import {
-  callerDecision,
   type Decision,
   type KeyReport,
+  callerDecision,
+  degradedDecision,
+  effectDecision,
   publicDecision,
+  shedDecision,
   withJitter,
 } from "../core/protocol/decision.ts";
 import { boundText, type Full, Problem, LIMITER_PROBLEMS, PROBLEMS } from "../core/protocol/problems.ts";
-import { degradedDecision, effectDecision, shedDecision } from "../core/protocol/ruleless-decision.ts";
 
 /** An answer as callers see it. @param claimed what the object may lack */
 export function decisionOf(

@@ -2,17 +2,16 @@
 import type { GrantedLease, Limiter } from "../client/limiter.ts";
 import type { Time } from "../core/clock.ts";
 import type { HeaderStyle } from "../core/policies/policy.ts";
+import { type Decision, standingFor } from "../core/protocol/decision.ts";
+import { longestWaitMs } from "../core/protocol/denied-body.ts";
 import {
-  type Decision,
   type HeaderPolicy,
   type HeaderRule,
+  type Target,
   retryAfter,
   setPolicyHeaders,
   setQuotaHeaders,
-  standingFor,
-  type Target,
-} from "../core/protocol/decision.ts";
-import { longestWaitMs } from "../core/protocol/denied-body.ts";
+} from "../core/protocol/headers.ts";
 import type { ListedPolicy, ListedRule } from "../core/protocol/reservation-messages.ts";
 import type { InBackground } from "./options.ts";
 

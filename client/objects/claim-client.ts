@@ -2,11 +2,10 @@
 import type { Cost, Policy } from "../../core/policies/policy.ts";
 import type { Answer, Lease, Missing, Released, Young } from "../../core/protocol/answers.ts";
 import type { AcquireCall, AcquireParams, HoldParams, LeaseReport } from "../../core/protocol/calls.ts";
-import type { Decision } from "../../core/protocol/decision.ts";
+import { type Decision, degradedDecision } from "../../core/protocol/decision.ts";
 import { LINK_PROTOCOL, PROTOCOL, RESUMING_PROTOCOL } from "../../core/protocol/messages.ts";
 import type { Attached } from "../../core/protocol/object-methods.ts";
 import { type Answered, Problem } from "../../core/protocol/problems.ts";
-import { degradedDecision } from "../../core/protocol/ruleless-decision.ts";
 import type { ClientContext } from "../call-gate.ts";
 import type { IsolateSlots } from "../isolate-slots.ts";
 import { asShadow, decisionOf, hasNoRules, notFound, toDecision, unavailable } from "../read-answer.ts";

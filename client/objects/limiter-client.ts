@@ -13,7 +13,12 @@ import {
 } from "../../core/policies/policy.ts";
 import type { Answer, AnswerText, Peeked, Slots, UnsupportedProtocol } from "../../core/protocol/answers.ts";
 import type { Attempt, LimitParams, ReserveCall } from "../../core/protocol/calls.ts";
-import type { Decision, KeyReport } from "../../core/protocol/decision.ts";
+import {
+  type Decision,
+  type KeyReport,
+  degradedDecision,
+  effectDecision,
+} from "../../core/protocol/decision.ts";
 import {
   ATTEMPT_PROTOCOL,
   type BatchedCall,
@@ -22,7 +27,6 @@ import {
 } from "../../core/protocol/messages.ts";
 import { type ClaimKind, ownHoldId, ownKey, type ProveClaim, withMark } from "../../core/protocol/names.ts";
 import { Problem, type Answered } from "../../core/protocol/problems.ts";
-import { degradedDecision, effectDecision } from "../../core/protocol/ruleless-decision.ts";
 import type { Counter } from "../../core/stats/tally.ts";
 import { type ClientContext, CallGate, type ObjectStartLimit, through } from "../call-gate.ts";
 import { IsolateSlots } from "../isolate-slots.ts";

@@ -5,10 +5,14 @@
 import { normaliseKey } from "../../core/catalog/keys.ts";
 import { randomId, type Time, overdue } from "../../core/clock.ts";
 import { forPriority, type PolicyView, takesNothing, UNDESCRIBED } from "../../core/policies/policy.ts";
-import type { AllDecisions, AnyDecision, Decision } from "../../core/protocol/decision.ts";
+import {
+  type AllDecisions,
+  type AnyDecision,
+  type Decision,
+  degradedDecision,
+} from "../../core/protocol/decision.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import type { PolicyList } from "../../core/protocol/reservation-messages.ts";
-import { degradedDecision } from "../../core/protocol/ruleless-decision.ts";
 import type { Holding } from "../call-gate.ts";
 import {
   type Abortable,

@@ -106,7 +106,7 @@ function movedTo(holds: readonly Hold[], before: readonly Hold[], columns: Colum
 }
 
 /** How many of these sorted ends are at this instant or before. */
-export function indexAfter(endsMs: readonly number[], atMs: number): number {
+function indexAfter(endsMs: readonly number[], atMs: number): number {
   return search(0, endsMs.length, (index) => (endsMs[index] ?? Infinity) > atMs);
 }
 

@@ -31,8 +31,8 @@ export interface CreditsState {
 
 type Config = CreditsConfig;
 type State = CreditsState;
-/** The year 144,683, in milliseconds since the Unix epoch. Sums with it are exact. */
-const END_MS = 2 ** 52;
+/** What returns then never does: the year 144,683, in milliseconds since the Unix epoch. Sums with it are exact. */
+export const END_MS = 2 ** 52;
 
 export const credits: Algorithm<Config, State> = {
   name: "credits",

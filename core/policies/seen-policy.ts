@@ -5,7 +5,7 @@ import type { GroupOfCall, Policy, PolicyView } from "./policy.ts";
 const LIMITS = "{";
 
 /** The plan in the text, without a call's own limits. "": the policy's own figures. */
-export function planName(plan: string): string {
+function planName(plan: string): string {
   const end = plan.indexOf(LIMITS);
   return end < 0 ? plan : plan.slice(0, end);
 }

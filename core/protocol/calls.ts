@@ -274,7 +274,6 @@ export type OperationCall =
   | ({ readonly op: "refund"; readonly charge?: string } & Omit<RefundCall, "charge">);
 
 export type AcquireParams = Omit<AcquireCall, "policy" | "key" | "protocol">;
-export type ReleaseParams = Omit<ReleaseCall, "policy" | "key" | "protocol">;
 export type HoldParams = Omit<HoldCall, "policy" | "key" | "protocol">;
 
 export interface KeysCall extends Versioned {

@@ -1,26 +1,14 @@
-/** The decision that a caller sees, and the headers that describe it. */
-import type { Share } from "../algorithms/algorithm.ts";
-import { type HeaderStyle, type Policy, type PolicyView, publicName, type Rule } from "../policies/policy.ts";
+/** The decision that a caller sees. */
+import { type DenialReason, MAX_UNITS, type Share } from "../algorithms/algorithm.ts";
+import { END_MS } from "../algorithms/credits.ts";
+import { type AppliedOverride, type Policy, type PolicyView, publicName } from "../policies/policy.ts";
 import { planIn } from "../policies/seen-policy.ts";
-import type { Decided, Hold, Lease, Peeked, RuleDecision } from "./answers.ts";
+import type { Decided, Hold, Lease, Peeked, RuleDecision, Shed } from "./answers.ts";
 import { claimId } from "./names.ts";
 import type { Problem } from "./problems.ts";
 
-/** `shadow`: a rule denied, but the policy only reports. `degraded`: the object or pool did not answer. */
-export const REASONS = [
-  "ok",
-  // Those of rules, written out: so bundles that need no list have none.
-  "quota",
-  "min-interval",
-  "cost-over-limit",
-  "shed",
-  "blocked",
-  "wait-timeout",
-  "queue-full",
-  "shadow",
-  "degraded",
-  "refused",
-] as const;
+/** Besides those of rules. `shadow`: one denied, but the policy only reports. `degraded`: no object or pool answered. */
+export const CALL_REASONS = ["ok", "wait-timeout", "queue-full", "shadow", "degraded", "refused"] as const;
 
 export interface Decision {
   readonly success: boolean;
@@ -34,7 +22,7 @@ export interface Decision {
   readonly resetAfterMs?: number;
   /** 0 when admitted; when denied the exact wait, plus any `retryJitter`; `null`: never. Absent when degraded. */
   readonly retryAfterMs?: number | null;
-  readonly reason: (typeof REASONS)[number];
+  readonly reason: DenialReason | (typeof CALL_REASONS)[number];
   /** When admitted: how long the caller should wait before it proceeds. Absent: not at all. */
   readonly delayMs?: number;
   /** `fallback`: the policy's `onFailure`, or a region that decides without its pool. */
@@ -103,12 +91,7 @@ export function callerDecision(
   if (override === undefined) return decision;
   const { pattern, effect, endsAtMs } = override;
   if (effect !== "blocked" || decision.success) return { ...decision, override: pattern };
-  return {
-    ...decision,
-    reason: "blocked",
-    retryAfterMs: blockedForMs(endsAtMs, nowMs()),
-    override: pattern,
-  };
+  return { ...decision, reason: "blocked", ...untilUnblocked(endsAtMs, nowMs()), override: pattern };
 }
 
 /** The decision without jitter and override, with the values of `bindingRule`. */
@@ -193,9 +176,69 @@ function binds(rule: RuleDecision, other: RuleDecision): boolean {
   return Number.isNaN(waits) || waits === 0 ? rule.remaining < other.remaining : waits > 0;
 }
 
-/** The rest of the block; `null`: until the override is deleted. */
-export function blockedForMs(endsAtMs: number | undefined, nowMs: number): number | null {
-  return endsAtMs === undefined ? null : Math.max(1, endsAtMs - nowMs);
+/** The rest of the block; never, if only deleting the override ends it. */
+function untilUnblocked(endsAtMs: number | undefined, nowMs: number) {
+  const waitMs = Math.max(1, (endsAtMs ?? END_MS) - nowMs);
+  return { resetAfterMs: waitMs, retryAfterMs: endsAtMs === undefined ? null : waitMs };
+}
+
+/* Decisions that no rule has made: by `onFailure`, load shedding, an override, or a problem of one check of many. */
+
+/** The policy's `onFailure`, when the object did not answer: without `remaining` and waits. */
+export function degradedDecision(policy: PolicyView, key: string): Decision {
+  const success = policy.shadow || policy.onFailure === "open";
+  return { ...withoutRules(policy, key), success, reason: "degraded", source: "fallback" };
+}
+
+/** An immediate retry would only add load to busy machines. */
+const MIN_RETRY_MS = 1_000;
+
+export function shedDecision(policy: PolicyView, key: string, { restoredInMs }: Shed): Decision {
+  return { ...withoutRules(policy, key), retryAfterMs: Math.max(MIN_RETRY_MS, restoredInMs), reason: "shed" };
+}
+
+export function refusedDecision(
+  policy: PolicyView,
+  key: string,
+  { status, code, detail }: NonNullable<Decision["problem"]>,
+): Decision {
+  return { ...withoutRules(policy, key), reason: "refused", problem: { status, code, detail } };
+}
+
+const NO_WAIT = { resetAfterMs: 0, retryAfterMs: 0 };
+
+/** The decision on a key whose override blocks it or lifts its limit. Nothing is counted. */
+export function effectDecision(
+  policy: PolicyView,
+  key: string,
+  { pattern, effect, endsAtMs }: AppliedOverride,
+  nowMs: number,
+): Decision {
+  const isBlocked = effect === "blocked";
+  const units = isBlocked ? 0 : MAX_UNITS;
+  const { resetAfterMs, retryAfterMs } = isBlocked ? untilUnblocked(endsAtMs, nowMs) : NO_WAIT;
+  const success = !isBlocked || policy.shadow;
+  return {
+    success,
+    policy: publicName(policy.name),
+    key,
+    limit: units,
+    remaining: units,
+    resetAfterMs,
+    retryAfterMs: success ? 0 : retryAfterMs,
+    reason: !isBlocked ? "ok" : success ? "shadow" : "blocked",
+    source: "isolate",
+    rules: [],
+    ...(isBlocked && { violated: [] }),
+    override: pattern,
+  };
+}
+
+function withoutRules(policy: PolicyView, key: string) {
+  const limit = Math.min(...policy.rules.map(({ capacity }) => capacity));
+  const source = "isolate" as const;
+  const place = { policy: publicName(policy.name), key };
+  return { success: false, ...place, limit, source, rules: [], ...planIn(policy) };
 }
 
 /**
@@ -212,145 +255,4 @@ export function withJitter(
   const maxMs = "mostMs" in retryJitter ? retryJitter.mostMs : Math.ceil(retryAfterMs * retryJitter.share);
   const waitMs = retryAfterMs + Math.floor(random() * (maxMs + 1));
   return { ...decision, retryAfterMs: Math.min(waitMs, Number.MAX_SAFE_INTEGER) };
-}
-
-/*
- * The headers that describe limits, in the styles of the policy's `headers`.
- *
- * `draft-11` is draft-ietf-httpapi-ratelimit-headers-11: every header has a member for each rule. The older styles
- * have room for one rule, and most clients that read them ignore Retry-After. So they describe the rule that binds,
- * and their reset after a denial is Retry-After, as draft-ietf-httpapi-ratelimit-headers-07, section 4, requires.
- */
-
-export type HeaderRule = Pick<Rule, "name" | "unit" | "quota" | "capacity">;
-
-export interface HeaderPolicy {
-  readonly headers: readonly HeaderStyle[];
-  readonly rules: readonly HeaderRule[];
-  /** As `PolicyView.plan`. */
-  readonly plan?: string | undefined;
-  /** The same as calls of each plan see it. */
-  readonly plans?: ReadonlyMap<string, HeaderPolicy>;
-}
-
-/** The destination: `Headers`, or a map. */
-export interface Target {
-  set(name: string, value: string): void;
-}
-
-interface Style {
-  policy?(headers: Target, policy: HeaderPolicy): void;
-  quota(headers: Target, decision: Decision, nowMs: () => number): void;
-}
-
-const STYLES: Readonly<Record<HeaderStyle, Style>> = {
-  "draft-11": {
-    policy(headers, { rules, ...policy }) {
-      const { plan } = planIn(policy);
-      // A parameter of our own, as the draft allows.
-      const of = plan === undefined ? "" : `;plan="${plan}"`;
-      headers.set("RateLimit-Policy", rules.map((rule) => quotaItem(rule) + of).join(", "));
-    },
-    quota(headers, { rules }) {
-      const items = rules.map(
-        ({ name, remaining, resetAfterMs }) => `"${name}";r=${remaining}${inSeconds(";t=", resetAfterMs)}`,
-      );
-      if (items.length > 0) headers.set("RateLimit", items.join(", "));
-    },
-  },
-  "draft-7": {
-    policy(headers, { rules }) {
-      const items = quotaPolicies(rules);
-      if (items !== "") headers.set("RateLimit-Policy", items);
-    },
-    quota: (headers, decision) =>
-      headers.set(
-        "RateLimit",
-        `limit=${decision.limit}, remaining=${decision.remaining ?? 0}${inSeconds(", reset=", backInMs(decision))}`,
-      ),
-  },
-  "x-ratelimit": {
-    quota: (headers, decision, nowMs) => setX(headers, decision, nowMs()),
-  },
-  "x-ratelimit-delta": {
-    quota: (headers, decision) => setX(headers, decision, 0),
-  },
-};
-
-export function setPolicyHeaders(headers: Target, policy: HeaderPolicy): void {
-  for (const style of policy.headers) STYLES[style].policy?.(headers, policy);
-}
-
-/** Sets the headers that describe a decision. A degraded decision has none. Only `x-ratelimit` reads the clock. */
-export function setQuotaHeaders(
-  headers: Target,
-  policy: HeaderPolicy,
-  decision: Decision,
-  nowMs: () => number,
-): void {
-  // The older styles name the retry time of a shed call.
-  if (decision.rules.length === 0 && decision.reason !== "shed") return;
-  for (const style of policy.headers) STYLES[style].quota(headers, decision, nowMs);
-}
-
-/** The Retry-After header, in seconds rounded up. None for `null`: the wait does not help, or is unknown. */
-export function retryAfter(waitMs: number | null): Record<string, string> {
-  return waitMs === null ? {} : { "Retry-After": String(seconds(waitMs)) };
-}
-
-function seconds(durationMs: number): number {
-  return Math.ceil(durationMs / 1_000);
-}
-
-/** So far away, 71,000 years, that headers do not say it: what returns then does not return, as credits. */
-const NEVER_MS = 2 ** 51;
-
-/** A member in seconds. None: nothing comes back by time. */
-function inSeconds(member: string, durationMs: number): string {
-  return durationMs < NEVER_MS ? member + String(seconds(durationMs)) : "";
-}
-
-/** When a client may return: after its denial, otherwise when its quota has refilled. */
-function backInMs({ success, retryAfterMs, resetAfterMs = 0 }: Decision): number {
-  return success ? resetAfterMs : (retryAfterMs ?? resetAfterMs);
-}
-
-/** Whether nothing comes back by time, so that there is no `X-RateLimit-Reset`. */
-export function neverResets(decision: Decision): boolean {
-  return backInMs(decision) >= NEVER_MS;
-}
-
-function setX(headers: Target, decision: Decision, fromMs: number): void {
-  headers.set("X-RateLimit-Limit", String(decision.limit));
-  headers.set("X-RateLimit-Remaining", String(decision.remaining ?? 0));
-  if (!neverResets(decision)) headers.set("X-RateLimit-Reset", String(seconds(fromMs + backInMs(decision))));
-}
-
-/**
- * One rule in RateLimit-Policy. The draft's window is in seconds: any other is rounded up, with the units that its
- * rate gives in that time (10 per 250 ms is 40 per second). A concurrency rule has no window. The draft's default unit
- * is requests, so only other units are named.
- */
-function quotaItem({ name, quota, unit }: HeaderRule): string {
-  const named = unit === "requests" ? "" : `;qu="${unit}"`;
-  if (quota.windowMs === undefined) return `"${name}";q=${quota.units}${named}`;
-  const { units, window } = perSeconds(quota.units, quota.windowMs);
-  return `"${name}";q=${units};w=${window}${named}`;
-}
-
-/** The rules in draft 7, `100;w=1;burst=500`: none without a window, and no two with the same units. */
-function quotaPolicies(rules: readonly HeaderRule[]): string {
-  const items = new Map<number, string>();
-  for (const { quota, capacity } of rules) {
-    if (quota.windowMs === undefined) continue;
-    const { units, window } = perSeconds(quota.units, quota.windowMs);
-    const burst = capacity === quota.units ? "" : `;burst=${capacity}`;
-    if (!items.has(units)) items.set(units, `${units};w=${window}${burst}`);
-  }
-  return [...items.values()].join(", ");
-}
-
-function perSeconds(units: number, windowMs: number): { readonly units: number; readonly window: number } {
-  const window = seconds(windowMs);
-  return { units: Math.floor((units * window * 1_000) / windowMs), window };
 }

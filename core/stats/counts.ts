@@ -240,6 +240,6 @@ export function boundsOf(metric: string): readonly number[] {
 }
 
 /** Stored: never remove one. */
-export const DURATION_BOUNDS_MS = [1, 5, 10, 25, 50, 100, 250, 500, 1_000, 5_000, 30_000] as const;
+const DURATION_BOUNDS_MS = [1, 5, 10, 25, 50, 100, 250, 500, 1_000, 5_000, 30_000] as const;
 /** Work under a lease may take hours. Stored: never remove one. */
 const LEASE_BOUNDS_MS = [...DURATION_BOUNDS_MS, 60_000, 300_000, 1_800_000, 7_200_000] as const;

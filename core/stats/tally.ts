@@ -1,6 +1,7 @@
 /** The unsent counts of one isolate, in an array: no text is built before it is sent. */
+import { DENIAL_REASONS } from "../algorithms/algorithm.ts";
 import { orTimeout, type Time } from "../clock.ts";
-import { type Decision, REASONS } from "../protocol/decision.ts";
+import { CALL_REASONS, type Decision } from "../protocol/decision.ts";
 import {
   bucketOf,
   comparedSeries,
@@ -22,7 +23,7 @@ import { TopKeys } from "./top-keys.ts";
 export const MAX_WITH_KEYS = 100;
 
 /** Unknown reasons count as the last. The order is not stored: it may change. */
-const COUNTED_REASONS = [...REASONS, "other"] as const;
+const COUNTED_REASONS = [...CALL_REASONS, ...DENIAL_REASONS, "other"] as const;
 const SOURCES = ["isolate", "object", "pool", "fallback", "other"] as const;
 const OUTCOMES = ["admitted", "denied"] as const;
 const CELLS = COUNTED_REASONS.length * SOURCES.length * OUTCOMES.length;
@@ -169,8 +170,7 @@ const SOURCE_INDEXES = new Map<string, number>(SOURCES.map((source, index) => [s
 
 function cellOf({ success, reason, source }: CountedDecision): number {
   // Nearly all decisions have one of these, and a comparison costs less than a map.
-  const why =
-    reason === "ok" ? 0 : reason === "quota" ? 1 : (REASON_INDEXES.get(reason) ?? COUNTED_REASONS.length - 1);
+  const why = reason === "ok" ? 0 : (REASON_INDEXES.get(reason) ?? COUNTED_REASONS.length - 1);
   const who = source === "isolate" ? 0 : (SOURCE_INDEXES.get(source) ?? SOURCES.length - 1);
   return (why * SOURCES.length + who) * OUTCOMES.length + (success ? 0 : 1);
 }

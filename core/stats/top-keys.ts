@@ -10,7 +10,7 @@
  */
 import type { CountedKey, Summary } from "./messages.ts";
 
-export const TOP_KEYS = 64;
+const TOP_KEYS = 64;
 
 interface KeyCounter {
   key: string;

@@ -3,7 +3,7 @@ import { randomFraction, readClockMs, andThen } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { Decided, Lease, Missing, Released } from "../../core/protocol/answers.ts";
 import type { AcquireCall, ReleaseCall, OfKey } from "../../core/protocol/calls.ts";
-import { type Decision, publicDecision, withJitter } from "../../core/protocol/decision.ts";
+import { type Decision, publicDecision, shedDecision, withJitter } from "../../core/protocol/decision.ts";
 import type { MaybePromise, ObjectStub } from "../../core/protocol/object-methods.ts";
 import {
   boundText,
@@ -16,7 +16,6 @@ import {
   PROBLEMS,
   type ProblemKind,
 } from "../../core/protocol/problems.ts";
-import { shedDecision } from "../../core/protocol/ruleless-decision.ts";
 import { endLease } from "../operations/claims.ts";
 import { type AskKey, MISSING } from "../operations/operations.ts";
 

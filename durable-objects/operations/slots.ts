@@ -320,7 +320,7 @@ function isOwed(id: string): boolean {
   return id.endsWith(OWED);
 }
 
-export function slotsOf({ claims }: KeyState, holder: string): Claim | undefined {
+function slotsOf({ claims }: KeyState, holder: string): Claim | undefined {
   const claim = claims.get(holder);
   return claim?.isSlots === true ? claim : undefined;
 }

@@ -131,12 +131,6 @@ export class RegionKey extends Holder<ReserveCall> {
     return nowMs < this.spendableUntilMs;
   }
 
-  /** Whether nobody needs its bucket: no call has come for a while, and no holder has any of it. */
-  isIdle(nowMs: number): boolean {
-    const isQuiet = nowMs >= this.#heardAtMs + EVERY_MS && this.#keyState.holders.countAt(nowMs) === 0;
-    return isQuiet && this.hasBucket(nowMs);
-  }
-
   /** Whether it has a bucket that the home object has cut by the version in force. */
   isReady(nowMs: number): boolean {
     return this.hasBucket(nowMs) && this.#cutBy === this.#inForce?.fields;
@@ -238,7 +232,8 @@ export class RegionKey extends Holder<ReserveCall> {
     this.#sentAtMs = nowMs;
     this.turn += 1;
     const { policy, key, holder, turn } = this;
-    const isIdle = this.isIdle(nowMs);
+    // Nobody needs its bucket: no call has come for a while, and no holder has any of it.
+    const isIdle = known === 0 && nowMs >= this.#heardAtMs + EVERY_MS && this.hasBucket(nowMs);
     const rules = policy.rules.map((rule, index) => {
       const { name, capacity, algorithm } = rule;
       const { rate, most } = this.#cuts[index] ?? NOTHING;

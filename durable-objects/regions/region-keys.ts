@@ -138,6 +138,8 @@ export class RegionKeys {
 
   #send(key: RegionKey, nowMs: number): void {
     let message = key.ask(nowMs);
+    // It gives its bucket back.
+    if (message.call.ttlMs === 0) this.#keys.delete(nameOf(message.call));
     const replace = (atMs: number) => (message = key.ask(atMs));
     key.sent = inTime(this.#host.time, key.messageMs, () => this.#ask(key, message, replace))
       .then((answer) => {
@@ -156,9 +158,7 @@ export class RegionKeys {
       const nowMs = this.#now();
       const name = nameOf({ policy: key.policy.name, key: key.key });
       if (this.#keys.get(name) !== key || !key.hasBucket(nowMs)) return;
-      const isIdle = key.isIdle(nowMs);
-      if (isIdle) this.#keys.delete(name);
-      if (isIdle || key.needsMessage(nowMs)) this.#send(key, nowMs);
+      if (key.needsMessage(nowMs)) this.#send(key, nowMs);
       else this.#watch(key);
     });
   }

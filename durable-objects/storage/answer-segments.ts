@@ -73,13 +73,13 @@ const BITS = 16;
 
 /** Says of most new keys at once that no segment has them: where a thousand come a second there are over 100 segments. */
 export class FirstLook {
-  readonly #seed: string | undefined;
+  readonly #seed: string;
   readonly #isMixed: boolean;
   readonly #shift: number;
   readonly #bits: Uint8Array;
 
   constructor(segments: readonly Segment[]) {
-    this.#seed = segments[0]?.seed;
+    this.#seed = segments[0]?.seed ?? "";
     this.#isMixed = segments.some(({ seed }) => seed !== this.#seed);
     const count = segments.reduce((sum, { hashes }) => sum + hashes.length, 1);
     this.#shift = Math.clz32(BITS * count);
@@ -92,7 +92,7 @@ export class FirstLook {
   }
 
   mayFind(idempotencyKey: string): boolean {
-    if (this.#seed === undefined || this.#isMixed) return this.#isMixed;
+    if (this.#isMixed) return true;
     const [byte, bit] = this.#place(hash(this.#seed + idempotencyKey));
     return ((this.#bits[byte] ?? 0) & bit) !== 0;
   }

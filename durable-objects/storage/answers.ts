@@ -255,7 +255,7 @@ export class StoredAnswers {
     const segments = this.#load(key);
     for (const other of this.#hashes > MAX_HASHES ? this.#segments.keys() : []) this.#forgetSegments(other);
     this.#segments.set(key, segments);
-    this.#looks.set(segments, new FirstLook(segments));
+    if (segments.length > 0) this.#looks.set(segments, new FirstLook(segments));
     for (const { hashes } of segments) this.#hashes += hashes.length;
     return segments;
   }

@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
 import { algorithms } from "../../core/policies/algorithms.ts";
-import { setPolicyHeaders, type HeaderPolicy } from "../../core/protocol/decision.ts";
+import { type HeaderPolicy, setPolicyHeaders } from "../../core/protocol/headers.ts";
 import { headerPolicy, headerPolicies } from "../../middleware/request-limits.ts";
 import { manualClock, memoryLimiter, unlimited } from "../../package/testing.ts";
 import { specimens } from "../support/algorithms.ts";

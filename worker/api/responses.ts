@@ -5,13 +5,10 @@ import {
   type AllDecisions,
   type AnyDecision,
   type Decision,
-  neverResets,
-  retryAfter,
-  setPolicyHeaders,
-  setQuotaHeaders,
   standingFor,
 } from "../../core/protocol/decision.ts";
 import { allDeniedBody, anyDeniedBody, deniedBody, longestWaitMs } from "../../core/protocol/denied-body.ts";
+import { neverResets, retryAfter, setPolicyHeaders, setQuotaHeaders } from "../../core/protocol/headers.ts";
 import { Problem, LIMITER_PROBLEMS } from "../../core/protocol/problems.ts";
 import { type Counts } from "../../core/stats/counts.ts";
 import { METRIC_FORMATS, metricsText } from "../../core/stats/metrics-text.ts";
@@ -99,7 +96,7 @@ export function decisionText(decision: Decision): string {
 }
 
 /** The same for a call on several keys. RateLimit headers could not name one of them, so only Retry-After is sent. */
-export function allResponse(answered: AllDecisions, deny: DenyStatus): Response {
+function allResponse(answered: AllDecisions, deny: DenyStatus): Response {
   const denied = answered.decisions.filter(({ success }) => !success);
   const headers = { ...JSON_NOT_STORED, ...retryAfter(longestWaitMs(denied)) };
   if (denied.length === 0 || deny === 200) return new Response(JSON.stringify(answered), { headers });

@@ -99,7 +99,7 @@ function prefixProblem({ title, keyPrefix }: Principal): Problem {
 type Grant = Pick<v.InferOutput<typeof StoredToken>, "scopes" | keyof typeof GRANT_FIELDS>;
 
 /** A caller with what its token or binding grants, and the default bounds where that omits them. */
-export function principalOf(title: string, id: string, grant: Grant): Principal {
+function principalOf(title: string, id: string, grant: Grant): Principal {
   const { scopes, policies, keyPrefix } = grant;
   const {
     maxCallsAtOnce = DEFAULT_BOUNDS.maxCallsAtOnce,
@@ -187,7 +187,7 @@ function notConfigured(why: string): Problem {
 export const SCOPES = ["limit", "refund", "force", "reserve", "metrics", "admin"] as const;
 export type Scope = (typeof SCOPES)[number];
 
-export const GRANT_FIELDS = {
+const GRANT_FIELDS = {
   policies: v.optional(v.array(v.string("the name of a policy"), "a list of names of policies")),
   keyPrefix: v.optional(v.string("a prefix that keys must have")),
   maxCallsAtOnce: v.optional(integer(1, MAX_BOUNDS.maxCallsAtOnce)),

@@ -20,9 +20,14 @@ import { type Cost, costOf, type Policy, takesNothing } from "../../core/policie
 import { withCallLimits } from "../../core/policies/seen-policy.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
 import { MAX_CHECKS } from "../../core/protocol/calls.ts";
-import { type AllDecisions, type Decision, settledDecision } from "../../core/protocol/decision.ts";
+import {
+  type AllDecisions,
+  type Decision,
+  degradedDecision,
+  refusedDecision,
+  settledDecision,
+} from "../../core/protocol/decision.ts";
 import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import { degradedDecision, refusedDecision } from "../../core/protocol/ruleless-decision.ts";
 import { clip } from "../../core/violations.ts";
 import { acquireCandidate, limitCandidate } from "./candidates.ts";
 import { digestOf, findChecks, type IndependentCheck, nameOf, textOf, withKeys } from "./checks.ts";

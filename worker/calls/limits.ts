@@ -390,7 +390,7 @@ function withLimits(
   return unfit.length > 0 ? notAllowed(unfit) : badValue(path, limits, `other limits (${whyNot(limits)})`);
 }
 
-export function unknownUnit(unit: string, units: readonly string[]): string {
+function unknownUnit(unit: string, units: readonly string[]): string {
   return `${clip(unit)} is not a unit of this policy: there are ${units.join(", ")}${meant(unit, units)}`;
 }
 

@@ -6,10 +6,9 @@ import type { AcquireRequest, KeyRequest, LimiterCalls } from "../../client/tran
 import { readClockMs } from "../../core/clock.ts";
 import type { Cost, Region } from "../../core/policies/policy.ts";
 import type { AcquireParams } from "../../core/protocol/calls.ts";
-import type { Decision, KeyReport } from "../../core/protocol/decision.ts";
+import { type Decision, type KeyReport, degradedDecision } from "../../core/protocol/decision.ts";
 import type { Attached } from "../../core/protocol/object-methods.ts";
 import { Problem, orThrow } from "../../core/protocol/problems.ts";
-import { degradedDecision } from "../../core/protocol/ruleless-decision.ts";
 import { type Call, type CallContext, type CatalogCall } from "../api/call.ts";
 import { RECORDS } from "../api/records.ts";
 import { type BindingCaller, bindingCaller, scopeProblem } from "../auth/tokens.ts";

@@ -65,8 +65,8 @@ export const CUT = 0.5;
 
 const MAX_PARTS = 5;
 
-/** Then virtual time begins again, so that fractions stay exact enough. */
-const MAX_VIRTUAL = 2 ** 20;
+/** Units that all groups may have paid: then virtual time begins again, so that rounding stays below `SLACK`. */
+const MAX_PAID = 2 ** 16;
 
 /** The shares at an instant: what has come back since has paid debts, and groups that are not active are forgotten. */
 function paidTo({ rate, weightOf }: ShareTerms, before: Shares | undefined, nowMs: number): Shares {
@@ -79,7 +79,7 @@ function paidTo({ rate, weightOf }: ShareTerms, before: Shares | undefined, nowM
   let first = firstOwing(groups, virtual);
   for (let group = groups[first]; group !== undefined; group = groups[first]) {
     const need = (group.clearAt - virtual) * owing;
-    virtual = need > paid ? virtual + paid / owing : group.clearAt;
+    virtual = need > paid + SLACK ? virtual + paid / owing : group.clearAt;
     paid = Math.max(0, paid - need);
     // Rounding may have cleared it too.
     if (group.clearAt > virtual) break;
@@ -106,8 +106,8 @@ function withoutIdle(shares: Shares, owing: number): Shares {
 }
 
 function begunAgain(shares: Shares): Shares {
-  const { virtual, groups } = shares;
-  if (virtual < MAX_VIRTUAL) return shares;
+  const { virtual, weights, groups } = shares;
+  if (virtual * weights < MAX_PAID) return shares;
   const moved = groups.map((group) => ({ ...group, clearAt: Math.max(0, group.clearAt - virtual) }));
   return { ...shares, virtual: 0, groups: moved };
 }

@@ -153,19 +153,19 @@ function withShares(algorithm: AnyAlgorithm): Algorithm<FairConfig, FairState> {
     decide: (config, state, nowMs, cost, outstanding) =>
       decide(algorithm, config, state, nowMs, cost, outstanding),
     ...(algorithm.noteHold && {
-      noteHold: ({ inner }, state, nowMs) => {
-        const noted = algorithm.noteHold?.(inner, state?.inner, nowMs);
-        return stateOf(noted, state?.shares);
-      },
+      noteHold: ({ inner }, state, nowMs) =>
+        stateOf(algorithm.noteHold?.(inner, state?.inner, nowMs), state?.shares),
     }),
-    debit: (config, state, nowMs, units) =>
-      stateOf(algorithm.debit(config.inner, state?.inner, nowMs, units), taken(config, state, nowMs, units)),
+    debit: (config, state, nowMs, units) => {
+      const inner = algorithm.debit(config.inner, state?.inner, nowMs, units);
+      return stateOf(inner, taken(config, state?.shares, nowMs, units));
+    },
     ...(algorithm.maxDebit && {
       maxDebit: ({ inner }, state, nowMs) => algorithm.maxDebit?.(inner, state?.inner, nowMs) ?? Infinity,
     }),
     credit: (config, state, nowMs, units, ...charge) => {
       const inner = algorithm.credit(config.inner, state?.inner, nowMs, units, ...charge);
-      return stateOf(inner, taken(config, state, nowMs, -units));
+      return stateOf(inner, taken(config, state?.shares, nowMs, -units));
     },
     untouchedAtMs: ({ inner }, state, uses) => algorithm.untouchedAtMs(inner, state?.inner, uses),
     refilled: ({ inner }, state, nowMs) => algorithm.refilled?.(inner, state?.inner, nowMs),
@@ -176,9 +176,8 @@ function withShares(algorithm: AnyAlgorithm): Algorithm<FairConfig, FairState> {
     pack({ inner: config }, { inner, shares }, nowMs, before) {
       if (inner === undefined) return { record: undefined };
       const packed = algorithm.pack(config, inner, nowMs, plain(before));
-      return shares === undefined
-        ? packed
-        : { ...packed, record: { ...(packed.record as object), fair: packShares(shares) } };
+      if (shares === undefined) return packed;
+      return { ...packed, record: { ...(packed.record as object), fair: packShares(shares) } };
     },
     unpack({ inner: config, terms }, record, segments) {
       const { fair } = record as { readonly fair?: PackedShares };
@@ -202,7 +201,7 @@ function lastsUntilMs(algorithm: AnyAlgorithm, config: FairConfig, { shares, inn
 const BYTES_OF_GROUP = 256;
 
 function partOfGroup(config: FairConfig, state: FairState | undefined, nowMs: number): PartOfGroup {
-  return config.group === undefined ? { part: 0, held: 0 } : standingAt(config, state, nowMs, 0);
+  return config.group === undefined ? { part: 0, held: 0 } : standingAt(config, state?.shares, nowMs, 0);
 }
 
 function activeGroups({ terms, sharing }: FairConfig, state: FairState | undefined, nowMs: number): string[] {
@@ -215,19 +214,19 @@ function stateOf(inner: unknown, shares: Shares | undefined): FairState | undefi
   return inner === undefined && isEmpty ? undefined : { inner, shares };
 }
 
-function taken(config: FairConfig, state: FairState | undefined, nowMs: number, units: number) {
-  if (config.group === undefined || units === 0) return state?.shares;
-  return config.sharing.withTaken(standingAt(config, state, nowMs, 0, 0), units);
+function taken(config: FairConfig, shares: Shares | undefined, nowMs: number, units: number) {
+  if (config.group === undefined || units === 0) return shares;
+  return config.sharing.withTaken(standingAt(config, shares, nowMs, 0, 0), units);
 }
 
 function standingAt(
   { terms, sharing, group = "", namedBy, held: heldBy }: FairConfig,
-  state: FairState | undefined,
+  shares: Shares | undefined,
   atMs: number,
   outstanding: number,
   held = heldBy?.get(group),
 ): Standing {
-  return standingOf(terms, sharing.paidTo(terms, state?.shares, atMs), group, held, outstanding, namedBy);
+  return standingOf(terms, sharing.paidTo(terms, shares, atMs), group, held, outstanding, namedBy);
 }
 
 function decide(
@@ -243,7 +242,7 @@ function decide(
   const decideInner = (units: number, reserved = 0) =>
     algorithm.decide(inner, state?.inner, nowMs, units, outstanding + reserved);
   if (group === undefined) return withoutGroup(decideInner(cost), before);
-  const standing = standingAt(config, state, nowMs, outstanding);
+  const standing = standingAt(config, before, nowMs, outstanding);
   const reserved = cost === 0 ? 0 : sharing.reserve(standing, cost);
   const decision = decideInner(cost, reserved);
   if (decision.allowed && (cost === 0 || sharing.passes(standing, cost))) {
@@ -287,48 +286,45 @@ function withoutGroup(decision: AlgorithmDecision<unknown>, shares: Shares | und
   return denied;
 }
 
-/** Behind the ends of so many holds, and for a call alone, a wait is as if what is held could come back: a lower bound. */
+/** In a queue a wait asks the shares anew at so many ends of holds; beyond them it is a lower bound. */
 const MAX_ENDS = 64;
 
 /**
- * What passes at an instant passes the algorithm later too; whether a share does, is asked of that instant. What calls of
- * groups take until then, their groups owe. In a queue a call that passes too soon may delay those behind it, so there the
- * share is asked again when a hold ends, as its group owes the units from then on.
+ * The algorithm says when there are units, and the shares are asked of that instant. Groups owe then what their calls have
+ * taken until it, and in a queue what their holds have taken as they ended: there a call that passes too soon may delay
+ * those behind it. For a call alone a wait is as if what is held could come back: a lower bound.
  */
 function forecastOf(of: AnyAlgorithm, config: FairConfig, state?: FairState, isQueue = false): Forecast {
   const inner = of.forecast(config.inner, state?.inner);
-  let now = state;
-  let [ends, nextEndMs] = [isQueue ? 0 : MAX_ENDS, Infinity];
-  const ended = new Map<string, number>();
-  const { namedBy: _, ...others } = config;
-  const seenBy = (group: string) => (group === config.group ? config : { ...others, group });
-  const take = (by: FairConfig, atMs: number, units: number) => {
-    now = { inner: undefined, shares: taken(by, now, atMs, units) };
-  };
+  const { namedBy: _, ...unnamed } = config;
+  const seenBy = (group: string) => (group === config.group ? config : { ...unnamed, group });
+  let shares = state?.shares;
+  const endedUnits = new Map<string, number>();
+  let [endsLeft, nextEndMs] = [isQueue ? MAX_ENDS : 0, Infinity];
   return {
     debit(uses, from, to) {
       inner.debit(uses, from, to);
       nextEndMs = uses.endsMs[to] ?? Infinity;
-      if (to > from) ends += 1;
+      if (to > from) endsLeft -= 1;
       for (let index = from; index < to; index += 1) {
         const [group, units = 0, endMs = 0] = [uses.groups?.[index], uses.units[index], uses.endsMs[index]];
         if (group === undefined) continue;
-        ended.set(group, (ended.get(group) ?? 0) + units);
-        if (isQueue) take({ ...others, group }, endMs, units);
+        endedUnits.set(group, (endedUnits.get(group) ?? 0) + units);
+        if (isQueue) shares = taken({ ...unnamed, group }, shares, endMs, units);
       }
     },
     take(atMs, units, group = config.group) {
       inner.take(atMs, units);
-      if (group !== undefined) take(seenBy(group), atMs, units);
+      if (group !== undefined) shares = taken(seenBy(group), shares, atMs, units);
     },
     passesAtMs(atMs, cost, outstanding, group = config.group) {
       const unitsAtMs = (reserved: number) => inner.passesAtMs(atMs, cost, outstanding + reserved);
       if (cost === 0 || group === undefined) return unitsAtMs(0);
-      const held = (config.held?.get(group) ?? 0) - (ended.get(group) ?? 0);
-      const standing = standingAt(seenBy(group), now, atMs, outstanding, held);
-      return config.sharing.passesAtMs(standing, cost, unitsAtMs, ends < MAX_ENDS ? nextEndMs : undefined);
+      const held = (config.held?.get(group) ?? 0) - (endedUnits.get(group) ?? 0);
+      const standing = standingAt(seenBy(group), shares, atMs, outstanding, held);
+      return config.sharing.passesAtMs(standing, cost, unitsAtMs, endsLeft > 0 ? nextEndMs : undefined);
     },
-    isCertain: (atMs, outstanding) => ends >= MAX_ENDS && inner.isCertain(atMs, outstanding),
+    isCertain: (atMs, outstanding) => endsLeft <= 0 && inner.isCertain(atMs, outstanding),
   };
 }
 
@@ -391,8 +387,8 @@ export function shareBehind(
   const fair = config as FairConfig;
   if (rateWeightsOf(config) === undefined || fair.group === undefined) return undefined;
   const units = ahead.reduce((sum, each) => sum + each, 0);
-  const shares = taken(fair, state as FairState | undefined, nowMs, units);
-  const standing = standingAt(fair, { inner: undefined, shares }, nowMs, 0);
+  const shares = taken(fair, (state as FairState | undefined)?.shares, nowMs, units);
+  const standing = standingAt(fair, shares, nowMs, 0);
   const isLarge = ahead.some((each) => fair.sharing.sureAfterMs(standing, each) === null);
   const sureMs = isLarge ? null : fair.sharing.sureAfterMs(standing, cost);
   return { group: fair.group, ...shareOf(standing, fair.windowMs), sureAfterMs: sureMs };

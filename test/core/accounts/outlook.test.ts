@@ -178,7 +178,7 @@ test("of a debt that is too large for a log, what is cut off is cut off in the f
         plain.withoutTaking(ruleAccounts, START_MS, asked),
       );
     }),
-    { numRuns: depth(100, 4_000) },
+    { numRuns: depth(400, 4_000) },
   );
 });
 

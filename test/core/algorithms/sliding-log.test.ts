@@ -278,3 +278,19 @@ test("a debt goes below zero and leaves as its units do", () => {
   expect(slidingLog.decide(config, state, 100, 1, 0)).toMatchObject({ remaining: 0, retryAfterMs: 900 });
   expect(slidingLog.decide(config, state, 1_000, 1, 0)).toMatchObject({ allowed: true, remaining: 0 });
 });
+
+test("a debt of as many units as a log can count is over only when all of them are given back", () => {
+  const [config, max] = [configure({ limit: 10, window: 1_000 }), 2 ** 32 - 1];
+  for (const debt of [10, 2 ** 31, 2 ** 31 + 10, max - 1, max, max + 1, 2 ** 40]) {
+    // Those above it are cut off.
+    const counted = Math.min(debt, max);
+    for (const [back, left] of [
+      [counted - 10, 0],
+      [counted - 1, 9],
+      [counted, 10],
+    ] as const) {
+      const credited = slidingLog.credit(config, slidingLog.debit(config, undefined, 0, debt), 0, back);
+      expect(slidingLog.decide(config, credited, 0, 0, 0).remaining, `${back} of ${debt}`).toBe(left);
+    }
+  }
+});

@@ -3,9 +3,8 @@ import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
 import type { Decided, RuleDecision } from "../../../core/protocol/answers.ts";
-import { publicDecision, type Decision } from "../../../core/protocol/decision.ts";
+import { type Decision, degradedDecision, publicDecision } from "../../../core/protocol/decision.ts";
 import { deniedBody } from "../../../core/protocol/denied-body.ts";
-import { degradedDecision } from "../../../core/protocol/ruleless-decision.ts";
 import {
   decisionHeaders,
   decisionResponse,

@@ -1,7 +1,6 @@
 import { expect, test } from "vitest";
 import type { Policy } from "../../../core/policies/policy.ts";
-import { publicDecision, type Decision } from "../../../core/protocol/decision.ts";
-import { degradedDecision } from "../../../core/protocol/ruleless-decision.ts";
+import { type Decision, degradedDecision, publicDecision } from "../../../core/protocol/decision.ts";
 import { decisionHeaders as headersAt } from "../../../worker/api/responses.ts";
 import { parsePolicies } from "../../support/milliseconds.ts";
 

@@ -1,7 +1,6 @@
 import { describe, expect, test } from "vitest";
 import type { RuleDecision } from "../../../core/protocol/answers.ts";
-import { publicDecision } from "../../../core/protocol/decision.ts";
-import { degradedDecision } from "../../../core/protocol/ruleless-decision.ts";
+import { degradedDecision, publicDecision } from "../../../core/protocol/decision.ts";
 import { decisionHeaders } from "../../../worker/api/responses.ts";
 import { parsePolicies } from "../../support/milliseconds.ts";
 
