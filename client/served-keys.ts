@@ -81,12 +81,7 @@ export class ServedKeys {
    * Whether a client's call is decided here. After the time one of them asks the object again.
    * @param said by its message for units, if it is one
    */
-  has(
-    policy: PolicyView,
-    key: string,
-    said: Pick<ReserveCall, "holder" | "rules"> | undefined,
-    nowMs: number,
-  ): boolean {
+  has(policy: PolicyView, key: string, nowMs: number, said?: Pick<ReserveCall, "holder" | "rules">): boolean {
     const place = placeOf(policy, key);
     const untilMs = this.#untilMs.get(place);
     if (untilMs === undefined) return false;

@@ -12,7 +12,7 @@ import {
   versionOf,
 } from "../../core/policies/policy.ts";
 import type { Answer, AnswerText, Peeked, Slots, UnsupportedProtocol } from "../../core/protocol/answers.ts";
-import type { Attempt, LimitParams, ReserveCall } from "../../core/protocol/calls.ts";
+import type { Attempt, LimitParams } from "../../core/protocol/calls.ts";
 import {
   type Decision,
   type KeyReport,
@@ -357,11 +357,6 @@ export class LimiterClient {
 
   sampleTogether(calls: Parameters<LoadShedding["sampleTogether"]>[1]): Promise<SheddingSample[]> {
     return this.#shedding.sampleTogether(this.#parts, calls);
-  }
-
-  /** Whether a client's calls on the key are decided here. @param said by its message for units, if it is one */
-  serves(policy: PolicyView, key: string, said?: Pick<ReserveCall, "holder" | "rules">): boolean {
-    return this.served.has(policy, key, said, this.nowMs);
   }
 
   /** Forwards a client's call. The answer may say that the next ones are decided here. */

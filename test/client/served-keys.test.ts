@@ -37,7 +37,7 @@ function start() {
     });
   };
   const has = (holder?: string, demand = 2) =>
-    served.has(POLICY, "key", holder === undefined ? undefined : { holder, rules: rules(demand) }, clock.ms);
+    served.has(POLICY, "key", clock.ms, holder === undefined ? undefined : { holder, rules: rules(demand) });
   const reservation = () => cache.open(POLICY, "key", clock.ms);
   return { clock, served, ask, has, sent, reservation };
 }

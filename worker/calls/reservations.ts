@@ -145,7 +145,7 @@ async function answerLimit(message: Message, limit: Limit, input: unknown): Answ
   if (target instanceof Problem) return target;
   if (!target.readsObject || takesNothing(target.policy, limit.cost))
     return await answerDecision(message, target, limit);
-  if (message.client.serves(target.policy, target.key)) return await decideHere(message, target, limit);
+  if (isServed(message, target)) return await decideHere(message, target, limit);
   return await askObject(message, target, limit);
 }
 
@@ -181,7 +181,7 @@ async function answerDecision(
   limit: Asked,
 ): Answered<ReservationAnswer> {
   const { policy, key, holdsNext } = target;
-  if (holdsNext && !takesNothing(policy, limit.cost) && !message.client.serves(policy, key)) {
+  if (holdsNext && !takesNothing(policy, limit.cost) && !isServed(message, target)) {
     const answer = await askObject(message, target, limit);
     const isDecided = answer !== null && !(answer instanceof Problem) && "rules" in answer;
     return isDecided ? { decision: toDecision(policy, key, answer) } : answer;
@@ -189,6 +189,15 @@ async function answerDecision(
   const { cost, priority } = limit;
   const decision = await decide(message.client, { policy, key }, { cost, priority });
   return decision instanceof Problem ? decision : { decision };
+}
+
+/** @param said by a message for units, if the call is one */
+function isServed(
+  { client }: Message,
+  { policy, key }: Target,
+  said?: Pick<Reserve, "holder" | "rules">,
+): boolean {
+  return client.served.has(policy, key, client.nowMs, said);
 }
 
 /** Decides a client's call by what this isolate holds. The client gets no units. */
@@ -224,7 +233,7 @@ async function answerReserve(message: Message, call: Reserve, input: unknown): A
     const strays = Object.keys(rules).filter((name) => !policy.rules.some((rule) => rule.name === name));
     if (strays.length > 0) return notAllowed(strays.map((name) => strayRule(policy, name)));
     const { client } = message;
-    if (hasNothing(call) && client.serves(policy, key, { holder, rules }))
+    if (hasNothing(call) && isServed(message, target, { holder, rules }))
       return await decideHere(message, target, call, holder);
     const reserve = { ...messageOf(target, call), holder, turn, ttlMs, isShort, takesBucket, rules };
     return recorded(message, target, call, answerOf(await client.askFor(policy, key, { reserve })));
