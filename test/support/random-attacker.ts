@@ -55,13 +55,13 @@ const WEIGHTS: readonly (readonly [Kind, number])[] = [
 export async function attack(
   { caller, ask, random, isAdmin }: Attacker,
   grounds: Grounds,
-  untilMs: number,
+  isOver: () => boolean,
   note: (made: Made) => void,
 ): Promise<void> {
   const pick = picker(random);
   const claims: Claim[] = [];
   let before: Made | undefined;
-  while (Date.now() < untilMs) {
+  while (!isOver()) {
     const again = before?.argument.idempotencyKey !== undefined && random() < RETRIED ? before : undefined;
     const kind = again?.kind ?? pick.weighed(WEIGHTS);
     if (kind === "reset" && !isAdmin) continue;

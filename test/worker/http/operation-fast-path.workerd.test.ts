@@ -221,5 +221,6 @@ test("histories of calls, allowed and odd ones, are answered alike", async () =>
     }),
     { numRuns: depth(5, 40) },
   );
-  for (const status of [200, 204, 404, 422]) expect(statuses).toHaveProperty(`${status}`);
+  // Five histories may have none of the others.
+  for (const status of depth([200, 404], [200, 204, 404, 422])) expect(statuses).toHaveProperty(`${status}`);
 });
