@@ -49,9 +49,8 @@ export class IsolateKeySlots extends KeySlots<Policy> {
   hasCalls = false;
   /** The object has refused a rest, and is not asked for one before. */
   noRestUntilMs = -Infinity;
-  /** Units that were asked for, of which each counts less the longer ago it was: by e in `MAX_REST_MS`. */
-  #recent = 0;
-  #recentAtMs = 0;
+  /** Acquires and their units, of which each counts less the longer ago it was: by e in `MAX_REST_MS`. */
+  #recent = { calls: 0, units: 0, atMs: 0 };
 
   override get isHolding(): boolean {
     return super.isHolding || this.handed.size > 0;
@@ -72,22 +71,24 @@ export class IsolateKeySlots extends KeySlots<Policy> {
 
   override called(units: number, nowMs: number): void {
     super.called(units, nowMs);
-    this.#recent = this.#recentUnits(nowMs) + units;
-    this.#recentAtMs = nowMs;
+    const recent = this.#recentAt(nowMs);
+    this.#recent = { calls: recent.calls + 1, units: recent.units + units, atMs: nowMs };
   }
 
-  #recentUnits(nowMs: number): number {
-    return this.#recent * Math.exp((this.#recentAtMs - nowMs) / MAX_REST_MS);
+  #recentAt(nowMs: number): { readonly calls: number; readonly units: number } {
+    const { calls, units, atMs } = this.#recent;
+    const part = Math.exp((atMs - nowMs) / MAX_REST_MS);
+    return { calls: part * calls, units: part * units };
   }
 
   /** The slots that its calls need while it rests; `undefined`: they are too many or too few for a rest, or too long. */
   rest(nowMs: number): SlotsCall["rest"] {
-    const units = this.#recentUnits(nowMs);
+    const { calls, units } = this.#recentAt(nowMs);
     const isSeldomHanded = this.heldMs !== undefined && this.heldMs <= this.paceMs / 2;
     // After a rest without calls the slots go home.
-    if (this.calls === 0 || units < MIN_CALLS || !isSeldomHanded || nowMs < this.noRestUntilMs)
+    if (this.calls === 0 || calls < MIN_CALLS || !isSeldomHanded || nowMs < this.noRestUntilMs)
       return undefined;
-    const ms = Math.min(MAX_REST_MS, Math.floor((CALLS_OF_REST * MAX_REST_MS) / units));
+    const ms = Math.min(MAX_REST_MS, Math.floor((CALLS_OF_REST * MAX_REST_MS) / calls));
     return ms <= this.paceMs ? undefined : { units: this.needed(units / MAX_REST_MS), ms };
   }
 
@@ -109,7 +110,7 @@ export class IsolateKeySlots extends KeySlots<Policy> {
   /** While it rests, one call too many now and then is no reason for a message. */
   protected override isShort(nowMs: number): boolean {
     if (!super.isShort(nowMs) || this.restMs === 0) return super.isShort(nowMs);
-    return this.token >= this.tokensEnd || this.needed(this.#recentUnits(nowMs) / MAX_REST_MS) > this.kept;
+    return this.token >= this.tokensEnd || this.needed(this.#recentAt(nowMs).units / MAX_REST_MS) > this.kept;
   }
 
   /** If another version decides now, idle slots go back, and none is leased before the object has answered by that. */

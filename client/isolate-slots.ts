@@ -83,6 +83,39 @@ export class IsolateSlots {
     return answer;
   }
 
+  /**
+   * The object has denied a call for want of slots, and this isolate has free ones.
+   * @param remaining the slots that are free at the object
+   * @returns its grant, if they suffice; whether they were given back, so that the object may grant it now
+   */
+  async afterDenial(
+    caller: ClientContext,
+    policy: Policy,
+    key: string,
+    call: AcquireParams & Pick<WaitingCall, "makeId">,
+    remaining: number,
+  ): Promise<Decided | boolean> {
+    const rule = relaxedRule(policy);
+    const slots = this.#find(policy, key);
+    if (rule === undefined || slots === undefined) return false;
+    const nowMs = this.#now(caller.time.nowMs());
+    this.#serve(slots, nowMs);
+    const units = costOf(rule, call.cost);
+    const mayLease = isPlain(call) && slots.firstWaiting === undefined;
+    if (mayLease && slots.admits(units, call.ttlMs, nowMs)) {
+      const lease = { id: call.makeId(slots.holder), units, ttlMs: call.ttlMs, caller: caller.callerId };
+      return slots.grant(rule, lease, nowMs, 0);
+    }
+    if (slots.idle <= 0 || remaining + slots.idle < units || slots.isUnderWay(nowMs)) return false;
+    await this.#send(caller, slots, nowMs, true);
+    return true;
+  }
+
+  /** The free slots of this isolate, which a call in it may use, beside those of the object. */
+  freeOf(policy: Policy, key: string): number {
+    return Math.max(0, this.#find(policy, key)?.idle ?? 0);
+  }
+
   /** The policy leases no slots any more: the object is to hear of it before the rest is over. */
   #endRest(caller: ClientContext, policy: Policy, key: string, nowMs: number): void {
     const slots = this.#find(policy, key);
@@ -251,11 +284,16 @@ export class IsolateSlots {
     this.#keep(caller, nowMs);
   }
 
-  /** Says all that it has, and asks for what its leases need. */
-  async #send(caller: ClientContext, slots: IsolateKeySlots, nowMs: number): Promise<void> {
+  /** Says all that it has, and asks for what its leases need, or gives back all that is free. */
+  async #send(
+    caller: ClientContext,
+    slots: IsolateKeySlots,
+    nowMs: number,
+    isGivingBack = false,
+  ): Promise<void> {
     slots.endExpired(nowMs);
     const rule = relaxedRule(slots.policy);
-    const mayLease = rule !== undefined;
+    const mayLease = rule !== undefined && !isGivingBack;
     const resting = mayLease ? slots.rest(nowMs) : undefined;
     const wanted = mayLease ? slots.estimate(nowMs) : 0;
     const rest = resting && { ...resting, units: Math.max(resting.units, wanted) };

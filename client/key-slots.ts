@@ -67,10 +67,12 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
   lifeMs = 0;
   granted = 0;
   released = 0;
-  /** Units that were asked for in this period. */
-  calls = 0;
+  /** Acquires of this period, and the units that they asked for. */
+  protected calls = 0;
+  #units = 0;
   protected sinceMs: number;
   #callsPerPace = 0;
+  #unitsPerPace = 0;
   /** The most slots in use at a time, with those of a call that found none: in this period and in the last. */
   #peak = 0;
   #lastPeak = 0;
@@ -113,10 +115,11 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
   /** Notes an acquire. Without slots, calls of the last pace alone are worth some. */
   called(units: number, nowMs: number): void {
     if (!this.isHolding && nowMs >= this.sinceMs + this.paceMs) {
-      this.calls = 0;
+      [this.calls, this.#units] = [0, 0];
       this.sinceMs = nowMs;
     }
-    this.calls += units;
+    this.calls += 1;
+    this.#units += units;
     this.#peak = Math.max(this.#peak, this.inUse + units);
   }
 
@@ -191,18 +194,19 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
     const spanMs = nowMs - this.sinceMs;
     if (spanMs >= this.paceMs / 2) {
       this.#callsPerPace = (this.#callsPerPace + (this.calls * this.paceMs) / spanMs) / 2;
+      this.#unitsPerPace = (this.#unitsPerPace + (this.#units * this.paceMs) / spanMs) / 2;
       this.sinceMs = nowMs;
-      this.calls = 0;
+      [this.calls, this.#units] = [0, 0];
       this.#lastPeak = this.#peak;
       this.#peak = 0;
     }
-    const calls = Math.max(this.#callsPerPace, this.calls);
-    if (calls < MIN_CALLS) return 0;
-    return Math.max(this.needed(calls / this.paceMs, minInUse), this.#peak, this.#lastPeak);
+    if (Math.max(this.#callsPerPace, this.calls) < MIN_CALLS) return 0;
+    const units = Math.max(this.#unitsPerPace, this.#units);
+    return Math.max(this.needed(units / this.paceMs, minInUse), this.#peak, this.#lastPeak);
   }
 
-  protected needed(callsPerMs: number, minInUse = 0): number {
-    const inUse = Math.max(minInUse, callsPerMs * (this.heldMs ?? this.paceMs));
+  protected needed(unitsPerMs: number, minInUse = 0): number {
+    const inUse = Math.max(minInUse, unitsPerMs * (this.heldMs ?? this.paceMs));
     return Math.max(1, Math.ceil(inUse + 2 * Math.sqrt(inUse)));
   }
 

@@ -103,7 +103,7 @@ export class ClaimClient {
   ): Answered<Decision> {
     const { denial, shed, isShadow } = await this.#objects.shed(policy, key, call);
     if (denial !== undefined) return denial;
-    const answer = await this.#acquire(policy, key, { ...call, shed }, signal);
+    const answer = await this.#acquireBoth(policy, key, { ...call, shed }, signal);
     if (answer instanceof Problem) return answer;
     if (answer !== undefined && "here" in answer) return toDecision(policy, key, answer.here, "isolate");
     const isAnswered = answer !== undefined && !hasNoRules(answer);
@@ -111,6 +111,26 @@ export class ClaimClient {
       this.#slots.granted(this.#caller, policy, key, answer.lease.id);
     const decision = isAnswered ? decisionOf(policy, key, answer) : degradedDecision(policy, key);
     return isShadow === true ? asShadow(decision) : decision;
+  }
+
+  /** What the object has denied may be granted with this isolate's free slots: by it, or by the object once it has them. */
+  async #acquireBoth(policy: Policy, key: string, call: AcquireParams, signal?: AbortSignal) {
+    const answer = await this.#acquire(policy, key, call, signal);
+    if (answer === undefined || !("rules" in answer)) return answer;
+    const [rule] = answer.rules;
+    if (rule === undefined || rule.success) return this.#withFree(policy, key, answer);
+    const makeId = (holder: string) => this.#makeId(policy, key, holder, call.id);
+    const asked = { ...call, makeId };
+    const second = await this.#slots.afterDenial(this.#caller, policy, key, asked, rule.remaining);
+    if (typeof second !== "boolean") return { here: second };
+    return second ? await this.#acquire(policy, key, call, signal) : this.#withFree(policy, key, answer);
+  }
+
+  /** Slots that are free in this isolate remain for its callers. */
+  #withFree(policy: Policy, key: string, answer: Answer) {
+    const free = this.#slots.freeOf(policy, key);
+    if (free === 0 || !("rules" in answer)) return answer;
+    return { ...answer, rules: answer.rules.map((rule) => ({ ...rule, remaining: rule.remaining + free })) };
   }
 
   /** A call that waits, also for a pool, ends with its caller. */

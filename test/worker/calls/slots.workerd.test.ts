@@ -119,3 +119,26 @@ test("slots that an isolate has are not leased beyond a lower limit, from the in
   expect(all.filter((each) => each.body["success"] === true).length).toBeLessThanOrEqual(10);
   for (const each of all) expect(each.body).toMatchObject({ limit: 10, override: key });
 });
+
+test("a fresh key admits a call of any part of its limit, and says the largest that would pass after it", async () => {
+  for (const units of [3, 10, 19, 20]) {
+    const key = freshKey();
+    const { body } = await acquire(POLICY, key, { units, ttlMs: 5_000 });
+    expect(body).toMatchObject({ success: true, remaining: 20 - units });
+  }
+});
+
+test("a call that is larger than the isolate's free slots gets those too, of a hot key that nobody else uses", async () => {
+  const key = freshKey();
+  await heat(key);
+  await acquire(POLICY, key, { units: 2, ttlMs: 7_000 });
+  for (const units of [18, 17, 18]) {
+    const acquired = await acquire(POLICY, key, { units, ttlMs: 5_000 });
+    expect(acquired.body).toMatchObject({ success: true });
+    await release(idIn(acquired));
+  }
+  expect((await acquire(POLICY, key, { units: 19, ttlMs: 5_000 })).body).toMatchObject({
+    success: false,
+    remaining: 18,
+  });
+});
