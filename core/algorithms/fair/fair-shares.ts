@@ -160,7 +160,7 @@ function waitNow(standing: Standing, cost: number, isHeld: boolean): number {
   if (passes(standing, cost)) return 0;
   const { terms, shares, part, all, held } = standing;
   const owesMs = (most: number) =>
-    isHeld && most < held - SLACK ? Infinity : msFor(terms, untilOwes(standing, most));
+    isHeld && most < held - SLACK ? Infinity : Math.ceil(untilOwes(standing, most + SLACK) / terms.rate);
   const within = owesMs(Math.max(0, part - cost));
   const excess = all + cost - (1 - CUT) * terms.burst - part;
   const roomMs = isHeld && excess > shares.owed + SLACK ? Infinity : msFor(terms, excess);
