@@ -49,8 +49,24 @@ export class OwnLeases {
     return this.#slots.giveBack(isClosing);
   }
 
-  /** Grants a lease from a slot that is held here; `undefined`: the limiter decides. */
-  acquire({ ttlMs, waitMs, ...request }: AcquireRequest): Decision | undefined {
+  /**
+   * Grants a lease from a slot that is held here, or asks the limiter. What that denies may be granted with the slots that
+   * are free here: by this client, or by the limiter once it has them.
+   */
+  async decide(request: AcquireRequest, ask: () => Promise<Decision>): Promise<Decision> {
+    const own = this.#acquire(request);
+    if (own !== undefined) return this.#reservations.noted(own);
+    const decision = await ask();
+    const { idempotencyKey, waitMs, units = 1 } = request;
+    const mayTryAgain = idempotencyKey === undefined && !waitMs && typeof units === "number";
+    if (decision.success || !mayTryAgain) return decision;
+    const second = this.#acquire(request);
+    if (second !== undefined) return this.#reservations.noted(second);
+    const { policy, key, remaining = 0 } = decision;
+    return (await this.#slots.giveIdle(policy, key, units, remaining)) ? await ask() : decision;
+  }
+
+  #acquire({ ttlMs, waitMs, ...request }: AcquireRequest): Decision | undefined {
     const call = waitMs ? undefined : plainCall(request, undefined, "units");
     if (call === undefined || this.#reservations.isRefused) return undefined;
     const described = this.#reservations.policy(call.policy);

@@ -134,6 +134,16 @@ export class ProcessSlots {
     return { fencingToken: lease.fencingToken, expiresAfterMs: forMs };
   }
 
+  /** Gives back the free slots of a key, if these and those that remain at the object are as many. */
+  async giveIdle(policy: string, key: string, units: number, remaining: number): Promise<boolean> {
+    const nowMs = this.#now();
+    const slots = this.#keys.find(policy, key);
+    if (slots === undefined || slots.idle <= 0 || slots.isUnderWay(nowMs)) return false;
+    if (remaining + slots.idle < units) return false;
+    await this.#send(slots, nowMs, 0);
+    return true;
+  }
+
   /** Gives back all slots that are not leased. @param isClosing all leases are lost, and theirs too */
   async giveBack(isClosing: boolean): Promise<void> {
     const nowMs = this.#now();

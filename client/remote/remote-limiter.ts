@@ -148,8 +148,8 @@ export class RemoteLimiter extends UniformClient implements Limiter {
     const { signal, ...params } = request;
     const call = this.#withPolicy(params);
     // In a worker a lease outlives its request, and one that was granted here would not.
-    const own = this.#time.isLasting && !this.#isClosed ? this.#leases.acquire(call) : undefined;
-    const decision = (own && this.#reservations.noted(own)) ?? (await this.#decide("acquire", call, signal));
+    const ask = () => this.#decide("acquire", call, signal);
+    const decision = await (this.#time.isLasting && !this.#isClosed ? this.#leases.decide(call, ask) : ask());
     return withRelease(decision, (id) => this.release({ id }));
   }
 

@@ -9,7 +9,7 @@ import { ownKey, readClaimId } from "../../core/protocol/names.ts";
 import type { HeldMessage } from "../../core/protocol/reservation-messages.ts";
 import { describeForClient } from "../../worker/calls/reservations.ts";
 import { depth } from "../support/depth.ts";
-import { LeasedKey, policies } from "../support/leased-key.ts";
+import { LeasedKey, LIMIT, policies } from "../support/leased-key.ts";
 
 const ONE_WAY_MS = 5;
 /** From then on it has its slots. */
@@ -70,7 +70,7 @@ function start(name: "hour" | "brief", isCut: (atMs: number) => boolean = () => 
     );
   const sent = (fromMs: number, untilMs: number) =>
     sentAtMs.filter((atMs) => atMs >= fromMs && atMs < untilMs).length;
-  return { key, state, run, acquire, release, renew, outstanding, sent, secretOf };
+  return { key, state, slots, run, acquire, release, renew, outstanding, sent, secretOf };
 }
 
 test("an idle process with a lease of an hour sends at most 20 messages a minute, and keeps the lease", async () => {
@@ -103,6 +103,23 @@ test.each([
     expect(outstanding()).toBe(0);
   },
 );
+
+test("free slots of a process go back for a call that needs them and those of the object, and only then", async () => {
+  const { key, slots, run, outstanding } = start("brief");
+  const free = () => LIMIT - outstanding();
+  const answers: (boolean | undefined)[] = [];
+  await run(200, (nowMs) => {
+    if (nowMs === 100) {
+      expect(slots.isHolding).toBe(true);
+      expect(free()).toBeLessThan(LIMIT - 1);
+      for (const units of [LIMIT, LIMIT - 1])
+        void slots.giveIdle("brief", "key", units, free()).then((isBack) => answers.push(isBack));
+    }
+  });
+  expect(answers).toEqual([false, true]);
+  expect(free()).toBe(LIMIT - 1);
+  expect(key.lease("large", LIMIT - 1)).toBe(true);
+});
 
 test("a process that has kept a lease for long keeps it while the limiter is away for 5 s", async () => {
   for (let cutMs = MINUTE_MS; cutMs < MINUTE_MS + 3_000; cutMs += depth(1_500, 500)) {
