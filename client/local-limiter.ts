@@ -122,7 +122,7 @@ export class LocalLimiter {
     reservation.note(cost, nowMs);
     const decided = this.#admit(caller, reservation, cost, nowMs) ?? reservation.deny(cost, nowMs, true);
     if (decided === undefined) return this.#ask(caller, reservation, cost, nowMs);
-    return localDecision(policy, key, decided);
+    return localDecision(reservation, decided);
   }
 
   /** Admits a cost above 0 from held units; `undefined`: too few. It repeats no denial. */
@@ -131,7 +131,7 @@ export class LocalLimiter {
     const reservation = this.#open(caller, policy, key, nowMs);
     reservation.note(cost, nowMs);
     const admitted = this.#admit(caller, reservation, cost, nowMs);
-    return admitted && localDecision(policy, key, admitted);
+    return admitted && localDecision(reservation, admitted);
   }
 
   #open(caller: Holding, policy: PolicyView, key: string, nowMs: number): Reservation {
@@ -186,7 +186,7 @@ export class LocalLimiter {
       // Another call's answer brought the units, so no message is under way for the calls denied meanwhile.
       if (admitted !== undefined) reservation.failed();
       const decided = admitted ?? reservation.deny(cost, nowMs);
-      if (decided !== undefined) return localDecision(policy, key, decided);
+      if (decided !== undefined) return localDecision(reservation, decided);
     }
     const ask = () => {
       // The key may have so many holders that this one is sent to its region: it says who it is from its first call on, and
@@ -210,7 +210,7 @@ export class LocalLimiter {
       if (alone === undefined) return this.failures.decide(policy, key, cost, caller.time.nowMs());
       // The object may have charged this call: one that tries further checks after a denial must not go on.
       const isDenied = alone.rules.some(({ success }) => !success);
-      return localDecision(policy, key, isDenied ? { ...alone, source: "fallback" } : alone);
+      return localDecision(reservation, isDenied ? { ...alone, source: "fallback" } : alone);
     }
     if (decided instanceof Problem) return reservation.failed() ?? decided;
     if ("isAgain" in decided) {
@@ -218,13 +218,14 @@ export class LocalLimiter {
       const { tookMs = answeredAtMs - nowMs } = decided;
       return this.#ask(caller, reservation, cost, answeredAtMs, waitedMs + tookMs);
     }
+    reservation.overriddenBy = decided.told?.override;
     if (decided.told !== undefined) return decided.told;
     // The units that the object lacked may have been on their way to this isolate.
     const isDenied = decided.rules.some(({ success }) => !success);
     nowMs = this.cache.now(caller.time.nowMs());
     if (!isDenied || !reservation.spend(cost, nowMs))
       return callerDecision(policy, key, decided, "object", randomFraction, readClockMs);
-    return localDecision(policy, key, reservation.admitted(nowMs));
+    return localDecision(reservation, reservation.admitted(nowMs));
   }
 
   /** Waits for the next answer's units. While an object that was late before is late again, no call is held up. */
@@ -235,7 +236,7 @@ export class LocalLimiter {
     sinceMs: number,
     waitedMs: number,
   ): Promise<Asked> {
-    const { policy, key } = reservation;
+    const { policy } = reservation;
     if (reservation.messageAt(sinceMs) === undefined) void this.#send(caller, reservation, 0, sinceMs);
     const message = reservation.messageAt(sinceMs);
     const leftMs = policy.deadlineMs - waitedMs;
@@ -244,7 +245,7 @@ export class LocalLimiter {
     const answered = message && this.#answers.get(message);
     const tookMs = overdueMs > 0 ? ((await answered?.wait(caller.time, overdueMs)) ?? 0) : 0;
     const nowMs = this.cache.now(caller.time.nowMs());
-    const told = (alone: Decided) => ({ ...alone, told: localDecision(policy, key, alone) });
+    const told = (alone: Decided) => ({ ...alone, told: localDecision(reservation, alone) });
     const decided = this.#admit(caller, reservation, cost, nowMs) ?? reservation.deny(cost, nowMs);
     if (decided !== undefined) return told(decided);
     // The object may have answered, but without units.
@@ -388,6 +389,7 @@ function decideAlone(reservation: Reservation, cost: Cost, nowMs: number): Decid
   return reservation.deny(cost, nowMs);
 }
 
-function localDecision(policy: PolicyView, key: string, decided: Decided): Decision {
-  return callerDecision(policy, key, decided, "isolate", randomFraction, readClockMs);
+function localDecision({ policy, key, overriddenBy: override }: Reservation, decided: Decided): Decision {
+  const decision = callerDecision(policy, key, decided, "isolate", randomFraction, readClockMs);
+  return override === undefined ? decision : { ...decision, override };
 }

@@ -31,6 +31,8 @@ export class Reservation extends Holder<ReserveCall> {
   /** Present: it asks the key's object there, and not its home object, but that one until `homeUntilMs`. */
   region: ReserveCall["region"];
   homeUntilMs = -Infinity;
+  /** The key's override by the last decision of a remote limiter, which alone knows overrides. */
+  overriddenBy: string | undefined;
   #units: number[];
   /** Present when units come by themselves. */
   #buckets: OwnBuckets | undefined;

@@ -96,6 +96,14 @@ test("an override begins at its instant in every isolate and client, however man
   expect(counts.here).toBeGreaterThan(counts.before / 2);
   // Units that were used before count, so the bucket that shrinks begins empty.
   expect(counts.after).toBeLessThanOrEqual(7);
+  // Also denials that clients repeat by themselves.
+  const denials: Decision[] = [];
+  for (const client of [...clients, ...clients, ...clients])
+    denials.push(await client.limit({ policy: "hot", key }));
+  expect(denials.map(({ success, override }) => ({ success, override }))).toEqual(
+    denials.map(() => ({ success: false, override: key })),
+  );
+  expect(denials.map(({ source }) => source)).toContain("isolate");
   await Promise.all(clients.map((client) => client.close()));
 });
 
