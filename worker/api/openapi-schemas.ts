@@ -126,6 +126,7 @@ function without(entries: v.ObjectEntries, inAddress: readonly string[]): v.Gene
 /** A schema as JSON Schema. What that cannot say (bytes of UTF-8) is in the descriptions. */
 function schema(source: v.GenericSchema, typeMode: "input" | "output"): object {
   const { $schema: _, ...converted } = toJsonSchema(source, {
+    target: "draft-2020-12",
     typeMode,
     ignoreActions: ["check", "entries"],
     overrideSchema: ({ valibotSchema, jsonSchema }) => {

@@ -44,6 +44,12 @@ interface Schema {
 }
 const operations = Object.values(document.paths).flatMap((methods) => Object.values(methods));
 
+test("tuples are written as JSON Schema 2020-12 does, which is that of OpenAPI 3.1", () => {
+  const text = JSON.stringify(document);
+  expect(text).toContain('"prefixItems":[');
+  expect(text).not.toContain('"items":[');
+});
+
 test("the document is valid OpenAPI 3.1", async () => {
   const validator = new Validator();
   expect(await validator.validate({ ...document })).toEqual({ valid: true });
