@@ -36,7 +36,7 @@ export function withFigures(
   const rules = base["rules"] as Tables | undefined;
   if (rules === undefined) {
     const problems = figureProblems(base, changes, [], { what, ownFields });
-    return problems.length > 0 ? { problems } : { fields: { ...base, ...changes } };
+    return problems.length > 0 ? { problems } : { fields: changedRule(base, changes) };
   }
   const { rules: given, ...strays } = changes;
   const names = Object.keys(rules);
@@ -58,8 +58,19 @@ export function withFigures(
   });
   if (problems.length > 0) return { problems };
   const changed = Object.entries(given as Tables);
-  const merged = Object.fromEntries(changed.map(([rule, table]) => [rule, { ...rules[rule], ...table }]));
+  const merged = Object.fromEntries(
+    changed.map(([rule, table]) => [rule, changedRule(rules[rule] ?? {}, table)]),
+  );
   return { fields: { ...base, rules: { ...rules, ...merged } } };
+}
+
+/** Figures that a limit of 0 has not: nothing passes at all. */
+export const NOT_OF_ZERO: readonly string[] = ["burst", "carry", "initial"];
+
+function changedRule(rule: Table, changes: Table): Table {
+  if (changes["limit"] !== 0) return { ...rule, ...changes };
+  const kept = Object.entries(rule).filter(([field]) => !NOT_OF_ZERO.includes(field));
+  return { ...Object.fromEntries(kept), ...changes };
 }
 
 /** Fields that the rule's algorithm lacks, or that all keys of a policy share. */

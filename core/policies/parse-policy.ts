@@ -12,7 +12,7 @@ import { penalised } from "../algorithms/penalty.ts";
 import { zeroLimit } from "../algorithms/unlimited.ts";
 import { clip, meant, table, violation, type Violation, violationsOf, wrong } from "../validation.ts";
 import { algorithms } from "./algorithms.ts";
-import { algorithmNameOf, algorithmOf } from "./changed-tables.ts";
+import { algorithmNameOf, algorithmOf, NOT_OF_ZERO } from "./changed-tables.ts";
 import type { Table } from "./changed-tables.ts";
 import { algorithmMeant, fieldMeant, inDurations } from "./other-words.ts";
 import { withPlans } from "./plans.ts";
@@ -228,7 +228,7 @@ function configuredBy(algorithm: AnyAlgorithm, fields: Fields): Configured {
     const config = algorithm.configure(fields);
     return "problem" in config ? config : { algorithm, config };
   }
-  const stray = ["burst", "carry", "initial"].find((field) => fields[field] !== undefined);
+  const stray = NOT_OF_ZERO.find((field) => fields[field] !== undefined);
   if (stray !== undefined)
     return { problem: { field: stray, allowed: "left out with a limit of 0: nothing passes at all" } };
   const config: Table | ConfigProblem = algorithm.configure({ ...fields, limit: 1 }) as Table;

@@ -88,3 +88,10 @@ test("a limit of an override comes before a plan's limit and the burst or carry 
   };
   expect(limits(month, { limit: 7 })).toEqual([[7], [7]]);
 });
+
+test("a limit of 0 closes a rule whose policy has what a limit of 0 must not have", () => {
+  const base = { ...ALONE, burst: 20 };
+  expect(readOverride("api", base, { limit: 0 })).toMatchObject({ fields: { ...ALONE, limit: 0 } });
+  expect(errorsOf({ rules: { calls: base, tokens: base } }, { rules: { tokens: { limit: 0 } } })).toEqual([]);
+  expect(errorsOf(base, { limit: 0, burst: 5 })[0]?.path).toEqual(["burst"]);
+});
