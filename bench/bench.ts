@@ -8,7 +8,7 @@
  * that checkout too, in the same rounds, and prints how much faster this one is. TARGETS=algorithms measures a hot key of
  * each algorithm (keys by Zipf's law are warmed up for WARM_UP seconds, by default 10), TARGETS=objects many keys on 1, 4, 16 objects and on an object each, TARGETS=path what the HTTP path costs,
  * TARGETS=claims leases, holds, idempotency keys and credits (a pair counts once), TARGETS=denied what is denied, beside `@upstash/ratelimit` with its cache. CONNECTIONS is 32. With PER_SECOND=500 so many
- * requests are sent in a second, for their latency.
+ * requests are sent in a second, for their latency. With TMPDIR=/dev/shm nothing is synced to a disk.
  */
 import { execFileSync } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
