@@ -52,7 +52,7 @@ export class ServedKeys {
       ...(reserve && { reserve: { ...reserve, ...says } }),
     });
     if (made === undefined || made instanceof Problem || made.answer === null) return made;
-    if (!("reserved" in made.answer)) return made;
+    if (!("reserved" in made.answer) || made.answer.reserved === undefined) return made;
     const { reserved, ...decided } = made.answer;
     const { servedMs, asksRegion, ...own } = reserved;
     this.#note(policy, key, { servedMs, asksRegion }, near, time.nowMs());
