@@ -34,6 +34,9 @@ const SILENT_MS = 2_000;
 /** A request may make 1,000 calls to objects, and has others to make. */
 const MAX_MESSAGES = 200;
 
+/** A call that this isolate may grant. */
+type OwnCall = AcquireParams & Pick<WaitingCall, "makeId">;
+
 /** One request's work in the background. */
 interface Run {
   readonly untilMs: number;
@@ -57,30 +60,32 @@ export class IsolateSlots {
   }
 
   /** Grants a lease from a free slot; `undefined`: the object decides it. */
-  acquire(
-    caller: ClientContext,
-    policy: Policy,
-    key: string,
-    call: AcquireParams & Pick<WaitingCall, "makeId">,
-  ): Decided | undefined {
+  acquire(caller: ClientContext, policy: Policy, key: string, call: OwnCall): Decided | undefined {
     const rule = relaxedRule(policy);
     const nowMs = this.#now(caller.time.nowMs());
     if (rule === undefined) this.#endRest(caller, policy, key, nowMs);
     if (rule === undefined || !isPlain(call)) return undefined;
-    const { ttlMs } = call;
-    const units = costOf(rule, call.cost);
     const slots = this.#keys.open(policy, key, () => new IsolateKeySlots(policy, key, nowMs));
     if (slots === undefined) return undefined;
     this.#serve(slots, nowMs);
-    slots.called(units, nowMs);
+    slots.called(costOf(rule, call.cost), nowMs);
     slots.hasCalls = true;
-    slots.longestMs = Math.max(slots.longestMs, ttlMs);
-    const isFree = slots.firstWaiting === undefined && slots.admits(units, ttlMs, nowMs);
-    const lease = { units, ttlMs, caller: caller.callerId };
-    const makeId = () => call.makeId(slots.holder);
-    const answer = isFree ? slots.grant(rule, { ...lease, id: makeId() }, nowMs, 0) : undefined;
+    slots.longestMs = Math.max(slots.longestMs, call.ttlMs);
+    const answer = this.#grantFree(caller, slots, rule, call, nowMs);
     this.#sendIfDue(caller, slots, nowMs);
     return answer;
+  }
+
+  #grantFree(
+    { callerId }: ClientContext,
+    slots: IsolateKeySlots,
+    rule: Rule,
+    { cost, ttlMs, makeId }: OwnCall,
+    nowMs: number,
+  ): Decided | undefined {
+    const units = costOf(rule, cost);
+    if (slots.firstWaiting !== undefined || !slots.admits(units, ttlMs, nowMs)) return undefined;
+    return slots.grant(rule, { id: makeId(slots.holder), units, ttlMs, caller: callerId }, nowMs, 0);
   }
 
   /**
@@ -92,7 +97,7 @@ export class IsolateSlots {
     caller: ClientContext,
     policy: Policy,
     key: string,
-    call: AcquireParams & Pick<WaitingCall, "makeId">,
+    call: OwnCall,
     remaining: number,
   ): Promise<Decided | boolean> {
     const rule = relaxedRule(policy);
@@ -100,13 +105,9 @@ export class IsolateSlots {
     if (rule === undefined || slots === undefined) return false;
     const nowMs = this.#now(caller.time.nowMs());
     this.#serve(slots, nowMs);
-    const units = costOf(rule, call.cost);
-    const mayLease = isPlain(call) && slots.firstWaiting === undefined;
-    if (mayLease && slots.admits(units, call.ttlMs, nowMs)) {
-      const lease = { id: call.makeId(slots.holder), units, ttlMs: call.ttlMs, caller: caller.callerId };
-      return slots.grant(rule, lease, nowMs, 0);
-    }
-    if (slots.idle <= 0 || remaining + slots.idle < units || slots.isUnderWay(nowMs)) return false;
+    const own = isPlain(call) ? this.#grantFree(caller, slots, rule, call, nowMs) : undefined;
+    if (own !== undefined) return own;
+    if (!slots.suffices(costOf(rule, call.cost), remaining, nowMs)) return false;
     await this.#send(caller, slots, nowMs, true);
     return true;
   }
@@ -130,7 +131,7 @@ export class IsolateSlots {
     caller: ClientContext,
     policy: Policy,
     key: string,
-    call: AcquireParams & Pick<WaitingCall, "makeId" | "signal">,
+    call: OwnCall & Pick<WaitingCall, "signal">,
   ): WaitingCall | undefined {
     const rule = relaxedRule(policy);
     const slots = this.#find(policy, key);

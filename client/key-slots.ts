@@ -134,6 +134,11 @@ export class KeySlots<Of extends PolicyView = PolicyView> {
     return isOurs && units > 0 && units <= this.idle && this.token < this.tokensEnd;
   }
 
+  /** Whether its free slots can go back now, and are enough for a call with those that remain at the object. */
+  suffices(units: number, remaining: number, nowMs: number): boolean {
+    return this.idle > 0 && remaining + this.idle >= units && !this.isUnderWay(nowMs);
+  }
+
   /** Grants a lease from a free slot. */
   grant(
     { name, capacity }: Pick<RuleView, "name" | "capacity">,

@@ -103,7 +103,7 @@ export class ClaimClient {
   ): Answered<Decision> {
     const { denial, shed, isShadow } = await this.#objects.shed(policy, key, call);
     if (denial !== undefined) return denial;
-    const answer = await this.#acquireBoth(policy, key, { ...call, shed }, signal);
+    const answer = await this.#acquireWithFree(policy, key, { ...call, shed }, signal);
     if (answer instanceof Problem) return answer;
     if (answer !== undefined && "here" in answer) return toDecision(policy, key, answer.here, "isolate");
     const isAnswered = answer !== undefined && !hasNoRules(answer);
@@ -113,17 +113,23 @@ export class ClaimClient {
     return isShadow === true ? asShadow(decision) : decision;
   }
 
-  /** What the object has denied may be granted with this isolate's free slots: by it, or by the object once it has them. */
-  async #acquireBoth(policy: Policy, key: string, call: AcquireParams, signal?: AbortSignal) {
-    const answer = await this.#acquire(policy, key, call, signal);
-    if (answer === undefined || !("rules" in answer)) return answer;
-    const [rule] = answer.rules;
-    if (rule === undefined || rule.success) return this.#withFree(policy, key, answer);
+  /**
+   * What the object has denied may be granted with this isolate's free slots: by it, or by the object once it has them.
+   * A call that has waited waits no further.
+   */
+  async #acquireWithFree(policy: Policy, key: string, call: AcquireParams, signal?: AbortSignal) {
+    const first = await this.#acquire(policy, key, call, signal);
+    if (first === undefined || !("rules" in first)) return first;
+    const [rule] = first.rules;
+    if (rule === undefined || rule.success) return this.#withFree(policy, key, first);
     const makeId = (holder: string) => this.#makeId(policy, key, holder, call.id);
     const asked = { ...call, makeId };
     const second = await this.#slots.afterDenial(this.#caller, policy, key, asked, rule.remaining);
     if (typeof second !== "boolean") return { here: second };
-    return second ? await this.#acquire(policy, key, call, signal) : this.#withFree(policy, key, answer);
+    if (!second) return this.#withFree(policy, key, first);
+    const last = await this.#acquire(policy, key, { ...call, waitMs: 0 }, signal);
+    if (call.waitMs === 0 || last === undefined || !("rules" in last)) return last;
+    return last.lease === undefined ? first : waitedLonger(last, first.waitedMs ?? 0);
   }
 
   /** Slots that are free in this isolate remain for its callers. */

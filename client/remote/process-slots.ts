@@ -138,8 +138,7 @@ export class ProcessSlots {
   async giveIdle(policy: string, key: string, units: number, remaining: number): Promise<boolean> {
     const nowMs = this.#now();
     const slots = this.#keys.find(policy, key);
-    if (slots === undefined || slots.idle <= 0 || slots.isUnderWay(nowMs)) return false;
-    if (remaining + slots.idle < units) return false;
+    if (slots?.suffices(units, remaining, nowMs) !== true) return false;
     await this.#send(slots, nowMs, 0);
     return true;
   }

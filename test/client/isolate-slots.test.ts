@@ -4,6 +4,7 @@ import { expect, test } from "vitest";
 import { Ticks } from "../../bench/scale/ticks.ts";
 import type { ClientContext } from "../../client/call-gate.ts";
 import { IsolateSlots } from "../../client/isolate-slots.ts";
+import { ClaimClient } from "../../client/objects/claim-client.ts";
 import type { GivenSlots, Slots } from "../../core/protocol/answers.ts";
 import type { SlotsCall } from "../../core/protocol/calls.ts";
 import { Tally } from "../../core/stats/tally.ts";
@@ -95,6 +96,47 @@ function start() {
   const acquire = (ttlMs: number) => holder.acquire(caller, policy, "key", call(ttlMs))?.lease?.id;
   return { ticks, tally, sent, caller, holder, policy, call, acquire, given };
 }
+
+test.each([false, true])(
+  "a call whose wait is over waits no further for slots that its isolate gives back, granted then: %s",
+  async (isGranted) => {
+    const { ticks, caller, holder, policy, acquire, sent } = start();
+    const asked: number[] = [];
+    const of = {
+      name: "slots",
+      limit: 100,
+      remaining: 5,
+      resetAfterMs: 10,
+      retryAfterMs: 10,
+      reason: "quota",
+    };
+    const answer = async (waitMs: number, success: boolean) => {
+      asked.push(waitMs);
+      await Promise.resolve();
+      const lease = success && { lease: { id: "lease", fencingToken: 7, expiresAfterMs: 1_000 } };
+      return { rules: [{ ...of, success }], ...(waitMs > 0 && { waitedMs: waitMs }), ...lease };
+    };
+    const objects = {
+      shed: () => Promise.resolve({}),
+      message: (...[, , call]: [unknown, unknown, object]) => call,
+      wait: (...[, , , { waitMs }]: [unknown, unknown, unknown, { waitMs: number }]) => answer(waitMs, false),
+      operate: (...[, , { waitMs }]: [unknown, unknown, { waitMs: number }]) => answer(waitMs, isGranted),
+    };
+    const client = new ClaimClient(caller, objects as never, holder, () => randomUUID());
+    const call = { cost: 3, ttlMs: 1_000, waitMs: 200, id: "lease" };
+    let decided: ReturnType<typeof client.acquire> | undefined;
+    await ticks.run(
+      () => ticks.nowMs >= 20,
+      (nowMs) => {
+        if (nowMs <= 5) acquire(0);
+        if (nowMs === 10) decided = client.acquire(policy, "key", call as never);
+      },
+    );
+    expect(asked).toEqual([200, 0]);
+    expect(sent.at(-1)).toMatchObject({ kept: 0, wanted: 0 });
+    expect(await decided).toMatchObject({ success: isGranted, waitedMs: 200 });
+  },
+);
 
 test("waits that end are denied with the time at which enough of the isolate's own leases end", async () => {
   const { ticks, caller, holder, policy, call, acquire } = start();
