@@ -75,10 +75,10 @@ function isServed(
   const count = holders.countWithRegions(nowMs);
   if (count < MIN_SERVED) return false;
   return rules.some(({ rule, demand: said = 0 }) => {
-    // Of a log or window clients keep units: what some hold at the object and others in regions misses a tenth of it.
-    if (!isCuttable(rule) || rule.algorithm.isCutByWindow === true) return false;
+    if (!isCuttable(rule)) return false;
     const rate = (RATE_WINDOWS * rule.quota.units) / rateWindowMs(rule);
-    const isKnown = id !== undefined && said > 0;
+    // Of a log or window all leave, or none: what some hold at the object and others in regions misses a tenth of it.
+    const isKnown = id !== undefined && said > 0 && rule.algorithm.isCutByWindow !== true;
     const share = isKnown ? holders.shareOf(id, rule.name, { said, rate }, nowMs).share : 1 / count;
     return rule.capacity * share < MIN_PART;
   });
