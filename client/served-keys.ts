@@ -4,7 +4,7 @@
  * measured, so clients get no more by this than by their calls. Not in LocalLimiter, which is in the bundle of clients.
  */
 import type { LocationHint, PolicyView } from "../core/policies/policy.ts";
-import type { Reserved, Slots } from "../core/protocol/answers.ts";
+import type { Decided, Reserved, Slots } from "../core/protocol/answers.ts";
 import type { ReserveCall } from "../core/protocol/calls.ts";
 import type { BatchedCall, MadeAnswer } from "../core/protocol/messages.ts";
 import { Problem } from "../core/protocol/problems.ts";
@@ -91,6 +91,11 @@ export class ServedKeys {
     }
     if (said !== undefined) this.#noteDenied(policy, key, said, nowMs);
     return true;
+  }
+
+  /** What this isolate knows of a key, for a client's message that only asks for units. */
+  quota(policy: PolicyView, key: string, nowMs: number): Decided {
+    return this.#cache.open(policy, key, nowMs).admitted(nowMs);
   }
 
   /** A client's call was denied here: until its next message it denies others by itself. */

@@ -207,20 +207,22 @@ async function decideHere(
   { cost, priority }: Asked,
   holder?: string,
 ): Promise<Answer> {
+  const { policy, key } = target;
+  const { served, nowMs } = message.client;
+  const units = Object.fromEntries(policy.rules.map(({ name }) => [name, 0]));
+  const reserved = { ttlMs: 0, isNew: true, units };
+  if (takesNothing(policy, cost)) return { ...served.quota(policy, key, nowMs), reserved };
   const decision = await decide(message.client, target, { cost, priority });
   if (decision instanceof Problem) return decision;
   const { rules, source } = decision;
   if (rules.length === 0) return { failed: "the key's object did not answer" };
-  const { served, nowMs } = message.client;
   if (holder !== undefined && !rules.every(({ success }) => success)) served.denied(holder, nowMs);
-  const units = Object.fromEntries(rules.map(({ name }) => [name, 0]));
-  const reserved = { ttlMs: 0, isNew: true, units };
   return { rules, reserved, ...(source === "fallback" && { source }) };
 }
 
 /** Nothing is held for the client, so its message says nothing to its object. */
-function hasNothing({ cost, rules }: Reserve): boolean {
-  return cost !== 0 && Object.values(rules).every(({ kept, left }) => kept === 0 && left === undefined);
+function hasNothing({ rules }: Reserve): boolean {
+  return Object.values(rules).every(({ kept, left }) => kept === 0 && left === undefined);
 }
 
 async function answerReserve(message: Message, call: Reserve, input: unknown): Answered<ReservationAnswer> {
