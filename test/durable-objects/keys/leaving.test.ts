@@ -61,10 +61,31 @@ test("a few clients with small parts have units, and isolates and older versions
   expect(reserve("isolate", { servedBy: undefined })).not.toHaveProperty("servedMs");
 });
 
-test("of a log clients keep units, however small their parts", () => {
+test("of a log all clients have units, or all that come leave, whatever they say to need", () => {
   const { reserve } = start("sliding-log");
-  for (let index = 0; index < 300; index += 1)
-    expect(reserve(client(index), { rule: { demand: 8, wanted: 0 } })?.servedMs).toBeUndefined();
+  const isServed = Array.from({ length: 300 }, (_, index) => {
+    const demand = index % 2 === 0 ? 8 : 10_000;
+    return reserve(client(index), { rule: { demand, wanted: 0 } })?.servedMs !== undefined;
+  });
+  expect(isServed.indexOf(true)).toBe(251);
+  expect(isServed.lastIndexOf(false)).toBe(250);
+});
+
+test("a client's first call that finds many others is decided by its isolate, which asks its region", () => {
+  const { clock, object } = start("token-bucket", 1_000_000);
+  const first = (index: number, more: object) => {
+    const call = { policy: "p", key: "key", cost: 1, servedBy: `isolate-${index}`, near: "weur", ...more };
+    return (JSON.parse(object.limitCall(call)) as Decided).reserved;
+  };
+  const said = Array.from({ length: 300 }, (_, index) => first(index, { mayAskRegion: true }));
+  const asksRegion = said.map((reserved) => reserved?.asksRegion === true);
+  expect(asksRegion.indexOf(true)).toBe(255);
+  expect(asksRegion.lastIndexOf(false)).toBe(254);
+  for (const reserved of said.slice(255)) expect(reserved?.servedMs).toBeGreaterThan(5_000);
+  // Others that come then, and whose isolates have no region, have parts of their own.
+  expect(first(300, {})?.servedMs).toBeUndefined();
+  clock.ms += 60_000;
+  expect(first(301, { mayAskRegion: true })?.servedMs).toBeUndefined();
 });
 
 test("what a client holds when it leaves stays held until it says what it used of it", () => {
