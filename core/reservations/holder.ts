@@ -203,8 +203,10 @@ export abstract class Holder<Call> {
     this.#lastAnswerMs = -Infinity;
   }
 
-  /** Each answered message is measured. */
-  measureTrip(sentAtMs: number, nowMs: number): void {
+  /** Each answered message is measured. @param isNearby an isolate has answered it: that says nothing of the object */
+  measureTrip(sentAtMs: number, nowMs: number, isNearby = false): void {
+    this.#firstAnswerMs = Math.min(this.#firstAnswerMs, nowMs);
+    if (isNearby) return;
     const tookMs = Math.max(0, nowMs - sentAtMs);
     this.tripMs = this.tripMs === 0 ? tookMs : this.tripMs + (tookMs - this.tripMs) / 4;
     // What was under way together may have waited for the same.
@@ -213,7 +215,6 @@ export abstract class Holder<Call> {
     this.#shortestTripMs = this.isAnswered ? Math.min(tookMs, 1 + before * TRIP_GROWTH) : tookMs;
     this.isFar = this.isAnswered && this.#shortestTripMs >= (this.policy.farMs ?? FAR_MS);
     this.#lastAnswerMs = nowMs;
-    this.#firstAnswerMs = Math.min(this.#firstAnswerMs, nowMs);
   }
 
   /**

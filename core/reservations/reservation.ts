@@ -254,7 +254,7 @@ export class Reservation extends Holder<ReserveCall> {
   answered(message: ReserveRequest, answer: Decided, nowMs: number): void {
     if (!this.ended(message)) return;
     const [{ call }, { reserved }] = [message, answer];
-    this.measureTrip(message.sentAtMs, nowMs);
+    this.measureTrip(message.sentAtMs, nowMs, reserved?.ttlMs === 0);
     this.learn(call.cost, answer, nowMs, this.#requested);
     if (reserved === undefined) return;
     const names = this.policy.rules.map(({ name }) => name);
