@@ -76,6 +76,11 @@ export class Holders extends Map<string, KnownHolder> {
     return caller === undefined || this.#countOfCaller(caller) < MAX_HOLDERS_OF_CALLER;
   }
 
+  /** Whether as many come at once as one caller's clients may be: parts of their own would come late. */
+  areTooManyAtOnce(nowMs: number): boolean {
+    return this.#firstsAt(nowMs) >= MAX_HOLDERS_OF_CALLER;
+  }
+
   #countOfCaller(caller: string): number {
     let count = 0;
     for (const id of this.keys()) if (callerIn(id) === caller) count += 1;

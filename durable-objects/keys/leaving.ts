@@ -103,9 +103,8 @@ export function leaving(
 ): Pick<Reserved, "servedMs" | "asksRegion"> | undefined {
   const isClients = servedBy !== undefined;
   const asksRegion = mayAskRegion === true && hasRegions(keyState, most, nowMs);
-  // A first call that finds many others: further messages for parts of their own would come late.
-  const isFirst = holder === undefined && asksRegion;
-  if (isClients && !isFirst && !isServed(keyState, holder, rules, nowMs)) return undefined;
+  const isOneOfMany = holder === undefined && asksRegion && keyState.holders.areTooManyAtOnce(nowMs);
+  if (isClients && !isOneOfMany && !isServed(keyState, holder, rules, nowMs)) return undefined;
   const leaver = servedBy ?? holder;
   if (asksRegion && leaver !== undefined && !areCutByWindow(keyState.policy.rules))
     keyState.holders.noteLeaving(leaver, near, nowMs);

@@ -56,7 +56,7 @@ const MIN_BURST_OF_REGION = 8;
 /** Of what calls need: holders that come first leave something for those that come later. */
 const MAX_RATE = 1.5;
 /** More holders come to a region's object, and it hears late of those that it has. */
-const MAX_RATE_OF_REGION = 2;
+const MAX_RATE_OF_REGION = 1.5;
 
 /** A region's object asks for its first bucket before it knows its holders: it has few until the next one, which takes a trip. */
 const FIRST_SHARE = 1 / 32;
