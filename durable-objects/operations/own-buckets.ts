@@ -55,7 +55,7 @@ const BURST_MS = 1_000;
 const MIN_BURST_OF_REGION = 8;
 /** Of what calls need: holders that come first leave something for those that come later. */
 const MAX_RATE = 1.5;
-/** At 2 a region has all of a limit of which half is needed: of 1,000 processes that left their isolates then a tenth of the calls were denied. */
+/** At 2, regions had all of a limit of which half was needed: of processes that left their isolates then a tenth was denied. */
 const MAX_RATE_OF_REGION = 1.5;
 
 /** A region's object asks for its first bucket before it knows its holders: it has few until the next one, which takes a trip. */
