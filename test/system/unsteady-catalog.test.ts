@@ -234,7 +234,7 @@ test("over the service binding it is the same", async () => {
   expect(await bound("limit", { policy: "nowhere", key: "k" })).toMatchObject([404, {}]);
 });
 
-describe.each(FATES)("an isolate that knows the catalog, while it is %s", (fate) => {
+describe.each(depth([FATES[0], FATES[2]], [...FATES]))("an isolate that knows the catalog, while it is %s", (fate) => {
   test("goes on with what it knows, and then learns what has changed", async () => {
     await answering("well");
     const isolate = coldIsolate();
