@@ -16,8 +16,10 @@ const POLICIES = parsePolicies({ one: FIELDS, other: FIELDS });
 const ONE = policyOf("one");
 const MAX_KEYS = 16_384;
 const MAX_NAME_LENGTH = 2 ** 21;
-// Twelve times as many as it keeps: what would leak is 50 MB, three times what is allowed.
-const SCANNED = depth(200_000, 400_000);
+/** Six times as many as it keeps, before the memory is measured. */
+const BEFORE = 100_000;
+// Of so many more what would leak is 30 MB, twice what is allowed, or 150 MB.
+const SCANNED = BEFORE + depth(60_000, 300_000);
 
 function policyOf(name: string): Policy {
   const policy = POLICIES.get(name);
@@ -158,7 +160,7 @@ test(`a scan of ${SCANNED} keys leaves the number of keys and the memory as they
   };
   let beforeBytes = 0;
   for (let index = 0; index < SCANNED; index += 1) {
-    if (index === 100_000) beforeBytes = heapBytes();
+    if (index === BEFORE) beforeBytes = heapBytes();
     const reservation = cache.open(ONE, `key-${index}`, 0);
     // Every eighth has units that have to go back, and somebody sees to it now and then.
     if (index % 8 === 0) {

@@ -5,7 +5,7 @@ import { sharedByGroups, type GroupsLoad } from "./groups.ts";
 
 const PATIENT = { timeout: 600_000 };
 const ISOLATES = 8;
-const LIMIT = 1_000;
+const LIMIT = depth(500, 1_000);
 /** In 6 s the figures of a few seeds keep twice the distance from the bounds that they differ by. */
 const SECONDS = depth(6, 9);
 /** Units a second that hungry groups ask for together. */
@@ -62,6 +62,7 @@ test(
       expect(Math.min(...admitted.slice(1))).toBeGreaterThan(0.999);
     }
     const { admitted, messages } = await shared({
+      limit: 1_000,
       asked: [4_000, 190, 190, 190],
       movesEachMs: 3_000,
       seconds: 9,

@@ -13,7 +13,7 @@ const CELL: Cell = {
   fault: "none",
   seed: 1,
   durationMs: 2_000,
-  lawEveryMs: depth(5, 1),
+  lawEveryMs: depth(20, 1),
 };
 /** The object grants each holder twice the units that it keeps apart. */
 const grantsTwice: Cell["plant"] = (answer) => {
@@ -34,8 +34,10 @@ test.each([
   expect(figures.admitted).toBeGreaterThan(0.5);
 });
 
-test("300 far isolates at twice a limit get all of it, and each call an answer", async () => {
-  const figures = await runCell({ ...CELL, holders: 300, durationMs: depth(6_000, 8_000), lawEveryMs: 100 });
+test("hundreds of far isolates at twice a limit get all of it, and each call an answer", async () => {
+  const [holders, limit, durationMs] = depth([150, 500, 6_000], [300, 1_000, 8_000]);
+  const quota = { ...CELL.quota, limit };
+  const figures = await runCell({ ...CELL, holders, quota, durationMs, lawEveryMs: 100 });
   expect(figures.admitted).toBeGreaterThan(0.9);
   expect(figures.degraded).toBe(0);
   expect(figures.busy).toBeLessThan(0.9);
@@ -122,8 +124,8 @@ inDeepRuns.each([1_000, 20_000])(
 const CROWD: Cell = {
   ...CELL,
   kind: "process",
-  quota: { ...CELL.quota, limit: 500 },
-  holders: 150,
+  quota: { ...CELL.quota, limit: depth(250, 500) },
+  holders: depth(75, 150),
   durationMs: depth(8_000, 15_000),
   lawEveryMs: 100,
 };

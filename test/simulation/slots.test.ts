@@ -16,7 +16,7 @@ import {
 } from "./slots-plan.ts";
 import { SlotsHistory } from "./slots.ts";
 
-const HISTORIES = depth(3, 50);
+const HISTORIES = depth(2, 50);
 const MAX = 2_000;
 const PATIENT = { timeout: 900_000 };
 
@@ -101,7 +101,7 @@ test(
   "while versions with and without slots answer in turn, no lease is lost, and no call degraded",
   PATIENT,
   async () => {
-    const histories = depth(3, 60);
+    const histories = depth(2, 60);
     const planOf = (seed: number) => ({
       ...restingPlan(seed),
       ...QUIET,

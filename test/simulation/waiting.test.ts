@@ -5,7 +5,7 @@ import { Database } from "./database.ts";
 import { WaitingSchedule } from "./waiting.ts";
 
 // Calls leave 0.69 times per history with a deviation of 0.89: 100 histories would have below 0.45 each for one seed in 300.
-const SCHEDULES = depth(40, 600);
+const SCHEDULES = depth(25, 600);
 
 // Each unanswered message is logged, and here there are many.
 beforeAll(() => void vi.spyOn(console, "warn").mockImplementation(() => undefined));

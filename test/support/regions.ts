@@ -26,8 +26,8 @@ export interface World {
   readonly network: Unreliable;
   /** Kills a region's process, and starts another one over the same storage. */
   restartRegion(index: number): Promise<void>;
-  /** Kills Redis and starts it again, empty. */
-  restartRedis(): Promise<void>;
+  /** Kills Redis and starts it again, empty, after what is to happen without it. */
+  restartRedis(whileAway?: () => Promise<void>): Promise<void>;
   stop(): Promise<void>;
 }
 
@@ -98,8 +98,9 @@ export async function startWorld(
       await region?.serving.stop("SIGKILL");
       regions[index] = await start(index);
     },
-    async restartRedis() {
+    async restartRedis(whileAway) {
       await redis.stop("SIGKILL");
+      await whileAway?.();
       redis = await startRedis({ port });
     },
     async stop() {

@@ -6,6 +6,7 @@ import { text } from "node:stream/consumers";
 import { test } from "vitest";
 import { freePort } from "../../scripts/free-port.ts";
 import { BUNDLE } from "../../scripts/project.ts";
+import { depth } from "../support/depth.ts";
 import { TOKENS } from "../support/fixtures.ts";
 import { announcedSeed, seededRandom } from "../support/random.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
@@ -79,7 +80,7 @@ test.concurrent("without the statistics object each isolate writes its decisions
   await using limiter = await limiterWith(await dataset.start(), options);
   const { urls } = limiter.serving;
   const told: Decisions = new Map();
-  for (let round = 0; round < 4; round += 1)
+  for (let round = 0; round < depth(2, 4); round += 1)
     await Promise.all(
       urls.map((url, index) => traffic(url, seededRandom(SEED + 10 * round + index), 30, told)),
     );
@@ -117,7 +118,7 @@ test.concurrent("a dataset that refuses, or is not there, costs no call anything
   for (const analytics of [await refusing.start(), `127.0.0.1:${await freePort()}`]) {
     await using limiter = await limiterWith(analytics, WITHOUT_STATS);
     const told: Decisions = new Map();
-    for (let call = 0; call < 60; call += 1)
+    for (let call = 0; call < depth(30, 60); call += 1)
       await traffic(limiter.serving.url, seededRandom(SEED + call), 2, told);
     expect([...told.keys()].filter((labels) => labels.includes("degraded"))).toEqual([]);
   }

@@ -58,7 +58,7 @@ test.concurrent("after real traffic the metrics are exactly what was answered, a
   await using limiter = new Limiter();
   const url = await limiter.start();
   const near = new Map<string, number>();
-  const decisions = await traffic(url, limiter.random, depth(150, 300), new Map(), near);
+  const decisions = await traffic(url, limiter.random, depth(100, 300), new Map(), near);
   expect(await metricsWith(url, sumOf(decisions))).toEqual(decisions);
 
   const { samples } = parsedMetrics(await readMetrics(url));

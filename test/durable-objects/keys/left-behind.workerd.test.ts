@@ -137,7 +137,7 @@ describe("a look at a new key leaves nothing in memory", () => {
 describe("a key is never in memory twice", () => {
   test("while it is looked at and taken from at once, and admits what there is", async () => {
     const asks = Object.values(LOOKS).slice(0, 4);
-    for (let round = 0; round < 20; round += 1) {
+    for (let round = 0; round < depth(6, 20); round += 1) {
       const key = freshKey();
       const { stub } = objectOf("slow", key);
       const taken = Array.from({ length: 24 }, async (_, each) => {
@@ -151,7 +151,7 @@ describe("a key is never in memory twice", () => {
   });
 
   test("while callers wait for its leases, and each gets one in turn", async () => {
-    for (let round = 0; round < 5; round += 1) {
+    for (let round = 0; round < depth(2, 5); round += 1) {
       const key = freshKey();
       const { stub } = objectOf("export", key);
       const release = async (id: string) => {
@@ -175,7 +175,7 @@ describe("a key is never in memory twice", () => {
 test("after a flood of keys that came once, memory and storage are as before", async () => {
   const first = freshKey();
   const { stub, stored, runAlarm } = objectOf("flooded", first);
-  const flood = 2_500;
+  const flood = depth(1_000, 2_500);
   // The alarm is set for an instant that does not come by itself while this test runs.
   at(HOUR_MS);
   for (let batch = 0; batch < flood / 100; batch += 1)
