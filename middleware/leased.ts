@@ -10,7 +10,14 @@ import type {
 import { SYSTEM_TIME } from "../core/clock.ts";
 import { busyBody } from "../core/protocol/denied-body.ts";
 import { endedStream } from "./ended-stream.ts";
-import { type Given, type GivenFields, type InBackground, limiterOf, valuesOf } from "./options.ts";
+import {
+  type Given,
+  type GivenFields,
+  type InBackground,
+  isPending,
+  limiterOf,
+  valuesOf,
+} from "./options.ts";
 import type { SharedOptions } from "./rate-limited.ts";
 import { headerPolicies, RequestLimits, type RequestLease } from "./request-limits.ts";
 import { type End, keyOf, refusalOf, SKIPPED, type Verdict, verdictOn } from "./verdict.ts";
@@ -45,36 +52,36 @@ export async function leased<Args extends readonly unknown[]>(
 ): Promise<Verdict> {
   const { skip, time = SYSTEM_TIME } = options;
   if (skip !== undefined && (await skip(...args))) return SKIPPED;
-  const limiter = await limiterOf(options.limiter, args);
+  const found = limiterOf(options.limiter, args);
+  const limiter = isPending(found) ? await found : found;
   // The list first: a granted lease must not wait for anything that may fail.
-  const policies = await headerPolicies(limiter, time, inBackground);
-  const grant = await acquire(limiter, options, args).catch(refusalOf);
-  if (!("success" in grant)) return grant;
+  const listed = headerPolicies(limiter, time, inBackground);
+  const policies = isPending(listed) ? await listed : listed;
+  let grant: Grant & Partial<ReturnType<typeof withRelease>>;
+  try {
+    const given = valuesOf<AcquireRequest>(options, ["policy", "units", "plan", "group", "priority"], args);
+    const values = isPending(given) ? await given : given;
+    const key = keyOf(options.key, args);
+    const { waitMs, ttlMs } = options;
+    grant = await limiter.acquire({
+      ...values,
+      key: isPending(key) ? await key : key,
+      ...(waitMs !== undefined && { waitMs }),
+      ...(ttlMs !== undefined && { ttlMs }),
+    });
+  } catch (error) {
+    return refusalOf(error);
+  }
   const outcome = { success: grant.success, decisions: [grant] };
   const verdict = verdictOn(request, outcome, policies, () => busyBody(grant), time);
-  const { endHere }: ReturnType<typeof withRelease> = grant;
-  const kept = grant.lease && keepLease(limiter, grant.lease, options, endHere);
-  if (kept !== undefined) RequestLimits.of(request).noteLease(grant.policy, kept.lease);
+  const kept = grant.lease && keepLease(limiter, grant.lease, options, grant.endHere);
+  if (kept === undefined) return verdict;
+  RequestLimits.of(request).noteLease(grant.policy, kept.lease);
   const end = (how: End) => {
-    const released = kept?.release(how);
+    const released = kept.release(how);
     if (released !== undefined) inBackground(released);
   };
   return { ...verdict, end };
-}
-
-async function acquire<Args extends readonly unknown[]>(
-  limiter: LeasingLimiter,
-  options: LeaseOptions<Args>,
-  args: Args,
-): Promise<Grant> {
-  const { waitMs, ttlMs } = options;
-  const params: AcquireRequest = {
-    ...(await valuesOf<AcquireRequest>(options, ["policy", "units", "plan", "group", "priority"], args)),
-    key: await keyOf(options.key, args),
-    ...(waitMs !== undefined && { waitMs }),
-    ...(ttlMs !== undefined && { ttlMs }),
-  };
-  return await limiter.acquire(params);
 }
 
 /** A lease that is renewed until it is released, or lost. */

@@ -29,18 +29,31 @@ export function valueOf<Args extends readonly unknown[], Value extends string | 
   return typeof option === "function" ? option(...args) : option;
 }
 
-/** The values of these options, without those that are not given. */
-export async function valuesOf<Values extends object>(
+/** Whether a value is to be awaited. To await one that is here takes longer than to make it. */
+export function isPending<Value>(value: Value | Promise<Value>): value is Promise<Value> {
+  return typeof (value as { readonly then?: unknown } | undefined)?.then === "function";
+}
+
+/** The values of these options, without those that are not given. No promise if no function returned one. */
+export function valuesOf<Values extends object>(
   options: object,
   names: readonly (keyof Values & string)[],
   args: readonly unknown[],
-): Promise<Partial<Values>> {
-  const values: Record<string, unknown> = {};
+  before: Partial<Values> = {},
+): Partial<Values> | Promise<Partial<Values>> {
+  const values: Record<string, unknown> = before;
   for (const name of names) {
-    const option = (options as Unchecked)[name] as Given<readonly unknown[], object> | undefined;
-    if (option !== undefined) values[name] = await valueOf(option, args);
+    // A check's `limits` would be taken for the middleware's.
+    const option = (options as Unchecked)[name === "limits" ? "ownLimits" : name];
+    if (option === undefined) continue;
+    const value = valueOf(option as Given<readonly unknown[], object>, args);
+    if (isPending(value)) {
+      const others = names.slice(names.indexOf(name) + 1);
+      return value.then((found) => valuesOf(options, others, args, { ...before, [name]: found }));
+    }
+    values[name] = value;
   }
-  return values as Partial<Values>;
+  return before;
 }
 
 /** Keeps work alive after the request's answer, where the runtime requires it. */
@@ -120,11 +133,12 @@ export function requireFetchOptions(options: object): void {
 }
 
 /** The limiter of a request. @throws TypeError if the option's function returned none */
-export async function limiterOf<Args extends readonly unknown[], Found extends object>(
+export function limiterOf<Args extends readonly unknown[], Found extends object>(
   option: Given<Args, Found>,
   args: Args,
-): Promise<Found> {
-  const limiter = await valueOf(option, args);
+): Found | Promise<Found> {
+  const limiter = valueOf(option, args);
+  if (isPending(limiter)) return limiter.then((found) => limiterOf(() => found, []));
   requireGiven("limiter", limiter, "found by the function that was given for it");
   return limiter;
 }

@@ -2,7 +2,14 @@
 import type { CallFields, LimitAllRequest, Limiter, LimitRequest, PriorityName } from "../client/limiter.ts";
 import { SYSTEM_TIME, type Time } from "../core/clock.ts";
 import { allDeniedBody, anyDeniedBody, deniedBody } from "../core/protocol/denied-body.ts";
-import { type Given, type GivenFields, type InBackground, limiterOf, valuesOf } from "./options.ts";
+import {
+  type Given,
+  type GivenFields,
+  type InBackground,
+  isPending,
+  limiterOf,
+  valuesOf,
+} from "./options.ts";
 import { headerPolicies, type Outcome } from "./request-limits.ts";
 import { keyOf, refusalOf, SKIPPED, type Verdict, verdictOn } from "./verdict.ts";
 
@@ -52,12 +59,17 @@ export async function rateLimited<Args extends readonly unknown[]>(
 ): Promise<Verdict> {
   const { skip, time = SYSTEM_TIME } = options;
   if (skip !== undefined && (await skip(...args))) return SKIPPED;
-  const limiter = await limiterOf(options.limiter, args);
-  const [outcome, policies] = await Promise.all([
-    decide(limiter, options, args).catch(refusalOf),
-    headerPolicies(limiter, time, inBackground),
-  ]);
-  if (!("success" in outcome)) return outcome;
+  const found = limiterOf(options.limiter, args);
+  const limiter = isPending(found) ? await found : found;
+  // It does not fail, and the decision need not wait for it.
+  const listed = headerPolicies(limiter, time, inBackground);
+  let outcome: Outcome;
+  try {
+    outcome = await decide(limiter, options, args);
+  } catch (error) {
+    return refusalOf(error);
+  }
+  const policies = isPending(listed) ? await listed : listed;
   const { success, decisions, chosen } = outcome;
   const bodyOf = () => {
     if (chosen !== undefined) return anyDeniedBody({ success, chosen, decisions });
@@ -75,8 +87,8 @@ async function decide<Args extends readonly unknown[]>(
   options: DecideOptions<Args>,
   args: Args,
 ): Promise<Outcome> {
-  const priority = await valuesOf<LimitRequest>(options, ["priority"], args);
   if (options.limits !== undefined) {
+    const priority = await valuesOf<LimitRequest>(options, ["priority"], args);
     const checks = await Promise.all(options.limits.map((check) => checkOf(check, args)));
     const request = { checks, ...priority } as LimitAllRequest;
     const decided = await (options.mode === "any" ? limiter.limitAny(request) : limiter.limitAll(request));
@@ -84,19 +96,16 @@ async function decide<Args extends readonly unknown[]>(
   }
   const { waitMs } = options;
   const check = await checkOf(options, args);
-  const params = { ...check, ...priority, ...(waitMs !== undefined && { waitMs }) } as LimitRequest;
+  const params = { ...check, ...(waitMs !== undefined && { waitMs }) } as LimitRequest;
   const decision = await limiter.limit(params);
   return { success: decision.success, decisions: [decision], ownLimits: [check.limits] };
 }
 
+const CHECKED = ["priority", "policy", "cost", "plan", "limits", "group"] as const;
+
 async function checkOf<Args extends readonly unknown[]>(check: Check<Args>, args: Args) {
-  const { ownLimits: limits } = check;
-  return {
-    ...(await valuesOf<LimitRequest>(
-      { ...check, limits },
-      ["policy", "cost", "plan", "limits", "group"],
-      args,
-    )),
-    key: await keyOf(check.key, args),
-  };
+  const given = valuesOf<LimitRequest>(check, CHECKED, args);
+  const values = isPending(given) ? await given : given;
+  const key = keyOf(check.key, args);
+  return { ...values, key: isPending(key) ? await key : key };
 }

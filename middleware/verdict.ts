@@ -3,7 +3,7 @@ import type { Time } from "../core/clock.ts";
 import type { Decision } from "../core/protocol/decision.ts";
 import type { DeniedBody } from "../core/protocol/denied-body.ts";
 import { isKeySized, MAX_KEY_BYTES } from "../core/protocol/names.ts";
-import { type Given, valueOf } from "./options.ts";
+import { type Given, isPending, valueOf } from "./options.ts";
 import { type HeaderPolicies, type Outcome, RequestLimits } from "./request-limits.ts";
 
 export interface Denial {
@@ -41,13 +41,14 @@ export function verdictOn(
   const limits = RequestLimits.of(request);
   const isOutermost = limits.isFirst;
   limits.note(outcome, policies);
+  if (outcome.success) return { decisions: outcome.decisions, isOutermost };
   const denial = () => {
     const body = bodyOf();
     const document = problemDocument(body.status, withoutKeys(body));
     limits.setHeaders(document.headers, () => time.nowMs());
     return document;
   };
-  return { decisions: outcome.decisions, isOutermost, ...(!outcome.success && { denial }) };
+  return { decisions: outcome.decisions, isOutermost, denial };
 }
 
 /**
@@ -71,11 +72,12 @@ class KeyRefused extends Error {}
  * @throws KeyRefused for a too long key, also with `onFailure = "open"`: otherwise it would pass without a
  * limit
  */
-export async function keyOf<Args extends readonly unknown[]>(
+export function keyOf<Args extends readonly unknown[]>(
   key: Given<Args, string>,
   args: Args,
-): Promise<string> {
-  const found = await valueOf(key, args);
+): string | Promise<string> {
+  const found = valueOf(key, args);
+  if (isPending(found)) return found.then((text) => keyOf(() => text, []));
   if (typeof key !== "function" || typeof found !== "string" || isKeySized(found)) return found;
   const bytes = new TextEncoder().encode(found).length;
   const size = found.isWellFormed() ? `of ${bytes} bytes` : "with half a character";
