@@ -150,7 +150,7 @@ export function keepLease(
   const own = granted.signal as AbortSignal | undefined;
   own?.addEventListener("abort", () => lose(own.reason));
   if (own?.aborted === true) lose(own.reason);
-  const signal = () => {
+  const signal = (): RequestLease["signal"] => {
     lost ??= new AbortController();
     if (lostBy !== undefined) lost.abort(lostBy);
     return lost.signal as unknown as RequestLease["signal"];
@@ -162,14 +162,28 @@ export function keepLease(
     return released === true ? undefined : released;
   };
   return {
-    lease: {
-      ...granted,
-      get signal() {
-        return signal();
-      },
-    },
+    lease: new LeaseInUse(granted, signal),
     release,
   };
+}
+
+/** What the handler has of a lease. */
+class LeaseInUse implements RequestLease {
+  readonly id: string;
+  readonly fencingToken: number;
+  readonly expiresAfterMs: number;
+  readonly #signal: () => RequestLease["signal"];
+
+  constructor({ id, fencingToken, expiresAfterMs }: GrantedLease, signal: () => RequestLease["signal"]) {
+    this.id = id;
+    this.fencingToken = fencingToken;
+    this.expiresAfterMs = expiresAfterMs;
+    this.#signal = signal;
+  }
+
+  get signal(): RequestLease["signal"] {
+    return this.#signal();
+  }
 }
 
 /** Whether a lease may exist after a failed renewal. Error classes differ by bundle: the status decides. */
