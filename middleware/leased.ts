@@ -14,13 +14,13 @@ import {
   type Given,
   type GivenFields,
   type InBackground,
-  isPending,
-  limiterOf,
+  requireLimiter,
+  valueOf,
   valuesOf,
 } from "./options.ts";
 import type { SharedOptions } from "./rate-limited.ts";
 import { headerPolicies, RequestLimits, type RequestLease } from "./request-limits.ts";
-import { type End, keyOf, refusalOf, SKIPPED, type Verdict, verdictOn } from "./verdict.ts";
+import { type End, refusalOf, requireKeySize, SKIPPED, type Verdict, verdictOn } from "./verdict.ts";
 
 export type LeasingLimiter = Pick<Limiter, "acquire" | "renew" | "release" | "policies">;
 
@@ -42,6 +42,7 @@ const MAX_MS = 3_600_000;
 const RENEWALS = 3;
 /** So many turns of the microtask queue take less than a timer, and are enough for a handler that waits for nothing. */
 const TURNS = 32;
+const FIELDS = ["waitMs", "ttlMs", "policy", "units", "plan", "group", "priority", "key"] as const;
 
 /** Leases units for a request, and notes the decision. Errors of the limiter are the application's. */
 export async function leased<Args extends readonly unknown[]>(
@@ -52,23 +53,14 @@ export async function leased<Args extends readonly unknown[]>(
 ): Promise<Verdict> {
   const { skip, time = SYSTEM_TIME } = options;
   if (skip !== undefined && (await skip(...args))) return SKIPPED;
-  const found = limiterOf(options.limiter, args);
-  const limiter = isPending(found) ? await found : found;
+  const limiter = requireLimiter(await valueOf(options.limiter, args));
   // The list first: a granted lease must not wait for anything that may fail.
-  const listed = headerPolicies(limiter, time, inBackground);
-  const policies = isPending(listed) ? await listed : listed;
+  const policies = await headerPolicies(limiter, time, inBackground);
   let grant: Grant & Partial<ReturnType<typeof withRelease>>;
   try {
-    const given = valuesOf<AcquireRequest>(options, ["policy", "units", "plan", "group", "priority"], args);
-    const values = isPending(given) ? await given : given;
-    const key = keyOf(options.key, args);
-    const { waitMs, ttlMs } = options;
-    grant = await limiter.acquire({
-      ...values,
-      key: isPending(key) ? await key : key,
-      ...(waitMs !== undefined && { waitMs }),
-      ...(ttlMs !== undefined && { ttlMs }),
-    });
+    const values = await valuesOf<AcquireRequest>(options, FIELDS, args);
+    requireKeySize(options.key, values.key);
+    grant = await limiter.acquire(values);
   } catch (error) {
     return refusalOf(error);
   }

@@ -29,31 +29,23 @@ export function valueOf<Args extends readonly unknown[], Value extends string | 
   return typeof option === "function" ? option(...args) : option;
 }
 
-/** Whether a value is to be awaited. To await one that is here takes longer than to make it. */
-export function isPending<Value>(value: Value | Promise<Value>): value is Promise<Value> {
-  return typeof (value as { readonly then?: unknown } | undefined)?.then === "function";
-}
+type FindsValue = (...args: readonly unknown[]) => unknown;
 
-/** The values of these options, without those that are not given. No promise if no function returned one. */
-export function valuesOf<Values extends object>(
+/** The values of these options, without those that are not given. */
+export async function valuesOf<Values extends object>(
   options: object,
   names: readonly (keyof Values & string)[],
   args: readonly unknown[],
-  before: Partial<Values> = {},
-): Partial<Values> | Promise<Partial<Values>> {
-  const values: Record<string, unknown> = before;
+): Promise<Values> {
+  const values: Record<string, unknown> = {};
   for (const name of names) {
     // A check's `limits` would be taken for the middleware's.
     const option = (options as Unchecked)[name === "limits" ? "ownLimits" : name];
     if (option === undefined) continue;
-    const value = valueOf(option as Given<readonly unknown[], object>, args);
-    if (isPending(value)) {
-      const others = names.slice(names.indexOf(name) + 1);
-      return value.then((found) => valuesOf(options, others, args, { ...before, [name]: found }));
-    }
-    values[name] = value;
+    // An await takes a turn of the microtask queue, also of a value that is here.
+    values[name] = typeof option === "function" ? await (option as FindsValue)(...args) : option;
   }
-  return before;
+  return values as Values;
 }
 
 /** Keeps work alive after the request's answer, where the runtime requires it. */
@@ -132,13 +124,8 @@ export function requireFetchOptions(options: object): void {
   requireInteger("attempts", attempts, 1);
 }
 
-/** The limiter of a request. @throws TypeError if the option's function returned none */
-export function limiterOf<Args extends readonly unknown[], Found extends object>(
-  option: Given<Args, Found>,
-  args: Args,
-): Found | Promise<Found> {
-  const limiter = valueOf(option, args);
-  if (isPending(limiter)) return limiter.then((found) => limiterOf(() => found, []));
+/** The limiter that was found for a request. @throws TypeError if the option's function returned none */
+export function requireLimiter<Found extends object>(limiter: Found): Found {
   requireGiven("limiter", limiter, "found by the function that was given for it");
   return limiter;
 }

@@ -6,12 +6,12 @@ import {
   type Given,
   type GivenFields,
   type InBackground,
-  isPending,
-  limiterOf,
+  requireLimiter,
+  valueOf,
   valuesOf,
 } from "./options.ts";
 import { headerPolicies, type Outcome } from "./request-limits.ts";
-import { keyOf, refusalOf, SKIPPED, type Verdict, verdictOn } from "./verdict.ts";
+import { refusalOf, requireKeySize, SKIPPED, type Verdict, verdictOn } from "./verdict.ts";
 
 export type DecidingLimiter = Pick<Limiter, "limit" | "limitAll" | "limitAny" | "policies">;
 
@@ -59,8 +59,7 @@ export async function rateLimited<Args extends readonly unknown[]>(
 ): Promise<Verdict> {
   const { skip, time = SYSTEM_TIME } = options;
   if (skip !== undefined && (await skip(...args))) return SKIPPED;
-  const found = limiterOf(options.limiter, args);
-  const limiter = isPending(found) ? await found : found;
+  const limiter = requireLimiter(await valueOf(options.limiter, args));
   // It does not fail, and the decision need not wait for it.
   const listed = headerPolicies(limiter, time, inBackground);
   let outcome: Outcome;
@@ -69,7 +68,7 @@ export async function rateLimited<Args extends readonly unknown[]>(
   } catch (error) {
     return refusalOf(error);
   }
-  const policies = isPending(listed) ? await listed : listed;
+  const policies = await listed;
   const { success, decisions, chosen } = outcome;
   const bodyOf = () => {
     if (chosen !== undefined) return anyDeniedBody({ success, chosen, decisions });
@@ -94,18 +93,15 @@ async function decide<Args extends readonly unknown[]>(
     const decided = await (options.mode === "any" ? limiter.limitAny(request) : limiter.limitAll(request));
     return { ...decided, ownLimits: checks.map(({ limits }) => limits) };
   }
-  const { waitMs } = options;
   const check = await checkOf(options, args);
-  const params = { ...check, ...(waitMs !== undefined && { waitMs }) } as LimitRequest;
-  const decision = await limiter.limit(params);
+  const decision = await limiter.limit(check);
   return { success: decision.success, decisions: [decision], ownLimits: [check.limits] };
 }
 
-const CHECKED = ["priority", "policy", "cost", "plan", "limits", "group"] as const;
+const FIELDS = ["waitMs", "priority", "policy", "cost", "plan", "limits", "group", "key"] as const;
 
 async function checkOf<Args extends readonly unknown[]>(check: Check<Args>, args: Args) {
-  const given = valuesOf<LimitRequest>(check, CHECKED, args);
-  const values = isPending(given) ? await given : given;
-  const key = keyOf(check.key, args);
-  return { ...values, key: isPending(key) ? await key : key };
+  const values = await valuesOf<LimitRequest>(check, FIELDS, args);
+  requireKeySize(check.key, values.key);
+  return values;
 }

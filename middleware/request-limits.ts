@@ -96,7 +96,6 @@ export class RequestLimits {
     const policy = withOwnLimits(described.plans?.get(plan) ?? described, this.#ownLimits);
     for (const [name, value] of policyHeaders(policy)) headers.set(name, value);
     setQuotaHeaders(headers, policy, this.#binding, nowMs);
-    if (this.#waitMs === null) return;
     for (const [name, value] of Object.entries(retryAfter(this.#waitMs))) headers.set(name, value);
   }
 }
