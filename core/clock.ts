@@ -220,7 +220,9 @@ export function randomId(): string {
     // Six bits of each byte. `btoa` of a text made of the bytes would take five times as long.
     const bytes = crypto.getRandomValues(new Uint8Array(16 * ID_LENGTH));
     const of = (digits ??= new TextEncoder().encode(BASE64URL));
-    random = new TextDecoder().decode(bytes.map((byte) => of[byte & 63] ?? 0));
+    // `map` would take four times as long.
+    for (let index = 0; index < bytes.length; index += 1) bytes[index] = of[(bytes[index] ?? 0) & 63] ?? 0;
+    random = new TextDecoder().decode(bytes);
   }
   const id = random.slice(0, ID_LENGTH);
   random = random.slice(ID_LENGTH);

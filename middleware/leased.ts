@@ -10,10 +10,17 @@ import type {
 import { SYSTEM_TIME } from "../core/clock.ts";
 import { busyBody } from "../core/protocol/denied-body.ts";
 import { endedStream } from "./ended-stream.ts";
-import { type Given, type GivenFields, type InBackground, limiterOf, valuesOf } from "./options.ts";
+import {
+  type Given,
+  type GivenFields,
+  type InBackground,
+  requireLimiter,
+  valueOf,
+  valuesOf,
+} from "./options.ts";
 import type { SharedOptions } from "./rate-limited.ts";
 import { headerPolicies, RequestLimits, type RequestLease } from "./request-limits.ts";
-import { type End, keyOf, refusalOf, SKIPPED, type Verdict, verdictOn } from "./verdict.ts";
+import { type End, refusalOf, requireKeySize, SKIPPED, type Verdict, verdictOn } from "./verdict.ts";
 
 export type LeasingLimiter = Pick<Limiter, "acquire" | "renew" | "release" | "policies">;
 
@@ -35,6 +42,7 @@ const MAX_MS = 3_600_000;
 const RENEWALS = 3;
 /** So many turns of the microtask queue take less than a timer, and are enough for a handler that waits for nothing. */
 const TURNS = 32;
+const FIELDS = ["waitMs", "ttlMs", "policy", "units", "plan", "group", "priority", "key"] as const;
 
 /** Leases units for a request, and notes the decision. Errors of the limiter are the application's. */
 export async function leased<Args extends readonly unknown[]>(
@@ -45,36 +53,27 @@ export async function leased<Args extends readonly unknown[]>(
 ): Promise<Verdict> {
   const { skip, time = SYSTEM_TIME } = options;
   if (skip !== undefined && (await skip(...args))) return SKIPPED;
-  const limiter = await limiterOf(options.limiter, args);
+  const limiter = requireLimiter(await valueOf(options.limiter, args));
   // The list first: a granted lease must not wait for anything that may fail.
   const policies = await headerPolicies(limiter, time, inBackground);
-  const grant = await acquire(limiter, options, args).catch(refusalOf);
-  if (!("success" in grant)) return grant;
+  let grant: Grant & Partial<ReturnType<typeof withRelease>>;
+  try {
+    const values = await valuesOf<AcquireRequest>(options, FIELDS, args);
+    requireKeySize(options.key, values.key);
+    grant = await limiter.acquire(values);
+  } catch (error) {
+    return refusalOf(error);
+  }
   const outcome = { success: grant.success, decisions: [grant] };
   const verdict = verdictOn(request, outcome, policies, () => busyBody(grant), time);
-  const { endHere }: ReturnType<typeof withRelease> = grant;
-  const kept = grant.lease && keepLease(limiter, grant.lease, options, endHere);
-  if (kept !== undefined) RequestLimits.of(request).noteLease(grant.policy, kept.lease);
+  const kept = grant.lease && keepLease(limiter, grant.lease, options, grant.endHere);
+  if (kept === undefined) return verdict;
+  RequestLimits.of(request).noteLease(grant.policy, kept.lease);
   const end = (how: End) => {
-    const released = kept?.release(how);
+    const released = kept.release(how);
     if (released !== undefined) inBackground(released);
   };
   return { ...verdict, end };
-}
-
-async function acquire<Args extends readonly unknown[]>(
-  limiter: LeasingLimiter,
-  options: LeaseOptions<Args>,
-  args: Args,
-): Promise<Grant> {
-  const { waitMs, ttlMs } = options;
-  const params: AcquireRequest = {
-    ...(await valuesOf<AcquireRequest>(options, ["policy", "units", "plan", "group", "priority"], args)),
-    key: await keyOf(options.key, args),
-    ...(waitMs !== undefined && { waitMs }),
-    ...(ttlMs !== undefined && { ttlMs }),
-  };
-  return await limiter.acquire(params);
 }
 
 /** A lease that is renewed until it is released, or lost. */
@@ -143,7 +142,7 @@ export function keepLease(
   const own = granted.signal as AbortSignal | undefined;
   own?.addEventListener("abort", () => lose(own.reason));
   if (own?.aborted === true) lose(own.reason);
-  const signal = () => {
+  const signal = (): RequestLease["signal"] => {
     lost ??= new AbortController();
     if (lostBy !== undefined) lost.abort(lostBy);
     return lost.signal as unknown as RequestLease["signal"];
@@ -155,14 +154,28 @@ export function keepLease(
     return released === true ? undefined : released;
   };
   return {
-    lease: {
-      ...granted,
-      get signal() {
-        return signal();
-      },
-    },
+    lease: new LeaseInUse(granted, signal),
     release,
   };
+}
+
+/** What the handler has of a lease. */
+class LeaseInUse implements RequestLease {
+  readonly id: string;
+  readonly fencingToken: number;
+  readonly expiresAfterMs: number;
+  readonly #signal: () => RequestLease["signal"];
+
+  constructor({ id, fencingToken, expiresAfterMs }: GrantedLease, signal: () => RequestLease["signal"]) {
+    this.id = id;
+    this.fencingToken = fencingToken;
+    this.expiresAfterMs = expiresAfterMs;
+    this.#signal = signal;
+  }
+
+  get signal(): RequestLease["signal"] {
+    return this.#signal();
+  }
 }
 
 /** Whether a lease may exist after a failed renewal. Error classes differ by bundle: the status decides. */

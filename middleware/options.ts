@@ -29,18 +29,23 @@ export function valueOf<Args extends readonly unknown[], Value extends string | 
   return typeof option === "function" ? option(...args) : option;
 }
 
+type FindsValue = (...args: readonly unknown[]) => unknown;
+
 /** The values of these options, without those that are not given. */
 export async function valuesOf<Values extends object>(
   options: object,
   names: readonly (keyof Values & string)[],
   args: readonly unknown[],
-): Promise<Partial<Values>> {
+): Promise<Values> {
   const values: Record<string, unknown> = {};
   for (const name of names) {
-    const option = (options as Unchecked)[name] as Given<readonly unknown[], object> | undefined;
-    if (option !== undefined) values[name] = await valueOf(option, args);
+    // A check's `limits` would be taken for the middleware's.
+    const option = (options as Unchecked)[name === "limits" ? "ownLimits" : name];
+    if (option === undefined) continue;
+    // An await takes a turn of the microtask queue, also of a value that is here.
+    values[name] = typeof option === "function" ? await (option as FindsValue)(...args) : option;
   }
-  return values as Partial<Values>;
+  return values as Values;
 }
 
 /** Keeps work alive after the request's answer, where the runtime requires it. */
@@ -119,12 +124,8 @@ export function requireFetchOptions(options: object): void {
   requireInteger("attempts", attempts, 1);
 }
 
-/** The limiter of a request. @throws TypeError if the option's function returned none */
-export async function limiterOf<Args extends readonly unknown[], Found extends object>(
-  option: Given<Args, Found>,
-  args: Args,
-): Promise<Found> {
-  const limiter = await valueOf(option, args);
+/** The limiter that was found for a request. @throws TypeError if the option's function returned none */
+export function requireLimiter<Found extends object>(limiter: Found): Found {
   requireGiven("limiter", limiter, "found by the function that was given for it");
   return limiter;
 }

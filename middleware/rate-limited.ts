@@ -2,9 +2,16 @@
 import type { CallFields, LimitAllRequest, Limiter, LimitRequest, PriorityName } from "../client/limiter.ts";
 import { SYSTEM_TIME, type Time } from "../core/clock.ts";
 import { allDeniedBody, anyDeniedBody, deniedBody } from "../core/protocol/denied-body.ts";
-import { type Given, type GivenFields, type InBackground, limiterOf, valuesOf } from "./options.ts";
+import {
+  type Given,
+  type GivenFields,
+  type InBackground,
+  requireLimiter,
+  valueOf,
+  valuesOf,
+} from "./options.ts";
 import { headerPolicies, type Outcome } from "./request-limits.ts";
-import { keyOf, refusalOf, SKIPPED, type Verdict, verdictOn } from "./verdict.ts";
+import { refusalOf, requireKeySize, SKIPPED, type Verdict, verdictOn } from "./verdict.ts";
 
 export type DecidingLimiter = Pick<Limiter, "limit" | "limitAll" | "limitAny" | "policies">;
 
@@ -52,12 +59,16 @@ export async function rateLimited<Args extends readonly unknown[]>(
 ): Promise<Verdict> {
   const { skip, time = SYSTEM_TIME } = options;
   if (skip !== undefined && (await skip(...args))) return SKIPPED;
-  const limiter = await limiterOf(options.limiter, args);
-  const [outcome, policies] = await Promise.all([
-    decide(limiter, options, args).catch(refusalOf),
-    headerPolicies(limiter, time, inBackground),
-  ]);
-  if (!("success" in outcome)) return outcome;
+  const limiter = requireLimiter(await valueOf(options.limiter, args));
+  // It does not fail, and the decision need not wait for it.
+  const listed = headerPolicies(limiter, time, inBackground);
+  let outcome: Outcome;
+  try {
+    outcome = await decide(limiter, options, args);
+  } catch (error) {
+    return refusalOf(error);
+  }
+  const policies = await listed;
   const { success, decisions, chosen } = outcome;
   const bodyOf = () => {
     if (chosen !== undefined) return anyDeniedBody({ success, chosen, decisions });
@@ -75,28 +86,22 @@ async function decide<Args extends readonly unknown[]>(
   options: DecideOptions<Args>,
   args: Args,
 ): Promise<Outcome> {
-  const priority = await valuesOf<LimitRequest>(options, ["priority"], args);
   if (options.limits !== undefined) {
+    const priority = await valuesOf<LimitRequest>(options, ["priority"], args);
     const checks = await Promise.all(options.limits.map((check) => checkOf(check, args)));
     const request = { checks, ...priority } as LimitAllRequest;
     const decided = await (options.mode === "any" ? limiter.limitAny(request) : limiter.limitAll(request));
     return { ...decided, ownLimits: checks.map(({ limits }) => limits) };
   }
-  const { waitMs } = options;
   const check = await checkOf(options, args);
-  const params = { ...check, ...priority, ...(waitMs !== undefined && { waitMs }) } as LimitRequest;
-  const decision = await limiter.limit(params);
+  const decision = await limiter.limit(check);
   return { success: decision.success, decisions: [decision], ownLimits: [check.limits] };
 }
 
+const FIELDS = ["waitMs", "priority", "policy", "cost", "plan", "limits", "group", "key"] as const;
+
 async function checkOf<Args extends readonly unknown[]>(check: Check<Args>, args: Args) {
-  const { ownLimits: limits } = check;
-  return {
-    ...(await valuesOf<LimitRequest>(
-      { ...check, limits },
-      ["policy", "cost", "plan", "limits", "group"],
-      args,
-    )),
-    key: await keyOf(check.key, args),
-  };
+  const values = await valuesOf<LimitRequest>(check, FIELDS, args);
+  requireKeySize(check.key, values.key);
+  return values;
 }

@@ -46,7 +46,7 @@ export class RequestLimits {
   readonly #decisions: Record<string, Decision> = {};
   readonly #leases: Record<string, RequestLease> = {};
   #binding: Decision | undefined;
-  #policies: HeaderPolicies = new Map();
+  #policies: HeaderPolicies | undefined;
   #ownLimits: OwnLimits | undefined;
   #waitMs: number | null = null;
 
@@ -92,7 +92,7 @@ export class RequestLimits {
   setHeaders(headers: Target, nowMs: () => number): void {
     if (this.#binding === undefined) return;
     const { policy: named, plan = "" } = this.#binding;
-    const described = this.#policies.get(named) ?? { headers: DEFAULT_HEADERS, rules: [] };
+    const described = this.#policies?.get(named) ?? { headers: DEFAULT_HEADERS, rules: [] };
     const policy = withOwnLimits(described.plans?.get(plan) ?? described, this.#ownLimits);
     for (const [name, value] of policyHeaders(policy)) headers.set(name, value);
     setQuotaHeaders(headers, policy, this.#binding, nowMs);
@@ -148,16 +148,16 @@ const known = new WeakMap<object, { readonly policies: HeaderPolicies; untilMs: 
 
 /**
  * The policies of a limiter, refreshed by each request itself: in a worker another's call may have ended.
- * None if the limiter does not answer.
+ * None if the limiter does not answer. No promise if they are known.
  */
-export async function headerPolicies(
+export function headerPolicies(
   limiter: Pick<Limiter, "policies">,
   time: Time,
   inBackground: InBackground,
-): Promise<HeaderPolicies> {
+): HeaderPolicies | Promise<HeaderPolicies> {
   const nowMs = time.nowMs();
   const before = known.get(limiter);
-  if (before === undefined) return await readPolicies(limiter, time);
+  if (before === undefined) return readPolicies(limiter, time);
   if (nowMs >= before.untilMs) {
     before.untilMs = nowMs + RETRY_MS;
     inBackground(readPolicies(limiter, time, before.policies));

@@ -3,7 +3,6 @@ import type { Time } from "../core/clock.ts";
 import type { Decision } from "../core/protocol/decision.ts";
 import type { DeniedBody } from "../core/protocol/denied-body.ts";
 import { isKeySized, MAX_KEY_BYTES } from "../core/protocol/names.ts";
-import { type Given, valueOf } from "./options.ts";
 import { type HeaderPolicies, type Outcome, RequestLimits } from "./request-limits.ts";
 
 export interface Denial {
@@ -41,13 +40,15 @@ export function verdictOn(
   const limits = RequestLimits.of(request);
   const isOutermost = limits.isFirst;
   limits.note(outcome, policies);
+  const verdict = { decisions: outcome.decisions, isOutermost };
+  if (outcome.success) return verdict;
   const denial = () => {
     const body = bodyOf();
     const document = problemDocument(body.status, withoutKeys(body));
     limits.setHeaders(document.headers, () => time.nowMs());
     return document;
   };
-  return { decisions: outcome.decisions, isOutermost, ...(!outcome.success && { denial }) };
+  return { ...verdict, denial };
 }
 
 /**
@@ -67,16 +68,12 @@ export function responseOf({ status, headers, body }: Denial): Response {
 class KeyRefused extends Error {}
 
 /**
- * The key of this request. The limiter throws for an empty one, which is the application's mistake.
+ * Checks the key that was found for this request. The limiter throws for an empty one, which is the application's mistake.
  * @throws KeyRefused for a too long key, also with `onFailure = "open"`: otherwise it would pass without a
  * limit
  */
-export async function keyOf<Args extends readonly unknown[]>(
-  key: Given<Args, string>,
-  args: Args,
-): Promise<string> {
-  const found = await valueOf(key, args);
-  if (typeof key !== "function" || typeof found !== "string" || isKeySized(found)) return found;
+export function requireKeySize(option: unknown, found: string | undefined): void {
+  if (typeof option !== "function" || typeof found !== "string" || isKeySized(found)) return;
   const bytes = new TextEncoder().encode(found).length;
   const size = found.isWellFormed() ? `of ${bytes} bytes` : "with half a character";
   throw new KeyRefused(

@@ -105,7 +105,7 @@ export function publicDecision(
   const { limit, remaining, resetAfterMs, retryAfterMs, reason } = bindingRule(rules);
   const isAdmitted = rules.every((rule) => rule.success);
   const success = isAdmitted || policy.shadow;
-  const decision: Decision = {
+  const decision: { -readonly [Field in keyof Decision]: Decision[Field] } = {
     success,
     // Ids of claims have the full name, including a region's.
     policy: publicName(policy.name),
@@ -119,22 +119,18 @@ export function publicDecision(
     rules,
   };
   const delayMs = isAdmitted && !policy.shadow ? longestDelayMs(rules) : 0;
-  const isPlain = delayMs === 0 && waitedMs === undefined && !lease && !hold && plan === undefined;
-  // A decision from held units is complete here: a copy would double its cost.
-  if (isAdmitted && source !== "fallback" && isPlain)
-    return policy.plan || policy.isFair ? { ...decision, ...planIn(policy), ...shareIn(rules) } : decision;
   const place = { policy: policy.name, key };
-  return {
-    ...decision,
-    ...(plan === undefined ? planIn(policy) : { ...planIn(decided), [PLAN]: plan }),
-    ...shareIn(rules),
-    ...(isAdmitted && source === "fallback" && { reason: "degraded" }),
-    ...(delayMs > 0 && { delayMs }),
-    ...(waitedMs !== undefined && { waitedMs }),
-    ...(lease && { lease: { ...lease, id: claimId("lease", place, lease.id) } }),
-    ...(hold && { hold: { ...hold, id: claimId("hold", place, hold.id) } }),
-    ...(!isAdmitted && { violated: rules.filter((rule) => !rule.success).map(({ name }) => name) }),
-  };
+  // By assignments: copies would double the cost of a decision from held units.
+  if (plan !== undefined) Object.assign(decision, planIn(decided), { [PLAN]: plan });
+  else if (policy.plan) Object.assign(decision, planIn(policy));
+  if (rules.some(({ share }) => share !== undefined)) Object.assign(decision, shareIn(rules));
+  if (isAdmitted && source === "fallback") decision.reason = "degraded";
+  if (delayMs > 0) decision.delayMs = delayMs;
+  if (waitedMs !== undefined) decision.waitedMs = waitedMs;
+  if (lease) decision.lease = { ...lease, id: claimId("lease", place, lease.id) };
+  if (hold) decision.hold = { ...hold, id: claimId("hold", place, hold.id) };
+  if (!isAdmitted) decision.violated = rules.filter((rule) => !rule.success).map(({ name }) => name);
+  return decision;
 }
 
 /** Where a decision has `Decided.plan`, with a call's own limits. Copies have it too, but no JSON and no message. */
@@ -148,7 +144,6 @@ export function decidingPlan(answer: unknown): string | undefined {
 /** The part of the call's group: that of the rule that binds, of those that groups share. */
 function shareIn(rules: readonly RuleDecision[]): Pick<Decision, "group" | "share" | "sureAfterMs"> {
   const shared = rules.filter(({ share }) => share !== undefined);
-  if (shared.length === 0) return {};
   const { group, limit, remaining, sureAfterMs } = bindingRule(shared).share as Share;
   return { group, share: { limit, remaining }, ...(sureAfterMs !== undefined && { sureAfterMs }) };
 }

@@ -5,7 +5,7 @@
 import type { CallFields, Limiter, LimitRequest } from "../../client/limiter.ts";
 import { SYSTEM_TIME, type Time } from "../../core/clock.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
-import { type Given, type GivenFields, requireFetchOptions, valueOf, valuesOf } from "../options.ts";
+import { type Given, type GivenFields, requireFetchOptions, valuesOf } from "../options.ts";
 import { pause, pausedForMs, pauseOf } from "./pauses.ts";
 
 export type Fetch = (input: string | URL | Request, init?: RequestInit) => Promise<Response>;
@@ -57,10 +57,7 @@ export function limitedFetch(options: LimitedFetchOptions): Fetch {
   return async (input, init) => {
     const send = options.fetch ?? fetch;
     const args = [input, init] as FetchArgs;
-    const request: LimitRequest = {
-      ...(await valuesOf<LimitRequest>(options, ["policy", "cost", "plan", "group"], args)),
-      key: await valueOf(options.key, args),
-    };
+    const request = await valuesOf<LimitRequest>(options, ["policy", "cost", "plan", "group", "key"], args);
     const turn = new Turn(limiter, request, time.nowMs() + waitMs, time, signalOf(input, init));
     for (let attempt = 1; ; attempt += 1) {
       await turn.come();

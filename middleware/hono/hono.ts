@@ -70,25 +70,26 @@ async function answer<E extends Env>(
   c.set("leases", leasesOf(c));
   if (decisions === undefined) return await next();
   if (denial !== undefined) c.res = (await onDenied?.(decisions, c)) ?? responseOf(denial());
-  else if (end !== undefined) await untilAnswered(c, next, end);
-  else await next();
+  else {
+    const wholeAnswer = end && notesWholeAnswer(c);
+    try {
+      await next();
+    } catch (error) {
+      end?.("aborted");
+      throw error;
+    }
+    if (end !== undefined) endWithAnswer(c, end, wholeAnswer?.());
+  }
   // Only the outermost knows all decisions.
   if (isOutermost) setLimitHeaders(c, time);
 }
 
-/** Answers the request, and calls `end` once when its answer has ended. */
-async function untilAnswered(c: Context, next: () => Promise<void>, end: (end: End) => void): Promise<void> {
-  const wholeAnswer = notesWholeAnswer(c);
-  try {
-    await next();
-  } catch (error) {
-    end("aborted");
-    throw error;
-  }
+/** Calls `end` once when the request's answer has ended. @param whole an answer that is no stream */
+function endWithAnswer(c: Context, end: (how: End) => void, whole: Response | undefined): void {
   // Hono has caught the handler's error, and made an answer of it.
   if (c.error !== undefined) end("aborted");
   // The answer to HEAD has no body: Hono drops it without ending its stream.
-  else if (c.req.raw.method === "HEAD" || c.res === wholeAnswer() || c.res.body === null) end("complete");
+  else if (c.res === whole || c.req.raw.method === "HEAD" || c.res.body === null) end("complete");
   else {
     const leasedAnswer = untilEnded(c.res, end);
     // Otherwise Hono would make a further answer, with the headers of both.
@@ -103,12 +104,12 @@ async function untilAnswered(c: Context, next: () => Promise<void>, end: (end: E
  */
 function notesWholeAnswer(c: Context): () => Response | undefined {
   let whole: Response | undefined;
-  const makers = c as unknown as Record<string, (data: unknown, ...others: unknown[]) => unknown>;
+  const makers = c as unknown as Record<string, (data: unknown, init: unknown, headers: unknown) => unknown>;
   for (const name of ["body", "text", "json", "html"]) {
     const make = makers[name];
     if (make === undefined) continue;
-    makers[name] = (data, ...others) => {
-      const made = make(data, ...others);
+    makers[name] = (data, init, headers) => {
+      const made = make(data, init, headers);
       const isWhole = name !== "body" || typeof data === "string" || ArrayBuffer.isView(data);
       if (isWhole && made instanceof Response) whole = made;
       return made;

@@ -108,9 +108,11 @@ test("limitedFetch refuses attempts and waits that are none", () => {
 });
 
 test("a limiter that its function does not find is named", async () => {
-  const handler = withRateLimit({ ...GOOD, limiter: () => undefined as never }, ok);
   const error = "limiter is missing: must be found by the function that was given for it";
-  await expect(handler(new Request("https://a.test"))).rejects.toThrow(error);
+  for (const none of [() => undefined as never, () => Promise.resolve(undefined as never)]) {
+    const handler = withRateLimit({ ...GOOD, limiter: none }, ok);
+    await expect(handler(new Request("https://a.test"))).rejects.toThrow(error);
+  }
 });
 
 const LONG = "é".repeat(257);

@@ -129,6 +129,16 @@ describe("a request holds its slot", () => {
     assertAsked(limiter, "release", { outcome }, 1);
   });
 
+  test("and no longer when its handler throws what is no error, which Hono passes on", async () => {
+    const { app, leases, limiter } = start();
+    app.get("/thrown", () => {
+      throw null;
+    });
+    await expect(Promise.resolve(app.request("/thrown"))).rejects.toBe(null);
+    expect(await leases()).toBe(0);
+    assertAsked(limiter, "release", { outcome: "ignore" }, 1);
+  });
+
   test("through renewals, for longer than a lease lives, and never for ever", async () => {
     const { app, clock, leases, limiter } = start();
     await app.request("/stream");

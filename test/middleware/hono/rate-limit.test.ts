@@ -92,7 +92,7 @@ describe("one limit", () => {
       "/:user",
       rateLimit({
         limiter: () => Promise.resolve(limiter),
-        policy: (c) => c.req.query("policy") ?? "api",
+        policy: (c) => Promise.resolve(c.req.query("policy") ?? "api"),
         key: async (c) => `user:${c.req.param("user")}:${(await c.req.json<{ id: string }>()).id}`,
         cost: async (c) => (await c.req.text()).length,
       }),
