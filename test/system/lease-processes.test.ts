@@ -118,7 +118,7 @@ test(
     await vi.waitUntil(() => lines.includes("holding"), PATIENT);
     child.kill("SIGKILL");
     await isOver;
-    await new Promise((done) => setTimeout(done, 12_000));
+    await new Promise((done) => setTimeout(done, 14_000));
     const leases = Array.from({ length: LIMIT }, () => acquired("quiet"));
     expect(await Promise.all(leases)).toEqual(leases.map(() => true));
   },
