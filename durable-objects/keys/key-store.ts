@@ -64,6 +64,11 @@ export class KeyStore {
     this.#cache.release(keyState);
   }
 
+  /** Whether it is still what is known of its key. */
+  isHere(keyState: KeyState): boolean {
+    return this.#cache.known(keyState.key) === keyState;
+  }
+
   /** Commits a change unless it exceeds a bound. Then nothing changes. */
   commitWithin(keyState: KeyState, change: Change, nowMs: number): Full | undefined {
     const { put = [], remember = [] } = change;
@@ -140,7 +145,8 @@ export class KeyStore {
       for (const each of remember) this.answers.remember(keyState, each, nowMs);
       return writeRecord();
     };
-    const changes = writesRecord || put.length + end.length + forget.length > 0 || uncharge !== undefined;
+    const rows = put.length + end.length + forget.length + lapsed.length;
+    const changes = writesRecord || rows > 0 || uncharge !== undefined;
     // A charge without its answer could be made twice, an answer without its charge never.
     const wholeMs = changes ? this.#cache.atomically(keyState, writeAll, nowMs) : undefined;
     if (changes) keyState.leaveRows(lapsed);

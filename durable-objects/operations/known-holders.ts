@@ -5,6 +5,7 @@
 import type { Slots } from "../../core/protocol/answers.ts";
 import type { SlotsCall } from "../../core/protocol/calls.ts";
 import { PACE_MS } from "../../core/protocol/messages.ts";
+import type { KeyState } from "../keys/key-state.ts";
 import type { Claim } from "../storage/records.ts";
 
 export interface KnownHolder {
@@ -92,4 +93,39 @@ export function newHolder(claim: Claim | undefined): KnownHolder {
     reset: undefined,
     waitsEnded: undefined,
   };
+}
+
+interface Handed {
+  readonly id: string;
+  readonly units: number;
+  readonly expiresAtMs: number;
+  readonly claim: Claim;
+}
+
+/** The leases that a message hands over, out of so many slots that it does not keep. */
+export function handedLeases(
+  { claims }: KeyState,
+  holder: KnownHolder,
+  { handed }: SlotsCall,
+  slots: number,
+  rule: string,
+  nowMs: number,
+): Handed[] {
+  const taken: Handed[] = [];
+  let left = slots;
+  for (const { id, units, ttlMs, leftMs, heldMs, fencingToken, caller } of handed) {
+    // An earlier message has handed it over, or it was released elsewhere.
+    if (holder.handed.has(id) || holder.ended.has(id) || claims.has(id)) continue;
+    if (units > left || leftMs <= 0) continue;
+    // The message was under way when the key was reset, and the lease was granted before.
+    if (heldMs !== undefined && holder.reset !== undefined && nowMs - heldMs <= holder.reset.atMs) continue;
+    left -= units;
+    const expiresAtMs = nowMs + leftMs;
+    const by = caller === undefined ? {} : { caller };
+    const since = heldMs === undefined ? {} : { grantedAtMs: nowMs - heldMs };
+    const lease = { id, kind: "lease", ttlMs, expiresAtMs, fencingToken } as const;
+    const claim: Claim = { ...lease, units: { [rule]: units }, ...by, ...since };
+    taken.push({ id, units, expiresAtMs, claim });
+  }
+  return taken;
 }

@@ -29,7 +29,7 @@ import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import type { Claim } from "../storage/records.ts";
 import { mayRestWith, partOfSlots } from "./client-bounds.ts";
-import { handedMs, heard, type KnownHolder, newHolder, keepsFrom } from "./known-holders.ts";
+import { handedLeases, handedMs, heard, keepsFrom, type KnownHolder, newHolder } from "./known-holders.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
 /** Of many holders each asks more rarely: the object hears of 250 a second. */
@@ -64,6 +64,8 @@ const MAX_ENDED = 1_024;
 interface Memory {
   readonly name: string;
   readonly holders: Map<string, KnownHolder>;
+  /** A timer is set for the rows of holders that have gone. */
+  isTimed: boolean;
 }
 
 export class SlotOwner {
@@ -92,6 +94,7 @@ export class SlotOwner {
     const given = this.#apply(keyState, memory, holder, claim, call, nowMs);
     holder.answer = { slots: { memory: memory.name, given } };
     this.#forget(keyState, memory);
+    this.#setTimer(keyState, memory, nowMs);
     this.#queue.serve(keyState);
     return holder.answer;
   };
@@ -300,9 +303,40 @@ export class SlotOwner {
   #memoryOf(keyState: KeyState): Memory {
     const known = this.#memories.get(keyState);
     if (known !== undefined) return known;
-    const memory = { name: randomId(), holders: new Map<string, KnownHolder>() };
+    const memory = { name: randomId(), holders: new Map<string, KnownHolder>(), isTimed: false };
     this.#memories.set(keyState, memory);
     return memory;
+  }
+
+  /**
+   * A key without calls leaves memory, which is as a crash. So when a holder may lease no more, its row is made to end with
+   * its slots, or is deleted with them. Not of those that rest: for them the object would stay awake.
+   */
+  #setTimer(keyState: KeyState, memory: Memory, nowMs: number): void {
+    const atMs = Math.min(
+      ...[...memory.holders].flatMap(([name, holder]) =>
+        holder.resting === 0 && outlasts(holder, slotsOf(keyState, name)) ? [holder.aliveUntilMs] : [],
+      ),
+    );
+    if (memory.isTimed || atMs === Infinity) return;
+    memory.isTimed = true;
+    this.#queue.later(keyState, Math.max(1, atMs - nowMs), (laterMs) => {
+      memory.isTimed = false;
+      if (!this.#store.isHere(keyState)) return;
+      this.#endRows(keyState, memory, laterMs);
+      this.#setTimer(keyState, memory, laterMs);
+    });
+  }
+
+  #endRows(keyState: KeyState, { holders }: Memory, nowMs: number): void {
+    const put: Claim[] = [];
+    for (const [name, holder] of holders) {
+      const slots = slotsOf(keyState, name);
+      if (slots === undefined || nowMs < holder.aliveUntilMs || !outlasts(holder, slots)) continue;
+      put.push(slots);
+      holder.rowUntilMs = slots.expiresAtMs;
+    }
+    this.#store.commit(keyState, { accounts: keyState.accounts, put }, nowMs);
   }
 
   /** Holders without slots are forgotten, unless their leases may still be repeated. */
@@ -318,6 +352,11 @@ function owedId(holder: string): string {
 
 function isOwed(id: string): boolean {
   return id.endsWith(OWED);
+}
+
+/** Whether the row of a holder's slots ends later than they do. */
+function outlasts({ rowUntilMs }: KnownHolder, slots: Claim | undefined): boolean {
+  return slots !== undefined && slots.expiresAtMs < rowUntilMs;
 }
 
 function slotsOf({ claims }: KeyState, holder: string): Claim | undefined {
@@ -345,39 +384,4 @@ function leasedRule({ ruleStates, policy }: KeyState) {
   const state = ruleStates[index];
   const rule = relaxedRule(policy);
   return { index, name: state?.rule.name ?? "", rule: rule === state?.rule ? rule : undefined };
-}
-
-interface Handed {
-  readonly id: string;
-  readonly units: number;
-  readonly expiresAtMs: number;
-  readonly claim: Claim;
-}
-
-/** The leases that a message hands over, out of so many slots that it does not keep. */
-function handedLeases(
-  { claims }: KeyState,
-  holder: KnownHolder,
-  { handed }: SlotsCall,
-  slots: number,
-  rule: string,
-  nowMs: number,
-): Handed[] {
-  const taken: Handed[] = [];
-  let left = slots;
-  for (const { id, units, ttlMs, leftMs, heldMs, fencingToken, caller } of handed) {
-    // An earlier message has handed it over, or it was released elsewhere.
-    if (holder.handed.has(id) || holder.ended.has(id) || claims.has(id)) continue;
-    if (units > left || leftMs <= 0) continue;
-    // The message was under way when the key was reset, and the lease was granted before.
-    if (heldMs !== undefined && holder.reset !== undefined && nowMs - heldMs <= holder.reset.atMs) continue;
-    left -= units;
-    const expiresAtMs = nowMs + leftMs;
-    const by = caller === undefined ? {} : { caller };
-    const since = heldMs === undefined ? {} : { grantedAtMs: nowMs - heldMs };
-    const lease = { id, kind: "lease", ttlMs, expiresAtMs, fencingToken } as const;
-    const claim: Claim = { ...lease, units: { [rule]: units }, ...by, ...since };
-    taken.push({ id, units, expiresAtMs, claim });
-  }
-  return taken;
 }

@@ -17,7 +17,7 @@ import type { KeyState } from "../keys/key-state.ts";
 import { CallerCounts } from "../storage/records.ts";
 import type { LeaveSignal } from "./operations.ts";
 
-type Timers = Pick<Time, "after">;
+type Timers = Pick<Time, "after" | "idle">;
 
 /** The longest timer, in milliseconds: it fires early, and `serve` sets the next one. */
 const LONGEST_TIMER_MS = 60_000;
@@ -68,6 +68,13 @@ export class WaitQueue {
   constructor(toNow: (keyState: KeyState) => number, time: Timers = SYSTEM_TIME) {
     this.#toNow = toNow;
     this.#time = time;
+  }
+
+  /** Does some work on a key later, if its object is in memory then. */
+  later(keyState: KeyState, ms: number, work: (nowMs: number) => void): void {
+    const run = () => work(this.#toNow(keyState));
+    if (this.#time.idle === undefined) this.#time.after(ms, run);
+    else this.#time.idle(ms, run);
   }
 
   waitersOf(keyState: KeyState): readonly Waiter[] {

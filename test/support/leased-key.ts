@@ -26,6 +26,7 @@ export class LeasedKey {
   nowMs = 1_000_000;
   readonly #policy: Name;
   readonly #database = new Database();
+  #timers: { readonly atMs: number; readonly work: () => void }[] = [];
   #calls = this.#start();
 
   constructor(policy: Name = "slots") {
@@ -34,7 +35,13 @@ export class LeasedKey {
 
   #start(): KeyCalls {
     const alarm = { getAlarm: () => Promise.resolve(null), setAlarm: () => Promise.resolve() };
+    this.#timers = [];
+    const after = (ms: number, work: () => void) => {
+      this.#timers.push({ atMs: this.nowMs + ms, work });
+      return () => undefined;
+    };
     const joined = joinParts({
+      time: { nowMs: () => this.nowMs, after },
       storage: new Storage(this.#database.storage),
       timers: new Timers(alarm, () => this.nowMs),
       policies,
@@ -45,6 +52,24 @@ export class LeasedKey {
 
   crash(): void {
     this.#calls = this.#start();
+  }
+
+  /** No call comes for so long. */
+  rest(ms: number): void {
+    const untilMs = this.nowMs + ms;
+    for (;;) {
+      const [next] = this.#timers.toSorted((one, other) => one.atMs - other.atMs);
+      if (next === undefined || next.atMs > untilMs) break;
+      this.#timers = this.#timers.filter((each) => each !== next);
+      this.nowMs = next.atMs;
+      next.work();
+    }
+    this.nowMs = untilMs;
+  }
+
+  /** The rows that were written, and the timers that wait. */
+  get traces(): { readonly rows: number; readonly timers: number } {
+    return { rows: this.#database.rowsWritten, timers: this.#timers.length };
   }
 
   call(call: object): unknown {

@@ -71,6 +71,14 @@ async function outstandingOf(key: string): Promise<number> {
   return outstanding;
 }
 
+async function acquired(key: string): Promise<boolean> {
+  const headers = { authorization: `Bearer ${TOKENS.full}`, "content-type": "application/json" };
+  const body = JSON.stringify({ policy: "hot", key });
+  const response = await fetch(`${serving.urls[0]}/v1/leases`, { method: "POST", headers, body });
+  const { success } = (await response.json()) as { readonly success: boolean };
+  return success;
+}
+
 test("two processes make 1,000 pairs each on a hot key, nearly all without a message", PATIENT, async () => {
   const both = [start("pairs", PAIRS, 0), start("pairs", PAIRS, 0)];
   await vi.waitUntil(() => both.every(({ lines }) => lines.some((line) => line.startsWith("{"))), PATIENT);
@@ -99,6 +107,20 @@ test(
     child.kill("SIGKILL");
     await isOver;
     await vi.waitUntil(async () => (await outstandingOf("killed")) === 0, { timeout: 30_000, interval: 100 });
+  },
+);
+
+test(
+  "the slots of a killed process are free also when nobody has called since, and the object has left memory",
+  PATIENT,
+  async () => {
+    const { child, lines, isOver } = start("quiet", 30, 7);
+    await vi.waitUntil(() => lines.includes("holding"), PATIENT);
+    child.kill("SIGKILL");
+    await isOver;
+    await new Promise((done) => setTimeout(done, 14_000));
+    const leases = Array.from({ length: LIMIT }, () => acquired("quiet"));
+    expect(await Promise.all(leases)).toEqual(leases.map(() => true));
   },
 );
 

@@ -260,6 +260,44 @@ test("a client's slots are free at the end of its time, however long its leases 
   expect(isolate.peeked.outstanding).toBe(8);
 });
 
+test("the rows of a key without calls end with its slots, at the cost of a row for each holder that gave none back", () => {
+  for (const [holder, endMs, isSilent] of [
+    [client("a", "client"), 300, true],
+    ["holder-a", 10_300, true],
+    [client("a", "client"), 300, false],
+  ] as const) {
+    const key = new Key();
+    const ttlMs = endMs - 300;
+    const { memory, given } = key.take(holder, 8);
+    const { rows } = key.traces;
+    // Each message makes its life longer, and no row is written.
+    for (let turn = 2; turn < 8; turn += 1) {
+      key.rest(1_000);
+      key.slots({
+        holder,
+        ttlMs,
+        turn,
+        heard: turn - 1,
+        memory,
+        kept: 8,
+        leased: 8,
+        wanted: 8,
+        granted: turn,
+      });
+    }
+    expect(key.traces).toMatchObject({ rows, timers: 1 });
+    if (!isSilent) key.slots({ holder, ttlMs, turn: 8, heard: 7, memory, kept: 0 });
+    const before = key.traces.rows;
+    key.rest(given.lifeMs + 300);
+    expect(key.traces).toEqual({ rows: before + Number(isSilent), timers: 0 });
+    key.crash();
+    key.rest(endMs - 301);
+    if (isSilent && endMs > 300) expect(key.peeked.outstanding).toBe(8);
+    key.rest(1);
+    expect(key.peeked.outstanding).toBe(0);
+  }
+});
+
 test("slots that were free at the end of a client's time, and are leased to others, are not its own after a crash", () => {
   const key = new Key();
   const holder = client("a", "client");
