@@ -20,9 +20,12 @@ export type * from "./transports/transport.ts";
 interface OwnSignal extends Signal {
   readonly onabort: never;
   readonly dispatchEvent: never;
-  addEventListener(type: string, listener: () => void, options?: boolean | object): void;
-  removeEventListener(type: string, listener: () => void): void;
+  addEventListener(type: string, listener: Listener, options?: boolean | object): void;
+  removeEventListener(type: string, listener: Listener): void;
 }
+
+/** Compilers compare a lone function with the platform's more strictly than a union. */
+type Listener = ((event: never) => void) | { handleEvent(event: never): void };
 
 /** A lease. */
 export interface GrantedLease extends Lease {

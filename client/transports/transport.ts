@@ -1,5 +1,5 @@
-import type { Lease } from "../../core/protocol/answers.ts";
-import type { LeaseReport } from "../../core/protocol/calls.ts";
+import type { Lease, RuleDecision } from "../../core/protocol/answers.ts";
+import type { LeaseHandle, LeaseReport } from "../../core/protocol/calls.ts";
 import type { AllDecisions, AnyDecision, Decision, KeyReport } from "../../core/protocol/decision.ts";
 import type {
   PolicyList,
@@ -7,7 +7,7 @@ import type {
   ReservationsReply,
 } from "../../core/protocol/reservation-messages.ts";
 import type { CatalogService } from "./catalog-service.ts";
-import type { CallFields, Cost, PriorityName } from "./policy-types.ts";
+import type { CallFields, Cost, PolicyName, PriorityName } from "./policy-types.ts";
 
 export type * from "./policy-types.ts";
 
@@ -124,9 +124,20 @@ export const ADDRESSES = {
   },
 } as const satisfies Readonly<Record<keyof LimiterCalls, Address>>;
 
+/** The service binding. */
 export interface LimiterService extends LimiterCalls {
+  /** Leases units within `waitMs`. The lease ends with its caller, unless it is detached or has a grace. */
+  acquire(request: AcquireRequest & { readonly detached?: boolean }): Promise<BoundGrant>;
+  /** Sets what the key has used: more than the limit is a debt. Holds and leases stay. */
+  setUsed(request: KeyRequest & { readonly used: Cost }): Promise<KeyReport>;
+  /** A page of the keys of which something is stored, under a policy with a number of objects. */
+  keys(request: KeyRange & { readonly limit?: number }): Promise<KeyList>;
+  countKeys(request: KeyRange): Promise<KeyCount>;
   catalog(): Promise<CatalogService>;
 }
+
+/** A decision on a lease that ends with its caller, or `using`. The methods are present with such a lease. */
+export interface BoundGrant extends Decision, LeaseHandle, Disposable {}
 
 export type CallRequests = {
   readonly [Name in keyof LimiterCalls]: Name extends "policies" ? object : Parameters<LimiterCalls[Name]>[0];
@@ -217,6 +228,31 @@ export type PeekRequest = KeyRequest & {
   readonly waitFor?: "idle";
   readonly waitMs?: number;
 };
+
+/** Keys of a policy that begin with `prefix`; `cursor`, from an answer, asks for the next page. */
+export interface KeyRange extends Listed {
+  readonly policy?: PolicyName;
+  readonly prefix?: string;
+}
+
+interface Listed {
+  readonly cursor?: string;
+}
+
+export interface KeyList extends Listed {
+  readonly keys: readonly ListedKey[];
+}
+
+export interface ListedKey extends Pick<RuleDecision, "limit" | "remaining" | "resetAfterMs"> {
+  readonly key: string;
+  readonly outstanding: number;
+  readonly holds: number;
+  readonly leases: number;
+}
+
+export interface KeyCount extends Listed {
+  readonly count: number;
+}
 
 /** An `AbortSignal`, whose type differs or is missing on some platforms. */
 export interface Signal {

@@ -5,7 +5,7 @@
 import type { Outcome } from "../algorithms/algorithm.ts";
 import type { Cost, LocationHint, NamingPlan, PolicyRevision } from "../policies/policy.ts";
 import type { Reports } from "../shedding/load-shedder.ts";
-import type { Shed, SheddingLevel } from "./answers.ts";
+import type { Lease, Shed, SheddingLevel } from "./answers.ts";
 
 /** Absent: version 1, whose senders sent no version. */
 export interface Versioned {
@@ -185,6 +185,14 @@ export interface LeaseReport {
   readonly outcome?: Outcome | undefined;
   /** The duration of the call. Absent: the time since the grant, by the object's clock. */
   readonly durationMs?: number | undefined;
+}
+
+/** What the holder of a lease with a handle can call. */
+export interface LeaseHandle {
+  /** Moves the lease's end to `ttlMs` from now. @throws an error of status 404 when the lease has ended */
+  readonly renew?: (call?: { readonly ttlMs?: number }) => Promise<Lease>;
+  /** Ends the lease with a report. @throws an error of status 404 when the lease has ended */
+  readonly release?: (report?: LeaseReport) => Promise<void>;
 }
 
 /** A call on a lease. */

@@ -1,9 +1,9 @@
 import type { Cost, Layout, PolicyRevision } from "../policies/policy.ts";
-import type { AnswerText, Lease, Peeked } from "./answers.ts";
+import type { AnswerText, Peeked } from "./answers.ts";
 import type {
   AcquireCall,
   HoldCall,
-  LeaseReport,
+  LeaseHandle,
   OperationCall,
   RefundCall,
   ReleaseCall,
@@ -26,13 +26,9 @@ import type { Batch } from "./messages.ts";
 export type MaybePromise<Value> = Value | Promise<Value>;
 
 /** A lease with a handle: when the holder ends, the runtime disposes of `slot`, which releases the lease. */
-export interface Attached {
+export interface Attached extends LeaseHandle {
   readonly answer: AnswerText;
   readonly slot?: Rpc.RpcTargetBranded;
-  /** Moves the lease's end to `ttlMs` from now. @throws an error of status 404 when the lease has ended */
-  readonly renew?: (call?: { readonly ttlMs?: number }) => Promise<Lease>;
-  /** Ends the lease with a report. @throws an error of status 404 when the lease has ended */
-  readonly release?: (report?: LeaseReport) => Promise<void>;
 }
 
 /** A call on a key as one message, with checked values: integer costs and normalised keys. */

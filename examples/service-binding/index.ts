@@ -2,7 +2,7 @@
  * An API behind Weir. Callers send an API key. Each caller may make as many requests as the policy "api" allows, log in
  * as often as "login" allows, and run ten exports at a time. A request whose upstream failed is refunded.
  */
-import type { Decision, LimiterService } from "weir-limiter";
+import type { LimiterService } from "weir-limiter";
 
 interface Env {
   readonly LIMITER: LimiterService;
@@ -34,8 +34,7 @@ export default {
 
 /** Runs at most ten exports at a time for each customer. `using` frees the slot however this function ends. */
 async function exported(env: Env, key: string): Promise<Response> {
-  // What a binding answers can be disposed of, which its type does not say: not every compiler knows the word.
-  using grant = (await env.LIMITER.acquire({ policy: "export", key })) as Decision & Disposable;
+  using grant = await env.LIMITER.acquire({ policy: "export", key });
   if (!grant.success) return new Response("all slots are taken", { status: 503 });
   await scheduler.wait(1_000);
   // When the link to Weir breaks, the slot is free although we work. So whatever we write carries the token, which rises

@@ -2,11 +2,11 @@ import { RpcTarget, WorkerEntrypoint } from "cloudflare:workers";
 import type { UniformCall } from "../../client/local-call.ts";
 import { blockedDecision } from "../../client/read-answer.ts";
 import type { CatalogService } from "../../client/transports/catalog-service.ts";
-import type { AcquireRequest, KeyRequest, LimiterCalls } from "../../client/transports/transport.ts";
+import type { AcquireRequest, LimiterService } from "../../client/transports/transport.ts";
 import { readClockMs } from "../../core/clock.ts";
-import type { Cost, Region } from "../../core/policies/policy.ts";
+import type { Region } from "../../core/policies/policy.ts";
 import type { AcquireParams } from "../../core/protocol/calls.ts";
-import { type Decision, type KeyReport, degradedDecision } from "../../core/protocol/decision.ts";
+import { type Decision, degradedDecision } from "../../core/protocol/decision.ts";
 import type { Attached } from "../../core/protocol/object-methods.ts";
 import { Problem, orThrow } from "../../core/protocol/problems.ts";
 import { type Call, type CallContext, type CatalogCall } from "../api/call.ts";
@@ -17,7 +17,6 @@ import type { Env } from "../bindings/env.ts";
 import { acquireCandidate, skipCandidate } from "../calls/candidates.ts";
 import { type CatalogCaller, notForAdmin, readConditions } from "../calls/catalog/catalog-calls.ts";
 import { type Acquire, acquireOf, CONFIRM_WITHIN_MS, linkedOf, findClaim } from "../calls/claims.ts";
-import type { KeyCount, KeyList } from "../calls/keys.ts";
 import { onKey } from "../calls/limits.ts";
 import { plain } from "../calls/plain-data.ts";
 import { BoundAcquireRequest } from "../calls/schemas/request-schemas.ts";
@@ -27,23 +26,18 @@ interface Regional {
   /** The region of a policy with a pool. Absent: that of the isolate's latest HTTP request. */
   readonly region?: string;
 }
-type Listing = Regional & Partial<Record<"policy" | "prefix" | "cursor", string>>;
 type InRegion<Calls> = {
   readonly [Name in keyof Calls]: Calls[Name] extends (call: infer Request) => infer Answer
     ? (call: Request & Regional) => Answer
     : never;
 };
 
-type CallOnKeys = "limit" | "limitAll" | "limitAny" | UniformCall<"key">;
+type CallOnKeys =
+  "limit" | "limitAll" | "limitAny" | "setUsed" | "keys" | "countKeys" | UniformCall<"key">;
 
 /** The calls over the service binding. `policy` may be left out when the binding's `props` have it. */
-interface BoundCalls
-  extends InRegion<Pick<LimiterCalls, CallOnKeys>>, Omit<LimiterCalls, CallOnKeys | "acquire"> {
-  /** Sets what the key has used: more than the limit is a debt. Holds and leases stay. */
-  setUsed(call: KeyRequest & Regional & { readonly used: Cost }): Promise<KeyReport>;
-  keys(call: Listing & { readonly limit?: number }): Promise<KeyList>;
-  countKeys(call: Listing): Promise<KeyCount>;
-}
+type BoundCalls = InRegion<Pick<LimiterService, CallOnKeys>> &
+  Omit<LimiterService, CallOnKeys | "acquire" | "catalog">;
 
 /** A class with the calls, which `Limiter` gets from the records. */
 const WithCalls = WorkerEntrypoint as new (
