@@ -32,8 +32,7 @@ type InRegion<Calls> = {
     : never;
 };
 
-type CallOnKeys =
-  "limit" | "limitAll" | "limitAny" | "setUsed" | "keys" | "countKeys" | UniformCall<"key">;
+type CallOnKeys = "limit" | "limitAll" | "limitAny" | "setUsed" | "keys" | "countKeys" | UniformCall<"key">;
 
 /** The calls over the service binding. `policy` may be left out when the binding's `props` have it. */
 type BoundCalls = InRegion<Pick<LimiterService, CallOnKeys>> &

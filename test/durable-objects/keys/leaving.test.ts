@@ -74,7 +74,8 @@ test("of a log all clients have units, or all that come leave, whatever they say
 test("first calls of too many clients at once are decided by their isolates, which ask their regions", () => {
   const { clock, object } = start("token-bucket", 1_000_000);
   const first = (index: number, more: object) => {
-    const call = { policy: "p", key: "key", cost: 1, servedBy: `isolate-${index}`, near: "weur", ...more };
+    const near = "weur" as const;
+    const call = { policy: "p", key: "key", cost: 1, servedBy: `isolate-${index}`, near, ...more };
     return (JSON.parse(object.limitCall(call)) as Decided).reserved;
   };
   const said = Array.from({ length: 600 }, (_, index) => first(index, { mayAskRegion: true }));
