@@ -26,15 +26,15 @@ export function askWith(token: string, onRefused: () => void, onChanged = () => 
     address: string,
     options: CallOptions = {},
   ): Promise<Answer<Value>> => {
+    const isChange = method !== "GET" && options.query?.["dryRun"] === undefined;
     let response: Response;
     try {
       response = await fetch(address + queryText(options.query), requestOf(token, method, options));
     } catch {
-      return { problem: UNREACHABLE };
+      return { problem: unreachable(isChange) };
     }
     if (response.status === 401) onRefused();
     const text = await response.text().catch(() => "");
-    const isChange = method !== "GET" && options.query?.["dryRun"] === undefined;
     if (response.status === 412 || (response.ok && isChange)) await onChanged();
     return response.ok ? valueOf<Value>(response, text) : { problem: problemOf(response, text) };
   };
@@ -90,9 +90,8 @@ function problemOf(response: Response, text: string): Problem {
   };
 }
 
-const UNREACHABLE: Problem = {
-  type: "",
-  title: "The limiter cannot be reached",
-  status: 0,
-  detail: "the limiter cannot be reached: the change may have been made, so check before you repeat it",
-};
+function unreachable(isChange: boolean): Problem {
+  const title = "The limiter cannot be reached";
+  const more = isChange ? ": the change may have been made, so check before you repeat it" : "";
+  return { type: "", title, status: 0, detail: title + more };
+}

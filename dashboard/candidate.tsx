@@ -55,10 +55,8 @@ function Begin({ policy }: { readonly policy: string }) {
     setValid(false);
     if (read.problem !== undefined) return setProblem(read.problem);
     const query = isDryRun ? { dryRun: "true" } : {};
-    const put = await ask<Candidate>("PUT", path("policies", policy, "candidate"), {
-      body: read.value,
-      query,
-    });
+    const options = { body: read.value, query, ifNoneMatch: "*" } as const;
+    const put = await ask<Candidate>("PUT", path("policies", policy, "candidate"), options);
     setProblem(put.problem);
     setValid(put.problem === undefined && isDryRun);
   };

@@ -4,7 +4,7 @@ import type { Override, Problem } from "./answers.ts";
 import { path } from "./api.ts";
 import { readClockMs } from "./clock.ts";
 import { useSession } from "./context.ts";
-import { readOverride, removeOverride, writeOverride, type Changed, type Fields } from "./key-changes.ts";
+import { removeOverride, writeOverride, type Changed, type Fields } from "./key-changes.ts";
 import type { EndsAt } from "./lasting.tsx";
 import { OverrideForm } from "./override-form.tsx";
 import { Confirm, Part, type Done, type Question } from "./parts.tsx";
@@ -21,7 +21,8 @@ interface Props {
 export function KeyActions({ policy, name, own, onDone }: Props) {
   const { ask } = useSession();
   const [question, setQuestion] = useState<Question>();
-  const [isEditing, setEditing] = useState(false);
+  /** The override when the form was opened. */
+  const [edited, setEdited] = useState<{ readonly there: Override | undefined }>();
   const [factor, setFactor] = useState("3");
   // A key with a * in it would be a pattern, and mean other keys too.
   const isPattern = name.includes("*");
@@ -31,13 +32,11 @@ export function KeyActions({ policy, name, own, onDone }: Props) {
     if (undo !== undefined) onDone({ says: `${says} ${SOON}`, undo });
     return problem;
   };
-  /** Reads the old override at the moment of the change, so that undoing restores exactly that. */
+  /** Replaces the override that the question showed, which was there when it was asked, and no later one. */
   const override = async (says: string, fields: Fields, endsAt: EndsAt): Promise<Problem | undefined> => {
-    const before = await readOverride(ask, policy, name);
-    if (before.problem !== undefined) return before.problem;
     const expiresAt = endsAt === undefined ? {} : { expiresAt: endsAt };
     const value = { ...fields, ...expiresAt, note: "from the dashboard" };
-    return await finish(says, writeOverride(ask, { policy, pattern: name }, value, before.value));
+    return await finish(says, writeOverride(ask, { policy, pattern: name }, value, own));
   };
   const replaces =
     own === undefined ? "" : ` This replaces its override: ${scheduledLine(own, readClockMs())}.`;
@@ -91,16 +90,16 @@ export function KeyActions({ policy, name, own, onDone }: Props) {
         {!isPattern && own !== undefined && (
           <>{button(unblocks ? "Unblock" : "Remove override", () => askRemove(own))}</>
         )}
-        {!isPattern && button("Set limits", () => setEditing(true))}
+        {!isPattern && button("Set limits", () => setEdited({ there: own }))}
         {button("Reset", askReset)}
       </div>
-      {isEditing && (
+      {edited !== undefined && (
         <OverrideForm
           policy={policy}
           pattern={name}
-          there={own}
+          there={edited.there}
           onDone={(done) => {
-            setEditing(false);
+            setEdited(undefined);
             if (done !== undefined) onDone(done);
           }}
         />

@@ -17,15 +17,9 @@ export function NewPolicyPart() {
   const make = async () => {
     const read = jsonIn(text);
     if (read.problem !== undefined) return setProblem(read.problem);
-    const address = path("policies", name);
-    // A policy of the file has the version 0 too.
-    const there = await ask("GET", address);
-    if (there.problem === undefined) return setProblem(thereAlready(name));
-    const made = await ask("PUT", address, { body: read.value, ifMatch: '"0"' });
-    // The name of a deleted policy has a version.
-    const again = made.problem?.status === 412 && there.problem.status === 404;
-    const { problem: refused } = again ? await ask("PUT", address, { body: read.value }) : made;
-    setProblem(refused);
+    const options = { body: read.value, ifNoneMatch: "*" } as const;
+    const { problem: refused } = await ask("PUT", path("policies", name), options);
+    setProblem(refused?.status === 412 ? thereAlready(name) : refused);
     if (refused === undefined) location.hash = hashOf({ at: "policy", policy: name });
   };
   return (

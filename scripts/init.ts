@@ -4,7 +4,7 @@ import { basename, dirname, join, resolve } from "node:path";
 import { parseArgs } from "node:util";
 import { HIDDEN } from "./hidden-files.ts";
 import { ROOT } from "./project-folder.ts";
-import { MIN_WRANGLER } from "./requirements.ts";
+import { MIN_WRANGLER, ownVersion } from "./requirements.ts";
 
 /** Beside the folder of the command, here and in the package. */
 const TEMPLATE = join(import.meta.dirname, "..", "template");
@@ -50,7 +50,7 @@ function readOnFailure(): "open" | "closed" {
 /** The project's dependency: this version, or the file in its folder. */
 function source(): string {
   const file = tarball();
-  return file === undefined ? `^${version()}` : `file:${basename(file)}`;
+  return file === undefined ? `^${ownVersion()}` : `file:${basename(file)}`;
 }
 
 /** The package file, if npx got one. The project gets a copy, so a container can install it. */
@@ -76,15 +76,7 @@ function copyTarball(): string[] {
 
 function packageToInstall(): string {
   const file = tarball();
-  return file === undefined ? `weir-limiter@^${version()}` : `./${basename(file)}`;
-}
-
-function version(): string {
-  const found = ["..", "../../.."]
-    .map((up) => join(import.meta.dirname, up, "package.json"))
-    .find(existsSync);
-  if (found === undefined) throw new Error("the package has no package.json");
-  return (JSON.parse(readFileSync(found, "utf8")) as { version: string }).version;
+  return file === undefined ? `weir-limiter@^${ownVersion()}` : `./${basename(file)}`;
 }
 
 try {

@@ -38,8 +38,9 @@ async function main(): Promise<number> {
     throw new Error(
       `${action === "" ? "nothing" : action} is not an action${meant(action, ACTIONS)}\n\n${USAGE}`,
     );
+  if (url === "") throw new Error(`the address is missing\n\n${USAGE}`);
   if (!/^https?:\/\//.test(url) || others.length > 0)
-    throw new Error(`the address is ${url === "" ? "missing" : url}: must begin with https://\n\n${USAGE}`);
+    throw new Error(`the address is ${url}: must begin with https://\n\n${USAGE}`);
   const token = process.env["TOKEN"] ?? "";
   if (token === "") throw new Error(`TOKEN is missing in the environment\n\n${USAGE}`);
   const file = join(calledIn(), values.file ?? "catalog.json");

@@ -1,3 +1,6 @@
+import { existsSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+
 /** The oldest Node that runs the command: wrangler's. `engines` of package.json says the same. */
 export const MIN_NODE = "22.13";
 /** The oldest wrangler that works: the first whose workerd has the compatibility date 2026-10-20. */
@@ -11,4 +14,13 @@ export function isRecent(version: string, least = MIN_WRANGLER): boolean {
     if (other !== part) return other > part;
   }
   return true;
+}
+
+/** The version of this package, whose manifest is above the scripts, or above the command. */
+export function ownVersion(): string {
+  const found = ["..", "../../.."]
+    .map((up) => join(import.meta.dirname, up, "package.json"))
+    .find(existsSync);
+  if (found === undefined) throw new Error("the package has no package.json");
+  return (JSON.parse(readFileSync(found, "utf8")) as { version: string }).version;
 }

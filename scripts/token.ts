@@ -6,7 +6,8 @@ import { readConfiguration } from "./configuration.ts";
 import { WRANGLER_TOML } from "./project.ts";
 import { makeToken } from "./tokens.ts";
 
-const USAGE = `Usage: npm run token -- --name NAME --scope limit [--scope ...] [--policy NAME ...] [--key-prefix PREFIX]
+const COMMAND = process.env["WEIR_PROJECT"] === undefined ? "npm run token --" : "npx weir token";
+const USAGE = `Usage: ${COMMAND} --name NAME --scope limit [--scope ...] [--policy NAME ...] [--key-prefix PREFIX]
          [--env NAME] [--max-calls-at-once N] [--max-new-keys-per-second N]
 
   --name        who the token is for; errors name it
@@ -23,6 +24,7 @@ const USAGE = `Usage: npm run token -- --name NAME --scope limit [--scope ...] [
 
 const SCOPES = ["limit", "refund", "force", "reserve", "metrics", "admin"];
 
+/** @returns absent when it was asked how the command is called */
 function readArguments() {
   const { values } = readFlags({
     options: {
@@ -33,8 +35,10 @@ function readArguments() {
       "key-prefix": { type: "string" },
       "max-calls-at-once": { type: "string" },
       "max-new-keys-per-second": { type: "string" },
+      help: { type: "boolean", short: "h", default: false },
     },
   });
+  if (values.help) return undefined;
   const { name, scope, policy, env } = values;
   const scopes = (scope ?? []).flatMap((each) => each.split(","));
   if (name === undefined || name === "") throw new Error("--name is missing");
@@ -82,7 +86,15 @@ function readBound(
 }
 
 try {
-  const { token, entry } = makeToken(readArguments());
+  const fields = readArguments();
+  if (fields === undefined) console.log(USAGE);
+  else printToken(makeToken(fields));
+} catch (error) {
+  console.error(`${error instanceof Error ? error.message : String(error)}\n\n${USAGE}`);
+  process.exitCode = 1;
+}
+
+function printToken({ token, entry }: ReturnType<typeof makeToken>): void {
   console.log(`The token, shown only once, for the caller ${JSON.stringify(entry.name)}:
 
 ${token}
@@ -94,7 +106,4 @@ ${JSON.stringify(entry)}
 Then set the whole array, which replaces the one before (tokens not in it stop working):
 
 npx wrangler secret put API_TOKENS`);
-} catch (error) {
-  console.error(`${error instanceof Error ? error.message : String(error)}\n\n${USAGE}`);
-  process.exitCode = 1;
 }

@@ -79,8 +79,9 @@ async function main(): Promise<number> {
     throw new Error(`${lost} was taken by npm as its own flag: write ${COMMAND} URL ${lost}`);
   const [url, ...others] = positionals;
   const token = process.env["TOKEN"] ?? "";
-  if (url === undefined || !/^https?:\/\//.test(url) || others.length > 0)
-    throw new Error(`the address is ${url ?? "missing"}: must begin with https://\n\n${USAGE}`);
+  if (url === undefined) throw new Error(`the address is missing\n\n${USAGE}`);
+  if (!/^https?:\/\//.test(url) || others.length > 0)
+    throw new Error(`the address is ${url}: must begin with https://\n\n${USAGE}`);
   if (token === "") throw new Error(`TOKEN is missing in the environment\n\n${USAGE}`);
   const calls = new Calls(url, token, values["key-prefix"]);
   const policies = await listed(calls, values.policy);

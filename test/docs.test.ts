@@ -117,6 +117,18 @@ test.each(fencesIn("toml"))("$name is TOML, and its policies and regions are all
   expect([...policies.keys()]).toEqual(Object.keys(given).filter((name) => !isRemoved(name)));
 });
 
+test.each(fencesIn("toml"))(
+  "$name binds classes that the worker has, and the limiter's name",
+  ({ fence }) => {
+    const { name } = parseToml(readFileSync(join(ROOT, "wrangler.toml"), "utf8"));
+    const entry = readFileSync(join(ROOT, "package", "worker.ts"), "utf8");
+    type Bound = { readonly class_name?: string; readonly script_name?: string };
+    const { durable_objects: objects } = parseToml(fence.code) as { durable_objects?: { bindings: Bound[] } };
+    for (const { class_name: kind = "", script_name: script = name } of objects?.bindings ?? [])
+      expect([entry.includes(kind), script]).toEqual([true, name]);
+  },
+);
+
 test.each(fencesIn("json"))("$name is JSON, whole", ({ fence }) => {
   expect(JSON.parse(fence.code)).toBeTypeOf("object");
 });

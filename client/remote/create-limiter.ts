@@ -1,6 +1,7 @@
 import { unsleepingTime } from "../../core/clock.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { Attached } from "../../core/protocol/object-methods.ts";
+import { AS_VALUE } from "../../core/protocol/problems.ts";
 import {
   requireGiven,
   requireInteger,
@@ -10,7 +11,7 @@ import {
   violation,
 } from "../../core/violations.ts";
 import type { ClientOptions, Limiter } from "../limiter.ts";
-import { type HttpWay, isOfShape, overHttp, type RequestBounds } from "../transports/http.ts";
+import { type HttpWay, isOfShape, overHttp, type RequestBounds, throwProblem } from "../transports/http.ts";
 import {
   type AcquireRequest,
   ADDRESSES,
@@ -126,7 +127,9 @@ export function overService(service: LimiterCalls): LimiterTransport {
     const { graceMs, resume } = request as AcquireRequest;
     const isLinked = graceMs !== undefined || resume !== undefined;
     const params = name === "acquire" && !isLinked ? { ...request, detached: true } : request;
-    const answer: unknown = await service[name](params as never);
+    const calls = service as Readonly<Record<typeof name, (params: never, how: string) => Promise<unknown>>>;
+    const answer = await calls[name](params as never, AS_VALUE);
+    throwProblem(answer);
     if (shape === "nothing") return undefined;
     if (!isOfShape(shape, answer))
       throw new Error(`service does not answer ${name} as Weir does: must be ${SERVICE}`);

@@ -353,9 +353,8 @@ function problemOf({ status, code, title, detail, errors }: RefusedCall["problem
 /** The error as a `LimiterError` if the limiter threw it; `undefined`: the limiter did not answer. */
 export function limiterErrorOf(error: unknown): LimiterError | undefined {
   if (error instanceof LimiterError) return error;
-  if (!(error instanceof Error) || !("status" in error) || !("code" in error)) return undefined;
-  const { status, code, message } = error;
+  if (!(error instanceof Error)) return undefined;
+  const { status, code, message, errors = [] } = error as Error & Partial<Omit<LimiterError, keyof Error>>;
   if (typeof status !== "number" || typeof code !== "string") return undefined;
-  const errors = "errors" in error && Array.isArray(error.errors) ? error.errors : [];
   return new LimiterError({ status, code, title: message, detail: message, errors }, message);
 }

@@ -134,10 +134,10 @@ async function answerIn(response: Response, shape: Address["shape"]): Promise<un
 }
 
 /** @throws LimiterError if the answer is a problem */
-function throwProblem(answer: unknown): void {
+export function throwProblem(answer: unknown): void {
   const { type: name, errors = [], ...others } = (answer ?? {}) as Readonly<Record<string, unknown>>;
   if (typeof name !== "string") return;
-  const problem: unknown = { ...others, errors, code: name.split(":").at(-1) ?? name };
+  const problem: unknown = { ...others, errors, code: name.split(":").at(-1) };
   if (isProblem(problem)) throw new LimiterError(problem as ConstructorParameters<typeof LimiterError>[0]);
 }
 

@@ -1,8 +1,9 @@
 /** What is written wrong is refused before anything starts, with the place and the nearest right thing. */
-import { writeFileSync } from "node:fs";
+import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { readConfiguration } from "../../scripts/configuration.ts";
+import { ROOT } from "../../scripts/project.ts";
 import { lineOf } from "../../scripts/toml-lines.ts";
 import { makeProject, POLICY, removeProject, runScript, writeToml } from "../support/own-project.ts";
 
@@ -201,6 +202,28 @@ test("a command that is none is named, with the nearest that is one", () => {
   );
   expect(refusal("weir", { args: ["frobnicate"] })).toMatch(/^frobnicate is not a command\n\nUsage/);
   expect(refusal("weir")).toMatch(/^Usage: weir COMMAND/);
+});
+
+test.each(["init", "start", "serve", "token", "deploy", "verify", "policies", "types"])(
+  "weir %s --help says how it is called, and does nothing",
+  (command) => {
+    for (const flag of ["--help", "-h"]) {
+      const { status, stdout, stderr } = runScript(folder, "weir", { args: [command, flag] });
+      expect([status, stderr]).toEqual([0, ""]);
+      expect(stdout).toMatch(new RegExp(`^Usage: .*weir ${command}\\b`));
+    }
+  },
+);
+
+test("weir --version, and an address that is missing or none", () => {
+  const { version } = JSON.parse(readFileSync(join(ROOT, "package.json"), "utf8")) as { version: string };
+  for (const asked of ["--version", "-v"])
+    expect(runScript(folder, "weir", { args: [asked] })).toMatchObject({ status: 0, stdout: `${version}\n` });
+  for (const args of [["verify"], ["policies", "pull"]]) {
+    const said = (...more: string[]) => runScript(folder, "weir", { args: [...args, ...more] }).stderr;
+    expect(said()).toMatch(/^the address is missing\n\nUsage: /);
+    expect(said("weir.example.com")).toContain("the address is weir.example.com: must begin with https://");
+  }
 });
 
 test("a text called REGION, or any other variable, is not the limiter's", () => {

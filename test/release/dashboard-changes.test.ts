@@ -206,6 +206,63 @@ test("undoing brings back what was there, and not what somebody else has changed
   expect(faults).toEqual([]);
 });
 
+test("a dialog and the form change what they showed: what somebody else made meanwhile stays", async () => {
+  const { url } = serving;
+  const { page, faults } = await openPage(browser);
+  await signIn(page, url, TOKENS.full);
+  const address = "/v1/policies/api/overrides/tenant-21";
+  for (const before of [undefined, { limit: 7 }])
+    for (const button of ["Block", "Raise × 2", "Set limits"]) {
+      if (before !== undefined) await send(url, "PUT", address, before);
+      await goTo(page, "#/key/api/tenant-21");
+      await (before === undefined ? page.waitForSelector("[data-reason=ok]") : says(page, "limit 7, until"));
+      await press(page, button);
+      await send(url, "PUT", address, { limit: 9, note: "a colleague" });
+      // The page goes on to show what is there.
+      await says(page, "limit 9, until it is removed (a colleague)");
+      await (button === "Set limits" ? press(page, "Save override") : press(page, button, "dialog"));
+      await says(page, "Somebody else changed it first");
+      expect(await send(url, "GET", address)).toMatchObject({ limit: 9, note: "a colleague" });
+      await send(url, "DELETE", address);
+      await goTo(page, "#/");
+    }
+  expect(faults).toEqual([]);
+});
+
+test("of two who start a trial the second is told", async () => {
+  const { url } = serving;
+  const { page, faults } = await openPage(browser);
+  await signIn(page, url, TOKENS.full);
+  const address = "/v1/policies/visitor/candidate";
+  await goTo(page, "#/policy/visitor");
+  await open(page, "Try other fields", "textarea[name=candidate-fields]");
+  // A page that reads later has the form still.
+  await page.setRequestInterception(true);
+  page.on("request", (request) => {
+    const isRead = request.method() === "GET" && request.url().endsWith(address);
+    if (!isRead) void request.continue();
+  });
+  await send(url, "PUT", address, { ...DASHBOARD_POLICIES.visitor, limit: 25 });
+  await press(page, "Start the trial");
+  await says(page, "Somebody else changed it first");
+  expect(await send(url, "GET", address)).toMatchObject({ candidate: { limit: 25 } });
+  await send(url, "DELETE", address);
+  expect(faults).toEqual([]);
+});
+
+test("while the limiter is away only a change may have been made", async () => {
+  const { page } = await openPage(browser);
+  await signIn(page, serving.url, TOKENS.full);
+  await goTo(page, "#/key/api/tenant-22");
+  await page.waitForSelector("[data-reason=ok]");
+  await page.setOfflineMode(true);
+  await says(page, "The limiter cannot be reached");
+  expect(await textOf(page)).not.toContain("may have been made");
+  await press(page, "Block");
+  await press(page, "Block", "dialog");
+  await says(page, "the change may have been made");
+});
+
 /** The page of the catalog. */
 async function openCatalog() {
   const { page, faults } = await openPage(browser);

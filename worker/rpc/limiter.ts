@@ -8,7 +8,7 @@ import type { Region } from "../../core/policies/policy.ts";
 import type { AcquireParams } from "../../core/protocol/calls.ts";
 import { type Decision, degradedDecision } from "../../core/protocol/decision.ts";
 import type { Attached } from "../../core/protocol/object-methods.ts";
-import { Problem, orThrow } from "../../core/protocol/problems.ts";
+import { AS_VALUE, LimiterError, orThrow, Problem } from "../../core/protocol/problems.ts";
 import { type Call, type CallContext, type CatalogCall } from "../api/call.ts";
 import { RECORDS } from "../api/records.ts";
 import { type BindingCaller, bindingCaller, scopeProblem } from "../auth/tokens.ts";
@@ -31,6 +31,13 @@ type InRegion<Calls> = {
     ? (call: Request & Regional) => Answer
     : never;
 };
+
+type BoundAcquire = AcquireRequest &
+  Regional & {
+    readonly detached?: boolean;
+    /** Ignored: a lease over the binding is confirmed for its caller. */
+    readonly confirm?: boolean;
+  };
 
 type CallOnKeys = "limit" | "limitAll" | "limitAny" | "setUsed" | "keys" | "countKeys" | UniformCall<"key">;
 
@@ -56,8 +63,8 @@ export class Limiter extends WithCalls {
         Object.defineProperty(this.prototype, name, {
           configurable: true,
           writable: true,
-          value(this: Limiter, argument: unknown) {
-            return this.#call(record, argument);
+          value(this: Limiter, argument: unknown, how?: unknown) {
+            return problemsAs(how, this.#call(record, argument));
           },
         });
   }
@@ -67,14 +74,11 @@ export class Limiter extends WithCalls {
    * `release` or expiry. With `graceMs` it outlives its caller, and another acquire may `resume` it by its
    * id.
    */
-  async acquire(
-    call: AcquireRequest &
-      Regional & {
-        readonly detached?: boolean;
-        /** Ignored: a lease over the binding is confirmed for its caller. */
-        readonly confirm?: boolean;
-      },
-  ): Promise<Grant> {
+  acquire(call: BoundAcquire, how?: unknown): Promise<Grant> {
+    return problemsAs(how, this.#acquire(call));
+  }
+
+  async #acquire(call: BoundAcquire): Promise<Grant> {
     await freshen(this.env, true);
     const { context, input } = this.#read(RECORDS["acquire"] as Call, call);
     return orThrow(await acquireBound(context, input)).answer;
@@ -110,6 +114,17 @@ export class Limiter extends WithCalls {
     };
     return { context, input };
   }
+}
+
+/** The answer. Its problems are thrown, or are values to a caller that asks for these: see `AS_VALUE`. */
+function problemsAs<Answer>(how: unknown, answer: Promise<Answer>): Promise<Answer> {
+  if (how !== AS_VALUE) return answer;
+  return answer.catch((error: unknown) => {
+    if (!(error instanceof LimiterError)) throw error;
+    const { message, status, code, errors } = error;
+    const [title, ...detail] = message.split(": ");
+    return { type: code, title, status, detail: detail.join(": "), errors } as Answer;
+  });
 }
 
 /** Adds the binding's props and the caller's region. @throws LimiterError when there is no such region */

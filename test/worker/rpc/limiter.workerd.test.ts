@@ -1,5 +1,6 @@
 import { exports } from "cloudflare:workers";
 import { expect, test } from "vitest";
+import { createLimiter } from "../../../package/client.ts";
 import type { Limiter } from "../../../worker/rpc/limiter.ts";
 import { freshKey } from "../../support/limiter.ts";
 
@@ -60,6 +61,43 @@ test("a field that is undefined was left out, whether there is such a field or n
   await limiter.cancel({ id: hold?.id ?? "", ...none });
   const checks = [{ key, nobodysField: undefined, cost: undefined }];
   expect(await limiter.limitAll({ ...none, checks } as never)).toMatchObject({ success: true });
+});
+
+test("a client reads each refusal where of an error only the text arrives, and none is an outage", async () => {
+  const forbidding = bound({ scopes: ["limit", "refund"], policies: ["slow"], maxCallsAtOnce: 5 });
+  // So `wrangler dev` passes on an error of a worker in another process.
+  const service = new Proxy(
+    forbidding as unknown as Record<string, (...given: unknown[]) => Promise<unknown>>,
+    {
+      get:
+        (target, name: string) =>
+        (...given: unknown[]) =>
+          target[name]?.(...given).catch((error: unknown) => {
+            throw new Error(String(error));
+          }),
+    },
+  );
+  const limiter = createLimiter({ service: service as never, onFailure: "open" });
+  const call = { policy: "slow", key: freshKey(), idempotencyKey: "once" };
+  expect(await limiter.limit(call)).toMatchObject({ success: true, reason: "ok" });
+  const refund = { policy: "slow", key: "k", units: 1, idempotencyKey: "r" };
+  const refusals: [status: number, code: string, text: string, make: () => Promise<unknown>][] = [
+    [409, "idempotency-key-reused", "another request: ", () => limiter.limit({ ...call, cost: 2 })],
+    [
+      403,
+      "forbidden",
+      "may not use this policy",
+      () => limiter.limit({ policy: "api", key: "k", waitMs: 1 }),
+    ],
+    [422, "not-allowed", "a concurrency rule", () => limiter.acquire({ policy: "slow", key: "k" })],
+    [422, "not-allowed", "not allowed: cost is -1", () => limiter.limit({ ...call, cost: -1 })],
+    [422, "not-allowed", "cost is a function", () => limiter.limit({ ...call, cost: (() => 1) as never })],
+    [404, "charge-not-found", "no such charge", () => limiter.refund({ ...refund, charge: "charge_a" })],
+  ];
+  for (const [status, code, text, make] of refusals) {
+    const message = expect.stringContaining(text) as string;
+    expect(await thrownBy(make)).toMatchObject({ name: "LimiterError", status, code, message });
+  }
 });
 
 test("with props that name a policy, a key is enough; a call may still name another", async () => {
