@@ -188,7 +188,7 @@ test("calls at random are averaged over seconds: chance does not count as a fall
 // A process that had not run for 30 ms said that it needed a fortieth, and its bucket was cut down to that.
 test("a moment without calls is no fall of the demand, and a quarter of a second is", () => {
   const after = (calls: number, elapsedMs: number) => {
-    const demand = new RecentDemand(1);
+    const demand = new RecentDemand();
     demand.add(2_000, [2_000], 2_000);
     demand.add(calls, [calls], elapsedMs);
     return demand.perSecond[0] ?? 0;
