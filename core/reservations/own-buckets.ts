@@ -5,6 +5,8 @@ import { MAX_MARGIN_MS } from "./sizing.ts";
 
 /** A rate that is so much smaller than the one before is confirmed soon. */
 const MUCH_SLOWER = 0.75;
+/** A bucket has at most 1.5 times the rate that calls need: one that is so much faster is not needed. */
+const MUCH_FASTER = 2;
 /**
  * Of a log or window the burst is held twice, since a clock that is set forward may fill it at once. So a bucket may have this
  * part of a unit more, if as much less comes between two calls. With a burst of one, and calls that come for 10 and 20 times
@@ -13,7 +15,7 @@ const MUCH_SLOWER = 0.75;
 const MORE_THAN_FULL = 0.3;
 
 interface OwnBucket {
-  readonly rate: Rate;
+  rate: Rate;
   /** The most units in it. */
   most: number;
   /** What it keeps of them with the next message. */
@@ -74,9 +76,17 @@ export class OwnBuckets {
     return this.all.some(({ rate }, index) => rate.units < MUCH_SLOWER * (all[index]?.rate.units ?? 0));
   }
 
-  /** Gives up what is not fair. */
-  shrink(): void {
-    for (const bucket of this.all) bucket.most = Math.min(bucket.most, bucket.fair);
+  /**
+   * Gives up what is not fair, and a rate that calls do not need any more: otherwise the object would count that until the
+   * message after its next answer. @param perSecond what calls need
+   */
+  shrink(perSecond: readonly number[]): void {
+    for (const [index, bucket] of this.all.entries()) {
+      const { rate, most, fair } = bucket;
+      const perMs = (MUCH_FASTER * (perSecond[index] ?? 0)) / 1_000;
+      bucket.most = Math.min(most, fair);
+      bucket.rate = { ...rate, units: Math.min(rate.units, Math.ceil(1 + perMs * rate.windowMs)) };
+    }
   }
 
   /** The time until so many more units have come. */

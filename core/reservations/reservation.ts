@@ -221,7 +221,7 @@ export class Reservation extends Holder<ReserveCall> {
     if (nowMs >= this.spendableUntilMs) this.#buckets = undefined;
     const buckets = this.#buckets;
     const { perSecond } = this.recentDemand;
-    buckets?.shrink();
+    buckets?.shrink(perSecond);
     const most = buckets?.all.map((bucket) => bucket.most) ?? (cost === 0 ? wanted.units : []);
     const kept = before.map((units, index) => Math.min(units, most[index] ?? 0));
     if (this.#units.some((units, index) => units > (kept[index] ?? 0))) this.forgetDenials();
@@ -276,7 +276,8 @@ export class Reservation extends Holder<ReserveCall> {
     const ttlMs = Math.min(maxMs, reserved.ttlMs);
     // The object did not know all holders, or counts the rate before until it hears that it is given up.
     const isNews =
-      this.#buckets !== undefined && (before === undefined || this.#buckets.isSlowerThan(before));
+      this.#buckets !== undefined &&
+      (before === undefined || this.recentDemand.hasRisen || this.#buckets.isSlowerThan(before));
     this.begin(message, ttlMs, isNews ? nowMs + refillMs(ttlMs) / 4 : undefined, buckets !== undefined);
     // An empty, settled one need not end, but a region only forwards an isolate's units when it ends.
     const isSettled = names.every((name, index) => call.rules[name]?.used === this.used[index]);

@@ -117,6 +117,8 @@ const RECENT_MS = 3_000;
 const FALL = 4;
 /** A process that has not run for a moment had no calls then: less time than this says nothing of a fall. */
 const MIN_FALL_MS = 250;
+/** Calls at random are so many more than twice as many as expected less often than once in a million times. */
+const RISE = 8;
 /** A key is hot because calls came fast, so over less time their rate is too high. */
 const MIN_RECENT_MS = 500;
 
@@ -125,12 +127,15 @@ export class RecentDemand {
   #units: readonly number[] = [];
   #calls = 0;
   #ms = 0;
+  /** Whether the last calls were far more than expected. */
+  hasRisen: boolean | undefined;
 
   /** @param units by rule, those of the calls */
   add(calls: number, units: readonly number[], elapsedMs: number): void {
     const expected = (this.#calls * elapsedMs) / this.#ms;
+    this.hasRisen = calls > 2 * expected + RISE;
     const hasFallen = elapsedMs >= MIN_FALL_MS && expected - calls > FALL * Math.sqrt(expected);
-    const weight = hasFallen ? 0 : Math.exp(-elapsedMs / RECENT_MS);
+    const weight = hasFallen || this.hasRisen ? 0 : Math.exp(-elapsedMs / RECENT_MS);
     this.#calls = weight * this.#calls + calls;
     this.#units = units.map((each, index) => weight * (this.#units[index] ?? 0) + each);
     this.#ms = weight * this.#ms + elapsedMs;
