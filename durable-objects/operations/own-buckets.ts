@@ -59,9 +59,9 @@ const MAX_RATE = 1.5;
 const MAX_RATE_OF_REGION = 1.5;
 
 /** A region's object asks for its first bucket before it knows its holders: it has few until the next one, which takes a trip. */
-const FIRST_SHARE = 1 / 32;
+const FIRST_SHARE = 1 / 24;
 /** What it does not need counts as used for a window. */
-const FIRST_SHARE_OF_WINDOW = 1 / 96;
+const FIRST_SHARE_OF_WINDOW = 1 / 72;
 /** Of a log or window, the burst is held twice. */
 const MAX_TIGHT_BURST = 6;
 /** Where calls wait for units (regions/unit-turns.ts), it is two, and what comes in this time. */
