@@ -65,14 +65,13 @@ export abstract class Holder<Call> {
   #isShort = false;
   #sinceMs: number;
   #lastMs: number;
-  protected readonly recentDemand: RecentDemand;
+  protected readonly recentDemand = new RecentDemand();
 
   constructor(policy: PolicyView, holder: string, nowMs: number) {
     this.policy = policy;
     this.holder = holder;
     this.#low = policy.rules.map(() => 0);
     this.#demand = this.#low.slice();
-    this.recentDemand = new RecentDemand(policy.rules.length);
     this.#sinceMs = nowMs;
     this.#lastMs = nowMs;
   }
@@ -166,9 +165,7 @@ export abstract class Holder<Call> {
   needsRefill(nowMs: number): boolean {
     if (!this.isHeld || this.messageAt(nowMs) !== undefined) return false;
     if (nowMs >= this.#refillAtMs) return true;
-    for (let index = 0; index < this.#low.length; index += 1)
-      if (this.unitsLeft(index) <= (this.#low[index] ?? 0)) return true;
-    return false;
+    return this.#low.some((units, index) => this.unitsLeft(index) <= units);
   }
 
   /** A message whose units live from `sentAtMs` on. From now on only the answer to it counts. */
@@ -242,7 +239,7 @@ export class UnansweredMessage<Call> {
   readonly call: Call;
   readonly sentAtMs: number;
   readonly wanted: WantedUnits;
-  readonly #promised: number[];
+  #promised: readonly number[] = [];
   /** How many calls have asked by themselves meanwhile. */
   alone = 0;
 
@@ -250,14 +247,13 @@ export class UnansweredMessage<Call> {
     this.call = call;
     this.wanted = wanted;
     this.sentAtMs = sentAtMs;
-    this.#promised = wanted.units.map(() => 0);
   }
 
   /** Promises a call its units of the requested ones; `false`: too few remain. */
   promise({ rules }: PolicyView, cost: Cost): boolean {
     const after = rules.map((rule, index) => (this.#promised[index] ?? 0) + costOf(rule, cost));
     if (after.some((units, index) => units > (this.wanted.units[index] ?? 0))) return false;
-    this.#promised.splice(0, after.length, ...after);
+    this.#promised = after;
     return true;
   }
 }

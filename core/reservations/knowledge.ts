@@ -92,7 +92,8 @@ export class Denials {
     units: readonly number[],
     nowMs: number,
     estimateOf: (rule: RuleView, index: number) => Pick<RuleDecision, "remaining" | "resetAfterMs">,
-    { isFresh = false, isCrowded = false }: { readonly isFresh?: boolean; readonly isCrowded?: boolean } = {},
+    isFresh = false,
+    isCrowded = false,
   ): Decided | undefined {
     const known = isCrowded ? [...this.#denials, ...this.#recent(nowMs)] : this.#denials;
     if (known.length === 0) return undefined;
@@ -245,7 +246,7 @@ export class QuotaEstimate {
       const { share } = this.#reports[index] ?? UNKNOWN;
       const remaining = this.remaining(rule, index, units[index] ?? 0, nowMs);
       const resetAfterMs = this.#fullAfterMs(rule, index, limit - remaining, settledAtMs, nowMs);
-      const decided: RuleDecision = {
+      return {
         name,
         success: true,
         limit,
@@ -253,8 +254,8 @@ export class QuotaEstimate {
         resetAfterMs,
         retryAfterMs: 0,
         reason: "ok",
+        ...(share && { share: shareWith(share, units[index] ?? 0) }),
       };
-      return share ? { ...decided, share: shareWith(share, units[index] ?? 0) } : decided;
     });
   }
 
@@ -283,13 +284,18 @@ export class QuotaEstimate {
   }
 }
 
+/** A rule may have the name of a method of objects. */
+export function ownValue<Value>(of: Readonly<Record<string, Value>>, name: string): Value | undefined {
+  return Object.hasOwn(of, name) ? of[name] : undefined;
+}
+
 function reportOf(rule: RuleDecision, reserved: Reserved | undefined, atMs: number): ObjectReport {
   const { name, remaining, resetAfterMs, share } = rule;
   if (reserved === undefined)
     return { ...UNKNOWN, free: remaining, atMs, fullAtMs: atMs + resetAfterMs, share };
   const { units, prospects = {}, ttlMs } = reserved;
-  const granted = Object.hasOwn(units, name) ? (units[name] ?? 0) : 0;
-  const prospect = Object.hasOwn(prospects, name) ? prospects[name] : undefined;
+  const granted = ownValue(units, name) ?? 0;
+  const prospect = ownValue(prospects, name);
   const gains = prospect?.gains ?? [];
   const fullAtMs = atMs + (prospect?.resetAfterMs ?? Infinity);
   const free = Math.max(0, remaining - granted);

@@ -6,10 +6,10 @@ import {
   type RuleView,
   versionOf,
 } from "../policies/policy.ts";
-import type { Bucket, Decided, RuleDecision } from "../protocol/answers.ts";
+import type { Bucket, Decided } from "../protocol/answers.ts";
 import type { ReserveCall, GiveBackMessage } from "../protocol/calls.ts";
 import { Holder, type UnansweredMessage } from "./holder.ts";
-import { QuotaEstimate } from "./knowledge.ts";
+import { ownValue, QuotaEstimate } from "./knowledge.ts";
 import { OwnBuckets } from "./own-buckets.ts";
 import { HOT_CALLS, quietOfMs, refillMs } from "./sizing.ts";
 
@@ -118,9 +118,8 @@ export class Reservation extends Holder<ReserveCall> {
   }
 
   /** By rule: how fast units come by themselves, and how many there may be then. */
-  get buckets(): readonly (Bucket | undefined)[] {
-    const { rates = [], most = [] } = this.#buckets ?? {};
-    return rates.map((rate, index) => rate && { rate, most: most[index] ?? 0 });
+  get buckets(): readonly Bucket[] {
+    return this.#buckets?.all ?? [];
   }
 
   spendableAt(nowMs: number): readonly number[] {
@@ -156,14 +155,13 @@ export class Reservation extends Holder<ReserveCall> {
 
   /** An admission by the object, to which no units were returned: units here remain too. */
   withOwn(decided: Decided, nowMs: number): Decided {
+    if (decided.rules.some(({ success }) => !success)) return decided;
     const units = this.spendableAt(nowMs);
-    if (units.every((each) => each === 0) || decided.rules.some(({ success }) => !success)) return decided;
-    const remaining = (rule: RuleDecision, index: number) =>
-      Math.min(rule.limit, rule.remaining + (units[index] ?? 0));
-    return {
-      ...decided,
-      rules: decided.rules.map((rule, index) => ({ ...rule, remaining: remaining(rule, index) })),
-    };
+    const rules = decided.rules.map((rule, index) => {
+      const remaining = Math.min(rule.limit, rule.remaining + (units[index] ?? 0));
+      return { ...rule, remaining };
+    });
+    return { ...decided, rules };
   }
 
   /** Repeats the object's denial of a cost; `undefined`: only the object can decide. */
@@ -171,8 +169,8 @@ export class Reservation extends Holder<ReserveCall> {
     const units = this.spendableAt(nowMs);
     const estimateOf = (rule: RuleView, index: number) =>
       this.#estimate.denied(rule, index, units[index] ?? 0, nowMs);
-    const how = { isFresh, isCrowded: this.#isCrowded(nowMs) };
-    const denied = this.denials.find(this.policy, cost, units, nowMs, estimateOf, how);
+    const isCrowded = this.#isCrowded(nowMs);
+    const denied = this.denials.find(this.policy, cost, units, nowMs, estimateOf, isFresh, isCrowded);
     const buckets = this.#buckets;
     if (denied === undefined || buckets === undefined) return denied;
     const rules = denied.rules.map((rule, index) => {
@@ -222,8 +220,9 @@ export class Reservation extends Holder<ReserveCall> {
     const hadBuckets = this.#buckets !== undefined;
     if (nowMs >= this.spendableUntilMs) this.#buckets = undefined;
     const buckets = this.#buckets;
-    buckets?.shrink();
-    const most = buckets?.most ?? (cost === 0 ? wanted.units : []);
+    const { perSecond } = this.recentDemand;
+    buckets?.shrink(perSecond);
+    const most = buckets?.all.map((bucket) => bucket.most) ?? (cost === 0 ? wanted.units : []);
     const kept = before.map((units, index) => Math.min(units, most[index] ?? 0));
     if (this.#units.some((units, index) => units > (kept[index] ?? 0))) this.forgetDenials();
     const left = this.#units.map((units, index) => units - (kept[index] ?? 0));
@@ -241,8 +240,8 @@ export class Reservation extends Holder<ReserveCall> {
       used: this.used[index] ?? 0,
       kept: (buckets === undefined ? kept : most)[index] ?? 0,
       wanted: wanted.units[index] ?? 0,
-      ...(this.canHaveBuckets && { demand: this.recentDemand.perSecond[index] ?? 0 }),
-      ...(buckets && { rate: buckets.rates[index]?.units ?? 0, level: kept[index] ?? 0 }),
+      ...(this.canHaveBuckets && { demand: perSecond[index] ?? 0 }),
+      ...(buckets && { rate: buckets.all[index]?.rate.units ?? 0, level: kept[index] ?? 0 }),
       ...(hadBuckets && { left: left[index] ?? 0 }),
     }));
     const takesBucket = this.canHaveBuckets && { takesBucket: isFar };
@@ -261,7 +260,7 @@ export class Reservation extends Holder<ReserveCall> {
     this.#refill(nowMs);
     const kept: number[] = [];
     for (const [index, name] of names.entries()) {
-      const granted = Object.hasOwn(reserved.units, name) ? (reserved.units[name] ?? 0) : 0;
+      const granted = ownValue(reserved.units, name) ?? 0;
       this.#units[index] = (reserved.isNew ? 0 : (this.#units[index] ?? 0)) + granted;
       kept.push(reserved.isNew ? 0 : (call.rules[name]?.kept ?? 0));
       // Units spent since the message was sent came from units that the object counts as used.
@@ -272,12 +271,13 @@ export class Reservation extends Holder<ReserveCall> {
     const before = reserved.isNew ? undefined : this.#buckets;
     this.#buckets = buckets && new OwnBuckets(buckets, names, kept, nowMs, before);
     // Since it said how many units it has, more may have come.
-    this.#units = this.#units.map((units, index) => Math.min(units, this.#buckets?.most[index] ?? units));
+    this.#units = this.#units.map((units, index) => Math.min(units, this.buckets[index]?.most ?? units));
     const maxMs = buckets === undefined ? call.ttlMs : this.policy.reservation.mostMs;
     const ttlMs = Math.min(maxMs, reserved.ttlMs);
     // The object did not know all holders, or counts the rate before until it hears that it is given up.
     const isNews =
-      this.#buckets !== undefined && (before === undefined || this.#buckets.isMuchSlowerThan(before));
+      this.#buckets !== undefined &&
+      (before === undefined || this.recentDemand.hasRisen || this.#buckets.isSlowerThan(before));
     this.begin(message, ttlMs, isNews ? nowMs + refillMs(ttlMs) / 4 : undefined, buckets !== undefined);
     // An empty, settled one need not end, but a region only forwards an isolate's units when it ends.
     const isSettled = names.every((name, index) => call.rules[name]?.used === this.used[index]);

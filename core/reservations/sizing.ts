@@ -117,27 +117,27 @@ const RECENT_MS = 3_000;
 const FALL = 4;
 /** A process that has not run for a moment had no calls then: less time than this says nothing of a fall. */
 const MIN_FALL_MS = 250;
+/** Calls at random are so many more than twice as many as expected less often than once in a million times. */
+const RISE = 8;
 /** A key is hot because calls came fast, so over less time their rate is too high. */
 const MIN_RECENT_MS = 500;
 
 /** The units that calls needed in the last seconds, and the time, each counted with less weight the longer ago it was. */
 export class RecentDemand {
-  readonly #units: number[];
+  #units: readonly number[] = [];
   #calls = 0;
   #ms = 0;
-
-  constructor(rules: number) {
-    this.#units = Array.from({ length: rules }, () => 0);
-  }
+  /** Whether the last calls were far more than expected. */
+  hasRisen: boolean | undefined;
 
   /** @param units by rule, those of the calls */
   add(calls: number, units: readonly number[], elapsedMs: number): void {
     const expected = (this.#calls * elapsedMs) / this.#ms;
+    this.hasRisen = calls > 2 * expected + RISE;
     const hasFallen = elapsedMs >= MIN_FALL_MS && expected - calls > FALL * Math.sqrt(expected);
-    const weight = hasFallen ? 0 : Math.exp(-elapsedMs / RECENT_MS);
+    const weight = hasFallen || this.hasRisen ? 0 : Math.exp(-elapsedMs / RECENT_MS);
     this.#calls = weight * this.#calls + calls;
-    for (const [index, each] of units.entries())
-      this.#units[index] = weight * (this.#units[index] ?? 0) + each;
+    this.#units = units.map((each, index) => weight * (this.#units[index] ?? 0) + each);
     this.#ms = weight * this.#ms + elapsedMs;
   }
 
@@ -274,13 +274,17 @@ export function maxLost({ capacity, quota }: Pick<Rule, "capacity" | "quota">): 
 
 /**
  * The burst of a holder's bucket of a full log, which is held twice. The nearer what calls need is to what comes, the longer
- * there may be none: then all that comes beyond the burst is lost.
+ * there may be none: then all that comes beyond the burst is lost. What comes in two milliseconds may come at once.
  *
  * @param calls the units that calls need in a window, of which `held` are held for the bucket
  * @returns `burst`: as much as is needed, `most`: as much as there is
  */
-export function burstIfFull(held: number, calls: number): { readonly burst: number; readonly most: number } {
-  const burst = 1 + 1.6 / Math.max(calls / held - 1, 0.08);
+export function burstIfFull(
+  held: number,
+  calls: number,
+  windowMs: number,
+): { readonly burst: number; readonly most: number } {
+  const burst = Math.max(0.8 + 1.6 / Math.max(calls / held - 1, 0.08), 0.7 + (2 * held) / windowMs);
   const roomy = Math.min(Math.floor((held - 1.05 * calls) / 2), Math.floor(held / 8));
   return { burst, most: Math.max(Math.min(Math.ceil(burst), Math.floor(held / 24)), roomy) };
 }

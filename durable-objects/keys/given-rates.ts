@@ -27,8 +27,8 @@ export function settleRate(
   nowMs: number,
 ): Account {
   const { evenPace } = rule.algorithm;
-  const inWindow = hold.rate?.isHeld === true ? Math.ceil(hold.rate.units / RATE_WINDOWS) : 0;
-  const even = Math.max(0, Math.min(used, inWindow - Math.ceil(rate / RATE_WINDOWS)));
+  const inWindow = hold.rate?.isHeld === true ? Math.floor(hold.rate.units / RATE_WINDOWS) : 0;
+  const even = Math.max(0, Math.min(used, inWindow - Math.floor(rate / RATE_WINDOWS)));
   if (rates !== undefined) {
     // Not at an even pace: units of regions would come back one by one, to those that ask often.
     const unused = Math.max(0, even - cameBeyond(rates, rate, rateWindowMs(rule), nowMs));

@@ -94,9 +94,9 @@ export class Holders extends Map<string, KnownHolder> {
     return count;
   }
 
-  /** Those, with those that ask objects in regions, and isolates of which a client has asked lately. */
-  countWithRegions(nowMs: number): number {
-    let count = this.#firstsAt(nowMs);
+  /** Those, with those that ask objects in regions. @param firsts and isolates of which a client has asked lately */
+  countWithRegions(nowMs: number, firsts: boolean): number {
+    let count = firsts ? this.#firstsAt(nowMs) : 0;
     for (const { untilMs, count: there = 1 } of this.values()) if (untilMs > nowMs) count += there;
     return count;
   }

@@ -261,11 +261,11 @@ function cutOfWindow(
   const tight = tightBurst(held, demand, quota.windowMs ?? 0, holders);
   const wanted = held >= calls + 2 * roomy ? roomy : tight;
   // Until its next message it may have the larger of both bursts and of both rates.
-  const isTooMuch = 2 * wanted + Math.max(held - 2 * wanted, Math.ceil(rate / RATE_WINDOWS)) > room;
+  const isTooMuch = 2 * wanted + Math.max(held - 2 * wanted, Math.floor(rate / RATE_WINDOWS)) > room;
   const most = kept > 0 && wanted > kept && isTooMuch ? kept : wanted;
   const units = held - 2 * Math.max(most, kept);
   const got = Math.max(0, most - kept);
-  return units < 1 ? undefined : { rate: units * RATE_WINDOWS, most, got, moved: 0 };
+  return units < 1 ? undefined : { rate: fastestRate(units), most, got, moved: 0 };
 }
 
 /**
@@ -290,12 +290,12 @@ function cutOfFullLog(
   const part = Math.floor(capacity * share);
   const wanted = Math.floor(Math.min(part, MAX_RATE * demand * windowMs));
   const fair = isCut && wanted < present && wanted > STEADY * present ? present : wanted;
-  const { burst: needed, most: roomy } = burstIfFull(fair, demand * windowMs);
+  const { burst: needed, most: roomy } = burstIfFull(fair, demand * windowMs, windowMs);
   if (needed > mostBurstIfFull(part, isCut)) return undefined;
   const most = Math.min(Math.floor(capacity * shared), room?.units ?? Infinity);
   const free = Math.max(present, Math.min(present + remaining, most + present - outstandingOf(account)));
   // Until its next message it may have the larger of both bursts and of both rates.
-  const own = Math.ceil(rate / RATE_WINDOWS);
+  const own = Math.floor(rate / RATE_WINDOWS);
   const burst = isCut && 2 * roomy + own > free ? Math.min(kept, roomy) : roomy;
   const bursts = 2 * Math.max(burst, kept);
   const movedFor = (held: number) =>
@@ -311,8 +311,11 @@ function cutOfFullLog(
   // A first one that is small grows only as units leave the log, and these are missing until then.
   if (units < 1 || (!isCut && held < MUCH_SMALLER * fair)) return undefined;
   const got = Math.max(0, burst - kept);
-  return { rate: units * RATE_WINDOWS, most: burst, got, moved: movedFor(held) };
+  return { rate: fastestRate(units), most: burst, got, moved: movedFor(held) };
 }
+
+/** The fastest rate at which no more than so many units come in a window. */
+const fastestRate = (units: number) => (units + 1) * RATE_WINDOWS - 1;
 
 /** The smallest burst that serves. Of a full bucket one unit would be lost before a timer of whole milliseconds. */
 function tightBurst(held: number, demand: number, windowMs: number, holders: number): number {
@@ -331,8 +334,8 @@ export function rateOf(rule: Rule, perWindow: number): Rate {
 export function heldFor(rule: Rule, most: number, perWindow: number): number {
   if (most === 0) return 0;
   if (rule.algorithm.isCutByWindow !== true) return most + earlyUnits(rule, perWindow);
-  // In a window it may be full twice, if its holder's clock is set forward.
-  return perWindow === 0 ? most : 2 * most + Math.ceil(perWindow / RATE_WINDOWS);
+  // In a window it may be full twice, if its holder's clock is set forward. It admits whole units.
+  return perWindow === 0 ? most : 2 * most + Math.floor(perWindow / RATE_WINDOWS);
 }
 
 /** Returns units, or takes some. */

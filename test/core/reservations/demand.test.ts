@@ -188,11 +188,68 @@ test("calls at random are averaged over seconds: chance does not count as a fall
 // A process that had not run for 30 ms said that it needed a fortieth, and its bucket was cut down to that.
 test("a moment without calls is no fall of the demand, and a quarter of a second is", () => {
   const after = (calls: number, elapsedMs: number) => {
-    const demand = new RecentDemand(1);
+    const demand = new RecentDemand();
     demand.add(2_000, [2_000], 2_000);
     demand.add(calls, [calls], elapsedMs);
     return demand.perSecond[0] ?? 0;
   };
   expect(after(1, 30)).toBeGreaterThan(950);
   expect(after(10, 500)).toBe(20);
+});
+
+describe("a holder with a bucket", () => {
+  const RATE = 80;
+
+  /** It has a bucket with this rate since 6 s, when calls change from 80 a second. */
+  function changed(laterGapMs: number) {
+    const policy = policyWith("auto");
+    const demand = demandOf(policy);
+    const buckets = { test: { rate: { units: RATE * 1_000, windowMs: 1_000_000 }, most: RATE } };
+    const reserved = { ttlMs: 2_000, isNew: false, buckets };
+    for (const nowMs of steady(0, 1_000 / RATE, 6 * RATE)) demand.note(1, nowMs);
+    demand.answered(
+      demand.ask(0, 6_000),
+      { rules: [], reserved: { ...reserved, units: { test: RATE } } },
+      6_100,
+    );
+    demand.answered(
+      demand.ask(0, 6_100),
+      { rules: [], reserved: { ...reserved, units: { test: 0 } } },
+      6_150,
+    );
+    const calls = steady(6_150, laterGapMs, 10_000 / laterGapMs)[Symbol.iterator]();
+    /** The next message, and when it is sent. */
+    const next = () => {
+      for (const nowMs of calls) {
+        demand.note(1, nowMs);
+        demand.spend(1, nowMs);
+        if (demand.needsRefill(nowMs)) return { nowMs, message: demand.ask(0, nowMs) };
+      }
+      throw new Error("it does not ask");
+    };
+    return { demand, next, answer: { rules: [], reserved: { ...reserved, units: { test: 0 } } } };
+  }
+
+  test("gives up what rarer calls do not need with its next message, and not with the one after its answer", () => {
+    const { demand, next } = changed(200);
+    const { nowMs, message } = next();
+    expect(message.call.rules["test"]?.rate).toBeLessThan((RATE * 1_000) / 4);
+    expect(message.call.rules["test"]?.rate).toBeGreaterThan(2 * 4 * 1_000);
+    const [units = 0] = demand.spendableAt(nowMs);
+    expect(demand.spend(units, nowMs)).toBe(true);
+    // Of its old rate 20 had come.
+    const [came = 0] = demand.spendableAt(nowMs + 250);
+    expect(came).toBeGreaterThan(1);
+    expect(came).toBeLessThan(10);
+  });
+
+  test("whose calls have become many more says so twice, since others give up theirs meanwhile", () => {
+    const waitMs = (laterGapMs: number) => {
+      const { demand, next, answer } = changed(laterGapMs);
+      const { nowMs, message } = next();
+      demand.answered(message, answer, nowMs + 50);
+      return next().nowMs - nowMs;
+    };
+    expect(waitMs(1_000 / (8 * RATE))).toBeLessThan(0.5 * waitMs(1_000 / RATE));
+  });
 });

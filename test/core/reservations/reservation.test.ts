@@ -135,6 +135,7 @@ describe("a message", () => {
     };
     made.answered(made.ask(0, 0), filling(20), 1);
     expect(made.spend(15, 1_000)).toBe(true);
+    for (let call = 0; call < 15; call += 1) made.note(1, 1_000);
     const message = made.ask(0, 1_000);
     expect(message.call.rules["auto"]).toMatchObject({ kept: 20, level: 5, rate: 10_000 });
     made.answered(message, filling(15), 1_600);

@@ -18,8 +18,8 @@ function cutAccount() {
   let account: Account = { state: undefined, holds: [] };
   let rates: readonly GivenRate[] = [];
   const unitsHeld = () => outstandingOf(account);
-  const cutTo = (units: number, nowMs: number) => {
-    const rate = units * RATE_WINDOWS;
+  const cutTo = (rate: number, nowMs: number) => {
+    const units = Math.floor(rate / RATE_WINDOWS);
     const hold = holdWith(account.holds, "h");
     const used = Math.max(0, (hold?.units ?? 0) - units);
     const left = Math.min(rate, hold?.rate?.units ?? 0);
@@ -51,13 +51,14 @@ test("what counts of a bucket is never less than what it may have admitted in an
     const came = [0];
     const cameBy = (ms: number) => came[Math.max(0, ms)] ?? 0;
     for (let [change, nowMs] = [0, 0]; change < 30; change += 1) {
-      const units = whole(random, random() < 0.5 ? LIMIT : LIMIT / 10);
-      cutTo(units, clockAt(nowMs));
+      // Its units are whole, and its rate need not be.
+      const rate = whole(random, (random() < 0.5 ? LIMIT : LIMIT / 10) * RATE_WINDOWS);
+      cutTo(rate, clockAt(nowMs));
       for (const untilMs = nowMs + whole(random, random() < 0.7 ? 300 : 1_500); nowMs < untilMs; nowMs += 1) {
-        came.push(cameBy(nowMs) + units / WINDOW_MS);
-        const inWindow = cameBy(nowMs + 1) - cameBy(nowMs + 1 - WINDOW_MS);
+        came.push(cameBy(nowMs) + rate / RATE_WINDOWS / WINDOW_MS);
+        const inWindow = Math.floor(cameBy(nowMs + 1) - cameBy(nowMs + 1 - WINDOW_MS) + 1e-6);
         const counted = usedAt(clockAt(nowMs)) + unitsHeld();
-        if (counted < inWindow - 1e-6) expect({ nowMs, counted }).toEqual({ nowMs, inWindow });
+        if (counted < inWindow) expect({ nowMs, counted }).toEqual({ nowMs, inWindow });
       }
     }
   }
@@ -66,8 +67,8 @@ test("what counts of a bucket is never less than what it may have admitted in an
 test("a bucket that is given up soon has used what came until then, and little more", () => {
   const { cutTo, usedAt } = cutAccount();
   const BEGAN_MS = 10_000;
-  cutTo(500, BEGAN_MS);
-  cutTo(200, BEGAN_MS + 400);
+  cutTo(500 * RATE_WINDOWS, BEGAN_MS);
+  cutTo(200 * RATE_WINDOWS, BEGAN_MS + 400);
   const first = Math.ceil((300 * (400 + BACK_MS)) / WINDOW_MS);
   expect(usedAt(BEGAN_MS + 400)).toBe(first);
   cutTo(0, BEGAN_MS + 1_000);
@@ -76,7 +77,7 @@ test("a bucket that is given up soon has used what came until then, and little m
 
 test("of a rate that it had for a window it may have used all", () => {
   const { cutTo, usedAt } = cutAccount();
-  cutTo(500, 0);
+  cutTo(500 * RATE_WINDOWS, 0);
   cutTo(0, WINDOW_MS);
   expect(usedAt(WINDOW_MS)).toBe(500);
 });
