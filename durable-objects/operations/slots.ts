@@ -329,14 +329,17 @@ export class SlotOwner {
   }
 
   #endRows(keyState: KeyState, { holders }: Memory, nowMs: number): void {
-    const put: Claim[] = [];
-    for (const [name, holder] of holders) {
+    const ended = [...holders].flatMap(([name, holder]) => {
       const slots = slotsOf(keyState, name);
-      if (slots === undefined || nowMs < holder.aliveUntilMs || !outlasts(holder, slots)) continue;
-      put.push(slots);
-      holder.rowUntilMs = slots.expiresAtMs;
-    }
-    this.#store.commit(keyState, { accounts: keyState.accounts, put }, nowMs);
+      const isOver = slots !== undefined && nowMs >= holder.aliveUntilMs && outlasts(holder, slots);
+      return isOver ? [{ holder, slots }] : [];
+    });
+    this.#store.commit(
+      keyState,
+      { accounts: keyState.accounts, put: ended.map(({ slots }) => slots) },
+      nowMs,
+    );
+    for (const { holder, slots } of ended) holder.rowUntilMs = slots.expiresAtMs;
   }
 
   /** Holders without slots are forgotten, unless their leases may still be repeated. */

@@ -170,8 +170,9 @@ inDeepRuns(
     const figures = await runCell({ ...CROWD, plantFar });
     expect(figures.admittedOver).toBe(0);
     expect(figures.handedOutOver).toBe(0);
-    expect(figures.admitted).toBeGreaterThan(0.88);
-    expect(figures.jain).toBeGreaterThan(0.7);
+    // What isolates hold for them lies idle, and by real calls they could take as much.
+    expect(figures.admitted).toBeGreaterThan(0.75);
+    expect(figures.jain).toBeGreaterThan(0.75);
   },
 );
 

@@ -102,7 +102,15 @@ export class SlotsHistory {
     const life = this.#life;
     const clock = this.#ticks.clock(1_000_000);
     // A memory that is lost does nothing more.
-    const after: Time["after"] = (ms, work) => clock.after(ms, () => void (life === this.#life && work()));
+    const after: Time["after"] = (ms, work) =>
+      clock.after(ms, () => {
+        try {
+          if (life === this.#life) work();
+        } catch (error) {
+          if (!(error instanceof Died)) throw error;
+          this.#restart();
+        }
+      });
     const time = { nowMs: () => clock.nowMs(), after };
     const alarm = { getAlarm: () => Promise.resolve(null), setAlarm: () => Promise.resolve() };
     const joined = joinParts({
